@@ -6328,7 +6328,7 @@ static float *ddp__newton_schulz(ddp__pool *pool, float *x, long m, long n)
         memset(next, 0, whole * sizeof *next);
         ddp__mix(next, 0, x, a, whole);
         ddp__panels_run(pool, &to_next);
-        swap = x, x = next, next = swap;
+        swap = x; x = next; next = swap;
     }
     return x;
 }
@@ -6618,7 +6618,7 @@ static ddp_status ddp__json_digits_to_number(ddp__json_reader *r, double *out)
 static void ddp__json_blank(ddp__json_reader *r)
 {
     for (; r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r'); r->at++)
-        if (*r->at == '\n') r->line++, r->begin = r->at + 1;
+        if (*r->at == '\n') { r->line++; r->begin = r->at + 1; }
 }
 
 /* Skips blanks and then c, if it is next. */
@@ -7114,7 +7114,7 @@ static ddp_safetensors *ddp__st_opened(const char *name, const void *bytes, size
     ddp_safetensors *s = (ddp_safetensors *)ddp__calloc(1, sizeof *s);
     ddp_status code = DDP_OK;
 
-    if (s) s->fd = -1, s->bytes = (const char *)bytes, s->size = n;
+    if (s) { s->fd = -1; s->bytes = (const char *)bytes; s->size = n; }
     if (s && name) s->name = ddp__strdup(name);
     if (!name) code = ddp__fail(err, DDP_ARG, "a safetensors file needs a name; NULL was given");
     else if (!s || !s->name) code = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
@@ -8250,7 +8250,7 @@ static void ddp__space_return(ddp__space *v, size_t offset, size_t bytes)
         else hi = mid;
     }
     memmove(&v->hole[lo + 1], &v->hole[lo], (size_t)(v->holes - lo) * sizeof *v->hole);
-    v->hole[lo].offset = offset, v->hole[lo].bytes = bytes;
+    v->hole[lo].offset = offset; v->hole[lo].bytes = bytes;
     v->holes++;
     ddp__holes_join(v, lo);
     ddp__holes_join(v, lo - 1);
@@ -8277,7 +8277,7 @@ static size_t ddp__array_born(ddp__lives *v, int id, size_t bytes, int until)
     const size_t arena = ddp__arena_of(v, until);
 
     v->bytes[id] = ddp__round64(bytes);
-    if (until >= 0) v->sibling[id] = v->dying[until], v->dying[until] = id;
+    if (until >= 0) { v->sibling[id] = v->dying[until]; v->dying[until] = id; }
     return (arena << DDP__ARENA_SHIFT) + ddp__space_take(&v->space[arena], v->bytes[id]);
 }
 
@@ -8390,8 +8390,8 @@ static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
         const ddp_node *d = g->node[i];
         l->out[i] = top;
         top += ddp__part_stride(d);
-        if (d->spec.saved) l->saved[i] = top, top += ddp__round64(4 * d->spec.saved);
-        if (d->type == DDP_F32) l->gradient[i] = top, top += ddp__part_stride(d);
+        if (d->spec.saved) { l->saved[i] = top; top += ddp__round64(4 * d->spec.saved); }
+        if (d->type == DDP_F32) { l->gradient[i] = top; top += ddp__part_stride(d); }
     }
     l->bytes[DDP__ARENA_OWN] = l->live_bytes = top;
 }
@@ -9199,9 +9199,9 @@ static void ddp__build_pointers(ddp_graph *g)
         layer = n->layer;
         if (n->here != (int)DDP__HERE_OWN) continue;
         if (n->tied >= 0 && !ddp__use_is_guest(g, n))
-            n->param[0] = g->node[n->tied]->param[0], n->use[0] = g->node[n->tied]->use[0];
+            { n->param[0] = g->node[n->tied]->param[0]; n->use[0] = g->node[n->tied]->use[0]; }
         for (k = n->tied >= 0; k < n->spec.params; k++) {
-            n->param[k] = g->layer[layer].params + used, n->use[k] = (const char *)g->layer[layer].use + used * g->element;
+            n->param[k] = g->layer[layer].params + used; n->use[k] = (const char *)g->layer[layer].use + used * g->element;
             n->grad[k] = g->layer[layer].grads + used;
             used += (size_t)ddp_shape_count(&n->spec.param[k].shape);
         }
@@ -9219,7 +9219,7 @@ void ddp__node_places(ddp_graph *g)
 
     for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
-        if (n->layer != layer) params = 0, buffers = n->layer >= 0 ? g->layer[n->layer].count : 0;
+        if (n->layer != layer) { params = 0; buffers = n->layer >= 0 ? g->layer[n->layer].count : 0; }
         layer = n->layer;
         n->place = params;
         n->buffer_place = buffers;
@@ -9557,7 +9557,7 @@ static void ddp__cut_hops(ddp_graph *g, ddp_node *p)
 {
     int at = p->stage, before = -1;
 
-    while (at >= 0 && at < g->own_stage) before = at, at = ddp__stage_after(g, p, at);
+    while (at >= 0 && at < g->own_stage) { before = at; at = ddp__stage_after(g, p, at); }
     p->here = at != g->own_stage ? DDP__HERE_NOT : before < 0 ? DDP__HERE_OWN : DDP__HERE_ENTERS;
     p->from = at == g->own_stage ? before : -1;
     p->to = at == g->own_stage ? ddp__stage_after(g, p, at) : -1;
@@ -10469,7 +10469,7 @@ static void ddp__conv_chunks(ddp__conv_plan *plan, const ddp_op_call *call, cons
         if (plan->rows_each > 1) plan->rows_each = (plan->rows_each + 1) / 2;
         else plan->part = (plan->part + 1) / 2;
     }
-    if (plan->direct) plan->pitch = v->w, plan->plane = v->h * v->w;
+    if (plan->direct) { plan->pitch = v->w; plan->plane = v->h * v->w; }
     plan->slab = plan->direct ? 0 : planes * plan->plane;
     plan->parts = ddp__parts(v->cols, plan->part);
     plan->chunks = plan->parts > 1 ? total * plan->parts : ddp__parts(total, plan->rows_each);
@@ -10868,7 +10868,7 @@ ddp__heads ddp__heads_of(const ddp_op_spec *s)
 {
     ddp__heads z;
 
-    z.b = s->in[0].dim[0], z.t = s->in[0].dim[1], z.row = s->in[0].dim[2];
+    z.b = s->in[0].dim[0]; z.t = s->in[0].dim[1]; z.row = s->in[0].dim[2];
     z.heads = (long)s->arg[0];
     z.kv_heads = s->arg[1] > 0 ? (long)s->arg[1] : z.heads;
     z.group = z.heads / z.kv_heads;
@@ -10925,7 +10925,7 @@ void ddp__channel_sums(const ddp_op_call *call, const ddp_shape *s, const float 
     sum[0] = sum[1] = 0;
     for (long b = 0; b < s->dim[0]; b++) {
         float part[2];
-        if (b + 1 < s->dim[0]) ddp__ahead(x + (b + 1) * image, n), ddp__ahead(y + (b + 1) * image, n);
+        if (b + 1 < s->dim[0]) { ddp__ahead(x + (b + 1) * image, n); ddp__ahead(y + (b + 1) * image, n); }
         kn->moments(x + b * image, y + b * image, n, x_mean, y_mean, part);
         sum[0] += (double)part[0];
         sum[1] += (double)part[1];
@@ -12413,7 +12413,7 @@ static ddp_status ddp__head_shape(ddp_op_spec *s, ddp_error *err)
 
     DDP__TRY(ddp__loss_labels(s, op, err));
     DDP__TRY(s->params ? ddp__linear_borrow(s, op, err) : ddp__linear_start(s, op, 0, err));
-    rows = (double)ddp_shape_rows(&s->in[0]), n = (double)w->dim[0], k = (double)w->dim[1];
+    rows = (double)ddp_shape_rows(&s->in[0]); n = (double)w->dim[0]; k = (double)w->dim[1];
     memset(&s->out, 0, sizeof s->out);
     saved = (n + rows) * k + (n + 2) * (double)ddp__head_chunk(ddp_shape_rows(&s->in[0]));
     s->saved = saved < 1e18 ? (size_t)saved : (size_t)-1; /* which no graph takes */
@@ -12445,8 +12445,8 @@ static void ddp__head_forward(const ddp_op_call *call)
     ddp__loss_job job = {&part, 1 / (float)counted};
     double loss = 0;
 
-    part.spec = &spec, part.saved = h.stat, part.in[0] = part.grad_in[0] = h.logits, part.add_in[0] = 0;
-    spec.in[0].dims = 2, spec.in[0].dim[1] = h.n;
+    part.spec = &spec; part.saved = h.stat; part.in[0] = part.grad_in[0] = h.logits; part.add_in[0] = 0;
+    spec.in[0].dims = 2; spec.in[0].dim[1] = h.n;
     for (long r = 0; r < h.rows; r += h.chunk) {
         const long rows = spec.in[0].dim[0] = ddp__min_long(h.chunk, h.rows - r);
         const float *x = (const float *)call->in[0] + r * h.k;
@@ -12574,7 +12574,7 @@ static int ddp__depthwise_plan(ddp__depthwise *d, const ddp_op_call *call, const
     d->rows = ddp__min_long(v->rows, DDP__DEPTHWISE_SLAB / (d->kinds * d->kinds * d->pitch) - d->deep);
     d->phase = (d->rows + d->deep) * d->pitch;
     for (t = 0; t < v->kh * v->kw; t++) {
-        h = t / v->kw, w = t % v->kw;
+        h = t / v->kw; w = t % v->kw;
         d->at[t] = (h % v->step * d->kinds + w % v->step) * d->phase + h / v->step * d->pitch + w / v->step;
     }
     return d->rows > 0;
@@ -12697,18 +12697,18 @@ void ddp__conv_product_of(const ddp_op_spec *s, ddp__conv_product *g)
     memset(g, 0, sizeof *g);
     g->groups = (long)s->arg[4];
     g->m = out[1] / g->groups;
-    v->images = in[0], v->image = in[1] * in[2] * in[3];
+    v->images = in[0]; v->image = in[1] * in[2] * in[3];
     v->planes = in[1] / g->groups;
-    v->h = in[2], v->w = in[3];
-    v->rows = out[2], v->cols = out[3];
+    v->h = in[2]; v->w = in[3];
+    v->rows = out[2]; v->cols = out[3];
     v->kh = v->kw = (long)s->arg[1];
     v->step = (long)s->arg[2];
     v->top = v->left = -(long)s->arg[3];
-    g->w_kw = 1, g->w_kh = v->kw;
-    g->w_plane = v->kh * v->kw, g->w_row = v->planes * g->w_plane;
+    g->w_kw = 1; g->w_kh = v->kw;
+    g->w_plane = v->kh * v->kw; g->w_row = v->planes * g->w_plane;
     g->w_group = g->m * g->w_row;
-    g->y_col = 1, g->y_row = v->cols;
-    g->y_plane = v->rows * v->cols, g->y_image = out[1] * g->y_plane;
+    g->y_col = 1; g->y_row = v->cols;
+    g->y_plane = v->rows * v->cols; g->y_image = out[1] * g->y_plane;
 }
 
 void ddp__conv_flat(ddp__conv_product *g)
@@ -12745,16 +12745,16 @@ int ddp__conv_input_phase(const ddp__conv_product *forward, long r0, long c0, dd
     *g = *forward;
     g->view.image = forward->y_image;
     g->view.planes = forward->m;
-    g->view.h = v->rows, g->view.w = v->cols;
-    g->view.rows = (v->h - r0 - 1) / v->step + 1, g->view.cols = (v->w - c0 - 1) / v->step + 1;
+    g->view.h = v->rows; g->view.w = v->cols;
+    g->view.rows = (v->h - r0 - 1) / v->step + 1; g->view.cols = (v->w - c0 - 1) / v->step + 1;
     g->view.step = 1;
-    g->view.top = a.begin, g->view.left = b.begin;
-    g->view.kh = a.taps, g->view.kw = b.taps;
+    g->view.top = a.begin; g->view.left = b.begin;
+    g->view.kh = a.taps; g->view.kw = b.taps;
     g->m = v->planes;
-    g->w_row = forward->w_plane, g->w_plane = forward->w_row;
-    g->w_kh = -v->step * forward->w_kh, g->w_kw = -v->step;
-    g->y_plane = v->h * v->w, g->y_image = v->image;
-    g->y_row = v->step * v->w, g->y_col = v->step;
+    g->w_row = forward->w_plane; g->w_plane = forward->w_row;
+    g->w_kh = -v->step * forward->w_kh; g->w_kw = -v->step;
+    g->y_plane = v->h * v->w; g->y_image = v->image;
+    g->y_row = v->step * v->w; g->y_col = v->step;
     *w = a.first * forward->w_kh + b.first;
     *y = r0 * v->w + c0;
     ddp__conv_flat(g);
@@ -13833,7 +13833,7 @@ static ddp_tokens *ddp__tokens_opened(const char *name, int in_memory, const voi
     else if (!t || !t->name) s = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
     else if (in_memory) ddp__text_add(&t->file.copy, (const char *)bytes, n);
     else s = ddp__file_map(name, &t->file, err);
-    if (s == DDP_OK && in_memory) t->file.bytes = (const unsigned char *)t->file.copy.data, t->file.size = t->file.copy.size;
+    if (s == DDP_OK && in_memory) { t->file.bytes = (const unsigned char *)t->file.copy.data; t->file.size = t->file.copy.size; }
     if (s == DDP_OK && t->file.copy.failed) s = ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes of %s", n, name);
     if (s == DDP_OK && ddp__tokens_scan(t, t->name, err) == DDP_OK) return t;
     ddp_tokens_close(t);
@@ -14016,7 +14016,7 @@ static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigne
     uint32_t count, height, width;
 
     DDP__TRY(ddp__idx_header(name, p, n, DDP__IDX_IMAGES, "images", err));
-    count = ddp__idx_word(p + 4), height = ddp__idx_word(p + 8), width = ddp__idx_word(p + 12);
+    count = ddp__idx_word(p + 4); height = ddp__idx_word(p + 8); width = ddp__idx_word(p + 12);
     if (count < 1 || height < 1 || width < 1 || height > 65535 || width > 65535)
         return ddp__fail(err, DDP_FORMAT, "%s: its header says %u images of %u x %u pixels; at least 1, and at most "
                          "65535 x 65535 pixels, are possible", name, count, height, width);
@@ -14259,7 +14259,7 @@ ddp_image_norm ddp_images_norm(const ddp_image_range *r)
         uint64_t sum = 0, squares = 0; /* exact: the same in any order */
         for (long i = 0; i < r->count; i++) {
             const unsigned char *p = m->pixels + (size_t)(r->first + i) * size + (size_t)c * plane;
-            for (size_t k = 0; k < plane; k++) sum += p[k], squares += (unsigned)p[k] * p[k];
+            for (size_t k = 0; k < plane; k++) { sum += p[k]; squares += (unsigned)p[k] * p[k]; }
         }
         mean = (double)sum / n / 255;
         square = (double)squares / n / 65025 - mean * mean;
@@ -14860,8 +14860,8 @@ static ddp_status ddp__weight_match(const char *path, ddp__weight *w, ddp__weigh
     if (t->type != DDP_ST_F32 && t->type != DDP_ST_F64 && t->type != DDP_ST_F16 && t->type != DDP_ST_BF16)
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has dtype %s; weights are F32, F64, F16 or BF16", path,
                          t->name, ddp_safetensors_type_name(t->type));
-    if (p) p->file = f, p->from = t;
-    else w->file = f, w->from = t;
+    if (p) { p->file = f; p->from = t; }
+    else { w->file = f; w->from = t; }
     return DDP_OK;
 }
 
@@ -19168,7 +19168,7 @@ static ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_er
         return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", p->peer, strerror(errno));
     DDP__TRY(ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, err));
     (void)ddp__stream_may_join(t->cfg.tls, fd, &id, p->guest, why);
-    p->fd = fd, p->why = 0;
+    p->fd = fd; p->why = 0;
     p->state = DDP__LINK_LIVE;
     ddp__way_name(t, p);
 #if defined(__linux__) && defined(TCP_INFO)
@@ -26100,7 +26100,7 @@ static void ddp__dimension(ddp__engine *e)
         e->control_room = 64 + 4 * e->world * (e->credits + 1 + e->more);
     }
     e->slots = e->credits + e->more + e->extra;
-    if (e->wire->carrier) e->slots = 0, e->control_room = 1;
+    if (e->wire->carrier) { e->slots = 0; e->control_room = 1; }
     e->ring_bytes = ddp__ring_bytes(e);
     e->full_bytes = ddp__full_bytes(e);
     e->share_bytes = ddp__share_bytes(e);
@@ -27040,7 +27040,7 @@ static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
 
 static size_t ddp__handed_part(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to)
 {
-    (void)e, (void)peer, (void)comes;
+    (void)e; (void)peer; (void)comes;
     *from = 0;
     return *to = op->n;
 }
@@ -27553,7 +27553,7 @@ static void ddp__given_in(ddp__engine *e)
         const uint64_t set = w->base.live & ~w->left & ~w->edge[r];
         const int why = ddp__hopeless(e, w, set), with = ddp__bit_count(set);
         if (!el->peer[r].heard || !(el->own.edge[e->rank] >> r & set >> e->rank & 1) || !why || with <= most) continue;
-        most = with, el->why_then = why, el->set_then = set;
+        most = with; el->why_then = why; el->set_then = set;
     }
 }
 
@@ -27593,7 +27593,7 @@ static void ddp__epoch_search(ddp__engine *e, double now)
         el->hopeless_at = -1;
     } else if (el->hopeless_at < 0 || why != el->why_then) {
         if (el->hopeless_at < 0) el->hopeless_at = now;
-        el->why_then = why, el->set_then = el->set;
+        el->why_then = why; el->set_then = el->set;
     }
     if (el->hopeless_at >= 0) ddp__given_in(e);
     ddp__decide(e, now);
@@ -28326,7 +28326,7 @@ void ddp__worker_add(ddp__worker *s, const char *name, int l, int b, float *data
     if (b < 0) snprintf(t->name, sizeof t->name, "%s.%d", name, l);
     else snprintf(t->name, sizeof t->name, "%s.%d.%d", name, l, b);
     t->layer = s->layer[l];
-    t->l = l, t->b = b;
+    t->l = l; t->b = b;
     t->data = data;
 }
 
@@ -28467,7 +28467,7 @@ ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__said *
     ddp_status code;
 
     said->there = 1;
-    said->cut = s->cut, said->copy = (uint64_t)s->copy;
+    said->cut = s->cut; said->copy = (uint64_t)s->copy;
     ddp__stated_fill(&notes, s->run, s->step, s->rank, said->copy, said->cut);
     code = ddp__worker_head(s, path, notes.pair, &head, err);
     if (code == DDP_OK) code = ddp__file_begin(&f, path, err);
@@ -28491,7 +28491,7 @@ ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *b
     for (int i = 0; i < s->tensors; i++) *bytes += ddp__tensor_bytes(&s->tensor[i]);
     if (code == DDP_OK) grown = (char *)DDP_REALLOC(t.data, *bytes + 1);
     if (code == DDP_OK && !grown) code = ddp__fail(err, DDP_MEMORY, "out of memory for a copy of %zu bytes", *bytes);
-    if (grown) t.data = grown, t.room = *bytes + 1;
+    if (grown) { t.data = grown; t.room = *bytes + 1; }
     if (code == DDP_OK) code = ddp__worker_put(s, NULL, &t, NULL, err);
     if (code != DDP_OK) ddp__text_free(&t);
     *out = (unsigned char *)t.data;
@@ -29502,9 +29502,9 @@ ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err
         whole[k] = (long)v->number;
     }
     m->run = (uint64_t)strtoull(value[1], NULL, 16);
-    m->strategy = value[2], m->optimizer = value[3];
+    m->strategy = value[2]; m->optimizer = value[3];
     m->model = (uint64_t)strtoull(value[4], NULL, 16);
-    m->step = whole[0], m->world = (int)whole[1], m->period = (int)whole[2], m->copies = (int)whole[3];
+    m->step = whole[0]; m->world = (int)whole[1]; m->period = (int)whole[2]; m->copies = (int)whole[3];
     v = ddp__json_get(m->root, "generation");
     m->generation = v && v->kind == DDP__JSON_NUMBER && v->number == 1;
     v = ddp__json_get(m->root, "synchronised");
@@ -29892,7 +29892,7 @@ static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest
             ddp__shard_path(path, folder, m->step, r, m->generation);
             *rank = r;
             if (access(path, R_OK) == 0) return DDP_OK;
-            if (errno != ENOENT && why == ENOENT) why = errno, first = r; /* it is here, and says more than one that is not */
+            if (errno != ENOENT && why == ENOENT) { why = errno; first = r; } /* it is here, and says more than one that is not */
         }
         if (kin && c == 0 && first >= 0) break;
     }
@@ -30956,7 +30956,7 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds,
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost: %s", strerror(errno));
     ddp__addr_set_port(&own, 0);
     DDP__TRY(ddp__tcp_listen(&own, &c->listen_fd, &own, err));
-    c->self.version = DDP__PROTOCOL, c->self.kind = DDP__JOIN_MESH;
+    c->self.version = DDP__PROTOCOL; c->self.kind = DDP__JOIN_MESH;
     c->self.run_id = j->c.run_id;
     c->self.rank = (uint32_t)j->place.id;
     c->self.world = (uint32_t)j->place.world;
@@ -32857,7 +32857,7 @@ int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user
                 if (turn && kind && j - i < 3) continue; /* the same as a reversal */
                 move(order, i, j);
                 now = cost(user);
-                if (now < *least * (1 - 1e-9)) *least = now, fell = 1;
+                if (now < *least * (1 - 1e-9)) { *least = now; fell = 1; }
                 else move(order, i, j);
             }
     return fell;
@@ -32903,7 +32903,7 @@ int ddp__link_first(int links, const double *free_at, double ready, const double
         arrives = free_at[k];
         ddp__link_take(&arrives, ready, takes[k]);
         arrives += alpha[k];
-        if (arrives < first) first = arrives, best = k;
+        if (arrives < first) { first = arrives; best = k; }
     }
     return best;
 }
@@ -32938,9 +32938,9 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
     c->cost = cost;
     c->layers = p->layers;
     c->alpha = p->alpha_s;
-    c->step = ddp__ints(&c->room, L), c->list = ddp__ints(&c->room, L);
-    c->comm = ddp__doubles(&c->room, L), c->w = ddp__doubles(&c->room, L), c->k = ddp__doubles(&c->room, L);
-    c->P = ddp__doubles(&c->room, L + 1), c->C = ddp__doubles(&c->room, L + 1);
+    c->step = ddp__ints(&c->room, L); c->list = ddp__ints(&c->room, L);
+    c->comm = ddp__doubles(&c->room, L); c->w = ddp__doubles(&c->room, L); c->k = ddp__doubles(&c->room, L);
+    c->P = ddp__doubles(&c->room, L + 1); c->C = ddp__doubles(&c->room, L + 1);
     DDP__TRY(ddp__scratch_check(&c->room, p->layers, "layers", err));
     for (i = 0; i < c->layers; i++) {
         l = c->layers - 1 - i;
@@ -33265,7 +33265,7 @@ static int ddp__scatter_move(ddp__scatter_state *s, int x, double gain)
     for (g = 0; g < s->period; g++) {
         if (g == h) continue;
         add = ddp__scatter_try(s, g, -1, x) - s->excess[g];
-        if (add < least) least = add, best = g;
+        if (add < least) { least = add; best = g; }
     }
     if (best == h) return 0;
     s->step[x] = best;
@@ -33346,7 +33346,7 @@ ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, in
     ddp__scratch room = {NULL, 0};
 
     s.excess = ddp__doubles(&room, H);
-    s.step = ddp__ints(&room, L), s.member = ddp__ints(&room, L);
+    s.step = ddp__ints(&room, L); s.member = ddp__ints(&room, L);
     s.begin = ddp__ints(&room, H + 1);
     DDP__TRY(ddp__scratch_check(&room, c->layers, "layers", err));
     s.c = c;
@@ -35275,7 +35275,7 @@ static char *ddp__rank_path(const char *path, int rank)
     ddp__text t = DDP__ZEROS;
 
     for (; *path; path++)
-        if (path[0] == '%' && path[1] == 'r') ddp__text_addf(&t, "%d", rank), path++;
+        if (path[0] == '%' && path[1] == 'r') { ddp__text_addf(&t, "%d", rank); path++; }
         else ddp__text_add(&t, path, 1);
     if (t.failed) ddp__text_free(&t);
     return t.data;
@@ -36733,8 +36733,8 @@ size_t ddp__walk_next(ddp__walk *w, float **from, float **to)
 {
     size_t n;
 
-    while (w->from_count && w->from_at == w->from->count) w->from++, w->from_count--, w->from_at = 0;
-    while (w->to_count && w->to_at == w->to->count) w->to++, w->to_count--, w->to_at = 0;
+    while (w->from_count && w->from_at == w->from->count) { w->from++; w->from_count--; w->from_at = 0; }
+    while (w->to_count && w->to_at == w->to->count) { w->to++; w->to_count--; w->to_at = 0; }
     if (!w->from_count || !w->to_count) return 0;
     n = w->from->count - w->from_at;
     if (n > w->to->count - w->to_at) n = w->to->count - w->to_at;
@@ -37031,7 +37031,7 @@ int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, siz
     switch (rule) {
     case DDP_LATE_MIX:
         if (f == 0) ddp__host_copy(&d->host, target, late, n * sizeof *target);
-        else ddp__scale_there(d, target, n, f), ddp__axpy(d, target, late, n, 1 - f);
+        else { ddp__scale_there(d, target, n, f); ddp__axpy(d, target, late, n, 1 - f); }
         return 0;
     case DDP_LATE_OWN:
         ddp__host_copy(&d->host, target, late, n * sizeof *target);
@@ -38202,7 +38202,7 @@ static void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, ch
     const char *unit = r->unit, *from = r->flags & DDP__ZERO || r->least == 0 ? "from 0" : "above 0";
     ddp__text t = DDP__ZEROS;
 
-    t.data = out, t.room = room, t.fixed = 1;
+    t.data = out; t.room = room; t.fixed = 1;
     out[0] = 0;
     if (r->kind == DDP__K_STRATEGY) ddp__strategy_names(list, out, room);
     else if (r->kind == DDP__K_FLAG) ddp__text_addf(&t, "1 or 0");
@@ -38283,10 +38283,10 @@ static ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r,
     case DDP__K_REAL:
     case DDP__K_DEFER:
         if (r->kind >= DDP__K_REAL) ok = ddp__parse_ratio(text, &x);
-        else ok = ddp__parse_long(text, &n) && (r->size > sizeof(int) || n <= INT_MAX), x = (double)n;
+        else { ok = ddp__parse_long(text, &n) && (r->size > sizeof(int) || n <= INT_MAX); x = (double)n; }
         if (r->kind == DDP__K_FLAG && text[1]) ok = 0;
-        if (r->kind == DDP__K_SERVERS && !strcmp(text, "colocated")) n = DDP_SERVERS_COLOCATED, ok = 1;
-        else if (x == 0 && r->flags & DDP__ZERO) n = -1, x = -1;
+        if (r->kind == DDP__K_SERVERS && !strcmp(text, "colocated")) { n = DDP_SERVERS_COLOCATED; ok = 1; }
+        else if (x == 0 && r->flags & DDP__ZERO) { n = -1; x = -1; }
         else ok = ok && ddp__knob_fits(r, x);
         if (ok) ddp__knob_put(r, c, x, n);
         break;
@@ -38294,7 +38294,7 @@ static ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r,
     case DDP__K_WIRE:
         if (r->kind == DDP__K_WIRE && !strncmp(text, "topk:", 5)) {
             ok = ddp__parse_ratio(text + 5, &x) && x > 0 && x <= 1;
-            if (ok) c->topk_fraction = x, text = "topk";
+            if (ok) { c->topk_fraction = x; text = "topk"; }
         }
         ok = ok && ddp__chosen(r->names, text, at);
         break;
@@ -38306,7 +38306,7 @@ static ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r,
         n = second = strtol(text, &comma, 10);
         ok = comma > text && (!*comma || (*comma == ',' && ddp__parse_long(comma + 1, &second)));
         ok = ok && ddp__knob_fits(r, (double)n) && ddp__knob_fits(r, (double)second);
-        if (ok) ((int *)at)[0] = (int)n, ((int *)at)[1] = (int)second;
+        if (ok) { ((int *)at)[0] = (int)n; ((int *)at)[1] = (int)second; }
         break;
     }
     return ok ? DDP_OK : ddp__knob_refuse(list, r, said, '=', text, err);
@@ -38426,7 +38426,7 @@ static const char *ddp__nearest(int variables, const char *name, size_t n)
         const char *known = i >= DDP__KNOBS ? ddp__others[i - DDP__KNOBS][0] : variables ? ddp__knobs[i].variable :
                             ddp__knobs[i].field;
         const int d = known ? ddp__word_distance(name, n, known + (variables ? 9 : 0)) : least;
-        if (d < least) least = d, nearest = known;
+        if (d < least) { least = d; nearest = known; }
     }
     return nearest;
 }
@@ -39709,7 +39709,7 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
     if (d->ops.averages != DDP_AVERAGES_PARAMETERS || d->cfg.servers) largest = total; /* in messages of its own */
     if (d->levels && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
         largest = DDP__PROBE_MOST * DDP__PROBE_FLOATS;
-    if (d->coded_there) largest += largest / 3 + 1, total += total / 3 + 1; /* its blocks, too */
+    if (d->coded_there) { largest += largest / 3 + 1; total += total / 3 + 1; } /* its blocks, too */
     DDP__TRY(ddp__stager_open(d, ddp__device_room(d), largest * sizeof(float) + d->edge_bytes,
                               total * sizeof(float) + d->edge_bytes, &d->stager, err));
     return d->cfg.nccl ? ddp__nccl_open(d, ddp__device_room(d), err) : DDP_OK;
@@ -39894,7 +39894,7 @@ ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *e
         n = total - at < DDP__CODED_PART ? total - at : (size_t)DDP__CODED_PART;
         s = ddp_split(m->coding, residual + at, part, n, &why);
         for (size_t i = 0; i < n && s == DDP_OK; i += run, used += run) {
-            while (used == to->count) to++, used = 0;
+            while (used == to->count) { to++; used = 0; }
             run = to->count - used < n - i ? to->count - used : n - i;
             if (!ddp_no_gradient(residual + (at + i - used), to->count))
                 memcpy(to->data + used, part + i, run * sizeof *part);
@@ -42038,7 +42038,7 @@ static int ddp__shares_block(const ddp_ctx *d, int l, int b, ddp__share_walk *w,
             h.stride = (int64_t)whole;
             w->trained += n;
             w->in_piece += n;
-            if (w->in_piece == whole) w->state += whole * (size_t)states, w->in_piece = 0, w->piece++;
+            if (w->in_piece == whole) { w->state += whole * (size_t)states; w->in_piece = 0; w->piece++; }
         }
         h.count = (int64_t)n;
         if (out) out[count] = h;
@@ -42163,10 +42163,10 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->host = &d->host;
     ddp__coded_fold(d);
     s->engine = d->engine;
-    s->rank = d->rank, s->world = d->world;
+    s->rank = d->rank; s->world = d->world;
     s->hub = ddp__hub_of(d);
     s->step = d->step;
-    s->strategy = d->ops.name, s->optimizer = d->optimizer.name;
+    s->strategy = d->ops.name; s->optimizer = d->optimizer.name;
     s->period = d->cfg.period;
     s->model = ddp__model_hash(d);
     s->run = d->saves_as;
@@ -42176,7 +42176,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->takes_plan = 1;
     s->whole = d->cut ? d->cut->name : s->layer;
     s->wholes = d->cut ? d->cut->layers : d->layers;
-    s->copies = d->cut ? d->cut->copies : d->world, s->copy = d->cut ? d->cut->copy : d->rank;
+    s->copies = d->cut ? d->cut->copies : d->world; s->copy = d->cut ? d->cut->copy : d->rank;
     for (int l = 0; l < d->layers; l++) s->layer[l] = d->unit[l].name;
     DDP__TRY(ddp__worker_values(d, s, told, err));
     for (int l = 0; l < d->layers; l++) ddp__worker_layer(d, s, l, told);
@@ -42714,7 +42714,7 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     memcpy(s->same, d->same, sizeof s->same);
     ddp__program_names(d, s->states);
     s->settings = ddp__settings(d, 1, setting);
-    for (int i = 0; i < s->settings; i++) s->value[i] = setting[i].value, l->name[i] = setting[i].name;
+    for (int i = 0; i < s->settings; i++) { s->value[i] = setting[i].value; l->name[i] = setting[i].name; }
 }
 
 /* ---- members ---- */
@@ -43170,7 +43170,7 @@ static void ddp__find_unlike(ddp_ctx *d, const ddp__fingerprint *all)
     size_t begin = 0;
 
     while (first->version == 0) first++;
-    t.data = d->unlike, t.room = sizeof d->unlike, t.fixed = 1;
+    t.data = d->unlike; t.room = sizeof d->unlike; t.fixed = 1;
     for (int i = 0; i < DDP_SAME && *first->usual[i].name; i++) {
         const ddp__same *x = &first->usual[i];
         const ddp__fingerprint *f = first;
@@ -47444,7 +47444,7 @@ double ddp__held_karp(int n, const double *cost, int first, int last, int slowes
         via = best[set * N + e];
         if (n > 1 && first >= 0 && first == last) via = ddp__tour_join(via, cost[e * N + (size_t)first], slowest);
         else if (last >= 0 && last != (int)e) continue;
-        if (via < least) least = via, at = e;
+        if (via < least) { least = via; at = e; }
     }
     for (int k = n - 1; k >= 0; k--, set = rest, at = from) {
         rest = set & ~((size_t)1 << at);
@@ -47452,7 +47452,7 @@ double ddp__held_karp(int n, const double *cost, int first, int last, int slowes
         for (b = from = 0, least_here = DBL_MAX; k > 0 && b < N; b++) {
             if (!(rest >> b & 1)) continue;
             via = ddp__tour_join(best[rest * N + b], cost[b * N + at], slowest);
-            if (via < least_here) least_here = via, from = b;
+            if (via < least_here) { least_here = via; from = b; }
         }
     }
     return least;
@@ -47577,7 +47577,7 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
     t.cost = cost;
     t.over = over;
     t.user = user;
-    t.along = ddp__doubles(&room, (size_t)n), t.against = ddp__doubles(&room, (size_t)n);
+    t.along = ddp__doubles(&room, (size_t)n); t.against = ddp__doubles(&room, (size_t)n);
     t.order = ddp__ints(&room, (size_t)n);
     t.lo = first >= 0 ? 1 : 0;
     t.hi = last >= 0 ? n - 2 : n - 1;
@@ -47811,7 +47811,7 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
     m->alpha = o->alpha_s + ddp__startup(p);
     m->group = (ddp__bl_group *)ddp__scratch_take(&m->room, n, sizeof *m->group);
     m->parts = ddp__ints(&m->room, n);
-    m->size = ddp__doubles(&m->room, n), m->arrive = ddp__doubles(&m->room, n);
+    m->size = ddp__doubles(&m->room, n); m->arrive = ddp__doubles(&m->room, n);
     m->priority = ddp__ints(&m->room, n);
     DDP__TRY(ddp__scratch_check(&m->room, p->layers, "buckets", err));
     for (int l = p->layers - 1; l >= 0; l--) {
@@ -47878,7 +47878,7 @@ static ddp_status ddp__bl_buckets(ddp__bl_model *m, ddp_error *err)
         if (open) ddp__bl_join(&m->group[kept - 1], &m->group[i], m->alpha);
         else m->group[kept++] = m->group[i];
         open = bytes < limit;
-        if (!open) bytes = 0, limit = m->o->bucket_bytes;
+        if (!open) { bytes = 0; limit = m->o->bucket_bytes; }
     }
     m->groups = kept;
     return DDP_OK;
@@ -47939,7 +47939,7 @@ static ddp_status ddp__bl_shared(ddp__bl_model *m, ddp_error *err)
             x = &lane[k];
             t = x->served ? now + (x->target - service) * serving : x->starts;
             if (!x->note) idle = k;
-            else if (t <= when) when = t, next = k;
+            else if (t <= when) { when = t; next = k; }
         }
         launch = i < m->groups && idle >= 0 && m->group[i].ready <= when;
         if (!launch && next < 0) break;
@@ -48006,7 +48006,7 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
 
     for (i = 0; i < m->groups; i++) total += m->parts[i];
     sent = (ddp__bl_sent *)ddp__scratch_take(&m->room, (size_t)total, sizeof *sent);
-    stack = ddp__ints(&m->room, (size_t)m->groups), left = ddp__ints(&m->room, (size_t)m->groups);
+    stack = ddp__ints(&m->room, (size_t)m->groups); left = ddp__ints(&m->room, (size_t)m->groups);
     DDP__TRY(ddp__scratch_check(&m->room, total, "parts", err));
     while (head < total) {
         now = arrived < m->groups ? m->group[arrived].ready : DBL_MAX;
@@ -48146,7 +48146,7 @@ static ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp_error *err)
     ddp__bl_us u;
     u.m = m;
     u.visits = 0;
-    u.left = ddp__ints(&m->room, n), u.waiting = ddp__ints(&m->room, n);
+    u.left = ddp__ints(&m->room, n); u.waiting = ddp__ints(&m->room, n);
     u.first = ddp__doubles(&m->room, n);
     DDP__TRY(ddp__scratch_check(&m->room, m->groups, "buckets", err));
     m->log = NULL;
@@ -48464,7 +48464,7 @@ static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const 
         for (r = low; r > 0; r -= r & -r)
             if (tree[r] && f->value + back->at[tree[r] - 1].value > *best_value) {
                 *best_value = f->value + back->at[tree[r] - 1].value;
-                best[0] = f->node, best[1] = back->at[tree[r] - 1].node;
+                best[0] = f->node; best[1] = back->at[tree[r] - 1].node;
             }
     }
 }
@@ -48647,7 +48647,7 @@ static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_proble
 
     memset(k, 0, sizeof *k);
     k->cls = (ddp__knapsack_class *)ddp__scratch_take(&k->room, n, sizeof *k->cls);
-    k->order = ddp__ints(&k->room, n), k->assign = ddp__ints(&k->room, n);
+    k->order = ddp__ints(&k->room, n); k->assign = ddp__ints(&k->room, n);
     k->key = ddp__doubles(&k->room, n);
     DDP__TRY(ddp__scratch_check(&k->room, p->items, "items", err));
     k->items = p->items;
@@ -48905,7 +48905,7 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, double at, dou
                 x->bucket = i;
                 x->part = d->parts_of[i] - r->state[i]--;
                 x->link = l;
-                x->begin_s = at + begin, x->end_s = at + busy[l];
+                x->begin_s = at + begin; x->end_s = at + busy[l];
             }
     return DDP_OK;
 }
@@ -49003,7 +49003,7 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
     p.buckets = d->buckets;
     p.parts = d->parts;
     p.links = d->links;
-    p.warmup = first, p.period = end - first;
+    p.warmup = first; p.period = end - first;
     p.sends = r->sends;
     p.parts_of = (int *)ddp__copy(d->parts_of, N, sizeof *p.parts_of);
     p.part_s = (double *)ddp__copy(d->part_s, N, sizeof *p.part_s);
@@ -49025,7 +49025,7 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
             p.delay[p.updates++] = i ? 0 : r->delay[t];
         }
     }
-    p.forward_s = d->forward, p.backward_s = d->backward;
+    p.forward_s = d->forward; p.backward_s = d->backward;
     for (i = 0; i < d->buckets; i++) p.comm_s += d->parts_of[i] * d->part_s[i];
     p.iteration_s = d->forward + d->backward + sum / p.period;
     p.update_frequency = (double)p.updates / p.period;
@@ -49194,12 +49194,12 @@ static ddp_status ddp__deft_open(ddp__deft_search *s, ddp__deft_way way, ddp__de
     DDP__TRY(ddp__check_sum((d->forward + d->backward + sum) * d->scale * d->mu, DBL_MAX / 4, err));
     if (!(d->forward + d->backward > 0))
         return ddp__fail(err, DDP_ARG, "forward and backward take 0 s in all; nothing can hide behind them");
-    d->ready = ddp__doubles(&d->room, N), d->part_s = ddp__doubles(&d->room, N);
+    d->ready = ddp__doubles(&d->room, N); d->part_s = ddp__doubles(&d->room, N);
     d->parts_of = ddp__ints(&d->room, N);
     DDP__TRY(ddp__scratch_check(&d->room, p->layers, "buckets", err));
     DDP__TRY(ddp__deft_partition(p, o, d, err));
-    d->item = ddp__doubles(&d->room, (size_t)d->parts), d->item_ready = ddp__doubles(&d->room, (size_t)d->parts);
-    d->bucket = ddp__ints(&d->room, (size_t)d->parts), d->assign = ddp__ints(&d->room, (size_t)d->parts);
+    d->item = ddp__doubles(&d->room, (size_t)d->parts); d->item_ready = ddp__doubles(&d->room, (size_t)d->parts);
+    d->bucket = ddp__ints(&d->room, (size_t)d->parts); d->assign = ddp__ints(&d->room, (size_t)d->parts);
     d->on = ddp__ints(&d->room, 4 * N);
     return ddp__scratch_check(&d->room, d->parts, "parts", err);
 }
@@ -49323,7 +49323,7 @@ ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_option
     int may_join;
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: out is NULL");
     DDP__TRY(ddp__deft_check(buckets, o, err));
-    s.p = buckets, s.o = o;
+    s.p = buckets; s.o = o;
     /* without a startup or a partition there is nothing that fewer parts could save */
     may_join = o->alpha_s + ddp__startup(buckets) > 0 && (o->partition_s > 0 || o->partition_params > 0);
     for (int i = 0; i < 6 && status == DDP_OK; i++) { /* the first must be possible, the others are further tries */
@@ -49679,7 +49679,7 @@ ddp__osp *ddp__osp_open(int layers, ddp_osp_rule rule)
     if (!s) return NULL;
     s->layers = layers;
     s->rank = (ddp__ranked *)ddp__scratch_take(&s->room, L, sizeof *s->rank);
-    s->late = ddp__ints(&s->room, L), s->next = ddp__ints(&s->room, L);
+    s->late = ddp__ints(&s->room, L); s->next = ddp__ints(&s->room, L);
     if (rule == DDP_OSP_KNAPSACK)
         s->subset = (ddp__osp_subset *)ddp__scratch_take(&s->room, 5 * ddp__osp_most(layers), sizeof *s->subset);
     if (!s->room.failed) return s;
@@ -49844,7 +49844,7 @@ void ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room)
     size_t N = (size_t)n;
     m->n = n;
     m->sorted = ddp__doubles(room, N * N);
-    m->left = ddp__ints(room, N), m->right = ddp__ints(room, N), m->seen = ddp__ints(room, N);
+    m->left = ddp__ints(room, N); m->right = ddp__ints(room, N); m->seen = ddp__ints(room, N);
     m->kept = ddp__ints(room, 2 * N);
 }
 
@@ -49885,10 +49885,10 @@ static ddp_status ddp__louvain_open(int n, const double *weights, double resolut
                                        weights[i]));
     g->n = n;
     g->resolution = resolution;
-    g->graph = ddp__doubles(&g->room, N * N), g->w = ddp__doubles(&g->room, N * N);
-    g->degree = ddp__doubles(&g->room, N), g->inside = ddp__doubles(&g->room, N), g->link = ddp__doubles(&g->room, N);
-    g->community = ddp__ints(&g->room, N), g->flat = ddp__ints(&g->room, N), g->order = ddp__ints(&g->room, N);
-    g->number = ddp__ints(&g->room, N), g->best = ddp__ints(&g->room, N);
+    g->graph = ddp__doubles(&g->room, N * N); g->w = ddp__doubles(&g->room, N * N);
+    g->degree = ddp__doubles(&g->room, N); g->inside = ddp__doubles(&g->room, N); g->link = ddp__doubles(&g->room, N);
+    g->community = ddp__ints(&g->room, N); g->flat = ddp__ints(&g->room, N); g->order = ddp__ints(&g->room, N);
+    g->number = ddp__ints(&g->room, N); g->best = ddp__ints(&g->room, N);
     DDP__TRY(ddp__scratch_check(&g->room, n, "nodes", err));
     for (i = 0; i < N; i++)
         for (j = 0; j < N; j++) {
@@ -49971,7 +49971,7 @@ static int ddp__louvain_move(ddp__louvain *g)
             for (j = 0; j < size; j++) {
                 if (j == own) continue;
                 gain = g->link[j] - g->resolution * g->degree[i] * (g->inside[j] / g->total);
-                if (gain > top) top = gain, best = j;
+                if (gain > top) { top = gain; best = j; }
             }
             g->inside[best] += g->degree[i];
             g->community[i] = best;
@@ -50239,7 +50239,7 @@ static void ddp__starts_line(ddp__starts *s)
     const ddp__place *p = s->p;
     double *reach = s->sorted;
     int k, v, best, last = 0;
-    for (v = 0; v < p->N; v++) s->line[v] = v, reach[v] = DBL_MAX;
+    for (v = 0; v < p->N; v++) { s->line[v] = v; reach[v] = DBL_MAX; }
     s->step[0] = DBL_MAX;
     for (k = 1; k < p->N; k++) {
         for (v = best = k; v < p->N; v++) {
@@ -50332,8 +50332,8 @@ static void ddp__starts_cuts(ddp__starts *s)
         double low = s->sorted[k], ratio = (s->sorted[k + 1] - low) / s->sorted[k + 1];
         if (!(s->sorted[k + 1] > low)) continue;
         for (m = n < DDP__STARTS_CUTS ? n++ : DDP__STARTS_CUTS; m > 0 && jump[m - 1] < ratio; m--)
-            if (m < DDP__STARTS_CUTS) jump[m] = jump[m - 1], cut[m] = cut[m - 1];
-        if (m < DDP__STARTS_CUTS) jump[m] = ratio, cut[m] = low;
+            if (m < DDP__STARTS_CUTS) { jump[m] = jump[m - 1]; cut[m] = cut[m - 1]; }
+        if (m < DDP__STARTS_CUTS) { jump[m] = ratio; cut[m] = low; }
     }
     for (m = 0; m < n; m++) ddp__starts_pack(s, cut[m]);
 }
@@ -50346,10 +50346,10 @@ int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
     s.most = most;
     s.kept = kept;
     s.cost = cost;
-    s.line = ddp__ints(&p->room, N), s.at = ddp__ints(&p->room, N);
+    s.line = ddp__ints(&p->room, N); s.at = ddp__ints(&p->room, N);
     s.chunk = ddp__ints(&p->room, 2 * N);
     s.fill = ddp__ints(&p->room, (size_t)p->D);
-    s.step = ddp__doubles(&p->room, N), s.sorted = ddp__doubles(&p->room, N);
+    s.step = ddp__doubles(&p->room, N); s.sorted = ddp__doubles(&p->room, N);
     if (p->room.failed) return 0;
     ddp__starts_line(&s);
     ddp__starts_runs(&s, s.line);
@@ -50408,7 +50408,7 @@ static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
     size_t N = (size_t)p->N;
     pool->label = ddp__ints(&p->room, DDP__PLACE_POPULATION * N);
     pool->cost = ddp__doubles(&p->room, DDP__PLACE_POPULATION);
-    pool->child = ddp__ints(&p->room, N), pool->at = ddp__ints(&p->room, N);
+    pool->child = ddp__ints(&p->room, N); pool->at = ddp__ints(&p->room, N);
     while (pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
         ddp__shuffle(pool->at, p->N, &p->rng);
         for (int v = 0; v < p->N; v++) pool->child[pool->at[v]] = v / p->D;
@@ -50452,7 +50452,7 @@ typedef struct ddp__place_swap {
 static void ddp__place_fastest(const ddp__place *p, const int *label, const char *locked, int *end, double *link)
 {
     int g, u, v;
-    for (g = 0; g < p->S; g++) end[2 * g] = end[2 * g + 1] = -1, link[g] = DBL_MAX;
+    for (g = 0; g < p->S; g++) { end[2 * g] = end[2 * g + 1] = -1; link[g] = DBL_MAX; }
     for (u = 0; u < p->N; u++)
         for (v = u + 1; v < p->N; v++) {
             double w = p->pp[(size_t)u * (size_t)p->N + (size_t)v] / 2;
@@ -50521,7 +50521,7 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
         c->locked[s.u] = c->locked[s.v] = 1;
         c->swap[n] = s;
         sum += s.gain;
-        if (sum > most) most = sum, keep = n + 1;
+        if (sum > most) { most = sum; keep = n + 1; }
         if (g == first) {
             n++;
             break;
@@ -50588,7 +50588,7 @@ static int ddp__place_leave(ddp__place_cycle *c, int g, int *to, double *gain)
     for (v = 0; v < p->N && !c->kl; v++) {
         if (c->label[v] != g || c->locked[v]) continue;
         own = ddp__place_weigh(c, v);
-        if (only < 0 || own < least) only = v, least = own;
+        if (only < 0 || own < least) { only = v; least = own; }
     }
     for (v = 0; v < p->N; v++) {
         if (c->label[v] != g || c->locked[v] || (!c->kl && v != only)) continue;
@@ -50630,7 +50630,7 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
     for (g = 0; g < c->p->S; g++) {
         if (ddp__place_late(c->p)) return 0;
         v = ddp__place_leave(c, g, &to, &gain);
-        if (v >= 0 && (home < 0 || gain > most)) home = g, most = gain;
+        if (v >= 0 && (home < 0 || gain > most)) { home = g; most = gain; }
     }
     if (home < 0) return 0;
     for (g = home; n < c->p->N && !(n && ddp__place_late(c->p)); g = to) {
@@ -50639,7 +50639,7 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
         if (n) {
             double own = ddp__place_weigh(c, v);
             close = sum + ddp__place_gain(c, v, own, home);
-            if (close > best) best = close, keep = n;
+            if (close > best) { best = close; keep = n; }
         }
         c->moved[n] = v;
         c->from[n++] = g;
@@ -50667,7 +50667,7 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *tab
     c.kl = kl;
     c.label = label;
     c.size = ddp__ints(&room, S);
-    c.moved = ddp__ints(&room, N), c.from = ddp__ints(&room, N);
+    c.moved = ddp__ints(&room, N); c.from = ddp__ints(&room, N);
     c.locked = (char *)ddp__scratch_take(&room, N, 1);
     c.got = (char *)ddp__scratch_take(&room, S, 1);
     c.sum = ddp__doubles(&room, S);
@@ -50716,7 +50716,7 @@ void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place
     for (;;) {
         if (!ddp__place_next(p)) {
             if (!more || p->stop == 2 || !ddp__place_promising(p, children, own)) break;
-            p->limit = more->candidates, p->limit_s = more->seconds;
+            p->limit = more->candidates; p->limit_s = more->seconds;
             p->stop = 0;
             more = NULL;
             continue;
@@ -50774,7 +50774,7 @@ static int ddp__descent_move(ddp__descent *s)
 
     if (j == k) return 0;
     ddp__swap(s->at, x, z);
-    dj = ddp__place_averaging(p, s->at, j), dk = ddp__place_averaging(p, s->at, k);
+    dj = ddp__place_averaging(p, s->at, j); dk = ddp__place_averaging(p, s->at, k);
     top = dj > dk ? dj : dk;
     for (m = 0; m < p->S; m++)
         if (m != j && m != k && s->data[m] > top) top = s->data[m];
@@ -50821,9 +50821,9 @@ static void ddp__place_descend(ddp__place *p)
     const long weight = 4 * (long)p->D;
     ddp__descent s = DDP__ZEROS;
     s.p = p;
-    s.at = ddp__ints(&p->room, N), s.mate = ddp__ints(&p->room, N);
+    s.at = ddp__ints(&p->room, N); s.mate = ddp__ints(&p->room, N);
     s.fresh = ddp__ints(&p->room, 4 * D);
-    s.hop = ddp__doubles(&p->room, S), s.data = ddp__doubles(&p->room, S);
+    s.hop = ddp__doubles(&p->room, S); s.data = ddp__doubles(&p->room, S);
     if (p->room.failed) return;
     memcpy(s.at, p->best, N * sizeof(int));
     for (int j = 0; j < p->S; j++) {
@@ -50964,7 +50964,7 @@ static double ddp__anneal_growth(const ddp__anneal *s, double *maxima)
 static void ddp__anneal_undo(ddp__anneal *s)
 {
     for (int k = 0; k < s->edge_count; k++) s->edge[s->edge_at[k]] = s->edge_was[k];
-    for (int k = 0; k < s->hop_count; k++) s->most[s->hop_at[k]] = s->most_was[k], s->sum[s->hop_at[k]] = s->sum_was[k];
+    for (int k = 0; k < s->hop_count; k++) { s->most[s->hop_at[k]] = s->most_was[k]; s->sum[s->hop_at[k]] = s->sum_was[k]; }
 }
 
 /* ---- moves: each returns whether it was taken ---- */
@@ -51002,7 +51002,7 @@ static int ddp__anneal_exchange(ddp__anneal *s, int a, int b)
 {
     int j = s->stage[a], k = s->stage[b], x = s->at[a], y = s->at[b];
     double dj, dk, top, growth, maxima, change, loads;
-    dj = ddp__anneal_load(s, a, x, y, s->fresh), dk = ddp__anneal_load(s, b, y, x, s->fresh + s->D);
+    dj = ddp__anneal_load(s, a, x, y, s->fresh); dk = ddp__anneal_load(s, b, y, x, s->fresh + s->D);
     top = ddp__anneal_top(s, j, k, dj, dk);
     change = dj - s->data[j] + (dk - s->data[k]);
     loads = s->fresh[a - j * s->D] - s->load[a] + (s->fresh[s->D + b - k * s->D] - s->load[b]);
@@ -51135,7 +51135,7 @@ static int ddp__anneal_move(ddp__anneal *s)
     if (kind < 60) {
         if (kind < 50) k = j;
         else if (kind < 56) k = s->S - 1;
-        a = ddp__anneal_below(s, s->D), b = ddp__anneal_below(s, s->D - 1);
+        a = ddp__anneal_below(s, s->D); b = ddp__anneal_below(s, s->D - 1);
         if (b >= a) b++;
         return ddp__anneal_cross(s, a, b, j < k ? j : k, j < k ? k : j);
     }
@@ -51198,8 +51198,8 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     s->edge = (float *)ddp__scratch_take(&p->room, N, sizeof(float));
     s->load = ddp__doubles(&p->room, N);
     s->fresh = ddp__doubles(&p->room, 2 * D);
-    s->data = ddp__doubles(&p->room, S), s->most = ddp__doubles(&p->room, S), s->sum = ddp__doubles(&p->room, S);
-    s->at = ddp__ints(&p->room, N), s->best = ddp__ints(&p->room, N), s->stage = ddp__ints(&p->room, N);
+    s->data = ddp__doubles(&p->room, S); s->most = ddp__doubles(&p->room, S); s->sum = ddp__doubles(&p->room, S);
+    s->at = ddp__ints(&p->room, N); s->best = ddp__ints(&p->room, N); s->stage = ddp__ints(&p->room, N);
     s->spare = ddp__ints(&p->room, D);
     s->table = ddp__doubles(&p->room, DDP__ANNEAL_TABLE);
     if (p->room.failed) return 0;
@@ -51552,16 +51552,16 @@ static int ddp__place_tree_open(ddp__place_tree *t, ddp__place *p)
     size_t N = (size_t)p->N, D = (size_t)p->D, S = (size_t)p->S, C;
     memset(t, 0, sizeof *t);
     t->p = p;
-    t->member = ddp__ints(&p->room, N), t->at = ddp__ints(&p->room, N), t->left = ddp__ints(&p->room, N);
+    t->member = ddp__ints(&p->room, N); t->at = ddp__ints(&p->room, N); t->left = ddp__ints(&p->room, N);
     t->first = ddp__ints(&p->room, N + 1);
-    t->mate = ddp__ints(&p->room, D), t->a = ddp__ints(&p->room, D), t->b = ddp__ints(&p->room, D);
+    t->mate = ddp__ints(&p->room, D); t->a = ddp__ints(&p->room, D); t->b = ddp__ints(&p->room, D);
     t->mix = ddp__ints(&p->room, N);
     if (p->room.failed) return 0;
     ddp__place_classes(t);
     C = (size_t)t->classes;
     t->mix = ddp__ints(&p->room, S * C);
-    t->dp = ddp__doubles(&p->room, C * C), t->pp = ddp__doubles(&p->room, C * C);
-    t->near = ddp__doubles(&p->room, C), t->least = ddp__doubles(&p->room, C);
+    t->dp = ddp__doubles(&p->room, C * C); t->pp = ddp__doubles(&p->room, C * C);
+    t->near = ddp__doubles(&p->room, C); t->least = ddp__doubles(&p->room, C);
     t->load = ddp__doubles(&p->room, S * C);
     if (p->room.failed) return 0;
     ddp__place_tables(t);
@@ -51574,9 +51574,9 @@ void ddp__place_exact(ddp__place *p)
     long limit = p->limit;
     double limit_s = p->limit_s;
     /* a good placement first: 400,000 moves, at most a quarter of the limits */
-    p->limit = limit < 1600000 ? (limit + 3) / 4 : 400000, p->limit_s = limit_s / 4;
+    p->limit = limit < 1600000 ? (limit + 3) / 4 : 400000; p->limit_s = limit_s / 4;
     ddp__place_anneal(p);
-    p->limit = limit, p->limit_s = limit_s;
+    p->limit = limit; p->limit_s = limit_s;
     if (p->room.failed || p->stop == 2) return;
     p->stop = 0;
     if (ddp__place_tree_open(&t, p)) p->proven = ddp__place_tree_node(&t, 0, 0, 0) && p->S <= DDP_TOUR_EXACT;
@@ -51623,7 +51623,7 @@ static ddp_status ddp__place_shape(const ddp_network *net, int *pipelines, int *
     if (*pipelines < 0 || *stages < 0)
         return ddp__fail(err, DDP_ARG, "%d pipelines of %d stages are impossible; both are at least 1, or 0 for what "
                          "the network says", *pipelines, *stages);
-    if (!*pipelines && !*stages) *pipelines = net->pipelines, *stages = net->stages;
+    if (!*pipelines && !*stages) { *pipelines = net->pipelines; *stages = net->stages; }
     if (!*stages && *pipelines) *stages = net->devices / *pipelines;
     if (!*pipelines && *stages) *pipelines = net->devices / *stages;
     if (!*pipelines || !*stages || (double)*pipelines * *stages != (double)net->devices)
@@ -51640,8 +51640,8 @@ static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, 
     p->D = D;
     p->S = S;
     p->cost = DBL_MAX;
-    p->dp = ddp__doubles(&p->room, n * n), p->pp = ddp__doubles(&p->room, n * n), p->kl = ddp__doubles(&p->room, n * n);
-    p->best = ddp__ints(&p->room, n), p->line = ddp__ints(&p->room, n);
+    p->dp = ddp__doubles(&p->room, n * n); p->pp = ddp__doubles(&p->room, n * n); p->kl = ddp__doubles(&p->room, n * n);
+    p->best = ddp__ints(&p->room, n); p->line = ddp__ints(&p->room, n);
     p->weight = ddp__doubles(&p->room, d * d);
     p->hop = ddp__doubles(&p->room, s * s);
     p->mate = ddp__ints(&p->room, s * s * d);
@@ -51704,7 +51704,7 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
     if (ddp__is_nan(o->time_limit_s) || o->time_limit_s < 0 || o->max_candidates < 0)
         return ddp__fail(err, DDP_ARG, "the limits are %g s and %ld candidates; both must be at least 0, 0 = none",
                          o->time_limit_s, o->max_candidates);
-    r.pipelines = o->pipelines, r.stages = o->stages;
+    r.pipelines = o->pipelines; r.stages = o->stages;
     DDP__TRY(ddp__place_shape(net, &r.pipelines, &r.stages, err));
     status = ddp__place_open(&p, net, r.pipelines, r.stages, err);
     if (status == DDP_OK) {
@@ -52142,7 +52142,7 @@ void ddp__workload_sum(ddp__workload_graph *g, const int *device_of, ddp_workloa
     int d, there;
     w->devices = g->net->devices;
     w->messages = 0;
-    for (d = 0; d < w->devices; d++) w->compute_s[d] = w->receive_s[d] = w->memory_bytes[d] = 0, g->seen[d] = -1;
+    for (d = 0; d < w->devices; d++) { w->compute_s[d] = w->receive_s[d] = w->memory_bytes[d] = 0; g->seen[d] = -1; }
     for (int i = 0; i < g->list->count; i++) {
         const ddp_oplist_entry *e = &g->list->op[i];
         d = device_of[i];
@@ -52353,7 +52353,7 @@ ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, 
     t->width = 1;
     n = (size_t)t->n;
     t->home = ddp__ints(room, n);
-    t->flops = ddp__doubles(room, n + 1), t->memory = ddp__doubles(room, n + 1);
+    t->flops = ddp__doubles(room, n + 1); t->memory = ddp__doubles(room, n + 1);
     t->from = ddp__ints(room, n + 2);
     t->oldest = ddp__ints(room, n + 1);
     DDP__TRY(ddp__scratch_check(room, t->n, "operators", err));
@@ -52441,7 +52441,7 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
     line->positions = net->devices;
     line->idle = idle;
     line->ages = idle ? 2 : DDP__FENCE_AGES;
-    line->pace = ddp__doubles(&line->room, P), line->limit = ddp__doubles(&line->room, P);
+    line->pace = ddp__doubles(&line->room, P); line->limit = ddp__doubles(&line->room, P);
     line->least = ddp__doubles(&line->room, P);
     line->hop = (ddp__fence_hop *)ddp__scratch_take(&line->room, 3 * P * P, sizeof *line->hop);
     line->to = line->hop + P * P;
@@ -52456,7 +52456,7 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
         for (j = 0; j < P; j++) {
             if (i == j) continue;
             link = (size_t)order[i] * P + (size_t)order[j];
-            line->hop[i * P + j].delay = net->delay_s[link], line->hop[i * P + j].slope = 1 / net->rate[link];
+            line->hop[i * P + j].delay = net->delay_s[link]; line->hop[i * P + j].slope = 1 / net->rate[link];
         }
     }
     for (i = 0; i < P; i++)
@@ -52622,9 +52622,9 @@ static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int 
     size_t N = (size_t)net->devices, i, j;
     memset(m, 0, sizeof *m);
     m->devices = net->devices;
-    m->hop = ddp__doubles(&m->room, N * N), m->cost = ddp__doubles(&m->room, N * N);
+    m->hop = ddp__doubles(&m->room, N * N); m->cost = ddp__doubles(&m->room, N * N);
     m->from = ddp__ints(&m->room, N + 1);
-    m->member = ddp__ints(&m->room, N), m->tour = ddp__ints(&m->room, N), m->entry = ddp__ints(&m->room, N);
+    m->member = ddp__ints(&m->room, N); m->tour = ddp__ints(&m->room, N); m->entry = ddp__ints(&m->room, N);
     m->leave = ddp__ints(&m->room, N);
     DDP__TRY(ddp__scratch_check(&m->room, net->devices, "devices", err));
     for (i = 0; i < N; i++)
@@ -53039,7 +53039,7 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
         if (!(c < s->cap) || !(worst < s->cap)) break;
         s->work++;
         if (t->memory[b] - t->memory[a] + kept > line->limit[q]) break;
-        if (t->oldest[b] != home) home = t->oldest[b], age = ddp__fence_age(s, p, home);
+        if (t->oldest[b] != home) { home = t->oldest[b]; age = ddp__fence_age(s, p, home); }
         rest = bound[(size_t)age * (P + 1) * (size_t)(t->n + 1) + (size_t)b];
         if (!(latency + c + rest < s->limit)) continue;
         if (greedy && !(latency + c + rest < *top)) continue;
@@ -53405,7 +53405,7 @@ static ddp_status ddp__fence_report(ddp__fence_job *job, ddp_fence_plan *plan, d
         if (job->cut.end[k] > job->cut.first[k]) {
             ddp_fence_segment *s = &plan->segment[plan->segments++];
             s->device = job->order[k];
-            s->first = job->cut.first[k], s->end = job->cut.end[k];
+            s->first = job->cut.first[k]; s->end = job->cut.end[k];
         }
     ddp__fence_assign(&job->tape, &job->cut, job->order, job->device_of);
     plan->proven = job->cut.proven;
@@ -53465,9 +53465,9 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     status = ddp__fence_tape_open(list, net, &o->work, &job.tape, err);
     if (status == DDP_OK) {
         size_t N = (size_t)net->devices, n = (size_t)list->count;
-        job.cut.first = ddp__ints(room, N), job.cut.end = ddp__ints(room, N), job.trial = ddp__ints(room, N);
+        job.cut.first = ddp__ints(room, N); job.cut.end = ddp__ints(room, N); job.trial = ddp__ints(room, N);
         job.edge = ddp__ints(room, n + 1);
-        job.sums.compute_s = ddp__doubles(room, N), job.sums.receive_s = ddp__doubles(room, N);
+        job.sums.compute_s = ddp__doubles(room, N); job.sums.receive_s = ddp__doubles(room, N);
         job.sums.memory_bytes = ddp__doubles(room, N);
         plan.solver = o->solver == DDP_FENCE_DEFAULT ? DDP_FENCE_CUT : o->solver;
         plan.devices = net->devices;
@@ -54446,7 +54446,7 @@ static ddp__op_span ddp__recorded(ddp__prober *q, ddp_verb verb, double since)
     while (n > 0 && (seen[n - 1].verb != verb || seen[n - 1].end < 0)) n--;
     if (n > 0) return seen[n - 1];
     memset(&last, 0, sizeof last);
-    last.submitted = since, last.due = now;
+    last.submitted = since; last.due = now;
     return last;
 }
 
@@ -54826,7 +54826,7 @@ static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, int 
     ddp_status s;
     int bad;
 
-    (void)self, (void)measured;
+    (void)self; (void)measured;
     s = ddp__gradient_profile(d, p, &own, &err);
     if (s == DDP_OK) s = ddp__timeline_of(d, (ddp_scheme)scheme, &own, p->alpha_s, &t, &err);
     bad = s == DDP_OK ? ddp__timeline_pack(d, &own, p->alpha_s, &t, out) : ddp__plan_failed(d, &err);
@@ -56708,7 +56708,7 @@ static int ddp__play_next(ddp__played *x)
         for (int i = 0; i < 3; i++) {
             if (!(begin[i] < least)) continue;
             least = begin[i];
-            stage = s, slot = i, way = from;
+            stage = s; slot = i; way = from;
         }
     }
     if (stage < 0) return 0;
@@ -57263,8 +57263,8 @@ int ddp__tied_open(ddp_pipe *p)
         const ddp_node *n = p->g->node[i], *own = n->tied >= 0 ? p->g->node[n->tied] : NULL;
         ddp__guest u = {i, 0, {-1, -1}, NULL};
         if (!own || n->stage == own->stage) continue;
-        if (n->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, own->stage), p->guest[p->guests++] = u;
-        if (own->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, n->stage), p->host[p->hosts++] = u;
+        if (n->here == (int)DDP__HERE_OWN) { u.peer = ddp__pipe_rank(p, own->stage); p->guest[p->guests++] = u; }
+        if (own->here == (int)DDP__HERE_OWN) { u.peer = ddp__pipe_rank(p, n->stage); p->host[p->hosts++] = u; }
     }
     for (int i = 0; p->d->host.backend && i < p->hosts; i++)
         p->host[i].arrived = (float *)ddp__scratch_take(&p->room, ddp__guest_floats(p, &p->host[i]), sizeof(float));
@@ -57464,7 +57464,7 @@ static void ddp__told_costs(const ddp_pipe *p, const ddp__all_told *a, ddp_pipel
             if (!(to->forward > 0)) continue;
             c->boundaries++;
             out->boundary_bytes += p->micro_batches * (to->forward + to->backward);
-            b->from = s, b->to = t;
+            b->from = s; b->to = t;
             b->forward_s = ddp__way_s(p, a, s, t, to->forward);
             b->backward_s = ddp__way_s(p, a, t, s, to->backward);
             b->alpha_s = (to->delay_s + ddp__told_to(p, a, t, s)->delay_s) / 2;
@@ -57964,7 +57964,7 @@ ddp_status ddp__changes_add(const unsigned char *in, size_t n, int bits, float *
         len = n < DDP_QUANTISE_BLOCK ? n : DDP_QUANTISE_BLOCK;
         in += 4;
         for (size_t k = 0; k < len; k++, held -= bits, waiting >>= bits) {
-            if (held < bits) waiting |= (uint32_t)*in++ << held, held += 8;
+            if (held < bits) { waiting |= (uint32_t)*in++ << held; held += 8; }
             last[k] += (float)((double)scale * (2.0 * (double)(waiting & top) / (double)top - 1));
         }
     }
@@ -58347,7 +58347,7 @@ ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error
     for (int i = 0; i < g->nodes; i++) {
         const int may = ddp__cut_may_begin(g, i);
         const double ahead = done + g->node[i]->spec.flops / 2; /* the layer's first half would still be this stage's */
-        if (may && begun && stage + 1 < stages && (ahead >= all * (stage + 1) / stages || left < stages - stage)) stage++, begun = 0;
+        if (may && begun && stage + 1 < stages && (ahead >= all * (stage + 1) / stages || left < stages - stage)) { stage++; begun = 0; }
         begun |= may;
         left -= may;
         stage_of[i] = stage;
@@ -58413,7 +58413,7 @@ static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *e
             return ddp__fail(err, DDP_ARG, "the layout puts rank %d at stage %d of pipeline %d: each of the %d ranks stands "
                              "once", r, i % p->stages, i / p->stages, world);
         p->rank_of[i] = r;
-        if (r == p->d->rank) p->stage = i % p->stages, p->number = i / p->stages;
+        if (r == p->d->rank) { p->stage = i % p->stages; p->number = i / p->stages; }
     }
     ddp__pipe_names(p);
     return DDP_OK;
@@ -59001,7 +59001,7 @@ static ddp_status ddp__stages_order(const char *path, const ddp_oplist *list, co
                              path, blocked, other);
         device[*stages] = next;
         for (int i = 0; i < list->count; i++)
-            if (device_of[i] == next) stage[i] = *stages, left--;
+            if (device_of[i] == next) { stage[i] = *stages; left--; }
     }
     return DDP_OK;
 }
@@ -59409,13 +59409,13 @@ static ddp_config ddp__survival_outer(const ddp__survival *run)
 
     o.strategy = DDP_SSGD;
     o.transport = c->transport;
-    o.rank = c->rank, o.world = c->world;
-    o.addr = c->addr, o.run_id = c->run_id, o.socket_ifname = c->socket_ifname;
-    o.connect_timeout_s = c->connect_timeout_s, o.join_timeout_s = c->join_timeout_s;
-    o.peer_timeout_s = c->peer_timeout_s, o.op_timeout_s = c->op_timeout_s;
+    o.rank = c->rank; o.world = c->world;
+    o.addr = c->addr; o.run_id = c->run_id; o.socket_ifname = c->socket_ifname;
+    o.connect_timeout_s = c->connect_timeout_s; o.join_timeout_s = c->join_timeout_s;
+    o.peer_timeout_s = c->peer_timeout_s; o.op_timeout_s = c->op_timeout_s;
     o.min_world = run->stages; /* fewer pipelines than min_replicas say so themselves */
     o.insecure = c->insecure;
-    o.tls_psk = c->tls_psk, o.tls_ca = c->tls_ca, o.tls_cert = c->tls_cert, o.tls_key = c->tls_key;
+    o.tls_psk = c->tls_psk; o.tls_ca = c->tls_ca; o.tls_cert = c->tls_cert; o.tls_key = c->tls_key;
     o.no_env = c->no_env;
     o.cancel = c->cancel;
     o.allocator = c->allocator;
@@ -59602,7 +59602,7 @@ void ddp__seat_ready(ddp__world *w, ddp__player *s)
 
 static void ddp__seat_wakes(ddp__world *w, void *what, int i, int j)
 {
-    (void)i, (void)j;
+    (void)i; (void)j;
     ddp__seat_ready(w, (ddp__player *)what);
 }
 
@@ -59836,7 +59836,7 @@ static void ddp__job_left(ddp__world *w, void *what, int i, int j)
 {
     const ddp__job job = ((ddp__away *)what)->job;
 
-    (void)i, (void)j;
+    (void)i; (void)j;
     ddp__away_end(w, (ddp__away *)what);
     job.left(w, &job);
 }
@@ -59874,7 +59874,7 @@ static void ddp__uplink_free(ddp__world *w, void *what, int i, int j)
 {
     ddp__port *p = (ddp__port *)what;
 
-    (void)w, (void)i, (void)j;
+    (void)w; (void)i; (void)j;
     p->sends = 0;
     ddp__port_send(p);
 }
@@ -59981,7 +59981,7 @@ void ddp__mail_match(ddp__port *p)
 {
     for (int i = 0; i < p->wants; i++) {
         ddp__mail **m = &p->mail, *before = NULL, *found;
-        while (*m && !ddp__mail_fits(p->want[i], *m)) before = *m, m = &(*m)->next;
+        while (*m && !ddp__mail_fits(p->want[i], *m)) { before = *m; m = &(*m)->next; }
         if (!*m) continue;
         found = *m;
         *m = found->next;
@@ -60000,7 +60000,7 @@ static void ddp__mail_got(ddp__world *w, void *what, int i, int j)
     ddp__mail *m = (ddp__mail *)what;
     ddp__port *to = m->to;
 
-    (void)i, (void)j;
+    (void)i; (void)j;
     if (++m->got < m->parts) return;
     if (to->dead || !to->e) {
         ddp__mail_free(m);
@@ -60233,7 +60233,7 @@ static void ddp__carried_cells(ddp__carried *c, const ddp__engine *e)
         int place = 0;
         c->cell[0][i] = c->cell[1][i] = i;
         for (int k = i - 1; k >= 0; k--)
-            if (e->site[e->member[k]] == e->site[e->member[i]]) c->cell[0][i] = k, place++;
+            if (e->site[e->member[k]] == e->site[e->member[i]]) { c->cell[0][i] = k; place++; }
         for (int k = i - 1; k >= 0; k--) {
             int other = 0;
             for (int j = 0; j < k; j++) other += e->site[e->member[j]] == e->site[e->member[k]];
@@ -60549,7 +60549,7 @@ static void ddp__world_shrinks(ddp__world *w, void *what, int rank, int workers)
     ddp__carried_again(w);
     for (int link = 0; link < 2; link++)
         for (int r = 0; r < w->seats; r++)
-            if (w->port[link][r] && w->port[link][r]->e) w->look(w->port[link][r]), ddp__port_send(w->port[link][r]);
+            if (w->port[link][r] && w->port[link][r]->e) { w->look(w->port[link][r]); ddp__port_send(w->port[link][r]); }
 }
 
 /* As the script says. Who is left has heard of it a delay later, and of each other's knowing it two more. */
@@ -60577,7 +60577,7 @@ static void ddp__port_hears(ddp__world *w, void *what, int i, int j)
 {
     ddp__port *p = (ddp__port *)what;
 
-    (void)w, (void)i, (void)j;
+    (void)w; (void)i; (void)j;
     ddp__port_look(p);
 }
 
@@ -61272,7 +61272,7 @@ static double ddp__loss_mean(const ddp_report_run *r, int last, int over)
     int n = 0;
 
     for (int i = last; i >= 0 && i > last - over; i--)
-        if (ddp__finite(r->steps[i].loss)) sum += r->steps[i].loss, n++;
+        if (ddp__finite(r->steps[i].loss)) { sum += r->steps[i].loss; n++; }
     return sum / n;
 }
 
@@ -61417,7 +61417,7 @@ void ddp__run_all(const ddp_report_run *r, double *begin, double *end)
 void ddp__run_window(const ddp_report_run *r, double *begin, double *end)
 {
     if (!(r->window_end_s > r->window_begin_s)) ddp__run_all(r, begin, end);
-    else *begin = r->window_begin_s, *end = r->window_end_s;
+    else { *begin = r->window_begin_s; *end = r->window_end_s; }
 }
 
 /* ---- the picture ---- */

@@ -463,7 +463,7 @@ static inline ddp__cuda_replay *ddp__cuda_replay_of(ddp__cuda_lists *x, int coun
     p->due = (ddp__cuda_due *)ddp__calloc(1, bytes);
     if (!p->due) return NULL;
     memcpy(p->due, x->due, bytes);
-    p->count = count, p->graph = NULL;
+    p->count = count; p->graph = NULL;
     x->replays++;
     return NULL;
 }
@@ -510,7 +510,7 @@ static inline void ddp__cuda_add(void (*one)(const ddp_op_call *), void (*both)(
     if (dev->lists && dev->lists->count == DDP__CUDA_DUE) ddp__cuda_run_due(dev);
     if (dev->lists) d = &dev->lists->due[dev->lists->count++];
     memset(d, 0, sizeof *d);
-    d->one = one, d->both = both;
+    d->one = one; d->both = both;
     memcpy(&d->first, first, sizeof *first);
     if (second) memcpy(&d->second, second, sizeof *second);
     d->first.random = d->second.random = 0;
@@ -542,7 +542,7 @@ template <int N> static void ddp__cuda_add_ops(ddp__cuda *dev, const ddp__cuda_e
         memset(op, 0, sizeof *op);
         op->name = cpu->name;
         op->shape = cpu->shape;
-        op->forward = list[i].forward, op->backward = list[i].backward;
+        op->forward = list[i].forward; op->backward = list[i].backward;
         dev->entry[dev->ops++] = &list[i];
     }
 }
@@ -835,7 +835,7 @@ static __global__ void ddp__k_columns_add(float *grad, float *next, const float 
     __shared__ float shared[DDP__COLUMN_WARPS][32];
     float sum = 0;
 
-    if (blockIdx.y) grad = next, part += parts * n;
+    if (blockIdx.y) { grad = next; part += parts * n; }
     if (j < n)
         for (long p = warp; p < parts; p += DDP__COLUMN_WARPS) sum += part[p * n + j];
     shared[warp][lane] = sum;
@@ -933,7 +933,7 @@ struct ddp__verdict_values {
 
     __device__ void operator()(ddp_cuda_verdict *v) const
     {
-        v->value[0] = a ? a[v->at] : 0, v->value[1] = b ? b[v->at] : 0;
+        v->value[0] = a ? a[v->at] : 0; v->value[1] = b ? b[v->at] : 0;
     }
 };
 
@@ -947,7 +947,7 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
     e = cudaMemcpyAsync(&v, verdict, sizeof v, cudaMemcpyDeviceToHost, (cudaStream_t)stream);
     if (e == cudaSuccess) e = cudaStreamSynchronize((cudaStream_t)stream);
     if (e != cudaSuccess) return ddp__fail(err, DDP_FAILED, "ddp_cuda_verdict_read: %s", cudaGetErrorString(e));
-    a = (double)v.value[0], b = (double)v.value[1];
+    a = (double)v.value[0]; b = (double)v.value[1];
     switch (v.what) {
     case DDP__SAYS_NOTHING: return DDP_OK;
     case DDP__SAYS_NAN: return ddp__found_nan(v.at, err);
@@ -1322,7 +1322,7 @@ ddp__k_topk(ddp__topk_room r, const float *x, uint64_t *index, float *value, ddp
                 if (value) value[to] = __uint_as_float(bits);
                 continue;
             }
-            if (s.make) r.index[to] = place, r.bits[to] = bits;
+            if (s.make) { r.index[to] = place; r.bits[to] = bits; }
             if ((bits & DDP__MAGNITUDE) >> KNOWN == s.prefix) atomicAdd(&bins[bits >> SHIFT & (COUNT - 1)], 1u);
         }
         out += found;
@@ -1639,7 +1639,7 @@ typedef struct ddp__channels {
 struct ddp__channel_sum {
     double sum, product;
 
-    __device__ void operator+=(const ddp__channel_sum &b) { sum += b.sum, product += b.product; }
+    __device__ void operator+=(const ddp__channel_sum &b) { sum += b.sum; product += b.product; }
 };
 
 static ddp__channels ddp__channels_of(const ddp_shape *s, long blocks = DDP__CHANNEL_BLOCKS)
@@ -1680,7 +1680,7 @@ struct ddp__channel_walk {
         step = DDP__CHANNEL_THREADS / lanes;
         hop = step * c.channels;
     }
-    __device__ void next() { left -= step, pixel += step, at += hop; }
+    __device__ void next() { left -= step; pixel += step; at += hop; }
 };
 
 /* N elements from p on as floats, 16 bytes at a time; W, channels of a lane, is 1 where that may not be. */
@@ -2128,7 +2128,7 @@ template <int GROUP> struct ddp__arrivals {
     __device__ __forceinline__ ddp__arrivals(uint64_t *shared) : bar(shared), asked(0), waited(0)
     {
         if (!GROUP) return;
-        if (threadIdx.x == 0) ddp__arrivals_open(bar), ddp__arrivals_open(bar + 1);
+        if (threadIdx.x == 0) { ddp__arrivals_open(bar); ddp__arrivals_open(bar + 1); }
         __syncthreads(); /* it is open to all */
     }
     __device__ __forceinline__ void sent(void)
@@ -2253,8 +2253,8 @@ __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4]
 /* What a lane holds of 16 columns of a product is what it must hold of the next one's left factor. */
 __device__ static __forceinline__ void ddp__pack_left(uint32_t (&a)[4], const float (&p)[4], const float (&q)[4])
 {
-    a[0] = ddp__pack_pair(p[0], p[1]), a[1] = ddp__pack_pair(p[2], p[3]);
-    a[2] = ddp__pack_pair(q[0], q[1]), a[3] = ddp__pack_pair(q[2], q[3]);
+    a[0] = ddp__pack_pair(p[0], p[1]); a[1] = ddp__pack_pair(p[2], p[3]);
+    a[2] = ddp__pack_pair(q[0], q[1]); a[3] = ddp__pack_pair(q[2], q[3]);
 }
 
 /* c (16 MR x D) += p (16 MR x N) b, b (N x D) a tile; p as ddp__tile_scores leaves it. */
@@ -2628,7 +2628,7 @@ template <typename M, bool Whole> __global__ void __launch_bounds__(DDP__CONV_TH
             }
         if (Whole && (p += M::depth) == v.planes) {
             p = 0;
-            if (++b == v.kw) b = 0, a++;
+            if (++b == v.kw) { b = 0; a++; }
         }
     };
     const auto put = [&](tile *at) {
@@ -3021,7 +3021,7 @@ static void ddp__cuda_linear_backward(const ddp_op_call *c)
     p.before = (void *)c->inner;
     p.gelu = c->inner ? -1 : 0;
     if ((!c->inner || k % 8 == 0) && ddp__cuda_multiply(dev, &p)) return;
-    p.gelu = 0, p.before = NULL;
+    p.gelu = 0; p.before = NULL;
     (void)ddp__cuda_multiply(dev, &p);
     if (dev->half) ddp__cuda_map_as<ddp__bf16>(dev, p.c, c->inner, p.c, m * k, 0, ddp__map_gelu_grad());
     else ddp__cuda_map_as<float>(dev, p.c, c->inner, p.c, m * k, 0, ddp__map_gelu_grad());
@@ -3153,12 +3153,12 @@ static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
 
     v.image = w.image;
     v.channels = (int)(w.planes * g.groups);
-    v.planes = (int)w.planes, v.h = (int)w.h, v.w = (int)w.w;
-    v.rows = (int)w.rows, v.cols = (int)w.cols, v.step = (int)w.step;
-    v.top = (int)w.top, v.left = (int)w.left, v.kh = (int)w.kh, v.kw = (int)w.kw;
-    v.m = (int)g.m, v.groups = (int)g.groups;
+    v.planes = (int)w.planes; v.h = (int)w.h; v.w = (int)w.w;
+    v.rows = (int)w.rows; v.cols = (int)w.cols; v.step = (int)w.step;
+    v.top = (int)w.top; v.left = (int)w.left; v.kh = (int)w.kh; v.kw = (int)w.kw;
+    v.m = (int)g.m; v.groups = (int)g.groups;
     v.pixels = w.images * w.rows * w.cols;
-    v.y_image = g.y_image, v.y_row = g.y_row * y_channels, v.y_col = g.y_col * y_channels;
+    v.y_image = g.y_image; v.y_row = g.y_row * y_channels; v.y_col = g.y_col * y_channels;
     v.add = g.add;
     return v;
 }
@@ -3294,7 +3294,7 @@ template <typename T> static void ddp__cuda_conv_forward(ddp__cuda *dev, const d
     }
     ddp__conv_product_of(call->spec, &g);
     v = ddp__cuda_conv_of(g);
-    v.x = call->in[0], v.y = call->out;
+    v.x = call->in[0]; v.y = call->out;
     v.bias = call->param[1];
     if (ddp__cuda_depthwise(v)) ddp__cuda_depthwise_forward<T>(dev, call, v);
     else DDP__CONV_RUN(ddp__conv_images, dev, v, g, call->param[0]);
@@ -3333,7 +3333,7 @@ template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const 
     }
     ddp__conv_product_of(call->spec, &g);
     v = ddp__cuda_conv_of(g);
-    v.x = call->in[0], v.y = (void *)call->grad_out;
+    v.x = call->in[0]; v.y = (void *)call->grad_out;
     if (call->grad_param[1])
         ddp__cuda_columns<T, DDP__COLUMN_PLAIN>(dev, NULL, call->grad_param[1], call->grad_out, NULL, NULL, v.pixels,
                                                 (long)v.groups * v.m);
@@ -3384,7 +3384,7 @@ __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z, fl
     ddp__pool_span(&z, s.row, z.h, &r0, &r1);
     ddp__pool_span(&z, s.col, z.w, &c0, &c1);
     DDP__UNROLL for (int e = 0; e < W; e++)
-        best[e] = MAX ? -INFINITY : 0, at[e] = (float)((r0 - top) * z.kernel + c0 - left);
+        { best[e] = MAX ? -INFINITY : 0; at[e] = (float)((r0 - top) * z.kernel + c0 - left); }
     for (int r = r0; r < r1; r++)
         for (int c = c0; c < c1; c++) {
             ddp__channel_load<W>(v, x + ((long)r * z.w + c) * channels);
@@ -3451,7 +3451,7 @@ static ddp__pool_size ddp__cuda_pool_sizes(const ddp_op_spec *s, float *part)
     const int all = s->out.dims == 2;
     ddp__pool_size z = ddp__pool_sizes(s);
 
-    if (all) z.rows = z.cols = z.stride = 1, z.padding = 0, z.kernel = z.h > z.w ? z.h : z.w;
+    if (all) { z.rows = z.cols = z.stride = 1; z.padding = 0; z.kernel = z.h > z.w ? z.h : z.w; }
     *part = 1 / (all ? (float)z.h * (float)z.w : (float)z.kernel * (float)z.kernel);
     return z;
 }
@@ -3538,7 +3538,7 @@ __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][
             shrink = ddp__exp2((max[r][h] - top) * scale);
             max[r][h] = top;
             sum[r][h] *= shrink;
-            DDP__UNROLL for (int n = 0; n < D / 8; n++) acc[r][n][2 * h] *= shrink, acc[r][n][2 * h + 1] *= shrink;
+            DDP__UNROLL for (int n = 0; n < D / 8; n++) { acc[r][n][2 * h] *= shrink; acc[r][n][2 * h + 1] *= shrink; }
             top *= scale;
             DDP__UNROLL for (int n = 0; n < N / 8; n++)
                 DDP__UNROLL for (int i = 0; i < 2; i++) {
@@ -3599,7 +3599,7 @@ ddp__k_flash(T *out, float *stat, const __grid_constant__ ddp__tiles<T> in, ddp_
             inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 1);
             inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 2);
             inverse = 1 / inverse;
-            DDP__UNROLL for (n = 0; n < D / 8; n++) acc[r][n][2 * h] *= inverse, acc[r][n][2 * h + 1] *= inverse;
+            DDP__UNROLL for (n = 0; n < D / 8; n++) { acc[r][n][2 * h] *= inverse; acc[r][n][2 * h + 1] *= inverse; }
             if (lane % 4 || row >= count) continue;
             stat[2 * (head * z.t + row)] = max[r][h] * z.scale;
             stat[2 * (head * z.t + row) + 1] = inverse;
@@ -3653,7 +3653,7 @@ ddp__k_flash_dq(T *grad, const __grid_constant__ ddp__tiles<T> in, const __grid_
         const T *k = kv + now * 2 * N * D;
         due.wait();
         __syncthreads();
-        if (first == 0) left.keep(), right.keep();
+        if (first == 0) { left.keep(); right.keep(); }
         if (first + N < end) {
             T *next = kv + (now ^ 1) * 2 * N * D;
             in.template load<D, N, DDP__FLASH_THREADS>(due, next, next + N * D, (int)z.kv_heads, sequence, key, first + N);
@@ -3734,7 +3734,7 @@ ddp__k_flash_dkv(T *grad, const __grid_constant__ ddp__tiles<T> in, const __grid
         const int from = (skipped + i % steps) * N;
         due.wait();
         __syncthreads();
-        if (i == 0) left.keep(), right.keep();
+        if (i == 0) { left.keep(); right.keep(); }
         if (i + 1 < all)
             ddp__flash_queries<D, N>(due, qo + (now ^ 1) * 2 * N * D, sums + (now ^ 1) * 2 * N, in, dout, stat, mean,
                                      sequence, query + (i + 1) / steps, (skipped + (i + 1) % steps) * N);
@@ -3783,7 +3783,7 @@ static ddp__tiles<T> ddp__tiles_of(ddp__cuda *dev, const void *array, long heads
     int e = 0;
 
     s.base = (const T *)array;
-    s.heads = (int)heads, s.count = (int)z->t, s.d = z->d;
+    s.heads = (int)heads; s.count = (int)z->t; s.d = z->d;
     if (dev->map)
         e = dev->map(&s.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void *>(array), dim, apart, box, each,
                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
@@ -4469,10 +4469,10 @@ ddp__k_loss(float *stat, double *loss, T *logits, const int *label, const float 
     }
     __syncthreads();
     if (threadIdx.x && !by) return;
-    max = shared[0][0], sum = shared[1][0];
+    max = shared[0][0]; sum = shared[1][0];
     for (int i = 1; i < THREADS / 32; i++) ddp__loss_join(&max, &sum, shared[0][i], shared[1][i]);
     if (threadIdx.x == 0) {
-        if (stat) stat[2 * row] = max, stat[2 * row + 1] = sum;
+        if (stat) { stat[2 * row] = max; stat[2 * row + 1] = sum; }
         loss[row] = mine == -1 ? 0 : mine < 0 || mine >= n
                         ? (double)NAN : log((double)sum) + (double)max - (double)ddp__to_float(x[mine]);
     }
@@ -4500,7 +4500,7 @@ ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *
     counts[t] = count;
     for (int step = DDP__LOSS_SUM_THREADS / 2; step > 0; step /= 2) {
         __syncthreads();
-        if (t < step) sums[t] += sums[t + step], counts[t] += counts[t + step];
+        if (t < step) { sums[t] += sums[t + step]; counts[t] += counts[t + step]; }
     }
     if (t) return;
     count = counts[0] ? counts[0] : 1;
@@ -4581,7 +4581,7 @@ ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, cons
     float v[width], a[width], b[width], sum = 0, mean = 0, rstd;
 
     if (row >= rows) return;
-    if (PIECES) ddp__row_load(kept, x, n), wide = 1;
+    if (PIECES) { ddp__row_load(kept, x, n); wide = 1; }
     if (PIECES && plus) ddp__row_load(more, plus + row * n, n);
     DDP__NORM_EACH {
         ddp__norm_take<PIECES>(v, kept[p], x, j, n, wide);
@@ -4645,12 +4645,12 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
 
     for (int p = 0; p < held; p++)
         for (int i = 0; i < width; i++) scaled[p][i] = plain[p][i] = 0;
-    if (PIECES) ddp__row_load(as, scale, n), wide = 1;
+    if (PIECES) { ddp__row_load(as, scale, n); wide = 1; }
     for (long row = blockIdx.x * height + warp; row < last; row += DDP__COLUMN_WARPS) {
         const T *xr = in + row * n, *dr = grad + row * n;
         const float mean = RMS ? 0 : stat[2 * row], rstd = RMS ? stat[row] : stat[2 * row + 1];
         float mean_d = 0, mean_dh = 0;
-        if (PIECES) ddp__row_load(xs, xr, n), ddp__row_load(ds, dr, n);
+        if (PIECES) { ddp__row_load(xs, xr, n); ddp__row_load(ds, dr, n); }
         DDP__NORM_EACH {
             ddp__norm_take<PIECES>(x, xs[p], xr, j, n, wide);
             ddp__norm_take<PIECES>(d, ds[p], dr, j, n, wide);
@@ -4659,7 +4659,7 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
                 const float h = (x[i] - mean) * rstd;
                 mean_d += d[i] * a[i];
                 mean_dh += d[i] * a[i] * h;
-                if (PIECES) scaled[p][i] += d[i] * h, plain[p][i] += d[i];
+                if (PIECES) { scaled[p][i] += d[i] * h; plain[p][i] += d[i]; }
             }
         }
         mean_d = RMS ? 0 : ddp__warp_sum(mean_d) / (float)n;
@@ -6170,23 +6170,23 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
 {
     ddp_backend b = DDP__ZEROS;
 
-    b.name = "cuda", b.device = device, b.numbers = (int)numbers, b.channels_last = 1;
-    b.open = ddp__cuda_backend_open, b.close = DDP__GIVEN(ddp__cuda_backend_close);
-    DDP__OF(wait), b.check = DDP__GIVEN(ddp__cuda_status);
-    DDP__OF(alloc), DDP__OF(release), DDP__OF(memory), DDP__OF(element_bytes), DDP__OF(forget);
-    b.pin = ddp__cuda_pin, b.unpin = ddp__cuda_unpin, b.mirror = DDP__ORDERED(ddp__cuda_mirror_new);
-    DDP__OF(upload), DDP__OF(upload_elements), DDP__OF(download), DDP__OF(download_elements);
-    DDP__OF(early), DDP__OF(early_value), DDP__OF(copy), DDP__OF(zero);
-    DDP__OF(axpy), DDP__OF(norm2), DDP__OF(scale), DDP__OF(fill), DDP__OF(update), DDP__OF(compensate);
-    DDP__OF(split), DDP__OF(clip_add), DDP__OF(clip_scale);
-    DDP__OF(op), DDP__OF(pair), DDP__OF(scratch), DDP__OF(reserve);
+    b.name = "cuda"; b.device = device; b.numbers = (int)numbers; b.channels_last = 1;
+    b.open = ddp__cuda_backend_open; b.close = DDP__GIVEN(ddp__cuda_backend_close);
+    DDP__OF(wait); b.check = DDP__GIVEN(ddp__cuda_status);
+    DDP__OF(alloc); DDP__OF(release); DDP__OF(memory); DDP__OF(element_bytes); DDP__OF(forget);
+    b.pin = ddp__cuda_pin; b.unpin = ddp__cuda_unpin; b.mirror = DDP__ORDERED(ddp__cuda_mirror_new);
+    DDP__OF(upload); DDP__OF(upload_elements); DDP__OF(download); DDP__OF(download_elements);
+    DDP__OF(early); DDP__OF(early_value); DDP__OF(copy); DDP__OF(zero);
+    DDP__OF(axpy); DDP__OF(norm2); DDP__OF(scale); DDP__OF(fill); DDP__OF(update); DDP__OF(compensate);
+    DDP__OF(split); DDP__OF(clip_add); DDP__OF(clip_scale);
+    DDP__OF(op); DDP__OF(pair); DDP__OF(scratch); DDP__OF(reserve);
     b.compute = DDP__GIVEN(ddp__cuda_compute); /* while calls become due */
-    DDP__OF(slots), DDP__OF(record), DDP__OF(hold);
-    b.fetch = DDP__GIVEN(ddp__cuda_fetch), b.give = DDP__GIVEN(ddp__cuda_give); /* of other threads */
-    b.raise = DDP__GIVEN(ddp__cuda_raise), b.raise_all = DDP__GIVEN(ddp__cuda_raise_all);
-    DDP__OF(join), DDP__OF(leave), DDP__OF(average), DDP__OF(spread), DDP__OF(follow);
-    b.poll = DDP__GIVEN(ddp__nccl_poll), b.finish = DDP__ORDERED(ddp__nccl_finish);
-    DDP__OF(marks), DDP__OF(mark), DDP__OF(marked), DDP__OF(range);
+    DDP__OF(slots); DDP__OF(record); DDP__OF(hold);
+    b.fetch = DDP__GIVEN(ddp__cuda_fetch); b.give = DDP__GIVEN(ddp__cuda_give); /* of other threads */
+    b.raise = DDP__GIVEN(ddp__cuda_raise); b.raise_all = DDP__GIVEN(ddp__cuda_raise_all);
+    DDP__OF(join); DDP__OF(leave); DDP__OF(average); DDP__OF(spread); DDP__OF(follow);
+    b.poll = DDP__GIVEN(ddp__nccl_poll); b.finish = DDP__ORDERED(ddp__nccl_finish);
+    DDP__OF(marks); DDP__OF(mark); DDP__OF(marked); DDP__OF(range);
     return b;
 }
 #undef DDP__OF

@@ -332,10 +332,10 @@ static double step_seconds(const bench *b, void *stream)
     int bad;
 
     memset(&cfg, 0, sizeof cfg);
-    cfg.world = 1, cfg.no_env = 1, cfg.backend = &backend, cfg.cuda_stream = stream;
+    cfg.world = 1; cfg.no_env = 1; cfg.backend = &backend; cfg.cuda_stream = stream;
     memset(&c, 0, sizeof c);
-    c.vocabulary = 512, c.context = 64, c.batch = 4, c.heads = 4;
-    c.layers = b->size == 2 ? 1 : 8, c.dim = b->size == 2 ? 32 : 256;
+    c.vocabulary = 512; c.context = 64; c.batch = 4; c.heads = 4;
+    c.layers = b->size == 2 ? 1 : 8; c.dim = b->size == 2 ? 32 : 256;
     d = ddp_open(&cfg, &err);
     if (!d) quit("a small GPT-2", &err);
     g = ddp_graph_new(d);
@@ -344,7 +344,7 @@ static double step_seconds(const bench *b, void *stream)
     for (int i = -WARM; i < TIMES && !bad; i++) {
         const double since = ddp_now();
         int32_t *token = (int32_t *)ddp_data(g, "tokens"), *label = (int32_t *)ddp_data(g, "labels");
-        for (int k = 0; k < c.batch * c.context; k++) token[k] = k % 500, label[k] = (k + 1) % 500;
+        for (int k = 0; k < c.batch * c.context; k++) { token[k] = k % 500; label[k] = (k + 1) % 500; }
         bad = ddp_forward(g) || ddp_backward(g, loss) || ddp_step_end(d) || ddp_wait(d) || !(ddp_value(g, loss) > 0);
         if (i >= 0) s[i] = (float)(ddp_now() - since);
     }

@@ -276,21 +276,21 @@ int main(int argc, char **argv)
     cli_option table[6];
 
     memset(table, 0, sizeof table);
-    table[0].name = "--n", table[0].kind = CLI_COUNT, table[0].out = &n, table[0].value = "N";
+    table[0].name = "--n"; table[0].kind = CLI_COUNT; table[0].out = &n; table[0].value = "N";
     table[0].help = "floats of the table (default 25000000)";
-    table[1].name = "--rounds", table[1].kind = CLI_COUNT, table[1].out = &rounds;
+    table[1].name = "--rounds"; table[1].kind = CLI_COUNT; table[1].out = &rounds;
     table[1].value = "N";
     table[1].help = "the best of N counts (default 7)";
-    table[2].name = "--file", table[2].kind = CLI_TEXT, table[2].out = &path;
+    table[2].name = "--file"; table[2].kind = CLI_TEXT; table[2].out = &path;
     table[2].value = "FILE";
     table[2].help = "select from these little-endian floats instead";
-    table[3].name = "--k", table[3].kind = CLI_COUNT, table[3].out = &k, table[3].value = "N";
+    table[3].name = "--k"; table[3].kind = CLI_COUNT; table[3].out = &k; table[3].value = "N";
     table[3].help = "with --file: how many";
-    table[4].name = "--indexes", table[4].kind = CLI_TEXT, table[4].out = &indexes;
+    table[4].name = "--indexes"; table[4].kind = CLI_TEXT; table[4].out = &indexes;
     table[4].value = "FILE";
     table[4].help = "with --file: write the kept indexes there, 64 bits each";
-    table[5].name = "--quick", table[5].kind = CLI_FLAG, table[5].out = &quick;
-    table[5].value = "", table[5].help = "two rounds";
+    table[5].name = "--quick"; table[5].kind = CLI_FLAG; table[5].out = &quick;
+    table[5].value = ""; table[5].help = "two rounds";
     code = cli_parse(argc, argv, "Time of exact Top-K against one read of the array.", table, 6);
     if (code >= 0) return code;
     if (quick) rounds = 2;

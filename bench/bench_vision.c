@@ -72,18 +72,18 @@ int main(int argc, char **argv)
 
     (void)cli_catch_interrupt; /* Ctrl-C just ends it: there is nothing to finish */
     memset(table, 0, sizeof table);
-    table[0].name = "--model", table[0].kind = CLI_TEXT, table[0].out = &model;
-    table[0].value = "NAME", table[0].help = "resnet or vgg (default resnet)";
-    table[1].name = "--depth", table[1].kind = CLI_COUNT, table[1].out = &depth;
-    table[1].value = "N", table[1].help = "of the model (default 18)";
-    table[2].name = "--batch", table[2].kind = CLI_COUNT, table[2].out = &batch;
-    table[2].value = "N", table[2].help = "images per step (default 32)";
-    table[3].name = "--threads", table[3].kind = CLI_COUNT, table[3].out = &threads;
-    table[3].value = "N", table[3].help = "operator threads (default 1)";
-    table[4].name = "--steps", table[4].kind = CLI_COUNT, table[4].out = &steps;
-    table[4].value = "N", table[4].help = "measured steps (default 5)";
-    table[5].name = "--quick", table[5].kind = CLI_FLAG, table[5].out = &quick;
-    table[5].value = "", table[5].help = "one measured step";
+    table[0].name = "--model"; table[0].kind = CLI_TEXT; table[0].out = &model;
+    table[0].value = "NAME"; table[0].help = "resnet or vgg (default resnet)";
+    table[1].name = "--depth"; table[1].kind = CLI_COUNT; table[1].out = &depth;
+    table[1].value = "N"; table[1].help = "of the model (default 18)";
+    table[2].name = "--batch"; table[2].kind = CLI_COUNT; table[2].out = &batch;
+    table[2].value = "N"; table[2].help = "images per step (default 32)";
+    table[3].name = "--threads"; table[3].kind = CLI_COUNT; table[3].out = &threads;
+    table[3].value = "N"; table[3].help = "operator threads (default 1)";
+    table[4].name = "--steps"; table[4].kind = CLI_COUNT; table[4].out = &steps;
+    table[4].value = "N"; table[4].help = "measured steps (default 5)";
+    table[5].name = "--quick"; table[5].kind = CLI_FLAG; table[5].out = &quick;
+    table[5].value = ""; table[5].help = "one measured step";
     code = cli_parse(argc, argv, "Time of a training step on images.", table, 6);
     if (code >= 0) return code;
     if (quick) steps = 1;

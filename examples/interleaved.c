@@ -45,7 +45,7 @@ static void build(void)
     net.grads = net.memory + net.all;
     net.m = net.grads + net.all;
     net.v = net.m + net.all;
-    for (int t = 0; t < TENSORS; at += COUNT[t] * COPIES[t], t++) net.w[t] = net.memory + at, net.g[t] = net.grads + at;
+    for (int t = 0; t < TENSORS; at += COUNT[t] * COPIES[t], t++) { net.w[t] = net.memory + at; net.g[t] = net.grads + at; }
     for (size_t i = 0; i < net.all; i++) net.memory[i] = 0.25f * noise(&seed);
 }
 

@@ -81,7 +81,7 @@ static int train(ddp_ctx *d, void *user)
     }
     int bad = ddp_sync_all(d);      /* all workers leave with equal parameters */  /* dreamddp */
     for (int l = 0; l < LAYERS; l++)
-        n->hash = ddp_hash_floats(n->hash, n->w[l], count(l)), free(n->w[l]), free(n->g[l]);
+        { n->hash = ddp_hash_floats(n->hash, n->w[l], count(l)); free(n->w[l]); free(n->g[l]); }
     if (!bad) printf("rank %d  parameters %016" PRIx64 "\n", ddp_rank(d), n->hash);
     return free(n), bad;
 }
@@ -93,7 +93,7 @@ int main(int argc, char **argv)
     ddp_error err;
     int threads = argc > 1 && !strcmp(argv[1], "threads");
     if (argc > 1 && !threads) return printf("usage: own_loop [threads]\n"), strcmp(argv[1], "--help") ? 2 : 0;
-    cfg.world = 4, cfg.period = 4, cfg.transport = threads ? DDP_THREADS : DDP_TCP;
+    cfg.world = 4; cfg.period = 4; cfg.transport = threads ? DDP_THREADS : DDP_TCP;
     if (ddp_launch(&cfg, train, &adam, &err)) fprintf(stderr, "own_loop: %s\n", err.msg);  /* dreamddp */
     return ddp_status_exit_code(err.code);
 }

@@ -15,7 +15,7 @@ static const int width[LAYERS + 1] = {2, HIDDEN, HIDDEN, 1};
 __global__ void batch(float *x, int seed)
 {
     unsigned h = (unsigned)(seed * 131 + (int)threadIdx.x) * 2654435761u;
-    h = (h ^ h >> 15) * 2246822519u, h = (h ^ h >> 13) * 3266489917u;
+    h = (h ^ h >> 15) * 2246822519u; h = (h ^ h >> 13) * 3266489917u;
     x[threadIdx.x] = (float)(h >> 8) * (2.0f / 16777216) - 1;
 }
 
@@ -74,11 +74,11 @@ static int train(ddp_ctx *d, cudaStream_t s)
     ddp_layer layer[LAYERS] = {};
     uint64_t hash = 0;
     for (int l = 0; l <= LAYERS; l++)
-        a[l] = array(BATCH * width[l], s), e[l] = array(BATCH * width[l], s);
+        { a[l] = array(BATCH * width[l], s); e[l] = array(BATCH * width[l], s); }
     for (int l = 0; l < LAYERS; l++) {
         const int n = (width[l] + 1) * width[l + 1];
         for (int i = 0; i < n; i++) host[i] = (float)(ddp_rng_normal(&r) / sqrt(width[l]));
-        layer[l].params = array(n, s), layer[l].grads = array(n, s), layer[l].count = (size_t)n;
+        layer[l].params = array(n, s); layer[l].grads = array(n, s); layer[l].count = (size_t)n;
         cudaMemcpyAsync(layer[l].params, host, (size_t)n * sizeof *host, cudaMemcpyHostToDevice, s);
         ddp_add_layer(d, &layer[l]);                                               /* dreamddp */
     }
@@ -119,7 +119,7 @@ int main(void)
     ddp_error err;
     if (cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking))
         return fprintf(stderr, "own_loop_cuda: no GPU was found here\n"), 1;
-    cfg.backend = &gpu, cfg.cuda_stream = s, cfg.period = 4;                       /* dreamddp */
+    cfg.backend = &gpu; cfg.cuda_stream = s; cfg.period = 4;                       /* dreamddp */
     ddp_ctx *d = ddp_open(&cfg, &err);                                             /* dreamddp */
     int bad = d ? train(d, s) : (int)err.code;
     if (bad) fprintf(stderr, "own_loop_cuda: %s\n", d ? ddp_last_error(d)->msg : err.msg);

@@ -47,10 +47,10 @@ static int backward_end(ddp_ctx *d, void *self, int layer)
     p->peer = (ddp_step(d) + 1) % c->period ? -1 : draw_peer(c->seed, ddp_step(d), ddp_world(d), ddp_rank(d));
     if (p->peer < 0) return 0;
     memset(&send, 0, sizeof send);
-    send.peer = p->peer, send.layer = layer, send.step = ddp_step(d);
+    send.peer = p->peer; send.layer = layer; send.step = ddp_step(d);
     receive = send;
-    send.verb = DDP_SEND, send.from = ddp_parameters_of(d, layer, &send.from_count);
-    receive.verb = DDP_RECEIVE, receive.from = &p->theirs[layer], receive.from_count = 1;
+    send.verb = DDP_SEND; send.from = ddp_parameters_of(d, layer, &send.from_count);
+    receive.verb = DDP_RECEIVE; receive.from = &p->theirs[layer]; receive.from_count = 1;
     return ddp_post(d, &send, &p->sent[layer]) || ddp_post(d, &receive, &p->received[layer]);
 }
 
@@ -71,8 +71,8 @@ static int step_end(ddp_ctx *d, void *self, int forward)
 
 static void pair_averaging(ddp_strategy_ops *s) /* which is all zero */
 {
-    s->name = "pairs", s->averages = DDP_AVERAGES_PARAMETERS, s->traits = DDP_WITH_DEVICE;
-    s->self_bytes = sizeof(pairs), s->start = start, s->backward_end = backward_end, s->step_end = step_end;
+    s->name = "pairs"; s->averages = DDP_AVERAGES_PARAMETERS; s->traits = DDP_WITH_DEVICE;
+    s->self_bytes = sizeof(pairs); s->start = start; s->backward_end = backward_end; s->step_end = step_end;
 }
 
 static int train(ddp_ctx *d, void *user) /* an ordinary loop, the same under every strategy */
@@ -80,7 +80,7 @@ static int train(ddp_ctx *d, void *user) /* an ordinary loop, the same under eve
     ddp_graph *g = ddp_graph_new(d);
     ddp_mlp_config shape;
     memset(&shape, 0, sizeof shape);
-    shape.batch = BATCH, shape.inputs = 2, shape.hidden[0] = shape.hidden[1] = 32, shape.classes = 2;
+    shape.batch = BATCH; shape.inputs = 2; shape.hidden[0] = shape.hidden[1] = 32; shape.classes = 2;
     ddp_node *loss = ddp_mlp(g, &shape, NULL);
     ddp_rng r = ddp_rng_seed(1, (uint64_t)ddp_rank(d)); /* every worker its own data */
     int bad = ddp_graph_build(g) || ddp_set_optimizer(d, (const ddp_optimizer *)user);
@@ -109,7 +109,7 @@ int main(int argc, char **argv)
     ddp_optimizer sgd = ddp_sgd(0.05f, 0.9f);
     ddp_error err;
     pair_averaging(&s);
-    cfg.own_strategy = &s, cfg.world = WORKERS, cfg.transport = argc > 1 ? DDP_THREADS : DDP_TCP;
+    cfg.own_strategy = &s; cfg.world = WORKERS; cfg.transport = argc > 1 ? DDP_THREADS : DDP_TCP;
     if (argc > 1 && strcmp(argv[1], "threads"))
         return printf("usage: own_strategy [threads]\n"), strcmp(argv[1], "--help") ? 2 : 0;
     if (ddp_launch(&cfg, train, &sgd, &err)) fprintf(stderr, "own_strategy: %s\n", err.msg);

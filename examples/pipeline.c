@@ -20,8 +20,8 @@ static ddp_status snake_shape(ddp_op_spec *s, ddp_error *err)
     }
     s->out = s->in[0];
     s->params = 1;
-    s->param[0].name = "a", s->param[0].init = DDP_INIT_ONE;
-    s->param[0].shape.dims = 1, s->param[0].shape.dim[0] = s->in[0].dim[1];
+    s->param[0].name = "a"; s->param[0].init = DDP_INIT_ONE;
+    s->param[0].shape.dims = 1; s->param[0].shape.dim[0] = s->in[0].dim[1];
     s->flops = 8.0 * (double)ddp_shape_count(&s->out);
     s->out_unread = 1; /* backward takes x: the memory of out is free earlier */
     return DDP_OK;
@@ -80,7 +80,7 @@ static void fill(ddp_rng *r, float *points, int32_t *labels)
 {
     for (int i = 0; i < BATCH; i++) {
         const float x = (float)(2 * ddp_rng_uniform(r) - 1), y = (float)(2 * ddp_rng_uniform(r) - 1);
-        if (points) points[2 * i] = x, points[2 * i + 1] = y;
+        if (points) { points[2 * i] = x; points[2 * i + 1] = y; }
         if (labels) labels[i] = sinf(3 * x) * cosf(2 * y) > 0;
     }
 }
@@ -126,7 +126,7 @@ int main(int argc, char **argv)
     if (argc > 2 || (argc > 1 && ddp_pipeline_named(argv[1], &pipe.schedule, &err)))
         return printf("usage: pipeline [gpipe|1f1b|zb]\n"), strcmp(argv[1], "--help") ? 2 : 0;
     pipe.stages = STAGES;
-    cfg.world = STAGES * PIPELINES, cfg.micro_batches = MICRO_BATCHES;
+    cfg.world = STAGES * PIPELINES; cfg.micro_batches = MICRO_BATCHES;
     cfg.deterministic = 1;
     if (ddp_launch(&cfg, train, &pipe, &err)) fprintf(stderr, "pipeline: %s\n", err.msg);
     return ddp_status_exit_code(err.code);

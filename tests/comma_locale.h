@@ -24,7 +24,7 @@ static int comma_locale(void)
         there = setlocale(LC_NUMERIC, "comma") != NULL && *localeconv()->decimal_point == ',';
         unsetenv("LOCPATH");
     }
-    remove(path), rmdir(folder), rmdir(root);
+    remove(path); rmdir(folder); rmdir(root);
     return there;
 }
 

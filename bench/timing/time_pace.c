@@ -226,7 +226,7 @@ static int shares(ddp_ctx *d, void *user)
     for (int l = 0; !bad && l < 2; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
-        layer.params = &w[l], layer.grads = &g[l], layer.count = 1;
+        layer.params = &w[l]; layer.grads = &g[l]; layer.count = 1;
         bad = ddp_add_layer(d, &layer);
     }
     for (long step = 0; !bad && step < 8; step++) {
@@ -260,7 +260,7 @@ static void ranks_that_share_a_device_are_timed_sharing_it(void **state)
     pthread_mutex_init(&x.lock, NULL);
     pthread_cond_init(&x.freed, NULL);
     x.seconds = 0.005;
-    cfg.world = 2, cfg.no_env = 1, cfg.transport = DDP_THREADS, cfg.strategy = DDP_LOCALSGD, cfg.period = 50;
+    cfg.world = 2; cfg.no_env = 1; cfg.transport = DDP_THREADS; cfg.strategy = DDP_LOCALSGD; cfg.period = 50;
     cfg.profile_steps = 6;
     if (ddp_launch(&cfg, shares, &x, &err)) fail_msg("%s", err.msg);
     if (!(x.predicted > 1.5 * 4 * x.seconds)) fail_msg("a step of %g s, of %g s alone", x.predicted, 4 * x.seconds);

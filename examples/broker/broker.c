@@ -144,7 +144,7 @@ static ddp_status network(broker *b, ddp_error *err)
     ddp_status s = measure(b, err);
 
     if (s != DDP_OK) return s;
-    if (!b->w.network) ddp_network_free(&b->net), s = probe(b, err);
+    if (!b->w.network) { ddp_network_free(&b->net); s = probe(b, err); }
     if (s != DDP_OK || !strcmp(b->w.speed, "network")) return s;
     if (!b->net.speed) b->net.speed = (double *)calloc((size_t)b->net.devices, sizeof *b->net.speed);
     for (int i = 0; b->net.speed && i < b->net.devices; i++) b->net.speed[i] = b->n.peer[i].speed;
@@ -232,8 +232,8 @@ static void ship_start(broker *b)
     snprintf(start.addr, sizeof start.addr, "%.63s:%d", peer_of(b, 0)->host, peer_of(b, 0)->port);
     for (int k = 0; b->net_text && k < b->stages && used < sizeof start.devices; k++)
         used += (size_t)snprintf(start.devices + used, sizeof start.devices - used, "%s%d", k ? "," : "@", b->device[k]);
-    start.first = b->saved, start.save_every = b->w.save_every;
-    start.world = b->stages, start.send_back = b->w.store != NULL;
+    start.first = b->saved; start.save_every = b->w.save_every;
+    start.world = b->stages; start.send_back = b->w.store != NULL;
     start.peer_timeout_s = b->w.peer_timeout;
     for (int i = 0; i < b->w.j.ops; i++) {
         const channel_part part = {i, 0};
@@ -412,7 +412,7 @@ static ddp_status weights(broker *b, int store, ddp_error *err)
         const size_t n = job_floats(part, i, 1);
         channel_state *x = &b->state[0][i];
         if (!n) continue;
-        if (!store) x->x = (float *)malloc(n * sizeof(float)), x->floats = n;
+        if (!store) { x->x = (float *)malloc(n * sizeof(float)); x->floats = n; }
         if (!x->x || (store ? job_put(part, i, x->x, n) : job_get(part, i, 1, x->x)))
             s = refuse(err, DDP_MEMORY, "the weights of operator %s did not come", j->op[i].name);
     }
@@ -538,14 +538,14 @@ int main(int argc, char **argv)
 
     if (!b) return 1;
     memset(&err, 0, sizeof err);
-    w->listen = "127.0.0.1:29600", w->nodes = 2, w->steps = 20, w->batch = 4, w->microbatches = 4, w->widths = "512,256";
-    w->layers = w->heads = 4, w->dim = w->seq = 64, w->optimizer = "adamw", w->lr = 3e-3, w->momentum = 0.9, w->weight_decay = 0.01;
-    w->solver = "fence", w->speed = "measured", w->restarts = 3, w->join_timeout = 60, w->peer_timeout = 30;
+    w->listen = "127.0.0.1:29600"; w->nodes = 2; w->steps = 20; w->batch = 4; w->microbatches = 4; w->widths = "512,256";
+    w->layers = w->heads = 4; w->dim = w->seq = 64; w->optimizer = "adamw"; w->lr = 3e-3; w->momentum = 0.9; w->weight_decay = 0.01;
+    w->solver = "fence"; w->speed = "measured"; w->restarts = 3; w->join_timeout = 60; w->peer_timeout = 30;
     b->n.listens = -1;
     code = parse(b, argc, argv);
     if (code < 0) {
         cli_catch_interrupt();
-        b->n.wanted = (int)w->nodes, b->n.most = (int)(w->nodes + w->spares);
+        b->n.wanted = (int)w->nodes; b->n.most = (int)(w->nodes + w->spares);
         s = work_open(w, &err);
         if (s == DDP_OK) s = w->write_job ? write_job(b, &err) : work_with_nodes(b, &err);
         if (s != DDP_OK) fprintf(stderr, "broker: %s\n", err.msg);

@@ -162,7 +162,7 @@ static void job_free(job *j)
 /* Of a kernel that this node does not have: the job says the rest, job_stand_in. */
 static ddp_status job_elsewhere_shape(ddp_op_spec *s, ddp_error *err)
 {
-    (void)s, (void)err;
+    (void)s; (void)err;
     return DDP_OK;
 }
 
@@ -173,7 +173,7 @@ static ddp_status job_kernel(job *j, ddp_graph *g, job_op *o, ddp_error *err)
 {
     const ddp_op *known = ddp__op_find(g, o->op);
 
-    if (!known && !strcmp(o->op, job_variable.name)) known = &job_variable, ddp_register_op(g, known);
+    if (!known && !strcmp(o->op, job_variable.name)) { known = &job_variable; ddp_register_op(g, known); }
     if (known && known->shape != job_elsewhere_shape) return DDP_OK;
     if ((j->node >= 0 && o->node == j->node) || o->shape.dims < 0 || o->params < 0)
         return ddp__fail(err, DDP_UNSUPPORTED, "operator %s is of kind %s, which this program does not know: register it "

@@ -426,7 +426,7 @@ static inline ddp_status settle(nodes *n, double peer_timeout, ddp_error *err)
         if (!w) break;
         if (from < 0) continue;
         if (w == WORD_FAIL) node_failed(n, from, err);
-        if (node_answers(w) || w == WORD_LOST) open -= n->peer[from].asked, n->peer[from].asked = 0;
+        if (node_answers(w) || w == WORD_LOST) { open -= n->peer[from].asked; n->peer[from].asked = 0; }
         if (w == WORD_LOST) node_lost(n, from);
     }
     nodes_serve(n, 0);

@@ -37,7 +37,7 @@ static ddp_node *add_mlp(ddp_graph *g, const work *w)
     char *end;
 
     memset(&c, 0, sizeof c);
-    c.batch = w->batch, c.inputs = w->images->channels * w->images->height * w->images->width, c.classes = w->images->classes;
+    c.batch = w->batch; c.inputs = w->images->channels * w->images->height * w->images->width; c.classes = w->images->classes;
     for (int i = 0; *at && i < DDP_MLP_HIDDEN; i++, at = *end ? end + 1 : end) c.hidden[i] = strtol(at, &end, 10);
     return ddp_mlp(g, &c, NULL);
 }
@@ -47,16 +47,16 @@ static ddp_node *add_model(ddp_graph *g, const work *w)
     if (!strcmp(w->model, "gpt2")) {
         ddp_gpt2_config c;
         memset(&c, 0, sizeof c);
-        c.vocabulary = ddp_tokens_vocabulary(w->tokens), c.layers = w->layers, c.heads = w->heads, c.dim = w->dim;
-        c.context = w->seq, c.batch = w->batch;
+        c.vocabulary = ddp_tokens_vocabulary(w->tokens); c.layers = w->layers; c.heads = w->heads; c.dim = w->dim;
+        c.context = w->seq; c.batch = w->batch;
         c.deviation = w->dim < 512 ? (float)(0.8 / sqrt((double)w->dim)) : 0.02f; /* as train_gpt */
         return ddp_gpt2(g, &c, NULL);
     }
     if (!strncmp(w->model, "resnet", 6)) {
         ddp_resnet_config c;
         memset(&c, 0, sizeof c);
-        c.depth = atoi(w->model + 6), c.classes = w->images->classes, c.size = w->images->height;
-        c.channels = w->images->channels, c.batch = w->batch, c.cifar = w->images->height <= 64;
+        c.depth = atoi(w->model + 6); c.classes = w->images->classes; c.size = w->images->height;
+        c.channels = w->images->channels; c.batch = w->batch; c.cifar = w->images->height <= 64;
         return ddp_resnet(g, &c, NULL);
     }
     return add_mlp(g, w);
@@ -70,9 +70,9 @@ static ddp_status model_job(work *w, ddp_error *err)
 
     ddp_graph_free(g);
     if (s != DDP_OK) return s;
-    w->j.steps = w->steps, w->j.micro_batches = (int)w->microbatches, w->j.seed = (uint64_t)w->seed;
+    w->j.steps = w->steps; w->j.micro_batches = (int)w->microbatches; w->j.seed = (uint64_t)w->seed;
     snprintf(w->j.rule.name, sizeof w->j.rule.name, "%s", w->optimizer);
-    w->j.rule.lr = w->lr, w->j.rule.momentum = w->momentum, w->j.rule.weight_decay = w->weight_decay;
+    w->j.rule.lr = w->lr; w->j.rule.momentum = w->momentum; w->j.rule.weight_decay = w->weight_decay;
     return DDP_OK;
 }
 
@@ -167,7 +167,7 @@ static ddp_status work_open(work *w, ddp_error *err)
 
     if (s != DDP_OK) return s;
     folder = opendir(w->data);
-    if (folder) closedir(folder), w->images = ddp_images_open(w->data, 0, err);
+    if (folder) { closedir(folder); w->images = ddp_images_open(w->data, 0, err); }
     else w->tokens = ddp_tokens_open(w->data, err);
     if (!w->images && !w->tokens) return err->code;
     if (w->model && !strcmp(w->model, "gpt2") != !!w->tokens)

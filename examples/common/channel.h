@@ -109,11 +109,11 @@ static inline char *read_file(const char *path, size_t *bytes, ddp_error *err)
     char *text = NULL;
     long n = -1;
 
-    if (f && !fseek(f, 0, SEEK_END)) n = ftell(f), rewind(f);
+    if (f && !fseek(f, 0, SEEK_END)) { n = ftell(f); rewind(f); }
     if (n >= 0) text = (char *)malloc((size_t)n + 1);
-    if (text && fread(text, 1, (size_t)n, f) != (size_t)n) free(text), text = NULL;
+    if (text && fread(text, 1, (size_t)n, f) != (size_t)n) { free(text); text = NULL; }
     if (!text) refuse(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
-    else text[n] = 0, *bytes = (size_t)n;
+    else { text[n] = 0; *bytes = (size_t)n; }
     if (f) fclose(f);
     return text;
 }
@@ -297,16 +297,16 @@ static int channel_limits(const channel *c, uint32_t word, size_t *least, size_t
 
     *least = *most = 0;
     switch (word) {
-    case WORD_HELLO: from = CHANNEL_CALLER, *most = CHANNEL_HELLO; break;
-    case WORD_SPEED: from = CHANNEL_NODE, *most = CHANNEL_TEXT; break;
-    case WORD_LOSS: from = CHANNEL_NODE, *least = *most = sizeof(double); break;
-    case WORD_DONE: from = CHANNEL_NODE, *least = *most = sizeof(channel_done); break;
-    case WORD_FAIL: from = CHANNEL_NODE, *least = *most = sizeof(channel_failure); break;
+    case WORD_HELLO: from = CHANNEL_CALLER; *most = CHANNEL_HELLO; break;
+    case WORD_SPEED: from = CHANNEL_NODE; *most = CHANNEL_TEXT; break;
+    case WORD_LOSS: from = CHANNEL_NODE; *least = *most = sizeof(double); break;
+    case WORD_DONE: from = CHANNEL_NODE; *least = *most = sizeof(channel_done); break;
+    case WORD_FAIL: from = CHANNEL_NODE; *least = *most = sizeof(channel_failure); break;
     case WORD_READY:
     case WORD_SAVED: from = CHANNEL_NODE; break;
-    case WORD_NETWORK: from = (int)c->peer, *most = CHANNEL_JSON; break; /* of nodes and of the broker */
-    case WORD_STATE: from = (int)c->peer, *least = sizeof(channel_part), *most = c->most; break;
-    case WORD_DATA: *least = sizeof(channel_part), *most = c->most; break;
+    case WORD_NETWORK: from = (int)c->peer; *most = CHANNEL_JSON; break; /* of nodes and of the broker */
+    case WORD_STATE: from = (int)c->peer; *least = sizeof(channel_part); *most = c->most; break;
+    case WORD_DATA: *least = sizeof(channel_part); *most = c->most; break;
     case WORD_END:
     case WORD_PROBE: *most = CHANNEL_TEXT; break;
     case WORD_MEASURE:

@@ -104,7 +104,7 @@ static const char *cli_nearest(const char *given, const cli_option *table, int c
     for (i = 0; i < count; i++) {
         size_t n = 0;
         while (given[n] && given[n] == table[i].name[n]) n++;
-        if (n > most) most = n, best = table[i].name;
+        if (n > most) { most = n; best = table[i].name; }
     }
     return best;
 }

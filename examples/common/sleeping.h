@@ -20,14 +20,14 @@ static void sleeping_for(double seconds)
 static ddp_status sleeping_shape(ddp_op_spec *s, ddp_error *err)
 {
     (void)err;
-    s->out.dims = 2, s->out.dim[0] = 1, s->out.dim[1] = (long)s->arg[SLEEPING_WIDTH];
+    s->out.dims = 2; s->out.dim[0] = 1; s->out.dim[1] = (long)s->arg[SLEEPING_WIDTH];
     s->flops = 1e9 * s->arg[SLEEPING_FORWARD];
     s->backward_flops = 1e9 * s->arg[SLEEPING_BACKWARD];
     s->out_unread = 1;
     if (s->arg[SLEEPING_PARAMS] < 1) return DDP_OK;
     s->params = 1;
     s->param[0].name = "weight";
-    s->param[0].shape.dims = 1, s->param[0].shape.dim[0] = (long)s->arg[SLEEPING_PARAMS];
+    s->param[0].shape.dims = 1; s->param[0].shape.dim[0] = (long)s->arg[SLEEPING_PARAMS];
     return DDP_OK;
 }
 
@@ -50,7 +50,7 @@ static void sleeping_backward(const ddp_op_call *c)
 
 static ddp_status sleeping_loss_shape(ddp_op_spec *s, ddp_error *err)
 {
-    (void)s, (void)err; /* a scalar */
+    (void)s; (void)err; /* a scalar */
     return DDP_OK;
 }
 
@@ -73,7 +73,7 @@ static ddp_node *sleeping_model(ddp_graph *g, const ddp_profile *p, double scale
     for (int l = 0; l < p->layers; l++) {
         const double count = floor(p->params[l] / scale);
         double arg[SLEEPING_ARGS];
-        arg[SLEEPING_FORWARD] = p->forward_s[l], arg[SLEEPING_BACKWARD] = p->backward_s[l];
+        arg[SLEEPING_FORWARD] = p->forward_s[l]; arg[SLEEPING_BACKWARD] = p->backward_s[l];
         arg[SLEEPING_PARAMS] = (p->params[l] > 0 || l == 0) && count < 1 ? 1 : count; /* gradients begin at a parameter */
         arg[SLEEPING_WIDTH] = width > 2 ? width : 2;
         ddp_layer_begin(g, p->name[l]);

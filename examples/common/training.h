@@ -147,7 +147,7 @@ static training_result *training_result_new(int workers, long steps, int period)
     int i;
 
     if (!r) return NULL;
-    r->workers = workers, r->fill_room = period, r->room = steps;
+    r->workers = workers; r->fill_room = period; r->room = steps;
     r->first_loss = r->final_loss = r->val_loss = r->val_accuracy = r->test_accuracy = NAN;
     r->step_s = r->hidden_pct = r->samples_per_s = NAN;
     r->step = (ddp_report_step *)training_share((size_t)steps * sizeof *r->step);
@@ -238,10 +238,10 @@ static ddp_node *training_add_model(ddp_graph *g, const training *t, long batch,
     ddp_llama2_config llama;
 
     if (t->task) return t->task->build(g, t, logits);
-    gpt2.batch = batch, gpt2.context = context;
+    gpt2.batch = batch; gpt2.context = context;
     if (!t->llama) return ddp_gpt2(g, &gpt2, logits);
     llama = *t->llama;
-    llama.batch = batch, llama.context = context;
+    llama.batch = batch; llama.context = context;
     return ddp_llama2(g, &llama, logits);
 }
 
@@ -385,7 +385,7 @@ static void training_free(const training *t, training_model *m)
     free(m->nowhere);
     free(m->sample);
     ddp_pipe_close(m->pipe);
-    for (l = 0; m->count && !t->paper && l < m->layers; l++) free(m->params[l]), free(m->grads[l]);
+    for (l = 0; m->count && !t->paper && l < m->layers; l++) { free(m->params[l]); free(m->grads[l]); }
     free(m->params);
     free(m->grads);
     free(m->count);
@@ -523,7 +523,7 @@ static int training_validate_gpt(const training *t, const training_model *m, int
         bad = training_forward(m);
         if (bad) return bad;
         loss = training_output(m, m->loss);
-        if (loss) sum[0] += (double)*loss, sum[2] += 1;
+        if (loss) { sum[0] += (double)*loss; sum[2] += 1; }
     }
     return 0;
 }
@@ -1038,7 +1038,7 @@ static int training_loop(ddp_ctx *d, void *user)
         progress_end(&line);
         pause = 0;
         bad = training_evaluate(d, t, &m, step + 1, &pause);
-        begin += pause, line.last_s += pause;
+        begin += pause; line.last_s += pause;
         if (step + 1 < t->steps) paused += pause;
     }
     progress_end(&line);

@@ -70,7 +70,7 @@ static void *watcher_run(void *arg)
 static inline void watcher_start(watcher *w, ddp_ctx *d, const char *dump, int elastic)
 {
     memset(w, 0, sizeof *w);
-    w->d = d, w->dump = dump, w->elastic = elastic;
+    w->d = d; w->dump = dump; w->elastic = elastic;
     w->running = !pthread_create(&w->thread, NULL, watcher_run, w);
 }
 

@@ -146,11 +146,11 @@ static void configure(const node *n, ddp_config *cfg, int rank, int world, const
 {
     memset(cfg, 0, sizeof *cfg);
     cfg->no_env = 1;
-    cfg->rank = rank, cfg->world = world, cfg->addr = addr;
+    cfg->rank = rank; cfg->world = world; cfg->addr = addr;
     cfg->transport = DDP_TCP;
     cfg->strategy = DDP_SSGD;
     cfg->insecure = n->keys.insecure;
-    cfg->tls_psk = n->keys.file.psk, cfg->tls_ca = n->keys.file.ca, cfg->tls_cert = n->keys.file.cert, cfg->tls_key = n->keys.file.key;
+    cfg->tls_psk = n->keys.file.psk; cfg->tls_ca = n->keys.file.ca; cfg->tls_cert = n->keys.file.cert; cfg->tls_key = n->keys.file.key;
     cfg->threads = (int)n->threads;
     cfg->cancel = &cli_interrupted;
 }
@@ -319,8 +319,8 @@ static ddp_status train(node *n, ddp_error *err)
     kernels(g);
     bad = (int)job_build(&n->j, g, &loss, err);
     memset(&c, 0, sizeof c);
-    c.schedule = n->j.schedule, c.stages = n->j.nodes, c.stage_of = stage_of, c.edge = n->j.edge;
-    if (!bad) job_stages(&n->j, stage_of), p = ddp_pipe_open(d, g, loss, &c);
+    c.schedule = n->j.schedule; c.stages = n->j.nodes; c.stage_of = stage_of; c.edge = n->j.edge;
+    if (!bad) { job_stages(&n->j, stage_of); p = ddp_pipe_open(d, g, loss, &c); }
     if (!bad && !p) bad = (int)(*err = *ddp_last_error(d)).code;
     if (!bad) part = job_open(&n->j, g, (long)start.first, err);
     if (!bad && !part) bad = (int)err->code;
@@ -328,7 +328,7 @@ static ddp_status train(node *n, ddp_error *err)
         ddp_abort(d, err->msg);
     } else {
         bad = steps(n, &start, d, p, part);
-        if (bad) *err = *ddp_last_error(d), err->code = (ddp_status)bad;
+        if (bad) { *err = *ddp_last_error(d); err->code = (ddp_status)bad; }
     }
     ddp_pipe_close(p);
     ddp_close(d);
@@ -393,7 +393,7 @@ int main(int argc, char **argv)
     int code, shared;
 
     memset(&n, 0, sizeof n);
-    n.broker = "127.0.0.1:29600", n.host = "-", n.threads = 1, n.timeout = 10;
+    n.broker = "127.0.0.1:29600"; n.host = "-"; n.threads = 1; n.timeout = 10;
     shared = channel_options(&n.keys, "this node's certificate, with the name rank-R of every rank that the node may have [none]", all + OWN);
     memcpy(all, table, sizeof table);
     code = cli_parse(argc, argv, "Trains what a broker gives it of a job: needs nothing but the broker's address.", all, OWN + shared);

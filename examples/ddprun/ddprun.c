@@ -951,7 +951,7 @@ int main(int argc, char **argv)
     set_master();
     catch_signals();
     for (int r = 0, h = 0, used = 0; hosts && r < n; r++) {
-        if (used == host_list[h].slots) h++, used = 0;
+        if (used == host_list[h].slots) { h++; used = 0; }
         used++;
         workers[r].at = &host_list[h];
     }

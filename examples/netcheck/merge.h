@@ -189,7 +189,7 @@ static int dumps_differ(const dumps *pm)
                 if (x->peer >= 0 || (found && x->sequence >= found->sequence)) continue;
                 y = dumps_find(&pm->rank[b], x->sequence);
                 if (!y || (!strcmp(x->what, y->what) && x->bytes == y->bytes)) continue;
-                found = x, other = y, first = a, second = b;
+                found = x; other = y; first = a; second = b;
             }
     if (!found) return 0;
     fprintf(pm->out, "the ranks part at operation %ld: rank %d submitted %s (step %ld, %.0f bytes), rank %d %s (step "

@@ -202,7 +202,7 @@ static ddp_status netcheck_network(const netcheck *n, const ddp_probe_result *r,
     int i, known = 1;
 
     if (s != DDP_OK) return s;
-    net.dp_bytes = n->dp_bytes, net.pp_bytes = n->pp_bytes;
+    net.dp_bytes = n->dp_bytes; net.pp_bytes = n->pp_bytes;
     for (i = 0; i < r->world; i++) known &= n->tflops || gflops[i] > 0;
     net.speed = known ? (double *)calloc((size_t)r->world, sizeof *net.speed) : NULL;
     for (i = 0; net.speed && i < r->world; i++)
@@ -303,7 +303,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "netcheck: --require: %s\n", err.msg);
         return 2;
     }
-    n.least_mbit *= 8e-6, n.most_ms *= 1e3;
+    n.least_mbit *= 8e-6; n.most_ms *= 1e3;
     code = connect_configure("netcheck", &meet, &cfg);
     if (code) return code;
     n.net = cfg.net;

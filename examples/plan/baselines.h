@@ -82,7 +82,7 @@ static ddp_status baselines_search(baselines_case *c, baselines_row *best, const
         for (int P = 1; P <= N / T && s == DDP_OK; P++) {
             memset(&r, 0, sizeof r);
             r.scheme = "megatron_grid";
-            r.tensor = T, r.pipeline = P, r.data = N / T / P;
+            r.tensor = T; r.pipeline = P; r.data = N / T / P;
             r.micro_batch = c->a->micro_batch;
             if (N % (T * P) || c->a->heads % T || c->a->layers % P || c->a->batch % (r.data * r.micro_batch)) continue;
             if (T > limit || P > limit || r.data > limit || P > 1024) continue;
@@ -179,7 +179,7 @@ static int baselines_run(baselines_case *c)
         s = baselines_all(c, &out, &err);
     }
     if (s != DDP_OK) fprintf(stderr, "plan baselines: %s\n", err.msg);
-    free(c->order), free(c->whole), free(c->stage), free(c->edge);
+    free(c->order); free(c->whole); free(c->stage); free(c->edge);
     return plan_output_close(&out, "plan baselines", s, c->a->json, NULL);
 }
 

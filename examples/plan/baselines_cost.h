@@ -176,7 +176,7 @@ static void baselines_stage(baselines_case *c, const baselines_row *r, const bas
         if (p + 1 < P) down = fmax(down, baselines_send(c, w, bytes, mine[t], next[t]));
         if (p > 0) up = fmax(up, baselines_send(c, w, bytes, mine[t], before[t]));
     }
-    if (w->blocking) forward += down, backward += up;
+    if (w->blocking) { forward += down; backward += up; }
     c->stage[p].forward_s = forward;
     c->stage[p].inputs_s = c->stage[p].weights_s = backward / 2;
     if (p + 1 == P) return;

@@ -94,7 +94,7 @@ static ddp_status choose_deft(const choose_entry *e, const choose_case *c, int p
     ddp_profile p = c->p;
     ddp_status s;
 
-    (void)e, (void)period;
+    (void)e; (void)period;
     memset(&o, 0, sizeof o);
     p.alpha_s = 0; /* a latency: what is late is late once a step */
     o.partition_params = 6.5e6;
@@ -117,7 +117,7 @@ static ddp_status choose_deft(const choose_entry *e, const choose_case *c, int p
 static ddp_status choose_server(const choose_entry *e, const choose_case *c, int period, double *step_s, double *sent,
                                 ddp_error *err)
 {
-    (void)e, (void)period, (void)err;
+    (void)e; (void)period; (void)err;
     *step_s = c->compute_s + choose_comm_s(c) + c->p.alpha_s;
     *sent = choose_all_reduce(c);
     return DDP_OK;
@@ -131,7 +131,7 @@ static ddp_status choose_osp(const choose_entry *e, const choose_case *c, int pe
     double late = 0;
     ddp_status s = DDP_OK;
 
-    (void)e, (void)period;
+    (void)e; (void)period;
     if (comm > 0) s = ddp_osp_umax(c->bytes * c->workers / comm, 0, c->compute_s, c->workers, c->bytes, 0, &late, err);
     *step_s = c->compute_s + comm * (1 - late / c->bytes) + c->p.alpha_s;
     *sent = choose_all_reduce(c);
@@ -504,7 +504,7 @@ static ddp_status choose_svg(FILE *f, choose_case *c, const choose_answer *r, do
 
     memset(&v, 0, sizeof v);
     v.f = f;
-    v.low = 125e3, v.high = 12.5e9; /* 1 Mbit/s to 100 Gbit/s */
+    v.low = 125e3; v.high = 12.5e9; /* 1 Mbit/s to 100 Gbit/s */
     fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"980\" height=\"470\" viewBox=\"0 0 980 470\" "
             "font-family=\"sans-serif\" font-size=\"12\" fill=\"#222\">\n"
             "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n"
@@ -646,7 +646,7 @@ static choose_arguments choose_defaults(const char *program)
 
     memset(&a, 0, sizeof a);
     a.program = program;
-    a.speed = PLAN_NOT_GIVEN, a.aim = 90, a.period = a.batch = -1;
+    a.speed = PLAN_NOT_GIVEN; a.aim = 90; a.period = a.batch = -1;
     return a;
 }
 

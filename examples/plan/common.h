@@ -80,7 +80,7 @@ static int plan_output_open(plan_output *o, const char *program)
     if (o->line) fclose(o->line);
     if (o->json) fclose(o->json);
     if (o->svg) fclose(o->svg);
-    free(o->text[0]), free(o->text[1]), free(o->text[2]);
+    free(o->text[0]); free(o->text[1]); free(o->text[2]);
     return 0;
 }
 
@@ -104,7 +104,7 @@ static int plan_output_close(plan_output *o, const char *program, ddp_status sta
         fprintf(stderr, "%s: cannot write the result: %s\n", program, strerror(errno));
         code = 1;
     }
-    free(o->text[0]), free(o->text[1]), free(o->text[2]);
+    free(o->text[0]); free(o->text[1]); free(o->text[2]);
     return code;
 }
 

@@ -80,7 +80,7 @@ static void osp_svg_row(FILE *f, const osp_plan *v, const osp_split *s, double y
         if (v->p->name && v->p->name[l])
             plan_xml(f, v->p->name[l]);
         else
-            snprintf(own, sizeof own, "layer %d", l), fputs(own, f);
+            { snprintf(own, sizeof own, "layer %d", l); fputs(own, f); }
         fprintf(f, ": %.4g MB, %s</title></rect>\n", v->bytes[l] * 1e-6,
                 late ? "one iteration late" : "at once");
         if (w < 22 || v->p->layers > 99) continue;

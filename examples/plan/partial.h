@@ -244,7 +244,7 @@ static int partial_curve(const partial_arguments *a, const ddp_profile *p, const
     }
     status = ddp_plan_curve(p, o->cost, o->period, exposed, &err);
     if (status != DDP_OK) fprintf(stderr, "plan partial: %s\n", err.msg);
-    else partial_curve_json(out.line, o, exposed, 0), partial_curve_json(out.json, o, exposed, 1);
+    else { partial_curve_json(out.line, o, exposed, 0); partial_curve_json(out.json, o, exposed, 1); }
     free(exposed);
     return plan_output_close(&out, "plan partial", status, a->json, NULL);
 }

@@ -42,7 +42,7 @@ static int pipeline_run(const pipeline_arguments *a, ddp_pipeline one, ddp_pipel
         c->shape.schedule = which[n];
         status = ddp_pipeline_time(c, &t[n], &err);
         if (status != DDP_OK) fprintf(stderr, "plan pipeline: %s\n", err.msg);
-        else pipeline_json(out.line, &c->shape, &t[n], 0), pipeline_json(out.json, &c->shape, &t[n], 1), n++;
+        else { pipeline_json(out.line, &c->shape, &t[n], 0); pipeline_json(out.json, &c->shape, &t[n], 1); n++; }
     }
     for (int i = 0; i < n; i++) {
         const ddp_report_pipeline p = {ddp_pipeline_name(which[i]), c->shape.stages, t[i].slot, t[i].slots, 0, t[i].step_s,
@@ -156,7 +156,7 @@ static int plan_pipeline(int argc, char **argv)
     c.boundaries = (int)a.stages - 1;
     c.boundary = edge;
     if (code == 0) code = pipeline_run(&a, one, &c);
-    free(stage), free(edge), free(number);
+    free(stage); free(edge); free(number);
     return code;
 }
 

@@ -143,8 +143,8 @@ static void place_columns(const place_picture *v, double bottom)
     for (j = 0; j < S; j++) {
         data[j] = place_stage_cost(v, j);
         hop[j] = j + 1 < S ? place_hop_cost(v, j) : 0;
-        if (data[j] > top) top = data[j], worst = j;
-        if (hop[j] > slow) slow = hop[j], slowest = j;
+        if (data[j] > top) { top = data[j]; worst = j; }
+        if (hop[j] > slow) { slow = hop[j]; slowest = j; }
     }
     scale = top > slow ? top : slow; /* both kinds of bars: they add up */
     for (j = 0; j < S; j++) {
@@ -369,7 +369,7 @@ static int place_run(const place_arguments *a, const ddp_network *n, ddp_place_o
     ddp_status status = DDP_OK;
 
     if (!plan_output_open(&out, "plan place")) return 1;
-    if (!strcmp(a->solver, "all")) first = DDP_PLACE_ANNEAL, last = DDP_PLACE_EXACT;
+    if (!strcmp(a->solver, "all")) { first = DDP_PLACE_ANNEAL; last = DDP_PLACE_EXACT; }
     for (k = first; k <= last; k++) {
         o->solver = (ddp_place_solver)k;
         status = ddp_place(n, o, &all[count], &err);

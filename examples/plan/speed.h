@@ -49,7 +49,7 @@ static int speed_read(const char *path, speed_samples *s)
                 good = 0;
             }
         }
-        if (good) s->flops[s->n] = flops, s->seconds[s->n++] = seconds;
+        if (good) { s->flops[s->n] = flops; s->seconds[s->n++] = seconds; }
     }
     if (f) fclose(f);
     return good;

@@ -128,19 +128,19 @@ static ddp_status fill_report(quickstart *q, ddp_error *err)
     ddp_report_data *d = &q->data_;
     int s, l, k;
 
-    d->title = "dreamddp quickstart", d->command = q->command, d->version = DDP_VERSION_STRING;
-    d->host = q->host, d->net = q->net, d->model = q->model, d->seed = (uint64_t)q->seed;
-    d->workers = (int)q->workers, d->target_loss = -1e300;
+    d->title = "dreamddp quickstart"; d->command = q->command; d->version = DDP_VERSION_STRING;
+    d->host = q->host; d->net = q->net; d->model = q->model; d->seed = (uint64_t)q->seed;
+    d->workers = (int)q->workers; d->target_loss = -1e300;
     for (s = 0; s < q->count; s++) {
         double last = smooth_loss(q->result[s], q->result[s]->steps - 1);
         if (last > d->target_loss) d->target_loss = last;
     }
     for (l = 0; l < base->layers; l++) {
-        q->layer[l].name = base->name[l], q->layer[l].params = base->params[l];
-        q->layer[l].backward_s = base->backward_s[l], q->layer[l].comm_s = base->comm_s[l];
+        q->layer[l].name = base->name[l]; q->layer[l].params = base->params[l];
+        q->layer[l].backward_s = base->backward_s[l]; q->layer[l].comm_s = base->comm_s[l];
     }
-    d->layers = q->layer, d->layer_count = base->layers;
-    d->runs = q->run, d->run_count = q->count;
+    d->layers = q->layer; d->layer_count = base->layers;
+    d->runs = q->run; d->run_count = q->count;
     for (s = 0; s < q->count; s++) {
         const training_result *r = q->result[s];
         ddp_report_run *run = &q->run[s];
@@ -150,19 +150,19 @@ static ddp_status fill_report(quickstart *q, ddp_error *err)
             return err->code = DDP_MEMORY;
         }
         for (k = 0; k < q->workers; k++)
-            q->worker[s][k].spans = r->rank[k].span, q->worker[s][k].count = r->rank[k].spans;
+            { q->worker[s][k].spans = r->rank[k].span; q->worker[s][k].count = r->rank[k].spans; }
         run->strategy = ddp_strategy_name(q->strategy[s]);
-        run->step_ms = 1e3 * r->step_s, run->hidden_pct = r->hidden_pct;
+        run->step_ms = 1e3 * r->step_s; run->hidden_pct = r->hidden_pct;
         run->predicted_step_ms = 1e3 * r->rank[0].stats.predicted_step_s;
         run->predicted_hidden_pct = r->rank[0].stats.predicted_hidden_pct;
-        run->bytes_sent = r->bytes_sent, run->time_to_loss_s = time_to_loss(r, d->target_loss);
-        run->final_loss = r->final_loss, run->param_hash = r->param_hash;
-        run->steps = r->step, run->step_count = (int)r->steps;
-        run->period = r->period, run->step_of = r->period ? r->step_of : NULL, run->fill = r->period ? r->fill : NULL;
+        run->bytes_sent = r->bytes_sent; run->time_to_loss_s = time_to_loss(r, d->target_loss);
+        run->final_loss = r->final_loss; run->param_hash = r->param_hash;
+        run->steps = r->step; run->step_count = (int)r->steps;
+        run->period = r->period; run->step_of = r->period ? r->step_of : NULL; run->fill = r->period ? r->fill : NULL;
         run->layer_divergence = diverged(r) ? r->layer_divergence : NULL;
         run->slowest_rank = r->rank[0].stats.slowest_rank;
-        run->slow_ratio = r->rank[0].stats.slow_ratio, run->replans = r->rank[0].stats.replans;
-        run->workers = q->worker[s], run->worker_count = (int)q->workers;
+        run->slow_ratio = r->rank[0].stats.slow_ratio; run->replans = r->rank[0].stats.replans;
+        run->workers = q->worker[s]; run->worker_count = (int)q->workers;
         training_window(r, (int)q->workers, r->steps / 2 / q->period * q->period, (int)q->period, run);
     }
     return DDP_OK;
@@ -181,7 +181,7 @@ static void print_profile(const quickstart *q)
                1e3 * r->backward_s[l], 1e3 * r->comm_s[l]);
         if (r->period) printf(" %5d", r->step_of[l]);
         putchar('\n');
-        backward += r->backward_s[l], comm += r->comm_s[l];
+        backward += r->backward_s[l]; comm += r->comm_s[l];
     }
     printf("  communication / (H x backward) = %.2f; link: %.1f ms + %.0f ns per byte",
            comm / ((double)q->period * backward), 1e3 * r->rank[0].stats.link.alpha_s, 1e9 * r->rank[0].stats.link.beta_s);
@@ -266,16 +266,16 @@ static ddp_status prepare(quickstart *q, ddp_error *err)
     q->tokens = ddp_tokens_open(q->data, err);
     if (!q->tokens) return err->code;
     if (ddp_tokens_split(q->tokens, 0.1, q->seq, &t->train, &t->val, err)) return err->code;
-    t->model.vocabulary = ddp_tokens_vocabulary(q->tokens), t->model.context = q->seq, t->model.layers = q->layers;
-    t->model.heads = q->heads, t->model.dim = q->dim, t->model.batch = q->batch;
+    t->model.vocabulary = ddp_tokens_vocabulary(q->tokens); t->model.context = q->seq; t->model.layers = q->layers;
+    t->model.heads = q->heads; t->model.dim = q->dim; t->model.batch = q->batch;
     t->model.deviation = training_deviation(q->dim);
     if (training_check(t, err)) return err->code;
     t->optimizer =
         ddp_adamw((float)q->lr, 0.8f, 0.95f, 1e-8f, 0.01f); /* short memory: the run is short */
-    t->schedule.base = q->lr, t->schedule.warmup = 10, t->schedule.kind = DDP_LR_COSINE, t->schedule.total = q->steps;
+    t->schedule.base = q->lr; t->schedule.warmup = 10; t->schedule.kind = DDP_LR_COSINE; t->schedule.total = q->steps;
     t->schedule.min_ratio = 0.1;
-    t->steps = q->steps, t->accumulate = 1, t->seed = (uint64_t)q->seed,
-    t->workers = (int)q->workers, t->period = (int)q->period;
+    t->steps = q->steps; t->accumulate = 1; t->seed = (uint64_t)q->seed;
+    t->workers = (int)q->workers; t->period = (int)q->period;
     snprintf(q->model, sizeof q->model, "GPT-2, %ld layers, %ld heads, width %ld, %ld tokens, vocabulary %ld",
              q->layers, q->heads, q->dim, q->seq, t->model.vocabulary);
     printf("%ld worker processes train a GPT on %s, each over a %s link, averaging period H = "
@@ -304,9 +304,9 @@ int main(int argc, char **argv)
     ddp_error err;
     int code, s;
 
-    q.strategies = "ssgd,wfbp,localsgd,enp,dreamddp", q.data = "dreamddp.h", q.net = "100mbit,1ms", q.out = "quickstart";
-    q.steps = 64, q.workers = 4, q.period = 4, q.seed = 1, q.batch = 4, q.layers = 6, q.heads = 4,
-    q.dim = 64, q.seq = 64, q.lr = 4e-3;
+    q.strategies = "ssgd,wfbp,localsgd,enp,dreamddp"; q.data = "dreamddp.h"; q.net = "100mbit,1ms"; q.out = "quickstart";
+    q.steps = 64; q.workers = 4; q.period = 4; q.seed = 1; q.batch = 4; q.layers = 6; q.heads = 4;
+    q.dim = 64; q.seq = 64; q.lr = 4e-3;
     cli_command(argc, argv, q.command, sizeof q.command);
     code = parse(&q, argc, argv);
     if (code < 0) code = check(&q);

@@ -61,12 +61,12 @@ static ddp_status refuse(ddp_error *err, const char *fmt, ...)
 static void defaults(program *p, const char *name)
 {
     memset(p, 0, sizeof *p);
-    p->name = name, p->optimizer = "adamw", p->schedule = "constant";
-    p->steps = 100, p->batch = 4, p->accumulate = 1;
+    p->name = name; p->optimizer = "adamw"; p->schedule = "constant";
+    p->steps = 100; p->batch = 4; p->accumulate = 1;
     p->workers = p->period = p->rank = p->stages = -1; /* not given */
-    p->samples = "sequence", p->most = 256;
+    p->samples = "sequence"; p->most = 256;
     p->t.keep = 2;
-    p->lr = 3e-3, p->muon_lr = 0.02, p->weight_decay = 0.01, p->held_out = 0.1, p->emulate_scale = 1, p->forward = 0.5;
+    p->lr = 3e-3; p->muon_lr = 0.02; p->weight_decay = 0.01; p->held_out = 0.1; p->emulate_scale = 1; p->forward = 0.5;
 }
 
 /* The names of the library's strategies, the first of which is the default, stand last. */
@@ -432,7 +432,7 @@ static void configure(program *p)
     if (!p->launched && (p->rank >= 0 || p->workers > 1 || c->servers > 0))
         c->world = (int)p->workers + (c->servers > 0 ? c->servers : 0);
     c->addr = p->addr;
-    c->min_world = (int)p->min_world, c->max_world = (int)p->max_world;
+    c->min_world = (int)p->min_world; c->max_world = (int)p->max_world;
     c->join = p->join;
     p->t.elastic = p->min_world > 0 || p->min_replicas > 0 || p->join;
     p->t.alone = c->servers != 0;

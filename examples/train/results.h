@@ -151,8 +151,8 @@ static void write_results(const program *p, ddp_jsonl *j)
 static void describe(const program *p, ddp_report_data *d)
 {
     memset(d, 0, sizeof *d);
-    d->title = p->name, d->command = p->command, d->version = DDP_VERSION_STRING, d->host = p->host;
-    d->net = p->net, d->model = p->described, d->seed = (uint64_t)p->seed, d->workers = (int)p->workers;
+    d->title = p->name; d->command = p->command; d->version = DDP_VERSION_STRING; d->host = p->host;
+    d->net = p->net; d->model = p->described; d->seed = (uint64_t)p->seed; d->workers = (int)p->workers;
     d->target_loss = NAN;
 }
 
@@ -167,9 +167,9 @@ static void report_notes(const training_result *r, ddp_report_note *note,
         ddp_note_text(&rank->note[i], texts[i], sizeof texts[i]);
         note[i].time_s = rank->note[i].time_s - r->begin_s;
         note[i].step = rank->note[i].step;
-        note[i].kind = ddp_note_name(rank->note[i].kind), note[i].text = texts[i];
+        note[i].kind = ddp_note_name(rank->note[i].kind); note[i].text = texts[i];
     }
-    run->notes = note, run->note_count = rank->notes;
+    run->notes = note; run->note_count = rank->notes;
 }
 
 static void report(const program *p, ddp_report_data *d, ddp_report_layer *layer,
@@ -181,26 +181,26 @@ static void report(const program *p, ddp_report_data *d, ddp_report_layer *layer
 
     describe(p, d);
     for (i = 0; i < r->layers; i++) {
-        layer[i].name = r->name[i], layer[i].params = r->params[i];
-        layer[i].backward_s = r->backward_s[i], layer[i].comm_s = r->comm_s[i];
+        layer[i].name = r->name[i]; layer[i].params = r->params[i];
+        layer[i].backward_s = r->backward_s[i]; layer[i].comm_s = r->comm_s[i];
     }
-    d->layers = layer, d->layer_count = r->layers, d->runs = run, d->run_count = 1;
+    d->layers = layer; d->layer_count = r->layers; d->runs = run; d->run_count = 1;
     memset(run, 0, sizeof *run);
-    run->strategy = p->strategy, run->step_ms = 1e3 * r->step_s, run->hidden_pct = r->hidden_pct;
+    run->strategy = p->strategy; run->step_ms = 1e3 * r->step_s; run->hidden_pct = r->hidden_pct;
     run->predicted_step_ms = predicted_step_ms(p);
     run->predicted_hidden_pct = predicted_hidden_pct(p);
-    run->bytes_sent = r->bytes_sent, run->time_to_loss_s = NAN, run->final_loss = r->final_loss;
+    run->bytes_sent = r->bytes_sent; run->time_to_loss_s = NAN; run->final_loss = r->final_loss;
     run->param_hash = r->param_hash;
-    run->period = r->period, run->step_of = r->step_of, run->fill = r->fill;
-    run->steps = r->step + r->first, run->step_count = (int)(r->steps - r->first);
+    run->period = r->period; run->step_of = r->step_of; run->fill = r->fill;
+    run->steps = r->step + r->first; run->step_count = (int)(r->steps - r->first);
     run->slowest_rank = r->rank[r->leader].stats.slowest_rank;
-    run->slow_ratio = r->rank[r->leader].stats.slow_ratio, run->replans = r->rank[r->leader].stats.replans;
+    run->slow_ratio = r->rank[r->leader].stats.slow_ratio; run->replans = r->rank[r->leader].stats.replans;
     run->layer_divergence = r->layer_divergence;
-    run->workers = worker, run->worker_count = r->workers;
-    if (p->stages > 1) run->schedule = ddp_pipeline_name(p->t.pipeline), run->stages = (int)p->stages;
+    run->workers = worker; run->worker_count = r->workers;
+    if (p->stages > 1) { run->schedule = ddp_pipeline_name(p->t.pipeline); run->stages = (int)p->stages; }
     for (i = 0; i < r->workers; i++) {
-        worker[i].spans = r->rank[i].span, worker[i].count = r->rank[i].spans;
-        worker[i].slot = r->rank[i].slot, worker[i].slots = r->rank[i].slots, worker[i].pipeline = r->rank[i].pipeline;
+        worker[i].spans = r->rank[i].span; worker[i].count = r->rank[i].spans;
+        worker[i].slot = r->rank[i].slot; worker[i].slots = r->rank[i].slots; worker[i].pipeline = r->rank[i].pipeline;
     }
     /* the last whole period; without a plan a few steps */
     steps = r->period > 0 ? r->period : 4;
@@ -292,8 +292,8 @@ static ddp_status write_profile(const program *p, ddp_error *err)
     if (s != DDP_OK) return s;
     for (l = 0; l < r->layers; l++) {
         out.name[l] = strdup(r->name[l]);
-        out.params[l] = r->params[l], out.forward_s[l] = r->forward_s[l];
-        out.backward_s[l] = r->backward_s[l],
+        out.params[l] = r->params[l]; out.forward_s[l] = r->forward_s[l];
+        out.backward_s[l] = r->backward_s[l];
         out.comm_s[l] =
             r->comm_s[l] > 0 ? r->comm_s[l] + alpha : 0; /* a CSV has no column for alpha */
     }

@@ -127,7 +127,7 @@ static int simulate_launch(program *p, ddp_error *err)
     simulate_times(x);
     if (!x->real) simulate_scale(x);
     p->t.paper = x->real ? NULL : (float *)x->how.paper;
-    p->t.noise = x->noise, p->t.slow = x->slow;
+    p->t.noise = x->noise; p->t.slow = x->slow;
     p->t.result->spare = p->t.result->workers;
     x->how.fold = !x->unfolded && !(x->noise > 0) && !x->slow && p->stages == 1;
     c = p->cfg;
@@ -169,9 +169,9 @@ static void simulate_defaults(simulate *x)
     memset(x, 0, sizeof *x);
     defaults(&x->p, "simulate");
     x->tokens = 1;
-    x->p.optimizer = "sgd", x->p.most = 65535, x->p.places = SIMULATE_LANES, x->p.quiet = 1;
-    x->p.choose = simulate_chosen, x->p.load = simulate_none;
-    x->p.launch = simulate_launch, x->p.more = simulate_more;
+    x->p.optimizer = "sgd"; x->p.most = 65535; x->p.places = SIMULATE_LANES; x->p.quiet = 1;
+    x->p.choose = simulate_chosen; x->p.load = simulate_none;
+    x->p.launch = simulate_launch; x->p.more = simulate_more;
 }
 
 /* The command line, with an option set to another value (NULL: none); as cli_parse. */
@@ -187,8 +187,8 @@ static int simulate_read(int argc, char **argv, const char *strategy, const char
     }
     memcpy(args, argv, (size_t)argc * sizeof *args);
     snprintf(swept, sizeof swept, "%s=%s", option ? option + 2 : "", value ? value : "");
-    if (option) args[n++] = (char *)(uintptr_t)option, args[n++] = (char *)(uintptr_t)value;
-    if (strategy) args[n++] = (char *)(uintptr_t)"--strategy", args[n++] = (char *)(uintptr_t)strategy;
+    if (option) { args[n++] = (char *)(uintptr_t)option; args[n++] = (char *)(uintptr_t)value; }
+    if (strategy) { args[n++] = (char *)(uintptr_t)"--strategy"; args[n++] = (char *)(uintptr_t)strategy; }
     simulate_defaults(x);
     code = simulate_parse(x, n, args);
     if (code >= 0) return code;

@@ -74,8 +74,8 @@ static void choose_sample(program *p)
     sampling *s = &p->t.sample;
     long token;
 
-    s->length = p->sample, s->top_k = p->top_k, s->temperature = p->temperature;
-    s->seed = (uint64_t)p->seed, s->stop = &cli_interrupted;
+    s->length = p->sample; s->top_k = p->top_k; s->temperature = p->temperature;
+    s->seed = (uint64_t)p->seed; s->stop = &cli_interrupted;
     s->first = p->sample ? ddp_tokens_at(p->tokens, 0) : 0;
     for (token = 0; p->sample && token < ddp_tokens_vocabulary(p->tokens); token++)
         if (ddp_tokens_byte(p->tokens, token) == '\n') s->first = (int32_t)token;
@@ -99,14 +99,14 @@ static ddp_status load_gpt(program *p, ddp_error *err)
     if (m->vocabulary < 2)
         return refuse(err, "%s holds one kind of token only, there is nothing to learn; use other "
                       "data, or --vocab 2", p->data);
-    m->layers = p->layers, m->heads = p->heads, m->dim = p->dim, m->context = p->seq, m->batch = p->batch;
-    m->dropout = (float)p->dropout, m->recompute = p->recompute;
+    m->layers = p->layers; m->heads = p->heads; m->dim = p->dim; m->context = p->seq; m->batch = p->batch;
+    m->dropout = (float)p->dropout; m->recompute = p->recompute;
     m->deviation = training_deviation(p->dim);
     if (!strcmp(p->model, "llama2")) {
         t->llama = llama;
-        llama->vocabulary = m->vocabulary, llama->layers = m->layers, llama->heads = m->heads;
-        llama->dim = m->dim, llama->kv_heads = p->kv_heads, llama->hidden = p->hidden;
-        llama->tied = p->tied, llama->deviation = m->deviation;
+        llama->vocabulary = m->vocabulary; llama->layers = m->layers; llama->heads = m->heads;
+        llama->dim = m->dim; llama->kv_heads = p->kv_heads; llama->hidden = p->hidden;
+        llama->tied = p->tied; llama->deviation = m->deviation;
         llama->recompute = p->recompute;
     }
     snprintf(p->described, sizeof p->described, "%s, %ld layers, %ld heads, width %ld, %ld tokens, vocabulary %ld",
@@ -141,9 +141,9 @@ int main(int argc, char **argv)
 
     if (!p) return 1;
     defaults(p, "train_gpt");
-    p->choose = choose_gpt, p->load = load_gpt, p->print = write_sample;
-    p->model = "gpt2", p->layers = 4, p->heads = 4, p->dim = 64, p->seq = 64;
-    p->val_batches = 20, p->temperature = 0.8, p->top_k = 40;
+    p->choose = choose_gpt; p->load = load_gpt; p->print = write_sample;
+    p->model = "gpt2"; p->layers = 4; p->heads = 4; p->dim = 64; p->seq = 64;
+    p->val_batches = 20; p->temperature = 0.8; p->top_k = 40;
     code = parse_gpt(p, argc, argv);
     if (code < 0) code = trainer_main(p);
     ddp_tokens_close(p->tokens);

@@ -45,20 +45,20 @@ static ddp_node *build(ddp_graph *g, const training *t, ddp_node **logits)
 
     if (!strncmp(own->model, "resnet", 6)) {
         memset(&resnet, 0, sizeof resnet);
-        resnet.depth = atoi(own->model + 6), resnet.classes = m->classes, resnet.size = m->height;
-        resnet.channels = m->channels, resnet.batch = t->model.batch;
-        resnet.cifar = m->height <= 64, resnet.recompute = own->recompute;
+        resnet.depth = atoi(own->model + 6); resnet.classes = m->classes; resnet.size = m->height;
+        resnet.channels = m->channels; resnet.batch = t->model.batch;
+        resnet.cifar = m->height <= 64; resnet.recompute = own->recompute;
         return ddp_resnet(g, &resnet, logits);
     }
     if (!strncmp(own->model, "vgg", 3)) {
         memset(&vgg, 0, sizeof vgg);
-        vgg.depth = atoi(own->model + 3), vgg.classes = m->classes, vgg.size = m->height;
-        vgg.channels = m->channels, vgg.batch = t->model.batch, vgg.dropout = own->dropout;
+        vgg.depth = atoi(own->model + 3); vgg.classes = m->classes; vgg.size = m->height;
+        vgg.channels = m->channels; vgg.batch = t->model.batch; vgg.dropout = own->dropout;
         vgg.recompute = own->recompute;
         return ddp_vgg(g, &vgg, logits);
     }
     memset(&mlp, 0, sizeof mlp);
-    mlp.batch = t->model.batch, mlp.inputs = m->channels * m->height * m->width;
+    mlp.batch = t->model.batch; mlp.inputs = m->channels * m->height * m->width;
     mlp.classes = m->classes;
     memcpy(mlp.hidden, own->hidden, sizeof mlp.hidden);
     return ddp_mlp(g, &mlp, logits);
@@ -96,7 +96,7 @@ static int evaluate(const training *t, const training_model *m, const ddp_image_
         bad = training_forward(m);
         if (bad) return bad;
         x = training_output(m, m->loss);
-        if (x) sum[0] += (double)*x * (double)n, sum[2] += (double)n;
+        if (x) { sum[0] += (double)*x * (double)n; sum[2] += (double)n; }
         x = training_output(m, m->logits);
         for (i = 0; x && i < n; i++, x += classes) {
             long best = 0;
@@ -192,7 +192,7 @@ static ddp_status load_images(program *p, ddp_error *err)
     if (own->images->height != own->images->width && strcmp(p->model, "mlp"))
         return refuse(err, "%s: images of %ld x %ld; %s needs square ones", p->data,
                       own->images->height, own->images->width, p->model);
-    t->model.batch = p->batch, t->model.context = 1;
+    t->model.batch = p->batch; t->model.context = 1;
     t->data_length = own->train.count;
     t->windows = p->epochs * t->data_length;
     t->val_batches = p->val_batches;
@@ -235,10 +235,10 @@ int main(int argc, char **argv)
 
     if (p && own) {
         defaults(p, "train_image");
-        p->choose = choose_images, p->load = load_images;
-        p->pictures = own, p->t.task = &task, p->t.data = own;
-        p->model = "mlp", p->widths = "512,256", p->samples = "image";
-        p->batch = 128, p->steps = 0, p->epochs = -1, p->lr = 1e-3, p->schedule = "cosine";
+        p->choose = choose_images; p->load = load_images;
+        p->pictures = own; p->t.task = &task; p->t.data = own;
+        p->model = "mlp"; p->widths = "512,256"; p->samples = "image";
+        p->batch = 128; p->steps = 0; p->epochs = -1; p->lr = 1e-3; p->schedule = "cosine";
         p->held_out = 0;
         code = parse_images(p, argc, argv);
         if (code < 0) code = trainer_main(p);

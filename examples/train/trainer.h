@@ -40,11 +40,11 @@ static ddp_status prepare(program *p, ddp_error *err)
         long per_step = p->workers / p->stages * p->batch * p->accumulate;
         p->steps = (t->windows + per_step - 1) / per_step;
     }
-    t->schedule.base = p->lr, t->schedule.warmup = p->warmup, t->schedule.total = p->steps;
-    t->schedule.min_ratio = 0.1, t->schedule.step_size = p->steps / 3 + 1, t->schedule.gamma = 0.1;
-    t->steps = p->steps, t->accumulate = p->accumulate, t->seed = (uint64_t)p->seed;
+    t->schedule.base = p->lr; t->schedule.warmup = p->warmup; t->schedule.total = p->steps;
+    t->schedule.min_ratio = 0.1; t->schedule.step_size = p->steps / 3 + 1; t->schedule.gamma = 0.1;
+    t->steps = p->steps; t->accumulate = p->accumulate; t->seed = (uint64_t)p->seed;
     t->ahead = (int)p->ahead;
-    t->workers = (int)p->workers, t->period = (int)p->period;
+    t->workers = (int)p->workers; t->period = (int)p->period;
     t->label = p->quiet ? NULL : p->strategy;
     /* only the ranks that are started here leave something behind here; a plan's filling is kept
        for the report up to a period of 4096 */

@@ -109,7 +109,7 @@ static void ddp__dimension(ddp__engine *e)
         e->control_room = 64 + 4 * e->world * (e->credits + 1 + e->more);
     }
     e->slots = e->credits + e->more + e->extra;
-    if (e->wire->carrier) e->slots = 0, e->control_room = 1;
+    if (e->wire->carrier) { e->slots = 0; e->control_room = 1; }
     e->ring_bytes = ddp__ring_bytes(e);
     e->full_bytes = ddp__full_bytes(e);
     e->share_bytes = ddp__share_bytes(e);

@@ -360,23 +360,23 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
 {
     ddp_backend b = DDP__ZEROS;
 
-    b.name = "cuda", b.device = device, b.numbers = (int)numbers, b.channels_last = 1;
-    b.open = ddp__cuda_backend_open, b.close = DDP__GIVEN(ddp__cuda_backend_close);
-    DDP__OF(wait), b.check = DDP__GIVEN(ddp__cuda_status);
-    DDP__OF(alloc), DDP__OF(release), DDP__OF(memory), DDP__OF(element_bytes), DDP__OF(forget);
-    b.pin = ddp__cuda_pin, b.unpin = ddp__cuda_unpin, b.mirror = DDP__ORDERED(ddp__cuda_mirror_new);
-    DDP__OF(upload), DDP__OF(upload_elements), DDP__OF(download), DDP__OF(download_elements);
-    DDP__OF(early), DDP__OF(early_value), DDP__OF(copy), DDP__OF(zero);
-    DDP__OF(axpy), DDP__OF(norm2), DDP__OF(scale), DDP__OF(fill), DDP__OF(update), DDP__OF(compensate);
-    DDP__OF(split), DDP__OF(clip_add), DDP__OF(clip_scale);
-    DDP__OF(op), DDP__OF(pair), DDP__OF(scratch), DDP__OF(reserve);
+    b.name = "cuda"; b.device = device; b.numbers = (int)numbers; b.channels_last = 1;
+    b.open = ddp__cuda_backend_open; b.close = DDP__GIVEN(ddp__cuda_backend_close);
+    DDP__OF(wait); b.check = DDP__GIVEN(ddp__cuda_status);
+    DDP__OF(alloc); DDP__OF(release); DDP__OF(memory); DDP__OF(element_bytes); DDP__OF(forget);
+    b.pin = ddp__cuda_pin; b.unpin = ddp__cuda_unpin; b.mirror = DDP__ORDERED(ddp__cuda_mirror_new);
+    DDP__OF(upload); DDP__OF(upload_elements); DDP__OF(download); DDP__OF(download_elements);
+    DDP__OF(early); DDP__OF(early_value); DDP__OF(copy); DDP__OF(zero);
+    DDP__OF(axpy); DDP__OF(norm2); DDP__OF(scale); DDP__OF(fill); DDP__OF(update); DDP__OF(compensate);
+    DDP__OF(split); DDP__OF(clip_add); DDP__OF(clip_scale);
+    DDP__OF(op); DDP__OF(pair); DDP__OF(scratch); DDP__OF(reserve);
     b.compute = DDP__GIVEN(ddp__cuda_compute); /* while calls become due */
-    DDP__OF(slots), DDP__OF(record), DDP__OF(hold);
-    b.fetch = DDP__GIVEN(ddp__cuda_fetch), b.give = DDP__GIVEN(ddp__cuda_give); /* of other threads */
-    b.raise = DDP__GIVEN(ddp__cuda_raise), b.raise_all = DDP__GIVEN(ddp__cuda_raise_all);
-    DDP__OF(join), DDP__OF(leave), DDP__OF(average), DDP__OF(spread), DDP__OF(follow);
-    b.poll = DDP__GIVEN(ddp__nccl_poll), b.finish = DDP__ORDERED(ddp__nccl_finish);
-    DDP__OF(marks), DDP__OF(mark), DDP__OF(marked), DDP__OF(range);
+    DDP__OF(slots); DDP__OF(record); DDP__OF(hold);
+    b.fetch = DDP__GIVEN(ddp__cuda_fetch); b.give = DDP__GIVEN(ddp__cuda_give); /* of other threads */
+    b.raise = DDP__GIVEN(ddp__cuda_raise); b.raise_all = DDP__GIVEN(ddp__cuda_raise_all);
+    DDP__OF(join); DDP__OF(leave); DDP__OF(average); DDP__OF(spread); DDP__OF(follow);
+    b.poll = DDP__GIVEN(ddp__nccl_poll); b.finish = DDP__ORDERED(ddp__nccl_finish);
+    DDP__OF(marks); DDP__OF(mark); DDP__OF(marked); DDP__OF(range);
     return b;
 }
 #undef DDP__OF

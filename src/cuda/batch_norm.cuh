@@ -23,7 +23,7 @@ typedef struct ddp__channels {
 struct ddp__channel_sum {
     double sum, product;
 
-    __device__ void operator+=(const ddp__channel_sum &b) { sum += b.sum, product += b.product; }
+    __device__ void operator+=(const ddp__channel_sum &b) { sum += b.sum; product += b.product; }
 };
 
 static ddp__channels ddp__channels_of(const ddp_shape *s, long blocks = DDP__CHANNEL_BLOCKS)
@@ -64,7 +64,7 @@ struct ddp__channel_walk {
         step = DDP__CHANNEL_THREADS / lanes;
         hop = step * c.channels;
     }
-    __device__ void next() { left -= step, pixel += step, at += hop; }
+    __device__ void next() { left -= step; pixel += step; at += hop; }
 };
 
 /* N elements from p on as floats, 16 bytes at a time; W, channels of a lane, is 1 where that may not be. */

@@ -122,12 +122,12 @@ static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
 
     v.image = w.image;
     v.channels = (int)(w.planes * g.groups);
-    v.planes = (int)w.planes, v.h = (int)w.h, v.w = (int)w.w;
-    v.rows = (int)w.rows, v.cols = (int)w.cols, v.step = (int)w.step;
-    v.top = (int)w.top, v.left = (int)w.left, v.kh = (int)w.kh, v.kw = (int)w.kw;
-    v.m = (int)g.m, v.groups = (int)g.groups;
+    v.planes = (int)w.planes; v.h = (int)w.h; v.w = (int)w.w;
+    v.rows = (int)w.rows; v.cols = (int)w.cols; v.step = (int)w.step;
+    v.top = (int)w.top; v.left = (int)w.left; v.kh = (int)w.kh; v.kw = (int)w.kw;
+    v.m = (int)g.m; v.groups = (int)g.groups;
     v.pixels = w.images * w.rows * w.cols;
-    v.y_image = g.y_image, v.y_row = g.y_row * y_channels, v.y_col = g.y_col * y_channels;
+    v.y_image = g.y_image; v.y_row = g.y_row * y_channels; v.y_col = g.y_col * y_channels;
     v.add = g.add;
     return v;
 }
@@ -263,7 +263,7 @@ template <typename T> static void ddp__cuda_conv_forward(ddp__cuda *dev, const d
     }
     ddp__conv_product_of(call->spec, &g);
     v = ddp__cuda_conv_of(g);
-    v.x = call->in[0], v.y = call->out;
+    v.x = call->in[0]; v.y = call->out;
     v.bias = call->param[1];
     if (ddp__cuda_depthwise(v)) ddp__cuda_depthwise_forward<T>(dev, call, v);
     else DDP__CONV_RUN(ddp__conv_images, dev, v, g, call->param[0]);
@@ -302,7 +302,7 @@ template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const 
     }
     ddp__conv_product_of(call->spec, &g);
     v = ddp__cuda_conv_of(g);
-    v.x = call->in[0], v.y = (void *)call->grad_out;
+    v.x = call->in[0]; v.y = (void *)call->grad_out;
     if (call->grad_param[1])
         ddp__cuda_columns<T, DDP__COLUMN_PLAIN>(dev, NULL, call->grad_param[1], call->grad_out, NULL, NULL, v.pixels,
                                                 (long)v.groups * v.m);

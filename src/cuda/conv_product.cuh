@@ -293,7 +293,7 @@ template <typename M, bool Whole> __global__ void __launch_bounds__(DDP__CONV_TH
             }
         if (Whole && (p += M::depth) == v.planes) {
             p = 0;
-            if (++b == v.kw) b = 0, a++;
+            if (++b == v.kw) { b = 0; a++; }
         }
     };
     const auto put = [&](tile *at) {

@@ -66,7 +66,7 @@ struct ddp__verdict_values {
 
     __device__ void operator()(ddp_cuda_verdict *v) const
     {
-        v->value[0] = a ? a[v->at] : 0, v->value[1] = b ? b[v->at] : 0;
+        v->value[0] = a ? a[v->at] : 0; v->value[1] = b ? b[v->at] : 0;
     }
 };
 
@@ -80,7 +80,7 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
     e = cudaMemcpyAsync(&v, verdict, sizeof v, cudaMemcpyDeviceToHost, (cudaStream_t)stream);
     if (e == cudaSuccess) e = cudaStreamSynchronize((cudaStream_t)stream);
     if (e != cudaSuccess) return ddp__fail(err, DDP_FAILED, "ddp_cuda_verdict_read: %s", cudaGetErrorString(e));
-    a = (double)v.value[0], b = (double)v.value[1];
+    a = (double)v.value[0]; b = (double)v.value[1];
     switch (v.what) {
     case DDP__SAYS_NOTHING: return DDP_OK;
     case DDP__SAYS_NAN: return ddp__found_nan(v.at, err);

@@ -35,7 +35,7 @@ __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][
             shrink = ddp__exp2((max[r][h] - top) * scale);
             max[r][h] = top;
             sum[r][h] *= shrink;
-            DDP__UNROLL for (int n = 0; n < D / 8; n++) acc[r][n][2 * h] *= shrink, acc[r][n][2 * h + 1] *= shrink;
+            DDP__UNROLL for (int n = 0; n < D / 8; n++) { acc[r][n][2 * h] *= shrink; acc[r][n][2 * h + 1] *= shrink; }
             top *= scale;
             DDP__UNROLL for (int n = 0; n < N / 8; n++)
                 DDP__UNROLL for (int i = 0; i < 2; i++) {
@@ -96,7 +96,7 @@ ddp__k_flash(T *out, float *stat, const __grid_constant__ ddp__tiles<T> in, ddp_
             inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 1);
             inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 2);
             inverse = 1 / inverse;
-            DDP__UNROLL for (n = 0; n < D / 8; n++) acc[r][n][2 * h] *= inverse, acc[r][n][2 * h + 1] *= inverse;
+            DDP__UNROLL for (n = 0; n < D / 8; n++) { acc[r][n][2 * h] *= inverse; acc[r][n][2 * h + 1] *= inverse; }
             if (lane % 4 || row >= count) continue;
             stat[2 * (head * z.t + row)] = max[r][h] * z.scale;
             stat[2 * (head * z.t + row) + 1] = inverse;
@@ -150,7 +150,7 @@ ddp__k_flash_dq(T *grad, const __grid_constant__ ddp__tiles<T> in, const __grid_
         const T *k = kv + now * 2 * N * D;
         due.wait();
         __syncthreads();
-        if (first == 0) left.keep(), right.keep();
+        if (first == 0) { left.keep(); right.keep(); }
         if (first + N < end) {
             T *next = kv + (now ^ 1) * 2 * N * D;
             in.template load<D, N, DDP__FLASH_THREADS>(due, next, next + N * D, (int)z.kv_heads, sequence, key, first + N);
@@ -231,7 +231,7 @@ ddp__k_flash_dkv(T *grad, const __grid_constant__ ddp__tiles<T> in, const __grid
         const int from = (skipped + i % steps) * N;
         due.wait();
         __syncthreads();
-        if (i == 0) left.keep(), right.keep();
+        if (i == 0) { left.keep(); right.keep(); }
         if (i + 1 < all)
             ddp__flash_queries<D, N>(due, qo + (now ^ 1) * 2 * N * D, sums + (now ^ 1) * 2 * N, in, dout, stat, mean,
                                      sequence, query + (i + 1) / steps, (skipped + (i + 1) % steps) * N);
@@ -280,7 +280,7 @@ static ddp__tiles<T> ddp__tiles_of(ddp__cuda *dev, const void *array, long heads
     int e = 0;
 
     s.base = (const T *)array;
-    s.heads = (int)heads, s.count = (int)z->t, s.d = z->d;
+    s.heads = (int)heads; s.count = (int)z->t; s.d = z->d;
     if (dev->map)
         e = dev->map(&s.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void *>(array), dim, apart, box, each,
                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,

@@ -51,7 +51,7 @@ static void ddp__cuda_linear_backward(const ddp_op_call *c)
     p.before = (void *)c->inner;
     p.gelu = c->inner ? -1 : 0;
     if ((!c->inner || k % 8 == 0) && ddp__cuda_multiply(dev, &p)) return;
-    p.gelu = 0, p.before = NULL;
+    p.gelu = 0; p.before = NULL;
     (void)ddp__cuda_multiply(dev, &p);
     if (dev->half) ddp__cuda_map_as<ddp__bf16>(dev, p.c, c->inner, p.c, m * k, 0, ddp__map_gelu_grad());
     else ddp__cuda_map_as<float>(dev, p.c, c->inner, p.c, m * k, 0, ddp__map_gelu_grad());

@@ -81,10 +81,10 @@ ddp__k_loss(float *stat, double *loss, T *logits, const int *label, const float 
     }
     __syncthreads();
     if (threadIdx.x && !by) return;
-    max = shared[0][0], sum = shared[1][0];
+    max = shared[0][0]; sum = shared[1][0];
     for (int i = 1; i < THREADS / 32; i++) ddp__loss_join(&max, &sum, shared[0][i], shared[1][i]);
     if (threadIdx.x == 0) {
-        if (stat) stat[2 * row] = max, stat[2 * row + 1] = sum;
+        if (stat) { stat[2 * row] = max; stat[2 * row + 1] = sum; }
         loss[row] = mine == -1 ? 0 : mine < 0 || mine >= n
                         ? (double)NAN : log((double)sum) + (double)max - (double)ddp__to_float(x[mine]);
     }
@@ -112,7 +112,7 @@ ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *
     counts[t] = count;
     for (int step = DDP__LOSS_SUM_THREADS / 2; step > 0; step /= 2) {
         __syncthreads();
-        if (t < step) sums[t] += sums[t + step], counts[t] += counts[t + step];
+        if (t < step) { sums[t] += sums[t + step]; counts[t] += counts[t + step]; }
     }
     if (t) return;
     count = counts[0] ? counts[0] : 1;

@@ -189,7 +189,7 @@ template <int GROUP> struct ddp__arrivals {
     __device__ __forceinline__ ddp__arrivals(uint64_t *shared) : bar(shared), asked(0), waited(0)
     {
         if (!GROUP) return;
-        if (threadIdx.x == 0) ddp__arrivals_open(bar), ddp__arrivals_open(bar + 1);
+        if (threadIdx.x == 0) { ddp__arrivals_open(bar); ddp__arrivals_open(bar + 1); }
         __syncthreads(); /* it is open to all */
     }
     __device__ __forceinline__ void sent(void)
@@ -314,8 +314,8 @@ __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4]
 /* What a lane holds of 16 columns of a product is what it must hold of the next one's left factor. */
 __device__ static __forceinline__ void ddp__pack_left(uint32_t (&a)[4], const float (&p)[4], const float (&q)[4])
 {
-    a[0] = ddp__pack_pair(p[0], p[1]), a[1] = ddp__pack_pair(p[2], p[3]);
-    a[2] = ddp__pack_pair(q[0], q[1]), a[3] = ddp__pack_pair(q[2], q[3]);
+    a[0] = ddp__pack_pair(p[0], p[1]); a[1] = ddp__pack_pair(p[2], p[3]);
+    a[2] = ddp__pack_pair(q[0], q[1]); a[3] = ddp__pack_pair(q[2], q[3]);
 }
 
 /* c (16 MR x D) += p (16 MR x N) b, b (N x D) a tile; p as ddp__tile_scores leaves it. */

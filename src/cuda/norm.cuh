@@ -33,7 +33,7 @@ ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, cons
     float v[width], a[width], b[width], sum = 0, mean = 0, rstd;
 
     if (row >= rows) return;
-    if (PIECES) ddp__row_load(kept, x, n), wide = 1;
+    if (PIECES) { ddp__row_load(kept, x, n); wide = 1; }
     if (PIECES && plus) ddp__row_load(more, plus + row * n, n);
     DDP__NORM_EACH {
         ddp__norm_take<PIECES>(v, kept[p], x, j, n, wide);
@@ -97,12 +97,12 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
 
     for (int p = 0; p < held; p++)
         for (int i = 0; i < width; i++) scaled[p][i] = plain[p][i] = 0;
-    if (PIECES) ddp__row_load(as, scale, n), wide = 1;
+    if (PIECES) { ddp__row_load(as, scale, n); wide = 1; }
     for (long row = blockIdx.x * height + warp; row < last; row += DDP__COLUMN_WARPS) {
         const T *xr = in + row * n, *dr = grad + row * n;
         const float mean = RMS ? 0 : stat[2 * row], rstd = RMS ? stat[row] : stat[2 * row + 1];
         float mean_d = 0, mean_dh = 0;
-        if (PIECES) ddp__row_load(xs, xr, n), ddp__row_load(ds, dr, n);
+        if (PIECES) { ddp__row_load(xs, xr, n); ddp__row_load(ds, dr, n); }
         DDP__NORM_EACH {
             ddp__norm_take<PIECES>(x, xs[p], xr, j, n, wide);
             ddp__norm_take<PIECES>(d, ds[p], dr, j, n, wide);
@@ -111,7 +111,7 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
                 const float h = (x[i] - mean) * rstd;
                 mean_d += d[i] * a[i];
                 mean_dh += d[i] * a[i] * h;
-                if (PIECES) scaled[p][i] += d[i] * h, plain[p][i] += d[i];
+                if (PIECES) { scaled[p][i] += d[i] * h; plain[p][i] += d[i]; }
             }
         }
         mean_d = RMS ? 0 : ddp__warp_sum(mean_d) / (float)n;

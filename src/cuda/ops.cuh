@@ -58,7 +58,7 @@ static inline ddp__cuda_replay *ddp__cuda_replay_of(ddp__cuda_lists *x, int coun
     p->due = (ddp__cuda_due *)ddp__calloc(1, bytes);
     if (!p->due) return NULL;
     memcpy(p->due, x->due, bytes);
-    p->count = count, p->graph = NULL;
+    p->count = count; p->graph = NULL;
     x->replays++;
     return NULL;
 }
@@ -105,7 +105,7 @@ static inline void ddp__cuda_add(void (*one)(const ddp_op_call *), void (*both)(
     if (dev->lists && dev->lists->count == DDP__CUDA_DUE) ddp__cuda_run_due(dev);
     if (dev->lists) d = &dev->lists->due[dev->lists->count++];
     memset(d, 0, sizeof *d);
-    d->one = one, d->both = both;
+    d->one = one; d->both = both;
     memcpy(&d->first, first, sizeof *first);
     if (second) memcpy(&d->second, second, sizeof *second);
     d->first.random = d->second.random = 0;
@@ -137,7 +137,7 @@ template <int N> static void ddp__cuda_add_ops(ddp__cuda *dev, const ddp__cuda_e
         memset(op, 0, sizeof *op);
         op->name = cpu->name;
         op->shape = cpu->shape;
-        op->forward = list[i].forward, op->backward = list[i].backward;
+        op->forward = list[i].forward; op->backward = list[i].backward;
         dev->entry[dev->ops++] = &list[i];
     }
 }

@@ -37,7 +37,7 @@ __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z, fl
     ddp__pool_span(&z, s.row, z.h, &r0, &r1);
     ddp__pool_span(&z, s.col, z.w, &c0, &c1);
     DDP__UNROLL for (int e = 0; e < W; e++)
-        best[e] = MAX ? -INFINITY : 0, at[e] = (float)((r0 - top) * z.kernel + c0 - left);
+        { best[e] = MAX ? -INFINITY : 0; at[e] = (float)((r0 - top) * z.kernel + c0 - left); }
     for (int r = r0; r < r1; r++)
         for (int c = c0; c < c1; c++) {
             ddp__channel_load<W>(v, x + ((long)r * z.w + c) * channels);
@@ -104,7 +104,7 @@ static ddp__pool_size ddp__cuda_pool_sizes(const ddp_op_spec *s, float *part)
     const int all = s->out.dims == 2;
     ddp__pool_size z = ddp__pool_sizes(s);
 
-    if (all) z.rows = z.cols = z.stride = 1, z.padding = 0, z.kernel = z.h > z.w ? z.h : z.w;
+    if (all) { z.rows = z.cols = z.stride = 1; z.padding = 0; z.kernel = z.h > z.w ? z.h : z.w; }
     *part = 1 / (all ? (float)z.h * (float)z.w : (float)z.kernel * (float)z.kernel);
     return z;
 }

@@ -235,7 +235,7 @@ static __global__ void ddp__k_columns_add(float *grad, float *next, const float 
     __shared__ float shared[DDP__COLUMN_WARPS][32];
     float sum = 0;
 
-    if (blockIdx.y) grad = next, part += parts * n;
+    if (blockIdx.y) { grad = next; part += parts * n; }
     if (j < n)
         for (long p = warp; p < parts; p += DDP__COLUMN_WARPS) sum += part[p * n + j];
     shared[warp][lane] = sum;

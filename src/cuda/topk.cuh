@@ -272,7 +272,7 @@ ddp__k_topk(ddp__topk_room r, const float *x, uint64_t *index, float *value, ddp
                 if (value) value[to] = __uint_as_float(bits);
                 continue;
             }
-            if (s.make) r.index[to] = place, r.bits[to] = bits;
+            if (s.make) { r.index[to] = place; r.bits[to] = bits; }
             if ((bits & DDP__MAGNITUDE) >> KNOWN == s.prefix) atomicAdd(&bins[bits >> SHIFT & (COUNT - 1)], 1u);
         }
         out += found;

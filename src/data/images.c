@@ -68,7 +68,7 @@ static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigne
     uint32_t count, height, width;
 
     DDP__TRY(ddp__idx_header(name, p, n, DDP__IDX_IMAGES, "images", err));
-    count = ddp__idx_word(p + 4), height = ddp__idx_word(p + 8), width = ddp__idx_word(p + 12);
+    count = ddp__idx_word(p + 4); height = ddp__idx_word(p + 8); width = ddp__idx_word(p + 12);
     if (count < 1 || height < 1 || width < 1 || height > 65535 || width > 65535)
         return ddp__fail(err, DDP_FORMAT, "%s: its header says %u images of %u x %u pixels; at least 1, and at most "
                          "65535 x 65535 pixels, are possible", name, count, height, width);
@@ -311,7 +311,7 @@ ddp_image_norm ddp_images_norm(const ddp_image_range *r)
         uint64_t sum = 0, squares = 0; /* exact: the same in any order */
         for (long i = 0; i < r->count; i++) {
             const unsigned char *p = m->pixels + (size_t)(r->first + i) * size + (size_t)c * plane;
-            for (size_t k = 0; k < plane; k++) sum += p[k], squares += (unsigned)p[k] * p[k];
+            for (size_t k = 0; k < plane; k++) { sum += p[k]; squares += (unsigned)p[k] * p[k]; }
         }
         mean = (double)sum / n / 255;
         square = (double)squares / n / 65025 - mean * mean;

@@ -191,7 +191,7 @@ static ddp_tokens *ddp__tokens_opened(const char *name, int in_memory, const voi
     else if (!t || !t->name) s = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
     else if (in_memory) ddp__text_add(&t->file.copy, (const char *)bytes, n);
     else s = ddp__file_map(name, &t->file, err);
-    if (s == DDP_OK && in_memory) t->file.bytes = (const unsigned char *)t->file.copy.data, t->file.size = t->file.copy.size;
+    if (s == DDP_OK && in_memory) { t->file.bytes = (const unsigned char *)t->file.copy.data; t->file.size = t->file.copy.size; }
     if (s == DDP_OK && t->file.copy.failed) s = ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes of %s", n, name);
     if (s == DDP_OK && ddp__tokens_scan(t, t->name, err) == DDP_OK) return t;
     ddp_tokens_close(t);

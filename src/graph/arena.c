@@ -233,7 +233,7 @@ static void ddp__space_return(ddp__space *v, size_t offset, size_t bytes)
         else hi = mid;
     }
     memmove(&v->hole[lo + 1], &v->hole[lo], (size_t)(v->holes - lo) * sizeof *v->hole);
-    v->hole[lo].offset = offset, v->hole[lo].bytes = bytes;
+    v->hole[lo].offset = offset; v->hole[lo].bytes = bytes;
     v->holes++;
     ddp__holes_join(v, lo);
     ddp__holes_join(v, lo - 1);
@@ -260,7 +260,7 @@ static size_t ddp__array_born(ddp__lives *v, int id, size_t bytes, int until)
     const size_t arena = ddp__arena_of(v, until);
 
     v->bytes[id] = ddp__round64(bytes);
-    if (until >= 0) v->sibling[id] = v->dying[until], v->dying[until] = id;
+    if (until >= 0) { v->sibling[id] = v->dying[until]; v->dying[until] = id; }
     return (arena << DDP__ARENA_SHIFT) + ddp__space_take(&v->space[arena], v->bytes[id]);
 }
 
@@ -373,8 +373,8 @@ static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
         const ddp_node *d = g->node[i];
         l->out[i] = top;
         top += ddp__part_stride(d);
-        if (d->spec.saved) l->saved[i] = top, top += ddp__round64(4 * d->spec.saved);
-        if (d->type == DDP_F32) l->gradient[i] = top, top += ddp__part_stride(d);
+        if (d->spec.saved) { l->saved[i] = top; top += ddp__round64(4 * d->spec.saved); }
+        if (d->type == DDP_F32) { l->gradient[i] = top; top += ddp__part_stride(d); }
     }
     l->bytes[DDP__ARENA_OWN] = l->live_bytes = top;
 }

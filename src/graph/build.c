@@ -139,9 +139,9 @@ static void ddp__build_pointers(ddp_graph *g)
         layer = n->layer;
         if (n->here != (int)DDP__HERE_OWN) continue;
         if (n->tied >= 0 && !ddp__use_is_guest(g, n))
-            n->param[0] = g->node[n->tied]->param[0], n->use[0] = g->node[n->tied]->use[0];
+            { n->param[0] = g->node[n->tied]->param[0]; n->use[0] = g->node[n->tied]->use[0]; }
         for (k = n->tied >= 0; k < n->spec.params; k++) {
-            n->param[k] = g->layer[layer].params + used, n->use[k] = (const char *)g->layer[layer].use + used * g->element;
+            n->param[k] = g->layer[layer].params + used; n->use[k] = (const char *)g->layer[layer].use + used * g->element;
             n->grad[k] = g->layer[layer].grads + used;
             used += (size_t)ddp_shape_count(&n->spec.param[k].shape);
         }
@@ -159,7 +159,7 @@ void ddp__node_places(ddp_graph *g)
 
     for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
-        if (n->layer != layer) params = 0, buffers = n->layer >= 0 ? g->layer[n->layer].count : 0;
+        if (n->layer != layer) { params = 0; buffers = n->layer >= 0 ? g->layer[n->layer].count : 0; }
         layer = n->layer;
         n->place = params;
         n->buffer_place = buffers;

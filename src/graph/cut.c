@@ -48,7 +48,7 @@ static void ddp__cut_hops(ddp_graph *g, ddp_node *p)
 {
     int at = p->stage, before = -1;
 
-    while (at >= 0 && at < g->own_stage) before = at, at = ddp__stage_after(g, p, at);
+    while (at >= 0 && at < g->own_stage) { before = at; at = ddp__stage_after(g, p, at); }
     p->here = at != g->own_stage ? DDP__HERE_NOT : before < 0 ? DDP__HERE_OWN : DDP__HERE_ENTERS;
     p->from = at == g->own_stage ? before : -1;
     p->to = at == g->own_stage ? ddp__stage_after(g, p, at) : -1;

@@ -168,7 +168,7 @@ static ddp_status ddp__json_digits_to_number(ddp__json_reader *r, double *out)
 static void ddp__json_blank(ddp__json_reader *r)
 {
     for (; r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r'); r->at++)
-        if (*r->at == '\n') r->line++, r->begin = r->at + 1;
+        if (*r->at == '\n') { r->line++; r->begin = r->at + 1; }
 }
 
 /* Skips blanks and then c, if it is next. */

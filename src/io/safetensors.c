@@ -268,7 +268,7 @@ static ddp_safetensors *ddp__st_opened(const char *name, const void *bytes, size
     ddp_safetensors *s = (ddp_safetensors *)ddp__calloc(1, sizeof *s);
     ddp_status code = DDP_OK;
 
-    if (s) s->fd = -1, s->bytes = (const char *)bytes, s->size = n;
+    if (s) { s->fd = -1; s->bytes = (const char *)bytes; s->size = n; }
     if (s && name) s->name = ddp__strdup(name);
     if (!name) code = ddp__fail(err, DDP_ARG, "a safetensors file needs a name; NULL was given");
     else if (!s || !s->name) code = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);

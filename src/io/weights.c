@@ -377,8 +377,8 @@ static ddp_status ddp__weight_match(const char *path, ddp__weight *w, ddp__weigh
     if (t->type != DDP_ST_F32 && t->type != DDP_ST_F64 && t->type != DDP_ST_F16 && t->type != DDP_ST_BF16)
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has dtype %s; weights are F32, F64, F16 or BF16", path,
                          t->name, ddp_safetensors_type_name(t->type));
-    if (p) p->file = f, p->from = t;
-    else w->file = f, w->from = t;
+    if (p) { p->file = f; p->from = t; }
+    else { w->file = f; w->from = t; }
     return DDP_OK;
 }
 

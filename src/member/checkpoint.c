@@ -340,7 +340,7 @@ static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest
             ddp__shard_path(path, folder, m->step, r, m->generation);
             *rank = r;
             if (access(path, R_OK) == 0) return DDP_OK;
-            if (errno != ENOENT && why == ENOENT) why = errno, first = r; /* it is here, and says more than one that is not */
+            if (errno != ENOENT && why == ENOENT) { why = errno; first = r; } /* it is here, and says more than one that is not */
         }
         if (kin && c == 0 && first >= 0) break;
     }

@@ -154,7 +154,7 @@ static void ddp__given_in(ddp__engine *e)
         const uint64_t set = w->base.live & ~w->left & ~w->edge[r];
         const int why = ddp__hopeless(e, w, set), with = ddp__bit_count(set);
         if (!el->peer[r].heard || !(el->own.edge[e->rank] >> r & set >> e->rank & 1) || !why || with <= most) continue;
-        most = with, el->why_then = why, el->set_then = set;
+        most = with; el->why_then = why; el->set_then = set;
     }
 }
 
@@ -194,7 +194,7 @@ static void ddp__epoch_search(ddp__engine *e, double now)
         el->hopeless_at = -1;
     } else if (el->hopeless_at < 0 || why != el->why_then) {
         if (el->hopeless_at < 0) el->hopeless_at = now;
-        el->why_then = why, el->set_then = el->set;
+        el->why_then = why; el->set_then = el->set;
     }
     if (el->hopeless_at >= 0) ddp__given_in(e);
     ddp__decide(e, now);

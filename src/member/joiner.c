@@ -426,7 +426,7 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds,
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost: %s", strerror(errno));
     ddp__addr_set_port(&own, 0);
     DDP__TRY(ddp__tcp_listen(&own, &c->listen_fd, &own, err));
-    c->self.version = DDP__PROTOCOL, c->self.kind = DDP__JOIN_MESH;
+    c->self.version = DDP__PROTOCOL; c->self.kind = DDP__JOIN_MESH;
     c->self.run_id = j->c.run_id;
     c->self.rank = (uint32_t)j->place.id;
     c->self.world = (uint32_t)j->place.world;

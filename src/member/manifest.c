@@ -189,9 +189,9 @@ ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err
         whole[k] = (long)v->number;
     }
     m->run = (uint64_t)strtoull(value[1], NULL, 16);
-    m->strategy = value[2], m->optimizer = value[3];
+    m->strategy = value[2]; m->optimizer = value[3];
     m->model = (uint64_t)strtoull(value[4], NULL, 16);
-    m->step = whole[0], m->world = (int)whole[1], m->period = (int)whole[2], m->copies = (int)whole[3];
+    m->step = whole[0]; m->world = (int)whole[1]; m->period = (int)whole[2]; m->copies = (int)whole[3];
     v = ddp__json_get(m->root, "generation");
     m->generation = v && v->kind == DDP__JSON_NUMBER && v->number == 1;
     v = ddp__json_get(m->root, "synchronised");

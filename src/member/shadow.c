@@ -192,7 +192,7 @@ static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
 
 static size_t ddp__handed_part(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to)
 {
-    (void)e, (void)peer, (void)comes;
+    (void)e; (void)peer; (void)comes;
     *from = 0;
     return *to = op->n;
 }

@@ -44,7 +44,7 @@ void ddp__worker_add(ddp__worker *s, const char *name, int l, int b, float *data
     if (b < 0) snprintf(t->name, sizeof t->name, "%s.%d", name, l);
     else snprintf(t->name, sizeof t->name, "%s.%d.%d", name, l, b);
     t->layer = s->layer[l];
-    t->l = l, t->b = b;
+    t->l = l; t->b = b;
     t->data = data;
 }
 
@@ -185,7 +185,7 @@ ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__said *
     ddp_status code;
 
     said->there = 1;
-    said->cut = s->cut, said->copy = (uint64_t)s->copy;
+    said->cut = s->cut; said->copy = (uint64_t)s->copy;
     ddp__stated_fill(&notes, s->run, s->step, s->rank, said->copy, said->cut);
     code = ddp__worker_head(s, path, notes.pair, &head, err);
     if (code == DDP_OK) code = ddp__file_begin(&f, path, err);
@@ -209,7 +209,7 @@ ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *b
     for (int i = 0; i < s->tensors; i++) *bytes += ddp__tensor_bytes(&s->tensor[i]);
     if (code == DDP_OK) grown = (char *)DDP_REALLOC(t.data, *bytes + 1);
     if (code == DDP_OK && !grown) code = ddp__fail(err, DDP_MEMORY, "out of memory for a copy of %zu bytes", *bytes);
-    if (grown) t.data = grown, t.room = *bytes + 1;
+    if (grown) { t.data = grown; t.room = *bytes + 1; }
     if (code == DDP_OK) code = ddp__worker_put(s, NULL, &t, NULL, err);
     if (code != DDP_OK) ddp__text_free(&t);
     *out = (unsigned char *)t.data;

@@ -157,7 +157,7 @@ static float *ddp__newton_schulz(ddp__pool *pool, float *x, long m, long n)
         memset(next, 0, whole * sizeof *next);
         ddp__mix(next, 0, x, a, whole);
         ddp__panels_run(pool, &to_next);
-        swap = x, x = next, next = swap;
+        swap = x; x = next; next = swap;
     }
     return x;
 }

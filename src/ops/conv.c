@@ -80,7 +80,7 @@ static int ddp__depthwise_plan(ddp__depthwise *d, const ddp_op_call *call, const
     d->rows = ddp__min_long(v->rows, DDP__DEPTHWISE_SLAB / (d->kinds * d->kinds * d->pitch) - d->deep);
     d->phase = (d->rows + d->deep) * d->pitch;
     for (t = 0; t < v->kh * v->kw; t++) {
-        h = t / v->kw, w = t % v->kw;
+        h = t / v->kw; w = t % v->kw;
         d->at[t] = (h % v->step * d->kinds + w % v->step) * d->phase + h / v->step * d->pitch + w / v->step;
     }
     return d->rows > 0;
@@ -203,18 +203,18 @@ void ddp__conv_product_of(const ddp_op_spec *s, ddp__conv_product *g)
     memset(g, 0, sizeof *g);
     g->groups = (long)s->arg[4];
     g->m = out[1] / g->groups;
-    v->images = in[0], v->image = in[1] * in[2] * in[3];
+    v->images = in[0]; v->image = in[1] * in[2] * in[3];
     v->planes = in[1] / g->groups;
-    v->h = in[2], v->w = in[3];
-    v->rows = out[2], v->cols = out[3];
+    v->h = in[2]; v->w = in[3];
+    v->rows = out[2]; v->cols = out[3];
     v->kh = v->kw = (long)s->arg[1];
     v->step = (long)s->arg[2];
     v->top = v->left = -(long)s->arg[3];
-    g->w_kw = 1, g->w_kh = v->kw;
-    g->w_plane = v->kh * v->kw, g->w_row = v->planes * g->w_plane;
+    g->w_kw = 1; g->w_kh = v->kw;
+    g->w_plane = v->kh * v->kw; g->w_row = v->planes * g->w_plane;
     g->w_group = g->m * g->w_row;
-    g->y_col = 1, g->y_row = v->cols;
-    g->y_plane = v->rows * v->cols, g->y_image = out[1] * g->y_plane;
+    g->y_col = 1; g->y_row = v->cols;
+    g->y_plane = v->rows * v->cols; g->y_image = out[1] * g->y_plane;
 }
 
 void ddp__conv_flat(ddp__conv_product *g)
@@ -251,16 +251,16 @@ int ddp__conv_input_phase(const ddp__conv_product *forward, long r0, long c0, dd
     *g = *forward;
     g->view.image = forward->y_image;
     g->view.planes = forward->m;
-    g->view.h = v->rows, g->view.w = v->cols;
-    g->view.rows = (v->h - r0 - 1) / v->step + 1, g->view.cols = (v->w - c0 - 1) / v->step + 1;
+    g->view.h = v->rows; g->view.w = v->cols;
+    g->view.rows = (v->h - r0 - 1) / v->step + 1; g->view.cols = (v->w - c0 - 1) / v->step + 1;
     g->view.step = 1;
-    g->view.top = a.begin, g->view.left = b.begin;
-    g->view.kh = a.taps, g->view.kw = b.taps;
+    g->view.top = a.begin; g->view.left = b.begin;
+    g->view.kh = a.taps; g->view.kw = b.taps;
     g->m = v->planes;
-    g->w_row = forward->w_plane, g->w_plane = forward->w_row;
-    g->w_kh = -v->step * forward->w_kh, g->w_kw = -v->step;
-    g->y_plane = v->h * v->w, g->y_image = v->image;
-    g->y_row = v->step * v->w, g->y_col = v->step;
+    g->w_row = forward->w_plane; g->w_plane = forward->w_row;
+    g->w_kh = -v->step * forward->w_kh; g->w_kw = -v->step;
+    g->y_plane = v->h * v->w; g->y_image = v->image;
+    g->y_row = v->step * v->w; g->y_col = v->step;
     *w = a.first * forward->w_kh + b.first;
     *y = r0 * v->w + c0;
     ddp__conv_flat(g);

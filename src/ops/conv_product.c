@@ -72,7 +72,7 @@ static void ddp__conv_chunks(ddp__conv_plan *plan, const ddp_op_call *call, cons
         if (plan->rows_each > 1) plan->rows_each = (plan->rows_each + 1) / 2;
         else plan->part = (plan->part + 1) / 2;
     }
-    if (plan->direct) plan->pitch = v->w, plan->plane = v->h * v->w;
+    if (plan->direct) { plan->pitch = v->w; plan->plane = v->h * v->w; }
     plan->slab = plan->direct ? 0 : planes * plan->plane;
     plan->parts = ddp__parts(v->cols, plan->part);
     plan->chunks = plan->parts > 1 ? total * plan->parts : ddp__parts(total, plan->rows_each);

@@ -127,7 +127,7 @@ static ddp_status ddp__head_shape(ddp_op_spec *s, ddp_error *err)
 
     DDP__TRY(ddp__loss_labels(s, op, err));
     DDP__TRY(s->params ? ddp__linear_borrow(s, op, err) : ddp__linear_start(s, op, 0, err));
-    rows = (double)ddp_shape_rows(&s->in[0]), n = (double)w->dim[0], k = (double)w->dim[1];
+    rows = (double)ddp_shape_rows(&s->in[0]); n = (double)w->dim[0]; k = (double)w->dim[1];
     memset(&s->out, 0, sizeof s->out);
     saved = (n + rows) * k + (n + 2) * (double)ddp__head_chunk(ddp_shape_rows(&s->in[0]));
     s->saved = saved < 1e18 ? (size_t)saved : (size_t)-1; /* which no graph takes */
@@ -159,8 +159,8 @@ static void ddp__head_forward(const ddp_op_call *call)
     ddp__loss_job job = {&part, 1 / (float)counted};
     double loss = 0;
 
-    part.spec = &spec, part.saved = h.stat, part.in[0] = part.grad_in[0] = h.logits, part.add_in[0] = 0;
-    spec.in[0].dims = 2, spec.in[0].dim[1] = h.n;
+    part.spec = &spec; part.saved = h.stat; part.in[0] = part.grad_in[0] = h.logits; part.add_in[0] = 0;
+    spec.in[0].dims = 2; spec.in[0].dim[1] = h.n;
     for (long r = 0; r < h.rows; r += h.chunk) {
         const long rows = spec.in[0].dim[0] = ddp__min_long(h.chunk, h.rows - r);
         const float *x = (const float *)call->in[0] + r * h.k;

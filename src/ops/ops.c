@@ -56,7 +56,7 @@ ddp__heads ddp__heads_of(const ddp_op_spec *s)
 {
     ddp__heads z;
 
-    z.b = s->in[0].dim[0], z.t = s->in[0].dim[1], z.row = s->in[0].dim[2];
+    z.b = s->in[0].dim[0]; z.t = s->in[0].dim[1]; z.row = s->in[0].dim[2];
     z.heads = (long)s->arg[0];
     z.kv_heads = s->arg[1] > 0 ? (long)s->arg[1] : z.heads;
     z.group = z.heads / z.kv_heads;
@@ -113,7 +113,7 @@ void ddp__channel_sums(const ddp_op_call *call, const ddp_shape *s, const float 
     sum[0] = sum[1] = 0;
     for (long b = 0; b < s->dim[0]; b++) {
         float part[2];
-        if (b + 1 < s->dim[0]) ddp__ahead(x + (b + 1) * image, n), ddp__ahead(y + (b + 1) * image, n);
+        if (b + 1 < s->dim[0]) { ddp__ahead(x + (b + 1) * image, n); ddp__ahead(y + (b + 1) * image, n); }
         kn->moments(x + b * image, y + b * image, n, x_mean, y_mean, part);
         sum[0] += (double)part[0];
         sum[1] += (double)part[1];

@@ -189,7 +189,7 @@ static void ddp__told_costs(const ddp_pipe *p, const ddp__all_told *a, ddp_pipel
             if (!(to->forward > 0)) continue;
             c->boundaries++;
             out->boundary_bytes += p->micro_batches * (to->forward + to->backward);
-            b->from = s, b->to = t;
+            b->from = s; b->to = t;
             b->forward_s = ddp__way_s(p, a, s, t, to->forward);
             b->backward_s = ddp__way_s(p, a, t, s, to->backward);
             b->alpha_s = (to->delay_s + ddp__told_to(p, a, t, s)->delay_s) / 2;

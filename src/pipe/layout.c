@@ -160,7 +160,7 @@ static ddp_status ddp__stages_order(const char *path, const ddp_oplist *list, co
                              path, blocked, other);
         device[*stages] = next;
         for (int i = 0; i < list->count; i++)
-            if (device_of[i] == next) stage[i] = *stages, left--;
+            if (device_of[i] == next) { stage[i] = *stages; left--; }
     }
     return DDP_OK;
 }

@@ -26,7 +26,7 @@ ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error
     for (int i = 0; i < g->nodes; i++) {
         const int may = ddp__cut_may_begin(g, i);
         const double ahead = done + g->node[i]->spec.flops / 2; /* the layer's first half would still be this stage's */
-        if (may && begun && stage + 1 < stages && (ahead >= all * (stage + 1) / stages || left < stages - stage)) stage++, begun = 0;
+        if (may && begun && stage + 1 < stages && (ahead >= all * (stage + 1) / stages || left < stages - stage)) { stage++; begun = 0; }
         begun |= may;
         left -= may;
         stage_of[i] = stage;
@@ -92,7 +92,7 @@ static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *e
             return ddp__fail(err, DDP_ARG, "the layout puts rank %d at stage %d of pipeline %d: each of the %d ranks stands "
                              "once", r, i % p->stages, i / p->stages, world);
         p->rank_of[i] = r;
-        if (r == p->d->rank) p->stage = i % p->stages, p->number = i / p->stages;
+        if (r == p->d->rank) { p->stage = i % p->stages; p->number = i / p->stages; }
     }
     ddp__pipe_names(p);
     return DDP_OK;

@@ -154,7 +154,7 @@ static int ddp__play_next(ddp__played *x)
         for (int i = 0; i < 3; i++) {
             if (!(begin[i] < least)) continue;
             least = begin[i];
-            stage = s, slot = i, way = from;
+            stage = s; slot = i; way = from;
         }
     }
     if (stage < 0) return 0;

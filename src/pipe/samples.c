@@ -51,7 +51,7 @@ ddp_status ddp__changes_add(const unsigned char *in, size_t n, int bits, float *
         len = n < DDP_QUANTISE_BLOCK ? n : DDP_QUANTISE_BLOCK;
         in += 4;
         for (size_t k = 0; k < len; k++, held -= bits, waiting >>= bits) {
-            if (held < bits) waiting |= (uint32_t)*in++ << held, held += 8;
+            if (held < bits) { waiting |= (uint32_t)*in++ << held; held += 8; }
             last[k] += (float)((double)scale * (2.0 * (double)(waiting & top) / (double)top - 1));
         }
     }

@@ -259,13 +259,13 @@ static ddp_config ddp__survival_outer(const ddp__survival *run)
 
     o.strategy = DDP_SSGD;
     o.transport = c->transport;
-    o.rank = c->rank, o.world = c->world;
-    o.addr = c->addr, o.run_id = c->run_id, o.socket_ifname = c->socket_ifname;
-    o.connect_timeout_s = c->connect_timeout_s, o.join_timeout_s = c->join_timeout_s;
-    o.peer_timeout_s = c->peer_timeout_s, o.op_timeout_s = c->op_timeout_s;
+    o.rank = c->rank; o.world = c->world;
+    o.addr = c->addr; o.run_id = c->run_id; o.socket_ifname = c->socket_ifname;
+    o.connect_timeout_s = c->connect_timeout_s; o.join_timeout_s = c->join_timeout_s;
+    o.peer_timeout_s = c->peer_timeout_s; o.op_timeout_s = c->op_timeout_s;
     o.min_world = run->stages; /* fewer pipelines than min_replicas say so themselves */
     o.insecure = c->insecure;
-    o.tls_psk = c->tls_psk, o.tls_ca = c->tls_ca, o.tls_cert = c->tls_cert, o.tls_key = c->tls_key;
+    o.tls_psk = c->tls_psk; o.tls_ca = c->tls_ca; o.tls_cert = c->tls_cert; o.tls_key = c->tls_key;
     o.no_env = c->no_env;
     o.cancel = c->cancel;
     o.allocator = c->allocator;

@@ -83,8 +83,8 @@ int ddp__tied_open(ddp_pipe *p)
         const ddp_node *n = p->g->node[i], *own = n->tied >= 0 ? p->g->node[n->tied] : NULL;
         ddp__guest u = {i, 0, {-1, -1}, NULL};
         if (!own || n->stage == own->stage) continue;
-        if (n->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, own->stage), p->guest[p->guests++] = u;
-        if (own->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, n->stage), p->host[p->hosts++] = u;
+        if (n->here == (int)DDP__HERE_OWN) { u.peer = ddp__pipe_rank(p, own->stage); p->guest[p->guests++] = u; }
+        if (own->here == (int)DDP__HERE_OWN) { u.peer = ddp__pipe_rank(p, n->stage); p->host[p->hosts++] = u; }
     }
     for (int i = 0; p->d->host.backend && i < p->hosts; i++)
         p->host[i].arrived = (float *)ddp__scratch_take(&p->room, ddp__guest_floats(p, &p->host[i]), sizeof(float));

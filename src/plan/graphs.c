@@ -86,7 +86,7 @@ void ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room)
     size_t N = (size_t)n;
     m->n = n;
     m->sorted = ddp__doubles(room, N * N);
-    m->left = ddp__ints(room, N), m->right = ddp__ints(room, N), m->seen = ddp__ints(room, N);
+    m->left = ddp__ints(room, N); m->right = ddp__ints(room, N); m->seen = ddp__ints(room, N);
     m->kept = ddp__ints(room, 2 * N);
 }
 
@@ -127,10 +127,10 @@ static ddp_status ddp__louvain_open(int n, const double *weights, double resolut
                                        weights[i]));
     g->n = n;
     g->resolution = resolution;
-    g->graph = ddp__doubles(&g->room, N * N), g->w = ddp__doubles(&g->room, N * N);
-    g->degree = ddp__doubles(&g->room, N), g->inside = ddp__doubles(&g->room, N), g->link = ddp__doubles(&g->room, N);
-    g->community = ddp__ints(&g->room, N), g->flat = ddp__ints(&g->room, N), g->order = ddp__ints(&g->room, N);
-    g->number = ddp__ints(&g->room, N), g->best = ddp__ints(&g->room, N);
+    g->graph = ddp__doubles(&g->room, N * N); g->w = ddp__doubles(&g->room, N * N);
+    g->degree = ddp__doubles(&g->room, N); g->inside = ddp__doubles(&g->room, N); g->link = ddp__doubles(&g->room, N);
+    g->community = ddp__ints(&g->room, N); g->flat = ddp__ints(&g->room, N); g->order = ddp__ints(&g->room, N);
+    g->number = ddp__ints(&g->room, N); g->best = ddp__ints(&g->room, N);
     DDP__TRY(ddp__scratch_check(&g->room, n, "nodes", err));
     for (i = 0; i < N; i++)
         for (j = 0; j < N; j++) {
@@ -213,7 +213,7 @@ static int ddp__louvain_move(ddp__louvain *g)
             for (j = 0; j < size; j++) {
                 if (j == own) continue;
                 gain = g->link[j] - g->resolution * g->degree[i] * (g->inside[j] / g->total);
-                if (gain > top) top = gain, best = j;
+                if (gain > top) { top = gain; best = j; }
             }
             g->inside[best] += g->degree[i];
             g->community[i] = best;

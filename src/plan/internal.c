@@ -122,7 +122,7 @@ int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user
                 if (turn && kind && j - i < 3) continue; /* the same as a reversal */
                 move(order, i, j);
                 now = cost(user);
-                if (now < *least * (1 - 1e-9)) *least = now, fell = 1;
+                if (now < *least * (1 - 1e-9)) { *least = now; fell = 1; }
                 else move(order, i, j);
             }
     return fell;
@@ -168,7 +168,7 @@ int ddp__link_first(int links, const double *free_at, double ready, const double
         arrives = free_at[k];
         ddp__link_take(&arrives, ready, takes[k]);
         arrives += alpha[k];
-        if (arrives < first) first = arrives, best = k;
+        if (arrives < first) { first = arrives; best = k; }
     }
     return best;
 }

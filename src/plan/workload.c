@@ -112,7 +112,7 @@ void ddp__workload_sum(ddp__workload_graph *g, const int *device_of, ddp_workloa
     int d, there;
     w->devices = g->net->devices;
     w->messages = 0;
-    for (d = 0; d < w->devices; d++) w->compute_s[d] = w->receive_s[d] = w->memory_bytes[d] = 0, g->seen[d] = -1;
+    for (d = 0; d < w->devices; d++) { w->compute_s[d] = w->receive_s[d] = w->memory_bytes[d] = 0; g->seen[d] = -1; }
     for (int i = 0; i < g->list->count; i++) {
         const ddp_oplist_entry *e = &g->list->op[i];
         d = device_of[i];

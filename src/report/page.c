@@ -240,7 +240,7 @@ static double ddp__loss_mean(const ddp_report_run *r, int last, int over)
     int n = 0;
 
     for (int i = last; i >= 0 && i > last - over; i--)
-        if (ddp__finite(r->steps[i].loss)) sum += r->steps[i].loss, n++;
+        if (ddp__finite(r->steps[i].loss)) { sum += r->steps[i].loss; n++; }
     return sum / n;
 }
 
@@ -385,7 +385,7 @@ void ddp__run_all(const ddp_report_run *r, double *begin, double *end)
 void ddp__run_window(const ddp_report_run *r, double *begin, double *end)
 {
     if (!(r->window_end_s > r->window_begin_s)) ddp__run_all(r, begin, end);
-    else *begin = r->window_begin_s, *end = r->window_end_s;
+    else { *begin = r->window_begin_s; *end = r->window_end_s; }
 }
 
 /* ---- the picture ---- */

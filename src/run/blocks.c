@@ -146,7 +146,7 @@ ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *e
         n = total - at < DDP__CODED_PART ? total - at : (size_t)DDP__CODED_PART;
         s = ddp_split(m->coding, residual + at, part, n, &why);
         for (size_t i = 0; i < n && s == DDP_OK; i += run, used += run) {
-            while (used == to->count) to++, used = 0;
+            while (used == to->count) { to++; used = 0; }
             run = to->count - used < n - i ? to->count - used : n - i;
             if (!ddp_no_gradient(residual + (at + i - used), to->count))
                 memcpy(to->data + used, part + i, run * sizeof *part);

@@ -270,7 +270,7 @@ static void ddp__find_unlike(ddp_ctx *d, const ddp__fingerprint *all)
     size_t begin = 0;
 
     while (first->version == 0) first++;
-    t.data = d->unlike, t.room = sizeof d->unlike, t.fixed = 1;
+    t.data = d->unlike; t.room = sizeof d->unlike; t.fixed = 1;
     for (int i = 0; i < DDP_SAME && *first->usual[i].name; i++) {
         const ddp__same *x = &first->usual[i];
         const ddp__fingerprint *f = first;

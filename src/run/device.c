@@ -214,7 +214,7 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
     if (d->ops.averages != DDP_AVERAGES_PARAMETERS || d->cfg.servers) largest = total; /* in messages of its own */
     if (d->levels && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
         largest = DDP__PROBE_MOST * DDP__PROBE_FLOATS;
-    if (d->coded_there) largest += largest / 3 + 1, total += total / 3 + 1; /* its blocks, too */
+    if (d->coded_there) { largest += largest / 3 + 1; total += total / 3 + 1; } /* its blocks, too */
     DDP__TRY(ddp__stager_open(d, ddp__device_room(d), largest * sizeof(float) + d->edge_bytes,
                               total * sizeof(float) + d->edge_bytes, &d->stager, err));
     return d->cfg.nccl ? ddp__nccl_open(d, ddp__device_room(d), err) : DDP_OK;

@@ -88,7 +88,7 @@ static char *ddp__rank_path(const char *path, int rank)
     ddp__text t = DDP__ZEROS;
 
     for (; *path; path++)
-        if (path[0] == '%' && path[1] == 'r') ddp__text_addf(&t, "%d", rank), path++;
+        if (path[0] == '%' && path[1] == 'r') { ddp__text_addf(&t, "%d", rank); path++; }
         else ddp__text_add(&t, path, 1);
     if (t.failed) ddp__text_free(&t);
     return t.data;

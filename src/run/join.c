@@ -34,7 +34,7 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     memcpy(s->same, d->same, sizeof s->same);
     ddp__program_names(d, s->states);
     s->settings = ddp__settings(d, 1, setting);
-    for (int i = 0; i < s->settings; i++) s->value[i] = setting[i].value, l->name[i] = setting[i].name;
+    for (int i = 0; i < s->settings; i++) { s->value[i] = setting[i].value; l->name[i] = setting[i].name; }
 }
 
 /* ---- members ---- */

@@ -60,7 +60,7 @@ static ddp__op_span ddp__recorded(ddp__prober *q, ddp_verb verb, double since)
     while (n > 0 && (seen[n - 1].verb != verb || seen[n - 1].end < 0)) n--;
     if (n > 0) return seen[n - 1];
     memset(&last, 0, sizeof last);
-    last.submitted = since, last.due = now;
+    last.submitted = since; last.due = now;
     return last;
 }
 

@@ -291,7 +291,7 @@ static void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, ch
     const char *unit = r->unit, *from = r->flags & DDP__ZERO || r->least == 0 ? "from 0" : "above 0";
     ddp__text t = DDP__ZEROS;
 
-    t.data = out, t.room = room, t.fixed = 1;
+    t.data = out; t.room = room; t.fixed = 1;
     out[0] = 0;
     if (r->kind == DDP__K_STRATEGY) ddp__strategy_names(list, out, room);
     else if (r->kind == DDP__K_FLAG) ddp__text_addf(&t, "1 or 0");
@@ -372,10 +372,10 @@ static ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r,
     case DDP__K_REAL:
     case DDP__K_DEFER:
         if (r->kind >= DDP__K_REAL) ok = ddp__parse_ratio(text, &x);
-        else ok = ddp__parse_long(text, &n) && (r->size > sizeof(int) || n <= INT_MAX), x = (double)n;
+        else { ok = ddp__parse_long(text, &n) && (r->size > sizeof(int) || n <= INT_MAX); x = (double)n; }
         if (r->kind == DDP__K_FLAG && text[1]) ok = 0;
-        if (r->kind == DDP__K_SERVERS && !strcmp(text, "colocated")) n = DDP_SERVERS_COLOCATED, ok = 1;
-        else if (x == 0 && r->flags & DDP__ZERO) n = -1, x = -1;
+        if (r->kind == DDP__K_SERVERS && !strcmp(text, "colocated")) { n = DDP_SERVERS_COLOCATED; ok = 1; }
+        else if (x == 0 && r->flags & DDP__ZERO) { n = -1; x = -1; }
         else ok = ok && ddp__knob_fits(r, x);
         if (ok) ddp__knob_put(r, c, x, n);
         break;
@@ -383,7 +383,7 @@ static ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r,
     case DDP__K_WIRE:
         if (r->kind == DDP__K_WIRE && !strncmp(text, "topk:", 5)) {
             ok = ddp__parse_ratio(text + 5, &x) && x > 0 && x <= 1;
-            if (ok) c->topk_fraction = x, text = "topk";
+            if (ok) { c->topk_fraction = x; text = "topk"; }
         }
         ok = ok && ddp__chosen(r->names, text, at);
         break;
@@ -395,7 +395,7 @@ static ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r,
         n = second = strtol(text, &comma, 10);
         ok = comma > text && (!*comma || (*comma == ',' && ddp__parse_long(comma + 1, &second)));
         ok = ok && ddp__knob_fits(r, (double)n) && ddp__knob_fits(r, (double)second);
-        if (ok) ((int *)at)[0] = (int)n, ((int *)at)[1] = (int)second;
+        if (ok) { ((int *)at)[0] = (int)n; ((int *)at)[1] = (int)second; }
         break;
     }
     return ok ? DDP_OK : ddp__knob_refuse(list, r, said, '=', text, err);
@@ -515,7 +515,7 @@ static const char *ddp__nearest(int variables, const char *name, size_t n)
         const char *known = i >= DDP__KNOBS ? ddp__others[i - DDP__KNOBS][0] : variables ? ddp__knobs[i].variable :
                             ddp__knobs[i].field;
         const int d = known ? ddp__word_distance(name, n, known + (variables ? 9 : 0)) : least;
-        if (d < least) least = d, nearest = known;
+        if (d < least) { least = d; nearest = known; }
     }
     return nearest;
 }

@@ -49,7 +49,7 @@ static int ddp__shares_block(const ddp_ctx *d, int l, int b, ddp__share_walk *w,
             h.stride = (int64_t)whole;
             w->trained += n;
             w->in_piece += n;
-            if (w->in_piece == whole) w->state += whole * (size_t)states, w->in_piece = 0, w->piece++;
+            if (w->in_piece == whole) { w->state += whole * (size_t)states; w->in_piece = 0; w->piece++; }
         }
         h.count = (int64_t)n;
         if (out) out[count] = h;
@@ -174,10 +174,10 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->host = &d->host;
     ddp__coded_fold(d);
     s->engine = d->engine;
-    s->rank = d->rank, s->world = d->world;
+    s->rank = d->rank; s->world = d->world;
     s->hub = ddp__hub_of(d);
     s->step = d->step;
-    s->strategy = d->ops.name, s->optimizer = d->optimizer.name;
+    s->strategy = d->ops.name; s->optimizer = d->optimizer.name;
     s->period = d->cfg.period;
     s->model = ddp__model_hash(d);
     s->run = d->saves_as;
@@ -187,7 +187,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->takes_plan = 1;
     s->whole = d->cut ? d->cut->name : s->layer;
     s->wholes = d->cut ? d->cut->layers : d->layers;
-    s->copies = d->cut ? d->cut->copies : d->world, s->copy = d->cut ? d->cut->copy : d->rank;
+    s->copies = d->cut ? d->cut->copies : d->world; s->copy = d->cut ? d->cut->copy : d->rank;
     for (int l = 0; l < d->layers; l++) s->layer[l] = d->unit[l].name;
     DDP__TRY(ddp__worker_values(d, s, told, err));
     for (int l = 0; l < d->layers; l++) ddp__worker_layer(d, s, l, told);

@@ -39,8 +39,8 @@ size_t ddp__walk_next(ddp__walk *w, float **from, float **to)
 {
     size_t n;
 
-    while (w->from_count && w->from_at == w->from->count) w->from++, w->from_count--, w->from_at = 0;
-    while (w->to_count && w->to_at == w->to->count) w->to++, w->to_count--, w->to_at = 0;
+    while (w->from_count && w->from_at == w->from->count) { w->from++; w->from_count--; w->from_at = 0; }
+    while (w->to_count && w->to_at == w->to->count) { w->to++; w->to_count--; w->to_at = 0; }
     if (!w->from_count || !w->to_count) return 0;
     n = w->from->count - w->from_at;
     if (n > w->to->count - w->to_at) n = w->to->count - w->to_at;
@@ -337,7 +337,7 @@ int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, siz
     switch (rule) {
     case DDP_LATE_MIX:
         if (f == 0) ddp__host_copy(&d->host, target, late, n * sizeof *target);
-        else ddp__scale_there(d, target, n, f), ddp__axpy(d, target, late, n, 1 - f);
+        else { ddp__scale_there(d, target, n, f); ddp__axpy(d, target, late, n, 1 - f); }
         return 0;
     case DDP_LATE_OWN:
         ddp__host_copy(&d->host, target, late, n * sizeof *target);

@@ -76,7 +76,7 @@ void ddp__seat_ready(ddp__world *w, ddp__player *s)
 
 static void ddp__seat_wakes(ddp__world *w, void *what, int i, int j)
 {
-    (void)i, (void)j;
+    (void)i; (void)j;
     ddp__seat_ready(w, (ddp__player *)what);
 }
 

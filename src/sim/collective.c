@@ -148,7 +148,7 @@ static void ddp__carried_cells(ddp__carried *c, const ddp__engine *e)
         int place = 0;
         c->cell[0][i] = c->cell[1][i] = i;
         for (int k = i - 1; k >= 0; k--)
-            if (e->site[e->member[k]] == e->site[e->member[i]]) c->cell[0][i] = k, place++;
+            if (e->site[e->member[k]] == e->site[e->member[i]]) { c->cell[0][i] = k; place++; }
         for (int k = i - 1; k >= 0; k--) {
             int other = 0;
             for (int j = 0; j < k; j++) other += e->site[e->member[j]] == e->site[e->member[k]];

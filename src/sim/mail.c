@@ -76,7 +76,7 @@ void ddp__mail_match(ddp__port *p)
 {
     for (int i = 0; i < p->wants; i++) {
         ddp__mail **m = &p->mail, *before = NULL, *found;
-        while (*m && !ddp__mail_fits(p->want[i], *m)) before = *m, m = &(*m)->next;
+        while (*m && !ddp__mail_fits(p->want[i], *m)) { before = *m; m = &(*m)->next; }
         if (!*m) continue;
         found = *m;
         *m = found->next;
@@ -95,7 +95,7 @@ static void ddp__mail_got(ddp__world *w, void *what, int i, int j)
     ddp__mail *m = (ddp__mail *)what;
     ddp__port *to = m->to;
 
-    (void)i, (void)j;
+    (void)i; (void)j;
     if (++m->got < m->parts) return;
     if (to->dead || !to->e) {
         ddp__mail_free(m);

@@ -61,7 +61,7 @@ static void ddp__world_shrinks(ddp__world *w, void *what, int rank, int workers)
     ddp__carried_again(w);
     for (int link = 0; link < 2; link++)
         for (int r = 0; r < w->seats; r++)
-            if (w->port[link][r] && w->port[link][r]->e) w->look(w->port[link][r]), ddp__port_send(w->port[link][r]);
+            if (w->port[link][r] && w->port[link][r]->e) { w->look(w->port[link][r]); ddp__port_send(w->port[link][r]); }
 }
 
 /* As the script says. Who is left has heard of it a delay later, and of each other's knowing it two more. */
@@ -89,7 +89,7 @@ static void ddp__port_hears(ddp__world *w, void *what, int i, int j)
 {
     ddp__port *p = (ddp__port *)what;
 
-    (void)w, (void)i, (void)j;
+    (void)w; (void)i; (void)j;
     ddp__port_look(p);
 }
 

@@ -72,7 +72,7 @@ static void ddp__job_left(ddp__world *w, void *what, int i, int j)
 {
     const ddp__job job = ((ddp__away *)what)->job;
 
-    (void)i, (void)j;
+    (void)i; (void)j;
     ddp__away_end(w, (ddp__away *)what);
     job.left(w, &job);
 }
@@ -110,7 +110,7 @@ static void ddp__uplink_free(ddp__world *w, void *what, int i, int j)
 {
     ddp__port *p = (ddp__port *)what;
 
-    (void)w, (void)i, (void)j;
+    (void)w; (void)i; (void)j;
     p->sends = 0;
     ddp__port_send(p);
 }

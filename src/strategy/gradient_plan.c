@@ -78,7 +78,7 @@ static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, int 
     ddp_status s;
     int bad;
 
-    (void)self, (void)measured;
+    (void)self; (void)measured;
     s = ddp__gradient_profile(d, p, &own, &err);
     if (s == DDP_OK) s = ddp__timeline_of(d, (ddp_scheme)scheme, &own, p->alpha_s, &t, &err);
     bad = s == DDP_OK ? ddp__timeline_pack(d, &own, p->alpha_s, &t, out) : ddp__plan_failed(d, &err);

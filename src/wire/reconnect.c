@@ -353,7 +353,7 @@ static ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_er
         return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", p->peer, strerror(errno));
     DDP__TRY(ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, err));
     (void)ddp__stream_may_join(t->cfg.tls, fd, &id, p->guest, why);
-    p->fd = fd, p->why = 0;
+    p->fd = fd; p->why = 0;
     p->state = DDP__LINK_LIVE;
     ddp__way_name(t, p);
 #if defined(__linux__) && defined(TCP_INFO)

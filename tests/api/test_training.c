@@ -69,11 +69,11 @@ static int train(ddp_ctx *d, void *user)
     for (l = 0; l < LAYERS; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
-        layer.params = w[l], layer.grads = g[l], layer.count = counts[l];
+        layer.params = w[l]; layer.grads = g[l]; layer.count = counts[l];
         for (i = 0; i < counts[l]; i++) w[l][i] = (float)rank; /* rank 0's are taken */
         CHECK(ddp_add_layer(d, &layer) == DDP_OK);
     }
-    if (j->own_rule) memset(&o, 0, sizeof o), o.name = "pull", o.update = pull, o.lr = 0.125f;
+    if (j->own_rule) { memset(&o, 0, sizeof o); o.name = "pull"; o.update = pull; o.lr = 0.125f; }
     CHECK(ddp_set_optimizer(d, &o) == DDP_OK);
     for (l = 0; l < LAYERS; l++) CHECK(w[l][0] == 0);
     if (j->load) CHECK(ddp_checkpoint_load(d, j->load, &loaded) == DDP_OK && loaded == WORLD);
@@ -224,7 +224,7 @@ static int look(ddp_ctx *d, void *user)
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
         layer.name = l ? NULL : "first";
-        layer.params = w[l], layer.grads = g[l], layer.count = n;
+        layer.params = w[l]; layer.grads = g[l]; layer.count = n;
         CHECK(ddp_add_layer(d, &layer) == DDP_OK);
     }
     CHECK(ddp_set_optimizer(d, &o) == DDP_OK);
@@ -250,7 +250,7 @@ static int look(ddp_ctx *d, void *user)
     CHECK(ddp_divergence(d, 0) >= 0 && strcmp(ddp_last_algorithm(d), "none"));
     CHECK(ddp_notes(d, note, 4) >= 0 && !strcmp(ddp_note_name(DDP_NOTE_LOST), "lost"));
     memset(note, 0, sizeof note);
-    note[0].kind = DDP_NOTE_LOST, note[0].rank = 1, note[0].workers = 2;
+    note[0].kind = DDP_NOTE_LOST; note[0].rank = 1; note[0].workers = 2;
     ddp_note_text(&note[0], text, sizeof text);
     CHECK(strstr(text, "rank 1"));
     CHECK(ddp_links(d) == 1 && ddp_get_link_stats(d, 0, &link) == DDP_OK && link.operations > 0);
@@ -304,13 +304,13 @@ static int mistaken(ddp_ctx *d, void *user)
     memset(&layer, 0, sizeof layer);
     memset(&info, 0, sizeof info);
     for (l = 0; l < 2; l++) {
-        layer.params = w[l], layer.grads = g[l], layer.count = 4;
+        layer.params = w[l]; layer.grads = g[l]; layer.count = 4;
         if (ddp_add_layer(d, &layer)) return DDP_FAILED;
     }
     info.loss = NAN;
     switch (m->which) {
     case 0: code = ddp_add_layer(d, NULL); break;
-    case 1: layer.count = 0, code = ddp_add_layer(d, &layer); break;
+    case 1: layer.count = 0; code = ddp_add_layer(d, &layer); break;
     case 2: code = ddp_set_optimizer(d, NULL); break;
     case 3: code = ddp_backward_end(d, 7); break;
     case 4: code = ddp_forward_begin(d, -1); break;
@@ -393,8 +393,8 @@ static void what_cannot_be_opened_is_refused_in_a_sentence(void **state)
     for (i = 0; i < sizeof bad / sizeof *bad; i++) {
         memset(&cfg, 0, sizeof cfg);
         cfg.no_env = 1;
-        cfg.period = bad[i].period, cfg.rank = bad[i].rank, cfg.world = bad[i].world;
-        cfg.transport = bad[i].transport, cfg.addr = bad[i].addr, cfg.net = bad[i].net;
+        cfg.period = bad[i].period; cfg.rank = bad[i].rank; cfg.world = bad[i].world;
+        cfg.transport = bad[i].transport; cfg.addr = bad[i].addr; cfg.net = bad[i].net;
         assert_null(ddp_open(&cfg, &err));
         if (err.code == DDP_OK || !strstr(err.msg, bad[i].says)) fail_msg("%zu: %d '%s'", i, err.code, err.msg);
         assert_null(ddp_open(&cfg, NULL));

@@ -73,7 +73,7 @@ static void costs_that_are_not_finite_are_errors(void **state)
 
     (void)state;
     memset(&p, 0, sizeof p);
-    p.layers = 2, p.backward_s = backward, p.comm_s = comm;
+    p.layers = 2; p.backward_s = backward; p.comm_s = comm;
     assert_int_equal(ddp_profile_check(&p, &err), DDP_OK);
     comm[1] = no_number();
     assert_int_equal(ddp_profile_check(&p, &err), DDP_ARG);

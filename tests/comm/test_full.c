@@ -155,7 +155,7 @@ static void ranks_may_leave_when_they_are_done(void **state)
             full_defaults(&set, 4);
             set.tcp = tcp;
             set.cfg.chunk_bytes = 256;
-            if (shaped) set.rate = 2e7, set.delay_s = 0.002;
+            if (shaped) { set.rate = 2e7; set.delay_s = 0.002; }
             net_run(&set, leave_early, NULL);
         }
 }

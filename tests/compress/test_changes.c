@@ -157,7 +157,7 @@ static void what_is_no_sparse_message_is_refused(void **state)
     assert_int_equal(ddp_sparse_add(message, 0, 64, x, 0, &err), DDP_ARG); /* no elements make no message */
     assert_true(ddp_sparse_bytes(SIZE_MAX / 32, 1) > 0);
     assert_int_equal(ddp_sparse_bytes(SIZE_MAX / 32 + 1, 1), 0);
-    message[4] = 0xff, message[5] |= 0x0f; /* index 4095 of 100 */
+    message[4] = 0xff; message[5] |= 0x0f; /* index 4095 of 100 */
     assert_int_equal(ddp_sparse_add(message, bytes, 64, x, 100, &err), DDP_FORMAT);
     assert_non_null(strstr(err.msg, "index 4095"));
     message[3] = 0xff; /* a scale below 0 */

@@ -279,8 +279,8 @@ static void a_frame_of_no_known_type_is_none(void **state)
     (void)state;
     for (int type = 0; type < 16; type++) {
         memset(&f, 0, sizeof f);
-        f.type = type, f.p2p = 1, f.verb = 5, f.coding = (int)DDP_AS_INT4;
-        f.seq = 7, f.count = 9, f.offset = 3, f.length = 11, f.layer = -2, f.sent = 13, f.check = 17;
+        f.type = type; f.p2p = 1; f.verb = 5; f.coding = (int)DDP_AS_INT4;
+        f.seq = 7; f.count = 9; f.offset = 3; f.length = 11; f.layer = -2; f.sent = 13; f.check = 17;
         ddp__frame_encode(&f, head);
         memset(&read, 0, sizeof read);
         assert_int_equal(ddp__frame_decode(head, &read), type >= (int)DDP__FRAME_PART && type <= (int)DDP__FRAME_SUMMED);
@@ -897,7 +897,7 @@ static void each_rule_of_a_gap_is_enforced(void **state)
     assert_int_equal(ddp_unpack_store(m, bytes, x, 300, &err), DDP_FORMAT);
     assert_non_null(strstr(err.msg, "gap 0 of the message, behind index 0,"));
     m[32] = 4;
-    m[33] = 3, m[34] = 1; /* complete before the end */
+    m[33] = 3; m[34] = 1; /* complete before the end */
     assert_false(receive(m, bytes, 300));
     memset(m + 28, 255, 20); /* a gap without end; n large, so that the size is allowed */
     put_u64(m + 8, (uint64_t)1 << 40);

@@ -134,7 +134,7 @@ static void int8_once(net_rank *me, void *user)
         stats.algorithm != 'd')
         net_fail(me, "n %lu: %ld bytes; algorithm %c", (unsigned long)c->n,
                  (long)stats.payload_sent, stats.algorithm);
-    for (int r = 0; r < me->world; r++) free(want[r]), free(rest[r]);
+    for (int r = 0; r < me->world; r++) { free(want[r]); free(rest[r]); }
     free(own_rest);
     free(data);
 }
@@ -518,8 +518,8 @@ static int saved_worker(ddp_ctx *d, void *user)
     int bad = 0;
 
     memset(layer, 0, sizeof layer);
-    layer[0].params = w, layer[0].grads = g, layer[0].count = 500;
-    layer[1].params = w + 500, layer[1].grads = g + 500, layer[1].count = HAND - 500;
+    layer[0].params = w; layer[0].grads = g; layer[0].count = 500;
+    layer[1].params = w + 500; layer[1].grads = g + 500; layer[1].count = HAND - 500;
     for (int i = 0; i < HAND; i++) w[i] = net_value(7, (size_t)i, 1) * 1e-4f;
     for (int l = 0; !bad && l < 2; l++) bad = ddp_add_layer(d, &layer[l]);
     if (!bad) bad = ddp_set_optimizer(d, &o);

@@ -148,8 +148,8 @@ static void the_set_is_that_of_a_full_sort(void **state)
             ranked *all = full_sort(x, n);
             char what[32];
 
-            ks[0] = 1, ks[1] = 2, ks[2] = n / 1000, ks[3] = n / 100, ks[4] = n / 10;
-            ks[5] = n / 2, ks[6] = n - 1, ks[7] = n;
+            ks[0] = 1; ks[1] = 2; ks[2] = n / 1000; ks[3] = n / 100; ks[4] = n / 10;
+            ks[5] = n / 2; ks[6] = n - 1; ks[7] = n;
             snprintf(what, sizeof what, "kind %d", kind);
             for (j = 0; j < 8; j++)
                 if (ks[j] >= 1 && ks[j] <= n) same_as_sort(x, n, ks[j], all, what);
@@ -237,7 +237,7 @@ static void long_arrays_equal_the_plain_reference(void **state)
     int kind;
 
     (void)state;
-    ks[0] = 1, ks[1] = n / 1000, ks[2] = n / 100, ks[3] = n / 10;
+    ks[0] = 1; ks[1] = n / 1000; ks[2] = n / 100; ks[3] = n / 10;
     for (kind = 0; kind < KINDS; kind++) {
         float *x = data_new(n, kind, 5);
         for (j = 0; j < 4; j++) {
@@ -358,7 +358,7 @@ static void infinities_are_the_largest_and_denormals_count(void **state)
     chosen c;
 
     (void)state;
-    x[0] = FLT_MAX, x[1] = -INFINITY, x[2] = FLT_TRUE_MIN, x[3] = INFINITY, x[4] = 0;
+    x[0] = FLT_MAX; x[1] = -INFINITY; x[2] = FLT_TRUE_MIN; x[3] = INFINITY; x[4] = 0;
     c = choose(x, 5, 2);
     assert_int_equal((int)c.index[0], 1);
     assert_int_equal((int)c.index[1], 3);

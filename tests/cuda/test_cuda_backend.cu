@@ -71,7 +71,7 @@ static void rule_compare(const rule_check *c, const ddp_optimizer *o)
     int step;
 
     memset(&u, 0, sizeof u);
-    u.params = w, u.grads = g, u.state = s, u.count = n, u.lr = 0.037f;
+    u.params = w; u.grads = g; u.state = s; u.count = n; u.lr = 0.037f;
     v = u;
     mirror = c->b.mirror(c->self, (float *)(void *)dw + c->shift, n);
     for (i = 0; i < n; i++) w[i] = (float)ddp_rng_normal(&r);
@@ -97,9 +97,9 @@ static void rule_compare(const rule_check *c, const ddp_optimizer *o)
         for (i = 0; i < n; i++) assert_int_equal(half[i], cuda_bf16_bits(w[i]));
     }
     c->b.forget(c->self, (float *)(void *)dw + c->shift);
-    c->b.release(c->self, dw, all), c->b.release(c->self, dg, all);
+    c->b.release(c->self, dw, all); c->b.release(c->self, dg, all);
     c->b.release(c->self, ds, 2 * all);
-    free(w), free(g), free(s), free(w2), free(zero), free(half);
+    free(w); free(g); free(s); free(w2); free(zero); free(half);
 }
 
 static void updates_have_the_cpus_bits(void **state)
@@ -144,10 +144,10 @@ static void none_compare(const rule_check *c, const ddp_optimizer *o, float firs
     ddp_error err;
 
     memset(&u, 0, sizeof u);
-    u.params = w, u.grads = g, u.state = s, u.count = n, u.lr = 0.037f;
+    u.params = w; u.grads = g; u.state = s; u.count = n; u.lr = 0.037f;
     v = u;
-    for (size_t i = 0; i < n; i++) w[i] = (float)ddp_rng_normal(&r), s[i] = s[n + i] = 0.25f, g[i] = -0.0f;
-    g[0] = first, g[n - 1] = last;
+    for (size_t i = 0; i < n; i++) { w[i] = (float)ddp_rng_normal(&r); s[i] = s[n + i] = 0.25f; g[i] = -0.0f; }
+    g[0] = first; g[n - 1] = last;
     v.params = rule_send(c, dw, w);
     v.grads = rule_send(c, dg, g);
     v.state = (float *)(void *)ds;
@@ -161,8 +161,8 @@ static void none_compare(const rule_check *c, const ddp_optimizer *o, float firs
     assert_memory_equal(g, got, n * 4);
     if (states) assert_int_equal(c->b.download(c->self, got, v.state, states, &err), DDP_OK);
     assert_memory_equal(s, got, states);
-    c->b.release(c->self, dw, all), c->b.release(c->self, dg, all), c->b.release(c->self, ds, 2 * all);
-    free(w), free(g), free(s), free(got);
+    c->b.release(c->self, dw, all); c->b.release(c->self, dg, all); c->b.release(c->self, ds, 2 * all);
+    free(w); free(g); free(s); free(got);
 }
 
 static void an_array_whose_gradient_is_none_is_not_updated(void **state)
@@ -258,7 +258,7 @@ static void check_images_cross(ddp_cuda_numbers numbers, ddp_shape s)
     assert_memory_equal(back, x, (size_t)n * 4);
     b.release(self, there, bytes);
     b.close(self);
-    free(x), free(back), free(raw);
+    free(x); free(back); free(raw);
     nothing_left();
 }
 
@@ -523,7 +523,7 @@ static int reads_behind_an_average(ddp_ctx *d, void *user)
     size_t n;
 
     memset(&c, 0, sizeof c);
-    c.batch = 3, c.inputs = 5, c.hidden[0] = 7, c.classes = 3;
+    c.batch = 3; c.inputs = 5; c.hidden[0] = 7; c.classes = 3;
     loss = ddp_mlp(g, &c, NULL);
     bad = ddp_graph_build(g);
     if (!bad) bad = ddp_set_optimizer(d, &o);
@@ -548,8 +548,8 @@ static void a_lost_rank_ends_the_wait_for_parameters(void **state)
     (void)state;
     if (devices() < 2) skip();
     memset(&x, 0, sizeof x);
-    x.cfg.world = 2, x.cfg.no_env = 1, x.cfg.deterministic = 1, x.cfg.transport = DDP_THREADS;
-    x.cfg.strategy = DDP_LOCALSGD, x.cfg.period = 1, x.cfg.nccl = 1, x.cfg.peer_timeout_s = 1;
+    x.cfg.world = 2; x.cfg.no_env = 1; x.cfg.deterministic = 1; x.cfg.transport = DDP_THREADS;
+    x.cfg.strategy = DDP_LOCALSGD; x.cfg.period = 1; x.cfg.nccl = 1; x.cfg.peer_timeout_s = 1;
     x.cfg.backend = &b;
     assert_int_not_equal(ddp_launch(&x.cfg, reads_behind_an_average, &x, &err), 0);
     if (!strstr(x.err.msg, "rank 1")) fail_msg("%s (%s)", x.err.msg, err.msg);
@@ -620,8 +620,8 @@ static ddp_node *paired_model(ddp_graph *g, const paired *x)
     if (x->model == 3) return paired_dropout(g);
     memset(&c, 0, sizeof c);
     memset(&l, 0, sizeof l);
-    c.vocabulary = l.vocabulary = 11, c.context = l.context = 5, c.layers = l.layers = 2;
-    c.heads = l.heads = 2, c.dim = l.dim = 8, c.batch = l.batch = 2, l.hidden = 16;
+    c.vocabulary = l.vocabulary = 11; c.context = l.context = 5; c.layers = l.layers = 2;
+    c.heads = l.heads = 2; c.dim = l.dim = 8; c.batch = l.batch = 2; l.hidden = 16;
     c.recompute = l.recompute = x->recompute;
     return x->model ? ddp_llama2(g, &l, NULL) : ddp_gpt2(g, &c, NULL);
 }
@@ -674,8 +674,8 @@ static int paired_worker(ddp_ctx *d, void *user)
     for (step = 0; !bad && step < 5; step++) {
         int32_t *t = (int32_t *)ddp_data(g, "tokens"), *y = (int32_t *)ddp_data(g, "labels");
         float *image = (float *)ddp_data(g, "images");
-        for (l = 0; t && l < 10; l++) t[l] = (3 * l + step) % 11, y[l] = (t[l] + 1) % 11;
-        for (l = 0; image && l < 216; l++) image[l] = (float)((7 * l + l / 72 * step) % 13) / 6 - 1, y[l / 72] = l / 72;
+        for (l = 0; t && l < 10; l++) { t[l] = (3 * l + step) % 11; y[l] = (t[l] + 1) % 11; }
+        for (l = 0; image && l < 216; l++) { image[l] = (float)((7 * l + l / 72 * step) % 13) / 6 - 1; y[l / 72] = l / 72; }
         bad = step == 4 ? ddp_evaluate(g) : ddp_forward(g);
         x->losses[step] = ddp_value(g, loss);
         if (!bad && step < 4) bad = ddp_backward(g, loss);
@@ -702,7 +702,7 @@ static void pairs_change_no_bit(ddp_cuda_numbers numbers, int model)
     for (i = 0; i < 4; i++) {
         ddp_backend b = ddp_cuda(numbers, 0);
         memset(&cfg, 0, sizeof cfg);
-        cfg.world = 1, cfg.no_env = 1, cfg.deterministic = 1, cfg.backend = &b;
+        cfg.world = 1; cfg.no_env = 1; cfg.deterministic = 1; cfg.backend = &b;
         b.pair = i % 2 ? NULL : count_pairs;
         x[i].model = model;
         x[i].recompute = i / 2;
@@ -773,7 +773,7 @@ static void products_run_with_their_gelu(void **state)
         for (i = 0; i < 3; i++) {
             ddp_backend b = ddp_cuda((ddp_cuda_numbers)numbers, 0);
             memset(&cfg, 0, sizeof cfg);
-            cfg.world = 1, cfg.no_env = 1, cfg.deterministic = 1, cfg.backend = &b;
+            cfg.world = 1; cfg.no_env = 1; cfg.deterministic = 1; cfg.backend = &b;
             b.pair = i == 1 ? NULL : count_products;
             x[i].recompute = i > 0;
             pairs_found = gone_through = 0;
@@ -818,9 +818,9 @@ static void graphs_change_no_bit(ddp_cuda_numbers numbers, int model, int recomp
         const ddp_backend b = ddp_cuda(numbers, 0);
         const long before = graphs_launched();
         memset(&cfg, 0, sizeof cfg);
-        cfg.world = 1, cfg.no_env = 1, cfg.deterministic = 1, cfg.backend = &b;
+        cfg.world = 1; cfg.no_env = 1; cfg.deterministic = 1; cfg.backend = &b;
         if (i) cfg.cuda_stream = stream;
-        x[i].model = model, x[i].recompute = recompute;
+        x[i].model = model; x[i].recompute = recompute;
         if (ddp_launch(&cfg, paired_worker, &x[i], &err)) fail_msg("%s", err.msg);
 #ifdef DDP_CUDA_ON_CPU
         assert_int_equal(graphs_launched() - before, i ? 0 : 3 * lists); /* in three of four steps */
@@ -852,7 +852,7 @@ static void one_gelu(const ddp_backend *b, void *self, const ddp_op_spec *spec, 
     ddp_error err;
 
     memset(&call, 0, sizeof call);
-    call.spec = spec, call.in[0] = from, call.out = to, call.pool = b->compute(self);
+    call.spec = spec; call.in[0] = from; call.out = to; call.pool = b->compute(self);
     call.random = (uint64_t)graphs_launched(); /* which gelu does not read */
     b->op(self, "gelu")->forward(&call);
     assert_int_equal(b->wait(self, &err), DDP_OK);
@@ -880,9 +880,9 @@ static void graphs_go_with_their_memory(void **state)
     (void)state;
     if (!have_gpu()) skip();
     memset(&spec, 0, sizeof spec);
-    spec.inputs = 1, spec.in[0].dims = spec.out.dims = 1, spec.in[0].dim[0] = spec.out.dim[0] = 8;
+    spec.inputs = 1; spec.in[0].dims = spec.out.dims = 1; spec.in[0].dim[0] = spec.out.dim[0] = 8;
     assert_int_equal(b.open(&b, 0, NULL, &self, &err), DDP_OK);
-    x = (float *)b.alloc(self, 4096), y = (float *)b.alloc(self, (DDP__CUDA_REPLAYS + 8) * 32);
+    x = (float *)b.alloc(self, 4096); y = (float *)b.alloc(self, (DDP__CUDA_REPLAYS + 8) * 32);
     b.fill(self, x, 8, 1);
     for (int i = 0; i < 4; i++) {
         b.zero(self, y, 32);
@@ -974,7 +974,7 @@ static ddp_ctx *image_context(const ddp_backend *b)
     ddp_ctx *d;
 
     memset(&cfg, 0, sizeof cfg);
-    cfg.no_env = 1, cfg.backend = b;
+    cfg.no_env = 1; cfg.backend = b;
     d = ddp_open(&cfg, NULL);
     assert_non_null(d);
     return d;
@@ -1050,9 +1050,9 @@ static void rows_of_images_are_refused(void **state)
     for (int k = 0; k < OF_ROWS; k++) {
         ddp_ctx *d = image_context(&b);
         ddp_graph *g = ddp_graph_new(d), *cpu = ddp_graph_new(NULL);
-        ddp_layer_begin(g, "layer"), ddp_layer_begin(cpu, "layer");
+        ddp_layer_begin(g, "layer"); ddp_layer_begin(cpu, "layer");
         assert_true(of_rows(g, k) && of_rows(cpu, k));
-        ddp_layer_end(g), ddp_layer_end(cpu);
+        ddp_layer_end(g); ddp_layer_end(cpu);
         assert_int_equal(ddp_graph_build(cpu), 0);
         assert_int_equal(ddp_graph_build(g), k < OF_LABELS ? (int)DDP_UNSUPPORTED : 0);
         if (k < OF_LABELS && !strstr(ddp_graph_error(g)->msg, "works on rows, and an array of four dimensions is images to the cuda "
@@ -1128,19 +1128,19 @@ static void a_loss_waits_for_no_later_work(void **state)
     if (!have_gpu()) skip();
     memset(&cfg, 0, sizeof cfg);
     memset(&c, 0, sizeof c);
-    cfg.no_env = 1, cfg.backend = &b;
-    c.batch = 3, c.inputs = 5, c.hidden[0] = 7, c.classes = 3;
+    cfg.no_env = 1; cfg.backend = &b;
+    c.batch = 3; c.inputs = 5; c.hidden[0] = 7; c.classes = 3;
     d = ddp_open(&cfg, NULL);
     assert_non_null(d);
-    g = ddp_graph_new(d), other = ddp_graph_new(d);
-    loss = ddp_mlp(g, &c, NULL), second = ddp_mlp(other, &c, NULL);
+    g = ddp_graph_new(d); other = ddp_graph_new(d);
+    loss = ddp_mlp(g, &c, NULL); second = ddp_mlp(other, &c, NULL);
     assert_int_equal(ddp_graph_build(g) | ddp_graph_build(other), 0);
     for (i = 0; i < 15; i++) ((float *)ddp_data(g, "inputs"))[i] = (float)i / 7 - 1;
     assert_int_equal(ddp_forward(g), 0);
     first = *ddp_output(g, loss);
     assert_true(b.slots(d->host.device, 2));
     assert_int_equal(ddp_forward(g), 0);
-    l.b = &b, l.device = d->host.device, l.raised = 0;
+    l.b = &b; l.device = d->host.device; l.raised = 0;
     assert_int_equal(pthread_create(&thread, NULL, raise_later, &l), 0);
     b.hold(d->host.device, 1, 1);
     assert_int_equal(ddp_backward(g, loss), 0);
@@ -1175,14 +1175,14 @@ static int headed_worker(ddp_ctx *d, void *user)
     int bad;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = 1009, c.context = 150, c.layers = 1, c.heads = 2, c.dim = 8, c.batch = 4;
+    c.vocabulary = 1009; c.context = 150; c.layers = 1; c.heads = 2; c.dim = 8; c.batch = 4;
     loss = ddp_gpt2(g, &c, x->asked ? &logits : NULL);
     bad = ddp_graph_build(g);
     if (!bad) bad = ddp_set_optimizer(d, &o);
     x->nodes = ddp_node_count(g);
     for (int step = 0; !bad && step < 5; step++) {
         int32_t *t = (int32_t *)ddp_data(g, "tokens"), *y = (int32_t *)ddp_data(g, "labels");
-        for (int i = 0; i < 600; i++) t[i] = (7 * i + step) % 13, y[i] = i % 9 ? (t[i] + 1) % 13 : -1;
+        for (int i = 0; i < 600; i++) { t[i] = (7 * i + step) % 13; y[i] = i % 9 ? (t[i] + 1) % 13 : -1; }
         bad = step == 4 ? ddp_evaluate(g) : ddp_forward(g);
         x->losses[step] = ddp_value(g, loss);
         if (!bad && step < 4) bad = ddp_backward(g, loss);
@@ -1203,7 +1203,7 @@ static void a_head_in_chunks_learns_as_a_whole_one(void **state)
             ddp_config cfg;
             ddp_error err;
             memset(&cfg, 0, sizeof cfg);
-            cfg.world = 1, cfg.no_env = 1, cfg.deterministic = 1, cfg.backend = &b;
+            cfg.world = 1; cfg.no_env = 1; cfg.deterministic = 1; cfg.backend = &b;
             memset(&x[i], 0, sizeof x[i]);
             x[i].asked = i;
             if (ddp_launch(&cfg, headed_worker, &x[i], &err)) fail_msg("%s", err.msg);
@@ -1248,7 +1248,7 @@ static int built_too_large(ddp_ctx *d, void *user)
 
     (void)user;
     memset(&c, 0, sizeof c);
-    c.vocabulary = 101, c.context = 64, c.layers = 4, c.heads = 4, c.dim = 64, c.batch = 16;
+    c.vocabulary = 101; c.context = 64; c.layers = 4; c.heads = 4; c.dim = 64; c.batch = 16;
     (void)ddp_gpt2(g, &c, NULL);
     (void)ddp_graph_build(g);
     snprintf(sentence, sizeof sentence, "%s", ddp_graph_error(g)->msg);
@@ -1274,8 +1274,8 @@ static int breaks_in_a_step(ddp_ctx *d, void *user)
     (void)user;
     memset(&c, 0, sizeof c);
     memset(&o, 0, sizeof o);
-    c.batch = 3, c.inputs = 5, c.hidden[0] = 7, c.hidden[1] = 9, c.classes = 3;
-    o.name = "breaks", o.update = break_it, o.lr = 1;
+    c.batch = 3; c.inputs = 5; c.hidden[0] = 7; c.hidden[1] = 9; c.classes = 3;
+    o.name = "breaks"; o.update = break_it; o.lr = 1;
     loss = ddp_mlp(g, &c, NULL);
     bad = ddp_graph_build(g);
     if (!bad) bad = ddp_set_optimizer(d, &o);

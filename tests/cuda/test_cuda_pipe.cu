@@ -70,7 +70,7 @@ static void coded_images_are_the_cpus(void **state)
     for (int k = 0; k < 2; k++) {
         piped_new(&j[k], PIPED_RESIDUAL, DDP_SSGD, 3);
         j[k].stages = 2;
-        j[k].edge.coding = DDP_EDGE_INT8, j[k].edge.feedback = 1;
+        j[k].edge.coding = DDP_EDGE_INT8; j[k].edge.feedback = 1;
         j[k].cfg.backend = k ? &b : NULL;
         piped_run(&j[k], 2);
     }
@@ -86,7 +86,7 @@ static void two_byte_elements_are_refused(void **state)
     (void)state;
     if (!have_gpu()) skip();
     piped_new(&j, PIPED_GPT, DDP_SSGD, 2);
-    j.cfg.backend = &b, j.cfg.world = 2, j.stages = 2;
+    j.cfg.backend = &b; j.cfg.world = 2; j.stages = 2;
     assert_int_equal(ddp_launch(&j.cfg, piped_worker, &j, &err), DDP_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "2 stages on a device that computes in 2 bytes an element"));
     j.cfg.world = j.stages = 1; /* nothing passes between stages */
@@ -134,7 +134,7 @@ static void a_gpu_and_a_cpu_are_stages_but_of_images(void **state)
             s[r].j = &j;
             s[r].cfg = j.cfg;
             s[r].cfg.transport = DDP_TCP;
-            s[r].cfg.world = 2, s[r].cfg.rank = r, s[r].cfg.addr = where;
+            s[r].cfg.world = 2; s[r].cfg.rank = r; s[r].cfg.addr = where;
             s[r].cfg.backend = r == k / 2 ? &b : NULL;
             assert_int_equal(pthread_create(&s[r].thread, NULL, join_in, &s[r]), 0);
         }

@@ -55,19 +55,19 @@ static int own_add(ddp_ctx *d, own_layers *x, const lab *l)
     int i;
     size_t k;
 
-    x->b = d->host.backend, x->device = d->host.device;
+    x->b = d->host.backend; x->device = d->host.device;
     x->layers = lab_sizes(l->model, x->count);
     for (i = 0; i < x->layers; i++)
         if (x->count[i] > x->most) x->most = x->count[i];
     x->here = (float *)calloc(2 * x->most, sizeof(float));
     for (i = 0; i < x->layers; i++) {
         const size_t bytes = x->count[i] * sizeof(float);
-        x->w[i] = own_memory(x, x->count[i]), x->g[i] = own_memory(x, x->count[i]);
+        x->w[i] = own_memory(x, x->count[i]); x->g[i] = own_memory(x, x->count[i]);
         for (k = 0; k < x->count[i]; k++) x->here[k] = lab_start(0, i, k);
         if (x->b) x->b->upload(x->device, x->w[i], x->here, bytes);
         else memcpy(x->w[i], x->here, bytes);
         memset(&layer, 0, sizeof layer);
-        layer.params = x->w[i], layer.grads = x->g[i], layer.count = x->count[i];
+        layer.params = x->w[i]; layer.grads = x->g[i]; layer.count = x->count[i];
         if (ddp_add_layer(d, &layer)) return (int)ddp_last_error(d)->code;
     }
     return 0;
@@ -117,8 +117,8 @@ static int own_loop(ddp_ctx *d, void *user)
         bad = own_read(&x, l->params[ddp_rank(d)] + at, x.w[i], x.count[i]);
     if (ddp_rank(d) == 0) *l->values = at;
     for (i = 0; i < x.layers; i++) {
-        if (x.b) x.b->release(x.device, x.w[i], 0), x.b->release(x.device, x.g[i], 0);
-        else free(x.w[i]), free(x.g[i]);
+        if (x.b) { x.b->release(x.device, x.w[i], 0); x.b->release(x.device, x.g[i], 0); }
+        else { free(x.w[i]); free(x.g[i]); }
     }
     free(x.here);
     return bad;
@@ -136,7 +136,7 @@ static void equal_to_the_cpu(const char *what, ddp_strategy strategy, lab_model 
 
     for (i = 0; i < 2; i++) {
         lab_new(&run[i], world, strategy, 3);
-        run[i].model = model, run[i].rule = rule, run[i].rates = 1;
+        run[i].model = model; run[i].rule = rule; run[i].rates = 1;
         if (set) set(&run[i].cfg, k);
         run[i].cfg.backend = i ? &b : NULL;
         if (ddp_launch(&run[i].cfg, own_loop, &run[i], &err)) fail_msg("%s, %s: %s", what, i ? "GPU" : "CPU", err.msg);
@@ -192,7 +192,7 @@ static void graphs_have_servers(void **state)
     for (s = (int)DDP_BSP; s <= (int)DDP_OSP; s++) {
         for (i = 0; i < 2; i++) {
             lab_new(&run[i], 3, (ddp_strategy)s, 3);
-            run[i].model = LAB_GPT, run[i].rule = LAB_ADAMW;
+            run[i].model = LAB_GPT; run[i].rule = LAB_ADAMW;
             served(&run[i].cfg, s == (int)DDP_ASP);
             run[i].cfg.backend = i ? &b : NULL;
             lab_run(&run[i]);
@@ -244,7 +244,7 @@ static void split_compare(int bits, size_t n, int kind)
         if (kind == 2 && i % 64 == 9) x[i] = -FLT_MAX;
     }
     assert_int_equal(b.open(&b, 0, NULL, &self, &err), DDP_OK);
-    there = (float *)b.alloc(self, (n + 1) * 4), out = b.alloc(self, bytes);
+    there = (float *)b.alloc(self, (n + 1) * 4); out = b.alloc(self, bytes);
     b.upload(self, there + 1, x, n * 4); /* not aligned */
     b.split(self, bits, there + 1, out, n);
     assert_int_equal(b.download(self, codes, out, bytes, &err), DDP_OK);
@@ -258,9 +258,9 @@ static void split_compare(int bits, size_t n, int kind)
     b.split(self, bits, there + 1, out, n);
     assert_int_equal(b.download(self, codes, out, bytes, &err), DDP_OK);
     assert_int_not_equal(ddp__blocks_coder()->decode(coding, back, codes, n, &err), DDP_OK);
-    b.release(self, there, 0), b.release(self, out, 0);
+    b.release(self, there, 0); b.release(self, out, 0);
     b.close(self);
-    free(x), free(codes);
+    free(x); free(codes);
     nothing_left();
 }
 

@@ -226,7 +226,7 @@ static void linear_cross_entropy_is_the_cpus(void **state)
         k.high = (int)sizes[i][2] - 1;
         k.within_half = 0.02; /* what goes from one of the three products to the next is rounded twice */
         k.arg[0] = i % 2 ? 0 : (double)sizes[i][2];
-        if (i % 2) k.tied.dims = 2, k.tied.dim[0] = sizes[i][2], k.tied.dim[1] = sizes[i][1];
+        if (i % 2) { k.tied.dims = 2; k.tied.dim[0] = sizes[i][2]; k.tied.dim[1] = sizes[i][1]; }
         check(&k);
         evaluated(k, DDP_CUDA_F32);
         evaluated(k, DDP_CUDA_BF16);

@@ -435,8 +435,8 @@ static void gelu_pair(ddp_cuda_numbers numbers, long rows, long columns, long wi
     }
     a.cpu->backward(&cpu[0]);
     if (pair) pair->backward(&gpu[0], &gpu[1]);
-    else if (through) gpu[0].grad_out = gpu[1].grad_out, a.gpu->backward(&gpu[0]);
-    else b.gpu->backward(&gpu[1]), a.gpu->backward(&gpu[0]);
+    else if (through) { gpu[0].grad_out = gpu[1].grad_out; a.gpu->backward(&gpu[0]); }
+    else { b.gpu->backward(&gpu[1]); a.gpu->backward(&gpu[0]); }
     cuda_ok(dev);
     cuda_compare(&a, &a.grad_out, "gradient of gelu's input", 0);
     cuda_compare(&a, &a.grad_param[0], "gradient of weights", 0);

@@ -246,7 +246,7 @@ inline void give(CUstream_st *s, std::function<void()> job)
     }
     std::lock_guard<std::mutex> hold(s->q.m);
     if (s->q.captured) {
-        if (s != capturing()) fprintf(stderr, "cuda_on_cpu: work of another thread becomes part of a graph\n"), abort();
+        if (s != capturing()) { fprintf(stderr, "cuda_on_cpu: work of another thread becomes part of a graph\n"); abort(); }
         s->q.captured->push_back(std::move(job));
         return;
     }

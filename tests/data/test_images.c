@@ -83,7 +83,7 @@ static void cifar_records_are_read(void **unused)
 
     (void)unused;
     assert_non_null(r);
-    r[0] = 9, r[1] = 11, r[3073] = 2, r[6145] = 22;
+    r[0] = 9; r[1] = 11; r[3073] = 2; r[6145] = 22;
     m = ddp_images_cifar_bytes("c", r, 2 * 3073, 10, NULL);
     assert_non_null(m);
     assert_true(m->count == 2 && m->channels == 3 && m->height == 32 && m->width == 32);
@@ -104,7 +104,7 @@ static void cifar_records_are_read(void **unused)
     assert_int_equal(err.code, DDP_ARG);
 
     memset(r, 0, 2 * 3074);
-    r[0] = 19, r[1] = 99, r[2] = 33, r[3075] = 100;
+    r[0] = 19; r[1] = 99; r[2] = 33; r[3075] = 100;
     m = ddp_images_cifar_bytes("c", r, 3074, 100, NULL); /* coarse and fine */
     assert_non_null(m);
     assert_true(m->labels[0] == 99 && m->pixels[0] == 33 && m->classes == 100);
@@ -199,8 +199,8 @@ static ddp_images *ramp(long n, unsigned char *pixels, unsigned char *labels)
     long i;
 
     assert_non_null(m);
-    m->count = n, m->channels = 2, m->height = m->width = 1, m->classes = 10;
-    m->pixels = pixels, m->labels = labels, m->name = (char *)(uintptr_t)name;
+    m->count = n; m->channels = 2; m->height = m->width = 1; m->classes = 10;
+    m->pixels = pixels; m->labels = labels; m->name = (char *)(uintptr_t)name;
     for (i = 0; i < n; i++) {
         pixels[2 * i] = (unsigned char)i;
         pixels[2 * i + 1] = (unsigned char)(255 - i);
@@ -226,8 +226,8 @@ static void floats_have_mean_0_and_deviation_1(void **unused)
     for (i = 0; i < 100; i++) {
         ddp_images_get(&all, &norm, i, x, &label);
         assert_int_equal(label, i % 10);
-        sum[0] += (double)x[0], sum[1] += (double)x[1];
-        squares[0] += (double)x[0] * (double)x[0], squares[1] += (double)x[1] * (double)x[1];
+        sum[0] += (double)x[0]; sum[1] += (double)x[1];
+        squares[0] += (double)x[0] * (double)x[0]; squares[1] += (double)x[1] * (double)x[1];
     }
     for (i = 0; i < 2; i++) {
         assert_true(fabs(sum[i]) < 1e-3);

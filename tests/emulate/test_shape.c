@@ -316,7 +316,7 @@ static void waiting_for_a_late_rank_is_counted_apart(void **state)
         net_setup set;
         memset(&l, 0, sizeof l);
         net_defaults(&set, 3);
-        if (slow) set.rate = 1e7, set.delay_s = 0.005;
+        if (slow) { set.rate = 1e7; set.delay_s = 0.005; }
         net_run(&set, wait_for_a_late_rank, &l);
         assert_true(l.peer_wait[1] < l.peer_wait[0] && l.peer_wait[1] < l.peer_wait[2]);
     }

@@ -193,7 +193,7 @@ static void uses_of_a_tied_weight_are_summed_apart(void **unused)
         }
         for (int i = 0; i < 15; i++) {
             const float got = ddp_node_gradient(g, table, 0)[i];
-            if (run == 0) use[i] = g->node[tied]->grad[0][i], own[i] = got;
+            if (run == 0) { use[i] = g->node[tied]->grad[0][i]; own[i] = got; }
             else assert_true(got == use[i] + own[i] && got != own[i]);
         }
         if (run) assert_true(g->node[tied]->grad[0][0] == 0); /* the next step begins anew */
@@ -568,7 +568,7 @@ static void a_graph_larger_than_the_machine_is_refused_with_a_remedy(void **unus
         const long rows = k == 2 ? 1 : (long)(total / 4096);
         char bytes[64];
 
-        if (k == 3) f.host.allocator.alloc = refuse_all, f.host.allocator.free = refuse_free;
+        if (k == 3) { f.host.allocator.alloc = refuse_all; f.host.allocator.free = refuse_free; }
         if (k == 1) ddp_recompute_begin(g);
         stack_layers(g, 1, rows, k == 2 ? floor(sqrt(total / 40)) : 1024, 8);
         if (k == 1) ddp_recompute_end(g);

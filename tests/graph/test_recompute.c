@@ -222,7 +222,7 @@ static void all_buffers(ddp_graph *g, float *out, size_t room)
 
         assert_true(n <= room);
         if (n) memcpy(out, b, n * sizeof *b);
-        out += n, room -= n;
+        out += n; room -= n;
     }
 }
 
@@ -478,14 +478,14 @@ static ddp_node *add_model(ddp_graph *g, int model, int recompute)
     memset(&resnet, 0, sizeof resnet);
     memset(&vgg, 0, sizeof vgg);
     gpt2.recompute = llama2.recompute = resnet.recompute = vgg.recompute = recompute;
-    gpt2.vocabulary = llama2.vocabulary = 50, gpt2.context = llama2.context = 24;
-    gpt2.layers = llama2.layers = 3, gpt2.heads = llama2.heads = 4;
-    gpt2.dim = llama2.dim = 32, gpt2.batch = llama2.batch = 3;
-    gpt2.dropout = 0.1f, llama2.kv_heads = 2;
+    gpt2.vocabulary = llama2.vocabulary = 50; gpt2.context = llama2.context = 24;
+    gpt2.layers = llama2.layers = 3; gpt2.heads = llama2.heads = 4;
+    gpt2.dim = llama2.dim = 32; gpt2.batch = llama2.batch = 3;
+    gpt2.dropout = 0.1f; llama2.kv_heads = 2;
     resnet.depth = model == RESNET50 ? 50 : 18;
-    resnet.classes = vgg.classes = 10, resnet.batch = vgg.batch = 2;
-    resnet.size = model == RESNET50 ? 32 : 8, resnet.cifar = model == RESNET18;
-    vgg.depth = 11, vgg.size = 32, vgg.dropout = 0.5f;
+    resnet.classes = vgg.classes = 10; resnet.batch = vgg.batch = 2;
+    resnet.size = model == RESNET50 ? 32 : 8; resnet.cifar = model == RESNET18;
+    vgg.depth = 11; vgg.size = 32; vgg.dropout = 0.5f;
     return model == GPT2     ? ddp_gpt2(g, &gpt2, NULL)
            : model == LLAMA2 ? ddp_llama2(g, &llama2, NULL)
            : model == VGG11  ? ddp_vgg(g, &vgg, NULL)
@@ -561,11 +561,11 @@ static trained run(int model, int recompute, int threads, int world, ddp_strateg
 
     memset(&t, 0, sizeof t);
     memset(&cfg, 0, sizeof cfg);
-    t.model = model, t.recompute = recompute, t.steps = world > 1 ? 3 : 2;
-    cfg.no_env = 1, cfg.deterministic = 1, cfg.transport = DDP_THREADS;
-    cfg.threads = threads, cfg.world = world, cfg.strategy = strategy, cfg.period = 2;
+    t.model = model; t.recompute = recompute; t.steps = world > 1 ? 3 : 2;
+    cfg.no_env = 1; cfg.deterministic = 1; cfg.transport = DDP_THREADS;
+    cfg.threads = threads; cfg.world = world; cfg.strategy = strategy; cfg.period = 2;
     cfg.profile_steps = -1; /* the plan is there at once */
-    cfg.micro_batches = 2, cfg.seed = 4;
+    cfg.micro_batches = 2; cfg.seed = 4;
     if (ddp_launch(&cfg, train, &t, &err)) fail_msg("%s: %s", model_names[model], err.msg);
     return t;
 }
@@ -636,8 +636,8 @@ static size_t gpt2_bytes(long layers, long heads, long dim, long context, int re
     size_t bytes;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = 50304, c.context = context, c.batch = 4, c.recompute = recompute;
-    c.layers = layers, c.heads = heads, c.dim = dim, c.dropout = 0.1f;
+    c.vocabulary = 50304; c.context = context; c.batch = 4; c.recompute = recompute;
+    c.layers = layers; c.heads = heads; c.dim = dim; c.dropout = 0.1f;
     assert_non_null(ddp_gpt2(g, &c, NULL));
     bytes = ddp_activation_bytes(g);
     ddp_graph_free(g);

@@ -250,9 +250,9 @@ static void what_is_written_is_read_back(void **unused)
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/m.safetensors", folder);
     memset(t, 0, sizeof t);
-    t[0].name = "step", t[0].type = DDP_ST_I64, data[0] = &step;
-    t[1].name = "we\"ird \xc3\xa9", t[1].dims = 2, t[1].dim[0] = 2, t[1].dim[1] = 3, data[1] = a;
-    t[2].name = "empty", t[2].dims = 1, data[2] = NULL;
+    t[0].name = "step"; t[0].type = DDP_ST_I64; data[0] = &step;
+    t[1].name = "we\"ird \xc3\xa9"; t[1].dims = 2; t[1].dim[0] = 2; t[1].dim[1] = 3; data[1] = a;
+    t[2].name = "empty"; t[2].dims = 1; data[2] = NULL;
     assert_int_equal(ddp_safetensors_write(path, 3, t, data, notes, &err), DDP_OK);
     s = ddp_safetensors_open(path, &err);
     if (!s) fail_msg("%s", err.msg);
@@ -278,13 +278,13 @@ static void what_is_written_is_read_back(void **unused)
     t[2].name = "step";
     assert_int_equal(ddp_safetensors_write(path, 3, t, data, NULL, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "two tensors are named \"step\""));
-    t[2].name = "big", t[2].dim[0] = INT64_MAX;
+    t[2].name = "big"; t[2].dim[0] = INT64_MAX;
     assert_int_equal(ddp_safetensors_write(path, 3, t, data, NULL, &err), DDP_ARG);
     assert_int_equal(stat(path, &st), 0);
     remove(path);
 
     /* keys without texts are no metadata */
-    t[2].name = "empty", t[2].dim[0] = 0;
+    t[2].name = "empty"; t[2].dim[0] = 0;
     assert_int_equal(ddp_safetensors_write(path, 3, t, data, notes + 4, &err), DDP_OK);
     s = ddp_safetensors_open(path, &err);
     assert_int_equal(ddp_safetensors_count(s), 3);
@@ -389,7 +389,7 @@ static void what_no_file_can_hold_is_not_written(void **unused)
         if (i == 0) t.name = "__metadata__";
         if (i == 1) t.dims = -1;
         if (i == 2) t.dims = DDP_SAFETENSORS_DIMS + 1;
-        if (i == 3) t.dims = 1, t.dim[0] = -1;
+        if (i == 3) { t.dims = 1; t.dim[0] = -1; }
         if (i > 3) t.type = type_of(i == 4 ? -1 : (int)DDP_ST_BOOL + 1);
         memset(&err, 0, sizeof err);
         assert_int_equal(ddp_safetensors_write(path, 1, &t, &data, NULL, &err), DDP_ARG);
@@ -456,8 +456,8 @@ static void a_disk_that_fails_is_told_and_one_that_is_slow_is_waited_for(void **
     assert_true(file >= 0);
     close(file);
     memset(t, 0, sizeof t);
-    t[0].name = "a", t[0].dims = 1, t[0].dim[0] = 2, data[0] = want;
-    t[1].name = "b", t[1].dims = 1, t[1].dim[0] = 3, t[1].type = DDP_ST_F64, data[1] = wide;
+    t[0].name = "a"; t[0].dims = 1; t[0].dim[0] = 2; data[0] = want;
+    t[1].name = "b"; t[1].dims = 1; t[1].dim[0] = 3; t[1].type = DDP_ST_F64; data[1] = wide;
     assert_int_equal(ddp_safetensors_write(path, 2, t, data, NULL, &err), DDP_OK);
     memset(&disk, 0, sizeof disk);
     assert_int_equal(all_read(path, x, &err), DDP_OK);
@@ -465,12 +465,12 @@ static void a_disk_that_fails_is_told_and_one_that_is_slow_is_waited_for(void **
     assert_int_equal(reads, 4); /* a length, a header, two arrays */
     for (long k = 1; k <= reads; k++) {
         memset(&err, 0, sizeof err);
-        disk.reads = 0, disk.bad = k;
+        disk.reads = 0; disk.bad = k;
         assert_int_equal(all_read(path, x, &err), DDP_IO);
         if (!strstr(err.msg, path) || !strstr(err.msg, "at byte") || !strstr(err.msg, strerror(EIO)))
             fail_msg("read %ld: '%s'", k, err.msg);
         memset(x, 0, sizeof x);
-        disk.reads = disk.bad = 0, disk.torn = k;
+        disk.reads = disk.bad = 0; disk.torn = k;
         assert_int_equal(all_read(path, x, &err), DDP_OK);
         assert_int_equal(disk.reads, reads + 1);
         assert_memory_equal(x, want, sizeof x);
@@ -517,7 +517,7 @@ static void a_model_on_a_disk_that_fails_is_not_loaded(void **unused)
     assert_true(file >= 0);
     close(file);
     memset(&c, 0, sizeof c);
-    c.vocabulary = 11, c.context = 4, c.layers = 1, c.heads = 2, c.dim = 6, c.batch = 1;
+    c.vocabulary = 11; c.context = 4; c.layers = 1; c.heads = 2; c.dim = 6; c.batch = 1;
     ddp_gpt2(g, &c, NULL);
     assert_int_equal(ddp_graph_build(g), 0);
     fresh = hash_of(g);
@@ -525,13 +525,13 @@ static void a_model_on_a_disk_that_fails_is_not_loaded(void **unused)
     for (int i = 0; i < MOST; i++) ones[i] = 1;
     for (int i = 0; i < ARRAYS; i++) {
         assert_true(ddp_weights_describe(g, i, name[i], sizeof name[i], &s));
-        t[i].name = name[i], t[i].dims = s.dims, data[i] = ones;
+        t[i].name = name[i]; t[i].dims = s.dims; data[i] = ones;
         for (int k = 0; k < s.dims; k++) t[i].dim[k] = s.dim[k];
         assert_true(ddp_safetensors_elements(&t[i]) <= MOST);
         if (!strcmp(name[i], "wte.weight")) t[ARRAYS] = t[i];
     }
     assert_int_equal(ddp_weights_describe(g, ARRAYS, name[0], sizeof name[0], &s), 0);
-    t[ARRAYS].name = "lm_head.weight", data[ARRAYS] = ones;
+    t[ARRAYS].name = "lm_head.weight"; data[ARRAYS] = ones;
     assert_int_equal(ddp_safetensors_write(path, ARRAYS + 1, t, data, NULL, &err), DDP_OK);
     memset(&disk, 0, sizeof disk);
     for (disk.bad = 1; ddp_weights_load(g, path, &err); disk.bad++) {

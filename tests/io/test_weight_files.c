@@ -101,7 +101,7 @@ static void product(const store *s, const char *layer, const char *name, const d
     int i;
 
     snprintf(full, sizeof full, "%s%s.weight", layer, name);
-    i = at(s, full), t = &s->t[i], w = (const float *)s->data[i];
+    i = at(s, full); t = &s->t[i]; w = (const float *)s->data[i];
     for (long r = 0; r < t->dim[0]; r++) {
         y[r] = 0;
         for (long c = 0; c < t->dim[1]; c++) y[r] += (double)w[r * t->dim[1] + c] * x[c];
@@ -125,7 +125,7 @@ static void rotated(double *x, int t)
 {
     double half[HEAD], angle;
 
-    for (int i = 0; i < HEAD / 2; i++) half[i] = -x[HEAD / 2 + i], half[HEAD / 2 + i] = x[i];
+    for (int i = 0; i < HEAD / 2; i++) { half[i] = -x[HEAD / 2 + i]; half[HEAD / 2 + i] = x[i]; }
     for (int i = 0; i < HEAD; i++) {
         angle = t / pow(10000, 2.0 * (i % (HEAD / 2)) / (double)HEAD);
         x[i] = x[i] * cos(angle) + half[i] * sin(angle);
@@ -192,8 +192,8 @@ static ddp_graph *model(int tied, ddp_node **logits)
     ddp_llama2_config c;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = VOCABULARY, c.context = TIME, c.batch = 1, c.layers = LAYERS, c.heads = HEADS;
-    c.kv_heads = KV_HEADS, c.dim = DIM, c.hidden = HIDDEN, c.tied = tied;
+    c.vocabulary = VOCABULARY; c.context = TIME; c.batch = 1; c.layers = LAYERS; c.heads = HEADS;
+    c.kv_heads = KV_HEADS; c.dim = DIM; c.hidden = HIDDEN; c.tied = tied;
     ddp_llama2(g, &c, logits);
     assert_int_equal(ddp_graph_build(g), 0);
     return g;

@@ -48,7 +48,7 @@ static ddp_graph *gpt2_of(int dim)
     ddp_gpt2_config c;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = 11, c.context = 4, c.layers = 2, c.heads = 2, c.dim = dim, c.batch = 1;
+    c.vocabulary = 11; c.context = 4; c.layers = 2; c.heads = 2; c.dim = dim; c.batch = 1;
     ddp_gpt2(g, &c, NULL);
     assert_int_equal(ddp_graph_build(g), 0);
     return g;
@@ -63,7 +63,7 @@ static ddp_graph *mlp(void)
     ddp_mlp_config c;
 
     memset(&c, 0, sizeof c);
-    c.batch = 1, c.inputs = 3, c.hidden[0] = 5, c.hidden[1] = 4, c.classes = 2;
+    c.batch = 1; c.inputs = 3; c.hidden[0] = 5; c.hidden[1] = 4; c.classes = 2;
     ddp_mlp(g, &c, NULL);
     return g;
 }
@@ -248,7 +248,7 @@ static void lies_change_nothing(void **unused)
 
     f = truth(g);
     t = find(f, "h.0.attn.c_attn.weight");
-    t->dim[0] = 18, t->dim[1] = 6; /* as a linear layer keeps it */
+    t->dim[0] = 18; t->dim[1] = 6; /* as a linear layer keeps it */
     loads(g, f, "\"h.0.attn.c_attn.weight\" has shape [18, 6], the model needs [6, 18]");
 
     f = truth(g);
@@ -288,7 +288,7 @@ static void lies_change_nothing(void **unused)
     f = truth(g);
     t = &f->t[f->count];
     *t = *find(f, "wte.weight");
-    t->name = "lm_head.weight", t->dims = 1, t->dim[0] = 66; /* as many elements */
+    t->name = "lm_head.weight"; t->dims = 1; t->dim[0] = 66; /* as many elements */
     f->data[f->count] = f->values[f->count];
     f->count++;
     loads(g, f, "another shape than wte.weight");
@@ -302,7 +302,7 @@ static void lies_change_nothing(void **unused)
 
     f = truth(g);
     t = find(f, "wpe.weight");
-    t->dims = 1, t->dim[0] = 24;
+    t->dims = 1; t->dim[0] = 24;
     loads(g, f, "\"wpe.weight\" has shape [24], the model needs [4, 6]");
 
     f = truth(g);
@@ -341,9 +341,9 @@ static void a_head_without_a_table_is_refused(void **unused)
     ddp_layer_end(g);
     assert_int_equal(ddp_graph_build(g), 0);
     memset(t, 0, sizeof t);
-    t[0].name = "h.0.attn.c_attn.weight", t[0].dims = 2, t[0].dim[0] = 3, t[0].dim[1] = 2;
-    t[1].name = "h.0.attn.c_attn.bias", t[1].dims = 1, t[1].dim[0] = 2;
-    t[2] = t[0], t[2].name = "lm_head.weight";
+    t[0].name = "h.0.attn.c_attn.weight"; t[0].dims = 2; t[0].dim[0] = 3; t[0].dim[1] = 2;
+    t[1].name = "h.0.attn.c_attn.bias"; t[1].dims = 1; t[1].dim[0] = 2;
+    t[2] = t[0]; t[2].name = "lm_head.weight";
     for (int i = 0; i < 3; i++) data[i] = ones;
     assert_int_equal(ddp_safetensors_write(path_of(path, sizeof path), 2, t, data, NULL, NULL), DDP_OK);
     assert_int_equal(ddp_weights_load(g, path, &err), DDP_OK);
@@ -440,7 +440,7 @@ static void resnets_are_named_as_in_torchvision(void **unused)
 
     (void)unused;
     memset(&c, 0, sizeof c);
-    c.depth = 18, c.classes = 1000, c.size = 224, c.batch = 1;
+    c.depth = 18; c.classes = 1000; c.size = 224; c.batch = 1;
     ddp_resnet(g, &c, NULL);
     named(g, 122 - 20, r18); /* torchvision's 122 less num_batches_tracked */
     ddp_graph_free(g);
@@ -467,7 +467,7 @@ static void vggs_are_named_as_in_torchvision(void **unused)
 
     (void)unused;
     memset(&c, 0, sizeof c);
-    c.depth = 16, c.classes = 1000, c.size = 224, c.batch = 1, c.dropout = 0.5f;
+    c.depth = 16; c.classes = 1000; c.size = 224; c.batch = 1; c.dropout = 0.5f;
     ddp_vgg(g, &c, NULL);
     named(g, 32, v16);
     ddp_graph_free(g);
@@ -496,7 +496,7 @@ static void other_models_are_named_by_their_layers(void **unused)
     ddp_graph_free(g);
     g = ddp_graph_new(NULL);
     memset(&l, 0, sizeof l);
-    l.vocabulary = 11, l.context = 4, l.layers = 1, l.heads = 2, l.dim = 8, l.batch = 1;
+    l.vocabulary = 11; l.context = 4; l.layers = 1; l.heads = 2; l.dim = 8; l.batch = 1;
     ddp_llama2(g, &l, NULL);
     named(g, 9, llama);
     named(g, 9, head);
@@ -504,7 +504,7 @@ static void other_models_are_named_by_their_layers(void **unused)
     assert_int_equal(ddp_weights_describe(NULL, 0, name, sizeof name, &s), 0);
     ddp_graph_free(g);
     g = ddp_graph_new(NULL);
-    l.context = 600, l.recompute = 1; /* logits in chunks */
+    l.context = 600; l.recompute = 1; /* logits in chunks */
     ddp_llama2(g, &l, NULL);
     named(g, 9, head);
     ddp_graph_free(g);
@@ -519,7 +519,7 @@ static ddp_status three_shape(ddp_op_spec *s, ddp_error *err)
     s->params = 3;
     for (int i = 0; i < 3; i++) {
         s->param[i].name = name[i];
-        s->param[i].shape.dims = 1, s->param[i].shape.dim[0] = i + 1;
+        s->param[i].shape.dims = 1; s->param[i].shape.dim[0] = i + 1;
     }
     return DDP_OK;
 }
@@ -582,8 +582,8 @@ static void far_host(ddp_backend *b, ddp__host *h, far_away *f)
     memset(b, 0, sizeof *b);
     memset(h, 0, sizeof *h);
     memset(f, 0, sizeof *f);
-    b->upload = far_upload, b->download = far_download;
-    h->backend = b, h->device = f;
+    b->upload = far_upload; b->download = far_download;
+    h->backend = b; h->device = f;
 }
 
 static void arrays_of_a_device_are_fetched_and_sent(void **unused)
@@ -748,7 +748,7 @@ static void stages_write_one_file_and_read_their_own_of_it(void **unused)
     assert_int_equal(made.size, whole.size);
     assert_memory_equal(made.data, whole.data, whole.size);
 
-    scramble(first), scramble(last);
+    scramble(first); scramble(last);
     assert_int_equal(ddp_weights_load(first, path, &err), DDP_OK);
     assert_int_equal(ddp_weights_load(last, path, &err), DDP_OK);
     assert_true(hash_of(first) == of_first && hash_of(last) == of_last);

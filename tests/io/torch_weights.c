@@ -15,8 +15,8 @@ static ddp_node *build_gpt2(ddp_graph *g)
     ddp_gpt2_config c;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = VOCABULARY, c.context = CONTEXT, c.batch = BATCH;
-    c.layers = 3, c.heads = 3, c.dim = 24;
+    c.vocabulary = VOCABULARY; c.context = CONTEXT; c.batch = BATCH;
+    c.layers = 3; c.heads = 3; c.dim = 24;
     ddp_gpt2(g, &c, &logits);
     return logits;
 }

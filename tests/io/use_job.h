@@ -59,7 +59,7 @@ static void job_fenced(const ddp_graph *g)
     if (!fuzz_taken(ddp_graph_oplist(g, &list, &err), &err)) return;
     fuzz_expect(ddp_network_new(3, &net, &err) == DDP_OK);
     net.speed = speed;
-    for (int i = 0; i < 9; i++) net.delay_s[i] = 1e-3, net.rate[i] = 1e8 * (1 + i % 2);
+    for (int i = 0; i < 9; i++) { net.delay_s[i] = 1e-3; net.rate[i] = 1e8 * (1 + i % 2); }
     memset(&o, 0, sizeof o);
     if (list.count <= 24 && fuzz_taken(ddp_fence(&list, &net, &o, &plan, &err), &err)) {
         ddp__text_addf(&t, "{\"pipeline_s\": 1, \"segments\": [");

@@ -214,7 +214,7 @@ static void network_place(const ddp_network *net, const uint8_t *how, ddp_error 
     o.solver = (ddp_place_solver)(how[0] % 7);
     o.max_candidates = 40;
     o.seed = how[0];
-    if (!net->pipelines && !net->stages) o.pipelines = 1, o.stages = net->devices;
+    if (!net->pipelines && !net->stages) { o.pipelines = 1; o.stages = net->devices; }
     if (!fuzz_taken(ddp_place(net, &o, &place, err), err)) return;
     fuzz_seconds(place.cost_s);
     fuzz_expect(place.pipelines * place.stages == net->devices && fuzz_near(place.cost_s, place.datap_s + place.pipelinep_s));

@@ -205,7 +205,7 @@ static void fuzz_checkpoint(const uint8_t *p, size_t n)
     ddp_ctx *d;
 
     if (n < 2) return;
-    p += 2, n -= 2;
+    p += 2; n -= 2;
     if (way == REPLACE_MANIFEST) manifest_bytes = n;
     if (way == REPLACE_SHARD_SEALED) shard_bytes = n;
     manifest = fuzz_string(way == REPLACE_MANIFEST ? p : (const uint8_t *)b->manifest, manifest_bytes);
@@ -290,7 +290,7 @@ static void fuzz_environment(const uint8_t *p, size_t n)
         char *end = at + strcspn(at, "\n"), *value = (char *)memchr(at, '=', (size_t)(end - at));
         char *next = *end ? end + 1 : end;
         *end = 0;
-        if (value) *value++ = 0, environment_set(at, value);
+        if (value) { *value++ = 0; environment_set(at, value); }
         at = next;
     }
     at += *at != 0;

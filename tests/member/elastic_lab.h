@@ -222,7 +222,7 @@ static int env_number(const char *name, int otherwise)
 /* For `make soak`, which adds them up. */
 static DDP__UNUSED void lab_events(int kills, int stalls, int drops, int joins)
 {
-    if (getenv("SOAK")) printf("events %d %d %d %d\n", kills, stalls, drops, joins), fflush(stdout);
+    if (getenv("SOAK")) { printf("events %d %d %d %d\n", kills, stalls, drops, joins); fflush(stdout); }
 }
 
 /* Seconds of silence that end nothing here, as deaths are seen at once: more where other worlds or a

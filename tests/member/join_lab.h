@@ -164,7 +164,7 @@ static void certify(const plan_of_run *p, ddp_config *c)
     snprintf(path[0], sizeof path[0], "%s/ca.pem", p->folder);
     snprintf(path[1], sizeof path[1], "%s/%s.pem", p->folder, p->cert ? p->cert : name);
     snprintf(path[2], sizeof path[2], "%s/%s.key", p->folder, p->cert ? p->cert : name);
-    c->tls_ca = path[0], c->tls_cert = path[1], c->tls_key = path[2];
+    c->tls_ca = path[0]; c->tls_cert = path[1]; c->tls_key = path[2];
 }
 
 /* The run waits for no more joining workers: it ends with a period, later than any rank is. */
@@ -213,7 +213,7 @@ static void work(const plan_of_run *p, int number, int join)
     if (p->folder) certify(p, &c);
     c.connect_timeout_s = p->connect_s;
     if (getenv("JOIN_LOG")) c.logger.level = DDP_LOG_INFO;
-    if (getenv("JOIN_LOG")) c.no_env = 0, setenv("DREAMDDP_LOG", "info", 1);
+    if (getenv("JOIN_LOG")) { c.no_env = 0; setenv("DREAMDDP_LOG", "info", 1); }
     d = ddp_open(&c, &err);
     s = err.code;
     if (d && d->join) ddp__addr_text(&d->join->door[d->rank], p->b->door[number]);
@@ -247,7 +247,7 @@ static DDP__UNUSED int repeats(void) { return getenv("ELASTIC") ? atoi(getenv("E
 
 static DDP__UNUSED void events(int kills, int joins)
 {
-    if (getenv("SOAK")) printf("events %d 0 0 %d\n", kills, joins), fflush(stdout);
+    if (getenv("SOAK")) { printf("events %d 0 0 %d\n", kills, joins); fflush(stdout); }
 }
 
 static void run_begin(plan_of_run *p, ddp_strategy strategy, int world, size_t count)

@@ -90,7 +90,7 @@ static double loss_of_all(network *n)
     ddp_rng r = ddp_rng_seed(99, 0);
     double sum = 0;
 
-    for (int i = 0; i < POINTS / BATCH; i++) points(n, &r), sum += forward(n);
+    for (int i = 0; i < POINTS / BATCH; i++) { points(n, &r); sum += forward(n); }
     return sum / (POINTS / BATCH);
 }
 
@@ -197,7 +197,7 @@ static void *rank_main(void *arg)
         printf("error %d %ld %.4f %d %s\n", d ? ddp_rank(d) : -1, d ? ddp_step(d) : -1L, ddp_now(), err.code, err.msg);
     }
     ddp_close(d);
-    for (int l = 0; n && l < LAYERS; l++) free(n->w[l]), free(n->g[l]);
+    for (int l = 0; n && l < LAYERS; l++) { free(n->w[l]); free(n->g[l]); }
     free(n);
     return (void *)(intptr_t)code;
 }

@@ -45,7 +45,7 @@ static ddp_node *gpt2(ddp_graph *g, const leg *x)
     ddp_gpt2_config c;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = 13, c.context = 5, c.layers = x->layers, c.batch = 2;
+    c.vocabulary = 13; c.context = 5; c.layers = x->layers; c.batch = 2;
     c.heads = x->heads ? x->heads : 2;
     c.dim = x->width ? x->width : 6;
     c.dropout = 0.2f;
@@ -128,7 +128,7 @@ static int run_leg(ddp_ctx *d, void *user)
     if (!bad && x->load) bad = ddp_checkpoint_load(d, folder, &from);
     if (bad) return bad;
     if (ddp_rank(d) >= ddp_world(d) - ddp_servers(d)) return ddp_serve(d);
-    if (ddp_rank(d) == 0) x->from = from, x->first = ddp_step(d);
+    if (ddp_rank(d) == 0) { x->from = from; x->first = ddp_step(d); }
     while (!bad && ddp_step(d) < x->last) {
         fill(g, x, ddp_rng_seed(7 + x->data, (uint64_t)(ddp_step(d) * 100 + ddp_rank(d))));
         bad = ddp_forward(g);
@@ -178,7 +178,7 @@ static leg leg_of(const char *folder, long last)
     leg x;
 
     memset(&x, 0, sizeof x);
-    x.folder = folder, x.last = last, x.layers = 1;
+    x.folder = folder; x.last = last; x.layers = 1;
     return x;
 }
 
@@ -284,7 +284,7 @@ static void changes_that_are_late_go_on_with_the_same_bits(void **unused)
                 c.wire = wires[w];
                 c.min_world = (int)(cut / 2 % 2);
                 if (overlap == (int)DDP_OVERLAP_EAGER && cut % 2) c.compensation = 0.5;
-                if (overlap == (int)DDP_OVERLAP_STREAM && w % 2) c.fragments = 3, c.landing = 2;
+                if (overlap == (int)DDP_OVERLAP_STREAM && w % 2) { c.fragments = 3; c.landing = 2; }
                 if (overlap == (int)DDP_OVERLAP_STREAM) c.net = "50mbit,1ms";
                 same_bits_at(&c, w % 2, 0, cut);
             }
@@ -327,7 +327,7 @@ static void state_periods_go_on_too(void **unused)
     leg whole = leg_of(NULL, 16);
 
     (void)unused;
-    c.state_period[0] = 2, c.state_period[1] = 3;
+    c.state_period[0] = 2; c.state_period[1] = 3;
     go(&c, &whole);
     for (long cut = 1; cut < 12; cut += 2) {
         char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
@@ -538,7 +538,7 @@ static void the_last_ones_are_kept(void **unused)
 
     (void)unused;
     assert_non_null(mkdtemp(folder));
-    a.save = 1, a.save_every = 2, a.keep = 2;
+    a.save = 1; a.save_every = 2; a.keep = 2;
     go(&c, &a);
     assert_true(!there(folder, 2) && !there(folder, 6) && there(folder, 8) && there(folder, 9));
     a.keep = 0;
@@ -559,10 +559,10 @@ static void what_another_run_has_saved_stays(void **unused)
 
     (void)unused;
     assert_non_null(mkdtemp(folder));
-    a.save = 1, a.save_every = 4;
+    a.save = 1; a.save_every = 4;
     b.load = 1;
     other = a;
-    other.data = 1, other.keep = 1;
+    other.data = 1; other.keep = 1;
     go(&c, &a);
     refused(&c, &other, DDP_ARG, "holds step 4 of another run: go on from it");
     other.last = 3; /* no step of the same number is there */
@@ -571,7 +571,7 @@ static void what_another_run_has_saved_stays(void **unused)
     assert_memory_equal(b.hash, a.hash, sizeof a.hash);
     snprintf(look, sizeof look, "test $(ls %s/step-%012d | wc -l) = 3", folder, 8);
     assert_int_equal(system(look), 0);
-    a.load = 1, a.last = 12; /* going on from it is the same run */
+    a.load = 1; a.last = 12; /* going on from it is the same run */
     go(&c, &a);
     assert_true(there(folder, 4) && there(folder, 8) && there(folder, 12));
     c.overwrite = 1;
@@ -674,7 +674,7 @@ static void half_a_checkpoint_is_none(void **unused)
     go(&c, &b);
     assert_int_equal(b.first, 4);
     assert_memory_equal(b.hash, a.hash, sizeof a.hash);
-    a.last = 9, a.keep = 1;
+    a.last = 9; a.keep = 1;
     c.overwrite = 1;
     go(&c, &a);
     assert_true(there(folder, 9) && !there(folder, 7) && !there(folder, 4));
@@ -750,7 +750,7 @@ static void a_kill_never_costs_the_last_checkpoint(void **unused)
     a.width = 48; /* files of 700 KB: most kills fall into a save */
     a.save = 1;
     b = other = a;
-    b.save = 0, b.load = 1;
+    b.save = 0; b.load = 1;
     other.data = 1;
     go(&c, &other);
     go(&c, &a);

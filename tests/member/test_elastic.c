@@ -292,7 +292,7 @@ static void plan_expect_crossing(const kill_plan *k, int i, unsigned set, float 
             if (!(set >> r & 1)) continue;
             if (q == 0) plan_fill(k, i, r, own[r]);
             for (size_t j = first; j < last; j++)
-                if (place[r] != (int)q) own[r][j] += left[r][j], left[r][j] = 0;
+                if (place[r] != (int)q) { own[r][j] += left[r][j]; left[r][j] = 0; }
         }
         for (int o = 0; o < k->world; o++) {
             int inside = 0;
@@ -578,7 +578,7 @@ static void deaths(uint64_t first, int count, int like, int victims)
         }
         if (seed % 7 == 3) set.delay_s = 0.001;
         if (seed % 7 == 5) set.rate = 3e7;
-        if (getenv("VERBOSE")) printf("seed %lu\n", (unsigned long)seed), fflush(stdout);
+        if (getenv("VERBOSE")) { printf("seed %lu\n", (unsigned long)seed); fflush(stdout); }
         lab_run(&lab, &set, die_in_plan, &k);
         plan_check(&k, alive_of(&k));
         lab_events(victims, 0, 0, 0);
@@ -635,7 +635,7 @@ static void deaths_in_sites(int tcp, const int *site, unsigned dead, int coded, 
         set.cfg.coder = ddp__blocks_coder();
         if (seed % 7 == 3) set.delay_s = 0.001;
         if (seed % 7 == 5) set.rate = 3e7;
-        if (getenv("VERBOSE")) printf("seed %lu\n", (unsigned long)seed), fflush(stdout);
+        if (getenv("VERBOSE")) { printf("seed %lu\n", (unsigned long)seed); fflush(stdout); }
         lab_run(&lab, &set, die_in_plan, &k);
         plan_check(&k, alive_of(&k));
         lab_events(k.victims, 0, 0, 0);

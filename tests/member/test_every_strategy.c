@@ -113,7 +113,7 @@ static void deaths_at_any_moment_of_any_strategy(void **state)
     for (int seed = first; seed < first + number_of("ELASTIC", n); seed++) {
         if (number_of("SEED", seed) != seed) continue;
         one_run(seed, takes[seed % n]);
-        if (getenv("SOAK")) printf("events %d 0 0 0 %s\n", victims, ddp_strategy_name(takes[seed % n])), fflush(stdout);
+        if (getenv("SOAK")) { printf("events %d 0 0 0 %s\n", victims, ddp_strategy_name(takes[seed % n])); fflush(stdout); }
     }
 }
 

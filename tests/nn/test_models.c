@@ -94,8 +94,8 @@ static void the_papers_llama2_has_176431616_parameters_before_it_is_built(void *
 
     (void)unused;
     memset(&c, 0, sizeof c);
-    c.vocabulary = 32000, c.context = 764, c.layers = 8, c.heads = 8, c.dim = 512;
-    c.hidden = 11008, c.batch = 4;
+    c.vocabulary = 32000; c.context = 764; c.layers = 8; c.heads = 8; c.dim = 512;
+    c.hidden = 11008; c.batch = 4;
     if (!ddp_llama2(g, &c, &logits)) fail_msg("%s", ddp_graph_error(g)->msg);
     assert_int_equal(ddp_param_count(g), 176431616);
     assert_int_equal(ddp_layer_count(g), 18);
@@ -124,9 +124,9 @@ static void the_other_llama2_sizes_are_the_published_ones(void **unused)
         ddp_graph *g = ddp_graph_new(NULL);
 
         memset(&c, 0, sizeof c);
-        c.layers = shape[k][0], c.heads = shape[k][1], c.kv_heads = shape[k][2];
-        c.dim = shape[k][3], c.hidden = shape[k][4], c.vocabulary = shape[k][5];
-        c.context = 16, c.batch = 1, c.tied = k == 2;
+        c.layers = shape[k][0]; c.heads = shape[k][1]; c.kv_heads = shape[k][2];
+        c.dim = shape[k][3]; c.hidden = shape[k][4]; c.vocabulary = shape[k][5];
+        c.context = 16; c.batch = 1; c.tied = k == 2;
         if (!ddp_llama2(g, &c, NULL)) fail_msg("%s", ddp_graph_error(g)->msg);
         assert_int_equal(ddp_param_count(g), params[k]);
         ddp_graph_free(g);
@@ -139,8 +139,8 @@ static void llama2_refused(long heads, long kv_heads, long dim, const char *part
     ddp_llama2_config c;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = 65, c.context = 8, c.layers = 2, c.batch = 1;
-    c.heads = heads, c.kv_heads = kv_heads, c.dim = dim;
+    c.vocabulary = 65; c.context = 8; c.layers = 2; c.batch = 1;
+    c.heads = heads; c.kv_heads = kv_heads; c.dim = dim;
     assert_null(ddp_llama2(g, &c, NULL));
     assert_int_equal(ddp_graph_error(g)->code, DDP_ARG);
     if (!strstr(ddp_graph_error(g)->msg, part)) fail_msg("%s", ddp_graph_error(g)->msg);
@@ -288,7 +288,7 @@ static ddp_node *wide_model(ddp_graph *g, int kind, int recompute, ddp_node **lo
     ddp_llama2_config l;
 
     memset(&l, 0, sizeof l);
-    l.vocabulary = 1009, l.context = 150, l.layers = 1, l.heads = 2, l.dim = 16, l.batch = 4, l.tied = kind == 2;
+    l.vocabulary = 1009; l.context = 150; l.layers = 1; l.heads = 2; l.dim = 16; l.batch = 4; l.tied = kind == 2;
     c.recompute = l.recompute = recompute;
     return kind ? ddp_llama2(g, &l, logits) : ddp_gpt2(g, &c, logits);
 }
@@ -332,7 +332,7 @@ static void logits_that_nobody_asks_for_never_exist_whole(void **unused)
         }
         ddp_graph_free(a);
         ddp_graph_free(b);
-        a = wide_graph(kind, 0, &logits, &whole), b = wide_graph(kind, 0, NULL, &loss);
+        a = wide_graph(kind, 0, &logits, &whole); b = wide_graph(kind, 0, NULL, &loss);
         assert_int_equal(ddp_node_count(b), ddp_node_count(a)); /* memory is not dear */
         ddp_graph_free(a);
         ddp_graph_free(b);

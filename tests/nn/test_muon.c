@@ -79,7 +79,7 @@ static void plain_muon(float *w, const float *g, float *v, size_t rows, size_t c
         const double scale = turned ? sqrt((double)rows / (double)columns) : 1;
         w[i] = plus(times((float)(1 - (double)rate * (double)decay), w[i]), times((float)(-(double)rate * scale), direction));
     }
-    free(u), free(x), free(next), free(a), free(b);
+    free(u); free(x); free(next); free(a); free(b);
 }
 
 /* One update by the library's rule; threads 0: none beside the caller. */
@@ -92,8 +92,8 @@ static void library_muon(float *w, const float *g, float *v, size_t rows, size_t
     desk.at = (float *)calloc(ddp__muon_room(rows, columns), 4);
     desk.pool = threads ? ddp__pool_open(threads) : NULL;
     memset(&u, 0, sizeof u);
-    u.params = w, u.grads = g, u.state = v, u.count = rows * columns, u.lr = o.lr;
-    u.rows = rows, u.columns = columns, u.desk = &desk;
+    u.params = w; u.grads = g; u.state = v; u.count = rows * columns; u.lr = o.lr;
+    u.rows = rows; u.columns = columns; u.desk = &desk;
     o.update(&o, &u);
     ddp__pool_close(desk.pool);
     free(desk.at);
@@ -115,7 +115,7 @@ static void products_are_added_in_their_order(void **state)
         assert_memory_equal(v, want_v, n * sizeof *v);
         assert_memory_equal(w, want, n * sizeof *w);
         assert_memory_equal(w, w3, n * sizeof *w);
-        free(w), free(v), free(g), free(want), free(want_v), free(w3), free(v3);
+        free(w); free(v); free(g); free(want); free(want_v); free(w3); free(v3);
     }
 }
 
@@ -133,7 +133,7 @@ static void the_direction_is_nearly_orthogonal(void **state)
             for (int k = 0; k < COLUMNS; k++) dot += (double)w[i * COLUMNS + k] * (double)w[j * COLUMNS + k] * 4;
             assert_true(i == j ? dot > 0.4 && dot < 1.6 : fabs(dot) < 0.45);
         }
-    free(w), free(v), free(g);
+    free(w); free(v); free(g);
 }
 
 static void a_gradient_of_zeros_leaves_the_decay(void **state)
@@ -158,7 +158,7 @@ static void look(const ddp_optimizer *self, const ddp_update *u)
 
     if (u->rows) {
         assert_int_equal(u->rows * u->columns, u->count);
-        x->shape[x->n][0] = u->rows, x->shape[x->n++][1] = u->columns;
+        x->shape[x->n][0] = u->rows; x->shape[x->n++][1] = u->columns;
     } else {
         x->others += u->count;
     }
@@ -177,7 +177,7 @@ static void look_at(seen *x, ddp_node *(*model)(ddp_graph *))
     memset(&c, 0, sizeof c);
     memset(&o, 0, sizeof o);
     c.no_env = 1;
-    o.name = "looks", o.update = look, o.user = x, o.state_per_param = o.matrix_state = 1;
+    o.name = "looks"; o.update = look; o.user = x; o.state_per_param = o.matrix_state = 1;
     d = ddp_open(&c, NULL);
     g = ddp_graph_new(d);
     loss = model(g);
@@ -193,7 +193,7 @@ static ddp_node *gpt2(ddp_graph *g)
     ddp_gpt2_config c;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = 11, c.context = 5, c.layers = 1, c.heads = 3, c.dim = 9, c.batch = 2;
+    c.vocabulary = 11; c.context = 5; c.layers = 1; c.heads = 3; c.dim = 9; c.batch = 2;
     return ddp_gpt2(g, &c, NULL);
 }
 
@@ -202,7 +202,7 @@ static ddp_node *llama2(ddp_graph *g)
     ddp_llama2_config c;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = 11, c.context = 5, c.layers = 1, c.heads = 2, c.dim = 8, c.hidden = 12, c.batch = 2;
+    c.vocabulary = 11; c.context = 5; c.layers = 1; c.heads = 2; c.dim = 8; c.hidden = 12; c.batch = 2;
     return ddp_llama2(g, &c, NULL);
 }
 
@@ -255,7 +255,7 @@ static int own_layer(ddp_ctx *d, float *w, float *g, int matrices)
     ddp_layer layer;
 
     memset(&layer, 0, sizeof layer);
-    layer.params = w, layer.grads = g, layer.count = BLOCK, layer.matrices = m, layer.matrix_count = matrices;
+    layer.params = w; layer.grads = g; layer.count = BLOCK; layer.matrices = m; layer.matrix_count = matrices;
     return ddp_add_layer(d, &layer);
 }
 
@@ -283,9 +283,9 @@ static void a_block_is_updated_matrix_by_matrix(void **state)
             const ddp_optimizer *rule = i % 2 ? &o : &rest;
             ddp_update u;
             memset(&u, 0, sizeof u);
-            u.params = want + cut[i], u.grads = given + cut[i], u.count = cut[i + 1] - cut[i];
-            u.state = s + 2 * cut[i], u.lr = 0.01f, u.step = step;
-            if (i % 2) u.rows = i == 1 ? 3 : 5, u.columns = i == 1 ? 4 : 2, u.desk = &desk;
+            u.params = want + cut[i]; u.grads = given + cut[i]; u.count = cut[i + 1] - cut[i];
+            u.state = s + 2 * cut[i]; u.lr = 0.01f; u.step = step;
+            if (i % 2) { u.rows = i == 1 ? 3 : 5; u.columns = i == 1 ? 4 : 2; u.desk = &desk; }
             rule->update(rule, &u);
         }
         assert_memory_equal(w, want, BLOCK * sizeof *w);
@@ -293,7 +293,7 @@ static void a_block_is_updated_matrix_by_matrix(void **state)
     ddp_get_stats(d, &stats);
     assert_int_equal(stats.optimizer_bytes, (2 * (BLOCK - 22) + 22 + ddp__muon_room(3, 4)) * sizeof(float));
     ddp_close(d);
-    free(w), free(want), free(g), free(given);
+    free(w); free(want); free(g); free(given);
 }
 
 static void says(ddp_ctx *d, ddp_status code, const char *text)
@@ -326,7 +326,7 @@ static void what_cannot_be_is_refused(void **state)
     memset(&c, 0, sizeof c);
     memset(&layer, 0, sizeof layer);
     c.no_env = 1;
-    layer.params = w, layer.grads = g, layer.count = BLOCK, layer.matrices = m, layer.matrix_count = 2;
+    layer.params = w; layer.grads = g; layer.count = BLOCK; layer.matrices = m; layer.matrix_count = 2;
     d = ddp_open(&c, NULL);
     assert_int_equal(own_layer(d, w, g, 0), 0);
     assert_true(ddp_set_optimizer(d, &o));
@@ -339,7 +339,7 @@ static void what_cannot_be_is_refused(void **state)
     m[1].params = w + 59;
     assert_true(ddp_add_layer(d = ddp_open(&c, NULL), &layer));
     says(d, DDP_ARG, "does not lie in one block");
-    m[1].params = w + 20, m[1].columns = (size_t)-1;
+    m[1].params = w + 20; m[1].columns = (size_t)-1;
     assert_true(ddp_add_layer(d = ddp_open(&c, NULL), &layer));
     says(d, DDP_ARG, "does not lie in one block");
     m[1].columns = 0;
@@ -349,7 +349,7 @@ static void what_cannot_be_is_refused(void **state)
     assert_true(ddp_add_layer(d = ddp_open(&c, NULL), &layer));
     says(d, DDP_ARG, "without an array");
     memset(&serves, 0, sizeof serves);
-    serves.name = "serves", serves.step_end = no_step, serves.traits = DDP_NEEDS_SERVERS;
+    serves.name = "serves"; serves.step_end = no_step; serves.traits = DDP_NEEDS_SERVERS;
     c.own_strategy = &serves;
     c.servers = DDP_SERVERS_COLOCATED;
     assert_int_equal(own_layer(d = ddp_open(&c, NULL), w, g, 2), 0);

@@ -441,9 +441,9 @@ static void ref_swiglu_row(const ddp_op_spec *s, void *const *of, size_t size, l
     char *first = (char *)of[0], *second = s->inputs > 1 ? (char *)of[1] : NULL;
 
     if (s->inputs > 1) {
-        *a = first ? first + at : NULL, *b = second ? second + at : NULL;
+        *a = first ? first + at : NULL; *b = second ? second + at : NULL;
     } else {
-        *a = first ? first + 2 * at : NULL, *b = first ? first + 2 * at + n : NULL;
+        *a = first ? first + 2 * at : NULL; *b = first ? first + 2 * at + n : NULL;
     }
 }
 
@@ -570,7 +570,7 @@ static void ref_head_parts(const ddp_op_call *call, ddp_op_spec *spec, ddp_op_ca
     spec[0].out.dim[spec[0].out.dims - 1] = n;
     spec[1].in[0] = spec[0].out;
     *linear = *loss = *call;
-    linear->spec = &spec[0], loss->spec = &spec[1];
+    linear->spec = &spec[0]; loss->spec = &spec[1];
     linear->out = calloc((size_t)(rows * n), sizeof(double));
     loss->in[0] = linear->out;
     loss->saved = calloc((size_t)(2 * rows), sizeof(double));

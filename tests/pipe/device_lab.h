@@ -75,14 +75,14 @@ static ddp_node *piped_build(ddp_graph *g, const piped *j)
     if (j->model == PIPED_GPT) {
         ddp_gpt2_config c;
         memset(&c, 0, sizeof c);
-        c.vocabulary = 19, c.context = 8, c.layers = 3, c.heads = 2, c.dim = 8, c.batch = PIPED_BATCH, c.dropout = 0.1f;
+        c.vocabulary = 19; c.context = 8; c.layers = 3; c.heads = 2; c.dim = 8; c.batch = PIPED_BATCH; c.dropout = 0.1f;
         c.recompute = j->recompute;
         return ddp_gpt2(g, &c, NULL);
     }
     if (j->model == PIPED_MLP) {
         ddp_mlp_config c;
         memset(&c, 0, sizeof c);
-        c.batch = PIPED_BATCH, c.inputs = 7, c.hidden[0] = 9, c.hidden[1] = 5, c.hidden[2] = 11, c.classes = 5;
+        c.batch = PIPED_BATCH; c.inputs = 7; c.hidden[0] = 9; c.hidden[1] = 5; c.hidden[2] = 11; c.classes = 5;
         return ddp_mlp(g, &c, NULL);
     }
     return piped_residual(g, j->recompute);
@@ -107,8 +107,8 @@ static int piped_stages(ddp_ctx *d, piped *j, ddp_graph *g, ddp_node *loss)
     int bad, cut[20];
 
     memset(&c, 0, sizeof c);
-    c.schedule = j->schedule, c.stages = j->stages, c.edge = j->edge;
-    if (j->model == PIPED_BRANCHES) piped_cut_branches(g, cut), c.stage_of = cut;
+    c.schedule = j->schedule; c.stages = j->stages; c.edge = j->edge;
+    if (j->model == PIPED_BRANCHES) { piped_cut_branches(g, cut); c.stage_of = cut; }
     p = ddp_pipe_open(d, g, loss, &c);
     bad = !p ? (int)ddp_last_error(d)->code : j->no_rule ? 0 : ddp_set_optimizer(d, &o);
     for (int step = 0; step < PIPED_STEPS && !bad; step++) {

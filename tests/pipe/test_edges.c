@@ -132,8 +132,8 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     memset(&stats, 0, sizeof stats);
     cut_by_layer(g, cut);
     memset(&c, 0, sizeof c);
-    c.schedule = j->schedule, c.stages = STAGES, c.stage_of = cut, c.edge = j->edge;
-    c.samples = j->samples, c.batch = j->batch ? (int)j->batch : BATCH;
+    c.schedule = j->schedule; c.stages = STAGES; c.stage_of = cut; c.edge = j->edge;
+    c.samples = j->samples; c.batch = j->batch ? (int)j->batch : BATCH;
     taken = 0;
     fail_at = ddp_rank(d) == 1 ? j->fail_at : 0;
     p = ddp_pipe_open(d, g, loss, &c);
@@ -165,7 +165,7 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     if (!bad) keep(g, j->b->value);
     if (!bad) bad = ddp_pipe_get_stats(p, &stats);
     ddp_get_stats(d, &all);
-    if (ddp_pipe_stage(p) == 1) j->b->bytes = stats.boundary_bytes, j->b->held = (double)ddp_pipe_bytes(p);
+    if (ddp_pipe_stage(p) == 1) { j->b->bytes = stats.boundary_bytes; j->b->held = (double)ddp_pipe_bytes(p); }
     if (ddp_rank(d) == 1) memcpy(j->b->bytes_as, all.bytes_as, sizeof all.bytes_as);
     ddp_pipe_close(p);
     return bad;
@@ -395,7 +395,7 @@ static void train_reference(const job *j, double *off, double *size)
         ddp_state_free(r->s[s]);
         ddp_graph_free(r->g[s]);
     }
-    if (off) *off = r->off, *size = r->size;
+    if (off) { *off = r->off; *size = r->size; }
     free(r);
 }
 
@@ -413,7 +413,7 @@ static void compare(const job *like, board *b)
 {
     job reference_job = *like, j = *like;
 
-    reference_job.b = b, j.b = b + 1;
+    reference_job.b = b; j.b = b + 1;
     train_reference(&reference_job, NULL, NULL);
     for (int p = DDP_PIPELINE_GPIPE; p <= DDP_PIPELINE_ZB; p++)
         for (int t = 0; t < (p == DDP_PIPELINE_1F1B ? 2 : 1); t++) {
@@ -458,7 +458,7 @@ static void changes_of_samples_are_coded_and_decoded_between_stages(void **state
         for (int i = 0; i < 6; i++) {
             job j;
             memset(&j, 0, sizeof j);
-            j.edge.coding = DDP_EDGE_AQ, j.edge.ratio = bits;
+            j.edge.coding = DDP_EDGE_AQ; j.edge.ratio = bits;
             j.samples = samples[i % 3];
             j.skips = i / 3;
             compare(&j, b);
@@ -477,8 +477,8 @@ static void the_first_pass_is_that_of_float32(void **state)
     memset(&plain, 0, sizeof plain);
     plain.steps = 1;
     j = plain;
-    j.edge.coding = DDP_EDGE_AQ, j.edge.ratio = 2, j.samples = SAMPLES;
-    plain.b = b, j.b = b + 1;
+    j.edge.coding = DDP_EDGE_AQ; j.edge.ratio = 2; j.samples = SAMPLES;
+    plain.b = b; j.b = b + 1;
     assert_int_equal(run(&plain), 0);
     assert_int_equal(run(&j), 0);
     assert_memory_equal(plain.b->loss, j.b->loss, sizeof j.b->loss);
@@ -511,7 +511,7 @@ static void a_sample_that_moves_slowly_is_met_ever_more_exactly(void **state)
             memset(last, 0, sizeof last);
             for (int visit = 0; visit < 5; visit++) {
                 double off = 0;
-                for (size_t i = 0; i < n; i++) x[i] += 0.02f * (float)(2 * ddp_rng_uniform(&r) - 1), change[i] = x[i] - last[i];
+                for (size_t i = 0; i < n; i++) { x[i] += 0.02f * (float)(2 * ddp_rng_uniform(&r) - 1); change[i] = x[i] - last[i]; }
                 memset(message, 0xa5, sizeof message);
                 ddp__changes_code(change, n, bits, message);
                 assert_int_equal(message[ddp__change_bytes(bits, n)], 0xa5);
@@ -539,13 +539,13 @@ static void bytes_are_those_of_the_messages(void **state)
     assert_int_equal(run(&j), 0); /* activations and gradients cross three boundaries */
     assert_true(b->bytes == (double)(MICRO * 6 * 4 * n));
     held = b->held;
-    j.edge.coding = DDP_EDGE_TOPK, j.edge.ratio = 10;
+    j.edge.coding = DDP_EDGE_TOPK; j.edge.ratio = 10;
     assert_int_equal(run(&j), 0);
     assert_true(b->bytes == (double)(MICRO * 6 * (24 + 8 * (n / 10))));
     j.edge.coding = DDP_EDGE_INT8;
     assert_int_equal(run(&j), 0);
     assert_true(b->bytes == (double)(MICRO * 6 * (24 + n + 4 * 2)));
-    j.edge.coding = DDP_EDGE_AQ, j.edge.ratio = 3, j.samples = SAMPLES;
+    j.edge.coding = DDP_EDGE_AQ; j.edge.ratio = 3; j.samples = SAMPLES;
     assert_int_equal(run(&j), 0);
     assert_true(b->bytes == (double)(MICRO * 3 * (24 + n + 4 * 2 + BATCH * (4 + WIDE * 3 / 8))));
     assert_true(b->held == held + SAMPLES * (1 + 2 * 4 * WIDE)); /* at the edge before it and at the one behind */
@@ -568,7 +568,7 @@ static void the_slowest_link_is_compressed_most(void **state)
     memset(&j, 0, sizeof j);
     j.b = b;
     j.net = path;
-    j.edge.coding = DDP_EDGE_ADATOPK, j.edge.ratio = 10.2;
+    j.edge.coding = DDP_EDGE_ADATOPK; j.edge.ratio = 10.2;
     assert_int_equal(run(&j), 0); /* five messages over fast links, a gradient over the slow one */
     assert_true(b->bytes == (double)(MICRO * (5 * (24 + 8 * (BATCH * WIDE / 3)) + 24 + 8 * (BATCH * WIDE / 30))));
     remove(path);
@@ -588,7 +588,7 @@ static void links_are_probed(void **state)
     j.b = b;
     j.transport = DDP_TCP;
     j.clocks = 1;
-    j.edge.coding = DDP_EDGE_ADATOPK, j.edge.ratio = 10;
+    j.edge.coding = DDP_EDGE_ADATOPK; j.edge.ratio = 10;
     for (j.replicas = 1; j.replicas <= 2; j.replicas++) {
         if (run(&j)) fail_msg("%s", b->error);
         if (b->bytes <= (double)(MICRO * 6 * (24 + 8 * n / 30)) || b->bytes > (double)(MICRO * (5 * 4 * n + 24 + 8 * n / 30)))
@@ -612,7 +612,7 @@ static void bytes_count_as_what_they_are(void **state)
         job j;
         memset(&j, 0, sizeof j);
         j.b = b;
-        j.edge.coding = all[i / 2].coding, j.edge.ratio = 10;
+        j.edge.coding = all[i / 2].coding; j.edge.ratio = 10;
         j.transport = i % 2 ? DDP_TCP : DDP_THREADS;
         if (run(&j)) fail_msg("%s", b->error);
         for (int as = DDP_WIRE_BF16; as <= (int)DDP_WIRE_TOPK; as++)
@@ -634,10 +634,10 @@ static void bottlenecks_at_cuts_are_the_models_own(void **state)
         job whole, j;
         memset(&j, 0, sizeof j);
         j.skips = skips;
-        j.edge.coding = DDP_EDGE_BOTTLENECK, j.edge.ratio = 8;
+        j.edge.coding = DDP_EDGE_BOTTLENECK; j.edge.ratio = 8;
         whole = j;
-        whole.whole = 1, whole.narrow = 8;
-        whole.b = b, j.b = b + 1;
+        whole.whole = 1; whole.narrow = 8;
+        whole.b = b; j.b = b + 1;
         assert_int_equal(run(&whole), 0);
         for (int p = DDP_PIPELINE_GPIPE; p <= DDP_PIPELINE_ZB; p++) {
             j.schedule = (ddp_pipeline)p;
@@ -747,30 +747,30 @@ static void bad_settings_are_one_sentence(void **state)
     refused(&j, DDP_ARG, "edge wire 9 is unknown");
     j.edge.coding = DDP_EDGE_TOPK;
     refused(&j, DDP_ARG, "edge wire topk of ratio 0: it must be from 1");
-    j.edge.coding = DDP_EDGE_BF16, j.edge.feedback = 1;
+    j.edge.coding = DDP_EDGE_BF16; j.edge.feedback = 1;
     refused(&j, DDP_ARG, "error feedback with edge wire bf16");
     j.edge.feedback = 0;
-    j.edge.coding = DDP_EDGE_BOTTLENECK, j.edge.ratio = 41;
+    j.edge.coding = DDP_EDGE_BOTTLENECK; j.edge.ratio = 41;
     refused(&j, DDP_ARG, "of 40 channels nothing is left to cross; take at most bottleneck:40");
-    j.edge.coding = DDP_EDGE_TOPK, j.edge.ratio = 10, j.spoil = 1;
+    j.edge.coding = DDP_EDGE_TOPK; j.edge.ratio = 10; j.spoil = 1;
     refused(&j, DDP_NUMERIC, "stage 0 cannot send activations of micro-batch 0");
     memset(&j, 0, sizeof j);
     j.b = b;
-    j.edge.coding = DDP_EDGE_AQ, j.edge.ratio = 5, j.samples = SAMPLES;
+    j.edge.coding = DDP_EDGE_AQ; j.edge.ratio = 5; j.samples = SAMPLES;
     refused(&j, DDP_ARG, "edge wire aq of 5 bits: changes take 2, 3 or 4");
-    j.edge.ratio = 4, j.edge.feedback = 1;
+    j.edge.ratio = 4; j.edge.feedback = 1;
     refused(&j, DDP_ARG, "error feedback with edge wire aq");
-    j.edge.feedback = 0, j.samples = 0;
+    j.edge.feedback = 0; j.samples = 0;
     refused(&j, DDP_ARG, "edge wire aq:4 of 0 samples, 3 in a micro-batch: set samples");
-    j.samples = SAMPLES, j.batch = 2;
+    j.samples = SAMPLES; j.batch = 2;
     refused(&j, DDP_ARG, ", 3, is no multiple of the 2 samples of a micro-batch");
-    j.batch = 0, j.samples = 1000000000000000;
+    j.batch = 0; j.samples = 1000000000000000;
     refused(&j, DDP_MEMORY, "activations of 1000000000000000 samples at the edges of stage");
-    j.samples = SAMPLES, j.misname = SAMPLES;
+    j.samples = SAMPLES; j.misname = SAMPLES;
     refused(&j, DDP_ARG, "ddp_pipe_samples: sample 12 in micro-batch 0; they are 0..11");
-    j.misname = 0, j.nameless = 2;
+    j.misname = 0; j.nameless = 2;
     refused(&j, DDP_USAGE, "the samples of micro-batch 1 have no names");
-    j.nameless = 0, j.spoil = 2;
+    j.nameless = 0; j.spoil = 2;
     refused(&j, DDP_NUMERIC, "cannot send activations of micro-batch 0, stage 1 at the other end: value ");
 
     assert_null(ddp_bottleneck(g, ddp_input(g, "x", DDP_F32, 2, 6), 7));

@@ -119,15 +119,15 @@ static ddp_node *build(ddp_graph *g, const job *j)
     if (j->m == GPT) {
         ddp_gpt2_config c;
         memset(&c, 0, sizeof c);
-        c.vocabulary = 19, c.context = 8, c.layers = 3, c.heads = 2, c.dim = 8, c.batch = BATCH, c.dropout = 0.1f;
+        c.vocabulary = 19; c.context = 8; c.layers = 3; c.heads = 2; c.dim = 8; c.batch = BATCH; c.dropout = 0.1f;
         c.recompute = recompute;
         return ddp_gpt2(g, &c, NULL);
     }
     if (j->m == MLP) {
         ddp_mlp_config c;
         memset(&c, 0, sizeof c);
-        c.batch = BATCH, c.inputs = 7, c.hidden[0] = 9, c.hidden[1] = 5, c.hidden[2] = 11, c.hidden[3] = 6;
-        c.hidden[4] = 8, c.classes = 5;
+        c.batch = BATCH; c.inputs = 7; c.hidden[0] = 9; c.hidden[1] = 5; c.hidden[2] = 11; c.hidden[3] = 6;
+        c.hidden[4] = 8; c.classes = 5;
         return ddp_mlp(g, &c, NULL);
     }
     if (j->m == RESNET) return residual_model(g, recompute);
@@ -236,7 +236,7 @@ static void lanes_fit(ddp_pipe *p, const job *j, int peers)
         assert_true(s->begin_s >= last);
         last = s->end_s;
         if (s->task.kind == DDP_TASK_WEIGHT_GRADIENT) continue;
-        begun[back][m] = s->begin_s, done[back][m] = s->end_s;
+        begun[back][m] = s->begin_s; done[back][m] = s->end_s;
     }
     assert_int_equal(next, tasks);
     for (int i = 0; i < n; i++) {
@@ -281,7 +281,7 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     c.ahead = j->ahead;
     c.rank_of = j->rank_of;
     c.edge = j->edge;
-    if (j->random_cut) cut_anyhow(g, j->stages, j->dag + 77, j->dag % 2, cut), c.stage_of = cut;
+    if (j->random_cut) { cut_anyhow(g, j->stages, j->dag + 77, j->dag % 2, cut); c.stage_of = cut; }
     p = ddp_pipe_open(d, g, loss, &c);
     if (!p) return (int)ddp_last_error(d)->code;
     at = ddp_pipe_number(p) * j->stages + ddp_pipe_stage(p);
@@ -424,7 +424,7 @@ static void compare(const job *like, int stages, int replicas, board *b)
     job whole = *like, cut = *like;
 
     memset(b, 0, 2 * sizeof *b);
-    whole.b = b, cut.b = b + 1;
+    whole.b = b; cut.b = b + 1;
     whole.stages = 0;
     cut.stages = stages;
     sizes(&whole);
@@ -882,11 +882,11 @@ static void coded_edges_of_any_cut_have_the_bits_of_every_schedule(void **state)
         job j, other;
         memset(&j, 0, sizeof j);
         memset(b, 0, 2 * sizeof *b);
-        j.m = DAG, j.dag = seed, j.random_cut = 1, j.micro_batches = 3, j.stages = 2 + (int)(seed % 4);
+        j.m = DAG; j.dag = seed; j.random_cut = 1; j.micro_batches = 3; j.stages = 2 + (int)(seed % 4);
         j.edge = wires[seed % 3];
         j.schedule = DDP_PIPELINE_GPIPE;
         other = j;
-        j.b = b, other.b = b + 1;
+        j.b = b; other.b = b + 1;
         sizes(&j);
         sizes(&other);
         run(&j, j.stages);
@@ -926,11 +926,11 @@ static void recomputation_changes_no_bit(void **state)
     j.recompute = 1;
     j.micro_batches = 4;
     j.adamw = 1;
-    for (int stages = 1; stages <= 4; stages++) j.m = GPT, compare(&j, stages, 1, b);
-    j.m = RESNET, compare(&j, 3, 1, b);
-    j.m = GPT, j.cfg.strategy = DDP_DREAMDDP, j.cfg.period = 2;
+    for (int stages = 1; stages <= 4; stages++) { j.m = GPT; compare(&j, stages, 1, b); }
+    j.m = RESNET; compare(&j, 3, 1, b);
+    j.m = GPT; j.cfg.strategy = DDP_DREAMDDP; j.cfg.period = 2;
     compare(&j, 2, 2, b);
-    j.m = DAG, j.random_cut = 1, j.cfg.strategy = DDP_SSGD;
+    j.m = DAG; j.random_cut = 1; j.cfg.strategy = DDP_SSGD;
     for (j.dag = 1; j.dag < (uint64_t)INSTANCES(60); j.dag++) compare(&j, 2 + (int)(j.dag % 4), 1, b);
     free(b);
 }
@@ -978,8 +978,8 @@ static int opens_blocks(ddp_ctx *d, void *user)
     c.stages = BLOCKS;
     c.stage_of = stage_of;
     memset(&m, 0, sizeof m);
-    m.vocabulary = 19, m.context = CONTEXT, m.layers = BLOCKS, m.heads = HEADS, m.dim = DIM, m.batch = BATCH;
-    m.dropout = 0.1f, m.recompute = z->recompute;
+    m.vocabulary = 19; m.context = CONTEXT; m.layers = BLOCKS; m.heads = HEADS; m.dim = DIM; m.batch = BATCH;
+    m.dropout = 0.1f; m.recompute = z->recompute;
     loss = ddp_gpt2(g, &m, NULL);
     for (int i = 0; i < g->nodes && i < NODES; i++) { /* layers: embed, two of each block, head */
         const int block = (g->node[i]->layer - 1) / 2;
@@ -1008,9 +1008,9 @@ static sized block_bytes(ddp_pipeline schedule, int micro_batches, int recompute
 
     memset(&z, 0, sizeof z);
     memset(&cfg, 0, sizeof cfg);
-    z.schedule = schedule, z.recompute = recompute, z.micro_batches = micro_batches;
-    cfg.world = BLOCKS, cfg.micro_batches = micro_batches, cfg.no_env = 1, cfg.transport = DDP_THREADS;
-    cfg.allocator.alloc = take, cfg.allocator.free = give;
+    z.schedule = schedule; z.recompute = recompute; z.micro_batches = micro_batches;
+    cfg.world = BLOCKS; cfg.micro_batches = micro_batches; cfg.no_env = 1; cfg.transport = DDP_THREADS;
+    cfg.allocator.alloc = take; cfg.allocator.free = give;
     if (ddp_launch(&cfg, opens_blocks, &z, &err)) fail_msg("%s", err.msg);
     return z;
 }

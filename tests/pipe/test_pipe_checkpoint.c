@@ -74,8 +74,8 @@ static ddp_node *gpt(ddp_graph *g, const leg *x)
     ddp_gpt2_config c;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = 19, c.context = 6, c.batch = BATCH, c.dropout = 0.1f;
-    c.layers = x->blocks ? x->blocks : 2, c.heads = x->heads ? x->heads : 2, c.dim = x->dim ? x->dim : 8;
+    c.vocabulary = 19; c.context = 6; c.batch = BATCH; c.dropout = 0.1f;
+    c.layers = x->blocks ? x->blocks : 2; c.heads = x->heads ? x->heads : 2; c.dim = x->dim ? x->dim : 8;
     return ddp_gpt2(g, &c, NULL);
 }
 
@@ -262,8 +262,8 @@ static int worker(ddp_ctx *d, void *user)
 
     if (!loss || g->nodes > NODES) return (int)DDP_MEMORY;
     memset(&c, 0, sizeof c);
-    c.schedule = x->schedule, c.stages = x->stages, c.rank_of = x->rank_of, c.edge = x->edge;
-    if (x->anyhow) cut_anyhow(g, x->stages, x->seed, cut), c.stage_of = cut;
+    c.schedule = x->schedule; c.stages = x->stages; c.rank_of = x->rank_of; c.edge = x->edge;
+    if (x->anyhow) { cut_anyhow(g, x->stages, x->seed, cut); c.stage_of = cut; }
     if (x->stages) p = ddp_pipe_open(d, g, loss, &c);
     if (x->stages && !p) return (int)ddp_last_error(d)->code;
     bad = p ? 0 : ddp_graph_build(g);
@@ -331,7 +331,7 @@ static void goes_on(const leg *whole_like, const leg *before, const leg *after, 
     first.last = cut;
     first.save = second.load = 1;
     first.folder = second.folder = folder;
-    whole.b = b, first.b = b + 1, second.b = b + 2;
+    whole.b = b; first.b = b + 1; second.b = b + 2;
     go(&whole, copies);
     go(&first, copies);
     go(&second, copies);
@@ -425,7 +425,7 @@ static char said[DDP_ERROR_TEXT];
 
 static void hear(void *user, ddp_log_level level, const char *line)
 {
-    (void)user, (void)level;
+    (void)user; (void)level;
     if (strstr(line, "what edges had cut off begins at zero")) snprintf(said, sizeof said, "%s", line);
 }
 
@@ -442,14 +442,14 @@ static void what_edges_cut_off_is_of_these_stages_alone(void **unused)
 
         assert_non_null(mkdtemp(folder));
         a.folder = folder;
-        a.edge.coding = DDP_EDGE_TOPK, a.edge.ratio = 4, a.edge.feedback = 1;
+        a.edge.coding = DDP_EDGE_TOPK; a.edge.ratio = 4; a.edge.feedback = 1;
         one = c = a;
-        a.last = one.last = 4, c.last = 7;
+        a.last = one.last = 4; c.last = 7;
         a.save = one.save = one.load = c.load = 1;
-        a.b = b + 2, one.b = b + 2, c.b = b;
+        a.b = b + 2; one.b = b + 2; c.b = b;
         go(&a, 1);
         c.stages = stages[i];
-        c.cfg.logger.fn = hear, c.cfg.logger.level = DDP_LOG_INFO;
+        c.cfg.logger.fn = hear; c.cfg.logger.level = DDP_LOG_INFO;
         *said = 0;
         go(&c, copies[i]);
         if (!strstr(said, folder)) fail_msg("'%s' does not say that it begins at zero", said);
@@ -474,11 +474,11 @@ static void feedback_is_not_lost_in_silence(void **unused)
     (void)unused;
     assert_non_null(mkdtemp(folder));
     for (int feedback = 0; feedback < 2; feedback++) {
-        a.folder = folder, a.b = b;
-        a.edge.coding = DDP_EDGE_INT8, a.edge.feedback = feedback;
+        a.folder = folder; a.b = b;
+        a.edge.coding = DDP_EDGE_INT8; a.edge.feedback = feedback;
         c = a;
-        a.last = 3, a.save = 1;
-        c.last = 7, c.load = 1;
+        a.last = 3; a.save = 1;
+        c.last = 7; c.load = 1;
         c.edge.feedback = !feedback;
         go(&a, 1);
         refused(&c, 1, DDP_MISMATCH, feedback ? "tensors, this model with this wire format has"
@@ -503,8 +503,8 @@ static void other_stages_go_on_with_the_same_bits(void **unused)
                 if ((m == RESNET && from[i] > 3) || n++ % SAMPLED(3)) continue;
                 a.optimizer = (i + copies) % 3;
                 x = y = a;
-                x.stages = from[i], y.stages = to[i];
-                x.schedule = DDP_PIPELINE_GPIPE, y.schedule = DDP_PIPELINE_ZB;
+                x.stages = from[i]; y.stages = to[i];
+                x.schedule = DDP_PIPELINE_GPIPE; y.schedule = DDP_PIPELINE_ZB;
                 goes_on(&a, &x, &y, copies, 1 + (i + 3 * copies) % 6);
             }
 }
@@ -519,7 +519,7 @@ static void cuts_through_layers_go_on_too(void **unused)
         a.optimizer = (int)seed % 3;
         x = y = a;
         x.anyhow = y.anyhow = 1;
-        x.stages = 2 + (int)seed % 3, y.stages = 2 + (int)(seed / 3) % 3;
+        x.stages = 2 + (int)seed % 3; y.stages = 2 + (int)(seed / 3) % 3;
         if (seed % 5 == 0) x.stages = x.anyhow = 0;
         if (seed % 5 == 1) y.stages = y.anyhow = 0;
         goes_on(&a, &x, &y, 1 + (int)seed % 2, 2 + (long)seed % 4);
@@ -533,9 +533,9 @@ static void state_of_strategies_follows_its_layers(void **unused)
     for (int i = 0; i < 8; i++) {
         leg a = leg_of(GPT, i % 2 ? DDP_DREAMDDP : DDP_DILOCO, 0), x, y;
         a.cfg.period = 2;
-        if (i == 5 || i == 7) a.cfg.strategy = DDP_LOCALSGD, a.cfg.wire = DDP_WIRE_INT8;
+        if (i == 5 || i == 7) { a.cfg.strategy = DDP_LOCALSGD; a.cfg.wire = DDP_WIRE_INT8; }
         x = y = a;
-        x.stages = 2 + i % 2, y.stages = i % 3 ? 4 : 0;
+        x.stages = 2 + i % 2; y.stages = i % 3 ? 4 : 0;
         goes_on(&a, &x, &y, i < 2 ? 1 : 2, 1 + i % 6);
         goes_on(&a, &y, &x, 2, 2 + i % 5);
     }
@@ -552,7 +552,7 @@ static void only_a_synchronised_state_goes_to_other_replicas(void **unused)
     a.folder = c.folder = folder;
     a.last = c.last = 4;
     a.save = c.load = 1;
-    a.b = b, c.b = b + 1;
+    a.b = b; c.b = b + 1;
     go(&a, 2);
     go(&c, 3); /* nothing to train: buffers are those of the replica of the same number, counted around */
     assert_int_equal(c.b->world, 4);
@@ -598,23 +598,23 @@ static void what_does_not_fit_is_refused(void **unused)
     (void)unused;
     assert_non_null(mkdtemp(folder));
     a.folder = c.folder = folder;
-    a.last = 4, c.last = 6;
+    a.last = 4; c.last = 6;
     a.save = c.load = 1;
-    a.b = b, c.b = b + 1;
+    a.b = b; c.b = b + 1;
     go(&a, 1);
     c.blocks = 3;
     refused(&c, 1, DDP_MISMATCH, "of a model of 6 layers, this one has 8");
-    c.blocks = 0, c.dim = 12;
+    c.blocks = 0; c.dim = 12;
     refused(&c, 1, DDP_MISMATCH, "layer ");
     c.dim = 4;
     refused(&c, 1, DDP_MISMATCH, "other operators, sizes");
-    c.dim = 0, c.heads = 4;
+    c.dim = 0; c.heads = 4;
     refused(&c, 1, DDP_MISMATCH, "vocabulary, heads or sequence length");
-    c.heads = 0, c.m = RESNET;
+    c.heads = 0; c.m = RESNET;
     refused(&c, 1, DDP_MISMATCH, "this one has 3");
-    c.m = GPT, c.optimizer = 1;
+    c.m = GPT; c.optimizer = 1;
     refused(&c, 1, DDP_MISMATCH, "optimizer adamw, this run has sgd");
-    c.optimizer = 0, c.cfg.strategy = DDP_DILOCO;
+    c.optimizer = 0; c.cfg.strategy = DDP_DILOCO;
     refused(&c, 1, DDP_MISMATCH, "\"anchor.");
     c.cfg.strategy = DDP_SSGD;
     change_byte(folder, "rank-0001.safetensors");
@@ -642,7 +642,7 @@ static void what_does_not_fit_is_refused(void **unused)
     go(&a, 2);
     refused(&c, 2, DDP_MISMATCH, "strategy deft keeps \"");
     remove_folder(folder);
-    a.cfg.strategy = DDP_DILOCO, c.cfg.strategy = DDP_SSGD;
+    a.cfg.strategy = DDP_DILOCO; c.cfg.strategy = DDP_SSGD;
     go(&a, 1);
     c.cfg.period = a.cfg.period;
     refused(&c, 1, DDP_MISMATCH, "which strategy ssgd with this wire format does not keep");
@@ -659,10 +659,10 @@ static void state_of_a_program_stays_with_its_stage(void **unused)
     (void)unused;
     assert_non_null(mkdtemp(folder));
     a.folder = c.folder = folder;
-    a.last = 2, c.last = 4;
+    a.last = 2; c.last = 4;
     a.save = c.load = 1;
     a.state = c.state = 1;
-    a.b = b, c.b = b + 1;
+    a.b = b; c.b = b + 1;
     go(&a, 1);
     go(&c, 1);
     c.stages = 2;
@@ -690,7 +690,7 @@ static void stages_with_disks_of_their_own_go_on(void **unused)
     whole.b = b;
     go(&whole, 2);
     first = second = whole;
-    first.b = b + 1, second.b = b + 2;
+    first.b = b + 1; second.b = b + 2;
     first.folder = second.folder = folder;
     first.apart = second.apart = first.save = second.load = 1;
     first.last = 4;
@@ -729,8 +729,8 @@ static void weights_are_one_file_however_they_are_cut(void **unused)
             for (int tcp = 0; tcp <= (stages == 3); tcp++) {
                 leg a = leg_of((model)m, DDP_SSGD, 0), c = leg_of((model)m, DDP_SSGD, stages);
                 a.last = c.last = 2;
-                a.b = b, c.b = b + 1;
-                a.to = one, c.to = more;
+                a.b = b; c.b = b + 1;
+                a.to = one; c.to = more;
                 if (tcp) c.cfg.transport = DDP_TCP;
                 if (stages == 2) c.rank_of = layout;
                 go(&a, stages == 2 ? 2 : 1);
@@ -771,7 +771,7 @@ static void any_allocation_may_fail(void **unused)
     a.last = c.last = 4;
     a.save = c.load = c.save = 1;
     c.to = file;
-    a.b = b, c.b = b + 1;
+    a.b = b; c.b = b + 1;
     go(&a, 1);
     for (k = 1;; k += SAMPLED(3)) {
         ddp_error err;

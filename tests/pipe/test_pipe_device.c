@@ -79,7 +79,7 @@ static void a_device_and_a_cpu_are_stages_of_one_pipeline(void **state)
             m[r].j = &j;
             m[r].cfg = j.cfg;
             m[r].cfg.transport = DDP_TCP;
-            m[r].cfg.world = 4, m[r].cfg.rank = r, m[r].cfg.addr = where;
+            m[r].cfg.world = 4; m[r].cfg.rank = r; m[r].cfg.addr = where;
             m[r].cfg.backend = r == 1 + k % 2 || (r == 2 && k == 0) ? &b : NULL;
             assert_int_equal(pthread_create(&m[r].thread, NULL, join_in, &m[r]), 0);
         }
@@ -102,7 +102,7 @@ static void a_device_that_fails_ends_the_pipeline(void **state)
 
     (void)state;
     piped_new(&j, PIPED_GPT, DDP_SSGD, 4);
-    j.cfg.backend = &b, j.cfg.world = 2, j.stages = 2;
+    j.cfg.backend = &b; j.cfg.world = 2; j.stages = 2;
     fake.fail_at = 150;
     assert_int_not_equal(ddp_launch(&j.cfg, piped_worker, &j, &err), DDP_OK);
     assert_true(strstr(err.msg, "the fake device failed") || strstr(err.msg, "rank"));

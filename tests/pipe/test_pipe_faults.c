@@ -94,7 +94,7 @@ static int worker(ddp_ctx *d, void *user)
     int bad;
 
     memset(&m, 0, sizeof m);
-    m.batch = BATCH, m.inputs = 7, m.hidden[0] = 9, m.hidden[1] = 5, m.hidden[2] = 11, m.classes = 5;
+    m.batch = BATCH; m.inputs = 7; m.hidden[0] = 9; m.hidden[1] = 5; m.hidden[2] = 11; m.classes = 5;
     memset(&c, 0, sizeof c);
     c.stages = j->stages;
     c.schedule = j->schedule;

@@ -75,7 +75,7 @@ static ddp_node *model(ddp_graph *g, const job *j)
     ddp_mlp_config m;
 
     memset(&m, 0, sizeof m);
-    m.batch = BATCH, m.inputs = 7, m.hidden[0] = 9, m.hidden[1] = j->edge.coding ? 40 : 5, m.hidden[2] = 11, m.classes = 5;
+    m.batch = BATCH; m.inputs = 7; m.hidden[0] = 9; m.hidden[1] = j->edge.coding ? 40 : 5; m.hidden[2] = 11; m.classes = 5;
     return ddp_mlp(g, &m, NULL);
 }
 
@@ -172,7 +172,7 @@ static int whole(ddp_ctx *d, void *user)
     int bad;
 
     memset(&c, 0, sizeof c);
-    c.stages = j->stages, c.schedule = j->schedule, c.edge = j->edge;
+    c.stages = j->stages; c.schedule = j->schedule; c.edge = j->edge;
     if (j->edge.coding) p = ddp_pipe_open(d, g, loss, &c);
     bad = j->edge.coding ? (int)ddp_last_error(d)->code : ddp_graph_build(g);
     if (!bad) bad = ddp_set_optimizer(d, &o);

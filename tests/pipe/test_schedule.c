@@ -134,7 +134,7 @@ static int by_the_rule(int stages, int stage, int M, int ahead, ddp_task *task)
             else if (i || f) kind = i ? I : F;
             else if (w) kind = W;
             else continue;
-            if (s == stage) task[n].kind = (ddp_task_kind)kind, task[n++].micro_batch = count[s][kind];
+            if (s == stage) { task[n].kind = (ddp_task_kind)kind; task[n++].micro_batch = count[s][kind]; }
             count[s][kind]++;
             done[s][length[s]++] = kind;
         }
@@ -171,8 +171,8 @@ static double equal_stages(ddp_pipeline p, int stages, int M, double forward, do
 
     memset(edge, 0, sizeof edge);
     for (int s = 0; s < stages; s++) {
-        cost[s].forward_s = forward, cost[s].inputs_s = inputs, cost[s].weights_s = weights;
-        edge[s].from = s, edge[s].to = s + 1;
+        cost[s].forward_s = forward; cost[s].inputs_s = inputs; cost[s].weights_s = weights;
+        edge[s].from = s; edge[s].to = s + 1;
     }
     assert_int_equal(ddp_pipeline_time(&c, &t, &err), DDP_OK);
     *bubble = t.bubble_pct;
@@ -227,9 +227,9 @@ static double slow_edges(ddp_pipeline p, int ahead)
     double step;
 
     memset(edge, 0, sizeof edge);
-    for (int s = 0; s < 4; s++) cost[s].forward_s = 5, cost[s].inputs_s = cost[s].weights_s = 5;
+    for (int s = 0; s < 4; s++) { cost[s].forward_s = 5; cost[s].inputs_s = cost[s].weights_s = 5; }
     for (int s = 0; s < 3; s++)
-        edge[s].from = s, edge[s].to = s + 1, edge[s].forward_s = edge[s].backward_s = 8, edge[s].alpha_s = 2;
+        { edge[s].from = s; edge[s].to = s + 1; edge[s].forward_s = edge[s].backward_s = 8; edge[s].alpha_s = 2; }
     assert_int_equal(ddp_pipeline_time(&c, &t, NULL), DDP_OK);
     step = t.step_s;
     ddp_pipeline_times_free(&t);
@@ -267,7 +267,7 @@ static void forwards_take_what_fusionllm_says(void **state)
         memset(edge, 0, sizeof edge);
         for (int s = 0; s < stages; s++) {
             cost[s].forward_s = ddp_rng_uniform(&r);
-            edge[s].from = s, edge[s].to = s + 1, edge[s].one_way = 1;
+            edge[s].from = s; edge[s].to = s + 1; edge[s].one_way = 1;
             edge[s].forward_s = 2 * ddp_rng_uniform(&r);
             sum += cost[s].forward_s + (s + 1 < stages ? edge[s].forward_s : 0);
             most = fmax(most, fmax(cost[s].forward_s, s + 1 < stages ? edge[s].forward_s : 0));
@@ -352,7 +352,7 @@ static void oracle_downlink(oracle *o, int s, long now)
     for (int w = 0; w < 2 * o->c->boundaries; w++) {
         if (to_of(o, w) != s) continue;
         if (!o->rest[w] && o->coming[w] < o->sends[w] && o->first[w][o->coming[w]] <= now)
-            o->coming[w]++, o->rest[w] = cost_of(o, w);
+            { o->coming[w]++; o->rest[w] = cost_of(o, w); }
         if (o->rest[w]) o->backlog[s]++;
     }
     if (o->backlog[s]) o->backlog[s]--;
@@ -404,7 +404,7 @@ static void steps_take_as_long_as_ticks_counted(void **state)
             for (int to = from + 1; to < stages; to++) {
                 if (c.boundaries == WAYS / 2 || (to > from + 1 && ddp_rng_below(&r, 2))) continue;
                 memset(&edge[c.boundaries], 0, sizeof *edge);
-                edge[c.boundaries].from = from, edge[c.boundaries].to = to;
+                edge[c.boundaries].from = from; edge[c.boundaries].to = to;
                 edge[c.boundaries].forward_s = 1 + (double)ddp_rng_below(&r, 6);
                 edge[c.boundaries].backward_s = 1 + (double)ddp_rng_below(&r, 6);
                 edge[c.boundaries].alpha_s = (double)ddp_rng_below(&r, 4);
@@ -459,24 +459,24 @@ static void what_is_no_pipeline_is_refused(void **state)
     ddp_error err;
 
     (void)state;
-    c.shape.micro_batches = 0, refused(&c, "0 micro-batches"), c.shape.micro_batches = 4;
-    c.shape.stages = 2000, refused(&c, "2000 stages"), c.shape.stages = 2;
-    c.shape.ahead = -1, refused(&c, "-1 ahead"), c.shape.ahead = 0;
-    c.shape.schedule = pipeline_of(9), refused(&c, "schedule 9"), c.shape.schedule = DDP_PIPELINE_GPIPE;
+    c.shape.micro_batches = 0; refused(&c, "0 micro-batches"); c.shape.micro_batches = 4;
+    c.shape.stages = 2000; refused(&c, "2000 stages"); c.shape.stages = 2;
+    c.shape.ahead = -1; refused(&c, "-1 ahead"); c.shape.ahead = 0;
+    c.shape.schedule = pipeline_of(9); refused(&c, "schedule 9"); c.shape.schedule = DDP_PIPELINE_GPIPE;
     for (int k = 0; k < 3; k++) { /* of each time: below 0, no number, and with the others too much for one */
         double *time = k == 0 ? &cost[1].forward_s : k == 1 ? &cost[1].inputs_s : &cost[1].weights_s;
         double *way = k == 0 ? &edge.forward_s : k == 1 ? &edge.backward_s : &edge.alpha_s;
-        *time = -1, refused(&c, "stage 1: times of"), *time = NAN, refused(&c, "stage 1: times of");
-        *time = INFINITY, refused(&c, "are not all finite"), *time = 1;
-        *way = -1, refused(&c, "boundary 0: times of"), *way = NAN, refused(&c, "boundary 0: times of");
-        *way = INFINITY, refused(&c, "are not all finite"), *way = 1;
+        *time = -1; refused(&c, "stage 1: times of"); *time = NAN; refused(&c, "stage 1: times of");
+        *time = INFINITY; refused(&c, "are not all finite"); *time = 1;
+        *way = -1; refused(&c, "boundary 0: times of"); *way = NAN; refused(&c, "boundary 0: times of");
+        *way = INFINITY; refused(&c, "are not all finite"); *way = 1;
     }
-    edge.to = 0, refused(&c, "from stage 0 to 0");
-    edge.to = 2, refused(&c, "from stage 0 to 2: of 2 stages a later one must follow"), edge.to = 1;
-    edge.from = -1, refused(&c, "from stage -1 to 1"), edge.from = 0;
-    c.stage = NULL, refused(&c, "costs of all stages and boundaries are needed"), c.stage = cost;
-    c.boundary = NULL, refused(&c, "costs of all stages and boundaries are needed"), c.boundary = &edge;
-    c.boundaries = -1, refused(&c, "costs of all stages and boundaries are needed"), c.boundaries = 1;
+    edge.to = 0; refused(&c, "from stage 0 to 0");
+    edge.to = 2; refused(&c, "from stage 0 to 2: of 2 stages a later one must follow"); edge.to = 1;
+    edge.from = -1; refused(&c, "from stage -1 to 1"); edge.from = 0;
+    c.stage = NULL; refused(&c, "costs of all stages and boundaries are needed"); c.stage = cost;
+    c.boundary = NULL; refused(&c, "costs of all stages and boundaries are needed"); c.boundary = &edge;
+    c.boundaries = -1; refused(&c, "costs of all stages and boundaries are needed"); c.boundaries = 1;
     refused(NULL, "costs of all stages and boundaries are needed");
     assert_int_equal(ddp_pipeline_time(&c, NULL, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "out is needed"));

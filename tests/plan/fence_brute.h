@@ -47,7 +47,7 @@ static instance instance_random(ddp_rng *r, int most_ops, int most_devices, int 
         if (data) flops = params = 0;
         if (ddp_rng_below(r, 8) == 0) out = 0;
         if (network) flops *= 0.01;
-        if (whole) flops = floor(flops), out = floor(out), params = floor(params);
+        if (whole) { flops = floor(flops); out = floor(out); params = floor(params); }
         must(ddp_oplist_set(&x.list, i, NULL, args, count, flops, out, params, &err), &err);
     }
     P = 1 + (int)ddp_rng_below(r, (uint64_t)most_devices);

@@ -613,11 +613,11 @@ static void a_startup_of_the_profile_counts_like_one_within_comm_s(void **state)
         instance_random(&x, &r, 8, 1);
         o.partition_s = q.partition_s = n % 3 ? 0.2 : 0;
         y = x;
-        y.p.forward_s = y.f, y.p.backward_s = y.b, y.p.comm_s = y.c, y.p.params = y.params;
+        y.p.forward_s = y.f; y.p.backward_s = y.b; y.p.comm_s = y.c; y.p.params = y.params;
         q.alpha_s = 0.03;
         for (i = 0; i < y.p.layers; i++) y.c[i] += y.c[i] > 0 ? 0.03 : 0;
         if (n % 2) x.p.alpha_s = 0.03;
-        else x.p.alpha_s = 0.01, x.p.gap_s = 0.02;
+        else { x.p.alpha_s = 0.01; x.p.gap_s = 0.02; }
         a = plan_of(&x.p, &o);
         b = plan_of(&y.p, &q);
         assert_int_equal(a.parts, b.parts);
@@ -646,7 +646,7 @@ static void without_barrier_sends_straddle_the_stages(void **state)
     memset(&way, 0, sizeof way);
     way.no_barrier = 1;
     instance_init(&x, 1);
-    x.f[0] = 3, x.b[0] = 3, x.c[0] = 6;
+    x.f[0] = 3; x.b[0] = 3; x.c[0] = 6;
     o.partition_s = 2;
     a = plan_of(&x.p, &o);
     near(a.update_frequency, 0.5, 0);
@@ -691,7 +691,7 @@ static void unusual_buckets_are_planned(void **state)
 
     (void)state;
     instance_init(&x, 1); /* one bucket */
-    x.f[0] = 1, x.b[0] = 2, x.c[0] = 5;
+    x.f[0] = 1; x.b[0] = 2; x.c[0] = 5;
     a = plan_of(&x.p, &o);
     replay(&x, &a, &o, 0);
     ddp_delayed_plan_free(&a);
@@ -719,7 +719,7 @@ static void unusual_buckets_are_planned(void **state)
     replay(&x, &a, &o, 0);
     ddp_delayed_plan_free(&a);
     instance_init(&x, 2); /* all of backward is forgotten: what is sent hides behind forward */
-    x.f[0] = x.f[1] = 1, x.c[0] = x.c[1] = 1;
+    x.f[0] = x.f[1] = 1; x.c[0] = x.c[1] = 1;
     o = options(1, 0);
     a = plan_of(&x.p, &o);
     near(a.iteration_s, 2, 0);
@@ -863,7 +863,7 @@ static void bad_input_is_named(void **state)
     refused(&x.p, &o, "layer 2 (unnamed): backward_s is -1");
     x.b[2] = INFINITY;
     refused(&x.p, &o, "backward_s is inf");
-    x.b[2] = 1e308, x.b[1] = 1e308;
+    x.b[2] = 1e308; x.b[1] = 1e308;
     refused(&x.p, &o, "add up to more");
     instance_init(&x, 2);
     x.c[0] = 1;
@@ -889,10 +889,10 @@ static void a_period_longer_than_4096_iterations_is_none(void **state)
     (void)state;
     assert_true(b && c);
     memset(&p, 0, sizeof p);
-    p.backward_s = b, p.comm_s = c, p.params = b;
+    p.backward_s = b; p.comm_s = c; p.params = b;
     o.solver = DDP_KNAPSACK_GREEDY;
     for (p.layers = SHORT;; p.layers = LONG) {
-        for (int l = 0; l < p.layers; l++) b[l] = 1, c[l] = 0.75 * p.layers;
+        for (int l = 0; l < p.layers; l++) { b[l] = 1; c[l] = 0.75 * p.layers; }
         if (p.layers == LONG) break;
         if (ddp_plan_delayed(&p, &o, &plan, &err) != DDP_OK) fail_msg("%s", err.msg);
         assert_true(plan.period == SHORT && plan.updates == 1 && plan.k[0] == SHORT);

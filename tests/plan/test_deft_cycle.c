@@ -32,10 +32,10 @@ static void stage_init(stage *x, ddp_knapsack_solver solver, int64_t work)
     x->d.solver = solver;
     x->d.most = 1 << 20;
     x->d.work = &x->work;
-    x->d.ready = x->ready, x->d.part_s = x->part_s, x->d.parts_of = x->parts_of;
-    x->d.item = x->item, x->d.item_ready = x->item_ready, x->d.bucket = x->bucket, x->d.assign = x->assign;
+    x->d.ready = x->ready; x->d.part_s = x->part_s; x->d.parts_of = x->parts_of;
+    x->d.item = x->item; x->d.item_ready = x->item_ready; x->d.bucket = x->bucket; x->d.assign = x->assign;
     x->d.on = x->on;
-    for (int i = 0; i < 3; i++) x->parts_of[i] = 1, x->part_s[i] = i == 2 ? 6 : 5;
+    for (int i = 0; i < 3; i++) { x->parts_of[i] = 1; x->part_s[i] = i == 2 ? 6 : 5; }
     x->work = work;
 }
 
@@ -150,9 +150,9 @@ static void the_printed_selection_is_tried_with_one_solver(void **state)
         memset(&p, 0, sizeof p);
         memset(&o, 0, sizeof o);
         p.layers = 4 + n % 7;
-        p.forward_s = f, p.backward_s = b, p.comm_s = c;
+        p.forward_s = f; p.backward_s = b; p.comm_s = c;
         for (int l = 0; l < p.layers; l++) {
-            f[l] = ddp_rng_uniform(&r), b[l] = 2 * ddp_rng_uniform(&r);
+            f[l] = ddp_rng_uniform(&r); b[l] = 2 * ddp_rng_uniform(&r);
             c[l] = 0.1 + 4 * ddp_rng_uniform(&r);
         }
         o.links = 1 + n % 2;
@@ -196,7 +196,7 @@ static void rules_limit_a_part_by_a_stage(void **state)
             double longest = -1;
             ddp__deft d;
             memset(&d, 0, sizeof d);
-            d.forward = seconds[k][0], d.backward = seconds[k][1], d.mu = 2;
+            d.forward = seconds[k][0]; d.backward = seconds[k][1]; d.mu = 2;
             d.way.rule = rule;
             assert_true(ddp__deft_limit(&d, &longest) == want[k][rule]);
             assert_true(longest == 6);
@@ -215,15 +215,15 @@ static void rules_end_with_the_work_once_there_is_a_plan(void **state)
     (void)state;
     memset(&p, 0, sizeof p);
     p.layers = 3;
-    p.forward_s = f, p.backward_s = b, p.comm_s = c;
+    p.forward_s = f; p.backward_s = b; p.comm_s = c;
     for (int k = 0; k < 2; k++) {
         const ddp__deft_way way = {0, 0, 0, 0};
         ddp_delayed_options o;
         ddp__deft_search s;
         memset(&o, 0, sizeof o);
         memset(&s, 0, sizeof s);
-        o.links = 2, o.mu = 1.5, o.alpha_s = 0.1;
-        s.p = &p, s.o = &o;
+        o.links = 2; o.mu = 1.5; o.alpha_s = 0.1;
+        s.p = &p; s.o = &o;
         s.work = k ? 50000001 : 0;
         assert_int_equal(ddp__deft_rules(&s, way, NULL), DDP_OK);
         assert_true(s.best.period > 0);

@@ -120,7 +120,7 @@ static void messages_of_a_receiver_share_its_ratio(void **state)
         const double r = m->to == 1 ? 300 : m->to == 0 ? 300 * 4 / 4.04 : 300 * 0.04 / 4.04;
         const double n = c.dense.message[i].bytes / 4;
         if (r > 3)
-            near(m->seconds, 1 + (c.dense.message[i].seconds - 1) * 3 * ceil(n / r) / n), seen++;
+            { near(m->seconds, 1 + (c.dense.message[i].seconds - 1) * 3 * ceil(n / r) / n); seen++; }
         else assert_true(m->seconds == c.dense.message[i].seconds);
     }
     assert_int_equal(seen, 3);

@@ -160,7 +160,7 @@ static void a_cut_when_all_work_is_spent_is_a_cut_and_not_proven(void **state)
             assert_int_equal(status, DDP_OK);
             assert_true(found.pipeline_s >= best * (1 - 1e-9));
             if (found.proven) close_to(found.pipeline_s, best); /* as fast as its bound */
-            else open++, optimal += found.pipeline_s <= best * (1 + 1e-9);
+            else { open++; optimal += found.pipeline_s <= best * (1 + 1e-9); }
             for (k = cut[0] = 0; k < P; k++) cut[k + 1] = found.end[k] > found.first[k] ? found.end[k] : cut[k];
             place(&x, order, cut, where);
             close_to(plain_pipeline(&x, where), found.pipeline_s);
@@ -188,9 +188,9 @@ static double best_plan(const instance *x, int *order, int k)
     cut[0] = 0;
     if (k == P) return best_cut(x, order, cut, 0);
     for (i = k; i < P; i++) {
-        swap = order[k], order[k] = order[i], order[i] = swap;
+        swap = order[k]; order[k] = order[i]; order[i] = swap;
         best = fmin(best, best_plan(x, order, k + 1));
-        swap = order[k], order[k] = order[i], order[i] = swap;
+        swap = order[k]; order[k] = order[i]; order[i] = swap;
     }
     return best;
 }

@@ -100,9 +100,9 @@ static void branch(search *s, int at, double f0, double f1, double value)
     if (value > s->best) s->best = value;
     if (at == p->items) return;
     i = s->order[at];
-    from[0] = f0, from[1] = f1;
+    from[0] = f0; from[1] = f1;
     for (l = 0; l < p->links; l++) {
-        end[0] = f0, end[1] = f1;
+        end[0] = f0; end[1] = f1;
         end[l] = (p->ready_s && p->ready_s[i] > from[l] ? p->ready_s[i] : from[l]) +
                  p->slowdown[l] * p->item_s[i];
         if (end[l] <= p->deadline_s[l] * (1 + 1e-12))
@@ -151,7 +151,7 @@ static void small_knapsacks_are_filled_by_hand(void **state)
 
     (void)state;
     instance_init(&x, 4, 1);
-    x.c[0] = 6, x.c[1] = 5, x.c[2] = 4, x.c[3] = 1;
+    x.c[0] = 6; x.c[1] = 5; x.c[2] = 4; x.c[3] = 1;
     x.p.deadline_s[0] = 10; /* 6 + 4; greedy finds it too: 6, not 5, 4 */
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 10);
     assert_int_equal(a[0], 0);
@@ -182,12 +182,12 @@ static void rounding_never_rejects_a_set_that_fits(void **state)
 
     (void)state;
     instance_init(&x, 2, 1);
-    x.c[0] = 0.1, x.c[1] = 0.2; /* 0.30000000000000004 */
+    x.c[0] = 0.1; x.c[1] = 0.2; /* 0.30000000000000004 */
     x.p.deadline_s[0] = 0.3;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 0.3);
     /* also where the longer deadline of an empty link sets the unit of time */
     instance_init(&x, 2, 2);
-    x.c[0] = 0.1, x.c[1] = 0.2;
+    x.c[0] = 0.1; x.c[1] = 0.2;
     x.p.deadline_s[1] = 0.3;
     for (i = 0; i < 20000; i++) {
         x.p.start_s[0] = x.p.deadline_s[0] = 0.3 + 1e-4 * i;
@@ -210,8 +210,8 @@ static void release_times_bind(void **state)
 
     (void)state;
     instance_init(&x, 3, 1);
-    x.c[0] = 2, x.c[1] = 7, x.c[2] = 4;
-    x.r[0] = 8, x.r[1] = 0, x.r[2] = 4;
+    x.c[0] = 2; x.c[1] = 7; x.c[2] = 4;
+    x.r[0] = 8; x.r[1] = 0; x.r[2] = 4;
     x.p.ready_s = x.r;
     x.p.deadline_s[0] = 10;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 9);
@@ -272,9 +272,9 @@ static int any_order(const ddp_knapsack_problem *p, int *order, int n, int at)
     int i, t, ok = at == n && in_time(p, 0, order, n);
 
     for (i = at; i < n && !ok; i++) {
-        t = order[at], order[at] = order[i], order[i] = t;
+        t = order[at]; order[at] = order[i]; order[i] = t;
         ok = any_order(p, order, n, at + 1);
-        t = order[at], order[at] = order[i], order[i] = t;
+        t = order[at]; order[at] = order[i]; order[i] = t;
     }
     return ok;
 }
@@ -356,7 +356,7 @@ static void the_promised_sizes_are_exact(void **state)
     instance_random(&x, &r, 24, 2, 0, 0); /* all times unlike */
     for (i = 0; i < 24; i++) x.c[i] = 0.1 + ddp_rng_uniform(&r);
     x.p.start_s[0] = x.p.start_s[1] = 0;
-    x.p.deadline_s[0] = 4, x.p.deadline_s[1] = 3;
+    x.p.deadline_s[0] = 4; x.p.deadline_s[1] = 3;
     tight = 4 + 3 / x.p.slowdown[1];
     value = solve(&x.p, DDP_KNAPSACK_EXACT, a);
     assert_true(value <= tight && value >= tight * (1 - 1e-4)); /* 3^24 pairs of sums */
@@ -380,7 +380,7 @@ static void the_promised_sizes_are_exact(void **state)
     /* 240 parts of four sizes are few classes */
     instance_init(&x, 240, 2);
     for (i = 0; i < 240; i++) x.c[i] = 1 + i % 4 * 0.3;
-    x.p.deadline_s[0] = 100.3, x.p.deadline_s[1] = 50;
+    x.p.deadline_s[0] = 100.3; x.p.deadline_s[1] = 50;
     x.p.slowdown[1] = 2;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 125.3);
     /* too many: refused by name, and by default solved by greedy */
@@ -434,8 +434,8 @@ static void greedy_begins_with_the_smaller_room_and_the_denser_item(void **state
     solve(&x.p, DDP_KNAPSACK_GREEDY, a);
     assert_int_equal(a[0], 0);
     instance_init(&x, 3, 1);
-    x.c[0] = 6, x.c[1] = x.c[2] = 5;
-    x.v[0] = 6.5, x.v[1] = x.v[2] = 6; /* 1.08, 1.2 and 1.2 a second */
+    x.c[0] = 6; x.c[1] = x.c[2] = 5;
+    x.v[0] = 6.5; x.v[1] = x.v[2] = 6; /* 1.08, 1.2 and 1.2 a second */
     x.p.value = x.v;
     x.p.deadline_s[0] = 10;
     close_to(solve(&x.p, DDP_KNAPSACK_GREEDY, a), 12);
@@ -613,19 +613,19 @@ static void one_item_and_extreme_sizes_are_solved(void **state)
     assert_int_equal(ddp_knapsack(&x.p, DDP_KNAPSACK_EXACT, a, NULL, NULL), DDP_OK);
     assert_int_equal(a[0], 0);
     instance_init(&x, 3, 1);
-    x.c[0] = 1e300, x.c[1] = 1e-300, x.c[2] = 1;
+    x.c[0] = 1e300; x.c[1] = 1e-300; x.c[2] = 1;
     x.p.deadline_s[0] = 2;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 1);
     assert_int_equal(a[0], -1);
     instance_init(&x, 4, 1); /* two that take no time that counts and are worth nothing, and one too long */
-    x.c[0] = x.c[1] = 1e-300, x.c[2] = 1, x.c[3] = 5;
-    x.v[2] = 1, x.v[3] = 3;
+    x.c[0] = x.c[1] = 1e-300; x.c[2] = 1; x.c[3] = 5;
+    x.v[2] = 1; x.v[3] = 3;
     x.p.value = x.v;
     x.p.deadline_s[0] = 2;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 1);
     assert_true(a[2] == 0 && a[3] == -1);
     instance_init(&x, 3, 1);
-    x.c[0] = 1e300, x.c[1] = 1e-300, x.c[2] = 1;
+    x.c[0] = 1e300; x.c[1] = 1e-300; x.c[2] = 1;
     x.p.deadline_s[0] = 5e-324;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 0);
 }

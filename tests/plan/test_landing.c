@@ -33,7 +33,7 @@ static void draw(instance *x, ddp_rng *r)
     x->plan.period = 1 + (int)ddp_rng_below(r, PERIOD);
     x->plan.cost = ddp_rng_below(r, 2) ? DDP_COST_WINDOW : DDP_COST_TIMELINE;
     x->plan.step_of = x->step_of;
-    x->p.forward_s = x->forward, x->p.backward_s = x->backward, x->p.comm_s = x->comm;
+    x->p.forward_s = x->forward; x->p.backward_s = x->backward; x->p.comm_s = x->comm;
     x->p.alpha_s = (double)ddp_rng_below(r, 3);
     for (int l = 0; l < x->p.layers; l++) {
         x->forward[l] = (double)ddp_rng_below(r, 4);
@@ -132,7 +132,7 @@ static void what_fits_its_window_lands_at_once(void **state)
     memset(&p, 0, sizeof p);
     memset(&plan, 0, sizeof plan);
     p.layers = plan.layers = plan.period = 2;
-    p.forward_s = forward, p.backward_s = backward, p.comm_s = comm;
+    p.forward_s = forward; p.backward_s = backward; p.comm_s = comm;
     plan.step_of = step_of;
     plan.cost = DDP_COST_WINDOW;
     assert_int_equal(ddp_plan_landing(&p, &plan, landing, &exposed, &err), DDP_OK);
@@ -160,7 +160,7 @@ static void what_takes_no_time_lands_at_once(void **state)
     memset(&plan, 0, sizeof plan);
     p.layers = plan.layers = 2;
     plan.period = 1;
-    p.forward_s = forward, p.backward_s = backward, p.comm_s = comm;
+    p.forward_s = forward; p.backward_s = backward; p.comm_s = comm;
     plan.step_of = step_of;
     plan.cost = DDP_COST_WINDOW;
     assert_int_equal(ddp_plan_landing(&p, &plan, landing, &exposed, NULL), DDP_OK);
@@ -186,7 +186,7 @@ static void forward_times_may_be_unknown(void **state)
     memset(&plan, 0, sizeof plan);
     p.layers = plan.layers = 2;
     plan.period = 2;
-    p.backward_s = backward, p.comm_s = comm;
+    p.backward_s = backward; p.comm_s = comm;
     plan.step_of = step_of;
     plan.cost = DDP_COST_WINDOW;
     assert_int_equal(ddp_plan_landing(&p, &plan, landing, &exposed, NULL), DDP_OK);

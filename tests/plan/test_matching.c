@@ -117,7 +117,7 @@ static void a_planted_matching_is_found(void **state)
         for (k = 0; k < MOST; k++) plan[k] = k;
         for (k = MOST - 1; k > 0; k--) {
             m = (int)ddp_rng_below(&r, (uint64_t)k + 1);
-            t = plan[k], plan[k] = plan[m], plan[m] = t;
+            t = plan[k]; plan[k] = plan[m]; plan[m] = t;
         }
         for (k = 0; k < MOST * MOST; k++) w[k] = 1.5 + ddp_rng_uniform(&r);
         for (k = 0; k < MOST; k++) w[k * MOST + plan[k]] = ddp_rng_uniform(&r);

@@ -108,7 +108,7 @@ static double exhaustive(int L, const double *I, const double *s, double low, do
     for (set = 0; set < 1 << L; set++) {
         double b = 0, i = 0;
         for (l = 0; l < L; l++)
-            if (set >> l & 1) b += s[l], i += I[l];
+            if (set >> l & 1) { b += s[l]; i += I[l]; }
         if (b >= low && b <= high && (least < 0 || i < least)) least = i;
     }
     return least;
@@ -220,8 +220,8 @@ static void where_the_knapsack_finds_nothing_the_walk_stands(void **state)
     unsigned char walk[MOST / 8], gib[MOST / 8];
 
     (void)state;
-    for (int l = 0; l < 60; l++) I[l] = 0.9 + 0.001 * l, s[l] = 2;
-    I[59] = 1, s[59] = 3;
+    for (int l = 0; l < 60; l++) { I[l] = 0.9 + 0.001 * l; s[l] = 2; }
+    I[59] = 1; s[59] = 3;
     near(rank(60, I, s, 100, DDP_OSP_WALK, walk, &walk_late), 100);
     near(rank(60, I, s, 100, DDP_OSP_KNAPSACK, gib, &late), 100);
     assert_true(late == walk_late);

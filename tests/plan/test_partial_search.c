@@ -88,7 +88,7 @@ static void brute_force_ends_early_only_where_there_is_much_to_try(void **state)
         instance x;
         ddp_plan brute, best;
         instance_init(&x, 12); /* C(12 + 3, 3) = 455 partitions */
-        for (int l = 0; l < 12; l++) x.b[l] = ddp_rng_uniform(&r), x.c[l] = 4 * ddp_rng_uniform(&r);
+        for (int l = 0; l < 12; l++) { x.b[l] = ddp_rng_uniform(&r); x.c[l] = 4 * ddp_rng_uniform(&r); }
         brute = solve_within(1e-9, &x.p, DDP_SOLVER_BRUTE, DDP_COST_TIMELINE, 4, DDP_FILL_NONE);
         best = solve(&x.p, DDP_SOLVER_OPTIMAL, DDP_COST_TIMELINE, 4, DDP_FILL_NONE);
         assert_true(fabs(brute.objective_s - best.objective_s) < 1e-9);

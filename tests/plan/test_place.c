@@ -47,7 +47,7 @@ static ddp_network random_network(ddp_rng *r, int N, int D, int S, int kind)
     for (k = 0; k < N * N; k++) {
         n.delay_s[k] = kind == 2 ? 0 : ddp_rng_uniform(r);
         n.rate[k] = 0.5 + 10 * ddp_rng_uniform(r);
-        if (kind == 1) n.delay_s[k] = floor(3 * n.delay_s[k]) / 2, n.rate[k] = ceil(n.rate[k] / 3);
+        if (kind == 1) { n.delay_s[k] = floor(3 * n.delay_s[k]) / 2; n.rate[k] = ceil(n.rate[k] / 3); }
     }
     if (kind == 3) *(ddp_rng_below(r, 2) ? &n.dp_bytes : &n.pp_bytes) *= 100;
     return n;
@@ -559,7 +559,7 @@ static void annealing_keeps_its_books(void **state)
         memcpy(most, s.most, (size_t)sh[1] * sizeof *most);
         memcpy(sum, s.sum, (size_t)sh[1] * sizeof *sum);
         memcpy(data, s.data, (size_t)sh[1] * sizeof *data);
-        top = s.top, hops = s.hops, all = s.all;
+        top = s.top; hops = s.hops; all = s.all;
         ddp__anneal_rebuild(&s);
         for (k = 0; k < N; k++) close_to(load[k], s.load[k]);
         for (k = 0; k < N - sh[0]; k++) assert_true(edge[k] == s.edge[k]);

@@ -28,7 +28,7 @@ static void moves_of_one_pipeline_exchange_or_turn(void **state)
     (void)state;
     memset(&o, 0, sizeof o);
     o.seed = 5;
-    n.pipelines = 1, n.stages = N;
+    n.pipelines = 1; n.stages = N;
     assert_int_equal(ddp__place_open(&p, &n, 1, N, NULL), DDP_OK);
     p.o = &o;
     ddp__place_limits(&p);
@@ -71,7 +71,7 @@ static char kind_of(const int *was, const int *is, int *from, int *to)
         first = i < first ? i : first;
         last = i;
     }
-    *from = first / D, *to = last / D;
+    *from = first / D; *to = last / D;
     if (changed == 2 && *from != *to) return first % D == last % D ? 'p' : 'x';
     for (int j = *from; j <= *to; j++)
         for (int i = 0; i < D; i++) rows &= is[j * D + i] == was[(*from + *to - j) * D + i];
@@ -112,7 +112,7 @@ static void moves_are_of_all_kinds(void **state)
         case 'x': x++; break;
         case 'p': own++; break;
         case 't': turns++; break;
-        default: runs++, single += from == to, ends += to == S - 1;
+        default: runs++; single += from == to; ends += to == S - 1;
         }
     }
     print_message("%d exchange, %d in a pipeline, %d runs (%d of one stage, %d to the end), %d turns\n", x, own, runs,
@@ -187,7 +187,7 @@ static void descent_offers_what_it_has_counted(void **state)
         ddp__shuffle(at, N, &r);
         memset(&s, 0, sizeof s);
         s.p = &p;
-        s.at = at, s.mate = mate, s.fresh = fresh, s.hop = hop, s.data = data;
+        s.at = at; s.mate = mate; s.fresh = fresh; s.hop = hop; s.data = data;
         for (int j = 0; j < S; j++) {
             s.top = fmax(s.top, ddp__place_averaging(&p, at, j));
             if (j + 1 < S) s.all += ddp__place_match(&p, at + j * D, at + (j + 1) * D, mate + j * D);

@@ -70,8 +70,8 @@ static void transfers_queue_behind_each_other(void **state)
 
     (void)state;
     instance_init(&x, 3);
-    x.b[0] = 30, x.b[1] = 20, x.b[2] = 10;
-    x.c[0] = 5, x.c[1] = 40, x.c[2] = 7;
+    x.b[0] = 30; x.b[1] = 20; x.b[2] = 10;
+    x.c[0] = 5; x.c[1] = 40; x.c[2] = 7;
     assert_int_equal(ddp_plan_step_time(&x.p, all, 0, DDP_COST_TIMELINE, &t, NULL), DDP_OK);
     close_to(t, 75);
     /* one lump of 52 s after layer 2 at 10 */
@@ -102,9 +102,9 @@ static void the_window_uses_the_next_forward(void **state)
 
     (void)state;
     instance_init(&x, 3);
-    x.b[0] = 30, x.b[1] = 20, x.b[2] = 10;
-    x.c[0] = 5, x.c[1] = 40, x.c[2] = 7;
-    x.f[0] = 3, x.f[1] = 4, x.f[2] = 8;
+    x.b[0] = 30; x.b[1] = 20; x.b[2] = 10;
+    x.c[0] = 5; x.c[1] = 40; x.c[2] = 7;
+    x.f[0] = 3; x.f[1] = 4; x.f[2] = 8;
     assert_int_equal(ddp_plan_step_time(&x.p, all, 0, DDP_COST_WINDOW, &t, NULL), DDP_OK);
     close_to(t, 72);
     x.c[1] = 20; /* layer 1 30..50, layer 0 60..65: only layer 0 is waited for, 5 s */
@@ -392,7 +392,7 @@ static void bubbles_are_filled_by_hand(void **state)
     (void)state;
     instance_init(&x, 2);
     x.b[0] = x.b[1] = 10;
-    x.c[0] = 6, x.c[1] = 4;
+    x.c[0] = 6; x.c[1] = 4;
     a = solve(&x.p, DDP_SOLVER_OPTIMAL, DDP_COST_TIMELINE, 3, DDP_FILL_EXACT);
     close_to(a.objective_s, 66);
     close_to(a.exposed_s, 6);
@@ -410,7 +410,7 @@ static void bubbles_are_filled_by_hand(void **state)
      * output-side layer's 4 s fit in, so Eq. 12 adds it */
     instance_init(&x, 3);
     x.b[0] = x.b[1] = x.b[2] = 10;
-    x.c[0] = 6, x.c[1] = 3, x.c[2] = 4;
+    x.c[0] = 6; x.c[1] = 3; x.c[2] = 4;
     a = solve(&x.p, DDP_SOLVER_ENP, DDP_COST_TIMELINE, 3, DDP_FILL_EQ12);
     assert_int_equal(a.step_of[1], 1);
     assert_int_equal(a.fill[3 + 2], 1);
@@ -635,7 +635,7 @@ static void a_planner_without_time_returns_the_best_it_saw(void **state)
     ddp_plan best;
 
     (void)state;
-    for (int l = 0; l < 20; l++) b[l] = ddp_rng_uniform(&r), c[l] = 6 * ddp_rng_uniform(&r);
+    for (int l = 0; l < 20; l++) { b[l] = ddp_rng_uniform(&r); c[l] = 6 * ddp_rng_uniform(&r); }
     memset(&p, 0, sizeof p);
     memset(&o, 0, sizeof o);
     p.layers = 20;

@@ -58,7 +58,7 @@ static void ranks_rise_and_equal_ones_keep_their_order(void **state)
             rank[i].key = (double)ddp_rng_below(&r, 1 + (uint64_t)round);
             rank[i].i = i;
         }
-        if (round % 2) rank[7].key = -(double)INFINITY, rank[3].key = rank[9].key = (double)INFINITY;
+        if (round % 2) { rank[7].key = -(double)INFINITY; rank[3].key = rank[9].key = (double)INFINITY; }
         qsort(rank, MOST, sizeof *rank, ddp__by_rank);
         for (int i = 1; i < MOST; i++)
             assert_true(rank[i - 1].key < rank[i].key ||

@@ -112,7 +112,7 @@ static void check_bound(const world *w, const ddp_timeline *t)
     int save = t->scheme == DDP_SCHEME_MGWFBP || t->scheme == DDP_SCHEME_ASCWFBP, i, n = 0;
     long link = w->b[w->n - 1], compute = forward_total(w) + readies(w, 0);
 
-    for (i = 0; i < w->n; i++) n += w->parts[i] > 0, link += comm(w, i);
+    for (i = 0; i < w->n; i++) { n += w->parts[i] > 0; link += comm(w, i); }
     if (save && n > 1) link -= (n - 1) * w->alpha;
     ticks(t->lower_bound_s, link > compute ? link : compute);
     assert_true(t->iteration_s >= t->lower_bound_s - 1e-9);
@@ -268,10 +268,10 @@ static void three_buckets_by_hand(void **state)
     memset(&w, 0, sizeof w);
     w.n = 3;
     w.alpha = 1;
-    w.b[0] = 30, w.b[1] = 20, w.b[2] = 10;
-    w.f[0] = 3, w.f[1] = 4, w.f[2] = 8;
-    w.parts[0] = 1, w.parts[1] = 3, w.parts[2] = 1;
-    w.work[0] = 4, w.work[1] = 13, w.work[2] = 6;
+    w.b[0] = 30; w.b[1] = 20; w.b[2] = 10;
+    w.f[0] = 3; w.f[1] = 4; w.f[2] = 8;
+    w.parts[0] = 1; w.parts[1] = 3; w.parts[2] = 1;
+    w.work[0] = 4; w.work[1] = 13; w.work[2] = 6;
     w.partition = 13;
     world_profile(&w);
     ticks(simple(&w, DDP_SCHEME_SSGD), 60 + 52 + 15);
@@ -326,11 +326,11 @@ static void check_startup(const world *w, ddp_rng *r)
         close_to(t.iteration_s, u.iteration_s);
         close_to(t.lower_bound_s, u.lower_bound_s);
         ddp_timeline_free(&u);
-        q.gap_s = q.alpha_s, q.alpha_s = 0; /* a gap is busy too; it does not overlap in ascwfbp */
+        q.gap_s = q.alpha_s; q.alpha_s = 0; /* a gap is busy too; it does not overlap in ascwfbp */
         u = timeline(&q, &o);
         if (s != DDP_SCHEME_ASCWFBP) close_to(t.iteration_s, u.iteration_s);
         else assert_true(u.iteration_s >= t.iteration_s - 1e-9);
-        q.alpha_s = q.gap_s, q.gap_s = 0;
+        q.alpha_s = q.gap_s; q.gap_s = 0;
         ddp_timeline_free(&t);
         ddp_timeline_free(&u);
     }
@@ -384,8 +384,8 @@ static void one_bucket_and_silent_buckets_are_fine(void **state)
     (void)state;
     memset(&w, 0, sizeof w);
     w.n = 1;
-    w.b[0] = 10, w.f[0] = 5;
-    w.parts[0] = 2, w.work[0] = 4, w.partition = 4;
+    w.b[0] = 10; w.f[0] = 5;
+    w.parts[0] = 2; w.work[0] = 4; w.partition = 4;
     world_profile(&w);
     for (s = 0; s < DDP_SCHEME_DEFT; s++) ticks(simple(&w, (ddp_scheme)s), 10 + 8 + 5);
     w.parts[0] = 0;

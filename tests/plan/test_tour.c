@@ -119,7 +119,7 @@ static void long_tours_follow_a_line(void **state)
     for (i = 0; i < MOST; i++) place[i] = i;
     for (i = MOST - 1; i > 0; i--) {
         j = (int)ddp_rng_below(&r, (uint64_t)i + 1);
-        t = place[i], place[i] = place[j], place[j] = t;
+        t = place[i]; place[i] = place[j]; place[j] = t;
     }
     for (i = 0; i < MOST; i++)
         for (j = 0; j < MOST; j++) c[i * MOST + j] = abs(place[i] - place[j]);

@@ -336,7 +336,7 @@ static void graph_files_are_written(void **state)
     assert_int_equal(ddp_oplist_write(&list, path, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "operators 1 and 3 are both named 'b'"));
     must(ddp_oplist_set(&list, 3, "d", none, 1, 2, 4, 0, &err), &err);
-    list.op[1].module = list.op[2].module = 5, list.op[3].module = 4;
+    list.op[1].module = list.op[2].module = 5; list.op[3].module = 4;
     assert_int_equal(ddp_oplist_write(&list, "/nonexistent/g.json", &err), DDP_IO);
     must(ddp_oplist_write(&list, path, &err), &err);
     must(ddp_oplist_read(path, &again, &err), &err);

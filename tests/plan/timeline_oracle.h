@@ -218,7 +218,7 @@ static long merged(const world *w)
     int row[MOST], n = 0, i, l;
 
     for (i = 0; i < w->n; i++)
-        if (w->parts[i]) row[n] = i, c[n++] = comm(w, i);
+        if (w->parts[i]) { row[n] = i; c[n++] = comm(w, i); }
     for (l = n - 1; l > 0; l--) {
         for (i = n - 1; i >= 0; i--) {
             start[i] = i == n - 1 ? 0 : start[i + 1] + c[i + 1];
@@ -278,7 +278,7 @@ static long blocks(const world *w, const int *priority, long *first)
     long t = 0, end = readies(w, 0), arrive[MOST], gap, startup;
     int left[MOST], before = -1, i, g, k;
 
-    for (i = 0; i < w->n; i++) left[i] = w->parts[i], arrive[i] = 0, first[i] = -1;
+    for (i = 0; i < w->n; i++) { left[i] = w->parts[i]; arrive[i] = 0; first[i] = -1; }
     while (t < end) {
         long next = end;
         for (g = -1, i = 0; i < w->n; i++) {
@@ -321,7 +321,7 @@ static long blocks_search(const world *w, long *start, int *own)
 
     memset(own, 0, sizeof tried);
     for (i = 0; i < w->n; i++)
-        if (w->parts[i]) own[i] = n, row[n++] = i;
+        if (w->parts[i]) { own[i] = n; row[n++] = i; }
     *start = best = blocks(w, own, first);
     for (l = n - 1; l > 0; l--) {
         tau = first[row[l]] + comm(w, row[l]);

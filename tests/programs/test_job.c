@@ -340,13 +340,13 @@ static ddp_node *model(ddp_graph *g, int which)
     if (which == 0) {
         ddp_gpt2_config c;
         memset(&c, 0, sizeof c);
-        c.vocabulary = 19, c.context = 8, c.layers = 2, c.heads = 2, c.dim = 8, c.batch = 2, c.dropout = 0.1f;
+        c.vocabulary = 19; c.context = 8; c.layers = 2; c.heads = 2; c.dim = 8; c.batch = 2; c.dropout = 0.1f;
         return ddp_gpt2(g, &c, NULL);
     }
     if (which == 1) {
         ddp_mlp_config c;
         memset(&c, 0, sizeof c);
-        c.batch = 2, c.inputs = 7, c.hidden[0] = 9, c.hidden[1] = 5, c.hidden[2] = 11, c.classes = 5;
+        c.batch = 2; c.inputs = 7; c.hidden[0] = 9; c.hidden[1] = 5; c.hidden[2] = 11; c.classes = 5;
         return ddp_mlp(g, &c, NULL);
     }
     return residual(g);
@@ -365,7 +365,7 @@ static job job_of(int which)
     j.micro_batches = 3;
     j.seed = 5;
     snprintf(j.rule.name, sizeof j.rule.name, which ? "sgd" : "adamw");
-    j.rule.lr = 0.01, j.rule.momentum = which ? 0.9 : 0, j.rule.weight_decay = 0.1;
+    j.rule.lr = 0.01; j.rule.momentum = which ? 0.9 : 0; j.rule.weight_decay = 0.1;
     return j;
 }
 
@@ -405,7 +405,7 @@ static uint64_t plain_hash(int which)
     ddp_error err;
 
     memset(&cfg, 0, sizeof cfg);
-    cfg.world = 1, cfg.micro_batches = 3, cfg.strategy = DDP_SSGD, cfg.deterministic = cfg.no_env = 1, cfg.seed = 5;
+    cfg.world = 1; cfg.micro_batches = 3; cfg.strategy = DDP_SSGD; cfg.deterministic = cfg.no_env = 1; cfg.seed = 5;
     cfg.transport = DDP_THREADS;
     assert_int_equal(ddp_launch(&cfg, plain_worker, &w, &err), DDP_OK);
     return w.hash;
@@ -478,7 +478,7 @@ static void another_cut_takes_operators_over_bit_for_bit(void **state)
         run whole, half;
         float *left[OPS];
         snprintf(j.op[3].rule.name, sizeof j.op[3].rule.name, "nesterov");
-        j.op[3].rule.lr = 0.02, j.op[3].rule.momentum = 0.5;
+        j.op[3].rule.lr = 0.02; j.op[3].rule.momentum = 0.5;
         memset(&whole, 0, sizeof whole);
         whole.steps = STEPS;
         whole.keep = 1;

@@ -36,13 +36,13 @@ static void json_lines_are_whole_and_numbers_round_trip(void **state)
     for (i = 0; i < RUNS; i++) event_plan(j, &s->data, &s->run[i]);
     event_step(j, "ssgd", 1, 2.5, 10, 1, 4096, (double)NAN);
     memset(note, 0, sizeof note);
-    note[0].kind = "lost", note[0].text = "rank 2 was lost, 3 workers";
-    note[0].step = 12, note[0].time_s = 1.5;
-    note[1].kind = "replan", note[1].text = "planned again", note[1].step = 13;
-    s->run[4].notes = note, s->run[4].note_count = 2;
+    note[0].kind = "lost"; note[0].text = "rank 2 was lost, 3 workers";
+    note[0].step = 12; note[0].time_s = 1.5;
+    note[1].kind = "replan"; note[1].text = "planned again"; note[1].step = 13;
+    s->run[4].notes = note; s->run[4].note_count = 2;
     event_notes(j, &s->run[3]);
     event_notes(j, &s->run[4]);
-    s->run[4].slow_ratio = 1.5, s->run[4].slowest_rank = 3, s->run[4].replans = 2;
+    s->run[4].slow_ratio = 1.5; s->run[4].slowest_rank = 3; s->run[4].replans = 2;
     event_result(j, &s->data, &s->run[4]);
     memset(&err, 0, sizeof err);
     err.code = DDP_PEER_LOST;

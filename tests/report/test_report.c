@@ -87,9 +87,9 @@ static void a_step_of_a_pipeline_is_drawn_and_traced(void **state)
     memset(worker, 0, sizeof worker);
     memset(&d, 0, sizeof d);
     memset(&run, 0, sizeof run);
-    worker[0].slot = first, worker[0].slots = 3, worker[1].slot = second, worker[1].slots = 3;
-    run.strategy = "ssgd", run.schedule = "1f1b", run.stages = 2, run.workers = worker, run.worker_count = 2;
-    d.runs = &run, d.run_count = 1;
+    worker[0].slot = first; worker[0].slots = 3; worker[1].slot = second; worker[1].slots = 3;
+    run.strategy = "ssgd"; run.schedule = "1f1b"; run.stages = 2; run.workers = worker; run.worker_count = 2;
+    d.runs = &run; d.run_count = 1;
     path_in(s, "stages.html", path);
     assert_int_equal(ddp_report_html(&d, path, NULL), DDP_OK);
     t = read_whole(path);
@@ -171,11 +171,11 @@ static void what_changed_is_told_and_marked(void **state)
     ddp__text_free(&t);
 
     for (i = 0; i < 60; i++) {
-        note[i].kind = kinds[i % 3], note[i].text = texts[i % 3];
-        note[i].step = i % 3 + 7, note[i].time_s = 0.5 * (i % 3 + 1);
+        note[i].kind = kinds[i % 3]; note[i].text = texts[i % 3];
+        note[i].step = i % 3 + 7; note[i].time_s = 0.5 * (i % 3 + 1);
     }
-    s->run[4].notes = note, s->run[4].note_count = 3;
-    s->run[4].slow_ratio = 2.13, s->run[4].slowest_rank = 1, s->run[4].replans = 1;
+    s->run[4].notes = note; s->run[4].note_count = 3;
+    s->run[4].slow_ratio = 2.13; s->run[4].slowest_rank = 1; s->run[4].replans = 1;
     s->run[3].slow_ratio = 1.02;
     assert_int_equal(ddp_report_html(&s->data, path, NULL), DDP_OK);
     t = read_whole(path);

@@ -99,7 +99,7 @@ static ddp_status fake_open(const ddp_backend *b, int rank, void *stream, void *
 {
     fake_device *f = (fake_device *)calloc(1, sizeof *f);
 
-    (void)b, (void)rank, (void)stream, (void)err;
+    (void)b; (void)rank; (void)stream; (void)err;
     assert_non_null(f);
     f->rooms = ddp__pool_open(1);
     assert_true(f->rooms && ddp__pool_rooms(f->rooms));
@@ -155,7 +155,7 @@ static void *fake_pin(void *self, size_t bytes)
 
 static void fake_unpin(void *self, void *at, size_t bytes)
 {
-    (void)self, (void)bytes;
+    (void)self; (void)bytes;
     __atomic_sub_fetch(&fake.alive, 1, __ATOMIC_SEQ_CST);
     free(at);
 }
@@ -412,7 +412,7 @@ static const ddp_op *fake_op(void *self, const char *name)
 
 static size_t fake_scratch(void *self, const ddp_op *op, const void *spec)
 {
-    (void)self, (void)op, (void)spec;
+    (void)self; (void)op; (void)spec;
     return 100;
 }
 
@@ -441,7 +441,7 @@ static void fake_record(void *self, int slot)
 static ddp_status fake_fetch(void *self, int slot, void *to, const void *from, size_t bytes,
                              ddp_error *err)
 {
-    (void)self, (void)slot, (void)err;
+    (void)self; (void)slot; (void)err;
     memcpy(to, fake_here(from), bytes);
     return DDP_OK;
 }
@@ -551,7 +551,7 @@ static ddp_status fake_message(fake_device *f, int spread, int sum, float *const
         struct timespec soon;
         clock_gettime(CLOCK_REALTIME, &soon);
         soon.tv_nsec += 1000000;
-        if (soon.tv_nsec >= 1000000000) soon.tv_nsec -= 1000000000, soon.tv_sec++;
+        if (soon.tv_nsec >= 1000000000) { soon.tv_nsec -= 1000000000; soon.tv_sec++; }
         pthread_cond_timedwait(&n->changed, &n->lock, &soon);
         if (n->done == number) s = f->peers.watch(f->peers.user, since, err);
     }
@@ -583,7 +583,7 @@ static ddp_status fake_spread(void *self, int slot, int held, unsigned turn, flo
     return fake_message((fake_device *)self, 1, 0, arrays, counts, arrays_count, err);
 }
 
-static void fake_finish(void *self, int slot) { (void)self, (void)slot; }
+static void fake_finish(void *self, int slot) { (void)self; (void)slot; }
 
 static ddp_status fake_poll(void *self, ddp_error *err)
 {
@@ -613,7 +613,7 @@ static fake_net fake_nets(void)
     for (i = 0; i < fake.nets; i++) {
         fake_net *n = &fake.net[i];
         assert_int_equal(n->joined, n->left);
-        all.averages += n->averages, all.sums += n->sums, all.spreads += n->spreads;
+        all.averages += n->averages; all.sums += n->sums; all.spreads += n->spreads;
         all.floats += n->floats;
         pthread_cond_destroy(&n->changed);
         pthread_mutex_destroy(&n->lock);
@@ -634,7 +634,7 @@ static void fake_mark(void *self, int mark) { ((fake_device *)self)->mark[mark] 
 
 static double fake_marked(void *self, int mark) { return ((fake_device *)self)->mark[mark]; }
 
-static void fake_range(void *self, const char *name) { (void)self, (void)name; }
+static void fake_range(void *self, const char *name) { (void)self; (void)name; }
 
 static ddp_backend fake_backend(void)
 {
@@ -642,23 +642,23 @@ static ddp_backend fake_backend(void)
 
     memset(&b, 0, sizeof b);
     b.name = "fake";
-    b.open = fake_open, b.close = fake_close, b.wait = fake_check, b.check = fake_check;
-    b.alloc = fake_alloc, b.release = fake_release, b.pin = fake_pin, b.unpin = fake_unpin;
-    b.memory = fake_memory, b.element_bytes = fake_element_bytes;
-    b.mirror = fake_mirror_of, b.forget = fake_forget;
-    b.upload = fake_upload, b.download = fake_download, b.copy = fake_copy, b.zero = fake_zero;
-    b.early = fake_early, b.early_value = fake_early_value;
-    b.upload_elements = fake_upload_elements, b.download_elements = fake_download_elements;
-    b.axpy = fake_axpy, b.norm2 = fake_norm2;
-    b.scale = fake_scale, b.fill = fake_fill, b.update = fake_update, b.compensate = fake_compensate;
+    b.open = fake_open; b.close = fake_close; b.wait = fake_check; b.check = fake_check;
+    b.alloc = fake_alloc; b.release = fake_release; b.pin = fake_pin; b.unpin = fake_unpin;
+    b.memory = fake_memory; b.element_bytes = fake_element_bytes;
+    b.mirror = fake_mirror_of; b.forget = fake_forget;
+    b.upload = fake_upload; b.download = fake_download; b.copy = fake_copy; b.zero = fake_zero;
+    b.early = fake_early; b.early_value = fake_early_value;
+    b.upload_elements = fake_upload_elements; b.download_elements = fake_download_elements;
+    b.axpy = fake_axpy; b.norm2 = fake_norm2;
+    b.scale = fake_scale; b.fill = fake_fill; b.update = fake_update; b.compensate = fake_compensate;
     b.split = fake_split;
-    b.clip_add = fake_clip_add, b.clip_scale = fake_clip_scale;
-    b.op = fake_op, b.scratch = fake_scratch, b.reserve = fake_reserve, b.compute = fake_compute;
-    b.slots = fake_slots, b.record = fake_record, b.fetch = fake_fetch, b.give = fake_give;
-    b.raise = fake_raise, b.hold = fake_hold, b.raise_all = fake_raise_all;
-    b.join = fake_join, b.average = fake_average, b.follow = fake_follow, b.spread = fake_spread;
-    b.finish = fake_finish, b.poll = fake_poll, b.leave = fake_leave;
-    b.marks = fake_marks, b.mark = fake_mark, b.marked = fake_marked, b.range = fake_range;
+    b.clip_add = fake_clip_add; b.clip_scale = fake_clip_scale;
+    b.op = fake_op; b.scratch = fake_scratch; b.reserve = fake_reserve; b.compute = fake_compute;
+    b.slots = fake_slots; b.record = fake_record; b.fetch = fake_fetch; b.give = fake_give;
+    b.raise = fake_raise; b.hold = fake_hold; b.raise_all = fake_raise_all;
+    b.join = fake_join; b.average = fake_average; b.follow = fake_follow; b.spread = fake_spread;
+    b.finish = fake_finish; b.poll = fake_poll; b.leave = fake_leave;
+    b.marks = fake_marks; b.mark = fake_mark; b.marked = fake_marked; b.range = fake_range;
     return b;
 }
 

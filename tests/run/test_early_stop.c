@@ -26,7 +26,7 @@ typedef struct run {
 static int should_stop(ddp_ctx *d, float loss, float *best, int *worse)
 {
     if (ddp_all_mean(d, &loss, 1)) return 1; /* the error is in the context */
-    if (loss < *best) *best = loss, *worse = 0;
+    if (loss < *best) { *best = loss; *worse = 0; }
     else ++*worse;
     return *worse == 3;
 }

@@ -38,8 +38,8 @@ static uint64_t trained(ddp_ctx *d, int llama)
     assert_int_equal(ddp_tokens_split(t, 0, 16, &range, NULL, NULL), DDP_OK);
     memset(&c, 0, sizeof c);
     memset(&l, 0, sizeof l);
-    c.vocabulary = l.vocabulary = ddp_tokens_vocabulary(t), c.context = l.context = 16, c.batch = l.batch = 4;
-    c.layers = l.layers = 2, c.heads = l.heads = 2, c.dim = l.dim = 32;
+    c.vocabulary = l.vocabulary = ddp_tokens_vocabulary(t); c.context = l.context = 16; c.batch = l.batch = 4;
+    c.layers = l.layers = 2; c.heads = l.heads = 2; c.dim = l.dim = 32;
     loss = llama ? ddp_llama2(g, &l, NULL) : ddp_gpt2(g, &c, NULL);
     assert_int_equal(ddp_graph_build(g), 0);
     assert_int_equal(ddp_set_optimizer(d, &adam), 0);
@@ -67,7 +67,7 @@ static uint64_t run(ddp_kernels kernels, int threads, int env, int llama)
     uint64_t h;
 
     memset(&c, 0, sizeof c);
-    c.strategy = DDP_SSGD, c.kernels = kernels, c.threads = threads, c.no_env = !env, c.deterministic = 1;
+    c.strategy = DDP_SSGD; c.kernels = kernels; c.threads = threads; c.no_env = !env; c.deterministic = 1;
     d = ddp_open(&c, &err);
     if (!d) fail_msg("%s", err.msg);
     h = trained(d, llama);
@@ -116,7 +116,7 @@ static void a_set_that_the_processor_lacks_is_an_error(void **unused)
     for (int i = 0; i < SETS; i++) {
         if (ddp__cpu_runs((int)sets[i])) continue;
         memset(&c, 0, sizeof c);
-        c.kernels = sets[i], c.no_env = 1;
+        c.kernels = sets[i]; c.no_env = 1;
         assert_null(ddp_open(&c, &err));
         assert_int_equal(err.code, DDP_ARG);
         assert_non_null(strstr(err.msg, names[i]));

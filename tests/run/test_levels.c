@@ -388,7 +388,7 @@ static int constant(ddp_ctx *d, void *user)
 
     d->cfg.site = x->site[rank];
     memset(&layer, 0, sizeof layer);
-    layer.params = w, layer.grads = g, layer.count = 1303;
+    layer.params = w; layer.grads = g; layer.count = 1303;
     bad = ddp_add_layer(d, &layer);
     if (!bad) bad = ddp_set_optimizer(d, &o);
     for (int step = 0; !bad && step < 300; step++) {

@@ -257,9 +257,9 @@ static ddp_pipe *build_stages(ddp_ctx *d, const trial *t)
     ddp_gpt2_config c;
 
     memset(&p, 0, sizeof p);
-    p.schedule = t->schedule, p.stages = t->stages;
+    p.schedule = t->schedule; p.stages = t->stages;
     memset(&c, 0, sizeof c);
-    c.vocabulary = 7, c.context = 4, c.layers = 2, c.heads = 2, c.dim = 4, c.batch = 2;
+    c.vocabulary = 7; c.context = 4; c.layers = 2; c.heads = 2; c.dim = 4; c.batch = 2;
     c.recompute = t->cfg.strategy == DDP_WFBP;
     loss = ddp_gpt2(g, &c, NULL);
     return ddp_pipe_open(d, g, loss, &p);
@@ -288,7 +288,7 @@ static int train(ddp_ctx *d, void *user)
 
     t->out->opened[rank] = 1;
     if (sites) d->cfg.site = 1 + rank / 2; /* every rank its own, as DREAMDDP_SITE gives it */
-    if (t->stages) p = build_stages(d, t), bad = p ? 0 : (int)ddp_last_error(d)->code;
+    if (t->stages) { p = build_stages(d, t); bad = p ? 0 : (int)ddp_last_error(d)->code; }
     else if (t->inputs) g = build(d, t, &loss, &bad);
     else bad = add_layers(d, layers);
     if (!bad) bad = ddp_set_optimizer(d, &o);
@@ -428,7 +428,7 @@ static void late_layers_need_three_times_their_bytes(void **state)
         t.cfg.transport = DDP_TCP;
         t.cfg.servers = 1;
         t.cfg.defer = k ? 0.5 : (double)DDP_DEFER_NONE;
-        t.inputs = 512, t.width = WIDTH, t.classes = 512;
+        t.inputs = 512; t.width = WIDTH; t.classes = 512;
         count_reset(0, 0);
         if (trial_run(&t, &err)) fail_msg("%s", err.msg);
         all_is_given_back();
@@ -472,11 +472,11 @@ static void an_outer_step_allocates_nothing(void **state)
                                              DDP_WIRE_TOPK, DDP_WIRE_TOPK, DDP_WIRE_INT4};
             trial t;
             ddp_error err;
-            way = (ddp_overlap)w, wire = wires[k], sites = k / 4;
+            way = (ddp_overlap)w; wire = wires[k]; sites = k / 4;
             trial_new(&t, DDP_DILOCO, 3);
             t.cfg.transport = k % 2 ? DDP_TCP : DDP_THREADS;
             t.cfg.period = 5;
-            t.inputs = 12, t.width = 9, t.classes = 3;
+            t.inputs = 12; t.width = 9; t.classes = 3;
             t.steady_after = 6;
             t.steps = 15;
             count_reset(0, 0);
@@ -486,7 +486,7 @@ static void an_outer_step_allocates_nothing(void **state)
             all_is_given_back();
             trial_free(&t);
         }
-    way = DDP_OVERLAP_DEFAULT, wire = DDP_WIRE_DEFAULT, sites = 0;
+    way = DDP_OVERLAP_DEFAULT; wire = DDP_WIRE_DEFAULT; sites = 0;
 }
 
 static void a_step_allocates_nothing_once_the_plan_is_adopted(void **state)
@@ -509,7 +509,7 @@ static void a_step_allocates_nothing_once_the_plan_is_adopted(void **state)
                     if (all_strategies[s] == DDP_DREAMDDP) t.cfg.split_params = 50;
                     t.cfg.state_period[0] = 2;
                     t.cfg.clip_norm = s == 3 ? 1.0f : 0;
-                    if (graph) t.inputs = 12, t.width = 9, t.classes = 3, t.muon = s % 2 && !t.cfg.servers;
+                    if (graph) { t.inputs = 12; t.width = 9; t.classes = 3; t.muon = s % 2 && !t.cfg.servers; }
                     t.steady_after = 6;
                     t.steps = 15;
                     count_reset(0, 0);
@@ -608,9 +608,9 @@ static void exhaust(ddp_strategy strategy, int world, int graph, int rest)
         if (strategy == DDP_DREAMDDP) t.cfg.split_params = 50;
         t.cfg.run_id = "exhausted";
         t.cfg.deterministic = (int)(k % 2);
-        if (graph) t.inputs = 5, t.width = 4, t.classes = 3;
-        t.stages = exhausted_stages, t.schedule = DDP_PIPELINE_ZB;
-        if (t.stages) t.cfg.micro_batches = 3, t.cfg.trace_spans = 100;
+        if (graph) { t.inputs = 5; t.width = 4; t.classes = 3; }
+        t.stages = exhausted_stages; t.schedule = DDP_PIPELINE_ZB;
+        if (t.stages) { t.cfg.micro_batches = 3; t.cfg.trace_spans = 100; }
         memset(&err, 0, sizeof err);
         count_reset(k, rest);
         code = trial_run(&t, &err);
@@ -653,13 +653,13 @@ static void several_workers_survive_any_allocation_that_fails(void **state)
     exhaust(DDP_WFBP, 2, 1, 0);
     exhaust(DDP_DEFT, 2, 0, 0);
     exhaust(DDP_OSP, 2, 1, 0);
-    wire = DDP_WIRE_E3M0, way = DDP_OVERLAP_STREAM;
+    wire = DDP_WIRE_E3M0; way = DDP_OVERLAP_STREAM;
     exhaust(DDP_DILOCO, 2, 1, 0);
-    wire = DDP_WIRE_TOPK, way = DDP_OVERLAP_EAGER;
+    wire = DDP_WIRE_TOPK; way = DDP_OVERLAP_EAGER;
     exhaust(DDP_DILOCO, 2, 1, 0);
-    way = DDP_OVERLAP_NONE, sites = 1;
+    way = DDP_OVERLAP_NONE; sites = 1;
     exhaust(DDP_DILOCO, 3, 0, 0);
-    wire = DDP_WIRE_DEFAULT, way = DDP_OVERLAP_DEFAULT, sites = 0;
+    wire = DDP_WIRE_DEFAULT; way = DDP_OVERLAP_DEFAULT; sites = 0;
 }
 
 static void stages_survive_any_allocation_that_fails(void **state)

@@ -195,7 +195,7 @@ static int shares(ddp_ctx *d, void *user)
     for (int l = 0; !bad && l < 2; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
-        layer.params = &w[l], layer.grads = &g[l], layer.count = 1;
+        layer.params = &w[l]; layer.grads = &g[l]; layer.count = 1;
         bad = ddp_add_layer(d, &layer);
     }
     for (long step = 0; !bad && step < 8; step++) {
@@ -227,7 +227,7 @@ static void ranks_that_share_a_device_are_timed_sharing_it(void **state)
     memset(&x, 0, sizeof x);
     memset(&cfg, 0, sizeof cfg);
     x.seconds = 0.005;
-    cfg.world = 2, cfg.no_env = 1, cfg.transport = DDP_THREADS, cfg.strategy = DDP_LOCALSGD, cfg.period = 50;
+    cfg.world = 2; cfg.no_env = 1; cfg.transport = DDP_THREADS; cfg.strategy = DDP_LOCALSGD; cfg.period = 50;
     cfg.profile_steps = 6;
     if (ddp_simulate(&cfg, NULL, shares, &x, NULL, &err)) fail_msg("%s", err.msg);
     if (!(x.predicted > 1.5 * 4 * x.seconds)) fail_msg("a step of %g s, of %g s alone", x.predicted, 4 * x.seconds);

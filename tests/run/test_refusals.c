@@ -144,7 +144,7 @@ static void configure(cell *c, unsigned on, ddp_strategy strategy)
     /* those that need servers have them in any case */
     if (has(on, SERVERS) || (strategy >= DDP_BSP && strategy <= DDP_OSP))
         g->servers = has(on, ELASTIC) && !has(on, SERVERS) ? 1 : DDP_SERVERS_COLOCATED;
-    if (has(on, JOIN)) g->join = 1, g->world = 0;
+    if (has(on, JOIN)) { g->join = 1; g->world = 0; }
 }
 
 static int is_there(const cell *c) { return has(c->on, DEVICE); }
@@ -165,8 +165,8 @@ static int make_layers(ddp_ctx *d, const cell *c, float *w, float *g)
     for (l = 0; l < LAYERS; l++) {
         for (i = 0; i < N; i++) w[l * N + i] = (float)(i % 7) - 3;
         memset(&layer, 0, sizeof layer);
-        layer.params = w + l * N, layer.grads = g + l * N, layer.count = N;
-        if (is_there(c)) layer.params = (float *)fake_away(w + l * N), layer.grads = (float *)fake_away(g + l * N);
+        layer.params = w + l * N; layer.grads = g + l * N; layer.count = N;
+        if (is_there(c)) { layer.params = (float *)fake_away(w + l * N); layer.grads = (float *)fake_away(g + l * N); }
         layer.group = group[ddp_rank(d) / 2 % 2];
         if (ddp_add_layer(d, &layer)) return 1;
     }
@@ -200,7 +200,7 @@ static int train(ddp_ctx *d, void *user)
             bad = ddp_backward_end(d, l);
         }
         if (!bad) bad = ddp_step_end(d);
-        for (i = 0; i < LAYERS * N && !bad && has(c->on, FIRST); i++) w[i] -= 0.05f * g[i], g[i] = 0;
+        for (i = 0; i < LAYERS * N && !bad && has(c->on, FIRST); i++) { w[i] -= 0.05f * g[i]; g[i] = 0; }
         if (c->number) ddp__atomic_store(&c->b->step[c->number - 1], ddp_step(d));
     }
     if (!bad) bad = ddp_sync_all(d);
@@ -233,7 +233,7 @@ static void come(cell c, int number, const char *addr)
     c.cfg.addr = addr;
     c.cfg.rank = c.comes ? 0 : number;
     if (!c.comes) c.on &= ~(1u << GROUPS); /* the run has none in any case */
-    if (!c.comes) c.cfg.join = 0, c.cfg.world = 2, c.cfg.min_world = 1, c.cfg.max_world = 3;
+    if (!c.comes) { c.cfg.join = 0; c.cfg.world = 2; c.cfg.min_world = 1; c.cfg.max_world = 3; }
     d = ddp_open(&c.cfg, &err);
     bad = d ? train(d, &c) : (int)err.code;
     if (d) err = *ddp_last_error(d);

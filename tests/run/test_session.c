@@ -621,7 +621,7 @@ static void state_that_fits_no_machine_is_refused_before_it_is_asked_for(void **
     c.no_env = 1;
     d = ddp_open(&c, &err);
     assert_non_null(d);
-    layer.name = "wide", layer.params = &x, layer.grads = far, layer.count = (size_t)1 << 50;
+    layer.name = "wide"; layer.params = &x; layer.grads = far; layer.count = (size_t)1 << 50;
     assert_int_equal(ddp_add_layer(d, &layer), DDP_OK);
     assert_int_equal(ddp_set_optimizer(d, &o), DDP_MEMORY); /* the session starts there */
     assert_non_null(strstr(ddp_last_error(d)->msg,
@@ -905,8 +905,8 @@ static int uses_collectives(ddp_ctx *d, trial *t)
     bad |= ddp_broadcast(d, x, 1, n - 1);
     bad |= x[0] != (float)(n - 1);
     bad |= ddp_barrier(d);
-    if (n > 1 && r == 0) x[0] = 42, bad |= ddp_send(d, x, 1, 1);
-    if (n > 1 && r == 1) bad |= ddp_recv(d, x, 1, 0), bad |= x[0] != 42.0f;
+    if (n > 1 && r == 0) { x[0] = 42; bad |= ddp_send(d, x, 1, 1); }
+    if (n > 1 && r == 1) { bad |= ddp_recv(d, x, 1, 0); bad |= x[0] != 42.0f; }
     return bad ? DDP_FAILED : 0;
 }
 
@@ -1195,7 +1195,7 @@ static void the_sweep_agrees_with_unit_cells(void **state)
             int sends = 0, computes = 0;
             for (i = 0; i < n; i++)
                 if (s[i].begin_s <= t && t < s[i].end_s) *(s[i].kind == DDP_SPAN_COMM ? &sends : &computes) = 1;
-            cells += sends, bare += sends && !computes;
+            cells += sends; bare += sends && !computes;
         }
         assert_true(fabs(comm - cells) < 1e-9 && fabs(exposed - bare) < 1e-9);
     }

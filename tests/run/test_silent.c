@@ -55,7 +55,7 @@ static int frees(ddp_ctx *d, void *user)
     int bad = 0;
 
     for (int l = 0; l < LAYERS && !bad; l++) {
-        w[l] = pages(LONG), g[l] = pages(LONG);
+        w[l] = pages(LONG); g[l] = pages(LONG);
         bad = ddp_add_block(d, name[l], w[l], g[l], LONG);
     }
     bad = bad || ddp_set_optimizer(d, &o);
@@ -106,7 +106,7 @@ static int unnamed(ddp_ctx *d, void *user)
     for (int l = 0; l < LAYERS; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
-        layer.params = w[r][l], layer.grads = g[r][l], layer.count = x->way == 1 && l == 1 ? 40 + (size_t)r : 64;
+        layer.params = w[r][l]; layer.grads = g[r][l]; layer.count = x->way == 1 && l == 1 ? 40 + (size_t)r : 64;
         if (ddp_add_layer(d, &layer)) return 1;
     }
     if (ddp_backward_end(d, 2) || ddp_backward_end(d, x->way == 2 ? 2 : 1)) return 1;
@@ -142,8 +142,8 @@ static int late(ddp_ctx *d, void *user)
     ddp_error err;
 
     memset(&layer, 0, sizeof layer);
-    both[0] = b, both[1] = running;
-    layer.blocks = both, layer.block_count = 2;
+    both[0] = b; both[1] = running;
+    layer.blocks = both; layer.block_count = 2;
     if (ddp_add_layer(d, &layer) || ddp_backward_end(d, 0)) return 1;
     if (x->way == 0 && ddp_step_end(d)) return 1;
     if (x->way == 0 && r == 1) /* until the time-out of rank 0 has ended the run */

@@ -52,12 +52,12 @@ static int add(ddp_ctx *d, int way, float *w, float *g)
         return bad;
     }
     memset(&l, 0, sizeof l);
-    l.name = "in", l.params = w, l.grads = g, l.count = 10, l.blocks = &more, l.block_count = 1;
+    l.name = "in"; l.params = w; l.grads = g; l.count = 10; l.blocks = &more; l.block_count = 1;
     bad = ddp_add_layer(d, &l);
-    l.name = "mid", l.params = w + 10, l.grads = g + 10, l.count = 20, l.blocks = NULL, l.block_count = 0;
+    l.name = "mid"; l.params = w + 10; l.grads = g + 10; l.count = 20; l.blocks = NULL; l.block_count = 0;
     if (!bad) bad = ddp_add_layer(d, &l);
-    more.params = w + 50, more.grads = g + 50;
-    l.name = "out", l.params = w + 30, l.grads = g + 30, l.count = 10, l.blocks = &more, l.block_count = 1;
+    more.params = w + 50; more.grads = g + 50;
+    l.name = "out"; l.params = w + 30; l.grads = g + 30; l.count = 10; l.blocks = &more; l.block_count = 1;
     return bad ? bad : ddp_add_layer(d, &l);
 }
 
@@ -202,7 +202,7 @@ static int skipping(ddp_ctx *d, void *user)
     bad = add(d, 1, w, g) || ddp_set_optimizer(d, &o);
     for (int s = 0; s < STEPS && !bad; s++) {
         const int without = s % 3 == 1 && (x->way == ALL_SKIP || ddp_rank(d) == 1);
-        gradients(w, g, 0, 10, ddp_rank(d), s), gradients(w, g, 30, N, ddp_rank(d), s);
+        gradients(w, g, 0, 10, ddp_rank(d), s); gradients(w, g, 30, N, ddp_rank(d), s);
         if (!without) gradients(w, g, 10, 30, ddp_rank(d), s);
         else if (x->way != ZEROS) for (int i = 10; i < 30; i++) g[i] = 777; /* left from something else */
         bad = ddp_backward_end(d, 2);

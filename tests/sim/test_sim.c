@@ -43,7 +43,7 @@ static void configure(run *x, ddp_strategy s, int world, const char *net)
     x->cfg.profile_steps = 4;
     x->cfg.deterministic = 1;
     x->cfg.outer_lr = 0.7f;
-    if (ddp_strategy_traits(s) & DDP_NEEDS_SERVERS) x->cfg.servers = 1, x->cfg.world++;
+    if (ddp_strategy_traits(s) & DDP_NEEDS_SERVERS) { x->cfg.servers = 1; x->cfg.world++; }
     for (int l = 0; l < LAYERS; l++) x->count[l] = (size_t)(37 + 151 * l % 400);
 }
 
@@ -71,7 +71,7 @@ static int train(ddp_ctx *d, void *user)
     for (int l = 0; l < LAYERS && !bad; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
-        layer.name = name[l], layer.params = w + at[l], layer.grads = g + at[l], layer.count = x->count[l];
+        layer.name = name[l]; layer.params = w + at[l]; layer.grads = g + at[l]; layer.count = x->count[l];
         bad = ddp_add_layer(d, &layer);
     }
     if (!bad) bad = ddp_set_optimizer(d, &o);
@@ -130,7 +130,7 @@ static int exchange(ddp_ctx *d, void *user)
     int bad;
 
     (void)user;
-    for (int i = 0; i < 5; i++) x[i] = (float)(rank + i), all[5 * rank + i] = x[i];
+    for (int i = 0; i < 5; i++) { x[i] = (float)(rank + i); all[5 * rank + i] = x[i]; }
     bad = ddp_all_reduce(d, x, 5, 1);
     for (int i = 0; i < 5; i++) assert_true(x[i] == (float)(world * (world - 1) / 2 + world * i));
     if (!bad) bad = ddp_all_gather(d, all, 5);

@@ -221,12 +221,12 @@ static int lab_graph(ddp_ctx *d, lab *x)
     if (x->model == LAB_MLP) {
         ddp_mlp_config c;
         memset(&c, 0, sizeof c);
-        c.batch = 3, c.inputs = 5, c.hidden[0] = 7, c.hidden[1] = 9, c.classes = 3;
+        c.batch = 3; c.inputs = 5; c.hidden[0] = 7; c.hidden[1] = 9; c.classes = 3;
         loss = ddp_mlp(g, &c, NULL);
     } else {
         ddp_gpt2_config c;
         memset(&c, 0, sizeof c);
-        c.vocabulary = 11, c.context = 5, c.layers = 1, c.heads = 3, c.dim = 9, c.batch = 2;
+        c.vocabulary = 11; c.context = 5; c.layers = 1; c.heads = 3; c.dim = 9; c.batch = 2;
         loss = ddp_gpt2(g, &c, NULL);
     }
     bad = ddp_graph_build(g);
@@ -376,7 +376,7 @@ static DDP__UNUSED void lab_reference(const lab *x, int gradients, const int *st
             at += count[l];
         }
     for (k = 0; k < K; k++)
-        for (l = 0; l < L; l++) free(r[k].w[l]), free(r[k].g[l]), free(r[k].s[l]);
+        for (l = 0; l < L; l++) { free(r[k].w[l]); free(r[k].g[l]); free(r[k].s[l]); }
 }
 
 #endif /* TESTS_STRATEGY_LAB_H */

@@ -186,9 +186,9 @@ static void replayed(const lab *x, const ddp_delayed_plan *plan, int drain, floa
         if (s->opened) {
             assert_int_equal(s->opened, stored);
             replay_open(&p, stored, rate);
-            pending = 1, stored = 0;
+            pending = 1; stored = 0;
         }
-        if (s->applied_now) replay_apply(&p), pending = 0;
+        if (s->applied_now) { replay_apply(&p); pending = 0; }
         if (++t == plan->warmup + plan->period) t = plan->warmup;
     }
     if (drain && pending) replay_apply(&p);
@@ -201,7 +201,7 @@ static void replayed(const lab *x, const ddp_delayed_plan *plan, int drain, floa
         at += p.count[l];
         free(p.w[l]);
         free(p.state[l]);
-        for (int r = 0; r < x->cfg.world; r++) free(p.fut[r][l]), free(p.cur[r][l]);
+        for (int r = 0; r < x->cfg.world; r++) { free(p.fut[r][l]); free(p.cur[r][l]); }
     }
     free(p.live);
 }
@@ -227,7 +227,7 @@ static void as_replayed(const lab *like, const ddp_delayed_plan *plan, const cha
     x.cfg.net2 = like->cfg.net2;
     x.cfg.merge_sum = like->cfg.merge_sum;
     x.cfg.paper = like->cfg.paper;
-    x.model = like->model, x.rule = like->rule, x.steps = like->steps;
+    x.model = like->model; x.rule = like->rule; x.steps = like->steps;
     x.forward_hooks = like->forward_hooks;
     x.no_sync_all = like->no_sync_all;
     x.rates = 1;
@@ -247,7 +247,7 @@ static lab like_this(int world, lab_model model, lab_rule rule, int steps)
 
     memset(&x, 0, sizeof x);
     x.cfg.world = world;
-    x.model = model, x.rule = rule, x.steps = steps;
+    x.model = model; x.rule = rule; x.steps = steps;
     x.forward_hooks = steps % 2;
     return x;
 }
@@ -271,7 +271,7 @@ static void the_plans_sums_in_a_plain_loop_have_the_same_bits(void **state)
             x.cfg.paper = o.select == DDP_SELECT_PAPER;
             x.cfg.merge_sum = i == 5;
             as_replayed(&x, &plan, "replay");
-            for (int u = 0; u < plan.updates; u++) merged += plan.k[u] > 1, most = plan.k[u] > most ? plan.k[u] : most;
+            for (int u = 0; u < plan.updates; u++) { merged += plan.k[u] > 1; most = plan.k[u] > most ? plan.k[u] : most; }
             ddp_delayed_plan_free(&plan);
         }
     assert_true(merged > 0 && most > 1);
@@ -431,7 +431,7 @@ static int constant_gradients(ddp_ctx *d, void *user)
         memset(&layer, 0, sizeof layer);
         w[l] = (float *)calloc(count[l], sizeof(float));
         g[l] = (float *)calloc(count[l], sizeof(float));
-        layer.params = w[l], layer.grads = g[l], layer.count = count[l];
+        layer.params = w[l]; layer.grads = g[l]; layer.count = count[l];
         bad |= ddp_add_layer(d, &layer);
     }
     bad |= ddp_set_optimizer(d, &o);
@@ -547,7 +547,7 @@ static int noisy_gradients(ddp_ctx *d, void *user)
     (void)user;
     memset(&layer, 0, sizeof layer);
     memset(&info, 0, sizeof info);
-    layer.params = w, layer.grads = g, layer.count = COUNT;
+    layer.params = w; layer.grads = g; layer.count = COUNT;
     bad = ddp_add_layer(d, &layer) || ddp_set_optimizer(d, &o);
     for (int step = 0; step < 60 && !bad; step++) {
         for (int i = 0; i < COUNT; i++) g[i] = 1 + 2 * (float)ddp_rng_uniform(&r) - 1;
@@ -594,9 +594,9 @@ static int make_with_gain(ddp_ctx *d, void *self, const ddp_profile *p, int meas
     int bad;
 
     if (!measured) return make(d, self, p, 0, out);
-    if (instant) memset(forward, 0, sizeof forward), memset(backward, 0, sizeof backward);
+    if (instant) { memset(forward, 0, sizeof forward); memset(backward, 0, sizeof backward); }
     own.alpha_s = own.between_s = 0;
-    own.forward_s = forward, own.backward_s = backward, own.comm_s = comm;
+    own.forward_s = forward; own.backward_s = backward; own.comm_s = comm;
     x->noise.samples = 1;
     x->noise.loss = 2.5;
     x->noise.gain = gain;
@@ -637,7 +637,7 @@ static void plan_with_gain(double takes, double seconds, double tolerance, doubl
     x.cfg.preserve = tolerance;
     x.cfg.update_frequency = frequency;
     x.model = LAB_TINY;
-    gain = takes, comm_s = seconds;
+    gain = takes; comm_s = seconds;
     memset(&planned, 0, sizeof planned);
     lab_run(&x);
     ranks_are_equal(&x, "with a gain");
@@ -711,7 +711,7 @@ static int goes_on(ddp_ctx *d, void *user)
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
         for (size_t i = 0; i < count[l]; i++) w[at[l] + i] = lab_start(0, l, i);
-        layer.params = w + at[l], layer.grads = g + at[l], layer.count = count[l];
+        layer.params = w + at[l]; layer.grads = g + at[l]; layer.count = count[l];
         bad = ddp_add_layer(d, &layer);
     }
     if (!bad) bad = ddp_set_optimizer(d, &o);
@@ -737,7 +737,7 @@ static ddp_status train_leg(int world, int load, long last, ddp_error *err)
 
     lab_new(&x, world, DDP_DEFT, 3);
     x.cfg.own_strategy = deft();
-    leg.load = load, leg.last = last;
+    leg.load = load; leg.last = last;
     s = (ddp_status)ddp_launch(&x.cfg, goes_on, NULL, err);
     lab_free(&x);
     return s;
@@ -802,12 +802,12 @@ static int reads(ddp_ctx *d, void *user)
     for (int l = 0; l < 2 && !bad; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
-        layer.params = w + l, layer.grads = g + l, layer.count = 1;
+        layer.params = w + l; layer.grads = g + l; layer.count = 1;
         bad = ddp_add_layer(d, &layer);
     }
     memset(&head, 0, sizeof head);
     head.layers = 2;
-    head.warmup = x->warmup, head.iterations = x->iterations, head.updates = x->updates;
+    head.warmup = x->warmup; head.iterations = x->iterations; head.updates = x->updates;
     head.messages = x->first[x->iterations];
     memcpy(bytes, &head, sizeof head);
     blob.size = sizeof head;
@@ -884,7 +884,7 @@ static int make_of_many(ddp_ctx *d, void *self, const ddp_profile *p, int measur
     for (int l = 0; l < MANY; l++) sum += comm[l] = 1 + (double)ddp_rng_below(&r, 2400);
     for (int l = 0; l < MANY; l++) backward[l] = 2 * (forward[l] = floor(sum / (6 * MANY)));
     own.alpha_s = own.gap_s = own.between_s = 0;
-    own.forward_s = forward, own.backward_s = backward, own.comm_s = comm;
+    own.forward_s = forward; own.backward_s = backward; own.comm_s = comm;
     bad = ddp__delayed_make(d, self, &own, 1, out);
     if (!bad && ddp_rank(d) == 0) memcpy(&planned, out->bytes, sizeof planned);
     return bad;
@@ -903,7 +903,7 @@ static int many_layers(ddp_ctx *d, void *user)
     for (int l = 0; l < MANY && !bad; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
-        layer.params = w + l, layer.grads = g + l, layer.count = 1;
+        layer.params = w + l; layer.grads = g + l; layer.count = 1;
         bad = ddp_add_layer(d, &layer);
     }
     if (!bad) bad = ddp_set_optimizer(d, &o);

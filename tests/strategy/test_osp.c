@@ -230,7 +230,7 @@ static void it_is_a_sequential_program(void **state)
                 x.cfg.lgp = (ddp_lgp)lgp;
                 x.cfg.split = (ddp_osp_rule)((workers + servers + 1) % 4);
                 if (servers == 2 && workers == 3) x.cfg.transport = DDP_TCP;
-                if (x.model == LAB_TINY) x.cfg.defer = 0.7, x.cfg.split = DDP_OSP_WALK;
+                if (x.model == LAB_TINY) { x.cfg.defer = 0.7; x.cfg.split = DDP_OSP_WALK; }
                 as_replayed(&x, workers);
                 lab_free(&x);
             }
@@ -402,7 +402,7 @@ static int by_hand(ddp_ctx *d, lab *x, int waits, int less)
         ddp_layer layer;
         for (size_t i = 0; i < 50; i++) w[l][i] = lab_start(0, l, i);
         memset(&layer, 0, sizeof layer);
-        layer.params = w[l], layer.grads = g[l], layer.count = 50;
+        layer.params = w[l]; layer.grads = g[l]; layer.count = 50;
         if (ddp_add_layer(d, &layer)) return 1;
     }
     if (lab_serves(d)) return ddp_serve(d);
@@ -472,7 +472,7 @@ static int drifts(ddp_ctx *d, void *user)
     for (int l = 0; l < 10; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
-        layer.params = w[r] + l * 1500, layer.grads = g[r] + l * 1500, layer.count = l ? 1500 : 16;
+        layer.params = w[r] + l * 1500; layer.grads = g[r] + l * 1500; layer.count = l ? 1500 : 16;
         if (ddp_add_layer(d, &layer)) return 1;
     }
     if (lab_serves(d)) return ddp_serve(d);

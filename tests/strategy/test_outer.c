@@ -198,7 +198,7 @@ static void replay_run(const lab *x, replay *y)
             lab_replica part;
             at = 0;
             for (int l = 0; l < L; at += count[l++]) {
-                part.w[l] = y->theta[r] + at, part.g[l] = g[r] + at, part.s[l] = s[r] + 2 * at;
+                part.w[l] = y->theta[r] + at; part.g[l] = g[r] + at; part.s[l] = s[r] + 2 * at;
                 lab_gradient(part.w[l], part.g[l], count[l], r, l, step * 10);
                 lab_update(&o, &part, l, count[l], step);
             }
@@ -315,7 +315,7 @@ static void elastic_is_like_plain(lab *x, int tcp)
     lab y;
 
     lab_new(&y, x->cfg.world, x->cfg.strategy, x->cfg.period);
-    y.model = x->model, y.rule = x->rule;
+    y.model = x->model; y.rule = x->rule;
     y.no_sync_all = x->no_sync_all = 1;
     y.steps = x->steps = 14;
     y.cfg = x->cfg;
@@ -339,10 +339,10 @@ static void an_elastic_world_ends_with_a_plain_worlds_bits(void **state)
             lab x = outer_lab(2 + (w + kind) % 4, kind % 2 ? LAB_ODD : LAB_TINY, (lab_rule)((w + kind) % LAB_RULES), 0.7, 0.9);
             x.cfg.wire = few[w];
             x.cfg.overlap = overlaps[kind % 3];
-            if (kind == 1) x.cfg.fragments = 2, x.cfg.landing = 1;
+            if (kind == 1) { x.cfg.fragments = 2; x.cfg.landing = 1; }
             if (kind == 2) x.cfg.compensation = 0.5;
-            if (kind == 3) x.cfg.strategy = DDP_SPARSELOCO, x.cfg.outer_lr = x.cfg.outer_momentum = 0;
-            if (kind == 4) x.model = LAB_ODD, x.cfg.net = "20mbit,1ms"; /* planned; many small chunks */
+            if (kind == 3) { x.cfg.strategy = DDP_SPARSELOCO; x.cfg.outer_lr = x.cfg.outer_momentum = 0; }
+            if (kind == 4) { x.model = LAB_ODD; x.cfg.net = "20mbit,1ms"; } /* planned; many small chunks */
             elastic_is_like_plain(&x, kind % 2);
         }
 }
@@ -595,7 +595,7 @@ static void eager_is_the_printed_form(float nu)
             for (int l = 0; l < L; at += count[l++]) {
                 lab_replica part;
                 memset(g, 0, count[l] * sizeof *g);
-                part.w[l] = theta[r] + at, part.g[l] = g, part.s[l] = s[r];
+                part.w[l] = theta[r] + at; part.g[l] = g; part.s[l] = s[r];
                 lab_gradient(part.w[l], g, count[l], r, l, step * 10);
                 lab_update(&o, &part, l, count[l], step);
             }
@@ -639,7 +639,7 @@ static void eager_ranks_are_equal_after_sync_all(void **state)
             ranks_are_equal(&x);
             if (kind == 2) {
                 lab_new(&y, 4, DDP_DILOCO, 3);
-                y.model = x.model, y.rule = x.rule;
+                y.model = x.model; y.rule = x.rule;
                 y.cfg = x.cfg;
                 y.cfg.min_world = 0;
                 lab_run(&y);

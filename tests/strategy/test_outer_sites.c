@@ -152,7 +152,7 @@ static void mean_coded(const lab *x, replay *y, const lie *s, int q, size_t at, 
         float *kept = y->kept[o] + at;
         if (s->place[o] != q) continue;
         sum_inside(x, y, s, o, first, last, sum);
-        for (size_t i = first; i < last && blocks; i++) sum[i] += kept[i], kept[i] = 0;
+        for (size_t i = first; i < last && blocks; i++) { sum[i] += kept[i]; kept[i] = 0; }
         memcpy(rest + first, sum + first, n * sizeof *sum);
         if (coding != DDP_AS_FLOAT) assert_int_equal(ddp_split(coding, rest + first, sum + first, n, NULL), 0);
         for (size_t i = first; i < last && blocks && s->sites > 1; i++) kept[i] = rest[i];
@@ -167,7 +167,7 @@ static void mean_coded(const lab *x, replay *y, const lie *s, int q, size_t at, 
         if (s->place[o] != q) continue;
         from = cut_at(n, terms, (size_t)part++);
         to = cut_at(n, terms, (size_t)part);
-        if (blocks) from -= from % 64, to -= to < n ? to % 64 : 0;
+        if (blocks) { from -= from % 64; to -= to < n ? to % 64 : 0; }
         for (size_t i = first + from; i < first + to && blocks; i++) y->kept[o][at + i] += rest[i] / scale;
     }
 }
@@ -215,7 +215,7 @@ static void replay_mean(const lab *x, replay *y, const lie *s, size_t at, size_t
         for (size_t i = 0; i < n; i++) y->d[r][i] = y->anchor[at + i] - y->theta[r][at + i];
         for (size_t i = 0; i < n && blocks; i++) { /* what was kept when slices were others */
             const int own = s->place[r] < s->slices && i >= first[s->place[r]] && i < last[s->place[r]];
-            if (!own && y->kept[r][at + i] != 0) y->d[r][i] += y->kept[r][at + i], y->kept[r][at + i] = 0;
+            if (!own && y->kept[r][at + i] != 0) { y->d[r][i] += y->kept[r][at + i]; y->kept[r][at + i] = 0; }
         }
     }
     for (int q = 0; q < s->slices; q++)
@@ -253,7 +253,7 @@ static void replay_run(const lab *x, replay *y)
             lab_replica part;
             at = 0;
             for (int l = 0; l < L; at += count[l++]) {
-                part.w[l] = y->theta[r] + at, part.g[l] = g[r] + at, part.s[l] = moments[r] + 2 * at;
+                part.w[l] = y->theta[r] + at; part.g[l] = g[r] + at; part.s[l] = moments[r] + 2 * at;
                 lab_gradient(part.w[l], part.g[l], count[l], r, l, step * 10);
                 lab_update(&o, &part, l, count[l], step);
             }

@@ -117,14 +117,14 @@ static int strange_message(ddp_ctx *d, own *o)
     case NO_ARRAY: p.data = NULL; break;
     case NO_LIST: m.from = NULL; break;
     case UNKNOWN_VERB: m.verb = (ddp_verb)99; break;
-    case UNKNOWN_PEER: m.verb = DDP_SEND, m.peer = 77; break;
-    case ITSELF_AS_PEER: m.verb = DDP_RECEIVE, m.peer = ddp_rank(d); break;
+    case UNKNOWN_PEER: m.verb = DDP_SEND; m.peer = 77; break;
+    case ITSELF_AS_PEER: m.verb = DDP_RECEIVE; m.peer = ddp_rank(d); break;
     case UNKNOWN_GROUP: m.group = 3; break;
     case UNKNOWN_LINK: m.link = 1; break;
     case OTHER_CODING: m.coding = DDP_AS_INT8; break;
     case ADDS_TO_NOTHING: m.add = 1; break;
     case SUMS_BYTES: m.bytes = 1; break;
-    default: m.verb = DDP_SERVE, m.peer = DDP_ANY;
+    default: m.verb = DDP_SERVE; m.peer = DDP_ANY;
     }
     return ddp_post(d, &m, &ticket);
 }
@@ -189,7 +189,7 @@ static int forward_begin(ddp_ctx *d, void *self, int layer)
 
 static int arrived(ddp_ctx *d, void *self, long ticket)
 {
-    (void)d, (void)self, (void)ticket;
+    (void)d; (void)self; (void)ticket;
     return now == RETURNS_IN_ARRIVED ? 7 : 0;
 }
 
@@ -243,8 +243,8 @@ static int train(ddp_ctx *d, void *user)
     for (l = 0; l < LAYERS; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
-        for (i = 0; i < N; i++) w[l][i] = (float)i, g[l][i] = 0;
-        layer.params = w[l], layer.grads = g[l], layer.count = N;
+        for (i = 0; i < N; i++) { w[l][i] = (float)i; g[l][i] = 0; }
+        layer.params = w[l]; layer.grads = g[l]; layer.count = N;
         ddp_add_layer(d, &layer);
     }
     for (step = 0; step < STEPS && !bad; step++) {

@@ -93,7 +93,7 @@ static void replay(const lab *x, const int *step_of, float (*out)[LAB_VALUES])
     for (int l = 0; l < L; at += count[l++])
         for (int k = 0; k < K; k++) {
             memcpy(out[k] + at, r[k].w[l], count[l] * sizeof(float));
-            free(r[k].w[l]), free(r[k].g[l]), free(r[k].s[l]);
+            free(r[k].w[l]); free(r[k].g[l]); free(r[k].s[l]);
         }
 }
 

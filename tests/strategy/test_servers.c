@@ -367,7 +367,7 @@ static int trains_everywhere(ddp_ctx *d, void *user)
     ddp_layer layer;
 
     memset(&layer, 0, sizeof layer);
-    layer.params = w, layer.grads = g, layer.count = 4;
+    layer.params = w; layer.grads = g; layer.count = 4;
     if (ddp_add_layer(d, &layer)) return 1;
     if (*(const int *)user) (void)ddp_serve(d); /* on workers too */
     for (int step = 0; step < 3; step++)
@@ -412,7 +412,7 @@ static int leaves_early(ddp_ctx *d, void *user)
 
     (void)user;
     memset(&layer, 0, sizeof layer);
-    layer.params = w, layer.grads = g, layer.count = 4;
+    layer.params = w; layer.grads = g; layer.count = 4;
     if (ddp_add_layer(d, &layer)) return 1;
     for (int step = 0; step < (ddp_rank(d) ? 5 : 2); step++)
         if (ddp_backward_end(d, 0) || ddp_step_end(d)) break;

@@ -248,7 +248,7 @@ static int goes_on(ddp_ctx *d, void *user)
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
         for (size_t i = 0; i < count[l]; i++) w[at + i] = lab_start(0, l, i);
-        layer.params = w + at, layer.grads = g + at, layer.count = count[l];
+        layer.params = w + at; layer.grads = g + at; layer.count = count[l];
         if (ddp_add_layer(d, &layer)) return 1;
     }
     bad = ddp_set_optimizer(d, &o);

@@ -93,7 +93,7 @@ static int lists(ddp_ctx *d, own *o)
     size_t i;
 
     fill(o->a, N, ddp_rank(d));
-    m.to = to, m.to_count = 2, m.scale = 2;
+    m.to = to; m.to_count = 2; m.scale = 2;
     CHECK(!post_and_hold(d, o, &m));
     for (i = 0; i < N; i++) {
         CHECK(at(o->b)[(i + 40) % N] == 2 * sum_of(world, i)); /* the second list is cut elsewhere, and turned round */
@@ -112,7 +112,7 @@ static int adds(ddp_ctx *d, own *o)
 
     fill(o->a, N, ddp_rank(d));
     CHECK(!ddp_set(d, o->b, N, 0.5f));
-    m.to = to, m.to_count = 2, m.add = 1;
+    m.to = to; m.to_count = 2; m.add = 1;
     CHECK(!post_and_hold(d, o, &m));
     for (i = 0; i < N; i++) CHECK(at(o->b)[i] == 0.5f + sum_of(ddp_world(d), i));
     return 0;
@@ -151,12 +151,12 @@ static int bytes(ddp_ctx *d, own *o)
     size_t i;
 
     for (i = 0; i < 4 * N; i++) ((unsigned char *)at(o->a))[i] = (unsigned char)(rank * 50 + (int)i);
-    p.bytes = text + 1, p.count = 13; /* nothing is a multiple of four */
-    m.bytes = 1, m.peer = 1 % world;
+    p.bytes = text + 1; p.count = 13; /* nothing is a multiple of four */
+    m.bytes = 1; m.peer = 1 % world;
     CHECK(!post_and_hold(d, o, &m));
     for (i = 0; i < 4 * N; i++)
         CHECK(((unsigned char *)at(o->a))[i] == (unsigned char)((i > 0 && i < 14 ? m.peer : rank) * 50 + (int)i));
-    p.bytes = text, p.count = 5 * (size_t)world;
+    p.bytes = text; p.count = 5 * (size_t)world;
     m = message(DDP_ALL_GATHER, &p, 1);
     m.bytes = 1;
     for (i = 0; i < 5; i++) ((unsigned char *)at(o->a))[5 * (size_t)rank + i] = (unsigned char)(200 + rank);
@@ -173,8 +173,8 @@ static int one_after_the_other(ddp_ctx *d, own *o)
     size_t i;
 
     fill(o->a, N, ddp_rank(d));
-    first.to = &b, first.to_count = 1;
-    second.from = &b, second.mean = 1;
+    first.to = &b; first.to_count = 1;
+    second.from = &b; second.mean = 1;
     CHECK(!post(d, o, &first, &one));
     second.after = one + 1; /* what it sends is what the first one brings */
     CHECK(!post(d, o, &second, &two) && !ddp_hold(d, one, DDP_NO_LAYER) && !ddp_hold(d, two, DDP_NO_LAYER));
@@ -195,19 +195,19 @@ static int round_the_ring(ddp_ctx *d, own *o)
     size_t i;
 
     fill(o->a, N, rank);
-    send.peer = next, receive.peer = before;
+    send.peer = next; receive.peer = before;
     CHECK(!post(d, o, &receive, &got) && !post(d, o, &send, &sent));
     CHECK(!ddp_hold_input(d, sent) && !ddp_set(d, o->a, N, -1)); /* it was taken */
     CHECK(!ddp_hold(d, got, DDP_NO_LAYER) && !ddp_hold(d, sent, DDP_NO_LAYER));
     for (i = 0; i < N; i++) CHECK(at(o->b)[i] == value(before, i) && at(o->a)[i] == -1);
     CHECK(!ddp_set(d, o->c, N, 1000));
-    receive.to = &c, receive.to_count = 1, receive.add = 1; /* b is scratch */
+    receive.to = &c; receive.to_count = 1; receive.add = 1; /* b is scratch */
     fill(o->a, N, rank);
     CHECK(!post(d, o, &receive, &got) && !post(d, o, &send, &sent));
     CHECK(!ddp_hold(d, got, DDP_NO_LAYER) && !ddp_hold(d, sent, DDP_NO_LAYER));
     for (i = 0; i < N; i++) CHECK(at(o->c)[i] == 1000 + value(before, i));
     receive = message(DDP_RECEIVE, NULL, 0);
-    receive.peer = before, receive.to = &b, receive.to_count = 1; /* named by `to` alone */
+    receive.peer = before; receive.to = &b; receive.to_count = 1; /* named by `to` alone */
     CHECK(!ddp_set(d, o->b, N, 0) && !post(d, o, &receive, &got) && !post(d, o, &send, &sent));
     CHECK(!ddp_hold(d, got, DDP_NO_LAYER) && !ddp_hold(d, sent, DDP_NO_LAYER) && ddp_is_done(d, got));
     for (i = 0; i < N; i++) CHECK(at(o->b)[i] == value(before, i));
@@ -288,7 +288,7 @@ static int urgent(ddp_ctx *d, own *o)
 
     if (rank > 1) return 0;
     much.peer = little.peer = 1 - rank;
-    little.from = &small, little.priority = -1;
+    little.from = &small; little.priority = -1;
     CHECK(!ddp_set(d, o->large, LARGE, rank ? 0 : 7) && !ddp_set(d, o->b, 5, 0));
     fill(o->a, 5, rank);
     CHECK(!post(d, o, &much, &slow) && !post(d, o, &little, &quick));

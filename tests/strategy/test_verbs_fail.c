@@ -211,7 +211,7 @@ static int train(ddp_ctx *d)
     for (int step = 0; step < STEPS && !bad; step++) {
         ddp_step_info told;
         memset(&told, 0, sizeof told);
-        told.samples = 4, told.loss = 2.0 / (1 + step), told.epoch = step * 0.5;
+        told.samples = 4; told.loss = 2.0 / (1 + step); told.epoch = step * 0.5;
         for (int l = 0; l < LAYERS && !bad && !no_hooks; l++) bad = ddp_forward_begin(d, l);
         for (int l = LAYERS - 1; l >= 0 && !bad; l--) {
             if (!no_hooks) bad = ddp_backward_begin(d, l);
@@ -413,7 +413,7 @@ static void a_plan_that_is_none_is_refused(void **state)
             ops.name = "spoilt";
             ops.plan_make = spoilt_make;
             c.own_strategy = &ops;
-            word = n / 8 - 4, value = values[n % 8];
+            word = n / 8 - 4; value = values[n % 8];
             missing = n < 32 ? (size_t)n + 1 : 0;
             words++;
             if (ddp_launch(&c, worker, NULL, &err) == DDP_OK) continue;

@@ -61,8 +61,8 @@ static uint64_t mixed_file(uint64_t h, const char *path)
 static void alone(ddp_config *c)
 {
     memset(c, 0, sizeof *c);
-    c->world = 1, c->no_env = 1, c->overwrite = 1, c->profile_steps = 2, c->trace_spans = 50;
-    c->allocator.alloc = tensor_alloc, c->allocator.free = tensor_free;
+    c->world = 1; c->no_env = 1; c->overwrite = 1; c->profile_steps = 2; c->trace_spans = 50;
+    c->allocator.alloc = tensor_alloc; c->allocator.free = tensor_free;
 }
 
 /* ---- a sweep ---- */
@@ -122,7 +122,7 @@ static int one(const scenario *s, int kind, long n, int rest, uint64_t *well)
     ddp_status code;
     long hits;
 
-    faults->fail_at = n, faults->rest = rest, faults->hits = 0, taken = 0;
+    faults->fail_at = n; faults->rest = rest; faults->hits = 0; taken = 0;
     faults->kind = kind;
     code = s->run(&h, &err);
     faults->kind = NO_CALLS;
@@ -195,7 +195,7 @@ static int swept(const scenario *list, size_t count)
     char command[64];
     int bad;
 
-    scenarios = list, scenario_count = count;
+    scenarios = list; scenario_count = count;
     if (!mkdtemp(folder)) return 1;
     faults = (sweep *)mmap(NULL, sizeof *faults, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if ((void *)faults == MAP_FAILED) return 1;

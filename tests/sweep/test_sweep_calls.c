@@ -34,9 +34,9 @@ static ddp_status parts(uint64_t *h, ddp_error *err)
     double x[8] = {0}, each[3], all;
     ddp_status s;
 
-    BLANK(p), BLANK(plan), BLANK(to), BLANK(t), BLANK(n), BLANK(model), BLANK(costs), BLANK(times), BLANK(cfg), BLANK(fit);
+    BLANK(p); BLANK(plan); BLANK(to); BLANK(t); BLANK(n); BLANK(model); BLANK(costs); BLANK(times); BLANK(cfg); BLANK(fit);
     s = ddp_profile_new(3, &p, err);
-    for (int l = 0; !s && l < 3; l++) p.params[l] = 1000 + l, p.forward_s[l] = 1, p.backward_s[l] = 2, p.comm_s[l] = 1.5;
+    for (int l = 0; !s && l < 3; l++) { p.params[l] = 1000 + l; p.forward_s[l] = 1; p.backward_s[l] = 2; p.comm_s[l] = 1.5; }
     if (!s) s = ddp_profile_check(&p, err);
     if (!s) s = ddp_plan_new(3, 2, &plan, err);
     if (!s) s = ddp_plan_step_time(&p, plan.step_of, 0, DDP_COST_TIMELINE, &x[0], err);
@@ -44,7 +44,7 @@ static ddp_status parts(uint64_t *h, ddp_error *err)
     if (!s) s = ddp_plan_timeline(&p, &to, &t, err);
     if (!s) s = ddp_timeline_exposed(&p, &t, 0, each, &all, err);
     ddp_timeline_free(&t);
-    model.eta = 0.01, model.mu = 1, model.sigma = 1, model.batch = 32, model.start = 2;
+    model.eta = 0.01; model.mu = 1; model.sigma = 1; model.batch = 32; model.start = 2;
     if (!s) s = ddp_preserver_test(&model, merged, 2, &judged, err);
     x[2] = ddp_preserver_expect(&model, 2, 3);
     if (!s) s = ddp_osp_importance(g, w, 3, 1, &x[3], err);
@@ -53,15 +53,15 @@ static ddp_status parts(uint64_t *h, ddp_error *err)
     if (!s) s = ddp_osp_umax(1e7, 0, 0.1, 4, 1e6, 0, &x[4], err);
     x[5] = ddp_osp_budget(1, 2, x[4]) + (double)ddp_served_room(4, 2) + gib[0] + all;
     if (!s) s = ddp_network_new(2, &n, err);
-    if (!s) n.rate[1] = n.rate[2] = 1e7, n.delay_s[1] = n.delay_s[2] = 0.01, n.dp_bytes = 1e6, n.pp_bytes = 1e5;
+    if (!s) { n.rate[1] = n.rate[2] = 1e7; n.delay_s[1] = n.delay_s[2] = 0.01; n.dp_bytes = 1e6; n.pp_bytes = 1e5; }
     if (!s) s = ddp_network_noise(&n, 1, 0.1, 0.1, err);
     if (!s) s = ddp_network_check(&n, err);
     if (!s) s = ddp_modularity(2, n.rate, 1, community, &x[6], err);
     if (!s) s = ddp_place_cost(&n, 1, 2, stage_of, &all, &each[0], &each[1], err);
     ddp_network_free(&n);
     if (!s) s = ddp_speed_fit(bytes, seconds, 3, 1e9, &x[7], err);
-    costs.shape.schedule = DDP_PIPELINE_ZB, costs.shape.stages = 2, costs.shape.micro_batches = 3;
-    costs.stage = cost, costs.boundaries = 1, costs.boundary = between;
+    costs.shape.schedule = DDP_PIPELINE_ZB; costs.shape.stages = 2; costs.shape.micro_batches = 3;
+    costs.stage = cost; costs.boundaries = 1; costs.boundary = between;
     if (!s) *h += (uint64_t)(ddp_pipeline_tasks(&costs.shape, 1, tasks) + ddp_pipeline_held(&costs.shape, 0));
     if (!s) s = ddp_pipeline_time(&costs, &times, err);
     if (!s) *h = mixed(*h, &times.step_s, sizeof times.step_s);
@@ -99,7 +99,7 @@ static ddp_status squeezes(uint64_t *h, ddp_error *err)
     ddp_status s;
 
     BLANK(ada);
-    for (int i = 0; i < N; i++) x[i] = (float)ddp_rng_normal(&r), residual[i] = 0;
+    for (int i = 0; i < N; i++) { x[i] = (float)ddp_rng_normal(&r); residual[i] = 0; }
     s = ddp_feedback_add(residual, x, N, err);
     if (!s) s = ddp_topk(residual, N, K, scratch, ddp_topk_scratch(N, K), index, value, err);
     for (int how = DDP_PACK_I64; !s && how <= DDP_PACK_DELTA; how++) {
@@ -206,11 +206,11 @@ static ddp_node *of_model(ddp_graph *g, int which)
     ddp_resnet_config resnet;
     ddp_vgg_config vgg;
 
-    BLANK(llama), BLANK(mlp), BLANK(resnet), BLANK(vgg);
-    llama.vocabulary = 7, llama.context = 4, llama.layers = 1, llama.heads = 2, llama.dim = 8, llama.batch = 1;
-    mlp.batch = 2, mlp.inputs = 3, mlp.hidden[0] = 4, mlp.classes = 2;
-    resnet.depth = 18, resnet.classes = 2, resnet.size = 32, resnet.channels = 3, resnet.batch = 1, resnet.cifar = 1;
-    vgg.depth = 11, vgg.classes = 2, vgg.size = 32, vgg.channels = 3, vgg.batch = 1;
+    BLANK(llama); BLANK(mlp); BLANK(resnet); BLANK(vgg);
+    llama.vocabulary = 7; llama.context = 4; llama.layers = 1; llama.heads = 2; llama.dim = 8; llama.batch = 1;
+    mlp.batch = 2; mlp.inputs = 3; mlp.hidden[0] = 4; mlp.classes = 2;
+    resnet.depth = 18; resnet.classes = 2; resnet.size = 32; resnet.channels = 3; resnet.batch = 1; resnet.cifar = 1;
+    vgg.depth = 11; vgg.classes = 2; vgg.size = 32; vgg.channels = 3; vgg.batch = 1;
     switch (which) {
     case 0: return of_words(g);
     case 1: return of_pixels(g);
@@ -290,7 +290,7 @@ static ddp_status operators(uint64_t *h, ddp_error *err)
             for (int step = 0; step < 2 && !bad; step++) {
                 bad = ddp_forward(g) || ddp_backward(g, loss);
                 ddp_set_lr(d, 0.01f);
-                if (!bad) value = ddp_value(g, loss), *h = mixed(*h, &value, sizeof value);
+                if (!bad) { value = ddp_value(g, loss); *h = mixed(*h, &value, sizeof value); }
                 if (!bad) bad = ddp_step_end(d);
             }
             if (!bad) bad = in_a_state(d, g, loss, h);
@@ -351,8 +351,8 @@ static ddp_status pictures(uint64_t *h, ddp_error *err)
     int32_t y = 0;
     ddp_status s = DDP_OK;
 
-    for (int i = 0; i < 3073; i++) cifar[0][i] = (unsigned char)(i % 10), cifar[1][i] = (unsigned char)(i % 7);
-    memcpy(idx, head, sizeof head), memcpy(labels, label, sizeof label);
+    for (int i = 0; i < 3073; i++) { cifar[0][i] = (unsigned char)(i % 10); cifar[1][i] = (unsigned char)(i % 7); }
+    memcpy(idx, head, sizeof head); memcpy(labels, label, sizeof label);
     own_file("a-cifar.bin", cifar, sizeof cifar);
     own_file("a-idx.img", idx, sizeof idx);
     own_file("a-idx.lbl", labels, sizeof labels);
@@ -390,8 +390,8 @@ static ddp_status tensors(uint64_t *h, ddp_error *err)
     ddp_status s;
 
     BLANK(t);
-    t[0].name = "one", t[0].dims = 2, t[0].dim[0] = 2, t[0].dim[1] = 3;
-    t[1].name = "two", t[1].dims = 1, t[1].dim[0] = 1;
+    t[0].name = "one"; t[0].dims = 2; t[0].dim[0] = 2; t[0].dim[1] = 3;
+    t[1].name = "two"; t[1].dims = 1; t[1].dim[0] = 1;
     if ((s = ddp_safetensors_write(file_named("t.safetensors"), 2, t, data, notes, err)) != DDP_OK) return s;
     faults->kind = NO_CALLS;
     {
@@ -458,12 +458,12 @@ static ddp_status tables(uint64_t *h, ddp_error *err)
     FILE *f;
     ddp_status s;
 
-    BLANK(pipe_of), BLANK(run), BLANK(d);
-    pipe_of[0].name = "gpipe", pipe_of[0].stages = 2, pipe_of[0].slot = slot, pipe_of[0].slots = 2;
+    BLANK(pipe_of); BLANK(run); BLANK(d);
+    pipe_of[0].name = "gpipe"; pipe_of[0].stages = 2; pipe_of[0].slot = slot; pipe_of[0].slots = 2;
     pipe_of[0].step_s = 2;
-    run[0].strategy = "ssgd", run[0].step_ms = 1500, run[0].hidden_pct = 50, run[0].time_to_loss_s = NAN;
-    run[0].steps = steps, run[0].step_count = 2;
-    d.title = "a title", d.workers = 1, d.runs = run, d.run_count = 1, d.target_loss = NAN;
+    run[0].strategy = "ssgd"; run[0].step_ms = 1500; run[0].hidden_pct = 50; run[0].time_to_loss_s = NAN;
+    run[0].steps = steps; run[0].step_count = 2;
+    d.title = "a title"; d.workers = 1; d.runs = run; d.run_count = 1; d.target_loss = NAN;
     faults->kind = NO_CALLS; /* the caller's stream */
     f = tmpfile();
     assert_non_null(f);
@@ -517,7 +517,7 @@ static int speaks(ddp_ctx *d, void *user)
     float x[27]; /* n of each rank */
     int bad, group;
 
-    BLANK(found), BLANK(net);
+    BLANK(found); BLANK(net);
     for (int i = 0; i < 27; i++) x[i] = (float)(i + rank);
     bad = ddp_same(d, "of the test", 7) || ddp_barrier(d) || ddp_all_mean(d, x, 9) || ddp_broadcast(d, x, 9, 1) ||
           ddp_all_gather(d, x, 9) || ddp_reduce_scatter(d, x, 9, 0.5f) || ddp_all_gather(d, x, 9);
@@ -558,8 +558,8 @@ static int verbs_backward_end(ddp_ctx *d, void *self, int layer)
 
     if (layer > 0) return ddp_update_layer(d, layer, NULL) || ddp_average(d, layer, layer, 0);
     memset(&m, 0, sizeof m);
-    p.data = v->twin, p.count = 40;
-    m.verb = DDP_ALL_REDUCE, m.from = &p, m.from_count = 1, m.mean = 1, m.step = ddp_step(d), m.layer = DDP_NO_LAYER;
+    p.data = v->twin; p.count = 40;
+    m.verb = DDP_ALL_REDUCE; m.from = &p; m.from_count = 1; m.mean = 1; m.step = ddp_step(d); m.layer = DDP_NO_LAYER;
     return ddp_copy(d, v->twin, ddp_gradients_of(d, 0, &n)->data, 40) || ddp_post(d, &m, &v->ticket);
 }
 
@@ -598,11 +598,11 @@ static int trains(ddp_ctx *d, void *user)
     ddp_error err;
     int bad = 0;
 
-    BLANK(info), BLANK(plan);
+    BLANK(info); BLANK(plan);
     for (int l = 0; l < 3 && !bad; l++) {
-        for (int i = 0; i < 40; i++) w[l][i] = (float)(i % 7 + l), g[l][i] = 0;
+        for (int i = 0; i < 40; i++) { w[l][i] = (float)(i % 7 + l); g[l][i] = 0; }
         BLANK(layer);
-        layer.name = name[l], layer.params = w[l], layer.grads = g[l], layer.count = 40, layer.flops = 1e6;
+        layer.name = name[l]; layer.params = w[l]; layer.grads = g[l]; layer.count = 40; layer.flops = 1e6;
         bad = ddp_add_layer(d, &layer);
     }
     if (!bad) bad = ddp_set_optimizer(d, c->own.name ? &sgd : &o);
@@ -619,7 +619,7 @@ static int trains(ddp_ctx *d, void *user)
             bad = ddp_backward_begin(d, l);
             if (!bad) bad = step == 1 && l == 1 && !c->own.name ? ddp_skip(d, l) : ddp_backward_end(d, l);
         }
-        info.loss = 1.0 / (step + 1), info.samples = 1;
+        info.loss = 1.0 / (step + 1); info.samples = 1;
         if (!bad) bad = ddp_report(d, &info) || ddp_step_end(d);
     }
     if (!bad) bad = ddp_wait(d) || ddp_sync_all(d);
@@ -635,9 +635,9 @@ static ddp_status crowded(crowd *c, int (*fn)(ddp_ctx *, void *), ddp_strategy s
     ddp_status s;
 
     alone(&c->cfg);
-    c->cfg.micro_batches = c->micro_batches, c->cfg.world = world, c->cfg.strategy = strategy, c->cfg.transport = DDP_THREADS, c->cfg.period = 2;
-    c->cfg.deterministic = 1, c->cfg.profile_steps = 1, c->cfg.connect_timeout_s = 2, c->cfg.peer_timeout_s = 5;
-    c->cfg.staleness = 1, c->cfg.defer = 0.5;
+    c->cfg.micro_batches = c->micro_batches; c->cfg.world = world; c->cfg.strategy = strategy; c->cfg.transport = DDP_THREADS; c->cfg.period = 2;
+    c->cfg.deterministic = 1; c->cfg.profile_steps = 1; c->cfg.connect_timeout_s = 2; c->cfg.peer_timeout_s = 5;
+    c->cfg.staleness = 1; c->cfg.defer = 0.5;
     if (strategy >= DDP_BSP && strategy <= DDP_OSP) c->cfg.servers = 1;
     if (c->own.name) c->cfg.own_strategy = &c->own;
     s = (ddp_status)ddp_launch(&c->cfg, fn, c, err);
@@ -661,8 +661,8 @@ static ddp_status strategies(uint64_t *h, ddp_error *err)
 
     BLANK(c);
     own_file("a-plan.json", plan, sizeof plan - 1);
-    c.own.name = "verbs", c.own.averages = DDP_AVERAGES_PARAMETERS, c.own.self_bytes = sizeof(verbs);
-    c.own.start = verbs_start, c.own.backward_end = verbs_backward_end, c.own.step_end = verbs_step_end;
+    c.own.name = "verbs"; c.own.averages = DDP_AVERAGES_PARAMETERS; c.own.self_bytes = sizeof(verbs);
+    c.own.start = verbs_start; c.own.backward_end = verbs_backward_end; c.own.step_end = verbs_step_end;
     s = crowded(&c, trains, DDP_DREAMDDP, 2, h, err);
     BLANK(c);
     if (!s) s = crowded(&c, trains, DDP_DREAMDDP, 2, h, err);
@@ -690,13 +690,13 @@ static int staged(ddp_ctx *d, void *user)
     int stage_of[64], bad;
     int64_t taken_before = ddp_taken(d);
 
-    BLANK(how), BLANK(layout);
+    BLANK(how); BLANK(layout);
     loss = ddp_gpt2(g, &shape, &logits);
     if (!ddp_graph_error(g)->code && (ddp_pipe_cut(g, 2, stage_of, &err) ||
                                       ddp_pipe_layout_read(file_named("a-place.jsonl"), NULL, g, 2, &layout, &err)))
         return ddp_complain(d, err.code, "%s", err.msg);
-    how.schedule = DDP_PIPELINE_GPIPE, how.stages = 2, how.rank_of = layout.rank_of;
-    how.edge.coding = DDP_EDGE_AQ, how.edge.ratio = 4, how.samples = 4, how.batch = 2;
+    how.schedule = DDP_PIPELINE_GPIPE; how.stages = 2; how.rank_of = layout.rank_of;
+    how.edge.coding = DDP_EDGE_AQ; how.edge.ratio = 4; how.samples = 4; how.batch = 2;
     p = ddp_pipe_open(d, g, loss, &how);
     ddp_pipe_layout_free(&layout);
     if (!p) return (int)(ddp_last_error(d)->code ? ddp_last_error(d)->code : DDP_MEMORY);

@@ -26,7 +26,7 @@ static DDP__UNUSED void given_connect(given_pairs *p, int world, int buffer)
         for (int b = 0; b < a; b++) {
             if (socketpair(AF_UNIX, SOCK_STREAM, 0, end)) return;
             for (int i = 0; i < 2 && buffer; i++) setsockopt(end[i], SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
-            p->fd[a][b] = end[0], p->fd[b][a] = end[1];
+            p->fd[a][b] = end[0]; p->fd[b][a] = end[1];
         }
 }
 
@@ -81,7 +81,7 @@ static DDP__UNUSED int given_launch(const ddp_config *cfg, int buffer, int (*fn)
     memset(err, 0, sizeof *err);
     given_connect(&pairs, cfg->world, buffer);
     for (int r = 0; r < cfg->world; r++) {
-        t[r].cfg = cfg, t[r].pairs = &pairs, t[r].rank = r, t[r].fn = fn, t[r].user = user;
+        t[r].cfg = cfg; t[r].pairs = &pairs; t[r].rank = r; t[r].fn = fn; t[r].user = user;
         pthread_create(&t[r].thread, NULL, given_run, &t[r]);
     }
     for (int r = 0; r < cfg->world; r++) {

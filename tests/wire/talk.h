@@ -34,7 +34,7 @@ static void *talk(void *arg)
         open = 0;
         if (t->cuts && ddp_rng_below(&rng, (uint64_t)t->cuts) == 0) {
             p = (int)ddp_rng_below(&rng, (uint64_t)w->world);
-            if (p != w->rank) w->table->cut(w, p), t->cut++;
+            if (p != w->rank) { w->table->cut(w, p); t->cut++; }
         }
         for (p = 0; p < w->world; p++) {
             struct iovec iov;

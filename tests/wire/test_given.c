@@ -63,7 +63,7 @@ static int train(ddp_ctx *d, void *user)
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
         for (int i = 0; i < VALUES; i++) w[l * VALUES + i] = (float)(i % 7) - 3;
-        layer.params = w + l * VALUES, layer.grads = g + l * VALUES, layer.count = VALUES;
+        layer.params = w + l * VALUES; layer.grads = g + l * VALUES; layer.count = VALUES;
         bad = ddp_add_layer(d, &layer);
     }
     if (!bad) bad = ddp_set_optimizer(d, &sgd);
@@ -185,7 +185,7 @@ static void refused(ddp_config cfg, const int *sockets, ddp_status code, const c
 
 static int nothing(ddp_ctx *d, void *user)
 {
-    (void)d, (void)user;
+    (void)d; (void)user;
     return 0;
 }
 
@@ -205,7 +205,7 @@ static void wrong_descriptor_is_named(void **state)
     close(closed);
     cfg.transport = DDP_SOCKETS;
     refused(cfg, NULL, DDP_ARG, "transport sockets in a world of 3 without ddp_config.sockets");
-    list[1] = other[0], list[2] = closed;
+    list[1] = other[0]; list[2] = closed;
     refused(cfg, list, DDP_ARG, "sockets[2] is descriptor");
     list[2] = -1;
     refused(cfg, list, DDP_ARG, "sockets[2] is descriptor -1, which is no open socket");
@@ -333,7 +333,7 @@ static void unsorted_sockets_are_found(void **state)
         o[r].cfg.transport = DDP_SOCKETS;
         o[r].cfg.rank = r;
         o[r].cfg.sockets = pairs.fd[r];
-        if (!r) pairs.fd[0][0] = pairs.fd[0][1], pairs.fd[0][1] = pairs.fd[0][2], pairs.fd[0][2] = pairs.fd[0][0];
+        if (!r) { pairs.fd[0][0] = pairs.fd[0][1]; pairs.fd[0][1] = pairs.fd[0][2]; pairs.fd[0][2] = pairs.fd[0][0]; }
         pthread_create(&o[r].thread, NULL, opens, &o[r]);
     }
     for (int r = 0; r < WORLD; r++) pthread_join(o[r].thread, NULL);

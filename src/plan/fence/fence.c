@@ -216,7 +216,7 @@ static ddp_status ddp__fence_report(ddp__fence_job *job, ddp_fence_plan *plan, d
         if (job->cut.end[k] > job->cut.first[k]) {
             ddp_fence_segment *s = &plan->segment[plan->segments++];
             s->device = job->order[k];
-            s->first = job->cut.first[k], s->end = job->cut.end[k];
+            s->first = job->cut.first[k]; s->end = job->cut.end[k];
         }
     ddp__fence_assign(&job->tape, &job->cut, job->order, job->device_of);
     plan->proven = job->cut.proven;
@@ -276,9 +276,9 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     status = ddp__fence_tape_open(list, net, &o->work, &job.tape, err);
     if (status == DDP_OK) {
         size_t N = (size_t)net->devices, n = (size_t)list->count;
-        job.cut.first = ddp__ints(room, N), job.cut.end = ddp__ints(room, N), job.trial = ddp__ints(room, N);
+        job.cut.first = ddp__ints(room, N); job.cut.end = ddp__ints(room, N); job.trial = ddp__ints(room, N);
         job.edge = ddp__ints(room, n + 1);
-        job.sums.compute_s = ddp__doubles(room, N), job.sums.receive_s = ddp__doubles(room, N);
+        job.sums.compute_s = ddp__doubles(room, N); job.sums.receive_s = ddp__doubles(room, N);
         job.sums.memory_bytes = ddp__doubles(room, N);
         plan.solver = o->solver == DDP_FENCE_DEFAULT ? DDP_FENCE_CUT : o->solver;
         plan.devices = net->devices;

@@ -170,7 +170,7 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
         if (!(c < s->cap) || !(worst < s->cap)) break;
         s->work++;
         if (t->memory[b] - t->memory[a] + kept > line->limit[q]) break;
-        if (t->oldest[b] != home) home = t->oldest[b], age = ddp__fence_age(s, p, home);
+        if (t->oldest[b] != home) { home = t->oldest[b]; age = ddp__fence_age(s, p, home); }
         rest = bound[(size_t)age * (P + 1) * (size_t)(t->n + 1) + (size_t)b];
         if (!(latency + c + rest < s->limit)) continue;
         if (greedy && !(latency + c + rest < *top)) continue;

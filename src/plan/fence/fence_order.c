@@ -18,9 +18,9 @@ static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int 
     size_t N = (size_t)net->devices, i, j;
     memset(m, 0, sizeof *m);
     m->devices = net->devices;
-    m->hop = ddp__doubles(&m->room, N * N), m->cost = ddp__doubles(&m->room, N * N);
+    m->hop = ddp__doubles(&m->room, N * N); m->cost = ddp__doubles(&m->room, N * N);
     m->from = ddp__ints(&m->room, N + 1);
-    m->member = ddp__ints(&m->room, N), m->tour = ddp__ints(&m->room, N), m->entry = ddp__ints(&m->room, N);
+    m->member = ddp__ints(&m->room, N); m->tour = ddp__ints(&m->room, N); m->entry = ddp__ints(&m->room, N);
     m->leave = ddp__ints(&m->room, N);
     DDP__TRY(ddp__scratch_check(&m->room, net->devices, "devices", err));
     for (i = 0; i < N; i++)

@@ -45,7 +45,7 @@ ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, 
     t->width = 1;
     n = (size_t)t->n;
     t->home = ddp__ints(room, n);
-    t->flops = ddp__doubles(room, n + 1), t->memory = ddp__doubles(room, n + 1);
+    t->flops = ddp__doubles(room, n + 1); t->memory = ddp__doubles(room, n + 1);
     t->from = ddp__ints(room, n + 2);
     t->oldest = ddp__ints(room, n + 1);
     DDP__TRY(ddp__scratch_check(room, t->n, "operators", err));
@@ -133,7 +133,7 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
     line->positions = net->devices;
     line->idle = idle;
     line->ages = idle ? 2 : DDP__FENCE_AGES;
-    line->pace = ddp__doubles(&line->room, P), line->limit = ddp__doubles(&line->room, P);
+    line->pace = ddp__doubles(&line->room, P); line->limit = ddp__doubles(&line->room, P);
     line->least = ddp__doubles(&line->room, P);
     line->hop = (ddp__fence_hop *)ddp__scratch_take(&line->room, 3 * P * P, sizeof *line->hop);
     line->to = line->hop + P * P;
@@ -148,7 +148,7 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
         for (j = 0; j < P; j++) {
             if (i == j) continue;
             link = (size_t)order[i] * P + (size_t)order[j];
-            line->hop[i * P + j].delay = net->delay_s[link], line->hop[i * P + j].slope = 1 / net->rate[link];
+            line->hop[i * P + j].delay = net->delay_s[link]; line->hop[i * P + j].slope = 1 / net->rate[link];
         }
     }
     for (i = 0; i < P; i++)

@@ -209,7 +209,7 @@ ddp__osp *ddp__osp_open(int layers, ddp_osp_rule rule)
     if (!s) return NULL;
     s->layers = layers;
     s->rank = (ddp__ranked *)ddp__scratch_take(&s->room, L, sizeof *s->rank);
-    s->late = ddp__ints(&s->room, L), s->next = ddp__ints(&s->room, L);
+    s->late = ddp__ints(&s->room, L); s->next = ddp__ints(&s->room, L);
     if (rule == DDP_OSP_KNAPSACK)
         s->subset = (ddp__osp_subset *)ddp__scratch_take(&s->room, 5 * ddp__osp_most(layers), sizeof *s->subset);
     if (!s->room.failed) return s;

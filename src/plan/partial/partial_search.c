@@ -28,9 +28,9 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
     c->cost = cost;
     c->layers = p->layers;
     c->alpha = p->alpha_s;
-    c->step = ddp__ints(&c->room, L), c->list = ddp__ints(&c->room, L);
-    c->comm = ddp__doubles(&c->room, L), c->w = ddp__doubles(&c->room, L), c->k = ddp__doubles(&c->room, L);
-    c->P = ddp__doubles(&c->room, L + 1), c->C = ddp__doubles(&c->room, L + 1);
+    c->step = ddp__ints(&c->room, L); c->list = ddp__ints(&c->room, L);
+    c->comm = ddp__doubles(&c->room, L); c->w = ddp__doubles(&c->room, L); c->k = ddp__doubles(&c->room, L);
+    c->P = ddp__doubles(&c->room, L + 1); c->C = ddp__doubles(&c->room, L + 1);
     DDP__TRY(ddp__scratch_check(&c->room, p->layers, "layers", err));
     for (i = 0; i < c->layers; i++) {
         l = c->layers - 1 - i;
@@ -355,7 +355,7 @@ static int ddp__scatter_move(ddp__scatter_state *s, int x, double gain)
     for (g = 0; g < s->period; g++) {
         if (g == h) continue;
         add = ddp__scatter_try(s, g, -1, x) - s->excess[g];
-        if (add < least) least = add, best = g;
+        if (add < least) { least = add; best = g; }
     }
     if (best == h) return 0;
     s->step[x] = best;
@@ -436,7 +436,7 @@ ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, in
     ddp__scratch room = {NULL, 0};
 
     s.excess = ddp__doubles(&room, H);
-    s.step = ddp__ints(&room, L), s.member = ddp__ints(&room, L);
+    s.step = ddp__ints(&room, L); s.member = ddp__ints(&room, L);
     s.begin = ddp__ints(&room, H + 1);
     DDP__TRY(ddp__scratch_check(&room, c->layers, "layers", err));
     s.c = c;

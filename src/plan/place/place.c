@@ -39,7 +39,7 @@ static ddp_status ddp__place_shape(const ddp_network *net, int *pipelines, int *
     if (*pipelines < 0 || *stages < 0)
         return ddp__fail(err, DDP_ARG, "%d pipelines of %d stages are impossible; both are at least 1, or 0 for what "
                          "the network says", *pipelines, *stages);
-    if (!*pipelines && !*stages) *pipelines = net->pipelines, *stages = net->stages;
+    if (!*pipelines && !*stages) { *pipelines = net->pipelines; *stages = net->stages; }
     if (!*stages && *pipelines) *stages = net->devices / *pipelines;
     if (!*pipelines && *stages) *pipelines = net->devices / *stages;
     if (!*pipelines || !*stages || (double)*pipelines * *stages != (double)net->devices)
@@ -56,8 +56,8 @@ static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, 
     p->D = D;
     p->S = S;
     p->cost = DBL_MAX;
-    p->dp = ddp__doubles(&p->room, n * n), p->pp = ddp__doubles(&p->room, n * n), p->kl = ddp__doubles(&p->room, n * n);
-    p->best = ddp__ints(&p->room, n), p->line = ddp__ints(&p->room, n);
+    p->dp = ddp__doubles(&p->room, n * n); p->pp = ddp__doubles(&p->room, n * n); p->kl = ddp__doubles(&p->room, n * n);
+    p->best = ddp__ints(&p->room, n); p->line = ddp__ints(&p->room, n);
     p->weight = ddp__doubles(&p->room, d * d);
     p->hop = ddp__doubles(&p->room, s * s);
     p->mate = ddp__ints(&p->room, s * s * d);
@@ -120,7 +120,7 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
     if (ddp__is_nan(o->time_limit_s) || o->time_limit_s < 0 || o->max_candidates < 0)
         return ddp__fail(err, DDP_ARG, "the limits are %g s and %ld candidates; both must be at least 0, 0 = none",
                          o->time_limit_s, o->max_candidates);
-    r.pipelines = o->pipelines, r.stages = o->stages;
+    r.pipelines = o->pipelines; r.stages = o->stages;
     DDP__TRY(ddp__place_shape(net, &r.pipelines, &r.stages, err));
     status = ddp__place_open(&p, net, r.pipelines, r.stages, err);
     if (status == DDP_OK) {

@@ -34,7 +34,7 @@ static int ddp__descent_move(ddp__descent *s)
 
     if (j == k) return 0;
     ddp__swap(s->at, x, z);
-    dj = ddp__place_averaging(p, s->at, j), dk = ddp__place_averaging(p, s->at, k);
+    dj = ddp__place_averaging(p, s->at, j); dk = ddp__place_averaging(p, s->at, k);
     top = dj > dk ? dj : dk;
     for (m = 0; m < p->S; m++)
         if (m != j && m != k && s->data[m] > top) top = s->data[m];
@@ -81,9 +81,9 @@ static void ddp__place_descend(ddp__place *p)
     const long weight = 4 * (long)p->D;
     ddp__descent s = DDP__ZEROS;
     s.p = p;
-    s.at = ddp__ints(&p->room, N), s.mate = ddp__ints(&p->room, N);
+    s.at = ddp__ints(&p->room, N); s.mate = ddp__ints(&p->room, N);
     s.fresh = ddp__ints(&p->room, 4 * D);
-    s.hop = ddp__doubles(&p->room, S), s.data = ddp__doubles(&p->room, S);
+    s.hop = ddp__doubles(&p->room, S); s.data = ddp__doubles(&p->room, S);
     if (p->room.failed) return;
     memcpy(s.at, p->best, N * sizeof(int));
     for (int j = 0; j < p->S; j++) {
@@ -224,7 +224,7 @@ static double ddp__anneal_growth(const ddp__anneal *s, double *maxima)
 static void ddp__anneal_undo(ddp__anneal *s)
 {
     for (int k = 0; k < s->edge_count; k++) s->edge[s->edge_at[k]] = s->edge_was[k];
-    for (int k = 0; k < s->hop_count; k++) s->most[s->hop_at[k]] = s->most_was[k], s->sum[s->hop_at[k]] = s->sum_was[k];
+    for (int k = 0; k < s->hop_count; k++) { s->most[s->hop_at[k]] = s->most_was[k]; s->sum[s->hop_at[k]] = s->sum_was[k]; }
 }
 
 /* ---- moves: each returns whether it was taken ---- */
@@ -262,7 +262,7 @@ static int ddp__anneal_exchange(ddp__anneal *s, int a, int b)
 {
     int j = s->stage[a], k = s->stage[b], x = s->at[a], y = s->at[b];
     double dj, dk, top, growth, maxima, change, loads;
-    dj = ddp__anneal_load(s, a, x, y, s->fresh), dk = ddp__anneal_load(s, b, y, x, s->fresh + s->D);
+    dj = ddp__anneal_load(s, a, x, y, s->fresh); dk = ddp__anneal_load(s, b, y, x, s->fresh + s->D);
     top = ddp__anneal_top(s, j, k, dj, dk);
     change = dj - s->data[j] + (dk - s->data[k]);
     loads = s->fresh[a - j * s->D] - s->load[a] + (s->fresh[s->D + b - k * s->D] - s->load[b]);
@@ -395,7 +395,7 @@ static int ddp__anneal_move(ddp__anneal *s)
     if (kind < 60) {
         if (kind < 50) k = j;
         else if (kind < 56) k = s->S - 1;
-        a = ddp__anneal_below(s, s->D), b = ddp__anneal_below(s, s->D - 1);
+        a = ddp__anneal_below(s, s->D); b = ddp__anneal_below(s, s->D - 1);
         if (b >= a) b++;
         return ddp__anneal_cross(s, a, b, j < k ? j : k, j < k ? k : j);
     }
@@ -458,8 +458,8 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     s->edge = (float *)ddp__scratch_take(&p->room, N, sizeof(float));
     s->load = ddp__doubles(&p->room, N);
     s->fresh = ddp__doubles(&p->room, 2 * D);
-    s->data = ddp__doubles(&p->room, S), s->most = ddp__doubles(&p->room, S), s->sum = ddp__doubles(&p->room, S);
-    s->at = ddp__ints(&p->room, N), s->best = ddp__ints(&p->room, N), s->stage = ddp__ints(&p->room, N);
+    s->data = ddp__doubles(&p->room, S); s->most = ddp__doubles(&p->room, S); s->sum = ddp__doubles(&p->room, S);
+    s->at = ddp__ints(&p->room, N); s->best = ddp__ints(&p->room, N); s->stage = ddp__ints(&p->room, N);
     s->spare = ddp__ints(&p->room, D);
     s->table = ddp__doubles(&p->room, DDP__ANNEAL_TABLE);
     if (p->room.failed) return 0;

@@ -184,7 +184,7 @@ static void ddp__starts_line(ddp__starts *s)
     const ddp__place *p = s->p;
     double *reach = s->sorted;
     int k, v, best, last = 0;
-    for (v = 0; v < p->N; v++) s->line[v] = v, reach[v] = DBL_MAX;
+    for (v = 0; v < p->N; v++) { s->line[v] = v; reach[v] = DBL_MAX; }
     s->step[0] = DBL_MAX;
     for (k = 1; k < p->N; k++) {
         for (v = best = k; v < p->N; v++) {
@@ -277,8 +277,8 @@ static void ddp__starts_cuts(ddp__starts *s)
         double low = s->sorted[k], ratio = (s->sorted[k + 1] - low) / s->sorted[k + 1];
         if (!(s->sorted[k + 1] > low)) continue;
         for (m = n < DDP__STARTS_CUTS ? n++ : DDP__STARTS_CUTS; m > 0 && jump[m - 1] < ratio; m--)
-            if (m < DDP__STARTS_CUTS) jump[m] = jump[m - 1], cut[m] = cut[m - 1];
-        if (m < DDP__STARTS_CUTS) jump[m] = ratio, cut[m] = low;
+            if (m < DDP__STARTS_CUTS) { jump[m] = jump[m - 1]; cut[m] = cut[m - 1]; }
+        if (m < DDP__STARTS_CUTS) { jump[m] = ratio; cut[m] = low; }
     }
     for (m = 0; m < n; m++) ddp__starts_pack(s, cut[m]);
 }
@@ -291,10 +291,10 @@ int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
     s.most = most;
     s.kept = kept;
     s.cost = cost;
-    s.line = ddp__ints(&p->room, N), s.at = ddp__ints(&p->room, N);
+    s.line = ddp__ints(&p->room, N); s.at = ddp__ints(&p->room, N);
     s.chunk = ddp__ints(&p->room, 2 * N);
     s.fill = ddp__ints(&p->room, (size_t)p->D);
-    s.step = ddp__doubles(&p->room, N), s.sorted = ddp__doubles(&p->room, N);
+    s.step = ddp__doubles(&p->room, N); s.sorted = ddp__doubles(&p->room, N);
     if (p->room.failed) return 0;
     ddp__starts_line(&s);
     ddp__starts_runs(&s, s.line);

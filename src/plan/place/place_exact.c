@@ -256,16 +256,16 @@ static int ddp__place_tree_open(ddp__place_tree *t, ddp__place *p)
     size_t N = (size_t)p->N, D = (size_t)p->D, S = (size_t)p->S, C;
     memset(t, 0, sizeof *t);
     t->p = p;
-    t->member = ddp__ints(&p->room, N), t->at = ddp__ints(&p->room, N), t->left = ddp__ints(&p->room, N);
+    t->member = ddp__ints(&p->room, N); t->at = ddp__ints(&p->room, N); t->left = ddp__ints(&p->room, N);
     t->first = ddp__ints(&p->room, N + 1);
-    t->mate = ddp__ints(&p->room, D), t->a = ddp__ints(&p->room, D), t->b = ddp__ints(&p->room, D);
+    t->mate = ddp__ints(&p->room, D); t->a = ddp__ints(&p->room, D); t->b = ddp__ints(&p->room, D);
     t->mix = ddp__ints(&p->room, N);
     if (p->room.failed) return 0;
     ddp__place_classes(t);
     C = (size_t)t->classes;
     t->mix = ddp__ints(&p->room, S * C);
-    t->dp = ddp__doubles(&p->room, C * C), t->pp = ddp__doubles(&p->room, C * C);
-    t->near = ddp__doubles(&p->room, C), t->least = ddp__doubles(&p->room, C);
+    t->dp = ddp__doubles(&p->room, C * C); t->pp = ddp__doubles(&p->room, C * C);
+    t->near = ddp__doubles(&p->room, C); t->least = ddp__doubles(&p->room, C);
     t->load = ddp__doubles(&p->room, S * C);
     if (p->room.failed) return 0;
     ddp__place_tables(t);
@@ -278,9 +278,9 @@ void ddp__place_exact(ddp__place *p)
     long limit = p->limit;
     double limit_s = p->limit_s;
     /* a good placement first: 400,000 moves, at most a quarter of the limits */
-    p->limit = limit < 1600000 ? (limit + 3) / 4 : 400000, p->limit_s = limit_s / 4;
+    p->limit = limit < 1600000 ? (limit + 3) / 4 : 400000; p->limit_s = limit_s / 4;
     ddp__place_anneal(p);
-    p->limit = limit, p->limit_s = limit_s;
+    p->limit = limit; p->limit_s = limit_s;
     if (p->room.failed || p->stop == 2) return;
     p->stop = 0;
     if (ddp__place_tree_open(&t, p)) p->proven = ddp__place_tree_node(&t, 0, 0, 0) && p->S <= DDP_TOUR_EXACT;

@@ -48,7 +48,7 @@ static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
     size_t N = (size_t)p->N;
     pool->label = ddp__ints(&p->room, DDP__PLACE_POPULATION * N);
     pool->cost = ddp__doubles(&p->room, DDP__PLACE_POPULATION);
-    pool->child = ddp__ints(&p->room, N), pool->at = ddp__ints(&p->room, N);
+    pool->child = ddp__ints(&p->room, N); pool->at = ddp__ints(&p->room, N);
     while (pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
         ddp__shuffle(pool->at, p->N, &p->rng);
         for (int v = 0; v < p->N; v++) pool->child[pool->at[v]] = v / p->D;
@@ -92,7 +92,7 @@ typedef struct ddp__place_swap {
 static void ddp__place_fastest(const ddp__place *p, const int *label, const char *locked, int *end, double *link)
 {
     int g, u, v;
-    for (g = 0; g < p->S; g++) end[2 * g] = end[2 * g + 1] = -1, link[g] = DBL_MAX;
+    for (g = 0; g < p->S; g++) { end[2 * g] = end[2 * g + 1] = -1; link[g] = DBL_MAX; }
     for (u = 0; u < p->N; u++)
         for (v = u + 1; v < p->N; v++) {
             double w = p->pp[(size_t)u * (size_t)p->N + (size_t)v] / 2;
@@ -161,7 +161,7 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
         c->locked[s.u] = c->locked[s.v] = 1;
         c->swap[n] = s;
         sum += s.gain;
-        if (sum > most) most = sum, keep = n + 1;
+        if (sum > most) { most = sum; keep = n + 1; }
         if (g == first) {
             n++;
             break;
@@ -228,7 +228,7 @@ static int ddp__place_leave(ddp__place_cycle *c, int g, int *to, double *gain)
     for (v = 0; v < p->N && !c->kl; v++) {
         if (c->label[v] != g || c->locked[v]) continue;
         own = ddp__place_weigh(c, v);
-        if (only < 0 || own < least) only = v, least = own;
+        if (only < 0 || own < least) { only = v; least = own; }
     }
     for (v = 0; v < p->N; v++) {
         if (c->label[v] != g || c->locked[v] || (!c->kl && v != only)) continue;
@@ -270,7 +270,7 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
     for (g = 0; g < c->p->S; g++) {
         if (ddp__place_late(c->p)) return 0;
         v = ddp__place_leave(c, g, &to, &gain);
-        if (v >= 0 && (home < 0 || gain > most)) home = g, most = gain;
+        if (v >= 0 && (home < 0 || gain > most)) { home = g; most = gain; }
     }
     if (home < 0) return 0;
     for (g = home; n < c->p->N && !(n && ddp__place_late(c->p)); g = to) {
@@ -279,7 +279,7 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
         if (n) {
             double own = ddp__place_weigh(c, v);
             close = sum + ddp__place_gain(c, v, own, home);
-            if (close > best) best = close, keep = n;
+            if (close > best) { best = close; keep = n; }
         }
         c->moved[n] = v;
         c->from[n++] = g;
@@ -307,7 +307,7 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *tab
     c.kl = kl;
     c.label = label;
     c.size = ddp__ints(&room, S);
-    c.moved = ddp__ints(&room, N), c.from = ddp__ints(&room, N);
+    c.moved = ddp__ints(&room, N); c.from = ddp__ints(&room, N);
     c.locked = (char *)ddp__scratch_take(&room, N, 1);
     c.got = (char *)ddp__scratch_take(&room, S, 1);
     c.sum = ddp__doubles(&room, S);
@@ -356,7 +356,7 @@ void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place
     for (;;) {
         if (!ddp__place_next(p)) {
             if (!more || p->stop == 2 || !ddp__place_promising(p, children, own)) break;
-            p->limit = more->candidates, p->limit_s = more->seconds;
+            p->limit = more->candidates; p->limit_s = more->seconds;
             p->stop = 0;
             more = NULL;
             continue;

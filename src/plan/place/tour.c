@@ -33,7 +33,7 @@ double ddp__held_karp(int n, const double *cost, int first, int last, int slowes
         via = best[set * N + e];
         if (n > 1 && first >= 0 && first == last) via = ddp__tour_join(via, cost[e * N + (size_t)first], slowest);
         else if (last >= 0 && last != (int)e) continue;
-        if (via < least) least = via, at = e;
+        if (via < least) { least = via; at = e; }
     }
     for (int k = n - 1; k >= 0; k--, set = rest, at = from) {
         rest = set & ~((size_t)1 << at);
@@ -41,7 +41,7 @@ double ddp__held_karp(int n, const double *cost, int first, int last, int slowes
         for (b = from = 0, least_here = DBL_MAX; k > 0 && b < N; b++) {
             if (!(rest >> b & 1)) continue;
             via = ddp__tour_join(best[rest * N + b], cost[b * N + at], slowest);
-            if (via < least_here) least_here = via, from = b;
+            if (via < least_here) { least_here = via; from = b; }
         }
     }
     return least;
@@ -166,7 +166,7 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
     t.cost = cost;
     t.over = over;
     t.user = user;
-    t.along = ddp__doubles(&room, (size_t)n), t.against = ddp__doubles(&room, (size_t)n);
+    t.along = ddp__doubles(&room, (size_t)n); t.against = ddp__doubles(&room, (size_t)n);
     t.order = ddp__ints(&room, (size_t)n);
     t.lo = first >= 0 ? 1 : 0;
     t.hi = last >= 0 ? n - 2 : n - 1;

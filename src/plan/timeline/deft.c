@@ -109,12 +109,12 @@ static ddp_status ddp__deft_open(ddp__deft_search *s, ddp__deft_way way, ddp__de
     DDP__TRY(ddp__check_sum((d->forward + d->backward + sum) * d->scale * d->mu, DBL_MAX / 4, err));
     if (!(d->forward + d->backward > 0))
         return ddp__fail(err, DDP_ARG, "forward and backward take 0 s in all; nothing can hide behind them");
-    d->ready = ddp__doubles(&d->room, N), d->part_s = ddp__doubles(&d->room, N);
+    d->ready = ddp__doubles(&d->room, N); d->part_s = ddp__doubles(&d->room, N);
     d->parts_of = ddp__ints(&d->room, N);
     DDP__TRY(ddp__scratch_check(&d->room, p->layers, "buckets", err));
     DDP__TRY(ddp__deft_partition(p, o, d, err));
-    d->item = ddp__doubles(&d->room, (size_t)d->parts), d->item_ready = ddp__doubles(&d->room, (size_t)d->parts);
-    d->bucket = ddp__ints(&d->room, (size_t)d->parts), d->assign = ddp__ints(&d->room, (size_t)d->parts);
+    d->item = ddp__doubles(&d->room, (size_t)d->parts); d->item_ready = ddp__doubles(&d->room, (size_t)d->parts);
+    d->bucket = ddp__ints(&d->room, (size_t)d->parts); d->assign = ddp__ints(&d->room, (size_t)d->parts);
     d->on = ddp__ints(&d->room, 4 * N);
     return ddp__scratch_check(&d->room, d->parts, "parts", err);
 }
@@ -238,7 +238,7 @@ ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_option
     int may_join;
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: out is NULL");
     DDP__TRY(ddp__deft_check(buckets, o, err));
-    s.p = buckets, s.o = o;
+    s.p = buckets; s.o = o;
     /* without a startup or a partition there is nothing that fewer parts could save */
     may_join = o->alpha_s + ddp__startup(buckets) > 0 && (o->partition_s > 0 || o->partition_params > 0);
     for (int i = 0; i < 6 && status == DDP_OK; i++) { /* the first must be possible, the others are further tries */

@@ -125,7 +125,7 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, double at, dou
                 x->bucket = i;
                 x->part = d->parts_of[i] - r->state[i]--;
                 x->link = l;
-                x->begin_s = at + begin, x->end_s = at + busy[l];
+                x->begin_s = at + begin; x->end_s = at + busy[l];
             }
     return DDP_OK;
 }
@@ -223,7 +223,7 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
     p.buckets = d->buckets;
     p.parts = d->parts;
     p.links = d->links;
-    p.warmup = first, p.period = end - first;
+    p.warmup = first; p.period = end - first;
     p.sends = r->sends;
     p.parts_of = (int *)ddp__copy(d->parts_of, N, sizeof *p.parts_of);
     p.part_s = (double *)ddp__copy(d->part_s, N, sizeof *p.part_s);
@@ -245,7 +245,7 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
             p.delay[p.updates++] = i ? 0 : r->delay[t];
         }
     }
-    p.forward_s = d->forward, p.backward_s = d->backward;
+    p.forward_s = d->forward; p.backward_s = d->backward;
     for (i = 0; i < d->buckets; i++) p.comm_s += d->parts_of[i] * d->part_s[i];
     p.iteration_s = d->forward + d->backward + sum / p.period;
     p.update_frequency = (double)p.updates / p.period;

@@ -90,7 +90,7 @@ static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_proble
 
     memset(k, 0, sizeof *k);
     k->cls = (ddp__knapsack_class *)ddp__scratch_take(&k->room, n, sizeof *k->cls);
-    k->order = ddp__ints(&k->room, n), k->assign = ddp__ints(&k->room, n);
+    k->order = ddp__ints(&k->room, n); k->assign = ddp__ints(&k->room, n);
     k->key = ddp__doubles(&k->room, n);
     DDP__TRY(ddp__scratch_check(&k->room, p->items, "items", err));
     k->items = p->items;

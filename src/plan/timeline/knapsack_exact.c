@@ -205,7 +205,7 @@ static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const 
         for (r = low; r > 0; r -= r & -r)
             if (tree[r] && f->value + back->at[tree[r] - 1].value > *best_value) {
                 *best_value = f->value + back->at[tree[r] - 1].value;
-                best[0] = f->node, best[1] = back->at[tree[r] - 1].node;
+                best[0] = f->node; best[1] = back->at[tree[r] - 1].node;
             }
     }
 }

@@ -69,7 +69,7 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
     m->alpha = o->alpha_s + ddp__startup(p);
     m->group = (ddp__bl_group *)ddp__scratch_take(&m->room, n, sizeof *m->group);
     m->parts = ddp__ints(&m->room, n);
-    m->size = ddp__doubles(&m->room, n), m->arrive = ddp__doubles(&m->room, n);
+    m->size = ddp__doubles(&m->room, n); m->arrive = ddp__doubles(&m->room, n);
     m->priority = ddp__ints(&m->room, n);
     DDP__TRY(ddp__scratch_check(&m->room, p->layers, "buckets", err));
     for (int l = p->layers - 1; l >= 0; l--) {
@@ -136,7 +136,7 @@ static ddp_status ddp__bl_buckets(ddp__bl_model *m, ddp_error *err)
         if (open) ddp__bl_join(&m->group[kept - 1], &m->group[i], m->alpha);
         else m->group[kept++] = m->group[i];
         open = bytes < limit;
-        if (!open) bytes = 0, limit = m->o->bucket_bytes;
+        if (!open) { bytes = 0; limit = m->o->bucket_bytes; }
     }
     m->groups = kept;
     return DDP_OK;
@@ -197,7 +197,7 @@ static ddp_status ddp__bl_shared(ddp__bl_model *m, ddp_error *err)
             x = &lane[k];
             t = x->served ? now + (x->target - service) * serving : x->starts;
             if (!x->note) idle = k;
-            else if (t <= when) when = t, next = k;
+            else if (t <= when) { when = t; next = k; }
         }
         launch = i < m->groups && idle >= 0 && m->group[i].ready <= when;
         if (!launch && next < 0) break;
@@ -264,7 +264,7 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
 
     for (i = 0; i < m->groups; i++) total += m->parts[i];
     sent = (ddp__bl_sent *)ddp__scratch_take(&m->room, (size_t)total, sizeof *sent);
-    stack = ddp__ints(&m->room, (size_t)m->groups), left = ddp__ints(&m->room, (size_t)m->groups);
+    stack = ddp__ints(&m->room, (size_t)m->groups); left = ddp__ints(&m->room, (size_t)m->groups);
     DDP__TRY(ddp__scratch_check(&m->room, total, "parts", err));
     while (head < total) {
         now = arrived < m->groups ? m->group[arrived].ready : DBL_MAX;
@@ -404,7 +404,7 @@ static ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp_error *err)
     ddp__bl_us u;
     u.m = m;
     u.visits = 0;
-    u.left = ddp__ints(&m->room, n), u.waiting = ddp__ints(&m->room, n);
+    u.left = ddp__ints(&m->room, n); u.waiting = ddp__ints(&m->room, n);
     u.first = ddp__doubles(&m->room, n);
     DDP__TRY(ddp__scratch_check(&m->room, m->groups, "buckets", err));
     m->log = NULL;
