@@ -4,7 +4,8 @@
  *     #define DREAMDDP_IMPLEMENTATION
  *     #include "dreamddp_cuda.cuh"
  * It includes dreamddp.h. Build with nvcc, C++17, compute capability 8.0 or later:
- *     nvcc -O3 -std=c++17 -arch=sm_90a x.cu -lcublas -lcublasLt -lnccl -lpthread      (an H100; -arch=native: the GPU here)
+ *     nvcc -O3 -std=c++17 -arch=sm_90a x.cu -lcublas -lcublasLt -lnccl -lpthread      (an H100; -arch=native:
+ *     the GPU here)
  *
  * A GPU is one more place where the same graph, hooks, plans and strategies run: every call of
  * dreamddp.h keeps its meaning. Nothing here is needed on a machine without one.
@@ -29,9 +30,11 @@
 #include "dreamddp.h"
 
 /* ==== cuda/public.cuh ==== [cuda] */
-/* What a program calls: ddp_cuda, the backend of a context on a GPU, and compression of arrays that lie on one. */
+/* What a program calls: ddp_cuda, the backend of a context on a GPU, and compression of arrays that lie on
+ * one. */
 
-/* How the GPU computes. Master weights, gradients of parameters, optimizer state and sums are float32 in every mode. */
+/* How the GPU computes. Master weights, gradients of parameters, optimizer state and sums are float32 in
+ * every mode. */
 typedef enum ddp_cuda_numbers {
     DDP_CUDA_F32,  /* float32 throughout */
     DDP_CUDA_TF32, /* float32, matrix products with TF32 inputs */
@@ -53,12 +56,13 @@ typedef struct ddp_cuda_verdict {
     int what, unused;
 } ddp_cuda_verdict;
 
-/* All calls below queue work on stream (a cudaStream_t, NULL = the default stream of the current device) and return at
- * once. Arrays are device memory, of floats in multiples of 4 bytes, of float32 in every number mode, and stay the
- * caller's; nothing overlaps. What is wrong with the arguments is returned; a NaN or a damaged message is found later,
- * on the device: then the verdict (may not be NULL) says so, that call and all later ones with the same verdict write
- * nothing, and the host is never waited for. Several calls of one step can share a verdict. From any thread, one
- * verdict and scratch on one stream at a time. Errors: DDP_ARG; DDP_FAILED where a kernel cannot be launched. */
+/* All calls below queue work on stream (a cudaStream_t, NULL = the default stream of the current device) and
+ * return at once. Arrays are device memory, of floats in multiples of 4 bytes, of float32 in every number
+ * mode, and stay the caller's; nothing overlaps. What is wrong with the arguments is returned; a NaN or a
+ * damaged message is found later, on the device: then the verdict (may not be NULL) says so, that call and
+ * all later ones with the same verdict write nothing, and the host is never waited for. Several calls of one
+ * step can share a verdict. From any thread, one verdict and scratch on one stream at a time. Errors:
+ * DDP_ARG; DDP_FAILED where a kernel cannot be launched. */
 
 /* ddp_cuda_verdict_read - waits for stream, then says what the verdict holds: DDP_OK, or the code
  * and the sentence that the call of the same name without cuda_ gives on the CPU. */
@@ -69,17 +73,19 @@ DDP_API ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *
  *
  *   scratch  ddp_cuda_topk_scratch(n, k) bytes of device memory, aligned to 16
  *
- * Method: a histogram of the first 11 bits of the magnitudes gives a threshold, and one more read collects what reaches
- * it, 2 reads in all, the rest is done on what was collected. Where that is more than fits (many elements of one binade
- * eighth, or ties) 21 or all 31 bits are counted first: at most 4 reads of the array. */
-DDP_API ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch,
-                                 size_t scratch_bytes, uint64_t *index, float *value,
-                                 ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
+ * Method: a histogram of the first 11 bits of the magnitudes gives a threshold, and one more read collects
+ * what reaches it, 2 reads in all, the rest is done on what was collected. Where that is more than fits (many
+ * elements of one binade eighth, or ties) 21 or all 31 bits are counted first: at most 4 reads of the
+ * array. */
+DDP_API ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes,
+                                 uint64_t *index, float *value, ddp_cuda_verdict *verdict, void *stream,
+                                 ddp_error *err);
 
 /* ddp_cuda_topk_scratch - bytes: about 24 k + 5 MB. 0 if k is not in 1..n. Pure. */
 DDP_API size_t ddp_cuda_topk_scratch(size_t n, size_t k);
 
-/* ddp_cuda_feedback_add, _keep - as ddp_feedback_add and ddp_feedback_keep; index is an array of ddp_cuda_topk. */
+/* ddp_cuda_feedback_add, _keep - as ddp_feedback_add and ddp_feedback_keep; index is an array of
+ * ddp_cuda_topk. */
 DDP_API ddp_status ddp_cuda_feedback_add(float *residual, const float *gradient, size_t n,
                                          ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
 DDP_API ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
@@ -87,17 +93,19 @@ DDP_API ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint6
 
 /* ddp_cuda_pack_quantised - as ddp_pack_quantised: the same bytes, in device memory. *bytes is set
  * at once. out is aligned to 4. */
-DDP_API ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out, size_t capacity,
-                                           size_t *bytes, ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
+DDP_API ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
+                                           size_t capacity, size_t *bytes, ddp_cuda_verdict *verdict,
+                                           void *stream, ddp_error *err);
 
 /* ddp_cuda_unpack_store, _add, ddp_cuda_feedback_subtract - as the calls without cuda_, of a
  * message of packing int8 or int4 for n elements that lies in device memory, aligned to 4. */
-DDP_API ddp_status ddp_cuda_unpack_store(ddp_packing packing, const void *message, size_t bytes, float *x, size_t n,
-                                         ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
-DDP_API ddp_status ddp_cuda_unpack_add(ddp_packing packing, const void *message, size_t bytes, float *x, size_t n,
-                                       ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
-DDP_API ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, size_t bytes, float *residual,
-                                              size_t n, ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
+DDP_API ddp_status ddp_cuda_unpack_store(ddp_packing packing, const void *message, size_t bytes, float *x,
+                                         size_t n, ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
+DDP_API ddp_status ddp_cuda_unpack_add(ddp_packing packing, const void *message, size_t bytes, float *x,
+                                       size_t n, ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
+DDP_API ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, size_t bytes,
+                                              float *residual, size_t n, ddp_cuda_verdict *verdict,
+                                              void *stream, ddp_error *err);
 
 #endif /* DREAMDDP_CUDA_CUH */
 
@@ -106,7 +114,8 @@ DDP_API ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *m
 #define DDP__CUDA_IMPLEMENTED
 
 /* ==== cuda/runtime.cuh ==== [cuda] */
-/* One GPU as a context sees it: its streams and handles, its first error, and how kernels are launched on it. */
+/* One GPU as a context sees it: its streams and handles, its first error, and how kernels are launched on
+ * it. */
 
 #include <cublasLt.h>
 #include <cuda.h>
@@ -128,35 +137,36 @@ typedef struct ddp__cuda_entry {
 enum { DDP__CUDA_OPS = 64 }; /* room in a device's table */
 
 typedef struct ddp__cuda {
-    int              device;
-    int              half;          /* 1: activations are bfloat16 */
-    int              tf32;          /* 1: products may round their inputs to TF32 */
-    decltype(&cuTensorMapEncodeTiled) map; /* attention takes Hopper's wgmma and copy engine (flash.cuh); NULL: neither */
-    cudaStream_t     stream;        /* computing */
-    int              own_stream;
+    int device;
+    int half;                              /* 1: activations are bfloat16 */
+    int tf32;                              /* 1: products may round their inputs to TF32 */
+    decltype(&cuTensorMapEncodeTiled) map; /* attention takes Hopper's wgmma and copy engine (flash.cuh);
+                                              NULL: neither */
+    cudaStream_t stream;                   /* computing */
+    int own_stream;
     cublasLtHandle_t blas_lt;
-    void            *workspace;     /* of blas_lt */
-    size_t           workspace_bytes;
-    void            *products;      /* plans of matrix products, of blas.cuh */
-    void           (*products_free)(struct ddp__cuda *dev);
-    void            *scratch;       /* shared by all operators on stream */
-    size_t           scratch_bytes;
-    cudaDeviceProp   props;
-    pthread_mutex_t  lock;          /* guards error, which several threads may set */
-    int              failed;        /* 1: error is set; read with ddp__atomic_load */
-    ddp_error        error;         /* the first one stays */
-    ddp_op           op[DDP__CUDA_OPS]; /* the table, with the CPU's shape rules */
+    void *workspace; /* of blas_lt */
+    size_t workspace_bytes;
+    void *products; /* plans of matrix products, of blas.cuh */
+    void (*products_free)(struct ddp__cuda *dev);
+    void *scratch; /* shared by all operators on stream */
+    size_t scratch_bytes;
+    cudaDeviceProp props;
+    pthread_mutex_t lock;     /* guards error, which several threads may set */
+    int failed;               /* 1: error is set; read with ddp__atomic_load */
+    ddp_error error;          /* the first one stays */
+    ddp_op op[DDP__CUDA_OPS]; /* the table, with the CPU's shape rules */
     const ddp__cuda_entry *entry[DDP__CUDA_OPS];
-    int              ops;
-    struct ddp__cuda_lists *lists;  /* of calls that are due (ops.cuh); NULL: a call runs at once */
+    int ops;
+    struct ddp__cuda_lists *lists; /* of calls that are due (ops.cuh); NULL: a call runs at once */
 } ddp__cuda;
 
 /* Notes a failure, as ddp__fail does; the first one stays. Any thread. */
-#define ddp__cuda_fail(dev, code, ...)                      \
-    do {                                                    \
-        ddp_error ddp__e;                                   \
-        (void)ddp__fail(&ddp__e, (code), __VA_ARGS__);      \
-        ddp__cuda_keep((dev), &ddp__e);                     \
+#define ddp__cuda_fail(dev, code, ...)                 \
+    do {                                               \
+        ddp_error ddp__e;                              \
+        (void)ddp__fail(&ddp__e, (code), __VA_ARGS__); \
+        ddp__cuda_keep((dev), &ddp__e);                \
     } while (0)
 
 static DDP__UNUSED void ddp__cuda_keep(ddp__cuda *dev, const ddp_error *e)
@@ -187,13 +197,20 @@ static inline const char *ddp__cuda_remedy(cudaError_t e)
 {
     switch ((int)e) {
     case cudaErrorNoDevice:
-    case cudaErrorInvalidDevice: return "; choose another device or train on the CPU";
-    case cudaErrorInsufficientDriver: return "; install a newer driver, or compile with an older CUDA toolkit";
-    case cudaErrorMemoryAllocation: return "; use a smaller batch, bfloat16 or recomputation";
-    case cudaErrorInitializationError: return "; fork worker processes before the first CUDA call";
-    case cudaErrorNoKernelImageForDevice: return "; compile for this GPU: nvcc -arch=native";
-    case cudaErrorLaunchTimeout: return "; it drives a display, whose watchdog ends long kernels: use a GPU without one";
-    default: return "";
+    case cudaErrorInvalidDevice:
+        return "; choose another device or train on the CPU";
+    case cudaErrorInsufficientDriver:
+        return "; install a newer driver, or compile with an older CUDA toolkit";
+    case cudaErrorMemoryAllocation:
+        return "; use a smaller batch, bfloat16 or recomputation";
+    case cudaErrorInitializationError:
+        return "; fork worker processes before the first CUDA call";
+    case cudaErrorNoKernelImageForDevice:
+        return "; compile for this GPU: nvcc -arch=native";
+    case cudaErrorLaunchTimeout:
+        return "; it drives a display, whose watchdog ends long kernels: use a GPU without one";
+    default:
+        return "";
     }
 }
 
@@ -201,8 +218,8 @@ static inline const char *ddp__cuda_remedy(cudaError_t e)
 static DDP__UNUSED int ddp__cuda_note(ddp__cuda *dev, cudaError_t e, const char *call)
 {
     if (e == cudaSuccess) return 0;
-    ddp__cuda_fail(dev, e == cudaErrorMemoryAllocation ? DDP_MEMORY : DDP_FAILED, "GPU %d: %.*s: %s%s", dev->device,
-                   (int)strcspn(call, "("), call, cudaGetErrorString(e), ddp__cuda_remedy(e));
+    ddp__cuda_fail(dev, e == cudaErrorMemoryAllocation ? DDP_MEMORY : DDP_FAILED, "GPU %d: %.*s: %s%s",
+                   dev->device, (int)strcspn(call, "("), call, cudaGetErrorString(e), ddp__cuda_remedy(e));
     return 1;
 }
 
@@ -220,15 +237,16 @@ static DDP__UNUSED cudaError_t ddp__cuda_asked(cudaError_t e)
 static DDP__UNUSED int ddp__blas_note(ddp__cuda *dev, cublasStatus_t s, const char *call)
 {
     if (s == CUBLAS_STATUS_SUCCESS) return 0;
-    ddp__cuda_fail(dev, s == CUBLAS_STATUS_ALLOC_FAILED ? DDP_MEMORY : DDP_FAILED, "GPU %d: %.*s: %s", dev->device,
-                   (int)strcspn(call, "("), call, cublasGetStatusString(s));
+    ddp__cuda_fail(dev, s == CUBLAS_STATUS_ALLOC_FAILED ? DDP_MEMORY : DDP_FAILED, "GPU %d: %.*s: %s",
+                   dev->device, (int)strcspn(call, "("), call, cublasGetStatusString(s));
     return 1;
 }
 
 /* The same of cuBLAS and cuBLASLt. */
 #define DDP__BLAS(dev, call) ddp__blas_note((dev), (call), #call)
 
-/* A function of the driver, found at run time, so that programs need not be linked with it. NULL: there is none. */
+/* A function of the driver, found at run time, so that programs need not be linked with it. NULL: there is
+ * none. */
 static DDP__UNUSED void *ddp__cuda_driver(const char *name)
 {
     void *found = NULL;
@@ -260,7 +278,10 @@ static DDP__UNUSED void ddp__cuda_events_free(cudaEvent_t *list, int n)
 }
 
 /* 1: arrays of this shape are bfloat16 on this device; a scalar (dims 0: a loss) never is. */
-static DDP__UNUSED int ddp__cuda_half(const ddp__cuda *dev, const ddp_shape *s) { return dev->half && s->dims > 0; }
+static DDP__UNUSED int ddp__cuda_half(const ddp__cuda *dev, const ddp_shape *s)
+{
+    return dev->half && s->dims > 0;
+}
 
 /* Frees everything that ddp__cuda_open made; waits for what runs. */
 static DDP__UNUSED void ddp__cuda_close(ddp__cuda *dev)
@@ -287,9 +308,10 @@ static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
         (void)cudaDriverGetVersion(&driver);
         (void)cudaRuntimeGetVersion(&runtime);
         if (driver > 0)
-            return ddp__fail(err, DDP_UNSUPPORTED, "the CUDA driver here supports CUDA %d.%d and this program was "
-                             "compiled for %d.%d; install a newer driver or train on the CPU", driver / 1000,
-                             driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+            return ddp__fail(err, DDP_UNSUPPORTED,
+                             "the CUDA driver here supports CUDA %d.%d and this program was "
+                             "compiled for %d.%d; install a newer driver or train on the CPU",
+                             driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     }
     if (e != cudaSuccess || n < 1)
         return ddp__fail(err, DDP_FAILED, "no CUDA device was found here (%s); train on the CPU",
@@ -301,7 +323,8 @@ static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
 
 /* Opens a device: streams, handles, workspace. NULL and a sentence on failure. stream: the
  * program's own cudaStream_t, borrowed; NULL: one of the library's. Freed by ddp__cuda_close. */
-static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers numbers, void *stream, ddp_error *err)
+static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers numbers, void *stream,
+                                             ddp_error *err)
 {
     ddp__cuda *dev;
 
@@ -320,7 +343,8 @@ static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers number
     if (DDP__CUDA(dev, cudaSetDevice(device)) || DDP__CUDA(dev, cudaGetDeviceProperties(&dev->props, device)))
         goto failed;
     if (dev->props.major < 8) {
-        ddp__cuda_fail(dev, DDP_UNSUPPORTED, "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed", device,
+        ddp__cuda_fail(dev, DDP_UNSUPPORTED,
+                       "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed", device,
                        dev->props.name, dev->props.major, dev->props.minor);
         goto failed;
     }
@@ -352,8 +376,10 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
     if (cudaMalloc(&dev->scratch, bytes) != cudaSuccess) {
         (void)cudaGetLastError();
         (void)cudaMemGetInfo(&unused, &total);
-        return ddp__fail(err, DDP_MEMORY, "GPU %d: the operators need %zu bytes of scratch memory and %zu of %zu are "
-                         "free; use a smaller batch", dev->device, bytes, unused, total);
+        return ddp__fail(err, DDP_MEMORY,
+                         "GPU %d: the operators need %zu bytes of scratch memory and %zu of %zu are "
+                         "free; use a smaller batch",
+                         dev->device, bytes, unused, total);
     }
     dev->scratch_bytes = bytes;
     return ddp__cuda_status(dev, err);
@@ -365,8 +391,9 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
  * DDP__RUN(kernel, blocks, threads, args...): on dev->stream and without shared_bytes
  * DDP__EACH(kernel, n, threads, args...): a thread to each of n items, in blocks of threads
  *
- * A variable `ddp__cuda *dev` must be in scope: it notes the first launch that fails, by the name of its kernel. A
- * kernel with template arguments goes in parentheses: (ddp__k_gelu<float>). blocks and threads are numbers or dim3.
+ * A variable `ddp__cuda *dev` must be in scope: it notes the first launch that fails, by the name of its
+ * kernel. A kernel with template arguments goes in parentheses: (ddp__k_gelu<float>). blocks and threads are
+ * numbers or dim3.
  *
  * DDP__SHARED(type, name) declares name as the start of the shared_bytes of the launch. */
 #if defined(DDP_CUDA_ON_CPU)
@@ -377,37 +404,41 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
 /* More than 48 KiB must be asked for. A refusal shows as the launch's own error. */
 template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t bytes)
 {
-    if (bytes > 48 * 1024) (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (bytes > 48 * 1024)
+        (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 #define DDP__START(kernel, blocks, threads, bytes, stream, ...) \
     (ddp__cuda_allow_shared(kernel, bytes), kernel<<<(blocks), (threads), bytes, stream>>>(__VA_ARGS__))
-#define DDP__SHARED(type, name)                                         \
+#define DDP__SHARED(type, name)                                          \
     extern __shared__ __align__(1024) unsigned char ddp__shared_bytes[]; \
     type *name = reinterpret_cast<type *>(ddp__shared_bytes)
 #endif
-#define DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                           \
-    do {                                                                                          \
-        DDP__START(kernel, blocks, threads, (size_t)(shared_bytes), (stream), __VA_ARGS__);       \
-        ddp__cuda_launched(dev, #kernel);                                                         \
+#define DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                     \
+    do {                                                                                    \
+        DDP__START(kernel, blocks, threads, (size_t)(shared_bytes), (stream), __VA_ARGS__); \
+        ddp__cuda_launched(dev, #kernel);                                                   \
     } while (0)
-#define DDP__RUN(kernel, blocks, threads, ...) DDP__LAUNCH(kernel, blocks, threads, 0, dev->stream, __VA_ARGS__)
-#define DDP__EACH(kernel, n, threads, ...) DDP__RUN(kernel, (unsigned)ddp__blocks(n, threads), threads, __VA_ARGS__)
+#define DDP__RUN(kernel, blocks, threads, ...) \
+    DDP__LAUNCH(kernel, blocks, threads, 0, dev->stream, __VA_ARGS__)
+#define DDP__EACH(kernel, n, threads, ...) \
+    DDP__RUN(kernel, (unsigned)ddp__blocks(n, threads), threads, __VA_ARGS__)
 
 /* Notes the error of the launch just made, if any. */
 static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
 {
     const cudaError_t e = cudaGetLastError();
     if (e != cudaSuccess)
-        ddp__cuda_fail(dev, DDP_FAILED, "GPU %d: the kernel %s, or work before it, failed: %s%s",
-                       dev->device, kernel, cudaGetErrorString(e), ddp__cuda_remedy(e));
+        ddp__cuda_fail(dev, DDP_FAILED, "GPU %d: the kernel %s, or work before it, failed: %s%s", dev->device,
+                       kernel, cudaGetErrorString(e), ddp__cuda_remedy(e));
 }
 
 /* Blocks that cover n items with per_block each; at least one. */
 static inline long ddp__blocks(long n, long per_block) { return n < 1 ? 1 : (n + per_block - 1) / per_block; }
 
 /* ==== cuda/ops.cuh ==== [cuda] */
-/* The operators of a GPU: how their calls run, and the table of them. Calls that nothing comes between become a CUDA
- * graph, one launch from the third time on. Where streams wait, for messages, lies between those lists. */
+/* The operators of a GPU: how their calls run, and the table of them. Calls that nothing comes between become
+ * a CUDA graph, one launch from the third time on. Where streams wait, for messages, lies between those
+ * lists. */
 
 /* ---- lists of calls ---- */
 
@@ -421,19 +452,19 @@ typedef struct ddp__cuda_due {
 } ddp__cuda_due;
 
 typedef struct ddp__cuda_replay {
-    ddp__cuda_due  *due; /* [count] */
-    int             count;
+    ddp__cuda_due *due; /* [count] */
+    int count;
     cudaGraphExec_t graph; /* NULL: the list came once */
 } ddp__cuda_replay;
 
 typedef struct ddp__cuda_lists {
-    ddp__cuda_due    due[DDP__CUDA_DUE]; /* called, and not run yet */
+    ddp__cuda_due due[DDP__CUDA_DUE]; /* called, and not run yet */
     ddp__cuda_replay replay[DDP__CUDA_REPLAYS];
-    int              count, replays;
+    int count, replays;
 } ddp__cuda_lists;
 
-/* Graphs go when memory does that calls may point at, or dev->scratch: nothing else that kernels depend on is outside a
- * list's bytes. */
+/* Graphs go when memory does that calls may point at, or dev->scratch: nothing else that kernels depend on is
+ * outside a list's bytes. */
 static DDP__UNUSED void ddp__cuda_replays_drop(ddp__cuda *dev)
 {
     while (dev->lists && dev->lists->replays > 0) {
@@ -446,8 +477,10 @@ static DDP__UNUSED void ddp__cuda_replays_drop(ddp__cuda *dev)
 static inline void ddp__cuda_run(const ddp__cuda_due *list, int count)
 {
     for (int i = 0; i < count; i++) {
-        if (list[i].one) list[i].one(&list[i].first);
-        else list[i].both(&list[i].first, &list[i].second);
+        if (list[i].one)
+            list[i].one(&list[i].first);
+        else
+            list[i].both(&list[i].first, &list[i].second);
     }
 }
 
@@ -463,7 +496,8 @@ static inline ddp__cuda_replay *ddp__cuda_replay_of(ddp__cuda_lists *x, int coun
     p->due = (ddp__cuda_due *)ddp__calloc(1, bytes);
     if (!p->due) return NULL;
     memcpy(p->due, x->due, bytes);
-    p->count = count; p->graph = NULL;
+    p->count = count;
+    p->graph = NULL;
     x->replays++;
     return NULL;
 }
@@ -479,8 +513,10 @@ static inline cudaGraphExec_t ddp__cuda_captured(ddp__cuda *dev, const ddp__cuda
     ddp__cuda_run(list, count);
     if (DDP__CUDA(dev, cudaStreamEndCapture(dev->stream, &graph))) return NULL;
     e = cudaGraphInstantiateWithFlags(&out, graph, 0);
-    if (e == cudaErrorMemoryAllocation) (void)cudaGetLastError();
-    else (void)DDP__CUDA(dev, e);
+    if (e == cudaErrorMemoryAllocation)
+        (void)cudaGetLastError();
+    else
+        (void)DDP__CUDA(dev, e);
     (void)cudaGraphDestroy(graph);
     return e == cudaSuccess ? out : NULL;
 }
@@ -496,12 +532,15 @@ static DDP__UNUSED void ddp__cuda_run_due(ddp__cuda *dev)
     x->count = 0;
     p = ddp__cuda_replay_of(x, count);
     if (p && !p->graph) p->graph = ddp__cuda_captured(dev, x->due, count);
-    if (p && p->graph) (void)DDP__CUDA(dev, cudaGraphLaunch(p->graph, dev->stream));
-    else ddp__cuda_run(x->due, count);
+    if (p && p->graph)
+        (void)DDP__CUDA(dev, cudaGraphLaunch(p->graph, dev->stream));
+    else
+        ddp__cuda_run(x->due, count);
 }
 
 /* second may be NULL. No operator that comes here reads `random`. */
-static inline void ddp__cuda_add(void (*one)(const ddp_op_call *), void (*both)(const ddp_op_call *, const ddp_op_call *),
+static inline void ddp__cuda_add(void (*one)(const ddp_op_call *),
+                                 void (*both)(const ddp_op_call *, const ddp_op_call *),
                                  const ddp_op_call *first, const ddp_op_call *second)
 {
     ddp__cuda *dev = (ddp__cuda *)first->pool;
@@ -510,7 +549,8 @@ static inline void ddp__cuda_add(void (*one)(const ddp_op_call *), void (*both)(
     if (dev->lists && dev->lists->count == DDP__CUDA_DUE) ddp__cuda_run_due(dev);
     if (dev->lists) d = &dev->lists->due[dev->lists->count++];
     memset(d, 0, sizeof *d);
-    d->one = one; d->both = both;
+    d->one = one;
+    d->both = both;
     memcpy(&d->first, first, sizeof *first);
     if (second) memcpy(&d->second, second, sizeof *second);
     d->first.random = d->second.random = 0;
@@ -518,7 +558,10 @@ static inline void ddp__cuda_add(void (*one)(const ddp_op_call *), void (*both)(
 }
 
 /* F as the table has it: an operator; a pair; one that draws other numbers each time. */
-template <void (*F)(const ddp_op_call *)> static void ddp__cuda_later(const ddp_op_call *c) { ddp__cuda_add(F, NULL, c, NULL); }
+template <void (*F)(const ddp_op_call *)> static void ddp__cuda_later(const ddp_op_call *c)
+{
+    ddp__cuda_add(F, NULL, c, NULL);
+}
 template <void (*F)(const ddp_op_call *, const ddp_op_call *)>
 static void ddp__cuda_later_both(const ddp_op_call *first, const ddp_op_call *second)
 {
@@ -542,7 +585,8 @@ template <int N> static void ddp__cuda_add_ops(ddp__cuda *dev, const ddp__cuda_e
         memset(op, 0, sizeof *op);
         op->name = cpu->name;
         op->shape = cpu->shape;
-        op->forward = list[i].forward; op->backward = list[i].backward;
+        op->forward = list[i].forward;
+        op->backward = list[i].backward;
         dev->entry[dev->ops++] = &list[i];
     }
 }
@@ -552,8 +596,10 @@ template <void (*Single)(ddp__cuda *, const ddp_op_call *), void (*Half)(ddp__cu
 static void ddp__cuda_typed(const ddp_op_call *c)
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
-    if (dev->half) Half(dev, c);
-    else Single(dev, c);
+    if (dev->half)
+        Half(dev, c);
+    else
+        Single(dev, c);
 }
 typedef void (*ddp__cuda_both)(ddp__cuda *dev, const ddp_op_call *first, const ddp_op_call *second);
 template <ddp__cuda_both Single, ddp__cuda_both Half>
@@ -562,19 +608,25 @@ static void ddp__cuda_typed_both(const ddp_op_call *first, const ddp_op_call *se
     ddp__cuda *dev = (ddp__cuda *)second->pool;
     (dev->half ? Half : Single)(dev, first, second);
 }
-#define DDP__TYPED(f) ddp__cuda_typed<f<float>, f<ddp__bf16> >
+#define DDP__TYPED(f) ddp__cuda_typed<f<float>, f<ddp__bf16>>
 
 /* Entries: of both directions, f_forward and f_backward; of templates of the arrays' type. */
-#define DDP__LATER(...) ddp__cuda_later<__VA_ARGS__ >
-#define DDP__PLAIN(name, f, scratch) {name, DDP__LATER(f##_forward), DDP__LATER(f##_backward), scratch}
-#define DDP__ENTRY(name, f, scratch) {name, DDP__LATER(DDP__TYPED(f##_forward)), DDP__LATER(DDP__TYPED(f##_backward)), scratch}
+#define DDP__LATER(...) ddp__cuda_later<__VA_ARGS__>
+#define DDP__PLAIN(name, f, scratch)                                     \
+    {                                                                    \
+        name, DDP__LATER(f##_forward), DDP__LATER(f##_backward), scratch \
+    }
+#define DDP__ENTRY(name, f, scratch)                                                             \
+    {                                                                                            \
+        name, DDP__LATER(DDP__TYPED(f##_forward)), DDP__LATER(DDP__TYPED(f##_backward)), scratch \
+    }
 
 /* DDP__FAMILY(name, entries...): the function name(dev), which adds them to a device's table. */
-#define DDP__FAMILY(name, ...)                                \
-    static DDP__UNUSED void name(ddp__cuda *dev)              \
-    {                                                         \
-        static const ddp__cuda_entry ops[] = {__VA_ARGS__};   \
-        ddp__cuda_add_ops(dev, ops);                          \
+#define DDP__FAMILY(name, ...)                              \
+    static DDP__UNUSED void name(ddp__cuda *dev)            \
+    {                                                       \
+        static const ddp__cuda_entry ops[] = {__VA_ARGS__}; \
+        ddp__cuda_add_ops(dev, ops);                        \
     }
 
 /* The device's operator of that name, NULL if it has none. Borrowed until ddp__cuda_close. */
@@ -585,12 +637,14 @@ static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *
     return NULL;
 }
 
-/* Bytes of dev->scratch that a node needs; op is one of ddp__cuda_op. (size_t)-1: it would read or write rows of an array of
- * four dimensions, which lie apart, channels-last. The operators named here know images, or go element by element. */
+/* Bytes of dev->scratch that a node needs; op is one of ddp__cuda_op. (size_t)-1: it would read or write rows
+ * of an array of four dimensions, which lie apart, channels-last. The operators named here know images, or go
+ * element by element. */
 static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op, const void *spec)
 {
-    static const char *const fine[] = {"conv2d", "batch_norm2d", "max_pool2d", "avg_pool2d", "global_avg_pool2d", "flatten",
-                                       "gelu", "relu", "add", "dropout"};
+    static const char *const fine[] = {
+        "conv2d",  "batch_norm2d", "max_pool2d", "avg_pool2d", "global_avg_pool2d",
+        "flatten", "gelu",         "relu",       "add",        "dropout"};
     const ddp_op_spec *s = (const ddp_op_spec *)spec;
     const ddp__cuda_entry *e = dev->entry[op - dev->op];
     int rows = s->out.dims == 4;
@@ -605,7 +659,8 @@ static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *
  * over a warp and a block, and sums down the columns of many rows. */
 
 /* 4 floats or 8 bfloat16; or W elements. */
-template <typename T, int W = 16 / sizeof(T)> struct __align__(sizeof(T[W])) ddp__vec {
+template <typename T, int W = 16 / sizeof(T)> struct __align__(sizeof(T[W])) ddp__vec
+{
     static const int width = W;
     T v[W];
 };
@@ -615,7 +670,10 @@ __device__ static __forceinline__ float ddp__to_float(ddp__bf16 x) { return __bf
 
 template <typename T> __device__ static __forceinline__ T ddp__from_float(float x);
 template <> __device__ __forceinline__ float ddp__from_float<float>(float x) { return x; }
-template <> __device__ __forceinline__ ddp__bf16 ddp__from_float<ddp__bf16>(float x) { return __float2bfloat16_rn(x); }
+template <> __device__ __forceinline__ ddp__bf16 ddp__from_float<ddp__bf16>(float x)
+{
+    return __float2bfloat16_rn(x);
+}
 
 /* p must be a multiple of the vector's bytes. */
 template <typename T, int W = ddp__vec<T>::width>
@@ -632,7 +690,8 @@ __device__ static __forceinline__ ddp__vec<T, W> ddp__vec_load(const T *p)
 #endif
 }
 
-template <typename T, int W> __device__ static __forceinline__ void ddp__vec_store(T *p, const ddp__vec<T, W> &r)
+template <typename T, int W>
+__device__ static __forceinline__ void ddp__vec_store(T *p, const ddp__vec<T, W> &r)
 {
 #if defined(DDP_CUDA_ON_CPU)
     cuda_on_cpu::check_aligned(p, sizeof r);
@@ -643,8 +702,8 @@ template <typename T, int W> __device__ static __forceinline__ void ddp__vec_sto
 }
 
 /* 1: every pointer given allows 16 bytes at a time; NULL does. On host and device. */
-__host__ __device__ static __forceinline__ int
-ddp__aligned(const void *a, const void *b = NULL, const void *c = NULL, const void *d = NULL)
+__host__ __device__ static __forceinline__ int ddp__aligned(const void *a, const void *b = NULL,
+                                                            const void *c = NULL, const void *d = NULL)
 {
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) & 15) == 0;
 }
@@ -678,7 +737,8 @@ __device__ static __forceinline__ void ddp__piece_load(float *v, const T *p, lon
 
 /* The way back; add: to what is there. */
 template <typename T>
-__device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, long at, long n, int wide, int add)
+__device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, long at, long n, int wide,
+                                                        int add)
 {
     const int width = ddp__vec<T>::width;
     float old[width];
@@ -690,8 +750,8 @@ __device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, lo
         DDP__UNROLL for (int i = 0; i < width; i++) r.v[i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
         ddp__vec_store(p + at, r);
     } else {
-        DDP__UNROLL for (int i = 0; i < width; i++)
-            if (at + i < n) p[at + i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
+        DDP__UNROLL for (int i = 0; i < width; i++) if (at + i < n) p[at + i] =
+            ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
     }
 }
 
@@ -702,24 +762,28 @@ typedef ddp__vec<uint32_t> ddp__raw;
 template <typename T> __device__ static __forceinline__ void ddp__raw_floats(float *v, ddp__raw &r)
 {
     DDP__UNROLL for (int i = 0; i < 4; i++) asm volatile("" : "+r"(r.v[i]));
-    DDP__UNROLL for (int i = 0; i < ddp__vec<T>::width; i++)
-        v[i] = __uint_as_float(sizeof(T) == 4 ? r.v[i] : i % 2 ? r.v[i / 2] & 0xffff0000u : r.v[i / 2] << 16);
+    DDP__UNROLL for (int i = 0; i < ddp__vec<T>::width; i++) v[i] =
+        __uint_as_float(sizeof(T) == 4 ? r.v[i]
+                        : i % 2        ? r.v[i / 2] & 0xffff0000u
+                                       : r.v[i / 2] << 16);
 }
 
 /* Of floats that T holds exactly. */
 template <typename T> __device__ static __forceinline__ ddp__raw ddp__raw_of(const float *v)
 {
     ddp__raw r = ddp__raw();
-    DDP__UNROLL for (int i = 0; i < ddp__vec<T>::width; i++)
-        r.v[i * sizeof(T) / 4] |= __float_as_uint(v[i]) >> (sizeof(T) == 4 || i % 2 ? 0 : 16);
+    DDP__UNROLL for (int i = 0; i < ddp__vec<T>::width; i++) r.v[i * sizeof(T) / 4] |=
+        __float_as_uint(v[i]) >> (sizeof(T) == 4 || i % 2 ? 0 : 16);
     return r;
 }
 
-/* A lane's part of a wide row, every 32nd piece; beyond n: 0. Used later, so that all loads are under way at once. */
+/* A lane's part of a wide row, every 32nd piece; beyond n: 0. Used later, so that all loads are under way at
+ * once. */
 template <typename T, int N>
 __device__ static __forceinline__ void ddp__row_load(ddp__raw (&r)[N], const T *p, long n)
 {
-    DDP__UNROLL for (int k = 0; k < N; k++) {
+    DDP__UNROLL for (int k = 0; k < N; k++)
+    {
         const long at = (k * 32 + threadIdx.x % 32) * ddp__vec<T>::width;
         r[k] = at < n ? ddp__vec_load((const uint32_t *)(const void *)(p + at)) : ddp__raw();
     }
@@ -733,7 +797,8 @@ template <typename T> __host__ __device__ static __forceinline__ long ddp__piece
 
 /* 1: rows of n elements that begin at these addresses are read 16 bytes at a time. */
 template <typename T>
-static inline int ddp__wide(long n, const void *a, const void *b = NULL, const void *c = NULL, const void *d = NULL)
+static inline int ddp__wide(long n, const void *a, const void *b = NULL, const void *c = NULL,
+                            const void *d = NULL)
 {
     return n % ddp__vec<T>::width == 0 && ddp__aligned(a, b, c, d);
 }
@@ -746,7 +811,8 @@ template <typename T> __device__ static __forceinline__ T ddp__warp_sum(T v, int
 }
 
 /* The sum over a block of THREADS, a power of 2, in a fixed tree; shared: an N, which has +=, for each. */
-template <int THREADS, typename N> __device__ static __forceinline__ N ddp__block_sum(const N &mine, N *shared)
+template <int THREADS, typename N>
+__device__ static __forceinline__ N ddp__block_sum(const N &mine, N *shared)
 {
     shared[threadIdx.x] = mine;
     __syncthreads();
@@ -757,13 +823,14 @@ template <int THREADS, typename N> __device__ static __forceinline__ N ddp__bloc
     return shared[0];
 }
 
-/* ---- sums down the columns of a gradient in two passes: blocks sum parts of the rows, then the parts are added in
- * order. How rows are cut depends on their number alone, so the bits do not depend on the device. ---- */
+/* ---- sums down the columns of a gradient in two passes: blocks sum parts of the rows, then the parts are
+ * added in order. How rows are cut depends on their number alone, so the bits do not depend on the device.
+ * ---- */
 
 enum {
     DDP__COLUMN_PARTS = 256, /* most parts */
     DDP__COLUMN_WARPS = 8,
-    DDP__COLUMN_ROWS = 16    /* fewest rows of a part */
+    DDP__COLUMN_ROWS = 16 /* fewest rows of a part */
 };
 
 /* What is summed: dy; dy h and dy with h = (x - mean) rstd; dy h with h = x rstd. */
@@ -772,7 +839,8 @@ enum { DDP__COLUMN_PLAIN, DDP__COLUMN_NORM, DDP__COLUMN_RMS };
 static inline long ddp__column_part(long rows)
 {
     const long part = ddp__blocks(rows, DDP__COLUMN_PARTS);
-    return part < DDP__COLUMN_ROWS ? (long)DDP__COLUMN_ROWS : ddp__blocks(part, DDP__COLUMN_WARPS) * DDP__COLUMN_WARPS;
+    return part < DDP__COLUMN_ROWS ? (long)DDP__COLUMN_ROWS
+                                   : ddp__blocks(part, DDP__COLUMN_WARPS) * DDP__COLUMN_WARPS;
 }
 
 static inline long ddp__column_parts(long rows) { return ddp__blocks(rows, ddp__column_part(rows)); }
@@ -785,8 +853,8 @@ static inline size_t ddp__column_scratch(long rows, long n, int sums)
 
 /* sum[j] of a block's warps, in their order, to to[at + j]. */
 template <int N>
-__device__ static __forceinline__ void
-ddp__column_join(float (*shared)[32 * N], const float *sum, float *to, long at, long n)
+__device__ static __forceinline__ void ddp__column_join(float (*shared)[32 * N], const float *sum, float *to,
+                                                        long at, long n)
 {
     for (int j = 0; j < N; j++) shared[threadIdx.x / 32][threadIdx.x % 32 * N + j] = sum[j];
     __syncthreads();
@@ -800,8 +868,10 @@ ddp__column_join(float (*shared)[32 * N], const float *sum, float *to, long at, 
 
 /* Block (x, y): columns from 32 x pieces on, part y of the rows; a piece of columns per lane, warps
  * take turns at the rows. part: (sums, parts, n). */
-template <typename T, int KIND> static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
-ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long rows, long n, long height, int wide)
+template <typename T, int KIND>
+static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
+    ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long rows, long n, long height,
+                   int wide)
 {
     const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const long at = (long)blockIdx.x * 32 * width, first = blockIdx.y * height;
@@ -835,7 +905,10 @@ static __global__ void ddp__k_columns_add(float *grad, float *next, const float 
     __shared__ float shared[DDP__COLUMN_WARPS][32];
     float sum = 0;
 
-    if (blockIdx.y) { grad = next; part += parts * n; }
+    if (blockIdx.y) {
+        grad = next;
+        part += parts * n;
+    }
     if (j < n)
         for (long p = warp; p < parts; p += DDP__COLUMN_WARPS) sum += part[p * n + j];
     shared[warp][lane] = sum;
@@ -846,7 +919,8 @@ static __global__ void ddp__k_columns_add(float *grad, float *next, const float 
 }
 
 /* The second pass, of one sum or two; NULL: not wanted. */
-static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, void *next, const float *part, long n, long parts)
+static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, void *next, const float *part, long n,
+                                         long parts)
 {
     if (grad || next)
         DDP__RUN(ddp__k_columns_add, dim3((unsigned)ddp__blocks(n, 32), next ? 2 : 1), 32 * DDP__COLUMN_WARPS,
@@ -855,22 +929,22 @@ static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, void *next,
 
 /* Both passes over dev->scratch. plain receives the sums of dy, scaled those of dy h. */
 template <typename T, int KIND>
-static inline void ddp__cuda_columns(ddp__cuda *dev, void *scaled, void *plain, const void *dy,
-                                     const void *x, const void *stat, long rows, long n)
+static inline void ddp__cuda_columns(ddp__cuda *dev, void *scaled, void *plain, const void *dy, const void *x,
+                                     const void *stat, long rows, long n)
 {
     const long height = ddp__column_part(rows), parts = ddp__column_parts(rows);
     const dim3 blocks((unsigned)ddp__blocks(ddp__pieces<T>(n), 32), (unsigned)parts);
     float *part = (float *)dev->scratch;
 
-    DDP__RUN((ddp__k_columns<T, KIND>), blocks, 32 * DDP__COLUMN_WARPS, part, (const T *)dy,
-             (const T *)x, (const float *)stat, rows, n, height, ddp__wide<T>(n, dy, x));
-    ddp__cuda_columns_add(dev, KIND == DDP__COLUMN_PLAIN ? plain : scaled, KIND == DDP__COLUMN_NORM ? plain : NULL,
-                          part, n, parts);
+    DDP__RUN((ddp__k_columns<T, KIND>), blocks, 32 * DDP__COLUMN_WARPS, part, (const T *)dy, (const T *)x,
+             (const float *)stat, rows, n, height, ddp__wide<T>(n, dy, x));
+    ddp__cuda_columns_add(dev, KIND == DDP__COLUMN_PLAIN ? plain : scaled,
+                          KIND == DDP__COLUMN_NORM ? plain : NULL, part, n, parts);
 }
 
 /* ==== cuda/feedback.cuh ==== [cuda] */
-/* How the calls that compress queue their kernels and keep what the data showed to be wrong; error feedback, on device
- * arrays. */
+/* How the calls that compress queue their kernels and keep what the data showed to be wrong; error feedback,
+ * on device arrays. */
 
 /* In the order in which they are said, where several are found. */
 enum {
@@ -889,7 +963,7 @@ enum {
 /* The launches of one call: what DDP__RUN knows of a device. */
 typedef struct ddp__cuda_queue {
     cudaStream_t stream;
-    ddp_error    error;
+    ddp_error error;
 } ddp__cuda_queue;
 
 static DDP__UNUSED ddp__cuda_queue ddp__cuda_queue_on(void *stream) { return {(cudaStream_t)stream, {}}; }
@@ -898,7 +972,8 @@ static inline void ddp__cuda_launched(ddp__cuda_queue *dev, const char *kernel)
 {
     const cudaError_t e = cudaGetLastError();
     if (e != cudaSuccess && dev->error.code == DDP_OK)
-        (void)ddp__fail(&dev->error, DDP_FAILED, "the kernel %s was not launched: %s", kernel, cudaGetErrorString(e));
+        (void)ddp__fail(&dev->error, DDP_FAILED, "the kernel %s was not launched: %s", kernel,
+                        cudaGetErrorString(e));
 }
 
 static DDP__UNUSED ddp_status ddp__cuda_queued(const ddp__cuda_queue *dev, ddp_error *err)
@@ -913,7 +988,8 @@ static inline __device__ void ddp__verdict_note(ddp_cuda_verdict *v, int what, s
     atomicMax(&v->pending, ~((unsigned long long)what << 56 | (unsigned long long)at));
 }
 
-/* Ends a look at the data, in a kernel behind it: a find becomes the verdict, f(v) fills in the values. 1: found. */
+/* Ends a look at the data, in a kernel behind it: a find becomes the verdict, f(v) fills in the values. 1:
+ * found. */
 template <typename F> __device__ int ddp__verdict_end(ddp_cuda_verdict *v, F f)
 {
     const unsigned long long found = v->pending;
@@ -925,7 +1001,10 @@ template <typename F> __device__ int ddp__verdict_end(ddp_cuda_verdict *v, F f)
     return found != 0;
 }
 
-template <typename F> __global__ void ddp__k_verdict(ddp_cuda_verdict *v, F f) { (void)ddp__verdict_end(v, f); }
+template <typename F> __global__ void ddp__k_verdict(ddp_cuda_verdict *v, F f)
+{
+    (void)ddp__verdict_end(v, f);
+}
 
 /* Elements of one or two arrays (NULL: 0). */
 struct ddp__verdict_values {
@@ -933,7 +1012,8 @@ struct ddp__verdict_values {
 
     __device__ void operator()(ddp_cuda_verdict *v) const
     {
-        v->value[0] = a ? a[v->at] : 0; v->value[1] = b ? b[v->at] : 0;
+        v->value[0] = a ? a[v->at] : 0;
+        v->value[1] = b ? b[v->at] : 0;
     }
 };
 
@@ -946,27 +1026,40 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
     if (!verdict) return ddp__fail(err, DDP_ARG, "ddp_cuda_verdict_read: verdict is NULL");
     e = cudaMemcpyAsync(&v, verdict, sizeof v, cudaMemcpyDeviceToHost, (cudaStream_t)stream);
     if (e == cudaSuccess) e = cudaStreamSynchronize((cudaStream_t)stream);
-    if (e != cudaSuccess) return ddp__fail(err, DDP_FAILED, "ddp_cuda_verdict_read: %s", cudaGetErrorString(e));
-    a = (double)v.value[0]; b = (double)v.value[1];
+    if (e != cudaSuccess)
+        return ddp__fail(err, DDP_FAILED, "ddp_cuda_verdict_read: %s", cudaGetErrorString(e));
+    a = (double)v.value[0];
+    b = (double)v.value[1];
     switch (v.what) {
-    case DDP__SAYS_NOTHING: return DDP_OK;
-    case DDP__SAYS_NAN: return ddp__found_nan(v.at, err);
+    case DDP__SAYS_NOTHING:
+        return DDP_OK;
+    case DDP__SAYS_NAN:
+        return ddp__found_nan(v.at, err);
     case DDP__SAYS_NO_LEVEL:
-        return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g has no level; only finite numbers can be quantised", v.at, a);
+        return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g has no level; only finite numbers can be quantised",
+                         v.at, a);
     case DDP__SAYS_INDEX:
-        return ddp__fail(err, DDP_ARG, "ddp_cuda_feedback_keep: index[%llu] = %llu is not below "
-                         "the number of elements", v.at, v.number);
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_cuda_feedback_keep: index[%llu] = %llu is not below "
+                         "the number of elements",
+                         v.at, v.number);
     case DDP__SAYS_HEAD:
-        return ddp__fail(err, DDP_FORMAT, "the message's header is not that of a quantised message "
+        return ddp__fail(err, DDP_FORMAT,
+                         "the message's header is not that of a quantised message "
                          "of this packing and number of elements");
-    case DDP__SAYS_HALF: return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
+    case DDP__SAYS_HALF:
+        return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
     case DDP__SAYS_LOW:
-        return ddp__fail(err, DDP_FORMAT, "element %llu has the level %g; levels begin at %g", v.at, a, a + 1);
+        return ddp__fail(err, DDP_FORMAT, "element %llu has the level %g; levels begin at %g", v.at, a,
+                         a + 1);
     case DDP__SAYS_SCALE:
-        return ddp__fail(err, DDP_FORMAT, "the scale of block %llu is %g; it must be finite and >= 0", v.at, a);
+        return ddp__fail(err, DDP_FORMAT, "the scale of block %llu is %g; it must be finite and >= 0", v.at,
+                         a);
     default:
-        return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g %s %g would not be a finite number; a gradient has diverged: "
-                         "leave this step out", v.at, a, v.what == DDP__SAYS_DIFFERENCE ? "-" : "+", b);
+        return ddp__fail(err, DDP_NUMERIC,
+                         "x[%llu] = %g %s %g would not be a finite number; a gradient has diverged: "
+                         "leave this step out",
+                         v.at, a, v.what == DDP__SAYS_DIFFERENCE ? "-" : "+", b);
     }
 }
 
@@ -981,15 +1074,17 @@ static unsigned ddp__feedback_blocks(size_t n)
     return wish < DDP__FEEDBACK_BLOCKS ? (unsigned)wish : (unsigned)DDP__FEEDBACK_BLOCKS;
 }
 
-#define DDP__STRIDE(kernel, n, ...) DDP__RUN(kernel, ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, __VA_ARGS__)
+#define DDP__STRIDE(kernel, n, ...) \
+    DDP__RUN(kernel, ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, __VA_ARGS__)
 
 static inline __device__ size_t ddp__thread_first() { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
 static inline __device__ size_t ddp__thread_step() { return (size_t)gridDim.x * blockDim.x; }
 
-/* Looks at the sums, or writes them (ADD): from the end, where the gradient is still in the cache. wide: both arrays
- * allow 16 bytes at a time. */
-template <int ADD> static __global__ void ddp__k_feedback(float *residual, const float *gradient, size_t n, int wide,
-                                                          ddp_cuda_verdict *v)
+/* Looks at the sums, or writes them (ADD): from the end, where the gradient is still in the cache. wide: both
+ * arrays allow 16 bytes at a time. */
+template <int ADD>
+static __global__ void ddp__k_feedback(float *residual, const float *gradient, size_t n, int wide,
+                                       ddp_cuda_verdict *v)
 {
     float g[4];
 
@@ -998,9 +1093,9 @@ template <int ADD> static __global__ void ddp__k_feedback(float *residual, const
         const size_t at = 4 * (ADD ? fours - 1 - i : i);
         ddp__piece_load(g, gradient, (long)at, (long)n, wide && at + 4 <= n);
         if (ADD) ddp__piece_store(residual, g, (long)at, (long)n, wide && at + 4 <= n, 1);
-        DDP__UNROLL for (unsigned e = 0; !ADD && e < 4; e++)
-            if (ddp__magnitude(g[e]) >= DDP__HUGE && ddp__sum_spoils(residual[at + e], g[e]))
-                ddp__verdict_note(v, DDP__SAYS_SUM, at + e);
+        DDP__UNROLL for (unsigned e = 0; !ADD && e < 4; e++) if (ddp__magnitude(g[e]) >= DDP__HUGE &&
+                                                                 ddp__sum_spoils(residual[at + e], g[e]))
+            ddp__verdict_note(v, DDP__SAYS_SUM, at + e);
     }
 }
 
@@ -1017,14 +1112,15 @@ struct ddp__verdict_index {
     __device__ void operator()(ddp_cuda_verdict *v) const { v->number = index[v->at]; }
 };
 
-static __global__ void ddp__k_feedback_keep(float *residual, const uint64_t *index, size_t k, ddp_cuda_verdict *v)
+static __global__ void ddp__k_feedback_keep(float *residual, const uint64_t *index, size_t k,
+                                            ddp_cuda_verdict *v)
 {
     if (ddp__verdict_end(v, ddp__verdict_index{index})) return;
     for (size_t i = ddp__thread_first(); i < k; i += ddp__thread_step()) residual[index[i]] = 0;
 }
 
-ddp_status ddp_cuda_feedback_add(float *residual, const float *gradient, size_t n,
-                                 ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+ddp_status ddp_cuda_feedback_add(float *residual, const float *gradient, size_t n, ddp_cuda_verdict *verdict,
+                                 void *stream, ddp_error *err)
 {
     ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
     const int wide = ddp__aligned(residual, gradient);
@@ -1051,9 +1147,10 @@ ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *ind
 }
 
 /* ==== cuda/topk.cuh ==== [cuda] */
-/* The k largest by magnitude, exactly: three passes count the digits of the k-th, a fourth writes what reaches it. The
- * second makes a list of what reaches the first digit, which the others read: 2 reads of the array. Where the list has
- * no room, the third makes it of what reaches two digits (3 reads), or nobody does (4 reads). */
+/* The k largest by magnitude, exactly: three passes count the digits of the k-th, a fourth writes what
+ * reaches it. The second makes a list of what reaches the first digit, which the others read: 2 reads of the
+ * array. Where the list has no room, the third makes it of what reaches two digits (3 reads), or nobody does
+ * (4 reads). */
 
 enum {
     DDP__TOPK_THREADS = 512,
@@ -1061,31 +1158,35 @@ enum {
     DDP__TOPK_BLOCKS = 264, /* at most, and not above THREADS; two to a multiprocessor of a large GPU */
     DDP__TOPK_EACH = 16,    /* elements of a thread at a time */
     DDP__TOPK_TILE = DDP__TOPK_EACH * DDP__TOPK_THREADS,
-    DDP__TOPK_DIGIT = 2048  /* values of the first digit, which has 11 bits; the others have 10 */
+    DDP__TOPK_DIGIT = 2048 /* values of the first digit, which has 11 bits; the others have 10 */
 };
 
 /* What a pass begins with: the k-th as far as it is known. */
 typedef struct ddp__topk_step {
-    uint32_t           prefix; /* its digits that have been counted */
-    uint32_t           digit;  /* the last of them */
-    int                listed; /* 1: this pass reads the list */
-    int                make;   /* 1: this pass makes it */
-    unsigned long long rank;   /* the k-th is so many-th of those equal to the prefix */
+    uint32_t prefix;         /* its digits that have been counted */
+    uint32_t digit;          /* the last of them */
+    int listed;              /* 1: this pass reads the list */
+    int make;                /* 1: this pass makes it */
+    unsigned long long rank; /* the k-th is so many-th of those equal to the prefix */
 } ddp__topk_step;
 
-/* What a block reads of the array; of the list, what it has written. So everything stays in the order of the array. */
-typedef struct ddp__topk_chunk { unsigned long long begin, end; } ddp__topk_chunk;
+/* What a block reads of the array; of the list, what it has written. So everything stays in the order of the
+ * array. */
+typedef struct ddp__topk_chunk {
+    unsigned long long begin, end;
+} ddp__topk_chunk;
 
 /* Device memory of a call. */
 typedef struct ddp__topk_room {
     unsigned long long *total; /* [3][DIGIT] how often each digit is */
-    ddp__topk_step     *step;  /* [4] */
-    ddp__topk_chunk    *chunk; /* [blocks] */
-    uint32_t           *part;  /* [2][blocks][DIGIT] how many of a chunk reach each digit, by passes in turn */
-    uint32_t           *bits;  /* [most] the list: elements */
-    uint64_t           *index; /* and their places */
-    unsigned long long  most, n, k;
-    int                 blocks;
+    ddp__topk_step *step;      /* [4] */
+    ddp__topk_chunk *chunk;    /* [blocks] */
+    uint32_t *part;            /* [2][blocks][DIGIT] how many of a chunk reach each digit, by passes in
+                                  turn */
+    uint32_t *bits;            /* [most] the list: elements */
+    uint64_t *index;           /* and their places */
+    unsigned long long most, n, k;
+    int blocks;
 } ddp__topk_room;
 
 /* The sum over the warp's lanes up to this one. */
@@ -1151,21 +1252,23 @@ static inline __device__ unsigned ddp__topk_place(int i)
 }
 
 /* The thread's elements of the tile at `at`. Returns which are before the end, as bits; the others are 0. */
-static inline __device__ unsigned ddp__topk_load(const uint32_t *from, unsigned long long at, unsigned long long end,
-                                                 int wide, uint32_t *x)
+static inline __device__ unsigned ddp__topk_load(const uint32_t *from, unsigned long long at,
+                                                 unsigned long long end, int wide, uint32_t *x)
 {
     const unsigned left = at < end ? (unsigned)min(end - at, (unsigned long long)DDP__TOPK_TILE) : 0;
     unsigned there = 0;
 
     from += at;
     if (wide && left == DDP__TOPK_TILE) {
-        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i += 4) {
+        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i += 4)
+        {
             const ddp__vec<uint32_t> four = ddp__vec_load(from + ddp__topk_place(i));
             DDP__UNROLL for (int e = 0; e < 4; e++) x[i + e] = four.v[e];
         }
         return 0xffff;
     }
-    DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) {
+    DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++)
+    {
         const unsigned is = ddp__topk_place(i) < left;
         x[i] = is ? from[ddp__topk_place(i)] : 0;
         there |= is << i;
@@ -1173,8 +1276,8 @@ static inline __device__ unsigned ddp__topk_load(const uint32_t *from, unsigned 
     return there;
 }
 
-/* *before: how many of the tile's elements in mask come before this thread's fours, 16 bits for each. Returns how many
- * there are. One barrier: sum must not be that of the last call. */
+/* *before: how many of the tile's elements in mask come before this thread's fours, 16 bits for each. Returns
+ * how many there are. One barrier: sum must not be that of the last call. */
 static inline __device__ unsigned ddp__topk_rank(unsigned mask, unsigned long long *before, unsigned *sum)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -1190,7 +1293,8 @@ static inline __device__ unsigned ddp__topk_rank(unsigned mask, unsigned long lo
     count = lane < DDP__TOPK_WARPS ? sum[lane] : 0;
     own = __reduce_add_sync(DDP__ALL_LANES, lane < warp ? count : 0);
     *before = 0;
-    DDP__UNROLL for (int j = 0; j < 4; j++) {
+    DDP__UNROLL for (int j = 0; j < 4; j++)
+    {
         *before |= (unsigned long long)(own + (up >> 8 * j & 255)) << 16 * j;
         own += row >> 8 * j & 255;
     }
@@ -1206,10 +1310,11 @@ static inline __device__ unsigned ddp__topk_next(unsigned long long *before, uns
     return is;
 }
 
-/* Ends a pass that counted: for each digit how many of the chunk reach it, and how many all chunks have. reach: those
- * of the chunk that reach the prefix. */
-template <int COUNT> static inline __device__ void ddp__topk_counted(const ddp__topk_room &r, int pass,
-                                                                     const unsigned *bins, unsigned reach)
+/* Ends a pass that counted: for each digit how many of the chunk reach it, and how many all chunks have.
+ * reach: those of the chunk that reach the prefix. */
+template <int COUNT>
+static inline __device__ void ddp__topk_counted(const ddp__topk_room &r, int pass, const unsigned *bins,
+                                                unsigned reach)
 {
     enum { EACH = COUNT / DDP__TOPK_THREADS };
     const int first = (int)threadIdx.x * EACH;
@@ -1228,9 +1333,10 @@ template <int COUNT> static inline __device__ void ddp__topk_counted(const ddp__
     if (COUNT < DDP__TOPK_DIGIT && first == 0) part[COUNT] = reach - all; /* above the prefix */
 }
 
-/* Pass 0 counts the first digit of all. It goes backwards: what it reads last the next pass finds in the cache. */
+/* Pass 0 counts the first digit of all. It goes backwards: what it reads last the next pass finds in the
+ * cache. */
 static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
-ddp__k_topk_first(ddp__topk_room r, const float *x, ddp_cuda_verdict *v)
+    ddp__k_topk_first(ddp__topk_room r, const float *x, ddp_cuda_verdict *v)
 {
     __shared__ unsigned bins[DDP__TOPK_DIGIT];
     const uint32_t *const from = (const uint32_t *)(const void *)x;
@@ -1254,7 +1360,8 @@ ddp__k_topk_first(ddp__topk_room r, const float *x, ddp_cuda_verdict *v)
 
         DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) e[i] = ahead[i];
         if (left) (void)ddp__topk_load(from, at - tile, end, wide, ahead); /* in flight meanwhile */
-        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) {
+        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++)
+        {
             atomicAdd(&bins[e[i] >> 20 & (DDP__TOPK_DIGIT - 1)], 1u);
             largest = max(largest, e[i] & DDP__MAGNITUDE);
         }
@@ -1265,10 +1372,12 @@ ddp__k_topk_first(ddp__topk_room r, const float *x, ddp_cuda_verdict *v)
     ddp__topk_counted<DDP__TOPK_DIGIT>(r, 0, bins, (unsigned)(end - begin));
 }
 
-/* Passes 1 and 2 count the next digit of the elements equal to the prefix, and one of them lists all that reach it.
- * Pass 3 writes those above the k-th, and of those equal to it as many as its rank, from the front. */
-template <int PASS> static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
-ddp__k_topk(ddp__topk_room r, const float *x, uint64_t *index, float *value, ddp_cuda_verdict *v)
+/* Passes 1 and 2 count the next digit of the elements equal to the prefix, and one of them lists all that
+ * reach it. Pass 3 writes those above the k-th, and of those equal to it as many as its rank, from the
+ * front. */
+template <int PASS>
+static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
+    ddp__k_topk(ddp__topk_room r, const float *x, uint64_t *index, float *value, ddp_cuda_verdict *v)
 {
     enum { COUNT = DDP__TOPK_DIGIT / 2, KNOWN = 30 - 10 * PASS, SHIFT = PASS < 2 ? 10 : 0 };
     __shared__ unsigned bins[COUNT], sum[2][2][DDP__TOPK_WARPS];
@@ -1292,14 +1401,16 @@ ddp__k_topk(ddp__topk_room r, const float *x, uint64_t *index, float *value, ddp
     if (t == 0 && block == 0) r.step[PASS] = s;
     if (t == 0 && s.make) r.chunk[block] = {out, out + reach};
 
-    const uint32_t *const from = s.listed ? r.bits : (const uint32_t *)(const void *)x, floor = s.prefix << KNOWN;
+    const uint32_t *const from = s.listed ? r.bits : (const uint32_t *)(const void *)x,
+                          floor = s.prefix << KNOWN;
     const int wide = ddp__aligned(from + c.begin);
     unsigned there = ddp__topk_load(from, c.begin, c.end, wide, m), turn = 0;
     for (unsigned long long at = c.begin; at < c.end; at += DDP__TOPK_TILE, turn ^= 1) {
         unsigned take = 0, same = 0, found = 0;
         unsigned long long before = 0;
 
-        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) {
+        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++)
+        {
             take |= (unsigned)((m[i] & DDP__MAGNITUDE) >= floor) << i;
             if (PASS == 3) same |= (unsigned)((m[i] & DDP__MAGNITUDE) == floor) << i;
         }
@@ -1322,8 +1433,12 @@ ddp__k_topk(ddp__topk_room r, const float *x, uint64_t *index, float *value, ddp
                 if (value) value[to] = __uint_as_float(bits);
                 continue;
             }
-            if (s.make) { r.index[to] = place; r.bits[to] = bits; }
-            if ((bits & DDP__MAGNITUDE) >> KNOWN == s.prefix) atomicAdd(&bins[bits >> SHIFT & (COUNT - 1)], 1u);
+            if (s.make) {
+                r.index[to] = place;
+                r.bits[to] = bits;
+            }
+            if ((bits & DDP__MAGNITUDE) >> KNOWN == s.prefix)
+                atomicAdd(&bins[bits >> SHIFT & (COUNT - 1)], 1u);
         }
         out += found;
     }
@@ -1364,16 +1479,18 @@ size_t ddp_cuda_topk_scratch(size_t n, size_t k)
     return k < 1 || k > n ? 0 : ddp__topk_cut_room(n, k, NULL, &r);
 }
 
-ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes, uint64_t *index,
-                         float *value, ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes,
+                         uint64_t *index, float *value, ddp_cuda_verdict *verdict, void *stream,
+                         ddp_error *err)
 {
     ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
     ddp__topk_room r;
 
-    DDP__TRY(ddp__select_check("ddp_cuda_topk", x, n, k, scratch, scratch_bytes,
-                               ddp_cuda_topk_scratch(n, k), index, err));
+    DDP__TRY(ddp__select_check("ddp_cuda_topk", x, n, k, scratch, scratch_bytes, ddp_cuda_topk_scratch(n, k),
+                               index, err));
     if (!verdict || (uintptr_t)scratch % 16)
-        return ddp__fail(err, DDP_ARG, "ddp_cuda_topk: the verdict is NULL, or the scratch is not aligned to 16");
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_cuda_topk: the verdict is NULL, or the scratch is not aligned to 16");
     (void)ddp__topk_cut_room(n, k, scratch, &r);
     (void)cudaMemsetAsync(r.total, 0, 3 * DDP__TOPK_DIGIT * sizeof *r.total, dev->stream);
     DDP__RUN(ddp__k_topk_first, r.blocks, DDP__TOPK_THREADS, r, x, verdict);
@@ -1439,10 +1556,11 @@ static __global__ void ddp__k_map(T *out, const T *a, const T *b, long n, int ad
 }
 
 template <typename T, typename F>
-static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, const void *b, long n, int add, F f)
+static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, const void *b, long n, int add,
+                                    F f)
 {
-    DDP__EACH((ddp__k_map<T, F>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)a,
-              (const T *)b, n, add, ddp__aligned(out, a, b), f);
+    DDP__EACH((ddp__k_map<T, F>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)a, (const T *)b,
+              n, add, ddp__aligned(out, a, b), f);
 }
 
 /* The map over n elements of the type that arrays of shape have on the device. */
@@ -1451,8 +1569,10 @@ static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a,
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
     const long n = ddp_shape_count(&c->spec->out);
-    if (ddp__cuda_half(dev, &c->spec->out)) ddp__cuda_map_as<ddp__bf16>(dev, out, a, b, n, add, f);
-    else ddp__cuda_map_as<float>(dev, out, a, b, n, add, f);
+    if (ddp__cuda_half(dev, &c->spec->out))
+        ddp__cuda_map_as<ddp__bf16>(dev, out, a, b, n, add, f);
+    else
+        ddp__cuda_map_as<float>(dev, out, a, b, n, add, f);
 }
 
 /* Of one input. */
@@ -1486,9 +1606,11 @@ static DDP__UNUSED void ddp__cuda_add_backward(const ddp_op_call *c)
 }
 
 DDP__FAMILY(ddp__cuda_elementwise_ops,
-    {"gelu", DDP__LATER(ddp__cuda_map_forward<ddp__map_gelu>), DDP__LATER(ddp__cuda_map_backward<ddp__map_gelu_grad>), NULL},
-    {"relu", DDP__LATER(ddp__cuda_map_forward<ddp__map_relu>), DDP__LATER(ddp__cuda_map_backward<ddp__map_relu_grad>), NULL},
-    DDP__PLAIN("add", ddp__cuda_add, NULL))
+            {"gelu", DDP__LATER(ddp__cuda_map_forward<ddp__map_gelu>),
+             DDP__LATER(ddp__cuda_map_backward<ddp__map_gelu_grad>), NULL},
+            {"relu", DDP__LATER(ddp__cuda_map_forward<ddp__map_relu>),
+             DDP__LATER(ddp__cuda_map_backward<ddp__map_relu_grad>), NULL},
+            DDP__PLAIN("add", ddp__cuda_add, NULL))
 
 /* ---- swiglu: y = silu(a) b, from the halves of one input's rows or from two inputs ---- */
 
@@ -1510,8 +1632,8 @@ static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, 
 
 /* da = dy b (s + a s (1 - s)), db = dy a s. da may be a, db may be b, each may be NULL. */
 template <typename T>
-static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, const T *dy, long rows, long n,
-                                          long row, int add_a, int add_b, int wide)
+static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, const T *dy, long rows,
+                                          long n, long row, int add_a, int add_b, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -1533,12 +1655,11 @@ static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, 
 
 /* Where the factors lie in the arrays given per input; NULL stays NULL. */
 template <typename T>
-static inline void ddp__cuda_swiglu_factors(const ddp_op_spec *s, const void *first,
-                                            const void *second, const T **a, const T **b)
+static inline void ddp__cuda_swiglu_factors(const ddp_op_spec *s, const void *first, const void *second,
+                                            const T **a, const T **b)
 {
     *a = (const T *)first;
-    *b = s->inputs > 1 ? (const T *)second
-         : first ? (const T *)first + s->out.dim[s->out.dims - 1] : NULL;
+    *b = s->inputs > 1 ? (const T *)second : first ? (const T *)first + s->out.dim[s->out.dims - 1] : NULL;
 }
 
 template <typename T> static void ddp__cuda_swiglu_forward(ddp__cuda *dev, const ddp_op_call *c)
@@ -1547,8 +1668,8 @@ template <typename T> static void ddp__cuda_swiglu_forward(ddp__cuda *dev, const
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     const T *a, *b;
     ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
-    DDP__EACH((ddp__k_swiglu<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)c->out, a, b,
-              rows, n, c->spec->inputs > 1 ? n : 2 * n, ddp__wide<T>(n, c->out, a, b));
+    DDP__EACH((ddp__k_swiglu<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)c->out, a, b, rows, n,
+              c->spec->inputs > 1 ? n : 2 * n, ddp__wide<T>(n, c->out, a, b));
 }
 
 template <typename T> static void ddp__cuda_swiglu_backward(ddp__cuda *dev, const ddp_op_call *c)
@@ -1565,7 +1686,8 @@ template <typename T> static void ddp__cuda_swiglu_backward(ddp__cuda *dev, cons
               c->add_in[c->spec->inputs > 1], ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
 }
 
-/* ---- dropout: the CPU's mask bit for bit, drawn again where it is needed; of images, channels-last here, by where they lie ---- */
+/* ---- dropout: the CPU's mask bit for bit, drawn again where it is needed; of images, channels-last here, by
+ * where they lie ---- */
 
 /* The bits of elements i and i + 1 (i even) of the stream's block: the low and the high half. */
 __device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, long i)
@@ -1576,8 +1698,8 @@ __device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, lo
 
 /* out = or += in / (1 - p) where kept. out may be in. bound 0: everything stays. */
 template <typename T>
-static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixed_seed,
-                                      uint32_t bound, float scale, int add, int wide)
+static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixed_seed, uint32_t bound,
+                                      float scale, int add, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
@@ -1617,10 +1739,11 @@ template <typename T> static void ddp__cuda_dropout_backward(ddp__cuda *dev, con
 }
 
 /* ==== cuda/batch_norm.cuh ==== [cuda] */
-/* Batch norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running averages; and
- * with the relu behind it as one, which forward is a write more, and backward reads and writes nothing of its own.
- * Images lie channels-last: a row of channels to each pixel. The pixels are cut into parts that depend on the shape
- * alone; a block sums a part of some channels, and a channel's parts are joined in a fixed order, in double. */
+/* Batch norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running
+ * averages; and with the relu behind it as one, which forward is a write more, and backward reads and writes
+ * nothing of its own. Images lie channels-last: a row of channels to each pixel. The pixels are cut into
+ * parts that depend on the shape alone; a block sums a part of some channels, and a channel's parts are
+ * joined in a fixed order, in double. */
 
 enum {
     DDP__CHANNEL_THREADS = 256,
@@ -1635,11 +1758,16 @@ typedef struct ddp__channels {
     long parts, part;      /* of the pixels; pixels of a part, the last has the rest */
 } ddp__channels;
 
-/* Of dy and of dy (x - mean); or of d and of d d, where d is x as a difference from the part's first pixel. */
+/* Of dy and of dy (x - mean); or of d and of d d, where d is x as a difference from the part's first
+ * pixel. */
 struct ddp__channel_sum {
     double sum, product;
 
-    __device__ void operator+=(const ddp__channel_sum &b) { sum += b.sum; product += b.product; }
+    __device__ void operator+=(const ddp__channel_sum &b)
+    {
+        sum += b.sum;
+        product += b.product;
+    }
 };
 
 static ddp__channels ddp__channels_of(const ddp_shape *s, long blocks = DDP__CHANNEL_BLOCKS)
@@ -1662,11 +1790,12 @@ __host__ __device__ static __forceinline__ int ddp__channel_lanes(long channels,
     return lanes;
 }
 
-/* Walks a block over part blockIdx.y: its threads are rows of lanes, a lane has `wide` channels from `channel` on, and
- * rows take turns at the pixels. at = element of the array; left <= 0: nothing is left to do. */
+/* Walks a block over part blockIdx.y: its threads are rows of lanes, a lane has `wide` channels from
+ * `channel` on, and rows take turns at the pixels. at = element of the array; left <= 0: nothing is left to
+ * do. */
 struct ddp__channel_walk {
     long pixel, at, left, step, hop;
-    int  lanes, channel;
+    int lanes, channel;
 
     __device__ ddp__channel_walk(const ddp__channels &c, int wide)
     {
@@ -1680,21 +1809,29 @@ struct ddp__channel_walk {
         step = DDP__CHANNEL_THREADS / lanes;
         hop = step * c.channels;
     }
-    __device__ void next() { left -= step; pixel += step; at += hop; }
+    __device__ void next()
+    {
+        left -= step;
+        pixel += step;
+        at += hop;
+    }
 };
 
 /* N elements from p on as floats, 16 bytes at a time; W, channels of a lane, is 1 where that may not be. */
-template <int W, int N, typename T> __device__ static __forceinline__ void ddp__channel_load(float (&v)[N], const T *p)
+template <int W, int N, typename T>
+__device__ static __forceinline__ void ddp__channel_load(float (&v)[N], const T *p)
 {
     const int width = W > 1 ? ddp__vec<T>::width : 1;
 
-    DDP__UNROLL for (int i = 0; i < N; i += width) {
+    DDP__UNROLL for (int i = 0; i < N; i += width)
+    {
         const ddp__vec<T, width> r = ddp__vec_load<T, width>(p + i);
         DDP__UNROLL for (int k = 0; k < width; k++) v[i + k] = ddp__to_float(r.v[k]);
     }
 }
 
-/* For each lane the sum over the rows of a block, in a fixed tree, in row 0; shared: an N, which has +=, for each thread. */
+/* For each lane the sum over the rows of a block, in a fixed tree, in row 0; shared: an N, which has +=, for
+ * each thread. */
 template <typename N> __device__ static __forceinline__ N ddp__rows_sum(const N &mine, N *shared, int lanes)
 {
     shared[threadIdx.x] = mine;
@@ -1706,36 +1843,44 @@ template <typename N> __device__ static __forceinline__ N ddp__rows_sum(const N 
     return shared[threadIdx.x];
 }
 
-/* What batch norm makes of a lane's channels, y = x factor + offset, rounded. scale NULL: no relu stands behind it. */
+/* What batch norm makes of a lane's channels, y = x factor + offset, rounded. scale NULL: no relu stands
+ * behind it. */
 template <typename T, int W> struct ddp__batch_line {
     float mean[W], factor[W], offset[W];
-    int   relu;
+    int relu;
 
-    __device__ ddp__batch_line(const float *stat, const T *scale, const T *shift, const ddp__channel_walk &walk)
+    __device__ ddp__batch_line(const float *stat, const T *scale, const T *shift,
+                               const ddp__channel_walk &walk)
         : mean(), factor(), offset(), relu(scale != NULL)
     {
         float both[2 * W];
 
         if (!stat || walk.left <= 0) return;
         ddp__channel_load<W>(both, stat + 2 * walk.channel);
-        if (relu) ddp__channel_load<W>(factor, scale + walk.channel), ddp__channel_load<W>(offset, shift + walk.channel);
-        DDP__UNROLL for (int e = 0; e < W; e++) {
+        if (relu)
+            ddp__channel_load<W>(factor, scale + walk.channel),
+                ddp__channel_load<W>(offset, shift + walk.channel);
+        DDP__UNROLL for (int e = 0; e < W; e++)
+        {
             mean[e] = both[2 * e];
             factor[e] *= both[2 * e + 1];
             offset[e] -= mean[e] * factor[e];
         }
     }
-    __device__ float of(float x, int e) const { return ddp__to_float(ddp__from_float<T>(x * factor[e] + offset[e])); }
+    __device__ float of(float x, int e) const
+    {
+        return ddp__to_float(ddp__from_float<T>(x * factor[e] + offset[e]));
+    }
 
     /* dy, or what relu lets pass of it where x lies; without a branch, which loads would not pass. */
     __device__ float back(float dy, float x, int e) const { return (relu & !(of(x, e) > 0)) ? 0 : dy; }
 };
 
-/* Of one part of each channel. stat: mean and rstd per channel; scale, shift: of a relu behind it, or NULL. stat NULL: dy
- * is x, and as differences from a value at hand, so that a mean far from 0 costs no digits. */
-template <typename T, int W> __global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T *x,
-                                                                 const float *stat, const T *scale, const T *shift,
-                                                                 ddp__channels c)
+/* Of one part of each channel. stat: mean and rstd per channel; scale, shift: of a relu behind it, or NULL.
+ * stat NULL: dy is x, and as differences from a value at hand, so that a mean far from 0 costs no digits. */
+template <typename T, int W>
+__global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T *x, const float *stat,
+                                    const T *scale, const T *shift, ddp__channels c)
 {
     __shared__ ddp__channel_sum shared[DDP__CHANNEL_THREADS];
     ddp__channel_walk walk(c, W);
@@ -1744,26 +1889,33 @@ template <typename T, int W> __global__ void ddp__k_channel_sums(ddp__channel_su
     float low[W] = {0}, sum[W] = {0}, product[W] = {0}, d[W], v[W];
 
     if (!stat && walk.left > 0) ddp__channel_load<W>(low, first), ddp__channel_load<W>(line.mean, first);
-    DDP__UNROLL_4 for (long n = (walk.left + walk.step - 1) / walk.step; n > 0; n--, walk.next()) {
+    DDP__UNROLL_4 for (long n = (walk.left + walk.step - 1) / walk.step; n > 0; n--, walk.next())
+    {
         ddp__channel_load<W>(d, dy + walk.at);
         DDP__UNROLL for (int e = 0; e < W; e++) v[e] = d[e];
         if (stat) ddp__channel_load<W>(v, x + walk.at);
-        DDP__UNROLL for (int e = 0; e < W; e++) {
+        DDP__UNROLL for (int e = 0; e < W; e++)
+        {
             d[e] = line.back(d[e], v[e], e) - low[e];
             sum[e] += d[e];
             product[e] += d[e] * (v[e] - line.mean[e]);
         }
     }
-    DDP__UNROLL for (int e = 0; e < W; e++) {
-        const ddp__channel_sum mine = {(double)sum[e], (double)product[e]}, all = ddp__rows_sum(mine, shared, walk.lanes);
+    DDP__UNROLL for (int e = 0; e < W; e++)
+    {
+        const ddp__channel_sum mine = {(double)sum[e], (double)product[e]},
+                               all = ddp__rows_sum(mine, shared, walk.lanes);
         if ((int)threadIdx.x < walk.lanes && walk.channel < c.channels)
             part[(walk.channel + e) * c.parts + blockIdx.y] = all;
     }
 }
 
-/* What a warp finds the parts of a channel to sum to. x: as differences from its first pixel; NULL: as they are. */
-template <typename T> __device__ static __forceinline__ ddp__channel_sum
-ddp__channel_total(const ddp__channel_sum *part, const T *x, const ddp__channels &c, long channel)
+/* What a warp finds the parts of a channel to sum to. x: as differences from its first pixel; NULL: as they
+ * are. */
+template <typename T>
+__device__ static __forceinline__ ddp__channel_sum ddp__channel_total(const ddp__channel_sum *part,
+                                                                      const T *x, const ddp__channels &c,
+                                                                      long channel)
 {
     const double at = x ? (double)ddp__to_float(x[channel]) : 0;
     ddp__channel_sum all = {0, 0};
@@ -1780,7 +1932,8 @@ ddp__channel_total(const ddp__channel_sum *part, const T *x, const ddp__channels
 /* From parts to what each channel needs, a warp for each; training 0 reads the running statistics. */
 template <typename T>
 __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, float *running_var,
-                                             const ddp__channel_sum *part, const T *x, ddp__channels c, int training)
+                                             const ddp__channel_sum *part, const T *x, ddp__channels c,
+                                             int training)
 {
     const long i = blockIdx.x;
     const double n = (double)c.pixels;
@@ -1796,21 +1949,25 @@ __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, f
         var = (all.product - all.sum * all.sum / n) / n;
         if (var < 0) var = 0;
         running_mean[i] += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)running_mean[i]));
-        running_var[i] += (float)(DDP__BATCH_NORM_MOVE * (var * (n > 1 ? n / (n - 1) : 1) - (double)running_var[i]));
+        running_var[i] +=
+            (float)(DDP__BATCH_NORM_MOVE * (var * (n > 1 ? n / (n - 1) : 1) - (double)running_var[i]));
     }
     stat[2 * i] = (float)mean;
     stat[2 * i + 1] = (float)(1 / sqrt(var + DDP__NORM_EPS));
 }
 
-/* Gradients of scale and shift (NULL: not wanted), and slope (3, channels): what dx takes of dy, of x, and besides. */
+/* Gradients of scale and shift (NULL: not wanted), and slope (3, channels): what dx takes of dy, of x, and
+ * besides. */
 template <typename T>
-__global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift, const ddp__channel_sum *part,
-                                         const float *stat, const T *scale, ddp__channels c)
+__global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift,
+                                         const ddp__channel_sum *part, const float *stat, const T *scale,
+                                         ddp__channels c)
 {
     const long i = blockIdx.x;
     const ddp__channel_sum all = ddp__channel_total(part, (const T *)NULL, c, i);
     const double count = (double)c.pixels, mean = (double)stat[2 * i], rstd = (double)stat[2 * i + 1];
-    const double factor = (double)ddp__to_float(scale[i]) * rstd, of_x = -factor * rstd * rstd * all.product / count;
+    const double factor = (double)ddp__to_float(scale[i]) * rstd,
+                 of_x = -factor * rstd * rstd * all.product / count;
 
     if (threadIdx.x) return;
     if (dscale) dscale[i] += (float)(all.product * rstd);
@@ -1822,8 +1979,8 @@ __global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dsh
 
 /* y of each channel, and relu of it into z, unless that is NULL. */
 template <typename T, int W>
-__global__ void ddp__k_batch_norm_apply(T *y, T *z, const T *x, const float *stat, const T *scale, const T *shift,
-                                        ddp__channels c)
+__global__ void ddp__k_batch_norm_apply(T *y, T *z, const T *x, const float *stat, const T *scale,
+                                        const T *shift, ddp__channels c)
 {
     ddp__channel_walk walk(c, W);
     const ddp__batch_line<T, W> line(stat, scale, shift, walk);
@@ -1839,8 +1996,8 @@ __global__ void ddp__k_batch_norm_apply(T *y, T *z, const T *x, const float *sta
 }
 
 template <typename T, int W>
-__global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const float *slope, int add, const float *stat,
-                                       const T *scale, const T *shift, ddp__channels c)
+__global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const float *slope, int add,
+                                       const float *stat, const T *scale, const T *shift, ddp__channels c)
 {
     ddp__channel_walk walk(c, W);
     const ddp__batch_line<T, W> line(stat, scale, shift, walk);
@@ -1851,7 +2008,8 @@ __global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const flo
     for (; walk.left > 0; walk.next()) {
         ddp__channel_load<W>(d, dy + walk.at);
         ddp__channel_load<W>(v, x + walk.at);
-        DDP__UNROLL for (int e = 0; e < W; e++) d[e] = line.back(d[e], v[e], e) * s[0][e] + v[e] * s[1][e] + s[2][e];
+        DDP__UNROLL for (int e = 0; e < W; e++) d[e] =
+            line.back(d[e], v[e], e) * s[0][e] + v[e] * s[1][e] + s[2][e];
         ddp__piece_store(dx + walk.at, d, 0, W, W > 1, add);
     }
 }
@@ -1864,14 +2022,15 @@ static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int)
     return (size_t)(c.channels * c.parts) * sizeof(ddp__channel_sum) + 3 * (size_t)c.channels * sizeof(float);
 }
 
-/* kernel<T, W>(args..., c) over the parts of all channels of c; wide 1: pixels are read 16 bytes at a time. */
-#define DDP__WALK(kernel, wide, c, ...)                                                                               \
-    do {                                                                                                              \
-        const int  ddp__w = (wide) ? ddp__vec<T>::width : 1;                                                          \
-        const long ddp__columns = (long)ddp__channel_lanes((c).channels, ddp__w) * ddp__w;                            \
-        const dim3 ddp__grid((unsigned)ddp__blocks((c).channels, ddp__columns), (unsigned)(c).parts);                 \
-        DDP__RUN(((wide) ? kernel<T, ddp__vec<T>::width> : kernel<T, 1>), ddp__grid, DDP__CHANNEL_THREADS,            \
-                 __VA_ARGS__, c);                                                                                     \
+/* kernel<T, W>(args..., c) over the parts of all channels of c; wide 1: pixels are read 16 bytes at a
+ * time. */
+#define DDP__WALK(kernel, wide, c, ...)                                                                    \
+    do {                                                                                                   \
+        const int ddp__w = (wide) ? ddp__vec<T>::width : 1;                                                \
+        const long ddp__columns = (long)ddp__channel_lanes((c).channels, ddp__w) * ddp__w;                 \
+        const dim3 ddp__grid((unsigned)ddp__blocks((c).channels, ddp__columns), (unsigned)(c).parts);      \
+        DDP__RUN(((wide) ? kernel<T, ddp__vec<T>::width> : kernel<T, 1>), ddp__grid, DDP__CHANNEL_THREADS, \
+                 __VA_ARGS__, c);                                                                          \
     } while (0)
 
 /* relu: what stands behind it as one; NULL: nothing does. */
@@ -1880,7 +2039,8 @@ static void ddp__cuda_batch_forward(ddp__cuda *dev, const ddp_op_call *call, con
 {
     const ddp_shape *s = &call->spec->in[0];
     const ddp__channels c = ddp__channels_of(s), map = ddp__channels_of(s, DDP__CHANNEL_MAPS);
-    const T *x = (const T *)call->in[0], *scale = (const T *)call->param[0], *shift = (const T *)call->param[1], *no = NULL;
+    const T *x = (const T *)call->in[0], *scale = (const T *)call->param[0],
+            *shift = (const T *)call->param[1], *no = NULL;
     T *y = (T *)call->out, *z = relu ? (T *)relu->out : NULL;
     float *stat = (float *)call->saved, *no_stat = NULL;
     ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
@@ -1898,7 +2058,8 @@ static void ddp__cuda_batch_backward(ddp__cuda *dev, const ddp_op_call *call, co
     const ddp_shape *s = &call->spec->in[0];
     const ddp__channels c = ddp__channels_of(s), map = ddp__channels_of(s, DDP__CHANNEL_MAPS);
     const T *x = (const T *)call->in[0], *dy = (const T *)(relu ? relu->grad_out : call->grad_out);
-    const T *scale = (const T *)call->param[0], *shift = (const T *)call->param[1], *gate = relu ? scale : NULL;
+    const T *scale = (const T *)call->param[0], *shift = (const T *)call->param[1],
+            *gate = relu ? scale : NULL;
     const float *stat = (const float *)call->saved;
     T *dx = (T *)call->grad_in[0];
     ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
@@ -1908,7 +2069,8 @@ static void ddp__cuda_batch_backward(ddp__cuda *dev, const ddp_op_call *call, co
     DDP__WALK(ddp__k_channel_sums, wide, c, part, dy, x, stat, gate, shift);
     DDP__RUN((ddp__k_batch_norm_slopes<T>), (unsigned)c.channels, 32, slope, (float *)call->grad_param[0],
              (float *)call->grad_param[1], part, stat, scale, c);
-    if (dx) DDP__WALK(ddp__k_batch_norm_grad, wide, map, dx, dy, x, slope, call->add_in[0], stat, gate, shift);
+    if (dx)
+        DDP__WALK(ddp__k_batch_norm_grad, wide, map, dx, dy, x, slope, call->add_in[0], stat, gate, shift);
 }
 
 template <typename T> static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *c)
@@ -1932,17 +2094,20 @@ static void ddp__cuda_batch_relu_backward(const ddp_op_call *norm, const ddp_op_
 static inline const ddp_op_pair *ddp__cuda_batch_pair(const char *first, const char *second)
 {
     static const ddp_op_pair relu = {
-        ddp__cuda_later_both<ddp__cuda_typed_both<ddp__cuda_batch_forward<float>, ddp__cuda_batch_forward<ddp__bf16> > >,
+        ddp__cuda_later_both<
+            ddp__cuda_typed_both<ddp__cuda_batch_forward<float>, ddp__cuda_batch_forward<ddp__bf16>>>,
         ddp__cuda_later_both<ddp__cuda_batch_relu_backward>, NULL};
     return strcmp(first, "batch_norm2d") == 0 && strcmp(second, "relu") == 0 ? &relu : NULL;
 }
 
-DDP__FAMILY(ddp__cuda_batch_norm_ops, DDP__ENTRY("batch_norm2d", ddp__cuda_batch_norm, ddp__cuda_batch_norm_scratch))
+DDP__FAMILY(ddp__cuda_batch_norm_ops,
+            DDP__ENTRY("batch_norm2d", ddp__cuda_batch_norm, ddp__cuda_batch_norm_scratch))
 
 /* ==== cuda/mma.cuh ==== [cuda] */
-/* The tensor-core instructions that flash attention is made of, one function each, and copies to shared memory; and tiles
- * and products made of them, of bfloat16 or of floats that a product rounds to TF32. The stand-in computes what the
- * instructions are documented to compute, lane by lane, so that the same kernels run there. */
+/* The tensor-core instructions that flash attention is made of, one function each, and copies to shared
+ * memory; and tiles and products made of them, of bfloat16 or of floats that a product rounds to TF32. The
+ * stand-in computes what the instructions are documented to compute, lane by lane, so that the same kernels
+ * run there. */
 
 enum { DDP__FETCHED = 64 }; /* rows and columns that the copy engine brings at a time */
 
@@ -1952,70 +2117,89 @@ enum { DDP__FETCHED = 64 }; /* rows and columns that the copy engine brings at a
 
 /* c (16 x 8 floats) += a (16 x K) b (K x 8). With g = lane / 4 and t = lane % 4, a lane holds
  * c[g][2t], c[g][2t + 1], c[g + 8][2t], c[g + 8][2t + 1]. Of bfloat16 (K = 16), two to a register,
- * a[g][2t..], a[g + 8][2t..], a[g][2t + 8..], a[g + 8][2t + 8..]; b[2t..][g], b[2t + 8..][g]. Of floats (K = 8)
- * a[g][t], a[g + 8][t], a[g][t + 4], a[g + 8][t + 4]; b[t][g], b[t + 4][g]. */
+ * a[g][2t..], a[g + 8][2t..], a[g][2t + 8..], a[g + 8][2t + 8..]; b[2t..][g], b[2t + 8..][g]. Of floats (K =
+ * 8) a[g][t], a[g + 8][t], a[g][t + 4], a[g + 8][t + 4]; b[t][g], b[t + 4][g]. */
 template <typename T>
-__device__ static __forceinline__ void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+__device__ static __forceinline__ void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                uint32_t b1);
 template <>
-__device__ __forceinline__ void ddp__mma<ddp__bf16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+__device__ __forceinline__ void ddp__mma<ddp__bf16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                    uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};\n" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]),
-                 "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};\n"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 template <>
-__device__ __forceinline__ void ddp__mma<float>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+__device__ __forceinline__ void ddp__mma<float>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                uint32_t b1)
 {
     const uint32_t half = 0x1000; /* of the last place that the instruction reads: it cuts, this rounds */
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};\n" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0] + half),
-                 "r"(a[1] + half), "r"(a[2] + half), "r"(a[3] + half), "r"(b0 + half), "r"(b1 + half));
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};\n"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0] + half), "r"(a[1] + half), "r"(a[2] + half), "r"(a[3] + half), "r"(b0 + half),
+          "r"(b1 + half));
 }
 
-/* Four matrices of eight rows of 16 bytes in shared memory: lane l names row l % 8 of matrix l / 8, and gets 4 bytes
- * of row l / 4 of each, the (l % 4)-th. */
+/* Four matrices of eight rows of 16 bytes in shared memory: lane l names row l % 8 of matrix l / 8, and gets
+ * 4 bytes of row l / 4 of each, the (l % 4)-th. */
 template <typename T> __device__ static __forceinline__ void ddp__matrices(uint32_t (&r)[4], const T *row)
 {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n" : "=r"(r[0]), "=r"(r[1]),
-                 "=r"(r[2]), "=r"(r[3]) : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
 }
 
 /* The same of turned matrices of bfloat16: elements (2 (l % 4), l / 4) and the one below. */
 __device__ static __forceinline__ void ddp__matrices_turned(uint32_t (&r)[4], const ddp__bf16 *row)
 {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n" : "=r"(r[0]), "=r"(r[1]),
-                 "=r"(r[2]), "=r"(r[3]) : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
 }
 
 /* Begins to copy 16 bytes to shared memory, zeros where present is 0. */
-template <typename T> __device__ static __forceinline__ void ddp__copy16(T *shared, const T *from, int present)
+template <typename T>
+__device__ static __forceinline__ void ddp__copy16(T *shared, const T *from, int present)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n"
-                 :: "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from), "r"(present ? 16 : 0) : "memory");
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
+        "l"(from), "r"(present ? 16 : 0)
+        : "memory");
 }
 
 /* This thread's copies since the last call are one group; until all but the last N groups are there. */
-__device__ static __forceinline__ void ddp__copy_commit(void) { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+__device__ static __forceinline__ void ddp__copy_commit(void)
+{
+    asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
 
 template <int N = 0> __device__ static __forceinline__ void ddp__copy_wait(void)
 {
-    asm volatile("cp.async.wait_group %0;\n" :: "n"(N) : "memory");
+    asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
 }
 
 /* Hopper's wgmma: four warps, a group, multiply as one. It is there where this was compiled for sm_90a. */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define DDP__WGMMA 1
+#define DDP__WGMMA          1
 #define DDP__GROUP_ASM(...) asm volatile(__VA_ARGS__)
 #else
-#define DDP__WGMMA 0
+#define DDP__WGMMA          0
 #define DDP__GROUP_ASM(...) (void)0
 #endif
 #define DDP__GROUP_FOUR(c) "+f"((c)[0]), "+f"((c)[1]), "+f"((c)[2]), "+f"((c)[3])
-#define DDP__GROUP_EIGHT(c)                                                                             \
-    DDP__GROUP_FOUR(c[0]), DDP__GROUP_FOUR(c[1]), DDP__GROUP_FOUR(c[2]), DDP__GROUP_FOUR(c[3]),         \
+#define DDP__GROUP_EIGHT(c)                                                                     \
+    DDP__GROUP_FOUR(c[0]), DDP__GROUP_FOUR(c[1]), DDP__GROUP_FOUR(c[2]), DDP__GROUP_FOUR(c[3]), \
         DDP__GROUP_FOUR(c[4]), DDP__GROUP_FOUR(c[5]), DDP__GROUP_FOUR(c[6]), DDP__GROUP_FOUR(c[7])
-#define DDP__GROUP_SUMS                                                                                              \
-    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
+#define DDP__GROUP_SUMS                                                                                     \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
+    "%22, %23, "                                                                                            \
     "%24, %25, %26, %27, %28, %29, %30, %31}"
 
 /* c = a b, or c += a b if add is not 0. c: 64 x 64 floats of a group; warp w has rows 16 w to 16 w + 15, in
@@ -2023,64 +2207,80 @@ template <int N = 0> __device__ static __forceinline__ void ddp__copy_wait(void)
  * shared memory, from ddp__group_piece. Call it between ddp__group_begin and ddp__group_end, which waits for
  * c. Compute a in the loop iteration that uses it: ptxas 13.0 overwrites the registers of a factor that is
  * loaded in the first iteration and used in all. Such a factor stays in shared memory. */
-__device__ static __forceinline__ void ddp__group_mma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, int add)
+__device__ static __forceinline__ void ddp__group_mma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b,
+                                                      int add)
 {
-    DDP__GROUP_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                   DDP__GROUP_SUMS ", {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n" : DDP__GROUP_EIGHT(c)
+    DDP__GROUP_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %37, "
+                   "0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " DDP__GROUP_SUMS
+                   ", {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n"
+                   : DDP__GROUP_EIGHT(c)
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 
 /* c = a b^T, or c += a b^T if add is not 0. a, b: 64 x 16 parts of row-major tiles in shared memory. */
 __device__ static __forceinline__ void ddp__group_mma(float (&c)[8][4], uint64_t a, uint64_t b, int add)
 {
-    DDP__GROUP_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                   DDP__GROUP_SUMS ", %32, %33, p, 1, 1, 0, 0;\n}\n" : DDP__GROUP_EIGHT(c) : "l"(a), "l"(b), "r"(add));
+    DDP__GROUP_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %34, "
+                   "0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " DDP__GROUP_SUMS
+                   ", %32, %33, p, 1, 1, 0, 0;\n}\n"
+                   : DDP__GROUP_EIGHT(c)
+                   : "l"(a), "l"(b), "r"(add));
 }
 
 /* Registers that were written are there for it. */
-__device__ static __forceinline__ void ddp__group_begin(void) { DDP__GROUP_ASM("wgmma.fence.sync.aligned;\n" ::: "memory"); }
+__device__ static __forceinline__ void ddp__group_begin(void)
+{
+    DDP__GROUP_ASM("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
 
-/* c is there behind it, and a register of a left factor is in use until then: the compiler does not know either. */
+/* c is there behind it, and a register of a left factor is in use until then: the compiler does not know
+ * either. */
 __device__ static __forceinline__ void ddp__group_end(float (&c)[8][4])
 {
     DDP__GROUP_ASM("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n" ::: "memory");
-    DDP__UNROLL for (int i = 0; i < 8; i++) DDP__GROUP_ASM("" : DDP__GROUP_FOUR(c[i]) :: "memory");
+    DDP__UNROLL for (int i = 0; i < 8; i++) DDP__GROUP_ASM("" : DDP__GROUP_FOUR(c[i])::"memory");
 }
 
 __device__ static __forceinline__ void ddp__group_keep(uint32_t (&a)[4])
 {
-    DDP__GROUP_ASM("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3]) :: "memory");
+    DDP__GROUP_ASM("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");
 }
 
-/* The copy engine (TMA) brings pieces of arrays into shared memory. One thread asks; an mbarrier there counts the bytes
- * that are due, and its round is over when they are there and that thread has said that it asked for all. */
+/* The copy engine (TMA) brings pieces of arrays into shared memory. One thread asks; an mbarrier there counts
+ * the bytes that are due, and its round is over when they are there and that thread has said that it asked
+ * for all. */
 __device__ static __forceinline__ void ddp__arrivals_open(uint64_t *bar)
 {
-    DDP__GROUP_ASM("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.proxy.async.shared::cta;\n"
-                   :: "r"((uint32_t)__cvta_generic_to_shared(bar)) : "memory");
+    DDP__GROUP_ASM("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.proxy.async.shared::cta;\n" ::"r"(
+                       (uint32_t)__cvta_generic_to_shared(bar))
+                   : "memory");
 }
 
 /* Begins to fill a tile: 64 columns of a head, 64 rows of a sequence from row on; zeros beyond the array. */
-__device__ static __forceinline__ void ddp__fetch(uint64_t *bar, ddp__bf16 *tile, const CUtensorMap *map, int head, int row,
-                                                  int sequence)
+__device__ static __forceinline__ void ddp__fetch(uint64_t *bar, ddp__bf16 *tile, const CUtensorMap *map,
+                                                  int head, int row, int sequence)
 {
     DDP__GROUP_ASM("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %6;\n"
                    "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%1], "
-                   "[%2, {%7, %3, %4, %5}], [%0];\n" :: "r"((uint32_t)__cvta_generic_to_shared(bar)),
-                   "r"((uint32_t)__cvta_generic_to_shared(tile)), "l"(map), "r"(head), "r"(row), "r"(sequence),
-                   "n"(DDP__FETCHED * DDP__FETCHED * 2), "r"(0) : "memory");
+                   "[%2, {%7, %3, %4, %5}], [%0];\n" ::"r"((uint32_t)__cvta_generic_to_shared(bar)),
+                   "r"((uint32_t)__cvta_generic_to_shared(tile)), "l"(map), "r"(head), "r"(row),
+                   "r"(sequence), "n"(DDP__FETCHED * DDP__FETCHED * 2), "r"(0)
+                   : "memory");
 }
 
 __device__ static __forceinline__ void ddp__arrivals_sent(uint64_t *bar)
 {
-    DDP__GROUP_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];\n" :: "r"((uint32_t)__cvta_generic_to_shared(bar)) : "memory");
+    DDP__GROUP_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"((uint32_t)__cvta_generic_to_shared(bar))
+                   : "memory");
 }
 
 /* Until the round of this parity is over: 0 for the first, then 1 and 0 in turn. */
 __device__ static __forceinline__ void ddp__arrivals_wait(uint64_t *bar, int parity)
 {
-    DDP__GROUP_ASM("{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra AGAIN;\n}\n"
-                   :: "r"((uint32_t)__cvta_generic_to_shared(bar)), "r"(parity) : "memory");
+    DDP__GROUP_ASM("{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra "
+                   "AGAIN;\n}\n" ::"r"((uint32_t)__cvta_generic_to_shared(bar)),
+                   "r"(parity)
+                   : "memory");
 }
 
 /* 2^x to 2 units in the last place; 0 below 2^-126. */
@@ -2113,7 +2313,8 @@ __device__ static __forceinline__ void ddp__put_pair(float *to, float first, flo
 
 /* A tile of rows of D elements in shared memory. The 16-byte pieces of a row change places with its
  * number, so that the same piece of eight rows lies in eight different banks. */
-template <int D, typename T> __device__ static __forceinline__ T *ddp__tile_at(const T *tile, int row, int piece)
+template <int D, typename T>
+__device__ static __forceinline__ T *ddp__tile_at(const T *tile, int row, int piece)
 {
     return const_cast<T *>(tile) + row * D + ((piece ^ (row & 7)) * ddp__vec<T>::width);
 }
@@ -2123,39 +2324,47 @@ enum { DDP__ARRIVALS = 16 }; /* bytes of shared memory, behind the tiles */
 /* What is on its way into two rooms of shared memory that are filled in turn. GROUP: by the copy engine. */
 template <int GROUP> struct ddp__arrivals {
     uint64_t *bar; /* of each room */
-    int       asked, waited;
+    int asked, waited;
 
     __device__ __forceinline__ ddp__arrivals(uint64_t *shared) : bar(shared), asked(0), waited(0)
     {
         if (!GROUP) return;
-        if (threadIdx.x == 0) { ddp__arrivals_open(bar); ddp__arrivals_open(bar + 1); }
+        if (threadIdx.x == 0) {
+            ddp__arrivals_open(bar);
+            ddp__arrivals_open(bar + 1);
+        }
         __syncthreads(); /* it is open to all */
     }
     __device__ __forceinline__ void sent(void)
     {
-        if (!GROUP) ddp__copy_commit();
-        else if (threadIdx.x == 0) ddp__arrivals_sent(bar + asked % 2);
+        if (!GROUP)
+            ddp__copy_commit();
+        else if (threadIdx.x == 0)
+            ddp__arrivals_sent(bar + asked % 2);
         asked++;
     }
     __device__ __forceinline__ void wait(void)
     {
-        if (GROUP) ddp__arrivals_wait(bar + waited % 2, waited / 2 % 2);
-        else ddp__copy_wait();
+        if (GROUP)
+            ddp__arrivals_wait(bar + waited % 2, waited / 2 % 2);
+        else
+            ddp__copy_wait();
         waited++;
     }
 };
 
-/* An array of sequences of count rows of heads of d columns, of which kernels take tiles: rows of one head. */
+/* An array of sequences of count rows of heads of d columns, of which kernels take tiles: rows of one
+ * head. */
 template <typename T> struct ddp__tiles {
     CUtensorMap map; /* for the copy engine */
-    const T    *base;
-    int         heads, count, d;
+    const T *base;
+    int heads, count, d;
 
-    /* Begins to copy ROWS rows from row first on; zeros beyond the array. A second tile, unless it is NULL, gets the
-     * head `beyond` further. By all THREADS threads of the block. */
+    /* Begins to copy ROWS rows from row first on; zeros beyond the array. A second tile, unless it is NULL,
+     * gets the head `beyond` further. By all THREADS threads of the block. */
     template <int D, int ROWS, int THREADS, int GROUP>
-    __device__ __forceinline__ void load(const ddp__arrivals<GROUP> &due, T *tile, T *second, int beyond, int sequence,
-                                         int head, int first) const
+    __device__ __forceinline__ void load(const ddp__arrivals<GROUP> &due, T *tile, T *second, int beyond,
+                                         int sequence, int head, int first) const
     {
         if constexpr (GROUP) {
             uint64_t *bar = due.bar + due.asked % 2;
@@ -2167,13 +2376,17 @@ template <typename T> struct ddp__tiles {
             const int width = ddp__vec<T>::width, pieces = D / width;
             const int row = (int)threadIdx.x / pieces, piece = (int)threadIdx.x % pieces;
             const long ld = (long)heads * d;
-            const T *from = base + sequence * count * ld + head * d, *at = from + (first + row) * ld + piece * width;
+            const T *from = base + sequence * count * ld + head * d,
+                    *at = from + (first + row) * ld + piece * width;
 
-            DDP__UNROLL for (int i = 0; i < ROWS; i += THREADS / pieces, at += THREADS / pieces * ld) {
+            DDP__UNROLL for (int i = 0; i < ROWS; i += THREADS / pieces, at += THREADS / pieces * ld)
+            {
                 const int present = first + row + i < count && piece * width < d;
 
                 ddp__copy16(ddp__tile_at<D>(tile, row + i, piece), present ? at : from, present);
-                if (second) ddp__copy16(ddp__tile_at<D>(second, row + i, piece), present ? at + beyond * d : from, present);
+                if (second)
+                    ddp__copy16(ddp__tile_at<D>(second, row + i, piece), present ? at + beyond * d : from,
+                                present);
             }
         }
     }
@@ -2182,8 +2395,8 @@ template <typename T> struct ddp__tiles {
 /* c = 0: 16 x 8 floats in each c[r][n]. */
 template <int MR, int N> __device__ static __forceinline__ void ddp__tile_zero(float (&c)[MR][N][4])
 {
-    DDP__UNROLL for (int r = 0; r < MR; r++)
-        DDP__UNROLL for (int n = 0; n < N; n++) DDP__UNROLL for (int i = 0; i < 4; i++) c[r][n][i] = 0;
+    DDP__UNROLL for (int r = 0; r < MR; r++) DDP__UNROLL for (int n = 0; n < N; n++)
+        DDP__UNROLL for (int i = 0; i < 4; i++) c[r][n][i] = 0;
 }
 
 /* Rows of a tile as the left factor of products: 16 MR of them from rows on, kept in registers if HOLD. */
@@ -2206,13 +2419,14 @@ template <typename T, int D, int MR, int HOLD> struct ddp__tile_rows {
     __device__ __forceinline__ void get(uint32_t (&a)[MR][4], int step) const
     {
         if (!HOLD) load(a, step);
-        DDP__UNROLL for (int r = 0; HOLD && r < MR; r++)
-            DDP__UNROLL for (int i = 0; i < 4; i++) a[r][i] = kept[HOLD ? step : 0][r][i];
+        DDP__UNROLL for (int r = 0; HOLD && r < MR; r++) DDP__UNROLL for (int i = 0; i < 4; i++) a[r][i] =
+            kept[HOLD ? step : 0][r][i];
     }
 };
 
-/* What wgmma calls the matrix that begins at piece `at` (of 16 bytes) of a tile with rows of 128 bytes: such rows, whose
- * pieces ddp__tile_at exchanges as its 128-byte swizzle does, eight of them in 1,024 bytes. The tile begins at those. */
+/* What wgmma calls the matrix that begins at piece `at` (of 16 bytes) of a tile with rows of 128 bytes: such
+ * rows, whose pieces ddp__tile_at exchanges as its 128-byte swizzle does, eight of them in 1,024 bytes. The
+ * tile begins at those. */
 __device__ static __forceinline__ uint64_t ddp__group_piece(const ddp__bf16 *tile, int at)
 {
     const uint64_t begin = ((uint32_t)__cvta_generic_to_shared(tile) >> 4) + (uint32_t)at;
@@ -2235,13 +2449,17 @@ __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4]
         ddp__group_end(c[0]);
     } else {
         ddp__tile_zero(c);
-        DDP__UNROLL for (int step = 0; step < a.steps; step++) {
+        DDP__UNROLL for (int step = 0; step < a.steps; step++)
+        {
             uint32_t left[MR][4];
             a.get(left, step);
-            DDP__UNROLL for (int n = 0; n < N / 16; n++) {
+            DDP__UNROLL for (int n = 0; n < N / 16; n++)
+            {
                 uint32_t f[4];
-                ddp__matrices(f, ddp__tile_at<D>(b, n * 16 + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
-                DDP__UNROLL for (int r = 0; r < MR; r++) {
+                ddp__matrices(f,
+                              ddp__tile_at<D>(b, n * 16 + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
+                DDP__UNROLL for (int r = 0; r < MR; r++)
+                {
                     ddp__mma<T>(c[r][2 * n], left[r], f[0], f[1]);
                     ddp__mma<T>(c[r][2 * n + 1], left[r], f[2], f[3]);
                 }
@@ -2251,10 +2469,13 @@ __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4]
 }
 
 /* What a lane holds of 16 columns of a product is what it must hold of the next one's left factor. */
-__device__ static __forceinline__ void ddp__pack_left(uint32_t (&a)[4], const float (&p)[4], const float (&q)[4])
+__device__ static __forceinline__ void ddp__pack_left(uint32_t (&a)[4], const float (&p)[4],
+                                                      const float (&q)[4])
 {
-    a[0] = ddp__pack_pair(p[0], p[1]); a[1] = ddp__pack_pair(p[2], p[3]);
-    a[2] = ddp__pack_pair(q[0], q[1]); a[3] = ddp__pack_pair(q[2], q[3]);
+    a[0] = ddp__pack_pair(p[0], p[1]);
+    a[1] = ddp__pack_pair(p[2], p[3]);
+    a[2] = ddp__pack_pair(q[0], q[1]);
+    a[3] = ddp__pack_pair(q[2], q[3]);
 }
 
 /* c (16 MR x D) += p (16 MR x N) b, b (N x D) a tile; p as ddp__tile_scores leaves it. */
@@ -2266,20 +2487,25 @@ __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], c
 
     if constexpr (GROUP) {
         uint32_t a[4][4];
-        DDP__UNROLL for (int step = 0; step < 4; step++) ddp__pack_left(a[step], p[0][2 * step], p[0][2 * step + 1]);
+        DDP__UNROLL for (int step = 0; step < 4; step++)
+            ddp__pack_left(a[step], p[0][2 * step], p[0][2 * step + 1]);
         ddp__group_begin();
         DDP__UNROLL for (int step = 0; step < 4; step++)
             ddp__group_mma(c[0], a[step], ddp__group_piece(b, 128 * step), 1);
         ddp__group_end(c[0]);
         DDP__UNROLL for (int i = 0; i < 4; i++) ddp__group_keep(a[i]);
     } else {
-        DDP__UNROLL for (int step = 0; step < N / 16; step++) {
+        DDP__UNROLL for (int step = 0; step < N / 16; step++)
+        {
             uint32_t a[MR][4];
             DDP__UNROLL for (int r = 0; r < MR; r++) ddp__pack_left(a[r], p[r][2 * step], p[r][2 * step + 1]);
-            DDP__UNROLL for (int n = 0; n < D / 16; n++) {
+            DDP__UNROLL for (int n = 0; n < D / 16; n++)
+            {
                 uint32_t f[4];
-                ddp__matrices_turned(f, ddp__tile_at<D>(b, step * 16 + lane / 8 % 2 * 8 + lane % 8, 2 * n + lane / 16));
-                DDP__UNROLL for (int r = 0; r < MR; r++) {
+                ddp__matrices_turned(
+                    f, ddp__tile_at<D>(b, step * 16 + lane / 8 % 2 * 8 + lane % 8, 2 * n + lane / 16));
+                DDP__UNROLL for (int r = 0; r < MR; r++)
+                {
                     ddp__mma<ddp__bf16>(c[r][2 * n], a[r], f[0], f[1]);
                     ddp__mma<ddp__bf16>(c[r][2 * n + 1], a[r], f[2], f[3]);
                 }
@@ -2288,24 +2514,26 @@ __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], c
     }
 }
 
-/* The same of floats. A product adds over its K in any order: slots t and t + 4 of a step are rows 2t and 2t + 1. */
+/* The same of floats. A product adds over its K in any order: slots t and t + 4 of a step are rows 2t and 2t
+ * + 1. */
 template <int GROUP, int D, int MR, int N>
 __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], const float (&p)[MR][N / 8][4],
                                                      const float *b)
 {
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
 
-    DDP__UNROLL for (int step = 0; step < N / 8; step++)
-        DDP__UNROLL for (int n = 0; n < D / 8; n++) {
-            const uint32_t b0 = __float_as_uint(ddp__tile_at<D>(b, step * 8 + 2 * t, 2 * n + g / 4)[g % 4]);
-            const uint32_t b1 = __float_as_uint(ddp__tile_at<D>(b, step * 8 + 2 * t + 1, 2 * n + g / 4)[g % 4]);
-            DDP__UNROLL for (int r = 0; r < MR; r++) {
-                const float *q = p[r][step];
-                const uint32_t a[4] = {__float_as_uint(q[0]), __float_as_uint(q[2]), __float_as_uint(q[1]),
-                                       __float_as_uint(q[3])};
-                ddp__mma<float>(c[r][n], a, b0, b1);
-            }
+    DDP__UNROLL for (int step = 0; step < N / 8; step++) DDP__UNROLL for (int n = 0; n < D / 8; n++)
+    {
+        const uint32_t b0 = __float_as_uint(ddp__tile_at<D>(b, step * 8 + 2 * t, 2 * n + g / 4)[g % 4]);
+        const uint32_t b1 = __float_as_uint(ddp__tile_at<D>(b, step * 8 + 2 * t + 1, 2 * n + g / 4)[g % 4]);
+        DDP__UNROLL for (int r = 0; r < MR; r++)
+        {
+            const float *q = p[r][step];
+            const uint32_t a[4] = {__float_as_uint(q[0]), __float_as_uint(q[2]), __float_as_uint(q[1]),
+                                   __float_as_uint(q[3])};
+            ddp__mma<float>(c[r][n], a, b0, b1);
         }
+    }
 }
 
 /* to = or += c by, rows from first on below count, d columns. tile: 16 MR rows of shared memory
@@ -2317,13 +2545,13 @@ __device__ static __forceinline__ void ddp__tile_store(T *to, long ld, int first
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4, width = ddp__vec<T>::width;
 
     __syncwarp();
-    DDP__UNROLL for (int r = 0; r < MR; r++)
-        DDP__UNROLL for (int n = 0; n < D / 8; n++)
-            DDP__UNROLL for (int h = 0; h < 2; h++) {
-                const int col = 8 * n + 2 * t;
-                ddp__put_pair(ddp__tile_at<D>(tile, 16 * r + g + 8 * h, col / width) + col % width,
-                              c[r][n][2 * h] * by, c[r][n][2 * h + 1] * by);
-            }
+    DDP__UNROLL for (int r = 0; r < MR; r++) DDP__UNROLL for (int n = 0; n < D / 8; n++)
+        DDP__UNROLL for (int h = 0; h < 2; h++)
+    {
+        const int col = 8 * n + 2 * t;
+        ddp__put_pair(ddp__tile_at<D>(tile, 16 * r + g + 8 * h, col / width) + col % width,
+                      c[r][n][2 * h] * by, c[r][n][2 * h + 1] * by);
+    }
     __syncwarp();
     for (int i = lane; i < 16 * MR * D / width; i += 32) {
         const int row = i / (D / width), piece = i % (D / width);
@@ -2336,28 +2564,35 @@ __device__ static __forceinline__ void ddp__tile_store(T *to, long ld, int first
 }
 
 /* ==== cuda/conv_product.cuh ==== [cuda] */
-/* The two matrix products behind a convolution (the CPU's are in ops/conv_product.c). One operand is an image batch seen
- * through a sliding window, whose matrix (im2col) never exists in memory: each block gathers the tiles it needs. Images
- * lie channels-last, so that what a position sees at a tap is a row of channels, read 16 bytes at a time. */
+/* The two matrix products behind a convolution (the CPU's are in ops/conv_product.c). One operand is an image
+ * batch seen through a sliding window, whose matrix (im2col) never exists in memory: each block gathers the
+ * tiles it needs. Images lie channels-last, so that what a position sees at a tap is a row of channels, read
+ * 16 bytes at a time. */
 
 #include <mma.h>
 
 /* ---- how a block multiplies two tiles that lie in shared memory: with plain multiply-adds
  * (float32; the reference for the others), or on tensor cores in bf16 or TF32
  *
- * A tile of BM rows of A meets one of 128 columns of B, `depth` deep, in 8 warps: each warp has BM / 2 rows and 32
- * columns. Tiles arrive in pieces of 16 bytes: a row's or a column's next k or, Slow, what lies beside it at one k.
- * Their rows in memory are 16 bytes longer than what they hold, so that the lanes of a load meet different banks. ---- */
+ * A tile of BM rows of A meets one of 128 columns of B, `depth` deep, in 8 warps: each warp has BM / 2 rows
+ * and 32 columns. Tiles arrive in pieces of 16 bytes: a row's or a column's next k or, Slow, what lies beside
+ * it at one k. Their rows in memory are 16 bytes longer than what they hold, so that the lanes of a load meet
+ * different banks. ---- */
 
 enum { DDP__CONV_THREADS = 256, DDP__CONV_COLUMNS = 128, DDP__CONV_SHOWN = 36, DDP__CONV_STAGES = 4 };
 
 template <typename T, int BM, bool Slow> struct ddp__conv_layout {
     typedef T tile; /* of the tensors, and in shared memory */
     enum {
-        tall = BM, depth = 64 / (int)sizeof(tile), pad = 16 / (int)sizeof(tile),
-        a_row = (Slow ? BM : (int)depth) + pad, b_row = (Slow ? (int)DDP__CONV_COLUMNS : (int)depth) + pad,
-        a_size = (Slow ? (int)depth : BM) * a_row, b_size = (Slow ? (int)depth : (int)DDP__CONV_COLUMNS) * b_row,
-        size = a_size + b_size, bytes = DDP__CONV_STAGES * size * (int)sizeof(tile)
+        tall = BM,
+        depth = 64 / (int)sizeof(tile),
+        pad = 16 / (int)sizeof(tile),
+        a_row = (Slow ? BM : (int)depth) + pad,
+        b_row = (Slow ? (int)DDP__CONV_COLUMNS : (int)depth) + pad,
+        a_size = (Slow ? (int)depth : BM) * a_row,
+        b_size = (Slow ? (int)depth : (int)DDP__CONV_COLUMNS) * b_row,
+        size = a_size + b_size,
+        bytes = DDP__CONV_STAGES * size * (int)sizeof(tile)
     };
 
     static __device__ int a_at(int m, int k) { return Slow ? k * a_row + m : m * a_row + k; }
@@ -2384,7 +2619,8 @@ template <int BM, bool Slow> struct ddp__conv_plain : ddp__conv_layout<float, BM
         }
         for (int k = 0; k < at::depth && !Slow; k += 4) {
             const ddp__vec<float> x = ddp__vec_load(p + at::b_at(n + lane, k));
-            DDP__UNROLL for (int i = 0; i < BM / 2; i++) {
+            DDP__UNROLL for (int i = 0; i < BM / 2; i++)
+            {
                 const ddp__vec<float> a = ddp__vec_load(p + at::a_at(m + i, k));
                 for (int e = 0; e < 4; e++) sum[i] += a.v[e] * x.v[e];
             }
@@ -2433,14 +2669,16 @@ template <typename N, int BM, bool Slow> struct ddp__conv_mma : ddp__conv_layout
     {
         using namespace nvcuda::wmma;
 
-        DDP__UNROLL for (int k = 0; k < at::depth; k += N::k) {
+        DDP__UNROLL for (int k = 0; k < at::depth; k += N::k)
+        {
             fragment<matrix_b, 16, 16, N::k, typename N::element, b_layout> right[2];
             fragment<matrix_a, 16, 16, N::k, typename N::element, a_layout> left;
             for (int j = 0; j < 2; j++) {
                 load_matrix_sync(right[j], p + at::b_at(n + 16 * j, k), (unsigned)at::b_row);
                 N::round(right[j]);
             }
-            DDP__UNROLL for (int i = 0; i < BM / 32; i++) {
+            DDP__UNROLL for (int i = 0; i < BM / 32; i++)
+            {
                 load_matrix_sync(left, p + at::a_at(m + 16 * i, k), (unsigned)at::a_row);
                 N::round(left);
                 for (int j = 0; j < 2; j++) mma_sync(sum[i][j], left, right[j], sum[i][j]);
@@ -2459,11 +2697,11 @@ template <typename N, int BM, bool Slow> struct ddp__conv_mma : ddp__conv_layout
 template <int BM, bool Slow> using ddp__conv_bf16 = ddp__conv_mma<ddp__mma_bf16, (BM), (Slow)>;
 template <int BM, bool Slow> using ddp__conv_tf32 = ddp__conv_mma<ddp__mma_tf32, (BM), (Slow)>;
 
-/* Multiplies tiles 0 to count - 1, each of which load(tile, to) and put(to) bring to a stage of shared memory: load, some
- * tiles ahead, by copies that arrive meanwhile or into registers, and put from those. */
+/* Multiplies tiles 0 to count - 1, each of which load(tile, to) and put(to) bring to a stage of shared
+ * memory: load, some tiles ahead, by copies that arrive meanwhile or into registers, and put from those. */
 template <typename M, typename Load, typename Put>
-__device__ static __forceinline__ void ddp__conv_multiply(M &product, typename M::tile *store, long count, int m, int n,
-                                                          Load load, Put put)
+__device__ static __forceinline__ void ddp__conv_multiply(M &product, typename M::tile *store, long count,
+                                                          int m, int n, Load load, Put put)
 {
     const int ahead = DDP__CONV_STAGES - 1;
 
@@ -2489,7 +2727,8 @@ __device__ static __forceinline__ void ddp__conv_each(const M &product, float *r
 {
     const int lane = (int)threadIdx.x % 32;
 
-    DDP__UNROLL for (int i = 0; i < M::tall / 32; i++) {
+    DDP__UNROLL for (int i = 0; i < M::tall / 32; i++)
+    {
         product.show(room, lane, i);
         __syncwarp();
         for (int e = 0; e < 16; e++) {
@@ -2502,28 +2741,30 @@ __device__ static __forceinline__ void ddp__conv_each(const M &product, float *r
 
 /* ---- what is multiplied ---- */
 
-/* Images of `channels` through a window of kh x kw taps that stops at rows x cols positions of each image, and what it
- * is multiplied by. Tap (a, b) at position (r, c) reads element (top + r step + a, left + c step + b) of h x w, or 0
- * where there is none; of it, group g has channels g planes on. Image i begins at x + i*image. */
+/* Images of `channels` through a window of kh x kw taps that stops at rows x cols positions of each image,
+ * and what it is multiplied by. Tap (a, b) at position (r, c) reads element (top + r step + a, left + c step
+ * + b) of h x w, or 0 where there is none; of it, group g has channels g planes on. Image i begins at x +
+ * i*image. */
 typedef struct ddp__cuda_conv {
     const void *x;
-    long        image;
-    int         channels, planes, h, w, rows, cols, step, top, left, kh, kw;
-    int         m, groups;    /* rows of the other matrix, of each group */
-    long        pixels;       /* images x rows x cols: positions */
-    void       *y;            /* element (i, r, c) of an image: y_image, y_row, y_col; its channels lie together */
-    long        y_image, y_row, y_col;
-    const void *bias;         /* [groups x m], or NULL */
-    int         add;          /* y is added to */
-    const void *weight;       /* packed, m_pad rows of k_pad for each group */
-    int         m_pad, k_pad;
+    long image;
+    int channels, planes, h, w, rows, cols, step, top, left, kh, kw;
+    int m, groups; /* rows of the other matrix, of each group */
+    long pixels;   /* images x rows x cols: positions */
+    void *y;       /* element (i, r, c) of an image: y_image, y_row, y_col; its channels lie
+                                 together */
+    long y_image, y_row, y_col;
+    const void *bias;   /* [groups x m], or NULL */
+    int add;            /* y is added to */
+    const void *weight; /* packed, m_pad rows of k_pad for each group */
+    int m_pad, k_pad;
     const struct ddp__conv_reach *taps; /* [k_pad] */
 } ddp__cuda_conv;
 
 /* What column k of the packed weights multiplies: an element that far from a position's first. */
 typedef struct ddp__conv_reach {
     long at;
-    int  a, b; /* a window's row and column; a = DDP__CONV_NOWHERE: nothing */
+    int a, b; /* a window's row and column; a = DDP__CONV_NOWHERE: nothing */
 } ddp__conv_reach;
 
 enum { DDP__CONV_NOWHERE = 1 << 29 }; /* a row so far below all images */
@@ -2534,11 +2775,11 @@ static inline __device__ ddp__conv_reach ddp__conv_reach_of(const ddp__cuda_conv
     return {((long)a * v.w + b) * v.channels + k % v.planes, a < v.kh ? a : (int)DDP__CONV_NOWHERE, b};
 }
 
-/* A position: where its window begins in the image's first channel, and the element of y. Positions past the last have
- * a window that lies nowhere. */
+/* A position: where its window begins in the image's first channel, and the element of y. Positions past the
+ * last have a window that lies nowhere. */
 typedef struct ddp__conv_place {
     long x, y;
-    int  row, col;
+    int row, col;
 } ddp__conv_place;
 
 static inline __device__ ddp__conv_place ddp__conv_position(const ddp__cuda_conv &v, long pixel)
@@ -2567,11 +2808,12 @@ static inline __device__ int ddp__conv_sees(const ddp__cuda_conv &v, const ddp__
  * w[g*group + i*row + p*plane + a*kh_step + b*kw_step]; the rest is zeros. */
 typedef struct ddp__conv_pack {
     const void *w;
-    long        group, row, plane, kh_step, kw_step;
+    long group, row, plane, kh_step, kw_step;
 } ddp__conv_pack;
 
 template <typename M>
-__global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, ddp__cuda_conv v, ddp__conv_pack s)
+__global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, ddp__cuda_conv v,
+                                 ddp__conv_pack s)
 {
     const long n = (long)v.groups * v.m_pad * v.k_pad, step = (long)gridDim.x * blockDim.x;
     const typename M::tile *w = (const typename M::tile *)s.w;
@@ -2581,18 +2823,22 @@ __global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, d
         const long g = i / v.k_pad / v.m_pad;
         const ddp__conv_reach tap = ddp__conv_reach_of(v, k);
 
-        out[i] = tap.a < v.kh && m < v.m ? w[g * s.group + m * s.row + k % v.planes * s.plane + tap.a * s.kh_step +
-                                             tap.b * s.kw_step] : ddp__from_float<typename M::tile>(0);
+        out[i] =
+            tap.a < v.kh && m < v.m
+                ? w[g * s.group + m * s.row + k % v.planes * s.plane + tap.a * s.kh_step + tap.b * s.kw_step]
+                : ddp__from_float<typename M::tile>(0);
         if (i < v.k_pad) taps[k] = tap;
     }
 }
 
 /* ---- over images: y(position, i) = sum over (a, b, p) of weight(i, a, b, p) x(position, a, b, p)
  *
- * Grid: row tiles x position tiles, the rows fastest so that neighbours share their positions; y: groups. Whole: planes
- * are a multiple of the depth, so that a tile is of one tap, and channels can be read 16 bytes at a time. ---- */
+ * Grid: row tiles x position tiles, the rows fastest so that neighbours share their positions; y: groups.
+ * Whole: planes are a multiple of the depth, so that a tile is of one tap, and channels can be read 16 bytes
+ * at a time. ---- */
 
-template <typename M, bool Whole> __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_images(ddp__cuda_conv v)
+template <typename M, bool Whole>
+__global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_images(ddp__cuda_conv v)
 {
     typedef typename M::tile tile;
     enum { A = M::tall / 64, B = DDP__CONV_COLUMNS / 64, W = 16 / sizeof(tile) };
@@ -2615,20 +2861,26 @@ template <typename M, bool Whole> __global__ void __launch_bounds__(DDP__CONV_TH
     }
     const auto load = [&](long n, tile *at) {
         const int k = (int)n * M::depth;
-        for (int i = 0; i < A; i++) ddp__copy16(at + M::a_at(line + 64 * i, part), w + (long)(64 * i) * v.k_pad + k, 1);
-        DDP__UNROLL for (int i = 0; i < B && Whole; i++) {
+        for (int i = 0; i < A; i++)
+            ddp__copy16(at + M::a_at(line + 64 * i, part), w + (long)(64 * i) * v.k_pad + k, 1);
+        DDP__UNROLL for (int i = 0; i < B && Whole; i++)
+        {
             const int in = ddp__conv_sees(v, from[i], a, b);
             ddp__copy16(at + M::b_at(line + 64 * i, part),
                         in ? x + from[i].x + ((long)a * v.w + b) * v.channels + p + part : w, in);
         }
-        DDP__UNROLL for (int i = 0; i < B && !Whole; i++)
-            DDP__UNROLL for (int e = 0; e < (int)W; e++) {
-                const ddp__conv_reach tap = v.taps[k + part + e];
-                right[i].v[e] = ddp__conv_sees(v, from[i], tap.a, tap.b) ? x[from[i].x + tap.at] : ddp__from_float<tile>(0);
-            }
+        DDP__UNROLL for (int i = 0; i < B && !Whole; i++) DDP__UNROLL for (int e = 0; e < (int)W; e++)
+        {
+            const ddp__conv_reach tap = v.taps[k + part + e];
+            right[i].v[e] =
+                ddp__conv_sees(v, from[i], tap.a, tap.b) ? x[from[i].x + tap.at] : ddp__from_float<tile>(0);
+        }
         if (Whole && (p += M::depth) == v.planes) {
             p = 0;
-            if (++b == v.kw) { b = 0; a++; }
+            if (++b == v.kw) {
+                b = 0;
+                a++;
+            }
         }
     };
     const auto put = [&](tile *at) {
@@ -2636,24 +2888,27 @@ template <typename M, bool Whole> __global__ void __launch_bounds__(DDP__CONV_TH
     };
 
     ddp__conv_multiply(product, store, v.k_pad / M::depth, warp_m, warp_n, load, put);
-    ddp__conv_each<true>(product, (float *)(void *)store + warp * 16 * DDP__CONV_SHOWN, [&](int i, int j, float sum) {
-        const int row = top + warp_m + i, channel = group * v.m + row;
-        tile *y = (tile *)v.y + to[warp_n + j] + channel;
-        if (row >= v.m || to[warp_n + j] < 0) return;
-        if (v.bias) sum += ddp__to_float(((const tile *)v.bias)[channel]);
-        if (v.add) sum += ddp__to_float(*y);
-        *y = ddp__from_float<tile>(sum);
-    });
+    ddp__conv_each<true>(product, (float *)(void *)store + warp * 16 * DDP__CONV_SHOWN,
+                         [&](int i, int j, float sum) {
+                             const int row = top + warp_m + i, channel = group * v.m + row;
+                             tile *y = (tile *)v.y + to[warp_n + j] + channel;
+                             if (row >= v.m || to[warp_n + j] < 0) return;
+                             if (v.bias) sum += ddp__to_float(((const tile *)v.bias)[channel]);
+                             if (v.add) sum += ddp__to_float(*y);
+                             *y = ddp__from_float<tile>(sum);
+                         });
 }
 
 /* ---- over weights: grad(i, column) = sum over positions of y(position, i) x(position, column)
  *
- * columns are (a, b, p). Here y is only read, and its positions lie together. Wide: y's rows and a tap's channels can be
- * read 16 bytes at a time. Grid: row tiles x column tiles; y: parts of the positions, each of `part`; z: groups. Part s
- * writes out + s*groups*m*columns; a single part adds to out; both as the weights lie, (p, a, b). ---- */
+ * columns are (a, b, p). Here y is only read, and its positions lie together. Wide: y's rows and a tap's
+ * channels can be read 16 bytes at a time. Grid: row tiles x column tiles; y: parts of the positions, each of
+ * `part`; z: groups. Part s writes out + s*groups*m*columns; a single part adds to out; both as the weights
+ * lie, (p, a, b). ---- */
 
 template <typename M, bool Wide>
-__global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_weights(ddp__cuda_conv v, float *out, long part)
+__global__ void __launch_bounds__(DDP__CONV_THREADS, 2)
+    ddp__k_conv_weights(ddp__cuda_conv v, float *out, long part)
 {
     typedef typename M::tile tile;
     enum { W = 16 / sizeof(tile), V = M::tall / 64, C = DDP__CONV_COLUMNS / 64 };
@@ -2661,7 +2916,8 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_weights(ddp_
     DDP__SHARED(tile, store);
     __shared__ ddp__conv_reach taps[DDP__CONV_COLUMNS];
     const int t = (int)threadIdx.x, warp = t / 32;
-    const int tiles = (v.m + M::tall - 1) / M::tall, columns = v.planes * v.kh * v.kw, y_channels = v.groups * v.m;
+    const int tiles = (v.m + M::tall - 1) / M::tall, columns = v.planes * v.kh * v.kw,
+              y_channels = v.groups * v.m;
     const int top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
     const int left = (int)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
     const int warp_m = warp / 4 * M::tall / 2, warp_n = warp % 4 * 32, group = (int)blockIdx.z;
@@ -2682,7 +2938,8 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_weights(ddp_
             const int left_m = pixel < end ? v.m - top - row : 0; /* rows that there are from this one on */
             const tile *at = y + pixel * y_channels;
             if (Wide) ddp__copy16(to + M::a_at(row, k), left_m > 0 ? at : (const tile *)v.y, left_m > 0);
-            for (int e = 0; e < (int)W && !Wide; e++) rows[i].v[e] = e < left_m ? at[e] : ddp__from_float<tile>(0);
+            for (int e = 0; e < (int)W && !Wide; e++)
+                rows[i].v[e] = e < left_m ? at[e] : ddp__from_float<tile>(0);
         }
         for (int i = 0; i < C; i++) {
             const int k = t / Across_b + i * (DDP__CONV_THREADS / Across_b);
@@ -2692,7 +2949,8 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_weights(ddp_
             const int in = ddp__conv_sees(v, from, tap->a, tap->b);
             if (Wide) ddp__copy16(to + M::b_at(column, k), in ? x + from.x + tap->at : x, in);
             for (int e = 0; e < (int)W && !Wide; e++, tap++)
-                cols[i].v[e] = ddp__conv_sees(v, from, tap->a, tap->b) ? x[from.x + tap->at] : ddp__from_float<tile>(0);
+                cols[i].v[e] =
+                    ddp__conv_sees(v, from, tap->a, tap->b) ? x[from.x + tap->at] : ddp__from_float<tile>(0);
         }
     };
     const auto put = [&](tile *to) {
@@ -2704,12 +2962,13 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_weights(ddp_
 
     ddp__conv_multiply(product, store, (end - begin + M::depth - 1) / M::depth, warp_m, warp_n, load, put);
     out += (long)blockIdx.y * v.groups * v.m * columns;
-    ddp__conv_each<false>(product, (float *)(void *)store + warp * 16 * DDP__CONV_SHOWN, [&](int i, int j, float sum) {
-        const int k = left + warp_n + j, m = top + warp_m + i;
-        const long at = (((long)group * v.m + m) * v.planes + k % v.planes) * v.kh * v.kw + k / v.planes;
-        if (m >= v.m || k >= columns) return;
-        out[at] = gridDim.y == 1 ? out[at] + sum : sum;
-    });
+    ddp__conv_each<false>(
+        product, (float *)(void *)store + warp * 16 * DDP__CONV_SHOWN, [&](int i, int j, float sum) {
+            const int k = left + warp_n + j, m = top + warp_m + i;
+            const long at = (((long)group * v.m + m) * v.planes + k % v.planes) * v.kh * v.kw + k / v.planes;
+            if (m >= v.m || k >= columns) return;
+            out[at] = gridDim.y == 1 ? out[at] + sum : sum;
+        });
 }
 
 /* grad[i] += part 0's + part 1's + ... */
@@ -2729,27 +2988,28 @@ static void ddp__conv_add_parts(ddp__cuda *dev, void *grad, long n, long parts)
 }
 
 /* ==== cuda/blas.cuh ==== [cuda] */
-/* Matrix products through cuBLASLt. Sums are float32 in every mode. The descriptors and the algorithm of a product are
- * kept per shape: the library is asked once, at the first step. */
+/* Matrix products through cuBLASLt. Sums are float32 in every mode. The descriptors and the algorithm of a
+ * product are kept per shape: the library is asked once, at the first step. */
 
 /* c (m x n) = or += op(a) op(b), row-major: op(a) is m x k, op(b) is k x n. turned: the array holds
  * the other orientation (a: k x m, b: n x k). count matrices lie *_step elements apart. */
 typedef struct ddp__cuda_product_shape {
     long m, n, k, count, a_step, b_step, c_step;
-    int  a_turned, b_turned;
-    int  half, half_out; /* a and b, and c, hold bfloat16 */
+    int a_turned, b_turned;
+    int half, half_out; /* a and b, and c, hold bfloat16 */
 } ddp__cuda_product_shape;
 
 typedef struct ddp__cuda_product {
     ddp__cuda_product_shape shape;
     const void *a, *b;
-    void       *c;
-    int         add;
+    void *c;
+    int add;
     const void *bias; /* n elements of c's type, added to every row; NULL: none */
-    int         gelu; /* 1: c = gelu(product + bias), which needs a bias and add 0. -1: c = product *
+    int gelu;         /* 1: c = gelu(product + bias), which needs a bias and add 0. -1: c = product *
                          gelu'(before), with add 0. Not every library has them in every type and shape */
-    void       *before; /* with gelu: what gelu was taken of, in rows of a multiple of 16 bytes; NULL: not wanted */
-    void       *sums; /* receives the sums of op(a)'s rows, m elements of c's type; NULL, as with
+    void *before;     /* with gelu: what gelu was taken of, in rows of a multiple of 16 bytes; NULL: not
+                           wanted */
+    void *sums;       /* receives the sums of op(a)'s rows, m elements of c's type; NULL, as with
                          bias or count > 1: not wanted. As rare as gelu */
 } ddp__cuda_product;
 
@@ -2760,13 +3020,13 @@ typedef struct ddp__cuda_product_key {
 } ddp__cuda_product_key;
 
 typedef struct ddp__cuda_product_plan {
-    ddp__cuda_product_key          key;
-    cublasLtMatmulDesc_t           product;
-    cublasLtMatrixLayout_t         a, b, c;
-    cublasLtMatmulAlgo_t           algo;
-    size_t                         workspace;
-    float                          waves; /* of blocks on the device */
-    int                            none; /* of gelu and sums: the library has no such product */
+    ddp__cuda_product_key key;
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algo;
+    size_t workspace;
+    float waves; /* of blocks on the device */
+    int none;    /* of gelu and sums: the library has no such product */
     struct ddp__cuda_product_plan *next;
 } ddp__cuda_product_plan;
 
@@ -2785,10 +3045,12 @@ static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p
 
     memset(&k, 0, sizeof k); /* keys are compared as bytes */
     memcpy(&k.shape, &p->shape, sizeof k.shape);
-    k.epilogue = p->gelu < 0 ? CUBLASLT_EPILOGUE_DGELU
+    k.epilogue = p->gelu < 0            ? CUBLASLT_EPILOGUE_DGELU
                  : p->gelu && p->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
-                 : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : p->sums ? CUBLASLT_EPILOGUE_BGRADB
-                 : p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+                 : p->gelu              ? CUBLASLT_EPILOGUE_GELU_BIAS
+                 : p->sums              ? CUBLASLT_EPILOGUE_BGRADB
+                 : p->bias              ? CUBLASLT_EPILOGUE_BIAS
+                                        : CUBLASLT_EPILOGUE_DEFAULT;
     k.a_align = ddp__cuda_alignment(p->a);
     k.b_align = ddp__cuda_alignment(p->b);
     k.c_align = k.d_align = ddp__cuda_alignment(p->c);
@@ -2805,24 +3067,24 @@ static ddp__cuda_product ddp__cuda_product_of(long m, long n, long k, const void
 }
 
 /* These return 1 after a failure, as DDP__BLAS does. */
-static int ddp__cuda_layout(ddp__cuda *dev, cublasLtMatrixLayout_t *l, int narrow, long rows,
-                            long cols, long count, long step)
+static int ddp__cuda_layout(ddp__cuda *dev, cublasLtMatrixLayout_t *l, int narrow, long rows, long cols,
+                            long count, long step)
 {
     const int32_t batch = (int32_t)count;
     const int64_t offset = step;
 
-    if (DDP__BLAS(dev, cublasLtMatrixLayoutCreate(l, narrow ? CUDA_R_16BF : CUDA_R_32F,
-                                                  (uint64_t)rows, (uint64_t)cols, rows)))
+    if (DDP__BLAS(dev, cublasLtMatrixLayoutCreate(l, narrow ? CUDA_R_16BF : CUDA_R_32F, (uint64_t)rows,
+                                                  (uint64_t)cols, rows)))
         return 1;
     return count > 1 &&
-           (DDP__BLAS(dev, cublasLtMatrixLayoutSetAttribute(
-                *l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch)) ||
-            DDP__BLAS(dev, cublasLtMatrixLayoutSetAttribute(
-                *l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &offset, sizeof offset)));
+           (DDP__BLAS(dev, cublasLtMatrixLayoutSetAttribute(*l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch,
+                                                            sizeof batch)) ||
+            DDP__BLAS(dev, cublasLtMatrixLayoutSetAttribute(*l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                                            &offset, sizeof offset)));
 }
 
-static int ddp__cuda_describe(ddp__cuda *dev, ddp__cuda_product_plan *p,
-                              cublasLtMatmulDescAttributes_t what, const void *value, size_t bytes)
+static int ddp__cuda_describe(ddp__cuda *dev, ddp__cuda_product_plan *p, cublasLtMatmulDescAttributes_t what,
+                              const void *value, size_t bytes)
 {
     return DDP__BLAS(dev, cublasLtMatmulDescSetAttribute(p->product, what, value, bytes));
 }
@@ -2836,19 +3098,20 @@ static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
     const uint32_t epilogue = (uint32_t)p->key.epilogue;
     const int64_t before_row = s->n;
 
-    return DDP__BLAS(dev, cublasLtMatmulDescCreate(
-               &p->product, dev->tf32 && !s->half ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                  : CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
+    return DDP__BLAS(dev, cublasLtMatmulDescCreate(&p->product,
+                                                   dev->tf32 && !s->half ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                                         : CUBLAS_COMPUTE_32F,
+                                                   CUDA_R_32F)) ||
            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta) ||
            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb) ||
            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) ||
            ((epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || epilogue == CUBLASLT_EPILOGUE_DGELU) &&
             ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &before_row,
                                sizeof before_row)) ||
-           ddp__cuda_layout(dev, &p->a, s->half, s->b_turned ? s->k : s->n,
-                            s->b_turned ? s->n : s->k, s->count, s->b_step) ||
-           ddp__cuda_layout(dev, &p->b, s->half, s->a_turned ? s->m : s->k,
-                            s->a_turned ? s->k : s->m, s->count, s->a_step) ||
+           ddp__cuda_layout(dev, &p->a, s->half, s->b_turned ? s->k : s->n, s->b_turned ? s->n : s->k,
+                            s->count, s->b_step) ||
+           ddp__cuda_layout(dev, &p->b, s->half, s->a_turned ? s->m : s->k, s->a_turned ? s->k : s->m,
+                            s->count, s->a_step) ||
            ddp__cuda_layout(dev, &p->c, s->half_out, s->n, s->m, s->count, s->c_step);
 }
 
@@ -2856,7 +3119,8 @@ static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
 static int ddp__cuda_product_point(ddp__cuda *dev, ddp__cuda_product_plan *p, const ddp__cuda_product *q)
 {
     const void *vector = q->sums ? q->sums : q->bias;
-    return (vector && ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector)) ||
+    return (vector &&
+            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector)) ||
            (q->before && ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &q->before,
                                             sizeof q->before));
 }
@@ -2880,8 +3144,8 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
 
     failed =
         DDP__BLAS(dev, cublasLtMatmulPreferenceCreate(&pref)) ||
-        DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(
-            pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace)) ||
+        DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                            &workspace, sizeof workspace)) ||
         /* parts of a sum are added as floats too, not as bfloat16 */
         ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                          CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) ||
@@ -2890,15 +3154,16 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
         ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, k->c_align) ||
         ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, k->d_align);
     if (!failed)
-        status = cublasLtMatmulAlgoGetHeuristic(dev->blas_lt, p->product, p->a, p->b, p->c, p->c,
-                                                pref, 1, &best, &found);
+        status = cublasLtMatmulAlgoGetHeuristic(dev->blas_lt, p->product, p->a, p->b, p->c, p->c, pref, 1,
+                                                &best, &found);
     if (pref) (void)cublasLtMatmulPreferenceDestroy(pref);
     p->none = !failed && (status != CUBLAS_STATUS_SUCCESS || found < 1);
     if (p->none && (k->epilogue == CUBLASLT_EPILOGUE_DEFAULT || k->epilogue == CUBLASLT_EPILOGUE_BIAS)) {
         failed = 1;
-        ddp__cuda_fail(dev, DDP_UNSUPPORTED, "GPU %d: cuBLASLt knows no way to multiply %ld x %ld "
-                       "by %ld x %ld in %s; use sizes that are multiples of 8", dev->device, s->m,
-                       s->k, s->k, s->n, s->half ? "bfloat16" : "float32");
+        ddp__cuda_fail(dev, DDP_UNSUPPORTED,
+                       "GPU %d: cuBLASLt knows no way to multiply %ld x %ld "
+                       "by %ld x %ld in %s; use sizes that are multiples of 8",
+                       dev->device, s->m, s->k, s->k, s->n, s->half ? "bfloat16" : "float32");
     }
     p->algo = best.algo;
     p->workspace = best.workspaceSize;
@@ -2939,7 +3204,8 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
         return NULL;
     }
     memcpy(&p->key, &key, sizeof key);
-    if (ddp__cuda_product_describe(dev, p) || ddp__cuda_product_point(dev, p, q) || ddp__cuda_product_choose(dev, p)) {
+    if (ddp__cuda_product_describe(dev, p) || ddp__cuda_product_point(dev, p, q) ||
+        ddp__cuda_product_choose(dev, p)) {
         ddp__cuda_product_drop(p);
         return NULL;
     }
@@ -2966,8 +3232,9 @@ static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_produc
     p = ddp__cuda_product_plan_of(dev, q);
     if (p && p->none) return 0;
     if (p && !ddp__cuda_product_point(dev, p, q))
-        (void)DDP__BLAS(dev, cublasLtMatmul(dev->blas_lt, p->product, &one, q->b, p->a, q->a, p->b, &add, q->c, p->c,
-                                            q->c, p->c, &p->algo, dev->workspace, p->workspace, dev->stream));
+        (void)DDP__BLAS(dev, cublasLtMatmul(dev->blas_lt, p->product, &one, q->b, p->a, q->a, p->b, &add,
+                                            q->c, p->c, q->c, p->c, &p->algo, dev->workspace, p->workspace,
+                                            dev->stream));
     return 1;
 }
 
@@ -2981,8 +3248,8 @@ static long ddp__linear_row(const ddp_shape *s) { return s->dim[s->dims == 4 ? 1
 static ddp__cuda_product ddp__cuda_linear_product(const ddp_op_call *c)
 {
     const long n = ddp__linear_row(&c->spec->out), k = ddp__linear_row(&c->spec->in[0]);
-    ddp__cuda_product p = ddp__cuda_product_of(ddp_shape_count(&c->spec->out) / n, n, k, c->in[0], 0, c->param[0], 1,
-                                               c->out, ((ddp__cuda *)c->pool)->half);
+    ddp__cuda_product p = ddp__cuda_product_of(ddp_shape_count(&c->spec->out) / n, n, k, c->in[0], 0,
+                                               c->param[0], 1, c->out, ((ddp__cuda *)c->pool)->half);
     p.bias = c->param[1];
     return p;
 }
@@ -3010,21 +3277,27 @@ static void ddp__cuda_linear_backward(const ddp_op_call *c)
         p.sums = NULL;
         if (!summed) (void)ddp__cuda_multiply(dev, &p);
     }
-    if (summed) ddp__cuda_columns_add(dev, c->grad_param[1], NULL, (const float *)dev->scratch, n, 1);
+    if (summed)
+        ddp__cuda_columns_add(dev, c->grad_param[1], NULL, (const float *)dev->scratch, n, 1);
     else if (c->grad_param[1] && dev->half)
-        ddp__cuda_columns<ddp__bf16, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
+        ddp__cuda_columns<ddp__bf16, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL,
+                                                        m, n);
     else if (c->grad_param[1])
-        ddp__cuda_columns<float, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
+        ddp__cuda_columns<float, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m,
+                                                    n);
     if (!c->grad_in[0]) return;
     p = ddp__cuda_product_of(m, k, n, c->grad_out, 0, c->param[0], 0, c->grad_in[0], dev->half);
     p.add = c->add_in[0];
     p.before = (void *)c->inner;
     p.gelu = c->inner ? -1 : 0;
     if ((!c->inner || k % 8 == 0) && ddp__cuda_multiply(dev, &p)) return;
-    p.gelu = 0; p.before = NULL;
+    p.gelu = 0;
+    p.before = NULL;
     (void)ddp__cuda_multiply(dev, &p);
-    if (dev->half) ddp__cuda_map_as<ddp__bf16>(dev, p.c, c->inner, p.c, m * k, 0, ddp__map_gelu_grad());
-    else ddp__cuda_map_as<float>(dev, p.c, c->inner, p.c, m * k, 0, ddp__map_gelu_grad());
+    if (dev->half)
+        ddp__cuda_map_as<ddp__bf16>(dev, p.c, c->inner, p.c, m * k, 0, ddp__map_gelu_grad());
+    else
+        ddp__cuda_map_as<float>(dev, p.c, c->inner, p.c, m * k, 0, ddp__map_gelu_grad());
 }
 
 static size_t ddp__cuda_linear_scratch(const ddp_op_spec *s, int)
@@ -3034,8 +3307,9 @@ static size_t ddp__cuda_linear_scratch(const ddp_op_spec *s, int)
 }
 
 /* ==== cuda/conv.cuh ==== [cuda] */
-/* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or, for 1x1 windows, one
- * of cuBLASLt; and, for groups of one channel in, no product but walks over windows. Images lie channels-last. */
+/* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or, for 1x1
+ * windows, one of cuBLASLt; and, for groups of one channel in, no product but walks over windows. Images lie
+ * channels-last. */
 
 /* ---- groups that have one channel in, and may have several out: three walks over windows ---- */
 
@@ -3046,7 +3320,8 @@ static int ddp__cuda_depthwise(const ddp__cuda_conv &v) { return v.planes == 1 &
 /* Weights: [groups x m][kh][kw]. One thread per output. */
 template <typename T> __global__ void ddp__k_depthwise_forward(ddp__cuda_conv v, const T *w)
 {
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, channels = (long)v.groups * v.m, channel = i % channels;
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, channels = (long)v.groups * v.m,
+               channel = i % channels;
     const ddp__conv_place from = ddp__conv_position(v, i / channels);
     float sum = 0;
 
@@ -3056,7 +3331,8 @@ template <typename T> __global__ void ddp__k_depthwise_forward(ddp__cuda_conv v,
         for (int b = 0; b < v.kw; b++)
             if (ddp__conv_sees(v, from, a, b))
                 sum += ddp__to_float(w[a * v.kw + b]) *
-                       ddp__to_float(((const T *)v.x)[from.x + ((long)a * v.w + b) * v.channels + channel / v.m]);
+                       ddp__to_float(
+                           ((const T *)v.x)[from.x + ((long)a * v.w + b) * v.channels + channel / v.m]);
     if (v.bias) sum += ddp__to_float(((const T *)v.bias)[channel]);
     ((T *)v.y)[i] = ddp__from_float<T>(sum);
 }
@@ -3079,15 +3355,16 @@ template <typename T> __global__ void ddp__k_depthwise_input(ddp__cuda_conv v, T
             for (int b = c % v.step; b < v.kw && b <= c; b += v.step) {
                 const int col = (c - b) / v.step;
                 if (col >= v.cols) continue;
-                sum += ddp__to_float(w[a * v.kw + b]) * ddp__to_float(y[((long)row * v.cols + col) * channels]);
+                sum +=
+                    ddp__to_float(w[a * v.kw + b]) * ddp__to_float(y[((long)row * v.cols + col) * channels]);
             }
         }
     if (add) sum += ddp__to_float(dx[i]);
     dx[i] = ddp__from_float<T>(sum);
 }
 
-/* part[part][(channel out, tap)]: each block sums one tap after the other over a part of the outputs of its channels; c
- * describes those. */
+/* part[part][(channel out, tap)]: each block sums one tap after the other over a part of the outputs of its
+ * channels; c describes those. */
 template <typename T> __global__ void ddp__k_depthwise_weights(ddp__cuda_conv v, float *part, ddp__channels c)
 {
     __shared__ double all[DDP__CHANNEL_THREADS];
@@ -3126,9 +3403,10 @@ static void ddp__cuda_depthwise_backward(ddp__cuda *dev, const ddp_op_call *call
     float *part = (float *)dev->scratch;
 
     if (call->grad_param[0]) {
-        DDP__RUN((ddp__k_depthwise_weights<T>),
-                 dim3((unsigned)ddp__blocks(c.channels, ddp__channel_lanes(c.channels, 1)), (unsigned)c.parts),
-                 DDP__CHANNEL_THREADS, v, part, c);
+        DDP__RUN(
+            (ddp__k_depthwise_weights<T>),
+            dim3((unsigned)ddp__blocks(c.channels, ddp__channel_lanes(c.channels, 1)), (unsigned)c.parts),
+            DDP__CHANNEL_THREADS, v, part, c);
         ddp__conv_add_parts(dev, call->grad_param[0], weights, c.parts);
     }
     if (call->grad_in[0])
@@ -3143,8 +3421,8 @@ enum {
     DDP__CONV_PART = 512  /* positions at least that a block sums a weight's gradient over */
 };
 
-/* The same product with the numbers that kernels count with and images channels-last; its arrays come later, and the
- * packed weights. */
+/* The same product with the numbers that kernels count with and images channels-last; its arrays come later,
+ * and the packed weights. */
 static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
 {
     const ddp__conv_view &w = g.view;
@@ -3153,18 +3431,28 @@ static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
 
     v.image = w.image;
     v.channels = (int)(w.planes * g.groups);
-    v.planes = (int)w.planes; v.h = (int)w.h; v.w = (int)w.w;
-    v.rows = (int)w.rows; v.cols = (int)w.cols; v.step = (int)w.step;
-    v.top = (int)w.top; v.left = (int)w.left; v.kh = (int)w.kh; v.kw = (int)w.kw;
-    v.m = (int)g.m; v.groups = (int)g.groups;
+    v.planes = (int)w.planes;
+    v.h = (int)w.h;
+    v.w = (int)w.w;
+    v.rows = (int)w.rows;
+    v.cols = (int)w.cols;
+    v.step = (int)w.step;
+    v.top = (int)w.top;
+    v.left = (int)w.left;
+    v.kh = (int)w.kh;
+    v.kw = (int)w.kw;
+    v.m = (int)g.m;
+    v.groups = (int)g.groups;
     v.pixels = w.images * w.rows * w.cols;
-    v.y_image = g.y_image; v.y_row = g.y_row * y_channels; v.y_col = g.y_col * y_channels;
+    v.y_image = g.y_image;
+    v.y_row = g.y_row * y_channels;
+    v.y_col = g.y_col * y_channels;
     v.add = g.add;
     return v;
 }
 
-/* 1: a window of one element that skips none: every position by itself, a linear operator. Other sizes the library
- * multiplies more slowly, if at all. */
+/* 1: a window of one element that skips none: every position by itself, a linear operator. Other sizes the
+ * library multiplies more slowly, if at all. */
 static int ddp__cuda_conv_point(const ddp_op_spec *s)
 {
     return s->arg[1] == 1 && s->arg[2] == 1 && s->arg[3] == 0 && s->arg[4] == 1 && s->in[0].dim[1] % 8 == 0 &&
@@ -3174,7 +3462,8 @@ static int ddp__cuda_conv_point(const ddp_op_spec *s)
 /* Tall tiles where they fill the GPU. The sums are the same in both. */
 static int ddp__conv_tall(int m, long columns, int groups)
 {
-    return m > 64 && ddp__blocks(m, 128) * ddp__blocks(columns, DDP__CONV_COLUMNS) * groups >= DDP__CONV_BUSY / 2;
+    return m > 64 &&
+           ddp__blocks(m, 128) * ddp__blocks(columns, DDP__CONV_COLUMNS) * groups >= DDP__CONV_BUSY / 2;
 }
 
 /* Packed weights are whole tiles, of that depth. */
@@ -3197,7 +3486,8 @@ static size_t ddp__conv_packed_bytes(ddp__cuda_conv v, int half)
  * the sums are the same on every GPU. */
 static int ddp__conv_splits(const ddp__cuda_conv &v)
 {
-    const long tiles = ddp__blocks(v.m, 128) * v.groups * ddp__blocks((long)v.planes * v.kh * v.kw, DDP__CONV_COLUMNS);
+    const long tiles =
+        ddp__blocks(v.m, 128) * v.groups * ddp__blocks((long)v.planes * v.kh * v.kw, DDP__CONV_COLUMNS);
     const long most = ddp__blocks(v.pixels, DDP__CONV_PART), wish = ddp__blocks(DDP__CONV_BUSY, tiles);
     return (int)(wish < most ? wish : most);
 }
@@ -3230,7 +3520,8 @@ template <typename M> static void ddp__conv_run_images(ddp__cuda *dev, const ddp
 
     if (v.planes % M::depth || !ddp__aligned(v.x))
         DDP__LAUNCH((ddp__k_conv_images<M, false>), grid, DDP__CONV_THREADS, M::bytes, dev->stream, v);
-    else DDP__LAUNCH((ddp__k_conv_images<M, true>), grid, DDP__CONV_THREADS, M::bytes, dev->stream, v);
+    else
+        DDP__LAUNCH((ddp__k_conv_images<M, true>), grid, DDP__CONV_THREADS, M::bytes, dev->stream, v);
 }
 
 /* v, as g has it, by weights that begin at w. */
@@ -3250,35 +3541,43 @@ static void ddp__conv_images(ddp__cuda *dev, ddp__cuda_conv v, const ddp__conv_p
     v.taps = taps;
     n = ddp__blocks(n, 256);
     DDP__RUN((ddp__k_conv_pack<Short>), (unsigned)(n < 4096 ? n : 4096), 256, packed, taps, v, s);
-    if (ddp__conv_tall(v.m, v.pixels, v.groups)) ddp__conv_run_images<M<128, false> >(dev, v);
-    else ddp__conv_run_images<Short>(dev, v);
+    if (ddp__conv_tall(v.m, v.pixels, v.groups))
+        ddp__conv_run_images<M<128, false>>(dev, v);
+    else
+        ddp__conv_run_images<Short>(dev, v);
 }
 
 template <typename M> static void ddp__conv_run_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
 {
-    const int columns = v.planes * v.kh * v.kw, parts = ddp__conv_splits(v), width = ddp__vec<typename M::tile>::width;
-    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) * ddp__blocks(columns, DDP__CONV_COLUMNS)), (unsigned)parts,
-                    (unsigned)v.groups);
+    const int columns = v.planes * v.kh * v.kw, parts = ddp__conv_splits(v),
+              width = ddp__vec<typename M::tile>::width;
+    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) * ddp__blocks(columns, DDP__CONV_COLUMNS)),
+                    (unsigned)parts, (unsigned)v.groups);
     const long part = ddp__blocks(v.pixels, (long)parts * M::depth) * M::depth;
     float *to = parts > 1 ? (float *)dev->scratch : grad;
 
     if (v.m % width || v.planes % width || !ddp__aligned(v.x, v.y))
-        DDP__LAUNCH((ddp__k_conv_weights<M, false>), grid, DDP__CONV_THREADS, M::bytes, dev->stream, v, to, part);
-    else DDP__LAUNCH((ddp__k_conv_weights<M, true>), grid, DDP__CONV_THREADS, M::bytes, dev->stream, v, to, part);
+        DDP__LAUNCH((ddp__k_conv_weights<M, false>), grid, DDP__CONV_THREADS, M::bytes, dev->stream, v, to,
+                    part);
+    else
+        DDP__LAUNCH((ddp__k_conv_weights<M, true>), grid, DDP__CONV_THREADS, M::bytes, dev->stream, v, to,
+                    part);
     if (parts > 1) ddp__conv_add_parts(dev, grad, (long)v.groups * v.m * columns, parts);
 }
 
 template <template <int, bool> class M>
 static void ddp__conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
 {
-    if (v.m > 64) ddp__conv_run_weights<M<128, true> >(dev, v, grad);
-    else ddp__conv_run_weights<M<64, true> >(dev, v, grad);
+    if (v.m > 64)
+        ddp__conv_run_weights<M<128, true>>(dev, v, grad);
+    else
+        ddp__conv_run_weights<M<64, true>>(dev, v, grad);
 }
 
 /* f(dev, args...) with the products of the device's numbers. */
-#define DDP__CONV_RUN(f, dev, ...)                                          \
-    ((dev)->half   ? f<ddp__conv_bf16>(dev, __VA_ARGS__)                    \
-     : (dev)->tf32 ? f<ddp__conv_tf32>(dev, __VA_ARGS__)                    \
+#define DDP__CONV_RUN(f, dev, ...)                       \
+    ((dev)->half   ? f<ddp__conv_bf16>(dev, __VA_ARGS__) \
+     : (dev)->tf32 ? f<ddp__conv_tf32>(dev, __VA_ARGS__) \
                    : f<ddp__conv_plain>(dev, __VA_ARGS__))
 
 /* ---- the operator ---- */
@@ -3294,13 +3593,17 @@ template <typename T> static void ddp__cuda_conv_forward(ddp__cuda *dev, const d
     }
     ddp__conv_product_of(call->spec, &g);
     v = ddp__cuda_conv_of(g);
-    v.x = call->in[0]; v.y = call->out;
+    v.x = call->in[0];
+    v.y = call->out;
     v.bias = call->param[1];
-    if (ddp__cuda_depthwise(v)) ddp__cuda_depthwise_forward<T>(dev, call, v);
-    else DDP__CONV_RUN(ddp__conv_images, dev, v, g, call->param[0]);
+    if (ddp__cuda_depthwise(v))
+        ddp__cuda_depthwise_forward<T>(dev, call, v);
+    else
+        DDP__CONV_RUN(ddp__conv_images, dev, v, g, call->param[0]);
 }
 
-static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call, const ddp__conv_product &forward)
+static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call,
+                                      const ddp__conv_product &forward)
 {
     const ddp__conv_view &in = forward.view;
     const long bytes = dev->half ? 2 : 4, channels = in.planes * forward.groups;
@@ -3309,8 +3612,9 @@ static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call, c
     long w, y;
 
     if (in.kh < in.step && !call->add_in[0]) /* some elements are seen by no window */
-        (void)DDP__CUDA(dev, cudaMemsetAsync(call->grad_in[0], 0, (size_t)(ddp_shape_count(&call->spec->in[0]) * bytes),
-                                             dev->stream));
+        (void)DDP__CUDA(dev,
+                        cudaMemsetAsync(call->grad_in[0], 0,
+                                        (size_t)(ddp_shape_count(&call->spec->in[0]) * bytes), dev->stream));
     for (long r = 0; r < in.step && r < in.h; r++)
         for (long c = 0; c < in.step && c < in.w; c++) {
             if (!ddp__conv_input_phase(&forward, r, c, &g, &w, &y)) continue;
@@ -3333,10 +3637,11 @@ template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const 
     }
     ddp__conv_product_of(call->spec, &g);
     v = ddp__cuda_conv_of(g);
-    v.x = call->in[0]; v.y = (void *)call->grad_out;
+    v.x = call->in[0];
+    v.y = (void *)call->grad_out;
     if (call->grad_param[1])
-        ddp__cuda_columns<T, DDP__COLUMN_PLAIN>(dev, NULL, call->grad_param[1], call->grad_out, NULL, NULL, v.pixels,
-                                                (long)v.groups * v.m);
+        ddp__cuda_columns<T, DDP__COLUMN_PLAIN>(dev, NULL, call->grad_param[1], call->grad_out, NULL, NULL,
+                                                v.pixels, (long)v.groups * v.m);
     if (ddp__cuda_depthwise(v)) {
         ddp__cuda_depthwise_backward<T>(dev, call, v);
         return;
@@ -3348,19 +3653,21 @@ template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const 
 DDP__FAMILY(ddp__cuda_conv_ops, DDP__ENTRY("conv2d", ddp__cuda_conv, ddp__cuda_conv_scratch))
 
 /* ==== cuda/pool.cuh ==== [cuda] */
-/* Pooling and flatten on the GPU, as ops/pool.c, of images that lie channels-last: every output, and in backward every
- * input, is summed by one thread, window by window. A thread has W channels, which are read 16 bytes at a time. */
+/* Pooling and flatten on the GPU, as ops/pool.c, of images that lie channels-last: every output, and in
+ * backward every input, is summed by one thread, window by window. A thread has W channels, which are read 16
+ * bytes at a time. */
 
 enum { DDP__POOL_THREADS = 256 };
 
 /* A thread's first element of images of rows x cols: which image's, where in it, which channel's. */
 struct ddp__pool_spot {
     long o, image;
-    int  row, col, channel;
+    int row, col, channel;
 
     __device__ ddp__pool_spot(int rows, int cols, int channels, int wide)
     {
-        const long at = (long)blockIdx.x * blockDim.x + threadIdx.x, pieces = channels / wide, pixel = at / pieces;
+        const long at = (long)blockIdx.x * blockDim.x + threadIdx.x, pieces = channels / wide,
+                   pixel = at / pieces;
 
         o = at * wide;
         channel = (int)(at - pixel * pieces) * wide;
@@ -3370,7 +3677,8 @@ struct ddp__pool_spot {
     }
 };
 
-/* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else the sum times part. */
+/* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else the sum
+ * times part. */
 template <typename T, int MAX, int W>
 __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z, float part, int channels)
 {
@@ -3384,11 +3692,15 @@ __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z, fl
     ddp__pool_span(&z, s.row, z.h, &r0, &r1);
     ddp__pool_span(&z, s.col, z.w, &c0, &c1);
     DDP__UNROLL for (int e = 0; e < W; e++)
-        { best[e] = MAX ? -INFINITY : 0; at[e] = (float)((r0 - top) * z.kernel + c0 - left); }
+    {
+        best[e] = MAX ? -INFINITY : 0;
+        at[e] = (float)((r0 - top) * z.kernel + c0 - left);
+    }
     for (int r = r0; r < r1; r++)
         for (int c = c0; c < c1; c++) {
             ddp__channel_load<W>(v, x + ((long)r * z.w + c) * channels);
-            DDP__UNROLL for (int e = 0; e < W; e++) {
+            DDP__UNROLL for (int e = 0; e < W; e++)
+            {
                 if (MAX && (v[e] <= best[e] || isnan(best[e]))) continue;
                 best[e] = MAX ? v[e] : best[e] + v[e];
                 at[e] = (float)((r - top) * z.kernel + c - left);
@@ -3401,7 +3713,8 @@ __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z, fl
 }
 
 /* The first and the last of `count` windows that hold element i of a side. */
-static inline __device__ void ddp__window_range(const ddp__pool_size &z, int i, int count, int *first, int *last)
+static inline __device__ void ddp__window_range(const ddp__pool_size &z, int i, int count, int *first,
+                                                int *last)
 {
     const int at = i + z.padding;
     *first = at < z.kernel ? 0 : (at - z.kernel) / z.stride + 1;
@@ -3410,7 +3723,8 @@ static inline __device__ void ddp__window_range(const ddp__pool_size &z, int i, 
 
 /* MAX: from the windows that took this element; else part of each that holds it. */
 template <typename T, int MAX, int W>
-__global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add, ddp__pool_size z, float part, int channels)
+__global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add, ddp__pool_size z,
+                                 float part, int channels)
 {
     const ddp__pool_spot s(z.h, z.w, channels, W);
     int i0, i1, j0, j1;
@@ -3426,15 +3740,15 @@ __global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add
             const long o = ((s.image * z.rows + i) * z.cols + j) * channels + s.channel;
             ddp__channel_load<W>(d, dy + o);
             if (MAX) ddp__channel_load<W>(at, place + o);
-            DDP__UNROLL for (int e = 0; e < W; e++)
-                if (!MAX) sum[e] += d[e] * part;
-                else if ((int)at[e] == mine) sum[e] += d[e];
+            DDP__UNROLL for (int e = 0; e < W; e++) if (!MAX) sum[e] += d[e] * part;
+            else if ((int)at[e] == mine) sum[e] += d[e];
         }
     ddp__piece_store(dx + s.o, sum, 0, W, W > 1, 0);
 }
 
 /* Each image of in, rows x cols, turned into cols x rows. */
-template <typename T> __global__ void ddp__k_flatten(T *out, const T *in, int add, long count, long rows, long cols)
+template <typename T>
+__global__ void ddp__k_flatten(T *out, const T *in, int add, long count, long rows, long cols)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, line = i / rows;
 
@@ -3451,65 +3765,76 @@ static ddp__pool_size ddp__cuda_pool_sizes(const ddp_op_spec *s, float *part)
     const int all = s->out.dims == 2;
     ddp__pool_size z = ddp__pool_sizes(s);
 
-    if (all) { z.rows = z.cols = z.stride = 1; z.padding = 0; z.kernel = z.h > z.w ? z.h : z.w; }
+    if (all) {
+        z.rows = z.cols = z.stride = 1;
+        z.padding = 0;
+        z.kernel = z.h > z.w ? z.h : z.w;
+    }
     *part = 1 / (all ? (float)z.h * (float)z.w : (float)z.kernel * (float)z.kernel);
     return z;
 }
 
 template <typename T, int MAX> static void ddp__cuda_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    const int channels = (int)c->spec->in[0].dim[1], wide = ddp__wide<T>(channels, c->out, c->in[0], c->saved);
+    const int channels = (int)c->spec->in[0].dim[1],
+              wide = ddp__wide<T>(channels, c->out, c->in[0], c->saved);
     float part;
     const ddp__pool_size z = ddp__cuda_pool_sizes(c->spec, &part);
 
     DDP__EACH((wide ? ddp__k_pool<T, MAX, ddp__vec<T>::width> : ddp__k_pool<T, MAX, 1>),
-              ddp_shape_count(&c->spec->out) / (wide ? ddp__vec<T>::width : 1), DDP__POOL_THREADS, (T *)c->out,
-              (float *)c->saved, (const T *)c->in[0], z, part, channels);
+              ddp_shape_count(&c->spec->out) / (wide ? ddp__vec<T>::width : 1), DDP__POOL_THREADS,
+              (T *)c->out, (float *)c->saved, (const T *)c->in[0], z, part, channels);
 }
 
 template <typename T, int MAX> static void ddp__cuda_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    const int channels = (int)c->spec->in[0].dim[1], wide = ddp__wide<T>(channels, c->grad_in[0], c->grad_out, c->saved);
+    const int channels = (int)c->spec->in[0].dim[1],
+              wide = ddp__wide<T>(channels, c->grad_in[0], c->grad_out, c->saved);
     float part;
     const ddp__pool_size z = ddp__cuda_pool_sizes(c->spec, &part);
 
     if (c->grad_in[0])
         DDP__EACH((wide ? ddp__k_pool_grad<T, MAX, ddp__vec<T>::width> : ddp__k_pool_grad<T, MAX, 1>),
                   ddp_shape_count(&c->spec->in[0]) / (wide ? ddp__vec<T>::width : 1), DDP__POOL_THREADS,
-                  (T *)c->grad_in[0], (const T *)c->grad_out, (const float *)c->saved, c->add_in[0], z, part, channels);
+                  (T *)c->grad_in[0], (const T *)c->grad_out, (const float *)c->saved, c->add_in[0], z, part,
+                  channels);
 }
 
 /* Rows have an image channel by channel; what are no images keep their order. */
 template <typename T, int BACK> static void ddp__cuda_flatten(ddp__cuda *dev, const ddp_op_call *c)
 {
     const ddp_shape *s = &c->spec->in[0];
-    const long n = ddp_shape_count(s), plane = s->dims == 4 ? s->dim[2] * s->dim[3] : 1, channels = n / s->dim[0] / plane;
+    const long n = ddp_shape_count(s), plane = s->dims == 4 ? s->dim[2] * s->dim[3] : 1,
+               channels = n / s->dim[0] / plane;
     const void *from = BACK ? c->grad_out : c->in[0];
     void *to = BACK ? c->grad_in[0] : c->out;
     const int add = BACK && c->add_in[0];
 
     if (!to || (to == from && !add)) return;
-    if (plane == 1) ddp__cuda_map(c, to, from, NULL, add, ddp__map_copy());
+    if (plane == 1)
+        ddp__cuda_map(c, to, from, NULL, add, ddp__map_copy());
     else
-        DDP__EACH((ddp__k_flatten<T>), n, DDP__POOL_THREADS, (T *)to, (const T *)from, add, n, BACK ? channels : plane,
-                  BACK ? plane : channels);
+        DDP__EACH((ddp__k_flatten<T>), n, DDP__POOL_THREADS, (T *)to, (const T *)from, add, n,
+                  BACK ? channels : plane, BACK ? plane : channels);
 }
 
-#define DDP__POOL(f, K) DDP__LATER(ddp__cuda_typed<f<float, K>, f<ddp__bf16, K> >)
+#define DDP__POOL(f, K) DDP__LATER(ddp__cuda_typed<f<float, K>, f<ddp__bf16, K>>)
 
 DDP__FAMILY(ddp__cuda_pool_ops,
-    {"max_pool2d", DDP__POOL(ddp__cuda_pool_forward, 1), DDP__POOL(ddp__cuda_pool_backward, 1), NULL},
-    {"avg_pool2d", DDP__POOL(ddp__cuda_pool_forward, 0), DDP__POOL(ddp__cuda_pool_backward, 0), NULL},
-    {"global_avg_pool2d", DDP__POOL(ddp__cuda_pool_forward, 0), DDP__POOL(ddp__cuda_pool_backward, 0), NULL},
-    {"flatten", DDP__POOL(ddp__cuda_flatten, 0), DDP__POOL(ddp__cuda_flatten, 1), NULL})
+            {"max_pool2d", DDP__POOL(ddp__cuda_pool_forward, 1), DDP__POOL(ddp__cuda_pool_backward, 1), NULL},
+            {"avg_pool2d", DDP__POOL(ddp__cuda_pool_forward, 0), DDP__POOL(ddp__cuda_pool_backward, 0), NULL},
+            {"global_avg_pool2d", DDP__POOL(ddp__cuda_pool_forward, 0), DDP__POOL(ddp__cuda_pool_backward, 0),
+             NULL},
+            {"flatten", DDP__POOL(ddp__cuda_flatten, 0), DDP__POOL(ddp__cuda_flatten, 1), NULL})
 
 /* ==== cuda/flash.cuh ==== [cuda] */
-/* attention on tensor cores, in bfloat16 and TF32, for heads up to 128 wide (FlashAttention-2, arXiv:2307.08691,
- * without its atomics). A warp owns 16 MR rows: of queries in forward and for dq, of keys for dk and dv, whose scores
- * are then computed turned. So every softmax weight and its gradient is made in the registers in which the next product
- * wants it, none passes through shared memory, and no sum is shared by two warps. Tiles of the other side arrive while
- * the one before is worked on. GROUP: a group of four warps multiplies by Hopper's wgmma, in bfloat16 for heads up to
- * 64 wide, and its copy engine brings the tiles; all else is the same. */
+/* attention on tensor cores, in bfloat16 and TF32, for heads up to 128 wide (FlashAttention-2,
+ * arXiv:2307.08691, without its atomics). A warp owns 16 MR rows: of queries in forward and for dq, of keys
+ * for dk and dv, whose scores are then computed turned. So every softmax weight and its gradient is made in
+ * the registers in which the next product wants it, none passes through shared memory, and no sum is shared
+ * by two warps. Tiles of the other side arrive while the one before is worked on. GROUP: a group of four
+ * warps multiplies by Hopper's wgmma, in bfloat16 for heads up to 64 wide, and its copy engine brings the
+ * tiles; all else is the same. */
 
 enum { DDP__FLASH_WARPS = 4, DDP__FLASH_THREADS = 32 * DDP__FLASH_WARPS };
 
@@ -3519,40 +3844,45 @@ enum { DDP__FLASH_WARPS = 4, DDP__FLASH_THREADS = 32 * DDP__FLASH_WARPS };
  * which acc and sum (a part per lane) take account. */
 template <int D, int MR, int N>
 __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][4], float (&max)[MR][2],
-                                                          float (&sum)[MR][2], float (&acc)[MR][D / 8][4], int from,
-                                                          int first, float scale)
+                                                          float (&sum)[MR][2], float (&acc)[MR][D / 8][4],
+                                                          int from, int first, float scale)
 {
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
 
-    DDP__UNROLL for (int r = 0; r < MR; r++)
-        DDP__UNROLL for (int h = 0; h < 2; h++) {
-            const int row = from + 16 * r + g + 8 * h;
-            float top = max[r][h], shrink;
-            if (first + N - 1 > from + 16 * r)
-                DDP__UNROLL for (int n = 0; n < N / 8; n++)
-                    DDP__UNROLL for (int i = 0; i < 2; i++)
-                        if (first + 8 * n + 2 * t + i > row) s[r][n][2 * h + i] = -INFINITY;
-            DDP__UNROLL for (int n = 0; n < N / 8; n++) top = fmaxf(top, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
-            top = fmaxf(top, __shfl_xor_sync(DDP__ALL_LANES, top, 1));
-            top = fmaxf(top, __shfl_xor_sync(DDP__ALL_LANES, top, 2));
-            shrink = ddp__exp2((max[r][h] - top) * scale);
-            max[r][h] = top;
-            sum[r][h] *= shrink;
-            DDP__UNROLL for (int n = 0; n < D / 8; n++) { acc[r][n][2 * h] *= shrink; acc[r][n][2 * h + 1] *= shrink; }
-            top *= scale;
+    DDP__UNROLL for (int r = 0; r < MR; r++) DDP__UNROLL for (int h = 0; h < 2; h++)
+    {
+        const int row = from + 16 * r + g + 8 * h;
+        float top = max[r][h], shrink;
+        if (first + N - 1 > from + 16 * r)
             DDP__UNROLL for (int n = 0; n < N / 8; n++)
-                DDP__UNROLL for (int i = 0; i < 2; i++) {
-                    s[r][n][2 * h + i] = ddp__exp2(s[r][n][2 * h + i] * scale - top);
-                    sum[r][h] += s[r][n][2 * h + i];
-                }
+                DDP__UNROLL for (int i = 0; i < 2; i++) if (first + 8 * n + 2 * t + i > row)
+                    s[r][n][2 * h + i] = -INFINITY;
+        DDP__UNROLL for (int n = 0; n < N / 8; n++) top =
+            fmaxf(top, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
+        top = fmaxf(top, __shfl_xor_sync(DDP__ALL_LANES, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(DDP__ALL_LANES, top, 2));
+        shrink = ddp__exp2((max[r][h] - top) * scale);
+        max[r][h] = top;
+        sum[r][h] *= shrink;
+        DDP__UNROLL for (int n = 0; n < D / 8; n++)
+        {
+            acc[r][n][2 * h] *= shrink;
+            acc[r][n][2 * h + 1] *= shrink;
         }
+        top *= scale;
+        DDP__UNROLL for (int n = 0; n < N / 8; n++) DDP__UNROLL for (int i = 0; i < 2; i++)
+        {
+            s[r][n][2 * h + i] = ddp__exp2(s[r][n][2 * h + i] * scale - top);
+            sum[r][h] += s[r][n][2 * h + i];
+        }
+    }
 }
 
 /* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. HOLD: the queries
  * stay in registers. The second launch bound: blocks that a multiprocessor has registers for. */
 template <typename T, int D, int MR, int N, int HOLD, int THREADS, int GROUP>
 static __global__ void __launch_bounds__(THREADS, 2)
-ddp__k_flash(T *out, float *stat, const __grid_constant__ ddp__tiles<T> in, ddp__heads z)
+    ddp__k_flash(T *out, float *stat, const __grid_constant__ ddp__tiles<T> in, ddp__heads z)
 {
     if (GROUP && !DDP__WGMMA) return;
     const int rows = MR * THREADS / 2, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -3560,7 +3890,8 @@ ddp__k_flash(T *out, float *stat, const __grid_constant__ ddp__tiles<T> in, ddp_
     const long head = (int)blockIdx.x / tiles;
     const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows; /* the longest sums first */
     const int from = start + 16 * MR * warp, end = start + rows < count ? start + rows : count;
-    const int sequence = (int)(head / z.heads), query = (int)(head % z.heads), key = (int)(z.heads + query / z.group);
+    const int sequence = (int)(head / z.heads), query = (int)(head % z.heads),
+              key = (int)(z.heads + query / z.group);
     DDP__SHARED(T, q);
     T *kv = q + rows * D; /* two rooms of keys and values */
     ddp__arrivals<GROUP> due((uint64_t *)(kv + 4 * N * D));
@@ -3569,7 +3900,8 @@ ddp__k_flash(T *out, float *stat, const __grid_constant__ ddp__tiles<T> in, ddp_
     int first, r, h, n, now = 0;
 
     ddp__tile_zero(acc);
-    DDP__UNROLL for (r = 0; r < MR; r++) {
+    DDP__UNROLL for (r = 0; r < MR; r++)
+    {
         max[r][0] = max[r][1] = -INFINITY;
         sum[r][0] = sum[r][1] = 0;
     }
@@ -3584,26 +3916,33 @@ ddp__k_flash(T *out, float *stat, const __grid_constant__ ddp__tiles<T> in, ddp_
         if (first == 0) left.keep();
         if (first + N < end) {
             T *next = kv + (now ^ 1) * 2 * N * D;
-            in.template load<D, N, THREADS>(due, next, next + N * D, (int)z.kv_heads, sequence, key, first + N);
+            in.template load<D, N, THREADS>(due, next, next + N * D, (int)z.kv_heads, sequence, key,
+                                            first + N);
             due.sent();
         }
-        if (first > (GROUP ? from | 63 : from + 16 * MR - 1)) continue; /* no query of this warp or group sees these keys */
+        if (first > (GROUP ? from | 63 : from + 16 * MR - 1))
+            continue; /* no query of this warp or group sees
+                                                                           these keys */
         ddp__tile_scores<GROUP, N>(s, left, k);
         ddp__flash_softmax<D, MR, N>(s, max, sum, acc, from, first, z.scale * DDP__LOG2E);
         ddp__tile_add<GROUP, D, MR, N>(acc, s, k + N * D);
     }
-    DDP__UNROLL for (r = 0; r < MR; r++)
-        DDP__UNROLL for (h = 0; h < 2; h++) {
-            const int row = from + 16 * r + lane / 4 + 8 * h;
-            float inverse = sum[r][h];
-            inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 1);
-            inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 2);
-            inverse = 1 / inverse;
-            DDP__UNROLL for (n = 0; n < D / 8; n++) { acc[r][n][2 * h] *= inverse; acc[r][n][2 * h + 1] *= inverse; }
-            if (lane % 4 || row >= count) continue;
-            stat[2 * (head * z.t + row)] = max[r][h] * z.scale;
-            stat[2 * (head * z.t + row) + 1] = inverse;
+    DDP__UNROLL for (r = 0; r < MR; r++) DDP__UNROLL for (h = 0; h < 2; h++)
+    {
+        const int row = from + 16 * r + lane / 4 + 8 * h;
+        float inverse = sum[r][h];
+        inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 1);
+        inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 2);
+        inverse = 1 / inverse;
+        DDP__UNROLL for (n = 0; n < D / 8; n++)
+        {
+            acc[r][n][2 * h] *= inverse;
+            acc[r][n][2 * h + 1] *= inverse;
         }
+        if (lane % 4 || row >= count) continue;
+        stat[2 * (head * z.t + row)] = max[r][h] * z.scale;
+        stat[2 * (head * z.t + row) + 1] = inverse;
+    }
     if (GROUP) __syncthreads(); /* other warps may still read the queries by wgmma */
     ddp__tile_store<D, MR>(out + ddp__heads_out(&z, head), z.width, from, count, z.d, 0, acc, 1.0f,
                            q + 16 * MR * warp * D);
@@ -3617,9 +3956,10 @@ __device__ static __forceinline__ float ddp__flash_log_sum(const float *stat, in
 
 /* Block: a tile of 16 MR queries per warp of one head: dq. HOLD: queries and dout stay in registers. */
 template <typename T, int D, int MR, int N, int HOLD, int GROUP>
-static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D * MR <= 64 ? 3 : 2)
-ddp__k_flash_dq(T *grad, const __grid_constant__ ddp__tiles<T> in, const __grid_constant__ ddp__tiles<T> dout,
-                const float *stat, const float *mean, ddp__heads z, int add)
+static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 : 2)
+    ddp__k_flash_dq(T *grad, const __grid_constant__ ddp__tiles<T> in,
+                    const __grid_constant__ ddp__tiles<T> dout, const float *stat, const float *mean,
+                    ddp__heads z, int add)
 {
     if (GROUP && !DDP__WGMMA) return;
     const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -3628,7 +3968,8 @@ ddp__k_flash_dq(T *grad, const __grid_constant__ ddp__tiles<T> in, const __grid_
     const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows;
     const int from = start + 16 * MR * warp, end = start + rows < count ? start + rows : count;
     const float scale = z.scale * DDP__LOG2E;
-    const int sequence = (int)(head / z.heads), query = (int)(head % z.heads), key = (int)(z.heads + query / z.group);
+    const int sequence = (int)(head / z.heads), query = (int)(head % z.heads),
+              key = (int)(z.heads + query / z.group);
     DDP__SHARED(T, q);
     T *o = q + rows * D, *kv = o + rows * D;
     ddp__arrivals<GROUP> due((uint64_t *)(kv + 4 * N * D));
@@ -3636,54 +3977,59 @@ ddp__k_flash_dq(T *grad, const __grid_constant__ ddp__tiles<T> in, const __grid_
     float log_sum[MR][2], centre[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
     int first, r, h, n, i, now = 0;
 
-    DDP__UNROLL for (r = 0; r < MR; r++)
-        DDP__UNROLL for (h = 0; h < 2; h++) {
-            const int row = from + 16 * r + lane / 4 + 8 * h;
-            log_sum[r][h] = ddp__flash_log_sum(stat + 2 * head * z.t, row, count);
-            centre[r][h] = row < count ? mean[head * z.t + row] : 0.0f;
-        }
+    DDP__UNROLL for (r = 0; r < MR; r++) DDP__UNROLL for (h = 0; h < 2; h++)
+    {
+        const int row = from + 16 * r + lane / 4 + 8 * h;
+        log_sum[r][h] = ddp__flash_log_sum(stat + 2 * head * z.t, row, count);
+        centre[r][h] = row < count ? mean[head * z.t + row] : 0.0f;
+    }
     ddp__tile_zero(acc);
     left.rows = q + 16 * MR * warp * D;
     right.rows = o + 16 * MR * warp * D;
-    in.template load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(due, q, NULL, 0, sequence, query, start);
-    dout.template load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(due, o, NULL, 0, sequence, query, start);
+    in.template load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(due, q, NULL, 0, sequence, query,
+                                                                        start);
+    dout.template load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(due, o, NULL, 0, sequence, query,
+                                                                          start);
     in.template load<D, N, DDP__FLASH_THREADS>(due, kv, kv + N * D, (int)z.kv_heads, sequence, key, 0);
     due.sent();
     for (first = 0; first < end; first += N, now ^= 1) {
         const T *k = kv + now * 2 * N * D;
         due.wait();
         __syncthreads();
-        if (first == 0) { left.keep(); right.keep(); }
+        if (first == 0) {
+            left.keep();
+            right.keep();
+        }
         if (first + N < end) {
             T *next = kv + (now ^ 1) * 2 * N * D;
-            in.template load<D, N, DDP__FLASH_THREADS>(due, next, next + N * D, (int)z.kv_heads, sequence, key, first + N);
+            in.template load<D, N, DDP__FLASH_THREADS>(due, next, next + N * D, (int)z.kv_heads, sequence,
+                                                       key, first + N);
             due.sent();
         }
         if (!GROUP && first > from + 16 * MR - 1) continue;
         ddp__tile_scores<GROUP, N>(s, left, k);
         ddp__tile_scores<GROUP, N>(dp, right, k + N * D);
         if (first + N - 1 > from)
-            DDP__UNROLL for (r = 0; r < MR; r++)
-                DDP__UNROLL for (n = 0; n < N / 8; n++)
-                    DDP__UNROLL for (i = 0; i < 4; i++)
-                        if (first + 8 * n + lane % 4 * 2 + i % 2 > from + 16 * r + lane / 4 + i / 2 * 8)
-                            s[r][n][i] = -INFINITY;
-        DDP__UNROLL for (r = 0; r < MR; r++)
-            DDP__UNROLL for (n = 0; n < N / 8; n++)
-                DDP__UNROLL for (i = 0; i < 4; i++)
-                    s[r][n][i] = ddp__exp2(s[r][n][i] * scale - log_sum[r][i / 2]) * (dp[r][n][i] - centre[r][i / 2]);
+            DDP__UNROLL for (r = 0; r < MR; r++) DDP__UNROLL for (n = 0; n < N / 8; n++)
+                DDP__UNROLL for (i = 0; i < 4; i++) if (first + 8 * n + lane % 4 * 2 + i % 2 >
+                                                        from + 16 * r + lane / 4 + i / 2 * 8) s[r][n][i] =
+                    -INFINITY;
+        DDP__UNROLL for (r = 0; r < MR; r++) DDP__UNROLL for (n = 0; n < N / 8; n++)
+            DDP__UNROLL for (i = 0; i < 4; i++) s[r][n][i] =
+                ddp__exp2(s[r][n][i] * scale - log_sum[r][i / 2]) * (dp[r][n][i] - centre[r][i / 2]);
         ddp__tile_add<GROUP, D, MR, N>(acc, s, k);
     }
     if (GROUP) __syncthreads(); /* other warps may still read the queries and dout by wgmma */
-    ddp__tile_store<D, MR>(grad + ddp__heads_q(&z, head), z.row, from, count, z.d, add, acc,
-                           z.scale, q + 16 * MR * warp * D);
+    ddp__tile_store<D, MR>(grad + ddp__heads_q(&z, head), z.row, from, count, z.d, add, acc, z.scale,
+                           q + 16 * MR * warp * D);
 }
 
 /* Queries and dout of a tile of N of a head, and what their weights need, into a room of shared memory. */
 template <int D, int N, int GROUP, typename T>
-__device__ static __forceinline__ void ddp__flash_queries(ddp__arrivals<GROUP> &due, T *to, float *sums, const ddp__tiles<T> &in,
-                                                          const ddp__tiles<T> &dout, const float *stat, const float *mean,
-                                                          int sequence, int head, int from)
+__device__ static __forceinline__ void ddp__flash_queries(ddp__arrivals<GROUP> &due, T *to, float *sums,
+                                                          const ddp__tiles<T> &in, const ddp__tiles<T> &dout,
+                                                          const float *stat, const float *mean, int sequence,
+                                                          int head, int from)
 {
     in.template load<D, N, DDP__FLASH_THREADS>(due, to, NULL, 0, sequence, head, from);
     dout.template load<D, N, DDP__FLASH_THREADS>(due, to + N * D, NULL, 0, sequence, head, from);
@@ -3699,9 +4045,10 @@ __device__ static __forceinline__ void ddp__flash_queries(ddp__arrivals<GROUP> &
 /* Block: a tile of 16 MR keys per warp of one head of keys: dk and dv, over the queries of all
  * heads that share it, in tiles of N. HOLD: keys and values stay in registers. */
 template <typename T, int D, int MR, int N, int HOLD, int GROUP>
-static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D * MR <= 64 ? 3 : 2)
-ddp__k_flash_dkv(T *grad, const __grid_constant__ ddp__tiles<T> in, const __grid_constant__ ddp__tiles<T> dout,
-                 const float *stat, const float *mean, ddp__heads z, int add)
+static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 : 2)
+    ddp__k_flash_dkv(T *grad, const __grid_constant__ ddp__tiles<T> in,
+                     const __grid_constant__ ddp__tiles<T> dout, const float *stat, const float *mean,
+                     ddp__heads z, int add)
 {
     if (GROUP && !DDP__WGMMA) return;
     const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -3709,7 +4056,8 @@ ddp__k_flash_dkv(T *grad, const __grid_constant__ ddp__tiles<T> in, const __grid
     const long kv_head = (int)blockIdx.x / tiles;
     const int start = (int)blockIdx.x % tiles * rows, first = start + 16 * MR * warp;
     const long at = ddp__heads_k(&z, kv_head), values = z.kv_heads * z.d;
-    const int sequence = (int)(kv_head / z.kv_heads), key = (int)(kv_head % z.kv_heads), query = (int)(key * z.group);
+    const int sequence = (int)(kv_head / z.kv_heads), key = (int)(kv_head % z.kv_heads),
+              query = (int)(key * z.group);
     const int skipped = start / N, steps = (count + N - 1) / N - skipped; /* tiles of queries */
     const int all = (int)z.group * steps;
     const float scale = z.scale * DDP__LOG2E;
@@ -3734,37 +4082,43 @@ ddp__k_flash_dkv(T *grad, const __grid_constant__ ddp__tiles<T> in, const __grid
         const int from = (skipped + i % steps) * N;
         due.wait();
         __syncthreads();
-        if (i == 0) { left.keep(); right.keep(); }
+        if (i == 0) {
+            left.keep();
+            right.keep();
+        }
         if (i + 1 < all)
-            ddp__flash_queries<D, N>(due, qo + (now ^ 1) * 2 * N * D, sums + (now ^ 1) * 2 * N, in, dout, stat, mean,
-                                     sequence, query + (i + 1) / steps, (skipped + (i + 1) % steps) * N);
+            ddp__flash_queries<D, N>(due, qo + (now ^ 1) * 2 * N * D, sums + (now ^ 1) * 2 * N, in, dout,
+                                     stat, mean, sequence, query + (i + 1) / steps,
+                                     (skipped + (i + 1) % steps) * N);
         if (!GROUP && first > from + N - 1) continue; /* no query of this tile sees a key of this warp */
         ddp__tile_scores<GROUP, N>(s, left, q);
         ddp__tile_scores<GROUP, N>(dp, right, q + N * D);
         if (first + 16 * MR - 1 > from)
-            DDP__UNROLL for (r = 0; r < MR; r++)
-                DDP__UNROLL for (n = 0; n < N / 8; n++)
-                    DDP__UNROLL for (e = 0; e < 4; e++)
-                        if (first + 16 * r + lane / 4 + e / 2 * 8 > from + 8 * n + lane % 4 * 2 + e % 2)
-                            s[r][n][e] = -INFINITY;
-        DDP__UNROLL for (n = 0; n < N / 8; n++) {
+            DDP__UNROLL for (r = 0; r < MR; r++) DDP__UNROLL for (n = 0; n < N / 8; n++)
+                DDP__UNROLL for (e = 0; e < 4; e++) if (first + 16 * r + lane / 4 + e / 2 * 8 >
+                                                        from + 8 * n + lane % 4 * 2 + e % 2) s[r][n][e] =
+                    -INFINITY;
+        DDP__UNROLL for (n = 0; n < N / 8; n++)
+        {
             const float2 l = *(const float2 *)(log_sum + 8 * n + lane % 4 * 2);
             const float2 m = *(const float2 *)(centre + 8 * n + lane % 4 * 2);
-            DDP__UNROLL for (r = 0; r < MR; r++)
-                DDP__UNROLL for (e = 0; e < 4; e++) {
-                    s[r][n][e] = ddp__exp2(s[r][n][e] * scale - (e % 2 ? l.y : l.x));
-                    dp[r][n][e] = s[r][n][e] * (dp[r][n][e] - (e % 2 ? m.y : m.x));
-                }
+            DDP__UNROLL for (r = 0; r < MR; r++) DDP__UNROLL for (e = 0; e < 4; e++)
+            {
+                s[r][n][e] = ddp__exp2(s[r][n][e] * scale - (e % 2 ? l.y : l.x));
+                dp[r][n][e] = s[r][n][e] * (dp[r][n][e] - (e % 2 ? m.y : m.x));
+            }
         }
         ddp__tile_add<GROUP, D, MR, N>(dv, s, q + N * D);
         ddp__tile_add<GROUP, D, MR, N>(dk, dp, q);
     }
     if (GROUP) __syncthreads(); /* other warps may still read the keys and values by wgmma */
     ddp__tile_store<D, MR>(grad + at, z.row, first, count, z.d, add, dk, z.scale, k + 16 * MR * warp * D);
-    ddp__tile_store<D, MR>(grad + at + values, z.row, first, count, z.d, add, dv, 1.0f, v + 16 * MR * warp * D);
+    ddp__tile_store<D, MR>(grad + at + values, z.row, first, count, z.d, add, dv, 1.0f,
+                           v + 16 * MR * warp * D);
 }
 
-/* 1: the tensor-core kernels take these arrays: whole 16-byte pieces, heads up to 128 wide, numbers that round. */
+/* 1: the tensor-core kernels take these arrays: whole 16-byte pieces, heads up to 128 wide, numbers that
+ * round. */
 static inline int ddp__flash_fits(const ddp__cuda *dev, const ddp__heads *z, const void *in, const void *out,
                                   const void *dout, const void *grad)
 {
@@ -3776,21 +4130,27 @@ static inline int ddp__flash_fits(const ddp__cuda *dev, const ddp__heads *z, con
 template <typename T>
 static ddp__tiles<T> ddp__tiles_of(ddp__cuda *dev, const void *array, long heads, const ddp__heads *z)
 {
-    const cuuint64_t row = (cuuint64_t)(heads * z->d) * sizeof(T), dim[4] = {(cuuint64_t)z->d, (cuuint64_t)heads, (cuuint64_t)z->t, (cuuint64_t)z->b};
+    const cuuint64_t row = (cuuint64_t)(heads * z->d) * sizeof(T),
+                     dim[4] = {(cuuint64_t)z->d, (cuuint64_t)heads, (cuuint64_t)z->t, (cuuint64_t)z->b};
     const cuuint64_t apart[3] = {(cuuint64_t)z->d * sizeof(T), row, row * (cuuint64_t)z->t};
     const cuuint32_t box[4] = {DDP__FETCHED, 1, DDP__FETCHED, 1}, each[4] = {1, 1, 1, 1};
     ddp__tiles<T> s = {};
     int e = 0;
 
     s.base = (const T *)array;
-    s.heads = (int)heads; s.count = (int)z->t; s.d = z->d;
+    s.heads = (int)heads;
+    s.count = (int)z->t;
+    s.d = z->d;
     if (dev->map)
-        e = dev->map(&s.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void *>(array), dim, apart, box, each,
-                     CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        e = dev->map(&s.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void *>(array), dim, apart, box,
+                     each, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (e)
-        ddp__cuda_fail(dev, DDP_FAILED, "GPU %d: cuTensorMapEncodeTiled: error %d of the driver; compile with -arch=sm_90, whose "
-                       "attention does without it", dev->device, e);
+        ddp__cuda_fail(
+            dev, DDP_FAILED,
+            "GPU %d: cuTensorMapEncodeTiled: error %d of the driver; compile with -arch=sm_90, whose "
+            "attention does without it",
+            dev->device, e);
     return s;
 }
 
@@ -3798,9 +4158,10 @@ template <typename T, int D, int MR, int N, int HOLD, int THREADS, int GROUP>
 static void ddp__cuda_flash_forward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
     const long rows = MR * THREADS / 2;
-    DDP__LAUNCH((ddp__k_flash<T, D, MR, N, HOLD, THREADS, GROUP>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
-                THREADS, (rows + 4 * N) * D * (long)sizeof(T) + DDP__ARRIVALS, dev->stream, (T *)c->out, (float *)c->saved,
-                ddp__tiles_of<T>(dev, c->in[0], z->heads + 2 * z->kv_heads, z), *z);
+    DDP__LAUNCH((ddp__k_flash<T, D, MR, N, HOLD, THREADS, GROUP>),
+                (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads), THREADS,
+                (rows + 4 * N) * D * (long)sizeof(T) + DDP__ARRIVALS, dev->stream, (T *)c->out,
+                (float *)c->saved, ddp__tiles_of<T>(dev, c->in[0], z->heads + 2 * z->kv_heads, z), *z);
 }
 
 /* N queries to a tile for dk and dv, NK keys for dq. */
@@ -3812,12 +4173,14 @@ static void ddp__cuda_flash_backward_of(ddp__cuda *dev, const ddp_op_call *c, co
     const ddp__tiles<T> in = ddp__tiles_of<T>(dev, c->in[0], z->heads + 2 * z->kv_heads, z);
     const ddp__tiles<T> dout = ddp__tiles_of<T>(dev, c->grad_out, z->heads, z);
 
-    DDP__LAUNCH((ddp__k_flash_dkv<T, D, MR, N, 0, GROUP>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads),
-                DDP__FLASH_THREADS, (2 * rows + 4 * N) * row + 4 * N * (long)sizeof(float) + DDP__ARRIVALS, dev->stream,
+    DDP__LAUNCH((ddp__k_flash_dkv<T, D, MR, N, 0, GROUP>),
+                (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads), DDP__FLASH_THREADS,
+                (2 * rows + 4 * N) * row + 4 * N * (long)sizeof(float) + DDP__ARRIVALS, dev->stream,
                 (T *)c->grad_in[0], in, dout, stat, mean, *z, c->add_in[0]);
-    DDP__LAUNCH((ddp__k_flash_dq<T, D, MR, NK, 0, GROUP>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
-                DDP__FLASH_THREADS, (2 * rows + 4 * NK) * row + DDP__ARRIVALS, dev->stream, (T *)c->grad_in[0], in, dout,
-                stat, mean, *z, c->add_in[0]);
+    DDP__LAUNCH((ddp__k_flash_dq<T, D, MR, NK, 0, GROUP>),
+                (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads), DDP__FLASH_THREADS,
+                (2 * rows + 4 * NK) * row + DDP__ARRIVALS, dev->stream, (T *)c->grad_in[0], in, dout, stat,
+                mean, *z, c->add_in[0]);
 }
 
 /* Floats take smaller tiles: they need twice the shared memory, of which a block has 99 KiB at least. */
@@ -3825,27 +4188,38 @@ static void ddp__cuda_flash_forward(ddp__cuda *dev, const ddp_op_call *c, const 
 {
     const int threads = DDP__FLASH_THREADS;
 
-    if (z->d <= 64 && dev->map) ddp__cuda_flash_forward_of<ddp__bf16, 64, 1, 64, 0, 2 * threads, 1>(dev, c, z);
-    else if (z->d <= 64 && dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 64, 2, 64, 0, threads, 0>(dev, c, z);
-    else if (z->d <= 64) ddp__cuda_flash_forward_of<float, 64, 2, 32, 0, threads, 0>(dev, c, z);
-    else if (dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 128, 1, 64, 1, threads, 0>(dev, c, z);
-    else ddp__cuda_flash_forward_of<float, 128, 1, 32, 0, threads, 0>(dev, c, z);
+    if (z->d <= 64 && dev->map)
+        ddp__cuda_flash_forward_of<ddp__bf16, 64, 1, 64, 0, 2 * threads, 1>(dev, c, z);
+    else if (z->d <= 64 && dev->half)
+        ddp__cuda_flash_forward_of<ddp__bf16, 64, 2, 64, 0, threads, 0>(dev, c, z);
+    else if (z->d <= 64)
+        ddp__cuda_flash_forward_of<float, 64, 2, 32, 0, threads, 0>(dev, c, z);
+    else if (dev->half)
+        ddp__cuda_flash_forward_of<ddp__bf16, 128, 1, 64, 1, threads, 0>(dev, c, z);
+    else
+        ddp__cuda_flash_forward_of<float, 128, 1, 32, 0, threads, 0>(dev, c, z);
 }
 
 /* dev->scratch holds the means of dp. */
 static void ddp__cuda_flash_backward(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    if (z->d <= 64 && dev->map) ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64, 1>(dev, c, z);
-    else if (z->d <= 64 && dev->half) ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64, 0>(dev, c, z);
-    else if (z->d <= 64) ddp__cuda_flash_backward_of<float, 64, 2, 16, 32, 0>(dev, c, z);
-    else if (dev->half) ddp__cuda_flash_backward_of<ddp__bf16, 128, 1, 32, 32, 0>(dev, c, z);
-    else ddp__cuda_flash_backward_of<float, 128, 1, 16, 16, 0>(dev, c, z);
+    if (z->d <= 64 && dev->map)
+        ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64, 1>(dev, c, z);
+    else if (z->d <= 64 && dev->half)
+        ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64, 0>(dev, c, z);
+    else if (z->d <= 64)
+        ddp__cuda_flash_backward_of<float, 64, 2, 16, 32, 0>(dev, c, z);
+    else if (dev->half)
+        ddp__cuda_flash_backward_of<ddp__bf16, 128, 1, 32, 32, 0>(dev, c, z);
+    else
+        ddp__cuda_flash_backward_of<float, 128, 1, 16, 16, 0>(dev, c, z);
 }
 
 /* 1 in *yes: this was compiled with wgmma. */
 static __global__ void ddp__k_groups(int *yes) { *yes = DDP__WGMMA; }
 
-/* Whether attention takes wgmma: a GPU that has it, a program compiled for it alone (sm_90a), and bfloat16. */
+/* Whether attention takes wgmma: a GPU that has it, a program compiled for it alone (sm_90a), and
+ * bfloat16. */
 static inline void ddp__cuda_flash_open(ddp__cuda *dev)
 {
     int yes = 0;
@@ -3858,10 +4232,10 @@ static inline void ddp__cuda_flash_open(ddp__cuda *dev)
 }
 
 /* ==== cuda/attention.cuh ==== [cuda] */
-/* attention, plain: float32 arithmetic on tiles of 16 R queries and keys, for every number type and heads up to 512
- * wide; and what chooses between it and the tensor-core kernels of flash.cuh, which are checked against it. Saved per
- * row and head as on the CPU: max of the scaled scores, 1 / sum. Backward takes two passes, one for queries and one for
- * keys and values, so that no sum is shared by two blocks. */
+/* attention, plain: float32 arithmetic on tiles of 16 R queries and keys, for every number type and heads up
+ * to 512 wide; and what chooses between it and the tensor-core kernels of flash.cuh, which are checked
+ * against it. Saved per row and head as on the CPU: max of the scaled scores, 1 / sum. Backward takes two
+ * passes, one for queries and one for keys and values, so that no sum is shared by two blocks. */
 
 enum { DDP__ATTEND_THREADS = 256, DDP__ATTEND_SIDE = 16 };
 
@@ -3880,7 +4254,8 @@ __device__ static void ddp__attend_load(float *tile, const T *from, long ld, lon
 }
 
 /* s[i][j] = row y + 16 i of a times row x + 16 j of b. */
-template <int R> __device__ static void ddp__attend_scores(float (&s)[R][R], const float *a, const float *b, int d)
+template <int R>
+__device__ static void ddp__attend_scores(float (&s)[R][R], const float *a, const float *b, int d)
 {
     const int x = (int)threadIdx.x % DDP__ATTEND_SIDE, y = (int)threadIdx.x / DDP__ATTEND_SIDE;
     const int ld = ddp__attend_row(d);
@@ -3902,13 +4277,15 @@ template <int R> __device__ static void ddp__attend_scores(float (&s)[R][R], con
 /* The largest over the 16 threads of a row. */
 __device__ static __forceinline__ float ddp__attend_max(float v)
 {
-    for (int step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(DDP__ALL_LANES, v, step));
+    for (int step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2)
+        v = fmaxf(v, __shfl_xor_sync(DDP__ALL_LANES, v, step));
     return v;
 }
 
 /* Block (tile of queries, head). C: columns per thread, so that 16 C >= d. */
-template <typename T, int R, int C> static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
-ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
+template <typename T, int R, int C>
+static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
+    ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
@@ -3961,7 +4338,8 @@ ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
         const float inverse = 1 / ddp__warp_sum(sum[i], DDP__ATTEND_SIDE);
         if (t >= z.t) continue;
         for (int c = 0; c < C && x + side * c < z.d; c++)
-            out[ddp__heads_out(&z, head) + t * z.width + x + side * c] = ddp__from_float<T>(acc[i][c] * inverse);
+            out[ddp__heads_out(&z, head) + t * z.width + x + side * c] =
+                ddp__from_float<T>(acc[i][c] * inverse);
         if (x) continue;
         stat[2 * (head * z.t + t)] = max[i];
         stat[2 * (head * z.t + t) + 1] = inverse;
@@ -3972,10 +4350,11 @@ ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
  * shared memory; by all threads. */
 template <int R>
 __device__ static void ddp__attend_grads(float *p, float *d, const float *q, const float *k, const float *v,
-                                         const float *dout, const float *stat, const float *mean, const ddp__heads *z,
-                                         long from, long first)
+                                         const float *dout, const float *stat, const float *mean,
+                                         const ddp__heads *z, long from, long first)
 {
-    const int side = DDP__ATTEND_SIDE, tile = side * R, x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
+    const int side = DDP__ATTEND_SIDE, tile = side * R, x = (int)threadIdx.x % side,
+              y = (int)threadIdx.x / side;
     float s[R][R], dp[R][R];
 
     ddp__attend_scores<R>(s, q, k, z->d);
@@ -3992,15 +4371,18 @@ __device__ static void ddp__attend_grads(float *p, float *d, const float *q, con
     }
 }
 
-/* KEYS 0: block (tile of queries, head): dq. KEYS 1: block (tile of keys, head of keys): dk and dv over the queries of
- * all heads that share it. */
-template <typename T, int R, int C, int KEYS> static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
-ddp__k_attend_grad(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
+/* KEYS 0: block (tile of queries, head): dq. KEYS 1: block (tile of keys, head of keys): dk and dv over the
+ * queries of all heads that share it. */
+template <typename T, int R, int C, int KEYS>
+static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
+    ddp__k_attend_grad(T *grad, const T *in, const T *dout, const float *stat, const float *mean,
+                       ddp__heads z, int add)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
     const long tiles = (z.t + tile - 1) / tile, block = blockIdx.x / tiles, values = z.kv_heads * z.d;
-    const long mine = (KEYS ? blockIdx.x % tiles : tiles - 1 - blockIdx.x % tiles) * tile; /* the longest sums first */
+    const long mine =
+        (KEYS ? blockIdx.x % tiles : tiles - 1 - blockIdx.x % tiles) * tile; /* the longest sums first */
     const long shared_head = KEYS ? block : block / z.group, at = ddp__heads_k(&z, shared_head);
     DDP__SHARED(float, shared);
     float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
@@ -4010,23 +4392,29 @@ ddp__k_attend_grad(T *grad, const T *in, const T *dout, const float *stat, const
     for (int i = 0; i < R; i++)
         for (int c = 0; c < C; c++) one[i][c] = two[i][c] = 0;
     ddp__attend_load<T, R>(KEYS ? k : q, in + (KEYS ? at : ddp__heads_q(&z, block)), z.row, mine, z.t, z.d);
-    if (KEYS) ddp__attend_load<T, R>(v, in + at + values, z.row, mine, z.t, z.d);
-    else ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, block), z.width, mine, z.t, z.d);
+    if (KEYS)
+        ddp__attend_load<T, R>(v, in + at + values, z.row, mine, z.t, z.d);
+    else
+        ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, block), z.width, mine, z.t, z.d);
     for (long turn = 0; turn < (KEYS ? z.group : 1); turn++)
         for (long other = KEYS ? mine : 0; KEYS ? other < z.t : other <= mine; other += tile) {
             const long from = KEYS ? other : mine, first = KEYS ? mine : other; /* of queries, of keys */
             const long head = KEYS ? shared_head * z.group + turn : block;
             __syncthreads();
-            ddp__attend_load<T, R>(KEYS ? q : k, in + (KEYS ? ddp__heads_q(&z, head) : at), z.row, other, z.t, z.d);
-            if (KEYS) ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, other, z.t, z.d);
-            else ddp__attend_load<T, R>(v, in + at + values, z.row, other, z.t, z.d);
+            ddp__attend_load<T, R>(KEYS ? q : k, in + (KEYS ? ddp__heads_q(&z, head) : at), z.row, other, z.t,
+                                   z.d);
+            if (KEYS)
+                ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, other, z.t, z.d);
+            else
+                ddp__attend_load<T, R>(v, in + at + values, z.row, other, z.t, z.d);
             __syncthreads();
             ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z, from, first);
             __syncthreads();
             for (int n = 0; n < tile; n++)
                 for (int c = 0; c < C; c++)
                     for (int i = 0; i < R && x + side * c < z.d; i++) {
-                        const int key = n * (tile + 1) + y + side * i, query = (y + side * i) * (tile + 1) + n;
+                        const int key = n * (tile + 1) + y + side * i,
+                                  query = (y + side * i) * (tile + 1) + n;
                         one[i][c] += d[KEYS ? key : query] * (KEYS ? q : k)[n * ld + x + side * c];
                         if (KEYS) two[i][c] += p[key] * o[n * ld + x + side * c];
                     }
@@ -4046,10 +4434,12 @@ ddp__k_attend_grad(T *grad, const T *in, const T *dout, const float *stat, const
 /* mean[head t + row] = out . dout of a row of a head: the mean of dp under p. lanes threads each, a
  * power of 2 up to 32. */
 template <typename T>
-static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *dout, ddp__heads z, int lanes, int wide)
+static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *dout, ddp__heads z, int lanes,
+                                          int wide)
 {
     const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % lanes;
-    const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) / lanes, row = i / z.heads, head = i % z.heads;
+    const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) / lanes, row = i / z.heads,
+               head = i % z.heads;
     const long at = row * z.width + head * z.d;
     float a[width], b[width], sum = 0;
 
@@ -4066,9 +4456,10 @@ template <typename T, int R, int C>
 static void ddp__cuda_attend(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
     const long tile = DDP__ATTEND_SIDE * R;
-    DDP__LAUNCH((ddp__k_attend<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads), DDP__ATTEND_THREADS,
-                (2 * tile * ddp__attend_row(z->d) + tile * (tile + 1)) * (long)sizeof(float), dev->stream, (T *)c->out,
-                (float *)c->saved, (const T *)c->in[0], *z);
+    DDP__LAUNCH((ddp__k_attend<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads),
+                DDP__ATTEND_THREADS,
+                (2 * tile * ddp__attend_row(z->d) + tile * (tile + 1)) * (long)sizeof(float), dev->stream,
+                (T *)c->out, (float *)c->saved, (const T *)c->in[0], *z);
 }
 
 /* Bytes of shared memory of a block of backward. */
@@ -4084,8 +4475,8 @@ static void ddp__cuda_attend_grad_of(ddp__cuda *dev, const ddp_op_call *c, const
     DDP__LAUNCH((ddp__k_attend_grad<T, R, C, KEYS>),
                 (unsigned)(ddp__blocks(z->t, DDP__ATTEND_SIDE * R) * z->b * (KEYS ? z->kv_heads : z->heads)),
                 DDP__ATTEND_THREADS, ddp__attend_grad_bytes(R, z->d), dev->stream, (T *)c->grad_in[0],
-                (const T *)c->in[0], (const T *)c->grad_out, (const float *)c->saved, (const float *)dev->scratch, *z,
-                c->add_in[0]);
+                (const T *)c->in[0], (const T *)c->grad_out, (const float *)c->saved,
+                (const float *)dev->scratch, *z, c->add_in[0]);
 }
 
 template <typename T, int R, int C>
@@ -4103,10 +4494,14 @@ template <typename T> static void ddp__cuda_attention_forward(ddp__cuda *dev, co
 {
     const ddp__heads z = ddp__heads_of(c->spec);
 
-    if (ddp__flash_fits(dev, &z, c->in[0], c->out, NULL, NULL)) ddp__cuda_flash_forward(dev, c, &z);
-    else if (z.d <= 64) ddp__cuda_attend<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
-    else if (z.d <= 128) ddp__cuda_attend<T, 2, 8>(dev, c, &z);
-    else ddp__cuda_attend<T, 1, 32>(dev, c, &z);
+    if (ddp__flash_fits(dev, &z, c->in[0], c->out, NULL, NULL))
+        ddp__cuda_flash_forward(dev, c, &z);
+    else if (z.d <= 64)
+        ddp__cuda_attend<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
+    else if (z.d <= 128)
+        ddp__cuda_attend<T, 2, 8>(dev, c, &z);
+    else
+        ddp__cuda_attend<T, 1, 32>(dev, c, &z);
 }
 
 template <typename T> static void ddp__cuda_attention_backward(ddp__cuda *dev, const ddp_op_call *c)
@@ -4116,8 +4511,9 @@ template <typename T> static void ddp__cuda_attention_backward(ddp__cuda *dev, c
 
     if (!c->grad_in[0]) return;
     while (lanes < 32 && lanes * ddp__vec<T>::width < z.d) lanes *= 2;
-    DDP__EACH((ddp__k_attend_mean<T>), z.b * z.t * z.heads * lanes, DDP__ATTEND_THREADS, (float *)dev->scratch,
-              (const T *)c->out, (const T *)c->grad_out, z, lanes, ddp__wide<T>(z.d, c->out, c->grad_out));
+    DDP__EACH((ddp__k_attend_mean<T>), z.b * z.t * z.heads * lanes, DDP__ATTEND_THREADS,
+              (float *)dev->scratch, (const T *)c->out, (const T *)c->grad_out, z, lanes,
+              ddp__wide<T>(z.d, c->out, c->grad_out));
     if (ddp__flash_fits(dev, &z, c->in[0], c->out, c->grad_out, c->grad_in[0]))
         ddp__cuda_flash_backward(dev, c, &z);
     else if (z.d <= 64 && ddp__attend_grad_bytes(DDP__ATTEND_SMALL_R(T), z.d) <=
@@ -4140,11 +4536,17 @@ static size_t ddp__cuda_attention_scratch(const ddp_op_spec *s, int)
  * of the table of tokens needs no atomics: rows are sorted by token, equal tokens in the order of
  * rows; blocks add a segment of them each, and what lies in several segments is joined in their order. */
 
-enum { DDP__EMBEDDING_THREADS = 128, DDP__EMBEDDING_TILE = 1024, DDP__EMBEDDING_SEGMENT = 64, DDP__POSITION_THREADS = 256 };
+enum {
+    DDP__EMBEDDING_THREADS = 128,
+    DDP__EMBEDDING_TILE = 1024,
+    DDP__EMBEDDING_SEGMENT = 64,
+    DDP__POSITION_THREADS = 256
+};
 
 /* A token outside 0..v-1 gives a row of NAN. */
 template <typename T>
-static __global__ void ddp__k_embedding(T *out, const int *token, const T *table, long rows, long v, long n, int wide)
+static __global__ void ddp__k_embedding(T *out, const int *token, const T *table, long rows, long v, long n,
+                                        int wide)
 {
     const int width = ddp__vec<T>::width;
     const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -4159,10 +4561,11 @@ static __global__ void ddp__k_embedding(T *out, const int *token, const T *table
     ddp__piece_store(out + row * n, x, at, n, wide, 0);
 }
 
-/* order[place of row] = row, where the place is the number of rows with a smaller token and of earlier ones with the
- * same. Every row is compared with every other: for the rows of a batch that takes less time than a sort's launches. */
+/* order[place of row] = row, where the place is the number of rows with a smaller token and of earlier ones
+ * with the same. Every row is compared with every other: for the rows of a batch that takes less time than a
+ * sort's launches. */
 static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
-ddp__k_embedding_order(int *order, const int *token, long rows)
+    ddp__k_embedding_order(int *order, const int *token, long rows)
 {
     const long row = (long)blockIdx.x * DDP__EMBEDDING_THREADS + threadIdx.x;
     const int mine = row < rows ? token[row] : 0;
@@ -4194,13 +4597,17 @@ ddp__k_embedding_order(int *order, const int *token, long rows)
     if (row < rows) order[place] = (int)row;
 }
 
-/* Block (segment of places, columns): adds the rows of each of its tokens, in order. A token of this segment alone goes
- * into the table; of one that is in the segment before, or in the next, the sum is kept: part[2 segment] or the one behind. */
-template <typename T> static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
-ddp__k_embedding_grad(float *table, float *part, const T *dy, const int *token, const int *order, long rows, long v, long n, int wide)
+/* Block (segment of places, columns): adds the rows of each of its tokens, in order. A token of this segment
+ * alone goes into the table; of one that is in the segment before, or in the next, the sum is kept: part[2
+ * segment] or the one behind. */
+template <typename T>
+static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
+    ddp__k_embedding_grad(float *table, float *part, const T *dy, const int *token, const int *order,
+                          long rows, long v, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
-    const long at = ((long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x) * width, first = (long)blockIdx.x * DDP__EMBEDDING_SEGMENT;
+    const long at = ((long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x) * width,
+               first = (long)blockIdx.x * DDP__EMBEDDING_SEGMENT;
     const long last = first + DDP__EMBEDDING_SEGMENT < rows ? first + DDP__EMBEDDING_SEGMENT : rows;
     float sum[width], x[width];
 
@@ -4208,7 +4615,8 @@ ddp__k_embedding_grad(float *table, float *part, const T *dy, const int *token, 
     for (long p = first; p < last;) {
         const int mine = token[order[p]], before = p == first && p > 0 && token[order[p - 1]] == mine;
         for (int k = 0; k < width; k++) sum[k] = 0;
-        DDP__UNROLL_4 for (; p < last && token[order[p]] == mine; p++) {
+        DDP__UNROLL_4 for (; p < last && token[order[p]] == mine; p++)
+        {
             ddp__piece_load(x, dy + order[p] * n, at, n, wide);
             for (int k = 0; k < width; k++) sum[k] += x[k];
         }
@@ -4220,18 +4628,23 @@ ddp__k_embedding_grad(float *table, float *part, const T *dy, const int *token, 
     }
 }
 
-/* Block (segment, columns): a token that begins there and goes on behind it gets what its segments have, in order. */
-static __global__ void ddp__k_embedding_join(float *table, const float *part, const int *token, const int *order, long rows, long v, long n)
+/* Block (segment, columns): a token that begins there and goes on behind it gets what its segments have, in
+ * order. */
+static __global__ void ddp__k_embedding_join(float *table, const float *part, const int *token,
+                                             const int *order, long rows, long v, long n)
 {
-    const long at = (long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x, first = (long)blockIdx.x * DDP__EMBEDDING_SEGMENT;
+    const long at = (long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x,
+               first = (long)blockIdx.x * DDP__EMBEDDING_SEGMENT;
     const long next = first + DDP__EMBEDDING_SEGMENT;
     const int mine = next < rows ? token[order[next]] : -1;
     float sum;
 
     if (at >= n || mine < 0 || mine >= v || token[order[next - 1]] != mine) return;
-    if (first > 0 && token[order[first]] == mine && token[order[first - 1]] == mine) return; /* it begins before */
+    if (first > 0 && token[order[first]] == mine && token[order[first - 1]] == mine)
+        return; /* it begins before */
     sum = part[(2 * (long)blockIdx.x + 1) * n + at];
-    for (long s = blockIdx.x + 1; s * DDP__EMBEDDING_SEGMENT < rows && token[order[s * DDP__EMBEDDING_SEGMENT]] == mine; s++)
+    for (long s = blockIdx.x + 1;
+         s * DDP__EMBEDDING_SEGMENT < rows && token[order[s * DDP__EMBEDDING_SEGMENT]] == mine; s++)
         sum += part[2 * s * n + at];
     table[mine * n + at] += sum;
 }
@@ -4241,7 +4654,8 @@ template <typename T> static void ddp__cuda_embedding_forward(ddp__cuda *dev, co
     const long rows = ddp_shape_rows(&c->spec->out);
     const long v = c->spec->param[0].shape.dim[0], n = c->spec->param[0].shape.dim[1];
     DDP__EACH((ddp__k_embedding<T>), rows * ddp__pieces<T>(n), DDP__EMBEDDING_THREADS, (T *)c->out,
-              (const int *)c->in[0], (const T *)c->param[0], rows, v, n, ddp__wide<T>(n, c->out, c->param[0]));
+              (const int *)c->in[0], (const T *)c->param[0], rows, v, n,
+              ddp__wide<T>(n, c->out, c->param[0]));
 }
 
 template <typename T> static void ddp__cuda_embedding_backward(ddp__cuda *dev, const ddp_op_call *c)
@@ -4258,12 +4672,14 @@ template <typename T> static void ddp__cuda_embedding_backward(ddp__cuda *dev, c
     DDP__EACH(ddp__k_embedding_order, rows, DDP__EMBEDDING_THREADS, order, (const int *)c->in[0], rows);
     DDP__RUN((ddp__k_embedding_grad<T>), blocks, DDP__EMBEDDING_THREADS, (float *)c->grad_param[0], part,
              (const T *)c->grad_out, (const int *)c->in[0], order, rows, v, n, ddp__wide<T>(n, c->grad_out));
-    DDP__RUN(ddp__k_embedding_join, joins, DDP__EMBEDDING_THREADS, (float *)c->grad_param[0], part, (const int *)c->in[0], order, rows, v, n);
+    DDP__RUN(ddp__k_embedding_join, joins, DDP__EMBEDDING_THREADS, (float *)c->grad_param[0], part,
+             (const int *)c->in[0], order, rows, v, n);
 }
 
 static size_t ddp__cuda_embedding_scratch(const ddp_op_spec *s, int)
 {
-    const size_t rows = (size_t)ddp_shape_rows(&s->out), segments = (rows + DDP__EMBEDDING_SEGMENT - 1) / DDP__EMBEDDING_SEGMENT;
+    const size_t rows = (size_t)ddp_shape_rows(&s->out),
+                 segments = (rows + DDP__EMBEDDING_SEGMENT - 1) / DDP__EMBEDDING_SEGMENT;
     return rows * sizeof(int) + 2 * segments * (size_t)s->param[0].shape.dim[1] * sizeof(float);
 }
 
@@ -4285,7 +4701,8 @@ static __global__ void ddp__k_position(T *out, const T *in, const T *table, long
 
 /* table and dx may be NULL; dx may be dy. */
 template <typename T>
-static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, long batch, long n, int add, int wide)
+static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, long batch, long n, int add,
+                                            int wide)
 {
     const int width = ddp__vec<T>::width;
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
@@ -4293,7 +4710,8 @@ static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, lo
 
     if (at >= n) return;
     for (int k = 0; k < width; k++) sum[k] = 0;
-    DDP__UNROLL_4 for (long b = 0; b < batch; b++) {
+    DDP__UNROLL_4 for (long b = 0; b < batch; b++)
+    {
         ddp__piece_load(d, dy + b * n, at, n, wide);
         for (int k = 0; k < width; k++) sum[k] += d[k];
         if (dx && (add || dx != dy)) ddp__piece_store(dx + b * n, d, at, n, wide, add);
@@ -4315,9 +4733,9 @@ template <typename T> static void ddp__cuda_position_backward(ddp__cuda *dev, co
 {
     const ddp_shape *s = &c->spec->out;
     const long n = s->dim[1] * s->dim[2];
-    DDP__EACH((ddp__k_position_grad<T>), ddp__pieces<T>(n), DDP__POSITION_THREADS,
-              (float *)c->grad_param[0], (T *)c->grad_in[0], (const T *)c->grad_out, s->dim[0], n,
-              c->add_in[0], ddp__wide<T>(n, c->grad_in[0], c->grad_out));
+    DDP__EACH((ddp__k_position_grad<T>), ddp__pieces<T>(n), DDP__POSITION_THREADS, (float *)c->grad_param[0],
+              (T *)c->grad_in[0], (const T *)c->grad_out, s->dim[0], n, c->add_in[0],
+              ddp__wide<T>(n, c->grad_in[0], c->grad_out));
 }
 
 /* ---- rope: the angles of a position are computed once, in double as on the CPU, for the sequences
@@ -4327,9 +4745,10 @@ enum { DDP__ROPE_THREADS = 256, DDP__ROPE_BATCH = 8 };
 
 /* Block (position, group of sequences). to = or += the rotation of from by direction times the
  * angles; columns from turned on are copied. to may be from. */
-template <typename T> static __global__ void __launch_bounds__(DDP__ROPE_THREADS)
-ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, int d, double theta,
-            int direction, int add, int wide)
+template <typename T>
+static __global__ void __launch_bounds__(DDP__ROPE_THREADS)
+    ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, int d, double theta,
+                int direction, int add, int wide)
 {
     const int step = wide ? ddp__vec<T>::width : 1;
     const long t = blockIdx.x, first = (long)blockIdx.y * DDP__ROPE_BATCH;
@@ -4360,7 +4779,8 @@ ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, 
             ddp__piece_store(y, u, at, at + step, wide, add);
             ddp__piece_store(y, v, at + half, at + half + step, wide, add);
         }
-        for (long p = turned + (long)threadIdx.x * step; p < row && (add || y != x); p += DDP__ROPE_THREADS * step) {
+        for (long p = turned + (long)threadIdx.x * step; p < row && (add || y != x);
+             p += DDP__ROPE_THREADS * step) {
             ddp__piece_load(u, x, p, p + step, wide);
             ddp__piece_store(y, u, p, p + step, wide, add);
         }
@@ -4389,8 +4809,9 @@ template <typename T> static void ddp__cuda_rope_backward(ddp__cuda *dev, const 
 }
 
 /* ==== cuda/loss.cuh ==== [cuda] */
-/* cross_entropy: a block per row of logits reads them once forward and once backward, where the gradient may take their
- * place; probabilities are never stored. linear_cross_entropy: both at once, the second time out of the cache. */
+/* cross_entropy: a block per row of logits reads them once forward and once backward, where the gradient may
+ * take their place; probabilities are never stored. linear_cross_entropy: both at once, the second time out
+ * of the cache. */
 
 enum {
     DDP__LOSS_THREADS = 256,
@@ -4400,7 +4821,8 @@ enum {
 };
 
 /* (max, sum of e^(x - max)) of two sets together; symmetric: all lanes get the same bits. */
-__device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, float other_max, float other_sum)
+__device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, float other_max,
+                                                      float other_sum)
 {
     const float top = fmaxf(*max, other_max);
     /* an empty set has max -inf, whose exponential of a difference would be of NAN */
@@ -4411,14 +4833,16 @@ __device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, fl
 
 /* A block. dx = or += (softmax(x) - [j == mine]) by, from max and sum of a row. dx may be the logits x. */
 template <typename T, int THREADS>
-__device__ static __forceinline__ void ddp__loss_row_grad(T *dx, const T *x, int mine, float max, float sum, float by,
-                                                          long n, int add, int wide)
+__device__ static __forceinline__ void ddp__loss_row_grad(T *dx, const T *x, int mine, float max, float sum,
+                                                          float by, long n, int add, int wide)
 {
     const int width = ddp__vec<T>::width;
     float factor = by / sum, v[width];
 
-    if (mine == -1) factor = 0;
-    else if (mine < 0 || mine >= n) factor = NAN;
+    if (mine == -1)
+        factor = 0;
+    else if (mine < 0 || mine >= n)
+        factor = NAN;
     if (mine == -1 && add) return;
     for (long j = (long)threadIdx.x * width; j < n; j += THREADS * width) {
         ddp__piece_load(v, x, j, n, wide);
@@ -4431,10 +4855,11 @@ __device__ static __forceinline__ void ddp__loss_row_grad(T *dx, const T *x, int
     }
 }
 
-/* stat: max and sum of a row, or NULL; loss: its loss, 0 where the label is -1, NAN where it is no column. by: the
- * gradient of a row's loss, and that of the logits takes their place; or NULL. */
-template <typename T, int THREADS> static __global__ void __launch_bounds__(THREADS)
-ddp__k_loss(float *stat, double *loss, T *logits, const int *label, const float *by, long n, int wide)
+/* stat: max and sum of a row, or NULL; loss: its loss, 0 where the label is -1, NAN where it is no column.
+ * by: the gradient of a row's loss, and that of the logits takes their place; or NULL. */
+template <typename T, int THREADS>
+static __global__ void __launch_bounds__(THREADS)
+    ddp__k_loss(float *stat, double *loss, T *logits, const int *label, const float *by, long n, int wide)
 {
     const int width = ddp__vec<T>::width, pieces = DDP__LOSS_PIECES, mine = label[blockIdx.x];
     const long row = blockIdx.x;
@@ -4444,10 +4869,12 @@ ddp__k_loss(float *stat, double *loss, T *logits, const int *label, const float 
 
     for (long j = (long)threadIdx.x * width; j < n; j += pieces * THREADS * width) {
         float top = max;
-        DDP__UNROLL for (int p = 0; p < pieces; p++) {
+        DDP__UNROLL for (int p = 0; p < pieces; p++)
+        {
             const long at = j + p * THREADS * width;
             ddp__piece_load(v[p], x, at, n, wide && at < n);
-            DDP__UNROLL for (int i = 0; i < width; i++) {
+            DDP__UNROLL for (int i = 0; i < width; i++)
+            {
                 if (at + i >= n) v[p][i] = -INFINITY;
                 top = fmaxf(top, v[p][i]);
             }
@@ -4455,8 +4882,8 @@ ddp__k_loss(float *stat, double *loss, T *logits, const int *label, const float 
         if (top != max) sum *= __expf(max - top);
         max = top;
         DDP__UNROLL for (int p = 0; p < pieces; p++)
-            DDP__UNROLL for (int i = 0; i < width; i++)
-                if (v[p][i] != -INFINITY) sum += __expf(v[p][i] - max);
+            DDP__UNROLL for (int i = 0; i < width; i++) if (v[p][i] != -INFINITY) sum +=
+            __expf(v[p][i] - max);
     }
     for (int step = 16; step > 0; step /= 2) {
         const float other_max = __shfl_xor_sync(DDP__ALL_LANES, max, step);
@@ -4469,22 +4896,27 @@ ddp__k_loss(float *stat, double *loss, T *logits, const int *label, const float 
     }
     __syncthreads();
     if (threadIdx.x && !by) return;
-    max = shared[0][0]; sum = shared[1][0];
+    max = shared[0][0];
+    sum = shared[1][0];
     for (int i = 1; i < THREADS / 32; i++) ddp__loss_join(&max, &sum, shared[0][i], shared[1][i]);
     if (threadIdx.x == 0) {
-        if (stat) { stat[2 * row] = max; stat[2 * row + 1] = sum; }
-        loss[row] = mine == -1 ? 0 : mine < 0 || mine >= n
-                        ? (double)NAN : log((double)sum) + (double)max - (double)ddp__to_float(x[mine]);
+        if (stat) {
+            stat[2 * row] = max;
+            stat[2 * row + 1] = sum;
+        }
+        loss[row] = mine == -1              ? 0
+                    : mine < 0 || mine >= n ? (double)NAN
+                                            : log((double)sum) + (double)max - (double)ddp__to_float(x[mine]);
     }
     if (!by) return;
     __syncthreads();
     ddp__loss_row_grad<T, THREADS>(x, x, mine, max, sum, *by, n, 0, wide);
 }
 
-/* One block. out = mean of the losses over the labels that are not -1; or, without losses, out = *grad / their number;
- * grad NULL: 1. */
+/* One block. out = mean of the losses over the labels that are not -1; or, without losses, out = *grad /
+ * their number; grad NULL: 1. */
 static __global__ void __launch_bounds__(DDP__LOSS_SUM_THREADS)
-ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *grad, long rows)
+    ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *grad, long rows)
 {
     __shared__ double sums[DDP__LOSS_SUM_THREADS];
     __shared__ long counts[DDP__LOSS_SUM_THREADS];
@@ -4500,16 +4932,20 @@ ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *
     counts[t] = count;
     for (int step = DDP__LOSS_SUM_THREADS / 2; step > 0; step /= 2) {
         __syncthreads();
-        if (t < step) { sums[t] += sums[t + step]; counts[t] += counts[t + step]; }
+        if (t < step) {
+            sums[t] += sums[t + step];
+            counts[t] += counts[t + step];
+        }
     }
     if (t) return;
     count = counts[0] ? counts[0] : 1;
     *out = loss ? (float)(sums[0] / (double)count) : (grad ? *grad : 1.0f) / (float)count;
 }
 
-template <typename T> static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
-ddp__k_loss_grad(T *grad, const T *logits, const int *label, const float *stat, const float *g,
-                 long n, int add, int wide)
+template <typename T>
+static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
+    ddp__k_loss_grad(T *grad, const T *logits, const int *label, const float *stat, const float *g, long n,
+                     int add, int wide)
 {
     const long row = blockIdx.x;
 
@@ -4525,8 +4961,8 @@ template <typename T> static void ddp__cuda_loss_forward(ddp__cuda *dev, const d
 
     DDP__RUN((ddp__k_loss<T, DDP__LOSS_THREADS>), (unsigned)rows, DDP__LOSS_THREADS, (float *)c->saved, loss,
              (T *)c->in[0], (const int *)c->in[1], (const float *)NULL, n, ddp__wide<T>(n, c->in[0]));
-    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, (float *)c->out, loss,
-             (const int *)c->in[1], (const float *)NULL, rows);
+    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, (float *)c->out, loss, (const int *)c->in[1],
+             (const float *)NULL, rows);
 }
 
 template <typename T> static void ddp__cuda_loss_backward(ddp__cuda *dev, const ddp_op_call *c)
@@ -4536,11 +4972,11 @@ template <typename T> static void ddp__cuda_loss_backward(ddp__cuda *dev, const 
     float *g = (float *)dev->scratch;
 
     if (!c->grad_in[0]) return;
-    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, g, (const double *)NULL,
-             (const int *)c->in[1], (const float *)c->grad_out, rows);
+    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, g, (const double *)NULL, (const int *)c->in[1],
+             (const float *)c->grad_out, rows);
     DDP__RUN((ddp__k_loss_grad<T>), (unsigned)rows, DDP__LOSS_THREADS, (T *)c->grad_in[0],
-             (const T *)c->in[0], (const int *)c->in[1], (const float *)c->saved, g, n,
-             c->add_in[0], ddp__wide<T>(n, c->grad_in[0], c->in[0]));
+             (const T *)c->in[0], (const int *)c->in[1], (const float *)c->saved, g, n, c->add_in[0],
+             ddp__wide<T>(n, c->grad_in[0], c->in[0]));
 }
 
 static size_t ddp__cuda_loss_scratch(const ddp_op_spec *s, int)
@@ -4560,19 +4996,23 @@ enum {
 /* PIECES > 0: a row is wide and that many pieces for each lane, which keeps them: it is read once.
  * 0: any row; each pass over it reads it again. The order of sums is the same. */
 #define DDP__NORM_EACH /* piece p kept, which begins at element j */ \
-    DDP__UNROLL for (long p = 0, j = lane * width; PIECES ? p < PIECES : j < n; p += PIECES > 0, j += 32 * width)
+    DDP__UNROLL for (long p = 0, j = lane * width; PIECES ? p < PIECES : j<n; p += PIECES> 0, j += 32 * width)
 
 template <int PIECES, typename T>
-__device__ static __forceinline__ void ddp__norm_take(float *v, ddp__raw &kept, const T *row, long j, long n, int wide)
+__device__ static __forceinline__ void ddp__norm_take(float *v, ddp__raw &kept, const T *row, long j, long n,
+                                                      int wide)
 {
-    if (PIECES) ddp__raw_floats<T>(v, kept);
-    else ddp__piece_load(v, row, j, n, wide);
+    if (PIECES)
+        ddp__raw_floats<T>(v, kept);
+    else
+        ddp__piece_load(v, row, j, n, wide);
 }
 
 /* plus: the norm is of in + plus, which sum_out receives and which may lie over in; NULL: of in. */
-template <typename T, int RMS, int PIECES> static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
-ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, const T *shift,
-            float *stat, long rows, long n, float eps, int wide)
+template <typename T, int RMS, int PIECES>
+static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
+    ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, const T *shift, float *stat,
+                long rows, long n, float eps, int wide)
 {
     const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % 32;
     const long row = (long)blockIdx.x * DDP__NORM_ROWS + threadIdx.x / 32;
@@ -4581,9 +5021,13 @@ ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, cons
     float v[width], a[width], b[width], sum = 0, mean = 0, rstd;
 
     if (row >= rows) return;
-    if (PIECES) { ddp__row_load(kept, x, n); wide = 1; }
+    if (PIECES) {
+        ddp__row_load(kept, x, n);
+        wide = 1;
+    }
     if (PIECES && plus) ddp__row_load(more, plus + row * n, n);
-    DDP__NORM_EACH {
+    DDP__NORM_EACH
+    {
         ddp__norm_take<PIECES>(v, kept[p], x, j, n, wide);
         if (plus) {
             ddp__norm_take<PIECES>(a, more[p], plus + row * n, j, n, wide);
@@ -4596,7 +5040,8 @@ ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, cons
     if (plus) x = sum_out + row * n;
     if (!RMS) mean = ddp__warp_sum(sum) / (float)n;
     sum = 0;
-    DDP__NORM_EACH {
+    DDP__NORM_EACH
+    {
         ddp__norm_take<PIECES>(v, kept[p], x, j, n, wide);
         for (int i = 0; i < width; i++)
             if (j + i < n) sum += (v[i] - mean) * (v[i] - mean);
@@ -4604,7 +5049,8 @@ ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, cons
     rstd = 1 / sqrtf(ddp__warp_sum(sum) / (float)n + eps);
     if (PIECES) ddp__row_load(more, scale, n);
     if (PIECES && !RMS) ddp__row_load(last, shift, n);
-    DDP__NORM_EACH {
+    DDP__NORM_EACH
+    {
         ddp__norm_take<PIECES>(v, kept[p], x, j, n, wide);
         ddp__norm_take<PIECES>(a, more[p], scale, j, n, wide);
         if (!RMS) ddp__norm_take<PIECES>(b, last[p], shift, j, n, wide);
@@ -4624,17 +5070,19 @@ ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, cons
  * not NULL; add: to what is there. */
 template <typename T> struct ddp__norm_to {
     const T *old;
-    T       *at[2];
-    int      add[2];
+    T *at[2];
+    int add[2];
 };
 
-/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); RMS: mean 0, and no mean(d). Block b takes
- * part b of the rows. With PIECES part receives the block's sums of dy h and of dy as ddp__k_columns leaves them. There
- * are at most 256 blocks: two find room on a multiprocessor, but where the sums alone take 64 registers. */
+/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); RMS: mean 0, and no mean(d).
+ * Block b takes part b of the rows. With PIECES part receives the block's sums of dy h and of dy as
+ * ddp__k_columns leaves them. There are at most 256 blocks: two find room on a multiprocessor, but where the
+ * sums alone take 64 registers. */
 template <typename T, int RMS, int PIECES>
-static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS, (PIECES * ddp__vec<T>::width << !RMS) < 64 ? 2 : 1)
-ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad, const float *stat,
-                 float *part, long rows, long n, long height, int wide)
+static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS,
+                                         (PIECES * ddp__vec<T>::width << !RMS) < 64 ? 2 : 1)
+    ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad, const float *stat,
+                     float *part, long rows, long n, long height, int wide)
 {
     const int width = ddp__vec<T>::width, held = PIECES ? PIECES : 1;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -4645,13 +5093,20 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
 
     for (int p = 0; p < held; p++)
         for (int i = 0; i < width; i++) scaled[p][i] = plain[p][i] = 0;
-    if (PIECES) { ddp__row_load(as, scale, n); wide = 1; }
+    if (PIECES) {
+        ddp__row_load(as, scale, n);
+        wide = 1;
+    }
     for (long row = blockIdx.x * height + warp; row < last; row += DDP__COLUMN_WARPS) {
         const T *xr = in + row * n, *dr = grad + row * n;
         const float mean = RMS ? 0 : stat[2 * row], rstd = RMS ? stat[row] : stat[2 * row + 1];
         float mean_d = 0, mean_dh = 0;
-        if (PIECES) { ddp__row_load(xs, xr, n); ddp__row_load(ds, dr, n); }
-        DDP__NORM_EACH {
+        if (PIECES) {
+            ddp__row_load(xs, xr, n);
+            ddp__row_load(ds, dr, n);
+        }
+        DDP__NORM_EACH
+        {
             ddp__norm_take<PIECES>(x, xs[p], xr, j, n, wide);
             ddp__norm_take<PIECES>(d, ds[p], dr, j, n, wide);
             ddp__norm_take<PIECES>(a, as[p], scale, j, n, wide);
@@ -4659,28 +5114,34 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
                 const float h = (x[i] - mean) * rstd;
                 mean_d += d[i] * a[i];
                 mean_dh += d[i] * a[i] * h;
-                if (PIECES) { scaled[p][i] += d[i] * h; plain[p][i] += d[i]; }
+                if (PIECES) {
+                    scaled[p][i] += d[i] * h;
+                    plain[p][i] += d[i];
+                }
             }
         }
         mean_d = RMS ? 0 : ddp__warp_sum(mean_d) / (float)n;
         mean_dh = ddp__warp_sum(mean_dh) / (float)n;
         if (PIECES && to.old) ddp__row_load(old, to.old + row * n, n);
-        DDP__NORM_EACH {
+        DDP__NORM_EACH
+        {
             if (j >= n) continue;
             ddp__norm_take<PIECES>(x, xs[p], xr, j, n, wide);
             ddp__norm_take<PIECES>(d, ds[p], dr, j, n, wide);
             ddp__norm_take<PIECES>(a, as[p], scale, j, n, wide);
-            for (int i = 0; i < width; i++) x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
+            for (int i = 0; i < width; i++)
+                x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
             if (to.old) ddp__norm_take<PIECES>(a, old[p], to.old + row * n, j, n, wide);
             for (int i = 0; i < width; i++) /* as an array of T would hold it */
                 x[i] = ddp__to_float(ddp__from_float<T>(to.old ? x[i] + a[i] : x[i]));
-            DDP__UNROLL for (int i = 0; i < 2; i++)
-                if (to.at[i]) ddp__piece_store(to.at[i] + row * n, x, j, n, wide, to.add[i]);
+            DDP__UNROLL for (int i = 0; i < 2; i++) if (to.at[i])
+                ddp__piece_store(to.at[i] + row * n, x, j, n, wide, to.add[i]);
         }
     }
     if (PIECES) {
         part += blockIdx.x * n;
-        DDP__UNROLL for (int p = 0; p < held; p++) ddp__column_join<width>(shared, scaled[p], part, p * 32L * width, n);
+        DDP__UNROLL for (int p = 0; p < held; p++)
+            ddp__column_join<width>(shared, scaled[p], part, p * 32L * width, n);
         part += gridDim.x * n;
         DDP__UNROLL for (int p = 0; p < held && !RMS; p++)
             ddp__column_join<width>(shared, plain[p], part, p * 32L * width, n);
@@ -4688,7 +5149,10 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
 }
 
 /* The versions of kernel k by PIECES, and which of them takes rows of n elements. */
-#define DDP__NORM_VERSIONS(k) {k<T, RMS, 0>, k<T, RMS, 1>, k<T, RMS, 2>, k<T, RMS, 3>, k<T, RMS, DDP__NORM_PIECES>}
+#define DDP__NORM_VERSIONS(k)                                                               \
+    {                                                                                       \
+        k<T, RMS, 0>, k<T, RMS, 1>, k<T, RMS, 2>, k<T, RMS, 3>, k<T, RMS, DDP__NORM_PIECES> \
+    }
 template <typename T> static long ddp__norm_pieces(long n, int wide)
 {
     const long pieces = ddp__blocks(n, 32 * ddp__vec<T>::width);
@@ -4738,7 +5202,8 @@ static void ddp__cuda_norm_backward(ddp__cuda *dev, const ddp_op_call *sum, cons
             dev, c->grad_param[0], c->grad_param[1], c->grad_out, c->in[0], c->saved, rows, n);
     if (c->grad_in[0])
         DDP__RUN(norm_grad[pieces], (unsigned)parts, 32 * DDP__COLUMN_WARPS, to, (const T *)c->in[0],
-                 (const T *)c->param[0], (const T *)c->grad_out, (const float *)c->saved, part, rows, n, height, wide);
+                 (const T *)c->param[0], (const T *)c->grad_out, (const float *)c->saved, part, rows, n,
+                 height, wide);
     if (pieces) ddp__cuda_columns_add(dev, c->grad_param[0], c->grad_param[1], part, n, parts);
 }
 
@@ -4747,9 +5212,9 @@ template <ddp__cuda_both Single, ddp__cuda_both Half> static void ddp__cuda_norm
 {
     ddp__cuda_typed_both<Single, Half>(NULL, c);
 }
-#define DDP__NORMS(later, as, RMS)                                                                                   \
-    later<as<ddp__cuda_norm_forward<float, RMS>, ddp__cuda_norm_forward<ddp__bf16, RMS> > >,                         \
-        later<as<ddp__cuda_norm_backward<float, RMS>, ddp__cuda_norm_backward<ddp__bf16, RMS> > >
+#define DDP__NORMS(later, as, RMS)                                                         \
+    later<as<ddp__cuda_norm_forward<float, RMS>, ddp__cuda_norm_forward<ddp__bf16, RMS>>>, \
+        later<as<ddp__cuda_norm_backward<float, RMS>, ddp__cuda_norm_backward<ddp__bf16, RMS>>>
 
 static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int)
 {
@@ -4779,8 +5244,10 @@ static void ddp__cuda_linear_gelu_backward(const ddp_op_call *first, const ddp_o
 {
     ddp_op_call c = *first;
 
-    if (second->through) c.grad_out = second->grad_out;
-    else ddp__cuda_map_backward<ddp__map_gelu_grad>(second);
+    if (second->through)
+        c.grad_out = second->grad_out;
+    else
+        ddp__cuda_map_backward<ddp__map_gelu_grad>(second);
     ddp__cuda_linear_backward(&c);
 }
 
@@ -4794,14 +5261,16 @@ template <typename T> static void ddp__cuda_head_forward(ddp__cuda *dev, const d
     double *loss = (double *)dev->scratch;
     float *by = (float *)(loss + h.rows);
 
-    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, by, (const double *)NULL, label, (const float *)NULL, h.rows);
+    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, by, (const double *)NULL, label, (const float *)NULL,
+             h.rows);
     for (long r = 0; r < h.rows; r += chunk) {
         const long rows = ddp__min_long(chunk, h.rows - r);
         const T *x = (const T *)c->in[0] + r * h.k;
         ddp__cuda_product p = ddp__cuda_product_of(rows, h.n, h.k, x, 0, c->param[0], 1, h.logits, dev->half);
         (void)ddp__cuda_multiply(dev, &p);
-        DDP__RUN((ddp__k_loss<T, DDP__HEAD_THREADS>), (unsigned)rows, DDP__HEAD_THREADS, (float *)NULL, loss + r,
-                 (T *)h.logits, label + r, c->training ? by : (const float *)NULL, h.n, ddp__wide<T>(h.n, h.logits));
+        DDP__RUN((ddp__k_loss<T, DDP__HEAD_THREADS>), (unsigned)rows, DDP__HEAD_THREADS, (float *)NULL,
+                 loss + r, (T *)h.logits, label + r, c->training ? by : (const float *)NULL, h.n,
+                 ddp__wide<T>(h.n, h.logits));
         if (!c->training) continue;
         p = ddp__cuda_product_of(h.n, h.k, rows, h.logits, 1, x, 0, h.dw, dev->half);
         p.shape.half_out = 0;
@@ -4810,7 +5279,8 @@ template <typename T> static void ddp__cuda_head_forward(ddp__cuda *dev, const d
         p = ddp__cuda_product_of(rows, h.k, h.n, h.logits, 0, c->param[0], 0, (T *)h.dx + r * h.k, dev->half);
         (void)ddp__cuda_multiply(dev, &p);
     }
-    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, (float *)c->out, loss, label, (const float *)NULL, h.rows);
+    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, (float *)c->out, loss, label, (const float *)NULL,
+             h.rows);
 }
 
 template <typename T> static void ddp__cuda_head_backward(ddp__cuda *dev, const ddp_op_call *c)
@@ -4818,57 +5288,63 @@ template <typename T> static void ddp__cuda_head_backward(ddp__cuda *dev, const 
     const ddp__head h = ddp__head_of(c);
     const ddp__map_scaled scaled = {(const float *)c->grad_out};
 
-    if (c->grad_in[0]) ddp__cuda_map_as<T>(dev, c->grad_in[0], h.dx, NULL, h.rows * h.k, c->add_in[0], scaled);
+    if (c->grad_in[0])
+        ddp__cuda_map_as<T>(dev, c->grad_in[0], h.dx, NULL, h.rows * h.k, c->add_in[0], scaled);
     if (c->grad_param[0]) ddp__cuda_map_as<float>(dev, c->grad_param[0], h.dw, NULL, h.n * h.k, 1, scaled);
 }
 
-static size_t ddp__cuda_head_scratch(const ddp_op_spec *s, int) { return (size_t)(ddp_shape_rows(&s->in[0]) + 1) * sizeof(double); }
+static size_t ddp__cuda_head_scratch(const ddp_op_spec *s, int)
+{
+    return (size_t)(ddp_shape_rows(&s->in[0]) + 1) * sizeof(double);
+}
 
 /* ---- the operators ---- */
 
-DDP__FAMILY(ddp__cuda_text_ops,
-    DDP__PLAIN("linear", ddp__cuda_linear, ddp__cuda_linear_scratch),
-    DDP__PLAIN("linear_no_bias", ddp__cuda_linear, NULL),
-    DDP__PLAIN("linear_tied", ddp__cuda_linear, NULL),
-    DDP__ENTRY("embedding", ddp__cuda_embedding, ddp__cuda_embedding_scratch),
-    DDP__ENTRY("position", ddp__cuda_position, NULL),
-    {"layer_norm", DDP__NORMS(ddp__cuda_later, ddp__cuda_norm_alone, 0), ddp__cuda_norm_scratch},
-    {"rms_norm", DDP__NORMS(ddp__cuda_later, ddp__cuda_norm_alone, 1), ddp__cuda_norm_scratch},
-    DDP__ENTRY("attention", ddp__cuda_attention, ddp__cuda_attention_scratch),
-    DDP__ENTRY("rope", ddp__cuda_rope, NULL),
-    DDP__ENTRY("swiglu", ddp__cuda_swiglu, NULL),
-    {"dropout", ddp__cuda_apart<DDP__TYPED(ddp__cuda_dropout_forward)>, ddp__cuda_apart<DDP__TYPED(ddp__cuda_dropout_backward)>, NULL},
-    DDP__ENTRY("cross_entropy", ddp__cuda_loss, ddp__cuda_loss_scratch),
-    DDP__ENTRY("linear_cross_entropy", ddp__cuda_head, ddp__cuda_head_scratch))
+DDP__FAMILY(ddp__cuda_text_ops, DDP__PLAIN("linear", ddp__cuda_linear, ddp__cuda_linear_scratch),
+            DDP__PLAIN("linear_no_bias", ddp__cuda_linear, NULL),
+            DDP__PLAIN("linear_tied", ddp__cuda_linear, NULL),
+            DDP__ENTRY("embedding", ddp__cuda_embedding, ddp__cuda_embedding_scratch),
+            DDP__ENTRY("position", ddp__cuda_position, NULL),
+            {"layer_norm", DDP__NORMS(ddp__cuda_later, ddp__cuda_norm_alone, 0), ddp__cuda_norm_scratch},
+            {"rms_norm", DDP__NORMS(ddp__cuda_later, ddp__cuda_norm_alone, 1), ddp__cuda_norm_scratch},
+            DDP__ENTRY("attention", ddp__cuda_attention, ddp__cuda_attention_scratch),
+            DDP__ENTRY("rope", ddp__cuda_rope, NULL), DDP__ENTRY("swiglu", ddp__cuda_swiglu, NULL),
+            {"dropout", ddp__cuda_apart<DDP__TYPED(ddp__cuda_dropout_forward)>,
+             ddp__cuda_apart<DDP__TYPED(ddp__cuda_dropout_backward)>, NULL},
+            DDP__ENTRY("cross_entropy", ddp__cuda_loss, ddp__cuda_loss_scratch),
+            DDP__ENTRY("linear_cross_entropy", ddp__cuda_head, ddp__cuda_head_scratch))
 
 /* The residual stream and the norm that reads it, in one kernel; and from compute capability 9.0 on
  * a product and the gelu of it, from which older GPUs are said to gain nothing (not measured). */
-static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first, const char *second)
+static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first,
+                                                        const char *second)
 {
     static const ddp_op_pair layer_norm = {DDP__NORMS(ddp__cuda_later_both, ddp__cuda_typed_both, 0), NULL},
                              rms_norm = {DDP__NORMS(ddp__cuda_later_both, ddp__cuda_typed_both, 1), NULL},
                              gelu = {ddp__cuda_later_both<ddp__cuda_linear_gelu_forward>,
                                      ddp__cuda_later_both<ddp__cuda_linear_gelu_backward>, "linear"};
 
-    if (strcmp(first, "linear") == 0 && strcmp(second, "gelu") == 0) return dev->props.major >= 9 ? &gelu : NULL;
+    if (strcmp(first, "linear") == 0 && strcmp(second, "gelu") == 0)
+        return dev->props.major >= 9 ? &gelu : NULL;
     if (strcmp(first, "add") != 0) return NULL;
     if (strcmp(second, "layer_norm") == 0) return &layer_norm;
     return strcmp(second, "rms_norm") == 0 ? &rms_norm : NULL;
 }
 
 /* ==== cuda/quantise.cuh ==== [cuda] */
-/* Block quantisation on the GPU: the bytes of compress/quantise.c. 16 lanes to a block of 64 elements, four to each. */
+/* Block quantisation on the GPU: the bytes of compress/quantise.c. 16 lanes to a block of 64 elements, four
+ * to each. */
 
 enum { DDP__PACK_LANES = DDP_QUANTISE_BLOCK / 4 };
 
 /* A message in device memory. */
 typedef struct ddp__quantised {
     unsigned char *head;
-    float         *scale; /* [blocks] */
+    float *scale; /* [blocks] */
     unsigned char *level;
-    size_t         n, blocks;
-    int            levels, wide; /* 127 or 7; 1: a byte each */
-    unsigned char  want[DDP_PACK_HEAD];
+    size_t n, blocks;
+    int levels, wide; /* 127 or 7; 1: a byte each */
+    unsigned char want[DDP_PACK_HEAD];
 } ddp__quantised;
 
 static ddp__quantised ddp__quantised_of(ddp_packing packing, void *message, size_t n)
@@ -4924,9 +5400,9 @@ static inline __device__ void ddp__quantise_put(const ddp__quantised &q, const i
     }
 }
 
-/* SPLIT: as blocks.c splits values: the payload alone, x keeps the rest. A denormal scale says nothing; of values that
- * are not finite the largest magnitude is the scale, which is refused where it is read. Else all of the message, of
- * values that the verdict holds nothing against. */
+/* SPLIT: as blocks.c splits values: the payload alone, x keeps the rest. A denormal scale says nothing; of
+ * values that are not finite the largest magnitude is the scale, which is refused where it is read. Else all
+ * of the message, of values that the verdict holds nothing against. */
 template <int SPLIT> __global__ void ddp__k_quantise(ddp__quantised q, float *x, const ddp_cuda_verdict *v)
 {
     const size_t lane = threadIdx.x % DDP__PACK_LANES, step = ddp__thread_step() / DDP__PACK_LANES;
@@ -4934,7 +5410,8 @@ template <int SPLIT> __global__ void ddp__k_quantise(ddp__quantised q, float *x,
     size_t b = ddp__thread_first() / DDP__PACK_LANES;
 
     if (!SPLIT && v->what) return;
-    if (!SPLIT && ddp__thread_first() < DDP_PACK_HEAD) q.head[ddp__thread_first()] = q.want[ddp__thread_first()];
+    if (!SPLIT && ddp__thread_first() < DDP_PACK_HEAD)
+        q.head[ddp__thread_first()] = q.want[ddp__thread_first()];
     /* all lanes of a warp go on together: their shuffles meet */
     for (; b / 2 * 2 < q.blocks; b += step) {
         const size_t at = b * DDP_QUANTISE_BLOCK + 4 * lane;
@@ -4960,14 +5437,16 @@ template <int SPLIT> __global__ void ddp__k_quantise(ddp__quantised q, float *x,
 
 /* ---- receiving ---- */
 
-static __global__ void ddp__k_quantised_check(ddp__quantised q, const float *x, ddp__unpack how, ddp_cuda_verdict *v)
+static __global__ void ddp__k_quantised_check(ddp__quantised q, const float *x, ddp__unpack how,
+                                              ddp_cuda_verdict *v)
 {
     const float levels = (float)q.levels, huge = __uint_as_float(DDP__HUGE);
     const size_t first = ddp__thread_first();
 
     if (v->what) return;
     if (first < DDP_PACK_HEAD && q.head[first] != q.want[first]) ddp__verdict_note(v, DDP__SAYS_HEAD, first);
-    if (first == 0 && !q.wide && q.n % 2 && q.level[q.n / 2] >> 4 != 8) ddp__verdict_note(v, DDP__SAYS_HALF, q.n);
+    if (first == 0 && !q.wide && q.n % 2 && q.level[q.n / 2] >> 4 != 8)
+        ddp__verdict_note(v, DDP__SAYS_HALF, q.n);
     for (size_t i = first; i < q.n; i += ddp__thread_step()) {
         const float scale = q.scale[i / DDP_QUANTISE_BLOCK];
         const int level = ddp__quantised_level(q.wide, q.level, i);
@@ -4985,7 +5464,7 @@ static __global__ void ddp__k_quantised_check(ddp__quantised q, const float *x, 
 
 struct ddp__verdict_quantised {
     ddp__quantised q;
-    const float   *x;
+    const float *x;
 
     __device__ void operator()(ddp_cuda_verdict *v) const
     {
@@ -4993,12 +5472,14 @@ struct ddp__verdict_quantised {
         if (v->what == DDP__SAYS_LOW) v->value[0] = (float)ddp__quantised_level(q.wide, q.level, v->at);
         if (v->what < DDP__SAYS_SUM) return;
         v->value[0] = x[v->at];
-        v->value[1] = (float)ddp__quantised_level(q.wide, q.level, v->at) * q.scale[v->at / DDP_QUANTISE_BLOCK];
+        v->value[1] =
+            (float)ddp__quantised_level(q.wide, q.level, v->at) * q.scale[v->at / DDP_QUANTISE_BLOCK];
     }
 };
 
 /* Product and sum are each rounded, as on the CPU. */
-static __global__ void ddp__k_quantised_apply(ddp__quantised q, float *x, ddp__unpack how, const ddp_cuda_verdict *v)
+static __global__ void ddp__k_quantised_apply(ddp__quantised q, float *x, ddp__unpack how,
+                                              const ddp_cuda_verdict *v)
 {
     if (v->what) return;
     for (size_t i = ddp__thread_first(); i < q.n; i += ddp__thread_step()) {
@@ -5017,11 +5498,13 @@ static ddp_status ddp__quantised_arguments(const char *who, ddp_packing packing,
                                            ddp_error *err)
 {
     if (packing != DDP_PACK_INT8 && packing != DDP_PACK_INT4)
-        return ddp__fail(err, DDP_ARG, "%s: packing %d (%s) does not quantise; use int8 or int4",
-                         who, (int)packing, ddp_packing_name(packing));
+        return ddp__fail(err, DDP_ARG, "%s: packing %d (%s) does not quantise; use int8 or int4", who,
+                         (int)packing, ddp_packing_name(packing));
     if (!x || !verdict) return ddp__fail(err, DDP_ARG, "%s: x or verdict is NULL", who);
     *need = ddp_pack_bound(packing, n, n);
-    if (!*need) return ddp__fail(err, DDP_ARG, "%s: n = %zu; 1 to %zu elements make a message", who, n, DDP__PACK_MOST);
+    if (!*need)
+        return ddp__fail(err, DDP_ARG, "%s: n = %zu; 1 to %zu elements make a message", who, n,
+                         DDP__PACK_MOST);
     if (!message || (uintptr_t)message % 4)
         return ddp__fail(err, DDP_ARG, "%s: the message must not be NULL and must be aligned to 4", who);
     return DDP_OK;
@@ -5046,9 +5529,9 @@ ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n
     return ddp__cuda_queued(dev, err);
 }
 
-static ddp_status ddp__cuda_unpack(const char *who, ddp_packing packing, const void *message,
-                                   size_t bytes, ddp__unpack how, float *x, size_t n,
-                                   ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+static ddp_status ddp__cuda_unpack(const char *who, ddp_packing packing, const void *message, size_t bytes,
+                                   ddp__unpack how, float *x, size_t n, ddp_cuda_verdict *verdict,
+                                   void *stream, ddp_error *err)
 {
     ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
     ddp__verdict_quantised values;
@@ -5056,8 +5539,8 @@ static ddp_status ddp__cuda_unpack(const char *who, ddp_packing packing, const v
 
     DDP__TRY(ddp__quantised_arguments(who, packing, x, n, message, verdict, &need, err));
     if (bytes != need)
-        return ddp__fail(err, DDP_ARG, "%s: the message has %zu bytes, one of %zu elements has %zu",
-                         who, bytes, n, need);
+        return ddp__fail(err, DDP_ARG, "%s: the message has %zu bytes, one of %zu elements has %zu", who,
+                         bytes, n, need);
     values.x = x;
     values.q = ddp__quantised_of(packing, (void *)message, n);
     DDP__STRIDE(ddp__k_quantised_check, n, values.q, x, how, verdict);
@@ -5066,33 +5549,33 @@ static ddp_status ddp__cuda_unpack(const char *who, ddp_packing packing, const v
     return ddp__cuda_queued(dev, err);
 }
 
-ddp_status ddp_cuda_unpack_store(ddp_packing packing, const void *message, size_t bytes, float *x,
-                                 size_t n, ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+ddp_status ddp_cuda_unpack_store(ddp_packing packing, const void *message, size_t bytes, float *x, size_t n,
+                                 ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
-    return ddp__cuda_unpack("ddp_cuda_unpack_store", packing, message, bytes, DDP__UNPACK_STORE, x,
-                            n, verdict, stream, err);
-}
-
-ddp_status ddp_cuda_unpack_add(ddp_packing packing, const void *message, size_t bytes, float *x,
-                               size_t n, ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
-{
-    return ddp__cuda_unpack("ddp_cuda_unpack_add", packing, message, bytes, DDP__UNPACK_ADD, x, n,
+    return ddp__cuda_unpack("ddp_cuda_unpack_store", packing, message, bytes, DDP__UNPACK_STORE, x, n,
                             verdict, stream, err);
 }
 
-ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, size_t bytes, float *residual, size_t n,
-                                      ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+ddp_status ddp_cuda_unpack_add(ddp_packing packing, const void *message, size_t bytes, float *x, size_t n,
+                               ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
-    return ddp__cuda_unpack("ddp_cuda_feedback_subtract", packing, message, bytes,
-                            DDP__UNPACK_SUBTRACT, residual, n, verdict, stream, err);
+    return ddp__cuda_unpack("ddp_cuda_unpack_add", packing, message, bytes, DDP__UNPACK_ADD, x, n, verdict,
+                            stream, err);
+}
+
+ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, size_t bytes, float *residual,
+                                      size_t n, ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    return ddp__cuda_unpack("ddp_cuda_feedback_subtract", packing, message, bytes, DDP__UNPACK_SUBTRACT,
+                            residual, n, verdict, stream, err);
 }
 
 /* ==== cuda/nccl.cuh ==== [cuda] */
 /* Averaging between GPUs by NCCL: in place, on a stream of its own beside the computing one.
  *
- * The host queues and never waits for a peer inside a step. A peer that is lost shows in ddp__nccl_poll, which the
- * hooks call: NCCL's own error, or an average that takes longer than the time-out. Then ddp__nccl_leave(n, 1) gives up
- * what is in flight, which holds anything after that. */
+ * The host queues and never waits for a peer inside a step. A peer that is lost shows in ddp__nccl_poll,
+ * which the hooks call: NCCL's own error, or an average that takes longer than the time-out. Then
+ * ddp__nccl_leave(n, 1) gives up what is in flight, which holds anything after that. */
 
 #include <nccl.h>
 
@@ -5100,30 +5583,32 @@ ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, 
 typedef enum ddp__nccl_verb { DDP__NCCL_MEAN, DDP__NCCL_SUM, DDP__NCCL_SPREAD } ddp__nccl_verb;
 
 typedef struct ddp__cuda_nccl {
-    ddp__cuda    *dev;
-    ncclComm_t    comm;    /* NULL: alone, or given up */
+    ddp__cuda *dev;
+    ncclComm_t comm; /* NULL: alone, or given up */
     ddp_backend_peers peers;
-    ddp_error     why;     /* it was given up; code 0: it was not */
-    cudaStream_t  stream;
-    cudaEvent_t  *ready;   /* [slots] the arrays of this slot are final */
-    cudaEvent_t  *done;    /* [slots] they are averages */
-    double       *since;   /* [slots] when the average was queued, ddp_now(); 0 = none in flight */
-    int           slots;
+    ddp_error why; /* it was given up; code 0: it was not */
+    cudaStream_t stream;
+    cudaEvent_t *ready; /* [slots] the arrays of this slot are final */
+    cudaEvent_t *done;  /* [slots] they are averages */
+    double *since;      /* [slots] when the average was queued, ddp_now(); 0 = none in flight */
+    int slots;
 } ddp__cuda_nccl;
 
 /* ncclInProgress is no failure. Which code a failure gets: a peer's is DDP_PEER_LOST. */
-static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__cuda_nccl *n, ncclResult_t r, const char *what, ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__cuda_nccl *n, ncclResult_t r, const char *what,
+                                               ddp_error *err)
 {
     if (r == ncclSuccess || r == ncclInProgress) return DDP_OK;
     if (r == ncclInvalidUsage && !strcmp(what, "ncclCommInitRankConfig"))
-        return ddp__fail(err, DDP_ARG, "NCCL refuses rank %d on GPU %d: two ranks use one GPU, or this one is in use "
-                         "already; give each rank a GPU of its own, or use the transport tcp", n->peers.rank,
-                         n->dev->device);
+        return ddp__fail(err, DDP_ARG,
+                         "NCCL refuses rank %d on GPU %d: two ranks use one GPU, or this one is in use "
+                         "already; give each rank a GPU of its own, or use the transport tcp",
+                         n->peers.rank, n->dev->device);
     if (r == ncclRemoteError || r == ncclSystemError)
-        return ddp__fail(err, DDP_PEER_LOST, "%s: rank %d of %d lost a peer: %s", what, n->peers.rank, n->peers.world,
-                         ncclGetErrorString(r));
-    return ddp__fail(err, DDP_FAILED, "%s failed on rank %d of %d (GPU %d): %s", what, n->peers.rank, n->peers.world,
-                     n->dev->device, ncclGetErrorString(r));
+        return ddp__fail(err, DDP_PEER_LOST, "%s: rank %d of %d lost a peer: %s", what, n->peers.rank,
+                         n->peers.world, ncclGetErrorString(r));
+    return ddp__fail(err, DDP_FAILED, "%s failed on rank %d of %d (GPU %d): %s", what, n->peers.rank,
+                     n->peers.world, n->dev->device, ncclGetErrorString(r));
 }
 
 /* Waits until the communicator has taken what it was given, at most join_timeout_s, and for no peer
@@ -5138,8 +5623,8 @@ static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__cuda_nccl *n, const char *wh
         if (r != ncclSuccess) state = r;
         if (state != ncclInProgress) return ddp__nccl_failed(n, state, what, err);
         if (ddp_now() > until)
-            return ddp__fail(err, DDP_TIMEOUT, "%s: not every one of the %d ranks came within %g s",
-                             what, n->peers.world, n->peers.join_timeout_s);
+            return ddp__fail(err, DDP_TIMEOUT, "%s: not every one of the %d ranks came within %g s", what,
+                             n->peers.world, n->peers.join_timeout_s);
         if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, 0, err));
         ddp__sleep_until(ddp_now() + 5e-5);
     }
@@ -5185,9 +5670,10 @@ static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__cuda_nccl *n, ddp_error *err)
     DDP__TRY(ddp__nccl_failed(n, ncclCommGetAsyncError(n->comm, &state), "ncclCommGetAsyncError", err));
     DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
     if (oldest > 0 && ddp_now() - oldest > n->peers.op_timeout_s)
-        return ddp__fail(err, DDP_TIMEOUT, "averaging over NCCL: rank %d of %d has waited for its peers for %.1f s; "
-                         "one has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT (now %g s)", n->peers.rank,
-                         n->peers.world, ddp_now() - oldest, n->peers.op_timeout_s);
+        return ddp__fail(err, DDP_TIMEOUT,
+                         "averaging over NCCL: rank %d of %d has waited for its peers for %.1f s; "
+                         "one has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT (now %g s)",
+                         n->peers.rank, n->peers.world, ddp_now() - oldest, n->peers.op_timeout_s);
     return DDP_OK;
 }
 
@@ -5209,8 +5695,10 @@ static DDP__UNUSED void ddp__nccl_leave(ddp__cuda_nccl *n, int on_error)
 {
     if (!n) return;
     (void)cudaSetDevice(n->dev->device);
-    if (n->comm && !on_error && ddp__nccl_part(n)) (void)ncclCommDestroy(n->comm);
-    else if (n->comm) (void)ncclCommAbort(n->comm);
+    if (n->comm && !on_error && ddp__nccl_part(n))
+        (void)ncclCommDestroy(n->comm);
+    else if (n->comm)
+        (void)ncclCommAbort(n->comm);
     if (n->stream) (void)cudaStreamSynchronize(n->stream);
     ddp__cuda_events_free(n->ready, n->slots);
     ddp__cuda_events_free(n->done, n->slots);
@@ -5237,7 +5725,8 @@ static DDP__UNUSED ddp_status ddp__nccl_slots(ddp__cuda_nccl *n, int slots, ddp_
 
 /* Meets the other ranks; collective. slots: how many averages may be in flight. NULL and a sentence
  * on failure; freed by ddp__nccl_leave. */
-static DDP__UNUSED ddp__cuda_nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_peers *p, int slots, ddp_error *err)
+static DDP__UNUSED ddp__cuda_nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_peers *p, int slots,
+                                                  ddp_error *err)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ddp__cuda_nccl *n = (ddp__cuda_nccl *)ddp__calloc(1, sizeof *n);
@@ -5269,16 +5758,19 @@ failed:
 }
 
 /* One array, in place. */
-static DDP__UNUSED ncclResult_t ddp__nccl_array(ddp__cuda_nccl *n, ddp__nccl_verb verb, float *x, size_t count)
+static DDP__UNUSED ncclResult_t ddp__nccl_array(ddp__cuda_nccl *n, ddp__nccl_verb verb, float *x,
+                                                size_t count)
 {
     if (verb == DDP__NCCL_SPREAD) return ncclBroadcast(x, x, count, ncclFloat32, 0, n->comm, n->stream);
-    return ncclAllReduce(x, x, count, ncclFloat32, verb == DDP__NCCL_SUM ? ncclSum : ncclAvg, n->comm, n->stream);
+    return ncclAllReduce(x, x, count, ncclFloat32, verb == DDP__NCCL_SUM ? ncclSum : ncclAvg, n->comm,
+                         n->stream);
 }
 
 /* Queues what begins when the work so far is done: later ddp__nccl_finish makes the computing
  * stream wait for it. The arrays become their mean or sum over the ranks, or rank 0's. */
-static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__nccl_verb verb, float *const *arrays,
-                                              const size_t *counts, int arrays_count, ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__nccl_verb verb,
+                                              float *const *arrays, const size_t *counts, int arrays_count,
+                                              ddp_error *err)
 {
     ddp__cuda *dev = n->dev;
     ncclResult_t r = ncclSuccess, end = ncclSuccess;
@@ -5308,8 +5800,8 @@ static DDP__UNUSED void ddp__nccl_finish(ddp__cuda_nccl *n, int slot)
 }
 
 /* ==== cuda/self.cuh ==== [cuda] */
-/* What a context holds of its GPU beside the device: copies of its parameters, the times of its work, and messages over
- * the host, as src/run/stager.c asks for them. */
+/* What a context holds of its GPU beside the device: copies of its parameters, the times of its work, and
+ * messages over the host, as src/run/stager.c asks for them. */
 
 #include <nvtx3/nvToolsExt.h>
 
@@ -5324,37 +5816,37 @@ typedef int (*ddp__cuda_waits)(cudaStream_t stream, unsigned long long there, un
 
 /* bfloat16 copy of a layer's parameters, which operators read in their place. */
 typedef struct ddp__cuda_mirror {
-    float     *master;
+    float *master;
     ddp__bf16 *copy;
-    size_t     count;
+    size_t count;
     struct ddp__cuda_mirror *next;
 } ddp__cuda_mirror;
 
 typedef struct ddp__cuda_self {
-    ddp__cuda        *dev;
+    ddp__cuda *dev;
     ddp__cuda_mirror *mirror;
     /* uploads pass through pinned memory, part after part */
-    char             *ring;
-    cudaEvent_t      *ring_free; /* [DDP__UPLOAD_PARTS] */
-    int               ring_next;
-    float            *early;    /* pinned: a copy of *early_from, once early_done has come */
-    const float      *early_from;
-    cudaEvent_t       early_done;
-    double           *squares;  /* [DDP__CLIP_PARTS] and their sum behind them */
+    char *ring;
+    cudaEvent_t *ring_free; /* [DDP__UPLOAD_PARTS] */
+    int ring_next;
+    float *early; /* pinned: a copy of *early_from, once early_done has come */
+    const float *early_from;
+    cudaEvent_t early_done;
+    double *squares; /* [DDP__CLIP_PARTS] and their sum behind them */
     /* messages over the host */
-    cudaStream_t      out, in;  /* to the host, and back */
-    cudaEvent_t      *ready;    /* [slots] the arrays of this slot are final */
-    unsigned         *flag;     /* [slots] pinned: the turn that may pass */
-    unsigned         *flag_there; /* as the device sees them */
-    ddp__cuda_waits   waits;    /* NULL: the driver has none */
-    int               slots;
-    ddp__cuda_nccl   *nccl;
+    cudaStream_t out, in;  /* to the host, and back */
+    cudaEvent_t *ready;    /* [slots] the arrays of this slot are final */
+    unsigned *flag;        /* [slots] pinned: the turn that may pass */
+    unsigned *flag_there;  /* as the device sees them */
+    ddp__cuda_waits waits; /* NULL: the driver has none */
+    int slots;
+    ddp__cuda_nccl *nccl;
     /* times */
-    cudaEvent_t      *mark;     /* [marks], and one behind them: the start */
-    int               marks;
-    int               base;     /* the mark that was read last */
-    double            base_s;   /* and when it was, ddp_now() */
-    int               ranged;   /* an NVTX range is open */
+    cudaEvent_t *mark; /* [marks], and one behind them: the start */
+    int marks;
+    int base;      /* the mark that was read last */
+    double base_s; /* and when it was, ddp_now() */
+    int ranged;    /* an NVTX range is open */
 } ddp__cuda_self;
 
 /* What the functions of the table are given: what open gave, or the device or the network of it. */
@@ -5366,8 +5858,8 @@ struct ddp__cuda_given {
     operator ddp__cuda_nccl *() const { return ((ddp__cuda_self *)self)->nccl; }
 };
 
-/* DDP__GIVEN(f): f, whose first argument is one of those, as the table has it. DDP__ORDERED(f): behind the operators that
- * are due; the context's thread. */
+/* DDP__GIVEN(f): f, whose first argument is one of those, as the table has it. DDP__ORDERED(f): behind the
+ * operators that are due; the context's thread. */
 template <auto F> struct ddp__cuda_entry_of;
 template <typename R, typename S, typename... A, R (*F)(S, A...)> struct ddp__cuda_entry_of<F> {
     static R call(void *self, A... a) { return F(ddp__cuda_given{self}, a...); }
@@ -5377,20 +5869,22 @@ template <typename R, typename S, typename... A, R (*F)(S, A...)> struct ddp__cu
         return call(self, a...);
     }
 };
-#define DDP__GIVEN(f) ddp__cuda_entry_of<f>::call
+#define DDP__GIVEN(f)   ddp__cuda_entry_of<f>::call
 #define DDP__ORDERED(f) ddp__cuda_entry_of<f>::ordered
 
 /* ---- times ---- */
 
-/* The event behind the marks says where the device's clock stands on the host's: between two looks at this one, which
- * are near each other unless the thread was held up. No time of the device may lie ahead of the host's. */
+/* The event behind the marks says where the device's clock stands on the host's: between two looks at this
+ * one, which are near each other unless the thread was held up. No time of the device may lie ahead of the
+ * host's. */
 static int ddp__cuda_marks(ddp__cuda_self *c, int marks)
 {
     ddp__cuda *dev = c->dev;
 
     c->base = c->marks = marks;
     c->mark = ddp__cuda_events(dev, marks + 1, cudaEventDefault);
-    if (!c->mark || ddp__cuda_status(dev, NULL) || DDP__CUDA(dev, cudaStreamSynchronize(dev->stream))) return 0;
+    if (!c->mark || ddp__cuda_status(dev, NULL) || DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)))
+        return 0;
     for (int tries = 0; tries == 0 || (tries < 16 && ddp_now() - c->base_s > 2e-4); tries++) {
         c->base_s = ddp_now();
         if (DDP__CUDA(dev, cudaEventRecord(c->mark[marks], dev->stream)) ||
@@ -5446,7 +5940,8 @@ static DDP__UNUSED ddp__bf16 *ddp__cuda_copy_of(const ddp__cuda_self *c, const f
 }
 
 /* The floats from p on have changed: their copy follows, on a stream. */
-static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p, size_t bytes, cudaStream_t stream)
+static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p, size_t bytes,
+                                          cudaStream_t stream)
 {
     ddp__cuda *dev = c->dev;
     const float *from = (const float *)p;
@@ -5458,8 +5953,8 @@ static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p
     DDP__LAUNCH(ddp__k_mirror, (unsigned)ddp__blocks((long)n, 256), 256, 0, stream, copy, from, (long)n);
 }
 
-/* ---- messages over the host: copies have streams of their own; the computing stream waits for a number in pinned
- * memory, which the stager raises when the answer has been copied back ---- */
+/* ---- messages over the host: copies have streams of their own; the computing stream waits for a number in
+ * pinned memory, which the stager raises when the answer has been copied back ---- */
 
 /* NULL: the driver has no such waits, or the device cannot. */
 static ddp__cuda_waits ddp__cuda_waits_of(const ddp__cuda_self *c)
@@ -5468,15 +5963,17 @@ static ddp__cuda_waits ddp__cuda_waits_of(const ddp__cuda_self *c)
     return waits && waits(c->dev->stream, (uintptr_t)c->flag_there, 0, 0) == 0 ? waits : NULL;
 }
 
-/* All that is given to stream from here on waits until the flag of slot is at least turn. Where the driver has no such
- * waits the calling thread waits, which overlaps less and orders the same. */
+/* All that is given to stream from here on waits until the flag of slot is at least turn. Where the driver
+ * has no such waits the calling thread waits, which overlaps less and orders the same. */
 static DDP__UNUSED void ddp__cuda_hold_on(ddp__cuda_self *c, cudaStream_t stream, int slot, unsigned turn)
 {
     enum { GEQ = 0 }; /* of the difference, as a number with a sign */
 
     if (c->waits) {
         const int e = c->waits(stream, (uintptr_t)(c->flag_there + slot), turn, GEQ);
-        if (e) ddp__cuda_fail(c->dev, DDP_FAILED, "GPU %d: cuStreamWaitValue32: error %d of the driver", c->dev->device, e);
+        if (e)
+            ddp__cuda_fail(c->dev, DDP_FAILED, "GPU %d: cuStreamWaitValue32: error %d of the driver",
+                           c->dev->device, e);
         return;
     }
     while (ddp__atomic_load(&c->flag[slot]) < turn) ddp__sleep_until(ddp_now() + 2e-5);
@@ -5518,8 +6015,9 @@ static ddp_status ddp__cuda_await(ddp__cuda_self *c, cudaEvent_t event, ddp_erro
     ddp_status s = DDP_OK;
     ddp_error why;
 
-    while (c->nccl && s == DDP_OK && ddp__cuda_asked(event ? cudaEventQuery(event) : cudaStreamQuery(dev->stream)) ==
-           cudaErrorNotReady) {
+    while (c->nccl && s == DDP_OK &&
+           ddp__cuda_asked(event ? cudaEventQuery(event) : cudaStreamQuery(dev->stream)) ==
+               cudaErrorNotReady) {
         s = ddp__nccl_poll(c->nccl, &why);
         if (s == DDP_OK) ddp__sleep_until(ddp_now() + 2e-5);
     }
@@ -5528,7 +6026,8 @@ static ddp_status ddp__cuda_await(ddp__cuda_self *c, cudaEvent_t event, ddp_erro
         ddp__nccl_give_up(c->nccl, &why);
         if (err) *err = why;
     }
-    (void)(event ? DDP__CUDA(dev, cudaEventSynchronize(event)) : DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)));
+    (void)(event ? DDP__CUDA(dev, cudaEventSynchronize(event))
+                 : DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)));
     return s ? s : ddp__cuda_status(dev, err);
 }
 
@@ -5537,12 +6036,14 @@ static void ddp__cuda_record(ddp__cuda_self *c, int slot)
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->ready[slot], c->dev->stream));
 }
 
-static ddp_status ddp__cuda_fetch(ddp__cuda_self *c, int slot, void *to, const void *from, size_t bytes, ddp_error *err)
+static ddp_status ddp__cuda_fetch(ddp__cuda_self *c, int slot, void *to, const void *from, size_t bytes,
+                                  ddp_error *err)
 {
     ddp__cuda *dev = c->dev;
 
-    if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) && !DDP__CUDA(dev, cudaStreamWaitEvent(c->out, c->ready[slot], 0))
-        && !DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->out)))
+    if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) &&
+        !DDP__CUDA(dev, cudaStreamWaitEvent(c->out, c->ready[slot], 0)) &&
+        !DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->out)))
         (void)DDP__CUDA(dev, cudaStreamSynchronize(c->out));
     return ddp__cuda_status(dev, err);
 }
@@ -5570,10 +6071,10 @@ static void ddp__cuda_hold(ddp__cuda_self *c, int slot, unsigned turn)
 }
 
 /* ==== cuda/update.cuh ==== [cuda] */
-/* Arithmetic on parameters and gradients: updates, scaling, the global norm. An update is one pass over parameter,
- * gradient and state, which also zeroes the gradient, if it is the layer's own, and writes the bfloat16 copy. Every
- * element is rounded as on the CPU (nn/optimizer.c): products and sums one by one, so that replicas on unlike
- * processors stay equal bit for bit. */
+/* Arithmetic on parameters and gradients: updates, scaling, the global norm. An update is one pass over
+ * parameter, gradient and state, which also zeroes the gradient, if it is the layer's own, and writes the
+ * bfloat16 copy. Every element is rounded as on the CPU (nn/optimizer.c): products and sums one by one, so
+ * that replicas on unlike processors stay equal bit for bit. */
 
 enum { DDP__UPDATE_THREADS = 256 };
 
@@ -5612,11 +6113,11 @@ struct ddp__rule_adam {
 
 static __device__ inline int ddp__is_no_gradient(float x) { return __float_as_uint(x) == 0x80000000u; }
 
-/* zero: g becomes 0. wide: all float arrays are multiples of 16 bytes. copy may be NULL. A gradient that is none stays -0.0:
- * other threads look at it. */
+/* zero: g becomes 0. wide: all float arrays are multiples of 16 bytes. copy may be NULL. A gradient that is
+ * none stays -0.0: other threads look at it. */
 template <typename R>
-static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, ddp__bf16 *copy,
-                                     long n, int zero, int wide, R rule)
+static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, ddp__bf16 *copy, long n,
+                                     int zero, int wide, R rule)
 {
     const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * 4;
     float vw[4], vg[4], v0[4], v1[4];
@@ -5680,7 +6181,8 @@ static __global__ void ddp__k_squares(double *part, const float *x, long n)
     double sum = 0;
     long i;
 
-    for (i = (long)blockIdx.x * DDP__UPDATE_THREADS + threadIdx.x; i < n; i += step) sum += (double)x[i] * (double)x[i];
+    for (i = (long)blockIdx.x * DDP__UPDATE_THREADS + threadIdx.x; i < n; i += step)
+        sum += (double)x[i] * (double)x[i];
     sum = ddp__block_sum<DDP__UPDATE_THREADS>(sum, shared);
     if (threadIdx.x == 0) part[blockIdx.x] = sum;
 }
@@ -5704,7 +6206,8 @@ static __global__ void ddp__k_clip(float *x, long n, const double *total, float 
 
 /* ---- the table's entries ---- */
 
-template <typename R> static inline void ddp__cuda_rule(ddp__cuda_self *c, const ddp_update *u, int zero, const R &rule)
+template <typename R>
+static inline void ddp__cuda_rule(ddp__cuda_self *c, const ddp_update *u, int zero, const R &rule)
 {
     ddp__cuda *dev = c->dev;
     float *g = (float *)(uintptr_t)u->grads, *s0 = R::states > 0 ? u->state : NULL;
@@ -5712,8 +6215,8 @@ template <typename R> static inline void ddp__cuda_rule(ddp__cuda_self *c, const
     size_t left = 0;
     ddp__bf16 *copy = ddp__cuda_copy_of(c, u->params, &left);
 
-    DDP__EACH((ddp__k_update<R>), ddp__pieces<float>((long)u->count), DDP__UPDATE_THREADS, u->params, g, s0, s1, copy,
-              (long)u->count, zero, ddp__aligned(u->params, g, s0, s1), rule);
+    DDP__EACH((ddp__k_update<R>), ddp__pieces<float>((long)u->count), DDP__UPDATE_THREADS, u->params, g, s0,
+              s1, copy, (long)u->count, zero, ddp__aligned(u->params, g, s0, s1), rule);
 }
 
 static void ddp__cuda_update(ddp__cuda_self *c, const ddp_optimizer *o, const ddp_update *u, int zero)
@@ -5726,9 +6229,12 @@ static void ddp__cuda_update(ddp__cuda_self *c, const ddp_optimizer *o, const dd
 
     switch (ddp__optimizer_rule(o)) {
     case DDP__RULE_SGD:
-        if (o->state_per_param && o->hyper[2] > 0) ddp__cuda_rule(c, u, zero, nesterov);
-        else if (o->state_per_param) ddp__cuda_rule(c, u, zero, momentum);
-        else ddp__cuda_rule(c, u, zero, sgd);
+        if (o->state_per_param && o->hyper[2] > 0)
+            ddp__cuda_rule(c, u, zero, nesterov);
+        else if (o->state_per_param)
+            ddp__cuda_rule(c, u, zero, momentum);
+        else
+            ddp__cuda_rule(c, u, zero, sgd);
         return;
     case DDP__RULE_ADAM:
         ddp__adam_factors(o, u, &adam.k);
@@ -5738,8 +6244,8 @@ static void ddp__cuda_update(ddp__cuda_self *c, const ddp_optimizer *o, const dd
         own.stream = c->dev->stream;
         o->update(o, &own);
         if (zero)
-            (void)DDP__CUDA(c->dev, cudaMemsetAsync((void *)(uintptr_t)u->grads, 0,
-                                                    u->count * sizeof(float), c->dev->stream));
+            (void)DDP__CUDA(c->dev, cudaMemsetAsync((void *)(uintptr_t)u->grads, 0, u->count * sizeof(float),
+                                                    c->dev->stream));
         ddp__cuda_refresh(c, u->params, u->count * sizeof(float), c->dev->stream);
         return;
     }
@@ -5767,7 +6273,8 @@ static void ddp__cuda_fill(ddp__cuda_self *c, float *x, size_t n, float s)
     ddp__cuda_each(c, x, n, ddp__each_fill{s});
 }
 
-static void ddp__cuda_compensate(ddp__cuda_self *c, float *x, const float *now, const float *then, size_t n, float s)
+static void ddp__cuda_compensate(ddp__cuda_self *c, float *x, const float *now, const float *then, size_t n,
+                                 float s)
 {
     ddp__cuda_each(c, x, n, ddp__each_compensate{now, then, s});
 }
@@ -5786,7 +6293,8 @@ static void ddp__cuda_split(ddp__cuda *dev, int bits, float *x, void *out, size_
     if (n) DDP__STRIDE(ddp__k_quantise<1>, q.blocks * DDP__PACK_LANES, q, x, (const ddp_cuda_verdict *)NULL);
 }
 
-/* What strategies launch behind a message: a kernel that is loaded at its first launch may wait for what is held. */
+/* What strategies launch behind a message: a kernel that is loaded at its first launch may wait for what is
+ * held. */
 static void ddp__cuda_load_arithmetic(ddp__cuda_self *c)
 {
     ddp__cuda *dev = c->dev;
@@ -5804,7 +6312,8 @@ static void ddp__cuda_clip_add(ddp__cuda_self *c, const float *x, size_t n, int 
     long parts = ddp__blocks((long)n, 4 * DDP__UPDATE_THREADS); /* n alone sets the sum's order */
     if (parts > DDP__CLIP_PARTS) parts = DDP__CLIP_PARTS;
     DDP__RUN(ddp__k_squares, (unsigned)parts, DDP__UPDATE_THREADS, c->squares, x, (long)n);
-    DDP__RUN(ddp__k_squares_sum, 1, DDP__UPDATE_THREADS, c->squares + DDP__CLIP_PARTS, c->squares, (int)parts, first);
+    DDP__RUN(ddp__k_squares_sum, 1, DDP__UPDATE_THREADS, c->squares + DDP__CLIP_PARTS, c->squares, (int)parts,
+             first);
 }
 
 static void ddp__cuda_clip_scale(ddp__cuda_self *c, float *x, size_t n, float limit)
@@ -5849,8 +6358,8 @@ static void ddp__cuda_backend_close(ddp__cuda_self *c)
     DDP_FREE(c);
 }
 
-static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, void *stream,
-                                         void **self, ddp_error *err)
+static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, void *stream, void **self,
+                                         ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)ddp__calloc(1, sizeof *c);
     int device = b->device, n = 0;
@@ -5872,13 +6381,16 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     ddp__cuda_batch_norm_ops(dev);
     ddp__cuda_pool_ops(dev);
     ddp__cuda_flash_open(dev);
-    if (dev->own_stream) dev->lists = (ddp__cuda_lists *)ddp__calloc(1, sizeof *dev->lists); /* another's may be in a capture */
+    if (dev->own_stream)
+        dev->lists =
+            (ddp__cuda_lists *)ddp__calloc(1, sizeof *dev->lists); /* another's may be in a capture */
     if (!DDP__CUDA(dev, cudaMallocHost((void **)&c->ring, DDP__UPLOAD_PARTS * DDP__UPLOAD_BYTES)))
         (void)DDP__CUDA(dev, cudaMalloc((void **)&c->squares, (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
     if (!dev->failed) c->ring_free = ddp__cuda_events(dev, DDP__UPLOAD_PARTS, cudaEventDisableTiming);
     if (c->ring_free && !DDP__CUDA(dev, cudaMallocHost((void **)&c->early, sizeof *c->early)))
         (void)DDP__CUDA(dev, cudaEventCreateWithFlags(&c->early_done, cudaEventDisableTiming));
-    if (!dev->failed && !c->ring_free) ddp__cuda_fail(dev, DDP_MEMORY, "out of memory for the state of a GPU");
+    if (!dev->failed && !c->ring_free)
+        ddp__cuda_fail(dev, DDP_MEMORY, "out of memory for the state of a GPU");
     ddp__cuda_load_arithmetic(c);
     if (ddp__cuda_status(dev, err)) {
         ddp__cuda_backend_close(c);
@@ -5989,7 +6501,8 @@ template <typename F> static void ddp__cuda_send(ddp__cuda_self *c, void *to, si
         const int part = c->ring_next;
         char *from = c->ring + (size_t)part * DDP__UPLOAD_BYTES;
         n = bytes - at < (size_t)DDP__UPLOAD_BYTES ? bytes - at : (size_t)DDP__UPLOAD_BYTES;
-        (void)ddp__cuda_await(c, c->ring_free[part], NULL); /* what was copied from it has arrived; poll says it again */
+        (void)ddp__cuda_await(c, c->ring_free[part], NULL); /* what was copied from it has arrived; poll says
+                                                               it again */
         fill(from, at, n);
         (void)DDP__CUDA(dev, cudaMemcpyAsync((char *)to + at, from, n, cudaMemcpyHostToDevice, dev->stream));
         (void)DDP__CUDA(dev, cudaEventRecord(c->ring_free[part], dev->stream));
@@ -5999,22 +6512,27 @@ template <typename F> static void ddp__cuda_send(ddp__cuda_self *c, void *to, si
 
 static void ddp__cuda_upload(ddp__cuda_self *c, void *to, const void *from, size_t bytes)
 {
-    ddp__cuda_send(c, to, bytes, [=](void *part, size_t at, size_t n) { memcpy(part, (const char *)from + at, n); });
+    ddp__cuda_send(c, to, bytes,
+                   [=](void *part, size_t at, size_t n) { memcpy(part, (const char *)from + at, n); });
     ddp__cuda_refresh(c, to, bytes, c->dev->stream);
 }
 
-/* f(i, k) for elements at..end-1 of an array as the device has it, where images lie channels-last: i is k on the host. The
- * channels of 64 pixels come in turn, while those are in the cache; `at` and `end` may part a pixel. */
+/* f(i, k) for elements at..end-1 of an array as the device has it, where images lie channels-last: i is k on
+ * the host. The channels of 64 pixels come in turn, while those are in the cache; `at` and `end` may part a
+ * pixel. */
 template <typename F> static inline void ddp__cuda_places(const ddp_shape *s, long at, long end, F f)
 {
     const long channels = s->dims == 4 ? s->dim[1] : 1, plane = s->dims == 4 ? s->dim[2] * s->dim[3] : end;
 
     while (at < end) {
-        const long first = at % channels, pixel = at / channels % plane, image = at / channels / plane * channels;
+        const long first = at % channels, pixel = at / channels % plane,
+                   image = at / channels / plane * channels;
         const long left = (end - at) / channels, last = ddp__min_long(channels, first + end - at);
-        const long pixels = first || !left ? 1 : ddp__min_long(ddp__min_long(left, plane - pixel), channels > 1 ? 64 : left);
+        const long pixels =
+            first || !left ? 1 : ddp__min_long(ddp__min_long(left, plane - pixel), channels > 1 ? 64 : left);
         for (long p = first; p < last; p++)
-            for (long q = 0; q < pixels; q++) f(at - first + q * channels + p, (image + p) * plane + pixel + q);
+            for (long q = 0; q < pixels; q++)
+                f(at - first + q * channels + p, (image + p) * plane + pixel + q);
         at += (pixels - 1) * channels + last - first;
     }
 }
@@ -6024,18 +6542,22 @@ static void ddp__cuda_upload_elements(ddp__cuda_self *c, void *to, const float *
     const int half = ddp__cuda_half(c->dev, s);
     const size_t size = half ? sizeof(uint16_t) : sizeof *from, bytes = (size_t)ddp_shape_count(s) * size;
 
-    if (!half && s->dims < 4) ddp__cuda_upload(c, to, from, bytes);
+    if (!half && s->dims < 4)
+        ddp__cuda_upload(c, to, from, bytes);
     else
         ddp__cuda_send(c, to, bytes, [=](void *part, size_t at, size_t n) {
             const long first = (long)(at / size);
             ddp__cuda_places(s, first, first + (long)(n / size), [=](long i, long k) {
-                if (half) ((uint16_t *)part)[i - first] = ddp__bf16_bits(from[k]);
-                else ((float *)part)[i - first] = from[k];
+                if (half)
+                    ((uint16_t *)part)[i - first] = ddp__bf16_bits(from[k]);
+                else
+                    ((float *)part)[i - first] = from[k];
             });
         });
 }
 
-static ddp_status ddp__cuda_download(ddp__cuda_self *c, void *to, const void *from, size_t bytes, ddp_error *err)
+static ddp_status ddp__cuda_download(ddp__cuda_self *c, void *to, const void *from, size_t bytes,
+                                     ddp_error *err)
 {
     ddp__cuda *dev = c->dev;
     /* a copy to memory that is not pinned waits for all before it, whether a peer is lost or not */
@@ -6052,7 +6574,8 @@ static ddp_status ddp__cuda_norm2(ddp__cuda_self *c, const float *x, size_t n, d
     return ddp__cuda_download(c, out, c->squares + DDP__CLIP_PARTS, sizeof *out, err);
 }
 
-static ddp_status ddp__cuda_download_elements(ddp__cuda_self *c, float *to, const void *from, const ddp_shape *s, ddp_error *err)
+static ddp_status ddp__cuda_download_elements(ddp__cuda_self *c, float *to, const void *from,
+                                              const ddp_shape *s, ddp_error *err)
 {
     const int half = ddp__cuda_half(c->dev, s), plain = !half && s->dims < 4;
     const size_t count = (size_t)ddp_shape_count(s), size = half ? sizeof(uint16_t) : sizeof *to;
@@ -6115,18 +6638,22 @@ static void *ddp__cuda_compute(ddp__cuda *dev) { return dev; }
 static ddp_status ddp__cuda_join(ddp__cuda_self *c, const ddp_backend_peers *p, ddp_error *err)
 {
     if (!c->waits)
-        return ddp__fail(err, DDP_UNSUPPORTED, "GPU %d: its driver has no stream memory operations (cuStreamWaitValue32), which NCCL beside "
-                         "messages over the host needs: set nccl to 0, or install a newer driver", c->dev->device);
+        return ddp__fail(
+            err, DDP_UNSUPPORTED,
+            "GPU %d: its driver has no stream memory operations (cuStreamWaitValue32), which NCCL beside "
+            "messages over the host needs: set nccl to 0, or install a newer driver",
+            c->dev->device);
     c->nccl = ddp__nccl_join(c->dev, p, c->slots, err);
     return c->nccl ? DDP_OK : err->code;
 }
 
 /* The copies that operators read follow the arrays that are final. */
-static ddp_status ddp__cuda_final(ddp__cuda_self *c, int slot, float *const *arrays,
-                                  const size_t *counts, int arrays_count, ddp_error *err)
+static ddp_status ddp__cuda_final(ddp__cuda_self *c, int slot, float *const *arrays, const size_t *counts,
+                                  int arrays_count, ddp_error *err)
 {
     if (!c->mirror) return DDP_OK;
-    for (int i = 0; i < arrays_count; i++) ddp__cuda_refresh(c, arrays[i], counts[i] * sizeof(float), c->nccl->stream);
+    for (int i = 0; i < arrays_count; i++)
+        ddp__cuda_refresh(c, arrays[i], counts[i] * sizeof(float), c->nccl->stream);
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->nccl->done[slot], c->nccl->stream));
     return ddp__cuda_status(c->dev, err);
 }
@@ -6134,7 +6661,8 @@ static ddp_status ddp__cuda_final(ddp__cuda_self *c, int slot, float *const *arr
 static ddp_status ddp__cuda_average(ddp__cuda_self *c, int slot, float *const *arrays, const size_t *counts,
                                     int arrays_count, int sum, ddp_error *err)
 {
-    DDP__TRY(ddp__nccl_queue(c->nccl, slot, sum ? DDP__NCCL_SUM : DDP__NCCL_MEAN, arrays, counts, arrays_count, err));
+    DDP__TRY(ddp__nccl_queue(c->nccl, slot, sum ? DDP__NCCL_SUM : DDP__NCCL_MEAN, arrays, counts,
+                             arrays_count, err));
     return sum ? DDP_OK : ddp__cuda_final(c, slot, arrays, counts, arrays_count, err);
 }
 
@@ -6170,23 +6698,62 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
 {
     ddp_backend b = DDP__ZEROS;
 
-    b.name = "cuda"; b.device = device; b.numbers = (int)numbers; b.channels_last = 1;
-    b.open = ddp__cuda_backend_open; b.close = DDP__GIVEN(ddp__cuda_backend_close);
-    DDP__OF(wait); b.check = DDP__GIVEN(ddp__cuda_status);
-    DDP__OF(alloc); DDP__OF(release); DDP__OF(memory); DDP__OF(element_bytes); DDP__OF(forget);
-    b.pin = ddp__cuda_pin; b.unpin = ddp__cuda_unpin; b.mirror = DDP__ORDERED(ddp__cuda_mirror_new);
-    DDP__OF(upload); DDP__OF(upload_elements); DDP__OF(download); DDP__OF(download_elements);
-    DDP__OF(early); DDP__OF(early_value); DDP__OF(copy); DDP__OF(zero);
-    DDP__OF(axpy); DDP__OF(norm2); DDP__OF(scale); DDP__OF(fill); DDP__OF(update); DDP__OF(compensate);
-    DDP__OF(split); DDP__OF(clip_add); DDP__OF(clip_scale);
-    DDP__OF(op); DDP__OF(pair); DDP__OF(scratch); DDP__OF(reserve);
+    b.name = "cuda";
+    b.device = device;
+    b.numbers = (int)numbers;
+    b.channels_last = 1;
+    b.open = ddp__cuda_backend_open;
+    b.close = DDP__GIVEN(ddp__cuda_backend_close);
+    DDP__OF(wait);
+    b.check = DDP__GIVEN(ddp__cuda_status);
+    DDP__OF(alloc);
+    DDP__OF(release);
+    DDP__OF(memory);
+    DDP__OF(element_bytes);
+    DDP__OF(forget);
+    b.pin = ddp__cuda_pin;
+    b.unpin = ddp__cuda_unpin;
+    b.mirror = DDP__ORDERED(ddp__cuda_mirror_new);
+    DDP__OF(upload);
+    DDP__OF(upload_elements);
+    DDP__OF(download);
+    DDP__OF(download_elements);
+    DDP__OF(early);
+    DDP__OF(early_value);
+    DDP__OF(copy);
+    DDP__OF(zero);
+    DDP__OF(axpy);
+    DDP__OF(norm2);
+    DDP__OF(scale);
+    DDP__OF(fill);
+    DDP__OF(update);
+    DDP__OF(compensate);
+    DDP__OF(split);
+    DDP__OF(clip_add);
+    DDP__OF(clip_scale);
+    DDP__OF(op);
+    DDP__OF(pair);
+    DDP__OF(scratch);
+    DDP__OF(reserve);
     b.compute = DDP__GIVEN(ddp__cuda_compute); /* while calls become due */
-    DDP__OF(slots); DDP__OF(record); DDP__OF(hold);
-    b.fetch = DDP__GIVEN(ddp__cuda_fetch); b.give = DDP__GIVEN(ddp__cuda_give); /* of other threads */
-    b.raise = DDP__GIVEN(ddp__cuda_raise); b.raise_all = DDP__GIVEN(ddp__cuda_raise_all);
-    DDP__OF(join); DDP__OF(leave); DDP__OF(average); DDP__OF(spread); DDP__OF(follow);
-    b.poll = DDP__GIVEN(ddp__nccl_poll); b.finish = DDP__ORDERED(ddp__nccl_finish);
-    DDP__OF(marks); DDP__OF(mark); DDP__OF(marked); DDP__OF(range);
+    DDP__OF(slots);
+    DDP__OF(record);
+    DDP__OF(hold);
+    b.fetch = DDP__GIVEN(ddp__cuda_fetch);
+    b.give = DDP__GIVEN(ddp__cuda_give); /* of other threads */
+    b.raise = DDP__GIVEN(ddp__cuda_raise);
+    b.raise_all = DDP__GIVEN(ddp__cuda_raise_all);
+    DDP__OF(join);
+    DDP__OF(leave);
+    DDP__OF(average);
+    DDP__OF(spread);
+    DDP__OF(follow);
+    b.poll = DDP__GIVEN(ddp__nccl_poll);
+    b.finish = DDP__ORDERED(ddp__nccl_finish);
+    DDP__OF(marks);
+    DDP__OF(mark);
+    DDP__OF(marked);
+    DDP__OF(range);
     return b;
 }
 #undef DDP__OF

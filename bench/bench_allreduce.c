@@ -20,7 +20,7 @@ enum { BENCH_WARMUP = 2 };
 typedef struct bench {
     long bytes, iters;
     ddp_wire wire;
-    int  alone; /* this process is one rank: each prints; else rank 0 does for all */
+    int alone; /* this process is one rank: each prints; else rank 0 does for all */
 } bench;
 
 /* Value i of a rank: in -1..1, no two ranks the same. */
@@ -80,8 +80,8 @@ static int bench_slowest(ddp_ctx *d, float *ms, size_t iters)
     return bad;
 }
 
-static void bench_print(ddp_ctx *d, const bench *b, const char *algorithm, const float *ms,
-                        double comm_cpu_s, const float *x, size_t n)
+static void bench_print(ddp_ctx *d, const bench *b, const char *algorithm, const float *ms, double comm_cpu_s,
+                        const float *x, size_t n)
 {
     size_t iters = (size_t)b->iters;
     double median = ((double)ms[iters / 2] + (double)ms[(iters - 1) / 2]) / 2;
@@ -103,8 +103,7 @@ static void bench_print(ddp_ctx *d, const bench *b, const char *algorithm, const
 }
 
 /* value: [n] what the ranks sum up; x becomes it before each iteration, and the sum in it. */
-static int bench_measure(ddp_ctx *d, const bench *b, const float *value, float *x, size_t n,
-                         float *ms)
+static int bench_measure(ddp_ctx *d, const bench *b, const float *value, float *x, size_t n, float *ms)
 {
     const char *algorithm;
     ddp_stats before, after;
@@ -131,8 +130,7 @@ static int bench_measure(ddp_ctx *d, const bench *b, const float *value, float *
         bad = ddp_barrier(d);
         if (i == 0) ddp_get_stats(d, &before);
         begin = ddp_now();
-        if (!bad)
-            bad = ddp_exchange(d, &m);
+        if (!bad) bad = ddp_exchange(d, &m);
         if (i >= 0) ms[i] = (float)(1e3 * (ddp_now() - begin));
     }
     ddp_get_stats(d, &after);
@@ -186,8 +184,7 @@ int main(int argc, char **argv)
         {"--bytes", CLI_COUNT, &b.bytes, "B", "size of the array, a multiple of 4 [16777216]"},
         {"--iters", CLI_COUNT, &b.iters, "N", "timed iterations, after two of warm-up [20]"},
         {"--wire", CLI_TEXT, &wire, "NAME", "f32, bf16: half the bytes, int8: 0.27, rounded [f32]"},
-        {"--algorithm", CLI_TEXT, &algorithm, "NAME",
-         "auto (by size and link), full, direct or ring [auto]"},
+        {"--algorithm", CLI_TEXT, &algorithm, "NAME", "auto (by size and link), full, direct or ring [auto]"},
         {"--deterministic", CLI_FLAG, &deterministic, "",
          "sums in rank order: equal bits on every transport"},
         {"--quick", CLI_FLAG, &quick, "", "five iterations"},

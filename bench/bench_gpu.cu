@@ -17,12 +17,12 @@
 enum { WARM = 3, TIMES = 20 };
 
 typedef struct bench {
-    ddp_backend  b;
-    void        *self;
+    ddp_backend b;
+    void *self;
     cudaStream_t stream;
-    cudaEvent_t  begin, end;
-    double       copy; /* bytes/s of a copy, read and written ones counted */
-    int          size; /* 0 as GPT-2 124M trains, 1 small, 2 tiny */
+    cudaEvent_t begin, end;
+    double copy; /* bytes/s of a copy, read and written ones counted */
+    int size;    /* 0 as GPT-2 124M trains, 1 small, 2 tiny */
 } bench;
 
 static void quit(const char *what, const ddp_error *err)
@@ -36,8 +36,7 @@ static void *room(bench *b, size_t bytes)
     void *p = b->b.alloc(b->self, bytes);
 
     if (!p) {
-        fprintf(stderr, "bench_gpu: %zu bytes of device memory cannot be had; try --small\n",
-                bytes);
+        fprintf(stderr, "bench_gpu: %zu bytes of device memory cannot be had; try --small\n", bytes);
         exit(1);
     }
     return p;
@@ -73,14 +72,17 @@ static void say(const bench *b, const char *what, double seconds, double bytes, 
     printf("{\"event\": \"gpu_kernel\", \"what\": \"%s\", \"ms\": %.4f, \"gb_per_s\": %.0f, "
            "\"share\": %.3f, "
            "\"tflops\": %.1f}\n",
-           what, 1e3 * seconds, 1e-9 * bytes / seconds,
-           b->copy > 0 ? bytes / seconds / b->copy : 1.0, 1e-12 * flops / seconds);
+           what, 1e3 * seconds, 1e-9 * bytes / seconds, b->copy > 0 ? bytes / seconds / b->copy : 1.0,
+           1e-12 * flops / seconds);
     fflush(stdout);
 }
 
 /* ---- copy ---- */
 
-typedef struct copying { void *to, *from; size_t bytes; } copying;
+typedef struct copying {
+    void *to, *from;
+    size_t bytes;
+} copying;
 
 static void copy_once(bench *b, void *user)
 {
@@ -107,7 +109,10 @@ static void bench_copy(bench *b)
 
 /* ---- AdamW with a bfloat16 copy of the weights ---- */
 
-typedef struct updating { ddp_optimizer o; ddp_update u; } updating;
+typedef struct updating {
+    ddp_optimizer o;
+    ddp_update u;
+} updating;
 
 static void update_once(bench *b, void *user)
 {
@@ -122,8 +127,7 @@ static void bench_adamw(bench *b)
     static const size_t sizes[] = {(size_t)124 << 20, (size_t)4 << 20, 4096};
     const size_t n = sizes[b->size], bytes = n * sizeof(float);
     updating x;
-    float *w = (float *)room(b, bytes), *g = (float *)room(b, bytes),
-          *s = (float *)room(b, 2 * bytes);
+    float *w = (float *)room(b, bytes), *g = (float *)room(b, bytes), *s = (float *)room(b, 2 * bytes);
     double t;
 
     memset(&x, 0, sizeof x);
@@ -147,9 +151,9 @@ static void bench_adamw(bench *b)
 
 typedef struct operating {
     const ddp_op *op;
-    ddp_op_spec   spec;
-    ddp_op_call   call;
-    int           backward;
+    ddp_op_spec spec;
+    ddp_op_call call;
+    int backward;
 } operating;
 
 static void op_once(bench *b, void *user)
@@ -167,8 +171,8 @@ static size_t op_bytes(const ddp_shape *s, int type_is_int, int param_grad)
 
 /* One operator in bfloat16, forward and backward. moved: elements that must move, as a multiple of
  * those of in[0]; flops from its shape rule. ints: the last input holds integers, all 0. */
-static void bench_op(bench *b, const char *name, int inputs, ddp_shape a, ddp_shape second,
-                     const double *arg, int ints, const double *moved)
+static void bench_op(bench *b, const char *name, int inputs, ddp_shape a, ddp_shape second, const double *arg,
+                     int ints, const double *moved)
 {
     operating o;
     ddp_error err;
@@ -220,8 +224,7 @@ static void bench_op(bench *b, const char *name, int inputs, ddp_shape a, ddp_sh
         if (!whole) b->b.release(b->self, o.call.grad_in[i], op_bytes(&o.spec.in[i], 0, 0));
     }
     for (i = 0; i < o.spec.params; i++) {
-        b->b.release(b->self, (void *)(uintptr_t)o.call.param[i],
-                     op_bytes(&o.spec.param[i].shape, 0, 0));
+        b->b.release(b->self, (void *)(uintptr_t)o.call.param[i], op_bytes(&o.spec.param[i].shape, 0, 0));
         b->b.release(b->self, o.call.grad_param[i], op_bytes(&o.spec.param[i].shape, 0, 1));
     }
 }
@@ -248,8 +251,7 @@ static void bench_ops(bench *b)
     const double heads[] = {tiny ? 3.0 : 12.0, 0, 0}, wide[] = {4.0 * (double)dim, 0, 0};
     const ddp_shape x = shape(3, batch, seq, dim), empty = shape(0, 0, 0, 0);
 
-    bench_op(b, "cross_entropy", 2, shape(3, batch, seq, vocab), shape(2, batch, seq, 0), NULL, 1,
-             loss);
+    bench_op(b, "cross_entropy", 2, shape(3, batch, seq, vocab), shape(2, batch, seq, 0), NULL, 1, loss);
     bench_op(b, "layer_norm", 1, x, empty, NULL, 0, one_by_one);
     bench_op(b, "gelu", 1, shape(3, batch, seq, 4 * dim), empty, NULL, 0, one_by_one);
     bench_op(b, "add", 2, x, x, NULL, 0, sum);
@@ -260,10 +262,10 @@ static void bench_ops(bench *b)
 /* ---- Top-K ---- */
 
 typedef struct picking {
-    float            *x, *value;
-    size_t            n, k, scratch_bytes;
-    void             *scratch;
-    uint64_t         *index;
+    float *x, *value;
+    size_t n, k, scratch_bytes;
+    void *scratch;
+    uint64_t *index;
     ddp_cuda_verdict *verdict;
 } picking;
 
@@ -272,8 +274,8 @@ static void topk_once(bench *b, void *user)
     picking *p = (picking *)user;
     ddp_error err;
 
-    if (ddp_cuda_topk(p->x, p->n, p->k, p->scratch, p->scratch_bytes, p->index, p->value,
-                      p->verdict, b->stream, &err))
+    if (ddp_cuda_topk(p->x, p->n, p->k, p->scratch, p->scratch_bytes, p->index, p->value, p->verdict,
+                      b->stream, &err))
         quit("ddp_cuda_topk", &err);
 }
 
@@ -305,8 +307,8 @@ static void bench_topk(bench *b)
     b->b.upload(b->self, p.x, host, p.n * sizeof *host);
     s = timed(b, topk_once, &p);
     say(b, "topk 1%", s, 4.0 * (double)p.n, 0);
-    printf("{\"event\": \"gpu_topk\", \"n\": %zu, \"k\": %zu, \"ms\": %.4f, \"reads\": %.2f}\n",
-           p.n, p.k, 1e3 * s, s * b->copy / (4.0 * (double)p.n));
+    printf("{\"event\": \"gpu_topk\", \"n\": %zu, \"k\": %zu, \"ms\": %.4f, \"reads\": %.2f}\n", p.n, p.k,
+           1e3 * s, s * b->copy / (4.0 * (double)p.n));
     free(host);
     b->b.release(b->self, p.x, p.n * sizeof *p.x);
     b->b.release(b->self, p.value, p.k * sizeof *p.value);
@@ -332,10 +334,17 @@ static double step_seconds(const bench *b, void *stream)
     int bad;
 
     memset(&cfg, 0, sizeof cfg);
-    cfg.world = 1; cfg.no_env = 1; cfg.backend = &backend; cfg.cuda_stream = stream;
+    cfg.world = 1;
+    cfg.no_env = 1;
+    cfg.backend = &backend;
+    cfg.cuda_stream = stream;
     memset(&c, 0, sizeof c);
-    c.vocabulary = 512; c.context = 64; c.batch = 4; c.heads = 4;
-    c.layers = b->size == 2 ? 1 : 8; c.dim = b->size == 2 ? 32 : 256;
+    c.vocabulary = 512;
+    c.context = 64;
+    c.batch = 4;
+    c.heads = 4;
+    c.layers = b->size == 2 ? 1 : 8;
+    c.dim = b->size == 2 ? 32 : 256;
     d = ddp_open(&cfg, &err);
     if (!d) quit("a small GPT-2", &err);
     g = ddp_graph_new(d);
@@ -344,8 +353,12 @@ static double step_seconds(const bench *b, void *stream)
     for (int i = -WARM; i < TIMES && !bad; i++) {
         const double since = ddp_now();
         int32_t *token = (int32_t *)ddp_data(g, "tokens"), *label = (int32_t *)ddp_data(g, "labels");
-        for (int k = 0; k < c.batch * c.context; k++) { token[k] = k % 500; label[k] = (k + 1) % 500; }
-        bad = ddp_forward(g) || ddp_backward(g, loss) || ddp_step_end(d) || ddp_wait(d) || !(ddp_value(g, loss) > 0);
+        for (int k = 0; k < c.batch * c.context; k++) {
+            token[k] = k % 500;
+            label[k] = (k + 1) % 500;
+        }
+        bad = ddp_forward(g) || ddp_backward(g, loss) || ddp_step_end(d) || ddp_wait(d) ||
+              !(ddp_value(g, loss) > 0);
         if (i >= 0) s[i] = (float)(ddp_now() - since);
     }
     if (bad) quit("a small GPT-2", ddp_last_error(d));
@@ -378,8 +391,7 @@ int main(int argc, char **argv)
     if (cudaStreamCreateWithFlags(&b.stream, cudaStreamNonBlocking) != cudaSuccess ||
         cudaEventCreate(&b.begin) != cudaSuccess || cudaEventCreate(&b.end) != cudaSuccess ||
         cudaGetDeviceProperties(&props, 0) != cudaSuccess) {
-        fprintf(stderr, "bench_gpu: GPU 0 cannot be used: %s\n",
-                cudaGetErrorString(cudaGetLastError()));
+        fprintf(stderr, "bench_gpu: GPU 0 cannot be used: %s\n", cudaGetErrorString(cudaGetLastError()));
         return 1;
     }
     b.b = ddp_cuda(DDP_CUDA_BF16, 0);

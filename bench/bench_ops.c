@@ -19,19 +19,32 @@
 
 typedef struct op_case {
     const char *op, *size;
-    ddp_shape   in;
-    double      arg[6];
+    ddp_shape in;
+    double arg[6];
     double forward[2], backward[2]; /* arrays of the input's and the output's size passed over */
-    int    way[2];                  /* what kind of pass that is, forward and backward */
+    int way[2];                     /* what kind of pass that is, forward and backward */
 } op_case;
 
-#define S2(a, b)       {2, {a, b, 0, 0}}
-#define S3(a, b, c)    {3, {a, b, c, 0}}
-#define S4(a, b, c, d) {4, {a, b, c, d}}
-#define EACH           {1, 1}, {2, 1}, {1, 1} /* y of x; dx of x and dy */
-#define MOVE           {1, 1}, {1, 1}, {1, 1} /* y of x; dx of dy */
-#define CONV(size, shape, out, k, s, p, groups) \
-    {"conv2d", size, shape, {out, k, s, p, groups, 0}, EACH}
+#define S2(a, b)          \
+    {                     \
+        2, { a, b, 0, 0 } \
+    }
+#define S3(a, b, c)       \
+    {                     \
+        3, { a, b, c, 0 } \
+    }
+#define S4(a, b, c, d)    \
+    {                     \
+        4, { a, b, c, d } \
+    }
+#define EACH \
+    {1, 1}, {2, 1}, { 1, 1 } /* y of x; dx of x and dy */
+#define MOVE \
+    {1, 1}, {1, 1}, { 1, 1 } /* y of x; dx of dy */
+#define CONV(size, shape, out, k, s, p, groups)                \
+    {                                                          \
+        "conv2d", size, shape, {out, k, s, p, groups, 0}, EACH \
+    }
 
 static const op_case cases[] = {
     {"linear", "124M qkv", S2(256, 768), {2304, 0, 0, 0, 0, 0}, EACH},
@@ -68,8 +81,7 @@ static const op_case cases[] = {
     {"relu", "64, 32", S4(32, 64, 32, 32), {0, 0, 0, 0, 0, 0}, EACH},
     {"add", "64, 32", S4(32, 64, 32, 32), {0, 0, 0, 0, 0, 0}, {2, 1}, {2, 1}, {1, 1}},
     {"max_pool2d", "2, 64, 32", S4(32, 64, 32, 32), {2, 2, 0, 0, 0, 0}, {1, 2}, {1, 2}, {1, 1}},
-    {"max_pool2d", "3 step 2, 64, 112", S4(2, 64, 112, 112), {3, 2, 1, 0, 0, 0}, {1, 2}, {1, 2},
-     {1, 1}},
+    {"max_pool2d", "3 step 2, 64, 112", S4(2, 64, 112, 112), {3, 2, 1, 0, 0, 0}, {1, 2}, {1, 2}, {1, 1}},
     {"avg_pool2d", "2, 64, 32", S4(32, 64, 32, 32), {2, 2, 0, 0, 0, 0}, MOVE},
     {"global_avg_pool2d", "512, 4", S4(32, 512, 4, 4), {0, 0, 0, 0, 0, 0}, MOVE},
     {"global_avg_pool2d", "64, 32", S4(32, 64, 32, 32), {0, 0, 0, 0, 0, 0}, MOVE},
@@ -112,8 +124,7 @@ static int case_open(const op_case *k, ddp_op_spec *s, ddp_op_call *c, ddp_rng *
     c->training = 1;
     for (i = 0; i < s->inputs; i++) {
         c->in[i] = bench_floats((size_t)ddp_shape_count(&s->in[i]), 2, r);
-        if (s->in_type[i] == DDP_F32)
-            c->grad_in[i] = bench_floats((size_t)ddp_shape_count(&s->in[i]), 0, r);
+        if (s->in_type[i] == DDP_F32) c->grad_in[i] = bench_floats((size_t)ddp_shape_count(&s->in[i]), 0, r);
         if (!c->in[i]) return 1;
     }
     for (i = 0; i < s->params; i++) {
@@ -153,7 +164,7 @@ static void case_close(ddp_op_call *c)
 
 typedef struct op_run {
     const ddp_op *op;
-    ddp_op_call   call;
+    ddp_op_call call;
 } op_run;
 
 static void run_forward(void *user) { ((op_run *)user)->op->forward(&((op_run *)user)->call); }
@@ -198,9 +209,9 @@ static int measure_case(const bench *b, const op_case *k)
 
 typedef struct update_run {
     ddp_optimizer rule;
-    ddp_update    u;
-    float        *grads;
-    double        sum;
+    ddp_update u;
+    float *grads;
+    double sum;
 } update_run;
 
 static void run_update(void *user)
@@ -241,14 +252,13 @@ static double measure_updates(const bench *b, size_t n, const char *size)
     run.u.lr = 1e-4f;
     if (run.u.params && run.grads && run.u.state) {
         run.rule = ddp_adamw(1e-4f, 0.9f, 0.999f, 1e-8f, 0.01f);
-        share = report(b, "AdamW", size, "", best_time(b, run_update, &run), (double)n, 7 * bytes,
-                       0, 4 * bytes, 2);
+        share = report(b, "AdamW", size, "", best_time(b, run_update, &run), (double)n, 7 * bytes, 0,
+                       4 * bytes, 2);
         run.rule = ddp_sgd(1e-4f, 0.9f);
-        report(b, "SGD, momentum", size, "", best_time(b, run_update, &run), (double)n, 5 * bytes,
-               0, 3 * bytes, 2);
+        report(b, "SGD, momentum", size, "", best_time(b, run_update, &run), (double)n, 5 * bytes, 0,
+               3 * bytes, 2);
         report(b, "norm", size, "", best_time(b, run_norm, &run), (double)n, bytes, 0, bytes, 0);
-        report(b, "clip", size, "", best_time(b, run_scale, &run), (double)n, 2 * bytes, 0, bytes,
-               2);
+        report(b, "clip", size, "", best_time(b, run_scale, &run), (double)n, 2 * bytes, 0, bytes, 2);
     }
     free(run.u.params);
     free(run.grads);
@@ -259,16 +269,15 @@ static double measure_updates(const bench *b, size_t n, const char *size)
 /* ---- inside a real step ---- */
 
 typedef struct step_op {
-    ddp_op        op; /* first: what a node points at */
+    ddp_op op; /* first: what a node points at */
     const ddp_op *inner;
-    const bench  *b;
-    double        forward, backward;
+    const bench *b;
+    double forward, backward;
 } step_op;
 
 static step_op *step_op_of(const ddp_op_call *c)
 {
-    const ddp_node *n =
-        (const ddp_node *)(const void *)((const char *)c->spec - offsetof(ddp_node, spec));
+    const ddp_node *n = (const ddp_node *)(const void *)((const char *)c->spec - offsetof(ddp_node, spec));
 
     return (step_op *)(void *)n->op;
 }
@@ -323,7 +332,8 @@ static void step_inputs(ddp_graph *g, long classes, ddp_rng *r)
         const long count = ddp_shape_count(&n->spec.out);
         float *x = n->op ? NULL : (float *)ddp_data(g, n->name);
         long j;
-        if (x && n->type == DDP_I32) bench_labels(x, count, classes, r);
+        if (x && n->type == DDP_I32)
+            bench_labels(x, count, classes, r);
         else
             for (j = 0; x && j < count; j++) x[j] = (float)ddp_rng_normal(r);
     }
@@ -337,7 +347,8 @@ static int step_swap(const bench *b, ddp_graph *g, step_op *table, int room)
     for (i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
         if (!n->op) continue;
-        for (k = 0; k < used && table[k].inner != n->op; k++) {}
+        for (k = 0; k < used && table[k].inner != n->op; k++) {
+        }
         if (k == room) return -1;
         if (k == used) {
             table[used].op = *n->op;
@@ -375,9 +386,8 @@ static double step_report(const char *model, step_op *table, int ops, double tot
         sum += o->forward + o->backward;
         if (!strncmp(name, "linear", 6) || !strcmp(name, "conv2d") || !strcmp(name, "attention"))
             products += o->forward + o->backward;
-        printf("  %-18s%10.2f ms fwd%10.2f ms bwd%8.2f %%\n", name,
-               1e3 * o->forward / (double)steps, 1e3 * o->backward / (double)steps,
-               100 * (o->forward + o->backward) / total);
+        printf("  %-18s%10.2f ms fwd%10.2f ms bwd%8.2f %%\n", name, 1e3 * o->forward / (double)steps,
+               1e3 * o->backward / (double)steps, 100 * (o->forward + o->backward) / total);
     }
     printf("  %-18s%10.2f ms%31.2f %%\n", "optimizer, rest", 1e3 * (total - sum) / (double)steps,
            100 * (total - sum) / total);
@@ -388,8 +398,8 @@ static double step_report(const char *model, step_op *table, int ops, double tot
 static double measure_step(const bench *b, const char *model)
 {
     const long steps = b->quick ? 1 : 5;
-    ddp_optimizer rule = strcmp(model, "ResNet-18") ? ddp_adamw(3e-4f, 0.9f, 0.999f, 1e-8f, 0.01f)
-                                                    : ddp_sgd(0.01f, 0.9f);
+    ddp_optimizer rule =
+        strcmp(model, "ResNet-18") ? ddp_adamw(3e-4f, 0.9f, 0.999f, 1e-8f, 0.01f) : ddp_sgd(0.01f, 0.9f);
     ddp_rng r = ddp_rng_seed(5, 6);
     step_op table[32];
     ddp_config cfg;
@@ -418,7 +428,8 @@ static double measure_step(const bench *b, const char *model)
         }
         bad = ops < 0 || ddp_forward(g) || ddp_backward(g, loss) || ddp_step_end(d);
     }
-    if (!bad) share = step_report(model, table, ops, bench_clock(b) - start, steps);
+    if (!bad)
+        share = step_report(model, table, ops, bench_clock(b) - start, steps);
     else
         fprintf(stderr, "bench_ops: %s: %s\n", model,
                 g && ddp_graph_error(g)->code ? ddp_graph_error(g)->msg : err.msg);
@@ -458,8 +469,7 @@ int main(int argc, char **argv)
         adamw = measure_updates(&b, b.quick ? 10000000 : 30000000, "in memory");
         share = measure_step(&b, "GPT-2 small");
         bad = adamw < 0 || share < 0;
-        if (!bad && !b.quick)
-            bad = measure_step(&b, "Llama") < 0 || measure_step(&b, "ResNet-18") < 0;
+        if (!bad && !b.quick) bad = measure_step(&b, "Llama") < 0 || measure_step(&b, "ResNet-18") < 0;
     }
     ddp__pool_close(b.pool);
     if (bad) {
@@ -467,10 +477,10 @@ int main(int argc, char **argv)
         return 1;
     }
     printf("{\"threads\": %ld, \"gflops\": %.1f, \"read_gbs\": %.1f, \"triad_gbs\": %.1f, "
-           "\"update_gbs\": %.1f", b.threads, 1e-9 * b.flops, 1e-9 * b.bandwidth[WHERE - 1][0],
-           1e-9 * b.bandwidth[WHERE - 1][1], 1e-9 * b.bandwidth[WHERE - 1][2]);
-    if (!*only)
-        printf(", \"adamw_of_update\": %.3f, \"gpt2_outside_products\": %.4f", adamw, share);
+           "\"update_gbs\": %.1f",
+           b.threads, 1e-9 * b.flops, 1e-9 * b.bandwidth[WHERE - 1][0], 1e-9 * b.bandwidth[WHERE - 1][1],
+           1e-9 * b.bandwidth[WHERE - 1][2]);
+    if (!*only) printf(", \"adamw_of_update\": %.3f, \"gpt2_outside_products\": %.4f", adamw, share);
     printf("}\n");
     return 0;
 }

@@ -7,8 +7,8 @@
 #include "dreamddp.h"
 #include "../examples/common/cli.h"
 
-static ddp_placement run(const ddp_network *n, ddp_place_solver solver, uint64_t seed,
-                         double seconds, long candidates)
+static ddp_placement run(const ddp_network *n, ddp_place_solver solver, uint64_t seed, double seconds,
+                         long candidates)
 {
     ddp_place_options o;
     ddp_placement p;
@@ -137,15 +137,15 @@ int main(int argc, char **argv)
     };
     ddp_network n;
 
-    code = cli_parse(argc, argv, "Every solver of ddp_place on the networks of the DT-FM paper, on "
+    code = cli_parse(argc, argv,
+                     "Every solver of ddp_place on the networks of the DT-FM paper, on "
                      "the same with\nnoise, and on 1,000 devices. DDP_DATA: where networks/ lies.",
                      table, 1);
     if (code >= 0) return code;
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     printf("seconds of communication per iteration; solvers at 5,000 candidates, anneal at 1 s\n"
            "%-14s %9s %9s %9s %9s %9s %8s %15s %10s\n",
-           "network", "gen.-code", "genetic", "kl", "random", "anneal", "settled", "exact",
-           "best known");
+           "network", "gen.-code", "genetic", "kl", "random", "anneal", "settled", "exact", "best known");
     for (int v = 0; v < 2; v++)
         for (int c = 1; c <= 5; c++) {
             snprintf(path, sizeof path, "%s/networks/case%d.json", data ? data : "data", c);

@@ -34,9 +34,9 @@ int main(int argc, char **argv)
     static const int layers[] = {30, 125, 300, 1000, 4000};
     static const struct {
         const char *name;
-        ddp_solver  solver;
-        ddp_cost    cost;
-        int         most; /* layers */
+        ddp_solver solver;
+        ddp_cost cost;
+        int most; /* layers */
     } rows[] = {{"optimal timeline (search)", DDP_SOLVER_OPTIMAL, DDP_COST_TIMELINE, 4000},
                 {"optimal window (search)", DDP_SOLVER_OPTIMAL, DDP_COST_WINDOW, 4000},
                 {"optimal sum (programme)", DDP_SOLVER_OPTIMAL, DDP_COST_SUM, 4000},
@@ -50,7 +50,8 @@ int main(int argc, char **argv)
     if (code >= 0) return code;
     printf("%-28s %8s %4s %12s %14s\n", "solver", "layers", "H", "ms", "exposed/(H T)");
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++)
-        for (size_t i = 0; i < sizeof layers / sizeof layers[0] && layers[i] <= (quick ? 300 : rows[k].most); i++) {
+        for (size_t i = 0; i < sizeof layers / sizeof layers[0] && layers[i] <= (quick ? 300 : rows[k].most);
+             i++) {
             ddp_rng r = ddp_rng_seed(1, (uint64_t)layers[i]);
             ddp_plan_options o;
             ddp_profile p;

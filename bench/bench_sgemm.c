@@ -24,9 +24,9 @@ static void sgemm_blas(const sgemm *s)
     const ddp__matmul *g = &s->g;
 
     cblas_sgemm(CblasRowMajor, g->a_col == 1 ? CblasNoTrans : CblasTrans,
-                g->b_col == 1 ? CblasNoTrans : CblasTrans, (int)g->m, (int)g->n, (int)g->k, 1,
-                g->a, (int)(g->a_col == 1 ? g->a_row : g->a_col), g->b,
-                (int)(g->b_col == 1 ? g->b_row : g->b_col), 0, g->c, (int)g->c_row);
+                g->b_col == 1 ? CblasNoTrans : CblasTrans, (int)g->m, (int)g->n, (int)g->k, 1, g->a,
+                (int)(g->a_col == 1 ? g->a_row : g->a_col), g->b, (int)(g->b_col == 1 ? g->b_row : g->b_col),
+                0, g->c, (int)g->c_row);
 }
 #endif
 
@@ -97,8 +97,8 @@ int main(int argc, char **argv)
 #endif
     bytes = sizeof *a * ((double)m * (double)k + (double)k * (double)n + 2 * (double)m * (double)n);
     if (ddp__memory_total() > 0 && bytes > ddp__memory_total()) { /* malloc may promise it */
-        fprintf(stderr, "bench_sgemm: %ld x %ld x %ld needs %.0f bytes; this machine has %.0f\n", m, n,
-                k, bytes, ddp__memory_total());
+        fprintf(stderr, "bench_sgemm: %ld x %ld x %ld needs %.0f bytes; this machine has %.0f\n", m, n, k,
+                bytes, ddp__memory_total());
         return 1;
     }
     memset(&s, 0, sizeof s);
@@ -139,8 +139,8 @@ int main(int argc, char **argv)
 #endif
     }
     flops = 2e-9 * (double)m * (double)n * (double)k;
-    printf("{\"m\": %ld, \"n\": %ld, \"k\": %ld, \"trans\": \"%s\", \"threads\": %ld", m, n, k,
-           trans, threads);
+    printf("{\"m\": %ld, \"n\": %ld, \"k\": %ld, \"trans\": \"%s\", \"threads\": %ld", m, n, k, trans,
+           threads);
     if (ours < INFINITY)
         printf(", \"kernels\": \"%s\", \"gflops\": %.2f", ddp__kernels_best()->name, flops / ours);
     if (blas < INFINITY) printf(", \"gflops_cblas\": %.2f", flops / blas);

@@ -13,7 +13,7 @@
 typedef struct bench {
     const char *model;
     long layers, heads, kv_heads, dim, hidden, seq, batch, vocab, threads, steps;
-    int  tied, recompute;
+    int tied, recompute;
 } bench;
 
 static ddp_node *add_model(ddp_graph *g, const bench *b)
@@ -93,7 +93,8 @@ static int measure(ddp_ctx *d, const bench *b, ddp_error *err)
     if (bad) *err = *ddp_graph_error(g);
     if (!bad) bad = ddp_set_optimizer(d, &adamw);
     if (!took) bad = DDP_MEMORY;
-    tokens = (int32_t *)ddp_data(g, "tokens"); labels = (int32_t *)ddp_data(g, "labels");
+    tokens = (int32_t *)ddp_data(g, "tokens");
+    labels = (int32_t *)ddp_data(g, "labels");
     for (step = -1; !bad && step < b->steps; step++) { /* the first one touches fresh memory */
         double begin = ddp_now();
         if (step == 0) cpu = cpu_seconds();
@@ -148,11 +149,15 @@ int main(int argc, char **argv)
     memset(&b, 0, sizeof b);
     memset(&err, 0, sizeof err);
     b.model = "gpt2";
-    b.layers = b.heads = 6; b.dim = 384; b.seq = 256; b.batch = 4; b.vocab = 50304;
-    b.threads = 1; b.steps = 3;
+    b.layers = b.heads = 6;
+    b.dim = 384;
+    b.seq = 256;
+    b.batch = 4;
+    b.vocab = 50304;
+    b.threads = 1;
+    b.steps = 3;
     cli_catch_interrupt();
-    code = cli_parse(argc, argv, "Times one training step.", table,
-                     (int)(sizeof table / sizeof table[0]));
+    code = cli_parse(argc, argv, "Times one training step.", table, (int)(sizeof table / sizeof table[0]));
     if (code >= 0) return code;
     if (quick) b.steps = 1;
     if (b.steps < 1 || b.threads < 1 || (strcmp(b.model, "gpt2") && strcmp(b.model, "llama2"))) {

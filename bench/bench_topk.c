@@ -46,7 +46,7 @@ static float bench_sum(const float *x, size_t n)
 
 typedef struct bench_result {
     double read_s, topk_s;
-    float  sum; /* so that the reading is not left out */
+    float sum; /* so that the reading is not left out */
 } bench_result;
 
 /* index has room for k. Exits with a sentence on failure. */
@@ -90,16 +90,16 @@ static int bench_table(size_t n, long rounds)
         fprintf(stderr, "bench_topk: no memory for %zu floats\n", n);
         return 1;
     }
-    printf("%zu floats, best of %ld\n%-14s %6s %9s %9s %7s %9s\n", n, rounds, "data", "k",
-           "read ms", "topk ms", "reads", "ns/float");
+    printf("%zu floats, best of %ld\n%-14s %6s %9s %9s %7s %9s\n", n, rounds, "data", "k", "read ms",
+           "topk ms", "reads", "ns/float");
     for (kind = 0; kind < 4; kind++) {
         bench_fill(x, n, kind);
         for (p = 0; p < 3; p++) {
             size_t k = (size_t)(parts[p] * (double)n);
             bench_result b = bench_measure(x, n, k ? k : 1, rounds, index);
             sum += b.sum;
-            printf("%-14s %4g %% %9.2f %9.2f %7.2f %9.3f\n", kinds[kind], 100 * parts[p],
-                   1e3 * b.read_s, 1e3 * b.topk_s, b.topk_s / b.read_s, 1e9 * b.topk_s / (double)n);
+            printf("%-14s %4g %% %9.2f %9.2f %7.2f %9.3f\n", kinds[kind], 100 * parts[p], 1e3 * b.read_s,
+                   1e3 * b.topk_s, b.topk_s / b.read_s, 1e9 * b.topk_s / (double)n);
             fflush(stdout);
         }
     }
@@ -111,11 +111,11 @@ static int bench_table(size_t n, long rounds)
 /* ---- messages and feedback ---- */
 
 typedef struct bench_message {
-    float         *x, *y, *value; /* what is packed; what is unpacked into */
-    uint64_t      *index;
+    float *x, *y, *value; /* what is packed; what is unpacked into */
+    uint64_t *index;
     unsigned char *out, *scratch;
-    size_t         n, k, room, bytes;
-    ddp_error      err;
+    size_t n, k, room, bytes;
+    ddp_error err;
 } bench_message;
 
 typedef ddp_status (*bench_call)(bench_message *m);
@@ -137,14 +137,14 @@ static ddp_status bench_int4(bench_message *m)
 
 static ddp_status bench_random(bench_message *m)
 {
-    return ddp_randomk(m->x, m->n, m->k, 1, m->scratch, ddp_randomk_scratch(m->n), m->index,
-                       m->value, &m->err);
+    return ddp_randomk(m->x, m->n, m->k, 1, m->scratch, ddp_randomk_scratch(m->n), m->index, m->value,
+                       &m->err);
 }
 
 static ddp_status bench_delta(bench_message *m)
 {
-    return ddp_pack_sparse(DDP_PACK_DELTA, m->n, m->k, m->index, m->value, m->out, m->room,
-                           &m->bytes, &m->err);
+    return ddp_pack_sparse(DDP_PACK_DELTA, m->n, m->k, m->index, m->value, m->out, m->room, &m->bytes,
+                           &m->err);
 }
 
 static ddp_status bench_store(bench_message *m)
@@ -157,10 +157,7 @@ static ddp_status bench_add(bench_message *m)
     return ddp_unpack_add(m->out, m->bytes, m->y, m->n, &m->err);
 }
 
-static ddp_status bench_feedback(bench_message *m)
-{
-    return ddp_feedback_add(m->y, m->x, m->n, &m->err);
-}
+static ddp_status bench_feedback(bench_message *m) { return ddp_feedback_add(m->y, m->x, m->n, &m->err); }
 
 static ddp_status bench_keep(bench_message *m)
 {
@@ -170,14 +167,13 @@ static ddp_status bench_keep(bench_message *m)
 /* In order: what is unpacked is what was packed before it. */
 static const struct {
     const char *name;
-    bench_call  call;
-} bench_calls[] = {{"pack dense", bench_dense},         {"  unpack, store", bench_store},
-                   {"  unpack, add", bench_add},        {"pack int8", bench_int8},
-                   {"  unpack, store", bench_store},    {"  unpack, add", bench_add},
-                   {"pack int4", bench_int4},           {"  unpack, store", bench_store},
-                   {"  unpack, add", bench_add},        {"Random-K, 1 %", bench_random},
-                   {"pack delta, 1 %", bench_delta},    {"  unpack, add", bench_add},
-                   {"feedback add", bench_feedback},    {"feedback keep, 1 %", bench_keep}};
+    bench_call call;
+} bench_calls[] = {
+    {"pack dense", bench_dense},      {"  unpack, store", bench_store},  {"  unpack, add", bench_add},
+    {"pack int8", bench_int8},        {"  unpack, store", bench_store},  {"  unpack, add", bench_add},
+    {"pack int4", bench_int4},        {"  unpack, store", bench_store},  {"  unpack, add", bench_add},
+    {"Random-K, 1 %", bench_random},  {"pack delta, 1 %", bench_delta},  {"  unpack, add", bench_add},
+    {"feedback add", bench_feedback}, {"feedback keep, 1 %", bench_keep}};
 
 static int bench_messages(size_t n, long rounds)
 {
@@ -261,8 +257,8 @@ static int bench_file(const char *path, const char *indexes, size_t k, long roun
             return 1;
         }
     }
-    printf("{\"n\": %zu, \"k\": %zu, \"topk_s\": %.6f, \"read_s\": %.6f, \"sum\": %g}\n", n, k,
-           b.topk_s, b.read_s, (double)b.sum);
+    printf("{\"n\": %zu, \"k\": %zu, \"topk_s\": %.6f, \"read_s\": %.6f, \"sum\": %g}\n", n, k, b.topk_s,
+           b.read_s, (double)b.sum);
     ddp__release(NULL, x, n * sizeof *x);
     free(index);
     return 0;
@@ -276,21 +272,36 @@ int main(int argc, char **argv)
     cli_option table[6];
 
     memset(table, 0, sizeof table);
-    table[0].name = "--n"; table[0].kind = CLI_COUNT; table[0].out = &n; table[0].value = "N";
+    table[0].name = "--n";
+    table[0].kind = CLI_COUNT;
+    table[0].out = &n;
+    table[0].value = "N";
     table[0].help = "floats of the table (default 25000000)";
-    table[1].name = "--rounds"; table[1].kind = CLI_COUNT; table[1].out = &rounds;
+    table[1].name = "--rounds";
+    table[1].kind = CLI_COUNT;
+    table[1].out = &rounds;
     table[1].value = "N";
     table[1].help = "the best of N counts (default 7)";
-    table[2].name = "--file"; table[2].kind = CLI_TEXT; table[2].out = &path;
+    table[2].name = "--file";
+    table[2].kind = CLI_TEXT;
+    table[2].out = &path;
     table[2].value = "FILE";
     table[2].help = "select from these little-endian floats instead";
-    table[3].name = "--k"; table[3].kind = CLI_COUNT; table[3].out = &k; table[3].value = "N";
+    table[3].name = "--k";
+    table[3].kind = CLI_COUNT;
+    table[3].out = &k;
+    table[3].value = "N";
     table[3].help = "with --file: how many";
-    table[4].name = "--indexes"; table[4].kind = CLI_TEXT; table[4].out = &indexes;
+    table[4].name = "--indexes";
+    table[4].kind = CLI_TEXT;
+    table[4].out = &indexes;
     table[4].value = "FILE";
     table[4].help = "with --file: write the kept indexes there, 64 bits each";
-    table[5].name = "--quick"; table[5].kind = CLI_FLAG; table[5].out = &quick;
-    table[5].value = ""; table[5].help = "two rounds";
+    table[5].name = "--quick";
+    table[5].kind = CLI_FLAG;
+    table[5].out = &quick;
+    table[5].value = "";
+    table[5].help = "two rounds";
     code = cli_parse(argc, argv, "Time of exact Top-K against one read of the array.", table, 6);
     if (code >= 0) return code;
     if (quick) rounds = 2;

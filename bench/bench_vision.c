@@ -51,8 +51,8 @@ static int bench_steps(ddp_ctx *d, ddp_graph *g, ddp_node *loss, long batch, lon
         if (s && bench_cpu() - c < least) least = bench_cpu() - c;
     }
     printf("{\"step_s\": %.6f, \"cpu_s\": %.6f, \"images_per_s\": %.3f, \"loss\": %.6f, "
-           "\"activation_bytes\": %zu}\n", best, least, (double)batch / best,
-           (double)ddp_value(g, loss), ddp_activation_bytes(g));
+           "\"activation_bytes\": %zu}\n",
+           best, least, (double)batch / best, (double)ddp_value(g, loss), ddp_activation_bytes(g));
     return 0;
 }
 
@@ -72,18 +72,36 @@ int main(int argc, char **argv)
 
     (void)cli_catch_interrupt; /* Ctrl-C just ends it: there is nothing to finish */
     memset(table, 0, sizeof table);
-    table[0].name = "--model"; table[0].kind = CLI_TEXT; table[0].out = &model;
-    table[0].value = "NAME"; table[0].help = "resnet or vgg (default resnet)";
-    table[1].name = "--depth"; table[1].kind = CLI_COUNT; table[1].out = &depth;
-    table[1].value = "N"; table[1].help = "of the model (default 18)";
-    table[2].name = "--batch"; table[2].kind = CLI_COUNT; table[2].out = &batch;
-    table[2].value = "N"; table[2].help = "images per step (default 32)";
-    table[3].name = "--threads"; table[3].kind = CLI_COUNT; table[3].out = &threads;
-    table[3].value = "N"; table[3].help = "operator threads (default 1)";
-    table[4].name = "--steps"; table[4].kind = CLI_COUNT; table[4].out = &steps;
-    table[4].value = "N"; table[4].help = "measured steps (default 5)";
-    table[5].name = "--quick"; table[5].kind = CLI_FLAG; table[5].out = &quick;
-    table[5].value = ""; table[5].help = "one measured step";
+    table[0].name = "--model";
+    table[0].kind = CLI_TEXT;
+    table[0].out = &model;
+    table[0].value = "NAME";
+    table[0].help = "resnet or vgg (default resnet)";
+    table[1].name = "--depth";
+    table[1].kind = CLI_COUNT;
+    table[1].out = &depth;
+    table[1].value = "N";
+    table[1].help = "of the model (default 18)";
+    table[2].name = "--batch";
+    table[2].kind = CLI_COUNT;
+    table[2].out = &batch;
+    table[2].value = "N";
+    table[2].help = "images per step (default 32)";
+    table[3].name = "--threads";
+    table[3].kind = CLI_COUNT;
+    table[3].out = &threads;
+    table[3].value = "N";
+    table[3].help = "operator threads (default 1)";
+    table[4].name = "--steps";
+    table[4].kind = CLI_COUNT;
+    table[4].out = &steps;
+    table[4].value = "N";
+    table[4].help = "measured steps (default 5)";
+    table[5].name = "--quick";
+    table[5].kind = CLI_FLAG;
+    table[5].out = &quick;
+    table[5].value = "";
+    table[5].help = "one measured step";
     code = cli_parse(argc, argv, "Time of a training step on images.", table, 6);
     if (code >= 0) return code;
     if (quick) steps = 1;
@@ -95,8 +113,7 @@ int main(int argc, char **argv)
     g = d ? ddp_graph_new(d) : NULL;
     loss = g ? bench_model(g, model, depth, batch) : NULL;
     sgd = ddp_sgd(0.1f, 0.9f);
-    code = !loss || ddp_graph_build(g) || ddp_set_optimizer(d, &sgd) ||
-           bench_steps(d, g, loss, batch, steps);
+    code = !loss || ddp_graph_build(g) || ddp_set_optimizer(d, &sgd) || bench_steps(d, g, loss, batch, steps);
     if (code)
         fprintf(stderr, "bench_vision: %s\n",
                 g && ddp_graph_error(g)->code ? ddp_graph_error(g)->msg : err.msg);

@@ -9,10 +9,10 @@ static const size_t probe_bytes[WHERE] = {(size_t)768 << 10, (size_t)6 << 20, (s
 static const char *const where_name[WHERE] = {"L2", "L3", "memory"};
 
 typedef struct bench {
-    long        threads;
-    int         quick;
-    ddp__pool  *pool;
-    double      flops, bandwidth[WHERE][WAYS]; /* per second */
+    long threads;
+    int quick;
+    ddp__pool *pool;
+    double flops, bandwidth[WHERE][WAYS]; /* per second */
 } bench;
 
 static double bench_clock(const bench *b)
@@ -24,58 +24,58 @@ static double bench_clock(const bench *b)
 }
 
 /* As src/ops/kernels.c: one text per instruction set. */
-#define PROBES(S, BYTES, ATTR)                                                                     \
-    typedef float vec_##S __attribute__((vector_size(BYTES), aligned(4), may_alias));              \
-                                                                                                   \
-    static ATTR double fma_##S(float *x)                                                           \
-    {                                                                                              \
-        vec_##S *v = (vec_##S *)x;                                                                 \
-        vec_##S a = v[0], b = v[1], c = v[2], d = v[3], e = v[4], f = v[5], g = v[6], h = v[7];    \
-        vec_##S k = v[8], l = v[9], s = v[10];                                                     \
-        long i;                                                                                    \
-        for (i = 0; i < 1000000; i++) {                                                            \
-            a = a * s + s, b = b * s + s, c = c * s + s, d = d * s + s, e = e * s + s;             \
-            f = f * s + s, g = g * s + s, h = h * s + s, k = k * s + s, l = l * s + s;             \
-        }                                                                                          \
-        v[0] = a + b + c + d + e + f + g + h + k + l;                                              \
-        return 1e6 * 10 * 2 * (BYTES) / 4;                                                         \
-    }                                                                                              \
-                                                                                                   \
-    static ATTR void read_##S(float *x, long n)                                                    \
-    {                                                                                              \
-        const vec_##S *v = (const vec_##S *)x, *end = v + n / ((BYTES) / 4) / 8 * 8;               \
-        vec_##S a = *v, b = a, c = a, d = a, e = a, f = a, g = a, h = a;                           \
-        for (; v < end; v += 8) {                                                                  \
-            a = a + v[0], b = b + v[1], c = c + v[2], d = d + v[3];                                \
-            e = e + v[4], f = f + v[5], g = g + v[6], h = h + v[7];                                \
-        }                                                                                          \
-        *(vec_##S *)x = ((a + b) + (c + d) + ((e + f) + (g + h))) * 1e-9f;                         \
-    }                                                                                              \
-                                                                                                   \
-    static ATTR void triad_##S(float *x, long n)                                                   \
-    {                                                                                              \
-        const long each = n / 3 / ((BYTES) / 4);                                                   \
-        vec_##S *a = (vec_##S *)x, *b = a + each, *c = b + each;                                   \
-        long i;                                                                                    \
-        for (i = 0; i < each; i++) a[i] = b[i] + c[i] * 0.5f;                                      \
-    }                                                                                              \
-                                                                                                   \
-    static ATTR void update_##S(float *x, long n)                                                  \
-    {                                                                                              \
-        const long each = n / 4 / ((BYTES) / 4);                                                   \
-        vec_##S *a = (vec_##S *)x, *b = a + each, *c = b + each, *g = c + each;                    \
-        long i;                                                                                    \
-        for (i = 0; i < each; i++) {                                                               \
-            a[i] = a[i] * 0.5f + g[i];                                                             \
-            b[i] = b[i] * 0.5f + g[i];                                                             \
-            c[i] = c[i] * 0.5f + g[i];                                                             \
-        }                                                                                          \
-    }                                                                                              \
+#define PROBES(S, BYTES, ATTR)                                                                  \
+    typedef float vec_##S __attribute__((vector_size(BYTES), aligned(4), may_alias));           \
+                                                                                                \
+    static ATTR double fma_##S(float *x)                                                        \
+    {                                                                                           \
+        vec_##S *v = (vec_##S *)x;                                                              \
+        vec_##S a = v[0], b = v[1], c = v[2], d = v[3], e = v[4], f = v[5], g = v[6], h = v[7]; \
+        vec_##S k = v[8], l = v[9], s = v[10];                                                  \
+        long i;                                                                                 \
+        for (i = 0; i < 1000000; i++) {                                                         \
+            a = a * s + s, b = b * s + s, c = c * s + s, d = d * s + s, e = e * s + s;          \
+            f = f * s + s, g = g * s + s, h = h * s + s, k = k * s + s, l = l * s + s;          \
+        }                                                                                       \
+        v[0] = a + b + c + d + e + f + g + h + k + l;                                           \
+        return 1e6 * 10 * 2 * (BYTES) / 4;                                                      \
+    }                                                                                           \
+                                                                                                \
+    static ATTR void read_##S(float *x, long n)                                                 \
+    {                                                                                           \
+        const vec_##S *v = (const vec_##S *)x, *end = v + n / ((BYTES) / 4) / 8 * 8;            \
+        vec_##S a = *v, b = a, c = a, d = a, e = a, f = a, g = a, h = a;                        \
+        for (; v < end; v += 8) {                                                               \
+            a = a + v[0], b = b + v[1], c = c + v[2], d = d + v[3];                             \
+            e = e + v[4], f = f + v[5], g = g + v[6], h = h + v[7];                             \
+        }                                                                                       \
+        *(vec_##S *)x = ((a + b) + (c + d) + ((e + f) + (g + h))) * 1e-9f;                      \
+    }                                                                                           \
+                                                                                                \
+    static ATTR void triad_##S(float *x, long n)                                                \
+    {                                                                                           \
+        const long each = n / 3 / ((BYTES) / 4);                                                \
+        vec_##S *a = (vec_##S *)x, *b = a + each, *c = b + each;                                \
+        long i;                                                                                 \
+        for (i = 0; i < each; i++) a[i] = b[i] + c[i] * 0.5f;                                   \
+    }                                                                                           \
+                                                                                                \
+    static ATTR void update_##S(float *x, long n)                                               \
+    {                                                                                           \
+        const long each = n / 4 / ((BYTES) / 4);                                                \
+        vec_##S *a = (vec_##S *)x, *b = a + each, *c = b + each, *g = c + each;                 \
+        long i;                                                                                 \
+        for (i = 0; i < each; i++) {                                                            \
+            a[i] = a[i] * 0.5f + g[i];                                                          \
+            b[i] = b[i] * 0.5f + g[i];                                                          \
+            c[i] = c[i] * 0.5f + g[i];                                                          \
+        }                                                                                       \
+    }                                                                                           \
     static const probes probes_##S = {#S, fma_##S, {read_##S, triad_##S, update_##S}};
 
 typedef struct probes {
     const char *name;
-    double (*fma)(float *x);                 /* returns its number of operations */
+    double (*fma)(float *x); /* returns its number of operations */
     void (*pass[WAYS])(float *x, long n);
 } probes;
 
@@ -99,9 +99,9 @@ static const probes *probes_best(void)
 
 typedef struct probe_job {
     const probes *with;
-    float        *x;
-    long          n; /* floats of each thread */
-    int           way, rounds;
+    float *x;
+    long n; /* floats of each thread */
+    int way, rounds;
 } probe_job;
 
 static void probe_fma(void *user, long first, long last)
@@ -153,12 +153,11 @@ static int measure_limits(bench *b)
             }
     }
     free(j.x);
-    printf("limits, %ld thread%s (%s): %.1f GFLOP/s\n", b->threads, b->threads > 1 ? "s" : "",
-           j.with->name, 1e-9 * b->flops);
+    printf("limits, %ld thread%s (%s): %.1f GFLOP/s\n", b->threads, b->threads > 1 ? "s" : "", j.with->name,
+           1e-9 * b->flops);
     for (where = 0; where < WHERE; where++)
         printf("  %-6s  read %.1f, triad %.1f, update %.1f GB/s\n", where_name[where],
-               1e-9 * b->bandwidth[where][0], 1e-9 * b->bandwidth[where][1],
-               1e-9 * b->bandwidth[where][2]);
+               1e-9 * b->bandwidth[where][0], 1e-9 * b->bandwidth[where][1], 1e-9 * b->bandwidth[where][2]);
     return 0;
 }
 
@@ -179,8 +178,7 @@ static double best_time(const bench *b, void (*run)(void *user), void *user)
             for (i = 0; i < times; i++) run(user);
             took = bench_clock(b) - start;
             if (took >= enough || times > 1000000) break;
-            times = took > enough / 50 ? (long)((double)times * enough * 1.2 / took) + 1
-                                       : 20 * times;
+            times = took > enough / 50 ? (long)((double)times * enough * 1.2 / took) + 1 : 20 * times;
         }
         if (took / (double)times < best) best = took / (double)times;
     }
@@ -196,8 +194,8 @@ static double report(const bench *b, const char *op, const char *size, const cha
     const double limit = moving > doing ? moving : doing;
 
     printf("%-18s%-21s%-4s%10.1f us%8.3f ns%8.1f GB/s%8.1f GFLOP/s%5.0f %% of %s\n", op, size, way,
-           1e6 * took, 1e9 * took / items, 1e-9 * bytes / took, 1e-9 * flops / took,
-           100 * limit / took, doing > moving ? "arithmetic" : where_name[where]);
+           1e6 * took, 1e9 * took / items, 1e-9 * bytes / took, 1e-9 * flops / took, 100 * limit / took,
+           doing > moving ? "arithmetic" : where_name[where]);
     fflush(stdout);
     return limit / took;
 }

@@ -12,16 +12,16 @@ enum { DENSE, FEEDBACK, FORGET };
 static const char *const ways[] = {"dense", "largest 2 %, feedback", "largest 2 %, no feedback"};
 
 typedef struct worker {
-    float   gradient[N], residual[N];
+    float gradient[N], residual[N];
     ddp_rng data; /* every worker has rows of its own */
 } worker;
 
 typedef struct job {
-    worker   w[WORKERS];
-    float    truth[N], weight[N], sum[N], value[K];
+    worker w[WORKERS];
+    float truth[N], weight[N], sum[N], value[K];
     uint64_t index[K];
-    char    *message, *scratch;
-    size_t   room, scratch_bytes, bytes;
+    char *message, *scratch;
+    size_t room, scratch_bytes, bytes;
 } job;
 
 /* Mean gradient of (row . weight - y)^2 / 2 over fresh rows, with noise in y. */
@@ -51,10 +51,8 @@ static int send_gradient(job *j, worker *w, int way, ddp_error *err)
     if (way == FORGET) memset(r, 0, sizeof w->residual);
     return ddp_feedback_add(r, w->gradient, N, err) ||
            ddp_topk(r, N, K, j->scratch, j->scratch_bytes, j->index, j->value, err) ||
-           ddp_pack_sparse(DDP_PACK_DELTA, N, K, j->index, j->value, j->message, j->room, &j->bytes,
-                           err) ||
-           ddp_feedback_keep(r, N, j->index, K, err) ||
-           ddp_unpack_add(j->message, j->bytes, j->sum, N, err);
+           ddp_pack_sparse(DDP_PACK_DELTA, N, K, j->index, j->value, j->message, j->room, &j->bytes, err) ||
+           ddp_feedback_keep(r, N, j->index, K, err) || ddp_unpack_add(j->message, j->bytes, j->sum, N, err);
 }
 
 static int train(job *j, int way)

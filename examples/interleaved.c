@@ -1,8 +1,10 @@
-/* A trainer laid out as llm.c lays out GPT-2: all parameters in one array, tensor by tensor, each with all layers in it;
- * gradients in a second one; AdamW over the whole array. The library's are the 15 lines with its name in them: they make
- * workers of the program under any strategy that averages, and without them it is the program that it was.
+/* A trainer laid out as llm.c lays out GPT-2: all parameters in one array, tensor by tensor, each with all
+ * layers in it; gradients in a second one; AdamW over the whole array. The library's are the lines with
+ * its name in them: they make workers of the program under any strategy that averages, and without them it is
+ * the program that it was.
  *
- *     cc -O2 -I. examples/interleaved.c -o interleaved -lm -lpthread && build/ddprun -n 4 --net 50mbit,5ms ./interleaved
+ *     cc -O2 -I. examples/interleaved.c -o interleaved -lm -lpthread
+ *     build/ddprun -n 4 --net 50mbit,5ms ./interleaved
  */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -15,14 +17,15 @@ enum { V = 128, T = 4, C = 64, H = 128, BLOCKS = 6, LAYERS = BLOCKS + 2, B = 32,
 
 /* Which tensors there are, values of one layer in each, and how many layers have it. */
 enum { EMBED, UP, UP_BIAS, DOWN, DOWN_BIAS, HEAD, TENSORS };
-static const size_t COUNT[TENSORS] = {T * V * C, H * C, H, C * H, C, V * C};
+static const size_t COUNT[TENSORS] = {(T * V * C), (H * C), H, (C * H), C, (V * C)};
 static const size_t COPIES[TENSORS] = {1, BLOCKS, BLOCKS, BLOCKS, BLOCKS, 1};
 
 typedef struct model {
     float *memory, *grads, *m, *v; /* [all] parameters, gradients, AdamW's moments */
     float *w[TENSORS], *g[TENSORS];
     size_t all;
-    float x[BLOCKS + 1][B][C], dx[B][C], h[BLOCKS][B][H], logit[B][V]; /* what a step leaves for the backward */
+    float x[BLOCKS + 1][B][C], dx[B][C], h[BLOCKS][B][H], logit[B][V]; /* what a step leaves for the
+                                                                          backward */
     unsigned char token[B][T], target[B];
 } model;
 
@@ -45,7 +48,10 @@ static void build(void)
     net.grads = net.memory + net.all;
     net.m = net.grads + net.all;
     net.v = net.m + net.all;
-    for (int t = 0; t < TENSORS; at += COUNT[t] * COPIES[t], t++) { net.w[t] = net.memory + at; net.g[t] = net.grads + at; }
+    for (int t = 0; t < TENSORS; at += COUNT[t] * COPIES[t], t++) {
+        net.w[t] = net.memory + at;
+        net.g[t] = net.grads + at;
+    }
     for (size_t i = 0; i < net.all; i++) net.memory[i] = 0.25f * noise(&seed);
 }
 
@@ -135,8 +141,10 @@ static void backward_block(int l)
 
 static void backward_layer(int layer)
 {
-    if (layer == LAYERS - 1) backward_head();
-    else if (layer > 0) backward_block(layer - 1);
+    if (layer == LAYERS - 1)
+        backward_head();
+    else if (layer > 0)
+        backward_block(layer - 1);
     else
         for (int b = 0; b < B; b++)
             for (int t = 0; t < T; t++)
@@ -171,14 +179,16 @@ int main(int argc, char **argv)
     unsigned seed = 7;
     double loss = 0;
 
-    if (n < 1000) return fprintf(stderr, "interleaved: a text of 1000 bytes or more: %s [FILE]\n", argv[0]), 2;
+    if (n < 1000)
+        return fprintf(stderr, "interleaved: a text of 1000 bytes or more: %s [FILE]\n", argv[0]), 2;
     build();
     ddp_error ddp_err;
     ddp_ctx *ddp = ddp_open(NULL, &ddp_err);
     if (!ddp) return fprintf(stderr, "%s\n", ddp_err.msg), ddp_status_exit_code(ddp_err.code);
     ddp_optimizer ddp_own = ddp_own_update();
     ddp_add_block(ddp, "embed", net.w[EMBED], net.g[EMBED], COUNT[EMBED]);
-    for (int ddp_t = UP; ddp_t <= DOWN_BIAS; ddp_t++) ddp_add_stack(ddp, "h", net.w[ddp_t], net.g[ddp_t], BLOCKS, COUNT[ddp_t]);
+    for (int ddp_t = UP; ddp_t <= DOWN_BIAS; ddp_t++)
+        ddp_add_stack(ddp, "h", net.w[ddp_t], net.g[ddp_t], BLOCKS, COUNT[ddp_t]);
     ddp_add_block(ddp, "head", net.w[HEAD], net.g[HEAD], COUNT[HEAD]);
     ddp_set_optimizer(ddp, &ddp_own);
     seed += (unsigned)ddp_rank(ddp);
@@ -193,7 +203,9 @@ int main(int argc, char **argv)
         adamw(step);
         if (step % 20 == 0) printf("step %3d  loss %.4f\n", step, loss);
     }
-    if (ddp_sync_all(ddp)) return fprintf(stderr, "%s\n", ddp_last_error(ddp)->msg), ddp_status_exit_code(ddp_last_error(ddp)->code);
+    if (ddp_sync_all(ddp))
+        return fprintf(stderr, "%s\n", ddp_last_error(ddp)->msg),
+               ddp_status_exit_code(ddp_last_error(ddp)->code);
     ddp_close(ddp);
     free(net.memory);
     return 0;

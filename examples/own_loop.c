@@ -12,10 +12,10 @@ enum { IN = 2, HIDDEN = 32, LAYERS = 3, BATCH = 16, STEPS = 400 };
 static const int width[LAYERS + 1] = {IN, HIDDEN, HIDDEN, 1};
 
 typedef struct network {
-    float *w[LAYERS], *g[LAYERS];        /* weights then biases of each layer, and gradients */
-    float  a[LAYERS + 1][BATCH][HIDDEN]; /* activations */
-    float  d[LAYERS + 1][BATCH][HIDDEN]; /* their gradients */
-    uint64_t hash;                       /* of all parameters */
+    float *w[LAYERS], *g[LAYERS];       /* weights then biases of each layer, and gradients */
+    float a[LAYERS + 1][BATCH][HIDDEN]; /* activations */
+    float d[LAYERS + 1][BATCH][HIDDEN]; /* their gradients */
+    uint64_t hash;                      /* of all parameters */
 } network;
 
 static size_t count(int l) { return (size_t)((width[l] + 1) * width[l + 1]); }
@@ -65,23 +65,26 @@ static int train(ddp_ctx *d, void *user)
         layer.params = n->w[l] = (float *)calloc(count(l), sizeof(float));
         layer.grads = n->g[l] = (float *)calloc(count(l), sizeof(float));
         for (size_t i = 0; i < count(l); i++) n->w[l][i] = (float)(ddp_rng_normal(&r) / sqrt(width[l]));
-        ddp_add_layer(d, &layer);  /* dreamddp */
+        ddp_add_layer(d, &layer); /* dreamddp */
     }
-    ddp_set_optimizer(d, (const ddp_optimizer *)user);  /* takes rank 0's parameters */  /* dreamddp */
+    ddp_set_optimizer(d, (const ddp_optimizer *)user); /* takes rank 0's parameters */ /* dreamddp */
     for (int step = 0; step < STEPS; step++) {
         for (int i = 0; i < BATCH * IN; i++) n->a[0][i / IN][i % IN] = (float)(2 * ddp_rng_uniform(&r) - 1);
         for (int l = 0; l < LAYERS; l++) forward_layer(n, l);
         float loss = loss_and_gradient(n);
         for (int l = LAYERS - 1; l >= 0; l--) {
             backward_layer(n, l);
-            ddp_backward_end(d, l); /* update and averaging of layer l start here */  /* dreamddp */
+            ddp_backward_end(d, l); /* update and averaging of layer l start here */ /* dreamddp */
         }
-        if (ddp_step_end(d)) break; /* parameters are yours again */  /* dreamddp */
+        if (ddp_step_end(d)) break; /* parameters are yours again */ /* dreamddp */
         if (step % 50 == 49 && ddp_rank(d) == 0) printf("step %3d  loss %.4f\n", step + 1, (double)loss);
     }
-    int bad = ddp_sync_all(d);      /* all workers leave with equal parameters */  /* dreamddp */
-    for (int l = 0; l < LAYERS; l++)
-        { n->hash = ddp_hash_floats(n->hash, n->w[l], count(l)); free(n->w[l]); free(n->g[l]); }
+    int bad = ddp_sync_all(d); /* all workers leave with equal parameters */ /* dreamddp */
+    for (int l = 0; l < LAYERS; l++) {
+        n->hash = ddp_hash_floats(n->hash, n->w[l], count(l));
+        free(n->w[l]);
+        free(n->g[l]);
+    }
     if (!bad) printf("rank %d  parameters %016" PRIx64 "\n", ddp_rank(d), n->hash);
     return free(n), bad;
 }
@@ -93,7 +96,9 @@ int main(int argc, char **argv)
     ddp_error err;
     int threads = argc > 1 && !strcmp(argv[1], "threads");
     if (argc > 1 && !threads) return printf("usage: own_loop [threads]\n"), strcmp(argv[1], "--help") ? 2 : 0;
-    cfg.world = 4; cfg.period = 4; cfg.transport = threads ? DDP_THREADS : DDP_TCP;
-    if (ddp_launch(&cfg, train, &adam, &err)) fprintf(stderr, "own_loop: %s\n", err.msg);  /* dreamddp */
+    cfg.world = 4;
+    cfg.period = 4;
+    cfg.transport = threads ? DDP_THREADS : DDP_TCP;
+    if (ddp_launch(&cfg, train, &adam, &err)) fprintf(stderr, "own_loop: %s\n", err.msg); /* dreamddp */
     return ddp_status_exit_code(err.code);
 }

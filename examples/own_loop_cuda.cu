@@ -15,7 +15,8 @@ static const int width[LAYERS + 1] = {2, HIDDEN, HIDDEN, 1};
 __global__ void batch(float *x, int seed)
 {
     unsigned h = (unsigned)(seed * 131 + (int)threadIdx.x) * 2654435761u;
-    h = (h ^ h >> 15) * 2246822519u; h = (h ^ h >> 13) * 3266489917u;
+    h = (h ^ h >> 15) * 2246822519u;
+    h = (h ^ h >> 13) * 3266489917u;
     x[threadIdx.x] = (float)(h >> 8) * (2.0f / 16777216) - 1;
 }
 
@@ -49,8 +50,7 @@ __global__ void gradient(const float *x, const float *dy, float *g, int in, int 
 }
 
 /* A block per sample, a thread per input x = tanh(u): the gradient of u. */
-__global__ void backward(const float *w, const float *x, const float *dy, float *du, int in,
-                         int out)
+__global__ void backward(const float *w, const float *x, const float *dy, float *du, int in, int out)
 {
     const int b = (int)blockIdx.x, i = (int)threadIdx.x, at = b * in + i;
     float s = 0;
@@ -73,36 +73,39 @@ static int train(ddp_ctx *d, cudaStream_t s)
     float *a[LAYERS + 1], *e[LAYERS + 1], *loss = array(1, s), host[HIDDEN * (HIDDEN + 1)];
     ddp_layer layer[LAYERS] = {};
     uint64_t hash = 0;
-    for (int l = 0; l <= LAYERS; l++)
-        { a[l] = array(BATCH * width[l], s); e[l] = array(BATCH * width[l], s); }
+    for (int l = 0; l <= LAYERS; l++) {
+        a[l] = array(BATCH * width[l], s);
+        e[l] = array(BATCH * width[l], s);
+    }
     for (int l = 0; l < LAYERS; l++) {
         const int n = (width[l] + 1) * width[l + 1];
         for (int i = 0; i < n; i++) host[i] = (float)(ddp_rng_normal(&r) / sqrt(width[l]));
-        layer[l].params = array(n, s); layer[l].grads = array(n, s); layer[l].count = (size_t)n;
+        layer[l].params = array(n, s);
+        layer[l].grads = array(n, s);
+        layer[l].count = (size_t)n;
         cudaMemcpyAsync(layer[l].params, host, (size_t)n * sizeof *host, cudaMemcpyHostToDevice, s);
-        ddp_add_layer(d, &layer[l]);                                               /* dreamddp */
+        ddp_add_layer(d, &layer[l]); /* dreamddp */
     }
-    ddp_set_optimizer(d, &adam); /* takes rank 0's parameters */                   /* dreamddp */
+    ddp_set_optimizer(d, &adam); /* takes rank 0's parameters */ /* dreamddp */
     for (int step = 0; step < STEPS; step++) {
         batch<<<1, 2 * BATCH, 0, s>>>(a[0], step * 64 + ddp_rank(d));
         for (int l = 0; l < LAYERS; l++)
-            forward<<<BATCH, width[l + 1], 0, s>>>(layer[l].params, a[l], a[l + 1], width[l],
-                                                   width[l + 1], l + 1 == LAYERS);
+            forward<<<BATCH, width[l + 1], 0, s>>>(layer[l].params, a[l], a[l + 1], width[l], width[l + 1],
+                                                   l + 1 == LAYERS);
         error<<<1, 1, 0, s>>>(a[0], a[LAYERS], e[LAYERS], loss);
         for (int l = LAYERS - 1; l >= 0; l--) {
             const int in = width[l], out = width[l + 1];
             gradient<<<out, in + 1, 0, s>>>(a[l], e[l + 1], layer[l].grads, in, out);
-            if (l > 0)
-                backward<<<BATCH, in, 0, s>>>(layer[l].params, a[l], e[l + 1], e[l], in, out);
-            ddp_backward_end(d, l); /* queues update and averaging */              /* dreamddp */
+            if (l > 0) backward<<<BATCH, in, 0, s>>>(layer[l].params, a[l], e[l + 1], e[l], in, out);
+            ddp_backward_end(d, l); /* queues update and averaging */ /* dreamddp */
         }
-        if (ddp_step_end(d)) break; /* what follows waits for them */              /* dreamddp */
+        if (ddp_step_end(d)) break; /* what follows waits for them */ /* dreamddp */
         if (step % 50 != 49 || ddp_rank(d)) continue;
         cudaMemcpyAsync(host, loss, sizeof *host, cudaMemcpyDeviceToHost, s);
         cudaStreamSynchronize(s);
         printf("step %3d  loss %.4f\n", step + 1, (double)host[0]);
     }
-    int bad = ddp_sync_all(d); /* all workers leave with equal parameters */       /* dreamddp */
+    int bad = ddp_sync_all(d); /* all workers leave with equal parameters */ /* dreamddp */
     for (int l = 0; l < LAYERS; l++) {
         cudaMemcpy(host, layer[l].params, layer[l].count * sizeof *host, cudaMemcpyDeviceToHost);
         hash = ddp_hash_floats(hash, host, layer[l].count);
@@ -113,16 +116,18 @@ static int train(ddp_ctx *d, cudaStream_t s)
 
 int main(void)
 {
-    const ddp_backend gpu = ddp_cuda(DDP_CUDA_F32, 0);                             /* dreamddp */
+    const ddp_backend gpu = ddp_cuda(DDP_CUDA_F32, 0); /* dreamddp */
     cudaStream_t s = NULL;
     ddp_config cfg = {};
     ddp_error err;
     if (cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking))
         return fprintf(stderr, "own_loop_cuda: no GPU was found here\n"), 1;
-    cfg.backend = &gpu; cfg.cuda_stream = s; cfg.period = 4;                       /* dreamddp */
-    ddp_ctx *d = ddp_open(&cfg, &err);                                             /* dreamddp */
+    cfg.backend = &gpu;
+    cfg.cuda_stream = s;
+    cfg.period = 4;                    /* dreamddp */
+    ddp_ctx *d = ddp_open(&cfg, &err); /* dreamddp */
     int bad = d ? train(d, s) : (int)err.code;
     if (bad) fprintf(stderr, "own_loop_cuda: %s\n", d ? ddp_last_error(d)->msg : err.msg);
-    ddp_close(d);                                                                  /* dreamddp */
+    ddp_close(d); /* dreamddp */
     return ddp_status_exit_code((ddp_status)bad);
 }

@@ -1,18 +1,19 @@
 /* cc -O2 -I. examples/own_strategy.c -o own_strategy -lm -lpthread && ./own_strategy
  *
- * A strategy of one's own: pair averaging (NoLoCo, arXiv:2506.10911). Workers train alone; in every fifth step
- * each meets one other, drawn by lot, and the two take the mean of their parameters: the time does not grow
- * with the workers. Here five learn where sin(3x) cos(2y) is positive. Prints the loss now and then, at last a hash
- * of each worker's parameters, before and after ddp_sync_all. "./own_strategy threads": without processes and TCP. */
+ * A strategy of one's own: pair averaging (NoLoCo, arXiv:2506.10911). Workers train alone; in every fifth
+ * step each meets one other, drawn by lot, and the two take the mean of their parameters: the time does not
+ * grow with the workers. Here five learn where sin(3x) cos(2y) is positive. Prints the loss now and then, at
+ * last a hash of each worker's parameters, before and after ddp_sync_all. "./own_strategy threads": without
+ * processes and TCP. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
 enum { WORKERS = 5, BATCH = 32, STEPS = 400, MOST = 64 };
 
 typedef struct pairs {      /* one for each worker: zero at first, freed by the library */
-    int       peer;         /* whom this worker meets in this step; -1: nobody */
+    int peer;               /* whom this worker meets in this step; -1: nobody */
     ddp_piece theirs[MOST]; /* of each layer, what the other worker has */
-    long      sent[MOST], received[MOST];
+    long sent[MOST], received[MOST];
 } pairs;
 
 /* All workers draw the same lot, and so agree without a word: two meet whose ranks add up to it. */
@@ -47,10 +48,15 @@ static int backward_end(ddp_ctx *d, void *self, int layer)
     p->peer = (ddp_step(d) + 1) % c->period ? -1 : draw_peer(c->seed, ddp_step(d), ddp_world(d), ddp_rank(d));
     if (p->peer < 0) return 0;
     memset(&send, 0, sizeof send);
-    send.peer = p->peer; send.layer = layer; send.step = ddp_step(d);
+    send.peer = p->peer;
+    send.layer = layer;
+    send.step = ddp_step(d);
     receive = send;
-    send.verb = DDP_SEND; send.from = ddp_parameters_of(d, layer, &send.from_count);
-    receive.verb = DDP_RECEIVE; receive.from = &p->theirs[layer]; receive.from_count = 1;
+    send.verb = DDP_SEND;
+    send.from = ddp_parameters_of(d, layer, &send.from_count);
+    receive.verb = DDP_RECEIVE;
+    receive.from = &p->theirs[layer];
+    receive.from_count = 1;
     return ddp_post(d, &send, &p->sent[layer]) || ddp_post(d, &receive, &p->received[layer]);
 }
 
@@ -64,15 +70,21 @@ static int step_end(ddp_ctx *d, void *self, int forward)
         const float *theirs = p->theirs[l].data;
         bad = ddp_hold(d, p->sent[l], l) || ddp_hold(d, p->received[l], l);
         for (const ddp_piece *mine = ddp_parameters_of(d, l, &n); n-- > 0 && !bad; theirs += mine++->count)
-            bad = ddp_axpy(d, mine->data, theirs, mine->count, 1) || ddp_scale(d, mine->data, mine->count, 0.5f);
+            bad = ddp_axpy(d, mine->data, theirs, mine->count, 1) ||
+                  ddp_scale(d, mine->data, mine->count, 0.5f);
     }
     return bad;
 }
 
 static void pair_averaging(ddp_strategy_ops *s) /* which is all zero */
 {
-    s->name = "pairs"; s->averages = DDP_AVERAGES_PARAMETERS; s->traits = DDP_WITH_DEVICE;
-    s->self_bytes = sizeof(pairs); s->start = start; s->backward_end = backward_end; s->step_end = step_end;
+    s->name = "pairs";
+    s->averages = DDP_AVERAGES_PARAMETERS;
+    s->traits = DDP_WITH_DEVICE;
+    s->self_bytes = sizeof(pairs);
+    s->start = start;
+    s->backward_end = backward_end;
+    s->step_end = step_end;
 }
 
 static int train(ddp_ctx *d, void *user) /* an ordinary loop, the same under every strategy */
@@ -80,7 +92,10 @@ static int train(ddp_ctx *d, void *user) /* an ordinary loop, the same under eve
     ddp_graph *g = ddp_graph_new(d);
     ddp_mlp_config shape;
     memset(&shape, 0, sizeof shape);
-    shape.batch = BATCH; shape.inputs = 2; shape.hidden[0] = shape.hidden[1] = 32; shape.classes = 2;
+    shape.batch = BATCH;
+    shape.inputs = 2;
+    shape.hidden[0] = shape.hidden[1] = 32;
+    shape.classes = 2;
     ddp_node *loss = ddp_mlp(g, &shape, NULL);
     ddp_rng r = ddp_rng_seed(1, (uint64_t)ddp_rank(d)); /* every worker its own data */
     int bad = ddp_graph_build(g) || ddp_set_optimizer(d, (const ddp_optimizer *)user);
@@ -91,14 +106,16 @@ static int train(ddp_ctx *d, void *user) /* an ordinary loop, the same under eve
         for (int i = 0; i < 2 * BATCH; i++) x[i] = (float)(2 * ddp_rng_uniform(&r) - 1);
         for (int i = 0; i < BATCH; i++) y[i] = sinf(3 * x[2 * i]) * cosf(2 * x[2 * i + 1]) > 0;
         bad = ddp_forward(g) || ddp_backward(g, loss) || ddp_step_end(d);
-        if (step % 50 == 49 && ddp_rank(d) == 0) printf("step %3d  loss %.4f\n", step + 1, (double)ddp_value(g, loss));
+        if (step % 50 == 49 && ddp_rank(d) == 0)
+            printf("step %3d  loss %.4f\n", step + 1, (double)ddp_value(g, loss));
     }
     for (int after = 0; after < 2 && !bad; bad = after++ ? 0 : ddp_sync_all(d))
         for (size_t l = 0, n; l < (size_t)ddp_layer_count(g); l++) {
             const float *w = ddp_layer_params(g, (int)l, &n);
             hash[after] = ddp_hash_floats(hash[after], w, n);
         }
-    if (!bad) printf("rank %d  parameters %016" PRIx64 "  synced %016" PRIx64 "\n", ddp_rank(d), hash[0], hash[1]);
+    if (!bad)
+        printf("rank %d  parameters %016" PRIx64 "  synced %016" PRIx64 "\n", ddp_rank(d), hash[0], hash[1]);
     return bad;
 }
 
@@ -109,7 +126,9 @@ int main(int argc, char **argv)
     ddp_optimizer sgd = ddp_sgd(0.05f, 0.9f);
     ddp_error err;
     pair_averaging(&s);
-    cfg.own_strategy = &s; cfg.world = WORKERS; cfg.transport = argc > 1 ? DDP_THREADS : DDP_TCP;
+    cfg.own_strategy = &s;
+    cfg.world = WORKERS;
+    cfg.transport = argc > 1 ? DDP_THREADS : DDP_TCP;
     if (argc > 1 && strcmp(argv[1], "threads"))
         return printf("usage: own_strategy [threads]\n"), strcmp(argv[1], "--help") ? 2 : 0;
     if (ddp_launch(&cfg, train, &sgd, &err)) fprintf(stderr, "own_strategy: %s\n", err.msg);

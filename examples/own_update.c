@@ -1,9 +1,11 @@
 /* Keep your own optimizer: a network written by hand and an update rule that the library does not have (Lion,
  * arXiv:2302.06675). The library averages what ddp_add_block was given, and never updates: ddp_own_update().
  *
- *   cc -O2 -I. examples/own_update.c -o own_update -lm -lpthread && build/ddprun -n 3 --net 20mbit,2ms ./own_update
+ *   cc -O2 -I. examples/own_update.c -o own_update -lm -lpthread && build/ddprun -n 3 --net 20mbit,2ms
+ *   ./own_update
  *
- * Prints the loss now and then, at last a hash of the parameters, equal on all workers. Alone it is one worker. */
+ * Prints the loss now and then, at last a hash of the parameters, equal on all workers. Alone it is one
+ * worker. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -11,7 +13,8 @@ enum { IN = 2, HIDDEN = 48, BATCH = 32, STEPS = 300, LAYERS = 2 };
 static const size_t count[LAYERS] = {HIDDEN * (IN + 1), HIDDEN + 1};
 
 typedef struct network {
-    float w[LAYERS][HIDDEN * (IN + 1)], g[LAYERS][HIDDEN * (IN + 1)]; /* parameters, gradients; biases stand last */
+    float w[LAYERS][HIDDEN * (IN + 1)], g[LAYERS][HIDDEN * (IN + 1)]; /* parameters, gradients; biases stand
+                                                                         last */
     float momentum[LAYERS][HIDDEN * (IN + 1)];                        /* the optimizer's own */
     float x[BATCH][IN], h[BATCH][HIDDEN], dy[BATCH];
 } network;
@@ -90,8 +93,10 @@ int main(void)
     }
     const int bad = ddp_sync_all(d); /* all workers leave with equal parameters */
     for (int l = 0; l < LAYERS; l++) hash = ddp_hash_floats(hash, n.w[l], count[l]);
-    if (!bad) printf("parameters %016" PRIx64 "\n", hash);
-    else fprintf(stderr, "own_update: %s\n", ddp_last_error(d)->msg);
+    if (!bad)
+        printf("parameters %016" PRIx64 "\n", hash);
+    else
+        fprintf(stderr, "own_update: %s\n", ddp_last_error(d)->msg);
     const int code = bad ? ddp_status_exit_code(ddp_last_error(d)->code) : 0;
     ddp_close(d);
     return code;

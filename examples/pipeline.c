@@ -1,10 +1,10 @@
 /* cc -O2 -I. examples/pipeline.c -o pipeline -lm -lpthread && ./pipeline
  *
- * A model in three stages, with an operator of one's own: the activation "snake", x + sin(a x)^2 / a, whose a is
- * learned for each channel. Six workers are two pipelines; micro-batches pass through the stages, and the two workers
- * that hold the same stage average it. They learn where sin(3x) cos(2y) is positive. Prints the loss now and then, at
- * last a hash of all parameters and how the steps went. "./pipeline zb": another schedule, gpipe, 1f1b or zb: the
- * same hash. */
+ * A model in three stages, with an operator of one's own: the activation "snake", x + sin(a x)^2 / a, whose a
+ * is learned for each channel. Six workers are two pipelines; micro-batches pass through the stages, and the
+ * two workers that hold the same stage average it. They learn where sin(3x) cos(2y) is positive. Prints the
+ * loss now and then, at last a hash of all parameters and how the steps went. "./pipeline zb": another
+ * schedule, gpipe, 1f1b or zb: the same hash. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -15,13 +15,16 @@ enum { STAGES = 3, PIPELINES = 2, MICRO_BATCHES = 6, BATCH = 16, STEPS = 200 };
 static ddp_status snake_shape(ddp_op_spec *s, ddp_error *err)
 {
     if (s->in[0].dims != 2) {
-        snprintf(err->msg, sizeof err->msg, "snake: rows and channels are needed, not %d dimensions", s->in[0].dims);
+        snprintf(err->msg, sizeof err->msg, "snake: rows and channels are needed, not %d dimensions",
+                 s->in[0].dims);
         return err->code = DDP_ARG;
     }
     s->out = s->in[0];
     s->params = 1;
-    s->param[0].name = "a"; s->param[0].init = DDP_INIT_ONE;
-    s->param[0].shape.dims = 1; s->param[0].shape.dim[0] = s->in[0].dim[1];
+    s->param[0].name = "a";
+    s->param[0].init = DDP_INIT_ONE;
+    s->param[0].shape.dims = 1;
+    s->param[0].shape.dim[0] = s->in[0].dim[1];
     s->flops = 8.0 * (double)ddp_shape_count(&s->out);
     s->out_unread = 1; /* backward takes x: the memory of out is free earlier */
     return DDP_OK;
@@ -39,11 +42,12 @@ static void snake_forward(const ddp_op_call *c)
     }
 }
 
-/* Asked for the gradient of x, of a, or both: zb asks for one after the other. That of x is added or written, that of a
- * always added. */
+/* Asked for the gradient of x, of a, or both: zb asks for one after the other. That of x is added or written,
+ * that of a always added. */
 static void snake_backward(const ddp_op_call *c)
 {
-    const float *x = (const float *)c->in[0], *a = (const float *)c->param[0], *dy = (const float *)c->grad_out;
+    const float *x = (const float *)c->in[0], *a = (const float *)c->param[0],
+                *dy = (const float *)c->grad_out;
     const long n = ddp_shape_count(&c->spec->out), channels = c->spec->out.dim[1];
     float *dx = (float *)c->grad_in[0], *da = (float *)c->grad_param[0];
 
@@ -60,7 +64,8 @@ static const ddp_op snake = {"snake", snake_shape, snake_forward, snake_backward
 
 static ddp_node *build(ddp_graph *g)
 {
-    ddp_node *x = ddp_input(g, "points", DDP_F32, BATCH, 2), *labels = ddp_input(g, "labels", DDP_I32, BATCH, 1);
+    ddp_node *x = ddp_input(g, "points", DDP_F32, BATCH, 2),
+             *labels = ddp_input(g, "labels", DDP_I32, BATCH, 1);
 
     if (ddp_register_op(g, &snake)) return NULL;
     for (int i = 0; i < 3; i++) {
@@ -80,7 +85,10 @@ static void fill(ddp_rng *r, float *points, int32_t *labels)
 {
     for (int i = 0; i < BATCH; i++) {
         const float x = (float)(2 * ddp_rng_uniform(r) - 1), y = (float)(2 * ddp_rng_uniform(r) - 1);
-        if (points) { points[2 * i] = x; points[2 * i + 1] = y; }
+        if (points) {
+            points[2 * i] = x;
+            points[2 * i + 1] = y;
+        }
         if (labels) labels[i] = sinf(3 * x) * cosf(2 * y) > 0;
     }
 }
@@ -97,8 +105,8 @@ static int train(ddp_ctx *d, void *user)
     int bad;
 
     p = ddp_pipe_open(d, g, build(g), (const ddp_pipe_config *)user); /* cuts and builds */
-    if (!p) return DDP_FAILED; /* ddp_last_error says why */
-    r = ddp_rng_seed(1, (uint64_t)ddp_pipe_number(p)); /* every pipeline its own data */
+    if (!p) return DDP_FAILED;                                        /* ddp_last_error says why */
+    r = ddp_rng_seed(1, (uint64_t)ddp_pipe_number(p));                /* every pipeline its own data */
     bad = ddp_set_optimizer(d, &sgd);
     for (int step = 0; !bad && step < STEPS; step++) {
         for (int m = 0; m < MICRO_BATCHES; m++)
@@ -110,7 +118,8 @@ static int train(ddp_ctx *d, void *user)
     }
     bad = bad || ddp_sync_all(d) || ddp_pipe_hash(p, &hash) || ddp_pipe_get_stats(p, &s);
     if (!bad && ddp_pipe_stage(p) == 0)
-        printf("pipeline %d  parameters %016" PRIx64 "  %.0f bytes between stages, bubble %.0f %%, step %.2f ms\n",
+        printf("pipeline %d  parameters %016" PRIx64
+               "  %.0f bytes between stages, bubble %.0f %%, step %.2f ms\n",
                ddp_pipe_number(p), hash, s.boundary_bytes, s.bubble_pct, 1e3 * s.step_s);
     ddp_pipe_close(p);
     return bad;
@@ -126,7 +135,8 @@ int main(int argc, char **argv)
     if (argc > 2 || (argc > 1 && ddp_pipeline_named(argv[1], &pipe.schedule, &err)))
         return printf("usage: pipeline [gpipe|1f1b|zb]\n"), strcmp(argv[1], "--help") ? 2 : 0;
     pipe.stages = STAGES;
-    cfg.world = STAGES * PIPELINES; cfg.micro_batches = MICRO_BATCHES;
+    cfg.world = STAGES * PIPELINES;
+    cfg.micro_batches = MICRO_BATCHES;
     cfg.deterministic = 1;
     if (ddp_launch(&cfg, train, &pipe, &err)) fprintf(stderr, "pipeline: %s\n", err.msg);
     return ddp_status_exit_code(err.code);

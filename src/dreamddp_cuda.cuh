@@ -4,7 +4,8 @@
  *     #define DREAMDDP_IMPLEMENTATION
  *     #include "dreamddp_cuda.cuh"
  * It includes dreamddp.h. Build with nvcc, C++17, compute capability 8.0 or later:
- *     nvcc -O3 -std=c++17 -arch=sm_90a x.cu -lcublas -lcublasLt -lnccl -lpthread      (an H100; -arch=native: the GPU here)
+ *     nvcc -O3 -std=c++17 -arch=sm_90a x.cu -lcublas -lcublasLt -lnccl -lpthread      (an H100; -arch=native:
+ *     the GPU here)
  *
  * A GPU is one more place where the same graph, hooks, plans and strategies run: every call of
  * dreamddp.h keeps its meaning. Nothing here is needed on a machine without one.

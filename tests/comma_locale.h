@@ -1,9 +1,10 @@
-/* A locale whose decimal point is a comma, for tests of numbers. Included after dreamddp.h, stdlib.h and locale.h. */
+/* A locale whose decimal point is a comma, for tests of numbers. Included after dreamddp.h, stdlib.h and
+ * locale.h. */
 #ifndef DDP_TESTS_COMMA_LOCALE_H
 #define DDP_TESTS_COMMA_LOCALE_H
 
-/* Chooses the locale for the program: 1, or 0 if this system cannot make it. The file is what localedef of glibc writes:
- * few machines have a locale with a decimal comma installed. */
+/* Chooses the locale for the program: 1, or 0 if this system cannot make it. The file is what localedef of
+ * glibc writes: few machines have a locale with a decimal comma installed. */
 static int comma_locale(void)
 {
     static const uint32_t word[] = {0x20031114, 6, 0x20, 0x22, 0x23, 0x24, 0x28, 0x2c, ',', ',', 0};
@@ -24,7 +25,9 @@ static int comma_locale(void)
         there = setlocale(LC_NUMERIC, "comma") != NULL && *localeconv()->decimal_point == ',';
         unsetenv("LOCPATH");
     }
-    remove(path); rmdir(folder); rmdir(root);
+    remove(path);
+    rmdir(folder);
+    rmdir(root);
     return there;
 }
 

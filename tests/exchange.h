@@ -33,7 +33,9 @@ static inline way a_way(int group, int link, ddp_coding c)
 {
     way w;
 
-    w.group = group; w.link = link; w.coding = c;
+    w.group = group;
+    w.link = link;
+    w.coding = c;
     return w;
 }
 

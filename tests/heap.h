@@ -9,14 +9,15 @@
 extern "C" {
 #endif
 void *heap_realloc(void *p, size_t bytes);
-void  heap_free(void *p);
+void heap_free(void *p);
 #ifdef __cplusplus
 }
 #endif
 #define DDP_REALLOC(p, bytes) heap_realloc(p, bytes)
 #define DDP_FREE(p)           heap_free(p)
 
-/* How many random instances a test takes of n: an eighth under the sanitizers, where each takes several times as long. */
+/* How many random instances a test takes of n: an eighth under the sanitizers, where each takes several times
+ * as long. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define INSTANCES(n) (((n) + 7) / 8)
 #else
@@ -33,16 +34,17 @@ void  heap_free(void *p);
 #define DDP__METER_AGREE  0.3
 #define DDP__PROBE_LAST_S 0.02
 #endif
-/* The step of a loop over cases: each n-th under AddressSanitizer, half as many under ThreadSanitizer, which takes twice as
- * long; all of them are tried without. Odd steps stay odd. */
+/* The step of a loop over cases: each n-th under AddressSanitizer, half as many under ThreadSanitizer, which
+ * takes twice as long; all of them are tried without. Odd steps stay odd. */
 #if defined(__SANITIZE_THREAD__)
-#define SAMPLED(n) (2 * (n) - 1)
+#define SAMPLED(n) (2 * (n)-1)
 #elif defined(__SANITIZE_ADDRESS__)
 #define SAMPLED(n) (n)
 #else
 #define SAMPLED(n) 1
 #endif
-/* The step of a loop over what one worker does alone: ThreadSanitizer, for which that is little, tries each n-th. */
+/* The step of a loop over what one worker does alone: ThreadSanitizer, for which that is little, tries each
+ * n-th. */
 #if defined(__SANITIZE_THREAD__)
 #define ALONE(n) (n)
 #else
@@ -50,10 +52,10 @@ void  heap_free(void *p);
 #endif
 
 /* Skips a test and prints why; tools/run_tests.py repeats the line at its end. */
-#define SKIP(why)                                           \
-    do {                                                    \
-        print_message("skipped: %s: %s\n", __func__, why);  \
-        skip();                                             \
+#define SKIP(why)                                          \
+    do {                                                   \
+        print_message("skipped: %s: %s\n", __func__, why); \
+        skip();                                            \
     } while (0)
 
 #endif /* TEST_HEAP_H */

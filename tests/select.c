@@ -1,5 +1,5 @@
-/* Linked into every test. The environment variable TEST_NAME=TEXT runs only the test functions whose names contain TEXT, and
- * TEST_ONLY=NAME only the function NAME. */
+/* Linked into every test. The environment variable TEST_NAME=TEXT runs only the test functions whose names
+ * contain TEXT, and TEST_ONLY=NAME only the function NAME. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -22,7 +22,6 @@ __attribute__((constructor)) static void select_by_name(void)
         snprintf(pattern, sizeof pattern, "*%s*", name);
     else
         return;
-    for (c = pattern; *c; c++)
-        *c = *c == ' ' || *c == '-' ? '_' : (char)tolower((unsigned char)*c);
+    for (c = pattern; *c; c++) *c = *c == ' ' || *c == '-' ? '_' : (char)tolower((unsigned char)*c);
     cmocka_set_test_filter(pattern);
 }

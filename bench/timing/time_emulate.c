@@ -35,8 +35,8 @@ static void check_transfer(transfer *t, int tcp)
     }
     if (best > t->predicted * limit)
         fail_msg("took %.4f s, more than %.2f x %.4f s", best, limit, t->predicted);
-    print_message("    %d ranks %5.1f Mbit/s %2.0f ms: %.4f s, arithmetic %.4f s\n", t->world,
-                  t->rate * 8e-6, t->delay_s * 1e3, best, t->predicted);
+    print_message("    %d ranks %5.1f Mbit/s %2.0f ms: %.4f s, arithmetic %.4f s\n", t->world, t->rate * 8e-6,
+                  t->delay_s * 1e3, best, t->predicted);
 }
 
 static void all_reduce_takes_its_traffic_over_the_rate(void **state)

@@ -1,5 +1,5 @@
-/* Slow ranks and slower links on the real clock. Measures durations: run it alone on an idle machine. The assertions on the
- * virtual clock are in tests/run/test_pace.c. */
+/* Slow ranks and slower links on the real clock. Measures durations: run it alone on an idle machine. The
+ * assertions on the virtual clock are in tests/run/test_pace.c. */
 #include "dreamddp.h"
 #include "run/context.h"
 
@@ -15,24 +15,24 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#define WORLD 3 /* usually; MOST with sites */
-#define MOST 4
+#define WORLD  3 /* usually; MOST with sites */
+#define MOST   4
 #define LAYERS 6
 
 typedef struct pace {
-    int    site[MOST];   /* of each rank; 0 = averages in one level */
-    size_t count;        /* parameters of a layer */
-    long   steps, until; /* rank 1 is slow until that step */
-    double compute_s;    /* of a layer, forward and backward each */
-    int    link;         /* whose seconds per byte are noted */
-    ddp_stats at[MOST];  /* after `until` steps, */
+    int site[MOST];     /* of each rank; 0 = averages in one level */
+    size_t count;       /* parameters of a layer */
+    long steps, until;  /* rank 1 is slow until that step */
+    double compute_s;   /* of a layer, forward and backward each */
+    int link;           /* whose seconds per byte are noted */
+    ddp_stats at[MOST]; /* after `until` steps, */
     ddp_stats end[MOST];
-    double   before[MOST], after[MOST]; /* seconds per byte of the link: first measured, last */
+    double before[MOST], after[MOST]; /* seconds per byte of the link: first measured, last */
     uint64_t plan[MOST], last[MOST];
     ddp_note note[MOST][64];
-    int      notes[MOST];
+    int notes[MOST];
     pthread_mutex_t lock;
-    char lines[4000];    /* of all ranks */
+    char lines[4000]; /* of all ranks */
 } pace;
 
 static void note(void *user, ddp_log_level level, const char *line)
@@ -138,8 +138,7 @@ static void judge(const pace *p, char *wrong, size_t room)
         if (p->at[r].slowest_rank != 1 || !(p->at[r].slow_ratio > 1.5 && p->at[r].slow_ratio < 2.4))
             snprintf(wrong, room, "rank %d: rank %d is slow by %g", r, p->at[r].slowest_rank,
                      p->at[r].slow_ratio);
-        if (r == 1 ? !(own > 1.5) : !(own > 0.7 && own < 1.4))
-            snprintf(wrong, room, "rank %d: %g", r, own);
+        if (r == 1 ? !(own > 1.5) : !(own > 0.7 && own < 1.4)) snprintf(wrong, room, "rank %d: %g", r, own);
         if (!(p->end[r].slow_ratio > 0.99 && p->end[r].slow_ratio < 1.5))
             snprintf(wrong, room, "rank %d: still slow by %g", r, p->end[r].slow_ratio);
         for (int i = 0; i < p->notes[r]; i++) { /* every rank knows it, not only the one that logs */
@@ -152,8 +151,7 @@ static void judge(const pace *p, char *wrong, size_t room)
         if (slow < 1 || even < 1)
             snprintf(wrong, room, "rank %d: %d notes: %d, %d", r, p->notes[r], slow, even);
     }
-    if (occurrences(p->lines, "rank 1 computes ") < 2 ||
-        !strstr(p->lines, "x slower than the median (") ||
+    if (occurrences(p->lines, "rank 1 computes ") < 2 || !strstr(p->lines, "x slower than the median (") ||
         !strstr(p->lines, "rank 1 computes as fast as the others again") ||
         strstr(p->lines, "rank 0 computes ") || strstr(p->lines, "rank 2 computes "))
         snprintf(wrong, room, "%s", p->lines);
@@ -189,9 +187,9 @@ static void the_slow_rank_is_named_until_it_is_slow_no_more(void **state)
 /* A device that two ranks take in turns, for so long each. */
 typedef struct shared {
     pthread_mutex_t lock;
-    pthread_cond_t  freed;
-    long            asked, served;
-    double          seconds, predicted;
+    pthread_cond_t freed;
+    long asked, served;
+    double seconds, predicted;
 } shared;
 
 static void use(shared *x)
@@ -226,7 +224,9 @@ static int shares(ddp_ctx *d, void *user)
     for (int l = 0; !bad && l < 2; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
-        layer.params = &w[l]; layer.grads = &g[l]; layer.count = 1;
+        layer.params = &w[l];
+        layer.grads = &g[l];
+        layer.count = 1;
         bad = ddp_add_layer(d, &layer);
     }
     for (long step = 0; !bad && step < 8; step++) {
@@ -260,10 +260,15 @@ static void ranks_that_share_a_device_are_timed_sharing_it(void **state)
     pthread_mutex_init(&x.lock, NULL);
     pthread_cond_init(&x.freed, NULL);
     x.seconds = 0.005;
-    cfg.world = 2; cfg.no_env = 1; cfg.transport = DDP_THREADS; cfg.strategy = DDP_LOCALSGD; cfg.period = 50;
+    cfg.world = 2;
+    cfg.no_env = 1;
+    cfg.transport = DDP_THREADS;
+    cfg.strategy = DDP_LOCALSGD;
+    cfg.period = 50;
     cfg.profile_steps = 6;
     if (ddp_launch(&cfg, shares, &x, &err)) fail_msg("%s", err.msg);
-    if (!(x.predicted > 1.5 * 4 * x.seconds)) fail_msg("a step of %g s, of %g s alone", x.predicted, 4 * x.seconds);
+    if (!(x.predicted > 1.5 * 4 * x.seconds))
+        fail_msg("a step of %g s, of %g s alone", x.predicted, 4 * x.seconds);
     pthread_cond_destroy(&x.freed);
     pthread_mutex_destroy(&x.lock);
 }
@@ -278,9 +283,14 @@ static void write_file(char *name, int more, const char *text)
     close(fd);
 }
 
-typedef struct follower { pace p; ddp_config cfg; int later; } follower;
+typedef struct follower {
+    pace p;
+    ddp_config cfg;
+    int later;
+} follower;
 
-/* Over links of which one becomes slower, behind the first plan: where the machine is busy, so many times as late. */
+/* Over links of which one becomes slower, behind the first plan: where the machine is busy, so many times as
+ * late. */
 static void *follow_train(void *user)
 {
     follower *f = (follower *)user;
@@ -322,7 +332,8 @@ static void follow_judge(const pace *p, int world, char *wrong, size_t room)
 
 static char script[32], network[2][32]; /* files of the runs that follow, or "" */
 
-/* Two runs at once, which mostly wait; and again with more time, where the machine was busy. make: fills them. */
+/* Two runs at once, which mostly wait; and again with more time, where the machine was busy. make: fills
+ * them. */
 static void follow(follower *f, int runs, void (*make)(follower *f))
 {
     static char wrong[4096];
@@ -341,7 +352,8 @@ static void follow(follower *f, int runs, void (*make)(follower *f))
             name[0] = 0;
         }
         wrong[0] = 0;
-        for (int i = 0; i < runs && !wrong[0]; i++) follow_judge(&f[i].p, f[i].cfg.world, wrong, sizeof wrong);
+        for (int i = 0; i < runs && !wrong[0]; i++)
+            follow_judge(&f[i].p, f[i].cfg.world, wrong, sizeof wrong);
         if (!wrong[0]) return;
     }
     fail_msg("%s", wrong);
@@ -375,9 +387,11 @@ static void make_second(follower *f)
     char text[256];
 
     snprintf(network[0], sizeof network[0], "/tmp/test_pace_XXXXXX.json");
-    snprintf(text, sizeof text, "{\"groups\": [\"A\"], \"devices_per_group\": [3], \"delay_ms\": [[1]],"
-                                " \"bandwidth_gbps\": [[10]], \"host_gbps\": [0.04],"
-                                " \"events\": [\"t=%d slow 0 to 10mbit\"]}", 4 * f->later);
+    snprintf(text, sizeof text,
+             "{\"groups\": [\"A\"], \"devices_per_group\": [3], \"delay_ms\": [[1]],"
+             " \"bandwidth_gbps\": [[10]], \"host_gbps\": [0.04],"
+             " \"events\": [\"t=%d slow 0 to 10mbit\"]}",
+             4 * f->later);
     write_file(network[0], 5, text);
     for (int i = 0; i < 2; i++) {
         f[i].p.link = 1;
@@ -389,7 +403,8 @@ static void make_second(follower *f)
     }
 }
 
-/* The second of two links, and the first stays; deft's plan says which message takes which, of dreamddp the balance. */
+/* The second of two links, and the first stays; deft's plan says which message takes which, of dreamddp the
+ * balance. */
 static void the_plan_follows_the_second_link(void **state)
 {
     static follower f[2];
@@ -407,9 +422,11 @@ static void make_sites(follower *f)
     write_file(script, 0, text);
     for (int unlike = 0; unlike < 2; unlike++) {
         snprintf(network[unlike], sizeof network[unlike], "/tmp/test_pace_XXXXXX.json");
-        snprintf(text, sizeof text, "{\"groups\": [\"A\", \"B\"], \"devices_per_group\": [2, %d],"
-                                    " \"delay_ms\": [[0.1, 1], [1, 0.1]], \"bandwidth_gbps\": [[0.8, 0.04], [0.04, 0.8]],"
-                                    " \"host_gbps\": [0.8, 0.8]}", 2 - unlike);
+        snprintf(text, sizeof text,
+                 "{\"groups\": [\"A\", \"B\"], \"devices_per_group\": [2, %d],"
+                 " \"delay_ms\": [[0.1, 1], [1, 0.1]], \"bandwidth_gbps\": [[0.8, 0.04], [0.04, 0.8]],"
+                 " \"host_gbps\": [0.8, 0.8]}",
+                 2 - unlike);
         write_file(network[unlike], 5, text);
         f[unlike].cfg.world = 4 - unlike;
         f[unlike].cfg.strategy = DDP_DREAMDDP;

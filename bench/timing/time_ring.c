@@ -26,7 +26,7 @@ static char last_algorithm(net_rank *me)
 
 typedef struct timing {
     size_t n;
-    int    messages;
+    int messages;
     double begin[8], end[8];
 } timing;
 
@@ -52,8 +52,7 @@ static void time_ring(net_rank *me, void *user)
         piece.data = data + (size_t)i * t->n;
         net_ok(me, ddp__engine_submit(me->engine, &m, &tickets[i], &me->err));
     }
-    for (int i = 0; i < t->messages; i++)
-        net_ok(me, ddp__engine_wait(me->engine, tickets[i], &me->err));
+    for (int i = 0; i < t->messages; i++) net_ok(me, ddp__engine_wait(me->engine, tickets[i], &me->err));
     t->end[me->rank] = ddp_now();
     if (last_algorithm(me) != 'r') net_fail(me, "not a ring");
     free(data);
@@ -61,7 +60,10 @@ static void time_ring(net_rank *me, void *user)
 
 static void a_ring_takes_the_traffic_over_the_rate_and_its_delays(void **state)
 {
-    static const struct { double rate, delay_s; int world, messages; size_t n;
+    static const struct {
+        double rate, delay_s;
+        int world, messages;
+        size_t n;
     } cases[] = {
         {25e6, 0, 4, 1, 4 << 20},
         {25e6, 0.005, 4, 1, 4 << 20},
@@ -97,12 +99,10 @@ static void a_ring_takes_the_traffic_over_the_rate_and_its_delays(void **state)
             }
             took = end - begin;
             if (took < wire + cases[i].delay_s)
-                fail_msg("took %.4f s; nothing can be faster than %.4f s", took,
-                         wire + cases[i].delay_s);
+                fail_msg("took %.4f s; nothing can be faster than %.4f s", took, wire + cases[i].delay_s);
             if (took <= predicted * 1.15) break;
         }
-        if (took > predicted * 1.15)
-            fail_msg("took %.4f s, more than 1.15 x %.4f s", took, predicted);
+        if (took > predicted * 1.15) fail_msg("took %.4f s, more than 1.15 x %.4f s", took, predicted);
         print_message("    %d ranks %5.1f Mbit/s %2.0f ms: %.4f s, arithmetic %.4f s\n", world,
                       cases[i].rate * 8e-6, cases[i].delay_s * 1e3, took, predicted);
     }

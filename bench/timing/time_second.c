@@ -1,5 +1,5 @@
-/* Two emulated links on the real clock. Measures durations: run it alone on an idle machine. The assertions on the
- * virtual clock are in tests/run/test_second.c. */
+/* Two emulated links on the real clock. Measures durations: run it alone on an idle machine. The assertions
+ * on the virtual clock are in tests/run/test_second.c. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -45,8 +45,7 @@ static void two_links_at_once_have_nearly_the_sum_of_the_rates(void **state)
     one = time_both(&c, 500000, 0, 0.401);
     other = time_both(&c, 0, 250000, 0.402);
     two = time_both(&c, 500000, 250000, 0.402);
-    print_message("    2 MB over 40 Mbit/s %.3f s, 1 MB over 20 %.3f s, both %.3f s\n", one, other,
-                  two);
+    print_message("    2 MB over 40 Mbit/s %.3f s, 1 MB over 20 %.3f s, both %.3f s\n", one, other, two);
     assert_true(two < 1.1 * (one > other ? one : other));
 }
 
@@ -74,8 +73,7 @@ static void two_links_shorten_a_step(void **state)
     trained_config(&two, DDP_WFBP, DDP_THREADS, "20mbit", "20mbit");
     run_worker(&one.cfg, train, &one);
     run_worker(&two.cfg, train, &two);
-    print_message("    a step over one link %.1f ms, over two %.1f ms\n", 1e3 * one.step_s,
-                  1e3 * two.step_s);
+    print_message("    a step over one link %.1f ms, over two %.1f ms\n", 1e3 * one.step_s, 1e3 * two.step_s);
     assert_memory_equal(two.w[0], one.w[0], sizeof one.w[0]);
     assert_true(two.step_s < 0.8 * one.step_s);
 }

@@ -1,5 +1,5 @@
-/* FusionLLM's broker: takes a job, estimates it, cuts it over the nodes that come, ships each its description, weights and
- * data, collects the losses, and starts again when a node is lost.
+/* FusionLLM's broker: takes a job, estimates it, cuts it over the nodes that come, ships each its
+ * description, weights and data, collects the losses, and starts again when a node is lost.
  *
  *   cc -O2 -I. examples/broker/broker.c -o broker -lm -lpthread
  *   ./broker --nodes 2 --model gpt2 --data dreamddp.h & ./compnode & ./compnode
@@ -19,18 +19,18 @@
 #include "nodes.h"
 
 typedef struct broker {
-    work        w;
-    nodes       n;
-    ddp_network net;      /* of the nodes, in the order in which they came */
-    char       *net_text; /* what they emulate; NULL: their links as they are */
-    size_t      net_bytes;
+    work w;
+    nodes n;
+    ddp_network net; /* of the nodes, in the order in which they came */
+    char *net_text;  /* what they emulate; NULL: their links as they are */
+    size_t net_bytes;
     channel_state *state[2]; /* [ops] the last checkpoint, and the one that is on its way */
-    long        saved;    /* steps that the checkpoint has; 0: where the job starts */
-    int         device[NODES]; /* of stage s */
-    int         stages;
-    double      predicted_s, first_loss, last_loss[10];
+    long saved;              /* steps that the checkpoint has; 0: where the job starts */
+    int device[NODES];       /* of stage s */
+    int stages;
+    double predicted_s, first_loss, last_loss[10];
     channel_done done;
-    int         restarts;
+    int restarts;
     progress line;
 } broker;
 
@@ -57,7 +57,8 @@ static ddp_status ask_with_job(broker *b, connection *p, channel_word word, int 
 /* The words of WORD_SPEED. 0: a node sends no such ones. */
 static int take_speed(connection *p)
 {
-    return sscanf(p->c.data, "%lf %d", &p->speed, &p->port) == 2 && p->speed > 0 && p->speed < 1e30 && p->port > 0 && p->port <= 65535;
+    return sscanf(p->c.data, "%lf %d", &p->speed, &p->port) == 2 && p->speed > 0 && p->speed < 1e30 &&
+           p->port > 0 && p->port <= 65535;
 }
 
 static ddp_status take_network(broker *b, const channel *c, ddp_error *err)
@@ -83,7 +84,8 @@ static ddp_status answers(broker *b, channel_word kind, double seconds, ddp_erro
         if (!w) return refuse(err, DDP_PEER_LOST, "no answer of a node within %g s", seconds);
         if (from < 0) continue;
         p = &b->n.peer[from];
-        due = kind == WORD_NETWORK && from > 0 ? WORD_READY : kind; /* the first node has measured the links of all */
+        due = kind == WORD_NETWORK && from > 0 ? WORD_READY : kind; /* the first node has measured the links
+                                                                       of all */
         if (w == WORD_LOST || !p->asked || (w != due && w != WORD_FAIL)) {
             if (w != WORD_LOST) channel_unexpected(&p->c);
             node_lost(&b->n, from);
@@ -133,7 +135,8 @@ static ddp_status probe(broker *b, ddp_error *err)
     free(b->net_text);
     b->net_text = NULL;
     if (s == DDP_OK && b->net.devices != b->n.wanted) {
-        s = refuse(err, DDP_FORMAT, "node 0 sent a network of %d devices, and there are %d nodes", b->net.devices, b->n.wanted);
+        s = refuse(err, DDP_FORMAT, "node 0 sent a network of %d devices, and there are %d nodes",
+                   b->net.devices, b->n.wanted);
         ddp_network_free(&b->net);
     }
     return s;
@@ -144,7 +147,10 @@ static ddp_status network(broker *b, ddp_error *err)
     ddp_status s = measure(b, err);
 
     if (s != DDP_OK) return s;
-    if (!b->w.network) { ddp_network_free(&b->net); s = probe(b, err); }
+    if (!b->w.network) {
+        ddp_network_free(&b->net);
+        s = probe(b, err);
+    }
     if (s != DDP_OK || !strcmp(b->w.speed, "network")) return s;
     if (!b->net.speed) b->net.speed = (double *)calloc((size_t)b->net.devices, sizeof *b->net.speed);
     for (int i = 0; b->net.speed && i < b->net.devices; i++) b->net.speed[i] = b->n.peer[i].speed;
@@ -159,9 +165,11 @@ static ddp_status read_network(broker *b, ddp_error *err)
     if (!w->network) return DDP_OK;
     if (ddp_network_read(w->network, NULL, &b->net, err)) return err->code;
     if (b->net.devices != w->nodes)
-        return refuse(err, DDP_ARG, "%s has %d devices, --nodes says %ld", w->network, b->net.devices, w->nodes);
+        return refuse(err, DDP_ARG, "%s has %d devices, --nodes says %ld", w->network, b->net.devices,
+                      w->nodes);
     if (!strcmp(w->speed, "network") && !b->net.speed)
-        return refuse(err, DDP_ARG, "%s has no tflops: leave --speed network out, and they are measured", w->network);
+        return refuse(err, DDP_ARG, "%s has no tflops: leave --speed network out, and they are measured",
+                      w->network);
     if (w->emulate) b->net_text = read_file(w->network, &b->net_bytes, err);
     return w->emulate && !b->net_text ? err->code : DDP_OK;
 }
@@ -183,9 +191,11 @@ static ddp_status cut(broker *b, ddp_error *err)
     memset(&list, 0, sizeof list);
     o.work.microbatches = j->micro_batches;
     o.work.samples = (double)b->w.batch * (double)j->micro_batches;
-    s = node_of ? ddp_fence_solver_named(b->w.solver, &o.solver, err) : refuse(err, DDP_MEMORY, "out of memory for a cut");
+    s = node_of ? ddp_fence_solver_named(b->w.solver, &o.solver, err)
+                : refuse(err, DDP_MEMORY, "out of memory for a cut");
     if (s == DDP_OK) s = job_build(j, g, &loss, err);
-    for (int i = 0; s == DDP_OK && i < b->n.count; i++) b->n.peer[i].c.most = sizeof(channel_part) + job_largest(j, g);
+    for (int i = 0; s == DDP_OK && i < b->n.count; i++)
+        b->n.peer[i].c.most = sizeof(channel_part) + job_largest(j, g);
     if (s == DDP_OK) s = ddp_graph_oplist(g, &list, err);
     if (s == DDP_OK) s = ddp_fence(&list, &b->net, &o, &plan, err);
     ddp_graph_free(g);
@@ -202,9 +212,11 @@ static ddp_status cut(broker *b, ddp_error *err)
         s = job_cut(j, node_of, plan.segments, err);
     }
     for (int k = 0; s == DDP_OK && !b->w.quiet && k < plan.segments; k++)
-        fprintf(stderr, "broker: stage %d on node %d (%s, %.1f GFLOP/s): operators %d to %d of %d, %s to %s\n", k, b->device[k],
-                b->n.peer[b->device[k]].host, 1e-9 * b->net.speed[b->device[k]], plan.segment[k].first, plan.segment[k].end - 1,
-                list.count, list.op[plan.segment[k].first].name, list.op[plan.segment[k].end - 1].name);
+        fprintf(stderr,
+                "broker: stage %d on node %d (%s, %.1f GFLOP/s): operators %d to %d of %d, %s to %s\n", k,
+                b->device[k], b->n.peer[b->device[k]].host, 1e-9 * b->net.speed[b->device[k]],
+                plan.segment[k].first, plan.segment[k].end - 1, list.count,
+                list.op[plan.segment[k].first].name, list.op[plan.segment[k].end - 1].name);
     ddp_fence_plan_free(&plan);
     ddp_oplist_free(&list);
     free(node_of);
@@ -231,14 +243,19 @@ static void ship_start(broker *b)
     memset(&start, 0, sizeof start);
     snprintf(start.addr, sizeof start.addr, "%.63s:%d", peer_of(b, 0)->host, peer_of(b, 0)->port);
     for (int k = 0; b->net_text && k < b->stages && used < sizeof start.devices; k++)
-        used += (size_t)snprintf(start.devices + used, sizeof start.devices - used, "%s%d", k ? "," : "@", b->device[k]);
-    start.first = b->saved; start.save_every = b->w.save_every;
-    start.world = b->stages; start.send_back = b->w.store != NULL;
+        used += (size_t)snprintf(start.devices + used, sizeof start.devices - used, "%s%d", k ? "," : "@",
+                                 b->device[k]);
+    start.first = b->saved;
+    start.save_every = b->w.save_every;
+    start.world = b->stages;
+    start.send_back = b->w.store != NULL;
     start.peer_timeout_s = b->w.peer_timeout;
     for (int i = 0; i < b->w.j.ops; i++) {
         const channel_part part = {i, 0};
         const channel_state *x = &b->state[0][i];
-        if (x->x) node_send(&b->n, peer_of(b, b->w.j.op[i].node), WORD_STATE, &part, sizeof part, x->x, x->floats * sizeof(float));
+        if (x->x)
+            node_send(&b->n, peer_of(b, b->w.j.op[i].node), WORD_STATE, &part, sizeof part, x->x,
+                      x->floats * sizeof(float));
     }
     for (int k = 0; k < b->stages; k++) {
         if (b->net_text) node_send(&b->n, peer_of(b, k), WORD_NETWORK, b->net_text, b->net_bytes, NULL, 0);
@@ -259,7 +276,7 @@ static void ship_data(broker *b, long step)
                 const channel_part part = {i, m};
                 if (job_user(j, i, k) < 0) continue;
                 node_send(&b->n, peer_of(b, k), WORD_DATA, &part, sizeof part, b->w.at[i == b->w.y],
-                             4 * (size_t)work_count(&b->w, i));
+                          4 * (size_t)work_count(&b->w, i));
             }
     }
 }
@@ -270,7 +287,8 @@ static void note_loss(broker *b, long step, double loss)
 {
     if (step == 0) b->first_loss = loss;
     b->last_loss[step % 10] = loss;
-    progress_step(&b->line, step + 1, loss, b->w.tokens ? (double)(b->w.batch * b->w.seq * b->w.j.micro_batches) : 0);
+    progress_step(&b->line, step + 1, loss,
+                  b->w.tokens ? (double)(b->w.batch * b->w.seq * b->w.j.micro_batches) : 0);
 }
 
 /* Whether a node that trains sends what is not its own to send. */
@@ -281,12 +299,16 @@ static int misplaced(const broker *b, channel_word w, int from)
     channel_part part;
 
     switch (w) {
-    case WORD_LOSS: return b->device[j->op[j->loss].node] != from;
-    case WORD_SAVED: return p->saved || (!b->w.save_every && !b->w.store);
+    case WORD_LOSS:
+        return b->device[j->op[j->loss].node] != from;
+    case WORD_SAVED:
+        return p->saved || (!b->w.save_every && !b->w.store);
     case WORD_STATE:
         memcpy(&part, p->c.data, sizeof part);
-        return part.op < 0 || part.op >= j->ops || j->op[part.op].type == JOB_PLACEHOLDER || b->device[j->op[part.op].node] != from;
-    default: return w != WORD_DONE && w != WORD_FAIL;
+        return part.op < 0 || part.op >= j->ops || j->op[part.op].type == JOB_PLACEHOLDER ||
+               b->device[j->op[part.op].node] != from;
+    default:
+        return w != WORD_DONE && w != WORD_FAIL;
     }
 }
 
@@ -311,12 +333,14 @@ static ddp_status run(broker *b, ddp_error *err)
     for (int i = 0; i < b->n.count; i++) b->n.peer[i].saved = 0;
     while (done < b->stages) {
         channel_word w;
-        for (; sent < steps && sent < heard + 2 && sent < hold; sent++) ship_data(b, sent); /* behind a checkpoint: not before it is here */
+        for (; sent < steps && sent < heard + 2 && sent < hold; sent++)
+            ship_data(b, sent); /* behind a checkpoint: not before it is here */
         w = next_word(&b->n, &from, ddp_now() + 3600);
         if (!w && !cli_interrupted) return refuse(err, DDP_TIMEOUT, "no node sent a message for an hour");
         if (!w) return DDP_ABORTED;
         if (from < 0) continue;
-        if (!b->n.peer[from].asked) { /* a spare, or one that has done its part: it is gone, or sent what was not asked for */
+        if (!b->n.peer[from].asked) { /* a spare, or one that has done its part: it is gone, or sent what was
+                                         not asked for */
             if (w != WORD_LOST) channel_unexpected(&b->n.peer[from].c);
             node_leaves(&b->n, from);
             continue;
@@ -332,7 +356,8 @@ static ddp_status run(broker *b, ddp_error *err)
         if (w == WORD_LOSS) {
             double loss;
             memcpy(&loss, b->n.peer[from].c.data, sizeof loss);
-            if (heard == steps) return refuse(err, DDP_FORMAT, "node %d sent more losses than the job has steps", from);
+            if (heard == steps)
+                return refuse(err, DDP_FORMAT, "node %d sent more losses than the job has steps", from);
             note_loss(b, heard++, loss);
         }
         if (w == WORD_SAVED) b->n.peer[from].saved = 1;
@@ -347,7 +372,10 @@ static ddp_status run(broker *b, ddp_error *err)
             done++;
         }
     }
-    return heard == steps ? DDP_OK : refuse(err, DDP_FORMAT, "all nodes have ended, but sent the losses of %ld of %ld steps", heard, steps);
+    return heard == steps
+               ? DDP_OK
+               : refuse(err, DDP_FORMAT, "all nodes have ended, but sent the losses of %ld of %ld steps",
+                        heard, steps);
 }
 
 static ddp_status attempt(broker *b, ddp_error *err)
@@ -359,7 +387,8 @@ static ddp_status attempt(broker *b, ddp_error *err)
     if (s == DDP_OK) s = ship_jobs(b, err);
     if (s != DDP_OK) return s;
     ship_start(b);
-    progress_start(&b->line, b->w.quiet ? NULL : stderr, b->w.model ? b->w.model : b->w.job_file, b->w.j.steps);
+    progress_start(&b->line, b->w.quiet ? NULL : stderr, b->w.model ? b->w.model : b->w.job_file,
+                   b->w.j.steps);
     s = run(b, err);
     progress_end(&b->line);
     return s;
@@ -381,9 +410,14 @@ static ddp_status train(broker *b, ddp_error *err)
         memset(err, 0, sizeof *err);
         if (settle(&b->n, b->w.peer_timeout, err)) return err->code;
         if (++b->restarts > b->w.restarts)
-            return refuse(err, DDP_PEER_LOST, "nodes were lost %d times, and --restarts is %ld", b->restarts, b->w.restarts);
-        if (b->saved) fprintf(stderr, "broker: a node was lost; the job goes on from its checkpoint after step %ld\n", b->saved);
-        else fprintf(stderr, "broker: a node was lost; the job starts again from the beginning (--save-every keeps checkpoints)\n");
+            return refuse(err, DDP_PEER_LOST, "nodes were lost %d times, and --restarts is %ld", b->restarts,
+                          b->w.restarts);
+        if (b->saved)
+            fprintf(stderr, "broker: a node was lost; the job goes on from its checkpoint after step %ld\n",
+                    b->saved);
+        else
+            fprintf(stderr, "broker: a node was lost; the job starts again from the beginning (--save-every "
+                            "keeps checkpoints)\n");
         s = gather(&b->n, b->w.join_timeout, b->w.quiet, err);
     }
     return s;
@@ -412,7 +446,10 @@ static ddp_status weights(broker *b, int store, ddp_error *err)
         const size_t n = job_floats(part, i, 1);
         channel_state *x = &b->state[0][i];
         if (!n) continue;
-        if (!store) { x->x = (float *)malloc(n * sizeof(float)); x->floats = n; }
+        if (!store) {
+            x->x = (float *)malloc(n * sizeof(float));
+            x->floats = n;
+        }
         if (!x->x || (store ? job_put(part, i, x->x, n) : job_get(part, i, 1, x->x)))
             s = refuse(err, DDP_MEMORY, "the weights of operator %s did not come", j->op[i].name);
     }
@@ -490,42 +527,54 @@ static int parse(broker *b, int argc, char **argv)
         {"--nodes", CLI_COUNT, &w->nodes, "N", "of build/compnode that the job is cut over [2]"},
         {"--spares", CLI_COUNT, &w->spares, "N", "more of them that may wait for one to be lost [0]"},
         {"--model", CLI_TEXT, &w->model, "NAME", "gpt2, mlp, resnet18, resnet34, resnet50 or resnet101"},
-        {"--job", CLI_TEXT, &w->job_file, "FILE", "or a job description (docs/broker.md), with its own steps, optimizers and seed"},
-        {"--data", CLI_TEXT, &w->data, "PATH", "folder of MNIST or CIFAR files; for gpt2 a text or token file. Shipped to the nodes that read it"},
+        {"--job", CLI_TEXT, &w->job_file, "FILE",
+         "or a job description (docs/broker.md), with its own steps, optimizers and seed"},
+        {"--data", CLI_TEXT, &w->data, "PATH",
+         "folder of MNIST or CIFAR files; for gpt2 a text or token file. Shipped to the nodes that read it"},
         {"--steps", CLI_COUNT, &w->steps, "N", "steps [20]"},
         {"--batch", CLI_COUNT, &w->batch, "N", "samples of a micro-batch [4]"},
         {"--microbatches", CLI_COUNT, &w->microbatches, "N", "of a step [4]"},
         {"--pipeline", CLI_TEXT, &w->pipeline, "NAME", "gpipe, 1f1b or zb [1f1b]"},
-        {"--edge-wire", CLI_TEXT, &w->edge_wire, "NAME", "between nodes: f32, bf16, int8, topk:R or adatopk:R (docs/edges.md) [f32]"},
+        {"--edge-wire", CLI_TEXT, &w->edge_wire, "NAME",
+         "between nodes: f32, bf16, int8, topk:R or adatopk:R (docs/edges.md) [f32]"},
         {"--layers", CLI_COUNT, &w->layers, "N", "gpt2: transformer blocks [4]"},
         {"--heads", CLI_COUNT, &w->heads, "N", "gpt2: attention heads [4]"},
         {"--dim", CLI_COUNT, &w->dim, "N", "gpt2: width [64]"},
         {"--seq", CLI_COUNT, &w->seq, "N", "gpt2: tokens per sequence [64]"},
         {"--hidden", CLI_TEXT, &w->widths, "N,N,..", "mlp: widths of the hidden layers [512,256]"},
-        {"--optimizer", CLI_TEXT, &w->optimizer, "NAME", "sgd, nesterov, adam or adamw; a job may have one for each operator [adamw]"},
+        {"--optimizer", CLI_TEXT, &w->optimizer, "NAME",
+         "sgd, nesterov, adam or adamw; a job may have one for each operator [adamw]"},
         {"--lr", CLI_REAL, &w->lr, "X", "learning rate [0.003]"},
         {"--momentum", CLI_REAL, &w->momentum, "X", "of sgd and nesterov [0.9]"},
         {"--weight-decay", CLI_REAL, &w->weight_decay, "X", "weight decay [0.01]"},
         {"--seed", CLI_COUNT, &w->seed, "N", "of parameters and data order [0]"},
         {"--solver", CLI_TEXT, &w->solver, "NAME", "of the cut: fence, equal_ops or equal_flops [fence]"},
-        {"--network", CLI_TEXT, &w->network, "FILE.json", "the links between the nodes, in the order in which they come [measured]"},
+        {"--network", CLI_TEXT, &w->network, "FILE.json",
+         "the links between the nodes, in the order in which they come [measured]"},
         {"--emulate", CLI_FLAG, &w->emulate, "", "the nodes shape their links as --network says"},
-        {"--speed", CLI_TEXT, &w->speed, "NAME", "of the nodes: measured in a short warm-up, or network, its tflops [measured]"},
-        {"--load", CLI_TEXT, &w->load, "PATH", "weights to begin with (a safetensors file, an index or folder of shards), shipped to the nodes"},
+        {"--speed", CLI_TEXT, &w->speed, "NAME",
+         "of the nodes: measured in a short warm-up, or network, its tflops [measured]"},
+        {"--load", CLI_TEXT, &w->load, "PATH",
+         "weights to begin with (a safetensors file, an index or folder of shards), shipped to the nodes"},
         {"--export", CLI_TEXT, &w->store, "FILE", "write the trained weights (safetensors)"},
-        {"--save-every", CLI_COUNT, &w->save_every, "N", "steps between checkpoints, kept here; 0 = none [0]"},
+        {"--save-every", CLI_COUNT, &w->save_every, "N",
+         "steps between checkpoints, kept here; 0 = none [0]"},
         {"--restarts", CLI_COUNT, &w->restarts, "N", "how often a lost node may be made up for [3]"},
         {"--join-timeout", CLI_REAL, &w->join_timeout, "S", "seconds for another node to come then [60]"},
-        {"--peer-timeout", CLI_REAL, &w->peer_timeout, "S", "seconds of silence after which a node is lost [30]"},
+        {"--peer-timeout", CLI_REAL, &w->peer_timeout, "S",
+         "seconds of silence after which a node is lost [30]"},
         {"--write-job", CLI_TEXT, &w->write_job, "FILE", "write the job's description and end"},
         {"--quiet", CLI_FLAG, &w->quiet, "", "no progress"},
     };
     enum { OWN = sizeof table / sizeof table[0] };
     cli_option all[OWN + CHANNEL_OPTIONS];
-    const int shared = channel_options(&w->keys, "this broker's certificate, with the name broker [none]", all + OWN);
+    const int shared =
+        channel_options(&w->keys, "this broker's certificate, with the name broker [none]", all + OWN);
 
     memcpy(all, table, sizeof table);
-    return cli_parse(argc, argv, "Cuts a model over the nodes that come, ships their parts, and trains it with them.", all, OWN + shared);
+    return cli_parse(argc, argv,
+                     "Cuts a model over the nodes that come, ships their parts, and trains it with them.",
+                     all, OWN + shared);
 }
 
 int main(int argc, char **argv)
@@ -538,14 +587,29 @@ int main(int argc, char **argv)
 
     if (!b) return 1;
     memset(&err, 0, sizeof err);
-    w->listen = "127.0.0.1:29600"; w->nodes = 2; w->steps = 20; w->batch = 4; w->microbatches = 4; w->widths = "512,256";
-    w->layers = w->heads = 4; w->dim = w->seq = 64; w->optimizer = "adamw"; w->lr = 3e-3; w->momentum = 0.9; w->weight_decay = 0.01;
-    w->solver = "fence"; w->speed = "measured"; w->restarts = 3; w->join_timeout = 60; w->peer_timeout = 30;
+    w->listen = "127.0.0.1:29600";
+    w->nodes = 2;
+    w->steps = 20;
+    w->batch = 4;
+    w->microbatches = 4;
+    w->widths = "512,256";
+    w->layers = w->heads = 4;
+    w->dim = w->seq = 64;
+    w->optimizer = "adamw";
+    w->lr = 3e-3;
+    w->momentum = 0.9;
+    w->weight_decay = 0.01;
+    w->solver = "fence";
+    w->speed = "measured";
+    w->restarts = 3;
+    w->join_timeout = 60;
+    w->peer_timeout = 30;
     b->n.listens = -1;
     code = parse(b, argc, argv);
     if (code < 0) {
         cli_catch_interrupt();
-        b->n.wanted = (int)w->nodes; b->n.most = (int)(w->nodes + w->spares);
+        b->n.wanted = (int)w->nodes;
+        b->n.most = (int)(w->nodes + w->spares);
         s = work_open(w, &err);
         if (s == DDP_OK) s = w->write_job ? write_job(b, &err) : work_with_nodes(b, &err);
         if (s != DDP_OK) fprintf(stderr, "broker: %s\n", err.msg);

@@ -1,5 +1,6 @@
-/* A job: a model as FusionLLM's OP-DAG, cut over nodes, that a broker describes to each node in JSON. Private functions of the
- * library are used, since no public one tells all that a graph has of an operator: behind dreamddp.h with its implementation. */
+/* A job: a model as FusionLLM's OP-DAG, cut over nodes, that a broker describes to each node in JSON. Private
+ * functions of the library are used, since no public one tells all that a graph has of an operator: behind
+ * dreamddp.h with its implementation. */
 #ifndef EXAMPLES_BROKER_JOB_H
 #define EXAMPLES_BROKER_JOB_H
 
@@ -9,58 +10,61 @@ enum { JOB_VERSION = 1, JOB_NAME = 120 }; /* JOB_NAME: bytes of a name, its NUL 
 typedef enum job_type {
     JOB_PLACEHOLDER, /* the paper's word for an input: of each node that reads it; never sent, no gradient */
     JOB_VARIABLE,    /* a parameter that is nobody's output */
-    JOB_PARAMETRIC, JOB_NON_PARAMETRIC, JOB_LOSS
+    JOB_PARAMETRIC,
+    JOB_NON_PARAMETRIC,
+    JOB_LOSS
 } job_type;
 
 /* Of one parametric operator; rate 0: the job's. */
 typedef struct job_rule {
-    char   name[16]; /* sgd, nesterov, adam or adamw; "": the job's */
+    char name[16];                     /* sgd, nesterov, adam or adamw; "": the job's */
     double lr, momentum, weight_decay; /* momentum: of sgd and nesterov */
 } job_rule;
 
 typedef struct job_op {
-    char         name[JOB_NAME];
-    char         op[JOB_NAME];        /* of its kernel, built in or registered on the node; "" of an input */
-    char         layer[JOB_NAME];     /* "": outside layers */
-    job_type     type;
-    int          args[DDP_OP_INPUTS], arg_count; /* whose outputs it takes, in order */
-    int          tied;                /* whose parameter 0 it uses; -1: its own */
-    double       attribute[DDP_OP_ARGS];
-    ddp_dtype    dtype;
-    ddp_shape    shape;               /* of its output; dims -1: as the kernel says */
-    double       flops, backward_flops;
-    int          params, buffers;     /* -1: as the kernel says */
-    ddp_param    param[DDP_OP_PARAMS], buffer[DDP_OP_BUFFERS]; /* without names */
-    int          node;                /* where it runs, 0..nodes-1; -1: not cut yet */
-    int          requires_grad;       /* of a job that is cut: a parameter is at it or above it */
-    job_rule     rule;
-    ddp_op       stand_in;            /* of a kernel that only other nodes need */
+    char name[JOB_NAME];
+    char op[JOB_NAME];    /* of its kernel, built in or registered on the node; "" of an input */
+    char layer[JOB_NAME]; /* "": outside layers */
+    job_type type;
+    int args[DDP_OP_INPUTS], arg_count; /* whose outputs it takes, in order */
+    int tied;                           /* whose parameter 0 it uses; -1: its own */
+    double attribute[DDP_OP_ARGS];
+    ddp_dtype dtype;
+    ddp_shape shape; /* of its output; dims -1: as the kernel says */
+    double flops, backward_flops;
+    int params, buffers;                                    /* -1: as the kernel says */
+    ddp_param param[DDP_OP_PARAMS], buffer[DDP_OP_BUFFERS]; /* without names */
+    int node;                                               /* where it runs, 0..nodes-1; -1: not cut yet */
+    int requires_grad; /* of a job that is cut: a parameter is at it or above it */
+    job_rule rule;
+    ddp_op stand_in; /* of a kernel that only other nodes need */
 } job_op;
 
 /* A job outlives the graphs that are built of it. */
 typedef struct job {
-    int          ops, nodes, node; /* node: whose description it is; -1: nobody's yet */
-    int          loss;             /* operator */
-    job_op      *op;               /* [ops] args before their users */
-    long         steps;
-    int          micro_batches;    /* of a step */
-    uint64_t     seed;             /* of initial values, dropout and the order of the data */
+    int ops, nodes, node; /* node: whose description it is; -1: nobody's yet */
+    int loss;             /* operator */
+    job_op *op;           /* [ops] args before their users */
+    long steps;
+    int micro_batches; /* of a step */
+    uint64_t seed;     /* of initial values, dropout and the order of the data */
     ddp_pipeline schedule;
-    ddp_edge_wire edge;            /* of all messages; job_wire */
-    job_rule     rule;             /* of operators without their own */
+    ddp_edge_wire edge; /* of all messages; job_wire */
+    job_rule rule;      /* of operators without their own */
 } job;
 
-/* A message between nodes: the record of section 3.4 of the paper. An output goes once to each node that uses it, from
- * one to the next; its gradients are added up on the way back. */
+/* A message between nodes: the record of section 3.4 of the paper. An output goes once to each node that uses
+ * it, from one to the next; its gradients are added up on the way back. */
 typedef struct job_message {
-    int  op;            /* name; its users are op_users */
-    int  user;          /* actual_op_user: the first of the operators, on the later node, that take it */
-    int  from, to;      /* nodes */
-    int  gradient;      /* 1: of the output, and goes back: "op-user" in Table 3 */
-    int  is_loss, require_grad;
+    int op;       /* name; its users are op_users */
+    int user;     /* actual_op_user: the first of the operators, on the later node, that take it */
+    int from, to; /* nodes */
+    int gradient; /* 1: of the output, and goes back: "op-user" in Table 3 */
+    int is_loss, require_grad;
     long local_iter;
-    int  micro_batch;   /* in a description: how many there are */
-    ddp_edge_wire compress_cfg; /* of adatopk: what the ratio of each link is made of, once the nodes have met */
+    int micro_batch;            /* in a description: how many there are */
+    ddp_edge_wire compress_cfg; /* of adatopk: what the ratio of each link is made of, once the nodes have
+                                   met */
 } job_message;
 
 /* ---- a variable: a parameter that is an output; its attributes are the dimensions ---- */
@@ -72,7 +76,8 @@ static ddp_status job_variable_shape(ddp_op_spec *s, ddp_error *err)
         s->out.dims++;
     }
     if (s->inputs || !s->out.dims || s->arg[s->out.dims] != 0)
-        return ddp__fail(err, DDP_ARG, "variable: no inputs, and as attributes one to four dimensions of at least 1");
+        return ddp__fail(err, DDP_ARG,
+                         "variable: no inputs, and as attributes one to four dimensions of at least 1");
     s->params = 1;
     s->param[0].name = "weight";
     s->param[0].shape = s->out;
@@ -90,18 +95,23 @@ static void job_variable_backward(const ddp_op_call *c)
 {
     const long n = ddp_shape_count(&c->spec->out);
 
-    for (long i = 0; c->grad_param[0] && i < n; i++) ((float *)c->grad_param[0])[i] += ((const float *)c->grad_out)[i];
+    for (long i = 0; c->grad_param[0] && i < n; i++)
+        ((float *)c->grad_param[0])[i] += ((const float *)c->grad_out)[i];
 }
 
-static const ddp_op job_variable = {"variable", job_variable_shape, job_variable_forward, job_variable_backward};
+static const ddp_op job_variable = {"variable", job_variable_shape, job_variable_forward,
+                                    job_variable_backward};
 
 /* ---- from a graph ---- */
 
 /* What the kernel says of the operator. */
 static void job_fill(job_op *o, const ddp_node *n, int is_loss)
 {
-    o->type = !n->op ? JOB_PLACEHOLDER : is_loss ? JOB_LOSS : n->op == &job_variable ? JOB_VARIABLE
-              : n->spec.params ? JOB_PARAMETRIC : JOB_NON_PARAMETRIC;
+    o->type = !n->op                   ? JOB_PLACEHOLDER
+              : is_loss                ? JOB_LOSS
+              : n->op == &job_variable ? JOB_VARIABLE
+              : n->spec.params         ? JOB_PARAMETRIC
+                                       : JOB_NON_PARAMETRIC;
     o->dtype = n->type;
     o->shape = n->spec.out;
     o->flops = n->spec.flops;
@@ -112,8 +122,8 @@ static void job_fill(job_op *o, const ddp_node *n, int is_loss)
     memcpy(o->buffer, n->spec.buffer, sizeof o->buffer);
 }
 
-/* The operators of g, which nobody has cut yet; g may be on paper. Steps, rule and seed are the caller's to fill. loss: a node
- * of g. */
+/* The operators of g, which nobody has cut yet; g may be on paper. Steps, rule and seed are the caller's to
+ * fill. loss: a node of g. */
 static inline ddp_status job_of_graph(const ddp_graph *g, const ddp_node *loss, job *out, ddp_error *err)
 {
     ddp_oplist list;
@@ -162,7 +172,8 @@ static void job_free(job *j)
 /* Of a kernel that this node does not have: the job says the rest, job_stand_in. */
 static ddp_status job_elsewhere_shape(ddp_op_spec *s, ddp_error *err)
 {
-    (void)s; (void)err;
+    (void)s;
+    (void)err;
     return DDP_OK;
 }
 
@@ -173,11 +184,16 @@ static ddp_status job_kernel(job *j, ddp_graph *g, job_op *o, ddp_error *err)
 {
     const ddp_op *known = ddp__op_find(g, o->op);
 
-    if (!known && !strcmp(o->op, job_variable.name)) { known = &job_variable; ddp_register_op(g, known); }
+    if (!known && !strcmp(o->op, job_variable.name)) {
+        known = &job_variable;
+        ddp_register_op(g, known);
+    }
     if (known && known->shape != job_elsewhere_shape) return DDP_OK;
     if ((j->node >= 0 && o->node == j->node) || o->shape.dims < 0 || o->params < 0)
-        return ddp__fail(err, DDP_UNSUPPORTED, "operator %s is of kind %s, which this program does not know: register it "
-                         "by that name with ddp_register_op (examples/compnode/compnode.c shows how)", o->name, o->op);
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "operator %s is of kind %s, which this program does not know: register it "
+                         "by that name with ddp_register_op (examples/compnode/compnode.c shows how)",
+                         o->name, o->op);
     o->stand_in.name = o->op;
     o->stand_in.shape = job_elsewhere_shape;
     o->stand_in.forward = o->stand_in.backward = job_elsewhere;
@@ -203,14 +219,16 @@ static ddp_status job_agree(ddp_graph *g, ddp_node *n, const job_op *o, ddp_erro
     int same = o->params < 0 || o->params == n->spec.params;
 
     if (o->shape.dims >= 0 && !ddp__shape_equal(&o->shape, &n->spec.out))
-        return ddp__fail(err, DDP_MISMATCH, "operator %s: the job says another shape than its kernel %s makes", o->name, o->op);
+        return ddp__fail(err, DDP_MISMATCH,
+                         "operator %s: the job says another shape than its kernel %s makes", o->name, o->op);
     for (int k = 0; same && k < o->params; k++) {
         same = ddp__shape_equal(&o->param[k].shape, &n->spec.param[k].shape);
         n->spec.param[k].init = o->param[k].init;
         ddp_init_scale(g, n, k, o->param[k].scale);
     }
     if (!same)
-        return ddp__fail(err, DDP_MISMATCH, "operator %s: the job says other parameters than its kernel %s has", o->name, o->op);
+        return ddp__fail(err, DDP_MISMATCH,
+                         "operator %s: the job says other parameters than its kernel %s has", o->name, o->op);
     return DDP_OK;
 }
 
@@ -223,7 +241,8 @@ static ddp_status job_layer(job *j, ddp_graph *g, const job_op *o, ddp_error *er
     if (*open) ddp_layer_end(g);
     if (*o->layer) ddp_layer_begin(g, o->layer);
     if (*o->layer && g->open_layer >= 0 && strcmp(g->layer[g->open_layer].name, o->layer))
-        return ddp__fail(err, DDP_ARG, "operator %s comes back to layer %s: operators of a layer follow each other",
+        return ddp__fail(err, DDP_ARG,
+                         "operator %s comes back to layer %s: operators of a layer follow each other",
                          j->op[o - j->op].name, o->layer);
     return g->error.code ? ddp__fail(err, g->error.code, "%s", g->error.msg) : DDP_OK;
 }
@@ -239,7 +258,8 @@ static ddp_status job_node(job *j, ddp_graph *g, int i, ddp_error *err)
         DDP__TRY(job_layer(j, g, o, err));
         DDP__TRY(job_kernel(j, g, o, err));
         for (int k = 0; k < o->arg_count; k++) args[k] = g->node[o->args[k]];
-        n = ddp_apply(g, o->op, o->arg_count, args, DDP_OP_ARGS, o->attribute, o->tied >= 0 ? g->node[o->tied] : NULL);
+        n = ddp_apply(g, o->op, o->arg_count, args, DDP_OP_ARGS, o->attribute,
+                      o->tied >= 0 ? g->node[o->tied] : NULL);
     }
     if (!n) return ddp__fail(err, g->error.code, "operator %.60s: %.400s", o->name, g->error.msg);
     if (n->op && n->op->shape == job_elsewhere_shape) {
@@ -251,12 +271,13 @@ static ddp_status job_node(job *j, ddp_graph *g, int i, ddp_error *err)
     return DDP_OK;
 }
 
-/* The job's operators, one node of the graph each, into g, which is empty but for registered operators; *loss as for
- * ddp_pipe_open. Shapes, costs and parameters that the job leaves open are filled. A kernel that g does not know is an error
- * where j->node runs it; elsewhere what the job says of it will do. */
+/* The job's operators, one node of the graph each, into g, which is empty but for registered operators; *loss
+ * as for ddp_pipe_open. Shapes, costs and parameters that the job leaves open are filled. A kernel that g
+ * does not know is an error where j->node runs it; elsewhere what the job says of it will do. */
 static ddp_status job_build(job *j, ddp_graph *g, ddp_node **loss, ddp_error *err)
 {
-    if (!j || !g || !loss || !j->ops) return ddp__fail(err, DDP_ARG, "job_build: a job, a graph and a loss are needed");
+    if (!j || !g || !loss || !j->ops)
+        return ddp__fail(err, DDP_ARG, "job_build: a job, a graph and a loss are needed");
     if (g->nodes || g->built) return ddp__fail(err, DDP_USAGE, "job_build: the graph has operators already");
     for (int i = 0; i < j->ops; i++) DDP__TRY(job_node(j, g, i, err));
     if (g->open_layer >= 0) ddp_layer_end(g);
@@ -270,11 +291,12 @@ static ddp_status job_build(job *j, ddp_graph *g, ddp_node **loss, ddp_error *er
 /* Operator i to node node_of[i], which for inputs is not read. */
 static inline ddp_status job_cut(job *j, const int *node_of, int nodes, ddp_error *err)
 {
-    if (!j || !node_of || nodes < 1) return ddp__fail(err, DDP_ARG, "job_cut: a job, a list and nodes are needed");
+    if (!j || !node_of || nodes < 1)
+        return ddp__fail(err, DDP_ARG, "job_cut: a job, a list and nodes are needed");
     for (int i = 0; i < j->ops; i++)
         if (j->op[i].type != JOB_PLACEHOLDER && (node_of[i] < 0 || node_of[i] >= nodes))
-            return ddp__fail(err, DDP_ARG, "the cut puts operator %s on node %d, nodes are 0..%d", j->op[i].name, node_of[i],
-                             nodes - 1);
+            return ddp__fail(err, DDP_ARG, "the cut puts operator %s on node %d, nodes are 0..%d",
+                             j->op[i].name, node_of[i], nodes - 1);
     j->nodes = nodes;
     for (int i = 0; i < j->ops; i++) {
         job_op *o = &j->op[i];
@@ -290,7 +312,8 @@ static inline ddp_status job_cut(job *j, const int *node_of, int nodes, ddp_erro
     return DDP_OK;
 }
 
-/* How messages travel, as for ddp_edge_wire_parse; not bottleneck:R, which puts operators where the cut is. */
+/* How messages travel, as for ddp_edge_wire_parse; not bottleneck:R, which puts operators where the cut
+ * is. */
 static inline ddp_status job_wire(job *j, const char *text, ddp_error *err)
 {
     ddp_edge_wire w;
@@ -298,11 +321,17 @@ static inline ddp_status job_wire(job *j, const char *text, ddp_error *err)
     memset(&w, 0, sizeof w);
     DDP__TRY(ddp_edge_wire_parse(text, &w, err));
     if (w.coding == DDP_EDGE_BOTTLENECK)
-        return ddp__fail(err, DDP_ARG, "edge wire %.60s puts operators where the cut is, and a job lists its operators before it "
-                         "is cut: choose f32, bf16, int8, topk:R or adatopk:R, or a model with its own ddp_bottleneck", text);
+        return ddp__fail(
+            err, DDP_ARG,
+            "edge wire %.60s puts operators where the cut is, and a job lists its operators before it "
+            "is cut: choose f32, bf16, int8, topk:R or adatopk:R, or a model with its own ddp_bottleneck",
+            text);
     if (w.coding == DDP_EDGE_AQ)
-        return ddp__fail(err, DDP_ARG, "edge wire %.60s keeps what each sample was, and a job does not name its samples: choose "
-                         "f32, bf16, int8, topk:R or adatopk:R", text);
+        return ddp__fail(
+            err, DDP_ARG,
+            "edge wire %.60s keeps what each sample was, and a job does not name its samples: choose "
+            "f32, bf16, int8, topk:R or adatopk:R",
+            text);
     j->edge = w;
     return DDP_OK;
 }
@@ -322,8 +351,8 @@ static int job_user(const job *j, int i, int node)
     return -1;
 }
 
-/* What `node` sends and receives in one micro-batch, up to room; how many there are. Gradients of several uses that go back
- * apart (docs/pipeline.md) are one entry, as those that are added up on the way. */
+/* What `node` sends and receives in one micro-batch, up to room; how many there are. Gradients of several
+ * uses that go back apart (docs/pipeline.md) are one entry, as those that are added up on the way. */
 static int job_messages(const job *j, int node, job_message *out, int room)
 {
     int n = 0;
@@ -334,8 +363,8 @@ static int job_messages(const job *j, int node, job_message *out, int room)
         for (int to = from + 1; to < j->nodes; to++) {
             const int user = job_user(j, i, to), grad = j->op[i].requires_grad;
             for (int back = 0; user >= 0 && (from == node || to == node) && back <= grad; back++, n++) {
-                const job_message m = {i, user, back ? to : from, back ? from : to, back, i == j->loss, grad, 0,
-                                       j->micro_batches, j->edge};
+                const job_message m = {i,    user, back ? to : from, back ? from : to, back, i == j->loss,
+                                       grad, 0,    j->micro_batches, j->edge};
                 if (n < room) out[n] = m;
             }
             if (user >= 0) from = to;

@@ -1,4 +1,5 @@
-/* The description of a job, versioned JSON: written for a node, and read with a sentence for all that can be wrong. */
+/* The description of a job, versioned JSON: written for a node, and read with a sentence for all that can be
+ * wrong. */
 #ifndef EXAMPLES_BROKER_JOB_JSON_H
 #define EXAMPLES_BROKER_JOB_JSON_H
 
@@ -115,10 +116,12 @@ static void job_message_text(ddp__text *t, const job *j, const job_message *m)
     ddp__text_addf(t, ", \"op_users\": [");
     job_users(t, j, m->op);
     job_put_text(t, "], \"actual_op_user\": ", j->op[m->user].name);
-    ddp__text_addf(t, ", \"from\": %d, \"to\": %d, \"is_loss\": %s, \"require_grad\": %s, \"local_iter\": %ld, "
+    ddp__text_addf(t,
+                   ", \"from\": %d, \"to\": %d, \"is_loss\": %s, \"require_grad\": %s, \"local_iter\": %ld, "
                    "\"micro_batch\": %d, \"compress_cfg\": {\"algorithm\": \"%s\"",
-                   m->from, m->to, m->is_loss ? "true" : "false", m->require_grad ? "true" : "false", m->local_iter,
-                   m->micro_batch, w->coding == DDP_EDGE_F32 ? "none" : ddp_edge_coding_name(w->coding));
+                   m->from, m->to, m->is_loss ? "true" : "false", m->require_grad ? "true" : "false",
+                   m->local_iter, m->micro_batch,
+                   w->coding == DDP_EDGE_F32 ? "none" : ddp_edge_coding_name(w->coding));
     job_put_number(t, ", \"ratio\": ", w->ratio > 0 ? w->ratio : 1);
     if (w->coding == DDP_EDGE_ADATOPK) job_put_number(t, ", \"factor\": ", w->factor > 0 ? w->factor : 3);
     ddp__text_addf(t, "}}");
@@ -127,7 +130,8 @@ static void job_message_text(ddp__text *t, const job *j, const job_message *m)
 /* Table 3: what the node requires and sends, activations and gradients. */
 static void job_messages_text(ddp__text *t, const job *j, int node)
 {
-    static const char *const lists[] = {"required_activations", "sent_activations", "required_gradients", "sent_gradients"};
+    static const char *const lists[] = {"required_activations", "sent_activations", "required_gradients",
+                                        "sent_gradients"};
     const int n = job_messages(j, node, NULL, 0);
     job_message *m = (job_message *)calloc((size_t)n + 1, sizeof *m);
 
@@ -146,8 +150,8 @@ static void job_messages_text(ddp__text *t, const job *j, int node)
     free(m);
 }
 
-/* The description of `node` (-1: of the whole job), with what the node sends and requires. Freed by job_text_free; NULL: out of
- * memory. */
+/* The description of `node` (-1: of the whole job), with what the node sends and requires. Freed by
+ * job_text_free; NULL: out of memory. */
 static inline char *job_text(const job *j, int node)
 {
     ddp__text body, all;
@@ -155,9 +159,12 @@ static inline char *job_text(const job *j, int node)
     if (!j || !j->ops) return NULL;
     memset(&body, 0, sizeof body);
     memset(&all, 0, sizeof all);
-    ddp__text_addf(&body, ",\n\"steps\": %ld, \"micro_batches\": %d, \"seed\": %llu, \"pipeline\": \"%s\",\n\"nodes\": %d, "
-                   "\"node\": %d", j->steps, j->micro_batches, (unsigned long long)j->seed, ddp_pipeline_name(j->schedule),
-                   j->nodes, node);
+    ddp__text_addf(
+        &body,
+        ",\n\"steps\": %ld, \"micro_batches\": %d, \"seed\": %llu, \"pipeline\": \"%s\",\n\"nodes\": %d, "
+        "\"node\": %d",
+        j->steps, j->micro_batches, (unsigned long long)j->seed, ddp_pipeline_name(j->schedule), j->nodes,
+        node);
     job_put_text(&body, ", \"loss\": ", j->op[j->loss].name);
     job_rule_text(&body, &j->rule);
     job_wire_text(&body, &j->edge);
@@ -185,9 +192,9 @@ static inline void job_text_free(char *text)
 
 typedef struct job_reader {
     const char *name; /* of the text */
-    job        *j;
-    ddp_error  *err;
-    ddp_status  fault;
+    job *j;
+    ddp_error *err;
+    ddp_status fault;
 } job_reader;
 
 static ddp_status job_bad(job_reader *r, const ddp__json *at, const char *fmt, ...)
@@ -199,24 +206,26 @@ static ddp_status job_bad(job_reader *r, const ddp__json *at, const char *fmt, .
     va_start(args, fmt);
     vsnprintf(what, sizeof what, fmt, args);
     va_end(args);
-    return r->fault = ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: %s", r->name, at->line, at->column, what);
+    return r->fault = ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: %s", r->name, at->line,
+                                at->column, what);
 }
 
 /* A member that may be missing: then `given`. */
 static double job_number(job_reader *r, const ddp__json *o, const char *key, double given, double least,
-                              double most, int whole)
+                         double most, int whole)
 {
     const ddp__json *v = ddp__json_get(o, key);
 
     if (!v) return given;
-    if (v->kind == DDP__JSON_NUMBER && v->number >= least && v->number <= most && (!whole || v->number == floor(v->number)))
+    if (v->kind == DDP__JSON_NUMBER && v->number >= least && v->number <= most &&
+        (!whole || v->number == floor(v->number)))
         return v->number;
     job_bad(r, v, "\"%s\" must be a %snumber from %g to %g", key, whole ? "whole " : "", least, most);
     return given;
 }
 
 static int job_choice(job_reader *r, const ddp__json *o, const char *key, int given, const char *const *names,
-                           int count)
+                      int count)
 {
     const ddp__json *v = ddp__json_get(o, key);
 
@@ -231,8 +240,10 @@ static void job_string(job_reader *r, const ddp__json *o, const char *key, char 
 {
     const ddp__json *v = ddp__json_get(o, key);
 
-    if (v && v->kind == DDP__JSON_STRING && strlen(v->string) < room) snprintf(out, room, "%s", v->string);
-    else if (v) job_bad(r, v, "\"%s\" must be a text of at most %zu bytes", key, room - 1);
+    if (v && v->kind == DDP__JSON_STRING && strlen(v->string) < room)
+        snprintf(out, room, "%s", v->string);
+    else if (v)
+        job_bad(r, v, "\"%s\" must be a text of at most %zu bytes", key, room - 1);
 }
 
 /* The first of at most `room` values of an array; NULL: there is none. */
@@ -251,9 +262,11 @@ static void job_read_shape(job_reader *r, const ddp__json *o, ddp_shape *out)
 
     if (ddp__json_get(o, "shape")) out->dims = 0;
     for (const ddp__json *v = job_list(r, o, "shape", 4); v && !r->fault; v = v->next) {
-        if (v->kind != DDP__JSON_NUMBER || !(v->number >= 1 && v->number <= 1e9) || v->number != floor(v->number))
+        if (v->kind != DDP__JSON_NUMBER || !(v->number >= 1 && v->number <= 1e9) ||
+            v->number != floor(v->number))
             job_bad(r, v, "a dimension must be a whole number from 1 to 1e+09");
-        else out->dim[out->dims++] = (long)v->number;
+        else
+            out->dim[out->dims++] = (long)v->number;
         count *= v->number;
     }
     if (count > 1e12) job_bad(r, o, "\"shape\" has more than 1e+12 elements");
@@ -287,7 +300,8 @@ static void job_read_rule(job_reader *r, const ddp__json *o, job_rule *out)
 /* The operator of that name before `before`; -1: none. */
 static int job_named(const job *j, const char *name, int before)
 {
-    while (--before >= 0 && strcmp(j->op[before].name, name)) {}
+    while (--before >= 0 && strcmp(j->op[before].name, name)) {
+    }
     return before;
 }
 
@@ -295,8 +309,10 @@ static int job_find(job_reader *r, const ddp__json *v, int before)
 {
     const int i = v->kind == DDP__JSON_STRING ? job_named(r->j, v->string, before) : -1;
 
-    if (v->kind != DDP__JSON_STRING) job_bad(r, v, "the name of an operator is needed");
-    else if (i < 0) job_bad(r, v, "no operator %.100s stands before its user", v->string);
+    if (v->kind != DDP__JSON_STRING)
+        job_bad(r, v, "the name of an operator is needed");
+    else if (i < 0)
+        job_bad(r, v, "no operator %.100s stands before its user", v->string);
     return i;
 }
 
@@ -357,11 +373,14 @@ static void job_check_hash(job_reader *r, const ddp__json *root, const char *tex
     if (v->kind == DDP__JSON_STRING && strlen(v->string) == 16) {
         while (at + 18 < n && memcmp(text + at, v->string, 16)) at++;
         if (at + 18 < n)
-            snprintf(is, sizeof is, "%016llx", (unsigned long long)ddp__hash(DDP__HASH_START, text + at + 17, n - at - 17));
+            snprintf(is, sizeof is, "%016llx",
+                     (unsigned long long)ddp__hash(DDP__HASH_START, text + at + 17, n - at - 17));
         if (!strcmp(is, v->string)) return;
     }
-    job_bad(r, v, "the description was changed or damaged on its way: its hash does not fit (a description that was "
-                 "edited goes without one)");
+    job_bad(
+        r, v,
+        "the description was changed or damaged on its way: its hash does not fit (a description that was "
+        "edited goes without one)");
 }
 
 static ddp_status job_read_all(job_reader *r, const ddp__json *root, const char *text, size_t n)
@@ -372,11 +391,14 @@ static ddp_status job_read_all(job_reader *r, const ddp__json *root, const char 
     int i = 0;
 
     if (!v || v->kind != DDP__JSON_NUMBER)
-        return ddp__fail(r->err, DDP_FORMAT, "%s: no job description: the member \"dreamddp_job\", its version, is missing",
+        return ddp__fail(r->err, DDP_FORMAT,
+                         "%s: no job description: the member \"dreamddp_job\", its version, is missing",
                          r->name);
     if (v->number != (double)JOB_VERSION)
-        return ddp__fail(r->err, DDP_FORMAT, "%s: a job description of version %g, this program reads version %d: use the same "
-                         "release for the broker and all nodes", r->name, v->number, JOB_VERSION);
+        return ddp__fail(r->err, DDP_FORMAT,
+                         "%s: a job description of version %g, this program reads version %d: use the same "
+                         "release for the broker and all nodes",
+                         r->name, v->number, JOB_VERSION);
     job_check_hash(r, root, text, n);
     j->steps = (long)job_number(r, root, "steps", 1, 1, 1e12, 1);
     j->micro_batches = (int)job_number(r, root, "micro_batches", 1, 1, 1e6, 1);
@@ -392,7 +414,8 @@ static ddp_status job_read_all(job_reader *r, const ddp__json *root, const char 
     DDP__TRY(ddp__json_need(r->name, root, "operators", DDP__JSON_ARRAY, &list, r->err));
     if (!list->count) return job_bad(r, list, "a job needs operators");
     j->op = (job_op *)calloc((size_t)list->count, sizeof *j->op);
-    if (!j->op) return ddp__fail(r->err, DDP_MEMORY, "%s: out of memory for %ld operators", r->name, list->count);
+    if (!j->op)
+        return ddp__fail(r->err, DDP_MEMORY, "%s: out of memory for %ld operators", r->name, list->count);
     j->ops = (int)list->count;
     for (v = list->first; v; v = v->next) DDP__TRY(job_read_op(r, v, i++));
     DDP__TRY(ddp__json_need(r->name, root, "loss", DDP__JSON_STRING, &v, r->err));
@@ -400,8 +423,8 @@ static ddp_status job_read_all(job_reader *r, const ddp__json *root, const char 
     return r->fault;
 }
 
-/* Of n bytes of JSON; name is for errors, each of which names the place, or the operator and the value; *out is then as it
- * was. */
+/* Of n bytes of JSON; name is for errors, each of which names the place, or the operator and the value; *out
+ * is then as it was. */
 static ddp_status job_read(const char *name, const char *text, size_t n, job *out, ddp_error *err)
 {
     job j;
@@ -410,13 +433,16 @@ static ddp_status job_read(const char *name, const char *text, size_t n, job *ou
     ddp_status s;
 
     memset(&j, 0, sizeof j);
-    if (!name || !text || !out) return ddp__fail(err, DDP_ARG, "job_read: a name, a text and a job are needed");
+    if (!name || !text || !out)
+        return ddp__fail(err, DDP_ARG, "job_read: a name, a text and a job are needed");
     root = ddp__json_parse(name, text, n, err);
     if (!root) return err ? err->code : DDP_FORMAT;
     s = job_read_all(&r, root, text, n);
     ddp__json_free(root);
-    if (s == DDP_OK) *out = j;
-    else job_free(&j);
+    if (s == DDP_OK)
+        *out = j;
+    else
+        job_free(&j);
     return s;
 }
 

@@ -1,4 +1,5 @@
-/* What one node trains of a job: an optimizer for each operator, and what another node needs to take an operator over. */
+/* What one node trains of a job: an optimizer for each operator, and what another node needs to take an
+ * operator over. */
 #ifndef EXAMPLES_BROKER_JOB_PART_H
 #define EXAMPLES_BROKER_JOB_PART_H
 
@@ -6,35 +7,41 @@
 
 /* An operator here. */
 typedef struct job_seat {
-    float        *params; /* of its own, in one piece; NULL: none */
-    size_t        count;
+    float *params; /* of its own, in one piece; NULL: none */
+    size_t count;
     ddp_optimizer rule;
-    float        *state;  /* the context's, where the first update has found it */
-    float        *taken;  /* state to go on from, until then; NULL: zero */
+    float *state; /* the context's, where the first update has found it */
+    float *taken; /* state to go on from, until then; NULL: zero */
 } job_seat;
 
 typedef struct job_part {
     ddp_graph *g;
-    job_seat  *seat;   /* [nodes] */
-    int        nodes, states; /* states: floats for each parameter, of the rule that needs most */
-    long       first;
+    job_seat *seat;    /* [nodes] */
+    int nodes, states; /* states: floats for each parameter, of the rule that needs most */
+    long first;
 } job_part;
 
 static int job_rule_make(const job_rule *own, const job_rule *all, ddp_optimizer *out)
 {
     const job_rule *r = own->name[0] ? own : all;
-    const float lr = (float)(own->lr > 0 ? own->lr : all->lr), m = (float)r->momentum, decay = (float)r->weight_decay;
+    const float lr = (float)(own->lr > 0 ? own->lr : all->lr), m = (float)r->momentum,
+                decay = (float)r->weight_decay;
 
-    if (!strcmp(r->name, "sgd")) *out = ddp_sgd_decay(lr, m, decay);
-    else if (!strcmp(r->name, "nesterov")) *out = ddp_nesterov(lr, m, decay);
-    else if (!strcmp(r->name, "adam")) *out = ddp_adam(lr, 0.9f, 0.999f, 1e-8f, decay);
-    else if (!strcmp(r->name, "adamw")) *out = ddp_adamw(lr, 0.9f, 0.999f, 1e-8f, decay);
-    else return 0;
+    if (!strcmp(r->name, "sgd"))
+        *out = ddp_sgd_decay(lr, m, decay);
+    else if (!strcmp(r->name, "nesterov"))
+        *out = ddp_nesterov(lr, m, decay);
+    else if (!strcmp(r->name, "adam"))
+        *out = ddp_adam(lr, 0.9f, 0.999f, 1e-8f, decay);
+    else if (!strcmp(r->name, "adamw"))
+        *out = ddp_adamw(lr, 0.9f, 0.999f, 1e-8f, decay);
+    else
+        return 0;
     return lr > 0;
 }
 
-/* Part of a layer's parameters is one operator's: the rule is elementwise, so each has its own, with its own state behind
- * what those before it have. */
+/* Part of a layer's parameters is one operator's: the rule is elementwise, so each has its own, with its own
+ * state behind what those before it have. */
 static void job_part_update(const ddp_optimizer *self, const ddp_update *u)
 {
     const job_part *p = (const job_part *)self->user;
@@ -67,9 +74,12 @@ static ddp_status job_seats_fill(job_part *p, const job *j, ddp_error *err)
         const int own = n->tied >= 0; /* the first array of its own */
         job_seat *s = &p->seat[i];
         if (n->spec.params && !job_rule_make(&j->op[i].rule, &j->rule, &s->rule))
-            return ddp__fail(err, DDP_ARG, "operator %s: optimizer \"%s\" with rate %g: choose sgd, nesterov, adam or adamw, "
-                             "and a rate above 0", j->op[i].name, j->op[i].rule.name[0] ? j->op[i].rule.name : j->rule.name,
-                             j->op[i].rule.lr > 0 ? j->op[i].rule.lr : j->rule.lr);
+            return ddp__fail(
+                err, DDP_ARG,
+                "operator %s: optimizer \"%s\" with rate %g: choose sgd, nesterov, adam or adamw, "
+                "and a rate above 0",
+                j->op[i].name, j->op[i].rule.name[0] ? j->op[i].rule.name : j->rule.name,
+                j->op[i].rule.lr > 0 ? j->op[i].rule.lr : j->rule.lr);
         if (s->rule.state_per_param > p->states) p->states = s->rule.state_per_param;
         if (n->here != (int)DDP__HERE_OWN || n->spec.params <= own) continue;
         s->params = n->param[own];
@@ -82,8 +92,7 @@ static ddp_status job_seats_fill(job_part *p, const job *j, ddp_error *err)
 static void job_close(job_part *p)
 {
     if (!p) return;
-    for (int i = 0; p->seat && i < p->nodes; i++)
-        free(p->seat[i].taken);
+    for (int i = 0; p->seat && i < p->nodes; i++) free(p->seat[i].taken);
     free(p->seat);
     free(p);
 }
@@ -128,7 +137,8 @@ static inline ddp_optimizer job_optimizer(job_part *p)
 
 enum { JOB_STATES = 4 }; /* values that a rule has for each parameter, at most; adam: 2 */
 
-/* The largest array of a job that a node and a broker exchange, in bytes: an operator with its state, or an input. */
+/* The largest array of a job that a node and a broker exchange, in bytes: an operator with its state, or an
+ * input. */
 static inline size_t job_largest(const job *j, const ddp_graph *g)
 {
     size_t most = 0;
@@ -144,14 +154,15 @@ static inline size_t job_largest(const job *j, const ddp_graph *g)
     return sizeof(float) * most;
 }
 
-/* Of operator `op` here: parameters, buffers and the state of its optimizer; 0: none here. Without state (`bare`) it is what a
- * file of weights holds. */
+/* Of operator `op` here: parameters, buffers and the state of its optimizer; 0: none here. Without state
+ * (`bare`) it is what a file of weights holds. */
 static size_t job_floats(const job_part *p, int op, int bare)
 {
     const ddp_node *n = p && op >= 0 && op < p->nodes ? p->g->node[op] : NULL;
 
     if (!n || n->here != (int)DDP__HERE_OWN) return 0;
-    return p->seat[op].count * (size_t)(bare ? 1 : 1 + p->states) + ddp__arrays_count(n->spec.buffer, 0, n->spec.buffers);
+    return p->seat[op].count * (size_t)(bare ? 1 : 1 + p->states) +
+           ddp__arrays_count(n->spec.buffer, 0, n->spec.buffers);
 }
 
 /* They, [job_floats]: between steps, after the first one. Returns 0 or a ddp_status. */

@@ -1,5 +1,5 @@
-/* The messages between a broker and its nodes, over TCP or TLS, and a connection that never blocks. Training itself uses the
- * library's transport. */
+/* The messages between a broker and its nodes, over TCP or TLS, and a connection that never blocks. Training
+ * itself uses the library's transport. */
 #ifndef EXAMPLES_CHANNEL_H
 #define EXAMPLES_CHANNEL_H
 
@@ -8,7 +8,8 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-/* Up: hello, speed, network, ready, loss, state, saved, done, fail. Down: the others, network and state too. */
+/* Up: hello, speed, network, ready, loss, state, saved, done, fail. Down: the others, network and state
+ * too. */
 typedef enum channel_word {
     WORD_HELLO = 1, /* "version host" */
     WORD_END,       /* "code sentence": the node's business is over */
@@ -29,29 +30,50 @@ typedef enum channel_word {
     WORD_LOST       /* never sent: the connection is gone */
 } channel_word;
 
-enum { CHANNEL_VERSION = 1, CHANNEL_HELLO = 256, CHANNEL_TEXT = 1024, CHANNEL_JSON = 1 << 26 }; /* bytes at most */
+enum {
+    CHANNEL_VERSION = 1,
+    CHANNEL_HELLO = 256,
+    CHANNEL_TEXT = 1024,
+    CHANNEL_JSON = 1 << 26
+}; /* bytes at most */
 enum {
     CHANNEL_MAGIC = 0x6a706464,
-    CHANNEL_STEP = 1 << 16, /* bytes that a buffer starts with: a length that a peer announces allocates no more */
+    CHANNEL_STEP = 1 << 16, /* bytes that a buffer starts with: a length that a peer announces allocates no
+                               more */
     CHANNEL_READS = 16,     /* of one channel_advance, so that no peer delays the others */
-    CHANNEL_STALL = 60,     /* seconds without a byte, in the middle of a message, after which a peer is lost */
+    CHANNEL_STALL = 60,     /* seconds without a byte, in the middle of a message, after which a peer is
+                               lost */
     CHANNEL_STEP_SECONDS = 3600, /* for a step of a node, in which it reads nothing */
     CHANNEL_PATH = 512
 };
 
-typedef struct channel_head { uint32_t magic, word; uint64_t bytes; } channel_head;
-typedef struct channel_part { int32_t op, micro_batch; } channel_part;
+typedef struct channel_head {
+    uint32_t magic, word;
+    uint64_t bytes;
+} channel_head;
+typedef struct channel_part {
+    int32_t op, micro_batch;
+} channel_part;
 typedef struct channel_start {
-    char    addr[128];            /* of rank 0 */
-    char    devices[1024];        /* "@3,0,1": which of the network's is which rank, "": links as they are */
-    int64_t first, save_every;    /* steps */
-    double  peer_timeout_s;
+    char addr[128];            /* of rank 0 */
+    char devices[1024];        /* "@3,0,1": which of the network's is which rank, "": links as they are */
+    int64_t first, save_every; /* steps */
+    double peer_timeout_s;
     int32_t rank, world, send_back;
 } channel_start;
-typedef struct channel_done { uint64_t hash; double step_s; } channel_done;
-typedef struct channel_failure { int32_t code; char text[508]; } channel_failure;
+typedef struct channel_done {
+    uint64_t hash;
+    double step_s;
+} channel_done;
+typedef struct channel_failure {
+    int32_t code;
+    char text[508];
+} channel_failure;
 
-typedef struct channel_state { float *x; size_t floats; } channel_state; /* of an operator; x NULL: none */
+typedef struct channel_state {
+    float *x;
+    size_t floats;
+} channel_state; /* of an operator; x NULL: none */
 
 /* Who is at the other end of a connection: it decides which messages may come. */
 typedef enum channel_peer {
@@ -62,24 +84,25 @@ typedef enum channel_peer {
 
 /* A non-blocking socket, the message that it receives and the bytes that wait to be sent. */
 typedef struct channel {
-    int          fd;
-    ddp__tls    *tls;       /* borrowed; NULL: no encryption */
+    int fd;
+    ddp__tls *tls; /* borrowed; NULL: no encryption */
     channel_peer peer;
-    size_t       most;      /* bytes of a WORD_STATE or WORD_DATA of the job at hand; 0: none may come */
-    char         why[320];  /* why nothing more is received: the predicate of a sentence about the peer; "": it closed */
+    size_t most;   /* bytes of a WORD_STATE or WORD_DATA of the job at hand; 0: none may come */
+    char why[320]; /* why nothing more is received: the predicate of a sentence about the peer; "":
+                               it closed */
     channel_head head;
-    size_t       got;       /* bytes of head and data that have arrived */
-    int          whole;     /* the message is complete, and stays so until channel_next */
-    int          gone;      /* nothing more will come */
-    int          shut;      /* nothing more can be sent; what the peer sent before may still come */
-    double       heard;     /* when the last byte came */
-    double       taken;     /* when the last byte left, or the first one began to wait */
-    double       patience;  /* seconds in which the peer may take nothing; 0: CHANNEL_STALL */
+    size_t got;      /* bytes of head and data that have arrived */
+    int whole;       /* the message is complete, and stays so until channel_next */
+    int gone;        /* nothing more will come */
+    int shut;        /* nothing more can be sent; what the peer sent before may still come */
+    double heard;    /* when the last byte came */
+    double taken;    /* when the last byte left, or the first one began to wait */
+    double patience; /* seconds in which the peer may take nothing; 0: CHANNEL_STALL */
     channel_word word;
-    char        *data;      /* [bytes] and a NUL */
-    size_t       bytes, room;
-    char        *out;       /* bytes from..to wait to be sent */
-    size_t       from, to, out_room;
+    char *data; /* [bytes] and a NUL */
+    size_t bytes, room;
+    char *out; /* bytes from..to wait to be sent */
+    size_t from, to, out_room;
 } channel;
 
 static void channel_close(channel *c)
@@ -109,11 +132,21 @@ static inline char *read_file(const char *path, size_t *bytes, ddp_error *err)
     char *text = NULL;
     long n = -1;
 
-    if (f && !fseek(f, 0, SEEK_END)) { n = ftell(f); rewind(f); }
+    if (f && !fseek(f, 0, SEEK_END)) {
+        n = ftell(f);
+        rewind(f);
+    }
     if (n >= 0) text = (char *)malloc((size_t)n + 1);
-    if (text && fread(text, 1, (size_t)n, f) != (size_t)n) { free(text); text = NULL; }
-    if (!text) refuse(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
-    else { text[n] = 0; *bytes = (size_t)n; }
+    if (text && fread(text, 1, (size_t)n, f) != (size_t)n) {
+        free(text);
+        text = NULL;
+    }
+    if (!text)
+        refuse(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
+    else {
+        text[n] = 0;
+        *bytes = (size_t)n;
+    }
     if (f) fclose(f);
     return text;
 }
@@ -127,8 +160,8 @@ static inline ddp_status write_file(const char *path, const char *text, size_t b
     return bad ? refuse(err, DDP_IO, "cannot write %s: %s", path, strerror(errno)) : DDP_OK;
 }
 
-/* Writes a file that no other user can name beforehand, in TMPDIR or /tmp. path[CHANNEL_PATH] receives its name. The caller
- * removes it. */
+/* Writes a file that no other user can name beforehand, in TMPDIR or /tmp. path[CHANNEL_PATH] receives its
+ * name. The caller removes it. */
 static inline ddp_status write_temporary(const char *text, size_t bytes, char *path, ddp_error *err)
 {
     const char *folder = getenv("TMPDIR");
@@ -141,8 +174,9 @@ static inline ddp_status write_temporary(const char *text, size_t bytes, char *p
     }
     fd = mkstemps(path, 5); /* the bytes of ".json" */
     if (fd < 0) {
-        refuse(err, DDP_IO, "cannot create a temporary file in %.200s: %s; set TMPDIR to a folder that can be written to", folder,
-               strerror(errno));
+        refuse(err, DDP_IO,
+               "cannot create a temporary file in %.200s: %s; set TMPDIR to a folder that can be written to",
+               folder, strerror(errno));
         path[0] = 0;
         return err->code;
     }
@@ -155,7 +189,8 @@ static inline ddp_status write_temporary(const char *text, size_t bytes, char *p
 
 /* ---- connecting ---- */
 
-/* The handshake of TLS: the broker must have the key, or a certificate with the name `broker`. DDP_NET: it may be tried again. */
+/* The handshake of TLS: the broker must have the key, or a certificate with the name `broker`. DDP_NET: it
+ * may be tried again. */
 static inline ddp_status channel_greet(channel *c, double until, ddp_error *err)
 {
     char text[DDP__STREAM_TEXT];
@@ -164,7 +199,9 @@ static inline ddp_status channel_greet(channel *c, double until, ddp_error *err)
     if (ddp__stream_begin(c->tls, c->fd, 0)) return refuse(err, DDP_MEMORY, "out of memory for TLS");
     if (ddp__stream_greet(c->tls, c->fd, until)) {
         why = ddp__stream_why(c->tls, c->fd);
-        if (!why) return refuse(err, DDP_NET, "the broker closed the connection during the TLS handshake: %s", strerror(errno));
+        if (!why)
+            return refuse(err, DDP_NET, "the broker closed the connection during the TLS handshake: %s",
+                          strerror(errno));
     } else if (!ddp__stream_is_named(c->tls, c->fd, "broker", text)) {
         why = text;
     }
@@ -172,7 +209,8 @@ static inline ddp_status channel_greet(channel *c, double until, ddp_error *err)
 }
 
 /* One attempt to connect to a broker, until then. */
-static inline ddp_status channel_dial(channel *c, const ddp__addr *to, ddp__tls *tls, double until, ddp_error *err)
+static inline ddp_status channel_dial(channel *c, const ddp__addr *to, ddp__tls *tls, double until,
+                                      ddp_error *err)
 {
     char text[DDP__ADDR_TEXT];
     ddp_status s;
@@ -181,8 +219,8 @@ static inline ddp_status channel_dial(channel *c, const ddp__addr *to, ddp__tls 
     c->peer = CHANNEL_BROKER;
     c->fd = ddp__tcp_dial(to, until);
     if (c->fd < 0)
-        return refuse(err, DDP_NET, "no broker answers at %s: %s; start build/broker there first", ddp__addr_text(to, text),
-                      strerror(errno));
+        return refuse(err, DDP_NET, "no broker answers at %s: %s; start build/broker there first",
+                      ddp__addr_text(to, text), strerror(errno));
     s = ddp__tcp_tune(c->fd, CHANNEL_STEP_SECONDS, NULL, err);
     c->tls = tls;
     if (s == DDP_OK) s = channel_greet(c, until > ddp_now() + 5 ? until : ddp_now() + 5, err);
@@ -253,8 +291,8 @@ static int channel_queue(channel *c, const void *data, size_t n)
     return 1;
 }
 
-/* A message of two parts, either of which may be empty: what the peer does not take at once waits. Never blocks. 0: the
- * connection is gone, or memory is short. */
+/* A message of two parts, either of which may be empty: what the peer does not take at once waits. Never
+ * blocks. 0: the connection is gone, or memory is short. */
 static int channel_send(channel *c, channel_word word, const void *a, size_t na, const void *b, size_t nb)
 {
     const channel_head h = {CHANNEL_MAGIC, (uint32_t)word, (uint64_t)(na + nb)};
@@ -297,23 +335,58 @@ static int channel_limits(const channel *c, uint32_t word, size_t *least, size_t
 
     *least = *most = 0;
     switch (word) {
-    case WORD_HELLO: from = CHANNEL_CALLER; *most = CHANNEL_HELLO; break;
-    case WORD_SPEED: from = CHANNEL_NODE; *most = CHANNEL_TEXT; break;
-    case WORD_LOSS: from = CHANNEL_NODE; *least = *most = sizeof(double); break;
-    case WORD_DONE: from = CHANNEL_NODE; *least = *most = sizeof(channel_done); break;
-    case WORD_FAIL: from = CHANNEL_NODE; *least = *most = sizeof(channel_failure); break;
+    case WORD_HELLO:
+        from = CHANNEL_CALLER;
+        *most = CHANNEL_HELLO;
+        break;
+    case WORD_SPEED:
+        from = CHANNEL_NODE;
+        *most = CHANNEL_TEXT;
+        break;
+    case WORD_LOSS:
+        from = CHANNEL_NODE;
+        *least = *most = sizeof(double);
+        break;
+    case WORD_DONE:
+        from = CHANNEL_NODE;
+        *least = *most = sizeof(channel_done);
+        break;
+    case WORD_FAIL:
+        from = CHANNEL_NODE;
+        *least = *most = sizeof(channel_failure);
+        break;
     case WORD_READY:
-    case WORD_SAVED: from = CHANNEL_NODE; break;
-    case WORD_NETWORK: from = (int)c->peer; *most = CHANNEL_JSON; break; /* of nodes and of the broker */
-    case WORD_STATE: from = (int)c->peer; *least = sizeof(channel_part); *most = c->most; break;
-    case WORD_DATA: *least = sizeof(channel_part); *most = c->most; break;
+    case WORD_SAVED:
+        from = CHANNEL_NODE;
+        break;
+    case WORD_NETWORK:
+        from = (int)c->peer;
+        *most = CHANNEL_JSON;
+        break; /* of nodes and of the broker */
+    case WORD_STATE:
+        from = (int)c->peer;
+        *least = sizeof(channel_part);
+        *most = c->most;
+        break;
+    case WORD_DATA:
+        *least = sizeof(channel_part);
+        *most = c->most;
+        break;
     case WORD_END:
-    case WORD_PROBE: *most = CHANNEL_TEXT; break;
+    case WORD_PROBE:
+        *most = CHANNEL_TEXT;
+        break;
     case WORD_MEASURE:
-    case WORD_JOB: *most = CHANNEL_JSON; break;
-    case WORD_START: *least = *most = sizeof(channel_start); break;
-    case WORD_CANCEL: break;
-    default: return 0;
+    case WORD_JOB:
+        *most = CHANNEL_JSON;
+        break;
+    case WORD_START:
+        *least = *most = sizeof(channel_start);
+        break;
+    case WORD_CANCEL:
+        break;
+    default:
+        return 0;
     }
     return from == (int)c->peer && (from != CHANNEL_CALLER || word == WORD_HELLO);
 }
@@ -348,8 +421,10 @@ static int channel_begin(channel *c)
     const channel_head *h = &c->head;
     size_t least, most;
 
-    if (h->magic != CHANNEL_MAGIC || !channel_limits(c, h->word, &least, &most) || h->bytes < least || h->bytes > most) {
-        snprintf(c->why, sizeof c->why, "sent a malformed message %lu of %llu bytes; start all programs from one release",
+    if (h->magic != CHANNEL_MAGIC || !channel_limits(c, h->word, &least, &most) || h->bytes < least ||
+        h->bytes > most) {
+        snprintf(c->why, sizeof c->why,
+                 "sent a malformed message %lu of %llu bytes; start all programs from one release",
                  (unsigned long)h->word, (unsigned long long)h->bytes);
         return 0;
     }
@@ -358,8 +433,8 @@ static int channel_begin(channel *c)
     return 1;
 }
 
-/* Reads what has come of one message, and no byte beyond it. 1: it is complete, 0: more has to come, -1: nothing more will
- * come. Never blocks. */
+/* Reads what has come of one message, and no byte beyond it. 1: it is complete, 0: more has to come, -1:
+ * nothing more will come. Never blocks. */
 static int channel_advance(channel *c)
 {
     for (int k = 0; k < CHANNEL_READS && !c->whole && !c->gone; k++) {
@@ -376,8 +451,10 @@ static int channel_advance(channel *c)
         }
         c->got += (size_t)n;
         c->heard = ddp_now();
-        if (c->got == sizeof c->head && !channel_begin(c)) c->gone = 1;
-        else if (c->got >= sizeof c->head && !channel_grow(c)) c->gone = 1;
+        if (c->got == sizeof c->head && !channel_begin(c))
+            c->gone = 1;
+        else if (c->got >= sizeof c->head && !channel_grow(c))
+            c->gone = 1;
     }
     return c->whole ? 1 : c->gone ? -1 : 0;
 }
@@ -397,28 +474,35 @@ static inline void channel_unexpected(channel *c)
     c->gone = 1;
 }
 
-/* A peer that stopped in the middle of a message, or takes none, is gone. To be called after an attempt to read and to send. */
+/* A peer that stopped in the middle of a message, or takes none, is gone. To be called after an attempt to
+ * read and to send. */
 static void channel_check(channel *c, double now)
 {
     if (c->gone) return;
     if (c->got && !c->whole && now > c->heard + (double)CHANNEL_STALL) {
         snprintf(c->why, sizeof c->why, "sent part of a message, and nothing for %d s", CHANNEL_STALL);
         c->gone = 1;
-    } else if (channel_waiting(c) && now > c->taken + (c->patience > 0 ? c->patience : (double)CHANNEL_STALL)) {
+    } else if (channel_waiting(c) &&
+               now > c->taken + (c->patience > 0 ? c->patience : (double)CHANNEL_STALL)) {
         snprintf(c->why, sizeof c->why, "received nothing for %.0f s", now - c->taken);
         c->gone = 1;
     }
 }
 
 /* Bytes that poll does not report, because TLS has read them already. */
-static inline int channel_ready(const channel *c) { return !c->whole && !c->gone && c->fd >= 0 && ddp__stream_ready(c->tls, c->fd); }
+static inline int channel_ready(const channel *c)
+{
+    return !c->whole && !c->gone && c->fd >= 0 && ddp__stream_ready(c->tls, c->fd);
+}
 
 /* poll's descriptor and events: what comes is read until a message is complete. */
 static inline void channel_poll(const channel *c, struct pollfd *p)
 {
     const int events = (c->whole || c->gone ? 0 : POLLIN) | (channel_waiting(c) ? POLLOUT : 0);
 
-    ddp__poll_set(p, events ? c->fd : -1, ddp__stream_events(c->tls, c->fd, events)); /* of a descriptor poll always reports the end */
+    ddp__poll_set(p, events ? c->fd : -1, ddp__stream_events(c->tls, c->fd, events)); /* of a descriptor poll
+                                                                                         always reports the
+                                                                                         end */
 }
 
 /* ---- a program with one connection: the node ---- */
@@ -471,8 +555,9 @@ static inline int channel_start_of(const channel *c, long steps, channel_start *
     memcpy(out, c->data, sizeof *out);
     out->addr[sizeof out->addr - 1] = 0;
     out->devices[sizeof out->devices - 1] = 0;
-    return out->world > 0 && out->rank >= 0 && out->rank < out->world && out->first >= 0 && out->first <= steps &&
-           out->save_every >= 0 && out->peer_timeout_s >= 0 && out->peer_timeout_s < 1e9;
+    return out->world > 0 && out->rank >= 0 && out->rank < out->world && out->first >= 0 &&
+           out->first <= steps && out->save_every >= 0 && out->peer_timeout_s >= 0 &&
+           out->peer_timeout_s < 1e9;
 }
 
 /* A WORD_FAIL: a code that is a failure, and its text. */

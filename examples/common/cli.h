@@ -5,14 +5,14 @@
 #include <ctype.h>
 #include <signal.h>
 
-/* CLI_SETTING: a field of the ddp_config at out, which is called as its variable: --outer-lr, DREAMDDP_OUTER_LR. The
- * library's table says what it may be, and its help. */
+/* CLI_SETTING: a field of the ddp_config at out, which is called as its variable: --outer-lr,
+ * DREAMDDP_OUTER_LR. The library's table says what it may be, and its help. */
 typedef enum cli_kind { CLI_FLAG, CLI_COUNT, CLI_REAL, CLI_TEXT, CLI_SETTING } cli_kind;
 
 typedef struct cli_option {
-    const char *name;  /* "--steps" */
-    cli_kind    kind;
-    void       *out;   /* int *, long *, double *, const char **, ddp_config * */
+    const char *name; /* "--steps" */
+    cli_kind kind;
+    void *out;         /* int *, long *, double *, const char **, ddp_config * */
     const char *value; /* "N", shown in --help; "" of a setting: it is a flag */
     const char *help;
 } cli_option;
@@ -63,8 +63,10 @@ static void cli_variables(const cli_option *table, int count)
         if (setting.variable && k == count)
             snprintf(text + strlen(text), sizeof text - strlen(text), " %s", setting.variable + 9);
     }
-    printf("\nvariables (docs/settings.md) say what no option does: DREAMDDP_PERIOD what --period would, and so on\n"
-           "  %-27s ", "DREAMDDP_...");
+    printf("\nvariables (docs/settings.md) say what no option does: DREAMDDP_PERIOD what --period would, and "
+           "so on\n"
+           "  %-27s ",
+           "DREAMDDP_...");
     cli_wrap(text);
 }
 
@@ -80,9 +82,12 @@ static void cli_help(const char *program, const char *about, const cli_option *t
         printf("  %s %-*s ", table[i].name, 26 - (int)strlen(table[i].name), table[i].value);
         if (table[i].kind == CLI_SETTING) {
             cli_setting(table[i].name, &setting);
-            if (!strcmp(setting.values, "text")) snprintf(text, sizeof text, "%s [%s]", setting.help, setting.preset);
-            else if (!*table[i].value) snprintf(text, sizeof text, "%s", setting.help);
-            else snprintf(text, sizeof text, "%s; %s [%s]", setting.help, setting.values, setting.preset);
+            if (!strcmp(setting.values, "text"))
+                snprintf(text, sizeof text, "%s [%s]", setting.help, setting.preset);
+            else if (!*table[i].value)
+                snprintf(text, sizeof text, "%s", setting.help);
+            else
+                snprintf(text, sizeof text, "%s; %s [%s]", setting.help, setting.values, setting.preset);
         }
         cli_wrap(table[i].kind == CLI_SETTING ? text : table[i].help);
     }
@@ -104,7 +109,10 @@ static const char *cli_nearest(const char *given, const cli_option *table, int c
     for (i = 0; i < count; i++) {
         size_t n = 0;
         while (given[n] && given[n] == table[i].name[n]) n++;
-        if (n > most) { most = n; best = table[i].name; }
+        if (n > most) {
+            most = n;
+            best = table[i].name;
+        }
     }
     return best;
 }
@@ -127,7 +135,8 @@ static int cli_store(const char *program, const cli_option *o, const char *value
     if (o->kind == CLI_SETTING) {
         cli_setting(o->name, &setting);
         if (ddp_config_set((ddp_config *)o->out, setting.field, value, &err) == DDP_OK) return 1;
-        fprintf(stderr, "%s: %s %s\n", program, o->name, err.msg + strlen(setting.field) + 1); /* behind "outer_lr=" */
+        fprintf(stderr, "%s: %s %s\n", program, o->name,
+                err.msg + strlen(setting.field) + 1); /* behind "outer_lr=" */
         return 0;
     }
     if (o->kind == CLI_TEXT) {
@@ -139,8 +148,10 @@ static int cli_store(const char *program, const cli_option *o, const char *value
                 o->kind == CLI_COUNT ? "whole number from 0 to 2e9" : "number", o->help);
         return 0;
     }
-    if (o->kind == CLI_COUNT) *(long *)o->out = (long)v;
-    else *(double *)o->out = v;
+    if (o->kind == CLI_COUNT)
+        *(long *)o->out = (long)v;
+    else
+        *(double *)o->out = v;
     return 1;
 }
 
@@ -159,7 +170,8 @@ static inline int cli_parse(int argc, char **argv, const char *about, const cli_
             printf("%s of dreamddp %s\n", program, DDP_VERSION_STRING);
             return 0;
         }
-        for (k = 0; k < count && strcmp(argv[i], table[k].name); k++) {}
+        for (k = 0; k < count && strcmp(argv[i], table[k].name); k++) {
+        }
         if (k == count) {
             const char *nearest = cli_nearest(argv[i], table, count);
             fprintf(stderr, "%s: unknown option %s; %s%s%s--help lists them all\n", program, argv[i],
@@ -175,7 +187,8 @@ static inline int cli_parse(int argc, char **argv, const char *about, const cli_
             continue;
         }
         if (++i == argc) {
-            fprintf(stderr, "%s: %s needs a value: %s %s\n", program, table[k].name, table[k].name, table[k].value);
+            fprintf(stderr, "%s: %s needs a value: %s %s\n", program, table[k].name, table[k].name,
+                    table[k].value);
             return 2;
         }
         if (!cli_store(program, &table[k], argv[i])) return 2;
@@ -190,7 +203,8 @@ static inline void cli_command(int argc, char **argv, char *out, size_t room)
     int i;
 
     out[0] = 0;
-    for (i = 0; i < argc && at < room; i++) at += (size_t)snprintf(out + at, room - at, "%s%s", i ? " " : "", argv[i]);
+    for (i = 0; i < argc && at < room; i++)
+        at += (size_t)snprintf(out + at, room - at, "%s%s", i ? " " : "", argv[i]);
 }
 
 /* Ctrl-C and SIGTERM: set by the handler, looked at between steps and by ddp_launch. Both end a
@@ -200,7 +214,8 @@ static volatile int cli_interrupted;
 
 static void cli_on_signal(int number)
 {
-    if (number != SIGTERM || !cli_interrupted) cli_interrupted = number == SIGTERM ? CLI_TERMINATED : CLI_CTRL_C;
+    if (number != SIGTERM || !cli_interrupted)
+        cli_interrupted = number == SIGTERM ? CLI_TERMINATED : CLI_CTRL_C;
 }
 
 /* Also makes a closed pipe and a file that is too large errors of write(2): a sentence, not a

@@ -5,7 +5,7 @@
 
 typedef struct connection {
     const char *transport, *addr;
-    long        workers, rank; /* rank < 0 = not given */
+    long workers, rank; /* rank < 0 = not given */
 } connection;
 
 enum { CONNECT_OPTIONS = 14 };
@@ -26,8 +26,7 @@ static int connect_options(connection *c, ddp_config *cfg, cli_option *table)
          "where rank 0 listens, or file://PATH; with --rank [127.0.0.1:29500]"},
         {"--insecure", CLI_FLAG, &cfg->insecure, "",
          "allow addresses beyond this machine, without encryption"},
-        {"--connect-timeout", CLI_REAL, &cfg->connect_timeout_s, "S",
-         "seconds for rank 0 to answer [30]"},
+        {"--connect-timeout", CLI_REAL, &cfg->connect_timeout_s, "S", "seconds for rank 0 to answer [30]"},
         {"--join-timeout", CLI_REAL, &cfg->join_timeout_s, "S",
          "seconds for all workers to come [as --connect-timeout]"},
         {"--peer-timeout", CLI_REAL, &cfg->peer_timeout_s, "S",
@@ -38,8 +37,7 @@ static int connect_options(connection *c, ddp_config *cfg, cli_option *table)
          "encrypt: TLS 1.3 with the key in FILE, the same for all workers"},
         {"--tls-ca", CLI_TEXT, &cfg->tls_ca, "FILE",
          "or with certificates: the authority that signed them all (PEM),"},
-        {"--tls-cert", CLI_TEXT, &cfg->tls_cert, "FILE",
-         "this worker's, with the name rank-R,"},
+        {"--tls-cert", CLI_TEXT, &cfg->tls_cert, "FILE", "this worker's, with the name rank-R,"},
         {"--tls-key", CLI_TEXT, &cfg->tls_key, "FILE", "and its private key"},
     };
 
@@ -64,23 +62,25 @@ static int connect_configure(const char *program, const connection *c, ddp_confi
 
     cfg->transport = ddp_transport_named(transport);
     if (cfg->transport == DDP_TRANSPORT_DEFAULT || cfg->transport == DDP_SOCKETS) {
-        fprintf(stderr, "%s: unknown transport %s; choose tcp, threads or mpi\n", program,
-                transport);
+        fprintf(stderr, "%s: unknown transport %s; choose tcp, threads or mpi\n", program, transport);
         return 2;
     }
     if (c->workers > 256 || (c->rank >= 0 && (c->workers < 2 || c->rank >= c->workers))) {
-        fprintf(stderr, "%s: %ld workers and --rank %ld are not possible; 2 to 256 workers, ranks "
-                "from 0\n", program, c->workers, c->rank);
+        fprintf(stderr,
+                "%s: %ld workers and --rank %ld are not possible; 2 to 256 workers, ranks "
+                "from 0\n",
+                program, c->workers, c->rank);
         return 2;
     }
     if (c->addr && c->rank < 0) {
-        fprintf(stderr, "%s: --addr %s needs --rank R; each machine starts its own rank\n", program,
-                c->addr);
+        fprintf(stderr, "%s: --addr %s needs --rank R; each machine starts its own rank\n", program, c->addr);
         return 2;
     }
     if (c->rank >= 0 && cfg->transport != DDP_TCP) {
-        fprintf(stderr, "%s: --rank %ld needs --transport tcp; threads live in one process, and "
-                "MPI's launcher gives ranks\n", program, c->rank);
+        fprintf(stderr,
+                "%s: --rank %ld needs --transport tcp; threads live in one process, and "
+                "MPI's launcher gives ranks\n",
+                program, c->rank);
         return 2;
     }
     if (!(cfg->connect_timeout_s >= 0 && cfg->join_timeout_s >= 0 && cfg->peer_timeout_s >= 0 &&

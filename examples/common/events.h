@@ -61,8 +61,8 @@ static inline void event_plan(ddp_jsonl *j, const ddp_report_data *d, const ddp_
     ddp_jsonl_end(j);
 }
 
-static inline void event_step(ddp_jsonl *j, const char *strategy, long step, double loss,
-                    double step_ms, double wait_ms, int64_t bytes, double divergence)
+static inline void event_step(ddp_jsonl *j, const char *strategy, long step, double loss, double step_ms,
+                              double wait_ms, int64_t bytes, double divergence)
 {
     ddp_jsonl_event(j, "step");
     ddp_jsonl_string(j, "strategy", strategy);
@@ -95,8 +95,10 @@ static inline void event_result(ddp_jsonl *j, const ddp_report_data *d, const dd
     ddp_jsonl_integer(j, "workers", d->workers);
     ddp_jsonl_number(j, "step_ms", r->step_ms);
     ddp_jsonl_number(j, "hidden_pct", r->hidden_pct);
-    if (r->bytes_sent < 0) ddp_jsonl_number(j, "bytes_sent", (double)NAN);
-    else ddp_jsonl_integer(j, "bytes_sent", r->bytes_sent);
+    if (r->bytes_sent < 0)
+        ddp_jsonl_number(j, "bytes_sent", (double)NAN);
+    else
+        ddp_jsonl_integer(j, "bytes_sent", r->bytes_sent);
     ddp_jsonl_number(j, "final_loss", r->final_loss);
     ddp_jsonl_number(j, "time_to_loss_s", r->time_to_loss_s);
     ddp_jsonl_string(j, "param_hash", r->param_hash);

@@ -7,18 +7,21 @@ enum { CHANNEL_OPTIONS = 5 };
 /* Who may take part, as in the trainers. */
 typedef struct channel_keys {
     ddp__tls_files file;
-    int            insecure; /* 1: addresses beyond this machine are allowed without keys */
+    int insecure; /* 1: addresses beyond this machine are allowed without keys */
 } channel_keys;
 
 /* The options of both programs. certificate: the help of --tls-cert. Returns how many. */
 static inline int channel_options(channel_keys *k, const char *certificate, cli_option *table)
 {
     const cli_option shared[CHANNEL_OPTIONS] = {
-        {"--tls-psk", CLI_TEXT, &k->file.psk, "FILE", "TLS 1.3 with the key in FILE, the same for the broker and all nodes [none]"},
-        {"--tls-ca", CLI_TEXT, &k->file.ca, "FILE", "or with certificates (PEM): of the authority that signed all of them [none]"},
+        {"--tls-psk", CLI_TEXT, &k->file.psk, "FILE",
+         "TLS 1.3 with the key in FILE, the same for the broker and all nodes [none]"},
+        {"--tls-ca", CLI_TEXT, &k->file.ca, "FILE",
+         "or with certificates (PEM): of the authority that signed all of them [none]"},
         {"--tls-cert", CLI_TEXT, &k->file.cert, "FILE", certificate},
         {"--tls-key", CLI_TEXT, &k->file.key, "FILE", "the private key of --tls-cert [none]"},
-        {"--insecure", CLI_FLAG, &k->insecure, "", "allow addresses beyond this machine without keys: neither encrypted nor authenticated"},
+        {"--insecure", CLI_FLAG, &k->insecure, "",
+         "allow addresses beyond this machine without keys: neither encrypted nor authenticated"},
     };
 
     memcpy(table, shared, sizeof shared);
@@ -28,7 +31,8 @@ static inline int channel_options(channel_keys *k, const char *certificate, cli_
 /* Without an option the variables count. *out: NULL where no file is named, else freed by ddp__tls_free. */
 static inline ddp_status channel_keys_open(channel_keys *k, ddp__tls **out, ddp_error *err)
 {
-    static const char *const variable[4] = {"DREAMDDP_TLS_PSK", "DREAMDDP_TLS_CA", "DREAMDDP_TLS_CERT", "DREAMDDP_TLS_KEY"};
+    static const char *const variable[4] = {"DREAMDDP_TLS_PSK", "DREAMDDP_TLS_CA", "DREAMDDP_TLS_CERT",
+                                            "DREAMDDP_TLS_KEY"};
     const char **file[4];
 
     file[0] = &k->file.psk;
@@ -44,21 +48,26 @@ static inline ddp_status channel_keys_open(channel_keys *k, ddp__tls **out, ddp_
 }
 
 /* An address beyond this machine needs keys, or a user who allows it without. */
-static inline ddp_status channel_resolve(const char *program, const char *spec, const channel_keys *k, const ddp__tls *tls,
-                                         ddp__addr *out, ddp_error *err)
+static inline ddp_status channel_resolve(const char *program, const char *spec, const channel_keys *k,
+                                         const ddp__tls *tls, ddp__addr *out, ddp_error *err)
 {
     const char *colon = strrchr(spec, ':');
     char text[DDP__ADDR_TEXT];
     int count;
 
-    if (!colon || colon == spec || !colon[1]) return refuse(err, DDP_ARG, "%s is no address: HOST:PORT, as 127.0.0.1:29600", spec);
+    if (!colon || colon == spec || !colon[1])
+        return refuse(err, DDP_ARG, "%s is no address: HOST:PORT, as 127.0.0.1:29600", spec);
     if (ddp__addr_parse(spec, out, 1, &count, err)) return err->code;
     if (tls || ddp__addr_is_loopback(out)) return DDP_OK;
     ddp__addr_text(out, text);
     if (!k->insecure)
-        return refuse(err, DDP_ARG, "%s is beyond this machine, and the connections are neither encrypted nor authenticated: give "
-                      "the broker and all nodes the same --tls-psk FILE, or --insecure if the network can be trusted", text);
-    fprintf(stderr, "%s: insecure: connections to %s are neither encrypted nor authenticated\n", program, text);
+        return refuse(
+            err, DDP_ARG,
+            "%s is beyond this machine, and the connections are neither encrypted nor authenticated: give "
+            "the broker and all nodes the same --tls-psk FILE, or --insecure if the network can be trusted",
+            text);
+    fprintf(stderr, "%s: insecure: connections to %s are neither encrypted nor authenticated\n", program,
+            text);
     return DDP_OK;
 }
 

@@ -6,15 +6,15 @@ enum { PROGRESS_LINE = 256 };
 
 /* State of one progress line; fill through progress_start. One thread at a time. */
 typedef struct progress {
-    FILE       *out;     /* borrowed; NULL = silent */
-    const char *label;   /* borrowed: strategy or run name */
-    long        total;   /* steps */
-    double      every_s; /* seconds between two lines: 0.1 on a terminal, else 10 */
-    int         terminal, colour;
-    double      start_s, shown_s, step_s; /* step_s: moving mean of the time between steps */
-    double      last_s;
-    double      tokens_per_s;
-    int         width; /* of the line that stands on the terminal */
+    FILE *out;         /* borrowed; NULL = silent */
+    const char *label; /* borrowed: strategy or run name */
+    long total;        /* steps */
+    double every_s;    /* seconds between two lines: 0.1 on a terminal, else 10 */
+    int terminal, colour;
+    double start_s, shown_s, step_s; /* step_s: moving mean of the time between steps */
+    double last_s;
+    double tokens_per_s;
+    int width; /* of the line that stands on the terminal */
 } progress;
 
 /* progress_start - begins a line `label  step 12/100  loss 2.345  81.2 ms  6.3k tok/s  ETA 7s`.
@@ -43,7 +43,8 @@ static void progress_line(const progress *p, long done, double loss, char line[P
     const double tokens = p->tokens_per_s, ms = p->step_s * 1e3, left = (double)(p->total - done) * p->step_s;
     const int thousands = tokens >= 1e4, digits = snprintf(NULL, 0, "%ld", p->total);
     const long s = left < 3e8 ? lround(left) : 0;
-    size_t n = (size_t)snprintf(line, PROGRESS_LINE, "%-11.30sstep %*ld/%ld", p->label, digits, done, p->total);
+    size_t n =
+        (size_t)snprintf(line, PROGRESS_LINE, "%-11.30sstep %*ld/%ld", p->label, digits, done, p->total);
 
     if (loss >= -DBL_MAX && loss <= DBL_MAX)
         n += (size_t)snprintf(line + n, PROGRESS_LINE - n, "  loss %#.4g", loss);
@@ -52,10 +53,14 @@ static void progress_line(const progress *p, long done, double loss, char line[P
         n += (size_t)snprintf(line + n, PROGRESS_LINE - n, thousands ? "  %.1fk tok/s" : "  %.0f tok/s",
                               thousands ? tokens / 1e3 : tokens);
     if (done >= p->total) return;
-    if (!(left < 3e8)) snprintf(line + n, PROGRESS_LINE - n, "  ETA ?");
-    else if (s < 60) snprintf(line + n, PROGRESS_LINE - n, "  ETA %lds", s);
-    else if (s < 3600) snprintf(line + n, PROGRESS_LINE - n, "  ETA %ldm%02lds", s / 60, s % 60);
-    else snprintf(line + n, PROGRESS_LINE - n, "  ETA %ldh%02ldm", s / 3600, s / 60 % 60);
+    if (!(left < 3e8))
+        snprintf(line + n, PROGRESS_LINE - n, "  ETA ?");
+    else if (s < 60)
+        snprintf(line + n, PROGRESS_LINE - n, "  ETA %lds", s);
+    else if (s < 3600)
+        snprintf(line + n, PROGRESS_LINE - n, "  ETA %ldm%02lds", s / 60, s % 60);
+    else
+        snprintf(line + n, PROGRESS_LINE - n, "  ETA %ldh%02ldm", s / 3600, s / 60 % 60);
 }
 
 static void progress_step(progress *p, long done, double loss, double tokens)
@@ -77,7 +82,8 @@ static void progress_step(progress *p, long done, double loss, double tokens)
     if (p->terminal)
         fprintf(p->out, "\r%s%s%s%*s", p->colour ? "\033[1m" : "", line, p->colour ? "\033[0m" : "",
                 p->width > n ? p->width - n : 0, "");
-    else fprintf(p->out, "%s\n", line);
+    else
+        fprintf(p->out, "%s\n", line);
     p->width = n;
     fflush(p->out);
 }

@@ -5,11 +5,11 @@
 enum { SAMPLING_WINDOW = 256 }; /* most tokens that are looked back at */
 
 typedef struct sampling {
-    long     length;      /* tokens to draw; 0 = no sample */
-    long     top_k;       /* of so many most likely tokens; 0 = of all */
-    double   temperature; /* 0 = always the most likely */
+    long length;        /* tokens to draw; 0 = no sample */
+    long top_k;         /* of so many most likely tokens; 0 = of all */
+    double temperature; /* 0 = always the most likely */
     uint64_t seed;
-    int32_t  first;       /* token before the sample */
+    int32_t first;            /* token before the sample */
     const volatile int *stop; /* looked at before each token: ends the drawing; or NULL */
 } sampling;
 
@@ -38,7 +38,10 @@ static int32_t sampling_draw(const float *x, long n, const sampling *s, ddp_rng 
     long i, last = 0;
 
     for (i = 0; i < n; i++)
-        if ((double)x[i] > top) { top = (double)x[i]; last = i; }
+        if ((double)x[i] > top) {
+            top = (double)x[i];
+            last = i;
+        }
     if (k == 1) return (int32_t)last;
     for (i = 0; i < n; i++)
         if (x[i] >= low) sum += exp(((double)x[i] - top) / s->temperature);
@@ -71,18 +74,25 @@ static int sampling_run(ddp_graph *trained, ddp_graph *g, ddp_node *logits, cons
         if (bad) return bad;
     }
     ddp_node_describe(g, ddp_node_index(logits), &info);
-    window = info.out.dim[1]; vocabulary = info.out.dim[2];
+    window = info.out.dim[1];
+    vocabulary = info.out.dim[2];
     best = (float *)malloc((size_t)vocabulary * sizeof *best);
     if (!best) return DDP_MEMORY;
-    tokens = (int32_t *)ddp_data(g, "tokens"); labels = (int32_t *)ddp_data(g, "labels");
-    for (i = 0; i < window; i++) { tokens[i] = 0; labels[i] = -1; }
+    tokens = (int32_t *)ddp_data(g, "tokens");
+    labels = (int32_t *)ddp_data(g, "labels");
+    for (i = 0; i < window; i++) {
+        tokens[i] = 0;
+        labels[i] = -1;
+    }
     tokens[0] = s->first;
     for (i = 0, t = 0; !bad && i < s->length; i++) {
         bad = s->stop && *s->stop ? (int)DDP_ABORTED : ddp_evaluate(g);
         if (bad) break;
         out[i] = sampling_draw(ddp_output(g, logits) + t * vocabulary, vocabulary, s, &r, best);
-        if (t + 1 < window) t++;
-        else memmove(tokens, tokens + 1, (size_t)(window - 1) * sizeof *tokens);
+        if (t + 1 < window)
+            t++;
+        else
+            memmove(tokens, tokens + 1, (size_t)(window - 1) * sizeof *tokens);
         tokens[t] = out[i];
     }
     free(best);

@@ -1,5 +1,6 @@
-/* A model whose operators sleep for the times of a profile, as operators of one's own: what passes between them and what
- * is averaged has the size of the real one's, and holds zeros. A pipeline runs it as any other. */
+/* A model whose operators sleep for the times of a profile, as operators of one's own: what passes between
+ * them and what is averaged has the size of the real one's, and holds zeros. A pipeline runs it as any
+ * other. */
 #ifndef EXAMPLES_SLEEPING_H
 #define EXAMPLES_SLEEPING_H
 
@@ -20,14 +21,17 @@ static void sleeping_for(double seconds)
 static ddp_status sleeping_shape(ddp_op_spec *s, ddp_error *err)
 {
     (void)err;
-    s->out.dims = 2; s->out.dim[0] = 1; s->out.dim[1] = (long)s->arg[SLEEPING_WIDTH];
+    s->out.dims = 2;
+    s->out.dim[0] = 1;
+    s->out.dim[1] = (long)s->arg[SLEEPING_WIDTH];
     s->flops = 1e9 * s->arg[SLEEPING_FORWARD];
     s->backward_flops = 1e9 * s->arg[SLEEPING_BACKWARD];
     s->out_unread = 1;
     if (s->arg[SLEEPING_PARAMS] < 1) return DDP_OK;
     s->params = 1;
     s->param[0].name = "weight";
-    s->param[0].shape.dims = 1; s->param[0].shape.dim[0] = (long)s->arg[SLEEPING_PARAMS];
+    s->param[0].shape.dims = 1;
+    s->param[0].shape.dim[0] = (long)s->arg[SLEEPING_PARAMS];
     return DDP_OK;
 }
 
@@ -37,20 +41,23 @@ static void sleeping_forward(const ddp_op_call *c)
     sleeping_for(c->spec->arg[SLEEPING_FORWARD]);
 }
 
-/* The two halves of a backward, of the input and of the parameters, take as long as each other; where one of them is not
- * wanted at all (only the first layer has such an input, of one value) the other takes all of it. */
+/* The two halves of a backward, of the input and of the parameters, take as long as each other; where one of
+ * them is not wanted at all (only the first layer has such an input, of one value) the other takes all of
+ * it. */
 static void sleeping_backward(const ddp_op_call *c)
 {
     const int input = ddp_shape_count(&c->spec->in[0]) > 1, params = c->spec->params > 0;
     const double half = c->spec->arg[SLEEPING_BACKWARD] / (input && params ? 2 : 1);
 
-    if (c->grad_in[0] && !c->add_in[0]) memset(c->grad_in[0], 0, (size_t)ddp_shape_count(&c->spec->in[0]) * sizeof(float));
+    if (c->grad_in[0] && !c->add_in[0])
+        memset(c->grad_in[0], 0, (size_t)ddp_shape_count(&c->spec->in[0]) * sizeof(float));
     sleeping_for(half * ((c->grad_in[0] != NULL) + (c->grad_param[0] != NULL)));
 }
 
 static ddp_status sleeping_loss_shape(ddp_op_spec *s, ddp_error *err)
 {
-    (void)s; (void)err; /* a scalar */
+    (void)s;
+    (void)err; /* a scalar */
     return DDP_OK;
 }
 
@@ -58,14 +65,17 @@ static void sleeping_loss_forward(const ddp_op_call *c) { *(float *)c->out = 0; 
 
 static void sleeping_loss_backward(const ddp_op_call *c)
 {
-    if (c->grad_in[0] && !c->add_in[0]) memset(c->grad_in[0], 0, (size_t)ddp_shape_count(&c->spec->in[0]) * sizeof(float));
+    if (c->grad_in[0] && !c->add_in[0])
+        memset(c->grad_in[0], 0, (size_t)ddp_shape_count(&c->spec->in[0]) * sizeof(float));
 }
 
-/* scale: parameters and values are divided by it. bytes: of what passes between two layers, of a micro-batch. */
+/* scale: parameters and values are divided by it. bytes: of what passes between two layers, of a
+ * micro-batch. */
 static ddp_node *sleeping_model(ddp_graph *g, const ddp_profile *p, double scale, double bytes)
 {
     static const ddp_op sleep_op = {"sleep", sleeping_shape, sleeping_forward, sleeping_backward},
-                        loss_op = {"sleep loss", sleeping_loss_shape, sleeping_loss_forward, sleeping_loss_backward};
+                        loss_op = {"sleep loss", sleeping_loss_shape, sleeping_loss_forward,
+                                   sleeping_loss_backward};
     const double width = floor(bytes / scale / sizeof(float));
     ddp_node *x = ddp_input(g, "nothing", DDP_F32, 1, 1);
 
@@ -73,8 +83,10 @@ static ddp_node *sleeping_model(ddp_graph *g, const ddp_profile *p, double scale
     for (int l = 0; l < p->layers; l++) {
         const double count = floor(p->params[l] / scale);
         double arg[SLEEPING_ARGS];
-        arg[SLEEPING_FORWARD] = p->forward_s[l]; arg[SLEEPING_BACKWARD] = p->backward_s[l];
-        arg[SLEEPING_PARAMS] = (p->params[l] > 0 || l == 0) && count < 1 ? 1 : count; /* gradients begin at a parameter */
+        arg[SLEEPING_FORWARD] = p->forward_s[l];
+        arg[SLEEPING_BACKWARD] = p->backward_s[l];
+        arg[SLEEPING_PARAMS] = (p->params[l] > 0 || l == 0) && count < 1 ? 1 : count; /* gradients begin at a
+                                                                                         parameter */
         arg[SLEEPING_WIDTH] = width > 2 ? width : 2;
         ddp_layer_begin(g, p->name[l]);
         x = ddp_apply(g, "sleep", 1, &x, SLEEPING_ARGS, arg, NULL);

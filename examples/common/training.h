@@ -16,26 +16,27 @@ enum { TRAINING_LAYERS = 512, TRAINING_SPANS = 20000, TRAINING_SLOTS = 20000, TR
 /* What one rank leaves behind. */
 typedef struct training_rank {
     ddp_stats stats;
-    ddp_report_step *step;    /* [steps] of this rank, from `from` on */
-    double   *wait_s;         /* [steps] waited for communication; NAN unknown */
-    long      from;           /* its first step, later than the run's where it joined */
-    ddp_note  note[TRAINING_NOTES];
-    int       notes;
+    ddp_report_step *step; /* [steps] of this rank, from `from` on */
+    double *wait_s;        /* [steps] waited for communication; NAN unknown */
+    long from;             /* its first step, later than the run's where it joined */
+    ddp_note note[TRAINING_NOTES];
+    int notes;
     ddp_span *span;
-    int       spans;
+    int spans;
     ddp_pipeline_slot *slot; /* of the last step, where it holds a stage */
-    int       slots, pipeline;
+    int slots, pipeline;
 } training_rank;
 
 /* What is held out, judged during the training. */
 typedef struct training_eval {
-    long   step;           /* so many steps were done */
+    long step;             /* so many steps were done */
     double loss, accuracy; /* accuracy: share told right; NAN of a language model */
 } training_eval;
 
-/* What a run leaves behind: means over ranks where nothing else is said. The leader of the end fills it. NAN: unknown. */
+/* What a run leaves behind: means over ranks where nothing else is said. The leader of the end fills it. NAN:
+ * unknown. */
 typedef struct training_result {
-    int    complete;               /* 1: it is filled */
+    int complete;                  /* 1: it is filled */
     double first_loss, final_loss; /* final: mean of the last tenth of the steps, at most 10 */
     double val_loss, val_accuracy; /* NAN without validation data */
     double test_accuracy;          /* share of test images told right; NAN without test images */
@@ -44,31 +45,31 @@ typedef struct training_result {
     double seconds;                /* of the leader, profile steps included */
     double begin_s;                /* ddp_now() before the first step */
     double samples_per_s;          /* tokens or images, all ranks */
-    long   steps, first;           /* first: of the leader, 0 or the step at which it resumed or joined */
-    long   room;                   /* steps that the arrays below have room for */
-    int    spare;                  /* the place of ranks that have none of their own */
-    int    world, leader;          /* leader: place in rank of who filled it, rank 0 if it lives */
+    long steps, first;             /* first: of the leader, 0 or the step at which it resumed or joined */
+    long room;                     /* steps that the arrays below have room for */
+    int spare;                     /* the place of ranks that have none of their own */
+    int world, leader;             /* leader: place in rank of who filled it, rank 0 if it lives */
     int64_t bytes_sent;            /* of the leader */
     double peak_rss_mb;            /* of the leader */
     double param_mb, state_mb, activation_mb; /* planned, of each rank; 0 where layers sleep */
-    char   param_hash[17];
-    ddp_pipe_stats pipe;           /* of the leader's pipeline */
-    int    code;                   /* of error, a ddp_status */
-    char   error[DDP_ERROR_TEXT];  /* of a model that could not be built, loaded or saved; or "" */
-    ddp_report_step *step;         /* [steps] */
-    training_eval   *eval;         /* [evals] of training.eval_every, in the order of the steps */
-    long             evals;
-    double          *wait_s;       /* [steps] the leader waited for communication */
-    int              workers;      /* places in rank */
-    training_rank   *rank;         /* [workers] */
-    int    layers, period;         /* period 0 = the strategy follows no plan */
-    int    step_of[TRAINING_LAYERS];
-    unsigned char *fill;           /* [period x layers] */
-    int    fill_room;              /* periods it has room for */
+    char param_hash[17];
+    ddp_pipe_stats pipe;        /* of the leader's pipeline */
+    int code;                   /* of error, a ddp_status */
+    char error[DDP_ERROR_TEXT]; /* of a model that could not be built, loaded or saved; or "" */
+    ddp_report_step *step;      /* [steps] */
+    training_eval *eval;        /* [evals] of training.eval_every, in the order of the steps */
+    long evals;
+    double *wait_s;      /* [steps] the leader waited for communication */
+    int workers;         /* places in rank */
+    training_rank *rank; /* [workers] */
+    int layers, period;  /* period 0 = the strategy follows no plan */
+    int step_of[TRAINING_LAYERS];
+    unsigned char *fill; /* [period x layers] */
+    int fill_room;       /* periods it has room for */
     double objective_s, lower_bound_s;
-    char   plan_solver[16], plan_cost[16];
+    char plan_solver[16], plan_cost[16];
     double layer_divergence[TRAINING_LAYERS];
-    char   name[TRAINING_LAYERS][48];
+    char name[TRAINING_LAYERS][48];
     double params[TRAINING_LAYERS], forward_s[TRAINING_LAYERS], backward_s[TRAINING_LAYERS];
     double comm_s[TRAINING_LAYERS];
 } training_result;
@@ -83,55 +84,58 @@ typedef struct training_task {
     void (*batch)(const struct training *t, const struct training_model *m, long pass, int rank, int world);
     /* adds to sum the loss, what is told right, and the number of samples, of every world-th batch
        of what is held out from batch number rank on; returns 0 or the first error */
-    int (*validate)(const struct training *t, const struct training_model *m, int rank, int world, double sum[3]);
+    int (*validate)(const struct training *t, const struct training_model *m, int rank, int world,
+                    double sum[3]);
     /* the same of test images, for test_accuracy; returns 0 or the first error */
     int (*judge)(const struct training *t, const struct training_model *m, double sum[3]);
 } training_task;
 
 typedef struct training {
-    const char       *label;        /* of the progress line; NULL = none */
-    const training_task *task;      /* NULL = a language model; else only batch of model is read,
+    const char *label;         /* of the progress line; NULL = none */
+    const training_task *task; /* NULL = a language model; else only batch of model is read,
                                        the images of a micro-batch, and context is 1 */
-    const void       *data;         /* of the task */
-    ddp_gpt2_config   model;
+    const void *data;          /* of the task */
+    ddp_gpt2_config model;
     const ddp_llama2_config *llama; /* NULL, or what is trained instead, of the same vocabulary,
                                        context and batch */
-    ddp_token_range   train, val;
-    ddp_optimizer     optimizer;
-    ddp_lr_schedule   schedule;
-    long              steps, accumulate;
-    long              data_length;  /* windows or images of one pass; the same on all workers of a pipeline */
-    long              windows;      /* 0, or what (windows or images) all workers together train
+    ddp_token_range train, val;
+    ddp_optimizer optimizer;
+    ddp_lr_schedule schedule;
+    long steps, accumulate;
+    long data_length; /* windows or images of one pass; the same on all workers of a pipeline */
+    long windows;     /* 0, or what (windows or images) all workers together train
                                        on instead of steps */
-    long              val_batches;  /* most batches of val_loss, 0 = 20 */
-    long              eval_every;   /* steps between evaluations during the training, 0 = none;
+    long val_batches; /* most batches of val_loss, 0 = 20 */
+    long eval_every;  /* steps between evaluations during the training, 0 = none;
                                        needs result->eval with room for all */
-    sampling          sample;       /* needs result->sample */
-    uint64_t          seed;
-    const char       *save, *resume; /* folders of checkpoints, or NULL */
-    long              save_every, keep; /* steps; 0 = at the end only, 0 = all */
-    long              first_pass;   /* micro-batches before this run, in this world's counting */
-    const char       *load, *store; /* weights to begin with, and where they go; or NULL */
-    const char       *dump;         /* where SIGUSR1 writes; NULL = the working directory */
-    int               workers, period;
-    int               stages;       /* 0 or 1: no pipeline; else each rank holds one of so many stages */
-    ddp_pipeline      pipeline;     /* its schedule */
-    ddp_pipe_layout   layout;       /* all zero, or who runs which stage, and what is in it */
-    int               ahead;        /* of ddp_pipeline_shape */
-    ddp_edge_wire     edge;         /* what crosses between stages */
-    int               elastic;      /* others may go on without this worker */
-    int               probe;        /* measure all links first, and order the ring by them */
-    char               data_line[256]; /* the data's file, format and size; empty = no line */
-    const ddp_profile *emulate;     /* NULL, or layers that only sleep for these times */
-    double            emulate_scale; /* their parameters are divided by this */
-    float            *paper;         /* NULL, or where such layers lie without memory of their own: ddp_paper */
-    double            noise;         /* of such layers: their times are drawn from +- this share of them */
-    const char       *slow;          /* NULL, or "R:F,R:F": worker R takes F times as long */
-    double            emulate_bytes; /* of stages: of what passes between two layers, of a micro-batch, before that */
-    const char       *sleep;        /* NULL, or "S,S,..": seconds that each worker sleeps in every step, as if it
-                                       computed; the last is of those behind it too */
-    int               alone;        /* only who leads evaluates: workers of servers may be steps apart */
-    training_result  *result;
+    sampling sample;  /* needs result->sample */
+    uint64_t seed;
+    const char *save, *resume; /* folders of checkpoints, or NULL */
+    long save_every, keep;     /* steps; 0 = at the end only, 0 = all */
+    long first_pass;           /* micro-batches before this run, in this world's counting */
+    const char *load, *store;  /* weights to begin with, and where they go; or NULL */
+    const char *dump;          /* where SIGUSR1 writes; NULL = the working directory */
+    int workers, period;
+    int stages;                 /* 0 or 1: no pipeline; else each rank holds one of so many stages */
+    ddp_pipeline pipeline;      /* its schedule */
+    ddp_pipe_layout layout;     /* all zero, or who runs which stage, and what is in it */
+    int ahead;                  /* of ddp_pipeline_shape */
+    ddp_edge_wire edge;         /* what crosses between stages */
+    int elastic;                /* others may go on without this worker */
+    int probe;                  /* measure all links first, and order the ring by them */
+    char data_line[256];        /* the data's file, format and size; empty = no line */
+    const ddp_profile *emulate; /* NULL, or layers that only sleep for these times */
+    double emulate_scale;       /* their parameters are divided by this */
+    float *paper;               /* NULL, or where such layers lie without memory of their own:
+                                        ddp_paper */
+    double noise;               /* of such layers: their times are drawn from +- this share of them */
+    const char *slow;           /* NULL, or "R:F,R:F": worker R takes F times as long */
+    double emulate_bytes;       /* of stages: of what passes between two layers, of a micro-batch, before
+                                        that */
+    const char *sleep;          /* NULL, or "S,S,..": seconds that each worker sleeps in every step, as if
+                                       it computed; the last is of those behind it too */
+    int alone;                  /* only who leads evaluates: workers of servers may be steps apart */
+    training_result *result;
 } training;
 
 /* Zeroed memory that forked children share; NULL when there is none. Lives until exit. */
@@ -147,7 +151,9 @@ static training_result *training_result_new(int workers, long steps, int period)
     int i;
 
     if (!r) return NULL;
-    r->workers = workers; r->fill_room = period; r->room = steps;
+    r->workers = workers;
+    r->fill_room = period;
+    r->room = steps;
     r->first_loss = r->final_loss = r->val_loss = r->val_accuracy = r->test_accuracy = NAN;
     r->step_s = r->hidden_pct = r->samples_per_s = NAN;
     r->step = (ddp_report_step *)training_share((size_t)steps * sizeof *r->step);
@@ -192,7 +198,10 @@ static int training_worker(const ddp_ctx *d, const training *t)
 
 /* The place of this rank. Ranks that a launcher or --rank made share no memory: each has but its
  * own place, whatever its number. */
-static training_rank *training_place(training_result *r, int rank) { return &r->rank[rank < r->workers ? rank : r->spare]; }
+static training_rank *training_place(training_result *r, int rank)
+{
+    return &r->rank[rank < r->workers ? rank : r->spare];
+}
 
 /* "2 x Intel(R) Xeon(R) ..." for the report. */
 static inline void training_host(char *out, size_t room)
@@ -212,36 +221,42 @@ static inline void training_host(char *out, size_t room)
 }
 
 /* Small models learn sooner from a wider start than GPT-2's 0.02, which suits a width of 768. */
-static inline float training_deviation(long dim) { return dim < 512 ? (float)(0.8 / sqrt((double)dim)) : 0.02f; }
+static inline float training_deviation(long dim)
+{
+    return dim < 512 ? (float)(0.8 / sqrt((double)dim)) : 0.02f;
+}
 
 /* ---- what runs: a GPT, or layers that sleep ---- */
 
 typedef struct training_model {
     ddp_graph *graph;
-    ddp_node  *loss, *logits;   /* logits: NULL where nobody reads them */
-    ddp_pipe  *pipe;            /* of a stage; else NULL */
-    int32_t   *tokens, *labels; /* of a stage: of no micro-batch */
-    long       micro_batch;     /* of a step, that training_data fills */
-    void      *nowhere;         /* of a stage: what it does not read */
-    long      *sample;          /* [batch] of a stage: names of a micro-batch's samples */
-    int        layers;
-    float    **params, **grads; /* emulated layers */
-    size_t    *count;
-    double     slow;            /* times as long as the profile says */
-    ddp_rng    noise;
+    ddp_node *loss, *logits;  /* logits: NULL where nobody reads them */
+    ddp_pipe *pipe;           /* of a stage; else NULL */
+    int32_t *tokens, *labels; /* of a stage: of no micro-batch */
+    long micro_batch;         /* of a step, that training_data fills */
+    void *nowhere;            /* of a stage: what it does not read */
+    long *sample;             /* [batch] of a stage: names of a micro-batch's samples */
+    int layers;
+    float **params, **grads; /* emulated layers */
+    size_t *count;
+    double slow; /* times as long as the profile says */
+    ddp_rng noise;
 } training_model;
 
 /* The model of a run for batch sequences of context tokens. */
-static ddp_node *training_add_model(ddp_graph *g, const training *t, long batch, long context, ddp_node **logits)
+static ddp_node *training_add_model(ddp_graph *g, const training *t, long batch, long context,
+                                    ddp_node **logits)
 {
     ddp_gpt2_config gpt2 = t->model;
     ddp_llama2_config llama;
 
     if (t->task) return t->task->build(g, t, logits);
-    gpt2.batch = batch; gpt2.context = context;
+    gpt2.batch = batch;
+    gpt2.context = context;
     if (!t->llama) return ddp_gpt2(g, &gpt2, logits);
     llama = *t->llama;
-    llama.batch = batch; llama.context = context;
+    llama.batch = batch;
+    llama.context = context;
     return ddp_llama2(g, &llama, logits);
 }
 
@@ -333,7 +348,8 @@ static int training_build_stage(ddp_ctx *d, const training *t, training_model *m
     if (!m->pipe) return training_fail(d, t->result, (int)ddp_last_error(d)->code, ddp_last_error(d)->msg);
     m->layers = ddp_layers(d);
     for (int i = 0; i < ddp_node_count(m->graph); i++)
-        if (!ddp_node_describe(m->graph, i, &info) && !strcmp(info.name, "input") && (size_t)info.output_bytes > most)
+        if (!ddp_node_describe(m->graph, i, &info) && !strcmp(info.name, "input") &&
+            (size_t)info.output_bytes > most)
             most = (size_t)info.output_bytes;
     m->nowhere = calloc(most + 1, 1);
     m->sample = (long *)calloc((size_t)t->model.batch + 1, sizeof *m->sample);
@@ -359,9 +375,10 @@ static int training_build(ddp_ctx *d, const training *t, training_model *m)
     m->noise = ddp_rng_seed(t->seed ^ 0x6e6f697365, (uint64_t)ddp_rank(d));
     if (t->emulate && t->stages < 2) return training_build_emulated(d, t, m);
     m->graph = ddp_graph_new(d);
-    m->loss = t->emulate ? sleeping_model(m->graph, t->emulate, t->emulate_scale, t->emulate_bytes) :
-                           training_add_model(m->graph, t, t->model.batch, t->model.context,
-                                              t->task || (t->stages > 1 && t->sample.length) ? &m->logits : NULL);
+    m->loss = t->emulate
+                  ? sleeping_model(m->graph, t->emulate, t->emulate_scale, t->emulate_bytes)
+                  : training_add_model(m->graph, t, t->model.batch, t->model.context,
+                                       t->task || (t->stages > 1 && t->sample.length) ? &m->logits : NULL);
     if (t->stages > 1) return training_build_stage(d, t, m);
     bad = ddp_graph_build(m->graph);
     if (bad) {
@@ -385,7 +402,10 @@ static void training_free(const training *t, training_model *m)
     free(m->nowhere);
     free(m->sample);
     ddp_pipe_close(m->pipe);
-    for (l = 0; m->count && !t->paper && l < m->layers; l++) { free(m->params[l]); free(m->grads[l]); }
+    for (l = 0; m->count && !t->paper && l < m->layers; l++) {
+        free(m->params[l]);
+        free(m->grads[l]);
+    }
     free(m->params);
     free(m->grads);
     free(m->count);
@@ -456,16 +476,19 @@ static void training_fill(ddp_ctx *d, const training *t, training_model *m, long
 {
     const int worker = training_worker(d, t), workers = training_workers(d, t);
 
-    if (t->task) t->task->batch(t, m, pass, worker, workers);
-    else ddp_tokens_batch(&t->train, t->seed, pass, worker, workers, t->model.batch,
-                          (int32_t *)training_data(m, "tokens"), (int32_t *)training_data(m, "labels"));
+    if (t->task)
+        t->task->batch(t, m, pass, worker, workers);
+    else
+        ddp_tokens_batch(&t->train, t->seed, pass, worker, workers, t->model.batch,
+                         (int32_t *)training_data(m, "tokens"), (int32_t *)training_data(m, "labels"));
 }
 
 /* Micro-batch m->micro_batch of a pipeline, and which samples it has. */
 static int training_fill_stage(ddp_ctx *d, const training *t, training_model *m, long pass)
 {
     for (long b = 0; b < t->model.batch; b++)
-        m->sample[b] = ddp_dealt(t->seed, pass, training_worker(d, t), training_workers(d, t), t->model.batch, b, t->data_length);
+        m->sample[b] = ddp_dealt(t->seed, pass, training_worker(d, t), training_workers(d, t), t->model.batch,
+                                 b, t->data_length);
     if (!t->emulate) training_fill(d, t, m, pass);
     return ddp_pipe_samples(m->pipe, (int)m->micro_batch, m->sample);
 }
@@ -503,11 +526,13 @@ static int training_step(ddp_ctx *d, const training *t, training_model *m, long 
 
 /* As validate of a task. Fewer windows than a batch are one batch, filled up with labels that count
  * nowhere; else the last windows that fill none are left out. */
-static int training_validate_gpt(const training *t, const training_model *m, int rank, int world, double sum[3])
+static int training_validate_gpt(const training *t, const training_model *m, int rank, int world,
+                                 double sum[3])
 {
     const long windows = ddp_tokens_windows(&t->val), batch = t->model.batch,
                most = t->val_batches ? t->val_batches : 20;
-    int32_t *const tokens = (int32_t *)training_data(m, "tokens"), *const labels = (int32_t *)training_data(m, "labels");
+    int32_t *const tokens = (int32_t *)training_data(m, "tokens"), *const labels =
+                                                                       (int32_t *)training_data(m, "labels");
     long batches = windows / batch + (windows > 0 && windows < batch), b, i, k;
 
     if (batches > most) batches = most;
@@ -523,14 +548,18 @@ static int training_validate_gpt(const training *t, const training_model *m, int
         bad = training_forward(m);
         if (bad) return bad;
         loss = training_output(m, m->loss);
-        if (loss) { sum[0] += (double)*loss; sum[2] += 1; }
+        if (loss) {
+            sum[0] += (double)*loss;
+            sum[2] += 1;
+        }
     }
     return 0;
 }
 
 /* Loss and accuracy over what is held out, NAN without: all of it, or with a context the share of
  * each rank, by its own parameters, and the mean of these. */
-static int training_validate(ddp_ctx *d, const training *t, const training_model *m, double *loss, double *accuracy)
+static int training_validate(ddp_ctx *d, const training *t, const training_model *m, double *loss,
+                             double *accuracy)
 {
     const int rank = d ? training_worker(d, t) : 0, world = d ? training_workers(d, t) : 1;
     double sum[3] = {0, 0, 0};
@@ -539,8 +568,10 @@ static int training_validate(ddp_ctx *d, const training *t, const training_model
 
     *loss = *accuracy = NAN;
     if (t->emulate) return 0;
-    if (t->task) bad = t->task->validate(t, m, rank, world, sum);
-    else bad = training_validate_gpt(t, m, rank, world, sum);
+    if (t->task)
+        bad = t->task->validate(t, m, rank, world, sum);
+    else
+        bad = training_validate_gpt(t, m, rank, world, sum);
     if ((world > 1 || m->pipe) && !bad) {
         for (i = 0; i < 3; i++) all[i] = (float)sum[i];
         bad = ddp_all_reduce(d, all, 3, 1);
@@ -552,8 +583,9 @@ static int training_validate(ddp_ctx *d, const training *t, const training_model
     return 0;
 }
 
-/* Evaluates on all ranks, or on who leads alone, after `done` steps. Nothing in flight is averaged again and no statistic
- * changes: the training goes on with the bits it would have had. *pause_s grows by the seconds. */
+/* Evaluates on all ranks, or on who leads alone, after `done` steps. Nothing in flight is averaged again and
+ * no statistic changes: the training goes on with the bits it would have had. *pause_s grows by the
+ * seconds. */
 static int training_evaluate(ddp_ctx *d, const training *t, const training_model *m, long done,
                              double *pause_s)
 {
@@ -593,7 +625,8 @@ static int training_sample(ddp_ctx *d, const training *t, const training_model *
     return bad;
 }
 
-/* The same from stages: a pass of the pipeline for each token, which the stage that has the logits draws for all. */
+/* The same from stages: a pass of the pipeline for each token, which the stage that has the logits draws for
+ * all. */
 static int training_sample_stages(ddp_ctx *d, const training *t, training_model *m)
 {
     const sampling *s = &t->sample;
@@ -609,8 +642,10 @@ static int training_sample_stages(ddp_ctx *d, const training *t, training_model 
     if (!s->length) return 0;
     ddp_node_describe(m->graph, ddp_node_index(m->logits), &info);
     best = (float *)malloc((size_t)info.out.dim[2] * sizeof *best);
-    if (!text || !best) bad = (int)DDP_MEMORY;
-    else text[0] = s->first;
+    if (!text || !best)
+        bad = (int)DDP_MEMORY;
+    else
+        text[0] = s->first;
     for (i = 0; i < s->length && !bad; i++) {
         int32_t *tokens = (int32_t *)training_data(m, "tokens"), *labels;
         float next = 0;
@@ -618,13 +653,15 @@ static int training_sample_stages(ddp_ctx *d, const training *t, training_model 
         for (k = 0, labels = (int32_t *)training_data(m, "labels"); k < all; k++) labels[k] = -1;
         bad = training_forward(m);
         if (!bad && ddp_pipe_number(m->pipe) == 0 && training_output(m, m->logits))
-            next = (float)sampling_draw(training_output(m, m->logits) + at * info.out.dim[2], info.out.dim[2], s, &r,
-                                        best);
+            next = (float)sampling_draw(training_output(m, m->logits) + at * info.out.dim[2], info.out.dim[2],
+                                        s, &r, best);
         if (!bad) bad = ddp_all_reduce(d, &next, 1, 1);
         if (bad) break;
         if (training_leads(d)) t->result->sample[i] = (int32_t)next;
-        if (at + 1 < window) at++;
-        else memmove(text, text + 1, (size_t)(window - 1) * sizeof *text);
+        if (at + 1 < window)
+            at++;
+        else
+            memmove(text, text + 1, (size_t)(window - 1) * sizeof *text);
         text[at] = (int32_t)next;
     }
     free(text);
@@ -666,7 +703,8 @@ static int training_compare(ddp_ctx *d, training_result *r, uint64_t hash)
     for (i = 0; i < 4; i++) word[4 * rank + i] = (float)(hash >> 16 * i & 0xffff);
     bad = ddp_all_gather(d, word, 4);
     for (i = 0; !bad && i < world; i++)
-        if ((i >= 64 || ddp_live(d) >> i & 1) && memcmp(word + 4 * i, word + 4 * rank, 4 * sizeof *word)) other = i;
+        if ((i >= 64 || ddp_live(d) >> i & 1) && memcmp(word + 4 * i, word + 4 * rank, 4 * sizeof *word))
+            other = i;
     free(word);
     if (bad || other < 0) return bad;
     snprintf(why, sizeof why, "ranks %d and %d hold unlike parameters after the last averaging", rank, other);
@@ -675,19 +713,27 @@ static int training_compare(ddp_ctx *d, training_result *r, uint64_t hash)
 
 /* ---- results ---- */
 
-/* Sums over the ranks that know a figure, and how many they are: one message after the training. A worker that joined
- * knows nothing of the steps before. */
+/* Sums over the ranks that know a figure, and how many they are: one message after the training. A worker
+ * that joined knows nothing of the steps before. */
 typedef struct training_sums {
     float *loss, *divergence, *ranks; /* [steps] each */
     float *layer;                     /* [layers] divergence */
     float *rest;                      /* [TRAINING_RESTS] */
 } training_sums;
 
-enum { TRAINING_STEP_S, TRAINING_HIDDEN_PCT, TRAINING_COUNTED, TRAINING_RANKS, TRAINING_BEGAN, TRAINING_RESTS };
+enum {
+    TRAINING_STEP_S,
+    TRAINING_HIDDEN_PCT,
+    TRAINING_COUNTED,
+    TRAINING_RANKS,
+    TRAINING_BEGAN,
+    TRAINING_RESTS
+};
 
-/* began: this rank has the first step of the run, or the first step after a resume. The caller frees sum->loss. */
-static int training_gather(ddp_ctx *d, const training *t, const training_rank *own, const training_model *m, int began,
-                           training_sums *sum)
+/* began: this rank has the first step of the run, or the first step after a resume. The caller frees
+ * sum->loss. */
+static int training_gather(ddp_ctx *d, const training *t, const training_rank *own, const training_model *m,
+                           int began, training_sums *sum)
 {
     const size_t n = (size_t)t->steps, L = m->pipe ? 0 : (size_t)m->layers; /* stages have other layers */
     const size_t count = 3 * n + L + TRAINING_RESTS;
@@ -715,10 +761,14 @@ static int training_gather(ddp_ctx *d, const training *t, const training_rank *o
     return ddp_all_reduce(d, sum->loss, count, 1);
 }
 
-static double training_mean(float sum, float ranks) { return ranks > 0 ? (double)sum / (double)ranks : (double)NAN; }
+static double training_mean(float sum, float ranks)
+{
+    return ranks > 0 ? (double)sum / (double)ranks : (double)NAN;
+}
 
 /* Of the leader: its own steps, with the means of all ranks. */
-static void training_means(const training *t, const training_rank *own, const training_model *m, const training_sums *sum)
+static void training_means(const training *t, const training_rank *own, const training_model *m,
+                           const training_sums *sum)
 {
     training_result *r = t->result;
     const float *rest = sum->rest;
@@ -793,7 +843,8 @@ static int training_judge(ddp_ctx *d, const training *t, const training_model *m
 }
 
 /* What only the leader knows, once all ranks have ended with equal parameters. */
-static int training_report(ddp_ctx *d, const training *t, const training_model *m, const training_rank *own, uint64_t hash)
+static int training_report(ddp_ctx *d, const training *t, const training_model *m, const training_rank *own,
+                           uint64_t hash)
 {
     training_result *r = t->result;
     ddp_error why;
@@ -806,7 +857,8 @@ static int training_report(ddp_ctx *d, const training *t, const training_model *
     r->bytes_sent = own->stats.bytes_sent;
     if (!t->emulate && r->step_s > 0)
         r->samples_per_s = (double)(t->model.batch * t->model.context * t->accumulate * ddp_workers(d) /
-                                    (t->stages > 1 ? t->stages : 1)) / r->step_s;
+                                    (t->stages > 1 ? t->stages : 1)) /
+                           r->step_s;
     if (!m->pipe) bad = training_judge(d, t, m);
     if (!bad && !m->pipe) bad = training_validate(NULL, t, m, &r->val_loss, &r->val_accuracy);
     if (bad) return bad;
@@ -830,8 +882,9 @@ static int training_report(ddp_ctx *d, const training *t, const training_model *
     return bad;
 }
 
-/* began: as training_gather has it. paused: seconds of the counted steps in which nothing was trained. profiled: the last
- * figures of the steps before the plan, which are all there is where the plan came with the last step. */
+/* began: as training_gather has it. paused: seconds of the counted steps in which nothing was trained.
+ * profiled: the last figures of the steps before the plan, which are all there is where the plan came with
+ * the last step. */
 static int training_finish(ddp_ctx *d, const training *t, training_model *m, int began, double begin,
                            double paused, const ddp_stats *profiled)
 {
@@ -890,9 +943,12 @@ static int training_probe(ddp_ctx *d, const training *t)
     if (bad) return bad;
     bad = ddp_ring_tune(d, &r, &ring);
     if (!bad && t->label && ddp_rank(d) == 0) {
-        fprintf(stderr, "links measured in %.1f s: slowest hop of the best ring %.1f MB/s, ", r.seconds, 1e-6 * ring.least_rate);
-        if (ring.from_bytes < DBL_MAX) fprintf(stderr, "rings from %.2f MB on\n", 1e-6 * ring.from_bytes);
-        else fprintf(stderr, "no rings\n");
+        fprintf(stderr, "links measured in %.1f s: slowest hop of the best ring %.1f MB/s, ", r.seconds,
+                1e-6 * ring.least_rate);
+        if (ring.from_bytes < DBL_MAX)
+            fprintf(stderr, "rings from %.2f MB on\n", 1e-6 * ring.from_bytes);
+        else
+            fprintf(stderr, "no rings\n");
     }
     ddp_probe_free(&r);
     return bad;
@@ -909,15 +965,16 @@ static double training_waited(const ddp_stats *before, const ddp_stats *after)
     return sum > 0 ? sum : 0;
 }
 
-/* Numbers of the trainer that must be equal on all ranks: the learning rate of every step, and the options that decide when
- * a rank begins a collective. Different batches or data are a warning, but an error between the stages of a pipeline, which
- * share each batch. */
+/* Numbers of the trainer that must be equal on all ranks: the learning rate of every step, and the options
+ * that decide when a rank begins a collective. Different batches or data are a warning, but an error between
+ * the stages of a pipeline, which share each batch. */
 static int training_same(ddp_ctx *d, const training *t)
 {
     int bad = ddp_same(d, "steps", t->steps);
 
     if (!bad) bad = ddp_same(d, "save (0: no, 1: yes)", t->save != NULL);
-    if (!bad && !t->elastic) bad = ddp_same(d, "resume (0: no, 1: yes)", t->resume != NULL); /* a worker that joins does not */
+    if (!bad && !t->elastic)
+        bad = ddp_same(d, "resume (0: no, 1: yes)", t->resume != NULL); /* a worker that joins does not */
     if (!bad) bad = ddp_same(d, "save_every", t->save ? t->save_every : 0);
     if (!bad) bad = ddp_same(d, "eval_every", t->eval_every);
     if (!bad) bad = ddp_same(d, "val_batches", t->val_batches);
@@ -944,8 +1001,9 @@ static int training_resume(ddp_ctx *d, training *t, long *first)
     if (!bad) t->first_pass = (long)(ddp_taken(d) / training_workers(d, t)) - *first * t->accumulate;
     if (bad || !t->resume) return bad;
     if (*first < t->steps) return 0;
-    snprintf(why, sizeof why, "%.200s is at step %ld already, and the run has %ld steps: nothing is left to train",
-             t->resume, *first, t->steps);
+    snprintf(why, sizeof why,
+             "%.200s is at step %ld already, and the run has %ld steps: nothing is left to train", t->resume,
+             *first, t->steps);
     return training_fail(d, t->result, DDP_ARG, why);
 }
 
@@ -973,8 +1031,8 @@ static int training_loop(ddp_ctx *d, void *user)
         t->schedule.step_size = t->steps / 3 + 1;
         if (!bad && t->steps > r->room) {
             char why[DDP_ERROR_TEXT];
-            snprintf(why, sizeof why, "%d workers were launched, but --workers says %d; leave it out", training_workers(d, t),
-                     t->workers);
+            snprintf(why, sizeof why, "%d workers were launched, but --workers says %d; leave it out",
+                     training_workers(d, t), t->workers);
             bad = training_fail(d, r, DDP_ARG, why);
         }
     }
@@ -989,7 +1047,9 @@ static int training_loop(ddp_ctx *d, void *user)
     }
     began = m.pipe || !ddp_step(d); /* else it joined */
     if (!bad) bad = training_resume(d, t, &first);
-    if (!bad && began) bad = training_probe(d, t); /* the members of a run do not measure with a worker that joins */
+    if (!bad && began)
+        bad = training_probe(d, t); /* the members of a run do not measure with a worker that
+                                                      joins */
     if (!bad && ddp_rank(d) >= ddp_world(d) - ddp_servers(d)) { /* it serves instead */
         bad = ddp_serve(d);
         training_free(t, &m);
@@ -1016,7 +1076,8 @@ static int training_loop(ddp_ctx *d, void *user)
         info.loss = loss;
         info.samples = t->model.batch * t->accumulate;
         if (t->data_length)
-            info.epoch = (double)(step * training_workers(d, t)) * (double)info.samples / (double)t->data_length;
+            info.epoch =
+                (double)(step * training_workers(d, t)) * (double)info.samples / (double)t->data_length;
         if (!bad) bad = ddp_report(d, &info);
         if (!bad) bad = ddp_step_end(d);
         if (bad) break;
@@ -1038,7 +1099,8 @@ static int training_loop(ddp_ctx *d, void *user)
         progress_end(&line);
         pause = 0;
         bad = training_evaluate(d, t, &m, step + 1, &pause);
-        begin += pause; line.last_s += pause;
+        begin += pause;
+        line.last_s += pause;
         if (step + 1 < t->steps) paused += pause;
     }
     progress_end(&line);
@@ -1048,7 +1110,8 @@ static int training_loop(ddp_ctx *d, void *user)
 }
 
 /* What the lanes of a report show: `period` steps from step `first` on. */
-static inline void training_window(const training_result *r, int workers, long first, int period, ddp_report_run *run)
+static inline void training_window(const training_result *r, int workers, long first, int period,
+                                   ddp_report_run *run)
 {
     int k, i;
 
@@ -1057,7 +1120,8 @@ static inline void training_window(const training_result *r, int workers, long f
     for (k = 0; k < workers; k++)
         for (i = 0; i < r->rank[k].spans; i++) {
             const ddp_span *s = &r->rank[k].span[i];
-            if (s->step < first || s->step >= first + period || s->kind == DDP_SPAN_COMM || s->kind == DDP_SPAN_FILL)
+            if (s->step < first || s->step >= first + period || s->kind == DDP_SPAN_COMM ||
+                s->kind == DDP_SPAN_FILL)
                 continue;
             if (s->begin_s < run->window_begin_s) run->window_begin_s = s->begin_s;
             if (s->end_s > run->window_end_s) run->window_end_s = s->end_s;

@@ -31,11 +31,11 @@ static inline void watcher_catch(void)
 }
 
 typedef struct watcher {
-    ddp_ctx    *d;
+    ddp_ctx *d;
     const char *dump; /* file, %r = rank; NULL = dreamddp-dump.%r.jsonl */
-    int         elastic; /* SIGTERM takes this worker out between steps, without an abort */
-    int         stop, running;
-    pthread_t   thread;
+    int elastic;      /* SIGTERM takes this worker out between steps, without an abort */
+    int stop, running;
+    pthread_t thread;
 } watcher;
 
 static void *watcher_run(void *arg)
@@ -53,7 +53,8 @@ static void *watcher_run(void *arg)
             seen = calls;
             if (ddp_dump(w->d, path, &why))
                 fprintf(stderr, "rank %d: no dump: %s\n", ddp_rank(w->d), why.msg);
-            else fprintf(stderr, "rank %d: dump in %s (%%r = %d)\n", ddp_rank(w->d), path, ddp_rank(w->d));
+            else
+                fprintf(stderr, "rank %d: dump in %s (%%r = %d)\n", ddp_rank(w->d), path, ddp_rank(w->d));
         }
         /* between steps the training loop itself looks; in a wait it cannot */
         if (cli_interrupted && interrupted <= 0 && !(w->elastic && cli_interrupted == CLI_TERMINATED))
@@ -70,7 +71,9 @@ static void *watcher_run(void *arg)
 static inline void watcher_start(watcher *w, ddp_ctx *d, const char *dump, int elastic)
 {
     memset(w, 0, sizeof *w);
-    w->d = d; w->dump = dump; w->elastic = elastic;
+    w->d = d;
+    w->dump = dump;
+    w->elastic = elastic;
     w->running = !pthread_create(&w->thread, NULL, watcher_run, w);
 }
 

@@ -25,7 +25,8 @@ static ddp_status custom_relu_shape(ddp_op_spec *s, ddp_error *err)
 static void custom_relu_forward(const ddp_op_call *c)
 {
     const float *x = (const float *)c->in[0];
-    for (long i = 0, n = ddp_shape_count(&c->spec->out); i < n; i++) ((float *)c->out)[i] = x[i] > 0 ? x[i] : 0;
+    for (long i = 0, n = ddp_shape_count(&c->spec->out); i < n; i++)
+        ((float *)c->out)[i] = x[i] > 0 ? x[i] : 0;
 }
 
 static void custom_relu_backward(const ddp_op_call *c)
@@ -45,15 +46,15 @@ static void kernels(ddp_graph *g)
 /* ---- the node ---- */
 
 typedef struct node {
-    channel     c;
+    channel c;
     const char *broker, *host;
-    long        threads;
-    double      timeout;
+    long threads;
+    double timeout;
     channel_keys keys;
-    int         ended;                 /* that word came while it trained */
-    job         j;
-    char        network[CHANNEL_PATH]; /* a file, or "" */
-    channel_state *state;              /* [ops] to go on from; NULL: as the seed says */
+    int ended; /* that word came while it trained */
+    job j;
+    char network[CHANNEL_PATH]; /* a file, or "" */
+    channel_state *state;       /* [ops] to go on from; NULL: as the seed says */
 } node;
 
 static void drop_network(node *n)
@@ -109,7 +110,9 @@ static double time_of(const job *j, const job_op *o)
     for (int i = 0, bad = ddp_graph_build(g); i < 4 && !bad; i++) {
         const double begin = ddp_now();
         if (ddp_evaluate(g)) break;
-        if (i && (best == 0 || ddp_now() - begin < best)) best = ddp_now() - begin; /* the first one warms up */
+        if (i && (best == 0 || ddp_now() - begin < best))
+            best = ddp_now() - begin; /* the first one warms
+                                                                                       up */
     }
     ddp_graph_free(g);
     return best;
@@ -128,7 +131,8 @@ static ddp_status measure(node *n, ddp_error *err)
     for (int tries = 0; count < MOST && tries < 4 * MOST; tries++) {
         const job_op *o = NULL;
         for (int i = 0; i < j.ops; i++)
-            if (j.op[i].flops < limit && j.op[i].type != JOB_PLACEHOLDER && (!o || j.op[i].flops > o->flops)) o = &j.op[i];
+            if (j.op[i].flops < limit && j.op[i].type != JOB_PLACEHOLDER && (!o || j.op[i].flops > o->flops))
+                o = &j.op[i];
         if (!o || o->flops <= 0) break;
         limit = o->flops;
         seconds[count] = time_of(&j, o);
@@ -146,11 +150,16 @@ static void configure(const node *n, ddp_config *cfg, int rank, int world, const
 {
     memset(cfg, 0, sizeof *cfg);
     cfg->no_env = 1;
-    cfg->rank = rank; cfg->world = world; cfg->addr = addr;
+    cfg->rank = rank;
+    cfg->world = world;
+    cfg->addr = addr;
     cfg->transport = DDP_TCP;
     cfg->strategy = DDP_SSGD;
     cfg->insecure = n->keys.insecure;
-    cfg->tls_psk = n->keys.file.psk; cfg->tls_ca = n->keys.file.ca; cfg->tls_cert = n->keys.file.cert; cfg->tls_key = n->keys.file.key;
+    cfg->tls_psk = n->keys.file.psk;
+    cfg->tls_ca = n->keys.file.ca;
+    cfg->tls_cert = n->keys.file.cert;
+    cfg->tls_key = n->keys.file.key;
     cfg->threads = (int)n->threads;
     cfg->cancel = &cli_interrupted;
 }
@@ -173,7 +182,8 @@ static ddp_status probe(node *n, ddp_error *err)
     ddp_status s;
     ddp_ctx *d;
 
-    if (sscanf(n->c.data, "%d %d %127s", &rank, &world, addr) != 3) return refuse(err, DDP_FORMAT, "no probe");
+    if (sscanf(n->c.data, "%d %d %127s", &rank, &world, addr) != 3)
+        return refuse(err, DDP_FORMAT, "no probe");
     configure(n, &cfg, rank, world, addr);
     d = ddp_open(&cfg, err);
     if (!d) return err->code;
@@ -228,13 +238,17 @@ static ddp_status fill(node *n, ddp_ctx *d, ddp_pipe *p)
             void *at = n->j.op[i].type == JOB_PLACEHOLDER ? ddp_pipe_input(p, m, n->j.op[i].name) : NULL;
             channel_part part;
             if (!at) continue;
-            while (!cli_interrupted && !channel_waits(&n->c, 1)) {}
+            while (!cli_interrupted && !channel_waits(&n->c, 1)) {
+            }
             if (cli_interrupted) return ddp_abort(d, "interrupted"), DDP_ABORTED;
-            if (!channel_receive(&n->c)) return ddp_abort(d, n->c.why[0] ? n->c.why : "the broker is gone"), DDP_ABORTED;
+            if (!channel_receive(&n->c))
+                return ddp_abort(d, n->c.why[0] ? n->c.why : "the broker is gone"), DDP_ABORTED;
             n->ended = n->c.word == WORD_END;
-            if (n->ended || n->c.word == WORD_CANCEL) return ddp_abort(d, "the broker ended this attempt"), DDP_ABORTED;
+            if (n->ended || n->c.word == WORD_CANCEL)
+                return ddp_abort(d, "the broker ended this attempt"), DDP_ABORTED;
             if (n->c.bytes == sizeof part + bytes) memcpy(&part, n->c.data, sizeof part);
-            if (n->c.word != WORD_DATA || n->c.bytes != sizeof part + bytes || part.op != i || part.micro_batch != m)
+            if (n->c.word != WORD_DATA || n->c.bytes != sizeof part + bytes || part.op != i ||
+                part.micro_batch != m)
                 return ddp_abort(d, "the broker sent other data than this node reads"), DDP_FORMAT;
             memcpy(at, n->c.data + sizeof part, bytes);
         }
@@ -277,7 +291,8 @@ static int steps(node *n, const channel_start *start, ddp_ctx *d, ddp_pipe *p, j
         if (bad) break;
         loss = (double)ddp_pipe_loss(p);
         if (tells) tell(n, WORD_LOSS, &loss, sizeof loss, NULL, 0);
-        if (start->save_every && (step + 1) % start->save_every == 0 && step + 1 < n->j.steps) bad = send_states(n, part, 0);
+        if (start->save_every && (step + 1) % start->save_every == 0 && step + 1 < n->j.steps)
+            bad = send_states(n, part, 0);
     }
     memset(&done, 0, sizeof done);
     done.step_s = (ddp_now() - begin) / (double)(n->j.steps - start->first);
@@ -303,8 +318,8 @@ static ddp_status train(node *n, ddp_error *err)
 
     if (!stage_of || !n->j.ops) return free(stage_of), refuse(err, DDP_FORMAT, "a start without a job");
     if (!channel_start_of(&n->c, n->j.steps, &start))
-        return free(stage_of), refuse(err, DDP_FORMAT, "malformed start: rank %d of %d, step %lld of %ld", (int)start.rank,
-                                      (int)start.world, (long long)start.first, n->j.steps);
+        return free(stage_of), refuse(err, DDP_FORMAT, "malformed start: rank %d of %d, step %lld of %ld",
+                                      (int)start.rank, (int)start.world, (long long)start.first, n->j.steps);
     configure(n, &cfg, start.rank, start.world, start.addr);
     cfg.deterministic = 1;
     cfg.seed = n->j.seed;
@@ -319,8 +334,14 @@ static ddp_status train(node *n, ddp_error *err)
     kernels(g);
     bad = (int)job_build(&n->j, g, &loss, err);
     memset(&c, 0, sizeof c);
-    c.schedule = n->j.schedule; c.stages = n->j.nodes; c.stage_of = stage_of; c.edge = n->j.edge;
-    if (!bad) { job_stages(&n->j, stage_of); p = ddp_pipe_open(d, g, loss, &c); }
+    c.schedule = n->j.schedule;
+    c.stages = n->j.nodes;
+    c.stage_of = stage_of;
+    c.edge = n->j.edge;
+    if (!bad) {
+        job_stages(&n->j, stage_of);
+        p = ddp_pipe_open(d, g, loss, &c);
+    }
     if (!bad && !p) bad = (int)(*err = *ddp_last_error(d)).code;
     if (!bad) part = job_open(&n->j, g, (long)start.first, err);
     if (!bad && !part) bad = (int)err->code;
@@ -328,7 +349,10 @@ static ddp_status train(node *n, ddp_error *err)
         ddp_abort(d, err->msg);
     } else {
         bad = steps(n, &start, d, p, part);
-        if (bad) { *err = *ddp_last_error(d); err->code = (ddp_status)bad; }
+        if (bad) {
+            *err = *ddp_last_error(d);
+            err->code = (ddp_status)bad;
+        }
     }
     ddp_pipe_close(p);
     ddp_close(d);
@@ -346,28 +370,43 @@ static int serve(node *n)
     for (;;) {
         memset(&err, 0, sizeof err);
         s = DDP_OK;
-        while (!n->ended && !cli_interrupted && !channel_waits(&n->c, 1)) {}
+        while (!n->ended && !cli_interrupted && !channel_waits(&n->c, 1)) {
+        }
         if (!cli_interrupted && !n->ended && !channel_receive(&n->c) && !cli_interrupted) {
-            if (n->c.why[0]) fprintf(stderr, "compnode: the broker at %s %s\n", n->broker, n->c.why);
-            else fprintf(stderr, "compnode: the broker at %s is gone; its job has ended here\n", n->broker);
+            if (n->c.why[0])
+                fprintf(stderr, "compnode: the broker at %s %s\n", n->broker, n->c.why);
+            else
+                fprintf(stderr, "compnode: the broker at %s is gone; its job has ended here\n", n->broker);
             return 3;
         }
         if (cli_interrupted) return fprintf(stderr, "compnode: interrupted\n"), 130;
         switch (n->c.word) {
         case WORD_END:
             channel_printable(n->c.data);
-            if (n->c.data[0] != '0') fprintf(stderr, "compnode: %s\n", strchr(n->c.data, ' ') ? strchr(n->c.data, ' ') + 1 : "");
+            if (n->c.data[0] != '0')
+                fprintf(stderr, "compnode: %s\n", strchr(n->c.data, ' ') ? strchr(n->c.data, ' ') + 1 : "");
             return atoi(n->c.data);
-        case WORD_MEASURE: s = measure(n, &err); break;
-        case WORD_PROBE: s = probe(n, &err); break;
-        case WORD_JOB: s = take_job(n, &err); break;
-        case WORD_NETWORK: s = keep_network(n, n->c.data, n->c.bytes, &err); break;
+        case WORD_MEASURE:
+            s = measure(n, &err);
+            break;
+        case WORD_PROBE:
+            s = probe(n, &err);
+            break;
+        case WORD_JOB:
+            s = take_job(n, &err);
+            break;
+        case WORD_NETWORK:
+            s = keep_network(n, n->c.data, n->c.bytes, &err);
+            break;
         case WORD_STATE:
             if (!channel_keep(&n->c, n->state, n->state ? n->j.ops : 0))
                 s = refuse(&err, DDP_MEMORY, "out of memory for an operator's state");
             break;
-        case WORD_START: s = train(n, &err); break;
-        default: break; /* the end of an attempt that has ended here already */
+        case WORD_START:
+            s = train(n, &err);
+            break;
+        default:
+            break; /* the end of an attempt that has ended here already */
         }
         if (s != DDP_OK) send_failure(n, &err);
     }
@@ -393,10 +432,17 @@ int main(int argc, char **argv)
     int code, shared;
 
     memset(&n, 0, sizeof n);
-    n.broker = "127.0.0.1:29600"; n.host = "-"; n.threads = 1; n.timeout = 10;
-    shared = channel_options(&n.keys, "this node's certificate, with the name rank-R of every rank that the node may have [none]", all + OWN);
+    n.broker = "127.0.0.1:29600";
+    n.host = "-";
+    n.threads = 1;
+    n.timeout = 10;
+    shared = channel_options(
+        &n.keys, "this node's certificate, with the name rank-R of every rank that the node may have [none]",
+        all + OWN);
     memcpy(all, table, sizeof table);
-    code = cli_parse(argc, argv, "Trains what a broker gives it of a job: needs nothing but the broker's address.", all, OWN + shared);
+    code = cli_parse(argc, argv,
+                     "Trains what a broker gives it of a job: needs nothing but the broker's address.", all,
+                     OWN + shared);
     if (code >= 0) return code;
     if (n.threads < 1 || n.threads > 1024) {
         fprintf(stderr, "compnode: --threads %ld: 1 to 1024\n", n.threads);
@@ -406,10 +452,13 @@ int main(int argc, char **argv)
     until = ddp_now() + n.timeout;
     s = channel_keys_open(&n.keys, &tls, &err);
     if (s == DDP_OK) /* the name may appear later, as that of a container */
-        while ((s = channel_resolve("compnode", n.broker, &n.keys, tls, &at, &err)) == DDP_NET && ddp_now() < until && !cli_interrupted)
+        while ((s = channel_resolve("compnode", n.broker, &n.keys, tls, &at, &err)) == DDP_NET &&
+               ddp_now() < until && !cli_interrupted)
             poll(NULL, 0, 100);
     if (s == DDP_OK)
-        while ((s = channel_dial(&n.c, &at, tls, until, &err)) == DDP_NET && ddp_now() < until && !cli_interrupted) poll(NULL, 0, 100);
+        while ((s = channel_dial(&n.c, &at, tls, until, &err)) == DDP_NET && ddp_now() < until &&
+               !cli_interrupted)
+            poll(NULL, 0, 100);
     if (s != DDP_OK) {
         fprintf(stderr, "compnode: %s\n", err.msg);
         ddp__tls_free(tls);

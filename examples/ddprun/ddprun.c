@@ -1,10 +1,11 @@
-/* Starts the workers of any program that uses the library, on this machine or on others, and ends them together.
+/* Starts the workers of any program that uses the library, on this machine or on others, and ends them
+ * together.
  *
  *   cc -O2 examples/ddprun/ddprun.c -o ddprun
  *   ./ddprun -n 4 --net 100mbit,20ms --strategy dreamddp ./program its arguments
  *
- * Includes no header of the library: the workers receive their ranks in the DREAMDDP_ variables of docs/own-loop.md
- * and in those of torchrun. */
+ * Includes no header of the library: the workers receive their ranks in the DREAMDDP_ variables of
+ * docs/own-loop.md and in those of torchrun. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -24,32 +25,50 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST = 1024, LINE = 8192, HOSTS = 1024, SETS = 64, WORDS = 64, CHUNK = 512, PORT = 29500, LAST_PORT = 65535 };
+enum {
+    MOST = 1024,
+    LINE = 8192,
+    HOSTS = 1024,
+    SETS = 64,
+    WORDS = 64,
+    CHUNK = 512,
+    PORT = 29500,
+    LAST_PORT = 65535
+};
 
 static const char *const help =
     "usage: ddprun -n N [options] PROGRAM [ARGUMENTS]\n"
-    "Starts N workers of PROGRAM, sets the DREAMDDP_ variables of each and those of torchrun (RANK, WORLD_SIZE, LOCAL_RANK,\n"
-    "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), prints their lines with [rank] in front, forwards signals, and ends all\n"
+    "Starts N workers of PROGRAM, sets the DREAMDDP_ variables of each and those of torchrun (RANK, "
+    "WORLD_SIZE, LOCAL_RANK,\n"
+    "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), prints their lines with [rank] in front, forwards signals, "
+    "and ends all\n"
     "workers when one fails. Rank 0 reads the standard input.\n\n"
     "  -n N               number of workers [with --hosts: all slots]\n"
-    "  --net SPEC         emulated link of each worker: 100mbit,20ms, or a topology FILE.json (DREAMDDP_NET)\n"
+    "  --net SPEC         emulated link of each worker: 100mbit,20ms, or a topology FILE.json "
+    "(DREAMDDP_NET)\n"
     "  --strategy NAME    ssgd, wfbp, localsgd, enp, dreamddp, diloco.. (DREAMDDP_STRATEGY)\n"
     "  --period H         steps in which each layer is averaged once (DREAMDDP_PERIOD)\n"
-    "  --set NAME=VALUE   variable of all workers, such as DREAMDDP_WIRE=int8 or OMP_NUM_THREADS=2; may be repeated\n"
-    "  --min-world N      number of workers with which the run continues when others fail (DREAMDDP_MIN_WORLD)\n"
-    "  --hosts FILE       file with a host in each line: [USER@]HOST [slots=N]; starts workers there with ssh, in the\n"
+    "  --set NAME=VALUE   variable of all workers, such as DREAMDDP_WIRE=int8 or OMP_NUM_THREADS=2; may be "
+    "repeated\n"
+    "  --min-world N      number of workers with which the run continues when others fail "
+    "(DREAMDDP_MIN_WORLD)\n"
+    "  --hosts FILE       file with a host in each line: [USER@]HOST [slots=N]; starts workers there with "
+    "ssh, in the\n"
     "                     current folder, rank 0 on the first host\n"
     "  --port P           rank 0's port with --hosts [29500]\n"
     "  --ssh COMMAND      command with options that runs in place of ssh, such as \"ssh -F config\" [ssh]\n"
     "  --no-prefix        prints the lines of the workers without their ranks\n"
     "  --quiet            prints no summary, and no warning if no worker used the library\n"
     "  --help             prints this text\n\n"
-    "DREAMDDP_ADDR, DREAMDDP_RUN_ID, MASTER_ADDR and MASTER_PORT of --set or of the environment replace those of ddprun.\n\n"
-    "exit codes: 0 if all workers succeed, else the code of the first worker that fails (128 + its signal); 2 usage;\n"
+    "DREAMDDP_ADDR, DREAMDDP_RUN_ID, MASTER_ADDR and MASTER_PORT of --set or of the environment replace "
+    "those of ddprun.\n\n"
+    "exit codes: 0 if all workers succeed, else the code of the first worker that fails (128 + its signal); "
+    "2 usage;\n"
     "126 PROGRAM cannot be executed; 127 PROGRAM is not found\n";
 
-/* What ssh runs on a host: sh -c REMOTE ddprun FOLDER COMMAND... It needs a POSIX shell and nothing else. sshd gives
- * each command its own process group, so a signal to group 0 reaches the worker and its child processes.
+/* What ssh runs on a host: sh -c REMOTE ddprun FOLDER COMMAND... It needs a POSIX shell and nothing else.
+ * sshd gives each command its own process group, so a signal to group 0 reaches the worker and its child
+ * processes.
  *
  * The standard input is a channel from ddprun with one command per line:
  *     INT, TERM, ...   sends this signal to the group
@@ -57,11 +76,12 @@ static const char *const help =
  *     .                ends the input of the worker
  * At its end - ddprun or the connection has ended - the group receives SIGTERM, and SIGKILL 5 s later.
  *
- * Three parts of a pipeline: the first reads the channel; the second writes the worker's input, and so alone blocks
- * while the worker does not read; the third runs the worker and returns its exit status. RECEIVED on the standard error
- * means that the worker is about to start, and later that its input was written: ddprun sends signals after the first
- * one, and one line of input after each. All parts survive the signals that they pass on; a signal before the worker
- * has started ends the third part with 143 (b is empty, or $? is still 143). */
+ * Three parts of a pipeline: the first reads the channel; the second writes the worker's input, and so alone
+ * blocks while the worker does not read; the third runs the worker and returns its exit status. RECEIVED on
+ * the standard error means that the worker is about to start, and later that its input was written: ddprun
+ * sends signals after the first one, and one line of input after each. All parts survive the signals that
+ * they pass on; a signal before the worker has started ends the third part with 143 (b is empty, or $? is
+ * still 143). */
 #define RECEIVED "\001ddprun\n"
 static const char *const remote =
     "cd \"$1\" || exit 127; shift; exec 3<&0 4>&2 2>/dev/null; trap : HUP INT TERM USR1 USR2; "
@@ -70,50 +90,52 @@ static const char *const remote =
     "kill -s TERM 0; for l in 1 2 3 4 5; do sleep 1; done; kill -s KILL 0; } | "
     "{ trap \"\" HUP INT TERM USR1 USR2; read -r c; echo \"$c\"; "
     "while read -r l && [ \"$l\" != . ]; do printf %b \"${l#=}\"; printf \"\\001ddprun\\n\" >&4; done; } | "
-    "{ finish() { trap \"\" HUP INT TERM USR1 USR2; kill -s KILL \"$c\"; [ \"$b\" ] && exit \"$1\"; exit 143; }; "
+    "{ finish() { trap \"\" HUP INT TERM USR1 USR2; kill -s KILL \"$c\"; [ \"$b\" ] && exit \"$1\"; exit "
+    "143; }; "
     "trap \"finish \\$?\" HUP INT TERM USR1 USR2; read -r c; b=1$(printf \"\\001ddprun\\n\" >&4; exit 143); "
     "(exec \"$@\" 2>&4 3<&- 4>&-); finish $?; }";
 
 typedef struct host {
     char *target;  /* of ssh: [USER@]HOST */
     char *address; /* HOST, an IPv6 address in brackets */
-    int   slots;
+    int slots;
 } host;
 
 typedef struct stream { /* of a worker: its lines are passed on whole */
-    int    from, to; /* from -1: it is closed */
+    int from, to;       /* from -1: it is closed */
     size_t held;
-    char   line[LINE];
+    char line[LINE];
 } stream;
 
 typedef struct worker {
-    pid_t       pid; /* of the worker, or of ssh; 0: it has ended */
-    const host *at;  /* NULL: this machine */
-    stream      out[2];
-    int         input;   /* pipe to the worker of this machine, or to REMOTE; -1: none, or closed */
-    int         ready;   /* the next input may be sent; on a host RECEIVED has arrived */
-    int         started; /* signals reach the worker */
-    int         early;   /* a signal that waits until the worker has started; 0: none */
-    int         ended_by; /* the last signal sent to end it; 0: none */
-    int         reported; /* it has written how much it sent */
+    pid_t pid;      /* of the worker, or of ssh; 0: it has ended */
+    const host *at; /* NULL: this machine */
+    stream out[2];
+    int input;    /* pipe to the worker of this machine, or to REMOTE; -1: none, or closed */
+    int ready;    /* the next input may be sent; on a host RECEIVED has arrived */
+    int started;  /* signals reach the worker */
+    int early;    /* a signal that waits until the worker has started; 0: none */
+    int ended_by; /* the last signal sent to end it; 0: none */
+    int reported; /* it has written how much it sent */
 } worker;
 
-static worker     *workers;
-static int         n, prefix = 1, quiet, left, min_world, hosts, port = PORT;
+static worker *workers;
+static int n, prefix = 1, quiet, left, min_world, hosts, port = PORT;
 static const char *sets[SETS + 8];
-static char       *ssh[WORDS + 8] = {(char *)(size_t)"ssh"};
-static int         set_count, ssh_words = 1;
-static host        host_list[HOSTS];
-static char        summary[LINE];
-static double      megabytes; /* that the workers have written that they sent */
-static char        input[CHUNK]; /* read from the standard input, not yet written to rank 0 */
-static size_t      input_size;
-static double      cut_at; /* when connections end that a SIGKILL did not; 0: never */
+static char *ssh[WORDS + 8] = {(char *)(size_t) "ssh"};
+static int set_count, ssh_words = 1;
+static host host_list[HOSTS];
+static char summary[LINE];
+static double megabytes;  /* that the workers have written that they sent */
+static char input[CHUNK]; /* read from the standard input, not yet written to rank 0 */
+static size_t input_size;
+static double cut_at; /* when connections end that a SIGKILL did not; 0: never */
 
 static const struct {
-    int         number;
+    int number;
     const char *name;
-} signals[] = {{SIGINT, "INT"}, {SIGTERM, "TERM"}, {SIGHUP, "HUP"}, {SIGUSR1, "USR1"}, {SIGUSR2, "USR2"}, {SIGKILL, "KILL"}};
+} signals[] = {{SIGINT, "INT"},   {SIGTERM, "TERM"}, {SIGHUP, "HUP"},
+               {SIGUSR1, "USR1"}, {SIGUSR2, "USR2"}, {SIGKILL, "KILL"}};
 enum { FORWARDED = 5 }; /* the first ones of them */
 static volatile sig_atomic_t caught[FORWARDED], interrupts;
 
@@ -156,7 +178,8 @@ static int number(const char *option, const char *s, long least, long most, int 
     const long v = s ? strtol(s, &end, 10) : 0;
 
     if (!s || !*s || *end || v < least || v > most)
-        return complain(0, "%s %s: a whole number from %ld to %ld is needed", option, s ? s : "", least, most);
+        return complain(0, "%s %s: a whole number from %ld to %ld is needed", option, s ? s : "", least,
+                        most);
     *out = (int)v;
     return 1;
 }
@@ -168,7 +191,8 @@ static int set(const char *text)
     if (!eq || eq == text) return complain(0, "--set %s: NAME=VALUE is needed", text);
     if (!strncmp(text, "DREAMDDP_RANK=", 14) || !strncmp(text, "DREAMDDP_WORLD_SIZE=", 20) ||
         !strncmp(text, "RANK=", 5) || !strncmp(text, "WORLD_SIZE=", 11))
-        return complain(0, "--set %s: ddprun gives each worker its own value; use -n for the number of workers", text);
+        return complain(
+            0, "--set %s: ddprun gives each worker its own value; use -n for the number of workers", text);
     if (set_count == SETS) return complain(0, "--set %s: at most %d variables", text, SETS);
     sets[set_count++] = text;
     return 1;
@@ -185,7 +209,8 @@ static const char *given(const char *name)
     return value;
 }
 
-/* The value of a variable in the workers, from --set or the environment; NULL where it is missing or empty. */
+/* The value of a variable in the workers, from --set or the environment; NULL where it is missing or
+ * empty. */
 static const char *value_of(const char *name)
 {
     const char *value = given(name);
@@ -208,10 +233,14 @@ static int split_ssh(const char *text)
         if (ssh_words == WORDS) return complain(0, "--ssh %s: at most %d words", all, WORDS);
         ssh[ssh_words++] = to;
         for (; *text && (quote || !strchr(" \t\n", *text)); text++) {
-            if (*text == quote) quote = 0;
-            else if (!quote && (*text == '"' || *text == '\'')) quote = *text;
-            else if (*text == '\\' && quote != '\'' && text[1]) *to++ = *++text;
-            else *to++ = *text;
+            if (*text == quote)
+                quote = 0;
+            else if (!quote && (*text == '"' || *text == '\''))
+                quote = *text;
+            else if (*text == '\\' && quote != '\'' && text[1])
+                *to++ = *++text;
+            else
+                *to++ = *text;
         }
         *to++ = 0;
     }
@@ -225,9 +254,12 @@ static int slots_of(const char *where, const char *word, const char *digits, int
     const long v = strtol(digits, &end, 10);
 
     if (*digits < '0' || *digits > '9' || *end || v < 1 || v > MOST)
-        return complain(0, "%s: %s: the number of workers must be a whole number from 1 to %d, as in: node1 slots=4", where,
-                        word, MOST);
-    if (*slots) return complain(0, "%s: %s: this host already has %d slots; write the number once", where, word, *slots);
+        return complain(
+            0, "%s: %s: the number of workers must be a whole number from 1 to %d, as in: node1 slots=4",
+            where, word, MOST);
+    if (*slots)
+        return complain(0, "%s: %s: this host already has %d slots; write the number once", where, word,
+                        *slots);
     *slots = (int)v;
     return 1;
 }
@@ -259,7 +291,8 @@ static int host_name(const char *where, char *word, host *h)
         valid = inet_pton(AF_INET6, name, &six);
         if (scope) *scope = '%';
     }
-    if (!valid) return complain(0, "%s: %s is not an IPv6 address; write [ADDRESS]:SLOTS or HOST:SLOTS", where, all);
+    if (!valid)
+        return complain(0, "%s: %s is not an IPv6 address; write [ADDRESS]:SLOTS or HOST:SLOTS", where, all);
     if (!*name || *name == '-' || *word == '-' || name == word + 1)
         return complain(0, "%s: %s names no host; write [USER@]HOST [slots=N]", where, all);
     h->target = format("%s", word);
@@ -291,7 +324,8 @@ static int read_host(const char *where, char *line)
         }
     }
     if (!h.slots) h.slots = 1;
-    if (most && most < h.slots) return complain(0, "%s: slots=%d is more than max_slots=%d", where, h.slots, most);
+    if (most && most < h.slots)
+        return complain(0, "%s: slots=%d is more than max_slots=%d", where, h.slots, most);
     host_list[hosts++] = h;
     return 1;
 }
@@ -313,13 +347,16 @@ static int read_hosts(const char *path)
     free(line);
     if (ferror(f)) ok = complain(0, "--hosts %s: %s", path, strerror(errno)); /* a directory, for example */
     fclose(f);
-    return ok && (hosts || complain(0, "--hosts %s names no host; write lines of [USER@]HOST [slots=N]", path));
+    return ok &&
+           (hosts || complain(0, "--hosts %s names no host; write lines of [USER@]HOST [slots=N]", path));
 }
 
 /* Options up to the program; its place in argv, or -1 - the exit code. */
 static int parse(int argc, char **argv)
 {
-    static const struct { const char *option, *variable; } fields[] = {
+    static const struct {
+        const char *option, *variable;
+    } fields[] = {
         {"--net", "DREAMDDP_NET"}, {"--strategy", "DREAMDDP_STRATEGY"}, {"--period", "DREAMDDP_PERIOD"}};
     int i = 1, ok = 1, port_given = 0, ssh_given = 0;
 
@@ -328,25 +365,35 @@ static int parse(int argc, char **argv)
         size_t k = 0;
         if (!strcmp(o, "--help") || !strcmp(o, "-h")) return printf("%s", help), -1;
         if (!strcmp(o, "--no-prefix") || !strcmp(o, "--quiet")) {
-            if (o[2] == 'n') prefix = 0;
-            else quiet = 1;
+            if (o[2] == 'n')
+                prefix = 0;
+            else
+                quiet = 1;
             continue;
         }
         if (!value) return complain(-3, "%s needs a value, or is unknown; --help lists all options", o);
         i++;
         while (k < 3 && strcmp(o, fields[k].option)) k++;
-        if (k < 3) ok = set(format("%s=%s", fields[k].variable, value));
-        else if (!strcmp(o, "-n")) ok = number(o, value, 1, MOST, &n);
-        else if (!strcmp(o, "--set")) ok = set(value);
-        else if (!strcmp(o, "--min-world")) ok = number(o, value, 1, MOST, &min_world) && set(format("DREAMDDP_MIN_WORLD=%s", value));
-        else if (!strcmp(o, "--hosts")) ok = read_hosts(value);
-        else if (!strcmp(o, "--port")) ok = port_given = number(o, value, 1, 65535, &port);
-        else if (!strcmp(o, "--ssh")) ok = ssh_given = split_ssh(value);
-        else return complain(-3, "unknown option %s; --help lists all", o);
+        if (k < 3)
+            ok = set(format("%s=%s", fields[k].variable, value));
+        else if (!strcmp(o, "-n"))
+            ok = number(o, value, 1, MOST, &n);
+        else if (!strcmp(o, "--set"))
+            ok = set(value);
+        else if (!strcmp(o, "--min-world"))
+            ok = number(o, value, 1, MOST, &min_world) && set(format("DREAMDDP_MIN_WORLD=%s", value));
+        else if (!strcmp(o, "--hosts"))
+            ok = read_hosts(value);
+        else if (!strcmp(o, "--port"))
+            ok = port_given = number(o, value, 1, 65535, &port);
+        else if (!strcmp(o, "--ssh"))
+            ok = ssh_given = split_ssh(value);
+        else
+            return complain(-3, "unknown option %s; --help lists all", o);
     }
     if (ok && !hosts && (port_given || ssh_given))
-        return complain(-3, "%s needs --hosts FILE: the workers of one machine need no %s", port_given ? "--port" : "--ssh",
-                        port_given ? "port" : "ssh");
+        return complain(-3, "%s needs --hosts FILE: the workers of one machine need no %s",
+                        port_given ? "--port" : "--ssh", port_given ? "port" : "ssh");
     return ok ? i : -3;
 }
 
@@ -359,7 +406,9 @@ static int program_is_there(const char *program)
     char file[PATH_MAX];
 
     if (strchr(program, '/'))
-        return !access(program, X_OK) ? 0 : complain(errno == EACCES ? 126 : 127, "%s: %s", program, strerror(errno));
+        return !access(program, X_OK)
+                   ? 0
+                   : complain(errno == EACCES ? 126 : 127, "%s: %s", program, strerror(errno));
     for (path = path ? path : "/usr/bin:/bin"; *path; path += *path == ':') {
         const size_t length = strcspn(path, ":");
         snprintf(file, sizeof file, "%.*s/%s", (int)length, path, program);
@@ -369,7 +418,8 @@ static int program_is_there(const char *program)
     return complain(127, "%s: not found in PATH; of a program in this folder say ./%s", program, program);
 }
 
-/* Appends text as one word of a shell: sh, and also csh and fish, which take \\ and ! inside quotes as special. */
+/* Appends text as one word of a shell: sh, and also csh and fish, which take \\ and ! inside quotes as
+ * special. */
 static char *quoted(char *all, const char *text)
 {
     size_t at = all ? strlen(all) : 0;
@@ -394,13 +444,14 @@ static char *quoted(char *all, const char *text)
 
 extern char **environ;
 
-/* exec sh -c REMOTE ddprun FOLDER env NAME=VALUE... PROGRAM ARGUMENTS: the command line of ssh, with the variables of
- * the worker and all DREAMDDP_ variables of the environment. */
+/* exec sh -c REMOTE ddprun FOLDER env NAME=VALUE... PROGRAM ARGUMENTS: the command line of ssh, with the
+ * variables of the worker and all DREAMDDP_ variables of the environment. */
 static const char *remote_command(char **own, char **argv)
 {
     char folder[PATH_MAX], *words = NULL;
 
-    if (!getcwd(folder, sizeof folder)) exit(complain(1, "cannot find the current folder: %s", strerror(errno)));
+    if (!getcwd(folder, sizeof folder))
+        exit(complain(1, "cannot find the current folder: %s", strerror(errno)));
     words = quoted(words, remote);
     words = quoted(quoted(quoted(words, "ddprun"), folder), "env");
     for (char **e = environ; *e; e++)
@@ -460,7 +511,8 @@ static void become(int rank, const host *at, char **argv)
 static int start(int rank, char **argv)
 {
     const host *at = workers[rank].at;
-    /* A worker of this machine is in no process group that a terminal serves, so ddprun reads the terminal for it. */
+    /* A worker of this machine is in no process group that a terminal serves, so ddprun reads the terminal
+     * for it. */
     const int relay = at || (rank == 0 && isatty(0));
     worker *w = &workers[rank];
     int pipes[3][2];
@@ -506,7 +558,8 @@ static void close_input(worker *w)
     w->input = -1;
 }
 
-/* One command for REMOTE; 0 where the pipe is full. A line is below PIPE_BUF bytes: it is written whole or not at all. */
+/* One command for REMOTE; 0 where the pipe is full. A line is below PIPE_BUF bytes: it is written whole or
+ * not at all. */
 static int command(worker *w, const char *line)
 {
     char text[PIPE_BUF];
@@ -528,8 +581,10 @@ static void send_signal(worker *w, int sig)
     if (!w->at) {
         kill(-w->pid, sig);
     } else if (!w->started) {
-        if (ends) kill(-w->pid, SIGKILL); /* ssh is still connecting */
-        else w->early = sig;
+        if (ends)
+            kill(-w->pid, SIGKILL); /* ssh is still connecting */
+        else
+            w->early = sig;
     } else {
         for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
             if (signals[i].number == sig) command(w, signals[i].name);
@@ -563,8 +618,10 @@ static void received(worker *w)
 /* Rank 0 has no more input. On a host the channel remains open for signals. */
 static void end_input(worker *w)
 {
-    if (w->at) command(w, ".");
-    else close_input(w);
+    if (w->at)
+        command(w, ".");
+    else
+        close_input(w);
     w->ready = -1;
 }
 
@@ -588,8 +645,8 @@ static void write_input(worker *w)
     w->ready = 0;
 }
 
-/* Whether the standard input is to be read: rank 0 takes it, and a read does not stop ddprun. A terminal stops readers
- * that are not in its foreground. */
+/* Whether the standard input is to be read: rank 0 takes it, and a read does not stop ddprun. A terminal
+ * stops readers that are not in its foreground. */
 static int wants_input(const worker *w)
 {
     const pid_t foreground = tcgetpgrp(0);
@@ -601,8 +658,10 @@ static void pass_input(worker *w, int readable)
 {
     if (readable) {
         const ssize_t got = read(0, input, sizeof input);
-        if (got > 0) input_size = (size_t)got;
-        else if (got == 0 || (errno != EINTR && errno != EAGAIN)) end_input(w);
+        if (got > 0)
+            input_size = (size_t)got;
+        else if (got == 0 || (errno != EINTR && errno != EAGAIN))
+            end_input(w);
     }
     if (input_size && w->input >= 0 && w->ready > 0) write_input(w);
 }
@@ -620,8 +679,8 @@ static void put(int to, const char *text, size_t length)
     }
 }
 
-/* Adds what a context has sent, from the line that it logs when it closes, and takes the summary from the line of the
- * first rank. */
+/* Adds what a context has sent, from the line that it logs when it closes, and takes the summary from the
+ * line of the first rank. */
 static void note_closed(worker *w, const char *info)
 {
     const char *sent = strstr(info, " MB sent"), *number = sent;
@@ -630,11 +689,12 @@ static void note_closed(worker *w, const char *info)
     while (number > info && number[-1] != ' ') number--;
     megabytes += strtod(number, NULL);
     w->reported = 1;
-    if (!strncmp(info, "closed: ", 8)) snprintf(summary, sizeof summary, "%.*s", (int)(number - info - 8), info + 8);
+    if (!strncmp(info, "closed: ", 8))
+        snprintf(summary, sizeof summary, "%.*s", (int)(number - info - 8), info + 8);
 }
 
-/* Reads a line of the library's log, and returns how much of the line is printed. The level info of ranks other than 0
- * is for the summary alone, unless DREAMDDP_LOG is given. */
+/* Reads a line of the library's log, and returns how much of the line is printed. The level info of ranks
+ * other than 0 is for the summary alone, unless DREAMDDP_LOG is given. */
 static size_t printed(int rank, const stream *s, size_t length)
 {
     static const char info[] = "dreamddp info: ";
@@ -671,8 +731,8 @@ static void take_received(worker *w, stream *s)
     }
 }
 
-/* Reads a stream and prints its whole lines. Returns 0 once it is closed. A line longer than LINE is printed in pieces,
- * which leave its last bytes in the buffer: these may be the first ones of RECEIVED. */
+/* Reads a stream and prints its whole lines. Returns 0 once it is closed. A line longer than LINE is printed
+ * in pieces, which leave its last bytes in the buffer: these may be the first ones of RECEIVED. */
 static int pass_on(int rank, stream *s)
 {
     const ssize_t got = read(s->from, s->line + s->held, LINE - 1 - s->held);
@@ -682,7 +742,8 @@ static int pass_on(int rank, stream *s)
     s->held += (size_t)got;
     s->line[s->held] = 0;
     if (workers[rank].at && s->to == 2) take_received(&workers[rank], s);
-    while ((end = (char *)memchr(s->line, '\n', s->held)) != NULL || s->held == LINE - 1 || (got == 0 && s->held)) {
+    while ((end = (char *)memchr(s->line, '\n', s->held)) != NULL || s->held == LINE - 1 ||
+           (got == 0 && s->held)) {
         const size_t length = end ? (size_t)(end - s->line) : got ? s->held - sizeof RECEIVED : s->held;
         const size_t used = length + (end != NULL);
         const char after = s->line[length];
@@ -718,12 +779,14 @@ static void forward_signals(void)
     }
 }
 
-/* The exit code of a worker, as a shell has it: 128 + the signal that killed it. ssh has 255 where the connection ends. */
+/* The exit code of a worker, as a shell has it: 128 + the signal that killed it. ssh has 255 where the
+ * connection ends. */
 static int exit_code(const worker *w, int status)
 {
     int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 
-    if (w->at && w->ended_by && (code == 255 || (!w->started && WIFSIGNALED(status)))) code = 128 + w->ended_by;
+    if (w->at && w->ended_by && (code == 255 || (!w->started && WIFSIGNALED(status))))
+        code = 128 + w->ended_by;
     return code;
 }
 
@@ -738,12 +801,15 @@ static void note_end(int r, int status, int *first, double *deadline)
     if (!code || *deadline > 0 || (min_world && left >= min_world)) return;
     *first = code;
     *deadline = now() + 1; /* the others may print what they saw */
-    if (w->at && code == 255 && !w->started) complain(0, "worker %d: cannot connect to %s with %s", r, w->at->target, ssh[0]);
+    if (w->at && code == 255 && !w->started)
+        complain(0, "worker %d: cannot connect to %s with %s", r, w->at->target, ssh[0]);
     else if (w->at && code == 255)
         complain(0, "worker %d: the connection to %s ended, or its worker ended with 255", r, w->at->target);
     else if (sig && (w->at || WIFSIGNALED(status)))
-        complain(0, "worker %d was killed by signal %d (%s)%s", r, sig, strsignal(sig), left ? "; the others are ended" : "");
-    else complain(0, "worker %d ended with %d%s", r, code, left ? "; the others are ended" : "");
+        complain(0, "worker %d was killed by signal %d (%s)%s", r, sig, strsignal(sig),
+                 left ? "; the others are ended" : "");
+    else
+        complain(0, "worker %d ended with %d%s", r, code, left ? "; the others are ended" : "");
 }
 
 static int supervise(void)
@@ -765,7 +831,8 @@ static int supervise(void)
         fds[streams].fd = wants_input(&workers[0]) ? 0 : -1;
         poll(fds, (nfds_t)streams + 1, 100);
         for (int i = 0; i < 2 * n; i++)
-            if (fds[i].fd >= 0 && fds[i].revents && !pass_on(i / 2, &workers[i / 2].out[i % 2])) open_streams--;
+            if (fds[i].fd >= 0 && fds[i].revents && !pass_on(i / 2, &workers[i / 2].out[i % 2]))
+                open_streams--;
         pass_input(&workers[0], fds[streams].fd == 0 && fds[streams].revents);
         while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
             for (int r = 0; r < n; r++)
@@ -813,8 +880,9 @@ static int taken(int family, int at)
     return why;
 }
 
-/* A port that no program uses, other than `used`; 0: there is none. It is below the ports that systems give to outgoing
- * connections and to listeners without a number, so none of these takes it before torch.distributed does. */
+/* A port that no program uses, other than `used`; 0: there is none. It is below the ports that systems give
+ * to outgoing connections and to listeners without a number, so none of these takes it before
+ * torch.distributed does. */
 static int unused_port(int used)
 {
     enum { FIRST = 20000, COUNT = 12000 };
@@ -844,7 +912,8 @@ static void set_own(const char *name, char *value)
     sets[set_count++] = format("%s=%s", name, environment && *environment ? environment : value);
 }
 
-/* MASTER_ADDR and MASTER_PORT, where the workers meet by torch.distributed: at another port than by this library. */
+/* MASTER_ADDR and MASTER_PORT, where the workers meet by torch.distributed: at another port than by this
+ * library. */
 static void set_master(void)
 {
     const char *address = value_of("DREAMDDP_ADDR"), *user = hosts ? strrchr(host_list[0].target, '@') : NULL;
@@ -854,10 +923,14 @@ static void set_master(void)
     if (address && !strncmp(address, "tcp://", 6)) address += 6;
     if (address && strstr(address, "://")) address = NULL; /* a file */
     library = address ? port_of(address) : hosts ? port : 0;
-    if (!hosts) master = unused_port(library);
-    else master = library < LAST_PORT ? library + 1 : library - 1;
-    if (!hosts) name = format("127.0.0.1");
-    else name = address ? host_of(address) : format("%s", user ? user + 1 : host_list[0].target);
+    if (!hosts)
+        master = unused_port(library);
+    else
+        master = library < LAST_PORT ? library + 1 : library - 1;
+    if (!hosts)
+        name = format("127.0.0.1");
+    else
+        name = address ? host_of(address) : format("%s", user ? user + 1 : host_list[0].target);
     if (master) {
         set_own("MASTER_ADDR", name);
         set_own("MASTER_PORT", format("%d", master));
@@ -865,7 +938,8 @@ static void set_master(void)
     free(name);
 }
 
-/* A folder for the file in which rank 0 publishes its address; NULL after an error. Its modification time is 0 until then. */
+/* A folder for the file in which rank 0 publishes its address; NULL after an error. Its modification time is
+ * 0 until then. */
 static char *temporary_folder(void)
 {
     static const struct timespec zero[2] = {{0, 0}, {0, 0}};
@@ -883,7 +957,8 @@ static char *temporary_folder(void)
     return folder;
 }
 
-/* 1 if no worker has published an address: the library removes the file later, which leaves the folder's time changed. */
+/* 1 if no worker has published an address: the library removes the file later, which leaves the folder's time
+ * changed. */
 static int is_untouched(const char *folder)
 {
     struct stat info;
@@ -900,7 +975,8 @@ static void catch_signals(void)
     action.sa_handler = on_signal;
     for (int i = 0; i < FORWARDED; i++) {
         sigaction(signals[i].number, NULL, &before);
-        if (signals[i].number != SIGHUP || before.sa_handler != SIG_IGN) sigaction(signals[i].number, &action, NULL);
+        if (signals[i].number != SIGHUP || before.sa_handler != SIG_IGN)
+            sigaction(signals[i].number, &action, NULL);
     }
     sigaction(SIGPIPE, &action, NULL); /* a handler: the workers would inherit an ignored signal */
 }
@@ -923,7 +999,9 @@ int main(int argc, char **argv)
     char *folder = NULL;
     int at, code = 0;
 
-    while ((at = open("/dev/null", O_RDWR)) >= 0 && at < 3) {} /* a closed standard stream must not become a pipe */
+    while ((at = open("/dev/null", O_RDWR)) >= 0 && at < 3) {
+    } /* a closed standard stream must not become a
+                                                                  pipe */
     close(at);
     at = parse(argc, argv);
     if (at < 0) return -1 - at;
@@ -951,17 +1029,25 @@ int main(int argc, char **argv)
     set_master();
     catch_signals();
     for (int r = 0, h = 0, used = 0; hosts && r < n; r++) {
-        if (used == host_list[h].slots) { h++; used = 0; }
+        if (used == host_list[h].slots) {
+            h++;
+            used = 0;
+        }
         used++;
         workers[r].at = &host_list[h];
     }
     for (int r = 0; r < n && !code; r++) code = start(r, argv + at);
-    if (code) signal_all(SIGKILL);
-    else code = supervise();
+    if (code)
+        signal_all(SIGKILL);
+    else
+        code = supervise();
     if (folder) {
         if (!code && !quiet && n > 1 && !summary[0] && is_untouched(folder))
-            complain(0, "warning: no worker joined, so %s ran as %d independent programs; call dreamddp.init() or ddp_open "
-                     "in it", argv[at], n);
+            complain(0,
+                     "warning: no worker joined, so %s ran as %d independent programs; call dreamddp.init() "
+                     "or ddp_open "
+                     "in it",
+                     argv[at], n);
         unlink(format("%s/addr", folder));
         rmdir(folder);
     }

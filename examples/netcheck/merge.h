@@ -1,5 +1,5 @@
-/* The dumps of a run's ranks read together: where they part, in sentences. The library's JSON reader is private: behind
- * dreamddp.h with its implementation. */
+/* The dumps of a run's ranks read together: where they part, in sentences. The library's JSON reader is
+ * private: behind dreamddp.h with its implementation. */
 #ifndef EXAMPLES_NETCHECK_MERGE_H
 #define EXAMPLES_NETCHECK_MERGE_H
 
@@ -12,16 +12,16 @@ typedef struct dump_op {
     double bytes, left;
     int send;
     dump_state state;
-    char what[DUMP_TEXT];      /* "all-reduce of layer h.3" */
+    char what[DUMP_TEXT]; /* "all-reduce of layer h.3" */
 } dump_op;
 
 /* The dump of one rank. */
 typedef struct dump_rank {
     int present;
-    dump_op *op;     /* [ops] */
-    int ops;         /* room is for the next power of two */
-    long begun;      /* collectives submitted */
-    long told;       /* what others heard of one without a dump: begun; -1 = nothing */
+    dump_op *op; /* [ops] */
+    int ops;     /* room is for the next power of two */
+    long begun;  /* collectives submitted */
+    long told;   /* what others heard of one without a dump: begun; -1 = nothing */
     char error[DDP_ERROR_TEXT];
 } dump_rank;
 
@@ -65,16 +65,20 @@ static ddp_status dumps_head(dumps *pm, const char *path, const ddp__json *v, du
         for (int r = 0; r < pm->world; r++) pm->rank[r].told = -1;
     }
     if (pm->world != (int)world || strcmp(pm->run, run))
-        return ddp__fail(pm->err, DDP_MISMATCH, "%s is of run '%s' with %g ranks, the files before it of run '%s' with "
-                         "%d: merge the dumps of one run", path, run, world, pm->run, pm->world);
+        return ddp__fail(pm->err, DDP_MISMATCH,
+                         "%s is of run '%s' with %g ranks, the files before it of run '%s' with "
+                         "%d: merge the dumps of one run",
+                         path, run, world, pm->run, pm->world);
     *rank = &pm->rank[(int)number];
-    if ((*rank)->present) return ddp__fail(pm->err, DDP_MISMATCH, "%s is a second dump of rank %g", path, number);
+    if ((*rank)->present)
+        return ddp__fail(pm->err, DDP_MISMATCH, "%s is a second dump of rank %g", path, number);
     (*rank)->present = 1;
     v = ddp__json_get(v, "error");
-    snprintf((*rank)->error, sizeof (*rank)->error, "%s", dumps_string(v, "text", ""));
+    snprintf((*rank)->error, sizeof(*rank)->error, "%s", dumps_string(v, "text", ""));
     for (p = peers ? peers->first : NULL; p; p = p->next) {
         double of = dumps_number(p, "rank", -1), begun = dumps_number(p, "begun", -1);
-        if (of >= 0 && of < world && (double)pm->rank[(int)of].told < begun) pm->rank[(int)of].told = (long)begun;
+        if (of >= 0 && of < world && (double)pm->rank[(int)of].told < begun)
+            pm->rank[(int)of].told = (long)begun;
     }
     return DDP_OK;
 }
@@ -99,16 +103,17 @@ static ddp_status dumps_operation(dumps *pm, dump_rank *r, const ddp__json *v)
     o->left = dumps_number(v, "left", 0);
     o->send = !strcmp(verb, "send");
     o->state = !strcmp(state, "done") ? DUMP_DONE : !strcmp(state, "active") ? DUMP_ACTIVE : DUMP_QUEUED;
-    if (layer && !strcmp(layer, "barrier")) snprintf(o->what, sizeof o->what, "a barrier");
+    if (layer && !strcmp(layer, "barrier"))
+        snprintf(o->what, sizeof o->what, "a barrier");
     else
-        snprintf(o->what, sizeof o->what, "%.30s of %s%.120s", verb, layer && strncmp(layer, "layer ", 6) ? "layer " : "",
-                 layer ? layer : values);
+        snprintf(o->what, sizeof o->what, "%.30s of %s%.120s", verb,
+                 layer && strncmp(layer, "layer ", 6) ? "layer " : "", layer ? layer : values);
     if (o->peer < 0 && o->sequence >= r->begun) r->begun = o->sequence + 1;
     return DDP_OK;
 }
 
-static ddp_status dumps_line(dumps *pm, const char *path, int number, const char *line,
-                               size_t n, dump_rank **rank)
+static ddp_status dumps_line(dumps *pm, const char *path, int number, const char *line, size_t n,
+                             dump_rank **rank)
 {
     char name[300];
     ddp__json *v;
@@ -120,10 +125,14 @@ static ddp_status dumps_line(dumps *pm, const char *path, int number, const char
     if (!v) return pm->err->code;
     event = dumps_string(v, "event", "");
     if (!*rank && strcmp(event, "dump"))
-        s = ddp__fail(pm->err, DDP_FORMAT, "%s is not a dump of a rank: its first line has no "
-                      "\"event\":\"dump\"", path);
-    else if (!*rank) s = dumps_head(pm, path, v, rank);
-    else if (!strcmp(event, "operation")) s = dumps_operation(pm, *rank, v);
+        s = ddp__fail(pm->err, DDP_FORMAT,
+                      "%s is not a dump of a rank: its first line has no "
+                      "\"event\":\"dump\"",
+                      path);
+    else if (!*rank)
+        s = dumps_head(pm, path, v, rank);
+    else if (!strcmp(event, "operation"))
+        s = dumps_operation(pm, *rank, v);
     ddp__json_free(v);
     return s;
 }
@@ -189,12 +198,17 @@ static int dumps_differ(const dumps *pm)
                 if (x->peer >= 0 || (found && x->sequence >= found->sequence)) continue;
                 y = dumps_find(&pm->rank[b], x->sequence);
                 if (!y || (!strcmp(x->what, y->what) && x->bytes == y->bytes)) continue;
-                found = x; other = y; first = a; second = b;
+                found = x;
+                other = y;
+                first = a;
+                second = b;
             }
     if (!found) return 0;
-    fprintf(pm->out, "the ranks part at operation %ld: rank %d submitted %s (step %ld, %.0f bytes), rank %d %s (step "
-            "%ld, %.0f bytes)\n", found->sequence, first, found->what, found->step, found->bytes, second, other->what,
-            other->step, other->bytes);
+    fprintf(pm->out,
+            "the ranks part at operation %ld: rank %d submitted %s (step %ld, %.0f bytes), rank %d %s (step "
+            "%ld, %.0f bytes)\n",
+            found->sequence, first, found->what, found->step, found->bytes, second, other->what, other->step,
+            other->bytes);
     return 1;
 }
 
@@ -206,7 +220,8 @@ static const dump_op *dumps_first(const dumps *pm)
     for (int r = 0; r < pm->world; r++)
         for (int i = 0; i < pm->rank[r].ops; i++) {
             const dump_op *o = &pm->rank[r].op[i];
-            if (o->peer < 0 && o->state == DUMP_ACTIVE && (!first || o->sequence < first->sequence)) first = o;
+            if (o->peer < 0 && o->state == DUMP_ACTIVE && (!first || o->sequence < first->sequence))
+                first = o;
         }
     return first;
 }
@@ -218,12 +233,15 @@ static void dumps_last(const dumps *pm, int rank)
     const dump_op *last = r->ops ? &r->op[r->ops - 1] : NULL;
 
     if (!r->present)
-        fprintf(pm->out, "rank %d left no dump; by the last word of it that others heard it had "
-                "begun %ld operations\n", rank, r->told);
+        fprintf(pm->out,
+                "rank %d left no dump; by the last word of it that others heard it had "
+                "begun %ld operations\n",
+                rank, r->told);
     else if (last)
-        fprintf(pm->out, "the last of rank %d is operation %ld, %s (step %ld), %s\n", rank, last->sequence, last->what,
-                last->step, last->state == DUMP_DONE ? "finished" : "not finished");
-    else fprintf(pm->out, "rank %d has submitted nothing\n", rank);
+        fprintf(pm->out, "the last of rank %d is operation %ld, %s (step %ld), %s\n", rank, last->sequence,
+                last->what, last->step, last->state == DUMP_DONE ? "finished" : "not finished");
+    else
+        fprintf(pm->out, "rank %d has submitted nothing\n", rank);
 }
 
 static int dumps_wait(const dumps *pm, unsigned char *flag, unsigned char *waits)
@@ -240,17 +258,20 @@ static int dumps_wait(const dumps *pm, unsigned char *flag, unsigned char *waits
     }
     (void)dumps_list(pm, waits, others, sizeof others);
     if (dumps_list(pm, flag, who, sizeof who)) {
-        fprintf(pm->out, "%s never submitted %s (step %ld), operation %ld; %s wait%s in it\n", who,
-                o->what, o->step, o->sequence, others, strchr(others, 's') ? "" : "s");
+        fprintf(pm->out, "%s never submitted %s (step %ld), operation %ld; %s wait%s in it\n", who, o->what,
+                o->step, o->sequence, others, strchr(others, 's') ? "" : "s");
         for (int r = 0; r < pm->world; r++)
             if (flag[r]) dumps_last(pm, r);
         return 1;
     }
-    fprintf(pm->out, "%s did not finish %s (step %ld), operation %ld, which every rank that is known of submitted: a "
-            "rank or the network between them is stuck\n", others, o->what, o->step, o->sequence);
+    fprintf(pm->out,
+            "%s did not finish %s (step %ld), operation %ld, which every rank that is known of submitted: a "
+            "rank or the network between them is stuck\n",
+            others, o->what, o->step, o->sequence);
     for (int r = 0; r < pm->world; r++) {
         const dump_op *own = dumps_find(&pm->rank[r], o->sequence);
-        if (waits[r] && own) fprintf(pm->out, "rank %d still had to send or receive %.0f bytes of it\n", r, own->left);
+        if (waits[r] && own)
+            fprintf(pm->out, "rank %d still had to send or receive %.0f bytes of it\n", r, own->left);
     }
     return 1;
 }
@@ -272,8 +293,10 @@ static int dumps_pairs(const dumps *pm)
                       peer->op[k].sequence == o->sequence && peer->op[k].state != DUMP_QUEUED;
             if (met || !peer->present) continue;
             found = 1;
-            fprintf(pm->out, "rank %d waits in %s rank %ld (number %ld of that pair), which rank %ld never submitted\n",
-                    r, o->send ? "a send to" : "a receive from", o->peer, o->sequence, o->peer);
+            fprintf(
+                pm->out,
+                "rank %d waits in %s rank %ld (number %ld of that pair), which rank %ld never submitted\n", r,
+                o->send ? "a send to" : "a receive from", o->peer, o->sequence, o->peer);
         }
     return found;
 }
@@ -286,7 +309,8 @@ static ddp_status dumps_tell(dumps *pm)
 
     if (!flag) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %d ranks", pm->world);
     for (int r = 0; r < pm->world; r++) flag[r] = (unsigned char)!pm->rank[r].present;
-    if (dumps_list(pm, flag, who, sizeof who)) fprintf(pm->out, "%s of %d left no dump here\n", who, pm->world);
+    if (dumps_list(pm, flag, who, sizeof who))
+        fprintf(pm->out, "%s of %d left no dump here\n", who, pm->world);
     for (int r = 0; r < pm->world; r++)
         if (pm->rank[r].error[0] && !strstr(pm->rank[r].error, "(reported by "))
             fprintf(pm->out, "rank %d failed: %s\n", r, pm->rank[r].error);
@@ -295,13 +319,15 @@ static ddp_status dumps_tell(dumps *pm)
     found |= dumps_pairs(pm);
     if (!found) fprintf(pm->out, "no operation is unfinished: the ranks did not part\n");
     DDP_FREE(flag);
-    return ferror(pm->out) ? ddp__fail(pm->err, DDP_IO, "cannot write the merged dumps: %s", strerror(errno)) : DDP_OK;
+    return ferror(pm->out) ? ddp__fail(pm->err, DDP_IO, "cannot write the merged dumps: %s", strerror(errno))
+                           : DDP_OK;
 }
 
-/* Reads what ddp_dump wrote on several ranks (count files, any order, ranks may be missing) and writes to out where they
- * part, one sentence a line: which rank left no dump, the errors, operations that differ between ranks, the first operation
- * that somebody waits in and who never submitted it, receives that nobody sends to. Errors: DDP_IO, DDP_FORMAT (names file
- * and line), DDP_MISMATCH (two runs, two worlds, a rank twice), DDP_MEMORY. */
+/* Reads what ddp_dump wrote on several ranks (count files, any order, ranks may be missing) and writes to out
+ * where they part, one sentence a line: which rank left no dump, the errors, operations that differ between
+ * ranks, the first operation that somebody waits in and who never submitted it, receives that nobody sends
+ * to. Errors: DDP_IO, DDP_FORMAT (names file and line), DDP_MISMATCH (two runs, two worlds, a rank twice),
+ * DDP_MEMORY. */
 static ddp_status dumps_merge(const char *const *paths, int count, FILE *out, ddp_error *err)
 {
     ddp_error local;

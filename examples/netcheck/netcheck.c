@@ -16,7 +16,7 @@
 
 typedef struct netcheck {
     const char *json, *network, *net, *tflops, *require;
-    double dp_bytes, pp_bytes; /* 0: not known */
+    double dp_bytes, pp_bytes;  /* 0: not known */
     double least_mbit, most_ms; /* of require; 0: any */
 } netcheck;
 
@@ -25,11 +25,16 @@ enum { CELL_PING, CELL_MEDIAN, CELL_RATE, CELL_ALPHA, CELL_CLOCK };
 static double netcheck_cell(const ddp_pair *p, int what)
 {
     switch (what) {
-    case CELL_PING: return 1e3 * p->ping_s;
-    case CELL_MEDIAN: return 1e3 * p->ping_median_s;
-    case CELL_RATE: return p->link.beta_s > 0 ? 8e-6 / p->link.beta_s : 8e-6 * p->rate;
-    case CELL_ALPHA: return 1e3 * p->link.alpha_s;
-    default: return 1e3 * p->offset_s;
+    case CELL_PING:
+        return 1e3 * p->ping_s;
+    case CELL_MEDIAN:
+        return 1e3 * p->ping_median_s;
+    case CELL_RATE:
+        return p->link.beta_s > 0 ? 8e-6 / p->link.beta_s : 8e-6 * p->rate;
+    case CELL_ALPHA:
+        return 1e3 * p->link.alpha_s;
+    default:
+        return 1e3 * p->offset_s;
     }
 }
 
@@ -42,8 +47,10 @@ static void netcheck_matrix(const ddp_probe_result *r, const char *title, int wh
     for (i = 0; i < r->world; i++) {
         printf("\n%8d", i);
         for (k = 0; k < r->world; k++)
-            if (i == k) printf(" %10s", "-");
-            else printf(" %10.4g", netcheck_cell(&r->pair[i * r->world + k], what));
+            if (i == k)
+                printf(" %10s", "-");
+            else
+                printf(" %10.4g", netcheck_cell(&r->pair[i * r->world + k], what));
     }
     printf("\n");
 }
@@ -67,10 +74,12 @@ static void netcheck_table(const ddp_probe_result *r, const float *gflops)
     netcheck_matrix(r, "bandwidth, Mbit/s, row sends to column", CELL_RATE);
     netcheck_matrix(r, "alpha, ms: an empty message, row sends to column", CELL_ALPHA);
     netcheck_matrix(r, "clock of the column minus clock of the row, ms", CELL_CLOCK);
-    printf("\n%8s  %-24s %10s %14s %12s %12s\n", "worker", "host", "alpha ms", "beta ns/byte", "Mbit/s", "CPU GFLOP/s");
+    printf("\n%8s  %-24s %10s %14s %12s %12s\n", "worker", "host", "alpha ms", "beta ns/byte", "Mbit/s",
+           "CPU GFLOP/s");
     for (i = 0; i < r->world; i++)
         printf("%8d  %-24.24s %10.4g %14.5g %12.5g %12.4g\n", i, r->name[i], 1e3 * r->host[i].alpha_s,
-               1e9 * r->host[i].beta_s, r->host[i].beta_s > 0 ? 8e-6 / r->host[i].beta_s : 0, (double)gflops[i]);
+               1e9 * r->host[i].beta_s, r->host[i].beta_s > 0 ? 8e-6 / r->host[i].beta_s : 0,
+               (double)gflops[i]);
 }
 
 /* The pair that is worst in a cell of the matrices. */
@@ -79,7 +88,8 @@ static int netcheck_worst(const ddp_probe_result *r, int what, int least)
     int worst = -1;
 
     for (int at = 0; at < r->world * r->world; at++) {
-        const double x = netcheck_cell(&r->pair[at], what), y = worst < 0 ? 0 : netcheck_cell(&r->pair[worst], what);
+        const double x = netcheck_cell(&r->pair[at], what),
+                     y = worst < 0 ? 0 : netcheck_cell(&r->pair[worst], what);
         if (at / r->world != at % r->world && (worst < 0 || (least ? x < y : x > y))) worst = at;
     }
     return worst;
@@ -89,13 +99,15 @@ static int netcheck_worst(const ddp_probe_result *r, int what, int least)
 static int netcheck_met(const netcheck *n, const ddp_probe_result *r, int rank)
 {
     const int slow = netcheck_worst(r, CELL_RATE, 1), far = netcheck_worst(r, CELL_MEDIAN, 0);
-    const double mbit = netcheck_cell(&r->pair[slow], CELL_RATE), ms = netcheck_cell(&r->pair[far], CELL_MEDIAN);
+    const double mbit = netcheck_cell(&r->pair[slow], CELL_RATE),
+                 ms = netcheck_cell(&r->pair[far], CELL_MEDIAN);
     const int fast = mbit >= n->least_mbit, near = n->most_ms <= 0 || ms <= n->most_ms;
 
     if (rank == 0)
-        printf("\nrequired %s: %s\n  slowest pair   %d to %d  %.4g Mbit/s%s\n  farthest pair  %d to %d  %.4g ms%s\n", n->require,
-               fast && near ? "met" : "not met", slow / r->world, slow % r->world, mbit, fast ? "" : "  too slow",
-               far / r->world, far % r->world, ms, near ? "" : "  too far");
+        printf("\nrequired %s: %s\n  slowest pair   %d to %d  %.4g Mbit/s%s\n  farthest pair  %d to %d  %.4g "
+               "ms%s\n",
+               n->require, fast && near ? "met" : "not met", slow / r->world, slow % r->world, mbit,
+               fast ? "" : "  too slow", far / r->world, far % r->world, ms, near ? "" : "  too far");
     return fast && near;
 }
 
@@ -113,7 +125,8 @@ static void netcheck_json_matrix(ddp_jsonl *j, const ddp_probe_result *r, const 
     ddp_jsonl_up(j);
 }
 
-static ddp_status netcheck_json(const netcheck *n, const ddp_probe_result *r, const float *gflops, int met, ddp_error *err)
+static ddp_status netcheck_json(const netcheck *n, const ddp_probe_result *r, const float *gflops, int met,
+                                ddp_error *err)
 {
     ddp_jsonl *j = ddp_jsonl_open(n->json, err);
     int i, k;
@@ -157,7 +170,8 @@ static ddp_status netcheck_json(const netcheck *n, const ddp_probe_result *r, co
     return ddp_jsonl_close(j, err);
 }
 
-/* What one thread of this CPU reaches in matrix products, 10^9 operations per second; 0: it cannot be measured. */
+/* What one thread of this CPU reaches in matrix products, 10^9 operations per second; 0: it cannot be
+ * measured. */
 static float netcheck_gflops(void)
 {
     enum { ROWS = 256, WIDTH = 512 };
@@ -173,13 +187,16 @@ static float netcheck_gflops(void)
     for (i = 0; i < 6 && !bad; i++) {
         begin = ddp_now();
         bad = ddp_evaluate(g);
-        if (i && flops / (ddp_now() - begin) > best) best = flops / (ddp_now() - begin); /* the first one warms up */
+        if (i && flops / (ddp_now() - begin) > best)
+            best = flops / (ddp_now() - begin); /* the first one
+                                                                                            warms up */
     }
     ddp_graph_free(g);
     return bad ? 0 : (float)(best * 1e-9);
 }
 
-/* Of "X,X,..", TFLOP/s, what is of that device, the last of the others too; -1: something in it is no number above 0. */
+/* Of "X,X,..", TFLOP/s, what is of that device, the last of the others too; -1: something in it is no number
+ * above 0. */
 static double netcheck_tflops(const char *list, int device)
 {
     double own = 0;
@@ -195,14 +212,16 @@ static double netcheck_tflops(const char *list, int device)
     return own;
 }
 
-static ddp_status netcheck_network(const netcheck *n, const ddp_probe_result *r, const float *gflops, ddp_error *err)
+static ddp_status netcheck_network(const netcheck *n, const ddp_probe_result *r, const float *gflops,
+                                   ddp_error *err)
 {
     ddp_network net;
     ddp_status s = ddp_probe_network(r, &net, err);
     int i, known = 1;
 
     if (s != DDP_OK) return s;
-    net.dp_bytes = n->dp_bytes; net.pp_bytes = n->pp_bytes;
+    net.dp_bytes = n->dp_bytes;
+    net.pp_bytes = n->pp_bytes;
     for (i = 0; i < r->world; i++) known &= n->tflops || gflops[i] > 0;
     net.speed = known ? (double *)calloc((size_t)r->world, sizeof *net.speed) : NULL;
     for (i = 0; net.speed && i < r->world; i++)
@@ -265,11 +284,16 @@ int main(int argc, char **argv)
     const cli_option own[] = {
         {"--workers", CLI_COUNT, &meet.workers, "N", "workers in all; a launcher says it otherwise"},
         {"--json", CLI_TEXT, &n.json, "FILE", "the same as one JSON object"},
-        {"--write-network", CLI_TEXT, &n.network, "FILE", "N, delays, rates and speeds, for `plan place`, `plan fence`, --net"},
-        {"--dp-bytes", CLI_REAL, &n.dp_bytes, "B", "in that file: what a stage's replicas average in an iteration, c_dp_bytes"},
-        {"--pp-bytes", CLI_REAL, &n.pp_bytes, "B", "in that file: what a pipeline sends over one hop, c_pp_bytes"},
-        {"--tflops", CLI_TEXT, &n.tflops, "X,X,..", "in that file: speeds of the devices, the last of the others too [one CPU thread's]"},
-        {"--require", CLI_TEXT, &n.require, "RATE,DELAY", "as 200mbit,80ms: is every pair so fast and so near? exit code 1 if not"},
+        {"--write-network", CLI_TEXT, &n.network, "FILE",
+         "N, delays, rates and speeds, for `plan place`, `plan fence`, --net"},
+        {"--dp-bytes", CLI_REAL, &n.dp_bytes, "B",
+         "in that file: what a stage's replicas average in an iteration, c_dp_bytes"},
+        {"--pp-bytes", CLI_REAL, &n.pp_bytes, "B",
+         "in that file: what a pipeline sends over one hop, c_pp_bytes"},
+        {"--tflops", CLI_TEXT, &n.tflops, "X,X,..",
+         "in that file: speeds of the devices, the last of the others too [one CPU thread's]"},
+        {"--require", CLI_TEXT, &n.require, "RATE,DELAY",
+         "as 200mbit,80ms: is every pair so fast and so near? exit code 1 if not"},
         {"--merge", CLI_TEXT, &merge, "FILES...", "instead: where the dumps of a run's ranks part"},
     };
     cli_option table[sizeof own / sizeof own[0] + CONNECT_OPTIONS];
@@ -296,14 +320,16 @@ int main(int argc, char **argv)
         return 2;
     }
     if (n.tflops && netcheck_tflops(n.tflops, 0) < 0) {
-        fprintf(stderr, "netcheck: --tflops %s: numbers above 0 with commas, 10^12 operations per second\n", n.tflops);
+        fprintf(stderr, "netcheck: --tflops %s: numbers above 0 with commas, 10^12 operations per second\n",
+                n.tflops);
         return 2;
     }
     if (n.require && ddp_net_parse(n.require, &n.least_mbit, &n.most_ms, &err) != DDP_OK) {
         fprintf(stderr, "netcheck: --require: %s\n", err.msg);
         return 2;
     }
-    n.least_mbit *= 8e-6; n.most_ms *= 1e3;
+    n.least_mbit *= 8e-6;
+    n.most_ms *= 1e3;
     code = connect_configure("netcheck", &meet, &cfg);
     if (code) return code;
     n.net = cfg.net;
@@ -314,6 +340,7 @@ int main(int argc, char **argv)
     if (cli_interrupted) return 130;
     if (code == DDP_USAGE)
         snprintf(err.msg, sizeof err.msg, "one worker has no links to measure: --workers N, or a launcher");
-    if (code && !strstr(err.msg, "without an error of the context")) fprintf(stderr, "netcheck: %s\n", err.msg);
+    if (code && !strstr(err.msg, "without an error of the context"))
+        fprintf(stderr, "netcheck: %s\n", err.msg);
     return ddp_status_exit_code((ddp_status)code);
 }

@@ -1,4 +1,5 @@
-/* plan baselines: a GPT's step on a network as DT-FM places it, and under the systems that it is compared with. */
+/* plan baselines: a GPT's step on a network as DT-FM places it, and under the systems that it is compared
+ * with. */
 #ifndef EXAMPLES_PLAN_BASELINES_H
 #define EXAMPLES_PLAN_BASELINES_H
 
@@ -8,8 +9,10 @@
 
 static void baselines_number(FILE *f, const char *key, double v, int known)
 {
-    if (known) fprintf(f, ", \"%s\": %.6g", key, v);
-    else fprintf(f, ", \"%s\": null", key);
+    if (known)
+        fprintf(f, ", \"%s\": %.6g", key, v);
+    else
+        fprintf(f, ", \"%s\": null", key);
 }
 
 static double baselines_pflops(const baselines_case *c, const baselines_row *r)
@@ -29,8 +32,10 @@ static void baselines_json(FILE *f, const baselines_case *c, const baselines_row
 
     fprintf(f, "{%s\"scheme\": \"%s\", \"grid\": {\"tensor\": %d, \"pipeline\": %d, \"data\": %d}",
             event ? "\"event\": \"plan\", " : "", r->scheme, r->tensor, r->pipeline, r->data);
-    if (known) fprintf(f, ", \"step_s\": %s", plan_exact(r->step_s, s, sizeof s));
-    else fprintf(f, ", \"step_s\": null");
+    if (known)
+        fprintf(f, ", \"step_s\": %s", plan_exact(r->step_s, s, sizeof s));
+    else
+        fprintf(f, ", \"step_s\": null");
     if (r->best_s > 0) baselines_number(f, "best_s", r->best_s, 1);
     baselines_number(f, "compute_s", r->compute_s, known);
     baselines_number(f, "bubble_s", r->bubble_s, known);
@@ -61,9 +66,9 @@ static void baselines_print(plan_output *out, const baselines_case *c, const bas
         fprintf(out->line, "%54s  no    %s\n", "-", r->why);
         return;
     }
-    fprintf(out->line, "%8.4g%8.4g%8.3g%8.4g%8.3f%6.3g%8.3g  %s   %s\n", r->step_s, r->compute_s, r->bubble_s, comm,
-            baselines_pflops(c, r), baselines_utilisation(c, r), c->dtfm_s > 0 ? r->step_s / c->dtfm_s : 1,
-            baselines_fits(c, r) ? "yes" : "no ", r->why);
+    fprintf(out->line, "%8.4g%8.4g%8.3g%8.4g%8.3f%6.3g%8.3g  %s   %s\n", r->step_s, r->compute_s, r->bubble_s,
+            comm, baselines_pflops(c, r), baselines_utilisation(c, r),
+            c->dtfm_s > 0 ? r->step_s / c->dtfm_s : 1, baselines_fits(c, r) ? "yes" : "no ", r->why);
 }
 
 /* ---- Megatron's and DeepSpeed's own search ---- */
@@ -82,9 +87,12 @@ static ddp_status baselines_search(baselines_case *c, baselines_row *best, const
         for (int P = 1; P <= N / T && s == DDP_OK; P++) {
             memset(&r, 0, sizeof r);
             r.scheme = "megatron_grid";
-            r.tensor = T; r.pipeline = P; r.data = N / T / P;
+            r.tensor = T;
+            r.pipeline = P;
+            r.data = N / T / P;
             r.micro_batch = c->a->micro_batch;
-            if (N % (T * P) || c->a->heads % T || c->a->layers % P || c->a->batch % (r.data * r.micro_batch)) continue;
+            if (N % (T * P) || c->a->heads % T || c->a->layers % P || c->a->batch % (r.data * r.micro_batch))
+                continue;
             if (T > limit || P > limit || r.data > limit || P > 1024) continue;
             s = baselines_layouts(c, &r, w, 1, layouts, err);
             if (s != DDP_OK) break;
@@ -97,8 +105,8 @@ static ddp_status baselines_search(baselines_case *c, baselines_row *best, const
         }
     }
     memcpy(why, best->why, sizeof why);
-    snprintf(best->why, sizeof best->why, "best of %d grids, %d of them too large for %g GB%s%.200s", grids, full,
-             c->a->memory, *why ? ": " : "", why);
+    snprintf(best->why, sizeof best->why, "best of %d grids, %d of them too large for %g GB%s%.200s", grids,
+             full, c->a->memory, *why ? ": " : "", why);
     return s;
 }
 
@@ -117,7 +125,8 @@ static void baselines_row_of(baselines_row *r, const baselines_case *c, const ch
 static ddp_status baselines_all(baselines_case *c, plan_output *out, ddp_error *err)
 {
     const baselines_arguments *a = c->a;
-    const baselines_way dtfm = {DDP_PIPELINE_GPIPE, 0, 0, 1}, megatron = {DDP_PIPELINE_1F1B, !a->overlap, 0, 0};
+    const baselines_way dtfm = {DDP_PIPELINE_GPIPE, 0, 0, 1},
+                        megatron = {DDP_PIPELINE_1F1B, !a->overlap, 0, 0};
     const baselines_way deepspeed = {DDP_PIPELINE_1F1B, !a->overlap, 1, 0};
     static const char *const zero[] = {"zero1", "zero3", "fsdp"};
     const int most = c->n.devices;
@@ -172,14 +181,18 @@ static int baselines_run(baselines_case *c)
         c->stage_before = c->stage + N;
         c->edge_before = c->edge + N;
         if (c->a->text)
-            fprintf(out.line, "%.4g parameters, batch %ld, %.4g PFLOP a step, %d devices of %g TFLOP/s\n"
-                    "%-18s%3s x%3s x%3s %8s%8s%8s%8s%8s%6s%8s  %s  %s\n", c->params, c->a->batch, 1e-15 * c->flops,
-                    c->n.devices, c->a->peak, "scheme", "T", "P", "D", "step s", "compute", "bubble", "comm", "PFLOPS",
-                    "%", "x dtfm", "fits", "why");
+            fprintf(out.line,
+                    "%.4g parameters, batch %ld, %.4g PFLOP a step, %d devices of %g TFLOP/s\n"
+                    "%-18s%3s x%3s x%3s %8s%8s%8s%8s%8s%6s%8s  %s  %s\n",
+                    c->params, c->a->batch, 1e-15 * c->flops, c->n.devices, c->a->peak, "scheme", "T", "P",
+                    "D", "step s", "compute", "bubble", "comm", "PFLOPS", "%", "x dtfm", "fits", "why");
         s = baselines_all(c, &out, &err);
     }
     if (s != DDP_OK) fprintf(stderr, "plan baselines: %s\n", err.msg);
-    free(c->order); free(c->whole); free(c->stage); free(c->edge);
+    free(c->order);
+    free(c->whole);
+    free(c->stage);
+    free(c->edge);
     return plan_output_close(&out, "plan baselines", s, c->a->json, NULL);
 }
 
@@ -194,19 +207,23 @@ static int baselines_mistake(const baselines_arguments *a)
     if (a->heads < 1 || a->dim % a->heads)
         return plan_refuse(me, "--heads", (double)a->heads, "a divisor of --dim");
     if (a->seq < 1) return plan_refuse(me, "--seq", (double)a->seq, "at least 1");
-    if (a->batch < 1 || a->batch > 1000000) return plan_refuse(me, "--batch", (double)a->batch, "1 to 1000000");
+    if (a->batch < 1 || a->batch > 1000000)
+        return plan_refuse(me, "--batch", (double)a->batch, "1 to 1000000");
     if (a->micro_batch < 1) return plan_refuse(me, "--micro-batch", (double)a->micro_batch, "at least 1");
     if (!(a->peak > 0)) return plan_refuse(me, "--peak", a->peak, "more than 0");
-    if (!(a->share > 0 && a->share <= 1)) return plan_refuse(me, "--share", a->share, "more than 0 and at most 1");
+    if (!(a->share > 0 && a->share <= 1))
+        return plan_refuse(me, "--share", a->share, "more than 0 and at most 1");
     if (!(a->memory > 0)) return plan_refuse(me, "--memory", a->memory, "more than 0");
-    if (!(a->gradient_bytes > 0)) return plan_refuse(me, "--gradient-bytes", a->gradient_bytes, "more than 0");
+    if (!(a->gradient_bytes > 0))
+        return plan_refuse(me, "--gradient-bytes", a->gradient_bytes, "more than 0");
     if (a->seeds < 1 || a->seeds > 1000) return plan_refuse(me, "--seeds", (double)a->seeds, "1 to 1000");
     if (a->candidates == 0)
         return plan_refuse(me, "--candidates", 0, "at least 1; leave it out for the search's usual number");
     if (a->pipelines == 0)
         return plan_refuse(me, "--pipelines", 0, "at least 1; leave it out for the network's own");
     if (a->degrees == 0) return plan_refuse(me, "--degrees", 0, "at least 1; leave it out for any");
-    if (a->stages == 0) return plan_refuse(me, "--stages", 0, "at least 1; leave it out for the network's own");
+    if (a->stages == 0)
+        return plan_refuse(me, "--stages", 0, "at least 1; leave it out for the network's own");
     return -1;
 }
 
@@ -224,17 +241,19 @@ static int baselines_shape(baselines_case *c)
         return plan_usage("plan baselines", "%s gives no D_dp and D_pp: --pipelines and --stages are needed",
                           a->network);
     if ((long)c->n.pipelines * c->n.stages != N) {
-        fprintf(stderr, "plan baselines: %d pipelines of %d stages are not the network's %d devices\n", c->n.pipelines,
-                c->n.stages, N);
+        fprintf(stderr, "plan baselines: %d pipelines of %d stages are not the network's %d devices\n",
+                c->n.pipelines, c->n.stages, N);
         return 2;
     }
     if (a->layers % c->n.stages) {
-        fprintf(stderr, "plan baselines: %ld layers are no multiple of %d stages; --layers or --stages must change\n",
+        fprintf(stderr,
+                "plan baselines: %ld layers are no multiple of %d stages; --layers or --stages must change\n",
                 a->layers, c->n.stages);
         return 2;
     }
     if (a->batch % (c->n.pipelines * a->micro_batch)) {
-        fprintf(stderr, "plan baselines: a batch of %ld is no multiple of %d pipelines' micro-batches of %ld\n",
+        fprintf(stderr,
+                "plan baselines: a batch of %ld is no multiple of %d pipelines' micro-batches of %ld\n",
                 a->batch, c->n.pipelines, a->micro_batch);
         return 2;
     }
@@ -244,11 +263,13 @@ static int baselines_shape(baselines_case *c)
 static int plan_baselines(int argc, char **argv)
 {
     static const char about[] =
-        "How long is a GPT's step on this network, as DT-FM places it and under the systems that it is compared\n"
-        "with? A line for each: dtfm, its random layouts, Megatron and ZeRO-1 with pipelines (the best of their\n"
+        "How long is a GPT's step on this network, as DT-FM places it and under the systems that it is "
+        "compared\n"
+        "with? A line for each: dtfm, its random layouts, Megatron and ZeRO-1 with pipelines (the best of "
+        "their\n"
         "grids, in the file's order and on random layouts), ZeRO-1, ZeRO-3, FSDP, GPipe in the file's order.";
-    baselines_arguments a = {NULL, NULL, NULL, 24, 2048, 16, 2048, 50257, 1024, 1, -1, -1, -1, 0, 3, -1,
-                             125, 0.385, 16, 2, 0, 0, 0, 0, 0};
+    baselines_arguments a = {NULL, NULL, NULL, 24,  2048,  16, 2048, 50257, 1024, 1, -1, -1, -1,
+                             0,    3,    -1,   125, 0.385, 16, 2,    0,     0,    0, 0,  0};
     const cli_option table[] = {
         {"--network", CLI_TEXT, &a.network, "NET.json", "devices, links, D_dp and D_pp, as for plan place"},
         {"--variant", CLI_TEXT, &a.variant, "NAME", "use the members of this object, as_in_code"},
@@ -258,15 +279,20 @@ static int plan_baselines(int argc, char **argv)
         {"--seq", CLI_COUNT, &a.seq, "N", "tokens of a sequence (default 2048)"},
         {"--vocab", CLI_COUNT, &a.vocab, "N", "rows of its embedding (default 50257)"},
         {"--batch", CLI_COUNT, &a.batch, "N", "sequences of a step (default 1024)"},
-        {"--micro-batch", CLI_COUNT, &a.micro_batch, "N", "sequences of a pipeline's micro-batch (default 1)"},
+        {"--micro-batch", CLI_COUNT, &a.micro_batch, "N",
+         "sequences of a pipeline's micro-batch (default 1)"},
         {"--pipelines", CLI_COUNT, &a.pipelines, "N", "of DT-FM and GPipe, in place of D_dp"},
         {"--stages", CLI_COUNT, &a.stages, "N", "of DT-FM and GPipe, in place of D_pp"},
-        {"--peak", CLI_REAL, &a.peak, "TFLOPS", "10^12 operations per second of a device (default 125, a V100)"},
+        {"--peak", CLI_REAL, &a.peak, "TFLOPS",
+         "10^12 operations per second of a device (default 125, a V100)"},
         {"--share", CLI_REAL, &a.share, "X", "of that is reached while computing (default 0.385)"},
-        {"--memory", CLI_REAL, &a.memory, "GB", "of a device (default 16); a grid that does not fit is left out"},
+        {"--memory", CLI_REAL, &a.memory, "GB",
+         "of a device (default 16); a grid that does not fit is left out"},
         {"--keep-activations", CLI_FLAG, &a.keep, "", "keep all, compute none of them again"},
-        {"--gradient-bytes", CLI_REAL, &a.gradient_bytes, "B", "of a gradient on the wire of pipelines (default 2)"},
-        {"--degrees", CLI_COUNT, &a.degrees, "N", "largest degree in the search of grids (default: any; the paper: 8)"},
+        {"--gradient-bytes", CLI_REAL, &a.gradient_bytes, "B",
+         "of a gradient on the wire of pipelines (default 2)"},
+        {"--degrees", CLI_COUNT, &a.degrees, "N",
+         "largest degree in the search of grids (default: any; the paper: 8)"},
         {"--machines", CLI_FLAG, &a.machines, "",
          "groups with faster links inside are machines, whose devices share the way out"},
         {"--overlap", CLI_FLAG, &a.overlap, "", "Megatron and ZeRO-1 with pipelines compute while they send"},

@@ -1,4 +1,5 @@
-/* What a GPT's step costs on a network under DT-FM, Megatron, ZeRO, FSDP. Formulas, sources: docs/baselines.md. */
+/* What a GPT's step costs on a network under DT-FM, Megatron, ZeRO, FSDP. Formulas, sources:
+ * docs/baselines.md. */
 #ifndef EXAMPLES_PLAN_BASELINES_COST_H
 #define EXAMPLES_PLAN_BASELINES_COST_H
 
@@ -6,39 +7,41 @@
 
 typedef struct baselines_arguments {
     const char *network, *variant, *json;
-    long   layers, dim, heads, seq, vocab, batch, micro_batch, pipelines, stages, degrees, seed, seeds, candidates;
+    long layers, dim, heads, seq, vocab, batch, micro_batch, pipelines, stages, degrees, seed, seeds,
+        candidates;
     double peak, share, memory, gradient_bytes; /* TFLOP/s, 0..1, GB, bytes of a value */
-    int    keep, overlap, machines, all, text;
+    int keep, overlap, machines, all, text;
 } baselines_arguments;
 
 typedef struct baselines_case {
     const baselines_arguments *a;
-    ddp_network n;      /* the bytes are DT-FM's grid's; rates: what a device has of its machine's */
-    double *whole;      /* [devices x devices] rates as the file has them */
-    int    *machine;    /* [devices] the first device of the same machine */
-    int    *leaving;    /* [devices] for counting */
+    ddp_network n; /* the bytes are DT-FM's grid's; rates: what a device has of its machine's */
+    double *whole; /* [devices x devices] rates as the file has them */
+    int *machine;  /* [devices] the first device of the same machine */
+    int *leaving;  /* [devices] for counting */
     double params;
-    double layer_s;     /* forward of one layer for one sequence, on one device */
-    double back;        /* a backward is so many forwards */
-    double hop_bytes;   /* one sequence's activations at a boundary */
-    double flops;       /* of a step, what is computed again included */
-    double dtfm_s;      /* 0: not known yet */
-    int    tensor_share; /* of the grid's tensor rings, so many leave a machine */
-    int   *order;       /* [devices] the device of a rank */
-    int   *at;          /* [devices] (replica x stages + stage) x tensor + part -> device */
+    double layer_s;                       /* forward of one layer for one sequence, on one device */
+    double back;                          /* a backward is so many forwards */
+    double hop_bytes;                     /* one sequence's activations at a boundary */
+    double flops;                         /* of a step, what is computed again included */
+    double dtfm_s;                        /* 0: not known yet */
+    int tensor_share;                     /* of the grid's tensor rings, so many leave a machine */
+    int *order;                           /* [devices] the device of a rank */
+    int *at;                              /* [devices] (replica x stages + stage) x tensor + part -> device */
     ddp_stage_cost *stage, *stage_before; /* [devices] of a pipeline */
-    ddp_boundary   *edge, *edge_before;
+    ddp_boundary *edge, *edge_before;
 } baselines_case;
 
 typedef struct baselines_row {
     const char *scheme;
-    int    tensor, pipeline, data;
-    long   micro_batch; /* sequences */
-    long   flushes;     /* of a pipeline in a step; ZeRO: micro-steps */
-    double step_s, compute_s, bubble_s; /* the rest is communication that nothing hides; step_s 0: impossible */
-    double best_s;      /* of several layouts, of which step_s is the mean; else 0 */
-    double memory;      /* bytes of the fullest device */
-    char   why[320];
+    int tensor, pipeline, data;
+    long micro_batch;                   /* sequences */
+    long flushes;                       /* of a pipeline in a step; ZeRO: micro-steps */
+    double step_s, compute_s, bubble_s; /* the rest is communication that nothing hides; step_s 0:
+                                           impossible */
+    double best_s;                      /* of several layouts, of which step_s is the mean; else 0 */
+    double memory;                      /* bytes of the fullest device */
+    char why[320];
 } baselines_row;
 
 static int baselines_fits(const baselines_case *c, const baselines_row *r)
@@ -50,7 +53,8 @@ static void baselines_costs(baselines_case *c)
 {
     const baselines_arguments *a = c->a;
     const double s = (double)a->seq, d = (double)a->dim, L = (double)a->layers, batch = (double)a->batch;
-    const double forward = 24 * s * d * d * (1 + s / (6 * d)); /* of a layer and sequence (Narayanan and others 2021) */
+    const double forward = 24 * s * d * d * (1 + s / (6 * d)); /* of a layer and sequence (Narayanan and
+                                                                  others 2021) */
 
     c->back = a->keep ? 2 : 3;
     c->params = L * (12 * d * d + 13 * d) + (double)a->vocab * d + s * d;
@@ -70,8 +74,9 @@ static double baselines_mean(const baselines_case *c, const double *matrix, int 
     return (matrix[(size_t)x * N + (size_t)y] + matrix[(size_t)y * N + (size_t)x]) / 2;
 }
 
-/* A machine is a group whose links inside are faster than all others that its devices have. They share its way out:
- * where all devices of the larger of two machines send to the other, each has so small a part of the rate. */
+/* A machine is a group whose links inside are faster than all others that its devices have. They share its
+ * way out: where all devices of the larger of two machines send to the other, each has so small a part of the
+ * rate. */
 static void baselines_machines(baselines_case *c)
 {
     const int N = c->n.devices;
@@ -101,15 +106,17 @@ static int baselines_leaving(baselines_case *c, int rings, int step, int count, 
 
     memset(c->leaving, 0, (size_t)c->n.devices * sizeof *c->leaving);
     for (int i = 0; i < rings * count && c->a->machines; i++) {
-        const int *ring = c->at + i / count * step, x = ring[i % count * stride], y = ring[(i + 1) % count * stride];
+        const int *ring = c->at + i / count * step, x = ring[i % count * stride],
+                  y = ring[(i + 1) % count * stride];
         const int from = c->machine[x];
         if (from != c->machine[y] && ++c->leaving[from] > most) most = c->leaving[from];
     }
     return most;
 }
 
-/* One pass of a ring (a reduce-scatter or an all-gather) over device[0], device[stride], ...: count - 1 turns at the
- * rate of the slowest link, what began at one device passing all links but one. *slow: where the slowest one begins. */
+/* One pass of a ring (a reduce-scatter or an all-gather) over device[0], device[stride], ...: count - 1 turns
+ * at the rate of the slowest link, what began at one device passing all links but one. *slow: where the
+ * slowest one begins. */
 static double baselines_ring(const baselines_case *c, const int *device, int count, int stride, double bytes,
                              int share, int *slow)
 {
@@ -145,7 +152,8 @@ static double baselines_memory(const baselines_case *c, double params, double st
 {
     const double working = baselines_working(c, b, tensor);
 
-    return params * state + (c->a->keep ? layers * held * working : layers * held * b * c->hop_bytes + working);
+    return params * state +
+           (c->a->keep ? layers * held * working : layers * held * b * c->hop_bytes + working);
 }
 
 /* ---- a grid of tensor x pipeline x data devices ---- */
@@ -160,15 +168,18 @@ typedef struct baselines_way {
 /* What a message occupies its sender for. */
 static double baselines_send(const baselines_case *c, const baselines_way *w, double bytes, int x, int y)
 {
-    return bytes / baselines_mean(c, c->n.rate, x, y) + (w->blocking ? baselines_mean(c, c->n.delay_s, x, y) : 0);
+    return bytes / baselines_mean(c, c->n.rate, x, y) +
+           (w->blocking ? baselines_mean(c, c->n.delay_s, x, y) : 0);
 }
 
 /* Stage p of replica d: what a micro-batch costs it. */
 static void baselines_stage(baselines_case *c, const baselines_row *r, const baselines_way *w, int d, int p)
 {
-    const int T = r->tensor, P = r->pipeline, *mine = c->at + (d * P + p) * T, *next = mine + T, *before = mine - T;
+    const int T = r->tensor, P = r->pipeline, *mine = c->at + (d * P + p) * T, *next = mine + T,
+              *before = mine - T;
     const double layers = (double)c->a->layers / P, b = (double)r->micro_batch, bytes = b * c->hop_bytes;
-    const double reduce = 2 * baselines_ring(c, mine, T, 1, bytes, c->tensor_share, NULL); /* two in a layer and pass */
+    const double reduce =
+        2 * baselines_ring(c, mine, T, 1, bytes, c->tensor_share, NULL); /* two in a layer and pass */
     double forward = layers * (b * c->layer_s / T + 2 * reduce), up = 0, down = 0;
     double backward = layers * (c->back * b * c->layer_s / T + 2 * (c->back - 1) * reduce);
 
@@ -176,7 +187,10 @@ static void baselines_stage(baselines_case *c, const baselines_row *r, const bas
         if (p + 1 < P) down = fmax(down, baselines_send(c, w, bytes, mine[t], next[t]));
         if (p > 0) up = fmax(up, baselines_send(c, w, bytes, mine[t], before[t]));
     }
-    if (w->blocking) { forward += down; backward += up; }
+    if (w->blocking) {
+        forward += down;
+        backward += up;
+    }
     c->stage[p].forward_s = forward;
     c->stage[p].inputs_s = c->stage[p].weights_s = backward / 2;
     if (p + 1 == P) return;
@@ -224,8 +238,8 @@ static ddp_status baselines_pipelines(baselines_case *c, const baselines_row *r,
 }
 
 /* Averaging the gradients of the slowest stage. */
-static ddp_status baselines_average(baselines_case *c, const baselines_row *r, const baselines_way *w, double *out,
-                                    ddp_error *err)
+static ddp_status baselines_average(baselines_case *c, const baselines_row *r, const baselines_way *w,
+                                    double *out, ddp_error *err)
 {
     const int T = r->tensor, P = r->pipeline;
     const double bytes = c->params / ((double)P * T) * c->a->gradient_bytes;
@@ -266,8 +280,8 @@ static ddp_status baselines_grid(baselines_case *c, baselines_row *r, const base
     r->step_s = (double)r->flushes * pipeline + average;
     snprintf(r->why, sizeof r->why, "%s %ld x %ld micro-batches of %ld %s: %.4g s; averaging %.4g s by %s",
              ddp_pipeline_name(w->schedule), r->flushes, m, r->micro_batch,
-             w->blocking ? "and transfers that block" : "beside transfers", (double)r->flushes * pipeline, average,
-             w->eq2 ? "a sharded server" : "rings");
+             w->blocking ? "and transfers that block" : "beside transfers", (double)r->flushes * pipeline,
+             average, w->eq2 ? "a sharded server" : "rings");
     return s;
 }
 
@@ -330,8 +344,10 @@ static ddp_status baselines_layouts(baselines_case *c, baselines_row *r, const b
 
     for (long i = 0; i < (layouts ? layouts : 1) && s == DDP_OK; i++) {
         s = baselines_order(c, layouts ? i : -1, err);
-        if (megatron) baselines_megatron_ranks(c, r);
-        else memcpy(c->at, c->order, (size_t)c->n.devices * sizeof *c->at);
+        if (megatron)
+            baselines_megatron_ranks(c, r);
+        else
+            memcpy(c->at, c->order, (size_t)c->n.devices * sizeof *c->at);
         if (s == DDP_OK) s = baselines_grid(c, r, w, err);
         sum += r->step_s;
         best = fmin(best, r->step_s);
@@ -353,7 +369,8 @@ static void baselines_link_name(const ddp_network *n, int x, int y, char *out, s
 {
     if (n->group && n->group_name)
         snprintf(out, room, "%.40s - %.40s", n->group_name[n->group[x]], n->group_name[n->group[y]]);
-    else snprintf(out, room, "devices %d - %d", x, y);
+    else
+        snprintf(out, room, "devices %d - %d", x, y);
 }
 
 /* Largest micro-batch that fits: a micro-step's traffic does not depend on it. */
@@ -361,7 +378,8 @@ static void baselines_zero(baselines_case *c, baselines_row *r, baselines_zero_k
 {
     const int N = c->n.devices;
     const double L = (double)c->a->layers, layer = c->params / L, room = c->a->memory * 1e9;
-    const double params = kind == BASELINES_ZERO1 ? c->params * (4 + 12.0 / N) : c->params * 16 / N + 4 * layer;
+    const double params =
+        kind == BASELINES_ZERO1 ? c->params * (4 + 12.0 / N) : c->params * 16 / N + 4 * layer;
     const long mine = c->a->batch / N;
     double g, f, b, whole;
     char link[100];
@@ -384,15 +402,20 @@ static void baselines_zero(baselines_case *c, baselines_row *r, baselines_zero_k
     g = baselines_ring(c, c->order, N, 1, 2 * layer, 1, NULL);
     f = (double)r->micro_batch * c->layer_s;
     b = c->back * f;
-    if (kind == BASELINES_ZERO1) r->step_s = r->compute_s + 2 * whole;
-    else if (kind == BASELINES_ZERO3) r->step_s = r->compute_s + (double)r->flushes * 3 * L * g;
-    else r->step_s = (double)r->flushes * (g + (L - 1) * fmax(g, f) + f + 2 * g + (L - 1) * fmax(2 * g, b) + b);
+    if (kind == BASELINES_ZERO1)
+        r->step_s = r->compute_s + 2 * whole;
+    else if (kind == BASELINES_ZERO3)
+        r->step_s = r->compute_s + (double)r->flushes * 3 * L * g;
+    else
+        r->step_s =
+            (double)r->flushes * (g + (L - 1) * fmax(g, f) + f + 2 * g + (L - 1) * fmax(2 * g, b) + b);
     baselines_link_name(&c->n, slow, (slow + 1) % N, link, sizeof link);
     snprintf(r->why, sizeof r->why,
-             "%ld micro-steps of %ld; a ring's pass takes %.4g s for %s, at the rate of %s (%.4g Gbit/s)", r->flushes,
-             r->micro_batch, kind == BASELINES_ZERO1 ? whole : g,
-             kind == BASELINES_ZERO1 ? "all parameters, twice a step" : "a layer, three of each in a micro-step", link,
-             N > 1 ? 8e-9 * baselines_mean(c, c->whole, slow, (slow + 1) % N) : 0);
+             "%ld micro-steps of %ld; a ring's pass takes %.4g s for %s, at the rate of %s (%.4g Gbit/s)",
+             r->flushes, r->micro_batch, kind == BASELINES_ZERO1 ? whole : g,
+             kind == BASELINES_ZERO1 ? "all parameters, twice a step"
+                                     : "a layer, three of each in a micro-step",
+             link, N > 1 ? 8e-9 * baselines_mean(c, c->whole, slow, (slow + 1) % N) : 0);
 }
 
 #endif /* EXAMPLES_PLAN_BASELINES_COST_H */

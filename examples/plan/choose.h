@@ -1,5 +1,5 @@
-/* plan choose: which strategy suits a model, a network and a number of workers, by the planners' own predictions;
- * plan bandwidth: how fast links must be for each. */
+/* plan choose: which strategy suits a model, a network and a number of workers, by the planners' own
+ * predictions; plan bandwidth: how fast links must be for each. */
 #ifndef EXAMPLES_PLAN_CHOOSE_H
 #define EXAMPLES_PLAN_CHOOSE_H
 
@@ -8,18 +8,18 @@
 
 typedef struct choose_arguments {
     const char *program, *profile, *model, *net, *delay, *json, *svg;
-    double      speed, aim; /* TFLOP/s of a worker; utilisation in per cent */
-    long        workers, period, batch;
-    int         text; /* a table in the place of JSON lines */
+    double speed, aim; /* TFLOP/s of a worker; utilisation in per cent */
+    long workers, period, batch;
+    int text; /* a table in the place of JSON lines */
 } choose_arguments;
 
 /* What is trained where. */
 typedef struct choose_case {
-    ddp_profile p;         /* comm_s and alpha_s are those of the link that is looked at */
-    double      compute_s; /* of a step */
-    double      bytes;     /* of all parameters */
-    double      delay_s;   /* one way */
-    int         workers;
+    ddp_profile p;    /* comm_s and alpha_s are those of the link that is looked at */
+    double compute_s; /* of a step */
+    double bytes;     /* of all parameters */
+    double delay_s;   /* one way */
+    int workers;
 } choose_case;
 
 /* How far training is from S-SGD: nearer ones are preferred where they are fast enough. */
@@ -37,8 +37,8 @@ typedef struct choose_entry choose_entry;
 struct choose_entry {
     const char *strategy, *options; /* as the trainers take them */
     choose_kind kind;
-    int         longest; /* period that is tried; 0: it has none */
-    double      share; /* bytes of a change, as a part of float32's */
+    int longest;  /* period that is tried; 0: it has none */
+    double share; /* bytes of a change, as a part of float32's */
     /* Seconds of a step; *sent is what a worker sends in it, as a part of the model's bytes on the wire. */
     ddp_status (*step)(const choose_entry *e, const choose_case *c, int period, double *step_s, double *sent,
                        ddp_error *err);
@@ -57,8 +57,8 @@ static double choose_comm_s(const choose_case *c)
 }
 
 /* ssgd, wfbp and those that follow a timeline. */
-static ddp_status choose_timeline(const choose_entry *e, const choose_case *c, int period, double *step_s, double *sent,
-                                  ddp_error *err)
+static ddp_status choose_timeline(const choose_entry *e, const choose_case *c, int period, double *step_s,
+                                  double *sent, ddp_error *err)
 {
     ddp_timeline_options o;
     ddp_timeline t;
@@ -68,7 +68,7 @@ static ddp_status choose_timeline(const choose_entry *e, const choose_case *c, i
 
     (void)period;
     memset(&o, 0, sizeof o);
-    p.alpha_s = 0; /* a latency, which ddp_timeline_exposed adds */
+    p.alpha_s = 0;              /* a latency, which ddp_timeline_exposed adds */
     o.partition_params = 6.5e6; /* ddp_config.partition_bytes */
     s = ddp_scheme_named(e->strategy, &o.scheme, err);
     if (o.scheme == DDP_SCHEME_WFBP || o.scheme == DDP_SCHEME_ASCWFBP) o.bucket_bytes = 26214400;
@@ -76,17 +76,17 @@ static ddp_status choose_timeline(const choose_entry *e, const choose_case *c, i
     if (s != DDP_OK) return s;
     s = ddp_timeline_exposed(&p, &t, c->p.alpha_s, &each, &all, err);
     ddp_timeline_free(&t);
-    *step_s = c->compute_s +
-              (o.scheme == DDP_SCHEME_BYTESCHEDULER || o.scheme == DDP_SCHEME_USBYTE ? each : all);
+    *step_s =
+        c->compute_s + (o.scheme == DDP_SCHEME_BYTESCHEDULER || o.scheme == DDP_SCHEME_USBYTE ? each : all);
     *sent = choose_all_reduce(c);
     return s;
 }
 
-/* Merging more than two iterations into one update is another training, which its Preserver refuses (docs/deft.md):
- * then the step is stretched until two are enough, which plans reach within some per cent
+/* Merging more than two iterations into one update is another training, which its Preserver refuses
+ * (docs/deft.md): then the step is stretched until two are enough, which plans reach within some per cent
  * (ddp_delayed_plan.lower_bound_s). */
-static ddp_status choose_deft(const choose_entry *e, const choose_case *c, int period, double *step_s, double *sent,
-                              ddp_error *err)
+static ddp_status choose_deft(const choose_entry *e, const choose_case *c, int period, double *step_s,
+                              double *sent, ddp_error *err)
 {
     const double comm = choose_comm_s(c), most = 0.5;
     ddp_delayed_options o;
@@ -94,7 +94,8 @@ static ddp_status choose_deft(const choose_entry *e, const choose_case *c, int p
     ddp_profile p = c->p;
     ddp_status s;
 
-    (void)e; (void)period;
+    (void)e;
+    (void)period;
     memset(&o, 0, sizeof o);
     p.alpha_s = 0; /* a latency: what is late is late once a step */
     o.partition_params = 6.5e6;
@@ -112,34 +113,38 @@ static ddp_status choose_deft(const choose_entry *e, const choose_case *c, int p
     return DDP_OK;
 }
 
-/* Servers on the workers: a push and a pull are what an all-reduce is. On workers that are alike asp, ssp and r2sp
- * wait for their own pull, and for nobody. */
-static ddp_status choose_server(const choose_entry *e, const choose_case *c, int period, double *step_s, double *sent,
-                                ddp_error *err)
+/* Servers on the workers: a push and a pull are what an all-reduce is. On workers that are alike asp, ssp and
+ * r2sp wait for their own pull, and for nobody. */
+static ddp_status choose_server(const choose_entry *e, const choose_case *c, int period, double *step_s,
+                                double *sent, ddp_error *err)
 {
-    (void)e; (void)period; (void)err;
+    (void)e;
+    (void)period;
+    (void)err;
     *step_s = c->compute_s + choose_comm_s(c) + c->p.alpha_s;
     *sent = choose_all_reduce(c);
     return DDP_OK;
 }
 
 /* Late layers travel while the next step computes, as many as that hides. */
-static ddp_status choose_osp(const choose_entry *e, const choose_case *c, int period, double *step_s, double *sent,
-                             ddp_error *err)
+static ddp_status choose_osp(const choose_entry *e, const choose_case *c, int period, double *step_s,
+                             double *sent, ddp_error *err)
 {
     const double comm = choose_comm_s(c);
     double late = 0;
     ddp_status s = DDP_OK;
 
-    (void)e; (void)period;
-    if (comm > 0) s = ddp_osp_umax(c->bytes * c->workers / comm, 0, c->compute_s, c->workers, c->bytes, 0, &late, err);
+    (void)e;
+    (void)period;
+    if (comm > 0)
+        s = ddp_osp_umax(c->bytes * c->workers / comm, 0, c->compute_s, c->workers, c->bytes, 0, &late, err);
     *step_s = c->compute_s + comm * (1 - late / c->bytes) + c->p.alpha_s;
     *sent = choose_all_reduce(c);
     return s;
 }
 
-static ddp_status choose_localsgd(const choose_entry *e, const choose_case *c, int period, double *step_s, double *sent,
-                                  ddp_error *err)
+static ddp_status choose_localsgd(const choose_entry *e, const choose_case *c, int period, double *step_s,
+                                  double *sent, ddp_error *err)
 {
     (void)err;
     *step_s = c->compute_s + (choose_comm_s(c) * e->share + c->p.alpha_s) / period;
@@ -147,8 +152,8 @@ static ddp_status choose_localsgd(const choose_entry *e, const choose_case *c, i
     return DDP_OK;
 }
 
-static ddp_status choose_partial(const choose_entry *e, const choose_case *c, int period, double *step_s, double *sent,
-                                 ddp_error *err)
+static ddp_status choose_partial(const choose_entry *e, const choose_case *c, int period, double *step_s,
+                                 double *sent, ddp_error *err)
 {
     ddp_plan_options o;
     ddp_plan plan;
@@ -179,8 +184,8 @@ static ddp_status choose_overlapped(const choose_entry *e, const choose_case *c,
 }
 
 /* What everybody kept goes to everybody. */
-static ddp_status choose_gathered(const choose_entry *e, const choose_case *c, int period, double *step_s, double *sent,
-                                  ddp_error *err)
+static ddp_status choose_gathered(const choose_entry *e, const choose_case *c, int period, double *step_s,
+                                  double *sent, ddp_error *err)
 {
     (void)err;
     *sent = (c->workers - 1) * e->share / period;
@@ -188,8 +193,8 @@ static ddp_status choose_gathered(const choose_entry *e, const choose_case *c, i
     return DDP_OK;
 }
 
-/* Ordered by how far training is from S-SGD, simpler ones first. Shares: four bits a value with a float's scale for
- * each 64; 64 of 4096 values with 14 bits each and a scale (docs/outer.md). */
+/* Ordered by how far training is from S-SGD, simpler ones first. Shares: four bits a value with a float's
+ * scale for each 64; 64 of 4096 values with 14 bits each and a scale (docs/outer.md). */
 static const choose_entry choose_table[] = {
     {"ssgd", "", CHOOSE_EXACT, 0, 1, choose_timeline},
     {"bsp", "--servers colocated", CHOOSE_EXACT, 0, 1, choose_server},
@@ -223,8 +228,8 @@ static void choose_link(choose_case *c, double rate)
     c->p.alpha_s = 2 * c->delay_s;
 }
 
-static ddp_status choose_utilisation(const choose_entry *e, choose_case *c, double rate, int period, double *out,
-                                     ddp_error *err)
+static ddp_status choose_utilisation(const choose_entry *e, choose_case *c, double rate, int period,
+                                     double *out, ddp_error *err)
 {
     double step = 0, sent = 0;
     ddp_status s;
@@ -235,7 +240,8 @@ static ddp_status choose_utilisation(const choose_entry *e, choose_case *c, doub
     return s;
 }
 
-/* The slowest link, in bytes per second and to 1 %, that gives `level` per cent; DBL_MAX where delay forbids it. */
+/* The slowest link, in bytes per second and to 1 %, that gives `level` per cent; DBL_MAX where delay forbids
+ * it. */
 static ddp_status choose_rate(const choose_entry *e, choose_case *c, int period, double level, double *out,
                               ddp_error *err)
 {
@@ -247,22 +253,24 @@ static ddp_status choose_rate(const choose_entry *e, choose_case *c, int period,
     while (s == DDP_OK && high > 1.01 * low) {
         const double middle = sqrt(low * high);
         s = choose_utilisation(e, c, middle, period, &have, err);
-        if (have >= level) high = middle;
-        else low = middle;
+        if (have >= level)
+            high = middle;
+        else
+            low = middle;
     }
     *out = high;
     return s;
 }
 
 typedef struct choose_answer {
-    int    period; /* 0 where it has none */
-    int    rank;   /* 1 = the best */
+    int period; /* 0 where it has none */
+    int rank;   /* 1 = the best */
     double step_s, sent, utilisation, rate[CHOOSE_LEVELS];
 } choose_answer;
 
 /* The shortest usual period that reaches the aim, or the longest that is usual. */
-static ddp_status choose_period(const choose_entry *e, choose_case *c, const choose_arguments *a, double rate, int *out,
-                                ddp_error *err)
+static ddp_status choose_period(const choose_entry *e, choose_case *c, const choose_arguments *a, double rate,
+                                int *out, ddp_error *err)
 {
     static const int usual[] = {2, 5, 10, 20, 50, 100, 200, 500};
     double have = 0;
@@ -271,20 +279,23 @@ static ddp_status choose_period(const choose_entry *e, choose_case *c, const cho
 
     *out = e->longest ? (int)a->period : 0;
     if (!e->longest || a->period) return s;
-    for (i = 0; i < sizeof usual / sizeof usual[0] && usual[i] <= e->longest && s == DDP_OK && have < a->aim; i++)
+    for (i = 0; i < sizeof usual / sizeof usual[0] && usual[i] <= e->longest && s == DDP_OK && have < a->aim;
+         i++)
         s = choose_utilisation(e, c, rate, *out = usual[i], &have, err);
     return s;
 }
 
 /* rate 0: no link is given, what links need is all that is asked for. */
-static ddp_status choose_answer_of(const choose_entry *e, choose_case *c, const choose_arguments *a, double rate,
-                                   choose_answer *out, ddp_error *err)
+static ddp_status choose_answer_of(const choose_entry *e, choose_case *c, const choose_arguments *a,
+                                   double rate, choose_answer *out, ddp_error *err)
 {
     ddp_status s = DDP_OK;
     int i;
 
-    if (rate > 0) s = choose_period(e, c, a, rate, &out->period, err);
-    else if (e->longest) out->period = a->period ? (int)a->period : e->kind == CHOOSE_OUTER ? 50 : 5;
+    if (rate > 0)
+        s = choose_period(e, c, a, rate, &out->period, err);
+    else if (e->longest)
+        out->period = a->period ? (int)a->period : e->kind == CHOOSE_OUTER ? 50 : 5;
     for (i = 0; i < CHOOSE_LEVELS && s == DDP_OK; i++)
         s = choose_rate(e, c, out->period, choose_level[i], &out->rate[i], err);
     if (!(rate > 0)) return s;
@@ -293,15 +304,16 @@ static ddp_status choose_answer_of(const choose_entry *e, choose_case *c, const 
     return s;
 }
 
-/* Below 0 where a is better: a shorter step; without a link, a slower one that computing for 90 % needs, or for less where
- * none is enough for that. */
+/* Below 0 where a is better: a shorter step; without a link, a slower one that computing for 90 % needs, or
+ * for less where none is enough for that. */
 static int choose_order(const choose_answer *a, const choose_answer *b)
 {
     int k;
 
     if (a->step_s != b->step_s) return a->step_s < b->step_s ? -1 : 1;
     if (a->step_s > 0) return 0;
-    for (k = 2; k > 0 && a->rate[k] == b->rate[k]; k--) {}
+    for (k = 2; k > 0 && a->rate[k] == b->rate[k]; k--) {
+    }
     return a->rate[k] < b->rate[k] ? -1 : a->rate[k] > b->rate[k];
 }
 
@@ -327,20 +339,23 @@ static void choose_options(FILE *f, const choose_entry *e, const choose_answer *
     fprintf(f, "\", ");
 }
 
-static void choose_json(FILE *f, const choose_entry *e, const choose_case *c, const choose_answer *r, int event)
+static void choose_json(FILE *f, const choose_entry *e, const choose_case *c, const choose_answer *r,
+                        int event)
 {
     int i;
 
     fprintf(f, "{%s\"strategy\": \"%s\", ", event ? "\"event\": \"prediction\", " : "", e->strategy);
     choose_options(f, e, r);
     if (r->step_s > 0)
-        fprintf(f, "\"step_ms\": %.6g, \"utilisation_pct\": %.4g, \"bytes_per_step\": %.6g, ", 1e3 * r->step_s,
-                r->utilisation, r->sent * c->bytes);
+        fprintf(f, "\"step_ms\": %.6g, \"utilisation_pct\": %.4g, \"bytes_per_step\": %.6g, ",
+                1e3 * r->step_s, r->utilisation, r->sent * c->bytes);
     fprintf(f, "\"rank\": %d, \"mbit_for_pct\": {", r->rank);
     for (i = 0; i < CHOOSE_LEVELS; i++) {
         fprintf(f, "%s\"%g\": ", i ? ", " : "", choose_level[i]);
-        if (r->rate[i] < DBL_MAX) fprintf(f, "%.3g", 8e-6 * r->rate[i]);
-        else fputs("null", f);
+        if (r->rate[i] < DBL_MAX)
+            fprintf(f, "%.3g", 8e-6 * r->rate[i]);
+        else
+            fputs("null", f);
     }
     fprintf(f, "}}\n");
 }
@@ -348,8 +363,10 @@ static void choose_json(FILE *f, const choose_entry *e, const choose_case *c, co
 /* Mbit/s that a link needs, or that none is fast enough. */
 static void choose_cell(FILE *f, double rate)
 {
-    if (rate < DBL_MAX) fprintf(f, "%10.3g", 8e-6 * rate);
-    else fprintf(f, "%10s", "-");
+    if (rate < DBL_MAX)
+        fprintf(f, "%10.3g", 8e-6 * rate);
+    else
+        fprintf(f, "%10s", "-");
 }
 
 /* A row for each, the best first. */
@@ -358,15 +375,19 @@ static void choose_table_text(FILE *f, const choose_case *c, const choose_answer
     const int steps = r[0].step_s > 0;
     int rank, i, k;
 
-    fprintf(f, "%*s\n%-15s%-34s%6s", steps ? 136 : 105, "Mbit/s for so much computing", "strategy", "options", "H");
+    fprintf(f, "%*s\n%-15s%-34s%6s", steps ? 136 : 105, "Mbit/s for so much computing", "strategy", "options",
+            "H");
     if (steps) fprintf(f, "%10s%12s%9s", "step ms", "computing %", "MB/step");
     for (k = 0; k < CHOOSE_LEVELS; k++) fprintf(f, "%8g %%", choose_level[k]);
     fputc('\n', f);
     for (rank = 1; rank <= CHOOSE_ENTRIES; rank++) {
-        for (i = 0; r[i].rank != rank; i++) {}
+        for (i = 0; r[i].rank != rank; i++) {
+        }
         fprintf(f, "%-15s%-34s", choose_table[i].strategy, choose_table[i].options);
-        if (r[i].period) fprintf(f, "%6d", r[i].period);
-        else fprintf(f, "%6s", "-");
+        if (r[i].period)
+            fprintf(f, "%6d", r[i].period);
+        else
+            fprintf(f, "%6s", "-");
         if (steps)
             fprintf(f, "%10.4g%12.3g%9.3g", 1e3 * r[i].step_s, r[i].utilisation, 1e-6 * r[i].sent * c->bytes);
         for (k = 0; k < CHOOSE_LEVELS; k++) choose_cell(f, r[i].rate[k]);
@@ -381,8 +402,8 @@ static int choose_is_better(const choose_answer *a, const choose_answer *than)
     return a->step_s < (half ? 1.01 : 0.99) * than->step_s;
 }
 
-/* The nearest to S-SGD that reaches the aim, among equals the fastest, of two within 1 % one with half the period, else
- * the simpler; the fastest of all where none reaches it. */
+/* The nearest to S-SGD that reaches the aim, among equals the fastest, of two within 1 % one with half the
+ * period, else the simpler; the fastest of all where none reaches it. */
 static int choose_best(const choose_answer *r, double aim)
 {
     int best = -1, i;
@@ -402,8 +423,10 @@ static void choose_because(FILE *f, const choose_answer *r, double aim, int best
     const char *why = choose_why[choose_table[best].kind];
 
     if (r[best].utilisation < aim)
-        fprintf(f, "no strategy computes %g %% of the time on this link; this one is the fastest: %s", aim, why);
-    else fprintf(f, "of those that compute at least %g %% of the time it is nearest to S-SGD: %s", aim, why);
+        fprintf(f, "no strategy computes %g %% of the time on this link; this one is the fastest: %s", aim,
+                why);
+    else
+        fprintf(f, "of those that compute at least %g %% of the time it is nearest to S-SGD: %s", aim, why);
 }
 
 static void choose_say(FILE *f, const choose_answer *r, double aim, int event)
@@ -435,7 +458,7 @@ static void choose_say_text(FILE *f, const choose_answer *r, double aim)
 enum { CHOOSE_POINTS = 61, CHOOSE_LEFT = 64, CHOOSE_TOP = 64, CHOOSE_WIDE = 620, CHOOSE_HIGH = 360 };
 
 typedef struct choose_picture {
-    FILE  *f;
+    FILE *f;
     double low, high; /* rates, bytes per second */
 } choose_picture;
 
@@ -455,22 +478,30 @@ static void choose_axes(const choose_picture *v, double rate)
     int level;
 
     for (level = 0; level <= 100; level += 25)
-        fprintf(v->f, "<path d=\"M%d %.1fh%d\" stroke=\"#ddd\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%d %%"
-                "</text>\n", CHOOSE_LEFT, choose_y(level), CHOOSE_WIDE, CHOOSE_LEFT - 8, choose_y(level) + 4, level);
+        fprintf(v->f,
+                "<path d=\"M%d %.1fh%d\" stroke=\"#ddd\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%d %%"
+                "</text>\n",
+                CHOOSE_LEFT, choose_y(level), CHOOSE_WIDE, CHOOSE_LEFT - 8, choose_y(level) + 4, level);
     for (decade = 1e6; 0.99 * decade <= 8 * v->high; decade *= 10) {
         if (decade < 7.9 * v->low) continue;
-        fprintf(v->f, "<path d=\"M%.1f %dv%d\" stroke=\"#ddd\"/><text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%g %s"
-                "</text>\n", choose_x(v, decade / 8), CHOOSE_TOP, CHOOSE_HIGH, choose_x(v, decade / 8),
-                CHOOSE_TOP + CHOOSE_HIGH + 18, decade < 1e9 ? decade * 1e-6 : decade * 1e-9,
-                decade < 1e9 ? "Mbit/s" : "Gbit/s");
+        fprintf(
+            v->f,
+            "<path d=\"M%.1f %dv%d\" stroke=\"#ddd\"/><text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%g %s"
+            "</text>\n",
+            choose_x(v, decade / 8), CHOOSE_TOP, CHOOSE_HIGH, choose_x(v, decade / 8),
+            CHOOSE_TOP + CHOOSE_HIGH + 18, decade < 1e9 ? decade * 1e-6 : decade * 1e-9,
+            decade < 1e9 ? "Mbit/s" : "Gbit/s");
     }
     if (rate >= v->low && rate <= v->high)
-        fprintf(v->f, "<path d=\"M%.1f %dv%d\" stroke=\"#b3261e\" stroke-dasharray=\"4 3\"><title>the link of --net"
-                "</title></path>\n", choose_x(v, rate), CHOOSE_TOP, CHOOSE_HIGH);
+        fprintf(v->f,
+                "<path d=\"M%.1f %dv%d\" stroke=\"#b3261e\" stroke-dasharray=\"4 3\"><title>the link of --net"
+                "</title></path>\n",
+                choose_x(v, rate), CHOOSE_TOP, CHOOSE_HIGH);
 }
 
 /* A strategy's curve, and its name in the list beside them. */
-static ddp_status choose_curve(choose_picture *v, int i, choose_case *c, const choose_answer *r, ddp_error *err)
+static ddp_status choose_curve(choose_picture *v, int i, choose_case *c, const choose_answer *r,
+                               ddp_error *err)
 {
     static const char *const dash[] = {"", " stroke-dasharray=\"8 3\"", " stroke-dasharray=\"3 3\"",
                                        " stroke-dasharray=\"10 3 2 3\""};
@@ -480,8 +511,8 @@ static ddp_status choose_curve(choose_picture *v, int i, choose_case *c, const c
     ddp_status s = DDP_OK;
     int k;
 
-    fprintf(v->f, "<path fill=\"none\" stroke=\"hsl(%d,65%%,%d%%)\" stroke-width=\"2\"%s d=\"",
-            hue, i % 2 ? 60 : 42, dash[e->kind]);
+    fprintf(v->f, "<path fill=\"none\" stroke=\"hsl(%d,65%%,%d%%)\" stroke-width=\"2\"%s d=\"", hue,
+            i % 2 ? 60 : 42, dash[e->kind]);
     for (k = 0; k < CHOOSE_POINTS && s == DDP_OK; k++) {
         const double rate = v->low * pow(v->high / v->low, (double)k / (double)(CHOOSE_POINTS - 1));
         s = choose_utilisation(e, c, rate, r->period, &have, err);
@@ -504,14 +535,19 @@ static ddp_status choose_svg(FILE *f, choose_case *c, const choose_answer *r, do
 
     memset(&v, 0, sizeof v);
     v.f = f;
-    v.low = 125e3; v.high = 12.5e9; /* 1 Mbit/s to 100 Gbit/s */
-    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"980\" height=\"470\" viewBox=\"0 0 980 470\" "
+    v.low = 125e3;
+    v.high = 12.5e9; /* 1 Mbit/s to 100 Gbit/s */
+    fprintf(f,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"980\" height=\"470\" viewBox=\"0 0 980 470\" "
             "font-family=\"sans-serif\" font-size=\"12\" fill=\"#222\">\n"
             "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n"
-            "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">How much of the time %d workers compute, "
-            "by the rate of their links</text>\n<text x=\"12\" y=\"44\">%.4g MB of parameters, %.4g ms of computing "
+            "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">How much of the time %d workers "
+            "compute, "
+            "by the rate of their links</text>\n<text x=\"12\" y=\"44\">%.4g MB of parameters, %.4g ms of "
+            "computing "
             "in a step, %.4g ms one way; full lines: bits of ssgd%s</text>\n",
-            c->workers, c->bytes * 1e-6, 1e3 * c->compute_s, 1e3 * c->delay_s, rate > 0 ? "; red: the link of --net" : "");
+            c->workers, c->bytes * 1e-6, 1e3 * c->compute_s, 1e3 * c->delay_s,
+            rate > 0 ? "; red: the link of --net" : "");
     choose_axes(&v, rate);
     for (i = 0; i < CHOOSE_ENTRIES && s == DDP_OK; i++) s = choose_curve(&v, i, c, &r[i], err);
     fprintf(f, "</svg>\n");
@@ -554,8 +590,10 @@ static ddp_status choose_read(const choose_arguments *a, choose_case *c, ddp_err
         c->bytes += c->p.params ? 4 * c->p.params[l] : 0;
     }
     if (s == DDP_OK && !(c->bytes > 0 && c->compute_s > 0)) {
-        snprintf(err->msg, sizeof err->msg, "%s: columns params, forward_s and backward_s are needed, with more than "
-                 "zeros", a->model ? a->model : a->profile);
+        snprintf(err->msg, sizeof err->msg,
+                 "%s: columns params, forward_s and backward_s are needed, with more than "
+                 "zeros",
+                 a->model ? a->model : a->profile);
         return err->code = DDP_ARG;
     }
     return s;
@@ -571,7 +609,8 @@ static int choose_run(const choose_arguments *a, choose_case *c, double rate)
 
     memset(r, 0, sizeof r);
     if (!plan_output_open(&out, a->program)) return 1;
-    for (i = 0; i < CHOOSE_ENTRIES && s == DDP_OK; i++) s = choose_answer_of(&choose_table[i], c, a, rate, &r[i], &err);
+    for (i = 0; i < CHOOSE_ENTRIES && s == DDP_OK; i++)
+        s = choose_answer_of(&choose_table[i], c, a, rate, &r[i], &err);
     if (s == DDP_OK) choose_rank(r);
     for (i = 0; i < CHOOSE_ENTRIES && s == DDP_OK; i++) {
         if (!a->text) choose_json(out.line, &choose_table[i], c, &r[i], 0);
@@ -579,8 +618,10 @@ static int choose_run(const choose_arguments *a, choose_case *c, double rate)
     }
     if (s == DDP_OK && a->text) choose_table_text(out.line, c, r);
     if (s == DDP_OK && rate > 0) {
-        if (a->text) choose_say_text(out.line, r, a->aim);
-        else choose_say(out.line, r, a->aim, 0);
+        if (a->text)
+            choose_say_text(out.line, r, a->aim);
+        else
+            choose_say(out.line, r, a->aim, 0);
         choose_say(out.json, r, a->aim, 1);
     }
     if (s == DDP_OK && a->svg) s = choose_svg(out.svg, c, r, rate, &err);
@@ -594,12 +635,15 @@ static int choose_mistake(choose_arguments *a)
     const char *me = a->program;
 
     if (!a->profile == !a->model) return plan_usage(me, "either --profile or %s is needed", "--model");
-    if (a->model && !plan_given(a->speed)) return plan_usage(me, "--model needs %s, the rate that a worker reaches", "--speed TFLOPS");
+    if (a->model && !plan_given(a->speed))
+        return plan_usage(me, "--model needs %s, the rate that a worker reaches", "--speed TFLOPS");
     if (a->model && !(a->speed > 0)) return plan_usage(me, "%s must be above 0", "--speed");
-    if (a->profile && plan_given(a->speed)) return plan_usage(me, "--profile and %s exclude each other", "--speed");
+    if (a->profile && plan_given(a->speed))
+        return plan_usage(me, "--profile and %s exclude each other", "--speed");
     if (a->workers < 2 || a->workers > 1000000)
         return plan_usage(me, "--workers %s is needed, from 2 to 1000000", "N");
-    if (a->batch == 0) return plan_refuse(me, "--batch", 0, "at least 1; leave it out for the model's usual number");
+    if (a->batch == 0)
+        return plan_refuse(me, "--batch", 0, "at least 1; leave it out for the model's usual number");
     if (a->period == 0)
         return plan_refuse(me, "--period", 0, "at least 1; leave it out for as many as each strategy needs");
     if (a->batch < 0) a->batch = 0;
@@ -630,15 +674,18 @@ static int choose_tell(const choose_arguments *a, double rate, double delay)
     return code;
 }
 
-#define CHOOSE_OPTIONS(a) \
-    {"--profile", CLI_TEXT, &(a).profile, "P.csv", "layers and their times; its comm_s is not used"}, \
-    {"--model", CLI_TEXT, &(a).model, "NAME", "or a model (plan fence --help lists them), with --speed"}, \
-    {"--speed", CLI_REAL, &(a).speed, "TFLOPS", "10^12 operations per second that a worker reaches"}, \
-    {"--batch", CLI_COUNT, &(a).batch, "N", "samples per step of a model (default: a usual number)"}, \
-    {"--workers", CLI_COUNT, &(a).workers, "N", "workers, at least 2"}, \
-    {"--text", CLI_FLAG, &(a).text, "", "print a table, the best first, in the place of JSON lines"}, \
-    {"--svg", CLI_TEXT, &(a).svg, "FILE", "draw utilisation against the rate of the link"}, \
-    {"--json", CLI_TEXT, &(a).json, "FILE", "write the JSON lines to FILE as well"}
+#define CHOOSE_OPTIONS(a)                                                                                 \
+    {"--profile", CLI_TEXT, &(a).profile, "P.csv", "layers and their times; its comm_s is not used"},     \
+        {"--model", CLI_TEXT, &(a).model, "NAME",                                                         \
+         "or a model (plan fence --help lists them), with --speed"},                                      \
+        {"--speed", CLI_REAL, &(a).speed, "TFLOPS", "10^12 operations per second that a worker reaches"}, \
+        {"--batch", CLI_COUNT, &(a).batch, "N", "samples per step of a model (default: a usual number)"}, \
+        {"--workers", CLI_COUNT, &(a).workers, "N", "workers, at least 2"},                               \
+        {"--text", CLI_FLAG, &(a).text, "", "print a table, the best first, in the place of JSON lines"}, \
+        {"--svg", CLI_TEXT, &(a).svg, "FILE", "draw utilisation against the rate of the link"},           \
+    {                                                                                                     \
+        "--json", CLI_TEXT, &(a).json, "FILE", "write the JSON lines to FILE as well"                     \
+    }
 
 static choose_arguments choose_defaults(const char *program)
 {
@@ -646,7 +693,9 @@ static choose_arguments choose_defaults(const char *program)
 
     memset(&a, 0, sizeof a);
     a.program = program;
-    a.speed = PLAN_NOT_GIVEN; a.aim = 90; a.period = a.batch = -1;
+    a.speed = PLAN_NOT_GIVEN;
+    a.aim = 90;
+    a.period = a.batch = -1;
     return a;
 }
 
@@ -654,13 +703,15 @@ static int plan_choose(int argc, char **argv)
 {
     static const char about[] =
         "Which strategy for this model, network and number of workers? A line for each: the step that its\n"
-        "planner predicts, how much of it is computing, bytes that a worker sends, its rank by step, and the\n"
+        "planner predicts, how much of it is computing, bytes that a worker sends, its rank by step, and "
+        "the\n"
         "link rate that it needs to compute 50, 80, 90, 95 and 99 % of the time. The last line chooses.";
     choose_arguments a = choose_defaults("plan choose");
     const cli_option table[] = {
         CHOOSE_OPTIONS(a),
         {"--net", CLI_TEXT, &a.net, "RATE,DELAY", "each worker's link, such as 100mbit,20ms"},
-        {"--period", CLI_COUNT, &a.period, "H", "steps between averages (default: for each as many as it needs)"},
+        {"--period", CLI_COUNT, &a.period, "H",
+         "steps between averages (default: for each as many as it needs)"},
         {"--utilisation", CLI_REAL, &a.aim, "PCT", "how much of the time shall be computing (default 90)"},
     };
     int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
@@ -677,15 +728,17 @@ static int plan_choose(int argc, char **argv)
 
 static int plan_bandwidth(int argc, char **argv)
 {
-    static const char about[] =
-        "How fast must links be? A line for each strategy: the rate in Mbit/s at which its planner predicts that\n"
-        "workers compute 50, 80, 90, 95 and 99 % of the time, and its rank by the rate for 90 %; null or -: no\n"
-        "rate is enough, because of the delay.";
+    static const char about[] = "How fast must links be? A line for each strategy: the rate in Mbit/s at "
+                                "which its planner predicts that\n"
+                                "workers compute 50, 80, 90, 95 and 99 % of the time, and its rank by the "
+                                "rate for 90 %; null or -: no\n"
+                                "rate is enough, because of the delay.";
     choose_arguments a = choose_defaults("plan bandwidth");
     const cli_option table[] = {
         CHOOSE_OPTIONS(a),
         {"--delay", CLI_TEXT, &a.delay, "TIME", "one way, such as 20ms (default 0)"},
-        {"--period", CLI_COUNT, &a.period, "H", "steps between averages (default 5, for outer optimizers 50)"},
+        {"--period", CLI_COUNT, &a.period, "H",
+         "steps between averages (default 5, for outer optimizers 50)"},
     };
     int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
     char net[80]; /* with any rate, it is read as --net is */

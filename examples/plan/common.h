@@ -4,7 +4,8 @@
 
 #include "../common/cli.h"
 
-/* The value of an option that was not given. It is no NaN, because -ffast-math removes comparisons that would find one. */
+/* The value of an option that was not given. It is no NaN, because -ffast-math removes comparisons that would
+ * find one. */
 #define PLAN_NOT_GIVEN (-DBL_MAX)
 
 static inline int plan_given(double x) { return x > PLAN_NOT_GIVEN; }
@@ -12,19 +13,26 @@ static inline int plan_given(double x) { return x > PLAN_NOT_GIVEN; }
 /* 0.000123 -> "123 us" */
 static const char *plan_time(double s, char *out, size_t room)
 {
-    if (s >= 1) snprintf(out, room, "%.3g s", s);
-    else if (s >= 1e-3) snprintf(out, room, "%.3g ms", s * 1e3);
-    else snprintf(out, room, "%.3g us", s * 1e6);
+    if (s >= 1)
+        snprintf(out, room, "%.3g s", s);
+    else if (s >= 1e-3)
+        snprintf(out, room, "%.3g ms", s * 1e3);
+    else
+        snprintf(out, room, "%.3g us", s * 1e6);
     return out;
 }
 
 static void plan_xml(FILE *f, const char *s)
 {
     for (; s && *s; s++) {
-        if (*s == '<') fputs("&lt;", f);
-        else if (*s == '&') fputs("&amp;", f);
-        else if (*s == '"') fputs("&quot;", f);
-        else if ((unsigned char)*s >= 32) fputc(*s, f);
+        if (*s == '<')
+            fputs("&lt;", f);
+        else if (*s == '&')
+            fputs("&amp;", f);
+        else if (*s == '"')
+            fputs("&quot;", f);
+        else if ((unsigned char)*s >= 32)
+            fputc(*s, f);
     }
 }
 
@@ -63,8 +71,8 @@ static int plan_save(const char *path, const char *text, size_t n)
 
 /* What goes to standard output, to --json and to --svg, kept back until all of it is there. */
 typedef struct plan_output {
-    FILE  *line, *json, *svg;
-    char  *text[3];
+    FILE *line, *json, *svg;
+    char *text[3];
     size_t size[3];
 } plan_output;
 
@@ -80,14 +88,16 @@ static int plan_output_open(plan_output *o, const char *program)
     if (o->line) fclose(o->line);
     if (o->json) fclose(o->json);
     if (o->svg) fclose(o->svg);
-    free(o->text[0]); free(o->text[1]); free(o->text[2]);
+    free(o->text[0]);
+    free(o->text[1]);
+    free(o->text[2]);
     return 0;
 }
 
 /* Writes the files (NULL: none), then prints the lines, nothing of it after a failure. Returns the
  * exit code. */
-static int plan_output_close(plan_output *o, const char *program, ddp_status status,
-                             const char *json, const char *svg)
+static int plan_output_close(plan_output *o, const char *program, ddp_status status, const char *json,
+                             const char *svg)
 {
     int bad = fclose(o->line), code = 0;
 
@@ -104,7 +114,9 @@ static int plan_output_close(plan_output *o, const char *program, ddp_status sta
         fprintf(stderr, "%s: cannot write the result: %s\n", program, strerror(errno));
         code = 1;
     }
-    free(o->text[0]); free(o->text[1]); free(o->text[2]);
+    free(o->text[0]);
+    free(o->text[1]);
+    free(o->text[2]);
     return code;
 }
 
@@ -120,7 +132,8 @@ static int plan_usage(const char *program, const char *fmt, const char *what)
 /* Refuses a number that means nothing, and says what does. */
 static int plan_refuse(const char *program, const char *option, double value, const char *remedy)
 {
-    fprintf(stderr, "%s: %s is %.15g, it must be %s; --help lists the options\n", program, option, value, remedy);
+    fprintf(stderr, "%s: %s is %.15g, it must be %s; --help lists the options\n", program, option, value,
+            remedy);
     return 2;
 }
 

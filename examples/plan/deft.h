@@ -6,26 +6,26 @@
 
 /* What `plan timeline` passes on. Zero: one link, no alpha, no partition, select release. */
 typedef struct plan_deft_request {
-    long        links;            /* 0, 1 or 2 */
-    double      mu, alpha_s;
-    double      partition_s;      /* --partition-s, 0 = none */
-    double      partition_params; /* --partition, 0 = none */
-    double      frequency;        /* --target-frequency, 0 = none */
-    double      capacity;         /* --capacity, 0 = 1 */
-    int         no_barrier, schedule;
-    const char *select;           /* "release", "paper", or NULL */
+    long links; /* 0, 1 or 2 */
+    double mu, alpha_s;
+    double partition_s;      /* --partition-s, 0 = none */
+    double partition_params; /* --partition, 0 = none */
+    double frequency;        /* --target-frequency, 0 = none */
+    double capacity;         /* --capacity, 0 = 1 */
+    int no_barrier, schedule;
+    const char *select; /* "release", "paper", or NULL */
 } plan_deft_request;
 
 enum { DEFT_LANE = 15, DEFT_GAP = 3, DEFT_TOP = 92, DEFT_ROWS = 8, DEFT_PENDING = 2 };
 static const double deft_left = 128, deft_width = 1040;
 
 typedef struct deft_picture {
-    FILE                   *f;
-    const ddp_profile      *p;
+    FILE *f;
+    const ddp_profile *p;
     const ddp_delayed_plan *plan;
-    const char             *select;
-    double                  mu, scale;
-    int                     pitch;
+    const char *select;
+    double mu, scale;
+    int pitch;
 } deft_picture;
 
 static const char *deft_bucket(const deft_picture *v, int i, char *out, size_t room)
@@ -36,8 +36,8 @@ static const char *deft_bucket(const deft_picture *v, int i, char *out, size_t r
 }
 
 /* An interval. Its title on hover: what, the bucket, part (-1 = whole), length and start. */
-static void deft_box(const deft_picture *v, int i, const char *what, int part, double from,
-                     double to, int y, int pale)
+static void deft_box(const deft_picture *v, int i, const char *what, int part, double from, double to, int y,
+                     int pale)
 {
     char own[32], t[2][32];
     double w = (to - from) * v->scale;
@@ -57,9 +57,8 @@ static void deft_box(const deft_picture *v, int i, const char *what, int part, d
 
 static void deft_label(const deft_picture *v, int y, const char *text)
 {
-    fprintf(v->f,
-            "<text x=\"%.0f\" y=\"%d\" text-anchor=\"end\" class=\"small\">%s</text>\n",
-            deft_left - 8, y + DEFT_LANE - 3, text);
+    fprintf(v->f, "<text x=\"%.0f\" y=\"%d\" text-anchor=\"end\" class=\"small\">%s</text>\n", deft_left - 8,
+            y + DEFT_LANE - 3, text);
 }
 
 /* One iteration: computing, the fast link, the slow link, and what is applied at its end. */
@@ -84,16 +83,14 @@ static void deft_row(const deft_picture *v, int t, int y)
     }
     for (i = s->first_send; i < s->first_send + s->sends; i++) {
         const ddp_delayed_send *d = &v->plan->send[i];
-        deft_box(v, d->bucket,
-                 d->fresh ? "sending the new gradient of" : "sending the pending gradient of",
+        deft_box(v, d->bucket, d->fresh ? "sending the new gradient of" : "sending the pending gradient of",
                  d->part, d->begin_s, d->end_s, y + lane * (1 + d->link), !d->fresh);
     }
     for (l = 0; l < 2; l++)
-        fprintf(v->f,
-                "<line x1=\"%.2f\" x2=\"%.2f\" y1=\"%d\" y2=\"%d\" stroke=\"#222\"%s/>\n",
+        fprintf(v->f, "<line x1=\"%.2f\" x2=\"%.2f\" y1=\"%d\" y2=\"%d\" stroke=\"#222\"%s/>\n",
                 deft_left + (l ? end : s->forward_s) * v->scale,
-                deft_left + (l ? end : s->forward_s) * v->scale, y - 3,
-                y + lane * (1 + v->plan->links), l ? "" : " stroke-dasharray=\"3 3\"");
+                deft_left + (l ? end : s->forward_s) * v->scale, y - 3, y + lane * (1 + v->plan->links),
+                l ? "" : " stroke-dasharray=\"3 3\"");
     if (!s->applied && !s->applied_now)
         fprintf(v->f, "<text x=\"%.1f\" y=\"%d\" class=\"small\">no update</text>\n",
                 deft_left + end * v->scale + 8, y + lane + DEFT_LANE - 3);
@@ -111,8 +108,10 @@ static void deft_axis(const deft_picture *v, double longest, int y)
     char t[32];
     int i;
 
-    if (longest / step > 20) step *= 5;
-    else if (longest / step > 8) step *= 2;
+    if (longest / step > 20)
+        step *= 5;
+    else if (longest / step > 8)
+        step *= 2;
     for (i = 0; i * step <= longest; i++) {
         at = deft_left + i * step * v->scale;
         fprintf(v->f,
@@ -142,8 +141,7 @@ static void deft_legend(const deft_picture *v)
     }
 }
 
-static void deft_svg(FILE *f, const ddp_profile *p, const plan_deft_request *r,
-                     const ddp_delayed_plan *plan)
+static void deft_svg(FILE *f, const ddp_profile *p, const plan_deft_request *r, const ddp_delayed_plan *plan)
 {
     deft_picture v;
     char t[32];
@@ -170,12 +168,12 @@ static void deft_svg(FILE *f, const ddp_profile *p, const plan_deft_request *r,
     fprintf(f,
             "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">DeFT (%s), %d buckets "
             "in %d parts: %s an iteration, %d update%s in %d iteration%s</text>\n",
-            v.select, plan->buckets, plan->parts, plan_time(plan->iteration_s, t, sizeof t),
-            plan->updates, plan->updates == 1 ? "" : "s", plan->period,
-            plan->period == 1 ? "" : "s");
-    fprintf(f, "<text x=\"12\" y=\"44\" class=\"small\">one row per iteration of the steady period"
-               "%s; dashed: forward ends; computing: pale = forward; links: pale = gradient of "
-               "earlier iterations, full = of this one</text>\n",
+            v.select, plan->buckets, plan->parts, plan_time(plan->iteration_s, t, sizeof t), plan->updates,
+            plan->updates == 1 ? "" : "s", plan->period, plan->period == 1 ? "" : "s");
+    fprintf(f,
+            "<text x=\"12\" y=\"44\" class=\"small\">one row per iteration of the steady period"
+            "%s; dashed: forward ends; computing: pale = forward; links: pale = gradient of "
+            "earlier iterations, full = of this one</text>\n",
             rows < plan->period ? " (the first 8)" : "");
     deft_legend(&v);
     fprintf(f, "<text x=\"12\" y=\"%d\" class=\"small\">iteration</text>\n", DEFT_TOP - 12);
@@ -194,22 +192,28 @@ static void deft_schedule(FILE *f, const ddp_delayed_plan *plan)
     fprintf(f, "], \"schedule\": [");
     for (int t = 0; t < plan->warmup + plan->period; t++) {
         const ddp_delayed_step *step = &plan->step[t];
-        fprintf(f, "%s{\"forward_s\": %s, \"backward_s\": %s, \"opened\": %d, \"applied\": %d, \"applied_now\": %d, "
-                "\"sends\": [", t ? ", " : "", plan_exact(step->forward_s, s[0], sizeof s[0]),
-                plan_exact(step->backward_s, s[1], sizeof s[1]), step->opened, step->applied, step->applied_now);
+        fprintf(
+            f,
+            "%s{\"forward_s\": %s, \"backward_s\": %s, \"opened\": %d, \"applied\": %d, \"applied_now\": %d, "
+            "\"sends\": [",
+            t ? ", " : "", plan_exact(step->forward_s, s[0], sizeof s[0]),
+            plan_exact(step->backward_s, s[1], sizeof s[1]), step->opened, step->applied, step->applied_now);
         for (int i = step->first_send; i < step->first_send + step->sends; i++) {
             const ddp_delayed_send *x = &plan->send[i];
-            fprintf(f, "%s{\"bucket\": %d, \"part\": %d, \"fresh\": %s, \"link\": %d, \"begin_s\": %s, \"end_s\": %s}",
-                    i > step->first_send ? ", " : "", x->bucket, x->part, x->fresh ? "true" : "false", x->link,
-                    plan_exact(x->begin_s, s[0], sizeof s[0]), plan_exact(x->end_s, s[1], sizeof s[1]));
+            fprintf(f,
+                    "%s{\"bucket\": %d, \"part\": %d, \"fresh\": %s, \"link\": %d, \"begin_s\": %s, "
+                    "\"end_s\": %s}",
+                    i > step->first_send ? ", " : "", x->bucket, x->part, x->fresh ? "true" : "false",
+                    x->link, plan_exact(x->begin_s, s[0], sizeof s[0]),
+                    plan_exact(x->end_s, s[1], sizeof s[1]));
         }
         fprintf(f, "]}");
     }
     fprintf(f, "]");
 }
 
-static void deft_json(FILE *f, const ddp_delayed_plan *plan, const char *select, double seconds,
-                      int event, int schedule)
+static void deft_json(FILE *f, const ddp_delayed_plan *plan, const char *select, double seconds, int event,
+                      int schedule)
 {
     char t[3][32];
     int i;
@@ -233,8 +237,8 @@ static void deft_json(FILE *f, const ddp_delayed_plan *plan, const char *select,
 /* The first steady iteration from its backward on, then the forward of the next: what a picture
  * can set beside the baselines. Lanes are links, + DEFT_PENDING for what is no gradient of this
  * backward or, without barrier, is sent later. DDP_MEMORY: *out holds nothing. */
-static ddp_status deft_timeline(const ddp_profile *p, const ddp_delayed_plan *plan,
-                                ddp_timeline *out, ddp_error *err)
+static ddp_status deft_timeline(const ddp_profile *p, const ddp_delayed_plan *plan, ddp_timeline *out,
+                                ddp_error *err)
 {
     const ddp_delayed_step *s[2];
     double now = 0, shift[2];
@@ -245,8 +249,8 @@ static ddp_status deft_timeline(const ddp_profile *p, const ddp_delayed_plan *pl
     s[1] = &plan->step[plan->warmup + (plan->period > 1)];
     shift[0] = -s[0]->forward_s;
     shift[1] = s[0]->backward_s;
-    out->interval = (ddp_interval *)calloc((size_t)(2 * p->layers + s[0]->sends + s[1]->sends),
-                                           sizeof *out->interval);
+    out->interval =
+        (ddp_interval *)calloc((size_t)(2 * p->layers + s[0]->sends + s[1]->sends), sizeof *out->interval);
     if (!out->interval) {
         snprintf(err->msg, sizeof err->msg, "no memory for a drawing of %d buckets", p->layers);
         return DDP_MEMORY;
@@ -261,8 +265,10 @@ static ddp_status deft_timeline(const ddp_profile *p, const ddp_delayed_plan *pl
         x->kind = i < p->layers ? DDP_INTERVAL_BACKWARD : DDP_INTERVAL_FORWARD;
         x->bucket = x->last = i < p->layers ? p->layers - 1 - i : i - p->layers;
         x->begin_s = now;
-        if (i < p->layers) now += p->backward_s[x->bucket];
-        else if (p->forward_s) now += p->forward_s[x->bucket];
+        if (i < p->layers)
+            now += p->backward_s[x->bucket];
+        else if (p->forward_s)
+            now += p->forward_s[x->bucket];
         x->end_s = now;
     }
     for (k = 0; k < 2; k++) {
@@ -309,8 +315,8 @@ static ddp_status deft_options(const plan_deft_request *r, ddp_delayed_options *
 
 /* Plans p; *plan is freed by the caller, untouched on error. Writes one line with a JSON object to
  * `line` and, with "event": "plan" in front, to `json`. */
-static ddp_status plan_deft(const ddp_profile *p, const plan_deft_request *r,
-                            ddp_delayed_plan *plan, FILE *line, FILE *json, ddp_error *err)
+static ddp_status plan_deft(const ddp_profile *p, const plan_deft_request *r, ddp_delayed_plan *plan,
+                            FILE *line, FILE *json, ddp_error *err)
 {
     ddp_delayed_options o;
     double start = ddp_now();
@@ -320,7 +326,8 @@ static ddp_status plan_deft(const ddp_profile *p, const plan_deft_request *r,
     if (status != DDP_OK) return status;
     start = ddp_now() - start;
     if (plan->limited)
-        fprintf(stderr, "plan timeline: deft: the search was ended after %.1f s; a better plan may exist\n", start);
+        fprintf(stderr, "plan timeline: deft: the search was ended after %.1f s; a better plan may exist\n",
+                start);
     deft_json(line, plan, ddp_delayed_select_name(o.select), start, 0, r->schedule);
     deft_json(json, plan, ddp_delayed_select_name(o.select), start, 1, r->schedule);
     return DDP_OK;

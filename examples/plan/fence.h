@@ -7,22 +7,22 @@
 
 typedef struct fence_arguments {
     const char *model, *graph, *network, *variant, *solver, *svg, *json, *write;
-    long        microbatches, batch;
-    double      compress, factor; /* or PLAN_NOT_GIVEN */
-    int         allow_idle, no_memory, forward_only, uniform;
+    long microbatches, batch;
+    double compress, factor; /* or PLAN_NOT_GIVEN */
+    int allow_idle, no_memory, forward_only, uniform;
 } fence_arguments;
 
 enum { FENCE_MOST = 4 }; /* plans of one run */
 
 typedef struct fence_plans {
-    const ddp_oplist  *list;
+    const ddp_oplist *list;
     const ddp_network *net;
-    const char        *what; /* the model's name or the graph's file */
-    long               microbatches;
+    const char *what; /* the model's name or the graph's file */
+    long microbatches;
     ddp_adatopk_options compress; /* ratio 0: none */
-    ddp_fence_plan     plan[FENCE_MOST];
-    int                idle[FENCE_MOST];
-    int                count;
+    ddp_fence_plan plan[FENCE_MOST];
+    int idle[FENCE_MOST];
+    int count;
 } fence_plans;
 
 /* ---- the figure: a panel per plan, a row per device in pipeline order ---- */
@@ -44,13 +44,16 @@ static void fence_device(const ddp_network *net, int d, char *out, size_t room)
 {
     if (net->group && net->group_name && net->group_name[net->group[d]])
         snprintf(out, room, "%.20s / %d", net->group_name[net->group[d]], d);
-    else snprintf(out, room, "device %d", d);
+    else
+        snprintf(out, room, "device %d", d);
 }
 
 static void fence_operator(FILE *f, const ddp_oplist *list, int i)
 {
-    if (list->op[i].name) plan_xml(f, list->op[i].name);
-    else fprintf(f, "operator %d", i);
+    if (list->op[i].name)
+        plan_xml(f, list->op[i].name);
+    else
+        fprintf(f, "operator %d", i);
 }
 
 /* One device: its operators on the list, and what it computes and receives. */
@@ -76,8 +79,10 @@ static void fence_svg_row(FILE *f, const fence_plans *v, const ddp_fence_plan *p
                 plan_time(c, t[0], sizeof t[0]), plan_time(r, t[1], sizeof t[1]),
                 p->work.memory_bytes[device] / 1e9);
     }
-    fprintf(f, "<rect x=\"0\" y=\"%.1f\" width=\"%d\" height=\"%d\" fill=\"#fff\" "
-               "fill-opacity=\"0\"/>", y, FENCE_WIDTH, high);
+    fprintf(f,
+            "<rect x=\"0\" y=\"%.1f\" width=\"%d\" height=\"%d\" fill=\"#fff\" "
+            "fill-opacity=\"0\"/>",
+            y, FENCE_WIDTH, high);
     if (high >= 10) {
         fprintf(f, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" class=\"row\"%s>", FENCE_LEFT - 8,
                 y + high - 2.5, s ? "" : " fill=\"#aaa\"");
@@ -85,12 +90,9 @@ static void fence_svg_row(FILE *f, const fence_plans *v, const ddp_fence_plan *p
         fprintf(f, "</text>");
     }
     if (s) {
-        double from = (double)FENCE_TAPE * s->first / p->ops,
-               to = (double)FENCE_TAPE * s->end / p->ops;
-        fprintf(
-            f,
-            "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" fill=\"hsl(%d,60%%,55%%)\"/>",
-            (double)FENCE_LEFT + from, y + 1, to - from < 0.8 ? 0.8 : to - from, high - 2, hue);
+        double from = (double)FENCE_TAPE * s->first / p->ops, to = (double)FENCE_TAPE * s->end / p->ops;
+        fprintf(f, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" fill=\"hsl(%d,60%%,55%%)\"/>",
+                (double)FENCE_LEFT + from, y + 1, to - from < 0.8 ? 0.8 : to - from, high - 2, hue);
         fprintf(f,
                 "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" "
                 "fill=\"hsl(%d,60%%,55%%)\"/>",
@@ -108,8 +110,10 @@ static void fence_svg_row(FILE *f, const fence_plans *v, const ddp_fence_plan *p
 
 static const char *fence_decade(double s, char *out, size_t room)
 {
-    if (s >= 1) snprintf(out, room, "%.0f s", s);
-    else plan_time(s, out, room);
+    if (s >= 1)
+        snprintf(out, room, "%.0f s", s);
+    else
+        plan_time(s, out, room);
     return out;
 }
 
@@ -123,25 +127,26 @@ static void fence_svg_axes(FILE *f, const ddp_fence_plan *p, double y, double bo
 
     for (k = 0; k <= 4; k++) {
         double x = (double)FENCE_LEFT + (double)FENCE_TAPE * k / 4.0;
-        fprintf(f, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" class=\"grid\"/>"
-                   "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"row\">%d</text>\n",
+        fprintf(f,
+                "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" class=\"grid\"/>"
+                "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"row\">%d</text>\n",
                 x, x, y, bottom, x, bottom + 12, p->ops * k / 4);
     }
     for (s = least; s <= most * 1.01; s *= 10)
-        fprintf(f, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" class=\"grid\"/>"
-                   "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"row\">%s</text>\n",
+        fprintf(f,
+                "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" class=\"grid\"/>"
+                "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"row\">%s</text>\n",
                 bars + fence_x(s, least, most), bars + fence_x(s, least, most), y, bottom,
                 bars + fence_x(s, least, most), bottom + 12, fence_decade(s, t, sizeof t));
     fprintf(f,
             "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"row\">operator of the "
             "list</text><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"row\">seconds "
             "per micro-batch</text>\n",
-            (double)FENCE_LEFT + (double)FENCE_TAPE / 2.0, bottom + 26,
-            bars + (double)FENCE_BARS / 2.0, bottom + 26);
+            (double)FENCE_LEFT + (double)FENCE_TAPE / 2.0, bottom + 26, bars + (double)FENCE_BARS / 2.0,
+            bottom + 26);
 }
 
-static void fence_svg_panel(FILE *f, const fence_plans *v, int which, double y, double least,
-                            double most)
+static void fence_svg_panel(FILE *f, const fence_plans *v, int which, double y, double least, double most)
 {
     const ddp_fence_plan *p = &v->plan[which];
     int k, j, high = fence_row_height(p->devices);
@@ -150,17 +155,15 @@ static void fence_svg_panel(FILE *f, const fence_plans *v, int which, double y, 
     fprintf(f,
             "<text x=\"12\" y=\"%.1f\"><tspan font-weight=\"bold\">%s%s</tspan>: latency %s, "
             "iteration %s, %.3g samples/s; %d of %d devices at work</text>\n",
-            y + 24, ddp_fence_solver_name(p->solver),
-            v->idle[which] ? ", idle devices allowed" : "",
-            plan_time(p->work.latency_s, t[0], sizeof t[0]),
-            plan_time(p->work.pipeline_s, t[1], sizeof t[1]), p->work.throughput, p->segments,
-            p->devices);
+            y + 24, ddp_fence_solver_name(p->solver), v->idle[which] ? ", idle devices allowed" : "",
+            plan_time(p->work.latency_s, t[0], sizeof t[0]), plan_time(p->work.pipeline_s, t[1], sizeof t[1]),
+            p->work.throughput, p->segments, p->devices);
     y += (double)FENCE_HEAD;
     fence_svg_axes(f, p, y, y + high * p->devices, least, most);
     for (k = 0; k < p->devices; k++, y += high) {
-        for (j = 0; j < p->segments && p->segment[j].device != p->order[k]; j++) {}
-        fence_svg_row(f, v, p, p->order[k], j < p->segments ? &p->segment[j] : NULL, y, least,
-                      most);
+        for (j = 0; j < p->segments && p->segment[j].device != p->order[k]; j++) {
+        }
+        fence_svg_row(f, v, p, p->order[k], j < p->segments ? &p->segment[j] : NULL, y, least, most);
     }
 }
 
@@ -211,20 +214,20 @@ static void fence_svg(FILE *f, const fence_plans *v)
 /* ---- the result ---- */
 
 /* small: the same plan with compressed messages, or NULL. */
-static void fence_json(FILE *f, const ddp_oplist *list, const ddp_fence_plan *p, const ddp_workload *small, int idle,
-                       double seconds, int event)
+static void fence_json(FILE *f, const ddp_oplist *list, const ddp_fence_plan *p, const ddp_workload *small,
+                       int idle, double seconds, int event)
 {
     char t[3][32];
     double bytes = 0;
     int k;
 
     for (k = 0; k < list->count; k++) bytes += list->op[k].param_bytes;
-    fprintf(f, "{%s\"solver\": \"%s\", \"allow_idle\": %s, \"operators\": %d, \"devices\": %d, "
-               "\"devices_used\": %d, \"clusters\": %d, \"latency_s\": %s, \"pipeline_s\": %s, "
-               "\"throughput\": %s, \"proven\": %s, \"connected\": %s, ",
-            event ? "\"event\": \"plan\", " : "", ddp_fence_solver_name(p->solver),
-            idle ? "true" : "false", p->ops, p->devices, p->segments, p->clusters,
-            plan_exact(p->work.latency_s, t[0], sizeof t[0]),
+    fprintf(f,
+            "{%s\"solver\": \"%s\", \"allow_idle\": %s, \"operators\": %d, \"devices\": %d, "
+            "\"devices_used\": %d, \"clusters\": %d, \"latency_s\": %s, \"pipeline_s\": %s, "
+            "\"throughput\": %s, \"proven\": %s, \"connected\": %s, ",
+            event ? "\"event\": \"plan\", " : "", ddp_fence_solver_name(p->solver), idle ? "true" : "false",
+            p->ops, p->devices, p->segments, p->clusters, plan_exact(p->work.latency_s, t[0], sizeof t[0]),
             plan_exact(p->work.pipeline_s, t[1], sizeof t[1]),
             plan_exact(p->work.throughput, t[2], sizeof t[2]), p->proven ? "true" : "false",
             p->connected ? "true" : "false");
@@ -236,17 +239,18 @@ static void fence_json(FILE *f, const ddp_oplist *list, const ddp_fence_plan *p,
     fprintf(f, "\"segments\": [");
     for (k = 0; k < p->segments; k++) {
         const ddp_fence_segment *s = &p->segment[k];
-        fprintf(f, "%s{\"device\": %d, \"first\": %d, \"end\": %d, \"compute_s\": %.6g, "
-                   "\"receive_s\": %.6g, \"memory_gb\": %.6g}", k ? ", " : "", s->device, s->first,
-                s->end, p->work.compute_s[s->device], p->work.receive_s[s->device],
-                p->work.memory_bytes[s->device] / 1e9);
+        fprintf(f,
+                "%s{\"device\": %d, \"first\": %d, \"end\": %d, \"compute_s\": %.6g, "
+                "\"receive_s\": %.6g, \"memory_gb\": %.6g}",
+                k ? ", " : "", s->device, s->first, s->end, p->work.compute_s[s->device],
+                p->work.receive_s[s->device], p->work.memory_bytes[s->device] / 1e9);
     }
-    fprintf(f, "], \"param_bytes\": %s, \"solve_ms\": %.6f}\n", plan_exact(bytes, t[0], sizeof t[0]), seconds * 1e3);
+    fprintf(f, "], \"param_bytes\": %s, \"solve_ms\": %.6f}\n", plan_exact(bytes, t[0], sizeof t[0]),
+            seconds * 1e3);
 }
 
 /* Solves with one solver and prints it; in a series a baseline that cannot is a remark. */
-static ddp_status fence_solve(fence_plans *v, const ddp_fence_options *o, int series, FILE *line,
-                              FILE *json)
+static ddp_status fence_solve(fence_plans *v, const ddp_fence_options *o, int series, FILE *line, FILE *json)
 {
     int baseline = o->solver == DDP_FENCE_EQUAL_OPS || o->solver == DDP_FENCE_EQUAL_FLOPS;
     double start = ddp_now(), seconds;
@@ -257,17 +261,15 @@ static ddp_status fence_solve(fence_plans *v, const ddp_fence_options *o, int se
 
     seconds = ddp_now() - start;
     if (status != DDP_OK) {
-        int remark =
-            series && (baseline || !o->allow_idle) &&
-            (status == DDP_FAILED || (status == DDP_ARG && v->list->count < v->net->devices));
+        int remark = series && (baseline || !o->allow_idle) &&
+                     (status == DDP_FAILED || (status == DDP_ARG && v->list->count < v->net->devices));
         fprintf(stderr, "plan fence: %s%s\n", err.msg, remark ? " (left out)" : "");
         return remark ? DDP_OK : status;
     }
     v->idle[v->count] = !baseline && o->allow_idle;
     memset(&small, 0, sizeof small);
     if (v->compress.ratio > 0)
-        status = ddp_workload_compress(&v->plan[v->count].work, v->net, &o->work, &v->compress,
-                                       &small, &err);
+        status = ddp_workload_compress(&v->plan[v->count].work, v->net, &o->work, &v->compress, &small, &err);
     if (status == DDP_OK) {
         shown = v->compress.ratio > 0 ? &small : NULL;
         fence_json(line, v->list, &v->plan[v->count], shown, v->idle[v->count], seconds, 0);
@@ -320,23 +322,24 @@ static int plan_fence(int argc, char **argv)
         "of {name, args, flops, output_bytes, param_bytes} in topological order, per micro-batch; "
         "a\n"
         "network has groups, delay_ms, bandwidth_gbps, tflops and memory_gb.";
-    fence_arguments a = {NULL, NULL, NULL, NULL, "fence", NULL, NULL, NULL, 1, -1, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, 0, 0, 0, 0};
+    fence_arguments a = {NULL, NULL, NULL,           NULL,           "fence", NULL, NULL, NULL,
+                         1,    -1,   PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, 0,       0,    0,    0};
     const cli_option table[] = {
         {"--model", CLI_TEXT, &a.model, "NAME",
          "gpt2-xl, resnet18, resnet101, ... (a wrong name lists them)"},
-        {"--graph", CLI_TEXT, &a.graph, "G.json", "a graph of your own instead, or of a trainer's --write-graph"},
-        {"--write-graph", CLI_TEXT, &a.write, "G.json", "write the operators of --model for --graph, and plan nothing"},
+        {"--graph", CLI_TEXT, &a.graph, "G.json",
+         "a graph of your own instead, or of a trainer's --write-graph"},
+        {"--write-graph", CLI_TEXT, &a.write, "G.json",
+         "write the operators of --model for --graph, and plan nothing"},
         {"--network", CLI_TEXT, &a.network, "NET.json", "the devices and their links"},
         {"--variant", CLI_TEXT, &a.variant, "NAME", "a variant that the network's file holds"},
         {"--microbatches", CLI_COUNT, &a.microbatches, "N", "micro-batches of an iteration (1)"},
-        {"--batch", CLI_COUNT, &a.batch, "N",
-         "samples of a micro-batch (the model's usual number; 1)"},
+        {"--batch", CLI_COUNT, &a.batch, "N", "samples of a micro-batch (the model's usual number; 1)"},
         {"--solver", CLI_TEXT, &a.solver, "NAME", "fence (default), equal_ops, equal_flops or all"},
         {"--allow-idle", CLI_FLAG, &a.allow_idle, "", "fence may leave devices without operators"},
         {"--no-memory", CLI_FLAG, &a.no_memory, "", "the devices' memory is no limit"},
         {"--forward-only", CLI_FLAG, &a.forward_only, "", "inference: no backward pass"},
-        {"--compress", CLI_REAL, &a.compress, "R",
-         "also what Top-K of 1 in R makes of it, by AdaTopK"},
+        {"--compress", CLI_REAL, &a.compress, "R", "also what Top-K of 1 in R makes of it, by AdaTopK"},
         {"--factor", CLI_REAL, &a.factor, "F", "AdaTopK's factor (3)"},
         {"--uniform", CLI_FLAG, &a.uniform, "", "every link keeps 1 in R, whatever its time"},
         {"--svg", CLI_TEXT, &a.svg, "FILE", "draw the plans"},
@@ -362,12 +365,14 @@ static int plan_fence(int argc, char **argv)
     if (a.microbatches < 1 || a.microbatches > 1000000)
         return plan_usage("plan fence", "--microbatches %s must be from 1 to 1000000", "N");
     if (a.batch == 0)
-        return plan_refuse("plan fence", "--batch", 0, "at least 1; leave it out for the model's usual number");
+        return plan_refuse("plan fence", "--batch", 0,
+                           "at least 1; leave it out for the model's usual number");
     if (a.batch < 0) a.batch = 0;
     if (strcmp(a.solver, "all") && ddp_fence_solver_named(a.solver, &o.solver, &err) != DDP_OK)
         return plan_usage("plan fence", "%s", err.msg);
     if (plan_given(a.compress) && a.compress < 1)
-        return plan_refuse("plan fence", "--compress", a.compress, "at least 1; leave it out for messages as they are");
+        return plan_refuse("plan fence", "--compress", a.compress,
+                           "at least 1; leave it out for messages as they are");
     if ((plan_given(a.factor) || a.uniform) && !plan_given(a.compress))
         return plan_usage("plan fence", "--factor and --uniform belong to %s", "--compress R");
     if (plan_given(a.factor) && a.factor <= 0)

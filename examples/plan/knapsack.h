@@ -6,8 +6,8 @@
 
 typedef struct knapsack_arguments {
     const char *items, *capacity, *ready, *solver, *json;
-    double      deadline, mu;
-    long        links;
+    double deadline, mu;
+    long links;
 } knapsack_arguments;
 
 /* "1,2.5,3" -> *out (freed by the caller) and its length; 0 and a sentence naming the part that is
@@ -34,8 +34,8 @@ static int knapsack_numbers(const char *program, const char *option, const char 
             n++;
             continue;
         }
-        fprintf(stderr, "%s: %s: '%.40s' is not a number; numbers are separated by commas\n",
-                program, option, at);
+        fprintf(stderr, "%s: %s: '%.40s' is not a number; numbers are separated by commas\n", program, option,
+                at);
         free(*out);
         *out = NULL;
         n = 0;
@@ -45,14 +45,14 @@ static int knapsack_numbers(const char *program, const char *option, const char 
     return n;
 }
 
-static void knapsack_json(FILE *f, const knapsack_arguments *a, const int *assign, int n,
-                          double value, double seconds, int event)
+static void knapsack_json(FILE *f, const knapsack_arguments *a, const int *assign, int n, double value,
+                          double seconds, int event)
 {
     char t[32];
     int i;
 
-    fprintf(f, "{%s\"solver\": \"%s\", \"value\": %s, \"assign\": [",
-            event ? "\"event\": \"plan\", " : "", a->solver, plan_exact(value, t, sizeof t));
+    fprintf(f, "{%s\"solver\": \"%s\", \"value\": %s, \"assign\": [", event ? "\"event\": \"plan\", " : "",
+            a->solver, plan_exact(value, t, sizeof t));
     for (i = 0; i < n; i++) fprintf(f, "%s%d", i ? ", " : "", assign[i]);
     fprintf(f, "], \"solve_ms\": %.6f}\n", seconds * 1e3);
 }
@@ -93,13 +93,12 @@ static int knapsack_form(const knapsack_arguments *a)
         return plan_usage("plan knapsack", "--capacity stands without %s",
                           "--ready, --deadline, --mu, --links");
     if (a->capacity) return -1;
-    if (a->links == 0 || a->links > 2)
-        return plan_usage("plan knapsack", "%s is 1 or 2", "--links");
+    if (a->links == 0 || a->links > 2) return plan_usage("plan knapsack", "%s is 1 or 2", "--links");
     if (a->links == 2 && !plan_given(a->mu))
         return plan_usage("plan knapsack", "--links 2 needs %s", "--mu X");
     if (plan_given(a->mu) && a->mu < 1)
-        return plan_usage("plan knapsack",
-                          "%s is time on the slow link over the fast one, at least 1", "--mu");
+        return plan_usage("plan knapsack", "%s is time on the slow link over the fast one, at least 1",
+                          "--mu");
     return -1;
 }
 

@@ -10,23 +10,19 @@ typedef enum plan_model_family {
 } plan_model_family;
 
 typedef struct plan_model_entry {
-    const char       *name;
+    const char *name;
     plan_model_family family;
-    int               depth;      /* of an image model; blocks of GPT-2 */
-    long              heads, dim; /* GPT-2 */
-    long              batch;      /* samples per micro-batch, unless the caller says otherwise */
+    int depth;       /* of an image model; blocks of GPT-2 */
+    long heads, dim; /* GPT-2 */
+    long batch;      /* samples per micro-batch, unless the caller says otherwise */
 } plan_model_entry;
 
 /* Batches of ResNet-18, ResNet-101 and GPT-2 XL: FusionLLM, Table 6. */
 static const plan_model_entry plan_model_table[] = {
-    {"mlp", PLAN_MODEL_MLP, 0, 0, 0, 32},
-    {"gpt2", PLAN_MODEL_GPT2, 12, 12, 768, 4},
-    {"gpt2-xl", PLAN_MODEL_GPT2, 48, 25, 1600, 3},
-    {"resnet18", PLAN_MODEL_RESNET, 18, 0, 0, 128},
-    {"resnet50", PLAN_MODEL_RESNET, 50, 0, 0, 64},
-    {"resnet101", PLAN_MODEL_RESNET, 101, 0, 0, 32},
-    {"vgg16", PLAN_MODEL_VGG, 16, 0, 0, 32},
-    {"vgg19", PLAN_MODEL_VGG, 19, 0, 0, 32},
+    {"mlp", PLAN_MODEL_MLP, 0, 0, 0, 32},          {"gpt2", PLAN_MODEL_GPT2, 12, 12, 768, 4},
+    {"gpt2-xl", PLAN_MODEL_GPT2, 48, 25, 1600, 3}, {"resnet18", PLAN_MODEL_RESNET, 18, 0, 0, 128},
+    {"resnet50", PLAN_MODEL_RESNET, 50, 0, 0, 64}, {"resnet101", PLAN_MODEL_RESNET, 101, 0, 0, 32},
+    {"vgg16", PLAN_MODEL_VGG, 16, 0, 0, 32},       {"vgg19", PLAN_MODEL_VGG, 19, 0, 0, 32},
 };
 
 enum { PLAN_MODEL_COUNT = (int)(sizeof plan_model_table / sizeof *plan_model_table) };
@@ -87,8 +83,7 @@ static int plan_model_unknown(const char *name, ddp_error *err)
                                  plan_model_table[i].name);
     if (err) {
         err->code = DDP_ARG;
-        snprintf(err->msg, sizeof err->msg, "there is no model '%.60s': take one of %s", name,
-                 list);
+        snprintf(err->msg, sizeof err->msg, "there is no model '%.60s': take one of %s", name, list);
     }
     return DDP_ARG;
 }
@@ -100,7 +95,8 @@ static int plan_model_oplist(const char *name, long batch, ddp_oplist *out, ddp_
     ddp_graph *g;
     int i, code;
 
-    for (i = 0; i < PLAN_MODEL_COUNT && strcmp(plan_model_table[i].name, name); i++) {}
+    for (i = 0; i < PLAN_MODEL_COUNT && strcmp(plan_model_table[i].name, name); i++) {
+    }
     if (i == PLAN_MODEL_COUNT) return plan_model_unknown(name, err);
     g = ddp_graph_new(NULL);
     plan_model_add(g, &plan_model_table[i], batch ? batch : plan_model_table[i].batch);

@@ -6,10 +6,10 @@
 
 typedef struct osp_arguments {
     const char *profile, *net, *importance, *rule, *svg, *json;
-    double      loss_rate, share, budget; /* budget: bytes, or PLAN_NOT_GIVEN */
-    double      loss, first_loss;         /* of the last and the first epoch, or PLAN_NOT_GIVEN */
-    long        workers;
-    int         literal;
+    double loss_rate, share, budget; /* budget: bytes, or PLAN_NOT_GIVEN */
+    double loss, first_loss;         /* of the last and the first epoch, or PLAN_NOT_GIVEN */
+    long workers;
+    int literal;
 } osp_arguments;
 
 enum { OSP_RULES = 4, OSP_LEFT = 96, OSP_WIDTH = 900, OSP_ROW = 112, OSP_HEAD = 70 };
@@ -17,19 +17,19 @@ static const char *const osp_rule_name[OSP_RULES] = {"walk", "stop", "density", 
 
 /* Of one rule. */
 typedef struct osp_split {
-    int            rule;
+    int rule;
     unsigned char *gib;
-    double         deferred, importance; /* bytes, and their share of all importance */
-    double         osp_s;
+    double deferred, importance; /* bytes, and their share of all importance */
+    double osp_s;
 } osp_split;
 
 typedef struct osp_plan {
     const ddp_profile *p;
-    const double      *importance;
-    double            *bytes;
-    double             model, compute_s, u_max, budget, bsp_s, per_byte_s;
-    osp_split          split[OSP_RULES];
-    int                count;
+    const double *importance;
+    double *bytes;
+    double model, compute_s, u_max, budget, bsp_s, per_byte_s;
+    osp_split split[OSP_RULES];
+    int count;
 } osp_plan;
 
 static void osp_json(FILE *f, const osp_plan *v, const osp_split *s, int event)
@@ -37,9 +37,10 @@ static void osp_json(FILE *f, const osp_plan *v, const osp_split *s, int event)
     char t[5][32];
     int l, n = 0;
 
-    fprintf(f, "{%s\"rule\": \"%s\", \"u_max_bytes\": %s, \"budget_bytes\": %s, "
-               "\"deferred_bytes\": %s, \"deferred_importance\": %.6g, \"bsp_s\": %s, "
-               "\"osp_s\": %s, \"deferred\": [",
+    fprintf(f,
+            "{%s\"rule\": \"%s\", \"u_max_bytes\": %s, \"budget_bytes\": %s, "
+            "\"deferred_bytes\": %s, \"deferred_importance\": %.6g, \"bsp_s\": %s, "
+            "\"osp_s\": %s, \"deferred\": [",
             event ? "\"event\": \"plan\", " : "", osp_rule_name[s->rule],
             plan_exact(v->u_max, t[0], sizeof t[0]), plan_exact(v->budget, t[1], sizeof t[1]),
             plan_exact(s->deferred, t[2], sizeof t[2]), s->importance,
@@ -56,16 +57,15 @@ static void osp_svg_row(FILE *f, const osp_plan *v, const osp_split *s, double y
     char t[2][32], own[32];
     int l, late;
 
-    for (l = 0; l < v->p->layers; l++)
-        top = fmax(top, v->importance[l]);
+    for (l = 0; l < v->p->layers; l++) top = fmax(top, v->importance[l]);
     fprintf(f,
             "<text x=\"12\" y=\"%.0f\" font-weight=\"bold\">%s</text><text x=\"12\" y=\"%.0f\" "
             "class=\"small\">%s</text><text x=\"%d\" y=\"%.0f\" class=\"small\">%.3g %% of the "
             "bytes and %.3g %% of the importance travel during the next computation: an "
             "iteration takes %s instead of %s</text>\n",
-            y + 40, osp_rule_name[s->rule], y + 56, plan_time(s->osp_s, t[0], sizeof t[0]),
-            OSP_LEFT, y + 12, 100 * s->deferred / v->model, 100 * s->importance,
-            plan_time(s->osp_s, t[0], sizeof t[0]), plan_time(v->bsp_s, t[1], sizeof t[1]));
+            y + 40, osp_rule_name[s->rule], y + 56, plan_time(s->osp_s, t[0], sizeof t[0]), OSP_LEFT, y + 12,
+            100 * s->deferred / v->model, 100 * s->importance, plan_time(s->osp_s, t[0], sizeof t[0]),
+            plan_time(v->bsp_s, t[1], sizeof t[1]));
     for (l = 0; l < v->p->layers; l++, x += w) {
         w = v->bytes[l] / v->model * (OSP_WIDTH - OSP_LEFT - 20);
         if (!(w > 0)) continue;
@@ -79,8 +79,10 @@ static void osp_svg_row(FILE *f, const osp_plan *v, const osp_split *s, double y
                 x, y + 80 - h, w, h, late ? "#cdd9ea" : "#2b5c9e");
         if (v->p->name && v->p->name[l])
             plan_xml(f, v->p->name[l]);
-        else
-            { snprintf(own, sizeof own, "layer %d", l); fputs(own, f); }
+        else {
+            snprintf(own, sizeof own, "layer %d", l);
+            fputs(own, f);
+        }
         fprintf(f, ": %.4g MB, %s</title></rect>\n", v->bytes[l] * 1e-6,
                 late ? "one iteration late" : "at once");
         if (w < 22 || v->p->layers > 99) continue;
@@ -131,12 +133,13 @@ static int osp_importance(const osp_arguments *a, const ddp_profile *p, double *
         return 0;
     }
     for (l = 0; l < p->layers && ok; l++) ok = fscanf(f, "%lf", &out[l]) == 1;
-    if (ok) ok = fscanf(f, "%1s", rest) != 1;
-    else l--;
+    if (ok)
+        ok = fscanf(f, "%1s", rest) != 1;
+    else
+        l--;
     if (!ok)
         fprintf(stderr, "plan osp: %s: %s; %d numbers are needed, one per layer of the profile\n",
-                a->importance, l < p->layers ? "too few numbers, or not a number" : "too many",
-                p->layers);
+                a->importance, l < p->layers ? "too few numbers, or not a number" : "too many", p->layers);
     fclose(f);
     return ok;
 }
@@ -151,20 +154,21 @@ static ddp_status osp_solve(const osp_arguments *a, osp_plan *v, unsigned char *
     for (l = 0; l < v->p->layers; l++) sum += v->importance[l];
     status = ddp_osp_umax(1 / v->per_byte_s, a->loss_rate, v->compute_s, (int)a->workers, v->model,
                           a->literal, &v->u_max, err);
-    if (plan_given(a->loss)) v->budget = ddp_osp_budget(a->loss, a->first_loss, v->u_max);
-    else v->budget = plan_given(a->budget) ? a->budget : a->share * v->u_max;
+    if (plan_given(a->loss))
+        v->budget = ddp_osp_budget(a->loss, a->first_loss, v->u_max);
+    else
+        v->budget = plan_given(a->budget) ? a->budget : a->share * v->u_max;
     v->bsp_s = v->compute_s + (double)a->workers * v->model * v->per_byte_s;
     for (; rule < OSP_RULES && status == DDP_OK; rule++) {
         osp_split *s = &v->split[v->count];
         if (!all && strcmp(a->rule, osp_rule_name[rule])) continue;
         s->rule = rule;
         s->gib = gib + v->count * bytes;
-        status = ddp_osp_rank(v->p->layers, v->importance, v->bytes, v->budget, (ddp_osp_rule)rule,
-                              s->gib, &s->deferred, err);
+        status = ddp_osp_rank(v->p->layers, v->importance, v->bytes, v->budget, (ddp_osp_rule)rule, s->gib,
+                              &s->deferred, err);
         if (status != DDP_OK) break;
         for (l = 0, s->importance = 0; l < v->p->layers; l++)
-            if (!(s->gib[l / 8] >> l % 8 & 1))
-                s->importance += sum > 0 ? v->importance[l] / sum : 0;
+            if (!(s->gib[l / 8] >> l % 8 & 1)) s->importance += sum > 0 ? v->importance[l] / sum : 0;
         s->osp_s = fmax(v->compute_s, (double)a->workers * s->deferred * v->per_byte_s) +
                    (double)a->workers * (v->model - s->deferred) * v->per_byte_s;
         v->count++;
@@ -175,8 +179,7 @@ static ddp_status osp_solve(const osp_arguments *a, osp_plan *v, unsigned char *
 static int osp_run(const osp_arguments *a, const ddp_profile *p, double rate)
 {
     double *importance = (double *)calloc(2 * (size_t)p->layers, sizeof *importance);
-    unsigned char *gib =
-        (unsigned char *)calloc((size_t)OSP_RULES * ((size_t)p->layers / 8 + 1), 1);
+    unsigned char *gib = (unsigned char *)calloc((size_t)OSP_RULES * ((size_t)p->layers / 8 + 1), 1);
     plan_output out;
     osp_plan v;
     ddp_error err;
@@ -215,14 +218,13 @@ static int plan_osp(int argc, char **argv)
     static const char about[] =
         "Which layers may a parameter server receive one iteration late (OSP), and what does an\n"
         "iteration take then? Importance is the sum of |gradient x parameter| over a layer.";
-    osp_arguments a = {NULL, NULL, NULL, "walk", NULL, NULL, 0, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN,
-                       PLAN_NOT_GIVEN, 0, 0};
+    osp_arguments a = {NULL,           NULL,           NULL,           "walk",         NULL, NULL, 0,
+                       PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, 0,    0};
     const cli_option table[] = {
         {"--profile", CLI_TEXT, &a.profile, "P.csv", "the profile (.gz is fine)"},
         {"--net", CLI_TEXT, &a.net, "RATE", "the server's link in each direction, such as 1gbit"},
         {"--workers", CLI_COUNT, &a.workers, "N", "workers of the server"},
-        {"--importance", CLI_TEXT, &a.importance, "FILE",
-         "a number per layer (default: its parameters)"},
+        {"--importance", CLI_TEXT, &a.importance, "FILE", "a number per layer (default: its parameters)"},
         {"--rule", CLI_TEXT, &a.rule, "NAME", "walk (default), stop, density, knapsack or all"},
         {"--share", CLI_REAL, &a.share, "X", "defer up to this part of U_max, 0 to 1 (default 1)"},
         {"--budget", CLI_REAL, &a.budget, "BYTES", "or up to so many bytes"},
@@ -247,17 +249,20 @@ static int plan_osp(int argc, char **argv)
     if (plan_given(a.loss) != plan_given(a.first_loss))
         return plan_usage("plan osp", "--loss and %s belong together", "--first-loss");
     if (plan_given(a.loss) && (plan_given(a.share) || plan_given(a.budget)))
-        return plan_usage("plan osp", "--loss and %s exclude each other", plan_given(a.share) ? "--share" : "--budget");
-    if (plan_given(a.share) && plan_given(a.budget)) return plan_usage("plan osp", "--share and %s exclude each other", "--budget");
+        return plan_usage("plan osp", "--loss and %s exclude each other",
+                          plan_given(a.share) ? "--share" : "--budget");
+    if (plan_given(a.share) && plan_given(a.budget))
+        return plan_usage("plan osp", "--share and %s exclude each other", "--budget");
     if (!plan_given(a.share)) a.share = 1;
     if (!(a.share >= 0 && a.share <= 1)) return plan_usage("plan osp", "%s is 0 to 1", "--share");
-    if (plan_given(a.budget) && a.budget < 0) return plan_usage("plan osp", "%s must not be negative", "--budget");
-    for (i = 0; i < OSP_RULES && strcmp(a.rule, osp_rule_name[i]); i++) {}
+    if (plan_given(a.budget) && a.budget < 0)
+        return plan_usage("plan osp", "%s must not be negative", "--budget");
+    for (i = 0; i < OSP_RULES && strcmp(a.rule, osp_rule_name[i]); i++) {
+    }
     if (i == OSP_RULES && strcmp(a.rule, "all"))
-        return plan_usage("plan osp",
-                          "rule '%s' is unknown; use walk, stop, density, knapsack or all", a.rule);
-    if (ddp_net_parse(a.net, &rate, &delay, &err) != DDP_OK)
-        return plan_usage("plan osp", "%s", err.msg);
+        return plan_usage("plan osp", "rule '%s' is unknown; use walk, stop, density, knapsack or all",
+                          a.rule);
+    if (ddp_net_parse(a.net, &rate, &delay, &err) != DDP_OK) return plan_usage("plan osp", "%s", err.msg);
     if (!(rate > 0)) return plan_usage("plan osp", "--net needs a %s above 0", "rate");
     memset(&link, 0, sizeof link); /* comm_s is not used */
     link.beta_s = 1 / rate;

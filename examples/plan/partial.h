@@ -6,11 +6,11 @@
 
 typedef struct partial_arguments {
     const char *profile, *solver, *cost, *fill, *net, *svg, *json;
-    long        period, workers;
-    int         curve;
-    double      split, alpha; /* or PLAN_NOT_GIVEN */
-    double      gap;
-    int        *layer_of;     /* with --split-params: the layer of each row */
+    long period, workers;
+    int curve;
+    double split, alpha; /* or PLAN_NOT_GIVEN */
+    double gap;
+    int *layer_of; /* with --split-params: the layer of each row */
 } partial_arguments;
 
 static const char *partial_layer_name(const ddp_profile *p, int l, char *out, size_t room)
@@ -24,17 +24,17 @@ static const char *partial_layer_name(const ddp_profile *p, int l, char *out, si
 static int partial_hue(int l, int layers) { return layers > 1 ? 300 * l / (layers - 1) : 210; }
 
 typedef struct partial_picture {
-    FILE              *f;
+    FILE *f;
     const ddp_profile *p;
-    const ddp_plan    *plan;
-    double             scale;
+    const ddp_plan *plan;
+    double scale;
 } partial_picture;
 
 enum { PARTIAL_LANE = 16, PARTIAL_PITCH = 54, PARTIAL_TOP = 64 };
 static const double partial_left = 96, partial_width = 1000;
 
-static void partial_svg_box(const partial_picture *v, int l, const char *what, double from,
-                            double to, int y, int pale)
+static void partial_svg_box(const partial_picture *v, int l, const char *what, double from, double to, int y,
+                            int pale)
 {
     char own[32], t[2][32];
     double w = (to - from) * v->scale;
@@ -43,9 +43,8 @@ static void partial_svg_box(const partial_picture *v, int l, const char *what, d
     fprintf(v->f,
             "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" "
             "fill=\"hsl(%d,%d%%,%d%%)\"%s><title>%s ",
-            partial_left + from * v->scale, y, w < 0.3 ? 0.3 : w, PARTIAL_LANE,
-            partial_hue(l, v->p->layers), pale ? 45 : 62, pale ? 84 : 58,
-            w > 3 ? " stroke=\"#fff\" stroke-width=\"0.6\"" : "", what);
+            partial_left + from * v->scale, y, w < 0.3 ? 0.3 : w, PARTIAL_LANE, partial_hue(l, v->p->layers),
+            pale ? 45 : 62, pale ? 84 : 58, w > 3 ? " stroke=\"#fff\" stroke-width=\"0.6\"" : "", what);
     plan_xml(v->f, partial_layer_name(v->p, l, own, sizeof own));
     fprintf(v->f, ", %s, from %s</title></rect>\n", plan_time(to - from, t[0], sizeof t[0]),
             plan_time(from, t[1], sizeof t[1]));
@@ -59,8 +58,8 @@ static void partial_svg_step(const partial_picture *v, int h, int y)
     char t[32];
     int l;
 
-    fprintf(v->f, "<text x=\"%.0f\" y=\"%d\" text-anchor=\"end\">step %d</text>\n",
-            partial_left - 12, y + PARTIAL_LANE + 4, h);
+    fprintf(v->f, "<text x=\"%.0f\" y=\"%d\" text-anchor=\"end\">step %d</text>\n", partial_left - 12,
+            y + PARTIAL_LANE + 4, h);
     for (l = p->layers - 1; l >= 0; l--) {
         int filled = v->plan->fill[(size_t)h * (size_t)p->layers + (size_t)l];
         partial_svg_box(v, l, "backward of", now, now + p->backward_s[l], y, 0);
@@ -74,8 +73,7 @@ static void partial_svg_step(const partial_picture *v, int h, int y)
     }
     if (end > now)
         fprintf(v->f, "<text x=\"%.1f\" y=\"%d\" class=\"late\">+%s</text>\n",
-                partial_left + end * v->scale + 5, y + 2 * PARTIAL_LANE,
-                plan_time(end - now, t, sizeof t));
+                partial_left + end * v->scale + 5, y + 2 * PARTIAL_LANE, plan_time(end - now, t, sizeof t));
 }
 
 static void partial_svg_write(FILE *f, const ddp_profile *p, const ddp_plan *plan)
@@ -87,8 +85,7 @@ static void partial_svg_write(FILE *f, const ddp_profile *p, const ddp_plan *pla
 
     for (l = 0; l < p->layers; l++) back += p->backward_s[l];
     for (h = 0; h < plan->period; h++)
-        if (ddp_plan_step_time(p, plan->step_of, h, DDP_COST_TIMELINE, &end, NULL) == DDP_OK &&
-            end > longest)
+        if (ddp_plan_step_time(p, plan->step_of, h, DDP_COST_TIMELINE, &end, NULL) == DDP_OK && end > longest)
             longest = end;
     v.f = f;
     v.p = p;
@@ -104,8 +101,8 @@ static void partial_svg_write(FILE *f, const ddp_profile *p, const ddp_plan *pla
             "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">%s plan, %d layers over "
             "%d steps: %s of backward, %s exposed (%s)</text>\n",
             ddp_solver_name(plan->solver), plan->layers, plan->period,
-            plan_time(back * plan->period, t[0], sizeof t[0]),
-            plan_time(plan->exposed_s, t[1], sizeof t[1]), ddp_cost_name(plan->cost));
+            plan_time(back * plan->period, t[0], sizeof t[0]), plan_time(plan->exposed_s, t[1], sizeof t[1]),
+            ddp_cost_name(plan->cost));
     fprintf(f, "<text x=\"12\" y=\"44\" class=\"small\">upper lane: backward, output side first; "
                "lower lane: the link; a colour is a layer, pale = averaged once more; "
                "dashed: the end of backward; red: beyond it</text>\n");
@@ -113,10 +110,8 @@ static void partial_svg_write(FILE *f, const ddp_profile *p, const ddp_plan *pla
     fprintf(f,
             "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"#222\" "
             "stroke-dasharray=\"4 3\"/>\n",
-            partial_left + back * v.scale, partial_left + back * v.scale, PARTIAL_TOP - 8,
-            height - 34);
-    fprintf(f,
-            "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" class=\"small\">%s</text>\n</svg>\n",
+            partial_left + back * v.scale, partial_left + back * v.scale, PARTIAL_TOP - 8, height - 34);
+    fprintf(f, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" class=\"small\">%s</text>\n</svg>\n",
             partial_left + back * v.scale, height - 18, plan_time(back, t[0], sizeof t[0]));
 }
 
@@ -128,8 +123,7 @@ static void partial_json_sets(FILE *f, const char *key, const ddp_plan *plan, in
     for (h = 0; h < plan->period; h++) {
         fprintf(f, "%s[", h ? ", " : "");
         for (l = n = 0; l < plan->layers; l++)
-            if (fill ? plan->fill[(size_t)h * (size_t)plan->layers + (size_t)l]
-                     : plan->step_of[l] == h)
+            if (fill ? plan->fill[(size_t)h * (size_t)plan->layers + (size_t)l] : plan->step_of[l] == h)
                 fprintf(f, "%s%d", n++ ? ", " : "", l);
         fputc(']', f);
     }
@@ -150,8 +144,10 @@ static void partial_json_names(FILE *f, const ddp_profile *p)
     fprintf(f, "], ");
 }
 
-/* Lines of a file say what they are, and whose layers they are of; those on standard output are the answer and nothing else. */
-static void partial_json(FILE *f, const ddp_profile *p, const ddp_plan *plan, const int *layer_of, double seconds, int event)
+/* Lines of a file say what they are, and whose layers they are of; those on standard output are the answer
+ * and nothing else. */
+static void partial_json(FILE *f, const ddp_profile *p, const ddp_plan *plan, const int *layer_of,
+                         double seconds, int event)
 {
     char t[3][32];
     int i;
@@ -160,21 +156,21 @@ static void partial_json(FILE *f, const ddp_profile *p, const ddp_plan *plan, co
             "{%s\"solver\": \"%s\", \"cost\": \"%s\", \"layers\": %d, \"period\": %d, "
             "\"objective_s\": %s, \"exposed_s\": %s, "
             "\"lower_bound_s\": %s, ",
-            event ? "\"event\": \"plan\", " : "", ddp_solver_name(plan->solver),
-            ddp_cost_name(plan->cost), plan->layers, plan->period,
-            plan_exact(plan->objective_s, t[0], sizeof t[0]),
+            event ? "\"event\": \"plan\", " : "", ddp_solver_name(plan->solver), ddp_cost_name(plan->cost),
+            plan->layers, plan->period, plan_exact(plan->objective_s, t[0], sizeof t[0]),
             plan_exact(plan->exposed_s, t[1], sizeof t[1]),
             plan_exact(plan->lower_bound_s, t[2], sizeof t[2]));
     partial_json_sets(f, "sets", plan, 0);
     partial_json_sets(f, "fill", plan, 1);
     if (event && p->name) partial_json_names(f, p);
-    for (i = 0; layer_of && i < plan->layers; i++) fprintf(f, "%s%d", i ? ", " : "\"layer_of\": [", layer_of[i]);
+    for (i = 0; layer_of && i < plan->layers; i++)
+        fprintf(f, "%s%d", i ? ", " : "\"layer_of\": [", layer_of[i]);
     fprintf(f, "%s\"solve_ms\": %.6f}\n", layer_of ? "], " : "", seconds * 1e3);
 }
 
 /* Solves with one solver and prints it; in a series a solver that cannot is a remark. */
-static ddp_status partial_solve(const ddp_profile *p, const ddp_plan_options *o, int series, const int *layer_of,
-                                FILE *line, FILE *json, ddp_plan *best)
+static ddp_status partial_solve(const ddp_profile *p, const ddp_plan_options *o, int series,
+                                const int *layer_of, FILE *line, FILE *json, ddp_plan *best)
 {
     ddp_plan plan;
     ddp_error err;
@@ -199,8 +195,8 @@ static ddp_status partial_solve(const ddp_profile *p, const ddp_plan_options *o,
 
 static int partial_run(const partial_arguments *a, const ddp_profile *p, ddp_plan_options *o)
 {
-    static const ddp_solver all[] = {DDP_SOLVER_OPTIMAL, DDP_SOLVER_DFS, DDP_SOLVER_ENP,
-                                     DDP_SOLVER_BRUTE, DDP_SOLVER_SCATTER};
+    static const ddp_solver all[] = {DDP_SOLVER_OPTIMAL, DDP_SOLVER_DFS, DDP_SOLVER_ENP, DDP_SOLVER_BRUTE,
+                                     DDP_SOLVER_SCATTER};
     plan_output out;
     size_t i;
     int series = !strcmp(a->solver, "all"), code;
@@ -224,7 +220,8 @@ static void partial_curve_json(FILE *f, const ddp_plan_options *o, const double 
     char t[32];
     int h;
 
-    fprintf(f, "{%s\"cost\": \"%s\", \"exposed_s\": [", event ? "\"event\": \"curve\", " : "", ddp_cost_name(o->cost));
+    fprintf(f, "{%s\"cost\": \"%s\", \"exposed_s\": [", event ? "\"event\": \"curve\", " : "",
+            ddp_cost_name(o->cost));
     for (h = 0; h < o->period; h++) fprintf(f, "%s%s", h ? ", " : "", plan_exact(exposed[h], t, sizeof t));
     fprintf(f, "]}\n");
 }
@@ -243,8 +240,12 @@ static int partial_curve(const partial_arguments *a, const ddp_profile *p, const
         return 1;
     }
     status = ddp_plan_curve(p, o->cost, o->period, exposed, &err);
-    if (status != DDP_OK) fprintf(stderr, "plan partial: %s\n", err.msg);
-    else { partial_curve_json(out.line, o, exposed, 0); partial_curve_json(out.json, o, exposed, 1); }
+    if (status != DDP_OK)
+        fprintf(stderr, "plan partial: %s\n", err.msg);
+    else {
+        partial_curve_json(out.line, o, exposed, 0);
+        partial_curve_json(out.json, o, exposed, 1);
+    }
     free(exposed);
     return plan_output_close(&out, "plan partial", status, a->json, NULL);
 }
@@ -253,7 +254,8 @@ static int partial_curve(const partial_arguments *a, const ddp_profile *p, const
 static ddp_status partial_split(partial_arguments *a, ddp_profile *p, ddp_error *err)
 {
     ddp_profile parts;
-    ddp_status status = ddp_profile_split(p, a->split, plan_given(a->alpha) ? a->alpha : 0, &parts, &a->layer_of, err);
+    ddp_status status =
+        ddp_profile_split(p, a->split, plan_given(a->alpha) ? a->alpha : 0, &parts, &a->layer_of, err);
 
     if (status != DDP_OK) return status;
     ddp_profile_free(p);
@@ -267,23 +269,23 @@ static int plan_partial(int argc, char **argv)
         "In which step of the period does DreamDDP average each layer? The profile is CSV, one row "
         "per\n"
         "layer from the input side: layer,params,forward_s,backward_s,comm_s (seconds).";
-    partial_arguments a = {NULL, "scatter", "window", "none", NULL, NULL, NULL, 0, -1, 0, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, 0, NULL};
+    partial_arguments a = {NULL, "scatter", "window", "none",         NULL,           NULL, NULL,
+                           0,    -1,        0,        PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, 0,    NULL};
     const cli_option table[] = {
         {"--profile", CLI_TEXT, &a.profile, "P.csv", "the profile (.gz is fine)"},
         {"--period", CLI_COUNT, &a.period, "H", "steps until every layer has been averaged once"},
-        {"--solver", CLI_TEXT, &a.solver, "NAME",
-         "optimal, dfs, enp, brute, scatter (default) or all"},
+        {"--solver", CLI_TEXT, &a.solver, "NAME", "optimal, dfs, enp, brute, scatter (default) or all"},
         {"--cost", CLI_TEXT, &a.cost, "NAME",
          "timeline, sum or window (default: may end in the next forward)"},
         {"--fill", CLI_TEXT, &a.fill, "NAME",
          "none (default), exact or eq12: average further layers where it is free"},
-        {"--net", CLI_TEXT, &a.net, "RATE,DELAY",
-         "the link, such as 100mbit,20ms, for rows without comm_s"},
+        {"--net", CLI_TEXT, &a.net, "RATE,DELAY", "the link, such as 100mbit,20ms, for rows without comm_s"},
         {"--workers", CLI_COUNT, &a.workers, "N", "workers that average, for --net"},
         {"--gap", CLI_REAL, &a.gap, "S", "seconds of the link that each message takes beside its comm_s"},
         {"--split-params", CLI_REAL, &a.split, "N",
          "layers of more than N parameters are planned in parts, rows of their own"},
-        {"--alpha", CLI_REAL, &a.alpha, "S", "seconds of startup contained in every comm_s, for --split-params"},
+        {"--alpha", CLI_REAL, &a.alpha, "S",
+         "seconds of startup contained in every comm_s, for --split-params"},
         {"--curve", CLI_FLAG, &a.curve, "", "what stays exposed with periods of 1 to H, contiguous sets"},
         {"--svg", CLI_TEXT, &a.svg, "FILE", "draw the best plan's period"},
         {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON lines to FILE as well"},
@@ -302,7 +304,8 @@ static int plan_partial(int argc, char **argv)
     if (!a.profile) return plan_usage("plan partial", "--profile %s is needed", "FILE");
     if (a.period < 1 || a.period > 1000000)
         return plan_usage("plan partial", "--period %s is needed, from 1 to 1000000", "H");
-    if (plan_given(a.alpha) && !plan_given(a.split)) return plan_usage("plan partial", "%s needs --split-params N", "--alpha");
+    if (plan_given(a.alpha) && !plan_given(a.split))
+        return plan_usage("plan partial", "%s needs --split-params N", "--alpha");
     if (a.curve && a.svg) return plan_usage("plan partial", "--curve and %s exclude each other", "--svg");
     if (a.workers >= 0 && !a.net) return plan_usage("plan partial", "--workers needs %s", "--net RATE,DELAY");
     if (a.net && a.workers < 2)
@@ -310,8 +313,7 @@ static int plan_partial(int argc, char **argv)
     o.period = (int)a.period;
     status = ddp_cost_named(a.cost, &o.cost, &err);
     if (status == DDP_OK) status = ddp_fill_named(a.fill, &o.fill, &err);
-    if (status == DDP_OK && strcmp(a.solver, "all"))
-        status = ddp_solver_named(a.solver, &o.solver, &err);
+    if (status == DDP_OK && strcmp(a.solver, "all")) status = ddp_solver_named(a.solver, &o.solver, &err);
     if (status == DDP_OK && a.net) status = ddp_net_parse(a.net, &rate, &link.alpha_s, &err);
     if (status != DDP_OK) return plan_usage("plan partial", "%s", err.msg);
     /* reduce-scatter and all-gather: 2 (N-1)/N of the bytes over each uplink, two one-way delays */

@@ -1,4 +1,5 @@
-/* plan pipeline: in which order the stages of a pipeline run their micro-batches, how long a step takes, what is held. */
+/* plan pipeline: in which order the stages of a pipeline run their micro-batches, how long a step takes, what
+ * is held. */
 #ifndef EXAMPLES_PLAN_PIPELINE_H
 #define EXAMPLES_PLAN_PIPELINE_H
 
@@ -6,8 +7,8 @@
 
 typedef struct pipeline_arguments {
     const char *schedule, *forward, *backward, *net, *svg, *json;
-    long        stages, micro_batches, ahead;
-    double      weights, bytes;
+    long stages, micro_batches, ahead;
+    double weights, bytes;
 } pipeline_arguments;
 
 /* ---- the answer ---- */
@@ -16,13 +17,17 @@ static void pipeline_json(FILE *f, const ddp_pipeline_shape *p, const ddp_pipeli
 {
     char s[32];
 
-    fprintf(f, "{%s\"schedule\": \"%s\", \"stages\": %d, \"microbatches\": %d, \"step_s\": %s, \"bubble_pct\": %.4f, "
-               "\"held\": [",
+    fprintf(f,
+            "{%s\"schedule\": \"%s\", \"stages\": %d, \"microbatches\": %d, \"step_s\": %s, \"bubble_pct\": "
+            "%.4f, "
+            "\"held\": [",
             event ? "\"event\": \"plan\", " : "", ddp_pipeline_name(p->schedule), p->stages, p->micro_batches,
             plan_exact(t->step_s, s, sizeof s), t->bubble_pct);
     for (int i = 0; i < p->stages; i++) fprintf(f, "%s%d", i ? ", " : "", t->held[i]);
-    if (p->ahead) fprintf(f, "], \"ahead\": %d}\n", p->ahead);
-    else fprintf(f, "]}\n");
+    if (p->ahead)
+        fprintf(f, "], \"ahead\": %d}\n", p->ahead);
+    else
+        fprintf(f, "]}\n");
 }
 
 static int pipeline_run(const pipeline_arguments *a, ddp_pipeline one, ddp_pipeline_costs *c)
@@ -41,11 +46,21 @@ static int pipeline_run(const pipeline_arguments *a, ddp_pipeline one, ddp_pipel
     while (n < most && status == DDP_OK) {
         c->shape.schedule = which[n];
         status = ddp_pipeline_time(c, &t[n], &err);
-        if (status != DDP_OK) fprintf(stderr, "plan pipeline: %s\n", err.msg);
-        else { pipeline_json(out.line, &c->shape, &t[n], 0); pipeline_json(out.json, &c->shape, &t[n], 1); n++; }
+        if (status != DDP_OK)
+            fprintf(stderr, "plan pipeline: %s\n", err.msg);
+        else {
+            pipeline_json(out.line, &c->shape, &t[n], 0);
+            pipeline_json(out.json, &c->shape, &t[n], 1);
+            n++;
+        }
     }
     for (int i = 0; i < n; i++) {
-        const ddp_report_pipeline p = {ddp_pipeline_name(which[i]), c->shape.stages, t[i].slot, t[i].slots, 0, t[i].step_s,
+        const ddp_report_pipeline p = {ddp_pipeline_name(which[i]),
+                                       c->shape.stages,
+                                       t[i].slot,
+                                       t[i].slots,
+                                       0,
+                                       t[i].step_s,
                                        t[i].bubble_pct};
         picture[i] = p;
     }
@@ -74,7 +89,8 @@ static int pipeline_list(const char *text, int n, double *out)
 }
 
 /* Stages in a chain. 0: they are filled; else the exit code. */
-static int pipeline_costs(const pipeline_arguments *a, ddp_stage_cost *stage, ddp_boundary *edge, double *number)
+static int pipeline_costs(const pipeline_arguments *a, ddp_stage_cost *stage, ddp_boundary *edge,
+                          double *number)
 {
     double rate = 0, alpha = 0;
     ddp_error err;
@@ -82,11 +98,14 @@ static int pipeline_costs(const pipeline_arguments *a, ddp_stage_cost *stage, dd
 
     snprintf(text, sizeof text, "%ld", a->stages);
     if (!pipeline_list(a->forward, (int)a->stages, number))
-        return plan_usage("plan pipeline", "--forward-s is one number, or one for each of the %s stages", text);
+        return plan_usage("plan pipeline", "--forward-s is one number, or one for each of the %s stages",
+                          text);
     for (long s = 0; s < a->stages; s++) stage[s].forward_s = number[s];
     if (a->backward && !pipeline_list(a->backward, (int)a->stages, number))
-        return plan_usage("plan pipeline", "--backward-s is one number, or one for each of the %s stages", text);
-    if (a->net && ddp_net_parse(a->net, &rate, &alpha, &err) != DDP_OK) return plan_usage("plan pipeline", "%s", err.msg);
+        return plan_usage("plan pipeline", "--backward-s is one number, or one for each of the %s stages",
+                          text);
+    if (a->net && ddp_net_parse(a->net, &rate, &alpha, &err) != DDP_OK)
+        return plan_usage("plan pipeline", "%s", err.msg);
     for (long s = 0; s < a->stages; s++) {
         const double backward = a->backward ? number[s] : 2 * stage[s].forward_s;
         stage[s].weights_s = a->weights * backward;
@@ -101,12 +120,14 @@ static int pipeline_costs(const pipeline_arguments *a, ddp_stage_cost *stage, dd
 
 static int pipeline_check(const pipeline_arguments *a)
 {
-    if (a->stages < 1 || a->stages > 1024) return plan_usage("plan pipeline", "%s is needed, 1 to 1024", "--stages N");
+    if (a->stages < 1 || a->stages > 1024)
+        return plan_usage("plan pipeline", "%s is needed, 1 to 1024", "--stages N");
     if (a->micro_batches < 1 || a->micro_batches > 65536)
         return plan_usage("plan pipeline", "%s is needed, 1 to 65536", "--microbatches M");
     if (a->ahead > 65536) return plan_usage("plan pipeline", "%s is at most 65536", "--ahead N");
     if (!(a->weights >= 0) || a->weights > 1)
-        return plan_usage("plan pipeline", "%s is the share of weight gradients in a backward, 0 to 1", "--weights");
+        return plan_usage("plan pipeline", "%s is the share of weight gradients in a backward, 0 to 1",
+                          "--weights");
     if (!(a->bytes >= 0)) return plan_usage("plan pipeline", "%s must not be negative", "--bytes");
     if (a->bytes > 0 && !a->net) return plan_usage("plan pipeline", "--bytes needs %s", "--net RATE,DELAY");
     return -1;
@@ -114,16 +135,18 @@ static int pipeline_check(const pipeline_arguments *a)
 
 static int plan_pipeline(int argc, char **argv)
 {
-    static const char about[] =
-        "How long is a step of a pipeline, and what does each stage hold? Stages are a chain; a micro-batch's\n"
-        "activations go forward over each boundary and its gradients come back.";
+    static const char about[] = "How long is a step of a pipeline, and what does each stage hold? Stages are "
+                                "a chain; a micro-batch's\n"
+                                "activations go forward over each boundary and its gradients come back.";
     pipeline_arguments a = {"all", "1", NULL, NULL, NULL, NULL, 0, 0, 0, 0.5, 0};
     const cli_option table[] = {
         {"--stages", CLI_COUNT, &a.stages, "N", "stages of the pipeline"},
         {"--microbatches", CLI_COUNT, &a.micro_batches, "M", "micro-batches of a step"},
         {"--schedule", CLI_TEXT, &a.schedule, "NAME", "gpipe, 1f1b, zb or all (default)"},
-        {"--ahead", CLI_COUNT, &a.ahead, "N", "1f1b, zb: forwards more before a stage's first backward (default 0)"},
-        {"--forward-s", CLI_TEXT, &a.forward, "S[,S..]", "seconds of a stage's forward per micro-batch (default 1)"},
+        {"--ahead", CLI_COUNT, &a.ahead, "N",
+         "1f1b, zb: forwards more before a stage's first backward (default 0)"},
+        {"--forward-s", CLI_TEXT, &a.forward, "S[,S..]",
+         "seconds of a stage's forward per micro-batch (default 1)"},
         {"--backward-s", CLI_TEXT, &a.backward, "S[,S..]", "and of its backward (default twice that)"},
         {"--weights", CLI_REAL, &a.weights, "X", "of that, the share of the weight gradients (default 0.5)"},
         {"--bytes", CLI_REAL, &a.bytes, "B", "of a micro-batch's activations at a boundary (default 0)"},
@@ -156,7 +179,9 @@ static int plan_pipeline(int argc, char **argv)
     c.boundaries = (int)a.stages - 1;
     c.boundary = edge;
     if (code == 0) code = pipeline_run(&a, one, &c);
-    free(stage); free(edge); free(number);
+    free(stage);
+    free(edge);
+    free(number);
     return code;
 }
 

@@ -7,7 +7,7 @@
 typedef struct place_arguments {
     const char *network, *variant, *solver, *svg, *json;
     long pipelines, stages, seed, candidates, noise; /* but for seed -1 = not given */
-    double seconds, dp_bytes, pp_bytes; /* -infinity = not given */
+    double seconds, dp_bytes, pp_bytes;              /* -infinity = not given */
 } place_arguments;
 
 static void place_json(FILE *f, const char *solver, const ddp_placement *p, int event)
@@ -17,8 +17,7 @@ static void place_json(FILE *f, const char *solver, const ddp_placement *p, int 
 
     fprintf(f, "{%s\"solver\": \"%s\", \"cost_s\": %s, \"datap_s\": %s, \"pipelinep_s\": %s",
             event ? "\"event\": \"plan\", " : "", solver, plan_exact(p->cost_s, cost, sizeof cost),
-            plan_exact(p->datap_s, data, sizeof data),
-            plan_exact(p->pipelinep_s, hops, sizeof hops));
+            plan_exact(p->datap_s, data, sizeof data), plan_exact(p->pipelinep_s, hops, sizeof hops));
     fputs(", \"assign\": [", f);
     for (i = 0; i < p->pipelines; i++)
         for (j = 0; j < p->stages; j++)
@@ -27,8 +26,8 @@ static void place_json(FILE *f, const char *solver, const ddp_placement *p, int 
                     : i ? ", ["
                         : "[",
                     p->assign[i * p->stages + j], j + 1 == p->stages ? "]" : "");
-    fprintf(f, "], \"proven\": %s, \"solve_s\": %.6f, \"candidates\": %ld}\n",
-            p->proven ? "true" : "false", p->solve_s, p->candidates);
+    fprintf(f, "], \"proven\": %s, \"solve_s\": %.6f, \"candidates\": %ld}\n", p->proven ? "true" : "false",
+            p->solve_s, p->candidates);
 }
 
 /* ---- the picture: pipelines x stages, a colour per group, with the cost of each column ---- */
@@ -45,13 +44,13 @@ typedef struct place_picture {
 
 enum { PLACE_SOLVERS = DDP_PLACE_EXACT - DDP_PLACE_DEFAULT };
 
-#define PLACE_LEFT 96
-#define PLACE_TOP 176
-#define PLACE_BARS 84 /* height of a row of bars with its numbers */
-#define PLACE_WIDTH 1000
-#define PLACE_RIGHT 170  /* beside the curves, for their names */
-#define PLACE_CURVES 130 /* their height */
-#define PLACE_LEAST 1e-4 /* seconds at the left of the curves */
+#define PLACE_LEFT   96
+#define PLACE_TOP    176
+#define PLACE_BARS   84 /* height of a row of bars with its numbers */
+#define PLACE_WIDTH  1000
+#define PLACE_RIGHT  170  /* beside the curves, for their names */
+#define PLACE_CURVES 130  /* their height */
+#define PLACE_LEAST  1e-4 /* seconds at the left of the curves */
 
 static int place_group(const ddp_network *n, int device) { return n->group ? n->group[device] : 0; }
 
@@ -83,10 +82,7 @@ static double place_pair(const place_picture *v, double bytes, int x, int y)
     return v->n->delay_s[a] + v->n->delay_s[b] + 4 * bytes / (v->n->rate[a] + v->n->rate[b]);
 }
 
-static int place_at(const place_picture *v, int i, int j)
-{
-    return v->p->assign[i * v->p->stages + j];
-}
+static int place_at(const place_picture *v, int i, int j) { return v->p->assign[i * v->p->stages + j]; }
 
 static double place_stage_cost(const place_picture *v, int j)
 {
@@ -97,8 +93,7 @@ static double place_stage_cost(const place_picture *v, int j)
         double sum = 0;
         for (l = 0; l < v->p->pipelines; l++)
             if (l != i)
-                sum += place_pair(v, v->n->dp_bytes / v->p->pipelines, place_at(v, i, j),
-                                  place_at(v, l, j));
+                sum += place_pair(v, v->n->dp_bytes / v->p->pipelines, place_at(v, i, j), place_at(v, l, j));
         if (sum > most) most = sum;
     }
     return most;
@@ -117,8 +112,8 @@ static double place_hop_cost(const place_picture *v, int j)
 }
 
 /* One bar of a row of bars that begins at y and grows upwards (or downwards). */
-static void place_bar(const place_picture *v, double x, double y, double value, double most,
-                      int down, const char *colour, const char *what, int first)
+static void place_bar(const place_picture *v, double x, double y, double value, double most, int down,
+                      const char *colour, const char *what, int first)
 {
     double h = most > 0 ? (PLACE_BARS - 26) * value / most : 0, w = v->cell * 0.6;
 
@@ -143,8 +138,14 @@ static void place_columns(const place_picture *v, double bottom)
     for (j = 0; j < S; j++) {
         data[j] = place_stage_cost(v, j);
         hop[j] = j + 1 < S ? place_hop_cost(v, j) : 0;
-        if (data[j] > top) { top = data[j]; worst = j; }
-        if (hop[j] > slow) { slow = hop[j]; slowest = j; }
+        if (data[j] > top) {
+            top = data[j];
+            worst = j;
+        }
+        if (hop[j] > slow) {
+            slow = hop[j];
+            slowest = j;
+        }
     }
     scale = top > slow ? top : slow; /* both kinds of bars: they add up */
     for (j = 0; j < S; j++) {
@@ -165,8 +166,7 @@ static void place_columns(const place_picture *v, double bottom)
             "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" class=\"s\">averaging, s</text>"
             "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" class=\"s\">stage</text>"
             "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" class=\"s\">hop, s</text>\n",
-            PLACE_LEFT - 8, PLACE_TOP - 28, PLACE_LEFT - 8, PLACE_TOP - 8, PLACE_LEFT - 8,
-            bottom + 20);
+            PLACE_LEFT - 8, PLACE_TOP - 28, PLACE_LEFT - 8, PLACE_TOP - 8, PLACE_LEFT - 8, bottom + 20);
 }
 
 static void place_cells(const place_picture *v)
@@ -184,8 +184,8 @@ static void place_cells(const place_picture *v)
         for (j = 0; j < v->p->stages; j++) {
             d = place_at(v, i, j);
             x = PLACE_LEFT + j * v->cell;
-            fprintf(v->f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"", x,
-                    y, v->cell - 1, v->row - 1);
+            fprintf(v->f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"", x, y,
+                    v->cell - 1, v->row - 1);
             place_fill(v->f, v->n, place_group(v->n, d));
             fprintf(v->f, "\"><title>pipeline %d, stage %d: device %d (", i, j, d);
             place_group_name(v->f, v->n, place_group(v->n, d));
@@ -249,16 +249,14 @@ static void place_axes(const place_picture *v, double y, double end, double low,
         fprintf(v->f,
                 "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
                 "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" class=\"s\">%s</text>\n",
-                at, at, y, y + PLACE_CURVES, at, y + PLACE_CURVES + 15,
-                plan_time(x, name, sizeof name));
+                at, at, y, y + PLACE_CURVES, at, y + PLACE_CURVES + 15, plan_time(x, name, sizeof name));
     }
 }
 
 /* The best cost against time, a line per solver; names where the lines end, but apart. */
 static void place_curves(const place_picture *v, double y)
 {
-    static const char *const colour[] = {"#2b5c9e", "#b3261e", "#c77700",
-                                         "#1b6e3c", "#777",    "#7a3fa0"};
+    static const char *const colour[] = {"#2b5c9e", "#b3261e", "#c77700", "#1b6e3c", "#777", "#7a3fa0"};
     double end = 10 * PLACE_LEAST, low, top = 0, last, label;
     const ddp_placement *p;
     int i, k, order[PLACE_SOLVERS];
@@ -272,16 +270,14 @@ static void place_curves(const place_picture *v, double y)
     for (i = 0; i < v->count; i++) {
         if (v->all[i].solve_s > end) end = v->all[i].solve_s;
         if (v->all[i].curve[1] > top) top = v->all[i].curve[1];
-        for (k = i; k > 0 && v->all[order[k - 1]].cost_s > v->all[i].cost_s; k--)
-            order[k] = order[k - 1];
+        for (k = i; k > 0 && v->all[order[k - 1]].cost_s > v->all[i].cost_s; k--) order[k] = order[k - 1];
         order[k] = i;
     }
     low = 0.95 * v->p->cost_s;
     place_axes(v, y, end, low, top);
     for (i = v->count - 1; i >= 0; i--) { /* the best on top */
         p = &v->all[order[i]];
-        fprintf(v->f, "<path fill=\"none\" stroke=\"%s\" stroke-width=\"2\" d=\"",
-                colour[order[i] % 6]);
+        fprintf(v->f, "<path fill=\"none\" stroke=\"%s\" stroke-width=\"2\" d=\"", colour[order[i] % 6]);
         for (k = 0; k < p->points; k++)
             fprintf(v->f, k ? "H%.2f V%.2f " : "M%.2f %.2f ", place_x(p->curve[2 * k], end),
                     y + place_y(p->curve[2 * k + 1], low, top));
@@ -293,8 +289,8 @@ static void place_curves(const place_picture *v, double y)
         label = y + place_y(p->cost_s, low, top) + 4;
         if (label > last - 13) label = last - 13;
         last = label;
-        fprintf(v->f, "<text x=\"%.1f\" y=\"%.1f\" fill=\"%s\">%s %.4g s</text>\n",
-                place_x(end, end) + 6, label, colour[order[i] % 6], v->solver[order[i]], p->cost_s);
+        fprintf(v->f, "<text x=\"%.1f\" y=\"%.1f\" fill=\"%s\">%s %.4g s</text>\n", place_x(end, end) + 6,
+                label, colour[order[i] % 6], v->solver[order[i]], p->cost_s);
     }
 }
 
@@ -309,8 +305,8 @@ static void place_network_name(FILE *f, const place_arguments *a)
     if (a->noise >= 0) fprintf(f, ", noise %ld", a->noise);
 }
 
-static void place_svg(FILE *f, const place_arguments *a, const ddp_network *n,
-                      const ddp_placement *all, const char **solver, int count)
+static void place_svg(FILE *f, const place_arguments *a, const ddp_network *n, const ddp_placement *all,
+                      const char **solver, int count)
 {
     const ddp_placement *p;
     place_picture v;
@@ -340,15 +336,13 @@ static void place_svg(FILE *f, const place_arguments *a, const ddp_network *n,
             PLACE_WIDTH, height, PLACE_WIDTH, height);
     fprintf(f, "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">");
     place_network_name(f, a);
-    fprintf(
-        f, ", %s: %.5g s per iteration = %.4g s averaging + %.4g s along the pipeline%s</text>\n",
-        solver[best], p->cost_s, p->datap_s, p->pipelinep_s, p->proven ? " (proven optimal)" : "");
-    fprintf(f,
-            "<text x=\"12\" y=\"44\" class=\"s\">a cell is a device, its colour the group "
-            "it belongs to; a row is a pipeline, a column holds the replicas of one stage.</text>"
-            "<text x=\"12\" y=\"60\" class=\"s\">above: averaging inside the column, the "
-            "largest (red) counts; below: the slowest pipeline between two columns, all "
-            "count</text>\n");
+    fprintf(f, ", %s: %.5g s per iteration = %.4g s averaging + %.4g s along the pipeline%s</text>\n",
+            solver[best], p->cost_s, p->datap_s, p->pipelinep_s, p->proven ? " (proven optimal)" : "");
+    fprintf(f, "<text x=\"12\" y=\"44\" class=\"s\">a cell is a device, its colour the group "
+               "it belongs to; a row is a pipeline, a column holds the replicas of one stage.</text>"
+               "<text x=\"12\" y=\"60\" class=\"s\">above: averaging inside the column, the "
+               "largest (red) counts; below: the slowest pipeline between two columns, all "
+               "count</text>\n");
     place_cells(&v);
     place_columns(&v, bottom);
     y += place_legend(&v, y);
@@ -369,7 +363,10 @@ static int place_run(const place_arguments *a, const ddp_network *n, ddp_place_o
     ddp_status status = DDP_OK;
 
     if (!plan_output_open(&out, "plan place")) return 1;
-    if (!strcmp(a->solver, "all")) { first = DDP_PLACE_ANNEAL; last = DDP_PLACE_EXACT; }
+    if (!strcmp(a->solver, "all")) {
+        first = DDP_PLACE_ANNEAL;
+        last = DDP_PLACE_EXACT;
+    }
     for (k = first; k <= last; k++) {
         o->solver = (ddp_place_solver)k;
         status = ddp_place(n, o, &all[count], &err);
@@ -394,7 +391,8 @@ static int plan_place(int argc, char **argv)
         "Which device runs which stage of which pipeline? The network is JSON: N, D_dp "
         "(pipelines),\n"
         "D_pp (stages), c_dp_bytes, c_pp_bytes, delay_ms and bandwidth_gbps, N x N or per group.";
-    place_arguments a = {NULL, NULL, "anneal", NULL, NULL, -1, -1, 0, -1, -1, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN};
+    place_arguments a = {NULL, NULL, "anneal",       NULL,           NULL,          -1, -1, 0,
+                         -1,   -1,   PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN};
     const cli_option table[] = {
         {"--network", CLI_TEXT, &a.network, "NET.json", "the network (.gz is fine)"},
         {"--variant", CLI_TEXT, &a.variant, "NAME", "use the members of this object, as_in_code"},
@@ -423,7 +421,8 @@ static int plan_place(int argc, char **argv)
     memset(&o, 0, sizeof o);
     if (!a.network) return plan_usage("plan place", "%s", "--network FILE is needed");
     if (plan_given(a.seconds) && a.seconds <= 0)
-        return plan_refuse("plan place", "--seconds", a.seconds, "more than 0; leave it out for no time limit");
+        return plan_refuse("plan place", "--seconds", a.seconds,
+                           "more than 0; leave it out for no time limit");
     if (a.candidates == 0)
         return plan_refuse("plan place", "--candidates", 0, "at least 1; leave it out for no such limit");
     if (a.pipelines == 0)
@@ -431,9 +430,11 @@ static int plan_place(int argc, char **argv)
     if (a.stages == 0)
         return plan_refuse("plan place", "--stages", 0, "at least 1; leave it out for the network's own");
     if (plan_given(a.dp_bytes) && a.dp_bytes < 0)
-        return plan_refuse("plan place", "--dp-bytes", a.dp_bytes, "at least 0; leave it out for the network's own");
+        return plan_refuse("plan place", "--dp-bytes", a.dp_bytes,
+                           "at least 0; leave it out for the network's own");
     if (plan_given(a.pp_bytes) && a.pp_bytes < 0)
-        return plan_refuse("plan place", "--pp-bytes", a.pp_bytes, "at least 0; leave it out for the network's own");
+        return plan_refuse("plan place", "--pp-bytes", a.pp_bytes,
+                           "at least 0; leave it out for the network's own");
     if (strcmp(a.solver, "all") && ddp_place_solver_named(a.solver, &o.solver, &err) != DDP_OK)
         return plan_usage("plan place", "%s", err.msg);
     o.seed = (uint64_t)a.seed;

@@ -53,8 +53,7 @@ int main(int argc, char **argv)
 
     if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
         printf("usage: plan SUBCOMMAND [options]\n");
-        for (i = 0; i < SUBCOMMANDS; i++)
-            printf("  %-10s%s\n", subcommands[i].name, subcommands[i].about);
+        for (i = 0; i < SUBCOMMANDS; i++) printf("  %-10s%s\n", subcommands[i].name, subcommands[i].about);
         printf("plan SUBCOMMAND --help explains one, plan --version names the library's\n");
         return 0;
     }
@@ -68,8 +67,10 @@ int main(int argc, char **argv)
         argv[1] = name;
         return subcommands[i].run(argc - 1, argv + 1);
     }
-    if (argc > 1) fprintf(stderr, "plan: unknown subcommand %s; known are: ", argv[1]);
-    else fprintf(stderr, "plan: a subcommand is needed; known are: ");
+    if (argc > 1)
+        fprintf(stderr, "plan: unknown subcommand %s; known are: ", argv[1]);
+    else
+        fprintf(stderr, "plan: a subcommand is needed; known are: ");
     list(stderr, "");
     return 2;
 }

@@ -19,8 +19,10 @@ static int preserve_sequence(const char *text, int **out)
         errno = 0;
         k = strtol(at, &end, 10);
         if (end == at || (*end && *end != ',') || errno || k < 1 || k > 1000000) {
-            fprintf(stderr, "plan preserve: --k: '%.40s' does not begin with a whole number from 1 "
-                            "to 1000000; numbers are separated by commas\n", at);
+            fprintf(stderr,
+                    "plan preserve: --k: '%.40s' does not begin with a whole number from 1 "
+                    "to 1000000; numbers are separated by commas\n",
+                    at);
             free(*out);
             *out = NULL;
             return 0;
@@ -34,11 +36,10 @@ static void preserve_json(FILE *f, const ddp_preserved *r, int event)
 {
     char t[3][32];
 
-    fprintf(f,
-            "{%s\"expected_base\": %s, \"expected_plan\": %s, \"ratio\": %s, \"accepted\": %s}\n",
+    fprintf(f, "{%s\"expected_base\": %s, \"expected_plan\": %s, \"ratio\": %s, \"accepted\": %s}\n",
             event ? "\"event\": \"plan\", " : "", plan_exact(r->expected_base, t[0], sizeof t[0]),
-            plan_exact(r->expected_plan, t[1], sizeof t[1]),
-            plan_exact(r->ratio, t[2], sizeof t[2]), r->accepted ? "true" : "false");
+            plan_exact(r->expected_plan, t[1], sizeof t[1]), plan_exact(r->ratio, t[2], sizeof t[2]),
+            r->accepted ? "true" : "false");
 }
 
 /* The plan that was accepted, or came nearest to it. */
@@ -47,17 +48,19 @@ static void preserve_plan_json(FILE *f, const ddp_delayed_plan *p, const ddp_pre
     char t[4][32];
     int i;
 
-    fprintf(f, "{%s\"accepted\": %s, \"ratio\": %s, \"retries\": %d, \"capacity\": %s, \"iteration_s\": %s, "
-               "\"update_frequency\": %s, \"k\": [", event ? "\"event\": \"plan\", " : "",
-            r->accepted ? "true" : "false", plan_exact(r->ratio, t[0], sizeof t[0]), r->retries,
+    fprintf(f,
+            "{%s\"accepted\": %s, \"ratio\": %s, \"retries\": %d, \"capacity\": %s, \"iteration_s\": %s, "
+            "\"update_frequency\": %s, \"k\": [",
+            event ? "\"event\": \"plan\", " : "", r->accepted ? "true" : "false",
+            plan_exact(r->ratio, t[0], sizeof t[0]), r->retries,
             plan_exact(p->capacity_scale, t[1], sizeof t[1]), plan_exact(p->iteration_s, t[2], sizeof t[2]),
             plan_exact(p->update_frequency, t[3], sizeof t[3]));
     for (i = 0; i < p->updates; i++) fprintf(f, "%s%d", i ? ", " : "", p->k[i]);
     fprintf(f, "]}\n");
 }
 
-static ddp_status preserve_solve(const char *path, plan_deft_request *r, const ddp_preserver *m, plan_output *out,
-                                 ddp_error *err)
+static ddp_status preserve_solve(const char *path, plan_deft_request *r, const ddp_preserver *m,
+                                 plan_output *out, ddp_error *err)
 {
     ddp_delayed_options o;
     ddp_delayed_plan plan;
@@ -108,7 +111,8 @@ static int plan_preserve(int argc, char **argv)
         "sequence k, and after as many plain updates, in the random walk of DeFT's Preserver.\n"
         "With --profile: DeFT's plan for it, its knapsacks grown by 1.1 until the test accepts.";
     ddp_preserver m;
-    double eta = PLAN_NOT_GIVEN, mu = PLAN_NOT_GIVEN, sigma = PLAN_NOT_GIVEN, batch = PLAN_NOT_GIVEN, start = PLAN_NOT_GIVEN;
+    double eta = PLAN_NOT_GIVEN, mu = PLAN_NOT_GIVEN, sigma = PLAN_NOT_GIVEN, batch = PLAN_NOT_GIVEN,
+           start = PLAN_NOT_GIVEN;
     double target = 0, tolerance = PLAN_NOT_GIVEN;
     int sum = 0, one_sided = 0, rotations = 0, *k = NULL, n;
     const char *sequence = NULL, *profile = NULL, *json = NULL;
@@ -125,7 +129,8 @@ static int plan_preserve(int argc, char **argv)
         {"--link-mu", CLI_REAL, &request.mu, "X", "profile: two links, time on the slow one over the fast"},
         {"--alpha", CLI_REAL, &request.alpha_s, "S", "profile: seconds of startup contained in every comm_s"},
         {"--partition", CLI_REAL, &request.partition_params, "PARAMS", "profile: per part (default 6.5e6)"},
-        {"--partition-s", CLI_REAL, &request.partition_s, "SECONDS", "profile: or seconds of the link per part"},
+        {"--partition-s", CLI_REAL, &request.partition_s, "SECONDS",
+         "profile: or seconds of the link per part"},
         {"--no-barrier", CLI_FLAG, &request.no_barrier, "", "profile: sends may straddle the stages"},
         {"--tolerance", CLI_REAL, &tolerance, "E", "accept a ratio within 1 +- E (default 0.01)"},
         {"--sum", CLI_FLAG, &sum, "", "merged gradients are summed, not averaged"},
@@ -154,9 +159,11 @@ static int plan_preserve(int argc, char **argv)
         return plan_usage("plan preserve", "%s needs --profile P.csv",
                           "--link-mu, --alpha, --partition, --partition-s or --no-barrier");
     if (plan_given(request.partition_params) && request.partition_params <= 0)
-        return plan_refuse("plan preserve", "--partition", request.partition_params, "more than 0; leave it out for 6.5e6");
+        return plan_refuse("plan preserve", "--partition", request.partition_params,
+                           "more than 0; leave it out for 6.5e6");
     if (plan_given(request.partition_s) && request.partition_s <= 0)
-        return plan_refuse("plan preserve", "--partition-s", request.partition_s, "more than 0; leave it out for --partition");
+        return plan_refuse("plan preserve", "--partition-s", request.partition_s,
+                           "more than 0; leave it out for --partition");
     if (plan_given(request.mu) && request.mu < 1)
         return plan_refuse("plan preserve", "--link-mu", request.mu, "at least 1; leave it out for one link");
     request.links = plan_given(request.mu) ? 2 : 1;

@@ -6,7 +6,7 @@
 
 typedef struct speed_samples {
     double *flops, *seconds;
-    int     n;
+    int n;
 } speed_samples;
 
 /* The next line without its end, which is LF, CRLF or CR; 0 at the end of the file. */
@@ -21,8 +21,8 @@ static int speed_line(FILE *f, char *text, size_t room)
     return n > 0 || c != EOF;
 }
 
-/* The samples of a CSV file with lines `flops,seconds`; a first line of names may stand above them. 1, or 0 after a
- * sentence. */
+/* The samples of a CSV file with lines `flops,seconds`; a first line of names may stand above them. 1, or 0
+ * after a sentence. */
 static int speed_read(const char *path, speed_samples *s)
 {
     FILE *f = fopen(path, "r");
@@ -32,7 +32,8 @@ static int speed_read(const char *path, speed_samples *s)
     memset(s, 0, sizeof *s);
     if (!f) fprintf(stderr, "plan speed: cannot open %s: %s\n", path, strerror(errno));
     while (good && speed_line(f, text, sizeof text)) {
-        const char *from = text + (line == 0 && !strncmp(text, "\xef\xbb\xbf", 3) ? 3 : 0); /* a byte order mark */
+        const char *from =
+            text + (line == 0 && !strncmp(text, "\xef\xbb\xbf", 3) ? 3 : 0); /* a byte order mark */
         double flops = strtod(from, &end), seconds = PLAN_NOT_GIVEN;
         if (end != from && *end == ',') seconds = strtod(end + 1, &end);
         end += strspn(end, " \t");
@@ -49,7 +50,10 @@ static int speed_read(const char *path, speed_samples *s)
                 good = 0;
             }
         }
-        if (good) { s->flops[s->n] = flops; s->seconds[s->n++] = seconds; }
+        if (good) {
+            s->flops[s->n] = flops;
+            s->seconds[s->n++] = seconds;
+        }
     }
     if (f) fclose(f);
     return good;

@@ -7,21 +7,21 @@
 
 typedef struct timeline_arguments {
     const char *profile, *scheme, *select, *net, *svg, *json;
-    double      mu, alpha, partition, partition_s, credit, bucket, first_bucket; /* or PLAN_NOT_GIVEN */
-    double      frequency, capacity;                                             /* or PLAN_NOT_GIVEN */
-    double      gap;
-    long        links, operations, workers;
-    int         no_barrier, schedule;
+    double mu, alpha, partition, partition_s, credit, bucket, first_bucket; /* or PLAN_NOT_GIVEN */
+    double frequency, capacity;                                             /* or PLAN_NOT_GIVEN */
+    double gap;
+    long links, operations, workers;
+    int no_barrier, schedule;
 } timeline_arguments;
 
 /* ---- the picture: per scheme a lane of computing and below it the link ---- */
 
 typedef struct timeline_picture {
-    FILE              *f;
+    FILE *f;
     const ddp_profile *p;
-    double             scale, top; /* points per second; where the lanes of a scheme begin */
-    double             frequency;  /* deft: updates per iteration; the others have one in each */
-    int                pending;    /* lanes from here on: older gradients, on lane - pending */
+    double scale, top; /* points per second; where the lanes of a scheme begin */
+    double frequency;  /* deft: updates per iteration; the others have one in each */
+    int pending;       /* lanes from here on: older gradients, on lane - pending */
 } timeline_picture;
 
 static const double timeline_left = 118, timeline_width = 1080;
@@ -54,14 +54,14 @@ static void timeline_box(const timeline_picture *v, const ddp_interval *x, doubl
         fprintf(v->f, " to ");
         plan_xml(v->f, timeline_row(v->p, x->last, own, sizeof own));
     }
-    if (link && x->parts > 1) fprintf(v->f, ", parts %d to %d", x->part, x->part + x->parts - 1);
-    else if (link) fprintf(v->f, ", part %d", x->part);
-    fprintf(v->f, ", %s from %s</title></rect>\n",
-            plan_time(x->end_s - x->begin_s, t[0], sizeof t[0]),
+    if (link && x->parts > 1)
+        fprintf(v->f, ", parts %d to %d", x->part, x->part + x->parts - 1);
+    else if (link)
+        fprintf(v->f, ", part %d", x->part);
+    fprintf(v->f, ", %s from %s</title></rect>\n", plan_time(x->end_s - x->begin_s, t[0], sizeof t[0]),
             plan_time(x->begin_s, t[1], sizeof t[1]));
     if (w < 15 || height < 12) return;
-    fprintf(v->f, "<text x=\"%.1f\" y=\"%.1f\" class=\"in\">%d", at + w / 2, y + height - 5,
-            x->bucket + 1);
+    fprintf(v->f, "<text x=\"%.1f\" y=\"%.1f\" class=\"in\">%d", at + w / 2, y + height - 5, x->bucket + 1);
     if (x->last > x->bucket && w > 30) fprintf(v->f, "-%d", x->last + 1);
     fprintf(v->f, "</text>\n");
 }
@@ -101,21 +101,21 @@ static void timeline_draw(timeline_picture *v, const ddp_timeline *t)
     fprintf(v->f,
             "<text x=\"%.0f\" y=\"%.1f\" text-anchor=\"end\" font-weight=\"bold\">%s</text>\n"
             "<text x=\"%.0f\" y=\"%.1f\" text-anchor=\"end\" class=\"small\">link</text>\n",
-            timeline_left - 10, v->top + 13, ddp_scheme_name(t->scheme), timeline_left - 10,
-            below + 13);
+            timeline_left - 10, v->top + 13, ddp_scheme_name(t->scheme), timeline_left - 10, below + 13);
     for (i = 0; i < t->intervals; i++) {
         const ddp_interval *k = &t->interval[i];
-        if (k->kind != DDP_INTERVAL_LINK) timeline_box(v, k, v->top, timeline_lane);
-        else timeline_box(v, k, below + k->lane % v->pending * one, one - (lanes > 1));
+        if (k->kind != DDP_INTERVAL_LINK)
+            timeline_box(v, k, v->top, timeline_lane);
+        else
+            timeline_box(v, k, below + k->lane % v->pending * one, one - (lanes > 1));
     }
     fprintf(v->f,
             "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#b3261e\" "
             "stroke-width=\"1.5\"/>\n"
             "<text x=\"%.1f\" y=\"%.1f\" class=\"end\">%s",
-            x, x, v->top - 3, below + (lanes > 3 ? lanes * 6 : timeline_lane) + 3, x + 6,
-            v->top + 13, plan_time(t->iteration_s, s, sizeof s));
-    if (t->scheme == DDP_SCHEME_DEFT)
-        fprintf(v->f, ", %.3g updates per iteration", v->frequency);
+            x, x, v->top - 3, below + (lanes > 3 ? lanes * 6 : timeline_lane) + 3, x + 6, v->top + 13,
+            plan_time(t->iteration_s, s, sizeof s));
+    if (t->scheme == DDP_SCHEME_DEFT) fprintf(v->f, ", %.3g updates per iteration", v->frequency);
     fprintf(v->f, "</text>\n");
     v->top += timeline_height(t);
 }
@@ -147,8 +147,7 @@ static void timeline_axis(const timeline_picture *v, double longest)
 }
 
 /* The grid lies below the lanes, so the height of all is needed first. */
-static void timeline_svg(FILE *f, const ddp_profile *p, const ddp_timeline *all, int count,
-                         double frequency)
+static void timeline_svg(FILE *f, const ddp_profile *p, const ddp_timeline *all, int count, double frequency)
 {
     double longest = 0, bottom = timeline_head;
     timeline_picture v;
@@ -203,13 +202,11 @@ static void timeline_json(FILE *f, const ddp_timeline *t, double seconds, int ev
             "{%s\"scheme\": \"%s\", \"iteration_s\": %s, \"lower_bound_s\": %s, \"buckets\": %d, "
             "\"operations\": %d, \"solve_ms\": %.6f}\n",
             event ? "\"event\": \"plan\", " : "", ddp_scheme_name(t->scheme),
-            plan_exact(t->iteration_s, s[0], sizeof s[0]),
-            plan_exact(t->lower_bound_s, s[1], sizeof s[1]), t->buckets,
-            t->intervals - 2 * t->buckets, seconds * 1e3);
+            plan_exact(t->iteration_s, s[0], sizeof s[0]), plan_exact(t->lower_bound_s, s[1], sizeof s[1]),
+            t->buckets, t->intervals - 2 * t->buckets, seconds * 1e3);
 }
 
-static void timeline_deft_request(const timeline_arguments *a, const ddp_profile *p,
-                                  plan_deft_request *r)
+static void timeline_deft_request(const timeline_arguments *a, const ddp_profile *p, plan_deft_request *r)
 {
     memset(r, 0, sizeof *r);
     r->links = a->links;
@@ -238,14 +235,17 @@ static void timeline_say(const char *scheme, const ddp_error *err)
         for (found = -1, i = 0; i < 3; i++)
             if (!strncmp(at, field[i], strlen(field[i]))) found = i;
         next = at + (found < 0 ? 1 : strlen(field[found]));
-        if (found < 0) fputc(*at, stderr);
-        else fputs(option[found], stderr);
+        if (found < 0)
+            fputc(*at, stderr);
+        else
+            fputs(option[found], stderr);
     }
     fputc('\n', stderr);
 }
 
 /* Schemes that are refused for one reason share its sentence: names, said by the next one with another. */
-static void timeline_collect(char *names, size_t room, const char *scheme, ddp_error *said, const ddp_error *err)
+static void timeline_collect(char *names, size_t room, const char *scheme, ddp_error *said,
+                             const ddp_error *err)
 {
     if (*names && strcmp(said->msg, err->msg)) {
         timeline_say(names, said);
@@ -277,16 +277,18 @@ static ddp_status timeline_one(const timeline_arguments *a, const ddp_profile *p
     status = plan_deft(p, &r, &plan, out->line, out->json, err);
     if (status != DDP_OK) return status;
     *frequency = plan.update_frequency;
-    if (alone) deft_svg(out->svg, p, &r, &plan);
-    else status = deft_timeline(p, &plan, drawn, err);
+    if (alone)
+        deft_svg(out->svg, p, &r, &plan);
+    else
+        status = deft_timeline(p, &plan, drawn, err);
     ddp_delayed_plan_free(&plan);
     return status;
 }
 
-/* All schemes, or one. Of all, one that cannot be planned costs a remark, the same remark once; if none can be, the
- * status is the last one's. */
-static ddp_status timeline_solve(const timeline_arguments *a, const ddp_profile *p,
-                                 ddp_timeline_options *o, plan_output *out)
+/* All schemes, or one. Of all, one that cannot be planned costs a remark, the same remark once; if none can
+ * be, the status is the last one's. */
+static ddp_status timeline_solve(const timeline_arguments *a, const ddp_profile *p, ddp_timeline_options *o,
+                                 plan_output *out)
 {
     int all = !strcmp(a->scheme, "all"), from = all ? 0 : (int)o->scheme, count = 0, good = 0, i;
     ddp_timeline drawn[DDP_SCHEME_DEFT + 1];
@@ -299,8 +301,10 @@ static ddp_status timeline_solve(const timeline_arguments *a, const ddp_profile 
     for (i = from; i <= (all ? (int)DDP_SCHEME_DEFT : from); i++) {
         o->scheme = (ddp_scheme)i;
         status = timeline_one(a, p, o, !all, &drawn[count], &frequency, out, &err);
-        if (status != DDP_OK && all) timeline_collect(names, sizeof names, ddp_scheme_name(o->scheme), &said, &err);
-        else if (status != DDP_OK) timeline_say("", &err);
+        if (status != DDP_OK && all)
+            timeline_collect(names, sizeof names, ddp_scheme_name(o->scheme), &said, &err);
+        else if (status != DDP_OK)
+            timeline_say("", &err);
         good += status == DDP_OK;
         count += status == DDP_OK && (all || i < (int)DDP_SCHEME_DEFT);
     }
@@ -323,35 +327,33 @@ static int timeline_run(const timeline_arguments *a, const ddp_profile *p, ddp_t
 /* A number that was given must be positive (alpha: or 0). -1 to go on, else the exit code. */
 static int timeline_check(timeline_arguments *a)
 {
-    const char *name[] = {"--alpha", "--partition", "--partition-s", "--credit", "--bucket-mib",
-                          "--first-bucket-mib", "--target-frequency", "--capacity"};
-    const double value[] = {a->alpha,        a->partition, a->partition_s, a->credit, a->bucket,
-                            a->first_bucket, a->frequency, a->capacity};
+    const char *name[] = {"--alpha",      "--partition",        "--partition-s",      "--credit",
+                          "--bucket-mib", "--first-bucket-mib", "--target-frequency", "--capacity"};
+    const double value[] = {a->alpha,  a->partition,    a->partition_s, a->credit,
+                            a->bucket, a->first_bucket, a->frequency,   a->capacity};
     int i;
 
     if (!a->profile) return plan_usage("plan timeline", "--profile %s is needed", "FILE");
-    if (a->workers >= 0 && !a->net) return plan_usage("plan timeline", "--workers needs %s", "--net RATE,DELAY");
+    if (a->workers >= 0 && !a->net)
+        return plan_usage("plan timeline", "--workers needs %s", "--net RATE,DELAY");
     if (a->net && a->workers < 2)
         return plan_usage("plan timeline", "%s needs --workers N, at least 2", "--net");
     for (i = 0; i < 8; i++)
         if (plan_given(value[i]) && (value[i] < 0 || (i > 0 && value[i] <= 0)))
-            return plan_usage("plan timeline",
-                              i ? "%s must be positive" : "%s must not be negative", name[i]);
+            return plan_usage("plan timeline", i ? "%s must be positive" : "%s must not be negative",
+                              name[i]);
     if (plan_given(a->mu) && a->mu < 1)
-        return plan_usage("plan timeline",
-                          "%s is time on the slow link over the fast one, at least 1", "--mu");
+        return plan_usage("plan timeline", "%s is time on the slow link over the fast one, at least 1",
+                          "--mu");
     if (a->links < 0) a->links = plan_given(a->mu) ? 2 : 1;
     if (a->links < 1 || a->links > 2) return plan_usage("plan timeline", "%s is 1 or 2", "--links");
     if (a->links == 2 && !plan_given(a->mu))
         return plan_usage("plan timeline", "--links 2 needs %s", "--mu X");
     if (plan_given(a->partition) && plan_given(a->partition_s))
-        return plan_usage("plan timeline", "--partition and %s exclude each other",
-                          "--partition-s");
+        return plan_usage("plan timeline", "--partition and %s exclude each other", "--partition-s");
     if (a->select && strcmp(a->select, "release") && strcmp(a->select, "paper"))
-        return plan_usage("plan timeline", "selection '%s' is unknown; use release or paper",
-                          a->select);
-    if (a->operations == 0)
-        return plan_usage("plan timeline", "%s must be at least 1", "--operations");
+        return plan_usage("plan timeline", "selection '%s' is unknown; use release or paper", a->select);
+    if (a->operations == 0) return plan_usage("plan timeline", "%s must be at least 1", "--operations");
     return -1;
 }
 
@@ -372,8 +374,27 @@ static int plan_timeline(int argc, char **argv)
         "How long is an iteration when gradients are sent by S-SGD, WFBP, MG-WFBP, ASC-WFBP,\n"
         "ByteScheduler, US-Byte or DeFT? The profile is CSV, one row per bucket from the input\n"
         "side: layer,params,forward_s,backward_s,comm_s (seconds).";
-    timeline_arguments a = {NULL, "all", NULL, NULL, NULL, NULL, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN,
-                            PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, 0, -1, -1, -1, 0, 0};
+    timeline_arguments a = {NULL,
+                            "all",
+                            NULL,
+                            NULL,
+                            NULL,
+                            NULL,
+                            PLAN_NOT_GIVEN,
+                            PLAN_NOT_GIVEN,
+                            PLAN_NOT_GIVEN,
+                            PLAN_NOT_GIVEN,
+                            PLAN_NOT_GIVEN,
+                            PLAN_NOT_GIVEN,
+                            PLAN_NOT_GIVEN,
+                            PLAN_NOT_GIVEN,
+                            PLAN_NOT_GIVEN,
+                            0,
+                            -1,
+                            -1,
+                            -1,
+                            0,
+                            0};
     const cli_option table[] = {
         {"--profile", CLI_TEXT, &a.profile, "P.csv", "the profile (.gz is fine)"},
         {"--scheme", CLI_TEXT, &a.scheme, "NAME",
@@ -387,19 +408,16 @@ static int plan_timeline(int argc, char **argv)
         {"--operations", CLI_COUNT, &a.operations, "K", "ascwfbp: operations at once (default 4)"},
         {"--bucket-mib", CLI_REAL, &a.bucket, "MIB",
          "wfbp, ascwfbp: rows are tensors, joined up to this size (DDP: 25)"},
-        {"--first-bucket-mib", CLI_REAL, &a.first_bucket, "MIB",
-         "and the first up to this (default 1)"},
+        {"--first-bucket-mib", CLI_REAL, &a.first_bucket, "MIB", "and the first up to this (default 1)"},
         {"--links", CLI_COUNT, &a.links, "1|2", "deft: links (default 2 where --mu is given)"},
         {"--mu", CLI_REAL, &a.mu, "X", "deft: time on the slow link over time on the fast one"},
         {"--select", CLI_TEXT, &a.select, "NAME", "deft: release (default) or paper"},
         {"--target-frequency", CLI_REAL, &a.frequency, "PHI",
          "deft: at least this many updates per iteration"},
         {"--capacity", CLI_REAL, &a.capacity, "X", "deft: knapsacks this much larger (default 1)"},
-        {"--no-barrier", CLI_FLAG, &a.no_barrier, "",
-         "deft: sends may straddle forward and backward"},
+        {"--no-barrier", CLI_FLAG, &a.no_barrier, "", "deft: sends may straddle forward and backward"},
         {"--schedule", CLI_FLAG, &a.schedule, "", "deft: the schedule too, iteration by iteration"},
-        {"--net", CLI_TEXT, &a.net, "RATE,DELAY",
-         "the link, such as 100mbit,20ms, for rows without comm_s"},
+        {"--net", CLI_TEXT, &a.net, "RATE,DELAY", "the link, such as 100mbit,20ms, for rows without comm_s"},
         {"--workers", CLI_COUNT, &a.workers, "N", "workers that average, for --net"},
         {"--svg", CLI_TEXT, &a.svg, "FILE", "draw the iterations (deft alone: its steady period)"},
         {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON lines to FILE as well"},

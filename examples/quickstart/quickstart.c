@@ -15,18 +15,18 @@ enum { STRATEGIES = 32 }; /* room */
 
 typedef struct quickstart {
     const char *data, *net, *out, *strategies; /* names, separated by commas, or "all" */
-    long   steps, workers, period, seed, batch, layers, heads, dim, seq;
+    long steps, workers, period, seed, batch, layers, heads, dim, seq;
     double lr;
-    char   command[256], model[128], host[128];
+    char command[256], model[128], host[128];
     ddp_tokens *tokens;
-    training    t;
-    ddp_strategy     strategy[STRATEGIES];
-    int              count;
+    training t;
+    ddp_strategy strategy[STRATEGIES];
+    int count;
     training_result *result[STRATEGIES];
     /* the report */
-    ddp_report_data   data_;
-    ddp_report_run    run[STRATEGIES];
-    ddp_report_layer  layer[TRAINING_LAYERS];
+    ddp_report_data data_;
+    ddp_report_run run[STRATEGIES];
+    ddp_report_layer layer[TRAINING_LAYERS];
     ddp_report_worker *worker[STRATEGIES];
 } quickstart;
 
@@ -50,7 +50,8 @@ static int parse(quickstart *q, int argc, char **argv)
     };
 
     return cli_parse(argc, argv,
-                     "Trains a small GPT over a slow link under several strategies and draws what happened.", table, (int)(sizeof table / sizeof table[0]));
+                     "Trains a small GPT over a slow link under several strategies and draws what happened.",
+                     table, (int)(sizeof table / sizeof table[0]));
 }
 
 static int worker(ddp_ctx *d, void *user)
@@ -109,7 +110,8 @@ static const training_result *shown(const quickstart *q)
 {
     int s;
 
-    for (s = 0; s < q->count - 1 && q->strategy[s] != ddp_strategy_named("dreamddp"); s++) {}
+    for (s = 0; s < q->count - 1 && q->strategy[s] != ddp_strategy_named("dreamddp"); s++) {
+    }
     return q->result[s];
 }
 
@@ -128,19 +130,29 @@ static ddp_status fill_report(quickstart *q, ddp_error *err)
     ddp_report_data *d = &q->data_;
     int s, l, k;
 
-    d->title = "dreamddp quickstart"; d->command = q->command; d->version = DDP_VERSION_STRING;
-    d->host = q->host; d->net = q->net; d->model = q->model; d->seed = (uint64_t)q->seed;
-    d->workers = (int)q->workers; d->target_loss = -1e300;
+    d->title = "dreamddp quickstart";
+    d->command = q->command;
+    d->version = DDP_VERSION_STRING;
+    d->host = q->host;
+    d->net = q->net;
+    d->model = q->model;
+    d->seed = (uint64_t)q->seed;
+    d->workers = (int)q->workers;
+    d->target_loss = -1e300;
     for (s = 0; s < q->count; s++) {
         double last = smooth_loss(q->result[s], q->result[s]->steps - 1);
         if (last > d->target_loss) d->target_loss = last;
     }
     for (l = 0; l < base->layers; l++) {
-        q->layer[l].name = base->name[l]; q->layer[l].params = base->params[l];
-        q->layer[l].backward_s = base->backward_s[l]; q->layer[l].comm_s = base->comm_s[l];
+        q->layer[l].name = base->name[l];
+        q->layer[l].params = base->params[l];
+        q->layer[l].backward_s = base->backward_s[l];
+        q->layer[l].comm_s = base->comm_s[l];
     }
-    d->layers = q->layer; d->layer_count = base->layers;
-    d->runs = q->run; d->run_count = q->count;
+    d->layers = q->layer;
+    d->layer_count = base->layers;
+    d->runs = q->run;
+    d->run_count = q->count;
     for (s = 0; s < q->count; s++) {
         const training_result *r = q->result[s];
         ddp_report_run *run = &q->run[s];
@@ -149,20 +161,30 @@ static ddp_status fill_report(quickstart *q, ddp_error *err)
             snprintf(err->msg, sizeof err->msg, "out of memory for the report");
             return err->code = DDP_MEMORY;
         }
-        for (k = 0; k < q->workers; k++)
-            { q->worker[s][k].spans = r->rank[k].span; q->worker[s][k].count = r->rank[k].spans; }
+        for (k = 0; k < q->workers; k++) {
+            q->worker[s][k].spans = r->rank[k].span;
+            q->worker[s][k].count = r->rank[k].spans;
+        }
         run->strategy = ddp_strategy_name(q->strategy[s]);
-        run->step_ms = 1e3 * r->step_s; run->hidden_pct = r->hidden_pct;
+        run->step_ms = 1e3 * r->step_s;
+        run->hidden_pct = r->hidden_pct;
         run->predicted_step_ms = 1e3 * r->rank[0].stats.predicted_step_s;
         run->predicted_hidden_pct = r->rank[0].stats.predicted_hidden_pct;
-        run->bytes_sent = r->bytes_sent; run->time_to_loss_s = time_to_loss(r, d->target_loss);
-        run->final_loss = r->final_loss; run->param_hash = r->param_hash;
-        run->steps = r->step; run->step_count = (int)r->steps;
-        run->period = r->period; run->step_of = r->period ? r->step_of : NULL; run->fill = r->period ? r->fill : NULL;
+        run->bytes_sent = r->bytes_sent;
+        run->time_to_loss_s = time_to_loss(r, d->target_loss);
+        run->final_loss = r->final_loss;
+        run->param_hash = r->param_hash;
+        run->steps = r->step;
+        run->step_count = (int)r->steps;
+        run->period = r->period;
+        run->step_of = r->period ? r->step_of : NULL;
+        run->fill = r->period ? r->fill : NULL;
         run->layer_divergence = diverged(r) ? r->layer_divergence : NULL;
         run->slowest_rank = r->rank[0].stats.slowest_rank;
-        run->slow_ratio = r->rank[0].stats.slow_ratio; run->replans = r->rank[0].stats.replans;
-        run->workers = q->worker[s]; run->worker_count = (int)q->workers;
+        run->slow_ratio = r->rank[0].stats.slow_ratio;
+        run->replans = r->rank[0].stats.replans;
+        run->workers = q->worker[s];
+        run->worker_count = (int)q->workers;
         training_window(r, (int)q->workers, r->steps / 2 / q->period * q->period, (int)q->period, run);
     }
     return DDP_OK;
@@ -174,17 +196,21 @@ static void print_profile(const quickstart *q)
     double backward = 0, comm = 0;
     int l;
 
-    printf("\nprofile%s\n", r->period ? ", and the step of the period in which dreamddp averages each layer" : "");
-    printf("  layer          parameters   forward ms  backward ms  transfer ms%s\n", r->period ? "  step" : "");
+    printf("\nprofile%s\n",
+           r->period ? ", and the step of the period in which dreamddp averages each layer" : "");
+    printf("  layer          parameters   forward ms  backward ms  transfer ms%s\n",
+           r->period ? "  step" : "");
     for (l = 0; l < r->layers; l++) {
         printf("  %-14s %10.0f %12.2f %12.2f %12.2f", r->name[l], r->params[l], 1e3 * r->forward_s[l],
                1e3 * r->backward_s[l], 1e3 * r->comm_s[l]);
         if (r->period) printf(" %5d", r->step_of[l]);
         putchar('\n');
-        backward += r->backward_s[l]; comm += r->comm_s[l];
+        backward += r->backward_s[l];
+        comm += r->comm_s[l];
     }
     printf("  communication / (H x backward) = %.2f; link: %.1f ms + %.0f ns per byte",
-           comm / ((double)q->period * backward), 1e3 * r->rank[0].stats.link.alpha_s, 1e9 * r->rank[0].stats.link.beta_s);
+           comm / ((double)q->period * backward), 1e3 * r->rank[0].stats.link.alpha_s,
+           1e9 * r->rank[0].stats.link.beta_s);
     if (r->period)
         printf("; plan: %s, %s cost, %.1f ms exposed per period", r->plan_solver, r->plan_cost,
                1e3 * (r->objective_s - (double)r->period * backward));
@@ -205,8 +231,8 @@ static ddp_status write_lines(quickstart *q, const char *path, ddp_error *err)
         event_plan(j, &q->data_, &q->run[s]);
         for (i = 0; i < r->steps; i++)
             event_step(j, q->run[s].strategy, i, r->step[i].loss,
-                           1e3 * (r->step[i].time_s - (i ? r->step[i - 1].time_s : 0)), 1e3 * r->wait_s[i],
-                           r->step[i].bytes, diverged(r) ? r->step[i].divergence : NAN);
+                       1e3 * (r->step[i].time_s - (i ? r->step[i - 1].time_s : 0)), 1e3 * r->wait_s[i],
+                       r->step[i].bytes, diverged(r) ? r->step[i].divergence : NAN);
         event_result(j, &q->data_, &q->run[s]);
     }
     return ddp_jsonl_close(j, err);
@@ -227,7 +253,8 @@ static ddp_status report(quickstart *q, ddp_error *err)
     if (s == DDP_OK) s = ddp_report_trace(&q->data_, path[1], err);
     if (s == DDP_OK) s = write_lines(q, path[2], err);
     if (s == DDP_OK)
-        printf("\nthe picture: %s   the trace (ui.perfetto.dev): %s   the numbers: %s\n", path[0], path[1], path[2]);
+        printf("\nthe picture: %s   the trace (ui.perfetto.dev): %s   the numbers: %s\n", path[0], path[1],
+               path[2]);
     return s;
 }
 
@@ -247,7 +274,9 @@ static int choose(quickstart *q)
         id = all ? ddp_strategy_number(q->count) : ddp_strategy_named(name);
         if (id == DDP_STRATEGY_DEFAULT && all) return -1;
         if (id == DDP_STRATEGY_DEFAULT) {
-            fprintf(stderr, "quickstart: --strategies: there is no strategy '%s'; train_gpt --help lists them\n", name);
+            fprintf(stderr,
+                    "quickstart: --strategies: there is no strategy '%s'; train_gpt --help lists them\n",
+                    name);
             return 2;
         }
         q->strategy[q->count++] = id;
@@ -266,16 +295,25 @@ static ddp_status prepare(quickstart *q, ddp_error *err)
     q->tokens = ddp_tokens_open(q->data, err);
     if (!q->tokens) return err->code;
     if (ddp_tokens_split(q->tokens, 0.1, q->seq, &t->train, &t->val, err)) return err->code;
-    t->model.vocabulary = ddp_tokens_vocabulary(q->tokens); t->model.context = q->seq; t->model.layers = q->layers;
-    t->model.heads = q->heads; t->model.dim = q->dim; t->model.batch = q->batch;
+    t->model.vocabulary = ddp_tokens_vocabulary(q->tokens);
+    t->model.context = q->seq;
+    t->model.layers = q->layers;
+    t->model.heads = q->heads;
+    t->model.dim = q->dim;
+    t->model.batch = q->batch;
     t->model.deviation = training_deviation(q->dim);
     if (training_check(t, err)) return err->code;
-    t->optimizer =
-        ddp_adamw((float)q->lr, 0.8f, 0.95f, 1e-8f, 0.01f); /* short memory: the run is short */
-    t->schedule.base = q->lr; t->schedule.warmup = 10; t->schedule.kind = DDP_LR_COSINE; t->schedule.total = q->steps;
+    t->optimizer = ddp_adamw((float)q->lr, 0.8f, 0.95f, 1e-8f, 0.01f); /* short memory: the run is short */
+    t->schedule.base = q->lr;
+    t->schedule.warmup = 10;
+    t->schedule.kind = DDP_LR_COSINE;
+    t->schedule.total = q->steps;
     t->schedule.min_ratio = 0.1;
-    t->steps = q->steps; t->accumulate = 1; t->seed = (uint64_t)q->seed;
-    t->workers = (int)q->workers; t->period = (int)q->period;
+    t->steps = q->steps;
+    t->accumulate = 1;
+    t->seed = (uint64_t)q->seed;
+    t->workers = (int)q->workers;
+    t->period = (int)q->period;
     snprintf(q->model, sizeof q->model, "GPT-2, %ld layers, %ld heads, width %ld, %ld tokens, vocabulary %ld",
              q->layers, q->heads, q->dim, q->seq, t->model.vocabulary);
     printf("%ld worker processes train a GPT on %s, each over a %s link, averaging period H = "
@@ -294,7 +332,8 @@ static int check(const quickstart *q)
         fprintf(stderr, "quickstart: --period %ld: H is at least 1 step\n", q->period);
     else if (q->steps < 30)
         fprintf(stderr, "quickstart: --steps %ld: at least 30, the first 21 are for measuring\n", q->steps);
-    else return -1;
+    else
+        return -1;
     return 2;
 }
 
@@ -304,9 +343,20 @@ int main(int argc, char **argv)
     ddp_error err;
     int code, s;
 
-    q.strategies = "ssgd,wfbp,localsgd,enp,dreamddp"; q.data = "dreamddp.h"; q.net = "100mbit,1ms"; q.out = "quickstart";
-    q.steps = 64; q.workers = 4; q.period = 4; q.seed = 1; q.batch = 4; q.layers = 6; q.heads = 4;
-    q.dim = 64; q.seq = 64; q.lr = 4e-3;
+    q.strategies = "ssgd,wfbp,localsgd,enp,dreamddp";
+    q.data = "dreamddp.h";
+    q.net = "100mbit,1ms";
+    q.out = "quickstart";
+    q.steps = 64;
+    q.workers = 4;
+    q.period = 4;
+    q.seed = 1;
+    q.batch = 4;
+    q.layers = 6;
+    q.heads = 4;
+    q.dim = 64;
+    q.seq = 64;
+    q.lr = 4e-3;
     cli_command(argc, argv, q.command, sizeof q.command);
     code = parse(&q, argc, argv);
     if (code < 0) code = check(&q);

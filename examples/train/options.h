@@ -11,38 +11,39 @@ typedef struct program {
     const char *strategy, *transport, *model, *optimizer, *schedule;
     const char *net, *data, *addr, *emulate, *json, *trace, *write_profile, *write_graph;
     const char *device, *numbers;
-    int    nccl, both_links;
+    int nccl, both_links;
     ddp_backend backend; /* of --device cuda */
     const char *report;
     long stages, ahead, min_replicas;
     const char *pipeline, *placement, *cut, *edge_wire;
-    int    edge_feedback;
+    int edge_feedback;
     long period, workers, steps, epochs, batch, vocab, warmup, accumulate, seed, rank;
-    long   layers, heads, dim, seq, kv_heads, hidden, val_batches, sample, top_k, min_world, max_world;
+    long layers, heads, dim, seq, kv_heads, hidden, val_batches, sample, top_k, min_world, max_world;
     double lr, muon_lr, clip, weight_decay, dropout, held_out, emulate_scale, forward, temperature;
     const char *dump;
-    char   dump_path[1024]; /* with %r in it */
-    int    overwrite;
-    int    tied, recompute, quiet, join;
-    int    launched; /* a launcher has started this process as one of the workers */
-    ddp_config  cfg;
-    training    t;
+    char dump_path[1024]; /* with %r in it */
+    int overwrite;
+    int tied, recompute, quiet, join;
+    int launched; /* a launcher has started this process as one of the workers */
+    ddp_config cfg;
+    training t;
     ddp_llama2_config llama;
-    ddp_tokens *tokens;       /* of train_gpt */
+    ddp_tokens *tokens;        /* of train_gpt */
     struct pictures *pictures; /* of train_image */
     const char *widths;
     ddp_profile emulated;
     const char *preset;
-    char   preset_words[1024], preset_data[1024]; /* its options, cut into words; its data */
-    char   command[1024], described[128], host[128];
-    char   strategies[400], help[450]; /* the library's: "ssgd, wfbp or dreamddp", and with the default behind them */
+    char preset_words[1024], preset_data[1024]; /* its options, cut into words; its data */
+    char command[1024], described[128], host[128];
+    char strategies[400], help[450]; /* the library's: "ssgd, wfbp or dreamddp", and with the default behind
+                                          them */
     /* what differs between trainers: checks of the command line, the data and the model of t, and
        what goes to stdout before the results (or NULL) */
     ddp_status (*choose)(struct program *p, ddp_error *err);
     ddp_status (*load)(struct program *p, ddp_error *err);
     void (*print)(const struct program *p);
     /* how its workers are started, and what else its results have; NULL: as ddp_launch does, nothing */
-    int  (*launch)(struct program *p, ddp_error *err);
+    int (*launch)(struct program *p, ddp_error *err);
     void (*more)(const struct program *p, ddp_jsonl *j);
     long most, places; /* workers that there may be; of them those that leave results behind, 0 = all */
 } program;
@@ -61,12 +62,22 @@ static ddp_status refuse(ddp_error *err, const char *fmt, ...)
 static void defaults(program *p, const char *name)
 {
     memset(p, 0, sizeof *p);
-    p->name = name; p->optimizer = "adamw"; p->schedule = "constant";
-    p->steps = 100; p->batch = 4; p->accumulate = 1;
+    p->name = name;
+    p->optimizer = "adamw";
+    p->schedule = "constant";
+    p->steps = 100;
+    p->batch = 4;
+    p->accumulate = 1;
     p->workers = p->period = p->rank = p->stages = -1; /* not given */
-    p->samples = "sequence"; p->most = 256;
+    p->samples = "sequence";
+    p->most = 256;
     p->t.keep = 2;
-    p->lr = 3e-3; p->muon_lr = 0.02; p->weight_decay = 0.01; p->held_out = 0.1; p->emulate_scale = 1; p->forward = 0.5;
+    p->lr = 3e-3;
+    p->muon_lr = 0.02;
+    p->weight_decay = 0.01;
+    p->held_out = 0.1;
+    p->emulate_scale = 1;
+    p->forward = 0.5;
 }
 
 /* The names of the library's strategies, the first of which is the default, stand last. */
@@ -92,26 +103,29 @@ enum { OPTIONS = 128 }; /* most of a program */
 static int parse(program *p, int argc, char **argv, const char *about, const cli_option *own, int count)
 {
     const cli_option shared[] = {
-        {"--preset", CLI_TEXT, &p->preset, "NAME", "a paper's model, settings and network, scaled; see above"},
+        {"--preset", CLI_TEXT, &p->preset, "NAME",
+         "a paper's model, settings and network, scaled; see above"},
         {"--steps", CLI_COUNT, &p->steps, "N", "steps [100]"},
         {"--epochs", CLI_COUNT, &p->epochs, "N", "instead of --steps: passes over the data"},
-        {"--batch", CLI_COUNT, &p->batch, "N",
-         "sequences or images per worker and micro-batch [4]"},
+        {"--batch", CLI_COUNT, &p->batch, "N", "sequences or images per worker and micro-batch [4]"},
         {"--accumulate", CLI_COUNT, &p->accumulate, "N", "micro-batches per step [1]"},
         {"--microbatches", CLI_COUNT, &p->accumulate, "N", "the same"},
-        {"--stages", CLI_COUNT, &p->stages, "N", "pipeline: each of --workers holds one of N stages of the model [1, or as the files say]"},
+        {"--stages", CLI_COUNT, &p->stages, "N",
+         "pipeline: each of --workers holds one of N stages of the model [1, or as the files say]"},
         {"--pipeline", CLI_TEXT, &p->pipeline, "NAME", "its schedule: gpipe, 1f1b or zb [1f1b]"},
-        {"--ahead", CLI_COUNT, &p->ahead, "N", "1f1b, zb: N forwards more before a stage's first backward, held as well [0]"},
+        {"--ahead", CLI_COUNT, &p->ahead, "N",
+         "1f1b, zb: N forwards more before a stage's first backward, held as well [0]"},
         {"--placement", CLI_TEXT, &p->placement, "FILE",
          "which worker runs which stage of which pipeline: of `plan place --json`, worker = device"},
-        {"--cut", CLI_TEXT, &p->cut, "FILE", "which operators a stage has: of `plan fence --json` [about equal FLOPs]"},
+        {"--cut", CLI_TEXT, &p->cut, "FILE",
+         "which operators a stage has: of `plan fence --json` [about equal FLOPs]"},
         {"--edge-wire", CLI_TEXT, &p->edge_wire, "NAME",
          "what crosses stages: f32, bf16, int8, topk:R, adatopk:R[:FACTOR], bottleneck:R or aq:BITS [f32]"},
-        {"--edge-feedback", CLI_FLAG, &p->edge_feedback, "", "int8, topk, adatopk: what was cut off goes with the next message"},
+        {"--edge-feedback", CLI_FLAG, &p->edge_feedback, "",
+         "int8, topk, adatopk: what was cut off goes with the next message"},
         {"--min-replicas", CLI_COUNT, &p->min_replicas, "N",
          "go on while N pipelines have all their ranks; 0 = a lost one ends the run [0]"},
-        {"--recompute", CLI_FLAG, &p->recompute, "",
-         "less memory: compute each block's activations again"},
+        {"--recompute", CLI_FLAG, &p->recompute, "", "less memory: compute each block's activations again"},
         {"--lr", CLI_REAL, &p->lr, "X", "learning rate [0.003]"},
         {"--optimizer", CLI_TEXT, &p->optimizer, "NAME", "sgd, nesterov, adam, adamw or muon [adamw]"},
         {"--muon-lr", CLI_REAL, &p->muon_lr, "X", "of the matrices under muon; --lr is of the rest [0.02]"},
@@ -152,7 +166,8 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--state-period", CLI_SETTING, &p->cfg, "M,V", NULL},
         {"--workers", CLI_COUNT, &p->workers, "N",
          "workers to start, or the world with --rank [1, or what a launcher started]"},
-        {"--transport", CLI_TEXT, &p->transport, "NAME", "tcp (processes), threads, or mpi under mpirun [tcp]"},
+        {"--transport", CLI_TEXT, &p->transport, "NAME",
+         "tcp (processes), threads, or mpi under mpirun [tcp]"},
         {"--net", CLI_TEXT, &p->net, "RATE,DELAY",
          "shape each worker's links, e.g. 100mbit,20ms, or a topology FILE.json [unshaped]"},
         {"--net2", CLI_SETTING, &p->cfg, "RATE,DELAY", NULL},
@@ -169,8 +184,7 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--dump", CLI_TEXT, &p->dump, "FILE",
          "last operations on an error or SIGUSR1, %r = rank [in --save]"},
         {"--algorithm", CLI_SETTING, &p->cfg, "NAME", NULL},
-        {"--probe", CLI_FLAG, &p->t.probe, "",
-         "measure all links first; rings then go where they are fast"},
+        {"--probe", CLI_FLAG, &p->t.probe, "", "measure all links first; rings then go where they are fast"},
         {"--min-world", CLI_COUNT, &p->min_world, "N",
          "elastic: go on while N workers and a majority are left; 0 = a lost one ends the run [0]"},
         {"--max-world", CLI_COUNT, &p->max_world, "N",
@@ -206,11 +220,9 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
          "with --stages: bytes that pass between two layers, of a micro-batch, before --emulate-scale [0]"},
         {"--check-writes", CLI_SETTING, &p->cfg, "", NULL},
         {"--save", CLI_TEXT, &p->t.save, "FOLDER", "write checkpoints into this folder"},
-        {"--save-every", CLI_COUNT, &p->t.save_every, "N",
-         "steps between them; 0 = at the end [0]"},
+        {"--save-every", CLI_COUNT, &p->t.save_every, "N", "steps between them; 0 = at the end [0]"},
         {"--keep", CLI_COUNT, &p->t.keep, "N", "of them, keep the newest N; 0 = all [2]"},
-        {"--overwrite", CLI_FLAG, &p->overwrite, "",
-         "replace what another run has saved in --save"},
+        {"--overwrite", CLI_FLAG, &p->overwrite, "", "replace what another run has saved in --save"},
         {"--eval-every", CLI_COUNT, &p->t.eval_every, "N",
          "steps between evaluations on what is held out; 0 = after the last [0]"},
         {"--resume", CLI_TEXT, &p->t.resume, "FOLDER", "go on from the newest checkpoint in it"},
@@ -268,14 +280,18 @@ static ddp_status choose(program *p, ddp_error *err)
         return refuse(err, "unknown transport %s; choose tcp, threads or mpi", p->transport);
     if (!ddp_schedule_named(p->schedule, &p->t.schedule.kind))
         return refuse(err, "unknown schedule %s; choose constant, cosine or step", p->schedule);
-    if (!strcmp(p->optimizer, "sgd")) p->t.optimizer = ddp_sgd_decay(lr, 0.9f, decay);
-    else if (!strcmp(p->optimizer, "nesterov")) p->t.optimizer = ddp_nesterov(lr, 0.9f, decay);
+    if (!strcmp(p->optimizer, "sgd"))
+        p->t.optimizer = ddp_sgd_decay(lr, 0.9f, decay);
+    else if (!strcmp(p->optimizer, "nesterov"))
+        p->t.optimizer = ddp_nesterov(lr, 0.9f, decay);
     else if (!strcmp(p->optimizer, "adam"))
         p->t.optimizer = ddp_adam(lr, 0.9f, 0.999f, 1e-8f, decay);
     else if (!strcmp(p->optimizer, "adamw"))
         p->t.optimizer = ddp_adamw(lr, 0.9f, 0.999f, 1e-8f, decay);
-    else if (!strcmp(p->optimizer, "muon")) p->t.optimizer = ddp_muon(lr, (float)p->muon_lr, 0.95f, decay);
-    else return refuse(err, "unknown optimizer %s; choose sgd, nesterov, adam, adamw or muon", p->optimizer);
+    else if (!strcmp(p->optimizer, "muon"))
+        p->t.optimizer = ddp_muon(lr, (float)p->muon_lr, 0.95f, decay);
+    else
+        return refuse(err, "unknown optimizer %s; choose sgd, nesterov, adam, adamw or muon", p->optimizer);
     return DDP_OK;
 }
 
@@ -289,13 +305,16 @@ static ddp_status choose_workers(program *p, ddp_error *err)
     if (!p->join && !p->launch && ddp_launched(&launcher, &rank, &world, err)) return err->code;
     starter = launcher && !strcmp(launcher, "DREAMDDP_RANK") ? "ddprun (DREAMDDP_WORLD_SIZE)" : launcher;
     if (launcher && p->rank >= 0 && p->rank != rank)
-        return refuse(err, "--rank %ld, but this is rank %d, as %s says: leave --rank out", p->rank, rank, launcher);
+        return refuse(err, "--rank %ld, but this is rank %d, as %s says: leave --rank out", p->rank, rank,
+                      launcher);
     if (launcher && p->workers >= 0 && p->workers + servers != world)
-        return refuse(err, "--workers %ld%s, but %s started %d rank%s: leave --workers out, or start %ld", p->workers,
-                      servers ? " and --servers" : "", starter, world, world == 1 ? "" : "s", p->workers + servers);
+        return refuse(err, "--workers %ld%s, but %s started %d rank%s: leave --workers out, or start %ld",
+                      p->workers, servers ? " and --servers" : "", starter, world, world == 1 ? "" : "s",
+                      p->workers + servers);
     if (launcher && world <= servers)
-        return refuse(err, "--servers %d, but %s started %d rank%s: start the workers and the servers together", servers,
-                      starter, world, world == 1 ? "" : "s");
+        return refuse(err,
+                      "--servers %d, but %s started %d rank%s: start the workers and the servers together",
+                      servers, starter, world, world == 1 ? "" : "s");
     p->launched = launcher != NULL;
     if (launcher) p->workers = world - servers;
     if (p->workers < 0) p->workers = 1;
@@ -310,36 +329,46 @@ static ddp_status choose_stages(program *p, ddp_error *err)
     ddp_status s = DDP_OK;
 
     if (g) training_add_model(g, t, t->model.batch, t->model.context, NULL);
-    if (p->placement || p->cut) s = ddp_pipe_layout_read(p->placement, p->cut, g, (int)p->workers, &t->layout, err);
+    if (p->placement || p->cut)
+        s = ddp_pipe_layout_read(p->placement, p->cut, g, (int)p->workers, &t->layout, err);
     ddp_graph_free(g);
     if (s != DDP_OK) return s;
     if (p->stages < 0) p->stages = t->layout.stages ? t->layout.stages : 1;
     if (t->layout.stages && p->stages != t->layout.stages)
-        return refuse(err, "--stages %ld, and %s has %d: leave --stages out", p->stages, p->placement ? p->placement : p->cut,
-                      t->layout.stages);
+        return refuse(err, "--stages %ld, and %s has %d: leave --stages out", p->stages,
+                      p->placement ? p->placement : p->cut, t->layout.stages);
     if (p->stages < 1 || p->workers % p->stages)
-        return refuse(err, "--stages %ld: at least 1, and --workers %ld must be a multiple of it", p->stages, p->workers);
+        return refuse(err, "--stages %ld: at least 1, and --workers %ld must be a multiple of it", p->stages,
+                      p->workers);
     if (p->emulate && p->accumulate > 1 && p->stages == 1)
-        return refuse(err, "--accumulate %ld with --emulate-compute needs --stages N, at least 2: else it has one micro-batch",
+        return refuse(err,
+                      "--accumulate %ld with --emulate-compute needs --stages N, at least 2: else it has one "
+                      "micro-batch",
                       p->accumulate);
-    if (p->pipeline && p->stages == 1) return refuse(err, "--pipeline %s needs --stages N, at least 2", p->pipeline);
+    if (p->pipeline && p->stages == 1)
+        return refuse(err, "--pipeline %s needs --stages N, at least 2", p->pipeline);
     if (t->emulate_bytes > 0 && (!p->emulate || p->stages == 1))
-        return refuse(err, "--emulate-bytes %g needs --emulate-compute P.csv and --stages N, at least 2", t->emulate_bytes);
+        return refuse(err, "--emulate-bytes %g needs --emulate-compute P.csv and --stages N, at least 2",
+                      t->emulate_bytes);
     if (p->ahead && p->stages == 1) return refuse(err, "--ahead %ld needs --stages N, at least 2", p->ahead);
     if (p->min_replicas && p->stages == 1)
-        return refuse(err, "--min-replicas %ld needs --stages N, at least 2; whole models go on with --min-world",
+        return refuse(err,
+                      "--min-replicas %ld needs --stages N, at least 2; whole models go on with --min-world",
                       p->min_replicas);
     if (p->min_replicas && p->placement)
-        return refuse(err, "--min-replicas %ld with --placement %s: it places the ranks of one world; leave one of the two out",
+        return refuse(err,
+                      "--min-replicas %ld with --placement %s: it places the ranks of one world; leave one "
+                      "of the two out",
                       p->min_replicas, p->placement);
     if (p->min_replicas > p->workers / p->stages)
-        return refuse(err, "--min-replicas %ld: --workers %ld make %ld pipelines of --stages %ld", p->min_replicas, p->workers,
-                      p->workers / p->stages, p->stages);
+        return refuse(err, "--min-replicas %ld: --workers %ld make %ld pipelines of --stages %ld",
+                      p->min_replicas, p->workers, p->workers / p->stages, p->stages);
     if ((p->edge_wire || p->edge_feedback) && p->stages == 1)
         return refuse(err, "%s%s needs --stages N, at least 2: without stages nothing crosses between them",
                       p->edge_wire ? "--edge-wire " : "--edge-feedback", p->edge_wire ? p->edge_wire : "");
     if (p->edge_feedback && (t->edge.coding < DDP_EDGE_INT8 || t->edge.coding > DDP_EDGE_ADATOPK))
-        return refuse(err, "--edge-feedback needs --edge-wire int8, topk:R or adatopk:R, whose rounding is sent later");
+        return refuse(
+            err, "--edge-feedback needs --edge-wire int8, topk:R or adatopk:R, whose rounding is sent later");
     t->stages = (int)p->stages;
     return DDP_OK;
 }
@@ -349,22 +378,28 @@ static ddp_status check(const program *p, ddp_error *err)
 {
     if (p->workers < 1 || p->workers > p->most)
         return refuse(err, "--workers %ld is not possible; 1 to %ld can be started", p->workers, p->most);
-    if (p->period == 0) return refuse(err, "--period 0: H is at least 1 step; 1 averages every layer in every step");
+    if (p->period == 0)
+        return refuse(err, "--period 0: H is at least 1 step; 1 averages every layer in every step");
     if (p->steps < 1 && !p->epochs) return refuse(err, "--steps %ld: at least 1 step is needed", p->steps);
     if (p->batch < 1) return refuse(err, "--batch 0: at least 1 %s is needed", p->samples);
     if (p->accumulate < 1) return refuse(err, "--accumulate 0: at least 1 micro-batch is needed");
     if (p->accumulate > 1000000)
-        return refuse(err, "--accumulate %ld: at most 1000000 micro-batches; use a larger --batch", p->accumulate);
+        return refuse(err, "--accumulate %ld: at most 1000000 micro-batches; use a larger --batch",
+                      p->accumulate);
     if (p->ahead > 1000000)
-        return refuse(err, "--ahead %ld: at most 1000000; as many as --microbatches is all there can be", p->ahead);
+        return refuse(err, "--ahead %ld: at most 1000000; as many as --microbatches is all there can be",
+                      p->ahead);
     if (!(p->t.emulate_bytes >= 0 && p->t.emulate_bytes <= 1e12))
         return refuse(err, "--emulate-bytes %g: from 0 to 1e12 bytes", p->t.emulate_bytes);
     if (!(p->lr > 0)) return refuse(err, "--lr %g: it must be above 0; 0.003 suits adamw", p->lr);
-    if (!(p->muon_lr > 0)) return refuse(err, "--muon-lr %g: it must be above 0; 0.02 suits muon", p->muon_lr);
-    if (!(p->weight_decay >= 0)) return refuse(err, "--weight-decay %g: it must not be negative", p->weight_decay);
+    if (!(p->muon_lr > 0))
+        return refuse(err, "--muon-lr %g: it must be above 0; 0.02 suits muon", p->muon_lr);
+    if (!(p->weight_decay >= 0))
+        return refuse(err, "--weight-decay %g: it must not be negative", p->weight_decay);
     if (!(p->clip >= 0)) return refuse(err, "--clip %g: a limit above 0, or 0 for none", p->clip);
     if (!(p->held_out >= 0 && p->held_out < 1))
-        return refuse(err, "--held-out %g: a fraction from 0 up to but not 1; the default is 0.1", p->held_out);
+        return refuse(err, "--held-out %g: a fraction from 0 up to but not 1; the default is 0.1",
+                      p->held_out);
     if (!(p->forward >= 0 && p->forward <= 1000))
         return refuse(err, "--forward %g: a multiple of the backward time, from 0 to 1000", p->forward);
     if (!(p->emulate_scale >= 1))
@@ -385,13 +420,15 @@ static ddp_status check(const program *p, ddp_error *err)
     if (p->join && (p->t.resume || p->t.load))
         return refuse(err, "--join takes everything from the run; leave out --resume and --load");
     if (p->addr && p->rank < 0 && !p->join)
-        return refuse(err, "--addr %s needs --rank R, or --join; each machine starts its own rank of --workers N",
+        return refuse(err,
+                      "--addr %s needs --rank R, or --join; each machine starts its own rank of --workers N",
                       p->addr);
     if (p->rank >= 0 && p->cfg.transport == DDP_THREADS)
         return refuse(err, "--rank %ld needs --transport tcp; threads live in one process", p->rank);
     if (p->rank >= 0 && p->cfg.transport == DDP_MPI)
         return refuse(err, "--rank %ld needs --transport tcp; MPI's launcher gives ranks", p->rank);
-    if (p->t.save_every && !p->t.save) return refuse(err, "--save-every %ld needs --save FOLDER", p->t.save_every);
+    if (p->t.save_every && !p->t.save)
+        return refuse(err, "--save-every %ld needs --save FOLDER", p->t.save_every);
     if (p->overwrite && !p->t.save) return refuse(err, "--overwrite needs --save FOLDER");
     if (training_sleep_of(p->t.sleep, 0) < 0)
         return refuse(err, "--sleep %s: seconds from 0 to 3600 of worker 0, 1, .., as 0.1,0.2", p->t.sleep);
@@ -400,15 +437,18 @@ static ddp_status check(const program *p, ddp_error *err)
     if (p->t.eval_every && p->emulate)
         return refuse(err, "--eval-every %ld: --emulate-compute learns nothing to evaluate", p->t.eval_every);
     if (p->t.eval_every && p->held_out <= 0)
-        return refuse(err, "--eval-every %ld needs data that are not trained on; add --held-out 0.1", p->t.eval_every);
+        return refuse(err, "--eval-every %ld needs data that are not trained on; add --held-out 0.1",
+                      p->t.eval_every);
     if (p->t.load && p->t.resume)
-        return refuse(err, "--load %s and --resume %s: a checkpoint has its own weights", p->t.load, p->t.resume);
+        return refuse(err, "--load %s and --resume %s: a checkpoint has its own weights", p->t.load,
+                      p->t.resume);
     if (p->emulate && (p->t.load || p->t.store))
         return refuse(err, "--emulate-compute has no weights; leave out --load and --export");
-    if (p->emulate && p->epochs) return refuse(err, "--epochs %ld with --emulate-compute, which has no data: use --steps",
-                                               p->epochs);
+    if (p->emulate && p->epochs)
+        return refuse(err, "--epochs %ld with --emulate-compute, which has no data: use --steps", p->epochs);
     if (p->emulate && p->write_graph)
-        return refuse(err, "--emulate-compute has no operators that --write-graph %s could write", p->write_graph);
+        return refuse(err, "--emulate-compute has no operators that --write-graph %s could write",
+                      p->write_graph);
     return DDP_OK;
 }
 
@@ -418,8 +458,10 @@ static void choose_dump(program *p)
     const char *name = or_environment(p->dump, "DREAMDDP_DUMP", NULL);
 
     if (!name && !p->t.save) return;
-    if (!name) snprintf(p->dump_path, sizeof p->dump_path, "%.1000s/dump.%%r.jsonl", p->t.save);
-    else snprintf(p->dump_path, sizeof p->dump_path, "%.1000s%s", name, strstr(name, "%r") ? "" : ".%r");
+    if (!name)
+        snprintf(p->dump_path, sizeof p->dump_path, "%.1000s/dump.%%r.jsonl", p->t.save);
+    else
+        snprintf(p->dump_path, sizeof p->dump_path, "%.1000s%s", name, strstr(name, "%r") ? "" : ".%r");
     p->cfg.dump_path = p->t.dump = p->dump_path;
 }
 
@@ -432,7 +474,8 @@ static void configure(program *p)
     if (!p->launched && (p->rank >= 0 || p->workers > 1 || c->servers > 0))
         c->world = (int)p->workers + (c->servers > 0 ? c->servers : 0);
     c->addr = p->addr;
-    c->min_world = (int)p->min_world; c->max_world = (int)p->max_world;
+    c->min_world = (int)p->min_world;
+    c->max_world = (int)p->max_world;
     c->join = p->join;
     p->t.elastic = p->min_world > 0 || p->min_replicas > 0 || p->join;
     p->t.alone = c->servers != 0;
@@ -444,7 +487,8 @@ static void configure(program *p)
     c->seed = (uint64_t)p->seed;
     c->micro_batches = (int)p->accumulate;
     p->t.edge.feedback = p->edge_feedback;
-    if (p->emulate && !c->bucket_bytes) c->bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* shrink as well */
+    if (p->emulate && !c->bucket_bytes)
+        c->bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* shrink as well */
     if (p->emulate && !c->partition_bytes) c->partition_bytes = (size_t)(26e6 / p->emulate_scale);
     c->clip_norm = (float)p->clip;
     c->overwrite = p->overwrite;

@@ -1,5 +1,5 @@
-/* The papers' models, settings and networks, scaled to two cores: a preset is a command line that stands before the
- * user's own. docs/presets.md has what each paper's is and by which factor it was scaled. */
+/* The papers' models, settings and networks, scaled to two cores: a preset is a command line that stands
+ * before the user's own. docs/presets.md has what each paper's is and by which factor it was scaled. */
 #ifndef EXAMPLES_TRAINER_PRESETS_H
 #define EXAMPLES_TRAINER_PRESETS_H
 
@@ -13,23 +13,21 @@ typedef struct preset {
 /* Files of networks, placements and cuts are found from the root of the repository. */
 static const preset presets[] = {
     {"dreamddp-resnet18", "train_image",
-     "DreamDDP: ResNet-18 whole, dreamddp H = 5, 4 workers of 40 Mbit/s, 1/16 of the batch",
-     "cifar10",
-     "--model resnet18 --batch 8 --steps 30 --optimizer sgd --lr 0.00625 --weight-decay 0.0001 --schedule constant "
+     "DreamDDP: ResNet-18 whole, dreamddp H = 5, 4 workers of 40 Mbit/s, 1/16 of the batch", "cifar10",
+     "--model resnet18 --batch 8 --steps 30 --optimizer sgd --lr 0.00625 --weight-decay 0.0001 --schedule "
+     "constant "
      "--test-batches 16 --strategy dreamddp --period 5 --workers 4 --net 40mbit,13ms"},
     {"dreamddp-gpt2", "train_gpt",
      "DreamDDP: GPT-2 of 1/100 of the parameters, dreamddp H = 5, 4 workers of 34 Mbit/s",
      "wikitext-2/train.txt.gz",
-     "--model gpt2 --layers 6 --heads 4 --dim 128 --seq 128 --batch 4 --steps 200 --optimizer adam --lr 0.001 "
+     "--model gpt2 --layers 6 --heads 4 --dim 128 --seq 128 --batch 4 --steps 200 --optimizer adam --lr "
+     "0.001 "
      "--weight-decay 0.0001 --clip 1 --strategy dreamddp --period 5 --workers 4 --net 34mbit,1ms"},
-    {"deft-vgg19", "train_image",
-     "DeFT: VGG-19 on small images, deft, 2 workers with two links",
-     "cifar10",
+    {"deft-vgg19", "train_image", "DeFT: VGG-19 on small images, deft, 2 workers with two links", "cifar10",
      "--model vgg19 --batch 32 --steps 20 --optimizer sgd --lr 0.01 --weight-decay 0.0001 --schedule step "
      "--test-batches 16 --strategy deft --workers 2 --net 445mbit,1ms --net2 270mbit,1ms"},
     {"osp-resnet50", "train_image",
-     "OSP: ResNet-50 whole, osp with 3 workers and a server of 920 Mbit/s, 1/4 of the batch",
-     "cifar10",
+     "OSP: ResNet-50 whole, osp with 3 workers and a server of 920 Mbit/s, 1/4 of the batch", "cifar10",
      "--model resnet50 --batch 16 --steps 16 --optimizer sgd --lr 0.025 --schedule constant "
      "--test-batches 8 --strategy osp --defer 0.76 --servers 1 --workers 3 --net 920mbit,1ms"},
     {"dtfm-gpt", "train_gpt",
@@ -39,8 +37,7 @@ static const preset presets[] = {
      "--strategy ssgd --workers 8 --pipeline gpipe --microbatches 8 --net examples/train/dtfm-gpt.json "
      "--placement examples/train/dtfm-gpt.placement.json"},
     {"fusion-resnet101", "train_image",
-     "FusionLLM: ResNet-101 in 6 stages over testbed 1 / 4, cut by `plan fence`, AdaTopK 100",
-     "cifar10",
+     "FusionLLM: ResNet-101 in 6 stages over testbed 1 / 4, cut by `plan fence`, AdaTopK 100", "cifar10",
      "--model resnet101 --batch 1 --steps 10 --optimizer sgd --lr 0.001 --schedule constant --test-batches 1 "
      "--strategy ssgd --workers 6 --pipeline gpipe --microbatches 5 --edge-wire adatopk:100 "
      "--net examples/train/fusion-resnet101.json --cut examples/train/fusion-resnet101.cut.json"},
@@ -50,11 +47,13 @@ enum { PRESETS = (int)(sizeof presets / sizeof presets[0]) };
 /* What a program's --help says first, its presets with it. */
 static void presets_help(const char *trainer, const char *about, char *out, size_t room)
 {
-    size_t n = (size_t)snprintf(out, room, "%s\n\npresets (docs/presets.md); an option given beside one wins:", about);
+    size_t n = (size_t)snprintf(out, room,
+                                "%s\n\npresets (docs/presets.md); an option given beside one wins:", about);
 
     for (int i = 0; i < PRESETS && n < room; i++)
         if (!strcmp(presets[i].trainer, trainer))
-            n += (size_t)snprintf(out + n, room - n, "\n  --preset %-18s %s", presets[i].name, presets[i].about);
+            n += (size_t)snprintf(out + n, room - n, "\n  --preset %-18s %s", presets[i].name,
+                                  presets[i].about);
 }
 
 /* NULL after a sentence on stderr: no preset, or another program's. */
@@ -71,16 +70,18 @@ static const preset *preset_named(const char *given, const char *trainer)
         snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", s->name);
         if (strcmp(s->name, given)) continue;
         if (!strcmp(s->trainer, trainer)) return s;
-        fprintf(stderr, "%s: --preset %s is a model of %s: %s --preset %s\n", trainer, given, s->trainer, s->trainer, given);
+        fprintf(stderr, "%s: --preset %s is a model of %s: %s --preset %s\n", trainer, given, s->trainer,
+                s->trainer, given);
         return NULL;
     }
     nearest = cli_nearest(given, names, PRESETS);
-    fprintf(stderr, "%s: unknown preset %s; %s%s%schoose %s\n", trainer, given, nearest ? "did you mean " : "",
-            nearest ? nearest : "", nearest ? "? " : "", all);
+    fprintf(stderr, "%s: unknown preset %s; %s%s%schoose %s\n", trainer, given,
+            nearest ? "did you mean " : "", nearest ? nearest : "", nearest ? "? " : "", all);
     return NULL;
 }
 
-/* Puts the preset's options into the variables of the table, as a command line would; what cli_parse returns. */
+/* Puts the preset's options into the variables of the table, as a command line would; what cli_parse
+ * returns. */
 static int preset_apply(program *p, const cli_option *table, int count)
 {
     const preset *s = preset_named(p->preset, p->name);
@@ -89,11 +90,13 @@ static int preset_apply(program *p, const cli_option *table, int count)
     int argc = 0;
 
     if (!s) return 2;
-    snprintf(p->preset_data, sizeof p->preset_data, "%.900s/%s", folder && *folder ? folder : "data", s->data);
+    snprintf(p->preset_data, sizeof p->preset_data, "%.900s/%s", folder && *folder ? folder : "data",
+             s->data);
     p->data = p->preset_data;
     if (!p->quiet) fprintf(stderr, "preset %s: --data %s %s\n", s->name, p->data, s->options);
     snprintf(p->preset_words, sizeof p->preset_words, "%s %s", p->name, s->options);
-    for (word = strtok(p->preset_words, " "); word && argc < 64; word = strtok(NULL, " ")) argv[argc++] = word;
+    for (word = strtok(p->preset_words, " "); word && argc < 64; word = strtok(NULL, " "))
+        argv[argc++] = word;
     return cli_parse(argc, argv, NULL, table, count);
 }
 

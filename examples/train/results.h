@@ -13,8 +13,7 @@ static ddp_status check_writable(const char *path, ddp_error *err)
     ddp_jsonl *j;
 
     if (!path) return DDP_OK;
-    if (!stat(path, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
-        return DDP_OK; /* a pipe, say */
+    if (!stat(path, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) return DDP_OK; /* a pipe, say */
     j = ddp_jsonl_open(path, err);
     if (!j) return err->code;
     ddp_jsonl_abandon(j);
@@ -22,14 +21,18 @@ static ddp_status check_writable(const char *path, ddp_error *err)
 }
 
 /* Parameters and as many gradients, what the optimizer keeps, activations. */
-static double planned_mb(const training_result *r) { return 2 * r->param_mb + r->state_mb + r->activation_mb; }
+static double planned_mb(const training_result *r)
+{
+    return 2 * r->param_mb + r->state_mb + r->activation_mb;
+}
 
 /* Beyond what is planned a process holds the program, its data and the buffers of the network. */
 static void print_memory(const training_result *r)
 {
-    fprintf(stderr, "memory: %.1f MiB planned (parameters %.1f, gradients %.1f, optimizer state "
-            "%.1f, activations %.1f), peak %.1f MiB\n", planned_mb(r), r->param_mb, r->param_mb,
-            r->state_mb, r->activation_mb, r->peak_rss_mb);
+    fprintf(stderr,
+            "memory: %.1f MiB planned (parameters %.1f, gradients %.1f, optimizer state "
+            "%.1f, activations %.1f), peak %.1f MiB\n",
+            planned_mb(r), r->param_mb, r->param_mb, r->state_mb, r->activation_mb, r->peak_rss_mb);
 }
 
 /* By the strategy's plan; of a pipeline, all that its step takes. NAN: there is no plan. */
@@ -57,7 +60,8 @@ static void print_pace(const training_result *r)
         fprintf(stderr, "slowest: rank %d computes %.1f x slower than the median (%.1f ms)\n",
                 s->slowest_rank, s->slow_ratio, 1e3 * s->median_compute_s);
     if (s->replans > 0)
-        fprintf(stderr, "the link changed: planned again %ld time%s\n", s->replans, s->replans > 1 ? "s" : "");
+        fprintf(stderr, "the link changed: planned again %ld time%s\n", s->replans,
+                s->replans > 1 ? "s" : "");
 }
 
 /* The same for the folder of checkpoints, which is made. */
@@ -71,7 +75,8 @@ static ddp_status check_folder(const char *path, ddp_error *err)
         return refuse(err, "cannot make the folder %s: %s", path, strerror(errno)), err->code = DDP_IO;
     snprintf(file, sizeof file, "%.4000s/tmp.%ld", path, (long)getpid());
     f = fopen(file, "wb");
-    if (!f) return refuse(err, "cannot write into the folder %s: %s", path, strerror(errno)), err->code = DDP_IO;
+    if (!f)
+        return refuse(err, "cannot write into the folder %s: %s", path, strerror(errno)), err->code = DDP_IO;
     fclose(f);
     remove(file);
     return DDP_OK;
@@ -91,8 +96,10 @@ static ddp_status check_saved(const program *p, ddp_error *err)
     count = glob(pattern, 0, NULL, &found) ? 0 : found.gl_pathc;
     globfree(&found);
     if (!count) return DDP_OK;
-    return refuse(err, "%.200s holds checkpoints of another run: go on with --resume %.200s, save "
-                  "into another folder, or replace them with --overwrite", save, save);
+    return refuse(err,
+                  "%.200s holds checkpoints of another run: go on with --resume %.200s, save "
+                  "into another folder, or replace them with --overwrite",
+                  save, save);
 }
 
 static void write_results(const program *p, ddp_jsonl *j)
@@ -139,7 +146,8 @@ static void write_results(const program *p, ddp_jsonl *j)
     ddp_jsonl_object(j, "bytes_by_coding");
     for (int as = 0; as <= (int)DDP_WIRE_TOPK; as++)
         if (r->rank[r->leader].stats.bytes_as[as])
-            ddp_jsonl_integer(j, as ? ddp_wire_name((ddp_wire)as) : "own", r->rank[r->leader].stats.bytes_as[as]);
+            ddp_jsonl_integer(j, as ? ddp_wire_name((ddp_wire)as) : "own",
+                              r->rank[r->leader].stats.bytes_as[as]);
     ddp_jsonl_up(j);
     ddp_jsonl_number(j, "comm_cpu_s", r->rank[r->leader].stats.comm_cpu_s);
     ddp_jsonl_number(j, "planned_mb", planned_mb(r));
@@ -151,14 +159,20 @@ static void write_results(const program *p, ddp_jsonl *j)
 static void describe(const program *p, ddp_report_data *d)
 {
     memset(d, 0, sizeof *d);
-    d->title = p->name; d->command = p->command; d->version = DDP_VERSION_STRING; d->host = p->host;
-    d->net = p->net; d->model = p->described; d->seed = (uint64_t)p->seed; d->workers = (int)p->workers;
+    d->title = p->name;
+    d->command = p->command;
+    d->version = DDP_VERSION_STRING;
+    d->host = p->host;
+    d->net = p->net;
+    d->model = p->described;
+    d->seed = (uint64_t)p->seed;
+    d->workers = (int)p->workers;
     d->target_loss = NAN;
 }
 
 /* What changed while it ran, as the leader saw it; texts: a line for each note. */
-static void report_notes(const training_result *r, ddp_report_note *note,
-                         char texts[TRAINING_NOTES][128], ddp_report_run *run)
+static void report_notes(const training_result *r, ddp_report_note *note, char texts[TRAINING_NOTES][128],
+                         ddp_report_run *run)
 {
     const training_rank *rank = &r->rank[r->leader];
     int i;
@@ -167,13 +181,15 @@ static void report_notes(const training_result *r, ddp_report_note *note,
         ddp_note_text(&rank->note[i], texts[i], sizeof texts[i]);
         note[i].time_s = rank->note[i].time_s - r->begin_s;
         note[i].step = rank->note[i].step;
-        note[i].kind = ddp_note_name(rank->note[i].kind); note[i].text = texts[i];
+        note[i].kind = ddp_note_name(rank->note[i].kind);
+        note[i].text = texts[i];
     }
-    run->notes = note; run->note_count = rank->notes;
+    run->notes = note;
+    run->note_count = rank->notes;
 }
 
-static void report(const program *p, ddp_report_data *d, ddp_report_layer *layer,
-                   ddp_report_run *run, ddp_report_worker *worker)
+static void report(const program *p, ddp_report_data *d, ddp_report_layer *layer, ddp_report_run *run,
+                   ddp_report_worker *worker)
 {
     const training_result *r = p->t.result;
     long begin;
@@ -181,26 +197,46 @@ static void report(const program *p, ddp_report_data *d, ddp_report_layer *layer
 
     describe(p, d);
     for (i = 0; i < r->layers; i++) {
-        layer[i].name = r->name[i]; layer[i].params = r->params[i];
-        layer[i].backward_s = r->backward_s[i]; layer[i].comm_s = r->comm_s[i];
+        layer[i].name = r->name[i];
+        layer[i].params = r->params[i];
+        layer[i].backward_s = r->backward_s[i];
+        layer[i].comm_s = r->comm_s[i];
     }
-    d->layers = layer; d->layer_count = r->layers; d->runs = run; d->run_count = 1;
+    d->layers = layer;
+    d->layer_count = r->layers;
+    d->runs = run;
+    d->run_count = 1;
     memset(run, 0, sizeof *run);
-    run->strategy = p->strategy; run->step_ms = 1e3 * r->step_s; run->hidden_pct = r->hidden_pct;
+    run->strategy = p->strategy;
+    run->step_ms = 1e3 * r->step_s;
+    run->hidden_pct = r->hidden_pct;
     run->predicted_step_ms = predicted_step_ms(p);
     run->predicted_hidden_pct = predicted_hidden_pct(p);
-    run->bytes_sent = r->bytes_sent; run->time_to_loss_s = NAN; run->final_loss = r->final_loss;
+    run->bytes_sent = r->bytes_sent;
+    run->time_to_loss_s = NAN;
+    run->final_loss = r->final_loss;
     run->param_hash = r->param_hash;
-    run->period = r->period; run->step_of = r->step_of; run->fill = r->fill;
-    run->steps = r->step + r->first; run->step_count = (int)(r->steps - r->first);
+    run->period = r->period;
+    run->step_of = r->step_of;
+    run->fill = r->fill;
+    run->steps = r->step + r->first;
+    run->step_count = (int)(r->steps - r->first);
     run->slowest_rank = r->rank[r->leader].stats.slowest_rank;
-    run->slow_ratio = r->rank[r->leader].stats.slow_ratio; run->replans = r->rank[r->leader].stats.replans;
+    run->slow_ratio = r->rank[r->leader].stats.slow_ratio;
+    run->replans = r->rank[r->leader].stats.replans;
     run->layer_divergence = r->layer_divergence;
-    run->workers = worker; run->worker_count = r->workers;
-    if (p->stages > 1) { run->schedule = ddp_pipeline_name(p->t.pipeline); run->stages = (int)p->stages; }
+    run->workers = worker;
+    run->worker_count = r->workers;
+    if (p->stages > 1) {
+        run->schedule = ddp_pipeline_name(p->t.pipeline);
+        run->stages = (int)p->stages;
+    }
     for (i = 0; i < r->workers; i++) {
-        worker[i].spans = r->rank[i].span; worker[i].count = r->rank[i].spans;
-        worker[i].slot = r->rank[i].slot; worker[i].slots = r->rank[i].slots; worker[i].pipeline = r->rank[i].pipeline;
+        worker[i].spans = r->rank[i].span;
+        worker[i].count = r->rank[i].spans;
+        worker[i].slot = r->rank[i].slot;
+        worker[i].slots = r->rank[i].slots;
+        worker[i].pipeline = r->rank[i].pipeline;
     }
     /* the last whole period; without a plan a few steps */
     steps = r->period > 0 ? r->period : 4;
@@ -236,8 +272,8 @@ static ddp_status write_lines(const program *p, const ddp_report_data *d, ddp_er
     event_plan(j, d, d->runs);
     for (i = r->first; i < r->steps; i++) {
         const ddp_report_step *s = &r->step[i];
-        event_step(j, p->strategy, i, s->loss, 1e3 * (s->time_s - before), 1e3 * r->wait_s[i],
-                       s->bytes, s->divergence);
+        event_step(j, p->strategy, i, s->loss, 1e3 * (s->time_s - before), 1e3 * r->wait_s[i], s->bytes,
+                   s->divergence);
         before = s->time_s;
         write_eval(p, j, i + 1, &evals);
     }
@@ -292,10 +328,10 @@ static ddp_status write_profile(const program *p, ddp_error *err)
     if (s != DDP_OK) return s;
     for (l = 0; l < r->layers; l++) {
         out.name[l] = strdup(r->name[l]);
-        out.params[l] = r->params[l]; out.forward_s[l] = r->forward_s[l];
+        out.params[l] = r->params[l];
+        out.forward_s[l] = r->forward_s[l];
         out.backward_s[l] = r->backward_s[l];
-        out.comm_s[l] =
-            r->comm_s[l] > 0 ? r->comm_s[l] + alpha : 0; /* a CSV has no column for alpha */
+        out.comm_s[l] = r->comm_s[l] > 0 ? r->comm_s[l] + alpha : 0; /* a CSV has no column for alpha */
     }
     s = ddp_profile_write(&out, p->write_profile, err);
     ddp_profile_free(&out);

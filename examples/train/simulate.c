@@ -1,4 +1,5 @@
-/* What a training would do on machines that are not there: the trainers' loop and the library over a virtual clock.
+/* What a training would do on machines that are not there: the trainers' loop and the library over a virtual
+ * clock.
  *
  *   cc -O2 -I. examples/train/simulate.c -o simulate -lm -lpthread
  *   ./simulate --strategy all --workers 1000 --net 100mbit,20ms --profile profile.csv
@@ -20,43 +21,54 @@ enum { SIMULATE_LANES = 16 };
 
 /* What is asked beside a trainer's options, and what came out of one run. */
 typedef struct simulate {
-    program  p; /* first: its functions get it */
-    double   noise, tokens, target, price;
+    program p; /* first: its functions get it */
+    double noise, tokens, target, price;
     const char *slow, *faults, *sweep, *csv, *svg;
-    int      real, unfolded;
-    double   compute_s, whole_s; /* of a step: computing; without faults, 0 = none were asked for */
-    double   wall_s;
-    const char *swept;           /* "net=100mbit" of this run, or NULL */
+    int real, unfolded;
+    double compute_s, whole_s; /* of a step: computing; without faults, 0 = none were asked for */
+    double wall_s;
+    const char *swept; /* "net=100mbit" of this run, or NULL */
     ddp_simulation how;
-    ddp_simulated  did;
+    ddp_simulated did;
 } simulate;
 
 static int simulate_parse(simulate *x, int argc, char **argv)
 {
     program *p = &x->p;
     const cli_option own[] = {
-        {"--profile", CLI_TEXT, &p->emulate, "P.csv", "what each layer has and takes: layer,params,forward_s,backward_s,comm_s"},
+        {"--profile", CLI_TEXT, &p->emulate, "P.csv",
+         "what each layer has and takes: layer,params,forward_s,backward_s,comm_s"},
         {"--faults", CLI_TEXT, &x->faults, "FILE", "stalls and slow links at their times (docs/links.md)"},
-        {"--noise", CLI_REAL, &x->noise, "X", "each layer takes up to X times longer or shorter, drawn anew each time [0]"},
+        {"--noise", CLI_REAL, &x->noise, "X",
+         "each layer takes up to X times longer or shorter, drawn anew each time [0]"},
         {"--slow", CLI_TEXT, &x->slow, "R:F,..", "worker R computes F times as long"},
         {"--tokens", CLI_REAL, &x->tokens, "N", "of a worker's step, for --target [1]"},
-        {"--target", CLI_REAL, &x->target, "N", "tokens to be trained on: says hours, and with --price what they cost"},
+        {"--target", CLI_REAL, &x->target, "N",
+         "tokens to be trained on: says hours, and with --price what they cost"},
         {"--price", CLI_REAL, &x->price, "X", "of a worker's hour"},
-        {"--sweep", CLI_TEXT, &x->sweep, "KEY=A,B,..", "a run for each value of an option: workers=2,4,8; by ; where values have commas: net=1gbit,1ms;10mbit,20ms"},
+        {"--sweep", CLI_TEXT, &x->sweep, "KEY=A,B,..",
+         "a run for each value of an option: workers=2,4,8; by ; where values have commas: "
+         "net=1gbit,1ms;10mbit,20ms"},
         {"--csv", CLI_TEXT, &x->csv, "FILE", "a line for each run"},
-        {"--svg", CLI_TEXT, &x->svg, "FILE", "with --sweep: utilisation against its values, a curve for each strategy"},
-        {"--real", CLI_FLAG, &x->real, "", "instead: really run it on this machine, layers sleep and zeros are sent"},
+        {"--svg", CLI_TEXT, &x->svg, "FILE",
+         "with --sweep: utilisation against its values, a curve for each strategy"},
+        {"--real", CLI_FLAG, &x->real, "",
+         "instead: really run it on this machine, layers sleep and zeros are sent"},
         {"--each", CLI_FLAG, &x->unfolded, "", "run every worker, also where all do the same"},
     };
 
-    return parse(p, argc, argv, "Says what a training would do on machines that are not there. --strategy all, or ssgd,dreamddp, compares them.",
+    return parse(p, argc, argv,
+                 "Says what a training would do on machines that are not there. --strategy all, or "
+                 "ssgd,dreamddp, compares them.",
                  own, (int)(sizeof own / sizeof own[0]));
 }
 
 static ddp_status simulate_none(program *p, ddp_error *err)
 {
     (void)p;
-    return refuse(err, "--profile P.csv is missing: what each layer takes; `train_gpt --write-profile P.csv` measures one");
+    return refuse(
+        err,
+        "--profile P.csv is missing: what each layer takes; `train_gpt --write-profile P.csv` measures one");
 }
 
 static ddp_status simulate_chosen(program *p, ddp_error *err)
@@ -64,10 +76,13 @@ static ddp_status simulate_chosen(program *p, ddp_error *err)
     const simulate *x = (const simulate *)p;
 
     if (!p->emulate) return simulate_none(p, err);
-    if (!(x->noise >= 0 && x->noise < 1)) return refuse(err, "--noise %g: a share from 0 up to but not 1", x->noise);
+    if (!(x->noise >= 0 && x->noise < 1))
+        return refuse(err, "--noise %g: a share from 0 up to but not 1", x->noise);
     if (!(x->target >= 0 && x->tokens > 0 && x->price >= 0))
-        return refuse(err, "--target %g, --tokens %g, --price %g: numbers above 0", x->target, x->tokens, x->price);
-    if (x->price > 0 && !(x->target > 0)) return refuse(err, "--price %g needs --target N, the tokens to be trained on", x->price);
+        return refuse(err, "--target %g, --tokens %g, --price %g: numbers above 0", x->target, x->tokens,
+                      x->price);
+    if (x->price > 0 && !(x->target > 0))
+        return refuse(err, "--price %g needs --target N, the tokens to be trained on", x->price);
     return DDP_OK;
 }
 
@@ -85,8 +100,8 @@ static void simulate_times(simulate *x)
 static void simulate_scale(simulate *x)
 {
     program *p = &x->p;
-    const int looks = ddp_strategy_traits(p->cfg.strategy) & DDP_NEEDS_SERVERS || p->stages > 1 || p->cfg.wire > DDP_WIRE_BF16 ||
-                      ddp_strategy_traits(p->cfg.strategy) & DDP_WITH_TOPK;
+    const int looks = ddp_strategy_traits(p->cfg.strategy) & DDP_NEEDS_SERVERS || p->stages > 1 ||
+                      p->cfg.wire > DDP_WIRE_BF16 || ddp_strategy_traits(p->cfg.strategy) & DDP_WITH_TOPK;
     const double most = p->workers > 64 ? 65536 : 1048576;
     double all = 0, due = 0, had = 0, scale = 1;
 
@@ -102,7 +117,8 @@ static void simulate_scale(simulate *x)
     x->how.scale = scale;
     x->how.paper_bytes = 0;
     if (p->stages > 1) return;
-    for (int l = 0; l < p->emulated.layers; l++) x->how.paper_bytes += 2 * sizeof(float) * (size_t)(p->emulated.params[l] + 1);
+    for (int l = 0; l < p->emulated.layers; l++)
+        x->how.paper_bytes += 2 * sizeof(float) * (size_t)(p->emulated.params[l] + 1);
     x->how.paper_bytes = 16 * x->how.paper_bytes + 65536; /* half of it for what strategies keep */
     x->how.paper = ddp_paper(x->how.paper_bytes);
 }
@@ -112,8 +128,10 @@ static int simulate_once(simulate *x, const ddp_config *c, ddp_error *err)
     const double began = ddp_now();
     int code;
 
-    if (x->real) code = ddp_launch(c, training_run, &x->p.t, err);
-    else code = ddp_simulate(c, &x->how, training_loop, &x->p.t, &x->did, err);
+    if (x->real)
+        code = ddp_launch(c, training_run, &x->p.t, err);
+    else
+        code = ddp_simulate(c, &x->how, training_loop, &x->p.t, &x->did, err);
     x->wall_s = ddp_now() - began;
     return code;
 }
@@ -127,7 +145,8 @@ static int simulate_launch(program *p, ddp_error *err)
     simulate_times(x);
     if (!x->real) simulate_scale(x);
     p->t.paper = x->real ? NULL : (float *)x->how.paper;
-    p->t.noise = x->noise; p->t.slow = x->slow;
+    p->t.noise = x->noise;
+    p->t.slow = x->slow;
     p->t.result->spare = p->t.result->workers;
     x->how.fold = !x->unfolded && !(x->noise > 0) && !x->slow && p->stages == 1;
     c = p->cfg;
@@ -139,7 +158,8 @@ static int simulate_launch(program *p, ddp_error *err)
     c.net_script = x->faults;
     if (!code) code = simulate_once(x, &c, err);
     if (x->how.scale > 1) /* it goes by the values that are there */
-        p->t.result->rank[p->t.result->leader].stats.predicted_step_s = p->t.result->rank[p->t.result->leader].stats.predicted_hidden_pct = NAN;
+        p->t.result->rank[p->t.result->leader].stats.predicted_step_s =
+            p->t.result->rank[p->t.result->leader].stats.predicted_hidden_pct = NAN;
     ddp_paper_free(x->how.paper, x->how.paper_bytes);
     x->how.paper = NULL;
     return code;
@@ -149,10 +169,14 @@ static void simulate_more(const program *p, ddp_jsonl *j)
 {
     const simulate *x = (const simulate *)p;
     const training_result *r = p->t.result;
-    const double workers = (double)p->workers / (double)p->stages, hours = x->target / (x->tokens * workers) * r->step_s / 3600;
+    const double workers = (double)p->workers / (double)p->stages,
+                 hours = x->target / (x->tokens * workers) * r->step_s / 3600;
 
     if (x->swept) ddp_jsonl_string(j, "sweep", x->swept);
-    ddp_jsonl_number(j, "bytes_per_step", r->steps > 1 ? (double)(r->step[r->steps - 1].bytes - r->step[0].bytes) / (double)(r->steps - 1) : NAN);
+    ddp_jsonl_number(j, "bytes_per_step",
+                     r->steps > 1
+                         ? (double)(r->step[r->steps - 1].bytes - r->step[0].bytes) / (double)(r->steps - 1)
+                         : NAN);
     ddp_jsonl_number(j, "utilisation_pct", r->step_s > 0 ? 100 * x->compute_s / r->step_s : NAN);
     ddp_jsonl_number(j, "goodput_pct", x->whole_s > 0 ? 100 * x->whole_s / r->step_s : 100);
     if (x->target > 0) ddp_jsonl_number(j, "hours", hours);
@@ -169,13 +193,19 @@ static void simulate_defaults(simulate *x)
     memset(x, 0, sizeof *x);
     defaults(&x->p, "simulate");
     x->tokens = 1;
-    x->p.optimizer = "sgd"; x->p.most = 65535; x->p.places = SIMULATE_LANES; x->p.quiet = 1;
-    x->p.choose = simulate_chosen; x->p.load = simulate_none;
-    x->p.launch = simulate_launch; x->p.more = simulate_more;
+    x->p.optimizer = "sgd";
+    x->p.most = 65535;
+    x->p.places = SIMULATE_LANES;
+    x->p.quiet = 1;
+    x->p.choose = simulate_chosen;
+    x->p.load = simulate_none;
+    x->p.launch = simulate_launch;
+    x->p.more = simulate_more;
 }
 
 /* The command line, with an option set to another value (NULL: none); as cli_parse. */
-static int simulate_read(int argc, char **argv, const char *strategy, const char *option, const char *value, simulate *x)
+static int simulate_read(int argc, char **argv, const char *strategy, const char *option, const char *value,
+                         simulate *x)
 {
     static char swept[200];
     char *args[OPTIONS * 2 + 8];
@@ -187,18 +217,27 @@ static int simulate_read(int argc, char **argv, const char *strategy, const char
     }
     memcpy(args, argv, (size_t)argc * sizeof *args);
     snprintf(swept, sizeof swept, "%s=%s", option ? option + 2 : "", value ? value : "");
-    if (option) { args[n++] = (char *)(uintptr_t)option; args[n++] = (char *)(uintptr_t)value; }
-    if (strategy) { args[n++] = (char *)(uintptr_t)"--strategy"; args[n++] = (char *)(uintptr_t)strategy; }
+    if (option) {
+        args[n++] = (char *)(uintptr_t)option;
+        args[n++] = (char *)(uintptr_t)value;
+    }
+    if (strategy) {
+        args[n++] = (char *)(uintptr_t) "--strategy";
+        args[n++] = (char *)(uintptr_t)strategy;
+    }
     simulate_defaults(x);
     code = simulate_parse(x, n, args);
     if (code >= 0) return code;
     x->swept = option ? swept : NULL;
-    if (strategy && !x->p.cfg.servers && ddp_strategy_traits(ddp_strategy_named(strategy)) & DDP_NEEDS_SERVERS) x->p.cfg.servers = 1;
+    if (strategy && !x->p.cfg.servers &&
+        ddp_strategy_traits(ddp_strategy_named(strategy)) & DDP_NEEDS_SERVERS)
+        x->p.cfg.servers = 1;
     return -1;
 }
 
 /* One run, and its exit code. */
-static int simulate_run(int argc, char **argv, const char *strategy, const char *option, const char *value, simulate *x)
+static int simulate_run(int argc, char **argv, const char *strategy, const char *option, const char *value,
+                        simulate *x)
 {
     const int code = simulate_read(argc, argv, strategy, option, value, x);
 
@@ -230,6 +269,8 @@ int main(int argc, char **argv)
     code = simulate_parse(&x, argc, argv);
     if (code >= 0) return code;
     if (!x.real) simulate_settle();
-    if (x.sweep || x.csv || x.svg || (x.p.strategy && (!strcmp(x.p.strategy, "all") || strchr(x.p.strategy, ',')))) return sweep_main(argc, argv, &x);
+    if (x.sweep || x.csv || x.svg ||
+        (x.p.strategy && (!strcmp(x.p.strategy, "all") || strchr(x.p.strategy, ','))))
+        return sweep_main(argc, argv, &x);
     return simulate_run(argc, argv, NULL, NULL, NULL, &x);
 }

@@ -4,7 +4,8 @@
  *   ./train_gpt --workers 4 --strategy dreamddp --net 100mbit,5ms --data dreamddp.h --steps 200
  *
  * For a GPU (--device cuda):
- *   nvcc -O3 -arch=sm_90a -x cu -I. examples/train/train_gpt.c -o build/train_gpt_cuda -lcublas -lcublasLt -lnccl
+ *   nvcc -O3 -arch=sm_90a -x cu -I. examples/train/train_gpt.c -o build/train_gpt_cuda -lcublas -lcublasLt
+ *   -lnccl
  *
  * The last line of stdout is one JSON object with the results; --help lists the options. */
 #define DREAMDDP_IMPLEMENTATION
@@ -27,8 +28,7 @@ static int parse_gpt(program *p, int argc, char **argv)
         {"--layers", CLI_COUNT, &p->layers, "N", "transformer blocks [4]"},
         {"--heads", CLI_COUNT, &p->heads, "N", "attention heads [4]"},
         {"--dim", CLI_COUNT, &p->dim, "N", "width, a multiple of --heads [64]"},
-        {"--kv-heads", CLI_COUNT, &p->kv_heads, "N",
-         "llama2: heads of keys and values; 0 = --heads [0]"},
+        {"--kv-heads", CLI_COUNT, &p->kv_heads, "N", "llama2: heads of keys and values; 0 = --heads [0]"},
         {"--hidden", CLI_COUNT, &p->hidden, "N", "llama2: width of the MLP; 0 = 8/3 width [0]"},
         {"--tied", CLI_FLAG, &p->tied, "", "llama2: the token table is also the last matrix"},
         {"--seq", CLI_COUNT, &p->seq, "N", "tokens per sequence [64]"},
@@ -40,8 +40,7 @@ static int parse_gpt(program *p, int argc, char **argv)
         {"--val-batches", CLI_COUNT, &p->val_batches, "N",
          "batches of it that val_loss is the mean of; 0 = all [20]"},
         {"--sample", CLI_COUNT, &p->sample, "N", "print N tokens drawn from the trained model [0]"},
-        {"--temperature", CLI_REAL, &p->temperature, "X",
-         "of the sample; 0 = always the likeliest [0.8]"},
+        {"--temperature", CLI_REAL, &p->temperature, "X", "of the sample; 0 = always the likeliest [0.8]"},
         {"--top-k", CLI_COUNT, &p->top_k, "N", "draw from the N likeliest; 0 = from all [40]"},
     };
 
@@ -55,7 +54,8 @@ static ddp_status choose_gpt(program *p, ddp_error *err)
     if (strcmp(p->model, "gpt2") && strcmp(p->model, "llama2"))
         return refuse(err, "unknown model %s; choose gpt2 or llama2", p->model);
     if (!(p->temperature >= 0))
-        return refuse(err, "--temperature %g: at least 0, which always takes the likeliest token", p->temperature);
+        return refuse(err, "--temperature %g: at least 0, which always takes the likeliest token",
+                      p->temperature);
     if (!strcmp(p->model, "llama2") && p->dropout != 0)
         return refuse(err, "--dropout %g: llama2 has none; leave it out", p->dropout);
     if (strcmp(p->model, "llama2") && (p->kv_heads || p->hidden || p->tied))
@@ -74,8 +74,11 @@ static void choose_sample(program *p)
     sampling *s = &p->t.sample;
     long token;
 
-    s->length = p->sample; s->top_k = p->top_k; s->temperature = p->temperature;
-    s->seed = (uint64_t)p->seed; s->stop = &cli_interrupted;
+    s->length = p->sample;
+    s->top_k = p->top_k;
+    s->temperature = p->temperature;
+    s->seed = (uint64_t)p->seed;
+    s->stop = &cli_interrupted;
     s->first = p->sample ? ddp_tokens_at(p->tokens, 0) : 0;
     for (token = 0; p->sample && token < ddp_tokens_vocabulary(p->tokens); token++)
         if (ddp_tokens_byte(p->tokens, token) == '\n') s->first = (int32_t)token;
@@ -90,26 +93,39 @@ static ddp_status load_gpt(program *p, ddp_error *err)
     p->tokens = ddp_tokens_open(p->data, err);
     if (!p->tokens) return err->code;
     m->vocabulary = ddp_tokens_vocabulary(p->tokens);
-    snprintf(t->data_line, sizeof t->data_line, "data: %.120s, read as %s: %ld tokens, vocabulary %ld", p->data,
-             ddp_tokens_kind(p->tokens), ddp_tokens_count(p->tokens), m->vocabulary);
+    snprintf(t->data_line, sizeof t->data_line, "data: %.120s, read as %s: %ld tokens, vocabulary %ld",
+             p->data, ddp_tokens_kind(p->tokens), ddp_tokens_count(p->tokens), m->vocabulary);
     if (p->vocab && p->vocab < m->vocabulary)
-        return refuse(err, "--vocab %ld is smaller than the data's %ld tokens; 0 takes the data's",
-                      p->vocab, m->vocabulary);
+        return refuse(err, "--vocab %ld is smaller than the data's %ld tokens; 0 takes the data's", p->vocab,
+                      m->vocabulary);
     if (p->vocab) m->vocabulary = p->vocab;
     if (m->vocabulary < 2)
-        return refuse(err, "%s holds one kind of token only, there is nothing to learn; use other "
-                      "data, or --vocab 2", p->data);
-    m->layers = p->layers; m->heads = p->heads; m->dim = p->dim; m->context = p->seq; m->batch = p->batch;
-    m->dropout = (float)p->dropout; m->recompute = p->recompute;
+        return refuse(err,
+                      "%s holds one kind of token only, there is nothing to learn; use other "
+                      "data, or --vocab 2",
+                      p->data);
+    m->layers = p->layers;
+    m->heads = p->heads;
+    m->dim = p->dim;
+    m->context = p->seq;
+    m->batch = p->batch;
+    m->dropout = (float)p->dropout;
+    m->recompute = p->recompute;
     m->deviation = training_deviation(p->dim);
     if (!strcmp(p->model, "llama2")) {
         t->llama = llama;
-        llama->vocabulary = m->vocabulary; llama->layers = m->layers; llama->heads = m->heads;
-        llama->dim = m->dim; llama->kv_heads = p->kv_heads; llama->hidden = p->hidden;
-        llama->tied = p->tied; llama->deviation = m->deviation;
+        llama->vocabulary = m->vocabulary;
+        llama->layers = m->layers;
+        llama->heads = m->heads;
+        llama->dim = m->dim;
+        llama->kv_heads = p->kv_heads;
+        llama->hidden = p->hidden;
+        llama->tied = p->tied;
+        llama->deviation = m->deviation;
         llama->recompute = p->recompute;
     }
-    snprintf(p->described, sizeof p->described, "%s, %ld layers, %ld heads, width %ld, %ld tokens, vocabulary %ld",
+    snprintf(p->described, sizeof p->described,
+             "%s, %ld layers, %ld heads, width %ld, %ld tokens, vocabulary %ld",
              t->llama ? "Llama-2" : "GPT-2", p->layers, p->heads, p->dim, p->seq, m->vocabulary);
     if (training_check(t, err)) return err->code;
     if (ddp_tokens_split(p->tokens, p->held_out, p->seq, &t->train, &t->val, err)) return err->code;
@@ -128,8 +144,10 @@ static void write_sample(const program *p)
     for (i = 0; i < p->sample; i++) {
         const long token = p->t.result->sample[i];
         const int byte = ddp_tokens_byte(p->tokens, token);
-        if (byte < 0) printf("%ld ", token);
-        else putchar(byte);
+        if (byte < 0)
+            printf("%ld ", token);
+        else
+            putchar(byte);
     }
     if (p->sample) putchar('\n');
 }
@@ -141,9 +159,17 @@ int main(int argc, char **argv)
 
     if (!p) return 1;
     defaults(p, "train_gpt");
-    p->choose = choose_gpt; p->load = load_gpt; p->print = write_sample;
-    p->model = "gpt2"; p->layers = 4; p->heads = 4; p->dim = 64; p->seq = 64;
-    p->val_batches = 20; p->temperature = 0.8; p->top_k = 40;
+    p->choose = choose_gpt;
+    p->load = load_gpt;
+    p->print = write_sample;
+    p->model = "gpt2";
+    p->layers = 4;
+    p->heads = 4;
+    p->dim = 64;
+    p->seq = 64;
+    p->val_batches = 20;
+    p->temperature = 0.8;
+    p->top_k = 40;
     code = parse_gpt(p, argc, argv);
     if (code < 0) code = trainer_main(p);
     ddp_tokens_close(p->tokens);

@@ -5,7 +5,8 @@
  *   ./train_image --model mlp --data data/mnist --threads 2
  *
  * For a GPU (--device cuda):
- *   nvcc -O3 -arch=sm_90a -x cu -I. examples/train/train_image.c -o build/train_image_cuda -lcublas -lcublasLt -lnccl
+ *   nvcc -O3 -arch=sm_90a -x cu -I. examples/train/train_image.c -o build/train_image_cuda -lcublas
+ *   -lcublasLt -lnccl
  *
  * The last line of stdout is one JSON object with the results; --help lists the options. */
 #define DREAMDDP_IMPLEMENTATION
@@ -23,14 +24,14 @@
 
 /* The data and the model of a run. */
 typedef struct pictures {
-    ddp_images      *images, *tests; /* tests NULL: the folder has none */
-    ddp_image_range  train, val, test;
-    ddp_image_norm   norm;
-    const char      *model;
-    long             hidden[DDP_MLP_HIDDEN + 1]; /* of mlp */
-    float            dropout;                    /* of vgg */
-    int              recompute;                  /* of resnet and vgg */
-    long             test_batches;               /* 0: all of them */
+    ddp_images *images, *tests; /* tests NULL: the folder has none */
+    ddp_image_range train, val, test;
+    ddp_image_norm norm;
+    const char *model;
+    long hidden[DDP_MLP_HIDDEN + 1]; /* of mlp */
+    float dropout;                   /* of vgg */
+    int recompute;                   /* of resnet and vgg */
+    long test_batches;               /* 0: all of them */
 } pictures;
 
 /* ---- the task ---- */
@@ -45,20 +46,29 @@ static ddp_node *build(ddp_graph *g, const training *t, ddp_node **logits)
 
     if (!strncmp(own->model, "resnet", 6)) {
         memset(&resnet, 0, sizeof resnet);
-        resnet.depth = atoi(own->model + 6); resnet.classes = m->classes; resnet.size = m->height;
-        resnet.channels = m->channels; resnet.batch = t->model.batch;
-        resnet.cifar = m->height <= 64; resnet.recompute = own->recompute;
+        resnet.depth = atoi(own->model + 6);
+        resnet.classes = m->classes;
+        resnet.size = m->height;
+        resnet.channels = m->channels;
+        resnet.batch = t->model.batch;
+        resnet.cifar = m->height <= 64;
+        resnet.recompute = own->recompute;
         return ddp_resnet(g, &resnet, logits);
     }
     if (!strncmp(own->model, "vgg", 3)) {
         memset(&vgg, 0, sizeof vgg);
-        vgg.depth = atoi(own->model + 3); vgg.classes = m->classes; vgg.size = m->height;
-        vgg.channels = m->channels; vgg.batch = t->model.batch; vgg.dropout = own->dropout;
+        vgg.depth = atoi(own->model + 3);
+        vgg.classes = m->classes;
+        vgg.size = m->height;
+        vgg.channels = m->channels;
+        vgg.batch = t->model.batch;
+        vgg.dropout = own->dropout;
         vgg.recompute = own->recompute;
         return ddp_vgg(g, &vgg, logits);
     }
     memset(&mlp, 0, sizeof mlp);
-    mlp.batch = t->model.batch; mlp.inputs = m->channels * m->height * m->width;
+    mlp.batch = t->model.batch;
+    mlp.inputs = m->channels * m->height * m->width;
     mlp.classes = m->classes;
     memcpy(mlp.hidden, own->hidden, sizeof mlp.hidden);
     return ddp_mlp(g, &mlp, logits);
@@ -74,8 +84,8 @@ static void fill(const training *t, const training_model *m, long pass, int rank
 /* Adds to sum the loss, what is told right and the number of images, of every world-th batch of a
  * range from batch number rank on. The last batch is filled up with images whose label -1 counts
  * nowhere. */
-static int evaluate(const training *t, const training_model *m, const ddp_image_range *r, int rank,
-                    int world, double sum[3])
+static int evaluate(const training *t, const training_model *m, const ddp_image_range *r, int rank, int world,
+                    double sum[3])
 {
     const pictures *own = (const pictures *)t->data;
     const long batch = t->model.batch, classes = own->images->classes,
@@ -96,7 +106,10 @@ static int evaluate(const training *t, const training_model *m, const ddp_image_
         bad = training_forward(m);
         if (bad) return bad;
         x = training_output(m, m->loss);
-        if (x) { sum[0] += (double)*x * (double)n; sum[2] += (double)n; }
+        if (x) {
+            sum[0] += (double)*x * (double)n;
+            sum[2] += (double)n;
+        }
         x = training_output(m, m->logits);
         for (i = 0; x && i < n; i++, x += classes) {
             long best = 0;
@@ -133,16 +146,17 @@ static int judge(const training *t, const training_model *m, double sum[3])
 
 static ddp_status choose_images(program *p, ddp_error *err)
 {
-    static const char *const names[] = {"mlp", "resnet18", "resnet50", "resnet101", "vgg16",
-                                        "vgg19"};
+    static const char *const names[] = {"mlp", "resnet18", "resnet50", "resnet101", "vgg16", "vgg19"};
     pictures *own = p->pictures;
     const char *at = p->widths;
     size_t i;
     int n = 0;
 
-    for (i = 0; i < sizeof names / sizeof *names && strcmp(p->model, names[i]); i++) {}
+    for (i = 0; i < sizeof names / sizeof *names && strcmp(p->model, names[i]); i++) {
+    }
     if (i == sizeof names / sizeof *names)
-        return refuse(err, "unknown model %s; choose mlp, resnet18, resnet50, resnet101, vgg16 or vgg19", p->model);
+        return refuse(err, "unknown model %s; choose mlp, resnet18, resnet50, resnet101, vgg16 or vgg19",
+                      p->model);
     if (p->epochs < 0) p->epochs = p->steps || p->emulate ? 0 : 8;
     own->model = p->model;
     own->dropout = (float)p->dropout;
@@ -159,7 +173,8 @@ static ddp_status choose_images(program *p, ddp_error *err)
         at = *end ? end + 1 : end;
     }
     if (*at || n > DDP_MLP_HIDDEN)
-        return refuse(err, "--hidden %s: up to %d widths of at least 1, as 512,256", p->widths, DDP_MLP_HIDDEN);
+        return refuse(err, "--hidden %s: up to %d widths of at least 1, as 512,256", p->widths,
+                      DDP_MLP_HIDDEN);
     if (!p->data && !p->emulate)
         return refuse(err, "--data FOLDER is missing: one with the files of MNIST, CIFAR-10 or CIFAR-100");
     return DDP_OK;
@@ -185,21 +200,25 @@ static ddp_status load_images(program *p, ddp_error *err)
     own->test.count = 0;
     if (own->tests) {
         const ddp_images *a = own->images, *b = own->tests;
-        if (a->channels != b->channels || a->height != b->height || a->width != b->width || a->classes != b->classes)
+        if (a->channels != b->channels || a->height != b->height || a->width != b->width ||
+            a->classes != b->classes)
             return refuse(err, "%s and %s hold unlike images", a->name, b->name);
         if (ddp_images_split(b, 0, &own->test, NULL, err)) return err->code;
     }
     if (own->images->height != own->images->width && strcmp(p->model, "mlp"))
-        return refuse(err, "%s: images of %ld x %ld; %s needs square ones", p->data,
-                      own->images->height, own->images->width, p->model);
-    t->model.batch = p->batch; t->model.context = 1;
+        return refuse(err, "%s: images of %ld x %ld; %s needs square ones", p->data, own->images->height,
+                      own->images->width, p->model);
+    t->model.batch = p->batch;
+    t->model.context = 1;
     t->data_length = own->train.count;
     t->windows = p->epochs * t->data_length;
     t->val_batches = p->val_batches;
     snprintf(p->described, sizeof p->described, "%s, images %ld x %ld x %ld, %ld classes", p->model,
              own->images->channels, own->images->height, own->images->width, own->images->classes);
-    snprintf(t->data_line, sizeof t->data_line, "data: %.120s, read as %s images %ld x %ld x %ld: %ld to train on, %ld to test, "
-             "%ld classes", p->data, own->images->channels == 1 ? "IDX" : "CIFAR", own->images->channels,
+    snprintf(t->data_line, sizeof t->data_line,
+             "data: %.120s, read as %s images %ld x %ld x %ld: %ld to train on, %ld to test, "
+             "%ld classes",
+             p->data, own->images->channels == 1 ? "IDX" : "CIFAR", own->images->channels,
              own->images->height, own->images->width, own->train.count, own->tests ? own->tests->count : 0,
              own->images->classes);
     return training_check(t, err);
@@ -208,22 +227,21 @@ static ddp_status load_images(program *p, ddp_error *err)
 static int parse_images(program *p, int argc, char **argv)
 {
     const cli_option own[] = {
-        {"--model", CLI_TEXT, &p->model, "NAME",
-         "mlp, resnet18, resnet50, resnet101, vgg16 or vgg19 [mlp]"},
+        {"--model", CLI_TEXT, &p->model, "NAME", "mlp, resnet18, resnet50, resnet101, vgg16 or vgg19 [mlp]"},
         {"--hidden", CLI_TEXT, &p->widths, "N,N,..", "mlp: widths of the hidden layers [512,256]"},
         {"--dropout", CLI_REAL, &p->dropout, "P", "vgg: dropout probability [0]"},
         {"--data", CLI_TEXT, &p->data, "FOLDER",
          "files of MNIST (idx), CIFAR-10 or CIFAR-100 (bin), .gz of these"},
-        {"--held-out", CLI_REAL, &p->held_out, "F",
-         "fraction of the training images kept for val_loss [0]"},
+        {"--held-out", CLI_REAL, &p->held_out, "F", "fraction of the training images kept for val_loss [0]"},
         {"--val-batches", CLI_COUNT, &p->val_batches, "N",
          "batches of them that val_loss is the mean of; 0 = all [0]"},
         {"--test-batches", CLI_COUNT, &p->pictures->test_batches, "N",
          "batches of the test images that test_accuracy is of; 0 = all [0]"},
     };
 
-    return parse(p, argc, argv, "Trains an image classifier over slow links and prints one JSON object of results.",
-                 own, (int)(sizeof own / sizeof own[0]));
+    return parse(p, argc, argv,
+                 "Trains an image classifier over slow links and prints one JSON object of results.", own,
+                 (int)(sizeof own / sizeof own[0]));
 }
 
 int main(int argc, char **argv)
@@ -235,10 +253,19 @@ int main(int argc, char **argv)
 
     if (p && own) {
         defaults(p, "train_image");
-        p->choose = choose_images; p->load = load_images;
-        p->pictures = own; p->t.task = &task; p->t.data = own;
-        p->model = "mlp"; p->widths = "512,256"; p->samples = "image";
-        p->batch = 128; p->steps = 0; p->epochs = -1; p->lr = 1e-3; p->schedule = "cosine";
+        p->choose = choose_images;
+        p->load = load_images;
+        p->pictures = own;
+        p->t.task = &task;
+        p->t.data = own;
+        p->model = "mlp";
+        p->widths = "512,256";
+        p->samples = "image";
+        p->batch = 128;
+        p->steps = 0;
+        p->epochs = -1;
+        p->lr = 1e-3;
+        p->schedule = "cosine";
         p->held_out = 0;
         code = parse_images(p, argc, argv);
         if (code < 0) code = trainer_main(p);

@@ -2,7 +2,8 @@
 #ifndef EXAMPLES_TRAINER_H
 #define EXAMPLES_TRAINER_H
 
-/* A profile without forward times gets a share of the backward times. train_gpt, train_image and simulate share this rule. */
+/* A profile without forward times gets a share of the backward times. train_gpt, train_image and simulate
+ * share this rule. */
 static void fill_forward(ddp_profile *e, double share)
 {
     double forward = 0;
@@ -24,8 +25,10 @@ static ddp_status load_emulated(program *p, ddp_error *err)
     if (s == DDP_OK) fill_forward(&p->emulated, p->forward);
     for (l = 0; s == DDP_OK && l < p->emulated.layers; l++)
         if (!(p->emulated.forward_s[l] <= 3600 && p->emulated.backward_s[l] <= 3600))
-            s = refuse(err, "%s: layer %d takes %g s forward and %g s backward; at most an hour each can be emulated",
-                       p->emulate, l, p->emulated.forward_s[l], p->emulated.backward_s[l]);
+            s = refuse(
+                err,
+                "%s: layer %d takes %g s forward and %g s backward; at most an hour each can be emulated",
+                p->emulate, l, p->emulated.forward_s[l], p->emulated.backward_s[l]);
     return s;
 }
 
@@ -40,23 +43,35 @@ static ddp_status prepare(program *p, ddp_error *err)
         long per_step = p->workers / p->stages * p->batch * p->accumulate;
         p->steps = (t->windows + per_step - 1) / per_step;
     }
-    t->schedule.base = p->lr; t->schedule.warmup = p->warmup; t->schedule.total = p->steps;
-    t->schedule.min_ratio = 0.1; t->schedule.step_size = p->steps / 3 + 1; t->schedule.gamma = 0.1;
-    t->steps = p->steps; t->accumulate = p->accumulate; t->seed = (uint64_t)p->seed;
+    t->schedule.base = p->lr;
+    t->schedule.warmup = p->warmup;
+    t->schedule.total = p->steps;
+    t->schedule.min_ratio = 0.1;
+    t->schedule.step_size = p->steps / 3 + 1;
+    t->schedule.gamma = 0.1;
+    t->steps = p->steps;
+    t->accumulate = p->accumulate;
+    t->seed = (uint64_t)p->seed;
     t->ahead = (int)p->ahead;
-    t->workers = (int)p->workers; t->period = (int)p->period;
+    t->workers = (int)p->workers;
+    t->period = (int)p->period;
     t->label = p->quiet ? NULL : p->strategy;
     /* only the ranks that are started here leave something behind here; a plan's filling is kept
        for the report up to a period of 4096 */
-    t->result = training_result_new(p->rank >= 0 || p->launched ? 1 : (int)(p->places && p->places < p->workers ? p->places : p->workers), p->steps,
-                                    p->period > 4096 ? 4096 : p->period > 0 ? (int)p->period : 64);
+    t->result = training_result_new(
+        p->rank >= 0 || p->launched ? 1 : (int)(p->places && p->places < p->workers ? p->places : p->workers),
+        p->steps,
+        p->period > 4096 ? 4096
+        : p->period > 0  ? (int)p->period
+                         : 64);
     if (t->result) {
         const long evals = t->eval_every ? p->steps / t->eval_every : 0;
         t->result->sample = (int32_t *)training_share((size_t)p->sample * sizeof(int32_t));
         t->result->eval = (training_eval *)training_share((size_t)evals * sizeof(training_eval));
     }
     if (t->result && t->result->sample && t->result->eval) return DDP_OK;
-    refuse(err, "out of memory for the results of %ld steps; take fewer, and go on with --save and --resume", p->steps);
+    refuse(err, "out of memory for the results of %ld steps; take fewer, and go on with --save and --resume",
+           p->steps);
     return err->code = DDP_MEMORY;
 }
 
@@ -114,10 +129,13 @@ static ddp_status run(program *p, ddp_error *err)
     if (s == DDP_OK) s = check_writable(p->t.store, err);
     if (s != DDP_OK) return s;
     configure(p);
-    if (p->launch) s = (ddp_status)p->launch(p, err);
+    if (p->launch)
+        s = (ddp_status)p->launch(p, err);
     else if (p->min_replicas)
-        s = (ddp_status)ddp_launch_pipelines(&p->cfg, (int)p->stages, (int)p->min_replicas, training_run, &p->t, err);
-    else s = (ddp_status)ddp_launch(&p->cfg, training_run, &p->t, err);
+        s = (ddp_status)ddp_launch_pipelines(&p->cfg, (int)p->stages, (int)p->min_replicas, training_run,
+                                             &p->t, err);
+    else
+        s = (ddp_status)ddp_launch(&p->cfg, training_run, &p->t, err);
     if (s != DDP_OK && *p->t.result->error) {
         snprintf(err->msg, sizeof err->msg, "%s", p->t.result->error);
         s = err->code = (ddp_status)p->t.result->code;
@@ -140,12 +158,16 @@ static int trainer_main(program *p)
     code = ddp_status_exit_code(run(p, &err));
     if (code && cli_interrupted) {
         if (training_left)
-            snprintf(err.msg, sizeof err.msg, "interrupted: this worker has left the run, which "
+            snprintf(err.msg, sizeof err.msg,
+                     "interrupted: this worker has left the run, which "
                      "goes on without it; --join takes another one in");
         else if (p->t.save)
-            snprintf(err.msg, sizeof err.msg, "interrupted; --resume %.200s goes on from the last "
-                     "checkpoint there, if one was written", p->t.save);
-        else snprintf(err.msg, sizeof err.msg, "interrupted, no results were written");
+            snprintf(err.msg, sizeof err.msg,
+                     "interrupted; --resume %.200s goes on from the last "
+                     "checkpoint there, if one was written",
+                     p->t.save);
+        else
+            snprintf(err.msg, sizeof err.msg, "interrupted, no results were written");
         code = ddp_status_exit_code(DDP_ABORTED);
     }
     if (code) fprintf(stderr, "%s: %s\n", p->name, err.msg);

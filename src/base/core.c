@@ -1,4 +1,5 @@
-/* Status codes, failures, log lines, memory, the clock, random numbers and hashes; stb_ds is instantiated here. */
+/* Status codes, failures, log lines, memory, the clock, random numbers and hashes; stb_ds is instantiated
+ * here. */
 #include "base/core.h"
 
 #include <sys/mman.h>
@@ -7,7 +8,7 @@
 /* ---- status ---- */
 
 static const struct {
-    int         exit_code;
+    int exit_code;
     const char *text;
 } ddp__statuses[] = {
 #define DDP__STATUS_ENTRY(name, exit_code, text) {exit_code, text},
@@ -22,7 +23,10 @@ const char *ddp_status_text(ddp_status code)
     return ddp__status_known(code) ? ddp__statuses[code].text : "unknown status";
 }
 
-int ddp_status_exit_code(ddp_status code) { return ddp__status_known(code) ? ddp__statuses[code].exit_code : 1; }
+int ddp_status_exit_code(ddp_status code)
+{
+    return ddp__status_known(code) ? ddp__statuses[code].exit_code : 1;
+}
 
 /* What a peer or a file says may hold bytes that a terminal would obey. */
 static void ddp__text_tame(char *text)
@@ -126,8 +130,10 @@ void *ddp__alloc(const ddp_allocator *a, size_t bytes)
 void ddp__release(const ddp_allocator *a, void *ptr, size_t bytes)
 {
     if (!ptr) return;
-    if (a && a->alloc) a->free(a->user, ptr, bytes);
-    else free(ptr);
+    if (a && a->alloc)
+        a->free(a->user, ptr, bytes);
+    else
+        free(ptr);
 }
 
 /* The number at the start of a file of one line, DBL_MAX where there is none ("max"). */
@@ -159,7 +165,8 @@ double ddp__memory_total(void)
     if (v2 < ram) ram = v2;
     if (v1 < ram) ram = v1;
     ram += swap;
-    if (getrlimit(RLIMIT_AS, &own) == 0 && own.rlim_cur != RLIM_INFINITY && (double)own.rlim_cur < ram) ram = (double)own.rlim_cur;
+    if (getrlimit(RLIMIT_AS, &own) == 0 && own.rlim_cur != RLIM_INFINITY && (double)own.rlim_cur < ram)
+        ram = (double)own.rlim_cur;
     return ram;
 }
 
@@ -177,7 +184,7 @@ void *ddp__calloc(size_t count, size_t size)
 }
 
 typedef union ddp__block {
-    void       *next;
+    void *next;
     long double align;
 } ddp__block;
 
@@ -196,7 +203,10 @@ void *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size)
 
 int *ddp__ints(ddp__scratch *s, size_t count) { return (int *)ddp__scratch_take(s, count, sizeof(int)); }
 
-double *ddp__doubles(ddp__scratch *s, size_t count) { return (double *)ddp__scratch_take(s, count, sizeof(double)); }
+double *ddp__doubles(ddp__scratch *s, size_t count)
+{
+    return (double *)ddp__scratch_take(s, count, sizeof(double));
+}
 
 void ddp__scratch_free(ddp__scratch *s)
 {
@@ -284,7 +294,8 @@ uint64_t ddp_rng_below(ddp_rng *r, uint64_t n)
     uint64_t skip = (UINT64_MAX - n + 1) % n; /* 2^64 mod n values would be too many */
     uint64_t x;
 
-    do x = ddp_rng_u64(r); while (x < skip);
+    do x = ddp_rng_u64(r);
+    while (x < skip);
     return x % n;
 }
 
@@ -373,8 +384,14 @@ uint64_t ddp__hash(uint64_t h, const void *data, size_t n)
 
 static uint64_t ddp__rotated(uint64_t x, int by) { return x << by | x >> (64 - by); }
 
-static uint64_t ddp__digest_first(uint64_t word) { return ddp__rotated(word * DDP__DIGEST_C1, 31) * DDP__DIGEST_C2; }
-static uint64_t ddp__digest_second(uint64_t word) { return ddp__rotated(word * DDP__DIGEST_C2, 33) * DDP__DIGEST_C1; }
+static uint64_t ddp__digest_first(uint64_t word)
+{
+    return ddp__rotated(word * DDP__DIGEST_C1, 31) * DDP__DIGEST_C2;
+}
+static uint64_t ddp__digest_second(uint64_t word)
+{
+    return ddp__rotated(word * DDP__DIGEST_C2, 33) * DDP__DIGEST_C1;
+}
 
 static ddp__digest ddp__digest_blocks(ddp__digest x, const unsigned char *p, size_t blocks)
 {
@@ -447,7 +464,10 @@ ddp__digest ddp__digest_of(const void *data, size_t n)
     return ddp__digest_end(&d);
 }
 
-int ddp__digest_equal(ddp__digest a, ddp__digest b) { return a.word[0] == b.word[0] && a.word[1] == b.word[1]; }
+int ddp__digest_equal(ddp__digest a, ddp__digest b)
+{
+    return a.word[0] == b.word[0] && a.word[1] == b.word[1];
+}
 
 void ddp__digest_text(ddp__digest x, char out[DDP__DIGEST_TEXT])
 {
@@ -483,8 +503,8 @@ static void ddp__sha256_block(uint32_t *state, const unsigned char *b)
     int i;
 
     for (i = 0; i < 16; i++)
-        w[i] = (uint32_t)b[4 * i] << 24 | (uint32_t)b[4 * i + 1] << 16 |
-               (uint32_t)b[4 * i + 2] << 8 | (uint32_t)b[4 * i + 3];
+        w[i] = (uint32_t)b[4 * i] << 24 | (uint32_t)b[4 * i + 1] << 16 | (uint32_t)b[4 * i + 2] << 8 |
+               (uint32_t)b[4 * i + 3];
     for (; i < 64; i++) {
         uint32_t x = w[i - 15], y = w[i - 2];
         w[i] = w[i - 16] + (ddp__rotate(x, 7) ^ ddp__rotate(x, 18) ^ x >> 3) + w[i - 7] +
@@ -495,7 +515,8 @@ static void ddp__sha256_block(uint32_t *state, const unsigned char *b)
         uint32_t e = v[4], a = v[0], one, two;
         one = v[7] + (ddp__rotate(e, 6) ^ ddp__rotate(e, 11) ^ ddp__rotate(e, 25)) +
               ((e & v[5]) ^ (~e & v[6])) + ddp__sha256_k[i] + w[i];
-        two = (ddp__rotate(a, 2) ^ ddp__rotate(a, 13) ^ ddp__rotate(a, 22)) + ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));
+        two = (ddp__rotate(a, 2) ^ ddp__rotate(a, 13) ^ ddp__rotate(a, 22)) +
+              ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));
         memmove(v + 1, v, 7 * sizeof *v);
         v[4] += one;
         v[0] = one + two;
@@ -505,7 +526,8 @@ static void ddp__sha256_block(uint32_t *state, const unsigned char *b)
 
 void ddp__sha256(const void *data, size_t n, unsigned char *digest)
 {
-    uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     const size_t rest = n % 64, last = rest < 56 ? 64 : 128; /* the last bytes, a 1 and the length in bits */
     unsigned char tail[128] = {0};
 

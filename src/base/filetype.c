@@ -8,15 +8,18 @@
 
 /* A magic number: the bytes at an offset of the file. */
 typedef struct ddp__magic {
-    int         at;
+    int at;
     const char *bytes;
-    int         size;
+    int size;
     const char *name, *remedy;
 } ddp__magic;
 
 static const ddp__magic ddp__magics[] = {
     {0, "\x1f\x8b\x08", 3, "a gzip file", "let its name end in .gz, or unpack it first with gunzip"},
-    {0, "\xfd" "7zXZ\0", 6, "an xz file", DDP__UNPACK("unxz")},
+    {0,
+     "\xfd"
+     "7zXZ\0",
+     6, "an xz file", DDP__UNPACK("unxz")},
     {0, "\x28\xb5\x2f\xfd", 4, "a Zstandard file", DDP__UNPACK("unzstd")},
     {0, "\x04\x22\x4d\x18", 4, "an LZ4 file", DDP__UNPACK("unlz4")},
     {0, "PK\3\4", 4, "a zip archive (as are .npz, .docx and PyTorch's .pt)", DDP__UNPACK("unzip")},
@@ -25,7 +28,8 @@ static const ddp__magic ddp__magics[] = {
     {0, "Rar!\x1a\x07", 6, "a RAR archive", DDP__UNPACK("unrar x")},
     {257, "ustar", 5, "a tar archive", DDP__UNPACK("tar -xf")},
     {0, "\x93NUMPY", 6, "a NumPy array (.npy)",
-     "write its tokens with numpy.load(FILE).astype('<u2').tofile('tokens.bin'), or '<u4' and 'tokens.u32' above 65535"},
+     "write its tokens with numpy.load(FILE).astype('<u2').tofile('tokens.bin'), or '<u4' and 'tokens.u32' "
+     "above 65535"},
     {0, "PAR1", 4, "a Parquet file", DDP__EXPORT},
     {0, "ARROW1\0", 7, "an Arrow file", DDP__EXPORT},
     {0, "Obj\1", 4, "an Avro file", DDP__EXPORT},

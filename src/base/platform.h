@@ -30,8 +30,7 @@
 #endif
 
 #ifndef CLOCK_MONOTONIC
-#error                                                                                             \
-    "dreamddp: a libc header was included before dreamddp.h with POSIX hidden; include dreamddp.h first in the file that defines DREAMDDP_IMPLEMENTATION, or compile with -D_GNU_SOURCE"
+#error "dreamddp: a libc header hid POSIX; include dreamddp.h before it, or compile with -D_GNU_SOURCE"
 #endif
 
 /* GNU's part of POSIX, which a libc header before this one hides under gcc's default -std=gnu17. */

@@ -1,17 +1,18 @@
-/* What every call speaks: the version and the linkage of functions; status codes and the one sentence that goes with
- * them, log lines, and the hook that memory comes from. */
+/* What every call speaks: the version and the linkage of functions; status codes and the one sentence that
+ * goes with them, log lines, and the hook that memory comes from. */
 #pragma once
 
-/* CLOCK_MONOTONIC, ppoll and friends are hidden under -std=c11 unless asked for before the first libc header. */
+/* CLOCK_MONOTONIC, ppoll and friends are hidden under -std=c11 unless asked for before the first libc
+ * header. */
 #if (defined(DREAMDDP_IMPLEMENTATION) || defined(DDP_SEPARATE)) && defined(__linux__) && !defined(_GNU_SOURCE)
 #define _GNU_SOURCE 1
 #endif
 
-/* Files and messages hold numbers as they are in memory, and sizes of 64 bits. Elsewhere this would compile and write
- * files that no other machine reads. */
+/* Files and messages hold numbers as they are in memory, and sizes of 64 bits. Elsewhere this would compile
+ * and write files that no other machine reads. */
 #if (defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__) || \
     (defined(__SIZEOF_POINTER__) && __SIZEOF_POINTER__ != 8)
-#error "dreamddp: this platform is not supported; use a little-endian one with 64-bit pointers (x86-64, arm64, riscv64)"
+#error "dreamddp: this platform is not supported; use a little-endian 64-bit one (x86-64, arm64, riscv64)"
 #endif
 
 #include <stddef.h>
@@ -56,27 +57,27 @@
 #endif
 
 /* name, process exit code of the programs (1: failure, 2: usage, 3: a peer was lost, 130: aborted), text */
-#define DDP_STATUS_LIST(X)                                                  \
-    X(OK, 0, "ok")                                                          \
-    X(ARG, 2, "invalid argument")                                           \
-    X(USAGE, 1, "call out of order")                                        \
-    X(MEMORY, 1, "out of memory")                                           \
-    X(IO, 1, "file error")                                                  \
-    X(FORMAT, 1, "malformed input")                                         \
-    X(NET, 1, "network failure")                                            \
-    X(PEER_LOST, 3, "a peer was lost")                                      \
-    X(TIMEOUT, 3, "a peer did not answer in time")                          \
-    X(MISMATCH, 1, "ranks disagree")                                        \
-    X(UNSUPPORTED, 2, "not supported")                                      \
-    X(ABORTED, 130, "aborted by request")                                   \
-    X(NUMERIC, 1, "not a finite number")                                    \
+#define DDP_STATUS_LIST(X)                         \
+    X(OK, 0, "ok")                                 \
+    X(ARG, 2, "invalid argument")                  \
+    X(USAGE, 1, "call out of order")               \
+    X(MEMORY, 1, "out of memory")                  \
+    X(IO, 1, "file error")                         \
+    X(FORMAT, 1, "malformed input")                \
+    X(NET, 1, "network failure")                   \
+    X(PEER_LOST, 3, "a peer was lost")             \
+    X(TIMEOUT, 3, "a peer did not answer in time") \
+    X(MISMATCH, 1, "ranks disagree")               \
+    X(UNSUPPORTED, 2, "not supported")             \
+    X(ABORTED, 130, "aborted by request")          \
+    X(NUMERIC, 1, "not a finite number")           \
     X(FAILED, 1, "failure")
 
 typedef enum ddp_status {
 #define DDP__STATUS_ENUM(name, code, text) DDP_##name,
     DDP_STATUS_LIST(DDP__STATUS_ENUM)
 #undef DDP__STATUS_ENUM
-    DDP_STATUS_COUNT
+        DDP_STATUS_COUNT
 } ddp_status;
 
 #define DDP_ERROR_TEXT 400
@@ -85,7 +86,7 @@ typedef enum ddp_status {
  * msg names the offending value and the remedy and never ends in a newline. */
 typedef struct ddp_error {
     ddp_status code;
-    char       msg[DDP_ERROR_TEXT];
+    char msg[DDP_ERROR_TEXT];
 } ddp_error;
 
 /* ddp_status_text - a short constant English text for a code ("network failure").
@@ -96,7 +97,11 @@ DDP_API int ddp_status_exit_code(ddp_status code);
 
 typedef enum ddp_log_level {
     DDP_LOG_DEFAULT, /* what DREAMDDP_LOG says (off, error, warn, info, debug), else warn */
-    DDP_LOG_OFF, DDP_LOG_ERROR, DDP_LOG_WARN, DDP_LOG_INFO, DDP_LOG_DEBUG
+    DDP_LOG_OFF,
+    DDP_LOG_ERROR,
+    DDP_LOG_WARN,
+    DDP_LOG_INFO,
+    DDP_LOG_DEBUG
 } ddp_log_level;
 
 /* Where log lines go. All-zero = nowhere, unless DREAMDDP_LOG is set: then stderr.
@@ -114,6 +119,6 @@ typedef struct ddp_logger {
  * Both may be called from the thread that calls ddp_open, ddp_close or the first step. */
 typedef struct ddp_allocator {
     void *(*alloc)(void *user, size_t bytes);
-    void  (*free)(void *user, void *ptr, size_t bytes);
-    void  *user;
+    void (*free)(void *user, void *ptr, size_t bytes);
+    void *user;
 } ddp_allocator;

@@ -91,7 +91,10 @@ const char *ddp__env_get(const char *name)
     return v && *v ? v : NULL;
 }
 
-size_t ddp__bom_bytes(const char *text, size_t n) { return n >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; }
+size_t ddp__bom_bytes(const char *text, size_t n)
+{
+    return n >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
+}
 
 ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
 {
@@ -108,10 +111,12 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
     gz = n > 3 && !strcmp(path + n - 3, ".gz");
     if (stat(path, &st)) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode))
-        return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a file is needed", path, ddp__file_kind(st.st_mode));
+        return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a file is needed", path,
+                         ddp__file_kind(st.st_mode));
     memory = ddp__memory_total();
     if (memory > 0 && (double)st.st_size > memory)
-        return ddp__fail(err, DDP_MEMORY, "cannot read %s: it has %lld bytes, more than the memory of this machine", path,
+        return ddp__fail(err, DDP_MEMORY,
+                         "cannot read %s: it has %lld bytes, more than the memory of this machine", path,
                          (long long)st.st_size);
     f = gz ? ddp__gzip_open(path, &child) : fopen(path, "rb");
     if (!f) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
@@ -119,11 +124,12 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
     bad = ferror(f);
     fclose(f);
     if (gz) waitpid(child, &code, 0);
-    if (t->failed) return ddp__fail(err, DDP_MEMORY, "cannot read %s: out of memory after %zu bytes", path, t->size);
+    if (t->failed)
+        return ddp__fail(err, DDP_MEMORY, "cannot read %s: out of memory after %zu bytes", path, t->size);
     if (bad) return ddp__fail(err, DDP_IO, "cannot read %s: read error after %zu bytes", path, t->size);
     if (gz && code)
-        return ddp__fail(err, DDP_FORMAT, "cannot read %s: gzip -dc failed (is gzip installed and the file whole?)",
-                         path);
+        return ddp__fail(err, DDP_FORMAT,
+                         "cannot read %s: gzip -dc failed (is gzip installed and the file whole?)", path);
     return DDP_OK;
 }
 
@@ -131,7 +137,8 @@ ddp_status ddp__file_map(const char *path, ddp__mapped *m, ddp_error *err)
 {
     const size_t n = path ? strlen(path) : 0;
     const int gz = n > 3 && !strcmp(path + n - 3, ".gz");
-    const int fd = path && !gz ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1; /* a pipe must not hold us */
+    const int fd = path && !gz ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1; /* a pipe must not hold
+                                                                                        us */
     struct stat st;
     void *pages = MAP_FAILED;
     ddp_status status;
@@ -208,8 +215,10 @@ ddp_status ddp__folder_flush(const char *path, ddp_error *err)
     if (fsync(fd) && errno != EINVAL && errno != EROFS && errno != EBADF) why = errno;
     close(fd);
     if (!why) return DDP_OK;
-    return ddp__fail(err, DDP_IO, "%s is there, but its folder could not be flushed: %s; after a crash of the machine "
-                     "it may be gone", path, strerror(why));
+    return ddp__fail(err, DDP_IO,
+                     "%s is there, but its folder could not be flushed: %s; after a crash of the machine "
+                     "it may be gone",
+                     path, strerror(why));
 }
 
 /* Closes the file, and leaves it under its name if keep and all went well. */
@@ -218,12 +227,15 @@ static ddp_status ddp__file_close(ddp__file *o, int keep, ddp_error *err)
     const int straight = !strcmp(o->tmp, o->path);
     ddp_status s = DDP_OK;
 
-    if (keep && !o->why && (fflush(o->f) || fsync(fileno(o->f))) && errno != EINVAL && errno != EROFS) o->why = errno;
+    if (keep && !o->why && (fflush(o->f) || fsync(fileno(o->f))) && errno != EINVAL && errno != EROFS)
+        o->why = errno;
     if (fclose(o->f) && !o->why) o->why = errno;
     if (!straight && keep && !o->why && rename(o->tmp, o->path)) o->why = errno;
     if (!straight && (!keep || o->why)) remove(o->tmp);
-    if (o->why) s = ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", o->path, strerror(o->why));
-    else if (keep && !straight) s = ddp__folder_flush(o->path, err);
+    if (o->why)
+        s = ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", o->path, strerror(o->why));
+    else if (keep && !straight)
+        s = ddp__folder_flush(o->path, err);
     DDP_FREE(o->path);
     DDP_FREE(o->tmp);
     return s;
@@ -244,8 +256,9 @@ ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_er
 
 ddp_status ddp__text_write(ddp__text *t, const char *path, ddp_error *err)
 {
-    ddp_status s = t->failed ? ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory while it was built", path)
-                             : ddp__file_write(path, t->data, t->size, err);
+    ddp_status s = t->failed
+                       ? ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory while it was built", path)
+                       : ddp__file_write(path, t->data, t->size, err);
 
     ddp__text_free(t);
     return s;

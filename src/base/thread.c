@@ -35,7 +35,7 @@ void ddp__thread_prompt(void)
     struct { /* sched_setattr(2) */
         uint32_t size, policy;
         uint64_t flags;
-        int32_t  nice;
+        int32_t nice;
         uint32_t priority;
         uint64_t runtime, deadline, period;
     } a;
@@ -69,7 +69,8 @@ int ddp__thread_deep(pthread_t *thread, void *(*fn)(void *), void *arg)
     int bad = pthread_attr_init(&attr);
 
     if (bad) return bad;
-    if (!pthread_attr_getstacksize(&attr, &stack) && stack < least) bad = pthread_attr_setstacksize(&attr, least);
+    if (!pthread_attr_getstacksize(&attr, &stack) && stack < least)
+        bad = pthread_attr_setstacksize(&attr, least);
     if (!bad) bad = pthread_create(thread, &attr, fn, arg);
     pthread_attr_destroy(&attr);
     return bad;
@@ -112,23 +113,23 @@ int ddp__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, double when)
 
 typedef struct ddp__helper {
     struct ddp__pool *pool;
-    pthread_t         thread;
-    int               number; /* from 1; the caller of ddp__pool_run has number 0 */
+    pthread_t thread;
+    int number; /* from 1; the caller of ddp__pool_run has number 0 */
 } ddp__helper;
 
 struct ddp__pool {
     pthread_mutex_t lock;
-    pthread_cond_t  work, idle;
-    int             threads, stop;
-    int             busy;        /* helpers inside the current job */
-    unsigned long   job;         /* number of the current job */
-    ddp__room_fn    fn;
-    void           *user;
-    long            items, grain;
-    long            next;        /* first item nobody has taken; atomic */
-    unsigned char  *rooms;       /* aligned, in `memory`; NULL before ddp__pool_rooms */
-    void           *memory;
-    ddp__helper     helper[1];   /* [threads - 1] */
+    pthread_cond_t work, idle;
+    int threads, stop;
+    int busy;          /* helpers inside the current job */
+    unsigned long job; /* number of the current job */
+    ddp__room_fn fn;
+    void *user;
+    long items, grain;
+    long next;            /* first item nobody has taken; atomic */
+    unsigned char *rooms; /* aligned, in `memory`; NULL before ddp__pool_rooms */
+    void *memory;
+    ddp__helper helper[1]; /* [threads - 1] */
 };
 
 static void *ddp__pool_room(const ddp__pool *p, int number)
@@ -136,7 +137,8 @@ static void *ddp__pool_room(const ddp__pool *p, int number)
     return p && p->rooms ? p->rooms + (size_t)number * DDP__ROOM_BYTES : NULL;
 }
 
-/* Takes blocks until none is left. Which thread takes a block does not matter: blocks are independent by contract. */
+/* Takes blocks until none is left. Which thread takes a block does not matter: blocks are independent by
+ * contract. */
 static void ddp__pool_drain(ddp__pool *p, int number)
 {
     void *room = ddp__pool_room(p, number);
@@ -210,7 +212,8 @@ int ddp__pool_rooms(ddp__pool *p)
     const size_t align = 64;
 
     if (p->rooms) return 1;
-    p->memory = DDP_REALLOC(NULL, (size_t)p->threads * DDP__ROOM_BYTES + align); /* not touched before it is used */
+    p->memory = DDP_REALLOC(NULL, (size_t)p->threads * DDP__ROOM_BYTES + align); /* not touched before it is
+                                                                                    used */
     if (!p->memory) return 0;
     p->rooms = (unsigned char *)p->memory + (align - (uintptr_t)p->memory % align) % align;
     return 1;
@@ -248,7 +251,7 @@ void ddp__pool_run_rooms(ddp__pool *p, long items, long grain, ddp__room_fn fn, 
 /* A loop that needs no room. */
 typedef struct ddp__plain_loop {
     ddp__range_fn fn;
-    void         *user;
+    void *user;
 } ddp__plain_loop;
 
 static void ddp__plain_range(void *user, void *room, long first, long last)

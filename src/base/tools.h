@@ -17,11 +17,11 @@ typedef struct ddp_rng {
  * ddp_rng_u64 - the next 64 bits.  ddp_rng_below - uniform in 0..n-1, exact (n >= 1).
  * ddp_rng_uniform - uniform in [0, 1) with 53 bits.  ddp_rng_normal - mean 0, deviation 1.
  * A stream belongs to one thread at a time. */
-DDP_API ddp_rng  ddp_rng_seed(uint64_t seed, uint64_t stream);
+DDP_API ddp_rng ddp_rng_seed(uint64_t seed, uint64_t stream);
 DDP_API uint64_t ddp_rng_u64(ddp_rng *r);
 DDP_API uint64_t ddp_rng_below(ddp_rng *r, uint64_t n);
-DDP_API double   ddp_rng_uniform(ddp_rng *r);
-DDP_API double   ddp_rng_normal(ddp_rng *r);
+DDP_API double ddp_rng_uniform(ddp_rng *r);
+DDP_API double ddp_rng_normal(ddp_rng *r);
 
 /* ddp_hash_floats - 64 bits that depend on every bit, and on the order, of x[0..n-1], chained:
  * pass the hash of the arrays before it, 0 at first. Equal bits give equal hashes on every

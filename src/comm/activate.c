@@ -34,8 +34,10 @@ void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
     op->missing = 0;
     op->waiting_since = -1;
     op->scale = op->m.mean ? 1.0f / (float)ddp__team_of(e, op).members : op->m.scale;
-    if (!op->p2p) memset(ddp__row(e, op, 0), 0, (size_t)e->world * sizeof(ddp__exchange));
-    else memset(ddp__row(e, op, op->m.peer), 0, sizeof(ddp__exchange));
+    if (!op->p2p)
+        memset(ddp__row(e, op, 0), 0, (size_t)e->world * sizeof(ddp__exchange));
+    else
+        memset(ddp__row(e, op, op->m.peer), 0, sizeof(ddp__exchange));
     way = ddp__way_of(e, op);
     if (way != op->way) { /* fewer than three workers are no ring */
         pthread_mutex_lock(&e->lock);
@@ -53,8 +55,10 @@ void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
     }
     op->way->begin(e, op);
     if (e->fault.code != DDP_OK) return;
-    if (op->left == 0) ddp__op_advance(e, op, 0);
-    else ddp__collect_early(e, op, now);
+    if (op->left == 0)
+        ddp__op_advance(e, op, 0);
+    else
+        ddp__collect_early(e, op, now);
     for (int r = 0; r < e->world && op->state == DDP__OP_ACTIVE; r++)
         if (r != e->rank && e->peers[r].left) ddp__check_left(e, r);
 }
@@ -94,8 +98,8 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
         return;
     }
     if (op->p2p && e->peers[op->m.peer].out_of_world) {
-        ddp__fault(e, DDP_PEER_LOST, "rank %d is not in the world any more: nothing can be %s it",
-                   op->m.peer, op->m.verb < DDP_RECEIVE ? "sent to" : "received from");
+        ddp__fault(e, DDP_PEER_LOST, "rank %d is not in the world any more: nothing can be %s it", op->m.peer,
+                   op->m.verb < DDP_RECEIVE ? "sent to" : "received from");
         return;
     }
     ddp__start(e, op, 0, now);
@@ -125,8 +129,8 @@ static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
     return s;
 }
 
-/* The rank that came first becomes the peer of a receive that names none; the message of that rank, or of the one
- * that is named, says how much of a serve it is. 0: nobody has come, or it does not fit. */
+/* The rank that came first becomes the peer of a receive that names none; the message of that rank, or of the
+ * one that is named, says how much of a serve it is. 0: nobody has come, or it does not fit. */
 static int ddp__bind(ddp__engine *e, ddp__op *op)
 {
     const int lane = ddp__paired_lane(op);
@@ -146,23 +150,29 @@ static int ddp__bind(ddp__engine *e, ddp__op *op)
     pthread_mutex_unlock(&e->lock);
     if (op->m.verb != DDP_SERVE) return 1;
     if (f->count > op->n)
-        return ddp__fault(e, DDP_MISMATCH, "rank %d pushes %lu values of layer %d, rank %d serves at most %lu at a "
-                          "time", op->m.peer, (unsigned long)f->count, op->m.layer, e->rank, (unsigned long)op->n);
+        return ddp__fault(e, DDP_MISMATCH,
+                          "rank %d pushes %lu values of layer %d, rank %d serves at most %lu at a "
+                          "time",
+                          op->m.peer, (unsigned long)f->count, op->m.layer, e->rank, (unsigned long)op->n);
     op->n = f->count;
     if (op->m.received) op->m.received->verb = f->verb == (int)DDP__ASK ? DDP_PULL : DDP_PUSH;
     return 1;
 }
 
-/* 1: a serve or an answer of a peer that is lost, which is over. Who has left, and has nothing here, is let go of. */
+/* 1: a serve or an answer of a peer that is lost, which is over. Who has left, and has nothing here, is let
+ * go of. */
 static int ddp__serves_lost(ddp__engine *e, ddp__op *op)
 {
     const int peer = op->m.peer;
 
     if (peer == DDP_ANY || e->wire->carrier) return 0; /* a carrier has its own messages */
     if (e->peers[peer].out_of_world) return ddp__op_void(e, op);
-    if (op->m.verb != DDP_SERVE || !e->peers[peer].left || ddp__first_chunk(e, peer, ddp__paired_lane(op)) >= 0) return 0;
+    if (op->m.verb != DDP_SERVE || !e->peers[peer].left ||
+        ddp__first_chunk(e, peer, ddp__paired_lane(op)) >= 0)
+        return 0;
     if (e->membership) e->membership->left(e, peer);
-    return !e->membership && !ddp__fault(e, DDP_PEER_LOST, "rank %d has left (it closed its context), yet is served", peer);
+    return !e->membership &&
+           !ddp__fault(e, DDP_PEER_LOST, "rank %d has left (it closed its context), yet is served", peer);
 }
 
 /* The position that an operation between two could have now; NULL: none. */
@@ -187,7 +197,8 @@ static ddp__op **ddp__window_place(ddp__engine *e, const ddp__op *op, uint64_t *
     for (int i = 0; i < e->width; i++) vacant += e->window[i] == NULL;
     if (vacant <= 0) *full = 1;
     if (*full || ddp__must_wait(e, op, groups)) return NULL;
-    for (*row = 0; *row < e->width - 1 && e->window[*row]; ++*row) {}
+    for (*row = 0; *row < e->width - 1 && e->window[*row]; ++*row) {
+    }
     return e->window[*row] ? NULL : &e->window[*row];
 }
 

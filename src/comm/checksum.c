@@ -1,37 +1,49 @@
-/* CRC-32C: by an instruction of the processor if it has one, else by tables. The choice is made at run time. */
+/* CRC-32C: by an instruction of the processor if it has one, else by tables. The choice is made at run
+ * time. */
 #include "base/platform.h"
 #include "comm/frame.h"
 
 /* ---- by tables ---- */
 
-/* 256 checksums: entry i is the sum (exclusive or) of the numbers whose bit is set in i, because a CRC is linear. */
-#define DDP__CRC_2(v, a) (v), (v) ^ (a)
-#define DDP__CRC_4(v, a, b) DDP__CRC_2(v, a), DDP__CRC_2((v) ^ (b), a)
-#define DDP__CRC_8(v, a, b, c) DDP__CRC_4(v, a, b), DDP__CRC_4((v) ^ (c), a, b)
-#define DDP__CRC_16(v, a, b, c, d) DDP__CRC_8(v, a, b, c), DDP__CRC_8((v) ^ (d), a, b, c)
-#define DDP__CRC_32(v, a, b, c, d, e) DDP__CRC_16(v, a, b, c, d), DDP__CRC_16((v) ^ (e), a, b, c, d)
+/* 256 checksums: entry i is the sum (exclusive or) of the numbers whose bit is set in i, because a CRC is
+ * linear. */
+#define DDP__CRC_2(v, a)                 (v), (v) ^ (a)
+#define DDP__CRC_4(v, a, b)              DDP__CRC_2(v, a), DDP__CRC_2((v) ^ (b), a)
+#define DDP__CRC_8(v, a, b, c)           DDP__CRC_4(v, a, b), DDP__CRC_4((v) ^ (c), a, b)
+#define DDP__CRC_16(v, a, b, c, d)       DDP__CRC_8(v, a, b, c), DDP__CRC_8((v) ^ (d), a, b, c)
+#define DDP__CRC_32(v, a, b, c, d, e)    DDP__CRC_16(v, a, b, c, d), DDP__CRC_16((v) ^ (e), a, b, c, d)
 #define DDP__CRC_64(v, a, b, c, d, e, f) DDP__CRC_32(v, a, b, c, d, e), DDP__CRC_32((v) ^ (f), a, b, c, d, e)
-#define DDP__CRC_128(v, a, b, c, d, e, f, g) DDP__CRC_64(v, a, b, c, d, e, f), DDP__CRC_64((v) ^ (g), a, b, c, d, e, f)
-#define DDP__CRC_256(a, b, c, d, e, f, g, h) DDP__CRC_128(0u, a, b, c, d, e, f, g), DDP__CRC_128(h, a, b, c, d, e, f, g)
+#define DDP__CRC_128(v, a, b, c, d, e, f, g) \
+    DDP__CRC_64(v, a, b, c, d, e, f), DDP__CRC_64((v) ^ (g), a, b, c, d, e, f)
+#define DDP__CRC_256(a, b, c, d, e, f, g, h) \
+    DDP__CRC_128(0u, a, b, c, d, e, f, g), DDP__CRC_128(h, a, b, c, d, e, f, g)
 
 /* Slicing by 8. by[k][b] is the checksum of byte b and k zero bytes after it.
- * Source: Kounavis and Berry, "A systematic approach to building high performance software-based CRC generators", 2005. */
+ * Source: Kounavis and Berry, "A systematic approach to building high performance software-based CRC
+ * generators", 2005. */
 static uint32_t ddp__crc32c_sliced(uint32_t c, const unsigned char *p, size_t n)
 {
-    static const uint32_t by[8][256] = {
-        {DDP__CRC_256(0xf26b8303u, 0xe13b70f7u, 0xc79a971fu, 0x8ad958cfu, 0x105ec76fu, 0x20bd8edeu, 0x417b1dbcu, 0x82f63b78u)},
-        {DDP__CRC_256(0x13a29877u, 0x274530eeu, 0x4e8a61dcu, 0x9d14c3b8u, 0x3fc5f181u, 0x7f8be302u, 0xff17c604u, 0xfbc3faf9u)},
-        {DDP__CRC_256(0xa541927eu, 0x4f6f520du, 0x9edea41au, 0x38513ec5u, 0x70a27d8au, 0xe144fb14u, 0xc76580d9u, 0x8b277743u)},
-        {DDP__CRC_256(0xdd45aab8u, 0xbf672381u, 0x7b2231f3u, 0xf64463e6u, 0xe964b13du, 0xd725148bu, 0xaba65fe7u, 0x52a0c93fu)},
-        {DDP__CRC_256(0x38116facu, 0x7022df58u, 0xe045beb0u, 0xc5670b91u, 0x8f2261d3u, 0x1ba8b557u, 0x37516aaeu, 0x6ea2d55cu)},
-        {DDP__CRC_256(0xef306b19u, 0xdb8ca0c3u, 0xb2f53777u, 0x6006181fu, 0xc00c303eu, 0x85f4168du, 0x0e045bebu, 0x1c08b7d6u)},
-        {DDP__CRC_256(0x68032cc8u, 0xd0065990u, 0xa5e0c5d1u, 0x4e2dfd53u, 0x9c5bfaa6u, 0x3d5b83bdu, 0x7ab7077au, 0xf56e0ef4u)},
-        {DDP__CRC_256(0x493c7d27u, 0x9278fa4eu, 0x211d826du, 0x423b04dau, 0x847609b4u, 0x0d006599u, 0x1a00cb32u, 0x34019664u)}};
+    static const uint32_t by[8][256] = {{DDP__CRC_256(0xf26b8303u, 0xe13b70f7u, 0xc79a971fu, 0x8ad958cfu,
+                                                      0x105ec76fu, 0x20bd8edeu, 0x417b1dbcu, 0x82f63b78u)},
+                                        {DDP__CRC_256(0x13a29877u, 0x274530eeu, 0x4e8a61dcu, 0x9d14c3b8u,
+                                                      0x3fc5f181u, 0x7f8be302u, 0xff17c604u, 0xfbc3faf9u)},
+                                        {DDP__CRC_256(0xa541927eu, 0x4f6f520du, 0x9edea41au, 0x38513ec5u,
+                                                      0x70a27d8au, 0xe144fb14u, 0xc76580d9u, 0x8b277743u)},
+                                        {DDP__CRC_256(0xdd45aab8u, 0xbf672381u, 0x7b2231f3u, 0xf64463e6u,
+                                                      0xe964b13du, 0xd725148bu, 0xaba65fe7u, 0x52a0c93fu)},
+                                        {DDP__CRC_256(0x38116facu, 0x7022df58u, 0xe045beb0u, 0xc5670b91u,
+                                                      0x8f2261d3u, 0x1ba8b557u, 0x37516aaeu, 0x6ea2d55cu)},
+                                        {DDP__CRC_256(0xef306b19u, 0xdb8ca0c3u, 0xb2f53777u, 0x6006181fu,
+                                                      0xc00c303eu, 0x85f4168du, 0x0e045bebu, 0x1c08b7d6u)},
+                                        {DDP__CRC_256(0x68032cc8u, 0xd0065990u, 0xa5e0c5d1u, 0x4e2dfd53u,
+                                                      0x9c5bfaa6u, 0x3d5b83bdu, 0x7ab7077au, 0xf56e0ef4u)},
+                                        {DDP__CRC_256(0x493c7d27u, 0x9278fa4eu, 0x211d826du, 0x423b04dau,
+                                                      0x847609b4u, 0x0d006599u, 0x1a00cb32u, 0x34019664u)}};
 
     for (; n >= 8; n -= 8, p += 8) {
         c ^= (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-        c = by[7][c & 255] ^ by[6][c >> 8 & 255] ^ by[5][c >> 16 & 255] ^ by[4][c >> 24] ^ by[3][p[4]] ^ by[2][p[5]] ^
-            by[1][p[6]] ^ by[0][p[7]];
+        c = by[7][c & 255] ^ by[6][c >> 8 & 255] ^ by[5][c >> 16 & 255] ^ by[4][c >> 24] ^ by[3][p[4]] ^
+            by[2][p[5]] ^ by[1][p[6]] ^ by[0][p[7]];
     }
     for (; n > 0; n--, p++) c = c >> 8 ^ by[0][(c ^ *p) & 255];
     return c;
@@ -40,12 +52,13 @@ static uint32_t ddp__crc32c_sliced(uint32_t c, const unsigned char *p, size_t n)
 /* ---- by an instruction ---- */
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
-#define DDP__CRC_HERE __builtin_cpu_supports("sse4.2")
+#define DDP__CRC_HERE       __builtin_cpu_supports("sse4.2")
 #define DDP__CRC_STEP(c, x) __asm__("crc32q %1, %0" : "+r"(c) : "rm"(x))
 #define DDP__CRC_TARGET
 #elif defined(__AARCH64EL__) && (defined(__ARM_FEATURE_CRC32) || defined(__linux__))
 #define DDP__CRC_STEP(c, x) __asm__("crc32cx %w0, %w0, %x1" : "+r"(c) : "r"(x))
-/* The first processors of arm64 lack the instruction, so compilers accept it only in functions that say so. */
+/* The first processors of arm64 lack the instruction, so compilers accept it only in functions that say
+ * so. */
 #ifdef __clang__
 #define DDP__CRC_TARGET __attribute__((target("crc")))
 #else
@@ -74,10 +87,11 @@ static uint64_t ddp__crc32c_read(const unsigned char *p)
 static uint64_t ddp__crc32c_shift(uint64_t c)
 {
     static const uint32_t bit[32] = {
-        0xfe314258u, 0xf98ef241u, 0xf6f19273u, 0xe80f5217u, 0xd5f2d2dfu, 0xae09d34fu, 0x59ffd06fu, 0xb3ffa0deu,
-        0x6213374du, 0xc4266e9au, 0x8da0abc5u, 0x1ead217bu, 0x3d5a42f6u, 0x7ab485ecu, 0xf5690bd8u, 0xef3e6141u,
-        0xdb90b473u, 0xb2cd1e17u, 0x60764adfu, 0xc0ec95beu, 0x84355d8du, 0x0d86cdebu, 0x1b0d9bd6u, 0x361b37acu,
-        0x6c366f58u, 0xd86cdeb0u, 0xb535cb91u, 0x6f87e1d3u, 0xdf0fc3a6u, 0xbbf3f1bdu, 0x720b958bu, 0xe4172b16u};
+        0xfe314258u, 0xf98ef241u, 0xf6f19273u, 0xe80f5217u, 0xd5f2d2dfu, 0xae09d34fu, 0x59ffd06fu,
+        0xb3ffa0deu, 0x6213374du, 0xc4266e9au, 0x8da0abc5u, 0x1ead217bu, 0x3d5a42f6u, 0x7ab485ecu,
+        0xf5690bd8u, 0xef3e6141u, 0xdb90b473u, 0xb2cd1e17u, 0x60764adfu, 0xc0ec95beu, 0x84355d8du,
+        0x0d86cdebu, 0x1b0d9bd6u, 0x361b37acu, 0x6c366f58u, 0xd86cdeb0u, 0xb535cb91u, 0x6f87e1d3u,
+        0xdf0fc3a6u, 0xbbf3f1bdu, 0x720b958bu, 0xe4172b16u};
     uint32_t out = 0;
 
     for (int i = 0; i < 32; i++) out ^= bit[i] & -((uint32_t)c >> i & 1);
@@ -109,19 +123,22 @@ static DDP__CRC_TARGET uint32_t ddp__crc32c_fast(uint32_t h, const unsigned char
 
 #if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 9)
 #define DDP__CRC_WIDE (__builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512f"))
-#define DDP__CRC_BY(w, v) {w, v, w, v, w, v, w, v}
+#define DDP__CRC_BY(w, v)      \
+    {                          \
+        w, v, w, v, w, v, w, v \
+    }
 
 typedef uint64_t ddp__crc_vec __attribute__((vector_size(64)));
 typedef uint64_t ddp__crc_mem __attribute__((vector_size(64), aligned(1), may_alias));
 
 /* x = next + what x is worth d bits later: its words times x^(d+63) and x^(d-1), modulo the polynomial. */
-#define DDP__CRC_MOVE(x, by, next)                                            \
-    __asm__("vpclmulqdq $0, %2, %1, %0" : "=x"(even) : "x"(x), "x"(by));      \
-    __asm__("vpclmulqdq $17, %2, %1, %0" : "=x"(odd) : "x"(x), "x"(by));      \
+#define DDP__CRC_MOVE(x, by, next)                                       \
+    __asm__("vpclmulqdq $0, %2, %1, %0" : "=x"(even) : "x"(x), "x"(by)); \
+    __asm__("vpclmulqdq $17, %2, %1, %0" : "=x"(odd) : "x"(x), "x"(by)); \
     x = even ^ odd ^ (next);
 
-/* Turns n bytes, a multiple of 256, into 64 that have the same checksum, from 0. It calls no function: a function
- * that runs before the wide registers are cleared is slower. */
+/* Turns n bytes, a multiple of 256, into 64 that have the same checksum, from 0. It calls no function: a
+ * function that runs before the wide registers are cleared is slower. */
 static __attribute__((target("avx512f"))) void ddp__crc32c_fold(uint32_t h, const unsigned char *p, size_t n,
                                                                 unsigned char *folded)
 {

@@ -22,19 +22,21 @@ double ddp__emulate_script(ddp__engine *e, double now)
         double at = e->links.own.zero + act->at;
         if (at > now) return next >= 0 && next < at ? next : at;
         ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: the script %s %d at t=%g s", e->rank,
-                 act->peer < 0 ? "kills rank" : "drops the connection to rank", act->peer < 0 ? e->rank : act->peer,
-                 act->at);
-        if (act->peer < 0) (void)raise(SIGKILL);
-        else e->wire->table->cut(e->wire, act->peer);
+                 act->peer < 0 ? "kills rank" : "drops the connection to rank",
+                 act->peer < 0 ? e->rank : act->peer, act->at);
+        if (act->peer < 0)
+            (void)raise(SIGKILL);
+        else
+            e->wire->table->cut(e->wire, act->peer);
     }
     return next;
 }
 
 /* ---- what is under way ---- */
 
-/* When the frame just read from a peer would have been read, had neither side been late. The quickest frame tells
- * what the wire itself takes and how far apart the clocks are; they drift by 50 ppm at most. Without this the
- * emulated downlink would stop whenever a thread oversleeps. */
+/* When the frame just read from a peer would have been read, had neither side been late. The quickest frame
+ * tells what the wire itself takes and how far apart the clocks are; they drift by 50 ppm at most. Without
+ * this the emulated downlink would stop whenever a thread oversleeps. */
 static double ddp__arrival(ddp__peer *p, double now)
 {
     uint32_t transit = ddp__microseconds(now) - p->in.sent;

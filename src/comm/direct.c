@@ -2,28 +2,34 @@
  *
  * The plain way: values that nobody adds up, of broadcasts, all-gathers and messages between two ranks.
  *
- * The direct all-reduce and the reduce-scatter: each rank sends to every other the values of that one's segment, sums
- * those of its own in rank order, and (all-reduce) sends the result back to all.
+ * The direct all-reduce and the reduce-scatter: each rank sends to every other the values of that one's
+ * segment, sums those of its own in rank order, and (all-reduce) sends the result back to all.
  *
- * And the full exchange: each rank sends all its values to everybody, and everybody adds them up in rank order: the
- * same bits after one delay instead of two, for n / 2 times the bytes. A rank must not overwrite a chunk of its own
- * values with the sum before all others were sent it. Contributions take slots as in the direct way, a chunk gives
- * them back once all of its contributions are here, and chunks come in order, so what keeps direct operations from
- * locking up (ddp__may_stage) holds for these. Not where there is a membership, whose survivors would hold sums over
- * unlike members, nor for bfloat16 or int8, where the owner's rounding makes the ranks equal. */
+ * And the full exchange: each rank sends all its values to everybody, and everybody adds them up in rank
+ * order: the same bits after one delay instead of two, for n / 2 times the bytes. A rank must not overwrite a
+ * chunk of its own values with the sum before all others were sent it. Contributions take slots as in the
+ * direct way, a chunk gives them back once all of its contributions are here, and chunks come in order, so
+ * what keeps direct operations from locking up (ddp__may_stage) holds for these. Not where there is a
+ * membership, whose survivors would hold sums over unlike members, nor for bfloat16 or int8, where the
+ * owner's rounding makes the ranks equal. */
 #include "comm/state.h"
 
 /* ---- plain ---- */
 
-static size_t ddp__plain_part(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to)
+static size_t ddp__plain_part(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from,
+                              size_t *to)
 {
     const int of = comes ? peer : e->rank;
 
     *from = *to = 0;
-    if (op->p2p) *to = (op->m.verb >= DDP_RECEIVE) == comes && op->m.peer == peer ? op->n : 0;
-    else if (ddp__team_of(e, op).place[peer] < 0) return 0;
-    else if (op->m.verb == DDP_ALL_GATHER) ddp__segment(e, op, of, from, to);
-    else *to = ddp__root(e, op) == of ? op->n : 0;
+    if (op->p2p)
+        *to = (op->m.verb >= DDP_RECEIVE) == comes && op->m.peer == peer ? op->n : 0;
+    else if (ddp__team_of(e, op).place[peer] < 0)
+        return 0;
+    else if (op->m.verb == DDP_ALL_GATHER)
+        ddp__segment(e, op, of, from, to);
+    else
+        *to = ddp__root(e, op) == of ? op->n : 0;
     return *to - *from;
 }
 
@@ -44,9 +50,23 @@ static void ddp__plain_begin(ddp__engine *e, ddp__op *op)
 
 const ddp__algorithm *ddp__plain_way(void)
 {
-    static const ddp__algorithm way = {
-        'p', "plain", 1u << DDP__FRAME_DATA, 0, 0, 0, NULL, ddp__plain_part, ddp__plain_begin, ddp__flow_next,
-        ddp__flow_leaves, NULL, NULL, ddp__flow_arrived, ddp__flow_unsent, ddp__flow_over, NULL};
+    static const ddp__algorithm way = {'p',
+                                       "plain",
+                                       1u << DDP__FRAME_DATA,
+                                       0,
+                                       0,
+                                       0,
+                                       NULL,
+                                       ddp__plain_part,
+                                       ddp__plain_begin,
+                                       ddp__flow_next,
+                                       ddp__flow_leaves,
+                                       NULL,
+                                       NULL,
+                                       ddp__flow_arrived,
+                                       ddp__flow_unsent,
+                                       ddp__flow_over,
+                                       NULL};
 
     return &way;
 }
@@ -57,7 +77,8 @@ const ddp__algorithm *ddp__plain_way(void)
 
 size_t ddp__full_bytes(const ddp__engine *e)
 {
-    double world = (double)e->world, flight = e->links.farthest * e->links.slowest, window = (double)ddp__engine_window(e);
+    double world = (double)e->world, flight = e->links.farthest * e->links.slowest,
+           window = (double)ddp__engine_window(e);
 
     if (e->membership) return 0;
     if (e->cfg.full_bytes > 0) return e->cfg.full_bytes;
@@ -81,7 +102,8 @@ static int ddp__direct_fits(const ddp__engine *e, const ddp__op *op)
     return ddp__sums(op);
 }
 
-static size_t ddp__direct_part(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to)
+static size_t ddp__direct_part(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from,
+                               size_t *to)
 {
     ddp__segment(e, op, comes ? e->rank : peer, from, to);
     return *to - *from;
@@ -89,7 +111,8 @@ static size_t ddp__direct_part(const ddp__engine *e, const ddp__op *op, int peer
 
 static int ddp__direct_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
-    return (ddp__flow_returns(op) && ddp__flow_result(e, op, peer, op->reduced, f)) || ddp__flow_next(e, op, peer, f);
+    return (ddp__flow_returns(op) && ddp__flow_result(e, op, peer, op->reduced, f)) ||
+           ddp__flow_next(e, op, peer, f);
 }
 
 /* Once all contributions were written, and the own segment is summed, nothing reads its input any more. */
@@ -100,7 +123,8 @@ static void ddp__direct_release(ddp__engine *e, ddp__op *op)
     if (op->to.strip == op->from.strip || op->m.add || op->released) return;
     for (int i = 0; i < team.members; i++) {
         const int r = team.member[i];
-        if ((r == e->rank ? op->reduced : ddp__row(e, op, r)->u.flow.sent) < ddp__segment_length(e, op, r)) return;
+        if ((r == e->rank ? op->reduced : ddp__row(e, op, r)->u.flow.sent) < ddp__segment_length(e, op, r))
+            return;
         if (e->peers[r].out_op == op && e->peers[r].out.type != DDP__FRAME_RESULT) return;
     }
     pthread_mutex_lock(&e->lock);
@@ -121,19 +145,22 @@ static int ddp__sent_to_all(ddp__engine *e, const ddp__op *op, size_t at, size_t
     return 1;
 }
 
-int ddp__sum_chunk(ddp__engine *e, ddp__op *op, const int *rank, int ranks, size_t at, size_t count, int coded,
-                   float scale)
+int ddp__sum_chunk(ddp__engine *e, ddp__op *op, const int *rank, int ranks, size_t at, size_t count,
+                   int coded, float scale)
 {
     double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
     int own = 0;
 
     for (int i = 0; i < ranks; i++) {
         const int r = rank[i], s = r == e->rank ? -1 : ddp__pending(e, r, op);
-        if (r == e->rank) own = i;
-        else if (s < 0) return 0;
+        if (r == e->rank)
+            own = i;
+        else if (s < 0)
+            return 0;
         else if (e->slot[s].f.offset != at || ddp__frame_values(&e->slot[s].f) != count)
             return ddp__out_of_order(e, r, &e->slot[s].f, at);
-        else e->terms[i] = e->slot[s].data;
+        else
+            e->terms[i] = e->slot[s].data;
     }
     if (op->way->whole && !ddp__sent_to_all(e, op, at, count)) return 0;
     if (!ddp__guard_check(e, op, at, count)) return 0;
@@ -158,7 +185,8 @@ static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
     ddp__segment(e, op, e->rank, &from, &to);
     while (e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE && from + op->reduced < to) {
         size_t at = from + op->reduced, count = to - at < e->chunk ? to - at : e->chunk;
-        if (!ddp__sum_chunk(e, op, team.member, team.members, at, count, op->m.coding != 0, op->scale)) return;
+        if (!ddp__sum_chunk(e, op, team.member, team.members, at, count, op->m.coding != 0, op->scale))
+            return;
         ddp__guard_update(e, op, at, count);
         op->reduced += count;
         ddp__op_moves(e, op, now);
@@ -174,18 +202,21 @@ static void ddp__direct_sent(ddp__engine *e, ddp__op *op, const ddp__frame *f, d
     if (op->way->whole && op->state == DDP__OP_ACTIVE) ddp__reduce_ready(e, op, now);
 }
 
-static void ddp__direct_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
+static void ddp__direct_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f,
+                                double now)
 {
-    if (f->type == DDP__FRAME_PART) ddp__reduce_ready(e, op, now);
-    else ddp__flow_arrived(e, op, peer, slot, f, now);
+    if (f->type == DDP__FRAME_PART)
+        ddp__reduce_ready(e, op, now);
+    else
+        ddp__flow_arrived(e, op, peer, slot, f, now);
 }
 
 const ddp__algorithm *ddp__direct_way(int whole)
 {
     static const ddp__algorithm way[2] = {
-        {'d', "direct", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0, ddp__direct_fits, ddp__direct_part,
-         ddp__flow_begin, ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL, ddp__direct_arrived,
-         ddp__flow_unsent, ddp__flow_over, NULL},
+        {'d', "direct", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0, ddp__direct_fits,
+         ddp__direct_part, ddp__flow_begin, ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL,
+         ddp__direct_arrived, ddp__flow_unsent, ddp__flow_over, NULL},
         {'f', "full", 1u << DDP__FRAME_PART, 1, 1, 0, ddp__full_fits, ddp__direct_part, ddp__flow_begin,
          ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL, ddp__direct_arrived, ddp__flow_unsent,
          ddp__flow_over, NULL}};

@@ -36,13 +36,15 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     size_t used = 0, world = (size_t)e->world, queue = (size_t)e->cfg.queue;
     const size_t frames = e->wire->carrier ? 0 : world; /* peers that bytes come from */
     size_t slots = (size_t)e->slots * world, stride = (e->chunk * sizeof(float) + 63) / 64 * 64;
-    int **const ids[] = {&e->ring, &e->turn, &e->order, &e->site, &e->site_place, &e->site_part, &e->site_side};
+    int **const ids[] = {&e->ring,       &e->turn,      &e->order,    &e->site,
+                         &e->site_place, &e->site_part, &e->site_side};
 
     (void)ddp__carve(block, &used, 1, sizeof *e);
     e->ops = (ddp__op *)ddp__carve(block, &used, queue, sizeof *e->ops);
     e->strips = (ddp__strip *)ddp__carve(block, &used, (size_t)e->strip_room, sizeof *e->strips);
     e->peers = (ddp__peer *)ddp__carve(block, &used, frames, sizeof *e->peers);
-    e->rows = (ddp__exchange *)ddp__carve(block, &used, (size_t)(DDP__WINDOW + 2 * e->lanes) * frames, sizeof *e->rows);
+    e->rows = (ddp__exchange *)ddp__carve(block, &used, (size_t)(DDP__WINDOW + 2 * e->lanes) * frames,
+                                          sizeof *e->rows);
     e->slot = (ddp__slot *)ddp__carve(block, &used, slots, sizeof *e->slot);
     e->control = (ddp__control *)ddp__carve(block, &used, (size_t)e->control_room, sizeof *e->control);
     e->spans = (ddp__op_span *)ddp__carve(block, &used, (size_t)e->span_room, sizeof *e->spans);
@@ -58,7 +60,7 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     e->member = (int *)ddp__carve(block, &used, world * (size_t)e->group_room, sizeof *e->member);
     e->place = (int *)ddp__carve(block, &used, world * (size_t)e->group_room, sizeof *e->place);
     for (int i = 0; i < 7; i++) *ids[i] = (int *)ddp__carve(block, &used, world, sizeof **ids[i]);
-    e->called = (char (*)[48])ddp__carve(block, &used, world, sizeof *e->called);
+    e->called = (char(*)[48])ddp__carve(block, &used, world, sizeof *e->called);
     for (int r = 0; r < (int)frames; r++) {
         void *coded = NULL;
         if (r == e->rank) continue;
@@ -91,7 +93,8 @@ static void ddp__dimension(ddp__engine *e)
     all = most > 0 && most / bytes < DDP__SLOTS_MAX / 4 ? 4 * (most / bytes + 1) : (size_t)DDP__SLOTS_MAX;
     slots = (DDP__STAGING_BYTES - e->wire->pair_bytes) / bytes;
     if (slots > all) slots = all;
-    /* With small chunks an operation is short against its latency. By these alone: the same over threads and TCP. */
+    /* With small chunks an operation is short against its latency. By these alone: the same over threads and
+     * TCP. */
     e->width = bytes <= DDP__CHUNK_SMALL ? DDP__WINDOW : 4;
     /* one per operation in flight, the ring's bubble, the lanes of send/recv, results */
     e->lanes = e->cfg.serves ? (int)DDP__LANES : 2;
@@ -99,17 +102,22 @@ static void ddp__dimension(ddp__engine *e)
     e->chunk = bytes / sizeof(float);
     e->credits = (int)slots - 1;
     e->extra = e->control_room = 1;
-    /* what is under way until a credit is back, of 1 Gbit/s where nobody says; at most 16 MiB a peer, 32 in all */
+    /* what is under way until a credit is back, of 1 Gbit/s where nobody says; at most 16 MiB a peer, 32 in
+     * all */
     away = e->shaped ? 2 * e->links.flight : 1.25e8 * e->wire->round_trip / (e->world - 1);
     cap = (double)(16 * DDP__STAGING_BYTES) * fmin(1, 2.0 / (e->world - 1));
     e->more = (int)fmax(0, fmin(fmin(away, cap) / (double)bytes, (double)all - 1 - e->credits));
     e->few = e->shaped || fabs(e->wire->round_trip) > 0 ? (int)DDP__SLOTS_MAX : (int)DDP__FEW;
     if (e->shaped) {
-        e->extra += (int)fmin(e->links.flight / (double)bytes + 5, (double)(8 * DDP__STAGING_BYTES) / (double)bytes);
+        e->extra +=
+            (int)fmin(e->links.flight / (double)bytes + 5, (double)(8 * DDP__STAGING_BYTES) / (double)bytes);
         e->control_room = 64 + 4 * e->world * (e->credits + 1 + e->more);
     }
     e->slots = e->credits + e->more + e->extra;
-    if (e->wire->carrier) { e->slots = 0; e->control_room = 1; }
+    if (e->wire->carrier) {
+        e->slots = 0;
+        e->control_room = 1;
+    }
     e->ring_bytes = ddp__ring_bytes(e);
     e->full_bytes = ddp__full_bytes(e);
     e->share_bytes = ddp__share_bytes(e);
@@ -129,8 +137,10 @@ static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *er
     if (!cfg->wire) return ddp__fail(err, DDP_ARG, "an engine for %d ranks needs a wire", cfg->world);
     for (int i = 0; cfg->links && i < cfg->links->acts; i++)
         if (cfg->links->act[i].peer >= 0 && !cfg->wire->table->cut)
-            return ddp__fail(err, DDP_UNSUPPORTED, "this transport cannot drop a connection, as the script wants at "
-                             "t=%g: choose tcp or threads", cfg->links->act[i].at);
+            return ddp__fail(err, DDP_UNSUPPORTED,
+                             "this transport cannot drop a connection, as the script wants at "
+                             "t=%g: choose tcp or threads",
+                             cfg->links->act[i].at);
     if (ddp__in_blocks((int)cfg->coding) && !cfg->coder)
         return ddp__fail(err, DDP_ARG, "%s need a coder", ddp__coding_name((int)cfg->coding));
     if (cfg->check_writes && cfg->max_count == 0)
@@ -146,7 +156,8 @@ static ddp_status ddp__engine_thread(ddp__engine *e, ddp_error *err)
         return DDP_OK;
     }
     if (pthread_create(&e->thread, NULL, ddp__engine_main, e) != 0)
-        return ddp__fail(err, DDP_MEMORY, "cannot start the comm thread: the system gives no further thread, or no address "
+        return ddp__fail(err, DDP_MEMORY,
+                         "cannot start the comm thread: the system gives no further thread, or no address "
                          "space for its stack (ulimit -u, ulimit -v)");
     pthread_mutex_lock(&e->lock);
     while (!e->begun_wire) pthread_cond_wait(&e->changed, &e->lock);
@@ -229,11 +240,14 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     e->epoch.workers = e->world;
     e->epoch.live = e->world >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << e->world) - 1;
     ddp__members_set(e, e->epoch.live);
-    if (e->membership && (status = e->membership->open(e, err)) != DDP_OK) e->membership = NULL; /* it holds nothing */
+    if (e->membership && (status = e->membership->open(e, err)) != DDP_OK)
+        e->membership = NULL; /* it holds nothing */
     if (status == DDP_OK && cfg->check_writes) status = ddp__engine_guard(e, cfg->max_count, err);
     if (status == DDP_OK) status = ddp__engine_thread(e, err);
-    if (status == DDP_OK) *out = e;
-    else ddp__engine_free(e);
+    if (status == DDP_OK)
+        *out = e;
+    else
+        ddp__engine_free(e);
     return status;
 }
 

@@ -9,7 +9,8 @@ int ddp__in_blocks(int coding) { return coding >= (int)DDP_AS_INT8 && coding <= 
 
 const char *ddp__coding_name(int coding)
 {
-    static const char *const name[] = {"float32", "bfloat16", "int8 blocks", "int4 blocks", "e3m0 blocks", "bytes"};
+    static const char *const name[] = {"float32",     "bfloat16",    "int8 blocks",
+                                       "int4 blocks", "e3m0 blocks", "bytes"};
 
     return coding >= 0 && coding <= (int)DDP__AS_BYTES ? name[coding] : "an unknown coding";
 }
@@ -31,7 +32,8 @@ size_t ddp__frame_values(const ddp__frame *f)
     size_t n = f->length / ddp__frame_payload(f->coding, 1);
 
     if (ddp__in_blocks(f->coding)) {
-        n = f->length / block * DDP__CODING_BLOCK + (rest > sizeof(float) ? (rest - sizeof(float)) * each : 0);
+        n = f->length / block * DDP__CODING_BLOCK +
+            (rest > sizeof(float) ? (rest - sizeof(float)) * each : 0);
         /* half bytes: an odd number of values can only end at the end of the message */
         if (each == 2 && f->offset <= f->count && n == (size_t)(f->count - f->offset) + 1) n--;
     }
@@ -43,9 +45,10 @@ enum { DDP__FRAME_WORDS = 8 }; /* of a head, before its checksum */
 void ddp__frame_encode(const ddp__frame *f, unsigned char *head)
 {
     const uint32_t kind = (uint32_t)f->type | (uint32_t)f->p2p << 4 | (uint32_t)f->verb << 5;
-    const uint32_t first = DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16 | (uint32_t)f->coding << 21 | kind << 24;
-    uint32_t word[DDP__FRAME_WORDS + 1] = {first, f->seq, f->count, f->offset, f->length, (uint32_t)f->layer, f->sent,
-                                           f->check, 0};
+    const uint32_t first =
+        DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16 | (uint32_t)f->coding << 21 | kind << 24;
+    uint32_t word[DDP__FRAME_WORDS + 1] = {
+        first, f->seq, f->count, f->offset, f->length, (uint32_t)f->layer, f->sent, f->check, 0};
 
     for (int i = 0; i <= DDP__FRAME_WORDS; i++) {
         if (i == DDP__FRAME_WORDS) word[i] = ddp__crc32c(0, head, 4 * DDP__FRAME_WORDS);

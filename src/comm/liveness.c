@@ -1,4 +1,5 @@
-/* Peers that are lost or silent, operations that do not move: who has not begun them, deadlines, lines about waits. */
+/* Peers that are lost or silent, operations that do not move: who has not begun them, deadlines, lines about
+ * waits. */
 #include "comm/state.h"
 
 /* Not every rank sends something to every other: where a peer owes nothing, only its heartbeats tell. */
@@ -40,7 +41,8 @@ static ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
     for (int i = 0; i < DDP__WINDOW + DDP__PAIRED * e->world; i++) {
         const int of = (i - DDP__WINDOW) / DDP__PAIRED;
         ddp__op *op = i < DDP__WINDOW ? e->window[i] : e->peers[of].paired[(i - DDP__WINDOW) % DDP__PAIRED];
-        if (op && (i < DDP__WINDOW || peer < 0 || peer == of) && (!oldest || op->ticket < oldest->ticket)) oldest = op;
+        if (op && (i < DDP__WINDOW || peer < 0 || peer == of) && (!oldest || op->ticket < oldest->ticket))
+            oldest = op;
     }
     return oldest;
 }
@@ -54,7 +56,8 @@ static double ddp__beat(const ddp__engine *e)
     return beat / 5;
 }
 
-static const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, double now, char *buf, size_t room)
+static const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, double now, char *buf,
+                                    size_t room)
 {
     double longest = 2.5 * ddp__beat(e);
 
@@ -83,14 +86,18 @@ static void ddp__note_wait(ddp__engine *e, double now, double *again)
     where[0] = '\0';
     for (int r = 0; r < e->world && !op->p2p && !where[0]; r++)
         if (ddp__is_missing(e, op, r) && e->peers[r].heard_at > 0)
-            snprintf(where, sizeof where, " (rank %d has begun %lu operations)", r, (unsigned long)e->peers[r].begun);
+            snprintf(where, sizeof where, " (rank %d has begun %lu operations)", r,
+                     (unsigned long)e->peers[r].begun);
     if (who[0])
-        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d has waited %.0f s in %s, operation %lu, not submitted by %s%s",
-                 e->rank, waited, text, (unsigned long)op->seq, who, where);
+        ddp__log(&e->cfg.log, DDP_LOG_WARN,
+                 "rank %d has waited %.0f s in %s, operation %lu, not submitted by %s%s", e->rank, waited,
+                 text, (unsigned long)op->seq, who, where);
     else
-        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d has waited %.0f s in %s, operation %lu: all ranks have submitted "
-                 "it, %lu values are still to send or receive%s", e->rank, waited, text, (unsigned long)op->seq,
-                 (unsigned long)op->left, ddp__silent_text(e, op, now, where, sizeof where));
+        ddp__log(&e->cfg.log, DDP_LOG_WARN,
+                 "rank %d has waited %.0f s in %s, operation %lu: all ranks have submitted "
+                 "it, %lu values are still to send or receive%s",
+                 e->rank, waited, text, (unsigned long)op->seq, (unsigned long)op->left,
+                 ddp__silent_text(e, op, now, where, sizeof where));
 }
 
 const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t room)
@@ -113,7 +120,8 @@ void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
 {
     char who[80], when[140];
 
-    if (e->membership) e->membership->lost(e, peer, why);
+    if (e->membership)
+        e->membership->lost(e, peer, why);
     else
         ddp__fault(e, DDP_PEER_LOST, "%s (%s) was lost%s: %s; restart the job from its last checkpoint",
                    ddp__rank_text(e, peer, who, sizeof who), e->wire->names[peer],
@@ -126,19 +134,23 @@ static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again
     double limit = e->cfg.op_timeout_s, passed;
     char text[128], who[96];
 
-    if (!op || op->state != DDP__OP_ACTIVE || limit <= 0 || !ddp__passed(op->clock + limit, now, again)) return;
+    if (!op || op->state != DDP__OP_ACTIVE || limit <= 0 || !ddp__passed(op->clock + limit, now, again))
+        return;
     passed = now - op->clock;
     ddp__missing_text(e, op, who, sizeof who);
     if (who[0])
-        ddp__fault(e, DDP_TIMEOUT, "%s timed out: %s did not submit it within %.1f s of the first rank; look there "
-                   "first, or raise DREAMDDP_OP_TIMEOUT (now %g s)", ddp__op_text(e, op, text, sizeof text), who,
-                   passed, limit);
+        ddp__fault(e, DDP_TIMEOUT,
+                   "%s timed out: %s did not submit it within %.1f s of the first rank; look there "
+                   "first, or raise DREAMDDP_OP_TIMEOUT (now %g s)",
+                   ddp__op_text(e, op, text, sizeof text), who, passed, limit);
     else
-        ddp__fault(e, DDP_TIMEOUT, "%s timed out after %.1f s with %lu values still to send or receive, the last of "
-                   "them moved %.1f s ago%s: a rank is stopped or the network stalls; raise DREAMDDP_OP_TIMEOUT (now "
-                   "%g s) if it is merely slow", ddp__op_text(e, op, text, sizeof text), passed,
-                   (unsigned long)op->left, now - ddp__still_since(op), ddp__silent_text(e, op, now, who, sizeof who),
-                   limit);
+        ddp__fault(e, DDP_TIMEOUT,
+                   "%s timed out after %.1f s with %lu values still to send or receive, the last of "
+                   "them moved %.1f s ago%s: a rank is stopped or the network stalls; raise "
+                   "DREAMDDP_OP_TIMEOUT (now "
+                   "%g s) if it is merely slow",
+                   ddp__op_text(e, op, text, sizeof text), passed, (unsigned long)op->left,
+                   now - ddp__still_since(op), ddp__silent_text(e, op, now, who, sizeof who), limit);
 }
 
 /* Others wait in an operation that this rank has not submitted. */
@@ -151,9 +163,12 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
     if (limit <= 0 || s < 0) return;
     if (ddp__find_op(e, peer, &e->slot[s].f) || ddp__oldest_op(e, peer)) return;
     if (ddp__passed(e->slot[s].arrived + limit, now, again))
-        ddp__fault(e, DDP_TIMEOUT, "rank %d has waited %.1f s in %s of %s, which this rank (%d) has not submitted: all "
-                   "ranks must submit the same operations; raise DREAMDDP_OP_TIMEOUT (now %g s) if this one is merely "
-                   "slow", peer, now - e->slot[s].arrived, ddp__verb_name(e->slot[s].f.verb),
+        ddp__fault(e, DDP_TIMEOUT,
+                   "rank %d has waited %.1f s in %s of %s, which this rank (%d) has not submitted: all "
+                   "ranks must submit the same operations; raise DREAMDDP_OP_TIMEOUT (now %g s) if this one "
+                   "is merely "
+                   "slow",
+                   peer, now - e->slot[s].arrived, ddp__verb_name(e->slot[s].f.verb),
                    ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank, limit);
 }
 
@@ -173,13 +188,15 @@ int ddp__was_stopped(ddp__engine *e, double now)
     e->ran_at = now;
     if (gap <= 2 * beat) return 0; /* an idle engine runs a round per beat */
     if (gap > beat + 1)
-        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: this process was stopped for %.1f s; time-outs are extended by that",
-                 e->rank, gap);
+        ddp__log(&e->cfg.log, DDP_LOG_WARN,
+                 "rank %d: this process was stopped for %.1f s; time-outs are extended by that", e->rank,
+                 gap);
     for (int r = 0; r < e->world; r++) {
         ddp__peer *p = &e->peers[r];
         ddp__extend(&p->last_got, gap, now);
         for (int i = 0; i < DDP__PAIRED; i++) ddp__op_stopped(p->paired[i], gap, now);
-        for (int s = p->pending.first; s >= 0; s = e->slot[s].next) ddp__extend(&e->slot[s].arrived, gap, now);
+        for (int s = p->pending.first; s >= 0; s = e->slot[s].next)
+            ddp__extend(&e->slot[s].arrived, gap, now);
     }
     for (int i = 0; i < DDP__WINDOW; i++) ddp__op_stopped(e->window[i], gap, now);
     ddp__extend(&e->last_move, gap, now);

@@ -1,6 +1,6 @@
-/* The memory of messages: arithmetic on it, the pieces that it lies in, how its values travel, and the detection of
- * foreign writes to it: every chunk is hashed when the message is submitted and compared before it leaves, before it is
- * summed and before a result overwrites it. */
+/* The memory of messages: arithmetic on it, the pieces that it lies in, how its values travel, and the
+ * detection of foreign writes to it: every chunk is hashed when the message is submitted and compared before
+ * it leaves, before it is summed and before a result overwrites it. */
 #include "comm/state.h"
 #include <sys/mman.h>
 
@@ -50,7 +50,8 @@ void ddp__floats_store(float *own, const float *from, size_t n, double *divergen
     memcpy(own, from, n * sizeof *own);
 }
 
-void ddp__floats_sum(float *own, const float *const *terms, int count, size_t n, float scale, double *divergence)
+void ddp__floats_sum(float *own, const float *const *terms, int count, size_t n, float scale,
+                     double *divergence)
 {
     float sum[DDP__SUM_BLOCK];
 
@@ -111,11 +112,12 @@ ddp_status ddp__engine_pieces(ddp__engine *e, size_t pieces, ddp_error *err)
     if (room <= (size_t)e->strip_room) return DDP_OK;
     strips = (ddp__strip *)ddp__alloc(&e->cfg.allocator, bytes);
     if (!strips)
-        return ddp__fail(err, DDP_MEMORY, "out of memory: messages of %lu arrays need %lu bytes", (unsigned long)pieces,
-                         (unsigned long)bytes);
+        return ddp__fail(err, DDP_MEMORY, "out of memory: messages of %lu arrays need %lu bytes",
+                         (unsigned long)pieces, (unsigned long)bytes);
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted) {
-        status = ddp__fail(err, DDP_USAGE, "room for messages of %lu arrays cannot be made while %ld are in flight",
+        status = ddp__fail(err, DDP_USAGE,
+                           "room for messages of %lu arrays cannot be made while %ld are in flight",
                            (unsigned long)pieces, e->submitted - e->first);
         ddp__release(&e->cfg.allocator, strips, bytes);
     } else {
@@ -147,8 +149,10 @@ void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, si
 
     while (low < high) {
         int middle = (low + high + 1) / 2;
-        if (in->strip[middle].start <= offset) low = middle;
-        else high = middle - 1;
+        if (in->strip[middle].start <= offset)
+            low = middle;
+        else
+            high = middle - 1;
     }
     s = &in->strip[low];
     *here = s->start + s->count - offset;
@@ -169,8 +173,10 @@ int ddp__memory_there(ddp__engine *e, const ddp__op *op, size_t at)
         if (in[i]->count == 0 || at >= last->start + last->count) continue;
         p = (uintptr_t)ddp__memory_at(op, in[i], at, 1, &here) / page * page;
         if (p != e->looked_at[0] && p != e->looked_at[1] && msync((void *)p, 1, MS_ASYNC) && errno == ENOMEM)
-            return ddp__fault(e, DDP_USAGE, "the memory for %s was freed before it was done: free a layer's arrays after "
-                              "ddp_sync_all or ddp_close", ddp__op_text(e, op, text, sizeof text));
+            return ddp__fault(e, DDP_USAGE,
+                              "the memory for %s was freed before it was done: free a layer's arrays after "
+                              "ddp_sync_all or ddp_close",
+                              ddp__op_text(e, op, text, sizeof text));
         e->looked_at[i] = p;
     }
     return 1;
@@ -182,7 +188,8 @@ void ddp__memory_copy(const ddp__op *op, const ddp__strips *in, size_t at, size_
 {
     size_t here;
 
-    for (unsigned char *flat = (unsigned char *)row; count > 0; at += here, count -= here, flat += here * op->unit) {
+    for (unsigned char *flat = (unsigned char *)row; count > 0;
+         at += here, count -= here, flat += here * op->unit) {
         void *own = ddp__memory_at(op, in, at, count, &here);
         memcpy(back ? own : flat, back ? flat : own, here * op->unit);
     }
@@ -195,9 +202,12 @@ void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t co
 
     for (size_t done = 0; done < count; done += here) {
         void *to = ddp__memory_at(op, &op->to, at + done, count - done, &here);
-        if (op->unit == 1) memcpy(to, (const char *)data + done, here);
-        else if (op->m.add) ddp__floats_add((float *)to, from + done, here);
-        else ddp__floats_store((float *)to, from + done, here, divergence);
+        if (op->unit == 1)
+            memcpy(to, (const char *)data + done, here);
+        else if (op->m.add)
+            ddp__floats_add((float *)to, from + done, here);
+        else
+            ddp__floats_store((float *)to, from + done, here, divergence);
     }
 }
 
@@ -212,7 +222,8 @@ void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int p
         float *to = (float *)ddp__memory_at(op, &op->to, at, here, &here);
         e->terms[place] = (const float *)ddp__memory_at(op, &op->from, at, here, &here);
         ddp__floats_sum(result, e->terms, terms, here, scale, divergence);
-        if (op->m.verb == DDP_ALL_REDUCE && op->m.owner) op->m.owner->rule(op->m.owner->user, at, result, here);
+        if (op->m.verb == DDP_ALL_REDUCE && op->m.owner)
+            op->m.owner->rule(op->m.owner->user, at, result, here);
         if (op->m.add) ddp__floats_add(to, result, here);
         for (int i = 0; i < terms; i++) e->terms[i] += here;
     }
@@ -220,17 +231,19 @@ void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int p
 
 /* ---- values that do not travel as floats ----
  *
- * All-reduces whose contributions and results do not. Sums are in float, in rank order; the owner of a segment rounds
- * its own contribution like everybody's, so that how values are cut into segments is no matter, and holds the result as
- * it sends it. Blocks begin at multiples of their length from the start of the message (ddp__segment). */
+ * All-reduces whose contributions and results do not. Sums are in float, in rank order; the owner of a
+ * segment rounds its own contribution like everybody's, so that how values are cut into segments is no
+ * matter, and holds the result as it sends it. Blocks begin at multiples of their length from the start of
+ * the message (ddp__segment). */
 
 static int ddp__code_fault(ddp__engine *e, const ddp__op *op, const ddp_error *err)
 {
     char text[160];
 
-    return ddp__fault(e, DDP_NUMERIC, "%s cannot travel as %s: %.200s; lower the learning rate, clip gradients or "
-                      "choose another wire format", ddp__op_text(e, op, text, sizeof text),
-                      ddp__coding_name((int)op->m.coding), err->msg);
+    return ddp__fault(e, DDP_NUMERIC,
+                      "%s cannot travel as %s: %.200s; lower the learning rate, clip gradients or "
+                      "choose another wire format",
+                      ddp__op_text(e, op, text, sizeof text), ddp__coding_name((int)op->m.coding), err->msg);
 }
 
 /* x becomes what the others will read; 0 after a failure. */
@@ -243,7 +256,8 @@ static int ddp__code_round(ddp__engine *e, const ddp__op *op, float *x, size_t c
         ddp__bfloat_round(x, count);
         return 1;
     }
-    if (e->cfg.coder->encode(e->cfg.coding, room, x, count, &err) || e->cfg.coder->decode(e->cfg.coding, x, room, count, &err))
+    if (e->cfg.coder->encode(e->cfg.coding, room, x, count, &err) ||
+        e->cfg.coder->decode(e->cfg.coding, x, room, count, &err))
         return ddp__code_fault(e, op, &err);
     return 1;
 }
@@ -254,8 +268,10 @@ int ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f)
     size_t count = ddp__frame_values(f);
     ddp_error err;
 
-    ddp__memory_copy(op, f->type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from, f->offset, count, e->rounded, 0);
-    if (f->coding == (int)DDP_AS_BFLOAT) ddp__bfloat_halve(p->coded, e->rounded, count);
+    ddp__memory_copy(op, f->type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from, f->offset, count,
+                     e->rounded, 0);
+    if (f->coding == (int)DDP_AS_BFLOAT)
+        ddp__bfloat_halve(p->coded, e->rounded, count);
     else if (e->cfg.coder->encode(e->cfg.coding, (unsigned char *)p->coded, e->rounded, count, &err))
         return ddp__code_fault(e, op, &err);
     return 1;
@@ -271,12 +287,15 @@ int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s)
         return 1;
     }
     memcpy(e->recoded, s->data, s->f.length);
-    if (e->cfg.coder->decode(e->cfg.coding, s->data, (const unsigned char *)e->recoded, count, &err) == DDP_OK) return 1;
+    if (e->cfg.coder->decode(e->cfg.coding, s->data, (const unsigned char *)e->recoded, count, &err) ==
+        DDP_OK)
+        return 1;
     return ddp__fault(e, DDP_NET, "rank %d sent a chunk of operation %lu that holds no %s: %.200s", peer,
                       (unsigned long)s->f.seq, ddp__coding_name(s->f.coding), err.msg);
 }
 
-int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms, double *divergence)
+int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
+                      double *divergence)
 {
     float *sum = e->rounded;
 
@@ -287,13 +306,17 @@ int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int 
     if (op->m.owner) op->m.owner->rule(op->m.owner->user, at, sum, count);
     if (op->m.residual) memcpy(e->exact, sum, count * sizeof *sum);
     if (!ddp__code_round(e, op, sum, count)) return 0;
-    for (size_t i = 0; op->m.residual && i < count; i++) op->m.residual[at + i] += (e->exact[i] - sum[i]) / op->scale;
-    if (op->m.add) ddp__memory_copy(op, ddp__result_of(op), at, count, sum, 1); /* the owner sends it from there */
+    for (size_t i = 0; op->m.residual && i < count; i++)
+        op->m.residual[at + i] += (e->exact[i] - sum[i]) / op->scale;
+    if (op->m.add)
+        ddp__memory_copy(op, ddp__result_of(op), at, count, sum, 1); /* the owner sends it from
+                                                                                   there */
     ddp__memory_store(op, at, sum, count, divergence);
     return 1;
 }
 
-/* As INT8 -0.0 travels as it is, because all ranks may have skipped the layer: its residual waits. 0 for other values. */
+/* As INT8 -0.0 travels as it is, because all ranks may have skipped the layer: its residual waits. 0 for
+ * other values. */
 static int ddp__is_none(const ddp__op *op, float x)
 {
     uint32_t bits;
@@ -350,11 +373,13 @@ ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
     uint64_t *sums = (uint64_t *)ddp__alloc(&e->cfg.allocator, bytes);
 
     if (!sums)
-        return ddp__fail(err, DDP_MEMORY, "out of memory: the check of writes needs %lu bytes", (unsigned long)bytes);
+        return ddp__fail(err, DDP_MEMORY, "out of memory: the check of writes needs %lu bytes",
+                         (unsigned long)bytes);
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted) {
-        status = ddp__fail(err, DDP_USAGE, "the check of writes cannot begin while %ld messages are in flight",
-                           e->submitted - e->first);
+        status =
+            ddp__fail(err, DDP_USAGE, "the check of writes cannot begin while %ld messages are in flight",
+                      e->submitted - e->first);
         ddp__release(&e->cfg.allocator, sums, bytes);
     } else {
         ddp__guard_close(e);
@@ -435,9 +460,10 @@ int ddp__guard_fault(ddp__engine *e, const ddp__op *op)
     char layer[64];
 
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
-    return ddp__fault(e, DDP_USAGE, "%s was written while it was being %s (step %ld): do not touch parameters between "
-                      "ddp_backward_end and ddp_forward_begin / ddp_step_end", layer, op->m.verb == DDP_ALL_REDUCE ?
-                      "averaged" : "sent", op->m.step);
+    return ddp__fault(e, DDP_USAGE,
+                      "%s was written while it was being %s (step %ld): do not touch parameters between "
+                      "ddp_backward_end and ddp_forward_begin / ddp_step_end",
+                      layer, op->m.verb == DDP_ALL_REDUCE ? "averaged" : "sent", op->m.step);
 }
 
 int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count)

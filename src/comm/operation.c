@@ -1,27 +1,34 @@
-/* What an operation is: who takes part, who owns its values, its words; what of it has moved; what ends an engine. */
+/* What an operation is: who takes part, who owns its values, its words; what of it has moved; what ends an
+ * engine. */
 #include "comm/state.h"
 
 const char *ddp__no_layer_text(int layer)
 {
-    static const char *const text[] = {"a plain buffer", "all layers", "a barrier", "the library's own data",
-                                       "parameters and buffers", "a micro-batch"};
-    return layer <= (int)DDP_NO_LAYER && layer >= (int)DDP__MICRO_BATCH ? text[DDP_NO_LAYER - layer] : "no layer";
+    static const char *const text[] = {
+        "a plain buffer",         "all layers",   "a barrier", "the library's own data",
+        "parameters and buffers", "a micro-batch"};
+    return layer <= (int)DDP_NO_LAYER && layer >= (int)DDP__MICRO_BATCH ? text[DDP_NO_LAYER - layer]
+                                                                        : "no layer";
 }
 
 const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room)
 {
     const char *name = layer >= 0 && e->cfg.layer_name ? e->cfg.layer_name(e->cfg.user, layer) : NULL;
 
-    if (name && name[0]) snprintf(buf, room, "%s%s", DDP__LAYER(name));
-    else if (layer >= 0) snprintf(buf, room, "layer %d", layer);
-    else snprintf(buf, room, "%s", ddp__no_layer_text(layer));
+    if (name && name[0])
+        snprintf(buf, room, "%s%s", DDP__LAYER(name));
+    else if (layer >= 0)
+        snprintf(buf, room, "layer %d", layer);
+    else
+        snprintf(buf, room, "%s", ddp__no_layer_text(layer));
     return buf;
 }
 
 const char *ddp__verb_name(int verb)
 {
-    static const char *const text[] = {"all-reduce", "broadcast", "all-gather", "reduce-scatter", "send", "push",
-                                       "answer", "request", "receive", "serve", "pull"};
+    static const char *const text[] = {"all-reduce", "broadcast", "all-gather", "reduce-scatter",
+                                       "send",       "push",      "answer",     "request",
+                                       "receive",    "serve",     "pull"};
     return verb >= 0 && verb <= (int)DDP_PULL ? text[verb] : "unknown operation";
 }
 
@@ -31,7 +38,8 @@ const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, siz
 
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
     peer[0] = '\0';
-    if (op->p2p) snprintf(peer, sizeof peer, op->m.verb < DDP_RECEIVE ? " to rank %d" : " from rank %d", op->m.peer);
+    if (op->p2p)
+        snprintf(peer, sizeof peer, op->m.verb < DDP_RECEIVE ? " to rank %d" : " from rank %d", op->m.peer);
     snprintf(buf, room, "%s%s of %s (step %ld)", ddp__verb_name((int)op->m.verb), peer, layer, op->m.step);
     return buf;
 }
@@ -39,8 +47,10 @@ const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, siz
 const char *ddp__rank_text(ddp__engine *e, int rank, char *buf, size_t room)
 {
     pthread_mutex_lock(&e->lock);
-    if (e->called[rank][0]) snprintf(buf, room, "%s (rank %d)", e->called[rank], rank);
-    else snprintf(buf, room, "rank %d", rank);
+    if (e->called[rank][0])
+        snprintf(buf, room, "%s (rank %d)", e->called[rank], rank);
+    else
+        snprintf(buf, room, "rank %d", rank);
     pthread_mutex_unlock(&e->lock);
     return buf;
 }
@@ -56,8 +66,10 @@ int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...)
     e->fault.code = code;
     e->fault_origin = e->rank;
     pthread_mutex_lock(&e->lock);
-    if (e->error.code == DDP_OK) e->error = e->fault;
-    else e->fault = e->error;
+    if (e->error.code == DDP_OK)
+        e->error = e->fault;
+    else
+        e->fault = e->error;
     pthread_mutex_unlock(&e->lock);
     return 0;
 }
@@ -206,10 +218,13 @@ int ddp__paired_lane(const ddp__op *op)
     switch (op->m.verb) {
     case DDP_PUSH:
     case DDP__ASK:
-    case DDP_SERVE: return DDP__LANE_SERVE;
+    case DDP_SERVE:
+        return DDP__LANE_SERVE;
     case DDP_ANSWER:
-    case DDP_PULL: return DDP__LANE_ANSWER;
-    default: return op->m.priority < 0 ? DDP__LANE_URGENT : 0;
+    case DDP_PULL:
+        return DDP__LANE_ANSWER;
+    default:
+        return op->m.priority < 0 ? DDP__LANE_URGENT : 0;
     }
 }
 
@@ -248,7 +263,10 @@ int ddp__passed(double limit, double now, double *again)
     return now >= limit;
 }
 
-double ddp__still_since(const ddp__op *op) { return op->last_move > op->active_at ? op->last_move : op->active_at; }
+double ddp__still_since(const ddp__op *op)
+{
+    return op->last_move > op->active_at ? op->last_move : op->active_at;
+}
 
 static void ddp__complete(ddp__engine *e, ddp__op *op)
 {
@@ -258,15 +276,18 @@ static void ddp__complete(ddp__engine *e, ddp__op *op)
     if (op->way->finished) op->way->finished(e, op);
     for (int i = 0; i < DDP__WINDOW; i++)
         if (e->window[i] == op) e->window[i] = NULL;
-    if (op->p2p && !e->wire->carrier && e->peers[op->m.peer].paired[ddp__paired(op)] == op) e->peers[op->m.peer].paired[ddp__paired(op)] = NULL;
+    if (op->p2p && !e->wire->carrier && e->peers[op->m.peer].paired[ddp__paired(op)] == op)
+        e->peers[op->m.peer].paired[ddp__paired(op)] = NULL;
     if (op->m.divergence) {
         double sum = 0;
         for (int r = 0; r < e->world; r++) sum += ddp__row(e, op, r)->divergence;
         *op->m.divergence = sum;
     }
     pthread_mutex_lock(&e->lock);
-    if (op->span.begin < 0) op->span.begin = now;
-    else if (--e->running == 0) e->stats.busy_s += now - e->running_since;
+    if (op->span.begin < 0)
+        op->span.begin = now;
+    else if (--e->running == 0)
+        e->stats.busy_s += now - e->running_since;
     op->span.end = now;
     op->span.due = e->shaped ? op->last_move : now;
     op->span.bytes = op->bytes;
@@ -352,9 +373,10 @@ void ddp__check_left(ddp__engine *e, int peer)
             e->membership->left(e, peer);
             return;
         }
-        ddp__fault(e, DDP_PEER_LOST, "%s has left (it closed its context) and %s still needs it: every rank must "
-                   "run the same number of steps", ddp__rank_text(e, peer, who, sizeof who),
-                   ddp__op_text(e, op, text, sizeof text));
+        ddp__fault(e, DDP_PEER_LOST,
+                   "%s has left (it closed its context) and %s still needs it: every rank must "
+                   "run the same number of steps",
+                   ddp__rank_text(e, peer, who, sizeof who), ddp__op_text(e, op, text, sizeof text));
         return;
     }
 }

@@ -1,11 +1,12 @@
-/* Frames that arrive: read from the wire, straight into the memory of messages where possible; are they right, whose
- * are they, and have they come before their time. */
+/* Frames that arrive: read from the wire, straight into the memory of messages where possible; are they
+ * right, whose are they, and have they come before their time. */
 #include "comm/state.h"
 
 static const char *ddp__verb_does(int verb, int ring, int coding)
 {
-    static const char *const text[] = {"averages", "broadcasts", "gathers", "scatters sums of", "sends", "pushes",
-                                       "answers", "asks for", "receives", "serves", "pulls"};
+    static const char *const text[] = {"averages", "broadcasts", "gathers", "scatters sums of",
+                                       "sends",    "pushes",     "answers", "asks for",
+                                       "receives", "serves",     "pulls"};
 
     static const char *const coded[] = {"averages", "averages in bfloat16", "averages in int8 blocks of",
                                         "averages in int4 blocks of", "averages in e3m0 blocks of"};
@@ -21,8 +22,10 @@ static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp
 
     ddp__layer_text(e, op->m.layer, own, sizeof own);
     ddp__layer_text(e, f->layer, other, sizeof other);
-    ddp__fault(e, DDP_MISMATCH, "operation %lu: rank %d %s %s (%lu values, root or peer %d), rank %d %s %s (%lu "
-               "values): all ranks must make the same calls in the same order, and as many steps", (unsigned long)op->seq, e->rank,
+    ddp__fault(e, DDP_MISMATCH,
+               "operation %lu: rank %d %s %s (%lu values, root or peer %d), rank %d %s %s (%lu "
+               "values): all ranks must make the same calls in the same order, and as many steps",
+               (unsigned long)op->seq, e->rank,
                ddp__verb_does((int)op->m.verb, op->way->relays, (int)op->m.coding), own, (unsigned long)op->n,
                op->m.peer, peer, ddp__verb_does(f->verb, f->type == DDP__FRAME_SUM, f->coding), other,
                (unsigned long)f->count);
@@ -32,10 +35,14 @@ static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp
 static int ddp__meets(const ddp__op *op, int verb)
 {
     switch (op->m.verb) {
-    case DDP_RECEIVE: return verb == (int)DDP_SEND;
-    case DDP_SERVE: return verb == (int)DDP_PUSH || verb == (int)DDP__ASK;
-    case DDP_PULL: return verb == (int)DDP_ANSWER;
-    default: return verb == (int)op->m.verb;
+    case DDP_RECEIVE:
+        return verb == (int)DDP_SEND;
+    case DDP_SERVE:
+        return verb == (int)DDP_PUSH || verb == (int)DDP__ASK;
+    case DDP_PULL:
+        return verb == (int)DDP_ANSWER;
+    default:
+        return verb == (int)op->m.verb;
     }
 }
 
@@ -44,7 +51,8 @@ static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__f
 {
     int ok = ddp__meets(op, f->verb) && f->count == (uint32_t)op->n && f->layer == op->m.layer;
 
-    if (ok && op->way->agrees) ok = op->way->agrees(e, op, peer, f);
+    if (ok && op->way->agrees)
+        ok = op->way->agrees(e, op, peer, f);
     else if (ok)
         ok = op->way->types >> f->type & 1 && f->coding == (int)op->m.coding &&
              (op->m.verb != DDP_BROADCAST || peer == ddp__root(e, op));
@@ -68,7 +76,10 @@ static int ddp__past_op(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *
     return found;
 }
 
-static int ddp__is_control(const ddp__frame *f) { return f->type >= DDP__FRAME_CREDIT && f->type < DDP__FRAME_OFFER; }
+static int ddp__is_control(const ddp__frame *f)
+{
+    return f->type >= DDP__FRAME_CREDIT && f->type < DDP__FRAME_OFFER;
+}
 
 /* Whether a chunk has a shape that some operation of this engine could have. */
 static int ddp__chunk_possible(const ddp__engine *e, const ddp__frame *f)
@@ -82,11 +93,13 @@ static int ddp__chunk_possible(const ddp__engine *e, const ddp__frame *f)
         return f->type == DDP__FRAME_OFFER ? f->offset < DDP__OFFERS : f->offset <= f->count;
     }
     /* a coding that this engine has no room for is another rank's setting */
-    if (f->coding != (int)DDP_AS_FLOAT && f->coding != (int)DDP__AS_BYTES && f->coding != (int)e->cfg.coding) return 0;
+    if (f->coding != (int)DDP_AS_FLOAT && f->coding != (int)DDP__AS_BYTES && f->coding != (int)e->cfg.coding)
+        return 0;
     if (f->length == 0 || f->offset > f->count) return 0;
     values = ddp__frame_values(f);
-    return values <= most && (values <= e->chunk || f->coding == (int)DDP__AS_BYTES) && values <= f->count - f->offset &&
-           !(f->p2p && f->type != DDP__FRAME_DATA) && (!f->p2p || (f->seq >> 30) < (uint32_t)e->lanes);
+    return values <= most && (values <= e->chunk || f->coding == (int)DDP__AS_BYTES) &&
+           values <= f->count - f->offset && !(f->p2p && f->type != DDP__FRAME_DATA) &&
+           (!f->p2p || (f->seq >> 30) < (uint32_t)e->lanes);
 }
 
 static int ddp__control_possible(const ddp__engine *e, int peer, const ddp__frame *f)
@@ -94,7 +107,8 @@ static int ddp__control_possible(const ddp__engine *e, int peer, const ddp__fram
     if (f->type == DDP__FRAME_CREDIT) return f->length == 0 && (!f->p2p || f->seq >> 30 < DDP__LANES);
     if (f->type == DDP__FRAME_ABORT) return f->length < DDP_ERROR_TEXT;
     if (f->type < DDP__FRAME_STATE) return f->length == 0 && f->layer >= 0 && f->layer < DDP__SLOTS_MAX;
-    return e->membership && (f->length == 0 || e->membership->payload((ddp__engine *)(uintptr_t)e, peer, f) != NULL);
+    return e->membership &&
+           (f->length == 0 || e->membership->payload((ddp__engine *)(uintptr_t)e, peer, f) != NULL);
 }
 
 /* A frame that is dropped: its payload is still read. */
@@ -123,11 +137,15 @@ static int ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f)
             if (!ok && ddp__past_op(e, peer, f, &old)) op = &old;
         }
     }
-    if (op) ddp__mismatch(e, peer, op, f);
+    if (op)
+        ddp__mismatch(e, peer, op, f);
     else if (!ok)
-        ddp__fault(e, DDP_NET, "rank %d sent a chunk that fits no operation (type %d, operation %lu, coding %d, values "
-                   "%lu of %lu, %lu bytes): all ranks must use the same wire format and chunk size and submit in the "
-                   "same order", peer, f->type, (unsigned long)f->seq, f->coding, (unsigned long)f->offset,
+        ddp__fault(e, DDP_NET,
+                   "rank %d sent a chunk that fits no operation (type %d, operation %lu, coding %d, values "
+                   "%lu of %lu, %lu bytes): all ranks must use the same wire format and chunk size and "
+                   "submit in the "
+                   "same order",
+                   peer, f->type, (unsigned long)f->seq, f->coding, (unsigned long)f->offset,
                    (unsigned long)f->count, (unsigned long)f->length);
     return ok && !op;
 }
@@ -143,7 +161,8 @@ void ddp__slot_ready(ddp__engine *e, int slot, double now)
         return;
     }
     if (op && !ddp__agrees(e, s->peer, op, &f)) return;
-    if (!op || (op->way->stages && f.type == DDP__FRAME_PART)) ddp__chain_add(e, &e->peers[s->peer].pending, slot, e->peers[s->peer].pending.last);
+    if (!op || (op->way->stages && f.type == DDP__FRAME_PART))
+        ddp__chain_add(e, &e->peers[s->peer].pending, slot, e->peers[s->peer].pending.last);
     if (!op) {
         if (f.p2p) e->dirty = 1; /* who receives from anybody may begin */
         return;
@@ -166,7 +185,8 @@ void ddp__collect_early(ddp__engine *e, ddp__op *op, double now)
             if (e->slot[s].arrived < op->clock) op->clock = e->slot[s].arrived;
             continue;
         }
-        for (; s >= 0 && e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE; s = ddp__pending(e, peer, op)) {
+        for (; s >= 0 && e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE;
+             s = ddp__pending(e, peer, op)) {
             const ddp__frame f = e->slot[s].f;
             if (!op->way->stages) ddp__chain_remove(e, &e->peers[peer].pending, s);
             op->way->arrived(e, op, peer, s, &f, now);
@@ -202,7 +222,8 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
         if ((int)f->offset == peer) {
             char who[80];
             p->text[DDP_ERROR_TEXT - 100] = '\0';
-            ddp__fault(e, (ddp_status)code, "%s (reported by %s)", p->text, ddp__rank_text(e, peer, who, sizeof who));
+            ddp__fault(e, (ddp_status)code, "%s (reported by %s)", p->text,
+                       ddp__rank_text(e, peer, who, sizeof who));
         } else {
             ddp__fault(e, (ddp_status)code, "%s", p->text);
         }
@@ -234,12 +255,16 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     }
     if (solicited ? p->solicited >= e->extra : p->staged >= e->credits + e->more) {
         if (!solicited)
-            ddp__fault(e, DDP_NET, "rank %d sent more than its credits allow; all ranks must use the same link rate, "
-                       "delay and chunk size", peer);
+            ddp__fault(e, DDP_NET,
+                       "rank %d sent more than its credits allow; all ranks must use the same link rate, "
+                       "delay and chunk size",
+                       peer);
         return 0;
     }
-    if (solicited) p->solicited++;
-    else p->staged++;
+    if (solicited)
+        p->solicited++;
+    else
+        p->staged++;
     p->in_slot = p->free_slot;
     p->free_slot = e->slot[p->in_slot].next;
     e->slot[p->in_slot].f = p->in;
@@ -256,12 +281,13 @@ static unsigned char *ddp__payload_at(ddp__engine *e, int peer, size_t got, size
         if (*here > e->chunk * sizeof(float)) *here = e->chunk * sizeof(float);
         return e->sink;
     }
-    if (p->in.type >= DDP__FRAME_STATE && ddp__is_control(&p->in)) return e->membership->payload(e, peer, &p->in) + got;
+    if (p->in.type >= DDP__FRAME_STATE && ddp__is_control(&p->in))
+        return e->membership->payload(e, peer, &p->in) + got;
     if (ddp__is_control(&p->in)) return (unsigned char *)p->text + got;
     if (p->in_op) {
         const size_t unit = p->in_op->unit, values = got / unit, part = got % unit;
-        unsigned char *data = (unsigned char *)ddp__memory_at(
-            p->in_op, &p->in_op->to, p->in.offset + values, p->in.length / unit - values, here);
+        unsigned char *data = (unsigned char *)ddp__memory_at(p->in_op, &p->in_op->to, p->in.offset + values,
+                                                              p->in.length / unit - values, here);
         *here = *here * unit - part;
         return data + part;
     }
@@ -275,10 +301,12 @@ static int ddp__payload_intact(ddp__engine *e, int peer)
     const ddp__frame *f = &e->peers[peer].in;
 
     if (!f->check || e->peers[peer].in_sum == f->check) return 1;
-    return ddp__fault(e, DDP_NET, "%lu bytes of operation %lu from rank %d (%s) arrived changed: its network or memory "
-                      "is faulty, or values were written while they were being sent (DREAMDDP_DEBUG=1 names the "
-                      "layer); restart the job from its last checkpoint", (unsigned long)f->length,
-                      (unsigned long)f->seq, peer, e->wire->names[peer]);
+    return ddp__fault(
+        e, DDP_NET,
+        "%lu bytes of operation %lu from rank %d (%s) arrived changed: its network or memory "
+        "is faulty, or values were written while they were being sent (DREAMDDP_DEBUG=1 names the "
+        "layer); restart the job from its last checkpoint",
+        (unsigned long)f->length, (unsigned long)f->seq, peer, e->wire->names[peer]);
 }
 
 static void ddp__control_read(ddp__engine *e, int peer, double now)
@@ -297,8 +325,10 @@ static void ddp__control_read(ddp__engine *e, int peer, double now)
             if (iscntrl((unsigned char)*c)) *c = '?';
         if (!p->text[0]) snprintf(p->text, sizeof p->text, "a rank gave up without a word");
     }
-    if (e->shaped) ddp__delay_control(e, peer, now);
-    else ddp__control_ready(e, peer, &p->in, now);
+    if (e->shaped)
+        ddp__delay_control(e, peer, now);
+    else
+        ddp__control_ready(e, peer, &p->in, now);
 }
 
 static void ddp__frame_read(ddp__engine *e, int peer, double now)
@@ -322,8 +352,10 @@ static void ddp__frame_read(ddp__engine *e, int peer, double now)
         s->arrived = now;
         s->next = -1;
         if (p->in.coding && p->in.coding != (int)DDP__AS_BYTES && !ddp__decode_slot(e, peer, s)) return;
-        if (e->shaped) ddp__delay_chunk(e, p->in_slot, now);
-        else ddp__slot_ready(e, p->in_slot, now);
+        if (e->shaped)
+            ddp__delay_chunk(e, p->in_slot, now);
+        else
+            ddp__slot_ready(e, p->in_slot, now);
     }
     p->in_op = NULL;
 }
@@ -336,7 +368,8 @@ static void ddp__stream_end(ddp__engine *e, int peer)
     p->closed = 1;
     if (p->out_of_world) return;
     if (p->goodbye_read || p->abort_read || e->closing) return;
-    ddp__peer_lost(e, peer, why && why != ECONNRESET && why != EPIPE ? strerror(why) : "connection closed by peer");
+    ddp__peer_lost(e, peer,
+                   why && why != ECONNRESET && why != EPIPE ? strerror(why) : "connection closed by peer");
 }
 
 /* The head of a frame is here; 0: nothing more can be read from that peer. */
@@ -347,19 +380,25 @@ static int ddp__head_read(ddp__engine *e, int peer)
     p->in_got = 0;
     p->in_sum = 0;
     if (!ddp__frame_decode(p->in_head, &p->in)) {
-        if (p->out_of_world) p->closed = 1;
+        if (p->out_of_world)
+            p->closed = 1;
         else
-            ddp__fault(e, DDP_NET, "rank %d (%s) sent bytes that do not begin a frame: its stream is damaged or it "
-                       "runs another version of this library", peer, e->wire->names[peer]);
+            ddp__fault(e, DDP_NET,
+                       "rank %d (%s) sent bytes that do not begin a frame: its stream is damaged or it "
+                       "runs another version of this library",
+                       peer, e->wire->names[peer]);
         return 0;
     }
     if (e->membership && e->membership->drops(e, peer, &p->in)) {
         if (!ddp__length_possible(e, peer, &p->in)) {
-            if (p->out_of_world) p->closed = 1;
+            if (p->out_of_world)
+                p->closed = 1;
             else
-                ddp__fault(e, DDP_NET, "rank %d (%s) sent a frame of type %d and %lu bytes, more than it may have: its stream "
-                           "is damaged or it runs another version of this library", peer, e->wire->names[peer],
-                           (int)p->in.type, (unsigned long)p->in.length);
+                ddp__fault(
+                    e, DDP_NET,
+                    "rank %d (%s) sent a frame of type %d and %lu bytes, more than it may have: its stream "
+                    "is damaged or it runs another version of this library",
+                    peer, e->wire->names[peer], (int)p->in.type, (unsigned long)p->in.length);
             return 0;
         }
         p->discard = 1;
@@ -391,7 +430,8 @@ static int ddp__receive_from(ddp__engine *e, int peer)
             continue;
         }
         errno = 0;
-        if (p->in_state == DDP__IN_PAYLOAD && p->in_op && !ddp__memory_there(e, p->in_op, p->in.offset)) return 1;
+        if (p->in_state == DDP__IN_PAYLOAD && p->in_op && !ddp__memory_there(e, p->in_op, p->in.offset))
+            return 1;
         if (p->in_state == DDP__IN_PAYLOAD) to = ddp__payload_at(e, peer, p->in_got, &room);
         got = e->wire->table->recv(e->wire, peer, to, room);
         if (got < 0) {
@@ -401,11 +441,13 @@ static int ddp__receive_from(ddp__engine *e, int peer)
         if (got == 0) break;
         moved = 1;
         /* now, not from memory at the end: pieces of a message may overlap */
-        if (p->in_state == DDP__IN_PAYLOAD && p->in.check) p->in_sum = ddp__crc32c(p->in_sum, to, (size_t)got);
+        if (p->in_state == DDP__IN_PAYLOAD && p->in.check)
+            p->in_sum = ddp__crc32c(p->in_sum, to, (size_t)got);
         p->in_got += (size_t)got;
         p->last_got = ddp_now();
         ddp__atomic_add(&e->bytes_received, (int64_t)got);
-        if (p->in_state == DDP__IN_HEAD && p->in_got == DDP__FRAME_BYTES && !ddp__head_read(e, peer)) return 1;
+        if (p->in_state == DDP__IN_HEAD && p->in_got == DDP__FRAME_BYTES && !ddp__head_read(e, peer))
+            return 1;
     }
     return moved;
 }

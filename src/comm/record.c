@@ -1,5 +1,5 @@
-/* The record of what travelled when: spans, counters, and a copy of the last operations for the post-mortem. What
- * belongs to the comm thread is read by that thread, or when it has let go of everything. */
+/* The record of what travelled when: spans, counters, and a copy of the last operations for the post-mortem.
+ * What belongs to the comm thread is read by that thread, or when it has let go of everything. */
 #include "comm/state.h"
 
 void ddp__publish(ddp__engine *e)

@@ -1,7 +1,8 @@
-/* The ring all-reduce. Segment j starts at rank j + 1 and gathers every rank's values on its way to rank j, which
- * scales the sum once; from there the result goes round to rank j - 1. Every segment is thus summed along one path and
- * then copied: the same bits on all ranks, each time, though not those of a sum in rank order. (Patarasuk and Yuan
- * 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations, section 3; here in chunks.)
+/* The ring all-reduce. Segment j starts at rank j + 1 and gathers every rank's values on its way to rank j,
+ * which scales the sum once; from there the result goes round to rank j - 1. Every segment is thus summed
+ * along one path and then copied: the same bits on all ranks, each time, though not those of a sum in rank
+ * order. (Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations,
+ * section 3; here in chunks.)
  *
  * A partial sum is made and sent on in the staging slot it arrived in; the parameters stay as they
  * are until the result overwrites them, and results are sent on from there.
@@ -25,7 +26,10 @@
 #include "comm/state.h"
 
 /* The live id that is k places after another in the ring, k from 0 to their number. */
-static int ddp__ring_after(const ddp__engine *e, int id, int k) { return e->ring[(e->turn[id] + k) % e->members]; }
+static int ddp__ring_after(const ddp__engine *e, int id, int k)
+{
+    return e->ring[(e->turn[id] + k) % e->members];
+}
 static int ddp__ring_next(const ddp__engine *e) { return ddp__ring_after(e, e->rank, 1); }
 static int ddp__ring_prev(const ddp__engine *e) { return ddp__ring_after(e, e->rank, e->members - 1); }
 
@@ -34,9 +38,10 @@ size_t ddp__engine_window(const ddp__engine *e)
     return (size_t)(e->credits - e->width - e->lanes) * e->chunk * sizeof(float);
 }
 
-/* Direct pays 2 delays, the ring 2 (n - 1), but no incast where ranks are out of step (in step both take 1 to 2 % more
- * than the transfer of 2 (n - 1) / n M / B, measured with 4 and 8 ranks): ring where its extra delay is at most 2 %. A
- * hop delays by the link's delay and one chunk. Never on unshaped wires, nor where the round trip outgrows staging. */
+/* Direct pays 2 delays, the ring 2 (n - 1), but no incast where ranks are out of step (in step both take 1 to
+ * 2 % more than the transfer of 2 (n - 1) / n M / B, measured with 4 and 8 ranks): ring where its extra delay
+ * is at most 2 %. A hop delays by the link's delay and one chunk. Never on unshaped wires, nor where the
+ * round trip outgrows staging. */
 size_t ddp__ring_bytes(const ddp__engine *e)
 {
     double world = (double)e->world, chunk = (double)(e->chunk * sizeof(float));
@@ -83,8 +88,7 @@ ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes,
 static int ddp__ring_fits(const ddp__engine *e, const ddp__op *op)
 {
     return op->m.verb == DDP_ALL_REDUCE && op->m.group == 0 && !op->m.coding && !op->m.owner &&
-           e->members > 2 &&
-           op->n * sizeof(float) >= e->ring_bytes;
+           e->members > 2 && op->n * sizeof(float) >= e->ring_bytes;
 }
 
 static void ddp__ring_begin(ddp__engine *e, ddp__op *op)
@@ -117,7 +121,8 @@ static int ddp__ring_is_oldest(const ddp__engine *e, const ddp__op *op)
 {
     for (int i = 0; i < DDP__WINDOW; i++) {
         const ddp__op *other = e->window[i];
-        if (other && other->way == op->way && other->ticket < op->ticket && other->u.ring.sums_left > 0) return 0;
+        if (other && other->way == op->way && other->ticket < op->ticket && other->u.ring.sums_left > 0)
+            return 0;
     }
     return 1;
 }
@@ -135,7 +140,8 @@ static int ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
         size_t count = x->u.flow.finished - x->u.flow.results;
         if (count == 0) continue;
         ddp__segment(e, op, of, &from, &to);
-        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->u.flow.results, count < e->chunk ? count : e->chunk);
+        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->u.flow.results,
+                      count < e->chunk ? count : e->chunk);
         return 1;
     }
     if (op->u.ring.sums_left == 0 || !ddp__ring_is_oldest(e, op)) return 0;
@@ -188,9 +194,10 @@ static int ddp__ring_counts(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     rest = to - f->offset;
     if (peer != ddp__ring_prev(e) || of == (result ? e->rank : ddp__ring_prev(e)) ||
         count != (rest < e->chunk ? rest : e->chunk))
-        return ddp__fault(e, DDP_NET, "rank %d sent values from %lu of operation %lu, which goes round a ring, and not "
-                          "from there: all ranks must use the same chunk size and order of the ring", peer,
-                          (unsigned long)f->offset, (unsigned long)op->seq);
+        return ddp__fault(e, DDP_NET,
+                          "rank %d sent values from %lu of operation %lu, which goes round a ring, and not "
+                          "from there: all ranks must use the same chunk size and order of the ring",
+                          peer, (unsigned long)f->offset, (unsigned long)op->seq);
     if (!ddp__in_order(e, peer, f, from, to, result ? &x->u.flow.finished : &x->u.flow.taken)) return 0;
     op->u.ring.to_come -= count;
     /* Results, and the sums of the own segment, have been at every rank. */
@@ -234,7 +241,8 @@ static void ddp__ring_store(ddp__engine *e, ddp__op *op, int slot, const ddp__fr
     ddp__slot_free(e, slot);
 }
 
-static void ddp__ring_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
+static void ddp__ring_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f,
+                              double now)
 {
     if (!ddp__ring_counts(e, op, peer, f)) return;
     if (f->type == DDP__FRAME_SUM) {
@@ -250,9 +258,23 @@ static void ddp__ring_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, c
 
 const ddp__algorithm *ddp__ring_way(void)
 {
-    static const ddp__algorithm way = {
-        'r', "ring", 1u << DDP__FRAME_SUM | 1u << DDP__FRAME_RESULT, 0, 0, 1, ddp__ring_fits, NULL, ddp__ring_begin,
-        ddp__ring_frame, ddp__ring_leaves, NULL, NULL, ddp__ring_arrived, ddp__ring_unsent, ddp__ring_over, NULL};
+    static const ddp__algorithm way = {'r',
+                                       "ring",
+                                       1u << DDP__FRAME_SUM | 1u << DDP__FRAME_RESULT,
+                                       0,
+                                       0,
+                                       1,
+                                       ddp__ring_fits,
+                                       NULL,
+                                       ddp__ring_begin,
+                                       ddp__ring_frame,
+                                       ddp__ring_leaves,
+                                       NULL,
+                                       NULL,
+                                       ddp__ring_arrived,
+                                       ddp__ring_unsent,
+                                       ddp__ring_over,
+                                       NULL};
 
     return &way;
 }

@@ -1,5 +1,5 @@
-/* What to send next - control frames, then the most urgent operation that has a frame and, where the receiver must
- * stage it, a credit - and its way to the wire, straight from the memory of messages where possible. */
+/* What to send next - control frames, then the most urgent operation that has a frame and, where the receiver
+ * must stage it, a credit - and its way to the wire, straight from the memory of messages where possible. */
 #include "comm/state.h"
 
 enum { DDP__IOV = 17 };
@@ -133,8 +133,8 @@ static int ddp__frame_iov(ddp__engine *e, ddp__peer *p, size_t at, struct iovec 
         } else {
             size_t values = at / op->unit, part = at % op->unit, here;
             const ddp__strips *in = p->out.type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from;
-            char *data = (char *)ddp__memory_at(op, in, p->out.offset + values, p->out.length / op->unit - values,
-                                                &here);
+            char *data = (char *)ddp__memory_at(op, in, p->out.offset + values,
+                                                p->out.length / op->unit - values, &here);
             iov[n].iov_base = data + part;
             iov[n].iov_len = here * op->unit - part;
         }
@@ -156,8 +156,10 @@ static uint32_t ddp__payload_sum(ddp__engine *e, ddp__peer *p)
     return h;
 }
 
-/* leaves: when the frame's last byte has left the emulated uplink. 0 after a failure: nothing is to be sent. */
-static int ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op, double now, double leaves)
+/* leaves: when the frame's last byte has left the emulated uplink. 0 after a failure: nothing is to be
+ * sent. */
+static int ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op, double now,
+                            double leaves)
 {
     ddp__peer *p = &e->peers[peer];
 
@@ -198,8 +200,10 @@ static void ddp__frame_sent(ddp__engine *e, int peer, double now)
     if (!op || e->fault.code != DDP_OK) return;
     ddp__count_sent(e, op, p->out.coding, (int64_t)p->out.length);
     ddp__op_moves(e, op, now);
-    if (op->way->sent) op->way->sent(e, op, &p->out, now);
-    else ddp__op_advance(e, op, ddp__frame_values(&p->out));
+    if (op->way->sent)
+        op->way->sent(e, op, &p->out, now);
+    else
+        ddp__op_advance(e, op, ddp__frame_values(&p->out));
 }
 
 int ddp__continue_frame(ddp__engine *e, int peer, double now)
@@ -210,7 +214,8 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
     while (p->out_state == DDP__OUT_WRITING) {
         struct iovec iov[DDP__IOV];
         long took = -1; /* a frame that has begun and is lost takes the link with it: no other may follow */
-        if (!p->out_op || p->out_slot >= 0 || !p->out.length || ddp__memory_there(e, p->out_op, p->out.offset)) {
+        if (!p->out_op || p->out_slot >= 0 || !p->out.length ||
+            ddp__memory_there(e, p->out_op, p->out.offset)) {
             const int n = ddp__frame_iov(e, p, p->out_sent, iov);
             took = e->wire->table->send(e->wire, peer, iov, n);
         }
@@ -224,8 +229,10 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
         moved = 1;
         p->out_sent += (size_t)took;
         ddp__atomic_add(&e->bytes_sent, (int64_t)took);
-        if (p->out_sent == p->out_total) ddp__frame_sent(e, peer, now);
-        else e->looked_at[0] = e->looked_at[1] = 0;
+        if (p->out_sent == p->out_total)
+            ddp__frame_sent(e, peer, now);
+        else
+            e->looked_at[0] = e->looked_at[1] = 0;
     }
     return moved;
 }
@@ -238,9 +245,9 @@ static size_t ddp__given(ddp__engine *e, const ddp__op *op, int peer, const ddp_
     return f->type == DDP__FRAME_RESULT ? x->u.flow.results : x->u.flow.sent;
 }
 
-/* Whether frame f of op for peer is to leave before the best one so far: the more urgent operation, results before
- * contributions, then the peer that was given least. Equals go in the order rank + 1, rank + 2, ...: so at any time
- * each rank sends to another one, and no downlink has to serve two of them. */
+/* Whether frame f of op for peer is to leave before the best one so far: the more urgent operation, results
+ * before contributions, then the peer that was given least. Equals go in the order rank + 1, rank + 2, ...:
+ * so at any time each rank sends to another one, and no downlink has to serve two of them. */
 static int ddp__sooner(ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f,
                        const ddp__op *best_op, int best_peer, const ddp__frame *best)
 {
@@ -271,7 +278,8 @@ static int ddp__load_uplink(ddp__engine *e, double now)
         if (!op) break; /* ddp__next_frame took the control frame off its list */
     }
     if (chosen < 0) return 0;
-    e->peers[chosen].release = ddp__link_send(&e->links.own, &e->links.path[chosen], now, DDP__FRAME_BYTES + best.length);
+    e->peers[chosen].release =
+        ddp__link_send(&e->links.own, &e->links.path[chosen], now, DDP__FRAME_BYTES + best.length);
     if (!ddp__start_frame(e, chosen, &best, best_op, now, e->peers[chosen].release)) return 0;
     e->peers[chosen].out_state = DDP__OUT_SERIALISING;
     return 1;

@@ -1,22 +1,23 @@
 /* All-reduce between ranks that are threads of one process: no byte of an array passes a wire.
  *
- * A rank that begins such an operation tells the others in a frame (OFFER) where its values are. When all have, each
- * takes chunk after chunk that nobody has taken, adds up all ranks' values in rank order and writes the sum into all
- * their arrays: values are read once and overwritten while they are in the cache, and a rank that gets no processor
- * holds up nobody. A rank that finds no chunk left tells so (SUMMED), after which it touches the operation's memory
- * no more; with that of all others an operation is complete. As everywhere, frames also carry what finds mismatches,
- * late ranks and those that left.
+ * A rank that begins such an operation tells the others in a frame (OFFER) where its values are. When all
+ * have, each takes chunk after chunk that nobody has taken, adds up all ranks' values in rank order and
+ * writes the sum into all their arrays: values are read once and overwritten while they are in the cache, and
+ * a rank that gets no processor holds up nobody. A rank that finds no chunk left tells so (SUMMED), after
+ * which it touches the operation's memory no more; with that of all others an operation is complete. As
+ * everywhere, frames also carry what finds mismatches, late ranks and those that left.
  *
- * With a divergence asked for, a rank takes the chunks of its own segment only, in order: how a sum of doubles is
- * rounded must not depend on who was quicker.
+ * With a divergence asked for, a rank takes the chunks of its own segment only, in order: how a sum of
+ * doubles is rounded must not depend on who was quicker.
  *
  * A rank that fails must not free memory on which others are at work: it shuts its offers, after which nobody
- * begins, and waits for those who are at it: for a few chunks (DDP__SHARE_BATCH), during which they never wait. */
+ * begins, and waits for those who are at it: for a few chunks (DDP__SHARE_BATCH), during which they never
+ * wait. */
 #include "comm/state.h"
 
 #define DDP__SHARE_BYTES ((size_t)256 << 10) /* below, two rounds of frames take longer */
-#define DDP__SHARE_BLOCK 2048 /* floats: those of all ranks stay in the second-level cache */
-#define DDP__SHARE_BATCH 8    /* chunks, after which the thread looks at its frames again */
+#define DDP__SHARE_BLOCK 2048                /* floats: those of all ranks stay in the second-level cache */
+#define DDP__SHARE_BATCH 8                   /* chunks, after which the thread looks at its frames again */
 
 DDP_STATIC_ASSERT((int)DDP__OFFERS == (int)DDP__WINDOW, "one offer for each position of the window");
 
@@ -80,7 +81,8 @@ static int ddp__share_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
         ddp__describe(f, op, DDP__FRAME_OFFER, (size_t)op->row, 0);
         return 1;
     }
-    if (x->u.share.frames != 1 || (op->u.share.state != DDP__SHARE_OVER && x->u.share.complaint == 0)) return 0;
+    if (x->u.share.frames != 1 || (op->u.share.state != DDP__SHARE_OVER && x->u.share.complaint == 0))
+        return 0;
     ddp__describe(f, op, DDP__FRAME_SUMMED, x->u.share.complaint, 0);
     return 1;
 }
@@ -99,7 +101,8 @@ static void ddp__share_sent(ddp__engine *e, ddp__op *op, const ddp__frame *f, do
     ddp__op_advance(e, op, f->type == DDP__FRAME_SUMMED && f->offset == 0 ? op->n : 0);
 }
 
-static void ddp__share_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
+static void ddp__share_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f,
+                               double now)
 {
     if (f->type == DDP__FRAME_OFFER) {
         ddp__row(e, op, peer)->u.share.row = (int)f->offset;
@@ -122,7 +125,10 @@ static int ddp__share_unsent(ddp__engine *e, const ddp__op *op, int peer)
     return ddp__row(e, op, peer)->u.share.frames == 0;
 }
 
-static int ddp__share_is_over(ddp__engine *e, const ddp__op *op, int peer) { return ddp__row(e, op, peer)->u.share.over; }
+static int ddp__share_is_over(ddp__engine *e, const ddp__op *op, int peer)
+{
+    return ddp__row(e, op, peer)->u.share.over;
+}
 
 /* ---- sums ---- */
 
@@ -135,8 +141,10 @@ static int ddp__share_intact(ddp__engine *e, ddp__op *op, size_t at, size_t coun
         int r = team.member[i];
         if (ddp__guard_intact(e, ddp__offered(e, op, r)->op, at, count)) continue;
         op->u.share.state = DDP__SHARE_STUCK;
-        if (r == e->rank) ddp__guard_fault(e, op);
-        else ddp__row(e, op, r)->u.share.complaint = at + 1;
+        if (r == e->rank)
+            ddp__guard_fault(e, op);
+        else
+            ddp__row(e, op, r)->u.share.complaint = at + 1;
         return 0;
     }
     return 1;
@@ -167,8 +175,10 @@ static void ddp__share_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count,
         for (int i = 0; i < team.members; i++) {
             const ddp__offer *offer = ddp__offered(e, op, team.member[i]);
             to = (float *)ddp__memory_at(offer->op, &offer->op->to, at, here, &skip);
-            if (offer->op->m.add) ddp__floats_add(to, sum, here);
-            else if (offer != own) ddp__floats_store(to, sum, here, ddp__share_divergence(e, offer));
+            if (offer->op->m.add)
+                ddp__floats_add(to, sum, here);
+            else if (offer != own)
+                ddp__floats_store(to, sum, here, ddp__share_divergence(e, offer));
         }
     }
 }
@@ -181,8 +191,10 @@ static int ddp__share_take(ddp__engine *e, ddp__op *op, int measures, size_t *at
     size_t *next = &ddp__offered(e, op, team.member[0])->next, from, to, unit;
 
     do {
-        if (measures) unit = op->u.share.next++;
-        else unit = ddp__atomic_add(next, (size_t)1);
+        if (measures)
+            unit = op->u.share.next++;
+        else
+            unit = ddp__atomic_add(next, (size_t)1);
         if (unit >= (measures ? per : per * (size_t)team.members)) return 0;
         ddp__segment(e, op, measures ? e->rank : team.member[unit / per], &from, &to);
         *at = from + unit % per * e->chunk;
@@ -202,10 +214,12 @@ static int ddp__share_hold(ddp__engine *e, const ddp__op *op, long by)
     return open;
 }
 
-/* Statistics count values as if they had travelled: a segment's owner gets those of the others, and gives its sum. */
+/* Statistics count values as if they had travelled: a segment's owner gets those of the others, and gives its
+ * sum. */
 static void ddp__share_account(ddp__engine *e, ddp__op *op)
 {
-    const size_t own = ddp__segment_length(e, op, e->rank), others = (size_t)(ddp__team_of(e, op).members - 1);
+    const size_t own = ddp__segment_length(e, op, e->rank),
+                 others = (size_t)(ddp__team_of(e, op).members - 1);
     const int64_t bytes = (int64_t)((own * others + op->n - own) * sizeof(float));
 
     ddp__count_sent(e, op, DDP_AS_FLOAT, bytes);
@@ -220,7 +234,8 @@ static ddp__op *ddp__share_best(const ddp__engine *e)
 
     for (int i = 0; i < DDP__WINDOW; i++) {
         ddp__op *op = e->window[i];
-        if (!op || op->way != ddp__share_way() || op->missing || op->u.share.state != DDP__SHARE_OFFERED) continue;
+        if (!op || op->way != ddp__share_way() || op->missing || op->u.share.state != DDP__SHARE_OFFERED)
+            continue;
         if (!best || op->m.priority < best->m.priority ||
             (op->m.priority == best->m.priority && op->ticket < best->ticket))
             best = op;
@@ -242,10 +257,13 @@ int ddp__share_run(ddp__engine *e, double now)
         return 0;
     }
     team = ddp__team_of(e, op);
-    for (int i = 0; i < team.members; i++) measures |= ddp__offered(e, op, team.member[i])->op->m.divergence != NULL;
+    for (int i = 0; i < team.members; i++)
+        measures |= ddp__offered(e, op, team.member[i])->op->m.divergence != NULL;
     for (int k = 0; k < DDP__SHARE_BATCH && op->u.share.state == DDP__SHARE_OFFERED; k++) {
-        if (!ddp__share_take(e, op, measures, &at, &count)) op->u.share.state = DDP__SHARE_OVER;
-        else if (ddp__share_intact(e, op, at, count)) ddp__share_sum(e, op, at, count, measures);
+        if (!ddp__share_take(e, op, measures, &at, &count))
+            op->u.share.state = DDP__SHARE_OVER;
+        else if (ddp__share_intact(e, op, at, count))
+            ddp__share_sum(e, op, at, count, measures);
     }
     (void)ddp__share_hold(e, op, -1);
     if (op->u.share.state == DDP__SHARE_OVER) ddp__share_account(e, op);
@@ -256,10 +274,23 @@ int ddp__share_run(ddp__engine *e, double now)
 const ddp__algorithm *ddp__share_way(void)
 {
     /* a shared sum has the bits of the direct way, and passes for it */
-    static const ddp__algorithm way = {
-        'd', "direct", 1u << DDP__FRAME_OFFER | 1u << DDP__FRAME_SUMMED, 0, 0, 0, ddp__share_fits, NULL, ddp__share_begin,
-        ddp__share_next, ddp__share_leaves, ddp__share_sent, NULL, ddp__share_arrived, ddp__share_unsent,
-        ddp__share_is_over, ddp__share_finished};
+    static const ddp__algorithm way = {'d',
+                                       "direct",
+                                       1u << DDP__FRAME_OFFER | 1u << DDP__FRAME_SUMMED,
+                                       0,
+                                       0,
+                                       0,
+                                       ddp__share_fits,
+                                       NULL,
+                                       ddp__share_begin,
+                                       ddp__share_next,
+                                       ddp__share_leaves,
+                                       ddp__share_sent,
+                                       NULL,
+                                       ddp__share_arrived,
+                                       ddp__share_unsent,
+                                       ddp__share_is_over,
+                                       ddp__share_finished};
 
     return &way;
 }

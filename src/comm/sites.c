@@ -1,17 +1,19 @@
-/* The all-reduce in two levels as one operation, also for worlds that may lose a worker in the middle of it: who lives,
- * who has which place in a site, and which sites are left is looked at when it begins, and when it begins again.
+/* The all-reduce in two levels as one operation, also for worlds that may lose a worker in the middle of it:
+ * who lives, who has which place in a site, and which sites are left is looked at when it begins, and when it
+ * begins again.
  *
- * Values are cut into a slice for each place in a site; where the sites of the living differ in size there is one slice,
- * of the lowest of each. A rank sends every slice to the one of its site that has that place, who adds them up in rank
- * order; those of one place cut the slice into a part for each site, send these sums to each other as a direct
- * all-reduce does, and what is final goes on to their sites. Between two ranks of a site a slice travels, between two of
- * one place in unlike sites a part of it, between all others nothing. A rank's contribution to a value is always here
- * before its result goes back, and sums inside wait for nothing between sites: so slots suffice as in direct.c.
+ * Values are cut into a slice for each place in a site; where the sites of the living differ in size there is
+ * one slice, of the lowest of each. A rank sends every slice to the one of its site that has that place, who
+ * adds them up in rank order; those of one place cut the slice into a part for each site, send these sums to
+ * each other as a direct all-reduce does, and what is final goes on to their sites. Between two ranks of a
+ * site a slice travels, between two of one place in unlike sites a part of it, between all others nothing. A
+ * rank's contribution to a value is always here before its result goes back, and sums inside wait for nothing
+ * between sites: so slots suffice as in direct.c.
  *
- * With a coding the sums of sites and their results travel so, blocks from the start of the slice on; what stays inside
- * are floats. A residual is added to the sum of the own slice before it is rounded, and keeps what that cuts off. What
- * of it lies outside the slice was kept when the slice was another: it goes with the own values, inside. Where one site
- * is left nothing is rounded and nothing kept. */
+ * With a coding the sums of sites and their results travel so, blocks from the start of the slice on; what
+ * stays inside are floats. A residual is added to the sum of the own slice before it is rounded, and keeps
+ * what that cuts off. What of it lies outside the slice was kept when the slice was another: it goes with the
+ * own values, inside. Where one site is left nothing is rounded and nothing kept. */
 #include "comm/state.h"
 
 void ddp__engine_sites(ddp__engine *e, const int *site)
@@ -48,7 +50,8 @@ static void ddp__sites_count(ddp__engine *e, ddp__op *op)
 
 static int ddp__sites_inside(const ddp__engine *e, int peer) { return e->site[peer] == e->site[e->rank]; }
 
-/* The slice of a place, empty where nobody of that place crosses sites; the part of it that one of them finishes. */
+/* The slice of a place, empty where nobody of that place crosses sites; the part of it that one of them
+ * finishes. */
 static void ddp__sites_slice(const ddp__op *op, int place, size_t *from, size_t *to)
 {
     *from = *to = 0;
@@ -74,13 +77,15 @@ static void ddp__sites_part(const ddp__engine *e, const ddp__op *op, int of, siz
 }
 
 /* What this rank adds up with values of a peer, whose result goes there; or the other way round. */
-static size_t ddp__sites_range(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to)
+static size_t ddp__sites_range(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from,
+                               size_t *to)
 {
     const int of = comes ? e->rank : peer;
 
     *from = *to = 0;
     if (e->place[peer] < 0) return 0;
-    if (ddp__sites_inside(e, peer)) ddp__sites_slice(op, e->site_place[of], from, to);
+    if (ddp__sites_inside(e, peer))
+        ddp__sites_slice(op, e->site_place[of], from, to);
     else if (e->site_place[peer] == e->site_place[e->rank])
         ddp__sites_part(e, op, of, from, to);
     return *to - *from;
@@ -202,18 +207,34 @@ static void ddp__sites_ready(ddp__engine *e, ddp__op *op, double now)
     }
 }
 
-static void ddp__sites_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
+static void ddp__sites_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f,
+                               double now)
 {
-    if (f->type == DDP__FRAME_PART) ddp__sites_ready(e, op, now);
-    else ddp__flow_arrived(e, op, peer, slot, f, now);
+    if (f->type == DDP__FRAME_PART)
+        ddp__sites_ready(e, op, now);
+    else
+        ddp__flow_arrived(e, op, peer, slot, f, now);
 }
 
 const ddp__algorithm *ddp__sites_way(void)
 {
-    static const ddp__algorithm way = {
-        'l', "levels", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0, ddp__sites_fits, ddp__sites_range,
-        ddp__sites_begin, ddp__sites_next, ddp__flow_leaves, NULL, ddp__sites_agrees, ddp__sites_arrived,
-        ddp__flow_unsent, ddp__flow_over, NULL};
+    static const ddp__algorithm way = {'l',
+                                       "levels",
+                                       1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT,
+                                       0,
+                                       1,
+                                       0,
+                                       ddp__sites_fits,
+                                       ddp__sites_range,
+                                       ddp__sites_begin,
+                                       ddp__sites_next,
+                                       ddp__flow_leaves,
+                                       NULL,
+                                       ddp__sites_agrees,
+                                       ddp__sites_arrived,
+                                       ddp__flow_unsent,
+                                       ddp__flow_over,
+                                       NULL};
 
     return &way;
 }

@@ -13,8 +13,10 @@ static void ddp__owe(ddp__engine *e, int peer, const ddp__frame *f)
 
     while (i < p->owed_count && (p->owed[i].seq != f->seq || p->owed[i].p2p != f->p2p)) i++;
     if (i == DDP__SLOTS_MAX) {
-        ddp__fault(e, DDP_NET, "rank %d sends more than its credits allow: it runs another version of this library or "
-                   "its stream is damaged", peer);
+        ddp__fault(e, DDP_NET,
+                   "rank %d sends more than its credits allow: it runs another version of this library or "
+                   "its stream is damaged",
+                   peer);
         return;
     }
     if (i == p->owed_count) {
@@ -69,11 +71,12 @@ int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op)
 
 /* ---- slots there ---- */
 
-/* Credits. A frame may reach a rank before it has submitted the operation, so the sender counts the slots it occupies
- * there. Whatever the priorities, the oldest operation that is unfinished anywhere must always get a slot: an operation
- * that holds none may take one if the older ones that hold none keep one each; one that holds some leaves a slot to
- * every operation in the window that holds none. One slot is kept for each lane between two, whose order is unrelated,
- * and one for the sums that a ring sends on (ring.c), which leave room for older operations only. */
+/* Credits. A frame may reach a rank before it has submitted the operation, so the sender counts the slots it
+ * occupies there. Whatever the priorities, the oldest operation that is unfinished anywhere must always get a
+ * slot: an operation that holds none may take one if the older ones that hold none keep one each; one that
+ * holds some leaves a slot to every operation in the window that holds none. One slot is kept for each lane
+ * between two, whose order is unrelated, and one for the sums that a ring sends on (ring.c), which leave room
+ * for older operations only. */
 int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward)
 {
     const ddp__peer *p = &e->peers[peer];
@@ -102,8 +105,10 @@ int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward)
 void ddp__hold_credit(ddp__engine *e, const ddp__op *op, int peer)
 {
     ddp__row(e, op, peer)->held++;
-    if (op->p2p) e->peers[peer].held_p2p[ddp__paired_lane(op)]++;
-    else e->peers[peer].held_collective++;
+    if (op->p2p)
+        e->peers[peer].held_p2p[ddp__paired_lane(op)]++;
+    else
+        e->peers[peer].held_collective++;
 }
 
 void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f)
@@ -116,12 +121,15 @@ void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f)
     for (int i = 0; i < DDP__WINDOW && !f->p2p; i++)
         if (e->window[i] && e->window[i]->seq == f->seq) ddp__row(e, e->window[i], peer)->held -= count;
     if (*held < 0)
-        ddp__fault(e, DDP_NET, "rank %d gave back more staging slots than it had; it runs another "
-                   "version of this library or its stream is damaged", peer);
+        ddp__fault(e, DDP_NET,
+                   "rank %d gave back more staging slots than it had; it runs another "
+                   "version of this library or its stream is damaged",
+                   peer);
 }
 
 /* Credits go back together where chunks are small against the slots: each frame wakes a thread.
- * They wait for one another while the peer has half of its slots left, and as long as sixteen chunks travel. */
+ * They wait for one another while the peer has half of its slots left, and as long as sixteen chunks
+ * travel. */
 int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
 {
     int owed = 0;
@@ -130,7 +138,8 @@ int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
     if (e->credits < 2 * DDP__CREDITS_WAIT || !e->paced) return 1;
     for (int i = 0; i < p->owed_count; i++) owed += p->owed[i].count;
     if (p->owed_by <= 0) p->owed_by = ddp_now() + 16 * (double)(e->chunk * sizeof(float)) / e->links.slowest;
-    return owed >= e->credits / DDP__CREDITS_WAIT || p->staged + owed > e->credits / 2 || ddp_now() >= p->owed_by;
+    return owed >= e->credits / DDP__CREDITS_WAIT || p->staged + owed > e->credits / 2 ||
+           ddp_now() >= p->owed_by;
 }
 
 /* ---- values on their way, and results ---- */
@@ -196,9 +205,10 @@ int ddp__flow_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
 
 int ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, size_t at)
 {
-    return ddp__fault(e, DDP_NET, "rank %d sent values from %lu of operation %lu, expected were those from %lu: all "
-                      "ranks must use the same chunk size", peer, (unsigned long)f->offset, (unsigned long)f->seq,
-                      (unsigned long)at);
+    return ddp__fault(e, DDP_NET,
+                      "rank %d sent values from %lu of operation %lu, expected were those from %lu: all "
+                      "ranks must use the same chunk size",
+                      peer, (unsigned long)f->offset, (unsigned long)f->seq, (unsigned long)at);
 }
 
 int ddp__in_order(ddp__engine *e, int peer, const ddp__frame *f, size_t from, size_t to, size_t *at)
@@ -239,13 +249,15 @@ int ddp__flow_unsent(ddp__engine *e, const ddp__op *op, int peer)
 int ddp__flow_over(ddp__engine *e, const ddp__op *op, int peer)
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
-    size_t from, to, got = x->u.flow.finished + x->u.flow.taken, comes = op->way->part(e, op, peer, 1, &from, &to);
+    size_t from, to, got = x->u.flow.finished + x->u.flow.taken,
+                     comes = op->way->part(e, op, peer, 1, &from, &to);
 
     if (ddp__flow_unsent(e, op, peer) || x->expected) return 0;
     if (ddp__flow_returns(op))
         return x->u.flow.results >= comes && x->u.flow.finished >= op->way->part(e, op, peer, 0, &from, &to);
     /* nothing goes back, so a peer may go before its values are added up */
     for (int s = e->peers[peer].pending.first; s >= 0; s = e->slot[s].next)
-        if (e->slot[s].f.seq == op->seq && e->slot[s].f.p2p == op->p2p) got += ddp__frame_values(&e->slot[s].f);
+        if (e->slot[s].f.seq == op->seq && e->slot[s].f.p2p == op->p2p)
+            got += ddp__frame_values(&e->slot[s].f);
     return got >= comes;
 }

@@ -3,14 +3,16 @@
 
 /* ---- groups ---- */
 
-static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, const char *verb, ddp_error *err)
+static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, const char *verb,
+                                   ddp_error *err)
 {
     const int *place;
 
     if (m->group == 0 && (m->verb >= DDP_SEND || e->rank < e->blocks)) return DDP_OK;
     if (m->group == 0)
-        return ddp__fail(err, DDP_USAGE, "%s on rank %d, which serves: collectives are among the %d ranks that compute",
-                         verb, e->rank, e->blocks);
+        return ddp__fail(err, DDP_USAGE,
+                         "%s on rank %d, which serves: collectives are among the %d ranks that compute", verb,
+                         e->rank, e->blocks);
     if (m->group < 0 || m->group >= e->groups)
         return ddp__fail(err, DDP_ARG, "group %d does not exist; %d were made", m->group, e->groups - 1);
     place = e->place + (size_t)m->group * (size_t)e->world;
@@ -28,11 +30,13 @@ ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group
 
     for (int i = 0; i < n; i++)
         if (ranks[i] < 0 || ranks[i] >= e->world || (i > 0 && ranks[i] <= ranks[i - 1]))
-            return ddp__fail(err, DDP_ARG, "a group of rank %d at place %d: ranks must rise, from 0 to %d at most",
+            return ddp__fail(err, DDP_ARG,
+                             "a group of rank %d at place %d: ranks must rise, from 0 to %d at most",
                              ranks[i], i, e->world - 1);
     if (n < 1) return ddp__fail(err, DDP_ARG, "a group of %d ranks: at least one is needed", n);
     if (e->membership)
-        return ddp__fail(err, DDP_UNSUPPORTED, "groups in a world that changes (min_world): leave one of the two out");
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "groups in a world that changes (min_world): leave one of the two out");
     pthread_mutex_lock(&e->lock);
     if (e->groups == e->group_room) {
         status = ddp__fail(err, DDP_ARG, "more than %d groups", e->group_room - 1);
@@ -79,7 +83,8 @@ const int *ddp__engine_group_ranks(const ddp__engine *e, int group)
     return e->member + (size_t)group * (size_t)e->world;
 }
 
-void ddp__engine_segment(const ddp__engine *e, int group, ddp_coding coding, size_t n, size_t *from, size_t *to)
+void ddp__engine_segment(const ddp__engine *e, int group, ddp_coding coding, size_t n, size_t *from,
+                         size_t *to)
 {
     ddp__op op;
 
@@ -103,27 +108,34 @@ static size_t ddp__pieces_count(const ddp_piece *piece, int count)
 }
 
 /* Only an all-reduce is summed, measured, coded; only values that lie apart can be added to. */
-static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, const char *verb, ddp_error *err)
+static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, const char *verb,
+                                    ddp_error *err)
 {
     const int sums = m->verb == DDP_ALL_REDUCE || m->verb == DDP_REDUCE_SCATTER;
     const int serves = m->verb >= DDP_PUSH && m->verb != DDP_RECEIVE;
 
     if (m->bytes && sums) return ddp__fail(err, DDP_ARG, "%s of bytes: only floats can be summed", verb);
     if (m->add && (!m->to || m->bytes))
-        return ddp__fail(err, DDP_ARG, "%s that adds to nothing: floats in a list of their own, `to`, are needed",
-                         verb);
+        return ddp__fail(err, DDP_ARG,
+                         "%s that adds to nothing: floats in a list of their own, `to`, are needed", verb);
     if (m->verb == DDP_ALL_REDUCE && m->owner && (m->add || m->divergence))
-        return ddp__fail(err, DDP_ARG, "an all-reduce that adds or measures its divergence has an owner's rule: leave out one "
-                         "of the two");
+        return ddp__fail(
+            err, DDP_ARG,
+            "an all-reduce that adds or measures its divergence has an owner's rule: leave out one "
+            "of the two");
     if (m->verb == DDP_ALL_REDUCE && m->owner && e->membership && !m->owner->again)
-        return ddp__fail(err, DDP_ARG, "an all-reduce in an elastic world (min_world) has an owner's rule that cannot start "
-                         "over: set ddp_owner.again");
+        return ddp__fail(
+            err, DDP_ARG,
+            "an all-reduce in an elastic world (min_world) has an owner's rule that cannot start "
+            "over: set ddp_owner.again");
     if (m->divergence && (m->verb >= DDP_SEND || m->to))
         return ddp__fail(err, DDP_ARG, "divergence is measured by a collective in place, not by %s%s", verb,
                          m->to ? " with a `to` of its own" : "");
     if (serves && e->lanes < (int)DDP__LANES)
-        return ddp__fail(err, DDP_USAGE, "%s in a context whose strategy does not serve: set "
-                         "DDP_NEEDS_SERVERS in its traits", verb);
+        return ddp__fail(err, DDP_USAGE,
+                         "%s in a context whose strategy does not serve: set "
+                         "DDP_NEEDS_SERVERS in its traits",
+                         verb);
     if (m->coding && (m->verb != DDP_ALL_REDUCE || m->coding != e->cfg.coding))
         return ddp__fail(err, DDP_ARG, "only an all-reduce can travel as %s, over an engine opened for it",
                          ddp__coding_name((int)m->coding));
@@ -143,7 +155,8 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp_message *m,
 {
     int from_count;
     const ddp_piece *from = ddp__input_of(m, &from_count);
-    const size_t n = ddp__pieces_count(from, from_count), to = m->to ? ddp__pieces_count(m->to, m->to_count) : n;
+    const size_t n = ddp__pieces_count(from, from_count),
+                 to = m->to ? ddp__pieces_count(m->to, m->to_count) : n;
     const long pieces = (long)m->from_count + (m->to ? m->to_count : 0);
     const int named = m->verb != DDP_ALL_REDUCE && m->verb != DDP_ALL_GATHER && m->verb != DDP_REDUCE_SCATTER;
     const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
@@ -158,13 +171,17 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp_message *m,
         return ddp__fail(err, DDP_ARG, "a message from %lu values to %lu: both lists need as many",
                          (unsigned long)n, (unsigned long)to);
     if (m->from_count < 0 || (m->to && m->to_count < 0) || pieces > e->strip_room / 2)
-        return ddp__fail(err, DDP_ARG, "a message of %ld pieces; at most %ld are possible", pieces, e->strip_room / 2);
-    if (named && !any && (m->peer < 0 || m->peer >= e->world || (m->peer == e->rank && m->verb != DDP_BROADCAST)))
-        return ddp__fail(err, DDP_ARG, "rank %d cannot be the peer of a message of rank %d in a world of %d", m->peer,
-                         e->rank, e->world);
-    if ((m->verb == DDP_ALL_GATHER || m->verb == DDP_REDUCE_SCATTER) && n % (size_t)members && !(m->ragged && m->group))
+        return ddp__fail(err, DDP_ARG, "a message of %ld pieces; at most %ld are possible", pieces,
+                         e->strip_room / 2);
+    if (named && !any &&
+        (m->peer < 0 || m->peer >= e->world || (m->peer == e->rank && m->verb != DDP_BROADCAST)))
+        return ddp__fail(err, DDP_ARG, "rank %d cannot be the peer of a message of rank %d in a world of %d",
+                         m->peer, e->rank, e->world);
+    if ((m->verb == DDP_ALL_GATHER || m->verb == DDP_REDUCE_SCATTER) && n % (size_t)members &&
+        !(m->ragged && m->group))
         return ddp__fail(err, DDP_ARG, "%s of %lu values does not divide over %d ranks",
-                         m->verb == DDP_ALL_GATHER ? "an all-gather" : "a reduce-scatter", (unsigned long)n, members);
+                         m->verb == DDP_ALL_GATHER ? "an all-gather" : "a reduce-scatter", (unsigned long)n,
+                         members);
     bad = ddp__message_kind(e, m, verb, err);
     return bad ? bad : ddp__group_check(e, m, verb, err);
 }
@@ -217,7 +234,8 @@ static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp_message *m, long
     op->n = ddp__pieces_count(from, from_count);
     op->strips_end = ddp__strips_fill(e, op, &op->from, start, from, from_count);
     op->to = op->from;
-    if (m->to && m->to != from) op->strips_end = ddp__strips_fill(e, op, &op->to, op->strips_end, m->to, m->to_count);
+    if (m->to && m->to != from)
+        op->strips_end = ddp__strips_fill(e, op, &op->to, op->strips_end, m->to, m->to_count);
     op->ticket = e->submitted;
     op->p2p = m->verb >= DDP_SEND;
     op->state = DDP__OP_QUEUED;
@@ -251,8 +269,8 @@ static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ti
     if (bad != DDP_OK) return bad;
     pthread_mutex_lock(&e->lock);
     if (e->membership) bad = e->membership->fits(e, m, err);
-    while (bad == DDP_OK && e->error.code == DDP_OK && (e->submitted - e->first >= e->cfg.queue ||
-                                                        (start = ddp__strip_place(e, pieces)) < 0)) {
+    while (bad == DDP_OK && e->error.code == DDP_OK &&
+           (e->submitted - e->first >= e->cfg.queue || (start = ddp__strip_place(e, pieces)) < 0)) {
         e->tight = 1;
         ddp__notify(e);
         ddp__await(e);
@@ -294,7 +312,10 @@ static ddp_status ddp__wait_until(ddp__engine *e, long ticket, int input, ddp_er
     return status;
 }
 
-ddp_status ddp__engine_wait(ddp__engine *e, long ticket, ddp_error *err) { return ddp__wait_until(e, ticket, 0, err); }
+ddp_status ddp__engine_wait(ddp__engine *e, long ticket, ddp_error *err)
+{
+    return ddp__wait_until(e, ticket, 0, err);
+}
 
 ddp_status ddp__engine_wait_input(ddp__engine *e, long ticket, ddp_error *err)
 {
@@ -361,9 +382,10 @@ int ddp__engine_left(ddp__engine *e)
 
 /* ---- blocking calls ----
  *
- * To wake the comm thread for each of calls that follow each other closely, and to be woken by it, takes as long as a
- * small message. So for a moment after such a call the comm thread, if it has nothing to do, parks, and the next caller
- * moves its message itself. Only one of the two touches the engine at a time, and they hand it over under the lock. */
+ * To wake the comm thread for each of calls that follow each other closely, and to be woken by it, takes as
+ * long as a small message. So for a moment after such a call the comm thread, if it has nothing to do, parks,
+ * and the next caller moves its message itself. Only one of the two touches the engine at a time, and they
+ * hand it over under the lock. */
 
 ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err)
 {
@@ -393,8 +415,10 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
     if (parks) {
         pthread_mutex_lock(&e->lock);
         driven = e->parked && !e->driven && !ddp__needed(e);
-        if (driven) e->driven = 1;
-        else e->park_until = ddp_now() + DDP__PARK_S;
+        if (driven)
+            e->driven = 1;
+        else
+            e->park_until = ddp_now() + DDP__PARK_S;
         pthread_mutex_unlock(&e->lock);
     }
     status = ddp__engine_submit(e, m, &ticket, err);
@@ -402,7 +426,9 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
         drive_until = ddp_now() + DDP__DRIVE_S;
         while (status == DDP_OK) { /* until the message is done, or the comm thread has to continue */
             const int moved = ddp__round(e, &until);
-            if (e->fault.code != DDP_OK || e->stopping || ddp__engine_done(e, ticket) || ddp_now() >= drive_until) break;
+            if (e->fault.code != DDP_OK || e->stopping || ddp__engine_done(e, ticket) ||
+                ddp_now() >= drive_until)
+                break;
             if (!moved) ddp__sleep(e, fmin(until, drive_until));
         }
         pthread_mutex_lock(&e->lock);

@@ -8,10 +8,12 @@ static double ddp__chunk_due(const ddp__engine *e)
 {
     const ddp__slot *s = &e->slot[e->due.first];
 
-    return e->due.first < 0 ? DBL_MAX : ddp__link_due(&e->links.own, s->reached, DDP__FRAME_BYTES + s->f.length);
+    return e->due.first < 0 ? DBL_MAX
+                            : ddp__link_due(&e->links.own, s->reached, DDP__FRAME_BYTES + s->f.length);
 }
 
-/* When a frame has left, the uplink is free again, a frame is here or a message was submitted; DBL_MAX: never. */
+/* When a frame has left, the uplink is free again, a frame is here or a message was submitted; DBL_MAX:
+ * never. */
 static double ddp__next_event(const ddp__engine *e)
 {
     double next = ddp__chunk_due(e);
@@ -40,8 +42,8 @@ static void ddp__control_due(ddp__engine *e, double when)
     ddp__control_ready(e, c->peer, &c->f, when);
 }
 
-/* Events run at the time they were due, and so do the frames that they make possible: a thread that wakes up late loses
- * nothing of the rate. */
+/* Events run at the time they were due, and so do the frames that they make possible: a thread that wakes up
+ * late loses nothing of the rate. */
 static int ddp__run_due(ddp__engine *e, double now)
 {
     int moved = 0;
@@ -56,7 +58,8 @@ static int ddp__run_due(ddp__engine *e, double now)
         }
         if (ddp__chunk_due(e) <= when) {
             int s = e->due.first;
-            (void)ddp__link_receive(&e->links.own, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
+            (void)ddp__link_receive(&e->links.own, e->slot[s].reached,
+                                    DDP__FRAME_BYTES + e->slot[s].f.length);
             ddp__chain_remove(e, &e->due, s);
             ddp__slot_ready(e, s, when);
         }
@@ -144,7 +147,8 @@ static void ddp__give_up(ddp__engine *e)
     ddp__log(&e->cfg.log, DDP_LOG_ERROR, "rank %d: %s", e->rank, e->fault.msg);
     for (int r = 0; r < e->world; r++) {
         ddp__peer *p = &e->peers[r];
-        p->want_abort = r != e->rank && !p->closed && !p->left && !e->stalled && !e->silent && !p->out_of_world;
+        p->want_abort =
+            r != e->rank && !p->closed && !p->left && !e->stalled && !e->silent && !p->out_of_world;
         if (p->out_state == DDP__OUT_SERIALISING || (p->out_state == DDP__OUT_WRITING && p->out_sent == 0))
             p->out_state = DDP__OUT_IDLE;
         e->want_recv[r] = 0;
@@ -245,7 +249,8 @@ int ddp__round(ddp__engine *e, double *until)
     if (moved || e->fault.code != DDP_OK) return moved;
     ddp__note_waiting(e, now);
     if (e->shaped) *until = fmin(*until, ddp__next_event(e));
-    for (int r = 0; e->shaped && r < e->world; r++) { /* credits that are late wait for the uplink, an event above */
+    for (int r = 0; e->shaped && r < e->world; r++) { /* credits that are late wait for the uplink, an event
+                                                         above */
         const ddp__peer *p = &e->peers[r];
         if (p->owed_count > 0 && p->owed_by > now) *until = fmin(*until, p->owed_by);
     }
@@ -253,7 +258,10 @@ int ddp__round(ddp__engine *e, double *until)
     return 0;
 }
 
-int ddp__needed(const ddp__engine *e) { return e->submitted != e->first || e->stop || e->error.code != DDP_OK; }
+int ddp__needed(const ddp__engine *e)
+{
+    return e->submitted != e->first || e->stop || e->error.code != DDP_OK;
+}
 
 static int ddp__park(ddp__engine *e)
 {
@@ -278,8 +286,7 @@ void *ddp__engine_main(void *engine)
 
     if (!ddp__wire_begin(e)) return NULL;
     now = e->next_check = e->ran_at = ddp_now();
-    if (e->paced)
-        ddp__thread_prompt(); /* the emulated link would be late where all cores compute */
+    if (e->paced) ddp__thread_prompt(); /* the emulated link would be late where all cores compute */
     for (int r = 0; r < e->world; r++) e->peers[r].last_got = now;
     for (;;) {
         int moved = ddp__round(e, &until);

@@ -88,7 +88,8 @@ DDP_LIB size_t ddp__first_from(const float *x, size_t n, uint32_t least);
 DDP_LIB size_t ddp__first_nan(const float *x, size_t n);
 DDP_LIB ddp_status ddp__found_nan(uint64_t at, ddp_error *err); /* DDP_NUMERIC: x[at] is NaN. */
 
-/* DDP_NUMERIC if v is not finite, or a finite x[at] would not stay so; nothing to say of a |v| below DDP__HUGE. */
+/* DDP_NUMERIC if v is not finite, or a finite x[at] would not stay so; nothing to say of a |v| below
+ * DDP__HUGE. */
 DDP_LIB ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v, ddp_error *err);
 
 #ifndef DDP_NO_PLANNERS
@@ -109,8 +110,8 @@ static inline DDP__DEVICE float ddp__quantise_top(uint32_t scale, double levels)
     return (float)((double)ddp__codec_float(scale) * levels);
 }
 
-/* The smallest float of which the largest level means at least the largest magnitude of a block; one less where that
- * would not be finite. */
+/* The smallest float of which the largest level means at least the largest magnitude of a block; one less
+ * where that would not be finite. */
 static inline DDP__DEVICE float ddp__quantise_scale_of(float largest, double levels)
 {
     uint32_t bits;
@@ -126,11 +127,12 @@ static inline DDP__DEVICE float ddp__quantise_scale_of(float largest, double lev
 
 /* x / s rounded, halves away from 0; inverse = 1 / s, or 0.
  *
- * What is added to |x| / s before it is cut to a whole number: a half, and a little. Where the quotient of two floats
- * is not h + 1/2 exactly, it is further than 2^-26 from it: for s / 2 <= |x| the numerator of (2 |x| - (2 h + 1) s) / 2
- * s is a multiple of the last place of s, which is more than s / 2^24; just below s / 2 the last place of x is s / 2^25
- * at least. |x| (1 / s) in double is off by less than 2^-44. So exact halves go up, what is below them never does, and
- * the level is that of the exact quotient, fused multiply-add or not. */
+ * What is added to |x| / s before it is cut to a whole number: a half, and a little. Where the quotient of
+ * two floats is not h + 1/2 exactly, it is further than 2^-26 from it: for s / 2 <= |x| the numerator of (2
+ * |x| - (2 h + 1) s) / 2 s is a multiple of the last place of s, which is more than s / 2^24; just below s /
+ * 2 the last place of x is s / 2^25 at least. |x| (1 / s) in double is off by less than 2^-44. So exact
+ * halves go up, what is below them never does, and the level is that of the exact quotient, fused
+ * multiply-add or not. */
 static inline DDP__DEVICE int ddp__quantise_level_of(float x, double inverse)
 {
     const int q = (int)(fabs((double)x) * inverse + (0.5 + 1.0 / (1 << 30)));
@@ -145,10 +147,11 @@ static inline DDP__DEVICE int ddp__quantised_level(int wide, const unsigned char
     return (int)(p[at / 2] >> 4 * (at % 2) & 15) - 8;
 }
 
-/* A quantised payload of n elements: fill writes it, of finite elements; check validates all of it; apply reads it. */
+/* A quantised payload of n elements: fill writes it, of finite elements; check validates all of it; apply
+ * reads it. */
 DDP_LIB size_t ddp__quantised_bytes(ddp_packing packing, size_t n); /* 0: does not fit size_t */
-DDP_LIB void   ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned char *payload);
-DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload,
-                                        ddp__unpack how, const float *x, size_t n, ddp_error *err);
-DDP_LIB void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload,
-                                  ddp__unpack how, float *x, size_t n);
+DDP_LIB void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned char *payload);
+DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload, ddp__unpack how,
+                                        const float *x, size_t n, ddp_error *err);
+DDP_LIB void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp__unpack how,
+                                  float *x, size_t n);

@@ -6,8 +6,8 @@
 #define DDP__PACK_MAGIC UINT32_C(0x43504444)
 enum { DDP__PACK_VERSION = 1 };
 
-static const char *const ddp__packing_names[] = {"delta", "i64", "i32", "delta", "dense", "int8", "int4",
-                                                "e3m0"};
+static const char *const ddp__packing_names[] = {"delta", "i64",  "i32",  "delta",
+                                                 "dense", "int8", "int4", "e3m0"};
 
 const char *ddp_packing_name(ddp_packing packing)
 {
@@ -24,8 +24,10 @@ ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_error *err)
             *out = (ddp_packing)i;
             return DDP_OK;
         }
-    return ddp__fail(err, DDP_ARG, "packing %s is unknown; use i64, i32, delta, dense, int8, "
-                     "int4 or e3m0", name ? name : "(null)");
+    return ddp__fail(err, DDP_ARG,
+                     "packing %s is unknown; use i64, i32, delta, dense, int8, "
+                     "int4 or e3m0",
+                     name ? name : "(null)");
 }
 
 /* ---- sizes ---- */
@@ -36,7 +38,8 @@ static size_t ddp__pack_gaps(size_t n, size_t k)
 {
     size_t bytes = k;
 
-    for (int shift = 7; shift < (int)sizeof n * CHAR_BIT; shift += 7) bytes += n >> shift < k ? n >> shift : k;
+    for (int shift = 7; shift < (int)sizeof n * CHAR_BIT; shift += 7)
+        bytes += n >> shift < k ? n >> shift : k;
     return bytes;
 }
 
@@ -47,14 +50,23 @@ size_t ddp_pack_bound(ddp_packing packing, size_t n, size_t k)
     if (packing == DDP_PACK_DEFAULT) packing = DDP_PACK_DELTA;
     if (n < 1 || n > DDP__PACK_MOST) return 0;
     switch (packing) {
-    case DDP_PACK_I64: payload = 12 * k; break;
-    case DDP_PACK_I32: payload = 8 * k; break;
-    case DDP_PACK_DELTA: payload = 4 * k + ddp__pack_gaps(n, k); break;
-    case DDP_PACK_DENSE: return DDP_PACK_HEAD + 4 * n;
+    case DDP_PACK_I64:
+        payload = 12 * k;
+        break;
+    case DDP_PACK_I32:
+        payload = 8 * k;
+        break;
+    case DDP_PACK_DELTA:
+        payload = 4 * k + ddp__pack_gaps(n, k);
+        break;
+    case DDP_PACK_DENSE:
+        return DDP_PACK_HEAD + 4 * n;
     case DDP_PACK_INT8:
     case DDP_PACK_INT4:
-    case DDP_PACK_E3M0: return DDP_PACK_HEAD + ddp__quantised_bytes(packing, n);
-    default: return 0;
+    case DDP_PACK_E3M0:
+        return DDP_PACK_HEAD + ddp__quantised_bytes(packing, n);
+    default:
+        return 0;
     }
     if (k < 1 || k > n || (packing == DDP_PACK_I32 && (n - 1) >> 31 >> 1)) return 0;
     return DDP_PACK_HEAD + payload;
@@ -63,8 +75,10 @@ size_t ddp_pack_bound(ddp_packing packing, size_t n, size_t k)
 ddp_status ddp__pack_room(const void *out, size_t capacity, size_t bytes, ddp_error *err)
 {
     if (!out || capacity < bytes)
-        return ddp__fail(err, DDP_ARG, "the message needs %zu bytes of room, there are %zu; "
-                         "ask ddp_pack_bound", bytes, out ? capacity : 0);
+        return ddp__fail(err, DDP_ARG,
+                         "the message needs %zu bytes of room, there are %zu; "
+                         "ask ddp_pack_bound",
+                         bytes, out ? capacity : 0);
     return DDP_OK;
 }
 
@@ -105,8 +119,10 @@ static ddp_status ddp__pack_measure(ddp_packing packing, size_t n, size_t k, con
 
     for (i = 0; i < k; i++) {
         if (index[i] >= n || index[i] < next)
-            return ddp__fail(err, DDP_ARG, "index[%zu] = %" PRIu64 " is not below n = %zu or not "
-                             "above the index before it", i, index[i], n);
+            return ddp__fail(err, DDP_ARG,
+                             "index[%zu] = %" PRIu64 " is not below n = %zu or not "
+                             "above the index before it",
+                             i, index[i], n);
         if (packing == DDP_PACK_DELTA) gaps += ddp__pack_gap(NULL, index[i] - next);
         next = index[i] + 1;
     }
@@ -126,12 +142,17 @@ ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, const uint64
 
     if (packing == DDP_PACK_DEFAULT) packing = DDP_PACK_DELTA;
     if (packing != DDP_PACK_I64 && packing != DDP_PACK_I32 && packing != DDP_PACK_DELTA)
-        return ddp__fail(err, DDP_ARG, "ddp_pack_sparse: packing %d (%s) keeps no indexes; use "
-                         "i64, i32 or delta", (int)packing, ddp_packing_name(packing));
-    if (!index || !value || !bytes) return ddp__fail(err, DDP_ARG, "ddp_pack_sparse: index, value or bytes is NULL");
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_pack_sparse: packing %d (%s) keeps no indexes; use "
+                         "i64, i32 or delta",
+                         (int)packing, ddp_packing_name(packing));
+    if (!index || !value || !bytes)
+        return ddp__fail(err, DDP_ARG, "ddp_pack_sparse: index, value or bytes is NULL");
     if (!ddp_pack_bound(packing, n, k))
-        return ddp__fail(err, DDP_ARG, "ddp_pack_sparse: %s cannot hold k = %zu of n = %zu elements; k must be in "
-                         "1..n, and n at most %zu, for i32 2^32", ddp_packing_name(packing), k, n, DDP__PACK_MOST);
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_pack_sparse: %s cannot hold k = %zu of n = %zu elements; k must be in "
+                         "1..n, and n at most %zu, for i32 2^32",
+                         ddp_packing_name(packing), k, n, DDP__PACK_MOST);
     DDP__TRY(ddp__pack_measure(packing, n, k, index, value, &need, err));
     DDP__TRY(ddp__pack_room(out, capacity, need, err));
 
@@ -160,16 +181,22 @@ static ddp_status ddp__pack_all(const char *who, ddp_packing packing, const floa
     size_t at;
 
     if (!x || !bytes) return ddp__fail(err, DDP_ARG, "%s: x or bytes is NULL", who);
-    if (!need) return ddp__fail(err, DDP_ARG, "%s: n = %zu; 1 to %zu elements make a message", who, n, DDP__PACK_MOST);
+    if (!need)
+        return ddp__fail(err, DDP_ARG, "%s: n = %zu; 1 to %zu elements make a message", who, n,
+                         DDP__PACK_MOST);
     DDP__TRY(ddp__pack_room(out, capacity, need, err));
     at = packing == DDP_PACK_DENSE ? ddp__first_nan(x, n) : ddp__first_from(x, n, DDP__INFINITE);
     if (at < n && packing == DDP_PACK_DENSE) return ddp__found_nan(at, err);
     if (at < n)
-        return ddp__fail(err, DDP_NUMERIC, "x[%zu] = %g has no level; only finite numbers can be "
-                         "quantised", at, (double)x[at]);
+        return ddp__fail(err, DDP_NUMERIC,
+                         "x[%zu] = %g has no level; only finite numbers can be "
+                         "quantised",
+                         at, (double)x[at]);
     ddp__pack_head(p, packing, n, n);
-    if (packing == DDP_PACK_DENSE) ddp__pack_values(p + DDP_PACK_HEAD, x, n);
-    else ddp__quantised_fill(packing, x, n, p + DDP_PACK_HEAD);
+    if (packing == DDP_PACK_DENSE)
+        ddp__pack_values(p + DDP_PACK_HEAD, x, n);
+    else
+        ddp__quantised_fill(packing, x, n, p + DDP_PACK_HEAD);
     *bytes = need;
     return DDP_OK;
 }
@@ -179,12 +206,14 @@ ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t capacity, 
     return ddp__pack_all("ddp_pack_dense", DDP_PACK_DENSE, x, n, out, capacity, bytes, err);
 }
 
-ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
-                              size_t capacity, size_t *bytes, ddp_error *err)
+ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out, size_t capacity,
+                              size_t *bytes, ddp_error *err)
 {
     if (packing < DDP_PACK_INT8 || packing > DDP_PACK_E3M0)
-        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: packing %d (%s) does not quantise; use "
-                         "int8, int4 or e3m0", (int)packing, ddp_packing_name(packing));
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_pack_quantised: packing %d (%s) does not quantise; use "
+                         "int8, int4 or e3m0",
+                         (int)packing, ddp_packing_name(packing));
     return ddp__pack_all("ddp_pack_quantised", packing, x, n, out, capacity, bytes, err);
 }
 
@@ -201,7 +230,8 @@ ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, d
 
     if (!p || !out) return ddp__fail(err, DDP_ARG, "ddp_packed_read: message or out is NULL");
     if (bytes < DDP_PACK_HEAD)
-        return ddp__fail(err, DDP_FORMAT, "a message of %zu bytes; its header alone has %d", bytes, DDP_PACK_HEAD);
+        return ddp__fail(err, DDP_FORMAT, "a message of %zu bytes; its header alone has %d", bytes,
+                         DDP_PACK_HEAD);
     if (ddp__codec_get32(p) != DDP__PACK_MAGIC || p[4] != DDP__PACK_VERSION || p[6] || p[7])
         return ddp__fail(err, DDP_FORMAT, "not a compressed message of this version");
     if (p[5] < DDP_PACK_I64 || p[5] > DDP_PACK_E3M0)
@@ -210,12 +240,15 @@ ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, d
     k = ddp__codec_get64(p + 16);
     packing = (ddp_packing)p[5];
     if (n > DDP__PACK_MOST || k < 1 || k > n || (packing > DDP_PACK_DELTA && k != n))
-        return ddp__fail(err, DDP_FORMAT, "the message says k = %" PRIu64 " of n = %" PRIu64 " elements", k, n);
+        return ddp__fail(err, DDP_FORMAT, "the message says k = %" PRIu64 " of n = %" PRIu64 " elements", k,
+                         n);
     bound = ddp_pack_bound(packing, (size_t)n, (size_t)k);
     least = packing == DDP_PACK_DELTA ? DDP_PACK_HEAD + 5 * (size_t)k : bound;
     if (!bound || bytes < least || bytes > bound)
-        return ddp__fail(err, DDP_FORMAT, "a message of %zu bytes says %s with k = %" PRIu64 " of n = %" PRIu64 ", "
-                         "which takes %zu to %zu", bytes, ddp_packing_name(packing), k, n, least, bound);
+        return ddp__fail(err, DDP_FORMAT,
+                         "a message of %zu bytes says %s with k = %" PRIu64 " of n = %" PRIu64 ", "
+                         "which takes %zu to %zu",
+                         bytes, ddp_packing_name(packing), k, n, least, bound);
     out->packing = packing;
     out->n = n;
     out->k = k;
@@ -225,8 +258,8 @@ ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, d
 /* A walk over the kept elements of a message in their order. */
 typedef struct ddp__unpack_walk {
     const unsigned char *value, *index, *end;
-    ddp_packing          packing;
-    uint64_t             next; /* delta: the lowest index that can follow */
+    ddp_packing packing;
+    uint64_t next; /* delta: the lowest index that can follow */
 } ddp__unpack_walk;
 
 static ddp__unpack_walk ddp__unpack_begin(const ddp_packed *m, const unsigned char *p, size_t bytes)
@@ -283,23 +316,29 @@ static ddp_status ddp__unpack_check(const ddp_packed *m, const unsigned char *p,
         uint32_t magnitude = ddp__magnitude(v);
         at = ddp__unpack_index(&w);
         if (at == UINT64_MAX && m->packing == DDP_PACK_DELTA)
-            return ddp__fail(err, DDP_FORMAT, "gap %" PRIu64 " of the message, behind index %" PRIu64
-                             ", has no end or more bytes than it needs", i, i ? next - 1 : 0);
+            return ddp__fail(err, DDP_FORMAT,
+                             "gap %" PRIu64 " of the message, behind index %" PRIu64
+                             ", has no end or more bytes than it needs",
+                             i, i ? next - 1 : 0);
         if (at < next || at >= m->n)
-            return ddp__fail(err, DDP_FORMAT, "index %" PRIu64 " of the message is %" PRIu64 ", not "
-                             "below n = %" PRIu64 " or not above the one before it", i, at, m->n);
+            return ddp__fail(err, DDP_FORMAT,
+                             "index %" PRIu64 " of the message is %" PRIu64 ", not "
+                             "below n = %" PRIu64 " or not above the one before it",
+                             i, at, m->n);
         if (magnitude > DDP__INFINITE)
-            return ddp__fail(err, DDP_FORMAT, "value %" PRIu64 " of the message, of element %" PRIu64
-                             ", is NaN", i, at);
+            return ddp__fail(err, DDP_FORMAT,
+                             "value %" PRIu64 " of the message, of element %" PRIu64 ", is NaN", i, at);
         if (magnitude >= DDP__HUGE && how != DDP__UNPACK_STORE) DDP__TRY(ddp__sum_check(how, x, at, v, err));
         next = at + 1;
     }
     if (m->packing == DDP_PACK_DELTA && w.index != w.end)
-        return ddp__fail(err, DDP_FORMAT, "the message has %zu bytes after its last index", (size_t)(w.end - w.index));
+        return ddp__fail(err, DDP_FORMAT, "the message has %zu bytes after its last index",
+                         (size_t)(w.end - w.index));
     return DDP_OK;
 }
 
-static void ddp__unpack_apply(const ddp_packed *m, const unsigned char *p, size_t bytes, ddp__unpack how, float *x)
+static void ddp__unpack_apply(const ddp_packed *m, const unsigned char *p, size_t bytes, ddp__unpack how,
+                              float *x)
 {
     ddp__unpack_walk w = ddp__unpack_begin(m, p, bytes);
 
@@ -307,8 +346,10 @@ static void ddp__unpack_apply(const ddp_packed *m, const unsigned char *p, size_
     for (uint64_t i = 0; i < m->k; i++) {
         float v = ddp__codec_float(ddp__codec_get32(w.value + 4 * i));
         uint64_t at = ddp__unpack_index(&w);
-        if (how == DDP__UNPACK_STORE) x[at] = v;
-        else x[at] += how == DDP__UNPACK_ADD ? v : -v;
+        if (how == DDP__UNPACK_STORE)
+            x[at] = v;
+        else
+            x[at] += how == DDP__UNPACK_ADD ? v : -v;
     }
 }
 
@@ -317,7 +358,8 @@ static void ddp__unpack_values(const unsigned char *p, float *out, size_t n)
     for (size_t i = 0; i < n; i++) out[i] = ddp__codec_float(ddp__codec_get32(p + 4 * i));
 }
 
-static ddp_status ddp__unpack_dense(const unsigned char *p, ddp__unpack how, float *x, size_t n, ddp_error *err)
+static ddp_status ddp__unpack_dense(const unsigned char *p, ddp__unpack how, float *x, size_t n,
+                                    ddp_error *err)
 {
     const size_t part = DDP__UNPACK_PART;
     float v[DDP__UNPACK_PART];
@@ -332,7 +374,8 @@ static ddp_status ddp__unpack_dense(const unsigned char *p, ddp__unpack how, flo
         for (i = 0; (i += ddp__first_from(v + i, len - i, DDP__HUGE)) < len; i++)
             DDP__TRY(ddp__sum_check(how, x, at + i, v[i], err));
     }
-    if (how == DDP__UNPACK_STORE) ddp__unpack_values(p, x, n);
+    if (how == DDP__UNPACK_STORE)
+        ddp__unpack_values(p, x, n);
     else
         for (i = 0; i < n; i++) {
             v[0] = ddp__codec_float(ddp__codec_get32(p + 4 * i));
@@ -342,7 +385,8 @@ static ddp_status ddp__unpack_dense(const unsigned char *p, ddp__unpack how, flo
 }
 
 /* Validates the whole message, then applies it to x[0..n-1]. */
-static ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x, size_t n, ddp_error *err)
+static ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x, size_t n,
+                                   ddp_error *err)
 {
     const unsigned char *p = (const unsigned char *)message;
     ddp_packed m;
@@ -350,7 +394,8 @@ static ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpac
     if (!x) return ddp__fail(err, DDP_ARG, "the array that a message is unpacked into is NULL");
     DDP__TRY(ddp_packed_read(message, bytes, &m, err));
     if (m.n != n)
-        return ddp__fail(err, DDP_FORMAT, "the message is of %" PRIu64 " elements, the array has %zu", m.n, n);
+        return ddp__fail(err, DDP_FORMAT, "the message is of %" PRIu64 " elements, the array has %zu", m.n,
+                         n);
     if (m.packing == DDP_PACK_DENSE) return ddp__unpack_dense(p + DDP_PACK_HEAD, how, x, n, err);
     if (m.packing >= DDP_PACK_INT8) {
         DDP__TRY(ddp__quantised_check(m.packing, p + DDP_PACK_HEAD, how, x, n, err));
@@ -379,8 +424,8 @@ ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, s
     if (!residual || !index) return ddp__fail(err, DDP_ARG, "ddp_feedback_keep: residual or index is NULL");
     for (size_t i = 0; i < k; i++)
         if (index[i] >= n)
-            return ddp__fail(err, DDP_ARG, "ddp_feedback_keep: index[%zu] = %" PRIu64
-                             " is not below n = %zu", i, index[i], n);
+            return ddp__fail(err, DDP_ARG, "ddp_feedback_keep: index[%zu] = %" PRIu64 " is not below n = %zu",
+                             i, index[i], n);
     for (size_t i = 0; i < k; i++) residual[index[i]] = 0;
     return DDP_OK;
 }

@@ -1,6 +1,6 @@
-/* Block quantisation to 8 or 4 bits, in equal steps or (E3M0) in powers of two: the payload of a message, written and
- * read. And numbers that are not wanted in what travels: NaN, and sums, of a residual and a gradient too, that are not
- * finite. */
+/* Block quantisation to 8 or 4 bits, in equal steps or (E3M0) in powers of two: the payload of a message,
+ * written and read. And numbers that are not wanted in what travels: NaN, and sums, of a residual and a
+ * gradient too, that are not finite. */
 #include "compress/codec.h"
 #include "nn/exact.h"
 
@@ -20,16 +20,19 @@ size_t ddp__first_nan(const float *x, size_t n) { return ddp__first_from(x, n, D
 
 ddp_status ddp__found_nan(uint64_t at, ddp_error *err)
 {
-    return ddp__fail(err, DDP_NUMERIC, "x[%" PRIu64 "] is NaN, which has no magnitude; training "
-                     "has diverged, or the array is not initialised", at);
+    return ddp__fail(err, DDP_NUMERIC,
+                     "x[%" PRIu64 "] is NaN, which has no magnitude; training "
+                     "has diverged, or the array is not initialised",
+                     at);
 }
 
 ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v, ddp_error *err)
 {
     if (!ddp__sum_spoils(x[at], how == DDP__UNPACK_SUBTRACT ? -v : v)) return DDP_OK;
-    return ddp__fail(err, DDP_NUMERIC, "x[%" PRIu64 "] = %g %s %g would not be a finite number; a "
-                     "gradient has diverged: leave this step out", at, (double)x[at],
-                     how == DDP__UNPACK_SUBTRACT ? "-" : "+", (double)v);
+    return ddp__fail(err, DDP_NUMERIC,
+                     "x[%" PRIu64 "] = %g %s %g would not be a finite number; a "
+                     "gradient has diverged: leave this step out",
+                     at, (double)x[at], how == DDP__UNPACK_SUBTRACT ? "-" : "+", (double)v);
 }
 
 ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, ddp_error *err)
@@ -37,22 +40,30 @@ ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, dd
     float *DDP_RESTRICT r = residual;
     const float *DDP_RESTRICT g = gradient;
 
-    if (!residual || !gradient) return ddp__fail(err, DDP_ARG, "ddp_feedback_add: residual or gradient is NULL");
+    if (!residual || !gradient)
+        return ddp__fail(err, DDP_ARG, "ddp_feedback_add: residual or gradient is NULL");
     for (size_t i = 0; (i += ddp__first_from(g + i, n - i, DDP__HUGE)) < n; i++)
         DDP__TRY(ddp__sum_check(DDP__UNPACK_ADD, r, i, g[i], err));
     for (size_t i = 0; i < n; i++) r[i] += g[i];
     return DDP_OK;
 }
 
-/* ---- sending: whole blocks, the last padded with zeros; compilers turn fixed counts into vector code at -O2 ---- */
+/* ---- sending: whole blocks, the last padded with zeros; compilers turn fixed counts into vector code at -O2
+ * ---- */
 
 typedef int32_t ddp__quantise_lanes __attribute__((vector_size(16)));
 
 static float ddp__quantise_levels(ddp_packing packing) { return packing == DDP_PACK_INT8 ? 127 : 7; }
-static size_t ddp__quantise_blocks(size_t n) { return n / DDP_QUANTISE_BLOCK + (n % DDP_QUANTISE_BLOCK != 0); }
+static size_t ddp__quantise_blocks(size_t n)
+{
+    return n / DDP_QUANTISE_BLOCK + (n % DDP_QUANTISE_BLOCK != 0);
+}
 
 /* Bytes of the levels of n elements. */
-static size_t ddp__quantise_size(ddp_packing packing, size_t n) { return packing == DDP_PACK_INT8 ? n : n / 2 + n % 2; }
+static size_t ddp__quantise_size(ddp_packing packing, size_t n)
+{
+    return packing == DDP_PACK_INT8 ? n : n / 2 + n % 2;
+}
 
 size_t ddp__quantised_bytes(ddp_packing packing, size_t n)
 {
@@ -126,7 +137,8 @@ static void ddp__quantise_double(const unsigned char *p, signed char *level)
     }
 }
 
-/* ---- E3M0 (Streaming DiLoCo, arXiv:2501.18512): a code, a sign and three bits of exponent, is its level + 8 ---- */
+/* ---- E3M0 (Streaming DiLoCo, arXiv:2501.18512): a code, a sign and three bits of exponent, is its level + 8
+ * ---- */
 
 enum { DDP__E3M0_LEVELS = 7, DDP__E3M0_SIGN = 8 };
 
@@ -160,7 +172,8 @@ void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned
 {
     const float levels = ddp__quantise_levels(packing);
     signed char level[DDP_QUANTISE_BLOCK];
-    unsigned char *scales = payload, *p = payload + 4 * ddp__quantise_blocks(n), *to, part[DDP_QUANTISE_BLOCK];
+    unsigned char *scales = payload, *p = payload + 4 * ddp__quantise_blocks(n), *to,
+                  part[DDP_QUANTISE_BLOCK];
     float last[DDP_QUANTISE_BLOCK];
     size_t at, len;
 
@@ -175,11 +188,15 @@ void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned
             to = part;
         }
         scale = ddp__quantise_largest(from);
-        if (packing == DDP_PACK_E3M0) scale = scale < DDP__E3M0_LEAST ? 0 : scale;
-        else scale = ddp__quantise_scale_of(scale, (double)levels);
+        if (packing == DDP_PACK_E3M0)
+            scale = scale < DDP__E3M0_LEAST ? 0 : scale;
+        else
+            scale = ddp__quantise_scale_of(scale, (double)levels);
         ddp__codec_put32(scales, ddp__codec_bits(scale));
-        if (packing == DDP_PACK_E3M0) ddp__e3m0_block(from, scale, level);
-        else ddp__quantise_block(from, scale, packing == DDP_PACK_INT8 ? (signed char *)to : level);
+        if (packing == DDP_PACK_E3M0)
+            ddp__e3m0_block(from, scale, level);
+        else
+            ddp__quantise_block(from, scale, packing == DDP_PACK_INT8 ? (signed char *)to : level);
         if (packing != DDP_PACK_INT8) ddp__quantise_halve(level, to);
         if (to == part) memcpy(p, part, ddp__quantise_size(packing, len));
         p += ddp__quantise_size(packing, len);
@@ -188,7 +205,8 @@ void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned
 
 /* ---- receiving ---- */
 
-/* Where the first eight bytes begin that hold a level below the lowest: -128, or -8. None does: at least `bytes`. */
+/* Where the first eight bytes begin that hold a level below the lowest: -128, or -8. None does: at least
+ * `bytes`. */
 static size_t ddp__quantised_low(ddp_packing packing, const unsigned char *p, size_t bytes)
 {
     const int wide = packing == DDP_PACK_INT8;
@@ -214,24 +232,28 @@ static ddp_status ddp__e3m0_check(const unsigned char *payload, ddp__unpack how,
     const unsigned char *p = payload + 4 * ddp__quantise_blocks(n);
     float scale = 0;
 
-    if (n % 2 && p[n / 2] >> 4) return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 0");
+    if (n % 2 && p[n / 2] >> 4)
+        return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 0");
     for (size_t at = 0; at < n; at++) {
         const int code = ddp__quantised_level(0, p, at) + DDP__E3M0_SIGN, e = code % DDP__E3M0_SIGN;
         const size_t b = at / DDP_QUANTISE_BLOCK;
         if (at % DDP_QUANTISE_BLOCK == 0) scale = ddp__codec_float(ddp__codec_get32(payload + 4 * b));
         if (!ddp__zero_or_within((double)scale, (double)DDP__E3M0_LEAST, FLT_MAX))
-            return ddp__fail(err, DDP_FORMAT, "the scale of block %zu is %g; it must be 0, or finite and at least %g", b,
+            return ddp__fail(err, DDP_FORMAT,
+                             "the scale of block %zu is %g; it must be 0, or finite and at least %g", b,
                              (double)scale, (double)DDP__E3M0_LEAST);
         if (code == DDP__E3M0_SIGN || (code && scale == 0))
-            return ddp__fail(err, DDP_FORMAT, "element %zu has the code %d, which stands for nothing", at, code);
+            return ddp__fail(err, DDP_FORMAT, "element %zu has the code %d, which stands for nothing", at,
+                             code);
         if (how != DDP__UNPACK_STORE && scale >= ddp__codec_float(DDP__HUGE))
-            DDP__TRY(ddp__sum_check(how, x, at, code > e ? -ddp__e3m0_value(scale, e) : ddp__e3m0_value(scale, e), err));
+            DDP__TRY(ddp__sum_check(how, x, at,
+                                    code > e ? -ddp__e3m0_value(scale, e) : ddp__e3m0_value(scale, e), err));
     }
     return DDP_OK;
 }
 
-ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload,
-                                ddp__unpack how, const float *x, size_t n, ddp_error *err)
+ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload, ddp__unpack how,
+                                const float *x, size_t n, ddp_error *err)
 {
     const size_t blocks = ddp__quantise_blocks(n), size = ddp__quantise_size(packing, n);
     const int wide = packing == DDP_PACK_INT8;
@@ -252,8 +274,10 @@ ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payloa
     for (b = 0; b < blocks; b++) {
         float scale = ddp__codec_float(ddp__codec_get32(payload + 4 * b));
         if (!ddp__within((double)(scale * levels), 0, FLT_MAX))
-            return ddp__fail(err, DDP_FORMAT, "the scale of block %zu is %g; it must be finite and "
-                             ">= 0", b, (double)scale);
+            return ddp__fail(err, DDP_FORMAT,
+                             "the scale of block %zu is %g; it must be finite and "
+                             ">= 0",
+                             b, (double)scale);
         if (how == DDP__UNPACK_STORE || scale * levels < huge) continue;
         for (at = b * DDP_QUANTISE_BLOCK; at < n && at / DDP_QUANTISE_BLOCK == b; at++) {
             float v = (float)ddp__quantised_level(wide, p, at) * scale;
@@ -275,7 +299,8 @@ static void ddp__quantised_block(const signed char *level, float scale, int add,
         for (i = 0; i < DDP_QUANTISE_BLOCK; i += 4)
             ddp__f4_store(x + i, ddp__f4_load(x + i) + ddp__f4_mul(ddp__f4_load(whole + i), scales));
     else
-        for (i = 0; i < DDP_QUANTISE_BLOCK; i += 4) ddp__f4_store(x + i, ddp__f4_mul(ddp__f4_load(whole + i), scales));
+        for (i = 0; i < DDP_QUANTISE_BLOCK; i += 4)
+            ddp__f4_store(x + i, ddp__f4_mul(ddp__f4_load(whole + i), scales));
 }
 
 /* The same of levels of E3M0. */
@@ -288,11 +313,14 @@ static void ddp__e3m0_apply(const signed char *level, float scale, int add, floa
         value[e + DDP__E3M0_SIGN] = -value[e];
     }
     for (int i = 0; i < DDP_QUANTISE_BLOCK; i++)
-        if (add) x[i] += value[level[i] + DDP__E3M0_SIGN];
-        else x[i] = value[level[i] + DDP__E3M0_SIGN];
+        if (add)
+            x[i] += value[level[i] + DDP__E3M0_SIGN];
+        else
+            x[i] = value[level[i] + DDP__E3M0_SIGN];
 }
 
-void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp__unpack how, float *x, size_t n)
+void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp__unpack how, float *x,
+                          size_t n)
 {
     const unsigned char *p = payload + 4 * ddp__quantise_blocks(n), *from;
     unsigned char part[DDP_QUANTISE_BLOCK];
@@ -312,10 +340,14 @@ void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp
             from = (const unsigned char *)memcpy(part, p, ddp__quantise_size(packing, len));
             to = (float *)memcpy(last, to, len * sizeof *to);
         }
-        if (packing == DDP_PACK_INT8) memcpy(level, from, sizeof level);
-        else ddp__quantise_double(from, level);
-        if (packing == DDP_PACK_E3M0) ddp__e3m0_apply(level, scale, how != DDP__UNPACK_STORE, to);
-        else ddp__quantised_block(level, scale, how != DDP__UNPACK_STORE, to);
+        if (packing == DDP_PACK_INT8)
+            memcpy(level, from, sizeof level);
+        else
+            ddp__quantise_double(from, level);
+        if (packing == DDP_PACK_E3M0)
+            ddp__e3m0_apply(level, scale, how != DDP__UNPACK_STORE, to);
+        else
+            ddp__quantised_block(level, scale, how != DDP__UNPACK_STORE, to);
         if (to == last) memcpy(x + at, last, len * sizeof *x);
         p += ddp__quantise_size(packing, len);
     }

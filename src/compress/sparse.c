@@ -2,12 +2,12 @@
 #include "base/core.h"
 #include "compress/codec.h"
 
-/* A chunk: its scale u as a float, then for each kept element 14 bits, lowest first: 12 of index, 1: below 0, 1: 2 u
- * and not u. Indexes rise; an entry that does not is none. u = 0: nothing of the chunk was kept.
+/* A chunk: its scale u as a float, then for each kept element 14 bits, lowest first: 12 of index, 1: below 0,
+ * 1: 2 u and not u. Indexes rise; an entry that does not is none. u = 0: nothing of the chunk was kept.
  *
- * u is at most twice the smallest kept magnitude and has eight bits, so a level is at most twice what it stands for and
- * a multiple of that one's last place, as long as that is below 2^16 u: the difference is a float, nothing is rounded
- * away. What is larger by more than that alone in its chunk goes alone. */
+ * u is at most twice the smallest kept magnitude and has eight bits, so a level is at most twice what it
+ * stands for and a multiple of that one's last place, as long as that is below 2^16 u: the difference is a
+ * float, nothing is rounded away. What is larger by more than that alone in its chunk goes alone. */
 enum { DDP__SPARSE_FIELD = 14, DDP__SPARSE_SCALES = 4, DDP__SPARSE_ROUNDS = 4 };
 #define DDP__SPARSE_RANGE 0x1p-14f /* of the largest: what is below it is not kept beside it */
 #define DDP__SPARSE_LEAST 0x1p-100f
@@ -36,14 +36,16 @@ size_t ddp_sparse_bytes(size_t n, int keep)
     const size_t last = n % DDP_SPARSE_CHUNK;
 
     if (keep < 1 || keep > DDP_SPARSE_CHUNK || n > DDP__PACK_MOST) return 0;
-    return n / DDP_SPARSE_CHUNK * ddp__sparse_size(DDP_SPARSE_CHUNK, keep) + (last ? ddp__sparse_size(last, keep) : 0);
+    return n / DDP_SPARSE_CHUNK * ddp__sparse_size(DDP_SPARSE_CHUNK, keep) +
+           (last ? ddp__sparse_size(last, keep) : 0);
 }
 
 size_t ddp_sparse_scratch(int keep)
 {
     const size_t k = keep > 0 && keep <= DDP_SPARSE_CHUNK ? (size_t)keep : 0;
 
-    return k ? ddp_topk_scratch(DDP_SPARSE_CHUNK, k) + (k * (sizeof(uint64_t) + sizeof(float)) + 7) / 8 * 8 : 0;
+    return k ? ddp_topk_scratch(DDP_SPARSE_CHUNK, k) + (k * (sizeof(uint64_t) + sizeof(float)) + 7) / 8 * 8
+             : 0;
 }
 
 /* ---- sending ---- */
@@ -95,8 +97,8 @@ static void ddp__sparse_put(unsigned char *p, size_t i, unsigned field)
         p[bit / 8] = (unsigned char)(p[bit / 8] | (field >> b & 1u) << bit % 8);
 }
 
-static ddp_status ddp__sparse_chunk(float *x, size_t len, int keep, unsigned char *out, unsigned char *scratch,
-                                    size_t scratch_bytes, ddp_error *err)
+static ddp_status ddp__sparse_chunk(float *x, size_t len, int keep, unsigned char *out,
+                                    unsigned char *scratch, size_t scratch_bytes, ddp_error *err)
 {
     const size_t entries = ddp__sparse_entries(len, keep);
     uint64_t *index = (uint64_t *)(void *)scratch;
@@ -125,13 +127,17 @@ ddp_status ddp_sparse_pack(float *x, size_t n, int keep, void *out, size_t capac
     unsigned char *p = (unsigned char *)out;
     size_t at, len, need = ddp_sparse_bytes(n, keep);
 
-    if (!x || !scratch || !need || (uintptr_t)scratch % sizeof(uint64_t) || scratch_bytes < ddp_sparse_scratch(keep))
-        return ddp__fail(err, DDP_ARG, "ddp_sparse_pack: x or the scratch is NULL, or n %zu, keep %d of %d or %zu "
-                         "bytes of scratch do not do", n, keep, DDP_SPARSE_CHUNK, scratch_bytes);
+    if (!x || !scratch || !need || (uintptr_t)scratch % sizeof(uint64_t) ||
+        scratch_bytes < ddp_sparse_scratch(keep))
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_sparse_pack: x or the scratch is NULL, or n %zu, keep %d of %d or %zu "
+                         "bytes of scratch do not do",
+                         n, keep, DDP_SPARSE_CHUNK, scratch_bytes);
     DDP__TRY(ddp__pack_room(out, capacity, need, err));
     at = ddp__first_from(x, n, DDP__INFINITE);
     if (at < n)
-        return ddp__fail(err, DDP_NUMERIC, "x[%zu] = %g has no level; only finite numbers can be sent", at, (double)x[at]);
+        return ddp__fail(err, DDP_NUMERIC, "x[%zu] = %g has no level; only finite numbers can be sent", at,
+                         (double)x[at]);
     for (at = 0; at < n; at += len) {
         len = n - at < DDP_SPARSE_CHUNK ? n - at : (size_t)DDP_SPARSE_CHUNK;
         DDP__TRY(ddp__sparse_chunk(x + at, len, keep, p, (unsigned char *)scratch, scratch_bytes, err));
@@ -176,10 +182,12 @@ ddp_status ddp_sparse_add(const void *message, size_t bytes, int keep, float *x,
     size_t at, len;
 
     if (!message || !x || bytes != ddp_sparse_bytes(n, keep) || !bytes)
-        return ddp__fail(err, DDP_ARG, "ddp_sparse_add: %zu bytes for %zu elements with %d of %d kept; %zu are needed",
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_sparse_add: %zu bytes for %zu elements with %d of %d kept; %zu are needed",
                          bytes, n, keep, DDP_SPARSE_CHUNK, ddp_sparse_bytes(n, keep));
     for (int apply = 0; apply < 2; apply++)
-        for (at = 0, p = (const unsigned char *)message; at < n; at += len, p += ddp__sparse_size(len, keep)) {
+        for (at = 0, p = (const unsigned char *)message; at < n;
+             at += len, p += ddp__sparse_size(len, keep)) {
             len = n - at < DDP_SPARSE_CHUNK ? n - at : (size_t)DDP_SPARSE_CHUNK;
             DDP__TRY(ddp__sparse_read(p, len, keep, apply ? x + at : NULL, err));
         }

@@ -1,8 +1,10 @@
-/* The k largest elements of an array, exactly, and k at random; and how much each link of a pipeline compresses. */
+/* The k largest elements of an array, exactly, and k at random; and how much each link of a pipeline
+ * compresses. */
 #include "base/core.h"
 #include "compress/codec.h"
 
-/* Magnitudes are compared as integers: without its sign bit a float's pattern grows with |x|, NaN above infinity. */
+/* Magnitudes are compared as integers: without its sign bit a float's pattern grows with |x|, NaN above
+ * infinity. */
 
 enum {
     DDP__TOPK_RUN = 4096,     /* elements between two looks at the room that is left; stays in L1 */
@@ -15,10 +17,10 @@ enum {
 /* Elements above the threshold seen so far, by ascending index, and the room for them. */
 typedef struct ddp__topk_found {
     uint64_t *index;
-    size_t   *bins;
+    size_t *bins;
     uint32_t *bits; /* the elements themselves */
-    size_t    n, most;
-    int32_t   floor; /* only magnitudes above it are collected */
+    size_t n, most;
+    int32_t floor; /* only magnitudes above it are collected */
 } ddp__topk_found;
 
 static size_t ddp__topk_most(size_t n, size_t k)
@@ -40,10 +42,12 @@ size_t ddp_topk_scratch(size_t n, size_t k)
 
 /* ---- the k-th of a list ---- */
 
-/* The rank-th largest magnitude of m, digit by digit: 11, 10 and 10 bits (of which the first `digits` are found, the
- * rest is 0). *ties = how many that agree with it in these are among the rank. Two counts of each bin, taken in turn:
- * most magnitudes fall into few bins, and a count cannot be read again before it is written. */
-static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int digits, size_t *bins, size_t *ties)
+/* The rank-th largest magnitude of m, digit by digit: 11, 10 and 10 bits (of which the first `digits` are
+ * found, the rest is 0). *ties = how many that agree with it in these are among the rank. Two counts of each
+ * bin, taken in turn: most magnitudes fall into few bins, and a count cannot be read again before it is
+ * written. */
+static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int digits, size_t *bins,
+                              size_t *ties)
 {
     static const int shift[3] = {20, 10, 0};
     size_t *odd = bins + DDP__TOPK_BINS;
@@ -68,8 +72,10 @@ static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int d
     return found;
 }
 
-/* Writes the k elements above nth, and the first of those equal to it, in order. out may be the list itself. */
-static void ddp__topk_keep(const ddp__topk_found *f, size_t k, uint32_t nth, size_t ties, uint64_t *index, void *out)
+/* Writes the k elements above nth, and the first of those equal to it, in order. out may be the list
+ * itself. */
+static void ddp__topk_keep(const ddp__topk_found *f, size_t k, uint32_t nth, size_t ties, uint64_t *index,
+                           void *out)
 {
     unsigned char *value = (unsigned char *)out;
     size_t i, kept = 0;
@@ -93,7 +99,8 @@ static ddp_status ddp__topk_no_nan(const ddp__topk_found *f, ddp_error *err)
 
 /* ---- the pass over the array ---- */
 
-/* Appends those of x[0..n-1] above the floor. Every element is written, and kept by counting: without a branch. */
+/* Appends those of x[0..n-1] above the floor. Every element is written, and kept by counting: without a
+ * branch. */
 static void ddp__topk_append(ddp__topk_found *f, const float *x, size_t n, uint64_t at)
 {
     uint64_t *index = f->index;
@@ -110,7 +117,8 @@ static void ddp__topk_append(ddp__topk_found *f, const float *x, size_t n, uint6
     f->n = m;
 }
 
-/* Cuts the list back to its k largest. A later element must exceed the least: an equal one has the higher index. */
+/* Cuts the list back to its k largest. A later element must exceed the least: an equal one has the higher
+ * index. */
 static ddp_status ddp__topk_cut(ddp__topk_found *f, size_t k, ddp_error *err)
 {
     size_t ties;
@@ -127,7 +135,8 @@ static ddp_status ddp__topk_cut(ddp__topk_found *f, size_t k, ddp_error *err)
 /* All magnitudes above the floor; where they do not fit, at least the k largest of all. */
 static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n, size_t k, ddp_error *err)
 {
-    uint32_t list[(int)DDP__TOPK_RUN / (int)DDP__ANY_BLOCK]; /* blocks of a run that hold a magnitude above the floor */
+    uint32_t list[(int)DDP__TOPK_RUN / (int)DDP__ANY_BLOCK]; /* blocks of a run that hold a magnitude above
+                                                                the floor */
     size_t at, blocks, b;
 
     for (at = 0;; at += DDP__TOPK_RUN) {
@@ -145,7 +154,8 @@ static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n
 
 /* ---- the threshold ---- */
 
-/* m elements: DDP__TOPK_NEAR neighbours from a random place of each of m / DDP__TOPK_NEAR equal parts of the array. */
+/* m elements: DDP__TOPK_NEAR neighbours from a random place of each of m / DDP__TOPK_NEAR equal parts of the
+ * array. */
 static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t m)
 {
     size_t part = n / (m / DDP__TOPK_NEAR), i;
@@ -158,7 +168,8 @@ static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t 
     }
 }
 
-/* A threshold that a few more than k magnitudes exceed; attempt 1: twice as many, 2: all. A NaN always exceeds it. */
+/* A threshold that a few more than k magnitudes exceed; attempt 1: twice as many, 2: all. A NaN always
+ * exceeds it. */
 static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t n, size_t k, int attempt)
 {
     size_t m = n / 64, ties;
@@ -180,24 +191,28 @@ ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k
                              size_t have, size_t need, const uint64_t *index, ddp_error *err)
 {
     if (!x || !index) return ddp__fail(err, DDP_ARG, "%s: x or index is NULL", who);
-    if (k < 1 || k > n) return ddp__fail(err, DDP_ARG, "%s: k = %zu of n = %zu elements; k must be in 1..n", who, k, n);
+    if (k < 1 || k > n)
+        return ddp__fail(err, DDP_ARG, "%s: k = %zu of n = %zu elements; k must be in 1..n", who, k, n);
     if (!need || have < need)
-        return ddp__fail(err, DDP_ARG, "%s: the scratch has %zu bytes, %zu are needed; ask "
-                         "%s_scratch", who, have, need, who);
+        return ddp__fail(err, DDP_ARG,
+                         "%s: the scratch has %zu bytes, %zu are needed; ask "
+                         "%s_scratch",
+                         who, have, need, who);
     if (!scratch || (uintptr_t)scratch % sizeof(uint64_t))
         return ddp__fail(err, DDP_ARG, "%s: the scratch must not be NULL and must be aligned to 8", who);
     return DDP_OK;
 }
 
-ddp_status ddp_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes,
-                    uint64_t *index, float *value, ddp_error *err)
+ddp_status ddp_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes, uint64_t *index,
+                    float *value, ddp_error *err)
 {
     ddp__topk_found f;
     uint32_t nth;
     size_t ties;
     int attempt;
 
-    DDP__TRY(ddp__select_check("ddp_topk", x, n, k, scratch, scratch_bytes, ddp_topk_scratch(n, k), index, err));
+    DDP__TRY(
+        ddp__select_check("ddp_topk", x, n, k, scratch, scratch_bytes, ddp_topk_scratch(n, k), index, err));
     f.most = ddp__topk_most(n, k);
     f.index = (uint64_t *)scratch;
     f.bins = (size_t *)(f.index + f.most);
@@ -226,15 +241,17 @@ static int ddp__randomk_mark(uint64_t *bitmap, uint64_t i)
     return was;
 }
 
-/* Floyd: round j draws from the first j+1 elements; what it draws twice stands for the newest, undrawn so far. */
-ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch,
-                       size_t scratch_bytes, uint64_t *index, float *value, ddp_error *err)
+/* Floyd: round j draws from the first j+1 elements; what it draws twice stands for the newest, undrawn so
+ * far. */
+ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch, size_t scratch_bytes,
+                       uint64_t *index, float *value, ddp_error *err)
 {
     uint64_t *bitmap = (uint64_t *)scratch, j, word;
     size_t words, w, kept = 0;
     ddp_rng r = ddp_rng_seed(seed, n);
 
-    DDP__TRY(ddp__select_check("ddp_randomk", x, n, k, scratch, scratch_bytes, ddp_randomk_scratch(n), index, err));
+    DDP__TRY(ddp__select_check("ddp_randomk", x, n, k, scratch, scratch_bytes, ddp_randomk_scratch(n), index,
+                               err));
     words = ddp_randomk_scratch(n) / sizeof *bitmap;
     memset(bitmap, 0, words * sizeof *bitmap);
     for (j = n - k; j < n; j++)
@@ -267,34 +284,41 @@ static ddp_status ddp__adatopk_check(const double *link_s, const size_t *count, 
 {
     if (links < 1) return ddp__fail(err, DDP_ARG, "ddp_adatopk: %d links; at least 1 is needed", links);
     if (!ddp__within(o->ratio, 1, DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "compression ratio %g; it must be finite and at least 1 "
-                         "(100 = a hundredth is sent)", o->ratio);
+        return ddp__fail(err, DDP_ARG,
+                         "compression ratio %g; it must be finite and at least 1 "
+                         "(100 = a hundredth is sent)",
+                         o->ratio);
     if (!o->uniform && !ddp__within(o->factor, 0, DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "factor %g of Eq. 7 must be finite and above 0; 0 is the paper's 3", o->factor);
+        return ddp__fail(err, DDP_ARG, "factor %g of Eq. 7 must be finite and above 0; 0 is the paper's 3",
+                         o->factor);
     if (!o->uniform && !(o->ratio <= DBL_MAX / (o->factor > 0 ? o->factor : 3)))
-        return ddp__fail(err, DDP_ARG, "factor %g times ratio %g is too large; 1 of %g elements is "
-                         "the least that can be kept", o->factor, o->ratio, (double)DDP__PACK_MOST);
-    if (o->packing != DDP_PACK_DEFAULT && o->packing != DDP_PACK_I64 &&
-        o->packing != DDP_PACK_I32 && o->packing != DDP_PACK_DELTA)
+        return ddp__fail(err, DDP_ARG,
+                         "factor %g times ratio %g is too large; 1 of %g elements is "
+                         "the least that can be kept",
+                         o->factor, o->ratio, (double)DDP__PACK_MOST);
+    if (o->packing != DDP_PACK_DEFAULT && o->packing != DDP_PACK_I64 && o->packing != DDP_PACK_I32 &&
+        o->packing != DDP_PACK_DELTA)
         return ddp__fail(err, DDP_ARG, "packing %d (%s) keeps no indexes; use i64, i32 or delta",
                          (int)o->packing, ddp_packing_name(o->packing));
     for (int i = 0; i < links; i++) {
         if (!ddp__within(link_s[i], 0, DBL_MAX))
-            return ddp__fail(err, DDP_NUMERIC, "link %d takes %g s; times must be finite and >= 0", i, link_s[i]);
+            return ddp__fail(err, DDP_NUMERIC, "link %d takes %g s; times must be finite and >= 0", i,
+                             link_s[i]);
         if (!ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]))
-            return ddp__fail(err, DDP_ARG, "link %d carries %zu floats; 1 to %zu make a message",
-                             i, count[i], DDP__PACK_MOST);
+            return ddp__fail(err, DDP_ARG, "link %d carries %zu floats; 1 to %zu make a message", i, count[i],
+                             DDP__PACK_MOST);
     }
     return DDP_OK;
 }
 
-ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
-                       const ddp_adatopk_options *o, ddp_link_compression *out, ddp_error *err)
+ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links, const ddp_adatopk_options *o,
+                       ddp_link_compression *out, ddp_error *err)
 {
     double slowest = 0, factor;
     ddp_packing packing;
 
-    if (!link_s || !count || !o || !out) return ddp__fail(err, DDP_ARG, "ddp_adatopk: link_s, count, o or out is NULL");
+    if (!link_s || !count || !o || !out)
+        return ddp__fail(err, DDP_ARG, "ddp_adatopk: link_s, count, o or out is NULL");
     DDP__TRY(ddp__adatopk_check(link_s, count, links, o, err));
     factor = o->factor > 0 ? o->factor : 3;
     packing = o->packing == DDP_PACK_DEFAULT ? DDP_PACK_DELTA : o->packing;

@@ -1,7 +1,7 @@
-/* attention, plain: float32 arithmetic on tiles of 16 R queries and keys, for every number type and heads up to 512
- * wide; and what chooses between it and the tensor-core kernels of flash.cuh, which are checked against it. Saved per
- * row and head as on the CPU: max of the scaled scores, 1 / sum. Backward takes two passes, one for queries and one for
- * keys and values, so that no sum is shared by two blocks. */
+/* attention, plain: float32 arithmetic on tiles of 16 R queries and keys, for every number type and heads up
+ * to 512 wide; and what chooses between it and the tensor-core kernels of flash.cuh, which are checked
+ * against it. Saved per row and head as on the CPU: max of the scaled scores, 1 / sum. Backward takes two
+ * passes, one for queries and one for keys and values, so that no sum is shared by two blocks. */
 #pragma once
 
 #include "cuda/flash.cuh"
@@ -23,7 +23,8 @@ __device__ static void ddp__attend_load(float *tile, const T *from, long ld, lon
 }
 
 /* s[i][j] = row y + 16 i of a times row x + 16 j of b. */
-template <int R> __device__ static void ddp__attend_scores(float (&s)[R][R], const float *a, const float *b, int d)
+template <int R>
+__device__ static void ddp__attend_scores(float (&s)[R][R], const float *a, const float *b, int d)
 {
     const int x = (int)threadIdx.x % DDP__ATTEND_SIDE, y = (int)threadIdx.x / DDP__ATTEND_SIDE;
     const int ld = ddp__attend_row(d);
@@ -45,13 +46,15 @@ template <int R> __device__ static void ddp__attend_scores(float (&s)[R][R], con
 /* The largest over the 16 threads of a row. */
 __device__ static __forceinline__ float ddp__attend_max(float v)
 {
-    for (int step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(DDP__ALL_LANES, v, step));
+    for (int step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2)
+        v = fmaxf(v, __shfl_xor_sync(DDP__ALL_LANES, v, step));
     return v;
 }
 
 /* Block (tile of queries, head). C: columns per thread, so that 16 C >= d. */
-template <typename T, int R, int C> static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
-ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
+template <typename T, int R, int C>
+static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
+    ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
@@ -104,7 +107,8 @@ ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
         const float inverse = 1 / ddp__warp_sum(sum[i], DDP__ATTEND_SIDE);
         if (t >= z.t) continue;
         for (int c = 0; c < C && x + side * c < z.d; c++)
-            out[ddp__heads_out(&z, head) + t * z.width + x + side * c] = ddp__from_float<T>(acc[i][c] * inverse);
+            out[ddp__heads_out(&z, head) + t * z.width + x + side * c] =
+                ddp__from_float<T>(acc[i][c] * inverse);
         if (x) continue;
         stat[2 * (head * z.t + t)] = max[i];
         stat[2 * (head * z.t + t) + 1] = inverse;
@@ -115,10 +119,11 @@ ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
  * shared memory; by all threads. */
 template <int R>
 __device__ static void ddp__attend_grads(float *p, float *d, const float *q, const float *k, const float *v,
-                                         const float *dout, const float *stat, const float *mean, const ddp__heads *z,
-                                         long from, long first)
+                                         const float *dout, const float *stat, const float *mean,
+                                         const ddp__heads *z, long from, long first)
 {
-    const int side = DDP__ATTEND_SIDE, tile = side * R, x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
+    const int side = DDP__ATTEND_SIDE, tile = side * R, x = (int)threadIdx.x % side,
+              y = (int)threadIdx.x / side;
     float s[R][R], dp[R][R];
 
     ddp__attend_scores<R>(s, q, k, z->d);
@@ -135,15 +140,18 @@ __device__ static void ddp__attend_grads(float *p, float *d, const float *q, con
     }
 }
 
-/* KEYS 0: block (tile of queries, head): dq. KEYS 1: block (tile of keys, head of keys): dk and dv over the queries of
- * all heads that share it. */
-template <typename T, int R, int C, int KEYS> static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
-ddp__k_attend_grad(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
+/* KEYS 0: block (tile of queries, head): dq. KEYS 1: block (tile of keys, head of keys): dk and dv over the
+ * queries of all heads that share it. */
+template <typename T, int R, int C, int KEYS>
+static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
+    ddp__k_attend_grad(T *grad, const T *in, const T *dout, const float *stat, const float *mean,
+                       ddp__heads z, int add)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
     const long tiles = (z.t + tile - 1) / tile, block = blockIdx.x / tiles, values = z.kv_heads * z.d;
-    const long mine = (KEYS ? blockIdx.x % tiles : tiles - 1 - blockIdx.x % tiles) * tile; /* the longest sums first */
+    const long mine =
+        (KEYS ? blockIdx.x % tiles : tiles - 1 - blockIdx.x % tiles) * tile; /* the longest sums first */
     const long shared_head = KEYS ? block : block / z.group, at = ddp__heads_k(&z, shared_head);
     DDP__SHARED(float, shared);
     float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
@@ -153,23 +161,29 @@ ddp__k_attend_grad(T *grad, const T *in, const T *dout, const float *stat, const
     for (int i = 0; i < R; i++)
         for (int c = 0; c < C; c++) one[i][c] = two[i][c] = 0;
     ddp__attend_load<T, R>(KEYS ? k : q, in + (KEYS ? at : ddp__heads_q(&z, block)), z.row, mine, z.t, z.d);
-    if (KEYS) ddp__attend_load<T, R>(v, in + at + values, z.row, mine, z.t, z.d);
-    else ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, block), z.width, mine, z.t, z.d);
+    if (KEYS)
+        ddp__attend_load<T, R>(v, in + at + values, z.row, mine, z.t, z.d);
+    else
+        ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, block), z.width, mine, z.t, z.d);
     for (long turn = 0; turn < (KEYS ? z.group : 1); turn++)
         for (long other = KEYS ? mine : 0; KEYS ? other < z.t : other <= mine; other += tile) {
             const long from = KEYS ? other : mine, first = KEYS ? mine : other; /* of queries, of keys */
             const long head = KEYS ? shared_head * z.group + turn : block;
             __syncthreads();
-            ddp__attend_load<T, R>(KEYS ? q : k, in + (KEYS ? ddp__heads_q(&z, head) : at), z.row, other, z.t, z.d);
-            if (KEYS) ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, other, z.t, z.d);
-            else ddp__attend_load<T, R>(v, in + at + values, z.row, other, z.t, z.d);
+            ddp__attend_load<T, R>(KEYS ? q : k, in + (KEYS ? ddp__heads_q(&z, head) : at), z.row, other, z.t,
+                                   z.d);
+            if (KEYS)
+                ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, other, z.t, z.d);
+            else
+                ddp__attend_load<T, R>(v, in + at + values, z.row, other, z.t, z.d);
             __syncthreads();
             ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z, from, first);
             __syncthreads();
             for (int n = 0; n < tile; n++)
                 for (int c = 0; c < C; c++)
                     for (int i = 0; i < R && x + side * c < z.d; i++) {
-                        const int key = n * (tile + 1) + y + side * i, query = (y + side * i) * (tile + 1) + n;
+                        const int key = n * (tile + 1) + y + side * i,
+                                  query = (y + side * i) * (tile + 1) + n;
                         one[i][c] += d[KEYS ? key : query] * (KEYS ? q : k)[n * ld + x + side * c];
                         if (KEYS) two[i][c] += p[key] * o[n * ld + x + side * c];
                     }
@@ -189,10 +203,12 @@ ddp__k_attend_grad(T *grad, const T *in, const T *dout, const float *stat, const
 /* mean[head t + row] = out . dout of a row of a head: the mean of dp under p. lanes threads each, a
  * power of 2 up to 32. */
 template <typename T>
-static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *dout, ddp__heads z, int lanes, int wide)
+static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *dout, ddp__heads z, int lanes,
+                                          int wide)
 {
     const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % lanes;
-    const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) / lanes, row = i / z.heads, head = i % z.heads;
+    const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) / lanes, row = i / z.heads,
+               head = i % z.heads;
     const long at = row * z.width + head * z.d;
     float a[width], b[width], sum = 0;
 
@@ -209,9 +225,10 @@ template <typename T, int R, int C>
 static void ddp__cuda_attend(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
     const long tile = DDP__ATTEND_SIDE * R;
-    DDP__LAUNCH((ddp__k_attend<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads), DDP__ATTEND_THREADS,
-                (2 * tile * ddp__attend_row(z->d) + tile * (tile + 1)) * (long)sizeof(float), dev->stream, (T *)c->out,
-                (float *)c->saved, (const T *)c->in[0], *z);
+    DDP__LAUNCH((ddp__k_attend<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads),
+                DDP__ATTEND_THREADS,
+                (2 * tile * ddp__attend_row(z->d) + tile * (tile + 1)) * (long)sizeof(float), dev->stream,
+                (T *)c->out, (float *)c->saved, (const T *)c->in[0], *z);
 }
 
 /* Bytes of shared memory of a block of backward. */
@@ -227,8 +244,8 @@ static void ddp__cuda_attend_grad_of(ddp__cuda *dev, const ddp_op_call *c, const
     DDP__LAUNCH((ddp__k_attend_grad<T, R, C, KEYS>),
                 (unsigned)(ddp__blocks(z->t, DDP__ATTEND_SIDE * R) * z->b * (KEYS ? z->kv_heads : z->heads)),
                 DDP__ATTEND_THREADS, ddp__attend_grad_bytes(R, z->d), dev->stream, (T *)c->grad_in[0],
-                (const T *)c->in[0], (const T *)c->grad_out, (const float *)c->saved, (const float *)dev->scratch, *z,
-                c->add_in[0]);
+                (const T *)c->in[0], (const T *)c->grad_out, (const float *)c->saved,
+                (const float *)dev->scratch, *z, c->add_in[0]);
 }
 
 template <typename T, int R, int C>
@@ -246,10 +263,14 @@ template <typename T> static void ddp__cuda_attention_forward(ddp__cuda *dev, co
 {
     const ddp__heads z = ddp__heads_of(c->spec);
 
-    if (ddp__flash_fits(dev, &z, c->in[0], c->out, NULL, NULL)) ddp__cuda_flash_forward(dev, c, &z);
-    else if (z.d <= 64) ddp__cuda_attend<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
-    else if (z.d <= 128) ddp__cuda_attend<T, 2, 8>(dev, c, &z);
-    else ddp__cuda_attend<T, 1, 32>(dev, c, &z);
+    if (ddp__flash_fits(dev, &z, c->in[0], c->out, NULL, NULL))
+        ddp__cuda_flash_forward(dev, c, &z);
+    else if (z.d <= 64)
+        ddp__cuda_attend<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
+    else if (z.d <= 128)
+        ddp__cuda_attend<T, 2, 8>(dev, c, &z);
+    else
+        ddp__cuda_attend<T, 1, 32>(dev, c, &z);
 }
 
 template <typename T> static void ddp__cuda_attention_backward(ddp__cuda *dev, const ddp_op_call *c)
@@ -259,8 +280,9 @@ template <typename T> static void ddp__cuda_attention_backward(ddp__cuda *dev, c
 
     if (!c->grad_in[0]) return;
     while (lanes < 32 && lanes * ddp__vec<T>::width < z.d) lanes *= 2;
-    DDP__EACH((ddp__k_attend_mean<T>), z.b * z.t * z.heads * lanes, DDP__ATTEND_THREADS, (float *)dev->scratch,
-              (const T *)c->out, (const T *)c->grad_out, z, lanes, ddp__wide<T>(z.d, c->out, c->grad_out));
+    DDP__EACH((ddp__k_attend_mean<T>), z.b * z.t * z.heads * lanes, DDP__ATTEND_THREADS,
+              (float *)dev->scratch, (const T *)c->out, (const T *)c->grad_out, z, lanes,
+              ddp__wide<T>(z.d, c->out, c->grad_out));
     if (ddp__flash_fits(dev, &z, c->in[0], c->out, c->grad_out, c->grad_in[0]))
         ddp__cuda_flash_backward(dev, c, &z);
     else if (z.d <= 64 && ddp__attend_grad_bytes(DDP__ATTEND_SMALL_R(T), z.d) <=

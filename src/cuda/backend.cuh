@@ -39,8 +39,8 @@ static void ddp__cuda_backend_close(ddp__cuda_self *c)
     DDP_FREE(c);
 }
 
-static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, void *stream,
-                                         void **self, ddp_error *err)
+static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, void *stream, void **self,
+                                         ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)ddp__calloc(1, sizeof *c);
     int device = b->device, n = 0;
@@ -62,13 +62,16 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     ddp__cuda_batch_norm_ops(dev);
     ddp__cuda_pool_ops(dev);
     ddp__cuda_flash_open(dev);
-    if (dev->own_stream) dev->lists = (ddp__cuda_lists *)ddp__calloc(1, sizeof *dev->lists); /* another's may be in a capture */
+    if (dev->own_stream)
+        dev->lists =
+            (ddp__cuda_lists *)ddp__calloc(1, sizeof *dev->lists); /* another's may be in a capture */
     if (!DDP__CUDA(dev, cudaMallocHost((void **)&c->ring, DDP__UPLOAD_PARTS * DDP__UPLOAD_BYTES)))
         (void)DDP__CUDA(dev, cudaMalloc((void **)&c->squares, (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
     if (!dev->failed) c->ring_free = ddp__cuda_events(dev, DDP__UPLOAD_PARTS, cudaEventDisableTiming);
     if (c->ring_free && !DDP__CUDA(dev, cudaMallocHost((void **)&c->early, sizeof *c->early)))
         (void)DDP__CUDA(dev, cudaEventCreateWithFlags(&c->early_done, cudaEventDisableTiming));
-    if (!dev->failed && !c->ring_free) ddp__cuda_fail(dev, DDP_MEMORY, "out of memory for the state of a GPU");
+    if (!dev->failed && !c->ring_free)
+        ddp__cuda_fail(dev, DDP_MEMORY, "out of memory for the state of a GPU");
     ddp__cuda_load_arithmetic(c);
     if (ddp__cuda_status(dev, err)) {
         ddp__cuda_backend_close(c);
@@ -179,7 +182,8 @@ template <typename F> static void ddp__cuda_send(ddp__cuda_self *c, void *to, si
         const int part = c->ring_next;
         char *from = c->ring + (size_t)part * DDP__UPLOAD_BYTES;
         n = bytes - at < (size_t)DDP__UPLOAD_BYTES ? bytes - at : (size_t)DDP__UPLOAD_BYTES;
-        (void)ddp__cuda_await(c, c->ring_free[part], NULL); /* what was copied from it has arrived; poll says it again */
+        (void)ddp__cuda_await(c, c->ring_free[part], NULL); /* what was copied from it has arrived; poll says
+                                                               it again */
         fill(from, at, n);
         (void)DDP__CUDA(dev, cudaMemcpyAsync((char *)to + at, from, n, cudaMemcpyHostToDevice, dev->stream));
         (void)DDP__CUDA(dev, cudaEventRecord(c->ring_free[part], dev->stream));
@@ -189,22 +193,27 @@ template <typename F> static void ddp__cuda_send(ddp__cuda_self *c, void *to, si
 
 static void ddp__cuda_upload(ddp__cuda_self *c, void *to, const void *from, size_t bytes)
 {
-    ddp__cuda_send(c, to, bytes, [=](void *part, size_t at, size_t n) { memcpy(part, (const char *)from + at, n); });
+    ddp__cuda_send(c, to, bytes,
+                   [=](void *part, size_t at, size_t n) { memcpy(part, (const char *)from + at, n); });
     ddp__cuda_refresh(c, to, bytes, c->dev->stream);
 }
 
-/* f(i, k) for elements at..end-1 of an array as the device has it, where images lie channels-last: i is k on the host. The
- * channels of 64 pixels come in turn, while those are in the cache; `at` and `end` may part a pixel. */
+/* f(i, k) for elements at..end-1 of an array as the device has it, where images lie channels-last: i is k on
+ * the host. The channels of 64 pixels come in turn, while those are in the cache; `at` and `end` may part a
+ * pixel. */
 template <typename F> static inline void ddp__cuda_places(const ddp_shape *s, long at, long end, F f)
 {
     const long channels = s->dims == 4 ? s->dim[1] : 1, plane = s->dims == 4 ? s->dim[2] * s->dim[3] : end;
 
     while (at < end) {
-        const long first = at % channels, pixel = at / channels % plane, image = at / channels / plane * channels;
+        const long first = at % channels, pixel = at / channels % plane,
+                   image = at / channels / plane * channels;
         const long left = (end - at) / channels, last = ddp__min_long(channels, first + end - at);
-        const long pixels = first || !left ? 1 : ddp__min_long(ddp__min_long(left, plane - pixel), channels > 1 ? 64 : left);
+        const long pixels =
+            first || !left ? 1 : ddp__min_long(ddp__min_long(left, plane - pixel), channels > 1 ? 64 : left);
         for (long p = first; p < last; p++)
-            for (long q = 0; q < pixels; q++) f(at - first + q * channels + p, (image + p) * plane + pixel + q);
+            for (long q = 0; q < pixels; q++)
+                f(at - first + q * channels + p, (image + p) * plane + pixel + q);
         at += (pixels - 1) * channels + last - first;
     }
 }
@@ -214,18 +223,22 @@ static void ddp__cuda_upload_elements(ddp__cuda_self *c, void *to, const float *
     const int half = ddp__cuda_half(c->dev, s);
     const size_t size = half ? sizeof(uint16_t) : sizeof *from, bytes = (size_t)ddp_shape_count(s) * size;
 
-    if (!half && s->dims < 4) ddp__cuda_upload(c, to, from, bytes);
+    if (!half && s->dims < 4)
+        ddp__cuda_upload(c, to, from, bytes);
     else
         ddp__cuda_send(c, to, bytes, [=](void *part, size_t at, size_t n) {
             const long first = (long)(at / size);
             ddp__cuda_places(s, first, first + (long)(n / size), [=](long i, long k) {
-                if (half) ((uint16_t *)part)[i - first] = ddp__bf16_bits(from[k]);
-                else ((float *)part)[i - first] = from[k];
+                if (half)
+                    ((uint16_t *)part)[i - first] = ddp__bf16_bits(from[k]);
+                else
+                    ((float *)part)[i - first] = from[k];
             });
         });
 }
 
-static ddp_status ddp__cuda_download(ddp__cuda_self *c, void *to, const void *from, size_t bytes, ddp_error *err)
+static ddp_status ddp__cuda_download(ddp__cuda_self *c, void *to, const void *from, size_t bytes,
+                                     ddp_error *err)
 {
     ddp__cuda *dev = c->dev;
     /* a copy to memory that is not pinned waits for all before it, whether a peer is lost or not */
@@ -242,7 +255,8 @@ static ddp_status ddp__cuda_norm2(ddp__cuda_self *c, const float *x, size_t n, d
     return ddp__cuda_download(c, out, c->squares + DDP__CLIP_PARTS, sizeof *out, err);
 }
 
-static ddp_status ddp__cuda_download_elements(ddp__cuda_self *c, float *to, const void *from, const ddp_shape *s, ddp_error *err)
+static ddp_status ddp__cuda_download_elements(ddp__cuda_self *c, float *to, const void *from,
+                                              const ddp_shape *s, ddp_error *err)
 {
     const int half = ddp__cuda_half(c->dev, s), plain = !half && s->dims < 4;
     const size_t count = (size_t)ddp_shape_count(s), size = half ? sizeof(uint16_t) : sizeof *to;
@@ -305,18 +319,22 @@ static void *ddp__cuda_compute(ddp__cuda *dev) { return dev; }
 static ddp_status ddp__cuda_join(ddp__cuda_self *c, const ddp_backend_peers *p, ddp_error *err)
 {
     if (!c->waits)
-        return ddp__fail(err, DDP_UNSUPPORTED, "GPU %d: its driver has no stream memory operations (cuStreamWaitValue32), which NCCL beside "
-                         "messages over the host needs: set nccl to 0, or install a newer driver", c->dev->device);
+        return ddp__fail(
+            err, DDP_UNSUPPORTED,
+            "GPU %d: its driver has no stream memory operations (cuStreamWaitValue32), which NCCL beside "
+            "messages over the host needs: set nccl to 0, or install a newer driver",
+            c->dev->device);
     c->nccl = ddp__nccl_join(c->dev, p, c->slots, err);
     return c->nccl ? DDP_OK : err->code;
 }
 
 /* The copies that operators read follow the arrays that are final. */
-static ddp_status ddp__cuda_final(ddp__cuda_self *c, int slot, float *const *arrays,
-                                  const size_t *counts, int arrays_count, ddp_error *err)
+static ddp_status ddp__cuda_final(ddp__cuda_self *c, int slot, float *const *arrays, const size_t *counts,
+                                  int arrays_count, ddp_error *err)
 {
     if (!c->mirror) return DDP_OK;
-    for (int i = 0; i < arrays_count; i++) ddp__cuda_refresh(c, arrays[i], counts[i] * sizeof(float), c->nccl->stream);
+    for (int i = 0; i < arrays_count; i++)
+        ddp__cuda_refresh(c, arrays[i], counts[i] * sizeof(float), c->nccl->stream);
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->nccl->done[slot], c->nccl->stream));
     return ddp__cuda_status(c->dev, err);
 }
@@ -324,7 +342,8 @@ static ddp_status ddp__cuda_final(ddp__cuda_self *c, int slot, float *const *arr
 static ddp_status ddp__cuda_average(ddp__cuda_self *c, int slot, float *const *arrays, const size_t *counts,
                                     int arrays_count, int sum, ddp_error *err)
 {
-    DDP__TRY(ddp__nccl_queue(c->nccl, slot, sum ? DDP__NCCL_SUM : DDP__NCCL_MEAN, arrays, counts, arrays_count, err));
+    DDP__TRY(ddp__nccl_queue(c->nccl, slot, sum ? DDP__NCCL_SUM : DDP__NCCL_MEAN, arrays, counts,
+                             arrays_count, err));
     return sum ? DDP_OK : ddp__cuda_final(c, slot, arrays, counts, arrays_count, err);
 }
 
@@ -360,23 +379,62 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
 {
     ddp_backend b = DDP__ZEROS;
 
-    b.name = "cuda"; b.device = device; b.numbers = (int)numbers; b.channels_last = 1;
-    b.open = ddp__cuda_backend_open; b.close = DDP__GIVEN(ddp__cuda_backend_close);
-    DDP__OF(wait); b.check = DDP__GIVEN(ddp__cuda_status);
-    DDP__OF(alloc); DDP__OF(release); DDP__OF(memory); DDP__OF(element_bytes); DDP__OF(forget);
-    b.pin = ddp__cuda_pin; b.unpin = ddp__cuda_unpin; b.mirror = DDP__ORDERED(ddp__cuda_mirror_new);
-    DDP__OF(upload); DDP__OF(upload_elements); DDP__OF(download); DDP__OF(download_elements);
-    DDP__OF(early); DDP__OF(early_value); DDP__OF(copy); DDP__OF(zero);
-    DDP__OF(axpy); DDP__OF(norm2); DDP__OF(scale); DDP__OF(fill); DDP__OF(update); DDP__OF(compensate);
-    DDP__OF(split); DDP__OF(clip_add); DDP__OF(clip_scale);
-    DDP__OF(op); DDP__OF(pair); DDP__OF(scratch); DDP__OF(reserve);
+    b.name = "cuda";
+    b.device = device;
+    b.numbers = (int)numbers;
+    b.channels_last = 1;
+    b.open = ddp__cuda_backend_open;
+    b.close = DDP__GIVEN(ddp__cuda_backend_close);
+    DDP__OF(wait);
+    b.check = DDP__GIVEN(ddp__cuda_status);
+    DDP__OF(alloc);
+    DDP__OF(release);
+    DDP__OF(memory);
+    DDP__OF(element_bytes);
+    DDP__OF(forget);
+    b.pin = ddp__cuda_pin;
+    b.unpin = ddp__cuda_unpin;
+    b.mirror = DDP__ORDERED(ddp__cuda_mirror_new);
+    DDP__OF(upload);
+    DDP__OF(upload_elements);
+    DDP__OF(download);
+    DDP__OF(download_elements);
+    DDP__OF(early);
+    DDP__OF(early_value);
+    DDP__OF(copy);
+    DDP__OF(zero);
+    DDP__OF(axpy);
+    DDP__OF(norm2);
+    DDP__OF(scale);
+    DDP__OF(fill);
+    DDP__OF(update);
+    DDP__OF(compensate);
+    DDP__OF(split);
+    DDP__OF(clip_add);
+    DDP__OF(clip_scale);
+    DDP__OF(op);
+    DDP__OF(pair);
+    DDP__OF(scratch);
+    DDP__OF(reserve);
     b.compute = DDP__GIVEN(ddp__cuda_compute); /* while calls become due */
-    DDP__OF(slots); DDP__OF(record); DDP__OF(hold);
-    b.fetch = DDP__GIVEN(ddp__cuda_fetch); b.give = DDP__GIVEN(ddp__cuda_give); /* of other threads */
-    b.raise = DDP__GIVEN(ddp__cuda_raise); b.raise_all = DDP__GIVEN(ddp__cuda_raise_all);
-    DDP__OF(join); DDP__OF(leave); DDP__OF(average); DDP__OF(spread); DDP__OF(follow);
-    b.poll = DDP__GIVEN(ddp__nccl_poll); b.finish = DDP__ORDERED(ddp__nccl_finish);
-    DDP__OF(marks); DDP__OF(mark); DDP__OF(marked); DDP__OF(range);
+    DDP__OF(slots);
+    DDP__OF(record);
+    DDP__OF(hold);
+    b.fetch = DDP__GIVEN(ddp__cuda_fetch);
+    b.give = DDP__GIVEN(ddp__cuda_give); /* of other threads */
+    b.raise = DDP__GIVEN(ddp__cuda_raise);
+    b.raise_all = DDP__GIVEN(ddp__cuda_raise_all);
+    DDP__OF(join);
+    DDP__OF(leave);
+    DDP__OF(average);
+    DDP__OF(spread);
+    DDP__OF(follow);
+    b.poll = DDP__GIVEN(ddp__nccl_poll);
+    b.finish = DDP__ORDERED(ddp__nccl_finish);
+    DDP__OF(marks);
+    DDP__OF(mark);
+    DDP__OF(marked);
+    DDP__OF(range);
     return b;
 }
 #undef DDP__OF

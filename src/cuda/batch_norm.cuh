@@ -1,7 +1,8 @@
-/* Batch norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running averages; and
- * with the relu behind it as one, which forward is a write more, and backward reads and writes nothing of its own.
- * Images lie channels-last: a row of channels to each pixel. The pixels are cut into parts that depend on the shape
- * alone; a block sums a part of some channels, and a channel's parts are joined in a fixed order, in double. */
+/* Batch norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running
+ * averages; and with the relu behind it as one, which forward is a write more, and backward reads and writes
+ * nothing of its own. Images lie channels-last: a row of channels to each pixel. The pixels are cut into
+ * parts that depend on the shape alone; a block sums a part of some channels, and a channel's parts are
+ * joined in a fixed order, in double. */
 #pragma once
 
 #include "cuda/elementwise.cuh"
@@ -19,11 +20,16 @@ typedef struct ddp__channels {
     long parts, part;      /* of the pixels; pixels of a part, the last has the rest */
 } ddp__channels;
 
-/* Of dy and of dy (x - mean); or of d and of d d, where d is x as a difference from the part's first pixel. */
+/* Of dy and of dy (x - mean); or of d and of d d, where d is x as a difference from the part's first
+ * pixel. */
 struct ddp__channel_sum {
     double sum, product;
 
-    __device__ void operator+=(const ddp__channel_sum &b) { sum += b.sum; product += b.product; }
+    __device__ void operator+=(const ddp__channel_sum &b)
+    {
+        sum += b.sum;
+        product += b.product;
+    }
 };
 
 static ddp__channels ddp__channels_of(const ddp_shape *s, long blocks = DDP__CHANNEL_BLOCKS)
@@ -46,11 +52,12 @@ __host__ __device__ static __forceinline__ int ddp__channel_lanes(long channels,
     return lanes;
 }
 
-/* Walks a block over part blockIdx.y: its threads are rows of lanes, a lane has `wide` channels from `channel` on, and
- * rows take turns at the pixels. at = element of the array; left <= 0: nothing is left to do. */
+/* Walks a block over part blockIdx.y: its threads are rows of lanes, a lane has `wide` channels from
+ * `channel` on, and rows take turns at the pixels. at = element of the array; left <= 0: nothing is left to
+ * do. */
 struct ddp__channel_walk {
     long pixel, at, left, step, hop;
-    int  lanes, channel;
+    int lanes, channel;
 
     __device__ ddp__channel_walk(const ddp__channels &c, int wide)
     {
@@ -64,21 +71,29 @@ struct ddp__channel_walk {
         step = DDP__CHANNEL_THREADS / lanes;
         hop = step * c.channels;
     }
-    __device__ void next() { left -= step; pixel += step; at += hop; }
+    __device__ void next()
+    {
+        left -= step;
+        pixel += step;
+        at += hop;
+    }
 };
 
 /* N elements from p on as floats, 16 bytes at a time; W, channels of a lane, is 1 where that may not be. */
-template <int W, int N, typename T> __device__ static __forceinline__ void ddp__channel_load(float (&v)[N], const T *p)
+template <int W, int N, typename T>
+__device__ static __forceinline__ void ddp__channel_load(float (&v)[N], const T *p)
 {
     const int width = W > 1 ? ddp__vec<T>::width : 1;
 
-    DDP__UNROLL for (int i = 0; i < N; i += width) {
+    DDP__UNROLL for (int i = 0; i < N; i += width)
+    {
         const ddp__vec<T, width> r = ddp__vec_load<T, width>(p + i);
         DDP__UNROLL for (int k = 0; k < width; k++) v[i + k] = ddp__to_float(r.v[k]);
     }
 }
 
-/* For each lane the sum over the rows of a block, in a fixed tree, in row 0; shared: an N, which has +=, for each thread. */
+/* For each lane the sum over the rows of a block, in a fixed tree, in row 0; shared: an N, which has +=, for
+ * each thread. */
 template <typename N> __device__ static __forceinline__ N ddp__rows_sum(const N &mine, N *shared, int lanes)
 {
     shared[threadIdx.x] = mine;
@@ -90,36 +105,44 @@ template <typename N> __device__ static __forceinline__ N ddp__rows_sum(const N 
     return shared[threadIdx.x];
 }
 
-/* What batch norm makes of a lane's channels, y = x factor + offset, rounded. scale NULL: no relu stands behind it. */
+/* What batch norm makes of a lane's channels, y = x factor + offset, rounded. scale NULL: no relu stands
+ * behind it. */
 template <typename T, int W> struct ddp__batch_line {
     float mean[W], factor[W], offset[W];
-    int   relu;
+    int relu;
 
-    __device__ ddp__batch_line(const float *stat, const T *scale, const T *shift, const ddp__channel_walk &walk)
+    __device__ ddp__batch_line(const float *stat, const T *scale, const T *shift,
+                               const ddp__channel_walk &walk)
         : mean(), factor(), offset(), relu(scale != NULL)
     {
         float both[2 * W];
 
         if (!stat || walk.left <= 0) return;
         ddp__channel_load<W>(both, stat + 2 * walk.channel);
-        if (relu) ddp__channel_load<W>(factor, scale + walk.channel), ddp__channel_load<W>(offset, shift + walk.channel);
-        DDP__UNROLL for (int e = 0; e < W; e++) {
+        if (relu)
+            ddp__channel_load<W>(factor, scale + walk.channel),
+                ddp__channel_load<W>(offset, shift + walk.channel);
+        DDP__UNROLL for (int e = 0; e < W; e++)
+        {
             mean[e] = both[2 * e];
             factor[e] *= both[2 * e + 1];
             offset[e] -= mean[e] * factor[e];
         }
     }
-    __device__ float of(float x, int e) const { return ddp__to_float(ddp__from_float<T>(x * factor[e] + offset[e])); }
+    __device__ float of(float x, int e) const
+    {
+        return ddp__to_float(ddp__from_float<T>(x * factor[e] + offset[e]));
+    }
 
     /* dy, or what relu lets pass of it where x lies; without a branch, which loads would not pass. */
     __device__ float back(float dy, float x, int e) const { return (relu & !(of(x, e) > 0)) ? 0 : dy; }
 };
 
-/* Of one part of each channel. stat: mean and rstd per channel; scale, shift: of a relu behind it, or NULL. stat NULL: dy
- * is x, and as differences from a value at hand, so that a mean far from 0 costs no digits. */
-template <typename T, int W> __global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T *x,
-                                                                 const float *stat, const T *scale, const T *shift,
-                                                                 ddp__channels c)
+/* Of one part of each channel. stat: mean and rstd per channel; scale, shift: of a relu behind it, or NULL.
+ * stat NULL: dy is x, and as differences from a value at hand, so that a mean far from 0 costs no digits. */
+template <typename T, int W>
+__global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T *x, const float *stat,
+                                    const T *scale, const T *shift, ddp__channels c)
 {
     __shared__ ddp__channel_sum shared[DDP__CHANNEL_THREADS];
     ddp__channel_walk walk(c, W);
@@ -128,26 +151,33 @@ template <typename T, int W> __global__ void ddp__k_channel_sums(ddp__channel_su
     float low[W] = {0}, sum[W] = {0}, product[W] = {0}, d[W], v[W];
 
     if (!stat && walk.left > 0) ddp__channel_load<W>(low, first), ddp__channel_load<W>(line.mean, first);
-    DDP__UNROLL_4 for (long n = (walk.left + walk.step - 1) / walk.step; n > 0; n--, walk.next()) {
+    DDP__UNROLL_4 for (long n = (walk.left + walk.step - 1) / walk.step; n > 0; n--, walk.next())
+    {
         ddp__channel_load<W>(d, dy + walk.at);
         DDP__UNROLL for (int e = 0; e < W; e++) v[e] = d[e];
         if (stat) ddp__channel_load<W>(v, x + walk.at);
-        DDP__UNROLL for (int e = 0; e < W; e++) {
+        DDP__UNROLL for (int e = 0; e < W; e++)
+        {
             d[e] = line.back(d[e], v[e], e) - low[e];
             sum[e] += d[e];
             product[e] += d[e] * (v[e] - line.mean[e]);
         }
     }
-    DDP__UNROLL for (int e = 0; e < W; e++) {
-        const ddp__channel_sum mine = {(double)sum[e], (double)product[e]}, all = ddp__rows_sum(mine, shared, walk.lanes);
+    DDP__UNROLL for (int e = 0; e < W; e++)
+    {
+        const ddp__channel_sum mine = {(double)sum[e], (double)product[e]},
+                               all = ddp__rows_sum(mine, shared, walk.lanes);
         if ((int)threadIdx.x < walk.lanes && walk.channel < c.channels)
             part[(walk.channel + e) * c.parts + blockIdx.y] = all;
     }
 }
 
-/* What a warp finds the parts of a channel to sum to. x: as differences from its first pixel; NULL: as they are. */
-template <typename T> __device__ static __forceinline__ ddp__channel_sum
-ddp__channel_total(const ddp__channel_sum *part, const T *x, const ddp__channels &c, long channel)
+/* What a warp finds the parts of a channel to sum to. x: as differences from its first pixel; NULL: as they
+ * are. */
+template <typename T>
+__device__ static __forceinline__ ddp__channel_sum ddp__channel_total(const ddp__channel_sum *part,
+                                                                      const T *x, const ddp__channels &c,
+                                                                      long channel)
 {
     const double at = x ? (double)ddp__to_float(x[channel]) : 0;
     ddp__channel_sum all = {0, 0};
@@ -164,7 +194,8 @@ ddp__channel_total(const ddp__channel_sum *part, const T *x, const ddp__channels
 /* From parts to what each channel needs, a warp for each; training 0 reads the running statistics. */
 template <typename T>
 __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, float *running_var,
-                                             const ddp__channel_sum *part, const T *x, ddp__channels c, int training)
+                                             const ddp__channel_sum *part, const T *x, ddp__channels c,
+                                             int training)
 {
     const long i = blockIdx.x;
     const double n = (double)c.pixels;
@@ -180,21 +211,25 @@ __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, f
         var = (all.product - all.sum * all.sum / n) / n;
         if (var < 0) var = 0;
         running_mean[i] += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)running_mean[i]));
-        running_var[i] += (float)(DDP__BATCH_NORM_MOVE * (var * (n > 1 ? n / (n - 1) : 1) - (double)running_var[i]));
+        running_var[i] +=
+            (float)(DDP__BATCH_NORM_MOVE * (var * (n > 1 ? n / (n - 1) : 1) - (double)running_var[i]));
     }
     stat[2 * i] = (float)mean;
     stat[2 * i + 1] = (float)(1 / sqrt(var + DDP__NORM_EPS));
 }
 
-/* Gradients of scale and shift (NULL: not wanted), and slope (3, channels): what dx takes of dy, of x, and besides. */
+/* Gradients of scale and shift (NULL: not wanted), and slope (3, channels): what dx takes of dy, of x, and
+ * besides. */
 template <typename T>
-__global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift, const ddp__channel_sum *part,
-                                         const float *stat, const T *scale, ddp__channels c)
+__global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift,
+                                         const ddp__channel_sum *part, const float *stat, const T *scale,
+                                         ddp__channels c)
 {
     const long i = blockIdx.x;
     const ddp__channel_sum all = ddp__channel_total(part, (const T *)NULL, c, i);
     const double count = (double)c.pixels, mean = (double)stat[2 * i], rstd = (double)stat[2 * i + 1];
-    const double factor = (double)ddp__to_float(scale[i]) * rstd, of_x = -factor * rstd * rstd * all.product / count;
+    const double factor = (double)ddp__to_float(scale[i]) * rstd,
+                 of_x = -factor * rstd * rstd * all.product / count;
 
     if (threadIdx.x) return;
     if (dscale) dscale[i] += (float)(all.product * rstd);
@@ -206,8 +241,8 @@ __global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dsh
 
 /* y of each channel, and relu of it into z, unless that is NULL. */
 template <typename T, int W>
-__global__ void ddp__k_batch_norm_apply(T *y, T *z, const T *x, const float *stat, const T *scale, const T *shift,
-                                        ddp__channels c)
+__global__ void ddp__k_batch_norm_apply(T *y, T *z, const T *x, const float *stat, const T *scale,
+                                        const T *shift, ddp__channels c)
 {
     ddp__channel_walk walk(c, W);
     const ddp__batch_line<T, W> line(stat, scale, shift, walk);
@@ -223,8 +258,8 @@ __global__ void ddp__k_batch_norm_apply(T *y, T *z, const T *x, const float *sta
 }
 
 template <typename T, int W>
-__global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const float *slope, int add, const float *stat,
-                                       const T *scale, const T *shift, ddp__channels c)
+__global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const float *slope, int add,
+                                       const float *stat, const T *scale, const T *shift, ddp__channels c)
 {
     ddp__channel_walk walk(c, W);
     const ddp__batch_line<T, W> line(stat, scale, shift, walk);
@@ -235,7 +270,8 @@ __global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const flo
     for (; walk.left > 0; walk.next()) {
         ddp__channel_load<W>(d, dy + walk.at);
         ddp__channel_load<W>(v, x + walk.at);
-        DDP__UNROLL for (int e = 0; e < W; e++) d[e] = line.back(d[e], v[e], e) * s[0][e] + v[e] * s[1][e] + s[2][e];
+        DDP__UNROLL for (int e = 0; e < W; e++) d[e] =
+            line.back(d[e], v[e], e) * s[0][e] + v[e] * s[1][e] + s[2][e];
         ddp__piece_store(dx + walk.at, d, 0, W, W > 1, add);
     }
 }
@@ -248,14 +284,15 @@ static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int)
     return (size_t)(c.channels * c.parts) * sizeof(ddp__channel_sum) + 3 * (size_t)c.channels * sizeof(float);
 }
 
-/* kernel<T, W>(args..., c) over the parts of all channels of c; wide 1: pixels are read 16 bytes at a time. */
-#define DDP__WALK(kernel, wide, c, ...)                                                                               \
-    do {                                                                                                              \
-        const int  ddp__w = (wide) ? ddp__vec<T>::width : 1;                                                          \
-        const long ddp__columns = (long)ddp__channel_lanes((c).channels, ddp__w) * ddp__w;                            \
-        const dim3 ddp__grid((unsigned)ddp__blocks((c).channels, ddp__columns), (unsigned)(c).parts);                 \
-        DDP__RUN(((wide) ? kernel<T, ddp__vec<T>::width> : kernel<T, 1>), ddp__grid, DDP__CHANNEL_THREADS,            \
-                 __VA_ARGS__, c);                                                                                     \
+/* kernel<T, W>(args..., c) over the parts of all channels of c; wide 1: pixels are read 16 bytes at a
+ * time. */
+#define DDP__WALK(kernel, wide, c, ...)                                                                    \
+    do {                                                                                                   \
+        const int ddp__w = (wide) ? ddp__vec<T>::width : 1;                                                \
+        const long ddp__columns = (long)ddp__channel_lanes((c).channels, ddp__w) * ddp__w;                 \
+        const dim3 ddp__grid((unsigned)ddp__blocks((c).channels, ddp__columns), (unsigned)(c).parts);      \
+        DDP__RUN(((wide) ? kernel<T, ddp__vec<T>::width> : kernel<T, 1>), ddp__grid, DDP__CHANNEL_THREADS, \
+                 __VA_ARGS__, c);                                                                          \
     } while (0)
 
 /* relu: what stands behind it as one; NULL: nothing does. */
@@ -264,7 +301,8 @@ static void ddp__cuda_batch_forward(ddp__cuda *dev, const ddp_op_call *call, con
 {
     const ddp_shape *s = &call->spec->in[0];
     const ddp__channels c = ddp__channels_of(s), map = ddp__channels_of(s, DDP__CHANNEL_MAPS);
-    const T *x = (const T *)call->in[0], *scale = (const T *)call->param[0], *shift = (const T *)call->param[1], *no = NULL;
+    const T *x = (const T *)call->in[0], *scale = (const T *)call->param[0],
+            *shift = (const T *)call->param[1], *no = NULL;
     T *y = (T *)call->out, *z = relu ? (T *)relu->out : NULL;
     float *stat = (float *)call->saved, *no_stat = NULL;
     ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
@@ -282,7 +320,8 @@ static void ddp__cuda_batch_backward(ddp__cuda *dev, const ddp_op_call *call, co
     const ddp_shape *s = &call->spec->in[0];
     const ddp__channels c = ddp__channels_of(s), map = ddp__channels_of(s, DDP__CHANNEL_MAPS);
     const T *x = (const T *)call->in[0], *dy = (const T *)(relu ? relu->grad_out : call->grad_out);
-    const T *scale = (const T *)call->param[0], *shift = (const T *)call->param[1], *gate = relu ? scale : NULL;
+    const T *scale = (const T *)call->param[0], *shift = (const T *)call->param[1],
+            *gate = relu ? scale : NULL;
     const float *stat = (const float *)call->saved;
     T *dx = (T *)call->grad_in[0];
     ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
@@ -292,7 +331,8 @@ static void ddp__cuda_batch_backward(ddp__cuda *dev, const ddp_op_call *call, co
     DDP__WALK(ddp__k_channel_sums, wide, c, part, dy, x, stat, gate, shift);
     DDP__RUN((ddp__k_batch_norm_slopes<T>), (unsigned)c.channels, 32, slope, (float *)call->grad_param[0],
              (float *)call->grad_param[1], part, stat, scale, c);
-    if (dx) DDP__WALK(ddp__k_batch_norm_grad, wide, map, dx, dy, x, slope, call->add_in[0], stat, gate, shift);
+    if (dx)
+        DDP__WALK(ddp__k_batch_norm_grad, wide, map, dx, dy, x, slope, call->add_in[0], stat, gate, shift);
 }
 
 template <typename T> static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *c)
@@ -316,9 +356,11 @@ static void ddp__cuda_batch_relu_backward(const ddp_op_call *norm, const ddp_op_
 static inline const ddp_op_pair *ddp__cuda_batch_pair(const char *first, const char *second)
 {
     static const ddp_op_pair relu = {
-        ddp__cuda_later_both<ddp__cuda_typed_both<ddp__cuda_batch_forward<float>, ddp__cuda_batch_forward<ddp__bf16> > >,
+        ddp__cuda_later_both<
+            ddp__cuda_typed_both<ddp__cuda_batch_forward<float>, ddp__cuda_batch_forward<ddp__bf16>>>,
         ddp__cuda_later_both<ddp__cuda_batch_relu_backward>, NULL};
     return strcmp(first, "batch_norm2d") == 0 && strcmp(second, "relu") == 0 ? &relu : NULL;
 }
 
-DDP__FAMILY(ddp__cuda_batch_norm_ops, DDP__ENTRY("batch_norm2d", ddp__cuda_batch_norm, ddp__cuda_batch_norm_scratch))
+DDP__FAMILY(ddp__cuda_batch_norm_ops,
+            DDP__ENTRY("batch_norm2d", ddp__cuda_batch_norm, ddp__cuda_batch_norm_scratch))

@@ -1,5 +1,5 @@
-/* Matrix products through cuBLASLt. Sums are float32 in every mode. The descriptors and the algorithm of a product are
- * kept per shape: the library is asked once, at the first step. */
+/* Matrix products through cuBLASLt. Sums are float32 in every mode. The descriptors and the algorithm of a
+ * product are kept per shape: the library is asked once, at the first step. */
 #pragma once
 
 #include "cuda/runtime.cuh"
@@ -8,20 +8,21 @@
  * the other orientation (a: k x m, b: n x k). count matrices lie *_step elements apart. */
 typedef struct ddp__cuda_product_shape {
     long m, n, k, count, a_step, b_step, c_step;
-    int  a_turned, b_turned;
-    int  half, half_out; /* a and b, and c, hold bfloat16 */
+    int a_turned, b_turned;
+    int half, half_out; /* a and b, and c, hold bfloat16 */
 } ddp__cuda_product_shape;
 
 typedef struct ddp__cuda_product {
     ddp__cuda_product_shape shape;
     const void *a, *b;
-    void       *c;
-    int         add;
+    void *c;
+    int add;
     const void *bias; /* n elements of c's type, added to every row; NULL: none */
-    int         gelu; /* 1: c = gelu(product + bias), which needs a bias and add 0. -1: c = product *
+    int gelu;         /* 1: c = gelu(product + bias), which needs a bias and add 0. -1: c = product *
                          gelu'(before), with add 0. Not every library has them in every type and shape */
-    void       *before; /* with gelu: what gelu was taken of, in rows of a multiple of 16 bytes; NULL: not wanted */
-    void       *sums; /* receives the sums of op(a)'s rows, m elements of c's type; NULL, as with
+    void *before;     /* with gelu: what gelu was taken of, in rows of a multiple of 16 bytes; NULL: not
+                           wanted */
+    void *sums;       /* receives the sums of op(a)'s rows, m elements of c's type; NULL, as with
                          bias or count > 1: not wanted. As rare as gelu */
 } ddp__cuda_product;
 
@@ -32,13 +33,13 @@ typedef struct ddp__cuda_product_key {
 } ddp__cuda_product_key;
 
 typedef struct ddp__cuda_product_plan {
-    ddp__cuda_product_key          key;
-    cublasLtMatmulDesc_t           product;
-    cublasLtMatrixLayout_t         a, b, c;
-    cublasLtMatmulAlgo_t           algo;
-    size_t                         workspace;
-    float                          waves; /* of blocks on the device */
-    int                            none; /* of gelu and sums: the library has no such product */
+    ddp__cuda_product_key key;
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algo;
+    size_t workspace;
+    float waves; /* of blocks on the device */
+    int none;    /* of gelu and sums: the library has no such product */
     struct ddp__cuda_product_plan *next;
 } ddp__cuda_product_plan;
 
@@ -57,10 +58,12 @@ static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p
 
     memset(&k, 0, sizeof k); /* keys are compared as bytes */
     memcpy(&k.shape, &p->shape, sizeof k.shape);
-    k.epilogue = p->gelu < 0 ? CUBLASLT_EPILOGUE_DGELU
+    k.epilogue = p->gelu < 0            ? CUBLASLT_EPILOGUE_DGELU
                  : p->gelu && p->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
-                 : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : p->sums ? CUBLASLT_EPILOGUE_BGRADB
-                 : p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+                 : p->gelu              ? CUBLASLT_EPILOGUE_GELU_BIAS
+                 : p->sums              ? CUBLASLT_EPILOGUE_BGRADB
+                 : p->bias              ? CUBLASLT_EPILOGUE_BIAS
+                                        : CUBLASLT_EPILOGUE_DEFAULT;
     k.a_align = ddp__cuda_alignment(p->a);
     k.b_align = ddp__cuda_alignment(p->b);
     k.c_align = k.d_align = ddp__cuda_alignment(p->c);
@@ -77,24 +80,24 @@ static ddp__cuda_product ddp__cuda_product_of(long m, long n, long k, const void
 }
 
 /* These return 1 after a failure, as DDP__BLAS does. */
-static int ddp__cuda_layout(ddp__cuda *dev, cublasLtMatrixLayout_t *l, int narrow, long rows,
-                            long cols, long count, long step)
+static int ddp__cuda_layout(ddp__cuda *dev, cublasLtMatrixLayout_t *l, int narrow, long rows, long cols,
+                            long count, long step)
 {
     const int32_t batch = (int32_t)count;
     const int64_t offset = step;
 
-    if (DDP__BLAS(dev, cublasLtMatrixLayoutCreate(l, narrow ? CUDA_R_16BF : CUDA_R_32F,
-                                                  (uint64_t)rows, (uint64_t)cols, rows)))
+    if (DDP__BLAS(dev, cublasLtMatrixLayoutCreate(l, narrow ? CUDA_R_16BF : CUDA_R_32F, (uint64_t)rows,
+                                                  (uint64_t)cols, rows)))
         return 1;
     return count > 1 &&
-           (DDP__BLAS(dev, cublasLtMatrixLayoutSetAttribute(
-                *l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch)) ||
-            DDP__BLAS(dev, cublasLtMatrixLayoutSetAttribute(
-                *l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &offset, sizeof offset)));
+           (DDP__BLAS(dev, cublasLtMatrixLayoutSetAttribute(*l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch,
+                                                            sizeof batch)) ||
+            DDP__BLAS(dev, cublasLtMatrixLayoutSetAttribute(*l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                                            &offset, sizeof offset)));
 }
 
-static int ddp__cuda_describe(ddp__cuda *dev, ddp__cuda_product_plan *p,
-                              cublasLtMatmulDescAttributes_t what, const void *value, size_t bytes)
+static int ddp__cuda_describe(ddp__cuda *dev, ddp__cuda_product_plan *p, cublasLtMatmulDescAttributes_t what,
+                              const void *value, size_t bytes)
 {
     return DDP__BLAS(dev, cublasLtMatmulDescSetAttribute(p->product, what, value, bytes));
 }
@@ -108,19 +111,20 @@ static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
     const uint32_t epilogue = (uint32_t)p->key.epilogue;
     const int64_t before_row = s->n;
 
-    return DDP__BLAS(dev, cublasLtMatmulDescCreate(
-               &p->product, dev->tf32 && !s->half ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                  : CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
+    return DDP__BLAS(dev, cublasLtMatmulDescCreate(&p->product,
+                                                   dev->tf32 && !s->half ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                                         : CUBLAS_COMPUTE_32F,
+                                                   CUDA_R_32F)) ||
            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta) ||
            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb) ||
            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) ||
            ((epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || epilogue == CUBLASLT_EPILOGUE_DGELU) &&
             ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &before_row,
                                sizeof before_row)) ||
-           ddp__cuda_layout(dev, &p->a, s->half, s->b_turned ? s->k : s->n,
-                            s->b_turned ? s->n : s->k, s->count, s->b_step) ||
-           ddp__cuda_layout(dev, &p->b, s->half, s->a_turned ? s->m : s->k,
-                            s->a_turned ? s->k : s->m, s->count, s->a_step) ||
+           ddp__cuda_layout(dev, &p->a, s->half, s->b_turned ? s->k : s->n, s->b_turned ? s->n : s->k,
+                            s->count, s->b_step) ||
+           ddp__cuda_layout(dev, &p->b, s->half, s->a_turned ? s->m : s->k, s->a_turned ? s->k : s->m,
+                            s->count, s->a_step) ||
            ddp__cuda_layout(dev, &p->c, s->half_out, s->n, s->m, s->count, s->c_step);
 }
 
@@ -128,7 +132,8 @@ static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
 static int ddp__cuda_product_point(ddp__cuda *dev, ddp__cuda_product_plan *p, const ddp__cuda_product *q)
 {
     const void *vector = q->sums ? q->sums : q->bias;
-    return (vector && ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector)) ||
+    return (vector &&
+            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector)) ||
            (q->before && ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &q->before,
                                             sizeof q->before));
 }
@@ -152,8 +157,8 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
 
     failed =
         DDP__BLAS(dev, cublasLtMatmulPreferenceCreate(&pref)) ||
-        DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(
-            pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace)) ||
+        DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                            &workspace, sizeof workspace)) ||
         /* parts of a sum are added as floats too, not as bfloat16 */
         ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                          CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) ||
@@ -162,15 +167,16 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
         ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, k->c_align) ||
         ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, k->d_align);
     if (!failed)
-        status = cublasLtMatmulAlgoGetHeuristic(dev->blas_lt, p->product, p->a, p->b, p->c, p->c,
-                                                pref, 1, &best, &found);
+        status = cublasLtMatmulAlgoGetHeuristic(dev->blas_lt, p->product, p->a, p->b, p->c, p->c, pref, 1,
+                                                &best, &found);
     if (pref) (void)cublasLtMatmulPreferenceDestroy(pref);
     p->none = !failed && (status != CUBLAS_STATUS_SUCCESS || found < 1);
     if (p->none && (k->epilogue == CUBLASLT_EPILOGUE_DEFAULT || k->epilogue == CUBLASLT_EPILOGUE_BIAS)) {
         failed = 1;
-        ddp__cuda_fail(dev, DDP_UNSUPPORTED, "GPU %d: cuBLASLt knows no way to multiply %ld x %ld "
-                       "by %ld x %ld in %s; use sizes that are multiples of 8", dev->device, s->m,
-                       s->k, s->k, s->n, s->half ? "bfloat16" : "float32");
+        ddp__cuda_fail(dev, DDP_UNSUPPORTED,
+                       "GPU %d: cuBLASLt knows no way to multiply %ld x %ld "
+                       "by %ld x %ld in %s; use sizes that are multiples of 8",
+                       dev->device, s->m, s->k, s->k, s->n, s->half ? "bfloat16" : "float32");
     }
     p->algo = best.algo;
     p->workspace = best.workspaceSize;
@@ -211,7 +217,8 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
         return NULL;
     }
     memcpy(&p->key, &key, sizeof key);
-    if (ddp__cuda_product_describe(dev, p) || ddp__cuda_product_point(dev, p, q) || ddp__cuda_product_choose(dev, p)) {
+    if (ddp__cuda_product_describe(dev, p) || ddp__cuda_product_point(dev, p, q) ||
+        ddp__cuda_product_choose(dev, p)) {
         ddp__cuda_product_drop(p);
         return NULL;
     }
@@ -238,7 +245,8 @@ static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_produc
     p = ddp__cuda_product_plan_of(dev, q);
     if (p && p->none) return 0;
     if (p && !ddp__cuda_product_point(dev, p, q))
-        (void)DDP__BLAS(dev, cublasLtMatmul(dev->blas_lt, p->product, &one, q->b, p->a, q->a, p->b, &add, q->c, p->c,
-                                            q->c, p->c, &p->algo, dev->workspace, p->workspace, dev->stream));
+        (void)DDP__BLAS(dev, cublasLtMatmul(dev->blas_lt, p->product, &one, q->b, p->a, q->a, p->b, &add,
+                                            q->c, p->c, q->c, p->c, &p->algo, dev->workspace, p->workspace,
+                                            dev->stream));
     return 1;
 }

@@ -1,5 +1,6 @@
-/* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or, for 1x1 windows, one
- * of cuBLASLt; and, for groups of one channel in, no product but walks over windows. Images lie channels-last. */
+/* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or, for 1x1
+ * windows, one of cuBLASLt; and, for groups of one channel in, no product but walks over windows. Images lie
+ * channels-last. */
 #pragma once
 
 #include "cuda/batch_norm.cuh"
@@ -15,7 +16,8 @@ static int ddp__cuda_depthwise(const ddp__cuda_conv &v) { return v.planes == 1 &
 /* Weights: [groups x m][kh][kw]. One thread per output. */
 template <typename T> __global__ void ddp__k_depthwise_forward(ddp__cuda_conv v, const T *w)
 {
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, channels = (long)v.groups * v.m, channel = i % channels;
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, channels = (long)v.groups * v.m,
+               channel = i % channels;
     const ddp__conv_place from = ddp__conv_position(v, i / channels);
     float sum = 0;
 
@@ -25,7 +27,8 @@ template <typename T> __global__ void ddp__k_depthwise_forward(ddp__cuda_conv v,
         for (int b = 0; b < v.kw; b++)
             if (ddp__conv_sees(v, from, a, b))
                 sum += ddp__to_float(w[a * v.kw + b]) *
-                       ddp__to_float(((const T *)v.x)[from.x + ((long)a * v.w + b) * v.channels + channel / v.m]);
+                       ddp__to_float(
+                           ((const T *)v.x)[from.x + ((long)a * v.w + b) * v.channels + channel / v.m]);
     if (v.bias) sum += ddp__to_float(((const T *)v.bias)[channel]);
     ((T *)v.y)[i] = ddp__from_float<T>(sum);
 }
@@ -48,15 +51,16 @@ template <typename T> __global__ void ddp__k_depthwise_input(ddp__cuda_conv v, T
             for (int b = c % v.step; b < v.kw && b <= c; b += v.step) {
                 const int col = (c - b) / v.step;
                 if (col >= v.cols) continue;
-                sum += ddp__to_float(w[a * v.kw + b]) * ddp__to_float(y[((long)row * v.cols + col) * channels]);
+                sum +=
+                    ddp__to_float(w[a * v.kw + b]) * ddp__to_float(y[((long)row * v.cols + col) * channels]);
             }
         }
     if (add) sum += ddp__to_float(dx[i]);
     dx[i] = ddp__from_float<T>(sum);
 }
 
-/* part[part][(channel out, tap)]: each block sums one tap after the other over a part of the outputs of its channels; c
- * describes those. */
+/* part[part][(channel out, tap)]: each block sums one tap after the other over a part of the outputs of its
+ * channels; c describes those. */
 template <typename T> __global__ void ddp__k_depthwise_weights(ddp__cuda_conv v, float *part, ddp__channels c)
 {
     __shared__ double all[DDP__CHANNEL_THREADS];
@@ -95,9 +99,10 @@ static void ddp__cuda_depthwise_backward(ddp__cuda *dev, const ddp_op_call *call
     float *part = (float *)dev->scratch;
 
     if (call->grad_param[0]) {
-        DDP__RUN((ddp__k_depthwise_weights<T>),
-                 dim3((unsigned)ddp__blocks(c.channels, ddp__channel_lanes(c.channels, 1)), (unsigned)c.parts),
-                 DDP__CHANNEL_THREADS, v, part, c);
+        DDP__RUN(
+            (ddp__k_depthwise_weights<T>),
+            dim3((unsigned)ddp__blocks(c.channels, ddp__channel_lanes(c.channels, 1)), (unsigned)c.parts),
+            DDP__CHANNEL_THREADS, v, part, c);
         ddp__conv_add_parts(dev, call->grad_param[0], weights, c.parts);
     }
     if (call->grad_in[0])
@@ -112,8 +117,8 @@ enum {
     DDP__CONV_PART = 512  /* positions at least that a block sums a weight's gradient over */
 };
 
-/* The same product with the numbers that kernels count with and images channels-last; its arrays come later, and the
- * packed weights. */
+/* The same product with the numbers that kernels count with and images channels-last; its arrays come later,
+ * and the packed weights. */
 static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
 {
     const ddp__conv_view &w = g.view;
@@ -122,18 +127,28 @@ static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
 
     v.image = w.image;
     v.channels = (int)(w.planes * g.groups);
-    v.planes = (int)w.planes; v.h = (int)w.h; v.w = (int)w.w;
-    v.rows = (int)w.rows; v.cols = (int)w.cols; v.step = (int)w.step;
-    v.top = (int)w.top; v.left = (int)w.left; v.kh = (int)w.kh; v.kw = (int)w.kw;
-    v.m = (int)g.m; v.groups = (int)g.groups;
+    v.planes = (int)w.planes;
+    v.h = (int)w.h;
+    v.w = (int)w.w;
+    v.rows = (int)w.rows;
+    v.cols = (int)w.cols;
+    v.step = (int)w.step;
+    v.top = (int)w.top;
+    v.left = (int)w.left;
+    v.kh = (int)w.kh;
+    v.kw = (int)w.kw;
+    v.m = (int)g.m;
+    v.groups = (int)g.groups;
     v.pixels = w.images * w.rows * w.cols;
-    v.y_image = g.y_image; v.y_row = g.y_row * y_channels; v.y_col = g.y_col * y_channels;
+    v.y_image = g.y_image;
+    v.y_row = g.y_row * y_channels;
+    v.y_col = g.y_col * y_channels;
     v.add = g.add;
     return v;
 }
 
-/* 1: a window of one element that skips none: every position by itself, a linear operator. Other sizes the library
- * multiplies more slowly, if at all. */
+/* 1: a window of one element that skips none: every position by itself, a linear operator. Other sizes the
+ * library multiplies more slowly, if at all. */
 static int ddp__cuda_conv_point(const ddp_op_spec *s)
 {
     return s->arg[1] == 1 && s->arg[2] == 1 && s->arg[3] == 0 && s->arg[4] == 1 && s->in[0].dim[1] % 8 == 0 &&
@@ -143,7 +158,8 @@ static int ddp__cuda_conv_point(const ddp_op_spec *s)
 /* Tall tiles where they fill the GPU. The sums are the same in both. */
 static int ddp__conv_tall(int m, long columns, int groups)
 {
-    return m > 64 && ddp__blocks(m, 128) * ddp__blocks(columns, DDP__CONV_COLUMNS) * groups >= DDP__CONV_BUSY / 2;
+    return m > 64 &&
+           ddp__blocks(m, 128) * ddp__blocks(columns, DDP__CONV_COLUMNS) * groups >= DDP__CONV_BUSY / 2;
 }
 
 /* Packed weights are whole tiles, of that depth. */
@@ -166,7 +182,8 @@ static size_t ddp__conv_packed_bytes(ddp__cuda_conv v, int half)
  * the sums are the same on every GPU. */
 static int ddp__conv_splits(const ddp__cuda_conv &v)
 {
-    const long tiles = ddp__blocks(v.m, 128) * v.groups * ddp__blocks((long)v.planes * v.kh * v.kw, DDP__CONV_COLUMNS);
+    const long tiles =
+        ddp__blocks(v.m, 128) * v.groups * ddp__blocks((long)v.planes * v.kh * v.kw, DDP__CONV_COLUMNS);
     const long most = ddp__blocks(v.pixels, DDP__CONV_PART), wish = ddp__blocks(DDP__CONV_BUSY, tiles);
     return (int)(wish < most ? wish : most);
 }
@@ -199,7 +216,8 @@ template <typename M> static void ddp__conv_run_images(ddp__cuda *dev, const ddp
 
     if (v.planes % M::depth || !ddp__aligned(v.x))
         DDP__LAUNCH((ddp__k_conv_images<M, false>), grid, DDP__CONV_THREADS, M::bytes, dev->stream, v);
-    else DDP__LAUNCH((ddp__k_conv_images<M, true>), grid, DDP__CONV_THREADS, M::bytes, dev->stream, v);
+    else
+        DDP__LAUNCH((ddp__k_conv_images<M, true>), grid, DDP__CONV_THREADS, M::bytes, dev->stream, v);
 }
 
 /* v, as g has it, by weights that begin at w. */
@@ -219,35 +237,43 @@ static void ddp__conv_images(ddp__cuda *dev, ddp__cuda_conv v, const ddp__conv_p
     v.taps = taps;
     n = ddp__blocks(n, 256);
     DDP__RUN((ddp__k_conv_pack<Short>), (unsigned)(n < 4096 ? n : 4096), 256, packed, taps, v, s);
-    if (ddp__conv_tall(v.m, v.pixels, v.groups)) ddp__conv_run_images<M<128, false> >(dev, v);
-    else ddp__conv_run_images<Short>(dev, v);
+    if (ddp__conv_tall(v.m, v.pixels, v.groups))
+        ddp__conv_run_images<M<128, false>>(dev, v);
+    else
+        ddp__conv_run_images<Short>(dev, v);
 }
 
 template <typename M> static void ddp__conv_run_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
 {
-    const int columns = v.planes * v.kh * v.kw, parts = ddp__conv_splits(v), width = ddp__vec<typename M::tile>::width;
-    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) * ddp__blocks(columns, DDP__CONV_COLUMNS)), (unsigned)parts,
-                    (unsigned)v.groups);
+    const int columns = v.planes * v.kh * v.kw, parts = ddp__conv_splits(v),
+              width = ddp__vec<typename M::tile>::width;
+    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) * ddp__blocks(columns, DDP__CONV_COLUMNS)),
+                    (unsigned)parts, (unsigned)v.groups);
     const long part = ddp__blocks(v.pixels, (long)parts * M::depth) * M::depth;
     float *to = parts > 1 ? (float *)dev->scratch : grad;
 
     if (v.m % width || v.planes % width || !ddp__aligned(v.x, v.y))
-        DDP__LAUNCH((ddp__k_conv_weights<M, false>), grid, DDP__CONV_THREADS, M::bytes, dev->stream, v, to, part);
-    else DDP__LAUNCH((ddp__k_conv_weights<M, true>), grid, DDP__CONV_THREADS, M::bytes, dev->stream, v, to, part);
+        DDP__LAUNCH((ddp__k_conv_weights<M, false>), grid, DDP__CONV_THREADS, M::bytes, dev->stream, v, to,
+                    part);
+    else
+        DDP__LAUNCH((ddp__k_conv_weights<M, true>), grid, DDP__CONV_THREADS, M::bytes, dev->stream, v, to,
+                    part);
     if (parts > 1) ddp__conv_add_parts(dev, grad, (long)v.groups * v.m * columns, parts);
 }
 
 template <template <int, bool> class M>
 static void ddp__conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
 {
-    if (v.m > 64) ddp__conv_run_weights<M<128, true> >(dev, v, grad);
-    else ddp__conv_run_weights<M<64, true> >(dev, v, grad);
+    if (v.m > 64)
+        ddp__conv_run_weights<M<128, true>>(dev, v, grad);
+    else
+        ddp__conv_run_weights<M<64, true>>(dev, v, grad);
 }
 
 /* f(dev, args...) with the products of the device's numbers. */
-#define DDP__CONV_RUN(f, dev, ...)                                          \
-    ((dev)->half   ? f<ddp__conv_bf16>(dev, __VA_ARGS__)                    \
-     : (dev)->tf32 ? f<ddp__conv_tf32>(dev, __VA_ARGS__)                    \
+#define DDP__CONV_RUN(f, dev, ...)                       \
+    ((dev)->half   ? f<ddp__conv_bf16>(dev, __VA_ARGS__) \
+     : (dev)->tf32 ? f<ddp__conv_tf32>(dev, __VA_ARGS__) \
                    : f<ddp__conv_plain>(dev, __VA_ARGS__))
 
 /* ---- the operator ---- */
@@ -263,13 +289,17 @@ template <typename T> static void ddp__cuda_conv_forward(ddp__cuda *dev, const d
     }
     ddp__conv_product_of(call->spec, &g);
     v = ddp__cuda_conv_of(g);
-    v.x = call->in[0]; v.y = call->out;
+    v.x = call->in[0];
+    v.y = call->out;
     v.bias = call->param[1];
-    if (ddp__cuda_depthwise(v)) ddp__cuda_depthwise_forward<T>(dev, call, v);
-    else DDP__CONV_RUN(ddp__conv_images, dev, v, g, call->param[0]);
+    if (ddp__cuda_depthwise(v))
+        ddp__cuda_depthwise_forward<T>(dev, call, v);
+    else
+        DDP__CONV_RUN(ddp__conv_images, dev, v, g, call->param[0]);
 }
 
-static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call, const ddp__conv_product &forward)
+static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call,
+                                      const ddp__conv_product &forward)
 {
     const ddp__conv_view &in = forward.view;
     const long bytes = dev->half ? 2 : 4, channels = in.planes * forward.groups;
@@ -278,8 +308,9 @@ static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call, c
     long w, y;
 
     if (in.kh < in.step && !call->add_in[0]) /* some elements are seen by no window */
-        (void)DDP__CUDA(dev, cudaMemsetAsync(call->grad_in[0], 0, (size_t)(ddp_shape_count(&call->spec->in[0]) * bytes),
-                                             dev->stream));
+        (void)DDP__CUDA(dev,
+                        cudaMemsetAsync(call->grad_in[0], 0,
+                                        (size_t)(ddp_shape_count(&call->spec->in[0]) * bytes), dev->stream));
     for (long r = 0; r < in.step && r < in.h; r++)
         for (long c = 0; c < in.step && c < in.w; c++) {
             if (!ddp__conv_input_phase(&forward, r, c, &g, &w, &y)) continue;
@@ -302,10 +333,11 @@ template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const 
     }
     ddp__conv_product_of(call->spec, &g);
     v = ddp__cuda_conv_of(g);
-    v.x = call->in[0]; v.y = (void *)call->grad_out;
+    v.x = call->in[0];
+    v.y = (void *)call->grad_out;
     if (call->grad_param[1])
-        ddp__cuda_columns<T, DDP__COLUMN_PLAIN>(dev, NULL, call->grad_param[1], call->grad_out, NULL, NULL, v.pixels,
-                                                (long)v.groups * v.m);
+        ddp__cuda_columns<T, DDP__COLUMN_PLAIN>(dev, NULL, call->grad_param[1], call->grad_out, NULL, NULL,
+                                                v.pixels, (long)v.groups * v.m);
     if (ddp__cuda_depthwise(v)) {
         ddp__cuda_depthwise_backward<T>(dev, call, v);
         return;

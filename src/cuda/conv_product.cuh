@@ -1,6 +1,7 @@
-/* The two matrix products behind a convolution (the CPU's are in ops/conv_product.c). One operand is an image batch seen
- * through a sliding window, whose matrix (im2col) never exists in memory: each block gathers the tiles it needs. Images
- * lie channels-last, so that what a position sees at a tap is a row of channels, read 16 bytes at a time. */
+/* The two matrix products behind a convolution (the CPU's are in ops/conv_product.c). One operand is an image
+ * batch seen through a sliding window, whose matrix (im2col) never exists in memory: each block gathers the
+ * tiles it needs. Images lie channels-last, so that what a position sees at a tap is a row of channels, read
+ * 16 bytes at a time. */
 #pragma once
 
 #include "cuda/mma.cuh"
@@ -10,19 +11,25 @@
 /* ---- how a block multiplies two tiles that lie in shared memory: with plain multiply-adds
  * (float32; the reference for the others), or on tensor cores in bf16 or TF32
  *
- * A tile of BM rows of A meets one of 128 columns of B, `depth` deep, in 8 warps: each warp has BM / 2 rows and 32
- * columns. Tiles arrive in pieces of 16 bytes: a row's or a column's next k or, Slow, what lies beside it at one k.
- * Their rows in memory are 16 bytes longer than what they hold, so that the lanes of a load meet different banks. ---- */
+ * A tile of BM rows of A meets one of 128 columns of B, `depth` deep, in 8 warps: each warp has BM / 2 rows
+ * and 32 columns. Tiles arrive in pieces of 16 bytes: a row's or a column's next k or, Slow, what lies beside
+ * it at one k. Their rows in memory are 16 bytes longer than what they hold, so that the lanes of a load meet
+ * different banks. ---- */
 
 enum { DDP__CONV_THREADS = 256, DDP__CONV_COLUMNS = 128, DDP__CONV_SHOWN = 36, DDP__CONV_STAGES = 4 };
 
 template <typename T, int BM, bool Slow> struct ddp__conv_layout {
     typedef T tile; /* of the tensors, and in shared memory */
     enum {
-        tall = BM, depth = 64 / (int)sizeof(tile), pad = 16 / (int)sizeof(tile),
-        a_row = (Slow ? BM : (int)depth) + pad, b_row = (Slow ? (int)DDP__CONV_COLUMNS : (int)depth) + pad,
-        a_size = (Slow ? (int)depth : BM) * a_row, b_size = (Slow ? (int)depth : (int)DDP__CONV_COLUMNS) * b_row,
-        size = a_size + b_size, bytes = DDP__CONV_STAGES * size * (int)sizeof(tile)
+        tall = BM,
+        depth = 64 / (int)sizeof(tile),
+        pad = 16 / (int)sizeof(tile),
+        a_row = (Slow ? BM : (int)depth) + pad,
+        b_row = (Slow ? (int)DDP__CONV_COLUMNS : (int)depth) + pad,
+        a_size = (Slow ? (int)depth : BM) * a_row,
+        b_size = (Slow ? (int)depth : (int)DDP__CONV_COLUMNS) * b_row,
+        size = a_size + b_size,
+        bytes = DDP__CONV_STAGES * size * (int)sizeof(tile)
     };
 
     static __device__ int a_at(int m, int k) { return Slow ? k * a_row + m : m * a_row + k; }
@@ -49,7 +56,8 @@ template <int BM, bool Slow> struct ddp__conv_plain : ddp__conv_layout<float, BM
         }
         for (int k = 0; k < at::depth && !Slow; k += 4) {
             const ddp__vec<float> x = ddp__vec_load(p + at::b_at(n + lane, k));
-            DDP__UNROLL for (int i = 0; i < BM / 2; i++) {
+            DDP__UNROLL for (int i = 0; i < BM / 2; i++)
+            {
                 const ddp__vec<float> a = ddp__vec_load(p + at::a_at(m + i, k));
                 for (int e = 0; e < 4; e++) sum[i] += a.v[e] * x.v[e];
             }
@@ -98,14 +106,16 @@ template <typename N, int BM, bool Slow> struct ddp__conv_mma : ddp__conv_layout
     {
         using namespace nvcuda::wmma;
 
-        DDP__UNROLL for (int k = 0; k < at::depth; k += N::k) {
+        DDP__UNROLL for (int k = 0; k < at::depth; k += N::k)
+        {
             fragment<matrix_b, 16, 16, N::k, typename N::element, b_layout> right[2];
             fragment<matrix_a, 16, 16, N::k, typename N::element, a_layout> left;
             for (int j = 0; j < 2; j++) {
                 load_matrix_sync(right[j], p + at::b_at(n + 16 * j, k), (unsigned)at::b_row);
                 N::round(right[j]);
             }
-            DDP__UNROLL for (int i = 0; i < BM / 32; i++) {
+            DDP__UNROLL for (int i = 0; i < BM / 32; i++)
+            {
                 load_matrix_sync(left, p + at::a_at(m + 16 * i, k), (unsigned)at::a_row);
                 N::round(left);
                 for (int j = 0; j < 2; j++) mma_sync(sum[i][j], left, right[j], sum[i][j]);
@@ -124,11 +134,11 @@ template <typename N, int BM, bool Slow> struct ddp__conv_mma : ddp__conv_layout
 template <int BM, bool Slow> using ddp__conv_bf16 = ddp__conv_mma<ddp__mma_bf16, (BM), (Slow)>;
 template <int BM, bool Slow> using ddp__conv_tf32 = ddp__conv_mma<ddp__mma_tf32, (BM), (Slow)>;
 
-/* Multiplies tiles 0 to count - 1, each of which load(tile, to) and put(to) bring to a stage of shared memory: load, some
- * tiles ahead, by copies that arrive meanwhile or into registers, and put from those. */
+/* Multiplies tiles 0 to count - 1, each of which load(tile, to) and put(to) bring to a stage of shared
+ * memory: load, some tiles ahead, by copies that arrive meanwhile or into registers, and put from those. */
 template <typename M, typename Load, typename Put>
-__device__ static __forceinline__ void ddp__conv_multiply(M &product, typename M::tile *store, long count, int m, int n,
-                                                          Load load, Put put)
+__device__ static __forceinline__ void ddp__conv_multiply(M &product, typename M::tile *store, long count,
+                                                          int m, int n, Load load, Put put)
 {
     const int ahead = DDP__CONV_STAGES - 1;
 
@@ -154,7 +164,8 @@ __device__ static __forceinline__ void ddp__conv_each(const M &product, float *r
 {
     const int lane = (int)threadIdx.x % 32;
 
-    DDP__UNROLL for (int i = 0; i < M::tall / 32; i++) {
+    DDP__UNROLL for (int i = 0; i < M::tall / 32; i++)
+    {
         product.show(room, lane, i);
         __syncwarp();
         for (int e = 0; e < 16; e++) {
@@ -167,28 +178,30 @@ __device__ static __forceinline__ void ddp__conv_each(const M &product, float *r
 
 /* ---- what is multiplied ---- */
 
-/* Images of `channels` through a window of kh x kw taps that stops at rows x cols positions of each image, and what it
- * is multiplied by. Tap (a, b) at position (r, c) reads element (top + r step + a, left + c step + b) of h x w, or 0
- * where there is none; of it, group g has channels g planes on. Image i begins at x + i*image. */
+/* Images of `channels` through a window of kh x kw taps that stops at rows x cols positions of each image,
+ * and what it is multiplied by. Tap (a, b) at position (r, c) reads element (top + r step + a, left + c step
+ * + b) of h x w, or 0 where there is none; of it, group g has channels g planes on. Image i begins at x +
+ * i*image. */
 typedef struct ddp__cuda_conv {
     const void *x;
-    long        image;
-    int         channels, planes, h, w, rows, cols, step, top, left, kh, kw;
-    int         m, groups;    /* rows of the other matrix, of each group */
-    long        pixels;       /* images x rows x cols: positions */
-    void       *y;            /* element (i, r, c) of an image: y_image, y_row, y_col; its channels lie together */
-    long        y_image, y_row, y_col;
-    const void *bias;         /* [groups x m], or NULL */
-    int         add;          /* y is added to */
-    const void *weight;       /* packed, m_pad rows of k_pad for each group */
-    int         m_pad, k_pad;
+    long image;
+    int channels, planes, h, w, rows, cols, step, top, left, kh, kw;
+    int m, groups; /* rows of the other matrix, of each group */
+    long pixels;   /* images x rows x cols: positions */
+    void *y;       /* element (i, r, c) of an image: y_image, y_row, y_col; its channels lie
+                                 together */
+    long y_image, y_row, y_col;
+    const void *bias;   /* [groups x m], or NULL */
+    int add;            /* y is added to */
+    const void *weight; /* packed, m_pad rows of k_pad for each group */
+    int m_pad, k_pad;
     const struct ddp__conv_reach *taps; /* [k_pad] */
 } ddp__cuda_conv;
 
 /* What column k of the packed weights multiplies: an element that far from a position's first. */
 typedef struct ddp__conv_reach {
     long at;
-    int  a, b; /* a window's row and column; a = DDP__CONV_NOWHERE: nothing */
+    int a, b; /* a window's row and column; a = DDP__CONV_NOWHERE: nothing */
 } ddp__conv_reach;
 
 enum { DDP__CONV_NOWHERE = 1 << 29 }; /* a row so far below all images */
@@ -199,11 +212,11 @@ static inline __device__ ddp__conv_reach ddp__conv_reach_of(const ddp__cuda_conv
     return {((long)a * v.w + b) * v.channels + k % v.planes, a < v.kh ? a : (int)DDP__CONV_NOWHERE, b};
 }
 
-/* A position: where its window begins in the image's first channel, and the element of y. Positions past the last have
- * a window that lies nowhere. */
+/* A position: where its window begins in the image's first channel, and the element of y. Positions past the
+ * last have a window that lies nowhere. */
 typedef struct ddp__conv_place {
     long x, y;
-    int  row, col;
+    int row, col;
 } ddp__conv_place;
 
 static inline __device__ ddp__conv_place ddp__conv_position(const ddp__cuda_conv &v, long pixel)
@@ -232,11 +245,12 @@ static inline __device__ int ddp__conv_sees(const ddp__cuda_conv &v, const ddp__
  * w[g*group + i*row + p*plane + a*kh_step + b*kw_step]; the rest is zeros. */
 typedef struct ddp__conv_pack {
     const void *w;
-    long        group, row, plane, kh_step, kw_step;
+    long group, row, plane, kh_step, kw_step;
 } ddp__conv_pack;
 
 template <typename M>
-__global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, ddp__cuda_conv v, ddp__conv_pack s)
+__global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, ddp__cuda_conv v,
+                                 ddp__conv_pack s)
 {
     const long n = (long)v.groups * v.m_pad * v.k_pad, step = (long)gridDim.x * blockDim.x;
     const typename M::tile *w = (const typename M::tile *)s.w;
@@ -246,18 +260,22 @@ __global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, d
         const long g = i / v.k_pad / v.m_pad;
         const ddp__conv_reach tap = ddp__conv_reach_of(v, k);
 
-        out[i] = tap.a < v.kh && m < v.m ? w[g * s.group + m * s.row + k % v.planes * s.plane + tap.a * s.kh_step +
-                                             tap.b * s.kw_step] : ddp__from_float<typename M::tile>(0);
+        out[i] =
+            tap.a < v.kh && m < v.m
+                ? w[g * s.group + m * s.row + k % v.planes * s.plane + tap.a * s.kh_step + tap.b * s.kw_step]
+                : ddp__from_float<typename M::tile>(0);
         if (i < v.k_pad) taps[k] = tap;
     }
 }
 
 /* ---- over images: y(position, i) = sum over (a, b, p) of weight(i, a, b, p) x(position, a, b, p)
  *
- * Grid: row tiles x position tiles, the rows fastest so that neighbours share their positions; y: groups. Whole: planes
- * are a multiple of the depth, so that a tile is of one tap, and channels can be read 16 bytes at a time. ---- */
+ * Grid: row tiles x position tiles, the rows fastest so that neighbours share their positions; y: groups.
+ * Whole: planes are a multiple of the depth, so that a tile is of one tap, and channels can be read 16 bytes
+ * at a time. ---- */
 
-template <typename M, bool Whole> __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_images(ddp__cuda_conv v)
+template <typename M, bool Whole>
+__global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_images(ddp__cuda_conv v)
 {
     typedef typename M::tile tile;
     enum { A = M::tall / 64, B = DDP__CONV_COLUMNS / 64, W = 16 / sizeof(tile) };
@@ -280,20 +298,26 @@ template <typename M, bool Whole> __global__ void __launch_bounds__(DDP__CONV_TH
     }
     const auto load = [&](long n, tile *at) {
         const int k = (int)n * M::depth;
-        for (int i = 0; i < A; i++) ddp__copy16(at + M::a_at(line + 64 * i, part), w + (long)(64 * i) * v.k_pad + k, 1);
-        DDP__UNROLL for (int i = 0; i < B && Whole; i++) {
+        for (int i = 0; i < A; i++)
+            ddp__copy16(at + M::a_at(line + 64 * i, part), w + (long)(64 * i) * v.k_pad + k, 1);
+        DDP__UNROLL for (int i = 0; i < B && Whole; i++)
+        {
             const int in = ddp__conv_sees(v, from[i], a, b);
             ddp__copy16(at + M::b_at(line + 64 * i, part),
                         in ? x + from[i].x + ((long)a * v.w + b) * v.channels + p + part : w, in);
         }
-        DDP__UNROLL for (int i = 0; i < B && !Whole; i++)
-            DDP__UNROLL for (int e = 0; e < (int)W; e++) {
-                const ddp__conv_reach tap = v.taps[k + part + e];
-                right[i].v[e] = ddp__conv_sees(v, from[i], tap.a, tap.b) ? x[from[i].x + tap.at] : ddp__from_float<tile>(0);
-            }
+        DDP__UNROLL for (int i = 0; i < B && !Whole; i++) DDP__UNROLL for (int e = 0; e < (int)W; e++)
+        {
+            const ddp__conv_reach tap = v.taps[k + part + e];
+            right[i].v[e] =
+                ddp__conv_sees(v, from[i], tap.a, tap.b) ? x[from[i].x + tap.at] : ddp__from_float<tile>(0);
+        }
         if (Whole && (p += M::depth) == v.planes) {
             p = 0;
-            if (++b == v.kw) { b = 0; a++; }
+            if (++b == v.kw) {
+                b = 0;
+                a++;
+            }
         }
     };
     const auto put = [&](tile *at) {
@@ -301,24 +325,27 @@ template <typename M, bool Whole> __global__ void __launch_bounds__(DDP__CONV_TH
     };
 
     ddp__conv_multiply(product, store, v.k_pad / M::depth, warp_m, warp_n, load, put);
-    ddp__conv_each<true>(product, (float *)(void *)store + warp * 16 * DDP__CONV_SHOWN, [&](int i, int j, float sum) {
-        const int row = top + warp_m + i, channel = group * v.m + row;
-        tile *y = (tile *)v.y + to[warp_n + j] + channel;
-        if (row >= v.m || to[warp_n + j] < 0) return;
-        if (v.bias) sum += ddp__to_float(((const tile *)v.bias)[channel]);
-        if (v.add) sum += ddp__to_float(*y);
-        *y = ddp__from_float<tile>(sum);
-    });
+    ddp__conv_each<true>(product, (float *)(void *)store + warp * 16 * DDP__CONV_SHOWN,
+                         [&](int i, int j, float sum) {
+                             const int row = top + warp_m + i, channel = group * v.m + row;
+                             tile *y = (tile *)v.y + to[warp_n + j] + channel;
+                             if (row >= v.m || to[warp_n + j] < 0) return;
+                             if (v.bias) sum += ddp__to_float(((const tile *)v.bias)[channel]);
+                             if (v.add) sum += ddp__to_float(*y);
+                             *y = ddp__from_float<tile>(sum);
+                         });
 }
 
 /* ---- over weights: grad(i, column) = sum over positions of y(position, i) x(position, column)
  *
- * columns are (a, b, p). Here y is only read, and its positions lie together. Wide: y's rows and a tap's channels can be
- * read 16 bytes at a time. Grid: row tiles x column tiles; y: parts of the positions, each of `part`; z: groups. Part s
- * writes out + s*groups*m*columns; a single part adds to out; both as the weights lie, (p, a, b). ---- */
+ * columns are (a, b, p). Here y is only read, and its positions lie together. Wide: y's rows and a tap's
+ * channels can be read 16 bytes at a time. Grid: row tiles x column tiles; y: parts of the positions, each of
+ * `part`; z: groups. Part s writes out + s*groups*m*columns; a single part adds to out; both as the weights
+ * lie, (p, a, b). ---- */
 
 template <typename M, bool Wide>
-__global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_weights(ddp__cuda_conv v, float *out, long part)
+__global__ void __launch_bounds__(DDP__CONV_THREADS, 2)
+    ddp__k_conv_weights(ddp__cuda_conv v, float *out, long part)
 {
     typedef typename M::tile tile;
     enum { W = 16 / sizeof(tile), V = M::tall / 64, C = DDP__CONV_COLUMNS / 64 };
@@ -326,7 +353,8 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_weights(ddp_
     DDP__SHARED(tile, store);
     __shared__ ddp__conv_reach taps[DDP__CONV_COLUMNS];
     const int t = (int)threadIdx.x, warp = t / 32;
-    const int tiles = (v.m + M::tall - 1) / M::tall, columns = v.planes * v.kh * v.kw, y_channels = v.groups * v.m;
+    const int tiles = (v.m + M::tall - 1) / M::tall, columns = v.planes * v.kh * v.kw,
+              y_channels = v.groups * v.m;
     const int top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
     const int left = (int)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
     const int warp_m = warp / 4 * M::tall / 2, warp_n = warp % 4 * 32, group = (int)blockIdx.z;
@@ -347,7 +375,8 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_weights(ddp_
             const int left_m = pixel < end ? v.m - top - row : 0; /* rows that there are from this one on */
             const tile *at = y + pixel * y_channels;
             if (Wide) ddp__copy16(to + M::a_at(row, k), left_m > 0 ? at : (const tile *)v.y, left_m > 0);
-            for (int e = 0; e < (int)W && !Wide; e++) rows[i].v[e] = e < left_m ? at[e] : ddp__from_float<tile>(0);
+            for (int e = 0; e < (int)W && !Wide; e++)
+                rows[i].v[e] = e < left_m ? at[e] : ddp__from_float<tile>(0);
         }
         for (int i = 0; i < C; i++) {
             const int k = t / Across_b + i * (DDP__CONV_THREADS / Across_b);
@@ -357,7 +386,8 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_weights(ddp_
             const int in = ddp__conv_sees(v, from, tap->a, tap->b);
             if (Wide) ddp__copy16(to + M::b_at(column, k), in ? x + from.x + tap->at : x, in);
             for (int e = 0; e < (int)W && !Wide; e++, tap++)
-                cols[i].v[e] = ddp__conv_sees(v, from, tap->a, tap->b) ? x[from.x + tap->at] : ddp__from_float<tile>(0);
+                cols[i].v[e] =
+                    ddp__conv_sees(v, from, tap->a, tap->b) ? x[from.x + tap->at] : ddp__from_float<tile>(0);
         }
     };
     const auto put = [&](tile *to) {
@@ -369,12 +399,13 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_weights(ddp_
 
     ddp__conv_multiply(product, store, (end - begin + M::depth - 1) / M::depth, warp_m, warp_n, load, put);
     out += (long)blockIdx.y * v.groups * v.m * columns;
-    ddp__conv_each<false>(product, (float *)(void *)store + warp * 16 * DDP__CONV_SHOWN, [&](int i, int j, float sum) {
-        const int k = left + warp_n + j, m = top + warp_m + i;
-        const long at = (((long)group * v.m + m) * v.planes + k % v.planes) * v.kh * v.kw + k / v.planes;
-        if (m >= v.m || k >= columns) return;
-        out[at] = gridDim.y == 1 ? out[at] + sum : sum;
-    });
+    ddp__conv_each<false>(
+        product, (float *)(void *)store + warp * 16 * DDP__CONV_SHOWN, [&](int i, int j, float sum) {
+            const int k = left + warp_n + j, m = top + warp_m + i;
+            const long at = (((long)group * v.m + m) * v.planes + k % v.planes) * v.kh * v.kw + k / v.planes;
+            if (m >= v.m || k >= columns) return;
+            out[at] = gridDim.y == 1 ? out[at] + sum : sum;
+        });
 }
 
 /* grad[i] += part 0's + part 1's + ... */

@@ -56,10 +56,11 @@ static __global__ void ddp__k_map(T *out, const T *a, const T *b, long n, int ad
 }
 
 template <typename T, typename F>
-static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, const void *b, long n, int add, F f)
+static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, const void *b, long n, int add,
+                                    F f)
 {
-    DDP__EACH((ddp__k_map<T, F>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)a,
-              (const T *)b, n, add, ddp__aligned(out, a, b), f);
+    DDP__EACH((ddp__k_map<T, F>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)a, (const T *)b,
+              n, add, ddp__aligned(out, a, b), f);
 }
 
 /* The map over n elements of the type that arrays of shape have on the device. */
@@ -68,8 +69,10 @@ static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a,
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
     const long n = ddp_shape_count(&c->spec->out);
-    if (ddp__cuda_half(dev, &c->spec->out)) ddp__cuda_map_as<ddp__bf16>(dev, out, a, b, n, add, f);
-    else ddp__cuda_map_as<float>(dev, out, a, b, n, add, f);
+    if (ddp__cuda_half(dev, &c->spec->out))
+        ddp__cuda_map_as<ddp__bf16>(dev, out, a, b, n, add, f);
+    else
+        ddp__cuda_map_as<float>(dev, out, a, b, n, add, f);
 }
 
 /* Of one input. */
@@ -103,9 +106,11 @@ static DDP__UNUSED void ddp__cuda_add_backward(const ddp_op_call *c)
 }
 
 DDP__FAMILY(ddp__cuda_elementwise_ops,
-    {"gelu", DDP__LATER(ddp__cuda_map_forward<ddp__map_gelu>), DDP__LATER(ddp__cuda_map_backward<ddp__map_gelu_grad>), NULL},
-    {"relu", DDP__LATER(ddp__cuda_map_forward<ddp__map_relu>), DDP__LATER(ddp__cuda_map_backward<ddp__map_relu_grad>), NULL},
-    DDP__PLAIN("add", ddp__cuda_add, NULL))
+            {"gelu", DDP__LATER(ddp__cuda_map_forward<ddp__map_gelu>),
+             DDP__LATER(ddp__cuda_map_backward<ddp__map_gelu_grad>), NULL},
+            {"relu", DDP__LATER(ddp__cuda_map_forward<ddp__map_relu>),
+             DDP__LATER(ddp__cuda_map_backward<ddp__map_relu_grad>), NULL},
+            DDP__PLAIN("add", ddp__cuda_add, NULL))
 
 /* ---- swiglu: y = silu(a) b, from the halves of one input's rows or from two inputs ---- */
 
@@ -127,8 +132,8 @@ static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, 
 
 /* da = dy b (s + a s (1 - s)), db = dy a s. da may be a, db may be b, each may be NULL. */
 template <typename T>
-static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, const T *dy, long rows, long n,
-                                          long row, int add_a, int add_b, int wide)
+static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, const T *dy, long rows,
+                                          long n, long row, int add_a, int add_b, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -150,12 +155,11 @@ static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, 
 
 /* Where the factors lie in the arrays given per input; NULL stays NULL. */
 template <typename T>
-static inline void ddp__cuda_swiglu_factors(const ddp_op_spec *s, const void *first,
-                                            const void *second, const T **a, const T **b)
+static inline void ddp__cuda_swiglu_factors(const ddp_op_spec *s, const void *first, const void *second,
+                                            const T **a, const T **b)
 {
     *a = (const T *)first;
-    *b = s->inputs > 1 ? (const T *)second
-         : first ? (const T *)first + s->out.dim[s->out.dims - 1] : NULL;
+    *b = s->inputs > 1 ? (const T *)second : first ? (const T *)first + s->out.dim[s->out.dims - 1] : NULL;
 }
 
 template <typename T> static void ddp__cuda_swiglu_forward(ddp__cuda *dev, const ddp_op_call *c)
@@ -164,8 +168,8 @@ template <typename T> static void ddp__cuda_swiglu_forward(ddp__cuda *dev, const
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     const T *a, *b;
     ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
-    DDP__EACH((ddp__k_swiglu<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)c->out, a, b,
-              rows, n, c->spec->inputs > 1 ? n : 2 * n, ddp__wide<T>(n, c->out, a, b));
+    DDP__EACH((ddp__k_swiglu<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)c->out, a, b, rows, n,
+              c->spec->inputs > 1 ? n : 2 * n, ddp__wide<T>(n, c->out, a, b));
 }
 
 template <typename T> static void ddp__cuda_swiglu_backward(ddp__cuda *dev, const ddp_op_call *c)
@@ -182,7 +186,8 @@ template <typename T> static void ddp__cuda_swiglu_backward(ddp__cuda *dev, cons
               c->add_in[c->spec->inputs > 1], ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
 }
 
-/* ---- dropout: the CPU's mask bit for bit, drawn again where it is needed; of images, channels-last here, by where they lie ---- */
+/* ---- dropout: the CPU's mask bit for bit, drawn again where it is needed; of images, channels-last here, by
+ * where they lie ---- */
 
 /* The bits of elements i and i + 1 (i even) of the stream's block: the low and the high half. */
 __device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, long i)
@@ -193,8 +198,8 @@ __device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, lo
 
 /* out = or += in / (1 - p) where kept. out may be in. bound 0: everything stays. */
 template <typename T>
-static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixed_seed,
-                                      uint32_t bound, float scale, int add, int wide)
+static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixed_seed, uint32_t bound,
+                                      float scale, int add, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;

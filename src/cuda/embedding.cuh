@@ -5,11 +5,17 @@
 
 #include "cuda/rows.cuh"
 
-enum { DDP__EMBEDDING_THREADS = 128, DDP__EMBEDDING_TILE = 1024, DDP__EMBEDDING_SEGMENT = 64, DDP__POSITION_THREADS = 256 };
+enum {
+    DDP__EMBEDDING_THREADS = 128,
+    DDP__EMBEDDING_TILE = 1024,
+    DDP__EMBEDDING_SEGMENT = 64,
+    DDP__POSITION_THREADS = 256
+};
 
 /* A token outside 0..v-1 gives a row of NAN. */
 template <typename T>
-static __global__ void ddp__k_embedding(T *out, const int *token, const T *table, long rows, long v, long n, int wide)
+static __global__ void ddp__k_embedding(T *out, const int *token, const T *table, long rows, long v, long n,
+                                        int wide)
 {
     const int width = ddp__vec<T>::width;
     const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -24,10 +30,11 @@ static __global__ void ddp__k_embedding(T *out, const int *token, const T *table
     ddp__piece_store(out + row * n, x, at, n, wide, 0);
 }
 
-/* order[place of row] = row, where the place is the number of rows with a smaller token and of earlier ones with the
- * same. Every row is compared with every other: for the rows of a batch that takes less time than a sort's launches. */
+/* order[place of row] = row, where the place is the number of rows with a smaller token and of earlier ones
+ * with the same. Every row is compared with every other: for the rows of a batch that takes less time than a
+ * sort's launches. */
 static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
-ddp__k_embedding_order(int *order, const int *token, long rows)
+    ddp__k_embedding_order(int *order, const int *token, long rows)
 {
     const long row = (long)blockIdx.x * DDP__EMBEDDING_THREADS + threadIdx.x;
     const int mine = row < rows ? token[row] : 0;
@@ -59,13 +66,17 @@ ddp__k_embedding_order(int *order, const int *token, long rows)
     if (row < rows) order[place] = (int)row;
 }
 
-/* Block (segment of places, columns): adds the rows of each of its tokens, in order. A token of this segment alone goes
- * into the table; of one that is in the segment before, or in the next, the sum is kept: part[2 segment] or the one behind. */
-template <typename T> static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
-ddp__k_embedding_grad(float *table, float *part, const T *dy, const int *token, const int *order, long rows, long v, long n, int wide)
+/* Block (segment of places, columns): adds the rows of each of its tokens, in order. A token of this segment
+ * alone goes into the table; of one that is in the segment before, or in the next, the sum is kept: part[2
+ * segment] or the one behind. */
+template <typename T>
+static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
+    ddp__k_embedding_grad(float *table, float *part, const T *dy, const int *token, const int *order,
+                          long rows, long v, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
-    const long at = ((long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x) * width, first = (long)blockIdx.x * DDP__EMBEDDING_SEGMENT;
+    const long at = ((long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x) * width,
+               first = (long)blockIdx.x * DDP__EMBEDDING_SEGMENT;
     const long last = first + DDP__EMBEDDING_SEGMENT < rows ? first + DDP__EMBEDDING_SEGMENT : rows;
     float sum[width], x[width];
 
@@ -73,7 +84,8 @@ ddp__k_embedding_grad(float *table, float *part, const T *dy, const int *token, 
     for (long p = first; p < last;) {
         const int mine = token[order[p]], before = p == first && p > 0 && token[order[p - 1]] == mine;
         for (int k = 0; k < width; k++) sum[k] = 0;
-        DDP__UNROLL_4 for (; p < last && token[order[p]] == mine; p++) {
+        DDP__UNROLL_4 for (; p < last && token[order[p]] == mine; p++)
+        {
             ddp__piece_load(x, dy + order[p] * n, at, n, wide);
             for (int k = 0; k < width; k++) sum[k] += x[k];
         }
@@ -85,18 +97,23 @@ ddp__k_embedding_grad(float *table, float *part, const T *dy, const int *token, 
     }
 }
 
-/* Block (segment, columns): a token that begins there and goes on behind it gets what its segments have, in order. */
-static __global__ void ddp__k_embedding_join(float *table, const float *part, const int *token, const int *order, long rows, long v, long n)
+/* Block (segment, columns): a token that begins there and goes on behind it gets what its segments have, in
+ * order. */
+static __global__ void ddp__k_embedding_join(float *table, const float *part, const int *token,
+                                             const int *order, long rows, long v, long n)
 {
-    const long at = (long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x, first = (long)blockIdx.x * DDP__EMBEDDING_SEGMENT;
+    const long at = (long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x,
+               first = (long)blockIdx.x * DDP__EMBEDDING_SEGMENT;
     const long next = first + DDP__EMBEDDING_SEGMENT;
     const int mine = next < rows ? token[order[next]] : -1;
     float sum;
 
     if (at >= n || mine < 0 || mine >= v || token[order[next - 1]] != mine) return;
-    if (first > 0 && token[order[first]] == mine && token[order[first - 1]] == mine) return; /* it begins before */
+    if (first > 0 && token[order[first]] == mine && token[order[first - 1]] == mine)
+        return; /* it begins before */
     sum = part[(2 * (long)blockIdx.x + 1) * n + at];
-    for (long s = blockIdx.x + 1; s * DDP__EMBEDDING_SEGMENT < rows && token[order[s * DDP__EMBEDDING_SEGMENT]] == mine; s++)
+    for (long s = blockIdx.x + 1;
+         s * DDP__EMBEDDING_SEGMENT < rows && token[order[s * DDP__EMBEDDING_SEGMENT]] == mine; s++)
         sum += part[2 * s * n + at];
     table[mine * n + at] += sum;
 }
@@ -106,7 +123,8 @@ template <typename T> static void ddp__cuda_embedding_forward(ddp__cuda *dev, co
     const long rows = ddp_shape_rows(&c->spec->out);
     const long v = c->spec->param[0].shape.dim[0], n = c->spec->param[0].shape.dim[1];
     DDP__EACH((ddp__k_embedding<T>), rows * ddp__pieces<T>(n), DDP__EMBEDDING_THREADS, (T *)c->out,
-              (const int *)c->in[0], (const T *)c->param[0], rows, v, n, ddp__wide<T>(n, c->out, c->param[0]));
+              (const int *)c->in[0], (const T *)c->param[0], rows, v, n,
+              ddp__wide<T>(n, c->out, c->param[0]));
 }
 
 template <typename T> static void ddp__cuda_embedding_backward(ddp__cuda *dev, const ddp_op_call *c)
@@ -123,12 +141,14 @@ template <typename T> static void ddp__cuda_embedding_backward(ddp__cuda *dev, c
     DDP__EACH(ddp__k_embedding_order, rows, DDP__EMBEDDING_THREADS, order, (const int *)c->in[0], rows);
     DDP__RUN((ddp__k_embedding_grad<T>), blocks, DDP__EMBEDDING_THREADS, (float *)c->grad_param[0], part,
              (const T *)c->grad_out, (const int *)c->in[0], order, rows, v, n, ddp__wide<T>(n, c->grad_out));
-    DDP__RUN(ddp__k_embedding_join, joins, DDP__EMBEDDING_THREADS, (float *)c->grad_param[0], part, (const int *)c->in[0], order, rows, v, n);
+    DDP__RUN(ddp__k_embedding_join, joins, DDP__EMBEDDING_THREADS, (float *)c->grad_param[0], part,
+             (const int *)c->in[0], order, rows, v, n);
 }
 
 static size_t ddp__cuda_embedding_scratch(const ddp_op_spec *s, int)
 {
-    const size_t rows = (size_t)ddp_shape_rows(&s->out), segments = (rows + DDP__EMBEDDING_SEGMENT - 1) / DDP__EMBEDDING_SEGMENT;
+    const size_t rows = (size_t)ddp_shape_rows(&s->out),
+                 segments = (rows + DDP__EMBEDDING_SEGMENT - 1) / DDP__EMBEDDING_SEGMENT;
     return rows * sizeof(int) + 2 * segments * (size_t)s->param[0].shape.dim[1] * sizeof(float);
 }
 
@@ -150,7 +170,8 @@ static __global__ void ddp__k_position(T *out, const T *in, const T *table, long
 
 /* table and dx may be NULL; dx may be dy. */
 template <typename T>
-static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, long batch, long n, int add, int wide)
+static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, long batch, long n, int add,
+                                            int wide)
 {
     const int width = ddp__vec<T>::width;
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
@@ -158,7 +179,8 @@ static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, lo
 
     if (at >= n) return;
     for (int k = 0; k < width; k++) sum[k] = 0;
-    DDP__UNROLL_4 for (long b = 0; b < batch; b++) {
+    DDP__UNROLL_4 for (long b = 0; b < batch; b++)
+    {
         ddp__piece_load(d, dy + b * n, at, n, wide);
         for (int k = 0; k < width; k++) sum[k] += d[k];
         if (dx && (add || dx != dy)) ddp__piece_store(dx + b * n, d, at, n, wide, add);
@@ -180,9 +202,9 @@ template <typename T> static void ddp__cuda_position_backward(ddp__cuda *dev, co
 {
     const ddp_shape *s = &c->spec->out;
     const long n = s->dim[1] * s->dim[2];
-    DDP__EACH((ddp__k_position_grad<T>), ddp__pieces<T>(n), DDP__POSITION_THREADS,
-              (float *)c->grad_param[0], (T *)c->grad_in[0], (const T *)c->grad_out, s->dim[0], n,
-              c->add_in[0], ddp__wide<T>(n, c->grad_in[0], c->grad_out));
+    DDP__EACH((ddp__k_position_grad<T>), ddp__pieces<T>(n), DDP__POSITION_THREADS, (float *)c->grad_param[0],
+              (T *)c->grad_in[0], (const T *)c->grad_out, s->dim[0], n, c->add_in[0],
+              ddp__wide<T>(n, c->grad_in[0], c->grad_out));
 }
 
 /* ---- rope: the angles of a position are computed once, in double as on the CPU, for the sequences
@@ -192,9 +214,10 @@ enum { DDP__ROPE_THREADS = 256, DDP__ROPE_BATCH = 8 };
 
 /* Block (position, group of sequences). to = or += the rotation of from by direction times the
  * angles; columns from turned on are copied. to may be from. */
-template <typename T> static __global__ void __launch_bounds__(DDP__ROPE_THREADS)
-ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, int d, double theta,
-            int direction, int add, int wide)
+template <typename T>
+static __global__ void __launch_bounds__(DDP__ROPE_THREADS)
+    ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, int d, double theta,
+                int direction, int add, int wide)
 {
     const int step = wide ? ddp__vec<T>::width : 1;
     const long t = blockIdx.x, first = (long)blockIdx.y * DDP__ROPE_BATCH;
@@ -225,7 +248,8 @@ ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, 
             ddp__piece_store(y, u, at, at + step, wide, add);
             ddp__piece_store(y, v, at + half, at + half + step, wide, add);
         }
-        for (long p = turned + (long)threadIdx.x * step; p < row && (add || y != x); p += DDP__ROPE_THREADS * step) {
+        for (long p = turned + (long)threadIdx.x * step; p < row && (add || y != x);
+             p += DDP__ROPE_THREADS * step) {
             ddp__piece_load(u, x, p, p + step, wide);
             ddp__piece_store(y, u, p, p + step, wide, add);
         }

@@ -1,5 +1,5 @@
-/* How the calls that compress queue their kernels and keep what the data showed to be wrong; error feedback, on device
- * arrays. */
+/* How the calls that compress queue their kernels and keep what the data showed to be wrong; error feedback,
+ * on device arrays. */
 #pragma once
 
 #include "compress/codec.h"
@@ -22,7 +22,7 @@ enum {
 /* The launches of one call: what DDP__RUN knows of a device. */
 typedef struct ddp__cuda_queue {
     cudaStream_t stream;
-    ddp_error    error;
+    ddp_error error;
 } ddp__cuda_queue;
 
 static DDP__UNUSED ddp__cuda_queue ddp__cuda_queue_on(void *stream) { return {(cudaStream_t)stream, {}}; }
@@ -31,7 +31,8 @@ static inline void ddp__cuda_launched(ddp__cuda_queue *dev, const char *kernel)
 {
     const cudaError_t e = cudaGetLastError();
     if (e != cudaSuccess && dev->error.code == DDP_OK)
-        (void)ddp__fail(&dev->error, DDP_FAILED, "the kernel %s was not launched: %s", kernel, cudaGetErrorString(e));
+        (void)ddp__fail(&dev->error, DDP_FAILED, "the kernel %s was not launched: %s", kernel,
+                        cudaGetErrorString(e));
 }
 
 static DDP__UNUSED ddp_status ddp__cuda_queued(const ddp__cuda_queue *dev, ddp_error *err)
@@ -46,7 +47,8 @@ static inline __device__ void ddp__verdict_note(ddp_cuda_verdict *v, int what, s
     atomicMax(&v->pending, ~((unsigned long long)what << 56 | (unsigned long long)at));
 }
 
-/* Ends a look at the data, in a kernel behind it: a find becomes the verdict, f(v) fills in the values. 1: found. */
+/* Ends a look at the data, in a kernel behind it: a find becomes the verdict, f(v) fills in the values. 1:
+ * found. */
 template <typename F> __device__ int ddp__verdict_end(ddp_cuda_verdict *v, F f)
 {
     const unsigned long long found = v->pending;
@@ -58,7 +60,10 @@ template <typename F> __device__ int ddp__verdict_end(ddp_cuda_verdict *v, F f)
     return found != 0;
 }
 
-template <typename F> __global__ void ddp__k_verdict(ddp_cuda_verdict *v, F f) { (void)ddp__verdict_end(v, f); }
+template <typename F> __global__ void ddp__k_verdict(ddp_cuda_verdict *v, F f)
+{
+    (void)ddp__verdict_end(v, f);
+}
 
 /* Elements of one or two arrays (NULL: 0). */
 struct ddp__verdict_values {
@@ -66,7 +71,8 @@ struct ddp__verdict_values {
 
     __device__ void operator()(ddp_cuda_verdict *v) const
     {
-        v->value[0] = a ? a[v->at] : 0; v->value[1] = b ? b[v->at] : 0;
+        v->value[0] = a ? a[v->at] : 0;
+        v->value[1] = b ? b[v->at] : 0;
     }
 };
 
@@ -79,27 +85,40 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
     if (!verdict) return ddp__fail(err, DDP_ARG, "ddp_cuda_verdict_read: verdict is NULL");
     e = cudaMemcpyAsync(&v, verdict, sizeof v, cudaMemcpyDeviceToHost, (cudaStream_t)stream);
     if (e == cudaSuccess) e = cudaStreamSynchronize((cudaStream_t)stream);
-    if (e != cudaSuccess) return ddp__fail(err, DDP_FAILED, "ddp_cuda_verdict_read: %s", cudaGetErrorString(e));
-    a = (double)v.value[0]; b = (double)v.value[1];
+    if (e != cudaSuccess)
+        return ddp__fail(err, DDP_FAILED, "ddp_cuda_verdict_read: %s", cudaGetErrorString(e));
+    a = (double)v.value[0];
+    b = (double)v.value[1];
     switch (v.what) {
-    case DDP__SAYS_NOTHING: return DDP_OK;
-    case DDP__SAYS_NAN: return ddp__found_nan(v.at, err);
+    case DDP__SAYS_NOTHING:
+        return DDP_OK;
+    case DDP__SAYS_NAN:
+        return ddp__found_nan(v.at, err);
     case DDP__SAYS_NO_LEVEL:
-        return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g has no level; only finite numbers can be quantised", v.at, a);
+        return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g has no level; only finite numbers can be quantised",
+                         v.at, a);
     case DDP__SAYS_INDEX:
-        return ddp__fail(err, DDP_ARG, "ddp_cuda_feedback_keep: index[%llu] = %llu is not below "
-                         "the number of elements", v.at, v.number);
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_cuda_feedback_keep: index[%llu] = %llu is not below "
+                         "the number of elements",
+                         v.at, v.number);
     case DDP__SAYS_HEAD:
-        return ddp__fail(err, DDP_FORMAT, "the message's header is not that of a quantised message "
+        return ddp__fail(err, DDP_FORMAT,
+                         "the message's header is not that of a quantised message "
                          "of this packing and number of elements");
-    case DDP__SAYS_HALF: return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
+    case DDP__SAYS_HALF:
+        return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
     case DDP__SAYS_LOW:
-        return ddp__fail(err, DDP_FORMAT, "element %llu has the level %g; levels begin at %g", v.at, a, a + 1);
+        return ddp__fail(err, DDP_FORMAT, "element %llu has the level %g; levels begin at %g", v.at, a,
+                         a + 1);
     case DDP__SAYS_SCALE:
-        return ddp__fail(err, DDP_FORMAT, "the scale of block %llu is %g; it must be finite and >= 0", v.at, a);
+        return ddp__fail(err, DDP_FORMAT, "the scale of block %llu is %g; it must be finite and >= 0", v.at,
+                         a);
     default:
-        return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g %s %g would not be a finite number; a gradient has diverged: "
-                         "leave this step out", v.at, a, v.what == DDP__SAYS_DIFFERENCE ? "-" : "+", b);
+        return ddp__fail(err, DDP_NUMERIC,
+                         "x[%llu] = %g %s %g would not be a finite number; a gradient has diverged: "
+                         "leave this step out",
+                         v.at, a, v.what == DDP__SAYS_DIFFERENCE ? "-" : "+", b);
     }
 }
 
@@ -114,15 +133,17 @@ static unsigned ddp__feedback_blocks(size_t n)
     return wish < DDP__FEEDBACK_BLOCKS ? (unsigned)wish : (unsigned)DDP__FEEDBACK_BLOCKS;
 }
 
-#define DDP__STRIDE(kernel, n, ...) DDP__RUN(kernel, ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, __VA_ARGS__)
+#define DDP__STRIDE(kernel, n, ...) \
+    DDP__RUN(kernel, ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, __VA_ARGS__)
 
 static inline __device__ size_t ddp__thread_first() { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
 static inline __device__ size_t ddp__thread_step() { return (size_t)gridDim.x * blockDim.x; }
 
-/* Looks at the sums, or writes them (ADD): from the end, where the gradient is still in the cache. wide: both arrays
- * allow 16 bytes at a time. */
-template <int ADD> static __global__ void ddp__k_feedback(float *residual, const float *gradient, size_t n, int wide,
-                                                          ddp_cuda_verdict *v)
+/* Looks at the sums, or writes them (ADD): from the end, where the gradient is still in the cache. wide: both
+ * arrays allow 16 bytes at a time. */
+template <int ADD>
+static __global__ void ddp__k_feedback(float *residual, const float *gradient, size_t n, int wide,
+                                       ddp_cuda_verdict *v)
 {
     float g[4];
 
@@ -131,9 +152,9 @@ template <int ADD> static __global__ void ddp__k_feedback(float *residual, const
         const size_t at = 4 * (ADD ? fours - 1 - i : i);
         ddp__piece_load(g, gradient, (long)at, (long)n, wide && at + 4 <= n);
         if (ADD) ddp__piece_store(residual, g, (long)at, (long)n, wide && at + 4 <= n, 1);
-        DDP__UNROLL for (unsigned e = 0; !ADD && e < 4; e++)
-            if (ddp__magnitude(g[e]) >= DDP__HUGE && ddp__sum_spoils(residual[at + e], g[e]))
-                ddp__verdict_note(v, DDP__SAYS_SUM, at + e);
+        DDP__UNROLL for (unsigned e = 0; !ADD && e < 4; e++) if (ddp__magnitude(g[e]) >= DDP__HUGE &&
+                                                                 ddp__sum_spoils(residual[at + e], g[e]))
+            ddp__verdict_note(v, DDP__SAYS_SUM, at + e);
     }
 }
 
@@ -150,14 +171,15 @@ struct ddp__verdict_index {
     __device__ void operator()(ddp_cuda_verdict *v) const { v->number = index[v->at]; }
 };
 
-static __global__ void ddp__k_feedback_keep(float *residual, const uint64_t *index, size_t k, ddp_cuda_verdict *v)
+static __global__ void ddp__k_feedback_keep(float *residual, const uint64_t *index, size_t k,
+                                            ddp_cuda_verdict *v)
 {
     if (ddp__verdict_end(v, ddp__verdict_index{index})) return;
     for (size_t i = ddp__thread_first(); i < k; i += ddp__thread_step()) residual[index[i]] = 0;
 }
 
-ddp_status ddp_cuda_feedback_add(float *residual, const float *gradient, size_t n,
-                                 ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+ddp_status ddp_cuda_feedback_add(float *residual, const float *gradient, size_t n, ddp_cuda_verdict *verdict,
+                                 void *stream, ddp_error *err)
 {
     ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
     const int wide = ddp__aligned(residual, gradient);

@@ -1,5 +1,6 @@
-/* cross_entropy: a block per row of logits reads them once forward and once backward, where the gradient may take their
- * place; probabilities are never stored. linear_cross_entropy: both at once, the second time out of the cache. */
+/* cross_entropy: a block per row of logits reads them once forward and once backward, where the gradient may
+ * take their place; probabilities are never stored. linear_cross_entropy: both at once, the second time out
+ * of the cache. */
 #pragma once
 
 #include "cuda/rows.cuh"
@@ -12,7 +13,8 @@ enum {
 };
 
 /* (max, sum of e^(x - max)) of two sets together; symmetric: all lanes get the same bits. */
-__device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, float other_max, float other_sum)
+__device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, float other_max,
+                                                      float other_sum)
 {
     const float top = fmaxf(*max, other_max);
     /* an empty set has max -inf, whose exponential of a difference would be of NAN */
@@ -23,14 +25,16 @@ __device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, fl
 
 /* A block. dx = or += (softmax(x) - [j == mine]) by, from max and sum of a row. dx may be the logits x. */
 template <typename T, int THREADS>
-__device__ static __forceinline__ void ddp__loss_row_grad(T *dx, const T *x, int mine, float max, float sum, float by,
-                                                          long n, int add, int wide)
+__device__ static __forceinline__ void ddp__loss_row_grad(T *dx, const T *x, int mine, float max, float sum,
+                                                          float by, long n, int add, int wide)
 {
     const int width = ddp__vec<T>::width;
     float factor = by / sum, v[width];
 
-    if (mine == -1) factor = 0;
-    else if (mine < 0 || mine >= n) factor = NAN;
+    if (mine == -1)
+        factor = 0;
+    else if (mine < 0 || mine >= n)
+        factor = NAN;
     if (mine == -1 && add) return;
     for (long j = (long)threadIdx.x * width; j < n; j += THREADS * width) {
         ddp__piece_load(v, x, j, n, wide);
@@ -43,10 +47,11 @@ __device__ static __forceinline__ void ddp__loss_row_grad(T *dx, const T *x, int
     }
 }
 
-/* stat: max and sum of a row, or NULL; loss: its loss, 0 where the label is -1, NAN where it is no column. by: the
- * gradient of a row's loss, and that of the logits takes their place; or NULL. */
-template <typename T, int THREADS> static __global__ void __launch_bounds__(THREADS)
-ddp__k_loss(float *stat, double *loss, T *logits, const int *label, const float *by, long n, int wide)
+/* stat: max and sum of a row, or NULL; loss: its loss, 0 where the label is -1, NAN where it is no column.
+ * by: the gradient of a row's loss, and that of the logits takes their place; or NULL. */
+template <typename T, int THREADS>
+static __global__ void __launch_bounds__(THREADS)
+    ddp__k_loss(float *stat, double *loss, T *logits, const int *label, const float *by, long n, int wide)
 {
     const int width = ddp__vec<T>::width, pieces = DDP__LOSS_PIECES, mine = label[blockIdx.x];
     const long row = blockIdx.x;
@@ -56,10 +61,12 @@ ddp__k_loss(float *stat, double *loss, T *logits, const int *label, const float 
 
     for (long j = (long)threadIdx.x * width; j < n; j += pieces * THREADS * width) {
         float top = max;
-        DDP__UNROLL for (int p = 0; p < pieces; p++) {
+        DDP__UNROLL for (int p = 0; p < pieces; p++)
+        {
             const long at = j + p * THREADS * width;
             ddp__piece_load(v[p], x, at, n, wide && at < n);
-            DDP__UNROLL for (int i = 0; i < width; i++) {
+            DDP__UNROLL for (int i = 0; i < width; i++)
+            {
                 if (at + i >= n) v[p][i] = -INFINITY;
                 top = fmaxf(top, v[p][i]);
             }
@@ -67,8 +74,8 @@ ddp__k_loss(float *stat, double *loss, T *logits, const int *label, const float 
         if (top != max) sum *= __expf(max - top);
         max = top;
         DDP__UNROLL for (int p = 0; p < pieces; p++)
-            DDP__UNROLL for (int i = 0; i < width; i++)
-                if (v[p][i] != -INFINITY) sum += __expf(v[p][i] - max);
+            DDP__UNROLL for (int i = 0; i < width; i++) if (v[p][i] != -INFINITY) sum +=
+            __expf(v[p][i] - max);
     }
     for (int step = 16; step > 0; step /= 2) {
         const float other_max = __shfl_xor_sync(DDP__ALL_LANES, max, step);
@@ -81,22 +88,27 @@ ddp__k_loss(float *stat, double *loss, T *logits, const int *label, const float 
     }
     __syncthreads();
     if (threadIdx.x && !by) return;
-    max = shared[0][0]; sum = shared[1][0];
+    max = shared[0][0];
+    sum = shared[1][0];
     for (int i = 1; i < THREADS / 32; i++) ddp__loss_join(&max, &sum, shared[0][i], shared[1][i]);
     if (threadIdx.x == 0) {
-        if (stat) { stat[2 * row] = max; stat[2 * row + 1] = sum; }
-        loss[row] = mine == -1 ? 0 : mine < 0 || mine >= n
-                        ? (double)NAN : log((double)sum) + (double)max - (double)ddp__to_float(x[mine]);
+        if (stat) {
+            stat[2 * row] = max;
+            stat[2 * row + 1] = sum;
+        }
+        loss[row] = mine == -1              ? 0
+                    : mine < 0 || mine >= n ? (double)NAN
+                                            : log((double)sum) + (double)max - (double)ddp__to_float(x[mine]);
     }
     if (!by) return;
     __syncthreads();
     ddp__loss_row_grad<T, THREADS>(x, x, mine, max, sum, *by, n, 0, wide);
 }
 
-/* One block. out = mean of the losses over the labels that are not -1; or, without losses, out = *grad / their number;
- * grad NULL: 1. */
+/* One block. out = mean of the losses over the labels that are not -1; or, without losses, out = *grad /
+ * their number; grad NULL: 1. */
 static __global__ void __launch_bounds__(DDP__LOSS_SUM_THREADS)
-ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *grad, long rows)
+    ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *grad, long rows)
 {
     __shared__ double sums[DDP__LOSS_SUM_THREADS];
     __shared__ long counts[DDP__LOSS_SUM_THREADS];
@@ -112,16 +124,20 @@ ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *
     counts[t] = count;
     for (int step = DDP__LOSS_SUM_THREADS / 2; step > 0; step /= 2) {
         __syncthreads();
-        if (t < step) { sums[t] += sums[t + step]; counts[t] += counts[t + step]; }
+        if (t < step) {
+            sums[t] += sums[t + step];
+            counts[t] += counts[t + step];
+        }
     }
     if (t) return;
     count = counts[0] ? counts[0] : 1;
     *out = loss ? (float)(sums[0] / (double)count) : (grad ? *grad : 1.0f) / (float)count;
 }
 
-template <typename T> static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
-ddp__k_loss_grad(T *grad, const T *logits, const int *label, const float *stat, const float *g,
-                 long n, int add, int wide)
+template <typename T>
+static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
+    ddp__k_loss_grad(T *grad, const T *logits, const int *label, const float *stat, const float *g, long n,
+                     int add, int wide)
 {
     const long row = blockIdx.x;
 
@@ -137,8 +153,8 @@ template <typename T> static void ddp__cuda_loss_forward(ddp__cuda *dev, const d
 
     DDP__RUN((ddp__k_loss<T, DDP__LOSS_THREADS>), (unsigned)rows, DDP__LOSS_THREADS, (float *)c->saved, loss,
              (T *)c->in[0], (const int *)c->in[1], (const float *)NULL, n, ddp__wide<T>(n, c->in[0]));
-    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, (float *)c->out, loss,
-             (const int *)c->in[1], (const float *)NULL, rows);
+    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, (float *)c->out, loss, (const int *)c->in[1],
+             (const float *)NULL, rows);
 }
 
 template <typename T> static void ddp__cuda_loss_backward(ddp__cuda *dev, const ddp_op_call *c)
@@ -148,11 +164,11 @@ template <typename T> static void ddp__cuda_loss_backward(ddp__cuda *dev, const 
     float *g = (float *)dev->scratch;
 
     if (!c->grad_in[0]) return;
-    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, g, (const double *)NULL,
-             (const int *)c->in[1], (const float *)c->grad_out, rows);
+    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, g, (const double *)NULL, (const int *)c->in[1],
+             (const float *)c->grad_out, rows);
     DDP__RUN((ddp__k_loss_grad<T>), (unsigned)rows, DDP__LOSS_THREADS, (T *)c->grad_in[0],
-             (const T *)c->in[0], (const int *)c->in[1], (const float *)c->saved, g, n,
-             c->add_in[0], ddp__wide<T>(n, c->grad_in[0], c->in[0]));
+             (const T *)c->in[0], (const int *)c->in[1], (const float *)c->saved, g, n, c->add_in[0],
+             ddp__wide<T>(n, c->grad_in[0], c->in[0]));
 }
 
 static size_t ddp__cuda_loss_scratch(const ddp_op_spec *s, int)

@@ -1,6 +1,7 @@
-/* The tensor-core instructions that flash attention is made of, one function each, and copies to shared memory; and tiles
- * and products made of them, of bfloat16 or of floats that a product rounds to TF32. The stand-in computes what the
- * instructions are documented to compute, lane by lane, so that the same kernels run there. */
+/* The tensor-core instructions that flash attention is made of, one function each, and copies to shared
+ * memory; and tiles and products made of them, of bfloat16 or of floats that a product rounds to TF32. The
+ * stand-in computes what the instructions are documented to compute, lane by lane, so that the same kernels
+ * run there. */
 #pragma once
 
 #include "cuda/rows.cuh"
@@ -13,70 +14,89 @@ enum { DDP__FETCHED = 64 }; /* rows and columns that the copy engine brings at a
 
 /* c (16 x 8 floats) += a (16 x K) b (K x 8). With g = lane / 4 and t = lane % 4, a lane holds
  * c[g][2t], c[g][2t + 1], c[g + 8][2t], c[g + 8][2t + 1]. Of bfloat16 (K = 16), two to a register,
- * a[g][2t..], a[g + 8][2t..], a[g][2t + 8..], a[g + 8][2t + 8..]; b[2t..][g], b[2t + 8..][g]. Of floats (K = 8)
- * a[g][t], a[g + 8][t], a[g][t + 4], a[g + 8][t + 4]; b[t][g], b[t + 4][g]. */
+ * a[g][2t..], a[g + 8][2t..], a[g][2t + 8..], a[g + 8][2t + 8..]; b[2t..][g], b[2t + 8..][g]. Of floats (K =
+ * 8) a[g][t], a[g + 8][t], a[g][t + 4], a[g + 8][t + 4]; b[t][g], b[t + 4][g]. */
 template <typename T>
-__device__ static __forceinline__ void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+__device__ static __forceinline__ void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                uint32_t b1);
 template <>
-__device__ __forceinline__ void ddp__mma<ddp__bf16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+__device__ __forceinline__ void ddp__mma<ddp__bf16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                    uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};\n" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]),
-                 "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};\n"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 template <>
-__device__ __forceinline__ void ddp__mma<float>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+__device__ __forceinline__ void ddp__mma<float>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                uint32_t b1)
 {
     const uint32_t half = 0x1000; /* of the last place that the instruction reads: it cuts, this rounds */
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};\n" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0] + half),
-                 "r"(a[1] + half), "r"(a[2] + half), "r"(a[3] + half), "r"(b0 + half), "r"(b1 + half));
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};\n"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0] + half), "r"(a[1] + half), "r"(a[2] + half), "r"(a[3] + half), "r"(b0 + half),
+          "r"(b1 + half));
 }
 
-/* Four matrices of eight rows of 16 bytes in shared memory: lane l names row l % 8 of matrix l / 8, and gets 4 bytes
- * of row l / 4 of each, the (l % 4)-th. */
+/* Four matrices of eight rows of 16 bytes in shared memory: lane l names row l % 8 of matrix l / 8, and gets
+ * 4 bytes of row l / 4 of each, the (l % 4)-th. */
 template <typename T> __device__ static __forceinline__ void ddp__matrices(uint32_t (&r)[4], const T *row)
 {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n" : "=r"(r[0]), "=r"(r[1]),
-                 "=r"(r[2]), "=r"(r[3]) : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
 }
 
 /* The same of turned matrices of bfloat16: elements (2 (l % 4), l / 4) and the one below. */
 __device__ static __forceinline__ void ddp__matrices_turned(uint32_t (&r)[4], const ddp__bf16 *row)
 {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n" : "=r"(r[0]), "=r"(r[1]),
-                 "=r"(r[2]), "=r"(r[3]) : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
 }
 
 /* Begins to copy 16 bytes to shared memory, zeros where present is 0. */
-template <typename T> __device__ static __forceinline__ void ddp__copy16(T *shared, const T *from, int present)
+template <typename T>
+__device__ static __forceinline__ void ddp__copy16(T *shared, const T *from, int present)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n"
-                 :: "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from), "r"(present ? 16 : 0) : "memory");
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
+        "l"(from), "r"(present ? 16 : 0)
+        : "memory");
 }
 
 /* This thread's copies since the last call are one group; until all but the last N groups are there. */
-__device__ static __forceinline__ void ddp__copy_commit(void) { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+__device__ static __forceinline__ void ddp__copy_commit(void)
+{
+    asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
 
 template <int N = 0> __device__ static __forceinline__ void ddp__copy_wait(void)
 {
-    asm volatile("cp.async.wait_group %0;\n" :: "n"(N) : "memory");
+    asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
 }
 
 /* Hopper's wgmma: four warps, a group, multiply as one. It is there where this was compiled for sm_90a. */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define DDP__WGMMA 1
+#define DDP__WGMMA          1
 #define DDP__GROUP_ASM(...) asm volatile(__VA_ARGS__)
 #else
-#define DDP__WGMMA 0
+#define DDP__WGMMA          0
 #define DDP__GROUP_ASM(...) (void)0
 #endif
 #define DDP__GROUP_FOUR(c) "+f"((c)[0]), "+f"((c)[1]), "+f"((c)[2]), "+f"((c)[3])
-#define DDP__GROUP_EIGHT(c)                                                                             \
-    DDP__GROUP_FOUR(c[0]), DDP__GROUP_FOUR(c[1]), DDP__GROUP_FOUR(c[2]), DDP__GROUP_FOUR(c[3]),         \
+#define DDP__GROUP_EIGHT(c)                                                                     \
+    DDP__GROUP_FOUR(c[0]), DDP__GROUP_FOUR(c[1]), DDP__GROUP_FOUR(c[2]), DDP__GROUP_FOUR(c[3]), \
         DDP__GROUP_FOUR(c[4]), DDP__GROUP_FOUR(c[5]), DDP__GROUP_FOUR(c[6]), DDP__GROUP_FOUR(c[7])
-#define DDP__GROUP_SUMS                                                                                              \
-    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
+#define DDP__GROUP_SUMS                                                                                     \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
+    "%22, %23, "                                                                                            \
     "%24, %25, %26, %27, %28, %29, %30, %31}"
 
 /* c = a b, or c += a b if add is not 0. c: 64 x 64 floats of a group; warp w has rows 16 w to 16 w + 15, in
@@ -84,64 +104,80 @@ template <int N = 0> __device__ static __forceinline__ void ddp__copy_wait(void)
  * shared memory, from ddp__group_piece. Call it between ddp__group_begin and ddp__group_end, which waits for
  * c. Compute a in the loop iteration that uses it: ptxas 13.0 overwrites the registers of a factor that is
  * loaded in the first iteration and used in all. Such a factor stays in shared memory. */
-__device__ static __forceinline__ void ddp__group_mma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, int add)
+__device__ static __forceinline__ void ddp__group_mma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b,
+                                                      int add)
 {
-    DDP__GROUP_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                   DDP__GROUP_SUMS ", {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n" : DDP__GROUP_EIGHT(c)
+    DDP__GROUP_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %37, "
+                   "0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " DDP__GROUP_SUMS
+                   ", {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n"
+                   : DDP__GROUP_EIGHT(c)
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 
 /* c = a b^T, or c += a b^T if add is not 0. a, b: 64 x 16 parts of row-major tiles in shared memory. */
 __device__ static __forceinline__ void ddp__group_mma(float (&c)[8][4], uint64_t a, uint64_t b, int add)
 {
-    DDP__GROUP_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                   DDP__GROUP_SUMS ", %32, %33, p, 1, 1, 0, 0;\n}\n" : DDP__GROUP_EIGHT(c) : "l"(a), "l"(b), "r"(add));
+    DDP__GROUP_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %34, "
+                   "0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " DDP__GROUP_SUMS
+                   ", %32, %33, p, 1, 1, 0, 0;\n}\n"
+                   : DDP__GROUP_EIGHT(c)
+                   : "l"(a), "l"(b), "r"(add));
 }
 
 /* Registers that were written are there for it. */
-__device__ static __forceinline__ void ddp__group_begin(void) { DDP__GROUP_ASM("wgmma.fence.sync.aligned;\n" ::: "memory"); }
+__device__ static __forceinline__ void ddp__group_begin(void)
+{
+    DDP__GROUP_ASM("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
 
-/* c is there behind it, and a register of a left factor is in use until then: the compiler does not know either. */
+/* c is there behind it, and a register of a left factor is in use until then: the compiler does not know
+ * either. */
 __device__ static __forceinline__ void ddp__group_end(float (&c)[8][4])
 {
     DDP__GROUP_ASM("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n" ::: "memory");
-    DDP__UNROLL for (int i = 0; i < 8; i++) DDP__GROUP_ASM("" : DDP__GROUP_FOUR(c[i]) :: "memory");
+    DDP__UNROLL for (int i = 0; i < 8; i++) DDP__GROUP_ASM("" : DDP__GROUP_FOUR(c[i])::"memory");
 }
 
 __device__ static __forceinline__ void ddp__group_keep(uint32_t (&a)[4])
 {
-    DDP__GROUP_ASM("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3]) :: "memory");
+    DDP__GROUP_ASM("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");
 }
 
-/* The copy engine (TMA) brings pieces of arrays into shared memory. One thread asks; an mbarrier there counts the bytes
- * that are due, and its round is over when they are there and that thread has said that it asked for all. */
+/* The copy engine (TMA) brings pieces of arrays into shared memory. One thread asks; an mbarrier there counts
+ * the bytes that are due, and its round is over when they are there and that thread has said that it asked
+ * for all. */
 __device__ static __forceinline__ void ddp__arrivals_open(uint64_t *bar)
 {
-    DDP__GROUP_ASM("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.proxy.async.shared::cta;\n"
-                   :: "r"((uint32_t)__cvta_generic_to_shared(bar)) : "memory");
+    DDP__GROUP_ASM("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.proxy.async.shared::cta;\n" ::"r"(
+                       (uint32_t)__cvta_generic_to_shared(bar))
+                   : "memory");
 }
 
 /* Begins to fill a tile: 64 columns of a head, 64 rows of a sequence from row on; zeros beyond the array. */
-__device__ static __forceinline__ void ddp__fetch(uint64_t *bar, ddp__bf16 *tile, const CUtensorMap *map, int head, int row,
-                                                  int sequence)
+__device__ static __forceinline__ void ddp__fetch(uint64_t *bar, ddp__bf16 *tile, const CUtensorMap *map,
+                                                  int head, int row, int sequence)
 {
     DDP__GROUP_ASM("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %6;\n"
                    "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%1], "
-                   "[%2, {%7, %3, %4, %5}], [%0];\n" :: "r"((uint32_t)__cvta_generic_to_shared(bar)),
-                   "r"((uint32_t)__cvta_generic_to_shared(tile)), "l"(map), "r"(head), "r"(row), "r"(sequence),
-                   "n"(DDP__FETCHED * DDP__FETCHED * 2), "r"(0) : "memory");
+                   "[%2, {%7, %3, %4, %5}], [%0];\n" ::"r"((uint32_t)__cvta_generic_to_shared(bar)),
+                   "r"((uint32_t)__cvta_generic_to_shared(tile)), "l"(map), "r"(head), "r"(row),
+                   "r"(sequence), "n"(DDP__FETCHED * DDP__FETCHED * 2), "r"(0)
+                   : "memory");
 }
 
 __device__ static __forceinline__ void ddp__arrivals_sent(uint64_t *bar)
 {
-    DDP__GROUP_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];\n" :: "r"((uint32_t)__cvta_generic_to_shared(bar)) : "memory");
+    DDP__GROUP_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"((uint32_t)__cvta_generic_to_shared(bar))
+                   : "memory");
 }
 
 /* Until the round of this parity is over: 0 for the first, then 1 and 0 in turn. */
 __device__ static __forceinline__ void ddp__arrivals_wait(uint64_t *bar, int parity)
 {
-    DDP__GROUP_ASM("{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra AGAIN;\n}\n"
-                   :: "r"((uint32_t)__cvta_generic_to_shared(bar)), "r"(parity) : "memory");
+    DDP__GROUP_ASM("{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra "
+                   "AGAIN;\n}\n" ::"r"((uint32_t)__cvta_generic_to_shared(bar)),
+                   "r"(parity)
+                   : "memory");
 }
 
 /* 2^x to 2 units in the last place; 0 below 2^-126. */
@@ -174,7 +210,8 @@ __device__ static __forceinline__ void ddp__put_pair(float *to, float first, flo
 
 /* A tile of rows of D elements in shared memory. The 16-byte pieces of a row change places with its
  * number, so that the same piece of eight rows lies in eight different banks. */
-template <int D, typename T> __device__ static __forceinline__ T *ddp__tile_at(const T *tile, int row, int piece)
+template <int D, typename T>
+__device__ static __forceinline__ T *ddp__tile_at(const T *tile, int row, int piece)
 {
     return const_cast<T *>(tile) + row * D + ((piece ^ (row & 7)) * ddp__vec<T>::width);
 }
@@ -184,39 +221,47 @@ enum { DDP__ARRIVALS = 16 }; /* bytes of shared memory, behind the tiles */
 /* What is on its way into two rooms of shared memory that are filled in turn. GROUP: by the copy engine. */
 template <int GROUP> struct ddp__arrivals {
     uint64_t *bar; /* of each room */
-    int       asked, waited;
+    int asked, waited;
 
     __device__ __forceinline__ ddp__arrivals(uint64_t *shared) : bar(shared), asked(0), waited(0)
     {
         if (!GROUP) return;
-        if (threadIdx.x == 0) { ddp__arrivals_open(bar); ddp__arrivals_open(bar + 1); }
+        if (threadIdx.x == 0) {
+            ddp__arrivals_open(bar);
+            ddp__arrivals_open(bar + 1);
+        }
         __syncthreads(); /* it is open to all */
     }
     __device__ __forceinline__ void sent(void)
     {
-        if (!GROUP) ddp__copy_commit();
-        else if (threadIdx.x == 0) ddp__arrivals_sent(bar + asked % 2);
+        if (!GROUP)
+            ddp__copy_commit();
+        else if (threadIdx.x == 0)
+            ddp__arrivals_sent(bar + asked % 2);
         asked++;
     }
     __device__ __forceinline__ void wait(void)
     {
-        if (GROUP) ddp__arrivals_wait(bar + waited % 2, waited / 2 % 2);
-        else ddp__copy_wait();
+        if (GROUP)
+            ddp__arrivals_wait(bar + waited % 2, waited / 2 % 2);
+        else
+            ddp__copy_wait();
         waited++;
     }
 };
 
-/* An array of sequences of count rows of heads of d columns, of which kernels take tiles: rows of one head. */
+/* An array of sequences of count rows of heads of d columns, of which kernels take tiles: rows of one
+ * head. */
 template <typename T> struct ddp__tiles {
     CUtensorMap map; /* for the copy engine */
-    const T    *base;
-    int         heads, count, d;
+    const T *base;
+    int heads, count, d;
 
-    /* Begins to copy ROWS rows from row first on; zeros beyond the array. A second tile, unless it is NULL, gets the
-     * head `beyond` further. By all THREADS threads of the block. */
+    /* Begins to copy ROWS rows from row first on; zeros beyond the array. A second tile, unless it is NULL,
+     * gets the head `beyond` further. By all THREADS threads of the block. */
     template <int D, int ROWS, int THREADS, int GROUP>
-    __device__ __forceinline__ void load(const ddp__arrivals<GROUP> &due, T *tile, T *second, int beyond, int sequence,
-                                         int head, int first) const
+    __device__ __forceinline__ void load(const ddp__arrivals<GROUP> &due, T *tile, T *second, int beyond,
+                                         int sequence, int head, int first) const
     {
         if constexpr (GROUP) {
             uint64_t *bar = due.bar + due.asked % 2;
@@ -228,13 +273,17 @@ template <typename T> struct ddp__tiles {
             const int width = ddp__vec<T>::width, pieces = D / width;
             const int row = (int)threadIdx.x / pieces, piece = (int)threadIdx.x % pieces;
             const long ld = (long)heads * d;
-            const T *from = base + sequence * count * ld + head * d, *at = from + (first + row) * ld + piece * width;
+            const T *from = base + sequence * count * ld + head * d,
+                    *at = from + (first + row) * ld + piece * width;
 
-            DDP__UNROLL for (int i = 0; i < ROWS; i += THREADS / pieces, at += THREADS / pieces * ld) {
+            DDP__UNROLL for (int i = 0; i < ROWS; i += THREADS / pieces, at += THREADS / pieces * ld)
+            {
                 const int present = first + row + i < count && piece * width < d;
 
                 ddp__copy16(ddp__tile_at<D>(tile, row + i, piece), present ? at : from, present);
-                if (second) ddp__copy16(ddp__tile_at<D>(second, row + i, piece), present ? at + beyond * d : from, present);
+                if (second)
+                    ddp__copy16(ddp__tile_at<D>(second, row + i, piece), present ? at + beyond * d : from,
+                                present);
             }
         }
     }
@@ -243,8 +292,8 @@ template <typename T> struct ddp__tiles {
 /* c = 0: 16 x 8 floats in each c[r][n]. */
 template <int MR, int N> __device__ static __forceinline__ void ddp__tile_zero(float (&c)[MR][N][4])
 {
-    DDP__UNROLL for (int r = 0; r < MR; r++)
-        DDP__UNROLL for (int n = 0; n < N; n++) DDP__UNROLL for (int i = 0; i < 4; i++) c[r][n][i] = 0;
+    DDP__UNROLL for (int r = 0; r < MR; r++) DDP__UNROLL for (int n = 0; n < N; n++)
+        DDP__UNROLL for (int i = 0; i < 4; i++) c[r][n][i] = 0;
 }
 
 /* Rows of a tile as the left factor of products: 16 MR of them from rows on, kept in registers if HOLD. */
@@ -267,13 +316,14 @@ template <typename T, int D, int MR, int HOLD> struct ddp__tile_rows {
     __device__ __forceinline__ void get(uint32_t (&a)[MR][4], int step) const
     {
         if (!HOLD) load(a, step);
-        DDP__UNROLL for (int r = 0; HOLD && r < MR; r++)
-            DDP__UNROLL for (int i = 0; i < 4; i++) a[r][i] = kept[HOLD ? step : 0][r][i];
+        DDP__UNROLL for (int r = 0; HOLD && r < MR; r++) DDP__UNROLL for (int i = 0; i < 4; i++) a[r][i] =
+            kept[HOLD ? step : 0][r][i];
     }
 };
 
-/* What wgmma calls the matrix that begins at piece `at` (of 16 bytes) of a tile with rows of 128 bytes: such rows, whose
- * pieces ddp__tile_at exchanges as its 128-byte swizzle does, eight of them in 1,024 bytes. The tile begins at those. */
+/* What wgmma calls the matrix that begins at piece `at` (of 16 bytes) of a tile with rows of 128 bytes: such
+ * rows, whose pieces ddp__tile_at exchanges as its 128-byte swizzle does, eight of them in 1,024 bytes. The
+ * tile begins at those. */
 __device__ static __forceinline__ uint64_t ddp__group_piece(const ddp__bf16 *tile, int at)
 {
     const uint64_t begin = ((uint32_t)__cvta_generic_to_shared(tile) >> 4) + (uint32_t)at;
@@ -296,13 +346,17 @@ __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4]
         ddp__group_end(c[0]);
     } else {
         ddp__tile_zero(c);
-        DDP__UNROLL for (int step = 0; step < a.steps; step++) {
+        DDP__UNROLL for (int step = 0; step < a.steps; step++)
+        {
             uint32_t left[MR][4];
             a.get(left, step);
-            DDP__UNROLL for (int n = 0; n < N / 16; n++) {
+            DDP__UNROLL for (int n = 0; n < N / 16; n++)
+            {
                 uint32_t f[4];
-                ddp__matrices(f, ddp__tile_at<D>(b, n * 16 + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
-                DDP__UNROLL for (int r = 0; r < MR; r++) {
+                ddp__matrices(f,
+                              ddp__tile_at<D>(b, n * 16 + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
+                DDP__UNROLL for (int r = 0; r < MR; r++)
+                {
                     ddp__mma<T>(c[r][2 * n], left[r], f[0], f[1]);
                     ddp__mma<T>(c[r][2 * n + 1], left[r], f[2], f[3]);
                 }
@@ -312,10 +366,13 @@ __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4]
 }
 
 /* What a lane holds of 16 columns of a product is what it must hold of the next one's left factor. */
-__device__ static __forceinline__ void ddp__pack_left(uint32_t (&a)[4], const float (&p)[4], const float (&q)[4])
+__device__ static __forceinline__ void ddp__pack_left(uint32_t (&a)[4], const float (&p)[4],
+                                                      const float (&q)[4])
 {
-    a[0] = ddp__pack_pair(p[0], p[1]); a[1] = ddp__pack_pair(p[2], p[3]);
-    a[2] = ddp__pack_pair(q[0], q[1]); a[3] = ddp__pack_pair(q[2], q[3]);
+    a[0] = ddp__pack_pair(p[0], p[1]);
+    a[1] = ddp__pack_pair(p[2], p[3]);
+    a[2] = ddp__pack_pair(q[0], q[1]);
+    a[3] = ddp__pack_pair(q[2], q[3]);
 }
 
 /* c (16 MR x D) += p (16 MR x N) b, b (N x D) a tile; p as ddp__tile_scores leaves it. */
@@ -327,20 +384,25 @@ __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], c
 
     if constexpr (GROUP) {
         uint32_t a[4][4];
-        DDP__UNROLL for (int step = 0; step < 4; step++) ddp__pack_left(a[step], p[0][2 * step], p[0][2 * step + 1]);
+        DDP__UNROLL for (int step = 0; step < 4; step++)
+            ddp__pack_left(a[step], p[0][2 * step], p[0][2 * step + 1]);
         ddp__group_begin();
         DDP__UNROLL for (int step = 0; step < 4; step++)
             ddp__group_mma(c[0], a[step], ddp__group_piece(b, 128 * step), 1);
         ddp__group_end(c[0]);
         DDP__UNROLL for (int i = 0; i < 4; i++) ddp__group_keep(a[i]);
     } else {
-        DDP__UNROLL for (int step = 0; step < N / 16; step++) {
+        DDP__UNROLL for (int step = 0; step < N / 16; step++)
+        {
             uint32_t a[MR][4];
             DDP__UNROLL for (int r = 0; r < MR; r++) ddp__pack_left(a[r], p[r][2 * step], p[r][2 * step + 1]);
-            DDP__UNROLL for (int n = 0; n < D / 16; n++) {
+            DDP__UNROLL for (int n = 0; n < D / 16; n++)
+            {
                 uint32_t f[4];
-                ddp__matrices_turned(f, ddp__tile_at<D>(b, step * 16 + lane / 8 % 2 * 8 + lane % 8, 2 * n + lane / 16));
-                DDP__UNROLL for (int r = 0; r < MR; r++) {
+                ddp__matrices_turned(
+                    f, ddp__tile_at<D>(b, step * 16 + lane / 8 % 2 * 8 + lane % 8, 2 * n + lane / 16));
+                DDP__UNROLL for (int r = 0; r < MR; r++)
+                {
                     ddp__mma<ddp__bf16>(c[r][2 * n], a[r], f[0], f[1]);
                     ddp__mma<ddp__bf16>(c[r][2 * n + 1], a[r], f[2], f[3]);
                 }
@@ -349,24 +411,26 @@ __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], c
     }
 }
 
-/* The same of floats. A product adds over its K in any order: slots t and t + 4 of a step are rows 2t and 2t + 1. */
+/* The same of floats. A product adds over its K in any order: slots t and t + 4 of a step are rows 2t and 2t
+ * + 1. */
 template <int GROUP, int D, int MR, int N>
 __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], const float (&p)[MR][N / 8][4],
                                                      const float *b)
 {
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
 
-    DDP__UNROLL for (int step = 0; step < N / 8; step++)
-        DDP__UNROLL for (int n = 0; n < D / 8; n++) {
-            const uint32_t b0 = __float_as_uint(ddp__tile_at<D>(b, step * 8 + 2 * t, 2 * n + g / 4)[g % 4]);
-            const uint32_t b1 = __float_as_uint(ddp__tile_at<D>(b, step * 8 + 2 * t + 1, 2 * n + g / 4)[g % 4]);
-            DDP__UNROLL for (int r = 0; r < MR; r++) {
-                const float *q = p[r][step];
-                const uint32_t a[4] = {__float_as_uint(q[0]), __float_as_uint(q[2]), __float_as_uint(q[1]),
-                                       __float_as_uint(q[3])};
-                ddp__mma<float>(c[r][n], a, b0, b1);
-            }
+    DDP__UNROLL for (int step = 0; step < N / 8; step++) DDP__UNROLL for (int n = 0; n < D / 8; n++)
+    {
+        const uint32_t b0 = __float_as_uint(ddp__tile_at<D>(b, step * 8 + 2 * t, 2 * n + g / 4)[g % 4]);
+        const uint32_t b1 = __float_as_uint(ddp__tile_at<D>(b, step * 8 + 2 * t + 1, 2 * n + g / 4)[g % 4]);
+        DDP__UNROLL for (int r = 0; r < MR; r++)
+        {
+            const float *q = p[r][step];
+            const uint32_t a[4] = {__float_as_uint(q[0]), __float_as_uint(q[2]), __float_as_uint(q[1]),
+                                   __float_as_uint(q[3])};
+            ddp__mma<float>(c[r][n], a, b0, b1);
         }
+    }
 }
 
 /* to = or += c by, rows from first on below count, d columns. tile: 16 MR rows of shared memory
@@ -378,13 +442,13 @@ __device__ static __forceinline__ void ddp__tile_store(T *to, long ld, int first
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4, width = ddp__vec<T>::width;
 
     __syncwarp();
-    DDP__UNROLL for (int r = 0; r < MR; r++)
-        DDP__UNROLL for (int n = 0; n < D / 8; n++)
-            DDP__UNROLL for (int h = 0; h < 2; h++) {
-                const int col = 8 * n + 2 * t;
-                ddp__put_pair(ddp__tile_at<D>(tile, 16 * r + g + 8 * h, col / width) + col % width,
-                              c[r][n][2 * h] * by, c[r][n][2 * h + 1] * by);
-            }
+    DDP__UNROLL for (int r = 0; r < MR; r++) DDP__UNROLL for (int n = 0; n < D / 8; n++)
+        DDP__UNROLL for (int h = 0; h < 2; h++)
+    {
+        const int col = 8 * n + 2 * t;
+        ddp__put_pair(ddp__tile_at<D>(tile, 16 * r + g + 8 * h, col / width) + col % width,
+                      c[r][n][2 * h] * by, c[r][n][2 * h + 1] * by);
+    }
     __syncwarp();
     for (int i = lane; i < 16 * MR * D / width; i += 32) {
         const int row = i / (D / width), piece = i % (D / width);

@@ -1,8 +1,8 @@
 /* Averaging between GPUs by NCCL: in place, on a stream of its own beside the computing one.
  *
- * The host queues and never waits for a peer inside a step. A peer that is lost shows in ddp__nccl_poll, which the
- * hooks call: NCCL's own error, or an average that takes longer than the time-out. Then ddp__nccl_leave(n, 1) gives up
- * what is in flight, which holds anything after that. */
+ * The host queues and never waits for a peer inside a step. A peer that is lost shows in ddp__nccl_poll,
+ * which the hooks call: NCCL's own error, or an average that takes longer than the time-out. Then
+ * ddp__nccl_leave(n, 1) gives up what is in flight, which holds anything after that. */
 #pragma once
 
 #include <nccl.h>
@@ -13,30 +13,32 @@
 typedef enum ddp__nccl_verb { DDP__NCCL_MEAN, DDP__NCCL_SUM, DDP__NCCL_SPREAD } ddp__nccl_verb;
 
 typedef struct ddp__cuda_nccl {
-    ddp__cuda    *dev;
-    ncclComm_t    comm;    /* NULL: alone, or given up */
+    ddp__cuda *dev;
+    ncclComm_t comm; /* NULL: alone, or given up */
     ddp_backend_peers peers;
-    ddp_error     why;     /* it was given up; code 0: it was not */
-    cudaStream_t  stream;
-    cudaEvent_t  *ready;   /* [slots] the arrays of this slot are final */
-    cudaEvent_t  *done;    /* [slots] they are averages */
-    double       *since;   /* [slots] when the average was queued, ddp_now(); 0 = none in flight */
-    int           slots;
+    ddp_error why; /* it was given up; code 0: it was not */
+    cudaStream_t stream;
+    cudaEvent_t *ready; /* [slots] the arrays of this slot are final */
+    cudaEvent_t *done;  /* [slots] they are averages */
+    double *since;      /* [slots] when the average was queued, ddp_now(); 0 = none in flight */
+    int slots;
 } ddp__cuda_nccl;
 
 /* ncclInProgress is no failure. Which code a failure gets: a peer's is DDP_PEER_LOST. */
-static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__cuda_nccl *n, ncclResult_t r, const char *what, ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__cuda_nccl *n, ncclResult_t r, const char *what,
+                                               ddp_error *err)
 {
     if (r == ncclSuccess || r == ncclInProgress) return DDP_OK;
     if (r == ncclInvalidUsage && !strcmp(what, "ncclCommInitRankConfig"))
-        return ddp__fail(err, DDP_ARG, "NCCL refuses rank %d on GPU %d: two ranks use one GPU, or this one is in use "
-                         "already; give each rank a GPU of its own, or use the transport tcp", n->peers.rank,
-                         n->dev->device);
+        return ddp__fail(err, DDP_ARG,
+                         "NCCL refuses rank %d on GPU %d: two ranks use one GPU, or this one is in use "
+                         "already; give each rank a GPU of its own, or use the transport tcp",
+                         n->peers.rank, n->dev->device);
     if (r == ncclRemoteError || r == ncclSystemError)
-        return ddp__fail(err, DDP_PEER_LOST, "%s: rank %d of %d lost a peer: %s", what, n->peers.rank, n->peers.world,
-                         ncclGetErrorString(r));
-    return ddp__fail(err, DDP_FAILED, "%s failed on rank %d of %d (GPU %d): %s", what, n->peers.rank, n->peers.world,
-                     n->dev->device, ncclGetErrorString(r));
+        return ddp__fail(err, DDP_PEER_LOST, "%s: rank %d of %d lost a peer: %s", what, n->peers.rank,
+                         n->peers.world, ncclGetErrorString(r));
+    return ddp__fail(err, DDP_FAILED, "%s failed on rank %d of %d (GPU %d): %s", what, n->peers.rank,
+                     n->peers.world, n->dev->device, ncclGetErrorString(r));
 }
 
 /* Waits until the communicator has taken what it was given, at most join_timeout_s, and for no peer
@@ -51,8 +53,8 @@ static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__cuda_nccl *n, const char *wh
         if (r != ncclSuccess) state = r;
         if (state != ncclInProgress) return ddp__nccl_failed(n, state, what, err);
         if (ddp_now() > until)
-            return ddp__fail(err, DDP_TIMEOUT, "%s: not every one of the %d ranks came within %g s",
-                             what, n->peers.world, n->peers.join_timeout_s);
+            return ddp__fail(err, DDP_TIMEOUT, "%s: not every one of the %d ranks came within %g s", what,
+                             n->peers.world, n->peers.join_timeout_s);
         if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, 0, err));
         ddp__sleep_until(ddp_now() + 5e-5);
     }
@@ -98,9 +100,10 @@ static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__cuda_nccl *n, ddp_error *err)
     DDP__TRY(ddp__nccl_failed(n, ncclCommGetAsyncError(n->comm, &state), "ncclCommGetAsyncError", err));
     DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
     if (oldest > 0 && ddp_now() - oldest > n->peers.op_timeout_s)
-        return ddp__fail(err, DDP_TIMEOUT, "averaging over NCCL: rank %d of %d has waited for its peers for %.1f s; "
-                         "one has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT (now %g s)", n->peers.rank,
-                         n->peers.world, ddp_now() - oldest, n->peers.op_timeout_s);
+        return ddp__fail(err, DDP_TIMEOUT,
+                         "averaging over NCCL: rank %d of %d has waited for its peers for %.1f s; "
+                         "one has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT (now %g s)",
+                         n->peers.rank, n->peers.world, ddp_now() - oldest, n->peers.op_timeout_s);
     return DDP_OK;
 }
 
@@ -122,8 +125,10 @@ static DDP__UNUSED void ddp__nccl_leave(ddp__cuda_nccl *n, int on_error)
 {
     if (!n) return;
     (void)cudaSetDevice(n->dev->device);
-    if (n->comm && !on_error && ddp__nccl_part(n)) (void)ncclCommDestroy(n->comm);
-    else if (n->comm) (void)ncclCommAbort(n->comm);
+    if (n->comm && !on_error && ddp__nccl_part(n))
+        (void)ncclCommDestroy(n->comm);
+    else if (n->comm)
+        (void)ncclCommAbort(n->comm);
     if (n->stream) (void)cudaStreamSynchronize(n->stream);
     ddp__cuda_events_free(n->ready, n->slots);
     ddp__cuda_events_free(n->done, n->slots);
@@ -150,7 +155,8 @@ static DDP__UNUSED ddp_status ddp__nccl_slots(ddp__cuda_nccl *n, int slots, ddp_
 
 /* Meets the other ranks; collective. slots: how many averages may be in flight. NULL and a sentence
  * on failure; freed by ddp__nccl_leave. */
-static DDP__UNUSED ddp__cuda_nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_peers *p, int slots, ddp_error *err)
+static DDP__UNUSED ddp__cuda_nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_peers *p, int slots,
+                                                  ddp_error *err)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ddp__cuda_nccl *n = (ddp__cuda_nccl *)ddp__calloc(1, sizeof *n);
@@ -182,16 +188,19 @@ failed:
 }
 
 /* One array, in place. */
-static DDP__UNUSED ncclResult_t ddp__nccl_array(ddp__cuda_nccl *n, ddp__nccl_verb verb, float *x, size_t count)
+static DDP__UNUSED ncclResult_t ddp__nccl_array(ddp__cuda_nccl *n, ddp__nccl_verb verb, float *x,
+                                                size_t count)
 {
     if (verb == DDP__NCCL_SPREAD) return ncclBroadcast(x, x, count, ncclFloat32, 0, n->comm, n->stream);
-    return ncclAllReduce(x, x, count, ncclFloat32, verb == DDP__NCCL_SUM ? ncclSum : ncclAvg, n->comm, n->stream);
+    return ncclAllReduce(x, x, count, ncclFloat32, verb == DDP__NCCL_SUM ? ncclSum : ncclAvg, n->comm,
+                         n->stream);
 }
 
 /* Queues what begins when the work so far is done: later ddp__nccl_finish makes the computing
  * stream wait for it. The arrays become their mean or sum over the ranks, or rank 0's. */
-static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__nccl_verb verb, float *const *arrays,
-                                              const size_t *counts, int arrays_count, ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__nccl_verb verb,
+                                              float *const *arrays, const size_t *counts, int arrays_count,
+                                              ddp_error *err)
 {
     ddp__cuda *dev = n->dev;
     ncclResult_t r = ncclSuccess, end = ncclSuccess;

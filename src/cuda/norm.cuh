@@ -12,19 +12,23 @@ enum {
 /* PIECES > 0: a row is wide and that many pieces for each lane, which keeps them: it is read once.
  * 0: any row; each pass over it reads it again. The order of sums is the same. */
 #define DDP__NORM_EACH /* piece p kept, which begins at element j */ \
-    DDP__UNROLL for (long p = 0, j = lane * width; PIECES ? p < PIECES : j < n; p += PIECES > 0, j += 32 * width)
+    DDP__UNROLL for (long p = 0, j = lane * width; PIECES ? p < PIECES : j<n; p += PIECES> 0, j += 32 * width)
 
 template <int PIECES, typename T>
-__device__ static __forceinline__ void ddp__norm_take(float *v, ddp__raw &kept, const T *row, long j, long n, int wide)
+__device__ static __forceinline__ void ddp__norm_take(float *v, ddp__raw &kept, const T *row, long j, long n,
+                                                      int wide)
 {
-    if (PIECES) ddp__raw_floats<T>(v, kept);
-    else ddp__piece_load(v, row, j, n, wide);
+    if (PIECES)
+        ddp__raw_floats<T>(v, kept);
+    else
+        ddp__piece_load(v, row, j, n, wide);
 }
 
 /* plus: the norm is of in + plus, which sum_out receives and which may lie over in; NULL: of in. */
-template <typename T, int RMS, int PIECES> static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
-ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, const T *shift,
-            float *stat, long rows, long n, float eps, int wide)
+template <typename T, int RMS, int PIECES>
+static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
+    ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, const T *shift, float *stat,
+                long rows, long n, float eps, int wide)
 {
     const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % 32;
     const long row = (long)blockIdx.x * DDP__NORM_ROWS + threadIdx.x / 32;
@@ -33,9 +37,13 @@ ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, cons
     float v[width], a[width], b[width], sum = 0, mean = 0, rstd;
 
     if (row >= rows) return;
-    if (PIECES) { ddp__row_load(kept, x, n); wide = 1; }
+    if (PIECES) {
+        ddp__row_load(kept, x, n);
+        wide = 1;
+    }
     if (PIECES && plus) ddp__row_load(more, plus + row * n, n);
-    DDP__NORM_EACH {
+    DDP__NORM_EACH
+    {
         ddp__norm_take<PIECES>(v, kept[p], x, j, n, wide);
         if (plus) {
             ddp__norm_take<PIECES>(a, more[p], plus + row * n, j, n, wide);
@@ -48,7 +56,8 @@ ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, cons
     if (plus) x = sum_out + row * n;
     if (!RMS) mean = ddp__warp_sum(sum) / (float)n;
     sum = 0;
-    DDP__NORM_EACH {
+    DDP__NORM_EACH
+    {
         ddp__norm_take<PIECES>(v, kept[p], x, j, n, wide);
         for (int i = 0; i < width; i++)
             if (j + i < n) sum += (v[i] - mean) * (v[i] - mean);
@@ -56,7 +65,8 @@ ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, cons
     rstd = 1 / sqrtf(ddp__warp_sum(sum) / (float)n + eps);
     if (PIECES) ddp__row_load(more, scale, n);
     if (PIECES && !RMS) ddp__row_load(last, shift, n);
-    DDP__NORM_EACH {
+    DDP__NORM_EACH
+    {
         ddp__norm_take<PIECES>(v, kept[p], x, j, n, wide);
         ddp__norm_take<PIECES>(a, more[p], scale, j, n, wide);
         if (!RMS) ddp__norm_take<PIECES>(b, last[p], shift, j, n, wide);
@@ -76,17 +86,19 @@ ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, cons
  * not NULL; add: to what is there. */
 template <typename T> struct ddp__norm_to {
     const T *old;
-    T       *at[2];
-    int      add[2];
+    T *at[2];
+    int add[2];
 };
 
-/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); RMS: mean 0, and no mean(d). Block b takes
- * part b of the rows. With PIECES part receives the block's sums of dy h and of dy as ddp__k_columns leaves them. There
- * are at most 256 blocks: two find room on a multiprocessor, but where the sums alone take 64 registers. */
+/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); RMS: mean 0, and no mean(d).
+ * Block b takes part b of the rows. With PIECES part receives the block's sums of dy h and of dy as
+ * ddp__k_columns leaves them. There are at most 256 blocks: two find room on a multiprocessor, but where the
+ * sums alone take 64 registers. */
 template <typename T, int RMS, int PIECES>
-static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS, (PIECES * ddp__vec<T>::width << !RMS) < 64 ? 2 : 1)
-ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad, const float *stat,
-                 float *part, long rows, long n, long height, int wide)
+static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS,
+                                         (PIECES * ddp__vec<T>::width << !RMS) < 64 ? 2 : 1)
+    ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad, const float *stat,
+                     float *part, long rows, long n, long height, int wide)
 {
     const int width = ddp__vec<T>::width, held = PIECES ? PIECES : 1;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -97,13 +109,20 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
 
     for (int p = 0; p < held; p++)
         for (int i = 0; i < width; i++) scaled[p][i] = plain[p][i] = 0;
-    if (PIECES) { ddp__row_load(as, scale, n); wide = 1; }
+    if (PIECES) {
+        ddp__row_load(as, scale, n);
+        wide = 1;
+    }
     for (long row = blockIdx.x * height + warp; row < last; row += DDP__COLUMN_WARPS) {
         const T *xr = in + row * n, *dr = grad + row * n;
         const float mean = RMS ? 0 : stat[2 * row], rstd = RMS ? stat[row] : stat[2 * row + 1];
         float mean_d = 0, mean_dh = 0;
-        if (PIECES) { ddp__row_load(xs, xr, n); ddp__row_load(ds, dr, n); }
-        DDP__NORM_EACH {
+        if (PIECES) {
+            ddp__row_load(xs, xr, n);
+            ddp__row_load(ds, dr, n);
+        }
+        DDP__NORM_EACH
+        {
             ddp__norm_take<PIECES>(x, xs[p], xr, j, n, wide);
             ddp__norm_take<PIECES>(d, ds[p], dr, j, n, wide);
             ddp__norm_take<PIECES>(a, as[p], scale, j, n, wide);
@@ -111,28 +130,34 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
                 const float h = (x[i] - mean) * rstd;
                 mean_d += d[i] * a[i];
                 mean_dh += d[i] * a[i] * h;
-                if (PIECES) { scaled[p][i] += d[i] * h; plain[p][i] += d[i]; }
+                if (PIECES) {
+                    scaled[p][i] += d[i] * h;
+                    plain[p][i] += d[i];
+                }
             }
         }
         mean_d = RMS ? 0 : ddp__warp_sum(mean_d) / (float)n;
         mean_dh = ddp__warp_sum(mean_dh) / (float)n;
         if (PIECES && to.old) ddp__row_load(old, to.old + row * n, n);
-        DDP__NORM_EACH {
+        DDP__NORM_EACH
+        {
             if (j >= n) continue;
             ddp__norm_take<PIECES>(x, xs[p], xr, j, n, wide);
             ddp__norm_take<PIECES>(d, ds[p], dr, j, n, wide);
             ddp__norm_take<PIECES>(a, as[p], scale, j, n, wide);
-            for (int i = 0; i < width; i++) x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
+            for (int i = 0; i < width; i++)
+                x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
             if (to.old) ddp__norm_take<PIECES>(a, old[p], to.old + row * n, j, n, wide);
             for (int i = 0; i < width; i++) /* as an array of T would hold it */
                 x[i] = ddp__to_float(ddp__from_float<T>(to.old ? x[i] + a[i] : x[i]));
-            DDP__UNROLL for (int i = 0; i < 2; i++)
-                if (to.at[i]) ddp__piece_store(to.at[i] + row * n, x, j, n, wide, to.add[i]);
+            DDP__UNROLL for (int i = 0; i < 2; i++) if (to.at[i])
+                ddp__piece_store(to.at[i] + row * n, x, j, n, wide, to.add[i]);
         }
     }
     if (PIECES) {
         part += blockIdx.x * n;
-        DDP__UNROLL for (int p = 0; p < held; p++) ddp__column_join<width>(shared, scaled[p], part, p * 32L * width, n);
+        DDP__UNROLL for (int p = 0; p < held; p++)
+            ddp__column_join<width>(shared, scaled[p], part, p * 32L * width, n);
         part += gridDim.x * n;
         DDP__UNROLL for (int p = 0; p < held && !RMS; p++)
             ddp__column_join<width>(shared, plain[p], part, p * 32L * width, n);
@@ -140,7 +165,10 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
 }
 
 /* The versions of kernel k by PIECES, and which of them takes rows of n elements. */
-#define DDP__NORM_VERSIONS(k) {k<T, RMS, 0>, k<T, RMS, 1>, k<T, RMS, 2>, k<T, RMS, 3>, k<T, RMS, DDP__NORM_PIECES>}
+#define DDP__NORM_VERSIONS(k)                                                               \
+    {                                                                                       \
+        k<T, RMS, 0>, k<T, RMS, 1>, k<T, RMS, 2>, k<T, RMS, 3>, k<T, RMS, DDP__NORM_PIECES> \
+    }
 template <typename T> static long ddp__norm_pieces(long n, int wide)
 {
     const long pieces = ddp__blocks(n, 32 * ddp__vec<T>::width);
@@ -190,7 +218,8 @@ static void ddp__cuda_norm_backward(ddp__cuda *dev, const ddp_op_call *sum, cons
             dev, c->grad_param[0], c->grad_param[1], c->grad_out, c->in[0], c->saved, rows, n);
     if (c->grad_in[0])
         DDP__RUN(norm_grad[pieces], (unsigned)parts, 32 * DDP__COLUMN_WARPS, to, (const T *)c->in[0],
-                 (const T *)c->param[0], (const T *)c->grad_out, (const float *)c->saved, part, rows, n, height, wide);
+                 (const T *)c->param[0], (const T *)c->grad_out, (const float *)c->saved, part, rows, n,
+                 height, wide);
     if (pieces) ddp__cuda_columns_add(dev, c->grad_param[0], c->grad_param[1], part, n, parts);
 }
 
@@ -199,9 +228,9 @@ template <ddp__cuda_both Single, ddp__cuda_both Half> static void ddp__cuda_norm
 {
     ddp__cuda_typed_both<Single, Half>(NULL, c);
 }
-#define DDP__NORMS(later, as, RMS)                                                                                   \
-    later<as<ddp__cuda_norm_forward<float, RMS>, ddp__cuda_norm_forward<ddp__bf16, RMS> > >,                         \
-        later<as<ddp__cuda_norm_backward<float, RMS>, ddp__cuda_norm_backward<ddp__bf16, RMS> > >
+#define DDP__NORMS(later, as, RMS)                                                         \
+    later<as<ddp__cuda_norm_forward<float, RMS>, ddp__cuda_norm_forward<ddp__bf16, RMS>>>, \
+        later<as<ddp__cuda_norm_backward<float, RMS>, ddp__cuda_norm_backward<ddp__bf16, RMS>>>
 
 static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int)
 {

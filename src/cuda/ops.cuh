@@ -1,5 +1,6 @@
-/* The operators of a GPU: how their calls run, and the table of them. Calls that nothing comes between become a CUDA
- * graph, one launch from the third time on. Where streams wait, for messages, lies between those lists. */
+/* The operators of a GPU: how their calls run, and the table of them. Calls that nothing comes between become
+ * a CUDA graph, one launch from the third time on. Where streams wait, for messages, lies between those
+ * lists. */
 #pragma once
 
 #include "cuda/runtime.cuh"
@@ -16,19 +17,19 @@ typedef struct ddp__cuda_due {
 } ddp__cuda_due;
 
 typedef struct ddp__cuda_replay {
-    ddp__cuda_due  *due; /* [count] */
-    int             count;
+    ddp__cuda_due *due; /* [count] */
+    int count;
     cudaGraphExec_t graph; /* NULL: the list came once */
 } ddp__cuda_replay;
 
 typedef struct ddp__cuda_lists {
-    ddp__cuda_due    due[DDP__CUDA_DUE]; /* called, and not run yet */
+    ddp__cuda_due due[DDP__CUDA_DUE]; /* called, and not run yet */
     ddp__cuda_replay replay[DDP__CUDA_REPLAYS];
-    int              count, replays;
+    int count, replays;
 } ddp__cuda_lists;
 
-/* Graphs go when memory does that calls may point at, or dev->scratch: nothing else that kernels depend on is outside a
- * list's bytes. */
+/* Graphs go when memory does that calls may point at, or dev->scratch: nothing else that kernels depend on is
+ * outside a list's bytes. */
 static DDP__UNUSED void ddp__cuda_replays_drop(ddp__cuda *dev)
 {
     while (dev->lists && dev->lists->replays > 0) {
@@ -41,8 +42,10 @@ static DDP__UNUSED void ddp__cuda_replays_drop(ddp__cuda *dev)
 static inline void ddp__cuda_run(const ddp__cuda_due *list, int count)
 {
     for (int i = 0; i < count; i++) {
-        if (list[i].one) list[i].one(&list[i].first);
-        else list[i].both(&list[i].first, &list[i].second);
+        if (list[i].one)
+            list[i].one(&list[i].first);
+        else
+            list[i].both(&list[i].first, &list[i].second);
     }
 }
 
@@ -58,7 +61,8 @@ static inline ddp__cuda_replay *ddp__cuda_replay_of(ddp__cuda_lists *x, int coun
     p->due = (ddp__cuda_due *)ddp__calloc(1, bytes);
     if (!p->due) return NULL;
     memcpy(p->due, x->due, bytes);
-    p->count = count; p->graph = NULL;
+    p->count = count;
+    p->graph = NULL;
     x->replays++;
     return NULL;
 }
@@ -74,8 +78,10 @@ static inline cudaGraphExec_t ddp__cuda_captured(ddp__cuda *dev, const ddp__cuda
     ddp__cuda_run(list, count);
     if (DDP__CUDA(dev, cudaStreamEndCapture(dev->stream, &graph))) return NULL;
     e = cudaGraphInstantiateWithFlags(&out, graph, 0);
-    if (e == cudaErrorMemoryAllocation) (void)cudaGetLastError();
-    else (void)DDP__CUDA(dev, e);
+    if (e == cudaErrorMemoryAllocation)
+        (void)cudaGetLastError();
+    else
+        (void)DDP__CUDA(dev, e);
     (void)cudaGraphDestroy(graph);
     return e == cudaSuccess ? out : NULL;
 }
@@ -91,12 +97,15 @@ static DDP__UNUSED void ddp__cuda_run_due(ddp__cuda *dev)
     x->count = 0;
     p = ddp__cuda_replay_of(x, count);
     if (p && !p->graph) p->graph = ddp__cuda_captured(dev, x->due, count);
-    if (p && p->graph) (void)DDP__CUDA(dev, cudaGraphLaunch(p->graph, dev->stream));
-    else ddp__cuda_run(x->due, count);
+    if (p && p->graph)
+        (void)DDP__CUDA(dev, cudaGraphLaunch(p->graph, dev->stream));
+    else
+        ddp__cuda_run(x->due, count);
 }
 
 /* second may be NULL. No operator that comes here reads `random`. */
-static inline void ddp__cuda_add(void (*one)(const ddp_op_call *), void (*both)(const ddp_op_call *, const ddp_op_call *),
+static inline void ddp__cuda_add(void (*one)(const ddp_op_call *),
+                                 void (*both)(const ddp_op_call *, const ddp_op_call *),
                                  const ddp_op_call *first, const ddp_op_call *second)
 {
     ddp__cuda *dev = (ddp__cuda *)first->pool;
@@ -105,7 +114,8 @@ static inline void ddp__cuda_add(void (*one)(const ddp_op_call *), void (*both)(
     if (dev->lists && dev->lists->count == DDP__CUDA_DUE) ddp__cuda_run_due(dev);
     if (dev->lists) d = &dev->lists->due[dev->lists->count++];
     memset(d, 0, sizeof *d);
-    d->one = one; d->both = both;
+    d->one = one;
+    d->both = both;
     memcpy(&d->first, first, sizeof *first);
     if (second) memcpy(&d->second, second, sizeof *second);
     d->first.random = d->second.random = 0;
@@ -113,7 +123,10 @@ static inline void ddp__cuda_add(void (*one)(const ddp_op_call *), void (*both)(
 }
 
 /* F as the table has it: an operator; a pair; one that draws other numbers each time. */
-template <void (*F)(const ddp_op_call *)> static void ddp__cuda_later(const ddp_op_call *c) { ddp__cuda_add(F, NULL, c, NULL); }
+template <void (*F)(const ddp_op_call *)> static void ddp__cuda_later(const ddp_op_call *c)
+{
+    ddp__cuda_add(F, NULL, c, NULL);
+}
 template <void (*F)(const ddp_op_call *, const ddp_op_call *)>
 static void ddp__cuda_later_both(const ddp_op_call *first, const ddp_op_call *second)
 {
@@ -137,7 +150,8 @@ template <int N> static void ddp__cuda_add_ops(ddp__cuda *dev, const ddp__cuda_e
         memset(op, 0, sizeof *op);
         op->name = cpu->name;
         op->shape = cpu->shape;
-        op->forward = list[i].forward; op->backward = list[i].backward;
+        op->forward = list[i].forward;
+        op->backward = list[i].backward;
         dev->entry[dev->ops++] = &list[i];
     }
 }
@@ -147,8 +161,10 @@ template <void (*Single)(ddp__cuda *, const ddp_op_call *), void (*Half)(ddp__cu
 static void ddp__cuda_typed(const ddp_op_call *c)
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
-    if (dev->half) Half(dev, c);
-    else Single(dev, c);
+    if (dev->half)
+        Half(dev, c);
+    else
+        Single(dev, c);
 }
 typedef void (*ddp__cuda_both)(ddp__cuda *dev, const ddp_op_call *first, const ddp_op_call *second);
 template <ddp__cuda_both Single, ddp__cuda_both Half>
@@ -157,19 +173,25 @@ static void ddp__cuda_typed_both(const ddp_op_call *first, const ddp_op_call *se
     ddp__cuda *dev = (ddp__cuda *)second->pool;
     (dev->half ? Half : Single)(dev, first, second);
 }
-#define DDP__TYPED(f) ddp__cuda_typed<f<float>, f<ddp__bf16> >
+#define DDP__TYPED(f) ddp__cuda_typed<f<float>, f<ddp__bf16>>
 
 /* Entries: of both directions, f_forward and f_backward; of templates of the arrays' type. */
-#define DDP__LATER(...) ddp__cuda_later<__VA_ARGS__ >
-#define DDP__PLAIN(name, f, scratch) {name, DDP__LATER(f##_forward), DDP__LATER(f##_backward), scratch}
-#define DDP__ENTRY(name, f, scratch) {name, DDP__LATER(DDP__TYPED(f##_forward)), DDP__LATER(DDP__TYPED(f##_backward)), scratch}
+#define DDP__LATER(...) ddp__cuda_later<__VA_ARGS__>
+#define DDP__PLAIN(name, f, scratch)                                     \
+    {                                                                    \
+        name, DDP__LATER(f##_forward), DDP__LATER(f##_backward), scratch \
+    }
+#define DDP__ENTRY(name, f, scratch)                                                             \
+    {                                                                                            \
+        name, DDP__LATER(DDP__TYPED(f##_forward)), DDP__LATER(DDP__TYPED(f##_backward)), scratch \
+    }
 
 /* DDP__FAMILY(name, entries...): the function name(dev), which adds them to a device's table. */
-#define DDP__FAMILY(name, ...)                                \
-    static DDP__UNUSED void name(ddp__cuda *dev)              \
-    {                                                         \
-        static const ddp__cuda_entry ops[] = {__VA_ARGS__};   \
-        ddp__cuda_add_ops(dev, ops);                          \
+#define DDP__FAMILY(name, ...)                              \
+    static DDP__UNUSED void name(ddp__cuda *dev)            \
+    {                                                       \
+        static const ddp__cuda_entry ops[] = {__VA_ARGS__}; \
+        ddp__cuda_add_ops(dev, ops);                        \
     }
 
 /* The device's operator of that name, NULL if it has none. Borrowed until ddp__cuda_close. */
@@ -180,12 +202,14 @@ static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *
     return NULL;
 }
 
-/* Bytes of dev->scratch that a node needs; op is one of ddp__cuda_op. (size_t)-1: it would read or write rows of an array of
- * four dimensions, which lie apart, channels-last. The operators named here know images, or go element by element. */
+/* Bytes of dev->scratch that a node needs; op is one of ddp__cuda_op. (size_t)-1: it would read or write rows
+ * of an array of four dimensions, which lie apart, channels-last. The operators named here know images, or go
+ * element by element. */
 static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op, const void *spec)
 {
-    static const char *const fine[] = {"conv2d", "batch_norm2d", "max_pool2d", "avg_pool2d", "global_avg_pool2d", "flatten",
-                                       "gelu", "relu", "add", "dropout"};
+    static const char *const fine[] = {
+        "conv2d",  "batch_norm2d", "max_pool2d", "avg_pool2d", "global_avg_pool2d",
+        "flatten", "gelu",         "relu",       "add",        "dropout"};
     const ddp_op_spec *s = (const ddp_op_spec *)spec;
     const ddp__cuda_entry *e = dev->entry[op - dev->op];
     int rows = s->out.dims == 4;

@@ -1,4 +1,5 @@
-/* Block quantisation on the GPU: the bytes of compress/quantise.c. 16 lanes to a block of 64 elements, four to each. */
+/* Block quantisation on the GPU: the bytes of compress/quantise.c. 16 lanes to a block of 64 elements, four
+ * to each. */
 #pragma once
 
 #include "cuda/feedback.cuh"
@@ -8,11 +9,11 @@ enum { DDP__PACK_LANES = DDP_QUANTISE_BLOCK / 4 };
 /* A message in device memory. */
 typedef struct ddp__quantised {
     unsigned char *head;
-    float         *scale; /* [blocks] */
+    float *scale; /* [blocks] */
     unsigned char *level;
-    size_t         n, blocks;
-    int            levels, wide; /* 127 or 7; 1: a byte each */
-    unsigned char  want[DDP_PACK_HEAD];
+    size_t n, blocks;
+    int levels, wide; /* 127 or 7; 1: a byte each */
+    unsigned char want[DDP_PACK_HEAD];
 } ddp__quantised;
 
 static ddp__quantised ddp__quantised_of(ddp_packing packing, void *message, size_t n)
@@ -68,9 +69,9 @@ static inline __device__ void ddp__quantise_put(const ddp__quantised &q, const i
     }
 }
 
-/* SPLIT: as blocks.c splits values: the payload alone, x keeps the rest. A denormal scale says nothing; of values that
- * are not finite the largest magnitude is the scale, which is refused where it is read. Else all of the message, of
- * values that the verdict holds nothing against. */
+/* SPLIT: as blocks.c splits values: the payload alone, x keeps the rest. A denormal scale says nothing; of
+ * values that are not finite the largest magnitude is the scale, which is refused where it is read. Else all
+ * of the message, of values that the verdict holds nothing against. */
 template <int SPLIT> __global__ void ddp__k_quantise(ddp__quantised q, float *x, const ddp_cuda_verdict *v)
 {
     const size_t lane = threadIdx.x % DDP__PACK_LANES, step = ddp__thread_step() / DDP__PACK_LANES;
@@ -78,7 +79,8 @@ template <int SPLIT> __global__ void ddp__k_quantise(ddp__quantised q, float *x,
     size_t b = ddp__thread_first() / DDP__PACK_LANES;
 
     if (!SPLIT && v->what) return;
-    if (!SPLIT && ddp__thread_first() < DDP_PACK_HEAD) q.head[ddp__thread_first()] = q.want[ddp__thread_first()];
+    if (!SPLIT && ddp__thread_first() < DDP_PACK_HEAD)
+        q.head[ddp__thread_first()] = q.want[ddp__thread_first()];
     /* all lanes of a warp go on together: their shuffles meet */
     for (; b / 2 * 2 < q.blocks; b += step) {
         const size_t at = b * DDP_QUANTISE_BLOCK + 4 * lane;
@@ -104,14 +106,16 @@ template <int SPLIT> __global__ void ddp__k_quantise(ddp__quantised q, float *x,
 
 /* ---- receiving ---- */
 
-static __global__ void ddp__k_quantised_check(ddp__quantised q, const float *x, ddp__unpack how, ddp_cuda_verdict *v)
+static __global__ void ddp__k_quantised_check(ddp__quantised q, const float *x, ddp__unpack how,
+                                              ddp_cuda_verdict *v)
 {
     const float levels = (float)q.levels, huge = __uint_as_float(DDP__HUGE);
     const size_t first = ddp__thread_first();
 
     if (v->what) return;
     if (first < DDP_PACK_HEAD && q.head[first] != q.want[first]) ddp__verdict_note(v, DDP__SAYS_HEAD, first);
-    if (first == 0 && !q.wide && q.n % 2 && q.level[q.n / 2] >> 4 != 8) ddp__verdict_note(v, DDP__SAYS_HALF, q.n);
+    if (first == 0 && !q.wide && q.n % 2 && q.level[q.n / 2] >> 4 != 8)
+        ddp__verdict_note(v, DDP__SAYS_HALF, q.n);
     for (size_t i = first; i < q.n; i += ddp__thread_step()) {
         const float scale = q.scale[i / DDP_QUANTISE_BLOCK];
         const int level = ddp__quantised_level(q.wide, q.level, i);
@@ -129,7 +133,7 @@ static __global__ void ddp__k_quantised_check(ddp__quantised q, const float *x, 
 
 struct ddp__verdict_quantised {
     ddp__quantised q;
-    const float   *x;
+    const float *x;
 
     __device__ void operator()(ddp_cuda_verdict *v) const
     {
@@ -137,12 +141,14 @@ struct ddp__verdict_quantised {
         if (v->what == DDP__SAYS_LOW) v->value[0] = (float)ddp__quantised_level(q.wide, q.level, v->at);
         if (v->what < DDP__SAYS_SUM) return;
         v->value[0] = x[v->at];
-        v->value[1] = (float)ddp__quantised_level(q.wide, q.level, v->at) * q.scale[v->at / DDP_QUANTISE_BLOCK];
+        v->value[1] =
+            (float)ddp__quantised_level(q.wide, q.level, v->at) * q.scale[v->at / DDP_QUANTISE_BLOCK];
     }
 };
 
 /* Product and sum are each rounded, as on the CPU. */
-static __global__ void ddp__k_quantised_apply(ddp__quantised q, float *x, ddp__unpack how, const ddp_cuda_verdict *v)
+static __global__ void ddp__k_quantised_apply(ddp__quantised q, float *x, ddp__unpack how,
+                                              const ddp_cuda_verdict *v)
 {
     if (v->what) return;
     for (size_t i = ddp__thread_first(); i < q.n; i += ddp__thread_step()) {
@@ -161,11 +167,13 @@ static ddp_status ddp__quantised_arguments(const char *who, ddp_packing packing,
                                            ddp_error *err)
 {
     if (packing != DDP_PACK_INT8 && packing != DDP_PACK_INT4)
-        return ddp__fail(err, DDP_ARG, "%s: packing %d (%s) does not quantise; use int8 or int4",
-                         who, (int)packing, ddp_packing_name(packing));
+        return ddp__fail(err, DDP_ARG, "%s: packing %d (%s) does not quantise; use int8 or int4", who,
+                         (int)packing, ddp_packing_name(packing));
     if (!x || !verdict) return ddp__fail(err, DDP_ARG, "%s: x or verdict is NULL", who);
     *need = ddp_pack_bound(packing, n, n);
-    if (!*need) return ddp__fail(err, DDP_ARG, "%s: n = %zu; 1 to %zu elements make a message", who, n, DDP__PACK_MOST);
+    if (!*need)
+        return ddp__fail(err, DDP_ARG, "%s: n = %zu; 1 to %zu elements make a message", who, n,
+                         DDP__PACK_MOST);
     if (!message || (uintptr_t)message % 4)
         return ddp__fail(err, DDP_ARG, "%s: the message must not be NULL and must be aligned to 4", who);
     return DDP_OK;
@@ -190,9 +198,9 @@ ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n
     return ddp__cuda_queued(dev, err);
 }
 
-static ddp_status ddp__cuda_unpack(const char *who, ddp_packing packing, const void *message,
-                                   size_t bytes, ddp__unpack how, float *x, size_t n,
-                                   ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+static ddp_status ddp__cuda_unpack(const char *who, ddp_packing packing, const void *message, size_t bytes,
+                                   ddp__unpack how, float *x, size_t n, ddp_cuda_verdict *verdict,
+                                   void *stream, ddp_error *err)
 {
     ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
     ddp__verdict_quantised values;
@@ -200,8 +208,8 @@ static ddp_status ddp__cuda_unpack(const char *who, ddp_packing packing, const v
 
     DDP__TRY(ddp__quantised_arguments(who, packing, x, n, message, verdict, &need, err));
     if (bytes != need)
-        return ddp__fail(err, DDP_ARG, "%s: the message has %zu bytes, one of %zu elements has %zu",
-                         who, bytes, n, need);
+        return ddp__fail(err, DDP_ARG, "%s: the message has %zu bytes, one of %zu elements has %zu", who,
+                         bytes, n, need);
     values.x = x;
     values.q = ddp__quantised_of(packing, (void *)message, n);
     DDP__STRIDE(ddp__k_quantised_check, n, values.q, x, how, verdict);
@@ -210,23 +218,23 @@ static ddp_status ddp__cuda_unpack(const char *who, ddp_packing packing, const v
     return ddp__cuda_queued(dev, err);
 }
 
-ddp_status ddp_cuda_unpack_store(ddp_packing packing, const void *message, size_t bytes, float *x,
-                                 size_t n, ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+ddp_status ddp_cuda_unpack_store(ddp_packing packing, const void *message, size_t bytes, float *x, size_t n,
+                                 ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
-    return ddp__cuda_unpack("ddp_cuda_unpack_store", packing, message, bytes, DDP__UNPACK_STORE, x,
-                            n, verdict, stream, err);
-}
-
-ddp_status ddp_cuda_unpack_add(ddp_packing packing, const void *message, size_t bytes, float *x,
-                               size_t n, ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
-{
-    return ddp__cuda_unpack("ddp_cuda_unpack_add", packing, message, bytes, DDP__UNPACK_ADD, x, n,
+    return ddp__cuda_unpack("ddp_cuda_unpack_store", packing, message, bytes, DDP__UNPACK_STORE, x, n,
                             verdict, stream, err);
 }
 
-ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, size_t bytes, float *residual, size_t n,
-                                      ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+ddp_status ddp_cuda_unpack_add(ddp_packing packing, const void *message, size_t bytes, float *x, size_t n,
+                               ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
-    return ddp__cuda_unpack("ddp_cuda_feedback_subtract", packing, message, bytes,
-                            DDP__UNPACK_SUBTRACT, residual, n, verdict, stream, err);
+    return ddp__cuda_unpack("ddp_cuda_unpack_add", packing, message, bytes, DDP__UNPACK_ADD, x, n, verdict,
+                            stream, err);
+}
+
+ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, size_t bytes, float *residual,
+                                      size_t n, ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    return ddp__cuda_unpack("ddp_cuda_feedback_subtract", packing, message, bytes, DDP__UNPACK_SUBTRACT,
+                            residual, n, verdict, stream, err);
 }

@@ -5,7 +5,8 @@
 #include "cuda/ops.cuh"
 
 /* 4 floats or 8 bfloat16; or W elements. */
-template <typename T, int W = 16 / sizeof(T)> struct __align__(sizeof(T[W])) ddp__vec {
+template <typename T, int W = 16 / sizeof(T)> struct __align__(sizeof(T[W])) ddp__vec
+{
     static const int width = W;
     T v[W];
 };
@@ -15,7 +16,10 @@ __device__ static __forceinline__ float ddp__to_float(ddp__bf16 x) { return __bf
 
 template <typename T> __device__ static __forceinline__ T ddp__from_float(float x);
 template <> __device__ __forceinline__ float ddp__from_float<float>(float x) { return x; }
-template <> __device__ __forceinline__ ddp__bf16 ddp__from_float<ddp__bf16>(float x) { return __float2bfloat16_rn(x); }
+template <> __device__ __forceinline__ ddp__bf16 ddp__from_float<ddp__bf16>(float x)
+{
+    return __float2bfloat16_rn(x);
+}
 
 /* p must be a multiple of the vector's bytes. */
 template <typename T, int W = ddp__vec<T>::width>
@@ -32,7 +36,8 @@ __device__ static __forceinline__ ddp__vec<T, W> ddp__vec_load(const T *p)
 #endif
 }
 
-template <typename T, int W> __device__ static __forceinline__ void ddp__vec_store(T *p, const ddp__vec<T, W> &r)
+template <typename T, int W>
+__device__ static __forceinline__ void ddp__vec_store(T *p, const ddp__vec<T, W> &r)
 {
 #if defined(DDP_CUDA_ON_CPU)
     cuda_on_cpu::check_aligned(p, sizeof r);
@@ -43,8 +48,8 @@ template <typename T, int W> __device__ static __forceinline__ void ddp__vec_sto
 }
 
 /* 1: every pointer given allows 16 bytes at a time; NULL does. On host and device. */
-__host__ __device__ static __forceinline__ int
-ddp__aligned(const void *a, const void *b = NULL, const void *c = NULL, const void *d = NULL)
+__host__ __device__ static __forceinline__ int ddp__aligned(const void *a, const void *b = NULL,
+                                                            const void *c = NULL, const void *d = NULL)
 {
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) & 15) == 0;
 }
@@ -78,7 +83,8 @@ __device__ static __forceinline__ void ddp__piece_load(float *v, const T *p, lon
 
 /* The way back; add: to what is there. */
 template <typename T>
-__device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, long at, long n, int wide, int add)
+__device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, long at, long n, int wide,
+                                                        int add)
 {
     const int width = ddp__vec<T>::width;
     float old[width];
@@ -90,8 +96,8 @@ __device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, lo
         DDP__UNROLL for (int i = 0; i < width; i++) r.v[i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
         ddp__vec_store(p + at, r);
     } else {
-        DDP__UNROLL for (int i = 0; i < width; i++)
-            if (at + i < n) p[at + i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
+        DDP__UNROLL for (int i = 0; i < width; i++) if (at + i < n) p[at + i] =
+            ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
     }
 }
 
@@ -102,24 +108,28 @@ typedef ddp__vec<uint32_t> ddp__raw;
 template <typename T> __device__ static __forceinline__ void ddp__raw_floats(float *v, ddp__raw &r)
 {
     DDP__UNROLL for (int i = 0; i < 4; i++) asm volatile("" : "+r"(r.v[i]));
-    DDP__UNROLL for (int i = 0; i < ddp__vec<T>::width; i++)
-        v[i] = __uint_as_float(sizeof(T) == 4 ? r.v[i] : i % 2 ? r.v[i / 2] & 0xffff0000u : r.v[i / 2] << 16);
+    DDP__UNROLL for (int i = 0; i < ddp__vec<T>::width; i++) v[i] =
+        __uint_as_float(sizeof(T) == 4 ? r.v[i]
+                        : i % 2        ? r.v[i / 2] & 0xffff0000u
+                                       : r.v[i / 2] << 16);
 }
 
 /* Of floats that T holds exactly. */
 template <typename T> __device__ static __forceinline__ ddp__raw ddp__raw_of(const float *v)
 {
     ddp__raw r = ddp__raw();
-    DDP__UNROLL for (int i = 0; i < ddp__vec<T>::width; i++)
-        r.v[i * sizeof(T) / 4] |= __float_as_uint(v[i]) >> (sizeof(T) == 4 || i % 2 ? 0 : 16);
+    DDP__UNROLL for (int i = 0; i < ddp__vec<T>::width; i++) r.v[i * sizeof(T) / 4] |=
+        __float_as_uint(v[i]) >> (sizeof(T) == 4 || i % 2 ? 0 : 16);
     return r;
 }
 
-/* A lane's part of a wide row, every 32nd piece; beyond n: 0. Used later, so that all loads are under way at once. */
+/* A lane's part of a wide row, every 32nd piece; beyond n: 0. Used later, so that all loads are under way at
+ * once. */
 template <typename T, int N>
 __device__ static __forceinline__ void ddp__row_load(ddp__raw (&r)[N], const T *p, long n)
 {
-    DDP__UNROLL for (int k = 0; k < N; k++) {
+    DDP__UNROLL for (int k = 0; k < N; k++)
+    {
         const long at = (k * 32 + threadIdx.x % 32) * ddp__vec<T>::width;
         r[k] = at < n ? ddp__vec_load((const uint32_t *)(const void *)(p + at)) : ddp__raw();
     }
@@ -133,7 +143,8 @@ template <typename T> __host__ __device__ static __forceinline__ long ddp__piece
 
 /* 1: rows of n elements that begin at these addresses are read 16 bytes at a time. */
 template <typename T>
-static inline int ddp__wide(long n, const void *a, const void *b = NULL, const void *c = NULL, const void *d = NULL)
+static inline int ddp__wide(long n, const void *a, const void *b = NULL, const void *c = NULL,
+                            const void *d = NULL)
 {
     return n % ddp__vec<T>::width == 0 && ddp__aligned(a, b, c, d);
 }
@@ -146,7 +157,8 @@ template <typename T> __device__ static __forceinline__ T ddp__warp_sum(T v, int
 }
 
 /* The sum over a block of THREADS, a power of 2, in a fixed tree; shared: an N, which has +=, for each. */
-template <int THREADS, typename N> __device__ static __forceinline__ N ddp__block_sum(const N &mine, N *shared)
+template <int THREADS, typename N>
+__device__ static __forceinline__ N ddp__block_sum(const N &mine, N *shared)
 {
     shared[threadIdx.x] = mine;
     __syncthreads();
@@ -157,13 +169,14 @@ template <int THREADS, typename N> __device__ static __forceinline__ N ddp__bloc
     return shared[0];
 }
 
-/* ---- sums down the columns of a gradient in two passes: blocks sum parts of the rows, then the parts are added in
- * order. How rows are cut depends on their number alone, so the bits do not depend on the device. ---- */
+/* ---- sums down the columns of a gradient in two passes: blocks sum parts of the rows, then the parts are
+ * added in order. How rows are cut depends on their number alone, so the bits do not depend on the device.
+ * ---- */
 
 enum {
     DDP__COLUMN_PARTS = 256, /* most parts */
     DDP__COLUMN_WARPS = 8,
-    DDP__COLUMN_ROWS = 16    /* fewest rows of a part */
+    DDP__COLUMN_ROWS = 16 /* fewest rows of a part */
 };
 
 /* What is summed: dy; dy h and dy with h = (x - mean) rstd; dy h with h = x rstd. */
@@ -172,7 +185,8 @@ enum { DDP__COLUMN_PLAIN, DDP__COLUMN_NORM, DDP__COLUMN_RMS };
 static inline long ddp__column_part(long rows)
 {
     const long part = ddp__blocks(rows, DDP__COLUMN_PARTS);
-    return part < DDP__COLUMN_ROWS ? (long)DDP__COLUMN_ROWS : ddp__blocks(part, DDP__COLUMN_WARPS) * DDP__COLUMN_WARPS;
+    return part < DDP__COLUMN_ROWS ? (long)DDP__COLUMN_ROWS
+                                   : ddp__blocks(part, DDP__COLUMN_WARPS) * DDP__COLUMN_WARPS;
 }
 
 static inline long ddp__column_parts(long rows) { return ddp__blocks(rows, ddp__column_part(rows)); }
@@ -185,8 +199,8 @@ static inline size_t ddp__column_scratch(long rows, long n, int sums)
 
 /* sum[j] of a block's warps, in their order, to to[at + j]. */
 template <int N>
-__device__ static __forceinline__ void
-ddp__column_join(float (*shared)[32 * N], const float *sum, float *to, long at, long n)
+__device__ static __forceinline__ void ddp__column_join(float (*shared)[32 * N], const float *sum, float *to,
+                                                        long at, long n)
 {
     for (int j = 0; j < N; j++) shared[threadIdx.x / 32][threadIdx.x % 32 * N + j] = sum[j];
     __syncthreads();
@@ -200,8 +214,10 @@ ddp__column_join(float (*shared)[32 * N], const float *sum, float *to, long at, 
 
 /* Block (x, y): columns from 32 x pieces on, part y of the rows; a piece of columns per lane, warps
  * take turns at the rows. part: (sums, parts, n). */
-template <typename T, int KIND> static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
-ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long rows, long n, long height, int wide)
+template <typename T, int KIND>
+static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
+    ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long rows, long n, long height,
+                   int wide)
 {
     const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const long at = (long)blockIdx.x * 32 * width, first = blockIdx.y * height;
@@ -235,7 +251,10 @@ static __global__ void ddp__k_columns_add(float *grad, float *next, const float 
     __shared__ float shared[DDP__COLUMN_WARPS][32];
     float sum = 0;
 
-    if (blockIdx.y) { grad = next; part += parts * n; }
+    if (blockIdx.y) {
+        grad = next;
+        part += parts * n;
+    }
     if (j < n)
         for (long p = warp; p < parts; p += DDP__COLUMN_WARPS) sum += part[p * n + j];
     shared[warp][lane] = sum;
@@ -246,7 +265,8 @@ static __global__ void ddp__k_columns_add(float *grad, float *next, const float 
 }
 
 /* The second pass, of one sum or two; NULL: not wanted. */
-static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, void *next, const float *part, long n, long parts)
+static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, void *next, const float *part, long n,
+                                         long parts)
 {
     if (grad || next)
         DDP__RUN(ddp__k_columns_add, dim3((unsigned)ddp__blocks(n, 32), next ? 2 : 1), 32 * DDP__COLUMN_WARPS,
@@ -255,15 +275,15 @@ static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, void *next,
 
 /* Both passes over dev->scratch. plain receives the sums of dy, scaled those of dy h. */
 template <typename T, int KIND>
-static inline void ddp__cuda_columns(ddp__cuda *dev, void *scaled, void *plain, const void *dy,
-                                     const void *x, const void *stat, long rows, long n)
+static inline void ddp__cuda_columns(ddp__cuda *dev, void *scaled, void *plain, const void *dy, const void *x,
+                                     const void *stat, long rows, long n)
 {
     const long height = ddp__column_part(rows), parts = ddp__column_parts(rows);
     const dim3 blocks((unsigned)ddp__blocks(ddp__pieces<T>(n), 32), (unsigned)parts);
     float *part = (float *)dev->scratch;
 
-    DDP__RUN((ddp__k_columns<T, KIND>), blocks, 32 * DDP__COLUMN_WARPS, part, (const T *)dy,
-             (const T *)x, (const float *)stat, rows, n, height, ddp__wide<T>(n, dy, x));
-    ddp__cuda_columns_add(dev, KIND == DDP__COLUMN_PLAIN ? plain : scaled, KIND == DDP__COLUMN_NORM ? plain : NULL,
-                          part, n, parts);
+    DDP__RUN((ddp__k_columns<T, KIND>), blocks, 32 * DDP__COLUMN_WARPS, part, (const T *)dy, (const T *)x,
+             (const float *)stat, rows, n, height, ddp__wide<T>(n, dy, x));
+    ddp__cuda_columns_add(dev, KIND == DDP__COLUMN_PLAIN ? plain : scaled,
+                          KIND == DDP__COLUMN_NORM ? plain : NULL, part, n, parts);
 }

@@ -1,4 +1,5 @@
-/* One GPU as a context sees it: its streams and handles, its first error, and how kernels are launched on it. */
+/* One GPU as a context sees it: its streams and handles, its first error, and how kernels are launched on
+ * it. */
 #pragma once
 
 #include <cublasLt.h>
@@ -24,35 +25,36 @@ typedef struct ddp__cuda_entry {
 enum { DDP__CUDA_OPS = 64 }; /* room in a device's table */
 
 typedef struct ddp__cuda {
-    int              device;
-    int              half;          /* 1: activations are bfloat16 */
-    int              tf32;          /* 1: products may round their inputs to TF32 */
-    decltype(&cuTensorMapEncodeTiled) map; /* attention takes Hopper's wgmma and copy engine (flash.cuh); NULL: neither */
-    cudaStream_t     stream;        /* computing */
-    int              own_stream;
+    int device;
+    int half;                              /* 1: activations are bfloat16 */
+    int tf32;                              /* 1: products may round their inputs to TF32 */
+    decltype(&cuTensorMapEncodeTiled) map; /* attention takes Hopper's wgmma and copy engine (flash.cuh);
+                                              NULL: neither */
+    cudaStream_t stream;                   /* computing */
+    int own_stream;
     cublasLtHandle_t blas_lt;
-    void            *workspace;     /* of blas_lt */
-    size_t           workspace_bytes;
-    void            *products;      /* plans of matrix products, of blas.cuh */
-    void           (*products_free)(struct ddp__cuda *dev);
-    void            *scratch;       /* shared by all operators on stream */
-    size_t           scratch_bytes;
-    cudaDeviceProp   props;
-    pthread_mutex_t  lock;          /* guards error, which several threads may set */
-    int              failed;        /* 1: error is set; read with ddp__atomic_load */
-    ddp_error        error;         /* the first one stays */
-    ddp_op           op[DDP__CUDA_OPS]; /* the table, with the CPU's shape rules */
+    void *workspace; /* of blas_lt */
+    size_t workspace_bytes;
+    void *products; /* plans of matrix products, of blas.cuh */
+    void (*products_free)(struct ddp__cuda *dev);
+    void *scratch; /* shared by all operators on stream */
+    size_t scratch_bytes;
+    cudaDeviceProp props;
+    pthread_mutex_t lock;     /* guards error, which several threads may set */
+    int failed;               /* 1: error is set; read with ddp__atomic_load */
+    ddp_error error;          /* the first one stays */
+    ddp_op op[DDP__CUDA_OPS]; /* the table, with the CPU's shape rules */
     const ddp__cuda_entry *entry[DDP__CUDA_OPS];
-    int              ops;
-    struct ddp__cuda_lists *lists;  /* of calls that are due (ops.cuh); NULL: a call runs at once */
+    int ops;
+    struct ddp__cuda_lists *lists; /* of calls that are due (ops.cuh); NULL: a call runs at once */
 } ddp__cuda;
 
 /* Notes a failure, as ddp__fail does; the first one stays. Any thread. */
-#define ddp__cuda_fail(dev, code, ...)                      \
-    do {                                                    \
-        ddp_error ddp__e;                                   \
-        (void)ddp__fail(&ddp__e, (code), __VA_ARGS__);      \
-        ddp__cuda_keep((dev), &ddp__e);                     \
+#define ddp__cuda_fail(dev, code, ...)                 \
+    do {                                               \
+        ddp_error ddp__e;                              \
+        (void)ddp__fail(&ddp__e, (code), __VA_ARGS__); \
+        ddp__cuda_keep((dev), &ddp__e);                \
     } while (0)
 
 static DDP__UNUSED void ddp__cuda_keep(ddp__cuda *dev, const ddp_error *e)
@@ -83,13 +85,20 @@ static inline const char *ddp__cuda_remedy(cudaError_t e)
 {
     switch ((int)e) {
     case cudaErrorNoDevice:
-    case cudaErrorInvalidDevice: return "; choose another device or train on the CPU";
-    case cudaErrorInsufficientDriver: return "; install a newer driver, or compile with an older CUDA toolkit";
-    case cudaErrorMemoryAllocation: return "; use a smaller batch, bfloat16 or recomputation";
-    case cudaErrorInitializationError: return "; fork worker processes before the first CUDA call";
-    case cudaErrorNoKernelImageForDevice: return "; compile for this GPU: nvcc -arch=native";
-    case cudaErrorLaunchTimeout: return "; it drives a display, whose watchdog ends long kernels: use a GPU without one";
-    default: return "";
+    case cudaErrorInvalidDevice:
+        return "; choose another device or train on the CPU";
+    case cudaErrorInsufficientDriver:
+        return "; install a newer driver, or compile with an older CUDA toolkit";
+    case cudaErrorMemoryAllocation:
+        return "; use a smaller batch, bfloat16 or recomputation";
+    case cudaErrorInitializationError:
+        return "; fork worker processes before the first CUDA call";
+    case cudaErrorNoKernelImageForDevice:
+        return "; compile for this GPU: nvcc -arch=native";
+    case cudaErrorLaunchTimeout:
+        return "; it drives a display, whose watchdog ends long kernels: use a GPU without one";
+    default:
+        return "";
     }
 }
 
@@ -97,8 +106,8 @@ static inline const char *ddp__cuda_remedy(cudaError_t e)
 static DDP__UNUSED int ddp__cuda_note(ddp__cuda *dev, cudaError_t e, const char *call)
 {
     if (e == cudaSuccess) return 0;
-    ddp__cuda_fail(dev, e == cudaErrorMemoryAllocation ? DDP_MEMORY : DDP_FAILED, "GPU %d: %.*s: %s%s", dev->device,
-                   (int)strcspn(call, "("), call, cudaGetErrorString(e), ddp__cuda_remedy(e));
+    ddp__cuda_fail(dev, e == cudaErrorMemoryAllocation ? DDP_MEMORY : DDP_FAILED, "GPU %d: %.*s: %s%s",
+                   dev->device, (int)strcspn(call, "("), call, cudaGetErrorString(e), ddp__cuda_remedy(e));
     return 1;
 }
 
@@ -116,15 +125,16 @@ static DDP__UNUSED cudaError_t ddp__cuda_asked(cudaError_t e)
 static DDP__UNUSED int ddp__blas_note(ddp__cuda *dev, cublasStatus_t s, const char *call)
 {
     if (s == CUBLAS_STATUS_SUCCESS) return 0;
-    ddp__cuda_fail(dev, s == CUBLAS_STATUS_ALLOC_FAILED ? DDP_MEMORY : DDP_FAILED, "GPU %d: %.*s: %s", dev->device,
-                   (int)strcspn(call, "("), call, cublasGetStatusString(s));
+    ddp__cuda_fail(dev, s == CUBLAS_STATUS_ALLOC_FAILED ? DDP_MEMORY : DDP_FAILED, "GPU %d: %.*s: %s",
+                   dev->device, (int)strcspn(call, "("), call, cublasGetStatusString(s));
     return 1;
 }
 
 /* The same of cuBLAS and cuBLASLt. */
 #define DDP__BLAS(dev, call) ddp__blas_note((dev), (call), #call)
 
-/* A function of the driver, found at run time, so that programs need not be linked with it. NULL: there is none. */
+/* A function of the driver, found at run time, so that programs need not be linked with it. NULL: there is
+ * none. */
 static DDP__UNUSED void *ddp__cuda_driver(const char *name)
 {
     void *found = NULL;
@@ -156,7 +166,10 @@ static DDP__UNUSED void ddp__cuda_events_free(cudaEvent_t *list, int n)
 }
 
 /* 1: arrays of this shape are bfloat16 on this device; a scalar (dims 0: a loss) never is. */
-static DDP__UNUSED int ddp__cuda_half(const ddp__cuda *dev, const ddp_shape *s) { return dev->half && s->dims > 0; }
+static DDP__UNUSED int ddp__cuda_half(const ddp__cuda *dev, const ddp_shape *s)
+{
+    return dev->half && s->dims > 0;
+}
 
 /* Frees everything that ddp__cuda_open made; waits for what runs. */
 static DDP__UNUSED void ddp__cuda_close(ddp__cuda *dev)
@@ -183,9 +196,10 @@ static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
         (void)cudaDriverGetVersion(&driver);
         (void)cudaRuntimeGetVersion(&runtime);
         if (driver > 0)
-            return ddp__fail(err, DDP_UNSUPPORTED, "the CUDA driver here supports CUDA %d.%d and this program was "
-                             "compiled for %d.%d; install a newer driver or train on the CPU", driver / 1000,
-                             driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+            return ddp__fail(err, DDP_UNSUPPORTED,
+                             "the CUDA driver here supports CUDA %d.%d and this program was "
+                             "compiled for %d.%d; install a newer driver or train on the CPU",
+                             driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     }
     if (e != cudaSuccess || n < 1)
         return ddp__fail(err, DDP_FAILED, "no CUDA device was found here (%s); train on the CPU",
@@ -197,7 +211,8 @@ static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
 
 /* Opens a device: streams, handles, workspace. NULL and a sentence on failure. stream: the
  * program's own cudaStream_t, borrowed; NULL: one of the library's. Freed by ddp__cuda_close. */
-static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers numbers, void *stream, ddp_error *err)
+static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers numbers, void *stream,
+                                             ddp_error *err)
 {
     ddp__cuda *dev;
 
@@ -216,7 +231,8 @@ static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers number
     if (DDP__CUDA(dev, cudaSetDevice(device)) || DDP__CUDA(dev, cudaGetDeviceProperties(&dev->props, device)))
         goto failed;
     if (dev->props.major < 8) {
-        ddp__cuda_fail(dev, DDP_UNSUPPORTED, "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed", device,
+        ddp__cuda_fail(dev, DDP_UNSUPPORTED,
+                       "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed", device,
                        dev->props.name, dev->props.major, dev->props.minor);
         goto failed;
     }
@@ -248,8 +264,10 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
     if (cudaMalloc(&dev->scratch, bytes) != cudaSuccess) {
         (void)cudaGetLastError();
         (void)cudaMemGetInfo(&unused, &total);
-        return ddp__fail(err, DDP_MEMORY, "GPU %d: the operators need %zu bytes of scratch memory and %zu of %zu are "
-                         "free; use a smaller batch", dev->device, bytes, unused, total);
+        return ddp__fail(err, DDP_MEMORY,
+                         "GPU %d: the operators need %zu bytes of scratch memory and %zu of %zu are "
+                         "free; use a smaller batch",
+                         dev->device, bytes, unused, total);
     }
     dev->scratch_bytes = bytes;
     return ddp__cuda_status(dev, err);
@@ -261,8 +279,9 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
  * DDP__RUN(kernel, blocks, threads, args...): on dev->stream and without shared_bytes
  * DDP__EACH(kernel, n, threads, args...): a thread to each of n items, in blocks of threads
  *
- * A variable `ddp__cuda *dev` must be in scope: it notes the first launch that fails, by the name of its kernel. A
- * kernel with template arguments goes in parentheses: (ddp__k_gelu<float>). blocks and threads are numbers or dim3.
+ * A variable `ddp__cuda *dev` must be in scope: it notes the first launch that fails, by the name of its
+ * kernel. A kernel with template arguments goes in parentheses: (ddp__k_gelu<float>). blocks and threads are
+ * numbers or dim3.
  *
  * DDP__SHARED(type, name) declares name as the start of the shared_bytes of the launch. */
 #if defined(DDP_CUDA_ON_CPU)
@@ -273,29 +292,32 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
 /* More than 48 KiB must be asked for. A refusal shows as the launch's own error. */
 template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t bytes)
 {
-    if (bytes > 48 * 1024) (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (bytes > 48 * 1024)
+        (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 #define DDP__START(kernel, blocks, threads, bytes, stream, ...) \
     (ddp__cuda_allow_shared(kernel, bytes), kernel<<<(blocks), (threads), bytes, stream>>>(__VA_ARGS__))
-#define DDP__SHARED(type, name)                                         \
+#define DDP__SHARED(type, name)                                          \
     extern __shared__ __align__(1024) unsigned char ddp__shared_bytes[]; \
     type *name = reinterpret_cast<type *>(ddp__shared_bytes)
 #endif
-#define DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                           \
-    do {                                                                                          \
-        DDP__START(kernel, blocks, threads, (size_t)(shared_bytes), (stream), __VA_ARGS__);       \
-        ddp__cuda_launched(dev, #kernel);                                                         \
+#define DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                     \
+    do {                                                                                    \
+        DDP__START(kernel, blocks, threads, (size_t)(shared_bytes), (stream), __VA_ARGS__); \
+        ddp__cuda_launched(dev, #kernel);                                                   \
     } while (0)
-#define DDP__RUN(kernel, blocks, threads, ...) DDP__LAUNCH(kernel, blocks, threads, 0, dev->stream, __VA_ARGS__)
-#define DDP__EACH(kernel, n, threads, ...) DDP__RUN(kernel, (unsigned)ddp__blocks(n, threads), threads, __VA_ARGS__)
+#define DDP__RUN(kernel, blocks, threads, ...) \
+    DDP__LAUNCH(kernel, blocks, threads, 0, dev->stream, __VA_ARGS__)
+#define DDP__EACH(kernel, n, threads, ...) \
+    DDP__RUN(kernel, (unsigned)ddp__blocks(n, threads), threads, __VA_ARGS__)
 
 /* Notes the error of the launch just made, if any. */
 static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
 {
     const cudaError_t e = cudaGetLastError();
     if (e != cudaSuccess)
-        ddp__cuda_fail(dev, DDP_FAILED, "GPU %d: the kernel %s, or work before it, failed: %s%s",
-                       dev->device, kernel, cudaGetErrorString(e), ddp__cuda_remedy(e));
+        ddp__cuda_fail(dev, DDP_FAILED, "GPU %d: the kernel %s, or work before it, failed: %s%s", dev->device,
+                       kernel, cudaGetErrorString(e), ddp__cuda_remedy(e));
 }
 
 /* Blocks that cover n items with per_block each; at least one. */

@@ -1,5 +1,5 @@
-/* What a context holds of its GPU beside the device: copies of its parameters, the times of its work, and messages over
- * the host, as src/run/stager.c asks for them. */
+/* What a context holds of its GPU beside the device: copies of its parameters, the times of its work, and
+ * messages over the host, as src/run/stager.c asks for them. */
 #pragma once
 
 #include <nvtx3/nvToolsExt.h>
@@ -18,37 +18,37 @@ typedef int (*ddp__cuda_waits)(cudaStream_t stream, unsigned long long there, un
 
 /* bfloat16 copy of a layer's parameters, which operators read in their place. */
 typedef struct ddp__cuda_mirror {
-    float     *master;
+    float *master;
     ddp__bf16 *copy;
-    size_t     count;
+    size_t count;
     struct ddp__cuda_mirror *next;
 } ddp__cuda_mirror;
 
 typedef struct ddp__cuda_self {
-    ddp__cuda        *dev;
+    ddp__cuda *dev;
     ddp__cuda_mirror *mirror;
     /* uploads pass through pinned memory, part after part */
-    char             *ring;
-    cudaEvent_t      *ring_free; /* [DDP__UPLOAD_PARTS] */
-    int               ring_next;
-    float            *early;    /* pinned: a copy of *early_from, once early_done has come */
-    const float      *early_from;
-    cudaEvent_t       early_done;
-    double           *squares;  /* [DDP__CLIP_PARTS] and their sum behind them */
+    char *ring;
+    cudaEvent_t *ring_free; /* [DDP__UPLOAD_PARTS] */
+    int ring_next;
+    float *early; /* pinned: a copy of *early_from, once early_done has come */
+    const float *early_from;
+    cudaEvent_t early_done;
+    double *squares; /* [DDP__CLIP_PARTS] and their sum behind them */
     /* messages over the host */
-    cudaStream_t      out, in;  /* to the host, and back */
-    cudaEvent_t      *ready;    /* [slots] the arrays of this slot are final */
-    unsigned         *flag;     /* [slots] pinned: the turn that may pass */
-    unsigned         *flag_there; /* as the device sees them */
-    ddp__cuda_waits   waits;    /* NULL: the driver has none */
-    int               slots;
-    ddp__cuda_nccl   *nccl;
+    cudaStream_t out, in;  /* to the host, and back */
+    cudaEvent_t *ready;    /* [slots] the arrays of this slot are final */
+    unsigned *flag;        /* [slots] pinned: the turn that may pass */
+    unsigned *flag_there;  /* as the device sees them */
+    ddp__cuda_waits waits; /* NULL: the driver has none */
+    int slots;
+    ddp__cuda_nccl *nccl;
     /* times */
-    cudaEvent_t      *mark;     /* [marks], and one behind them: the start */
-    int               marks;
-    int               base;     /* the mark that was read last */
-    double            base_s;   /* and when it was, ddp_now() */
-    int               ranged;   /* an NVTX range is open */
+    cudaEvent_t *mark; /* [marks], and one behind them: the start */
+    int marks;
+    int base;      /* the mark that was read last */
+    double base_s; /* and when it was, ddp_now() */
+    int ranged;    /* an NVTX range is open */
 } ddp__cuda_self;
 
 /* What the functions of the table are given: what open gave, or the device or the network of it. */
@@ -60,8 +60,8 @@ struct ddp__cuda_given {
     operator ddp__cuda_nccl *() const { return ((ddp__cuda_self *)self)->nccl; }
 };
 
-/* DDP__GIVEN(f): f, whose first argument is one of those, as the table has it. DDP__ORDERED(f): behind the operators that
- * are due; the context's thread. */
+/* DDP__GIVEN(f): f, whose first argument is one of those, as the table has it. DDP__ORDERED(f): behind the
+ * operators that are due; the context's thread. */
 template <auto F> struct ddp__cuda_entry_of;
 template <typename R, typename S, typename... A, R (*F)(S, A...)> struct ddp__cuda_entry_of<F> {
     static R call(void *self, A... a) { return F(ddp__cuda_given{self}, a...); }
@@ -71,20 +71,22 @@ template <typename R, typename S, typename... A, R (*F)(S, A...)> struct ddp__cu
         return call(self, a...);
     }
 };
-#define DDP__GIVEN(f) ddp__cuda_entry_of<f>::call
+#define DDP__GIVEN(f)   ddp__cuda_entry_of<f>::call
 #define DDP__ORDERED(f) ddp__cuda_entry_of<f>::ordered
 
 /* ---- times ---- */
 
-/* The event behind the marks says where the device's clock stands on the host's: between two looks at this one, which
- * are near each other unless the thread was held up. No time of the device may lie ahead of the host's. */
+/* The event behind the marks says where the device's clock stands on the host's: between two looks at this
+ * one, which are near each other unless the thread was held up. No time of the device may lie ahead of the
+ * host's. */
 static int ddp__cuda_marks(ddp__cuda_self *c, int marks)
 {
     ddp__cuda *dev = c->dev;
 
     c->base = c->marks = marks;
     c->mark = ddp__cuda_events(dev, marks + 1, cudaEventDefault);
-    if (!c->mark || ddp__cuda_status(dev, NULL) || DDP__CUDA(dev, cudaStreamSynchronize(dev->stream))) return 0;
+    if (!c->mark || ddp__cuda_status(dev, NULL) || DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)))
+        return 0;
     for (int tries = 0; tries == 0 || (tries < 16 && ddp_now() - c->base_s > 2e-4); tries++) {
         c->base_s = ddp_now();
         if (DDP__CUDA(dev, cudaEventRecord(c->mark[marks], dev->stream)) ||
@@ -140,7 +142,8 @@ static DDP__UNUSED ddp__bf16 *ddp__cuda_copy_of(const ddp__cuda_self *c, const f
 }
 
 /* The floats from p on have changed: their copy follows, on a stream. */
-static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p, size_t bytes, cudaStream_t stream)
+static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p, size_t bytes,
+                                          cudaStream_t stream)
 {
     ddp__cuda *dev = c->dev;
     const float *from = (const float *)p;
@@ -152,8 +155,8 @@ static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p
     DDP__LAUNCH(ddp__k_mirror, (unsigned)ddp__blocks((long)n, 256), 256, 0, stream, copy, from, (long)n);
 }
 
-/* ---- messages over the host: copies have streams of their own; the computing stream waits for a number in pinned
- * memory, which the stager raises when the answer has been copied back ---- */
+/* ---- messages over the host: copies have streams of their own; the computing stream waits for a number in
+ * pinned memory, which the stager raises when the answer has been copied back ---- */
 
 /* NULL: the driver has no such waits, or the device cannot. */
 static ddp__cuda_waits ddp__cuda_waits_of(const ddp__cuda_self *c)
@@ -162,15 +165,17 @@ static ddp__cuda_waits ddp__cuda_waits_of(const ddp__cuda_self *c)
     return waits && waits(c->dev->stream, (uintptr_t)c->flag_there, 0, 0) == 0 ? waits : NULL;
 }
 
-/* All that is given to stream from here on waits until the flag of slot is at least turn. Where the driver has no such
- * waits the calling thread waits, which overlaps less and orders the same. */
+/* All that is given to stream from here on waits until the flag of slot is at least turn. Where the driver
+ * has no such waits the calling thread waits, which overlaps less and orders the same. */
 static DDP__UNUSED void ddp__cuda_hold_on(ddp__cuda_self *c, cudaStream_t stream, int slot, unsigned turn)
 {
     enum { GEQ = 0 }; /* of the difference, as a number with a sign */
 
     if (c->waits) {
         const int e = c->waits(stream, (uintptr_t)(c->flag_there + slot), turn, GEQ);
-        if (e) ddp__cuda_fail(c->dev, DDP_FAILED, "GPU %d: cuStreamWaitValue32: error %d of the driver", c->dev->device, e);
+        if (e)
+            ddp__cuda_fail(c->dev, DDP_FAILED, "GPU %d: cuStreamWaitValue32: error %d of the driver",
+                           c->dev->device, e);
         return;
     }
     while (ddp__atomic_load(&c->flag[slot]) < turn) ddp__sleep_until(ddp_now() + 2e-5);
@@ -212,8 +217,9 @@ static ddp_status ddp__cuda_await(ddp__cuda_self *c, cudaEvent_t event, ddp_erro
     ddp_status s = DDP_OK;
     ddp_error why;
 
-    while (c->nccl && s == DDP_OK && ddp__cuda_asked(event ? cudaEventQuery(event) : cudaStreamQuery(dev->stream)) ==
-           cudaErrorNotReady) {
+    while (c->nccl && s == DDP_OK &&
+           ddp__cuda_asked(event ? cudaEventQuery(event) : cudaStreamQuery(dev->stream)) ==
+               cudaErrorNotReady) {
         s = ddp__nccl_poll(c->nccl, &why);
         if (s == DDP_OK) ddp__sleep_until(ddp_now() + 2e-5);
     }
@@ -222,7 +228,8 @@ static ddp_status ddp__cuda_await(ddp__cuda_self *c, cudaEvent_t event, ddp_erro
         ddp__nccl_give_up(c->nccl, &why);
         if (err) *err = why;
     }
-    (void)(event ? DDP__CUDA(dev, cudaEventSynchronize(event)) : DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)));
+    (void)(event ? DDP__CUDA(dev, cudaEventSynchronize(event))
+                 : DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)));
     return s ? s : ddp__cuda_status(dev, err);
 }
 
@@ -231,12 +238,14 @@ static void ddp__cuda_record(ddp__cuda_self *c, int slot)
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->ready[slot], c->dev->stream));
 }
 
-static ddp_status ddp__cuda_fetch(ddp__cuda_self *c, int slot, void *to, const void *from, size_t bytes, ddp_error *err)
+static ddp_status ddp__cuda_fetch(ddp__cuda_self *c, int slot, void *to, const void *from, size_t bytes,
+                                  ddp_error *err)
 {
     ddp__cuda *dev = c->dev;
 
-    if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) && !DDP__CUDA(dev, cudaStreamWaitEvent(c->out, c->ready[slot], 0))
-        && !DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->out)))
+    if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) &&
+        !DDP__CUDA(dev, cudaStreamWaitEvent(c->out, c->ready[slot], 0)) &&
+        !DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->out)))
         (void)DDP__CUDA(dev, cudaStreamSynchronize(c->out));
     return ddp__cuda_status(dev, err);
 }

@@ -28,8 +28,10 @@ static void ddp__cuda_linear_gelu_backward(const ddp_op_call *first, const ddp_o
 {
     ddp_op_call c = *first;
 
-    if (second->through) c.grad_out = second->grad_out;
-    else ddp__cuda_map_backward<ddp__map_gelu_grad>(second);
+    if (second->through)
+        c.grad_out = second->grad_out;
+    else
+        ddp__cuda_map_backward<ddp__map_gelu_grad>(second);
     ddp__cuda_linear_backward(&c);
 }
 
@@ -43,14 +45,16 @@ template <typename T> static void ddp__cuda_head_forward(ddp__cuda *dev, const d
     double *loss = (double *)dev->scratch;
     float *by = (float *)(loss + h.rows);
 
-    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, by, (const double *)NULL, label, (const float *)NULL, h.rows);
+    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, by, (const double *)NULL, label, (const float *)NULL,
+             h.rows);
     for (long r = 0; r < h.rows; r += chunk) {
         const long rows = ddp__min_long(chunk, h.rows - r);
         const T *x = (const T *)c->in[0] + r * h.k;
         ddp__cuda_product p = ddp__cuda_product_of(rows, h.n, h.k, x, 0, c->param[0], 1, h.logits, dev->half);
         (void)ddp__cuda_multiply(dev, &p);
-        DDP__RUN((ddp__k_loss<T, DDP__HEAD_THREADS>), (unsigned)rows, DDP__HEAD_THREADS, (float *)NULL, loss + r,
-                 (T *)h.logits, label + r, c->training ? by : (const float *)NULL, h.n, ddp__wide<T>(h.n, h.logits));
+        DDP__RUN((ddp__k_loss<T, DDP__HEAD_THREADS>), (unsigned)rows, DDP__HEAD_THREADS, (float *)NULL,
+                 loss + r, (T *)h.logits, label + r, c->training ? by : (const float *)NULL, h.n,
+                 ddp__wide<T>(h.n, h.logits));
         if (!c->training) continue;
         p = ddp__cuda_product_of(h.n, h.k, rows, h.logits, 1, x, 0, h.dw, dev->half);
         p.shape.half_out = 0;
@@ -59,7 +63,8 @@ template <typename T> static void ddp__cuda_head_forward(ddp__cuda *dev, const d
         p = ddp__cuda_product_of(rows, h.k, h.n, h.logits, 0, c->param[0], 0, (T *)h.dx + r * h.k, dev->half);
         (void)ddp__cuda_multiply(dev, &p);
     }
-    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, (float *)c->out, loss, label, (const float *)NULL, h.rows);
+    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, (float *)c->out, loss, label, (const float *)NULL,
+             h.rows);
 }
 
 template <typename T> static void ddp__cuda_head_backward(ddp__cuda *dev, const ddp_op_call *c)
@@ -67,39 +72,44 @@ template <typename T> static void ddp__cuda_head_backward(ddp__cuda *dev, const 
     const ddp__head h = ddp__head_of(c);
     const ddp__map_scaled scaled = {(const float *)c->grad_out};
 
-    if (c->grad_in[0]) ddp__cuda_map_as<T>(dev, c->grad_in[0], h.dx, NULL, h.rows * h.k, c->add_in[0], scaled);
+    if (c->grad_in[0])
+        ddp__cuda_map_as<T>(dev, c->grad_in[0], h.dx, NULL, h.rows * h.k, c->add_in[0], scaled);
     if (c->grad_param[0]) ddp__cuda_map_as<float>(dev, c->grad_param[0], h.dw, NULL, h.n * h.k, 1, scaled);
 }
 
-static size_t ddp__cuda_head_scratch(const ddp_op_spec *s, int) { return (size_t)(ddp_shape_rows(&s->in[0]) + 1) * sizeof(double); }
+static size_t ddp__cuda_head_scratch(const ddp_op_spec *s, int)
+{
+    return (size_t)(ddp_shape_rows(&s->in[0]) + 1) * sizeof(double);
+}
 
 /* ---- the operators ---- */
 
-DDP__FAMILY(ddp__cuda_text_ops,
-    DDP__PLAIN("linear", ddp__cuda_linear, ddp__cuda_linear_scratch),
-    DDP__PLAIN("linear_no_bias", ddp__cuda_linear, NULL),
-    DDP__PLAIN("linear_tied", ddp__cuda_linear, NULL),
-    DDP__ENTRY("embedding", ddp__cuda_embedding, ddp__cuda_embedding_scratch),
-    DDP__ENTRY("position", ddp__cuda_position, NULL),
-    {"layer_norm", DDP__NORMS(ddp__cuda_later, ddp__cuda_norm_alone, 0), ddp__cuda_norm_scratch},
-    {"rms_norm", DDP__NORMS(ddp__cuda_later, ddp__cuda_norm_alone, 1), ddp__cuda_norm_scratch},
-    DDP__ENTRY("attention", ddp__cuda_attention, ddp__cuda_attention_scratch),
-    DDP__ENTRY("rope", ddp__cuda_rope, NULL),
-    DDP__ENTRY("swiglu", ddp__cuda_swiglu, NULL),
-    {"dropout", ddp__cuda_apart<DDP__TYPED(ddp__cuda_dropout_forward)>, ddp__cuda_apart<DDP__TYPED(ddp__cuda_dropout_backward)>, NULL},
-    DDP__ENTRY("cross_entropy", ddp__cuda_loss, ddp__cuda_loss_scratch),
-    DDP__ENTRY("linear_cross_entropy", ddp__cuda_head, ddp__cuda_head_scratch))
+DDP__FAMILY(ddp__cuda_text_ops, DDP__PLAIN("linear", ddp__cuda_linear, ddp__cuda_linear_scratch),
+            DDP__PLAIN("linear_no_bias", ddp__cuda_linear, NULL),
+            DDP__PLAIN("linear_tied", ddp__cuda_linear, NULL),
+            DDP__ENTRY("embedding", ddp__cuda_embedding, ddp__cuda_embedding_scratch),
+            DDP__ENTRY("position", ddp__cuda_position, NULL),
+            {"layer_norm", DDP__NORMS(ddp__cuda_later, ddp__cuda_norm_alone, 0), ddp__cuda_norm_scratch},
+            {"rms_norm", DDP__NORMS(ddp__cuda_later, ddp__cuda_norm_alone, 1), ddp__cuda_norm_scratch},
+            DDP__ENTRY("attention", ddp__cuda_attention, ddp__cuda_attention_scratch),
+            DDP__ENTRY("rope", ddp__cuda_rope, NULL), DDP__ENTRY("swiglu", ddp__cuda_swiglu, NULL),
+            {"dropout", ddp__cuda_apart<DDP__TYPED(ddp__cuda_dropout_forward)>,
+             ddp__cuda_apart<DDP__TYPED(ddp__cuda_dropout_backward)>, NULL},
+            DDP__ENTRY("cross_entropy", ddp__cuda_loss, ddp__cuda_loss_scratch),
+            DDP__ENTRY("linear_cross_entropy", ddp__cuda_head, ddp__cuda_head_scratch))
 
 /* The residual stream and the norm that reads it, in one kernel; and from compute capability 9.0 on
  * a product and the gelu of it, from which older GPUs are said to gain nothing (not measured). */
-static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first, const char *second)
+static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first,
+                                                        const char *second)
 {
     static const ddp_op_pair layer_norm = {DDP__NORMS(ddp__cuda_later_both, ddp__cuda_typed_both, 0), NULL},
                              rms_norm = {DDP__NORMS(ddp__cuda_later_both, ddp__cuda_typed_both, 1), NULL},
                              gelu = {ddp__cuda_later_both<ddp__cuda_linear_gelu_forward>,
                                      ddp__cuda_later_both<ddp__cuda_linear_gelu_backward>, "linear"};
 
-    if (strcmp(first, "linear") == 0 && strcmp(second, "gelu") == 0) return dev->props.major >= 9 ? &gelu : NULL;
+    if (strcmp(first, "linear") == 0 && strcmp(second, "gelu") == 0)
+        return dev->props.major >= 9 ? &gelu : NULL;
     if (strcmp(first, "add") != 0) return NULL;
     if (strcmp(second, "layer_norm") == 0) return &layer_norm;
     return strcmp(second, "rms_norm") == 0 ? &rms_norm : NULL;

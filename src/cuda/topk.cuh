@@ -1,6 +1,7 @@
-/* The k largest by magnitude, exactly: three passes count the digits of the k-th, a fourth writes what reaches it. The
- * second makes a list of what reaches the first digit, which the others read: 2 reads of the array. Where the list has
- * no room, the third makes it of what reaches two digits (3 reads), or nobody does (4 reads). */
+/* The k largest by magnitude, exactly: three passes count the digits of the k-th, a fourth writes what
+ * reaches it. The second makes a list of what reaches the first digit, which the others read: 2 reads of the
+ * array. Where the list has no room, the third makes it of what reaches two digits (3 reads), or nobody does
+ * (4 reads). */
 #pragma once
 
 #include "cuda/feedback.cuh"
@@ -11,31 +12,35 @@ enum {
     DDP__TOPK_BLOCKS = 264, /* at most, and not above THREADS; two to a multiprocessor of a large GPU */
     DDP__TOPK_EACH = 16,    /* elements of a thread at a time */
     DDP__TOPK_TILE = DDP__TOPK_EACH * DDP__TOPK_THREADS,
-    DDP__TOPK_DIGIT = 2048  /* values of the first digit, which has 11 bits; the others have 10 */
+    DDP__TOPK_DIGIT = 2048 /* values of the first digit, which has 11 bits; the others have 10 */
 };
 
 /* What a pass begins with: the k-th as far as it is known. */
 typedef struct ddp__topk_step {
-    uint32_t           prefix; /* its digits that have been counted */
-    uint32_t           digit;  /* the last of them */
-    int                listed; /* 1: this pass reads the list */
-    int                make;   /* 1: this pass makes it */
-    unsigned long long rank;   /* the k-th is so many-th of those equal to the prefix */
+    uint32_t prefix;         /* its digits that have been counted */
+    uint32_t digit;          /* the last of them */
+    int listed;              /* 1: this pass reads the list */
+    int make;                /* 1: this pass makes it */
+    unsigned long long rank; /* the k-th is so many-th of those equal to the prefix */
 } ddp__topk_step;
 
-/* What a block reads of the array; of the list, what it has written. So everything stays in the order of the array. */
-typedef struct ddp__topk_chunk { unsigned long long begin, end; } ddp__topk_chunk;
+/* What a block reads of the array; of the list, what it has written. So everything stays in the order of the
+ * array. */
+typedef struct ddp__topk_chunk {
+    unsigned long long begin, end;
+} ddp__topk_chunk;
 
 /* Device memory of a call. */
 typedef struct ddp__topk_room {
     unsigned long long *total; /* [3][DIGIT] how often each digit is */
-    ddp__topk_step     *step;  /* [4] */
-    ddp__topk_chunk    *chunk; /* [blocks] */
-    uint32_t           *part;  /* [2][blocks][DIGIT] how many of a chunk reach each digit, by passes in turn */
-    uint32_t           *bits;  /* [most] the list: elements */
-    uint64_t           *index; /* and their places */
-    unsigned long long  most, n, k;
-    int                 blocks;
+    ddp__topk_step *step;      /* [4] */
+    ddp__topk_chunk *chunk;    /* [blocks] */
+    uint32_t *part;            /* [2][blocks][DIGIT] how many of a chunk reach each digit, by passes in
+                                  turn */
+    uint32_t *bits;            /* [most] the list: elements */
+    uint64_t *index;           /* and their places */
+    unsigned long long most, n, k;
+    int blocks;
 } ddp__topk_room;
 
 /* The sum over the warp's lanes up to this one. */
@@ -101,21 +106,23 @@ static inline __device__ unsigned ddp__topk_place(int i)
 }
 
 /* The thread's elements of the tile at `at`. Returns which are before the end, as bits; the others are 0. */
-static inline __device__ unsigned ddp__topk_load(const uint32_t *from, unsigned long long at, unsigned long long end,
-                                                 int wide, uint32_t *x)
+static inline __device__ unsigned ddp__topk_load(const uint32_t *from, unsigned long long at,
+                                                 unsigned long long end, int wide, uint32_t *x)
 {
     const unsigned left = at < end ? (unsigned)min(end - at, (unsigned long long)DDP__TOPK_TILE) : 0;
     unsigned there = 0;
 
     from += at;
     if (wide && left == DDP__TOPK_TILE) {
-        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i += 4) {
+        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i += 4)
+        {
             const ddp__vec<uint32_t> four = ddp__vec_load(from + ddp__topk_place(i));
             DDP__UNROLL for (int e = 0; e < 4; e++) x[i + e] = four.v[e];
         }
         return 0xffff;
     }
-    DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) {
+    DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++)
+    {
         const unsigned is = ddp__topk_place(i) < left;
         x[i] = is ? from[ddp__topk_place(i)] : 0;
         there |= is << i;
@@ -123,8 +130,8 @@ static inline __device__ unsigned ddp__topk_load(const uint32_t *from, unsigned 
     return there;
 }
 
-/* *before: how many of the tile's elements in mask come before this thread's fours, 16 bits for each. Returns how many
- * there are. One barrier: sum must not be that of the last call. */
+/* *before: how many of the tile's elements in mask come before this thread's fours, 16 bits for each. Returns
+ * how many there are. One barrier: sum must not be that of the last call. */
 static inline __device__ unsigned ddp__topk_rank(unsigned mask, unsigned long long *before, unsigned *sum)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -140,7 +147,8 @@ static inline __device__ unsigned ddp__topk_rank(unsigned mask, unsigned long lo
     count = lane < DDP__TOPK_WARPS ? sum[lane] : 0;
     own = __reduce_add_sync(DDP__ALL_LANES, lane < warp ? count : 0);
     *before = 0;
-    DDP__UNROLL for (int j = 0; j < 4; j++) {
+    DDP__UNROLL for (int j = 0; j < 4; j++)
+    {
         *before |= (unsigned long long)(own + (up >> 8 * j & 255)) << 16 * j;
         own += row >> 8 * j & 255;
     }
@@ -156,10 +164,11 @@ static inline __device__ unsigned ddp__topk_next(unsigned long long *before, uns
     return is;
 }
 
-/* Ends a pass that counted: for each digit how many of the chunk reach it, and how many all chunks have. reach: those
- * of the chunk that reach the prefix. */
-template <int COUNT> static inline __device__ void ddp__topk_counted(const ddp__topk_room &r, int pass,
-                                                                     const unsigned *bins, unsigned reach)
+/* Ends a pass that counted: for each digit how many of the chunk reach it, and how many all chunks have.
+ * reach: those of the chunk that reach the prefix. */
+template <int COUNT>
+static inline __device__ void ddp__topk_counted(const ddp__topk_room &r, int pass, const unsigned *bins,
+                                                unsigned reach)
 {
     enum { EACH = COUNT / DDP__TOPK_THREADS };
     const int first = (int)threadIdx.x * EACH;
@@ -178,9 +187,10 @@ template <int COUNT> static inline __device__ void ddp__topk_counted(const ddp__
     if (COUNT < DDP__TOPK_DIGIT && first == 0) part[COUNT] = reach - all; /* above the prefix */
 }
 
-/* Pass 0 counts the first digit of all. It goes backwards: what it reads last the next pass finds in the cache. */
+/* Pass 0 counts the first digit of all. It goes backwards: what it reads last the next pass finds in the
+ * cache. */
 static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
-ddp__k_topk_first(ddp__topk_room r, const float *x, ddp_cuda_verdict *v)
+    ddp__k_topk_first(ddp__topk_room r, const float *x, ddp_cuda_verdict *v)
 {
     __shared__ unsigned bins[DDP__TOPK_DIGIT];
     const uint32_t *const from = (const uint32_t *)(const void *)x;
@@ -204,7 +214,8 @@ ddp__k_topk_first(ddp__topk_room r, const float *x, ddp_cuda_verdict *v)
 
         DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) e[i] = ahead[i];
         if (left) (void)ddp__topk_load(from, at - tile, end, wide, ahead); /* in flight meanwhile */
-        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) {
+        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++)
+        {
             atomicAdd(&bins[e[i] >> 20 & (DDP__TOPK_DIGIT - 1)], 1u);
             largest = max(largest, e[i] & DDP__MAGNITUDE);
         }
@@ -215,10 +226,12 @@ ddp__k_topk_first(ddp__topk_room r, const float *x, ddp_cuda_verdict *v)
     ddp__topk_counted<DDP__TOPK_DIGIT>(r, 0, bins, (unsigned)(end - begin));
 }
 
-/* Passes 1 and 2 count the next digit of the elements equal to the prefix, and one of them lists all that reach it.
- * Pass 3 writes those above the k-th, and of those equal to it as many as its rank, from the front. */
-template <int PASS> static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
-ddp__k_topk(ddp__topk_room r, const float *x, uint64_t *index, float *value, ddp_cuda_verdict *v)
+/* Passes 1 and 2 count the next digit of the elements equal to the prefix, and one of them lists all that
+ * reach it. Pass 3 writes those above the k-th, and of those equal to it as many as its rank, from the
+ * front. */
+template <int PASS>
+static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
+    ddp__k_topk(ddp__topk_room r, const float *x, uint64_t *index, float *value, ddp_cuda_verdict *v)
 {
     enum { COUNT = DDP__TOPK_DIGIT / 2, KNOWN = 30 - 10 * PASS, SHIFT = PASS < 2 ? 10 : 0 };
     __shared__ unsigned bins[COUNT], sum[2][2][DDP__TOPK_WARPS];
@@ -242,14 +255,16 @@ ddp__k_topk(ddp__topk_room r, const float *x, uint64_t *index, float *value, ddp
     if (t == 0 && block == 0) r.step[PASS] = s;
     if (t == 0 && s.make) r.chunk[block] = {out, out + reach};
 
-    const uint32_t *const from = s.listed ? r.bits : (const uint32_t *)(const void *)x, floor = s.prefix << KNOWN;
+    const uint32_t *const from = s.listed ? r.bits : (const uint32_t *)(const void *)x,
+                          floor = s.prefix << KNOWN;
     const int wide = ddp__aligned(from + c.begin);
     unsigned there = ddp__topk_load(from, c.begin, c.end, wide, m), turn = 0;
     for (unsigned long long at = c.begin; at < c.end; at += DDP__TOPK_TILE, turn ^= 1) {
         unsigned take = 0, same = 0, found = 0;
         unsigned long long before = 0;
 
-        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) {
+        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++)
+        {
             take |= (unsigned)((m[i] & DDP__MAGNITUDE) >= floor) << i;
             if (PASS == 3) same |= (unsigned)((m[i] & DDP__MAGNITUDE) == floor) << i;
         }
@@ -272,8 +287,12 @@ ddp__k_topk(ddp__topk_room r, const float *x, uint64_t *index, float *value, ddp
                 if (value) value[to] = __uint_as_float(bits);
                 continue;
             }
-            if (s.make) { r.index[to] = place; r.bits[to] = bits; }
-            if ((bits & DDP__MAGNITUDE) >> KNOWN == s.prefix) atomicAdd(&bins[bits >> SHIFT & (COUNT - 1)], 1u);
+            if (s.make) {
+                r.index[to] = place;
+                r.bits[to] = bits;
+            }
+            if ((bits & DDP__MAGNITUDE) >> KNOWN == s.prefix)
+                atomicAdd(&bins[bits >> SHIFT & (COUNT - 1)], 1u);
         }
         out += found;
     }
@@ -314,16 +333,18 @@ size_t ddp_cuda_topk_scratch(size_t n, size_t k)
     return k < 1 || k > n ? 0 : ddp__topk_cut_room(n, k, NULL, &r);
 }
 
-ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes, uint64_t *index,
-                         float *value, ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes,
+                         uint64_t *index, float *value, ddp_cuda_verdict *verdict, void *stream,
+                         ddp_error *err)
 {
     ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
     ddp__topk_room r;
 
-    DDP__TRY(ddp__select_check("ddp_cuda_topk", x, n, k, scratch, scratch_bytes,
-                               ddp_cuda_topk_scratch(n, k), index, err));
+    DDP__TRY(ddp__select_check("ddp_cuda_topk", x, n, k, scratch, scratch_bytes, ddp_cuda_topk_scratch(n, k),
+                               index, err));
     if (!verdict || (uintptr_t)scratch % 16)
-        return ddp__fail(err, DDP_ARG, "ddp_cuda_topk: the verdict is NULL, or the scratch is not aligned to 16");
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_cuda_topk: the verdict is NULL, or the scratch is not aligned to 16");
     (void)ddp__topk_cut_room(n, k, scratch, &r);
     (void)cudaMemsetAsync(r.total, 0, 3 * DDP__TOPK_DIGIT * sizeof *r.total, dev->stream);
     DDP__RUN(ddp__k_topk_first, r.blocks, DDP__TOPK_THREADS, r, x, verdict);

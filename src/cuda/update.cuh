@@ -1,7 +1,7 @@
-/* Arithmetic on parameters and gradients: updates, scaling, the global norm. An update is one pass over parameter,
- * gradient and state, which also zeroes the gradient, if it is the layer's own, and writes the bfloat16 copy. Every
- * element is rounded as on the CPU (nn/optimizer.c): products and sums one by one, so that replicas on unlike
- * processors stay equal bit for bit. */
+/* Arithmetic on parameters and gradients: updates, scaling, the global norm. An update is one pass over
+ * parameter, gradient and state, which also zeroes the gradient, if it is the layer's own, and writes the
+ * bfloat16 copy. Every element is rounded as on the CPU (nn/optimizer.c): products and sums one by one, so
+ * that replicas on unlike processors stay equal bit for bit. */
 #pragma once
 
 #include "cuda/quantise.cuh"
@@ -45,11 +45,11 @@ struct ddp__rule_adam {
 
 static __device__ inline int ddp__is_no_gradient(float x) { return __float_as_uint(x) == 0x80000000u; }
 
-/* zero: g becomes 0. wide: all float arrays are multiples of 16 bytes. copy may be NULL. A gradient that is none stays -0.0:
- * other threads look at it. */
+/* zero: g becomes 0. wide: all float arrays are multiples of 16 bytes. copy may be NULL. A gradient that is
+ * none stays -0.0: other threads look at it. */
 template <typename R>
-static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, ddp__bf16 *copy,
-                                     long n, int zero, int wide, R rule)
+static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, ddp__bf16 *copy, long n,
+                                     int zero, int wide, R rule)
 {
     const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * 4;
     float vw[4], vg[4], v0[4], v1[4];
@@ -113,7 +113,8 @@ static __global__ void ddp__k_squares(double *part, const float *x, long n)
     double sum = 0;
     long i;
 
-    for (i = (long)blockIdx.x * DDP__UPDATE_THREADS + threadIdx.x; i < n; i += step) sum += (double)x[i] * (double)x[i];
+    for (i = (long)blockIdx.x * DDP__UPDATE_THREADS + threadIdx.x; i < n; i += step)
+        sum += (double)x[i] * (double)x[i];
     sum = ddp__block_sum<DDP__UPDATE_THREADS>(sum, shared);
     if (threadIdx.x == 0) part[blockIdx.x] = sum;
 }
@@ -137,7 +138,8 @@ static __global__ void ddp__k_clip(float *x, long n, const double *total, float 
 
 /* ---- the table's entries ---- */
 
-template <typename R> static inline void ddp__cuda_rule(ddp__cuda_self *c, const ddp_update *u, int zero, const R &rule)
+template <typename R>
+static inline void ddp__cuda_rule(ddp__cuda_self *c, const ddp_update *u, int zero, const R &rule)
 {
     ddp__cuda *dev = c->dev;
     float *g = (float *)(uintptr_t)u->grads, *s0 = R::states > 0 ? u->state : NULL;
@@ -145,8 +147,8 @@ template <typename R> static inline void ddp__cuda_rule(ddp__cuda_self *c, const
     size_t left = 0;
     ddp__bf16 *copy = ddp__cuda_copy_of(c, u->params, &left);
 
-    DDP__EACH((ddp__k_update<R>), ddp__pieces<float>((long)u->count), DDP__UPDATE_THREADS, u->params, g, s0, s1, copy,
-              (long)u->count, zero, ddp__aligned(u->params, g, s0, s1), rule);
+    DDP__EACH((ddp__k_update<R>), ddp__pieces<float>((long)u->count), DDP__UPDATE_THREADS, u->params, g, s0,
+              s1, copy, (long)u->count, zero, ddp__aligned(u->params, g, s0, s1), rule);
 }
 
 static void ddp__cuda_update(ddp__cuda_self *c, const ddp_optimizer *o, const ddp_update *u, int zero)
@@ -159,9 +161,12 @@ static void ddp__cuda_update(ddp__cuda_self *c, const ddp_optimizer *o, const dd
 
     switch (ddp__optimizer_rule(o)) {
     case DDP__RULE_SGD:
-        if (o->state_per_param && o->hyper[2] > 0) ddp__cuda_rule(c, u, zero, nesterov);
-        else if (o->state_per_param) ddp__cuda_rule(c, u, zero, momentum);
-        else ddp__cuda_rule(c, u, zero, sgd);
+        if (o->state_per_param && o->hyper[2] > 0)
+            ddp__cuda_rule(c, u, zero, nesterov);
+        else if (o->state_per_param)
+            ddp__cuda_rule(c, u, zero, momentum);
+        else
+            ddp__cuda_rule(c, u, zero, sgd);
         return;
     case DDP__RULE_ADAM:
         ddp__adam_factors(o, u, &adam.k);
@@ -171,8 +176,8 @@ static void ddp__cuda_update(ddp__cuda_self *c, const ddp_optimizer *o, const dd
         own.stream = c->dev->stream;
         o->update(o, &own);
         if (zero)
-            (void)DDP__CUDA(c->dev, cudaMemsetAsync((void *)(uintptr_t)u->grads, 0,
-                                                    u->count * sizeof(float), c->dev->stream));
+            (void)DDP__CUDA(c->dev, cudaMemsetAsync((void *)(uintptr_t)u->grads, 0, u->count * sizeof(float),
+                                                    c->dev->stream));
         ddp__cuda_refresh(c, u->params, u->count * sizeof(float), c->dev->stream);
         return;
     }
@@ -200,7 +205,8 @@ static void ddp__cuda_fill(ddp__cuda_self *c, float *x, size_t n, float s)
     ddp__cuda_each(c, x, n, ddp__each_fill{s});
 }
 
-static void ddp__cuda_compensate(ddp__cuda_self *c, float *x, const float *now, const float *then, size_t n, float s)
+static void ddp__cuda_compensate(ddp__cuda_self *c, float *x, const float *now, const float *then, size_t n,
+                                 float s)
 {
     ddp__cuda_each(c, x, n, ddp__each_compensate{now, then, s});
 }
@@ -219,7 +225,8 @@ static void ddp__cuda_split(ddp__cuda *dev, int bits, float *x, void *out, size_
     if (n) DDP__STRIDE(ddp__k_quantise<1>, q.blocks * DDP__PACK_LANES, q, x, (const ddp_cuda_verdict *)NULL);
 }
 
-/* What strategies launch behind a message: a kernel that is loaded at its first launch may wait for what is held. */
+/* What strategies launch behind a message: a kernel that is loaded at its first launch may wait for what is
+ * held. */
 static void ddp__cuda_load_arithmetic(ddp__cuda_self *c)
 {
     ddp__cuda *dev = c->dev;
@@ -237,7 +244,8 @@ static void ddp__cuda_clip_add(ddp__cuda_self *c, const float *x, size_t n, int 
     long parts = ddp__blocks((long)n, 4 * DDP__UPDATE_THREADS); /* n alone sets the sum's order */
     if (parts > DDP__CLIP_PARTS) parts = DDP__CLIP_PARTS;
     DDP__RUN(ddp__k_squares, (unsigned)parts, DDP__UPDATE_THREADS, c->squares, x, (long)n);
-    DDP__RUN(ddp__k_squares_sum, 1, DDP__UPDATE_THREADS, c->squares + DDP__CLIP_PARTS, c->squares, (int)parts, first);
+    DDP__RUN(ddp__k_squares_sum, 1, DDP__UPDATE_THREADS, c->squares + DDP__CLIP_PARTS, c->squares, (int)parts,
+             first);
 }
 
 static void ddp__cuda_clip_scale(ddp__cuda_self *c, float *x, size_t n, float limit)

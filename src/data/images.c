@@ -16,8 +16,10 @@ static ddp_images *ddp__images_new(const char *name, ddp_error *err)
 
     if (m && name) m->name = ddp__strdup(name);
     if (m && m->name) return m;
-    if (!name) ddp__fail(err, DDP_ARG, "images need the name of a file; NULL was given");
-    else ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
+    if (!name)
+        ddp__fail(err, DDP_ARG, "images need the name of a file; NULL was given");
+    else
+        ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
     ddp_images_close(m);
     return NULL;
 }
@@ -50,31 +52,40 @@ static uint32_t ddp__idx_word(const unsigned char *p)
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
-static ddp_status ddp__idx_header(const char *name, const unsigned char *p, size_t n,
-                                  uint32_t magic, const char *what, ddp_error *err)
+static ddp_status ddp__idx_header(const char *name, const unsigned char *p, size_t n, uint32_t magic,
+                                  const char *what, ddp_error *err)
 {
     size_t header = magic == DDP__IDX_IMAGES ? 16 : 8;
 
     if (n < header)
-        return ddp__fail(err, DDP_FORMAT, "%s: %zu bytes are fewer than the %zu of a header of IDX "
-                         "%s: is it cut off?", name, n, header, what);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s: %zu bytes are fewer than the %zu of a header of IDX "
+                         "%s: is it cut off?",
+                         name, n, header, what);
     if (ddp__idx_word(p) == magic) return DDP_OK;
-    return ddp__fail(err, DDP_FORMAT, "%s: begins with %08x, but IDX %s of bytes begin with %08x",
-                     name, ddp__idx_word(p), what, magic);
+    return ddp__fail(err, DDP_FORMAT, "%s: begins with %08x, but IDX %s of bytes begin with %08x", name,
+                     ddp__idx_word(p), what, magic);
 }
 
-static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigned char *p, size_t n, ddp_error *err)
+static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigned char *p, size_t n,
+                                  ddp_error *err)
 {
     uint32_t count, height, width;
 
     DDP__TRY(ddp__idx_header(name, p, n, DDP__IDX_IMAGES, "images", err));
-    count = ddp__idx_word(p + 4); height = ddp__idx_word(p + 8); width = ddp__idx_word(p + 12);
+    count = ddp__idx_word(p + 4);
+    height = ddp__idx_word(p + 8);
+    width = ddp__idx_word(p + 12);
     if (count < 1 || height < 1 || width < 1 || height > 65535 || width > 65535)
-        return ddp__fail(err, DDP_FORMAT, "%s: its header says %u images of %u x %u pixels; at least 1, and at most "
-                         "65535 x 65535 pixels, are possible", name, count, height, width);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s: its header says %u images of %u x %u pixels; at least 1, and at most "
+                         "65535 x 65535 pixels, are possible",
+                         name, count, height, width);
     if ((n - 16) / ((size_t)height * width) != count || (n - 16) % ((size_t)height * width))
-        return ddp__fail(err, DDP_FORMAT, "%s: its header promises %u images of %u x %u pixels, but %zu bytes follow: "
-                         "is it cut off?", name, count, height, width, n - 16);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s: its header promises %u images of %u x %u pixels, but %zu bytes follow: "
+                         "is it cut off?",
+                         name, count, height, width, n - 16);
     m->channels = 1;
     m->height = (long)height;
     m->width = (long)width;
@@ -85,18 +96,23 @@ static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigne
 }
 
 /* At least ten classes: a small part of a set may lack the last. */
-static ddp_status ddp__idx_labels(ddp_images *m, const char *name, const unsigned char *p, size_t n, ddp_error *err)
+static ddp_status ddp__idx_labels(ddp_images *m, const char *name, const unsigned char *p, size_t n,
+                                  ddp_error *err)
 {
     uint32_t count;
 
     DDP__TRY(ddp__idx_header(name, p, n, DDP__IDX_LABELS, "labels", err));
     count = ddp__idx_word(p + 4);
     if (count != n - 8)
-        return ddp__fail(err, DDP_FORMAT, "%s: its header promises %u labels, but %zu bytes "
-                         "follow: is it cut off?", name, count, n - 8);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s: its header promises %u labels, but %zu bytes "
+                         "follow: is it cut off?",
+                         name, count, n - 8);
     if ((long)count != m->count)
-        return ddp__fail(err, DDP_FORMAT, "%s has %u labels, but %s has %ld images: are they of "
-                         "one set?", name, count, m->name, m->count);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s has %u labels, but %s has %ld images: are they of "
+                         "one set?",
+                         name, count, m->name, m->count);
     memcpy(m->labels, p + 8, count);
     m->classes = 10;
     for (long i = 0; i < m->count; i++)
@@ -138,16 +154,18 @@ static ddp_status ddp__cifar_add(ddp_images *m, const char *name, const unsigned
     if (classes != 10 && classes != 100)
         return ddp__fail(err, DDP_ARG, "%s: there is no CIFAR of %d classes; take 10 or 100", name, classes);
     if (n == 0 || n % record)
-        return ddp__fail(err, DDP_FORMAT, "%s: %zu bytes are not a whole number of CIFAR-%d records of %zu: record %zu "
-                         "has only %zu; is it cut off?", name, n, classes, record, n / record, n % record);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s: %zu bytes are not a whole number of CIFAR-%d records of %zu: record %zu "
+                         "has only %zu; is it cut off?",
+                         name, n, classes, record, n / record, n % record);
     m->channels = 3;
     m->height = m->width = 32;
     m->classes = classes;
     DDP__TRY(ddp__images_grow(m, name, (long)(n / record), err));
     for (i = 0; i < n / record; i++, p += record) {
         if (p[head - 1] >= classes)
-            return ddp__fail(err, DDP_FORMAT, "%s: record %zu has label %d; CIFAR-%d has 0 to %d",
-                             name, i, p[head - 1], classes, classes - 1);
+            return ddp__fail(err, DDP_FORMAT, "%s: record %zu has label %d; CIFAR-%d has 0 to %d", name, i,
+                             p[head - 1], classes, classes - 1);
         m->labels[m->count] = p[head - 1];
         memcpy(m->pixels + (size_t)m->count * DDP__CIFAR_PIXELS, p + head, DDP__CIFAR_PIXELS);
         m->count++;
@@ -188,8 +206,8 @@ ddp_images *ddp_images_cifar(const char *path, int classes, ddp_error *err)
 /* A file of a folder. */
 typedef struct ddp__folder {
     const char *folder;
-    char        name[256]; /* "": none */
-    ddp__text   path;
+    char name[256]; /* "": none */
+    ddp__text path;
 } ddp__folder;
 
 /* name = start, anything if open, end, and perhaps .gz */
@@ -202,7 +220,8 @@ static int ddp__folder_match(const char *name, const char *start, int open, cons
 }
 
 /* Goes on to the next such file in the order of names. */
-static ddp_status ddp__folder_next(ddp__folder *f, const char *start, int open, const char *end, ddp_error *err)
+static ddp_status ddp__folder_next(ddp__folder *f, const char *start, int open, const char *end,
+                                   ddp_error *err)
 {
     DIR *d = opendir(f->folder);
     char next[sizeof f->name] = "";
@@ -210,8 +229,8 @@ static ddp_status ddp__folder_next(ddp__folder *f, const char *start, int open, 
     struct dirent *entry;
 
     if (!d && !stat(f->folder, &st) && !S_ISDIR(st.st_mode))
-        return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a folder of images is needed",
-                         f->folder, ddp__file_kind(st.st_mode));
+        return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a folder of images is needed", f->folder,
+                         ddp__file_kind(st.st_mode));
     if (!d) return ddp__fail(err, DDP_IO, "cannot read %s: %s", f->folder, strerror(errno));
     while ((entry = readdir(d)) != NULL)
         if (ddp__folder_match(entry->d_name, start, open, end) && strcmp(entry->d_name, f->name) > 0 &&
@@ -222,7 +241,9 @@ static ddp_status ddp__folder_next(ddp__folder *f, const char *start, int open, 
     if (!*next) return DDP_OK;
     f->path.size = 0;
     ddp__text_addf(&f->path, "%s/%s", f->folder, next);
-    return f->path.failed ? ddp__fail(err, DDP_MEMORY, "out of memory for the name of a file in %s", f->folder) : DDP_OK;
+    return f->path.failed
+               ? ddp__fail(err, DDP_MEMORY, "out of memory for the name of a file in %s", f->folder)
+               : DDP_OK;
 }
 
 /* MNIST: the labels beside the images at f. */
@@ -232,8 +253,10 @@ static ddp_images *ddp__folder_idx(const ddp__folder *f, const char *start, ddp_
     ddp_images *m = NULL;
 
     if (ddp__folder_next(&labels, start, 1, "idx1-ubyte", err) == DDP_OK) {
-        if (*labels.name) m = ddp_images_idx(f->path.data, labels.path.data, err);
-        else ddp__fail(err, DDP_IO, "%s: %s-idx1-ubyte is missing beside %s", f->folder, start, f->path.data);
+        if (*labels.name)
+            m = ddp_images_idx(f->path.data, labels.path.data, err);
+        else
+            ddp__fail(err, DDP_IO, "%s: %s-idx1-ubyte is missing beside %s", f->folder, start, f->path.data);
     }
     ddp__text_free(&labels.path);
     return m;
@@ -245,7 +268,8 @@ static ddp_images *ddp__folder_cifar(ddp__folder *f, const char *start, int clas
     ddp_images *m = ddp__images_new(f->path.data, err);
 
     while (m && *f->name)
-        if (ddp__cifar_file(m, f->path.data, classes, err) || ddp__folder_next(f, start, classes == 10, ".bin", err)) {
+        if (ddp__cifar_file(m, f->path.data, classes, err) ||
+            ddp__folder_next(f, start, classes == 10, ".bin", err)) {
             ddp_images_close(m);
             m = NULL;
         }
@@ -258,18 +282,23 @@ ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err)
         {"train-images", "t10k-images"}, {"data_batch", "test_batch"}, {"train", "test"}};
     ddp__folder f = {folder, "", {NULL, 0, 0, 0, 0}};
     ddp_images *m = NULL;
-    ddp_status s = folder ? DDP_OK : ddp__fail(err, DDP_ARG, "images need the name of a folder; NULL was given");
+    ddp_status s =
+        folder ? DDP_OK : ddp__fail(err, DDP_ARG, "images need the name of a folder; NULL was given");
 
     for (int k = 0; s == DDP_OK && !m && !*f.name && k < 3; k++) { /* MNIST, CIFAR-10, CIFAR-100 */
         s = ddp__folder_next(&f, start[k][!!test], k < 2, k ? ".bin" : "idx3-ubyte", err);
         if (s || !*f.name) continue;
-        if (k == 0) m = ddp__folder_idx(&f, test ? "t10k-labels" : "train-labels", err);
-        else m = ddp__folder_cifar(&f, start[k][!!test], k == 1 ? 10 : 100, err);
+        if (k == 0)
+            m = ddp__folder_idx(&f, test ? "t10k-labels" : "train-labels", err);
+        else
+            m = ddp__folder_cifar(&f, start[k][!!test], k == 1 ? 10 : 100, err);
     }
     if (s == DDP_OK && !m && !*f.name)
-        ddp__fail(err, DDP_IO, "%s: no %s images: %s-images-idx3-ubyte (MNIST), %s*.bin (CIFAR-10) or %s.bin "
-                  "(CIFAR-100), also with .gz, are looked for", folder, test ? "test" : "training",
-                  test ? "t10k" : "train", test ? "test_batch" : "data_batch", test ? "test" : "train");
+        ddp__fail(err, DDP_IO,
+                  "%s: no %s images: %s-images-idx3-ubyte (MNIST), %s*.bin (CIFAR-10) or %s.bin "
+                  "(CIFAR-100), also with .gz, are looked for",
+                  folder, test ? "test" : "training", test ? "t10k" : "train",
+                  test ? "test_batch" : "data_batch", test ? "test" : "train");
     ddp__text_free(&f.path);
     return m;
 }
@@ -285,11 +314,14 @@ ddp_status ddp_images_split(const ddp_images *m, double held_out, ddp_image_rang
         return ddp__fail(err, DDP_ARG, "ddp_images_split: no %s, it is NULL",
                          m ? "range to train on" : "images (were they opened?)");
     if (!(held_out >= 0 && held_out < 1))
-        return ddp__fail(err, DDP_ARG, "the held-out share is %g: it must be at least 0 and below 1", held_out);
+        return ddp__fail(err, DDP_ARG, "the held-out share is %g: it must be at least 0 and below 1",
+                         held_out);
     last = (long)((double)m->count * held_out);
     if ((held_out > 0 && last < 1) || last >= m->count)
-        return ddp__fail(err, DDP_ARG, "holding out %g of the %ld images of %s leaves a part "
-                         "empty", held_out, m->count, m->name);
+        return ddp__fail(err, DDP_ARG,
+                         "holding out %g of the %ld images of %s leaves a part "
+                         "empty",
+                         held_out, m->count, m->name);
     train->images = m;
     train->first = 0;
     train->count = m->count - last;
@@ -311,7 +343,10 @@ ddp_image_norm ddp_images_norm(const ddp_image_range *r)
         uint64_t sum = 0, squares = 0; /* exact: the same in any order */
         for (long i = 0; i < r->count; i++) {
             const unsigned char *p = m->pixels + (size_t)(r->first + i) * size + (size_t)c * plane;
-            for (size_t k = 0; k < plane; k++) { sum += p[k]; squares += (unsigned)p[k] * p[k]; }
+            for (size_t k = 0; k < plane; k++) {
+                sum += p[k];
+                squares += (unsigned)p[k] * p[k];
+            }
         }
         mean = (double)sum / n / 255;
         square = (double)squares / n / 65025 - mean * mean;
@@ -321,7 +356,8 @@ ddp_image_norm ddp_images_norm(const ddp_image_range *r)
     return norm;
 }
 
-void ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i, float *inputs, int32_t *label)
+void ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i, float *inputs,
+                    int32_t *label)
 {
     const ddp_images *m = r->images;
     const size_t plane = (size_t)(m->height * m->width);
@@ -334,11 +370,12 @@ void ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i
     }
 }
 
-void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint64_t seed,
-                      long step, int rank, int world, long batch, float *inputs, int32_t *labels)
+void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint64_t seed, long step,
+                      int rank, int world, long batch, float *inputs, int32_t *labels)
 {
     const size_t size = ddp__image_bytes(r->images);
 
     for (long b = 0; r->count && b < batch; b++)
-        ddp_images_get(r, norm, ddp_dealt(seed, step, rank, world, batch, b, r->count), inputs + (size_t)b * size, labels + b);
+        ddp_images_get(r, norm, ddp_dealt(seed, step, rank, world, batch, b, r->count),
+                       inputs + (size_t)b * size, labels + b);
 }

@@ -3,22 +3,22 @@
 #include "data/data.h"
 
 /* llm.c writes 256 int32: magic, version, token count. */
-#define DDP__TOKENS_HEADER  1024
-#define DDP__TOKENS_GPT2    20240520u /* version 1, 16 bits */
-#define DDP__TOKENS_LLAMA3  20240801u /* version 7, 32 bits */
+#define DDP__TOKENS_HEADER 1024
+#define DDP__TOKENS_GPT2   20240520u /* version 1, 16 bits */
+#define DDP__TOKENS_LLAMA3 20240801u /* version 7, 32 bits */
 
 /* A .bin file is judged by at most this many of its first bytes. */
 #define DDP__TOKENS_SAMPLE 65536
 
 struct ddp_tokens {
-    char       *name;           /* for errors */
+    char *name; /* for errors */
     const char *kind;
     ddp__mapped file;           /* the whole file */
     const unsigned char *first; /* first token inside it */
-    int         width;          /* bytes per token: 1, 2 or 4, little endian */
-    long        count;
-    long        vocabulary;
-    int         byte_of[256];   /* width 1: of a token, and the token of a byte */
+    int width;                  /* bytes per token: 1, 2 or 4, little endian */
+    long count;
+    long vocabulary;
+    int byte_of[256]; /* width 1: of a token, and the token of a byte */
     unsigned char token_of[256];
 };
 
@@ -44,12 +44,14 @@ static int ddp__tokens_text(const unsigned char *p, size_t n)
 {
     if (n < 64) return 0;
     for (size_t i = 0; i < n; i++)
-        if (p[i] == 127 || (p[i] < ' ' && p[i] != '\t' && p[i] != '\n' && p[i] != '\f' && p[i] != '\r')) return 0;
+        if (p[i] == 127 || (p[i] < ' ' && p[i] != '\t' && p[i] != '\n' && p[i] != '\f' && p[i] != '\r'))
+            return 0;
     return 1;
 }
 
-/* Do these bytes hold 32-bit numbers? Seen as 16-bit numbers every second one is then the upper half of a token, which is
- * small, while the lower halves take large values. Where all upper halves are 0 the lower ones need not be large. */
+/* Do these bytes hold 32-bit numbers? Seen as 16-bit numbers every second one is then the upper half of a
+ * token, which is small, while the lower halves take large values. Where all upper halves are 0 the lower
+ * ones need not be large. */
 static int ddp__tokens_wide(const unsigned char *p, size_t n)
 {
     size_t zeros = 0;
@@ -65,25 +67,30 @@ static int ddp__tokens_wide(const unsigned char *p, size_t n)
     return zeros == n / 4 ? (small | large) != 0 : large != 0;
 }
 
-static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsigned char *p, size_t n, ddp_error *err)
+static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsigned char *p, size_t n,
+                                   ddp_error *err)
 {
     uint32_t magic = ddp__tokens_word(p), version, count, wanted = magic == DDP__TOKENS_GPT2 ? 1 : 7;
     uint64_t size;
 
     if (n < DDP__TOKENS_HEADER)
-        return ddp__fail(err, DDP_FORMAT, "%s begins like an llm.c token file, but its %zu bytes are fewer than the "
-                         "header's %d: is it cut off?", name, n, DDP__TOKENS_HEADER);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s begins like an llm.c token file, but its %zu bytes are fewer than the "
+                         "header's %d: is it cut off?",
+                         name, n, DDP__TOKENS_HEADER);
     version = ddp__tokens_word(p + 4);
     count = ddp__tokens_word(p + 8);
     if (version != wanted)
-        return ddp__fail(err, DDP_FORMAT, "%s is an llm.c token file of version %u; version %u is understood", name,
-                         version, wanted);
+        return ddp__fail(err, DDP_FORMAT, "%s is an llm.c token file of version %u; version %u is understood",
+                         name, version, wanted);
     t->width = magic == DDP__TOKENS_GPT2 ? 2 : 4;
     t->kind = t->width == 2 ? "llm.c file of 16-bit tokens" : "llm.c file of 32-bit tokens";
     size = DDP__TOKENS_HEADER + (uint64_t)count * (uint64_t)t->width;
     if (size != n)
-        return ddp__fail(err, DDP_FORMAT, "%s: its header promises %u tokens, that is %" PRIu64
-                         " bytes, but it has %zu: is it cut off?", name, count, size, n);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s: its header promises %u tokens, that is %" PRIu64
+                         " bytes, but it has %zu: is it cut off?",
+                         name, count, size, n);
     t->first = p + DDP__TOKENS_HEADER;
     t->count = (long)count;
     return DDP_OK;
@@ -104,7 +111,8 @@ static void ddp__tokens_compact(ddp_tokens *t)
 }
 
 /* A name that ends in .bin or .u16 means 16-bit tokens without a header, .u32 32-bit tokens. */
-static ddp_status ddp__tokens_raw(ddp_tokens *t, const char *name, const unsigned char *p, size_t n, ddp_error *err)
+static ddp_status ddp__tokens_raw(ddp_tokens *t, const char *name, const unsigned char *p, size_t n,
+                                  ddp_error *err)
 {
     const size_t sample = n < DDP__TOKENS_SAMPLE ? n : DDP__TOKENS_SAMPLE;
     const int bin = ddp__tokens_named(name, ".bin"), width = ddp__tokens_named(name, ".u32") ? 4 : 2;
@@ -112,14 +120,21 @@ static ddp_status ddp__tokens_raw(ddp_tokens *t, const char *name, const unsigne
 
     if (!bin && width == 2 && !ddp__tokens_named(name, ".u16")) return DDP_OK;
     if (ddp__tokens_text(p, sample))
-        return ddp__fail(err, DDP_FORMAT, "%s holds text, but a %s file holds %d-bit tokens: rename it to end in .txt to train on "
-                         "its bytes", name, ending, 8 * width);
+        return ddp__fail(
+            err, DDP_FORMAT,
+            "%s holds text, but a %s file holds %d-bit tokens: rename it to end in .txt to train on "
+            "its bytes",
+            name, ending, 8 * width);
     if (n % (size_t)width)
-        return ddp__fail(err, DDP_FORMAT, "%s has %zu bytes, but a %s file holds %d-bit tokens, %s: is it cut off? (under "
-                         "another ending it is read as bytes)", name, n, ending, 8 * width, width == 2 ? "an even number" : "a multiple of 4");
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s has %zu bytes, but a %s file holds %d-bit tokens, %s: is it cut off? (under "
+                         "another ending it is read as bytes)",
+                         name, n, ending, 8 * width, width == 2 ? "an even number" : "a multiple of 4");
     if (bin && n % 4 == 0 && ddp__tokens_wide(p, sample))
-        return ddp__fail(err, DDP_FORMAT, "%s holds 32-bit tokens, but a .bin file without a header of llm.c holds 16-bit "
-                         "tokens: rename it to end in .u32 (or in .u16 if its tokens do have 16 bits)", name);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s holds 32-bit tokens, but a .bin file without a header of llm.c holds 16-bit "
+                         "tokens: rename it to end in .u32 (or in .u16 if its tokens do have 16 bits)",
+                         name);
     t->kind = width == 2 ? "16-bit tokens" : "32-bit tokens";
     t->width = width;
     t->count = (long)(n / (size_t)width);
@@ -148,8 +163,10 @@ static ddp_status ddp__tokens_recognise(ddp_tokens *t, const char *name, ddp_err
     if (type) return ddp__fail(err, DDP_FORMAT, "cannot train on %s: it is %s; %s", name, type, remedy);
     DDP__TRY(ddp__tokens_raw(t, name, p, n, err));
     if (t->width > 1 || !ddp__tokens_utf16(p, n)) return DDP_OK;
-    return ddp__fail(err, DDP_FORMAT, "cannot train on %s: it is text in UTF-16; convert it first with iconv -f UTF-16 -t "
-                     "UTF-8", name);
+    return ddp__fail(err, DDP_FORMAT,
+                     "cannot train on %s: it is text in UTF-16; convert it first with iconv -f UTF-16 -t "
+                     "UTF-8",
+                     name);
 }
 
 static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *err)
@@ -158,11 +175,12 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
     uint32_t token, largest = 0;
 
     if (n == 0)
-        return ddp__fail(err, DDP_FORMAT, "%s is empty: a text or token file of at least seq + 1 tokens is needed",
-                         name);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s is empty: a text or token file of at least seq + 1 tokens is needed", name);
     DDP__TRY(ddp__tokens_recognise(t, name, err));
     if (t->count < 2)
-        return ddp__fail(err, DDP_FORMAT, "%s (%zu bytes) holds %ld token: at least seq + 1 tokens are needed", name, n,
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s (%zu bytes) holds %ld token: at least seq + 1 tokens are needed", name, n,
                          t->count);
     if (t->width == 1) {
         ddp__tokens_compact(t);
@@ -173,32 +191,44 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
         if (token > largest) largest = token;
     }
     if (largest >= INT32_MAX)
-        return ddp__fail(err, DDP_FORMAT, "%s holds token %u, above the largest that is understood (%d)", name, largest,
-                         INT32_MAX - 1);
+        return ddp__fail(err, DDP_FORMAT, "%s holds token %u, above the largest that is understood (%d)",
+                         name, largest, INT32_MAX - 1);
     t->vocabulary = (long)largest + 1;
     return DDP_OK;
 }
 
 /* ---- opening ---- */
 
-static ddp_tokens *ddp__tokens_opened(const char *name, int in_memory, const void *bytes, size_t n, ddp_error *err)
+static ddp_tokens *ddp__tokens_opened(const char *name, int in_memory, const void *bytes, size_t n,
+                                      ddp_error *err)
 {
     ddp_tokens *t = (ddp_tokens *)ddp__calloc(1, sizeof *t);
     ddp_status s = DDP_OK;
 
     if (t && name) t->name = ddp__strdup(name);
-    if (!name) s = ddp__fail(err, DDP_ARG, "tokens need the name of a file; NULL was given");
-    else if (!t || !t->name) s = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
-    else if (in_memory) ddp__text_add(&t->file.copy, (const char *)bytes, n);
-    else s = ddp__file_map(name, &t->file, err);
-    if (s == DDP_OK && in_memory) { t->file.bytes = (const unsigned char *)t->file.copy.data; t->file.size = t->file.copy.size; }
-    if (s == DDP_OK && t->file.copy.failed) s = ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes of %s", n, name);
+    if (!name)
+        s = ddp__fail(err, DDP_ARG, "tokens need the name of a file; NULL was given");
+    else if (!t || !t->name)
+        s = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
+    else if (in_memory)
+        ddp__text_add(&t->file.copy, (const char *)bytes, n);
+    else
+        s = ddp__file_map(name, &t->file, err);
+    if (s == DDP_OK && in_memory) {
+        t->file.bytes = (const unsigned char *)t->file.copy.data;
+        t->file.size = t->file.copy.size;
+    }
+    if (s == DDP_OK && t->file.copy.failed)
+        s = ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes of %s", n, name);
     if (s == DDP_OK && ddp__tokens_scan(t, t->name, err) == DDP_OK) return t;
     ddp_tokens_close(t);
     return NULL;
 }
 
-ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err) { return ddp__tokens_opened(path, 0, NULL, 0, err); }
+ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err)
+{
+    return ddp__tokens_opened(path, 0, NULL, 0, err);
+}
 
 ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err)
 {
@@ -238,9 +268,12 @@ ddp_status ddp_tokens_check(const ddp_tokens *t, long vocabulary, ddp_error *err
     long i;
 
     if (t->vocabulary <= vocabulary) return DDP_OK;
-    for (i = 0; ddp_tokens_at(t, i) < vocabulary; i++) {}
-    return ddp__fail(err, DDP_FORMAT, "%s: token %d at place %ld is beyond the vocabulary of %ld; the largest of the "
-                     "file is %ld", t->name, ddp_tokens_at(t, i), i, vocabulary, t->vocabulary - 1);
+    for (i = 0; ddp_tokens_at(t, i) < vocabulary; i++) {
+    }
+    return ddp__fail(err, DDP_FORMAT,
+                     "%s: token %d at place %ld is beyond the vocabulary of %ld; the largest of the "
+                     "file is %ld",
+                     t->name, ddp_tokens_at(t, i), i, vocabulary, t->vocabulary - 1);
 }
 
 ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long seq, ddp_token_range *train,
@@ -252,17 +285,24 @@ ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long seq, ddp_
         return ddp__fail(err, DDP_ARG, "ddp_tokens_split: no %s, it is NULL",
                          t ? "range to train on" : "tokens (were they opened?)");
     if (!(held_out >= 0 && held_out < 1))
-        return ddp__fail(err, DDP_ARG, "the held-out share is %g: it must be at least 0 and below 1", held_out);
+        return ddp__fail(err, DDP_ARG, "the held-out share is %g: it must be at least 0 and below 1",
+                         held_out);
     if (seq < 1 || seq >= t->count)
-        return ddp__fail(err, DDP_ARG, "seq is %ld, but the data has %ld tokens: windows need seq + 1 of them and seq "
-                         "must be at least 1", seq, t->count);
+        return ddp__fail(err, DDP_ARG,
+                         "seq is %ld, but the data has %ld tokens: windows need seq + 1 of them and seq "
+                         "must be at least 1",
+                         seq, t->count);
     last = (long)((double)t->count * held_out);
     if (held_out > 0 && last < seq + 1)
-        return ddp__fail(err, DDP_ARG, "holding out %g of %ld tokens leaves %ld for validation, fewer than one window "
-                         "of seq + 1 = %ld: use more data or a shorter seq", held_out, t->count, last, seq + 1);
+        return ddp__fail(err, DDP_ARG,
+                         "holding out %g of %ld tokens leaves %ld for validation, fewer than one window "
+                         "of seq + 1 = %ld: use more data or a shorter seq",
+                         held_out, t->count, last, seq + 1);
     if (t->count - last < seq + 1)
-        return ddp__fail(err, DDP_ARG, "holding out %g of %ld tokens leaves %ld to train on, fewer than one window of "
-                         "seq + 1 = %ld: use more data or a shorter seq", held_out, t->count, t->count - last, seq + 1);
+        return ddp__fail(err, DDP_ARG,
+                         "holding out %g of %ld tokens leaves %ld to train on, fewer than one window of "
+                         "seq + 1 = %ld: use more data or a shorter seq",
+                         held_out, t->count, t->count - last, seq + 1);
     train->tokens = t;
     train->first = 0;
     train->count = t->count - last;
@@ -296,11 +336,12 @@ long ddp_dealt(uint64_t seed, long step, int rank, int world, long batch, long b
     return count > 0 ? ddp__deal(seed, first + (uint64_t)b, (uint64_t)count) : -1;
 }
 
-void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank, int world,
-                      long batch, int32_t *tokens, int32_t *labels)
+void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank, int world, long batch,
+                      int32_t *tokens, int32_t *labels)
 {
     const long windows = ddp_tokens_windows(r);
 
     for (long b = 0; windows && b < batch; b++)
-        ddp_tokens_window(r, ddp_dealt(seed, step, rank, world, batch, b, windows), tokens + b * r->seq, labels + b * r->seq);
+        ddp_tokens_window(r, ddp_dealt(seed, step, rank, world, batch, b, windows), tokens + b * r->seq,
+                          labels + b * r->seq);
 }

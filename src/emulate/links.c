@@ -2,7 +2,10 @@
 #include "emulate/links.h"
 #include "emulate/netspec.h"
 
-typedef struct ddp__rate_unit { const char *name; double value; } ddp__rate_unit;
+typedef struct ddp__rate_unit {
+    const char *name;
+    double value;
+} ddp__rate_unit;
 
 static const ddp__rate_unit ddp__rate_units[] = {
     {"bit", 1 / 8.0}, {"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}, {NULL, 0}};
@@ -41,12 +44,14 @@ static int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s)
            ddp__netspec_fits(*bytes_per_s, 0);
 }
 
-static ddp_status ddp__netspec_time(const char *spec, const char *what, const char *text, size_t n, double *out,
-                                    ddp_error *err)
+static ddp_status ddp__netspec_time(const char *spec, const char *what, const char *text, size_t n,
+                                    double *out, ddp_error *err)
 {
     if (ddp__quantity(text, n, ddp__delay_units, out) && *out <= 3600) return DDP_OK;
-    return ddp__fail(err, DDP_ARG, "network '%.100s': the %s '%.*s' is not a number up to an hour with us, ms or s; "
-                     "for example 100mbit,20ms", spec, what, n > 60 ? 60 : (int)n, text);
+    return ddp__fail(err, DDP_ARG,
+                     "network '%.100s': the %s '%.*s' is not a number up to an hour with us, ms or s; "
+                     "for example 100mbit,20ms",
+                     spec, what, n > 60 ? 60 : (int)n, text);
 }
 
 ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err)
@@ -56,9 +61,11 @@ ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *er
     const char *delay = spec[n] ? spec + n + 1 : NULL, *jitter = delay ? strchr(delay, ',') : NULL;
 
     if (!ddp__netspec_rate(spec, n, &s.rate))
-        return ddp__fail(err, DDP_ARG,
-                         "network '%.100s': the rate '%.*s' is not a number from 8 bit/s to a million gbit/s with bit, "
-                         "kbit, mbit or gbit; for example 100mbit,20ms, or none", spec, n > 60 ? 60 : (int)n, spec);
+        return ddp__fail(
+            err, DDP_ARG,
+            "network '%.100s': the rate '%.*s' is not a number from 8 bit/s to a million gbit/s with bit, "
+            "kbit, mbit or gbit; for example 100mbit,20ms, or none",
+            spec, n > 60 ? 60 : (int)n, spec);
     if (delay) DDP__TRY(ddp__netspec_time(spec, "delay", delay, strcspn(delay, ","), &s.delay_s, err));
     if (jitter) DDP__TRY(ddp__netspec_time(spec, "jitter", jitter + 1, strlen(jitter + 1), &s.jitter_s, err));
     *out = s;
@@ -73,8 +80,10 @@ ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
     if (!spec || !bytes_per_s || !delay_s) return ddp__fail(err, DDP_ARG, "ddp_net_parse: a NULL argument");
     n = strlen(spec);
     if (strchr(spec, '/') || (n > 5 && !strcmp(spec + n - 5, ".json")))
-        return ddp__fail(err, DDP_ARG, "network '%.100s' looks like a file: one worker's link is given as RATE,DELAY, "
-                         "for example 100mbit,20ms", spec);
+        return ddp__fail(err, DDP_ARG,
+                         "network '%.100s' looks like a file: one worker's link is given as RATE,DELAY, "
+                         "for example 100mbit,20ms",
+                         spec);
     DDP__TRY(ddp__netspec_parse(spec, &s, err));
     *bytes_per_s = s.rate;
     *delay_s = s.delay_s + s.jitter_s / 2;
@@ -96,9 +105,11 @@ static ddp_status ddp__script_bad(const ddp__script_text *t, int word, const cha
 {
     int known = word < t->words;
 
-    return ddp__fail(t->err, DDP_FORMAT, "%s, line %d: '%.*s' is not %s; write for example: t=3 stall 2 for 1.5, t=5 "
-                     "drop 1-3, t=8 kill 2, t=10 slow 0 to 10mbit", t->name, t->line, known ? (t->size[word] < 40
-                     ? (int)t->size[word] : 40) : 0, known ? t->word[word] : "", what);
+    return ddp__fail(t->err, DDP_FORMAT,
+                     "%s, line %d: '%.*s' is not %s; write for example: t=3 stall 2 for 1.5, t=5 "
+                     "drop 1-3, t=8 kill 2, t=10 slow 0 to 10mbit",
+                     t->name, t->line, known ? (t->size[word] < 40 ? (int)t->size[word] : 40) : 0,
+                     known ? t->word[word] : "", what);
 }
 
 static int ddp__script_is(const ddp__script_text *t, int word, const char *text)
@@ -106,15 +117,17 @@ static int ddp__script_is(const ddp__script_text *t, int word, const char *text)
     return word < t->words && t->size[word] == strlen(text) && !memcmp(t->word[word], text, t->size[word]);
 }
 
-static ddp_status ddp__script_worker(const ddp__script_text *t, const char *text, size_t n, int word, int *out)
+static ddp_status ddp__script_worker(const ddp__script_text *t, const char *text, size_t n, int word,
+                                     int *out)
 {
     double v = 0;
 
     if (n > 6 || !ddp__quantity(text, n, ddp__no_unit, &v) || memchr(text, '.', n))
         return ddp__script_bad(t, word, "a worker's number");
     if (v >= t->world)
-        return ddp__fail(t->err, DDP_ARG, "%s, line %d: worker %.0f does not exist: with %d workers they are 0 to %d",
-                         t->name, t->line, v, t->world, t->world - 1);
+        return ddp__fail(t->err, DDP_ARG,
+                         "%s, line %d: worker %.0f does not exist: with %d workers they are 0 to %d", t->name,
+                         t->line, v, t->world, t->world - 1);
     *out = (int)v;
     return DDP_OK;
 }
@@ -140,11 +153,14 @@ static ddp_status ddp__script_words(const ddp__script_text *t, ddp__incident *i)
     if (kind == 4) return ddp__script_bad(t, 1, "stall, slow, drop or kill");
     i->kind = (ddp__incident_kind)kind;
     if (t->words < 3) return ddp__script_bad(t, 2, "a worker's number");
-    if (i->kind == DDP__DROP) DDP__TRY(ddp__script_pair(t, i));
-    else DDP__TRY(ddp__script_worker(t, t->word[2], t->size[2], 2, &i->a));
+    if (i->kind == DDP__DROP)
+        DDP__TRY(ddp__script_pair(t, i));
+    else
+        DDP__TRY(ddp__script_worker(t, t->word[2], t->size[2], 2, &i->a));
     if (i->kind == DDP__STALL || i->kind == DDP__SLOW) {
         words = 5;
-        if (!ddp__script_is(t, 3, links[kind])) return ddp__script_bad(t, 3, kind == DDP__STALL ? "'for'" : "'to'");
+        if (!ddp__script_is(t, 3, links[kind]))
+            return ddp__script_bad(t, 3, kind == DDP__STALL ? "'for'" : "'to'");
         if (t->words < 5) return ddp__script_bad(t, 4, kind == DDP__STALL ? "a number of seconds" : "a rate");
     }
     if (i->kind == DDP__STALL && (!ddp__quantity(t->word[4], t->size[4], ddp__no_unit, &i->seconds) ||
@@ -155,8 +171,8 @@ static ddp_status ddp__script_words(const ddp__script_text *t, ddp__incident *i)
     return t->words > words ? ddp__script_bad(t, words, "expected here") : DDP_OK;
 }
 
-ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n, int world, ddp__incidents *s,
-                            ddp_error *err)
+ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n, int world,
+                            ddp__incidents *s, ddp_error *err)
 {
     ddp__script_text t = DDP__ZEROS;
     ddp__incident i = DDP__ZEROS;
@@ -215,7 +231,8 @@ void ddp__incidents_free(ddp__incidents *s)
     memset(s, 0, sizeof *s);
 }
 
-/* The rate at a time: that of the last slow before it (of two at once the later line), unless a stall lasts. */
+/* The rate at a time: that of the last slow before it (of two at once the later line), unless a stall
+ * lasts. */
 static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, double at)
 {
     double since = -1;
@@ -236,10 +253,12 @@ ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, d
     if (s->count == 0) return DDP_OK;
     l->own.turn = (ddp__turn *)ddp__calloc(2 * (size_t)s->count, sizeof *l->own.turn);
     l->act = (ddp__act *)ddp__calloc((size_t)s->count, sizeof *l->act);
-    if (!l->own.turn || !l->act) return ddp__fail(err, DDP_MEMORY, "no memory for a script of %d incidents", s->count);
+    if (!l->own.turn || !l->act)
+        return ddp__fail(err, DDP_MEMORY, "no memory for a script of %d incidents", s->count);
     for (int k = 0; k < s->count; k++) {
         const ddp__incident *i = &s->list[k];
-        if (i->kind == DDP__SLOW && i->rate > 0 && (!(l->slowest > 0) || i->rate < l->slowest)) l->slowest = i->rate;
+        if (i->kind == DDP__SLOW && i->rate > 0 && (!(l->slowest > 0) || i->rate < l->slowest))
+            l->slowest = i->rate;
         if (i->a != rank) continue;
         if (i->kind == DDP__STALL || i->kind == DDP__SLOW) {
             l->own.turn[l->own.turns++].at = i->at;
@@ -251,7 +270,8 @@ ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, d
     }
     qsort(l->own.turn, (size_t)l->own.turns, sizeof *l->own.turn, ddp__rising);
     qsort(l->act, (size_t)l->acts, sizeof *l->act, ddp__rising);
-    for (int k = 0; k < l->own.turns; k++) l->own.turn[k].rate = ddp__script_rate(s, rank, l->own.rate, l->own.turn[k].at);
+    for (int k = 0; k < l->own.turns; k++)
+        l->own.turn[k].rate = ddp__script_rate(s, rank, l->own.rate, l->own.turn[k].at);
     return DDP_OK;
 }
 
@@ -260,7 +280,8 @@ ddp_rng ddp__jitter_rng(uint64_t seed, int from, int to)
     return ddp_rng_seed(seed ^ UINT64_C(0x6a69747465720000), (uint64_t)from << 32 | (uint64_t)(unsigned)to);
 }
 
-ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint64_t seed, ddp__links *l, ddp_error *err)
+ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint64_t seed, ddp__links *l,
+                            ddp_error *err)
 {
     memset(l, 0, sizeof *l);
     l->path = (ddp__path *)ddp__calloc((size_t)world, sizeof *l->path);

@@ -1,5 +1,5 @@
-/* When bytes leave an emulated link, and when they count as received: pure arithmetic on times given by the caller, so
- * that rates are exact however late a thread wakes up. */
+/* When bytes leave an emulated link, and when they count as received: pure arithmetic on times given by the
+ * caller, so that rates are exact however late a thread wakes up. */
 #include "emulate/links.h"
 
 /* The rate at a time; *next = the first turn after it. */
@@ -65,8 +65,8 @@ double ddp__path_receive(ddp__path *from, double left)
 
 double ddp__link_due(const ddp__link *l, double arrival, size_t bytes)
 {
-    /* The sender's serialisation has passed already: the last byte of an uncontended frame is here at its arrival, so
-     * its first one entered our downlink bytes/rate before. */
+    /* The sender's serialisation has passed already: the last byte of an uncontended frame is here at its
+     * arrival, so its first one entered our downlink bytes/rate before. */
     double done = ddp__link_pass(l, arrival, 0), behind = ddp__link_pass(l, l->down_free, (double)bytes);
 
     return behind > done ? behind : done;

@@ -1,18 +1,20 @@
 /* The memory plan: lifetimes of all arrays of a state, then offsets in one arena. */
 #include "graph/graph_internal.h"
 
-/* What happens to a node at one time. Times count these events: all nodes forward, then all backward, before the last
- * node of a segment those of it that run again; last the weight gradients that come apart. */
+/* What happens to a node at one time. Times count these events: all nodes forward, then all backward, before
+ * the last node of a segment those of it that run again; last the weight gradients that come apart. */
 enum { DDP__FORWARD, DDP__FORWARD_AGAIN, DDP__BACKWARD, DDP__WEIGHTS, DDP__EVENTS };
 
 /* Free space of an arena, sorted by offset, neighbours merged. */
-typedef struct ddp__hole { size_t offset, bytes; } ddp__hole;
+typedef struct ddp__hole {
+    size_t offset, bytes;
+} ddp__hole;
 
 /* An arena while it is planned. The last hole has no end: what lies above `top` was never used. */
 typedef struct ddp__space {
     ddp__hole *hole; /* [DDP__ARRAYS n + 2] */
-    int        holes;
-    size_t     top, live, live_most;
+    int holes;
+    size_t top, live, live_most;
 } ddp__space;
 
 /* Everything known about the lives of arrays while the plan is made; [nodes] unless noted.
@@ -20,18 +22,18 @@ typedef struct ddp__space {
 typedef struct ddp__lives {
     const ddp_graph *g;
     const unsigned char *fate;
-    int  n, times;
-    int  now;     /* the time of the walk */
-    int *uses;    /* consumers of a node's output; the other int arrays share its allocation */
-    int *root[2]; /* node whose output memory this output lies in; of the second lives */
-    int *end[2];  /* last time the output memory of a root is needed */
-    int *over;    /* 1: the gradient lies over the output */
-    int *event;   /* [DDP__EVENTS n] number of the event at a time */
-    int *when;    /* [DDP__EVENTS n] time of an event, -1: does not happen */
-    int *dying;   /* [DDP__EVENTS n] first array that dies at a time, -1 if none */
-    int *sibling; /* [DDP__ARRAYS n] next array that dies at the same time */
-    size_t    *bytes; /* [DDP__ARRAYS n] */
-    ddp__hole *hole;  /* of all spaces */
+    int n, times;
+    int now;         /* the time of the walk */
+    int *uses;       /* consumers of a node's output; the other int arrays share its allocation */
+    int *root[2];    /* node whose output memory this output lies in; of the second lives */
+    int *end[2];     /* last time the output memory of a root is needed */
+    int *over;       /* 1: the gradient lies over the output */
+    int *event;      /* [DDP__EVENTS n] number of the event at a time */
+    int *when;       /* [DDP__EVENTS n] time of an event, -1: does not happen */
+    int *dying;      /* [DDP__EVENTS n] first array that dies at a time, -1 if none */
+    int *sibling;    /* [DDP__ARRAYS n] next array that dies at the same time */
+    size_t *bytes;   /* [DDP__ARRAYS n] */
+    ddp__hole *hole; /* of all spaces */
     ddp__space space[DDP__ARENAS];
 } ddp__lives;
 
@@ -51,9 +53,13 @@ size_t ddp__part_stride(const ddp_node *n) { return ddp__round64(ddp__output_byt
 static int ddp__stays(const ddp_node *d) { return !d->op || ddp_shape_count(&d->spec.out) == 1; }
 
 /* No backward of node d reads d's own output. */
-static int ddp__forgets_out(const ddp_node *d) { return !d->has_gradient || d->spec.in_place_ok || d->spec.out_unread; }
+static int ddp__forgets_out(const ddp_node *d)
+{
+    return !d->has_gradient || d->spec.in_place_ok || d->spec.out_unread;
+}
 
-/* ---- what a segment drops (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174) ---- */
+/* ---- what a segment drops (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost,
+ * arXiv:1604.06174) ---- */
 
 /* Drops what only the segment of its own node uses. What nobody uses is a result. */
 static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
@@ -65,8 +71,10 @@ static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
         for (int k = 0; k < g->node[i]->spec.inputs; k++) {
             const ddp_node *p = g->node[g->node[i]->input[k]];
             if (p->segment < 0 || ddp__stays(p)) continue;
-            if (p->segment != g->node[i]->segment || p->stage != g->node[i]->stage) fate[p->index] = OUTSIDE;
-            else if (fate[p->index] != OUTSIDE) fate[p->index] = DDP__DROPPED;
+            if (p->segment != g->node[i]->segment || p->stage != g->node[i]->stage)
+                fate[p->index] = OUTSIDE;
+            else if (fate[p->index] != OUTSIDE)
+                fate[p->index] = DDP__DROPPED;
         }
     for (int i = 0; i < g->nodes; i++)
         if (fate[i] == OUTSIDE) fate[i] = DDP__KEPT;
@@ -80,7 +88,8 @@ static void ddp__recompute_fates(const ddp_graph *g, unsigned char *fate)
     for (int i = g->nodes - 1; i >= 0; i--) {
         const ddp_node *d = g->node[i];
         if (d->segment < 0) continue;
-        if (fate[i] == DDP__DROPPED && d->has_gradient && (d->spec.saved || !ddp__forgets_out(d))) fate[i] = DDP__AGAIN;
+        if (fate[i] == DDP__DROPPED && d->has_gradient && (d->spec.saved || !ddp__forgets_out(d)))
+            fate[i] = DDP__AGAIN;
         if (fate[i] != DDP__AGAIN && (!d->has_gradient || d->spec.in_place_ok)) continue;
         for (int k = 0; k < d->spec.inputs; k++) /* read by this second forward, or by backward */
             if (fate[d->input[k]] == DDP__DROPPED) fate[d->input[k]] = DDP__AGAIN;
@@ -111,8 +120,8 @@ static void ddp__lives_times(ddp__lives *v)
     for (int i = v->n - 1; i >= 0 && v->g->halves; i--) ddp__lives_event(v, DDP__WEIGHTS, i);
 }
 
-/* When backward reads of node i for the last time. A segment's weight gradients come with its input gradients: its
- * activations would have to be held until then. */
+/* When backward reads of node i for the last time. A segment's weight gradients come with its input
+ * gradients: its activations would have to be held until then. */
 static int ddp__backward_ends(const ddp__lives *v, int i)
 {
     const ddp_node *d = v->g->node[i];
@@ -134,7 +143,8 @@ static void ddp__lives_extend(ddp__lives *v, int i, int time)
     end[i] = ddp__max_int(end[i], time);
 }
 
-/* When each output is read last. What is kept lives until the end of forward in any case: ddp_output promises it. */
+/* When each output is read last. What is kept lives until the end of forward in any case: ddp_output promises
+ * it. */
 static void ddp__lives_ends(ddp__lives *v)
 {
     for (int i = 0; i < v->n; i++) {
@@ -164,8 +174,9 @@ static void ddp__lives_join(ddp__lives *v, int i, int p)
     }
 }
 
-/* Outputs written over their input, and gradients written over the array they belong to. A second forward finds its inputs
- * as the first one did: what enters a segment is not written over; nor images that become rows, where they lie otherwise. */
+/* Outputs written over their input, and gradients written over the array they belong to. A second forward
+ * finds its inputs as the first one did: what enters a segment is not written over; nor images that become
+ * rows, where they lie otherwise. */
 static void ddp__lives_share(ddp__lives *v)
 {
     const ddp_backend *b = ddp__graph_backend(v->g);
@@ -179,8 +190,8 @@ static void ddp__lives_share(ddp__lives *v)
             if (b && b->channels_last && d->spec.out.dims != 4 && p->spec.out.dims == 4) continue;
             if (d->to >= 0) continue; /* it is on its way while p's memory has other uses */
             if (v->fate[i] != DDP__AGAIN || v->fate[p->index] == DDP__AGAIN) ddp__lives_join(v, i, p->index);
-        } else if (d->spec.grad_over_input && d->has_gradient && p->has_gradient && v->fate[p->index] != DDP__DROPPED &&
-                   !(v->g->halves && d->spec.params)) {
+        } else if (d->spec.grad_over_input && d->has_gradient && p->has_gradient &&
+                   v->fate[p->index] != DDP__DROPPED && !(v->g->halves && d->spec.params)) {
             const int life = v->fate[p->index] == DDP__AGAIN;
             int *end = &v->end[life][v->root[life][p->index]];
             v->over[p->index] = 1;
@@ -229,11 +240,14 @@ static void ddp__space_return(ddp__space *v, size_t offset, size_t bytes)
     v->live -= bytes;
     while (lo < hi) { /* the first hole behind offset */
         int mid = (lo + hi) / 2;
-        if (v->hole[mid].offset < offset) lo = mid + 1;
-        else hi = mid;
+        if (v->hole[mid].offset < offset)
+            lo = mid + 1;
+        else
+            hi = mid;
     }
     memmove(&v->hole[lo + 1], &v->hole[lo], (size_t)(v->holes - lo) * sizeof *v->hole);
-    v->hole[lo].offset = offset; v->hole[lo].bytes = bytes;
+    v->hole[lo].offset = offset;
+    v->hole[lo].bytes = bytes;
     v->holes++;
     ddp__holes_join(v, lo);
     ddp__holes_join(v, lo - 1);
@@ -260,7 +274,10 @@ static size_t ddp__array_born(ddp__lives *v, int id, size_t bytes, int until)
     const size_t arena = ddp__arena_of(v, until);
 
     v->bytes[id] = ddp__round64(bytes);
-    if (until >= 0) { v->sibling[id] = v->dying[until]; v->dying[until] = id; }
+    if (until >= 0) {
+        v->sibling[id] = v->dying[until];
+        v->dying[until] = id;
+    }
     return (arena << DDP__ARENA_SHIFT) + ddp__space_take(&v->space[arena], v->bytes[id]);
 }
 
@@ -272,8 +289,8 @@ static void ddp__array_dies(ddp__lives *v, size_t offset, size_t bytes)
     ddp__space_return(&v->space[arena], offset - (arena << DDP__ARENA_SHIFT), bytes);
 }
 
-/* The output of node i and what it saves appear, in its first life or the second; with the first, where there is a
- * second, the copy of its buffers for it. */
+/* The output of node i and what it saves appear, in its first life or the second; with the first, where there
+ * is a second, the copy of its buffers for it. */
 static void ddp__born_output(ddp__lives *v, int i, int again, ddp__layout *l)
 {
     const ddp_node *d = v->g->node[i];
@@ -284,22 +301,27 @@ static void ddp__born_output(ddp__lives *v, int i, int again, ddp__layout *l)
     for (int k = 0; twice && !again && k < d->spec.buffers; k++)
         buffers += 4 * (size_t)ddp_shape_count(&d->spec.buffer[k].shape);
     if (buffers)
-        l->shadow[i] = ddp__array_born(v, DDP__SHADOW * v->n + i, buffers, ddp__when(v, DDP__FORWARD_AGAIN, i));
-    l->out[out + i] = root != i ? l->out[out + root] : ddp__array_born(v, out + i, ddp__output_bytes(d),
-                                                                       ddp__outlives(d) ? -1 : v->end[again][i]);
+        l->shadow[i] =
+            ddp__array_born(v, DDP__SHADOW * v->n + i, buffers, ddp__when(v, DDP__FORWARD_AGAIN, i));
+    l->out[out + i] = root != i ? l->out[out + root]
+                                : ddp__array_born(v, out + i, ddp__output_bytes(d),
+                                                  ddp__outlives(d) ? -1 : v->end[again][i]);
     if (!d->spec.saved || d->here != (int)DDP__HERE_OWN) return;
-    l->out[saved] = ddp__array_born(v, saved, 4 * d->spec.saved, d->has_gradient && again == twice ?
-                                    ddp__backward_ends(v, i) : ddp__when(v, again ? DDP__FORWARD_AGAIN : DDP__FORWARD, i));
+    l->out[saved] = ddp__array_born(v, saved, 4 * d->spec.saved,
+                                    d->has_gradient && again == twice
+                                        ? ddp__backward_ends(v, i)
+                                        : ddp__when(v, again ? DDP__FORWARD_AGAIN : DDP__FORWARD, i));
 }
 
 static void ddp__born_gradient(ddp__lives *v, int i, int until, ddp__layout *l)
 {
     const ddp_node *d = v->g->node[i];
 
-    if (v->over[i]) l->gradient[i] = v->fate[i] == DDP__AGAIN ? l->out_again[i] : l->out[i];
+    if (v->over[i])
+        l->gradient[i] = v->fate[i] == DDP__AGAIN ? l->out_again[i] : l->out[i];
     else
-        l->gradient[i] = ddp__array_born(v, DDP__GRADIENT * v->n + i, (size_t)(1 + d->parts) * ddp__part_stride(d),
-                                         until);
+        l->gradient[i] =
+            ddp__array_born(v, DDP__GRADIENT * v->n + i, (size_t)(1 + d->parts) * ddp__part_stride(d), until);
 }
 
 /* Operator i runs backward: gradients it is the first to write appear. A scalar without users
@@ -322,9 +344,12 @@ static void ddp__born_backward(ddp__lives *v, int i, ddp__layout *l)
 static void ddp__born(ddp__lives *v, int event, int i, ddp__layout *l)
 {
     if (v->g->node[i]->here != (int)DDP__HERE_OWN) return;
-    if (event == DDP__BACKWARD) ddp__born_backward(v, i, l);
-    else if (event == DDP__FORWARD && l->out[i] == DDP__NOWHERE) ddp__born_output(v, i, 0, l);
-    else if (event == DDP__FORWARD_AGAIN && l->out_again[i] == DDP__NOWHERE) ddp__born_output(v, i, 1, l);
+    if (event == DDP__BACKWARD)
+        ddp__born_backward(v, i, l);
+    else if (event == DDP__FORWARD && l->out[i] == DDP__NOWHERE)
+        ddp__born_output(v, i, 0, l);
+    else if (event == DDP__FORWARD_AGAIN && l->out_again[i] == DDP__NOWHERE)
+        ddp__born_output(v, i, 1, l);
 }
 
 /* What exists before a pass begins: inputs; what comes from another stage, and the gradients that cross. */
@@ -332,7 +357,8 @@ static void ddp__born_before(ddp__lives *v, int i, ddp__layout *l)
 {
     const ddp_node *d = v->g->node[i];
 
-    if (d->here != (int)DDP__HERE_NOT && (!d->op || d->here == (int)DDP__HERE_ENTERS)) ddp__born_output(v, i, 0, l);
+    if (d->here != (int)DDP__HERE_NOT && (!d->op || d->here == (int)DDP__HERE_ENTERS))
+        ddp__born_output(v, i, 0, l);
     if ((d->from >= 0 || d->to >= 0) && d->has_gradient) ddp__born_gradient(v, i, -1, l);
 }
 
@@ -373,8 +399,14 @@ static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
         const ddp_node *d = g->node[i];
         l->out[i] = top;
         top += ddp__part_stride(d);
-        if (d->spec.saved) { l->saved[i] = top; top += ddp__round64(4 * d->spec.saved); }
-        if (d->type == DDP_F32) { l->gradient[i] = top; top += ddp__part_stride(d); }
+        if (d->spec.saved) {
+            l->saved[i] = top;
+            top += ddp__round64(4 * d->spec.saved);
+        }
+        if (d->type == DDP_F32) {
+            l->gradient[i] = top;
+            top += ddp__part_stride(d);
+        }
     }
     l->bytes[DDP__ARENA_OWN] = l->live_bytes = top;
 }
@@ -441,7 +473,8 @@ ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp
     DDP_FREE(v.uses);
     DDP_FREE(v.bytes);
     DDP_FREE(v.hole);
-    return ok ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for the memory plan of %d nodes", g->nodes);
+    return ok ? DDP_OK
+              : ddp__fail(err, DDP_MEMORY, "out of memory for the memory plan of %d nodes", g->nodes);
 }
 
 void ddp__layout_free(ddp__layout *l)

@@ -7,19 +7,23 @@ static ddp_status ddp__build_check(ddp_graph *g)
     int i, operators = 0;
 
     if (g->open_layer >= 0)
-        return ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" is still open: call ddp_layer_end "
-                         "before ddp_graph_build", g->layer[g->open_layer].name);
+        return ddp__fail(&g->error, DDP_USAGE,
+                         "layer \"%s\" is still open: call ddp_layer_end "
+                         "before ddp_graph_build",
+                         g->layer[g->open_layer].name);
     if (g->open_segment >= 0)
-        return ddp__fail(&g->error, DDP_USAGE, "a segment to recompute is still open: call "
+        return ddp__fail(&g->error, DDP_USAGE,
+                         "a segment to recompute is still open: call "
                          "ddp_recompute_end before ddp_graph_build");
     for (i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
         if (!n->op) continue;
         operators++;
         if (n->layer < 0 && (n->spec.params > (n->tied >= 0) || n->spec.buffers))
-            return ddp__fail(&g->error, DDP_USAGE, "operator %.60s (node %d) has %s but lies outside layers: build it "
-                             "between ddp_layer_begin and ddp_layer_end", n->op->name, i,
-                             n->spec.params > (n->tied >= 0) ? "parameters" : "buffers");
+            return ddp__fail(&g->error, DDP_USAGE,
+                             "operator %.60s (node %d) has %s but lies outside layers: build it "
+                             "between ddp_layer_begin and ddp_layer_end",
+                             n->op->name, i, n->spec.params > (n->tied >= 0) ? "parameters" : "buffers");
     }
     if (!operators) return ddp__fail(&g->error, DDP_USAGE, "the graph has no operators");
     return DDP_OK;
@@ -79,9 +83,12 @@ static ddp_status ddp__build_too_large(ddp_graph *g)
 
     if (g->segments) remedy = "use a smaller batch";
     if (parameters > activations) remedy = "use a smaller model";
-    if (b) ddp__format(has, sizeof has, "; the device has %.0f free", total);
-    else if (total > 0) ddp__format(has, sizeof has, "; this process may use %.0f", total);
-    return ddp__fail(&g->error, DDP_MEMORY, "out of memory: the graph needs %.0f bytes, %.0f for "
+    if (b)
+        ddp__format(has, sizeof has, "; the device has %.0f free", total);
+    else if (total > 0)
+        ddp__format(has, sizeof has, "; this process may use %.0f", total);
+    return ddp__fail(&g->error, DDP_MEMORY,
+                     "out of memory: the graph needs %.0f bytes, %.0f for "
                      "parameters and gradients and %.0f for activations%s: %s",
                      parameters + activations, parameters, activations, has, remedy);
 }
@@ -115,7 +122,8 @@ static ddp_status ddp__build_layers(ddp_graph *g)
 
     for (int i = 0; fits && i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
-        fits = ddp__build_floats(g, &l->params, l->count, &l->use) && ddp__build_floats(g, &l->grads, l->count, NULL) &&
+        fits = ddp__build_floats(g, &l->params, l->count, &l->use) &&
+               ddp__build_floats(g, &l->grads, l->count, NULL) &&
                ddp__build_floats(g, &l->buffers, l->buffer_count, NULL);
     }
     for (int i = 0; fits && i < g->nodes; i++) {
@@ -138,10 +146,13 @@ static void ddp__build_pointers(ddp_graph *g)
         if (n->layer != layer) used = buffered = 0;
         layer = n->layer;
         if (n->here != (int)DDP__HERE_OWN) continue;
-        if (n->tied >= 0 && !ddp__use_is_guest(g, n))
-            { n->param[0] = g->node[n->tied]->param[0]; n->use[0] = g->node[n->tied]->use[0]; }
+        if (n->tied >= 0 && !ddp__use_is_guest(g, n)) {
+            n->param[0] = g->node[n->tied]->param[0];
+            n->use[0] = g->node[n->tied]->use[0];
+        }
         for (k = n->tied >= 0; k < n->spec.params; k++) {
-            n->param[k] = g->layer[layer].params + used; n->use[k] = (const char *)g->layer[layer].use + used * g->element;
+            n->param[k] = g->layer[layer].params + used;
+            n->use[k] = (const char *)g->layer[layer].use + used * g->element;
             n->grad[k] = g->layer[layer].grads + used;
             used += (size_t)ddp_shape_count(&n->spec.param[k].shape);
         }
@@ -159,7 +170,10 @@ void ddp__node_places(ddp_graph *g)
 
     for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
-        if (n->layer != layer) { params = 0; buffers = n->layer >= 0 ? g->layer[n->layer].count : 0; }
+        if (n->layer != layer) {
+            params = 0;
+            buffers = n->layer >= 0 ? g->layer[n->layer].count : 0;
+        }
         layer = n->layer;
         n->place = params;
         n->buffer_place = buffers;
@@ -170,16 +184,19 @@ void ddp__node_places(ddp_graph *g)
 
 static void ddp__param_fill(const ddp_param *p, ddp_rng r, float *w)
 {
-    const long count = p->init == DDP_INIT_ZERO ? 0 : ddp_shape_count(&p->shape); /* the block was allocated zeroed */
+    const long count = p->init == DDP_INIT_ZERO ? 0 : ddp_shape_count(&p->shape); /* the block was allocated
+                                                                                     zeroed */
 
     for (long i = 0; i < count; i++)
-        w[i] = p->init == DDP_INIT_ONE ? 1 : (float)((double)p->scale * (p->init == DDP_INIT_NORMAL
-                                             ? ddp_rng_normal(&r) : 2 * ddp_rng_uniform(&r) - 1));
+        w[i] = p->init == DDP_INIT_ONE
+                   ? 1
+                   : (float)((double)p->scale *
+                             (p->init == DDP_INIT_NORMAL ? ddp_rng_normal(&r) : 2 * ddp_rng_uniform(&r) - 1));
 }
 
-/* Fills the parameters of nodes first..last-1; every array has a stream of its own, so arrays may be filled by several
- * threads: its node would do, but its place in its whole layer, buffers behind the parameters, survives an inserted
- * dropout or another loss elsewhere in the model. */
+/* Fills the parameters of nodes first..last-1; every array has a stream of its own, so arrays may be filled
+ * by several threads: its node would do, but its place in its whole layer, buffers behind the parameters,
+ * survives an inserted dropout or another loss elsewhere in the model. */
 static void ddp__build_fill(void *user, long first, long last)
 {
     ddp_graph *g = (ddp_graph *)user;
@@ -226,7 +243,8 @@ static ddp_status ddp__build_values(ddp_graph *g)
     return s;
 }
 
-/* Operators of the CPU work in the rooms of a pool: the context's, or where it has one thread, one of the graph's own. */
+/* Operators of the CPU work in the rooms of a pool: the context's, or where it has one thread, one of the
+ * graph's own. */
 static ddp_status ddp__build_rooms(ddp_graph *g)
 {
     if (ddp__graph_backend(g)) return DDP_OK;
@@ -247,20 +265,23 @@ static ddp_status ddp__build_operators(ddp_graph *g)
         n->run = n->op && b ? b->op(g->host->device, n->op->name) : n->op;
         if (!n->op) continue;
         if (!n->run)
-            return ddp__fail(&g->error, DDP_UNSUPPORTED, "operator %.60s (node %d) has no kernel for the %s backend: "
-                             "build the model without it, or on the CPU", n->op->name, i, b->name);
+            return ddp__fail(&g->error, DDP_UNSUPPORTED,
+                             "operator %.60s (node %d) has no kernel for the %s backend: "
+                             "build the model without it, or on the CPU",
+                             n->op->name, i, b->name);
         bytes = b ? b->scratch(g->host->device, n->run, &n->spec) : 0;
         if (bytes == (size_t)-1)
-            return ddp__fail(&g->error, DDP_UNSUPPORTED, "operator %.60s (node %d) works on rows, and an array of four "
-                             "dimensions is images to the %s backend: ddp_flatten first, or train on the CPU", n->op->name, i,
-                             b->name);
+            return ddp__fail(&g->error, DDP_UNSUPPORTED,
+                             "operator %.60s (node %d) works on rows, and an array of four "
+                             "dimensions is images to the %s backend: ddp_flatten first, or train on the CPU",
+                             n->op->name, i, b->name);
         if (bytes > most) most = bytes;
     }
     return !b || b->reserve(g->host->device, most) ? DDP_OK : ddp__build_too_large(g);
 }
 
-/* What the layers' names and sizes do not tell, as the number of heads: operators, their arguments and the shapes of
- * their parameters. Left out is what may change from run to run: the batch, and dropout. */
+/* What the layers' names and sizes do not tell, as the number of heads: operators, their arguments and the
+ * shapes of their parameters. Left out is what may change from run to run: the batch, and dropout. */
 static uint64_t ddp__build_hash(const ddp_graph *g)
 {
     uint64_t h = DDP__HASH_START;
@@ -305,8 +326,10 @@ static ddp_status ddp__build_state(ddp_graph *g)
         if (g->node[i]->op || g->stages) continue;
         g->node[i]->feed = b->pin(g->host->device, bytes);
         if (!g->node[i]->feed)
-            return ddp__fail(&g->error, DDP_MEMORY, "out of memory: input \"%.80s\" needs %zu "
-                             "bytes that the device can read", g->node[i]->name, bytes);
+            return ddp__fail(&g->error, DDP_MEMORY,
+                             "out of memory: input \"%.80s\" needs %zu "
+                             "bytes that the device can read",
+                             g->node[i]->name, bytes);
     }
     g->owned.passes = &g->state->pass;
     g->owned.model = ddp__build_hash(g);
@@ -323,7 +346,8 @@ static int ddp__build_matrices(const ddp_graph *g, int layer, ddp_matrix *out, i
     while (head > 0 && !g->node[head]->spec.params) head--;
     for (int i = 0; i < head; i++) {
         const ddp_node *x = g->node[i];
-        for (int k = x->tied >= 0; x->layer == layer && x->here == (int)DDP__HERE_OWN && k < x->spec.params && n < room; k++) {
+        for (int k = x->tied >= 0;
+             x->layer == layer && x->here == (int)DDP__HERE_OWN && k < x->spec.params && n < room; k++) {
             const ddp_shape *s = &x->spec.param[k].shape;
             if (!x->spec.param[k].matrix) continue;
             out[n].params = x->param[k];
@@ -342,21 +366,22 @@ static ddp_status ddp__build_register(ddp_graph *g)
 
     if (!g->host || !g->host->hooks || !g->host->hooks->add_layer) return DDP_OK;
     matrix = (ddp_matrix *)ddp__calloc((size_t)room, sizeof *matrix);
-    if (!matrix) return ddp__fail(&g->error, DDP_MEMORY, "out of memory for the matrices of %d operators", g->nodes);
+    if (!matrix)
+        return ddp__fail(&g->error, DDP_MEMORY, "out of memory for the matrices of %d operators", g->nodes);
     for (i = 0; i < g->layers && !code; i++) {
         ddp__graph_layer *l = &g->layer[i];
         const int matrices = ddp__build_matrices(g, i, matrix, room);
         const ddp_block buffers = {l->buffers, NULL, l->buffer_count, DDP_BUFFERS};
-        const ddp_layer layer = {l->name, l->params, l->grads, l->count, &buffers, l->buffer_count > 0, l->flops, g->group,
-                                 matrix, matrices};
+        const ddp_layer layer = {l->name,  l->params, l->grads, l->count, &buffers, l->buffer_count > 0,
+                                 l->flops, g->group,  matrix,   matrices};
         if (g->stages && l->first < 0) continue;
         l->unit = g->registered++; /* even a refusal may have left a pointer behind */
         code = g->host->hooks->add_layer((ddp_ctx *)(void *)g->host, &layer);
     }
     DDP_FREE(matrix);
     if (!code) return DDP_OK;
-    return ddp__fail(&g->error, (ddp_status)code, "%s", g->host->error.code ? g->host->error.msg :
-                     "the context refused a layer of the graph");
+    return ddp__fail(&g->error, (ddp_status)code, "%s",
+                     g->host->error.code ? g->host->error.msg : "the context refused a layer of the graph");
 }
 
 int ddp_graph_build(ddp_graph *g)

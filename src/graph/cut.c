@@ -6,28 +6,32 @@
 static ddp_status ddp__cut_check(ddp_graph *g, const int *stage_of, int stages, int own)
 {
     if (g->error.code) return g->error.code;
-    if (g->built || g->stages) return ddp__fail(&g->error, DDP_USAGE, "ddp_graph_cut comes once, before ddp_graph_build");
+    if (g->built || g->stages)
+        return ddp__fail(&g->error, DDP_USAGE, "ddp_graph_cut comes once, before ddp_graph_build");
     if (!stage_of || stages < 1 || own < 0 || own >= stages)
-        return ddp__fail(&g->error, DDP_ARG, "ddp_graph_cut: stage %d of %d does not exist, or the list is NULL", own,
-                         stages);
+        return ddp__fail(&g->error, DDP_ARG,
+                         "ddp_graph_cut: stage %d of %d does not exist, or the list is NULL", own, stages);
     for (int i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
         if (n->op && (stage_of[i] < 0 || stage_of[i] >= stages))
-            return ddp__fail(&g->error, DDP_ARG, "the cut puts operator %.60s (node %d) into stage %d, stages are 0..%d",
+            return ddp__fail(&g->error, DDP_ARG,
+                             "the cut puts operator %.60s (node %d) into stage %d, stages are 0..%d",
                              n->op->name, i, stage_of[i], stages - 1);
         for (int k = 0; k < n->spec.inputs; k++) {
             const int p = n->input[k];
             if (g->node[p]->op && stage_of[p] > stage_of[i])
-                return ddp__fail(&g->error, DDP_ARG, "the cut puts node %d into stage %d and its user, node %d, into the "
-                                 "earlier stage %d: data flow from stage to later stage", p, stage_of[p], i, stage_of[i]);
+                return ddp__fail(&g->error, DDP_ARG,
+                                 "the cut puts node %d into stage %d and its user, node %d, into the "
+                                 "earlier stage %d: data flow from stage to later stage",
+                                 p, stage_of[p], i, stage_of[i]);
         }
     }
     for (int s = 0; s < stages; s++) {
         int i = 0;
         while (i < g->nodes && (!g->node[i]->op || stage_of[i] != s)) i++;
         if (i == g->nodes)
-            return ddp__fail(&g->error, DDP_ARG, "the cut leaves stage %d of %d without operators: use fewer stages", s,
-                             stages);
+            return ddp__fail(&g->error, DDP_ARG,
+                             "the cut leaves stage %d of %d without operators: use fewer stages", s, stages);
     }
     return DDP_OK;
 }
@@ -38,25 +42,30 @@ int ddp__stage_after(const ddp_graph *g, const ddp_node *x, int stage)
 
     for (int i = x->index + 1; i < g->nodes; i++)
         for (int k = 0; k < g->node[i]->spec.inputs; k++)
-            if (g->node[i]->input[k] == x->index && g->node[i]->stage > stage && (next < 0 || g->node[i]->stage < next))
+            if (g->node[i]->input[k] == x->index && g->node[i]->stage > stage &&
+                (next < 0 || g->node[i]->stage < next))
                 next = g->node[i]->stage;
     return next;
 }
 
-/* Output p goes from stage to stage, to each that uses it: where it comes from to this one, where it goes on to. */
+/* Output p goes from stage to stage, to each that uses it: where it comes from to this one, where it goes on
+ * to. */
 static void ddp__cut_hops(ddp_graph *g, ddp_node *p)
 {
     int at = p->stage, before = -1;
 
-    while (at >= 0 && at < g->own_stage) { before = at; at = ddp__stage_after(g, p, at); }
+    while (at >= 0 && at < g->own_stage) {
+        before = at;
+        at = ddp__stage_after(g, p, at);
+    }
     p->here = at != g->own_stage ? DDP__HERE_NOT : before < 0 ? DDP__HERE_OWN : DDP__HERE_ENTERS;
     p->from = at == g->own_stage ? before : -1;
     p->to = at == g->own_stage ? ddp__stage_after(g, p, at) : -1;
 }
 
-/* One worker adds the gradients of an output's uses up from the last use to the first. On the way back from stage to stage
- * that order is another one where stages do not follow the uses. Two make the same sum; of more each has an array of its
- * own until p's stage adds them up. */
+/* One worker adds the gradients of an output's uses up from the last use to the first. On the way back from
+ * stage to stage that order is another one where stages do not follow the uses. Two make the same sum; of
+ * more each has an array of its own until p's stage adds them up. */
 static void ddp__cut_parts(ddp_graph *g, ddp_node *p)
 {
     int uses = 0, strays = 0, stage = g->stages;
@@ -110,8 +119,10 @@ int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)
         ddp_node *n = g->node[i];
         if (i + 1 < g->nodes && n->stage != g->node[i + 1]->stage) n->pair = NULL;
         ddp__cut_parts(g, n);
-        if (n->op) ddp__cut_hops(g, n);
-        else n->here = DDP__HERE_NOT;
+        if (n->op)
+            ddp__cut_hops(g, n);
+        else
+            n->here = DDP__HERE_NOT;
         for (int k = 0; n->here == DDP__HERE_OWN && k < n->spec.inputs; k++)
             if (!g->node[n->input[k]]->op) g->node[n->input[k]]->here = DDP__HERE_OWN;
     }

@@ -1,4 +1,5 @@
-/* The activations and gradients of one micro-batch; forward and backward over the graph, its stage or a range of it. */
+/* The activations and gradients of one micro-batch; forward and backward over the graph, its stage or a range
+ * of it. */
 #include "graph/graph_internal.h"
 
 /* ---- states ---- */
@@ -37,9 +38,12 @@ static void ddp__node_one(const ddp_node *n, void *at)
     const ddp_backend *b = ddp__graph_backend(n->graph);
     const float one = 1;
 
-    if (!b) *(float *)at = one;
-    else if (n->spec.out.dims == 0 || n->graph->element == 4) b->fill(n->graph->host->device, (float *)at, 1, one);
-    else b->upload_elements(n->graph->host->device, at, &one, &n->spec.out);
+    if (!b)
+        *(float *)at = one;
+    else if (n->spec.out.dims == 0 || n->graph->element == 4)
+        b->fill(n->graph->host->device, (float *)at, 1, one);
+    else
+        b->upload_elements(n->graph->host->device, at, &one, &n->spec.out);
 }
 
 ddp_state *ddp_state_new(ddp_graph *g)
@@ -105,8 +109,10 @@ void ddp__node_feed(const ddp_node *n, void *to, const void *from)
 {
     const ddp__host *h = n->graph->host;
 
-    if (n->type != DDP_F32 || !h || !h->backend) ddp__host_upload(h, to, from, 4 * (size_t)ddp_shape_count(&n->spec.out));
-    else h->backend->upload_elements(h->device, to, (const float *)from, &n->spec.out);
+    if (n->type != DDP_F32 || !h || !h->backend)
+        ddp__host_upload(h, to, from, 4 * (size_t)ddp_shape_count(&n->spec.out));
+    else
+        h->backend->upload_elements(h->device, to, (const float *)from, &n->spec.out);
 }
 
 /* The inputs that the user filled go to the device. */
@@ -115,7 +121,8 @@ static void ddp__feed_inputs(const ddp_graph *g)
     const ddp_backend *b = ddp__graph_backend(g);
 
     for (int i = 0; b && i < g->nodes; i++)
-        if (!g->node[i]->op) ddp__node_feed(g->node[i], ddp_state_data(g->state, g->node[i]), g->node[i]->feed);
+        if (!g->node[i]->op)
+            ddp__node_feed(g->node[i], ddp_state_data(g->state, g->node[i]), g->node[i]->feed);
 }
 
 /* What a node shows comes from the device when it is asked for; NULL where that fails. */
@@ -125,9 +132,12 @@ const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from)
     ddp_node *own = g->node[n->index];
 
     if (!b || !from) return (const float *)from;
-    if (!own->shown) own->shown = (float *)ddp__calloc((size_t)ddp_shape_count(&n->spec.out), sizeof *own->shown);
+    if (!own->shown)
+        own->shown = (float *)ddp__calloc((size_t)ddp_shape_count(&n->spec.out), sizeof *own->shown);
     if (!own->shown) return NULL;
-    return b->download_elements(g->host->device, own->shown, from, &n->spec.out, &g->error) == DDP_OK ? own->shown : NULL;
+    return b->download_elements(g->host->device, own->shown, from, &n->spec.out, &g->error) == DDP_OK
+               ? own->shown
+               : NULL;
 }
 
 const float *ddp_output(ddp_graph *g, const ddp_node *n)
@@ -195,7 +205,8 @@ static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, 
 
     memset(c, 0, sizeof *c);
     c->spec = &n->spec;
-    for (int i = 0; i < n->spec.inputs; i++) c->in[i] = ddp__state_at(s, ddp__output_at(l, n->input[i], again));
+    for (int i = 0; i < n->spec.inputs; i++)
+        c->in[i] = ddp__state_at(s, ddp__output_at(l, n->input[i], again));
     for (int i = 0; i < n->spec.params; i++) c->param[i] = n->use[i];
     for (int i = 0; i < n->spec.buffers; i++) c->buffer[i] = n->buffer[i];
     c->out = ddp__state_at(s, ddp__output_at(l, n->index, again));
@@ -217,8 +228,10 @@ static void ddp__shadow(const ddp_state *s, const ddp_node *n, int fill, void **
 
     for (int k = 0; shadow && k < n->spec.buffers; k++) {
         const size_t count = (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
-        if (fill) ddp__host_copy(s->graph->host, shadow, n->buffer[k], count * sizeof *shadow);
-        else at[k] = shadow;
+        if (fill)
+            ddp__host_copy(s->graph->host, shadow, n->buffer[k], count * sizeof *shadow);
+        else
+            at[k] = shadow;
         shadow += count;
     }
 }
@@ -249,8 +262,10 @@ static void ddp__pass_forward(const ddp_state *s, int i, int training)
     const ddp_graph *g = s->graph;
 
     if (g->node[i]->pair) return;
-    if (i > 0 && g->node[i - 1]->pair) ddp__run_pair(s, g->node[i - 1], training, 0);
-    else ddp__run_forward(s, g->node[i], training, 0);
+    if (i > 0 && g->node[i - 1]->pair)
+        ddp__run_pair(s, g->node[i - 1], training, 0);
+    else
+        ddp__run_forward(s, g->node[i], training, 0);
 }
 
 /* The second forward of a segment. Nothing wrote into the arena since the plan's time for it: no
@@ -261,8 +276,10 @@ static void ddp__run_again(const ddp_state *s, int segment)
 
     for (int i = g->segment[segment].first; i <= g->segment[segment].last; i++) {
         if (s->layout->fate[i] != DDP__AGAIN || g->node[i]->here != (int)DDP__HERE_OWN) continue;
-        if (ddp__pair_inside(g, i) && s->layout->fate[i + 1] == DDP__AGAIN) ddp__run_pair(s, g->node[i++], 1, 1);
-        else ddp__run_forward(s, g->node[i], 1, 1);
+        if (ddp__pair_inside(g, i) && s->layout->fate[i + 1] == DDP__AGAIN)
+            ddp__run_pair(s, g->node[i++], 1, 1);
+        else
+            ddp__run_forward(s, g->node[i], 1, 1);
     }
 }
 
@@ -302,8 +319,8 @@ static int ddp__pair_backward(const ddp_graph *g, int i)
     return i > 0 && ddp__pair_inside(g, i - 1) && g->node[i - 1]->has_gradient;
 }
 
-/* The output of a pair's first, where the reader of its second goes back through that; else NULL. In another segment or
- * stage it would not be there. */
+/* The output of a pair's first, where the reader of its second goes back through that; else NULL. In another
+ * segment or stage it would not be there. */
 static const void *ddp__pair_inner(const ddp_state *s, int second)
 {
     const ddp_graph *g = s->graph;
@@ -350,8 +367,10 @@ static ddp_status ddp__runnable(ddp_graph *g, const char *what)
     if (g->error.code) return g->error.code;
     if (!g->built) return ddp__fail(&g->error, DDP_USAGE, "%s before ddp_graph_build", what);
     if (g->stages)
-        return ddp__fail(&g->error, DDP_USAGE, "%s: this process holds stage %d of %d of the model: run it with "
-                         "ddp_pipe_step", what, g->own_stage, g->stages);
+        return ddp__fail(&g->error, DDP_USAGE,
+                         "%s: this process holds stage %d of %d of the model: run it with "
+                         "ddp_pipe_step",
+                         what, g->own_stage, g->stages);
     return DDP_OK;
 }
 
@@ -389,8 +408,8 @@ static int ddp__whole_forward(ddp_graph *g, const char *what, int training)
 int ddp_forward(ddp_graph *g) { return ddp__whole_forward(g, "ddp_forward", 1); }
 int ddp_evaluate(ddp_graph *g) { return ddp__whole_forward(g, "ddp_evaluate", 0); }
 
-/* Each use of a tied parameter has its gradient summed apart over micro-batches, so that it may be on another machine.
- * They are added up in the order of backward, then join that of the owner. */
+/* Each use of a tied parameter has its gradient summed apart over micro-batches, so that it may be on another
+ * machine. They are added up in the order of backward, then join that of the owner. */
 static void ddp__uses_add(ddp_graph *g, int owner)
 {
     const size_t count = (size_t)ddp_shape_count(&g->node[owner]->spec.param[0].shape);
@@ -400,8 +419,10 @@ static void ddp__uses_add(ddp_graph *g, int owner)
         float *use = g->node[i]->grad[0];
         if (g->node[i]->tied != owner) continue;
         if (sum) ddp__host_add(g->host, sum, use, count);
-        if (sum) ddp__host_zero(g->host, use, count * sizeof *use);
-        else sum = use;
+        if (sum)
+            ddp__host_zero(g->host, use, count * sizeof *use);
+        else
+            sum = use;
     }
     if (!sum) return;
     ddp__host_add(g->host, g->node[owner]->grad[0], sum, count);
@@ -439,7 +460,8 @@ static void ddp__parts_add(const ddp_state *s, const ddp_node *n)
 
     ddp__host_copy(s->graph->host, sum, ddp__part_at(s, n, 0), ddp__output_bytes(n));
     for (int i = 1; i < n->parts; i++)
-        ddp__host_add(s->graph->host, sum, (const float *)ddp__part_at(s, n, i), (size_t)ddp_shape_count(&n->spec.out));
+        ddp__host_add(s->graph->host, sum, (const float *)ddp__part_at(s, n, i),
+                      (size_t)ddp_shape_count(&n->spec.out));
 }
 
 /* What the stage before waits for is there, also where nothing has reached it. */
@@ -454,15 +476,16 @@ static void ddp__backward_entered(ddp_state *s)
     }
 }
 
-/* Node i's part of a backward, and that of the one before it where both run as one. The last that has run. A segment
- * that is computed again has its weight gradients at once: its activations do not stay. */
+/* Node i's part of a backward, and that of the one before it where both run as one. The last that has run. A
+ * segment that is computed again has its weight gradients at once: its activations do not stay. */
 static int ddp__backward_node(ddp_state *s, int i, const ddp_node *loss, ddp__cut_part part)
 {
     const ddp_node *n = s->graph->node[i];
 
     if (n->parts && part != DDP__CUT_WEIGHTS) ddp__parts_add(s, n);
     if (n == loss && part != DDP__CUT_WEIGHTS) ddp__node_one(n, ddp__state_at(s, s->layout->gradient[i]));
-    if (part == DDP__CUT_BOTH || (n->segment >= 0 && part == DDP__CUT_INPUTS)) return ddp__pass_backward(s, i);
+    if (part == DDP__CUT_BOTH || (n->segment >= 0 && part == DDP__CUT_INPUTS))
+        return ddp__pass_backward(s, i);
     if (n->segment < 0) ddp__run_backward(s, n, 0, part);
     return i;
 }
@@ -481,7 +504,8 @@ int ddp__graph_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part)
         if (hooks && n->layer >= 0 && g->layer[n->layer].last == i)
             code = ddp__hook(g, hooks->backward_begin, n->layer);
         if (!code && s->written[i] && n->has_gradient && i != done) {
-            if (n->segment >= 0 && n->segment != segment && part != DDP__CUT_WEIGHTS) ddp__run_again(s, n->segment);
+            if (n->segment >= 0 && n->segment != segment && part != DDP__CUT_WEIGHTS)
+                ddp__run_again(s, n->segment);
             segment = n->segment;
             done = ddp__backward_node(s, i, loss, part);
         }
@@ -521,7 +545,8 @@ void ddp_zero_gradients(ddp_graph *g)
     for (int i = 0; g && i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
         if (n->tied >= 0 && n->grad[0])
-            ddp__host_zero(g->host, n->grad[0], (size_t)ddp_shape_count(&n->spec.param[0].shape) * sizeof(float));
+            ddp__host_zero(g->host, n->grad[0],
+                           (size_t)ddp_shape_count(&n->spec.param[0].shape) * sizeof(float));
     }
 }
 
@@ -532,8 +557,8 @@ static ddp_status ddp__range_ok(ddp_state *s, const char *what, int first, int l
     if (!s) return DDP_ARG;
     DDP__TRY(ddp__runnable(s->graph, what));
     if (first < 0 || last >= s->graph->nodes || first > last)
-        return ddp__fail(&s->graph->error, DDP_ARG, "%s: operators %d..%d are not within 0..%d",
-                         what, first, last, s->graph->nodes - 1);
+        return ddp__fail(&s->graph->error, DDP_ARG, "%s: operators %d..%d are not within 0..%d", what, first,
+                         last, s->graph->nodes - 1);
     return DDP_OK;
 }
 

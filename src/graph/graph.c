@@ -30,15 +30,16 @@ const ddp_backend *ddp__graph_backend(const ddp_graph *g) { return g->host ? g->
 static const ddp_error ddp__no_graph = {DDP_MEMORY, "out of memory for a graph"}; /* ddp_graph_new had none */
 const ddp_error *ddp_graph_error(const ddp_graph *g) { return g ? &g->error : &ddp__no_graph; }
 
-/* Makes room for one more element of size bytes; there is room up to the next power of two. 1 on success, else the graph
- * has the error. */
+/* Makes room for one more element of size bytes; there is room up to the next power of two. 1 on success,
+ * else the graph has the error. */
 static int ddp__graph_grow(ddp_graph *g, void **array, int count, size_t size)
 {
     void *bigger;
 
     if (count & (count - 1)) return 1;
     bigger = count < DDP__MOST_NODES ? DDP_REALLOC(*array, (count ? 2 * (size_t)count : 1) * size) : NULL;
-    if (!bigger) return !ddp__fail(&g->error, DDP_MEMORY, "out of memory for a graph of more than %d entries", count);
+    if (!bigger)
+        return !ddp__fail(&g->error, DDP_MEMORY, "out of memory for a graph of more than %d entries", count);
     *array = bigger;
     return 1;
 }
@@ -86,8 +87,10 @@ static void ddp__layer_new(ddp_graph *g, const char *name)
     l->base_hash = base;
     l->repeat = repeat;
     l->first = l->last = -1;
-    if (l->name) g->open_layer = g->layers++;
-    else ddp__fail(&g->error, DDP_MEMORY, "out of memory for layer \"%s\"", text);
+    if (l->name)
+        g->open_layer = g->layers++;
+    else
+        ddp__fail(&g->error, DDP_MEMORY, "out of memory for layer \"%s\"", text);
 }
 
 void ddp_layer_begin(ddp_graph *g, const char *name)
@@ -95,21 +98,27 @@ void ddp_layer_begin(ddp_graph *g, const char *name)
     if (!ddp__graph_open(g, "ddp_layer_begin")) return;
     if (!name || !*name) name = "layer";
     if (g->open_layer >= 0)
-        ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" begins inside layer \"%s\": call ddp_layer_end first", name,
-                  g->layer[g->open_layer].name);
+        ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" begins inside layer \"%s\": call ddp_layer_end first",
+                  name, g->layer[g->open_layer].name);
     else if (g->layers == DDP__MOST_LAYERS)
-        ddp__fail(&g->error, DDP_ARG, "layer \"%.100s\" would be the %dth: a graph has at most %d layers; build fewer, "
-                  "or put several operators into one", name, g->layers + 1, DDP__MOST_LAYERS);
-    else if (ddp__graph_grow(g, (void **)&g->layer, g->layers, sizeof *g->layer)) ddp__layer_new(g, name);
+        ddp__fail(&g->error, DDP_ARG,
+                  "layer \"%.100s\" would be the %dth: a graph has at most %d layers; build fewer, "
+                  "or put several operators into one",
+                  name, g->layers + 1, DDP__MOST_LAYERS);
+    else if (ddp__graph_grow(g, (void **)&g->layer, g->layers, sizeof *g->layer))
+        ddp__layer_new(g, name);
 }
 
 void ddp_layer_end(ddp_graph *g)
 {
     if (!ddp__graph_open(g, "ddp_layer_end")) return;
-    if (g->open_layer < 0) ddp__fail(&g->error, DDP_USAGE, "ddp_layer_end without ddp_layer_begin");
+    if (g->open_layer < 0)
+        ddp__fail(&g->error, DDP_USAGE, "ddp_layer_end without ddp_layer_begin");
     else if (g->layer[g->open_layer].first < 0)
-        ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" has no operators: build some between "
-                  "ddp_layer_begin and ddp_layer_end", g->layer[g->open_layer].name);
+        ddp__fail(&g->error, DDP_USAGE,
+                  "layer \"%s\" has no operators: build some between "
+                  "ddp_layer_begin and ddp_layer_end",
+                  g->layer[g->open_layer].name);
     g->open_layer = -1;
 }
 
@@ -129,9 +138,11 @@ void ddp_recompute_begin(ddp_graph *g)
 void ddp_recompute_end(ddp_graph *g)
 {
     if (!ddp__graph_open(g, "ddp_recompute_end")) return;
-    if (g->open_segment < 0) ddp__fail(&g->error, DDP_USAGE, "ddp_recompute_end without ddp_recompute_begin");
+    if (g->open_segment < 0)
+        ddp__fail(&g->error, DDP_USAGE, "ddp_recompute_end without ddp_recompute_begin");
     else if (g->segment[g->open_segment].first < 0)
-        ddp__fail(&g->error, DDP_USAGE, "a segment to recompute has no operators: build some "
+        ddp__fail(&g->error, DDP_USAGE,
+                  "a segment to recompute has no operators: build some "
                   "between ddp_recompute_begin and ddp_recompute_end");
     g->open_segment = -1;
 }
@@ -144,7 +155,9 @@ static ddp_node *ddp__node_add(ddp_graph *g)
 
     if (!ddp__graph_grow(g, (void **)&g->node, g->nodes, sizeof *g->node)) return NULL;
     n = (ddp_node *)ddp__calloc(1, sizeof *n);
-    if (!n) return ddp__no_node(ddp__fail(&g->error, DDP_MEMORY, "out of memory for node %d of the graph", g->nodes));
+    if (!n)
+        return ddp__no_node(
+            ddp__fail(&g->error, DDP_MEMORY, "out of memory for node %d of the graph", g->nodes));
     n->graph = g;
     n->index = g->nodes;
     n->layer = n->segment = n->tied = n->from = n->to = -1;
@@ -189,17 +202,21 @@ ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const 
 
     if (!ddp__graph_open(g, "ddp_input")) return NULL;
     if (!name || !*name || !s || (type != DDP_F32 && type != DDP_I32))
-        return ddp__no_node(ddp__fail(&g->error, DDP_ARG,
-                                      "an input needs a name, a shape and type DDP_F32 or DDP_I32"));
+        return ddp__no_node(
+            ddp__fail(&g->error, DDP_ARG, "an input needs a name, a shape and type DDP_F32 or DDP_I32"));
     if (!ddp__shape_ok(s)) {
         ddp__shape_text(s, text, sizeof text);
-        return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "input \"%.80s\": the shape %s needs at most 4 dimensions "
-                                      "of at least 1", name, text));
+        return ddp__no_node(ddp__fail(&g->error, DDP_ARG,
+                                      "input \"%.80s\": the shape %s needs at most 4 dimensions "
+                                      "of at least 1",
+                                      name, text));
     }
     for (int i = 0; i < g->nodes; i++)
         if (!g->node[i]->op && !strcmp(g->node[i]->name, name))
-            return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "input \"%.80s\" exists already: give each input its own "
-                                          "name", name));
+            return ddp__no_node(ddp__fail(&g->error, DDP_ARG,
+                                          "input \"%.80s\" exists already: give each input its own "
+                                          "name",
+                                          name));
     n = ddp__node_add(g);
     if (!n) return NULL;
     n->type = type;
@@ -232,11 +249,15 @@ int ddp_register_op(ddp_graph *g, const ddp_op *op)
     if (!g) return (int)DDP_ARG;
     if (!ddp__graph_open(g, "ddp_register_op")) return (int)g->error.code;
     if (!op || !op->name || !*op->name || !op->shape || !op->forward)
-        return (int)ddp__fail(&g->error, DDP_ARG, "ddp_register_op: operator \"%.80s\" needs a name, a shape rule and a "
-                              "forward function", op && op->name ? op->name : "");
+        return (int)ddp__fail(&g->error, DDP_ARG,
+                              "ddp_register_op: operator \"%.80s\" needs a name, a shape rule and a "
+                              "forward function",
+                              op && op->name ? op->name : "");
     if (ddp__op_find(g, op->name))
-        return (int)ddp__fail(&g->error, DDP_ARG, "ddp_register_op: an operator \"%.80s\" exists already: choose another "
-                              "name", op->name);
+        return (int)ddp__fail(&g->error, DDP_ARG,
+                              "ddp_register_op: an operator \"%.80s\" exists already: choose another "
+                              "name",
+                              op->name);
     if (!ddp__graph_grow(g, (void **)&g->ops, g->op_count, sizeof *g->ops)) return (int)g->error.code;
     g->ops[g->op_count++] = op;
     return 0;
@@ -245,8 +266,10 @@ int ddp_register_op(ddp_graph *g, const ddp_op *op)
 /* "layer "x", operator linear" for error sentences, at most size bytes. */
 static void ddp__node_where(const ddp_graph *g, const char *op, int layer, char *text, size_t size)
 {
-    if (layer >= 0) snprintf(text, size, "layer \"%.100s\", operator %.60s", g->layer[layer].name, op);
-    else snprintf(text, size, "operator %.60s outside layers", op);
+    if (layer >= 0)
+        snprintf(text, size, "layer \"%.100s\", operator %.60s", g->layer[layer].name, op);
+    else
+        snprintf(text, size, "operator %.60s outside layers", op);
 }
 
 /* What the shape rule filled must be executable, also where the rule is a program's own. */
@@ -257,7 +280,8 @@ static const char *ddp__spec_fault(const ddp_op_spec *s, const ddp_node *owner)
         return "its shape rule gave an impossible number of parameters or saved elements";
     for (int i = 0; i < s->params; i++)
         if (!ddp__shape_ok(&s->param[i].shape)) return "its shape rule gave an impossible parameter shape";
-    if (s->buffers < 0 || s->buffers > DDP_OP_BUFFERS) return "its shape rule gave an impossible number of buffers";
+    if (s->buffers < 0 || s->buffers > DDP_OP_BUFFERS)
+        return "its shape rule gave an impossible number of buffers";
     for (int i = 0; i < s->buffers; i++)
         if (!ddp__shape_ok(&s->buffer[i].shape)) return "its shape rule gave an impossible buffer shape";
     if (owner && (s->params < 1 || !ddp__shape_equal(&s->param[0].shape, &owner->spec.param[0].shape)))
@@ -280,18 +304,20 @@ static ddp_status ddp__shape_apply(const ddp_op *op, const ddp_node *owner, ddp_
 }
 
 /* Inputs must be nodes of this graph. 1 if they are. */
-static int ddp__inputs_ok(ddp_graph *g, const char *where, int count, ddp_node *const *inputs, const ddp_node *tied)
+static int ddp__inputs_ok(ddp_graph *g, const char *where, int count, ddp_node *const *inputs,
+                          const ddp_node *tied)
 {
     if (count < 0 || count > DDP_OP_INPUTS || (count && !inputs))
-        return !ddp__fail(&g->error, DDP_ARG, "%s: %d inputs given, 0 to %d are possible", where, count, DDP_OP_INPUTS);
+        return !ddp__fail(&g->error, DDP_ARG, "%s: %d inputs given, 0 to %d are possible", where, count,
+                          DDP_OP_INPUTS);
     for (int i = 0; i < count; i++) {
         if (inputs[i] && inputs[i]->graph == g) continue;
         return !ddp__fail(&g->error, DDP_ARG, "%s: input %d is %s", where, i,
                           inputs[i] ? "a node of another graph" : "NULL");
     }
     if (tied && (tied->graph != g || tied->spec.params < 1))
-        return !ddp__fail(&g->error, DDP_ARG, "%s: the tied node %s", where, tied->graph != g
-                          ? "belongs to another graph" : "has no parameter to share");
+        return !ddp__fail(&g->error, DDP_ARG, "%s: the tied node %s", where,
+                          tied->graph != g ? "belongs to another graph" : "has no parameter to share");
     return 1;
 }
 
@@ -361,10 +387,11 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     if (!ddp__inputs_ok(g, where, count, inputs, tied)) return NULL;
     entry = op ? ddp__op_find(g, op) : NULL;
     if (!entry)
-        return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "%s: no such operator; ddp_register_op adds one", where));
+        return ddp__no_node(
+            ddp__fail(&g->error, DDP_ARG, "%s: no such operator; ddp_register_op adds one", where));
     if (arg_count < 0 || arg_count > DDP_OP_ARGS || (arg_count && !args))
-        return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "%s: %d arguments given, 0 to %d are possible", where,
-                                      arg_count, DDP_OP_ARGS));
+        return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "%s: %d arguments given, 0 to %d are possible",
+                                      where, arg_count, DDP_OP_ARGS));
 
     owner = tied && tied->tied >= 0 ? g->node[tied->tied] : tied;
     spec.inputs = count;
@@ -380,7 +407,8 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
         return ddp__no_node(ddp__fail(&g->error, code, "%s with inputs %s: %.150s", where, shapes,
                                       why.msg[0] ? why.msg : "its shape rule refused them"));
     fault = ddp__spec_fault(&spec, owner);
-    if (fault) return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "%s with inputs %s: %s", where, shapes, fault));
+    if (fault)
+        return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "%s with inputs %s: %s", where, shapes, fault));
 
     n = ddp__node_add(g);
     if (!n) return NULL;
@@ -402,8 +430,10 @@ void ddp_init_scale(ddp_graph *g, ddp_node *n, int param, float scale)
 {
     if (!n || !ddp__graph_open(g, "ddp_init_scale")) return;
     if (n->graph != g || param < 0 || param >= n->spec.params || !ddp__within((double)scale, 0, FLT_MAX)) {
-        ddp__fail(&g->error, DDP_ARG, "ddp_init_scale: node %d has no parameter %d, or the scale %g is not a finite "
-                  "number >= 0", n->index, param, (double)scale);
+        ddp__fail(&g->error, DDP_ARG,
+                  "ddp_init_scale: node %d has no parameter %d, or the scale %g is not a finite "
+                  "number >= 0",
+                  n->index, param, (double)scale);
         return;
     }
     n->spec.param[param].scale = scale;
@@ -461,9 +491,18 @@ static float *ddp__layer_block(const ddp_graph *g, int layer, char of, size_t *c
     return !l ? NULL : of == 'b' ? l->buffers : of == 'g' ? l->grads : l->params;
 }
 
-float *ddp_layer_params(ddp_graph *g, int layer, size_t *count) { return ddp__layer_block(g, layer, 'p', count); }
-float *ddp_layer_gradients(ddp_graph *g, int layer, size_t *count) { return ddp__layer_block(g, layer, 'g', count); }
-float *ddp_layer_buffers(ddp_graph *g, int layer, size_t *count) { return ddp__layer_block(g, layer, 'b', count); }
+float *ddp_layer_params(ddp_graph *g, int layer, size_t *count)
+{
+    return ddp__layer_block(g, layer, 'p', count);
+}
+float *ddp_layer_gradients(ddp_graph *g, int layer, size_t *count)
+{
+    return ddp__layer_block(g, layer, 'g', count);
+}
+float *ddp_layer_buffers(ddp_graph *g, int layer, size_t *count)
+{
+    return ddp__layer_block(g, layer, 'b', count);
+}
 
 float *ddp_node_param(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape)
 {

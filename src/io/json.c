@@ -5,20 +5,24 @@
 
 typedef struct ddp__json_reader {
     const char *name, *at, *end;
-    ddp__json  *node;  /* next free value */
-    char       *chars; /* next free byte for strings */
-    int         depth;
-    int         line;
+    ddp__json *node; /* next free value */
+    char *chars;     /* next free byte for strings */
+    int depth;
+    int line;
     const char *begin; /* of that line, which only a blank ends */
-    ddp_error  *err;
+    ddp_error *err;
 } ddp__json_reader;
 
 /* In bytes, of where in this line. */
-static int ddp__json_column(const ddp__json_reader *r, const char *where) { return (int)(where - r->begin) + 1; }
+static int ddp__json_column(const ddp__json_reader *r, const char *where)
+{
+    return (int)(where - r->begin) + 1;
+}
 
 static ddp_status ddp__json_bad(const ddp__json_reader *r, const char *where, const char *what)
 {
-    return ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: %s", r->name, r->line, ddp__json_column(r, where), what);
+    return ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: %s", r->name, r->line,
+                     ddp__json_column(r, where), what);
 }
 
 /* ---- strings ---- */
@@ -57,8 +61,10 @@ static int ddp__json_hex(const char *p, const char *end, uint32_t *code)
     *code = 0;
     for (int k = 0; k < 4; k++) {
         int c = (unsigned char)p[k];
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                  : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        int digit = c >= '0' && c <= '9'   ? c - '0'
+                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                           : -1;
         if (digit < 0) return 0;
         *code = *code << 4 | (uint32_t)digit;
     }
@@ -76,12 +82,14 @@ static ddp_status ddp__json_escape(ddp__json_reader *r)
     if (r->at[1] != 'u') {
         found = r->at[1] ? strchr(from, r->at[1]) : NULL;
         if (!found)
-            return ddp__json_bad(r, r->at, "unknown escape; \\\" \\\\ \\/ \\b \\f \\n \\r \\t and \\u are known");
+            return ddp__json_bad(r, r->at,
+                                 "unknown escape; \\\" \\\\ \\/ \\b \\f \\n \\r \\t and \\u are known");
         *r->chars++ = to[found - from];
         r->at += 2;
         return DDP_OK;
     }
-    if (!ddp__json_hex(r->at + 2, r->end, &code)) return ddp__json_bad(r, start, "\\u needs four hexadecimal digits");
+    if (!ddp__json_hex(r->at + 2, r->end, &code))
+        return ddp__json_bad(r, start, "\\u needs four hexadecimal digits");
     r->at += 6;
     if (code >= 0xd800 && code < 0xdc00) { /* the first half of a pair */
         if (r->end - r->at < 6 || r->at[0] != '\\' || r->at[1] != 'u' ||
@@ -110,7 +118,8 @@ static ddp_status ddp__json_text(ddp__json_reader *r, const char **out)
             continue;
         }
         if ((unsigned char)*r->at < 0x20)
-            return ddp__json_bad(r, r->at, "a control character (a line end?) inside a string; write it as an escape");
+            return ddp__json_bad(r, r->at,
+                                 "a control character (a line end?) inside a string; write it as an escape");
         n = ddp__utf8_length((const unsigned char *)r->at, (size_t)(r->end - r->at));
         if (!n) return ddp__json_bad(r, r->at, "a byte that is not UTF-8 inside a string");
         memcpy(r->chars, r->at, (size_t)n);
@@ -168,7 +177,10 @@ static ddp_status ddp__json_digits_to_number(ddp__json_reader *r, double *out)
 static void ddp__json_blank(ddp__json_reader *r)
 {
     for (; r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r'); r->at++)
-        if (*r->at == '\n') { r->line++; r->begin = r->at + 1; }
+        if (*r->at == '\n') {
+            r->line++;
+            r->begin = r->at + 1;
+        }
 }
 
 /* Skips blanks and then c, if it is next. */
@@ -201,7 +213,8 @@ static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v);
 static ddp_status ddp__json_key(ddp__json_reader *r, const char **key)
 {
     ddp__json_blank(r);
-    if (r->at == r->end || *r->at != '"') return ddp__json_bad(r, r->at, "a member's name in quotes is needed");
+    if (r->at == r->end || *r->at != '"')
+        return ddp__json_bad(r, r->at, "a member's name in quotes is needed");
     DDP__TRY(ddp__json_text(r, key));
     if (!ddp__json_next(r, ':')) return ddp__json_bad(r, r->at, "a colon is needed after a member's name");
     return DDP_OK;
@@ -228,8 +241,9 @@ static ddp_status ddp__json_unlike(ddp__json_reader *r, const ddp__json *object)
     qsort(list, n, sizeof *list, ddp__json_by_key);
     for (i = 1; i < n && s == DDP_OK; i++)
         if (!strcmp(list[i - 1]->key, list[i]->key))
-            s = ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: \"%.60s\" is given twice in this object",
-                          r->name, list[i]->line, list[i]->column, list[i]->key);
+            s = ddp__fail(r->err, DDP_FORMAT,
+                          "%s, line %d, column %d: \"%.60s\" is given twice in this object", r->name,
+                          list[i]->line, list[i]->column, list[i]->key);
     DDP_FREE(list);
     return s;
 }
@@ -252,7 +266,8 @@ static ddp_status ddp__json_children(ddp__json_reader *r, ddp__json *v, char clo
             v->count++;
         } while (ddp__json_next(r, ','));
         if (!ddp__json_next(r, close))
-            return ddp__json_bad(r, r->at, close == '}' ? "a comma or } is needed" : "a comma or ] is needed");
+            return ddp__json_bad(r, r->at,
+                                 close == '}' ? "a comma or } is needed" : "a comma or ] is needed");
         if (close == '}') DDP__TRY(ddp__json_unlike(r, v));
     }
     r->depth--;
@@ -266,7 +281,8 @@ static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v)
     v->line = r->line;
     v->column = ddp__json_column(r, r->at);
     switch (*r->at) {
-    case '{': case '[':
+    case '{':
+    case '[':
         v->kind = *r->at == '{' ? DDP__JSON_OBJECT : DDP__JSON_ARRAY;
         return ddp__json_children(r, v, *r->at++ == '{' ? '}' : ']');
     case '"':
@@ -294,7 +310,8 @@ ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_err
     ddp__json *root = NULL;
     ddp__json_reader r = DDP__ZEROS;
 
-    if (most <= (SIZE_MAX - n - 1) / sizeof *root) root = (ddp__json *)ddp__calloc(1, most * sizeof *root + n + 1);
+    if (most <= (SIZE_MAX - n - 1) / sizeof *root)
+        root = (ddp__json *)ddp__calloc(1, most * sizeof *root + n + 1);
     if (!root) {
         ddp__fail(err, DDP_MEMORY, "%s: out of memory for %zu JSON values", name, most);
         return NULL;
@@ -322,12 +339,16 @@ ddp__json *ddp__json_read(const char *path, ddp_error *err)
     ddp__text t = DDP__ZEROS;
     ddp__json *root = NULL;
 
-    if (ddp__file_read(path, &t, err) == DDP_OK) root = ddp__json_parse(path, t.data ? t.data : "", t.size, err);
+    if (ddp__file_read(path, &t, err) == DDP_OK)
+        root = ddp__json_parse(path, t.data ? t.data : "", t.size, err);
     ddp__text_free(&t);
     return root;
 }
 
-void ddp__json_free(ddp__json *root) { if (root) DDP_FREE(root); }
+void ddp__json_free(ddp__json *root)
+{
+    if (root) DDP_FREE(root);
+}
 
 /* ---- looking things up ---- */
 
@@ -336,22 +357,24 @@ const ddp__json *ddp__json_get(const ddp__json *object, const char *key)
     const ddp__json *v;
 
     if (!object || object->kind != DDP__JSON_OBJECT) return NULL;
-    for (v = object->first; v && strcmp(v->key, key); v = v->next) {}
+    for (v = object->first; v && strcmp(v->key, key); v = v->next) {
+    }
     return v;
 }
 
-ddp_status ddp__json_need(const char *name, const ddp__json *object, const char *key,
-                          ddp__json_kind kind, const ddp__json **out, ddp_error *err)
+ddp_status ddp__json_need(const char *name, const ddp__json *object, const char *key, ddp__json_kind kind,
+                          const ddp__json **out, ddp_error *err)
 {
-    static const char *const kinds[] = {"null", "false", "true", "a number", "a string", "an array", "an object"};
+    static const char *const kinds[] = {"null",     "false",    "true",     "a number",
+                                        "a string", "an array", "an object"};
     const ddp__json *v = ddp__json_get(object, key);
 
     if (!v)
         return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" is missing; it must be %s", name,
                          object->line, object->column, key, kinds[kind]);
     if (v->kind != kind)
-        return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" is %s; it must be %s",
-                         name, v->line, v->column, key, kinds[v->kind], kinds[kind]);
+        return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" is %s; it must be %s", name,
+                         v->line, v->column, key, kinds[v->kind], kinds[kind]);
     *out = v;
     return DDP_OK;
 }
@@ -369,10 +392,14 @@ void ddp__json_string(ddp__text *t, const char *s)
     ddp__text_add(t, "\"", 1);
     while (left) {
         int n = ddp__utf8_length((const unsigned char *)s, left);
-        if (!n) ddp__text_add(t, "\\ufffd", 6);
-        else if (*s == '"' || *s == '\\') ddp__text_addf(t, "\\%c", *s);
-        else if ((unsigned char)*s < 0x20) ddp__text_addf(t, "\\u%04x", (unsigned)*s);
-        else ddp__text_add(t, s, (size_t)n);
+        if (!n)
+            ddp__text_add(t, "\\ufffd", 6);
+        else if (*s == '"' || *s == '\\')
+            ddp__text_addf(t, "\\%c", *s);
+        else if ((unsigned char)*s < 0x20)
+            ddp__text_addf(t, "\\u%04x", (unsigned)*s);
+        else
+            ddp__text_add(t, s, (size_t)n);
         n = n ? n : 1;
         s += n;
         left -= (size_t)n;

@@ -10,13 +10,13 @@
 DDP_STATIC_ASSERT(sizeof(float) == 4 && sizeof(double) == 8, "IEEE floats are assumed");
 
 struct ddp_safetensors {
-    char           *name;
-    int             fd;    /* -1: it lies in memory */
-    const char     *bytes; /* of the file, where fd is -1 */
-    uint64_t        begin; /* of the arrays in the file */
-    uint64_t        size;  /* of all arrays; before the header was read, of the file */
-    ddp__json      *header;
-    int             count;
+    char *name;
+    int fd;            /* -1: it lies in memory */
+    const char *bytes; /* of the file, where fd is -1 */
+    uint64_t begin;    /* of the arrays in the file */
+    uint64_t size;     /* of all arrays; before the header was read, of the file */
+    ddp__json *header;
+    int count;
     ddp_safetensor *tensor; /* [count] by offset; names lie in header */
 };
 
@@ -24,7 +24,7 @@ struct ddp_safetensors {
 
 static const struct {
     const char *name;
-    size_t      bytes;
+    size_t bytes;
 } ddp__st_types[] = {{"F32", 4}, {"F64", 8}, {"F16", 2}, {"BF16", 2}, {"I64", 8},
                      {"I32", 4}, {"I16", 2}, {"I8", 1},  {"U8", 1},   {"BOOL", 1}};
 
@@ -57,8 +57,10 @@ static int ddp__st_measure(ddp_safetensor *t)
     if (t->dims < 0 || t->dims > DDP_SAFETENSORS_DIMS || !(n > 0)) return 0;
     for (int i = 0; i < t->dims; i++) {
         if (t->dim[i] < 0) return 0;
-        if (t->dim[i] == 0) empty = 1;
-        else n *= (double)t->dim[i]; /* also where another is 0: the product may not overflow */
+        if (t->dim[i] == 0)
+            empty = 1;
+        else
+            n *= (double)t->dim[i]; /* also where another is 0: the product may not overflow */
         if (!(n <= DDP__ST_EXACT)) return 0;
     }
     t->bytes = empty ? 0 : (uint64_t)n;
@@ -68,7 +70,8 @@ static int ddp__st_measure(ddp_safetensor *t)
 /* ---- reading the header ---- */
 
 DDP__PRINTF(4, 5)
-static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t, ddp_error *err, const char *fmt, ...)
+static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t, ddp_error *err,
+                              const char *fmt, ...)
 {
     char what[200];
     va_list ap;
@@ -82,13 +85,15 @@ static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t,
 /* A whole number from 0 to 2^53. */
 static int ddp__st_whole(const ddp__json *v, uint64_t *out)
 {
-    if (v->kind != DDP__JSON_NUMBER || !(v->number >= 0 && v->number <= DDP__ST_EXACT) || v->number != floor(v->number))
+    if (v->kind != DDP__JSON_NUMBER || !(v->number >= 0 && v->number <= DDP__ST_EXACT) ||
+        v->number != floor(v->number))
         return 0;
     *out = (uint64_t)v->number;
     return 1;
 }
 
-static ddp_status ddp__st_shape(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *list, ddp_error *err)
+static ddp_status ddp__st_shape(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *list,
+                                ddp_error *err)
 {
     uint64_t n;
 
@@ -96,15 +101,18 @@ static ddp_status ddp__st_shape(const ddp_safetensors *s, ddp_safetensor *t, con
         return ddp__st_bad(s, t, err, "has %ld dimensions, more than %d", list->count, DDP_SAFETENSORS_DIMS);
     for (const ddp__json *v = list->first; v; v = v->next) {
         if (!ddp__st_whole(v, &n))
-            return ddp__st_bad(s, t, err, "has an impossible dimension %d (%.17g); whole numbers from 0 to 2^53 are "
-                               "possible", t->dims, v->kind == DDP__JSON_NUMBER ? v->number : ddp__unknown());
+            return ddp__st_bad(s, t, err,
+                               "has an impossible dimension %d (%.17g); whole numbers from 0 to 2^53 are "
+                               "possible",
+                               t->dims, v->kind == DDP__JSON_NUMBER ? v->number : ddp__unknown());
         t->dim[t->dims++] = (int64_t)n;
     }
     if (ddp__st_measure(t)) return DDP_OK;
     return ddp__st_bad(s, t, err, "has a shape of more than 2^53 bytes");
 }
 
-static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *entry, ddp_error *err)
+static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *entry,
+                                 ddp_error *err)
 {
     const ddp__json *type, *shape, *offsets;
     uint64_t begin, end;
@@ -117,19 +125,25 @@ static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t, co
     DDP__TRY(ddp__json_need(s->name, entry, "data_offsets", DDP__JSON_ARRAY, &offsets, err));
     while (i < DDP__ST_TYPES && strcmp(type->string, ddp__st_types[i].name)) i++;
     if (i == DDP__ST_TYPES)
-        return ddp__st_bad(s, t, err, "has dtype \"%.40s\"; F32, F64, F16, BF16, I64, I32, I16, I8, U8 and BOOL are "
-                           "understood", type->string);
+        return ddp__st_bad(s, t, err,
+                           "has dtype \"%.40s\"; F32, F64, F16, BF16, I64, I32, I16, I8, U8 and BOOL are "
+                           "understood",
+                           type->string);
     t->type = (ddp_safetensors_type)i;
     DDP__TRY(ddp__st_shape(s, t, shape, err));
     if (offsets->count != 2 || !ddp__st_whole(offsets->first, &begin) ||
         !ddp__st_whole(offsets->first->next, &end) || begin > end)
         return ddp__st_bad(s, t, err, "has data_offsets that are not a pair of a begin and an end");
     if (end - begin != t->bytes)
-        return ddp__st_bad(s, t, err, "takes %" PRIu64 " bytes by its shape, but data_offsets give "
-                           "it %" PRIu64, t->bytes, end - begin);
+        return ddp__st_bad(s, t, err,
+                           "takes %" PRIu64 " bytes by its shape, but data_offsets give "
+                           "it %" PRIu64,
+                           t->bytes, end - begin);
     if (end > s->size)
-        return ddp__st_bad(s, t, err, "ends at byte %" PRIu64 ", but the file holds %" PRIu64
-                           " bytes of data: is it cut off?", end, s->size);
+        return ddp__st_bad(s, t, err,
+                           "ends at byte %" PRIu64 ", but the file holds %" PRIu64
+                           " bytes of data: is it cut off?",
+                           end, s->size);
     t->offset = begin;
     return DDP_OK;
 }
@@ -149,15 +163,20 @@ static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
     for (int i = 0; i < s->count; i++) {
         const ddp_safetensor *t = &s->tensor[i];
         if (t->offset < at)
-            return ddp__st_bad(s, t, err, "begins at byte %" PRIu64 ", inside tensor \"%.60s\" "
-                               "that ends at %" PRIu64, t->offset, s->tensor[i - 1].name, at);
+            return ddp__st_bad(s, t, err,
+                               "begins at byte %" PRIu64 ", inside tensor \"%.60s\" "
+                               "that ends at %" PRIu64,
+                               t->offset, s->tensor[i - 1].name, at);
         if (t->offset > at)
-            return ddp__st_bad(s, t, err, "begins at byte %" PRIu64 ", a gap of %" PRIu64 " bytes "
-                               "behind the one before", t->offset, t->offset - at);
+            return ddp__st_bad(s, t, err,
+                               "begins at byte %" PRIu64 ", a gap of %" PRIu64 " bytes "
+                               "behind the one before",
+                               t->offset, t->offset - at);
         at += t->bytes;
     }
     if (at == s->size) return DDP_OK;
-    return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes follow the last tensor", s->name, s->size - at);
+    return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes follow the last tensor", s->name,
+                     s->size - at);
 }
 
 /* text: the header's n bytes. */
@@ -166,8 +185,10 @@ static ddp_status ddp__st_header(ddp_safetensors *s, const char *text, size_t n,
     const ddp__json *v, *note;
 
     if (n == 0 || *text != '{')
-        return ddp__fail(err, DDP_FORMAT, "%.120s: the header is not a JSON object: this is not a "
-                         "safetensors file", s->name);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%.120s: the header is not a JSON object: this is not a "
+                         "safetensors file",
+                         s->name);
     s->header = ddp__json_parse(s->name, text, n, err);
     if (!s->header) return err ? err->code : DDP_FORMAT;
     s->tensor = (ddp_safetensor *)ddp__calloc((size_t)s->header->count, sizeof *s->tensor);
@@ -179,7 +200,8 @@ static ddp_status ddp__st_header(ddp_safetensors *s, const char *text, size_t n,
             DDP__TRY(ddp__st_tensor(s, &s->tensor[s->count++], v, err));
             continue;
         }
-        for (note = v->first; note && note->kind == DDP__JSON_STRING; note = note->next) {}
+        for (note = v->first; note && note->kind == DDP__JSON_STRING; note = note->next) {
+        }
         if (note || v->kind != DDP__JSON_OBJECT)
             return ddp__fail(err, DDP_FORMAT, "%.120s: __metadata__ must be an object of texts", s->name);
     }
@@ -212,10 +234,12 @@ static ddp_status ddp__st_find(ddp_safetensors *s, ddp_error *err)
     struct stat st;
 
     s->fd = open(s->name, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not hold us */
-    if (s->fd < 0 || fstat(s->fd, &st)) return ddp__fail(err, DDP_IO, "cannot read %s: %s", s->name, strerror(errno));
+    if (s->fd < 0 || fstat(s->fd, &st))
+        return ddp__fail(err, DDP_IO, "cannot read %s: %s", s->name, strerror(errno));
     s->size = (uint64_t)st.st_size;
     if (S_ISREG(st.st_mode)) return DDP_OK;
-    return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a file is needed", s->name, ddp__file_kind(st.st_mode));
+    return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a file is needed", s->name,
+                     ddp__file_kind(st.st_mode));
 }
 
 /* A file of another kind begins with a length that makes no sense: the kind says more than the number. */
@@ -228,13 +252,17 @@ static ddp_status ddp__st_stranger(const ddp_safetensors *s, uint64_t header, dd
     DDP__TRY(ddp__st_read(s, 0, begin, n, err));
     kind = ddp__file_type(begin, n, &remedy);
     if (kind)
-        return ddp__fail(err, DDP_FORMAT, "%.120s is %s, not a safetensors file: convert it with "
-                         "safetensors.torch.save_file", s->name, kind);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%.120s is %s, not a safetensors file: convert it with "
+                         "safetensors.torch.save_file",
+                         s->name, kind);
     if (header > s->size - 8)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: its header should have %" PRIu64 " bytes, but only %" PRIu64
-                         " follow: cut off, or not a safetensors file", s->name, header, s->size - 8);
-    return ddp__fail(err, DDP_FORMAT, "%.120s: a header of %" PRIu64 " bytes; at most %" PRIu64 " are read", s->name,
-                     header, DDP__ST_HEADER);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%.120s: its header should have %" PRIu64 " bytes, but only %" PRIu64
+                         " follow: cut off, or not a safetensors file",
+                         s->name, header, s->size - 8);
+    return ddp__fail(err, DDP_FORMAT, "%.120s: a header of %" PRIu64 " bytes; at most %" PRIu64 " are read",
+                     s->name, header, DDP__ST_HEADER);
 }
 
 /* Of s->size bytes: the length of the header, and that. */
@@ -247,8 +275,10 @@ static ddp_status ddp__st_begin(ddp_safetensors *s, ddp_error *err)
     char *text;
 
     if (size < 8)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes are not a safetensors file: is "
-                         "it cut off?", s->name, size);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%.120s: %" PRIu64 " bytes are not a safetensors file: is "
+                         "it cut off?",
+                         s->name, size);
     DDP__TRY(ddp__st_read(s, 0, word, 8, err));
     for (int k = 7; k >= 0; k--) n = n << 8 | word[k];
     if (n > size - 8 || n > DDP__ST_HEADER) return ddp__st_stranger(s, n, err);
@@ -268,18 +298,28 @@ static ddp_safetensors *ddp__st_opened(const char *name, const void *bytes, size
     ddp_safetensors *s = (ddp_safetensors *)ddp__calloc(1, sizeof *s);
     ddp_status code = DDP_OK;
 
-    if (s) { s->fd = -1; s->bytes = (const char *)bytes; s->size = n; }
+    if (s) {
+        s->fd = -1;
+        s->bytes = (const char *)bytes;
+        s->size = n;
+    }
     if (s && name) s->name = ddp__strdup(name);
-    if (!name) code = ddp__fail(err, DDP_ARG, "a safetensors file needs a name; NULL was given");
-    else if (!s || !s->name) code = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
-    else if (!bytes) code = ddp__st_find(s, err);
+    if (!name)
+        code = ddp__fail(err, DDP_ARG, "a safetensors file needs a name; NULL was given");
+    else if (!s || !s->name)
+        code = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
+    else if (!bytes)
+        code = ddp__st_find(s, err);
     if (code == DDP_OK) code = ddp__st_begin(s, err);
     if (code == DDP_OK) return s;
     ddp_safetensors_close(s);
     return NULL;
 }
 
-ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err) { return ddp__st_opened(path, NULL, 0, err); }
+ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err)
+{
+    return ddp__st_opened(path, NULL, 0, err);
+}
 
 ddp_safetensors *ddp_safetensors_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err)
 {
@@ -344,8 +384,10 @@ static float ddp__st_from_double(double wide)
     const uint32_t bits = (uint32_t)(wide < 0) << 31 | UINT32_C(0x7f800000);
     float out;
 
-    if (fabs(wide) > (double)FLT_MAX) memcpy(&out, &bits, sizeof out);
-    else out = (float)wide;
+    if (fabs(wide) > (double)FLT_MAX)
+        memcpy(&out, &bits, sizeof out);
+    else
+        out = (float)wide;
     return out;
 }
 
@@ -372,12 +414,14 @@ static ddp_status ddp__st_range(const ddp_safetensors *s, const ddp_safetensor *
     uint64_t n = ddp_safetensors_elements(t);
 
     if (first <= n && count <= n - first) return DDP_OK;
-    return ddp__fail(err, DDP_ARG, "%.120s: tensor \"%.80s\" has %" PRIu64 " elements; %zu from "
-                     "number %" PRIu64 " on were asked for", s->name, t->name, n, count, first);
+    return ddp__fail(err, DDP_ARG,
+                     "%.120s: tensor \"%.80s\" has %" PRIu64 " elements; %zu from "
+                     "number %" PRIu64 " on were asked for",
+                     s->name, t->name, n, count, first);
 }
 
-ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
-                                 size_t count, void *out, ddp_error *err)
+ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first, size_t count,
+                                 void *out, ddp_error *err)
 {
     size_t width = ddp_safetensors_type_bytes(t->type);
 
@@ -385,16 +429,18 @@ ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t, ui
     return ddp__st_read(s, s->begin + t->offset + first * width, out, count * width, err);
 }
 
-ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
-                                  size_t count, float *out, ddp_error *err)
+ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first, size_t count,
+                                  float *out, ddp_error *err)
 {
     unsigned char chunk[DDP__ST_CHUNK];
     size_t most; /* elements converted at a time */
 
     if (t->type == DDP_ST_F32) return ddp_safetensors_bytes(s, t, first, count, out, err);
     if (t->type != DDP_ST_F64 && t->type != DDP_ST_F16 && t->type != DDP_ST_BF16)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" has dtype %s; floats are needed (F32, F64, F16 or "
-                         "BF16)", s->name, t->name, ddp_safetensors_type_name(t->type));
+        return ddp__fail(err, DDP_FORMAT,
+                         "%.120s: tensor \"%.80s\" has dtype %s; floats are needed (F32, F64, F16 or "
+                         "BF16)",
+                         s->name, t->name, ddp_safetensors_type_name(t->type));
     DDP__TRY(ddp__st_range(s, t, first, count, err));
     most = sizeof chunk / ddp_safetensors_type_bytes(t->type);
     while (count) {
@@ -410,8 +456,8 @@ ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, u
 
 /* ---- writing ---- */
 
-static ddp_status ddp__st_entry(const char *path, const ddp_safetensor *tensors, int i,
-                                uint64_t *at, ddp__text *text, ddp_error *err)
+static ddp_status ddp__st_entry(const char *path, const ddp_safetensor *tensors, int i, uint64_t *at,
+                                ddp__text *text, ddp_error *err)
 {
     ddp_safetensor t = tensors[i];
 
@@ -419,7 +465,8 @@ static ddp_status ddp__st_entry(const char *path, const ddp_safetensor *tensors,
         if (!strcmp(tensors[k].name, t.name))
             return ddp__fail(err, DDP_ARG, "%.120s: two tensors are named \"%.80s\"", path, t.name);
     if (!strcmp(t.name, "__metadata__") || !ddp__st_measure(&t))
-        return ddp__fail(err, DDP_ARG, "%.120s: tensor \"%.80s\" has an impossible name, type or shape", path, t.name);
+        return ddp__fail(err, DDP_ARG, "%.120s: tensor \"%.80s\" has an impossible name, type or shape", path,
+                         t.name);
     ddp__text_add(text, ",", text->size > 9);
     ddp__json_string(text, t.name);
     ddp__text_addf(text, ":{\"dtype\":\"%s\",\"shape\":[", ddp_safetensors_type_name(t.type));
@@ -454,8 +501,10 @@ ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetens
     size = text->size - 8;
     for (int i = 0; i < 8; i++) text->data[i] = (char)((uint64_t)size >> (8 * i) & 255);
     if (size <= DDP__ST_HEADER) return DDP_OK;
-    return ddp__fail(err, DDP_ARG, "cannot write %.120s: %d tensors make a header of %zu bytes; at "
-                     "most %" PRIu64 " are read", path, count, size, DDP__ST_HEADER);
+    return ddp__fail(err, DDP_ARG,
+                     "cannot write %.120s: %d tensors make a header of %zu bytes; at "
+                     "most %" PRIu64 " are read",
+                     path, count, size, DDP__ST_HEADER);
 }
 
 ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count, const ddp_safetensor *tensors,
@@ -477,7 +526,8 @@ ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetens
 
     DDP__TRY(ddp__safetensors_begin(&f, path, count, tensors, notes, err));
     for (int i = 0; i < count; i++)
-        ddp__file_put(&f, data[i], (size_t)ddp_safetensors_elements(&tensors[i])
-                      * ddp_safetensors_type_bytes(tensors[i].type));
+        ddp__file_put(&f, data[i],
+                      (size_t)ddp_safetensors_elements(&tensors[i]) *
+                          ddp_safetensors_type_bytes(tensors[i].type));
     return ddp__file_end(&f, err);
 }

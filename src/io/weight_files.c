@@ -14,7 +14,8 @@ static int ddp__weight_path_ends(const char *path, const char *ending)
 }
 
 /* Opens FOLDER/NAME (folder NULL: NAME) and appends it. */
-static ddp_status ddp__weight_files_add(ddp__weight_files *files, const char *folder, const char *name, ddp_error *err)
+static ddp_status ddp__weight_files_add(ddp__weight_files *files, const char *folder, const char *name,
+                                        ddp_error *err)
 {
     ddp__weight_file *list =
         (ddp__weight_file *)DDP_REALLOC(files->list, ((size_t)files->count + 1) * sizeof *list);
@@ -34,7 +35,8 @@ static ddp_status ddp__weight_files_add(ddp__weight_files *files, const char *fo
 
 /* ---- an index ---- */
 
-static ddp__weight_file *ddp__weight_file_named(const ddp__weight_files *files, size_t folder, const char *name)
+static ddp__weight_file *ddp__weight_file_named(const ddp__weight_files *files, size_t folder,
+                                                const char *name)
 {
     for (int i = 0; i < files->count; i++)
         if (!strcmp(files->list[i].path + folder + 1, name)) return &files->list[i];
@@ -49,15 +51,19 @@ static ddp_status ddp__weight_index_shards(ddp__weight_files *files, const char 
         ddp_error why = {DDP_OK, ""};
         ddp__weight_file *shard;
         if (v->kind != DDP__JSON_STRING || !*v->string || strchr(v->string, '/'))
-            return ddp__fail(err, DDP_FORMAT, "%.200s, line %d: the shard of tensor \"%.60s\" must be the name of a file in "
-                             "the folder of the index", path, v->line, v->key);
+            return ddp__fail(err, DDP_FORMAT,
+                             "%.200s, line %d: the shard of tensor \"%.60s\" must be the name of a file in "
+                             "the folder of the index",
+                             path, v->line, v->key);
         shard = ddp__weight_file_named(files, strlen(folder), v->string);
         if (!shard && ddp__weight_files_add(files, folder, v->string, &why) != DDP_OK)
             return ddp__fail(err, why.code, "%.280s; %.100s needs this shard", why.msg, path);
         if (!shard) shard = &files->list[files->count - 1];
         if (!ddp_safetensors_find(shard->f, v->key))
-            return ddp__fail(err, DDP_FORMAT, "%.120s has no tensor \"%.60s\", but %.100s says that it is there: download the "
-                             "index and all shards of one version", shard->path, v->key, path);
+            return ddp__fail(err, DDP_FORMAT,
+                             "%.120s has no tensor \"%.60s\", but %.100s says that it is there: download the "
+                             "index and all shards of one version",
+                             shard->path, v->key, path);
     }
     if (files->count) return DDP_OK;
     return ddp__fail(err, DDP_FORMAT, "%.200s: its weight_map is empty", path);
@@ -86,8 +92,8 @@ static ddp_status ddp__weight_index_open(ddp__weight_files *files, const char *p
 /* ---- a folder ---- */
 
 /* The name that follows `after` in alphabetical order among those that end so; "" behind the last. */
-static ddp_status ddp__weight_folder_next(const char *folder, const char *after, const char *ending, char *next,
-                                          size_t room, ddp_error *err)
+static ddp_status ddp__weight_folder_next(const char *folder, const char *after, const char *ending,
+                                          char *next, size_t room, ddp_error *err)
 {
     DIR *d = opendir(folder);
     struct dirent *entry;
@@ -113,10 +119,11 @@ static ddp_status ddp__weight_folder_whole(const ddp__weight_files *files, const
     if (!of || digit == of) return DDP_OK;
     count = strtol(of + 4, NULL, 10);
     for (long i = 1; i <= count && i <= 100000; i++) {
-        snprintf(wanted, sizeof wanted, "%.*s%0*ld%.200s", (int)(digit - name), name, (int)(of - digit), i, of);
+        snprintf(wanted, sizeof wanted, "%.*s%0*ld%.200s", (int)(digit - name), name, (int)(of - digit), i,
+                 of);
         if (ddp__weight_file_named(files, strlen(folder), wanted)) continue;
-        return ddp__fail(err, DDP_IO, "%.160s has %d of %ld shards: %.160s is missing; download it again", folder,
-                         files->count, count, wanted);
+        return ddp__fail(err, DDP_IO, "%.160s has %d of %ld shards: %.160s is missing; download it again",
+                         folder, files->count, count, wanted);
     }
     return DDP_OK;
 }
@@ -130,8 +137,10 @@ static ddp_status ddp__weight_folder_open(ddp__weight_files *files, const char *
 
     ddp__text_addf(&index, "%s/" DDP__WEIGHT_INDEX, folder);
     there = !index.failed && access(index.data, F_OK) == 0;
-    if (index.failed) code = ddp__fail(err, DDP_MEMORY, "out of memory while opening %.200s", folder);
-    else if (there) code = ddp__weight_index_open(files, index.data, err);
+    if (index.failed)
+        code = ddp__fail(err, DDP_MEMORY, "out of memory while opening %.200s", folder);
+    else if (there)
+        code = ddp__weight_index_open(files, index.data, err);
     ddp__text_free(&index);
     if (code != DDP_OK || there) return code;
     for (;;) {
@@ -141,8 +150,11 @@ static ddp_status ddp__weight_folder_open(ddp__weight_files *files, const char *
         memcpy(name, next, sizeof name);
     }
     if (files->count) return ddp__weight_folder_whole(files, folder, err);
-    return ddp__fail(err, DDP_IO, "%.200s has no weights: neither " DDP__WEIGHT_INDEX " nor a file that ends in .safetensors "
-                     "is there; PyTorch's .bin and .pt files have to be converted", folder);
+    return ddp__fail(err, DDP_IO,
+                     "%.200s has no weights: neither " DDP__WEIGHT_INDEX
+                     " nor a file that ends in .safetensors "
+                     "is there; PyTorch's .bin and .pt files have to be converted",
+                     folder);
 }
 
 /* ---- any of them ---- */

@@ -1,4 +1,5 @@
-/* The safetensors files that hold the weights of a model: one file, or the shards that an index or a folder lists. */
+/* The safetensors files that hold the weights of a model: one file, or the shards that an index or a folder
+ * lists. */
 #pragma once
 
 #include "base/core.h"
@@ -6,20 +7,20 @@
 
 #ifndef DDP_NO_MODELS
 typedef struct ddp__weight_file {
-    char            *path;
+    char *path;
     ddp_safetensors *f;
 } ddp__weight_file;
 
 /* All-zero = none. */
 typedef struct ddp__weight_files {
     ddp__weight_file *list;
-    int               count;
+    int count;
 } ddp__weight_files;
 
-/* Opens the files that path names: a safetensors file; NAME.safetensors.index.json, whose weight_map lists shards in its
- * own folder; or a folder with such an index or, without one, with *.safetensors files. Errors: a shard that is missing,
- * unreadable or lacks a tensor that the index places in it; a folder without weights. Closed by ddp__weight_files_close,
- * also on error. */
+/* Opens the files that path names: a safetensors file; NAME.safetensors.index.json, whose weight_map lists
+ * shards in its own folder; or a folder with such an index or, without one, with *.safetensors files. Errors:
+ * a shard that is missing, unreadable or lacks a tensor that the index places in it; a folder without
+ * weights. Closed by ddp__weight_files_close, also on error. */
 DDP_LIB ddp_status ddp__weight_files_open(ddp__weight_files *files, const char *path, ddp_error *err);
-DDP_LIB void       ddp__weight_files_close(ddp__weight_files *files);
+DDP_LIB void ddp__weight_files_close(ddp__weight_files *files);
 #endif

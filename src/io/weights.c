@@ -10,37 +10,42 @@
 /* An operator of a layer whose name ends in `layer` is called by the rest of it and `name`. */
 typedef struct ddp__weight_rule {
     const char *layer, *op;
-    int         occurrence; /* of op in the layer, from 0 */
+    int occurrence; /* of op in the layer, from 0 */
     const char *name;
-    int         transposed; /* its matrix lies (in, out) in the file */
+    int transposed; /* its matrix lies (in, out) in the file */
 } ddp__weight_rule;
 
 static const ddp__weight_rule ddp__weights_gpt2[] = {
-    {"embed", "embedding", 0, "wte", 0},      {"embed", "position", 0, "wpe", 0},
-    {".attn", "layer_norm", 0, ".ln_1", 0},   {".attn", "linear", 0, ".attn.c_attn", 1},
+    {"embed", "embedding", 0, "wte", 0},       {"embed", "position", 0, "wpe", 0},
+    {".attn", "layer_norm", 0, ".ln_1", 0},    {".attn", "linear", 0, ".attn.c_attn", 1},
     {".attn", "linear", 1, ".attn.c_proj", 1}, {".mlp", "layer_norm", 0, ".ln_2", 0},
-    {".mlp", "linear", 0, ".mlp.c_fc", 1},    {".mlp", "linear", 1, ".mlp.c_proj", 1},
-    {"head", "layer_norm", 0, "ln_f", 0},     {NULL, NULL, 0, NULL, 0}};
+    {".mlp", "linear", 0, ".mlp.c_fc", 1},     {".mlp", "linear", 1, ".mlp.c_proj", 1},
+    {"head", "layer_norm", 0, "ln_f", 0},      {NULL, NULL, 0, NULL, 0}};
 
-static const ddp__weight_rule ddp__weights_resnet[] = {
-    {".downsample", "conv2d", 0, ".downsample.0", 0}, {".downsample", "batch_norm2d", 0, ".downsample.1", 0},
-    {"conv1", "conv2d", 0, "conv1", 0},               {"conv1", "batch_norm2d", 0, "bn1", 0},
-    {"conv2", "conv2d", 0, "conv2", 0},               {"conv2", "batch_norm2d", 0, "bn2", 0},
-    {"conv3", "conv2d", 0, "conv3", 0},               {"conv3", "batch_norm2d", 0, "bn3", 0},
-    {"head", "linear", 0, "fc", 0},                   {NULL, NULL, 0, NULL, 0}};
+static const ddp__weight_rule ddp__weights_resnet[] = {{".downsample", "conv2d", 0, ".downsample.0", 0},
+                                                       {".downsample", "batch_norm2d", 0, ".downsample.1", 0},
+                                                       {"conv1", "conv2d", 0, "conv1", 0},
+                                                       {"conv1", "batch_norm2d", 0, "bn1", 0},
+                                                       {"conv2", "conv2d", 0, "conv2", 0},
+                                                       {"conv2", "batch_norm2d", 0, "bn2", 0},
+                                                       {"conv3", "conv2d", 0, "conv3", 0},
+                                                       {"conv3", "batch_norm2d", 0, "bn3", 0},
+                                                       {"head", "linear", 0, "fc", 0},
+                                                       {NULL, NULL, 0, NULL, 0}};
 
 /* Convolutions are numbered among the operators before the classifier: ddp__weight_node. */
-static const ddp__weight_rule ddp__weights_vgg[] = {
-    {"fc6", "linear", 0, "classifier.0", 0},  {"fc7", "linear", 0, "classifier.3", 0},
-    {"head", "linear", 0, "classifier.6", 0}, {NULL, NULL, 0, NULL, 0}};
+static const ddp__weight_rule ddp__weights_vgg[] = {{"fc6", "linear", 0, "classifier.0", 0},
+                                                    {"fc7", "linear", 0, "classifier.3", 0},
+                                                    {"head", "linear", 0, "classifier.6", 0},
+                                                    {NULL, NULL, 0, NULL, 0}};
 
-/* The names of Llama's arrays in the transformers library: read, while a save writes the names by layer. Its q, k and v,
- * and its gate and up, are one matrix here, row by row in this order. Both store queries and keys for rotary angles that
- * pair column i of a head with column d/2 + i, so no row moves. */
+/* The names of Llama's arrays in the transformers library: read, while a save writes the names by layer. Its
+ * q, k and v, and its gate and up, are one matrix here, row by row in this order. Both store queries and keys
+ * for rotary angles that pair column i of a head with column d/2 + i, so no row moves. */
 #define DDP__WEIGHT_PARTS 3
 static const struct {
     const char *layer, *op;
-    int         occurrence;
+    int occurrence;
     const char *name[DDP__WEIGHT_PARTS];
 } ddp__weights_llama[] = {
     {"embed", "embedding", 0, {"embed_tokens", NULL, NULL}},
@@ -59,27 +64,31 @@ static const struct {
 static const char *const ddp__weight_prefixes[] = {"module.", "_orig_mod.", "transformer.", "model."};
 
 typedef enum ddp__weight_family {
-    DDP__WEIGHTS_OTHER, DDP__WEIGHTS_GPT2, DDP__WEIGHTS_RESNET, DDP__WEIGHTS_VGG, DDP__WEIGHTS_LLAMA
+    DDP__WEIGHTS_OTHER,
+    DDP__WEIGHTS_GPT2,
+    DDP__WEIGHTS_RESNET,
+    DDP__WEIGHTS_VGG,
+    DDP__WEIGHTS_LLAMA
 } ddp__weight_family;
 
 /* Rows of an array that are a tensor of the file. */
 typedef struct ddp__weight_part {
-    char             name[DDP__WEIGHT_NAME]; /* "" = no such name */
-    int64_t          rows;
+    char name[DDP__WEIGHT_NAME]; /* "" = no such name */
+    int64_t rows;
     ddp_safetensors *file; /* where it was found; NULL: not yet */
     const ddp_safetensor *from;
 } ddp__weight_part;
 
 /* One array of the model and its place in the file. */
 typedef struct ddp__weight {
-    char           name[DDP__WEIGHT_NAME];
-    float         *data; /* NULL: the graph is not built, or the array is on another stage */
-    int            stage; /* that has it */
-    ddp_safetensor as;   /* type and shape in the file; name points above */
-    int            transposed;
-    ddp_safetensors *file;      /* where the whole array was found; NULL: not, or in parts */
+    char name[DDP__WEIGHT_NAME];
+    float *data;       /* NULL: the graph is not built, or the array is on another stage */
+    int stage;         /* that has it */
+    ddp_safetensor as; /* type and shape in the file; name points above */
+    int transposed;
+    ddp_safetensors *file; /* where the whole array was found; NULL: not, or in parts */
     const ddp_safetensor *from;
-    int              parts;     /* of Llama under the names of transformers; 0 = no such names */
+    int parts; /* of Llama under the names of transformers; 0 = no such names */
     ddp__weight_part part[DDP__WEIGHT_PARTS];
 } ddp__weight;
 
@@ -93,7 +102,8 @@ static ddp__weight_family ddp__weights_family(const ddp_graph *g)
     }
     for (int i = 0; i < g->nodes; i++) { /* a user's layer may be called so, too */
         const ddp_node *n = g->node[i];
-        if (n->op && n->layer >= 0 && !strcmp(n->op->name, "rope") && !strcmp(g->layer[n->layer].name, "layers.0.attn"))
+        if (n->op && n->layer >= 0 && !strcmp(n->op->name, "rope") &&
+            !strcmp(g->layer[n->layer].name, "layers.0.attn"))
             return DDP__WEIGHTS_LLAMA;
     }
     return DDP__WEIGHTS_OTHER;
@@ -132,7 +142,8 @@ static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *ot
 /* The name of node n in the file; returns the rule's `transposed`. */
 static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, size_t room)
 {
-    static const ddp__weight_rule *const rules[] = {NULL, ddp__weights_gpt2, ddp__weights_resnet, ddp__weights_vgg, NULL};
+    static const ddp__weight_rule *const rules[] = {NULL, ddp__weights_gpt2, ddp__weights_resnet,
+                                                    ddp__weights_vgg, NULL};
     const ddp__weight_family family = ddp__weights_family(g);
     const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
     const ddp__weight_rule *r = rules[family];
@@ -140,18 +151,24 @@ static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, si
     size_t rest;
 
     for (; r && r->layer; r++) {
-        if (strcmp(r->op, n->op->name) || r->occurrence != occurrence || !ddp__weight_ends(layer, r->layer, &rest))
+        if (strcmp(r->op, n->op->name) || r->occurrence != occurrence ||
+            !ddp__weight_ends(layer, r->layer, &rest))
             continue;
         snprintf(out, room, "%.*s%s", (int)rest, layer, r->name);
         return r->transposed;
     }
     /* torchvision numbers the operators of "features": all of ours but the inputs */
     for (int i = 0; i < n->index; i++) place += g->node[i]->op != NULL;
-    if (family == DDP__WEIGHTS_VGG && !strcmp(n->op->name, "conv2d")) snprintf(out, room, "features.%d", place);
-    else if (!others) snprintf(out, room, "%.100s", layer);
-    else if (!strcmp(n->op->name, "linear_cross_entropy")) snprintf(out, room, "%.100s.linear_no_bias", layer);
-    else if (!occurrence) snprintf(out, room, "%.100s.%.30s", layer, n->op->name);
-    else snprintf(out, room, "%.100s.%.30s.%d", layer, n->op->name, occurrence);
+    if (family == DDP__WEIGHTS_VGG && !strcmp(n->op->name, "conv2d"))
+        snprintf(out, room, "features.%d", place);
+    else if (!others)
+        snprintf(out, room, "%.100s", layer);
+    else if (!strcmp(n->op->name, "linear_cross_entropy"))
+        snprintf(out, room, "%.100s.linear_no_bias", layer);
+    else if (!occurrence)
+        snprintf(out, room, "%.100s.%.30s", layer, n->op->name);
+    else
+        snprintf(out, room, "%.100s.%.30s.%d", layer, n->op->name, occurrence);
     return 0;
 }
 
@@ -161,7 +178,8 @@ static long ddp__weight_inner(const ddp_graph *g, const ddp_node *n)
     long columns = 0;
 
     for (int i = 0; i < g->nodes; i++)
-        if (g->node[i]->op && g->node[i]->layer == n->layer && !strcmp(g->node[i]->op->name, "linear_no_bias"))
+        if (g->node[i]->op && g->node[i]->layer == n->layer &&
+            !strcmp(g->node[i]->op->name, "linear_no_bias"))
             columns = g->node[i]->spec.param[0].shape.dim[1];
     return columns;
 }
@@ -181,7 +199,8 @@ static void ddp__weight_llama(const ddp_graph *g, const ddp_node *n, ddp__weight
             continue;
         while (w->parts < DDP__WEIGHT_PARTS && name[w->parts]) {
             ddp__weight_part *p = &w->part[w->parts++];
-            snprintf(p->name, sizeof p->name, "%.*s%s.weight", rest < 100 ? (int)rest : 100, layer, name[w->parts - 1]);
+            snprintf(p->name, sizeof p->name, "%.*s%s.weight", rest < 100 ? (int)rest : 100, layer,
+                     name[w->parts - 1]);
         }
         for (int k = 0; k < w->parts; k++) w->part[k].rows = rows / w->parts;
         if (w->parts < 3) return;
@@ -200,7 +219,10 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
     memset(w, 0, sizeof *w);
     transposed = ddp__weight_node(g, n, node, sizeof node);
     snprintf(w->name, sizeof w->name, "%s.%.20s", node,
-             buffer ? p->name : k == 0 ? "weight" : k == 1 ? "bias" : p->name);
+             buffer   ? p->name
+             : k == 0 ? "weight"
+             : k == 1 ? "bias"
+                      : p->name);
     w->data = n->here != (int)DDP__HERE_OWN ? NULL : buffer ? n->buffer[k] : n->param[k];
     w->stage = n->stage;
     w->as.type = DDP_ST_F32;
@@ -224,8 +246,10 @@ static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
             continue;
         }
         index += n->tied >= 0;
-        if (index < n->spec.params) ddp__weight_fill(g, n, index, 0, w);
-        else ddp__weight_fill(g, n, index - n->spec.params, 1, w);
+        if (index < n->spec.params)
+            ddp__weight_fill(g, n, index, 0, w);
+        else
+            ddp__weight_fill(g, n, index - n->spec.params, 1, w);
         return 1;
     }
     return 0;
@@ -247,10 +271,10 @@ int ddp_weights_describe(const ddp_graph *g, int index, char *name, size_t room,
 
 typedef struct ddp__weights {
     ddp__weight *list;
-    int          count;
-    float       *scratch; /* room for the largest transposed matrix */
+    int count;
+    float *scratch; /* room for the largest transposed matrix */
     const ddp__host *host;
-    float       *here;    /* room for the largest array of a device; NULL = arrays lie here */
+    float *here; /* room for the largest array of a device; NULL = arrays lie here */
 } ddp__weights;
 
 static void ddp__weights_free(ddp__weights *s)
@@ -266,7 +290,8 @@ static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__w
     int there;
 
     memset(s, 0, sizeof *s);
-    if (!g || !g->built) return ddp__fail(err, DDP_USAGE, "%s: the model has no weights before ddp_graph_build", path);
+    if (!g || !g->built)
+        return ddp__fail(err, DDP_USAGE, "%s: the model has no weights before ddp_graph_build", path);
     for (int i = 0; i < g->nodes; i++) s->count += ddp__weights_of(g->node[i]);
     s->list = (ddp__weight *)ddp__calloc((size_t)s->count, sizeof *s->list);
     for (int i = 0; s->list && i < s->count; i++) {
@@ -294,7 +319,8 @@ static void ddp__weight_transpose(const float *in, int64_t rows, int64_t columns
     for (int64_t r = 0; r < rows; r += BLOCK)
         for (int64_t c = 0; c < columns; c += BLOCK)
             for (int64_t i = r; i < rows && i < r + BLOCK; i++)
-                for (int64_t k = c; k < columns && k < c + BLOCK; k++) out[k * rows + i] = in[i * columns + k];
+                for (int64_t k = c; k < columns && k < c + BLOCK; k++)
+                    out[k * rows + i] = in[i * columns + k];
 }
 
 /* ---- loading ---- */
@@ -328,8 +354,8 @@ static const char *ddp__weight_bare(const char *name)
     return NULL;
 }
 
-/* Tensors that other libraries save and this one has no use for: attention masks, rotary angles, and the count beside the
- * running statistics of a batch norm. */
+/* Tensors that other libraries save and this one has no use for: attention masks, rotary angles, and the
+ * count beside the running statistics of a batch norm. */
 static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family, const char *name)
 {
     char beside[DDP__WEIGHT_NAME];
@@ -339,7 +365,8 @@ static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family,
         return !strncmp(name, "h.", 2) && (ddp__weight_ends(name, ".attn.bias", &rest) ||
                                            ddp__weight_ends(name, ".attn.masked_bias", &rest));
     if (family == DDP__WEIGHTS_LLAMA) return ddp__weight_ends(name, "rotary_emb.inv_freq", &rest);
-    if (family != DDP__WEIGHTS_RESNET || !ddp__weight_ends(name, ".num_batches_tracked", &rest) || rest > 100) return 0;
+    if (family != DDP__WEIGHTS_RESNET || !ddp__weight_ends(name, ".num_batches_tracked", &rest) || rest > 100)
+        return 0;
     snprintf(beside, sizeof beside, "%.*s.running_mean", (int)rest, name);
     return ddp__weight_named(s, beside) != NULL;
 }
@@ -367,24 +394,33 @@ static ddp_status ddp__weight_match(const char *path, ddp__weight *w, ddp__weigh
     if (p && p->from) other = p->from;
     for (int k = 0; !p && !other && k < w->parts; k++) other = w->part[k].from;
     if (other)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: \"%.60s\" and \"%.60s\" are the same tensor", path, other->name,
-                         t->name);
+        return ddp__fail(err, DDP_FORMAT, "%.120s: \"%.60s\" and \"%.60s\" are the same tensor", path,
+                         other->name, t->name);
     if (p) as.dim[0] = p->rows;
     if (t->dims != as.dims || memcmp(t->dim, as.dim, (size_t)t->dims * sizeof *t->dim))
-        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has shape %s, the model needs %s: build the model with "
-                         "the sizes of the file", path, t->name, ddp__weight_shape(t, theirs, sizeof theirs),
+        return ddp__fail(err, DDP_FORMAT,
+                         "%.120s: tensor \"%.60s\" has shape %s, the model needs %s: build the model with "
+                         "the sizes of the file",
+                         path, t->name, ddp__weight_shape(t, theirs, sizeof theirs),
                          ddp__weight_shape(&as, ours, sizeof ours));
     if (t->type != DDP_ST_F32 && t->type != DDP_ST_F64 && t->type != DDP_ST_F16 && t->type != DDP_ST_BF16)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has dtype %s; weights are F32, F64, F16 or BF16", path,
+        return ddp__fail(err, DDP_FORMAT,
+                         "%.120s: tensor \"%.60s\" has dtype %s; weights are F32, F64, F16 or BF16", path,
                          t->name, ddp_safetensors_type_name(t->type));
-    if (p) { p->file = f; p->from = t; }
-    else { w->file = f; w->from = t; }
+    if (p) {
+        p->file = f;
+        p->from = t;
+    } else {
+        w->file = f;
+        w->from = t;
+    }
     return DDP_OK;
 }
 
-/* The output matrix of a model that uses its token table there: a file that holds it twice must hold it twice. */
+/* The output matrix of a model that uses its token table there: a file that holds it twice must hold it
+ * twice. */
 typedef struct ddp__weight_head {
-    const char      *path;
+    const char *path;
     ddp_safetensors *file;
     const ddp_safetensor *from; /* NULL: the files have none */
 } ddp__weight_head;
@@ -400,8 +436,10 @@ static ddp_status ddp__weights_tied(const ddp__weights *s, const ddp__weight_hea
     float a[512], b[512];
     size_t now;
 
-    if (!table || own->dims != table->dims || memcmp(own->dim, table->dim, (size_t)own->dims * sizeof *own->dim))
-        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has another shape than %s; this model ties them",
+    if (!table || own->dims != table->dims ||
+        memcmp(own->dim, table->dim, (size_t)own->dims * sizeof *own->dim))
+        return ddp__fail(err, DDP_FORMAT,
+                         "%.120s: tensor \"%.60s\" has another shape than %s; this model ties them",
                          head->path, own->name, name);
     n = ddp_safetensors_elements(own);
     for (; i < n; i += now) {
@@ -410,16 +448,19 @@ static ddp_status ddp__weights_tied(const ddp__weights *s, const ddp__weight_hea
         DDP__TRY(ddp_safetensors_floats(file, table, i, now, b, err));
         for (size_t k = 0; k < now; k++)
             if (memcmp(&a[k], &b[k], sizeof *a))
-                return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" differs from %s in element %" PRIu64
-                                 " (%g and %g); this model ties them%s", head->path, own->name, name, i + k, (double)a[k],
-                                 (double)b[k], p ? ": build it untied" : "");
+                return ddp__fail(err, DDP_FORMAT,
+                                 "%.120s: tensor \"%.60s\" differs from %s in element %" PRIu64
+                                 " (%g and %g); this model ties them%s",
+                                 head->path, own->name, name, i + k, (double)a[k], (double)b[k],
+                                 p ? ": build it untied" : "");
     }
     return DDP_OK;
 }
 
 /* The array, or the part of one, that a tensor is: by its whole name, else by what follows its prefixes. */
-static ddp_status ddp__weight_find(const ddp__weights *s, ddp__weight_family family, const ddp__weight_file *file,
-                                   const ddp_safetensor *t, ddp__weight_head *head, ddp_error *err)
+static ddp_status ddp__weight_find(const ddp__weights *s, ddp__weight_family family,
+                                   const ddp__weight_file *file, const ddp_safetensor *t,
+                                   ddp__weight_head *head, ddp_error *err)
 {
     for (const char *name = t->name; name; name = ddp__weight_bare(name)) {
         ddp__weight_part *p = NULL;
@@ -427,14 +468,17 @@ static ddp_status ddp__weight_find(const ddp__weights *s, ddp__weight_family fam
         if (!w) p = ddp__weight_part_named(s, name, &w);
         if (w) return ddp__weight_match(file->path, w, p, file->f, t, err);
         if (ddp__weight_ignored(s, family, name)) return DDP_OK;
-        if (strcmp(name, "lm_head.weight") || (family != DDP__WEIGHTS_GPT2 && family != DDP__WEIGHTS_LLAMA)) continue;
+        if (strcmp(name, "lm_head.weight") || (family != DDP__WEIGHTS_GPT2 && family != DDP__WEIGHTS_LLAMA))
+            continue;
         head->path = file->path;
         head->file = file->f;
         head->from = t;
         return DDP_OK;
     }
-    return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" is not one of the %d of this model: is it of the same kind, "
-                     "and has it as many layers?", file->path, t->name, s->count);
+    return ddp__fail(err, DDP_FORMAT,
+                     "%.120s: tensor \"%.80s\" is not one of the %d of this model: is it of the same kind, "
+                     "and has it as many layers?",
+                     file->path, t->name, s->count);
 }
 
 /* 1: a tensor has a name of the transformers library. */
@@ -447,7 +491,8 @@ static int ddp__weights_foreign(const ddp__weights *s)
 }
 
 /* DDP_FORMAT if no file has the array, or not all of its parts. */
-static ddp_status ddp__weight_whole(const ddp__weight *w, int foreign, int files, const char *path, ddp_error *err)
+static ddp_status ddp__weight_whole(const ddp__weight *w, int foreign, int files, const char *path,
+                                    ddp_error *err)
 {
     const char *name = w->name;
     char where[60] = "";
@@ -458,7 +503,8 @@ static ddp_status ddp__weight_whole(const ddp__weight *w, int foreign, int files
     for (int k = w->parts - 1; foreign && k >= 0; k--)
         if (!w->part[k].from) name = w->part[k].name;
     if (files > 1) snprintf(where, sizeof where, " in all %d files", files);
-    return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" of the model is missing%s: %s", path, name, where,
+    return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" of the model is missing%s: %s", path, name,
+                     where,
                      w->parts && !strcmp(w->part[0].name, "lm_head.weight")
                          ? "if the weights of the file are tied, build the model tied, too"
                          : "is the file of a model of this kind, with as many layers?");
@@ -474,16 +520,20 @@ static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, const d
 
     for (int k = 0; k < files->count; k++)
         for (int i = 0; i < ddp_safetensors_count(files->list[k].f); i++)
-            DDP__TRY(ddp__weight_find(s, family, &files->list[k], ddp_safetensors_at(files->list[k].f, i), &head, err));
+            DDP__TRY(ddp__weight_find(s, family, &files->list[k], ddp_safetensors_at(files->list[k].f, i),
+                                      &head, err));
     foreign = ddp__weights_foreign(s);
-    for (int i = 0; i < s->count; i++) DDP__TRY(ddp__weight_whole(&s->list[i], foreign, files->count, path, err));
+    for (int i = 0; i < s->count; i++)
+        DDP__TRY(ddp__weight_whole(&s->list[i], foreign, files->count, path, err));
     return head.from ? ddp__weights_tied(s, &head, err) : DDP_OK;
 }
 
 /* The values of an array into data, of its only tensor or of its parts, one after the other. */
 static ddp_status ddp__weight_values(const ddp__weight *w, float *data, ddp_error *err)
 {
-    if (w->from) return ddp_safetensors_floats(w->file, w->from, 0, (size_t)ddp_safetensors_elements(w->from), data, err);
+    if (w->from)
+        return ddp_safetensors_floats(w->file, w->from, 0, (size_t)ddp_safetensors_elements(w->from), data,
+                                      err);
     for (int k = 0; k < w->parts; k++) {
         const size_t n = (size_t)ddp_safetensors_elements(w->part[k].from);
         DDP__TRY(ddp_safetensors_floats(w->part[k].file, w->part[k].from, 0, n, data, err));
@@ -552,8 +602,8 @@ static ddp_status ddp__weight_show(const ddp__weights *s, int i, const float **o
     return DDP_OK;
 }
 
-static ddp_status ddp__weights_write(const ddp__weights *s, const char *path, ddp__weights_pass pass, void *user,
-                                     int writes, ddp_error *err)
+static ddp_status ddp__weights_write(const ddp__weights *s, const char *path, ddp__weights_pass pass,
+                                     void *user, int writes, ddp_error *err)
 {
     ddp__file f;
     const float *data;
@@ -564,11 +614,15 @@ static ddp_status ddp__weights_write(const ddp__weights *s, const char *path, dd
         const size_t n = (size_t)ddp_safetensors_elements(&s->list[i].as);
         code = ddp__weight_show(s, i, &data, err);
         if (code != DDP_OK) continue;
-        if (data && writes) ddp__file_put(&f, data, n * sizeof *data);
+        if (data && writes)
+            ddp__file_put(&f, data, n * sizeof *data);
         else if (!pass)
-            code = ddp__fail(err, DDP_USAGE, "ddp_weights_save: parameters are on stage %d of a pipeline: use "
-                             "ddp_pipe_export", s->list[i].stage);
-        else if (data || writes) code = pass(user, s->list[i].stage, data, n, writes ? &f : NULL, err);
+            code = ddp__fail(err, DDP_USAGE,
+                             "ddp_weights_save: parameters are on stage %d of a pipeline: use "
+                             "ddp_pipe_export",
+                             s->list[i].stage);
+        else if (data || writes)
+            code = pass(user, s->list[i].stage, data, n, writes ? &f : NULL, err);
     }
     if (!writes) return code;
     if (code == DDP_OK) return ddp__file_end(&f, err);
@@ -576,8 +630,8 @@ static ddp_status ddp__weights_write(const ddp__weights *s, const char *path, dd
     return code;
 }
 
-ddp_status ddp__weights_save(const ddp_graph *g, const char *path, ddp__weights_pass pass, void *user, int writes,
-                             ddp_error *err)
+ddp_status ddp__weights_save(const ddp_graph *g, const char *path, ddp__weights_pass pass, void *user,
+                             int writes, ddp_error *err)
 {
     ddp__weights s;
     ddp_status code = ddp__weights_list(g, path, &s, err);

@@ -1,5 +1,5 @@
-/* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on each disk: there
- * is none of half a checkpoint. */
+/* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on
+ * each disk: there is none of half a checkpoint. */
 #include "member/manifest.h"
 
 #include <dirent.h>
@@ -24,8 +24,8 @@ static void ddp__checkpoint_path(char *out, const char *folder, long step, const
     snprintf(out, DDP__CHECKPOINT_PATH, "%s/step-%012ld%s", folder, step, file);
 }
 
-/* A step that is saved once more must not touch the files that its manifest names until the new manifest is there: so a
- * rank's file has two names, and each save takes the other one. */
+/* A step that is saved once more must not touch the files that its manifest names until the new manifest is
+ * there: so a rank's file has two names, and each save takes the other one. */
 static void ddp__shard_file(char out[40], long rank, int generation)
 {
     snprintf(out, 40, "/rank-%04ld%s.safetensors", rank, generation ? "-again" : "");
@@ -39,7 +39,8 @@ static void ddp__shard_path(char *out, const char *folder, long step, int rank, 
     ddp__checkpoint_path(out, folder, step, file);
 }
 
-/* Newest checkpoint of folder below step `below`, whole ones only or also what a killed run left; -1: none. */
+/* Newest checkpoint of folder below step `below`, whole ones only or also what a killed run left; -1:
+ * none. */
 static ddp_status ddp__checkpoint_newest(const char *folder, long below, int whole, long *out, ddp_error *err)
 {
     DIR *dir = opendir(folder);
@@ -50,11 +51,13 @@ static ddp_status ddp__checkpoint_newest(const char *folder, long below, int who
     *out = -1;
     if (!dir) return ddp__fail(err, DDP_IO, "cannot read %.200s: %s", folder, strerror(errno));
     while ((e = readdir(dir)) != NULL) {
-        if (strncmp(e->d_name, "step-", 5) || strlen(e->d_name) != 17 || !ddp__parse_long(e->d_name + 5, &step) ||
-            step <= *out || step >= below)
+        if (strncmp(e->d_name, "step-", 5) || strlen(e->d_name) != 17 ||
+            !ddp__parse_long(e->d_name + 5, &step) || step <= *out || step >= below)
             continue;
         ddp__checkpoint_path(path, folder, step, "/manifest.json");
-        if (!whole || access(path, F_OK) == 0) *out = step; /* one that cannot be read is an error, and no older step is taken */
+        if (!whole || access(path, F_OK) == 0)
+            *out = step; /* one that cannot be read is an error, and no
+                                                               older step is taken */
     }
     closedir(dir);
     return DDP_OK;
@@ -62,7 +65,8 @@ static ddp_status ddp__checkpoint_newest(const char *folder, long below, int who
 
 /* ---- what goes ---- */
 
-/* Removes what a step's folder holds of ours, but world files of that generation and their manifest; world 0: all. */
+/* Removes what a step's folder holds of ours, but world files of that generation and their manifest; world 0:
+ * all. */
 static void ddp__checkpoint_sweep(const char *folder, long step, int world, int generation)
 {
     char path[DDP__CHECKPOINT_PATH], keep[40];
@@ -72,18 +76,22 @@ static void ddp__checkpoint_sweep(const char *folder, long step, int world, int 
     ddp__checkpoint_path(path, folder, step, "");
     dir = opendir(path);
     if (!dir) return;
-    if (!world) unlinkat(dirfd(dir), "manifest.json", 0); /* first, so that half of a checkpoint does not count */
+    if (!world)
+        unlinkat(dirfd(dir), "manifest.json", 0); /* first, so that half of a checkpoint does not
+                                                             count */
     while ((e = readdir(dir)) != NULL) {
         const long rank = strncmp(e->d_name, "rank-", 5) ? -1 : strtol(e->d_name + 5, NULL, 10);
         ddp__shard_file(keep, rank, generation);
-        if (rank < 0 ? !strncmp(e->d_name, "manifest.json.tmp.", 18) : rank >= world || strcmp(e->d_name, keep + 1))
+        if (rank < 0 ? !strncmp(e->d_name, "manifest.json.tmp.", 18)
+                     : rank >= world || strcmp(e->d_name, keep + 1))
             unlinkat(dirfd(dir), e->d_name, 0);
     }
     closedir(dir);
     if (!world) rmdir(path); /* with a file of somebody else in it, it stays */
 }
 
-/* Removes all of up to step but the newest keep, also what killed runs left between them; keep 0 = nothing. */
+/* Removes all of up to step but the newest keep, also what killed runs left between them; keep 0 =
+ * nothing. */
 static ddp_status ddp__checkpoint_prune(const char *folder, long step, int keep, ddp_error *err)
 {
     step++;
@@ -107,15 +115,15 @@ static ddp_status ddp__checkpoint_folder(const char *path, ddp_error *err)
 typedef struct ddp__saving {
     ddp__worker *s;
     const char *folder;
-    int         keep, overwrite;
-    int         generation; /* which of their two names this step's files get */
-    ddp__said  *file;       /* [world] */
-    uint64_t   *said;       /* [world] a word of each */
-    char        path[DDP__CHECKPOINT_PATH];
+    int keep, overwrite;
+    int generation;  /* which of their two names this step's files get */
+    ddp__said *file; /* [world] */
+    uint64_t *said;  /* [world] a word of each */
+    char path[DDP__CHECKPOINT_PATH];
 } ddp__saving;
 
-/* Of a step's manifest: the generation, -1: it cannot be read, -2: there is none; and 1 if it is of another run, or cannot
- * be read. */
+/* Of a step's manifest: the generation, -1: it cannot be read, -2: there is none; and 1 if it is of another
+ * run, or cannot be read. */
 static ddp_status ddp__manifest_peek(ddp__saving *v, long step, int *generation, int *foreign, ddp_error *err)
 {
     ddp__manifest m;
@@ -127,7 +135,9 @@ static ddp_status ddp__manifest_peek(ddp__saving *v, long step, int *generation,
     *generation = code == DDP_OK ? m.generation : access(v->path, F_OK) ? -2 : -1;
     *foreign = code == DDP_OK ? m.run != v->s->run : *generation == -1;
     ddp__manifest_free(&m);
-    return code == DDP_MEMORY || (code == DDP_IO && *generation == -1) ? ddp__fail(err, code, "%s", unread.msg) : DDP_OK;
+    return code == DDP_MEMORY || (code == DDP_IO && *generation == -1)
+               ? ddp__fail(err, code, "%s", unread.msg)
+               : DDP_OK;
 }
 
 static ddp_status ddp__refuse_foreign(ddp__saving *v, ddp_error *err)
@@ -139,9 +149,12 @@ static ddp_status ddp__refuse_foreign(ddp__saving *v, ddp_error *err)
     for (int i = 0; i < 2; i++) {
         if (step[i] >= 0) DDP__TRY(ddp__manifest_peek(v, step[i], &generation, &foreign, err));
         if (foreign)
-            return ddp__fail(err, DDP_ARG, "%.200s holds step %ld of another run: go on from it (--resume, "
-                             "ddp_checkpoint_load), save into another folder, or let this run replace it (--overwrite, "
-                             "ddp_config.overwrite)", v->folder, step[i]);
+            return ddp__fail(
+                err, DDP_ARG,
+                "%.200s holds step %ld of another run: go on from it (--resume, "
+                "ddp_checkpoint_load), save into another folder, or let this run replace it (--overwrite, "
+                "ddp_config.overwrite)",
+                v->folder, step[i]);
     }
     return DDP_OK;
 }
@@ -161,7 +174,8 @@ static ddp_status ddp__remove_foreign(ddp__saving *v, ddp_error *err)
 
 /* ---- saving ---- */
 
-/* Which run this is, as the lowest says. Behind that nobody has files of another save under the names of this one. */
+/* Which run this is, as the lowest says. Behind that nobody has files of another save under the names of this
+ * one. */
 static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
@@ -201,7 +215,8 @@ static ddp_status ddp__save_seal(ddp__saving *v, ddp_error *err)
         }
         said[s->rank] = written ? 2 : 1;
         DDP__TRY(ddp__worker_gather(s, said, 1, err));
-        for (r = 0; !said[r]; r++) {}
+        for (r = 0; !said[r]; r++) {
+        }
         sealed = said[r] == 2;
     }
     if (written) {
@@ -232,8 +247,10 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
     while (!v->file[r].there) r++;
     ddp__shard_path(v->path, v->folder, s->step, r, v->generation);
     if (is_new && access(v->path, F_OK))
-        ddp__log(&s->host->log, DDP_LOG_WARN, "rank %d: %s is not that of rank %d: every machine keeps the files of "
-                 "its own ranks, and to go on each has to start where its are", s->rank, v->folder, r);
+        ddp__log(&s->host->log, DDP_LOG_WARN,
+                 "rank %d: %s is not that of rank %d: every machine keeps the files of "
+                 "its own ranks, and to go on each has to start where its are",
+                 s->rank, v->folder, r);
     return ddp__save_seal(v, err);
 }
 
@@ -253,17 +270,21 @@ ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, in
 
 /* ---- loading: which one, whether it fits, and whose file a rank takes ---- */
 
-static ddp_status ddp__model_fits(const ddp__worker *s, const ddp__manifest *m, const char *path, ddp_error *err)
+static ddp_status ddp__model_fits(const ddp__worker *s, const ddp__manifest *m, const char *path,
+                                  ddp_error *err)
 {
     if (m->model == s->model) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names of this one's, but "
-                     "other operators, sizes, or operators with other arguments (vocabulary, heads or sequence length, for "
-                     "example): resume with the same model", path);
+    return ddp__fail(err, DDP_MISMATCH,
+                     "%.200s is of another model: its layers have the names of this one's, but "
+                     "other operators, sizes, or operators with other arguments (vocabulary, heads or "
+                     "sequence length, for "
+                     "example): resume with the same model",
+                     path);
 }
 
 /* All ranks have verified their files before one of them changes its first array. */
-static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, int rank, const char *path, uint64_t *words,
-                                 ddp_error *err)
+static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, int rank, const char *path,
+                                 uint64_t *words, ddp_error *err)
 {
     const ddp__listed listed = ddp__manifest_listed(m, rank);
     ddp_safetensors *f = ddp_safetensors_open(path, err);
@@ -301,15 +322,19 @@ static ddp_status ddp__checkpoint_choose(const ddp__worker *s, const char *folde
     *step = least;
     if (least >= 0) return DDP_OK;
     if (newest < 0)
-        return ddp__fail(err, DDP_IO, "%.200s holds no whole checkpoint (a folder step-... with "
-                         "manifest.json)", folder);
-    return ddp__fail(err, DDP_IO, "%.200s holds step %ld here, but no checkpoint that all workers find: on machines "
-                     "without a shared disk each rank has to start where its files are", folder, newest);
+        return ddp__fail(err, DDP_IO,
+                         "%.200s holds no whole checkpoint (a folder step-... with "
+                         "manifest.json)",
+                         folder);
+    return ddp__fail(err, DDP_IO,
+                     "%.200s holds step %ld here, but no checkpoint that all workers find: on machines "
+                     "without a shared disk each rank has to start where its files are",
+                     folder, newest);
 }
 
 /* Ranks with disks of their own must not mix what unlike runs have saved there. */
-static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifest *m,
-                                        const char *path, uint64_t *words, ddp_error *err)
+static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifest *m, const char *path,
+                                        uint64_t *words, ddp_error *err)
 {
     const uint64_t run = ddp__hash(DDP__HASH_START, &m->run, sizeof m->run);
     const uint64_t own = ddp__hash(run, m->said, (size_t)m->world * sizeof *m->said);
@@ -318,16 +343,18 @@ static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifes
     DDP__TRY(ddp__worker_gather(s, words, 1, err));
     for (int r = 0; r < s->world; r++)
         if (words[r] && words[r] != own)
-            return ddp__fail(err, DDP_MISMATCH, "%.200s: rank %d finds another one there than rank %d: the checkpoints "
-                             "of unlike runs lie in folders of this name", path, r, s->rank);
+            return ddp__fail(err, DDP_MISMATCH,
+                             "%.200s: rank %d finds another one there than rank %d: the checkpoints "
+                             "of unlike runs lie in folders of this name",
+                             path, r, s->rank);
     return DDP_OK;
 }
 
-/* Whose file a rank takes: of the same part of the model that of its own copy; of another number of copies all hold the
- * same, but for buffers, and any will do. Who was lost when it was written has none, and takes another's, as a newcomer
- * would. -1: the model was cut otherwise. */
-static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest *m, int kin, const char *folder,
-                                       char *path, int *rank, ddp_error *err)
+/* Whose file a rank takes: of the same part of the model that of its own copy; of another number of copies
+ * all hold the same, but for buffers, and any will do. Who was lost when it was written has none, and takes
+ * another's, as a newcomer would. -1: the model was cut otherwise. */
+static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest *m, int kin,
+                                       const char *folder, char *path, int *rank, ddp_error *err)
 {
     int first = -1, why = ENOENT;
 
@@ -340,13 +367,18 @@ static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest
             ddp__shard_path(path, folder, m->step, r, m->generation);
             *rank = r;
             if (access(path, R_OK) == 0) return DDP_OK;
-            if (errno != ENOENT && why == ENOENT) { why = errno; first = r; } /* it is here, and says more than one that is not */
+            if (errno != ENOENT && why == ENOENT) {
+                why = errno;
+                first = r;
+            } /* it is here, and says more
+                                                                                 than one that is not */
         }
         if (kin && c == 0 && first >= 0) break;
     }
     if (first < 0) return DDP_OK;
     ddp__shard_path(path, folder, m->step, first, m->generation);
-    return ddp__fail(err, DDP_IO, "cannot read %.300s: %s: %s", path, strerror(why), why == ENOENT
+    return ddp__fail(err, DDP_IO, "cannot read %.300s: %s: %s", path, strerror(why),
+                     why == ENOENT
                          ? "on machines without a shared disk each rank has to start where its files are"
                          : "make the file readable for the user of this rank");
 }
@@ -387,15 +419,19 @@ static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__
     DDP__TRY(ddp__manifest_read(path, m, err));
     if (m->step != step) return ddp__fail(err, DDP_FORMAT, "%.200s: it is of step %ld", path, m->step);
     if (m->older && s->rank == 0)
-        ddp__log(&s->host->log, DDP_LOG_WARN, "%.200s: format \"" DDP__MANIFEST_OLDER "\" has no checksum, so a changed "
-                 "manifest is not detected; the next save writes \"" DDP__MANIFEST "\"", path);
+        ddp__log(&s->host->log, DDP_LOG_WARN,
+                 "%.200s: format \"" DDP__MANIFEST_OLDER "\" has no checksum, so a changed "
+                 "manifest is not detected; the next save writes \"" DDP__MANIFEST "\"",
+                 path);
     of->world = m->world;
     DDP__TRY(ddp__manifest_fits(s, path, m, &of->kin, err));
     DDP__TRY(ddp__checkpoint_agree(s, m, path, words, err));
     DDP__TRY(ddp__checkpoint_rank(s, m, of->kin, folder, path, &rank, err));
     words[s->rank] = rank >= 0 ? 1 : 2;
     DDP__TRY(ddp__worker_gather(s, words, 1, err));
-    for (int r = 0; r < s->world; r++) uncut &= words[r] != 2; /* every rank finds the part of the model that it has */
+    for (int r = 0; r < s->world; r++)
+        uncut &= words[r] != 2; /* every rank finds the part of the model that
+                                                                  it has */
     of->same = of->kin && uncut && m->world == s->world;
     s->takes_plan = of->same;
     DDP__TRY(uncut ? ddp__file_load(s, m, rank, path, words, err)

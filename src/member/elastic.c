@@ -1,4 +1,5 @@
-/* The membership of an elastic world: what an engine asks of it, how workers come in, and the frames of the search. */
+/* The membership of an elastic world: what an engine asks of it, how workers come in, and the frames of the
+ * search. */
 #include "member/elastic.h"
 
 /* ---- frames: what they carry as it lies in memory, up to the last id of the world ---- */
@@ -50,8 +51,10 @@ static void ddp__elastic_read(ddp__engine *e, int peer, const ddp__frame *f, dou
     } else if (f->type == DDP__FRAME_EPOCH && ddp__decision_take(e, ep->in, f->length, &view, table)) {
         ddp__decision_read(e, peer, &view, table, now);
     } else {
-        ddp__fault(e, DDP_NET, "rank %d sent a word about the next epoch that cannot be read: it runs another version "
-                   "of this library", peer);
+        ddp__fault(e, DDP_NET,
+                   "rank %d sent a word about the next epoch that cannot be read: it runs another version "
+                   "of this library",
+                   peer);
     }
 }
 
@@ -92,7 +95,8 @@ static int ddp__elastic_drops(const ddp__engine *e, int peer, const ddp__frame *
 {
     if (e->peers[peer].out_of_world) return 1;
     if (f->type == DDP__FRAME_STATE || f->type == DDP__FRAME_EPOCH) return e->closing;
-    return ddp__of_epoch(f) && (e->frozen || e->member_data->peer[peer].marked != e->member_data->view.ballot);
+    return ddp__of_epoch(f) &&
+           (e->frozen || e->member_data->peer[peer].marked != e->member_data->view.ballot);
 }
 
 /* ---- the membership ---- */
@@ -109,24 +113,27 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
 {
     const uint64_t all = e->world >= 64 ? ~(uint64_t)0 : ddp__bit(e->world) - 1;
     const size_t world = (size_t)e->world, chunk = e->chunk * sizeof(float), bounded = e->cfg.kept_bytes;
-    const size_t longest = e->cfg.max_count * sizeof(float), bytes = sizeof(ddp__elastic) +
-                           world * (sizeof(ddp__elastic_peer) + chunk);
+    const size_t longest = e->cfg.max_count * sizeof(float),
+                 bytes = sizeof(ddp__elastic) + world * (sizeof(ddp__elastic_peer) + chunk);
     ddp__elastic *el;
     unsigned char *at;
     ddp_status code;
 
     if (e->cfg.min_world < 1 || e->cfg.min_world > e->world - e->cfg.servers)
-        return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d workers: 1 to %d", e->cfg.min_world,
-                         e->world - e->cfg.servers, e->world - e->cfg.servers);
+        return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d workers: 1 to %d",
+                         e->cfg.min_world, e->world - e->cfg.servers, e->world - e->cfg.servers);
     if (e->world > DDP__ELASTIC_WORLD)
-        return ddp__fail(err, DDP_ARG, "an elastic world has at most %d workers, not %d", (int)DDP__ELASTIC_WORLD,
-                         e->world);
+        return ddp__fail(err, DDP_ARG, "an elastic world has at most %d workers, not %d",
+                         (int)DDP__ELASTIC_WORLD, e->world);
     if (bounded && longest > bounded / 64 * 64)
-        return ddp__fail(err, DDP_ARG, "elastic_bytes is %lu, the longest message has %lu bytes: raise elastic_bytes "
-                         "to that at least", (unsigned long)bounded, (unsigned long)longest);
+        return ddp__fail(err, DDP_ARG,
+                         "elastic_bytes is %lu, the longest message has %lu bytes: raise elastic_bytes "
+                         "to that at least",
+                         (unsigned long)bounded, (unsigned long)longest);
     at = (unsigned char *)ddp__alloc(&e->cfg.allocator, bytes);
     if (!at)
-        return ddp__fail(err, DDP_MEMORY, "out of memory: an elastic engine needs %lu bytes", (unsigned long)bytes);
+        return ddp__fail(err, DDP_MEMORY, "out of memory: an elastic engine needs %lu bytes",
+                         (unsigned long)bytes);
     e->member_data = el = (ddp__elastic *)(void *)at;
     el->bytes = bytes;
     el->peer = (ddp__elastic_peer *)(void *)(at + sizeof *el);
@@ -147,7 +154,10 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
     return code;
 }
 
-static void ddp__elastic_left(ddp__engine *e, int peer) { if (!e->peers[peer].out_of_world) e->member_data->look = 1; }
+static void ddp__elastic_left(ddp__engine *e, int peer)
+{
+    if (!e->peers[peer].out_of_world) e->member_data->look = 1;
+}
 
 static unsigned char *ddp__elastic_payload(ddp__engine *e, int peer, const ddp__frame *f)
 {
@@ -158,10 +168,10 @@ static unsigned char *ddp__elastic_payload(ddp__engine *e, int peer, const ddp__
 const ddp__membership *ddp__elastic_membership(void)
 {
     static const ddp__membership table = {
-        ddp__elastic_open,  ddp__elastic_close,   ddp__shadow_fit,   ddp__shadow_may,    ddp__shadow_began,
-        ddp__shadow_result, ddp__epoch_lost,      ddp__elastic_left, ddp__elastic_frame, ddp__elastic_payload,
-        ddp__elastic_read,  ddp__elastic_drops,   ddp__epoch_run,    ddp__epoch_check,   ddp__epoch_stopped,
-        ddp__shadow_busy};
+        ddp__elastic_open,  ddp__elastic_close,   ddp__shadow_fit,    ddp__shadow_may,
+        ddp__shadow_began,  ddp__shadow_result,   ddp__epoch_lost,    ddp__elastic_left,
+        ddp__elastic_frame, ddp__elastic_payload, ddp__elastic_read,  ddp__elastic_drops,
+        ddp__epoch_run,     ddp__epoch_check,     ddp__epoch_stopped, ddp__shadow_busy};
 
     return &table;
 }
@@ -179,7 +189,8 @@ ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted || el->admit)
         status = ddp__fail(err, DDP_USAGE, "worker %d cannot join while messages are in flight", id);
-    else if (e->epoch.live >> id & 1) status = ddp__fail(err, DDP_USAGE, "worker %d is in the world already", id);
+    else if (e->epoch.live >> id & 1)
+        status = ddp__fail(err, DDP_USAGE, "worker %d is in the world already", id);
     if (status == DDP_OK) {
         el->admit = 1;
         el->admit_id = id;

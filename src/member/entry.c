@@ -1,4 +1,5 @@
-/* What workers send each other of their state: a few words that all gather, and the state for a joining worker. */
+/* What workers send each other of their state: a few words that all gather, and the state for a joining
+ * worker. */
 #include "member/state.h"
 #include "wire/hello.h"
 
@@ -7,8 +8,8 @@ enum { DDP__TELL_BYTES = 4 << 20 }; /* of a message */
 /* ---- words ---- */
 
 /* A word of the library's own: n bytes at `at`, as floats where one rank is spoken with (PUSH and beyond). */
-static ddp_status ddp__word_run(ddp__engine *e, ddp_verb verb, int peer, long step, void *at, size_t n, ddp_received *got,
-                                ddp_error *err)
+static ddp_status ddp__word_run(ddp__engine *e, ddp_verb verb, int peer, long step, void *at, size_t n,
+                                ddp_received *got, ddp_error *err)
 {
     ddp_message m = DDP__ZEROS;
     ddp_piece p;
@@ -27,12 +28,14 @@ static ddp_status ddp__word_run(ddp__engine *e, ddp_verb verb, int peer, long st
     return ddp__engine_run(e, &m, err);
 }
 
-static ddp_status ddp__worker_say(const ddp__worker *s, ddp_verb verb, void *bytes, size_t n, int from, ddp_error *err)
+static ddp_status ddp__worker_say(const ddp__worker *s, ddp_verb verb, void *bytes, size_t n, int from,
+                                  ddp_error *err)
 {
     return s->engine && n ? ddp__word_run(s->engine, verb, from, s->step, bytes, n, NULL, err) : DDP_OK;
 }
 
-ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, void *words, size_t bytes, ddp_error *err)
+ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, void *words, size_t bytes,
+                          ddp_error *err)
 {
     unsigned char *of = (unsigned char *)words;
     ddp_received got;
@@ -50,7 +53,8 @@ ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, void *wo
     for (int r = 0; r < world; r++) {
         if (r == hub) continue;
         DDP__TRY(ddp__word_run(e, DDP_SERVE, r, 0, &asks, sizeof asks, &got, err));
-        if (got.verb == DDP_PULL) DDP__TRY(ddp__word_run(e, DDP_ANSWER, r, 0, words, (size_t)world * bytes, NULL, err));
+        if (got.verb == DDP_PULL)
+            DDP__TRY(ddp__word_run(e, DDP_ANSWER, r, 0, words, (size_t)world * bytes, NULL, err));
     }
     return DDP_OK;
 }
@@ -72,10 +76,11 @@ ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, d
 
 /* ---- a joining worker ---- */
 
-/* All hear the values of worker `from`, or of the lowest live one if that is gone. A member's memory stays as it is:
- * should `from` be lost, what is told is some other worker's, and is told again. part: [DDP__TELL_BYTES]. */
-static ddp_status ddp__enter_tensor(const ddp__worker *s, ddp__tensor *t, int from, int comes, unsigned char *part,
-                                    ddp_error *err)
+/* All hear the values of worker `from`, or of the lowest live one if that is gone. A member's memory stays as
+ * it is: should `from` be lost, what is told is some other worker's, and is told again. part:
+ * [DDP__TELL_BYTES]. */
+static ddp_status ddp__enter_tensor(const ddp__worker *s, ddp__tensor *t, int from, int comes,
+                                    unsigned char *part, ddp_error *err)
 {
     const size_t width = ddp_safetensors_type_bytes(t->type), own = t->count * width;
     uint64_t count = t->count;
@@ -86,17 +91,23 @@ static ddp_status ddp__enter_tensor(const ddp__worker *s, ddp__tensor *t, int fr
         DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, part, 8, from, err));
         count = ddp__hello_get(part, 8);
         if (count > t->most)
-            return ddp__fail(err, DDP_MISMATCH, "rank %d tells %" PRIu64 " values of %s; at most %zu are possible",
-                             from, count, t->name, t->most);
+            return ddp__fail(err, DDP_MISMATCH,
+                             "rank %d tells %" PRIu64 " values of %s; at most %zu are possible", from, count,
+                             t->name, t->most);
     }
     for (at = 0; at < count * width; at += n) {
         unsigned char *here = (unsigned char *)t->data + at;
-        n = (size_t)count * width - at < (size_t)DDP__TELL_BYTES ? (size_t)count * width - at : (size_t)DDP__TELL_BYTES;
-        if (t->flags & DDP__WORKER_THERE) DDP__TRY(ddp__host_download(s->host, part, here, n, err));
-        else if (at < own) memcpy(part, here, n < own - at ? n : own - at);
+        n = (size_t)count * width - at < (size_t)DDP__TELL_BYTES ? (size_t)count * width - at
+                                                                 : (size_t)DDP__TELL_BYTES;
+        if (t->flags & DDP__WORKER_THERE)
+            DDP__TRY(ddp__host_download(s->host, part, here, n, err));
+        else if (at < own)
+            memcpy(part, here, n < own - at ? n : own - at);
         DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, part, n, from, err));
-        if (comes && (t->flags & DDP__WORKER_THERE)) ddp__host_upload(s->host, here, part, n);
-        else if (comes) memcpy(here, part, n);
+        if (comes && (t->flags & DDP__WORKER_THERE))
+            ddp__host_upload(s->host, here, part, n);
+        else if (comes)
+            memcpy(here, part, n);
     }
     if (comes) t->count = (size_t)count;
     return DDP_OK;
@@ -111,20 +122,21 @@ static ddp_status ddp__program_room(ddp__tensor *t, uint64_t bytes, int from, dd
     void *grown;
 
     if (total > 0 && (double)bytes > total)
-        return ddp__fail(err, DDP_MEMORY, "rank %d sends %" PRIu64 " bytes of the state '%s'; this process may use %.0f: join "
-                         "on a machine with more memory, or make the state smaller", from, bytes,
-                         t->name + sizeof DDP__PROGRAM - 1, total);
+        return ddp__fail(err, DDP_MEMORY,
+                         "rank %d sends %" PRIu64 " bytes of the state '%s'; this process may use %.0f: join "
+                         "on a machine with more memory, or make the state smaller",
+                         from, bytes, t->name + sizeof DDP__PROGRAM - 1, total);
     grown = DDP_REALLOC(t->data, bytes ? (size_t)bytes : 1);
     if (!grown)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for %" PRIu64 " bytes of the state '%s' of rank %d", bytes,
-                         t->name + sizeof DDP__PROGRAM - 1, from);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for %" PRIu64 " bytes of the state '%s' of rank %d",
+                         bytes, t->name + sizeof DDP__PROGRAM - 1, from);
     t->data = grown;
     t->count = (size_t)bytes;
     return DDP_OK;
 }
 
-static ddp_status ddp__program_bytes(const ddp__worker *s, const ddp__tensor *t, size_t bytes, size_t most, int from, int comes,
-                                     unsigned char *part, ddp_error *err)
+static ddp_status ddp__program_bytes(const ddp__worker *s, const ddp__tensor *t, size_t bytes, size_t most,
+                                     int from, int comes, unsigned char *part, ddp_error *err)
 {
     for (size_t at = 0, n; at < bytes; at += n) {
         n = bytes - at < most ? bytes - at : most;
@@ -135,10 +147,11 @@ static ddp_status ddp__program_bytes(const ddp__worker *s, const ddp__tensor *t,
     return DDP_OK;
 }
 
-/* Rank `from` lends the states of its program, and the joining worker gets the bytes. Their number comes first: where the newcomer
- * has no room it fails, and the members continue without sending. words: [world]; part: [DDP__TELL_BYTES]. */
-static ddp_status ddp__enter_programs(ddp__worker *s, int newcomer, int from, uint64_t *words, unsigned char *part,
-                                      ddp_error *err)
+/* Rank `from` lends the states of its program, and the joining worker gets the bytes. Their number comes
+ * first: where the newcomer has no room it fails, and the members continue without sending. words: [world];
+ * part: [DDP__TELL_BYTES]. */
+static ddp_status ddp__enter_programs(ddp__worker *s, int newcomer, int from, uint64_t *words,
+                                      unsigned char *part, ddp_error *err)
 {
     const size_t own = s->part && s->part < (size_t)DDP__TELL_BYTES ? s->part : (size_t)DDP__TELL_BYTES;
     unsigned char b[8 * (1 + DDP__PROGRAMS)] = {0};
@@ -158,8 +171,10 @@ static ddp_status ddp__enter_programs(ddp__worker *s, int newcomer, int from, ui
     DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, b, 8 * (1 + (size_t)n), from, err));
     most = ddp__hello_get(b, 8);
     if (most < 1 || most > (uint64_t)DDP__TELL_BYTES)
-        return ddp__fail(err, DDP_MISMATCH, "rank %d announces messages of %" PRIu64 " bytes, at most %d are possible: start "
-                         "every rank with one version of this library", from, most, (int)DDP__TELL_BYTES);
+        return ddp__fail(err, DDP_MISMATCH,
+                         "rank %d announces messages of %" PRIu64 " bytes, at most %d are possible: start "
+                         "every rank with one version of this library",
+                         from, most, (int)DDP__TELL_BYTES);
     for (int i = 0; s->rank == newcomer && !room.code && i < n; i++)
         (void)ddp__program_room(x[i], ddp__hello_get(b + 8 + 8 * i, 8), from, &room);
     memset(words, 0, (size_t)s->world * sizeof *words);
@@ -169,7 +184,8 @@ static ddp_status ddp__enter_programs(ddp__worker *s, int newcomer, int from, ui
     if (words[newcomer] != 1) return DDP_OK;
     for (int i = 0; i < n; i++) {
         bytes = ddp__hello_get(b + 8 + 8 * i, 8);
-        DDP__TRY(ddp__program_bytes(s, x[i], (size_t)bytes, (size_t)most, from, s->rank == newcomer, part, err));
+        DDP__TRY(
+            ddp__program_bytes(s, x[i], (size_t)bytes, (size_t)most, from, s->rank == newcomer, part, err));
         x[i]->flags |= DDP__WORKER_FOUND;
     }
     return DDP_OK;
@@ -187,7 +203,8 @@ static ddp_status ddp__enter_members(ddp__worker *s, int newcomer, uint64_t *wor
     words[2 * s->rank + 1] = s->run;
     DDP__TRY(ddp__worker_gather(s, words, 2, err));
     while (r < s->world && !words[2 * r]) r++;
-    if (r == s->world) return ddp__fail(err, DDP_PEER_LOST, "all members were lost while rank %d joined", newcomer);
+    if (r == s->world)
+        return ddp__fail(err, DDP_PEER_LOST, "all members were lost while rank %d joined", newcomer);
     s->run = words[2 * r + 1];
     *from = r;
     return DDP_OK;

@@ -1,10 +1,10 @@
 /* The search for the next epoch, when a worker is lost or comes.
  *
- * Everybody gossips who has lost whom, computes from it who could go on together, and votes for that set, once per
- * round. The lowest of the set decides when all of it have voted for it; who reads the decision passes it on. A set
- * must hold a majority of the last epoch, and of every set that one of its members has voted for since: that one may
- * have begun unseen. (Yeger Lotem, Keidar and Dolev 1997, Dynamic voting for consistent primary components.)
- * tests/member/model has this as a model. */
+ * Everybody gossips who has lost whom, computes from it who could go on together, and votes for that set,
+ * once per round. The lowest of the set decides when all of it have voted for it; who reads the decision
+ * passes it on. A set must hold a majority of the last epoch, and of every set that one of its members has
+ * voted for since: that one may have begun unseen. (Yeger Lotem, Keidar and Dolev 1997, Dynamic voting for
+ * consistent primary components.) tests/member/model has this as a model. */
 #include "member/elastic.h"
 
 /* ---- who could go on ---- */
@@ -38,7 +38,8 @@ static uint64_t ddp__survivors(const ddp__engine *e, const ddp__word *w, uint64_
     }
 }
 
-/* set holds a majority of those of `of` who have not left; of two, the lower. Servers are one: all of them. */
+/* set holds a majority of those of `of` who have not left; of two, the lower. Servers are one: all of
+ * them. */
 static int ddp__majority(const ddp__engine *e, uint64_t set, uint64_t of, uint64_t left)
 {
     of &= ~left;
@@ -69,8 +70,10 @@ static void ddp__attempt_add(ddp__engine *e, ddp__word *w, const ddp__view *a)
         return;
     }
     if (w->attempts == DDP__ATTEMPTS) {
-        ddp__fault(e, DDP_PEER_LOST, "the workers could not agree within %d attempts on who is left: the network "
-                   "changes too fast; restart the job from its last checkpoint", DDP__ATTEMPTS);
+        ddp__fault(e, DDP_PEER_LOST,
+                   "the workers could not agree within %d attempts on who is left: the network "
+                   "changes too fast; restart the job from its last checkpoint",
+                   DDP__ATTEMPTS);
         return;
     }
     w->attempt[w->attempts++] = *a;
@@ -127,12 +130,14 @@ static int ddp__all_spoke(const ddp__engine *e, uint64_t set)
         if (r == e->rank || !(set >> r & 1)) continue;
         if (!el->peer[r].heard) return 0;
         for (int q = 0; q < e->world; q++)
-            if ((own->base.live >> q & 1) && (own->edge[q] & own->base.live & ~el->peer[r].word.edge[q])) return 0;
+            if ((own->base.live >> q & 1) && (own->edge[q] & own->base.live & ~el->peer[r].word.edge[q]))
+                return 0;
     }
     return 1;
 }
 
-/* The newcomers that all who have spoken are ready for: who has an operation before that ends it without them. */
+/* The newcomers that all who have spoken are ready for: who has an operation before that ends it without
+ * them. */
 static uint64_t ddp__expected(const ddp__engine *e)
 {
     const ddp__elastic *el = e->member_data;
@@ -143,7 +148,8 @@ static uint64_t ddp__expected(const ddp__engine *e)
     return joining;
 }
 
-/* Who is lost here, but could not go on by its last word, has given in for those it had lost: it is no cause of its own. */
+/* Who is lost here, but could not go on by its last word, has given in for those it had lost: it is no cause
+ * of its own. */
 static void ddp__given_in(ddp__engine *e)
 {
     ddp__elastic *el = e->member_data;
@@ -153,8 +159,11 @@ static void ddp__given_in(ddp__engine *e)
         const ddp__word *w = &el->peer[r].word;
         const uint64_t set = w->base.live & ~w->left & ~w->edge[r];
         const int why = ddp__hopeless(e, w, set), with = ddp__bit_count(set);
-        if (!el->peer[r].heard || !(el->own.edge[e->rank] >> r & set >> e->rank & 1) || !why || with <= most) continue;
-        most = with; el->why_then = why; el->set_then = set;
+        if (!el->peer[r].heard || !(el->own.edge[e->rank] >> r & set >> e->rank & 1) || !why || with <= most)
+            continue;
+        most = with;
+        el->why_then = why;
+        el->set_then = set;
     }
 }
 
@@ -194,7 +203,8 @@ static void ddp__epoch_search(ddp__engine *e, double now)
         el->hopeless_at = -1;
     } else if (el->hopeless_at < 0 || why != el->why_then) {
         if (el->hopeless_at < 0) el->hopeless_at = now;
-        el->why_then = why; el->set_then = el->set;
+        el->why_then = why;
+        el->set_then = el->set;
     }
     if (el->hopeless_at >= 0) ddp__given_in(e);
     ddp__decide(e, now);
@@ -216,8 +226,10 @@ static int ddp__merge(ddp__engine *e, const ddp__word *w)
 static void ddp__evicted(ddp__engine *e, uint32_t ballot)
 {
     e->silent = 1;
-    ddp__fault(e, DDP_PEER_LOST, "the other workers go on without this one (rank %d) since epoch %lu, because they had "
-               "lost it: %s", e->rank, (unsigned long)ballot,
+    ddp__fault(e, DDP_PEER_LOST,
+               "the other workers go on without this one (rank %d) since epoch %lu, because they had "
+               "lost it: %s",
+               e->rank, (unsigned long)ballot,
                e->cfg.servers ? "it cannot rejoin a run with servers" : "start it again to rejoin");
 }
 
@@ -263,10 +275,12 @@ void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now)
     if (ddp__merge(e, w) || !e->frozen || ddp__survivors(e, &el->own, ddp__expected(e)) != el->set ||
         (!el->own.vote && (el->set >> e->rank & 1) && ddp__all_spoke(e, el->set)))
         el->look = 1;
-    else ddp__decide(e, now);
+    else
+        ddp__decide(e, now);
 }
 
-void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const ddp__done_set *table, double now)
+void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const ddp__done_set *table,
+                        double now)
 {
     ddp__elastic *el = e->member_data;
     int in = (int)(view->live >> e->rank & 1);
@@ -299,7 +313,8 @@ static void ddp__epoch_attach(ddp__engine *e, int id, double now)
     p->in_slot = p->out_slot = p->pending.first = p->pending.last = -1;
     p->last_got = now;
     p->free_slot = id * e->slots;
-    for (int i = 0; i < e->slots; i++) e->slot[id * e->slots + i].next = i + 1 < e->slots ? id * e->slots + i + 1 : -1;
+    for (int i = 0; i < e->slots; i++)
+        e->slot[id * e->slots + i].next = i + 1 < e->slots ? id * e->slots + i + 1 : -1;
     memset(ep, 0, sizeof *ep);
     ep->tail = tail;
     ep->marked = e->member_data->view.ballot;
@@ -322,10 +337,13 @@ void ddp__epoch_run(ddp__engine *e, double now)
         el->own.joining |= ddp__bit(el->admit_id);
         el->own.refused = 0;
         el->admit_at = now;
-        if (e->frozen) el->look = 1;
-        else ddp__tell_state(e);
+        if (e->frozen)
+            el->look = 1;
+        else
+            ddp__tell_state(e);
     }
-    /* a search for a newcomer begins when all are ready: it stops operations, for which a worker may still wait */
+    /* a search for a newcomer begins when all are ready: it stops operations, for which a worker may still
+     * wait */
     ready = el->own.joining && !e->frozen;
     for (int i = 0; i < e->members && ready; i++) ready = ddp__is_ready(e, e->member[i]);
     if (ready) el->look = 1;
@@ -368,13 +386,14 @@ static void ddp__admit_late(ddp__engine *e, double now)
     for (int r = 0; r < e->world && used + 16 < sizeof who; r++)
         if (e->place[r] >= 0 && !ddp__is_ready(e, r))
             used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", used ? ", " : "", r);
-    ddp__fault(e, DDP_TIMEOUT, "worker %d could not join within %.1f s (op_timeout_s): no call that admits it from "
-               "rank %s; every worker has to make it after the same operation", e->member_data->admit_id,
-               now - e->member_data->admit_at, who);
+    ddp__fault(e, DDP_TIMEOUT,
+               "worker %d could not join within %.1f s (op_timeout_s): no call that admits it from "
+               "rank %s; every worker has to make it after the same operation",
+               e->member_data->admit_id, now - e->member_data->admit_at, who);
 }
 
-/* Without those who have given in since; who may go on here names those whom only others have noticed yet: of two who
- * have lost each other the one who says nothing of it, not the one who has given in for it. */
+/* Without those who have given in since; who may go on here names those whom only others have noticed yet: of
+ * two who have lost each other the one who says nothing of it, not the one who has given in for it. */
 static uint64_t ddp__lost_then(const ddp__engine *e)
 {
     const ddp__elastic *el = e->member_data;
@@ -385,7 +404,8 @@ static uint64_t ddp__lost_then(const ddp__engine *e)
     lost &= ~el->set_then;
     if (lost & ~left) return lost;
     for (int r = 0; r < e->world; r++)
-        if ((el->own.base.live & ~left) >> r & 1 && el->own.edge[r] && !el->peer[r].word.edge[r] && r != e->rank)
+        if ((el->own.base.live & ~left) >> r & 1 && el->own.edge[r] && !el->peer[r].word.edge[r] &&
+            r != e->rank)
             silent |= ddp__bit(r);
     return silent ? silent : lost ? lost : el->own.base.live & ~el->set_then;
 }
@@ -402,8 +422,8 @@ static void ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
                                      ddp__epoch_why(e, r));
 }
 
-/* The rank that relayed the connections of this worker, if it was lost and with it every other rank; else -1. Behind a NAT
- * this worker cannot know whether the others can reach each other. */
+/* The rank that relayed the connections of this worker, if it was lost and with it every other rank; else -1.
+ * Behind a NAT this worker cannot know whether the others can reach each other. */
 static int ddp__lost_relay(const ddp__engine *e, uint64_t before)
 {
     const ddp__elastic *el = e->member_data;
@@ -422,7 +442,8 @@ static void ddp__give_in(ddp__engine *e)
     const ddp__elastic *el = e->member_data;
     const ddp__word *w = &el->own;
     uint64_t old = el->set_then & w->base.live, before = w->base.live & ~w->left, serve = ddp__serving(e);
-    int left = ddp__bit_count(old & ~serve), of = ddp__bit_count(before & ~serve), lowest = ddp__lowest(before);
+    int left = ddp__bit_count(old & ~serve), of = ddp__bit_count(before & ~serve),
+        lowest = ddp__lowest(before);
     const int relay = ddp__lost_relay(e, before);
     const char *then = "restart the job from its last checkpoint";
     char who[180], when[140], rest[120];
@@ -433,7 +454,8 @@ static void ddp__give_in(ddp__engine *e)
     if (of == 2 && !serve && !(before & ~w->edge[e->rank] & ddp__bit(lowest))) {
         snprintf(rest, sizeof rest, "of two workers only rank %d may go on alone", lowest);
     } else if (relay >= 0) {
-        snprintf(rest, sizeof rest, "rank %d, which relayed the connections of rank %d, is gone, and no other rank accepts one",
+        snprintf(rest, sizeof rest,
+                 "rank %d, which relayed the connections of rank %d, is gone, and no other rank accepts one",
                  relay, e->rank);
     } else if (!(old >> e->rank & 1) && !ddp__hopeless(e, w, el->set_then)) {
         snprintf(rest, sizeof rest, "the others can go on without this worker (rank %d)", e->rank);
@@ -442,16 +464,20 @@ static void ddp__give_in(ddp__engine *e)
         snprintf(rest, sizeof rest, "nobody else has the parameters that it serves");
     } else {
         int n = snprintf(rest, sizeof rest, "%d of %d workers are left, ", left, of);
-        if (left < e->cfg.min_world) snprintf(rest + n, sizeof rest - (size_t)n, "min_world is %d", e->cfg.min_world);
+        if (left < e->cfg.min_world)
+            snprintf(rest + n, sizeof rest - (size_t)n, "min_world is %d", e->cfg.min_world);
         else if (ddp__majority(e, old, w->base.live, w->left))
-            snprintf(rest + n, sizeof rest - (size_t)n, "but those who were lost may have gone on without them");
-        else snprintf(rest + n, sizeof rest - (size_t)n, "a majority of %d is needed", of / 2 + 1);
+            snprintf(rest + n, sizeof rest - (size_t)n,
+                     "but those who were lost may have gone on without them");
+        else
+            snprintf(rest + n, sizeof rest - (size_t)n, "a majority of %d is needed", of / 2 + 1);
     }
     ddp__fault(e, DDP_PEER_LOST, "%s%s; %s: %s", who, when, rest, then);
 }
 
-/* How long to wait, where a set without hope may yet become another one: for a word from somebody of that set as long
- * as anybody may be silent, for one from others a moment, where nobody is left that could say it not at all. */
+/* How long to wait, where a set without hope may yet become another one: for a word from somebody of that set
+ * as long as anybody may be silent, for one from others a moment, where nobody is left that could say it not
+ * at all. */
 static double ddp__grace(const ddp__engine *e, double limit)
 {
     const ddp__elastic *el = e->member_data;
@@ -486,8 +512,10 @@ void ddp__epoch_check(ddp__engine *e, double now, double *again)
 
     if (el->own.joining && !e->frozen && e->cfg.op_timeout_s > 0) {
         due = el->admit_at + e->cfg.op_timeout_s;
-        if (now >= due) ddp__admit_late(e, now);
-        else if (due < *again) *again = due;
+        if (now >= due)
+            ddp__admit_late(e, now);
+        else if (due < *again)
+            *again = due;
     }
     if (!e->frozen || e->newcomer) return;
     if (el->hopeless_at >= 0) {

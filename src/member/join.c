@@ -1,5 +1,5 @@
-/* Members of a run that newcomers may enter: clones, entries, and a service: a thread for each who asks at the door.
- * None of them touches the training; they leave wishes for its thread and wait. */
+/* Members of a run that newcomers may enter: clones, entries, and a service: a thread for each who asks at
+ * the door. None of them touches the training; they leave wishes for its thread and wait. */
 #include "member/elastic.h"
 #include "member/join.h"
 
@@ -13,7 +13,8 @@ typedef struct ddp__visit {
     unsigned char request[DDP__JOIN_REQUEST];
 } ddp__visit;
 
-/* Waits for bytes: 0, or -1 when the newcomer is gone, silent for as long as an operation may take, or the run ends. */
+/* Waits for bytes: 0, or -1 when the newcomer is gone, silent for as long as an operation may take, or the
+ * run ends. */
 static int ddp__visit_recv(ddp__visit *v, void *buf, size_t bytes)
 {
     double until = ddp_now() + v->j->c.op_timeout_s;
@@ -80,9 +81,11 @@ static void ddp__sames_compare(const ddp__join_says *own, ddp__join_says *in, ch
         ddp__same *there = &in->same[i];
         there->name[sizeof there->name - 1] = 0;
         if (!strcmp(here->name, there->name) && here->value == there->value) continue;
-        snprintf(why, DDP__JOIN_TEXT, "the joining worker has %.31s %" PRId64 ", this run %.31s %" PRId64 ": start it with "
-                 "the same", there->name[0] ? there->name : "nothing", there->value, here->name[0] ? here->name : "nothing",
-                 here->value);
+        snprintf(why, DDP__JOIN_TEXT,
+                 "the joining worker has %.31s %" PRId64 ", this run %.31s %" PRId64 ": start it with "
+                 "the same",
+                 there->name[0] ? there->name : "nothing", there->value,
+                 here->name[0] ? here->name : "nothing", here->value);
     }
 }
 
@@ -94,20 +97,25 @@ static int ddp__layout_compare(const ddp__join_layout *l, ddp__join_says *in, ch
     in->how[sizeof in->how - 1] = 0;
     in->states[sizeof in->states - 1] = 0;
     if (in->layers != own->layers || in->hash != own->hash)
-        snprintf(why, DDP__JOIN_TEXT, "the joining worker has %d layers with layout %016" PRIx64 ", this run has %d layers "
-                 "with layout %016" PRIx64 ": start it with the same model and optimizer", in->layers, in->hash,
-                 own->layers, own->hash);
+        snprintf(why, DDP__JOIN_TEXT,
+                 "the joining worker has %d layers with layout %016" PRIx64 ", this run has %d layers "
+                 "with layout %016" PRIx64 ": start it with the same model and optimizer",
+                 in->layers, in->hash, own->layers, own->hash);
     else if (strcmp(in->how, own->how) || in->settings != own->settings)
-        snprintf(why, DDP__JOIN_TEXT, "the joining worker runs %.100s, this run %.100s: start it with the same settings",
-                 in->how, own->how);
+        snprintf(why, DDP__JOIN_TEXT,
+                 "the joining worker runs %.100s, this run %.100s: start it with the same settings", in->how,
+                 own->how);
     for (int i = 0; i < own->settings && !why[0]; i++)
         if (in->value[i] != own->value[i])
-            ddp__format(why, DDP__JOIN_TEXT, "the joining worker has %s %g, this run has %g: start it with the same value",
+            ddp__format(why, DDP__JOIN_TEXT,
+                        "the joining worker has %s %g, this run has %g: start it with the same value",
                         l->name[i], in->value[i], own->value[i]);
     ddp__sames_compare(own, in, why);
     if (!why[0] && strcmp(in->states, own->states))
-        snprintf(why, DDP__JOIN_TEXT, "the joining worker has the states '%.80s' (ddp_add_state), this run '%.80s': register "
-                 "the same in the same order", in->states, own->states);
+        snprintf(why, DDP__JOIN_TEXT,
+                 "the joining worker has the states '%.80s' (ddp_add_state), this run '%.80s': register "
+                 "the same in the same order",
+                 in->states, own->states);
     return why[0] ? DDP__JOIN_NEVER : DDP__JOIN_OK;
 }
 
@@ -154,8 +162,10 @@ static void ddp__serve_enter(ddp__visit *v)
     unsigned char word = '.';
 
     if (ddp__place_answer(v) == DDP__JOIN_OK && ddp__layout_answer(v) == DDP__JOIN_OK)
-        while (word == '.' && ddp__visit_recv(v, &word, 1) == 0) {} /* it takes its clone */
-    while (word == 'R' && ddp__visit_stands(v, 1) && !ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1)) {}
+        while (word == '.' && ddp__visit_recv(v, &word, 1) == 0) {
+        } /* it takes its clone */
+    while (word == 'R' && ddp__visit_stands(v, 1) && !ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1)) {
+    }
     (void)ddp__visit_stands(v, 0);
 }
 
@@ -216,8 +226,10 @@ static void *ddp__visit_main(void *arg)
     ddp__join *j = v->j;
 
     if (ddp__stream_recv_all(v->tls, v->fd, v->request, sizeof v->request, NULL, ddp_now() + 5) == 0) {
-        if (ddp__hello_get(v->request, 4) == DDP__JOIN_ENTER) ddp__serve_enter(v);
-        else if (ddp__hello_get(v->request, 4) == DDP__JOIN_TAKE) ddp__serve_clone(v);
+        if (ddp__hello_get(v->request, 4) == DDP__JOIN_ENTER)
+            ddp__serve_enter(v);
+        else if (ddp__hello_get(v->request, 4) == DDP__JOIN_TAKE)
+            ddp__serve_clone(v);
     }
     pthread_mutex_lock(&j->lock);
     j->fd[v->place] = -1;
@@ -246,7 +258,8 @@ static int ddp__visit_begin(void *user, ddp__tls *tls, int fd, int only)
     v->only = only;
     v->id = -1;
     pthread_mutex_lock(&j->lock);
-    if (!ddp__atomic_load(&j->stop) && j->visitors < DDP__JOIN_VISITORS && ddp__stream_part(tls, fd, &v->tls) == 0) {
+    if (!ddp__atomic_load(&j->stop) && j->visitors < DDP__JOIN_VISITORS &&
+        ddp__stream_part(tls, fd, &v->tls) == 0) {
         while (j->fd[v->place] >= 0) v->place++;
         j->fd[v->place] = fd;
         begun = pthread_create(&thread, NULL, ddp__visit_main, v) == 0;
@@ -344,7 +357,7 @@ ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err)
     size_t n = 0;
 
     code = ddp__worker_pack(s, &bytes, &n, &local); /* the copy is all that the training pays */
-    if (code == DDP_MEMORY) {                      /* no reason to end it */
+    if (code == DDP_MEMORY) {                       /* no reason to end it */
         ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d: %s", s->rank, local.msg);
         return DDP_OK;
     }
@@ -360,8 +373,8 @@ ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err)
         j->snap_number = ddp__fresh_number();
         j->want_snap = 0;
         pthread_cond_broadcast(&j->changed);
-        ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: step %ld is what a newcomer gets, %.1f MiB", s->rank, s->step,
-                 (double)n / (1 << 20));
+        ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: step %ld is what a newcomer gets, %.1f MiB", s->rank,
+                 s->step, (double)n / (1 << 20));
     } else {
         DDP_FREE(bytes);
     }

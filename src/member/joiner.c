@@ -1,4 +1,5 @@
-/* A newcomer: finds the run, gets an id, takes a clone, connects to all, waits for its entry; again if one dies. */
+/* A newcomer: finds the run, gets an id, takes a clone, connects to all, waits for its entry; again if one
+ * dies. */
 #include "member/elastic.h"
 #include "member/join.h"
 
@@ -7,7 +8,8 @@ static const double ddp__direct_limit = 3; /* of them for its answer to a direct
 
 /* ---- connections ---- */
 
-/* A connection past its handshake, or -1; *why if the other end has another key, or is none of a run's workers. */
+/* A connection past its handshake, or -1; *why if the other end has another key, or is none of a run's
+ * workers. */
 static int ddp__joiner_dial(const ddp__joiner *j, const ddp__addr *to, double until, char *why)
 {
     ddp__tls *tls = j->c.tls;
@@ -18,9 +20,12 @@ static int ddp__joiner_dial(const ddp__joiner *j, const ddp__addr *to, double un
 
     if (fd < 0) return -1;
     if (ddp__stream_begin(tls, fd, 0) == 0) {
-        if (ddp__stream_greet(tls, fd, limit)) refused = ddp__stream_why(tls, fd);
-        else if (ddp__stream_may_join(tls, fd, &id, their, text)) return fd;
-        else refused = text;
+        if (ddp__stream_greet(tls, fd, limit))
+            refused = ddp__stream_why(tls, fd);
+        else if (ddp__stream_may_join(tls, fd, &id, their, text))
+            return fd;
+        else
+            refused = text;
         if (refused) snprintf(why, DDP__JOIN_TEXT, "%s %.200s", ddp__addr_text(to, name), refused);
     }
     ddp__stream_close(tls, fd);
@@ -38,8 +43,8 @@ static void ddp__joiner_beat(ddp__joiner *j)
 }
 
 /* Why a door said no, for good; got: bytes of its answer. */
-static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, const unsigned char *b, size_t got,
-                                char *why)
+static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, const unsigned char *b,
+                                size_t got, char *why)
 {
     char name[DDP__ADDR_TEXT];
     ddp__hello h;
@@ -47,14 +52,20 @@ static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, con
     ddp__addr_text(door, name);
     if (got < DDP__HELLO_BYTES || !ddp__hello_parse(b, &h)) {
         if (!j->c.tls && ddp__stream_is_tls(b, got))
-            snprintf(why, DDP__JOIN_TEXT, "%s speaks TLS, this worker does not: give it the same --tls-psk, or a "
-                     "certificate", name);
+            snprintf(why, DDP__JOIN_TEXT,
+                     "%s speaks TLS, this worker does not: give it the same --tls-psk, or a "
+                     "certificate",
+                     name);
     } else if (h.reason == DDP__REFUSE_NAME) {
-        snprintf(why, DDP__JOIN_TEXT, "%s takes only workers whose certificates name rank-R or join-NAME; this one's "
-                 "does not", name);
+        snprintf(why, DDP__JOIN_TEXT,
+                 "%s takes only workers whose certificates name rank-R or join-NAME; this one's "
+                 "does not",
+                 name);
     } else if (h.run_id != j->c.run_id) {
-        snprintf(why, DDP__JOIN_TEXT, "%s belongs to run %" PRIu64 ", this worker to run %" PRIu64 ": set the same "
-                 "DREAMDDP_RUN_ID", name, h.run_id, j->c.run_id);
+        snprintf(why, DDP__JOIN_TEXT,
+                 "%s belongs to run %" PRIu64 ", this worker to run %" PRIu64 ": set the same "
+                 "DREAMDDP_RUN_ID",
+                 name, h.run_id, j->c.run_id);
     } else {
         snprintf(why, DDP__JOIN_TEXT, "%s takes no newcomers: its run was started without --min-world", name);
     }
@@ -81,7 +92,8 @@ static int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_
     ddp__hello_put(request + 16, j->number, 8);
     if (ddp__stream_send_all(j->c.tls, fd, out, sizeof out, ddp_now() + 5) == 0) {
         while (!ddp__stream_wait(j->c.tls, fd, ddp_now() + 0.5) && ddp_now() < until) ddp__joiner_beat(j);
-        if (ddp__stream_recv_all(j->c.tls, fd, b, n, &got, ddp_now() + 5) == 0 && !ddp__hello_begins(b, 8)) return fd;
+        if (ddp__stream_recv_all(j->c.tls, fd, b, n, &got, ddp_now() + 5) == 0 && !ddp__hello_begins(b, 8))
+            return fd;
     }
     ddp__joiner_refused(j, door, b, got, why);
     ddp__stream_close(j->c.tls, fd);
@@ -120,8 +132,9 @@ static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, do
         ddp__place_read(b, &j->place);
         if (j->place.code == DDP__JOIN_OK && ddp__stream_part(j->c.tls, fd, &j->tls) == 0) {
             j->fd = fd;
-            j->place.door[j->place.coordinator] = at; /* behind NAT it does not know at which address it is reached */
-            for (int r = 0; r < j->place.world; r++) /* asked first, should this be lost */
+            j->place.door[j->place.coordinator] = at; /* behind NAT it does not know at which address it is
+                                                         reached */
+            for (int r = 0; r < j->place.world; r++)  /* asked first, should this be lost */
                 if (j->place.live >> r & 1 && j->place.door[r].size && j->doors < DDP__JOIN_WORLD)
                     j->at[j->doors++] = j->place.door[r];
             return DDP__JOIN_OK;
@@ -134,8 +147,8 @@ static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, do
     return DDP__JOIN_LATER;
 }
 
-/* Resolves the addresses of --addr, separated by commas, that have not been resolved before: a name may appear later.
- * unresolved: why the last of those that have no address has none, or "". */
+/* Resolves the addresses of --addr, separated by commas, that have not been resolved before: a name may
+ * appear later. unresolved: why the last of those that have no address has none, or "". */
 static ddp_status ddp__joiner_doors(ddp__joiner *j, char *unresolved, ddp_error *err)
 {
     const char *s = j->c.addr ? j->c.addr : "127.0.0.1";
@@ -157,8 +170,10 @@ static ddp_status ddp__joiner_doors(ddp__joiner *j, char *unresolved, ddp_error 
         }
         if (bad) return ddp__fail(err, bad, "%s", local.msg);
         if (!j->c.insecure && !j->c.tls && !ddp__addr_is_loopback(&j->at[j->doors]))
-            return ddp__fail(err, DDP_ARG, "%s is not a loopback address: use --tls-psk, or --insecure if the network "
-                             "can be trusted", ddp__addr_text(&j->at[j->doors], text));
+            return ddp__fail(err, DDP_ARG,
+                             "%s is not a loopback address: use --tls-psk, or --insecure if the network "
+                             "can be trusted",
+                             ddp__addr_text(&j->at[j->doors], text));
         j->resolved |= bit;
         j->doors += count;
     }
@@ -186,21 +201,33 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
         ddp__sleep_until(ddp_now() + 0.2);
     }
     if (!doors && unresolved[0])
-        return ddp__fail(err, DDP_TIMEOUT, "%s, after retries for %.3g s; check the name, or raise "
-                         "DREAMDDP_CONNECT_TIMEOUT if it appears later", unresolved, j->c.connect_timeout_s);
+        return ddp__fail(err, DDP_TIMEOUT,
+                         "%s, after retries for %.3g s; check the name, or raise "
+                         "DREAMDDP_CONNECT_TIMEOUT if it appears later",
+                         unresolved, j->c.connect_timeout_s);
     if (code == DDP__JOIN_FULL)
-        return ddp__fail(err, DDP_TIMEOUT, "all %d workers of the run are there: nobody's place is "
-                         "free, and max_world made no room for more", j->place.world);
+        return ddp__fail(err, DDP_TIMEOUT,
+                         "all %d workers of the run are there: nobody's place is "
+                         "free, and max_world made no room for more",
+                         j->place.world);
     if (code == DDP__JOIN_TAKEN)
-        return ddp__fail(err, DDP_TIMEOUT, "this worker's certificate names rank %d alone, and in the run of %d that "
-                         "place is not free: start it with a certificate of a worker that is gone, or one that names "
-                         "join-NAME", j->place.id, j->place.world);
+        return ddp__fail(
+            err, DDP_TIMEOUT,
+            "this worker's certificate names rank %d alone, and in the run of %d that "
+            "place is not free: start it with a certificate of a worker that is gone, or one that names "
+            "join-NAME",
+            j->place.id, j->place.world);
     if (j->place.world && j->place.code == DDP__JOIN_LATER)
-        return ddp__fail(err, DDP_TIMEOUT, "within %.3g s the run at %.200s had no time for this worker: it takes one "
-                         "newcomer at a time, once its training has begun; end one that stands still, or wait longer "
-                         "with DREAMDDP_CONNECT_TIMEOUT", j->c.connect_timeout_s, addr);
-    return ddp__fail(err, DDP_TIMEOUT, "within %.3g s no worker at %.200s had a place for this one: is the run still "
-                     "going, with --min-world, and is one of its workers gone?", j->c.connect_timeout_s, addr);
+        return ddp__fail(
+            err, DDP_TIMEOUT,
+            "within %.3g s the run at %.200s had no time for this worker: it takes one "
+            "newcomer at a time, once its training has begun; end one that stands still, or wait longer "
+            "with DREAMDDP_CONNECT_TIMEOUT",
+            j->c.connect_timeout_s, addr);
+    return ddp__fail(err, DDP_TIMEOUT,
+                     "within %.3g s no worker at %.200s had a place for this one: is the run still "
+                     "going, with --min-world, and is one of its workers gone?",
+                     j->c.connect_timeout_s, addr);
 }
 
 ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_error *err)
@@ -246,30 +273,36 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
         ddp__stream_recv_all(j->tls, j->fd, b, sizeof b, NULL, ddp_now() + 5) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
     b[64 + DDP__JOIN_TEXT - 1] = 0;
-    if (ddp__hello_get(b, 4) == DDP__JOIN_NEVER) return ddp__fail(err, DDP_MISMATCH, "%s", (const char *)b + 64);
+    if (ddp__hello_get(b, 4) == DDP__JOIN_NEVER)
+        return ddp__fail(err, DDP_MISMATCH, "%s", (const char *)b + 64);
     j->donor = (int)ddp__hello_get(b + 4, 4);
     j->unreached = 0;
     j->place.live = ddp__hello_get(b + 8, 8);
     if (j->donor < 0 || j->donor >= j->place.world || j->place.live >> j->place.id & 1)
-        return ddp__fail(err, DDP_PEER_LOST, "malformed reply from the coordinator; check that all workers run "
+        return ddp__fail(err, DDP_PEER_LOST,
+                         "malformed reply from the coordinator; check that all workers run "
                          "version " DDP_VERSION_STRING);
     return DDP_OK;
 }
 
-/* Room for what the donor offers, unless it goes on. most: of this model; what arrives decides no allocation. */
+/* Room for what the donor offers, unless it goes on. most: of this model; what arrives decides no
+ * allocation. */
 static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t most, ddp_error *err)
 {
-    uint64_t number = ddp__hello_get(b, 8), bytes = ddp__hello_get(b + 8, 8), from = ddp__hello_get(b + 16, 8);
+    uint64_t number = ddp__hello_get(b, 8), bytes = ddp__hello_get(b + 8, 8),
+             from = ddp__hello_get(b + 16, 8);
 
     if (number == j->number && from == j->have && j->clone) {
         if (from)
-            ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: the clone goes on at %.1f MiB",
-                     j->place.id, (double)from / (1 << 20));
+            ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: the clone goes on at %.1f MiB", j->place.id,
+                     (double)from / (1 << 20));
         return DDP_OK;
     }
     if (from || !number || bytes < 8 || bytes > most)
-        return ddp__fail(err, DDP_MISMATCH, "rank %d offers a clone of %" PRIu64 " bytes; this "
-                         "model makes at most %zu", j->donor, bytes, most);
+        return ddp__fail(err, DDP_MISMATCH,
+                         "rank %d offers a clone of %" PRIu64 " bytes; this "
+                         "model makes at most %zu",
+                         j->donor, bytes, most);
     if (j->clone) DDP_FREE(j->clone);
     j->clone = (unsigned char *)DDP_REALLOC(NULL, (size_t)bytes);
     if (!j->clone) return ddp__fail(err, DDP_MEMORY, "out of memory for a clone of %" PRIu64 " bytes", bytes);
@@ -287,7 +320,8 @@ static ddp_status ddp__clone_read(ddp__joiner *j, int fd)
     while (j->have < j->bytes) {
         size_t n = j->bytes - j->have < ((size_t)64 << 10) ? j->bytes - j->have : (size_t)64 << 10;
         size_t got = 0;
-        int bad = ddp__stream_recv_all(j->c.tls, fd, j->clone + j->have, n, &got, ddp_now() + j->c.peer_timeout_s);
+        int bad =
+            ddp__stream_recv_all(j->c.tls, fd, j->clone + j->have, n, &got, ddp_now() + j->c.peer_timeout_s);
         double now = ddp_now();
         j->have += got;
         if (bad < 0) return DDP_PEER_LOST;
@@ -295,15 +329,18 @@ static ddp_status ddp__clone_read(ddp__joiner *j, int fd)
         if (now < note + 1 && j->have < j->bytes) continue;
         note = now;
         rate = (double)(j->have - from) / (now > begin ? now - begin : 1e-9);
-        ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: clone of rank %d: %.1f of %.1f MiB, %.1f MiB/s, %.0f s left",
-                 j->place.id, j->donor, (double)j->have / (1 << 20), (double)j->bytes / (1 << 20), rate / (1 << 20),
+        ddp__log(&j->c.log, DDP_LOG_INFO,
+                 "rank %d: clone of rank %d: %.1f of %.1f MiB, %.1f MiB/s, %.0f s left", j->place.id,
+                 j->donor, (double)j->have / (1 << 20), (double)j->bytes / (1 << 20), rate / (1 << 20),
                  rate > 0 ? (double)(j->bytes - j->have) / rate : 0.0);
     }
     return DDP_OK;
 }
 
-/* b: the answer to TAKE, behind which come bytes from where the last one ended, if that clone is still there. */
-static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char *b, size_t most, ddp_error *err)
+/* b: the answer to TAKE, behind which come bytes from where the last one ended, if that clone is still
+ * there. */
+static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char *b, size_t most,
+                                    ddp_error *err)
 {
     unsigned char digest[2][DDP__SHA256_BYTES];
 
@@ -311,9 +348,11 @@ static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char 
     DDP__TRY(ddp__clone_read(j, fd));
     ddp__sha256(j->clone, j->bytes, digest[1]);
     /* the donor makes it at the same time, on cores that train */
-    if (ddp__stream_recv_all(j->c.tls, fd, digest[0], sizeof digest[0], NULL, ddp_now() + 60) < 0) return DDP_PEER_LOST;
+    if (ddp__stream_recv_all(j->c.tls, fd, digest[0], sizeof digest[0], NULL, ddp_now() + 60) < 0)
+        return DDP_PEER_LOST;
     if (!memcmp(digest[0], digest[1], sizeof digest[0])) return DDP_OK;
-    ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d: the clone of rank %d was damaged on its way", j->place.id, j->donor);
+    ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d: the clone of rank %d was damaged on its way", j->place.id,
+             j->donor);
     j->number = 0;
     j->have = 0;
     return DDP_PEER_LOST;
@@ -346,7 +385,9 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
         tries = 0;
     }
     if (code == DDP_PEER_LOST)
-        return ddp__fail(err, code, "no member of the run sent a copy of the model; the last one tried is rank %d", j->donor);
+        return ddp__fail(err, code,
+                         "no member of the run sent a copy of the model; the last one tried is rank %d",
+                         j->donor);
     DDP__TRY(code);
     f = ddp_safetensors_from_bytes("the clone", j->clone, j->bytes, err);
     if (!f) return err->code;
@@ -395,7 +436,8 @@ static int ddp__joiner_relay(ddp__joiner *j, const ddp__hello *self, int r, doub
 }
 
 /* The connection of the entry with rank r, direct or relayed; or -1. */
-static int ddp__joiner_reach(ddp__joiner *j, const ddp__hello *self, int r, double until, unsigned char *relayed)
+static int ddp__joiner_reach(ddp__joiner *j, const ddp__hello *self, int r, double until,
+                             unsigned char *relayed)
 {
     const ddp__addr *door = &j->place.door[r];
     char why[DDP__JOIN_TEXT], at[DDP__ADDR_TEXT];
@@ -403,12 +445,15 @@ static int ddp__joiner_reach(ddp__joiner *j, const ddp__hello *self, int r, doub
 
     if (door->size && !(j->unreached >> r & 1)) fd = ddp__joiner_dial(j, door, until, why);
     /* behind two NATs of the same private network another program may answer there */
-    if (fd >= 0 && ddp__entry_greet(j, self, fd, r, fmin(until, ddp_now() + ddp__direct_limit)) == 0) return fd;
+    if (fd >= 0 && ddp__entry_greet(j, self, fd, r, fmin(until, ddp_now() + ddp__direct_limit)) == 0)
+        return fd;
     ddp__stream_close(j->c.tls, fd);
     j->unreached |= ddp__bit(r);
     if (r == j->place.coordinator) return -1;
-    ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d cannot reach rank %d at %s: rank %d relays between them, which is slower "
-             "than a direct connection", j->place.id, r, door->size ? ddp__addr_text(door, at) : "an unknown address",
+    ddp__log(&j->c.log, DDP_LOG_WARN,
+             "rank %d cannot reach rank %d at %s: rank %d relays between them, which is slower "
+             "than a direct connection",
+             j->place.id, r, door->size ? ddp__addr_text(door, at) : "an unknown address",
              j->place.coordinator);
     *relayed = 1;
     fd = ddp__joiner_relay(j, self, r, until);
@@ -417,8 +462,10 @@ static int ddp__joiner_reach(ddp__joiner *j, const ddp__hello *self, int r, doub
     return -1;
 }
 
-/* Connects to all members; their connections in fds, which of them are relayed, the own door in c->listen_fd. */
-static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds, unsigned char *relayed, ddp_error *err)
+/* Connects to all members; their connections in fds, which of them are relayed, the own door in
+ * c->listen_fd. */
+static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds, unsigned char *relayed,
+                                   ddp_error *err)
 {
     ddp__addr own;
 
@@ -426,7 +473,8 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds,
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost: %s", strerror(errno));
     ddp__addr_set_port(&own, 0);
     DDP__TRY(ddp__tcp_listen(&own, &c->listen_fd, &own, err));
-    c->self.version = DDP__PROTOCOL; c->self.kind = DDP__JOIN_MESH;
+    c->self.version = DDP__PROTOCOL;
+    c->self.kind = DDP__JOIN_MESH;
     c->self.run_id = j->c.run_id;
     c->self.rank = (uint32_t)j->place.id;
     c->self.world = (uint32_t)j->place.world;
@@ -437,8 +485,11 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds,
         ddp__joiner_beat(j);
         fds[r] = ddp__joiner_reach(j, &c->self, r, ddp_now() + ddp__reach_limit, &relayed[r]);
         if (fds[r] < 0)
-            return ddp__fail(err, DDP_PEER_LOST, relayed[r] ? "cannot connect to rank %d, neither directly nor by way of "
-                             "rank %d" : "cannot connect to rank %d", r, j->place.coordinator);
+            return ddp__fail(err, DDP_PEER_LOST,
+                             relayed[r] ? "cannot connect to rank %d, neither directly nor by way of "
+                                          "rank %d"
+                                        : "cannot connect to rank %d",
+                             r, j->place.coordinator);
     }
     return DDP_OK;
 }
@@ -471,8 +522,8 @@ static ddp_status ddp__joiner_wire(ddp__joiner *j, ddp__wire **wire, ddp_error *
     return s;
 }
 
-ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *layout, ddp__worker *s,
-                               double until, ddp__wire **wire, ddp_error *err)
+ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *layout, ddp__worker *s, double until,
+                               ddp__wire **wire, ddp_error *err)
 {
     if (j->fd < 0) DDP__TRY(ddp__joiner_place(j, s->rank, until, err));
     if (j->place.id != s->rank)
@@ -493,9 +544,12 @@ ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err)
         s = ddp__engine_joined(engine, 0.1, err);
         if (s != DDP_TIMEOUT) return s;
         if (gone < 0 && ddp__stream_wait(j->tls, j->fd, 0)) gone = ddp_now();
-        if (gone >= 0 && ddp_now() > gone + 2) return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
+        if (gone >= 0 && ddp_now() > gone + 2)
+            return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
         if (ddp_now() > begin + j->c.op_timeout_s)
-            return ddp__fail(err, DDP_TIMEOUT, "the members did not let this worker in within "
-                             "%.3g s: is the training going on?", j->c.op_timeout_s);
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "the members did not let this worker in within "
+                             "%.3g s: is the training going on?",
+                             j->c.op_timeout_s);
     }
 }

@@ -1,4 +1,5 @@
-/* The manifest of a checkpoint, as JSON: what all ranks' files are of, which of them there are, and a checksum. */
+/* The manifest of a checkpoint, as JSON: what all ranks' files are of, which of them there are, and a
+ * checksum. */
 #include "member/manifest.h"
 
 /* The end of a manifest. The 32 digits between the two are the hash of all that is before the first. */
@@ -10,7 +11,8 @@ static int ddp__said_equal(const ddp__said *said, int world)
 {
     for (int i = 0; i < world; i++)
         for (int k = 0; said[i].there && k < i; k++)
-            if (said[k].there && said[k].cut == said[i].cut && !ddp__digest_equal(said[k].common, said[i].common))
+            if (said[k].there && said[k].cut == said[i].cut &&
+                !ddp__digest_equal(said[k].common, said[i].common))
                 return 0;
     return 1;
 }
@@ -22,9 +24,12 @@ static void ddp__manifest_ranks(ddp__text *t, const char *name, const ddp__said 
     ddp__text_addf(t, ",\n \"%s\": [", name);
     for (int i = 0; i < world; i++) {
         ddp__digest_text(said[i].hash, hash);
-        if (!said[i].there) ddp__text_addf(t, "%snull", i ? ", " : "");
-        else if (cut) ddp__text_addf(t, "%s\"%016" PRIx64 "\"", i ? ", " : "", said[i].cut);
-        else ddp__text_addf(t, "%s\"%s\"", i ? ", " : "", hash);
+        if (!said[i].there)
+            ddp__text_addf(t, "%snull", i ? ", " : "");
+        else if (cut)
+            ddp__text_addf(t, "%s\"%016" PRIx64 "\"", i ? ", " : "", said[i].cut);
+        else
+            ddp__text_addf(t, "%s\"%s\"", i ? ", " : "", hash);
     }
     ddp__text_addf(t, "]");
 }
@@ -53,19 +58,24 @@ static ddp_status ddp__manifest_sealed(const char *path, const ddp__text *t, int
     if (!memcmp(at, sum, DDP__DIGEST_TEXT - 1) &&
         !memcmp(at + DDP__DIGEST_TEXT - 1, DDP__MANIFEST_END, sizeof DDP__MANIFEST_END - 1))
         return DDP_OK;
-    return ddp__fail(err, DDP_FORMAT, "%.200s: its checksum is %s, but it states %.32s: it was changed; copy the file again, "
-                     "or remove its folder to resume from the checkpoint before", path, sum, at);
+    return ddp__fail(err, DDP_FORMAT,
+                     "%.200s: its checksum is %s, but it states %.32s: it was changed; copy the file again, "
+                     "or remove its folder to resume from the checkpoint before",
+                     path, sum, at);
 }
 
-ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp__said *said,
-                                      int generation, ddp_error *err)
+ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp__said *said, int generation,
+                               ddp_error *err)
 {
     ddp__text t = DDP__ZEROS;
     ddp_status code;
 
-    ddp__text_addf(&t, "{\"format\": \"" DDP__MANIFEST "\", \"run\": \"%016" PRIx64 "\",\n \"step\": %ld, \"world\": "
+    ddp__text_addf(&t,
+                   "{\"format\": \"" DDP__MANIFEST "\", \"run\": \"%016" PRIx64
+                   "\",\n \"step\": %ld, \"world\": "
                    "%d, \"copies\": %d, \"strategy\": \"%s\", \"period\": %d,\n \"synchronised\": %s, "
-                   "\"generation\": %d, \"optimizer\": ", s->run, s->step, s->world, s->copies, s->strategy, s->period,
+                   "\"generation\": %d, \"optimizer\": ",
+                   s->run, s->step, s->world, s->copies, s->strategy, s->period,
                    ddp__said_equal(said, s->world) ? "true" : "false", generation);
     ddp__json_string(&t, s->optimizer);
     ddp__manifest_ranks(&t, "hash", said, s->world, 0);
@@ -94,20 +104,26 @@ static uint64_t ddp__manifest_digits(const char *text, int n)
     return (uint64_t)strtoull(part, NULL, 16);
 }
 
-static const char *ddp__string_or_none(const ddp__json *v) { return v->kind == DDP__JSON_STRING ? v->string : ""; }
+static const char *ddp__string_or_none(const ddp__json *v)
+{
+    return v->kind == DDP__JSON_STRING ? v->string : "";
+}
 
 /* What hash and cut say of a rank; both are null where it was lost. */
-static ddp_status ddp__manifest_rank(const char *path, int rank, const ddp__manifest *m, const ddp__json *hash,
-                                     const ddp__json *cut, ddp__said *out, ddp_error *err)
+static ddp_status ddp__manifest_rank(const char *path, int rank, const ddp__manifest *m,
+                                     const ddp__json *hash, const ddp__json *cut, ddp__said *out,
+                                     ddp_error *err)
 {
     const size_t digits = m->older ? 16 : DDP__DIGEST_TEXT - 1;
 
     if (hash->kind == DDP__JSON_NULL && cut->kind == DDP__JSON_NULL) return DDP_OK;
     if (hash->kind != DDP__JSON_STRING || cut->kind != DDP__JSON_STRING || strlen(hash->string) != digits ||
         strlen(cut->string) != 16)
-        return ddp__fail(err, DDP_FORMAT, "%.200s: rank %d has hash '%.40s' and cut '%.40s', not %zu and 16 digits: remove its "
-                         "folder to resume from the checkpoint before", path, rank, ddp__string_or_none(hash), ddp__string_or_none(cut),
-                         digits);
+        return ddp__fail(
+            err, DDP_FORMAT,
+            "%.200s: rank %d has hash '%.40s' and cut '%.40s', not %zu and 16 digits: remove its "
+            "folder to resume from the checkpoint before",
+            path, rank, ddp__string_or_none(hash), ddp__string_or_none(cut), digits);
     out->there = 1;
     if (!m->older) out->hash.word[0] = ddp__manifest_digits(hash->string, 16);
     out->hash.word[1] = ddp__manifest_digits(hash->string + digits - 16, 16);
@@ -134,7 +150,8 @@ static ddp_status ddp__manifest_said(const char *path, ddp__manifest *m, ddp_err
         const double copy = v[2]->kind == DDP__JSON_NUMBER ? v[2]->number : -1;
         DDP__TRY(ddp__manifest_rank(path, i, m, v[0], v[1], &m->said[i], err));
         if (!(copy >= 0 && copy < m->copies) || copy != floor(copy))
-            return ddp__fail(err, DDP_FORMAT, "%.200s: the copy of rank %d is not one of %d", path, i, m->copies);
+            return ddp__fail(err, DDP_FORMAT, "%.200s: the copy of rank %d is not one of %d", path, i,
+                             m->copies);
         m->said[i].copy = (uint64_t)copy;
         for (int k = 0; k < 3; k++) v[k] = v[k]->next;
     }
@@ -150,8 +167,10 @@ static ddp_status ddp__manifest_open(const char *path, ddp__json **root, int *se
 
     /* some hundred bytes for each rank and layer */
     if (stat(path, &st) == 0 && st.st_size > DDP__MANIFEST_MOST)
-        return ddp__fail(err, DDP_FORMAT, "%.200s has %lld bytes, and no manifest has more than %d: it is damaged; remove its "
-                         "folder to resume from the checkpoint before", path, (long long)st.st_size, DDP__MANIFEST_MOST);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%.200s has %lld bytes, and no manifest has more than %d: it is damaged; remove its "
+                         "folder to resume from the checkpoint before",
+                         path, (long long)st.st_size, DDP__MANIFEST_MOST);
     code = ddp__file_read(path, &t, err);
     if (code == DDP_OK) code = ddp__manifest_sealed(path, &t, sealed, err);
     if (code == DDP_OK) *root = ddp__json_parse(path, t.data ? t.data : "", t.size, err);
@@ -177,11 +196,15 @@ ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err
     }
     m->older = !strcmp(value[0], DDP__MANIFEST_OLDER);
     if (!m->older && strcmp(value[0], DDP__MANIFEST))
-        return ddp__fail(err, DDP_FORMAT, "%.200s: its format is \"%.60s\"; \"" DDP__MANIFEST "\" and \""
-                         DDP__MANIFEST_OLDER "\" are understood", path, value[0]);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%.200s: its format is \"%.60s\"; \"" DDP__MANIFEST "\" and \"" DDP__MANIFEST_OLDER
+                         "\" are understood",
+                         path, value[0]);
     if (m->older == sealed)
-        return ddp__fail(err, DDP_FORMAT, "%.200s: its format is \"%.60s\", but it has %s checksum at its end: it was "
-                         "changed; remove its folder to resume from the checkpoint before", path, value[0], sealed ? "a" : "no");
+        return ddp__fail(err, DDP_FORMAT,
+                         "%.200s: its format is \"%.60s\", but it has %s checksum at its end: it was "
+                         "changed; remove its folder to resume from the checkpoint before",
+                         path, value[0], sealed ? "a" : "no");
     for (int k = 0; k < 4; k++) {
         DDP__TRY(ddp__json_need(path, m->root, number[k], DDP__JSON_NUMBER, &v, err));
         if (!(v->number >= 0 && v->number < 1e9) || v->number != floor(v->number))
@@ -189,9 +212,13 @@ ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err
         whole[k] = (long)v->number;
     }
     m->run = (uint64_t)strtoull(value[1], NULL, 16);
-    m->strategy = value[2]; m->optimizer = value[3];
+    m->strategy = value[2];
+    m->optimizer = value[3];
     m->model = (uint64_t)strtoull(value[4], NULL, 16);
-    m->step = whole[0]; m->world = (int)whole[1]; m->period = (int)whole[2]; m->copies = (int)whole[3];
+    m->step = whole[0];
+    m->world = (int)whole[1];
+    m->period = (int)whole[2];
+    m->copies = (int)whole[3];
     v = ddp__json_get(m->root, "generation");
     m->generation = v && v->kind == DDP__JSON_NUMBER && v->number == 1;
     v = ddp__json_get(m->root, "synchronised");
@@ -206,27 +233,34 @@ void ddp__manifest_free(ddp__manifest *m)
 }
 
 ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp__manifest *m, int *kin,
-                                     ddp_error *err)
+                              ddp_error *err)
 {
     const ddp__json *layers, *v;
     int l = 0;
 
     DDP__TRY(ddp__json_need(path, m->root, "layers", DDP__JSON_ARRAY, &layers, err));
     if (layers->count != s->wholes)
-        return ddp__fail(err, DDP_MISMATCH, "%.200s is of a model of %ld layers, this one has %d",
-                         path, layers->count, s->wholes);
+        return ddp__fail(err, DDP_MISMATCH, "%.200s is of a model of %ld layers, this one has %d", path,
+                         layers->count, s->wholes);
     for (v = layers->first; v; v = v->next, l++)
         if (v->kind != DDP__JSON_STRING || strcmp(v->string, s->whole[l]))
-            return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layer %d is \"%.60s\", here it is "
-                             "\"%.60s\"", path, l, v->kind == DDP__JSON_STRING ? v->string : "", s->whole[l]);
+            return ddp__fail(err, DDP_MISMATCH,
+                             "%.200s is of another model: its layer %d is \"%.60s\", here it is "
+                             "\"%.60s\"",
+                             path, l, v->kind == DDP__JSON_STRING ? v->string : "", s->whole[l]);
     if (strcmp(m->optimizer, s->optimizer))
-        return ddp__fail(err, DDP_MISMATCH, "%.200s was written with the optimizer %.40s, this run "
-                         "has %.40s", path, m->optimizer, s->optimizer);
+        return ddp__fail(err, DDP_MISMATCH,
+                         "%.200s was written with the optimizer %.40s, this run "
+                         "has %.40s",
+                         path, m->optimizer, s->optimizer);
     *kin = m->copies == s->copies && m->period == s->period && !strcmp(m->strategy, s->strategy);
     if (*kin || m->synchronised) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH, "%.160s is of %d workers under %.20s with period %d and not synchronised (its "
-                     "ranks hold different values): resume it with the same, not with %d workers under %s with "
-                     "period %d", path, m->copies, m->strategy, m->period, s->copies, s->strategy, s->period);
+    return ddp__fail(
+        err, DDP_MISMATCH,
+        "%.160s is of %d workers under %.20s with period %d and not synchronised (its "
+        "ranks hold different values): resume it with the same, not with %d workers under %s with "
+        "period %d",
+        path, m->copies, m->strategy, m->period, s->copies, s->strategy, s->period);
 }
 
 ddp__listed ddp__manifest_listed(const ddp__manifest *m, int rank)

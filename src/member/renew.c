@@ -1,4 +1,5 @@
-/* From one epoch to the next: what was half done begins again from its inputs, or a survivor gives the result. */
+/* From one epoch to the next: what was half done begins again from its inputs, or a survivor gives the
+ * result. */
 #include "member/elastic.h"
 
 /* ---- losses ---- */
@@ -34,11 +35,13 @@ static int ddp__is_collective(const ddp__frame *f) { return f->type < DDP__FRAME
 
 int ddp__of_epoch(const ddp__frame *f)
 {
-    return (f->type <= DDP__FRAME_CREDIT && !f->p2p) || f->type == DDP__FRAME_DONE || f->type == DDP__FRAME_WANT;
+    return (f->type <= DDP__FRAME_CREDIT && !f->p2p) || f->type == DDP__FRAME_DONE ||
+           f->type == DDP__FRAME_WANT;
 }
 
-/* Frames that have not begun are forgotten, of messages between two where the peer is lost. One that has must go on to
- * its last byte: from a copy, since its memory will be written, and given back, before the peer has taken it all. */
+/* Frames that have not begun are forgotten, of messages between two where the peer is lost. One that has must
+ * go on to its last byte: from a copy, since its memory will be written, and given back, before the peer has
+ * taken it all. */
 static void ddp__out_drop(ddp__engine *e, int peer, int lost)
 {
     ddp__peer *p = &e->peers[peer];
@@ -56,8 +59,9 @@ static void ddp__out_drop(ddp__engine *e, int peer, int lost)
         const ddp__op *op = p->out_op;
         size_t at = 0, values = p->out.length / op->unit, here;
         for (; at < values; at += here) {
-            const void *data = ddp__memory_at(op, p->out.type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from,
-                                              p->out.offset + at, values - at, &here);
+            const void *data =
+                ddp__memory_at(op, p->out.type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from,
+                               p->out.offset + at, values - at, &here);
             memcpy(ep->tail + at * op->unit, data, here * op->unit);
         }
     } else if ((const unsigned char *)p->out_text != ep->tail) {
@@ -110,7 +114,8 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
         ddp__in_drop(e, r, 0);
         ddp__chain_drop(e, &e->peers[r].pending);
     }
-    for (int r = 0; r < e->world; r++) { /* what was dropped is not given back: all begin with all their credits */
+    for (int r = 0; r < e->world; r++) { /* what was dropped is not given back: all begin with all their
+                                            credits */
         ddp__peer *p = &e->peers[r];
         int n = 0;
         for (int i = 0; i < p->owed_count; i++)
@@ -134,9 +139,9 @@ static void ddp__say_epoch(ddp__engine *e, uint64_t before, double took)
 
     for (int r = 0; r < e->world && used + 100 < sizeof who; r++)
         if ((before ^ v->live) >> r & 1)
-            used += (size_t)snprintf(who + used, sizeof who - used, "; worker %d %s%s", r,
-                                     v->live >> r & 1 ? "came" : "was lost: ",
-                                     v->live >> r & 1 ? "" : ddp__epoch_why(e, r));
+            used += (size_t)snprintf(
+                who + used, sizeof who - used, "; worker %d %s%s", r,
+                v->live >> r & 1 ? "came" : "was lost: ", v->live >> r & 1 ? "" : ddp__epoch_why(e, r));
     ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: epoch %lu with %d workers after %.3f s%s", e->rank,
              (unsigned long)v->ballot, e->members, took, who);
 }
@@ -211,7 +216,9 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
     for (int i = 0; i < DDP__WINDOW; i++)
         if (e->window[i]) ddp__shadow_restore(e, e->window[i]);
     pthread_mutex_lock(&e->lock);
-    if (view->live & ~before) ddp__ring_reset(e); /* a joining worker does not know the order that was measured */
+    if (view->live & ~before)
+        ddp__ring_reset(e); /* a joining worker does not know the order that was
+                                                     measured */
     ddp__members_set(e, view->live);
     for (long t = e->first; t < e->submitted; t++) {
         ddp__op *op = &e->ops[t % e->cfg.queue];

@@ -1,32 +1,33 @@
-/* A checkpoint of a model that was cut otherwise: each worker takes the values of its layers from the files that have
- * them, by the layers' names, and what the optimizer and the strategy keep of each value. */
+/* A checkpoint of a model that was cut otherwise: each worker takes the values of its layers from the files
+ * that have them, by the layers' names, and what the optimizer and the strategy keep of each value. */
 #include "member/state.h"
 
 enum { DDP__RESHARD_PART = 65536 }; /* values copied at a time */
 
 typedef struct ddp__shard {
-    char            *path;
-    ddp__listed      listed;
-    ddp_safetensors *f;    /* NULL: it is not there */
-    ddp__share      *share; /* [shares] */
-    int              shares, layers;
-    int              used; /* this worker takes something from it */
+    char *path;
+    ddp__listed listed;
+    ddp_safetensors *f; /* NULL: it is not there */
+    ddp__share *share;  /* [shares] */
+    int shares, layers;
+    int used; /* this worker takes something from it */
 } ddp__shard;
 
 struct ddp__shards {
     ddp__worker *s;
-    ddp__shard  *shard; /* [files] */
-    int          files;
+    ddp__shard *shard; /* [files] */
+    int files;
     const ddp__share *own; /* [owns] of the worker */
-    int          owns;
-    float       *part;  /* [DDP__RESHARD_PART] */
+    int owns;
+    float *part; /* [DDP__RESHARD_PART] */
 };
 
 /* ---- opening ---- */
 
 static ddp_status ddp__shard_read(ddp__shard *x, const ddp__worker *s, ddp_error *err)
 {
-    const ddp_safetensor *t = ddp_safetensors_find(x->f, "shares"), *updates = ddp_safetensors_find(x->f, "updates");
+    const ddp_safetensor *t = ddp_safetensors_find(x->f, "shares"),
+                         *updates = ddp_safetensors_find(x->f, "updates");
     const uint64_t words = t && t->type == DDP_ST_I64 && t->dims == 1 ? ddp_safetensors_elements(t) : 1;
 
     if (words % DDP__SHARE_WORDS || words > 1 << 26 || !updates || updates->type != DDP_ST_I64)
@@ -39,7 +40,8 @@ static ddp_status ddp__shard_read(ddp__shard *x, const ddp__worker *s, ddp_error
     for (int i = 0; i < x->shares; i++) {
         const ddp__share *h = &x->share[i];
         if (h->layer < 0 || h->layer >= x->layers || h->whole < 0 || h->whole >= s->wholes || h->count < 1 ||
-            (uint64_t)(h->count | h->at | h->from | h->block | h->state | h->states | h->stride | (h->trained + 1)) >>
+            (uint64_t)(h->count | h->at | h->from | h->block | h->state | h->states | h->stride |
+                       (h->trained + 1)) >>
                 40)
             return ddp__fail(err, DDP_FORMAT, "%.200s: its list of layers is damaged", x->path);
     }
@@ -51,14 +53,15 @@ static const ddp__share *ddp__shard_has(const ddp__shard *x, const ddp__share *h
 {
     for (int i = 0; x->f && i < x->shares; i++) {
         const ddp__share *o = &x->share[i];
-        if (o->whole == h->whole && o->buffers == h->buffers && at >= o->from && at < o->from + o->count) return o;
+        if (o->whole == h->whole && o->buffers == h->buffers && at >= o->from && at < o->from + o->count)
+            return o;
     }
     return NULL;
 }
 
 /* The same of all files; *in: which; *n: so many values follow that both shares have. */
-static const ddp__share *ddp__shards_have(const ddp__shards *x, const ddp__share *h, int64_t at, ddp__shard **in,
-                                          int64_t *n)
+static const ddp__share *ddp__shards_have(const ddp__shards *x, const ddp__share *h, int64_t at,
+                                          ddp__shard **in, int64_t *n)
 {
     const ddp__share *o = NULL;
 
@@ -81,16 +84,20 @@ static long long ddp__reshard_count(const ddp__share *h, int n, int whole)
     return sum;
 }
 
-/* Where every worker has the whole model: its layers have the sizes of those in the files, all of which are here. */
+/* Where every worker has the whole model: its layers have the sizes of those in the files, all of which are
+ * here. */
 static ddp_status ddp__shards_sizes(const ddp__shards *x, ddp_error *err)
 {
     for (int l = 0; l < x->s->wholes && x->s->copies == x->s->world; l++) {
         const long long here = ddp__reshard_count(x->own, x->owns, l);
         long long there = 0;
-        for (int i = 0; i < x->files; i++) there += ddp__reshard_count(x->shard[i].share, x->shard[i].shares, l);
+        for (int i = 0; i < x->files; i++)
+            there += ddp__reshard_count(x->shard[i].share, x->shard[i].shares, l);
         if (here != there)
-            return ddp__fail(err, DDP_MISMATCH, "layer %.60s has %lld parameters in %.200s and %lld here: resume with the "
-                             "same model (vocabulary, width, sequence length)", x->s->whole[l], there, x->shard[0].path, here);
+            return ddp__fail(err, DDP_MISMATCH,
+                             "layer %.60s has %lld parameters in %.200s and %lld here: resume with the "
+                             "same model (vocabulary, width, sequence length)",
+                             x->s->whole[l], there, x->shard[0].path, here);
     }
     return DDP_OK;
 }
@@ -110,22 +117,27 @@ ddp_status ddp__shards_cover(ddp__shards *x, ddp_error *err)
         for (int64_t at = h->from; at < h->from + h->count; at += n) {
             o = ddp__shards_have(x, h, at, &in, &n);
             if (!o && *missing)
-                return ddp__fail(err, DDP_IO, "layer %.60s: its %s are not in the files that are here; cannot read "
-                                 "%.300s: %s: to go on with another cut each rank has to start where all files are",
-                                 x->s->whole[h->whole], h->buffers ? "buffers" : "parameters", missing,
-                                 strerror(ENOENT));
+                return ddp__fail(
+                    err, DDP_IO,
+                    "layer %.60s: its %s are not in the files that are here; cannot read "
+                    "%.300s: %s: to go on with another cut each rank has to start where all files are",
+                    x->s->whole[h->whole], h->buffers ? "buffers" : "parameters", missing, strerror(ENOENT));
             if (!o)
-                return ddp__fail(err, DDP_MISMATCH, "layer %.60s: its %s from number %lld on are in no file of %.300s: "
-                                 "it is a checkpoint of another model", x->s->whole[h->whole],
-                                 h->buffers ? "buffers" : "parameters", (long long)at, x->shard[0].path);
+                return ddp__fail(err, DDP_MISMATCH,
+                                 "layer %.60s: its %s from number %lld on are in no file of %.300s: "
+                                 "it is a checkpoint of another model",
+                                 x->s->whole[h->whole], h->buffers ? "buffers" : "parameters", (long long)at,
+                                 x->shard[0].path);
             if (o->states != h->states || (o->trained < 0) != (h->trained < 0))
-                return ddp__fail(err, DDP_MISMATCH, "layer %.60s: %.300s holds %d values of the optimizer for each of "
-                                 "its parameters, this run %d", x->s->whole[h->whole], in->path, (int)o->states,
-                                 (int)h->states);
+                return ddp__fail(err, DDP_MISMATCH,
+                                 "layer %.60s: %.300s holds %d values of the optimizer for each of "
+                                 "its parameters, this run %d",
+                                 x->s->whole[h->whole], in->path, (int)o->states, (int)h->states);
             in->used = 1;
         }
     for (int i = 0; i < x->files; i++)
-        if (x->shard[i].used) DDP__TRY(ddp__worker_listed(x->shard[i].f, &x->shard[i].listed, x->shard[i].path, err));
+        if (x->shard[i].used)
+            DDP__TRY(ddp__worker_listed(x->shard[i].f, &x->shard[i].listed, x->shard[i].path, err));
     return DDP_OK;
 }
 
@@ -136,7 +148,8 @@ ddp_status ddp__shards_open(ddp__shards **out, ddp__worker *s, int most, ddp_err
 
     if (x) x->shard = (ddp__shard *)ddp__calloc((size_t)most + 1, sizeof *x->shard);
     if (x) x->part = (float *)ddp__calloc(DDP__RESHARD_PART, sizeof *x->part);
-    if (!x || !x->shard || !x->part) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
+    if (!x || !x->shard || !x->part)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
     x->s = s;
     x->own = (const ddp__share *)own->data;
     x->owns = (int)(own->count / DDP__SHARE_WORDS);
@@ -170,7 +183,8 @@ void ddp__shards_close(ddp__shards *x)
 
 /* ---- one tensor ---- */
 
-/* n values of a file's tensor from number `from` on, into t from number `at` on; dry: only whether they are there. */
+/* n values of a file's tensor from number `from` on, into t from number `at` on; dry: only whether they are
+ * there. */
 static ddp_status ddp__shard_copy(const ddp__shards *x, const ddp__shard *in, const char *name, int64_t from,
                                   const ddp__tensor *t, int64_t at, int64_t n, int dry, ddp_error *err)
 {
@@ -178,15 +192,18 @@ static ddp_status ddp__shard_copy(const ddp__shards *x, const ddp__shard *in, co
     int64_t now;
 
     if (!o || o->type != t->type || o->dims != 1 || from > o->dim[0] - n)
-        return ddp__fail(err, DDP_MISMATCH, "%.300s: tensor \"%s\" of layer %.60s is missing or too short: it is a "
-                         "checkpoint of another strategy or wire format", in->path, name, t->layer);
+        return ddp__fail(err, DDP_MISMATCH,
+                         "%.300s: tensor \"%s\" of layer %.60s is missing or too short: it is a "
+                         "checkpoint of another strategy or wire format",
+                         in->path, name, t->layer);
     DDP_ASSERT(at >= 0 && at + n <= (int64_t)t->count);
     for (; !dry && n; n -= now, at += now, from += now) {
         now = n < (int64_t)DDP__RESHARD_PART ? n : (int64_t)DDP__RESHARD_PART;
         DDP__TRY(ddp_safetensors_bytes(in->f, o, (uint64_t)from, (size_t)now, x->part, err));
         if (t->flags & DDP__WORKER_THERE)
             ddp__host_upload(x->s->host, (float *)t->data + at, x->part, (size_t)now * sizeof *x->part);
-        else memcpy((float *)t->data + at, x->part, (size_t)now * sizeof *x->part);
+        else
+            memcpy((float *)t->data + at, x->part, (size_t)now * sizeof *x->part);
     }
     return DDP_OK;
 }
@@ -196,13 +213,16 @@ static void ddp__shard_name(const ddp__tensor *t, int layer, int block, char *na
 {
     const int base = (int)strcspn(t->name, ".");
 
-    if (block < 0) snprintf(name, room, "%.*s.%d", base, t->name, layer);
-    else snprintf(name, room, "%.*s.%d.%d", base, t->name, layer, block);
+    if (block < 0)
+        snprintf(name, room, "%.*s.%d", base, t->name, layer);
+    else
+        snprintf(name, room, "%.*s.%d.%d", base, t->name, layer, block);
 }
 
 /* The values of own share h from `at` on, n of them, where o has them. */
-static ddp_status ddp__tensor_run(const ddp__shards *x, const ddp__shard *in, const ddp__share *o, const ddp__share *h,
-                                  const ddp__tensor *t, int64_t at, int64_t n, int dry, ddp_error *err)
+static ddp_status ddp__tensor_run(const ddp__shards *x, const ddp__shard *in, const ddp__share *o,
+                                  const ddp__share *h, const ddp__tensor *t, int64_t at, int64_t n, int dry,
+                                  ddp_error *err)
 {
     const int64_t here = at - h->from, there = at - o->from;
     char name[64];
@@ -212,8 +232,8 @@ static ddp_status ddp__tensor_run(const ddp__shards *x, const ddp__shard *in, co
     if (strncmp(t->name, "state.", 6))
         return ddp__shard_copy(x, in, name, o->trained + there, t, h->trained + here, n, dry, err);
     for (int64_t k = 0; k < h->states; k++)
-        DDP__TRY(ddp__shard_copy(x, in, name, o->state + k * o->stride + there, t, h->state + k * h->stride + here, n,
-                                 dry, err));
+        DDP__TRY(ddp__shard_copy(x, in, name, o->state + k * o->stride + there, t,
+                                 h->state + k * h->stride + here, n, dry, err));
     return DDP_OK;
 }
 
@@ -268,7 +288,8 @@ static int64_t ddp__layer_trained(const ddp__shards *x, int l)
 }
 
 /* 1: nothing but zeros, in all files that have such a tensor of no layer or of this model's layer `whole`. */
-static ddp_status ddp__kept_rests(const ddp__shards *x, const ddp__tensor *t, int whole, int *rests, ddp_error *err)
+static ddp_status ddp__kept_rests(const ddp__shards *x, const ddp__tensor *t, int whole, int *rests,
+                                  ddp_error *err)
 {
     char name[64];
 
@@ -291,9 +312,10 @@ static ddp_status ddp__kept_rests(const ddp__shards *x, const ddp__tensor *t, in
     return DDP_OK;
 }
 
-/* What is not a value for each of the layer's: of a layer that lies on one rank before and after it is what it was;
- * else it can only begin anew, where nothing is in it. */
-static ddp_status ddp__kept_reshard(const ddp__shards *x, const ddp__tensor *t, int own, int dry, ddp_error *err)
+/* What is not a value for each of the layer's: of a layer that lies on one rank before and after it is what
+ * it was; else it can only begin anew, where nothing is in it. */
+static ddp_status ddp__kept_reshard(const ddp__shards *x, const ddp__tensor *t, int own, int dry,
+                                    ddp_error *err)
 {
     int layer = -1, rests, whole = -1;
     const ddp__shard *in = own && t->l < x->s->layers ? ddp__shard_same(x, t->l, &layer) : NULL;
@@ -305,19 +327,27 @@ static ddp_status ddp__kept_reshard(const ddp__shards *x, const ddp__tensor *t, 
         if (h->layer == t->l) whole = (int)h->whole;
     DDP__TRY(ddp__kept_rests(x, t, whole, &rests, err));
     if (!rests)
-        return ddp__fail(err, DDP_MISMATCH, "%.300s: strategy %s keeps \"%s\"%s%.60s, which does not follow the layers "
+        return ddp__fail(err, DDP_MISMATCH,
+                         "%.300s: strategy %s keeps \"%s\"%s%.60s, which does not follow the layers "
                          "to another cut: go on with the stages and replicas that it was written with",
-                         x->shard[0].path, x->s->strategy, t->name, t->l < x->s->layers ? " of layer " : "", t->layer);
-    if (!dry && t->flags & DDP__WORKER_THERE) ddp__host_zero(x->s->host, t->data, t->count * sizeof(float));
-    else if (!dry) memset(t->data, 0, t->count * sizeof(float));
+                         x->shard[0].path, x->s->strategy, t->name, t->l < x->s->layers ? " of layer " : "",
+                         t->layer);
+    if (!dry && t->flags & DDP__WORKER_THERE)
+        ddp__host_zero(x->s->host, t->data, t->count * sizeof(float));
+    else if (!dry)
+        memset(t->data, 0, t->count * sizeof(float));
     return DDP_OK;
 }
 
 /* ---- all of it ---- */
 
-static int ddp__is_of_cut(const char *name) { return !strncmp(name, DDP__EDGE_RESIDUAL ".", sizeof DDP__EDGE_RESIDUAL); }
+static int ddp__is_of_cut(const char *name)
+{
+    return !strncmp(name, DDP__EDGE_RESIDUAL ".", sizeof DDP__EDGE_RESIDUAL);
+}
 
-/* A file that has what this run does not keep is another strategy's. A state of the program is one stage's. */
+/* A file that has what this run does not keep is another strategy's. A state of the program is one
+ * stage's. */
 static ddp_status ddp__shard_known(const ddp__shards *x, const ddp__shard *f, ddp_error *err)
 {
     for (int i = 0; f->used && i < ddp_safetensors_count(f->f); i++) {
@@ -325,12 +355,18 @@ static ddp_status ddp__shard_known(const ddp__shards *x, const ddp__shard *f, dd
         const size_t base = strcspn(name, "."), program = sizeof DDP__PROGRAM - 1;
         int known = !name[base] || ddp__is_of_cut(name) || !strncmp(name, DDP__PROGRAM, program);
         if (!strncmp(name, DDP__PROGRAM, program) && ddp__worker_find(x->s, name))
-            return ddp__fail(err, DDP_MISMATCH, "%.300s: the state '%.40s' (ddp_add_state) does not follow the layers to another "
-                             "cut: resume with the stages and replicas that it was written with", f->path, name + program);
-        for (int k = 0; k < x->s->tensors && !known; k++) known = !strncmp(x->s->tensor[k].name, name, base + 1);
+            return ddp__fail(
+                err, DDP_MISMATCH,
+                "%.300s: the state '%.40s' (ddp_add_state) does not follow the layers to another "
+                "cut: resume with the stages and replicas that it was written with",
+                f->path, name + program);
+        for (int k = 0; k < x->s->tensors && !known; k++)
+            known = !strncmp(x->s->tensor[k].name, name, base + 1);
         if (!known && strncmp(name, "layer.", 6) && strncmp(name, "state.", 6))
-            return ddp__fail(err, DDP_MISMATCH, "%.300s: it holds \"%.60s\", which strategy %s with this wire format "
-                             "does not keep", f->path, name, x->s->strategy);
+            return ddp__fail(err, DDP_MISMATCH,
+                             "%.300s: it holds \"%.60s\", which strategy %s with this wire format "
+                             "does not keep",
+                             f->path, name, x->s->strategy);
     }
     return DDP_OK;
 }
@@ -343,7 +379,8 @@ static ddp_status ddp__shards_tensors(const ddp__shards *x, int own, int dry, dd
         if (t->b >= 0 || !strncmp(t->name, "state.", 6) ||
             (t->l < x->s->layers && (int64_t)t->count == ddp__layer_trained(x, t->l)))
             DDP__TRY(ddp__tensor_reshard(x, t, dry, err));
-        else DDP__TRY(ddp__kept_reshard(x, t, own, dry, err));
+        else
+            DDP__TRY(ddp__kept_reshard(x, t, own, dry, err));
     }
     return DDP_OK;
 }
@@ -359,20 +396,23 @@ static ddp_status ddp__shards_numbers(ddp__shards *x, ddp_error *err)
     for (int i = x->files - 1; i >= 0; i--)
         if (x->shard[i].f && (x->shard[i].used || !any->f)) any = &x->shard[i];
     if (!any->f)
-        return ddp__fail(err, DDP_IO, "cannot read %.300s: %s: to go on with another cut each rank has to start where "
-                         "all files are", any->path, strerror(ENOENT));
+        return ddp__fail(err, DDP_IO,
+                         "cannot read %.300s: %s: to go on with another cut each rank has to start where "
+                         "all files are",
+                         any->path, strerror(ENOENT));
     for (int k = 0; k < 3; k++) {
         const ddp__tensor *t = ddp__worker_find(x->s, name[k]);
         const ddp_safetensor *o = ddp_safetensors_find(any->f, name[k]);
         if (!o || o->type != t->type || ddp_safetensors_elements(o) != t->count)
-            return ddp__fail(err, DDP_MISMATCH, "%.300s: \"%s\" is missing or not %zu values", any->path, name[k],
-                             t->count);
+            return ddp__fail(err, DDP_MISMATCH, "%.300s: \"%s\" is missing or not %zu values", any->path,
+                             name[k], t->count);
         DDP__TRY(ddp_safetensors_bytes(any->f, o, 0, t->count, t->data, err));
     }
     for (const ddp__share *h = x->own; h < x->own + x->owns; h++) {
         ddp__shard *in;
         const ddp__share *o = ddp__shards_have(x, h, h->from, &in, &run);
-        DDP__TRY(ddp_safetensors_bytes(in->f, ddp_safetensors_find(in->f, "updates"), (uint64_t)o->layer, 1, &n, err));
+        DDP__TRY(ddp_safetensors_bytes(in->f, ddp_safetensors_find(in->f, "updates"), (uint64_t)o->layer, 1,
+                                       &n, err));
         ((int64_t *)updates->data)[h->layer] = n;
     }
     return DDP_OK;
@@ -386,4 +426,7 @@ ddp_status ddp__shards_read(ddp__shards *x, long step, int own, ddp_error *err)
     return x->s->check(x->s, step, x->shard[0].path, err);
 }
 
-ddp_status ddp__shards_load(ddp__shards *x, int own, ddp_error *err) { return ddp__shards_tensors(x, own, 0, err); }
+ddp_status ddp__shards_load(ddp__shards *x, int own, ddp_error *err)
+{
+    return ddp__shards_tensors(x, own, 0, err);
+}

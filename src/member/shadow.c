@@ -1,5 +1,6 @@
-/* The memory of an elastic world: what an operation began with, until it is complete, and what came of it, until all
- * live workers have that. First in, first out. With a residual the input has two parts: its values and that. */
+/* The memory of an elastic world: what an operation began with, until it is complete, and what came of it,
+ * until all live workers have that. First in, first out. With a residual the input has two parts: its values
+ * and that. */
 #include "member/elastic.h"
 
 #define DDP__SHADOW_LEAST ((size_t)1 << 20)
@@ -37,7 +38,8 @@ ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err)
     unsigned char *ring = room ? (unsigned char *)ddp__alloc(&e->cfg.allocator, room) : NULL;
 
     if (room && !ring)
-        return ddp__fail(err, DDP_MEMORY, "out of memory: an elastic world needs %lu bytes for what is in flight",
+        return ddp__fail(err, DDP_MEMORY,
+                         "out of memory: an elastic world needs %lu bytes for what is in flight",
                          (unsigned long)room);
     ddp__release(&e->cfg.allocator, el->ring, el->room);
     e->stats.staging_bytes += room - el->room;
@@ -57,17 +59,22 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
 
     if (m->verb >= DDP_SEND) return DDP_OK;
     if (m->verb == DDP_REDUCE_SCATTER)
-        why = "a reduce-scatter in an elastic world (min_world): a rank that is lost takes its block along; use an "
+        why = "a reduce-scatter in an elastic world (min_world): a rank that is lost takes its block along; "
+              "use an "
               "all-reduce";
-    if (m->add) why = "a message that adds, in an elastic world (min_world): let it overwrite, and add what has come";
+    if (m->add)
+        why = "a message that adds, in an elastic world (min_world): let it overwrite, and add what has come";
     if (why) return ddp__fail(err, DDP_UNSUPPORTED, "%s", why);
     for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
     bytes = ddp__shadow_bytes(m, n);
     if (bytes > el->room && e->cfg.kept_bytes > 0)
-        return ddp__fail(err, DDP_ARG, "a message needs %lu bytes, more than the %lu that an elastic world may keep of "
-                         "what is in flight: raise elastic_bytes", (unsigned long)bytes, (unsigned long)el->room);
+        return ddp__fail(err, DDP_ARG,
+                         "a message needs %lu bytes, more than the %lu that an elastic world may keep of "
+                         "what is in flight: raise elastic_bytes",
+                         (unsigned long)bytes, (unsigned long)el->room);
     if (bytes > el->room) {
-        while (e->error.code == DDP_OK && el->released < el->collectives) pthread_cond_wait(&e->changed, &e->lock);
+        while (e->error.code == DDP_OK && el->released < el->collectives)
+            pthread_cond_wait(&e->changed, &e->lock);
         if (e->error.code != DDP_OK) return DDP_OK; /* the caller finds it */
         DDP__TRY(ddp__shadow_room(e, 2 * bytes > DDP__SHADOW_LEAST ? 2 * bytes : DDP__SHADOW_LEAST, err));
     }
@@ -106,14 +113,17 @@ static void ddp__shadow_copy(ddp__engine *e, const ddp__op *op, const ddp__strip
     for (int i = 0; i < strips->count; i++) {
         const ddp__strip *s = &strips->strip[i];
         unsigned char *place = at + s->start * op->unit;
-        if (back) memcpy(s->data, place, s->count * op->unit);
-        else memcpy(place, s->data, s->count * op->unit);
+        if (back)
+            memcpy(s->data, place, s->count * op->unit);
+        else
+            memcpy(place, s->data, s->count * op->unit);
     }
 }
 
 static unsigned char *ddp__shadow_residual(const ddp__elastic *el, const ddp__op *op)
 {
-    return el->ring + el->kept[op->seq % DDP__ELASTIC_SPAN].at % el->room + ddp__shadow_part(op->n * op->unit);
+    return el->ring + el->kept[op->seq % DDP__ELASTIC_SPAN].at % el->room +
+           ddp__shadow_part(op->n * op->unit);
 }
 
 static void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
@@ -124,12 +134,14 @@ static void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
 
     memset(k, 0, sizeof *k);
     ddp__describe(&k->frame, op, DDP__FRAME_RESULT, 0, 0);
-    k->frame.coding = op->unit == 1 ? (int)DDP__AS_BYTES : (int)DDP_AS_FLOAT; /* the result, not what travelled */
+    k->frame.coding = op->unit == 1 ? (int)DDP__AS_BYTES : (int)DDP_AS_FLOAT; /* the result, not what
+                                                                                 travelled */
     k->unit = op->unit;
     k->at = bytes ? ddp__shadow_place(el, bytes) : el->head;
     k->end = el->head = k->at + bytes;
     ddp__shadow_copy(e, op, &op->from, 0);
-    if (op->m.residual && op->n) memcpy(ddp__shadow_residual(e->member_data, op), op->m.residual, op->n * sizeof(float));
+    if (op->m.residual && op->n)
+        memcpy(ddp__shadow_residual(e->member_data, op), op->m.residual, op->n * sizeof(float));
 }
 
 void ddp__shadow_restore(ddp__engine *e, const ddp__op *op) { ddp__shadow_copy(e, op, &op->from, 1); }
@@ -190,9 +202,12 @@ static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
 
 /* ---- the way of an operation that another worker has completed ---- */
 
-static size_t ddp__handed_part(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to)
+static size_t ddp__handed_part(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from,
+                               size_t *to)
 {
-    (void)e; (void)peer; (void)comes;
+    (void)e;
+    (void)peer;
+    (void)comes;
     *from = 0;
     return *to = op->n;
 }
@@ -218,9 +233,23 @@ static int ddp__handed_agrees(const ddp__engine *e, const ddp__op *op, int peer,
 
 static const ddp__algorithm *ddp__handed_way(void)
 {
-    static const ddp__algorithm way = {
-        'h', "handed over", 0, 0, 0, 0, NULL, ddp__handed_part, ddp__handed_begin, NULL, NULL, NULL,
-        ddp__handed_agrees, ddp__flow_arrived, NULL, ddp__handed_over, NULL};
+    static const ddp__algorithm way = {'h',
+                                       "handed over",
+                                       0,
+                                       0,
+                                       0,
+                                       0,
+                                       NULL,
+                                       ddp__handed_part,
+                                       ddp__handed_begin,
+                                       NULL,
+                                       NULL,
+                                       NULL,
+                                       ddp__handed_agrees,
+                                       ddp__flow_arrived,
+                                       NULL,
+                                       ddp__handed_over,
+                                       NULL};
 
     return &way;
 }
@@ -266,8 +295,10 @@ void ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq)
         k->asked |= ddp__bit(peer);
         return;
     }
-    ddp__fault(e, DDP_NET, "rank %d asks for the result of operation %lu, which this rank does not keep: it runs "
-               "another version of this library", peer, (unsigned long)seq);
+    ddp__fault(e, DDP_NET,
+               "rank %d asks for the result of operation %lu, which this rank does not keep: it runs "
+               "another version of this library",
+               peer, (unsigned long)seq);
 }
 
 int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)

@@ -20,7 +20,8 @@ ddp_status ddp__worker_open(ddp__worker *s, int layers, int room, ddp_error *err
 void ddp__worker_free(ddp__worker *s)
 {
     for (int i = 0; i < s->tensors; i++)
-        if (!s->tensor[i].layer && s->tensor[i].data && !(s->tensor[i].flags & DDP__WORKER_LENT)) DDP_FREE(s->tensor[i].data);
+        if (!s->tensor[i].layer && s->tensor[i].data && !(s->tensor[i].flags & DDP__WORKER_LENT))
+            DDP_FREE(s->tensor[i].data);
     if (s->tensor) DDP_FREE(s->tensor);
     if (s->layer) DDP_FREE(s->layer);
     memset(s, 0, sizeof *s);
@@ -41,15 +42,18 @@ void ddp__worker_add(ddp__worker *s, const char *name, int l, int b, float *data
 {
     ddp__tensor *t = ddp__worker_next(s, DDP_ST_F32, count, flags);
 
-    if (b < 0) snprintf(t->name, sizeof t->name, "%s.%d", name, l);
-    else snprintf(t->name, sizeof t->name, "%s.%d.%d", name, l, b);
+    if (b < 0)
+        snprintf(t->name, sizeof t->name, "%s.%d", name, l);
+    else
+        snprintf(t->name, sizeof t->name, "%s.%d.%d", name, l, b);
     t->layer = s->layer[l];
-    t->l = l; t->b = b;
+    t->l = l;
+    t->b = b;
     t->data = data;
 }
 
 void *ddp__worker_small(ddp__worker *s, const char *name, ddp_safetensors_type type, size_t count,
-                       size_t most, int flags)
+                        size_t most, int flags)
 {
     ddp__tensor *t = ddp__worker_next(s, type, count, flags);
 
@@ -66,13 +70,16 @@ const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *name)
     return NULL;
 }
 
-static size_t ddp__tensor_bytes(const ddp__tensor *t) { return t->count * ddp_safetensors_type_bytes(t->type); }
+static size_t ddp__tensor_bytes(const ddp__tensor *t)
+{
+    return t->count * ddp_safetensors_type_bytes(t->type);
+}
 
 /* ---- to a file, and to memory ---- */
 
 /* notes: as of ddp__safetensors_head. */
-static ddp_status ddp__worker_head(const ddp__worker *s, const char *path, const char *const *notes, ddp__text *head,
-                                   ddp_error *err)
+static ddp_status ddp__worker_head(const ddp__worker *s, const char *path, const char *const *notes,
+                                   ddp__text *head, ddp_error *err)
 {
     ddp_safetensor *list = (ddp_safetensor *)ddp__calloc((size_t)s->tensors, sizeof *list);
     ddp_status code;
@@ -95,7 +102,7 @@ static ddp_status ddp__worker_head(const ddp__worker *s, const char *path, const
 enum { DDP__STATED = 5 };
 
 typedef struct ddp__stated {
-    char        text[DDP__STATED][24];
+    char text[DDP__STATED][24];
     const char *pair[2 * DDP__STATED + 1]; /* key, text; NULL after the last */
 } ddp__stated;
 
@@ -115,8 +122,8 @@ static void ddp__stated_fill(ddp__stated *n, uint64_t run, long step, int rank, 
     n->pair[2 * DDP__STATED] = NULL;
 }
 
-/* The hash of a file: of each array its name, type, length and digest of values, in the order of the file. So one pass
- * over the values serves two hashes. */
+/* The hash of a file: of each array its name, type, length and digest of values, in the order of the file. So
+ * one pass over the values serves two hashes. */
 static void ddp__array_hash(ddp__digester *of, const char *name, ddp_safetensors_type type, uint64_t count,
                             ddp__digest values)
 {
@@ -130,10 +137,10 @@ static void ddp__array_hash(ddp__digester *of, const char *name, ddp_safetensors
 
 /* ---- writing ---- */
 
-/* Goes into a file or behind a text, which has room for it. What lies on a device comes and goes by way of part,
- * [DDP__WORKER_PART] of the widest type; values may be NULL. */
-static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__file *f, ddp__text *text, double *part,
-                                  ddp__digester *values, ddp_error *err)
+/* Goes into a file or behind a text, which has room for it. What lies on a device comes and goes by way of
+ * part, [DDP__WORKER_PART] of the widest type; values may be NULL. */
+static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__file *f, ddp__text *text,
+                                  double *part, ddp__digester *values, ddp_error *err)
 {
     const size_t width = ddp_safetensors_type_bytes(t->type);
     size_t at, n;
@@ -146,8 +153,10 @@ static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, dd
             data = part;
         }
         if (values) ddp__digest_add(values, data, n * width);
-        if (f) ddp__file_put(f, data, n * width);
-        else ddp__text_add(text, (const char *)data, n * width);
+        if (f)
+            ddp__file_put(f, data, n * width);
+        else
+            ddp__text_add(text, (const char *)data, n * width);
     }
     return DDP_OK;
 }
@@ -185,15 +194,18 @@ ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__said *
     ddp_status code;
 
     said->there = 1;
-    said->cut = s->cut; said->copy = (uint64_t)s->copy;
+    said->cut = s->cut;
+    said->copy = (uint64_t)s->copy;
     ddp__stated_fill(&notes, s->run, s->step, s->rank, said->copy, said->cut);
     code = ddp__worker_head(s, path, notes.pair, &head, err);
     if (code == DDP_OK) code = ddp__file_begin(&f, path, err);
     if (code == DDP_OK) {
         ddp__file_put(&f, head.data, head.size);
         code = ddp__worker_put(s, &f, NULL, said, err);
-        if (code == DDP_OK) code = ddp__file_end(&f, err);
-        else ddp__file_drop(&f);
+        if (code == DDP_OK)
+            code = ddp__file_end(&f, err);
+        else
+            ddp__file_drop(&f);
     }
     ddp__text_free(&head);
     return code;
@@ -208,8 +220,12 @@ ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *b
     *bytes = t.size;
     for (int i = 0; i < s->tensors; i++) *bytes += ddp__tensor_bytes(&s->tensor[i]);
     if (code == DDP_OK) grown = (char *)DDP_REALLOC(t.data, *bytes + 1);
-    if (code == DDP_OK && !grown) code = ddp__fail(err, DDP_MEMORY, "out of memory for a copy of %zu bytes", *bytes);
-    if (grown) { t.data = grown; t.room = *bytes + 1; }
+    if (code == DDP_OK && !grown)
+        code = ddp__fail(err, DDP_MEMORY, "out of memory for a copy of %zu bytes", *bytes);
+    if (grown) {
+        t.data = grown;
+        t.room = *bytes + 1;
+    }
     if (code == DDP_OK) code = ddp__worker_put(s, NULL, &t, NULL, err);
     if (code != DDP_OK) ddp__text_free(&t);
     *out = (unsigned char *)t.data;
@@ -234,7 +250,8 @@ ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
 
 /* ---- from a file ---- */
 
-/* How many of its arrays are states of the program. The run continues without those that only one of the two has. */
+/* How many of its arrays are states of the program. The run continues without those that only one of the two
+ * has. */
 static int ddp__programs_in(const ddp__worker *s, const ddp_safetensors *f, const char *path)
 {
     const size_t prefix = sizeof DDP__PROGRAM - 1;
@@ -245,13 +262,17 @@ static int ddp__programs_in(const ddp__worker *s, const ddp_safetensors *f, cons
         if (strncmp(name, DDP__PROGRAM, prefix)) continue;
         found++;
         if (!ddp__worker_find(s, name))
-            ddp__log(&s->host->log, DDP_LOG_WARN, "rank %d: %.200s holds the state '%.60s', which the program does not "
-                     "register (ddp_add_state): it is ignored", s->rank, path, name + prefix);
+            ddp__log(&s->host->log, DDP_LOG_WARN,
+                     "rank %d: %.200s holds the state '%.60s', which the program does not "
+                     "register (ddp_add_state): it is ignored",
+                     s->rank, path, name + prefix);
     }
     for (int i = 0; i < s->tensors; i++)
         if (s->tensor[i].flags & DDP__WORKER_PROGRAM && !ddp_safetensors_find(f, s->tensor[i].name))
-            ddp__log(&s->host->log, DDP_LOG_WARN, "rank %d: %.200s lacks the state '%s' (ddp_add_state): the program "
-                     "keeps the one that it has", s->rank, path, s->tensor[i].name + prefix);
+            ddp__log(&s->host->log, DDP_LOG_WARN,
+                     "rank %d: %.200s lacks the state '%s' (ddp_add_state): the program "
+                     "keeps the one that it has",
+                     s->rank, path, s->tensor[i].name + prefix);
     return found;
 }
 
@@ -265,15 +286,19 @@ ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char
 
         arrays += !(x->flags & DDP__WORKER_PROGRAM);
         if (!t && x->flags & DDP__WORKER_PROGRAM) continue;
-        if (t && t->type == x->type && t->dims == 1 && (x->flags & DDP__WORKER_BLOB || t->dim[0] == (int64_t)x->count))
+        if (t && t->type == x->type && t->dims == 1 &&
+            (x->flags & DDP__WORKER_BLOB || t->dim[0] == (int64_t)x->count))
             continue;
-        return ddp__fail(err, DDP_MISMATCH, "%.200s: tensor \"%s\"%s%.60s is missing or not %zu values of %s: it is a "
-                         "checkpoint of another model or wire format", path, x->name, x->layer ? " of layer " : "",
-                         x->layer ? x->layer : "", x->count, ddp_safetensors_type_name(x->type));
+        return ddp__fail(err, DDP_MISMATCH,
+                         "%.200s: tensor \"%s\"%s%.60s is missing or not %zu values of %s: it is a "
+                         "checkpoint of another model or wire format",
+                         path, x->name, x->layer ? " of layer " : "", x->layer ? x->layer : "", x->count,
+                         ddp_safetensors_type_name(x->type));
     }
     found = ddp_safetensors_count(f) - ddp__programs_in(s, f, path);
     if (found == arrays) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH, "%.200s: %d tensors, this model with this wire format has %d", path, found, arrays);
+    return ddp__fail(err, DDP_MISMATCH, "%.200s: %d tensors, this model with this wire format has %d", path,
+                     found, arrays);
 }
 
 /* The 64-bit hash of checkpoints of format 4, over the values alone. */
@@ -296,10 +321,13 @@ static ddp_status ddp__file_hash(ddp_safetensors *f, int older, ddp__digest *out
         const uint64_t count = ddp_safetensors_elements(t);
         ddp__digester values = DDP__ZEROS;
         for (uint64_t at = 0; code == DDP_OK && at < count; at += DDP__WORKER_PART) {
-            const size_t n = count - at < (size_t)DDP__WORKER_PART ? (size_t)(count - at) : (size_t)DDP__WORKER_PART;
+            const size_t n =
+                count - at < (size_t)DDP__WORKER_PART ? (size_t)(count - at) : (size_t)DDP__WORKER_PART;
             code = ddp_safetensors_bytes(f, t, at, n, part, err);
-            if (code == DDP_OK && older) h = ddp__older_hash(h, t->type, part, n);
-            else if (code == DDP_OK) ddp__digest_add(&values, part, n * width);
+            if (code == DDP_OK && older)
+                h = ddp__older_hash(h, t->type, part, n);
+            else if (code == DDP_OK)
+                ddp__digest_add(&values, part, n * width);
         }
         ddp__array_hash(&all, t->name, t->type, count, ddp__digest_end(&values));
     }
@@ -311,7 +339,8 @@ static ddp_status ddp__file_hash(ddp_safetensors *f, int older, ddp__digest *out
     return code;
 }
 
-static ddp_status ddp__file_states(const ddp_safetensors *f, const ddp__listed *x, const char *path, ddp_error *err)
+static ddp_status ddp__file_states(const ddp_safetensors *f, const ddp__listed *x, const char *path,
+                                   ddp_error *err)
 {
     ddp__stated n;
 
@@ -319,18 +348,22 @@ static ddp_status ddp__file_states(const ddp_safetensors *f, const ddp__listed *
     for (int i = 0; i < DDP__STATED; i++) {
         const char *note = ddp_safetensors_note(f, n.pair[2 * i]);
         if (note && !strcmp(note, n.text[i])) continue;
-        return ddp__fail(err, DDP_FORMAT, "%.200s: its %s is %.40s, but the manifest lists %s: it is another file, or one "
-                         "of the two was changed", path, n.pair[2 * i], note ? note : "missing", n.text[i]);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%.200s: its %s is %.40s, but the manifest lists %s: it is another file, or one "
+                         "of the two was changed",
+                         path, n.pair[2 * i], note ? note : "missing", n.text[i]);
     }
     return DDP_OK;
 }
 
 ddp_status ddp__damaged(ddp_status s, ddp_error *err)
 {
-    static const char remedy[] = ": copy the file again, or remove its folder to resume from the checkpoint before";
+    static const char remedy[] =
+        ": copy the file again, or remove its folder to resume from the checkpoint before";
     const size_t n = err ? strlen(err->msg) : 0;
 
-    if (s == DDP_FORMAT && err && n + sizeof remedy <= sizeof err->msg) memcpy(err->msg + n, remedy, sizeof remedy);
+    if (s == DDP_FORMAT && err && n + sizeof remedy <= sizeof err->msg)
+        memcpy(err->msg + n, remedy, sizeof remedy);
     return s;
 }
 
@@ -345,8 +378,10 @@ ddp_status ddp__worker_listed(ddp_safetensors *f, const ddp__listed *x, const ch
     if (ddp__digest_equal(hash, x->hash)) return DDP_OK;
     ddp__digest_text(hash, found);
     ddp__digest_text(x->hash, listed);
-    ddp__fail(err, DDP_FORMAT, "%.200s: its hash is %s, but the manifest lists %s: it was changed, or is of another "
-              "checkpoint", path, found + skip, listed + skip);
+    ddp__fail(err, DDP_FORMAT,
+              "%.200s: its hash is %s, but the manifest lists %s: it was changed, or is of another "
+              "checkpoint",
+              path, found + skip, listed + skip);
     return ddp__damaged(DDP_FORMAT, err);
 }
 

@@ -1,5 +1,6 @@
-/* Float arithmetic that every processor rounds in the same way, without fused multiply-add whatever the flags; and what
- * is made of it: clipping by the global norm, factors of the update rules, what ddp_muon works in. */
+/* Float arithmetic that every processor rounds in the same way, without fused multiply-add whatever the
+ * flags; and what is made of it: clipping by the global norm, factors of the update rules, what ddp_muon
+ * works in. */
 #pragma once
 
 #include "base/core.h"
@@ -92,8 +93,8 @@ static inline void ddp__late_compensate(float *late, const float *now, const flo
  * every processor (the product of two floats is exact in double, fused or not). Pure. */
 DDP_LIB double ddp__sum_squares(const float *x, size_t n);
 
-/* The index of the first NaN or infinite value, n if there is none. It looks at bits: -ffast-math compiles other tests
- * away. Pure. */
+/* The index of the first NaN or infinite value, n if there is none. It looks at bits: -ffast-math compiles
+ * other tests away. Pure. */
 DDP_LIB size_t ddp__first_not_finite(const float *x, size_t n);
 
 /* What to multiply the gradients with: max_norm / (norm + 1e-6), at most 1, with norm the root
@@ -127,9 +128,9 @@ DDP_LIB void ddp__adam_factors(const ddp_optimizer *o, const ddp_update *u, ddp_
 /* ---- ddp_update.desk of a matrix, for ddp_muon ---- */
 
 typedef struct ddp__muon_desk {
-    float     *at;   /* working memory of ddp__muon_room floats */
+    float *at;       /* working memory of ddp__muon_room floats */
     ddp__pool *pool; /* who computes; NULL: the caller */
 } ddp__muon_desk;
 
 DDP_LIB size_t ddp__muon_room(size_t rows, size_t columns);
-DDP_LIB int    ddp__is_muon(const ddp_optimizer *o);
+DDP_LIB int ddp__is_muon(const ddp_optimizer *o);

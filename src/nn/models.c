@@ -1,4 +1,5 @@
-/* Ready-made models out of a graph's operators: GPT-2, Llama 2, a perceptron, ResNet, VGG; and bottlenecks. */
+/* Ready-made models out of a graph's operators: GPT-2, Llama 2, a perceptron, ResNet, VGG; and
+ * bottlenecks. */
 #include "graph/graph_internal.h"
 #include "nn/models.h"
 #include "ops/ops.h"
@@ -47,14 +48,17 @@ static ddp_node *ddp__model_linear(ddp_graph *g, ddp_node *x, long width, float 
 
 /* ---- language models ---- */
 
-static int ddp__language_check(const char *model, long vocabulary, long context, long layers,
-                               long heads, long dim, long batch, ddp_error *err)
+static int ddp__language_check(const char *model, long vocabulary, long context, long layers, long heads,
+                               long dim, long batch, ddp_error *err)
 {
     if (vocabulary < 2 || vocabulary > INT32_MAX)
-        ddp__fail(err, DDP_ARG, "%s: the vocabulary is %ld, it must be 2 to %d", model, vocabulary, INT32_MAX);
+        ddp__fail(err, DDP_ARG, "%s: the vocabulary is %ld, it must be 2 to %d", model, vocabulary,
+                  INT32_MAX);
     else if (context < 1 || layers < 1 || heads < 1 || dim < 1 || batch < 1)
-        ddp__fail(err, DDP_ARG, "%s: context %ld, layers %ld, heads %ld, dim %ld and batch %ld "
-                  "must all be at least 1", model, context, layers, heads, dim, batch);
+        ddp__fail(err, DDP_ARG,
+                  "%s: context %ld, layers %ld, heads %ld, dim %ld and batch %ld "
+                  "must all be at least 1",
+                  model, context, layers, heads, dim, batch);
     return err->code == DDP_OK;
 }
 
@@ -66,18 +70,20 @@ static float ddp__language_onto_stream(float deviation, long layers)
 
 static float ddp__language_deviation(float given) { return given > 0 ? given : 0.02f; }
 
-/* The loss of x by the token table, or by a matrix of its own that starts with that deviation; and the end of the layer
- * "head". Logits that nobody asks for are made in chunks where that needs less memory and, on the CPU, which takes longer
- * for it, if memory is dear. */
-static ddp_node *ddp__language_loss(ddp_graph *g, ddp_node *x, ddp_node *table, long vocabulary, float deviation, int recompute,
-                                    ddp_node *labels, ddp_node **logits)
+/* The loss of x by the token table, or by a matrix of its own that starts with that deviation; and the end of
+ * the layer "head". Logits that nobody asks for are made in chunks where that needs less memory and, on the
+ * CPU, which takes longer for it, if memory is dear. */
+static ddp_node *ddp__language_loss(ddp_graph *g, ddp_node *x, ddp_node *table, long vocabulary,
+                                    float deviation, int recompute, ddp_node *labels, ddp_node **logits)
 {
-    const long rows = x ? ddp_shape_rows(&x->spec.out) : 0, dim = x ? x->spec.out.dim[x->spec.out.dims - 1] : 0;
+    const long rows = x ? ddp_shape_rows(&x->spec.out) : 0,
+               dim = x ? x->spec.out.dim[x->spec.out.dims - 1] : 0;
     const int whole = logits || !(recompute || ddp__graph_backend(g)) ||
                       (size_t)rows * g->element <= (size_t)(dim + ddp__head_chunk(rows)) * sizeof(float);
 
-    x = !whole ? ddp_linear_cross_entropy(g, x, labels, vocabulary, table)
-               : table ? ddp_linear_tied(g, x, table) : ddp_linear_no_bias(g, x, vocabulary);
+    x = !whole  ? ddp_linear_cross_entropy(g, x, labels, vocabulary, table)
+        : table ? ddp_linear_tied(g, x, table)
+                : ddp_linear_no_bias(g, x, vocabulary);
     if (!table) ddp_init_normal(g, x, 0, deviation);
     if (whole) return ddp__model_loss(g, x, labels, logits);
     ddp_layer_end(g);
@@ -86,9 +92,11 @@ static ddp_node *ddp__language_loss(ddp_graph *g, ddp_node *x, ddp_node *table, 
 
 static int ddp__gpt2_check(const ddp_gpt2_config *c, ddp_error *err)
 {
-    if (!ddp__language_check("gpt2", c->vocabulary, c->context, c->layers, c->heads, c->dim, c->batch, err)) return 0;
+    if (!ddp__language_check("gpt2", c->vocabulary, c->context, c->layers, c->heads, c->dim, c->batch, err))
+        return 0;
     if (c->dim % c->heads)
-        ddp__fail(err, DDP_ARG, "gpt2: dim %ld cannot be cut into %ld heads: heads must divide dim", c->dim, c->heads);
+        ddp__fail(err, DDP_ARG, "gpt2: dim %ld cannot be cut into %ld heads: heads must divide dim", c->dim,
+                  c->heads);
     return err->code == DDP_OK && ddp__model_dropout_ok("gpt2", c->dropout, err);
 }
 
@@ -144,15 +152,21 @@ static long ddp__llama2_kv_heads(const ddp_llama2_config *c) { return c->kv_head
 
 static int ddp__llama2_check(const ddp_llama2_config *c, ddp_error *err)
 {
-    if (!ddp__language_check("llama2", c->vocabulary, c->context, c->layers, c->heads, c->dim, c->batch, err)) return 0;
+    if (!ddp__language_check("llama2", c->vocabulary, c->context, c->layers, c->heads, c->dim, c->batch, err))
+        return 0;
     if (c->kv_heads < 0 || c->hidden < 0)
-        ddp__fail(err, DDP_ARG, "llama2: kv_heads %ld and hidden %ld must not be negative; 0 "
-                  "takes the usual", c->kv_heads, c->hidden);
+        ddp__fail(err, DDP_ARG,
+                  "llama2: kv_heads %ld and hidden %ld must not be negative; 0 "
+                  "takes the usual",
+                  c->kv_heads, c->hidden);
     else if (c->dim % c->heads || c->dim / c->heads % 2)
-        ddp__fail(err, DDP_ARG, "llama2: dim %ld cannot be cut into %ld heads of an even width", c->dim, c->heads);
+        ddp__fail(err, DDP_ARG, "llama2: dim %ld cannot be cut into %ld heads of an even width", c->dim,
+                  c->heads);
     else if (c->heads % ddp__llama2_kv_heads(c))
-        ddp__fail(err, DDP_ARG, "llama2: %ld heads cannot share %ld heads of keys and values: "
-                  "kv_heads must divide heads", c->heads, c->kv_heads);
+        ddp__fail(err, DDP_ARG,
+                  "llama2: %ld heads cannot share %ld heads of keys and values: "
+                  "kv_heads must divide heads",
+                  c->heads, c->kv_heads);
     return err->code == DDP_OK;
 }
 
@@ -208,8 +222,8 @@ ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits
 
     ddp_layer_begin(g, "head");
     x = ddp_rms_norm(g, x, c->eps);
-    return ddp__language_loss(g, x, c->tied ? table : NULL, c->vocabulary, ddp__language_deviation(c->deviation),
-                              c->recompute, labels, logits);
+    return ddp__language_loss(g, x, c->tied ? table : NULL, c->vocabulary,
+                              ddp__language_deviation(c->deviation), c->recompute, labels, logits);
 }
 
 /* ---- a perceptron ---- */
@@ -220,8 +234,10 @@ ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
 
     if (!ddp__model_begin(g, "mlp", c, logits)) return NULL;
     if (c->batch < 1 || c->inputs < 1 || c->classes < 2) {
-        ddp__fail(&g->error, DDP_ARG, "mlp: batch %ld and inputs %ld must be at least 1, classes "
-                  "%ld at least 2", c->batch, c->inputs, c->classes);
+        ddp__fail(&g->error, DDP_ARG,
+                  "mlp: batch %ld and inputs %ld must be at least 1, classes "
+                  "%ld at least 2",
+                  c->batch, c->inputs, c->classes);
         return NULL;
     }
     x = ddp_input(g, "inputs", DDP_F32, c->batch, c->inputs);
@@ -229,7 +245,8 @@ ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
 
     for (int k = 0; k < DDP_MLP_HIDDEN && c->hidden[k]; k++) {
         if (c->hidden[k] < 0) {
-            ddp__fail(&g->error, DDP_ARG, "mlp: hidden layer %d is %ld wide, it must be at least 1", k, c->hidden[k]);
+            ddp__fail(&g->error, DDP_ARG, "mlp: hidden layer %d is %ld wide, it must be at least 1", k,
+                      c->hidden[k]);
             return NULL;
         }
         ddp_layer_begin(g, "hidden");
@@ -243,12 +260,12 @@ ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
 
 /* ---- image classifiers ---- */
 
-/* Published depths, and how many each of their parts holds: of residual blocks (He et al. 2015, Table 1; bottlenecks
- * from 50 layers on), of convolutions (Simonyan and Zisserman 2014, Table 1: A to E). */
-static const int ddp__resnet_blocks[][6] = {{18, 2, 2, 2, 2}, {34, 3, 4, 6, 3}, {50, 3, 4, 6, 3}, {101, 3, 4, 23, 3},
-                                            {152, 3, 8, 36, 3}, {0, 0, 0, 0, 0}};
-static const int ddp__vgg_convs[][6] = {{11, 1, 1, 2, 2, 2}, {13, 2, 2, 2, 2, 2}, {16, 2, 2, 3, 3, 3},
-                                        {19, 2, 2, 4, 4, 4}, {0, 0, 0, 0, 0, 0}};
+/* Published depths, and how many each of their parts holds: of residual blocks (He et al. 2015, Table 1;
+ * bottlenecks from 50 layers on), of convolutions (Simonyan and Zisserman 2014, Table 1: A to E). */
+static const int ddp__resnet_blocks[][6] = {{18, 2, 2, 2, 2},   {34, 3, 4, 6, 3},   {50, 3, 4, 6, 3},
+                                            {101, 3, 4, 23, 3}, {152, 3, 8, 36, 3}, {0, 0, 0, 0, 0}};
+static const int ddp__vgg_convs[][6] = {
+    {11, 1, 1, 2, 2, 2}, {13, 2, 2, 2, 2, 2}, {16, 2, 2, 3, 3, 3}, {19, 2, 2, 4, 4, 4}, {0, 0, 0, 0, 0, 0}};
 
 /* The parts of that depth, NULL if it is not a published one. */
 static const int *ddp__parts_of(const int (*list)[6], int depth)
@@ -271,10 +288,13 @@ static ddp_node *ddp__classifier_inputs(ddp_graph *g, long batch, long channels,
 static int ddp__resnet_check(const ddp_resnet_config *c, ddp_error *err)
 {
     if (!ddp__parts_of(ddp__resnet_blocks, c->depth))
-        ddp__fail(err, DDP_ARG, "resnet: there is no ResNet of depth %d: take 18, 34, 50, 101 or 152", c->depth);
+        ddp__fail(err, DDP_ARG, "resnet: there is no ResNet of depth %d: take 18, 34, 50, 101 or 152",
+                  c->depth);
     else if (c->batch < 1 || c->size < 1 || c->channels < 0 || c->classes < 2)
-        ddp__fail(err, DDP_ARG, "resnet: batch %ld and size %ld must be at least 1, channels %ld "
-                  "at least 0, classes %ld at least 2", c->batch, c->size, c->channels, c->classes);
+        ddp__fail(err, DDP_ARG,
+                  "resnet: batch %ld and size %ld must be at least 1, channels %ld "
+                  "at least 0, classes %ld at least 2",
+                  c->batch, c->size, c->channels, c->classes);
     return err->code == DDP_OK;
 }
 
@@ -294,8 +314,8 @@ static ddp_node *ddp__resnet_conv(ddp_graph *g, ddp_node *x, const char *block, 
 
 /* The sum of a shortcut and of two 3x3 convolutions, or of a 1x1, a 3x3 with the stride, and a
  * 1x1 that widens four times. A shortcut that changes its shape is a 1x1 convolution. */
-static ddp_node *ddp__resnet_block(ddp_graph *g, ddp_node *x, const char *name, int bottleneck,
-                                   long width, long stride, int project)
+static ddp_node *ddp__resnet_block(ddp_graph *g, ddp_node *x, const char *name, int bottleneck, long width,
+                                   long stride, int project)
 {
     const long out = bottleneck ? 4 * width : width;
     ddp_node *y;
@@ -352,11 +372,15 @@ static int ddp__vgg_check(const ddp_vgg_config *c, ddp_error *err)
     if (!ddp__parts_of(ddp__vgg_convs, c->depth))
         ddp__fail(err, DDP_ARG, "vgg: there is no VGG of depth %d: take 11, 13, 16 or 19", c->depth);
     else if (c->size < 32)
-        ddp__fail(err, DDP_ARG, "vgg: images of %ld x %ld are too small: it halves them five "
-                  "times, so the size must be at least 32", c->size, c->size);
+        ddp__fail(err, DDP_ARG,
+                  "vgg: images of %ld x %ld are too small: it halves them five "
+                  "times, so the size must be at least 32",
+                  c->size, c->size);
     else if (c->batch < 1 || c->channels < 0 || c->classes < 2)
-        ddp__fail(err, DDP_ARG, "vgg: batch %ld must be at least 1, channels %ld at least 0, "
-                  "classes %ld at least 2", c->batch, c->channels, c->classes);
+        ddp__fail(err, DDP_ARG,
+                  "vgg: batch %ld must be at least 1, channels %ld at least 0, "
+                  "classes %ld at least 2",
+                  c->batch, c->channels, c->classes);
     return err->code == DDP_OK && ddp__model_dropout_ok("vgg", c->dropout, err);
 }
 
@@ -365,8 +389,8 @@ static ddp_node *ddp__vgg_hidden(ddp_graph *g, ddp_node *x, float dropout)
     return ddp__model_dropout(g, ddp_relu(g, ddp__model_linear(g, x, 4096, 0.01f)), dropout);
 }
 
-/* Convolutions start normal with variance 2 / (values that an input reaches), biases 0. The paper's own start,
- * deviation 0.01 everywhere, needed layers trained in a shallower net before. */
+/* Convolutions start normal with variance 2 / (values that an input reaches), biases 0. The paper's own
+ * start, deviation 0.01 everywhere, needed layers trained in a shallower net before. */
 ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
 {
     const int *convs;
@@ -403,7 +427,8 @@ ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
     return ddp__model_loss(g, ddp__model_linear(g, x, c->classes, 0.01f), labels, logits);
 }
 
-/* ---- a bottleneck: what a stage passes on, squeezed into a few floats for each row and widened again ---- */
+/* ---- a bottleneck: what a stage passes on, squeezed into a few floats for each row and widened again
+ * ---- */
 
 /* Over the last dimension, or the channels of images. */
 static long ddp__bottleneck_width(const ddp_node *x)
@@ -422,9 +447,10 @@ static ddp_node *ddp__squeeze(ddp_graph *g, ddp_node *x, long width, float devia
     return x;
 }
 
-/* A layer: the low-rank path, which is all there is at first, and a hidden layer as wide as the wide side, whose way out
- * starts at zero. */
-static ddp_node *ddp__bottleneck_half(ddp_graph *g, const char *name, const char *norm, ddp_node *x, long hidden, long width)
+/* A layer: the low-rank path, which is all there is at first, and a hidden layer as wide as the wide side,
+ * whose way out starts at zero. */
+static ddp_node *ddp__bottleneck_half(ddp_graph *g, const char *name, const char *norm, ddp_node *x,
+                                      long hidden, long width)
 {
     const float deviation = (float)(1 / sqrt((double)ddp__bottleneck_width(x)));
     ddp_node *y, *low;
@@ -444,7 +470,8 @@ ddp_node *ddp_bottleneck_down(ddp_graph *g, ddp_node *x, long width)
 
     if (!g || g->error.code || !x) return NULL;
     if (width < 1 || width > wide) {
-        ddp__fail(&g->error, DDP_ARG, "a bottleneck of width %ld in what is %ld wide: 1 to %ld are possible", width, wide, wide);
+        ddp__fail(&g->error, DDP_ARG, "a bottleneck of width %ld in what is %ld wide: 1 to %ld are possible",
+                  width, wide, wide);
         return NULL;
     }
     return ddp__bottleneck_half(g, "bottleneck.down", "layer_norm", x, wide, width);

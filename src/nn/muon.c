@@ -1,42 +1,45 @@
-/* Muon: the momentum of a matrix is brought to the nearest orthogonal one by Newton-Schulz steps (Jordan et al. 2024; MuLoCo,
- * arXiv:2505.23725). Sums go in the order of their index and no product is fused into one, so that the bits are the same
- * on every processor and with any number of threads. */
+/* Muon: the momentum of a matrix is brought to the nearest orthogonal one by Newton-Schulz steps (Jordan et
+ * al. 2024; MuLoCo, arXiv:2505.23725). Sums go in the order of their index and no product is fused into one,
+ * so that the bits are the same on every processor and with any number of threads. */
 #include "nn/exact.h"
 
 /* ---- c (m x n) += a (m x k) b (k x n), row after row ---- */
 
-/* A panel of b's columns, packed; a's rows go by four. Of a symmetric result only tiles that reach the diagonal are made. */
+/* A panel of b's columns, packed; a's rows go by four. Of a symmetric result only tiles that reach the
+ * diagonal are made. */
 enum { DDP__PANEL = 16, DDP__PANEL_ROWS = 4, DDP__PANEL_DEPTH = 192 };
 
 typedef struct ddp__panels {
     const float *a, *b;
-    float       *c;
-    long         m, k, n;
-    int          symmetric;
+    float *c;
+    long m, k, n;
+    int symmetric;
 } ddp__panels;
 
 /* c: DDP__PANEL_ROWS rows of a panel; a: as many rows, `stride` apart, of depth values. */
-#define DDP__PANEL_SET(S, BYTES, ATTR)                                                                                 \
-    typedef float ddp__panel_vec_##S __attribute__((vector_size(BYTES)));                                              \
-                                                                                                                       \
-    static ATTR void ddp__panel_##S(float *c, const float *a, long stride, const float *b, long depth)                 \
-    {                                                                                                                  \
-        enum { LANES = (BYTES) / 4, PAIR = 2 * LANES };                                                                \
-        for (int at = 0; at < DDP__PANEL; at += PAIR) {                                                                \
-            ddp__panel_vec_##S sum[DDP__PANEL_ROWS][2], left, right, p, q;                                             \
-            const ddp__panel_vec_##S zero = {0};                                                                       \
-            for (int i = 0; i < DDP__PANEL_ROWS; i++) memcpy(sum[i], c + i * DDP__PANEL + at, sizeof sum[i]);          \
-            for (long l = 0; l < depth; l++) {                                                                         \
-                memcpy(&left, b + l * DDP__PANEL + at, sizeof left);                                                   \
-                memcpy(&right, b + l * DDP__PANEL + at + LANES, sizeof right);                                         \
-                DDP__PANEL_ROW(0) DDP__PANEL_ROW(1) DDP__PANEL_ROW(2) DDP__PANEL_ROW(3)                                \
-            }                                                                                                          \
-            for (int i = 0; i < DDP__PANEL_ROWS; i++) memcpy(c + i * DDP__PANEL + at, sum[i], sizeof sum[i]);          \
-        }                                                                                                              \
+#define DDP__PANEL_SET(S, BYTES, ATTR)                                                                 \
+    typedef float ddp__panel_vec_##S __attribute__((vector_size(BYTES)));                              \
+                                                                                                       \
+    static ATTR void ddp__panel_##S(float *c, const float *a, long stride, const float *b, long depth) \
+    {                                                                                                  \
+        enum { LANES = (BYTES) / 4, PAIR = 2 * LANES };                                                \
+        for (int at = 0; at < DDP__PANEL; at += PAIR) {                                                \
+            ddp__panel_vec_##S sum[DDP__PANEL_ROWS][2], left, right, p, q;                             \
+            const ddp__panel_vec_##S zero = {0};                                                       \
+            for (int i = 0; i < DDP__PANEL_ROWS; i++)                                                  \
+                memcpy(sum[i], c + i * DDP__PANEL + at, sizeof sum[i]);                                \
+            for (long l = 0; l < depth; l++) {                                                         \
+                memcpy(&left, b + l * DDP__PANEL + at, sizeof left);                                   \
+                memcpy(&right, b + l * DDP__PANEL + at + LANES, sizeof right);                         \
+                DDP__PANEL_ROW(0) DDP__PANEL_ROW(1) DDP__PANEL_ROW(2) DDP__PANEL_ROW(3)                \
+            }                                                                                          \
+            for (int i = 0; i < DDP__PANEL_ROWS; i++)                                                  \
+                memcpy(c + i * DDP__PANEL + at, sum[i], sizeof sum[i]);                                \
+        }                                                                                              \
     }
 #define DDP__PANEL_ROW(i)                   \
-    p = left * (a[(i) * stride + l] - zero);  \
-    q = right * (a[(i) * stride + l] - zero); \
+    p = left * (a[(i)*stride + l] - zero);  \
+    q = right * (a[(i)*stride + l] - zero); \
     DDP__ROUNDED(p);                        \
     DDP__ROUNDED(q);                        \
     sum[i][0] = sum[i][0] + p;              \
@@ -59,7 +62,8 @@ static void ddp__panel(float *c, const float *a, long stride, const float *b, lo
 }
 
 /* Rows i..i+3 of a panel of `width` columns from column j; those that do not exist are zeros. */
-static void ddp__panel_tile(const ddp__panels *g, long i, long j, long width, long from, long depth, const float *b)
+static void ddp__panel_tile(const ddp__panels *g, long i, long j, long width, long from, long depth,
+                            const float *b)
 {
     const long rows = g->m - i < DDP__PANEL_ROWS ? g->m - i : (long)DDP__PANEL_ROWS;
     float tile[DDP__PANEL_ROWS * DDP__PANEL], edge[DDP__PANEL_ROWS * DDP__PANEL_DEPTH];
@@ -101,7 +105,8 @@ static void ddp__panels_some(void *user, long first, long last)
 static void ddp__panels_run(ddp__pool *pool, ddp__panels *g)
 {
     ddp__pool_run(pool, (g->n + DDP__PANEL - 1) / DDP__PANEL, 1, ddp__panels_some, g);
-    for (long i = 1; g->symmetric && i < g->m; i++) /* (i, j) adds up the same products in the same order as (j, i) */
+    for (long i = 1; g->symmetric && i < g->m; i++) /* (i, j) adds up the same products in the same order as
+                                                       (j, i) */
         for (long j = 0; j < i; j++) g->c[i * g->n + j] = g->c[j * g->n + i];
 }
 
@@ -138,8 +143,8 @@ size_t ddp__muon_room(size_t rows, size_t columns)
     return 3 * rows * columns + 2 * m * m;
 }
 
-/* x (m x n, m <= n) comes to orthogonal rows: five times X = a X + (b A + c A A) X with A = X X'. The rest of the room
- * is taken; the result lies where the return says. */
+/* x (m x n, m <= n) comes to orthogonal rows: five times X = a X + (b A + c A A) X with A = X X'. The rest of
+ * the room is taken; the result lies where the return says. */
 static float *ddp__newton_schulz(ddp__pool *pool, float *x, long m, long n)
 {
     const float a = 3.4445f, b = -4.7750f, c = 2.0315f;
@@ -157,12 +162,15 @@ static float *ddp__newton_schulz(ddp__pool *pool, float *x, long m, long n)
         memset(next, 0, whole * sizeof *next);
         ddp__mix(next, 0, x, a, whole);
         ddp__panels_run(pool, &to_next);
-        swap = x; x = next; next = swap;
+        swap = x;
+        x = next;
+        next = swap;
     }
     return x;
 }
 
-/* ---- the rule: hyper = momentum, weight decay, the matrices' rate by the rest's, beta1, beta2, eps of the rest ---- */
+/* ---- the rule: hyper = momentum, weight decay, the matrices' rate by the rest's, beta1, beta2, eps of the
+ * rest ---- */
 
 static void ddp__muon_matrix(const ddp_optimizer *self, const ddp_update *u)
 {
@@ -190,7 +198,8 @@ static void ddp__muon_matrix(const ddp_optimizer *self, const ddp_update *u)
         result = x;
     }
     ddp__mix(u->params, (float)(1 - ddp__product(rate, (double)self->hyper[1])), result,
-             (float)(-ddp__product(rate, sqrt(rows > columns ? (double)rows / (double)columns : 1))), u->count);
+             (float)(-ddp__product(rate, sqrt(rows > columns ? (double)rows / (double)columns : 1))),
+             u->count);
 }
 
 static void ddp__muon_update(const ddp_optimizer *self, const ddp_update *u)
@@ -198,8 +207,10 @@ static void ddp__muon_update(const ddp_optimizer *self, const ddp_update *u)
     const float *h = self->hyper;
     const ddp_optimizer rest = ddp_adamw(self->lr, h[3], h[4], h[5], h[1]);
 
-    if (u->rows) ddp__muon_matrix(self, u);
-    else rest.update(&rest, u);
+    if (u->rows)
+        ddp__muon_matrix(self, u);
+    else
+        rest.update(&rest, u);
 }
 
 int ddp__is_muon(const ddp_optimizer *o) { return o->update == ddp__muon_update; }
@@ -207,7 +218,8 @@ int ddp__is_muon(const ddp_optimizer *o) { return o->update == ddp__muon_update;
 ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float weight_decay)
 {
     const float ratio = lr > 0 ? matrix_lr / lr : 0;
-    const ddp_optimizer o = {"muon", 2, ddp__muon_update, lr, {momentum, weight_decay, ratio, 0.9f, 0.95f, 1e-8f}, NULL, 1};
+    const ddp_optimizer o = {
+        "muon", 2, ddp__muon_update, lr, {momentum, weight_decay, ratio, 0.9f, 0.95f, 1e-8f}, NULL, 1};
 
     return o;
 }

@@ -4,9 +4,10 @@
 /* "0.999f" means 0.999: taken as it stands, 1 - beta would be off by 1e-5. */
 static double ddp__decimal(float x) { return floor(ddp__product((double)x, 1e7) + 0.5) / 1e7; }
 
-/* run takes multiples of 8 values: those that are left go through it with zeros behind them. first and second are the
- * arrays of the state, or NULL. */
-static void ddp__update_padded(void (*run)(const void *k, float *w, const float *g, float *m, float *v, size_t count),
+/* run takes multiples of 8 values: those that are left go through it with zeros behind them. first and second
+ * are the arrays of the state, or NULL. */
+static void ddp__update_padded(void (*run)(const void *k, float *w, const float *g, float *m, float *v,
+                                           size_t count),
                                const void *k, const ddp_update *u, float *first, float *second)
 {
     const size_t rest = u->count % 8, whole = u->count - rest;
@@ -27,7 +28,7 @@ static void ddp__update_padded(void (*run)(const void *k, float *w, const float 
 
 typedef struct ddp__sgd_step {
     ddp__f4 momentum, decay, lr;
-    int     nesterov;
+    int nesterov;
 } ddp__sgd_step;
 
 /* v may be NULL: no momentum. */
@@ -64,46 +65,47 @@ static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
 
 /* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = mean, then square ---- */
 
-/* count is a multiple of the vector's length. Wider vectors round the same way; memory is what they wait for. */
-#define DDP__ADAM_SET(S, BYTES, SQRT, ATTR)                                                                            \
-    typedef float ddp__adam_vec_##S __attribute__((vector_size(BYTES)));                                               \
-    typedef float ddp__adam_mem_##S __attribute__((vector_size(BYTES), aligned(4), may_alias));                        \
-                                                                                                                       \
-    static ATTR void ddp__adam_##S(const ddp__adam_step *k, float *w, const float *g, float *m, float *v,              \
-                                   size_t count)                                                                       \
-    {                                                                                                                  \
-        const ddp__adam_vec_##S zero = {0}, beta1 = k->beta1 - zero, gain1 = k->gain1 - zero;                          \
-        const ddp__adam_vec_##S beta2 = k->beta2 - zero, gain2 = k->gain2 - zero, l2 = k->l2 - zero;                   \
-        const ddp__adam_vec_##S shrink = k->shrink - zero, root = k->root - zero, eps = k->eps - zero;                 \
-        const ddp__adam_vec_##S step = k->step - zero;                                                                 \
-        for (size_t i = 0; i < count; i += (BYTES) / 4) {                                                              \
-            ddp__adam_vec_##S weight = *(const ddp__adam_mem_##S *)(w + i);                                            \
-            ddp__adam_vec_##S mean = *(const ddp__adam_mem_##S *)(m + i) * beta1;                                      \
-            ddp__adam_vec_##S square = *(const ddp__adam_mem_##S *)(v + i) * beta2;                                    \
-            ddp__adam_vec_##S d = weight * l2, x;                                                                      \
-            DDP__ROUNDED(mean);                                                                                        \
-            DDP__ROUNDED(square);                                                                                      \
-            DDP__ROUNDED(d);                                                                                           \
-            d = *(const ddp__adam_mem_##S *)(g + i) + d;                                                               \
-            x = gain1 * d;                                                                                             \
-            DDP__ROUNDED(x);                                                                                           \
-            mean = mean + x;                                                                                           \
-            x = gain2 * d;                                                                                             \
-            DDP__ROUNDED(x);                                                                                           \
-            x = x * d;                                                                                                 \
-            DDP__ROUNDED(x);                                                                                           \
-            square = square + x;                                                                                       \
-            *(ddp__adam_mem_##S *)(m + i) = mean;                                                                      \
-            *(ddp__adam_mem_##S *)(v + i) = square;                                                                    \
-            SQRT(x, square);                                                                                           \
-            x = x * root;                                                                                              \
-            DDP__ROUNDED(x);                                                                                           \
-            weight = weight * shrink;                                                                                  \
-            mean = step * mean;                                                                                        \
-            DDP__ROUNDED(weight);                                                                                      \
-            DDP__ROUNDED(mean);                                                                                        \
-            *(ddp__adam_mem_##S *)(w + i) = weight + mean / (x + eps);                                                 \
-        }                                                                                                              \
+/* count is a multiple of the vector's length. Wider vectors round the same way; memory is what they wait
+ * for. */
+#define DDP__ADAM_SET(S, BYTES, SQRT, ATTR)                                                               \
+    typedef float ddp__adam_vec_##S __attribute__((vector_size(BYTES)));                                  \
+    typedef float ddp__adam_mem_##S __attribute__((vector_size(BYTES), aligned(4), may_alias));           \
+                                                                                                          \
+    static ATTR void ddp__adam_##S(const ddp__adam_step *k, float *w, const float *g, float *m, float *v, \
+                                   size_t count)                                                          \
+    {                                                                                                     \
+        const ddp__adam_vec_##S zero = {0}, beta1 = k->beta1 - zero, gain1 = k->gain1 - zero;             \
+        const ddp__adam_vec_##S beta2 = k->beta2 - zero, gain2 = k->gain2 - zero, l2 = k->l2 - zero;      \
+        const ddp__adam_vec_##S shrink = k->shrink - zero, root = k->root - zero, eps = k->eps - zero;    \
+        const ddp__adam_vec_##S step = k->step - zero;                                                    \
+        for (size_t i = 0; i < count; i += (BYTES) / 4) {                                                 \
+            ddp__adam_vec_##S weight = *(const ddp__adam_mem_##S *)(w + i);                               \
+            ddp__adam_vec_##S mean = *(const ddp__adam_mem_##S *)(m + i) * beta1;                         \
+            ddp__adam_vec_##S square = *(const ddp__adam_mem_##S *)(v + i) * beta2;                       \
+            ddp__adam_vec_##S d = weight * l2, x;                                                         \
+            DDP__ROUNDED(mean);                                                                           \
+            DDP__ROUNDED(square);                                                                         \
+            DDP__ROUNDED(d);                                                                              \
+            d = *(const ddp__adam_mem_##S *)(g + i) + d;                                                  \
+            x = gain1 * d;                                                                                \
+            DDP__ROUNDED(x);                                                                              \
+            mean = mean + x;                                                                              \
+            x = gain2 * d;                                                                                \
+            DDP__ROUNDED(x);                                                                              \
+            x = x * d;                                                                                    \
+            DDP__ROUNDED(x);                                                                              \
+            square = square + x;                                                                          \
+            *(ddp__adam_mem_##S *)(m + i) = mean;                                                         \
+            *(ddp__adam_mem_##S *)(v + i) = square;                                                       \
+            SQRT(x, square);                                                                              \
+            x = x * root;                                                                                 \
+            DDP__ROUNDED(x);                                                                              \
+            weight = weight * shrink;                                                                     \
+            mean = step * mean;                                                                           \
+            DDP__ROUNDED(weight);                                                                         \
+            DDP__ROUNDED(mean);                                                                           \
+            *(ddp__adam_mem_##S *)(w + i) = weight + mean / (x + eps);                                    \
+        }                                                                                                 \
     }
 
 #define DDP__SQRT_BASE(to, from) to = ddp__f4_sqrt(from)
@@ -143,8 +145,10 @@ void ddp__adam_factors(const ddp_optimizer *self, const ddp_update *u, ddp__adam
     k->root = (float)(1 / sqrt(1 - left2));
     k->eps = self->hyper[2];
     k->step = (float)(-(double)u->lr / (1 - left1));
-    if (self->update == ddp__adamw_update) k->shrink = (float)(1 - ddp__product((double)u->lr, (double)self->hyper[3]));
-    else k->l2 = self->hyper[3];
+    if (self->update == ddp__adamw_update)
+        k->shrink = (float)(1 - ddp__product((double)u->lr, (double)self->hyper[3]));
+    else
+        k->l2 = self->hyper[3];
 }
 
 static void ddp__adam_update(const ddp_optimizer *self, const ddp_update *u)
@@ -179,8 +183,9 @@ ddp_optimizer ddp_sgd(float lr, float momentum) { return ddp_sgd_decay(lr, momen
 
 ddp_optimizer ddp_sgd_decay(float lr, float momentum, float weight_decay)
 {
-    const ddp_optimizer o = {"sgd", momentum > 0 || momentum < 0, ddp__sgd_update, lr,
-                             {momentum, weight_decay, 0, 0, 0, 0}, NULL, 0};
+    const ddp_optimizer o = {"sgd", momentum > 0 || momentum < 0,         ddp__sgd_update,
+                             lr,    {momentum, weight_decay, 0, 0, 0, 0}, NULL,
+                             0};
 
     return o;
 }
@@ -196,7 +201,8 @@ ddp_optimizer ddp_nesterov(float lr, float momentum, float weight_decay)
 
 ddp_optimizer ddp_adam(float lr, float beta1, float beta2, float eps, float weight_decay)
 {
-    const ddp_optimizer o = {"adam", 2, ddp__adam_update, lr, {beta1, beta2, eps, weight_decay, 0, 0}, NULL, 0};
+    const ddp_optimizer o = {"adam", 2, ddp__adam_update, lr, {beta1, beta2, eps, weight_decay, 0, 0},
+                             NULL,   0};
 
     return o;
 }
@@ -254,8 +260,8 @@ size_t ddp__first_not_finite(const float *x, size_t n)
             memcpy(&b, x + from + i + 4, sizeof b);
             memcpy(&c, x + from + i + 8, sizeof c);
             memcpy(&d, x + from + i + 12, sizeof d);
-            bad |= ((a & exponent) == exponent) | ((b & exponent) == exponent) | ((c & exponent) == exponent) |
-                   ((d & exponent) == exponent);
+            bad |= ((a & exponent) == exponent) | ((b & exponent) == exponent) |
+                   ((c & exponent) == exponent) | ((d & exponent) == exponent);
         }
         if (bad[0] | bad[1] | bad[2] | bad[3]) i = 0;
         for (; i < run; i++) {
@@ -292,7 +298,8 @@ double ddp_lr_at(const ddp_lr_schedule *s, long step)
         return s->base * (s->min_ratio + swing);
     case DDP_LR_STEP:
         return s->step_size > 0 ? s->base * ddp__power(s->gamma, after / s->step_size) : s->base;
-    case DDP_LR_CONSTANT: break;
+    case DDP_LR_CONSTANT:
+        break;
     }
     return s->base;
 }
@@ -302,7 +309,8 @@ int ddp_schedule_named(const char *name, ddp_schedule_kind *out)
     static const char *const names[] = {"constant", "cosine", "step"};
     int k;
 
-    for (k = 0; k < 3 && !(name && !strcmp(name, names[k])); k++) {}
+    for (k = 0; k < 3 && !(name && !strcmp(name, names[k])); k++) {
+    }
     if (k < 3) *out = (ddp_schedule_kind)k;
     return k < 3;
 }

@@ -1,11 +1,11 @@
 /* Causal multi-head attention (Vaswani et al. 2017, arXiv:1706.03762, Eq. 1): x (B, T,
  * (heads + 2 kv_heads) d) holds queries, keys and values; per query head
  *     out[t] = sum over s <= t of p[t][s] v[s], p[t] = softmax over s <= t of q[t].k[s] / sqrt(d).
- * Arguments: heads, kv_heads (0 = heads). With fewer heads of keys and values each serves heads / kv_heads consecutive
- * heads of queries (Ainslie et al. 2023, arXiv:2305.13245). The float kernels work on tiles of up to 64 x 256 scores,
- * left of the diagonal only, and never hold more than two (online softmax as in FlashAttention, arXiv:2205.14135,
- * Algorithm 1). Saved per row and head: max of the scaled scores and 1 / sum, from which backward computes p again.
- * Backward reads out. */
+ * Arguments: heads, kv_heads (0 = heads). With fewer heads of keys and values each serves heads / kv_heads
+ * consecutive heads of queries (Ainslie et al. 2023, arXiv:2305.13245). The float kernels work on tiles of up
+ * to 64 x 256 scores, left of the diagonal only, and never hold more than two (online softmax as in
+ * FlashAttention, arXiv:2205.14135, Algorithm 1). Saved per row and head: max of the scaled scores and 1 /
+ * sum, from which backward computes p again. Backward reads out. */
 #include "ops/ops.h"
 
 enum {
@@ -23,8 +23,9 @@ static ddp_status ddp__attention_shape(ddp_op_spec *s, ddp_error *err)
 
     DDP__TRY(ddp__op_heads(s, "attention", &z, err));
     if (z.d > DDP__ATTENTION_HEAD)
-        return ddp__fail(err, DDP_ARG, "attention: a head is %d wide, it may be at most %d; more heads are narrower",
-                         z.d, (int)DDP__ATTENTION_HEAD);
+        return ddp__fail(err, DDP_ARG,
+                         "attention: a head is %d wide, it may be at most %d; more heads are narrower", z.d,
+                         (int)DDP__ATTENTION_HEAD);
     s->out = s->in[0];
     s->out.dim[2] = z.width;
     s->saved = (size_t)(2 * z.b * z.heads * z.t);
@@ -40,13 +41,14 @@ static ddp_status ddp__attention_shape(ddp_op_spec *s, ddp_error *err)
 
 typedef struct ddp__attention_tile {
     const ddp__kernels *kn;
-    long                keys, queries; /* of a tile; what is packed of either fits its array */
+    long keys, queries; /* of a tile; what is packed of either fits its array */
 } ddp__attention_tile;
 
 /* A thread's room. Forward: the packed keys and values of a tile, and the arrays of its queries. */
 typedef struct ddp__attention_forward_room {
     float k_pack[DDP__ATTENTION_PACK] DDP__ALIGNED, v_pack[DDP__ATTENTION_PACK] DDP__ALIGNED;
-    float q_pack[DDP__ATTENTION_TILE], score[DDP__ATTENTION_SCORE], p_pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
+    float q_pack[DDP__ATTENTION_TILE], score[DDP__ATTENTION_SCORE],
+        p_pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
 } ddp__attention_forward_room;
 DDP__ROOM_FITS(ddp__attention_forward_room);
 
@@ -72,8 +74,8 @@ static ddp__attention_tile ddp__attention_tiles(const ddp_op_call *call, const d
 }
 
 /* Panels of width rows of src (rows x k), each turned: panel[p*width + i] = row i, column p. */
-static void ddp__attention_turn(const ddp__kernels *kn, float *dst, long width, const float *src,
-                                long ld, long rows, long k)
+static void ddp__attention_turn(const ddp__kernels *kn, float *dst, long width, const float *src, long ld,
+                                long rows, long k)
 {
     long at[DDP__GEMM_NR], i;
 
@@ -85,8 +87,8 @@ static void ddp__attention_turn(const ddp__kernels *kn, float *dst, long width, 
 }
 
 /* Panels of width columns of src (k x cols): panel[p*width + i] = row p, column i. */
-static void ddp__attention_pick(const ddp__kernels *kn, float *dst, long width, const float *src,
-                                long ld, long k, long cols)
+static void ddp__attention_pick(const ddp__kernels *kn, float *dst, long width, const float *src, long ld,
+                                long k, long cols)
 {
     long at[DDP__ATTENTION_PART], p;
 
@@ -97,9 +99,10 @@ static void ddp__attention_pick(const ddp__kernels *kn, float *dst, long width, 
     }
 }
 
-/* rows x cols of c = or += one panel a times the panels of b, each stride floats after the other; rows <= mr. */
-static void ddp__attention_row(const ddp__kernels *kn, long k, const float *a, const float *b,
-                               long stride, float *c, long ldc, long rows, long cols, int add)
+/* rows x cols of c = or += one panel a times the panels of b, each stride floats after the other; rows <=
+ * mr. */
+static void ddp__attention_row(const ddp__kernels *kn, long k, const float *a, const float *b, long stride,
+                               float *c, long ldc, long rows, long cols, int add)
 {
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
 
@@ -121,14 +124,15 @@ static long ddp__attention_seen(const ddp__attention_tile *t, long from, long i,
     return ddp__min_long(n, from + i + t->kn->mr - s);
 }
 
-static void ddp__attention_scores(const ddp__attention_tile *t, float *score, const float *q,
-                                  const float *k, long d, long from, long rows, long s, long n)
+static void ddp__attention_scores(const ddp__attention_tile *t, float *score, const float *q, const float *k,
+                                  long d, long from, long rows, long s, long n)
 {
     const long mr = t->kn->mr;
 
     for (long i = 0; i < rows; i += mr)
         ddp__attention_row(t->kn, d, q + i * d, k, t->kn->nr * d, score + i * t->keys, t->keys, mr,
-                           (ddp__attention_seen(t, from, i, s, n) + t->kn->nr - 1) / t->kn->nr * t->kn->nr, 0);
+                           (ddp__attention_seen(t, from, i, s, n) + t->kn->nr - 1) / t->kn->nr * t->kn->nr,
+                           0);
 }
 
 /* Row i of out so far belongs to an earlier maximum, if any: exponentials of the new keys. */
@@ -150,7 +154,8 @@ static void ddp__attention_exp(const ddp__kernels *kn, const ddp__heads *z, floa
 
 /* One tile of queries of one head against n keys from s on. */
 static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention_tile *t,
-                                   ddp__attention_forward_room *room, long head, long from, long rows, long s, long n)
+                                   ddp__attention_forward_room *room, long head, long from, long rows, long s,
+                                   long n)
 {
     const ddp__heads z = ddp__heads_of(call->spec);
     const ddp__kernels *kn = t->kn;
@@ -170,12 +175,14 @@ static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention
             for (long j = seen; j < keys; j++) row[j] = 0;
         }
         ddp__attention_turn(kn, p_pack, kn->mr, score + i * t->keys, t->keys, whole, keys);
-        ddp__attention_row(kn, keys, p_pack, room->v_pack, kn->nr * n, out + i * z.width, z.width, whole, z.d, s > 0);
+        ddp__attention_row(kn, keys, p_pack, room->v_pack, kn->nr * n, out + i * z.width, z.width, whole, z.d,
+                           s > 0);
     }
 }
 
 /* Queries lo..hi-1 of the heads that share the keys of this one. */
-static void ddp__attention_part(const ddp_op_call *call, ddp__attention_forward_room *room, long head, long lo, long hi)
+static void ddp__attention_part(const ddp_op_call *call, ddp__attention_forward_room *room, long head,
+                                long lo, long hi)
 {
     const ddp__heads z = ddp__heads_of(call->spec);
     const ddp__attention_tile t = ddp__attention_tiles(call, &z);
@@ -216,7 +223,8 @@ static void ddp__attention_forward(const ddp_op_call *call)
 {
     const ddp__heads z = ddp__heads_of(call->spec);
 
-    ddp__op_rooms(call, z.b * z.kv_heads * ddp__parts(z.t, DDP__ATTENTION_PART), 1, ddp__attention_parts, (void *)call);
+    ddp__op_rooms(call, z.b * z.kv_heads * ddp__parts(z.t, DDP__ATTENTION_PART), 1, ddp__attention_parts,
+                  (void *)call);
 }
 
 static void ddp__attention_clear(float *x, long rows, long ld, long d)
@@ -227,7 +235,8 @@ static void ddp__attention_clear(float *x, long rows, long ld, long d)
 /* Gradients between one tile of queries of one head and one tile of n keys from s on, added: with p and
  * d = dscore, dq += d k, dv += p^T dout and dk += d^T q. */
 static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attention_tile *t,
-                                     ddp__attention_backward_room *room, long s, long n, long head, long from, long rows)
+                                     ddp__attention_backward_room *room, long s, long n, long head, long from,
+                                     long rows)
 {
     const ddp__heads z = ddp__heads_of(call->spec);
     const ddp__kernels *kn = t->kn;
@@ -238,7 +247,8 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
     const float *dout = (const float *)call->grad_out + out_at;
     const float *stat = (const float *)call->saved + (head * z.t + from) * 2;
     float *dq = (float *)call->grad_in[0] + q_at, *dk = (float *)call->grad_in[0] + k_at;
-    float *p = room->p, *d = room->d, *q_pack = room->q_pack, *dout_pack = room->dout_pack, *pack = room->pack;
+    float *p = room->p, *d = room->d, *q_pack = room->q_pack, *dout_pack = room->dout_pack,
+          *pack = room->pack;
 
     ddp__attention_turn(kn, q_pack, mr, q, ld, rows, z.d);
     ddp__attention_scores(t, p, q_pack, room->k, z.d, from, rows, s, n);
@@ -261,10 +271,11 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
     for (long j = 0; j < n && s + j < from + rows; j += mr) {
         const long cols = ddp__min_long(mr, n - j), skip = s + j > from ? s + j - from : 0;
         ddp__attention_pick(kn, pack, mr, p + skip * t->keys + j, t->keys, rows - skip, cols);
-        ddp__attention_row(kn, rows - skip, pack, dout_pack + skip * kn->nr, kn->nr * rows,
-                           dk + kv + j * ld, ld, cols, z.d, 1);
+        ddp__attention_row(kn, rows - skip, pack, dout_pack + skip * kn->nr, kn->nr * rows, dk + kv + j * ld,
+                           ld, cols, z.d, 1);
         ddp__attention_pick(kn, pack, mr, d + skip * t->keys + j, t->keys, rows - skip, cols);
-        ddp__attention_row(kn, rows - skip, pack, q_pack + skip * kn->nr, kn->nr * rows, dk + j * ld, ld, cols, z.d, 1);
+        ddp__attention_row(kn, rows - skip, pack, q_pack + skip * kn->nr, kn->nr * rows, dk + j * ld, ld,
+                           cols, z.d, 1);
     }
 }
 
@@ -293,7 +304,8 @@ static void ddp__attention_groups(void *user, void *room, long first, long last)
             ddp__attention_pick(t.kn, own->k_rows, t.kn->nr, k + s * z.row, z.row, n, z.d);
             for (long h = head; h < head + z.group; h++)
                 for (long from = s; from < z.t; from += t.queries)
-                    ddp__attention_tile_grad(call, &t, own, s, n, h, from, ddp__min_long(t.queries, z.t - from));
+                    ddp__attention_tile_grad(call, &t, own, s, n, h, from,
+                                             ddp__min_long(t.queries, z.t - from));
         }
     }
 }
@@ -306,4 +318,4 @@ static void ddp__attention_backward(const ddp_op_call *call)
 }
 
 DDP__OPS(ddp__attention_ops,
-    {"attention", ddp__attention_shape, ddp__attention_forward, ddp__attention_backward})
+         {"attention", ddp__attention_shape, ddp__attention_forward, ddp__attention_backward})

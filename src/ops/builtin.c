@@ -5,8 +5,9 @@
 const ddp_op *ddp__builtin_op(const char *name)
 {
     typedef const ddp_op *(*family)(void);
-    static const family families[] = {ddp__linear_ops, ddp__embedding_ops, ddp__norm_ops, ddp__attention_ops,
-                                      ddp__elementwise_ops, ddp__loss_ops, ddp__conv_ops, ddp__pool_ops};
+    static const family families[] = {ddp__linear_ops,    ddp__embedding_ops,   ddp__norm_ops,
+                                      ddp__attention_ops, ddp__elementwise_ops, ddp__loss_ops,
+                                      ddp__conv_ops,      ddp__pool_ops};
     const ddp_op *op;
 
     for (size_t f = 0; f < sizeof families / sizeof families[0]; f++)
@@ -38,7 +39,10 @@ static ddp_node *ddp__build2(ddp_graph *g, const char *op, ddp_node *a, ddp_node
     return ddp_apply(g, op, 2, in, 0, NULL, NULL);
 }
 
-ddp_node *ddp_linear(ddp_graph *g, ddp_node *x, long width) { return ddp__build(g, "linear", x, 1, (double)width); }
+ddp_node *ddp_linear(ddp_graph *g, ddp_node *x, long width)
+{
+    return ddp__build(g, "linear", x, 1, (double)width);
+}
 
 ddp_node *ddp_linear_no_bias(ddp_graph *g, ddp_node *x, long width)
 {
@@ -47,7 +51,8 @@ ddp_node *ddp_linear_no_bias(ddp_graph *g, ddp_node *x, long width)
 
 ddp_node *ddp_linear_tied(ddp_graph *g, ddp_node *x, ddp_node *embedding)
 {
-    if (g && !embedding && !g->error.code) ddp__fail(&g->error, DDP_ARG, "ddp_linear_tied: the embedding node is NULL");
+    if (g && !embedding && !g->error.code)
+        ddp__fail(&g->error, DDP_ARG, "ddp_linear_tied: the embedding node is NULL");
     return ddp_apply(g, "linear_tied", 1, &x, 0, NULL, embedding);
 }
 
@@ -59,7 +64,10 @@ ddp_node *ddp_embedding(ddp_graph *g, ddp_node *tokens, long vocabulary, long wi
 ddp_node *ddp_position(ddp_graph *g, ddp_node *x) { return ddp__build(g, "position", x, 0); }
 ddp_node *ddp_layer_norm(ddp_graph *g, ddp_node *x) { return ddp__build(g, "layer_norm", x, 0); }
 
-ddp_node *ddp_attention(ddp_graph *g, ddp_node *x, long heads) { return ddp__build(g, "attention", x, 1, (double)heads); }
+ddp_node *ddp_attention(ddp_graph *g, ddp_node *x, long heads)
+{
+    return ddp__build(g, "attention", x, 1, (double)heads);
+}
 
 ddp_node *ddp_rms_norm(ddp_graph *g, ddp_node *x, double eps) { return ddp__build(g, "rms_norm", x, 1, eps); }
 
@@ -88,7 +96,8 @@ ddp_node *ddp_cross_entropy(ddp_graph *g, ddp_node *logits, ddp_node *labels)
     return ddp__build2(g, "cross_entropy", logits, labels);
 }
 
-ddp_node *ddp_linear_cross_entropy(ddp_graph *g, ddp_node *x, ddp_node *labels, long width, ddp_node *embedding)
+ddp_node *ddp_linear_cross_entropy(ddp_graph *g, ddp_node *x, ddp_node *labels, long width,
+                                   ddp_node *embedding)
 {
     ddp_node *in[2] = {x, labels};
     const double arg = embedding ? 0 : (double)width;
@@ -96,11 +105,11 @@ ddp_node *ddp_linear_cross_entropy(ddp_graph *g, ddp_node *x, ddp_node *labels, 
     return ddp_apply(g, "linear_cross_entropy", 2, in, 1, &arg, embedding);
 }
 
-ddp_node *ddp_conv2d(ddp_graph *g, ddp_node *x, long channels, long kernel, long stride,
-                     long padding, long groups, int bias)
+ddp_node *ddp_conv2d(ddp_graph *g, ddp_node *x, long channels, long kernel, long stride, long padding,
+                     long groups, int bias)
 {
-    return ddp__build(g, "conv2d", x, 6, (double)channels, (double)kernel, (double)stride,
-                      (double)padding, (double)groups, bias ? 1.0 : 0.0);
+    return ddp__build(g, "conv2d", x, 6, (double)channels, (double)kernel, (double)stride, (double)padding,
+                      (double)groups, bias ? 1.0 : 0.0);
 }
 
 ddp_node *ddp_batch_norm2d(ddp_graph *g, ddp_node *x) { return ddp__build(g, "batch_norm2d", x, 0); }
@@ -115,5 +124,8 @@ ddp_node *ddp_avg_pool2d(ddp_graph *g, ddp_node *x, long kernel, long stride, lo
     return ddp__build(g, "avg_pool2d", x, 3, (double)kernel, (double)stride, (double)padding);
 }
 
-ddp_node *ddp_global_avg_pool2d(ddp_graph *g, ddp_node *x) { return ddp__build(g, "global_avg_pool2d", x, 0); }
+ddp_node *ddp_global_avg_pool2d(ddp_graph *g, ddp_node *x)
+{
+    return ddp__build(g, "global_avg_pool2d", x, 0);
+}
 ddp_node *ddp_flatten(ddp_graph *g, ddp_node *x) { return ddp__build(g, "flatten", x, 0); }

@@ -14,14 +14,17 @@ static ddp_status ddp__conv2d_shape(ddp_op_spec *s, ddp_error *err)
     DDP__TRY(ddp__op_count(s, "conv2d", 0, "the number of channels", &channels, err));
     DDP__TRY(ddp__op_count(s, "conv2d", 4, "the number of groups", &groups, err));
     if (s->in[0].dim[1] % groups || channels % groups)
-        return ddp__fail(err, DDP_ARG, "conv2d: groups must divide the channels: %ld groups for "
-                         "%ld channels in and %ld out", groups, s->in[0].dim[1], channels);
+        return ddp__fail(err, DDP_ARG,
+                         "conv2d: groups must divide the channels: %ld groups for "
+                         "%ld channels in and %ld out",
+                         groups, s->in[0].dim[1], channels);
     if (s->arg[5] != 0 && s->arg[5] != 1)
         return ddp__fail(err, DDP_ARG, "conv2d: the bias must be 1 (with) or 0 (without), got %g", s->arg[5]);
     DDP__TRY(ddp__image_window(s, "conv2d", 1, channels, err));
     kernel = (long)s->arg[1];
     if (kernel > DDP__CONV_KERNEL)
-        return ddp__fail(err, DDP_ARG, "conv2d: the kernel may be at most %d, got %ld", (int)DDP__CONV_KERNEL, kernel);
+        return ddp__fail(err, DDP_ARG, "conv2d: the kernel may be at most %d, got %ld", (int)DDP__CONV_KERNEL,
+                         kernel);
     depth = s->in[0].dim[1] / groups;
     reads = (double)depth * (double)kernel * (double)kernel;
     bound = 1 / sqrt(reads);
@@ -48,18 +51,18 @@ typedef struct ddp__depthwise_room {
 } ddp__depthwise_room;
 DDP__ROOM_FITS(ddp__depthwise_room);
 
-/* A slab is a plane of x, or some rows of it, with its zeros around, its rows and columns sorted by their remainders by
- * the step into phases. An output row is as long as a row of a phase, so that all outputs of a block in one line meet a
- * tap in one line of the slab; the values between the rows are dropped. */
+/* A slab is a plane of x, or some rows of it, with its zeros around, its rows and columns sorted by their
+ * remainders by the step into phases. An output row is as long as a row of a phase, so that all outputs of a
+ * block in one line meet a tap in one line of the slab; the values between the rows are dropped. */
 typedef struct ddp__depthwise {
     const ddp__conv_product *g;
-    const ddp__kernels      *kn;
+    const ddp__kernels *kn;
     float *dw, *dx;
-    int    add;
-    long   rows;  /* of outputs in a block */
-    long   kinds; /* remainders that some tap meets */
-    long   deep, pitch, phase;
-    long   at[DDP__DEPTHWISE_TAPS]; /* of each tap in the slab */
+    int add;
+    long rows;  /* of outputs in a block */
+    long kinds; /* remainders that some tap meets */
+    long deep, pitch, phase;
+    long at[DDP__DEPTHWISE_TAPS]; /* of each tap in the slab */
 } ddp__depthwise;
 
 /* 1: what follows takes this product (as forward has it); 0: it has one group only, several planes
@@ -80,7 +83,8 @@ static int ddp__depthwise_plan(ddp__depthwise *d, const ddp_op_call *call, const
     d->rows = ddp__min_long(v->rows, DDP__DEPTHWISE_SLAB / (d->kinds * d->kinds * d->pitch) - d->deep);
     d->phase = (d->rows + d->deep) * d->pitch;
     for (t = 0; t < v->kh * v->kw; t++) {
-        h = t / v->kw; w = t % v->kw;
+        h = t / v->kw;
+        w = t % v->kw;
         d->at[t] = (h % v->step * d->kinds + w % v->step) * d->phase + h / v->step * d->pitch + w / v->step;
     }
     return d->rows > 0;
@@ -93,7 +97,8 @@ static void ddp__depthwise_clear(const ddp__depthwise *d, float *slab)
 }
 
 /* Fills the slab behind n rows of outputs from r0 on out of x, or (back) adds it to dx. */
-static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const float *x, float *dx, long r0, long n)
+static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const float *x, float *dx, long r0,
+                                long n)
 {
     const ddp__conv_view *v = &d->g->view;
 
@@ -113,7 +118,8 @@ static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const floa
                 for (long j = 0; inside && j < hi - lo; j++) dx[at + j * v->step] += line[lo + j];
             } else {
                 memset(line, 0, (size_t)all * sizeof *line);
-                if (inside && v->step == 1) memcpy(line + lo, x + at, (size_t)(hi - lo) * sizeof *line);
+                if (inside && v->step == 1)
+                    memcpy(line + lo, x + at, (size_t)(hi - lo) * sizeof *line);
                 else
                     for (long j = 0; inside && j < hi - lo; j++) line[lo + j] = x[at + j * v->step];
             }
@@ -142,17 +148,19 @@ static void ddp__depthwise_planes(void *user, void *room, long first, long last)
                 const float *w = g->w + group * g->w_group + o * g->w_row;
                 float *y = g->y + image * g->y_image + (group * g->m + o) * g->y_plane;
                 for (t = 0; t + 1 < taps; t += 2) /* two taps in one pass */
-                    d->kn->affine(flat, slab + d->at[t], slab + d->at[t + 1], n * d->pitch, w[t], w[t + 1], 0, t > 0);
+                    d->kn->affine(flat, slab + d->at[t], slab + d->at[t + 1], n * d->pitch, w[t], w[t + 1], 0,
+                                  t > 0);
                 if (t < taps) d->kn->affine(flat, slab + d->at[t], NULL, n * d->pitch, w[t], 0, 0, t > 0);
                 for (r = 0; r < n; r++)
-                    d->kn->affine(y + (r0 + r) * v->cols, flat + r * d->pitch, NULL, v->cols, 1, 0, 0, g->add);
+                    d->kn->affine(y + (r0 + r) * v->cols, flat + r * d->pitch, NULL, v->cols, 1, 0, 0,
+                                  g->add);
             }
         }
     }
 }
 
-/* With y the gradient of the output: that of the weights is added to, and that of the input set or added to. Items are
- * groups: all images add to the gradient of a group's weights, in order. */
+/* With y the gradient of the output: that of the weights is added to, and that of the input set or added to.
+ * Items are groups: all images add to the gradient of a group's weights, in order. */
 static void ddp__depthwise_groups(void *user, void *room, long first, long last)
 {
     const ddp__depthwise *d = (const ddp__depthwise *)user;
@@ -186,7 +194,8 @@ static void ddp__depthwise_groups(void *user, void *room, long first, long last)
                 }
                 if (!dx) continue;
                 ddp__depthwise_clear(d, slab);
-                for (t = 0; t < taps; t++) d->kn->affine(slab + d->at[t], flat, NULL, n * d->pitch, w[t], 0, 0, 1);
+                for (t = 0; t < taps; t++)
+                    d->kn->affine(slab + d->at[t], flat, NULL, n * d->pitch, w[t], 0, 0, 1);
                 ddp__depthwise_slab(d, slab, NULL, dx, r0, n);
             }
         }
@@ -203,35 +212,46 @@ void ddp__conv_product_of(const ddp_op_spec *s, ddp__conv_product *g)
     memset(g, 0, sizeof *g);
     g->groups = (long)s->arg[4];
     g->m = out[1] / g->groups;
-    v->images = in[0]; v->image = in[1] * in[2] * in[3];
+    v->images = in[0];
+    v->image = in[1] * in[2] * in[3];
     v->planes = in[1] / g->groups;
-    v->h = in[2]; v->w = in[3];
-    v->rows = out[2]; v->cols = out[3];
+    v->h = in[2];
+    v->w = in[3];
+    v->rows = out[2];
+    v->cols = out[3];
     v->kh = v->kw = (long)s->arg[1];
     v->step = (long)s->arg[2];
     v->top = v->left = -(long)s->arg[3];
-    g->w_kw = 1; g->w_kh = v->kw;
-    g->w_plane = v->kh * v->kw; g->w_row = v->planes * g->w_plane;
+    g->w_kw = 1;
+    g->w_kh = v->kw;
+    g->w_plane = v->kh * v->kw;
+    g->w_row = v->planes * g->w_plane;
     g->w_group = g->m * g->w_row;
-    g->y_col = 1; g->y_row = v->cols;
-    g->y_plane = v->rows * v->cols; g->y_image = out[1] * g->y_plane;
+    g->y_col = 1;
+    g->y_row = v->cols;
+    g->y_plane = v->rows * v->cols;
+    g->y_image = out[1] * g->y_plane;
 }
 
 void ddp__conv_flat(ddp__conv_product *g)
 {
     ddp__conv_view *v = &g->view;
 
-    if (v->kh != 1 || v->kw != 1 || v->step != 1 || v->top || v->left || g->y_col != 1 || v->h * v->w > INT_MAX) return;
+    if (v->kh != 1 || v->kw != 1 || v->step != 1 || v->top || v->left || g->y_col != 1 ||
+        v->h * v->w > INT_MAX)
+        return;
     v->w = v->cols = v->h * v->w;
     v->h = v->rows = 1;
     g->y_row = v->cols;
 }
 
-/* Along one side of the gradient of the image: elements first, first + stride, ... are positions of a window over the
- * gradient of the output with step 1. Tap h of the kernel meets them where first + padding - h is a multiple of the
- * stride, so every stride-th one, the last one first: where the window begins, its taps, the kernel's that comes
- * first. */
-typedef struct ddp__conv_phase { long begin, taps, first; } ddp__conv_phase;
+/* Along one side of the gradient of the image: elements first, first + stride, ... are positions of a window
+ * over the gradient of the output with step 1. Tap h of the kernel meets them where first + padding - h is a
+ * multiple of the stride, so every stride-th one, the last one first: where the window begins, its taps, the
+ * kernel's that comes first. */
+typedef struct ddp__conv_phase {
+    long begin, taps, first;
+} ddp__conv_phase;
 
 static ddp__conv_phase ddp__conv_phase_of(long kernel, long stride, long padding, long first)
 {
@@ -242,7 +262,8 @@ static ddp__conv_phase ddp__conv_phase_of(long kernel, long stride, long padding
     return p;
 }
 
-int ddp__conv_input_phase(const ddp__conv_product *forward, long r0, long c0, ddp__conv_product *g, long *w, long *y)
+int ddp__conv_input_phase(const ddp__conv_product *forward, long r0, long c0, ddp__conv_product *g, long *w,
+                          long *y)
 {
     const ddp__conv_view *v = &forward->view;
     const ddp__conv_phase a = ddp__conv_phase_of(v->kh, v->step, -v->top, r0);
@@ -251,16 +272,24 @@ int ddp__conv_input_phase(const ddp__conv_product *forward, long r0, long c0, dd
     *g = *forward;
     g->view.image = forward->y_image;
     g->view.planes = forward->m;
-    g->view.h = v->rows; g->view.w = v->cols;
-    g->view.rows = (v->h - r0 - 1) / v->step + 1; g->view.cols = (v->w - c0 - 1) / v->step + 1;
+    g->view.h = v->rows;
+    g->view.w = v->cols;
+    g->view.rows = (v->h - r0 - 1) / v->step + 1;
+    g->view.cols = (v->w - c0 - 1) / v->step + 1;
     g->view.step = 1;
-    g->view.top = a.begin; g->view.left = b.begin;
-    g->view.kh = a.taps; g->view.kw = b.taps;
+    g->view.top = a.begin;
+    g->view.left = b.begin;
+    g->view.kh = a.taps;
+    g->view.kw = b.taps;
     g->m = v->planes;
-    g->w_row = forward->w_plane; g->w_plane = forward->w_row;
-    g->w_kh = -v->step * forward->w_kh; g->w_kw = -v->step;
-    g->y_plane = v->h * v->w; g->y_image = v->image;
-    g->y_row = v->step * v->w; g->y_col = v->step;
+    g->w_row = forward->w_plane;
+    g->w_plane = forward->w_row;
+    g->w_kh = -v->step * forward->w_kh;
+    g->w_kw = -v->step;
+    g->y_plane = v->h * v->w;
+    g->y_image = v->image;
+    g->y_row = v->step * v->w;
+    g->y_col = v->step;
     *w = a.first * forward->w_kh + b.first;
     *y = r0 * v->w + c0;
     ddp__conv_flat(g);
@@ -292,13 +321,14 @@ static void ddp__conv_forward(const ddp_op_call *call)
     g.w = (float *)(void *)call->param[0];
     g.y = (float *)call->out;
     if (call->param[1]) {
-        ddp_op_parallel(call, s->dim[0] * s->dim[1], DDP__OP_GRAIN / g.y_plane + 1,
-                        ddp__conv_bias_planes, (void *)call);
+        ddp_op_parallel(call, s->dim[0] * s->dim[1], DDP__OP_GRAIN / g.y_plane + 1, ddp__conv_bias_planes,
+                        (void *)call);
         g.add = 1;
     }
     if (ddp__depthwise_plan(&d, call, &g))
         ddp__op_rooms(call, g.view.images * g.groups, DDP__OP_GRAIN / d.phase + 1, ddp__depthwise_planes, &d);
-    else ddp__conv_over_images(call, &g);
+    else
+        ddp__conv_over_images(call, &g);
 }
 
 static void ddp__conv_bias_grad(void *user, long first, long last)
@@ -345,7 +375,8 @@ static void ddp__conv_backward(const ddp_op_call *call)
     ddp__conv_flat(&g);
     g.view.x = (const float *)call->in[0];
     g.y = (float *)(void *)call->grad_out;
-    if (call->grad_param[1]) ddp_op_parallel(call, call->spec->out.dim[1], 1, ddp__conv_bias_grad, (void *)call);
+    if (call->grad_param[1])
+        ddp_op_parallel(call, call->spec->out.dim[1], 1, ddp__conv_bias_grad, (void *)call);
     if (ddp__depthwise_plan(&d, call, &g)) {
         g.w = (float *)(void *)call->param[0];
         d.dw = (float *)call->grad_param[0];
@@ -357,8 +388,8 @@ static void ddp__conv_backward(const ddp_op_call *call)
     g.w = (float *)call->grad_param[0];
     if (g.w) ddp__conv_over_weights(call, &g);
     for (long r = 0; call->grad_in[0] && r < forward.view.step && r < forward.view.h; r++)
-        for (long c = 0; c < forward.view.step && c < forward.view.w; c++) ddp__conv_input_grad(call, &forward, r, c);
+        for (long c = 0; c < forward.view.step && c < forward.view.w; c++)
+            ddp__conv_input_grad(call, &forward, r, c);
 }
 
-DDP__OPS(ddp__conv_ops,
-    {"conv2d", ddp__conv2d_shape, ddp__conv_forward, ddp__conv_backward})
+DDP__OPS(ddp__conv_ops, {"conv2d", ddp__conv2d_shape, ddp__conv_forward, ddp__conv_backward})

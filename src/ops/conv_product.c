@@ -1,14 +1,14 @@
 /* The matrix products behind a convolution, of what a window sees of the images. */
 #include "ops/ops.h"
 
-/* As in linear.c: a block of one operand is packed once into L2, strips of the other one at a time into L1. Strips are
- * cut from a slab: the part of the images behind a chunk of positions, copied with its zeros around, so that packing
- * knows no edges. Columns of a slab are sorted by their remainder by the step, so that neighbouring positions are
- * neighbours in it, too; rows and columns between windows are left out. */
+/* As in linear.c: a block of one operand is packed once into L2, strips of the other one at a time into L1.
+ * Strips are cut from a slab: the part of the images behind a chunk of positions, copied with its zeros
+ * around, so that packing knows no edges. Columns of a slab are sorted by their remainder by the step, so
+ * that neighbouring positions are neighbours in it, too; rows and columns between windows are left out. */
 enum {
-    DDP__CONV_MC = 528, /* of one thread, half as many of several; a multiple of every mr */
-    DDP__CONV_KC = 216, /* 24 planes of 3 x 3 taps */
-    DDP__CONV_NC = 576, /* columns of W in a block over weights */
+    DDP__CONV_MC = 528,  /* of one thread, half as many of several; a multiple of every mr */
+    DDP__CONV_KC = 216,  /* 24 planes of 3 x 3 taps */
+    DDP__CONV_NC = 576,  /* columns of W in a block over weights */
     DDP__CONV_PC = 1024, /* positions of a chunk over images */
     DDP__CONV_SLAB = 40960,
     DDP__CONV_RESULT = 262144 /* floats of the result in a block over images */
@@ -18,7 +18,7 @@ enum {
 typedef struct ddp__conv_room {
     float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
     float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
-    long  from[DDP__CONV_NC], at[DDP__CONV_KC], runs[DDP__CONV_KC];
+    long from[DDP__CONV_NC], at[DDP__CONV_KC], runs[DDP__CONV_KC];
 } ddp__conv_room;
 DDP__ROOM_FITS(ddp__conv_room);
 
@@ -26,17 +26,17 @@ DDP__ROOM_FITS(ddp__conv_room);
  * of several, or where these are long, one of parts pieces of a row. */
 typedef struct ddp__conv_plan {
     const ddp__conv_product *g;
-    const ddp__kernels      *kernels;
-    int  direct;           /* 1: every tap of every position lies in the image; no slab */
+    const ddp__kernels *kernels;
+    int direct;                  /* 1: every tap of every position lies in the image; no slab */
     long rows_each, parts, part; /* part: positions of a row in a chunk */
     long chunks;
-    void (*block)(const struct ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0, long i1, long first,
-                  long last);
-    long all;              /* chunks, or columns of W */
-    long down, across;     /* rows of the slab from a position to the next; its kinds of columns */
+    void (*block)(const struct ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0, long i1,
+                  long first, long last);
+    long all;                /* chunks, or columns of W */
+    long down, across;       /* rows of the slab from a position to the next; its kinds of columns */
     long pitch, plane, slab; /* floats of a row, of a plane and of all of the slab */
-    long rows, row_blocks; /* of W in a block */
-    long span, spans;      /* of all in a block; how many of them */
+    long rows, row_blocks;   /* of W in a block */
+    long span, spans;        /* of all in a block; how many of them */
 } ddp__conv_plan;
 
 /* Floats of a plane of a slab with rows_each rows of part positions, at most. */
@@ -51,8 +51,8 @@ static long ddp__conv_plane(ddp__conv_plan *plan, long rows_each, long part)
 }
 
 /* Begins a plan: chunks of at most positions positions whose slab holds planes planes. */
-static void ddp__conv_chunks(ddp__conv_plan *plan, const ddp_op_call *call, const ddp__conv_product *g, long positions,
-                             long planes)
+static void ddp__conv_chunks(ddp__conv_plan *plan, const ddp_op_call *call, const ddp__conv_product *g,
+                             long positions, long planes)
 {
     const ddp__conv_view *v = &g->view;
     const long total = v->images * v->rows;
@@ -60,19 +60,24 @@ static void ddp__conv_chunks(ddp__conv_plan *plan, const ddp_op_call *call, cons
     memset(plan, 0, sizeof *plan);
     plan->g = g;
     plan->kernels = ddp__kernels_of(call);
-    plan->direct = v->step == 1 && v->top >= 0 && v->left >= 0 &&
-                   v->top + v->rows - 1 + v->kh <= v->h && v->left + v->cols - 1 + v->kw <= v->w;
+    plan->direct = v->step == 1 && v->top >= 0 && v->left >= 0 && v->top + v->rows - 1 + v->kh <= v->h &&
+                   v->left + v->cols - 1 + v->kw <= v->w;
     plan->down = ddp__min_long(v->step, v->kh);
     plan->across = ddp__min_long(v->step, v->kw);
     plan->part = ddp__min_long(v->cols, positions);
     plan->rows_each = ddp__min_long(total, positions / plan->part);
     if (plan->part < v->cols) plan->rows_each = 1;
-    while (!plan->direct && planes * ddp__conv_plane(plan, plan->rows_each, plan->part) >
-                                DDP__CONV_SLAB && plan->rows_each * plan->part > 1) {
-        if (plan->rows_each > 1) plan->rows_each = (plan->rows_each + 1) / 2;
-        else plan->part = (plan->part + 1) / 2;
+    while (!plan->direct && planes * ddp__conv_plane(plan, plan->rows_each, plan->part) > DDP__CONV_SLAB &&
+           plan->rows_each * plan->part > 1) {
+        if (plan->rows_each > 1)
+            plan->rows_each = (plan->rows_each + 1) / 2;
+        else
+            plan->part = (plan->part + 1) / 2;
     }
-    if (plan->direct) { plan->pitch = v->w; plan->plane = v->h * v->w; }
+    if (plan->direct) {
+        plan->pitch = v->w;
+        plan->plane = v->h * v->w;
+    }
     plan->slab = plan->direct ? 0 : planes * plan->plane;
     plan->parts = ddp__parts(v->cols, plan->part);
     plan->chunks = plan->parts > 1 ? total * plan->parts : ddp__parts(total, plan->rows_each);
@@ -86,9 +91,8 @@ static void ddp__conv_chunk(const ddp__conv_plan *plan, long t, long *first, lon
     const long at = plan->parts > 1 ? t % plan->parts * plan->part : 0;
 
     *first = row * v->cols + at;
-    *last = plan->parts > 1
-                ? row * v->cols + ddp__min_long(v->cols, at + plan->part)
-                : ddp__min_long(v->images * v->rows, row + plan->rows_each) * v->cols;
+    *last = plan->parts > 1 ? row * v->cols + ddp__min_long(v->cols, at + plan->part)
+                            : ddp__min_long(v->images * v->rows, row + plan->rows_each) * v->cols;
 }
 
 /* Where position q lies in the slab of the chunk that begins at first (or in the images), and how
@@ -102,9 +106,11 @@ static long ddp__conv_at(const ddp__conv_plan *plan, long first, long q, long *r
 
     *run = v->cols - col;
     if (plan->direct) return image * v->image + (v->top + r) * v->w + v->left + col;
-    if (image == image0) line = (r - r0) * plan->down;
-    else line = (v->rows - 1 - r0) * plan->down + v->kh + r * plan->down +
-                (image - image0 - 1) * ((v->rows - 1) * plan->down + v->kh);
+    if (image == image0)
+        line = (r - r0) * plan->down;
+    else
+        line = (v->rows - 1 - r0) * plan->down + v->kh + r * plan->down +
+               (image - image0 - 1) * ((v->rows - 1) * plan->down + v->kh);
     return line * plan->pitch + col - (plan->parts > 1 ? first % v->cols : 0);
 }
 
@@ -112,11 +118,14 @@ static long ddp__conv_at(const ddp__conv_plan *plan, long first, long q, long *r
 static long ddp__conv_tap(const ddp__conv_plan *plan, long p, long a, long b)
 {
     if (plan->direct) return p * plan->plane + a * plan->pitch + b;
-    return p * plan->plane + a * plan->pitch + b % plan->across * (plan->pitch / plan->across) + b / plan->across;
+    return p * plan->plane + a * plan->pitch + b % plan->across * (plan->pitch / plan->across) +
+           b / plan->across;
 }
 
 /* Elements lo..hi-1 of a line: every step-th of a row of x from column first on; zeros around. */
-typedef struct ddp__conv_line { long first, lo, hi; } ddp__conv_line;
+typedef struct ddp__conv_line {
+    long first, lo, hi;
+} ddp__conv_line;
 
 static ddp__conv_line ddp__conv_clip(long first, long w, long step, long n)
 {
@@ -129,13 +138,14 @@ static ddp__conv_line ddp__conv_clip(long first, long w, long step, long n)
     return l;
 }
 
-/* The slab of planes p0..p1-1 (of x, where a group begins) behind positions first..last-1. Zeros beside the lines are
- * there from the start, where a chunk has whole rows. */
-static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float *x, long p0,
-                           long p1, long first, long last)
+/* The slab of planes p0..p1-1 (of x, where a group begins) behind positions first..last-1. Zeros beside the
+ * lines are there from the start, where a chunk has whole rows. */
+static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float *x, long p0, long p1,
+                           long first, long last)
 {
     const ddp__conv_view *v = &plan->g->view;
-    const long h = v->h, w = v->w, step = v->step, down = plan->down, across = plan->across, width = plan->pitch / across;
+    const long h = v->h, w = v->w, step = v->step, down = plan->down, across = plan->across,
+               width = plan->pitch / across;
     const long row0 = first / v->cols, row1 = (last - 1) / v->cols + 1;
     const long left = v->left + (plan->parts > 1 ? first % v->cols : 0) * step;
     ddp__conv_line lines[DDP__CONV_KERNEL];
@@ -160,7 +170,8 @@ static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float 
                 }
                 if (step == 1) {
                     all = ddp__min_long(n - 1 + v->kh - i, h - y);
-                    plan->kernels->gather(dst + lines->lo, plan->pitch, src + y * w + lines->first + lines->lo, at, all,
+                    plan->kernels->gather(dst + lines->lo, plan->pitch,
+                                          src + y * w + lines->first + lines->lo, at, all,
                                           lines->hi - lines->lo);
                 }
                 for (kind = 0; step > 1 && kind < across; kind++)
@@ -176,7 +187,8 @@ static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float 
 /* ---- over images ---- */
 
 /* Rows i0..i1-1 of W, k columns from column p on; from[] receives where each lies in a row. */
-static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const float *w, long i0, long i1, long p, long k)
+static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const float *w, long i0, long i1,
+                             long p, long k)
 {
     const ddp__conv_product *g = plan->g;
     const long taps = g->view.kh * g->view.kw, mr = plan->kernels->mr;
@@ -185,7 +197,8 @@ static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const floa
     long from[DDP__CONV_KC], at[DDP__GEMM_MR], i, j, q;
 
     for (q = 0; q < k; q++)
-        from[q] = (p + q) / taps * g->w_plane + (p + q) % taps / g->view.kw * g->w_kh + (p + q) % g->view.kw * g->w_kw;
+        from[q] = (p + q) / taps * g->w_plane + (p + q) % taps / g->view.kw * g->w_kh +
+                  (p + q) % g->view.kw * g->w_kw;
     for (j = 0; j < mr; j++) at[j] = j * g->w_row;
     for (i = i0; i < i1; i += mr, pack += mr * k) {
         const long rows = ddp__min_long(mr, i1 - i);
@@ -197,7 +210,8 @@ static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const floa
             plan->kernels->gather(pack, mr, src, from, k, rows);
         } else if (back) { /* a plane's taps, the last one first */
             for (q = 0; q < k; q += taps)
-                plan->kernels->turn(pack + (q + taps - 1) * mr, -mr, src + (from[q] - taps + 1), at, rows, taps);
+                plan->kernels->turn(pack + (q + taps - 1) * mr, -mr, src + (from[q] - taps + 1), at, rows,
+                                    taps);
         } else {
             for (q = 0; q < k; q++)
                 for (j = 0; j < rows; j++) pack[q * mr + j] = src[from[q] + at[j]];
@@ -206,8 +220,8 @@ static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const floa
 }
 
 /* The register tiles of rows rows of y at positions q..q+n-1. */
-static void ddp__conv_tiles(const ddp__conv_plan *plan, long k, const float *a, const float *b,
-                            float *y, long rows, long q, long n, int add)
+static void ddp__conv_tiles(const ddp__conv_plan *plan, long k, const float *a, const float *b, float *y,
+                            long rows, long q, long n, int add)
 {
     const ddp__conv_product *g = plan->g;
     const ddp__conv_view *v = &g->view;
@@ -240,17 +254,20 @@ static void ddp__conv_tiles(const ddp__conv_plan *plan, long k, const float *a, 
             for (i = 0; i < m; i++) {
                 float *to = first + i * g->y_plane + at[j];
                 const float *from = part + i * kn->nr + j;
-                if (g->y_col == 1) kn->affine(to, from, NULL, runs[j], 1, 0, 0, add);
-                else if (add) for (e = 0; e < runs[j]; e++) to[e * g->y_col] += from[e];
-                else for (e = 0; e < runs[j]; e++) to[e * g->y_col] = from[e];
+                if (g->y_col == 1)
+                    kn->affine(to, from, NULL, runs[j], 1, 0, 0, add);
+                else if (add)
+                    for (e = 0; e < runs[j]; e++) to[e * g->y_col] += from[e];
+                else
+                    for (e = 0; e < runs[j]; e++) to[e * g->y_col] = from[e];
             }
         }
     }
 }
 
 /* Rows i0..i1-1 of y at the positions of chunks t0..t1-1. */
-static void ddp__conv_block(const ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0, long i1, long t0,
-                            long t1)
+static void ddp__conv_block(const ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0, long i1,
+                            long t0, long t1)
 {
     const ddp__conv_product *g = plan->g;
     const ddp__conv_view *v = &g->view;
@@ -336,7 +353,8 @@ void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g)
 /* ---- over weights ---- */
 
 /* Rows i0..i1-1 of y at k positions from first on, and zeros to the end of a register tile. */
-static void ddp__conv_pack_y(const ddp__conv_plan *plan, float *pack, const float *y, long i0, long i1, long first, long k)
+static void ddp__conv_pack_y(const ddp__conv_plan *plan, float *pack, const float *y, long i0, long i1,
+                             long first, long k)
 {
     const ddp__conv_product *g = plan->g;
     const long mr = plan->kernels->mr, image = g->view.rows * g->view.cols;
@@ -356,8 +374,8 @@ static void ddp__conv_pack_y(const ddp__conv_plan *plan, float *pack, const floa
 }
 
 /* Rows i0..i1-1 by columns j0..j1-1 of W. */
-static void ddp__conv_grad_block(const ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0, long i1, long j0,
-                                 long j1)
+static void ddp__conv_grad_block(const ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0,
+                                 long i1, long j0, long j1)
 {
     const ddp__conv_product *g = plan->g;
     const ddp__conv_view *v = &g->view;
@@ -365,7 +383,8 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, ddp__conv_room *roo
     const long taps = v->kh * v->kw, p0 = j0 / taps;
     const float *x = v->x + group * v->planes * v->h * v->w, *y = g->y + group * g->m * g->y_plane;
     float *w = g->w + group * g->w_group;
-    float *a_pack = room->a_pack, *b_pack = room->b_pack, *slab = room->slab, part[DDP__GEMM_MR * DDP__GEMM_NR];
+    float *a_pack = room->a_pack, *b_pack = room->b_pack, *slab = room->slab,
+          part[DDP__GEMM_MR * DDP__GEMM_NR];
     long *from = room->from, *at = room->at, *runs = room->runs, t, q, i, j, k, e, f, n, first, last;
 
     memset(slab, 0, (size_t)plan->slab * sizeof *slab);

@@ -1,29 +1,34 @@
 /* Elementwise operators: gelu, relu, add, swiglu, dropout. */
 #include "ops/ops.h"
 
-/* ---- gelu, tanh form (Hendrycks and Gimpel, arXiv:1606.08415), and relu, whose gradient at 0 is 0: of one input, by
- * the kernels of that name ---- */
+/* ---- gelu, tanh form (Hendrycks and Gimpel, arXiv:1606.08415), and relu, whose gradient at 0 is 0: of one
+ * input, by the kernels of that name ---- */
 
-#define DDP__MAP_OP(name, flops)                                                                                       \
-    static ddp_status ddp__##name##_shape(ddp_op_spec *s, ddp_error *err)                                              \
-    {                                                                                                                  \
-        return ddp__op_same(s, #name, flops, err);                                                                  \
-    }                                                                                                                  \
-    static void ddp__##name##_range(void *user, long first, long last)                                                 \
-    {                                                                                                                  \
-        const ddp_op_call *call = (const ddp_op_call *)user;                                                           \
-        ddp__kernels_of(call)->name((float *)call->out + first, (const float *)call->in[0] + first, last - first);     \
-    }                                                                                                                  \
-    static void ddp__##name##_grad_range(void *user, long first, long last)                                            \
-    {                                                                                                                  \
-        const ddp_op_call *call = (const ddp_op_call *)user;                                                           \
-        ddp__kernels_of(call)->name##_grad((float *)call->grad_in[0] + first, (const float *)call->in[0] + first,      \
-                                           (const float *)call->grad_out + first, last - first, call->add_in[0]);      \
-    }                                                                                                                  \
-    static void ddp__##name##_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__##name##_range); }        \
-    static void ddp__##name##_backward(const ddp_op_call *call)                                                        \
-    {                                                                                                                  \
-        if (call->grad_in[0]) ddp__op_elements(call, ddp__##name##_grad_range);                                        \
+#define DDP__MAP_OP(name, flops)                                                                    \
+    static ddp_status ddp__##name##_shape(ddp_op_spec *s, ddp_error *err)                           \
+    {                                                                                               \
+        return ddp__op_same(s, #name, flops, err);                                                  \
+    }                                                                                               \
+    static void ddp__##name##_range(void *user, long first, long last)                              \
+    {                                                                                               \
+        const ddp_op_call *call = (const ddp_op_call *)user;                                        \
+        ddp__kernels_of(call)->name((float *)call->out + first, (const float *)call->in[0] + first, \
+                                    last - first);                                                  \
+    }                                                                                               \
+    static void ddp__##name##_grad_range(void *user, long first, long last)                         \
+    {                                                                                               \
+        const ddp_op_call *call = (const ddp_op_call *)user;                                        \
+        ddp__kernels_of(call)->name##_grad(                                                         \
+            (float *)call->grad_in[0] + first, (const float *)call->in[0] + first,                  \
+            (const float *)call->grad_out + first, last - first, call->add_in[0]);                  \
+    }                                                                                               \
+    static void ddp__##name##_forward(const ddp_op_call *call)                                      \
+    {                                                                                               \
+        ddp__op_elements(call, ddp__##name##_range);                                                \
+    }                                                                                               \
+    static void ddp__##name##_backward(const ddp_op_call *call)                                     \
+    {                                                                                               \
+        if (call->grad_in[0]) ddp__op_elements(call, ddp__##name##_grad_range);                     \
     }
 
 DDP__MAP_OP(gelu, 12)
@@ -35,12 +40,16 @@ static ddp_status ddp__add_shape(ddp_op_spec *s, ddp_error *err)
 {
     DDP__TRY(ddp__op_floats(s, "add", 0, 1, err));
     if (s->in[0].dims != s->in[1].dims)
-        return ddp__fail(err, DDP_ARG, "add: the inputs have %d and %d dimensions; they must be "
-                         "equal", s->in[0].dims, s->in[1].dims);
+        return ddp__fail(err, DDP_ARG,
+                         "add: the inputs have %d and %d dimensions; they must be "
+                         "equal",
+                         s->in[0].dims, s->in[1].dims);
     for (int i = 0; i < s->in[0].dims; i++)
         if (s->in[0].dim[i] != s->in[1].dim[i])
-            return ddp__fail(err, DDP_ARG, "add: dimension %d of the inputs is %ld and %ld; they "
-                             "must be equal", i, s->in[0].dim[i], s->in[1].dim[i]);
+            return ddp__fail(err, DDP_ARG,
+                             "add: dimension %d of the inputs is %ld and %ld; they "
+                             "must be equal",
+                             i, s->in[0].dim[i], s->in[1].dim[i]);
     s->in_place_ok = 1;
     return ddp__op_same(s, "add", 1, err);
 }
@@ -60,16 +69,18 @@ static void ddp__add_grad_range(void *user, long first, long last)
 
     for (int k = 0; k < 2; k++) {
         float *d = (float *)call->grad_in[k];
-        if (d && call->add_in[k]) ddp__kernels_of(call)->affine(d + first, dy + first, NULL, last - first, 1, 0, 0, 1);
-        else if (d && d != dy) memcpy(d + first, dy + first, (size_t)(last - first) * sizeof *d);
+        if (d && call->add_in[k])
+            ddp__kernels_of(call)->affine(d + first, dy + first, NULL, last - first, 1, 0, 0, 1);
+        else if (d && d != dy)
+            memcpy(d + first, dy + first, (size_t)(last - first) * sizeof *d);
     }
 }
 
 static void ddp__add_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__add_range); }
 static void ddp__add_backward(const ddp_op_call *call) { ddp__op_elements(call, ddp__add_grad_range); }
 
-/* ---- swiglu (Shazeer 2020, arXiv:2002.05202, Eq. 5, its elementwise part): y = silu(a) b with silu(a) = a / (1 +
- * e^-a), from one input (..., 2F), whose rows are a then b, or from two (..., F) ---- */
+/* ---- swiglu (Shazeer 2020, arXiv:2002.05202, Eq. 5, its elementwise part): y = silu(a) b with silu(a) = a /
+ * (1 + e^-a), from one input (..., 2F), whose rows are a then b, or from two (..., F) ---- */
 
 static ddp_status ddp__swiglu_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -80,12 +91,16 @@ static ddp_status ddp__swiglu_shape(ddp_op_spec *s, ddp_error *err)
     s->out = s->in[0];
     i = s->out.dims - 1;
     if (!last && s->out.dim[i] % 2)
-        return ddp__fail(err, DDP_ARG, "swiglu: the rows of a single input are two halves, so "
-                         "their length (%ld) must be even", s->out.dim[i]);
-    if (!last) s->out.dim[i] /= 2;
+        return ddp__fail(err, DDP_ARG,
+                         "swiglu: the rows of a single input are two halves, so "
+                         "their length (%ld) must be even",
+                         s->out.dim[i]);
+    if (!last)
+        s->out.dim[i] /= 2;
     else if (ddp_shape_count(&s->in[0]) != ddp_shape_count(&s->in[1]) ||
              s->in[0].dim[i] != s->in[1].dim[s->in[1].dims - 1])
-        return ddp__fail(err, DDP_ARG, "swiglu: the two inputs must have one shape, they have rows of %ld and %ld",
+        return ddp__fail(err, DDP_ARG,
+                         "swiglu: the two inputs must have one shape, they have rows of %ld and %ld",
                          s->in[0].dim[i], s->in[1].dim[s->in[1].dims - 1]);
     s->flops = 6.0 * (double)ddp_shape_count(&s->out);
     s->out_unread = 1;
@@ -129,7 +144,10 @@ static void ddp__swiglu_grad_rows(void *user, long first, long last)
                         call->add_in[call->spec->inputs > 1]);
 }
 
-static void ddp__swiglu_forward(const ddp_op_call *call) { ddp__op_rows(call, &call->spec->out, ddp__swiglu_rows); }
+static void ddp__swiglu_forward(const ddp_op_call *call)
+{
+    ddp__op_rows(call, &call->spec->out, ddp__swiglu_rows);
+}
 
 static void ddp__swiglu_backward(const ddp_op_call *call)
 {
@@ -145,7 +163,8 @@ static ddp_status ddp__dropout_shape(ddp_op_spec *s, ddp_error *err)
 {
     DDP__TRY(ddp__op_same(s, "dropout", 1, err));
     if (!(s->arg[0] >= 0 && s->arg[0] < 1))
-        return ddp__fail(err, DDP_ARG, "dropout: the probability must be at least 0 and below 1, got %g", s->arg[0]);
+        return ddp__fail(err, DDP_ARG, "dropout: the probability must be at least 0 and below 1, got %g",
+                         s->arg[0]);
     s->in_place_ok = 1;
     return DDP_OK;
 }
@@ -168,9 +187,9 @@ static int ddp__dropout_off(const ddp_op_call *call) { return !call->training ||
 
 typedef struct ddp__dropout_job {
     const ddp_op_call *call;
-    const float       *x;
-    float             *y;
-    int                add;
+    const float *x;
+    float *y;
+    int add;
 } ddp__dropout_job;
 
 /* first is a multiple of DDP__OP_GRAIN, and the range one block. */
@@ -186,7 +205,8 @@ static void ddp__dropout_range(void *user, long first, long last)
     if (ddp__dropout_off(job->call)) {
         if (job->add)
             for (long i = 0; i < n; i++) y[i] += x[i];
-        else if (y != x) memcpy(y, x, (size_t)n * sizeof *y);
+        else if (y != x)
+            memcpy(y, x, (size_t)n * sizeof *y);
         return;
     }
     ddp__dropout_mask(job->call, first / DDP__OP_GRAIN, keep);
@@ -203,16 +223,18 @@ static void ddp__dropout_run(const ddp_op_call *call, const void *x, void *y, in
     ddp_op_parallel(call, ddp_shape_count(&call->spec->out), DDP__OP_GRAIN, ddp__dropout_range, &job);
 }
 
-static void ddp__dropout_forward(const ddp_op_call *call) { ddp__dropout_run(call, call->in[0], call->out, 0); }
+static void ddp__dropout_forward(const ddp_op_call *call)
+{
+    ddp__dropout_run(call, call->in[0], call->out, 0);
+}
 
 static void ddp__dropout_backward(const ddp_op_call *call)
 {
     if (call->grad_in[0]) ddp__dropout_run(call, call->grad_out, call->grad_in[0], call->add_in[0]);
 }
 
-DDP__OPS(ddp__elementwise_ops,
-    {"gelu", ddp__gelu_shape, ddp__gelu_forward, ddp__gelu_backward},
-    {"relu", ddp__relu_shape, ddp__relu_forward, ddp__relu_backward},
-    {"add", ddp__add_shape, ddp__add_forward, ddp__add_backward},
-    {"swiglu", ddp__swiglu_shape, ddp__swiglu_forward, ddp__swiglu_backward},
-    {"dropout", ddp__dropout_shape, ddp__dropout_forward, ddp__dropout_backward})
+DDP__OPS(ddp__elementwise_ops, {"gelu", ddp__gelu_shape, ddp__gelu_forward, ddp__gelu_backward},
+         {"relu", ddp__relu_shape, ddp__relu_forward, ddp__relu_backward},
+         {"add", ddp__add_shape, ddp__add_forward, ddp__add_backward},
+         {"swiglu", ddp__swiglu_shape, ddp__swiglu_forward, ddp__swiglu_backward},
+         {"dropout", ddp__dropout_shape, ddp__dropout_forward, ddp__dropout_backward})

@@ -1,8 +1,8 @@
 /* What tokens and their places become: rows of a table (embedding, position), and angles (rope). */
 #include "ops/ops.h"
 
-/* ---- embedding: tokens int32 (rows..) -> (rows.., C), table (V, C). A token outside 0..V-1 gives a row of NAN, which
- * reaches the loss; a kernel cannot return an error. Its gradient is dropped. ---- */
+/* ---- embedding: tokens int32 (rows..) -> (rows.., C), table (V, C). A token outside 0..V-1 gives a row of
+ * NAN, which reaches the loss; a kernel cannot return an error. Its gradient is dropped. ---- */
 
 static ddp_status ddp__embedding_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -11,7 +11,8 @@ static ddp_status ddp__embedding_shape(ddp_op_spec *s, ddp_error *err)
     if (s->inputs < 1 || s->in_type[0] != DDP_I32)
         return ddp__fail(err, DDP_ARG, "embedding: input 0 must hold integers (token numbers)");
     if (s->in[0].dims < 1 || s->in[0].dims > 3)
-        return ddp__fail(err, DDP_ARG, "embedding: tokens must have 1 to 3 dimensions, got %d", s->in[0].dims);
+        return ddp__fail(err, DDP_ARG, "embedding: tokens must have 1 to 3 dimensions, got %d",
+                         s->in[0].dims);
     DDP__TRY(ddp__op_count(s, "embedding", 0, "vocabulary", &v, err));
     DDP__TRY(ddp__op_count(s, "embedding", 1, "width", &c, err));
     s->out = s->in[0];
@@ -31,12 +32,16 @@ static void ddp__embedding_rows(void *user, long first, long last)
     float *y = (float *)call->out;
 
     for (long i = first; i < last; i++)
-        if (token[i] >= 0 && token[i] < v) memcpy(y + i * c, table + token[i] * c, (size_t)c * sizeof *y);
+        if (token[i] >= 0 && token[i] < v)
+            memcpy(y + i * c, table + token[i] * c, (size_t)c * sizeof *y);
         else
             for (long j = 0; j < c; j++) y[i * c + j] = (float)ddp__unknown();
 }
 
-static void ddp__embedding_forward(const ddp_op_call *call) { ddp__op_rows(call, &call->spec->out, ddp__embedding_rows); }
+static void ddp__embedding_forward(const ddp_op_call *call)
+{
+    ddp__op_rows(call, &call->spec->out, ddp__embedding_rows);
+}
 
 /* Blocks of columns: a token may occur in many rows, so rows are added in order. */
 static void ddp__embedding_columns(void *user, long first, long last)
@@ -58,7 +63,8 @@ static void ddp__embedding_columns(void *user, long first, long last)
 static void ddp__embedding_backward(const ddp_op_call *call)
 {
     if (call->grad_param[0])
-        ddp_op_parallel(call, call->spec->param[0].shape.dim[1], DDP__OP_COLUMNS, ddp__embedding_columns, (void *)call);
+        ddp_op_parallel(call, call->spec->param[0].shape.dim[1], DDP__OP_COLUMNS, ddp__embedding_columns,
+                        (void *)call);
 }
 
 /* ---- position: y = x + table[t] for x (B, T, C), table (T, C) ---- */
@@ -67,8 +73,10 @@ static ddp_status ddp__position_shape(ddp_op_spec *s, ddp_error *err)
 {
     DDP__TRY(ddp__op_same(s, "position", 1, err));
     if (s->in[0].dims != 3)
-        return ddp__fail(err, DDP_ARG, "position: the input must be (batch, time, width), "
-                         "got %d dimensions", s->in[0].dims);
+        return ddp__fail(err, DDP_ARG,
+                         "position: the input must be (batch, time, width), "
+                         "got %d dimensions",
+                         s->in[0].dims);
     ddp__op_param(s, "weight", s->out.dim[1], s->out.dim[2], DDP_INIT_NORMAL, 0.02);
     s->in_place_ok = 1;
     return DDP_OK;
@@ -101,8 +109,10 @@ static void ddp__position_grads(void *user, long first, long last)
         const float *dy = (const float *)call->grad_out + b * n;
         float *dx = call->grad_in[0] ? (float *)call->grad_in[0] + b * n : NULL;
         if (table) kn->affine(table + first, dy + first, NULL, last - first, 1, 0, 0, 1);
-        if (dx && call->add_in[0]) kn->affine(dx + first, dy + first, NULL, last - first, 1, 0, 0, 1);
-        else if (dx && dx != dy) memcpy(dx + first, dy + first, (size_t)(last - first) * sizeof *dx);
+        if (dx && call->add_in[0])
+            kn->affine(dx + first, dy + first, NULL, last - first, 1, 0, 0, 1);
+        else if (dx && dx != dy)
+            memcpy(dx + first, dy + first, (size_t)(last - first) * sizeof *dx);
     }
 }
 
@@ -128,8 +138,10 @@ static ddp_status ddp__rope_shape(ddp_op_spec *s, ddp_error *err)
 
     DDP__TRY(ddp__op_heads(s, "rope", &z, err));
     if (z.d % 2 || z.d > 2 * DDP__ROPE_PAIRS)
-        return ddp__fail(err, DDP_ARG, "rope: a head is %d wide; pairs of columns are turned, so "
-                         "it must be even, and at most %d", z.d, 2 * DDP__ROPE_PAIRS);
+        return ddp__fail(err, DDP_ARG,
+                         "rope: a head is %d wide; pairs of columns are turned, so "
+                         "it must be even, and at most %d",
+                         z.d, 2 * DDP__ROPE_PAIRS);
     if (!(s->arg[2] >= 0 && s->arg[2] < 1e30) || (s->arg[2] > 0 && s->arg[2] < 1))
         return ddp__fail(err, DDP_ARG, "rope: theta is %g, it must be at least 1, or 0 for 10000", s->arg[2]);
     s->out = s->in[0];
@@ -142,9 +154,9 @@ static ddp_status ddp__rope_shape(ddp_op_spec *s, ddp_error *err)
 
 typedef struct ddp__rope_job {
     const ddp_op_call *call;
-    const float       *from;
-    float             *to;
-    int                direction, add;
+    const float *from;
+    float *to;
+    int direction, add;
 } ddp__rope_job;
 
 /* Items are positions: the angles of one are computed once for all sequences and heads. */
@@ -170,7 +182,8 @@ static void ddp__rope_positions(void *user, long first, long last)
             for (long h = 0; h < turned; h += z.d) kn->rotate(y + h, x + h, cosine, sine, half, job->add);
             if (job->add)
                 for (long i = turned; i < z.row; i++) y[i] += x[i];
-            else if (x != y) memcpy(y + turned, x + turned, (size_t)(z.row - turned) * sizeof *y);
+            else if (x != y)
+                memcpy(y + turned, x + turned, (size_t)(z.row - turned) * sizeof *y);
         }
     }
 }
@@ -191,6 +204,6 @@ static void ddp__rope_backward(const ddp_op_call *call)
 }
 
 DDP__OPS(ddp__embedding_ops,
-    {"embedding", ddp__embedding_shape, ddp__embedding_forward, ddp__embedding_backward},
-    {"position", ddp__position_shape, ddp__position_forward, ddp__position_backward},
-    {"rope", ddp__rope_shape, ddp__rope_forward, ddp__rope_backward})
+         {"embedding", ddp__embedding_shape, ddp__embedding_forward, ddp__embedding_backward},
+         {"position", ddp__position_shape, ddp__position_forward, ddp__position_backward},
+         {"rope", ddp__rope_shape, ddp__rope_forward, ddp__rope_backward})

@@ -1,5 +1,5 @@
-/* linear: y = x W^T + b over rows, x (rows, C), W (width, C), b (width); and the matrix product in float behind it:
- * blocks of the result, packed panels, register tiles. */
+/* linear: y = x W^T + b over rows, x (rows, C), W (width, C), b (width); and the matrix product in float
+ * behind it: blocks of the result, packed panels, register tiles. */
 #include "ops/ops.h"
 #ifdef DDP_USE_CBLAS
 #include <cblas.h>
@@ -15,7 +15,8 @@ enum {
     DDP__MATMUL_KC = 384,
     DDP__MATMUL_DEPTH = 256,
     DDP__MATMUL_NC = 384,
-    DDP__MATMUL_PACK = DDP__MATMUL_NC * DDP__MATMUL_DEPTH, /* floats of a packed panel, of fewer columns where it is deeper */
+    DDP__MATMUL_PACK = DDP__MATMUL_NC * DDP__MATMUL_DEPTH, /* floats of a packed panel, of fewer columns where
+                                                              it is deeper */
     DDP__MATMUL_PANELS = 4,
     DDP__MATMUL_FEW = 64 /* rows for which b is not packed where its rows lie together */
 };
@@ -27,17 +28,17 @@ typedef struct ddp__matmul_room {
 DDP__ROOM_FITS(ddp__matmul_room);
 
 typedef struct ddp__matmul_job {
-    const ddp__matmul  *g;
+    const ddp__matmul *g;
     const ddp__kernels *kernels;
-    long                rows, cols; /* of a parallel block */
-    long                row_blocks;
+    long rows, cols; /* of a parallel block */
+    long row_blocks;
 } ddp__matmul_job;
 
 /* Some rows of a, a register tile after the other, as gemm_at reads them. */
 typedef struct ddp__matmul_rows {
     const float *a;
-    long         row, col;
-    long         tile; /* floats from a tile to the next */
+    long row, col;
+    long tile; /* floats from a tile to the next */
 } ddp__matmul_rows;
 
 /* Sums are cut into equal parts; their order depends on k alone. One of at most KC saves a pass
@@ -51,8 +52,8 @@ long ddp__matmul_depth(long k)
 
 /* dst[p*width + j] = b(p0 + p, j0 + j); further columns are zero: their results are thrown away,
  * but what the room held before may be subnormal, which is slow. */
-static void ddp__matmul_pack(const ddp__kernels *kn, float *dst, const ddp__matmul *g, long p0,
-                             long k, long j0, long cols)
+static void ddp__matmul_pack(const ddp__kernels *kn, float *dst, const ddp__matmul *g, long p0, long k,
+                             long j0, long cols)
 {
     const float *src = g->b + p0 * g->b_row + j0 * g->b_col;
     const long width = kn->nr;
@@ -69,8 +70,8 @@ static void ddp__matmul_pack(const ddp__kernels *kn, float *dst, const ddp__matm
 }
 
 /* Rows i0.. of a, columns p0..p0+k-1: where they are, or in pack. */
-static ddp__matmul_rows ddp__matmul_take(const ddp__kernels *kn, float *pack, const ddp__matmul *g,
-                                         long i0, long rows, long p0, long k)
+static ddp__matmul_rows ddp__matmul_take(const ddp__kernels *kn, float *pack, const ddp__matmul *g, long i0,
+                                         long rows, long p0, long k)
 {
     const long mr = kn->mr;
     ddp__matmul_rows r = {g->a + i0 * g->a_row + p0 * g->a_col, g->a_row, g->a_col, mr * g->a_row};
@@ -91,8 +92,9 @@ static ddp__matmul_rows ddp__matmul_take(const ddp__kernels *kn, float *pack, co
 }
 
 /* One register tile; at an edge through a full tile of its own. */
-static void ddp__matmul_tile(const ddp__kernels *kn, long k, const ddp__matmul_rows *a, const float *b, long b_row,
-                             float *c, long c_row, long rows, long cols, const float *bias, int add)
+static void ddp__matmul_tile(const ddp__kernels *kn, long k, const ddp__matmul_rows *a, const float *b,
+                             long b_row, float *c, long c_row, long rows, long cols, const float *bias,
+                             int add)
 {
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
 
@@ -117,8 +119,8 @@ static void ddp__matmul_empty(const ddp__matmul *g, long i0, long i1, long j0, l
 }
 
 /* Rows i0..i1-1 by columns j0..j1-1 (at most NC) of the result. */
-static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, ddp__matmul_room *room, long i0, long i1,
-                              long j0, long j1)
+static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, ddp__matmul_room *room, long i0,
+                              long i1, long j0, long j1)
 {
     float *a_pack = room->a_pack, *b_pack = room->b_pack;
     const long depth = ddp__matmul_depth(g->k), group = DDP__MATMUL_PANELS * kn->mr;
@@ -139,8 +141,8 @@ static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, ddp_
                 const float *b = packed ? b_pack + (j - j0) * k : g->b + p * g->b_row + j;
                 ddp__matmul_rows a = taken;
                 for (long t = 0; t < rows; t += kn->mr, a.a += a.tile)
-                    ddp__matmul_tile(kn, k, &a, b, packed ? kn->nr : g->b_row, g->c + (i + t) * g->c_row + j, g->c_row,
-                                     ddp__min_long(kn->mr, rows - t), ddp__min_long(kn->nr, j1 - j),
+                    ddp__matmul_tile(kn, k, &a, b, packed ? kn->nr : g->b_row, g->c + (i + t) * g->c_row + j,
+                                     g->c_row, ddp__min_long(kn->mr, rows - t), ddp__min_long(kn->nr, j1 - j),
                                      g->bias ? g->bias + j : NULL, add);
             }
         }
@@ -159,8 +161,9 @@ static void ddp__matmul_blocks(void *user, void *room, long first, long last)
     }
 }
 
-/* Blocks of whole register tiles, as large as they may be: each packs its panel of b again. More threads get smaller
- * ones; that moves no bit, since no sum over p is ever split by blocks. Returns the number of blocks. */
+/* Blocks of whole register tiles, as large as they may be: each packs its panel of b again. More threads get
+ * smaller ones; that moves no bit, since no sum over p is ever split by blocks. Returns the number of
+ * blocks. */
 static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const ddp__kernels *kn, int threads)
 {
     const long wanted = threads > 1 ? 3L * threads : 1;
@@ -169,7 +172,8 @@ static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const 
     if (g->m <= 0 || g->n <= 0) return 0;
     job->g = g;
     job->kernels = kn;
-    parts = ddp__parts(g->n, ddp__min_long(DDP__MATMUL_NC, DDP__MATMUL_PACK / ddp__matmul_depth(g->k) / kn->nr * kn->nr));
+    parts = ddp__parts(
+        g->n, ddp__min_long(DDP__MATMUL_NC, DDP__MATMUL_PACK / ddp__matmul_depth(g->k) / kn->nr * kn->nr));
     job->cols = ddp__parts(ddp__parts(g->n, parts), kn->nr) * kn->nr;
     parts = ddp__parts(g->n, job->cols);
     job->row_blocks = ddp__parts(wanted, parts);
@@ -181,8 +185,8 @@ static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const 
 void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g)
 {
     ddp__matmul_job job;
-    const long blocks = ddp__matmul_split(&job, g, ddp__kernels_of(call),
-                                          ddp__pool_threads((const ddp__pool *)call->pool));
+    const long blocks =
+        ddp__matmul_split(&job, g, ddp__kernels_of(call), ddp__pool_threads((const ddp__pool *)call->pool));
 
     ddp__op_rooms(call, blocks, 1, ddp__matmul_blocks, &job);
 }
@@ -213,10 +217,10 @@ static void ddp__matmul_cblas(void *user, long first, long last)
         cols = wide ? ddp__min_long(DDP__CBLAS_SLICE, g->n - j) : g->n;
         if (g->bias || g->k == 0) ddp__matmul_empty(g, i, i + rows, j, j + cols);
         if (g->k == 0) continue;
-        cblas_sgemm(CblasRowMajor, a_way, b_way, (int)rows, (int)cols, (int)g->k, 1,
-                    g->a + i * g->a_row, ddp__cblas_stride(g->a_row, g->a_col, rows, g->k),
-                    g->b + j * g->b_col, ddp__cblas_stride(g->b_row, g->b_col, g->k, cols),
-                    g->add || g->bias ? 1.0f : 0.0f, g->c + i * g->c_row + j, (int)g->c_row);
+        cblas_sgemm(CblasRowMajor, a_way, b_way, (int)rows, (int)cols, (int)g->k, 1, g->a + i * g->a_row,
+                    ddp__cblas_stride(g->a_row, g->a_col, rows, g->k), g->b + j * g->b_col,
+                    ddp__cblas_stride(g->b_row, g->b_col, g->k, cols), g->add || g->bias ? 1.0f : 0.0f,
+                    g->c + i * g->c_row + j, (int)g->c_row);
     }
 }
 
@@ -226,7 +230,7 @@ void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g)
     ddp__matmul job = *g;
 
     if (g->m <= 0 || g->n <= 0) return;
-    /* its helper threads would spin beside ours: half the speed of both, measured */
+        /* its helper threads would spin beside ours: half the speed of both, measured */
 #ifdef OPENBLAS_CONFIG_H
     openblas_set_num_threads(1);
 #endif
@@ -278,7 +282,10 @@ ddp_status ddp__linear_start(ddp_op_spec *s, const char *op, int bias, ddp_error
     return DDP_OK;
 }
 
-static ddp_status ddp__linear_shape(ddp_op_spec *s, ddp_error *err) { return ddp__linear_start(s, "linear", 1, err); }
+static ddp_status ddp__linear_shape(ddp_op_spec *s, ddp_error *err)
+{
+    return ddp__linear_start(s, "linear", 1, err);
+}
 
 static ddp_status ddp__linear_plain_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -293,19 +300,34 @@ ddp_status ddp__linear_borrow(ddp_op_spec *s, const char *op, ddp_error *err)
     if (s->params != 1 || w->dims != 2)
         return ddp__fail(err, DDP_ARG, "%s: needs the node whose weight (V, C) it uses", op);
     if (w->dim[1] != s->in[0].dim[s->in[0].dims - 1])
-        return ddp__fail(err, DDP_ARG, "%s: the tied weight has rows of %ld, the input rows of %ld; they must be equal", op,
+        return ddp__fail(err, DDP_ARG,
+                         "%s: the tied weight has rows of %ld, the input rows of %ld; they must be equal", op,
                          w->dim[1], s->in[0].dim[s->in[0].dims - 1]);
     ddp__linear_finish(s, w->dim[0]);
     return DDP_OK;
 }
 
-static ddp_status ddp__linear_tied_shape(ddp_op_spec *s, ddp_error *err) { return ddp__linear_borrow(s, "linear_tied", err); }
-
-void ddp__linear_product(const ddp_op_call *call, long m, long n, long k, const void *a, int a_turned, const void *b,
-                         int b_turned, void *c, const void *bias, int add)
+static ddp_status ddp__linear_tied_shape(ddp_op_spec *s, ddp_error *err)
 {
-    const ddp__matmul g = {m, n, k, (const float *)a, a_turned ? 1 : k, a_turned ? m : 1, (const float *)b,
-                           b_turned ? 1 : n, b_turned ? k : 1, (float *)c, n, (const float *)bias, add};
+    return ddp__linear_borrow(s, "linear_tied", err);
+}
+
+void ddp__linear_product(const ddp_op_call *call, long m, long n, long k, const void *a, int a_turned,
+                         const void *b, int b_turned, void *c, const void *bias, int add)
+{
+    const ddp__matmul g = {m,
+                           n,
+                           k,
+                           (const float *)a,
+                           a_turned ? 1 : k,
+                           a_turned ? m : 1,
+                           (const float *)b,
+                           b_turned ? 1 : n,
+                           b_turned ? k : 1,
+                           (float *)c,
+                           n,
+                           (const float *)bias,
+                           add};
 
     ddp__matmul_run(call, &g);
 }
@@ -344,13 +366,13 @@ static void ddp__linear_backward(const ddp_op_call *call)
 
     if (call->grad_param[1]) ddp_op_parallel(call, z.n, DDP__OP_COLUMNS, ddp__linear_bias_grad, (void *)call);
     if (call->grad_param[0])
-        ddp__linear_product(call, z.n, z.k, z.m, call->grad_out, 1, call->in[0], 0, call->grad_param[0], NULL, 1);
+        ddp__linear_product(call, z.n, z.k, z.m, call->grad_out, 1, call->in[0], 0, call->grad_param[0], NULL,
+                            1);
     if (call->grad_in[0])
-        ddp__linear_product(call, z.m, z.k, z.n, call->grad_out, 0, call->param[0], 0,
-                            call->grad_in[0], NULL, call->add_in[0]);
+        ddp__linear_product(call, z.m, z.k, z.n, call->grad_out, 0, call->param[0], 0, call->grad_in[0], NULL,
+                            call->add_in[0]);
 }
 
-DDP__OPS(ddp__linear_ops,
-    {"linear", ddp__linear_shape, ddp__linear_forward, ddp__linear_backward},
-    {"linear_no_bias", ddp__linear_plain_shape, ddp__linear_forward, ddp__linear_backward},
-    {"linear_tied", ddp__linear_tied_shape, ddp__linear_forward, ddp__linear_backward})
+DDP__OPS(ddp__linear_ops, {"linear", ddp__linear_shape, ddp__linear_forward, ddp__linear_backward},
+         {"linear_no_bias", ddp__linear_plain_shape, ddp__linear_forward, ddp__linear_backward},
+         {"linear_tied", ddp__linear_tied_shape, ddp__linear_forward, ddp__linear_backward})

@@ -10,8 +10,8 @@ static ddp_status ddp__loss_labels(const ddp_op_spec *s, const char *op, ddp_err
     if (s->inputs < 2 || s->in_type[1] != DDP_I32)
         return ddp__fail(err, DDP_ARG, "%s: input 1 must hold integers (labels)", op);
     if (ddp_shape_count(&s->in[1]) != ddp_shape_rows(&s->in[0]))
-        return ddp__fail(err, DDP_ARG, "%s: %ld labels for %ld rows; each row needs one", op, ddp_shape_count(&s->in[1]),
-                         ddp_shape_rows(&s->in[0]));
+        return ddp__fail(err, DDP_ARG, "%s: %ld labels for %ld rows; each row needs one", op,
+                         ddp_shape_count(&s->in[1]), ddp_shape_rows(&s->in[0]));
     return DDP_OK;
 }
 
@@ -62,8 +62,10 @@ static double ddp__loss_sum(const ddp_op_call *call, double loss)
     ddp__op_rows(call, s, ddp__loss_rows);
     for (long i = 0; i < rows; i++) {
         if (label[i] == -1) continue;
-        if (label[i] < 0 || label[i] >= n) loss = ddp__unknown();
-        else loss += log((double)stat[2 * i + 1]) + (double)stat[2 * i] - (double)x[i * n + label[i]];
+        if (label[i] < 0 || label[i] >= n)
+            loss = ddp__unknown();
+        else
+            loss += log((double)stat[2 * i + 1]) + (double)stat[2 * i] - (double)x[i * n + label[i]];
     }
     return loss;
 }
@@ -77,7 +79,7 @@ static void ddp__loss_forward(const ddp_op_call *call)
 
 typedef struct ddp__loss_job {
     const ddp_op_call *call;
-    float              g; /* gradient of the loss over the rows that count */
+    float g; /* gradient of the loss over the rows that count */
 } ddp__loss_job;
 
 /* grad_in may be the logits themselves: nothing of them is read after it is written. */
@@ -116,8 +118,9 @@ static void ddp__loss_backward(const ddp_op_call *call)
     ddp_op_parallel(call, rows, DDP__OP_GRAIN / s->dim[s->dims - 1] + 1, ddp__loss_grad_rows, &job);
 }
 
-/* ---- linear_cross_entropy: logits x W^T and their loss, by chunks of rows. Forward of a training goes back through each
- * chunk while it has it, as if the gradient of the loss were 1; backward multiplies by what it is. ---- */
+/* ---- linear_cross_entropy: logits x W^T and their loss, by chunks of rows. Forward of a training goes back
+ * through each chunk while it has it, as if the gradient of the loss were 1; backward multiplies by what it
+ * is. ---- */
 
 static ddp_status ddp__head_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -127,7 +130,9 @@ static ddp_status ddp__head_shape(ddp_op_spec *s, ddp_error *err)
 
     DDP__TRY(ddp__loss_labels(s, op, err));
     DDP__TRY(s->params ? ddp__linear_borrow(s, op, err) : ddp__linear_start(s, op, 0, err));
-    rows = (double)ddp_shape_rows(&s->in[0]); n = (double)w->dim[0]; k = (double)w->dim[1];
+    rows = (double)ddp_shape_rows(&s->in[0]);
+    n = (double)w->dim[0];
+    k = (double)w->dim[1];
     memset(&s->out, 0, sizeof s->out);
     saved = (n + rows) * k + (n + 2) * (double)ddp__head_chunk(ddp_shape_rows(&s->in[0]));
     s->saved = saved < 1e18 ? (size_t)saved : (size_t)-1; /* which no graph takes */
@@ -139,7 +144,14 @@ static ddp_status ddp__head_shape(ddp_op_spec *s, ddp_error *err)
 ddp__head ddp__head_of(const ddp_op_call *call)
 {
     const ddp_op_spec *s = call->spec;
-    ddp__head h = {ddp_shape_rows(&s->in[0]), s->param[0].shape.dim[0], s->param[0].shape.dim[1], 0, NULL, NULL, NULL, NULL};
+    ddp__head h = {ddp_shape_rows(&s->in[0]),
+                   s->param[0].shape.dim[0],
+                   s->param[0].shape.dim[1],
+                   0,
+                   NULL,
+                   NULL,
+                   NULL,
+                   NULL};
 
     h.chunk = ddp__head_chunk(h.rows);
     h.dw = (float *)call->saved;
@@ -159,8 +171,12 @@ static void ddp__head_forward(const ddp_op_call *call)
     ddp__loss_job job = {&part, 1 / (float)counted};
     double loss = 0;
 
-    part.spec = &spec; part.saved = h.stat; part.in[0] = part.grad_in[0] = h.logits; part.add_in[0] = 0;
-    spec.in[0].dims = 2; spec.in[0].dim[1] = h.n;
+    part.spec = &spec;
+    part.saved = h.stat;
+    part.in[0] = part.grad_in[0] = h.logits;
+    part.add_in[0] = 0;
+    spec.in[0].dims = 2;
+    spec.in[0].dim[1] = h.n;
     for (long r = 0; r < h.rows; r += h.chunk) {
         const long rows = spec.in[0].dim[0] = ddp__min_long(h.chunk, h.rows - r);
         const float *x = (const float *)call->in[0] + r * h.k;
@@ -177,10 +193,10 @@ static void ddp__head_forward(const ddp_op_call *call)
 
 typedef struct ddp__scaled {
     const ddp__kernels *kn;
-    float              *to;
-    const float        *from;
-    float               by;
-    int                 add;
+    float *to;
+    const float *from;
+    float by;
+    int add;
 } ddp__scaled;
 
 static void ddp__scaled_part(void *user, long first, long last)
@@ -202,6 +218,5 @@ static void ddp__head_backward(const ddp_op_call *call)
     if (dw.to) ddp_op_parallel(call, h.n * h.k, DDP__OP_GRAIN, ddp__scaled_part, &dw);
 }
 
-DDP__OPS(ddp__loss_ops,
-    {"cross_entropy", ddp__loss_shape, ddp__loss_forward, ddp__loss_backward},
-    {"linear_cross_entropy", ddp__head_shape, ddp__head_forward, ddp__head_backward})
+DDP__OPS(ddp__loss_ops, {"cross_entropy", ddp__loss_shape, ddp__loss_forward, ddp__loss_backward},
+         {"linear_cross_entropy", ddp__head_shape, ddp__head_forward, ddp__head_backward})

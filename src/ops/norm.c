@@ -8,14 +8,15 @@
 
 typedef struct ddp__norm_size {
     long rows, n;
-    int  centred; /* 1: layer_norm */
-    long saved;   /* elements of a row, the last of which is rstd */
+    int centred; /* 1: layer_norm */
+    long saved;  /* elements of a row, the last of which is rstd */
 } ddp__norm_size;
 
 static ddp__norm_size ddp__norm_sizes(const ddp_op_spec *s)
 {
     const int centred = s->params > 1;
-    const ddp__norm_size z = {ddp_shape_rows(&s->in[0]), s->in[0].dim[s->in[0].dims - 1], centred, 1 + centred};
+    const ddp__norm_size z = {ddp_shape_rows(&s->in[0]), s->in[0].dim[s->in[0].dims - 1], centred,
+                              1 + centred};
 
     return z;
 }
@@ -39,7 +40,8 @@ static ddp_status ddp__rms_shape(ddp_op_spec *s, ddp_error *err)
 {
     DDP__TRY(ddp__norm_start(s, "rms_norm", 5, err));
     if (!(s->arg[0] >= 0 && s->arg[0] < 1))
-        return ddp__fail(err, DDP_ARG, "rms_norm: eps is %g, it must be above 0 and below 1, or 0 for 1e-5", s->arg[0]);
+        return ddp__fail(err, DDP_ARG, "rms_norm: eps is %g, it must be above 0 and below 1, or 0 for 1e-5",
+                         s->arg[0]);
     s->saved = (size_t)ddp_shape_rows(&s->in[0]);
     return DDP_OK;
 }
@@ -71,8 +73,8 @@ static void ddp__norm_grad_rows(void *user, long first, long last)
 }
 
 /* Adds a row to the sums of n columns; shift may be NULL. */
-static inline void ddp__norm_columns_add(float *scale, float *shift, const float *x,
-                                         const float *dy, float mean, float rstd, long n)
+static inline void ddp__norm_columns_add(float *scale, float *shift, const float *x, const float *dy,
+                                         float mean, float rstd, long n)
 {
     for (long j = 0; j < n; j++) scale[j] += dy[j] * ((x[j] - mean) * rstd);
     for (long j = 0; shift && j < n; j++) shift[j] += dy[j];
@@ -95,7 +97,8 @@ static void ddp__norm_grad_columns(void *user, long first, long last)
         const float mean = z.centred ? stat[0] : 0, rstd = stat[z.saved - 1];
         if (last - first == DDP__OP_COLUMNS) /* a constant: these are vectors then */
             ddp__norm_columns_add(sum_scale, shift, x, dy, mean, rstd, DDP__OP_COLUMNS);
-        else ddp__norm_columns_add(sum_scale, shift, x, dy, mean, rstd, last - first);
+        else
+            ddp__norm_columns_add(sum_scale, shift, x, dy, mean, rstd, last - first);
     }
     for (long j = first; j < last; j++) {
         if (dscale) dscale[j] += sum_scale[j - first];
@@ -103,17 +106,21 @@ static void ddp__norm_grad_columns(void *user, long first, long last)
     }
 }
 
-static void ddp__norm_forward(const ddp_op_call *call) { ddp__op_rows(call, &call->spec->in[0], ddp__norm_rows); }
+static void ddp__norm_forward(const ddp_op_call *call)
+{
+    ddp__op_rows(call, &call->spec->in[0], ddp__norm_rows);
+}
 
 static void ddp__norm_backward(const ddp_op_call *call)
 {
     if (call->grad_param[0] || call->grad_param[1])
-        ddp_op_parallel(call, ddp__norm_sizes(call->spec).n, DDP__OP_COLUMNS, ddp__norm_grad_columns, (void *)call);
+        ddp_op_parallel(call, ddp__norm_sizes(call->spec).n, DDP__OP_COLUMNS, ddp__norm_grad_columns,
+                        (void *)call);
     if (call->grad_in[0]) ddp__op_rows(call, &call->spec->in[0], ddp__norm_grad_rows);
 }
 
-/* ---- batch_norm2d, of each channel over images and pixels (Ioffe and Szegedy 2015, arXiv:1502.03167, Algorithm 1):
- * biased variance. Saved per channel: the batch's mean and rstd ---- */
+/* ---- batch_norm2d, of each channel over images and pixels (Ioffe and Szegedy 2015, arXiv:1502.03167,
+ * Algorithm 1): biased variance. Saved per channel: the batch's mean and rstd ---- */
 
 static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -170,8 +177,8 @@ static void ddp__batch_norm_statistics(const ddp_op_call *call, const float *x, 
     if (call->training) { /* the running variance is unbiased; a channel of one value keeps to the biased */
         ddp__batch_norm_moments(call, s, x, &mean, &var);
         *running_mean += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)*running_mean));
-        *running_var += (float)(DDP__BATCH_NORM_MOVE * (var * (count > 1 ? count / (count - 1) : 1) -
-                                                        (double)*running_var));
+        *running_var += (float)(DDP__BATCH_NORM_MOVE *
+                                (var * (count > 1 ? count / (count - 1) : 1) - (double)*running_var));
     }
     stat[0] = (float)mean;
     stat[1] = (float)(1 / sqrt(var + DDP__NORM_EPS));
@@ -192,7 +199,8 @@ static void ddp__batch_norm_channels(void *user, long first, long last)
         ddp__batch_norm_statistics(call, x, c);
         scale = ((const float *)call->param[0])[c] * stat[1];
         shift = ((const float *)call->param[1])[c] - stat[0] * scale;
-        for (long b = 0; b < s->dim[0]; b++) kn->affine(y + b * image, x + b * image, NULL, n, scale, 0, shift, 0);
+        for (long b = 0; b < s->dim[0]; b++)
+            kn->affine(y + b * image, x + b * image, NULL, n, scale, 0, shift, 0);
     }
 }
 
@@ -217,8 +225,9 @@ static void ddp__batch_norm_grad_channels(void *user, long first, long last)
         if (!call->grad_in[0]) continue;
         slope = -scale * rstd * rstd * sum[1] / count; /* of x */
         for (long b = 0; b < s->dim[0]; b++)
-            kn->affine((float *)call->grad_in[0] + c * n + b * image, dy + b * image, x + b * image, n, (float)scale,
-                       (float)slope, (float)(-scale * sum[0] / count - slope * mean), call->add_in[0]);
+            kn->affine((float *)call->grad_in[0] + c * n + b * image, dy + b * image, x + b * image, n,
+                       (float)scale, (float)slope, (float)(-scale * sum[0] / count - slope * mean),
+                       call->add_in[0]);
     }
 }
 
@@ -232,7 +241,6 @@ static void ddp__batch_norm_backward(const ddp_op_call *call)
     ddp_op_parallel(call, call->spec->in[0].dim[1], 1, ddp__batch_norm_grad_channels, (void *)call);
 }
 
-DDP__OPS(ddp__norm_ops,
-    {"layer_norm", ddp__norm_shape, ddp__norm_forward, ddp__norm_backward},
-    {"rms_norm", ddp__rms_shape, ddp__norm_forward, ddp__norm_backward},
-    {"batch_norm2d", ddp__batch_norm2d_shape, ddp__batch_norm_forward, ddp__batch_norm_backward})
+DDP__OPS(ddp__norm_ops, {"layer_norm", ddp__norm_shape, ddp__norm_forward, ddp__norm_backward},
+         {"rms_norm", ddp__rms_shape, ddp__norm_forward, ddp__norm_backward},
+         {"batch_norm2d", ddp__batch_norm2d_shape, ddp__batch_norm_forward, ddp__batch_norm_backward})

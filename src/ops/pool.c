@@ -7,8 +7,10 @@ static ddp_status ddp__pool2d_shape(ddp_op_spec *s, const char *op, ddp_error *e
     DDP__TRY(ddp__image_input(s, op, err));
     DDP__TRY(ddp__image_window(s, op, 0, s->in[0].dim[1], err));
     if (2 * s->arg[2] > s->arg[0])
-        return ddp__fail(err, DDP_ARG, "%s: the padding is %g, it must be at most half the kernel "
-                         "of %g", op, s->arg[2], s->arg[0]);
+        return ddp__fail(err, DDP_ARG,
+                         "%s: the padding is %g, it must be at most half the kernel "
+                         "of %g",
+                         op, s->arg[2], s->arg[0]);
     s->flops = ddp__image_count(&s->out) * s->arg[0] * s->arg[0];
     s->backward_flops = s->flops;
     s->out_unread = 1;
@@ -20,19 +22,20 @@ static void ddp__pool_each(const ddp_op_call *call, void (*planes)(void *user, l
 {
     const ddp_shape *s = &call->spec->in[0];
 
-    ddp_op_parallel(call, s->dim[0] * s->dim[1], DDP__OP_GRAIN / (s->dim[2] * s->dim[3]) + 1, planes, (void *)call);
+    ddp_op_parallel(call, s->dim[0] * s->dim[1], DDP__OP_GRAIN / (s->dim[2] * s->dim[3]) + 1, planes,
+                    (void *)call);
 }
 
 /* NAME_forward and NAME_backward run NAME_planes and NAME_grad_planes. */
-#define DDP__POOL_RUNS(name)                                                                              \
-    static void name##_forward(const ddp_op_call *call) { ddp__pool_each(call, name##_planes); }          \
-    static void name##_backward(const ddp_op_call *call)                                                  \
-    {                                                                                                     \
-        if (call->grad_in[0]) ddp__pool_each(call, name##_grad_planes);                                   \
+#define DDP__POOL_RUNS(name)                                                                     \
+    static void name##_forward(const ddp_op_call *call) { ddp__pool_each(call, name##_planes); } \
+    static void name##_backward(const ddp_op_call *call)                                         \
+    {                                                                                            \
+        if (call->grad_in[0]) ddp__pool_each(call, name##_grad_planes);                          \
     }
 
-/* ---- over windows: the maximum, which the first of equals has, and a NaN is one; or the mean over kernel x kernel
- * elements, padding counted as zeros ---- */
+/* ---- over windows: the maximum, which the first of equals has, and a NaN is one; or the mean over kernel x
+ * kernel elements, padding counted as zeros ---- */
 
 /* Saved: where in its window each maximum was, so that backward touches no other element. */
 static ddp_status ddp__max_pool2d_shape(ddp_op_spec *s, ddp_error *err)
@@ -51,7 +54,8 @@ static ddp_status ddp__avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
 /* Where the maxima of planes from first on are noted; NULL: means are taken. */
 static float *ddp__pool_at(const ddp_op_call *call, long first)
 {
-    return call->spec->saved ? (float *)call->saved + first * call->spec->out.dim[2] * call->spec->out.dim[3] : NULL;
+    return call->spec->saved ? (float *)call->saved + first * call->spec->out.dim[2] * call->spec->out.dim[3]
+                             : NULL;
 }
 
 static void ddp__window_pool_planes(void *user, long first, long last)
@@ -82,8 +86,8 @@ static void ddp__window_pool_planes(void *user, long first, long last)
                     for (c = c0; c < c1; c++)
                         if (!(x[r * z.w + c] <= x[best]) && !ddp__is_nan((double)x[best])) best = r * z.w + c;
                 *y++ = x[best];
-                *at++ = (float)((best / z.w - i * z.stride + z.padding) * z.kernel +
-                                best % z.w - j * z.stride + z.padding);
+                *at++ = (float)((best / z.w - i * z.stride + z.padding) * z.kernel + best % z.w -
+                                j * z.stride + z.padding);
             }
         }
     }
@@ -94,7 +98,8 @@ static void ddp__window_pool_grad_planes(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__pool_size z = ddp__pool_sizes(call->spec);
     const float part = 1.0f / ((float)z.kernel * (float)z.kernel);
-    const float *dy = (const float *)call->grad_out + first * z.rows * z.cols, *at = ddp__pool_at(call, first);
+    const float *dy = (const float *)call->grad_out + first * z.rows * z.cols,
+                *at = ddp__pool_at(call, first);
     int i, j, r0, r1, c0, c1;
     long p, r, c;
 
@@ -191,11 +196,13 @@ static void ddp__flatten_backward(const ddp_op_call *call)
 
     if (dx && call->add_in[0])
         for (long i = 0; i < n; i++) dx[i] += dy[i];
-    else if (dx) memcpy(dx, dy, (size_t)n * sizeof *dx);
+    else if (dx)
+        memcpy(dx, dy, (size_t)n * sizeof *dx);
 }
 
 DDP__OPS(ddp__pool_ops,
-    {"max_pool2d", ddp__max_pool2d_shape, ddp__window_pool_forward, ddp__window_pool_backward},
-    {"avg_pool2d", ddp__avg_pool2d_shape, ddp__window_pool_forward, ddp__window_pool_backward},
-    {"global_avg_pool2d", ddp__global_avg_pool2d_shape, ddp__global_pool_forward, ddp__global_pool_backward},
-    {"flatten", ddp__flatten_shape, ddp__flatten_forward, ddp__flatten_backward})
+         {"max_pool2d", ddp__max_pool2d_shape, ddp__window_pool_forward, ddp__window_pool_backward},
+         {"avg_pool2d", ddp__avg_pool2d_shape, ddp__window_pool_forward, ddp__window_pool_backward},
+         {"global_avg_pool2d", ddp__global_avg_pool2d_shape, ddp__global_pool_forward,
+          ddp__global_pool_backward},
+         {"flatten", ddp__flatten_shape, ddp__flatten_forward, ddp__flatten_backward})

@@ -3,7 +3,10 @@
 #include "pipe/executor.h"
 
 /* Where index i lies after what was added behind `end` has come to stand at `at`. */
-static int ddp__moved(int i, int at, int end, int added) { return i < at ? i : i < end ? i + added : i - (end - at); }
+static int ddp__moved(int i, int at, int end, int added)
+{
+    return i < at ? i : i < end ? i + added : i - (end - at);
+}
 
 static void ddp__nodes_move(ddp_graph *g, int at, int end)
 {
@@ -61,7 +64,8 @@ static int ddp__place_behind(const ddp_graph *g, const ddp_node *x)
 }
 
 /* Users of x in later stages read what its bottleneck passes on. */
-static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int at, double ratio, ddp_error *err)
+static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int at, double ratio,
+                                      ddp_error *err)
 {
     const ddp_shape *s = &x->spec.out;
     const long wide = s->dims == 4 ? s->dim[1] : s->dim[s->dims - 1], width = (long)((double)wide / ratio);
@@ -70,8 +74,10 @@ static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int a
     ddp_node *y;
 
     if (width < 1)
-        return ddp__fail(err, DDP_ARG, "edge wire bottleneck:%g: of %ld channels nothing is left to cross; take at most "
-                         "bottleneck:%ld, or a wider model", ratio, wide, wide);
+        return ddp__fail(err, DDP_ARG,
+                         "edge wire bottleneck:%g: of %ld channels nothing is left to cross; take at most "
+                         "bottleneck:%ld, or a wider model",
+                         ratio, wide, wide);
     for (int l = 0; l < layers; l++) begun += g->layer[l].first < at;
     y = ddp_bottleneck_down(g, x, width);
     half = g->nodes;
@@ -99,7 +105,8 @@ ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_of, ddp_
 {
     int *more;
 
-    if (!(ratio >= 1)) return ddp__fail(err, DDP_ARG, "edge wire bottleneck:%g: the ratio must be at least 1", ratio);
+    if (!(ratio >= 1))
+        return ddp__fail(err, DDP_ARG, "edge wire bottleneck:%g: the ratio must be at least 1", ratio);
     for (int i = 0; i < g->nodes; i++) g->node[i]->stage = (*stage_of)[i];
     for (int i = 0; i < g->nodes; i++) {
         ddp_node *x = g->node[i];
@@ -110,8 +117,11 @@ ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_of, ddp_
         for (int user = i + 1; user < at; user++)
             for (int k = 0; k < DDP_OP_INPUTS; k++)
                 if (ddp__takes_later(g, user, k, x))
-                    return ddp__fail(err, DDP_ARG, "edge wire bottleneck:%g: the cut parts layer \"%.100s\", and a bottleneck "
-                                     "stands between layers: cut there", ratio, x->layer >= 0 ? g->layer[x->layer].name : "");
+                    return ddp__fail(
+                        err, DDP_ARG,
+                        "edge wire bottleneck:%g: the cut parts layer \"%.100s\", and a bottleneck "
+                        "stands between layers: cut there",
+                        ratio, x->layer >= 0 ? g->layer[x->layer].name : "");
         DDP__TRY(ddp__bottleneck_add(g, x, next, at, ratio, err));
     }
     more = (int *)DDP_REALLOC(*stage_of, (size_t)g->nodes * sizeof *more);

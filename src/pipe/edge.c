@@ -1,9 +1,11 @@
-/* Edges between stages: which outputs cross, as one message for each micro-batch, and their gradients back. */
+/* Edges between stages: which outputs cross, as one message for each micro-batch, and their gradients
+ * back. */
 #include "pipe/executor.h"
 
 /* ---- opening ---- */
 
-/* A node crosses to or from a stage: one of its edge, which is made where it is the first. 0: out of memory. */
+/* A node crosses to or from a stage: one of its edge, which is made where it is the first. 0: out of
+ * memory. */
 static int ddp__hop_add(ddp_pipe *p, int side, int stage, int node)
 {
     ddp__hop *e = p->hop[side];
@@ -37,7 +39,8 @@ int ddp__edges_open(ddp_pipe *p)
     p->shape = (const ddp_shape **)ddp__scratch_take(&p->room, pieces, sizeof *p->shape);
     if (p->room.failed) return 0;
     for (int i = 0; i < p->g->nodes; i++)
-        if (!ddp__hop_add(p, 0, p->g->node[i]->to, i) || !ddp__hop_add(p, 1, p->g->node[i]->from, i)) return 0;
+        if (!ddp__hop_add(p, 0, p->g->node[i]->to, i) || !ddp__hop_add(p, 1, p->g->node[i]->from, i))
+            return 0;
     return 1;
 }
 
@@ -74,10 +77,11 @@ static ddp_status ddp__flow_post(ddp_pipe *p, ddp_verb verb, ddp__hop *e, int m,
         p->piece[0].bytes = l->wire + (size_t)(m % p->states) * l->room;
         p->piece[0].count = l->last ? ddp__samples_size(p, l, m) : l->bytes;
         x.bytes = 1;
-        x.counts_as = (char)(l->coding == DDP_EDGE_BF16   ? DDP_WIRE_BF16
-                             : l->coding == DDP_EDGE_INT8 ? DDP_WIRE_INT8
-                             : l->coding != DDP_EDGE_AQ   ? DDP_WIRE_TOPK
-                             : p->piece[0].count < l->room ? DDP_WIRE_INT4 : DDP_WIRE_F32);
+        x.counts_as = (char)(l->coding == DDP_EDGE_BF16    ? DDP_WIRE_BF16
+                             : l->coding == DDP_EDGE_INT8  ? DDP_WIRE_INT8
+                             : l->coding != DDP_EDGE_AQ    ? DDP_WIRE_TOPK
+                             : p->piece[0].count < l->room ? DDP_WIRE_INT4
+                                                           : DDP_WIRE_F32);
     }
     return ddp__pipe_post(p, &x, ddp__pipe_rank(p, e->stage), l->wire != NULL, &l->ticket[m]);
 }

@@ -2,7 +2,8 @@
 #include "compress/compress.h"
 #include "pipe/executor.h"
 
-/* Floats of a micro-batch from stage to stage, [stages x stages]: activations right of the diagonal, gradients left. */
+/* Floats of a micro-batch from stage to stage, [stages x stages]: activations right of the diagonal,
+ * gradients left. */
 static void ddp__crossings(const ddp_graph *g, int stages, double *floats)
 {
     for (int x = 0; x < g->nodes; x++) {
@@ -18,8 +19,8 @@ static void ddp__crossings(const ddp_graph *g, int stages, double *floats)
     }
 }
 
-/* A link between stages is as slow as it is in the slowest pipeline, so that replicas are compressed alike; 0: no limit.
- * As emulated: each rank tells its ways to the stages of its pipeline, and its own access. */
+/* A link between stages is as slow as it is in the slowest pipeline, so that replicas are compressed alike;
+ * 0: no limit. As emulated: each rank tells its ways to the stages of its pipeline, and its own access. */
 static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
 {
     const int S = p->stages, world = p->d->world;
@@ -30,7 +31,8 @@ static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
     if (!told) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d ranks", world);
     own = told + (size_t)p->d->rank * (size_t)(S + 1);
     own[S] = l->own.rate;
-    for (int to = 0; to < S; to++) own[to] = to == p->stage ? 0 : ddp__slower(l->path[ddp__pipe_rank(p, to)].rate, own[S]);
+    for (int to = 0; to < S; to++)
+        own[to] = to == p->stage ? 0 : ddp__slower(l->path[ddp__pipe_rank(p, to)].rate, own[S]);
     s = ddp__gather_words(p->d, 0, told, (size_t)(S + 1) * sizeof *told, err);
     for (int i = 0; i < world * S; i++) {
         double *r = &rate[i % (S * S)];
@@ -51,8 +53,8 @@ static ddp_status ddp__rates_measured(ddp_pipe *p, double *rate, ddp_error *err)
     if (p->d->cfg.deterministic) return DDP_OK;
     if (ddp_probe(p->d, &r)) return err->code;
     for (int i = 0; i < world * S; i++)
-        rate[i % (S * S)] = ddp__slower(rate[i % (S * S)],
-                                        r.pair[p->rank_of[i / S] * world + p->rank_of[i / S / S * S + i % S]].rate);
+        rate[i % (S * S)] = ddp__slower(
+            rate[i % (S * S)], r.pair[p->rank_of[i / S] * world + p->rank_of[i / S / S * S + i % S]].rate);
     ddp_probe_free(&r);
     return DDP_OK;
 }
@@ -70,7 +72,8 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
     if (room.failed) s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     if (s == DDP_OK) ddp__crossings(p->g, p->stages, floats);
     if (s == DDP_OK) /* rates, of which times follow */
-        s = p->d->links[0].slowest > 0 ? ddp__rates_emulated(p, time, err) : ddp__rates_measured(p, time, err);
+        s = p->d->links[0].slowest > 0 ? ddp__rates_emulated(p, time, err)
+                                       : ddp__rates_measured(p, time, err);
     for (size_t at = 0; s == DDP_OK && at < links; at++) {
         time[at] = time[at] > 0 ? 4 * floats[at] / time[at] : 0;
         count[at] = floats[at] > 0 ? (size_t)floats[at] : 1; /* 1: nothing crosses, in no time */

@@ -5,7 +5,8 @@
 
 /* ---- settings ---- */
 
-static const char *const ddp__edge_names[] = {"f32", "bf16", "int8", "topk", "adatopk", "bottleneck", "aq", NULL};
+static const char *const ddp__edge_names[] = {"f32",     "bf16",       "int8", "topk",
+                                              "adatopk", "bottleneck", "aq",   NULL};
 
 /* Those of aq. */
 static int ddp__is_bits(double x) { return x >= 2 && x <= 4 && x == floor(x); }
@@ -24,19 +25,25 @@ ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *
     if (factor) *factor++ = '\0';
     while (ddp__edge_names[i] && strcmp(ddp__edge_names[i], name)) i++;
     w.coding = (ddp_edge_coding)i;
-    bad |= !ddp__edge_names[i] || (i >= (int)DDP_EDGE_TOPK) != (ratio != NULL) || (factor && i != (int)DDP_EDGE_ADATOPK) ||
+    bad |= !ddp__edge_names[i] || (i >= (int)DDP_EDGE_TOPK) != (ratio != NULL) ||
+           (factor && i != (int)DDP_EDGE_ADATOPK) ||
            (ratio && *ratio && !ddp__parse_double(ratio, &w.ratio)) ||
            (factor && *factor && !ddp__parse_double(factor, &w.factor));
     if (bad)
-        return ddp__fail(err, DDP_ARG, "unknown edge wire '%.60s'; choose f32, bf16, int8, topk:R, adatopk:R, "
-                         "adatopk:R:FACTOR, bottleneck:R or aq:BITS", text ? text : "");
+        return ddp__fail(err, DDP_ARG,
+                         "unknown edge wire '%.60s'; choose f32, bf16, int8, topk:R, adatopk:R, "
+                         "adatopk:R:FACTOR, bottleneck:R or aq:BITS",
+                         text ? text : "");
     if (i == (int)DDP_EDGE_AQ && !ddp__is_bits(w.ratio))
         return ddp__fail(err, DDP_ARG, "edge wire '%.60s': changes take 2, 3 or 4 bits", text);
     if (i >= (int)DDP_EDGE_TOPK && !ddp__within(w.ratio, 1, 1e9))
-        return ddp__fail(err, DDP_ARG, "edge wire '%.60s': the ratio must be from 1 (all is sent) to 1e9; 100 sends a "
-                         "hundredth", text);
+        return ddp__fail(err, DDP_ARG,
+                         "edge wire '%.60s': the ratio must be from 1 (all is sent) to 1e9; 100 sends a "
+                         "hundredth",
+                         text);
     if (factor && *factor && !(w.factor > 0 && w.factor <= 1e6))
-        return ddp__fail(err, DDP_ARG, "edge wire '%.60s': the factor must be above 0 and at most 1e6; 3 is the paper's",
+        return ddp__fail(err, DDP_ARG,
+                         "edge wire '%.60s': the factor must be above 0 and at most 1e6; 3 is the paper's",
                          text);
     w.feedback = out->feedback;
     *out = w;
@@ -51,15 +58,18 @@ const char *ddp_edge_coding_name(ddp_edge_coding coding)
 static ddp_status ddp__edge_check(const ddp_edge_wire *w, ddp_error *err)
 {
     if (w->coding < DDP_EDGE_F32 || w->coding > DDP_EDGE_AQ)
-        return ddp__fail(err, DDP_ARG, "edge wire %d is unknown: use a DDP_EDGE_ of edge_wire.h", (int)w->coding);
+        return ddp__fail(err, DDP_ARG, "edge wire %d is unknown: use a DDP_EDGE_ of edge_wire.h",
+                         (int)w->coding);
     if (w->coding == DDP_EDGE_AQ && !ddp__is_bits(w->ratio))
         return ddp__fail(err, DDP_ARG, "edge wire aq of %g bits: changes take 2, 3 or 4", w->ratio);
     if (w->coding >= DDP_EDGE_TOPK && !ddp__within(w->ratio, 1, 1e9))
         return ddp__fail(err, DDP_ARG, "edge wire %s of ratio %g: it must be from 1 (all is sent) to 1e9",
                          ddp__edge_names[w->coding], w->ratio);
     if (w->feedback && (w->coding < DDP_EDGE_INT8 || w->coding > DDP_EDGE_ADATOPK))
-        return ddp__fail(err, DDP_ARG, "error feedback with edge wire %s, which has none: choose int8, topk or adatopk, or "
-                         "leave it out", ddp__edge_names[w->coding]);
+        return ddp__fail(err, DDP_ARG,
+                         "error feedback with edge wire %s, which has none: choose int8, topk or adatopk, or "
+                         "leave it out",
+                         ddp__edge_names[w->coding]);
     return DDP_OK;
 }
 
@@ -76,8 +86,9 @@ int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
         const int parts = gradients ? x->parts : 0;
         for (int k = 0; (!gradients || x->has_gradient) && k < (parts ? parts : 1); k++) {
             if (parts && ddp__part_stage(x, k) < later) continue;
-            p->piece[n].data = (float *)(parts ? ddp__part_at(s, x, k) : gradients ? ddp_state_gradient(s, x)
-                                                                                    : ddp_state_data(s, x));
+            p->piece[n].data = (float *)(parts       ? ddp__part_at(s, x, k)
+                                         : gradients ? ddp_state_gradient(s, x)
+                                                     : ddp_state_data(s, x));
             p->shape[n] = &x->spec.out;
             p->piece[n++].count = (size_t)ddp_shape_count(&x->spec.out);
         }
@@ -91,12 +102,17 @@ int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
 static size_t ddp__part_bytes(const ddp_pipe *p, const ddp__flow *l, size_t n)
 {
     switch (l->coding) {
-    case DDP_EDGE_AQ: return (size_t)p->samples.batch * ddp__change_bytes((int)p->edge.ratio, n / (size_t)p->samples.batch);
-    case DDP_EDGE_BF16: return 2 * n;
-    case DDP_EDGE_INT8: return ddp_pack_bound(DDP_PACK_INT8, n, n);
+    case DDP_EDGE_AQ:
+        return (size_t)p->samples.batch * ddp__change_bytes((int)p->edge.ratio, n / (size_t)p->samples.batch);
+    case DDP_EDGE_BF16:
+        return 2 * n;
+    case DDP_EDGE_INT8:
+        return ddp_pack_bound(DDP_PACK_INT8, n, n);
     case DDP_EDGE_TOPK:
-    case DDP_EDGE_ADATOPK: return ddp_pack_bound(DDP_PACK_I32, n, ddp_keep_count(n, l->ratio));
-    default: return n * sizeof(float);
+    case DDP_EDGE_ADATOPK:
+        return ddp_pack_bound(DDP_PACK_I32, n, ddp_keep_count(n, l->ratio));
+    default:
+        return n * sizeof(float);
     }
 }
 
@@ -117,7 +133,9 @@ static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends)
         fits &= part != 0;
     }
     l->residual = p->cut.residuals;
-    if (sends && p->edge.feedback) p->cut.residuals += values; /* also where a fast link takes all: checkpoints agree */
+    if (sends && p->edge.feedback)
+        p->cut.residuals += values; /* also where a fast link takes all:
+                                                                  checkpoints agree */
     if (!fits || l->bytes >= values * sizeof(float)) {
         l->bytes = values * sizeof(float);
         return 1;
@@ -126,7 +144,8 @@ static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends)
         const size_t n = p->piece[i].count, k = aq ? n : ddp_keep_count(n, l->ratio);
         if (n > w->values) w->values = n;
         if (sends && (selects || aq) && k > w->keeps) w->keeps = k;
-        if (sends && selects && ddp_topk_scratch(n, k) > w->scratch_bytes) w->scratch_bytes = ddp_topk_scratch(n, k);
+        if (sends && selects && ddp_topk_scratch(n, k) > w->scratch_bytes)
+            w->scratch_bytes = ddp_topk_scratch(n, k);
     }
     l->room = aq ? values * sizeof(float) : l->bytes;
     if (aq && !ddp__samples_keep(p, l, values)) return 0;
@@ -142,7 +161,8 @@ static int ddp__hops_open(ddp_pipe *p, const double *ratio)
             const int side = i < p->hops[1], sends = side == gradients;
             ddp__hop *e = side ? &p->hop[1][i] : &p->hop[0][i - p->hops[1]];
             const int from = sends ? p->stage : e->stage, to = sends ? e->stage : p->stage;
-            e->flow[gradients].coding = gradients && p->edge.coding == DDP_EDGE_AQ ? DDP_EDGE_INT8 : p->edge.coding;
+            e->flow[gradients].coding =
+                gradients && p->edge.coding == DDP_EDGE_AQ ? DDP_EDGE_INT8 : p->edge.coding;
             e->flow[gradients].ratio = ratio ? ratio[from * p->stages + to] : p->edge.ratio;
             if (!ddp__flow_open(p, e, gradients, sends)) return 0;
         }
@@ -166,16 +186,21 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
     DDP_FREE(ratio);
     if (s) return s;
     w->scratch = ddp__scratch_take(&p->room, w->scratch_bytes, 1);
-    w->index = (uint64_t *)ddp__scratch_take(&p->room, p->edge.coding == DDP_EDGE_AQ ? 0 : w->keeps, sizeof *w->index);
+    w->index = (uint64_t *)ddp__scratch_take(&p->room, p->edge.coding == DDP_EDGE_AQ ? 0 : w->keeps,
+                                             sizeof *w->index);
     w->value = (float *)ddp__scratch_take(&p->room, w->keeps, sizeof *w->value);
-    if (w->values && p->d->host.backend) w->here = (float *)ddp__scratch_take(&p->room, w->values, sizeof *w->here);
-    if (p->cut.residuals) p->cut.residual = (float *)ddp__scratch_take(&p->room, p->cut.residuals, sizeof(float));
+    if (w->values && p->d->host.backend)
+        w->here = (float *)ddp__scratch_take(&p->room, w->values, sizeof *w->here);
+    if (p->cut.residuals)
+        p->cut.residual = (float *)ddp__scratch_take(&p->room, p->cut.residuals, sizeof(float));
     fits = fits && !p->room.failed;
     if (p->samples.bytes > 0 && !fits) return ddp__samples_memory(p, err);
     p->g->owned.bytes += p->samples.bytes;
     if (fits) return DDP_OK;
-    return ddp__fail(err, DDP_MEMORY, "out of memory for the messages of stage %d, %d at a time: use 1f1b, or smaller "
-                     "micro-batches", p->stage, p->states);
+    return ddp__fail(err, DDP_MEMORY,
+                     "out of memory for the messages of stage %d, %d at a time: use 1f1b, or smaller "
+                     "micro-batches",
+                     p->stage, p->states);
 }
 
 /* ---- arrays and messages ---- */
@@ -203,8 +228,8 @@ static ddp_status ddp__part_pack(ddp_pipe *p, const ddp__flow *l, const float *x
     return residual ? ddp_feedback_keep(residual, n, w->index, k, err) : DDP_OK;
 }
 
-static ddp_status ddp__part_unpack(const ddp__flow *l, const unsigned char *in, size_t bytes, float *x, size_t n,
-                                   ddp_error *err)
+static ddp_status ddp__part_unpack(const ddp__flow *l, const unsigned char *in, size_t bytes, float *x,
+                                   size_t n, ddp_error *err)
 {
     if (l->coding != DDP_EDGE_BF16) return ddp_unpack_store(in, bytes, x, n, err);
     ddp__bfloat_widen(x, (const uint16_t *)(const void *)in, n);
@@ -224,12 +249,15 @@ ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int se
     for (int i = 0; i < pieces; i++) {
         const size_t n = p->piece[i].count, bytes = ddp__part_bytes(p, l, n);
         float *own = p->piece[i].data, *x = p->select.here ? p->select.here : own;
-        if (sends && x != own) DDP__TRY(h->backend->download_elements(h->device, x, own, p->shape[i], &p->d->host.error));
+        if (sends && x != own)
+            DDP__TRY(h->backend->download_elements(h->device, x, own, p->shape[i], &p->d->host.error));
         if (l->last ? ddp__samples_cross(p, l, m, sends, x, n, at, &message, &why)
             : sends ? ddp__part_pack(p, l, x, n, residual ? residual + at : NULL, message, bytes, &why)
                     : ddp__part_unpack(l, message, bytes, x, n, &why))
-            return ddp__fail(&p->d->host.error, why.code, "stage %d cannot %s %s of micro-batch %d, stage %d at the other "
-                             "end: %.300s", p->stage, sends ? "send" : "read", gradients ? "gradients" : "activations", m,
+            return ddp__fail(&p->d->host.error, why.code,
+                             "stage %d cannot %s %s of micro-batch %d, stage %d at the other "
+                             "end: %.300s",
+                             p->stage, sends ? "send" : "read", gradients ? "gradients" : "activations", m,
                              e->stage, why.msg);
         if (!sends && x != own) h->backend->upload_elements(h->device, own, x, p->shape[i]);
         at += n;

@@ -35,15 +35,17 @@ static ddp_status ddp__kept_take(ddp_ctx *d, ddp__kept_step *k, ddp_error *err)
     return DDP_OK;
 }
 
-/* Where parameters are averaged now and then, averages would be waited for in every step: a period is lost instead. */
+/* Where parameters are averaged now and then, averages would be waited for in every step: a period is lost
+ * instead. */
 static int ddp__keeps_now(const ddp_ctx *d, const ddp__keeper *k)
 {
     if (k->kept.step < 0) return 1;
-    return k->kept.step != d->step && (d->ops.averages == DDP_AVERAGES_GRADIENTS || d->step % d->cfg.period == 0);
+    return k->kept.step != d->step &&
+           (d->ops.averages == DDP_AVERAGES_GRADIENTS || d->step % d->cfg.period == 0);
 }
 
-/* Who has passed the meeting of a step knows that all others have come to it: they have what this one keeps, as its last
- * step or, where the meeting failed, as the next. */
+/* Who has passed the meeting of a step knows that all others have come to it: they have what this one keeps,
+ * as its last step or, where the meeting failed, as the next. */
 ddp_status ddp__pipe_keep(ddp_pipe *p)
 {
     ddp_ctx *d = p->d;
@@ -87,7 +89,9 @@ int ddp_pipe_resume(ddp_pipe *p)
     if (!p) return (int)DDP_ARG;
     DDP__ENTER(p->d);
     if (!p->d->keeper || p->d->keeper->kept.step < 0) return 0;
-    return ddp__pipe_restore(p->d, &p->d->keeper->kept, &p->d->host.error) ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+    return ddp__pipe_restore(p->d, &p->d->keeper->kept, &p->d->host.error)
+               ? ddp__ctx_fail(p->d, &p->d->host.error)
+               : 0;
 }
 
 int ddp_pipe_ends(const ddp_pipe *p) { return p && p->d->keeper && p->d->keeper->ends; }

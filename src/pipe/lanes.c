@@ -54,8 +54,9 @@ void ddp__lane_task(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int m)
 
 void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_verb verb, int gradient, int m)
 {
-    const ddp_pipeline_slot s = {p->stage, -1, {verb == DDP_SEND ? DDP_TASK_SEND : DDP_TASK_RECEIVE, m}, gradient, from.now_s,
-                                 ddp_now()};
+    const ddp_pipeline_slot s = {
+        p->stage, -1,         {verb == DDP_SEND ? DDP_TASK_SEND : DDP_TASK_RECEIVE, m},
+        gradient, from.now_s, ddp_now()};
 
     if (p->lanes.room && p->lanes.posts < 4 * p->micro_batches) p->lanes.post[p->lanes.posts++] = s;
 }
@@ -73,7 +74,8 @@ static void ddp__lane_messages(ddp_pipe *p)
         for (int k = 0; k < p->lanes.posts && s.boundary < p->stages && o->end >= 0; k++) {
             const ddp_pipeline_slot *x = &p->lanes.post[k];
             if (o->submitted < x->begin_s || o->submitted > x->end_s ||
-                o->verb != (x->task.kind == DDP_TASK_SEND ? DDP_SEND : DDP_RECEIVE)) continue;
+                o->verb != (x->task.kind == DDP_TASK_SEND ? DDP_SEND : DDP_RECEIVE))
+                continue;
             s.task = x->task;
             s.gradient = x->gradient;
             ddp__lane_add(p, &s);
@@ -100,16 +102,21 @@ int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room)
 /* ---- what all stages of a pipeline know together ---- */
 
 /* What a stage tells of itself; and of its way to each other one: bytes of a micro-batch, and the link. */
-typedef struct ddp__told { ddp_stage_cost cost; double step_s, busy_s, exposed_s, rate; } ddp__told;
-typedef struct ddp__told_way { double forward, backward, rate, delay_s; } ddp__told_way;
+typedef struct ddp__told {
+    ddp_stage_cost cost;
+    double step_s, busy_s, exposed_s, rate;
+} ddp__told;
+typedef struct ddp__told_way {
+    double forward, backward, rate, delay_s;
+} ddp__told_way;
 
 /* What all stages of a pipeline tell, in the order of their ranks, and room for what follows from it. */
 typedef struct ddp__all_told {
-    ddp__told      *stage; /* [stages] */
-    ddp__told_way  *way;   /* [stages x stages] from, to; a row is in the order of stages */
-    int            *at;    /* [stages] where a stage stands */
+    ddp__told *stage;   /* [stages] */
+    ddp__told_way *way; /* [stages x stages] from, to; a row is in the order of stages */
+    int *at;            /* [stages] where a stage stands */
     ddp_stage_cost *cost;
-    ddp_boundary   *boundary;
+    ddp_boundary *boundary;
 } ddp__all_told;
 
 static const ddp__told_way *ddp__told_to(const ddp_pipe *p, const ddp__all_told *a, int from, int to)
@@ -175,7 +182,8 @@ static double ddp__way_s(const ddp_pipe *p, const ddp__all_told *a, int from, in
 }
 
 /* The costs of a step. */
-static void ddp__told_costs(const ddp_pipe *p, const ddp__all_told *a, ddp_pipeline_costs *c, ddp_pipe_stats *out)
+static void ddp__told_costs(const ddp_pipe *p, const ddp__all_told *a, ddp_pipeline_costs *c,
+                            ddp_pipe_stats *out)
 {
     c->shape = ddp__pipe_shape(p);
     c->stage = a->cost;
@@ -189,7 +197,8 @@ static void ddp__told_costs(const ddp_pipe *p, const ddp__all_told *a, ddp_pipel
             if (!(to->forward > 0)) continue;
             c->boundaries++;
             out->boundary_bytes += p->micro_batches * (to->forward + to->backward);
-            b->from = s; b->to = t;
+            b->from = s;
+            b->to = t;
             b->forward_s = ddp__way_s(p, a, s, t, to->forward);
             b->backward_s = ddp__way_s(p, a, t, s, to->backward);
             b->alpha_s = (to->delay_s + ddp__told_to(p, a, t, s)->delay_s) / 2;
@@ -231,9 +240,11 @@ int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out)
     a.at = ddp__ints(&room, S);
     a.cost = (ddp_stage_cost *)ddp__scratch_take(&room, S, sizeof *a.cost);
     a.boundary = (ddp_boundary *)ddp__scratch_take(&room, S * S, sizeof *a.boundary);
-    s = !room.failed ? ddp__told_play(p, &a, out, &p->d->host.error) :
-        ddp__fail(&p->d->host.error, DDP_MEMORY, "out of memory for what %d stages tell", p->stages);
-    if (s == DDP_OK && p->d->host.backend) out->step_s = out->bubble_pct = out->predicted_step_s = ddp__unknown();
+    s = !room.failed
+            ? ddp__told_play(p, &a, out, &p->d->host.error)
+            : ddp__fail(&p->d->host.error, DDP_MEMORY, "out of memory for what %d stages tell", p->stages);
+    if (s == DDP_OK && p->d->host.backend)
+        out->step_s = out->bubble_pct = out->predicted_step_s = ddp__unknown();
     out->steps = p->lanes.steps;
     ddp__scratch_free(&room);
     return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;

@@ -1,10 +1,12 @@
-/* Which rank runs which stage, and which operators it has, from the files of planners: `plan place` and `plan fence`. */
+/* Which rank runs which stage, and which operators it has, from the files of planners: `plan place` and `plan
+ * fence`. */
 #include "pipe/executor.h"
 #include "plan/workload.h"
 
 /* ---- files of plans ---- */
 
-/* The plan that costs least, of equals the first, among the JSON lines of a file; NULL and *err on failure. */
+/* The plan that costs least, of equals the first, among the JSON lines of a file; NULL and *err on
+ * failure. */
 static ddp__json *ddp__stages_plan(const char *path, const char *cost, const char *what, ddp_error *err)
 {
     ddp__text text = DDP__ZEROS;
@@ -25,9 +27,11 @@ static ddp__json *ddp__stages_plan(const char *path, const char *cost, const cha
         plan = ddp__json_parse(name, from, n, err);
         own = ddp__json_get(plan, cost);
         least = ddp__json_get(best, cost);
-        if (!plan) s = err->code;
+        if (!plan)
+            s = err->code;
         else if (!own || own->kind != DDP__JSON_NUMBER)
-            s = ddp__fail(err, DDP_FORMAT, "%s has no number \"%s\": a file of `%s --json FILE` is needed", name, cost, what);
+            s = ddp__fail(err, DDP_FORMAT, "%s has no number \"%s\": a file of `%s --json FILE` is needed",
+                          name, cost, what);
         worse = s == DDP_OK && (!least || own->number < least->number) ? best : plan;
         if (worse != plan) best = plan;
         ddp__json_free(worse);
@@ -35,32 +39,41 @@ static ddp__json *ddp__stages_plan(const char *path, const char *cost, const cha
     ddp__text_free(&text);
     if (s == DDP_OK && best) return best;
     ddp__json_free(best);
-    if (s == DDP_OK) ddp__fail(err, DDP_FORMAT, "%s is empty: a file of `%s --json FILE` is needed", path, what);
+    if (s == DDP_OK)
+        ddp__fail(err, DDP_FORMAT, "%s is empty: a file of `%s --json FILE` is needed", path, what);
     return NULL;
 }
 
 /* A whole number from 0 to most; -1: it is none. */
 static int ddp__stages_index(const ddp__json *v, int most)
 {
-    if (!v || v->kind != DDP__JSON_NUMBER || !(v->number >= 0 && v->number <= most) || v->number != floor(v->number)) return -1;
+    if (!v || v->kind != DDP__JSON_NUMBER || !(v->number >= 0 && v->number <= most) ||
+        v->number != floor(v->number))
+        return -1;
     return (int)v->number;
 }
 
 /* ---- placements ---- */
 
 /* Rank = device. */
-static ddp_status ddp__stages_assign(const char *path, const ddp__json *plan, int world, ddp_pipe_layout *l, ddp_error *err)
+static ddp_status ddp__stages_assign(const char *path, const ddp__json *plan, int world, ddp_pipe_layout *l,
+                                     ddp_error *err)
 {
     const ddp__json *assign = ddp__json_get(plan, "assign"), *row, *v;
     int *used, at = 0; /* used: devices, behind the list */
 
-    if (!assign || assign->kind != DDP__JSON_ARRAY || !assign->first || assign->first->kind != DDP__JSON_ARRAY)
-        return ddp__fail(err, DDP_FORMAT, "%s has no list \"assign\" of pipelines: a file of `plan place --json FILE` is "
-                         "needed", path);
+    if (!assign || assign->kind != DDP__JSON_ARRAY || !assign->first ||
+        assign->first->kind != DDP__JSON_ARRAY)
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s has no list \"assign\" of pipelines: a file of `plan place --json FILE` is "
+                         "needed",
+                         path);
     if (assign->count * assign->first->count != world)
-        return ddp__fail(err, DDP_ARG, "%s places %ld pipelines of %ld stages, on %ld devices, and %d workers are to train: "
-                         "start as many, or make a placement for them", path, assign->count, assign->first->count,
-                         assign->count * assign->first->count, world);
+        return ddp__fail(
+            err, DDP_ARG,
+            "%s places %ld pipelines of %ld stages, on %ld devices, and %d workers are to train: "
+            "start as many, or make a placement for them",
+            path, assign->count, assign->first->count, assign->count * assign->first->count, world);
     l->pipelines = (int)assign->count;
     l->stages = (int)assign->first->count;
     l->rank_of = (int *)ddp__calloc(2 * (size_t)world, sizeof *l->rank_of);
@@ -68,13 +81,16 @@ static ddp_status ddp__stages_assign(const char *path, const ddp__json *plan, in
     used = l->rank_of + world;
     for (row = assign->first; row; row = row->next) {
         if (row->kind != DDP__JSON_ARRAY || row->count != l->stages)
-            return ddp__fail(err, DDP_FORMAT, "%s: pipeline %d has another number of stages than pipeline 0, which has %d",
+            return ddp__fail(err, DDP_FORMAT,
+                             "%s: pipeline %d has another number of stages than pipeline 0, which has %d",
                              path, at / l->stages, l->stages);
         for (v = row->first; v; v = v->next) {
             const int device = ddp__stages_index(v, world - 1);
             if (device < 0 || used[device]++)
-                return ddp__fail(err, DDP_ARG, "%s: stage %d of pipeline %d is not on a device of its own: each of 0..%d "
-                                 "stands once", path, at % l->stages, at / l->stages, world - 1);
+                return ddp__fail(err, DDP_ARG,
+                                 "%s: stage %d of pipeline %d is not on a device of its own: each of 0..%d "
+                                 "stands once",
+                                 path, at % l->stages, at / l->stages, world - 1);
             l->rank_of[at++] = device;
         }
     }
@@ -84,52 +100,64 @@ static ddp_status ddp__stages_assign(const char *path, const ddp__json *plan, in
 /* ---- cuts ---- */
 
 /* The plan is one of this model. */
-static ddp_status ddp__stages_same(const char *path, const ddp__json *plan, const ddp_oplist *list, ddp_error *err)
+static ddp_status ddp__stages_same(const char *path, const ddp__json *plan, const ddp_oplist *list,
+                                   ddp_error *err)
 {
-    const ddp__json *operators = ddp__json_get(plan, "operators"), *bytes = ddp__json_get(plan, "param_bytes");
+    const ddp__json *operators = ddp__json_get(plan, "operators"),
+                    *bytes = ddp__json_get(plan, "param_bytes");
     double own = 0;
 
     for (int i = 0; i < list->count; i++) own += list->op[i].param_bytes;
     if (operators && operators->number != (double)list->count)
-        return ddp__fail(err, DDP_ARG, "%s cuts %g operators, and this model has %d: make a cut of this model", path,
+        return ddp__fail(err, DDP_ARG,
+                         "%s cuts %g operators, and this model has %d: make a cut of this model", path,
                          operators->number, list->count);
     if (bytes && bytes->number > 0 && bytes->number != own)
-        return ddp__fail(err, DDP_ARG, "%s cuts a model of %.0f bytes of parameters, and this one has %.0f: make a cut of "
-                         "this model", path, bytes->number, own);
+        return ddp__fail(err, DDP_ARG,
+                         "%s cuts a model of %.0f bytes of parameters, and this one has %.0f: make a cut of "
+                         "this model",
+                         path, bytes->number, own);
     return DDP_OK;
 }
 
 /* device_of [list->count]: each operator stands in one segment. */
-static ddp_status ddp__stages_segments(const char *path, const ddp__json *plan, const ddp_oplist *list, int *device_of,
-                                       ddp_error *err)
+static ddp_status ddp__stages_segments(const char *path, const ddp__json *plan, const ddp_oplist *list,
+                                       int *device_of, ddp_error *err)
 {
     const ddp__json *segments = ddp__json_get(plan, "segments");
 
     if (!segments || segments->kind != DDP__JSON_ARRAY)
-        return ddp__fail(err, DDP_FORMAT, "%s has no list \"segments\": a file of `plan fence --json FILE` is needed", path);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s has no list \"segments\": a file of `plan fence --json FILE` is needed", path);
     for (int i = 0; i < list->count; i++) device_of[i] = -1;
     for (const ddp__json *v = segments->first; v; v = v->next) {
         const int device = ddp__stages_index(ddp__json_get(v, "device"), 1000000);
         const int first = ddp__stages_index(ddp__json_get(v, "first"), list->count);
         const int end = ddp__stages_index(ddp__json_get(v, "end"), list->count);
         if (device < 0 || first < 0 || end <= first)
-            return ddp__fail(err, DDP_ARG, "%s, column %d: a segment has a device from 0 on, and of the %d operators those "
-                             "from \"first\" up to, not with, \"end\"", path, v->column, list->count);
+            return ddp__fail(err, DDP_ARG,
+                             "%s, column %d: a segment has a device from 0 on, and of the %d operators those "
+                             "from \"first\" up to, not with, \"end\"",
+                             path, v->column, list->count);
         for (int i = first; i < end; i++) {
             if (device_of[i] >= 0)
-                return ddp__fail(err, DDP_ARG, "%s puts operator %d (%.100s) on device %d and on device %d: each stands once",
-                                 path, i, list->op[i].name, device_of[i], device);
+                return ddp__fail(
+                    err, DDP_ARG,
+                    "%s puts operator %d (%.100s) on device %d and on device %d: each stands once", path, i,
+                    list->op[i].name, device_of[i], device);
             device_of[i] = device;
         }
     }
     for (int i = 0; i < list->count; i++)
         if (device_of[i] < 0)
-            return ddp__fail(err, DDP_ARG, "%s leaves operator %d (%.100s) out: each stands once", path, i, list->op[i].name);
+            return ddp__fail(err, DDP_ARG, "%s leaves operator %d (%.100s) out: each stands once", path, i,
+                             list->op[i].name);
     return DDP_OK;
 }
 
 /* 1: an operator of that device uses one of another device that has no stage yet; *other is it. */
-static int ddp__stages_waits(const ddp_oplist *list, const int *device_of, const int *stage, int device, int *other)
+static int ddp__stages_waits(const ddp_oplist *list, const int *device_of, const int *stage, int device,
+                             int *other)
 {
     for (int i = 0; i < list->count; i++)
         for (int k = 0; device_of[i] == device && k < list->op[i].arg_count; k++) {
@@ -141,9 +169,10 @@ static int ddp__stages_waits(const ddp_oplist *list, const int *device_of, const
     return 0;
 }
 
-/* Stages in the order in which data flow; as many as devices. stage [list->count] of each operator, device [stages]. */
-static ddp_status ddp__stages_order(const char *path, const ddp_oplist *list, const int *device_of, int *stage, int *device,
-                                    int *stages, ddp_error *err)
+/* Stages in the order in which data flow; as many as devices. stage [list->count] of each operator, device
+ * [stages]. */
+static ddp_status ddp__stages_order(const char *path, const ddp_oplist *list, const int *device_of,
+                                    int *stage, int *device, int *stages, ddp_error *err)
 {
     int left = list->count;
 
@@ -152,21 +181,30 @@ static ddp_status ddp__stages_order(const char *path, const ddp_oplist *list, co
         int next = -1, other = -1, blocked = -1;
         for (int i = 0; i < list->count && next < 0; i++) {
             if (stage[i] >= 0) continue;
-            if (!ddp__stages_waits(list, device_of, stage, device_of[i], &other)) next = device_of[i];
-            else if (blocked < 0) blocked = device_of[i];
+            if (!ddp__stages_waits(list, device_of, stage, device_of[i], &other))
+                next = device_of[i];
+            else if (blocked < 0)
+                blocked = device_of[i];
         }
         if (next < 0)
-            return ddp__fail(err, DDP_ARG, "%s lets data go from device %d to device %d and back to it: stages form no cycle",
-                             path, blocked, other);
+            return ddp__fail(
+                err, DDP_ARG,
+                "%s lets data go from device %d to device %d and back to it: stages form no cycle", path,
+                blocked, other);
         device[*stages] = next;
         for (int i = 0; i < list->count; i++)
-            if (device_of[i] == next) { stage[i] = *stages; left--; }
+            if (device_of[i] == next) {
+                stage[i] = *stages;
+                left--;
+            }
     }
     return DDP_OK;
 }
 
-/* Without a placement each pipeline has as many ranks as there are devices with operators, in the order of these. */
-static ddp_status ddp__stages_ranks(const int *device, int stages, int world, ddp_pipe_layout *l, ddp_error *err)
+/* Without a placement each pipeline has as many ranks as there are devices with operators, in the order of
+ * these. */
+static ddp_status ddp__stages_ranks(const int *device, int stages, int world, ddp_pipe_layout *l,
+                                    ddp_error *err)
 {
     l->stages = stages;
     l->pipelines = world / stages;
@@ -179,21 +217,25 @@ static ddp_status ddp__stages_ranks(const int *device, int stages, int world, dd
     return DDP_OK;
 }
 
-static ddp_status ddp__stages_cut(const char *path, const ddp__json *plan, const ddp_graph *g, const ddp_oplist *list,
-                                  int world, ddp_pipe_layout *l, ddp_error *err)
+static ddp_status ddp__stages_cut(const char *path, const ddp__json *plan, const ddp_graph *g,
+                                  const ddp_oplist *list, int world, ddp_pipe_layout *l, ddp_error *err)
 {
     int *device_of = (int *)ddp__calloc(3 * (size_t)list->count, sizeof *device_of), stages = 0, at = 0;
     int *stage = device_of ? device_of + list->count : NULL, *device = device_of ? stage + list->count : NULL;
-    ddp_status s = device_of ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d operators", list->count);
+    ddp_status s = device_of
+                       ? DDP_OK
+                       : ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d operators", list->count);
 
     if (s == DDP_OK) s = ddp__stages_same(path, plan, list, err);
     if (s == DDP_OK) s = ddp__stages_segments(path, plan, list, device_of, err);
     if (s == DDP_OK) s = ddp__stages_order(path, list, device_of, stage, device, &stages, err);
     if (s == DDP_OK && l->rank_of && l->stages != stages)
-        s = ddp__fail(err, DDP_ARG, "%s cuts the model into %d stages, and the placement has %d: make one for the other", path,
-                      stages, l->stages);
+        s = ddp__fail(err, DDP_ARG,
+                      "%s cuts the model into %d stages, and the placement has %d: make one for the other",
+                      path, stages, l->stages);
     if (s == DDP_OK && world % stages)
-        s = ddp__fail(err, DDP_ARG, "%s cuts the model into %d stages, and %d workers are to train: start a multiple of %d",
+        s = ddp__fail(err, DDP_ARG,
+                      "%s cuts the model into %d stages, and %d workers are to train: start a multiple of %d",
                       path, stages, world, stages);
     if (s == DDP_OK && !l->rank_of) s = ddp__stages_ranks(device, stages, world, l, err);
     if (s == DDP_OK && !(l->stage_of = (int *)ddp__calloc((size_t)g->nodes, sizeof *l->stage_of)))
@@ -205,8 +247,8 @@ static ddp_status ddp__stages_cut(const char *path, const ddp__json *plan, const
 
 /* ---- both ---- */
 
-static ddp_status ddp__stages_read(const char *placement, const char *cut, const ddp_graph *g, int world, ddp_pipe_layout *l,
-                                   ddp_error *err)
+static ddp_status ddp__stages_read(const char *placement, const char *cut, const ddp_graph *g, int world,
+                                   ddp_pipe_layout *l, ddp_error *err)
 {
     ddp_status s = DDP_OK;
     ddp__json *plan;
@@ -226,8 +268,8 @@ static ddp_status ddp__stages_read(const char *placement, const char *cut, const
     return s;
 }
 
-ddp_status ddp_pipe_layout_read(const char *placement, const char *cut, const ddp_graph *g, int world, ddp_pipe_layout *out,
-                                ddp_error *err)
+ddp_status ddp_pipe_layout_read(const char *placement, const char *cut, const ddp_graph *g, int world,
+                                ddp_pipe_layout *out, ddp_error *err)
 {
     ddp_pipe_layout l = DDP__ZEROS;
     ddp_error own;
@@ -235,10 +277,14 @@ ddp_status ddp_pipe_layout_read(const char *placement, const char *cut, const dd
 
     if (!err) err = &own;
     if (!out || world < 1 || (cut && !g))
-        return ddp__fail(err, DDP_ARG, "ddp_pipe_layout_read: somewhere to put it, a world, and for a cut a graph are needed");
+        return ddp__fail(
+            err, DDP_ARG,
+            "ddp_pipe_layout_read: somewhere to put it, a world, and for a cut a graph are needed");
     s = ddp__stages_read(placement, cut, g, world, &l, err);
-    if (s == DDP_OK) *out = l;
-    else ddp_pipe_layout_free(&l);
+    if (s == DDP_OK)
+        *out = l;
+    else
+        ddp_pipe_layout_free(&l);
     return s;
 }
 

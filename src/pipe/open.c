@@ -16,7 +16,8 @@ ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error
     double all = 0, done = 0;
     int stage = 0, begun = 0, left = 0;
 
-    if (!g || !stage_of || stages < 1) return ddp__fail(err, DDP_ARG, "ddp_pipe_cut: a graph, a list and stages are needed");
+    if (!g || !stage_of || stages < 1)
+        return ddp__fail(err, DDP_ARG, "ddp_pipe_cut: a graph, a list and stages are needed");
     for (int i = 0; i < g->nodes; i++) {
         all += g->node[i]->spec.flops;
         left += ddp__cut_may_begin(g, i);
@@ -25,8 +26,13 @@ ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error
         return ddp__fail(err, DDP_ARG, "%d stages of a model with %d layers: use fewer stages", stages, left);
     for (int i = 0; i < g->nodes; i++) {
         const int may = ddp__cut_may_begin(g, i);
-        const double ahead = done + g->node[i]->spec.flops / 2; /* the layer's first half would still be this stage's */
-        if (may && begun && stage + 1 < stages && (ahead >= all * (stage + 1) / stages || left < stages - stage)) { stage++; begun = 0; }
+        const double ahead = done + g->node[i]->spec.flops / 2; /* the layer's first half would still be this
+                                                                   stage's */
+        if (may && begun && stage + 1 < stages &&
+            (ahead >= all * (stage + 1) / stages || left < stages - stage)) {
+            stage++;
+            begun = 0;
+        }
         begun |= may;
         left -= may;
         stage_of[i] = stage;
@@ -35,12 +41,13 @@ ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error
     return DDP_OK;
 }
 
-/* Ranks that were given unlike files are told before anything passes between them; those too to which images, which cross
- * as they lie, would be others. */
+/* Ranks that were given unlike files are told before anything passes between them; those too to which images,
+ * which cross as they lie, would be others. */
 static ddp_status ddp__pipe_same(ddp_pipe *p, const int *stage_of)
 {
     const ddp_backend *b = p->d->host.backend;
-    uint64_t h = ddp__hash(DDP__HASH_START + (uint64_t)p->schedule, p->rank_of, (size_t)p->d->world * sizeof *p->rank_of);
+    uint64_t h = ddp__hash(DDP__HASH_START + (uint64_t)p->schedule, p->rank_of,
+                           (size_t)p->d->world * sizeof *p->rank_of);
     int images = 0, bad;
 
     for (int i = 0; i < p->g->nodes; i++) {
@@ -55,16 +62,20 @@ static ddp_status ddp__pipe_same(ddp_pipe *p, const int *stage_of)
     if (!bad) bad = ddp_same(p->d, "edge factor x 1000", (int64_t)(p->edge.factor * 1000));
     if (!bad) bad = ddp_same(p->d, "edge feedback (0: no, 1: yes)", p->edge.feedback);
     if (bad || !images) return (ddp_status)bad;
-    return (ddp_status)ddp_same(p->d, b && b->channels_last ? "images between GPU stages" : "images between CPU stages", images);
+    return (ddp_status)ddp_same(
+        p->d, b && b->channels_last ? "images between GPU stages" : "images between CPU stages", images);
 }
 
 static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp_error *err)
 {
     int *stage_of = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *stage_of);
-    ddp_status s = stage_of ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d nodes", p->g->nodes);
+    ddp_status s =
+        stage_of ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d nodes", p->g->nodes);
 
-    if (s == DDP_OK && c->stage_of) memcpy(stage_of, c->stage_of, (size_t)p->g->nodes * sizeof *stage_of);
-    else if (s == DDP_OK) s = ddp_pipe_cut(p->g, p->stages, stage_of, err);
+    if (s == DDP_OK && c->stage_of)
+        memcpy(stage_of, c->stage_of, (size_t)p->g->nodes * sizeof *stage_of);
+    else if (s == DDP_OK)
+        s = ddp_pipe_cut(p->g, p->stages, stage_of, err);
     p->g->halves = p->schedule == DDP_PIPELINE_ZB;
     if (s == DDP_OK && p->edge.coding == DDP_EDGE_BOTTLENECK)
         s = ddp__bottlenecks_add(p->g, p->edge.ratio, &stage_of, err);
@@ -89,10 +100,16 @@ static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *e
     for (int i = 0; i < world; i++) {
         const int r = rank_of ? rank_of[i] : i;
         if (r < 0 || r >= world || at[r]++)
-            return ddp__fail(err, DDP_ARG, "the layout puts rank %d at stage %d of pipeline %d: each of the %d ranks stands "
-                             "once", r, i % p->stages, i / p->stages, world);
+            return ddp__fail(
+                err, DDP_ARG,
+                "the layout puts rank %d at stage %d of pipeline %d: each of the %d ranks stands "
+                "once",
+                r, i % p->stages, i / p->stages, world);
         p->rank_of[i] = r;
-        if (r == p->d->rank) { p->stage = i % p->stages; p->number = i / p->stages; }
+        if (r == p->d->rank) {
+            p->stage = i % p->stages;
+            p->number = i / p->stages;
+        }
     }
     ddp__pipe_names(p);
     return DDP_OK;
@@ -148,10 +165,13 @@ static size_t ddp__pipe_bytes(const ddp_pipe *p, int states)
     return (size_t)states * p->g->plain.bytes[DDP__ARENA_OWN] + ddp__pipe_arena(p);
 }
 
-size_t ddp_pipe_bytes(const ddp_pipe *p) { return p ? ddp__pipe_bytes(p, p->states) + (size_t)p->samples.bytes : 0; }
+size_t ddp_pipe_bytes(const ddp_pipe *p)
+{
+    return p ? ddp__pipe_bytes(p, p->states) + (size_t)p->samples.bytes : 0;
+}
 
-/* 0: out of memory. One state more than is held: what comes next is received meanwhile. As ddp_graph_build does, what is
- * sure not to fit is refused; owned.bytes are the parameters by now. */
+/* 0: out of memory. One state more than is held: what comes next is received meanwhile. As ddp_graph_build
+ * does, what is sure not to fit is refused; owned.bytes are the parameters by now. */
 static int ddp__states_open(ddp_pipe *p)
 {
     const ddp_pipeline_shape shape = ddp__pipe_shape(p);
@@ -173,39 +193,54 @@ static int ddp__states_open(ddp_pipe *p)
 
 /* ---- opening and closing ---- */
 
-static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const ddp_node *loss, const ddp_pipe_config *c,
-                                  ddp_error *err)
+static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const ddp_node *loss,
+                                  const ddp_pipe_config *c, ddp_error *err)
 {
-    if (!g) return ddp__fail(err, DDP_MEMORY, "ddp_pipe_open: there is no graph: ddp_graph_new was out of memory");
+    if (!g)
+        return ddp__fail(err, DDP_MEMORY,
+                         "ddp_pipe_open: there is no graph: ddp_graph_new was out of memory");
     if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
     if (!c || c->stages < 1) return ddp__fail(err, DDP_ARG, "ddp_pipe_open: at least one stage is needed");
-    if (g->host != &d->host) return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the graph was made for another context");
-    if (!loss || loss->graph != g || !loss->op || ddp_shape_count(&loss->spec.out) != 1 || !loss->has_gradient)
-        return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the loss is not a scalar of this graph that parameters lead to");
-    if (ddp_servers(d)) return ddp__fail(err, DDP_UNSUPPORTED, "servers %d with a pipeline: a stage updates what it has: "
-                                         "choose a strategy without servers", ddp_servers(d));
+    if (g->host != &d->host)
+        return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the graph was made for another context");
+    if (!loss || loss->graph != g || !loss->op || ddp_shape_count(&loss->spec.out) != 1 ||
+        !loss->has_gradient)
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_pipe_open: the loss is not a scalar of this graph that parameters lead to");
+    if (ddp_servers(d))
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "servers %d with a pipeline: a stage updates what it has: "
+                         "choose a strategy without servers",
+                         ddp_servers(d));
     if (g->element != sizeof(float) && c->stages > 1)
-        return ddp__fail(err, DDP_UNSUPPORTED, "%d stages on a device that computes in %zu bytes an element: what passes "
-                         "between stages is float32: choose that", c->stages, g->element);
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "%d stages on a device that computes in %zu bytes an element: what passes "
+                         "between stages is float32: choose that",
+                         c->stages, g->element);
     for (int i = 0; d->keeper && c->rank_of && i < d->world; i++)
         if (c->rank_of[i] != i)
-            return ddp__fail(err, DDP_UNSUPPORTED, "a layout with rank %d at place %d in ddp_launch_pipelines, which places the "
-                             "ranks of every world that is left in their order", c->rank_of[i], i);
+            return ddp__fail(err, DDP_UNSUPPORTED,
+                             "a layout with rank %d at place %d in ddp_launch_pipelines, which places the "
+                             "ranks of every world that is left in their order",
+                             c->rank_of[i], i);
     if (d->world % c->stages)
-        return ddp__fail(err, DDP_ARG, "%d stages in a world of %d: a multiple of %d ranks is needed, the same number for "
-                         "each stage", c->stages, d->world, c->stages);
+        return ddp__fail(err, DDP_ARG,
+                         "%d stages in a world of %d: a multiple of %d ranks is needed, the same number for "
+                         "each stage",
+                         c->stages, d->world, c->stages);
     return DDP_OK;
 }
 
-/* What a device's messages take at a time: an edge's go out and come in while a micro-batch is held, those of tied
- * weights at any time of a step. */
+/* What a device's messages take at a time: an edge's go out and come in while a micro-batch is held, those of
+ * tied weights at any time of a step. */
 static void ddp__pipe_room(ddp_pipe *p)
 {
     p->d->edge_messages = 2 * p->micro_batches * (p->hops[0] + p->hops[1]) + 2 * (p->guests + p->hosts);
     p->d->edge_bytes = ((size_t)p->states + 1) * p->g->plain.bytes[DDP__ARENA_OWN];
     for (int i = 0; i < p->guests + p->hosts; i++) {
         const ddp__guest *u = i < p->guests ? &p->guest[i] : &p->host[i - p->guests];
-        p->d->edge_bytes += 2 * (size_t)ddp_shape_count(&p->g->node[u->node]->spec.param[0].shape) * sizeof(float);
+        p->d->edge_bytes +=
+            2 * (size_t)ddp_shape_count(&p->g->node[u->node]->spec.param[0].shape) * sizeof(float);
     }
 }
 
@@ -226,19 +261,24 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     shape = ddp__pipe_shape(p);
     p->held = ddp_pipeline_held(&shape, p->stage);
     if (!p->held)
-        return ddp__fail(err, DDP_ARG, "ddp_pipe_open: schedule %d of %d stages (at most 1024), %d ahead (at least 0), "
-                         "does not exist", (int)p->schedule, p->stages, p->ahead);
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_pipe_open: schedule %d of %d stages (at most 1024), %d ahead (at least 0), "
+                         "does not exist",
+                         (int)p->schedule, p->stages, p->ahead);
     DDP__TRY(ddp__pipe_groups(p, err));
     DDP__TRY(ddp__pipe_cut_graph(p, c, err));
-    if (!ddp__shares_open(p)) return ddp__fail(err, DDP_MEMORY, "out of memory for a list of %d layers", p->g->layers);
+    if (!ddp__shares_open(p))
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a list of %d layers", p->g->layers);
     if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__lanes_open(p) &&
         ddp__states_open(p)) {
         ddp__pipe_room(p);
         if (!p->d->host.backend) p->g->owned.bytes += (double)ddp_pipe_bytes(p);
         return ddp__wires_open(p, err);
     }
-    return ddp__fail(err, DDP_MEMORY, "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
-                     "held at a time: use smaller ones, more stages, 1f1b with fewer ahead, or recompute the blocks (--recompute of a trainer)",
+    return ddp__fail(err, DDP_MEMORY,
+                     "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
+                     "held at a time: use smaller ones, more stages, 1f1b with fewer ahead, or recompute the "
+                     "blocks (--recompute of a trainer)",
                      p->stage, p->held, p->g->plain.bytes[DDP__ARENA_HELD]);
 }
 

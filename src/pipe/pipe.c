@@ -29,8 +29,8 @@ static ddp_status ddp__loss_take(ddp_pipe *p, int m)
     float value;
 
     if (p->loss->here != (int)DDP__HERE_OWN) return DDP_OK;
-    DDP__TRY(ddp__host_download(&p->d->host, &value, ddp_state_data(ddp__pipe_state(p, m), p->loss), sizeof value,
-                                &p->d->host.error));
+    DDP__TRY(ddp__host_download(&p->d->host, &value, ddp_state_data(ddp__pipe_state(p, m), p->loss),
+                                sizeof value, &p->d->host.error));
     p->loss_sum += (double)value;
     p->losses++;
     return DDP_OK;
@@ -60,7 +60,9 @@ static ddp_status ddp__pipe_forward(ddp_pipe *p, int m, int training)
 static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
 {
     const int m = t->micro_batch, inputs = t->kind != DDP_TASK_WEIGHT_GRADIENT;
-    const ddp__cut_part part = t->kind == DDP_TASK_BACKWARD ? DDP__CUT_BOTH : inputs ? DDP__CUT_INPUTS : DDP__CUT_WEIGHTS;
+    const ddp__cut_part part = t->kind == DDP_TASK_BACKWARD ? DDP__CUT_BOTH
+                               : inputs                     ? DDP__CUT_INPUTS
+                                                            : DDP__CUT_WEIGHTS;
     ddp__lane_mark at;
 
     if (inputs) DDP__TRY(ddp__edges_hold(p, m, 1));
@@ -124,7 +126,8 @@ int ddp_pipe_evaluate(ddp_pipe *p, int n)
     if (!p) return (int)DDP_ARG;
     DDP__ENTER(p->d);
     if (n < 1 || n > p->micro_batches)
-        return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_evaluate: %d micro-batches; a step has %d", n, p->micro_batches);
+        return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_evaluate: %d micro-batches; a step has %d", n,
+                              p->micro_batches);
     return ddp__pipe_evaluate(p, n) ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
 }
 
@@ -142,7 +145,8 @@ float ddp_pipe_loss(ddp_pipe *p)
 
 const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n)
 {
-    if (!p || p->evaluated < 0 || !n || n->graph != p->g || !n->op || n->here != (int)DDP__HERE_OWN) return NULL;
+    if (!p || p->evaluated < 0 || !n || n->graph != p->g || !n->op || n->here != (int)DDP__HERE_OWN)
+        return NULL;
     if (p->g->plain.fate[n->index] != DDP__KEPT) return NULL;
     return ddp__output_show(p->g, n, ddp_state_data(ddp__pipe_state(p, p->evaluated), n));
 }

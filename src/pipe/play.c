@@ -4,22 +4,25 @@
 
 /* Messages of one boundary in one direction; micro-batches follow each other. */
 typedef struct ddp__played_way {
-    int     sent, begun, arrived; /* begun: the first byte is at the receiver; one at a time of a way */
-    double *first_byte; /* [micro_batches] at the receiver */
-    double *arrives;    /* [micro_batches] */
+    int sent, begun, arrived; /* begun: the first byte is at the receiver; one at a time of a way */
+    double *first_byte;       /* [micro_batches] at the receiver */
+    double *arrives;          /* [micro_batches] */
 } ddp__played_way;
 
 /* What a stage has computed and not sent: boundary x 2 + gradient, micro-batch. */
-typedef struct ddp__played_send { int way, micro_batch; double ready; } ddp__played_send;
+typedef struct ddp__played_send {
+    int way, micro_batch;
+    double ready;
+} ddp__played_send;
 
 typedef struct ddp__played_stage {
     ddp_task *task;
-    int       tasks, next;
-    double    free_at[2];         /* its slots: computing, sending */
-    int       arriving;           /* messages, each as fast as the downlink; from `since` on */
-    double    since, backlog;     /* seconds of what has come to the downlink and has not passed it */
-    ddp__played_send *send;       /* in order */
-    int       sends, sent;
+    int tasks, next;
+    double free_at[2];      /* its slots: computing, sending */
+    int arriving;           /* messages, each as fast as the downlink; from `since` on */
+    double since, backlog;  /* seconds of what has come to the downlink and has not passed it */
+    ddp__played_send *send; /* in order */
+    int sends, sent;
 } ddp__played_stage;
 
 enum { DDP__SLOT_COMPUTE, DDP__SLOT_SEND };
@@ -27,15 +30,21 @@ enum { DDP__SLOT_COMPUTE, DDP__SLOT_SEND };
 typedef struct ddp__played {
     const ddp_pipeline_costs *c;
     ddp__played_stage *stage;
-    ddp__played_way   *way; /* [2 x boundaries] forward, backward */
+    ddp__played_way *way; /* [2 x boundaries] forward, backward */
     ddp_pipeline_times *out;
-    double       busy;
+    double busy;
     ddp__scratch room;
 } ddp__played;
 
-static const ddp_boundary *ddp__played_boundary(const ddp__played *x, int way) { return &x->c->boundary[way / 2]; }
-static int    ddp__played_end(const ddp_boundary *b, int gradient) { return gradient ? b->from : b->to; }
-static double ddp__played_cost(const ddp_boundary *b, int gradient) { return gradient ? b->backward_s : b->forward_s; }
+static const ddp_boundary *ddp__played_boundary(const ddp__played *x, int way)
+{
+    return &x->c->boundary[way / 2];
+}
+static int ddp__played_end(const ddp_boundary *b, int gradient) { return gradient ? b->from : b->to; }
+static double ddp__played_cost(const ddp_boundary *b, int gradient)
+{
+    return gradient ? b->backward_s : b->forward_s;
+}
 
 /* ---- what could begin next, and when; DBL_MAX: nothing ---- */
 
@@ -50,7 +59,8 @@ static double ddp__compute_ready(const ddp__played *x, int s)
     if (t->kind == DDP_TASK_WEIGHT_GRADIENT) return 0;
     for (int w = 0; w < 2 * x->c->boundaries; w++) {
         const ddp_boundary *b = ddp__played_boundary(x, w);
-        if (w % 2 != (t->kind != DDP_TASK_FORWARD) || ddp__played_end(b, w % 2) != s || (w % 2 && b->one_way)) continue;
+        if (w % 2 != (t->kind != DDP_TASK_FORWARD) || ddp__played_end(b, w % 2) != s || (w % 2 && b->one_way))
+            continue;
         if (x->way[w].arrived <= t->micro_batch) return DBL_MAX;
         if (x->way[w].arrives[t->micro_batch] > ready) ready = x->way[w].arrives[t->micro_batch];
     }
@@ -78,10 +88,11 @@ static double ddp__receive_ready(const ddp__played *x, int s, int *way)
 
 /* ---- it happens ---- */
 
-static void ddp__slot_add(ddp__played *x, int stage, int way, ddp_task_kind kind, int micro_batch, double begin,
-                          double end)
+static void ddp__slot_add(ddp__played *x, int stage, int way, ddp_task_kind kind, int micro_batch,
+                          double begin, double end)
 {
-    const ddp_pipeline_slot s = {stage, way < 0 ? -1 : way / 2, {kind, micro_batch}, way >= 0 && way % 2, begin, end};
+    const ddp_pipeline_slot s = {
+        stage, way < 0 ? -1 : way / 2, {kind, micro_batch}, way >= 0 && way % 2, begin, end};
 
     x->out->slot[x->out->slots++] = s;
 }
@@ -91,9 +102,10 @@ static void ddp__play_compute(ddp__played *x, int s, double begin)
     ddp__played_stage *k = &x->stage[s];
     const ddp_task *t = &k->task[k->next++];
     const ddp_stage_cost *c = &x->c->stage[s];
-    const double cost = t->kind == DDP_TASK_FORWARD ? c->forward_s :
-                        (t->kind == DDP_TASK_WEIGHT_GRADIENT ? 0 : c->inputs_s) +
-                        (t->kind == DDP_TASK_INPUT_GRADIENT ? 0 : c->weights_s);
+    const double cost = t->kind == DDP_TASK_FORWARD
+                            ? c->forward_s
+                            : (t->kind == DDP_TASK_WEIGHT_GRADIENT ? 0 : c->inputs_s) +
+                                  (t->kind == DDP_TASK_INPUT_GRADIENT ? 0 : c->weights_s);
     const double end = begin + cost;
 
     ddp__slot_add(x, s, -1, t->kind, t->micro_batch, begin, end);
@@ -103,7 +115,9 @@ static void ddp__play_compute(ddp__played *x, int s, double begin)
     for (int w = 0; w < 2 * x->c->boundaries && t->kind != DDP_TASK_WEIGHT_GRADIENT; w++) {
         const ddp_boundary *b = ddp__played_boundary(x, w);
         const ddp__played_send m = {w, t->micro_batch, end};
-        if (w % 2 != (t->kind != DDP_TASK_FORWARD) || ddp__played_end(b, !(w % 2)) != s || (w % 2 && b->one_way)) continue;
+        if (w % 2 != (t->kind != DDP_TASK_FORWARD) || ddp__played_end(b, !(w % 2)) != s ||
+            (w % 2 && b->one_way))
+            continue;
         k->send[k->sends++] = m;
     }
 }
@@ -120,8 +134,8 @@ static void ddp__play_send(ddp__played *x, int s, double begin)
     y->first_byte[y->sent++] = begin + b->alpha_s;
 }
 
-/* Bytes pass the downlink in the order in which they come: a message is there when what has come before its last byte has
- * passed, others' bytes included. */
+/* Bytes pass the downlink in the order in which they come: a message is there when what has come before its
+ * last byte has passed, others' bytes included. */
 static void ddp__play_receive(ddp__played *x, int s, int way, double now)
 {
     ddp__played_way *y = &x->way[way];
@@ -154,13 +168,18 @@ static int ddp__play_next(ddp__played *x)
         for (int i = 0; i < 3; i++) {
             if (!(begin[i] < least)) continue;
             least = begin[i];
-            stage = s; slot = i; way = from;
+            stage = s;
+            slot = i;
+            way = from;
         }
     }
     if (stage < 0) return 0;
-    if (slot == DDP__SLOT_COMPUTE) ddp__play_compute(x, stage, least);
-    else if (slot == DDP__SLOT_SEND) ddp__play_send(x, stage, least);
-    else ddp__play_receive(x, stage, way, least);
+    if (slot == DDP__SLOT_COMPUTE)
+        ddp__play_compute(x, stage, least);
+    else if (slot == DDP__SLOT_SEND)
+        ddp__play_send(x, stage, least);
+    else
+        ddp__play_receive(x, stage, way, least);
     return 1;
 }
 
@@ -171,25 +190,29 @@ static ddp_status ddp__play_check(const ddp_pipeline_costs *c, ddp_error *err)
     if (!c || !c->stage || c->boundaries < 0 || (c->boundaries && !c->boundary))
         return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: costs of all stages and boundaries are needed");
     if (!ddp_pipeline_held(&c->shape, 0))
-        return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: %d stages (1..1024), %d micro-batches (at least 1) and %d "
-                         "ahead (at least 0) under schedule %d are no pipeline", c->shape.stages,
-                         c->shape.micro_batches, c->shape.ahead, (int)c->shape.schedule);
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_pipeline_time: %d stages (1..1024), %d micro-batches (at least 1) and %d "
+                         "ahead (at least 0) under schedule %d are no pipeline",
+                         c->shape.stages, c->shape.micro_batches, c->shape.ahead, (int)c->shape.schedule);
     for (int s = 0; s < c->shape.stages; s++) {
         const ddp_stage_cost *k = &c->stage[s];
         const double sum = k->forward_s + k->inputs_s + k->weights_s;
         if (!(k->forward_s >= 0) || !(k->inputs_s >= 0) || !(k->weights_s >= 0) || !ddp__finite(sum))
-            return ddp__fail(err, DDP_NUMERIC, "stage %d: times of %g, %g and %g s are not all finite and at least 0", s,
+            return ddp__fail(err, DDP_NUMERIC,
+                             "stage %d: times of %g, %g and %g s are not all finite and at least 0", s,
                              k->forward_s, k->inputs_s, k->weights_s);
     }
     for (int i = 0; i < c->boundaries; i++) {
         const ddp_boundary *b = &c->boundary[i];
         if (b->from < 0 || b->to <= b->from || b->to >= c->shape.stages)
-            return ddp__fail(err, DDP_ARG, "boundary %d goes from stage %d to %d: of %d stages a later one must follow",
-                             i, b->from, b->to, c->shape.stages);
+            return ddp__fail(err, DDP_ARG,
+                             "boundary %d goes from stage %d to %d: of %d stages a later one must follow", i,
+                             b->from, b->to, c->shape.stages);
         if (!(b->forward_s >= 0) || !(b->backward_s >= 0) || !(b->alpha_s >= 0) ||
             !ddp__finite(b->forward_s + b->backward_s + b->alpha_s))
-            return ddp__fail(err, DDP_NUMERIC, "boundary %d: times of %g, %g and %g s are not all finite and at least 0",
-                             i, b->forward_s, b->backward_s, b->alpha_s);
+            return ddp__fail(err, DDP_NUMERIC,
+                             "boundary %d: times of %g, %g and %g s are not all finite and at least 0", i,
+                             b->forward_s, b->backward_s, b->alpha_s);
     }
     return DDP_OK;
 }
@@ -198,7 +221,8 @@ static ddp_status ddp__play_check(const ddp_pipeline_costs *c, ddp_error *err)
 static int ddp__play_open(ddp__played *x)
 {
     const ddp_pipeline_costs *c = x->c;
-    const size_t S = (size_t)c->shape.stages, M = (size_t)c->shape.micro_batches, ways = 2 * (size_t)c->boundaries;
+    const size_t S = (size_t)c->shape.stages, M = (size_t)c->shape.micro_batches,
+                 ways = 2 * (size_t)c->boundaries;
     ddp_task *task = (ddp_task *)ddp__scratch_take(&x->room, 3 * S * M, sizeof *task);
     ddp__played_send *send = (ddp__played_send *)ddp__scratch_take(&x->room, S * ways * M, sizeof *send);
     double *at = ddp__doubles(&x->room, 2 * ways * M);
@@ -231,12 +255,16 @@ ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_times *ou
     DDP__TRY(ddp__play_check(c, err));
     x.c = c;
     x.out = out;
-    if (ddp__play_open(&x)) while (ddp__play_next(&x)) continue;
-    else status = ddp__fail(err, DDP_MEMORY, "out of memory for %d stages of %d micro-batches", c->shape.stages,
-                            c->shape.micro_batches);
+    if (ddp__play_open(&x))
+        while (ddp__play_next(&x)) continue;
+    else
+        status = ddp__fail(err, DDP_MEMORY, "out of memory for %d stages of %d micro-batches",
+                           c->shape.stages, c->shape.micro_batches);
     ddp__scratch_free(&x.room);
-    if (status != DDP_OK) ddp_pipeline_times_free(out);
-    else if (out->step_s > 0) out->bubble_pct = 100 * (1 - x.busy / (out->step_s * c->shape.stages));
+    if (status != DDP_OK)
+        ddp_pipeline_times_free(out);
+    else if (out->step_s > 0)
+        out->bubble_pct = 100 * (1 - x.busy / (out->step_s * c->shape.stages));
     return status;
 }
 

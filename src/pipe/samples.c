@@ -1,15 +1,16 @@
-/* Edge wire aq: both ends of an edge keep what each sample was when it crossed last; what it changed by crosses, in a few
- * bits (AQ-SGD: Wang et al. 2022, Fine-tuning language models over slow networks using activation compression with
- * guarantees, arXiv:2206.01299). */
+/* Edge wire aq: both ends of an edge keep what each sample was when it crossed last; what it changed by
+ * crosses, in a few bits (AQ-SGD: Wang et al. 2022, Fine-tuning language models over slow networks using
+ * activation compression with guarantees, arXiv:2206.01299). */
 #include "compress/codec.h"
 #include "pipe/executor.h"
 
-/* ---- changes: blocks of 64 values, each its largest magnitude s, then levels q of `bits` bits, the first lowest: s (2 q /
- * (2^bits - 1) - 1), evenly from -s to s, without 0, so that all levels are used ---- */
+/* ---- changes: blocks of 64 values, each its largest magnitude s, then levels q of `bits` bits, the first
+ * lowest: s (2 q / (2^bits - 1) - 1), evenly from -s to s, without 0, so that all levels are used ---- */
 
 size_t ddp__change_bytes(int bits, size_t n)
 {
-    return 4 * ((n + DDP_QUANTISE_BLOCK - 1) / DDP_QUANTISE_BLOCK) + (n * (size_t)bits + 7) / 8; /* 64 fill whole bytes */
+    return 4 * ((n + DDP_QUANTISE_BLOCK - 1) / DDP_QUANTISE_BLOCK) +
+           (n * (size_t)bits + 7) / 8; /* 64 fill whole bytes */
 }
 
 /* Of n finite values; the nearest level, halves up. */
@@ -46,12 +47,16 @@ ddp_status ddp__changes_add(const unsigned char *in, size_t n, int bits, float *
         uint32_t waiting = 0;
         int held = 0;
         if (!ddp__within((double)scale, 0, FLT_MAX))
-            return ddp__fail(err, DDP_FORMAT, "a block of changes has the scale %g: a finite one from 0 on is needed",
+            return ddp__fail(err, DDP_FORMAT,
+                             "a block of changes has the scale %g: a finite one from 0 on is needed",
                              (double)scale);
         len = n < DDP_QUANTISE_BLOCK ? n : DDP_QUANTISE_BLOCK;
         in += 4;
         for (size_t k = 0; k < len; k++, held -= bits, waiting >>= bits) {
-            if (held < bits) { waiting |= (uint32_t)*in++ << held; held += 8; }
+            if (held < bits) {
+                waiting |= (uint32_t)*in++ << held;
+                held += 8;
+            }
             last[k] += (float)((double)scale * (2.0 * (double)(waiting & top) / (double)top - 1));
         }
     }
@@ -75,8 +80,8 @@ size_t ddp__samples_size(const ddp_pipe *p, const ddp__flow *l, int m)
     return whole * l->values * sizeof(float) + (batch - whole) * (l->bytes / batch);
 }
 
-ddp_status ddp__samples_cross(ddp_pipe *p, const ddp__flow *l, int m, int sends, float *x, size_t n, size_t at,
-                              unsigned char **message, ddp_error *err)
+ddp_status ddp__samples_cross(ddp_pipe *p, const ddp__flow *l, int m, int sends, float *x, size_t n,
+                              size_t at, unsigned char **message, ddp_error *err)
 {
     const size_t batch = (size_t)p->samples.batch, part = n / batch, bytes = part * sizeof *x;
     const int bits = (int)p->edge.ratio;
@@ -86,8 +91,10 @@ ddp_status ddp__samples_cross(ddp_pipe *p, const ddp__flow *l, int m, int sends,
         float *last = l->last + (size_t)p->samples.id[m * p->samples.batch + i] * l->values + at / batch;
         size_t bad;
         if (ddp__sample_is_whole(p, m, i)) {
-            if (sends) memcpy(*message, x, bytes);
-            else memcpy(x, *message, bytes);
+            if (sends)
+                memcpy(*message, x, bytes);
+            else
+                memcpy(x, *message, bytes);
             if (p->trains) memcpy(last, x, bytes);
             *message += bytes;
             continue;
@@ -95,7 +102,8 @@ ddp_status ddp__samples_cross(ddp_pipe *p, const ddp__flow *l, int m, int sends,
         for (size_t k = 0; sends && k < part; k++) change[k] = x[k] - last[k];
         bad = sends ? ddp__first_from(change, part, DDP__INFINITE) : part;
         if (bad < part)
-            return ddp__fail(err, DDP_NUMERIC, "value %zu of a sample changes from %g to %g, which is not finite", bad,
+            return ddp__fail(err, DDP_NUMERIC,
+                             "value %zu of a sample changes from %g to %g, which is not finite", bad,
                              (double)last[bad], (double)x[bad]);
         if (sends) ddp__changes_code(change, part, bits, *message);
         DDP__TRY(ddp__changes_add(*message, part, bits, last, err));
@@ -116,12 +124,16 @@ int ddp_pipe_samples(ddp_pipe *p, int m, const long *id)
     s = &p->samples;
     if (!s->id) return 0;
     if (!id || m < 0 || m >= p->micro_batches)
-        return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_samples: micro-batch %d, of 0..%d, and a list are needed", m,
+        return ddp__ctx_failf(p->d, DDP_ARG,
+                              "ddp_pipe_samples: micro-batch %d, of 0..%d, and a list are needed", m,
                               p->micro_batches - 1);
     for (int i = 0; i < s->batch; i++) {
         if (id[i] < 0 || id[i] >= s->count)
-            return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_samples: sample %ld in micro-batch %d; they are 0..%ld, by samples "
-                                  "of ddp_pipe_config", id[i], m, s->count - 1);
+            return ddp__ctx_failf(
+                p->d, DDP_ARG,
+                "ddp_pipe_samples: sample %ld in micro-batch %d; they are 0..%ld, by samples "
+                "of ddp_pipe_config",
+                id[i], m, s->count - 1);
         s->id[m * s->batch + i] = id[i];
         s->fresh[m * s->batch + i] = DDP__NAMED;
     }
@@ -136,11 +148,15 @@ ddp_status ddp__samples_begin(ddp_pipe *p)
     if (!s->id) return DDP_OK;
     for (int i = 0; i < all; i++)
         if (s->fresh[i] != DDP__NAMED)
-            return ddp__fail(&p->d->host.error, DDP_USAGE, "edge wire aq: the samples of micro-batch %d have no names: call "
-                             "ddp_pipe_samples for each one before every step", i / s->batch);
+            return ddp__fail(&p->d->host.error, DDP_USAGE,
+                             "edge wire aq: the samples of micro-batch %d have no names: call "
+                             "ddp_pipe_samples for each one before every step",
+                             i / s->batch);
     if (p->d->step > 0 && !p->lanes.steps && !p->lanes.warm)
-        ddp__log(&p->d->host.log, DDP_LOG_INFO, "stage %d: edge wire aq begins anew at step %ld: each sample crosses as float32 "
-                 "once more", p->stage, p->d->step);
+        ddp__log(&p->d->host.log, DDP_LOG_INFO,
+                 "stage %d: edge wire aq begins anew at step %ld: each sample crosses as float32 "
+                 "once more",
+                 p->stage, p->d->step);
     for (int i = 0; i < all; i++) {
         s->fresh[i] = (char)!s->seen[s->id[i]];
         s->seen[s->id[i]] = 1;
@@ -173,17 +189,23 @@ ddp_status ddp__samples_open(ddp_pipe *p, ddp_error *err)
     size_t names;
 
     if (p->d->keeper)
-        return ddp__fail(err, DDP_UNSUPPORTED, "edge wire aq:%g in ddp_launch_pipelines: where ranks are lost nobody has what "
-                         "their samples were: choose int8, or run without min_replicas", p->edge.ratio);
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "edge wire aq:%g in ddp_launch_pipelines: where ranks are lost nobody has what "
+                         "their samples were: choose int8, or run without min_replicas",
+                         p->edge.ratio);
     if (s->count < 1 || s->batch < 1)
-        return ddp__fail(err, DDP_ARG, "edge wire aq:%g of %ld samples, %d in a micro-batch: set samples and batch of "
-                         "ddp_pipe_config, and name them by ddp_pipe_samples", p->edge.ratio, s->count, s->batch);
+        return ddp__fail(err, DDP_ARG,
+                         "edge wire aq:%g of %ld samples, %d in a micro-batch: set samples and batch of "
+                         "ddp_pipe_config, and name them by ddp_pipe_samples",
+                         p->edge.ratio, s->count, s->batch);
     for (int i = 0; i < p->g->nodes; i++) {
         const ddp_node *n = p->g->node[i];
         if ((n->from >= 0 || n->to >= 0) && (!n->spec.out.dims || n->spec.out.dim[0] % s->batch))
-            return ddp__fail(err, DDP_ARG, "edge wire aq:%g: the first dimension of operator %.60s (node %d), %ld, is no multiple "
-                             "of the %d samples of a micro-batch: cut elsewhere, or choose int8", p->edge.ratio, n->op->name, i,
-                             n->spec.out.dims ? n->spec.out.dim[0] : 0L, s->batch);
+            return ddp__fail(
+                err, DDP_ARG,
+                "edge wire aq:%g: the first dimension of operator %.60s (node %d), %ld, is no multiple "
+                "of the %d samples of a micro-batch: cut elsewhere, or choose int8",
+                p->edge.ratio, n->op->name, i, n->spec.out.dims ? n->spec.out.dim[0] : 0L, s->batch);
     }
     names = (size_t)p->micro_batches * (size_t)s->batch;
     if (ddp__samples_take(p, (double)s->count)) {
@@ -197,7 +219,9 @@ ddp_status ddp__samples_open(ddp_pipe *p, ddp_error *err)
 
 ddp_status ddp__samples_memory(const ddp_pipe *p, ddp_error *err)
 {
-    return ddp__fail(err, DDP_MEMORY, "out of memory for edge wire aq:%g, which keeps the activations of %ld samples at the edges "
-                     "of stage %d, %.0f bytes or more: train on fewer samples, or choose int8", p->edge.ratio,
-                     p->samples.count, p->stage, p->samples.bytes);
+    return ddp__fail(
+        err, DDP_MEMORY,
+        "out of memory for edge wire aq:%g, which keeps the activations of %ld samples at the edges "
+        "of stage %d, %.0f bytes or more: train on fewer samples, or choose int8",
+        p->edge.ratio, p->samples.count, p->stage, p->samples.bytes);
 }

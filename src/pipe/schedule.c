@@ -16,7 +16,8 @@ ddp_status ddp_pipeline_named(const char *name, ddp_pipeline *out, ddp_error *er
         *out = (ddp_pipeline)i;
         return DDP_OK;
     }
-    return ddp__fail(err, DDP_ARG, "pipeline schedule '%.40s' is unknown; use gpipe, 1f1b or zb", name ? name : "");
+    return ddp__fail(err, DDP_ARG, "pipeline schedule '%.40s' is unknown; use gpipe, 1f1b or zb",
+                     name ? name : "");
 }
 
 /* What a stage has done of a step, in micro-batches: each kind runs in their order. */
@@ -24,10 +25,11 @@ typedef struct ddp__stage_done {
     int forwards, inputs, weights;
 } ddp__stage_done;
 
-/* -1: it waits. A time unit is a forward, an input gradient or a weight gradient; before and after are what the
- * neighbours have done by now. Forwards first until the pipeline is full, then one forward and one input gradient in
- * turn: backward_last is 1 where an input gradient ran last of the two. Where a forward's turn comes and as many micro-batches are held as 1f1b's first stage holds (`most`), or nothing
- * else can run, a weight gradient does. */
+/* -1: it waits. A time unit is a forward, an input gradient or a weight gradient; before and after are what
+ * the neighbours have done by now. Forwards first until the pipeline is full, then one forward and one input
+ * gradient in turn: backward_last is 1 where an input gradient ran last of the two. Where a forward's turn
+ * comes and as many micro-batches are held as 1f1b's first stage holds (`most`), or nothing else can run, a
+ * weight gradient does. */
 static int ddp__zb_next(const ddp__stage_done *s, int backward_last, const ddp__stage_done *before,
                         const ddp__stage_done *after, int most, int full, int micro_batches)
 {
@@ -70,7 +72,8 @@ static int ddp__zb_tasks(const ddp_pipeline_shape *p, int stage, ddp_task *out)
             int which;
             own = done[s];
             if (kind < 0) continue;
-            if (kind != (int)DDP_TASK_WEIGHT_GRADIENT) backward_last[s] = kind == (int)DDP_TASK_INPUT_GRADIENT;
+            if (kind != (int)DDP_TASK_WEIGHT_GRADIENT)
+                backward_last[s] = kind == (int)DDP_TASK_INPUT_GRADIENT;
             which = ddp__zb_run(&done[s], kind);
             if (s != stage) continue;
             out[n].kind = (ddp_task_kind)kind;
@@ -96,9 +99,12 @@ static int ddp__turns(int first, int micro_batches, ddp_task *out)
 int ddp_pipeline_held(const ddp_pipeline_shape *p, int stage)
 {
     if ((int)p->schedule < 0 || (int)p->schedule > (int)DDP_PIPELINE_ZB || p->stages < 1 ||
-        p->stages > (int)DDP__STAGES_MOST || stage < 0 || stage >= p->stages || p->micro_batches < 1 || p->ahead < 0) return 0;
+        p->stages > (int)DDP__STAGES_MOST || stage < 0 || stage >= p->stages || p->micro_batches < 1 ||
+        p->ahead < 0)
+        return 0;
     if (p->schedule == DDP_PIPELINE_GPIPE) return p->micro_batches;
-    return ddp__least(p->stages - (p->schedule == DDP_PIPELINE_ZB ? 0 : stage) + ddp__least(p->ahead, p->micro_batches),
+    return ddp__least(p->stages - (p->schedule == DDP_PIPELINE_ZB ? 0 : stage) +
+                          ddp__least(p->ahead, p->micro_batches),
                       p->micro_batches);
 }
 

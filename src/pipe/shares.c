@@ -1,14 +1,17 @@
 /* Which values of which layers a stage has: checkpoints follow the model's layers, however it is cut. */
 #include "pipe/executor.h"
 
-/* n values of a layer here, `from` is the first's place in the whole layer; one span with those just before. */
+/* n values of a layer here, `from` is the first's place in the whole layer; one span with those just
+ * before. */
 static void ddp__span_add(ddp__cut *c, int unit, int buffers, size_t from, size_t at, size_t n)
 {
     ddp__cut_span *s = c->spans ? &c->span[c->spans - 1] : NULL;
     const ddp__cut_span next = {unit, buffers, from, at, n};
 
-    if (s && s->unit == unit && s->buffers == buffers && s->from + s->count == from && s->at + s->count == at) s->count += n;
-    else c->span[c->spans++] = next;
+    if (s && s->unit == unit && s->buffers == buffers && s->from + s->count == from && s->at + s->count == at)
+        s->count += n;
+    else
+        c->span[c->spans++] = next;
 }
 
 static void ddp__layer_spans(ddp_pipe *p, int layer, int buffers)
@@ -21,7 +24,8 @@ static void ddp__layer_spans(ddp_pipe *p, int layer, int buffers)
         size_t from = (buffers ? n->buffer_place : n->place) - before;
         if (!n->op || n->layer != layer || n->here != (int)DDP__HERE_OWN) continue;
         for (int k = buffers ? 0 : n->tied >= 0; k < (buffers ? n->spec.buffers : n->spec.params); k++) {
-            const size_t count = (size_t)ddp_shape_count(buffers ? &n->spec.buffer[k].shape : &n->spec.param[k].shape);
+            const size_t count =
+                (size_t)ddp_shape_count(buffers ? &n->spec.buffer[k].shape : &n->spec.param[k].shape);
             const size_t at = (size_t)(buffers ? n->buffer[k] - l->buffers : n->param[k] - l->params);
             ddp__span_add(&p->cut, l->unit, buffers, from, at, count);
             from += count;
@@ -34,7 +38,8 @@ int ddp__shares_open(ddp_pipe *p)
     ddp__cut *c = &p->cut;
     size_t arrays = 1;
 
-    for (int i = 0; i < p->g->nodes; i++) arrays += (size_t)(p->g->node[i]->spec.params + p->g->node[i]->spec.buffers);
+    for (int i = 0; i < p->g->nodes; i++)
+        arrays += (size_t)(p->g->node[i]->spec.params + p->g->node[i]->spec.buffers);
     c->copies = p->d->world / p->stages;
     c->copy = p->number;
     c->stages = p->stages;

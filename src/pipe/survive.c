@@ -1,35 +1,35 @@
-/* A run of pipelines over worlds that shrink. Beside the world that trains, which any loss ends, there is an elastic one:
- * in it the survivors agree on who is there, how far they all are and where they meet again. */
+/* A run of pipelines over worlds that shrink. Beside the world that trains, which any loss ends, there is an
+ * elastic one: in it the survivors agree on who is there, how far they all are and where they meet again. */
 #include "pipe/executor.h"
 #include "strategy/strategy.h"
 
 typedef struct ddp__survival {
     ddp_config cfg; /* of the training */
-    int        stages, min_replicas;
-    int      (*fn)(ddp_ctx *, void *);
-    void      *user;
+    int stages, min_replicas;
+    int (*fn)(ddp_ctx *, void *);
+    void *user;
 } ddp__survival;
 
 /* What a rank says of itself between two worlds; all 0: it is lost. */
 typedef struct ddp__survivor {
-    int32_t  there, opened;
-    int64_t  step;                 /* the newest that it has; -1: none */
-    uint64_t hub;                  /* where the next world meets, of its first rank: threads, */
-    char     addr[DDP__ADDR_TEXT]; /* tcp */
+    int32_t there, opened;
+    int64_t step;              /* the newest that it has; -1: none */
+    uint64_t hub;              /* where the next world meets, of its first rank: threads, */
+    char addr[DDP__ADDR_TEXT]; /* tcp */
 } ddp__survivor;
 
 /* One rank of the run. */
 typedef struct ddp__shrink {
     const ddp__survival *run;
-    ddp_ctx       *outer, *d; /* the elastic world; the one that trains, or NULL */
-    ddp__survivor *word;      /* [world] of the outer */
-    ddp__keeper    keeper;
-    int            replicas, was; /* whole pipelines, of the world before; -1: there was none */
-    int            place;     /* in the next world, -1: not in it */
-    int            first;     /* rank of the outer that comes first in the next */
-    ddp__hub      *hub;
-    int            listen_fd;
-    ddp_error      why, lost; /* that ended the last world, and the one before */
+    ddp_ctx *outer, *d;  /* the elastic world; the one that trains, or NULL */
+    ddp__survivor *word; /* [world] of the outer */
+    ddp__keeper keeper;
+    int replicas, was; /* whole pipelines, of the world before; -1: there was none */
+    int place;         /* in the next world, -1: not in it */
+    int first;         /* rank of the outer that comes first in the next */
+    ddp__hub *hub;
+    int listen_fd;
+    ddp_error why, lost; /* that ended the last world, and the one before */
 } ddp__shrink;
 
 /* ---- words in the elastic world ---- */
@@ -91,7 +91,8 @@ static ddp_status ddp__shrink_listen(ddp__shrink *s, ddp__survivor *own, ddp_err
         own->hub = (uint64_t)(uintptr_t)s->hub;
         return s->hub ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of threads");
     }
-    if (!d->cfg.addr || ddp__addr_parse(d->cfg.addr, &bound, 1, &count, &local) || ddp__iface_toward(&bound, &at) < 0)
+    if (!d->cfg.addr || ddp__addr_parse(d->cfg.addr, &bound, 1, &count, &local) ||
+        ddp__iface_toward(&bound, &at) < 0)
         ddp__iface_default(&at);
     DDP__TRY(ddp__tcp_listen(&at, &s->listen_fd, &bound, err));
     ddp__addr_text(&bound, own->addr);
@@ -107,7 +108,8 @@ static ddp_status ddp__shrink_open(ddp__shrink *s, ddp_error *err)
 
     c.rank = s->place;
     c.world = s->replicas * s->run->stages;
-    c.micro_batches = c.micro_batches * (s->outer->world / s->run->stages) / s->replicas; /* divides, where it trains */
+    c.micro_batches =
+        c.micro_batches * (s->outer->world / s->run->stages) / s->replicas; /* divides, where it trains */
     c.addr = first->addr;
     if (s->was >= 0) {
         c.net_script = NULL; /* its times and ranks are those of the first world */
@@ -122,8 +124,9 @@ static ddp_status ddp__shrink_open(ddp__shrink *s, ddp_error *err)
 
 static ddp_status ddp__shrink_few(const ddp__shrink *s, ddp_error *err)
 {
-    return ddp__fail(err, DDP_PEER_LOST, "%.280s; %d of %d pipelines %s left, min_replicas is %d", s->why.msg, s->replicas,
-                     s->outer->world / s->run->stages, s->replicas == 1 ? "is" : "are", s->run->min_replicas);
+    return ddp__fail(err, DDP_PEER_LOST, "%.280s; %d of %d pipelines %s left, min_replicas is %d", s->why.msg,
+                     s->replicas, s->outer->world / s->run->stages, s->replicas == 1 ? "is" : "are",
+                     s->run->min_replicas);
 }
 
 /* Agrees on the next world and opens it; *again: somebody could not, and all try once more. */
@@ -137,7 +140,8 @@ static ddp_status ddp__shrink_meet(ddp__shrink *s, int *again, ddp_error *err)
     own.step = k->next.step > k->kept.step ? k->next.step : k->kept.step;
     DDP__TRY(ddp__shrink_tell(s, &own, err));
     ddp__shrink_settle(s);
-    if (s->why.code && s->replicas == s->was) return ddp__fail(err, s->why.code, "%s", s->why.msg); /* nobody is lost */
+    if (s->why.code && s->replicas == s->was)
+        return ddp__fail(err, s->why.code, "%s", s->why.msg); /* nobody is lost */
     s->keeper.ends = s->replicas < s->run->min_replicas;
     if (s->keeper.ends && (s->replicas == 0 || k->kept.step < 0)) return ddp__shrink_few(s, err);
     if (s->outer->rank == s->first) bad = ddp__shrink_listen(s, &own, err);
@@ -145,7 +149,9 @@ static ddp_status ddp__shrink_meet(ddp__shrink *s, int *again, ddp_error *err)
     if (bad == DDP_OK && s->place >= 0) {
         bad = s->word[s->first].there ? ddp__shrink_open(s, err) : DDP_PEER_LOST;
         own.opened = bad == DDP_OK;
-        if (bad == DDP_PEER_LOST || bad == DDP_TIMEOUT || bad == DDP_NET) bad = DDP_OK; /* all try once more */
+        if (bad == DDP_PEER_LOST || bad == DDP_TIMEOUT || bad == DDP_NET)
+            bad = DDP_OK; /* all try once
+                                                                                           more */
     }
     if (bad == DDP_OK) bad = ddp__shrink_tell(s, &own, err);
     if (s->listen_fd >= 0) close(s->listen_fd);
@@ -165,17 +171,22 @@ static ddp_status ddp__shrink_run(ddp__shrink *s, ddp_error *err)
         DDP__TRY(ddp__shrink_meet(s, &again, err));
         if (s->place < 0) return DDP_OK;
         s->was = s->replicas;
-        ddp__log(&s->outer->host.log, DDP_LOG_INFO, "rank %d is rank %d of %d pipelines of %d stages, from step %ld on",
-                 s->outer->rank, s->place, s->replicas, s->run->stages, s->keeper.kept.step < 0 ? 0 : s->keeper.kept.step);
+        ddp__log(&s->outer->host.log, DDP_LOG_INFO,
+                 "rank %d is rank %d of %d pipelines of %d stages, from step %ld on", s->outer->rank,
+                 s->place, s->replicas, s->run->stages, s->keeper.kept.step < 0 ? 0 : s->keeper.kept.step);
         s->lost = s->why;
         code = again ? (int)DDP_PEER_LOST : s->run->fn(s->d, s->run->user);
         memset(&s->why, 0, sizeof s->why);
         if (code < 0 || code >= (int)DDP_STATUS_COUNT) code = (int)DDP_FAILED;
         if (code == (int)DDP_ABORTED && !s->d->host.error.code)
-            return ddp__fail(err, DDP_ABORTED, "rank %d has left, of its own will; the others go on", s->outer->rank);
-        if (again) ddp__fail(&s->why, DDP_PEER_LOST, "a rank could not come into a world of %d pipelines", s->replicas);
+            return ddp__fail(err, DDP_ABORTED, "rank %d has left, of its own will; the others go on",
+                             s->outer->rank);
+        if (again)
+            ddp__fail(&s->why, DDP_PEER_LOST, "a rank could not come into a world of %d pipelines",
+                      s->replicas);
         else if (code && !s->d->host.error.code)
-            ddp__ctx_failf(s->d, (ddp_status)code, "rank %d ended with %s", s->place, ddp_status_text((ddp_status)code));
+            ddp__ctx_failf(s->d, (ddp_status)code, "rank %d ended with %s", s->place,
+                           ddp_status_text((ddp_status)code));
         if (!again) s->why = s->d->host.error;
         ddp_close(s->d);
         s->d = NULL;
@@ -200,8 +211,8 @@ static int ddp__survive(ddp_ctx *outer, void *user)
     s.was = s.listen_fd = -1;
     s.keeper.kept.step = s.keeper.next.step = -1;
     s.word = (ddp__survivor *)ddp__calloc((size_t)outer->world, sizeof *s.word);
-    code = s.word ? ddp__shrink_run(&s, &err) : ddp__fail(&err, DDP_MEMORY, "out of memory for the words of %d ranks",
-                                                             outer->world);
+    code = s.word ? ddp__shrink_run(&s, &err)
+                  : ddp__fail(&err, DDP_MEMORY, "out of memory for the words of %d ranks", outer->world);
     ddp_close(s.d);
     ddp__kept_free(&s.keeper.kept);
     ddp__kept_free(&s.keeper.next);
@@ -220,35 +231,46 @@ static int ddp__survive(ddp_ctx *outer, void *user)
 /* The training's settings are any, and a world of fewer can take over what a rank has. */
 static ddp_status ddp__survival_check(const ddp__survival *run, ddp_error *err)
 {
-    const int micro_batches = run->cfg.micro_batches, replicas = run->cfg.world / (run->stages > 0 ? run->stages : 1);
+    const int micro_batches = run->cfg.micro_batches,
+              replicas = run->cfg.world / (run->stages > 0 ? run->stages : 1);
     ddp_config c;
     ddp_strategy_ops ops;
 
     if (run->stages < 1 || run->cfg.world % run->stages)
-        return ddp__fail(err, DDP_ARG, "%d stages in a world of %d: a multiple of %d ranks is needed", run->stages,
-                         run->cfg.world, run->stages);
+        return ddp__fail(err, DDP_ARG, "%d stages in a world of %d: a multiple of %d ranks is needed",
+                         run->stages, run->cfg.world, run->stages);
     if (run->min_replicas < 1 || run->min_replicas > replicas)
-        return ddp__fail(err, DDP_ARG, "min_replicas %d: there are %d pipelines of %d stages: 1 to %d", run->min_replicas,
-                         replicas, run->stages, replicas);
+        return ddp__fail(err, DDP_ARG, "min_replicas %d: there are %d pipelines of %d stages: 1 to %d",
+                         run->min_replicas, replicas, run->stages, replicas);
     if (run->cfg.servers || run->cfg.min_world || run->cfg.join)
-        return ddp__fail(err, DDP_UNSUPPORTED, "min_replicas %d with servers, min_world or join: pipelines have none of "
-                         "them", run->min_replicas);
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "min_replicas %d with servers, min_world or join: pipelines have none of "
+                         "them",
+                         run->min_replicas);
     if (run->cfg.transport == DDP_SOCKETS)
-        return ddp__fail(err, DDP_UNSUPPORTED, "min_replicas %d with transport sockets: ranks that survive make new "
-                         "connections: choose tcp, or min_replicas 0", run->min_replicas);
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "min_replicas %d with transport sockets: ranks that survive make new "
+                         "connections: choose tcp, or min_replicas 0",
+                         run->min_replicas);
     if (run->cfg.net && strstr(run->cfg.net, ".json"))
-        return ddp__fail(err, DDP_UNSUPPORTED, "min_replicas %d with net %.100s: a topology is of all ranks: give a rate and "
-                         "a delay", run->min_replicas, run->cfg.net);
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "min_replicas %d with net %.100s: a topology is of all ranks: give a rate and "
+                         "a delay",
+                         run->min_replicas, run->cfg.net);
     for (int r = run->min_replicas; r < replicas; r++)
         if (micro_batches * replicas % r)
-            return ddp__fail(err, DDP_ARG, "min_replicas %d: %d micro-batches of each of %d pipelines do not divide over %d: "
-                             "choose a multiple of %d", run->min_replicas, micro_batches, replicas, r, r);
+            return ddp__fail(
+                err, DDP_ARG,
+                "min_replicas %d: %d micro-batches of each of %d pipelines do not divide over %d: "
+                "choose a multiple of %d",
+                run->min_replicas, micro_batches, replicas, r, r);
     DDP__TRY(ddp__config_resolve(&run->cfg, ddp__built_in(), &c, &ops, err));
     ddp__config_free(&c);
     if (ops.averages != DDP_AVERAGES_CHANGES) return DDP_OK;
-    return ddp__fail(err, DDP_UNSUPPORTED, "min_replicas %d with strategy %s: of what its changes are measured from each "
-                     "replica has a share, which is lost with it: choose dreamddp, or min_replicas 0", run->min_replicas,
-                     ops.name);
+    return ddp__fail(err, DDP_UNSUPPORTED,
+                     "min_replicas %d with strategy %s: of what its changes are measured from each "
+                     "replica has a share, which is lost with it: choose dreamddp, or min_replicas 0",
+                     run->min_replicas, ops.name);
 }
 
 /* The elastic world has the training's ranks and ways to them, and no link to emulate. */
@@ -259,13 +281,21 @@ static ddp_config ddp__survival_outer(const ddp__survival *run)
 
     o.strategy = DDP_SSGD;
     o.transport = c->transport;
-    o.rank = c->rank; o.world = c->world;
-    o.addr = c->addr; o.run_id = c->run_id; o.socket_ifname = c->socket_ifname;
-    o.connect_timeout_s = c->connect_timeout_s; o.join_timeout_s = c->join_timeout_s;
-    o.peer_timeout_s = c->peer_timeout_s; o.op_timeout_s = c->op_timeout_s;
+    o.rank = c->rank;
+    o.world = c->world;
+    o.addr = c->addr;
+    o.run_id = c->run_id;
+    o.socket_ifname = c->socket_ifname;
+    o.connect_timeout_s = c->connect_timeout_s;
+    o.join_timeout_s = c->join_timeout_s;
+    o.peer_timeout_s = c->peer_timeout_s;
+    o.op_timeout_s = c->op_timeout_s;
     o.min_world = run->stages; /* fewer pipelines than min_replicas say so themselves */
     o.insecure = c->insecure;
-    o.tls_psk = c->tls_psk; o.tls_ca = c->tls_ca; o.tls_cert = c->tls_cert; o.tls_key = c->tls_key;
+    o.tls_psk = c->tls_psk;
+    o.tls_ca = c->tls_ca;
+    o.tls_cert = c->tls_cert;
+    o.tls_key = c->tls_key;
     o.no_env = c->no_env;
     o.cancel = c->cancel;
     o.allocator = c->allocator;
@@ -273,8 +303,8 @@ static ddp_config ddp__survival_outer(const ddp__survival *run)
     return o;
 }
 
-int ddp_launch_pipelines(const ddp_config *cfg, int stages, int min_replicas, int (*fn)(ddp_ctx *, void *), void *user,
-                         ddp_error *err)
+int ddp_launch_pipelines(const ddp_config *cfg, int stages, int min_replicas, int (*fn)(ddp_ctx *, void *),
+                         void *user, ddp_error *err)
 {
     ddp__survival run;
     ddp_config outer;
@@ -282,7 +312,8 @@ int ddp_launch_pipelines(const ddp_config *cfg, int stages, int min_replicas, in
 
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
-    if (!cfg || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch_pipelines: configuration or function is NULL");
+    if (!cfg || !fn)
+        return (int)ddp__fail(err, DDP_ARG, "ddp_launch_pipelines: configuration or function is NULL");
     run.cfg = *cfg;
     if (run.cfg.micro_batches < 1) run.cfg.micro_batches = 1;
     run.stages = stages;

@@ -1,5 +1,5 @@
-/* Tied weights across the cut: the owner's stage updates, every step's first word is its values, its last the gradients
- * of their uses elsewhere. */
+/* Tied weights across the cut: the owner's stage updates, every step's first word is its values, its last the
+ * gradients of their uses elsewhere. */
 #include "pipe/executor.h"
 
 static size_t ddp__guest_floats(const ddp_pipe *p, const ddp__guest *u)
@@ -7,15 +7,18 @@ static size_t ddp__guest_floats(const ddp_pipe *p, const ddp__guest *u)
     return (size_t)ddp_shape_count(&p->g->node[u->node]->spec.param[0].shape);
 }
 
-/* The weight or its gradient. A gradient is asked for during the whole step: on a device it would block the memory of all
- * messages behind it, so it arrives here. */
+/* The weight or its gradient. A gradient is asked for during the whole step: on a device it would block the
+ * memory of all messages behind it, so it arrives here. */
 static ddp_status ddp__guest_post(ddp_pipe *p, ddp_verb verb, ddp__guest *u, int gradient)
 {
     const ddp_node *n = p->g->node[u->node], *own = p->g->node[n->tied];
     const int here = gradient && u->arrived;
     ddp_message m = ddp__message(p->d, verb, p->piece, 1, DDP__MICRO_BATCH);
 
-    p->piece[0].data = here ? u->arrived : gradient ? n->grad[0] : own->here == (int)DDP__HERE_OWN ? own->param[0] : n->param[0];
+    p->piece[0].data = here                              ? u->arrived
+                       : gradient                        ? n->grad[0]
+                       : own->here == (int)DDP__HERE_OWN ? own->param[0]
+                                                         : n->param[0];
     p->piece[0].count = ddp__guest_floats(p, u);
     return ddp__pipe_post(p, &m, u->peer, here, &u->ticket[gradient]);
 }
@@ -41,7 +44,8 @@ ddp_status ddp__hosts_begin(ddp_pipe *p, int trains)
     return DDP_OK;
 }
 
-/* Before the gradient of an owner is complete: the weight has left, the gradients of its uses elsewhere are here. */
+/* Before the gradient of an owner is complete: the weight has left, the gradients of its uses elsewhere are
+ * here. */
 static int ddp__hosts_end(void *user, int owner)
 {
     ddp_pipe *p = (ddp_pipe *)user;
@@ -53,7 +57,8 @@ static int ddp__hosts_end(void *user, int owner)
         if (n->tied != owner) continue;
         DDP__DO(ddp__pipe_hold(p, &u->ticket[0], 0));
         DDP__DO(ddp__pipe_hold(p, &u->ticket[1], u->arrived != NULL));
-        if (comes) ddp__host_upload(&p->d->host, n->grad[0], u->arrived, ddp__guest_floats(p, u) * sizeof(float));
+        if (comes)
+            ddp__host_upload(&p->d->host, n->grad[0], u->arrived, ddp__guest_floats(p, u) * sizeof(float));
     }
     return 0;
 }
@@ -83,11 +88,18 @@ int ddp__tied_open(ddp_pipe *p)
         const ddp_node *n = p->g->node[i], *own = n->tied >= 0 ? p->g->node[n->tied] : NULL;
         ddp__guest u = {i, 0, {-1, -1}, NULL};
         if (!own || n->stage == own->stage) continue;
-        if (n->here == (int)DDP__HERE_OWN) { u.peer = ddp__pipe_rank(p, own->stage); p->guest[p->guests++] = u; }
-        if (own->here == (int)DDP__HERE_OWN) { u.peer = ddp__pipe_rank(p, n->stage); p->host[p->hosts++] = u; }
+        if (n->here == (int)DDP__HERE_OWN) {
+            u.peer = ddp__pipe_rank(p, own->stage);
+            p->guest[p->guests++] = u;
+        }
+        if (own->here == (int)DDP__HERE_OWN) {
+            u.peer = ddp__pipe_rank(p, n->stage);
+            p->host[p->hosts++] = u;
+        }
     }
     for (int i = 0; p->d->host.backend && i < p->hosts; i++)
-        p->host[i].arrived = (float *)ddp__scratch_take(&p->room, ddp__guest_floats(p, &p->host[i]), sizeof(float));
+        p->host[i].arrived =
+            (float *)ddp__scratch_take(&p->room, ddp__guest_floats(p, &p->host[i]), sizeof(float));
     p->g->fetch_uses = ddp__hosts_end;
     p->g->fetch_user = p;
     return !p->room.failed;

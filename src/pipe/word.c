@@ -1,5 +1,5 @@
-/* What is known of a model whose stages lie on several ranks: the norm of its gradients, the hash of its parameters and
- * the file of them, each in the order of the whole model. */
+/* What is known of a model whose stages lie on several ranks: the norm of its gradients, the hash of its
+ * parameters and the file of them, each in the order of the whole model. */
 #include "pipe/executor.h"
 
 ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n)
@@ -17,8 +17,10 @@ static ddp_status ddp__norm_pass(void *user, int after, double *squares)
 {
     ddp_pipe *p = (ddp_pipe *)user;
 
-    if (!after) return p->stage ? ddp__word_exchange(p, DDP_RECEIVE, p->stage - 1, squares, sizeof *squares) : DDP_OK;
-    if (p->stage + 1 < p->stages) DDP__TRY(ddp__word_exchange(p, DDP_SEND, p->stage + 1, squares, sizeof *squares));
+    if (!after)
+        return p->stage ? ddp__word_exchange(p, DDP_RECEIVE, p->stage - 1, squares, sizeof *squares) : DDP_OK;
+    if (p->stage + 1 < p->stages)
+        DDP__TRY(ddp__word_exchange(p, DDP_SEND, p->stage + 1, squares, sizeof *squares));
     return ddp__word_exchange(p, DDP_BROADCAST, p->stages - 1, squares, sizeof *squares);
 }
 
@@ -40,7 +42,8 @@ static ddp_status ddp__hash_layer(ddp_pipe *p, int layer, int home, float *value
         float *part = p->stage == home ? values + n->place : values;
         if (!count) continue;
         if (p->stage == n->stage)
-            DDP__TRY(ddp__host_download(&p->d->host, part, n->param[own], count * sizeof *part, &p->d->host.error));
+            DDP__TRY(ddp__host_download(&p->d->host, part, n->param[own], count * sizeof *part,
+                                        &p->d->host.error));
         if (p->stage == n->stage && p->stage != home)
             DDP__TRY(ddp__word_exchange(p, DDP_SEND, home, part, count * sizeof *part));
         if (p->stage != n->stage && p->stage == home)
@@ -55,7 +58,8 @@ size_t ddp__whole_layer(const ddp_graph *g, int layer)
 
     for (int i = 0; i < g->nodes; i++)
         if (g->node[i]->layer == layer)
-            count += ddp__arrays_count(g->node[i]->spec.param, g->node[i]->tied >= 0, g->node[i]->spec.params);
+            count +=
+                ddp__arrays_count(g->node[i]->spec.param, g->node[i]->tied >= 0, g->node[i]->spec.params);
     return count;
 }
 
@@ -73,7 +77,8 @@ static ddp_status ddp__pipe_hash(ddp_pipe *p, float *values, uint64_t *hash)
     for (int l = 0; l < p->g->layers; l++) {
         const int home = ddp__layer_home(p->g, l);
         if (home != at && p->stage == at) DDP__TRY(ddp__word_exchange(p, DDP_SEND, home, hash, sizeof *hash));
-        if (home != at && p->stage == home) DDP__TRY(ddp__word_exchange(p, DDP_RECEIVE, at, hash, sizeof *hash));
+        if (home != at && p->stage == home)
+            DDP__TRY(ddp__word_exchange(p, DDP_RECEIVE, at, hash, sizeof *hash));
         at = home;
         DDP__TRY(ddp__hash_layer(p, l, home, values));
         if (p->stage == home) *hash = ddp_hash_floats(*hash, values, ddp__whole_layer(p->g, l));
@@ -93,7 +98,8 @@ int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash)
     for (int l = 0; l < p->g->layers; l++)
         if (ddp__whole_layer(p->g, l) > most) most = ddp__whole_layer(p->g, l);
     values = (float *)ddp__calloc(most + 1, sizeof *values);
-    if (!values) return ddp__ctx_failf(p->d, DDP_MEMORY, "out of memory for the %zu parameters of a layer", most);
+    if (!values)
+        return ddp__ctx_failf(p->d, DDP_MEMORY, "out of memory for the %zu parameters of a layer", most);
     s = ddp__pipe_hash(p, values, hash);
     DDP_FREE(values);
     return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
@@ -105,11 +111,12 @@ enum { DDP__EXPORT_PART = 1 << 18 }; /* values of a message */
 
 typedef struct ddp__export {
     ddp_pipe *p;
-    int       home; /* the stage that writes */
-    float    *part; /* [DDP__EXPORT_PART] */
+    int home;    /* the stage that writes */
+    float *part; /* [DDP__EXPORT_PART] */
 } ddp__export;
 
-static ddp_status ddp__export_pass(void *user, int stage, const float *data, size_t n, ddp__file *f, ddp_error *err)
+static ddp_status ddp__export_pass(void *user, int stage, const float *data, size_t n, ddp__file *f,
+                                   ddp_error *err)
 {
     const ddp__export *x = (const ddp__export *)user;
     ddp_pipe *p = x->p;
@@ -143,6 +150,7 @@ int ddp_pipe_export(ddp_pipe *p, const char *path)
     s = x.part ? ddp__weights_save(p->g, path, ddp__export_pass, &x, p->stage == x.home, &p->d->host.error)
                : ddp__fail(&p->d->host.error, DDP_MEMORY, "out of memory for writing %.200s", path);
     DDP_FREE(x.part);
-    if (s == DDP_OK && p->stages > 1) s = ddp__word_exchange(p, DDP_BROADCAST, x.home, &done, 1); /* the file is there */
+    if (s == DDP_OK && p->stages > 1)
+        s = ddp__word_exchange(p, DDP_BROADCAST, x.home, &done, 1); /* the file is there */
     return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
 }

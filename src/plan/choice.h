@@ -1,4 +1,5 @@
-/* What planners can be told. Partial averaging: how it searches, what it counts, what it fills; OSP: what is late. */
+/* What planners can be told. Partial averaging: how it searches, what it counts, what it fills; OSP: what is
+ * late. */
 #pragma once
 
 #include "base/status.h"

@@ -35,7 +35,8 @@ double ddp__matching_bound(int n, const double *weight)
     for (int u = 0; u < n; u++) {
         row = column = DBL_MAX;
         for (int v = 0; v < n; v++) {
-            double r = weight[(size_t)u * (size_t)n + (size_t)v], c = weight[(size_t)v * (size_t)n + (size_t)u];
+            double r = weight[(size_t)u * (size_t)n + (size_t)v],
+                   c = weight[(size_t)v * (size_t)n + (size_t)u];
             if (r < row) row = r;
             if (c < column) column = c;
         }
@@ -45,12 +46,14 @@ double ddp__matching_bound(int n, const double *weight)
     return most;
 }
 
-/* A perfect matching whose largest weight is smallest; mate [n] realises the value returned, which the released DT-FM
- * program's may not. Thresholds are tried by bisection, each from the matching of the last that was too low. */
+/* A perfect matching whose largest weight is smallest; mate [n] realises the value returned, which the
+ * released DT-FM program's may not. Thresholds are tried by bisection, each from the matching of the last
+ * that was too low. */
 double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate)
 {
     double bound = ddp__matching_bound(m->n, weight);
-    size_t cells = (size_t)m->n * (size_t)m->n, i, count = 0, lo = 0, hi, mid, bytes = (size_t)m->n * sizeof(int);
+    size_t cells = (size_t)m->n * (size_t)m->n, i, count = 0, lo = 0, hi, mid,
+           bytes = (size_t)m->n * sizeof(int);
 
     memset(m->seen, 0, bytes);
     memset(m->left, -1, bytes);
@@ -86,7 +89,9 @@ void ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room)
     size_t N = (size_t)n;
     m->n = n;
     m->sorted = ddp__doubles(room, N * N);
-    m->left = ddp__ints(room, N); m->right = ddp__ints(room, N); m->seen = ddp__ints(room, N);
+    m->left = ddp__ints(room, N);
+    m->right = ddp__ints(room, N);
+    m->seen = ddp__ints(room, N);
     m->kept = ddp__ints(room, 2 * N);
 }
 
@@ -97,40 +102,48 @@ enum { DDP__LOUVAIN_TURNS = 1000 }; /* never met: should rounding make moves go 
 
 /* A level of the hierarchy: communities of the level below are its nodes. */
 typedef struct ddp__louvain {
-    int     n, size;    /* nodes of the graph, and of the level */
-    double  resolution, total; /* total = 2m */
-    double *graph;      /* [n x n] symmetric, diagonal 0 */
-    double *w;          /* [size x size] of the level; the diagonal holds twice the inner weight */
-    double *degree;     /* [size] */
-    double *inside;     /* [size] degrees of each community's members */
-    double *link;       /* [size] weight from the node at hand into each community */
-    int    *community;  /* [size] of the level's nodes */
-    int    *flat;       /* [n] the level's node that each node of the graph is in */
-    int    *order;      /* [n] */
-    int    *number;     /* [n] scratch of the renumbering */
-    int    *best;       /* [n] */
+    int n, size;              /* nodes of the graph, and of the level */
+    double resolution, total; /* total = 2m */
+    double *graph;            /* [n x n] symmetric, diagonal 0 */
+    double *w;                /* [size x size] of the level; the diagonal holds twice the inner weight */
+    double *degree;           /* [size] */
+    double *inside;           /* [size] degrees of each community's members */
+    double *link;             /* [size] weight from the node at hand into each community */
+    int *community;           /* [size] of the level's nodes */
+    int *flat;                /* [n] the level's node that each node of the graph is in */
+    int *order;               /* [n] */
+    int *number;              /* [n] scratch of the renumbering */
+    int *best;                /* [n] */
     ddp__scratch room;
 } ddp__louvain;
 
-static ddp_status ddp__louvain_open(int n, const double *weights, double resolution, ddp__louvain *g, ddp_error *err)
+static ddp_status ddp__louvain_open(int n, const double *weights, double resolution, ddp__louvain *g,
+                                    ddp_error *err)
 {
     size_t N = (size_t)(n > 0 ? n : 0), i, j;
 
     memset(g, 0, sizeof *g);
     if (n < 1 || !weights)
-        return ddp__fail(err, DDP_ARG, "a graph of %d nodes%s has no communities", n, n < 1 ? "" : " without weights");
+        return ddp__fail(err, DDP_ARG, "a graph of %d nodes%s has no communities", n,
+                         n < 1 ? "" : " without weights");
     if (!(resolution > 0 && resolution <= 1e100))
         return ddp__fail(err, DDP_ARG, "resolution is %g; it must be above 0 (1 = modularity)", resolution);
     for (i = 0; i < N * N; i++)
         if (i % (N + 1))
-            DDP__TRY(ddp__check_finite(weights[i], 0, err, "the weight from node %zu to node %zu is %g", i / N, i % N,
-                                       weights[i]));
+            DDP__TRY(ddp__check_finite(weights[i], 0, err, "the weight from node %zu to node %zu is %g",
+                                       i / N, i % N, weights[i]));
     g->n = n;
     g->resolution = resolution;
-    g->graph = ddp__doubles(&g->room, N * N); g->w = ddp__doubles(&g->room, N * N);
-    g->degree = ddp__doubles(&g->room, N); g->inside = ddp__doubles(&g->room, N); g->link = ddp__doubles(&g->room, N);
-    g->community = ddp__ints(&g->room, N); g->flat = ddp__ints(&g->room, N); g->order = ddp__ints(&g->room, N);
-    g->number = ddp__ints(&g->room, N); g->best = ddp__ints(&g->room, N);
+    g->graph = ddp__doubles(&g->room, N * N);
+    g->w = ddp__doubles(&g->room, N * N);
+    g->degree = ddp__doubles(&g->room, N);
+    g->inside = ddp__doubles(&g->room, N);
+    g->link = ddp__doubles(&g->room, N);
+    g->community = ddp__ints(&g->room, N);
+    g->flat = ddp__ints(&g->room, N);
+    g->order = ddp__ints(&g->room, N);
+    g->number = ddp__ints(&g->room, N);
+    g->best = ddp__ints(&g->room, N);
     DDP__TRY(ddp__scratch_check(&g->room, n, "nodes", err));
     for (i = 0; i < N; i++)
         for (j = 0; j < N; j++) {
@@ -167,7 +180,8 @@ static double ddp__louvain_quality(const ddp__louvain *g, const int *community)
             ends[community[i]] += g->graph[i * n + j];
             if (community[i] == community[j]) inner[community[i]] += g->graph[i * n + j];
         }
-    for (i = 0; i < n; i++) q += inner[i] / g->total - g->resolution * (ends[i] / g->total) * (ends[i] / g->total);
+    for (i = 0; i < n; i++)
+        q += inner[i] / g->total - g->resolution * (ends[i] / g->total) * (ends[i] / g->total);
     return q;
 }
 
@@ -185,8 +199,8 @@ static void ddp__louvain_level(ddp__louvain *g, int size)
     }
 }
 
-/* Moves the level's nodes, in g->order, until none gains. community [size] is begun with and improved. Returns whether
- * anything moved. */
+/* Moves the level's nodes, in g->order, until none gains. community [size] is begun with and improved.
+ * Returns whether anything moved. */
 static int ddp__louvain_move(ddp__louvain *g)
 {
     int size = g->size, moved = 0, changed = 1, turn, at, i, j, own, best;
@@ -213,7 +227,10 @@ static int ddp__louvain_move(ddp__louvain *g)
             for (j = 0; j < size; j++) {
                 if (j == own) continue;
                 gain = g->link[j] - g->resolution * g->degree[i] * (g->inside[j] / g->total);
-                if (gain > top) { top = gain; best = j; }
+                if (gain > top) {
+                    top = gain;
+                    best = j;
+                }
             }
             g->inside[best] += g->degree[i];
             g->community[i] = best;
@@ -223,8 +240,8 @@ static int ddp__louvain_move(ddp__louvain *g)
     return moved;
 }
 
-/* Levels from single nodes upwards, then single nodes again, until they gain nothing. Each turn that goes on has moved
- * something, which raises Q; r NULL = index order. */
+/* Levels from single nodes upwards, then single nodes again, until they gain nothing. Each turn that goes on
+ * has moved something, which raises Q; r NULL = index order. */
 static int ddp__louvain_climb(ddp__louvain *g, ddp_rng *r)
 {
     int i, k, size, turn, moved = 1;
@@ -262,7 +279,8 @@ ddp_status ddp_modularity(int n, const double *weights, double resolution, const
     ddp__scratch_free(&g.room);
     if (!community || !out) return ddp__fail(err, DDP_ARG, "ddp_modularity: community and out are needed");
     if (i < n)
-        return ddp__fail(err, DDP_ARG, "node %d is in community %d; numbers run from 0 to %d", i, community[i], n - 1);
+        return ddp__fail(err, DDP_ARG, "node %d is in community %d; numbers run from 0 to %d", i,
+                         community[i], n - 1);
     return DDP_OK;
 }
 

@@ -21,19 +21,23 @@ ddp_status ddp__named(const char *const *names, int first, const char *what, con
         }
     for (int i = first; names[i]; i++)
         ddp__text_addf(&list, "%s%s", i == first ? "" : names[i + 1] ? ", " : " or ", names[i]);
-    ddp__fail(err, DDP_ARG, "%s '%.60s' is unknown; use %s", what, name ? name : "", list.data ? list.data : "another");
+    ddp__fail(err, DDP_ARG, "%s '%.60s' is unknown; use %s", what, name ? name : "",
+              list.data ? list.data : "another");
     ddp__text_free(&list);
     return DDP_ARG;
 }
 
 ddp_status ddp__check_sum(double sum, double most, ddp_error *err)
 {
-    return ddp__finite(sum) && sum <= most ? DDP_OK : ddp__fail(err, DDP_NUMERIC, "the times of the profile add up to more than a double "
-                                            "holds; times are in seconds");
+    return ddp__finite(sum) && sum <= most
+               ? DDP_OK
+               : ddp__fail(err, DDP_NUMERIC,
+                           "the times of the profile add up to more than a double "
+                           "holds; times are in seconds");
 }
 
-ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double partition_s, double partition_params,
-                                int cut, ddp_error *err)
+ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double partition_s,
+                                double partition_params, int cut, ddp_error *err)
 {
     int sends = 0, sized = 0;
     DDP__TRY(ddp__check_finite(alpha_s, 0, err, "alpha_s is %g", alpha_s));
@@ -42,9 +46,10 @@ ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double par
     for (int i = 0; i < p->layers; i++) {
         if (!(p->comm_s[i] > 0)) continue;
         if (p->comm_s[i] < alpha_s)
-            return ddp__fail(err, DDP_ARG, "bucket %d (%s): comm_s is %g s, shorter than the startup alpha_s of %g s "
-                             "that it contains; lower alpha_s", i, p->name && p->name[i] ? p->name[i] : "unnamed",
-                             p->comm_s[i], alpha_s);
+            return ddp__fail(err, DDP_ARG,
+                             "bucket %d (%s): comm_s is %g s, shorter than the startup alpha_s of %g s "
+                             "that it contains; lower alpha_s",
+                             i, p->name && p->name[i] ? p->name[i] : "unnamed", p->comm_s[i], alpha_s);
         sends = 1;
         if (p->params && p->params[i] > 0) sized = 1;
     }
@@ -55,8 +60,10 @@ ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double par
         return ddp__fail(err, DDP_ARG, "a partition of %g s is not longer than the startup of %g s; raise it",
                          partition_s, alpha_s + ddp__startup(p));
     if (cut && partition_params > 0 && sends && !sized)
-        return ddp__fail(err, DDP_ARG, "no bucket that sends has params, so none can be cut by %g parameters; give the "
-                         "partition in seconds (partition_s)", partition_params);
+        return ddp__fail(err, DDP_ARG,
+                         "no bucket that sends has params, so none can be cut by %g parameters; give the "
+                         "partition in seconds (partition_s)",
+                         partition_params);
     return DDP_OK;
 }
 
@@ -122,8 +129,11 @@ int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user
                 if (turn && kind && j - i < 3) continue; /* the same as a reversal */
                 move(order, i, j);
                 now = cost(user);
-                if (now < *least * (1 - 1e-9)) { *least = now; fell = 1; }
-                else move(order, i, j);
+                if (now < *least * (1 - 1e-9)) {
+                    *least = now;
+                    fell = 1;
+                } else
+                    move(order, i, j);
             }
     return fell;
 }
@@ -168,7 +178,10 @@ int ddp__link_first(int links, const double *free_at, double ready, const double
         arrives = free_at[k];
         ddp__link_take(&arrives, ready, takes[k]);
         arrives += alpha[k];
-        if (arrives < first) { first = arrives; best = k; }
+        if (arrives < first) {
+            first = arrives;
+            best = k;
+        }
     }
     return best;
 }

@@ -9,12 +9,15 @@ static void ddp__oplist_graph_name(const ddp_graph *g, const ddp_node *n, char *
     int i, before = 0;
     for (i = n->layer >= 0 ? g->layer[n->layer].first : 0; i < n->index; i++)
         before += g->node[i]->op == n->op && g->node[i]->layer == n->layer;
-    if (before) snprintf(text, size, "%s%s%.60s.%d", layer, *layer ? "/" : "", n->op->name, before);
-    else snprintf(text, size, "%s%s%.60s", layer, *layer ? "/" : "", n->op->name);
+    if (before)
+        snprintf(text, size, "%s%s%.60s.%d", layer, *layer ? "/" : "", n->op->name, before);
+    else
+        snprintf(text, size, "%s%s%.60s", layer, *layer ? "/" : "", n->op->name);
 }
 
 /* Fills the list; place[node] is the operator's index in it, -1 for inputs. */
-static ddp_status ddp__oplist_graph_fill(const ddp_graph *g, const int *place, ddp_oplist *list, ddp_error *err)
+static ddp_status ddp__oplist_graph_fill(const ddp_graph *g, const int *place, ddp_oplist *list,
+                                         ddp_error *err)
 {
     for (int i = 0; i < g->nodes; i++) {
         int args[DDP_OP_INPUTS], count = 0;
@@ -26,8 +29,8 @@ static ddp_status ddp__oplist_graph_fill(const ddp_graph *g, const int *place, d
         for (int k = 0; k < info.inputs; k++)
             if (place[info.input[k]] >= 0) args[count++] = place[info.input[k]];
         ddp__oplist_graph_name(g, g->node[i], name, sizeof name);
-        DDP__TRY(
-            ddp_oplist_set(list, place[i], name, args, count, info.flops, info.output_bytes, info.param_bytes, err));
+        DDP__TRY(ddp_oplist_set(list, place[i], name, args, count, info.flops, info.output_bytes,
+                                info.param_bytes, err));
         list->op[place[i]].module = g->node[i]->layer + 1;
     }
     return DDP_OK;
@@ -48,7 +51,9 @@ ddp_status ddp_graph_oplist(const ddp_graph *g, ddp_oplist *out, ddp_error *err)
                  : ddp__fail(err, DDP_ARG, "ddp_graph_oplist: the graph has no operators");
     if (code == DDP_OK) code = ddp__oplist_graph_fill(g, place, &list, err);
     DDP_FREE(place);
-    if (code == DDP_OK) *out = list;
-    else ddp_oplist_free(&list);
+    if (code == DDP_OK)
+        *out = list;
+    else
+        ddp_oplist_free(&list);
     return code;
 }

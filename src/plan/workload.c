@@ -2,28 +2,35 @@
 #include "compress/compress.h"
 #include "plan/internal.h"
 
-static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_workload_options *o, ddp_error *err)
+static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_workload_options *o,
+                                              ddp_error *err)
 {
     size_t at;
     DDP__TRY(ddp_network_check(net, err));
     if (o->microbatches < 0 || o->microbatches > 1000000000)
         return ddp__fail(err, DDP_ARG, "%d micro-batches are impossible; 1 to 1e9 are", o->microbatches);
     if (!ddp__within(o->samples, 0, 1e100))
-        return ddp__fail(err, DDP_ARG, "%g samples per iteration are impossible; 0 = one per micro-batch", o->samples);
+        return ddp__fail(err, DDP_ARG, "%g samples per iteration are impossible; 0 = one per micro-batch",
+                         o->samples);
     if (!ddp__within(o->state_factor, 0, 1e6))
-        return ddp__fail(err, DDP_ARG, "state_factor is %g; it must be from 0 (= default) to 1e6", o->state_factor);
+        return ddp__fail(err, DDP_ARG, "state_factor is %g; it must be from 0 (= default) to 1e6",
+                         o->state_factor);
     if (!net->speed)
-        return ddp__fail(err, DDP_ARG, "the network has no speeds; give \"tflops\" for every device or group, what it "
+        return ddp__fail(err, DDP_ARG,
+                         "the network has no speeds; give \"tflops\" for every device or group, what it "
                          "reaches rather than its peak");
     for (int d = 0; d < net->devices; d++) { /* so that no quotient overflows */
         if (!ddp__within(net->speed[d], 1e-100, 1e100))
-            return ddp__fail(err, DDP_ARG, "the speed of device %d is %g FLOP/s; it must be from 1e-100 to 1e100", d,
+            return ddp__fail(err, DDP_ARG,
+                             "the speed of device %d is %g FLOP/s; it must be from 1e-100 to 1e100", d,
                              net->speed[d]);
         for (int to = 0; to < net->devices; to++) {
             at = (size_t)d * (size_t)net->devices + (size_t)to;
             if (to != d && (net->rate[at] < 1e-100 || net->delay_s[at] > 1e100))
-                return ddp__fail(err, DDP_ARG, "the link from device %d to device %d (%g s, %g bytes/s) is beyond "
-                                 "1e100 s, or 1e100 s per byte", d, to, net->delay_s[at], net->rate[at]);
+                return ddp__fail(err, DDP_ARG,
+                                 "the link from device %d to device %d (%g s, %g bytes/s) is beyond "
+                                 "1e100 s, or 1e100 s per byte",
+                                 d, to, net->delay_s[at], net->rate[at]);
         }
     }
     return DDP_OK;
@@ -41,15 +48,17 @@ static void ddp__workload_users(ddp__workload_graph *g)
                 u = list->op[i].args[k];
                 if (g->seen[u] == i) continue;
                 g->seen[u] = i;
-                if (turn) g->users[g->from[u + 1]++] = i;
-                else g->from[u + 2]++;
+                if (turn)
+                    g->users[g->from[u + 1]++] = i;
+                else
+                    g->from[u + 2]++;
             }
         for (i = 0; !turn && i < list->count; i++) g->from[i + 2] += g->from[i + 1];
     }
 }
 
-ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *net, const ddp_workload_options *o,
-                                    ddp__workload_graph *g, ddp_error *err)
+ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *net,
+                                    const ddp_workload_options *o, ddp__workload_graph *g, ddp_error *err)
 {
     size_t edges = 0;
     int i, n;
@@ -58,7 +67,8 @@ ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *n
     DDP__TRY(ddp__workload_options_check(net, o, err));
     n = list->count;
     for (i = 0; i < n; i++) edges += (size_t)list->op[i].arg_count;
-    if (edges > INT_MAX) return ddp__fail(err, DDP_UNSUPPORTED, "%zu args are too many; at most %d", edges, INT_MAX);
+    if (edges > INT_MAX)
+        return ddp__fail(err, DDP_UNSUPPORTED, "%zu args are too many; at most %d", edges, INT_MAX);
     g->list = list;
     g->net = net;
     g->turns = o->microbatches > 1 ? o->microbatches - 1 : 0;
@@ -74,7 +84,8 @@ ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *n
     DDP__TRY(ddp__scratch_check(&g->room, n, "operators", err));
     ddp__workload_users(g);
     for (i = 0; i < n; i++)
-        g->gradient[i] = (unsigned char)(g->backward && (list->op[i].arg_count > 0 || list->op[i].param_bytes > 0));
+        g->gradient[i] =
+            (unsigned char)(g->backward && (list->op[i].arg_count > 0 || list->op[i].param_bytes > 0));
     return DDP_OK;
 }
 
@@ -85,8 +96,8 @@ double ddp__workload_transfer(const ddp_network *net, int from, int to, double b
 }
 
 /* What device `to` receives of operator op: the message is counted, and noted where there is room for it. */
-static void ddp__workload_receive(const ddp__workload_graph *g, ddp_workload *w, int op, int user, int from, int to,
-                                  int gradient)
+static void ddp__workload_receive(const ddp__workload_graph *g, ddp_workload *w, int op, int user, int from,
+                                  int to, int gradient)
 {
     double bytes = g->list->op[op].output_bytes, seconds = ddp__workload_transfer(g->net, from, to, bytes);
     const ddp_workload_message m = {op, user, from, to, gradient, bytes, seconds};
@@ -112,7 +123,10 @@ void ddp__workload_sum(ddp__workload_graph *g, const int *device_of, ddp_workloa
     int d, there;
     w->devices = g->net->devices;
     w->messages = 0;
-    for (d = 0; d < w->devices; d++) { w->compute_s[d] = w->receive_s[d] = w->memory_bytes[d] = 0; g->seen[d] = -1; }
+    for (d = 0; d < w->devices; d++) {
+        w->compute_s[d] = w->receive_s[d] = w->memory_bytes[d] = 0;
+        g->seen[d] = -1;
+    }
     for (int i = 0; i < g->list->count; i++) {
         const ddp_oplist_entry *e = &g->list->op[i];
         d = device_of[i];
@@ -141,13 +155,14 @@ void ddp_workload_free(ddp_workload *w)
     memset(w, 0, sizeof *w);
 }
 
-static ddp_status ddp__workload_fill(ddp__workload_graph *g, const int *device_of, ddp_workload *w, ddp_error *err)
+static ddp_status ddp__workload_fill(ddp__workload_graph *g, const int *device_of, ddp_workload *w,
+                                     ddp_error *err)
 {
     size_t N = (size_t)g->net->devices;
     for (int i = 0; i < g->list->count; i++)
         if (device_of[i] < 0 || device_of[i] >= g->net->devices)
-            return ddp__fail(err, DDP_ARG, "operator %d is assigned to device %d; devices run from 0 to %d", i,
-                             device_of[i], g->net->devices - 1);
+            return ddp__fail(err, DDP_ARG, "operator %d is assigned to device %d; devices run from 0 to %d",
+                             i, device_of[i], g->net->devices - 1);
     w->devices = g->net->devices;
     w->compute_s = (double *)ddp__calloc(N, sizeof(double));
     w->receive_s = (double *)ddp__calloc(N, sizeof(double));
@@ -159,8 +174,10 @@ static ddp_status ddp__workload_fill(ddp__workload_graph *g, const int *device_o
     if (!w->message) return ddp__fail(err, DDP_MEMORY, "no memory for a list of %d messages", w->messages);
     ddp__workload_sum(g, device_of, w);
     if (!(w->pipeline_s > 0 && ddp__finite(w->pipeline_s)))
-        return ddp__fail(err, DDP_NUMERIC, "an iteration takes %g s; the operators need FLOPs or bytes, and sums that "
-                         "a double holds", w->pipeline_s);
+        return ddp__fail(err, DDP_NUMERIC,
+                         "an iteration takes %g s; the operators need FLOPs or bytes, and sums that "
+                         "a double holds",
+                         w->pipeline_s);
     w->throughput = g->samples / w->pipeline_s;
     return DDP_OK;
 }
@@ -176,12 +193,15 @@ ddp_status ddp_workload_estimate(const ddp_oplist *list, const ddp_network *net,
     status = ddp__workload_graph_open(list, net, o, &g, err);
     if (status == DDP_OK) status = ddp__workload_fill(&g, device_of, &w, err);
     ddp__scratch_free(&g.room);
-    if (status == DDP_OK) *out = w;
-    else ddp_workload_free(&w);
+    if (status == DDP_OK)
+        *out = w;
+    else
+        ddp_workload_free(&w);
     return status;
 }
 
-ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, double peak, double *lambda, ddp_error *err)
+ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, double peak, double *lambda,
+                         ddp_error *err)
 {
     double xx = 0, xy = 0, x, value;
     if (n < 1 || !flops || !seconds || !lambda)
@@ -190,8 +210,8 @@ ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, doub
         return ddp__fail(err, DDP_ARG, "the peak is %g FLOP/s; it must be positive", peak);
     for (int i = 0; i < n; i++) {
         if (!ddp__within(flops[i], 0, 1e100) || !ddp__within(seconds[i], 0, 1e100))
-            return ddp__fail(err, DDP_ARG, "sample %d (%g FLOPs in %g s) must be finite and at least 0", i, flops[i],
-                             seconds[i]);
+            return ddp__fail(err, DDP_ARG, "sample %d (%g FLOPs in %g s) must be finite and at least 0", i,
+                             flops[i], seconds[i]);
         x = flops[i] / peak;
         xx += x * x;
         xy += x * seconds[i];
@@ -214,7 +234,8 @@ static void ddp__estimate_links(const ddp_workload *w, const ddp_network *net, d
 {
     double *received = w->receive_s;
     for (int d = 0; d < w->devices; d++) received[d] = 0;
-    for (int i = 0; i < w->messages; i++) received[w->message[i].to] += ddp__estimate_busy(net, &w->message[i]);
+    for (int i = 0; i < w->messages; i++)
+        received[w->message[i].to] += ddp__estimate_busy(net, &w->message[i]);
     for (int i = 0; i < w->messages; i++) {
         link_s[i] = received[w->message[i].to];
         count[i] = (size_t)ceil(w->message[i].bytes / 4);
@@ -237,8 +258,9 @@ static void ddp__estimate_shorten(ddp_workload *w, const ddp_network *net, const
     }
 }
 
-ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net, const ddp_workload_options *work,
-                                 const ddp_adatopk_options *o, ddp_workload *out, ddp_error *err)
+ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net,
+                                 const ddp_workload_options *work, const ddp_adatopk_options *o,
+                                 ddp_workload *out, ddp_error *err)
 {
     const int turns = work->microbatches > 1 ? work->microbatches - 1 : 0;
     size_t messages = (size_t)w->messages, devices = (size_t)w->devices;
@@ -250,7 +272,8 @@ ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net, 
     ddp_status status;
 
     if (net->devices != w->devices)
-        return ddp__fail(err, DDP_ARG, "the estimate is of %d devices, the network has %d", w->devices, net->devices);
+        return ddp__fail(err, DDP_ARG, "the estimate is of %d devices, the network has %d", w->devices,
+                         net->devices);
     v.compute_s = (double *)ddp__copy(w->compute_s, devices, sizeof(double));
     v.receive_s = (double *)ddp__copy(w->receive_s, devices, sizeof(double));
     v.memory_bytes = (double *)ddp__copy(w->memory_bytes, devices, sizeof(double));

@@ -2,8 +2,8 @@
 #include "base/core.h"
 #include "profile/profile.h"
 
-/* The minimum over alpha, beta >= 0 of sum w (alpha + beta x - y)^2 from its moments; where the free optimum is
- * outside, the minimum of a convex function lies on the edge it crossed. */
+/* The minimum over alpha, beta >= 0 of sum w (alpha + beta x - y)^2 from its moments; where the free optimum
+ * is outside, the minimum of a convex function lies on the edge it crossed. */
 static ddp_link ddp__link_solve(const ddp_linkfit *f)
 {
     ddp_link link = {0, f->xx > 0 ? f->xy / f->xx : 0};
@@ -30,7 +30,9 @@ static void ddp__linkfit_weigh(ddp_linkfit *f, double bytes, double seconds, dou
     f->xy += w * bytes * seconds;
 }
 
-typedef struct ddp__link_sample { double bytes, seconds; } ddp__link_sample;
+typedef struct ddp__link_sample {
+    double bytes, seconds;
+} ddp__link_sample;
 
 static int ddp__link_sample_order(const void *a, const void *b)
 {
@@ -44,10 +46,12 @@ ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_l
     ddp__link_sample *s;
     ddp_linkfit f = DDP__ZEROS;
     double w;
-    if (n < 1) return ddp__fail(err, DDP_ARG, "a link cannot be fitted to %d transfers; measure at least 1", n);
+    if (n < 1)
+        return ddp__fail(err, DDP_ARG, "a link cannot be fitted to %d transfers; measure at least 1", n);
     for (int i = 0; i < n; i++)
         if (!ddp__within(bytes[i], 0, DBL_MAX) || !ddp__within(seconds[i], 0, DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "transfer %d of %g bytes took %g s; both must be finite and at least 0", i,
+            return ddp__fail(err, DDP_ARG,
+                             "transfer %d of %g bytes took %g s; both must be finite and at least 0", i,
                              bytes[i], seconds[i]);
     s = (ddp__link_sample *)ddp__calloc((size_t)n, sizeof *s);
     if (!s) return ddp__fail(err, DDP_MEMORY, "no memory to fit %d transfers", n);
@@ -62,7 +66,8 @@ ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_l
         ddp__linkfit_weigh(&f, s[i].bytes, s[i].seconds, 1 / (w * w));
     }
     DDP_FREE(s);
-    if (!(f.xx > 0)) return ddp__fail(err, DDP_ARG, "all %d transfers had 0 bytes; the rate needs longer ones", n);
+    if (!(f.xx > 0))
+        return ddp__fail(err, DDP_ARG, "all %d transfers had 0 bytes; the rate needs longer ones", n);
     *out = ddp__link_solve(&f);
     return DDP_OK;
 }

@@ -46,24 +46,27 @@ static ddp_status ddp__network_check_pair(const ddp_network *n, int i, int j, dd
     DDP__TRY(ddp__check_finite(n->delay_s[at], 0, err, "the delay from device %d to device %d is %g s", i, j,
                                n->delay_s[at]));
     if (n->jitter_s)
-        DDP__TRY(ddp__check_finite(n->jitter_s[at], 0, err, "the jitter from device %d to device %d is %g s", i, j,
-                                   n->jitter_s[at]));
+        DDP__TRY(ddp__check_finite(n->jitter_s[at], 0, err, "the jitter from device %d to device %d is %g s",
+                                   i, j, n->jitter_s[at]));
     if (!(ddp__finite(n->rate[at]) && n->rate[at] > 0))
-        return ddp__fail(err, DDP_ARG, "the link from device %d to device %d carries %g bytes/s; every pair must be "
-                         "connected by a finite rate above 0", i, j, n->rate[at]);
+        return ddp__fail(err, DDP_ARG,
+                         "the link from device %d to device %d carries %g bytes/s; every pair must be "
+                         "connected by a finite rate above 0",
+                         i, j, n->rate[at]);
     return DDP_OK;
 }
 
 static ddp_status ddp__network_check_device(const ddp_network *n, int i, ddp_error *err)
 {
     if (n->speed)
-        DDP__TRY(ddp__check_finite(n->speed[i], 1, err, "the speed of device %d is %g FLOP/s", i, n->speed[i]));
+        DDP__TRY(
+            ddp__check_finite(n->speed[i], 1, err, "the speed of device %d is %g FLOP/s", i, n->speed[i]));
     if (n->memory_bytes)
         DDP__TRY(ddp__check_finite(n->memory_bytes[i], 0, err, "the memory of device %d is %g bytes", i,
                                    n->memory_bytes[i]));
     if (n->host_rate)
-        DDP__TRY(ddp__check_finite(n->host_rate[i], 1, err, "the access link of device %d carries %g bytes/s", i,
-                                   n->host_rate[i]));
+        DDP__TRY(ddp__check_finite(n->host_rate[i], 1, err, "the access link of device %d carries %g bytes/s",
+                                   i, n->host_rate[i]));
     if (n->group && (n->group[i] < 0 || n->group[i] >= n->groups))
         return ddp__fail(err, DDP_ARG, "device %d is in group %d; the groups are 0 to %d", i, n->group[i],
                          n->groups - 1);
@@ -78,8 +81,10 @@ ddp_status ddp_network_check(const ddp_network *n, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "the network has no %s; it is needed for every pair",
                          n->rate ? "delay_s" : "rate");
     if (n->pipelines < 0 || n->stages < 0)
-        return ddp__fail(err, DDP_ARG, "%d pipelines of %d stages are impossible; both are at least 1, or 0 where "
-                         "unknown", n->pipelines, n->stages);
+        return ddp__fail(err, DDP_ARG,
+                         "%d pipelines of %d stages are impossible; both are at least 1, or 0 where "
+                         "unknown",
+                         n->pipelines, n->stages);
     if (n->pipelines && n->stages && (double)n->pipelines * n->stages != (double)n->devices)
         return ddp__fail(err, DDP_ARG, "%d devices are not D_dp x D_pp = %d x %d = %.0f; change one of them",
                          n->devices, n->pipelines, n->stages, (double)n->pipelines * n->stages);
@@ -93,7 +98,8 @@ ddp_status ddp_network_check(const ddp_network *n, ddp_error *err)
     return DDP_OK;
 }
 
-ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, double delay_sigma, ddp_error *err)
+ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, double delay_sigma,
+                             ddp_error *err)
 {
     ddp_rng r = ddp_rng_seed(seed, 77);
     size_t N;
@@ -101,8 +107,8 @@ ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, d
         return ddp__fail(err, DDP_ARG, "ddp_network_noise: the network or one of its matrices is NULL");
     N = (size_t)n->devices;
     if (!(rate_sigma >= 0 && rate_sigma <= 4) || !(delay_sigma >= 0 && delay_sigma <= 4))
-        return ddp__fail(err, DDP_ARG, "noise of sigma %g on rates and %g on delays; both are 0 to 4", rate_sigma,
-                         delay_sigma);
+        return ddp__fail(err, DDP_ARG, "noise of sigma %g on rates and %g on delays; both are 0 to 4",
+                         rate_sigma, delay_sigma);
     for (size_t i = 0; i < N; i++)
         for (size_t j = i + 1; j < N; j++) {
             double rate = exp(rate_sigma * ddp_rng_normal(&r));
@@ -136,9 +142,11 @@ static ddp_status ddp__network_need(const ddp__network_file *f, const char *key,
     return ddp__json_need(f->path, from, key, kind, out, f->err);
 }
 
-static ddp_status ddp__network_bad(const ddp__network_file *f, const ddp__json *at, const char *key, const char *what)
+static ddp_status ddp__network_bad(const ddp__network_file *f, const ddp__json *at, const char *key,
+                                   const char *what)
 {
-    return ddp__fail(f->err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" %s", f->path, at->line, at->column, key, what);
+    return ddp__fail(f->err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" %s", f->path, at->line, at->column,
+                     key, what);
 }
 
 /* A whole number of at least 1; a missing one leaves *out. */
@@ -177,8 +185,10 @@ static ddp_status ddp__network_groups(const ddp__network_file *f, ddp_network *n
         total += v->number;
     }
     if (!sizes->count || total > DDP__NETWORK_MOST)
-        return ddp__fail(f->err, DDP_FORMAT, "%s, line %d: \"devices_per_group\" adds up to %.0f devices; a network "
-                         "has 1 to %d", f->path, sizes->line, total, DDP__NETWORK_MOST);
+        return ddp__fail(f->err, DDP_FORMAT,
+                         "%s, line %d: \"devices_per_group\" adds up to %.0f devices; a network "
+                         "has 1 to %d",
+                         f->path, sizes->line, total, DDP__NETWORK_MOST);
     n->groups = (int)sizes->count;
     n->devices = (int)total;
     n->group = (int *)ddp__calloc((size_t)n->devices, sizeof(int));
@@ -196,7 +206,8 @@ static ddp_status ddp__network_groups(const ddp__network_file *f, ddp_network *n
         n->group_name[g] = ddp__strdup(v->string);
         if (!n->group_name[g]) break;
     }
-    if (!n->group_name || g < n->groups) return ddp__fail(f->err, DDP_MEMORY, "no memory for the network %s", f->path);
+    if (!n->group_name || g < n->groups)
+        return ddp__fail(f->err, DDP_MEMORY, "no memory for the network %s", f->path);
     return DDP_OK;
 }
 
@@ -213,21 +224,23 @@ static ddp_status ddp__network_size(const ddp__network_file *f, ddp_network *n)
         n->devices = (int)rates->count;
     }
     if (given && given != n->devices)
-        return ddp__fail(f->err, DDP_ARG, "%s: N is %d, but the %s %d devices; make them agree", f->path, given,
-                         n->group ? "groups have" : "matrices are of", n->devices);
+        return ddp__fail(f->err, DDP_ARG, "%s: N is %d, but the %s %d devices; make them agree", f->path,
+                         given, n->group ? "groups have" : "matrices are of", n->devices);
     return DDP_OK;
 }
 
-/* Row i of a square matrix of `size` into row[size]; the diagonal of an N x N matrix may be any number or null. */
-static ddp_status ddp__network_row(const ddp__network_file *f, const ddp__json *line, const char *key, int i, int size,
-                                   int skip_diagonal, double *row)
+/* Row i of a square matrix of `size` into row[size]; the diagonal of an N x N matrix may be any number or
+ * null. */
+static ddp_status ddp__network_row(const ddp__network_file *f, const ddp__json *line, const char *key, int i,
+                                   int size, int skip_diagonal, double *row)
 {
     const ddp__json *v;
     int j = 0;
     if (line->kind != DDP__JSON_ARRAY || line->count != size)
         return ddp__fail(f->err, DDP_FORMAT,
-                         "%s, line %d, column %d: \"%s\" is not square: row %d has %ld numbers, not %d", f->path,
-                         line->line, line->column, key, i, line->kind == DDP__JSON_ARRAY ? line->count : 0, size);
+                         "%s, line %d, column %d: \"%s\" is not square: row %d has %ld numbers, not %d",
+                         f->path, line->line, line->column, key, i,
+                         line->kind == DDP__JSON_ARRAY ? line->count : 0, size);
     for (v = line->first; v; v = v->next, j++) {
         row[j] = 0;
         if (i == j && skip_diagonal) continue;
@@ -238,8 +251,8 @@ static ddp_status ddp__network_row(const ddp__network_file *f, const ddp__json *
 }
 
 /* A matrix of groups or of devices, times scale, into out [N x N]. */
-static ddp_status ddp__network_matrix(const ddp__network_file *f, const ddp_network *n, const char *key, double scale,
-                                      double *out)
+static ddp_status ddp__network_matrix(const ddp__network_file *f, const ddp_network *n, const char *key,
+                                      double scale, double *out)
 {
     const ddp__json *m, *line;
     double *row;
@@ -251,8 +264,9 @@ static ddp_status ddp__network_matrix(const ddp__network_file *f, const ddp_netw
     per_group = n->group && m->count == n->groups;
     size = per_group ? n->groups : n->devices;
     if (m->count != size)
-        return ddp__fail(f->err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" has %ld rows; it needs %d, one per %s",
-                         f->path, m->line, m->column, key, m->count, n->group ? n->groups : size,
+        return ddp__fail(f->err, DDP_FORMAT,
+                         "%s, line %d, column %d: \"%s\" has %ld rows; it needs %d, one per %s", f->path,
+                         m->line, m->column, key, m->count, n->group ? n->groups : size,
                          n->group ? "group" : "device");
     row = (double *)ddp__calloc((size_t)size, sizeof *row);
     if (!row) return ddp__fail(f->err, DDP_MEMORY, "no memory for the network %s", f->path);
@@ -260,7 +274,8 @@ static ddp_status ddp__network_matrix(const ddp__network_file *f, const ddp_netw
         status = ddp__network_row(f, line, key, r, size, !per_group || n->groups == n->devices, row);
         for (i = 0; status == DDP_OK && i < N; i++) {
             if ((per_group ? n->group[i] : (int)i) != r) continue;
-            for (j = 0; j < N; j++) out[i * N + j] = i == j ? 0 : row[per_group ? (size_t)n->group[j] : j] * scale;
+            for (j = 0; j < N; j++)
+                out[i * N + j] = i == j ? 0 : row[per_group ? (size_t)n->group[j] : j] * scale;
         }
     }
     DDP_FREE(row);
@@ -268,8 +283,8 @@ static ddp_status ddp__network_matrix(const ddp__network_file *f, const ddp_netw
 }
 
 /* One number per device or per group, times scale; *out stays NULL where the key is missing. */
-static ddp_status ddp__network_vector(const ddp__network_file *f, const ddp_network *n, const char *key, double scale,
-                                      double **out)
+static ddp_status ddp__network_vector(const ddp__network_file *f, const ddp_network *n, const char *key,
+                                      double scale, double **out)
 {
     const ddp__json *list = ddp__network_get(f, key), *v;
     int per_group, k = 0, i;
@@ -358,8 +373,10 @@ ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *
     status = ddp__network_variant(&f, variant);
     if (status == DDP_OK) status = ddp__network_fill(&f, &n);
     ddp__json_free(root);
-    if (status == DDP_OK) *out = n;
-    else ddp_network_free(&n);
+    if (status == DDP_OK)
+        *out = n;
+    else
+        ddp_network_free(&n);
     return status;
 }
 
@@ -382,8 +399,10 @@ static void ddp__network_put(ddp__text *t, const char *key, const double *m, int
 static void ddp__network_list(ddp__text *t, const char *key, const double *x, int size, double scale)
 {
     for (int i = 0; x && i < size; i++) {
-        if (i) ddp__text_addf(t, ", ");
-        else ddp__text_addf(t, ",\n  \"%s\": [", key);
+        if (i)
+            ddp__text_addf(t, ", ");
+        else
+            ddp__text_addf(t, ",\n  \"%s\": [", key);
         ddp__json_number(t, x[i] * scale);
     }
     if (x) ddp__text_addf(t, "]");

@@ -6,7 +6,8 @@ ddp_status ddp_profile_new(int layers, ddp_profile *out, ddp_error *err)
 {
     ddp_profile p = DDP__ZEROS;
     size_t L = (size_t)layers;
-    if (layers < 1) return ddp__fail(err, DDP_ARG, "a profile of %d layers is impossible; it needs at least 1", layers);
+    if (layers < 1)
+        return ddp__fail(err, DDP_ARG, "a profile of %d layers is impossible; it needs at least 1", layers);
     p.layers = layers;
     p.name = (char **)ddp__calloc(L, sizeof *p.name);
     p.params = (double *)ddp__calloc(L, sizeof(double));
@@ -33,7 +34,8 @@ void ddp_profile_free(ddp_profile *p)
     memset(p, 0, sizeof *p);
 }
 
-static ddp_status ddp__profile_check_one(const ddp_profile *p, int l, const char *what, double v, ddp_error *err)
+static ddp_status ddp__profile_check_one(const ddp_profile *p, int l, const char *what, double v,
+                                         ddp_error *err)
 {
     const char *name = p->name && p->name[l] ? p->name[l] : "unnamed";
     return ddp__check_finite(v, 0, err, "layer %d (%s): %s is %g", l, name, what, v);
@@ -60,21 +62,25 @@ ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err)
 
 /* ---- layers in parts ---- */
 
-static ddp_status ddp__split_check(const ddp_profile *p, double most, double alpha, double *rows, ddp_error *err)
+static ddp_status ddp__split_check(const ddp_profile *p, double most, double alpha, double *rows,
+                                   ddp_error *err)
 {
     DDP__TRY(ddp_profile_check(p, err));
-    if (!p->params) return ddp__fail(err, DDP_ARG, "the profile has no params, so its layers cannot be split");
+    if (!p->params)
+        return ddp__fail(err, DDP_ARG, "the profile has no params, so its layers cannot be split");
     if (!ddp__within(most, 1, DBL_MAX))
         return ddp__fail(err, DDP_ARG, "a part of %g parameters is impossible; it needs at least 1", most);
     *rows = 0;
     for (int l = 0; l < p->layers; l++) {
         if (!(alpha >= 0) || (p->comm_s[l] > 0 && alpha > p->comm_s[l]))
-            return ddp__fail(err, DDP_ARG, "the startup is %g s; it must be 0 to %g s, the comm_s of layer %d", alpha,
+            return ddp__fail(err, DDP_ARG,
+                             "the startup is %g s; it must be 0 to %g s, the comm_s of layer %d", alpha,
                              p->comm_s[l], l);
         *rows += p->params[l] > most ? ceil(p->params[l] / most) : 1;
     }
     if (*rows <= 1e6) return DDP_OK;
-    return ddp__fail(err, DDP_ARG, "parts of %g parameters make %.0f rows of %d layers; at most 1000000 can be planned",
+    return ddp__fail(err, DDP_ARG,
+                     "parts of %g parameters make %.0f rows of %d layers; at most 1000000 can be planned",
                      most, *rows, p->layers);
 }
 
@@ -91,15 +97,17 @@ static int ddp__split_row(const ddp_profile *p, int l, int j, int k, double alph
         q->backward_s[i] = p->backward_s[l];
         q->forward_s[i] = p->forward_s ? p->forward_s[l] : 0;
     }
-    if (k > 1 && name) snprintf(text, sizeof text, "%.120s [%d/%d]", name, j + 1, k);
-    else if (k > 1) snprintf(text, sizeof text, "layer %d [%d/%d]", l, j + 1, k);
+    if (k > 1 && name)
+        snprintf(text, sizeof text, "%.120s [%d/%d]", name, j + 1, k);
+    else if (k > 1)
+        snprintf(text, sizeof text, "layer %d [%d/%d]", l, j + 1, k);
     if (k == 1 && !name) return 1;
     q->name[i] = ddp__strdup(k > 1 ? text : name);
     return q->name[i] != NULL;
 }
 
-ddp_status ddp_profile_split(const ddp_profile *p, double most_params, double alpha_s, ddp_profile *out, int **layer_of,
-                             ddp_error *err)
+ddp_status ddp_profile_split(const ddp_profile *p, double most_params, double alpha_s, ddp_profile *out,
+                             int **layer_of, ddp_error *err)
 {
     ddp_profile q;
     double rows = 0;
@@ -124,8 +132,10 @@ ddp_status ddp_profile_split(const ddp_profile *p, double most_params, double al
     q.gap_s = p->gap_s;
     q.between_s = p->between_s;
     *out = q;
-    if (layer_of) *layer_of = of;
-    else DDP_FREE(of);
+    if (layer_of)
+        *layer_of = of;
+    else
+        DDP_FREE(of);
     return DDP_OK;
 }
 
@@ -134,8 +144,8 @@ ddp_status ddp_profile_split(const ddp_profile *p, double most_params, double al
 enum { DDP__COL_LAYER, DDP__COL_PARAMS, DDP__COL_FORWARD, DDP__COL_BACKWARD, DDP__COL_COMM, DDP__COLS };
 static const char *const ddp__columns[] = {"layer", "params", "forward_s", "backward_s", "comm_s"};
 
-/* Takes the next field of a NUL-terminated line apart, in place: surrounding blanks go, "..." is unquoted, "" inside
- * becomes ". *at moves on, to NULL after the last field. NULL = bad quotes. */
+/* Takes the next field of a NUL-terminated line apart, in place: surrounding blanks go, "..." is unquoted, ""
+ * inside becomes ". *at moves on, to NULL after the last field. NULL = bad quotes. */
 static char *ddp__csv_field(char **at)
 {
     char *s = *at + strspn(*at, " \t"), *end, *to;
@@ -173,22 +183,27 @@ static ddp_status ddp__csv_header(const char *path, char *line, int *where, ddp_
     for (int c = 0; c < DDP__COLS; c++) where[c] = -1;
     for (int n = 0; line; n++) {
         char *field = ddp__csv_field(&line);
-        if (!field) return ddp__fail(err, DDP_FORMAT, "%s, line 1: a quote in the header is not closed", path);
+        if (!field)
+            return ddp__fail(err, DDP_FORMAT, "%s, line 1: a quote in the header is not closed", path);
         for (int c = 0; c < DDP__COLS; c++) {
             if (strcmp(field, ddp__columns[c])) continue;
             if (where[c] >= 0)
-                return ddp__fail(err, DDP_FORMAT, "%s, line 1: column %s appears twice; keep one", path, field);
+                return ddp__fail(err, DDP_FORMAT, "%s, line 1: column %s appears twice; keep one", path,
+                                 field);
             where[c] = n;
         }
     }
     for (int c = 0; c < DDP__COLS; c++)
         if (where[c] < 0 && c != DDP__COL_FORWARD && c != DDP__COL_COMM)
-            return ddp__fail(err, DDP_FORMAT, "%s, line 1: column %s is missing; the header is "
-                             "layer,params,forward_s,backward_s,comm_s", path, ddp__columns[c]);
+            return ddp__fail(err, DDP_FORMAT,
+                             "%s, line 1: column %s is missing; the header is "
+                             "layer,params,forward_s,backward_s,comm_s",
+                             path, ddp__columns[c]);
     return DDP_OK;
 }
 
-static ddp_status ddp__csv_number(const char *path, int line, int column, const char *s, double *out, ddp_error *err)
+static ddp_status ddp__csv_number(const char *path, int line, int column, const char *s, double *out,
+                                  ddp_error *err)
 {
     if (!*s)
         return ddp__fail(err, DDP_FORMAT, "%s, line %d: %s is empty; a number is needed", path, line,
@@ -203,8 +218,8 @@ static ddp_status ddp__csv_number(const char *path, int line, int column, const 
 }
 
 /* Row l of p from one line of the file; a comm_s from the link is negative until all rows are here. */
-static ddp_status ddp__csv_row(const char *path, int number, char *line, const int *where, const ddp_link *link,
-                               ddp_profile *p, int l, ddp_error *err)
+static ddp_status ddp__csv_row(const char *path, int number, char *line, const int *where,
+                               const ddp_link *link, ddp_profile *p, int l, ddp_error *err)
 {
     const char *value[DDP__COLS];
     int n;
@@ -213,33 +228,40 @@ static ddp_status ddp__csv_row(const char *path, int number, char *line, const i
     for (n = 0; line; n++) {
         char *field = ddp__csv_field(&line);
         if (!field)
-            return ddp__fail(err, DDP_FORMAT, "%s, line %d: a quote is not closed or has text behind it", path, number);
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d: a quote is not closed or has text behind it",
+                             path, number);
         for (int c = 0; c < DDP__COLS; c++)
             if (where[c] == n) value[c] = field;
     }
     for (int c = 0; c < DDP__COLS; c++)
         if (where[c] >= 0 && !value[c])
-            return ddp__fail(err, DDP_FORMAT, "%s, line %d: column %s is missing; the line has only %d fields", path,
-                             number, ddp__columns[c], n);
+            return ddp__fail(err, DDP_FORMAT,
+                             "%s, line %d: column %s is missing; the line has only %d fields", path, number,
+                             ddp__columns[c], n);
     p->name[l] = ddp__strdup(value[DDP__COL_LAYER]);
     if (!p->name[l]) return ddp__fail(err, DDP_MEMORY, "no memory for the profile %s", path);
     DDP__TRY(ddp__csv_number(path, number, DDP__COL_PARAMS, value[DDP__COL_PARAMS], &p->params[l], err));
-    DDP__TRY(ddp__csv_number(path, number, DDP__COL_BACKWARD, value[DDP__COL_BACKWARD], &p->backward_s[l], err));
+    DDP__TRY(
+        ddp__csv_number(path, number, DDP__COL_BACKWARD, value[DDP__COL_BACKWARD], &p->backward_s[l], err));
     if (value[DDP__COL_FORWARD] && *value[DDP__COL_FORWARD])
-        DDP__TRY(ddp__csv_number(path, number, DDP__COL_FORWARD, value[DDP__COL_FORWARD], &p->forward_s[l], err));
+        DDP__TRY(
+            ddp__csv_number(path, number, DDP__COL_FORWARD, value[DDP__COL_FORWARD], &p->forward_s[l], err));
     if (value[DDP__COL_COMM] && *value[DDP__COL_COMM])
         return ddp__csv_number(path, number, DDP__COL_COMM, value[DDP__COL_COMM], &p->comm_s[l], err);
     if (p->params[l] > 0) {
         if (!link)
-            return ddp__fail(err, DDP_FORMAT, "%s, line %d: comm_s is empty; measure it or give the network (--net "
-                             "RATE,DELAY)", path, number);
+            return ddp__fail(err, DDP_FORMAT,
+                             "%s, line %d: comm_s is empty; measure it or give the network (--net "
+                             "RATE,DELAY)",
+                             path, number);
         p->comm_s[l] = -link->beta_s * 4 * p->params[l];
         p->alpha_s = link->alpha_s;
     }
     return DDP_OK;
 }
 
-/* A profile has one alpha: beside measured rows, which contain theirs, the others get it as part of their time. */
+/* A profile has one alpha: beside measured rows, which contain theirs, the others get it as part of their
+ * time. */
 static void ddp__csv_alpha(ddp_profile *p)
 {
     int measured = 0;
@@ -250,8 +272,8 @@ static void ddp__csv_alpha(ddp_profile *p)
     if (measured) p->alpha_s = 0;
 }
 
-static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, const ddp_link *link, ddp_profile *out,
-                                   ddp_error *err)
+static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, const ddp_link *link,
+                                   ddp_profile *out, ddp_error *err)
 {
     int where[DDP__COLS], number = 1, rows = 0, l = 0;
     char none[1] = "", *line;
@@ -259,14 +281,16 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
 
     if (size == 0) text = none;
     if (strlen(text) != size)
-        return ddp__fail(err, DDP_FORMAT, "%s is not text: it has a zero byte at offset %zu", path, strlen(text));
+        return ddp__fail(err, DDP_FORMAT, "%s is not text: it has a zero byte at offset %zu", path,
+                         strlen(text));
     text += ddp__bom_bytes(text, size);
     for (s = text; (s = strpbrk(s, "\r\n")) != NULL; s++)
-        if (rows++ == INT_MAX - 2) return ddp__fail(err, DDP_FORMAT, "%s has too many lines for a profile", path);
+        if (rows++ == INT_MAX - 2)
+            return ddp__fail(err, DDP_FORMAT, "%s has too many lines for a profile", path);
     line = ddp__csv_line(&text);
     if (!line)
-        return ddp__fail(err, DDP_FORMAT, "%s is empty; a profile begins with layer,params,forward_s,backward_s,comm_s",
-                         path);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s is empty; a profile begins with layer,params,forward_s,backward_s,comm_s", path);
     DDP__TRY(ddp__csv_header(path, line, where, err));
     DDP__TRY(ddp_profile_new(rows + 1, out, err)); /* lines after the header, or a few more */
     while ((line = ddp__csv_line(&text)) != NULL) {
@@ -274,7 +298,8 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
         if (!line[strspn(line, " \t")]) continue;
         DDP__TRY(ddp__csv_row(path, number, line, where, link, out, l++, err));
     }
-    if (l == 0) return ddp__fail(err, DDP_FORMAT, "%s has a header but no layer; it needs one row per layer", path);
+    if (l == 0)
+        return ddp__fail(err, DDP_FORMAT, "%s has a header but no layer; it needs one row per layer", path);
     out->layers = l;
     ddp__csv_alpha(out);
     return DDP_OK;
@@ -289,14 +314,17 @@ ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile 
     if (status == DDP_OK) status = ddp__csv_profile(path, text.data, text.size, link, &p, err);
     if (status == DDP_OK) status = ddp_profile_check(&p, err);
     ddp__text_free(&text);
-    if (status == DDP_OK) *out = p;
-    else ddp_profile_free(&p);
+    if (status == DDP_OK)
+        *out = p;
+    else
+        ddp_profile_free(&p);
     return status;
 }
 
 static void ddp__csv_name(ddp__text *t, const char *name)
 {
-    int quote = !*name || strpbrk(name, ",\"") || strchr(" \t", *name) || strchr(" \t", name[strlen(name) - 1]);
+    int quote =
+        !*name || strpbrk(name, ",\"") || strchr(" \t", *name) || strchr(" \t", name[strlen(name) - 1]);
     if (quote) ddp__text_add(t, "\"", 1);
     for (; *name; name++) {
         if (*name == '"') ddp__text_add(t, "\"", 1);
@@ -311,8 +339,10 @@ ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *
     DDP__TRY(ddp_profile_check(p, err));
     ddp__text_addf(&t, "layer,params,forward_s,backward_s,comm_s\n");
     for (int l = 0; l < p->layers; l++) {
-        if (p->name && p->name[l]) ddp__csv_name(&t, p->name[l]);
-        else ddp__text_addf(&t, "layer %d", l);
+        if (p->name && p->name[l])
+            ddp__csv_name(&t, p->name[l]);
+        else
+            ddp__text_addf(&t, "layer %d", l);
         ddp__text_addf(&t, ",%.17g,", p->params ? p->params[l] : 0);
         if (p->forward_s) ddp__text_addf(&t, "%.17g", p->forward_s[l]);
         ddp__text_addf(&t, ",%.17g,%.17g\n", p->backward_s[l], p->comm_s[l]);

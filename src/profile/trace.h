@@ -16,14 +16,14 @@ typedef enum ddp_span_kind {
 #define DDP_SPAN_KINDS   (DDP_SPAN_PEER_WAIT + 1)
 #define DDP_SPAN_COMPUTE (1u << DDP_SPAN_FORWARD | 1u << DDP_SPAN_BACKWARD | 1u << DDP_SPAN_UPDATE)
 
-/* One interval [begin_s, end_s) of one worker, ddp_now() seconds. A span that is still running (end_s not above
- * begin_s) counts nothing. */
+/* One interval [begin_s, end_s) of one worker, ddp_now() seconds. A span that is still running (end_s not
+ * above begin_s) counts nothing. */
 typedef struct ddp_span {
-    double        begin_s, end_s;
-    long          step;
-    int           layer; /* -1 none */
+    double begin_s, end_s;
+    long step;
+    int layer; /* -1 none */
     ddp_span_kind kind;
-    int64_t       bytes; /* sent by this rank; 0 for compute */
+    int64_t bytes; /* sent by this rank; 0 for compute */
 } ddp_span;
 
 /* ddp_span_kind_name - "forward", "backward", "update", "wait", "comm", "fill", "peer wait". */

@@ -3,35 +3,48 @@
 
 /* Okabe and Ito's colours, told apart by colour-blind eyes; lines differ by their dashes too. */
 static const char ddp__html_head[] =
-    "<style>\n:root{color-scheme:light dark;--bg:#fff;--fg:#1c2024;--dim:#667079;--rule:#dfe3e6;--soft:#f5f7f8;"
+    "<style>\n:root{color-scheme:light "
+    "dark;--bg:#fff;--fg:#1c2024;--dim:#667079;--rule:#dfe3e6;--soft:#f5f7f8;"
     "--k0:#8cc9ee;--k1:#2f7fb8;--k2:#009e73;--k3:#f3d3c0;--k4:#e69f00;--k5:#f0e442;--k6:#c9ced2;--s0:#0072b2;"
     "--s1:#6b747b;--s2:#d98f00;--s3:#cc79a7;--s4:#009e73;--s5:#d55e00;--s6:#56b4e9;--s7:#8a7a00}"
-    "\n@media (prefers-color-scheme:dark){:root{--bg:#14181b;--fg:#e3e7ea;--dim:#98a3ab;--rule:#2d3439;--soft:#1d2327;"
+    "\n@media "
+    "(prefers-color-scheme:dark){:root{--bg:#14181b;--fg:#e3e7ea;--dim:#98a3ab;--rule:#2d3439;--soft:#1d2327;"
     "--k0:#6fb3dc;--k1:#2a76ad;--k2:#12a37a;--k3:#553526;--k4:#e6a317;--k5:#e8dc4a;--k6:#4a5359;--s0:#4da8e0;"
-    "--s1:#a3adb4;--s2:#e6a317;--s3:#dd93bb;--s4:#27b98f;--s5:#ee7d2b;--s6:#7cc7f2;--s7:#cdbb3a}}\nbody{margin:0 auto;"
+    "--s1:#a3adb4;--s2:#e6a317;--s3:#dd93bb;--s4:#27b98f;--s5:#ee7d2b;--s6:#7cc7f2;--s7:#cdbb3a}}\nbody{"
+    "margin:0 auto;"
     "padding:28px 24px 48px;max-width:1120px;background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,"
     "-apple-system,'Segoe UI',Roboto,sans-serif}\nh1{font-size:25px;margin:0 0 6px;letter-spacing:-.01em}h2{"
     "font-size:18px;margin:36px 0 8px}h3{font-size:14px;margin:18px 0 2px;font-weight:600}h3 span,.note,dt{"
     "color:var(--dim);font-weight:400}\n.note{font-size:13px;margin:4px 0 10px}dl{display:grid;"
-    "grid-template-columns:max-content 1fr;gap:1px 16px;margin:0;font-size:14px}dd{margin:0;overflow-wrap:anywhere}"
+    "grid-template-columns:max-content 1fr;gap:1px "
+    "16px;margin:0;font-size:14px}dd{margin:0;overflow-wrap:anywhere}"
     "dd code{font-size:13px}\n.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:14px;"
-    "font-variant-numeric:tabular-nums}th,td{padding:4px 14px;text-align:right;border-bottom:1px solid var(--rule);"
+    "font-variant-numeric:tabular-nums}th,td{padding:4px 14px;text-align:right;border-bottom:1px solid "
+    "var(--rule);"
     "white-space:nowrap}th{font-weight:600;color:var(--dim)}th:first-child,td:first-child{text-align:left;"
-    "padding-left:6px}.words th:last-child,.words td:last-child{text-align:left;white-space:normal}tr.best td{"
-    "font-weight:600;background:var(--soft)}\nsvg{display:block;width:100%;height:auto}svg text{font-size:11px;"
-    "fill:var(--dim);font-family:system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}.mid{text-anchor:middle}.end{"
+    "padding-left:6px}.words th:last-child,.words td:last-child{text-align:left;white-space:normal}tr.best "
+    "td{"
+    "font-weight:600;background:var(--soft)}\nsvg{display:block;width:100%;height:auto}svg "
+    "text{font-size:11px;"
+    "fill:var(--dim);font-family:system-ui,-apple-system,'Segoe "
+    "UI',Roboto,sans-serif}.mid{text-anchor:middle}.end{"
     "text-anchor:end}.grid{stroke:var(--rule);stroke-width:1}.axis,.step,.mark{stroke:var(--dim);fill:none;"
-    "stroke-width:1}.step{stroke-dasharray:2 2}.mark{stroke:var(--s5);stroke-width:1.5;stroke-dasharray:4 3}\n.charts{"
-    "display:grid;grid-template-columns:repeat(auto-fit,minmax(440px,1fr));gap:8px 24px}@media (max-width:480px){"
+    "stroke-width:1}.step{stroke-dasharray:2 2}.mark{stroke:var(--s5);stroke-width:1.5;stroke-dasharray:4 "
+    "3}\n.charts{"
+    "display:grid;grid-template-columns:repeat(auto-fit,minmax(440px,1fr));gap:8px 24px}@media "
+    "(max-width:480px){"
     ".charts{grid-template-columns:1fr}}.charts h3{margin-bottom:4px}svg .label{font-size:11.5px}svg .name{"
     "font-size:12px;font-weight:600;fill:var(--c)}\n.line,.faint{fill:none;stroke:var(--c);stroke-width:1.8;"
     "stroke-linejoin:round}.faint{stroke-width:1;stroke-opacity:.22}.line.s0{stroke-width:2.8}.line.s2{"
     "stroke-dasharray:7 3}.line.s3{stroke-dasharray:2 2.5}.line.s4{stroke-dasharray:9 3 2 3}.line.s5{"
     "stroke-dasharray:5 2}.line.s6{stroke-dasharray:1.5 3}.line.s7{stroke-dasharray:12 4}.line.r1{"
     "stroke-dasharray:14 3 1 3}.line.r2{stroke-dasharray:1 4;stroke-width:2.6}\n.s0{--c:var(--s0)}.s1{"
-    "--c:var(--s1)}.s2{--c:var(--s2)}.s3{--c:var(--s3)}.s4{--c:var(--s4)}.s5{--c:var(--s5)}.s6{--c:var(--s6)}.s7{"
-    "--c:var(--s7)}\n.k0{--c:var(--k0)}.k1{--c:var(--k1)}.k2{--c:var(--k2)}.k3{--c:var(--k3)}.k4{--c:var(--k4)}.k5{"
-    "--c:var(--k5)}.k6{--c:var(--k6)}.lanes rect{fill:var(--c);stroke:var(--bg);stroke-width:.4}\n.key{font-size:13px;"
+    "--c:var(--s1)}.s2{--c:var(--s2)}.s3{--c:var(--s3)}.s4{--c:var(--s4)}.s5{--c:var(--s5)}.s6{--c:var(--s6)}"
+    ".s7{"
+    "--c:var(--s7)}\n.k0{--c:var(--k0)}.k1{--c:var(--k1)}.k2{--c:var(--k2)}.k3{--c:var(--k3)}.k4{--c:var(--"
+    "k4)}.k5{"
+    "--c:var(--k5)}.k6{--c:var(--k6)}.lanes "
+    "rect{fill:var(--c);stroke:var(--bg);stroke-width:.4}\n.key{font-size:13px;"
     "color:var(--dim);margin:4px 0}.key i{display:inline-block;width:13px;height:11px;margin:0 5px 0 14px;"
     "background:var(--c);border-radius:2px}.key i:first-child{margin-left:0}\n</style>\n";
 
@@ -39,15 +52,16 @@ static void ddp__html_facts(ddp__text *t, const ddp_report_data *d)
 {
     static const char *const name[] = {"command", "model", "network", "workers", "seed", "host", "version"};
     char workers[16], seed[32];
-    const char *const value[] = {d->command, d->model, d->net, d->workers > 0 ? workers : NULL, seed, d->host,
-                                 d->version};
+    const char *const value[] = {d->command, d->model, d->net,    d->workers > 0 ? workers : NULL,
+                                 seed,       d->host,  d->version};
 
     snprintf(workers, sizeof workers, "%d", d->workers);
     snprintf(seed, sizeof seed, "%" PRIu64, d->seed);
     ddp__add_page(t, "<h1>$</h1>\n<dl>\n", d->title ? d->title : "dreamddp report");
     for (int i = 0; i < 7; i++)
         if (value[i] && *value[i])
-            ddp__add_page(t, i ? "<dt>%s</dt><dd>$</dd>\n" : "<dt>%s</dt><dd><code>$</code></dd>\n", name[i], value[i]);
+            ddp__add_page(t, i ? "<dt>%s</dt><dd>$</dd>\n" : "<dt>%s</dt><dd><code>$</code></dd>\n", name[i],
+                          value[i]);
     ddp__text_addf(t, "</dl>\n");
 }
 
@@ -69,8 +83,9 @@ static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
         }
         ddp__text_addf(t, run ? "</td></tr>\n" : "</th></tr>\n");
     }
-    ddp__text_addf(t, "</table></div>\n<p class=\"note\">MB sent: per worker, 1 MB = 10<sup>6</sup> bytes. Hidden: the "
-                      "share of the communication time during which the worker computes.");
+    ddp__text_addf(
+        t, "</table></div>\n<p class=\"note\">MB sent: per worker, 1 MB = 10<sup>6</sup> bytes. Hidden: the "
+           "share of the communication time during which the worker computes.");
     if (ddp__finite(d->target_loss) && d->target_loss > 0)
         ddp__add_page(t, " s to loss: seconds until the loss is @4 or below.", d->target_loss);
     ddp__text_addf(t, "</p>\n");
@@ -89,10 +104,11 @@ static void ddp__changes_pace(ddp__text *t, const ddp_report_run *r)
     if (r->slow_ratio >= ddp__changes_slow)
         ddp__add_page(t, "rank %d computes ^1 x slower than the median, and the others wait for it",
                       r->slowest_rank, r->slow_ratio);
-    else if (r->slow_ratio > 0) ddp__add_page(t, "all ranks compute about equally fast");
+    else if (r->slow_ratio > 0)
+        ddp__add_page(t, "all ranks compute about equally fast");
     if (r->replans > 0)
-        ddp__add_page(t, "%sthe link changed, planned again %ld time%s",
-                      r->slow_ratio > 0 ? "; " : "", r->replans, r->replans > 1 ? "s" : "");
+        ddp__add_page(t, "%sthe link changed, planned again %ld time%s", r->slow_ratio > 0 ? "; " : "",
+                      r->replans, r->replans > 1 ? "s" : "");
     ddp__add_page(t, ".</p>\n");
 }
 
@@ -101,8 +117,10 @@ static void ddp__changes_table(ddp__text *t, const ddp_report_run *r, int named)
     const int first = r->note_count > DDP__CHANGES_SHOWN ? r->note_count - DDP__CHANGES_SHOWN : 0;
 
     if (r->note_count < 1) return;
-    ddp__text_addf(t, "<div class=\"scroll\"><table class=\"words\">\n<tr>%s<th>step</th>"
-                      "<th>seconds</th><th>what</th></tr>\n", named ? "<th>strategy</th>" : "");
+    ddp__text_addf(t,
+                   "<div class=\"scroll\"><table class=\"words\">\n<tr>%s<th>step</th>"
+                   "<th>seconds</th><th>what</th></tr>\n",
+                   named ? "<th>strategy</th>" : "");
     for (int i = first; i < r->note_count; i++) {
         ddp__add_page(t, named ? "<tr><td>$</td>" : "<tr>", r->strategy);
         ddp__add_page(t, "<td>%ld</td><td>^1</td><td>$</td></tr>\n", r->notes[i].step, r->notes[i].time_s,
@@ -112,13 +130,15 @@ static void ddp__changes_table(ddp__text *t, const ddp_report_run *r, int named)
     if (first > 0) ddp__add_page(t, "<p class=\"note\">%d earlier ones are left out.</p>\n", first);
 }
 
-/* A sentence on the slowest rank and the re-plans of each run, and the table of its notes, where any are known. */
+/* A sentence on the slowest rank and the re-plans of each run, and the table of its notes, where any are
+ * known. */
 static void ddp__html_changes(ddp__text *t, const ddp_report_data *d)
 {
     int any = 0;
 
     for (int i = 0; i < d->run_count; i++)
-        any |= d->runs[i].note_count > 0 || d->runs[i].slow_ratio >= ddp__changes_slow || d->runs[i].replans > 0;
+        any |=
+            d->runs[i].note_count > 0 || d->runs[i].slow_ratio >= ddp__changes_slow || d->runs[i].replans > 0;
     if (!any) return;
     ddp__text_addf(t, "<h2>What changed</h2>\n");
     for (int i = 0; i < d->run_count; i++) {
@@ -155,13 +175,15 @@ static void ddp__html_lanes(ddp__text *t, const ddp_report_data *d)
                 kinds |= 1u << (d->runs[i].workers[w].spans[k].kind & 31);
     }
     if (!(scale > 0)) return;
-    ddp__text_addf(t, "<h2>Who does what, when</h2>\n"
-                      "<p class=\"key\"><i class=\"k0\"></i>forward<i class=\"k1\"></i>backward<i class=\"k2\"></i>"
-                      "update<i class=\"k3\"></i>waiting<i class=\"k4\"></i>communication%s%s</p>\n"
-                      "<p class=\"note\">Upper lane of a rank: computing; lower lane: its transfers. All pictures have "
-                      "the same time scale.</p>\n",
-                   kinds & 1u << DDP_SPAN_FILL ? "<i class=\"k5\"></i>bubble filling" : "",
-                   kinds & 1u << DDP_SPAN_PEER_WAIT ? "<i class=\"k6\"></i>waiting for a peer" : "");
+    ddp__text_addf(
+        t,
+        "<h2>Who does what, when</h2>\n"
+        "<p class=\"key\"><i class=\"k0\"></i>forward<i class=\"k1\"></i>backward<i class=\"k2\"></i>"
+        "update<i class=\"k3\"></i>waiting<i class=\"k4\"></i>communication%s%s</p>\n"
+        "<p class=\"note\">Upper lane of a rank: computing; lower lane: its transfers. All pictures have "
+        "the same time scale.</p>\n",
+        kinds & 1u << DDP_SPAN_FILL ? "<i class=\"k5\"></i>bubble filling" : "",
+        kinds & 1u << DDP_SPAN_PEER_WAIT ? "<i class=\"k6\"></i>waiting for a peer" : "");
     for (int i = 0; i < d->run_count; i++) {
         long steps;
         ddp__run_window(&d->runs[i], &begin, &end);
@@ -190,7 +212,8 @@ static int ddp__run_pipelines(const ddp_report_run *r)
 }
 
 /* One of them; its slots go to slot. */
-static void ddp__run_pipeline(const ddp_report_run *r, int number, ddp_pipeline_slot *slot, ddp_report_pipeline *out)
+static void ddp__run_pipeline(const ddp_report_run *r, int number, ddp_pipeline_slot *slot,
+                              ddp_report_pipeline *out)
 {
     double busy = 0, end = 0;
 
@@ -227,7 +250,8 @@ static void ddp__html_pipelines(ddp__text *t, const ddp_report_run *r)
     for (int i = 0; i < shown && slot; i++) {
         ddp__run_pipeline(r, i, at, &p[i]);
         at += p[i].slots;
-        snprintf(name[i], sizeof name[i], "%.20s, %d stages, pipeline %d of %d", r->schedule, r->stages, i, all);
+        snprintf(name[i], sizeof name[i], "%.20s, %d stages, pipeline %d of %d", r->schedule, r->stages, i,
+                 all);
         p[i].name = name[i];
     }
     if (slot) ddp__svg_stages(t, "", p, shown);
@@ -251,11 +275,14 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
         for (int k = 0; k < d->runs[i].note_count; k++) marks |= ddp__note_marks(&d->runs[i].notes[k]);
     }
     if (!loss && !divergence) return;
-    over = most / 25 > 1 ? (most / 25 < 200 ? most / 25 : 200) : 1; /* steps of a mean: what the eye should follow */
+    over = most / 25 > 1 ? (most / 25 < 200 ? most / 25 : 200) : 1; /* steps of a mean: what the eye should
+                                                                       follow */
     ddp__text_addf(t, "<h2>Training</h2>\n");
     if (over > 1 && loss)
-        ddp__text_addf(t, "<p class=\"note\">Loss: strong lines are means over the last %d steps, "
-                          "pale ones the steps themselves.</p>\n", over);
+        ddp__text_addf(t,
+                       "<p class=\"note\">Loss: strong lines are means over the last %d steps, "
+                       "pale ones the steps themselves.</p>\n",
+                       over);
     if (marks)
         ddp__text_addf(t, "<p class=\"note\">Dashed upright lines: a worker was lost or joined, or "
                           "the plan was made again.</p>\n");
@@ -296,14 +323,17 @@ static void ddp__html_layers(ddp__text *t, const ddp_report_data *d)
     ddp__text_addf(t, "</tr>\n");
     for (int l = 0; l < d->layer_count; l++) {
         const ddp_report_layer *layer = &d->layers[l];
-        if (layer->name) ddp__add_page(t, "<tr><td>$", layer->name);
-        else ddp__add_page(t, "<tr><td>%d", l);
-        ddp__add_page(t, "</td><td>^0</td><td>^3</td><td>^3</td>", layer->params,
-                      layer->backward_s * 1e3, layer->comm_s * 1e3);
+        if (layer->name)
+            ddp__add_page(t, "<tr><td>$", layer->name);
+        else
+            ddp__add_page(t, "<tr><td>%d", l);
+        ddp__add_page(t, "</td><td>^0</td><td>^3</td><td>^3</td>", layer->params, layer->backward_s * 1e3,
+                      layer->comm_s * 1e3);
         for (int i = 0; i < d->run_count; i++)
             if (d->runs[i].step_of && d->runs[i].period > 0) ddp__html_plan_cell(t, d, &d->runs[i], l);
         for (int i = 0; i < d->run_count; i++)
-            if (d->runs[i].layer_divergence) ddp__text_addf(t, "<td>%.2e</td>", d->runs[i].layer_divergence[l]);
+            if (d->runs[i].layer_divergence)
+                ddp__text_addf(t, "<td>%.2e</td>", d->runs[i].layer_divergence[l]);
         ddp__text_addf(t, "</tr>\n");
     }
     ddp__text_addf(t, "</table></div>\n<p class=\"note\">Steps of the period count from 0; "
@@ -317,8 +347,8 @@ static void ddp__html_prediction(ddp__text *t, const ddp_report_data *d)
     for (int i = 0; i < d->run_count; i++) any |= d->runs[i].predicted_step_ms > 0;
     if (!any) return;
     ddp__text_addf(t, "<h2>Prediction and measurement</h2>\n<div class=\"scroll\"><table>\n"
-           "<tr><th>strategy</th><th>step ms predicted</th><th>measured</th><th>difference</th>"
-           "<th>hidden %% predicted</th><th>measured</th></tr>\n");
+                      "<tr><th>strategy</th><th>step ms predicted</th><th>measured</th><th>difference</th>"
+                      "<th>hidden %% predicted</th><th>measured</th></tr>\n");
     for (int i = 0; i < d->run_count; i++) {
         const ddp_report_run *r = &d->runs[i];
         const double off = (r->step_ms / r->predicted_step_ms - 1) * 100;
@@ -334,9 +364,10 @@ ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error
 {
     ddp__text t = DDP__ZEROS;
 
-    ddp__add_page(&t, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-                      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
-                      "<title>$</title>\n%s</head>\n<body>\n",
+    ddp__add_page(&t,
+                  "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
+                  "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
+                  "<title>$</title>\n%s</head>\n<body>\n",
                   d->title ? d->title : "dreamddp report", ddp__html_head);
     ddp__html_facts(&t, d);
     ddp__html_summary(&t, d);

@@ -6,11 +6,11 @@
 
 struct ddp_jsonl {
     ddp__text line;
-    ddp__file file;   /* file.f NULL: a stream of the program's */
-    FILE     *stream; /* where lines go */
-    ddp_error error;  /* the first one */
-    int       depth;  /* open values; 0 = between two lines */
-    char      closer[DDP__JSONL_DEPTH + 1];
+    ddp__file file;  /* file.f NULL: a stream of the program's */
+    FILE *stream;    /* where lines go */
+    ddp_error error; /* the first one */
+    int depth;       /* open values; 0 = between two lines */
+    char closer[DDP__JSONL_DEPTH + 1];
 };
 
 static const char *ddp__jsonl_name(const ddp_jsonl *j) { return j->file.f ? j->file.path : "JSON lines"; }
@@ -19,8 +19,10 @@ ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err)
 {
     ddp_jsonl *j = (ddp_jsonl *)ddp__calloc(1, sizeof *j);
 
-    if (!j) ddp__fail(err, DDP_MEMORY, "cannot write JSON lines: out of memory");
-    else j->stream = out;
+    if (!j)
+        ddp__fail(err, DDP_MEMORY, "cannot write JSON lines: out of memory");
+    else
+        j->stream = out;
     return j;
 }
 
@@ -81,8 +83,8 @@ static int ddp__jsonl_member(ddp_jsonl *j, const char *key)
 static void ddp__jsonl_nest(ddp_jsonl *j, char opener, char closer)
 {
     if (j->depth == DDP__JSONL_DEPTH) {
-        ddp__fail(&j->error, DDP_ARG, "cannot write %s: values are nested more than %d deep", ddp__jsonl_name(j),
-                  DDP__JSONL_DEPTH - 1);
+        ddp__fail(&j->error, DDP_ARG, "cannot write %s: values are nested more than %d deep",
+                  ddp__jsonl_name(j), DDP__JSONL_DEPTH - 1);
         return;
     }
     ddp__text_add(&j->line, &opener, 1);
@@ -144,7 +146,8 @@ void ddp_jsonl_end(ddp_jsonl *j)
     while (j->depth > 1) ddp_jsonl_up(j);
     ddp__text_add(&j->line, "}\n", 2);
     j->depth = 0;
-    if (j->line.failed) ddp__fail(&j->error, DDP_MEMORY, "cannot write %s: out of memory", ddp__jsonl_name(j));
+    if (j->line.failed)
+        ddp__fail(&j->error, DDP_MEMORY, "cannot write %s: out of memory", ddp__jsonl_name(j));
     else if (fwrite(j->line.data, 1, j->line.size, j->stream) != j->line.size || fflush(j->stream))
         ddp__fail(&j->error, DDP_IO, "cannot write %s: %s", ddp__jsonl_name(j), strerror(errno));
 }

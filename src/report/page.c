@@ -50,15 +50,28 @@ static void ddp__add_escaped(ddp__text *t, const char *s)
         if (n == 3 && (!memcmp(s, "\xef\xbf\xbe", 3) || !memcmp(s, "\xef\xbf\xbf", 3)))
             n = 0; /* the two that XML forbids */
         switch (*s) {
-        case '&': ddp__text_add(t, "&amp;", 5); break;
-        case '<': ddp__text_add(t, "&lt;", 4); break;
-        case '>': ddp__text_add(t, "&gt;", 4); break;
-        case '"': ddp__text_add(t, "&quot;", 6); break;
-        case '\'': ddp__text_add(t, "&#39;", 5); break;
+        case '&':
+            ddp__text_add(t, "&amp;", 5);
+            break;
+        case '<':
+            ddp__text_add(t, "&lt;", 4);
+            break;
+        case '>':
+            ddp__text_add(t, "&gt;", 4);
+            break;
+        case '"':
+            ddp__text_add(t, "&quot;", 6);
+            break;
+        case '\'':
+            ddp__text_add(t, "&#39;", 5);
+            break;
         default:
-            if (n == 0) ddp__text_add(t, "?", 1);
-            else if (n == 1 && ((unsigned char)*s < 0x20 || *s == 0x7f)) ddp__text_add(t, " ", 1);
-            else ddp__text_add(t, s, (size_t)n);
+            if (n == 0)
+                ddp__text_add(t, "?", 1);
+            else if (n == 1 && ((unsigned char)*s < 0x20 || *s == 0x7f))
+                ddp__text_add(t, " ", 1);
+            else
+                ddp__text_add(t, s, (size_t)n);
         }
         n = n ? n : 1;
         s += n;
@@ -87,9 +100,12 @@ void ddp__add_page(ddp__text *t, const char *fmt, ...)
             fmt += 2;
             ddp__text_addf(t, "%ld", va_arg(list, long));
         } else if (kind) {
-            if (*fmt == 'd') ddp__text_addf(t, "%d", va_arg(list, int));
-            else if (*fmt == 's') ddp__text_addf(t, "%s", va_arg(list, const char *));
-            else ddp__text_add(t, "%", 1);
+            if (*fmt == 'd')
+                ddp__text_addf(t, "%d", va_arg(list, int));
+            else if (*fmt == 's')
+                ddp__text_addf(t, "%s", va_arg(list, const char *));
+            else
+                ddp__text_add(t, "%", 1);
             fmt++;
         }
     }
@@ -98,7 +114,8 @@ void ddp__add_page(ddp__text *t, const char *fmt, ...)
 
 ddp_status ddp__text_print(ddp__text *t, FILE *out, const char *what, ddp_error *err)
 {
-    const int short_of = t->failed, bad = short_of || fwrite(t->data, 1, t->size, out) != t->size || fflush(out);
+    const int short_of = t->failed,
+              bad = short_of || fwrite(t->data, 1, t->size, out) != t->size || fflush(out);
     const int why = errno;
 
     ddp__text_free(t);
@@ -122,8 +139,8 @@ double ddp__tick_step(double range, int most, int *decimals)
 typedef struct ddp__chart {
     const ddp_report_data *d;
     ddp__curve what;
-    int        log_y;      /* of the divergence: y0 and y1 in decades, values <= 0 are stepped over */
-    double     x1, y0, y1; /* bounds; x runs from 0 */
+    int log_y;         /* of the divergence: y0 and y1 in decades, values <= 0 are stepped over */
+    double x1, y0, y1; /* bounds; x runs from 0 */
 } ddp__chart;
 
 static double ddp__chart_x(const ddp__chart *c, double x)
@@ -172,27 +189,31 @@ static int ddp__chart_fit(ddp__chart *c)
 }
 
 /* y = digit x 10^exponent on a logarithmic axis, where small and large ticks read 2e-5. */
-static void ddp__svg_y_tick(ddp__text *t, const ddp__chart *c, double y, int digit, int exponent, int decimals)
+static void ddp__svg_y_tick(ddp__text *t, const ddp__chart *c, double y, int digit, int exponent,
+                            int decimals)
 {
     double at = ddp__chart_y(c, y);
 
     ddp__add_page(t, "<path class=\"grid\" d=\"M%d @1H%d\"/><text class=\"end\" x=\"%d\" y=\"@1\">",
                   DDP__CHART_LEFT, at, DDP__CHART_RIGHT, DDP__CHART_LEFT - 6, at + 4);
-    if (c->log_y && (exponent < -3 || exponent > 3)) ddp__add_page(t, "%de%d</text>", digit, exponent);
-    else ddp__add_page(t, "@*</text>", decimals, y);
+    if (c->log_y && (exponent < -3 || exponent > 3))
+        ddp__add_page(t, "%de%d</text>", digit, exponent);
+    else
+        ddp__add_page(t, "@*</text>", decimals, y);
 }
 
 /* Numbers below a picture, from 0 to most, which lie unit apart from left on. */
-static void ddp__svg_x_ticks(ddp__text *t, double left, double unit, double most, int parts, int top, int bottom,
-                             int below, const char *of)
+static void ddp__svg_x_ticks(ddp__text *t, double left, double unit, double most, int parts, int top,
+                             int bottom, int below, const char *of)
 {
     int decimals;
     const double step = ddp__tick_step(most, parts, &decimals);
 
     for (double v = 0; v * step <= most * (1 + 1e-9); v += 1) {
         const double x = left + v * step * unit;
-        ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/><text class=\"mid\" x=\"@1\" y=\"%d\">@*%s</text>", x,
-                      top, bottom, x, bottom + below, decimals, v * step, v > 0 ? "" : of);
+        ddp__add_page(
+            t, "<path class=\"grid\" d=\"M@1 %dV%d\"/><text class=\"mid\" x=\"@1\" y=\"%d\">@*%s</text>", x,
+            top, bottom, x, bottom + below, decimals, v * step, v > 0 ? "" : of);
     }
 }
 
@@ -210,17 +231,22 @@ static void ddp__svg_axes(ddp__text *t, const ddp__chart *c)
             const double y = part[i] * pow(10, k);
             if (log10(y) >= c->y0 && log10(y) <= c->y1) ddp__svg_y_tick(t, c, y, part[i], (int)k, 3);
         }
-    ddp__svg_x_ticks(t, DDP__CHART_LEFT, (DDP__CHART_RIGHT - DDP__CHART_LEFT) / c->x1, c->x1, 6, DDP__CHART_TOP,
-                     DDP__CHART_BOTTOM, 16, "");
-    ddp__add_page(t, "<path class=\"axis\" d=\"M%d %dV%dH%d\"/><text class=\"mid label\" x=\"%d\" y=\"%d\">$</text>"
-                     "<text class=\"label\" x=\"4\" y=\"11\">$</text>", DDP__CHART_LEFT, DDP__CHART_TOP,
-                  DDP__CHART_BOTTOM, DDP__CHART_RIGHT, (DDP__CHART_LEFT + DDP__CHART_RIGHT) / 2, DDP__CHART_H - 6,
-                  c->log_y ? "step" : c->what == DDP__CURVE_TIME ? "seconds" : "MB sent by a worker",
-                  c->log_y ? "divergence (log scale)" : "loss");
+    ddp__svg_x_ticks(t, DDP__CHART_LEFT, (DDP__CHART_RIGHT - DDP__CHART_LEFT) / c->x1, c->x1, 6,
+                     DDP__CHART_TOP, DDP__CHART_BOTTOM, 16, "");
+    ddp__add_page(
+        t,
+        "<path class=\"axis\" d=\"M%d %dV%dH%d\"/><text class=\"mid label\" x=\"%d\" y=\"%d\">$</text>"
+        "<text class=\"label\" x=\"4\" y=\"11\">$</text>",
+        DDP__CHART_LEFT, DDP__CHART_TOP, DDP__CHART_BOTTOM, DDP__CHART_RIGHT,
+        (DDP__CHART_LEFT + DDP__CHART_RIGHT) / 2, DDP__CHART_H - 6,
+        c->log_y                     ? "step"
+        : c->what == DDP__CURVE_TIME ? "seconds"
+                                     : "MB sent by a worker",
+        c->log_y ? "divergence (log scale)" : "loss");
 }
 
-/* The default strategy is always s0; the others take the styles in their order, s1 to s7 again with other dashes where
- * there are more: 8 times the round, and the colour. */
+/* The default strategy is always s0; the others take the styles in their order, s1 to s7 again with other
+ * dashes where there are more: 8 times the round, and the colour. */
 static int ddp__run_style(const ddp_report_data *d, int run)
 {
     const char *first = ddp_strategy_name(DDP_STRATEGY_DEFAULT);
@@ -240,12 +266,15 @@ static double ddp__loss_mean(const ddp_report_run *r, int last, int over)
     int n = 0;
 
     for (int i = last; i >= 0 && i > last - over; i--)
-        if (ddp__finite(r->steps[i].loss)) { sum += r->steps[i].loss; n++; }
+        if (ddp__finite(r->steps[i].loss)) {
+            sum += r->steps[i].loss;
+            n++;
+        }
     return sum / n;
 }
 
-/* One path, of means over so many points, 0: pale, of the points; *end_y is where it stops. A long series is thinned to
- * about a thousand points. */
+/* One path, of means over so many points, 0: pale, of the points; *end_y is where it stops. A long series is
+ * thinned to about a thousand points. */
 static int ddp__svg_line(ddp__text *t, const ddp__chart *c, int run, int over, double *end_y)
 {
     const ddp_report_run *r = &c->d->runs[run];
@@ -257,11 +286,13 @@ static int ddp__svg_line(ddp__text *t, const ddp__chart *c, int run, int over, d
         if (!ddp__chart_point(c, r, i, &x, &y)) continue;
         if (points++ % stride && i != r->step_count - 1) continue;
         if (points == 1)
-            ddp__add_page(t, "<path class=\"%s s%d r%d\" d=\"", over ? "line" : "faint", style % 8, style / 8);
+            ddp__add_page(t, "<path class=\"%s s%d r%d\" d=\"", over ? "line" : "faint", style % 8,
+                          style / 8);
         *end_y = ddp__chart_y(c, over > 1 ? ddp__loss_mean(r, i, over) : y);
         ddp__add_page(t, "%s@1 @1", points == 1 ? "M" : "L", ddp__chart_x(c, x), *end_y);
     }
-    if (points) ddp__add_page(t, r->strategy && over ? "\"><title>$</title></path>" : "\"></path>", r->strategy);
+    if (points)
+        ddp__add_page(t, r->strategy && over ? "\"><title>$</title></path>" : "\"></path>", r->strategy);
     return points;
 }
 
@@ -283,8 +314,9 @@ static void ddp__svg_names(ddp__text *t, const ddp_report_data *d, const double 
         if (y > limit) y = limit;
         if (y < floor_y + DDP__CHART_NAME_H) y = floor_y + DDP__CHART_NAME_H;
         floor_y = y;
-        ddp__add_page(t, "<path class=\"line s%d r%d\" d=\"M%d @1h18\"/>"
-                         "<text class=\"name s%d\" x=\"%d\" y=\"@1\">$</text>",
+        ddp__add_page(t,
+                      "<path class=\"line s%d r%d\" d=\"M%d @1h18\"/>"
+                      "<text class=\"name s%d\" x=\"%d\" y=\"@1\">$</text>",
                       style % 8, style / 8, DDP__CHART_RIGHT + 8, y, style % 8, DDP__CHART_RIGHT + 31, y + 4,
                       d->runs[order[i]].strategy);
     }
@@ -302,8 +334,8 @@ static void ddp__svg_marks(ddp__text *t, const ddp__chart *c)
             const ddp_report_note *note = &r->notes[k];
             const double x = c->log_y ? (double)note->step : note->time_s;
             if (ddp__note_marks(note) && x >= 0 && x <= c->x1)
-                ddp__add_page(t, "<path class=\"mark\" d=\"M@1 %dV%d\"><title>$</title></path>", ddp__chart_x(c, x),
-                              DDP__CHART_TOP, DDP__CHART_BOTTOM, note->text);
+                ddp__add_page(t, "<path class=\"mark\" d=\"M@1 %dV%d\"><title>$</title></path>",
+                              ddp__chart_x(c, x), DDP__CHART_TOP, DDP__CHART_BOTTOM, note->text);
         }
 }
 
@@ -341,7 +373,8 @@ static int ddp__lane_order(const void *pa, const void *pb)
     return (a->end_s < b->end_s) - (a->end_s > b->end_s);
 }
 
-void ddp__lane_make(ddp__text *t, const ddp_report_worker *w, unsigned kinds, double begin, double end, ddp__lane *out)
+void ddp__lane_make(ddp__text *t, const ddp_report_worker *w, unsigned kinds, double begin, double end,
+                    ddp__lane *out)
 {
     double *row_end = (double *)ddp__calloc((size_t)w->count, sizeof *row_end);
 
@@ -384,8 +417,12 @@ void ddp__run_all(const ddp_report_run *r, double *begin, double *end)
 
 void ddp__run_window(const ddp_report_run *r, double *begin, double *end)
 {
-    if (!(r->window_end_s > r->window_begin_s)) ddp__run_all(r, begin, end);
-    else { *begin = r->window_begin_s; *end = r->window_end_s; }
+    if (!(r->window_end_s > r->window_begin_s))
+        ddp__run_all(r, begin, end);
+    else {
+        *begin = r->window_begin_s;
+        *end = r->window_end_s;
+    }
 }
 
 /* ---- the picture ---- */
@@ -404,20 +441,21 @@ typedef struct ddp__swim {
 
 static double ddp__swim_x(const ddp__swim *m, double s) { return DDP__SWIM_LEFT + (s - m->begin) * m->per_s; }
 
-static void ddp__swim_lane(ddp__text *t, const ddp_report_data *d, const ddp__swim *m,
-                           const ddp__lane *lane, double top, double height)
+static void ddp__swim_lane(ddp__text *t, const ddp_report_data *d, const ddp__swim *m, const ddp__lane *lane,
+                           double top, double height)
 {
     double row_h = height / lane->rows;
 
     for (int i = 0; i < lane->count; i++) {
         const ddp_span *s = &lane->items[i].span;
         double x = ddp__swim_x(m, s->begin_s), w = ddp__swim_x(m, s->end_s) - x;
-        ddp__add_page(t, "<rect class=\"k%d\" x=\"@2\" y=\"@1\" width=\"@2\" height=\"@1\">",
-                      (int)s->kind, x, top + row_h * lane->items[i].row, w > 0.3 ? w : 0.3, row_h);
+        ddp__add_page(t, "<rect class=\"k%d\" x=\"@2\" y=\"@1\" width=\"@2\" height=\"@1\">", (int)s->kind, x,
+                      top + row_h * lane->items[i].row, w > 0.3 ? w : 0.3, row_h);
         ddp__add_page(t, "<title>%s", ddp_span_kind_name(s->kind));
         if (s->layer >= 0 && s->layer < d->layer_count && d->layers[s->layer].name)
             ddp__add_page(t, " $", d->layers[s->layer].name);
-        else if (s->layer >= 0) ddp__add_page(t, " layer %d", s->layer);
+        else if (s->layer >= 0)
+            ddp__add_page(t, " layer %d", s->layer);
         ddp__add_page(t, ", step %ld: @3 ms", s->step, (s->end_s - s->begin_s) * 1e3);
         if (s->bytes > 0) ddp__add_page(t, ", @3 MB", (double)s->bytes / 1e6);
         ddp__add_page(t, "</title></rect>");
@@ -463,7 +501,8 @@ void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report
         ddp__lane_make(t, &r->workers[w], DDP__LANE_COMPUTE, m.begin, m.end, &compute);
         ddp__lane_make(t, &r->workers[w], DDP__LANE_COMM, m.begin, m.end, &comm);
         if (w == 0) ddp__swim_steps(t, &m, &compute, bottom);
-        ddp__add_page(t, "<text class=\"end\" x=\"%d\" y=\"%d\">rank %d</text>", DDP__SWIM_LEFT - 8, top + 17, w);
+        ddp__add_page(t, "<text class=\"end\" x=\"%d\" y=\"%d\">rank %d</text>", DDP__SWIM_LEFT - 8, top + 17,
+                      w);
         ddp__swim_lane(t, d, &m, &compute, top, DDP__SWIM_COMPUTE);
         ddp__swim_lane(t, d, &m, &comm, top + DDP__SWIM_COMPUTE + 1, DDP__SWIM_COMM);
         DDP_FREE(compute.items);

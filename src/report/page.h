@@ -31,29 +31,32 @@ DDP_LIB int ddp__note_marks(const ddp_report_note *note); /* 1: charts show it *
 /* The smallest of 1, 2, 5 x 10^k that cuts range into at most most parts; *decimals to print it. */
 DDP_LIB double ddp__tick_step(double range, int most, int *decimals);
 
-/* An <svg> of 540 x 300 with axes, grid, a path for each run and the name of its strategy at the end, and dashed lines
- * across for the notes: the loss against time or bytes, or the divergence, in decades, against steps. x starts at 0;
- * points that are not finite are stepped over. over: lines are means over so many steps, which stand behind them, pale;
- * 1 = no means. */
+/* An <svg> of 540 x 300 with axes, grid, a path for each run and the name of its strategy at the end, and
+ * dashed lines across for the notes: the loss against time or bytes, or the divergence, in decades, against
+ * steps. x starts at 0; points that are not finite are stepped over. over: lines are means over so many
+ * steps, which stand behind them, pale; 1 = no means. */
 DDP_LIB void ddp__svg_chart(ddp__text *t, const ddp_report_data *d, ddp__curve what, int over);
 
 /* ---- lanes: spans sorted into rows, so that nothing in a row overlaps ---- */
 
 typedef struct ddp__lane_item {
     ddp_span span; /* cut to the window */
-    int      row;
+    int row;
 } ddp__lane_item;
 
 /* In rising order of begin_s. rows is at least 1. items are freed by DDP_FREE. */
-typedef struct ddp__lane { ddp__lane_item *items; int count, rows; } ddp__lane;
+typedef struct ddp__lane {
+    ddp__lane_item *items;
+    int count, rows;
+} ddp__lane;
 
 #define DDP__LANE_COMPUTE (DDP_SPAN_COMPUTE | 1u << DDP_SPAN_WAIT)
 #define DDP__LANE_COMM    (1u << DDP_SPAN_COMM | 1u << DDP_SPAN_FILL | 1u << DDP_SPAN_PEER_WAIT)
 
-/* The worker's finished spans of the given kinds inside [begin, end); each goes to the first row that is free.
- * t->failed and an empty lane when memory is short. O(n log n + n x rows). */
-DDP_LIB void ddp__lane_make(ddp__text *t, const ddp_report_worker *w, unsigned kinds, double begin, double end,
-                            ddp__lane *out);
+/* The worker's finished spans of the given kinds inside [begin, end); each goes to the first row that is
+ * free. t->failed and an empty lane when memory is short. O(n log n + n x rows). */
+DDP_LIB void ddp__lane_make(ddp__text *t, const ddp_report_worker *w, unsigned kinds, double begin,
+                            double end, ddp__lane *out);
 
 /* From a run's first to its last span (0, 0 if there is none); its window: what it says, or that. */
 DDP_LIB void ddp__run_all(const ddp_report_run *r, double *begin, double *end);
@@ -63,7 +66,8 @@ DDP_LIB void ddp__run_window(const ddp_report_run *r, double *begin, double *end
  * by eye: per worker a lane of computing and one of communication; spans carry class "k<kind>" and
  * a <title> with kind, layer, step, ms and MB. At most DDP__SWIM_WORKERS workers are drawn. */
 #define DDP__SWIM_WORKERS 8
-DDP_LIB void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, double scale_s);
+DDP_LIB void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r,
+                                double scale_s);
 
 /* ---- stages.c: steps of pipelines ---- */
 
@@ -76,6 +80,7 @@ DDP_LIB void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_p
 
 #define DDP__SUMMARY_COLUMNS 8
 
-/* The cell of a run in column 0..DDP__SUMMARY_COLUMNS-1, or (NULL) its heading: strategy, step ms, as predicted, ratio to the
- * strategy that others are measured against, seconds to the common loss, MB sent per worker, hidden %, final loss. */
+/* The cell of a run in column 0..DDP__SUMMARY_COLUMNS-1, or (NULL) its heading: strategy, step ms, as
+ * predicted, ratio to the strategy that others are measured against, seconds to the common loss, MB sent per
+ * worker, hidden %, final loss. */
 DDP_LIB void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int column);

@@ -4,10 +4,10 @@
 
 /* The file being made. */
 typedef struct ddp__perfetto {
-    ddp__text              text;
+    ddp__text text;
     const ddp_report_data *data;
-    double                 origin; /* ddp_now() of the run's ts = 0 */
-    long                   pid, next_tid;
+    double origin; /* ddp_now() of the run's ts = 0 */
+    long pid, next_tid;
 } ddp__perfetto;
 
 /* What stands before an event. */
@@ -16,22 +16,29 @@ static const char *ddp__perfetto_comma(const ddp__perfetto *p) { return p->text.
 /* The name of a process or thread, and its place among the others. */
 static void ddp__perfetto_name(ddp__perfetto *p, const char *what, long tid, const char *name, long index)
 {
-    ddp__text_addf(&p->text, "%s\n{\"ph\":\"M\",\"name\":\"%s_name\",\"pid\":%ld,\"tid\":%ld,\"args\":{\"name\":",
+    ddp__text_addf(&p->text,
+                   "%s\n{\"ph\":\"M\",\"name\":\"%s_name\",\"pid\":%ld,\"tid\":%ld,\"args\":{\"name\":",
                    ddp__perfetto_comma(p), what, p->pid, tid);
     ddp__json_string(&p->text, name);
-    ddp__text_addf(&p->text, "}},\n{\"ph\":\"M\",\"name\":\"%s_sort_index\",\"pid\":%ld,\"tid\":%ld,\"args\":"
-                             "{\"sort_index\":%ld}}", what, p->pid, tid, index);
+    ddp__text_addf(&p->text,
+                   "}},\n{\"ph\":\"M\",\"name\":\"%s_sort_index\",\"pid\":%ld,\"tid\":%ld,\"args\":"
+                   "{\"sort_index\":%ld}}",
+                   what, p->pid, tid, index);
 }
 
-/* What a thread did, up to the args; in whole nanoseconds, so that ends and begins that are equal stay equal. */
+/* What a thread did, up to the args; in whole nanoseconds, so that ends and begins that are equal stay
+ * equal. */
 static void ddp__perfetto_event(ddp__perfetto *p, long tid, const char *kind, double begin_s, double end_s,
                                 const char *name)
 {
-    const long long begin = llround((begin_s - p->origin) * 1e9), took = llround((end_s - p->origin) * 1e9) - begin;
+    const long long begin = llround((begin_s - p->origin) * 1e9),
+                    took = llround((end_s - p->origin) * 1e9) - begin;
 
-    ddp__text_addf(&p->text, "%s\n{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld,\"cat\":\"%s\",\"ts\":%lld.%03lld,\"dur\":"
-                   "%lld.%03lld,\"name\":", ddp__perfetto_comma(p), p->pid, tid, kind, begin / 1000, begin % 1000,
-                   took / 1000, took % 1000);
+    ddp__text_addf(&p->text,
+                   "%s\n{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld,\"cat\":\"%s\",\"ts\":%lld.%03lld,\"dur\":"
+                   "%lld.%03lld,\"name\":",
+                   ddp__perfetto_comma(p), p->pid, tid, kind, begin / 1000, begin % 1000, took / 1000,
+                   took % 1000);
     ddp__json_string(&p->text, name);
 }
 
@@ -49,9 +56,12 @@ static void ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, uns
     for (int i = 0; i < lane.count; i++) {
         const ddp_span *s = &lane.items[i].span;
         const char *kind = ddp_span_kind_name(s->kind);
-        const char *layer = s->layer >= 0 && s->layer < p->data->layer_count ? p->data->layers[s->layer].name : NULL;
-        ddp__perfetto_event(p, p->next_tid + lane.items[i].row, kind, s->begin_s, s->end_s, layer ? layer : kind);
-        ddp__text_addf(&p->text, ",\"args\":{\"kind\":\"%s\",\"step\":%ld,\"layer\":%d,\"bytes\":%" PRId64 "}}", kind,
+        const char *layer =
+            s->layer >= 0 && s->layer < p->data->layer_count ? p->data->layers[s->layer].name : NULL;
+        ddp__perfetto_event(p, p->next_tid + lane.items[i].row, kind, s->begin_s, s->end_s,
+                            layer ? layer : kind);
+        ddp__text_addf(&p->text,
+                       ",\"args\":{\"kind\":\"%s\",\"step\":%ld,\"layer\":%d,\"bytes\":%" PRId64 "}}", kind,
                        s->step, s->layer, s->bytes);
     }
     p->next_tid += lane.rows;
@@ -96,8 +106,8 @@ ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_erro
             p.pid = 1 + w + stride * i;
             snprintf(name, sizeof name, "%.60s rank %d", r->strategy ? r->strategy : "run", w);
             if (r->schedule && r->workers[w].slots)
-                snprintf(name + strlen(name), sizeof name - strlen(name), ", %.20s pipeline %d stage %d", r->schedule,
-                         r->workers[w].pipeline, r->workers[w].slot->stage);
+                snprintf(name + strlen(name), sizeof name - strlen(name), ", %.20s pipeline %d stage %d",
+                         r->schedule, r->workers[w].pipeline, r->workers[w].slot->stage);
             ddp__perfetto_name(&p, "process", 0, name, p.pid);
             ddp__perfetto_lane(&p, &r->workers[w], DDP__LANE_COMPUTE, "compute");
             ddp__perfetto_lane(&p, &r->workers[w], DDP__LANE_COMM, "communication");

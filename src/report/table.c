@@ -2,7 +2,8 @@
 #include "report/page.h"
 #include "run/config.h"
 
-/* Step time of the run that others are measured against over that of r: above 1 = faster. NAN without such a run. */
+/* Step time of the run that others are measured against over that of r: above 1 = faster. NAN without such a
+ * run. */
 static double ddp__summary_ratio(const ddp_report_data *d, const ddp_report_run *r)
 {
     const char *reference = ddp_strategy_name(DDP_SSGD);
@@ -15,13 +16,17 @@ static double ddp__summary_ratio(const ddp_report_data *d, const ddp_report_run 
 
 void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int column)
 {
-    static const char *const heading[DDP__SUMMARY_COLUMNS] = {"strategy", "step ms", "predicted", "vs ",
-                                                              "s to loss", "MB sent", "hidden %", "final loss"};
-    static const int decimals[DDP__SUMMARY_COLUMNS] = {0, -1, -1, 2, 1, -1, 1, 4}; /* -1: 2 below 10, else 1 */
+    static const char *const heading[DDP__SUMMARY_COLUMNS] = {
+        "strategy", "step ms", "predicted", "vs ", "s to loss", "MB sent", "hidden %", "final loss"};
+    static const int decimals[DDP__SUMMARY_COLUMNS] = {0,  -1, -1, 2, 1,
+                                                       -1, 1,  4}; /* -1: 2 below 10, else
+                                                                                      1 */
     double value[DDP__SUMMARY_COLUMNS], v;
 
-    if (!r) ddp__text_addf(t, "%s%s", heading[column], column == 3 ? ddp_strategy_name(DDP_SSGD) : "");
-    else if (column == 0) ddp__text_addf(t, "%s", r->strategy ? r->strategy : "-");
+    if (!r)
+        ddp__text_addf(t, "%s%s", heading[column], column == 3 ? ddp_strategy_name(DDP_SSGD) : "");
+    else if (column == 0)
+        ddp__text_addf(t, "%s", r->strategy ? r->strategy : "-");
     if (!r || column == 0) return;
     value[1] = r->step_ms;
     value[2] = r->predicted_step_ms > 0 ? r->predicted_step_ms : ddp__unknown();

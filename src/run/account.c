@@ -9,9 +9,14 @@ void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double
     d->span[d->span_count++ % d->spans] = s;
     if (kind != DDP_SPAN_WAIT) d->compute_this_step += end - begin;
     if (d->step >= d->cfg.profile_steps || kind == DDP_SPAN_WAIT) return;
-    if (layer < 0) ddp__timer_add_whole(&d->timer, end - begin);
-    else ddp__timer_add(&d->timer, kind == DDP_SPAN_FORWARD ? DDP__T_FORWARD : kind == DDP_SPAN_BACKWARD ?
-                        DDP__T_BACKWARD : DDP__T_UPDATE, layer, end - begin);
+    if (layer < 0)
+        ddp__timer_add_whole(&d->timer, end - begin);
+    else
+        ddp__timer_add(&d->timer,
+                       kind == DDP_SPAN_FORWARD    ? DDP__T_FORWARD
+                       : kind == DDP_SPAN_BACKWARD ? DDP__T_BACKWARD
+                                                   : DDP__T_UPDATE,
+                       layer, end - begin);
 }
 
 /* Charges the time since the last hook returned to whatever ran in it. entering is the phase
@@ -23,10 +28,12 @@ static void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase ente
 
     if ((ran == DDP__OUTSIDE || ran == DDP__AFTER_BACKWARD) && !backward) return;
     /* without a forward hook the forward pass and the first layer's backward look like one */
-    if (ran == DDP__OUTSIDE) layer = -1;
-    else if (ran != DDP__AFTER_BACKWARD) layer = d->at.layer;
-    ddp__record(d, ran == DDP__OUTSIDE || ran == DDP__IN_FORWARD ? DDP_SPAN_FORWARD : DDP_SPAN_BACKWARD, layer,
-                d->at.mark, now);
+    if (ran == DDP__OUTSIDE)
+        layer = -1;
+    else if (ran != DDP__AFTER_BACKWARD)
+        layer = d->at.layer;
+    ddp__record(d, ran == DDP__OUTSIDE || ran == DDP__IN_FORWARD ? DDP_SPAN_FORWARD : DDP_SPAN_BACKWARD,
+                layer, d->at.mark, now);
 }
 
 /* Of both links, into op_scratch. */
@@ -40,8 +47,8 @@ static int ddp__link_spans(ddp_ctx *d, double begin, double end)
 
 static ddp_span ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end)
 {
-    const ddp_span s = {begin, end, o->step, o->layer >= 0 ? o->layer : -1, kind,
-                        kind == DDP_SPAN_PEER_WAIT ? 0 : o->bytes};
+    const ddp_span s = {
+        begin, end, o->step, o->layer >= 0 ? o->layer : -1, kind, kind == DDP_SPAN_PEER_WAIT ? 0 : o->bytes};
 
     return s;
 }
@@ -106,7 +113,8 @@ static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exp
         if (at < next) at = next;
         if (s[i].kind == DDP_SPAN_COMM)
             comm_until = s[i].end_s > comm_until ? s[i].end_s : comm_until;
-        else busy_until = s[i].end_s > busy_until ? s[i].end_s : busy_until;
+        else
+            busy_until = s[i].end_s > busy_until ? s[i].end_s : busy_until;
     }
 }
 
@@ -120,8 +128,8 @@ static double ddp__span_bytes(const ddp__op_span *o)
     return (double)ddp__frame_payload(o->coding, (size_t)o->size / unit);
 }
 
-/* Operations that overlap share the link: together they tell seconds for bytes. Grows the cluster that begins with
- * operation i, and returns how many it has; 0 if i is not its first or not all of it is known. */
+/* Operations that overlap share the link: together they tell seconds for bytes. Grows the cluster that begins
+ * with operation i, and returns how many it has; 0 if i is not its first or not all of it is known. */
 static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, double *end, double *bytes)
 {
     int before = -1, size = 0;
@@ -144,10 +152,11 @@ static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, do
     return size;
 }
 
-/* A link that is never idle has clusters without an end. There what ended since `since` tells seconds for bytes: counted
- * from the last end before, behind which alpha hides. How many these are; 0 if the link was idle in between, or slower
- * peers were waited for. */
-static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *begin, double *end, double *bytes)
+/* A link that is never idle has clusters without an end. There what ended since `since` tells seconds for
+ * bytes: counted from the last end before, behind which alpha hides. How many these are; 0 if the link was
+ * idle in between, or slower peers were waited for. */
+static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *begin, double *end,
+                          double *bytes)
 {
     double covered, next, waited = 0;
     int j, n = 0;
@@ -166,7 +175,8 @@ static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *
     }
     for (covered = *begin; covered < *end; covered = next) {
         for (next = covered, j = 0; j < ops; j++)
-            if (o[j].begin <= covered && (o[j].end < 0 || o[j].end > next)) next = o[j].end < 0 ? *end : o[j].end;
+            if (o[j].begin <= covered && (o[j].end < 0 || o[j].end > next))
+                next = o[j].end < 0 ? *end : o[j].end;
         if (next <= covered) return 0;
     }
     return waited < 0.1 * (*end - *begin) ? n : 0;
@@ -177,7 +187,8 @@ static void ddp__drift_observe(ddp_ctx *d, double since, double now)
     if (d->nccl) return; /* the engine's operations tell nothing of the devices' network */
     for (int link = 0; link < ddp_links(d); link++) {
         /* a step more than is new, so that no cluster is seen without its beginning */
-        int ops = ddp__engine_spans(ddp__engine_of(d, link), 2 * since - now, now, d->op_scratch, d->op_room), n, seen = 0;
+        int ops = ddp__engine_spans(ddp__engine_of(d, link), 2 * since - now, now, d->op_scratch, d->op_room),
+            n, seen = 0;
         ddp_linkfit *fit = &d->fit[link];
         double begin, end, bytes;
         for (int i = 0; i < ops; i++) {
@@ -198,7 +209,8 @@ void ddp__drift_start(ddp_ctx *d)
 
     for (int l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
     d->mean_layer_bytes = bytes;
-    for (int link = 0; link < 2; link++) ddp_linkfit_start(&d->fit[link], d->link[link], bytes, 4.0 * d->layers);
+    for (int link = 0; link < 2; link++)
+        ddp_linkfit_start(&d->fit[link], d->link[link], bytes, 4.0 * d->layers);
     d->drift_ticket = -1;
 }
 
@@ -295,7 +307,8 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
         /* as in the statistics: standing still for a slower peer is not communicating */
         if (o->peer_wait > 0 && n + ops - i < room)
             out[n++] = ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait);
-        out[n++] = ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end);
+        out[n++] =
+            ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end);
     }
     return n;
 }
@@ -304,16 +317,16 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
 
 typedef struct ddp__moment {
     ddp__moment_kind kind;
-    int              layer;
-    ddp__phase       phase;
+    int layer;
+    ddp__phase phase;
 } ddp__moment;
 
 /* Moments first..next-1 are to come; moment i has the device's mark i % room. */
 typedef struct ddp__clock {
     ddp__moment *moment; /* [room] */
-    int    room;
-    long   first, next, step;
-    ddp__at at;          /* where the accounts stand, behind the hooks */
+    int room;
+    long first, next, step;
+    ddp__at at; /* where the accounts stand, behind the hooks */
 } ddp__clock;
 
 ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)

@@ -1,16 +1,16 @@
 /* Averages of a layer: what it moves, posted and held; and error feedback.
  *
- * What rounding to blocks (DDP_WIRE_INT8 and those behind it) cuts off is kept and sent with the next message (Seide et
- * al. 2014, Karimireddy et al. 2019), on the sender's side here and for the result by its owner, in the engine. Then
- * parameters are not sent, but what they changed by since their last average, which all ranks hold: eight bits of a
- * weight are few, eight bits of its change are enough. */
+ * What rounding to blocks (DDP_WIRE_INT8 and those behind it) cuts off is kept and sent with the next message
+ * (Seide et al. 2014, Karimireddy et al. 2019), on the sender's side here and for the result by its owner, in
+ * the engine. Then parameters are not sent, but what they changed by since their last average, which all
+ * ranks hold: eight bits of a weight are few, eight bits of its change are enough. */
 #include "comm/frame.h"
 #include "run/device.h"
 
 /* ---- what a layer's average takes ---- */
 
-/* Optimizer state goes at the end of every state_period-th period; which one this is follows from the step alone, so
- * that a checkpoint or a newcomer needs no count. Whether array k of it does in this one. */
+/* Optimizer state goes at the end of every state_period-th period; which one this is follows from the step
+ * alone, so that a checkpoint or a newcomer needs no count. Whether array k of it does in this one. */
 static int ddp__state_due(const ddp_ctx *d, int k)
 {
     const ddp_plan *plan = d->ops.plan_view ? d->ops.plan_view(d->self) : NULL;
@@ -44,7 +44,8 @@ static int ddp__average_range(const ddp_ctx *d, const ddp__unit *u, size_t from,
     size_t at = 0;
 
     for (int i = 0; i < u->gradients; at += u->trains[i++].count) {
-        const size_t all = u->trains[i].count, begin = from > at ? from - at : 0, end = to < at + all ? to - at : all;
+        const size_t all = u->trains[i].count, begin = from > at ? from - at : 0,
+                     end = to < at + all ? to - at : all;
         const int here = begin < all && to > at;
         if (here) {
             u->moved[n].data = u->trains[i].data + begin;
@@ -79,7 +80,8 @@ static void ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, 
 ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
 {
     const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
-    const int there = d->host.backend && d->host.backend->split && (coding == DDP_AS_INT8 || coding == DDP_AS_INT4);
+    const int there =
+        d->host.backend && d->host.backend->split && (coding == DDP_AS_INT8 || coding == DDP_AS_INT4);
     size_t count = 0;
     float *next, *base;
 
@@ -130,8 +132,8 @@ void ddp__coded_start(ddp_ctx *d, int base)
 
 /* ---- parameters in blocks ---- */
 
-/* delta = what a layer has changed by since its base: with what was cut off before, as blocks; or as it is, where who
- * sends it does that: between sites, and from a device. */
+/* delta = what a layer has changed by since its base: with what was cut off before, as blocks; or as it is,
+ * where who sends it does that: between sites, and from a device. */
 static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *err)
 {
     const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
@@ -152,9 +154,10 @@ static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *
     for (int k = 0; k < u->gradients; k++)
         for (size_t i = 0; i < u->trains[k].count; i++) *to++ += u->trains[k].data[i] - *base++;
     if (later || !ddp_split(coding, u->residual, u->delta, u->trained, &why)) return DDP_OK;
-    return ddp__fail(err, why.code, "step %ld: what %s%s changed by cannot travel as %s: %.200s; lower the "
-                     "learning rate, warm it up or clip gradients", d->step, DDP__LAYER(u->name), ddp__coding_name((int)coding),
-                     why.msg);
+    return ddp__fail(err, why.code,
+                     "step %ld: what %s%s changed by cannot travel as %s: %.200s; lower the "
+                     "learning rate, warm it up or clip gradients",
+                     d->step, DDP__LAYER(u->name), ddp__coding_name((int)coding), why.msg);
 }
 
 static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err)
@@ -215,8 +218,10 @@ static ddp_status ddp__average_as(ddp_ctx *d, int layer, const unsigned char *ta
     m.link = u->link;
     if (coding > DDP_AS_BFLOAT) return ddp__coded_average(d, layer, &m, err);
     m.coding = coding;
-    if (u->moving < parts) ddp__average_cut(d, layer, takes, &m);
-    else if (!all) m.from = ddp__average_takes(d, layer, u->average, &m.from_count);
+    if (u->moving < parts)
+        ddp__average_cut(d, layer, takes, &m);
+    else if (!all)
+        m.from = ddp__average_takes(d, layer, u->average, &m.from_count);
     m.divergence = &u->divergence;
     return ddp__post(d, &m, 1, &u->ticket, err);
 }

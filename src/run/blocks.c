@@ -1,4 +1,5 @@
-/* How values become blocks of few bits (DDP_WIRE_INT8 and those behind it), and what that cuts off, exactly. */
+/* How values become blocks of few bits (DDP_WIRE_INT8 and those behind it), and what that cuts off,
+ * exactly. */
 #include "comm/frame.h"
 #include "compress/codec.h"
 #include "run/context.h"
@@ -26,18 +27,20 @@ static void ddp__blocks_normal(ddp_packing packing, unsigned char *out, size_t c
     }
 }
 
-static ddp_status ddp__blocks_fill(ddp_coding coding, unsigned char *out, const float *x, size_t count, ddp_error *err)
+static ddp_status ddp__blocks_fill(ddp_coding coding, unsigned char *out, const float *x, size_t count,
+                                   ddp_error *err)
 {
     const size_t at = ddp__first_from(x, count, DDP__INFINITE);
 
-    if (at < count) return ddp__fail(err, DDP_NUMERIC, "value %zu is %g, which has no level", at, (double)x[at]);
+    if (at < count)
+        return ddp__fail(err, DDP_NUMERIC, "value %zu is %g, which has no level", at, (double)x[at]);
     ddp__quantised_fill(ddp__packing_of(coding), x, count, out);
     ddp__blocks_normal(ddp__packing_of(coding), out, count);
     return DDP_OK;
 }
 
-/* ---- what travels: in INT8, the one wire of blocks that gradients take, -0.0 (ddp_no_gradient) has the level that no
- * number has ---- */
+/* ---- what travels: in INT8, the one wire of blocks that gradients take, -0.0 (ddp_no_gradient) has the
+ * level that no number has ---- */
 
 enum { DDP__LEVEL_NONE = 0x80 };
 
@@ -53,8 +56,8 @@ static ddp_status ddp__blocks_encode(ddp_coding coding, unsigned char *out, cons
 }
 
 /* Of INT8, block by block. */
-static ddp_status ddp__blocks_with_none(float *out, const unsigned char *payload, const unsigned char *level, size_t count,
-                                        ddp_error *err)
+static ddp_status ddp__blocks_with_none(float *out, const unsigned char *payload, const unsigned char *level,
+                                        size_t count, ddp_error *err)
 {
     unsigned char block[4 + DDP_QUANTISE_BLOCK];
 
@@ -70,10 +73,11 @@ static ddp_status ddp__blocks_with_none(float *out, const unsigned char *payload
     return DDP_OK;
 }
 
-static ddp_status ddp__blocks_decode(ddp_coding coding, float *out, const unsigned char *payload, size_t count,
-                                     ddp_error *err)
+static ddp_status ddp__blocks_decode(ddp_coding coding, float *out, const unsigned char *payload,
+                                     size_t count, ddp_error *err)
 {
-    const unsigned char *level = payload + 4 * (count / DDP_QUANTISE_BLOCK + (count % DDP_QUANTISE_BLOCK != 0));
+    const unsigned char *level =
+        payload + 4 * (count / DDP_QUANTISE_BLOCK + (count % DDP_QUANTISE_BLOCK != 0));
 
     if (coding == DDP_AS_INT8 && memchr(level, DDP__LEVEL_NONE, count))
         return ddp__blocks_with_none(out, payload, level, count, err);
@@ -110,18 +114,24 @@ ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t count, ddp_
 
 /* ---- what is summed ---- */
 
-int ddp__coded_rounds(const ddp_message *m) { return m->residual && ddp__in_blocks((int)m->coding) && !m->round; }
-
-static ddp_status ddp__coded_fail(const ddp_ctx *d, const ddp_message *m, const ddp_error *why, ddp_error *err)
+int ddp__coded_rounds(const ddp_message *m)
 {
-    return ddp__fail(err, DDP_NUMERIC, "step %ld: %s of %s%s cannot travel as %s: %.200s; lower the learning rate, warm it up "
-                     "or clip gradients", m->step, d->ops.averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "changes",
+    return m->residual && ddp__in_blocks((int)m->coding) && !m->round;
+}
+
+static ddp_status ddp__coded_fail(const ddp_ctx *d, const ddp_message *m, const ddp_error *why,
+                                  ddp_error *err)
+{
+    return ddp__fail(err, DDP_NUMERIC,
+                     "step %ld: %s of %s%s cannot travel as %s: %.200s; lower the learning rate, warm it up "
+                     "or clip gradients",
+                     m->step, d->ops.averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "changes",
                      m->layer < 0 ? "all layers" : "layer ", m->layer < 0 ? "" : d->unit[m->layer].name,
                      ddp__coding_name((int)m->coding), why->msg);
 }
 
-/* A layer without a gradient sends none, and its residual waits for the next one: where the gradient was, while the other
- * layers are rounded. back: and then both as they were. */
+/* A layer without a gradient sends none, and its residual waits for the next one: where the gradient was,
+ * while the other layers are rounded. back: and then both as they were. */
 static void ddp__coded_set_aside(const ddp_piece *p, float *residual, int back)
 {
     memcpy(back ? residual : p->data, back ? p->data : residual, p->count * sizeof *residual);
@@ -138,15 +148,20 @@ ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *e
 
     for (int p = 0; s == DDP_OK && p < m->from_count; p++) {
         const ddp_piece *x = &m->from[p];
-        if (ddp_no_gradient(x->data, x->count)) ddp__coded_set_aside(x, residual + total, 0);
-        else s = ddp_feedback_add(residual + total, x->data, x->count, &why);
+        if (ddp_no_gradient(x->data, x->count))
+            ddp__coded_set_aside(x, residual + total, 0);
+        else
+            s = ddp_feedback_add(residual + total, x->data, x->count, &why);
         total += x->count;
     }
     for (size_t at = 0; s == DDP_OK && at < total; at += n) {
         n = total - at < DDP__CODED_PART ? total - at : (size_t)DDP__CODED_PART;
         s = ddp_split(m->coding, residual + at, part, n, &why);
         for (size_t i = 0; i < n && s == DDP_OK; i += run, used += run) {
-            while (used == to->count) { to++; used = 0; }
+            while (used == to->count) {
+                to++;
+                used = 0;
+            }
             run = to->count - used < n - i ? to->count - used : n - i;
             if (!ddp_no_gradient(residual + (at + i - used), to->count))
                 memcpy(to->data + used, part + i, run * sizeof *part);
@@ -164,7 +179,8 @@ ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *e
 
 int ddp__coded_goes_there(const ddp_ctx *d, const ddp_message *m)
 {
-    return d->coded_there && ddp__coded_rounds(m) && m->residual >= d->coded && m->residual < d->coded + d->coded_count;
+    return d->coded_there && ddp__coded_rounds(m) && m->residual >= d->coded &&
+           m->residual < d->coded + d->coded_count;
 }
 
 void ddp__coded_there(ddp_ctx *d, const ddp_message *m, void *out)
@@ -181,13 +197,17 @@ void ddp__coded_there(ddp_ctx *d, const ddp_message *m, void *out)
     b->split(d->host.device, m->coding == DDP_AS_INT8 ? 8 : 4, residual, out, n);
 }
 
-size_t ddp__coded_bytes(const ddp_message *m, size_t n) { return ddp__quantised_bytes(ddp__packing_of(m->coding), n); }
+size_t ddp__coded_bytes(const ddp_message *m, size_t n)
+{
+    return ddp__quantised_bytes(ddp__packing_of(m->coding), n);
+}
 
 ddp_status ddp__coded_read(const ddp_ctx *d, const ddp_message *m, const unsigned char *codes, ddp_error *err)
 {
     ddp_error why;
 
-    if (ddp__blocks_decode(m->coding, m->from->data, codes, m->from->count, &why)) return ddp__coded_fail(d, m, &why, err);
+    if (ddp__blocks_decode(m->coding, m->from->data, codes, m->from->count, &why))
+        return ddp__coded_fail(d, m, &why, err);
     return DDP_OK;
 }
 
@@ -198,10 +218,11 @@ ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_t n, ddp
     size_t from = 0, to = n;
 
     if (m->owner) return DDP_OK; /* whose results are as they travel */
-    if (d->cfg.min_world == 0 && !d->cfg.join) ddp__engine_segment(d->engine, m->group, m->coding, n, &from, &to);
+    if (d->cfg.min_world == 0 && !d->cfg.join)
+        ddp__engine_segment(d->engine, m->group, m->coding, n, &from, &to);
     if (from == to) return DDP_OK;
-    DDP__TRY(d->host.backend->give(d->host.device, d->coded_there + d->coded_count + at + from, m->residual + from,
-                                   (to - from) * sizeof(float), err));
+    DDP__TRY(d->host.backend->give(d->host.device, d->coded_there + d->coded_count + at + from,
+                                   m->residual + from, (to - from) * sizeof(float), err));
     memset(m->residual + from, 0, (to - from) * sizeof(float));
     return DDP_OK;
 }

@@ -13,17 +13,24 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
         if (count[k] < 0 || (count[k] > 0 && !list[k]))
             return ddp__fail(err, DDP_ARG, "%s: a list of %d arrays is NULL", who, count[k]);
         for (int i = 0; i < count[k]; i++)
-            if (!list[k][i].data && list[k][i].count) return ddp__fail(err, DDP_ARG, "%s: the array is NULL", who);
+            if (!list[k][i].data && list[k][i].count)
+                return ddp__fail(err, DDP_ARG, "%s: the array is NULL", who);
     }
     if (m->here && (m->here != 1 || !count[0] || count[1]))
-        return ddp__fail(err, DDP_ARG, "%s: here %d: the first array of a message in place can be", who, (int)m->here);
+        return ddp__fail(err, DDP_ARG, "%s: here %d: the first array of a message in place can be", who,
+                         (int)m->here);
     if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))
-        return ddp__fail(err, DDP_ARG, "%s: this context has no link %d; a second one is opened where net2 or addr2 "
-                         "is set, or nccl is 2", who, m->link);
+        return ddp__fail(err, DDP_ARG,
+                         "%s: this context has no link %d; a second one is opened where net2 or addr2 "
+                         "is set, or nccl is 2",
+                         who, m->link);
     return DDP_OK;
 }
 
-ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err) { return d->stager ? ddp__stager_flush(d->stager, err) : DDP_OK; }
+ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
+{
+    return d->stager ? ddp__stager_flush(d->stager, err) : DDP_OK;
+}
 
 /* ---- messages that are waited for ---- */
 
@@ -101,18 +108,26 @@ int ddp__plain(ddp_ctx *d, const char *name, const ddp_message *m)
 
     if (ddp__message_looks(d, name, m, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     if (!any && (m->peer < 0 || m->peer >= d->world))
-        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name, m->peer, d->world);
+        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name, m->peer,
+                              d->world);
     if (m->verb >= DDP_SEND && m->peer == d->rank)
         return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d cannot exchange with itself", name, m->peer);
     if (m->coding && m->coding != ddp__wire_coding(d->cfg.wire))
-        return ddp__ctx_failf(d, DDP_ARG, "%s: the context was opened for %s; open it with wire = DDP_WIRE_%s or "
-                              "DREAMDDP_WIRE=%s", name, ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)),
-                              m->coding == DDP_AS_BFLOAT ? "BF16" : m->coding == DDP_AS_INT8 ? "INT8" :
-                              m->coding == DDP_AS_INT4 ? "INT4" : "E3M0", ddp_wire_name((ddp_wire)((int)m->coding + 1)));
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "%s: the context was opened for %s; open it with wire = DDP_WIRE_%s or "
+                              "DREAMDDP_WIRE=%s",
+                              name, ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)),
+                              m->coding == DDP_AS_BFLOAT ? "BF16"
+                              : m->coding == DDP_AS_INT8 ? "INT8"
+                              : m->coding == DDP_AS_INT4 ? "INT4"
+                                                         : "E3M0",
+                              ddp_wire_name((ddp_wire)((int)m->coding + 1)));
     if (ddp__is_in_step(d, name)) return ddp__ctx_fail(d, &d->host.error);
     if (ddp__hub_of(d) && !d->started && m->verb < DDP_SEND) /* it would be of the servers too */
-        return ddp__ctx_failf(d, DDP_USAGE, "%s: with servers and min_world collectives begin behind ddp_set_optimizer, or "
-                              "the first step", name);
+        return ddp__ctx_failf(d, DDP_USAGE,
+                              "%s: with servers and min_world collectives begin behind ddp_set_optimizer, or "
+                              "the first step",
+                              name);
     return ddp__run(d, m, 0, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
 }
 
@@ -124,9 +139,11 @@ int ddp_exchange(ddp_ctx *d, const ddp_message *m)
 }
 
 /* n floats for each of the world's blocks, a sum times the scale. */
-static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n, float scale, int peer)
+static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n, float scale,
+                           int peer)
 {
-    const int blocks = d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? d->world - ddp_servers(d) : 1;
+    const int blocks =
+        d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? d->world - ddp_servers(d) : 1;
     const ddp_piece p = {{x}, n * (size_t)blocks};
     ddp_message m;
 
@@ -173,7 +190,10 @@ int ddp_reduce_scatter(ddp_ctx *d, float *x, size_t n, float scale)
     return ddp__collective(d, "ddp_reduce_scatter", DDP_REDUCE_SCATTER, x, n, scale, 0);
 }
 
-int ddp_send(ddp_ctx *d, float *x, size_t n, int to) { return ddp__collective(d, "ddp_send", DDP_SEND, x, n, 1, to); }
+int ddp_send(ddp_ctx *d, float *x, size_t n, int to)
+{
+    return ddp__collective(d, "ddp_send", DDP_SEND, x, n, 1, to);
+}
 
 int ddp_recv(ddp_ctx *d, float *x, size_t n, int from)
 {

@@ -1,14 +1,14 @@
-/* Plain collectives over all ranks, over groups, or in two levels; links, live ranks, and measurements of the links
- * between all ranks. */
+/* Plain collectives over all ranks, over groups, or in two levels; links, live ranks, and measurements of the
+ * links between all ranks. */
 #pragma once
 
 #include "comm/message.h"
 #include "profile/profile.h"
 #include "run/session.h"
 
-/* Plain collectives of floats over all ranks that compute, usable without layers or hooks. In place, in host memory; n
- * counts floats. All ranks call them in the same order, never between the first hook and ddp_step_end of a step.
- * Each returns 0 or the context's first error.
+/* Plain collectives of floats over all ranks that compute, usable without layers or hooks. In place, in host
+ * memory; n counts floats. All ranks call them in the same order, never between the first hook and
+ * ddp_step_end of a step. Each returns 0 or the context's first error.
  *   ddp_all_reduce  x[n] becomes scale x (sum over ranks)
  *   ddp_all_mean    x[n] becomes the mean over the live workers
  *   ddp_broadcast   x[n] becomes the values of rank root, or of the lowest live rank if root is not live
@@ -42,9 +42,10 @@ typedef enum ddp_reduction {
  *
  *   x  n values in host memory, also where layers are on a device; combined in place
  *
- * Collective: all ranks call it with the same n and op, in the same order among their collectives, and never between
- * the first hook of a step and its ddp_step_end. All ranks receive bit-identical values. With one worker x stays as it
- * is. A lost worker (min_world) is left out. DDP_SUM equals ddp_all_reduce with scale 1, DDP_MEAN equals ddp_all_mean.
+ * Collective: all ranks call it with the same n and op, in the same order among their collectives, and never
+ * between the first hook of a step and its ddp_step_end. All ranks receive bit-identical values. With one
+ * worker x stays as it is. A lost worker (min_world) is left out. DDP_SUM equals ddp_all_reduce with scale 1,
+ * DDP_MEAN equals ddp_all_mean.
  *
  * Returns 0 or the context's first error: DDP_ARG for an op that does not exist or if x is NULL, DDP_MEMORY,
  * DDP_MISMATCH if the ranks call with different types, n or op. */
@@ -52,40 +53,43 @@ DDP_API int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction o
 
 /* ddp_all_reduce_double - the same for doubles, summed as doubles in rank order.
  *
- * Each rank receives the values of all others, (world - 1) x n, in pieces of at most 4 MiB that the call allocates; so
- * do maxima and minima of floats. ddp_all_reduce receives about 2 n floats: use it for large arrays. A worker that is
- * lost during the call is in the pieces that it has sent, and a mean divides each value by the ranks that sent it. */
+ * Each rank receives the values of all others, (world - 1) x n, in pieces of at most 4 MiB that the call
+ * allocates; so do maxima and minima of floats. ddp_all_reduce receives about 2 n floats: use it for large
+ * arrays. A worker that is lost during the call is in the pieces that it has sent, and a mean divides each
+ * value by the ranks that sent it. */
 DDP_API int ddp_all_reduce_double(ddp_ctx *d, double *x, size_t n, ddp_reduction op);
 
-/* ddp_all_reduce_int64 - the same for 64-bit integers. Sums are exact; a sum out of range wraps modulo 2^64. DDP_MEAN
- * is DDP_ARG. */
+/* ddp_all_reduce_int64 - the same for 64-bit integers. Sums are exact; a sum out of range wraps modulo 2^64.
+ * DDP_MEAN is DDP_ARG. */
 DDP_API int ddp_all_reduce_int64(ddp_ctx *d, int64_t *x, size_t n, ddp_reduction op);
 
-/* ddp_broadcast_bytes - x[n] becomes the bytes of rank root, or of the lowest live rank if root is lost (min_world).
- * Collective as ddp_all_reduce_float; host memory. More than 2^30 bytes travel in several messages: if root is lost
- * between two of them, the other rank sends the rest. Errors: DDP_ARG, DDP_MEMORY, DDP_MISMATCH if the ranks differ
- * in n. */
+/* ddp_broadcast_bytes - x[n] becomes the bytes of rank root, or of the lowest live rank if root is lost
+ * (min_world). Collective as ddp_all_reduce_float; host memory. More than 2^30 bytes travel in several
+ * messages: if root is lost between two of them, the other rank sends the rest. Errors: DDP_ARG, DDP_MEMORY,
+ * DDP_MISMATCH if the ranks differ in n. */
 DDP_API int ddp_broadcast_bytes(ddp_ctx *d, void *x, size_t n, int root);
 
-/* ddp_all_gather_bytes - x[(ddp_world - ddp_servers) x n]: the n bytes of rank r become the r-th block on all ranks.
- * Before the call each rank has its own block there. Blocks of ranks that are not live (min_world) become 0. Collective
- * as ddp_all_reduce_float; host memory. Errors: as ddp_broadcast_bytes. */
+/* ddp_all_gather_bytes - x[(ddp_world - ddp_servers) x n]: the n bytes of rank r become the r-th block on all
+ * ranks. Before the call each rank has its own block there. Blocks of ranks that are not live (min_world)
+ * become 0. Collective as ddp_all_reduce_float; host memory. Errors: as ddp_broadcast_bytes. */
 DDP_API int ddp_all_gather_bytes(ddp_ctx *d, void *x, size_t n);
 
-/* A second link, opened beside the first where net2 or addr2 is set: its own connections, comm thread and measurements;
- * operations on the two do not wait for one another. ddp_exchange takes either link (0 or 1); the others are link 0's.
+/* A second link, opened beside the first where net2 or addr2 is set: its own connections, comm thread and
+ * measurements; operations on the two do not wait for one another. ddp_exchange takes either link (0 or 1);
+ * the others are link 0's.
  *   ddp_links           how many this context has: 0 with one worker, 1 or 2; with nccl the
  *                       devices' network is the first
  *   ddp_measure_links   times averages on each link alone. Collective, between steps
  *   ddp_get_link_stats  0, or DDP_ARG for a link that does not exist; *out is zero then */
 typedef struct ddp_link_stats {
-    int64_t     bytes_sent; /* headers included */
-    int64_t     operations;
-    double      busy_s;     /* union of its operations */
-    ddp_link    link;       /* as measured, else nominal; 0 before */
-    double      gap_s;      /* how long a message occupies it beside its bytes (ddp_profile); 0 before planning */
-    double      mu;         /* beta of this link over that of link 0; 0 = unknown */
-    const char *algorithm;  /* of its last all-reduce: "direct", "ring" or "none" */
+    int64_t bytes_sent; /* headers included */
+    int64_t operations;
+    double busy_s;         /* union of its operations */
+    ddp_link link;         /* as measured, else nominal; 0 before */
+    double gap_s;          /* how long a message occupies it beside its bytes (ddp_profile); 0 before
+                               planning */
+    double mu;             /* beta of this link over that of link 0; 0 = unknown */
+    const char *algorithm; /* of its last all-reduce: "direct", "ring" or "none" */
 } ddp_link_stats;
 DDP_API int ddp_links(const ddp_ctx *d);
 DDP_API int ddp_measure_links(ddp_ctx *d);
@@ -95,9 +99,9 @@ DDP_API int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out);
  * max_world that): they stay what they were when workers are lost or come. ddp_workers is the
  * number of those that are live, ddp_live has bit r set for each of them (all ones of world where
  * not elastic), ddp_epoch rises with each change. A lost worker changes them in any hook or collective, a
- * joining one in the first hook of a layer in a period: collectives between two steps run among the workers that did the
- * last one. */
-DDP_API int      ddp_workers(const ddp_ctx *d);
+ * joining one in the first hook of a layer in a period: collectives between two steps run among the workers
+ * that did the last one. */
+DDP_API int ddp_workers(const ddp_ctx *d);
 DDP_API uint64_t ddp_live(const ddp_ctx *d);
 DDP_API unsigned ddp_epoch(const ddp_ctx *d);
 
@@ -105,30 +109,30 @@ struct ddp_network;
 
 /* From one rank to another. */
 typedef struct ddp_pair {
-    double   ping_s;        /* half the shortest round trip, seconds */
-    double   ping_median_s; /* half the median one */
-    ddp_link link;          /* one way: n bytes arrive after alpha_s + beta_s n; least squares */
-    double   rate;          /* bytes per second of the largest transfer, latency left out */
-    double   offset_s;      /* wall clock of the receiver minus that of the sender, measured on the
+    double ping_s;        /* half the shortest round trip, seconds */
+    double ping_median_s; /* half the median one */
+    ddp_link link;        /* one way: n bytes arrive after alpha_s + beta_s n; least squares */
+    double rate;          /* bytes per second of the largest transfer, latency left out */
+    double offset_s;      /* wall clock of the receiver minus that of the sender, measured on the
                                shortest round trip: right to within half of it */
-    int      relayed;       /* 1: what they send each other goes through rank 0 */
+    int relayed;          /* 1: what they send each other goes through rank 0 */
 } ddp_pair;
 
 /* The same on every rank; freed by ddp_probe_free. */
 typedef struct ddp_probe_result {
-    int       world;
+    int world;
     ddp_pair *pair;   /* [world x world], row = sender; the diagonal is 0 */
     ddp_link *host;   /* [world] least squares over all that the rank sent */
-    char    (*name)[64]; /* [world] host name */
-    double    seconds;   /* the probing took */
+    char (*name)[64]; /* [world] host name */
+    double seconds;   /* the probing took */
 } ddp_probe_result;
 
-/* ddp_probe - measures every pair in both directions: world - 1 rounds (world, where it is odd) of disjoint pairs that
- * work at the same time; 20 pings (8 where they take more than 3 s), then 64 KiB and what fits 0.25 s, at most 1 MiB,
- * each three times and, where a busy machine or other traffic disturbs it, again until the two fastest agree to 3 % (16
- * times or 3 s at most). Collective, under the rules of the plain collectives. Returns 0 or the context's first error;
- * DDP_USAGE with one worker. */
-DDP_API int  ddp_probe(ddp_ctx *d, ddp_probe_result *out);
+/* ddp_probe - measures every pair in both directions: world - 1 rounds (world, where it is odd) of disjoint
+ * pairs that work at the same time; 20 pings (8 where they take more than 3 s), then 64 KiB and what fits
+ * 0.25 s, at most 1 MiB, each three times and, where a busy machine or other traffic disturbs it, again until
+ * the two fastest agree to 3 % (16 times or 3 s at most). Collective, under the rules of the plain
+ * collectives. Returns 0 or the context's first error; DDP_USAGE with one worker. */
+DDP_API int ddp_probe(ddp_ctx *d, ddp_probe_result *out);
 DDP_API void ddp_probe_free(ddp_probe_result *r);
 
 /* ddp_probe_network - the same as delays and rates of a network, for ddp_network_write and the
@@ -153,24 +157,26 @@ typedef struct ddp_ring_choice {
     double from_bytes; /* all-reduces from here on go round the ring; DBL_MAX = none */
 } ddp_ring_choice;
 
-/* ddp_group - numbers a group of n distinct ranks in rising order, from 1 (0 is the world). All ranks make all groups
- * in the same order, those included that they are not in; at most 63. Then the members exchange messages of that group
- * (ddp_exchange; blocks count through the members, peer is a rank of the world), and layers may belong to it. Ranks in
- * several groups must order their operations without a circle. Errors: DDP_ARG, DDP_UNSUPPORTED (an elastic world). */
+/* ddp_group - numbers a group of n distinct ranks in rising order, from 1 (0 is the world). All ranks make
+ * all groups in the same order, those included that they are not in; at most 63. Then the members exchange
+ * messages of that group (ddp_exchange; blocks count through the members, peer is a rank of the world), and
+ * layers may belong to it. Ranks in several groups must order their operations without a circle. Errors:
+ * DDP_ARG, DDP_UNSUPPORTED (an elastic world). */
 DDP_API int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group);
 
 /* ddp_sites_open - makes the groups of a world whose rank r lies in site site_of[r] (any numbers;
  * [world], the same on all ranks). Collective.
- * ddp_sites_all_reduce - the all-reduce in two levels, for sites that are fast inside and slow between: a site's ranks
- * sum their blocks among each other, those of one place in all sites sum theirs over the slow links, and each site
- * gathers. Between sites each rank thus sends 2 (S - 1) / S n / k values (S sites of k ranks), not 2 (n_ranks - 1) /
- * n_ranks n. Sites of unlike size sum to their lowest ranks, which then spread the result. Same bits on all ranks, not
- * those of a direct sum in rank order. Collective. */
+ * ddp_sites_all_reduce - the all-reduce in two levels, for sites that are fast inside and slow between: a
+ * site's ranks sum their blocks among each other, those of one place in all sites sum theirs over the slow
+ * links, and each site gathers. Between sites each rank thus sends 2 (S - 1) / S n / k values (S sites of k
+ * ranks), not 2 (n_ranks - 1) / n_ranks n. Sites of unlike size sum to their lowest ranks, which then spread
+ * the result. Same bits on all ranks, not those of a direct sum in rank order. Collective. */
 DDP_API int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out);
 DDP_API int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, float scale);
 
-/* ddp_ring_tune - orders the ring by what was measured (ddp_plan_ring) and chooses from which size on it is faster than
- * direct: direct takes 2 a + d M with d of the slowest pair or of the slowest access link and a tenth for incast, the
- * ring 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). r is that of ddp_probe, the same on all ranks; nothing may be in
- * flight. Collective in effect: call it on all ranks. A deterministic context keeps direct sums. out may be NULL. */
+/* ddp_ring_tune - orders the ring by what was measured (ddp_plan_ring) and chooses from which size on it is
+ * faster than direct: direct takes 2 a + d M with d of the slowest pair or of the slowest access link and a
+ * tenth for incast, the ring 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). r is that of ddp_probe, the same
+ * on all ranks; nothing may be in flight. Collective in effect: call it on all ranks. A deterministic context
+ * keeps direct sums. out may be NULL. */
 DDP_API int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out);

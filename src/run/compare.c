@@ -1,5 +1,5 @@
-/* The comparison of the ranks when a session starts: a difference in a setting, the model or the optimizer is an error that
- * names it. */
+/* The comparison of the ranks when a session starts: a difference in a setting, the model or the optimizer is
+ * an error that names it. */
 #include "run/device.h"
 
 static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
@@ -17,9 +17,10 @@ static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
         for (int i = 0; i < n; i++) {
             const int r = ranks ? ranks[i] : i, other = (int)all[(size_t)r * L + (size_t)l];
             if (other == group) continue;
-            s = ddp__fail(err, DDP_MISMATCH, "layer %d (%s) belongs to group %d on rank %d and to group %d on rank %d: "
-                          "all ranks of a group must register it with the same group (0 = all ranks)", l,
-                          d->unit[l].name, group, d->rank, other, r);
+            s = ddp__fail(err, DDP_MISMATCH,
+                          "layer %d (%s) belongs to group %d on rank %d and to group %d on rank %d: "
+                          "all ranks of a group must register it with the same group (0 = all ranks)",
+                          l, d->unit[l].name, group, d->rank, other, r);
             break;
         }
     }
@@ -29,27 +30,28 @@ static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
 
 /* ---- comparison ---- */
 
-enum { DDP__HYPERS = sizeof ((ddp_optimizer *)0)->hyper / sizeof(float) };
+enum { DDP__HYPERS = sizeof((ddp_optimizer *)0)->hyper / sizeof(float) };
 
 /* What each rank says of itself; all 0: it is lost. */
 typedef struct ddp__fingerprint {
-    int32_t  version, layers, micro_batches, team, mixed, site;
-    char     strategy[32], optimizer[32];
-    float    hyper[DDP__HYPERS];         /* of a rule of the library */
-    uint64_t layout;                     /* layers and optimizer */
-    uint64_t model, dropout;             /* the graph's operators */
-    double   setting[DDP__SETTINGS];
+    int32_t version, layers, micro_batches, team, mixed, site;
+    char strategy[32], optimizer[32];
+    float hyper[DDP__HYPERS]; /* of a rule of the library */
+    uint64_t layout;          /* layers and optimizer */
+    uint64_t model, dropout;  /* the graph's operators */
+    double setting[DDP__SETTINGS];
     ddp__same same[DDP_SAME], usual[DDP_SAME];
-    char     states[DDP__PROGRAM_NAMES];
+    char states[DDP__PROGRAM_NAMES];
 } ddp__fingerprint;
 
 /* The names of an optimizer's hyper; NULL: the rule is the program's. */
 static const char *const *ddp__optimizer_names(const ddp_optimizer *o)
 {
-    static const char *const sgd[DDP__HYPERS] = {"momentum", "weight decay", "Nesterov's momentum (0: no, 1: yes)", "", "", ""};
+    static const char *const sgd[DDP__HYPERS] = {
+        "momentum", "weight decay", "Nesterov's momentum (0: no, 1: yes)", "", "", ""};
     static const char *const adam[DDP__HYPERS] = {"beta1", "beta2", "eps", "weight decay", "", ""};
-    static const char *const muon[DDP__HYPERS] = {"momentum", "weight decay", "matrix learning rate / learning rate", "beta1",
-                                                  "beta2", "eps"};
+    static const char *const muon[DDP__HYPERS] = {
+        "momentum", "weight decay", "matrix learning rate / learning rate", "beta1", "beta2", "eps"};
 
     if (ddp__is_muon(o)) return muon;
     if (ddp__optimizer_rule(o) == DDP__RULE_SGD) return sgd;
@@ -86,7 +88,8 @@ static int ddp__in_team(const ddp_ctx *d, int rank)
 }
 
 /* Two values of a setting, with as many digits as tell them apart. */
-static ddp_status ddp__setting_differs(const ddp__setting *s, int r, double value, int first, double there, ddp_error *err)
+static ddp_status ddp__setting_differs(const ddp__setting *s, int r, double value, int first, double there,
+                                       ddp_error *err)
 {
     char has[48], other[48];
 
@@ -96,8 +99,8 @@ static ddp_status ddp__setting_differs(const ddp__setting *s, int r, double valu
         ddp__setting_text(s, value, 17, has, sizeof has);
         ddp__setting_text(s, there, 17, other, sizeof other);
     }
-    return ddp__fail(err, DDP_MISMATCH, "rank %d has %s %s, rank %d has %s: start every rank with the same", r, s->name, has,
-                     first, other);
+    return ddp__fail(err, DDP_MISMATCH, "rank %d has %s %s, rank %d has %s: start every rank with the same",
+                     r, s->name, has, first, other);
 }
 
 static const ddp__same *ddp__same_named(const ddp__fingerprint *f, const char *name)
@@ -116,7 +119,8 @@ static const ddp__same *ddp__same_only(const ddp__fingerprint *f, const ddp__fin
 }
 
 /* The numbers of ddp_same. */
-static ddp_status ddp__compare_sames(int r, const ddp__fingerprint *f, int first, const ddp__fingerprint *zero, ddp_error *err)
+static ddp_status ddp__compare_sames(int r, const ddp__fingerprint *f, int first,
+                                     const ddp__fingerprint *zero, ddp_error *err)
 {
     const ddp__same *x = ddp__same_only(f, zero), *y = ddp__same_only(zero, f);
 
@@ -127,7 +131,8 @@ static ddp_status ddp__compare_sames(int r, const ddp__fingerprint *f, int first
         y = other;
     }
     if (!x && !y) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH, "rank %d has %.31s %lld, rank %d has %.31s %lld: start every rank with the same", r,
+    return ddp__fail(err, DDP_MISMATCH,
+                     "rank %d has %.31s %lld, rank %d has %.31s %lld: start every rank with the same", r,
                      x ? x->name : "nothing", x ? (long long)x->value : 0, first, y ? y->name : "nothing",
                      y ? (long long)y->value : 0);
 }
@@ -140,21 +145,29 @@ static ddp_status ddp__compare_settings(const ddp_ctx *d, int r, const ddp__fing
     const int settings = ddp__settings(d, 0, setting);
 
     if (f->version != zero->version)
-        return ddp__fail(err, DDP_MISMATCH, "rank %d runs dreamddp version %06d, rank %d has %06d: build all ranks from "
-                         "one header", r, (int)f->version, first, (int)zero->version);
+        return ddp__fail(err, DDP_MISMATCH,
+                         "rank %d runs dreamddp version %06d, rank %d has %06d: build all ranks from "
+                         "one header",
+                         r, (int)f->version, first, (int)zero->version);
     if (strcmp(f->strategy, zero->strategy))
-        return ddp__fail(err, DDP_MISMATCH, "rank %d runs strategy %.31s, rank %d %.31s: start every rank with the same "
-                         "strategy", r, f->strategy, first, zero->strategy);
+        return ddp__fail(err, DDP_MISMATCH,
+                         "rank %d runs strategy %.31s, rank %d %.31s: start every rank with the same "
+                         "strategy",
+                         r, f->strategy, first, zero->strategy);
     if (f->micro_batches != zero->micro_batches)
-        return ddp__fail(err, DDP_MISMATCH, "rank %d accumulates %d micro-batches, rank %d %d: start every rank with "
-                         "the same micro_batches", r, (int)f->micro_batches, first, (int)zero->micro_batches);
+        return ddp__fail(err, DDP_MISMATCH,
+                         "rank %d accumulates %d micro-batches, rank %d %d: start every rank with "
+                         "the same micro_batches",
+                         r, (int)f->micro_batches, first, (int)zero->micro_batches);
     for (int i = 0; i < settings; i++)
         if (!(f->setting[i] == zero->setting[i]))
             return ddp__setting_differs(&setting[i], r, f->setting[i], first, zero->setting[i], err);
     DDP__TRY(ddp__compare_sames(r, f, first, zero, err));
     if (!strcmp(f->states, zero->states)) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH, "rank %d has the states '%.100s' (ddp_add_state), rank %d '%.100s': register the same "
-                     "on every rank in the same order", r, f->states, first, zero->states);
+    return ddp__fail(err, DDP_MISMATCH,
+                     "rank %d has the states '%.100s' (ddp_add_state), rank %d '%.100s': register the same "
+                     "on every rank in the same order",
+                     r, f->states, first, zero->states);
 }
 
 /* Rank r against the first rank of its team, which has the same model. */
@@ -164,7 +177,8 @@ static ddp_status ddp__compare_optimizers(const ddp_ctx *d, int r, const ddp__fi
     const char *const *names = ddp__optimizer_names(&d->optimizer);
 
     if (strcmp(f->optimizer, team->optimizer))
-        return ddp__fail(err, DDP_MISMATCH, "rank %d has the optimizer %.31s, rank %d has %.31s: start every rank with the same",
+        return ddp__fail(err, DDP_MISMATCH,
+                         "rank %d has the optimizer %.31s, rank %d has %.31s: start every rank with the same",
                          r, f->optimizer, first, team->optimizer);
     for (int i = 0; names && i < DDP__HYPERS; i++) {
         const ddp__setting s = {names[i], 0, NULL};
@@ -187,9 +201,10 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *a
         const ddp__fingerprint *f = all + r;
         if (f->version == 0) continue;
         if (f->version == zero->version && ddp__in_team(d, r) && f->layers != team->layers)
-            return ddp__fail(err, DDP_MISMATCH, "rank %d registered %d layers, rank %d has %d: every rank%s must "
-                             "register the same model", r, (int)f->layers, root, (int)team->layers,
-                             d->team ? " of a group" : "");
+            return ddp__fail(err, DDP_MISMATCH,
+                             "rank %d registered %d layers, rank %d has %d: every rank%s must "
+                             "register the same model",
+                             r, (int)f->layers, root, (int)team->layers, d->team ? " of a group" : "");
         DDP__TRY(ddp__compare_settings(d, r, f, first, zero, err));
         if (ddp__in_team(d, r)) DDP__TRY(ddp__compare_optimizers(d, r, f, root, team, err));
     }
@@ -202,10 +217,13 @@ static ddp_status ddp__team_agree(ddp_ctx *d, const ddp__fingerprint *all, ddp_e
     for (int i = 0; i < d->team_size; i++) {
         const int r = ddp__team_rank(d, i), team = (int)all[r].team;
         if (all[r].version == 0 || team == d->team) continue;
-        return ddp__fail(err, DDP_MISMATCH, "all layers of rank %d belong to group %d, those of rank %d to %s: where "
-                         "one rank has layers of all ranks or of several groups, every rank must register the same "
-                         "layers", team ? r : d->rank, team ? team : d->team, team ? d->rank : r, d->mixed ||
-                         !team ? "none or to several" : "another");
+        return ddp__fail(
+            err, DDP_MISMATCH,
+            "all layers of rank %d belong to group %d, those of rank %d to %s: where "
+            "one rank has layers of all ranks or of several groups, every rank must register the same "
+            "layers",
+            team ? r : d->rank, team ? team : d->team, team ? d->rank : r,
+            d->mixed || !team ? "none or to several" : "another");
     }
     return DDP_OK;
 }
@@ -213,8 +231,8 @@ static ddp_status ddp__team_agree(ddp_ctx *d, const ddp__fingerprint *all, ddp_e
 /* A layer as a rank describes it to the others when models differ. */
 typedef struct ddp__shape_word {
     uint64_t hash, count;
-    int32_t  blocks;
-    char     name[48];
+    int32_t blocks;
+    char name[48];
 } ddp__shape_word;
 
 static ddp__shape_word ddp__shape_of(const ddp__unit *u)
@@ -244,10 +262,12 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
         const ddp__shape_word own = ddp__shape_of(&d->unit[l]), *f = &first[l];
         const int alike = own.count == f->count && own.blocks == f->blocks && !strcmp(own.name, f->name);
         if (own.hash == f->hash) continue;
-        s = ddp__fail(err, DDP_MISMATCH, "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d %s with %zu "
-                      "in %d%s: every rank%s must register the same model", l, d->rank, own.name, (size_t)own.count,
-                      (int)own.blocks, d->team_root, f->name, (size_t)f->count, (int)f->blocks, alike ?
-                      ", of other lengths or kinds" : "", d->team ? " of a group" : "");
+        s = ddp__fail(err, DDP_MISMATCH,
+                      "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d %s with %zu "
+                      "in %d%s: every rank%s must register the same model",
+                      l, d->rank, own.name, (size_t)own.count, (int)own.blocks, d->team_root, f->name,
+                      (size_t)f->count, (int)f->blocks, alike ? ", of other lengths or kinds" : "",
+                      d->team ? " of a group" : "");
     }
     DDP_FREE(first);
     return s;
@@ -257,9 +277,12 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__compare_models(ddp_ctx *d, int other, const char *what, ddp_error *err)
 {
     DDP__TRY(ddp__compare_layers(d, err));
-    DDP__TRY(ddp__all_come(d, d->team, err)); /* it agrees with the first; wait for the abort of the one that does not */
-    return ddp__fail(err, DDP_MISMATCH, "the models of rank %d and rank %d have equal layers and different %s: start every "
-                     "rank with the same model", d->rank, other, what);
+    DDP__TRY(ddp__all_come(d, d->team, err)); /* it agrees with the first; wait for the abort of the one that
+                                                 does not */
+    return ddp__fail(err, DDP_MISMATCH,
+                     "the models of rank %d and rank %d have equal layers and different %s: start every "
+                     "rank with the same model",
+                     d->rank, other, what);
 }
 
 /* One warning for all numbers of ddp_usually_same that differ from the first live rank's. */
@@ -270,18 +293,22 @@ static void ddp__find_unlike(ddp_ctx *d, const ddp__fingerprint *all)
     size_t begin = 0;
 
     while (first->version == 0) first++;
-    t.data = d->unlike; t.room = sizeof d->unlike; t.fixed = 1;
+    t.data = d->unlike;
+    t.room = sizeof d->unlike;
+    t.fixed = 1;
     for (int i = 0; i < DDP_SAME && *first->usual[i].name; i++) {
         const ddp__same *x = &first->usual[i];
         const ddp__fingerprint *f = first;
-        while (f < all + d->world && (!f->version || strcmp(f->usual[i].name, x->name) || f->usual[i].value == x->value)) f++;
+        while (f < all + d->world &&
+               (!f->version || strcmp(f->usual[i].name, x->name) || f->usual[i].value == x->value))
+            f++;
         if (f == all + d->world) continue;
         if (!t.size) {
             ddp__text_addf(&t, "rank %d has ", (int)(first - all));
             begin = t.size;
         }
-        ddp__text_addf(&t, "%s%s %lld (rank %d: %lld)", t.size > begin ? ", " : "", x->name, (long long)x->value, (int)(f - all),
-                       (long long)f->usual[i].value);
+        ddp__text_addf(&t, "%s%s %lld (rank %d: %lld)", t.size > begin ? ", " : "", x->name,
+                       (long long)x->value, (int)(f - all), (long long)f->usual[i].value);
     }
     if (!t.size) return;
     ddp__text_addf(&t, ": the run continues, and averages give every rank the same weight");
@@ -296,7 +323,9 @@ ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     int *site, other = -1, mixed = 0;
     ddp_status s;
 
-    if (d->host.paper && d->world > DDP__LARGE_WORLD) return DDP_OK; /* one program made them all, and each would hold a word of each */
+    if (d->host.paper && d->world > DDP__LARGE_WORLD)
+        return DDP_OK; /* one program made them all, and each
+                                                                        would hold a word of each */
     all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all + sizeof(int));
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", d->world);
     own = all + d->rank;
@@ -323,12 +352,14 @@ ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
 }
 
 /* Adds a number to the list of a verb. */
-static int ddp__same_add(ddp_ctx *d, const char *verb, ddp__same *list, int *count, const char *name, int64_t value)
+static int ddp__same_add(ddp_ctx *d, const char *verb, ddp__same *list, int *count, const char *name,
+                         int64_t value)
 {
     if (!name || !*name || strlen(name) >= sizeof list->name || *count == DDP_SAME || d->started)
         return ddp__ctx_failf(d, d->started ? DDP_USAGE : DDP_ARG,
                               "%s: '%.40s': at most %d names of up to %d characters, before the "
-                              "first step", verb, name ? name : "", DDP_SAME, (int)sizeof list->name - 1);
+                              "first step",
+                              verb, name ? name : "", DDP_SAME, (int)sizeof list->name - 1);
     snprintf(list[*count].name, sizeof list->name, "%s", name);
     list[(*count)++].value = value;
     return 0;

@@ -16,14 +16,16 @@ ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err)
     return d->tls ? DDP_OK : ddp__tls_open(&files, ddp__run_id(d->cfg.run_id), &d->tls, err);
 }
 
-ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd, ddp__wire **wire, ddp_error *err)
+ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd, ddp__wire **wire,
+                        ddp_error *err)
 {
     ddp__rendezvous r = DDP__ZEROS;
     const char *resume;
 
     if (d->cfg.transport == DDP_THREADS) {
         if (!hub)
-            return ddp__fail(err, DDP_USAGE, "the threads transport needs its ranks in one process: start them with "
+            return ddp__fail(err, DDP_USAGE,
+                             "the threads transport needs its ranks in one process: start them with "
                              "ddp_launch");
         return ddp__wire_threads(hub, d->rank, wire, err);
     }
@@ -57,8 +59,8 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     return DDP_OK;
 }
 
-ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *links, int joining,
-                             uint64_t live, ddp__engine **out, ddp_error *err)
+ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *links, int joining, uint64_t live,
+                             ddp__engine **out, ddp_error *err)
 {
     ddp__engine_config e = DDP__ZEROS;
     ddp_status s;
@@ -72,10 +74,14 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     e.coder = ddp__blocks_coder();
     e.serves = (d->ops.traits & DDP_NEEDS_SERVERS) != 0;
     e.no_checksum = d->cfg.no_checksum;
-    if (d->cfg.algorithm == DDP_FULL) e.full_bytes = SIZE_MAX;
-    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT) e.full_bytes = 1; /* none */
-    if (d->cfg.algorithm == DDP_RING) e.ring_bytes = 1;
-    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT) e.ring_bytes = SIZE_MAX;
+    if (d->cfg.algorithm == DDP_FULL)
+        e.full_bytes = SIZE_MAX;
+    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT)
+        e.full_bytes = 1; /* none */
+    if (d->cfg.algorithm == DDP_RING)
+        e.ring_bytes = 1;
+    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT)
+        e.ring_bytes = SIZE_MAX;
     e.peer_timeout_s = d->cfg.peer_timeout_s;
     e.op_timeout_s = d->cfg.op_timeout_s;
     e.min_world = d->cfg.min_world;
@@ -94,7 +100,8 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     return s;
 }
 
-/* The address of the first link again: its name has been resolved before, so a failure now is a transient one. */
+/* The address of the first link again: its name has been resolved before, so a failure now is a transient
+ * one. */
 static ddp_status ddp__first_address(const ddp_ctx *d, const char *first, ddp__addr *a, ddp_error *err)
 {
     const double until = ddp_now() + d->cfg.connect_timeout_s;
@@ -102,7 +109,8 @@ static ddp_status ddp__first_address(const ddp_ctx *d, const char *first, ddp__a
 
     for (;;) {
         const ddp_status s = ddp__addr_parse(first, a, 1, &count, err);
-        if (s != DDP_NET || ddp_now() >= until || (d->cfg.cancel && ddp__atomic_load(d->cfg.cancel))) return s;
+        if (s != DDP_NET || ddp_now() >= until || (d->cfg.cancel && ddp__atomic_load(d->cfg.cancel)))
+            return s;
         ddp__sleep_until(ddp_now() + 0.2);
     }
 }
@@ -113,7 +121,8 @@ static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *li
     ddp__addr list[1];
     int32_t port = 0;
     ddp_status s = DDP_OK;
-    int beside = d->cfg.transport == DDP_TCP && !d->cfg.addr2; /* on another port of the first link's address */
+    int beside = d->cfg.transport == DDP_TCP && !d->cfg.addr2; /* on another port of the first link's
+                                                                  address */
     char text[DDP__ADDR_TEXT];
 
     *listen_fd = -1;
@@ -128,8 +137,10 @@ static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *li
             if (s == DDP_OK) port = (int32_t)ddp__addr_port(&bound);
         }
         if (s != DDP_OK)
-            return ddp__fail(err, s, "the second link finds no meeting place beside '%.100s': set addr2 or "
-                             "DREAMDDP_ADDR2 to HOST:PORT of rank 0", first);
+            return ddp__fail(err, s,
+                             "the second link finds no meeting place beside '%.100s': set addr2 or "
+                             "DREAMDDP_ADDR2 to HOST:PORT of rank 0",
+                             first);
     }
     /* also where nothing is to be told: a rank without a second link is found here */
     s = ddp__tell(d, 0, &port, sizeof port, err);

@@ -1,4 +1,5 @@
-/* What a context knows of itself: its error, who is there, which link and which group, what a layer's average takes. */
+/* What a context knows of itself: its error, who is there, which link and which group, what a layer's average
+ * takes. */
 #include "comm/frame.h"
 #include "compress/compress.h"
 #include "run/context.h"
@@ -15,7 +16,8 @@ int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
     return ddp__ctx_fail(d, &err);
 }
 
-/* Ranks that sent different things made different calls, often because one of them took another number of steps. */
+/* Ranks that sent different things made different calls, often because one of them took another number of
+ * steps. */
 static void ddp__say_where(ddp_ctx *d)
 {
     char text[160];
@@ -54,8 +56,10 @@ ddp_status ddp__event_over(ddp_ctx *d, int code)
     d->event = NULL;
     if (d->host.error.code) return d->host.error.code; /* a verb's, or what was complained of */
     if (!code) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_FAILED, "strategy %s: %s returned %d and gave no reason; ddp_complain gives "
-                     "one", d->ops.name, event, code);
+    return ddp__fail(&d->host.error, DDP_FAILED,
+                     "strategy %s: %s returned %d and gave no reason; ddp_complain gives "
+                     "one",
+                     d->ops.name, event, code);
 }
 
 ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
@@ -64,17 +68,24 @@ ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
     if (d->host.error.code) return d->host.error.code;
     if (d->event) return DDP_OK; /* the hook around the event has checked the process */
     DDP__TRY(ddp__host_check(&d->host, &d->host.error));
-    return ddp__fail(&d->host.error, DDP_USAGE, "%s was called outside of an event of strategy %s: only start, "
-                     "forward_begin, backward_end, step_end and their like may", verb, d->ops.name);
+    return ddp__fail(&d->host.error, DDP_USAGE,
+                     "%s was called outside of an event of strategy %s: only start, "
+                     "forward_begin, backward_end, step_end and their like may",
+                     verb, d->ops.name);
 }
 
 int ddp__hook_in_event(ddp_ctx *d)
 {
     if (d->in_program)
-        return ddp__ctx_failf(d, DDP_USAGE, "a %s function of ddp_add_state calls the context that called it: the functions of "
-                              "a state may call ddp_rank, ddp_world, ddp_step and their like", d->in_program);
-    return ddp__ctx_failf(d, DDP_USAGE, "strategy %s calls a hook or a collective of the program in its event "
-                          "%s: an event may call what run/strategy.h lists", d->ops.name, d->event);
+        return ddp__ctx_failf(
+            d, DDP_USAGE,
+            "a %s function of ddp_add_state calls the context that called it: the functions of "
+            "a state may call ddp_rank, ddp_world, ddp_step and their like",
+            d->in_program);
+    return ddp__ctx_failf(d, DDP_USAGE,
+                          "strategy %s calls a hook or a collective of the program in its event "
+                          "%s: an event may call what run/strategy.h lists",
+                          d->ops.name, d->event);
 }
 
 int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
@@ -112,8 +123,8 @@ void ddp_explain(ddp_ctx *d, const char *text)
 
 /* ---- who is there ---- */
 
-int  ddp_rank(const ddp_ctx *d) { return d ? d->rank : 0; }
-int  ddp_world(const ddp_ctx *d) { return d ? d->world : 1; }
+int ddp_rank(const ddp_ctx *d) { return d ? d->rank : 0; }
+int ddp_world(const ddp_ctx *d) { return d ? d->world : 1; }
 
 int ddp_local_rank(const ddp_ctx *d)
 {
@@ -162,7 +173,10 @@ int ddp_group_size(const ddp_ctx *d, int group)
 
 int ddp_servers(const ddp_ctx *d) { return d && d->cfg.servers > 0 ? d->cfg.servers : 0; }
 
-int ddp__hub_of(const ddp_ctx *d) { return d->cfg.min_world > 0 && ddp_servers(d) ? d->world - ddp_servers(d) : 0; }
+int ddp__hub_of(const ddp_ctx *d)
+{
+    return d->cfg.min_world > 0 && ddp_servers(d) ? d->world - ddp_servers(d) : 0;
+}
 
 uint64_t ddp_live(const ddp_ctx *d) { return d ? ddp__live(d) : 1; }
 
@@ -209,13 +223,17 @@ void ddp_abort(ddp_ctx *d, const char *why)
 ddp_status ddp__is_in_step(ddp_ctx *d, const char *call)
 {
     if (d->joiner)
-        return ddp__fail(&d->host.error, DDP_USAGE, "%s before ddp_set_optimizer: this worker joins a run whose members are "
-                         "past that call; call it after ddp_set_optimizer, and only if ddp_step is 0", call);
+        return ddp__fail(&d->host.error, DDP_USAGE,
+                         "%s before ddp_set_optimizer: this worker joins a run whose members are "
+                         "past that call; call it after ddp_set_optimizer, and only if ddp_step is 0",
+                         call);
     if (!d->entered) return DDP_OK;
     ddp__engine_hush(d->engine);
-    return ddp__fail(&d->host.error, DDP_USAGE, "%s: this worker joined before step %ld, and the members call %s without it "
-                     "until that step ends: where a program calls it before its first step, only if ddp_step is 0", call,
-                     d->step, call);
+    return ddp__fail(
+        &d->host.error, DDP_USAGE,
+        "%s: this worker joined before step %ld, and the members call %s without it "
+        "until that step ends: where a program calls it before its first step, only if ddp_step is 0",
+        call, d->step, call);
 }
 
 /* ---- links, groups and sizes ---- */
@@ -226,7 +244,8 @@ ddp__engine *ddp__engine_of(const ddp_ctx *d, int link) { return link && d->seco
 
 size_t ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u)
 {
-    const int arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0, parts = ddp_parts_of(d, (int)(u - d->unit));
+    const int arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0,
+              parts = ddp_parts_of(d, (int)(u - d->unit));
 
     return (size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) + (size_t)u->blocks;
 }
@@ -278,8 +297,8 @@ static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
     return (size_t)n;
 }
 
-/* Of an all-reduce that takes as long as what topk gathers of n floats: each rank sends its block to W - 1 others, where
- * of B bytes that are reduced it sends 2 (W - 1) / W. */
+/* Of an all-reduce that takes as long as what topk gathers of n floats: each rank sends its block to W - 1
+ * others, where of B bytes that are reduced it sends 2 (W - 1) / W. */
 static size_t ddp__topk_bytes(const ddp_ctx *d, int group, size_t n)
 {
 #ifndef DDP_NO_PLANNERS
@@ -346,7 +365,8 @@ uint64_t ddp__unit_hash(const ddp__unit *u)
     uint64_t h = ddp__hash(DDP__HASH_START, u->name, strlen(u->name));
 
     for (int b = 0; b < u->blocks; b++) {
-        uint64_t n = (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 + (u->block[b].grads != NULL);
+        uint64_t n =
+            (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 + (u->block[b].grads != NULL);
         h = ddp__hash(h, &n, sizeof n);
     }
     return h;
@@ -357,7 +377,8 @@ uint64_t ddp__layout_hash(const ddp_ctx *d)
     const ddp_optimizer *o = &d->optimizer;
     uint64_t h = ddp__hash(DDP__HASH_START, o->name, strlen(o->name));
 
-    if (ddp__optimizer_rule(o) != DDP__RULE_USER || ddp__is_muon(o)) h = ddp__hash(h, o->hyper, sizeof o->hyper);
+    if (ddp__optimizer_rule(o) != DDP__RULE_USER || ddp__is_muon(o))
+        h = ddp__hash(h, o->hyper, sizeof o->hyper);
     for (int l = 0; l < d->layers; l++) {
         const ddp__unit *unit = &d->unit[l];
         uint64_t u = ddp__unit_hash(unit);

@@ -1,20 +1,20 @@
-/* A context on a device: opening its backend, what is checked and waited for there, and averages from device to device,
- * over the network that the devices have of their own (NCCL).
+/* A context on a device: opening its backend, what is checked and waited for there, and averages from device
+ * to device, over the network that the devices have of their own (NCCL).
  *
- * One level: the arrays of all ranks become their mean in place. With sites (sites.c) that network joins the ranks of
- * one site: they sum, the first of them sends the sum over the slow links to the first ones of the other sites, and the
- * site gets the result from it when later work needs it. Sums go as sites.c says. With nccl 2 this network is one of
- * two links, the engine the other (planning.c). */
+ * One level: the arrays of all ranks become their mean in place. With sites (sites.c) that network joins the
+ * ranks of one site: they sum, the first of them sends the sum over the slow links to the first ones of the
+ * other sites, and the site gets the result from it when later work needs it. Sums go as sites.c says. With
+ * nccl 2 this network is one of two links, the engine the other (planning.c). */
 #include "run/device.h"
 
 /* ---- from device to device ---- */
 
 /* An average, until it is held. */
 typedef struct ddp__crossing {
-    float **data;   /* [arrays], and counts behind them */
+    float **data; /* [arrays], and counts behind them */
     size_t *count;
-    int     arrays, room;
-    long    ticket; /* the stager's, of the part that crosses; -1: this rank is not its site's first */
+    int arrays, room;
+    long ticket; /* the stager's, of the part that crosses; -1: this rank is not its site's first */
 } ddp__crossing;
 
 static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_error *err)
@@ -38,8 +38,10 @@ static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
     if (gone < 0) return DDP_OK;
     if (x->left_s <= 0) x->left_s = ddp_now();
     if (ddp_now() - (since > x->left_s ? since : x->left_s) < d->cfg.peer_timeout_s) return DDP_OK;
-    return ddp__fail(err, DDP_PEER_LOST, "rank %d closed its context while rank %d waits for an average with it: every "
-                     "rank must run the same steps", gone, d->rank);
+    return ddp__fail(err, DDP_PEER_LOST,
+                     "rank %d closed its context while rank %d waits for an average with it: every "
+                     "rank must run the same steps",
+                     gone, d->rank);
 }
 
 /* A failure of the devices' network does not say which peer it lost: the transport hears soon who left. */
@@ -58,8 +60,11 @@ static ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
         if (gone < 0) ddp__sleep_until(ddp_now() + 1e-3);
     }
     if (gone < 0) return s;
-    return ddp__fail(err, s, "rank %d closed its context while rank %d averages with it: every rank must run the same "
-                     "steps", gone, d->rank);
+    return ddp__fail(
+        err, s,
+        "rank %d closed its context while rank %d averages with it: every rank must run the same "
+        "steps",
+        gone, d->rank);
 }
 
 static ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
@@ -77,8 +82,10 @@ static ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
     x->zeros = (float *)b->alloc(d->host.device, DDP__PROBE_FLOATS * sizeof(float));
     if (!x->zeros) {
         DDP__TRY(b->check(d->host.device, err));
-        return ddp__fail(err, DDP_MEMORY, "out of device memory for the %d floats that links are "
-                         "probed with; use a smaller batch or model", DDP__PROBE_FLOATS);
+        return ddp__fail(err, DDP_MEMORY,
+                         "out of device memory for the %d floats that links are "
+                         "probed with; use a smaller batch or model",
+                         DDP__PROBE_FLOATS);
     }
     p.rank = x->site ? x->site->place : d->rank;
     p.world = x->site ? x->site->members : d->world;
@@ -115,7 +122,8 @@ static void ddp__nccl_close(ddp_ctx *d)
 
 int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m)
 {
-    return d->joined && !m->group && m->link == 0 && m->verb == DDP_ALL_REDUCE && m->mean && !m->to && !m->here;
+    return d->joined && !m->group && m->link == 0 && m->verb == DDP_ALL_REDUCE && m->mean && !m->to &&
+           !m->here;
 }
 
 /* As the backend takes arrays; *total is their floats. */
@@ -171,8 +179,10 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
     if (x->site) {
         unsigned turn = 0;
         int held = 0;
-        if (c->ticket >= 0 && d->loaded) ddp__stager_flag(d->stager, c->ticket, &held, &turn);
-        else if (c->ticket >= 0) DDP__TRY(ddp__stager_wait(d->stager, c->ticket, 0, err));
+        if (c->ticket >= 0 && d->loaded)
+            ddp__stager_flag(d->stager, c->ticket, &held, &turn);
+        else if (c->ticket >= 0)
+            DDP__TRY(ddp__stager_wait(d->stager, c->ticket, 0, err));
         DDP__TRY(b->spread(d->host.device, slot, held, turn, c->data, c->count, c->arrays, err));
     }
     b->finish(d->host.device, slot);
@@ -191,8 +201,12 @@ ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* Messages that may be under way: what the strategy may post, a pipeline's, and a few are the context's own. */
-static int ddp__device_room(const ddp_ctx *d) { return d->posted_room + 2 * d->layers + 16 + d->edge_messages; }
+/* Messages that may be under way: what the strategy may post, a pipeline's, and a few are the context's
+ * own. */
+static int ddp__device_room(const ddp_ctx *d)
+{
+    return d->posted_room + 2 * d->layers + 16 + d->edge_messages;
+}
 
 ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
 {
@@ -211,10 +225,15 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
         total += layer;
         if (layer > largest) largest = layer;
     }
-    if (d->ops.averages != DDP_AVERAGES_PARAMETERS || d->cfg.servers) largest = total; /* in messages of its own */
+    if (d->ops.averages != DDP_AVERAGES_PARAMETERS || d->cfg.servers)
+        largest = total;                                            /* in messages of its
+                                                                                          own */
     if (d->levels && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
         largest = DDP__PROBE_MOST * DDP__PROBE_FLOATS;
-    if (d->coded_there) { largest += largest / 3 + 1; total += total / 3 + 1; } /* its blocks, too */
+    if (d->coded_there) {
+        largest += largest / 3 + 1;
+        total += total / 3 + 1;
+    } /* its blocks, too */
     DDP__TRY(ddp__stager_open(d, ddp__device_room(d), largest * sizeof(float) + d->edge_bytes,
                               total * sizeof(float) + d->edge_bytes, &d->stager, err));
     return d->cfg.nccl ? ddp__nccl_open(d, ddp__device_room(d), err) : DDP_OK;

@@ -12,8 +12,10 @@ double ddp__wall(void)
 
 static void ddp__dump_time(ddp__text *t, const char *key, double epoch, double at)
 {
-    if (at >= 0) ddp__text_addf(t, ",\"%s\":%.6f", key, epoch + at);
-    else ddp__text_addf(t, ",\"%s\":null", key);
+    if (at >= 0)
+        ddp__text_addf(t, ",\"%s\":%.6f", key, epoch + at);
+    else
+        ddp__text_addf(t, ",\"%s\":null", key);
 }
 
 static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log)
@@ -21,7 +23,8 @@ static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *lo
     int listed = 0;
 
     ddp__text_addf(t, ",\"peers\":[");
-    for (int r = 0; log->peer && r < d->world; r++) { /* a joining worker has a world before it has an engine */
+    for (int r = 0; log->peer && r < d->world; r++) { /* a joining worker has a world before it has an
+                                                         engine */
         const ddp__peer_record *p = &log->peer[r];
         if (r == d->rank || !p->name[0]) continue;
         ddp__text_addf(t, "%s{\"rank\":%d,\"address\":", listed++ ? "," : "", r);
@@ -33,7 +36,8 @@ static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *lo
     ddp__text_addf(t, "]");
 }
 
-static void ddp__dump_head(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log, const ddp_error *why, double epoch)
+static void ddp__dump_head(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log, const ddp_error *why,
+                           double epoch)
 {
     char host[256] = "";
 
@@ -64,15 +68,17 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
     const ddp__op_span *s = &r->span;
     int p2p = s->verb == DDP_SEND || s->verb == DDP_RECEIVE;
 
-    ddp__text_addf(t, "{\"event\":\"operation\",\"sequence\":%lu,\"verb\":\"%s\"",
-                   (unsigned long)s->seq, ddp__verb_name((int)s->verb));
+    ddp__text_addf(t, "{\"event\":\"operation\",\"sequence\":%lu,\"verb\":\"%s\"", (unsigned long)s->seq,
+                   ddp__verb_name((int)s->verb));
     if (p2p || s->verb == DDP_BROADCAST) ddp__text_addf(t, ",\"%s\":%d", p2p ? "peer" : "root", s->peer);
     ddp__text_addf(t, ",\"layer\":");
-    if (s->layer >= 0 && s->layer < d->layers) ddp__json_string(t, d->unit[s->layer].name);
-    else ddp__json_string(t, s->layer == DDP__BARRIER ? "barrier" : NULL);
+    if (s->layer >= 0 && s->layer < d->layers)
+        ddp__json_string(t, d->unit[s->layer].name);
+    else
+        ddp__json_string(t, s->layer == DDP__BARRIER ? "barrier" : NULL);
     if (s->layer < DDP__BARRIER) ddp__text_addf(t, ",\"values\":\"%s\"", ddp__no_layer_text(s->layer));
-    ddp__text_addf(t, ",\"step\":%ld,\"bytes\":%lld,\"sent\":%lld,\"left\":%lld", s->step,
-                   (long long)s->size, (long long)s->bytes, (long long)r->left);
+    ddp__text_addf(t, ",\"step\":%ld,\"bytes\":%lld,\"sent\":%lld,\"left\":%lld", s->step, (long long)s->size,
+                   (long long)s->bytes, (long long)r->left);
     ddp__text_addf(t, ",\"algorithm\":\"%s\"", ddp__algorithm_name(s->algorithm));
     ddp__dump_time(t, "submitted", epoch, s->submitted);
     ddp__dump_time(t, "begin", epoch, s->begin);
@@ -88,8 +94,11 @@ static char *ddp__rank_path(const char *path, int rank)
     ddp__text t = DDP__ZEROS;
 
     for (; *path; path++)
-        if (path[0] == '%' && path[1] == 'r') { ddp__text_addf(&t, "%d", rank); path++; }
-        else ddp__text_add(&t, path, 1);
+        if (path[0] == '%' && path[1] == 'r') {
+            ddp__text_addf(&t, "%d", rank);
+            path++;
+        } else
+            ddp__text_add(&t, path, 1);
     if (t.failed) ddp__text_free(&t);
     return t.data;
 }
@@ -106,8 +115,10 @@ static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)
     while (ddp__atomic_swap(&d->dumping, 1)) ddp__sleep_until(ddp_now() + 0.01);
     ddp__engine_hold(d);
     engine = d->engine;
-    if (engine) s = ddp__engine_oplog(engine, &log, err);
-    else log.now = ddp_now();
+    if (engine)
+        s = ddp__engine_oplog(engine, &log, err);
+    else
+        log.now = ddp_now();
     ddp__engine_release(d);
     if (s == DDP_OK) {
         ddp__dump_head(&t, d, &log, engine ? &log.error : &d->host.error, epoch);
@@ -126,7 +137,8 @@ ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err)
     char *own;
     ddp_status s;
 
-    if (!d || !path || !*path) return ddp__fail(err, DDP_ARG, "ddp_dump: the context is NULL, or the file has no name");
+    if (!d || !path || !*path)
+        return ddp__fail(err, DDP_ARG, "ddp_dump: the context is NULL, or the file has no name");
     DDP__TRY(ddp__host_check(&d->host, err));
     own = ddp__rank_path(path, d->rank);
     if (!own) return ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank);
@@ -148,6 +160,7 @@ void ddp__dump_failure(ddp_ctx *d)
     if (!own) return;
     if (ddp__dump_to(d, own, &why) == DDP_OK)
         snprintf(e->msg + n, sizeof e->msg - n, "; the last operations are in %s", own);
-    else ddp__log(&d->host.log, DDP_LOG_WARN, "no dump: %s", why.msg);
+    else
+        ddp__log(&d->host.log, DDP_LOG_WARN, "no dump: %s", why.msg);
     DDP_FREE(own);
 }

@@ -14,10 +14,16 @@ static const ddp__launcher ddp__launchers[] = {
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
     {"PMIx", "PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", NULL},
-    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL}
+    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL}};
+enum {
+    DDP__LAUNCHED_OWN,
+    DDP__LAUNCHED_TORCH,
+    DDP__LAUNCHED_OMPI,
+    DDP__LAUNCHED_MPICH,
+    DDP__LAUNCHED_PMIX,
+    DDP__LAUNCHED_SLURM,
+    DDP__LAUNCHERS
 };
-enum { DDP__LAUNCHED_OWN, DDP__LAUNCHED_TORCH, DDP__LAUNCHED_OMPI, DDP__LAUNCHED_MPICH, DDP__LAUNCHED_PMIX,
-       DDP__LAUNCHED_SLURM, DDP__LAUNCHERS };
 enum { DDP__JOB_TEXT = 128 }; /* room for what a launcher calls its run */
 
 static ddp_status ddp__env_int(const char *name, int least, int most, int *out, ddp_error *err)
@@ -27,7 +33,8 @@ static ddp_status ddp__env_int(const char *name, int least, int most, int *out, 
 
     if (!text) return DDP_OK;
     if (!ddp__parse_long(text, &v) || v < least || v > most)
-        return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text, least, most);
+        return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text, least,
+                         most);
     *out = (int)v;
     return DDP_OK;
 }
@@ -63,11 +70,13 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
     int port = 0, local = 0;
 
     if (!host || !ddp__env_get("MASTER_PORT"))
-        return ddp__fail(err, DDP_ARG, "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
+        return ddp__fail(err, DDP_ARG,
+                         "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
                          host ? "MASTER_PORT" : "MASTER_ADDR");
     DDP__TRY(ddp__env_int("MASTER_PORT", 1, 65535, &port, err));
     if (port == 65535)
-        return ddp__fail(err, DDP_ARG, "MASTER_PORT=65535: rank 0 listens at MASTER_PORT + 1, which is no port; set "
+        return ddp__fail(err, DDP_ARG,
+                         "MASTER_PORT=65535: rank 0 listens at MASTER_PORT + 1, which is no port; set "
                          "DREAMDDP_ADDR=HOST:PORT, or a smaller MASTER_PORT");
     port++;
     env->note = "rank 0 listens at MASTER_PORT + 1; torch.distributed uses MASTER_PORT";
@@ -79,8 +88,9 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
     return DDP_OK;
 }
 
-/* The process that MPICH's mpirun has started on this machine for all of its ranks here. Hydra tells the ranks their own
- * ends of socket pairs, and the system who made the pair; other process managers tell an address. */
+/* The process that MPICH's mpirun has started on this machine for all of its ranks here. Hydra tells the
+ * ranks their own ends of socket pairs, and the system who made the pair; other process managers tell an
+ * address. */
 static void ddp__mpich_job(char *out, size_t room)
 {
     const char *port = ddp__env_get("PMI_PORT"), *fd = ddp__env_get("PMI_FD");
@@ -112,7 +122,8 @@ static ddp_status ddp__launcher_job(const ddp__env *env, int which, char *out, d
         id = ddp__env_get("PMIX_NAMESPACE");
         if (!id) id = ddp__env_get("OMPI_MCA_ess_base_jobid");
     }
-    if (id) snprintf(out, DDP__JOB_TEXT, "%.127s", id);
+    if (id)
+        snprintf(out, DDP__JOB_TEXT, "%.127s", id);
     else if (job && step && which >= DDP__LAUNCHED_MPICH) /* two steps of a job are two runs */
         snprintf(out, DDP__JOB_TEXT, "%.60s.%.60s", job, step);
     if (*out || which != DDP__LAUNCHED_MPICH) return DDP_OK;
@@ -121,8 +132,8 @@ static ddp_status ddp__launcher_job(const ddp__env *env, int which, char *out, d
     return DDP_OK;
 }
 
-/* Runs at the same time on one machine need different ports, so the port follows from the name of the run. It lies below
- * the ports that systems give to outgoing connections. */
+/* Runs at the same time on one machine need different ports, so the port follows from the name of the run. It
+ * lies below the ports that systems give to outgoing connections. */
 static int ddp__launcher_port(const char *job)
 {
     enum { FIRST = 20000, COUNT = 12000 };
@@ -139,7 +150,8 @@ static ddp_status ddp__slurm_addr(ddp__env *env, int port, ddp_error *err)
     int nodes = 0;
 
     DDP__TRY(ddp__env_int("SLURM_STEP_NUM_NODES", 1, INT_MAX, &nodes, err));
-    if (nodes == 1) snprintf(env->addr, sizeof env->addr, "127.0.0.1:%d", port);
+    if (nodes == 1)
+        snprintf(env->addr, sizeof env->addr, "127.0.0.1:%d", port);
     else if (list && ddp__first_host(list, host, sizeof host))
         snprintf(env->addr, sizeof env->addr, "%s:%d", host, port);
     else if (ip)
@@ -187,8 +199,10 @@ static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
         const ddp__launcher *l = &ddp__launchers[i];
         const char *world = l->world;
         if (i == DDP__LAUNCHED_PMIX || i == DDP__LAUNCHED_SLURM) {
-            if (i == DDP__LAUNCHED_PMIX) applies = ddp__env_get(l->rank) != NULL;
-            else DDP__TRY(ddp__slurm_applies(env, &applies, err));
+            if (i == DDP__LAUNCHED_PMIX)
+                applies = ddp__env_get(l->rank) != NULL;
+            else
+                DDP__TRY(ddp__slurm_applies(env, &applies, err));
             if (!applies) continue; /* SLURM_NTASKS alone is half of nothing */
             if (ddp__env_get("SLURM_STEP_NUM_TASKS")) world = "SLURM_STEP_NUM_TASKS";
         }
@@ -222,7 +236,8 @@ uint64_t ddp__run_id(const char *text)
 ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
 {
     ddp__env env = DDP__ZEROS;
-    const char *addr = ddp__env_get("DREAMDDP_ADDR"), *id = ddp__env_get("DREAMDDP_RUN_ID"), *log = ddp__env_get("DREAMDDP_LOG");
+    const char *addr = ddp__env_get("DREAMDDP_ADDR"), *id = ddp__env_get("DREAMDDP_RUN_ID"),
+               *log = ddp__env_get("DREAMDDP_LOG");
     char job[DDP__JOB_TEXT] = "";
     int which = -1;
 

@@ -18,8 +18,8 @@ static ddp_status ddp__members_changed(ddp_ctx *d)
     return DDP__EVENT(d, members_changed, (d, d->self));
 }
 
-/* Joining workers enter at the first hook of a step. Collectives of the program between two steps, such as a checkpoint,
- * run among the members of the step before. */
+/* Joining workers enter at the first hook of a step. Collectives of the program between two steps, such as a
+ * checkpoint, run among the members of the step before. */
 static ddp_status ddp__let_in(ddp_ctx *d)
 {
     d->admission_due = 0;
@@ -34,8 +34,10 @@ static ddp_status ddp__let_in(ddp_ctx *d)
 static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp__phase entering)
 {
     if (layer < 0 || layer >= d->layers)
-        return ddp__fail(&d->host.error, DDP_ARG, "%s: layer %d does not exist; %d layers are registered, numbered "
-                         "from 0", hook, layer, d->layers);
+        return ddp__fail(&d->host.error, DDP_ARG,
+                         "%s: layer %d does not exist; %d layers are registered, numbered "
+                         "from 0",
+                         hook, layer, d->layers);
     DDP__TRY(ddp__computes(d, hook));
     if (!d->started) DDP__TRY(ddp__session_start(d, &d->host.error));
     d->entered = 0;
@@ -61,7 +63,8 @@ int ddp_forward_begin(ddp_ctx *d, int layer)
 int ddp_backward_begin(ddp_ctx *d, int layer)
 {
     DDP__ENTER(d);
-    return ddp__leave(d, ddp__enter_layer(d, layer, "ddp_backward_begin", DDP__IN_BACKWARD), DDP__IN_BACKWARD, layer);
+    return ddp__leave(d, ddp__enter_layer(d, layer, "ddp_backward_begin", DDP__IN_BACKWARD), DDP__IN_BACKWARD,
+                      layer);
 }
 
 /* skips: this micro-batch had none. */
@@ -72,14 +75,18 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
     if (skips && u->skipped == u->passes) ddp__gradients_none(d, u); /* they hold nothing of this step */
     u->skipped += skips;
     if (++u->passes > d->cfg.micro_batches)
-        return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: %s(%d) was called %d times for %s%s, "
-                         "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?", d->step,
-                         skips ? "ddp_skip" : "ddp_backward_end", layer, u->passes, DDP__LAYER(u->name),
-                         d->cfg.micro_batches);
+        return ddp__fail(&d->host.error, DDP_USAGE,
+                         "step %ld: %s(%d) was called %d times for %s%s, "
+                         "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?",
+                         d->step, skips ? "ddp_skip" : "ddp_backward_end", layer, u->passes,
+                         DDP__LAYER(u->name), d->cfg.micro_batches);
     if (u->ticket != -1 || u->other_ticket != -1)
-        return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: %s%s was used while its average of the step before "
-                         "was still on its way: earlier steps called ddp_forward_begin(%d), this one did not; call it "
-                         "in every step or in none", d->step, DDP__LAYER(u->name), layer);
+        return ddp__fail(
+            &d->host.error, DDP_USAGE,
+            "step %ld: %s%s was used while its average of the step before "
+            "was still on its way: earlier steps called ddp_forward_begin(%d), this one did not; call it "
+            "in every step or in none",
+            d->step, DDP__LAYER(u->name), layer);
     DDP__TRY(ddp__posted_of_layer(d, layer));
     if (u->passes < d->cfg.micro_batches) return ddp__posted_look(d);
     if (u->skipped < u->passes) ddp__gradients_some(d, u);
@@ -116,7 +123,10 @@ int ddp_skip(ddp_ctx *d, int layer)
     return ddp__leave(d, s, DDP__AFTER_BACKWARD, layer);
 }
 
-int ddp_left_out(const ddp_ctx *d, int layer) { return d && layer >= 0 && layer < d->layers && d->unit[layer].left_out; }
+int ddp_left_out(const ddp_ctx *d, int layer)
+{
+    return d && layer >= 0 && layer < d->layers && d->unit[layer].left_out;
+}
 
 int ddp_report(ddp_ctx *d, const ddp_step_info *info)
 {
@@ -125,10 +135,13 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
     DDP__ENTER(d);
     if (!info) return ddp__ctx_failf(d, DDP_ARG, "ddp_report: info is NULL");
     if (!ddp__finite(info->loss))
-        return ddp__ctx_failf(d, DDP_NUMERIC, "step %ld: the loss is %g on rank %d: lower the learning rate, warm it "
-                              "up or clip gradients", d->step, info->loss, d->rank);
+        return ddp__ctx_failf(d, DDP_NUMERIC,
+                              "step %ld: the loss is %g on rank %d: lower the learning rate, warm it "
+                              "up or clip gradients",
+                              d->step, info->loss, d->rank);
     if (info->samples < 0)
-        return ddp__ctx_failf(d, DDP_ARG, "step %ld: ddp_report tells %ld samples; 0 or more", d->step, info->samples);
+        return ddp__ctx_failf(d, DDP_ARG, "step %ld: ddp_report tells %ld samples; 0 or more", d->step,
+                              info->samples);
     if (info->lr > 0) d->lr = info->lr;
     loss = info->loss != 0 ? info->loss : d->info.loss;
     d->info = *info;
@@ -142,18 +155,23 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
 
     /* a layer that was skipped in the first micro-batches alone is skipped in all */
     for (int l = d->layers - 1; l >= 0; l--)
-        while (d->unit[l].skipped && d->unit[l].skipped == d->unit[l].passes && d->unit[l].passes < d->cfg.micro_batches)
+        while (d->unit[l].skipped && d->unit[l].skipped == d->unit[l].passes &&
+               d->unit[l].passes < d->cfg.micro_batches)
             DDP__TRY(ddp__gradient_ready(d, l, 1));
     for (int l = 0; l < d->layers; l++) {
         if (d->unit[l].passes != d->cfg.micro_batches)
-            return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: %s%s had %d of %d ddp_backward_end calls on "
-                             "rank %d when ddp_step_end came: is a call missing, or had it no gradient (ddp_skip)?",
-                             d->step, DDP__LAYER(d->unit[l].name), d->unit[l].passes, d->cfg.micro_batches, d->rank);
+            return ddp__fail(
+                &d->host.error, DDP_USAGE,
+                "step %ld: %s%s had %d of %d ddp_backward_end calls on "
+                "rank %d when ddp_step_end came: is a call missing, or had it no gradient (ddp_skip)?",
+                d->step, DDP__LAYER(d->unit[l].name), d->unit[l].passes, d->cfg.micro_batches, d->rank);
         if (d->unit[l].forward_step != d->step) forward = 0;
     }
     if (!forward && (d->ops.traits & DDP_NEEDS_FORWARD))
-        return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s needs ddp_forward_begin of every layer "
-                         "in every step; step %ld did without", d->ops.name, d->step);
+        return ddp__fail(&d->host.error, DDP_USAGE,
+                         "strategy %s needs ddp_forward_begin of every layer "
+                         "in every step; step %ld did without",
+                         d->ops.name, d->step);
     if (d->cfg.average_first) forward = 0;
     d->hooks_forward = forward;
     DDP__TRY(DDP__EVENT(d, step_end, (d, d->self, forward)));
@@ -167,11 +185,12 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     return DDP_OK;
 }
 
-/* The first step loads and warms up, which takes one rank longer than another: behind it those that share a machine or a
- * device begin together, so that they are timed sharing it, as they will run. */
+/* The first step loads and warms up, which takes one rank longer than another: behind it those that share a
+ * machine or a device begin together, so that they are timed sharing it, as they will run. */
 static ddp_status ddp__timed_together(ddp_ctx *d)
 {
-    if (!d->engine || d->plan_final || d->step != d->timed_from + 1 || d->step == d->cfg.profile_steps) return DDP_OK;
+    if (!d->engine || d->plan_final || d->step != d->timed_from + 1 || d->step == d->cfg.profile_steps)
+        return DDP_OK;
     DDP__TRY(ddp__device_wait(d, &d->host.error));
     return ddp__all_come(d, d->team, &d->host.error);
 }
@@ -199,7 +218,8 @@ int ddp_step_end(ddp_ctx *d)
         if (s == DDP_OK) s = ddp__timed_together(d);
         if (s == DDP_OK && !d->plan_final && d->step == d->cfg.profile_steps)
             s = ddp__plan_measured(d, &d->host.error);
-        else if (s == DDP_OK && d->measured) s = ddp__drift_step(d, &d->host.error);
+        else if (s == DDP_OK && d->measured)
+            s = ddp__drift_step(d, &d->host.error);
         d->admission_due = d->join && d->step % d->cfg.period == 0;
         if (s == DDP_OK && ddp__note_members(d)) s = ddp__members_changed(d);
     }
@@ -238,8 +258,8 @@ static ddp_status ddp__sync_everything(ddp_ctx *d)
         DDP__TRY(ddp__posted_none(d, 0, "at the end of its event sync_all"));
     } else {
         for (int l = d->layers - 1; d->engine && l >= 0; l--)
-            DDP__TRY(d->ops.averages == DDP_AVERAGES_GRADIENTS ? ddp__average_buffers(d, &d->unit[l]) :
-                     ddp__average_exact(d, l, &d->host.error));
+            DDP__TRY(d->ops.averages == DDP_AVERAGES_GRADIENTS ? ddp__average_buffers(d, &d->unit[l])
+                                                               : ddp__average_exact(d, l, &d->host.error));
     }
     DDP__TRY(ddp__replicas_settle(d, &d->host.error));
     return ddp__device_wait(d, &d->host.error);
@@ -250,8 +270,10 @@ static ddp_status ddp__between_steps(ddp_ctx *d, const char *call)
     DDP__TRY(ddp__is_in_step(d, call));
     for (int l = 0; l < d->layers; l++)
         if (d->unit[l].passes)
-            return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: %s comes in the middle of a step: %s%s has had its "
-                             "ddp_backward_end, and ddp_step_end is missing", d->step, call, DDP__LAYER(d->unit[l].name));
+            return ddp__fail(&d->host.error, DDP_USAGE,
+                             "step %ld: %s comes in the middle of a step: %s%s has had its "
+                             "ddp_backward_end, and ddp_step_end is missing",
+                             d->step, call, DDP__LAYER(d->unit[l].name));
     return DDP_OK;
 }
 
@@ -272,8 +294,10 @@ static ddp_status ddp__share_again(ddp_ctx *d)
 
     DDP__TRY(ddp__between_steps(d, "ddp_share"));
     if (d->ops.traits & DDP_NEEDS_SERVERS)
-        return ddp__fail(err, DDP_UNSUPPORTED, "ddp_share with strategy %s: its servers hold the parameters: replace them "
-                         "before ddp_set_optimizer", d->ops.name);
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "ddp_share with strategy %s: its servers hold the parameters: replace them "
+                         "before ddp_set_optimizer",
+                         d->ops.name);
     DDP__TRY(ddp__strategy_drain(d, err));
     if (d->engine) {
         DDP__TRY(ddp__share_parameters(d, err));
@@ -288,8 +312,10 @@ int ddp_share(ddp_ctx *d)
     ddp_status s = DDP_OK;
 
     DDP__ENTER(d);
-    if (!d->started) s = ddp__session_start(d, &d->host.error);
-    else s = ddp__share_again(d);
+    if (!d->started)
+        s = ddp__session_start(d, &d->host.error);
+    else
+        s = ddp__share_again(d);
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
 }
 
@@ -308,7 +334,8 @@ int ddp_serve(ddp_ctx *d)
 {
     DDP__ENTER(d);
     if (!ddp__is_server(d))
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_serve: rank %d of %d computes; %d rank%s serve%s (ddp_config.servers)",
+        return ddp__ctx_failf(d, DDP_USAGE,
+                              "ddp_serve: rank %d of %d computes; %d rank%s serve%s (ddp_config.servers)",
                               d->rank, d->world, ddp_servers(d), ddp_servers(d) == 1 ? "" : "s",
                               ddp_servers(d) == 1 ? "s" : "");
     return ddp__serve(d, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;

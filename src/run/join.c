@@ -29,12 +29,15 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     memset(l, 0, sizeof *l);
     s->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
     s->layers = d->layers;
-    snprintf(s->how, sizeof s->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name, d->cfg.period,
-             d->cfg.micro_batches, ddp_wire_name(d->cfg.wire));
+    snprintf(s->how, sizeof s->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name,
+             d->cfg.period, d->cfg.micro_batches, ddp_wire_name(d->cfg.wire));
     memcpy(s->same, d->same, sizeof s->same);
     ddp__program_names(d, s->states);
     s->settings = ddp__settings(d, 1, setting);
-    for (int i = 0; i < s->settings; i++) { s->value[i] = setting[i].value; l->name[i] = setting[i].name; }
+    for (int i = 0; i < s->settings; i++) {
+        s->value[i] = setting[i].value;
+        l->name[i] = setting[i].name;
+    }
 }
 
 /* ---- members ---- */
@@ -92,7 +95,8 @@ static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
     double begin = ddp_now();
     int in = 0;
 
-    DDP__TRY(ddp__strategy_drain(d, err)); /* what the members put off is nothing that a newcomer could have */
+    DDP__TRY(ddp__strategy_drain(d, err)); /* what the members put off is nothing that a newcomer could
+                                              have */
     /* the newcomer does not know of these words */
     if (d->measured && d->drift_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
     if (d->measured) d->drift_ticket = -1;
@@ -103,8 +107,8 @@ static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
     DDP__TRY(ddp__join_admit(d->join, id, &in, err));
     if (!in) return DDP_OK;
     DDP__TRY(ddp__entry(d, id, err));
-    ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: worker %d has joined at step %ld, in %.2f s",
-             d->rank, id, d->step, ddp_now() - begin);
+    ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: worker %d has joined at step %ld, in %.2f s", d->rank, id,
+             d->step, ddp_now() - begin);
     return DDP_OK;
 }
 

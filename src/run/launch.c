@@ -1,5 +1,5 @@
-/* Workers of one machine as processes: started on a free port, watched, ended when one of them has failed; as threads;
- * and ddp_launch, which gives each a context. */
+/* Workers of one machine as processes: started on a free port, watched, ended when one of them has failed; as
+ * threads; and ddp_launch, which gives each a context. */
 #include "run/context.h"
 
 #include <signal.h>
@@ -12,29 +12,29 @@
 
 /* What a rank leaves behind in memory shared with the supervisor. */
 typedef struct ddp__verdict {
-    int order;     /* 1 for the first that failed, 0 while there is nothing */
+    int order; /* 1 for the first that failed, 0 while there is nothing */
     ddp_error err;
 } ddp__verdict;
 
 /* How a rank ended: its process, and the signal or code; rank -1: none did. */
 typedef struct ddp__end {
-    int  rank, by;
+    int rank, by;
     long pid;
 } ddp__end;
 
 typedef struct ddp__family {
     int world, alive;
-    int min_world, lost;       /* elastic: ranks whose end does not concern the others */
-    int good;                  /* ended with DDP_OK */
-    int    *failures;          /* shared: how many have failed */
-    ddp__verdict *verdict;     /* shared: [world] */
-    size_t  shared_bytes;
-    void   *shared;
-    pid_t  *pid;               /* [world], 0 = ended */
-    ddp__end killed, odd;      /* the first by a signal that we did not send, or with a code but no verdict */
-    int     rung;              /* next step of the ladder below, -1 = all is well */
-    double  rung_at;           /* when it is due */
-    int     sent;              /* a signal was sent to all */
+    int min_world, lost;   /* elastic: ranks whose end does not concern the others */
+    int good;              /* ended with DDP_OK */
+    int *failures;         /* shared: how many have failed */
+    ddp__verdict *verdict; /* shared: [world] */
+    size_t shared_bytes;
+    void *shared;
+    pid_t *pid;           /* [world], 0 = ended */
+    ddp__end killed, odd; /* the first by a signal that we did not send, or with a code but no verdict */
+    int rung;             /* next step of the ladder below, -1 = all is well */
+    double rung_at;       /* when it is due */
+    int sent;             /* a signal was sent to all */
 } ddp__family;
 
 /* Signals of increasing force and the seconds that each is given. */
@@ -46,7 +46,8 @@ static const ddp__rung ddp__ladder[] = {{SIGINT, 3}, {SIGTERM, 2}, {SIGKILL, 1}}
 enum { DDP__RUNG_CANCEL = 0, DDP__RUNG_FAILED = 1, DDP__RUNG_LAST = 2 };
 
 /* The life of a forked rank. */
-static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const char *addr, ddp__rank_fn fn, void *user)
+static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const char *addr, ddp__rank_fn fn,
+                          void *user)
 {
     ddp_error e = DDP__ZEROS;
     ddp_status s;
@@ -100,7 +101,8 @@ static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
         f->lost++;
     } else if (by) {
         bad = 1;
-        if (first->rank < 0 && !f->sent && (signaled || !ddp__atomic_load(&f->verdict[rank].order))) *first = end;
+        if (first->rank < 0 && !f->sent && (signaled || !ddp__atomic_load(&f->verdict[rank].order)))
+            *first = end;
     } else {
         f->good++;
     }
@@ -159,13 +161,15 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
         return ddp__fail(err, DDP_PEER_LOST, "%d of %d ranks ended well, min_world is %d", f->good, f->world,
                          f->min_world);
     if (f->killed.rank >= 0)
-        return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed.rank,
-                         f->killed.pid, f->killed.by, f->killed.by == SIGKILL ? " (out of memory?)" : "",
-                         first >= 0 ? "; " : "", first >= 0 ? f->verdict[first].err.msg : "");
+        return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s%s%.250s",
+                         f->killed.rank, f->killed.pid, f->killed.by,
+                         f->killed.by == SIGKILL ? " (out of memory?)" : "", first >= 0 ? "; " : "",
+                         first >= 0 ? f->verdict[first].err.msg : "");
     if (cancelled && (first >= 0 || f->odd.rank >= 0 || f->sent))
         return ddp__fail(err, DDP_ABORTED, "stopped by request");
     if (first >= 0)
-        return ddp__fail(err, f->verdict[first].err.code, "rank %d: %.380s", first, f->verdict[first].err.msg);
+        return ddp__fail(err, f->verdict[first].err.code, "rank %d: %.380s", first,
+                         f->verdict[first].err.msg);
     if (f->odd.rank >= 0)
         return ddp__fail(err, DDP_FAILED, "rank %d (process %ld) ended by exit(%d)", f->odd.rank, f->odd.pid,
                          f->odd.by);
@@ -182,8 +186,8 @@ static ddp_status ddp__listen_here(ddp__addr *at, int *fd, ddp_error *err)
 }
 
 /* Forks all ranks; on failure ends those that were. */
-static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp__rank_fn fn,
-                                   void *user, ddp_error *err)
+static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp__rank_fn fn, void *user,
+                                   ddp_error *err)
 {
     pid_t self = getpid();
     int r, why, code;
@@ -200,7 +204,8 @@ static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp
     f->world = r;
     ddp__family_signal(f, SIGKILL);
     while (r-- > 0)
-        while (waitpid(f->pid[r], &code, 0) < 0 && errno == EINTR) {}
+        while (waitpid(f->pid[r], &code, 0) < 0 && errno == EINTR) {
+        }
     return ddp__fail(err, DDP_FAILED, "cannot fork rank %d: %s", f->world, strerror(why));
 }
 
@@ -214,7 +219,8 @@ ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, doub
     int fd = -1;
 
     if (world < 1 || world > DDP__MAX_LOCAL)
-        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
+        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world,
+                         DDP__MAX_LOCAL);
     f.world = world;
     f.min_world = min_world;
     f.killed.rank = f.odd.rank = f.rung = -1;
@@ -244,9 +250,9 @@ ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, doub
 
 typedef struct ddp__team {
     pthread_mutex_t lock;
-    pthread_cond_t  gate;
-    int open;                /* 1: go, -1: not all could be started */
-    int ranks;               /* that were drawn */
+    pthread_cond_t gate;
+    int open;  /* 1: go, -1: not all could be started */
+    int ranks; /* that were drawn */
     ddp__rank_fn fn;
     void *user;
     ddp_error first;
@@ -281,7 +287,8 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     int started, why = 0;
 
     if (world < 1 || world > DDP__MAX_LOCAL)
-        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
+        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world,
+                         DDP__MAX_LOCAL);
     t.fn = fn;
     t.user = user;
     thread = (pthread_t *)ddp__calloc((size_t)world, sizeof *thread);
@@ -298,7 +305,8 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     pthread_cond_destroy(&t.gate);
     pthread_mutex_destroy(&t.lock);
     DDP_FREE(thread);
-    if (why) return ddp__fail(err, DDP_FAILED, "cannot start a thread for rank %d: %s", started, strerror(why));
+    if (why)
+        return ddp__fail(err, DDP_FAILED, "cannot start a thread for rank %d: %s", started, strerror(why));
     if (t.first.code != DDP_OK) return ddp__fail(err, t.first.code, "%s", t.first.msg);
     return DDP_OK;
 }
@@ -309,7 +317,7 @@ typedef struct ddp__launch {
     const ddp_config *cfg;
     const ddp__strategies *list;
     int (*fn)(ddp_ctx *, void *);
-    void    *user;
+    void *user;
     ddp__hub *hub;
 } ddp__launch;
 
@@ -333,15 +341,15 @@ static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, vo
         code = (int)d->host.error.code;
     } else if (code) {
         if (code < 0 || code >= (int)DDP_STATUS_COUNT) code = (int)DDP_FAILED;
-        ddp__fail(err, (ddp_status)code, "rank %d returned %d (%s) without an error of the context",
-                  d->rank, code, ddp_status_text((ddp_status)code));
+        ddp__fail(err, (ddp_status)code, "rank %d returned %d (%s) without an error of the context", d->rank,
+                  code, ddp_status_text((ddp_status)code));
     }
     ddp_close(d);
     return (ddp_status)code;
 }
 
-int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
-                    int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err)
+int ddp__launch_all(const ddp_config *given, const ddp__strategies *list, int (*fn)(ddp_ctx *, void *),
+                    void *user, ddp_error *err)
 {
     ddp_strategy_ops ops;
     ddp_config cfg;
@@ -361,11 +369,15 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
     /* every rank would fail in the same way: once is enough */
     DDP__DO(ddp__config_resolve(given, list, &cfg, &ops, err));
     if (cfg.transport == DDP_MPI) {
-        s = ddp__fail(err, DDP_USAGE, "the mpi transport's ranks are started by an MPI launcher: mpirun -n %d before "
-                      "the command", cfg.world);
+        s = ddp__fail(err, DDP_USAGE,
+                      "the mpi transport's ranks are started by an MPI launcher: mpirun -n %d before "
+                      "the command",
+                      cfg.world);
     } else if (cfg.transport == DDP_SOCKETS) {
-        s = ddp__fail(err, DDP_USAGE, "ddp_launch starts no ranks of the sockets transport: call ddp_open in each of the %d "
-                      "processes", cfg.world);
+        s = ddp__fail(err, DDP_USAGE,
+                      "ddp_launch starts no ranks of the sockets transport: call ddp_open in each of the %d "
+                      "processes",
+                      cfg.world);
     } else if (cfg.transport == DDP_THREADS) {
         L.hub = ddp__hub_new(cfg.world);
         if (L.hub && ddp__two_links(&cfg) && !ddp__hub_second(L.hub, 1)) {
@@ -376,8 +388,8 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
                   : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of %d threads", cfg.world);
         if (L.hub) ddp__hub_free(L.hub);
     } else {
-        s = ddp__spawn(cfg.world, cfg.min_world + (cfg.min_world && cfg.servers > 0 ? cfg.servers : 0), cfg.cancel, 0,
-                       ddp__launch_rank, &L, err);
+        s = ddp__spawn(cfg.world, cfg.min_world + (cfg.min_world && cfg.servers > 0 ? cfg.servers : 0),
+                       cfg.cancel, 0, ddp__launch_rank, &L, err);
     }
     ddp__config_free(&cfg);
     return (int)s;

@@ -3,8 +3,8 @@
 #include "profile/network.h"
 #include "run/context.h"
 
-/* Whether a network is given as a file, and the bytes of its path; ":as_in_code", a variant, and "@0,16,32", the devices,
- * may follow. */
+/* Whether a network is given as a file, and the bytes of its path; ":as_in_code", a variant, and "@0,16,32",
+ * the devices, may follow. */
 static size_t ddp__net_path(const char *net, size_t *variant)
 {
     const char *devices = strrchr(net, '@');
@@ -21,28 +21,31 @@ static size_t ddp__net_path(const char *net, size_t *variant)
 }
 
 /* Which device each worker is: the list behind "@", or the first ones. */
-static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int devices, int *device, ddp_error *err)
+static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int devices, int *device,
+                                   ddp_error *err)
 {
     int r;
 
     for (r = 0; r < c->world; r++) device[r] = r;
     if (!*list) {
         if (c->world <= devices) return DDP_OK;
-        return ddp__fail(err, DDP_ARG, "network '%.200s' has %d devices for %d workers: start at most %d, or describe "
-                         "more", c->net, devices, c->world, devices);
+        return ddp__fail(err, DDP_ARG,
+                         "network '%.200s' has %d devices for %d workers: start at most %d, or describe "
+                         "more",
+                         c->net, devices, c->world, devices);
     }
     for (r = 0; *list; r++) {
         const size_t n = strcspn(++list, ",");
         const long v = n > 0 && n < 10 && strspn(list, "0123456789") == n ? atol(list) : -1;
         if (v < 0 || v >= devices)
-            return ddp__fail(err, DDP_ARG, "network '%.200s': '%.*s' is not one of its devices, 0 to %d", c->net,
-                             n > 40 ? 40 : (int)n, list, devices - 1);
+            return ddp__fail(err, DDP_ARG, "network '%.200s': '%.*s' is not one of its devices, 0 to %d",
+                             c->net, n > 40 ? 40 : (int)n, list, devices - 1);
         if (r < c->world) device[r] = (int)v;
         list += n;
     }
     if (r != c->world)
-        return ddp__fail(err, DDP_ARG, "network '%.200s' lists %d devices for %d workers: list one for each", c->net, r,
-                         c->world);
+        return ddp__fail(err, DDP_ARG, "network '%.200s' lists %d devices for %d workers: list one for each",
+                         c->net, r, c->world);
     return DDP_OK;
 }
 
@@ -83,23 +86,30 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
 }
 
 /* A device for each, times and rates that a clock and a counter can hold. */
-static ddp_status ddp__links_check(const ddp_network *n, const int *device, const ddp_config *c, ddp_error *err)
+static ddp_status ddp__links_check(const ddp_network *n, const int *device, const ddp_config *c,
+                                   ddp_error *err)
 {
     for (int a = 0; a < c->world; a++) {
         const double host = n->host_rate ? n->host_rate[device[a]] : 0;
         if (!ddp__netspec_fits(host, 0))
-            return ddp__fail(err, DDP_ARG, "network '%.200s': worker %d's host_gbps is %g; 8 bit/s to a million "
-                             "gbit/s can be emulated", c->net, a, host * 8e-9);
+            return ddp__fail(err, DDP_ARG,
+                             "network '%.200s': worker %d's host_gbps is %g; 8 bit/s to a million "
+                             "gbit/s can be emulated",
+                             c->net, a, host * 8e-9);
         for (int b = 0; b < c->world; b++) {
             const size_t at = (size_t)device[a] * (size_t)n->devices + (size_t)device[b];
             const double delay = n->delay_s[at], jitter = n->jitter_s ? n->jitter_s[at] : 0;
             if (b < a && device[a] == device[b])
-                return ddp__fail(err, DDP_ARG, "network '%.200s': device %d is given to workers %d and %d; each "
-                                 "needs one of its own", c->net, device[a], b, a);
+                return ddp__fail(err, DDP_ARG,
+                                 "network '%.200s': device %d is given to workers %d and %d; each "
+                                 "needs one of its own",
+                                 c->net, device[a], b, a);
             if (a != b && !(ddp__netspec_fits(n->rate[at], delay) && ddp__netspec_fits(0, jitter)))
-                return ddp__fail(err, DDP_ARG, "network '%.200s': from worker %d to worker %d %g gbit/s, %g s and "
-                                 "%g s of jitter: 8 bit/s to a million gbit/s and up to an hour can be emulated",
-                                 c->net, a, b, n->rate[at] * 8e-9, delay, jitter);
+                return ddp__fail(
+                    err, DDP_ARG,
+                    "network '%.200s': from worker %d to worker %d %g gbit/s, %g s and "
+                    "%g s of jitter: 8 bit/s to a million gbit/s and up to an hour can be emulated",
+                    c->net, a, b, n->rate[at] * 8e-9, delay, jitter);
         }
     }
     return DDP_OK;
@@ -114,7 +124,8 @@ static ddp_status ddp__links_events(const char *path, int world, ddp__incidents 
     if (!root) return err->code;
     events = ddp__json_get(root, "events");
     if (events && events->kind != DDP__JSON_ARRAY)
-        status = ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must be a list of texts", path, events->line);
+        status =
+            ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must be a list of texts", path, events->line);
     for (v = events ? events->first : NULL; v && status == DDP_OK; v = v->next)
         status = v->kind == DDP__JSON_STRING
                      ? ddp__script_line(path, v->line, v->string, strlen(v->string), world, s, err)
@@ -123,8 +134,8 @@ static ddp_status ddp__links_events(const char *path, int world, ddp__incidents 
     return status;
 }
 
-static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, size_t variant, ddp__links *l, ddp__incidents *s,
-                                  ddp_error *err)
+static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, size_t variant, ddp__links *l,
+                                  ddp__incidents *s, ddp_error *err)
 {
     ddp_network n = DDP__ZEROS;
     int *device = (int *)ddp__calloc((size_t)c->world, sizeof *device);
@@ -152,9 +163,12 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, size_t 
 static ddp_status ddp__links_allowed(const ddp_config *c, const ddp__incidents *s, ddp_error *err)
 {
     for (int k = 0; k < s->count; k++)
-        if (s->list[k].kind == DDP__KILL && c->transport == DDP_THREADS && !ddp__time()) /* a simulated one can die */
-            return ddp__fail(err, DDP_ARG, "the script kills worker %d at t=%g, but on the threads transport all "
-                             "workers are one process: use tcp", s->list[k].a, s->list[k].at);
+        if (s->list[k].kind == DDP__KILL && c->transport == DDP_THREADS && !ddp__time()) /* a simulated one
+                                                                                            can die */
+            return ddp__fail(err, DDP_ARG,
+                             "the script kills worker %d at t=%g, but on the threads transport all "
+                             "workers are one process: use tcp",
+                             s->list[k].a, s->list[k].at);
     return DDP_OK;
 }
 
@@ -184,7 +198,9 @@ ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, d
     if (status == DDP_OK) status = ddp__links_allowed(c, &s, err);
     if (status == DDP_OK) status = ddp__script_apply(&s, c->rank, &l, err);
     ddp__incidents_free(&s);
-    if (status == DDP_OK) *out = l;
-    else ddp__links_free(&l);
+    if (status == DDP_OK)
+        *out = l;
+    else
+        ddp__links_free(&l);
     return status;
 }

@@ -1,6 +1,7 @@
-/* What changed while a run went on, for those who look; and how long each rank computes, waits left out: a rank that is
- * slow makes all the others wait, and in wall-clock times all look the same. The times travel unhurried, every few
- * periods, with the learning rate: ranks whose programs have different schedules differ in nothing else. */
+/* What changed while a run went on, for those who look; and how long each rank computes, waits left out: a
+ * rank that is slow makes all the others wait, and in wall-clock times all look the same. The times travel
+ * unhurried, every few periods, with the learning rate: ranks whose programs have different schedules differ
+ * in nothing else. */
 #include "plan/internal.h"
 #include "run/device.h"
 
@@ -49,19 +50,22 @@ void ddp_note_text(const ddp_note *n, char *out, size_t room)
     switch (n->kind) {
     case DDP_NOTE_SLOW:
         ddp__format(out, room, "rank %d computes %.1f x slower than the median (%.1f ms against %.1f ms)",
-                 n->rank, part + 1, 1e3 * n->now, 1e3 * n->before);
+                    n->rank, part + 1, 1e3 * n->now, 1e3 * n->before);
         break;
     case DDP_NOTE_EVEN:
-        ddp__format(out, room, "rank %d computes as fast as the others again (%.1f ms)", n->rank, 1e3 * n->now);
+        ddp__format(out, room, "rank %d computes as fast as the others again (%.1f ms)", n->rank,
+                    1e3 * n->now);
         break;
     case DDP_NOTE_REPLAN:
-        ddp__format(out, room, "averaging a layer takes %.1f ms, %.0f %% %s than planned for: planned "
-                 "again", 1e3 * n->now, 100 * fabs(part), part < 0 ? "less" : "longer");
+        ddp__format(out, room,
+                    "averaging a layer takes %.1f ms, %.0f %% %s than planned for: planned "
+                    "again",
+                    1e3 * n->now, 100 * fabs(part), part < 0 ? "less" : "longer");
         break;
     case DDP_NOTE_LOST:
     case DDP_NOTE_JOINED:
-        snprintf(out, room, "rank %d %s, %d worker%s", n->rank, n->kind == DDP_NOTE_LOST ? "was lost" : "joined",
-                 n->workers, n->workers == 1 ? "" : "s");
+        snprintf(out, room, "rank %d %s, %d worker%s", n->rank,
+                 n->kind == DDP_NOTE_LOST ? "was lost" : "joined", n->workers, n->workers == 1 ? "" : "s");
         break;
     }
 }
@@ -69,10 +73,12 @@ void ddp_note_text(const ddp_note *n, char *out, size_t room)
 /* ---- the pace ---- */
 
 enum { DDP__PACE_PERIODS = 4 };
-static const double ddp__pace_slow = 1.25; /* from here on a slow rank is named */
-static const double ddp__pace_floor = 1e-3; /* unless it is so many seconds: what the system takes for itself */
+static const double ddp__pace_slow = 1.25;  /* from here on a slow rank is named */
+static const double ddp__pace_floor = 1e-3; /* unless it is so many seconds: what the system takes for
+                                               itself */
 
-/* Of two ranks the median is the faster one: the other is to be compared with it. A rank that was lost has no time. */
+/* Of two ranks the median is the faster one: the other is to be compared with it. A rank that was lost has no
+ * time. */
 static double ddp__pace_median(ddp_ctx *d)
 {
     double *sorted = d->pace_sorted;
@@ -139,9 +145,11 @@ static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
         if (!(w->present > 0)) continue;
         if (!(first->present > 0)) first = w;
         if (w->lr < first->lr || w->lr > first->lr)
-            return ddp__fail(err, DDP_MISMATCH, "step %ld: rank %d has learning rate %.9g, rank %d has %.9g: start every rank "
-                             "with the same schedule, warm-up and number of steps", d->step - d->cfg.period - 1,
-                             ddp__team_rank(d, r), w->lr, ddp__team_rank(d, (int)(first - d->pace)), first->lr);
+            return ddp__fail(err, DDP_MISMATCH,
+                             "step %ld: rank %d has learning rate %.9g, rank %d has %.9g: start every rank "
+                             "with the same schedule, warm-up and number of steps",
+                             d->step - d->cfg.period - 1, ddp__team_rank(d, r), w->lr,
+                             ddp__team_rank(d, (int)(first - d->pace)), first->lr);
     }
     return DDP_OK;
 }
@@ -149,11 +157,12 @@ static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
 {
     ddp_piece p;
-    const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->team, d->pace,
-                                        (size_t)d->team_size * sizeof *d->pace);
+    const ddp_message m =
+        ddp__own_word(d, &p, DDP_ALL_GATHER, d->team, d->pace, (size_t)d->team_size * sizeof *d->pace);
     const ddp__pace_word own = {d->compute_sum_s / (double)d->compute_steps, (double)d->lr, 1};
 
-    memset(d->pace, 0, (size_t)d->team_size * sizeof *d->pace); /* a rank that was lost since the last exchange sends nothing */
+    memset(d->pace, 0, (size_t)d->team_size * sizeof *d->pace); /* a rank that was lost since the last
+                                                                   exchange sends nothing */
     d->stats.compute_s = own.compute_s;
     d->pace[d->team_place] = own;
     d->compute_sum_s = 0;

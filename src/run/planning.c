@@ -3,7 +3,7 @@
 #include "plan/internal.h"
 #include "run/device.h"
 
-enum { DDP__DRIFT_PERIODS = 4 };    /* how often rank 0 says whether to plan again */
+enum { DDP__DRIFT_PERIODS = 4 };                   /* how often rank 0 says whether to plan again */
 enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 }; /* and why: LINK_MOVED + the link that did */
 static const double ddp__drift_limit = 0.2;
 
@@ -43,7 +43,8 @@ static double ddp__transfer_ready(const ddp_profile *p, const ddp_transfer *t)
 
 /* A message takes the link that would finish it first, behind what was given to that link before: the
  * rule of a list scheduler. */
-static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, const ddp_link *link, double *free_at)
+static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, const ddp_link *link,
+                               double *free_at)
 {
     double bytes = 0, takes[2], alpha[2];
     int k;
@@ -88,8 +89,8 @@ static ddp_status ddp__balance_by(ddp_ctx *d, const ddp_profile *p, ddp_error *e
     for (int l = 0; l < d->layers; l++) taken += d->unit[l].link = links[l] != 0;
     DDP_FREE(links);
     if (s == DDP_OK && d->team_place == 0)
-        ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: %d of %d layers go over the second link",
-                 d->step, taken, d->layers);
+        ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: %d of %d layers go over the second link", d->step,
+                 taken, d->layers);
     return s;
 }
 
@@ -142,9 +143,11 @@ static void ddp__plan_tell(const ddp_ctx *d, const ddp_transfer *t, int n, int s
         at += (size_t)snprintf(sets + at, sizeof sets - at, "%s%d", s ? " " : "", i - from);
         if (at >= sizeof sets - 8 && s + 1 < steps) snprintf(sets + at, sizeof sets - at, " ..");
     }
-    ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: %s sends %d message%s in %d step%s (%s); a step should take %.1f ms, with "
-             "%.0f %% of communication hidden", d->step, d->ops.name, n, n == 1 ? "" : "s", steps, steps == 1 ? "" : "s",
-             sets, 1e3 * d->stats.predicted_step_s, d->stats.predicted_hidden_pct);
+    ddp__log(&d->host.log, DDP_LOG_INFO,
+             "step %ld: %s sends %d message%s in %d step%s (%s); a step should take %.1f ms, with "
+             "%.0f %% of communication hidden",
+             d->step, d->ops.name, n, n == 1 ? "" : "s", steps, steps == 1 ? "" : "s", sets,
+             1e3 * d->stats.predicted_step_s, d->stats.predicted_hidden_pct);
 }
 
 /* What a step should take, into the statistics. */
@@ -199,11 +202,15 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
         head.hash = ddp__plan_hash(b);
         DDP__TRY(ddp__tell(d, d->team, &head, sizeof head, err));
         if (head.size > DDP__PLAN_MOST)
-            return ddp__fail(err, DDP_FORMAT, "rank %d sends a plan of %" PRIu64 " bytes; at most %d are possible: build all ranks "
-                             "from one header", d->team_root, head.size, (int)DDP__PLAN_MOST);
+            return ddp__fail(err, DDP_FORMAT,
+                             "rank %d sends a plan of %" PRIu64
+                             " bytes; at most %d are possible: build all ranks "
+                             "from one header",
+                             d->team_root, head.size, (int)DDP__PLAN_MOST);
         got = ddp_blob_new((size_t)head.size);
         if (!got.bytes)
-            return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %lu bytes", (unsigned long)head.size);
+            return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %lu bytes",
+                             (unsigned long)head.size);
         if (b->size) memcpy(got.bytes, b->bytes, got.size < b->size ? got.size : b->size);
         s = ddp__tell(d, d->team, got.bytes, got.size, err);
         if (s == DDP_OK && ddp__plan_hash(&got) == head.hash) {
@@ -214,7 +221,8 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
         ddp_blob_free(&got);
         DDP__TRY(s);
     } while (ddp__live(d) != live);
-    return ddp__fail(err, DDP_MISMATCH, "rank %d received another plan than rank %d sent", d->rank, d->team_root);
+    return ddp__fail(err, DDP_MISMATCH, "rank %d received another plan than rank %d sent", d->rank,
+                     d->team_root);
 }
 
 ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p, ddp_error *err)
@@ -247,7 +255,8 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
     return ddp__plan_set(d, &plan, p, err);
 }
 
-/* The strategy takes this plan; of the whole model, the stage's rows of it. Freed here. p: the rank's own times. */
+/* The strategy takes this plan; of the whole model, the stage's rows of it. Freed here. p: the rank's own
+ * times. */
 static ddp_status ddp__plan_adopt(ddp_ctx *d, ddp_plan *plan, const ddp_profile *p, ddp_error *err)
 {
     ddp_blob blob = {NULL, 0};
@@ -269,7 +278,8 @@ static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_erro
 }
 
 /* One plan for all stages: the first rank of each team makes it, of the same numbers. */
-static ddp_status ddp__plan_of_model(ddp_ctx *d, const ddp_profile *model, const ddp_profile *p, ddp_error *err)
+static ddp_status ddp__plan_of_model(ddp_ctx *d, const ddp_profile *model, const ddp_profile *p,
+                                     ddp_error *err)
 {
     ddp_blob none = {NULL, 0};
     ddp_plan plan;
@@ -290,14 +300,16 @@ static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *
     if (p->layers != layers) {
         int rows = p->layers;
         ddp_profile_free(p);
-        return ddp__fail(err, DDP_MISMATCH, "the profile %s has %d rows, the model has %d layers: one row per layer is "
-                         "needed", d->cfg.profile_path, rows, layers);
+        return ddp__fail(err, DDP_MISMATCH,
+                         "the profile %s has %d rows, the model has %d layers: one row per layer is "
+                         "needed",
+                         d->cfg.profile_path, rows, layers);
     }
     return DDP_OK;
 }
 
-/* Without measuring: *model of all layers, where the plan needs one (else no layers), *p of this rank's. Freed by the
- * caller also after an error. */
+/* Without measuring: *model of all layers, where the plan needs one (else no layers), *p of this rank's.
+ * Freed by the caller also after an error. */
 static ddp_status ddp__profile_first(ddp_ctx *d, ddp_profile *model, ddp_profile *p, ddp_error *err)
 {
     if (d->cfg.profile_path && !d->cut) return ddp__profile_from_file(d, p, err);
@@ -318,7 +330,8 @@ static ddp_status ddp__plan_settled(ddp_ctx *d, ddp_error *err)
 }
 
 /* The plan before anything is measured. */
-static ddp_status ddp__plan_unmeasured(ddp_ctx *d, const ddp_profile *model, const ddp_profile *p, ddp_error *err)
+static ddp_status ddp__plan_unmeasured(ddp_ctx *d, const ddp_profile *model, const ddp_profile *p,
+                                       ddp_error *err)
 {
     ddp_blob plan = {NULL, 0};
     ddp_status s;
@@ -414,9 +427,11 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     if (d->drift_word.again == DDP__PLAN_STALE)
         ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: strategy %s plans again", d->step, d->ops.name);
     else
-        ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: averaging a layer%s now takes %.2f ms + %.1f ns per byte (was "
-                 "%.2f ms + %.1f ns): planning again", d->step, link ? " over the second link" : "", 1e3 * is.alpha_s,
-                 1e9 * is.beta_s, 1e3 * was.alpha_s, 1e9 * was.beta_s);
+        ddp__log(&d->host.log, DDP_LOG_INFO,
+                 "step %ld: averaging a layer%s now takes %.2f ms + %.1f ns per byte (was "
+                 "%.2f ms + %.1f ns): planning again",
+                 d->step, link ? " over the second link" : "", 1e3 * is.alpha_s, 1e9 * is.beta_s,
+                 1e3 * was.alpha_s, 1e9 * was.beta_s);
     memcpy(d->link, d->drift_word.link, sizeof d->link);
     d->stats.replans++;
     ddp__note_add(d, DDP_NOTE_REPLAN, -1, was.alpha_s + was.beta_s * d->mean_layer_bytes,

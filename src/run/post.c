@@ -1,4 +1,5 @@
-/* Which way a message goes: to the engine of its link, in two levels, over a device's stager, or from device to device. */
+/* Which way a message goes: to the engine of its link, in two levels, over a device's stager, or from device
+ * to device. */
 #include "run/device.h"
 
 ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
@@ -23,10 +24,14 @@ ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_erro
 
     if (!d->engine) return DDP_OK;
     ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
-    if (!d->stager) s = ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
-    else if (ticket < -1) s = ddp__nccl_hold(d, ticket, err);
-    else if (d->loaded) ddp__stager_hold(d->stager, ticket);
-    else s = ddp__stager_wait(d->stager, ticket, 0, err);
+    if (!d->stager)
+        s = ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
+    else if (ticket < -1)
+        s = ddp__nccl_hold(d, ticket, err);
+    else if (d->loaded)
+        ddp__stager_hold(d->stager, ticket);
+    else
+        s = ddp__stager_wait(d->stager, ticket, 0, err);
     ddp__clock_note(d, DDP__M_HELD, layer, DDP__OUTSIDE);
     return s || !d->stager ? s : ddp__stager_error(d->stager, err);
 }

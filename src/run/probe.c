@@ -1,8 +1,8 @@
 /* All pairs, one round of disjoint pairs after the other. In a pair the lower rank leads: it sends
  * pings, then transfers; then the other one sends transfers.
  *
- * On a busy machine a thread wakes up late, which is no property of the link: times are those at which the comm
- * thread's events were due, and an answer says how long its question lay until the rank woke up. */
+ * On a busy machine a thread wakes up late, which is no property of the link: times are those at which the
+ * comm thread's events were due, and an answer says how long its question lay until the rank woke up. */
 #include "comm/state.h"
 #include "run/context.h"
 #include "plan/internal.h"
@@ -25,9 +25,9 @@ typedef struct ddp__probe_word {
 
 typedef struct ddp__prober {
     ddp_ctx *d;
-    char    *x;               /* [DDP__PROBE_LARGE] */
-    double  *bytes, *seconds; /* [n] the fastest of each size of each pair, the one in hand last */
-    int      n;
+    char *x;                 /* [DDP__PROBE_LARGE] */
+    double *bytes, *seconds; /* [n] the fastest of each size of each pair, the one in hand last */
+    int n;
 } ddp__prober;
 
 static int ddp__probe_bytes(ddp__prober *q, ddp_verb verb, void *data, size_t bytes, int peer)
@@ -60,7 +60,8 @@ static ddp__op_span ddp__recorded(ddp__prober *q, ddp_verb verb, double since)
     while (n > 0 && (seen[n - 1].verb != verb || seen[n - 1].end < 0)) n--;
     if (n > 0) return seen[n - 1];
     memset(&last, 0, sizeof last);
-    last.submitted = since; last.due = now;
+    last.submitted = since;
+    last.due = now;
     return last;
 }
 
@@ -116,8 +117,8 @@ static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, 
     since = ddp_now();
     DDP__DO(ddp__probe_bytes(q, DDP_SEND, q->x, bytes, peer));
     DDP__DO(ddp__hear(q, &w, peer));
-    *seconds = ddp__recorded(q, DDP_RECEIVE, since).due -
-               ddp__recorded(q, DDP_SEND, since).submitted - w.lay_s - back_s;
+    *seconds = ddp__recorded(q, DDP_RECEIVE, since).due - ddp__recorded(q, DDP_SEND, since).submitted -
+               w.lay_s - back_s;
     if (*seconds < 1e-9) *seconds = 1e-9;
     return 0;
 }
@@ -148,12 +149,15 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
     data = best > 2 * out->ping_s ? best - out->ping_s : best / 2;
     data = 0.25 / data * (double)DDP__PROBE_SMALL; /* bytes in a quarter of a second */
     bytes = data < (double)DDP__PROBE_LARGE ? (size_t)data : (size_t)DDP__PROBE_LARGE;
-    if (bytes > DDP__PROBE_SMALL) DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
-    else bytes = DDP__PROBE_SMALL;
+    if (bytes > DDP__PROBE_SMALL)
+        DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
+    else
+        bytes = DDP__PROBE_SMALL;
     DDP__DO(ddp__say(q, &over, peer));
     data = best - out->ping_s;
     out->rate = (double)bytes / (data > best / 2 ? data : best);
-    return (int)ddp_link_fit(q->bytes + first, q->seconds + first, q->n - first, &out->link, &q->d->host.error);
+    return (int)ddp_link_fit(q->bytes + first, q->seconds + first, q->n - first, &out->link,
+                             &q->d->host.error);
 }
 
 /* Answers pings and transfers until no more comes: *w is the last word. */
@@ -242,8 +246,10 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
     DDP__ENTER(d);
     if (!out) return ddp__ctx_failf(d, DDP_ARG, "ddp_probe: the result is NULL");
     if (ddp_workers(d) < d->world)
-        return ddp__ctx_failf(d, DDP_UNSUPPORTED, "ddp_probe: %d of %d workers are there; links are measured when all "
-                              "are, so without max_world", ddp_workers(d), d->world);
+        return ddp__ctx_failf(d, DDP_UNSUPPORTED,
+                              "ddp_probe: %d of %d workers are there; links are measured when all "
+                              "are, so without max_world",
+                              ddp_workers(d), d->world);
     if (d->world < 2) return ddp__ctx_failf(d, DDP_USAGE, "ddp_probe: one worker has no links to measure");
     world = (size_t)d->world;
     memset(out, 0, sizeof *out);
@@ -251,7 +257,7 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
     out->world = d->world;
     out->pair = (ddp_pair *)ddp__calloc(world * world, sizeof *out->pair);
     out->host = (ddp_link *)ddp__calloc(world, sizeof *out->host);
-    out->name = (char (*)[64])ddp__calloc(world, sizeof *out->name);
+    out->name = (char(*)[64])ddp__calloc(world, sizeof *out->name);
     q.x = (char *)ddp__calloc(DDP__PROBE_LARGE, 1);
     q.bytes = (double *)ddp__calloc(2 * world * DDP__PROBE_SIZES, sizeof *q.bytes);
     if (!out->pair || !out->host || !out->name || !q.x || !q.bytes) {

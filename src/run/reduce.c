@@ -1,9 +1,10 @@
-/* All-reduces of doubles and 64-bit integers, maxima and minima, and bytes of any number. The engine sums floats only.
- * So the others gather the arrays of all ranks, a piece of limited size at a time, and each rank combines them. */
+/* All-reduces of doubles and 64-bit integers, maxima and minima, and bytes of any number. The engine sums
+ * floats only. So the others gather the arrays of all ranks, a piece of limited size at a time, and each rank
+ * combines them. */
 #include "run/context.h"
 
-#define DDP__REDUCE_BYTES ((size_t)4 << 20) /* of all ranks' blocks of one piece */
-#ifndef DDP__MESSAGE_BYTES                  /* the test of the pieces has a smaller one */
+#define DDP__REDUCE_BYTES ((size_t)4 << 20)  /* of all ranks' blocks of one piece */
+#ifndef DDP__MESSAGE_BYTES                   /* the test of the pieces has a smaller one */
 #define DDP__MESSAGE_BYTES ((size_t)1 << 30) /* of one message; a frame counts to 2^32 */
 #endif
 
@@ -14,7 +15,7 @@ typedef struct ddp__reduce_head {
 
 typedef struct ddp__operand {
     const char *call;
-    size_t      size;
+    size_t size;
     void (*add)(void *own, const void *x, size_t n);
     void (*extreme)(void *own, const void *x, size_t n, int max);
 } ddp__operand;
@@ -79,19 +80,22 @@ static const char *const ddp__reductions[] = {"DDP_SUM", "DDP_MEAN", "DDP_MAX", 
 
 /* ---- all-reduces ---- */
 
-static int ddp__reduce_differs(ddp_ctx *d, const ddp__reduce_head *own, const ddp__reduce_head *other, int rank)
+static int ddp__reduce_differs(ddp_ctx *d, const ddp__reduce_head *own, const ddp__reduce_head *other,
+                               int rank)
 {
     const int known = other->type < DDP__OPERANDS && other->op <= DDP_MIN;
 
-    return ddp__ctx_failf(d, DDP_MISMATCH, "rank %d calls %s with %s, rank %d %s with %s: make the same call on all "
-                          "ranks", d->rank, ddp__operands[own->type].call, ddp__reductions[own->op], rank,
+    return ddp__ctx_failf(d, DDP_MISMATCH,
+                          "rank %d calls %s with %s, rank %d %s with %s: make the same call on all "
+                          "ranks",
+                          d->rank, ddp__operands[own->type].call, ddp__reductions[own->op], rank,
                           known ? ddp__operands[other->type].call : "another collective",
                           known ? ddp__reductions[other->op] : "other data");
 }
 
 /* out[n] becomes the combination of the blocks, in rank order. */
-static int ddp__reduce_blocks(ddp_ctx *d, const unsigned char *all, int blocks, const ddp__reduce_head *own, void *out,
-                              size_t n)
+static int ddp__reduce_blocks(ddp_ctx *d, const unsigned char *all, int blocks, const ddp__reduce_head *own,
+                              void *out, size_t n)
 {
     const ddp__operand *kind = &ddp__operands[own->type];
     const int sums = own->op == DDP_SUM || own->op == DDP_MEAN;
@@ -105,9 +109,12 @@ static int ddp__reduce_blocks(ddp_ctx *d, const unsigned char *all, int blocks, 
         memcpy(&head, at, sizeof head);
         if (!head.there) continue;
         if (memcmp(&head, own, sizeof head)) return ddp__reduce_differs(d, own, &head, r);
-        if (!took++) memcpy(out, values, n * kind->size);
-        else if (sums) kind->add(out, values, n);
-        else kind->extreme(out, values, n, own->op == DDP_MAX);
+        if (!took++)
+            memcpy(out, values, n * kind->size);
+        else if (sums)
+            kind->add(out, values, n);
+        else
+            kind->extreme(out, values, n, own->op == DDP_MAX);
     }
     for (size_t i = 0; own->op == DDP_MEAN && i < n; i++) mean[i] /= took;
     return 0;
@@ -125,8 +132,8 @@ static int ddp__reduce_gathered(ddp_ctx *d, int type, void *x, size_t n, ddp_red
 
     all = (unsigned char *)ddp__calloc((size_t)blocks, sizeof head + (n < most ? n : most) * kind->size);
     if (!all)
-        return ddp__ctx_failf(d, DDP_MEMORY, "%s: out of memory for a piece of the arrays of %d ranks", kind->call,
-                              blocks);
+        return ddp__ctx_failf(d, DDP_MEMORY, "%s: out of memory for a piece of the arrays of %d ranks",
+                              kind->call, blocks);
     head.there = 1;
     head.type = (unsigned char)type;
     head.op = (unsigned char)op;
@@ -158,12 +165,15 @@ static int ddp__reduce_check(ddp_ctx *d, int type, const void *x, size_t n, ddp_
     const char *call = ddp__operands[type].call;
 
     if ((int)op < (int)DDP_SUM || op > DDP_MIN)
-        return ddp__ctx_failf(d, DDP_ARG, "%s: reduction %d does not exist; use DDP_SUM, DDP_MEAN, DDP_MAX or DDP_MIN",
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "%s: reduction %d does not exist; use DDP_SUM, DDP_MEAN, DDP_MAX or DDP_MIN",
                               call, (int)op);
     if (!x && n) return ddp__ctx_failf(d, DDP_ARG, "%s: the array is NULL", call);
     if (type == DDP__INT64 && op == DDP_MEAN)
-        return ddp__ctx_failf(d, DDP_ARG, "%s: a mean of integers is no integer; copy them to doubles for "
-                              "ddp_all_reduce_double", call);
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "%s: a mean of integers is no integer; copy them to doubles for "
+                              "ddp_all_reduce_double",
+                              call);
     return 0;
 }
 
@@ -198,14 +208,16 @@ int ddp_all_reduce_int64(ddp_ctx *d, int64_t *x, size_t n, ddp_reduction op)
 
 /* ---- bytes ---- */
 
-/* x has `blocks` blocks of n bytes each, one after the other. A message takes the next bytes of every block. */
+/* x has `blocks` blocks of n bytes each, one after the other. A message takes the next bytes of every
+ * block. */
 static int ddp__bytes_of(ddp_ctx *d, const char *name, ddp_verb verb, void *x, size_t n, int blocks, int root)
 {
     const size_t most = DDP__MESSAGE_BYTES / (size_t)blocks;
     ddp_piece *list = (ddp_piece *)ddp__calloc((size_t)blocks, sizeof *list);
     int s = 0;
 
-    if (!list) return ddp__ctx_failf(d, DDP_MEMORY, "%s: out of memory for a list of %d blocks", name, blocks);
+    if (!list)
+        return ddp__ctx_failf(d, DDP_MEMORY, "%s: out of memory for a list of %d blocks", name, blocks);
     for (size_t at = 0, here; !s && (at < n || at == 0); at += here ? here : 1) {
         ddp_message m = ddp__message(d, verb, list, blocks, DDP_NO_LAYER);
         here = n - at < most ? n - at : most;

@@ -1,5 +1,5 @@
-/* Makes the parameters bit-identical on all ranks. They differ if the program changed some or skipped its own update: a
- * strategy does not average arrays that it assumes to be equal. */
+/* Makes the parameters bit-identical on all ranks. They differ if the program changed some or skipped its own
+ * update: a strategy does not average arrays that it assumes to be equal. */
 #include "run/device.h"
 
 enum { DDP__HASHED_FLOATS = 1 << 16 }; /* of a device, at a time */
@@ -83,7 +83,8 @@ ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err)
     if (d->host.backend) room = (float *)ddp__calloc(DDP__HASHED_FLOATS, sizeof *room);
     if (!all || (d->host.backend && !room))
         s = ddp__fail(err, DDP_MEMORY, "out of memory comparing %zu arrays of %d ranks", each, d->team_size);
-    else s = ddp__hashes_fill(d, room, all + (size_t)d->team_place * each, err);
+    else
+        s = ddp__hashes_fill(d, room, all + (size_t)d->team_place * each, err);
     if (s == DDP_OK) s = ddp__replicas_compare(d, all, each, err);
     if (all) DDP_FREE(all);
     if (room) DDP_FREE(room);

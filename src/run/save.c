@@ -20,7 +20,7 @@ static ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, 
 typedef struct ddp__save_word {
     int64_t step, taken;
     int32_t keep, unused;
-    char    folder[1000];
+    char folder[1000];
 } ddp__save_word;
 
 /* Of the lowest worker that lives, to all. */
@@ -36,8 +36,10 @@ static ddp_status ddp__save_told(ddp_ctx *d, ddp__save_word *w, ddp_error *err)
     all[d->rank] = *w;
     s = ddp__gather_by(d->engine, d->rank, d->world, ddp__hub_of(d), all, sizeof *all, err);
     while (s == DDP_OK && r < d->world && !all[r].folder[0]) r++;
-    if (s == DDP_OK && r < d->world) *w = all[r];
-    else if (s == DDP_OK) s = ddp__fail(err, DDP_PEER_LOST, "all workers were lost while a checkpoint began");
+    if (s == DDP_OK && r < d->world)
+        *w = all[r];
+    else if (s == DDP_OK)
+        s = ddp__fail(err, DDP_PEER_LOST, "all workers were lost while a checkpoint began");
     DDP_FREE(all);
     return s;
 }
@@ -87,8 +89,10 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
     if (!folder || !*folder || keep < 0)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_save: a folder and keep >= 0 are needed");
     if (d->at.phase != DDP__OUTSIDE)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_save: step %ld is under way; save "
-                              "after ddp_step_end", d->step);
+        return ddp__ctx_failf(d, DDP_USAGE,
+                              "ddp_checkpoint_save: step %ld is under way; save "
+                              "after ddp_step_end",
+                              d->step);
     return ddp__save(d, folder, keep, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
 }
 
@@ -98,8 +102,10 @@ static void ddp__residuals_clear(ddp_ctx *d, const char *folder)
     if (!d->cut || !d->cut->residuals) return;
     memset(d->cut->residual, 0, d->cut->residuals * sizeof(float));
     if (d->rank == 0)
-        ddp__log(&d->host.log, DDP_LOG_INFO, "the checkpoint in %.200s is of other stages or replicas, or of another "
-                 "strategy or period: what edges had cut off begins at zero", folder);
+        ddp__log(&d->host.log, DDP_LOG_INFO,
+                 "the checkpoint in %.200s is of other stages or replicas, or of another "
+                 "strategy or period: what edges had cut off begins at zero",
+                 folder);
 }
 
 static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_error *err)
@@ -118,8 +124,8 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
     if (code == DDP_OK && !of.kin) ddp__coded_start(d, 1);
     if (code == DDP_OK && !of.same) ddp__residuals_clear(d, folder);
     if (code == DDP_OK && of.kin && !of.same && d->rank == 0 && d->ops.plan_make)
-        ddp__log(&d->host.log, DDP_LOG_INFO, "the checkpoint in %.200s was cut otherwise: strategy %s plans anew",
-                 folder, d->ops.name);
+        ddp__log(&d->host.log, DDP_LOG_INFO,
+                 "the checkpoint in %.200s was cut otherwise: strategy %s plans anew", folder, d->ops.name);
     *world = of.world;
     ddp__worker_free(&s);
     return code;
@@ -133,7 +139,8 @@ int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
     if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
     if (ddp__is_in_step(d, "ddp_checkpoint_load")) return ddp__ctx_fail(d, &d->host.error);
     if (d->step || d->at.phase != DDP__OUTSIDE)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before the first", d->step);
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before the first",
+                              d->step);
     if (ddp__load(d, folder, &of, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     if (world) *world = of;
     return 0;

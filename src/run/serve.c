@@ -1,14 +1,15 @@
-/* A strategy's serve: on a thread of its own beside the worker's, what it may call, and the ranks beside it that compute. */
+/* A strategy's serve: on a thread of its own beside the worker's, what it may call, and the ranks beside it
+ * that compute. */
 #include "run/device.h"
 
 /* Where that thread and the worker's meet. */
 struct ddp__desk {
     pthread_mutex_t lock;
-    pthread_cond_t  changed;
-    pthread_t       thread;
-    int             running, over; /* the thread is there; serve has returned, under lock */
-    int             wake;          /* atomic */
-    ddp_status      status;        /* of serve; under lock */
+    pthread_cond_t changed;
+    pthread_t thread;
+    int running, over; /* the thread is there; serve has returned, under lock */
+    int wake;          /* atomic */
+    ddp_status status; /* of serve; under lock */
 };
 
 int ddp__is_server(const ddp_ctx *d) { return d->cfg.servers > 0 && d->rank >= d->world - d->cfg.servers; }
@@ -16,7 +17,8 @@ int ddp__is_server(const ddp_ctx *d) { return d->cfg.servers > 0 && d->rank >= d
 ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
 {
     if (ddp__engine_error(d->engine, err)) return err->code;
-    return code ? ddp__fail(err, DDP_FAILED, "strategy %s: serve returned %d and gave no reason", d->ops.name, code)
+    return code ? ddp__fail(err, DDP_FAILED, "strategy %s: serve returned %d and gave no reason", d->ops.name,
+                            code)
                 : DDP_OK;
 }
 
@@ -84,7 +86,10 @@ int ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket)
     return (int)ddp__engine_submit(d->engine, m, ticket, &err);
 }
 
-int ddp_server_done(ddp_ctx *d, long ticket) { return ddp__host_forked(&d->host) || ddp__engine_done(d->engine, ticket); }
+int ddp_server_done(ddp_ctx *d, long ticket)
+{
+    return ddp__host_forked(&d->host) || ddp__engine_done(d->engine, ticket);
+}
 
 int ddp_server_wait(ddp_ctx *d, const long *tickets, int n)
 {
@@ -112,8 +117,10 @@ int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...)
     ddp__format_list(text, sizeof text, fmt, ap);
     va_end(ap);
     DDP__DO(ddp__host_check(&d->host, &d->host.error));
-    if (d->engine) ddp__engine_abort(d->engine, code, text);
-    else ddp__fail(&d->host.error, code, "%s", text); /* no other thread is there */
+    if (d->engine)
+        ddp__engine_abort(d->engine, code, text);
+    else
+        ddp__fail(&d->host.error, code, "%s", text); /* no other thread is there */
     return (int)code;
 }
 
@@ -149,8 +156,10 @@ int ddp_server_await(ddp_ctx *d, const int *flag)
 ddp_status ddp__computes(ddp_ctx *d, const char *hook)
 {
     if (!ddp__is_server(d)) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_USAGE, "%s: rank %d of %d serves (servers %d): call ddp_serve there instead "
-                     "of the steps", hook, d->rank, d->world, d->cfg.servers);
+    return ddp__fail(&d->host.error, DDP_USAGE,
+                     "%s: rank %d of %d serves (servers %d): call ddp_serve there instead "
+                     "of the steps",
+                     hook, d->rank, d->world, d->cfg.servers);
 }
 
 ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)

@@ -16,20 +16,23 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     d->met = d->world = d->cfg.world;
     if (d->cfg.max_world > d->world) d->world = d->cfg.world = d->cfg.max_world;
     if (d->ops.self_bytes) d->self = ddp__scratch_take(&d->lists, 1, d->ops.self_bytes);
-    if (d->ops.self_bytes && !d->self) return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", d->ops.name);
+    if (d->ops.self_bytes && !d->self)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", d->ops.name);
     d->optimizer = ddp_sgd(0.01f, 0);
     d->lr = d->optimizer.lr;
     d->plan_final = d->cfg.profile_steps == 0;
     DDP__TRY(ddp__links_open(&d->cfg, 0, &d->links[0], err));
     if (d->cfg.threads > 1) {
         d->host.pool = ddp__pool_open(d->cfg.threads);
-        if (!d->host.pool) return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
+        if (!d->host.pool)
+            return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
     }
     DDP__TRY(ddp__device_open(d, err));
     if (d->cfg.join) return ddp__arrival_open(d, err);
     if (d->world == 1) return DDP_OK;
     DDP__TRY(ddp__connect(d, hub, d->cfg.addr, listen_fd, &wire, err));
-    if (d->cfg.min_world > 0 && d->cfg.transport == DDP_TCP && !ddp_servers(d) && ddp__admission_open(d, wire, err)) {
+    if (d->cfg.min_world > 0 && d->cfg.transport == DDP_TCP && !ddp_servers(d) &&
+        ddp__admission_open(d, wire, err)) {
         wire->table->close(wire);
         return err->code;
     }
@@ -39,7 +42,8 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     return ddp__computing_open(d, err);
 }
 
-ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd, ddp_error *err)
+ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd,
+                   ddp_error *err)
 {
     ddp_config zero = DDP__ZEROS;
     ddp_ctx *d = (ddp_ctx *)ddp__calloc(1, sizeof *d);
@@ -75,13 +79,16 @@ static void ddp__closing_tell(ddp_ctx *d)
     if (d->step == 0 || !d->host.log.fn || d->host.log.level < DDP_LOG_INFO) return;
     ddp_get_stats(d, &s);
     if (ddp__is_first(d))
-        ddp__log(&d->host.log, DDP_LOG_INFO, "closed: %s, %ld steps of %.1f ms, %.0f %% of communication hidden, %.3g MB sent",
+        ddp__log(&d->host.log, DDP_LOG_INFO,
+                 "closed: %s, %ld steps of %.1f ms, %.0f %% of communication hidden, %.3g MB sent",
                  s.strategy, s.steps, 1e3 * s.step_s, s.hidden_pct, 1e-6 * (double)s.bytes_sent);
     else
-        ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d closed: %.3g MB sent", d->rank, 1e-6 * (double)s.bytes_sent);
+        ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d closed: %.3g MB sent", d->rank,
+                 1e-6 * (double)s.bytes_sent);
 }
 
-/* In a forked child: the peers must not take its end for the parent's. Locks, threads and memory stay as they are. */
+/* In a forked child: the peers must not take its end for the parent's. Locks, threads and memory stay as they
+ * are. */
 static void ddp__disown(ddp_ctx *d)
 {
     ddp__joiner_disown(d->joiner);
@@ -136,8 +143,8 @@ static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp
     if (b->count == 0)
         return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out", d->layers, name);
     if (!b->params)
-        return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values",
-                         d->layers, name, b->count);
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values", d->layers,
+                         name, b->count);
     if (b->kind == DDP_BUFFERS && b->grads)
         return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of buffers has no gradients; leave grads NULL",
                          d->layers, name);
@@ -148,18 +155,23 @@ static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp
 static ddp_status ddp__check_matrix(const ddp_ctx *d, const ddp__unit *u, int i, ddp_error *err)
 {
     const ddp_matrix *x = &u->matrix[i];
-    const size_t most = (size_t)-1 / sizeof(float), count = x->rows && x->columns <= most / x->rows ? x->rows * x->columns
-                                                                                                    : 0;
+    const size_t most = (size_t)-1 / sizeof(float),
+                 count = x->rows && x->columns <= most / x->rows ? x->rows * x->columns : 0;
     int b = 0, k = 0;
 
-    while (b < u->blocks && !(u->block[b].kind == DDP_PARAMS && x->params >= u->block[b].params && count <=
-           u->block[b].count && (size_t)(x->params - u->block[b].params) <= u->block[b].count - count)) b++;
+    while (b < u->blocks && !(u->block[b].kind == DDP_PARAMS && x->params >= u->block[b].params &&
+                              count <= u->block[b].count &&
+                              (size_t)(x->params - u->block[b].params) <= u->block[b].count - count))
+        b++;
     while (k < i && (x->params >= u->matrix[k].params + u->matrix[k].rows * u->matrix[k].columns ||
-                     x->params + count <= u->matrix[k].params)) k++;
+                     x->params + count <= u->matrix[k].params))
+        k++;
     if (count && b < u->blocks && k == i) return DDP_OK;
-    return ddp__fail(err, DDP_ARG, "layer %d (%s): matrix %d of %zu rows and %zu columns %s", d->layers, u->name, i,
-                     x->rows, x->columns, count && b < u->blocks ? "overlaps another: leave one of them out" :
-                     "does not lie in one block of parameters: give its first value, rows and columns");
+    return ddp__fail(err, DDP_ARG, "layer %d (%s): matrix %d of %zu rows and %zu columns %s", d->layers,
+                     u->name, i, x->rows, x->columns,
+                     count && b < u->blocks
+                         ? "overlaps another: leave one of them out"
+                         : "does not lie in one block of parameters: give its first value, rows and columns");
 }
 
 static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *layer, ddp_error *err)
@@ -171,7 +183,8 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
     u->name = ddp__strdup(layer->name ? layer->name : number);
     u->block = (ddp_block *)ddp__calloc((size_t)(layer->block_count + own), sizeof *u->block);
     u->matrix = (ddp_matrix *)ddp__scratch_take(&d->lists, (size_t)layer->matrix_count, sizeof *u->matrix);
-    if (!u->name || !u->block || !u->matrix) return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+    if (!u->name || !u->block || !u->matrix)
+        return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
     if (own) {
         u->block[0].params = layer->params;
         u->block[0].grads = layer->grads;
@@ -194,14 +207,16 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
     ddp__unit u = DDP__ZEROS;
 
     DDP__ENTER(d);
-    if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks) || layer->matrix_count < 0 ||
-        (layer->matrix_count > 0 && !layer->matrices))
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_layer: layer %d is NULL or has blocks or matrices without an array",
+    if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks) ||
+        layer->matrix_count < 0 || (layer->matrix_count > 0 && !layer->matrices))
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "ddp_add_layer: layer %d is NULL or has blocks or matrices without an array",
                               d->layers);
     if (d->started)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d "
-                              "layers by ddp_set_optimizer or the first hook; register all layers before", d->layers,
-                              layer->name ? layer->name : "unnamed", d->layers);
+        return ddp__ctx_failf(d, DDP_USAGE,
+                              "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d "
+                              "layers by ddp_set_optimizer or the first hook; register all layers before",
+                              d->layers, layer->name ? layer->name : "unnamed", d->layers);
     if (d->layers == d->room) {
         int room = d->room ? 2 * d->room : 16;
         ddp__unit *grown = (ddp__unit *)DDP_REALLOC(d->unit, (size_t)room * sizeof *grown);
@@ -235,8 +250,11 @@ int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, si
 
     DDP__ENTER(d);
     if (!layer || !*layer || !params || !count)
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_block: layer '%.60s' with %zu values at %p: a name, an array and how many "
-                              "values it has are needed", layer ? layer : "", count, (void *)params);
+        return ddp__ctx_failf(
+            d, DDP_ARG,
+            "ddp_add_block: layer '%.60s' with %zu values at %p: a name, an array and how many "
+            "values it has are needed",
+            layer ? layer : "", count, (void *)params);
     l = ddp_layer_named(d, layer);
     if (l < 0 || d->started) { /* too late: ddp_add_layer says so */
         memset(&first, 0, sizeof first);
@@ -261,15 +279,21 @@ int ddp_add_stack(ddp_ctx *d, const char *name, float *params, float *grads, int
 
     DDP__ENTER(d);
     if (!name || !*name || !params || copies < 1 || !count)
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_stack: tensor '%.60s' with %d copies of %zu values at %p: a name, an array, "
-                              "at least one copy and at least one value are needed", name ? name : "", copies, count,
-                              (void *)params);
+        return ddp__ctx_failf(
+            d, DDP_ARG,
+            "ddp_add_stack: tensor '%.60s' with %d copies of %zu values at %p: a name, an array, "
+            "at least one copy and at least one value are needed",
+            name ? name : "", copies, count, (void *)params);
     if (strlen(name) > NAME)
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_stack: the name '%.60s...' has %zu characters; at most %d are possible", name,
-                              strlen(name), NAME);
+        return ddp__ctx_failf(
+            d, DDP_ARG, "ddp_add_stack: the name '%.60s...' has %zu characters; at most %d are possible",
+            name, strlen(name), NAME);
     if (count > (size_t)-1 / sizeof(float) / (size_t)copies)
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_stack: tensor '%s' cannot have %d copies of %zu values: they exceed the "
-                              "address space", name, copies, count);
+        return ddp__ctx_failf(
+            d, DDP_ARG,
+            "ddp_add_stack: tensor '%s' cannot have %d copies of %zu values: they exceed the "
+            "address space",
+            name, copies, count);
     for (int i = 0; i < copies; i++) {
         const size_t at = (size_t)i * count;
         int failed;
@@ -286,10 +310,12 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
     DDP__ENTER(d);
     if (!o || (!o->update && o->state_per_param) || o->state_per_param < 0 || o->matrix_state < 0 ||
         o->matrix_state > o->state_per_param || !(o->lr >= 0))
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_set_optimizer: an update function with state_per_param >= 0, matrix_state "
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "ddp_set_optimizer: an update function with state_per_param >= 0, matrix_state "
                               "from 0 to that and a learning rate >= 0 are needed, or ddp_own_update()");
     if (!o->update && d->cfg.average_state)
-        return ddp__ctx_failf(d, DDP_ARG, "average_state with your own update: the optimizer's state is yours: leave "
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "average_state with your own update: the optimizer's state is yours: leave "
                               "average_state 0");
     if (d->started)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s comes too late, training has begun",
@@ -311,14 +337,18 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
     DDP__ENTER(d);
     err = &d->host.error;
     if (!d->ops.plan_adopt)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_plan_adopt: strategy %s follows no such plan; use one that averages "
-                              "each layer in its own step of a period, as dreamddp does", d->ops.name);
+        return ddp__ctx_failf(d, DDP_USAGE,
+                              "ddp_plan_adopt: strategy %s follows no such plan; use one that averages "
+                              "each layer in its own step of a period, as dreamddp does",
+                              d->ops.name);
     if (!plan || plan->layers != ddp__plan_rows(d) || plan->period < 1)
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and "
-                              "period %d", ddp__plan_rows(d), plan ? plan->layers : 0, plan ? plan->period : 0);
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and "
+                              "period %d",
+                              ddp__plan_rows(d), plan ? plan->layers : 0, plan ? plan->period : 0);
     if (!d->started && ddp__session_start(d, err)) return ddp__ctx_fail(d, err);
-    if (ddp__is_in_step(d, "ddp_plan_adopt") || ddp__strategy_wait(d, err) || DDP__EVENT(d, plan_adopt, (d, d->self, plan, &blob)) ||
-        ddp__plan_set(d, &blob, NULL, err) ||
+    if (ddp__is_in_step(d, "ddp_plan_adopt") || ddp__strategy_wait(d, err) ||
+        DDP__EVENT(d, plan_adopt, (d, d->self, plan, &blob)) || ddp__plan_set(d, &blob, NULL, err) ||
         ddp__balance_links(d, d->profile.layers ? &d->profile : NULL, err))
         return ddp__ctx_fail(d, err);
     d->plan_final = 1;
@@ -326,7 +356,10 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
     return 0;
 }
 
-const ddp_plan *ddp_plan_get(const ddp_ctx *d) { return d && d->ops.plan_view ? d->ops.plan_view(d->self) : NULL; }
+const ddp_plan *ddp_plan_get(const ddp_ctx *d)
+{
+    return d && d->ops.plan_view ? d->ops.plan_view(d->self) : NULL;
+}
 
 const ddp_profile *ddp_profile_get(const ddp_ctx *d) { return d && d->profile.layers ? &d->profile : NULL; }
 
@@ -334,7 +367,8 @@ int ddp_measure_links(ddp_ctx *d)
 {
     DDP__ENTER(d);
     if (ddp__is_in_step(d, "ddp_measure_links")) return ddp__ctx_fail(d, &d->host.error);
-    if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error))
+        return ddp__ctx_fail(d, &d->host.error);
     for (int link = 0; link < ddp_links(d); link++)
         if (ddp__probe_link(d, link, &d->link[link], &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     return 0;
@@ -360,7 +394,9 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
     }
     out->link = d->link[link];
     out->gap_s = d->gap_s[link];
-    if (link == 0) out->mu = 1;
-    else if (d->link[0].beta_s > 0) out->mu = d->link[1].beta_s / d->link[0].beta_s;
+    if (link == 0)
+        out->mu = 1;
+    else if (d->link[0].beta_s > 0)
+        out->mu = d->link[1].beta_s / d->link[0].beta_s;
     return 0;
 }

@@ -1,7 +1,8 @@
-/* Groups of ranks, and averages in two levels: the ranks of a site sum each a segment, those of one place in all sites
- * sum theirs over the slow links, and each site gathers. Sites of unlike size sum to their lowest ranks, which spread
- * the result. What crosses sites travels in the coding of the message, what stays inside as floats. Sums go in rank
- * order inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
+/* Groups of ranks, and averages in two levels: the ranks of a site sum each a segment, those of one place in
+ * all sites sum theirs over the slow links, and each site gathers. Sites of unlike size sum to their lowest
+ * ranks, which spread the result. What crosses sites travels in the coding of the message, what stays inside
+ * as floats. Sums go in rank order inside a site, then in the order of sites: the same bits on all ranks, not
+ * those of one level. */
 #include "run/device.h"
 
 /* ---- which ranks ---- */
@@ -41,7 +42,8 @@ static int ddp__sites_make(ddp_ctx *d, const int *site_of, int gathers, ddp_site
 
     for (int r = 0; !bad && r < d->world; r++) { /* a site is made where its lowest rank comes */
         n = ddp__ranks_with(d->world, site_of, site_of[r], list);
-        for (place[r] = 0; list[place[r]] != r; place[r]++) {}
+        for (place[r] = 0; list[place[r]] != r; place[r]++) {
+        }
         if (n > most) most = n;
         if (n < least) least = n;
         if (place[r]) continue;
@@ -70,7 +72,8 @@ int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out)
     int *work, bad;
 
     DDP__ENTER(d);
-    if (!site_of || !out) return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_open: the sites or the result are NULL");
+    if (!site_of || !out)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_open: the sites or the result are NULL");
     memset(out, 0, sizeof *out);
     work = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *work);
     if (!work) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_sites_open: out of memory");
@@ -99,7 +102,8 @@ int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, flo
     across = ddp__message(d, DDP_ALL_REDUCE, &own, 1, DDP_NO_LAYER);
     across.group = s->across;
     across.scale = scale;
-    if ((s->equal || s->place == 0) && ddp__run(d, &across, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    if ((s->equal || s->place == 0) && ddp__run(d, &across, 0, &d->host.error))
+        return ddp__ctx_fail(d, &d->host.error);
     m.verb = s->equal ? DDP_ALL_GATHER : DDP_BROADCAST;
     m.group = s->gather;
     m.peer = s->leader;
@@ -123,7 +127,8 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
             unlike &= site[r] != site[q];
         }
     if (alike) d->sites.members = d->world;
-    for (int link = 0; link < ddp_links(d) && !alike; link++) ddp__engine_sites(ddp__engine_of(d, link), site);
+    for (int link = 0; link < ddp_links(d) && !alike; link++)
+        ddp__engine_sites(ddp__engine_of(d, link), site);
     if (!alike && !(d->cfg.min_world > 0)) bad = ddp__sites_make(d, site, 1, &d->sites, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */

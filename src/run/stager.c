@@ -13,45 +13,49 @@ typedef enum ddp__stager_state {
 
 /* Parts are taken and given back in one order; head and tail count on. */
 typedef struct ddp__stager_ring {
-    char  *data;
+    char *data;
     size_t bytes, head, tail;
 } ddp__stager_ring;
 
 typedef struct ddp__stager_entry {
-    ddp_message       m;
-    ddp_piece        *piece;     /* [pieces] of m.from and m.to, then as the engine has it; grows */
-    int               pieces;
-    int               there;
+    ddp_message m;
+    ddp_piece *piece; /* [pieces] of m.from and m.to, then as the engine has it; grows */
+    int pieces;
+    int there;
     ddp__stager_state state;
-    ddp_piece        *host;      /* [m.here + 1] what is here, then the values of the device, pinned */
-    void             *codes;     /* on the device, where that has made blocks of it; NULL */
-    size_t            codes_end; /* of the ring of blocks, when they are copied */
-    size_t            end;       /* of the pinned ring, when it is done; 0: it takes none */
-    char             *pinned;
-    long              operation; /* the engine's ticket */
-    double            divergence;
+    ddp_piece *host;  /* [m.here + 1] what is here, then the values of the device, pinned */
+    void *codes;      /* on the device, where that has made blocks of it; NULL */
+    size_t codes_end; /* of the ring of blocks, when they are copied */
+    size_t end;       /* of the pinned ring, when it is done; 0: it takes none */
+    char *pinned;
+    long operation; /* the engine's ticket */
+    double divergence;
 } ddp__stager_entry;
 
 struct ddp__stager {
-    ddp_ctx     *d;
+    ddp_ctx *d;
     const ddp_backend *b;
-    void        *device;
+    void *device;
     pthread_mutex_t lock;
-    pthread_cond_t  changed;
-    pthread_t    out, in;     /* to the engine, and back */
-    int          threads;     /* how many of them run */
-    int          stop;        /* atomic: both end */
-    int          woken;       /* atomic: the second looks at its list again */
-    int          room;
-    int          slots;       /* the device has them */
-    ddp__stager_entry *entry;  /* [room] ticket t lies in entry t % room */
-    long         submitted, sent, first; /* tickets below first are done */
-    long        *waiting;     /* [2 x room] the engine's tickets and then our own, scratch of the second thread */
+    pthread_cond_t changed;
+    pthread_t out, in; /* to the engine, and back */
+    int threads;       /* how many of them run */
+    int stop;          /* atomic: both end */
+    int woken;         /* atomic: the second looks at its list again */
+    int room;
+    int slots;                      /* the device has them */
+    ddp__stager_entry *entry;       /* [room] ticket t lies in entry t % room */
+    long submitted, sent, first;    /* tickets below first are done */
+    long *waiting;                  /* [2 x room] the engine's tickets and then our own, scratch of the second
+                                 thread */
     ddp__stager_ring pinned, codes; /* the latter on the device: blocks that are not copied yet, or none */
-    ddp_error    error;
+    ddp_error error;
 };
 
-static unsigned ddp__stager_turn(const ddp__stager *s, long ticket) { return (unsigned)(ticket / s->room) + 1; }
+static unsigned ddp__stager_turn(const ddp__stager *s, long ticket)
+{
+    return (unsigned)(ticket / s->room) + 1;
+}
 
 /* Under the lock. Who waits on the device or here must not wait forever. */
 static void ddp__stager_fail(ddp__stager *s, const ddp_error *why)
@@ -124,8 +128,10 @@ static ddp_status ddp__stager_send(ddp__stager *s, ddp__stager_entry *x, int slo
         m.from = x->host;
         m.from_count = m.here + 1;
         m.to = NULL;
-        if (x->codes) DDP__TRY(ddp__coded_read(s->d, &m, (const unsigned char *)(x->host->data + x->host->count), err));
-        else if (ddp__coded_rounds(&m)) DDP__TRY(ddp__coded_round(s->d, &m, err));
+        if (x->codes)
+            DDP__TRY(ddp__coded_read(s->d, &m, (const unsigned char *)(x->host->data + x->host->count), err));
+        else if (ddp__coded_rounds(&m))
+            DDP__TRY(ddp__coded_round(s->d, &m, err));
     }
     if (m.divergence) m.divergence = &x->divergence;
     return ddp__engine_submit(s->d->engine, &m, &x->operation, err);
@@ -173,7 +179,9 @@ static ddp_status ddp__stager_give(ddp__stager *s, const ddp__stager_entry *x, d
     const int count = x->m.to ? x->m.to_count : x->m.from_count;
     const char *from;
 
-    if (!x->there || (x->m.verb >= DDP_SEND && x->m.verb < DDP_RECEIVE)) return DDP_OK; /* nothing comes back */
+    if (!x->there || (x->m.verb >= DDP_SEND && x->m.verb < DDP_RECEIVE))
+        return DDP_OK; /* nothing comes
+                                                                                           back */
     from = (const char *)(x->host + x->m.here)->bytes;
     for (int i = x->m.here; i < count; i++) {
         const size_t bytes = to[i].count * ddp__stager_unit(&x->m);
@@ -255,13 +263,15 @@ static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
     s->pinned.data = (char *)s->b->pin(s->device, s->pinned.bytes);
     s->slots = s->pinned.data && s->b->slots(s->device, s->room);
     if (s->d->coded_there) {
-        s->codes.bytes = (2 * bytes > total ? 2 * bytes : total) / 5 + 1024; /* of a value with its blocks: 1.07 of 5.3 */
+        s->codes.bytes = (2 * bytes > total ? 2 * bytes : total) / 5 + 1024; /* of a value with its blocks:
+                                                                                1.07 of 5.3 */
         s->codes.data = (char *)s->b->alloc(s->device, s->codes.bytes);
     }
     return !s->d->lists.failed && s->slots && (s->codes.data || !s->codes.bytes);
 }
 
-ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out, ddp_error *err)
+ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out,
+                            ddp_error *err)
 {
     ddp__stager *s = (ddp__stager *)ddp__scratch_take(&d->lists, 1, sizeof *s);
     int locked;
@@ -279,8 +289,10 @@ ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, dd
     *out = s;
     if (!ddp__stager_memory(s, bytes, total)) {
         DDP__TRY(s->b->check(s->device, err)); /* it may have failed by itself */
-        return ddp__fail(err, DDP_MEMORY, "out of memory: the messages of this model need %zu bytes of pinned host "
-                         "memory; use a smaller model, or raise the limit of locked memory", s->pinned.bytes);
+        return ddp__fail(err, DDP_MEMORY,
+                         "out of memory: the messages of this model need %zu bytes of pinned host "
+                         "memory; use a smaller model, or raise the limit of locked memory",
+                         s->pinned.bytes);
     }
     if (!pthread_create(&s->out, NULL, ddp__stager_out, s)) s->threads = 1;
     if (s->threads == 1 && !pthread_create(&s->in, NULL, ddp__stager_in, s)) s->threads = 2;
@@ -324,8 +336,10 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
 
     x->codes = NULL;
     if (there && bytes > s->pinned.bytes)
-        return ddp__fail(err, DDP_ARG, "a message of %zu bytes is too long: those of a device have "
-                         "%zu at most; post it in parts", bytes, s->pinned.bytes);
+        return ddp__fail(err, DDP_ARG,
+                         "a message of %zu bytes is too long: those of a device have "
+                         "%zu at most; post it in parts",
+                         bytes, s->pinned.bytes);
     if (n > x->pieces) {
         ddp_piece *grown = (ddp_piece *)DDP_REALLOC(x->piece, (size_t)n * sizeof *grown);
         if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
@@ -350,7 +364,8 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
     return DDP_OK;
 }
 
-/* Under the lock: a part of the device's ring for blocks, when those of long ago are copied; NULL after a failure. */
+/* Under the lock: a part of the device's ring for blocks, when those of long ago are copied; NULL after a
+ * failure. */
 static char *ddp__stager_place(ddp__stager *s, ddp__stager_entry *x)
 {
     const size_t bytes = ddp__coded_bytes(&x->m, ddp__stager_count(&x->m));
@@ -368,14 +383,16 @@ static ddp_status ddp__stager_bad(const ddp__stager *s, ddp_error *err)
     return s->error.code;
 }
 
-ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from, long *ticket, ddp_error *err)
+ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from, long *ticket,
+                              ddp_error *err)
 {
     const int slot = (int)(s->submitted % s->room); /* only the context's thread submits */
     ddp__stager_entry *x = &s->entry[slot];
     ddp_status bad;
 
     pthread_mutex_lock(&s->lock);
-    while (s->error.code == DDP_OK && s->submitted - s->first >= s->room) pthread_cond_wait(&s->changed, &s->lock);
+    while (s->error.code == DDP_OK && s->submitted - s->first >= s->room)
+        pthread_cond_wait(&s->changed, &s->lock);
     bad = ddp__stager_bad(s, err);
     if (bad == DDP_OK) bad = ddp__stager_fill(s, x, m, from != DDP__HERE, err);
     if (bad == DDP_OK) {
@@ -409,7 +426,8 @@ int ddp__stager_is_done(ddp__stager *s, long ticket)
 
 void ddp__stager_hold(ddp__stager *s, long ticket)
 {
-    if (!ddp__stager_is_done(s, ticket)) s->b->hold(s->device, (int)(ticket % s->room), ddp__stager_turn(s, ticket));
+    if (!ddp__stager_is_done(s, ticket))
+        s->b->hold(s->device, (int)(ticket % s->room), ddp__stager_turn(s, ticket));
 }
 
 void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *turn)

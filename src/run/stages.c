@@ -1,8 +1,9 @@
-/* One plan for a model that is cut into stages, of which each stage takes the rows of its own layers. All replicas then
- * average each layer in the step in which unpipelined workers average it.
+/* One plan for a model that is cut into stages, of which each stage takes the rows of its own layers. All
+ * replicas then average each layer in the step in which unpipelined workers average it.
  *
- * A measured plan is made by each stage for itself instead: the averages of a stage overlap with its own backward
- * pass, over its own link, and a plan for one worker's backward would give all its layers to few steps. */
+ * A measured plan is made by each stage for itself instead: the averages of a stage overlap with its own
+ * backward pass, over its own link, and a plan for one worker's backward would give all its layers to few
+ * steps. */
 #include "plan/partial/partial.h"
 #include "run/device.h"
 
@@ -28,9 +29,11 @@ static ddp_status ddp__stages_parts(const ddp_ctx *d, ddp_error *err)
     for (int k = 0; k < d->cut->layers; k++) {
         const ddp__layer_cost *c = &d->model[k];
         if (c->holders > 1 && ddp__parts_for(d, (size_t)c->trained) > 1)
-            return ddp__fail(err, DDP_UNSUPPORTED, "%s%s is on %.0f stages, and split_params %d makes %d parts of it: cut the "
-                             "model between layers, or leave split_params 0", DDP__LAYER(d->cut->name[k]), c->holders,
-                             d->cfg.split_params, ddp__parts_for(d, (size_t)c->trained));
+            return ddp__fail(err, DDP_UNSUPPORTED,
+                             "%s%s is on %.0f stages, and split_params %d makes %d parts of it: cut the "
+                             "model between layers, or leave split_params 0",
+                             DDP__LAYER(d->cut->name[k]), c->holders, d->cfg.split_params,
+                             ddp__parts_for(d, (size_t)c->trained));
     }
     return DDP_OK;
 }
@@ -46,8 +49,10 @@ ddp_status ddp__stages_open(ddp_ctx *d, ddp_error *err)
 
     if (!cut || !cut->group || !d->plan_final || !d->ops.plan_whole || !d->ops.plan_adopt) return DDP_OK;
     if (d->layers != cut->units)
-        return ddp__fail(err, DDP_USAGE, "%d layers on stage %d, %d of them of its graph: strategy %s plans for the graph's "
-                         "layers: add no others with ddp_add_layer", d->layers, cut->stage, cut->units, d->ops.name);
+        return ddp__fail(err, DDP_USAGE,
+                         "%d layers on stage %d, %d of them of its graph: strategy %s plans for the graph's "
+                         "layers: add no others with ddp_add_layer",
+                         d->layers, cut->stage, cut->units, d->ops.name);
     d->model = (ddp__layer_cost *)ddp__scratch_take(&d->lists, L, sizeof *d->model);
     all = (ddp__layer_cost *)ddp__calloc((size_t)cut->stages, row);
     if (!d->model || !all) {

@@ -1,11 +1,12 @@
 /* The start of a session: layers are frozen, compared across ranks and made equal. */
 #include "run/device.h"
 
-/* ---- what lies in two layers: the same arrays once more are a tied weight, anything else is a mistake ---- */
+/* ---- what lies in two layers: the same arrays once more are a tied weight, anything else is a mistake
+ * ---- */
 
 typedef struct ddp__array {
     const float *from, *to;
-    int          layer, block, gradients;
+    int layer, block, gradients;
 } ddp__array;
 
 static int ddp__array_order(const void *a, const void *b)
@@ -25,7 +26,8 @@ static int ddp__arrays(const ddp_ctx *d, ddp__array *out)
     for (int l = 0; l < d->layers; l++)
         for (int b = 0; b < d->unit[l].blocks; b++) {
             const ddp_block *k = &d->unit[l].block[b];
-            const ddp__array params = {k->params, k->params + k->count, l, b, 0}, grads = {k->grads, k->grads + k->count, l, b, 1};
+            const ddp__array params = {k->params, k->params + k->count, l, b, 0},
+                             grads = {k->grads, k->grads + k->count, l, b, 1};
             out[n++] = params;
             if (k->grads) out[n++] = grads;
         }
@@ -39,9 +41,11 @@ static void ddp__arrays_tie(ddp_ctx *d, const ddp__array *x, int n)
     for (int i = 1, kept = 0; i < n; i++) {
         const ddp_block *a = &d->unit[x[kept].layer].block[x[kept].block];
         ddp_block *b = &d->unit[x[i].layer].block[x[i].block];
-        if (!x[i].gradients && a != b && a->params == b->params && a->grads == b->grads && a->count == b->count && a->kind == b->kind)
+        if (!x[i].gradients && a != b && a->params == b->params && a->grads == b->grads &&
+            a->count == b->count && a->kind == b->kind)
             b->count = 0;
-        else kept = i;
+        else
+            kept = i;
     }
     for (int l = 0; l < d->layers; l++) {
         ddp__unit *u = &d->unit[l];
@@ -68,11 +72,13 @@ static ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
         const ddp__array *x = &all[i];
         far = &all[k];
         if (x->from < far->to) {
-            ddp__fail(err, DDP_ARG, "%s of layer %d (%s) and %s of layer %d (%s) overlap by %zu bytes: give each value once; "
-                      "a weight that two layers share has the same params, grads and count in both",
-                      far->gradients ? "gradients" : "parameters", far->layer, d->unit[far->layer].name,
-                      x->gradients ? "gradients" : "parameters", x->layer, d->unit[x->layer].name,
-                      (size_t)((x->to < far->to ? x->to : far->to) - x->from) * sizeof(float));
+            ddp__fail(
+                err, DDP_ARG,
+                "%s of layer %d (%s) and %s of layer %d (%s) overlap by %zu bytes: give each value once; "
+                "a weight that two layers share has the same params, grads and count in both",
+                far->gradients ? "gradients" : "parameters", far->layer, d->unit[far->layer].name,
+                x->gradients ? "gradients" : "parameters", x->layer, d->unit[x->layer].name,
+                (size_t)((x->to < far->to ? x->to : far->to) - x->from) * sizeof(float));
             break;
         }
         if (x->to > far->to) k = i;
@@ -89,7 +95,8 @@ static const ddp_matrix *ddp__next_matrix(const ddp_ctx *d, const ddp__unit *u, 
     const ddp_matrix *next = NULL, *x = u->matrix;
 
     for (; d->optimizer.matrix_state && x < u->matrix + u->matrices; x++)
-        if (x->params >= k->params + at && x->params < k->params + k->count && (!next || x->params < next->params))
+        if (x->params >= k->params + at && x->params < k->params + k->count &&
+            (!next || x->params < next->params))
             next = x;
     return next;
 }
@@ -133,12 +140,15 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
         if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal from the start on */
         u->average[u->averages++] = values;
         u->count += k->count;
-        if (k->kind == DDP_PARAMS) ddp__unit_trains(d, u, k);
-        else u->other[u->others++] = values;
+        if (k->kind == DDP_PARAMS)
+            ddp__unit_trains(d, u, k);
+        else
+            u->other[u->others++] = values;
     }
     u->forward_step = -1;
     parts = ddp_parts_of(d, (int)(u - d->unit));
-    if (parts == 1 && !(u->state_count && arrays && (d->cfg.state_period[0] > 1 || d->cfg.state_period[1] > 1)))
+    if (parts == 1 &&
+        !(u->state_count && arrays && (d->cfg.state_period[0] > 1 || d->cfg.state_period[1] > 1)))
         return DDP_OK;
     u->moved = (ddp_piece *)ddp__scratch_take(&d->lists, ddp__unit_pieces(d, u), sizeof *u->moved);
     return u->moved ? DDP_OK : ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", DDP__LAYER(u->name));
@@ -149,8 +159,8 @@ static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     if (u->state_count == 0) return DDP_OK;
     u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
     if (!u->state)
-        return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory for %zu bytes of optimizer state", DDP__LAYER(u->name),
-                         u->state_count * sizeof(float));
+        return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory for %zu bytes of optimizer state",
+                         DDP__LAYER(u->name), u->state_count * sizeof(float));
     if (d->cfg.average_state) {
         const ddp_piece state = {{u->state}, u->state_count};
         u->average[u->averages++] = u->other[u->others++] = state;
@@ -165,11 +175,14 @@ static ddp_status ddp__session_muon(ddp_ctx *d, ddp_error *err)
 
     if (!ddp__is_muon(&d->optimizer)) return DDP_OK;
     if (d->host.backend)
-        return ddp__fail(err, DDP_UNSUPPORTED, "optimizer muon with a backend: its matrices are multiplied on the CPU: "
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "optimizer muon with a backend: its matrices are multiplied on the CPU: "
                          "train there, or choose adamw");
     if (d->ops.traits & DDP_NEEDS_SERVERS)
-        return ddp__fail(err, DDP_UNSUPPORTED, "optimizer muon with strategy %s: a server updates what it serves on its "
-                         "own, not matrix by matrix: choose adamw, or a strategy without servers", d->ops.name);
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "optimizer muon with strategy %s: a server updates what it serves on its "
+                         "own, not matrix by matrix: choose adamw, or a strategy without servers",
+                         d->ops.name);
     for (int l = 0; l < d->layers; l++)
         for (int i = 0; i < d->unit[l].gradients; i++) {
             const ddp_matrix *x = &d->unit[l].shape[i];
@@ -179,12 +192,15 @@ static ddp_status ddp__session_muon(ddp_ctx *d, ddp_error *err)
         }
     if (!matrices && d->cut) return DDP_OK; /* another stage has them */
     if (!matrices)
-        return ddp__fail(err, DDP_USAGE, "optimizer muon: none of %d layers has a matrix to train: give them in "
-                         "ddp_layer.matrices, or choose adamw", d->layers);
+        return ddp__fail(err, DDP_USAGE,
+                         "optimizer muon: none of %d layers has a matrix to train: give them in "
+                         "ddp_layer.matrices, or choose adamw",
+                         d->layers);
     d->muon.pool = d->host.pool;
     d->muon.at = (float *)ddp__alloc(&d->host.allocator, d->muon_count * sizeof(float));
-    return d->muon.at ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes that muon works in",
-                                           d->muon_count * sizeof(float));
+    return d->muon.at ? DDP_OK
+                      : ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes that muon works in",
+                                  d->muon_count * sizeof(float));
 }
 
 /* A system that promises more memory than it has would end the process later, without a word. */
@@ -198,9 +214,12 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
     for (int l = 0; l < d->layers; l++) state += (double)d->unit[l].state_count * sizeof(float);
     for (o = d->host.owned; o; o = o->next) graphs += o->bytes;
     if (state + graphs <= total) return DDP_OK;
-    return ddp__fail(err, DDP_MEMORY, "out of memory: %.0f bytes of optimizer state (%.40s) beside %.0f of parameters, "
-                     "gradients and activations; this process may use %.0f: use a smaller model, or an optimizer with less "
-                     "state", state, d->optimizer.name, graphs, total);
+    return ddp__fail(err, DDP_MEMORY,
+                     "out of memory: %.0f bytes of optimizer state (%.40s) beside %.0f of parameters, "
+                     "gradients and activations; this process may use %.0f: use a smaller model, or an "
+                     "optimizer with less "
+                     "state",
+                     state, d->optimizer.name, graphs, total);
 }
 
 static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
@@ -226,14 +245,15 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
     d->timer.room = timed;
     d->timer.sample = (float *)ddp__scratch_take(&d->lists, (size_t)d->layers * (size_t)timed * DDP__T_KINDS,
                                                  sizeof *d->timer.sample);
-    if (d->lists.failed) return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", d->layers);
+    if (d->lists.failed)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", d->layers);
     return DDP_OK;
 }
 
 /* ---- teams ---- */
 
-/* A team are the ranks that register the same layers, and plan and measure together: those of the group of all of a
- * rank's layers; all ranks where layers belong to none or to several. */
+/* A team are the ranks that register the same layers, and plan and measure together: those of the group of
+ * all of a rank's layers; all ranks where layers belong to none or to several. */
 static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 {
     ddp_config checked = d->cfg;
@@ -241,12 +261,16 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 
     d->team = d->unit[0].group;
     for (int l = 0; l < d->layers; l++) {
-        const int group = d->unit[l].group, *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
+        const int group = d->unit[l].group,
+                  *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
         int n = ranks ? ddp__engine_group_size(d->engine, group) : 0;
-        for (i = 0; i < n && ranks[i] != d->rank; i++) {}
+        for (i = 0; i < n && ranks[i] != d->rank; i++) {
+        }
         if (group && (i == n || !ranks))
-            return ddp__fail(err, DDP_ARG, "layer %d (%s) belongs to group %d, which rank %d is not in: make the group "
-                             "with ddp_group, and leave the layer to its ranks", l, d->unit[l].name, group, d->rank);
+            return ddp__fail(err, DDP_ARG,
+                             "layer %d (%s) belongs to group %d, which rank %d is not in: make the group "
+                             "with ddp_group, and leave the layer to its ranks",
+                             l, d->unit[l].name, group, d->rank);
         if (group) groups = 1;
         if (group != d->unit[0].group) d->mixed = 1;
     }
@@ -282,7 +306,8 @@ static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
 {
     size_t count = 0;
 
-    for (int l = 0; l < d->layers; l++) count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
+    for (int l = 0; l < d->layers; l++)
+        count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
     if (d->second) DDP__TRY(ddp__engine_guard(d->second, count, err));
     return ddp__engine_guard(d->engine, count, err);
 }
@@ -298,15 +323,19 @@ static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
         frozen += d->unit[l].blocks;
     }
     if (d->team && !frozen) return DDP_OK; /* a stage of a pipeline that has nothing to train */
-    return ddp__fail(err, DDP_USAGE, "strategy %s averages gradients, and none of %d layers has any: give them in "
-                     "ddp_layer.grads, or choose a strategy that averages parameters", d->ops.name, d->layers);
+    return ddp__fail(err, DDP_USAGE,
+                     "strategy %s averages gradients, and none of %d layers has any: give them in "
+                     "ddp_layer.grads, or choose a strategy that averages parameters",
+                     d->ops.name, d->layers);
 }
 
-/* A joining worker whose optimizer began at zero would take other steps than the members, without an error. */
+/* A joining worker whose optimizer began at zero would take other steps than the members, without an
+ * error. */
 static ddp_status ddp__own_state_given(const ddp_ctx *d, ddp_error *err)
 {
     if (d->optimizer.update || d->programs || (!d->cfg.join && d->met >= d->world)) return DDP_OK;
-    return ddp__fail(err, DDP_UNSUPPORTED, "%s with your own update: a joining worker needs the state of your optimizer: register "
+    return ddp__fail(err, DDP_UNSUPPORTED,
+                     "%s with your own update: a joining worker needs the state of your optimizer: register "
                      "it with ddp_add_state before ddp_set_optimizer, or leave join and max_world 0",
                      d->cfg.join ? "join" : "max_world");
 }
@@ -317,7 +346,8 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 
     if (d->started) return DDP_OK;
     if (d->layers == 0)
-        return ddp__fail(err, DDP_USAGE, "no layer is registered: call ddp_add_layer, or ddp_graph_build, before the "
+        return ddp__fail(err, DDP_USAGE,
+                         "no layer is registered: call ddp_add_layer, or ddp_graph_build, before the "
                          "first step");
     DDP__TRY(ddp__spans_settle(d, err));
     DDP__TRY(ddp__team_find(d, err));

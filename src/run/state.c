@@ -7,12 +7,13 @@ enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 7 }
 
 /* Where the list of a layer's shares stands. */
 typedef struct ddp__share_walk {
-    size_t  at[2];         /* values of its parameters, of its buffers so far */
-    int     piece;         /* that the optimizer takes as one */
-    size_t  in_piece, trained, state;
+    size_t at[2]; /* values of its parameters, of its buffers so far */
+    int piece;    /* that the optimizer takes as one */
+    size_t in_piece, trained, state;
 } ddp__share_walk;
 
-/* Where value `at` of unit l's parameters or buffers lies in its whole layer; at most *n follow it there too. */
+/* Where value `at` of unit l's parameters or buffers lies in its whole layer; at most *n follow it there
+ * too. */
 static size_t ddp__share_from(const ddp_ctx *d, int l, int buffers, size_t at, size_t *n)
 {
     const ddp__cut *c = d->cut;
@@ -49,7 +50,11 @@ static int ddp__shares_block(const ddp_ctx *d, int l, int b, ddp__share_walk *w,
             h.stride = (int64_t)whole;
             w->trained += n;
             w->in_piece += n;
-            if (w->in_piece == whole) { w->state += whole * (size_t)states; w->in_piece = 0; w->piece++; }
+            if (w->in_piece == whole) {
+                w->state += whole * (size_t)states;
+                w->in_piece = 0;
+                w->piece++;
+            }
         }
         h.count = (int64_t)n;
         if (out) out[count] = h;
@@ -66,7 +71,8 @@ static int ddp__shares(const ddp_ctx *d, ddp__share *out)
     for (int l = 0; l < d->layers; l++) {
         ddp__share_walk w;
         memset(&w, 0, sizeof w);
-        for (int b = 0; b < d->unit[l].blocks; b++) count += ddp__shares_block(d, l, b, &w, out ? out + count : NULL);
+        for (int b = 0; b < d->unit[l].blocks; b++)
+            count += ddp__shares_block(d, l, b, &w, out ? out + count : NULL);
     }
     return count;
 }
@@ -96,7 +102,9 @@ static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const cha
     if ((step >= 0 && number[DDP__N_STEP] != step) || number[DDP__N_STEP] < 0 ||
         number[DDP__N_TAKEN] < number[DDP__N_STEP] ||
         (profile->count && profile->count != ddp__profile_numbers(s->layers)))
-        return ddp__fail(err, DDP_FORMAT, "%.200s: its step or its profile differs from the manifest: take an older checkpoint", path);
+        return ddp__fail(
+            err, DDP_FORMAT,
+            "%.200s: its step or its profile differs from the manifest: take an older checkpoint", path);
     return s->takes_plan ? ddp__plan_is_sane((ddp_ctx *)s->owner, s) : DDP_OK;
 }
 
@@ -108,17 +116,21 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
 
     for (int b = 0; b < u->blocks; b++)
         ddp__worker_add(s, "layer", l, b, u->block[b].params, u->block[b].count,
-                       told | there | (u->block[b].kind == DDP_BUFFERS ? DDP__WORKER_OWN : 0));
+                        told | there | (u->block[b].kind == DDP_BUFFERS ? DDP__WORKER_OWN : 0));
     if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
     /* the layer's last average, which was another when a newcomer's clone was taken */
     if (u->base) ddp__worker_add(s, "base", l, -1, u->base, u->trained, there | DDP__WORKER_TOLD);
     if (u->residual && u->trained)
-        ddp__worker_add(s, "residual", l, -1, d->coded_there ? d->coded_there + (u->residual - d->coded) : u->residual,
-                        u->trained, DDP__WORKER_OWN | (d->coded_there ? there : 0));
+        ddp__worker_add(s, "residual", l, -1,
+                        d->coded_there ? d->coded_there + (u->residual - d->coded) : u->residual, u->trained,
+                        DDP__WORKER_OWN | (d->coded_there ? there : 0));
 }
 
 /* More than any plan takes: nothing that arrives decides about an allocation. */
-static size_t ddp__plan_most(const ddp_ctx *d) { return 65536 + 16 * (size_t)d->layers * ((size_t)d->cfg.period + 16); }
+static size_t ddp__plan_most(const ddp_ctx *d)
+{
+    return 65536 + 16 * (size_t)d->layers * ((size_t)d->cfg.period + 16);
+}
 
 static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_error *err)
 {
@@ -137,9 +149,9 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     updates = (int64_t *)ddp__worker_small(s, "updates", DDP_ST_I64, L, 0, told);
     random = (int64_t *)ddp__worker_small(s, "random", DDP_ST_I64, graphs, 0, 0);
     plan = (unsigned char *)ddp__worker_small(s, "plan", DDP_ST_U8, d->plan.size, ddp__plan_most(d),
-                                             DDP__WORKER_TOLD | DDP__WORKER_BLOB);
+                                              DDP__WORKER_TOLD | DDP__WORKER_BLOB);
     profile = (double *)ddp__worker_small(s, "profile", DDP_ST_F64, d->measured ? times : 0, times,
-                                         DDP__WORKER_TOLD | DDP__WORKER_BLOB | DDP__WORKER_OWN);
+                                          DDP__WORKER_TOLD | DDP__WORKER_BLOB | DDP__WORKER_OWN);
     lr = (float *)ddp__worker_small(s, "lr", DDP_ST_F32, 1, 0, DDP__WORKER_TOLD);
     share = (ddp__share *)ddp__worker_small(s, "shares", DDP_ST_I64, (size_t)shares * DDP__SHARE_WORDS, 0, 0);
     if (!share || !number || !updates || !random || !plan || !profile || !lr)
@@ -174,10 +186,12 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->host = &d->host;
     ddp__coded_fold(d);
     s->engine = d->engine;
-    s->rank = d->rank; s->world = d->world;
+    s->rank = d->rank;
+    s->world = d->world;
     s->hub = ddp__hub_of(d);
     s->step = d->step;
-    s->strategy = d->ops.name; s->optimizer = d->optimizer.name;
+    s->strategy = d->ops.name;
+    s->optimizer = d->optimizer.name;
     s->period = d->cfg.period;
     s->model = ddp__model_hash(d);
     s->run = d->saves_as;
@@ -187,7 +201,8 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->takes_plan = 1;
     s->whole = d->cut ? d->cut->name : s->layer;
     s->wholes = d->cut ? d->cut->layers : d->layers;
-    s->copies = d->cut ? d->cut->copies : d->world; s->copy = d->cut ? d->cut->copy : d->rank;
+    s->copies = d->cut ? d->cut->copies : d->world;
+    s->copy = d->cut ? d->cut->copy : d->rank;
     for (int l = 0; l < d->layers; l++) s->layer[l] = d->unit[l].name;
     DDP__TRY(ddp__worker_values(d, s, told, err));
     for (int l = 0; l < d->layers; l++) ddp__worker_layer(d, s, l, told);
@@ -200,7 +215,8 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
                         own | enters | (k->equal & DDP_KEPT_HERE ? 0 : there));
     }
     if (d->cut && d->cut->residuals)
-        ddp__worker_add(s, DDP__EDGE_RESIDUAL, d->layers, -1, d->cut->residual, d->cut->residuals, DDP__WORKER_OWN);
+        ddp__worker_add(s, DDP__EDGE_RESIDUAL, d->layers, -1, d->cut->residual, d->cut->residuals,
+                        DDP__WORKER_OWN);
     return DDP_OK;
 }
 

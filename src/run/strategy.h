@@ -22,7 +22,8 @@ enum {
     DDP_NEEDS_SERVERS = 1 << 1, /* push, serve, pull and answer */
     DDP_NEEDS_TWO_LINKS = 1 << 2,
     DDP_CHOOSES_LINKS = 1 << 3, /* its messages say which link they take */
-    DDP_OUT_OF_STEP = 1 << 4,   /* ranks may be some steps apart: run asks nothing of all of them between steps */
+    DDP_OUT_OF_STEP = 1 << 4,   /* ranks may be some steps apart: run asks nothing of all of them between
+                                   steps */
     DDP_WITH_CLIP = 1 << 8,     /* clip_norm: it updates when all gradients are whole */
     DDP_WITH_BF16 = 1 << 9,     /* wire: it posts what it averages with ddp_average or ddp_coding_of */
     DDP_WITH_INT8 = 1 << 10,
@@ -30,11 +31,12 @@ enum {
     DDP_WITH_SITES = 1 << 12,   /* averages in two levels */
     DDP_WITH_ELASTIC = 1 << 13, /* min_world: messages that survive a loss, state that a newcomer gets */
     DDP_WITH_DEVICE = 1 << 14,  /* a backend: it reaches memory through the verbs below alone */
-    DDP_WITH_FIRST = 1 << 18,   /* average_first, own updates: all it averages is whole before step_end updates */
+    DDP_WITH_FIRST = 1 << 18,   /* average_first, own updates: all it averages is whole before step_end
+                                   updates */
     DDP_WITH_ALL = 0x47f00,
-    DDP_WITH_INT4 = 1 << 15,    /* wire int4, e3m0: it averages changes, and posts them with ddp_coding_of */
-    DDP_WITH_TOPK = 1 << 16,    /* wire topk: it averages changes, and packs them itself */
-    DDP_WITH_PARTS = 1 << 17    /* split_params: it averages the parts of a layer in steps of their own */
+    DDP_WITH_INT4 = 1 << 15, /* wire int4, e3m0: it averages changes, and posts them with ddp_coding_of */
+    DDP_WITH_TOPK = 1 << 16, /* wire topk: it averages changes, and packs them itself */
+    DDP_WITH_PARTS = 1 << 17 /* split_params: it averages the parts of a layer in steps of their own */
 };
 
 /* One transfer of a schedule, for predictions and for the choice between two links: the gradients or
@@ -47,75 +49,79 @@ typedef struct ddp_transfer {
 /* A plan as its strategy packs it: run shares, hashes, saves it and makes it again when a link drifts. */
 typedef struct ddp_blob {
     unsigned char *bytes; /* of ddp_blob_new */
-    size_t         size;
+    size_t size;
 } ddp_blob;
 
 /* Events come on the context's thread, inside the call that they are named after. self: self_bytes of
  * memory, zero at first. Each returns 0, or a ddp_status: the context fails with the error that a verb
  * noted or ddp_complain wrote. NULL where an event needs no answer; backward_end or step_end is needed. */
 typedef struct ddp_strategy_ops {
-    const char  *name;       /* the same on all ranks; part of a checkpoint */
+    const char *name; /* the same on all ranks; part of a checkpoint */
     ddp_averages averages;
-    unsigned     traits;
-    size_t       self_bytes;
+    unsigned traits;
+    size_t self_bytes;
     /* The layers are known and equal on all ranks: declares state (ddp_keep), makes lists. */
-    int  (*start)(ddp_ctx *d, void *self);
+    int (*start)(ddp_ctx *d, void *self);
     /* Before the layer is used: its parameters have to be whole. */
-    int  (*forward_begin)(ddp_ctx *d, void *self, int layer);
+    int (*forward_begin)(ddp_ctx *d, void *self, int layer);
     /* Its gradient is complete (the mean of the micro-batches). */
-    int  (*backward_end)(ddp_ctx *d, void *self, int layer);
+    int (*backward_end)(ddp_ctx *d, void *self, int layer);
     /* Every layer has had its backward_end. forward: all had their forward_begin in this step. */
-    int  (*step_end)(ddp_ctx *d, void *self, int forward);
+    int (*step_end)(ddp_ctx *d, void *self, int forward);
     /* A message of this strategy is done: once for each, at the next hook or when it is held. */
-    int  (*arrived)(ddp_ctx *d, void *self, long ticket);
+    int (*arrived)(ddp_ctx *d, void *self, long ticket);
     /* Finishes what it posted, averages nothing more: ddp_wait, checkpoints, joins, new plans. Averages
      * of layers (ddp_average) are held behind it. */
-    int  (*wait)(ddp_ctx *d, void *self);
-    /* Sends and applies what it put off, after wait: before sync_all and another plan. NULL: it puts nothing off. */
-    int  (*drain)(ddp_ctx *d, void *self);
+    int (*wait)(ddp_ctx *d, void *self);
+    /* Sends and applies what it put off, after wait: before sync_all and another plan. NULL: it puts nothing
+     * off. */
+    int (*drain)(ddp_ctx *d, void *self);
     /* Every rank leaves with equal parameters; NULL: they are averaged (buffers alone where gradients
      * are). Nothing is in flight. */
-    int  (*sync_all)(ddp_ctx *d, void *self);
-    /* ddp_share: the program has replaced the parameters, which are equal on all ranks now; nothing is in flight. The
-     * strategy begins from them. NULL: it stores nothing that depends on them. */
-    int  (*restart)(ddp_ctx *d, void *self);
+    int (*sync_all)(ddp_ctx *d, void *self);
+    /* ddp_share: the program has replaced the parameters, which are equal on all ranks now; nothing is in
+     * flight. The strategy begins from them. NULL: it stores nothing that depends on them. */
+    int (*restart)(ddp_ctx *d, void *self);
     /* Workers were lost or have come: ddp_live. Between two steps, nothing in flight. */
-    int  (*members_changed)(ddp_ctx *d, void *self);
-    /* Where ddp_config.servers is set, on the ranks that serve, once start is over: in ddp_serve, or on a thread of
-     * its own beside the worker's. It may call ddp_server_ and ddp_update_apart alone. Returns when all workers have
-     * left, or DDP_SERVE_SAVE: when they want a checkpoint, after which it comes again. */
-    int  (*serve)(ddp_ctx *d, void *self);
-    /* On a worker: tells its servers that a checkpoint comes, or (leaves) that its context closes without error. */
-    int  (*tell_servers)(ddp_ctx *d, void *self, int leaves);
-    /* Before anything else: what of this table depends on the settings, and the defaults of the strategy's own
-     * ones. *err says why not. */
+    int (*members_changed)(ddp_ctx *d, void *self);
+    /* Where ddp_config.servers is set, on the ranks that serve, once start is over: in ddp_serve, or on a
+     * thread of its own beside the worker's. It may call ddp_server_ and ddp_update_apart alone. Returns when
+     * all workers have left, or DDP_SERVE_SAVE: when they want a checkpoint, after which it comes again. */
+    int (*serve)(ddp_ctx *d, void *self);
+    /* On a worker: tells its servers that a checkpoint comes, or (leaves) that its context closes without
+     * error. */
+    int (*tell_servers)(ddp_ctx *d, void *self, int leaves);
+    /* Before anything else: what of this table depends on the settings, and the defaults of the strategy's
+     * own ones. *err says why not. */
     ddp_status (*settle)(struct ddp_strategy_ops *ops, ddp_config *c, ddp_error *err);
-    /* The context has an error, also where start never came: ddp_explain adds what the strategy knows of it. */
+    /* The context has an error, also where start never came: ddp_explain adds what the strategy knows of
+     * it. */
     void (*failed)(ddp_ctx *d, void *self);
     /* Frees what it has; also where start never came. */
     void (*close)(ddp_ctx *d, void *self);
 
-    /* A plan, all NULL where it follows none. make: from a profile, on the first rank of those who share it; measured 0:
-     * from equal layers and links as they are given, on every rank. take: what all ranks have now; nothing is in flight.
-     * fits: 0 if take would accept it, else ddp_complain; changes nothing, and is called before a checkpoint changes
-     * parameters. adopt: from a ddp_plan (ddp_plan_adopt, plan_path). view: it as one, or NULL. whole: the plan of a
-     * model that is cut into stages, from a profile of all its layers; p->params are those with gradients. Each stage
-     * then adopts its rows. NULL: each stage makes a plan of its own layers. *out is freed by the caller. */
-    int  (*plan_make)(ddp_ctx *d, void *self, const struct ddp_profile *p, int measured, ddp_blob *out);
-    int  (*plan_whole)(ddp_ctx *d, void *self, const struct ddp_profile *p, struct ddp_plan *out);
-    int  (*plan_adopt)(ddp_ctx *d, void *self, const struct ddp_plan *plan, ddp_blob *out);
-    int  (*plan_take)(ddp_ctx *d, void *self, const ddp_blob *plan, const struct ddp_profile *p);
-    int  (*plan_fits)(ddp_ctx *d, void *self, const ddp_blob *plan);
+    /* A plan, all NULL where it follows none. make: from a profile, on the first rank of those who share it;
+     * measured 0: from equal layers and links as they are given, on every rank. take: what all ranks have
+     * now; nothing is in flight. fits: 0 if take would accept it, else ddp_complain; changes nothing, and is
+     * called before a checkpoint changes parameters. adopt: from a ddp_plan (ddp_plan_adopt, plan_path).
+     * view: it as one, or NULL. whole: the plan of a model that is cut into stages, from a profile of all its
+     * layers; p->params are those with gradients. Each stage then adopts its rows. NULL: each stage makes a
+     * plan of its own layers. *out is freed by the caller. */
+    int (*plan_make)(ddp_ctx *d, void *self, const struct ddp_profile *p, int measured, ddp_blob *out);
+    int (*plan_whole)(ddp_ctx *d, void *self, const struct ddp_profile *p, struct ddp_plan *out);
+    int (*plan_adopt)(ddp_ctx *d, void *self, const struct ddp_plan *plan, ddp_blob *out);
+    int (*plan_take)(ddp_ctx *d, void *self, const ddp_blob *plan, const struct ddp_profile *p);
+    int (*plan_fits)(ddp_ctx *d, void *self, const ddp_blob *plan);
     const struct ddp_plan *(*plan_view)(const void *self);
-    /* 1: what it planned by is not what it is any more, asked every few periods on the first rank. NULL: the link
-     * alone decides. */
-    int  (*plan_stale)(ddp_ctx *d, const void *self);
+    /* 1: what it planned by is not what it is any more, asked every few periods on the first rank. NULL: the
+     * link alone decides. */
+    int (*plan_stale)(ddp_ctx *d, const void *self);
     /* The exposed part of a period's transfers in seconds, by the plan's own model. NULL: predicted from
      * `transfers`. */
     double (*plan_exposed)(const void *self);
     /* What is sent in one period (*period steps), into out[room], in the order in which it is posted; how
      * many. NULL: nothing can be predicted. */
-    int  (*transfers)(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
+    int (*transfers)(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
 } ddp_strategy_ops;
 
 /* ---- what an event may call ----
@@ -138,30 +144,35 @@ DDP_API int ddp_is_done(ddp_ctx *d, long ticket);
 /* ddp_average - posts the average of a layer over its group, with the wire's coding: parameters with
  *   gradients, buffers, and the optimizer's state where average_state is set. filler: 1 = it fills idle
  *   time and is left out of the hidden share. ddp_average_hold - holds it, a no-op where none is in flight.
- *   ddp_average_exact - the same as float32, held at once. ddp_average_parts - the same of those of the layer's
- *   ddp_parts_of parts that takes says, as one message: equal numbers of its parameters with gradients in their order,
- *   each part with its optimizer state, the last with the buffers too.
- * ddp_update_layer - applies the optimizer to a layer: with its own gradients (from NULL), which are zeroed, or
- *   from an array of as many floats, which are left, as are the layer's own. ddp_update_late - the same with the
- *   learning rate of the gradient's own step (ddp_rate then) where that is over. ddp_update_copy - what that would
- *   make of a copy of the layer's parameters and of its state (NULL: it has none); the layer is left as it is.
+ *   ddp_average_exact - the same as float32, held at once. ddp_average_parts - the same of those of the
+ *   layer's ddp_parts_of parts that takes says, as one message: equal numbers of its parameters with
+ *   gradients in their order, each part with its optimizer state, the last with the buffers too.
+ * ddp_update_layer - applies the optimizer to a layer: with its own gradients (from NULL), which are zeroed,
+ * or
+ *   from an array of as many floats, which are left, as are the layer's own. ddp_update_late - the same with
+ *   the learning rate of the gradient's own step (ddp_rate then) where that is over. ddp_update_copy - what
+ *   that would make of a copy of the layer's parameters and of its state (NULL: it has none); the layer is
+ *   left as it is.
  * ddp_clip - scales all gradients to ddp_config.clip_norm, if it is set.
- * ddp_no_gradient - 1: x[0..n-1] is the gradient of a layer that every rank of an average skipped (ddp_skip), which no
- *   update may use; ddp_update_layer, _late and _copy leave such a layer as it is. x is in this machine's memory. A skipped
- *   gradient is -0.0 everywhere: so is a sum of floats whose terms all are, and no other. */
+ * ddp_no_gradient - 1: x[0..n-1] is the gradient of a layer that every rank of an average skipped (ddp_skip),
+ * which no
+ *   update may use; ddp_update_layer, _late and _copy leave such a layer as it is. x is in this machine's
+ *   memory. A skipped gradient is -0.0 everywhere: so is a sum of floats whose terms all are, and no
+ *   other. */
 DDP_API int ddp_average(ddp_ctx *d, int layer, int priority, int filler);
 DDP_API int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler);
 DDP_API int ddp_average_hold(ddp_ctx *d, int layer);
 DDP_API int ddp_average_exact(ddp_ctx *d, int layer);
 DDP_API int ddp_update_layer(ddp_ctx *d, int layer, const float *from);
 DDP_API int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate);
-DDP_API int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const float *from, float rate);
+DDP_API int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const float *from,
+                            float rate);
 DDP_API int ddp_clip(ddp_ctx *d);
 DDP_API int ddp_no_gradient(const float *x, size_t n);
 
 /* y += a x; y = x; x *= a; x = a; *out = sum of x^2, added up in double. Arrays of n floats; ddp_norm2
- * waits for the device. ddp_download, ddp_upload - y = x where y or x is in this machine's memory; the former waits
- * for the device, the latter's x may change when it returns. */
+ * waits for the device. ddp_download, ddp_upload - y = x where y or x is in this machine's memory; the former
+ * waits for the device, the latter's x may change when it returns. */
 DDP_API int ddp_axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
 DDP_API int ddp_copy(ddp_ctx *d, float *y, const float *x, size_t n);
 DDP_API int ddp_scale(ddp_ctx *d, float *x, size_t n, float a);
@@ -170,87 +181,96 @@ DDP_API int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out);
 DDP_API int ddp_download(ddp_ctx *d, float *y, const float *x, size_t n);
 DDP_API int ddp_upload(ddp_ctx *d, float *y, const float *x, size_t n);
 
-/* What serve may call; 0, or a ddp_status. post: as ddp_post, from any thread; done: 1 if it is; wait: until one of
- * n messages is done, or another thread calls wake. ddp_server_await - on the worker's thread: until *flag, which
- * serve sets with ddp_server_set, is 1. fail: ends the run with this sentence; returns code.
- * ddp_update_apart - the update number `step` (from 0) of a layer, at a rate, of other memory than its own, in this
- * machine: as many params and grads as it has gradients, state of the optimizer's size; on any thread. */
+/* What serve may call; 0, or a ddp_status. post: as ddp_post, from any thread; done: 1 if it is; wait: until
+ * one of n messages is done, or another thread calls wake. ddp_server_await - on the worker's thread: until
+ * *flag, which serve sets with ddp_server_set, is 1. fail: ends the run with this sentence; returns code.
+ * ddp_update_apart - the update number `step` (from 0) of a layer, at a rate, of other memory than its own,
+ * in this machine: as many params and grads as it has gradients, state of the optimizer's size; on any
+ * thread. */
 enum { DDP_SERVE_SAVE = -1 };
-DDP_API int  ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket);
-DDP_API int  ddp_server_done(ddp_ctx *d, long ticket);
-DDP_API int  ddp_server_wait(ddp_ctx *d, const long *tickets, int n);
+DDP_API int ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket);
+DDP_API int ddp_server_done(ddp_ctx *d, long ticket);
+DDP_API int ddp_server_wait(ddp_ctx *d, const long *tickets, int n);
 DDP_API void ddp_server_wake(ddp_ctx *d);
-DDP_API int  ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
+DDP_API int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 DDP_API void ddp_server_set(ddp_ctx *d, int *flag, int value);
-DDP_API int  ddp_server_await(ddp_ctx *d, const int *flag);
-DDP_API void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
-                              float rate);
+DDP_API int ddp_server_await(ddp_ctx *d, const int *flag);
+DDP_API void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state,
+                              long step, float rate);
 /* ddp_late_apply - what arrives late (n floats) becomes part of a target that went on without it.
  *   DDP_LATE_MIX         target = f target + (1 - f) late; f 0: it is overwritten
- *   DDP_LATE_OWN         target = late - f own: late is without what this worker did meanwhile, and counts it so
- *   DDP_LATE_COMPENSATE  late += f late^2 (target - own): a gradient of the point `own`, at target (DC-ASGD, CoCoDC) */
+ *   DDP_LATE_OWN         target = late - f own: late is without what this worker did meanwhile, and counts it
+ *                        so
+ *   DDP_LATE_COMPENSATE  late += f late^2 (target - own): a gradient of the point `own`, at target (DC-ASGD,
+ *                        CoCoDC) */
 typedef enum ddp_late { DDP_LATE_MIX, DDP_LATE_OWN, DDP_LATE_COMPENSATE } ddp_late;
-DDP_API int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule, float f);
+DDP_API int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule,
+                           float f);
 
-/* ddp_split - moves what a coding can say of x[0..n-1] to out; x keeps the rest, exactly. Of blocks n is a multiple, or
+/* ddp_split - moves what a coding can say of x[0..n-1] to out; x keeps the rest, exactly. Of blocks n is a
+ * multiple, or
  *   the end. Any thread. DDP_NUMERIC where a value has no code. */
 DDP_API ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t n, ddp_error *err);
 
 /* ddp_keep - in start: n floats of the strategy's own, zero, on the layers' device until ddp_close;
  *   saved with checkpoints, given to newcomers, counted. layer: that it belongs to, or DDP_NO_LAYER.
  *   equal: 1 = the same on all ranks between two steps; DDP_KEPT_DRAINED = where nothing is put off: with
- *   anything else a checkpoint goes to no other world. Added to it: DDP_KEPT_HERE = in this machine's memory, which
- *   the program may touch; DDP_KEPT_NOWHERE = work space, neither saved nor given; DDP_KEPT_TOLD = with 0: each rank has
- *   its own, and a joining worker receives a member's when it enters. NULL: the context has the error.
- * ddp_complain - notes an error of the strategy's own and returns its code. ddp_explain - adds what it knows to the
+ *   anything else a checkpoint goes to no other world. Added to it: DDP_KEPT_HERE = in this machine's memory,
+ *   which the program may touch; DDP_KEPT_NOWHERE = work space, neither saved nor given; DDP_KEPT_TOLD = with
+ *   0: each rank has its own, and a joining worker receives a member's when it enters. NULL: the context has
+ *   the error.
+ * ddp_complain - notes an error of the strategy's own and returns its code. ddp_explain - adds what it knows
+ * to the
  *   context's error, which stays the code it is. ddp_say - a line for the log. */
 enum { DDP_KEPT_DRAINED = 2, DDP_KEPT_HERE = 4, DDP_KEPT_NOWHERE = 8, DDP_KEPT_TOLD = 16 };
 DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal);
-DDP_API int    ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
-DDP_API void   ddp_explain(ddp_ctx *d, const char *text);
-DDP_API void   ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
+DDP_API int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
+DDP_API void ddp_explain(ddp_ctx *d, const char *text);
+DDP_API void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
 
-/* Reading: layers and their names; the parts that ddp_config.split_params makes of one, 1 if none; a layer's memory, as lists that messages take (gradients; what averaging moves; of
- * that the parameters with gradients, and the rest: buffers, and the averaged optimizer state that is due in this period
- * (state_period), valid until the next call) and its group; live workers of
- * a group; the blocks of an all-gather over it, and which is this rank's; where averages go in two levels, how this rank
- * lies in sites (one of all ranks: members alone says so; no groups in elastic worlds), else NULL; how many of n values
- * this rank sums and where they begin (ddp_message.owner; not in elastic worlds); the settings and the learning rate in force; the wire's coding
- * and the link for a message of that layer, what its
- * rounding cut off (one float for each gradient, NULL without int8 blocks); whether layers have their
- * ddp_forward_begin in this step, or had it in the last. */
-DDP_API int              ddp_layers(const ddp_ctx *d);
-DDP_API const char      *ddp_name_of(const ddp_ctx *d, int layer);
-DDP_API int              ddp_parts_of(const ddp_ctx *d, int layer);
+/* Reading: layers and their names; the parts that ddp_config.split_params makes of one, 1 if none; a layer's
+ * memory, as lists that messages take (gradients; what averaging moves; of that the parameters with
+ * gradients, and the rest: buffers, and the averaged optimizer state that is due in this period
+ * (state_period), valid until the next call) and its group; live workers of a group; the blocks of an
+ * all-gather over it, and which is this rank's; where averages go in two levels, how this rank lies in sites
+ * (one of all ranks: members alone says so; no groups in elastic worlds), else NULL; how many of n values
+ * this rank sums and where they begin (ddp_message.owner; not in elastic worlds); the settings and the
+ * learning rate in force; the wire's coding and the link for a message of that layer, what its rounding cut
+ * off (one float for each gradient, NULL without int8 blocks); whether layers have their ddp_forward_begin in
+ * this step, or had it in the last. */
+DDP_API int ddp_layers(const ddp_ctx *d);
+DDP_API const char *ddp_name_of(const ddp_ctx *d, int layer);
+DDP_API int ddp_parts_of(const ddp_ctx *d, int layer);
 DDP_API const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count);
 DDP_API const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count);
-DDP_API const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count); /* what the gradients are of */
-DDP_API float           *ddp_state_of(const ddp_ctx *d, int layer, size_t *count); /* of the optimizer */
-DDP_API long             ddp_updates_of(const ddp_ctx *d, int layer);              /* so far */
-/* Seconds of this step so far that were computing; of any step by FLOPs (1e-10 s each); bytes a second of this rank's
- * link by ddp_config.net, 125e6 without. */
-DDP_API double           ddp_computed_s(const ddp_ctx *d);
-DDP_API double           ddp_nominal_compute_s(const ddp_ctx *d);
-DDP_API double           ddp_nominal_rate(const ddp_ctx *d);
+DDP_API const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count); /* what the gradients are
+                                                                                     of */
+DDP_API float *ddp_state_of(const ddp_ctx *d, int layer, size_t *count);          /* of the optimizer */
+DDP_API long ddp_updates_of(const ddp_ctx *d, int layer);                         /* so far */
+/* Seconds of this step so far that were computing; of any step by FLOPs (1e-10 s each); bytes a second of
+ * this rank's link by ddp_config.net, 125e6 without. */
+DDP_API double ddp_computed_s(const ddp_ctx *d);
+DDP_API double ddp_nominal_compute_s(const ddp_ctx *d);
+DDP_API double ddp_nominal_rate(const ddp_ctx *d);
 /* By ddp_config.net: bytes a second of a rank's link, 0 = not known, and *delay_s one way. */
-DDP_API double           ddp_described_rate(const ddp_ctx *d, double *delay_s);
+DDP_API double ddp_described_rate(const ddp_ctx *d, double *delay_s);
 DDP_API const ddp_step_info *ddp_reported(const ddp_ctx *d); /* of this step, zero where nothing was; the loss
                                                                 is the last one that was told */
-DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d);           /* for the figures of a strategy's own */
+DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d);          /* for the figures of a strategy's own */
 DDP_API const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count);
-DDP_API int              ddp_group_of(const ddp_ctx *d, int layer);
-DDP_API int              ddp_group_size(const ddp_ctx *d, int group);
-DDP_API int              ddp_blocks_of(const ddp_ctx *d, int group, int *own);
+DDP_API int ddp_group_of(const ddp_ctx *d, int layer);
+DDP_API int ddp_group_size(const ddp_ctx *d, int group);
+DDP_API int ddp_blocks_of(const ddp_ctx *d, int group, int *own);
 DDP_API const struct ddp_sites *ddp_sites_of(const ddp_ctx *d);
-DDP_API size_t           ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, size_t *from);
+DDP_API size_t ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, size_t *from);
 DDP_API const ddp_config *ddp_settings(const ddp_ctx *d);
-DDP_API float            ddp_rate(const ddp_ctx *d);
-DDP_API ddp_coding       ddp_coding_of(const ddp_ctx *d);
-DDP_API int              ddp_link_of(const ddp_ctx *d, int layer);
-DDP_API float           *ddp_residual_of(const ddp_ctx *d, int layer);
-DDP_API int              ddp_has_forward(const ddp_ctx *d);
+DDP_API float ddp_rate(const ddp_ctx *d);
+DDP_API ddp_coding ddp_coding_of(const ddp_ctx *d);
+DDP_API int ddp_link_of(const ddp_ctx *d, int layer);
+DDP_API float *ddp_residual_of(const ddp_ctx *d, int layer);
+DDP_API int ddp_has_forward(const ddp_ctx *d);
 
 /* A plan of size bytes, zero; NULL bytes when memory is short. At most 64 KiB and 16 x layers x (period +
  * 16) bytes. Freed by run, or ddp_blob_free. */
 DDP_API ddp_blob ddp_blob_new(size_t size);
-DDP_API void     ddp_blob_free(ddp_blob *b);
+DDP_API void ddp_blob_free(ddp_blob *b);

@@ -1,5 +1,6 @@
-/* What the layers and the links take: from FLOPs and the links as configured, or as hooks and probes measured it, the
- * same on all ranks. The meter: transfers of one size after the other, each repeated until it is settled. */
+/* What the layers and the links take: from FLOPs and the links as configured, or as hooks and probes measured
+ * it, the same on all ranks. The meter: transfers of one size after the other, each repeated until it is
+ * settled. */
 #include "plan/internal.h"
 #include "run/device.h"
 
@@ -11,7 +12,8 @@ enum {
     DDP__BURSTS = 5
 };
 #ifndef DDP__METER_AGREE /* tests under sanitizers, whose times say nothing, measure in less time */
-#define DDP__METER_AGREE 0.03  /* interference only delays: when the two fastest of some transfers differ by more, the
+#define DDP__METER_AGREE \
+    0.03 /* interference only delays: when the two fastest of some transfers differ by more, the
                                   fastest was probably delayed too */
 #define DDP__PROBE_LAST_S 0.12 /* of the last size, where a thread that wakes up late matters little */
 #endif
@@ -35,7 +37,8 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
     times = m->n - m->first;
     *fastest = first;
     if (times < DDP__METER_LEAST) return 0;
-    if (times < DDP__METER_MOST && second > (1 + DDP__METER_AGREE) * first && now < m->begun + ddp__meter_patience_s)
+    if (times < DDP__METER_MOST && second > (1 + DDP__METER_AGREE) * first &&
+        now < m->begun + ddp__meter_patience_s)
         return 0;
     m->first = m->n;
     return 1;
@@ -72,7 +75,8 @@ static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, i
     return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
 }
 
-/* The same few zeros are sent over and over, so that the largest size needs no memory. *pieces: of the last size. */
+/* The same few zeros are sent over and over, so that the largest size needs no memory. *pieces: of the last
+ * size. */
 static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, ddp__meter *meter,
                                    int *pieces, ddp_error *err)
 {
@@ -86,7 +90,8 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
         *pieces = (int)next;
         DDP__TRY(ddp__probe_once(d, link, list, *pieces, err));
         next = 0; /* and it stays 0 where the first one is lost */
-        if (ddp__meter_add(meter, sizeof(float) * DDP__PROBE_FLOATS * (double)*pieces, ddp_now() - begin, &fastest)) {
+        if (ddp__meter_add(meter, sizeof(float) * DDP__PROBE_FLOATS * (double)*pieces, ddp_now() - begin,
+                           &fastest)) {
             if (ddp__leads(d)) next = (float)ddp__probe_next(*pieces, fastest);
         } else if (ddp__leads(d)) {
             next = (float)*pieces;
@@ -102,7 +107,7 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
 
 /* What is sent: x where it is in this machine's memory. */
 typedef struct ddp__probe_list {
-    float     x[DDP__PROBE_FLOATS];
+    float x[DDP__PROBE_FLOATS];
     ddp_piece piece[DDP__PROBE_MOST];
 } ddp__probe_list;
 
@@ -112,8 +117,10 @@ static ddp_status ddp__probe_fit(ddp_ctx *d, int link, const ddp_piece *list, dd
     int pieces = 0;
 
     DDP__TRY(ddp__probe_sizes(d, link, list, &meter, &pieces, err));
-    if (pieces < 2 * DDP__PROBE_MEDIUM) *out = ddp__link_nominal(d, 0); /* who led was lost */
-    else DDP__TRY(ddp_link_fit(meter.bytes, meter.seconds, meter.n, out, err));
+    if (pieces < 2 * DDP__PROBE_MEDIUM)
+        *out = ddp__link_nominal(d, 0); /* who led was lost */
+    else
+        DDP__TRY(ddp_link_fit(meter.bytes, meter.seconds, meter.n, out, err));
     return ddp__tell(d, d->team, out, sizeof *out, err);
 }
 
@@ -167,10 +174,11 @@ static void ddp__burst_sizes(ddp_ctx *d, ddp_piece *list, int n)
     for (; i < n; i++) list[i].count = 1; /* none sends */
 }
 
-/* What a message occupies the link for beside its bytes, from bursts of messages as large as layers are; all ranks get
- * the first one's. No more at once than are in flight at a time, lest the others' delays be counted. Short messages
- * travel in another way than long ones: a burst is a sample of the layers, long ones cut to where the gap is still seen.
- * The median counts: of a message's work, unlike its bytes, a busy machine makes more in the run as well. */
+/* What a message occupies the link for beside its bytes, from bursts of messages as large as layers are; all
+ * ranks get the first one's. No more at once than are in flight at a time, lest the others' delays be
+ * counted. Short messages travel in another way than long ones: a burst is a sample of the layers, long ones
+ * cut to where the gap is still seen. The median counts: of a message's work, unlike its bytes, a busy
+ * machine makes more in the run as well. */
 static ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_error *err)
 {
     const int width = ddp__engine_width(ddp__engine_of(d, link)), n = width < DDP__BURST ? width : DDP__BURST;
@@ -252,7 +260,8 @@ static double ddp__occupancy(const ddp_ctx *d, double bytes)
 static void ddp__profile_startup(const ddp_ctx *d, ddp_profile *p)
 {
     p->gap_s = d->gap_s[0];
-    p->alpha_s = d->link[0].alpha_s > p->gap_s ? d->link[0].alpha_s - p->gap_s : 0; /* a single message takes both */
+    p->alpha_s = d->link[0].alpha_s > p->gap_s ? d->link[0].alpha_s - p->gap_s : 0; /* a single message takes
+                                                                                       both */
 }
 
 void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
@@ -294,7 +303,8 @@ ddp_status ddp__profile_model(ddp_ctx *d, ddp_profile *p, ddp_error *err)
         const ddp__layer_cost *c = &d->model[l];
         ddp__nominal_times(p, l, ddp__nominal_flops(c->flops, c->count));
         p->params[l] = c->count;
-        p->comm_s[l] = ddp__occupancy(d, (double)ddp__average_bytes(d, d->team, (size_t)c->trained, (size_t)c->others));
+        p->comm_s[l] =
+            ddp__occupancy(d, (double)ddp__average_bytes(d, d->team, (size_t)c->trained, (size_t)c->others));
     }
     return DDP_OK;
 }
@@ -342,7 +352,8 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
     }
     for (l = 0; l < d->layers; l++) {
         p->forward_s[l] /= d->cfg.micro_batches;
-        p->backward_s[l] = p->backward_s[l] / d->cfg.micro_batches + ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
+        p->backward_s[l] =
+            p->backward_s[l] / d->cfg.micro_batches + ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
     }
 }
 
@@ -371,7 +382,8 @@ static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     double *all = (double *)ddp__calloc((size_t)d->team_size, row), *own;
     ddp_status s;
 
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers", d->layers);
+    if (!all)
+        return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers", d->layers);
     own = all + (size_t)d->team_place * 2 * L;
     memcpy(own, p->forward_s, L * sizeof *own);
     memcpy(own + L, p->backward_s, L * sizeof *own);

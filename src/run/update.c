@@ -1,5 +1,5 @@
-/* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of the device; and
- * what a strategy computes with. */
+/* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of the
+ * device; and what a strategy computes with. */
 #include "run/device.h"
 
 /* No multiply-add: replicas on unlike processors stay equal. */
@@ -24,8 +24,10 @@ void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
 void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a)
 {
     if (ddp__on_paper(&d->host, x)) return;
-    if (d->host.backend) d->host.backend->scale(d->host.device, x, n, a);
-    else ddp__scale(x, n, a);
+    if (d->host.backend)
+        d->host.backend->scale(d->host.device, x, n, a);
+    else
+        ddp__scale(x, n, a);
 }
 
 ddp__walk ddp__walk_of(const ddp_piece *from, int from_count, const ddp_piece *to, int to_count)
@@ -39,8 +41,16 @@ size_t ddp__walk_next(ddp__walk *w, float **from, float **to)
 {
     size_t n;
 
-    while (w->from_count && w->from_at == w->from->count) { w->from++; w->from_count--; w->from_at = 0; }
-    while (w->to_count && w->to_at == w->to->count) { w->to++; w->to_count--; w->to_at = 0; }
+    while (w->from_count && w->from_at == w->from->count) {
+        w->from++;
+        w->from_count--;
+        w->from_at = 0;
+    }
+    while (w->to_count && w->to_at == w->to->count) {
+        w->to++;
+        w->to_count--;
+        w->to_at = 0;
+    }
     if (!w->from_count || !w->to_count) return 0;
     n = w->from->count - w->from_at;
     if (n > w->to->count - w->to_at) n = w->to->count - w->to_at;
@@ -55,22 +65,28 @@ size_t ddp__walk_next(ddp__walk *w, float **from, float **to)
 ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
 {
     const float scale = m->mean || m->scale == 0 ? 1 : m->scale;
-    ddp__walk w = ddp__walk_of(m->from, m->from_count, m->to ? m->to : m->from, m->to ? m->to_count : m->from_count);
+    ddp__walk w =
+        ddp__walk_of(m->from, m->from_count, m->to ? m->to : m->from, m->to ? m->to_count : m->from_count);
     float *x, *y;
     size_t n;
 
     if (m->verb > DDP_REDUCE_SCATTER)
-        return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else", ddp__verb_name((int)m->verb));
+        return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else",
+                         ddp__verb_name((int)m->verb));
     if (m->verb != DDP_ALL_REDUCE && m->verb != DDP_REDUCE_SCATTER) return DDP_OK;
     while ((n = ddp__walk_next(&w, &x, &y)) > 0) {
         if (m->add) {
             ddp__axpy(d, y, x, n, scale);
             continue;
         }
-        if (x != y && there) ddp__host_copy(&d->host, y, x, n * sizeof *y);
-        else if (x != y) memcpy(y, x, n * sizeof *y);
-        if (scale != 1 && there) ddp__scale_there(d, y, n, scale);
-        else if (scale != 1) ddp__scale(y, n, scale);
+        if (x != y && there)
+            ddp__host_copy(&d->host, y, x, n * sizeof *y);
+        else if (x != y)
+            memcpy(y, x, n * sizeof *y);
+        if (scale != 1 && there)
+            ddp__scale_there(d, y, n, scale);
+        else if (scale != 1)
+            ddp__scale(y, n, scale);
     }
     return DDP_OK;
 }
@@ -101,8 +117,10 @@ void ddp__gradients_none(ddp_ctx *d, ddp__unit *u)
     for (int k = 0; k < u->gradients; k++) {
         float *x = u->gradient[k].data;
         if (ddp__on_paper(&d->host, x)) continue;
-        if (d->host.backend) d->host.backend->fill(d->host.device, x, u->gradient[k].count, none);
-        else ddp__floats_none(x, u->gradient[k].count);
+        if (d->host.backend)
+            d->host.backend->fill(d->host.device, x, u->gradient[k].count, none);
+        else
+            ddp__floats_none(x, u->gradient[k].count);
     }
 }
 
@@ -114,8 +132,8 @@ void ddp__gradients_some(ddp_ctx *d, ddp__unit *u)
     if (first && !d->host.backend && !ddp__on_paper(&d->host, first) && ddp_no_gradient(first, 1)) *first = 0;
 }
 
-/* Whether an update has no gradient. from: the averaged gradient, NULL: the layer's own gradient. On a device the update
- * kernel looks at an averaged gradient; a rank knows whether its own one was skipped. */
+/* Whether an update has no gradient. from: the averaged gradient, NULL: the layer's own gradient. On a device
+ * the update kernel looks at an averaged gradient; a rank knows whether its own one was skipped. */
 static int ddp__nothing_to_update(const ddp_ctx *d, const ddp__unit *u, const float *from)
 {
     if (d->host.backend)
@@ -128,8 +146,8 @@ static int ddp__nothing_to_update(const ddp_ctx *d, const ddp__unit *u, const fl
     return 1;
 }
 
-void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step, float rate,
-                        int there)
+void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
+                        float rate, int there)
 {
     const ddp__unit *u = &d->unit[layer];
 
@@ -138,15 +156,18 @@ void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads
     for (int i = 0; i < u->gradients; i++) {
         const size_t n = u->gradient[i].count;
         const ddp_update call = {layer, params, grads, state, n, step, rate, NULL, 0, 0, NULL};
-        if (there && d->host.backend) d->host.backend->update(d->host.device, &d->optimizer, &call, 0);
-        else d->optimizer.update(&d->optimizer, &call);
+        if (there && d->host.backend)
+            d->host.backend->update(d->host.device, &d->optimizer, &call, 0);
+        else
+            d->optimizer.update(&d->optimizer, &call);
         if (state) state += (size_t)d->optimizer.state_per_param * n;
         params += n;
         grads += n;
     }
 }
 
-void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step, float rate)
+void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
+                      float rate)
 {
     ddp__update_memory(d, layer, params, grads, state, step, rate, 0);
 }
@@ -172,8 +193,8 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
     for (int i = 0; i < u->gradients && !ddp__on_paper(&d->host, u->trains[i].data); i++) {
         const size_t n = u->gradient[i].count;
         float *grads = u->gradient[i].data;
-        const ddp_update call = {layer, u->trains[i].data, from ? from : grads, state, n, u->updates, d->lr, NULL,
-                                 u->shape[i].rows, u->shape[i].columns, &d->muon};
+        const ddp_update call = {layer, u->trains[i].data, from ? from : grads, state,   n, u->updates, d->lr,
+                                 NULL,  u->shape[i].rows,  u->shape[i].columns, &d->muon};
         if (state) state += n * (size_t)ddp__piece_state(d, u, i);
         if (from) from += n;
         if (d->host.backend) {
@@ -191,8 +212,8 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
 
 typedef struct ddp__finite_scan {
     const float *x;
-    size_t       n;
-    int          found; /* atomic */
+    size_t n;
+    int found; /* atomic */
 } ddp__finite_scan;
 
 enum { DDP__FINITE_BLOCK = 1 << 16 }; /* floats that a thread takes at a time */
@@ -216,17 +237,21 @@ ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
         ddp__finite_scan s = {u->gradient[i].data, u->gradient[i].count, 0};
         size_t at;
         if (ddp__on_paper(&d->host, s.x)) continue;
-        ddp__pool_run(d->host.pool, (long)((s.n + DDP__FINITE_BLOCK - 1) / DDP__FINITE_BLOCK), 1, ddp__finite_some, &s);
+        ddp__pool_run(d->host.pool, (long)((s.n + DDP__FINITE_BLOCK - 1) / DDP__FINITE_BLOCK), 1,
+                      ddp__finite_some, &s);
         if (!s.found) continue;
         at = ddp__first_not_finite(s.x, s.n);
-        ddp__format(what, sizeof what, "step %ld: the gradient of %s%.80s is %g on rank %d (value %zu of %zu)", d->step,
-                 DDP__LAYER(u->name), (double)s.x[at], d->rank, at, s.n);
+        ddp__format(what, sizeof what,
+                    "step %ld: the gradient of %s%.80s is %g on rank %d (value %zu of %zu)", d->step,
+                    DDP__LAYER(u->name), (double)s.x[at], d->rank, at, s.n);
         if (d->optimizer.update)
-            return ddp__fail(err, DDP_NUMERIC, "%s: lower the learning rate, warm it up or clip gradients; "
-                             "no_finite_check = 1 switches this check off", what);
+            return ddp__fail(err, DDP_NUMERIC,
+                             "%s: lower the learning rate, warm it up or clip gradients; "
+                             "no_finite_check = 1 switches this check off",
+                             what);
         if (d->stats.not_finite++ == 0)
-            ddp__log(&d->host.log, DDP_LOG_WARN, "%s; your own update decides about the step, and ddp_stats.not_finite counts",
-                     what);
+            ddp__log(&d->host.log, DDP_LOG_WARN,
+                     "%s; your own update decides about the step, and ddp_stats.not_finite counts", what);
         return DDP_OK;
     }
     return DDP_OK;
@@ -243,7 +268,8 @@ static void ddp__clip_there(ddp_ctx *d)
             b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, first);
     for (int l = 0; l < d->layers; l++)
         for (int i = 0; i < d->unit[l].gradients; i++)
-            b->clip_scale(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, d->cfg.clip_norm);
+            b->clip_scale(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
+                          d->cfg.clip_norm);
 }
 
 ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
@@ -262,8 +288,10 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
             const ddp_piece *g = &d->unit[l].gradient[i];
             double more = 0;
             if (ddp__on_paper(&d->host, g->data)) continue;
-            if (b) DDP__TRY(b->norm2(d->host.device, g->data, g->count, &more, err));
-            else more = ddp__sum_squares(g->data, g->count);
+            if (b)
+                DDP__TRY(b->norm2(d->host.device, g->data, g->count, &more, err));
+            else
+                more = ddp__sum_squares(g->data, g->count);
             squares += more;
         }
     if (d->norm.pass) DDP__TRY(d->norm.pass(d->norm.user, 1, &squares));
@@ -302,7 +330,8 @@ int ddp_set(ddp_ctx *d, float *x, size_t n, float a)
 {
     DDP__VERB("ddp_set");
     if (ddp__on_paper(&d->host, x)) return 0;
-    if (d->host.backend) d->host.backend->fill(d->host.device, x, n, a);
+    if (d->host.backend)
+        d->host.backend->fill(d->host.device, x, n, a);
     else
         for (size_t i = 0; i < n; i++) x[i] = a;
     return 0;
@@ -336,8 +365,12 @@ int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, siz
     DDP__VERB("ddp_late_apply");
     switch (rule) {
     case DDP_LATE_MIX:
-        if (f == 0) ddp__host_copy(&d->host, target, late, n * sizeof *target);
-        else { ddp__scale_there(d, target, n, f); ddp__axpy(d, target, late, n, 1 - f); }
+        if (f == 0)
+            ddp__host_copy(&d->host, target, late, n * sizeof *target);
+        else {
+            ddp__scale_there(d, target, n, f);
+            ddp__axpy(d, target, late, n, 1 - f);
+        }
         return 0;
     case DDP_LATE_OWN:
         ddp__host_copy(&d->host, target, late, n * sizeof *target);
@@ -345,8 +378,10 @@ int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, siz
         return 0;
     case DDP_LATE_COMPENSATE:
         if (ddp__on_paper(&d->host, late)) return 0;
-        if (d->host.backend) d->host.backend->compensate(d->host.device, late, target, own, n, f);
-        else ddp__late_compensate(late, target, own, n, f);
+        if (d->host.backend)
+            d->host.backend->compensate(d->host.device, late, target, own, n, f);
+        else
+            ddp__late_compensate(late, target, own, n, f);
         return 0;
     }
     return ddp_complain(d, DDP_ARG, "ddp_late_apply: rule %d does not exist", (int)rule);

@@ -7,17 +7,21 @@ static ddp_status ddp__verb_layer(ddp_ctx *d, const char *verb, int layer)
 {
     DDP__TRY(ddp__verb_enter(d, verb));
     if (ddp__has_layer(d, layer)) return DDP_OK;
-    return (ddp_status)ddp_complain(d, DDP_ARG, "%s: layer %d does not exist; %d layers are registered, numbered from "
-                                    "0", verb, layer, d->layers);
+    return (ddp_status)ddp_complain(d, DDP_ARG,
+                                    "%s: layer %d does not exist; %d layers are registered, numbered from "
+                                    "0",
+                                    verb, layer, d->layers);
 }
 
 /* Whether messages may begin here. */
 static ddp_status ddp__verb_posts(ddp_ctx *d)
 {
     if (strcmp(d->event, "wait") && strcmp(d->event, "start") && strncmp(d->event, "plan_", 5)) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posts a message in %s: start declares state and wait "
-                     "finishes what is in flight; post in forward_begin, backward_end, step_end, arrived or sync_all",
-                     d->ops.name, d->event);
+    return ddp__fail(
+        &d->host.error, DDP_USAGE,
+        "strategy %s posts a message in %s: start declares state and wait "
+        "finishes what is in flight; post in forward_begin, backward_end, step_end, arrived or sync_all",
+        d->ops.name, d->event);
 }
 
 /* ---- messages ---- */
@@ -26,8 +30,11 @@ ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err)
 {
     d->posted_room = 5 * d->layers + 64;
     d->posted = (ddp__posted *)ddp__scratch_take(&d->lists, (size_t)d->posted_room, sizeof *d->posted);
-    return d->posted ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of strategy "
-                                          "%s", d->posted_room, d->ops.name);
+    return d->posted ? DDP_OK
+                     : ddp__fail(err, DDP_MEMORY,
+                                 "out of memory for %d messages of strategy "
+                                 "%s",
+                                 d->posted_room, d->ops.name);
 }
 
 void ddp__posted_close(ddp_ctx *d)
@@ -36,8 +43,10 @@ void ddp__posted_close(ddp_ctx *d)
         if (d->posted[i].sum) DDP_FREE(d->posted[i].sum);
     for (int i = 0; i < d->kepts; i++) {
         const ddp__own_state *k = &d->kept[i];
-        if (k->equal & DDP_KEPT_HERE) ddp__release(&d->host.allocator, k->data, k->count * sizeof(float));
-        else ddp__host_release(&d->host, k->data, k->count * sizeof(float));
+        if (k->equal & DDP_KEPT_HERE)
+            ddp__release(&d->host.allocator, k->data, k->count * sizeof(float));
+        else
+            ddp__host_release(&d->host, k->data, k->count * sizeof(float));
     }
     if (d->kept) DDP_FREE(d->kept);
     ddp_blob_free(&d->plan);
@@ -64,18 +73,20 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
     if (i == d->posted_count) return DDP_OK;
     p += i;
     layer = p->layer >= 0 && p->layer < d->layers ? d->unit[p->layer].name : "no layer";
-    return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posted a message of %s%s in step %ld and did not hold it "
-                     "%s: every message has to be held, at the latest in its event wait", d->ops.name,
-                     DDP__LAYER(layer), p->step, when);
+    return ddp__fail(&d->host.error, DDP_USAGE,
+                     "strategy %s posted a message of %s%s in step %ld and did not hold it "
+                     "%s: every message has to be held, at the latest in its event wait",
+                     d->ops.name, DDP__LAYER(layer), p->step, when);
 }
 
 ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
 {
     for (int i = 0; i < d->posted_count; i++)
         if (d->posted[i].in_layer && d->posted[i].layer == layer && d->posted[i].step < d->step)
-            return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: %s%s was used in step %ld while its message "
-                             "of step %ld was still on its way: hold it in forward_begin or in step_end", d->ops.name,
-                             DDP__LAYER(d->unit[layer].name), d->step, d->posted[i].step);
+            return ddp__fail(&d->host.error, DDP_USAGE,
+                             "strategy %s: %s%s was used in step %ld while its message "
+                             "of step %ld was still on its way: hold it in forward_begin or in step_end",
+                             d->ops.name, DDP__LAYER(d->unit[layer].name), d->step, d->posted[i].step);
     return DDP_OK;
 }
 
@@ -124,7 +135,8 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     DDP__TRY(ddp__posted_after(d, &in_place, err));
     m = &in_place;
     p->to = 0;
-    if (ddp__coded_rounds(m) && !d->stager && !ddp__levels_takes(d, m)) /* else who crosses sites rounds, or the stager */
+    if (ddp__coded_rounds(m) && !d->stager && !ddp__levels_takes(d, m)) /* else who crosses sites rounds, or
+                                                                           the stager */
         DDP__TRY(ddp__coded_round(d, m, err));
     if (!m->add || !d->stager) return ddp__post(d, m, 1, &p->ticket, err);
     DDP__TRY(ddp__posted_sums(p, m, err));
@@ -156,8 +168,10 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
     snprintf(who, sizeof who, "strategy %s", d->ops.name);
     DDP__DO(ddp__message_looks(d, who, m, &d->host.error));
     if (d->posted_count == d->posted_room)
-        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s has %d messages that it did not hold; hold some "
-                              "of them before it posts more", d->ops.name, d->posted_room);
+        return (int)ddp__fail(&d->host.error, DDP_USAGE,
+                              "strategy %s has %d messages that it did not hold; hold some "
+                              "of them before it posts more",
+                              d->ops.name, d->posted_room);
     p = &d->posted[d->posted_count];
     if (d->computing && m->group == 0 && (m->verb < DDP_SEND)) {
         among = *m;
@@ -243,13 +257,16 @@ int ddp_is_done(ddp_ctx *d, long ticket)
 /* ---- layers ---- */
 
 /* takes NULL: whole. */
-static int ddp__verb_average(ddp_ctx *d, const char *name, int layer, const unsigned char *takes, int priority, int filler)
+static int ddp__verb_average(ddp_ctx *d, const char *name, int layer, const unsigned char *takes,
+                             int priority, int filler)
 {
     DDP__DO(ddp__verb_layer(d, name, layer));
     DDP__DO(ddp__verb_posts(d));
     if (d->unit[layer].ticket != -1 || d->unit[layer].other_ticket != -1)
-        return ddp_complain(d, DDP_USAGE, "%s of %s%s, whose last average is still on its way: hold it "
-                            "first with ddp_average_hold", name, DDP__LAYER(d->unit[layer].name));
+        return ddp_complain(d, DDP_USAGE,
+                            "%s of %s%s, whose last average is still on its way: hold it "
+                            "first with ddp_average_hold",
+                            name, DDP__LAYER(d->unit[layer].name));
     return (int)ddp__average_layer(d, layer, takes, priority, filler, &d->host.error);
 }
 
@@ -317,13 +334,16 @@ static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equa
     if (d->started || strcmp(d->event, "start"))
         return ddp_complain(d, DDP_USAGE, "state %s is declared in %s; only start may", name, d->event);
     if (layer >= d->layers || !name || strlen(name) >= sizeof k->name || n == 0)
-        return ddp_complain(d, DDP_ARG, "state '%.40s' of %zu floats for layer %d: a name of at most %d characters, a "
-                            "size and a layer below %d are needed", name ? name : "", n, layer,
-                            (int)sizeof k->name - 1, d->layers);
+        return ddp_complain(d, DDP_ARG,
+                            "state '%.40s' of %zu floats for layer %d: a name of at most %d characters, a "
+                            "size and a layer below %d are needed",
+                            name ? name : "", n, layer, (int)sizeof k->name - 1, d->layers);
     k = (ddp__own_state *)DDP_REALLOC(d->kept, ((size_t)d->kepts + 1) * sizeof *k);
     if (k) d->kept = k;
-    if (k && equal & DDP_KEPT_HERE) *out = (float *)ddp__alloc(&d->host.allocator, n * sizeof **out);
-    else if (k) *out = (float *)ddp__host_alloc(&d->host, n * sizeof **out);
+    if (k && equal & DDP_KEPT_HERE)
+        *out = (float *)ddp__alloc(&d->host.allocator, n * sizeof **out);
+    else if (k)
+        *out = (float *)ddp__host_alloc(&d->host, n * sizeof **out);
     if (!*out) return ddp_complain(d, DDP_MEMORY, "out of memory for %zu floats of state %s", n, name);
     k += d->kepts++;
     memset(k, 0, sizeof *k);
@@ -362,7 +382,10 @@ void ddp_blob_free(ddp_blob *b)
 
 int ddp_layers(const ddp_ctx *d) { return d ? d->layers : 0; }
 
-const char *ddp_name_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].name : "?"; }
+const char *ddp_name_of(const ddp_ctx *d, int layer)
+{
+    return ddp__has_layer(d, layer) ? d->unit[layer].name : "?";
+}
 
 const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count)
 {
@@ -388,7 +411,10 @@ float *ddp_state_of(const ddp_ctx *d, int layer, size_t *count)
     return *count ? d->unit[layer].state : NULL;
 }
 
-long ddp_updates_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].updates : 0; }
+long ddp_updates_of(const ddp_ctx *d, int layer)
+{
+    return ddp__has_layer(d, layer) ? d->unit[layer].updates : 0;
+}
 
 double ddp_computed_s(const ddp_ctx *d) { return d->compute_this_step; }
 
@@ -405,7 +431,8 @@ int ddp_blocks_of(const ddp_ctx *d, int group, int *own)
 {
     const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
 
-    for (*own = 0; ranks && ranks[*own] != d->rank; ++*own) {}
+    for (*own = 0; ranks && ranks[*own] != d->rank; ++*own) {
+    }
     if (!ranks) *own = d->rank;
     return ranks ? ddp__engine_group_size(d->engine, group) : d->world;
 }
@@ -429,7 +456,10 @@ ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(d->cfg.wire
 
 int ddp_link_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].link : 0; }
 
-float *ddp_residual_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].residual : NULL; }
+float *ddp_residual_of(const ddp_ctx *d, int layer)
+{
+    return ddp__has_layer(d, layer) ? d->unit[layer].residual : NULL;
+}
 
 /* ---- what run asks of it ---- */
 

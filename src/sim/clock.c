@@ -1,5 +1,5 @@
-/* Turns and times of a simulated world. A worker runs until it waits; who waits looks what happens next, until that
- * lets somebody go on, and hands over to him. */
+/* Turns and times of a simulated world. A worker runs until it waits; who waits looks what happens next,
+ * until that lets somebody go on, and hands over to him. */
 #include "sim/world.h"
 
 static void *ddp__world_has(ddp__world *w, void *memory)
@@ -12,7 +12,10 @@ static void *ddp__world_has(ddp__world *w, void *memory)
     return NULL;
 }
 
-void *ddp__world_new(ddp__world *w, size_t count, size_t size) { return ddp__world_has(w, ddp__calloc(count, size)); }
+void *ddp__world_new(ddp__world *w, size_t count, size_t size)
+{
+    return ddp__world_has(w, ddp__calloc(count, size));
+}
 
 int ddp__world_grow(ddp__world *w, void **at, int *room, int count, size_t size)
 {
@@ -34,14 +37,16 @@ static int ddp__event_before(const ddp__event *a, const ddp__event *b)
     return a->at != b->at ? a->at < b->at : a->order < b->order;
 }
 
-void ddp__world_at(ddp__world *w, double at, void (*fn)(ddp__world *, void *, int, int), void *what, int i, int j)
+void ddp__world_at(ddp__world *w, double at, void (*fn)(ddp__world *, void *, int, int), void *what, int i,
+                   int j)
 {
     const ddp__event e = {at > w->now ? at : w->now, w->orders++, fn, what, i, j};
     size_t k = (size_t)w->events_due;
 
     if (!ddp__world_grow(w, (void **)&w->event, &w->event_room, w->events_due, sizeof *w->event)) return;
     w->events_due++;
-    for (; k > 0 && ddp__event_before(&e, &w->event[(k - 1) / 2]); k = (k - 1) / 2) w->event[k] = w->event[(k - 1) / 2];
+    for (; k > 0 && ddp__event_before(&e, &w->event[(k - 1) / 2]); k = (k - 1) / 2)
+        w->event[k] = w->event[(k - 1) / 2];
     w->event[k] = e;
 }
 
@@ -69,14 +74,17 @@ void ddp__seat_ready(ddp__world *w, ddp__player *s)
     s->state = DDP__PLAYER_READY;
     s->at = NULL;
     s->next = NULL;
-    if (w->first) w->last->next = s;
-    else w->first = s;
+    if (w->first)
+        w->last->next = s;
+    else
+        w->first = s;
     w->last = s;
 }
 
 static void ddp__seat_wakes(ddp__world *w, void *what, int i, int j)
 {
-    (void)i; (void)j;
+    (void)i;
+    (void)j;
     ddp__seat_ready(w, (ddp__player *)what);
 }
 

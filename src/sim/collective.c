@@ -1,7 +1,8 @@
-/* What travels in a simulated world. A message is cut into parts; a part leaves over its worker's uplink, most urgent
- * first, reaches its receivers a delay later, passes their downlinks, and lets them send what follows from it: a
- * collective is a few such phases, the same that the engine's frames go through (src/comm). Between workers that do the
- * same at the same time nothing depends on which of them sends to which, so all that one sends in a phase is one job. */
+/* What travels in a simulated world. A message is cut into parts; a part leaves over its worker's uplink,
+ * most urgent first, reaches its receivers a delay later, passes their downlinks, and lets them send what
+ * follows from it: a collective is a few such phases, the same that the engine's frames go through
+ * (src/comm). Between workers that do the same at the same time nothing depends on which of them sends to
+ * which, so all that one sends in a phase is one job. */
 #include "sim/port.h"
 
 static void ddp__carried_left(ddp__world *w, const ddp__job *job);
@@ -9,16 +10,18 @@ static void ddp__carried_left(ddp__world *w, const ddp__job *job);
 static void ddp__carried_job(ddp__carried *c, int member, int phase, int part)
 {
     const ddp__op *op = c->op[member];
-    const ddp__job job = {op->m.priority, phase, part, member, op->ticket, c->out[phase % 4], c->payload[phase % 4], c, NULL,
-                          ddp__carried_left};
+    const ddp__job job = {op->m.priority,        phase, part, member,           op->ticket, c->out[phase % 4],
+                          c->payload[phase % 4], c,     NULL, ddp__carried_left};
 
     ddp__job_add(c->port[member], &job);
 }
 
 void ddp__carried_drop(ddp__carried *c)
 {
-    if (c->before) c->before->next = c->next;
-    else c->world->carried = c->next;
+    if (c->before)
+        c->before->next = c->next;
+    else
+        c->world->carried = c->next;
     if (c->next) c->next->before = c->before;
     ddp__scraps_free(c->scrap);
     DDP_FREE(c);
@@ -62,8 +65,10 @@ static void ddp__part_arrives(ddp__world *w, void *what, int member, int at)
     if (c->void_) return;
     if (e->links.path) done = ddp__link_receive(&e->links.own, w->now, (size_t)llround(bytes));
     ddp__atomic_add(&e->bytes_received, (int64_t)llround(bytes));
-    if (done > w->now) ddp__world_at(w, done, ddp__part_got, c, member, at);
-    else ddp__part_got(w, c, member, at);
+    if (done > w->now)
+        ddp__world_at(w, done, ddp__part_got, c, member, at);
+    else
+        ddp__part_got(w, c, member, at);
 }
 
 static int ddp__cell_of(const ddp__carried *c, int member, int phase)
@@ -73,8 +78,8 @@ static int ddp__cell_of(const ddp__carried *c, int member, int phase)
     return cell ? cell[member] : 0;
 }
 
-/* When what left at the times of a cell's members (or of one, from) reaches a member. last: the two latest of these times,
- * where ways are alike; NULL: they differ. */
+/* When what left at the times of a cell's members (or of one, from) reaches a member. last: the two latest of
+ * these times, where ways are alike; NULL: they differ. */
 static double ddp__part_reaches(ddp__carried *c, int member, int at, int from, const double last[2])
 {
     ddp__links *l = &c->port[member]->e->links;
@@ -104,7 +109,8 @@ static void ddp__cell_sent(ddp__carried *c, int cell, int phase, int at)
     }
     for (int i = 0; i < c->here; i++)
         if (ddp__cell_of(c, i, phase) == cell)
-            ddp__world_at(c->world, ddp__part_reaches(c, i, at, -1, c->world->alike ? last : NULL), ddp__part_arrives, c, i, at);
+            ddp__world_at(c->world, ddp__part_reaches(c, i, at, -1, c->world->alike ? last : NULL),
+                          ddp__part_arrives, c, i, at);
 }
 
 static int ddp__cell_size(const ddp__carried *c, int cell, int phase)
@@ -116,7 +122,8 @@ static int ddp__cell_size(const ddp__carried *c, int cell, int phase)
     return n;
 }
 
-/* A member's part has left: to the next in a ring, from a root to all, else to those of its cell once theirs have too. */
+/* A member's part has left: to the next in a ring, from a root to all, else to those of its cell once theirs
+ * have too. */
 static void ddp__carried_left(ddp__world *w, const ddp__job *job)
 {
     ddp__carried *c = job->carried;
@@ -129,12 +136,13 @@ static void ddp__carried_left(ddp__world *w, const ddp__job *job)
     if (c->in_turn) {
         const int next = (member + 1) % c->here;
         ddp__links *l = &c->port[next]->e->links;
-        ddp__world_at(w, l->path ? ddp__path_receive(&l->path[c->port[member]->base.rank], w->now) : w->now, ddp__part_arrives, c,
-                      next, at);
+        ddp__world_at(w, l->path ? ddp__path_receive(&l->path[c->port[member]->base.rank], w->now) : w->now,
+                      ddp__part_arrives, c, next, at);
     } else if (c->root >= 0) {
         *gone = 1;
         for (int i = 0; i < c->here; i++)
-            if (i != member && c->port[i]) ddp__world_at(w, ddp__part_reaches(c, i, at, member, NULL), ddp__part_arrives, c, i, at);
+            if (i != member && c->port[i])
+                ddp__world_at(w, ddp__part_reaches(c, i, at, member, NULL), ddp__part_arrives, c, i, at);
     } else if (++*gone == ddp__cell_size(c, cell, phase)) {
         ddp__cell_sent(c, cell, phase, at);
     }
@@ -148,7 +156,10 @@ static void ddp__carried_cells(ddp__carried *c, const ddp__engine *e)
         int place = 0;
         c->cell[0][i] = c->cell[1][i] = i;
         for (int k = i - 1; k >= 0; k--)
-            if (e->site[e->member[k]] == e->site[e->member[i]]) { c->cell[0][i] = k; place++; }
+            if (e->site[e->member[k]] == e->site[e->member[i]]) {
+                c->cell[0][i] = k;
+                place++;
+            }
         for (int k = i - 1; k >= 0; k--) {
             int other = 0;
             for (int j = 0; j < k; j++) other += e->site[e->member[j]] == e->site[e->member[k]];
@@ -157,19 +168,24 @@ static void ddp__carried_cells(ddp__carried *c, const ddp__engine *e)
     }
 }
 
-static void ddp__carried_phase(ddp__carried *c, const ddp__port *p, int phase, const ddp__op *op, double values, int peers,
-                               int coding)
+static void ddp__carried_phase(ddp__carried *c, const ddp__port *p, int phase, const ddp__op *op,
+                               double values, int peers, int coding)
 {
     const double scale = ddp__scale_of(c->world, &op->m), per = scale * values / peers; /* to one peer */
-    const double payload = coding == (int)DDP__AS_BYTES ? per : (double)ddp__frame_payload(coding, (size_t)llround(per));
+    const double payload =
+        coding == (int)DDP__AS_BYTES ? per : (double)ddp__frame_payload(coding, (size_t)llround(per));
 
     c->payload[phase] = peers * payload / c->parts;
-    c->out[phase] = c->payload[phase] + peers * ddp__frames_of(p, per, op->unit) * DDP__FRAME_BYTES / c->parts;
+    c->out[phase] =
+        c->payload[phase] + peers * ddp__frames_of(p, per, op->unit) * DDP__FRAME_BYTES / c->parts;
     c->in[phase] = c->out[phase];
 }
 
 /* Who is simulated in place of a member: the last one stands for all that are not. */
-static int ddp__standing_in(const ddp__carried *c, int member) { return member < c->here ? member : c->here - 1; }
+static int ddp__standing_in(const ddp__carried *c, int member)
+{
+    return member < c->here ? member : c->here - 1;
+}
 
 /* What each member sends and gets, by the way that the operation takes. */
 static void ddp__carried_shape(ddp__carried *c, const ddp__port *p, const ddp__op *op)
@@ -181,9 +197,12 @@ static void ddp__carried_shape(ddp__carried *c, const ddp__port *p, const ddp__o
 
     c->phases = 1;
     c->root = -1;
-    if (op->m.verb == DDP_BROADCAST) c->root = ddp__standing_in(c, ddp__team_of(p->e, op).place[ddp__root(p->e, op)]);
-    else if (op->way->whole) part = n;
-    else part = n / M;
+    if (op->m.verb == DDP_BROADCAST)
+        c->root = ddp__standing_in(c, ddp__team_of(p->e, op).place[ddp__root(p->e, op)]);
+    else if (op->way->whole)
+        part = n;
+    else
+        part = n / M;
     if (op->m.verb == DDP_ALL_REDUCE && !op->way->whole) c->phases = 2;
     if (op->way == ddp__ring_way()) {
         c->in_turn = c->together = 1;
@@ -197,7 +216,8 @@ static void ddp__carried_shape(ddp__carried *c, const ddp__port *p, const ddp__o
         for (int i = 0; i < 4; i++) {
             const int across = i == 1 || i == 2, others = (int)(across ? sites : size) - 1;
             if (others > 0)
-                ddp__carried_phase(c, p, i, op, (across ? n / size / sites : n / size) * others, others, across ? (int)crossing : 0);
+                ddp__carried_phase(c, p, i, op, (across ? n / size / sites : n / size) * others, others,
+                                   across ? (int)crossing : 0);
         }
         return;
     }
@@ -241,8 +261,8 @@ static void ddp__carried_values(ddp__carried *c, size_t at, size_t count, float 
     for (int i = 0; i < c->here; i++) ddp__memory_store(c->op[i], at, sum, count, NULL);
 }
 
-/* Blocks of an all-gather, all values of a message in real memory. In the world's all-gather each rank has the block of
- * its number, also when other ranks are lost. */
+/* Blocks of an all-gather, all values of a message in real memory. In the world's all-gather each rank has
+ * the block of its number, also when other ranks are lost. */
 static void ddp__carried_blocks(ddp__carried *c, void *block)
 {
     const ddp__op *first = c->op[0];
@@ -263,15 +283,19 @@ static void ddp__carried_blocks(ddp__carried *c, void *block)
 static void ddp__carried_move(ddp__carried *c)
 {
     const ddp__op *first = c->op[0];
-    const int gathers = c->root < 0 && first->m.verb == DDP_ALL_GATHER, reduces = c->root < 0 && first->m.verb == DDP_ALL_REDUCE;
+    const int gathers = c->root < 0 && first->m.verb == DDP_ALL_GATHER,
+              reduces = c->root < 0 && first->m.verb == DDP_ALL_REDUCE;
     void *room;
 
     for (int i = 0; (gathers || reduces) && i < first->from.count; i++) {
         const ddp__strip *s = &first->from.strip[i];
         if (ddp__is_paper(c->world, s->data)) continue;
-        room = ddp__world_new(c->world, 2 * (gathers ? first->n / (size_t)c->members : s->count) + 2, first->unit);
-        if (room && gathers) ddp__carried_blocks(c, room);
-        else if (room) ddp__carried_values(c, s->start, s->count, (float *)room);
+        room = ddp__world_new(c->world, 2 * (gathers ? first->n / (size_t)c->members : s->count) + 2,
+                              first->unit);
+        if (room && gathers)
+            ddp__carried_blocks(c, room);
+        else if (room)
+            ddp__carried_values(c, s->start, s->count, (float *)room);
         if (room) DDP_FREE(room);
         if (gathers) return;
     }
@@ -282,10 +306,13 @@ static void ddp__carried_move(ddp__carried *c)
 static ddp__carried *ddp__carried_new(ddp__port *p, const ddp__op *op)
 {
     const ddp__members team = ddp__team_of(p->e, op);
-    const int here = team.members < p->world->seats ? team.members : p->world->seats, ring = op->way == ddp__ring_way();
+    const int here = team.members < p->world->seats ? team.members : p->world->seats,
+              ring = op->way == ddp__ring_way();
     const size_t steps = ring ? 1 : 4 * DDP__CUTS, h = (size_t)here;
-    ddp__carried *c = (ddp__carried *)ddp__world_new(p->world, 1, sizeof *c + steps * h * (sizeof(double) + sizeof(int)) +
-                                                      h * (sizeof *c->op + sizeof *c->port + 3 * sizeof(int)));
+    ddp__carried *c =
+        (ddp__carried *)ddp__world_new(p->world, 1,
+                                       sizeof *c + steps * h * (sizeof(double) + sizeof(int)) +
+                                           h * (sizeof *c->op + sizeof *c->port + 3 * sizeof(int)));
 
     if (!c) return NULL;
     c->leave = (double *)(void *)(c + 1);
@@ -326,13 +353,17 @@ static int ddp__carried_differs(const ddp__carried *c, int member)
     ddp_error err;
     int i;
 
-    for (i = 0; i < c->here && (!c->op[i] || i == member); i++) {}
+    for (i = 0; i < c->here && (!c->op[i] || i == member); i++) {
+    }
     first = i < c->here ? c->op[i] : op;
-    if (first->m.verb == op->m.verb && first->n == op->n && first->m.layer == op->m.layer && first->unit == op->unit) return 0;
-    (void)ddp__fail(&err, DDP_MISMATCH, "rank %d has %s of %zu values where rank %d has %s of %zu: every rank must post the "
-                    "same messages in the same order", c->port[i]->base.rank,
-                    ddp__op_text(c->port[i]->e, first, a, sizeof a), first->n, c->port[member]->base.rank,
-                    ddp__op_text(c->port[member]->e, op, b, sizeof b), op->n);
+    if (first->m.verb == op->m.verb && first->n == op->n && first->m.layer == op->m.layer &&
+        first->unit == op->unit)
+        return 0;
+    (void)ddp__fail(&err, DDP_MISMATCH,
+                    "rank %d has %s of %zu values where rank %d has %s of %zu: every rank must post the "
+                    "same messages in the same order",
+                    c->port[i]->base.rank, ddp__op_text(c->port[i]->e, first, a, sizeof a), first->n,
+                    c->port[member]->base.rank, ddp__op_text(c->port[member]->e, op, b, sizeof b), op->n);
     c->world->fails(c->world, &err);
     return 1;
 }
@@ -353,21 +384,27 @@ void ddp__carried_join(ddp__port *p, ddp__op *op)
     if (!c->together) ddp__member_begins(c, place);
     if (place == c->root) c->scrap = ddp__scraps_cut(c->world, op);
     for (int i = 0; c->scrap && i < c->here; i++)
-        if (i != c->root && c->op[i] && (place == c->root || place == i)) ddp__scraps_paste(c->scrap, c->op[i]);
-    for (int at = 0; c->root >= 0 && place != c->root && at < c->parts; at++) /* what was on its way before it came */
+        if (i != c->root && c->op[i] && (place == c->root || place == i))
+            ddp__scraps_paste(c->scrap, c->op[i]);
+    for (int at = 0; c->root >= 0 && place != c->root && at < c->parts; at++) /* what was on its way before it
+                                                                                 came */
         if (c->gone[(size_t)at * (size_t)c->here])
-            ddp__world_at(c->world, ddp__part_reaches(c, place, at, c->root, NULL), ddp__part_arrives, c, place, at);
+            ddp__world_at(c->world, ddp__part_reaches(c, place, at, c->root, NULL), ddp__part_arrives, c,
+                          place, at);
     if (c->joined == c->here) {
         ddp__carried_move(c);
         for (int i = 0; i < c->here; i++) {
             ddp__op *own = c->op[i];
-            if (own && now > own->active_at) { /* until now somebody was waited for, but for its own first part */
-                own->waiting_since = fmax(own->active_at, own->span.begin >= 0 ? own->last_move : own->active_at);
+            if (own && now > own->active_at) { /* until now somebody was waited for, but for its own first
+                                                  part */
+                own->waiting_since =
+                    fmax(own->active_at, own->span.begin >= 0 ? own->last_move : own->active_at);
             }
             if (c->together) ddp__member_begins(c, i);
             ddp__port_send(c->port[i]);
         }
-    } else ddp__port_send(p);
+    } else
+        ddp__port_send(p);
 }
 
 void ddp__carried_again(ddp__world *w)
@@ -395,8 +432,10 @@ void ddp__carried_again(ddp__world *w)
             }
         }
         for (int i = 0; i < c->here; i++)
-            if (c->op[i] && !c->port[i]->dead && c->over) ddp__op_over(c->port[i], c->op[i]);
-            else if (c->op[i] && !c->port[i]->dead) ddp__carried_join(c->port[i], c->op[i]);
+            if (c->op[i] && !c->port[i]->dead && c->over)
+                ddp__op_over(c->port[i], c->op[i]);
+            else if (c->op[i] && !c->port[i]->dead)
+                ddp__carried_join(c->port[i], c->op[i]);
         c = next;
     }
 }

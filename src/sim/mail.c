@@ -3,7 +3,8 @@
 
 int ddp__is_paper(const ddp__world *w, const void *at)
 {
-    return w->paper && (const unsigned char *)at >= w->paper && (const unsigned char *)at < w->paper + w->paper_bytes;
+    return w->paper && (const unsigned char *)at >= w->paper &&
+           (const unsigned char *)at < w->paper + w->paper_bytes;
 }
 
 ddp__scrap *ddp__scraps_cut(ddp__world *w, const ddp__op *op)
@@ -12,7 +13,9 @@ ddp__scrap *ddp__scraps_cut(ddp__world *w, const ddp__op *op)
 
     for (int i = 0; i < op->from.count; i++) {
         const ddp__strip *s = &op->from.strip[i];
-        ddp__scrap *x = ddp__is_paper(w, s->data) ? NULL : (ddp__scrap *)ddp__world_new(w, 1, sizeof *x + s->count * op->unit);
+        ddp__scrap *x = ddp__is_paper(w, s->data)
+                            ? NULL
+                            : (ddp__scrap *)ddp__world_new(w, 1, sizeof *x + s->count * op->unit);
         if (!x) continue;
         x->at = s->start;
         x->count = s->count;
@@ -26,7 +29,8 @@ ddp__scrap *ddp__scraps_cut(ddp__world *w, const ddp__op *op)
 void ddp__scraps_paste(const ddp__scrap *s, const ddp__op *op)
 {
     for (; s; s = s->next)
-        if (s->at + s->count <= op->n) ddp__memory_copy(op, &op->to, s->at, s->count, (void *)(uintptr_t)(s + 1), 1);
+        if (s->at + s->count <= op->n)
+            ddp__memory_copy(op, &op->to, s->at, s->count, (void *)(uintptr_t)(s + 1), 1);
 }
 
 void ddp__scraps_free(ddp__scrap *s)
@@ -47,8 +51,10 @@ static int ddp__mail_fits(const ddp__op *op, const ddp__mail *m)
 
 void ddp__mail_free(ddp__mail *m)
 {
-    if (m->before) m->before->later = m->later;
-    else m->from->world->mails = m->later;
+    if (m->before)
+        m->before->later = m->later;
+    else
+        m->from->world->mails = m->later;
     if (m->later) m->later->before = m->before;
     ddp__scraps_free(m->scrap);
     DDP_FREE(m);
@@ -76,7 +82,10 @@ void ddp__mail_match(ddp__port *p)
 {
     for (int i = 0; i < p->wants; i++) {
         ddp__mail **m = &p->mail, *before = NULL, *found;
-        while (*m && !ddp__mail_fits(p->want[i], *m)) { before = *m; m = &(*m)->next; }
+        while (*m && !ddp__mail_fits(p->want[i], *m)) {
+            before = *m;
+            m = &(*m)->next;
+        }
         if (!*m) continue;
         found = *m;
         *m = found->next;
@@ -95,15 +104,18 @@ static void ddp__mail_got(ddp__world *w, void *what, int i, int j)
     ddp__mail *m = (ddp__mail *)what;
     ddp__port *to = m->to;
 
-    (void)i; (void)j;
+    (void)i;
+    (void)j;
     if (++m->got < m->parts) return;
     if (to->dead || !to->e) {
         ddp__mail_free(m);
         return;
     }
     m->next = NULL;
-    if (to->mail) to->last->next = m;
-    else to->mail = m;
+    if (to->mail)
+        to->last->next = m;
+    else
+        to->mail = m;
     to->last = m;
     ddp__mail_match(to);
     w->look(to);
@@ -115,7 +127,8 @@ static void ddp__mail_arrives(ddp__world *w, void *what, int i, int j)
     ddp__engine *e = m->to->e;
     double done = w->now;
 
-    if (e && e->links.path) done = ddp__link_receive(&e->links.own, w->now, (size_t)llround(m->bytes / m->parts));
+    if (e && e->links.path)
+        done = ddp__link_receive(&e->links.own, w->now, (size_t)llround(m->bytes / m->parts));
     if (e) ddp__atomic_add(&e->bytes_received, (int64_t)llround(m->bytes / m->parts));
     ddp__world_at(w, done, ddp__mail_got, m, i, j);
 }
@@ -128,7 +141,8 @@ static void ddp__mail_left(ddp__world *w, const ddp__job *job)
     ddp__op *op = m->op;
     const int whole = ++m->left == m->parts;
 
-    ddp__world_at(w, l && l->path ? ddp__path_receive(&l->path[p->base.rank], w->now) : w->now, ddp__mail_arrives, m, 0, 0);
+    ddp__world_at(w, l && l->path ? ddp__path_receive(&l->path[p->base.rank], w->now) : w->now,
+                  ddp__mail_arrives, m, 0, 0);
     if (!whole) return;
     p->unsent--;
     m->op = NULL;
@@ -150,8 +164,10 @@ void ddp__mail_post(ddp__port *p, ddp__op *op)
     if (!m->to) {
         ddp_error err;
         DDP_FREE(m);
-        (void)ddp__fail(&err, DDP_UNSUPPORTED, "a message between rank %d and rank %d, where one simulated worker stands for all: "
-                        "simulate each (ddp_simulation.fold 0)", p->base.rank, op->m.peer);
+        (void)ddp__fail(&err, DDP_UNSUPPORTED,
+                        "a message between rank %d and rank %d, where one simulated worker stands for all: "
+                        "simulate each (ddp_simulation.fold 0)",
+                        p->base.rank, op->m.peer);
         w->fails(w, &err);
         return;
     }
@@ -164,7 +180,8 @@ void ddp__mail_post(ddp__port *p, ddp__op *op)
     m->layer = op->m.layer;
     m->n = op->n;
     m->parts = (int)fmin(DDP__CUTS, ddp__frames_of(p, values, op->unit));
-    job.payload = op->unit == 1 ? values : (double)ddp__frame_payload((int)op->m.coding, (size_t)llround(values));
+    job.payload =
+        op->unit == 1 ? values : (double)ddp__frame_payload((int)op->m.coding, (size_t)llround(values));
     m->bytes = job.payload + ddp__frames_of(p, values, op->unit) * DDP__FRAME_BYTES;
     job.priority = op->m.priority;
     job.ticket = op->ticket;

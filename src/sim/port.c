@@ -16,8 +16,10 @@ static void ddp__port_begins(ddp__wire *wire, ddp__op *op)
         if (!ddp__world_grow(p->world, (void **)&p->want, &p->want_room, p->wants, sizeof *p->want)) return;
         p->want[p->wants++] = op;
         ddp__mail_match(p);
-    } else if (ddp__team_of(p->e, op).members == 1) ddp__op_over(p, op);
-    else ddp__carried_join(p, op);
+    } else if (ddp__team_of(p->e, op).members == 1)
+        ddp__op_over(p, op);
+    else
+        ddp__carried_join(p, op);
 }
 
 static void ddp__port_look(ddp__port *p)
@@ -53,15 +55,18 @@ static void ddp__world_shrinks(ddp__world *w, void *what, int rank, int workers)
             ddp__members_set(p->e, w->live);
         }
     if (workers < w->min_world) {
-        (void)ddp__fail(&err, DDP_PEER_LOST, "rank %d was lost, %d of %d workers are left, min_world is %d", rank, workers, w->size,
-                        w->min_world);
+        (void)ddp__fail(&err, DDP_PEER_LOST, "rank %d was lost, %d of %d workers are left, min_world is %d",
+                        rank, workers, w->size, w->min_world);
         w->fails(w, &err);
         return;
     }
     ddp__carried_again(w);
     for (int link = 0; link < 2; link++)
         for (int r = 0; r < w->seats; r++)
-            if (w->port[link][r] && w->port[link][r]->e) { w->look(w->port[link][r]); ddp__port_send(w->port[link][r]); }
+            if (w->port[link][r] && w->port[link][r]->e) {
+                w->look(w->port[link][r]);
+                ddp__port_send(w->port[link][r]);
+            }
 }
 
 /* As the script says. Who is left has heard of it a delay later, and of each other's knowing it two more. */
@@ -78,9 +83,12 @@ static void ddp__port_dies(ddp__world *w, void *what, int rank, int j)
     p->seat->state = DDP__PLAYER_DEAD;
     for (int r = 0; r < w->seats; r++) left += w->port[0][r] && !w->port[0][r]->dead;
     if (w->min_world == 0) {
-        (void)ddp__fail(&err, DDP_PEER_LOST, "rank %d was lost at %g s, as the script says: min_world lets the others go on", rank, w->now);
+        (void)ddp__fail(&err, DDP_PEER_LOST,
+                        "rank %d was lost at %g s, as the script says: min_world lets the others go on", rank,
+                        w->now);
         w->fails(w, &err);
-    } else ddp__world_at(w, w->now + 3 * p->e->links.farthest, ddp__world_shrinks, NULL, rank, left);
+    } else
+        ddp__world_at(w, w->now + 3 * p->e->links.farthest, ddp__world_shrinks, NULL, rank, left);
 }
 
 /* ---- the carrier ---- */
@@ -89,7 +97,9 @@ static void ddp__port_hears(ddp__world *w, void *what, int i, int j)
 {
     ddp__port *p = (ddp__port *)what;
 
-    (void)w; (void)i; (void)j;
+    (void)w;
+    (void)i;
+    (void)j;
     ddp__port_look(p);
 }
 
@@ -99,8 +109,10 @@ static int ddp__port_knows(ddp__port *p)
     ddp_error err;
 
     if (ddp__time() == &p->seat->now) return 1;
-    (void)ddp__fail(&err, DDP_UNSUPPORTED, "rank %d sends or waits on a thread of its own, which has no part in virtual time: "
-                    "simulate a strategy that has no threads", p->base.rank);
+    (void)ddp__fail(&err, DDP_UNSUPPORTED,
+                    "rank %d sends or waits on a thread of its own, which has no part in virtual time: "
+                    "simulate a strategy that has no threads",
+                    p->base.rank);
     p->world->fails(p->world, &err);
     return 0;
 }
@@ -151,7 +163,8 @@ static void ddp__port_opened(ddp__wire *wire, ddp__engine *e)
     e->quiet = p->world->error.code != DDP_OK;
     e->error = p->world->error;
     for (int i = 0; i < e->links.acts; i++) /* a connection that breaks is there again at once */
-        if (e->links.act[i].peer < 0) ddp__world_at(p->world, e->links.act[i].at, ddp__port_dies, p, e->rank, 0);
+        if (e->links.act[i].peer < 0)
+            ddp__world_at(p->world, e->links.act[i].at, ddp__port_dies, p, e->rank, 0);
 }
 
 static void ddp__port_close(ddp__wire *wire)
@@ -166,9 +179,10 @@ static void ddp__port_close(ddp__wire *wire)
 
 static void ddp__port_wakes(ddp__wire *wire) { (void)wire; }
 
-static const ddp__wire_table ddp__port_table = {NULL, NULL, NULL, ddp__port_wakes, ddp__port_close, NULL, NULL};
-static const ddp__carrier ddp__port_carrier = {ddp__port_opened, ddp__port_posted, ddp__port_begins, ddp__port_awaits, ddp__port_catches_up,
-                                               ddp__port_failed};
+static const ddp__wire_table ddp__port_table = {NULL, NULL, NULL, ddp__port_wakes, ddp__port_close,
+                                                NULL, NULL};
+static const ddp__carrier ddp__port_carrier = {ddp__port_opened, ddp__port_posted,     ddp__port_begins,
+                                               ddp__port_awaits, ddp__port_catches_up, ddp__port_failed};
 
 ddp_status ddp__port_attach(void *user, int link, int rank, ddp__wire **out, ddp_error *err)
 {
@@ -216,8 +230,9 @@ static void ddp__world_stuck(ddp__world *w)
         for (long t = p->e->first; t < p->e->submitted && !op; t++)
             if (!p->e->ops[t % p->e->cfg.queue].done) op = &p->e->ops[t % p->e->cfg.queue];
         if (waiting++ >= 3 || n >= sizeof text) continue;
-        n += (size_t)snprintf(text + n, sizeof text - n, "%srank %d for %s", waiting > 1 ? ", " : "", r,
-                              op ? ddp__op_text(p->e, op, one, sizeof one) : "a message that it did not post");
+        n +=
+            (size_t)snprintf(text + n, sizeof text - n, "%srank %d for %s", waiting > 1 ? ", " : "", r,
+                             op ? ddp__op_text(p->e, op, one, sizeof one) : "a message that it did not post");
     }
     for (int r = 0; r < w->seats && !waiting; r++) { /* the dead end last */
         if (w->seat[r].state != DDP__PLAYER_DEAD) continue;
@@ -230,8 +245,9 @@ static void ddp__world_stuck(ddp__world *w)
         ddp__seat_ready(w, &w->seat[r]);
     }
     if (!waiting) return;
-    (void)ddp__fail(&err, DDP_USAGE, "nobody can go on: %d of %d workers wait for what nobody sends: %.300s%s", waiting, w->seats,
-                    text, waiting > 3 ? " ..." : "");
+    (void)ddp__fail(&err, DDP_USAGE,
+                    "nobody can go on: %d of %d workers wait for what nobody sends: %.300s%s", waiting,
+                    w->seats, text, waiting > 3 ? " ..." : "");
     ddp__world_fails(w, &err);
 }
 

@@ -8,13 +8,16 @@
 
 typedef struct ddp__play_of {
     ddp__world *world;
-    ddp__hub   *hub;
+    ddp__hub *hub;
     const ddp_config *cfg;
     int (*fn)(ddp_ctx *, void *);
     void *user;
 } ddp__play_of;
 
-typedef struct ddp__part_of { const ddp__play_of *play; ddp__player *seat; } ddp__part_of;
+typedef struct ddp__part_of {
+    const ddp__play_of *play;
+    ddp__player *seat;
+} ddp__part_of;
 
 void ddp_sleep_until(double when) { ddp__sleep_until(when); }
 
@@ -53,9 +56,11 @@ static void *ddp__play_worker(void *arg)
         d->host.paper = w->paper;
         d->host.paper_bytes = w->paper_bytes;
         code = x->play->fn(d, x->play->user);
-        if (d->host.error.code) s->error = d->host.error;
+        if (d->host.error.code)
+            s->error = d->host.error;
         else if (code)
-            (void)ddp__fail(&s->error, code > 0 && code < (int)DDP_STATUS_COUNT ? (ddp_status)code : DDP_FAILED,
+            (void)ddp__fail(&s->error,
+                            code > 0 && code < (int)DDP_STATUS_COUNT ? (ddp_status)code : DDP_FAILED,
                             "rank %d returned %d without an error of the context", s->rank, code);
         ddp_close(d);
     }
@@ -80,7 +85,8 @@ static ddp_status ddp__players_run(const ddp__play_of *play, ddp_error *err)
         why = ddp__thread_deep(&w->seat[started].thread, ddp__play_worker, &x[started]);
     }
     if (why) {
-        (void)ddp__fail(err, DDP_MEMORY, "only %d of %d simulated workers could be started: %s", started, w->seats, strerror(why));
+        (void)ddp__fail(err, DDP_MEMORY, "only %d of %d simulated workers could be started: %s", started,
+                        w->seats, strerror(why));
         w->seats = started;
         w->error = *err; /* each ends at its first message */
     }
@@ -97,12 +103,15 @@ static ddp_status ddp__players_run(const ddp__play_of *play, ddp_error *err)
 static ddp_status ddp__simulated_check(const ddp_config *c, const ddp_strategy_ops *ops, ddp_error *err)
 {
     if (c->backend || c->join || c->max_world > c->world)
-        return ddp__fail(err, DDP_UNSUPPORTED, "%s is not simulated: leave it out", c->backend ? "a device" : "joining");
+        return ddp__fail(err, DDP_UNSUPPORTED, "%s is not simulated: leave it out",
+                         c->backend ? "a device" : "joining");
     if (c->servers < 0 && ops->traits & DDP_NEEDS_SERVERS)
-        return ddp__fail(err, DDP_UNSUPPORTED, "servers beside workers are not simulated: set servers to a number of ranks that serve");
+        return ddp__fail(
+            err, DDP_UNSUPPORTED,
+            "servers beside workers are not simulated: set servers to a number of ranks that serve");
     if (c->min_world > 0 && (c->world > 64 || ops->traits & DDP_NEEDS_SERVERS))
-        return ddp__fail(err, DDP_UNSUPPORTED, "min_world %d with %s is not simulated: leave min_world 0", c->min_world,
-                         c->world > 64 ? "more than 64 workers" : "servers");
+        return ddp__fail(err, DDP_UNSUPPORTED, "min_world %d with %s is not simulated: leave min_world 0",
+                         c->min_world, c->world > 64 ? "more than 64 workers" : "servers");
     return DDP_OK;
 }
 
@@ -119,7 +128,8 @@ static int ddp__simulated_alike(const ddp_config *c)
     return alike;
 }
 
-static ddp_status ddp__world_open(ddp__world *w, const ddp_simulation *how, const ddp_config *c, int alike, int folds, ddp_error *err)
+static ddp_status ddp__world_open(ddp__world *w, const ddp_simulation *how, const ddp_config *c, int alike,
+                                  int folds, ddp_error *err)
 {
     memset(w, 0, sizeof *w);
     ddp__port_rules(w);
@@ -135,8 +145,10 @@ static ddp_status ddp__world_open(ddp__world *w, const ddp_simulation *how, cons
     }
     pthread_mutex_init(&w->lock, NULL);
     w->seat = (ddp__player *)ddp__calloc((size_t)w->seats, sizeof *w->seat);
-    for (int link = 0; link < 2; link++) w->port[link] = (ddp__port **)ddp__calloc((size_t)w->seats, sizeof *w->port[link]);
-    if (!w->seat || !w->port[0] || !w->port[1]) return ddp__fail(err, DDP_MEMORY, "out of memory for a world of %d", w->seats);
+    for (int link = 0; link < 2; link++)
+        w->port[link] = (ddp__port **)ddp__calloc((size_t)w->seats, sizeof *w->port[link]);
+    if (!w->seat || !w->port[0] || !w->port[1])
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a world of %d", w->seats);
     for (int r = 0; r < w->seats; r++) {
         w->seat[r].world = w;
         w->seat[r].rank = r;
@@ -178,9 +190,11 @@ int ddp_simulate(const ddp_config *given, const ddp_simulation *how, int (*fn)(d
     cfg.sockets = NULL;
     cfg.no_env = 1;
     s = ddp__simulated_check(&cfg, &ops, err);
-    if (s == DDP_OK) s = ddp__world_open(&w, how, &cfg, ddp__simulated_alike(&cfg), !cfg.net_script && cfg.site == 0 &&
-                                          !(ops.traits & DDP_NEEDS_SERVERS), err);
-    else memset(&w, 0, sizeof w);
+    if (s == DDP_OK)
+        s = ddp__world_open(&w, how, &cfg, ddp__simulated_alike(&cfg),
+                            !cfg.net_script && cfg.site == 0 && !(ops.traits & DDP_NEEDS_SERVERS), err);
+    else
+        memset(&w, 0, sizeof w);
     if (s == DDP_OK) {
         play.hub = ddp__hub_making(cfg.world, ddp__port_attach, &w);
         if (!play.hub || (ddp__two_links(&cfg) && !ddp__hub_second(play.hub, 1)))

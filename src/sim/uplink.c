@@ -44,7 +44,8 @@ static double ddp__job_leaves(ddp__port *p, const ddp__job *job)
     if (!l->path) return now;
     if (!l->by_pair || !c) {
         ddp__path any = {0, 0, 0, 0, 0, {0}};
-        return ddp__link_send(&l->own, c ? &any : &l->path[job->mail->to->base.rank], now, (size_t)llround(job->bytes));
+        return ddp__link_send(&l->own, c ? &any : &l->path[job->mail->to->base.rank], now,
+                              (size_t)llround(job->bytes));
     }
     for (int i = 0; i < c->here; i++) to += i != job->member;
     each = job->bytes / (c->in_turn ? 1 : to);
@@ -57,8 +58,10 @@ static double ddp__job_leaves(ddp__port *p, const ddp__job *job)
 
 static void ddp__away_end(ddp__world *w, ddp__away *f)
 {
-    if (f->before) f->before->next = f->next;
-    else w->aways = f->next;
+    if (f->before)
+        f->before->next = f->next;
+    else
+        w->aways = f->next;
     if (f->next) f->next->before = f->before;
     DDP_FREE(f);
 }
@@ -72,7 +75,8 @@ static void ddp__job_left(ddp__world *w, void *what, int i, int j)
 {
     const ddp__job job = ((ddp__away *)what)->job;
 
-    (void)i; (void)j;
+    (void)i;
+    (void)j;
     ddp__away_end(w, (ddp__away *)what);
     job.left(w, &job);
 }
@@ -110,7 +114,9 @@ static void ddp__uplink_free(ddp__world *w, void *what, int i, int j)
 {
     ddp__port *p = (ddp__port *)what;
 
-    (void)w; (void)i; (void)j;
+    (void)w;
+    (void)i;
+    (void)j;
     p->sends = 0;
     ddp__port_send(p);
 }
@@ -121,7 +127,8 @@ void ddp__job_add(ddp__port *p, const ddp__job *job)
 
     if (!ddp__world_grow(p->world, (void **)&p->job, &p->job_room, p->jobs, sizeof *p->job)) return;
     p->jobs++;
-    for (; k > 0 && ddp__job_before(job, &p->job[(k - 1) / 2]); k = (k - 1) / 2) p->job[k] = p->job[(k - 1) / 2];
+    for (; k > 0 && ddp__job_before(job, &p->job[(k - 1) / 2]); k = (k - 1) / 2)
+        p->job[k] = p->job[(k - 1) / 2];
     p->job[k] = *job;
 }
 

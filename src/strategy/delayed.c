@@ -1,6 +1,6 @@
-/* DeFT: gradients of several iterations are merged, sent when the schedule hides them behind later ones, and applied when
- * all of a merged gradient has come. A layer has two sums beside its gradient: the pending one, which is on its way,
- * and the one that gathers behind it. */
+/* DeFT: gradients of several iterations are merged, sent when the schedule hides them behind later ones, and
+ * applied when all of a merged gradient has come. A layer has two sums beside its gradient: the pending one,
+ * which is on its way, and the one that gathers behind it. */
 #include "run/collective.h"
 #include "run/stats.h"
 #include "strategy/delayed.h"
@@ -68,13 +68,15 @@ static int ddp__merged_apply(ddp_ctx *d, ddp__delayed *x, int which, int k)
 static float ddp__delayed_plan_name(const ddp__schedule *s)
 {
     return (float)(ddp__hash(ddp__hash(DDP__HASH_START, &s->head, sizeof s->head), s->parts,
-                             (size_t)s->head.messages * sizeof *s->parts) & 0xffffff);
+                             (size_t)s->head.messages * sizeof *s->parts) &
+                   0xffffff);
 }
 
 /* Nothing is in flight: the position is all that is not a sum. */
 static int ddp__position_write(ddp_ctx *d, ddp__delayed *x)
 {
-    const float value[DDP__POSITIONS] = {(float)x->at, (float)x->now, x->rate, ddp__delayed_plan_name(&x->plan)};
+    const float value[DDP__POSITIONS] = {(float)x->at, (float)x->now, x->rate,
+                                         ddp__delayed_plan_name(&x->plan)};
 
     for (int i = 0; i < DDP__POSITIONS; i++) DDP__DO(ddp_set(d, x->position + i, 1, value[i]));
     return 0;
@@ -89,8 +91,8 @@ static int ddp__delayed_word(ddp_ctx *d, const float *word, double *out)
     return bad;
 }
 
-/* ---- the Preserver's model: mu = |g|^2 and the variance of g . g_w over workers, g an averaged gradient and g_w the
- * worker's own one of a later iteration, so that g does not hold its noise (deft.h) ---- */
+/* ---- the Preserver's model: mu = |g|^2 and the variance of g . g_w over workers, g an averaged gradient and
+ * g_w the worker's own one of a later iteration, so that g does not hold its noise (deft.h) ---- */
 
 enum { DDP__NOISE_EVERY = 16, DDP__NOISE_MEMORY = 16 }; /* steps; samples that the mean is of */
 
@@ -100,7 +102,8 @@ static int ddp__noise_due(ddp_ctx *d, const ddp__delayed *x)
            (!x->plan.head.measured || ddp_step(d) % DDP__NOISE_EVERY == 0);
 }
 
-/* g . g_w = (|g + g_w|^2 - |g|^2 - |g_w|^2) / 2 with the verbs that a device has; g is nobody's, g_w is consumed. */
+/* g . g_w = (|g + g_w|^2 - |g|^2 - |g_w|^2) / 2 with the verbs that a device has; g is nobody's, g_w is
+ * consumed. */
 static int ddp__noise_product(ddp_ctx *d, ddp__delayed *x, double *out)
 {
     double all = 0, part;
@@ -160,7 +163,8 @@ static int ddp__noise_take(ddp_ctx *d, ddp__noise *n)
     mean = word[0] - word[1];
     ddp__noise_add(&n->mu, mean, n->samples);
     ddp__noise_add(&n->square, fmax(word[2] - mean * mean, 0) * workers / (workers - 1), n->samples);
-    if (n->samples > 1 && n->updates) ddp__noise_add(&n->gain, (n->loss - word[3]) / n->updates, n->samples - 1);
+    if (n->samples > 1 && n->updates)
+        ddp__noise_add(&n->gain, (n->loss - word[3]) / n->updates, n->samples - 1);
     n->loss = word[3];
     n->updates = 0;
     return 0;
@@ -181,7 +185,8 @@ static int ddp__noise_start(ddp_ctx *d, ddp__noise *n)
 
 /* ---- a step ---- */
 
-/* What is pending leaves as early as it can, at the end of the step before; left: it has (ddp__delayed_wait). */
+/* What is pending leaves as early as it can, at the end of the step before; left: it has
+ * (ddp__delayed_wait). */
 static int ddp__delayed_begin(ddp_ctx *d, ddp__delayed *x, int left)
 {
     const ddp__schedule *s = &x->plan;
@@ -320,7 +325,8 @@ static int ddp__delayed_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     DDP__DO(ddp__schedule_read(d, blob, &s));
     if (word[0] > 0 && (!(word[0] < s.head.iterations) || (float)word[3] != ddp__delayed_plan_name(&s))) {
         ddp__schedule_free(&s);
-        return ddp_complain(d, DDP_MISMATCH, "the checkpoint has gradients that wait for their sending under another "
+        return ddp_complain(d, DDP_MISMATCH,
+                            "the checkpoint has gradients that wait for their sending under another "
                             "plan: go on with as many workers, or save after ddp_sync_all");
     }
     ddp__schedule_free(&x->plan);

@@ -1,4 +1,5 @@
-/* DeFT's schedule at run time: made by ddp_plan_delayed from the profile, judged by the Preserver, shared as bytes. */
+/* DeFT's schedule at run time: made by ddp_plan_delayed from the profile, judged by the Preserver, shared as
+ * bytes. */
 #include "run/collective.h"
 #include "strategy/delayed.h"
 
@@ -10,7 +11,8 @@ int ddp__queues_send(const ddp__schedule *s, ddp__queues *q, const ddp__parcel *
 {
     const int layer = m->what >> 2;
 
-    if (layer < 0 || layer >= s->head.layers || m->from != q->sent[layer] || m->to <= m->from || m->to > s->cut[layer])
+    if (layer < 0 || layer >= s->head.layers || m->from != q->sent[layer] || m->to <= m->from ||
+        m->to > s->cut[layer])
         return 0;
     q->sent[layer] = m->to;
     q->left -= m->to - m->from;
@@ -50,8 +52,8 @@ int ddp__queues_pass(const ddp__schedule *s, ddp__queues *q, int iteration, int 
     return 1;
 }
 
-/* 1: every part leaves once, the steady period ends as it begins, and its updates are those that it names. sent:
- * [2 x layers] */
+/* 1: every part leaves once, the steady period ends as it begins, and its updates are those that it names.
+ * sent: [2 x layers] */
 static int ddp__schedule_holds(const ddp__schedule *s, int32_t *sent)
 {
     const size_t row = (size_t)s->head.layers * sizeof *sent;
@@ -78,7 +80,8 @@ static int ddp__schedule_holds(const ddp__schedule *s, int32_t *sent)
 
 static size_t ddp__schedule_bytes(const ddp__packed_schedule *h)
 {
-    return sizeof *h + ((size_t)h->layers + (size_t)h->updates + (size_t)h->iterations + 1) * sizeof(int32_t) +
+    return sizeof *h +
+           ((size_t)h->layers + (size_t)h->updates + (size_t)h->iterations + 1) * sizeof(int32_t) +
            (size_t)h->messages * sizeof(ddp__parcel);
 }
 
@@ -122,12 +125,15 @@ int ddp__schedule_read(ddp_ctx *d, const ddp_blob *blob, ddp__schedule *out)
     if (h->layers != ddp_layers(d) || h->warmup < 0 || h->iterations <= h->warmup || h->updates < 0 ||
         h->messages < 0 || h->iterations > 1 << 20 || h->updates > 1 << 20 || h->messages > 1 << 20 ||
         blob->size != ddp__schedule_bytes(h))
-        return ddp_complain(d, DDP_MISMATCH, "a plan of %lu bytes for %d layers does not fit this model of %d layers",
+        return ddp_complain(d, DDP_MISMATCH,
+                            "a plan of %lu bytes for %d layers does not fit this model of %d layers",
                             (unsigned long)blob->size, (int)h->layers, ddp_layers(d));
     ddp__schedule_lists(out, ddp__calloc(blob->size, 1));
     sent = (int32_t *)ddp__calloc((size_t)h->layers, 2 * sizeof *sent);
-    if (!out->room || !sent) bad = ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %d layers", (int)h->layers);
-    else memcpy(out->room, blob->bytes + sizeof *h, blob->size - sizeof *h);
+    if (!out->room || !sent)
+        bad = ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %d layers", (int)h->layers);
+    else
+        memcpy(out->room, blob->bytes + sizeof *h, blob->size - sizeof *h);
     if (!bad && !(ddp__schedule_looks(out) && ddp__schedule_holds(out, sent)))
         bad = ddp_complain(d, DDP_MISMATCH, "a plan of %d iterations does not send each gradient once",
                            (int)h->iterations);
@@ -136,10 +142,10 @@ int ddp__schedule_read(ddp_ctx *d, const ddp_blob *blob, ddp__schedule *out)
     return bad;
 }
 
-/* The parts that one stage (0: sent in forward, 1: before the new gradients, 2: one of them) sends, in the planner's
- * order: output side first on each link, a layer's as one message. range: [4 x layers] */
-static void ddp__schedule_stage(ddp__schedule *s, const ddp_delayed_plan *p, int iteration, int stage, int swapped,
-                                int *range)
+/* The parts that one stage (0: sent in forward, 1: before the new gradients, 2: one of them) sends, in the
+ * planner's order: output side first on each link, a layer's as one message. range: [4 x layers] */
+static void ddp__schedule_stage(ddp__schedule *s, const ddp_delayed_plan *p, int iteration, int stage,
+                                int swapped, int *range)
 {
     const ddp_delayed_step *step = &p->step[iteration];
 
@@ -147,20 +153,23 @@ static void ddp__schedule_stage(ddp__schedule *s, const ddp_delayed_plan *p, int
     for (int i = step->first_send; i < step->first_send + step->sends; i++) {
         const ddp_delayed_send *x = &p->send[i];
         int *r = &range[4 * x->bucket + 2 * x->link];
-        if (stage != (x->fresh ? 2 : p->no_barrier || x->begin_s >= p->step[x->iteration].forward_s)) continue;
+        if (stage != (x->fresh ? 2 : p->no_barrier || x->begin_s >= p->step[x->iteration].forward_s))
+            continue;
         if (r[1] == 0 || x->part < r[0]) r[0] = x->part;
         if (x->part + 1 > r[1]) r[1] = x->part + 1;
     }
     for (int l = p->buckets - 1; l >= 0; l--)
         for (int link = 0; link < 2; link++) {
             const int *r = &range[4 * l + 2 * link];
-            const ddp__parcel m = {l << 2 | (stage == 2) << 1 | (link ^ swapped), (uint16_t)r[0], (uint16_t)r[1]};
+            const ddp__parcel m = {l << 2 | (stage == 2) << 1 | (link ^ swapped), (uint16_t)r[0],
+                                   (uint16_t)r[1]};
             if (r[1]) s->parts[s->head.messages++] = m;
         }
 }
 
-/* What a period takes beyond its computing as ddp__delayed_step_end runs it, once queues are as long as they get: a
- * message begins when it may and its link is free, and only an update waits, for the last message of its gradient. */
+/* What a period takes beyond its computing as ddp__delayed_step_end runs it, once queues are as long as they
+ * get: a message begins when it may and its link is free, and only an update waits, for the last message of
+ * its gradient. */
 static double ddp__schedule_exposed(const ddp__schedule *s, const ddp_delayed_plan *p, const ddp__hardware *w)
 {
     const double compute = p->forward_s + p->backward_s;
@@ -174,9 +183,12 @@ static double ddp__schedule_exposed(const ddp__schedule *s, const ddp_delayed_pl
         for (int j = s->first[t]; j < s->first[t + 1]; j++) {
             const ddp__parcel *m = &s->parts[j];
             const int layer = m->what >> 2, link = m->what & 1;
-            double ready = now + (ddp__parts_fresh(m) ? p->forward_s : 0), *last = ddp__parts_fresh(m) ? &fresh : &pending;
-            for (int l = s->head.layers - 1; ddp__parts_fresh(m) && l >= layer; l--) ready += w->profile->backward_s[l];
-            busy[link] = fmax(busy[link], ready) + (m->to - m->from) * p->part_s[layer] * (link ^ w->swapped ? w->mu : 1);
+            double ready = now + (ddp__parts_fresh(m) ? p->forward_s : 0),
+                   *last = ddp__parts_fresh(m) ? &fresh : &pending;
+            for (int l = s->head.layers - 1; ddp__parts_fresh(m) && l >= layer; l--)
+                ready += w->profile->backward_s[l];
+            busy[link] = fmax(busy[link], ready) +
+                         (m->to - m->from) * p->part_s[layer] * (link ^ w->swapped ? w->mu : 1);
             *last = fmax(*last, busy[link] + w->alpha);
             if (w->paper) end = fmax(end, *last);
         }
@@ -194,7 +206,8 @@ static int ddp__schedule_begin(ddp_ctx *d, ddp__schedule *s, ddp_blob *out)
     const size_t bytes = ddp__schedule_bytes(&s->head);
 
     *out = ddp_blob_new(bytes);
-    if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %lu bytes", (unsigned long)bytes);
+    if (!out->bytes)
+        return ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %lu bytes", (unsigned long)bytes);
     ddp__schedule_lists(s, out->bytes + sizeof s->head);
     s->head.messages = 0;
     return 0;
@@ -206,7 +219,8 @@ static void ddp__schedule_end(const ddp__schedule *s, ddp_blob *out)
     out->size = ddp__schedule_bytes(&s->head);
 }
 
-int ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, const ddp__hardware *w, int accepted, ddp_blob *out)
+int ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, const ddp__hardware *w, int accepted,
+                       ddp_blob *out)
 {
     int *range = (int *)ddp__calloc((size_t)plan->buckets, 4 * sizeof *range), bad;
     ddp__schedule s = DDP__ZEROS;
@@ -261,8 +275,9 @@ static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
 
 /* ---- the plan ---- */
 
-/* The Preserver's model of this training; 0: nothing is known of it. batch: in workers' micro-batches, of which sigma
- * is. The model's updates, plain SGD's, take eta mu off the loss: at least what those here took (Adam's take more). */
+/* The Preserver's model of this training; 0: nothing is known of it. batch: in workers' micro-batches, of
+ * which sigma is. The model's updates, plain SGD's, take eta mu off the loss: at least what those here took
+ * (Adam's take more). */
 static int ddp__delayed_model(ddp_ctx *d, const ddp__noise *n, ddp_preserver *model)
 {
     const ddp_config *c = ddp_settings(d);
@@ -321,10 +336,12 @@ static void ddp__delayed_tell(ddp_ctx *d, const ddp_delayed_plan *p, const ddp_p
 
     if (judged)
         ddp__format(verdict, sizeof verdict, "ratio of expected losses %.4f %s", judged->ratio,
-                 judged->accepted ? "accepted" : "not accepted, the best there is");
-    ddp_say(d, DDP_LOG_INFO, "step %ld: %d updates in %d steps, merging %s; %d parts, %d link%s, knapsacks x %.2f; "
-            "Preserver: %s", ddp_step(d), p->updates, p->period, ddp__delayed_sequence(p, k, sizeof k), p->parts,
-            p->links, p->links > 1 ? "s" : "", p->capacity_scale, verdict);
+                    judged->accepted ? "accepted" : "not accepted, the best there is");
+    ddp_say(d, DDP_LOG_INFO,
+            "step %ld: %d updates in %d steps, merging %s; %d parts, %d link%s, knapsacks x %.2f; "
+            "Preserver: %s",
+            ddp_step(d), p->updates, p->period, ddp__delayed_sequence(p, k, sizeof k), p->parts, p->links,
+            p->links > 1 ? "s" : "", p->capacity_scale, verdict);
 }
 
 /* The plan as bytes; *out stays empty where they are too many. */
@@ -335,14 +352,19 @@ static ddp_status ddp__delayed_solve(ddp_ctx *d, const ddp__noise *noise, const 
     ddp_preserved judged = DDP__ZEROS;
     ddp_delayed_plan plan = DDP__ZEROS;
     const int tests = ddp__delayed_model(d, noise, &model);
-    const size_t most = 65536 + 256 * (size_t)ddp_layers(d); /* less than what a checkpoint allows (ddp_blob_new) */
+    const size_t most = 65536 + 256 * (size_t)ddp_layers(d); /* less than what a checkpoint allows
+                                                                (ddp_blob_new) */
     int bad;
 
-    if (tests) DDP__TRY(ddp_preserver_plan(w->profile, o, &model, &plan, &judged, err));
-    else DDP__TRY(ddp_plan_delayed(w->profile, o, &plan, err));
+    if (tests)
+        DDP__TRY(ddp_preserver_plan(w->profile, o, &model, &plan, &judged, err));
+    else
+        DDP__TRY(ddp_plan_delayed(w->profile, o, &plan, err));
     bad = ddp__schedule_pack(d, &plan, w, tests ? judged.accepted : -1, out);
-    if (!bad && out->size > most) ddp_blob_free(out);
-    else if (!bad) ddp__delayed_tell(d, &plan, tests ? &judged : NULL);
+    if (!bad && out->size > most)
+        ddp_blob_free(out);
+    else if (!bad)
+        ddp__delayed_tell(d, &plan, tests ? &judged : NULL);
     ddp_delayed_plan_free(&plan);
     return bad ? ddp__fail(err, DDP_MEMORY, "out of memory for a plan") : DDP_OK;
 }
@@ -358,7 +380,9 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured
     ddp_status s;
     double params = 0;
 
-    if (!measured || ddp_world(d) == 1) return ddp__schedule_plain(d, measured, out); /* alone nothing is sent */
+    if (!measured || ddp_world(d) == 1)
+        return ddp__schedule_plain(d, measured, out); /* alone nothing is
+                                                                                         sent */
     noise->planned = noise->gain;
     memset(out, 0, sizeof *out);
     s = ddp__gradient_profile(d, p, &own, &err);
@@ -371,7 +395,8 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured
     o.select = c->paper ? DDP_SELECT_PAPER : DDP_SELECT_RELEASE;
     o.no_barrier = c->no_barrier;
     o.target_frequency = c->update_frequency;
-    o.partition_params = fmax((double)c->partition_bytes / sizeof(float), ddp__gradient_part_least(&own, w.alpha));
+    o.partition_params =
+        fmax((double)c->partition_bytes / sizeof(float), ddp__gradient_part_least(&own, w.alpha));
     for (int l = 0; l < own.layers; l++) params += own.params[l];
     for (; s == DDP_OK && !out->bytes; o.partition_params *= 2) {
         s = ddp__delayed_solve(d, noise, &w, &o, out, &err);

@@ -1,8 +1,11 @@
-/* Strategies that average gradients before the update: ssgd and wfbp, and the buckets of all of them. Sums go in rank
- * order element by element, so how gradients are cut into messages cannot change a bit. */
+/* Strategies that average gradients before the update: ssgd and wfbp, and the buckets of all of them. Sums go
+ * in rank order element by element, so how gradients are cut into messages cannot change a bit. */
 #include "strategy/gradient.h"
 
-size_t ddp__part_begins(size_t n, int part, int cut) { return part == cut ? n : n / (size_t)cut * (size_t)part; }
+size_t ddp__part_begins(size_t n, int part, int cut)
+{
+    return part == cut ? n : n / (size_t)cut * (size_t)part;
+}
 
 /* Gradients begin..end-1 of a layer, behind what the bucket has. */
 static void ddp__bucket_add(ddp_ctx *d, ddp__bucket *b, int layer, size_t begin, size_t end)
@@ -24,12 +27,14 @@ int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
 
     for (int l = first; l >= last; l--, room += n) (void)ddp_gradients_of(d, l, &n);
     b->piece = (ddp_piece *)ddp__calloc((size_t)room + 1, sizeof *b->piece);
-    if (!b->piece) return ddp_complain(d, DDP_MEMORY, "out of memory for the gradients of %d layers", first - last + 1);
+    if (!b->piece)
+        return ddp_complain(d, DDP_MEMORY, "out of memory for the gradients of %d layers", first - last + 1);
     if (!b->cut) b->to = b->cut = 1;
     b->offset = ddp__part_begins(ddp__gradient_count(d, first), b->from, b->cut);
     for (int l = first; l >= last; l--) {
         const size_t all = ddp__gradient_count(d, l);
-        ddp__bucket_add(d, b, l, ddp__part_begins(all, b->from, b->cut), ddp__part_begins(all, b->to, b->cut));
+        ddp__bucket_add(d, b, l, ddp__part_begins(all, b->from, b->cut),
+                        ddp__part_begins(all, b->to, b->cut));
     }
     b->first = first;
     b->last = last;
@@ -139,8 +144,8 @@ static void ddp__gradient_close(ddp_ctx *d, void *self)
 
 /* ---- what plans of gradients are made from ---- */
 
-/* A link too fast to measure does not make gradients fewer. A message occupies the link for its bytes and arrives alpha
- * later, so that the timeline has no startups. */
+/* A link too fast to measure does not make gradients fewer. A message occupies the link for its bytes and
+ * arrives alpha later, so that the timeline has no startups. */
 ddp_status ddp__gradient_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *own, ddp_error *err)
 {
     DDP__TRY(ddp_profile_new(p->layers, own, err));
@@ -167,7 +172,8 @@ double ddp__gradient_part_least(const ddp_profile *p, double alpha)
     return comm > 0 ? params * (alpha / comm < 1 ? alpha / comm : 1) : 0;
 }
 
-/* ---- ssgd: all at once, after the whole backward; one message for each group, of many arrays several ---- */
+/* ---- ssgd: all at once, after the whole backward; one message for each group, of many arrays several
+ * ---- */
 
 static int ddp__ssgd_start(ddp_ctx *d, void *self)
 {

@@ -1,22 +1,22 @@
-/* Gradient strategies that follow a plan: mgwfbp, ascwfbp, bytescheduler and usbyte. What leaves together and in which
- * order is what ddp_plan_timeline makes of the profile. */
+/* Gradient strategies that follow a plan: mgwfbp, ascwfbp, bytescheduler and usbyte. What leaves together and
+ * in which order is what ddp_plan_timeline makes of the profile. */
 #include "plan/timeline/timeline.h"
 #include "strategy/gradient.h"
 
 /* As bytes, the same on all ranks: a head, then its messages in the order in which they leave. */
 typedef struct ddp__packed_messages {
     int32_t layers, messages;
-    double  exposed_s, barrier_s; /* beyond the step's computing: with, and without, forward hooks */
+    double exposed_s, barrier_s; /* beyond the step's computing: with, and without, forward hooks */
 } ddp__packed_messages;
 
 typedef struct ddp__packed_message {
     int32_t first, last, from, to, cut;
 } ddp__packed_message;
 
-/* At most four messages for each layer: so many can be posted at once (ddp_post). Where messages cost time of their own
- * larger parts may be better: those with the shortest step. */
-static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_profile *p, double alpha, ddp_timeline *t,
-                                   ddp_error *err)
+/* At most four messages for each layer: so many can be posted at once (ddp_post). Where messages cost time of
+ * their own larger parts may be better: those with the shortest step. */
+static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_profile *p, double alpha,
+                                   ddp_timeline *t, ddp_error *err)
 {
     const double least = ddp__gradient_part_least(p, alpha);
     const ddp_config *c = ddp_settings(d);
@@ -34,7 +34,8 @@ static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_prof
     if (c->bucket_bytes < DDP__FIRST_BUCKET_BYTES) o.first_bucket_bytes = o.bucket_bytes;
     for (;; o.partition_params *= 2) {
         DDP__TRY(ddp_plan_timeline(p, &o, &next, err));
-        if (next.intervals - 2 * p->layers > 4 * p->layers || (t->buckets && next.iteration_s >= t->iteration_s)) {
+        if (next.intervals - 2 * p->layers > 4 * p->layers ||
+            (t->buckets && next.iteration_s >= t->iteration_s)) {
             ddp_timeline_free(&next);
         } else {
             ddp_timeline_free(t);
@@ -49,13 +50,15 @@ static ddp__packed_message *ddp__packed_list(const ddp_blob *blob)
     return (ddp__packed_message *)(void *)(blob->bytes + sizeof(ddp__packed_messages));
 }
 
-static int ddp__timeline_pack(ddp_ctx *d, const ddp_profile *p, double alpha, const ddp_timeline *t, ddp_blob *out)
+static int ddp__timeline_pack(ddp_ctx *d, const ddp_profile *p, double alpha, const ddp_timeline *t,
+                              ddp_blob *out)
 {
     const ddp_interval *x = t->interval + 2 * p->layers;
     ddp__packed_messages head = {p->layers, t->intervals - 2 * p->layers, 0, 0};
     ddp_error err;
 
-    if (ddp_timeline_exposed(p, t, alpha, &head.exposed_s, &head.barrier_s, &err)) return ddp__plan_failed(d, &err);
+    if (ddp_timeline_exposed(p, t, alpha, &head.exposed_s, &head.barrier_s, &err))
+        return ddp__plan_failed(d, &err);
     *out = ddp_blob_new(sizeof head + (size_t)head.messages * sizeof(ddp__packed_message));
     if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for %d messages", (int)head.messages);
     memcpy(out->bytes, &head, sizeof head);
@@ -78,7 +81,8 @@ static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, int 
     ddp_status s;
     int bad;
 
-    (void)self; (void)measured;
+    (void)self;
+    (void)measured;
     s = ddp__gradient_profile(d, p, &own, &err);
     if (s == DDP_OK) s = ddp__timeline_of(d, (ddp_scheme)scheme, &own, p->alpha_s, &t, &err);
     bad = s == DDP_OK ? ddp__timeline_pack(d, &own, p->alpha_s, &t, out) : ddp__plan_failed(d, &err);
@@ -131,13 +135,15 @@ static int ddp__messages_check(ddp_ctx *d, const ddp_blob *blob, const ddp__pack
 {
     int *seen = (int *)ddp__calloc((size_t)ddp_layers(d), 2 * sizeof *seen), fit;
 
-    if (!seen) return ddp_complain(d, DDP_MEMORY, "out of memory for the messages of %d layers", ddp_layers(d));
+    if (!seen)
+        return ddp_complain(d, DDP_MEMORY, "out of memory for the messages of %d layers", ddp_layers(d));
     fit = head->layers == ddp_layers(d) && head->messages >= 0 &&
           blob->size == sizeof *head + (size_t)head->messages * sizeof(ddp__packed_message) &&
           ddp__messages_fit(d, ddp__packed_list(blob), head->messages, seen);
     DDP_FREE(seen);
     if (fit) return 0;
-    return ddp_complain(d, DDP_MISMATCH, "a plan of %lu bytes for %d layers does not fit this model of %d layers",
+    return ddp_complain(d, DDP_MISMATCH,
+                        "a plan of %lu bytes for %d layers does not fit this model of %d layers",
                         (unsigned long)blob->size, (int)head->layers, ddp_layers(d));
 }
 
@@ -162,7 +168,8 @@ static int ddp__timeline_take(ddp_ctx *d, void *self, const ddp_blob *blob, cons
     DDP__DO(ddp__buckets_room(d, g, head.messages + ddp_layers(d))); /* what was merged may be parted again */
     for (int i = 0; i < head.messages; i++) DDP__DO(ddp__message_take(d, g, &ddp__packed_list(blob)[i]));
     g->waits = (int)ddp_settings(d)->strategy >= (int)DDP_BYTESCHEDULER;
-    g->exposed_s = g->waits && ddp_has_forward(d) && !(ddp_settings(d)->clip_norm > 0) ? head.exposed_s : head.barrier_s;
+    g->exposed_s =
+        g->waits && ddp_has_forward(d) && !(ddp_settings(d)->clip_norm > 0) ? head.exposed_s : head.barrier_s;
     return 0;
 }
 

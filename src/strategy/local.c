@@ -11,7 +11,10 @@ int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
     return ddp__updates_last(d) ? 0 : ddp_update_layer(d, layer, NULL);
 }
 
-int ddp__updates_last(const ddp_ctx *d) { return ddp_settings(d)->average_first || ddp_settings(d)->clip_norm > 0; }
+int ddp__updates_last(const ddp_ctx *d)
+{
+    return ddp_settings(d)->average_first || ddp_settings(d)->clip_norm > 0;
+}
 
 int ddp__clip_and_update(ddp_ctx *d, int averaged)
 {
@@ -126,13 +129,13 @@ static int ddp__rows_of(const ddp_ctx *d)
 
 typedef struct ddp__packed_plan {
     int32_t layers, period, solver, cost;
-    double  objective_s, exposed_s, lower_bound_s;
+    double objective_s, exposed_s, lower_bound_s;
 } ddp__packed_plan;
 
 int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, size_t more, ddp_blob *out)
 {
     const size_t steps = (size_t)p->layers * sizeof(int32_t), fill = (size_t)p->layers * (size_t)p->period;
-    const ddp__packed_plan head = {p->layers, p->period, (int32_t)p->solver, (int32_t)p->cost,
+    const ddp__packed_plan head = {p->layers,      p->period,    (int32_t)p->solver, (int32_t)p->cost,
                                    p->objective_s, p->exposed_s, p->lower_bound_s};
 
     *out = ddp_blob_new(sizeof head + steps + fill + more);
@@ -154,8 +157,10 @@ int ddp__plan_unpack(ddp_ctx *d, const ddp_blob *blob, ddp_plan *out)
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
     if (head.layers != rows || head.period < 1 || head.period > 1000000 ||
         blob->size != sizeof head + steps + (size_t)rows * (size_t)head.period)
-        return ddp_complain(d, DDP_MISMATCH, "a plan of %lu bytes for %d layers and period %d does not fit this model "
-                            "of %d layers", (unsigned long)blob->size, (int)head.layers, (int)head.period, rows);
+        return ddp_complain(d, DDP_MISMATCH,
+                            "a plan of %lu bytes for %d layers and period %d does not fit this model "
+                            "of %d layers",
+                            (unsigned long)blob->size, (int)head.layers, (int)head.period, rows);
     if (ddp_plan_new(rows, head.period, out, &err)) return ddp__plan_failed(d, &err);
     out->solver = (ddp_solver)head.solver;
     out->cost = (ddp_cost)head.cost;
@@ -175,7 +180,8 @@ int ddp__plan_unpack(ddp_ctx *d, const ddp_blob *blob, ddp_plan *out)
 /* The objective hardly tells a plan that just fits from one with room to spare, but a link that is
  * a little slower than measured does. So the plan for a link that is a tenth slower is preferred,
  * where it costs at most one per cent on the link as measured. */
-static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *plan, ddp_error *err)
+static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *plan,
+                                       ddp_error *err)
 {
     ddp_profile slower = *p;
     ddp_plan other = DDP__ZEROS;
@@ -223,18 +229,22 @@ int ddp__partial_plan(ddp_ctx *d, const ddp_profile *p, int unmeasured, ddp_plan
 
 enum { DDP__PARTS = 16 }; /* of a layer, on average: what a plan may have */
 
-/* A profile whose params are those with gradients, with a row for each part, as the planner's --split-params; freed by
- * the caller. */
+/* A profile whose params are those with gradients, with a row for each part, as the planner's --split-params;
+ * freed by the caller. */
 static int ddp__rows_split(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
 {
     const int split = ddp_settings(d)->split_params;
     double rows = 0;
     ddp_error err;
 
-    for (int l = 0; l < p->layers; l++) rows += split && p->params[l] > split ? ceil(p->params[l] / split) : 1;
+    for (int l = 0; l < p->layers; l++)
+        rows += split && p->params[l] > split ? ceil(p->params[l] / split) : 1;
     if (rows > (double)DDP__PARTS * p->layers)
-        return ddp_complain(d, DDP_ARG, "split_params %d makes %.0f parts of %d layers, more than %d of each: choose a larger "
-                            "one", split, rows, p->layers, (int)DDP__PARTS);
+        return ddp_complain(
+            d, DDP_ARG,
+            "split_params %d makes %.0f parts of %d layers, more than %d of each: choose a larger "
+            "one",
+            split, rows, p->layers, (int)DDP__PARTS);
     if (ddp_profile_split(p, split ? split : DBL_MAX, 0, out, NULL, &err)) return ddp__plan_failed(d, &err);
     return 0;
 }
@@ -325,7 +335,8 @@ int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_pr
     x->due = (unsigned char *)ddp__calloc((size_t)p.period, (size_t)p.layers);
     if (!x->first) x->first = (int *)ddp__calloc(layers + 1, sizeof *x->first);
     if (!x->ready) x->ready = (unsigned char *)ddp__calloc(layers, 1);
-    if (!x->due || !x->first || !x->ready) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p.layers);
+    if (!x->due || !x->first || !x->ready)
+        return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p.layers);
     for (size_t l = 0; l < layers; l++) x->first[l + 1] = x->first[l] + ddp_parts_of(d, (int)l);
     for (int r = 0; r < p.layers; r++) x->due[(size_t)p.step_of[r] * (size_t)p.layers + (size_t)r] = 1;
     ddp__turn_again(d, x);

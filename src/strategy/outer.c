@@ -1,15 +1,17 @@
-/* Strategies that average changes (specs of DiLoCo, arXiv:2311.08105): H local steps, then the mean over the workers of
- * what parameters changed by since the last one is the gradient of an outer optimizer, SGD with Nesterov's momentum.
+/* Strategies that average changes (specs of DiLoCo, arXiv:2311.08105): H local steps, then the mean over the
+ * workers of what parameters changed by since the last one is the gradient of an outer optimizer, SGD with
+ * Nesterov's momentum.
  *
- * Of each layer: theta, the worker's parameters; the anchor, theta after the last outer update, the same on all ranks;
- * d = anchor - theta. The rank that sums a part of the mean D keeps that part of the momentum m and turns D into the
- * outer step, m = mu m + D, step = nu (D + mu m), which is what goes to all: theta = anchor = anchor - step.
+ * Of each layer: theta, the worker's parameters; the anchor, theta after the last outer update, the same on
+ * all ranks; d = anchor - theta. The rank that sums a part of the mean D keeps that part of the momentum m
+ * and turns D into the outer step, m = mu m + D, step = nu (D + mu m), which is what goes to all: theta =
+ * anchor = anchor - step.
  *
- * In an elastic world a rank may be lost with its part of m, so every rank stores all of m. With float32 D itself goes to
- * all, and every rank computes the outer step. The other wire formats round the outer step, so there too the rank that sums
- * computes it, and the other ranks recover m from it: D = (step / nu - mu^2 m) / (1 + mu), so
- * m = mu / (1 + mu) m + step / (nu (1 + mu)). They receive the rounded step, so their m is off by at most
- * 2 max |error| / nu. It is used only when a rank takes over a part. */
+ * In an elastic world a rank may be lost with its part of m, so every rank stores all of m. With float32 D
+ * itself goes to all, and every rank computes the outer step. The other wire formats round the outer step, so
+ * there too the rank that sums computes it, and the other ranks recover m from it: D = (step / nu - mu^2 m) /
+ * (1 + mu), so m = mu / (1 + mu) m + step / (nu (1 + mu)). They receive the rounded step, so their m is off
+ * by at most 2 max |error| / nu. It is used only when a rank takes over a part. */
 #include "compress/compress.h"
 #include "strategy/outer.h"
 
@@ -53,15 +55,16 @@ static void ddp__outer_undo(void *user)
     y->made = 0;
 }
 
-/* ddp_message.owner, on the comm thread. What the coding loses of a step is part of the next; a step that has no code
- * ends the run where it is sent. */
+/* ddp_message.owner, on the comm thread. What the coding loses of a step is part of the next; a step that has
+ * no code ends the run where it is sent. */
 static void ddp__outer_own(void *user, size_t at, float *x, size_t n)
 {
     ddp__outer_layer *y = (ddp__outer_layer *)user;
     float *error = y->error ? y->error + (at - y->from) : NULL;
 
     if (y->all->elastic) {
-        ddp__outer_save(y, at, n); /* no message waits for another there: *trained is not known before both are done */
+        ddp__outer_save(y, at, n); /* no message waits for another there: *trained is not known before both
+                                      are done */
     } else if (!(*y->trained > 0)) {
         memset(x, 0, n * sizeof *x);
         return;
@@ -78,7 +81,8 @@ static int ddp__outer_rule_there(ddp_ctx *d, const ddp__outer_layer *y, float *x
 {
     const float mu = y->all->mu;
 
-    if (m && (ddp_scale(d, m, n, mu) || ddp_axpy(d, m, x, n, 1) || ddp_axpy(d, x, m, n, mu))) return DDP_FAILED;
+    if (m && (ddp_scale(d, m, n, mu) || ddp_axpy(d, m, x, n, 1) || ddp_axpy(d, x, m, n, mu)))
+        return DDP_FAILED;
     return ddp_scale(d, x, n, y->all->nu);
 }
 
@@ -150,7 +154,8 @@ int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y)
     ddp_message m = ddp__mean_message(d, y->layer, y->x ? &y->whole : y->piece, y->x ? 1 : y->pieces);
 
     if (!y->count) return 0;
-    /* what is known on arrival at the latest where every rank takes the step itself, and before a rank takes it for all */
+    /* what is known on arrival at the latest where every rank takes the step itself, and before a rank takes
+     * it for all */
     if (!y->all->mean && !y->all->elastic && (!y->all->whole || y->all->sites)) m.after = y->told + 1;
 #ifndef DDP_NO_PLANNERS
     if (y->all->keep) return ddp__sparse_send(d, y, &m);
@@ -182,7 +187,8 @@ static void ddp__outer_follow(ddp__outer_layer *y, size_t at, const float *x, si
     }
 }
 
-/* Elastic: the message is done. A download waits for that where layers are on a device, since the rule may still run. */
+/* Elastic: the message is done. A download waits for that where layers are on a device, since the rule may
+ * still run. */
 static int ddp__outer_made(ddp_ctx *d, ddp__outer_layer *y)
 {
     const ddp_piece *p = y->x ? &y->whole : y->piece;
@@ -213,7 +219,8 @@ int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y)
     if (o->whole && y->previous)
         DDP__DO(ddp_late_apply(d, y->anchor, y->x, y->previous, y->count, DDP_LATE_COMPENSATE, o->lambda));
     for (size_t at = 0; o->whole && !o->mean && at < y->count; at += p++->count)
-        DDP__DO(ddp__outer_rule_there(d, y, y->x ? y->x + at : p->data, y->momentum ? y->momentum + at : NULL, p->count));
+        DDP__DO(ddp__outer_rule_there(d, y, y->x ? y->x + at : p->data, y->momentum ? y->momentum + at : NULL,
+                                      p->count));
     return 0;
 }
 
@@ -236,13 +243,15 @@ static int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y)
 /* ---- start, and the end of a step ---- */
 
 /* n floats of the layer's own, unless n is 0; 0 if there is no memory. */
-static int ddp__outer_keep(ddp_ctx *d, const ddp__outer_layer *y, const char *name, size_t n, int equal, float **out)
+static int ddp__outer_keep(ddp_ctx *d, const ddp__outer_layer *y, const char *name, size_t n, int equal,
+                           float **out)
 {
     if (n) *out = ddp_keep(d, y->layer, name, n, equal);
     return !n || *out;
 }
 
-/* The most of n values that a rank sums: with the fewest workers that an elastic world continues with. No block is cut. */
+/* The most of n values that a rank sums: with the fewest workers that an elastic world continues with. No
+ * block is cut. */
 static size_t ddp__outer_room(const ddp_ctx *d, size_t n)
 {
     const size_t least = ddp_settings(d)->min_world > 0 ? (size_t)ddp_settings(d)->min_world : 1;
@@ -270,18 +279,23 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
     if (!y->count || (o->mean && !late)) return 0;
     y->fresh = ddp_settings(d)->join;
     y->length = y->count;
-    if (!o->whole && !o->elastic) y->length = ddp_segment_of(d, ddp_group_of(d, layer), o->coding, y->count, &y->from);
+    if (!o->whole && !o->elastic)
+        y->length = ddp_segment_of(d, ddp_group_of(d, layer), o->coding, y->count, &y->from);
     y->room = ddp__outer_room(d, y->count);
     if (!ddp__outer_keep(d, y, "anchor", y->count, 1, &y->anchor) ||
         !ddp__outer_keep(d, y, "momentum", o->mu > 0 ? y->length : 0,
-                         o->whole ? 1 : o->elastic ? DDP_KEPT_HERE | DDP_KEPT_TOLD : DDP_KEPT_HERE, &y->momentum) ||
+                         o->whole     ? 1
+                         : o->elastic ? DDP_KEPT_HERE | DDP_KEPT_TOLD
+                                      : DDP_KEPT_HERE,
+                         &y->momentum) ||
         !ddp__outer_keep(d, y, "error", o->coding != DDP_AS_FLOAT && !o->whole ? y->length : 0, DDP_KEPT_HERE,
                          &y->error) ||
-        !ddp__outer_keep(d, y, "undo", o->elastic ? y->room * (o->mu > 0 ? 2 : 1) : 0, DDP_KEPT_HERE | DDP_KEPT_NOWHERE,
-                         &y->undo) ||
+        !ddp__outer_keep(d, y, "undo", o->elastic ? y->room * (o->mu > 0 ? 2 : 1) : 0,
+                         DDP_KEPT_HERE | DDP_KEPT_NOWHERE, &y->undo) ||
         !ddp__outer_keep(d, y, "flight", late ? y->count : 0, 1, &y->x) ||
         !ddp__outer_keep(d, y, "own", eager ? y->count : 0, 0, &y->own) ||
-        !ddp__outer_keep(d, y, "previous", eager && o->lambda > 0 ? y->length : 0, o->whole || o->elastic, &y->previous))
+        !ddp__outer_keep(d, y, "previous", eager && o->lambda > 0 ? y->length : 0, o->whole || o->elastic,
+                         &y->previous))
         return DDP_FAILED;
     if (!late && !o->sites) y->x = o->shared; /* else what it sends is in place until it lands */
 #ifndef DDP_NO_PLANNERS
@@ -401,8 +415,10 @@ int ddp__outer_restart(ddp_ctx *d, void *self)
 
     for (int l = 0; l < ddp_layers(d); l++) {
         ddp__outer_layer *y = &o->layer[l];
-        if (y->momentum && o->whole) DDP__DO(ddp_set(d, y->momentum, y->length, 0));
-        else if (y->momentum) memset(y->momentum, 0, y->length * sizeof *y->momentum);
+        if (y->momentum && o->whole)
+            DDP__DO(ddp_set(d, y->momentum, y->length, 0));
+        else if (y->momentum)
+            memset(y->momentum, 0, y->length * sizeof *y->momentum);
         if (y->error) memset(y->error, 0, (o->keep ? y->share : y->length) * sizeof *y->error);
         y->fresh = 0;
         y->updates = ddp_updates_of(d, l);

@@ -1,5 +1,6 @@
-/* Ways in which what diloco sends lands later: streaming (arXiv:2501.18512), where each layer has its own step and
- * lands some steps after it, and eager (arXiv:2502.12996), where all of a period hides the transfer of the one before. */
+/* Ways in which what diloco sends lands later: streaming (arXiv:2501.18512), where each layer has its own
+ * step and lands some steps after it, and eager (arXiv:2502.12996), where all of a period hides the transfer
+ * of the one before. */
 #include "strategy/outer.h"
 
 /* ---- what is late ---- */
@@ -23,7 +24,8 @@ static int ddp__late_read(ddp_ctx *d, ddp__outer *o)
         if (ddp_norm2(d, o->late + l, 1, &square)) return DDP_FAILED;
         o->layer[l].lands = -1;
         if (square > 0) {
-            const long at = (long)sqrt(square) - 1, past = (at - now % DDP__LATE_STEPS + DDP__LATE_STEPS) % DDP__LATE_STEPS;
+            const long at = (long)sqrt(square) - 1,
+                       past = (at - now % DDP__LATE_STEPS + DDP__LATE_STEPS) % DDP__LATE_STEPS;
             o->layer[l].lands = now + past;
         }
     }
@@ -91,9 +93,12 @@ static int ddp__streaming_send(ddp_ctx *d, ddp__outer *o, int layer)
     DDP__DO(ddp__outer_others(d, y));
     if (!y->count) return 0;
     if (!o->mean) DDP__DO(ddp__outer_tell(d, o, layer, layer));
-    if (!o->mean) DDP__DO(ddp__outer_change(d, y, y->anchor));
-    else if (y->fresh) DDP__DO(ddp_copy(d, y->x, y->anchor, y->count));
-    else DDP__DO(ddp__pieces_read(d, y->piece, y->pieces, y->x));
+    if (!o->mean)
+        DDP__DO(ddp__outer_change(d, y, y->anchor));
+    else if (y->fresh)
+        DDP__DO(ddp_copy(d, y->x, y->anchor, y->count));
+    else
+        DDP__DO(ddp__pieces_read(d, y->piece, y->pieces, y->x));
     y->fresh = 0;
     DDP__DO(ddp__outer_post(d, y));
     return ddp__late_set(d, y, ddp_step(d) + o->landing[layer]);
@@ -115,7 +120,10 @@ static int ddp__streaming_forward_begin(ddp_ctx *d, void *self, int layer)
 }
 
 /* Behind the update, which waits for the norm of all gradients. */
-static int ddp__sends_last(const ddp_ctx *d) { return ddp__updates_last(d) && !ddp_settings(d)->average_first; }
+static int ddp__sends_last(const ddp_ctx *d)
+{
+    return ddp__updates_last(d) && !ddp_settings(d)->average_first;
+}
 
 static int ddp__streaming_backward_end(ddp_ctx *d, void *self, int layer)
 {
@@ -149,8 +157,10 @@ static int ddp__streaming_wait(ddp_ctx *d, void *self)
     ddp__outer *o = (ddp__outer *)self;
 
     DDP__DO(ddp__late_wait(d, self));
-    for (int l = 0; o->read && l < ddp_layers(d); l++) /* a checkpoint knows no layer that is late and stays */
-        if (o->layer[l].lands >= 0 && !(*o->layer[l].trained > 0)) DDP__DO(ddp__late_set(d, &o->layer[l], -1));
+    for (int l = 0; o->read && l < ddp_layers(d); l++) /* a checkpoint knows no layer that is late and
+                                                          stays */
+        if (o->layer[l].lands >= 0 && !(*o->layer[l].trained > 0))
+            DDP__DO(ddp__late_set(d, &o->layer[l], -1));
     return o->read ? ddp__late_land_before(d, o, ddp_step(d)) : 0;
 }
 
@@ -193,11 +203,12 @@ static int ddp__streaming_strided(ddp_ctx *d, ddp_plan *plan)
     return 0;
 }
 
-/* What is planned to arrive just in time is waited for whenever a step is a little shorter than the last: measured steps
- * leave it a tenth of one. */
+/* What is planned to arrive just in time is waited for whenever a step is a little shorter than the last:
+ * measured steps leave it a tenth of one. */
 #define DDP__LANDING_SLACK 0.1
 
-static int ddp__streaming_land(ddp_ctx *d, const ddp_profile *p, const ddp_plan *plan, int *landing, double *exposed_s)
+static int ddp__streaming_land(ddp_ctx *d, const ddp_profile *p, const ddp_plan *plan, int *landing,
+                               double *exposed_s)
 {
     ddp_profile later = *p;
     ddp_error err;
@@ -217,7 +228,8 @@ static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, int
     ddp_plan plan = DDP__ZEROS;
 
     (void)self;
-    if (!landing) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
+    if (!landing)
+        return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
     bad = c->fragments ? ddp__streaming_strided(d, &plan) : ddp__partial_plan(d, p, !measured, &plan);
     for (size_t l = 0; l < L; l++) landing[l] = c->landing;
     if (!bad && !c->fragments) bad = ddp__streaming_land(d, p, &plan, landing, &exposed_s);
@@ -250,12 +262,16 @@ static int ddp__streaming_fits(ddp_ctx *d, void *self, const ddp_blob *blob)
     (void)self;
     DDP__DO(ddp__plan_unpack(d, &partial, &plan));
     for (int l = 0; l < ddp_layers(d) && !bad; l++) {
-        memcpy(&landing, blob->bytes + partial.size + sizeof(double) + (size_t)l * sizeof landing, sizeof landing);
+        memcpy(&landing, blob->bytes + partial.size + sizeof(double) + (size_t)l * sizeof landing,
+               sizeof landing);
         bad = landing < 0 || landing >= plan.period;
     }
     if (bad)
-        (void)ddp_complain(d, DDP_MISMATCH, "a plan lands a layer %d steps later, in a period of %d: make the plan again, or build "
-                           "all ranks from one header", landing, plan.period);
+        (void)ddp_complain(
+            d, DDP_MISMATCH,
+            "a plan lands a layer %d steps later, in a period of %d: make the plan again, or build "
+            "all ranks from one header",
+            landing, plan.period);
     ddp_plan_free(&plan);
     return bad;
 }
@@ -271,7 +287,8 @@ static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, con
     DDP__DO(ddp__streaming_fits(d, self, blob));
     DDP__DO(ddp__partial_take(d, self, &partial, NULL));
     memcpy(&o->exposed_s, blob->bytes + partial.size, sizeof o->exposed_s);
-    memcpy(o->landing, blob->bytes + partial.size + sizeof o->exposed_s, (size_t)ddp_layers(d) * sizeof *o->landing);
+    memcpy(o->landing, blob->bytes + partial.size + sizeof o->exposed_s,
+           (size_t)ddp_layers(d) * sizeof *o->landing);
     return 0;
 }
 
@@ -296,8 +313,9 @@ static void ddp__outer_stream(ddp_strategy_ops *ops)
 
 /* ---- eager ---- */
 
-/* The anchor is stepped by the changes of the period before alone. From there each worker goes on with its own part of
- * the mean of this period's, which are on their way: with mu 0 D = mean(d(t-1)) + (d_w(t) - d_w(t-1)) / W. */
+/* The anchor is stepped by the changes of the period before alone. From there each worker goes on with its
+ * own part of the mean of this period's, which are on their way: with mu 0 D = mean(d(t-1)) + (d_w(t) -
+ * d_w(t-1)) / W. */
 static int ddp__eager_layer(ddp_ctx *d, ddp__outer_layer *y)
 {
     const float part = y->all->nu / (float)ddp_group_size(d, ddp_group_of(d, y->layer));
@@ -327,7 +345,8 @@ static int ddp__eager_step_end(ddp_ctx *d, void *self, int forward)
         DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
     }
     if (ddp__period_ends(d)) DDP__DO(ddp__outer_tell(d, o, ddp_layers(d) - 1, 0));
-    for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--) DDP__DO(ddp__eager_layer(d, &o->layer[l]));
+    for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--)
+        DDP__DO(ddp__eager_layer(d, &o->layer[l]));
     DDP__DO(ddp__late_others(d, o));
     return ddp__clip_and_update(d, 1);
 }
@@ -339,7 +358,8 @@ static int ddp__eager_join(ddp_ctx *d, ddp__outer_layer *y)
 
     if (y->lands >= 0) DDP__DO(ddp_axpy(d, y->anchor, y->x, y->count, -1));
     for (size_t at = 0; at < y->count; at += p++->count) {
-        DDP__DO(y->fresh ? ddp_set(d, p->data, p->count, 0) : ddp_axpy(d, p->data, y->own + at, p->count, -1));
+        DDP__DO(y->fresh ? ddp_set(d, p->data, p->count, 0)
+                         : ddp_axpy(d, p->data, y->own + at, p->count, -1));
         DDP__DO(ddp_axpy(d, p->data, y->anchor + at, p->count, 1));
     }
     return ddp__late_set(d, y, -1);
@@ -371,14 +391,20 @@ static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_er
     const int plain = sparse || c->overlap == DDP_OVERLAP_EAGER;
 
     if ((c->mixture != 0 || c->fragments || c->landing) && c->overlap != DDP_OVERLAP_STREAM)
-        return ddp__fail(err, DDP_ARG, "strategy %s: mixture, fragments and landing are of overlap stream: choose that, "
-                         "or leave them out", ops->name);
+        return ddp__fail(err, DDP_ARG,
+                         "strategy %s: mixture, fragments and landing are of overlap stream: choose that, "
+                         "or leave them out",
+                         ops->name);
     if (c->landing && !c->fragments)
-        return ddp__fail(err, DDP_ARG, "strategy %s: landing %d without fragments: the plan says when layers land",
+        return ddp__fail(err, DDP_ARG,
+                         "strategy %s: landing %d without fragments: the plan says when layers land",
                          ops->name, c->landing);
     if (c->compensation > 0 && c->overlap != DDP_OVERLAP_EAGER)
-        return ddp__fail(err, DDP_ARG, "strategy %s: compensation %g corrects what overlap eager applies late: choose that, "
-                         "or leave it 0", ops->name, c->compensation);
+        return ddp__fail(
+            err, DDP_ARG,
+            "strategy %s: compensation %g corrects what overlap eager applies late: choose that, "
+            "or leave it 0",
+            ops->name, c->compensation);
     if (c->overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops);
     if (c->overlap == DDP_OVERLAP_EAGER) {
         ops->start = ddp__late_start;

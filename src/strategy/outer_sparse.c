@@ -1,15 +1,18 @@
-/* Changes that travel as the largest of each chunk (SparseLoCo, arXiv:2508.15706): what is not sent is kept, decays and
- * comes later. Every rank gets what all sent, adds it up in rank order and takes the outer step itself.
+/* Changes that travel as the largest of each chunk (SparseLoCo, arXiv:2508.15706): what is not sent is kept,
+ * decays and comes later. Every rank gets what all sent, adds it up in rank order and takes the outer step
+ * itself.
  *
- * With sites the ranks of a site sum each a share of the layer (where sites differ in size the lowest all of it), in
- * floats; what is packed is the share of the site's mean, the ranks of one place in all sites gather it, and each site
- * gathers the shares of the mean, in floats again: three messages, of which the comm thread makes the second and third. */
+ * With sites the ranks of a site sum each a share of the layer (where sites differ in size the lowest all of
+ * it), in floats; what is packed is the share of the site's mean, the ranks of one place in all sites gather
+ * it, and each site gathers the shares of the mean, in floats again: three messages, of which the comm thread
+ * makes the second and third. */
 #include "compress/compress.h"
 #include "strategy/outer.h"
 
 #define DDP__SPARSE_DECAY 0.95f
 
-/* The first byte of a block. Of a rank that was lost it stays 0; one without a change sends nothing and retains its error. */
+/* The first byte of a block. Of a rank that was lost it stays 0; one without a change sends nothing and
+ * retains its error. */
 enum { DDP__SPARSE_SENT = 1, DDP__SPARSE_NOTHING = 2 };
 
 /* ---- what is packed ---- */
@@ -18,14 +21,18 @@ enum { DDP__SPARSE_SENT = 1, DDP__SPARSE_NOTHING = 2 };
 static ddp_status ddp__sparse_pack(ddp__outer_layer *y, ddp_error *err)
 {
     const ddp__outer *o = y->all;
-    unsigned char *own = y->gather + (size_t)y->place * y->block, *scratch = o->scratch + (size_t)y->link * o->scratch_bytes;
+    unsigned char *own = y->gather + (size_t)y->place * y->block,
+                  *scratch = o->scratch + (size_t)y->link * o->scratch_bytes;
     ddp_error why;
 
     *own = DDP__SPARSE_SENT;
-    if (ddp_sparse_pack(y->error, y->share, o->keep, own + 1, y->block - 1, scratch, o->scratch_bytes, &why) == DDP_OK)
+    if (ddp_sparse_pack(y->error, y->share, o->keep, own + 1, y->block - 1, scratch, o->scratch_bytes,
+                        &why) == DDP_OK)
         return DDP_OK;
-    return ddp__fail(err, why.code, "what it changed by cannot travel: %.200s; lower the learning rate, warm it up or "
-                     "clip gradients", why.msg);
+    return ddp__fail(err, why.code,
+                     "what it changed by cannot travel: %.200s; lower the learning rate, warm it up or "
+                     "clip gradients",
+                     why.msg);
 }
 
 static void ddp__sparse_nothing(ddp__outer_layer *y)
@@ -49,7 +56,8 @@ static ddp_status ddp__sparse_mean(const ddp__outer_layer *y, float *x, ddp_erro
         sent++;
         if (*p == DDP__SPARSE_NOTHING) continue;
         if (ddp_sparse_add(p + 1, y->block - 1, y->all->keep, x, y->share, &why))
-            return ddp__fail(err, DDP_NET, "what number %d of %d sent is damaged: %.200s", r, y->blocks, why.msg);
+            return ddp__fail(err, DDP_NET, "what number %d of %d sent is damaged: %.200s", r, y->blocks,
+                             why.msg);
     }
     for (size_t i = 0; i < y->share; i++) x[i] *= 1.0f / (float)(sent ? sent : 1);
     return DDP_OK;
@@ -144,8 +152,10 @@ int ddp__sparse_start(ddp_ctx *d, ddp__outer_layer *y)
     const ddp_sites *s = y->all->sites;
 
     y->share = y->count;
-    if (s && s->equal) y->share = ddp_segment_of(d, s->inside, DDP_AS_FLOAT, y->count, &y->first);
-    else if (s && s->place) y->share = 0;
+    if (s && s->equal)
+        y->share = ddp_segment_of(d, s->inside, DDP_AS_FLOAT, y->count, &y->first);
+    else if (s && s->place)
+        y->share = 0;
     y->packs.make = ddp__share_pack;
     y->spreads.make = ddp__share_spread;
     y->packs.user = y->spreads.user = y;
@@ -201,5 +211,5 @@ int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y)
     if (y->all->sites) return 0;
     if (ddp__sparse_mean(y, x, &err) == DDP_OK) return x == y->x ? 0 : ddp_upload(d, y->x, x, y->count);
     return ddp_complain(d, err.code, "step %ld: %s%s: %.300s", ddp_step(d),
-                            DDP__LAYER(ddp_name_of(d, y->layer)), err.msg);
+                        DDP__LAYER(ddp_name_of(d, y->layer)), err.msg);
 }

@@ -27,7 +27,8 @@ static int ddp__clients_open(ddp_ctx *d, ddp__servers *s, ddp__store *t)
     return 0;
 }
 
-/* Optimizer state: the layer's own, which a worker does not use, but under osp; on a device it has to be here. */
+/* Optimizer state: the layer's own, which a worker does not use, but under osp; on a device it has to be
+ * here. */
 static int ddp__store_state(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 {
     size_t n;
@@ -100,8 +101,8 @@ static void ddp__sum_add(float *y, const float *x, size_t n, float weight, int f
 
 static int ddp__has_pushed(const ddp__client *x) { return x->state == DDP__CLIENT_PUSHED; }
 
-/* The mean over those who have pushed in rank order, as an all-reduce has it; weighted by samples where they have unlike
- * numbers of them. first: the lowest of `pushed`. */
+/* The mean over those who have pushed in rank order, as an all-reduce has it; weighted by samples where they
+ * have unlike numbers of them. first: the lowest of `pushed`. */
 static void ddp__push_mean(ddp__servers *s, ddp__store *t, int first, int pushed, size_t n)
 {
     const size_t skip = DDP__HEAD_WORDS + (size_t)s->set_words;
@@ -133,8 +134,8 @@ static void ddp__push_mean(ddp__servers *s, ddp__store *t, int first, int pushed
 }
 
 /* The layers of a push, packed one behind the other. */
-static int ddp__store_update(ddp_ctx *d, ddp__servers *s, ddp__store *t, const float *set, const float *gradient,
-                             float rate)
+static int ddp__store_update(ddp_ctx *d, ddp__servers *s, ddp__store *t, const float *set,
+                             const float *gradient, float rate)
 {
     ddp_error err;
     size_t at = 0;
@@ -150,7 +151,8 @@ static int ddp__store_update(ddp_ctx *d, ddp__servers *s, ddp__store *t, const f
         (void)err;
         if (!ddp_no_gradient(gradient + at, s->floats[l])) {
             if (s->floats[l])
-                ddp_update_apart(d, l, t->params + t->at[i], gradient + at, t->state[i], (long)t->version[i], rate);
+                ddp_update_apart(d, l, t->params + t->at[i], gradient + at, t->state[i], (long)t->version[i],
+                                 rate);
             t->version[i]++;
         }
         at += s->floats[l];
@@ -158,7 +160,10 @@ static int ddp__store_update(ddp_ctx *d, ddp__servers *s, ddp__store *t, const f
     return 0;
 }
 
-static int ddp__client_gone(const ddp__client *x) { return x->state == DDP__CLIENT_LEFT || x->state == DDP__CLIENT_LOST; }
+static int ddp__client_gone(const ddp__client *x)
+{
+    return x->state == DDP__CLIENT_LEFT || x->state == DDP__CLIENT_LOST;
+}
 
 /* When all have pushed, of those who are there. */
 static int ddp__push_together(ddp_ctx *d, ddp__servers *s, ddp__store *t)
@@ -172,8 +177,10 @@ static int ddp__push_together(ddp_ctx *d, ddp__servers *s, ddp__store *t)
         if (ddp__has_pushed(&t->client[w]) && pushed++ == 0) first = w;
     }
     if (gone && pushed && ddp_settings(d)->min_world == 0)
-        return -ddp_server_fail(d, DDP_PEER_LOST, "a worker has left and %d others go on: every rank must run the same "
-                                "number of steps", pushed);
+        return -ddp_server_fail(d, DDP_PEER_LOST,
+                                "a worker has left and %d others go on: every rank must run the same "
+                                "number of steps",
+                                pushed);
     if (!pushed || pushed + gone < s->workers) return 0;
     one = &t->client[first];
     for (w = first + 1; w < s->workers; w++)
@@ -213,16 +220,18 @@ static int ddp__push_each(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     int bad = 0;
 
     x->staleness = (int)(*t->pushes - t->pulled[w]);
-    if (s->pushes_params) ddp__store_merge(t, in + s->set_words, scale);
-    else bad = ddp__store_update(d, s, t, in, in + s->set_words, ddp__push_head_of(x->in).rate * scale);
+    if (s->pushes_params)
+        ddp__store_merge(t, in + s->set_words, scale);
+    else
+        bad = ddp__store_update(d, s, t, in, in + s->set_words, ddp__push_head_of(x->in).rate * scale);
     ++*t->pushes;
     t->clock[w]++;
     x->state = DDP__CLIENT_DONE;
     return bad ? -bad : 1;
 }
 
-/* Whose push is the next: the least iteration, then the least rank, of those who are there; nobody's before who
- * pushed last has what came of it. */
+/* Whose push is the next: the least iteration, then the least rank, of those who are there; nobody's before
+ * who pushed last has what came of it. */
 static int ddp__push_turn(const ddp__servers *s, const ddp__store *t)
 {
     int first = -1;
@@ -286,7 +295,8 @@ static int ddp__answer(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
 
     t->told.staleness = x->owes ? x->staleness : 0;
     memcpy(x->head, &t->told, sizeof t->told);
-    if (t->share->layers) memcpy(x->head + DDP__HEAD_WORDS, t->importance, (size_t)t->share->layers * sizeof(double));
+    if (t->share->layers)
+        memcpy(x->head + DDP__HEAD_WORDS, t->importance, (size_t)t->share->layers * sizeof(double));
     x->owes = 0;
     t->pulled[w] = *t->pushes;
     x->state = DDP__CLIENT_ANSWERS;
@@ -313,7 +323,7 @@ static int ddp__answer(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
 /* ---- what comes ---- */
 
 static int ddp__client_listen(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w, float *to, size_t count,
-                            ddp__client_state state)
+                              ddp__client_state state)
 {
     ddp__client *x = &t->client[w];
     ddp_piece p;
@@ -378,11 +388,15 @@ static int ddp__client_turn(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     case DDP__CLIENT_FREE:
         bad = ddp__client_listen(d, s, t, w, x->in, words + t->share->count, DDP__CLIENT_HEARS);
         break;
-    case DDP__CLIENT_DONE: bad = ddp__client_listen(d, s, t, w, x->ask, words, DDP__CLIENT_WAITS); break;
+    case DDP__CLIENT_DONE:
+        bad = ddp__client_listen(d, s, t, w, x->ask, words, DDP__CLIENT_WAITS);
+        break;
     case DDP__CLIENT_HEARS:
     case DDP__CLIENT_WAITS:
-        if (w == s->own) ddp__own_hear(s, x);
-        else if (ddp_server_done(d, x->ticket)) x->state = ddp__client_word(d, w, x);
+        if (w == s->own)
+            ddp__own_hear(s, x);
+        else if (ddp_server_done(d, x->ticket))
+            x->state = ddp__client_word(d, w, x);
         break;
     case DDP__CLIENT_ASKED:
         if (ddp__may_answer(s, t, w)) bad = ddp__answer(d, s, t, w);
@@ -393,7 +407,8 @@ static int ddp__client_turn(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     case DDP__CLIENT_PUSHED:
     case DDP__CLIENT_SAVES:
     case DDP__CLIENT_LEFT:
-    case DDP__CLIENT_LOST: break;
+    case DDP__CLIENT_LOST:
+        break;
     }
     return bad ? -bad : x->state != before;
 }
@@ -403,7 +418,8 @@ int ddp__store_turn(ddp_ctx *d, ddp__servers *s)
     int moved = 0;
 
     for (int w = 0; w <= s->workers; w++) {
-        const int one = w < s->workers ? ddp__client_turn(d, s, s->store, w) : ddp__store_apply(d, s, s->store);
+        const int one =
+            w < s->workers ? ddp__client_turn(d, s, s->store, w) : ddp__store_apply(d, s, s->store);
         if (one < 0) return one;
         moved |= one;
     }
@@ -434,8 +450,10 @@ int ddp__servers_serve(ddp_ctx *d, void *self)
         if (ddp__clients_in(s, DDP__CLIENT_SAVES) == here) {
             for (int w = 0; w < s->workers; w++) {
                 /* who comes in place of the lost begins where the others are */
-                if (ddp__client_gone(&t->client[w])) t->clock[w] = ddp__least_clock(s, t);
-                else t->client[w].state = DDP__CLIENT_FREE;
+                if (ddp__client_gone(&t->client[w]))
+                    t->clock[w] = ddp__least_clock(s, t);
+                else
+                    t->client[w].state = DDP__CLIENT_FREE;
             }
             return DDP_SERVE_SAVE;
         }

@@ -79,7 +79,8 @@ static int ddp__forecast_open(ddp_ctx *d, ddp__servers *s)
     double delay;
 
     if (ddp_rank(d) >= s->workers || !(ddp_described_rate(d, &delay) > 0)) return 0;
-    s->forecast = ddp__lists(d, 1, ddp_served_room(s->workers, s->lines) + 2 * (size_t)s->lines * sizeof(double));
+    s->forecast =
+        ddp__lists(d, 1, ddp_served_room(s->workers, s->lines) + 2 * (size_t)s->lines * sizeof(double));
     return s->forecast ? 0 : DDP_MEMORY;
 }
 
@@ -113,8 +114,8 @@ int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
 /* ---- one line ---- */
 
 /* Behind the head: what memory has, or the pieces that `of` names, of the line's layers in set. */
-static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const unsigned char *set, float *memory,
-                          const ddp_piece *(*of)(const ddp_ctx *, int, int *), ddp_piece *list)
+static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const unsigned char *set,
+                          float *memory, const ddp_piece *(*of)(const ddp_ctx *, int, int *), ddp_piece *list)
 {
     int count = 1, n;
 
@@ -174,9 +175,11 @@ void ddp__servers_failed(ddp_ctx *d, void *self)
         snprintf(who, sizeof who, "rank %d ", line->rank);
         snprintf(lost, sizeof lost, "%swas lost", who);
         if (strncmp(e->msg, who, strlen(who)) && !strstr(e->msg, lost)) continue;
-        n = snprintf(text, sizeof text, "; it served %d layer%s: ", line->layers, line->layers == 1 ? "" : "s");
+        n = snprintf(text, sizeof text, "; it served %d layer%s: ", line->layers,
+                     line->layers == 1 ? "" : "s");
         for (int i = 0; i < line->layers && n < (int)sizeof text; i++)
-            n += snprintf(text + n, sizeof text - (size_t)n, "%s%s", i ? ", " : "", ddp_name_of(d, line->layer[i]));
+            n += snprintf(text + n, sizeof text - (size_t)n, "%s%s", i ? ", " : "",
+                          ddp_name_of(d, line->layer[i]));
         if (n >= (int)sizeof text) memcpy(text + sizeof text - 4, "...", 4);
         ddp_explain(d, text);
         return;
@@ -212,17 +215,22 @@ int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned cha
     head.compute_s = s->compute_s;
     head.bytes_per_s = s->bytes_per_s;
     memcpy(k->out, &head, sizeof head);
-    if (set) memcpy(k->out + DDP__HEAD_WORDS, set, 4 * (size_t)s->set_words);
-    else memset(k->out + DDP__HEAD_WORDS, 0xff, 4 * (size_t)s->set_words);
-    k->pushes = ddp__line_list(d, s, k, set, memory, s->pushes_params ? ddp_trained_of : ddp_gradients_of, k->push);
+    if (set)
+        memcpy(k->out + DDP__HEAD_WORDS, set, 4 * (size_t)s->set_words);
+    else
+        memset(k->out + DDP__HEAD_WORDS, 0xff, 4 * (size_t)s->set_words);
+    k->pushes =
+        ddp__line_list(d, s, k, set, memory, s->pushes_params ? ddp_trained_of : ddp_gradients_of, k->push);
     if (s->own >= 0 && k == s->line + s->own) return ddp__own_push(d, s, k);
     return ddp__line_post(d, k, DDP_PUSH, k->push, k->pushes, &k->push_ticket);
 }
 
 int ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, float *memory)
 {
-    k->pulls = ddp__line_list(d, s, k, set, memory, s->returns_mean ? ddp_gradients_of : ddp_trained_of, k->pull);
-    if (s->own < 0 || k != s->line + s->own) return ddp__line_post(d, k, DDP_PULL, k->pull, k->pulls, &k->pull_ticket);
+    k->pulls =
+        ddp__line_list(d, s, k, set, memory, s->returns_mean ? ddp_gradients_of : ddp_trained_of, k->pull);
+    if (s->own < 0 || k != s->line + s->own)
+        return ddp__line_post(d, k, DDP_PULL, k->pull, k->pulls, &k->pull_ticket);
     ddp_server_set(d, &k->answered, 0);
     ddp_server_set(d, &k->asked, 1);
     ddp_server_wake(d);
@@ -241,7 +249,8 @@ int ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k)
 {
     if (k->pull_ticket < 0) return 1;
-    return s->own >= 0 && k == s->line + s->own ? ddp__atomic_load(&k->answered) : ddp_is_done(d, k->pull_ticket);
+    return s->own >= 0 && k == s->line + s->own ? ddp__atomic_load(&k->answered)
+                                                : ddp_is_done(d, k->pull_ticket);
 }
 
 /* ---- all of them ---- */
@@ -343,7 +352,8 @@ int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const un
         bytes[s->lines + s->line_of[l]] += n;
         x.late = bytes + s->lines;
     }
-    if (ddp_served_step(&x, bytes + 2 * s->lines, &stats->predicted_step_s, &err)) return ddp__plan_failed(d, &err);
+    if (ddp_served_step(&x, bytes + 2 * s->lines, &stats->predicted_step_s, &err))
+        return ddp__plan_failed(d, &err);
     comm = 2 * ((double)(s->model * sizeof(float)) / x.bytes_per_s + x.delay_s);
     stats->predicted_hidden_pct = 100 * (1 - (stats->predicted_step_s - x.compute_s) / comm);
     if (stats->predicted_hidden_pct < 0) stats->predicted_hidden_pct = 0;

@@ -1,36 +1,38 @@
-/* osp: what matters most is pushed and applied at once (RS); the rest travels during the next step's computing (ICS),
- * in which a worker goes on with a guess (LGP) that is corrected then. An answer is the mean gradient: every rank
- * makes the server's own update of it, with the bits of the server's own, and has the state that a guess needs. */
+/* osp: what matters most is pushed and applied at once (RS); the rest travels during the next step's
+ * computing (ICS), in which a worker goes on with a guess (LGP) that is corrected then. An answer is the mean
+ * gradient: every rank makes the server's own update of it, with the bits of the server's own, and has the
+ * state that a guess needs. */
 #include "plan/internal.h"
 #include "run/stats.h"
 #include "strategy/server.h"
 
-static const float ddp__lgp_past = 0.9f; /* EMA-LGP: weight of the past means */
+static const float ddp__lgp_past = 0.9f;  /* EMA-LGP: weight of the past means */
 static const double ddp__late_most = 0.8; /* of the model, where the loss decides */
 
 /* In checkpoints; the same on all workers. */
 typedef struct ddp__late_numbers {
-    double begun;              /* importance is known */
-    double epoch, sum, count;  /* of the losses of the epoch that is going on */
-    double first, last;        /* mean loss of the first epoch and of the last whole one; 0 = none */
-    double u_max, budget;      /* bytes */
-    double rate;               /* learning rate of what is late */
-    double sent, late;         /* bytes of gradients in all, and of these late ones */
+    double begun;             /* importance is known */
+    double epoch, sum, count; /* of the losses of the epoch that is going on */
+    double first, last;       /* mean loss of the first epoch and of the last whole one; 0 = none */
+    double u_max, budget;     /* bytes */
+    double rate;              /* learning rate of what is late */
+    double sent, late;        /* bytes of gradients in all, and of these late ones */
 } ddp__late_numbers;
 
 typedef struct ddp__late {
-    ddp__servers servers;      /* first */
-    size_t    room;            /* floats that can be late */
-    float    *old, *own, *mean; /* [room] of late layers, from servers.late_at: parameters before, own gradients, the mean
-                                   of all; kept */
-    float   **past_of;         /* [layers] EMA-LGP: mean of past means; NULL */
-    float    *work, *state;    /* of the largest layer: parameters, optimizer state */
-    double   *importance, *bytes; /* [layers] the first is kept */
-    unsigned char *now, *late; /* a bit for each layer: sent at once (GIB); late and not yet corrected, which is kept */
+    ddp__servers servers;       /* first */
+    size_t room;                /* floats that can be late */
+    float *old, *own, *mean;    /* [room] of late layers, from servers.late_at: parameters before, own
+                                   gradients, the mean of all; kept */
+    float **past_of;            /* [layers] EMA-LGP: mean of past means; NULL */
+    float *work, *state;        /* of the largest layer: parameters, optimizer state */
+    double *importance, *bytes; /* [layers] the first is kept */
+    unsigned char *now, *late;  /* a bit for each layer: sent at once (GIB); late and not yet corrected, which
+                                  is kept */
     ddp__osp *split;
     ddp__late_numbers *number;
-    double    compute_s;       /* of this step */
-    int       placed;          /* servers.late_at is known */
+    double compute_s; /* of this step */
+    int placed;       /* servers.late_at is known */
 } ddp__late;
 
 static void ddp__bit_set(unsigned char *set, int layer, int on)
@@ -99,8 +101,10 @@ static int ddp__osp_start(ddp_ctx *d, void *self)
     DDP__DO(ddp__late_lists(d, x));
     DDP__DO(ddp__late_pools(d, x));
     x->importance = (double *)(void *)ddp_keep(d, DDP_NO_LAYER, "importance", 2 * L, DDP_KEPT_HERE);
-    x->number = (ddp__late_numbers *)(void *)ddp_keep(d, DDP_NO_LAYER, "deferral", sizeof *x->number / 4, DDP_KEPT_HERE);
-    x->late = (unsigned char *)ddp_keep(d, DDP_NO_LAYER, "late layers", (size_t)x->servers.set_words, DDP_KEPT_HERE);
+    x->number = (ddp__late_numbers *)(void *)ddp_keep(d, DDP_NO_LAYER, "deferral", sizeof *x->number / 4,
+                                                      DDP_KEPT_HERE);
+    x->late = (unsigned char *)ddp_keep(d, DDP_NO_LAYER, "late layers", (size_t)x->servers.set_words,
+                                        DDP_KEPT_HERE);
     return x->importance && x->number && x->late ? 0 : DDP_MEMORY;
 }
 
@@ -112,7 +116,8 @@ static void ddp__late_close(ddp_ctx *d, void *self)
 
 /* ---- how much ---- */
 
-/* The budget follows the loss from epoch to epoch, and the link and the computing when these move by a fifth. */
+/* The budget follows the loss from epoch to epoch, and the link and the computing when these move by a
+ * fifth. */
 static int ddp__budget_follow(ddp_ctx *d, ddp__late *x, const ddp__answer_head *told)
 {
     const ddp_config *c = ddp_settings(d);
@@ -126,8 +131,8 @@ static int ddp__budget_follow(ddp_ctx *d, ddp__late *x, const ddp__answer_head *
         n->budget = c->defer > 0 ? c->defer * model : 0;
         return 0;
     }
-    if (told->bytes_per_s > 0 && ddp_osp_umax((double)told->bytes_per_s, 0, (double)told->compute_s, (int)told->workers,
-                                              model, c->paper, &u_max, &err))
+    if (told->bytes_per_s > 0 && ddp_osp_umax((double)told->bytes_per_s, 0, (double)told->compute_s,
+                                              (int)told->workers, model, c->paper, &u_max, &err))
         return ddp__plan_failed(d, &err);
     again = n->count > 0 && epoch > n->epoch;
     if (again) {
@@ -163,9 +168,8 @@ static int ddp__late_choose(ddp_ctx *d, ddp__late *x)
     ddp_error err;
 
     memset(x->now, 0xff, 4 * (size_t)x->servers.set_words);
-    if (x->number->begun != 0 &&
-        ddp__osp_split(x->split, x->importance, x->bytes, x->number->budget, ddp_settings(d)->split, x->now, NULL,
-                       &err))
+    if (x->number->begun != 0 && ddp__osp_split(x->split, x->importance, x->bytes, x->number->budget,
+                                                ddp_settings(d)->split, x->now, NULL, &err))
         return ddp__plan_failed(d, &err);
     for (int l = 0; l < ddp_layers(d); l++) {
         ddp__bit_set(x->late, l, !ddp__in_set(x->now, l));
@@ -217,8 +221,8 @@ static int ddp__late_put_off(ddp_ctx *d, ddp__late *x, int l)
     return ddp__pieces_write(d, p, n, x->work);
 }
 
-/* The mean has come: the old parameters are updated with it. paper: Eq. 7 as printed, the guess less the own update
- * plus the one of all, which rounds. */
+/* The mean has come: the old parameters are updated with it. paper: Eq. 7 as printed, the guess less the own
+ * update plus the one of all, which rounds. */
 static int ddp__late_correct(ddp_ctx *d, ddp__late *x, int l)
 {
     const size_t count = x->servers.floats[l], at = x->servers.late_at[l];
@@ -285,8 +289,8 @@ static int ddp__late_settle(ddp_ctx *d, ddp__late *x)
     return 0;
 }
 
-/* RS: the mean gradients of what is important, which lie in the layers' own then: what is answered comes when all have
- * pushed. */
+/* RS: the mean gradients of what is important, which lie in the layers' own then: what is answered comes when
+ * all have pushed. */
 static int ddp__late_now(ddp_ctx *d, ddp__late *x)
 {
     ddp__servers *s = &x->servers;
@@ -302,8 +306,10 @@ static int ddp__late_now(ddp_ctx *d, ddp__late *x)
     seconds = ddp_now() - begin;
     memcpy(&told, s->line[0].in, sizeof told);
     s->compute_s = (float)(nominal ? ddp_nominal_compute_s(d) : x->compute_s);
-    if (nominal) s->bytes_per_s = (float)(ddp_nominal_rate(d) * s->lines);
-    else if (floats > 0 && seconds > 0) { /* what is late takes no less for its bytes; who comes last waits least */
+    if (nominal)
+        s->bytes_per_s = (float)(ddp_nominal_rate(d) * s->lines);
+    else if (floats > 0 && seconds > 0) { /* what is late takes no less for its bytes; who comes last waits
+                                             least */
         const float rate = (float)(sizeof(float) * floats * told.workers / seconds);
         s->bytes_per_s = s->bytes_per_s > 0 ? 0.8f * s->bytes_per_s + 0.2f * rate : rate;
     }
@@ -354,14 +360,16 @@ static int ddp__late_step_end(ddp_ctx *d, void *self, int forward)
     return ddp__served_predict(d, &x->servers, x->compute_s, x->late);
 }
 
-/* eager: a layer is corrected before its forward, if its mean is here; clocks decide, unless deterministic. */
+/* eager: a layer is corrected before its forward, if its mean is here; clocks decide, unless
+ * deterministic. */
 static int ddp__late_forward_begin(ddp_ctx *d, void *self, int l)
 {
     ddp__late *x = (ddp__late *)self;
     ddp__line *k = &x->servers.line[x->servers.line_of[l]];
     const ddp_config *c = ddp_settings(d);
 
-    if (c->correct != DDP_CORRECT_EAGER || c->deterministic || !x->placed || !ddp__in_set(x->late, l)) return 0;
+    if (c->correct != DDP_CORRECT_EAGER || c->deterministic || !x->placed || !ddp__in_set(x->late, l))
+        return 0;
     if (!ddp__line_is_here(d, &x->servers, k)) return 0;
     DDP__DO(ddp__line_arrived(d, x, k));
     return ddp__late_correct(d, x, l);

@@ -1,17 +1,20 @@
-/* bsp, asp, ssp and r2sp: after the backward everything is pushed, then pulled. What differs is what a server makes of
- * the pushes. */
+/* bsp, asp, ssp and r2sp: after the backward everything is pushed, then pulled. What differs is what a server
+ * makes of the pushes. */
 #include "run/stats.h"
 #include "strategy/server.h"
 
-/* ssp without staleness is bsp; what pushes apply one by one needs an order to have the same bits every time. */
+/* ssp without staleness is bsp; what pushes apply one by one needs an order to have the same bits every
+ * time. */
 static int ddp__push_start(ddp_ctx *d, void *self)
 {
     ddp__servers *s = (ddp__servers *)self;
     const ddp_config *c = ddp_settings(d);
     const int slack = c->strategy == DDP_SSP ? c->staleness : 0;
 
-    if (c->strategy == DDP_BSP || (c->strategy == DDP_SSP && !slack)) s->rule = DDP_SERVING_TOGETHER;
-    else s->rule = c->deterministic || c->strategy == DDP_R2SP ? DDP_SERVING_IN_TURN : DDP_SERVING_EACH;
+    if (c->strategy == DDP_BSP || (c->strategy == DDP_SSP && !slack))
+        s->rule = DDP_SERVING_TOGETHER;
+    else
+        s->rule = c->deterministic || c->strategy == DDP_R2SP ? DDP_SERVING_IN_TURN : DDP_SERVING_EACH;
     s->ahead = slack ? slack : -1;
     s->pushes_params = c->strategy == DDP_ASP && c->paper;
     return ddp__servers_start(d, s);

@@ -1,9 +1,10 @@
-/* The table of the built-in strategies, and the two doors that hand it to a context: run knows no strategy's name. */
+/* The table of the built-in strategies, and the two doors that hand it to a context: run knows no strategy's
+ * name. */
 #include "strategy/strategy.h"
 
 typedef struct ddp__strategy_entry {
     ddp_strategy id;
-    const char  *name;
+    const char *name;
     void (*fill)(ddp_strategy_ops *ops);
 } ddp__strategy_entry;
 
@@ -102,7 +103,10 @@ int ddp_config_describe(const ddp_config *c, int i, ddp_setting *out)
     return ddp__setting_describe(ddp__built_in(), c, i, out);
 }
 
-ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err) { return ddp__open(cfg, ddp__built_in(), NULL, -1, err); }
+ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err)
+{
+    return ddp__open(cfg, ddp__built_in(), NULL, -1, err);
+}
 
 int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err)
 {

@@ -1,6 +1,6 @@
-/* A joining worker that cannot reach a member (a firewall, NAT) waits for it at a relay. The member connects to the relay
- * and treats the relayed connection as one that its own admission has accepted. A member whose relay was lost waits at
- * another one in the same way: then the link that broke takes its new route. */
+/* A joining worker that cannot reach a member (a firewall, NAT) waits for it at a relay. The member connects
+ * to the relay and treats the relayed connection as one that its own admission has accepted. A member whose
+ * relay was lost waits at another one in the same way: then the link that broke takes its new route. */
 #include "wire/replay.h"
 
 static const double ddp__call_limit = 10; /* seconds until the relayed connection stands */
@@ -19,7 +19,8 @@ static void ddp__call_member(ddp__resume_wire *t, ddp__way *p, int via)
 {
     const int there = p->relayed && !p->direct && p->via == via;
 
-    if (p->state == DDP__LINK_LIVE || p->state == DDP__LINK_NONE || !(p->relayed || p->dialler)) return; /* an old call */
+    if (p->state == DDP__LINK_LIVE || p->state == DDP__LINK_NONE || !(p->relayed || p->dialler))
+        return; /* an old call */
     if (there && p->state != DDP__LINK_DOWN) return;
     ddp__way_close(t, p);
     p->state = DDP__LINK_DOWN;
@@ -68,7 +69,8 @@ static int ddp__call_shake(ddp__resume_wire *t, ddp__way *p)
 
     if (done <= 0) return done ? errno : 0;
     if (!ddp__way_is(t, &t->way[p->call_via], p->call_fd, why)) return EPROTO;
-    if (ddp__hello_send(t->cfg.tls, p->call_fd, &t->cfg.self, DDP__RELAY, DDP__WELCOME, p->peer) < 0) return errno;
+    if (ddp__hello_send(t->cfg.tls, p->call_fd, &t->cfg.self, DDP__RELAY, DDP__WELCOME, p->peer) < 0)
+        return errno;
     p->call_state = DDP__LINK_ASKING;
     return 0;
 }
@@ -76,7 +78,8 @@ static int ddp__call_shake(ddp__resume_wire *t, ddp__way *p)
 /* The relay's answer: from here on the worker is at the other end. 0, or an errno. */
 static int ddp__call_answer(ddp__resume_wire *t, ddp__way *p)
 {
-    const long n = ddp__stream_recv(t->cfg.tls, p->call_fd, p->answer + p->answer_got, sizeof p->answer - p->answer_got);
+    const long n =
+        ddp__stream_recv(t->cfg.tls, p->call_fd, p->answer + p->answer_got, sizeof p->answer - p->answer_got);
     const int fd = p->call_fd;
     ddp__hello h;
 
@@ -101,9 +104,12 @@ double ddp__call_tick(ddp__resume_wire *t, ddp__way *p, double now)
     do {
         was = p->call_state;
         if (was == DDP__LINK_DIALLING && ddp__fd_wait(p->call_fd, POLLOUT, now)) {
-            if (ddp__tcp_dial_end(p->call_fd) < 0) why = errno;
-            else if (ddp__stream_begin(t->cfg.tls, p->call_fd, 0) < 0) why = ENOMEM;
-            else p->call_state = DDP__LINK_SHAKING;
+            if (ddp__tcp_dial_end(p->call_fd) < 0)
+                why = errno;
+            else if (ddp__stream_begin(t->cfg.tls, p->call_fd, 0) < 0)
+                why = ENOMEM;
+            else
+                p->call_state = DDP__LINK_SHAKING;
         } else if (was == DDP__LINK_SHAKING) {
             why = ddp__call_shake(t, p);
         } else if (was == DDP__LINK_ASKING) {
@@ -113,8 +119,9 @@ double ddp__call_tick(ddp__resume_wire *t, ddp__way *p, double now)
     if (p->call_state == DDP__LINK_NONE) return now;
     if (!why && now >= p->call_since + ddp__call_limit) why = ETIMEDOUT;
     if (!why) return p->call_since + ddp__call_limit;
-    ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: cannot connect to the joining worker %d by way of rank %d: %s",
-             t->base.rank, p->peer, p->call_via, strerror(why));
+    ddp__log(&t->cfg.log, DDP_LOG_WARN,
+             "rank %d: cannot connect to the joining worker %d by way of rank %d: %s", t->base.rank, p->peer,
+             p->call_via, strerror(why));
     ddp__call_end(t, p); /* the worker retries */
     return now + 3600;
 }

@@ -1,12 +1,15 @@
 /* Who comes to the door: let in, heard, turned away; door.h has the policy. */
 #include "wire/door.h"
 
-static const double ddp__silent_limit = 2, ddp__hello_limit = 5; /* seconds until a caller's first and last byte */
-static const double ddp__hello_grace = 1;  /* of them nobody else is preferred */
-static const double ddp__broken_pause = 0.8; /* seconds after an accept that failed */
-static const double ddp__serve_most = 2e-3;  /* seconds of processor time of a serve, then the engine has its turn */
+static const double ddp__silent_limit = 2, ddp__hello_limit = 5; /* seconds until a caller's first and last
+                                                                    byte */
+static const double ddp__hello_grace = 1;                        /* of them nobody else is preferred */
+static const double ddp__broken_pause = 0.8;                     /* seconds after an accept that failed */
+static const double ddp__serve_most = 2e-3;  /* seconds of processor time of a serve, then the engine has its
+                                                turn */
 static const double ddp__accept_most = 1e-3; /* of them, until those inside are heard */
-static const double ddp__rest = 3;           /* serves that it then waits: a flood takes a quarter of the comm thread */
+static const double ddp__rest = 3;           /* serves that it then waits: a flood takes a quarter of the comm
+                                                thread */
 static const double ddp__longest_rest = 0.02; /* seconds, where others had the processor during a serve */
 enum { DDP__LINES_MOST = 10 };
 
@@ -128,7 +131,8 @@ static int ddp__door_hello(ddp__door *d, const ddp__caller *c)
     if (why == DDP__REFUSE_NAME) {
         ddp__door_note(d, c, text);
     } else {
-        ddp__hello_dispute(&d->c->self, why, &h, ddp__addr_text(&c->from, name), d->refused, sizeof d->refused);
+        ddp__hello_dispute(&d->c->self, why, &h, ddp__addr_text(&c->from, name), d->refused,
+                           sizeof d->refused);
         if (ddp__door_may_log(d)) ddp__log(&d->c->log, DDP_LOG_WARN, "refused: %s", d->refused);
     }
     (void)ddp__hello_send(d->c->tls, c->fd, &d->c->self, DDP__REFUSED, why, 0);
@@ -183,7 +187,8 @@ static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
     } else if (n > 0) {
         ddp__door_note(d, c, "is not a dreamddp rank");
     } else if (ddp__door_may_log(d)) {
-        ddp__log(&d->c->log, DDP_LOG_INFO, "%s came and went without saying who it is", ddp__addr_text(&c->from, name));
+        ddp__log(&d->c->log, DDP_LOG_INFO, "%s came and went without saying who it is",
+                 ddp__addr_text(&c->from, name));
     }
     ddp__caller_leave(d, c);
 }
@@ -195,7 +200,8 @@ static double ddp__caller_until(const ddp__caller *c)
 
 /* ---- who comes ---- */
 
-/* A caller of the address that holds more than half of the places, or NULL: left when all unlike pairs cancel out. */
+/* A caller of the address that holds more than half of the places, or NULL: left when all unlike pairs cancel
+ * out. */
 static const ddp__caller *ddp__door_greedy(const ddp__door *d)
 {
     const ddp__caller *left = NULL;
@@ -249,8 +255,10 @@ static int ddp__door_queue_of(ddp__door *d, const ddp__addr *from, int known)
 
     for (int i = 0; i < d->room; i++) {
         const ddp__door_queue *q = &d->queue[i];
-        if (!q->callers) unused = i;
-        else if (q->known == known && q->family == family && !memcmp(q->ip, ip, ddp__host_bytes(family, ip))) return i;
+        if (!q->callers)
+            unused = i;
+        else if (q->known == known && q->family == family && !memcmp(q->ip, ip, ddp__host_bytes(family, ip)))
+            return i;
     }
     memset(&d->queue[unused], 0, sizeof d->queue[unused]);
     memcpy(d->queue[unused].ip, ip, sizeof ip);
@@ -259,8 +267,10 @@ static int ddp__door_queue_of(ddp__door *d, const ddp__addr *from, int known)
     return unused;
 }
 
-/* A caller with this socket, or NULL when there is no place: then the socket is closed, and it may come again. */
-static ddp__caller *ddp__door_seat(ddp__door *d, int fd, const ddp__addr *from, int via, int known, double now)
+/* A caller with this socket, or NULL when there is no place: then the socket is closed, and it may come
+ * again. */
+static ddp__caller *ddp__door_seat(ddp__door *d, int fd, const ddp__addr *from, int via, int known,
+                                   double now)
 {
     ddp__caller *c = ddp__door_place(d, from, known, now);
 
@@ -305,7 +315,8 @@ void ddp__door_adopt(ddp__door *d, int fd, int via)
     (void)ddp__addr_peer(fd, &from);
     c = ddp__door_seat(d, fd, &from, via, 1, ddp_now());
     if (!c) return;
-    c->spoken = 1; /* its first bytes may be here already: poll does not report what the relay's session has read */
+    c->spoken = 1; /* its first bytes may be here already: poll does not report what the relay's session has
+                      read */
     ddp__caller_hear(d, c);
 }
 
@@ -317,7 +328,8 @@ static int ddp__door_watch(const ddp__door *d, struct pollfd *polls)
     for (int i = 0; i < d->room && count < d->inside; i++) {
         const ddp__caller *c = &d->caller[i];
         if (c->fd < 0) continue;
-        ddp__poll_set(&polls[count++], c->fd, c->begun ? ddp__stream_events(d->c->tls, c->fd, POLLIN) : POLLIN);
+        ddp__poll_set(&polls[count++], c->fd,
+                      c->begun ? ddp__stream_events(d->c->tls, c->fd, POLLIN) : POLLIN);
     }
     return count;
 }
@@ -331,7 +343,8 @@ int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
         return 0;
     }
     for (int i = 0; i < d->room; i++)
-        if (d->caller[i].fd >= 0 && ddp__caller_until(&d->caller[i]) < *next) *next = ddp__caller_until(&d->caller[i]);
+        if (d->caller[i].fd >= 0 && ddp__caller_until(&d->caller[i]) < *next)
+            *next = ddp__caller_until(&d->caller[i]);
     count = ddp__door_watch(d, polls);
     ddp__poll_set(&polls[count], d->listen_fd, POLLIN);
     return count + 1;
@@ -353,8 +366,10 @@ static void ddp__door_look(ddp__door *d, double now)
         c->ready = p++->revents != 0;
         c->spoken |= c->ready;
         /* one that is ready is heard first: its bytes may have waited while this process was stopped */
-        if (!c->ready && now >= ddp__caller_until(c)) ddp__caller_drop(d, c, now);
-        else d->queue[c->queue].ready += c->ready;
+        if (!c->ready && now >= ddp__caller_until(c))
+            ddp__caller_drop(d, c, now);
+        else
+            d->queue[c->queue].ready += c->ready;
     }
 }
 
@@ -384,7 +399,8 @@ static ddp__caller *ddp__door_next(ddp__door *d)
     return NULL;
 }
 
-/* Seconds of processor time of this thread: others that have the processor meanwhile do not shorten a serve. */
+/* Seconds of processor time of this thread: others that have the processor meanwhile do not shorten a
+ * serve. */
 static double ddp__thread_seconds(void)
 {
 #ifdef CLOCK_THREAD_CPUTIME_ID
@@ -403,7 +419,8 @@ void ddp__door_serve(ddp__door *d, double now)
 
     if (d->listen_fd < 0 || now < d->shut) return;
     ddp__door_count(d, now);
-    while (ddp__thread_seconds() < begin + ddp__accept_most && ddp__door_accept(d, now)) {}
+    while (ddp__thread_seconds() < begin + ddp__accept_most && ddp__door_accept(d, now)) {
+    }
     if (d->inside) ddp__door_look(d, now);
     while (d->inside && ddp__thread_seconds() < begin + ddp__serve_most && (c = ddp__door_next(d)) != NULL) {
         d->queue[c->queue].ready--;

@@ -1,4 +1,5 @@
-/* Connections that the program has made: a socket per pair of ranks, on which both ranks send a hello frame first. */
+/* Connections that the program has made: a socket per pair of ranks, on which both ranks send a hello frame
+ * first. */
 #include "wire/tcp.h"
 
 static const double ddp__given_slice = 0.2; /* seconds between two looks at `cancel` */
@@ -12,41 +13,55 @@ static ddp_status ddp__given_check(const ddp__rendezvous *r, int peer, ddp_error
 
     for (int p = 0; p < peer; p++)
         if (p != r->wire.rank && r->wire.fds[p] == fd)
-            return ddp__fail(err, DDP_ARG, "sockets[%d] and sockets[%d] are both descriptor %d: connect a socket of its own "
-                             "to each rank", p, peer, fd);
+            return ddp__fail(
+                err, DDP_ARG,
+                "sockets[%d] and sockets[%d] are both descriptor %d: connect a socket of its own "
+                "to each rank",
+                p, peer, fd);
     if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) < 0)
-        return ddp__fail(err, DDP_ARG, "sockets[%d] is descriptor %d, which is no open socket (%s): give the socket that "
-                         "is connected to rank %d", peer, fd, strerror(errno), peer);
+        return ddp__fail(err, DDP_ARG,
+                         "sockets[%d] is descriptor %d, which is no open socket (%s): give the socket that "
+                         "is connected to rank %d",
+                         peer, fd, strerror(errno), peer);
     if (type != SOCK_STREAM)
-        return ddp__fail(err, DDP_ARG, "sockets[%d] is descriptor %d, a socket without a byte stream: create it with "
-                         "SOCK_STREAM", peer, fd);
+        return ddp__fail(err, DDP_ARG,
+                         "sockets[%d] is descriptor %d, a socket without a byte stream: create it with "
+                         "SOCK_STREAM",
+                         peer, fd);
     if (ddp__addr_peer(fd, &a) < 0)
-        return ddp__fail(err, DDP_ARG, "sockets[%d] is descriptor %d, which is not connected (%s): give the socket that is "
-                         "connected to rank %d", peer, fd, strerror(errno), peer);
+        return ddp__fail(err, DDP_ARG,
+                         "sockets[%d] is descriptor %d, which is not connected (%s): give the socket that is "
+                         "connected to rank %d",
+                         peer, fd, strerror(errno), peer);
     return DDP_OK;
 }
 
-/* The library closes its own descriptors, so that neither a failure here nor ddp_close closes one of the program's. */
+/* The library closes its own descriptors, so that neither a failure here nor ddp_close closes one of the
+ * program's. */
 static ddp_status ddp__given_copy(const ddp__rendezvous *r, int peer, int *copy, ddp_error *err)
 {
     *copy = dup(r->wire.fds[peer]);
     if (*copy >= 0 && ddp__fd_prepare(*copy) == 0) return DDP_OK;
-    return ddp__fail(err, DDP_NET, "cannot duplicate descriptor %d of sockets[%d]: %s%s", r->wire.fds[peer], peer,
-                     strerror(errno), errno == EMFILE ? "; raise ulimit -n" : "");
+    return ddp__fail(err, DDP_NET, "cannot duplicate descriptor %d of sockets[%d]: %s%s", r->wire.fds[peer],
+                     peer, strerror(errno), errno == EMFILE ? "; raise ulimit -n" : "");
 }
 
 static ddp_status ddp__given_lost(const ddp__rendezvous *r, int peer, int why, ddp_error *err)
 {
     if (why == ETIMEDOUT)
-        return ddp__fail(err, DDP_TIMEOUT, "rank %d sent nothing on descriptor %d within %.3g s: start it, or raise "
-                         "DREAMDDP_JOIN_TIMEOUT", peer, r->wire.fds[peer], r->join_timeout_s);
-    return ddp__fail(err, DDP_PEER_LOST, "rank %d ended the connection of descriptor %d while the ranks met (%s): its own "
-                     "error has the cause", peer, r->wire.fds[peer], strerror(why));
+        return ddp__fail(err, DDP_TIMEOUT,
+                         "rank %d sent nothing on descriptor %d within %.3g s: start it, or raise "
+                         "DREAMDDP_JOIN_TIMEOUT",
+                         peer, r->wire.fds[peer], r->join_timeout_s);
+    return ddp__fail(err, DDP_PEER_LOST,
+                     "rank %d ended the connection of descriptor %d while the ranks met (%s): its own "
+                     "error has the cause",
+                     peer, r->wire.fds[peer], strerror(why));
 }
 
 /* The peer's hello frame, checked. */
-static ddp_status ddp__given_hello(const ddp__rendezvous *r, const ddp__hello *self, int peer, int fd, double until,
-                                   ddp_error *err)
+static ddp_status ddp__given_hello(const ddp__rendezvous *r, const ddp__hello *self, int peer, int fd,
+                                   double until, ddp_error *err)
 {
     unsigned char b[DDP__HELLO_BYTES];
     char name[64], text[256];
@@ -59,12 +74,15 @@ static ddp_status ddp__given_hello(const ddp__rendezvous *r, const ddp__hello *s
         const int bad = ddp__stream_recv_all(NULL, fd, b + have, sizeof b - have, &got, slice);
         have += got;
         if (bad && errno != ETIMEDOUT) return ddp__given_lost(r, peer, errno, err);
-        if (bad && r->cancel && ddp__atomic_load(r->cancel)) return ddp__fail(err, DDP_ABORTED, "cancelled while the ranks met");
+        if (bad && r->cancel && ddp__atomic_load(r->cancel))
+            return ddp__fail(err, DDP_ABORTED, "cancelled while the ranks met");
         if (bad && ddp_now() >= until) return ddp__given_lost(r, peer, ETIMEDOUT, err);
     }
     if (!ddp__hello_parse(b, &h))
-        return ddp__fail(err, DDP_MISMATCH, "the program at the other end of sockets[%d] (descriptor %d) is no rank of "
-                         "dreamddp: connect it to ddp_open of rank %d", peer, r->wire.fds[peer], peer);
+        return ddp__fail(err, DDP_MISMATCH,
+                         "the program at the other end of sockets[%d] (descriptor %d) is no rank of "
+                         "dreamddp: connect it to ddp_open of rank %d",
+                         peer, r->wire.fds[peer], peer);
     snprintf(name, sizeof name, "the peer on descriptor %d", r->wire.fds[peer]);
     why = ddp__hello_check(self, &h);
     if (why && why != DDP__REFUSE_RANK) {
@@ -72,7 +90,8 @@ static ddp_status ddp__given_hello(const ddp__rendezvous *r, const ddp__hello *s
         return ddp__fail(err, DDP_MISMATCH, "%s", text);
     }
     if (h.rank != (uint32_t)peer)
-        return ddp__fail(err, DDP_MISMATCH, "sockets[%d] (descriptor %d) is connected to rank %u: sort the sockets by rank",
+        return ddp__fail(err, DDP_MISMATCH,
+                         "sockets[%d] (descriptor %d) is connected to rank %u: sort the sockets by rank",
                          peer, r->wire.fds[peer], (unsigned)h.rank);
     return DDP_OK;
 }
@@ -101,7 +120,8 @@ ddp_status ddp__rendezvous_given(const ddp__rendezvous *r, ddp__wire **out, ddp_
 
     if (!fds) return ddp__fail(err, DDP_MEMORY, "out of memory for the sockets of rank %d", c.rank);
     for (int p = 0; p < c.world; p++) fds[p] = -1;
-    for (int p = 0; p < c.world && s == DDP_OK; p++) /* all before the first duplicate, which may get a closed one's number */
+    for (int p = 0; p < c.world && s == DDP_OK; p++) /* all before the first duplicate, which may get a closed
+                                                        one's number */
         if (p != c.rank) s = ddp__given_check(r, p, err);
     for (int p = 0; p < c.world && s == DDP_OK; p++)
         if (p != c.rank) s = ddp__given_copy(r, p, &fds[p], err);
@@ -111,8 +131,10 @@ ddp_status ddp__rendezvous_given(const ddp__rendezvous *r, ddp__wire **out, ddp_
     c.listen_fd = -1;
     if (s == DDP_OK) s = ddp__wire_tcp(&c, out, err);
     for (int p = 0; p < c.world; p++) {
-        if (s != DDP_OK) ddp__stream_close(NULL, fds[p]);
-        else if (p != c.rank) snprintf((*out)->names[p], DDP__WIRE_NAME, "descriptor %d", r->wire.fds[p]);
+        if (s != DDP_OK)
+            ddp__stream_close(NULL, fds[p]);
+        else if (p != c.rank)
+            snprintf((*out)->names[p], DDP__WIRE_NAME, "descriptor %d", r->wire.fds[p]);
     }
     if (s == DDP_OK) (*out)->round_trip = -1; /* the bytes may travel beyond the other end of the socket */
     DDP_FREE(fds);

@@ -15,7 +15,10 @@ uint64_t ddp__hello_get(const unsigned char *at, int bytes)
     return v;
 }
 
-uint32_t ddp__hello_world(int world, int ids) { return (uint32_t)world | (ids > world ? (uint32_t)ids << 16 : 0); }
+uint32_t ddp__hello_world(int world, int ids)
+{
+    return (uint32_t)world | (ids > world ? (uint32_t)ids << 16 : 0);
+}
 
 /* Two bytes of a hash of the other 62, 1 for 0, which says that there is no checksum. */
 static uint64_t ddp__hello_sum(const unsigned char *b)
@@ -29,9 +32,11 @@ static uint64_t ddp__hello_sum(const unsigned char *b)
 
 void ddp__hello_seal(unsigned char *b) { ddp__hello_put(b + 14, ddp__hello_sum(b), 2); }
 
-void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail, unsigned char *b)
+void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail,
+                     unsigned char *b)
 {
-    const uint32_t field[6] = {self->rank, self->world, self->port, (uint32_t)reason, (uint32_t)detail, self->family};
+    const uint32_t field[6] = {self->rank,       self->world,      self->port,
+                               (uint32_t)reason, (uint32_t)detail, self->family};
 
     memset(b, 0, DDP__HELLO_BYTES);
     memcpy(b, ddp__hello_magic, sizeof ddp__hello_magic);
@@ -95,26 +100,32 @@ static const char *ddp__hello_count(uint32_t world, char *buf, size_t room)
 {
     uint32_t ids = (world & ~DDP__HELLO_RESUMES) >> 16;
 
-    if (ids) snprintf(buf, room, "%u ranks of at most %u", world & 65535, ids);
-    else snprintf(buf, room, "%u ranks", world & 65535);
+    if (ids)
+        snprintf(buf, room, "%u ranks of at most %u", world & 65535, ids);
+    else
+        snprintf(buf, room, "%u ranks", world & 65535);
     return buf;
 }
 
-void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__hello *other, const char *name,
-                        char *out, size_t room)
+void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__hello *other,
+                        const char *name, char *out, size_t room)
 {
     unsigned mine = (unsigned)self->rank;
     char count[2][40];
 
     switch (reason) {
     case DDP__REFUSE_VERSION:
-        snprintf(out, room, "%s speaks protocol version %u, rank %u version %u: build all ranks from one version of "
-                 "dreamddp", name, (unsigned)other->version, mine, (unsigned)self->version);
+        snprintf(out, room,
+                 "%s speaks protocol version %u, rank %u version %u: build all ranks from one version of "
+                 "dreamddp",
+                 name, (unsigned)other->version, mine, (unsigned)self->version);
         break;
     case DDP__REFUSE_RUN:
-        snprintf(out, room, "%s belongs to run %" PRIu64 ", rank %u to run %" PRIu64 "%s%.40s%s: another run uses this "
-                 "port, or DREAMDDP_RUN_ID differs", name, other->run_id, mine, self->run_id, self->run_name ? " ('"
-                 : "", self->run_name ? self->run_name : "", self->run_name ? "')" : "");
+        snprintf(out, room,
+                 "%s belongs to run %" PRIu64 ", rank %u to run %" PRIu64 "%s%.40s%s: another run uses this "
+                 "port, or DREAMDDP_RUN_ID differs",
+                 name, other->run_id, mine, self->run_id, self->run_name ? " ('" : "",
+                 self->run_name ? self->run_name : "", self->run_name ? "')" : "");
         break;
     case DDP__REFUSE_WORLD:
         snprintf(out, room, "%s counts %s, rank %u counts %s: give all the same world size", name,
@@ -122,25 +133,35 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
                  ddp__hello_count(self->world, count[1], sizeof count[1]));
         break;
     case DDP__REFUSE_DAMAGED:
-        snprintf(out, room, "the first message of %s has a wrong checksum: its bytes were changed on the way; start again, "
-                 "and if it happens again, use a key (--tls-psk) or another network", name);
+        snprintf(
+            out, room,
+            "the first message of %s has a wrong checksum: its bytes were changed on the way; start again, "
+            "and if it happens again, use a key (--tls-psk) or another network",
+            name);
         break;
     case DDP__REFUSE_BEGUN:
-        snprintf(out, room, "%s calls itself rank %u, but the run has begun: start each rank once; a further worker enters "
-                 "a run with --min-world by --join", name, (unsigned)other->rank);
+        snprintf(
+            out, room,
+            "%s calls itself rank %u, but the run has begun: start each rank once; a further worker enters "
+            "a run with --min-world by --join",
+            name, (unsigned)other->rank);
         break;
     case DDP__REFUSE_TWICE:
-        snprintf(out, room, "%s calls itself rank %u, but a rank %u is already here: give each process a rank of its "
-                 "own", name, (unsigned)other->rank, (unsigned)other->rank);
+        snprintf(out, room,
+                 "%s calls itself rank %u, but a rank %u is already here: give each process a rank of its "
+                 "own",
+                 name, (unsigned)other->rank, (unsigned)other->rank);
         break;
     case DDP__REFUSE_RESUME:
         snprintf(count[0], sizeof count[0], "rank %u", mine);
         mine = other->world & DDP__HELLO_RESUMES;
-        snprintf(out, room, "links come back for %s, not for %s: give all ranks the same DREAMDDP_RESUME and "
-                 "--min-world", mine ? name : count[0], mine ? count[0] : name);
+        snprintf(out, room,
+                 "links come back for %s, not for %s: give all ranks the same DREAMDDP_RESUME and "
+                 "--min-world",
+                 mine ? name : count[0], mine ? count[0] : name);
         break;
     default:
-        snprintf(out, room, "%s calls itself rank %u of %u, which rank %u does not expect", name, (unsigned)other->rank,
-                 (unsigned)other->world & 65535, mine);
+        snprintf(out, room, "%s calls itself rank %u of %u, which rank %u does not expect", name,
+                 (unsigned)other->rank, (unsigned)other->world & 65535, mine);
     }
 }

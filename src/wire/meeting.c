@@ -1,7 +1,9 @@
-/* What is said while the ranks meet: frames, who comes to the door, whom to wait for; and a file that says where. */
+/* What is said while the ranks meet: frames, who comes to the door, whom to wait for; and a file that says
+ * where. */
 #include "wire/mesh.h"
 
-/* Until when to wait at a time, so that a call to stop is heard, a line is written and a stop of this process noticed. */
+/* Until when to wait at a time, so that a call to stop is heard, a line is written and a stop of this process
+ * noticed. */
 static double ddp__slice(const ddp__meeting *m)
 {
     const double slice = ddp_now() + (m->r->cancel || m->path ? 0.2 : 1), next = fmin(slice, m->next_note);
@@ -37,7 +39,8 @@ void ddp__wait_note(ddp__meeting *m, const char *what, const char *more)
     const double now = ddp_now();
 
     if (now < m->next_note || over) return;
-    ddp__log(&m->c.log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", m->c.rank, now - m->begin, what, more);
+    ddp__log(&m->c.log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", m->c.rank, now - m->begin, what,
+             more);
     m->next_note = m->begin + 2 * (m->next_note - m->begin);
 }
 
@@ -79,8 +82,10 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp_
     ddp__refusal why;
     size_t got = 0;
 
-    if (peer) snprintf(name, sizeof name, "rank %d", peer);
-    else memcpy(name, m->root, sizeof name);
+    if (peer)
+        snprintf(name, sizeof name, "rank %d", peer);
+    else
+        memcpy(name, m->root, sizeof name);
     while (!peer && !ddp__stream_wait(m->c.tls, m->fd[0], ddp_now()) && !ddp__meeting_over(m))
         DDP__TRY(ddp__wait_word(m, kind, err));
     if (ddp__stream_recv_all(m->c.tls, m->fd[peer], b, sizeof b, &got, m->until) < 0) {
@@ -88,43 +93,59 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp_
         const char *tls = ddp__stream_why(m->c.tls, m->fd[peer]);
         if (tls) return ddp__fail(err, DDP_MISMATCH, "%s %s", name, tls);
         if (!m->c.tls && ddp__stream_is_tls(b, got))
-            return ddp__fail(err, DDP_MISMATCH,
-                             "%s speaks TLS, this rank does not: give it the same --tls-psk, or a certificate", name);
+            return ddp__fail(
+                err, DDP_MISMATCH,
+                "%s speaks TLS, this rank does not: give it the same --tls-psk, or a certificate", name);
         if (broken != ETIMEDOUT)
-            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name, strerror(broken));
-        return ddp__fail(err, DDP_TIMEOUT, kind == DDP__TABLE ? "after %.3g s %s still waits for other ranks; "
-                         "DREAMDDP_JOIN_TIMEOUT waits longer" : "after %.3g s %s is connected but has not answered: "
-                         "another program may own that address", m->until - m->begin, name);
+            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name,
+                             strerror(broken));
+        return ddp__fail(err, DDP_TIMEOUT,
+                         kind == DDP__TABLE ? "after %.3g s %s still waits for other ranks; "
+                                              "DREAMDDP_JOIN_TIMEOUT waits longer"
+                                            : "after %.3g s %s is connected but has not answered: "
+                                              "another program may own that address",
+                         m->until - m->begin, name);
     }
     if (!ddp__hello_parse(b, h))
-        return ddp__fail(err, DDP_NET, "%s does not answer as a rank of dreamddp: another program owns that address, "
-                         "choose another with --addr or DREAMDDP_ADDR", name);
+        return ddp__fail(err, DDP_NET,
+                         "%s does not answer as a rank of dreamddp: another program owns that address, "
+                         "choose another with --addr or DREAMDDP_ADDR",
+                         name);
     why = ddp__hello_check(&m->c.self, h);
     /* ranks that train count all ids, and have no flag for links that come back */
-    if (h->kind == DDP__REFUSED && h->reason == DDP__REFUSE_BEGUN && (why == DDP__REFUSE_WORLD || why == DDP__REFUSE_RESUME))
+    if (h->kind == DDP__REFUSED && h->reason == DDP__REFUSE_BEGUN &&
+        (why == DDP__REFUSE_WORLD || why == DDP__REFUSE_RESUME))
         why = DDP__WELCOME;
     if (!why && h->kind != DDP__REFUSED &&
         (h->rank != (uint32_t)peer || (h->kind != kind && (kind != DDP__GO || h->kind != DDP__RELAY))))
         why = DDP__REFUSE_RANK;
     if (h->kind == DDP__REFUSED && !why) {
         if (h->reason == DDP__REFUSE_LATE)
-            return ddp__fail(err, DDP_TIMEOUT, "%s gave up: only %u of %d ranks had connected in its time", name,
-                             (unsigned)h->detail, r->world);
+            return ddp__fail(err, DDP_TIMEOUT, "%s gave up: only %u of %d ranks had connected in its time",
+                             name, (unsigned)h->detail, r->world);
         if (h->reason == DDP__REFUSE_LOST)
-            return ddp__fail(err, DDP_PEER_LOST, "rank %u went away while the ranks met", (unsigned)h->detail);
+            return ddp__fail(err, DDP_PEER_LOST, "rank %u went away while the ranks met",
+                             (unsigned)h->detail);
         if (h->reason == DDP__REFUSE_TWICE)
-            return ddp__fail(err, DDP_MISMATCH, "%s already has a rank %d: give each process a rank of its own", name,
+            return ddp__fail(err, DDP_MISMATCH,
+                             "%s already has a rank %d: give each process a rank of its own", name,
                              m->c.rank);
         if (h->reason == DDP__REFUSE_BEGUN)
-            return ddp__fail(err, DDP_MISMATCH, "the run of %s has begun without this process: start each rank once, and "
-                             "rank %d is taken; a further worker enters a run with --min-world by --join", name, m->c.rank);
-        if (h->reason == DDP__REFUSE_DAMAGED)
-            return ddp__fail(err, DDP_MISMATCH, "%s received the first message of rank %d with a wrong checksum: its bytes "
-                             "were changed on the way; start again, and if it happens again, use a key (--tls-psk) or another "
-                             "network", name, m->c.rank);
-        if (h->reason == DDP__REFUSE_NAME)
-            return ddp__fail(err, DDP_MISMATCH, "%s refused the certificate of this rank: it does not name rank-%d",
+            return ddp__fail(err, DDP_MISMATCH,
+                             "the run of %s has begun without this process: start each rank once, and "
+                             "rank %d is taken; a further worker enters a run with --min-world by --join",
                              name, m->c.rank);
+        if (h->reason == DDP__REFUSE_DAMAGED)
+            return ddp__fail(err, DDP_MISMATCH,
+                             "%s received the first message of rank %d with a wrong checksum: its bytes "
+                             "were changed on the way; start again, and if it happens again, use a key "
+                             "(--tls-psk) or another "
+                             "network",
+                             name, m->c.rank);
+        if (h->reason == DDP__REFUSE_NAME)
+            return ddp__fail(err, DDP_MISMATCH,
+                             "%s refused the certificate of this rank: it does not name rank-%d", name,
+                             m->c.rank);
         return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, m->c.rank, r->world);
     }
     if (why) {
@@ -147,7 +168,8 @@ static ddp_status ddp__peer_serve(ddp__meeting *m, int peer, ddp_error *err)
         return DDP_OK;
     }
     DDP__TRY(ddp__frame_recv(m, peer, DDP__GO, &h, err));
-    if (h.kind == DDP__GO) m->go = 1;
+    if (h.kind == DDP__GO)
+        m->go = 1;
     else if (h.detail > 0 && h.detail < (uint32_t)m->r->world && h.detail != h.rank)
         return ddp__leg_relay(m, (int)h.detail, err);
     return DDP_OK;
@@ -168,7 +190,8 @@ ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more
         int listen = m->meshing && m->fd[i] >= 0 && (m->c.rank ? i == 0 && !m->go : 1);
         ddp__poll_set(&peers[i], listen ? m->fd[i] : -1, ddp__stream_events(tls, m->fd[i], POLLIN));
         if (listen && ddp__stream_ready(tls, m->fd[i])) next = 0;
-        ddp__poll_set(&legs[i], l->fd, l->state == DDP__LEG_CONNECT ? POLLOUT : ddp__stream_events(tls, l->fd, POLLIN));
+        ddp__poll_set(&legs[i], l->fd,
+                      l->state == DDP__LEG_CONNECT ? POLLOUT : ddp__stream_events(tls, l->fd, POLLIN));
         if (l->state != DDP__LEG_NONE && l->until < next) next = l->until;
     }
     count = 2 * m->r->world + ddp__door_polls(&m->door, legs + m->r->world, &next);
@@ -181,10 +204,12 @@ ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more
             DDP__TRY(ddp__leg_serve(m, i, legs[i].revents, err));
     }
     for (i = 0; i < m->r->world; i++)
-        if (peers[i].fd >= 0 && m->fd[i] == peers[i].fd && (peers[i].revents || ddp__stream_ready(tls, m->fd[i])))
+        if (peers[i].fd >= 0 && m->fd[i] == peers[i].fd &&
+            (peers[i].revents || ddp__stream_ready(tls, m->fd[i])))
             DDP__TRY(ddp__peer_serve(m, i, err));
     ddp__door_serve(&m->door, now);
-    if (m->door.broken) return ddp__fail(err, DDP_NET, "cannot accept a connection: %s", strerror(m->door.broken));
+    if (m->door.broken)
+        return ddp__fail(err, DDP_NET, "cannot accept a connection: %s", strerror(m->door.broken));
     if (m->failed.code && err) *err = m->failed;
     return m->failed.code;
 }
@@ -199,10 +224,11 @@ ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__he
 
     if (h->kind == DDP__JOIN_ASK) return DDP__REFUSE_MUTE; /* it asks again, when the run has begun */
     if (!ddp__stream_may_be(tls, c->fd, (int)h->rank, why)) return DDP__REFUSE_NAME;
-    if (m->meshing && rank == 0 && h->kind == DDP__RELAY && h->detail > 0 && h->detail < (uint32_t)m->r->world &&
-        h->detail != h->rank) {
+    if (m->meshing && rank == 0 && h->kind == DDP__RELAY && h->detail > 0 &&
+        h->detail < (uint32_t)m->r->world && h->detail != h->rank) {
         if (ddp__pairs_take(&m->pairs, h, c->fd, &other, &m->failed) == DDP_OK && other >= 0)
-            (void)ddp__pairs_tell(&m->pairs, m->fd[other], (int)h->rank); /* one that is gone never is ready */
+            (void)ddp__pairs_tell(&m->pairs, m->fd[other], (int)h->rank); /* one that is gone never is
+                                                                             ready */
         return DDP__WELCOME;
     }
     if (h->kind != DDP__HELLO || h->rank < (uint32_t)rank) return DDP__REFUSE_RANK;
@@ -210,8 +236,8 @@ ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__he
     where = &m->where[h->rank];
     if (rank && m->relayed[h->rank]) return DDP__REFUSE_MUTE; /* it has given that attempt up */
     if (*fd >= 0) {
-        /* a rank that was started again, or dials again, until rank 0 has told all where it was, or this one is
-         * connected with all; before that a peer says nothing, so what can be read is its end */
+        /* a rank that was started again, or dials again, until rank 0 has told all where it was, or this one
+         * is connected with all; before that a peer says nothing, so what can be read is its end */
         if ((rank ? m->ready : m->meshing) || !ddp__stream_wait(tls, *fd, 0)) return DDP__REFUSE_TWICE;
         ddp__stream_close(tls, *fd);
     }
@@ -222,7 +248,8 @@ ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__he
         ddp__stream_close(tls, *fd);
         *fd = -1;
     } else {
-        ddp__log(&m->c.log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h->rank, ddp__addr_text(&c->from, name));
+        ddp__log(&m->c.log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h->rank,
+                 ddp__addr_text(&c->from, name));
     }
     return DDP__WELCOME;
 }
@@ -234,9 +261,11 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
 
     while ((missing = ddp__missing(m, text, sizeof text)) > 0) {
         if (ddp__meeting_over(m))
-            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s %s not connected to %s: start what is missing, or "
-                             "raise DREAMDDP_JOIN_TIMEOUT%s%s", m->until - m->begin, text, missing == 1 ? "has"
-                             : "have", m->addr, m->door.refused[0] ? "; last refused: " : "", m->door.refused);
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "after %.3g s %s %s not connected to %s: start what is missing, or "
+                             "raise DREAMDDP_JOIN_TIMEOUT%s%s",
+                             m->until - m->begin, text, missing == 1 ? "has" : "have", m->addr,
+                             m->door.refused[0] ? "; last refused: " : "", m->door.refused);
         DDP__TRY(ddp__meeting_poll(m, text, "", err));
     }
     return DDP_OK;

@@ -42,8 +42,10 @@ static ddp_status ddp__leg_turn(ddp__meeting *m, int peer, const char *why, ddp_
     char text[DDP__ADDR_TEXT];
 
     snprintf(l->why, sizeof l->why, "%s", why);
-    ddp__log(&m->c.log, DDP_LOG_WARN, "rank %d cannot reach rank %d at %s (%s): rank 0 relays between them, which is "
-             "slower than a direct connection", m->c.rank, peer, ddp__addr_text(&m->where[peer], text), l->why);
+    ddp__log(&m->c.log, DDP_LOG_WARN,
+             "rank %d cannot reach rank %d at %s (%s): rank 0 relays between them, which is "
+             "slower than a direct connection",
+             m->c.rank, peer, ddp__addr_text(&m->where[peer], text), l->why);
     return ddp__leg_relay(m, peer, err);
 }
 
@@ -56,8 +58,8 @@ static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error 
 
     ddp__leg_drop(m, l);
     if (why == EMFILE || why == ENFILE)
-        return ddp__fail(err, DDP_NET, "rank %d cannot open a connection to rank %d: %s; raise ulimit -n", m->c.rank,
-                         peer, strerror(why));
+        return ddp__fail(err, DDP_NET, "rank %d cannot open a connection to rank %d: %s; raise ulimit -n",
+                         m->c.rank, peer, strerror(why));
     if (again && now + DDP__AGAIN < l->limit) {
         l->state = DDP__LEG_PAUSE;
         l->until = now + DDP__AGAIN;
@@ -65,8 +67,8 @@ static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error 
     }
     if (!m->relayed[peer]) return ddp__leg_turn(m, peer, strerror(why), err);
     return ddp__fail(err, why == ETIMEDOUT ? DDP_TIMEOUT : DDP_NET,
-                     "rank %d can connect to rank %d neither directly (%s) nor through %s: %s", m->c.rank, peer,
-                     l->why[0] ? l->why : "it did not try", m->root, strerror(why));
+                     "rank %d can connect to rank %d neither directly (%s) nor through %s: %s", m->c.rank,
+                     peer, l->why[0] ? l->why : "it did not try", m->root, strerror(why));
 }
 
 static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
@@ -79,11 +81,13 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
     return DDP_OK;
 }
 
-/* A step of TLS, with whom was dialled (then our frame leaves) or the other end of a relayed pair (then it stands). */
+/* A step of TLS, with whom was dialled (then our frame leaves) or the other end of a relayed pair (then it
+ * stands). */
 static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
-    int with = m->relayed[peer] && !l->joined ? 0 : peer, done = ddp__stream_shake(m->c.tls, l->fd), broken = errno;
+    int with = m->relayed[peer] && !l->joined ? 0 : peer, done = ddp__stream_shake(m->c.tls, l->fd),
+        broken = errno;
     char text[DDP__STREAM_TEXT];
     const char *why = done < 0 ? ddp__stream_why(m->c.tls, l->fd) : NULL;
 
@@ -109,10 +113,13 @@ static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
     ddp__hello h;
     int ok = ddp__hello_parse(l->bytes, &h) && !ddp__hello_check(&m->c.self, &h);
 
-    if (m->relayed[peer]) ok = ok && h.kind == DDP__RELAY && h.rank == 0 && h.detail == (uint32_t)peer;
-    else ok = ok && h.kind == DDP__HELLO && h.rank == (uint32_t)peer;
+    if (m->relayed[peer])
+        ok = ok && h.kind == DDP__RELAY && h.rank == 0 && h.detail == (uint32_t)peer;
+    else
+        ok = ok && h.kind == DDP__HELLO && h.rank == (uint32_t)peer;
     if (ok && m->relayed[peer] && m->c.tls) {
-        if (ddp__stream_begin(m->c.tls, l->fd, m->c.rank < peer) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
+        if (ddp__stream_begin(m->c.tls, l->fd, m->c.rank < peer) < 0)
+            return ddp__leg_failed(m, peer, ENOMEM, err);
         l->state = DDP__LEG_GREET;
         l->joined = 1;
         return ddp__leg_shake(m, peer, err); /* its first bytes may be here already */
@@ -120,7 +127,8 @@ static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
     if (ok) return ddp__leg_done(m, peer);
     ddp__leg_drop(m, l);
     if (!m->relayed[peer]) return ddp__leg_turn(m, peer, "somebody else answers there", err);
-    return ddp__fail(err, DDP_MISMATCH, "%s does not relay between ranks %d and %d", m->root, m->c.rank, peer);
+    return ddp__fail(err, DDP_MISMATCH, "%s does not relay between ranks %d and %d", m->root, m->c.rank,
+                     peer);
 }
 
 ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err)
@@ -162,7 +170,8 @@ ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
         if (!ddp__table_where(m, p, &m->where[p]))
             return ddp__fail(err, DDP_NET, "%s sent no usable address of rank %d", m->root, p);
         m->leg[p].limit = ddp_now() + DDP__DIRECT_LIMIT;
-        DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was asked for", err) : ddp__leg_dial(m, p, err));
+        DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was asked for", err)
+                                 : ddp__leg_dial(m, p, err));
     }
     return DDP_OK;
 }

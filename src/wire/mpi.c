@@ -1,12 +1,13 @@
-/* Streams over MPI: a few buffers per peer and direction. Bytes to send are copied into a free one, which MPI_Isend
- * then has; receives are posted ahead of time, and MPI keeps their order. MPI tells nobody that something has arrived,
- * so wait() has to ask: for DDP__MPI_SPIN without a pause, then with growing pauses. Where spinning was in vain the
- * next waits do without: on slow links, or with slow peers, it would take a core from the computation. */
+/* Streams over MPI: a few buffers per peer and direction. Bytes to send are copied into a free one, which
+ * MPI_Isend then has; receives are posted ahead of time, and MPI keeps their order. MPI tells nobody that
+ * something has arrived, so wait() has to ask: for DDP__MPI_SPIN without a pause, then with growing pauses.
+ * Where spinning was in vain the next waits do without: on slow links, or with slow peers, it would take a
+ * core from the computation. */
 #include "wire/wire.h"
 
 #ifdef DDP_USE_MPI
 
-#define OMPI_SKIP_MPICXX 1 /* the C++ bindings are not wanted, and do not compile as C++17 */
+#define OMPI_SKIP_MPICXX  1 /* the C++ bindings are not wanted, and do not compile as C++17 */
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
 #include <sched.h>
@@ -20,8 +21,8 @@ enum {
     DDP__MPI_TAG = 0,
     DDP__MPI_PATIENT = 8 /* waits without spinning after one that spun without a result */
 };
-#define DDP__MPI_SPIN 100e-6 /* seconds that wait() may ask without a pause */
-#define DDP__MPI_PAUSE 20e-6 /* its first pause */
+#define DDP__MPI_SPIN    100e-6 /* seconds that wait() may ask without a pause */
+#define DDP__MPI_PAUSE   20e-6  /* its first pause */
 #define DDP__MPI_LONGEST 1e-3
 
 typedef struct ddp__mpi_peer {
@@ -68,8 +69,10 @@ static void ddp__mpi_complete(ddp__mpi_wire *t, int i, const MPI_Status *s, int 
     ddp__mpi_peer *p = &t->peers[i / (2 * DDP__MPI_BUFFERS)];
     int buffer = i % (2 * DDP__MPI_BUFFERS), n = 0;
 
-    if (failed) p->lost = 1;
-    else if (buffer < DDP__MPI_BUFFERS && MPI_Get_count(s, MPI_BYTE, &n) == MPI_SUCCESS) p->got[buffer] = n;
+    if (failed)
+        p->lost = 1;
+    else if (buffer < DDP__MPI_BUFFERS && MPI_Get_count(s, MPI_BYTE, &n) == MPI_SUCCESS)
+        p->got[buffer] = n;
 }
 
 /* Whether request i is complete. */
@@ -109,8 +112,8 @@ static long ddp__mpi_send(ddp__wire *w, int peer, const struct iovec *iov, int c
         if (n) memcpy(buffer + used, iov[i].iov_base, n);
         used += n;
     }
-    if (p->lost ||
-        (used && MPI_Isend(buffer, (int)used, MPI_BYTE, peer, DDP__MPI_TAG, t->comm, request) != MPI_SUCCESS)) {
+    if (p->lost || (used && MPI_Isend(buffer, (int)used, MPI_BYTE, peer, DDP__MPI_TAG, t->comm, request) !=
+                                MPI_SUCCESS)) {
         p->lost = 1;
         errno = ECONNRESET;
         return -1;
@@ -150,13 +153,15 @@ static int ddp__mpi_ready(ddp__mpi_wire *t, const unsigned char *want_send, cons
         const ddp__mpi_peer *p = &t->peers[i];
         if (i == t->base.rank) continue;
         if ((!want_recv || want_recv[i]) && (p->got[p->next_in] >= 0 || p->lost)) return 1;
-        if (want_send && want_send[i] && (p->lost || *ddp__mpi_request(t, i, 1, p->next_out) == MPI_REQUEST_NULL))
+        if (want_send && want_send[i] &&
+            (p->lost || *ddp__mpi_request(t, i, 1, p->next_out) == MPI_REQUEST_NULL))
             return 1;
     }
     return 0;
 }
 
-static void ddp__mpi_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until)
+static void ddp__mpi_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv,
+                          double until)
 {
     ddp__mpi_wire *t = (ddp__mpi_wire *)(void *)w;
     double pause = DDP__MPI_PAUSE, begin = ddp_now(), now = begin;
@@ -217,8 +222,8 @@ static void ddp__mpi_close(ddp__wire *w)
     ddp__mpi_free(t);
 }
 
-static const ddp__wire_table ddp__mpi_table = {ddp__mpi_send, ddp__mpi_recv,  ddp__mpi_wait,
-                                               ddp__mpi_wake, ddp__mpi_close, NULL, NULL};
+static const ddp__wire_table ddp__mpi_table = {ddp__mpi_send,  ddp__mpi_recv, ddp__mpi_wait, ddp__mpi_wake,
+                                               ddp__mpi_close, NULL,          NULL};
 
 /* ---- MPI's own beginning and end ---- */
 
@@ -245,8 +250,10 @@ static ddp_status ddp__mpi_launched(ddp_error *err)
 #ifdef OPEN_MPI
     if (getenv("SLURM_STEP_ID") && getenv("SLURM_PROCID") && !getenv("PMIX_RANK") && !getenv("PMI_RANK") &&
         !getenv("OMPI_COMM_WORLD_RANK"))
-        return ddp__fail(err, DDP_USAGE, "srun started rank %s without PMIx, by which the ranks of Open MPI find each "
-                         "other: use srun --mpi=pmix, mpirun, or the tcp transport", getenv("SLURM_PROCID"));
+        return ddp__fail(err, DDP_USAGE,
+                         "srun started rank %s without PMIx, by which the ranks of Open MPI find each "
+                         "other: use srun --mpi=pmix, mpirun, or the tcp transport",
+                         getenv("SLURM_PROCID"));
 #endif
     (void)err;
     return DDP_OK;
@@ -258,7 +265,8 @@ static ddp_status ddp__mpi_start(ddp__mpi_wire *t, ddp_error *err)
 
     (void)MPI_Finalized(&over);
     if (over)
-        return ddp__fail(err, DDP_USAGE, "MPI was finalised in this process and cannot begin again: use one context "
+        return ddp__fail(err, DDP_USAGE,
+                         "MPI was finalised in this process and cannot begin again: use one context "
                          "over MPI, or call MPI_Init_thread and MPI_Finalize yourself");
     (void)MPI_Initialized(&was);
     if (was) {
@@ -271,9 +279,12 @@ static ddp_status ddp__mpi_start(ddp__mpi_wire *t, ddp_error *err)
     }
     if (level >= MPI_THREAD_SERIALIZED) return DDP_OK;
     if (t->owner)
-        return ddp__fail(err, DDP_UNSUPPORTED, "this MPI library gives %s at most, MPI_THREAD_SERIALIZED is needed: "
-                         "install one with thread support, or choose the tcp transport", ddp__mpi_level(level));
-    return ddp__fail(err, DDP_UNSUPPORTED, "this program initialised MPI with %s, but another of its threads has to "
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "this MPI library gives %s at most, MPI_THREAD_SERIALIZED is needed: "
+                         "install one with thread support, or choose the tcp transport",
+                         ddp__mpi_level(level));
+    return ddp__fail(err, DDP_UNSUPPORTED,
+                     "this program initialised MPI with %s, but another of its threads has to "
                      "call MPI: ask MPI_Init_thread for MPI_THREAD_SERIALIZED instead of calling MPI_Init",
                      ddp__mpi_level(level));
 }
@@ -285,14 +296,18 @@ static ddp_status ddp__mpi_disagrees(const ddp__wire *w, int rank, int world, dd
     int length = 0;
 
     if (world > 1)
-        return ddp__fail(err, DDP_ARG, "this is rank %d of %d, but to MPI it is rank %d of %d: leave rank and world 0, "
-                         "so that the MPI launcher decides", w->rank, w->world, rank, world);
+        return ddp__fail(err, DDP_ARG,
+                         "this is rank %d of %d, but to MPI it is rank %d of %d: leave rank and world 0, "
+                         "so that the MPI launcher decides",
+                         w->rank, w->world, rank, world);
     /* what each process sees that the mpirun of another MPI has started */
     (void)MPI_Get_library_version(library, &length);
     library[strcspn(library, ",\n")] = 0;
-    return ddp__fail(err, DDP_ARG, "this is rank %d of %d, but the program was built with %.60s, which sees one rank: start it "
-                     "with the mpirun of that MPI, or build it with the mpicc that belongs to your mpirun", w->rank,
-                     w->world, library);
+    return ddp__fail(
+        err, DDP_ARG,
+        "this is rank %d of %d, but the program was built with %.60s, which sees one rank: start it "
+        "with the mpirun of that MPI, or build it with the mpicc that belongs to your mpirun",
+        w->rank, w->world, library);
 }
 
 static ddp_status ddp__mpi_begin(ddp__wire *w, ddp_error *err)
@@ -401,7 +416,8 @@ int ddp__mpi_ranks(int *rank, int *world)
 
 ddp_status ddp__mpi_built(ddp_error *err)
 {
-    return ddp__fail(err, DDP_UNSUPPORTED, "this program was built without MPI: compile it with mpicc -DDDP_USE_MPI, "
+    return ddp__fail(err, DDP_UNSUPPORTED,
+                     "this program was built without MPI: compile it with mpicc -DDDP_USE_MPI, "
                      "or choose the tcp transport");
 }
 

@@ -1,14 +1,15 @@
-/* Streams over connections that may be replaced: into the replay ring, and out of records into the engine's memory. */
+/* Streams over connections that may be replaced: into the replay ring, and out of records into the engine's
+ * memory. */
 #include "wire/replay.h"
 
 #include <netinet/tcp.h>
 
 #define DDP__REPLAY_BYTES ((size_t)4 << 20)
 #define DDP__REPLAY_LEAST ((size_t)256 << 10)
-#define DDP__REPLAY_ALL ((size_t)32 << 20)
+#define DDP__REPLAY_ALL   ((size_t)32 << 20)
 /* So often a socket that was emptied is believed to be empty still; wait() knows it earlier. */
-#define DDP__DRY 8
-#define DDP__ACK_LATER 0.05                  /* seconds that a lone byte waits for its receipt */
+#define DDP__DRY       8
+#define DDP__ACK_LATER 0.05 /* seconds that a lone byte waits for its receipt */
 
 /* ---- sending ---- */
 
@@ -142,8 +143,10 @@ static long ddp__resume_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     if (n) {
         p->in_left -= n;
         p->received += n;
-        if (p->received - p->acked >= t->ack_bytes) p->ack_due = 0; /* now */
-        else if (p->ack_due < 0) p->ack_due = p->heard + DDP__ACK_LATER;
+        if (p->received - p->acked >= t->ack_bytes)
+            p->ack_due = 0; /* now */
+        else if (p->ack_due < 0)
+            p->ack_due = p->heard + DDP__ACK_LATER;
         if (p->ack_due == 0) ddp__way_flush(t, p);
         return (long)n;
     }
@@ -169,7 +172,8 @@ static int ddp__way_calls(ddp__resume_wire *t, ddp__way *p, int want_send, int w
 }
 
 /* What to sleep for on a link. */
-static int ddp__way_wishes(const ddp__resume_wire *t, const ddp__way *p, int want_send, int want_recv, double *next)
+static int ddp__way_wishes(const ddp__resume_wire *t, const ddp__way *p, int want_send, int want_recv,
+                           double *next)
 {
     int events = 0;
 
@@ -183,11 +187,13 @@ static int ddp__way_wishes(const ddp__resume_wire *t, const ddp__way *p, int wan
         double soon = ddp_now() + 0.001;
         if (soon < *next) *next = soon;
     }
-    if (!p->why && (p->next != p->ring.end || p->pre_sent != p->pre_len || p->ack_due == 0 || p->call)) events |= POLLOUT;
+    if (!p->why && (p->next != p->ring.end || p->pre_sent != p->pre_len || p->ack_due == 0 || p->call))
+        events |= POLLOUT;
     return events;
 }
 
-static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until)
+static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv,
+                             double until)
 {
     ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
     int i, called = 0, first = w->world + 1, count;
@@ -201,9 +207,11 @@ static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const
         for (i = 0; i < w->world; i++) {
             ddp__way *p = &t->way[i];
             int events = ddp__way_wishes(t, p, want_send && want_send[i], !want_recv || want_recv[i], &next);
-            if (events && p->state != DDP__LINK_DIALLING) events = ddp__stream_events(t->cfg.tls, p->fd, events);
+            if (events && p->state != DDP__LINK_DIALLING)
+                events = ddp__stream_events(t->cfg.tls, p->fd, events);
             ddp__poll_set(&t->polls[i], events ? p->fd : -1, events);
-            if (p->call_state != DDP__LINK_NONE) ddp__poll_set(&t->polls[i], p->call_fd, ddp__call_events(t, p));
+            if (p->call_state != DDP__LINK_NONE)
+                ddp__poll_set(&t->polls[i], p->call_fd, ddp__call_events(t, p));
         }
         t->polls[w->world].revents = 0;
         count = first + ddp__door_polls(&t->door, t->polls + first, &next);
@@ -263,8 +271,10 @@ static void ddp__resume_close(ddp__wire *w)
                 break;
             }
         }
-        if (p->state == DDP__LINK_DIALLING) close(p->fd);
-        else ddp__stream_close(t->cfg.tls, p->fd);
+        if (p->state == DDP__LINK_DIALLING)
+            close(p->fd);
+        else
+            ddp__stream_close(t->cfg.tls, p->fd);
     }
     ddp__relay_close(t->cfg.relay);
     ddp__resume_free(t);
@@ -306,8 +316,9 @@ static void ddp__resume_stopped(ddp__wire *w, double seconds, double now)
     }
 }
 
-static const ddp__wire_table ddp__tcp_table = {ddp__resume_send,  ddp__resume_recv, ddp__resume_wait,   ddp__resume_wake,
-                                               ddp__resume_close, ddp__resume_cut,  ddp__resume_stopped};
+static const ddp__wire_table ddp__tcp_table = {ddp__resume_send,   ddp__resume_recv,  ddp__resume_wait,
+                                               ddp__resume_wake,   ddp__resume_close, ddp__resume_cut,
+                                               ddp__resume_stopped};
 
 /* A link to nobody, whose ring is empty. */
 static void ddp__way_reset(ddp__resume_wire *t, int peer, const ddp__addr *where)
@@ -338,8 +349,10 @@ void ddp__way_name(ddp__resume_wire *t, ddp__way *p)
     ddp__atomic_store(&t->base.relays[p->peer], named);
     (void)ddp__addr_peer(p->fd, &a);
     ddp__addr_text(&a, at);
-    if (p->relayed) snprintf(name, DDP__WIRE_NAME, "via rank %d at %.71s", p->via, at);
-    else snprintf(name, DDP__WIRE_NAME, "%.71s", at);
+    if (p->relayed)
+        snprintf(name, DDP__WIRE_NAME, "via rank %d at %.71s", p->via, at);
+    else
+        snprintf(name, DDP__WIRE_NAME, "%.71s", at);
 }
 
 /* Makes a connected socket the stream to a peer, from its first byte on. */
@@ -353,7 +366,8 @@ static ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_er
         return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", p->peer, strerror(errno));
     DDP__TRY(ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, err));
     (void)ddp__stream_may_join(t->cfg.tls, fd, &id, p->guest, why);
-    p->fd = fd; p->why = 0;
+    p->fd = fd;
+    p->why = 0;
     p->state = DDP__LINK_LIVE;
     ddp__way_name(t, p);
 #if defined(__linux__) && defined(TCP_INFO)
@@ -413,7 +427,8 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->base.relays = (int *)ddp__calloc(world, sizeof *t->base.relays);
     t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* not touched yet */
     if (!t->way || !t->polls || !t->base.relays || !t->rings)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d, which keeps %lu bytes to send again",
+        return ddp__fail(err, DDP_MEMORY,
+                         "out of memory for the wire of rank %d, which keeps %lu bytes to send again",
                          c->rank, (unsigned long)((world - 1) * room));
     snprintf(t->congestion, sizeof t->congestion, "%s", c->congestion ? c->congestion : "");
     c->congestion = t->congestion;
@@ -424,7 +439,8 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
         ddp__way_reset(t, i, c->where ? &c->where[i] : NULL);
         t->way[i].relayed = c->relayed && c->relayed[i];
         t->way[i].via = c->relay_rank;
-        t->way[i].seeks = t->way[i].relayed && c->self.kind != DDP__JOIN_MESH && i > c->rank; /* a higher one has tried */
+        t->way[i].seeks =
+            t->way[i].relayed && c->self.kind != DDP__JOIN_MESH && i > c->rank; /* a higher one has tried */
         snprintf(t->base.names[i], DDP__WIRE_NAME, "nobody");
         if (i != c->rank && c->fds[i] >= 0) DDP__TRY(ddp__way_open(t, &t->way[i], c->fds[i], err));
     }
@@ -442,7 +458,9 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error 
     t->door.listen_fd = cfg->listen_fd;
     bad = ddp__resume_fill(t, err);
     if (bad) t->door.listen_fd = -1; /* still the caller's */
-    if (bad) ddp__resume_free(t);
-    else *out = &t->base;
+    if (bad)
+        ddp__resume_free(t);
+    else
+        *out = &t->base;
     return bad;
 }

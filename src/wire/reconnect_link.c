@@ -7,12 +7,13 @@
  * The lower rank answers with its own. */
 #include "wire/replay.h"
 
-static const double ddp__dial_most = 0.3;      /* pause between attempts */
-static const double ddp__refused_limit = 0.3;  /* refused for so long: the process is gone */
-static const double ddp__answer_limit = 1.0;   /* from our hello to its answer */
-static const double ddp__rejoin_limit = 3;     /* that the other end of a relayed pair may take */
-static const double ddp__relay_grace = 1;      /* seconds until a relay that does not answer is replaced */
-static const double ddp__relay_search = 5;     /* seconds to find another route, where no other rank can be a relay */
+static const double ddp__dial_most = 0.3;     /* pause between attempts */
+static const double ddp__refused_limit = 0.3; /* refused for so long: the process is gone */
+static const double ddp__answer_limit = 1.0;  /* from our hello to its answer */
+static const double ddp__rejoin_limit = 3;    /* that the other end of a relayed pair may take */
+static const double ddp__relay_grace = 1;     /* seconds until a relay that does not answer is replaced */
+static const double ddp__relay_search = 5;    /* seconds to find another route, where no other rank can be a
+                                                  relay */
 
 static void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsigned char *b)
 {
@@ -27,8 +28,8 @@ static void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsig
 /* Whether both sides mean the same two wires, and what the other lacks is still here. */
 static int ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p, const ddp__hello *h)
 {
-    return h->number && (!p->peer_number || h->number == p->peer_number) && (!h->yours || h->yours == t->number) &&
-           h->received >= p->ring.first && h->received <= p->ring.end;
+    return h->number && (!p->peer_number || h->number == p->peer_number) &&
+           (!h->yours || h->yours == t->number) && h->received >= p->ring.first && h->received <= p->ring.end;
 }
 
 int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why)
@@ -58,8 +59,9 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
     ddp__atomic_add(&t->returns, 1);
     t->bytes_again += (int64_t)(p->next - h->received);
     ddp__log(&t->cfg.log, away > 1 ? DDP_LOG_WARN : DDP_LOG_INFO,
-             "rank %d: the link to rank %d (%s) is back after %.2f s (%s); %lu bytes are sent again", t->base.rank,
-             p->peer, t->base.names[p->peer], away, strerror(p->why), (unsigned long)(p->next - h->received));
+             "rank %d: the link to rank %d (%s) is back after %.2f s (%s); %lu bytes are sent again",
+             t->base.rank, p->peer, t->base.names[p->peer], away, strerror(p->why),
+             (unsigned long)(p->next - h->received));
     if (p->direct) { /* the end that seeks has dialled */
         p->relayed = 0;
         p->dialler = p->seeks ? 1 : -1;
@@ -147,7 +149,8 @@ static ddp__refusal ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hel
         return DDP__REFUSE_NAME;
     if (ddp__pairs_take(&t->pairs, h, fd, &other, &err))
         ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", t->base.rank, err.msg);
-    else if (other >= 0 && t->visit) ddp__call_send(t, other, (int)h->rank);
+    else if (other >= 0 && t->visit)
+        ddp__call_send(t, other, (int)h->rank);
     return DDP__WELCOME;
 }
 
@@ -180,7 +183,8 @@ ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, c
     if (h->kind != DDP__RESUME) return DDP__REFUSE_RANK;
     if (ddp__way_dials(t, p)) return DDP__REFUSE_RANK;
     if (!ddp__way_is(t, p, c->fd, why)) return DDP__REFUSE_NAME;
-    if (p->state == DDP__LINK_ENDED) return p->newcomer_fd < 0 ? DDP__REFUSE_RANK : DDP__REFUSE_MUTE; /* lost, or not yet in */
+    if (p->state == DDP__LINK_ENDED)
+        return p->newcomer_fd < 0 ? DDP__REFUSE_RANK : DDP__REFUSE_MUTE; /* lost, or not yet in */
     if (!ddp__resume_fits(t, p, h)) return DDP__REFUSE_TWICE;
     if (h->attempt <= p->attempt) return DDP__REFUSE_MUTE; /* it has given that one up itself */
     p->attempt = h->attempt;
@@ -213,8 +217,10 @@ static void ddp__dial_failed(ddp__resume_wire *t, ddp__way *p, int why, double n
     }
     if (p->refused_since < 0) p->refused_since = now;
     if (p->relayed) return; /* the relay has refused: ddp__way_route finds another one */
-    if (now >= p->refused_since + ddp__refused_limit) ddp__way_end(t, p, ECONNRESET);
-    else if (p->dial_at > p->refused_since + ddp__refused_limit) p->dial_at = p->refused_since + ddp__refused_limit;
+    if (now >= p->refused_since + ddp__refused_limit)
+        ddp__way_end(t, p, ECONNRESET);
+    else if (p->dial_at > p->refused_since + ddp__refused_limit)
+        p->dial_at = p->refused_since + ddp__refused_limit;
 }
 
 /* Where a peer is sought: a relayed one at its relay. */
@@ -244,8 +250,9 @@ static int ddp__relay_lost(const ddp__resume_wire *t, const ddp__way *p, double 
     return relay->state != DDP__LINK_LIVE && now >= relay->down_at + ddp__relay_grace;
 }
 
-/* The route of the next attempt of a relayed pair. If the relay is lost, the end that has not yet tried it dials the peer's
- * own address: one behind NAT reaches a public one. The other end moves to another relay, which notifies the first. */
+/* The route of the next attempt of a relayed pair. If the relay is lost, the end that has not yet tried it
+ * dials the peer's own address: one behind NAT reaches a public one. The other end moves to another relay,
+ * which notifies the first. */
 static void ddp__way_route(const ddp__resume_wire *t, ddp__way *p, double now)
 {
     const int lost = ddp__relay_lost(t, p, now);
@@ -279,7 +286,8 @@ static int ddp__dial_start(ddp__resume_wire *t, ddp__way *p, double now)
     if (now < p->dial_at) return 0;
     if (p->relayed) ddp__way_route(t, p, now);
     if (!ddp__way_where(t, p)->size) return 0;
-    if (!p->relayed && p->dialler < 0) { /* a NAT in front of the peer may refuse: that does not mean that it is gone */
+    if (!p->relayed && p->dialler < 0) { /* a NAT in front of the peer may refuse: that does not mean that it
+                                            is gone */
         p->dial_at = now + ddp__dial_most;
         return 0;
     }
@@ -315,7 +323,8 @@ static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
 
     if (done <= 0) return done ? errno : 0;
     if (!ddp__way_is(t, p->joined ? p : &t->way[p->via], p->fd, who)) {
-        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: who answers at %s %s", t->base.rank, t->base.names[p->peer], who);
+        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: who answers at %s %s", t->base.rank,
+                 t->base.names[p->peer], who);
         return EPROTO;
     }
     if (p->joined) {
@@ -331,7 +340,8 @@ static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
     return 0;
 }
 
-/* The answer: the link is back, or the relay has connected the two ranks, and the handshake between them follows. */
+/* The answer: the link is back, or the relay has connected the two ranks, and the handshake between them
+ * follows. */
 static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
 {
     long n = ddp__stream_recv(t->cfg.tls, p->fd, p->answer + p->answer_got, sizeof p->answer - p->answer_got);
@@ -347,8 +357,10 @@ static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
     } else if (!p->joined) {
         p->joined = h.kind == DDP__RELAY && h.detail == (uint32_t)p->peer;
         p->state = DDP__LINK_SHAKING;
-        if (!p->joined) ddp__way_end(t, p, EPROTO);
-        else if (ddp__stream_begin(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0) return ENOMEM;
+        if (!p->joined)
+            ddp__way_end(t, p, EPROTO);
+        else if (ddp__stream_begin(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0)
+            return ENOMEM;
     } else if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &h)) { /* it was started again */
         ddp__way_end(t, p, ECONNRESET);
     } else {
@@ -366,10 +378,14 @@ static void ddp__dial_go(ddp__resume_wire *t, ddp__way *p, double now)
     do {
         int why;
         was = p->state;
-        if (was == DDP__LINK_DOWN) why = ddp__dial_start(t, p, now);
-        else if (was == DDP__LINK_DIALLING) why = ddp__dial_look(t, p, now);
-        else if (was == DDP__LINK_SHAKING) why = ddp__dial_shake(t, p, now);
-        else why = ddp__dial_hear(t, p);
+        if (was == DDP__LINK_DOWN)
+            why = ddp__dial_start(t, p, now);
+        else if (was == DDP__LINK_DIALLING)
+            why = ddp__dial_look(t, p, now);
+        else if (was == DDP__LINK_SHAKING)
+            why = ddp__dial_shake(t, p, now);
+        else
+            why = ddp__dial_hear(t, p);
         if (!why && p->state == was && was != DDP__LINK_DOWN && now >= p->dial_until) why = ETIMEDOUT;
         if (why) ddp__dial_failed(t, p, why, now);
     } while (p->state != was && p->state >= DDP__LINK_DIALLING && p->state <= DDP__LINK_ASKING);
@@ -383,7 +399,8 @@ static int ddp__way_silent(const ddp__resume_wire *t, const ddp__way *p, double 
     double since = p->heard > p->unheard_since ? p->heard : p->unheard_since;
     char c;
 
-    if (p->ring.first == p->ring.end || (!p->peer_number && t->cfg.self.kind == DDP__JOIN_MESH)) return 0; /* not yet in */
+    if (p->ring.first == p->ring.end || (!p->peer_number && t->cfg.self.kind == DDP__JOIN_MESH))
+        return 0; /* not yet in */
     if (now < since + t->quiet_s) {
         if (since + t->quiet_s < *due) *due = since + t->quiet_s;
         return 0;

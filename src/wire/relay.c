@@ -15,13 +15,13 @@ typedef struct ddp__relay_way {
 typedef struct ddp__splice {
     struct ddp__relay *relay;
     struct ddp__splice *next;
-    int fd[2], ways;       /* directions that have not ended */
-    uint32_t name;         /* 0 = none */
+    int fd[2], ways; /* directions that have not ended */
+    uint32_t name;   /* 0 = none */
     ddp__relay_way way[2];
 } ddp__splice;
 
 struct ddp__relay {
-    pthread_mutex_t lock;  /* of the list and its members */
+    pthread_mutex_t lock; /* of the list and its members */
     pthread_cond_t changed;
     ddp__splice *first;
     int64_t bytes;
@@ -41,7 +41,8 @@ static void ddp__way_over(ddp__splice *s)
 
     pthread_mutex_lock(&r->lock);
     if (--s->ways == 0) {
-        for (at = &r->first; *at != s; at = &(*at)->next) {}
+        for (at = &r->first; *at != s; at = &(*at)->next) {
+        }
         *at = s->next;
         close(s->fd[0]);
         close(s->fd[1]);
@@ -51,7 +52,8 @@ static void ddp__way_over(ddp__splice *s)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* A connection that breaks counts as ended: what it said is delivered. What the other does not take is dropped. */
+/* A connection that breaks counts as ended: what it said is delivered. What the other does not take is
+ * dropped. */
 static void *ddp__way_run(void *arg)
 {
     ddp__relay_way *w = (ddp__relay_way *)arg;
@@ -61,7 +63,8 @@ static void *ddp__way_run(void *arg)
     ddp__thread_prompt();
     while ((n = ddp__stream_recv(NULL, w->from, w->bytes, sizeof w->bytes)) >= 0) {
         if (n == 0) (void)ddp__fd_wait(w->from, POLLIN, ddp_now() + 3600);
-        if (n > 0 && !deaf) deaf = ddp__stream_send_all(NULL, w->to, w->bytes, (size_t)n, ddp_now() + 1e9) < 0;
+        if (n > 0 && !deaf)
+            deaf = ddp__stream_send_all(NULL, w->to, w->bytes, (size_t)n, ddp_now() + 1e9) < 0;
         ddp__atomic_add(&w->splice->relay->bytes, (int64_t)n);
     }
     shutdown(w->to, SHUT_WR);
@@ -146,7 +149,8 @@ void ddp__relay_close(ddp__relay *r)
     DDP_FREE(r);
 }
 
-/* Where a relay's thread held the lock during the fork the list may be half written: its descriptors stay open. */
+/* Where a relay's thread held the lock during the fork the list may be half written: its descriptors stay
+ * open. */
 void ddp__relay_disown(ddp__relay *r)
 {
     if (!r || pthread_mutex_trylock(&r->lock)) return;
@@ -187,9 +191,12 @@ static ddp_status ddp__pairs_join(ddp__pairs *x, ddp__pair *p, uint32_t name, dd
 
     *p = x->pair[--x->count];
     if (!x->c->relay) bad = ddp__relay_open(&x->c->relay, err);
-    for (int k = 0; k < 2 && !bad; k++) bad = ddp__tcp_tune(v.fd[k], x->c->peer_timeout_s, x->c->congestion, err);
+    for (int k = 0; k < 2 && !bad; k++)
+        bad = ddp__tcp_tune(v.fd[k], x->c->peer_timeout_s, x->c->congestion, err);
     if (bad || ddp__pairs_tell(x, v.fd[0], v.high) < 0 || ddp__pairs_tell(x, v.fd[1], v.low) < 0) {
-        for (int k = 0; k < 2; k++) ddp__stream_close(x->c->tls, v.fd[k]); /* its end sees that, and asks once more */
+        for (int k = 0; k < 2; k++)
+            ddp__stream_close(x->c->tls, v.fd[k]); /* its end sees that, and asks once
+                                                                              more */
         return bad;
     }
     for (int k = 0; k < 2; k++) ddp__stream_leave(x->c->tls, v.fd[k]); /* what follows is between those two */
@@ -212,7 +219,7 @@ ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *wait
     }
     name = (uint32_t)p->low << 16 | (uint32_t)p->high;
     if (x->c->relay) ddp__relay_cut(x->c->relay, name); /* so that the other end hears of it, and asks too */
-    before = p->fd[high];                            /* an earlier attempt of the same rank */
+    before = p->fd[high];                               /* an earlier attempt of the same rank */
     p->fd[high] = fd;
     ddp__stream_close(x->c->tls, before);
     if (p->fd[1 - high] >= 0) return ddp__pairs_join(x, p, name, err);

@@ -9,10 +9,14 @@ static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, dd
     if (m->c.tls || ddp__addr_is_loopback(a)) return DDP_OK;
     ddp__addr_text(a, text);
     if (!m->r->insecure)
-        return ddp__fail(err, DDP_ARG, "%s is not a loopback address, and the connections are neither encrypted nor "
-                         "authenticated: give every rank the same key with --tls-psk FILE or DREAMDDP_TLS_PSK, or "
-                         "--insecure (DREAMDDP_INSECURE=1) if the network can be trusted", text);
-    ddp__log(&m->c.log, DDP_LOG_WARN, "insecure: connections to %s are neither encrypted nor authenticated", text);
+        return ddp__fail(
+            err, DDP_ARG,
+            "%s is not a loopback address, and the connections are neither encrypted nor "
+            "authenticated: give every rank the same key with --tls-psk FILE or DREAMDDP_TLS_PSK, or "
+            "--insecure (DREAMDDP_INSECURE=1) if the network can be trusted",
+            text);
+    ddp__log(&m->c.log, DDP_LOG_WARN, "insecure: connections to %s are neither encrypted nor authenticated",
+             text);
     return DDP_OK;
 }
 
@@ -36,7 +40,8 @@ static void ddp__set_root(ddp__meeting *m, const ddp__addr *a)
     snprintf(m->root, sizeof m->root, "rank 0 at %s", m->addr);
 }
 
-/* Opens the door for higher ranks: on the address from which rank 0 is reached, or the interface asked for. */
+/* Opens the door for higher ranks: on the address from which rank 0 is reached, or the interface asked
+ * for. */
 static ddp_status ddp__listen_beside(ddp__meeting *m, ddp_error *err)
 {
     const char *why = ", from where rank 0 is reached";
@@ -67,8 +72,9 @@ static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count)
         return 0;
     }
     if (m->r->wire.self.run_id && m->r->wire.self.run_id != run) {
-        snprintf(m->why, sizeof m->why, "%.200s is left over: it belongs to run %" PRIu64 ", rank %d to run %" PRIu64,
-                 m->path, run, m->c.rank, m->r->wire.self.run_id);
+        snprintf(m->why, sizeof m->why,
+                 "%.200s is left over: it belongs to run %" PRIu64 ", rank %d to run %" PRIu64, m->path, run,
+                 m->c.rank, m->r->wire.self.run_id);
         return 0;
     }
     if (ddp__addr_parse(addr, list, DDP__ADDRESSES, count, &e) != DDP_OK) {
@@ -94,11 +100,14 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the connection to %s", m->root);
     while ((done = ddp__stream_shake(tls, m->fd[0])) == 0) {
         if (ddp__meeting_over(m))
-            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s is connected but has not finished its TLS handshake",
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "after %.3g s %s is connected but has not finished its TLS handshake",
                              m->until - m->begin, m->root);
         DDP__TRY(ddp__wait_word(m, DDP__HELLO, err));
     }
-    why = done < 0 ? ddp__stream_why(tls, m->fd[0]) : ddp__stream_may_be(tls, m->fd[0], 0, text) ? NULL : text;
+    why = done < 0                                     ? ddp__stream_why(tls, m->fd[0])
+          : ddp__stream_may_be(tls, m->fd[0], 0, text) ? NULL
+                                                       : text;
     if (why) return ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, why);
     return done < 0 ? DDP_PEER_LOST : DDP_OK;
 }
@@ -119,7 +128,8 @@ static int ddp__dial_connect(ddp__meeting *m, const ddp__addr *to)
     return ready ? ddp__tcp_dial_end(m->fd[0]) : -1;
 }
 
-/* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and m->why another one is worth it. */
+/* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and m->why another one is
+ * worth it. */
 static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error *err)
 {
     char text[DDP__ADDR_TEXT];
@@ -131,15 +141,18 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error
         const char *broke = strerror(errno);
         if (m->fd[0] >= 0) close(m->fd[0]);
         m->fd[0] = -1;
-        if (m->path) snprintf(m->why, sizeof m->why, "%.200s names %s: %s", m->path, m->addr, broke); /* left over? */
-        else snprintf(m->why, sizeof m->why, "%s", broke);
+        if (m->path)
+            snprintf(m->why, sizeof m->why, "%.200s names %s: %s", m->path, m->addr, broke); /* left over? */
+        else
+            snprintf(m->why, sizeof m->why, "%s", broke);
         return DDP_PEER_LOST;
     }
     snprintf(m->root, sizeof m->root, "rank 0 at %s", ddp__addr_text(to, text));
     if (m->door.listen_fd < 0) DDP__TRY(ddp__listen_beside(m, err));
     memset(&h, 0, sizeof h);
     bad = ddp__greet_root(m, &local);
-    if (!bad && ddp__hello_send(m->c.tls, m->fd[0], &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) bad = DDP_PEER_LOST;
+    if (!bad && ddp__hello_send(m->c.tls, m->fd[0], &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0)
+        bad = DDP_PEER_LOST;
     if (!bad) bad = ddp__frame_recv(m, 0, DDP__HELLO, &h, &local);
     if (!bad) return DDP_OK;
     /* an earlier run that is just ending, or a full house: try again */
@@ -165,8 +178,10 @@ static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_err
     for (;;) {
         double now;
         if (ddp__meeting_over(m))
-            return ddp__fail(err, DDP_TIMEOUT, "%s did not answer within %.3g s: %s; is it running, and %s? "
-                             "(DREAMDDP_CONNECT_TIMEOUT waits longer)", m->root, m->until - m->begin, m->why,
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "%s did not answer within %.3g s: %s; is it running, and %s? "
+                             "(DREAMDDP_CONNECT_TIMEOUT waits longer)",
+                             m->root, m->until - m->begin, m->why,
                              m->path ? "does it write the same file" : "is the address right");
         snprintf(note, sizeof note, ": %s", m->why);
         ddp__wait_note(m, m->root, note);
@@ -185,7 +200,8 @@ static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_err
     }
 }
 
-/* When the mesh has to be complete: far later than it takes, since all ranks of a busy machine start at once. */
+/* When the mesh has to be complete: far later than it takes, since all ranks of a busy machine start at
+ * once. */
 static double ddp__mesh_until(const ddp__meeting *m)
 {
     return ddp_now() + (m->join_s > DDP__MESH_LIMIT ? m->join_s : DDP__MESH_LIMIT);
@@ -203,11 +219,12 @@ static ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
     while ((missing = ddp__missing(m, text, sizeof text)) > 0 || !m->go) {
         if (!missing && !m->ready &&
             ddp__hello_send(m->c.tls, m->fd[0], &m->c.self, DDP__READY, DDP__WELCOME, 0) < 0)
-            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
+            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root,
+                             strerror(errno));
         m->ready |= !missing;
         if (ddp__meeting_over(m))
-            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin, m->c.rank,
-                             missing ? text : "rank 0, which waits for others to be ready");
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin,
+                             m->c.rank, missing ? text : "rank 0, which waits for others to be ready");
         DDP__TRY(ddp__meeting_poll(m, missing ? text : m->root, "", err));
     }
     return DDP_OK;
@@ -224,8 +241,10 @@ static ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
     for (;;) {
         for (p = 1; p < m->r->world && m->leg[p].ready;) p++;
         if (p == m->r->world && !m->pairs.count) break;
-        if (p < m->r->world) snprintf(name, sizeof name, "rank %d", p);
-        else snprintf(name, sizeof name, "a relayed pair");
+        if (p < m->r->world)
+            snprintf(name, sizeof name, "rank %d", p);
+        else
+            snprintf(name, sizeof name, "a relayed pair");
         if (ddp__meeting_over(m)) {
             m->lost = p < m->r->world ? p : m->pairs.pair[0].low;
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s has not been connected with all others",
@@ -243,8 +262,10 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int coun
     DDP__TRY(ddp__dial(m, list, count, err));
     m->until = m->begin + m->join_s;
     DDP__TRY(ddp__frame_recv(m, 0, DDP__TABLE, &h, err));
-    if (ddp__stream_recv_all(m->c.tls, m->fd[0], m->table, (size_t)m->r->world * DDP__ENTRY_BYTES, NULL, m->until) < 0)
-        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
+    if (ddp__stream_recv_all(m->c.tls, m->fd[0], m->table, (size_t)m->r->world * DDP__ENTRY_BYTES, NULL,
+                             m->until) < 0)
+        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root,
+                         strerror(errno));
     return ddp__mesh_worker(m, err);
 }
 
@@ -252,7 +273,8 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int coun
 static void ddp__call_off(ddp__meeting *m, ddp__refusal reason, int detail)
 {
     for (int p = 1; p < m->r->world; p++)
-        if (m->fd[p] >= 0) (void)ddp__hello_send(m->c.tls, m->fd[p], &m->c.self, DDP__REFUSED, reason, detail);
+        if (m->fd[p] >= 0)
+            (void)ddp__hello_send(m->c.tls, m->fd[p], &m->c.self, DDP__REFUSED, reason, detail);
 }
 
 static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
@@ -272,8 +294,8 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
         ddp__hello_put(entry, ddp__ip_pack(&m->where[p], entry + 8), 2);
     }
     for (p = 1; p < world; p++) /* one that fails here is found when it is not ready */
-        ddp__stream_send_all(m->c.tls, m->fd[p], m->table, DDP__HELLO_BYTES + (size_t)world * DDP__ENTRY_BYTES,
-                             ddp__mesh_until(m));
+        ddp__stream_send_all(m->c.tls, m->fd[p], m->table,
+                             DDP__HELLO_BYTES + (size_t)world * DDP__ENTRY_BYTES, ddp__mesh_until(m));
     bad = ddp__mesh_root(m, err);
     if (bad) {
         ddp__call_off(m, DDP__REFUSE_LOST, m->lost);
@@ -281,7 +303,8 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
     }
     for (p = 1; p < world; p++)
         if (ddp__hello_send(m->c.tls, m->fd[p], &m->c.self, DDP__GO, DDP__WELCOME, 0) < 0)
-            return ddp__fail(err, DDP_PEER_LOST, "rank %d went away while the ranks met: %s", p, strerror(errno));
+            return ddp__fail(err, DDP_PEER_LOST, "rank %d went away while the ranks met: %s", p,
+                             strerror(errno));
     return DDP_OK;
 }
 
@@ -301,19 +324,20 @@ static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_e
 {
     int port = ddp__addr_port(a);
 
-    if ((!m->r->insecure && !m->c.tls) || a->sa.ss_family != AF_INET || ntohl(a->in.sin_addr.s_addr) != 0x7f000101 ||
-        strstr(m->r->addr, "127.0.1.1"))
+    if ((!m->r->insecure && !m->c.tls) || a->sa.ss_family != AF_INET ||
+        ntohl(a->in.sin_addr.s_addr) != 0x7f000101 || strstr(m->r->addr, "127.0.1.1"))
         return DDP_OK;
     DDP__TRY(ddp__choose_address(m, a, err));
     ddp__addr_set_port(a, port);
     return DDP_OK;
 }
 
-/* Resolves a name, which may appear only after this rank has started (Kubernetes, Docker Compose): retries like a refused
- * connection. */
+/* Resolves a name, which may appear only after this rank has started (Kubernetes, Docker Compose): retries
+ * like a refused connection. */
 static ddp_status ddp__resolve(ddp__meeting *m, const char *spec, ddp__addr *list, int *count, ddp_error *err)
 {
-    const double limit = m->r->timeout_s > 0 ? m->r->timeout_s : 30; /* rank 0 too: m->until is its time-out for all ranks */
+    const double limit = m->r->timeout_s > 0 ? m->r->timeout_s : 30; /* rank 0 too: m->until is its time-out
+                                                                        for all ranks */
     double pause = 0.05;
 
     for (;;) {
@@ -327,8 +351,10 @@ static ddp_status ddp__resolve(ddp__meeting *m, const char *spec, ddp__addr *lis
         DDP__TRY(ddp__cancelled(m, err));
         (void)ddp__meeting_over(m);
         if (ddp_now() >= m->begin + limit)
-            return ddp__fail(err, DDP_TIMEOUT, "%.340s, after retries for %.3g s; check the name, or raise "
-                             "DREAMDDP_CONNECT_TIMEOUT if it appears later", local.msg, limit);
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "%.340s, after retries for %.3g s; check the name, or raise "
+                             "DREAMDDP_CONNECT_TIMEOUT if it appears later",
+                             local.msg, limit);
         ddp__wait_note(m, "the name of rank 0: ", local.msg);
         ddp__sleep_until(fmin(ddp_now() + pause, m->begin + limit));
         if (pause < 0.3) pause *= 1.5;
@@ -347,8 +373,10 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
         *count = 1;
     } else if (m->path) {
         if (!*m->path)
-            return ddp__fail(err, DDP_ARG, "address '%.100s' names no file: write file:///PATH, for example "
-                             "file:///tmp/run1", r->addr);
+            return ddp__fail(err, DDP_ARG,
+                             "address '%.100s' names no file: write file:///PATH, for example "
+                             "file:///tmp/run1",
+                             r->addr);
         snprintf(m->root, sizeof m->root, "rank 0");
         if (m->c.rank) return DDP_OK;
         DDP__TRY(ddp__choose_address(m, &list[0], err));
@@ -356,9 +384,10 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
     } else {
         DDP__TRY(ddp__resolve(m, r->addr ? r->addr : "127.0.0.1", list, count, err));
         if (ddp__addr_port(&list[0]) == 0)
-            return ddp__fail(err, DDP_ARG, "address '%.100s': port 0 leaves the other ranks without an address: name a "
-                             "port, for example %d, or file:///PATH, where rank 0 writes it", r->addr,
-                             DDP__DEFAULT_PORT);
+            return ddp__fail(err, DDP_ARG,
+                             "address '%.100s': port 0 leaves the other ranks without an address: name a "
+                             "port, for example %d, or file:///PATH, where rank 0 writes it",
+                             r->addr, DDP__DEFAULT_PORT);
         if (r->addr) DDP__TRY(ddp__no_local_alias(m, &list[0], err));
     }
     ddp__set_root(m, &list[0]);
@@ -380,7 +409,9 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
     DDP__TRY(ddp__listen(m, &list[0], m->path ? ", as the file of the run tells the others" : "", err));
     ddp__set_root(m, &list[0]);
     if (!m->path) return ddp__meet_as_root(m, err);
-    if (!m->c.self.run_id) m->c.self.run_id = ddp__fresh_number(); /* so that a left-over file is recognised */
+    if (!m->c.self.run_id)
+        m->c.self.run_id = ddp__fresh_number(); /* so that a left-over file is
+                                                                      recognised */
     n = snprintf(line, sizeof line, "%s %" PRIu64 "\n", m->addr, m->c.self.run_id);
     DDP__TRY(ddp__file_write(m->path, line, (size_t)n, err));
     bad = ddp__meet_as_root(m, err);
@@ -428,9 +459,13 @@ static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error 
     const ddp__rendezvous *r = m->r;
 
     for (int p = 0; p < r->world; p++) {
-        if (p == m->c.rank || (m->relayed[p] && !ddp__table_where(m, p, &m->where[p]))) m->where[p].size = 0;
-        else if (m->relayed[p]) continue;
-        else if (p < m->c.rank) (void)ddp__addr_peer(m->fd[p], &m->where[p]); /* a higher one has told where it listens */
+        if (p == m->c.rank || (m->relayed[p] && !ddp__table_where(m, p, &m->where[p])))
+            m->where[p].size = 0;
+        else if (m->relayed[p])
+            continue;
+        else if (p < m->c.rank)
+            (void)ddp__addr_peer(m->fd[p], &m->where[p]); /* a higher one has told where
+                                                                                 it listens */
     }
     m->c.fds = m->fd;
     m->c.where = m->where;
@@ -465,14 +500,18 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     if (rank == 0) m.until = m.begin + m.join_s;
     m.next_note = m.begin + 5;
     if (r->world < 1 || r->world > 4096 || rank < 0 || rank >= r->world)
-        bad = ddp__fail(err, DDP_ARG, "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet", rank,
-                        r->world);
-    else if (ids > 1) bad = ddp__fd_room(5 * ids + DDP__CALLERS + 16, ids + 16, err); /* with the door's callers */
+        bad =
+            ddp__fail(err, DDP_ARG, "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
+                      rank, r->world);
+    else if (ids > 1)
+        bad = ddp__fd_room(5 * ids + DDP__CALLERS + 16, ids + 16, err); /* with the door's
+                                                                                         callers */
     if (!bad && !ddp__meeting_alloc(&m))
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the meeting of %d ranks", r->world);
     if (!bad && ids > 1) bad = ddp__meet(&m, err);
     if (!bad && m.next_note > m.begin + 5)
-        ddp__log(&m.c.log, DDP_LOG_WARN, "rank %d: all ranks are there after %.1f s", rank, ddp_now() - m.begin);
+        ddp__log(&m.c.log, DDP_LOG_WARN, "rank %d: all ranks are there after %.1f s", rank,
+                 ddp_now() - m.begin);
     if (!bad) bad = ddp__meeting_wire(&m, out, err);
     ddp__meeting_free(&m, bad != DDP_OK);
     return bad;

@@ -62,8 +62,8 @@ void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
     p->dial_at = t->base.rank > p->peer || p->relayed ? now : now + 1.5 * ddp__dial_first;
     p->refused_since = -1;
     t->ticked = 0;
-    ddp__log(&t->cfg.log, DDP_LOG_INFO, "rank %d: the link to rank %d (%s) broke: %s; reconnecting", t->base.rank,
-             p->peer, t->base.names[p->peer], strerror(why));
+    ddp__log(&t->cfg.log, DDP_LOG_INFO, "rank %d: the link to rank %d (%s) broke: %s; reconnecting",
+             t->base.rank, p->peer, t->base.names[p->peer], strerror(why));
 }
 
 void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why)
@@ -122,8 +122,11 @@ void ddp__way_flush(ddp__resume_wire *t, ddp__way *p)
         iov[0].iov_len = head;
         runs = p->record_left ? ddp__replay_find(&p->ring, p->next, p->record_left, iov + 1) : 0;
         n = ddp__stream_send(t->cfg.tls, p->fd, iov, 1 + runs);
-        if (n < 0 && !t->cfg.tls && ddp__fd_wait(p->fd, POLLIN, 0)) p->why = errno; /* its last words come first */
-        else if (n < 0) ddp__way_break(t, p, errno);
+        if (n < 0 && !t->cfg.tls && ddp__fd_wait(p->fd, POLLIN, 0))
+            p->why = errno; /* its last words come
+                                                                                       first */
+        else if (n < 0)
+            ddp__way_break(t, p, errno);
         if (n <= 0) return;
         if ((size_t)n < head) {
             p->pre_sent += (size_t)n;

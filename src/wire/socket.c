@@ -8,7 +8,8 @@
 #include <sys/resource.h>
 
 #define DDP__UNSENT_BYTES (128 << 10) /* what may wait in the kernel in front of a control frame */
-#define DDP__BACKLOG 4096 /* connections not yet accepted; of more the kernel drops some, which retry after 1 s or 3 s */
+#define DDP__BACKLOG \
+    4096 /* connections not yet accepted; of more the kernel drops some, which retry after 1 s or 3 s */
 
 ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err)
 {
@@ -27,23 +28,26 @@ ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *e
     }
     n = (size_t)(end - s);
     if (n == 0 || n >= DDP__HOST_TEXT || strchr(s, '/'))
-        return ddp__fail(err, DDP_ARG, "address '%.200s' names no host: write HOST:PORT, for example 127.0.0.1:29500",
+        return ddp__fail(err, DDP_ARG,
+                         "address '%.200s' names no host: write HOST:PORT, for example 127.0.0.1:29500",
                          spec);
     if (*(s - (s > spec)) != '[' && memchr(s, ':', n))
-        return ddp__fail(err, DDP_ARG, "address '%.200s' has several colons: write an IPv6 address in brackets, for "
-                         "example [::1]:29500", spec);
-    if (colon &&
-        (!isdigit((unsigned char)colon[1]) || !ddp__parse_long(colon + 1, &number) || number < 0 || number > 65535))
-        return ddp__fail(err, DDP_ARG, "address '%.200s': the port '%.40s' is not a number from 0 to 65535", spec,
-                         colon + 1);
+        return ddp__fail(err, DDP_ARG,
+                         "address '%.200s' has several colons: write an IPv6 address in brackets, for "
+                         "example [::1]:29500",
+                         spec);
+    if (colon && (!isdigit((unsigned char)colon[1]) || !ddp__parse_long(colon + 1, &number) || number < 0 ||
+                  number > 65535))
+        return ddp__fail(err, DDP_ARG, "address '%.200s': the port '%.40s' is not a number from 0 to 65535",
+                         spec, colon + 1);
     memcpy(host, s, n);
     host[n] = 0;
     *port = (int)number;
     return DDP_OK;
 }
 
-/* Whether a name server may ever know this name (RFC 1123). A last label of digits only is a mistyped IPv4 address. Bytes
- * above 127 are left to the resolver. */
+/* Whether a name server may ever know this name (RFC 1123). A last label of digits only is a mistyped IPv4
+ * address. Bytes above 127 are left to the resolver. */
 static int ddp__name_possible(const char *host)
 {
     size_t label = 0, n = strlen(host);
@@ -78,7 +82,8 @@ static int ddp__addr_is_here(const ddp__addr *a)
     return bound ? 1 : why == EADDRNOTAVAIL || why == EAFNOSUPPORT ? 0 : -1;
 }
 
-/* Replaces 127.0.0.1 by ::1 on a machine without IPv4, for defaults and for a "localhost" that is both in /etc/hosts. */
+/* Replaces 127.0.0.1 by ::1 on a machine without IPv4, for defaults and for a "localhost" that is both in
+ * /etc/hosts. */
 static void ddp__addr_loopback(ddp__addr *a)
 {
     ddp__addr four = *a, six;
@@ -109,7 +114,8 @@ ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *cou
     why = getaddrinfo(host, port, &hints, &found);
     if (why == EAI_MEMORY) return ddp__fail(err, DDP_MEMORY, "out of memory while resolving '%.200s'", host);
     if (why && !ddp__name_possible(host))
-        return ddp__fail(err, DDP_ARG, "address '%.100s': '%.200s' is neither an IP address nor a host name", spec, host);
+        return ddp__fail(err, DDP_ARG, "address '%.100s': '%.200s' is neither an IP address nor a host name",
+                         spec, host);
     if (why)
         return ddp__fail(err, DDP_NET, "cannot resolve '%.200s' of address '%.100s': %s", host, spec,
                          gai_strerror(why));
@@ -135,16 +141,22 @@ const char *ddp__addr_text(const ddp__addr *a, char *out)
     if (getnameinfo((const struct sockaddr *)&a->sa, a->size, host, sizeof host, port, sizeof port,
                     NI_NUMERICHOST | NI_NUMERICSERV))
         snprintf(out, DDP__ADDR_TEXT, "unknown address");
-    else snprintf(out, DDP__ADDR_TEXT, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
+    else
+        snprintf(out, DDP__ADDR_TEXT, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
     return out;
 }
 
-int ddp__addr_port(const ddp__addr *a) { return ntohs(a->sa.ss_family == AF_INET6 ? a->in6.sin6_port : a->in.sin_port); }
+int ddp__addr_port(const ddp__addr *a)
+{
+    return ntohs(a->sa.ss_family == AF_INET6 ? a->in6.sin6_port : a->in.sin_port);
+}
 
 void ddp__addr_set_port(ddp__addr *a, int port)
 {
-    if (a->sa.ss_family == AF_INET6) a->in6.sin6_port = htons((uint16_t)port);
-    else a->in.sin_port = htons((uint16_t)port);
+    if (a->sa.ss_family == AF_INET6)
+        a->in6.sin6_port = htons((uint16_t)port);
+    else
+        a->in.sin_port = htons((uint16_t)port);
 }
 
 int ddp__addr_is_loopback(const ddp__addr *a)
@@ -159,8 +171,10 @@ int ddp__addr_is_loopback(const ddp__addr *a)
 uint32_t ddp__ip_pack(const ddp__addr *a, unsigned char *ip)
 {
     memset(ip, 0, 16);
-    if (a->sa.ss_family == AF_INET6) memcpy(ip, &a->in6.sin6_addr, 16);
-    else memcpy(ip, &a->in.sin_addr, 4);
+    if (a->sa.ss_family == AF_INET6)
+        memcpy(ip, &a->in6.sin6_addr, 16);
+    else
+        memcpy(ip, &a->in.sin_addr, 4);
     return a->sa.ss_family == AF_INET6 ? 6 : 4;
 }
 
@@ -195,9 +209,11 @@ ddp_status ddp__fd_room(int wanted, int least, ddp_error *err)
         (void)getrlimit(RLIMIT_NOFILE, &l);
     }
     if (l.rlim_cur >= here + (rlim_t)least) return DDP_OK;
-    return ddp__fail(err, DDP_NET, "this process needs %lu open files, %d of them for its connections, but may have "
-                     "%lu: raise the limit with ulimit -n %lu", (unsigned long)here + (unsigned long)least, least,
-                     (unsigned long)l.rlim_cur, (unsigned long)room);
+    return ddp__fail(err, DDP_NET,
+                     "this process needs %lu open files, %d of them for its connections, but may have "
+                     "%lu: raise the limit with ulimit -n %lu",
+                     (unsigned long)here + (unsigned long)least, least, (unsigned long)l.rlim_cur,
+                     (unsigned long)room);
 }
 
 int ddp__fd_limit(void)
@@ -253,11 +269,12 @@ ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_e
     why = errno;
     if (s >= 0) close(s);
     ddp__addr_text(at, text);
-    return ddp__fail(err, DDP_NET, "cannot listen on %s: %s%s", text, strerror(why),
-                     why == EADDRINUSE ? "; another run may hold it: choose another port with --addr or DREAMDDP_ADDR "
-                     "(torchrun: --master_port), or leave the choice to rank 0 with --addr file://PATH"
-                     : why == EADDRNOTAVAIL ? "; rank 0 must run on the machine that --addr or DREAMDDP_ADDR names"
-                     : "");
+    return ddp__fail(
+        err, DDP_NET, "cannot listen on %s: %s%s", text, strerror(why),
+        why == EADDRINUSE ? "; another run may hold it: choose another port with --addr or DREAMDDP_ADDR "
+                            "(torchrun: --master_port), or leave the choice to rank 0 with --addr file://PATH"
+        : why == EADDRNOTAVAIL ? "; rank 0 must run on the machine that --addr or DREAMDDP_ADDR names"
+                               : "");
 }
 
 int ddp__poll_until(struct pollfd *polls, int count, double until)
@@ -333,7 +350,8 @@ void ddp__waker_drain(ddp__waker *w)
 {
     char sink[16];
 
-    while (read(w->fd[0], sink, sizeof sink) > 0) {}
+    while (read(w->fd[0], sink, sizeof sink) > 0) {
+    }
 }
 
 /* Closes it; -1 and that errno. */
@@ -350,8 +368,8 @@ int ddp__tcp_dial_begin(const ddp__addr *to)
 
     if (s < 0) return -1;
     /* EINTR: the attempt goes on, as with EINPROGRESS */
-    if (ddp__fd_prepare(s) == 0 &&
-        (connect(s, (const struct sockaddr *)&to->sa, to->size) == 0 || errno == EINPROGRESS || errno == EINTR))
+    if (ddp__fd_prepare(s) == 0 && (connect(s, (const struct sockaddr *)&to->sa, to->size) == 0 ||
+                                    errno == EINPROGRESS || errno == EINTR))
         return s;
     return ddp__fd_fail(s, errno);
 }
@@ -364,8 +382,10 @@ int ddp__tcp_dial_end(int s)
 
     if (getsockopt(s, SOL_SOCKET, SO_ERROR, &why, &size) < 0) why = errno;
     if (!why) { /* with nobody listening on a port of the ephemeral range, TCP may connect to itself */
-        if (ddp__addr_own(s, &own) < 0 || ddp__addr_peer(s, &peer) < 0) why = errno;
-        else if (own.size == peer.size && !memcmp(&own.sa, &peer.sa, own.size)) why = ECONNREFUSED;
+        if (ddp__addr_own(s, &own) < 0 || ddp__addr_peer(s, &peer) < 0)
+            why = errno;
+        else if (own.size == peer.size && !memcmp(&own.sa, &peer.sa, own.size))
+            why = ECONNREFUSED;
     }
     errno = why;
     return why ? -1 : 0;
@@ -399,7 +419,8 @@ ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, 
 {
     int on = 1;
 
-    if (ddp__fd_prepare(fd) < 0) return ddp__fail(err, DDP_NET, "cannot prepare a connection: %s", strerror(errno));
+    if (ddp__fd_prepare(fd) < 0)
+        return ddp__fail(err, DDP_NET, "cannot prepare a connection: %s", strerror(errno));
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 #ifdef TCP_NOTSENT_LOWAT
     {
@@ -418,11 +439,15 @@ ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, 
     if (congestion && *congestion) {
 #ifdef TCP_CONGESTION
         if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion)) < 0)
-            return ddp__fail(err, DDP_NET, "cannot set the congestion control '%.32s': %s; allowed are those in "
-                             "/proc/sys/net/ipv4/tcp_allowed_congestion_control", congestion, strerror(errno));
+            return ddp__fail(err, DDP_NET,
+                             "cannot set the congestion control '%.32s': %s; allowed are those in "
+                             "/proc/sys/net/ipv4/tcp_allowed_congestion_control",
+                             congestion, strerror(errno));
 #else
-        return ddp__fail(err, DDP_UNSUPPORTED, "this system cannot choose the congestion control '%.32s': unset "
-                         "DREAMDDP_TCP_CONGESTION", congestion);
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "this system cannot choose the congestion control '%.32s': unset "
+                         "DREAMDDP_TCP_CONGESTION",
+                         congestion);
 #endif
     }
     return DDP_OK;
@@ -490,7 +515,8 @@ ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_err
     ddp_status bad = DDP_OK;
     ddp__text t = DDP__ZEROS;
 
-    if (getifaddrs(&all) < 0) return ddp__fail(err, DDP_NET, "cannot list the interfaces: %s", strerror(errno));
+    if (getifaddrs(&all) < 0)
+        return ddp__fail(err, DDP_NET, "cannot list the interfaces: %s", strerror(errno));
     for (i = all; i; i = i->ifa_next) {
         if (!ddp__iface_usable(i) || (list && !ddp__iface_matches(list, i->ifa_name))) continue;
         if (!best || ddp__iface_order(i, family) < ddp__iface_order(best, family)) best = i;
@@ -499,7 +525,8 @@ ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_err
         ddp__iface_addr(best, out);
     } else {
         ddp__iface_list(all, &t);
-        bad = ddp__fail(err, DDP_ARG, "DREAMDDP_SOCKET_IFNAME=%.60s matches no interface that is up; there are: %.300s",
+        bad = ddp__fail(err, DDP_ARG,
+                        "DREAMDDP_SOCKET_IFNAME=%.60s matches no interface that is up; there are: %.300s",
                         list ? list : "", t.size ? t.data : "none");
         ddp__text_free(&t);
     }
@@ -514,7 +541,8 @@ int ddp__iface_toward(const ddp__addr *to, ddp__addr *out)
 
     if (s < 0) return -1;
     if (!ddp__addr_port(&target)) ddp__addr_set_port(&target, 9); /* any: nothing is sent */
-    if (connect(s, (const struct sockaddr *)&target.sa, target.size) < 0 || ddp__addr_own(s, out) < 0) why = errno;
+    if (connect(s, (const struct sockaddr *)&target.sa, target.size) < 0 || ddp__addr_own(s, out) < 0)
+        why = errno;
     if (why) return ddp__fd_fail(s, why);
     close(s);
     ddp__addr_set_port(out, 0);

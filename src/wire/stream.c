@@ -4,7 +4,10 @@
 
 int ddp__stream_begin(ddp__tls *t, int fd, int server) { return t ? t->table->begin(t, fd, server) : 0; }
 
-void ddp__stream_leave(ddp__tls *t, int fd) { if (t) t->table->leave(t, fd); }
+void ddp__stream_leave(ddp__tls *t, int fd)
+{
+    if (t) t->table->leave(t, fd);
+}
 
 int ddp__stream_shake(ddp__tls *t, int fd) { return t ? t->table->shake(t, fd) : 1; }
 
@@ -15,7 +18,7 @@ long ddp__stream_send(ddp__tls *t, int fd, const struct iovec *iov, int count)
 
     if (t) return t->table->send(t, fd, iov, count);
     memset(&m, 0, sizeof m);
-    memcpy(&m.msg_iov, &iov, sizeof iov);                 /* sendmsg does not write to it */
+    memcpy(&m.msg_iov, &iov, sizeof iov); /* sendmsg does not write to it */
     /* at most IOV_MAX of Linux and macOS; msg_iovlen is a size_t with glibc, an int with musl and on macOS */
     m.msg_iovlen = (unsigned short)(count > 1024 ? 1024 : count);
     do n = sendmsg(fd, &m, DDP__NOSIGNAL);
@@ -129,7 +132,8 @@ void ddp__stream_close(ddp__tls *t, int fd)
     if (fd < 0) return;
     if (t) t->table->end(t, fd);
     shutdown(fd, SHUT_WR);
-    for (int k = 0; k < 256 && recv(fd, sink, sizeof sink, 0) > 0; k++) {}
+    for (int k = 0; k < 256 && recv(fd, sink, sizeof sink, 0) > 0; k++) {
+    }
     close(fd);
 }
 

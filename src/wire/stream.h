@@ -14,14 +14,14 @@ typedef struct ddp__tls ddp__tls;
 
 /* What lies behind the calls below; wire/tls.c fills it. */
 typedef struct ddp__tls_table {
-    int  (*begin)(ddp__tls *t, int fd, int server);
-    int  (*shake)(ddp__tls *t, int fd);
+    int (*begin)(ddp__tls *t, int fd, int server);
+    int (*shake)(ddp__tls *t, int fd);
     long (*send)(ddp__tls *t, int fd, const struct iovec *iov, int count);
     long (*recv)(ddp__tls *t, int fd, void *buf, size_t bytes);
-    int  (*events)(ddp__tls *t, int fd, int want);
-    int  (*ready)(ddp__tls *t, int fd);
-    int  (*may_be)(ddp__tls *t, int fd, const char *name, char *why);
-    int  (*may_join)(ddp__tls *t, int fd, int *id, char *name, char *why);
+    int (*events)(ddp__tls *t, int fd, int want);
+    int (*ready)(ddp__tls *t, int fd);
+    int (*may_be)(ddp__tls *t, int fd, const char *name, char *why);
+    int (*may_join)(ddp__tls *t, int fd, int *id, char *name, char *why);
     ddp__tls *(*part)(ddp__tls *t, int fd);
     const char *(*why)(ddp__tls *t, int fd);
     void (*end)(ddp__tls *t, int fd);
@@ -33,17 +33,20 @@ struct ddp__tls {
     const ddp__tls_table *table;
 };
 
-/* A socket was connected (server 0) or accepted (1); to be called first, and again where from then on another peer is
- * at the other end: what has been read of that one's bytes is not lost. 0, or -1 when memory is short. */
+/* A socket was connected (server 0) or accepted (1); to be called first, and again where from then on another
+ * peer is at the other end: what has been read of that one's bytes is not lost. 0, or -1 when memory is
+ * short. */
 DDP_LIB int ddp__stream_begin(ddp__tls *t, int fd, int server);
 /* Forgets the session without a word to the peer; the socket is the caller's. */
 DDP_LIB void ddp__stream_leave(ddp__tls *t, int fd);
-/* A step of the handshake, which never blocks: 1 = done (at once where there is none), 0 = goes on when poll says so,
- * -1 and errno as in ddp__stream_recv. A server's may be left to the first ddp__stream_recv calls. */
+/* A step of the handshake, which never blocks: 1 = done (at once where there is none), 0 = goes on when poll
+ * says so, -1 and errno as in ddp__stream_recv. A server's may be left to the first ddp__stream_recv
+ * calls. */
 DDP_LIB int ddp__stream_shake(ddp__tls *t, int fd);
 /* All of the handshake, until then: 0, or -1 and errno as in ddp__stream_recv, or ETIMEDOUT. */
 DDP_LIB int ddp__stream_greet(ddp__tls *t, int fd, double until);
-/* Bytes taken, 0 = would block, -1 = gone (errno; EPROTO: ddp__stream_why). The next call goes on behind them. */
+/* Bytes taken, 0 = would block, -1 = gone (errno; EPROTO: ddp__stream_why). The next call goes on behind
+ * them. */
 DDP_LIB long ddp__stream_send(ddp__tls *t, int fd, const struct iovec *iov, int count);
 /* Bytes read, 0 = would block, -1 = no more will come (errno, ECONNRESET at the end). */
 DDP_LIB long ddp__stream_recv(ddp__tls *t, int fd, void *buf, size_t bytes);
@@ -53,23 +56,29 @@ DDP_LIB int ddp__stream_events(ddp__tls *t, int fd, int want);
 DDP_LIB int ddp__stream_ready(ddp__tls *t, int fd);
 /* Waits until something can be read, be it the end, or until then: 1, or 0 when the time is over. */
 DDP_LIB int ddp__stream_wait(ddp__tls *t, int fd, double until);
-/* All of the bytes until then: 0, or -1 and errno (ETIMEDOUT; at the end ECONNRESET). *got (or NULL): bytes read. */
+/* All of the bytes until then: 0, or -1 and errno (ETIMEDOUT; at the end ECONNRESET). *got (or NULL): bytes
+ * read. */
 DDP_LIB int ddp__stream_send_all(ddp__tls *t, int fd, const void *buf, size_t bytes, double until);
 DDP_LIB int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *got, double until);
 /* Whether the peer, after its handshake, may call itself that rank: 1, or 0 and why[DDP__STREAM_TEXT]. */
 DDP_LIB int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why);
-/* The same for a peer that is no rank: its certificate must carry that name. Without certificates every peer may. */
+/* The same for a peer that is no rank: its certificate must carry that name. Without certificates every peer
+ * may. */
 DDP_LIB int ddp__stream_is_named(ddp__tls *t, int fd, const char *name, char *why);
-/* Whether the peer, after its handshake, may come to a run as a newcomer, or be a member that a newcomer talks to: 1,
- * or 0 and why. A certificate must name a rank-R, the only id it may take then (*id, the lowest of several), or a
- * join-NAME, which may take any (*id = -1) and stands in name[DDP__STREAM_NAME], else "". No certificates: 1, -1. */
+/* Whether the peer, after its handshake, may come to a run as a newcomer, or be a member that a newcomer
+ * talks to: 1, or 0 and why. A certificate must name a rank-R, the only id it may take then (*id, the lowest
+ * of several), or a join-NAME, which may take any (*id = -1) and stands in name[DDP__STREAM_NAME], else "".
+ * No certificates: 1, -1. */
 DDP_LIB int ddp__stream_may_join(ddp__tls *t, int fd, int *id, char *name, char *why);
-/* Moves the session of a socket, after its handshake, into a ddp__tls of its own, so that another thread may use it;
- * *own is to be freed (ddp__tls_free) before t, and is NULL where t is. 0, or -1 when memory is short. */
+/* Moves the session of a socket, after its handshake, into a ddp__tls of its own, so that another thread may
+ * use it; *own is to be freed (ddp__tls_free) before t, and is NULL where t is. 0, or -1 when memory is
+ * short. */
 DDP_LIB int ddp__stream_part(ddp__tls *t, int fd, ddp__tls **own);
-/* Why TLS refused the connection, after EPROTO: the end of a sentence about the peer, nothing secret; else NULL. */
+/* Why TLS refused the connection, after EPROTO: the end of a sentence about the peer, nothing secret; else
+ * NULL. */
 DDP_LIB const char *ddp__stream_why(ddp__tls *t, int fd);
-/* Says goodbye without waiting, drops what is unread (a reset would lose the last words) and closes. -1 is fine. */
+/* Says goodbye without waiting, drops what is unread (a reset would lose the last words) and closes. -1 is
+ * fine. */
 DDP_LIB void ddp__stream_close(ddp__tls *t, int fd);
 
 /* Whether the first n bytes that a plain socket brought begin TLS: 21 its alert, 22 its handshake, else 0. */
@@ -89,11 +98,13 @@ typedef struct ddp__tls_files {
     const char *key;  /* PEM, without a passphrase */
 } ddp__tls_files;
 
-/* Reads the files and makes ready for sessions; *out is NULL if no file is named. run_id is the identity that goes with
- * a pre-shared key, in the clear: ranks of unlike runs refuse each other. A certificate must carry the name rank-R
- * (subject alternative name of kind DNS, else common name) for each rank R whose holder uses it. Errors:
- * DDP_UNSUPPORTED without DDP_USE_OPENSSL; DDP_ARG for files that do not belong together, keys that are too short or
- * that other users can read; DDP_IO; DDP_FORMAT for what OpenSSL cannot read; DDP_MEMORY. */
-DDP_LIB ddp_status ddp__tls_open(const ddp__tls_files *files, uint64_t run_id, ddp__tls **out, ddp_error *err);
+/* Reads the files and makes ready for sessions; *out is NULL if no file is named. run_id is the identity that
+ * goes with a pre-shared key, in the clear: ranks of unlike runs refuse each other. A certificate must carry
+ * the name rank-R (subject alternative name of kind DNS, else common name) for each rank R whose holder uses
+ * it. Errors: DDP_UNSUPPORTED without DDP_USE_OPENSSL; DDP_ARG for files that do not belong together, keys
+ * that are too short or that other users can read; DDP_IO; DDP_FORMAT for what OpenSSL cannot read;
+ * DDP_MEMORY. */
+DDP_LIB ddp_status ddp__tls_open(const ddp__tls_files *files, uint64_t run_id, ddp__tls **out,
+                                 ddp_error *err);
 /* Forgets all sessions and overwrites the keys; sockets stay open. NULL is fine. */
 DDP_LIB void ddp__tls_free(ddp__tls *t);

@@ -1,12 +1,13 @@
 /* Streams between threads: one lock-free ring per ordered pair, one bell per rank.
  *
- * A rank that wants to sleep arms its bell by an atomic swap and then looks at its rings once more; a peer that moved
- * bytes swaps the bell to 0 and rings only if it was armed. Both are read-modify-writes of one variable, so one of them
- * comes second and sees what the other did: no ring is lost, and nobody spins or takes a lock while bytes flow. */
+ * A rank that wants to sleep arms its bell by an atomic swap and then looks at its rings once more; a peer
+ * that moved bytes swaps the bell to 0 and rings only if it was armed. Both are read-modify-writes of one
+ * variable, so one of them comes second and sees what the other did: no ring is lost, and nobody spins or
+ * takes a lock while bytes flow. */
 #include "wire/wire.h"
 
 #define DDP__RING_BYTES ((size_t)64 << 10) /* a power of two */
-#define DDP__LINE 64                       /* bytes of a cache line */
+#define DDP__LINE       64                 /* bytes of a cache line */
 
 typedef struct ddp__ring {
     size_t head; /* bytes ever written; the sender's */
@@ -35,7 +36,7 @@ struct ddp__hub {
     unsigned char *data;     /* all rings */
     ddp__offer *offers;      /* [world][DDP__OFFERS] */
     struct ddp__hub *second; /* or NULL */
-    ddp__wire_fn attach;   /* makes the wires, or NULL */
+    ddp__wire_fn attach;     /* makes the wires, or NULL */
     void *attach_user;
     int link;
 };
@@ -55,7 +56,10 @@ int ddp__wire_init(ddp__wire *w, const ddp__wire_table *table, int rank, int wor
     return w->names != NULL;
 }
 
-int ddp__wire_relay(const ddp__wire *w, int peer) { return w->relays ? ddp__atomic_load(&w->relays[peer]) - 1 : -1; }
+int ddp__wire_relay(const ddp__wire *w, int peer)
+{
+    return w->relays ? ddp__atomic_load(&w->relays[peer]) - 1 : -1;
+}
 
 static ddp__ring *ddp__hub_ring(ddp__hub *hub, int from, int to)
 {
@@ -115,7 +119,8 @@ ddp__hub *ddp__hub_making(int world, ddp__wire_fn attach, void *user)
 ddp__hub *ddp__hub_second(ddp__hub *hub, int make)
 {
     if (!hub->second && make) {
-        hub->second = hub->attach ? ddp__hub_making(hub->world, hub->attach, hub->attach_user) : ddp__hub_new(hub->world);
+        hub->second = hub->attach ? ddp__hub_making(hub->world, hub->attach, hub->attach_user)
+                                  : ddp__hub_new(hub->world);
         if (hub->second) hub->second->link = 1;
     }
     return hub->second;
@@ -184,7 +189,8 @@ static long ddp__threads_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     return (long)n;
 }
 
-/* 1 if wait() may return. A sender waits for a quarter of the ring, not for every few bytes; an end is news once. */
+/* 1 if wait() may return. A sender waits for a quarter of the ring, not for every few bytes; an end is news
+ * once. */
 static int ddp__threads_ready(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv)
 {
     ddp__thread_wire *t = (ddp__thread_wire *)(void *)w;
@@ -271,8 +277,12 @@ static void ddp__threads_close(ddp__wire *w)
     ddp__threads_free(t);
 }
 
-static const ddp__wire_table ddp__threads_table = {ddp__threads_send, ddp__threads_recv,  ddp__threads_wait,
-                                                   ddp__threads_wake, ddp__threads_close, ddp__threads_cut,
+static const ddp__wire_table ddp__threads_table = {ddp__threads_send,
+                                                   ddp__threads_recv,
+                                                   ddp__threads_wait,
+                                                   ddp__threads_wake,
+                                                   ddp__threads_close,
+                                                   ddp__threads_cut,
                                                    NULL};
 
 ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err)

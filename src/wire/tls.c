@@ -1,4 +1,5 @@
-/* TLS as streams. OpenSSL reads and writes through a BIO of ours, which raises no SIGPIPE and never blocks. */
+/* TLS as streams. OpenSSL reads and writes through a BIO of ours, which raises no SIGPIPE and never
+ * blocks. */
 #include "wire/socket.h"
 #include "wire/tls.h"
 
@@ -16,8 +17,10 @@ static int ddp__tls_bio_write(BIO *b, const char *bytes, int n)
     iov.iov_len = (size_t)n;
     did = ddp__stream_send(NULL, s->fd, &iov, 1);
     if (did > 0) return (int)did;
-    if (did == 0) BIO_set_retry_write(b);
-    else s->cause = errno;
+    if (did == 0)
+        BIO_set_retry_write(b);
+    else
+        s->cause = errno;
     return -1;
 }
 
@@ -70,8 +73,8 @@ static void ddp__tls_say_alert(ddp__tls_session *s, int alert)
     } else if (s->by_key && (alert == SSL_AD_DECRYPT_ERROR || alert == SSL_AD_ILLEGAL_PARAMETER)) {
         ddp__tls_say(s, "has another pre-shared key: give every rank the same --tls-psk file");
     } else if (s->by_key && alert == SSL_AD_HANDSHAKE_FAILURE) {
-        ddp__tls_say(
-            s, "belongs to another run or uses certificates: give every rank the same DREAMDDP_RUN_ID and --tls-psk");
+        ddp__tls_say(s, "belongs to another run or uses certificates: give every rank the same "
+                        "DREAMDDP_RUN_ID and --tls-psk");
     } else {
         ddp__tls_say(s, "refused our TLS handshake (%s)", SSL_alert_desc_string_long(alert));
     }
@@ -96,8 +99,9 @@ static void ddp__tls_explain(ddp__tls_session *s)
     } else if (reason >= SSL_AD_REASON_OFFSET) {
         ddp__tls_say_alert(s, reason - SSL_AD_REASON_OFFSET);
     } else if (!s->settled && s->seen && s->first[0] != 21 && s->first[0] != 22) {
-        ddp__tls_say(s, memcmp(s->first, "dreamddp", s->seen) ? "does not speak TLS" : "is a rank without TLS: give it "
-                     "--tls-psk or certificates too");
+        ddp__tls_say(s, memcmp(s->first, "dreamddp", s->seen) ? "does not speak TLS"
+                                                              : "is a rank without TLS: give it "
+                                                                "--tls-psk or certificates too");
     } else {
         const char *text = ERR_reason_error_string(code);
         ddp__tls_say(s, "broke the TLS handshake (%s)", text ? text : "unknown reason");
@@ -203,14 +207,17 @@ static int ddp__tls_begin(ddp__tls *t, int fd, int server)
     BIO_set_init(b, 1);
     SSL_set_bio(s->ssl, b, b);
     SSL_set_app_data(s->ssl, s);
-    if (server) SSL_set_accept_state(s->ssl);
-    else SSL_set_connect_state(s->ssl);
+    if (server)
+        SSL_set_accept_state(s->ssl);
+    else
+        SSL_set_connect_state(s->ssl);
     if (server && s->by_key) SSL_set_verify(s->ssl, SSL_VERIFY_NONE, NULL); /* asks for none */
     k->session[fd] = s;
     return 0;
 }
 
-/* After the handshake. Without the key OpenSSL falls back to certificates, which the key's side must not trust. */
+/* After the handshake. Without the key OpenSSL falls back to certificates, which the key's side must not
+ * trust. */
 static int ddp__tls_settle(ddp__tls_session *s)
 {
     if (s->settled) return 1;
@@ -271,8 +278,9 @@ static int ddp__tls_flush(ddp__tls_session *s, const void *bytes)
     return 1;
 }
 
-/* A record is sealed once and must leave as it is, but the caller may change its mind about what was not taken. So of
- * a record that waits all bytes but the last count as taken: the caller comes back for that, until it has left. */
+/* A record is sealed once and must leave as it is, but the caller may change its mind about what was not
+ * taken. So of a record that waits all bytes but the last count as taken: the caller comes back for that,
+ * until it has left. */
 static long ddp__tls_send(ddp__tls *t, int fd, const struct iovec *iov, int count)
 {
     ddp__tls_session *s = ddp__tls_usable(t, fd);
@@ -333,7 +341,8 @@ static int ddp__tls_ready(ddp__tls *t, int fd)
     return s && !s->broken && (s->from < s->to || SSL_pending(s->ssl) > 0);
 }
 
-/* The certificate of a peer past its handshake, to be freed; NULL: none, with *good = 1 a key, as good as any name. */
+/* The certificate of a peer past its handshake, to be freed; NULL: none, with *good = 1 a key, as good as any
+ * name. */
 static X509 *ddp__tls_certificate(ddp__tls *t, int fd, int *good, char *why)
 {
     ddp__tls_session *s = ddp__tls_find(t, fd);
@@ -355,7 +364,8 @@ static void ddp__tls_unnamed(X509 *cert, const char *name, char *why)
 {
     char subject[64] = "";
 
-    if (X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, subject, (int)sizeof subject) < 0)
+    if (X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, subject, (int)sizeof subject) <
+        0)
         subject[0] = 0;
     for (char *c = subject; *c; c++)
         if (!isprint((unsigned char)*c)) *c = '?'; /* whatever its issuer let through */
@@ -382,7 +392,8 @@ static void ddp__tls_join_name(const char *text, size_t n, int *id, char *name)
     long rank = 0;
 
     if (n > 5 && n < DDP__STREAM_NAME && !memcmp(text, "join-", 5) && !name[0]) {
-        for (i = 0; i < n && (isalnum((unsigned char)text[i]) || strchr("-_.", text[i])); i++) {}
+        for (i = 0; i < n && (isalnum((unsigned char)text[i]) || strchr("-_.", text[i])); i++) {
+        }
         if (i < n) return;
         memcpy(name, text, n);
         name[n] = 0;
@@ -405,8 +416,8 @@ static int ddp__tls_may_join(ddp__tls *t, int fd, int *id, char *name, char *why
         const GENERAL_NAME *g = sk_GENERAL_NAME_value(names, i);
         if (g->type != GEN_DNS) continue;
         good = 1; /* then the common name does not count */
-        ddp__tls_join_name((const char *)ASN1_STRING_get0_data(g->d.dNSName), (size_t)ASN1_STRING_length(g->d.dNSName),
-                           id, name);
+        ddp__tls_join_name((const char *)ASN1_STRING_get0_data(g->d.dNSName),
+                           (size_t)ASN1_STRING_length(g->d.dNSName), id, name);
     }
     GENERAL_NAMES_free(names);
     i = X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, common, (int)sizeof common);
@@ -453,7 +464,8 @@ static void ddp__tls_end(ddp__tls *t, int fd)
 
     if (s && s->settled) {
         double until = ddp_now() + 0.2;
-        while (ddp__tls_flush(s, s->out) == 0 && ddp__fd_wait(fd, s->write_for, until)) {}
+        while (ddp__tls_flush(s, s->out) == 0 && ddp__fd_wait(fd, s->write_for, until)) {
+        }
         if (!s->held && !s->broken) SSL_shutdown(s->ssl);
         ERR_clear_error();
     }
@@ -472,10 +484,10 @@ static void ddp__tls_destroy(ddp__tls *t)
     DDP_FREE(k);
 }
 
-static const ddp__tls_table ddp__tls_functions = {ddp__tls_begin,  ddp__tls_shake,  ddp__tls_send,     ddp__tls_recv,
-                                                  ddp__tls_events, ddp__tls_ready,  ddp__tls_may_be,   ddp__tls_may_join,
-                                                  ddp__tls_part,   ddp__tls_why,    ddp__tls_end,      ddp__tls_leave,
-                                                  ddp__tls_destroy};
+static const ddp__tls_table ddp__tls_functions = {
+    ddp__tls_begin, ddp__tls_shake,  ddp__tls_send,     ddp__tls_recv, ddp__tls_events,
+    ddp__tls_ready, ddp__tls_may_be, ddp__tls_may_join, ddp__tls_part, ddp__tls_why,
+    ddp__tls_end,   ddp__tls_leave,  ddp__tls_destroy};
 
 int ddp__tls_plug(ddp__tls_keys *k)
 {

@@ -5,8 +5,7 @@
 
 #ifdef DDP_USE_OPENSSL
 #if !__has_include(<openssl/ssl.h>)
-#error                                                                                             \
-    "dreamddp: DDP_USE_OPENSSL needs the headers of OpenSSL 3; install libssl-dev (Debian, Ubuntu) or openssl-devel (Fedora), or compile without the macro"
+#error "dreamddp: DDP_USE_OPENSSL needs the headers of OpenSSL 3; install libssl-dev or openssl-devel"
 #endif
 #include <openssl/err.h>
 #include <openssl/evp.h>
@@ -17,22 +16,22 @@
 #endif
 
 enum {
-    DDP__TLS_RECORD = 16384,    /* most plain bytes of a record */
-    DDP__TLS_INBOX = 32768      /* bytes read ahead, for two system calls less per record */
+    DDP__TLS_RECORD = 16384, /* most plain bytes of a record */
+    DDP__TLS_INBOX = 32768   /* bytes read ahead, for two system calls less per record */
 };
 
 /* The session of one socket. */
 typedef struct ddp__tls_session {
-    SSL   *ssl;
-    int    fd, server, by_key;
-    int    settled;                /* the handshake is over and the peer is one of us */
-    int    broken;                 /* errno of the first failure */
-    int    cause;                  /* errno of the socket; 0 = it ended */
-    int    read_for, write_for;    /* what reading and writing have to poll for */
-    size_t held;                   /* bytes of out that are a record still to be sent */
-    size_t seen, from, to;         /* first: bytes of it; in: the unread part */
-    unsigned char first[8];        /* what the peer sent first */
-    char   why[DDP__STREAM_TEXT];
+    SSL *ssl;
+    int fd, server, by_key;
+    int settled;             /* the handshake is over and the peer is one of us */
+    int broken;              /* errno of the first failure */
+    int cause;               /* errno of the socket; 0 = it ended */
+    int read_for, write_for; /* what reading and writing have to poll for */
+    size_t held;             /* bytes of out that are a record still to be sent */
+    size_t seen, from, to;   /* first: bytes of it; in: the unread part */
+    unsigned char first[8];  /* what the peer sent first */
+    char why[DDP__STREAM_TEXT];
     unsigned char in[DDP__TLS_INBOX], out[DDP__TLS_RECORD];
 } ddp__tls_session;
 
@@ -40,10 +39,10 @@ typedef struct ddp__tls_keys {
     ddp__tls base;
     SSL_CTX *ctx;
     BIO_METHOD *method;
-    ddp__tls_session **session;    /* [sessions], by descriptor */
-    int    sessions;
-    int    by_key;                 /* pre-shared key, not certificates */
-    char   identity[32];
+    ddp__tls_session **session; /* [sessions], by descriptor */
+    int sessions;
+    int by_key; /* pre-shared key, not certificates */
+    char identity[32];
     unsigned char psk[32];
 } ddp__tls_keys;
 

@@ -2,7 +2,7 @@
 #include "wire/tls.h"
 
 #ifdef DDP_USE_OPENSSL
-#define DDP__TLS_SHA256 "\x13\x01" /* TLS_AES_128_GCM_SHA256: the hash of a pre-shared key */
+#define DDP__TLS_SHA256      "\x13\x01" /* TLS_AES_128_GCM_SHA256: the hash of a pre-shared key */
 #define DDP__TLS_LONGEST_KEY 4096
 
 /* ---- pre-shared key ---- */
@@ -24,7 +24,8 @@ static const ddp__tls_keys *ddp__tls_keys_of(SSL *ssl)
     return (const ddp__tls_keys *)SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
 }
 
-static int ddp__tls_offer_key(SSL *ssl, const EVP_MD *md, const unsigned char **id, size_t *size, SSL_SESSION **ticket)
+static int ddp__tls_offer_key(SSL *ssl, const EVP_MD *md, const unsigned char **id, size_t *size,
+                              SSL_SESSION **ticket)
 {
     const ddp__tls_keys *k = ddp__tls_keys_of(ssl);
 
@@ -51,7 +52,8 @@ static int ddp__tls_find_key(SSL *ssl, const unsigned char *id, size_t size, SSL
 }
 
 /* Reads a file that only its owner should: at most room bytes, *n of them. */
-static ddp_status ddp__tls_read_secret(const char *path, unsigned char *b, size_t room, size_t *n, ddp_error *err)
+static ddp_status ddp__tls_read_secret(const char *path, unsigned char *b, size_t room, size_t *n,
+                                       ddp_error *err)
 {
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC), mine;
@@ -66,8 +68,10 @@ static ddp_status ddp__tls_read_secret(const char *path, unsigned char *b, size_
     mine = st.st_uid == geteuid();
     if (S_ISREG(st.st_mode) && (st.st_mode & (mine ? 077 : 07))) {
         close(fd);
-        return ddp__fail(err, DDP_ARG, "%.200s: other users can read this key (mode %04o): chmod 600 it, and make a "
-                         "new one if they may have", path, (unsigned)st.st_mode & 0777);
+        return ddp__fail(err, DDP_ARG,
+                         "%.200s: other users can read this key (mode %04o): chmod 600 it, and make a "
+                         "new one if they may have",
+                         path, (unsigned)st.st_mode & 0777);
     }
     while (b && got > 0 && *n < room) {
         do got = read(fd, b + *n, room - *n);
@@ -95,8 +99,10 @@ static ddp_status ddp__tls_load_key(ddp__tls_keys *k, const char *path, ddp_erro
                         DDP__TLS_LONGEST_KEY);
     while (n && isspace(b[sizeof label + n - 1])) n--;
     if (!bad && n < DDP__TLS_LEAST_KEY)
-        bad = ddp__fail(err, DDP_ARG, "%.200s holds %zu bytes, a pre-shared key at least %d: make one with openssl "
-                        "rand -hex 32", path, n, DDP__TLS_LEAST_KEY);
+        bad = ddp__fail(err, DDP_ARG,
+                        "%.200s holds %zu bytes, a pre-shared key at least %d: make one with openssl "
+                        "rand -hex 32",
+                        path, n, DDP__TLS_LEAST_KEY);
     if (!bad && !EVP_Digest(b, sizeof label + n, k->psk, NULL, EVP_sha256(), NULL))
         bad = ddp__fail(err, DDP_FAILED, "OpenSSL cannot digest a key");
     OPENSSL_cleanse(b, sizeof b);
@@ -136,7 +142,8 @@ static ddp_status ddp__tls_load_certificates(ddp__tls_keys *k, const ddp__tls_fi
     size_t none;
 
     SSL_CTX_set_default_passwd_cb(k->ctx, ddp__tls_no_passphrase);
-    if (!SSL_CTX_load_verify_file(k->ctx, f->ca)) return ddp__tls_unreadable(f->ca, "certificate authority", err);
+    if (!SSL_CTX_load_verify_file(k->ctx, f->ca))
+        return ddp__tls_unreadable(f->ca, "certificate authority", err);
     if (SSL_CTX_use_certificate_chain_file(k->ctx, f->cert) != 1)
         return ddp__tls_unreadable(f->cert, "certificate", err);
     DDP__TRY(ddp__tls_read_secret(f->key, NULL, 0, &none, err));
@@ -156,9 +163,11 @@ static ddp_status ddp__tls_prepare(ddp__tls_keys *k, const ddp__tls_files *f, dd
 {
     k->ctx = SSL_CTX_new(TLS_method());
     if (!k->ctx) return ddp__fail(err, DDP_MEMORY, "out of memory for TLS");
-    if (!SSL_CTX_set_min_proto_version(k->ctx, TLS1_3_VERSION) || !SSL_CTX_set_max_proto_version(k->ctx, TLS1_3_VERSION)
-        || !SSL_CTX_set_ciphersuites(k->ctx, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"))
-        return ddp__fail(err, DDP_UNSUPPORTED, "this OpenSSL has no TLS 1.3 with AES-GCM: install a complete one");
+    if (!SSL_CTX_set_min_proto_version(k->ctx, TLS1_3_VERSION) ||
+        !SSL_CTX_set_max_proto_version(k->ctx, TLS1_3_VERSION) ||
+        !SSL_CTX_set_ciphersuites(k->ctx, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"))
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "this OpenSSL has no TLS 1.3 with AES-GCM: install a complete one");
     SSL_CTX_set_app_data(k->ctx, k);
     SSL_CTX_set_session_cache_mode(k->ctx, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_num_tickets(k->ctx, 0); /* a session is never resumed */
@@ -179,8 +188,11 @@ ddp_status ddp__tls_open(const ddp__tls_files *f, uint64_t run_id, ddp__tls **ou
     if (f->psk && parts)
         return ddp__fail(err, DDP_ARG, "--tls-psk and certificates: choose one way to prove who is who");
     if (parts && parts < 3)
-        return ddp__fail(err, DDP_ARG, "--tls-%s is missing: certificates need --tls-ca, --tls-cert and --tls-key",
-                         !f->ca ? "ca" : !f->cert ? "cert" : "key");
+        return ddp__fail(err, DDP_ARG,
+                         "--tls-%s is missing: certificates need --tls-ca, --tls-cert and --tls-key",
+                         !f->ca     ? "ca"
+                         : !f->cert ? "cert"
+                                    : "key");
 #ifdef DDP_USE_OPENSSL
     {
         ddp__tls_keys *k = (ddp__tls_keys *)ddp__calloc(1, sizeof *k);
@@ -188,17 +200,24 @@ ddp_status ddp__tls_open(const ddp__tls_files *f, uint64_t run_id, ddp__tls **ou
 
         if (!k) return ddp__fail(err, DDP_MEMORY, "out of memory for TLS");
         snprintf(k->identity, sizeof k->identity, "dreamddp %016" PRIx64, run_id);
-        bad = ddp__tls_plug(k) ? ddp__tls_prepare(k, f, err) : ddp__fail(err, DDP_MEMORY, "out of memory for TLS");
+        bad = ddp__tls_plug(k) ? ddp__tls_prepare(k, f, err)
+                               : ddp__fail(err, DDP_MEMORY, "out of memory for TLS");
         ERR_clear_error();
-        if (bad) ddp__tls_free(&k->base);
-        else *out = &k->base;
+        if (bad)
+            ddp__tls_free(&k->base);
+        else
+            *out = &k->base;
         return bad;
     }
 #else
     (void)run_id;
-    return ddp__fail(err, DDP_UNSUPPORTED, "this program was built without TLS: compile it with -DDDP_USE_OPENSSL "
+    return ddp__fail(err, DDP_UNSUPPORTED,
+                     "this program was built without TLS: compile it with -DDDP_USE_OPENSSL "
                      "-lssl -lcrypto (OpenSSL 3)");
 #endif
 }
 
-void ddp__tls_free(ddp__tls *t) { if (t) t->table->free(t); }
+void ddp__tls_free(ddp__tls *t)
+{
+    if (t) t->table->free(t);
+}

@@ -20,12 +20,12 @@ extern "C" {
 enum { WORLD = 4, N = 5003 };
 
 /* In a worker: cmocka's own assertions belong to the main thread. */
-#define CHECK(cond)                                                                        \
-    do {                                                                                   \
-        if (!(cond)) {                                                                     \
+#define CHECK(cond)                                                                          \
+    do {                                                                                     \
+        if (!(cond)) {                                                                       \
             fprintf(stderr, "%s:%d: rank %d: %s\n", __FILE__, __LINE__, ddp_rank(d), #cond); \
-            return DDP_FAILED;                                                             \
-        }                                                                                  \
+            return DDP_FAILED;                                                               \
+        }                                                                                    \
     } while (0)
 
 /* Whole numbers, so that every sum is exact. */
@@ -82,8 +82,8 @@ static int over_all_ranks(ddp_ctx *d, void *user)
     return 0;
 }
 
-static int exchange(ddp_ctx *d, ddp_verb verb, int group, int link, ddp_coding coding, float *x,
-                    size_t n, int root)
+static int exchange(ddp_ctx *d, ddp_verb verb, int group, int link, ddp_coding coding, float *x, size_t n,
+                    int root)
 {
     ddp_message m;
     ddp_piece p;
@@ -112,13 +112,17 @@ static int in_groups(ddp_ctx *d, void *user)
     (void)user;
     CHECK(ddp_group(d, even, 2, &first) == 0 && ddp_group(d, most, 3, &second) == 0 && second == first + 1);
     fill(x, 300, rank);
-    if (rank % 2 == 0) CHECK(exchange(d, DDP_ALL_REDUCE, first, 0, DDP_AS_FLOAT, x, 300, 0) == 0 && is_sum(x, 300, 5, 1));
+    if (rank % 2 == 0)
+        CHECK(exchange(d, DDP_ALL_REDUCE, first, 0, DDP_AS_FLOAT, x, 300, 0) == 0 && is_sum(x, 300, 5, 1));
     if (rank > 0) {
         fill(x, 300, rank);
         CHECK(exchange(d, DDP_BROADCAST, second, 0, DDP_AS_FLOAT, x, 300, 3) == 0 && is_sum(x, 300, 8, 1));
         fill(y + 100 * (rank - 1), 100, rank);
-        CHECK(exchange(d, DDP_ALL_GATHER, second, 0, DDP_AS_FLOAT, y, 300, 0) == 0 && is_sum(y + 100, 100, 4, 1));
-        fill(y, 100, rank); fill(y + 100, 100, rank); fill(y + 200, 100, rank);
+        CHECK(exchange(d, DDP_ALL_GATHER, second, 0, DDP_AS_FLOAT, y, 300, 0) == 0 &&
+              is_sum(y + 100, 100, 4, 1));
+        fill(y, 100, rank);
+        fill(y + 100, 100, rank);
+        fill(y + 200, 100, rank);
         CHECK(exchange(d, DDP_REDUCE_SCATTER, second, 0, DDP_AS_FLOAT, y, 300, 0) == 0);
         CHECK(is_sum(y + 100 * (rank - 1), 100, 14, 1));
     }
@@ -145,9 +149,20 @@ static int by_message(ddp_ctx *d, void *user)
     (void)user;
     memset(&m, 0, sizeof m);
     fill(x, 300, rank);
-    from[0].data = x; from[0].count = 299; from[1].data = x + 299; from[1].count = 1;
-    to[0].data = y + 100; to[0].count = 200; to[1].data = y; to[1].count = 100;
-    m.verb = DDP_ALL_REDUCE; m.from = from; m.from_count = 2; m.to = to; m.to_count = 2; m.layer = DDP_NO_LAYER;
+    from[0].data = x;
+    from[0].count = 299;
+    from[1].data = x + 299;
+    from[1].count = 1;
+    to[0].data = y + 100;
+    to[0].count = 200;
+    to[1].data = y;
+    to[1].count = 100;
+    m.verb = DDP_ALL_REDUCE;
+    m.from = from;
+    m.from_count = 2;
+    m.to = to;
+    m.to_count = 2;
+    m.layer = DDP_NO_LAYER;
     CHECK(ddp_exchange(d, &m) == 0 && is_sum(x, 300, 1u << rank, 1)); /* what is sent stays */
     for (i = 0; i < 300; i++) is[i] = number(0, i) + number(1, i) + number(2, i) + number(3, i);
     for (i = 0; i < 300; i++) CHECK(y[(i + 100) % 300] == is[i]);
@@ -156,25 +171,39 @@ static int by_message(ddp_ctx *d, void *user)
     CHECK(ddp_exchange(d, &m) == 0);
     for (i = 0; i < 300; i++) CHECK(y[(i + 100) % 300] - 1 == is[i]);
     memset(&m, 0, sizeof m);
-    m.verb = DDP_ALL_GATHER; m.from = &one; m.from_count = 1; m.bytes = 1; m.layer = DDP_NO_LAYER;
-    one.bytes = text; one.count = sizeof text;
+    m.verb = DDP_ALL_GATHER;
+    m.from = &one;
+    m.from_count = 1;
+    m.bytes = 1;
+    m.layer = DDP_NO_LAYER;
+    one.bytes = text;
+    one.count = sizeof text;
     memset(text, 0, sizeof text);
     memset(text + 7 * rank, 'a' + rank, 7);
     CHECK(ddp_exchange(d, &m) == 0);
     for (i = 0; i < sizeof text; i++) CHECK(text[i] == 'a' + (int)i / 7);
-    m.verb = DDP_BROADCAST; m.peer = 2; one.count = 3;
+    m.verb = DDP_BROADCAST;
+    m.peer = 2;
+    one.count = 3;
     text[0] = (unsigned char)rank;
     CHECK(ddp_exchange(d, &m) == 0 && text[0] == 2);
     fill(x, 300, rank);
-    m.verb = rank ? DDP_SEND : DDP_RECEIVE; m.peer = rank ? 0 : DDP_ANY; m.bytes = 0; m.received = rank ? NULL : &got;
-    one.data = rank ? x : y; one.count = 40;
+    m.verb = rank ? DDP_SEND : DDP_RECEIVE;
+    m.peer = rank ? 0 : DDP_ANY;
+    m.bytes = 0;
+    m.received = rank ? NULL : &got;
+    one.data = rank ? x : y;
+    one.count = 40;
     for (k = 1; k < (rank ? 2 : WORLD); k++) {
         CHECK(ddp_exchange(d, &m) == 0);
         if (rank) continue;
-        CHECK(got.verb == DDP_SEND && got.count == 40 && !(seen >> got.peer & 1) && is_sum(y, 40, 1u << got.peer, 1));
+        CHECK(got.verb == DDP_SEND && got.count == 40 && !(seen >> got.peer & 1) &&
+              is_sum(y, 40, 1u << got.peer, 1));
         seen |= 1u << got.peer;
     }
-    m.priority = -1; m.verb = rank == 1 ? DDP_SEND : DDP_RECEIVE; m.peer = rank == 1 ? 0 : 1; /* urgent */
+    m.priority = -1;
+    m.verb = rank == 1 ? DDP_SEND : DDP_RECEIVE;
+    m.peer = rank == 1 ? 0 : 1; /* urgent */
     one.data = rank ? x : y;
     if (rank < 2) CHECK(ddp_exchange(d, &m) == 0 && is_sum(one.data, 40, 2, 1));
     return 0;
@@ -194,7 +223,8 @@ static int over_two_links(ddp_ctx *d, void *user)
         fill(x, 500, ddp_rank(d));
         CHECK(exchange(d, DDP_BROADCAST, 0, link, DDP_AS_FLOAT, x, 500, 1) == 0 && is_sum(x, 500, 2, 1));
         fill(x + 100 * ddp_rank(d), 100, ddp_rank(d));
-        CHECK(exchange(d, DDP_ALL_GATHER, 0, link, DDP_AS_FLOAT, x, 100 * (size_t)ddp_world(d), 0) == 0 && is_sum(x + 300, 100, 8, 1));
+        CHECK(exchange(d, DDP_ALL_GATHER, 0, link, DDP_AS_FLOAT, x, 100 * (size_t)ddp_world(d), 0) == 0 &&
+              is_sum(x + 300, 100, 8, 1));
         CHECK(exchange(d, DDP_REDUCE_SCATTER, 0, link, DDP_AS_FLOAT, x, 100 * (size_t)ddp_world(d), 0) == 0);
     }
     CHECK(ddp_measure_links(d) == 0);
@@ -339,23 +369,58 @@ static int wrong(ddp_ctx *d, void *user)
 
     memset(&m, 0, sizeof m);
     switch (which) {
-    case 0: code = ddp_all_reduce(d, NULL, 8, 1); break;
-    case 1: code = ddp_broadcast(d, x, 8, WORLD); break;
-    case 2: code = ddp_send(d, x, 8, ddp_rank(d)); break;
-    case 3: code = ddp_recv(d, x, 8, -2); break;
-    case 4: code = ddp_group(d, twice, 2, &group); break;
-    case 5: code = ddp_group(d, beyond, 2, &group); break;
-    case 6: code = exchange(d, DDP_ALL_REDUCE, 5, 0, DDP_AS_FLOAT, x, 8, 0); break;
-    case 7: code = exchange(d, DDP_ALL_REDUCE, 0, 1, DDP_AS_FLOAT, x, 8, 0); break;
-    case 8: code = exchange(d, DDP_ALL_REDUCE, 0, 0, DDP_AS_BFLOAT, x, 8, 0); break;
-    case 9: code = ddp_probe(d, NULL); break;
-    case 10: code = ddp_sites_open(d, NULL, &sites); break;
-    case 11: code = ddp_exchange(d, NULL); break;
-    case 12: code = exchange(d, (ddp_verb)77, 0, 0, DDP_AS_FLOAT, x, 8, 0); break;
-    case 13: code = exchange(d, DDP_SERVE, 0, 0, DDP_AS_FLOAT, x, 8, DDP_ANY); break;
-    case 14: m.from_count = 1; code = ddp_exchange(d, &m); break;
-    case 15: m.from_count = -1; code = ddp_exchange(d, &m); break;
-    default: code = ddp_all_gather(d, NULL, 8);
+    case 0:
+        code = ddp_all_reduce(d, NULL, 8, 1);
+        break;
+    case 1:
+        code = ddp_broadcast(d, x, 8, WORLD);
+        break;
+    case 2:
+        code = ddp_send(d, x, 8, ddp_rank(d));
+        break;
+    case 3:
+        code = ddp_recv(d, x, 8, -2);
+        break;
+    case 4:
+        code = ddp_group(d, twice, 2, &group);
+        break;
+    case 5:
+        code = ddp_group(d, beyond, 2, &group);
+        break;
+    case 6:
+        code = exchange(d, DDP_ALL_REDUCE, 5, 0, DDP_AS_FLOAT, x, 8, 0);
+        break;
+    case 7:
+        code = exchange(d, DDP_ALL_REDUCE, 0, 1, DDP_AS_FLOAT, x, 8, 0);
+        break;
+    case 8:
+        code = exchange(d, DDP_ALL_REDUCE, 0, 0, DDP_AS_BFLOAT, x, 8, 0);
+        break;
+    case 9:
+        code = ddp_probe(d, NULL);
+        break;
+    case 10:
+        code = ddp_sites_open(d, NULL, &sites);
+        break;
+    case 11:
+        code = ddp_exchange(d, NULL);
+        break;
+    case 12:
+        code = exchange(d, (ddp_verb)77, 0, 0, DDP_AS_FLOAT, x, 8, 0);
+        break;
+    case 13:
+        code = exchange(d, DDP_SERVE, 0, 0, DDP_AS_FLOAT, x, 8, DDP_ANY);
+        break;
+    case 14:
+        m.from_count = 1;
+        code = ddp_exchange(d, &m);
+        break;
+    case 15:
+        m.from_count = -1;
+        code = ddp_exchange(d, &m);
+        break;
+    default:
+        code = ddp_all_gather(d, NULL, 8);
     }
     if (!code || code != (int)ddp_last_error(d)->code || strlen(ddp_last_error(d)->msg) < 10) {
         fprintf(stderr, "wrong use %d: %d '%s'\n", which, code, ddp_last_error(d)->msg);

@@ -1,5 +1,5 @@
-/* [asan] Graphs, models, data, files and reports of a program that knows nothing but the header: two workers train
- * a small model of each family, save it and describe what they did; wrong use is told. */
+/* [asan] Graphs, models, data, files and reports of a program that knows nothing but the header: two workers
+ * train a small model of each family, save it and describe what they did; wrong use is told. */
 #include "dreamddp.h"
 
 #include <math.h>
@@ -20,13 +20,13 @@ extern "C" {
 #endif
 
 /* In a worker: cmocka's own assertions belong to the main thread. */
-#define CHECK(cond)                                                                             \
-    do {                                                                                        \
-        if (!(cond)) {                                                                          \
+#define CHECK(cond)                                                                              \
+    do {                                                                                         \
+        if (!(cond)) {                                                                           \
             fprintf(stderr, "%s:%d: rank %d: %s (%s)\n", __FILE__, __LINE__, ddp_rank(d), #cond, \
-                    ddp_last_error(d)->msg);                                                    \
-            return DDP_FAILED;                                                                  \
-        }                                                                                       \
+                    ddp_last_error(d)->msg);                                                     \
+            return DDP_FAILED;                                                                   \
+        }                                                                                        \
     } while (0)
 
 static char folder[] = "/tmp/dreamddp-api-XXXXXX";
@@ -66,7 +66,8 @@ static void halve_forward(const ddp_op_call *c)
 {
     long i;
 
-    for (i = 0; i < ddp_shape_count(&c->spec->out); i++) ((float *)c->out)[i] = ((const float *)c->in[0])[i] / 2;
+    for (i = 0; i < ddp_shape_count(&c->spec->out); i++)
+        ((float *)c->out)[i] = ((const float *)c->in[0])[i] / 2;
 }
 
 static void halve_backward(const ddp_op_call *c)
@@ -116,7 +117,8 @@ static int train_graph(ddp_ctx *d, void *user)
         CHECK(ddp_step_end(d) == 0);
     }
     CHECK(ddp_value(g, loss) < 0.4f * first && ddp_sync_all(d) == 0 && ddp_evaluate(g) == 0);
-    CHECK(ddp_graph_read(g, out + 2 * ddp_rank(d), ddp_layer_params(g, 0, &count), 2) == 0 && count == 4 * 24 + 24);
+    CHECK(ddp_graph_read(g, out + 2 * ddp_rank(d), ddp_layer_params(g, 0, &count), 2) == 0 &&
+          count == 4 * 24 + 24);
     return 0;
 }
 
@@ -129,7 +131,9 @@ static void a_graph_learns_with_an_operator_of_its_own(void **state)
     (void)state;
     memset(&cfg, 0, sizeof cfg);
     cfg.transport = DDP_THREADS;
-    cfg.world = 2; cfg.period = 2; cfg.no_env = 1;
+    cfg.world = 2;
+    cfg.period = 2;
+    cfg.no_env = 1;
     if (ddp_launch(&cfg, train_graph, out, &err)) fail_msg("%s", err.msg);
     assert_memory_equal(out, out + 2, 2 * sizeof *out);
 }
@@ -165,8 +169,12 @@ static float loss_after(ddp_graph *g, ddp_node *loss, long classes, int steps)
         for (l = 0; l < ddp_layer_count(g); l++) { /* no context: the program applies the rule itself */
             ddp_update u;
             memset(&u, 0, sizeof u);
-            u.params = ddp_layer_params(g, l, &count); u.grads = ddp_layer_gradients(g, l, &count);
-            u.count = count; u.step = step; u.lr = o.lr; u.layer = l;
+            u.params = ddp_layer_params(g, l, &count);
+            u.grads = ddp_layer_gradients(g, l, &count);
+            u.count = count;
+            u.step = step;
+            u.lr = o.lr;
+            u.layer = l;
             o.update(&o, &u);
         }
         ddp_zero_gradients(g);
@@ -187,23 +195,50 @@ static void every_family_of_models_learns(void **state)
 
     (void)state;
     memset(&llama2, 0, sizeof llama2);
-    llama2.vocabulary = 20; llama2.context = 8; llama2.layers = 1; llama2.heads = 2; llama2.kv_heads = 1;
-    llama2.dim = 16; llama2.batch = 2; llama2.deviation = 0.1f;
+    llama2.vocabulary = 20;
+    llama2.context = 8;
+    llama2.layers = 1;
+    llama2.heads = 2;
+    llama2.kv_heads = 1;
+    llama2.dim = 16;
+    llama2.batch = 2;
+    llama2.deviation = 0.1f;
     memset(&mlp, 0, sizeof mlp);
-    mlp.batch = 6; mlp.inputs = 10; mlp.hidden[0] = 12; mlp.classes = 3;
+    mlp.batch = 6;
+    mlp.inputs = 10;
+    mlp.hidden[0] = 12;
+    mlp.classes = 3;
     memset(&resnet, 0, sizeof resnet);
-    resnet.depth = 18; resnet.classes = 2; resnet.size = 8; resnet.channels = 1; resnet.batch = 2; resnet.cifar = 1;
+    resnet.depth = 18;
+    resnet.classes = 2;
+    resnet.size = 8;
+    resnet.channels = 1;
+    resnet.batch = 2;
+    resnet.cifar = 1;
     memset(&vgg, 0, sizeof vgg);
-    vgg.depth = 11; vgg.classes = 2; vgg.size = 32; vgg.channels = 1; vgg.batch = 1;
+    vgg.depth = 11;
+    vgg.classes = 2;
+    vgg.size = 32;
+    vgg.channels = 1;
+    vgg.batch = 1;
     for (family = 0; family < 5; family++) {
         g = ddp_graph_new(NULL);
         logits = NULL;
         switch (family) {
-        case 0: loss = ddp_gpt2(g, &gpt2, &logits); break;
-        case 1: loss = ddp_llama2(g, &llama2, &logits); break;
-        case 2: loss = ddp_mlp(g, &mlp, &logits); break;
-        case 3: loss = ddp_resnet(g, &resnet, &logits); break;
-        default: loss = ddp_vgg(g, &vgg, &logits);
+        case 0:
+            loss = ddp_gpt2(g, &gpt2, &logits);
+            break;
+        case 1:
+            loss = ddp_llama2(g, &llama2, &logits);
+            break;
+        case 2:
+            loss = ddp_mlp(g, &mlp, &logits);
+            break;
+        case 3:
+            loss = ddp_resnet(g, &resnet, &logits);
+            break;
+        default:
+            loss = ddp_vgg(g, &vgg, &logits);
         }
         assert_non_null(logits);
         if (family == 4) { /* 9 million parameters: its operators, for a planner */
@@ -287,7 +322,11 @@ static void weights_and_arrays_go_to_files_and_back(void **state)
 
     (void)state;
     memset(&one, 0, sizeof one);
-    one.name = "x"; one.type = DDP_ST_F32; one.dims = 2; one.dim[0] = 2; one.dim[1] = 3;
+    one.name = "x";
+    one.type = DDP_ST_F32;
+    one.dims = 2;
+    one.dim[0] = 2;
+    one.dim[1] = 3;
     in_folder(path, sizeof path, "x.safetensors");
     assert_int_equal(ddp_safetensors_write(path, 1, &one, data, NULL, &err), DDP_OK);
     file = ddp_safetensors_open(path, &err);
@@ -301,15 +340,20 @@ static void weights_and_arrays_go_to_files_and_back(void **state)
     assert_int_equal(err.code, DDP_FORMAT);
 
     memset(&mlp, 0, sizeof mlp);
-    mlp.batch = 1; mlp.inputs = 5; mlp.hidden[0] = 4; mlp.classes = 3;
-    ddp_mlp(a, &mlp, NULL); ddp_mlp(b, &mlp, NULL);
+    mlp.batch = 1;
+    mlp.inputs = 5;
+    mlp.hidden[0] = 4;
+    mlp.classes = 3;
+    ddp_mlp(a, &mlp, NULL);
+    ddp_mlp(b, &mlp, NULL);
     assert_true(ddp_graph_build(a) == DDP_OK && ddp_graph_build(b) == DDP_OK);
     ddp_layer_params(a, 1, &n)[2] = 77;
     in_folder(path, sizeof path, "mlp.safetensors");
     assert_int_equal(ddp_weights_save(a, path, &err), DDP_OK);
     assert_int_equal(ddp_weights_load(b, path, &err), DDP_OK);
     assert_memory_equal(ddp_layer_params(b, 1, &m), ddp_layer_params(a, 1, &n), n * sizeof(float));
-    assert_true(ddp_hash_floats(0, ddp_layer_params(a, 0, &n), n) == ddp_hash_floats(0, ddp_layer_params(b, 0, &m), m));
+    assert_true(ddp_hash_floats(0, ddp_layer_params(a, 0, &n), n) ==
+                ddp_hash_floats(0, ddp_layer_params(b, 0, &m), m));
     assert_true(ddp_weights_describe(a, 0, name, sizeof name, &shape) && strlen(name) > 0);
     in_folder(path, sizeof path, "x.safetensors");
     assert_int_equal(ddp_weights_load(b, path, &err), DDP_FORMAT);
@@ -327,21 +371,29 @@ static void profiles_networks_and_plans_are_files(void **state)
 
     (void)state;
     assert_int_equal(ddp_profile_new(2, &p, &err), DDP_OK);
-    p.backward_s[0] = 1; p.backward_s[1] = 2; p.comm_s[0] = p.comm_s[1] = 3;
+    p.backward_s[0] = 1;
+    p.backward_s[1] = 2;
+    p.comm_s[0] = p.comm_s[1] = 3;
     in_folder(path, sizeof path, "profile.csv");
     assert_int_equal(ddp_profile_write(&p, path, &err), DDP_OK);
     assert_int_equal(ddp_profile_read(path, NULL, &q, &err), DDP_OK);
     assert_true(q.layers == 2 && q.backward_s[1] == 2 && ddp_profile_check(&q, &err) == DDP_OK);
     assert_int_equal(ddp_network_new(2, &n, &err), DDP_OK);
-    n.pipelines = 1; n.stages = 2; n.rate[1] = n.rate[2] = 1e9;
-    n.speed = (double *)calloc(2, sizeof(double)); n.memory_bytes = (double *)calloc(2, sizeof(double));
+    n.pipelines = 1;
+    n.stages = 2;
+    n.rate[1] = n.rate[2] = 1e9;
+    n.speed = (double *)calloc(2, sizeof(double));
+    n.memory_bytes = (double *)calloc(2, sizeof(double));
     assert_true(n.speed && n.memory_bytes);
-    n.speed[0] = 1e12; n.speed[1] = 2e12; n.memory_bytes[1] = 8e9;
+    n.speed[0] = 1e12;
+    n.speed[1] = 2e12;
+    n.memory_bytes[1] = 8e9;
     in_folder(path, sizeof path, "network.json");
     assert_int_equal(ddp_network_write(&n, path, &err), DDP_OK);
     assert_int_equal(ddp_network_read(path, NULL, &m, &err), DDP_OK);
     assert_true(fabs(m.rate[1] / 1e9 - 1) < 1e-12);
-    assert_true(fabs(m.speed[1] / 2e12 - 1) < 1e-12 && m.memory_bytes[0] == 0 && fabs(m.memory_bytes[1] / 8e9 - 1) < 1e-12);
+    assert_true(fabs(m.speed[1] / 2e12 - 1) < 1e-12 && m.memory_bytes[0] == 0 &&
+                fabs(m.memory_bytes[1] / 8e9 - 1) < 1e-12);
     assert_int_equal(ddp_network_noise(&m, 1, 0.1, 0.1, &err), DDP_OK);
     assert_int_equal(ddp_profile_read("/no/such/file", NULL, &q, &err), DDP_IO);
     assert_int_equal(ddp_network_read("/no/such/file", NULL, &m, &err), DDP_IO);
@@ -370,11 +422,23 @@ static void reports_are_written(void **state)
     (void)state;
     memset(&run, 0, sizeof run);
     memset(&d, 0, sizeof d);
-    worker.spans = spans; worker.count = 2;
-    run.strategy = "ssgd"; run.step_ms = 1500; run.final_loss = 2; run.bytes_sent = 100; run.time_to_loss_s = NAN;
+    worker.spans = spans;
+    worker.count = 2;
+    run.strategy = "ssgd";
+    run.step_ms = 1500;
+    run.final_loss = 2;
+    run.bytes_sent = 100;
+    run.time_to_loss_s = NAN;
     run.hidden_pct = 50;
-    run.steps = steps; run.step_count = 1; run.workers = &worker; run.worker_count = 1;
-    d.title = "a <title>"; d.workers = 1; d.runs = &run; d.run_count = 1; d.target_loss = NAN;
+    run.steps = steps;
+    run.step_count = 1;
+    run.workers = &worker;
+    run.worker_count = 1;
+    d.title = "a <title>";
+    d.workers = 1;
+    d.runs = &run;
+    d.run_count = 1;
+    d.target_loss = NAN;
     assert_int_equal(ddp_report_html(&d, in_folder(path, sizeof path, "r.html"), &err), DDP_OK);
     assert_int_equal(ddp_report_trace(&d, in_folder(path, sizeof path, "r.json"), &err), DDP_OK);
     assert_int_equal(ddp_report_html(&d, "/no/such/folder/r.html", &err), DDP_IO);
@@ -402,7 +466,9 @@ static void rates_follow_a_schedule(void **state)
 
     (void)state;
     memset(&s, 0, sizeof s);
-    s.base = 1; s.warmup = 2; s.total = 10;
+    s.base = 1;
+    s.warmup = 2;
+    s.total = 10;
     assert_true(ddp_schedule_named("cosine", &s.kind));
     assert_true(ddp_lr_at(&s, 0) == 0.5 && ddp_lr_at(&s, 1) == 1 && ddp_lr_at(&s, 10) < 1e-9);
     assert_false(ddp_schedule_named("sometimes", &s.kind));

@@ -25,12 +25,11 @@ static ddp_error err;
         if ((call) != DDP_OK) fail_msg("%s: %d '%s'", #call, err.code, err.msg); \
     } while (0)
 /* A refusal: its code, and one sentence. */
-#define REFUSED(status, call)                                                            \
-    do {                                                                                 \
-        memset(&err, 0, sizeof err);                                                     \
-        if ((call) != (status) || err.code != (status) || strlen(err.msg) < 8 ||         \
-            strchr(err.msg, '\n'))                                                       \
-            fail_msg("%s: %d '%s'", #call, err.code, err.msg);                           \
+#define REFUSED(status, call)                                                                           \
+    do {                                                                                                \
+        memset(&err, 0, sizeof err);                                                                    \
+        if ((call) != (status) || err.code != (status) || strlen(err.msg) < 8 || strchr(err.msg, '\n')) \
+            fail_msg("%s: %d '%s'", #call, err.code, err.msg);                                          \
     } while (0)
 
 /* Four layers of one second each way, whose transfers take what is given. */
@@ -40,7 +39,11 @@ static ddp_profile profile(const double *comm)
     int l;
 
     OK(ddp_profile_new(4, &p, &err));
-    for (l = 0; l < 4; l++) { p.params[l] = 1000; p.forward_s[l] = p.backward_s[l] = 1; p.comm_s[l] = comm[l]; }
+    for (l = 0; l < 4; l++) {
+        p.params[l] = 1000;
+        p.forward_s[l] = p.backward_s[l] = 1;
+        p.comm_s[l] = comm[l];
+    }
     return p;
 }
 
@@ -127,7 +130,10 @@ static void delayed_gradients(void **state)
 
     (void)state;
     memset(&k, 0, sizeof k);
-    k.items = 4; k.item_s = item; k.links = 1; k.deadline_s[0] = 8;
+    k.items = 4;
+    k.item_s = item;
+    k.links = 1;
+    k.deadline_s[0] = 8;
     OK(ddp_knapsack(&k, DDP_KNAPSACK_EXACT, assign, &value, &err));
     for (i = 0; i < 4; i++) sent += assign[i] == 0 ? item[i] : 0;
     assert_true(value == 8 && sent == 8);
@@ -138,7 +144,11 @@ static void delayed_gradients(void **state)
     OK(ddp_plan_delayed(&p, &o, &plan, &err));
     assert_true(plan.iteration_s >= 8 && plan.update_frequency <= 1 && plan.updates > 0 && plan.sends > 0);
     memset(&model, 0, sizeof model);
-    model.eta = 0.01; model.mu = 1; model.sigma = 1; model.batch = 32; model.start = 2;
+    model.eta = 0.01;
+    model.mu = 1;
+    model.sigma = 1;
+    model.batch = 32;
+    model.start = 2;
     OK(ddp_preserver_test(&model, plan.k, plan.updates, &judged, &err));
     assert_true(judged.ratio > 0 && ddp_preserver_expect(&model, 2, 1) < 2);
     ddp_delayed_plan_free(&plan);
@@ -178,12 +188,16 @@ static ddp_network two_sites(void)
 
     OK(ddp_network_new(4, &n, &err));
     n.pipelines = n.stages = 2;
-    n.dp_bytes = 1e8; n.pp_bytes = 1e6;
+    n.dp_bytes = 1e8;
+    n.pp_bytes = 1e6;
     n.speed = (double *)calloc(4, sizeof(double));
     assert_non_null(n.speed);
     for (i = 0; i < 4; i++)
         for (n.speed[i] = 1e12, j = 0; j < 4; j++)
-            if (i != j) { n.rate[4 * i + j] = i / 2 == j / 2 ? 1e9 : 1e7; n.delay_s[4 * i + j] = 0.001; }
+            if (i != j) {
+                n.rate[4 * i + j] = i / 2 == j / 2 ? 1e9 : 1e7;
+                n.delay_s[4 * i + j] = 0.001;
+            }
     return n;
 }
 
@@ -214,7 +228,8 @@ static void placement(void **state)
     ddp_placement_free(&best);
     net.pipelines = 3;
     REFUSED(DDP_ARG, ddp_place(&net, &o, &best, &err));
-    net.pipelines = 2; net.rate[1] = -1;
+    net.pipelines = 2;
+    net.rate[1] = -1;
     REFUSED(DDP_ARG, ddp_network_check(&net, &err));
     REFUSED(DDP_ARG, ddp_tour_open(3, cost, 1, 1, order, &value, &err));
     REFUSED(DDP_ARG, ddp_louvain(4, NULL, 1, community, NULL, NULL, &err));
@@ -273,7 +288,8 @@ static void links_from_measurements(void **state)
     (void)state;
     OK(ddp_link_fit(bytes, seconds, 3, &link, &err));
     assert_true(fabs(link.alpha_s - 0.01) < 1e-9 && fabs(link.beta_s - 2e-6) < 1e-12);
-    half.alpha_s = link.alpha_s / 2; half.beta_s = link.beta_s / 2;
+    half.alpha_s = link.alpha_s / 2;
+    half.beta_s = link.beta_s / 2;
     assert_true(fabs(ddp_link_drift(link, half, bytes, 3) + 0.5) < 1e-9);
     ddp_linkfit_start(&fit, link, 2000, 4);
     ddp_linkfit_add(&fit, 2000, 0.014);
@@ -342,10 +358,14 @@ static void compressors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(partial_averaging),      cmocka_unit_test(published_schemes),
-        cmocka_unit_test(delayed_gradients),      cmocka_unit_test(important_layers_first),
-        cmocka_unit_test(placement),              cmocka_unit_test(operators_over_devices),
-        cmocka_unit_test(links_from_measurements), cmocka_unit_test(compressors),
+        cmocka_unit_test(partial_averaging),
+        cmocka_unit_test(published_schemes),
+        cmocka_unit_test(delayed_gradients),
+        cmocka_unit_test(important_layers_first),
+        cmocka_unit_test(placement),
+        cmocka_unit_test(operators_over_devices),
+        cmocka_unit_test(links_from_measurements),
+        cmocka_unit_test(compressors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

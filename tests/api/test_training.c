@@ -25,22 +25,22 @@ static const size_t counts[LAYERS] = {5, WIDTH, 33, 256};
 
 /* What the workers of a run do, and what those that are threads leave behind. */
 typedef struct job {
-    int   hooks;           /* 1: forward hooks too */
-    int   own_rule;        /* 1: an update rule of the program's own */
-    int   steps;
-    double tolerance;      /* 1e-4 */
+    int hooks;    /* 1: forward hooks too */
+    int own_rule; /* 1: an update rule of the program's own */
+    int steps;
+    double tolerance; /* 1e-4 */
     const char *save, *load;
     float w[WORLD][LAYERS][WIDTH];
     ddp_stats stats[WORLD];
 } job;
 
 /* In a worker: cmocka's own assertions belong to the main thread. */
-#define CHECK(cond)                                                                        \
-    do {                                                                                   \
-        if (!(cond)) {                                                                     \
+#define CHECK(cond)                                                                          \
+    do {                                                                                     \
+        if (!(cond)) {                                                                       \
             fprintf(stderr, "%s:%d: rank %d: %s\n", __FILE__, __LINE__, ddp_rank(d), #cond); \
-            return DDP_FAILED;                                                             \
-        }                                                                                  \
+            return DDP_FAILED;                                                               \
+        }                                                                                    \
     } while (0)
 
 /* Rank r pulls parameter i of layer l there with unit strength, so that the mean over the ranks moves
@@ -59,7 +59,7 @@ static int train(ddp_ctx *d, void *user)
 {
     job *j = (job *)user;
     int rank = ddp_rank(d), l, loaded = 0;
-    float (*w)[WIDTH] = j->w[rank], (*g)[WIDTH] = (float (*)[WIDTH])calloc(LAYERS, sizeof *g);
+    float(*w)[WIDTH] = j->w[rank], (*g)[WIDTH] = (float(*)[WIDTH])calloc(LAYERS, sizeof *g);
     ddp_optimizer o = ddp_sgd(0.125f, 0);
     ddp_step_info info;
     size_t i;
@@ -69,11 +69,18 @@ static int train(ddp_ctx *d, void *user)
     for (l = 0; l < LAYERS; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
-        layer.params = w[l]; layer.grads = g[l]; layer.count = counts[l];
+        layer.params = w[l];
+        layer.grads = g[l];
+        layer.count = counts[l];
         for (i = 0; i < counts[l]; i++) w[l][i] = (float)rank; /* rank 0's are taken */
         CHECK(ddp_add_layer(d, &layer) == DDP_OK);
     }
-    if (j->own_rule) { memset(&o, 0, sizeof o); o.name = "pull"; o.update = pull; o.lr = 0.125f; }
+    if (j->own_rule) {
+        memset(&o, 0, sizeof o);
+        o.name = "pull";
+        o.update = pull;
+        o.lr = 0.125f;
+    }
     CHECK(ddp_set_optimizer(d, &o) == DDP_OK);
     for (l = 0; l < LAYERS; l++) CHECK(w[l][0] == 0);
     if (j->load) CHECK(ddp_checkpoint_load(d, j->load, &loaded) == DDP_OK && loaded == WORLD);
@@ -116,7 +123,8 @@ static void run(ddp_config cfg, job *j)
     cfg.no_env = 1;
     if (!j->steps) j->steps = STEPS;
     if (!(j->tolerance > 0)) j->tolerance = 1e-4;
-    if (ddp_launch(&cfg, train, j, &err) != DDP_OK) fail_msg("%s: %s", ddp_strategy_name(cfg.strategy), err.msg);
+    if (ddp_launch(&cfg, train, j, &err) != DDP_OK)
+        fail_msg("%s: %s", ddp_strategy_name(cfg.strategy), err.msg);
     assert_string_equal(err.msg, "");
     for (r = 1; cfg.transport == DDP_THREADS && r < WORLD; r++)
         assert_memory_equal(j->w[r], j->w[0], sizeof j->w[0]);
@@ -224,7 +232,9 @@ static int look(ddp_ctx *d, void *user)
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
         layer.name = l ? NULL : "first";
-        layer.params = w[l]; layer.grads = g[l]; layer.count = n;
+        layer.params = w[l];
+        layer.grads = g[l];
+        layer.count = n;
         CHECK(ddp_add_layer(d, &layer) == DDP_OK);
     }
     CHECK(ddp_set_optimizer(d, &o) == DDP_OK);
@@ -250,7 +260,9 @@ static int look(ddp_ctx *d, void *user)
     CHECK(ddp_divergence(d, 0) >= 0 && strcmp(ddp_last_algorithm(d), "none"));
     CHECK(ddp_notes(d, note, 4) >= 0 && !strcmp(ddp_note_name(DDP_NOTE_LOST), "lost"));
     memset(note, 0, sizeof note);
-    note[0].kind = DDP_NOTE_LOST; note[0].rank = 1; note[0].workers = 2;
+    note[0].kind = DDP_NOTE_LOST;
+    note[0].rank = 1;
+    note[0].workers = 2;
     ddp_note_text(&note[0], text, sizeof text);
     CHECK(strstr(text, "rank 1"));
     CHECK(ddp_links(d) == 1 && ddp_get_link_stats(d, 0, &link) == DDP_OK && link.operations > 0);
@@ -288,8 +300,8 @@ static void a_context_tells_what_it_measured_and_did(void **state)
 /* ---- mistakes: a status, one sentence with the value, and from then on the same answer ---- */
 
 typedef struct mistake {
-    int         which;
-    ddp_status  code;
+    int which;
+    ddp_status code;
     const char *says;
 } mistake;
 
@@ -304,25 +316,56 @@ static int mistaken(ddp_ctx *d, void *user)
     memset(&layer, 0, sizeof layer);
     memset(&info, 0, sizeof info);
     for (l = 0; l < 2; l++) {
-        layer.params = w[l]; layer.grads = g[l]; layer.count = 4;
+        layer.params = w[l];
+        layer.grads = g[l];
+        layer.count = 4;
         if (ddp_add_layer(d, &layer)) return DDP_FAILED;
     }
     info.loss = NAN;
     switch (m->which) {
-    case 0: code = ddp_add_layer(d, NULL); break;
-    case 1: layer.count = 0; code = ddp_add_layer(d, &layer); break;
-    case 2: code = ddp_set_optimizer(d, NULL); break;
-    case 3: code = ddp_backward_end(d, 7); break;
-    case 4: code = ddp_forward_begin(d, -1); break;
-    case 5: code = ddp_backward_end(d, 1) ? DDP_FAILED : ddp_step_end(d); break;
-    case 6: code = ddp_backward_end(d, 1) ? DDP_FAILED : ddp_backward_end(d, 1); break;
-    case 7: code = ddp_report(d, NULL); break;
-    case 8: code = ddp_report(d, &info); break;
-    case 9: code = ddp_backward_end(d, 1) ? DDP_FAILED : ddp_add_layer(d, &layer); break;
-    case 10: code = ddp_broadcast(d, w[0], 4, 5); break;
-    case 11: code = ddp_all_reduce(d, NULL, 4, 1); break;
-    case 12: code = ddp_checkpoint_load(d, "/no/such/folder", NULL); break;
-    case 13: code = ddp_plan_adopt(d, NULL); break;
+    case 0:
+        code = ddp_add_layer(d, NULL);
+        break;
+    case 1:
+        layer.count = 0;
+        code = ddp_add_layer(d, &layer);
+        break;
+    case 2:
+        code = ddp_set_optimizer(d, NULL);
+        break;
+    case 3:
+        code = ddp_backward_end(d, 7);
+        break;
+    case 4:
+        code = ddp_forward_begin(d, -1);
+        break;
+    case 5:
+        code = ddp_backward_end(d, 1) ? DDP_FAILED : ddp_step_end(d);
+        break;
+    case 6:
+        code = ddp_backward_end(d, 1) ? DDP_FAILED : ddp_backward_end(d, 1);
+        break;
+    case 7:
+        code = ddp_report(d, NULL);
+        break;
+    case 8:
+        code = ddp_report(d, &info);
+        break;
+    case 9:
+        code = ddp_backward_end(d, 1) ? DDP_FAILED : ddp_add_layer(d, &layer);
+        break;
+    case 10:
+        code = ddp_broadcast(d, w[0], 4, 5);
+        break;
+    case 11:
+        code = ddp_all_reduce(d, NULL, 4, 1);
+        break;
+    case 12:
+        code = ddp_checkpoint_load(d, "/no/such/folder", NULL);
+        break;
+    case 13:
+        code = ddp_plan_adopt(d, NULL);
+        break;
     default:
         ddp_abort(d, "the cat sat on it");
         if ((code = ddp_backward_end(d, 1)) || (code = ddp_backward_end(d, 0))) break;
@@ -339,12 +382,21 @@ static int mistaken(ddp_ctx *d, void *user)
 
 static void a_mistake_is_one_sentence_that_stays(void **state)
 {
-    static const mistake mistakes[] = {
-        {0, DDP_ARG, "NULL"},        {1, DDP_ARG, "layer 2"},  {2, DDP_ARG, "update function"},
-        {3, DDP_ARG, "7"},           {4, DDP_ARG, "-1"},       {5, DDP_USAGE, "layer 0"},
-        {6, DDP_USAGE, "layer 1"},   {7, DDP_ARG, "NULL"},     {8, DDP_NUMERIC, "nan"},
-        {9, DDP_USAGE, "ddp_add_layer"}, {10, DDP_ARG, "5"},   {11, DDP_ARG, "NULL"},
-        {12, DDP_IO, "/no/such/folder"}, {13, DDP_ARG, "2 layers"}, {14, DDP_ABORTED, "the cat sat on it"}};
+    static const mistake mistakes[] = {{0, DDP_ARG, "NULL"},
+                                       {1, DDP_ARG, "layer 2"},
+                                       {2, DDP_ARG, "update function"},
+                                       {3, DDP_ARG, "7"},
+                                       {4, DDP_ARG, "-1"},
+                                       {5, DDP_USAGE, "layer 0"},
+                                       {6, DDP_USAGE, "layer 1"},
+                                       {7, DDP_ARG, "NULL"},
+                                       {8, DDP_NUMERIC, "nan"},
+                                       {9, DDP_USAGE, "ddp_add_layer"},
+                                       {10, DDP_ARG, "5"},
+                                       {11, DDP_ARG, "NULL"},
+                                       {12, DDP_IO, "/no/such/folder"},
+                                       {13, DDP_ARG, "2 layers"},
+                                       {14, DDP_ABORTED, "the cat sat on it"}};
     size_t i;
 
     (void)state;
@@ -378,7 +430,7 @@ static void what_cannot_be_opened_is_refused_in_a_sentence(void **state)
     static const struct {
         int period, rank, world;
         ddp_transport transport;
-        const char   *addr, *net, *says;
+        const char *addr, *net, *says;
     } bad[] = {{-3, 0, 1, DDP_TCP, NULL, NULL, "-3"},
                {0, 4, 2, DDP_TCP, NULL, NULL, "4"},
                {0, 0, 2, DDP_THREADS, NULL, NULL, "ddp_launch"},
@@ -393,10 +445,15 @@ static void what_cannot_be_opened_is_refused_in_a_sentence(void **state)
     for (i = 0; i < sizeof bad / sizeof *bad; i++) {
         memset(&cfg, 0, sizeof cfg);
         cfg.no_env = 1;
-        cfg.period = bad[i].period; cfg.rank = bad[i].rank; cfg.world = bad[i].world;
-        cfg.transport = bad[i].transport; cfg.addr = bad[i].addr; cfg.net = bad[i].net;
+        cfg.period = bad[i].period;
+        cfg.rank = bad[i].rank;
+        cfg.world = bad[i].world;
+        cfg.transport = bad[i].transport;
+        cfg.addr = bad[i].addr;
+        cfg.net = bad[i].net;
         assert_null(ddp_open(&cfg, &err));
-        if (err.code == DDP_OK || !strstr(err.msg, bad[i].says)) fail_msg("%zu: %d '%s'", i, err.code, err.msg);
+        if (err.code == DDP_OK || !strstr(err.msg, bad[i].says))
+            fail_msg("%zu: %d '%s'", i, err.code, err.msg);
         assert_null(ddp_open(&cfg, NULL));
     }
     memset(&cfg, 0, sizeof cfg);

@@ -1,4 +1,5 @@
-/* What a program sees of numbers that are not finite, for test_fast_math.sh: the library is compiled with -Ofast. */
+/* What a program sees of numbers that are not finite, for test_fast_math.sh: the library is compiled with
+ * -Ofast. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -73,7 +74,9 @@ static void costs_that_are_not_finite_are_errors(void **state)
 
     (void)state;
     memset(&p, 0, sizeof p);
-    p.layers = 2; p.backward_s = backward; p.comm_s = comm;
+    p.layers = 2;
+    p.backward_s = backward;
+    p.comm_s = comm;
     assert_int_equal(ddp_profile_check(&p, &err), DDP_OK);
     comm[1] = no_number();
     assert_int_equal(ddp_profile_check(&p, &err), DDP_ARG);
@@ -121,9 +124,12 @@ static void bits_tell_what_is_finite(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_mean_is_divided_by_the_number_of_ranks), cmocka_unit_test(a_loss_that_is_not_finite_is_an_error),
-        cmocka_unit_test(costs_that_are_not_finite_are_errors), cmocka_unit_test(settings_refuse_words_for_no_number),
-        cmocka_unit_test(figures_that_are_not_known_are_null), cmocka_unit_test(bits_tell_what_is_finite),
+        cmocka_unit_test(a_mean_is_divided_by_the_number_of_ranks),
+        cmocka_unit_test(a_loss_that_is_not_finite_is_an_error),
+        cmocka_unit_test(costs_that_are_not_finite_are_errors),
+        cmocka_unit_test(settings_refuse_words_for_no_number),
+        cmocka_unit_test(figures_that_are_not_known_are_null),
+        cmocka_unit_test(bits_tell_what_is_finite),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

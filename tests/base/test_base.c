@@ -42,7 +42,10 @@ static void every_status_has_a_text_and_an_exit_code(void **state)
 
 static void a_failure_carries_its_sentence_and_never_overruns(void **state)
 {
-    struct { ddp_error err; char after; } box;
+    struct {
+        ddp_error err;
+        char after;
+    } box;
     char name[2 * DDP_ERROR_TEXT];
 
     (void)state;
@@ -66,9 +69,9 @@ static void a_failure_carries_its_sentence_and_never_overruns(void **state)
 static void splitmix64_gives_its_published_numbers(void **state)
 {
     /* the first outputs of the reference implementation for state 1234567 */
-    static const uint64_t want[5] = {
-        UINT64_C(6457827717110365317), UINT64_C(3203168211198807973), UINT64_C(9817491932198370423),
-        UINT64_C(4593380528125082431), UINT64_C(16408922859458223821)};
+    static const uint64_t want[5] = {UINT64_C(6457827717110365317), UINT64_C(3203168211198807973),
+                                     UINT64_C(9817491932198370423), UINT64_C(4593380528125082431),
+                                     UINT64_C(16408922859458223821)};
     ddp_rng r;
     int i;
 
@@ -193,7 +196,7 @@ static void a_timed_wait_ends_at_its_deadline_and_not_before(void **state)
 /* ---- threads ---- */
 
 typedef struct loop_record {
-    int  visits[1000];
+    int visits[1000];
     long block_end[1000]; /* for the first item of each block */
 } loop_record;
 
@@ -291,7 +294,10 @@ static void pool_threads_have_stack_where_threads_have_little(void **state)
 
 /* ---- memory ---- */
 
-typedef struct counting { size_t live, calls; int refuse; } counting;
+typedef struct counting {
+    size_t live, calls;
+    int refuse;
+} counting;
 
 static void *count_alloc(void *user, size_t bytes)
 {
@@ -368,7 +374,11 @@ static void bookkeeping_refuses_sizes_that_overflow(void **state)
 
 /* ---- log ---- */
 
-typedef struct caught { int lines; ddp_log_level level; char text[600]; } caught;
+typedef struct caught {
+    int lines;
+    ddp_log_level level;
+    char text[600];
+} caught;
 
 static void catch_line(void *user, ddp_log_level level, const char *line)
 {
@@ -532,9 +542,7 @@ static void a_device_is_written_to_and_never_replaced(void **state)
 
     (void)state;
     if (stat("/dev/full", &st)) SKIP("there is no /dev/full");
-    in_dir(
-        path,
-        "device"); /* by links: a test that fails as root must not cost the machine its devices */
+    in_dir(path, "device"); /* by links: a test that fails as root must not cost the machine its devices */
     assert_int_equal(symlink("/dev/null", path), 0);
     assert_int_equal(ddp__file_write(path, "gone", 4, &err), DDP_OK);
     assert_true(!lstat(path, &st) && S_ISLNK(st.st_mode));
@@ -615,8 +623,7 @@ static void gzip_files_are_read_whatever_their_name(void **state)
 
 static void numbers_are_parsed_whole_or_not_at_all(void **state)
 {
-    static const char *const bad_double[] = {"",    " 1",   "1 ",    "1x", "nan",
-                                             "inf", "-inf", "1e999", "--1"};
+    static const char *const bad_double[] = {"", " 1", "1 ", "1x", "nan", "inf", "-inf", "1e999", "--1"};
     static const char *const bad_long[] = {"", " 1", "1 ", "1.0", "0x", "99999999999999999999"};
     double d = 5;
     long n = 5;
@@ -625,8 +632,7 @@ static void numbers_are_parsed_whole_or_not_at_all(void **state)
     (void)state;
     for (i = 0; i < sizeof bad_double / sizeof *bad_double; i++)
         assert_false(ddp__parse_double(bad_double[i], &d));
-    for (i = 0; i < sizeof bad_long / sizeof *bad_long; i++)
-        assert_false(ddp__parse_long(bad_long[i], &n));
+    for (i = 0; i < sizeof bad_long / sizeof *bad_long; i++) assert_false(ddp__parse_long(bad_long[i], &n));
     assert_false(ddp__parse_double(NULL, &d) || ddp__parse_long(NULL, &n));
     assert_true(d == 5 && n == 5); /* untouched */
     assert_true(ddp__parse_double("-2.5e3", &d) && d == -2500);
@@ -640,15 +646,15 @@ static void the_hash_is_fnv_1a_and_chains(void **state)
     assert_true(ddp__hash(DDP__HASH_START, "", 0) == UINT64_C(0xcbf29ce484222325));
     assert_true(ddp__hash(DDP__HASH_START, "a", 1) == UINT64_C(0xaf63dc4c8601ec8c));
     assert_true(ddp__hash(DDP__HASH_START, "foobar", 6) == UINT64_C(0x85944171f73967e8));
-    assert_true(ddp__hash(ddp__hash(DDP__HASH_START, "foo", 3), "bar", 3) ==
-                UINT64_C(0x85944171f73967e8));
+    assert_true(ddp__hash(ddp__hash(DDP__HASH_START, "foo", 3), "bar", 3) == UINT64_C(0x85944171f73967e8));
 }
 
 static void the_digest_is_murmur3_for_pieces_of_any_length(void **state)
 {
     /* MurmurHash3_x64_128 with seed 0, as its reference implementation prints it */
     static const char *const text[3] = {"", "hello", "The quick brown fox jumps over the lazy dog"};
-    static const char *const digest[3] = {"00000000000000000000000000000000", "cbd8a7b341bd9b025b1e906a48ae1d19",
+    static const char *const digest[3] = {"00000000000000000000000000000000",
+                                          "cbd8a7b341bd9b025b1e906a48ae1d19",
                                           "e34bbc7bbc071b6c7a433ca9c49a9347"};
     unsigned char data[100];
     char out[DDP__DIGEST_TEXT];
@@ -663,7 +669,8 @@ static void the_digest_is_murmur3_for_pieces_of_any_length(void **state)
         for (size_t piece = 1; piece <= 40; piece += 3) {
             ddp__digester d;
             memset(&d, 0, sizeof d);
-            for (size_t at = 0; at < n; at += piece) ddp__digest_add(&d, data + at, n - at < piece ? n - at : piece);
+            for (size_t at = 0; at < n; at += piece)
+                ddp__digest_add(&d, data + at, n - at < piece ? n - at : piece);
             assert_true(ddp__digest_equal(ddp__digest_end(&d), ddp__digest_of(data, n)));
         }
     for (int bit = 0; bit < (int)(8 * sizeof data); bit++) {

@@ -23,9 +23,7 @@ static DDP__UNUSED int cut_pieces(ddp_piece *pieces, int want, float *data, size
 {
     size_t at = 0;
     for (int i = 0; i < want; i++) {
-        size_t end = i + 1 == want
-                         ? n
-                         : n * (size_t)(i + 1) / (size_t)want - (size_t)(i % 3 == 1 && n > 100);
+        size_t end = i + 1 == want ? n : n * (size_t)(i + 1) / (size_t)want - (size_t)(i % 3 == 1 && n > 100);
         pieces[i].data = data + at + (size_t)i; /* one float of space between pieces */
         pieces[i].count = end - at;
         at = end;
@@ -37,8 +35,8 @@ enum { STRESS_MESSAGES = INSTANCES(200) + 30, STRESS_FLOATS = 6000 };
 
 typedef struct stress_plan {
     ddp_verb verb;
-    size_t    n;
-    int       peer, priority, pieces;
+    size_t n;
+    int peer, priority, pieces;
 } stress_plan;
 
 static void make_stress(stress_plan *plan, int world, uint64_t seed)
@@ -48,8 +46,7 @@ static void make_stress(stress_plan *plan, int world, uint64_t seed)
     for (int i = 0; i < STRESS_MESSAGES; i++) {
         stress_plan *p = &plan[i];
         p->verb = ddp_rng_below(&rng, 4) < 2 ? DDP_ALL_REDUCE : verbs[ddp_rng_below(&rng, 4)];
-        p->n = ddp_rng_below(&rng, 8) == 0 ? ddp_rng_below(&rng, 4)
-                                           : ddp_rng_below(&rng, STRESS_FLOATS);
+        p->n = ddp_rng_below(&rng, 8) == 0 ? ddp_rng_below(&rng, 4) : ddp_rng_below(&rng, STRESS_FLOATS);
         if (p->verb == DDP_ALL_GATHER) p->n = p->n / (size_t)world * (size_t)world;
         p->peer = (int)ddp_rng_below(&rng, (uint64_t)world);
         p->priority = (int)ddp_rng_below(&rng, 5);
@@ -59,10 +56,7 @@ static void make_stress(stress_plan *plan, int world, uint64_t seed)
 
 /* What rank `rank` has in message i before, and after. For DDP_SEND, rank p->peer sends to the
  * next rank. */
-static float stress_before(int rank, int i, size_t k)
-{
-    return net_value(rank, k, (unsigned)i + 10);
-}
+static float stress_before(int rank, int i, size_t k) { return net_value(rank, k, (unsigned)i + 10); }
 
 static float stress_after(const net_rank *me, const stress_plan *p, int i, size_t k)
 {
@@ -74,9 +68,12 @@ static float stress_after(const net_rank *me, const stress_plan *p, int i, size_
         sum = stress_before(first % world, i, k);
         for (int r = 1; r < world; r++) sum += stress_before((first + r) % world, i, k);
         return sum * 0.5f;
-    case DDP_BROADCAST: return stress_before(p->peer, i, k);
-    case DDP_ALL_GATHER: return stress_before((int)(k / (p->n / (size_t)world)), i, k);
-    default: return stress_before(rank == (p->peer + 1) % world ? p->peer : rank, i, k);
+    case DDP_BROADCAST:
+        return stress_before(p->peer, i, k);
+    case DDP_ALL_GATHER:
+        return stress_before((int)(k / (p->n / (size_t)world)), i, k);
+    default:
+        return stress_before(rank == (p->peer + 1) % world ? p->peer : rank, i, k);
     }
 }
 
@@ -95,8 +92,7 @@ static void stress(net_rank *me, void *user)
         size_t k = 0;
         cut_pieces(pieces, p->pieces, data + (size_t)i * (STRESS_FLOATS + 8), p->n);
         for (int q = 0; q < p->pieces; q++)
-            for (size_t j = 0; j < pieces[q].count; j++)
-                pieces[q].data[j] = stress_before(me->rank, i, k++);
+            for (size_t j = 0; j < pieces[q].count; j++) pieces[q].data[j] = stress_before(me->rank, i, k++);
         net_message(&m, p->verb, pieces, p->pieces);
         m.scale = 0.5f;
         m.peer = p->peer;

@@ -12,8 +12,8 @@
 typedef struct net_rank {
     int rank, world;
     ddp__engine *engine;
-    ddp_error err;        /* what net_do returned last */
-    char failure[300];    /* first thing the test found wrong on this rank */
+    ddp_error err;     /* what net_do returned last */
+    char failure[300]; /* first thing the test found wrong on this rank */
     void (*fn)(struct net_rank *, void *);
     void *user;
     const struct net_setup *set;
@@ -59,8 +59,7 @@ static DDP__UNUSED float net_value(int rank, size_t i, unsigned salt)
     return ((float)(h & 0xffff) - 32768.0f) / (float)(1u << (h >> 28));
 }
 
-static DDP__UNUSED void net_message(ddp_message *m, ddp_verb verb, const ddp_piece *pieces,
-                                    int count)
+static DDP__UNUSED void net_message(ddp_message *m, ddp_verb verb, const ddp_piece *pieces, int count)
 {
     memset(m, 0, sizeof *m);
     m->verb = verb;
@@ -159,8 +158,7 @@ static DDP__UNUSED void net_tcp_wires(net_rank *ranks, int world)
     for (int r = 0; r < world; r++) {
         ddp_error err;
         memset(&err, 0, sizeof err);
-        if (net_wire(r, world, fds[r], NULL, &ranks[r].wire, &err) != DDP_OK)
-            fail_msg("%s", err.msg);
+        if (net_wire(r, world, fds[r], NULL, &ranks[r].wire, &err) != DDP_OK) fail_msg("%s", err.msg);
     }
 }
 
@@ -179,8 +177,7 @@ static DDP__UNUSED void net_run(const net_setup *set, void (*fn)(net_rank *, voi
         ranks[r].fn = fn;
         ranks[r].user = user;
         ranks[r].set = set;
-        if (!set->tcp)
-            assert_int_equal(ddp__wire_threads(hub, r, &ranks[r].wire, &ranks[r].err), DDP_OK);
+        if (!set->tcp) assert_int_equal(ddp__wire_threads(hub, r, &ranks[r].wire, &ranks[r].err), DDP_OK);
     }
     for (int r = 0; r < set->world; r++)
         assert_int_equal(pthread_create(&threads[r], NULL, net_thread, &ranks[r]), 0);

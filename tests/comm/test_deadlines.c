@@ -18,11 +18,11 @@ static const double GENEROUS_S = 60; /* only a failure takes as long */
 /* ---- the clock of an operation ---- */
 
 typedef struct arrivals {
-    double at[4];  /* when a rank submits; < 0: never */
+    double at[4]; /* when a rank submits; < 0: never */
     size_t floats;
-    double least;  /* seconds from the start after which all fail; 0: all succeed */
-    const char *who;    /* in every sentence, but for rank 2's own */
-    double first;       /* when the first rank began, under first_lock; 0: none has */
+    double least;    /* seconds from the start after which all fail; 0: all succeed */
+    const char *who; /* in every sentence, but for rank 2's own */
+    double first;    /* when the first rank began, under first_lock; 0: none has */
 } arrivals;
 
 static pthread_mutex_t first_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -64,8 +64,7 @@ static void arrive(net_rank *me, void *user)
     }
     if (a->least <= 0) {
         net_ok(me, s);
-    } else if (s != DDP_TIMEOUT || took < a->least ||
-               !strstr(me->err.msg, "DREAMDDP_OP_TIMEOUT") ||
+    } else if (s != DDP_TIMEOUT || took < a->least || !strstr(me->err.msg, "DREAMDDP_OP_TIMEOUT") ||
                (!strstr(me->err.msg, a->who) && !strstr(me->err.msg, "this rank (2)"))) {
         net_fail(me, "status %d after %.2f s: %.200s", (int)s, took, me->err.msg);
     }
@@ -121,7 +120,7 @@ static void an_operation_that_moves_is_ended_too(void **state)
 
 typedef struct lines {
     pthread_mutex_t lock;
-    double began; /* ddp_now() before the operation */
+    double began;  /* ddp_now() before the operation */
     double at[16]; /* when each line about an operation not submitted came */
     int waits;
     char text[4000];
@@ -203,8 +202,7 @@ static void long_waits_say_who_is_missing_and_when_they_end(void **state)
         "all-gather of a barrier (step 81)", "send to rank 1 of layer h.0.mlp (step 81)",
         "receive from rank 1 of layer h.0.mlp (step 81)"};
 
-    static const ddp_verb verbs[] = {DDP_ALL_REDUCE, DDP_BROADCAST, DDP_ALL_GATHER, DDP_SEND,
-                                     DDP_RECEIVE};
+    static const ddp_verb verbs[] = {DDP_ALL_REDUCE, DDP_BROADCAST, DDP_ALL_GATHER, DDP_SEND, DDP_RECEIVE};
 
     (void)state;
     for (int v = 0; v < 5; v++) {
@@ -273,13 +271,20 @@ static int wait_in(ddp_ctx *d, int kind, float *x, size_t n)
 {
     if (ddp_rank(d) == 2 && (kind == IN_SEND || kind == IN_RECV)) return ddp_barrier(d);
     switch (kind) {
-    case IN_REDUCE: return ddp_all_reduce(d, x, n, 1);
-    case IN_BROADCAST: return ddp_broadcast(d, x, n, 2);
-    case IN_GATHER: return ddp_all_gather(d, x, n / 3);
-    case IN_BARRIER: return ddp_barrier(d);
-    case IN_SEND: return ddp_send(d, x, n, 2);
-    case IN_RECV: return ddp_recv(d, x, n, 2);
-    default: return step_through(d);
+    case IN_REDUCE:
+        return ddp_all_reduce(d, x, n, 1);
+    case IN_BROADCAST:
+        return ddp_broadcast(d, x, n, 2);
+    case IN_GATHER:
+        return ddp_all_gather(d, x, n / 3);
+    case IN_BARRIER:
+        return ddp_barrier(d);
+    case IN_SEND:
+        return ddp_send(d, x, n, 2);
+    case IN_RECV:
+        return ddp_recv(d, x, n, 2);
+    default:
+        return step_through(d);
     }
 }
 
@@ -294,7 +299,8 @@ static int aborted_rank(ddp_ctx *d, void *user)
     (void)user;
     if (r == 0) pthread_create(&thread, NULL, abort_soon, d);
     /* rank 2 comes when the others have been told: before, its part could complete what they wait for */
-    while (r == 2 && ddp__atomic_load(&shared->ended) < 2 && ddp_now() < begun + GENEROUS_S) ddp__sleep_until(ddp_now() + 0.01);
+    while (r == 2 && ddp__atomic_load(&shared->ended) < 2 && ddp_now() < begun + GENEROUS_S)
+        ddp__sleep_until(ddp_now() + 0.01);
     ddp__atomic_add(&shared->waits, 1);
     shared->code[r] = wait_in(d, shared->kind, x, N);
     shared->took[r] = ddp_now() - shared->aborted;
@@ -308,8 +314,8 @@ static int aborted_rank(ddp_ctx *d, void *user)
 static void abort_ends_every_wait_on_all_ranks(void **state)
 {
     (void)state;
-    shared = (abort_world *)mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
-                                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    shared =
+        (abort_world *)mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(shared != MAP_FAILED);
     for (int i = 0; i < 2 * KINDS; i++) {
         ddp_config cfg;
@@ -371,8 +377,7 @@ static void fail_in_flight(net_rank *me, void *user)
     net_message(&m, DDP_ALL_REDUCE, &piece, 1);
     net_ok(me, ddp__engine_submit(me->engine, &m, &ticket, &me->err));
     ddp__engine_abort(me->engine, DDP_ABORTED, "the lights went out");
-    if (ddp__engine_submit(me->engine, &m, &ticket, &me->err) != DDP_ABORTED ||
-        !ddp__atomic_load(&let_go))
+    if (ddp__engine_submit(me->engine, &m, &ticket, &me->err) != DDP_ABORTED || !ddp__atomic_load(&let_go))
         net_fail(me, "the second message was refused while the first one moved");
     ddp__atomic_store(&let_go, 1); /* of rank 1, whatever came out */
 }
@@ -475,7 +480,6 @@ static void cancel_ends_the_meeting(void **state)
 static void each_time_out_of_the_meeting_names_its_variable(void **state)
 {
     static const char *const name[] = {"DREAMDDP_JOIN_TIMEOUT", "DREAMDDP_CONNECT_TIMEOUT"};
-
 
     (void)state;
     for (int rank = 0; rank < 2; rank++) {

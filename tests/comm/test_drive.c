@@ -72,7 +72,8 @@ static void sum_once(net_rank *me, int call)
     }
 }
 
-/* Where others keep the processors busy calls follow each other late: until a batch is moved by all callers. */
+/* Where others keep the processors busy calls follow each other late: until a batch is moved by all
+ * callers. */
 static void many_sums(net_rank *me, void *user)
 {
     float willing = 0;
@@ -90,8 +91,8 @@ static void many_sums(net_rank *me, void *user)
         net_ok(me, ddp__engine_run(me->engine, &m, &me->err));
     }
     if (willing < (float)me->world)
-        net_fail(me, "%g of %d callers sent often enough; this one %d times in %d calls", (double)willing, me->world,
-                 sends[me->rank], CALLS);
+        net_fail(me, "%g of %d callers sent often enough; this one %d times in %d calls", (double)willing,
+                 me->world, sends[me->rank], CALLS);
 }
 
 static void the_caller_moves_calls_that_follow_each_other(void **state)
@@ -191,7 +192,8 @@ static void an_abort_ends_a_call_in_the_midst(void **state)
     }
 }
 
-/* A caller that drove the engine for longer than the comm thread parks hands it back: no rank is lost while all are idle. */
+/* A caller that drove the engine for longer than the comm thread parks hands it back: no rank is lost while
+ * all are idle. */
 enum { IDLE_TIMEOUT_S = 2 };
 
 static void idle_after_a_long_call(net_rank *me, void *user)

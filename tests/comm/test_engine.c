@@ -93,7 +93,8 @@ static void every_implementation_of_the_checksum_agrees_with_the_definition(void
 #endif
             assert_true(ddp__crc32c(~want[0], data + from, n) == ~want[n]);
         }
-        assert_true(ddp__crc32c(ddp__crc32c(~want[0], data + from, 1500), data + from + 1500, 3000) == ~want[4500]);
+        assert_true(ddp__crc32c(ddp__crc32c(~want[0], data + from, 1500), data + from + 1500, 3000) ==
+                    ~want[4500]);
     }
 }
 
@@ -101,8 +102,8 @@ static void every_implementation_of_the_checksum_agrees_with_the_definition(void
 
 typedef struct sum_case {
     size_t n;
-    int    pieces;
-    float  scale;
+    int pieces;
+    float scale;
 } sum_case;
 
 static void expected_sum(float *out, const sum_case *c, int world, unsigned salt)
@@ -125,8 +126,7 @@ static void sum_once(net_rank *me, void *user)
 
     cut_pieces(pieces, c->pieces, data, c->n);
     for (int p = 0; p < c->pieces; p++)
-        for (size_t k = 0; k < pieces[p].count; k++)
-            pieces[p].data[k] = net_value(me->rank, i++, 1);
+        for (size_t k = 0; k < pieces[p].count; k++) pieces[p].data[k] = net_value(me->rank, i++, 1);
     expected_sum(want, c, me->world, 1);
     net_message(&m, DDP_ALL_REDUCE, pieces, c->pieces);
     m.scale = c->scale;
@@ -196,9 +196,7 @@ static void flood(net_rank *me, void *user)
     ddp_message m;
 
     for (int k = 0; k <= FLOOD; k++) {
-        int i = me->rank == 0
-                    ? k
-                    : (k + FLOOD) % (FLOOD + 1); /* rank 0 has the odd one last, rank 1 first */
+        int i = me->rank == 0 ? k : (k + FLOOD) % (FLOOD + 1); /* rank 0 has the odd one last, rank 1 first */
         int p2p = (i < FLOOD) == p2p_first;
         piece.data = data + (size_t)i * N;
         piece.count = N;
@@ -454,8 +452,7 @@ static void count_bytes(net_rank *me, void *user)
         socklen_t len = sizeof info;
         if (p == me->rank) continue;
         memset(info, 0, sizeof info);
-        if (getsockopt(meet_fd(me->wire, p), IPPROTO_TCP, TCP_INFO, info, &len))
-            net_fail(me, "TCP_INFO");
+        if (getsockopt(meet_fd(me->wire, p), IPPROTO_TCP, TCP_INFO, info, &len)) net_fail(me, "TCP_INFO");
         kernel_bytes[me->rank][0] += info[15];
         kernel_bytes[me->rank][1] += info[16];
     }
@@ -469,8 +466,7 @@ static void bytes_are_those_that_the_kernel_counts(void **state)
     (void)state;
     net_defaults(&set, 3);
     set.tcp = 1;
-    for (int attempt = 0, equal = 0; attempt < 12 && !equal;
-         attempt++) { /* a heartbeat may fall between */
+    for (int attempt = 0, equal = 0; attempt < 12 && !equal; attempt++) { /* a heartbeat may fall between */
         net_run(&set, count_bytes, NULL);
         equal = 1;
         for (int r = 0; r < 3; r++) equal &= engine_bytes[r][1] == kernel_bytes[r][1];
@@ -489,8 +485,8 @@ static void say_failure(net_rank *me, ddp_status s, ddp_status want, const char 
                         const char *c)
 {
     if (s != want || !strstr(me->err.msg, a) || !strstr(me->err.msg, b) || !strstr(me->err.msg, c))
-        net_fail(me, "status %d (not %d), \"%.200s\" lacks \"%s\", \"%s\" or \"%s\"", (int)s,
-                 (int)want, me->err.msg, a, b, c);
+        net_fail(me, "status %d (not %d), \"%.200s\" lacks \"%s\", \"%s\" or \"%s\"", (int)s, (int)want,
+                 me->err.msg, a, b, c);
 }
 
 /* All ranks but `user` average layer 1 with 4096 values; that one another layer. */
@@ -656,8 +652,7 @@ static void abort_all(net_rank *me, void *user)
         say_failure(me, ddp__engine_wait(me->engine, ticket, &me->err), DDP_ABORTED,
                     "interrupted by the user", "", "");
     } else {
-        say_failure(me, net_do(me, &m), DDP_ABORTED, "interrupted by the user",
-                    "reported by rank 1", "");
+        say_failure(me, net_do(me, &m), DDP_ABORTED, "interrupted by the user", "reported by rank 1", "");
     }
     free(data);
 }
@@ -669,17 +664,19 @@ static void abort_reaches_every_rank_with_the_same_sentence(void **state)
         net_setup set;
         net_defaults(&set, 4);
         set.tcp = tcp;
-        if (tcp) set.rate = 1e6;
-        else set.cfg.share_bytes = SIZE_MAX; /* it might be over before the abort */
+        if (tcp)
+            set.rate = 1e6;
+        else
+            set.cfg.share_bytes = SIZE_MAX; /* it might be over before the abort */
         net_run(&set, abort_all, NULL);
     }
 }
 
 /* A wire that can go dead (the peers see the end of the stream) or dumb (nothing moves). */
 typedef struct bad_wire {
-    ddp__wire  base;
+    ddp__wire base;
     ddp__wire *inner;
-    int        mode; /* 1 dead, 2 dumb */
+    int mode; /* 1 dead, 2 dumb */
 } bad_wire;
 
 static bad_wire bad;
@@ -704,7 +701,8 @@ static long bad_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
 
 static void bad_wait(ddp__wire *w, const unsigned char *s, const unsigned char *r, double until)
 {
-    if (ddp__atomic_load(&((bad_wire *)w)->mode)) ddp__sleep_until(ddp_now() + 0.01);
+    if (ddp__atomic_load(&((bad_wire *)w)->mode))
+        ddp__sleep_until(ddp_now() + 0.01);
     else
         bad.inner->table->wait(bad.inner, s, r,
                                until < 0 || until > ddp_now() + 0.01 ? ddp_now() + 0.01 : until);
@@ -719,8 +717,7 @@ static void bad_close(ddp__wire *w)
     bad.inner = NULL;
 }
 
-static const ddp__wire_table bad_table = {bad_send, bad_recv, bad_wait,
-                                          bad_wake, bad_close, NULL, NULL};
+static const ddp__wire_table bad_table = {bad_send, bad_recv, bad_wait, bad_wake, bad_close, NULL, NULL};
 
 static void rank_two_has_a_bad_wire(ddp__engine_config *cfg, int rank)
 {
@@ -758,8 +755,8 @@ static void lose_rank_two(net_rank *me, void *user)
         ddp__atomic_add(&submitted, 1);
         s = ddp__engine_wait(me->engine, ticket, &me->err);
         /* A comm thread that has not started step 12 yet names step 4, the last that it completed. */
-        say_failure(me, s, DDP_PEER_LOST, "rank 2",
-                    mode == 1 ? "closed by peer" : "no sign of life", "h.0.mlp (step ");
+        say_failure(me, s, DDP_PEER_LOST, "rank 2", mode == 1 ? "closed by peer" : "no sign of life",
+                    "h.0.mlp (step ");
     }
     free(data);
 }

@@ -40,7 +40,7 @@ static void full_defaults(net_setup *s, int world)
 
 typedef struct sum_case {
     size_t n;
-    int    pieces;
+    int pieces;
 } sum_case;
 
 static void sum_once(net_rank *me, void *user)
@@ -54,8 +54,7 @@ static void sum_once(net_rank *me, void *user)
 
     cut_pieces(pieces, c->pieces, data, c->n);
     for (int p = 0; p < c->pieces; p++)
-        for (size_t k = 0; k < pieces[p].count; k++)
-            pieces[p].data[k] = net_value(me->rank, i++, 1);
+        for (size_t k = 0; k < pieces[p].count; k++) pieces[p].data[k] = net_value(me->rank, i++, 1);
     net_message(&m, DDP_ALL_REDUCE, pieces, c->pieces);
     m.scale = 1.0f / (float)me->world;
     if (c->pieces % 2) m.divergence = &divergence;
@@ -155,7 +154,10 @@ static void ranks_may_leave_when_they_are_done(void **state)
             full_defaults(&set, 4);
             set.tcp = tcp;
             set.cfg.chunk_bytes = 256;
-            if (shaped) { set.rate = 2e7; set.delay_s = 0.002; }
+            if (shaped) {
+                set.rate = 2e7;
+                set.delay_s = 0.002;
+            }
             net_run(&set, leave_early, NULL);
         }
 }
@@ -164,7 +166,7 @@ static void ranks_may_leave_when_they_are_done(void **state)
 
 typedef struct choice {
     size_t n;
-    char   want;
+    char want;
 } choice;
 
 static void choose(net_rank *me, void *user)
@@ -179,8 +181,7 @@ static void choose(net_rank *me, void *user)
     net_message(&m, DDP_ALL_REDUCE, &piece, 1);
     net_ok(me, net_do(me, &m));
     if (last_algorithm(me) != c->want)
-        net_fail(me, "%lu floats went '%c', not '%c'", (unsigned long)c->n, last_algorithm(me),
-                 c->want);
+        net_fail(me, "%lu floats went '%c', not '%c'", (unsigned long)c->n, last_algorithm(me), c->want);
     free(data);
 }
 
@@ -193,12 +194,10 @@ static void the_link_and_the_size_choose(void **state)
         size_t full_bytes, n;
         char want;
     } cases[] = {
-        {0, 0, 2, 0, 16384, 'f'},       {0, 0, 2, 0, 16385, 'd'},
-        {0, 0, 4, 0, 2730, 'f'},        {0, 0, 4, 0, 2731, 'd'},
-        {12.5e6, 0.02, 4, 0, 41666, 'f'}, {12.5e6, 0.02, 4, 0, 41667, 'd'},
-        {1e9, 0, 3, 0, 1, 'd'},         {1e9, 0, 2, 0, 500000, 'f'},
-        {0, 0, 2, 1, 1, 'd'},           {0, 0, 3, 400, 100, 'f'},
-        {0, 0, 3, 400, 101, 'd'},
+        {0, 0, 2, 0, 16384, 'f'}, {0, 0, 2, 0, 16385, 'd'},         {0, 0, 4, 0, 2730, 'f'},
+        {0, 0, 4, 0, 2731, 'd'},  {12.5e6, 0.02, 4, 0, 41666, 'f'}, {12.5e6, 0.02, 4, 0, 41667, 'd'},
+        {1e9, 0, 3, 0, 1, 'd'},   {1e9, 0, 2, 0, 500000, 'f'},      {0, 0, 2, 1, 1, 'd'},
+        {0, 0, 3, 400, 100, 'f'}, {0, 0, 3, 400, 101, 'd'},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

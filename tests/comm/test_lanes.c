@@ -153,8 +153,7 @@ static void mixed(net_rank *me, void *user)
         piece.data = own;
         piece.count = (size_t)(1 + i * 997 % MIXED);
         for (size_t k = 0; k < piece.count; k++) own[k] = net_value(me->rank, k, (unsigned)i);
-        net_message(&m, kind == 0 ? DDP_ALL_REDUCE : me->rank == from ? DDP_SEND : DDP_RECEIVE,
-                    &piece, 1);
+        net_message(&m, kind == 0 ? DDP_ALL_REDUCE : me->rank == from ? DDP_SEND : DDP_RECEIVE, &piece, 1);
         m.peer = !me->rank;
         m.priority = kind == 0 ? i % 3 : i * 11 % 7 - 3;
         net_ok(me, ddp__engine_submit(me->engine, &m, &ticket[i], &me->err));

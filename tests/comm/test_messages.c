@@ -1,5 +1,6 @@
-/* What a message can be: bytes or floats, from one list of pieces to another, in place, into memory of its own or
- * added to it; from whichever rank comes first; and what changes on the way, or comes against the rules, is found. */
+/* What a message can be: bytes or floats, from one list of pieces to another, in place, into memory of its
+ * own or added to it; from whichever rank comes first; and what changes on the way, or comes against the
+ * rules, is found. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -30,7 +31,9 @@ static int cut(ddp_piece *piece, int want, void *memory, size_t n, size_t unit, 
     size_t at = 0;
 
     for (int i = 0; i < want; i++) {
-        size_t end = i + 1 == want ? n : n * (size_t)(i + 1) / (size_t)want - (n > 50 ? (salt * 7 + (size_t)i) % 23 : 0);
+        size_t end = i + 1 == want
+                         ? n
+                         : n * (size_t)(i + 1) / (size_t)want - (n > 50 ? (salt * 7 + (size_t)i) % 23 : 0);
         piece[i].bytes = (unsigned char *)memory + (at + (size_t)i) * unit;
         piece[i].count = end - at;
         at = end;
@@ -42,7 +45,10 @@ static int cut(ddp_piece *piece, int want, void *memory, size_t n, size_t unit, 
 
 enum { BYTES = 300003, PIECES = 3 };
 
-static unsigned char byte_of(int rank, size_t k) { return (unsigned char)(k * 31 + k / 251 + (size_t)rank * 89); }
+static unsigned char byte_of(int rank, size_t k)
+{
+    return (unsigned char)(k * 31 + k / 251 + (size_t)rank * 89);
+}
 
 static void fill(const ddp_piece *piece, int count, int rank)
 {
@@ -60,7 +66,8 @@ static void expect(net_rank *me, const ddp_piece *piece, int count, int rank, si
     for (int i = 0; i < count; i++)
         for (size_t j = 0; j < piece[i].count; j++, k++) {
             const int of = rank >= 0 ? rank : (int)(k / (n / (size_t)me->world));
-            if (((unsigned char *)piece[i].bytes)[j] != byte_of(of, k)) net_fail(me, "byte %lu", (unsigned long)k);
+            if (((unsigned char *)piece[i].bytes)[j] != byte_of(of, k))
+                net_fail(me, "byte %lu", (unsigned long)k);
         }
 }
 
@@ -88,8 +95,10 @@ static void bytes_of_all_kinds(net_rank *me, void *user)
             memset(b, 0, BYTES + PIECES);
         }
         net_ok(me, net_do(me, &m));
-        if (verb < 2) expect(me, from, pieces, verb ? -1 : 2, n);
-        else if (me->rank) expect(me, to, PIECES - 1, 0, n);
+        if (verb < 2)
+            expect(me, from, pieces, verb ? -1 : 2, n);
+        else if (me->rank)
+            expect(me, to, PIECES - 1, 0, n);
     }
     free(a);
     free(b);
@@ -118,7 +127,8 @@ static void sum_bytes(net_rank *me, void *user)
     p.count = 1;
     net_message(&m, DDP_ALL_REDUCE, &p, 1);
     m.bytes = 1;
-    if (net_do(me, &m) != DDP_ARG || !strstr(me->err.msg, "only floats can be summed")) net_fail(me, "%s", me->err.msg);
+    if (net_do(me, &m) != DDP_ARG || !strstr(me->err.msg, "only floats can be summed"))
+        net_fail(me, "%s", me->err.msg);
 }
 
 static void bytes_are_not_summed(void **state)
@@ -134,18 +144,23 @@ static void bytes_are_not_summed(void **state)
 
 enum { IN_PLACE, OWN, ADDED, COMPLETIONS, FLOATS = 70001 };
 
-static float before(int rank, size_t k) { return (float)((int)(k % 513) - 256 + rank * 16); } /* sums are exact */
+static float before(int rank, size_t k)
+{
+    return (float)((int)(k % 513) - 256 + rank * 16);
+} /* sums are exact */
 
 static void complete(net_rank *me, void *user)
 {
-    float *a = (float *)malloc((FLOATS + PIECES) * sizeof *a), *b = (float *)malloc((FLOATS + PIECES) * sizeof *b);
+    float *a = (float *)malloc((FLOATS + PIECES) * sizeof *a),
+          *b = (float *)malloc((FLOATS + PIECES) * sizeof *b);
     ddp_piece from[PIECES], to[PIECES];
     ddp_message m;
 
     (void)user;
     for (int how = 0; how < COMPLETIONS; how++) {
         const ddp_piece *result = how ? to : from;
-        int pieces = cut(from, PIECES, a, FLOATS, sizeof *a, (unsigned)how), there = how ? PIECES - 1 : pieces;
+        int pieces = cut(from, PIECES, a, FLOATS, sizeof *a, (unsigned)how),
+            there = how ? PIECES - 1 : pieces;
         size_t k = 0;
         for (int i = 0; i < pieces; i++)
             for (size_t j = 0; j < from[i].count; j++) from[i].data[j] = before(me->rank, k++);
@@ -164,8 +179,8 @@ static void complete(net_rank *me, void *user)
                 float want = how == ADDED ? 1000 : 0;
                 for (int r = 0; r < me->world; r++) want += before(r, k) * 0.5f;
                 if (result[i].data[j] < want || result[i].data[j] > want)
-                    net_fail(me, "completion %d, value %lu: %g, not %g", how, (unsigned long)k, (double)result[i].data[j],
-                             (double)want);
+                    net_fail(me, "completion %d, value %lu: %g, not %g", how, (unsigned long)k,
+                             (double)result[i].data[j], (double)want);
             }
         for (k = 0; how == OWN && k < from[0].count; k++)
             if (from[0].data[k] < before(me->rank, k) || from[0].data[k] > before(me->rank, k))
@@ -175,7 +190,8 @@ static void complete(net_rank *me, void *user)
     free(b);
 }
 
-/* Direct, ring, full exchange, among threads: whole lists, summed in place, into other memory, added to it. */
+/* Direct, ring, full exchange, among threads: whole lists, summed in place, into other memory, added to
+ * it. */
 static void results_overwrite_add_or_go_elsewhere(void **state)
 {
     net_setup set;
@@ -279,10 +295,10 @@ static void a_receive_may_take_whoever_comes_first(void **state)
 /* ---- bytes that change on the way ---- */
 
 typedef struct faulty { /* a wire that flips a bit of what it reads */
-    ddp__wire        w;
-    ddp__wire       *inner;
-    ddp__wire_table  table;
-    size_t           read;
+    ddp__wire w;
+    ddp__wire *inner;
+    ddp__wire_table table;
+    size_t read;
 } faulty;
 
 static ddp__wire *inner_of(ddp__wire *w) { return ((faulty *)(void *)w)->inner; }
@@ -345,7 +361,8 @@ static void send_over_faulty(net_rank *me, void *user)
     s = net_do(me, &m);
     if (!me->rank) return;
     for (size_t k = 0; k < 5000; k++) changed += x[k] < before(0, k) || x[k] > before(0, k);
-    if (unchecked && (s != DDP_OK || changed != 1)) net_fail(me, "status %d, %d values changed", (int)s, changed);
+    if (unchecked && (s != DDP_OK || changed != 1))
+        net_fail(me, "status %d, %d values changed", (int)s, changed);
     if (!unchecked && (s != DDP_NET || !strstr(me->err.msg, "from rank 0 (127.0.0.1:") ||
                        !strstr(me->err.msg, "arrived changed: its network or memory is faulty")))
         net_fail(me, "status %d: %s", (int)s, me->err.msg);
@@ -366,7 +383,8 @@ static void corrupt_frame_ends_the_link_unless_checksums_are_off(void **state)
     }
 }
 
-/* Every piece of the receive is the same memory, so that the flipped byte is overwritten before the frame is complete. */
+/* Every piece of the receive is the same memory, so that the flipped byte is overwritten before the frame is
+ * complete. */
 static void receive_into_one_place(net_rank *me, void *user)
 {
     static float sent[5000], place[500];
@@ -437,8 +455,9 @@ static void send_what_is_lost(net_rank *me, void *user)
     m.peer = !me->rank;
     s = net_do(me, &m);
     if (s != (me->rank ? DDP_PEER_LOST : DDP_USAGE) ||
-        !strstr(me->err.msg, me->rank ? "rank 0 (" : "the memory for send to rank 1 of layer h.0.mlp (step 0) was freed "
-                                                     "before it was done"))
+        !strstr(me->err.msg, me->rank ? "rank 0 ("
+                                      : "the memory for send to rank 1 of layer h.0.mlp (step 0) was freed "
+                                        "before it was done"))
         net_fail(me, "status %d: %s", (int)s, me->err.msg);
 }
 
@@ -451,7 +470,8 @@ static void a_frame_whose_memory_is_lost_ends_the_link(void **state)
         net_defaults(&set, 2);
         set.tcp = tcp;
         set.tune = lose_memory;
-        gone = (float *)mmap(NULL, GONE * sizeof *gone, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        gone = (float *)mmap(NULL, GONE * sizeof *gone, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                             -1, 0);
         assert_true(gone != MAP_FAILED);
         net_run(&set, send_what_is_lost, NULL);
         assert_null(gone);
@@ -541,8 +561,10 @@ static void whoever_never_reads_is_found(void **state)
             iov.iov_base = bytes + sent;
             iov.iov_len = sizeof bytes - sent;
             took = wire[1]->table->send(wire[1], 0, &iov, 1);
-            if (took > 0) sent += (size_t)took;
-            else ddp__sleep_until(ddp_now() + 1e-3);
+            if (took > 0)
+                sent += (size_t)took;
+            else
+                ddp__sleep_until(ddp_now() + 1e-3);
             s = ddp__engine_error(engine, &err);
         }
         ddp__sleep_until(ddp_now() + 2e-4);
@@ -580,7 +602,8 @@ static void sum_unlike(net_rank *me, void *user)
     s = net_do(me, &m);
     /* values may come before the operation is known that they are of */
     if (s == DDP_MISMATCH && strstr(me->err.msg, "averages in int8 blocks of layer h.0.mlp")) return;
-    if (s != DDP_NET || !strstr(me->err.msg, "sent a chunk that fits no operation (type 1, operation 0, coding ") ||
+    if (s != DDP_NET ||
+        !strstr(me->err.msg, "sent a chunk that fits no operation (type 1, operation 0, coding ") ||
         !strstr(me->err.msg, "all ranks must use the same wire format"))
         net_fail(me, "status %d: %s", (int)s, me->err.msg);
 }

@@ -193,14 +193,18 @@ static const ddp__wire_table *plain_wire[SHARDED];
 static ddp__wire_table tapped[SHARDED];
 
 /* What a rank has sent to a peer: values before the sum, and after it. */
-static struct { size_t part[2], result[2]; int others; } went[SHARDED][SHARDED]; /* from, and how many */
+static struct {
+    size_t part[2], result[2];
+    int others;
+} went[SHARDED][SHARDED]; /* from, and how many */
 
 static long tap(ddp__wire *w, int peer, const struct iovec *iov, int count)
 {
     ddp__frame f;
     const long took = plain_wire[w->rank]->send(w, peer, iov, count);
 
-    if (took > 0 && iov[0].iov_len == DDP__FRAME_BYTES && ddp__frame_decode((const unsigned char *)iov[0].iov_base, &f)) {
+    if (took > 0 && iov[0].iov_len == DDP__FRAME_BYTES &&
+        ddp__frame_decode((const unsigned char *)iov[0].iov_base, &f)) {
         size_t *at = f.type == DDP__FRAME_PART ? went[w->rank][peer].part : went[w->rank][peer].result;
         if (f.type != DDP__FRAME_PART && f.type != DDP__FRAME_RESULT) {
             went[w->rank][peer].others += f.length > 0;
@@ -242,7 +246,8 @@ static void reduce_in_a_group(net_rank *me, void *user)
 /* Shard i of n. */
 static size_t shard(size_t n, size_t i) { return LONG / n * i + LONG % n * i / n; }
 
-/* Each member sends every other one that one's shard, each owner its summed shard to all: nothing else is sent. */
+/* Each member sends every other one that one's shard, each owner its summed shard to all: nothing else is
+ * sent. */
 static void a_direct_all_reduce_sends_each_shard_to_its_owner_and_from_it(void **state)
 {
     static const int place[2][SHARDED] = {{0, 1, 2, 3, 4}, {0, -1, 1, 2, -1}};
@@ -266,9 +271,11 @@ static void a_direct_all_reduce_sends_each_shard_to_its_owner_and_from_it(void *
                     continue;
                 }
                 assert_int_equal(went[a][b].part[0], shard(members, (size_t)j));
-                assert_int_equal(went[a][b].part[1], shard(members, (size_t)j + 1) - shard(members, (size_t)j));
+                assert_int_equal(went[a][b].part[1],
+                                 shard(members, (size_t)j + 1) - shard(members, (size_t)j));
                 assert_int_equal(went[a][b].result[0], shard(members, (size_t)i));
-                assert_int_equal(went[a][b].result[1], shard(members, (size_t)i + 1) - shard(members, (size_t)i));
+                assert_int_equal(went[a][b].result[1],
+                                 shard(members, (size_t)i + 1) - shard(members, (size_t)i));
             }
     }
 }

@@ -43,7 +43,7 @@ static char last_algorithm(net_rank *me)
 
 typedef struct sum_case {
     size_t n;
-    int    pieces;
+    int pieces;
 } sum_case;
 
 /* Every value is summed from the rank behind its segment's owner on, round to the owner. */
@@ -58,8 +58,7 @@ static void sum_once(net_rank *me, void *user)
 
     cut_pieces(pieces, c->pieces, data, c->n);
     for (int p = 0; p < c->pieces; p++)
-        for (size_t k = 0; k < pieces[p].count; k++)
-            pieces[p].data[k] = net_value(me->rank, i++, 1);
+        for (size_t k = 0; k < pieces[p].count; k++) pieces[p].data[k] = net_value(me->rank, i++, 1);
     net_message(&m, DDP_ALL_REDUCE, pieces, c->pieces);
     m.scale = 1.0f / (float)me->world;
     if (c->pieces % 2) m.divergence = &divergence; /* results are staged then */
@@ -76,18 +75,15 @@ static void sum_once(net_rank *me, void *user)
                 plain += (double)net_value(r, i, 1);
                 size += fabs((double)net_value(r, i, 1));
             }
-            if (memcmp(&got, &sum, sizeof got) ||
-                fabs((double)got - plain / me->world) > 1e-6 * size)
-                net_fail(me, "world %d n %lu value %lu: %g, not %g (%g)", me->world,
-                         (unsigned long)c->n, (unsigned long)i, (double)got, (double)sum,
-                         plain / me->world);
+            if (memcmp(&got, &sum, sizeof got) || fabs((double)got - plain / me->world) > 1e-6 * size)
+                net_fail(me, "world %d n %lu value %lu: %g, not %g (%g)", me->world, (unsigned long)c->n,
+                         (unsigned long)i, (double)got, (double)sum, plain / me->world);
             distance += ((double)got - own) * ((double)got - own);
         }
     if (m.divergence && !(fabs(divergence - distance) <= 1e-9 * distance))
         net_fail(me, "divergence %g, not %g", divergence, distance);
     if (last_algorithm(me) != (me->world > 2 && c->n > 0 ? 'r' : 'd'))
-        net_fail(me, "world %d n %lu went '%c'", me->world, (unsigned long)c->n,
-                 last_algorithm(me));
+        net_fail(me, "world %d n %lu went '%c'", me->world, (unsigned long)c->n, last_algorithm(me));
     free(data);
 }
 
@@ -168,8 +164,7 @@ static void one_by_one(net_rank *me, void *user)
         net_ok(me, ddp__engine_wait(me->engine, tickets[i], &me->err));
         for (int k = 0; k < (rings & 1 << i ? N : N / 2); k++)
             if (data[i * N + k] != want)
-                net_fail(me, "message %d value %d: %g, not %g", i, k, (double)data[i * N + k],
-                         (double)want);
+                net_fail(me, "message %d value %d: %g, not %g", i, k, (double)data[i * N + k], (double)want);
     }
     free(data);
 }
@@ -194,8 +189,7 @@ static void rings_leave_room_for_the_oldest_and_get_it(void **state)
 
 static int algorithms_differ(const char *text)
 {
-    return strstr(text, "averages by ring") && strstr(text, "averages layer") &&
-           strstr(text, "operation 0");
+    return strstr(text, "averages by ring") && strstr(text, "averages layer") && strstr(text, "operation 0");
 }
 
 static void differ(net_rank *me, void *user)
@@ -370,7 +364,7 @@ static void a_write_during_a_ring_is_reported_by_layer(void **state)
 
 typedef struct choice {
     size_t n;
-    char   want;
+    char want;
 } choice;
 
 static void choose(net_rank *me, void *user)

@@ -41,11 +41,11 @@ static long beyond_values(net_rank *me)
 /* ---- sums ---- */
 
 typedef struct sum_case {
-    size_t  n;
-    int     pieces, diverges;
-    double  divergence[2][8];       /* [by bytes or shared][rank] */
+    size_t n;
+    int pieces, diverges;
+    double divergence[2][8]; /* [by bytes or shared][rank] */
     int64_t payload[2][8];
-    int     shared;
+    int shared;
 } sum_case;
 
 static void sum_once(net_rank *me, void *user)
@@ -72,19 +72,17 @@ static void sum_once(net_rank *me, void *user)
         m.scale = 1.0f / 3;
         m.group = group;
         /* one rank that measures is enough to make all work in order */
-        if (c->diverges && (me->rank > 0 || round == 0))
-            m.divergence = &c->divergence[c->shared][me->rank];
+        if (c->diverges && (me->rank > 0 || round == 0)) m.divergence = &c->divergence[c->shared][me->rank];
         net_ok(me, round == 2 ? ddp__engine_run(me->engine, &m, &me->err) : net_do(me, &m));
         i = 0;
         for (int p = 0; p < c->pieces; p++)
             for (size_t k = 0; k < pieces[p].count; k++, i++) {
                 float sum = net_value(first, i, (unsigned)round), got = pieces[p].data[k];
-                for (int r = first + 1; r < me->world; r++)
-                    sum += net_value(r, i, (unsigned)round);
+                for (int r = first + 1; r < me->world; r++) sum += net_value(r, i, (unsigned)round);
                 sum *= m.scale;
                 if (memcmp(&got, &sum, sizeof got))
-                    net_fail(me, "world %d n %lu value %lu: %g, not %g", me->world,
-                             (unsigned long)c->n, (unsigned long)i, (double)got, (double)sum);
+                    net_fail(me, "world %d n %lu value %lu: %g, not %g", me->world, (unsigned long)c->n,
+                             (unsigned long)i, (double)got, (double)sum);
             }
     }
     ddp__engine_stats(me->engine, &stats);
@@ -137,8 +135,7 @@ static void add_large(net_rank *me, void *user)
     piece.count = n;
     net_message(&m, DDP_ALL_REDUCE, &piece, 1);
     net_ok(me, net_do(me, &m));
-    if ((beyond_values(me) < 2000) != want)
-        net_fail(me, "%ld bytes beyond the values", beyond_values(me));
+    if ((beyond_values(me) < 2000) != want) net_fail(me, "%ld bytes beyond the values", beyond_values(me));
     free(data);
 }
 
@@ -180,8 +177,8 @@ static void messages_of_every_kind_keep_their_bits(void **state)
 static void say_failure(net_rank *me, ddp_status s, ddp_status want, const char *a, const char *b)
 {
     if (s != want || !strstr(me->err.msg, a) || !strstr(me->err.msg, b))
-        net_fail(me, "status %d (not %d), \"%.200s\" lacks \"%s\" or \"%s\"", (int)s, (int)want,
-                 me->err.msg, a, b);
+        net_fail(me, "status %d (not %d), \"%.200s\" lacks \"%s\" or \"%s\"", (int)s, (int)want, me->err.msg,
+                 a, b);
 }
 
 /* Rank 1 gives up at some time; what a rank owns again is its own from then on. */
@@ -212,8 +209,7 @@ static void give_up(net_rank *me, void *user)
     ddp__sleep_until(ddp_now() + 0.001);
     for (size_t i = 0; i < n; i++)
         if (data[i] != -2) {
-            net_fail(me, "value %lu was written after the end: %g", (unsigned long)i,
-                     (double)data[i]);
+            net_fail(me, "value %lu was written after the end: %g", (unsigned long)i, (double)data[i]);
             break;
         }
     free(data);
@@ -310,8 +306,7 @@ static void write_in_flight(net_rank *me, void *user)
                     "layer h.0.mlp was written", "step 3");
     } else {
         while (!ddp__atomic_load(&wrote)) ddp__sleep_until(ddp_now() + 1e-3);
-        say_failure(me, net_do(me, &m), DDP_USAGE, "layer h.0.mlp was written",
-                    "reported by rank 0");
+        say_failure(me, net_do(me, &m), DDP_USAGE, "layer h.0.mlp was written", "reported by rank 0");
     }
     free(data);
 }

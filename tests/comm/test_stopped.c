@@ -1,4 +1,5 @@
-/* Ranks that do not run for longer than the peer time-out: processes stopped together, and a starved thread. */
+/* Ranks that do not run for longer than the peer time-out: processes stopped together, and a starved
+ * thread. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -42,7 +43,7 @@ static ddp_status sum_ones(ddp__engine *e, ddp_error *err)
 /* ---- processes ---- */
 
 typedef struct stop_plan { /* shared by the processes */
-    int min_world, meets; /* meets: they are stopped while rank 0 waits for the last rank */
+    int min_world, meets;  /* meets: they are stopped while rank 0 waits for the last rank */
     int ready[RANKS], go;
     ddp_error err[RANKS];
 } stop_plan;
@@ -120,7 +121,8 @@ static void start_processes(stop_plan *k, pid_t *pid)
 static void processes_stopped_together_for_longer_than_the_peer_timeout_continue(void **state)
 {
     enum { RUNS = 3 }; /* at the same time: a plain run, one with min_world, one whose ranks still meet */
-    stop_plan *k = (stop_plan *)mmap(NULL, RUNS * sizeof *k, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    stop_plan *k =
+        (stop_plan *)mmap(NULL, RUNS * sizeof *k, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t pid[RUNS][RANKS];
 
     (void)state;
@@ -149,7 +151,8 @@ static void processes_stopped_together_for_longer_than_the_peer_timeout_continue
     munmap(k, RUNS * sizeof *k);
 }
 
-/* The stop may fall anywhere, not only in a wait: what counts is the time since the limit was last checked. */
+/* The stop may fall anywhere, not only in a wait: what counts is the time since the limit was last
+ * checked. */
 static void a_stop_between_two_waits_of_a_meeting_moves_its_limits(void **state)
 {
     ddp__rendezvous r;

@@ -53,8 +53,7 @@ static void a_message_that_would_grow_is_sent_dense(void **state)
     o.packing = DDP_PACK_I64;
     o.ratio = 1; /* ratios 3, 2.97, 1.01, 1: compressed never smaller than dense */
     assert_int_equal(ddp_adatopk(link_s, count, 4, &o, c, NULL), DDP_OK);
-    for (i = 0; i < 4; i++)
-        assert_true(c[i].dense && c[i].bytes == 24 + 120000 && c[i].link_s == link_s[i]);
+    for (i = 0; i < 4; i++) assert_true(c[i].dense && c[i].bytes == 24 + 120000 && c[i].link_s == link_s[i]);
     o.ratio = 1.02;
     assert_int_equal(ddp_adatopk(link_s, count, 4, &o, c, NULL), DDP_OK);
     assert_true(!c[0].dense && !c[1].dense && c[2].dense);

@@ -1,5 +1,5 @@
-/* [pure] Codings of changes: the largest of each chunk in 2 bits, and blocks of powers of two (e3m0). Nothing is rounded
- * away between what is sent and what is kept. */
+/* [pure] Codings of changes: the largest of each chunk in 2 bits, and blocks of powers of two (e3m0). Nothing
+ * is rounded away between what is sent and what is kept. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -65,7 +65,8 @@ static void sparse_messages_conserve_and_keep_the_largest(void **state)
                 memcpy(kept, x, n * sizeof *x);
                 assert_true(bytes > 0 && bytes <= sizeof message);
                 message[bytes] = 0xa5;
-                if (ddp_sparse_pack(kept, n, keeps[k], message, bytes, scratch, sizeof scratch, &err)) fail_msg("%s", err.msg);
+                if (ddp_sparse_pack(kept, n, keeps[k], message, bytes, scratch, sizeof scratch, &err))
+                    fail_msg("%s", err.msg);
                 assert_int_equal(message[bytes], 0xa5);
                 memset(sent, 0, sizeof sent);
                 if (ddp_sparse_add(message, bytes, keeps[k], sent, n, &err)) fail_msg("%s", err.msg);
@@ -92,7 +93,8 @@ static void of_4096_values_the_64_largest_travel_in_116_bytes(void **state)
     assert_int_equal((int)ddp_sparse_bytes(4097, 64), 116 + 6);
     values(x, DDP_SPARSE_CHUNK, 0, 5);
     memcpy(kept, x, sizeof kept);
-    assert_int_equal(ddp_sparse_pack(kept, DDP_SPARSE_CHUNK, 64, message, 116, scratch, sizeof scratch, NULL), DDP_OK);
+    assert_int_equal(ddp_sparse_pack(kept, DDP_SPARSE_CHUNK, 64, message, 116, scratch, sizeof scratch, NULL),
+                     DDP_OK);
     memset(sent, 0, sizeof sent);
     assert_int_equal(ddp_sparse_add(message, 116, 64, sent, DDP_SPARSE_CHUNK, NULL), DDP_OK);
     for (int i = 0; i < DDP_SPARSE_CHUNK; i++) {
@@ -105,7 +107,8 @@ static void of_4096_values_the_64_largest_travel_in_116_bytes(void **state)
     assert_true(smallest >= largest_left);
 }
 
-/* The two levels are those of least squares: 1 and 2, or all on the lower one; then nothing is left to keep. */
+/* The two levels are those of least squares: 1 and 2, or all on the lower one; then nothing is left to
+ * keep. */
 static void two_levels_fit_what_there_is(void **state)
 {
     static const float two[] = {1, 2, -1, -2};
@@ -115,7 +118,8 @@ static void two_levels_fit_what_there_is(void **state)
     for (int same = 0; same < 2; same++) {
         const size_t bytes = ddp_sparse_bytes(4, DDP_SPARSE_CHUNK);
         for (int i = 0; i < 4; i++) x[i] = same ? (two[i] < 0 ? -1.0f : 1.0f) : two[i];
-        assert_int_equal(ddp_sparse_pack(x, 4, DDP_SPARSE_CHUNK, message, bytes, scratch, sizeof scratch, NULL), DDP_OK);
+        assert_int_equal(
+            ddp_sparse_pack(x, 4, DDP_SPARSE_CHUNK, message, bytes, scratch, sizeof scratch, NULL), DDP_OK);
         memcpy(&u, message, sizeof u);
         assert_true(u == 1);
         for (int i = 0; i < 4; i++) assert_true(x[i] == 0);
@@ -139,25 +143,30 @@ static void what_is_no_sparse_message_is_refused(void **state)
     assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes - 1, scratch, sizeof scratch, &err), DDP_ARG);
     assert_int_equal(ddp_sparse_pack(x, 100, 0, message, bytes, scratch, sizeof scratch, &err), DDP_ARG);
     assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes, scratch, 8, &err), DDP_ARG);
-    assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes, scratch, ddp_sparse_scratch(64) - 1, &err), DDP_ARG);
+    assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes, scratch, ddp_sparse_scratch(64) - 1, &err),
+                     DDP_ARG);
     assert_non_null(strstr(err.msg, "bytes of scratch do not do"));
-    assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes, (char *)scratch + 4, 1 << 20, &err), DDP_ARG);
+    assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes, (char *)scratch + 4, 1 << 20, &err),
+                     DDP_ARG);
     assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes, NULL, sizeof scratch, &err), DDP_ARG);
     assert_int_equal(ddp_sparse_pack(NULL, 100, 64, message, bytes, scratch, sizeof scratch, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "x or the scratch is NULL"));
     for (int keep = 1; keep <= DDP_SPARSE_CHUNK; keep++) /* so that what follows it lies aligned too */
         assert_int_equal(ddp_sparse_scratch(keep) % 8, 0);
     for (int keep = 1; keep <= 9; keep++)
-        assert_int_equal(ddp_sparse_pack(x, 100, keep, message, ddp_sparse_bytes(100, keep), scratch, ddp_sparse_scratch(keep),
-                                         &err), DDP_OK);
-    assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes, scratch, ddp_sparse_scratch(64), &err), DDP_OK);
+        assert_int_equal(ddp_sparse_pack(x, 100, keep, message, ddp_sparse_bytes(100, keep), scratch,
+                                         ddp_sparse_scratch(keep), &err),
+                         DDP_OK);
+    assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes, scratch, ddp_sparse_scratch(64), &err),
+                     DDP_OK);
     memcpy(was, x, sizeof x);
     assert_int_equal(ddp_sparse_add(message, bytes - 1, 64, x, 100, &err), DDP_ARG);
     assert_int_equal(ddp_sparse_add(message, bytes, 64, NULL, 100, &err), DDP_ARG);
     assert_int_equal(ddp_sparse_add(message, 0, 64, x, 0, &err), DDP_ARG); /* no elements make no message */
     assert_true(ddp_sparse_bytes(SIZE_MAX / 32, 1) > 0);
     assert_int_equal(ddp_sparse_bytes(SIZE_MAX / 32 + 1, 1), 0);
-    message[4] = 0xff; message[5] |= 0x0f; /* index 4095 of 100 */
+    message[4] = 0xff;
+    message[5] |= 0x0f; /* index 4095 of 100 */
     assert_int_equal(ddp_sparse_add(message, bytes, 64, x, 100, &err), DDP_FORMAT);
     assert_non_null(strstr(err.msg, "index 4095"));
     message[3] = 0xff; /* a scale below 0 */
@@ -210,7 +219,8 @@ static void e3m0_takes_the_nearest_power_of_two(void **state)
         for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
             const size_t n = sizes[k];
             values(x, n, kind, n + 99);
-            if (ddp_pack_quantised(DDP_PACK_E3M0, x, n, message, sizeof message, &bytes, &err)) fail_msg("%s", err.msg);
+            if (ddp_pack_quantised(DDP_PACK_E3M0, x, n, message, sizeof message, &bytes, &err))
+                fail_msg("%s", err.msg);
             assert_int_equal(bytes, ddp_pack_bound(DDP_PACK_E3M0, n, n));
             if (ddp_unpack_store(message, bytes, got, n, &err)) fail_msg("%s", err.msg);
             for (size_t b = 0; b < n; b += 64) {
@@ -238,12 +248,14 @@ static void e3m0_rounds_halves_of_any_scale_up(void **state)
         memset(x, 0, sizeof x);
         x[0] = scale[k];
         for (int e = 0; e < 7; e++) {
-            const float middle = (float)ldexp(e < 6 ? 0.75 * (double)scale[k] : (double)scale[k], -e - (e == 6));
+            const float middle =
+                (float)ldexp(e < 6 ? 0.75 * (double)scale[k] : (double)scale[k], -e - (e == 6));
             x[1 + 3 * e] = middle;
             x[2 + 3 * e] = nextafterf(middle, 0);
             x[3 + 3 * e] = -nextafterf(middle, FLT_MAX);
         }
-        assert_int_equal(ddp_pack_quantised(DDP_PACK_E3M0, x, 64, message, sizeof message, &bytes, NULL), DDP_OK);
+        assert_int_equal(ddp_pack_quantised(DDP_PACK_E3M0, x, 64, message, sizeof message, &bytes, NULL),
+                         DDP_OK);
         assert_int_equal(ddp_unpack_store(message, bytes, got, 64, NULL), DDP_OK);
         for (int i = 0; i < 64; i++)
             if ((double)got[i] != nearest((double)x[i], (double)scale[k]))

@@ -16,9 +16,9 @@ static const ddp_packing sparse[3] = {DDP_PACK_I64, DDP_PACK_I32, DDP_PACK_DELTA
 
 /* A Top-K selection and its message, in blocks of exactly their sizes. */
 typedef struct sent {
-    size_t         n, k, bytes;
-    float         *x, *value;
-    uint64_t      *index;
+    size_t n, k, bytes;
+    float *x, *value;
+    uint64_t *index;
     unsigned char *message;
 } sent;
 
@@ -79,10 +79,7 @@ static void sent_free(sent *s)
     free(s->message);
 }
 
-static int same_bits(const float *a, const float *b, size_t n)
-{
-    return memcmp(a, b, n * sizeof *a) == 0;
-}
+static int same_bits(const float *a, const float *b, size_t n) { return memcmp(a, b, n * sizeof *a) == 0; }
 
 /* ---- round trips ---- */
 
@@ -122,14 +119,14 @@ static void the_bytes_are_those_of_the_format(void **state)
     const uint64_t index[3] = {1, 129, 16514}; /* gaps 1, 127, 16384 */
     const float value[3] = {1, -2, 0.5f};
     static const unsigned char head[24] = {'D', 'D', 'P', 'C', 1, 3, 0, 0, 0x20, 0x4e};
-    static const unsigned char tail[17] = {0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0, 0, 0, 0, 0x3f,
-                                           1, 127,  0x80, 0x80, 1};
+    static const unsigned char tail[17] = {0, 0, 0x80, 0x3f, 0,   0,    0,    0xc0, 0,
+                                           0, 0, 0x3f, 1,    127, 0x80, 0x80, 1};
     unsigned char out[64];
     size_t bytes = 0;
 
     (void)state;
-    assert_int_equal(ddp_pack_sparse(DDP_PACK_DEFAULT, 20000, 3, index, value, out, sizeof out,
-                                     &bytes, NULL), DDP_OK);
+    assert_int_equal(ddp_pack_sparse(DDP_PACK_DEFAULT, 20000, 3, index, value, out, sizeof out, &bytes, NULL),
+                     DDP_OK);
     assert_int_equal((int)bytes, 24 + 12 + 5);
     assert_memory_equal(out, head, 16);
     assert_memory_equal(out + 24, tail, 17);
@@ -159,18 +156,20 @@ static void no_message_exceeds_its_bound(void **state)
         for (k = 1; k <= 300; k += 23) {
             for (i = 0; i < k; i++) index[i] = (i + 1) * gap - 1;
             assert_int_equal(ddp_pack_sparse(DDP_PACK_DELTA, index[k - 1] + 1, k, index, value, out,
-                                             sizeof out, &bytes, NULL), DDP_OK);
+                                             sizeof out, &bytes, NULL),
+                             DDP_OK);
             most = ddp_pack_bound(DDP_PACK_DELTA, index[k - 1] + 1, k);
             assert_true(bytes <= most);
         }
     for (i = 0; i < 300; i++) index[i] = i + i / 3 * 128; /* every third gap is 128 */
-    assert_int_equal(ddp_pack_sparse(DDP_PACK_DELTA, index[299] + 1, 300, index, value, out,
-                                     sizeof out, &bytes, NULL), DDP_OK);
+    assert_int_equal(
+        ddp_pack_sparse(DDP_PACK_DELTA, index[299] + 1, 300, index, value, out, sizeof out, &bytes, NULL),
+        DDP_OK);
     assert_int_equal((int)bytes, 24 + 1200 + 300 + 99);
     assert_true(bytes <= ddp_pack_bound(DDP_PACK_DELTA, index[299] + 1, 300));
     index[0] = n - 1;
-    assert_int_equal(ddp_pack_sparse(DDP_PACK_DELTA, n, 1, index, value, out, sizeof out, &bytes,
-                                     NULL), DDP_OK);
+    assert_int_equal(ddp_pack_sparse(DDP_PACK_DELTA, n, 1, index, value, out, sizeof out, &bytes, NULL),
+                     DDP_OK);
     assert_true(bytes == ddp_pack_bound(DDP_PACK_DELTA, n, 1));
 }
 
@@ -243,7 +242,8 @@ static void nothing_behind_an_array_is_looked_at(void **state)
     }
 }
 
-/* The engine's payloads: a length says how many values it holds. Half bytes hold an odd number only at the end. */
+/* The engine's payloads: a length says how many values it holds. Half bytes hold an odd number only at the
+ * end. */
 static void lengths_of_payloads_say_how_many_values(void **state)
 {
     ddp__frame f;
@@ -279,13 +279,25 @@ static void a_frame_of_no_known_type_is_none(void **state)
     (void)state;
     for (int type = 0; type < 16; type++) {
         memset(&f, 0, sizeof f);
-        f.type = type; f.p2p = 1; f.verb = 5; f.coding = (int)DDP_AS_INT4;
-        f.seq = 7; f.count = 9; f.offset = 3; f.length = 11; f.layer = -2; f.sent = 13; f.check = 17;
+        f.type = type;
+        f.p2p = 1;
+        f.verb = 5;
+        f.coding = (int)DDP_AS_INT4;
+        f.seq = 7;
+        f.count = 9;
+        f.offset = 3;
+        f.length = 11;
+        f.layer = -2;
+        f.sent = 13;
+        f.check = 17;
         ddp__frame_encode(&f, head);
         memset(&read, 0, sizeof read);
-        assert_int_equal(ddp__frame_decode(head, &read), type >= (int)DDP__FRAME_PART && type <= (int)DDP__FRAME_SUMMED);
-        assert_true(read.type == type && read.p2p == 1 && read.verb == 5 && read.coding == f.coding && read.layer == -2);
-        assert_true(read.seq == 7 && read.count == 9 && read.offset == 3 && read.length == 11 && read.sent == 13);
+        assert_int_equal(ddp__frame_decode(head, &read),
+                         type >= (int)DDP__FRAME_PART && type <= (int)DDP__FRAME_SUMMED);
+        assert_true(read.type == type && read.p2p == 1 && read.verb == 5 && read.coding == f.coding &&
+                    read.layer == -2);
+        assert_true(read.seq == 7 && read.count == 9 && read.offset == 3 && read.length == 11 &&
+                    read.sent == 13);
         head[8] ^= 1; /* its checksum no longer is that of its words */
         assert_int_equal(ddp__frame_decode(head, &read), 0);
     }
@@ -314,8 +326,8 @@ static void every_element_is_sent_or_kept_back_bit_for_bit(void **state)
         for (i = 0; i < n; i++) before[i] += g[i];
         assert_true(same_bits(before, residual, n));
         select_k(residual, n, k, index, value);
-        assert_int_equal(ddp_pack_sparse(DDP_PACK_DELTA, n, k, index, value, message, bound, &bytes,
-                                         NULL), DDP_OK);
+        assert_int_equal(ddp_pack_sparse(DDP_PACK_DELTA, n, k, index, value, message, bound, &bytes, NULL),
+                         DDP_OK);
         assert_int_equal(ddp_feedback_keep(residual, n, index, k, NULL), DDP_OK);
         assert_int_equal(ddp_unpack_store(message, bytes, got, n, NULL), DDP_OK);
         for (zeros = i = 0; i < n; i++) {
@@ -396,8 +408,8 @@ static void messages_of_all_packings_are_subtracted(void **state)
         if (kind == (int)DDP_PACK_DENSE)
             assert_int_equal(ddp_pack_dense(x, n, out, room, &bytes, NULL), DDP_OK);
         else
-            assert_int_equal(ddp_pack_sparse((ddp_packing)kind, n, k, index, value, out, room,
-                                             &bytes, NULL), DDP_OK);
+            assert_int_equal(ddp_pack_sparse((ddp_packing)kind, n, k, index, value, out, room, &bytes, NULL),
+                             DDP_OK);
         for (i = 0; i < k; i++) want[index[i]] -= value[i];
         assert_int_equal(ddp_feedback_subtract(out, bytes, r, n, NULL), DDP_OK);
         assert_true(same_bits(r, want, n));
@@ -438,13 +450,14 @@ static void nothing_finite_becomes_infinite(void **state)
                 y[at] = before[at] = sums ? (float)sign * FLT_MAX : 1;
                 x[at] = (float)sign * (sums ? FLT_MAX : INFINITY);
                 if (kind < (int)DDP_PACK_DENSE)
-                    assert_int_equal(ddp_pack_sparse((ddp_packing)kind, N, N, index, x, out,
-                                                     sizeof out, &bytes, NULL), DDP_OK);
+                    assert_int_equal(
+                        ddp_pack_sparse((ddp_packing)kind, N, N, index, x, out, sizeof out, &bytes, NULL),
+                        DDP_OK);
                 else if (kind == (int)DDP_PACK_DENSE)
                     assert_int_equal(ddp_pack_dense(x, N, out, sizeof out, &bytes, NULL), DDP_OK);
                 else
-                    assert_int_equal(ddp_pack_quantised((ddp_packing)kind, x, N, out, sizeof out,
-                                                        &bytes, NULL), DDP_OK);
+                    assert_int_equal(
+                        ddp_pack_quantised((ddp_packing)kind, x, N, out, sizeof out, &bytes, NULL), DDP_OK);
                 snprintf(name, sizeof name, "x[%zu] = %g", at, (double)y[at]);
                 assert_int_equal(ddp_unpack_add(out, bytes, y, N, &err), DDP_NUMERIC);
                 if (!strstr(err.msg, name)) fail_msg("%s, not %s", err.msg, name);
@@ -458,12 +471,13 @@ static void nothing_finite_becomes_infinite(void **state)
                     assert_true(fabsf(y[at]) < 1e33f);
                     continue;
                 }
-                assert_int_equal(ddp_unpack_store(out, bytes, y, N, NULL), DDP_OK); /* there is nothing to add it to */
+                assert_int_equal(ddp_unpack_store(out, bytes, y, N, NULL), DDP_OK); /* there is nothing to add
+                                                                                       it to */
                 assert_true(same_bits(y, x, N));
                 y[at] = NAN; /* what is not a number already stays so */
                 x[at] = 1e38f;
-                assert_int_equal(ddp_pack_sparse(DDP_PACK_I32, N, N, index, x, out, sizeof out,
-                                                 &bytes, NULL), DDP_OK);
+                assert_int_equal(ddp_pack_sparse(DDP_PACK_I32, N, N, index, x, out, sizeof out, &bytes, NULL),
+                                 DDP_OK);
                 assert_int_equal(ddp_unpack_add(out, bytes, y, N, NULL), DDP_OK);
                 assert_true(y[at] != y[at]);
             }
@@ -524,8 +538,10 @@ static void reference_message(ddp_packing packing, const float *x, size_t n, uns
             double q = s > 0 ? (double)x[i] / (double)s : 0;
             int level = (int)(q + (q < 0 ? -0.5 : 0.5)), up = 4 * (int)(i % 2);
 
-            if (packing == DDP_PACK_INT8) p[i] = (unsigned char)level;
-            else p[i / 2] = (unsigned char)(p[i / 2] | (level + 8) << up);
+            if (packing == DDP_PACK_INT8)
+                p[i] = (unsigned char)level;
+            else
+                p[i / 2] = (unsigned char)(p[i / 2] | (level + 8) << up);
         }
     }
 }
@@ -589,8 +605,7 @@ static void halves_of_a_level_go_away_from_zero(void **state)
     for (i = 0; i < 64; i++) x[i] = ((float)i - 31.5f) * 2; /* the scale is 1 */
     for (i = 0; i < 32; i++) x[i] = -(x[63 - i] = (float)i + 0.5f);
     x[0] = 127;
-    assert_int_equal(ddp_pack_quantised(DDP_PACK_INT8, x, 64, out, sizeof out, &bytes, NULL),
-                     DDP_OK);
+    assert_int_equal(ddp_pack_quantised(DDP_PACK_INT8, x, 64, out, sizeof out, &bytes, NULL), DDP_OK);
     for (i = 1; i < 32; i++) {
         assert_int_equal((signed char)out[28 + i], -(i + 1));
         assert_int_equal(out[28 + 63 - i], i + 1);
@@ -598,8 +613,7 @@ static void halves_of_a_level_go_away_from_zero(void **state)
     assert_int_equal(out[28 + 63], 1);
     for (i = 0; i < 7; i++) x[i] = (float)i - 3 + (i < 3 ? -0.5f : 0.5f);
     x[7] = 7;
-    assert_int_equal(ddp_pack_quantised(DDP_PACK_INT4, x, 8, out, sizeof out, &bytes, NULL),
-                     DDP_OK);
+    assert_int_equal(ddp_pack_quantised(DDP_PACK_INT4, x, 8, out, sizeof out, &bytes, NULL), DDP_OK);
     assert_int_equal(out[28], (-4 + 8) | (-3 + 8) << 4);
     assert_int_equal(out[29], (-2 + 8) | (1 + 8) << 4);
     assert_int_equal(out[30], (2 + 8) | (3 + 8) << 4);
@@ -647,8 +661,7 @@ static void check_quantised(ddp_packing packing, const float *x, size_t n)
     float *r = (float *)must(n * sizeof *r);
     ddp_error err;
 
-    if (ddp_pack_quantised(packing, x, n, out, bound, &bytes, &err) != DDP_OK)
-        fail_msg("%s", err.msg);
+    if (ddp_pack_quantised(packing, x, n, out, bound, &bytes, &err) != DDP_OK) fail_msg("%s", err.msg);
     assert_true(bytes == bound);
     if (ddp_unpack_store(out, bytes, y, n, &err) != DDP_OK) fail_msg("%s", err.msg);
     for (b = 0; b * 64 < n; b++) {
@@ -668,8 +681,7 @@ static void check_quantised(ddp_packing packing, const float *x, size_t n)
          * range of floats */
         assert_true(largest > 0 || s == 0);
         assert_true((double)(float)(top * s) >= largest || largest > 0.999 * (double)FLT_MAX);
-        assert_true(largest == 0 ||
-                    (double)(float)(top * (double)nextafterf(scale, 0)) < largest);
+        assert_true(largest == 0 || (double)(float)(top * (double)nextafterf(scale, 0)) < largest);
     }
     memcpy(again, out, bound);
     assert_int_equal(ddp_pack_quantised(packing, y, n, again, bound, &bytes, NULL), DDP_OK);
@@ -783,8 +795,8 @@ static sent send_any(int kind, size_t n)
     if (kind == (int)DDP_PACK_DENSE)
         assert_int_equal(ddp_pack_dense(s.x, n, s.message, bound, &s.bytes, NULL), DDP_OK);
     else
-        assert_int_equal(ddp_pack_quantised((ddp_packing)kind, s.x, n, s.message, bound, &s.bytes,
-                                            NULL), DDP_OK);
+        assert_int_equal(ddp_pack_quantised((ddp_packing)kind, s.x, n, s.message, bound, &s.bytes, NULL),
+                         DDP_OK);
     return s;
 }
 
@@ -837,7 +849,7 @@ static void put_u64(unsigned char *p, uint64_t v)
 static void each_rule_of_a_message_is_enforced(void **state)
 {
     static const struct {
-        int           at;
+        int at;
         unsigned char is;
     } header[] = {{0, 'X'}, {4, 2},  {5, 0},  {5, 7},   {5, 255},  {6, 1},   {7, 1},
                   {8, 11},  {16, 0}, {16, 3}, {16, 11}, {23, 255}, {15, 128}};
@@ -847,8 +859,8 @@ static void each_rule_of_a_message_is_enforced(void **state)
     size_t bytes, i;
 
     (void)state;
-    assert_int_equal(ddp_pack_sparse(DDP_PACK_I64, 10, 2, index, value, good, sizeof good, &bytes,
-                                     NULL), DDP_OK);
+    assert_int_equal(ddp_pack_sparse(DDP_PACK_I64, 10, 2, index, value, good, sizeof good, &bytes, NULL),
+                     DDP_OK);
     assert_true(bytes == sizeof good && receive(good, bytes, 10));
     for (i = 0; i < sizeof header / sizeof header[0]; i++) {
         memcpy(bad, good, bytes);
@@ -881,8 +893,8 @@ static void each_rule_of_a_gap_is_enforced(void **state)
     ddp_error err;
 
     (void)state;
-    assert_int_equal(ddp_pack_sparse(DDP_PACK_DELTA, 300, 2, index, value, m, sizeof m, &bytes,
-                                     NULL), DDP_OK);
+    assert_int_equal(ddp_pack_sparse(DDP_PACK_DELTA, 300, 2, index, value, m, sizeof m, &bytes, NULL),
+                     DDP_OK);
     assert_int_equal((int)bytes, 24 + 8 + 3); /* 4, then 195 = 0xc3 0x01 */
     assert_true(receive(m, bytes, 300));
     m[34] = 3; /* 451: out of range */
@@ -897,7 +909,8 @@ static void each_rule_of_a_gap_is_enforced(void **state)
     assert_int_equal(ddp_unpack_store(m, bytes, x, 300, &err), DDP_FORMAT);
     assert_non_null(strstr(err.msg, "gap 0 of the message, behind index 0,"));
     m[32] = 4;
-    m[33] = 3; m[34] = 1; /* complete before the end */
+    m[33] = 3;
+    m[34] = 1; /* complete before the end */
     assert_false(receive(m, bytes, 300));
     memset(m + 28, 255, 20); /* a gap without end; n large, so that the size is allowed */
     put_u64(m + 8, (uint64_t)1 << 40);
@@ -956,11 +969,11 @@ static void what_is_missing_is_named(void **state)
     (void)state;
     memset(&o, 0, sizeof o);
     o.ratio = 10;
-#define MISSING(call, word)                                                                                \
-    do {                                                                                                   \
-        memset(&err, 0, sizeof err);                                                                       \
-        assert_int_equal(call, DDP_ARG);                                                                   \
-        if (!strstr(err.msg, word) || !strstr(err.msg, "NULL")) fail_msg("%s: '%s'", #call, err.msg);      \
+#define MISSING(call, word)                                                                           \
+    do {                                                                                              \
+        memset(&err, 0, sizeof err);                                                                  \
+        assert_int_equal(call, DDP_ARG);                                                              \
+        if (!strstr(err.msg, word) || !strstr(err.msg, "NULL")) fail_msg("%s: '%s'", #call, err.msg); \
     } while (0)
     MISSING(ddp_pack_sparse(DDP_PACK_I64, 10, 2, NULL, value, m, sizeof m, &bytes, &err), "index");
     MISSING(ddp_pack_sparse(DDP_PACK_I64, 10, 2, index, NULL, m, sizeof m, &bytes, &err), "value");
@@ -1002,18 +1015,15 @@ static void errors_of_messages_name_what_they_found(void **state)
 
     (void)state;
     memset(x, 0, sizeof x);
-    assert_int_equal(ddp_pack_sparse(packing_of(99), 10, 2, index, value, m, 64, &bytes, &err),
-                     DDP_ARG);
+    assert_int_equal(ddp_pack_sparse(packing_of(99), 10, 2, index, value, m, 64, &bytes, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "packing 99 (unknown)"));
     assert_int_equal(ddp_pack_quantised(packing_of(-3), x, 10, m, 64, &bytes, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "packing -3 (unknown)"));
     assert_int_equal(ddp_pack_dense(x, SIZE_MAX / 16, m, 64, &bytes, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "1 to 576460752303423487 elements"));
-    assert_int_equal(ddp_pack_quantised(DDP_PACK_INT8, x, SIZE_MAX / 16, m, 64, &bytes, &err),
-                     DDP_ARG);
+    assert_int_equal(ddp_pack_quantised(DDP_PACK_INT8, x, SIZE_MAX / 16, m, 64, &bytes, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "1 to 576460752303423487 elements"));
-    assert_int_equal(ddp_pack_sparse(DDP_PACK_I64, 10, 2, index, value, m, 64, &bytes, &err),
-                     DDP_OK);
+    assert_int_equal(ddp_pack_sparse(DDP_PACK_I64, 10, 2, index, value, m, 64, &bytes, &err), DDP_OK);
     put_u64(m + 32, 10);
     assert_int_equal(ddp_unpack_add(m, bytes, x, 10, &err), DDP_FORMAT);
     assert_non_null(strstr(err.msg, "index 1 of the message is 10, not below n = 10"));
@@ -1058,16 +1068,15 @@ static void each_rule_of_levels_is_enforced(void **state)
     assert_false(receive(m, bytes, 3));
 }
 
-static ddp_error refused(ddp_packing packing, size_t n, size_t k, const uint64_t *index,
-                         const float *value, size_t capacity)
+static ddp_error refused(ddp_packing packing, size_t n, size_t k, const uint64_t *index, const float *value,
+                         size_t capacity)
 {
     unsigned char out[100];
     size_t bytes = 1;
     ddp_error err;
 
     memset(out, 7, sizeof out);
-    assert_int_not_equal(ddp_pack_sparse(packing, n, k, index, value, out, capacity, &bytes, &err),
-                         DDP_OK);
+    assert_int_not_equal(ddp_pack_sparse(packing, n, k, index, value, out, capacity, &bytes, &err), DDP_OK);
     assert_true(bytes == 1 && out[0] == 7 && out[99] == 7);
     return err;
 }
@@ -1088,8 +1097,7 @@ static void the_sender_refuses_what_the_receiver_would(void **state)
     assert_int_equal(refused(DDP_PACK_I32, 1, 2, good, value, 100).code, DDP_ARG);
     err = refused(DDP_PACK_I32, 10, 2, good, value, 39);
     assert_true(err.code == DDP_ARG && strstr(err.msg, "needs 40 bytes"));
-    assert_int_equal(ddp_pack_sparse(DDP_PACK_I32, 10, 2, good, value, NULL, 100, &bytes, NULL),
-                     DDP_ARG);
+    assert_int_equal(ddp_pack_sparse(DDP_PACK_I32, 10, 2, good, value, NULL, 100, &bytes, NULL), DDP_ARG);
     value[1] = NAN;
     err = refused(DDP_PACK_I32, 10, 2, good, value, 100);
     assert_true(err.code == DDP_NUMERIC && strstr(err.msg, "element 9"));

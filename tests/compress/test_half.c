@@ -46,7 +46,8 @@ static float rounded(float x)
     if (!isfinite(x)) return isnan(x) ? from_bits(to_bits(x) | 0x00400000u) : x;
     if ((low & 0x7fffffffu) == 0x7f7f0000u) /* the largest; what is next would be 2^128 */
         above = x > 0 ? ldexp(1, 128) : -ldexp(1, 128);
-    else above = (double)from_bits(low + 0x10000u);
+    else
+        above = (double)from_bits(low + 0x10000u);
     if (fabs(at - below) < fabs(above - at)) return from_bits(low);
     if (fabs(at - below) > fabs(above - at)) return (float)above;
     return low & 0x10000u ? (float)above : from_bits(low);
@@ -94,8 +95,8 @@ static void a_block_is_widened_in_place(void **state)
 
 typedef struct half_case {
     size_t n;
-    int    pieces, divergence;
-    float  scale;
+    int pieces, divergence;
+    float scale;
 } half_case;
 
 /* Large and small, some not finite. */
@@ -103,7 +104,7 @@ static float half_value(int rank, size_t i)
 {
     if (i % 97 == 13 && rank == 1) return INFINITY;
     if (i % 97 == 14 && rank == 0) return -INFINITY;
-    if (i % 97 == 15) return rank ? INFINITY : -INFINITY; /* the sum is NaN */
+    if (i % 97 == 15) return rank ? INFINITY : -INFINITY;         /* the sum is NaN */
     if (i % 97 == 16 && rank == 1) return from_bits(0x7f800001u); /* NaN, would round to Inf */
     return net_value(rank, i, 9);
 }
@@ -130,8 +131,7 @@ static void half_once(net_rank *me, void *user)
     i = 0;
     for (int p = 0; p < c->pieces; p++)
         for (size_t k = 0; k < pieces[p].count; k++, i++) {
-            float sum = 0,
-                  own = c->divergence ? net_value(me->rank, i, 9) : half_value(me->rank, i);
+            float sum = 0, own = c->divergence ? net_value(me->rank, i, 9) : half_value(me->rank, i);
             for (int r = 0; r < me->world; r++) {
                 float x = rounded(c->divergence ? net_value(r, i, 9) : half_value(r, i));
                 sum = r ? sum + x : x;
@@ -146,10 +146,9 @@ static void half_once(net_rank *me, void *user)
         net_fail(me, "divergence %g, not %g", divergence, want_divergence);
     ddp__engine_stats(me->engine, &stats);
     if (c->n) {
-        size_t world = (size_t)me->world, from = c->n / world * (size_t)me->rank +
-                                                 c->n % world * (size_t)me->rank / world;
-        size_t to = c->n / world * (size_t)(me->rank + 1) +
-                    c->n % world * (size_t)(me->rank + 1) / world;
+        size_t world = (size_t)me->world,
+               from = c->n / world * (size_t)me->rank + c->n % world * (size_t)me->rank / world;
+        size_t to = c->n / world * (size_t)(me->rank + 1) + c->n % world * (size_t)(me->rank + 1) / world;
         int64_t bytes = (int64_t)(2 * (c->n - (to - from) + (world - 1) * (to - from)));
         if (stats.payload_sent != bytes || stats.algorithm != 'd')
             net_fail(me, "%ld bytes, not %ld; algorithm %c", (long)stats.payload_sent, (long)bytes,
@@ -296,8 +295,7 @@ static int half_call(ddp_ctx *d, void *user)
     if (bad || x[0] != 1.001f + 1.001f) return 99;
     bad = exchange(d, DDP_ALL_REDUCE, coded(DDP_AS_BFLOAT), y, 2, 1, 0);
     if (half && (bad || y[0] != 2)) return 99;
-    if (!half && (bad != (int)DDP_ARG || !strstr(ddp_last_error(d)->msg, "opened for float32")))
-        return 99;
+    if (!half && (bad != (int)DDP_ARG || !strstr(ddp_last_error(d)->msg, "opened for float32"))) return 99;
     return bad;
 }
 
@@ -356,8 +354,8 @@ static void training_in_halves_gets_there(void **state)
     ssgd[1] = fit_run(DDP_SSGD, DDP_WIRE_BF16);
     local[0] = fit_run(DDP_LOCALSGD, DDP_WIRE_F32);
     local[1] = fit_run(DDP_LOCALSGD, DDP_WIRE_BF16);
-    print_message("    loss over first loss: ssgd %.2g f32, %.2g bf16; localsgd %.2g, %.2g\n",
-                  ssgd[0], ssgd[1], local[0], local[1]);
+    print_message("    loss over first loss: ssgd %.2g f32, %.2g bf16; localsgd %.2g, %.2g\n", ssgd[0],
+                  ssgd[1], local[0], local[1]);
     assert_true(ssgd[0] < 0.01 && ssgd[1] < 1.05 * ssgd[0] + 1e-6);
     assert_true(local[0] < 0.01 && local[1] < local[0] + 1e-4);
 }

@@ -76,8 +76,8 @@ static void plain_mean(float *const *x, float *const *rest, int world, size_t n,
 
 typedef struct int8_case {
     size_t n;
-    int    pieces, tiny;
-    float  scale;
+    int pieces, tiny;
+    float scale;
 } int8_case;
 
 static float int8_value(const int8_case *c, int rank, size_t i)
@@ -132,9 +132,12 @@ static void int8_once(net_rank *me, void *user)
      * for what is left of each segment */
     if ((double)stats.payload_sent > 2 * 1.0625 * (double)c->n * (me->world - 1) + 40 * me->world ||
         stats.algorithm != 'd')
-        net_fail(me, "n %lu: %ld bytes; algorithm %c", (unsigned long)c->n,
-                 (long)stats.payload_sent, stats.algorithm);
-    for (int r = 0; r < me->world; r++) { free(want[r]); free(rest[r]); }
+        net_fail(me, "n %lu: %ld bytes; algorithm %c", (unsigned long)c->n, (long)stats.payload_sent,
+                 stats.algorithm);
+    for (int r = 0; r < me->world; r++) {
+        free(want[r]);
+        free(rest[r]);
+    }
     free(own_rest);
     free(data);
 }
@@ -197,11 +200,11 @@ static void blocks_and_floats(net_rank *me, void *user)
         net_ok(me, ddp__engine_wait(me->engine, ticket[i], &me->err));
         for (int r = 0; r < 3; r++)
             for (size_t k = 0; k < N; k++) want[r][k] = net_value(r, k, (unsigned)i);
-        if (i % 2) plain_mean(want, NULL, 3, N, 1);
+        if (i % 2)
+            plain_mean(want, NULL, 3, N, 1);
         else
             for (size_t k = 0; k < N; k++) want[0][k] = want[0][k] + want[1][k] + want[2][k];
-        if (memcmp(want[0], data + (size_t)i * N, N * sizeof(float)))
-            net_fail(me, "message %d", i);
+        if (memcmp(want[0], data + (size_t)i * N, N * sizeof(float))) net_fail(me, "message %d", i);
     }
     for (int r = 0; r < 3; r++) free(want[r]);
     free(data);
@@ -286,9 +289,9 @@ static int call_int8(ddp_ctx *d, void *user)
     if (bad || x[1] != 1.001f + 1.001f) return 99;
     bad = exchange(d, DDP_ALL_REDUCE, coded(DDP_AS_INT8), y, 2, 1, 0);
     if (int8 && (bad || y[0] == x[0] || y[0] != y[1])) return 99; /* one level */
-    if (!int8 && (bad != (int)DDP_ARG ||
-                  !strstr(ddp_last_error(d)->msg, "opened for bfloat16; open it with wire = "
-                                                  "DDP_WIRE_INT8")))
+    if (!int8 &&
+        (bad != (int)DDP_ARG || !strstr(ddp_last_error(d)->msg, "opened for bfloat16; open it with wire = "
+                                                                "DDP_WIRE_INT8")))
         return 99;
     return bad;
 }
@@ -314,8 +317,8 @@ enum { HAND = 1300, HAND_STEPS = 12 };
 
 typedef struct hand {
     ddp_config cfg;
-    int        break_at; /* a gradient is not finite there; 0 = never */
-    float      w[3][HAND];
+    int break_at; /* a gradient is not finite there; 0 = never */
+    float w[3][HAND];
 } hand;
 
 static float hand_gradient(float w, int rank, size_t i, int step)
@@ -358,8 +361,7 @@ static int hand_worker(ddp_ctx *d, void *user)
     if (!bad) bad = ddp_set_optimizer(d, &o);
     for (int step = 0; !bad && step < HAND_STEPS; step++) {
         for (int l = 0; !bad && l < 3; l++) bad = ddp_forward_begin(d, l);
-        for (int i = 0; i < HAND; i++)
-            g[i] = hand_gradient(w[i], ddp_rank(d), (size_t)i, step);
+        for (int i = 0; i < HAND; i++) g[i] = hand_gradient(w[i], ddp_rank(d), (size_t)i, step);
         if (h->break_at && step == h->break_at && ddp_rank(d) == 1) g[101] = NAN;
         buffer[0] = 1e-30f * (float)(ddp_rank(d) + 1); /* 0 if it went with the large values */
         buffer[1] = 1000;
@@ -387,8 +389,7 @@ static void hand_plain(ddp_strategy strategy, int period, float (*w)[HAND])
         for (int i = 0; i < HAND; i++) w[r][i] = base[i] = net_value(7, (size_t)i, 1) * 1e-4f;
     for (int step = 0; step < HAND_STEPS; step++) {
         for (int r = 0; r < 3; r++)
-            for (int i = 0; i < HAND; i++)
-                g[r][i] = hand_gradient(w[r][i], r, (size_t)i, step);
+            for (int i = 0; i < HAND; i++) g[r][i] = hand_gradient(w[r][i], r, (size_t)i, step);
         if (strategy == DDP_SSGD) { /* one message: layers 2, 1, 0 */
             for (int r = 0; r < 3; r++) {
                 size_t n = 0;
@@ -467,8 +468,7 @@ static void strategies_do_what_a_plain_loop_does(void **state)
 
 static void training_in_blocks_has_the_same_bits_everywhere(void **state)
 {
-    static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_DREAMDDP,
-                                              DDP_ENP};
+    static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_DREAMDDP, DDP_ENP};
     lab first, other, exact;
     (void)state;
     for (int s = 0; s < 5; s++) {
@@ -504,9 +504,9 @@ static void training_in_blocks_has_the_same_bits_everywhere(void **state)
 
 typedef struct saved {
     ddp_config cfg;
-    char       folder[64];
-    int        from, save, to; /* steps; save < 0: load first */
-    float      w[3][HAND];
+    char folder[64];
+    int from, save, to; /* steps; save < 0: load first */
+    float w[3][HAND];
 } saved;
 
 static int saved_worker(ddp_ctx *d, void *user)
@@ -518,8 +518,12 @@ static int saved_worker(ddp_ctx *d, void *user)
     int bad = 0;
 
     memset(layer, 0, sizeof layer);
-    layer[0].params = w; layer[0].grads = g; layer[0].count = 500;
-    layer[1].params = w + 500; layer[1].grads = g + 500; layer[1].count = HAND - 500;
+    layer[0].params = w;
+    layer[0].grads = g;
+    layer[0].count = 500;
+    layer[1].params = w + 500;
+    layer[1].grads = g + 500;
+    layer[1].count = HAND - 500;
     for (int i = 0; i < HAND; i++) w[i] = net_value(7, (size_t)i, 1) * 1e-4f;
     for (int l = 0; !bad && l < 2; l++) bad = ddp_add_layer(d, &layer[l]);
     if (!bad) bad = ddp_set_optimizer(d, &o);
@@ -527,8 +531,7 @@ static int saved_worker(ddp_ctx *d, void *user)
     for (int step = x->from; !bad && step < x->to; step++) {
         if (step == x->save) bad = ddp_checkpoint_save(d, x->folder, 1);
         for (int l = 0; !bad && l < 2; l++) bad = ddp_forward_begin(d, l);
-        for (int i = 0; i < HAND; i++)
-            g[i] = hand_gradient(w[i], ddp_rank(d), (size_t)i, step);
+        for (int i = 0; i < HAND; i++) g[i] = hand_gradient(w[i], ddp_rank(d), (size_t)i, step);
         for (int l = 1; !bad && l >= 0; l--) bad = ddp_backward_end(d, l);
         if (!bad) bad = ddp_step_end(d);
     }
@@ -586,8 +589,8 @@ static void training_in_blocks_gets_there(void **state)
     ssgd[1] = fit_run(DDP_SSGD, DDP_WIRE_INT8);
     local[0] = fit_run(DDP_LOCALSGD, DDP_WIRE_F32);
     local[1] = fit_run(DDP_LOCALSGD, DDP_WIRE_INT8);
-    print_message("    loss over first loss: ssgd %.2g f32, %.2g int8; localsgd %.2g, %.2g\n",
-                  ssgd[0], ssgd[1], local[0], local[1]);
+    print_message("    loss over first loss: ssgd %.2g f32, %.2g int8; localsgd %.2g, %.2g\n", ssgd[0],
+                  ssgd[1], local[0], local[1]);
     assert_true(ssgd[0] < 0.01 && ssgd[1] < 1.05 * ssgd[0] + 1e-6);
     assert_true(local[0] < 0.01 && local[1] < 1.05 * local[0] + 1e-6);
 }

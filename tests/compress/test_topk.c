@@ -27,16 +27,34 @@ static float *data_new(size_t n, int kind, uint64_t seed)
         double g = ddp_rng_normal(&r), u = ddp_rng_uniform(&r);
 
         switch (kind) {
-        case NORMAL: break;
-        case HEAVY: g = g * g * g / (u + 1e-6); break;
-        case LEVELS: g = floor(3 * g); break;
-        case ZEROS: g = u < 0.5 ? 0.0 : -0.0; break;
-        case MOSTLY_ZERO: g = u < 0.99 ? 0 : g; break;
-        case DENORMAL: g = floor(20 * g) * (double)FLT_TRUE_MIN; break;
-        case RISING: g = ((double)i + 1) * (u < 0.5 ? 1 : -1); break;
-        case FALLING: g = ((double)n - (double)i) * (u < 0.5 ? 1 : -1); break;
-        case ROWS: g = (i / 512 * 2654435761u >> 7 & 31) ? 0 : g; break;
-        default: break;
+        case NORMAL:
+            break;
+        case HEAVY:
+            g = g * g * g / (u + 1e-6);
+            break;
+        case LEVELS:
+            g = floor(3 * g);
+            break;
+        case ZEROS:
+            g = u < 0.5 ? 0.0 : -0.0;
+            break;
+        case MOSTLY_ZERO:
+            g = u < 0.99 ? 0 : g;
+            break;
+        case DENORMAL:
+            g = floor(20 * g) * (double)FLT_TRUE_MIN;
+            break;
+        case RISING:
+            g = ((double)i + 1) * (u < 0.5 ? 1 : -1);
+            break;
+        case FALLING:
+            g = ((double)n - (double)i) * (u < 0.5 ? 1 : -1);
+            break;
+        case ROWS:
+            g = (i / 512 * 2654435761u >> 7 & 31) ? 0 : g;
+            break;
+        default:
+            break;
         }
         x[i] = (float)g;
         if (kind == BITS) { /* any pattern that is not NaN: infinities now and then */
@@ -88,7 +106,7 @@ static ranked *full_sort(const float *x, size_t n)
 
 typedef struct chosen {
     uint64_t *index;
-    float    *value;
+    float *value;
 } chosen;
 
 static void chosen_free(chosen *c)
@@ -109,8 +127,7 @@ static chosen choose(const float *x, size_t n, size_t k)
     assert_true(scratch && c.index && c.value);
     memset(scratch, 0xa5, bytes);
     err.msg[0] = 0;
-    if (ddp_topk(x, n, k, scratch, bytes, c.index, c.value, &err) != DDP_OK)
-        fail_msg("%s", err.msg);
+    if (ddp_topk(x, n, k, scratch, bytes, c.index, c.value, &err) != DDP_OK) fail_msg("%s", err.msg);
     free(scratch);
     return c;
 }
@@ -126,16 +143,15 @@ static void same_as_sort(const float *x, size_t n, size_t k, const ranked *all, 
     qsort(want, k, sizeof *want, index_order);
     for (i = 0; i < k; i++)
         if (c.index[i] != want[i] || memcmp(c.value + i, x + want[i], sizeof *x) != 0)
-            fail_msg("%s n %zu k %zu: element %zu is %zu, not %zu", what, n, k, i,
-                     (size_t)c.index[i], (size_t)want[i]);
+            fail_msg("%s n %zu k %zu: element %zu is %zu, not %zu", what, n, k, i, (size_t)c.index[i],
+                     (size_t)want[i]);
     free(want);
     chosen_free(&c);
 }
 
 static void the_set_is_that_of_a_full_sort(void **state)
 {
-    static const size_t sizes[] = {1,    2,    3,     15,    16,    17,    100,  4095,
-                                   4096, 4097, 32767, 32768, 40000, 100003};
+    static const size_t sizes[] = {1, 2, 3, 15, 16, 17, 100, 4095, 4096, 4097, 32767, 32768, 40000, 100003};
     size_t s, j;
     int kind;
 
@@ -148,8 +164,14 @@ static void the_set_is_that_of_a_full_sort(void **state)
             ranked *all = full_sort(x, n);
             char what[32];
 
-            ks[0] = 1; ks[1] = 2; ks[2] = n / 1000; ks[3] = n / 100; ks[4] = n / 10;
-            ks[5] = n / 2; ks[6] = n - 1; ks[7] = n;
+            ks[0] = 1;
+            ks[1] = 2;
+            ks[2] = n / 1000;
+            ks[3] = n / 100;
+            ks[4] = n / 10;
+            ks[5] = n / 2;
+            ks[6] = n - 1;
+            ks[7] = n;
             snprintf(what, sizeof what, "kind %d", kind);
             for (j = 0; j < 8; j++)
                 if (ks[j] >= 1 && ks[j] <= n) same_as_sort(x, n, ks[j], all, what);
@@ -175,8 +197,9 @@ static void every_k_of_a_short_array_is_right(void **state)
 }
 
 /* Long enough for a list with less room than there are elements. */
-/* Only long arrays are sampled, and after two samples that misled all is collected: a floor of -1. The second sample's
- * threshold lets twice as many through. Room is for k, a quarter more and 65536, and no more are looked at. */
+/* Only long arrays are sampled, and after two samples that misled all is collected: a floor of -1. The second
+ * sample's threshold lets twice as many through. Room is for k, a quarter more and 65536, and no more are
+ * looked at. */
 static void long_arrays_are_sampled_twice_at_most(void **state)
 {
     enum { BEHIND = 65536 };
@@ -199,8 +222,10 @@ static void long_arrays_are_sampled_twice_at_most(void **state)
         f.bits = (uint32_t *)(f.bins + 2 * 2048);
         once = ddp__topk_floor(&f, x, n, k, 0);
         twice = ddp__topk_floor(&f, x, n, k, 1);
-        if (n == 32767) assert_true(once == -1 && twice == -1);
-        else assert_true(once > twice && twice > -1);
+        if (n == 32767)
+            assert_true(once == -1 && twice == -1);
+        else
+            assert_true(once > twice && twice > -1);
         assert_int_equal(ddp__topk_floor(&f, x, n, k, 2), -1);
         for (size_t b = 0; b < BEHIND; b++) assert_true(scratch[bytes + b] == 0xa5);
         free(scratch);
@@ -215,8 +240,7 @@ static void topk_plain(const float *x, size_t n, size_t k, uint64_t *index, floa
     size_t i, reach, above = 0, kept = 0;
 
     for (bit = UINT32_C(1) << 30; bit; bit >>= 1) {
-        for (i = reach = 0; i < n; i++)
-            reach += (ddp__codec_bits(x[i]) & DDP__MAGNITUDE) >= (nth | bit);
+        for (i = reach = 0; i < n; i++) reach += (ddp__codec_bits(x[i]) & DDP__MAGNITUDE) >= (nth | bit);
         if (reach >= k) nth |= bit;
     }
     for (i = 0; i < n; i++) above += (ddp__codec_bits(x[i]) & DDP__MAGNITUDE) > nth;
@@ -237,7 +261,10 @@ static void long_arrays_equal_the_plain_reference(void **state)
     int kind;
 
     (void)state;
-    ks[0] = 1; ks[1] = n / 1000; ks[2] = n / 100; ks[3] = n / 10;
+    ks[0] = 1;
+    ks[1] = n / 1000;
+    ks[2] = n / 100;
+    ks[3] = n / 10;
     for (kind = 0; kind < KINDS; kind++) {
         float *x = data_new(n, kind, 5);
         for (j = 0; j < 4; j++) {
@@ -248,8 +275,7 @@ static void long_arrays_equal_the_plain_reference(void **state)
 
             assert_true(index && value);
             topk_plain(x + (kind & 1), n - 1, k, index, value);
-            if (memcmp(index, c.index, k * sizeof *index) ||
-                memcmp(value, c.value, k * sizeof *value))
+            if (memcmp(index, c.index, k * sizeof *index) || memcmp(value, c.value, k * sizeof *value))
                 fail_msg("kind %d k %zu", kind, k);
             chosen_free(&c);
             free(index);
@@ -358,7 +384,11 @@ static void infinities_are_the_largest_and_denormals_count(void **state)
     chosen c;
 
     (void)state;
-    x[0] = FLT_MAX; x[1] = -INFINITY; x[2] = FLT_TRUE_MIN; x[3] = INFINITY; x[4] = 0;
+    x[0] = FLT_MAX;
+    x[1] = -INFINITY;
+    x[2] = FLT_TRUE_MIN;
+    x[3] = INFINITY;
+    x[4] = 0;
     c = choose(x, 5, 2);
     assert_int_equal((int)c.index[0], 1);
     assert_int_equal((int)c.index[1], 3);
@@ -473,8 +503,7 @@ static void random_k_draws_every_set_equally_often(void **state)
     memset(seen, 0, sizeof seen);
     for (seed = 0; seed < DRAWS; seed++) {
         unsigned set = 0;
-        assert_int_equal(ddp_randomk(x, N, K, seed, scratch, sizeof scratch, index, value, NULL),
-                         DDP_OK);
+        assert_int_equal(ddp_randomk(x, N, K, seed, scratch, sizeof scratch, index, value, NULL), DDP_OK);
         for (b = 0; b < K; b++) {
             assert_true(index[b] < N && (b == 0 || index[b] > index[b - 1]));
             assert_true(value[b] == (float)index[b]);

@@ -30,7 +30,7 @@ enum { FIT = 24, ROWS = 64, STEPS = 200 };
 
 typedef struct fit {
     ddp_config cfg;
-    double     first, last; /* mean squared error of rank 0 */
+    double first, last; /* mean squared error of rank 0 */
 } fit;
 
 /* Least squares, each worker with rows of its own. */

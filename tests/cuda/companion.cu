@@ -1,6 +1,6 @@
-/* The GPU companion, compiled once for the tests and trainers that link with it, and the functions of families.h.
- * With CUDA_PART the object has only the families whose macros are defined: tests/cuda_on_cpu/mutate.py compiles
- * the part that one test needs. */
+/* The GPU companion, compiled once for the tests and trainers that link with it, and the functions of
+ * families.h. With CUDA_PART the object has only the families whose macros are defined:
+ * tests/cuda_on_cpu/mutate.py compiles the part that one test needs. */
 #undef DDP__CUDA_IMPLEMENTED /* of the tests, which mutate.py compiles by the same command */
 #define DREAMDDP_IMPLEMENTATION
 #if defined(CUDA_PART)

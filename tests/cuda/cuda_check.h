@@ -20,17 +20,17 @@ extern "C" {
 
 typedef struct cuda_case {
     const char *op;
-    int         inputs;
-    ddp_shape   in[DDP_OP_INPUTS];
-    ddp_dtype   type[DDP_OP_INPUTS];
-    double      arg[DDP_OP_ARGS];
-    ddp_shape   tied;       /* dims 0: none */
-    int         training;
-    int         low, high;  /* range of integer inputs */
-    double      within;     /* of float32, relative to the largest value; 0 = 1e-5 */
-    double      within_half;/* of bfloat16; 0 = 2^-7 */
-    double      within_tf32;/* of float32 whose products are of TF32; 0: as within */
-    int         shift;      /* elements by which every array starts off a multiple of 16 bytes */
+    int inputs;
+    ddp_shape in[DDP_OP_INPUTS];
+    ddp_dtype type[DDP_OP_INPUTS];
+    double arg[DDP_OP_ARGS];
+    ddp_shape tied; /* dims 0: none */
+    int training;
+    int low, high;      /* range of integer inputs */
+    double within;      /* of float32, relative to the largest value; 0 = 1e-5 */
+    double within_half; /* of bfloat16; 0 = 2^-7 */
+    double within_tf32; /* of float32 whose products are of TF32; 0: as within */
+    int shift;          /* elements by which every array starts off a multiple of 16 bytes */
 } cuda_case;
 
 /* A case of one input, with as many dimensions as sizes are given. */
@@ -52,26 +52,26 @@ static inline cuda_case cuda_case_of(const char *op, long a, long b = 0, long c 
 
 enum { CUDA_GUARD = 64 }; /* bytes before and after an array */
 
-/* One array on both sides: float or int32 on the CPU, T, float or int32 on the GPU, where images lie channels-last. */
+/* One array on both sides: float or int32 on the CPU, T, float or int32 on the GPU, where images lie
+ * channels-last. */
 typedef struct cuda_array {
-    long  n;
+    long n;
     ddp_shape shape; /* of activations; dims 0: of no matter */
-    int   half;  /* bfloat16 on the device */
-    int   guard; /* byte of its guards: of NaN where the operator only reads, so that it shows */
-    float *cpu;  /* int32_t of integer inputs */
-    char  *base; /* device memory with its guards */
+    int half;        /* bfloat16 on the device */
+    int guard;       /* byte of its guards: of NaN where the operator only reads, so that it shows */
+    float *cpu;      /* int32_t of integer inputs */
+    char *base;      /* device memory with its guards */
     size_t bytes;
 } cuda_array;
 
 typedef struct cuda_check {
-    ddp__cuda    *dev;
+    ddp__cuda *dev;
     const cuda_case *k;
     const ddp_op *cpu, *gpu;
-    ddp_op_spec   spec;
-    ddp_rng       rng;
-    cuda_array in[DDP_OP_INPUTS], param[DDP_OP_PARAMS], buffer[DDP_OP_BUFFERS], out, saved,
-        grad_out;
-    cuda_array    grad_in[DDP_OP_INPUTS], grad_param[DDP_OP_PARAMS];
+    ddp_op_spec spec;
+    ddp_rng rng;
+    cuda_array in[DDP_OP_INPUTS], param[DDP_OP_PARAMS], buffer[DDP_OP_BUFFERS], out, saved, grad_out;
+    cuda_array grad_in[DDP_OP_INPUTS], grad_param[DDP_OP_PARAMS];
 } cuda_check;
 
 typedef void cuda_family(ddp__cuda *dev);
@@ -117,7 +117,9 @@ static inline void cuda_new(cuda_check *c, cuda_array *a, long n, int half, cons
     if (shape) a->shape = *shape;
     a->half = half;
     a->guard = a == &c->grad_out || (a >= c->in && a < c->in + DDP_OP_INPUTS) ||
-                       (a >= c->param && a < c->param + DDP_OP_PARAMS) ? 0xff : 0x5a;
+                       (a >= c->param && a < c->param + DDP_OP_PARAMS)
+                   ? 0xff
+                   : 0x5a;
     a->bytes = (size_t)n * (half ? 2 : 4);
     a->cpu = (float *)calloc((size_t)n + 1, sizeof *a->cpu);
     assert_non_null(a->cpu);
@@ -160,8 +162,8 @@ static inline float *cuda_get(cuda_check *c, const cuda_array *a, const char *na
     assert_int_equal(cudaMemcpy(raw, a->base, all, cudaMemcpyDeviceToHost), cudaSuccess);
     for (b = 0; b < all; b++)
         if ((b < from || b >= from + a->bytes) && raw[b] != a->guard)
-            fail_msg("%s: written outside of %s, at byte %ld of %zu", c->k->op, name,
-                     (long)b - (long)from, a->bytes);
+            fail_msg("%s: written outside of %s, at byte %ld of %zu", c->k->op, name, (long)b - (long)from,
+                     a->bytes);
     for (i = 0; i < a->n; i++) {
         uint32_t u = 0;
         memcpy(&u, raw + from + (a->half ? 2 : 4) * (size_t)cuda_place(a, i), a->half ? 2 : 4);
@@ -209,8 +211,7 @@ static inline void cuda_open(cuda_check *c, ddp__cuda *dev, const cuda_case *k)
         c->spec.param[0].shape = k->tied;
     }
     if (c->gpu->shape(&c->spec, &err)) fail_msg("%s", err.msg);
-    if (ddp__cuda_want_scratch(dev, ddp__cuda_scratch(dev, c->gpu, &c->spec), &err))
-        fail_msg("%s", err.msg);
+    if (ddp__cuda_want_scratch(dev, ddp__cuda_scratch(dev, c->gpu, &c->spec), &err)) fail_msg("%s", err.msg);
     half = ddp__cuda_half(dev, &c->spec.out);
     cuda_new(c, &c->out, ddp_shape_count(&c->spec.out), half, &c->spec.out);
     cuda_new(c, &c->grad_out, ddp_shape_count(&c->spec.out), half, &c->spec.out);
@@ -318,7 +319,8 @@ static inline void cuda_compare(cuda_check *c, const cuda_array *a, const char *
 {
     const double want = a->half ? c->k->within_half > 0 ? c->k->within_half : 0.0078125
                         : c->dev->tf32 && c->k->within_tf32 > 0 ? c->k->within_tf32
-                        : c->k->within > 0 ? c->k->within : 1e-5;
+                        : c->k->within > 0                      ? c->k->within
+                                                                : 1e-5;
     /* sums of float32 whose terms were rounded to bfloat16 */
     const double bound =
         c->dev->half && !a->half ? c->k->within_half > 0 ? c->k->within_half : 0.0078125 : want;
@@ -338,9 +340,8 @@ static inline void cuda_compare(cuda_check *c, const cuda_array *a, const char *
     }
     if (top > 0) worst /= top;
     if (!(worst <= bound))
-        fail_msg(
-            "%s: %s %d differs by %g of its largest value at element %ld of %ld: %.9g, CPU %.9g",
-            c->k->op, name, number, worst, at, a->n, (double)gpu[at], (double)a->cpu[at]);
+        fail_msg("%s: %s %d differs by %g of its largest value at element %ld of %ld: %.9g, CPU %.9g",
+                 c->k->op, name, number, worst, at, a->n, (double)gpu[at], (double)a->cpu[at]);
     free(gpu);
 }
 
@@ -366,8 +367,7 @@ static inline void cuda_check_run(ddp__cuda *dev, const cuda_case *k, int add)
         cuda_ok(dev);
     }
     for (i = 0; i < DDP_OP_INPUTS; i++) cuda_compare(&c, &c.grad_in[i], "gradient of input", i);
-    for (i = 0; i < DDP_OP_PARAMS; i++)
-        cuda_compare(&c, &c.grad_param[i], "gradient of parameter", i);
+    for (i = 0; i < DDP_OP_PARAMS; i++) cuda_compare(&c, &c.grad_param[i], "gradient of parameter", i);
     for (i = 0; i < DDP_OP_BUFFERS; i++) cuda_compare(&c, &c.buffer[i], "buffer", i);
     if (c.saved.base) free(cuda_get(&c, &c.saved, "saved")); /* its guards */
     cuda_shut(&c);

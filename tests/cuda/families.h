@@ -1,5 +1,5 @@
-/* Private functions of the GPU companion that tests call. tests/cuda/companion.cu defines them. A test that includes
- * this header links with the companion and compiles none of its kernels. */
+/* Private functions of the GPU companion that tests call. tests/cuda/companion.cu defines them. A test that
+ * includes this header links with the companion and compiles none of its kernels. */
 #ifndef CUDA_FAMILIES_H
 #define CUDA_FAMILIES_H
 

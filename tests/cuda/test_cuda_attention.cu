@@ -1,5 +1,6 @@
-/* [test-all: compiles the GPU companion] Attention on the device against the CPU: the plain kernels, in bfloat16 and TF32 the tensor-core kernels, and
- * those of Hopper's wgmma, for heads alone and shared, tiles that are full and not, and lengths beside a tile's. */
+/* [test-all: compiles the GPU companion] Attention on the device against the CPU: the plain kernels, in
+ * bfloat16 and TF32 the tensor-core kernels, and those of Hopper's wgmma, for heads alone and shared, tiles
+ * that are full and not, and lengths beside a tile's. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -127,7 +128,8 @@ static void tf32_without_whole_pieces_is_float32(void **state)
     ddp__cuda_close(dev);
 }
 
-/* Everything that attention writes, once through tensor cores and once without. heads share one head of keys. */
+/* Everything that attention writes, once through tensor cores and once without. heads share one head of
+ * keys. */
 template <typename T>
 static void tensor_cores_are_plain(ddp_cuda_numbers numbers, long time, long heads, long d, int groups)
 {
@@ -191,10 +193,12 @@ static void groups_are_the_plain_kernels(void **state)
     static const long time[] = {1, 64, 70, 128, 129, 200};
 
     (void)state;
-    for (int i = 0; i < 6; i++) tensor_cores_are_plain<ddp__bf16>(DDP_CUDA_BF16, time[i], 1, i % 2 ? 64 : 56, 1);
+    for (int i = 0; i < 6; i++)
+        tensor_cores_are_plain<ddp__bf16>(DDP_CUDA_BF16, time[i], 1, i % 2 ? 64 : 56, 1);
 }
 
-/* Three and four tiles of keys, heads that share keys and values, and heads that fill a tile's columns and do not. */
+/* Three and four tiles of keys, heads that share keys and values, and heads that fill a tile's columns and do
+ * not. */
 static void groups_over_many_tiles_are_the_plain_kernels(void **state)
 {
     static const long d[] = {64, 56};

@@ -1,5 +1,5 @@
-/* [test-all: compiles the GPU companion] The same training on a GPU as on the CPU: updates bit for bit, every strategy within rounding, and
- * each failure one sentence. */
+/* [test-all: compiles the GPU companion] The same training on a GPU as on the CPU: updates bit for bit, every
+ * strategy within rounding, and each failure one sentence. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp_cuda.cuh"
 
@@ -43,8 +43,8 @@ static void nothing_left(void)
 
 typedef struct rule_check {
     ddp_backend b;
-    void       *self;
-    size_t      n, shift;
+    void *self;
+    size_t n, shift;
 } rule_check;
 
 static float *rule_send(const rule_check *c, char *base, const float *x)
@@ -71,7 +71,11 @@ static void rule_compare(const rule_check *c, const ddp_optimizer *o)
     int step;
 
     memset(&u, 0, sizeof u);
-    u.params = w; u.grads = g; u.state = s; u.count = n; u.lr = 0.037f;
+    u.params = w;
+    u.grads = g;
+    u.state = s;
+    u.count = n;
+    u.lr = 0.037f;
     v = u;
     mirror = c->b.mirror(c->self, (float *)(void *)dw + c->shift, n);
     for (i = 0; i < n; i++) w[i] = (float)ddp_rng_normal(&r);
@@ -97,18 +101,23 @@ static void rule_compare(const rule_check *c, const ddp_optimizer *o)
         for (i = 0; i < n; i++) assert_int_equal(half[i], cuda_bf16_bits(w[i]));
     }
     c->b.forget(c->self, (float *)(void *)dw + c->shift);
-    c->b.release(c->self, dw, all); c->b.release(c->self, dg, all);
+    c->b.release(c->self, dw, all);
+    c->b.release(c->self, dg, all);
     c->b.release(c->self, ds, 2 * all);
-    free(w); free(g); free(s); free(w2); free(zero); free(half);
+    free(w);
+    free(g);
+    free(s);
+    free(w2);
+    free(zero);
+    free(half);
 }
 
 static void updates_have_the_cpus_bits(void **state)
 {
     static const size_t sizes[] = {1, 3, 4, 1023, 4097};
-    const ddp_optimizer rules[] = {ddp_sgd(0.1f, 0), ddp_sgd_decay(0.1f, 0.9f, 0.01f),
-                                   ddp_nesterov(0.1f, 0.9f, 0.01f),
-                                   ddp_adam(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f),
-                                   ddp_adamw(0.01f, 0.9f, 0.95f, 1e-8f, 0.1f)};
+    const ddp_optimizer rules[] = {
+        ddp_sgd(0.1f, 0), ddp_sgd_decay(0.1f, 0.9f, 0.01f), ddp_nesterov(0.1f, 0.9f, 0.01f),
+        ddp_adam(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f), ddp_adamw(0.01f, 0.9f, 0.95f, 1e-8f, 0.1f)};
     rule_check c;
     ddp_error err;
     int k, i, numbers;
@@ -144,10 +153,19 @@ static void none_compare(const rule_check *c, const ddp_optimizer *o, float firs
     ddp_error err;
 
     memset(&u, 0, sizeof u);
-    u.params = w; u.grads = g; u.state = s; u.count = n; u.lr = 0.037f;
+    u.params = w;
+    u.grads = g;
+    u.state = s;
+    u.count = n;
+    u.lr = 0.037f;
     v = u;
-    for (size_t i = 0; i < n; i++) { w[i] = (float)ddp_rng_normal(&r); s[i] = s[n + i] = 0.25f; g[i] = -0.0f; }
-    g[0] = first; g[n - 1] = last;
+    for (size_t i = 0; i < n; i++) {
+        w[i] = (float)ddp_rng_normal(&r);
+        s[i] = s[n + i] = 0.25f;
+        g[i] = -0.0f;
+    }
+    g[0] = first;
+    g[n - 1] = last;
     v.params = rule_send(c, dw, w);
     v.grads = rule_send(c, dg, g);
     v.state = (float *)(void *)ds;
@@ -161,8 +179,13 @@ static void none_compare(const rule_check *c, const ddp_optimizer *o, float firs
     assert_memory_equal(g, got, n * 4);
     if (states) assert_int_equal(c->b.download(c->self, got, v.state, states, &err), DDP_OK);
     assert_memory_equal(s, got, states);
-    c->b.release(c->self, dw, all); c->b.release(c->self, dg, all); c->b.release(c->self, ds, 2 * all);
-    free(w); free(g); free(s); free(got);
+    c->b.release(c->self, dw, all);
+    c->b.release(c->self, dg, all);
+    c->b.release(c->self, ds, 2 * all);
+    free(w);
+    free(g);
+    free(s);
+    free(got);
 }
 
 static void an_array_whose_gradient_is_none_is_not_updated(void **state)
@@ -250,22 +273,26 @@ static void check_images_cross(ddp_cuda_numbers numbers, ddp_shape s)
     assert_int_equal(b.download(self, raw, there, bytes, &err), DDP_OK);
     for (long i = 0; i < n; i++) {
         uint32_t wide = 0;
-        if (numbers == DDP_CUDA_BF16) memcpy((char *)&wide + 2, raw + 2 * image_place(&s, i), 2);
-        else memcpy(&wide, raw + 4 * image_place(&s, i), 4);
+        if (numbers == DDP_CUDA_BF16)
+            memcpy((char *)&wide + 2, raw + 2 * image_place(&s, i), 2);
+        else
+            memcpy(&wide, raw + 4 * image_place(&s, i), 4);
         if (memcmp(&wide, &x[i], 4)) fail_msg("%ld of %ld", i, n);
     }
     assert_int_equal(b.download_elements(self, back, there, &s, &err), DDP_OK);
     assert_memory_equal(back, x, (size_t)n * 4);
     b.release(self, there, bytes);
     b.close(self);
-    free(x); free(back); free(raw);
+    free(x);
+    free(back);
+    free(raw);
     nothing_left();
 }
 
 static void images_lie_channels_last(void **state)
 {
-    static const ddp_shape shapes[] = {{4, {1, 1, 1, 1}}, {4, {3, 1, 5, 4}}, {4, {2, 70, 1, 1}}, {4, {3, 4, 3, 9}},
-                                       {4, {2, 3, 13, 11}}, {4, {3, 7, 320, 317}}};
+    static const ddp_shape shapes[] = {{4, {1, 1, 1, 1}}, {4, {3, 1, 5, 4}},   {4, {2, 70, 1, 1}},
+                                       {4, {3, 4, 3, 9}}, {4, {2, 3, 13, 11}}, {4, {3, 7, 320, 317}}};
 
     (void)state;
     if (!have_gpu()) skip();
@@ -346,7 +373,8 @@ static void equal_to_the_cpu(ddp_strategy strategy, lab_model model, lab_rule ru
     cpu.model = device.model = model;
     cpu.rule = device.rule = rule;
     assert_true(ddp__built_in()->fill(strategy, &ops));
-    if (ops.traits & DDP_WITH_CLIP) cpu.cfg.clip_norm = device.cfg.clip_norm = rule == LAB_MOMENTUM ? 0.5f : 0;
+    if (ops.traits & DDP_WITH_CLIP)
+        cpu.cfg.clip_norm = device.cfg.clip_norm = rule == LAB_MOMENTUM ? 0.5f : 0;
     device.cfg.backend = &b;
     lab_run(&cpu);
     lab_run(&device);
@@ -396,9 +424,8 @@ static int in_its_site(ddp_ctx *d, void *user)
     return lab_graph(d, x);
 }
 
-static void networks_train_as_the_cpu(ddp_strategy strategy, lab_model model, lab_rule rule,
-                                      int world, ddp_cuda_numbers numbers, int nccl, int first_site,
-                                      double within)
+static void networks_train_as_the_cpu(ddp_strategy strategy, lab_model model, lab_rule rule, int world,
+                                      ddp_cuda_numbers numbers, int nccl, int first_site, double within)
 {
     const ddp_backend b = ddp_cuda(numbers, -1);
     ddp_error err;
@@ -420,8 +447,8 @@ static void networks_train_as_the_cpu(ddp_strategy strategy, lab_model model, la
     lab_run(&cpu);
     if (ddp_launch(&device.cfg, in_its_site, &device, &err)) fail_msg("%s", err.msg);
     if (worst(&cpu, &device, world) > within)
-        fail_msg("%s, model %d, nccl %d, site %d: %g", ddp_strategy_name(strategy), (int)model,
-                 nccl, first_site, worst(&cpu, &device, world));
+        fail_msg("%s, model %d, nccl %d, site %d: %g", ddp_strategy_name(strategy), (int)model, nccl,
+                 first_site, worst(&cpu, &device, world));
     for (r = 1; r < world; r++)
         assert_memory_equal(device.params[0], device.params[r], *device.values * sizeof(float));
     lab_free(&cpu);
@@ -487,7 +514,9 @@ static void a_lost_rank_ends_the_wait_for_its_average(void **state)
     int site;
 
     (void)state;
-    if (devices() < 3 || launches_wait()) skip(); /* the thread that waits in a launch asks nobody who is there */
+    if (devices() < 3 || launches_wait())
+        skip(); /* the thread that waits in a launch asks nobody who is
+                                                     there */
     for (site = 0; site < 3; site += 2) {
         ddp_error err;
         lab x;
@@ -507,8 +536,8 @@ static void a_lost_rank_ends_the_wait_for_its_average(void **state)
 
 typedef struct reader {
     ddp_config cfg;
-    ddp_error  err; /* of rank 0 */
-    float      params[7];
+    ddp_error err; /* of rank 0 */
+    float params[7];
 } reader;
 
 /* Rank 1 runs one step. Rank 0 asks for its parameters when the next average is on its way. */
@@ -523,7 +552,10 @@ static int reads_behind_an_average(ddp_ctx *d, void *user)
     size_t n;
 
     memset(&c, 0, sizeof c);
-    c.batch = 3; c.inputs = 5; c.hidden[0] = 7; c.classes = 3;
+    c.batch = 3;
+    c.inputs = 5;
+    c.hidden[0] = 7;
+    c.classes = 3;
     loss = ddp_mlp(g, &c, NULL);
     bad = ddp_graph_build(g);
     if (!bad) bad = ddp_set_optimizer(d, &o);
@@ -548,8 +580,14 @@ static void a_lost_rank_ends_the_wait_for_parameters(void **state)
     (void)state;
     if (devices() < 2) skip();
     memset(&x, 0, sizeof x);
-    x.cfg.world = 2; x.cfg.no_env = 1; x.cfg.deterministic = 1; x.cfg.transport = DDP_THREADS;
-    x.cfg.strategy = DDP_LOCALSGD; x.cfg.period = 1; x.cfg.nccl = 1; x.cfg.peer_timeout_s = 1;
+    x.cfg.world = 2;
+    x.cfg.no_env = 1;
+    x.cfg.deterministic = 1;
+    x.cfg.transport = DDP_THREADS;
+    x.cfg.strategy = DDP_LOCALSGD;
+    x.cfg.period = 1;
+    x.cfg.nccl = 1;
+    x.cfg.peer_timeout_s = 1;
     x.cfg.backend = &b;
     assert_int_not_equal(ddp_launch(&x.cfg, reads_behind_an_average, &x, &err), 0);
     if (!strstr(x.err.msg, "rank 1")) fail_msg("%s (%s)", x.err.msg, err.msg);
@@ -559,9 +597,9 @@ static void a_lost_rank_ends_the_wait_for_parameters(void **state)
 /* ---- pairs of operators ---- */
 
 typedef struct paired {
-    int   model, recompute; /* 0: GPT-2, 1: Llama 2, 2: convolutions and their norms, 3: dropout */
+    int model, recompute; /* 0: GPT-2, 1: Llama 2, 2: convolutions and their norms, 3: dropout */
     float params[4000], losses[5];
-    long  count;
+    long count;
 } paired;
 
 /* By the run that is under way. */
@@ -579,7 +617,8 @@ static const ddp_op_pair *count_pairs(void *self, const char *first, const char 
 static ddp_node *paired_images(ddp_graph *g, int recompute)
 {
     const ddp_shape s = {4, {3, 2, 6, 6}};
-    ddp_node *x = ddp_input_shape(g, "images", DDP_F32, &s), *y = ddp_input(g, "labels", DDP_I32, 3, 1), *norm;
+    ddp_node *x = ddp_input_shape(g, "images", DDP_F32, &s), *y = ddp_input(g, "labels", DDP_I32, 3, 1),
+             *norm;
 
     ddp_layer_begin(g, "first");
     x = ddp_relu(g, ddp_batch_norm2d(g, ddp_conv2d(g, x, 4, 3, 1, 1, 1, 0)));
@@ -620,8 +659,13 @@ static ddp_node *paired_model(ddp_graph *g, const paired *x)
     if (x->model == 3) return paired_dropout(g);
     memset(&c, 0, sizeof c);
     memset(&l, 0, sizeof l);
-    c.vocabulary = l.vocabulary = 11; c.context = l.context = 5; c.layers = l.layers = 2;
-    c.heads = l.heads = 2; c.dim = l.dim = 8; c.batch = l.batch = 2; l.hidden = 16;
+    c.vocabulary = l.vocabulary = 11;
+    c.context = l.context = 5;
+    c.layers = l.layers = 2;
+    c.heads = l.heads = 2;
+    c.dim = l.dim = 8;
+    c.batch = l.batch = 2;
+    l.hidden = 16;
     c.recompute = l.recompute = x->recompute;
     return x->model ? ddp_llama2(g, &l, NULL) : ddp_gpt2(g, &c, NULL);
 }
@@ -656,7 +700,8 @@ static void pairs_lie_apart(const ddp_graph *g)
             apart(l->gradient[p], read, (again ? l->saved_again : l->saved)[i + 1], saved);
         }
         if (g->node[i]->pair && g->node[i]->pair->reader) /* that writes the one while it reads the other */
-            apart((again ? l->out_again : l->out)[i], bytes, l->gradient[i + 1], ddp__output_bytes(g->node[i + 1]));
+            apart((again ? l->out_again : l->out)[i], bytes, l->gradient[i + 1],
+                  ddp__output_bytes(g->node[i + 1]));
     }
 }
 
@@ -674,8 +719,14 @@ static int paired_worker(ddp_ctx *d, void *user)
     for (step = 0; !bad && step < 5; step++) {
         int32_t *t = (int32_t *)ddp_data(g, "tokens"), *y = (int32_t *)ddp_data(g, "labels");
         float *image = (float *)ddp_data(g, "images");
-        for (l = 0; t && l < 10; l++) { t[l] = (3 * l + step) % 11; y[l] = (t[l] + 1) % 11; }
-        for (l = 0; image && l < 216; l++) { image[l] = (float)((7 * l + l / 72 * step) % 13) / 6 - 1; y[l / 72] = l / 72; }
+        for (l = 0; t && l < 10; l++) {
+            t[l] = (3 * l + step) % 11;
+            y[l] = (t[l] + 1) % 11;
+        }
+        for (l = 0; image && l < 216; l++) {
+            image[l] = (float)((7 * l + l / 72 * step) % 13) / 6 - 1;
+            y[l / 72] = l / 72;
+        }
         bad = step == 4 ? ddp_evaluate(g) : ddp_forward(g);
         x->losses[step] = ddp_value(g, loss);
         if (!bad && step < 4) bad = ddp_backward(g, loss);
@@ -702,13 +753,19 @@ static void pairs_change_no_bit(ddp_cuda_numbers numbers, int model)
     for (i = 0; i < 4; i++) {
         ddp_backend b = ddp_cuda(numbers, 0);
         memset(&cfg, 0, sizeof cfg);
-        cfg.world = 1; cfg.no_env = 1; cfg.deterministic = 1; cfg.backend = &b;
+        cfg.world = 1;
+        cfg.no_env = 1;
+        cfg.deterministic = 1;
+        cfg.backend = &b;
         b.pair = i % 2 ? NULL : count_pairs;
         x[i].model = model;
         x[i].recompute = i / 2;
         pairs_found = 0;
         if (ddp_launch(&cfg, paired_worker, &x[i], &err)) fail_msg("%s", err.msg);
-        assert_int_equal(pairs_found, i % 2 ? 0 : model == 2 ? 3 : 4); /* each norm; each addition of both blocks */
+        assert_int_equal(pairs_found, i % 2        ? 0
+                                      : model == 2 ? 3
+                                                   : 4); /* each norm; each addition of both
+                                                                          blocks */
         assert_true(x[i].count > 200 && x[i].losses[4] < x[i].losses[0]);
         assert_memory_equal(x[i].losses, x[0].losses, sizeof x->losses);
         assert_memory_equal(x[i].params, x[0].params, (size_t)x->count * sizeof *x->params);
@@ -745,7 +802,8 @@ static void count_through(const ddp_op_call *first, const ddp_op_call *second)
 static const ddp_op_pair *count_products(void *self, const char *first, const char *second)
 {
     static ddp_op_pair own;
-    const ddp_op_pair *p = strcmp(first, "linear") ? NULL : cuda_text_pair(cuda_device_of(self), first, second);
+    const ddp_op_pair *p =
+        strcmp(first, "linear") ? NULL : cuda_text_pair(cuda_device_of(self), first, second);
 
     if (!p) return NULL;
     pairs_found++;
@@ -773,12 +831,15 @@ static void products_run_with_their_gelu(void **state)
         for (i = 0; i < 3; i++) {
             ddp_backend b = ddp_cuda((ddp_cuda_numbers)numbers, 0);
             memset(&cfg, 0, sizeof cfg);
-            cfg.world = 1; cfg.no_env = 1; cfg.deterministic = 1; cfg.backend = &b;
+            cfg.world = 1;
+            cfg.no_env = 1;
+            cfg.deterministic = 1;
+            cfg.backend = &b;
             b.pair = i == 1 ? NULL : count_products;
             x[i].recompute = i > 0;
             pairs_found = gone_through = 0;
             if (ddp_launch(&cfg, paired_worker, &x[i], &err)) fail_msg("%s", err.msg);
-            assert_int_equal(pairs_found, i == 1 ? 0 : 2); /* of both blocks */
+            assert_int_equal(pairs_found, i == 1 ? 0 : 2);      /* of both blocks */
             assert_int_equal(gone_through, i == 1 ? 0 : 2 * 4); /* in each step */
         }
         assert_memory_equal(x[2].params, x[0].params, (size_t)x->count * sizeof *x->params);
@@ -818,9 +879,13 @@ static void graphs_change_no_bit(ddp_cuda_numbers numbers, int model, int recomp
         const ddp_backend b = ddp_cuda(numbers, 0);
         const long before = graphs_launched();
         memset(&cfg, 0, sizeof cfg);
-        cfg.world = 1; cfg.no_env = 1; cfg.deterministic = 1; cfg.backend = &b;
+        cfg.world = 1;
+        cfg.no_env = 1;
+        cfg.deterministic = 1;
+        cfg.backend = &b;
         if (i) cfg.cuda_stream = stream;
-        x[i].model = model; x[i].recompute = recompute;
+        x[i].model = model;
+        x[i].recompute = recompute;
         if (ddp_launch(&cfg, paired_worker, &x[i], &err)) fail_msg("%s", err.msg);
 #ifdef DDP_CUDA_ON_CPU
         assert_int_equal(graphs_launched() - before, i ? 0 : 3 * lists); /* in three of four steps */
@@ -839,10 +904,11 @@ static void layers_run_as_graphs(void **state)
 {
     (void)state;
     if (!have_gpu()) skip();
-    graphs_change_no_bit(DDP_CUDA_F32, 0, 0, 6 * 2);  /* each layer, forward and backward */
+    graphs_change_no_bit(DDP_CUDA_F32, 0, 0, 6 * 2); /* each layer, forward and backward */
     graphs_change_no_bit(DDP_CUDA_BF16, 1, 1, 6 * 2);
-    graphs_change_no_bit(DDP_CUDA_F32, 2, 1, 5 + 4);  /* a layer is cut where buffers get their shadow; the loss lies outside */
-    graphs_change_no_bit(DDP_CUDA_F32, 3, 0, 2 + 3);  /* dropout runs alone */
+    graphs_change_no_bit(DDP_CUDA_F32, 2, 1, 5 + 4); /* a layer is cut where buffers get their shadow; the
+                                                         loss lies outside */
+    graphs_change_no_bit(DDP_CUDA_F32, 3, 0, 2 + 3); /* dropout runs alone */
 }
 
 /* y = gelu(x) at `from` and `to`, as the graph would ask for it. */
@@ -852,7 +918,10 @@ static void one_gelu(const ddp_backend *b, void *self, const ddp_op_spec *spec, 
     ddp_error err;
 
     memset(&call, 0, sizeof call);
-    call.spec = spec; call.in[0] = from; call.out = to; call.pool = b->compute(self);
+    call.spec = spec;
+    call.in[0] = from;
+    call.out = to;
+    call.pool = b->compute(self);
     call.random = (uint64_t)graphs_launched(); /* which gelu does not read */
     b->op(self, "gelu")->forward(&call);
     assert_int_equal(b->wait(self, &err), DDP_OK);
@@ -880,9 +949,12 @@ static void graphs_go_with_their_memory(void **state)
     (void)state;
     if (!have_gpu()) skip();
     memset(&spec, 0, sizeof spec);
-    spec.inputs = 1; spec.in[0].dims = spec.out.dims = 1; spec.in[0].dim[0] = spec.out.dim[0] = 8;
+    spec.inputs = 1;
+    spec.in[0].dims = spec.out.dims = 1;
+    spec.in[0].dim[0] = spec.out.dim[0] = 8;
     assert_int_equal(b.open(&b, 0, NULL, &self, &err), DDP_OK);
-    x = (float *)b.alloc(self, 4096); y = (float *)b.alloc(self, (DDP__CUDA_REPLAYS + 8) * 32);
+    x = (float *)b.alloc(self, 4096);
+    y = (float *)b.alloc(self, (DDP__CUDA_REPLAYS + 8) * 32);
     b.fill(self, x, 8, 1);
     for (int i = 0; i < 4; i++) {
         b.zero(self, y, 32);
@@ -907,7 +979,8 @@ static void graphs_go_with_their_memory(void **state)
     assert_int_equal(graphs_launched() - before, 5);
 #endif
     b.zero(self, y, (DDP__CUDA_REPLAYS + 8) * 32); /* more lists than may have one */
-    for (int k = 0; k < 3 * (DDP__CUDA_REPLAYS + 8); k++) one_gelu(&b, self, &spec, x, y + k % (DDP__CUDA_REPLAYS + 8) * 8);
+    for (int k = 0; k < 3 * (DDP__CUDA_REPLAYS + 8); k++)
+        one_gelu(&b, self, &spec, x, y + k % (DDP__CUDA_REPLAYS + 8) * 8);
     for (int k = 0; k < DDP__CUDA_REPLAYS + 8; k++) assert_gelu(&b, self, y + 8 * k);
 #ifdef DDP_CUDA_ON_CPU
     assert_int_equal(graphs_launched() - before, 5 + 1 + 2 * DDP__CUDA_REPLAYS); /* one had come before */
@@ -974,13 +1047,15 @@ static ddp_ctx *image_context(const ddp_backend *b)
     ddp_ctx *d;
 
     memset(&cfg, 0, sizeof cfg);
-    cfg.no_env = 1; cfg.backend = b;
+    cfg.no_env = 1;
+    cfg.backend = b;
     d = ddp_open(&cfg, NULL);
     assert_non_null(d);
     return d;
 }
 
-/* What the user fills in and reads is (n, c, h, w), and neither what lies beside it nor integers are turned. */
+/* What the user fills in and reads is (n, c, h, w), and neither what lies beside it nor integers are
+ * turned. */
 static void images_come_back_in_their_order(void **state)
 {
     const ddp_shape s = {4, {2, 3, 5, 4}}, other = {3, {2, 15, 4, 0}};
@@ -1012,35 +1087,61 @@ static void images_come_back_in_their_order(void **state)
         for (long i = 0; i < n; i++) assert_true(out[i] == (i % 17 > 8 ? (float)(i % 17 - 8) : 0));
         out = ddp_output(g, x);
         assert_memory_equal(out, ddp_data(g, "x"), (size_t)n * sizeof *out);
-        assert_int_equal(b.download(d->host.device, there, ddp_state_data(g->state, whole), sizeof there, &err), DDP_OK);
+        assert_int_equal(
+            b.download(d->host.device, there, ddp_state_data(g->state, whole), sizeof there, &err), DDP_OK);
         assert_memory_equal(there, here, sizeof there);
         ddp_close(d);
     }
     nothing_left();
 }
 
-enum { OF_LINEAR, OF_PLAIN, OF_LAYER_NORM, OF_RMS_NORM, OF_SWIGLU, OF_LOSS, OF_HEAD, OF_EMBEDDING, OF_TIED, OF_LABELS, OF_ROWS };
+enum {
+    OF_LINEAR,
+    OF_PLAIN,
+    OF_LAYER_NORM,
+    OF_RMS_NORM,
+    OF_SWIGLU,
+    OF_LOSS,
+    OF_HEAD,
+    OF_EMBEDDING,
+    OF_TIED,
+    OF_LABELS,
+    OF_ROWS
+};
 
 static ddp_node *of_rows(ddp_graph *g, int k)
 {
     const ddp_shape image = {4, {2, 3, 5, 4}}, tokens = {3, {2, 3, 5, 0}}, labels = {4, {2, 1, 1, 1}};
-    ddp_node *x = ddp_input_shape(g, "x", DDP_F32, &image), *t = ddp_input_shape(g, "tokens", DDP_I32, &tokens);
+    ddp_node *x = ddp_input_shape(g, "x", DDP_F32, &image),
+             *t = ddp_input_shape(g, "tokens", DDP_I32, &tokens);
 
     switch (k) {
-    case OF_LINEAR: return ddp_linear(g, x, 7);
-    case OF_PLAIN: return ddp_linear_no_bias(g, x, 7);
-    case OF_LAYER_NORM: return ddp_layer_norm(g, x);
-    case OF_RMS_NORM: return ddp_rms_norm(g, x, 0);
-    case OF_SWIGLU: return ddp_swiglu(g, x);
-    case OF_LOSS: return ddp_cross_entropy(g, x, t);
-    case OF_HEAD: return ddp_linear_cross_entropy(g, x, t, 7, NULL);
-    case OF_EMBEDDING: return ddp_embedding(g, t, 9, 6);
-    case OF_TIED: return ddp_linear_tied(g, x, ddp_embedding(g, ddp_input(g, "t", DDP_I32, 1, 2), 9, 4));
-    default: return ddp_cross_entropy(g, ddp_linear(g, ddp_flatten(g, x), 3), ddp_input_shape(g, "y", DDP_I32, &labels));
+    case OF_LINEAR:
+        return ddp_linear(g, x, 7);
+    case OF_PLAIN:
+        return ddp_linear_no_bias(g, x, 7);
+    case OF_LAYER_NORM:
+        return ddp_layer_norm(g, x);
+    case OF_RMS_NORM:
+        return ddp_rms_norm(g, x, 0);
+    case OF_SWIGLU:
+        return ddp_swiglu(g, x);
+    case OF_LOSS:
+        return ddp_cross_entropy(g, x, t);
+    case OF_HEAD:
+        return ddp_linear_cross_entropy(g, x, t, 7, NULL);
+    case OF_EMBEDDING:
+        return ddp_embedding(g, t, 9, 6);
+    case OF_TIED:
+        return ddp_linear_tied(g, x, ddp_embedding(g, ddp_input(g, "t", DDP_I32, 1, 2), 9, 4));
+    default:
+        return ddp_cross_entropy(g, ddp_linear(g, ddp_flatten(g, x), 3),
+                                 ddp_input_shape(g, "y", DDP_I32, &labels));
     }
 }
 
-/* An operator on rows would take channels for them. Where it has none of four dimensions, integers aside, all is well. */
+/* An operator on rows would take channels for them. Where it has none of four dimensions, integers aside, all
+ * is well. */
 static void rows_of_images_are_refused(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_BF16, 0);
@@ -1050,12 +1151,15 @@ static void rows_of_images_are_refused(void **state)
     for (int k = 0; k < OF_ROWS; k++) {
         ddp_ctx *d = image_context(&b);
         ddp_graph *g = ddp_graph_new(d), *cpu = ddp_graph_new(NULL);
-        ddp_layer_begin(g, "layer"); ddp_layer_begin(cpu, "layer");
+        ddp_layer_begin(g, "layer");
+        ddp_layer_begin(cpu, "layer");
         assert_true(of_rows(g, k) && of_rows(cpu, k));
-        ddp_layer_end(g); ddp_layer_end(cpu);
+        ddp_layer_end(g);
+        ddp_layer_end(cpu);
         assert_int_equal(ddp_graph_build(cpu), 0);
         assert_int_equal(ddp_graph_build(g), k < OF_LABELS ? (int)DDP_UNSUPPORTED : 0);
-        if (k < OF_LABELS && !strstr(ddp_graph_error(g)->msg, "works on rows, and an array of four dimensions is images to the cuda "
+        if (k < OF_LABELS && !strstr(ddp_graph_error(g)->msg,
+                                     "works on rows, and an array of four dimensions is images to the cuda "
                                      "backend: ddp_flatten first, or train on the CPU"))
             fail_msg("%d: %s", k, ddp_graph_error(g)->msg);
         ddp_graph_free(cpu);
@@ -1098,7 +1202,11 @@ static void images_become_rows_elsewhere(void **state)
 }
 
 /* Raises in half a second. */
-typedef struct later { const ddp_backend *b; void *device; int raised; } later;
+typedef struct later {
+    const ddp_backend *b;
+    void *device;
+    int raised;
+} later;
 
 static void *raise_later(void *arg)
 {
@@ -1110,7 +1218,8 @@ static void *raise_later(void *arg)
     return NULL;
 }
 
-/* The loss is read while the device is held behind it. Launches that are synchronous wait for what is held. */
+/* The loss is read while the device is held behind it. Launches that are synchronous wait for what is
+ * held. */
 static void a_loss_waits_for_no_later_work(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
@@ -1128,19 +1237,27 @@ static void a_loss_waits_for_no_later_work(void **state)
     if (!have_gpu()) skip();
     memset(&cfg, 0, sizeof cfg);
     memset(&c, 0, sizeof c);
-    cfg.no_env = 1; cfg.backend = &b;
-    c.batch = 3; c.inputs = 5; c.hidden[0] = 7; c.classes = 3;
+    cfg.no_env = 1;
+    cfg.backend = &b;
+    c.batch = 3;
+    c.inputs = 5;
+    c.hidden[0] = 7;
+    c.classes = 3;
     d = ddp_open(&cfg, NULL);
     assert_non_null(d);
-    g = ddp_graph_new(d); other = ddp_graph_new(d);
-    loss = ddp_mlp(g, &c, NULL); second = ddp_mlp(other, &c, NULL);
+    g = ddp_graph_new(d);
+    other = ddp_graph_new(d);
+    loss = ddp_mlp(g, &c, NULL);
+    second = ddp_mlp(other, &c, NULL);
     assert_int_equal(ddp_graph_build(g) | ddp_graph_build(other), 0);
     for (i = 0; i < 15; i++) ((float *)ddp_data(g, "inputs"))[i] = (float)i / 7 - 1;
     assert_int_equal(ddp_forward(g), 0);
     first = *ddp_output(g, loss);
     assert_true(b.slots(d->host.device, 2));
     assert_int_equal(ddp_forward(g), 0);
-    l.b = &b; l.device = d->host.device; l.raised = 0;
+    l.b = &b;
+    l.device = d->host.device;
+    l.raised = 0;
     assert_int_equal(pthread_create(&thread, NULL, raise_later, &l), 0);
     b.hold(d->host.device, 1, 1);
     assert_int_equal(ddp_backward(g, loss), 0);
@@ -1161,7 +1278,7 @@ static void a_loss_waits_for_no_later_work(void **state)
 /* ---- the head of a language model in chunks of rows ---- */
 
 typedef struct headed {
-    int   asked, nodes; /* asked: for logits, which are then whole */
+    int asked, nodes; /* asked: for logits, which are then whole */
     float losses[5];
 } headed;
 
@@ -1175,14 +1292,22 @@ static int headed_worker(ddp_ctx *d, void *user)
     int bad;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = 1009; c.context = 150; c.layers = 1; c.heads = 2; c.dim = 8; c.batch = 4;
+    c.vocabulary = 1009;
+    c.context = 150;
+    c.layers = 1;
+    c.heads = 2;
+    c.dim = 8;
+    c.batch = 4;
     loss = ddp_gpt2(g, &c, x->asked ? &logits : NULL);
     bad = ddp_graph_build(g);
     if (!bad) bad = ddp_set_optimizer(d, &o);
     x->nodes = ddp_node_count(g);
     for (int step = 0; !bad && step < 5; step++) {
         int32_t *t = (int32_t *)ddp_data(g, "tokens"), *y = (int32_t *)ddp_data(g, "labels");
-        for (int i = 0; i < 600; i++) { t[i] = (7 * i + step) % 13; y[i] = i % 9 ? (t[i] + 1) % 13 : -1; }
+        for (int i = 0; i < 600; i++) {
+            t[i] = (7 * i + step) % 13;
+            y[i] = i % 9 ? (t[i] + 1) % 13 : -1;
+        }
         bad = step == 4 ? ddp_evaluate(g) : ddp_forward(g);
         x->losses[step] = ddp_value(g, loss);
         if (!bad && step < 4) bad = ddp_backward(g, loss);
@@ -1203,7 +1328,10 @@ static void a_head_in_chunks_learns_as_a_whole_one(void **state)
             ddp_config cfg;
             ddp_error err;
             memset(&cfg, 0, sizeof cfg);
-            cfg.world = 1; cfg.no_env = 1; cfg.deterministic = 1; cfg.backend = &b;
+            cfg.world = 1;
+            cfg.no_env = 1;
+            cfg.deterministic = 1;
+            cfg.backend = &b;
             memset(&x[i], 0, sizeof x[i]);
             x[i].asked = i;
             if (ddp_launch(&cfg, headed_worker, &x[i], &err)) fail_msg("%s", err.msg);
@@ -1219,8 +1347,7 @@ static void a_head_in_chunks_learns_as_a_whole_one(void **state)
 /* ---- failures ---- */
 
 #ifdef DDP_CUDA_ON_CPU
-static const char *refused(const ddp_backend *b, int world, int nccl,
-                           int (*worker)(ddp_ctx *, void *))
+static const char *refused(const ddp_backend *b, int world, int nccl, int (*worker)(ddp_ctx *, void *))
 {
     static char text[DDP_ERROR_TEXT];
     ddp_error err;
@@ -1248,7 +1375,12 @@ static int built_too_large(ddp_ctx *d, void *user)
 
     (void)user;
     memset(&c, 0, sizeof c);
-    c.vocabulary = 101; c.context = 64; c.layers = 4; c.heads = 4; c.dim = 64; c.batch = 16;
+    c.vocabulary = 101;
+    c.context = 64;
+    c.layers = 4;
+    c.heads = 4;
+    c.dim = 64;
+    c.batch = 16;
     (void)ddp_gpt2(g, &c, NULL);
     (void)ddp_graph_build(g);
     snprintf(sentence, sizeof sentence, "%s", ddp_graph_error(g)->msg);
@@ -1274,8 +1406,14 @@ static int breaks_in_a_step(ddp_ctx *d, void *user)
     (void)user;
     memset(&c, 0, sizeof c);
     memset(&o, 0, sizeof o);
-    c.batch = 3; c.inputs = 5; c.hidden[0] = 7; c.hidden[1] = 9; c.classes = 3;
-    o.name = "breaks"; o.update = break_it; o.lr = 1;
+    c.batch = 3;
+    c.inputs = 5;
+    c.hidden[0] = 7;
+    c.hidden[1] = 9;
+    c.classes = 3;
+    o.name = "breaks";
+    o.update = break_it;
+    o.lr = 1;
     loss = ddp_mlp(g, &c, NULL);
     bad = ddp_graph_build(g);
     if (!bad) bad = ddp_set_optimizer(d, &o);
@@ -1293,7 +1431,8 @@ static void says(const char *text, const char *one, const char *two)
     if (!strstr(text, one) || !strstr(text, two)) fail_msg("%s", text);
 }
 
-/* Messages over the host alone train as ever; beside NCCL a wait of the thread could hold up what it waits for. */
+/* Messages over the host alone train as ever; beside NCCL a wait of the thread could hold up what it waits
+ * for. */
 static void a_driver_whose_streams_wait_for_nothing(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);

@@ -151,7 +151,8 @@ static void check_topk(const float *x, size_t n, size_t k, size_t shift)
 
     assert_int_equal(cudaMemcpy(array + shift, x, n * sizeof *x, cudaMemcpyHostToDevice), cudaSuccess);
     assert_int_equal(ddp_topk(x, n, k, cpu_room, cpu_bytes, want, NULL, &err), DDP_OK);
-    if (ddp_cuda_topk(array + shift, n, k, room, bytes, index, values, v, NULL, &err)) fail_msg("%s", err.msg);
+    if (ddp_cuda_topk(array + shift, n, k, room, bytes, index, values, v, NULL, &err))
+        fail_msg("%s", err.msg);
     verdict_good(v);
     device_get(got, index, k * sizeof *got);
     device_get(value, values, k * sizeof *value);
@@ -250,7 +251,8 @@ static void topk_ends_anywhere_among_ties_and_blocks(void **state)
     free(x);
 }
 
-/* The first NaN, whatever its bits and block, is named as on the CPU; nothing is written, by later calls neither. */
+/* The first NaN, whatever its bits and block, is named as on the CPU; nothing is written, by later calls
+ * neither. */
 static void a_nan_is_named_and_nothing_written(void **state)
 {
     const size_t tile = DDP__TOPK_TILE, n = 2 * tile + 7, k = 10, first[] = {0, tile - 1, tile, n - 1};
@@ -317,7 +319,7 @@ static float *odd_numbers(size_t n, int kind)
     size_t i;
 
     for (i = 0; i < n; i++) {
-        if (kind == 1) x[i] *= 1e-41f;                                /* denormal */
+        if (kind == 1) x[i] *= 1e-41f; /* denormal */
         if (kind == 2) x[i] = x[i] < 0 ? -FLT_MAX : FLT_MAX * x[i];
         if (kind == 3) x[i] = (float)((int)(i * 37 % 255) - 127) / 2; /* halves of a level */
         if (kind == 4) x[i] = i % 128 < 64 ? -0.0f : x[i];            /* blocks of zeros */
@@ -339,7 +341,8 @@ static void check_quantised(ddp_packing packing, size_t n, int kind, size_t shif
 
     assert_int_equal(cudaMemcpy(array, x, n * sizeof *x, cudaMemcpyHostToDevice), cudaSuccess);
     assert_int_equal(ddp_pack_quantised(packing, x, n, want, room, &cpu_size, &err), DDP_OK);
-    if (ddp_cuda_pack_quantised(packing, array, n, message, room, &size, v, NULL, &err)) fail_msg("%s", err.msg);
+    if (ddp_cuda_pack_quantised(packing, array, n, message, room, &size, v, NULL, &err))
+        fail_msg("%s", err.msg);
     assert_int_equal(size, cpu_size);
     assert_int_equal(ddp_cuda_verdict_read(v, NULL, &err), DDP_OK);
     device_get(bytes, message, size);
@@ -447,7 +450,8 @@ static void an_infinite_element_has_no_level(void **state)
     x[437] = NAN;
     array = (float *)device_copy(x, n * sizeof *x);
     assert_int_equal(ddp_pack_quantised(DDP_PACK_INT8, x, n, bytes, room, &size, &cpu), DDP_NUMERIC);
-    assert_int_equal(ddp_cuda_pack_quantised(DDP_PACK_INT8, array, n, message, room, &size, v, NULL, &err), DDP_OK);
+    assert_int_equal(ddp_cuda_pack_quantised(DDP_PACK_INT8, array, n, message, room, &size, v, NULL, &err),
+                     DDP_OK);
     verdict_is(v, DDP_NUMERIC, &cpu);
     device_get(bytes, message, room);
     for (size = 0; size < room; size++) assert_int_equal(bytes[size], 0);
@@ -478,7 +482,8 @@ static void feedback_leaves_the_cpus_residual(void **state)
         gradient = (float *)device_new((n + 1) * sizeof *g) + step % 2;
         assert_int_equal(cudaMemcpy(gradient, g, n * sizeof *g, cudaMemcpyHostToDevice), cudaSuccess);
         assert_int_equal(ddp_feedback_add(residual, g, n, &err), DDP_OK);
-        assert_int_equal(ddp_topk(residual, n, k, cpu_room, ddp_topk_scratch(n, k), index, NULL, &err), DDP_OK);
+        assert_int_equal(ddp_topk(residual, n, k, cpu_room, ddp_topk_scratch(n, k), index, NULL, &err),
+                         DDP_OK);
         assert_int_equal(ddp_feedback_keep(residual, n, index, k, &err), DDP_OK);
         assert_int_equal(ddp_cuda_feedback_add(device, gradient, n, v, NULL, &err), DDP_OK);
         assert_int_equal(ddp_cuda_topk(device, n, k, room, bytes, places, NULL, v, NULL, &err), DDP_OK);

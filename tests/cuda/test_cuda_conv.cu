@@ -1,4 +1,5 @@
-/* [test-all: compiles the GPU companion] Convolution on the device against the CPU, at sizes that no tile divides. */
+/* [test-all: compiles the GPU companion] Convolution on the device against the CPU, at sizes that no tile
+ * divides. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -32,26 +33,26 @@ static cuda_case conv_of(const conv_case *z)
 }
 
 static const conv_case convs[] = {
-    {2, 3, 11, 9, 5, 7, 2, 3, 1, 1},      /* a stem: its taps are no multiple of the depth */
-    {3, 32, 5, 7, 70, 3, 1, 1, 1, 0},     /* whole planes of taps; more rows than a short tile */
+    {2, 3, 11, 9, 5, 7, 2, 3, 1, 1},  /* a stem: its taps are no multiple of the depth */
+    {3, 32, 5, 7, 70, 3, 1, 1, 1, 0}, /* whole planes of taps; more rows than a short tile */
     {2, 64, 6, 5, 33, 3, 1, 1, 1, 1},
-    {3, 32, 5, 7, 72, 1, 1, 0, 1, 1},     /* for the library, with a bias, and without */
+    {3, 32, 5, 7, 72, 1, 1, 0, 1, 1}, /* for the library, with a bias, and without */
     {35, 8, 2, 3, 16, 1, 1, 0, 1, 0},
-    {3, 32, 5, 7, 70, 1, 1, 0, 1, 0},     /* not for it */
-    {2, 32, 7, 9, 40, 3, 2, 1, 1, 0},     /* four phases of dx; dy and x 16 bytes at a time */
-    {2, 5, 8, 12, 72, 3, 1, 1, 1, 0},     /* dy alone could be */
-    {2, 64, 5, 16, 64, 3, 1, 1, 1, 1},    /* several tiles of one tap */
+    {3, 32, 5, 7, 70, 1, 1, 0, 1, 0},  /* not for it */
+    {2, 32, 7, 9, 40, 3, 2, 1, 1, 0},  /* four phases of dx; dy and x 16 bytes at a time */
+    {2, 5, 8, 12, 72, 3, 1, 1, 1, 0},  /* dy alone could be */
+    {2, 64, 5, 16, 64, 3, 1, 1, 1, 1}, /* several tiles of one tap */
     {1, 64, 3, 8, 66, 3, 1, 1, 2, 0},
-    {1, 32, 6, 6, 16, 1, 1, 0, 2, 1},     /* points of groups */
-    {1, 17, 6, 6, 9, 1, 2, 0, 1, 1},      /* elements of x that no window sees */
-    {2, 12, 8, 5, 8, 3, 1, 1, 4, 1},      /* groups */
-    {2, 6, 9, 10, 12, 3, 2, 1, 6, 1},     /* depthwise, two channels out of each */
+    {1, 32, 6, 6, 16, 1, 1, 0, 2, 1}, /* points of groups */
+    {1, 17, 6, 6, 9, 1, 2, 0, 1, 1},  /* elements of x that no window sees */
+    {2, 12, 8, 5, 8, 3, 1, 1, 4, 1},  /* groups */
+    {2, 6, 9, 10, 12, 3, 2, 1, 6, 1}, /* depthwise, two channels out of each */
     {1, 5, 7, 7, 5, 5, 1, 2, 5, 0},
-    {2, 40, 9, 10, 80, 3, 1, 1, 40, 1},   /* more channels than a block's lanes, in parts */
-    {1, 4, 6, 6, 3, 3, 3, 3, 1, 1},       /* windows that lie in the padding alone */
-    {1, 2, 1, 300, 3, 3, 1, 1, 1, 0},     /* positions of one row, more than a tile */
-    {1, 1, 131, 131, 66, 2, 1, 0, 1, 1},  /* tall tiles; weights summed in parts */
-    {3, 2, 13, 61, 4, 3, 1, 1, 2, 0},     /* the same of groups with one channel */
+    {2, 40, 9, 10, 80, 3, 1, 1, 40, 1},  /* more channels than a block's lanes, in parts */
+    {1, 4, 6, 6, 3, 3, 3, 3, 1, 1},      /* windows that lie in the padding alone */
+    {1, 2, 1, 300, 3, 3, 1, 1, 1, 0},    /* positions of one row, more than a tile */
+    {1, 1, 131, 131, 66, 2, 1, 0, 1, 1}, /* tall tiles; weights summed in parts */
+    {3, 2, 13, 61, 4, 3, 1, 1, 2, 0},    /* the same of groups with one channel */
 };
 
 static void float_convolutions_are_the_cpus(void **state)

@@ -1,4 +1,5 @@
-/* [test-all: compiles the GPU companion] Batch norm, alone and with its relu, pools and flatten on the device against the CPU, at sizes that no vector divides. */
+/* [test-all: compiles the GPU companion] Batch norm, alone and with its relu, pools and flatten on the device
+ * against the CPU, at sizes that no vector divides. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -13,14 +14,12 @@ static void image_ops(ddp__cuda *dev)
 }
 
 static const long sizes[][4] = {
-    {3, 5, 7, 9},     /* a pixel is no multiple of a vector */
-    {2, 16, 8, 7},    /* vectors */
-    {300, 2, 2, 4},
-    {5, 2, 36, 42},   /* several parts, which end inside images */
-    {4, 1, 1, 1},
-    {6, 16, 1, 1},    /* images of one pixel */
-    {5, 304, 4, 5},   /* more channels than 32 lanes have, and parts */
-    {3, 128, 20, 24}, /* more parts than a warp has lanes */
+    {3, 5, 7, 9},                     /* a pixel is no multiple of a vector */
+    {2, 16, 8, 7},                    /* vectors */
+    {300, 2, 2, 4},   {5, 2, 36, 42}, /* several parts, which end inside images */
+    {4, 1, 1, 1},     {6, 16, 1, 1},  /* images of one pixel */
+    {5, 304, 4, 5},                   /* more channels than 32 lanes have, and parts */
+    {3, 128, 20, 24},                 /* more parts than a warp has lanes */
 };
 
 static void batch_norm_is_the_cpus(void **state)
@@ -62,12 +61,14 @@ static void a_mean_far_from_0_costs_no_digits(void **state)
 
 enum { RELU_RESULTS = 8 };
 
-/* One after the other, or as one; bits of adds: relu, and batch norm, add to what their input's gradient holds. */
+/* One after the other, or as one; bits of adds: relu, and batch norm, add to what their input's gradient
+ * holds. */
 static void relu_run(cuda_check *n, cuda_check *r, const ddp_op_pair *pair, int adds, float **got)
 {
     ddp_op_call norm, relu;
-    cuda_array *const result[RELU_RESULTS] = {&n->out, &r->out, &n->saved, &n->buffer[0], &n->buffer[1],
-                                              &n->grad_param[0], &n->grad_param[1], &n->grad_in[0]};
+    cuda_array *const result[RELU_RESULTS] = {&n->out,           &r->out,       &n->saved,
+                                              &n->buffer[0],     &n->buffer[1], &n->grad_param[0],
+                                              &n->grad_param[1], &n->grad_in[0]};
 
     cuda_each(n, cuda_send_one);
     cuda_each(r, cuda_send_one);
@@ -111,7 +112,8 @@ static void batch_norm_and_relu_keep_their_bits_as_one(void **state)
             for (int j = 0; j < RELU_RESULTS; j++) {
                 const long count = j < 2 || j > 6 ? n.out.n : j == 2 ? n.saved.n : z[1];
                 if (memcmp(got[j], want[j], (size_t)count * sizeof **got))
-                    fail_msg("%ld x %ld x %ld x %ld, adds %d: result %d differs", z[0], z[1], z[2], z[3], (int)i % 4, j);
+                    fail_msg("%ld x %ld x %ld x %ld, adds %d: result %d differs", z[0], z[1], z[2], z[3],
+                             (int)i % 4, j);
                 free(got[j]);
                 free(want[j]);
             }
@@ -146,7 +148,8 @@ static void pools_are_the_cpus(void **state)
     }
 }
 
-/* The first of equals has the maximum, also of those below all, and the first NaN before all: place and value. */
+/* The first of equals has the maximum, also of those below all, and the first NaN before all: place and
+ * value. */
 static void a_maximum_has_the_cpus_place(void **state)
 {
     (void)state;
@@ -172,7 +175,8 @@ static void a_maximum_has_the_cpus_place(void **state)
         for (i = 0; i < c.saved.n; i++) assert_true(got[i] == c.saved.cpu[i]);
         free(got);
         got = cuda_get(&c, &c.out, "out");
-        for (i = 0; i < c.out.n; i++) assert_true(got[i] == c.out.cpu[i] || (isnan(got[i]) && isnan(c.out.cpu[i])));
+        for (i = 0; i < c.out.n; i++)
+            assert_true(got[i] == c.out.cpu[i] || (isnan(got[i]) && isnan(c.out.cpu[i])));
         free(got);
         cuda_shut(&c);
         ddp__cuda_close(dev);

@@ -1,4 +1,5 @@
-/* [test-all: compiles the GPU companion] Averages by NCCL: ranks are threads, each with a device of its own. */
+/* [test-all: compiles the GPU companion] Averages by NCCL: ranks are threads, each with a device of its
+ * own. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -20,22 +21,22 @@ enum { MOST_RANKS = 4, SLOTS = 4, LARGE = 3001 };
 
 /* What the ranks of a test share. */
 typedef struct meeting {
-    pthread_mutex_t   m;
-    pthread_cond_t    c;
-    int               world, said, same_device, parts;
-    unsigned char     bytes[2][256];
-    int               there[2], at[2];
-    double            timeout_s;
-    const char       *fault; /* of the first rank that found one */
-    char              text[500];
+    pthread_mutex_t m;
+    pthread_cond_t c;
+    int world, said, same_device, parts;
+    unsigned char bytes[2][256];
+    int there[2], at[2];
+    double timeout_s;
+    const char *fault; /* of the first rank that found one */
+    char text[500];
 } meeting;
 
 typedef struct rank_of {
-    meeting   *all;
-    int        rank, part;
-    void     (*body)(struct rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n);
+    meeting *all;
+    int rank, part;
+    void (*body)(struct rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n);
     ddp_status joined;
-    ddp_error  err;
+    ddp_error err;
 } rank_of;
 
 #define EXPECT(r, condition) ((condition) ? (void)0 : expected((r), #condition, __LINE__))
@@ -45,8 +46,8 @@ static void expected(rank_of *r, const char *condition, int line)
     pthread_mutex_lock(&r->all->m);
     if (!r->all->fault) {
         r->all->fault = condition;
-        snprintf(r->all->text, sizeof r->all->text, "rank %d, line %d: %s (%s)", r->rank, line,
-                 condition, r->err.msg);
+        snprintf(r->all->text, sizeof r->all->text, "rank %d, line %d: %s (%s)", r->rank, line, condition,
+                 r->err.msg);
     }
     pthread_mutex_unlock(&r->all->m);
 }
@@ -107,8 +108,10 @@ static void *run_rank(void *user)
     p.user = r;
     n = ddp__nccl_join(dev, &p, SLOTS, &r->err);
     r->joined = n ? DDP_OK : r->err.code;
-    if (r->body) r->body(r, dev, n);
-    else ddp__nccl_leave(n, 0);
+    if (r->body)
+        r->body(r, dev, n);
+    else
+        ddp__nccl_leave(n, 0);
     ddp__cuda_close(dev);
     return NULL;
 }
@@ -141,8 +144,7 @@ static void run_parts(int world, int parts, int same_device, double timeout_s, r
     pthread_mutex_destroy(&all.m);
     if (all.fault) fail_msg("%s", all.text);
 #if defined(DDP_CUDA_ON_CPU)
-    if (cuda_on_cpu::alive())
-        fail_msg("%ld allocations, streams or events were left", cuda_on_cpu::alive());
+    if (cuda_on_cpu::alive()) fail_msg("%ld allocations, streams or events were left", cuda_on_cpu::alive());
 #endif
 }
 
@@ -163,25 +165,21 @@ static float *filled(rank_of *r, long n)
 
     for (i = 0; host && i < n; i++) host[i] = value(r->rank, i);
     EXPECT(r, cudaMalloc(&x, (size_t)n * sizeof *x) == cudaSuccess);
-    EXPECT(r, host && cudaMemcpy(x, host, (size_t)n * sizeof *x, cudaMemcpyHostToDevice) ==
-                          cudaSuccess);
+    EXPECT(r, host && cudaMemcpy(x, host, (size_t)n * sizeof *x, cudaMemcpyHostToDevice) == cudaSuccess);
     free(host);
     return x;
 }
 
-static void expect_all(rank_of *r, ddp__cuda *dev, const float *x, long n, float (*want)(long i),
-                       float more)
+static void expect_all(rank_of *r, ddp__cuda *dev, const float *x, long n, float (*want)(long i), float more)
 {
     float *host = (float *)malloc((size_t)n * sizeof *host);
     long i, wrong = 0;
 
     EXPECT(r, !DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)));
-    EXPECT(r, host && cudaMemcpy(host, x, (size_t)n * sizeof *x, cudaMemcpyDeviceToHost) ==
-                          cudaSuccess);
+    EXPECT(r, host && cudaMemcpy(host, x, (size_t)n * sizeof *x, cudaMemcpyDeviceToHost) == cudaSuccess);
     for (i = 0; host && i < n; i++) wrong += host[i] != want(i) + more;
     if (wrong) {
-        (void)ddp__fail(&r->err, DDP_FAILED, "%ld of %ld wrong; the first is %g", wrong, n,
-                        (double)host[0]);
+        (void)ddp__fail(&r->err, DDP_FAILED, "%ld of %ld wrong; the first is %g", wrong, n, (double)host[0]);
         EXPECT(r, !wrong);
     }
     free(host);
@@ -349,10 +347,9 @@ static void two_levels(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
     if (n->peers.rank == 0) {
         EXPECT(r, !DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)));
         EXPECT(r, cudaMemcpy(host, x, LARGE * sizeof *x, cudaMemcpyDeviceToHost) == cudaSuccess);
-        for (i = 0; i < LARGE; i++)
-            host[i] = r->part ? host[i] - 8 : host[i] + 8; /* the mean of both */
-        EXPECT(r, cudaMemcpyAsync(x, host, LARGE * sizeof *x, cudaMemcpyHostToDevice,
-                                  dev->stream) == cudaSuccess);
+        for (i = 0; i < LARGE; i++) host[i] = r->part ? host[i] - 8 : host[i] + 8; /* the mean of both */
+        EXPECT(r, cudaMemcpyAsync(x, host, LARGE * sizeof *x, cudaMemcpyHostToDevice, dev->stream) ==
+                      cudaSuccess);
     }
     EXPECT(r, !ddp__nccl_queue(n, 1, DDP__NCCL_SPREAD, &x, &count, 1, &r->err));
     ddp__nccl_finish(n, 1);

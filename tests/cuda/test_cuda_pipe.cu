@@ -1,4 +1,5 @@
-/* [test-all: compiles the GPU companion] Stages on a GPU: the bits of unpipelined workers on it, in float32. */
+/* [test-all: compiles the GPU companion] Stages on a GPU: the bits of unpipelined workers on it, in
+ * float32. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp_cuda.cuh"
 
@@ -58,8 +59,8 @@ static void a_gpu_trains_as_the_cpu(void **state)
     }
 }
 
-/* Blocks of int8 are of an image's neighbours on the host, whatever lies beside them on a device: with other blocks the
- * losses, near 7, are 0.06 apart. */
+/* Blocks of int8 are of an image's neighbours on the host, whatever lies beside them on a device: with other
+ * blocks the losses, near 7, are 0.06 apart. */
 static void coded_images_are_the_cpus(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
@@ -70,7 +71,8 @@ static void coded_images_are_the_cpus(void **state)
     for (int k = 0; k < 2; k++) {
         piped_new(&j[k], PIPED_RESIDUAL, DDP_SSGD, 3);
         j[k].stages = 2;
-        j[k].edge.coding = DDP_EDGE_INT8; j[k].edge.feedback = 1;
+        j[k].edge.coding = DDP_EDGE_INT8;
+        j[k].edge.feedback = 1;
         j[k].cfg.backend = k ? &b : NULL;
         piped_run(&j[k], 2);
     }
@@ -86,7 +88,9 @@ static void two_byte_elements_are_refused(void **state)
     (void)state;
     if (!have_gpu()) skip();
     piped_new(&j, PIPED_GPT, DDP_SSGD, 2);
-    j.cfg.backend = &b; j.cfg.world = 2; j.stages = 2;
+    j.cfg.backend = &b;
+    j.cfg.world = 2;
+    j.stages = 2;
     assert_int_equal(ddp_launch(&j.cfg, piped_worker, &j, &err), DDP_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "2 stages on a device that computes in 2 bytes an element"));
     j.cfg.world = j.stages = 1; /* nothing passes between stages */
@@ -95,11 +99,11 @@ static void two_byte_elements_are_refused(void **state)
 }
 
 typedef struct stage {
-    piped     *j;
+    piped *j;
     ddp_config cfg;
-    ddp_error  err;
-    int        bad;
-    pthread_t  thread;
+    ddp_error err;
+    int bad;
+    pthread_t thread;
 } stage;
 
 static void *join_in(void *user)
@@ -126,7 +130,8 @@ static void a_gpu_and_a_cpu_are_stages_but_of_images(void **state)
         stage s[2];
         piped j;
         /* an address that no other process takes for a connection */
-        snprintf(where, sizeof where, "127.%d.%d.%d:29500", 96 + k, (int)getpid() / 254 % 256, 1 + (int)getpid() % 254);
+        snprintf(where, sizeof where, "127.%d.%d.%d:29500", 96 + k, (int)getpid() / 254 % 256,
+                 1 + (int)getpid() % 254);
         piped_new(&j, images ? PIPED_RESIDUAL : PIPED_GPT, DDP_SSGD, 3);
         j.stages = 2;
         memset(s, 0, sizeof s);
@@ -134,14 +139,17 @@ static void a_gpu_and_a_cpu_are_stages_but_of_images(void **state)
             s[r].j = &j;
             s[r].cfg = j.cfg;
             s[r].cfg.transport = DDP_TCP;
-            s[r].cfg.world = 2; s[r].cfg.rank = r; s[r].cfg.addr = where;
+            s[r].cfg.world = 2;
+            s[r].cfg.rank = r;
+            s[r].cfg.addr = where;
             s[r].cfg.backend = r == k / 2 ? &b : NULL;
             assert_int_equal(pthread_create(&s[r].thread, NULL, join_in, &s[r]), 0);
         }
         for (int r = 0; r < 2; r++) pthread_join(s[r].thread, NULL);
         for (int r = 0; r < 2; r++) {
             if ((s[r].bad != 0) != images) fail_msg("rank %d, %d: %s", r, k, s[r].err.msg);
-            if (images && (!strstr(s[r].err.msg, "images between GPU stages") || !strstr(s[r].err.msg, "images between CPU stages")))
+            if (images && (!strstr(s[r].err.msg, "images between GPU stages") ||
+                           !strstr(s[r].err.msg, "images between CPU stages")))
                 fail_msg("%s", s[r].err.msg);
         }
     }

@@ -1,5 +1,5 @@
-/* [test-all: compiles the GPU companion] What a GPU sends to servers, and what it sends in few bits: with the same gradients the parameters are the
- * CPU's, bit for bit. */
+/* [test-all: compiles the GPU companion] What a GPU sends to servers, and what it sends in few bits: with the
+ * same gradients the parameters are the CPU's, bit for bit. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp_cuda.cuh"
 
@@ -35,13 +35,14 @@ static void nothing_left(void)
 #endif
 }
 
-/* Layers of a program's own, whose gradients the host makes of their parameters. A rank that serves has them here. */
+/* Layers of a program's own, whose gradients the host makes of their parameters. A rank that serves has them
+ * here. */
 typedef struct own_layers {
     const ddp_backend *b; /* NULL: in this machine's memory */
-    void  *device;
+    void *device;
     float *w[LAB_LAYERS], *g[LAB_LAYERS], *here; /* here: of the largest, twice */
     size_t count[LAB_LAYERS], most;
-    int    layers;
+    int layers;
 } own_layers;
 
 static float *own_memory(const own_layers *x, size_t n)
@@ -55,19 +56,25 @@ static int own_add(ddp_ctx *d, own_layers *x, const lab *l)
     int i;
     size_t k;
 
-    x->b = d->host.backend; x->device = d->host.device;
+    x->b = d->host.backend;
+    x->device = d->host.device;
     x->layers = lab_sizes(l->model, x->count);
     for (i = 0; i < x->layers; i++)
         if (x->count[i] > x->most) x->most = x->count[i];
     x->here = (float *)calloc(2 * x->most, sizeof(float));
     for (i = 0; i < x->layers; i++) {
         const size_t bytes = x->count[i] * sizeof(float);
-        x->w[i] = own_memory(x, x->count[i]); x->g[i] = own_memory(x, x->count[i]);
+        x->w[i] = own_memory(x, x->count[i]);
+        x->g[i] = own_memory(x, x->count[i]);
         for (k = 0; k < x->count[i]; k++) x->here[k] = lab_start(0, i, k);
-        if (x->b) x->b->upload(x->device, x->w[i], x->here, bytes);
-        else memcpy(x->w[i], x->here, bytes);
+        if (x->b)
+            x->b->upload(x->device, x->w[i], x->here, bytes);
+        else
+            memcpy(x->w[i], x->here, bytes);
         memset(&layer, 0, sizeof layer);
-        layer.params = x->w[i]; layer.grads = x->g[i]; layer.count = x->count[i];
+        layer.params = x->w[i];
+        layer.grads = x->g[i];
+        layer.count = x->count[i];
         if (ddp_add_layer(d, &layer)) return (int)ddp_last_error(d)->code;
     }
     return 0;
@@ -90,8 +97,10 @@ static int own_backward(ddp_ctx *d, own_layers *x, int layer, int step)
     if (own_read(x, w, x->w[layer], n)) return 1;
     memset(g, 0, n * sizeof *g);
     lab_gradient(w, g, n, ddp_rank(d), layer, step);
-    if (x->b) x->b->upload(x->device, x->g[layer], g, n * sizeof *g);
-    else memcpy(x->g[layer], g, n * sizeof *g);
+    if (x->b)
+        x->b->upload(x->device, x->g[layer], g, n * sizeof *g);
+    else
+        memcpy(x->g[layer], g, n * sizeof *g);
     return ddp_backward_end(d, layer);
 }
 
@@ -117,8 +126,13 @@ static int own_loop(ddp_ctx *d, void *user)
         bad = own_read(&x, l->params[ddp_rank(d)] + at, x.w[i], x.count[i]);
     if (ddp_rank(d) == 0) *l->values = at;
     for (i = 0; i < x.layers; i++) {
-        if (x.b) { x.b->release(x.device, x.w[i], 0); x.b->release(x.device, x.g[i], 0); }
-        else { free(x.w[i]); free(x.g[i]); }
+        if (x.b) {
+            x.b->release(x.device, x.w[i], 0);
+            x.b->release(x.device, x.g[i], 0);
+        } else {
+            free(x.w[i]);
+            free(x.g[i]);
+        }
     }
     free(x.here);
     return bad;
@@ -126,8 +140,8 @@ static int own_loop(ddp_ctx *d, void *user)
 
 typedef void (*choose)(ddp_config *c, int k);
 
-static void equal_to_the_cpu(const char *what, ddp_strategy strategy, lab_model model, lab_rule rule, int world,
-                             choose set, int k)
+static void equal_to_the_cpu(const char *what, ddp_strategy strategy, lab_model model, lab_rule rule,
+                             int world, choose set, int k)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
     ddp_error err;
@@ -136,15 +150,19 @@ static void equal_to_the_cpu(const char *what, ddp_strategy strategy, lab_model 
 
     for (i = 0; i < 2; i++) {
         lab_new(&run[i], world, strategy, 3);
-        run[i].model = model; run[i].rule = rule; run[i].rates = 1;
+        run[i].model = model;
+        run[i].rule = rule;
+        run[i].rates = 1;
         if (set) set(&run[i].cfg, k);
         run[i].cfg.backend = i ? &b : NULL;
-        if (ddp_launch(&run[i].cfg, own_loop, &run[i], &err)) fail_msg("%s, %s: %s", what, i ? "GPU" : "CPU", err.msg);
+        if (ddp_launch(&run[i].cfg, own_loop, &run[i], &err))
+            fail_msg("%s, %s: %s", what, i ? "GPU" : "CPU", err.msg);
     }
     assert_true(*run[0].values > 10 && *run[0].values == *run[1].values);
     for (r = 0; r < world; r++)
         if (memcmp(run[0].params[r], run[1].params[r], *run[0].values * sizeof(float)))
-            fail_msg("%s %s, case %d, rank %d: other bits than the CPU's", ddp_strategy_name(strategy), what, k, r);
+            fail_msg("%s %s, case %d, rank %d: other bits than the CPU's", ddp_strategy_name(strategy), what,
+                     k, r);
     lab_free(&run[0]);
     lab_free(&run[1]);
     nothing_left();
@@ -171,11 +189,11 @@ static void workers_on_a_gpu_have_servers(void **state)
     if (!have_gpu()) skip();
     for (s = (int)DDP_BSP; s <= (int)DDP_OSP; s++)
         for (k = 0; k < 2; k++)
-            equal_to_the_cpu("with servers", (ddp_strategy)s, k ? LAB_ODD : LAB_TINY, k ? LAB_MOMENTUM : LAB_ADAMW, 3,
-                             served, k);
+            equal_to_the_cpu("with servers", (ddp_strategy)s, k ? LAB_ODD : LAB_TINY,
+                             k ? LAB_MOMENTUM : LAB_ADAMW, 3, served, k);
     for (k = 2; k < 8; k++)
-        equal_to_the_cpu("in its ways", DDP_OSP, k % 2 ? LAB_ODD : LAB_TINY, k % 3 ? LAB_ADAMW : LAB_NESTEROV, 3, served,
-                         k);
+        equal_to_the_cpu("in its ways", DDP_OSP, k % 2 ? LAB_ODD : LAB_TINY, k % 3 ? LAB_ADAMW : LAB_NESTEROV,
+                         3, served, k);
 }
 
 /* A graph's gradients are the CPU's within rounding; on the server its layers are here. */
@@ -192,7 +210,8 @@ static void graphs_have_servers(void **state)
     for (s = (int)DDP_BSP; s <= (int)DDP_OSP; s++) {
         for (i = 0; i < 2; i++) {
             lab_new(&run[i], 3, (ddp_strategy)s, 3);
-            run[i].model = LAB_GPT; run[i].rule = LAB_ADAMW;
+            run[i].model = LAB_GPT;
+            run[i].rule = LAB_ADAMW;
             served(&run[i].cfg, s == (int)DDP_ASP);
             run[i].cfg.backend = i ? &b : NULL;
             lab_run(&run[i]);
@@ -215,15 +234,16 @@ static void graphs_have_servers(void **state)
 
 static void coded(ddp_config *c, int k)
 {
-    static const ddp_wire wires[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8, DDP_WIRE_INT4, DDP_WIRE_E3M0,
-                                     DDP_WIRE_TOPK};
+    static const ddp_wire wires[] = {DDP_WIRE_F32,  DDP_WIRE_BF16, DDP_WIRE_INT8,
+                                     DDP_WIRE_INT4, DDP_WIRE_E3M0, DDP_WIRE_TOPK};
     static const ddp_overlap overlaps[] = {DDP_OVERLAP_NONE, DDP_OVERLAP_STREAM, DDP_OVERLAP_EAGER};
 
     c->wire = wires[k % 6];
     c->overlap = overlaps[k / 6];
 }
 
-/* Blocks of the device, read here, and what it keeps: those of ddp_split. Odd lengths, zeros, denormals, huge values. */
+/* Blocks of the device, read here, and what it keeps: those of ddp_split. Odd lengths, zeros, denormals, huge
+ * values. */
 static void split_compare(int bits, size_t n, int kind)
 {
     const ddp_coding coding = bits == 8 ? DDP_AS_INT8 : DDP_AS_INT4;
@@ -244,7 +264,8 @@ static void split_compare(int bits, size_t n, int kind)
         if (kind == 2 && i % 64 == 9) x[i] = -FLT_MAX;
     }
     assert_int_equal(b.open(&b, 0, NULL, &self, &err), DDP_OK);
-    there = (float *)b.alloc(self, (n + 1) * 4); out = b.alloc(self, bytes);
+    there = (float *)b.alloc(self, (n + 1) * 4);
+    out = b.alloc(self, bytes);
     b.upload(self, there + 1, x, n * 4); /* not aligned */
     b.split(self, bits, there + 1, out, n);
     assert_int_equal(b.download(self, codes, out, bytes, &err), DDP_OK);
@@ -258,9 +279,11 @@ static void split_compare(int bits, size_t n, int kind)
     b.split(self, bits, there + 1, out, n);
     assert_int_equal(b.download(self, codes, out, bytes, &err), DDP_OK);
     assert_int_not_equal(ddp__blocks_coder()->decode(coding, back, codes, n, &err), DDP_OK);
-    b.release(self, there, 0); b.release(self, out, 0);
+    b.release(self, there, 0);
+    b.release(self, out, 0);
     b.close(self);
-    free(x); free(codes);
+    free(x);
+    free(codes);
     nothing_left();
 }
 
@@ -295,20 +318,22 @@ static void changes_of_a_gpu_have_every_coding(void **state)
     (void)state;
     if (!have_gpu()) skip();
     for (k = 0; k < 18; k++)
-        equal_to_the_cpu("coded", k % 6 == 5 && k > 5 ? DDP_SPARSELOCO : DDP_DILOCO, k % 2 ? LAB_ODD : LAB_TINY,
-                         (lab_rule)(k % 4), 2, coded, k);
+        equal_to_the_cpu("coded", k % 6 == 5 && k > 5 ? DDP_SPARSELOCO : DDP_DILOCO,
+                         k % 2 ? LAB_ODD : LAB_TINY, (lab_rule)(k % 4), 2, coded, k);
     equal_to_the_cpu("compensated", DDP_DILOCO, LAB_ODD, LAB_SGD, 3, compensated, 0);
 }
 
 static void averages_of_a_gpu_go_as_int8(void **state)
 {
-    static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_DREAMDDP, DDP_USBYTE, DDP_DEFT};
+    static const ddp_strategy strategies[] = {DDP_SSGD,     DDP_WFBP,   DDP_LOCALSGD,
+                                              DDP_DREAMDDP, DDP_USBYTE, DDP_DEFT};
     int s;
 
     (void)state;
     if (!have_gpu()) skip();
     for (s = 0; s < 6; s++)
-        equal_to_the_cpu("int8", strategies[s], s % 2 ? LAB_ODD : LAB_TINY, (lab_rule)(s % 4), 2 + s % 2, in_int8, 0);
+        equal_to_the_cpu("int8", strategies[s], s % 2 ? LAB_ODD : LAB_TINY, (lab_rule)(s % 4), 2 + s % 2,
+                         in_int8, 0);
 }
 
 #ifdef DDP_CUDA_ON_CPU

@@ -1,4 +1,5 @@
-/* [test-all: compiles the GPU companion] The stand-in itself finds what it is there to find: on a GPU there is nothing to test here. */
+/* [test-all: compiles the GPU companion] The stand-in itself finds what it is there to find: on a GPU there
+ * is nothing to test here. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -32,8 +33,7 @@ static void expect_fault(ddp__cuda *dev, const char *words)
     ddp_error err;
 
     assert_int_not_equal(cudaStreamSynchronize(dev->stream), cudaSuccess);
-    if (!strstr(cuda_on_cpu::why(), words))
-        fail_msg("\"%s\" lacks \"%s\"", cuda_on_cpu::why(), words);
+    if (!strstr(cuda_on_cpu::why(), words)) fail_msg("\"%s\" lacks \"%s\"", cuda_on_cpu::why(), words);
     ddp__cuda_launched(dev, "k");
     assert_int_equal(ddp__cuda_status(dev, &err), DDP_FAILED);
     assert_non_null(strstr(err.msg, ", or work before it, failed"));
@@ -86,7 +86,8 @@ static __global__ void missed(int first)
 
 static __global__ void elsewhere(void *)
 {
-    if (threadIdx.x % 2) __syncthreads();
+    if (threadIdx.x % 2)
+        __syncthreads();
     else
         __syncthreads();
 }
@@ -149,15 +150,9 @@ static __global__ void half_a_warp(int *out)
     if (threadIdx.x < 20) out[threadIdx.x] = __shfl_xor_sync(0xffffffffu, (int)threadIdx.x, 1);
 }
 
-static __global__ void later(int *out)
-{
-    *out = 1;
-}
+static __global__ void later(int *out) { *out = 1; }
 
-static __global__ void unaligned(float *x)
-{
-    ddp__vec_store(x + 1, ddp__vec_load(x));
-}
+static __global__ void unaligned(float *x) { ddp__vec_store(x + 1, ddp__vec_load(x)); }
 
 static void what_a_gpu_would_punish_is_a_fault(void **state)
 {
@@ -217,9 +212,11 @@ static void what_is_loaded_behind_a_wait_is_a_fault(void **state)
 
 static void a_failed_kernel_is_a_sentence_with_a_remedy(void **state)
 {
-    static const struct { cudaError_t e; const char *words; } of[] = {
-        {cudaErrorNoKernelImageForDevice, "nvcc -arch=native"},
-        {cudaErrorLaunchTimeout, "use a GPU without one"}};
+    static const struct {
+        cudaError_t e;
+        const char *words;
+    } of[] = {{cudaErrorNoKernelImageForDevice, "nvcc -arch=native"},
+              {cudaErrorLaunchTimeout, "use a GPU without one"}};
     ddp_error err;
     int i;
 
@@ -284,15 +281,18 @@ static void streams_are_ordered_by_events_alone(void **state)
     assert_int_equal(cudaEventCreate(&e), cudaSuccess);
     assert_int_equal(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
     assert_int_equal(cudaMallocHost(&p, sizeof *p), cudaSuccess);
-    assert_int_equal(cudaLaunchHostFunc(dev->stream, [](void *v) {
-        ddp__sleep_until(ddp_now() + 0.05);
-        *(int *)v = 7;
-    }, p), cudaSuccess);
+    assert_int_equal(cudaLaunchHostFunc(
+                         dev->stream,
+                         [](void *v) {
+                             ddp__sleep_until(ddp_now() + 0.05);
+                             *(int *)v = 7;
+                         },
+                         p),
+                     cudaSuccess);
     assert_int_equal(cudaEventRecord(e, dev->stream), cudaSuccess);
     assert_int_equal(cudaEventQuery(e), cudaErrorNotReady);
     assert_int_equal(cudaStreamWaitEvent(other, e, 0), cudaSuccess);
-    assert_int_equal(cudaMemcpyAsync(&seen, p, sizeof seen, cudaMemcpyDefault, other),
-                     cudaSuccess);
+    assert_int_equal(cudaMemcpyAsync(&seen, p, sizeof seen, cudaMemcpyDefault, other), cudaSuccess);
     assert_int_equal(cudaStreamSynchronize(other), cudaSuccess);
     assert_int_equal(seen, 7);
     assert_int_equal(cudaEventDestroy(e), cudaSuccess);

@@ -1,5 +1,5 @@
-/* [test-all: compiles the GPU companion] The operators of text models on the device against the CPU, at sizes that no vector, warp or tile
- * divides and at sizes that all of them do. */
+/* [test-all: compiles the GPU companion] The operators of text models on the device against the CPU, at sizes
+ * that no vector, warp or tile divides and at sizes that all of them do. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -35,11 +35,12 @@ static void linear_is_the_cpus(void **state)
 
 static void norms_are_the_cpus(void **state)
 {
-    /* columns around those that fill 1 to 4 pieces of a lane, in float32 (128 each) and in bfloat16 (256 each) */
-    static const long sizes[][2] = {{1, 3},    {37, 61},  {50, 256}, {3, 120},  {2, 128},  {19, 136}, {3, 248},
-                                    {9, 264},  {3, 384},  {3, 392},  {17, 504}, {2, 512},  {3, 520},  {3, 760},
-                                    {40, 768}, {3, 776},  {2, 1016}, {9, 1024}, {3, 1028}, {3, 1032}, {3, 1200},
-                                    {5, 4104}, {2100, 8}, {2065, 20}};
+    /* columns around those that fill 1 to 4 pieces of a lane, in float32 (128 each) and in bfloat16 (256
+     * each) */
+    static const long sizes[][2] = {{1, 3},    {37, 61},  {50, 256}, {3, 120},  {2, 128},  {19, 136},
+                                    {3, 248},  {9, 264},  {3, 384},  {3, 392},  {17, 504}, {2, 512},
+                                    {3, 520},  {3, 760},  {40, 768}, {3, 776},  {2, 1016}, {9, 1024},
+                                    {3, 1028}, {3, 1032}, {3, 1200}, {5, 4104}, {2100, 8}, {2065, 20}};
     size_t i;
 
     (void)state;
@@ -174,7 +175,8 @@ static void dropout_draws_the_cpus_mask(void **state)
 
 static void cross_entropy_is_the_cpus(void **state)
 {
-    static const long sizes[][2] = {{1, 2}, {37, 61}, {9, 2600}, {1030, 24}, {2, 17000}}; /* the last: more than one round */
+    static const long sizes[][2] = {
+        {1, 2}, {37, 61}, {9, 2600}, {1030, 24}, {2, 17000}}; /* the last: more than one round */
     size_t i;
 
     (void)state;
@@ -226,7 +228,11 @@ static void linear_cross_entropy_is_the_cpus(void **state)
         k.high = (int)sizes[i][2] - 1;
         k.within_half = 0.02; /* what goes from one of the three products to the next is rounded twice */
         k.arg[0] = i % 2 ? 0 : (double)sizes[i][2];
-        if (i % 2) { k.tied.dims = 2; k.tied.dim[0] = sizes[i][2]; k.tied.dim[1] = sizes[i][1]; }
+        if (i % 2) {
+            k.tied.dims = 2;
+            k.tied.dim[0] = sizes[i][2];
+            k.tied.dim[1] = sizes[i][1];
+        }
         check(&k);
         evaluated(k, DDP_CUDA_F32);
         evaluated(k, DDP_CUDA_BF16);

@@ -1,6 +1,6 @@
-/* [test-all: compiles the GPU companion] What operators of text models do on the device beside the plain case: arrays that share memory as
- * the graph lets them, gradients that nobody wants, tokens and labels that do not exist, epilogues and
- * batches of products, a sum and its norm as one kernel. */
+/* [test-all: compiles the GPU companion] What operators of text models do on the device beside the plain
+ * case: arrays that share memory as the graph lets them, gradients that nobody wants, tokens and labels that
+ * do not exist, epilogues and batches of products, a sum and its norm as one kernel. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -9,8 +9,7 @@
 #include "cuda/cuda_check.h"
 
 /* Both calls of a fresh check, its numbers sent. */
-static void begin(cuda_check *c, ddp__cuda *dev, const cuda_case *k, ddp_op_call *cpu,
-                  ddp_op_call *gpu)
+static void begin(cuda_check *c, ddp__cuda *dev, const cuda_case *k, ddp_op_call *cpu, ddp_op_call *gpu)
 {
     cuda_open(c, dev, k);
     cuda_each(c, cuda_send_one);
@@ -134,8 +133,7 @@ static void wanted(const cuda_case *k, int without)
     c.cpu->backward(&cpu);
     c.gpu->backward(&gpu);
     cuda_ok(dev);
-    for (i = 0; i < DDP_OP_PARAMS; i++)
-        cuda_compare(&c, &c.grad_param[i], "gradient of parameter", i);
+    for (i = 0; i < DDP_OP_PARAMS; i++) cuda_compare(&c, &c.grad_param[i], "gradient of parameter", i);
     cuda_compare(&c, &c.grad_in[0], "gradient of input", 0);
     cuda_shut(&c);
     ddp__cuda_close(dev);
@@ -155,8 +153,7 @@ static void unwanted_gradients_stay_untouched(void **state)
             wanted(&k, without[w]);
         }
     for (w = 0; w < 4; w++) {
-        cuda_case k =
-            w < 2 ? cuda_case_of("position", 3, 5, 8) : cuda_case_of("embedding", 3);
+        cuda_case k = w < 2 ? cuda_case_of("position", 3, 5, 8) : cuda_case_of("embedding", 3);
         if (w >= 2) {
             k.type[0] = DDP_I32;
             k.arg[0] = 9;
@@ -228,8 +225,7 @@ static void loss_of(int label, int second, double *loss, double *first, double *
     cuda_ok(dev);
     got = cuda_get(&c, &c.out, "loss");
     *loss = (double)got[0];
-    if (!isnan(*loss) || !isnan(c.out.cpu[0]))
-        assert_true(fabs(*loss - (double)c.out.cpu[0]) < 1e-5);
+    if (!isnan(*loss) || !isnan(c.out.cpu[0])) assert_true(fabs(*loss - (double)c.out.cpu[0]) < 1e-5);
     free(got);
     got = cuda_get(&c, &c.grad_in[0], "gradient");
     *first = (double)got[0];
@@ -299,8 +295,7 @@ static void products_have_batches_and_epilogues(void **state)
     assert_true(ddp__cuda_multiply(dev, &p));
     cuda_ok(dev);
     assert_int_equal(cudaMemcpy(c, dc, sizeof c[0], cudaMemcpyDeviceToHost), cudaSuccess);
-    assert_int_equal(cudaMemcpy(before, dbefore, sizeof before, cudaMemcpyDeviceToHost),
-                     cudaSuccess);
+    assert_int_equal(cudaMemcpy(before, dbefore, sizeof before, cudaMemcpyDeviceToHost), cudaSuccess);
     for (i = 0; i < M; i++)
         for (j = 0; j < N; j++) {
             float x = bias[j], y;
@@ -383,8 +378,8 @@ static void every_size(long kernels)
     }
 }
 
-/* The product of the weights' gradient gives that of the bias, or where the library cannot do that, or not well, two
- * kernels do. */
+/* The product of the weights' gradient gives that of the bias, or where the library cannot do that, or not
+ * well, two kernels do. */
 static void products_give_the_gradient_of_a_bias(void **state)
 {
     (void)state;
@@ -401,8 +396,8 @@ static void products_give_the_gradient_of_a_bias(void **state)
 #endif
 }
 
-/* The gradients of linear and of the gelu behind it, as a pair. adds: to what gelu's input has; without: as above.
- * through: a reader of gelu has gone back through it. */
+/* The gradients of linear and of the gelu behind it, as a pair. adds: to what gelu's input has; without: as
+ * above. through: a reader of gelu has gone back through it. */
 static void gelu_pair(ddp_cuda_numbers numbers, long rows, long columns, long width, int shift, int adds,
                       int without, int through)
 {
@@ -434,9 +429,15 @@ static void gelu_pair(ddp_cuda_numbers numbers, long rows, long columns, long wi
         b.cpu->backward(&cpu[1]);
     }
     a.cpu->backward(&cpu[0]);
-    if (pair) pair->backward(&gpu[0], &gpu[1]);
-    else if (through) { gpu[0].grad_out = gpu[1].grad_out; a.gpu->backward(&gpu[0]); }
-    else { b.gpu->backward(&gpu[1]); a.gpu->backward(&gpu[0]); }
+    if (pair)
+        pair->backward(&gpu[0], &gpu[1]);
+    else if (through) {
+        gpu[0].grad_out = gpu[1].grad_out;
+        a.gpu->backward(&gpu[0]);
+    } else {
+        b.gpu->backward(&gpu[1]);
+        a.gpu->backward(&gpu[0]);
+    }
     cuda_ok(dev);
     cuda_compare(&a, &a.grad_out, "gradient of gelu's input", 0);
     cuda_compare(&a, &a.grad_param[0], "gradient of weights", 0);
@@ -465,7 +466,8 @@ static void gradients_pass_gelu_as_a_pair(void **state)
     }
 }
 
-/* Linear, whose input is gelu of something, back to that: as the product and gelu's gradient do one after the other. */
+/* Linear, whose input is gelu of something, back to that: as the product and gelu's gradient do one after the
+ * other. */
 static void linear_through_gelu(ddp_cuda_numbers numbers, long rows, long columns, long width, long launches)
 {
     cuda_case k = cuda_case_of("linear", rows, columns), g = cuda_case_of("gelu", rows, columns);
@@ -500,7 +502,8 @@ static void linear_through_gelu(ddp_cuda_numbers numbers, long rows, long column
     ddp__cuda_close(dev);
 }
 
-/* By the product, or where the library cannot, or rows are no multiples of 16 bytes, by a kernel behind it. */
+/* By the product, or where the library cannot, or rows are no multiples of 16 bytes, by a kernel behind
+ * it. */
 static void a_product_goes_back_through_gelu(void **state)
 {
     int numbers;
@@ -526,9 +529,8 @@ enum { PAIR_RESULTS = 7 };
  * holds, the addition to that of input 0 and of input 1, and nobody wants that of input 0. */
 static void pair_run(cuda_check *s, cuda_check *n, const ddp_op_pair *pair, int adds, float **got)
 {
-    const cuda_array *const result[PAIR_RESULTS] = {&s->out, &n->out, &n->saved, &n->grad_param[0],
-                                                    &n->grad_param[1], &s->grad_in[0],
-                                                    &s->grad_in[1]};
+    const cuda_array *const result[PAIR_RESULTS] = {
+        &s->out, &n->out, &n->saved, &n->grad_param[0], &n->grad_param[1], &s->grad_in[0], &s->grad_in[1]};
     ddp_op_call sum, norm;
     int i;
 
@@ -582,8 +584,7 @@ static void pair_check(const char *op, ddp_cuda_numbers numbers, long rows, long
         for (i = 0; i < PAIR_RESULTS; i++) {
             const long count = i < 2 || i > 4 ? rows * columns : i == 2 ? n.saved.n : columns;
             if (got[i] && memcmp(got[i], want[i], (size_t)count * sizeof **got))
-                fail_msg("%s of %ld x %ld, adds %d: result %d differs", op, rows, columns, adds[m],
-                         i);
+                fail_msg("%s of %ld x %ld, adds %d: result %d differs", op, rows, columns, adds[m], i);
             free(got[i]);
             free(want[i]);
         }

@@ -1,6 +1,6 @@
 /* Stand-in for cuBLASLt: D = alpha op(A) op(B) + beta C with the bias and GELU epilogues and the
- * bias gradient of B, by plain loops over column-major matrices. What the real library refuses or would read wrongly
- * ends the program with a sentence: leading dimensions, shapes that do not fit, types that do not
+ * bias gradient of B, by plain loops over column-major matrices. What the real library refuses or would read
+ * wrongly ends the program with a sentence: leading dimensions, shapes that do not fit, types that do not
  * go together, a missing bias, an algorithm of another product, addresses less aligned than
  * promised. */
 #ifndef DDP_ON_CPU_CUBLASLT_H
@@ -60,25 +60,25 @@ typedef struct cublasLtContext *cublasLtHandle_t;
 
 struct cublasLtDescOnCpu {
     cublasComputeType_t compute;
-    cudaDataType        scale;
-    int32_t             transa, transb;
-    uint32_t            epilogue;
-    void               *bias, *aux;
-    int32_t             bias_type, aux_type;
-    int64_t             aux_ld;
+    cudaDataType scale;
+    int32_t transa, transb;
+    uint32_t epilogue;
+    void *bias, *aux;
+    int32_t bias_type, aux_type;
+    int64_t aux_ld;
 };
 typedef struct cublasLtDescOnCpu *cublasLtMatmulDesc_t;
 
 struct cublasLtLayoutOnCpu {
     cudaDataType type;
-    uint64_t     rows, cols;
-    int64_t      ld, stride;
-    int32_t      batch;
+    uint64_t rows, cols;
+    int64_t ld, stride;
+    int32_t batch;
 };
 typedef struct cublasLtLayoutOnCpu *cublasLtMatrixLayout_t;
 
 struct cublasLtPreferenceOnCpu {
-    size_t   workspace;
+    size_t workspace;
     uint32_t reduction;
     uint32_t alignment[4]; /* A B C D */
 };
@@ -91,10 +91,10 @@ typedef struct {
 
 typedef struct {
     cublasLtMatmulAlgo_t algo;
-    size_t               workspaceSize;
-    cublasStatus_t       state;
-    float                wavesCount;
-    int                  reserved[4];
+    size_t workspaceSize;
+    cublasStatus_t state;
+    float wavesCount;
+    int reserved[4];
 } cublasLtMatmulHeuristicResult_t;
 
 inline bool cublasLtHasVector(const cublasLtDescOnCpu *d)
@@ -199,13 +199,11 @@ inline cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d)
 
 inline void cublasLtTake(void *to, size_t want, const void *from, size_t bytes)
 {
-    if (want != bytes)
-        cublasLtRefuse("an attribute of the wrong size", static_cast<long long>(bytes));
+    if (want != bytes) cublasLtRefuse("an attribute of the wrong size", static_cast<long long>(bytes));
     memcpy(to, from, bytes);
 }
 
-inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
-                                                     cublasLtMatmulDescAttributes_t a,
+inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t a,
                                                      const void *from, size_t bytes)
 {
     switch (a) {
@@ -237,8 +235,8 @@ inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
     return CUBLAS_STATUS_SUCCESS;
 }
 
-inline cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataType type,
-                                                 uint64_t rows, uint64_t cols, int64_t ld)
+inline cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataType type, uint64_t rows,
+                                                 uint64_t cols, int64_t ld)
 {
     if (ld < static_cast<int64_t>(rows)) cublasLtRefuse("columns overlap: leading dimension", ld);
     *l = new cublasLtLayoutOnCpu();
@@ -257,8 +255,8 @@ inline cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l)
 }
 
 inline cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l,
-                                                       cublasLtMatrixLayoutAttribute_t a,
-                                                       const void *from, size_t bytes)
+                                                       cublasLtMatrixLayoutAttribute_t a, const void *from,
+                                                       size_t bytes)
 {
     if (a == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)
         cublasLtTake(&l->batch, sizeof l->batch, from, bytes);
@@ -290,16 +288,14 @@ inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPrefere
     else if (a == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
         cublasLtTake(&p->reduction, sizeof p->reduction, from, bytes);
     else
-        cublasLtTake(&p->alignment[a - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
-                     sizeof p->alignment[0], from, bytes);
+        cublasLtTake(&p->alignment[a - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], sizeof p->alignment[0],
+                     from, bytes);
     return CUBLAS_STATUS_SUCCESS;
 }
 
 /* What of a product its algorithm was made for. */
-inline cublasLtMatmulAlgo_t cublasLtAlgoOnCpu(const cublasLtDescOnCpu *d,
-                                              const cublasLtLayoutOnCpu *a,
-                                              const cublasLtLayoutOnCpu *b,
-                                              const cublasLtLayoutOnCpu *c,
+inline cublasLtMatmulAlgo_t cublasLtAlgoOnCpu(const cublasLtDescOnCpu *d, const cublasLtLayoutOnCpu *a,
+                                              const cublasLtLayoutOnCpu *b, const cublasLtLayoutOnCpu *c,
                                               const uint32_t *alignment)
 {
     cublasLtMatmulAlgo_t g;
@@ -316,10 +312,11 @@ inline cublasLtMatmulAlgo_t cublasLtAlgoOnCpu(const cublasLtDescOnCpu *d,
     return g;
 }
 
-inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
-    cublasLtHandle_t h, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-    cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t out, cublasLtMatmulPreference_t pref, int want,
-    cublasLtMatmulHeuristicResult_t *result, int *found)
+inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
+                                                     cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                                     cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t out,
+                                                     cublasLtMatmulPreference_t pref, int want,
+                                                     cublasLtMatmulHeuristicResult_t *result, int *found)
 {
     if (!h || !h->open) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (want < 1) return CUBLAS_STATUS_INVALID_VALUE;
@@ -350,8 +347,8 @@ inline float cublasLtGeluSlope(float x)
     return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * k * (1 + 3 * 0.044715f * x * x);
 }
 
-inline void cublasLtEpilogueOnCpu(const cublasLtDescOnCpu *d, const cublasLtLayoutOnCpu *out,
-                                  void *p, int64_t i, int64_t j, int64_t at, float v)
+inline void cublasLtEpilogueOnCpu(const cublasLtDescOnCpu *d, const cublasLtLayoutOnCpu *out, void *p,
+                                  int64_t i, int64_t j, int64_t at, float v)
 {
     const int aux_type = d->aux_type < 0 ? out->type : d->aux_type;
 
@@ -360,16 +357,16 @@ inline void cublasLtEpilogueOnCpu(const cublasLtDescOnCpu *d, const cublasLtLayo
         v += cublasLtGet(d->bias, i, d->bias_type < 0 ? out->type : d->bias_type);
     }
     if (d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) cublasLtPut(d->aux, j * d->aux_ld + i, aux_type, v);
-    if (d->epilogue == CUBLASLT_EPILOGUE_DGELU) v *= cublasLtGeluSlope(cublasLtGet(d->aux, j * d->aux_ld + i, aux_type));
-    if (d->epilogue == CUBLASLT_EPILOGUE_GELU_BIAS ||
-        d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
+    if (d->epilogue == CUBLASLT_EPILOGUE_DGELU)
+        v *= cublasLtGeluSlope(cublasLtGet(d->aux, j * d->aux_ld + i, aux_type));
+    if (d->epilogue == CUBLASLT_EPILOGUE_GELU_BIAS || d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
         v = cublasLtGelu(v);
     cublasLtPut(p, at, out->type, v);
 }
 
 /* Overwrites the vector with the sums of op(B)'s columns, whatever alpha and beta are. */
-inline void cublasLtBiasGradientOnCpu(const cublasLtDescOnCpu &d, const void *B,
-                                      const cublasLtLayoutOnCpu &b, int type, int64_t n, int64_t k)
+inline void cublasLtBiasGradientOnCpu(const cublasLtDescOnCpu &d, const void *B, const cublasLtLayoutOnCpu &b,
+                                      int type, int64_t n, int64_t k)
 {
     for (int64_t j = 0; j < n; j++) {
         double sum = 0;
@@ -380,9 +377,8 @@ inline void cublasLtBiasGradientOnCpu(const cublasLtDescOnCpu &d, const void *B,
 }
 
 inline void cublasLtMultiplyOnCpu(const cublasLtDescOnCpu &d, float by, const void *A,
-                                  const cublasLtLayoutOnCpu &a, const void *B,
-                                  const cublasLtLayoutOnCpu &b, float add, const void *C,
-                                  const cublasLtLayoutOnCpu &c, void *D,
+                                  const cublasLtLayoutOnCpu &a, const void *B, const cublasLtLayoutOnCpu &b,
+                                  float add, const void *C, const cublasLtLayoutOnCpu &c, void *D,
                                   const cublasLtLayoutOnCpu &out, int64_t m, int64_t n, int64_t k)
 {
     for (int64_t s = 0; s < a.batch; s++)
@@ -407,8 +403,8 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
                                      const void *A, cublasLtMatrixLayout_t a, const void *B,
                                      cublasLtMatrixLayout_t b, const void *beta, const void *C,
                                      cublasLtMatrixLayout_t c, void *D, cublasLtMatrixLayout_t out,
-                                     const cublasLtMatmulAlgo_t *algo, void *workspace,
-                                     size_t bytes, cudaStream_t stream)
+                                     const cublasLtMatmulAlgo_t *algo, void *workspace, size_t bytes,
+                                     cudaStream_t stream)
 {
     const int64_t m = static_cast<int64_t>(out->rows), n = static_cast<int64_t>(out->cols);
     const int64_t k = static_cast<int64_t>(d->transa ? a->rows : a->cols);
@@ -429,16 +425,14 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
         cublasLtRefuse("TF32 of inputs that are no floats", a->type);
     if (a->batch != b->batch || a->batch != c->batch || a->batch != out->batch)
         cublasLtRefuse("unlike numbers of matrices", a->batch);
-    if (bytes && !workspace)
-        cublasLtRefuse("workspace that is not there", static_cast<long long>(bytes));
+    if (bytes && !workspace) cublasLtRefuse("workspace that is not there", static_cast<long long>(bytes));
     if (!algo) cublasLtRefuse("no algorithm", 0);
     alignment[0] = static_cast<uint32_t>(algo->data[6] >> 32);
     alignment[1] = static_cast<uint32_t>(algo->data[6]);
     alignment[2] = static_cast<uint32_t>(algo->data[7] >> 32);
     alignment[3] = static_cast<uint32_t>(algo->data[7]);
     want = cublasLtAlgoOnCpu(d, a, b, out, alignment);
-    if (memcmp(&want, algo, sizeof want))
-        cublasLtRefuse("the algorithm of another product, rows", m);
+    if (memcmp(&want, algo, sizeof want)) cublasLtRefuse("the algorithm of another product, rows", m);
     cublasLtAligned("A is not aligned as promised", A, alignment[0]);
     cublasLtAligned("B is not aligned as promised", B, alignment[1]);
     cublasLtAligned("C is not aligned as promised", C, alignment[2]);
@@ -454,7 +448,9 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
     if (cublasLtHasAux(d)) {
         cublasLtAligned("the auxiliary array is not aligned", d->aux, 16);
         if (!d->aux || d->aux_ld < m || d->aux_ld % 8)
-            cublasLtRefuse("the auxiliary array's leading dimension must be a multiple of 8 and hold a column", d->aux_ld);
+            cublasLtRefuse(
+                "the auxiliary array's leading dimension must be a multiple of 8 and hold a column",
+                d->aux_ld);
     }
 
     /* the descriptors may change before the product's turn in its stream comes */
@@ -463,8 +459,7 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
     cuda_on_cpu::give(stream, [=] {
         if (cuda_on_cpu::the_world().broken) return;
         cublasLtMultiplyOnCpu(dd, by, A, la, B, lb, add, C, lc, D, lo, m, n, k);
-        if (dd.epilogue == CUBLASLT_EPILOGUE_BGRADB)
-            cublasLtBiasGradientOnCpu(dd, B, lb, lo.type, n, k);
+        if (dd.epilogue == CUBLASLT_EPILOGUE_BGRADB) cublasLtBiasGradientOnCpu(dd, B, lb, lo.type, n, k);
     });
     return CUBLAS_STATUS_SUCCESS;
 }

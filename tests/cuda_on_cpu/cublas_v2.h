@@ -20,9 +20,10 @@ typedef enum { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_FAST_TF32 = 77 } cubl
 
 inline const char *cublasGetStatusString(cublasStatus_t s)
 {
-    return s == CUBLAS_STATUS_SUCCESS ? "success"
-         : s == CUBLAS_STATUS_INVALID_VALUE ? "an argument has a wrong value"
-         : s == CUBLAS_STATUS_NOT_SUPPORTED ? "not supported" : "failed";
+    return s == CUBLAS_STATUS_SUCCESS         ? "success"
+           : s == CUBLAS_STATUS_INVALID_VALUE ? "an argument has a wrong value"
+           : s == CUBLAS_STATUS_NOT_SUPPORTED ? "not supported"
+                                              : "failed";
 }
 
 #endif /* DDP_ON_CPU_CUBLAS_V2_H */

@@ -15,23 +15,25 @@ typedef uint64_t cuuint64_t;
 
 /* An array of 2-byte elements in up to four dimensions, the first of which is dense. */
 struct alignas(128) CUtensorMap {
-    uint64_t    made; /* TENSOR_MAP where it names an array */
+    uint64_t made; /* TENSOR_MAP where it names an array */
     const char *base;
-    cuuint64_t  dim[4], apart[4]; /* in bytes */
-    cuuint32_t  box[4];
+    cuuint64_t dim[4], apart[4]; /* in bytes */
+    cuuint32_t box[4];
 };
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu
+{
 const uint64_t TENSOR_MAP = 0x6d61702d74656e73;
 }
 
 /* What the real one refuses of such maps. */
-inline CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType, cuuint32_t rank, void *base, const cuuint64_t *dim,
-                                       const cuuint64_t *apart, const cuuint32_t *box, const cuuint32_t *each,
-                                       CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
-                                       CUtensorMapFloatOOBfill)
+inline CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType, cuuint32_t rank, void *base,
+                                       const cuuint64_t *dim, const cuuint64_t *apart, const cuuint32_t *box,
+                                       const cuuint32_t *each, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                       CUtensorMapL2promotion, CUtensorMapFloatOOBfill)
 {
-    if (rank != 4 || (uintptr_t)base % 16 || (uintptr_t)map % 64 || box[0] * 2 > 128) return CUDA_ERROR_INVALID_VALUE;
+    if (rank != 4 || (uintptr_t)base % 16 || (uintptr_t)map % 64 || box[0] * 2 > 128)
+        return CUDA_ERROR_INVALID_VALUE;
     if (cuda_on_cpu::place_of(base) != cuda_on_cpu::ON_DEVICE) return CUDA_ERROR_INVALID_VALUE;
     map->made = cuda_on_cpu::TENSOR_MAP;
     map->base = (const char *)base;
@@ -39,7 +41,8 @@ inline CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType, cu
         map->dim[i] = dim[i];
         map->apart[i] = i ? apart[i - 1] : 2;
         map->box[i] = box[i];
-        if (!dim[i] || dim[i] > 1ull << 32 || !box[i] || box[i] > 256 || each[i] != 1) return CUDA_ERROR_INVALID_VALUE;
+        if (!dim[i] || dim[i] > 1ull << 32 || !box[i] || box[i] > 256 || each[i] != 1)
+            return CUDA_ERROR_INVALID_VALUE;
         if (i && (map->apart[i] % 16 || map->apart[i] >= 1ull << 40)) return CUDA_ERROR_INVALID_VALUE;
     }
     return CUDA_SUCCESS;

@@ -13,47 +13,66 @@
 #define CUDART_VERSION 13000
 
 enum cudaMemcpyKind {
-    cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice,
+    cudaMemcpyHostToHost,
+    cudaMemcpyHostToDevice,
+    cudaMemcpyDeviceToHost,
+    cudaMemcpyDeviceToDevice,
     cudaMemcpyDefault
 };
 enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1 };
 enum { cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
 enum { cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2 };
 enum cudaDeviceAttr {
-    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97, cudaDevAttrMultiProcessorCount = 16,
-    cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76
+    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
+    cudaDevAttrMultiProcessorCount = 16,
+    cudaDevAttrComputeCapabilityMajor = 75,
+    cudaDevAttrComputeCapabilityMinor = 76
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 typedef void (*cudaHostFn_t)(void *user);
 
 struct cudaDeviceProp {
-    char   name[256];
+    char name[256];
     size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin;
-    int    major, minor, multiProcessorCount, maxThreadsPerBlock, warpSize, pciBusID, pciDeviceID,
-           pciDomainID, l2CacheSize, memoryBusWidth;
+    int major, minor, multiProcessorCount, maxThreadsPerBlock, warpSize, pciBusID, pciDeviceID, pciDomainID,
+        l2CacheSize, memoryBusWidth;
 };
 
 inline const char *cudaGetErrorString(cudaError_t e)
 {
     switch (e) {
-    case cudaSuccess: return "no error";
-    case cudaErrorInvalidValue: return "invalid argument";
-    case cudaErrorMemoryAllocation: return "out of memory";
-    case cudaErrorInitializationError: return "initialization error";
-    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    case cudaSuccess:
+        return "no error";
+    case cudaErrorInvalidValue:
+        return "invalid argument";
+    case cudaErrorMemoryAllocation:
+        return "out of memory";
+    case cudaErrorInitializationError:
+        return "initialization error";
+    case cudaErrorInvalidConfiguration:
+        return "invalid configuration argument";
     case cudaErrorInsufficientDriver:
         return "CUDA driver version is insufficient for CUDA runtime version";
-    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
-    case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaErrorNoDevice:
+        return "no CUDA-capable device is detected";
+    case cudaErrorInvalidDevice:
+        return "invalid device ordinal";
     case cudaErrorNoKernelImageForDevice:
         return "no kernel image is available for execution on the device";
-    case cudaErrorLaunchTimeout: return "the launch timed out and was terminated";
-    case cudaErrorInvalidResourceHandle: return "invalid resource handle";
-    case cudaErrorNotReady: return "device not ready";
-    case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
-    case cudaErrorLaunchFailure: return "unspecified launch failure";
-    case cudaErrorNotSupported: return "operation not supported";
-    default: return "unknown error";
+    case cudaErrorLaunchTimeout:
+        return "the launch timed out and was terminated";
+    case cudaErrorInvalidResourceHandle:
+        return "invalid resource handle";
+    case cudaErrorNotReady:
+        return "device not ready";
+    case cudaErrorIllegalAddress:
+        return "an illegal memory access was encountered";
+    case cudaErrorLaunchFailure:
+        return "unspecified launch failure";
+    case cudaErrorNotSupported:
+        return "operation not supported";
+    default:
+        return "unknown error";
     }
 }
 
@@ -85,8 +104,7 @@ inline cudaError_t cudaGetDeviceCount(int *n)
 }
 inline cudaError_t cudaSetDevice(int d)
 {
-    if (d < 0 || d >= cuda_on_cpu::the_world().devices)
-        return cuda_on_cpu::note(cudaErrorInvalidDevice);
+    if (d < 0 || d >= cuda_on_cpu::the_world().devices) return cuda_on_cpu::note(cudaErrorInvalidDevice);
     cuda_on_cpu::current_device() = d;
     return cuda_on_cpu::ready();
 }
@@ -115,8 +133,10 @@ inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr a, int devi
 {
     if (device < 0 || device >= cuda_on_cpu::the_world().devices)
         return cuda_on_cpu::note(cudaErrorInvalidDevice);
-    *value = a == cudaDevAttrMultiProcessorCount ? 4 : a == cudaDevAttrComputeCapabilityMajor ? 9
-             : a == cudaDevAttrComputeCapabilityMinor ? 0 : (int)cuda_on_cpu::MOST_SHARED;
+    *value = a == cudaDevAttrMultiProcessorCount      ? 4
+             : a == cudaDevAttrComputeCapabilityMajor ? 9
+             : a == cudaDevAttrComputeCapabilityMinor ? 0
+                                                      : (int)cuda_on_cpu::MOST_SHARED;
     return cudaSuccess;
 }
 inline cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device)
@@ -124,7 +144,11 @@ inline cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device)
     snprintf(text, (size_t)bytes, "0000:%02x:00.0", (unsigned)device);
     return cuda_on_cpu::ready();
 }
-inline cudaError_t cudaRuntimeGetVersion(int *v) { *v = CUDART_VERSION; return cudaSuccess; }
+inline cudaError_t cudaRuntimeGetVersion(int *v)
+{
+    *v = CUDART_VERSION;
+    return cudaSuccess;
+}
 inline cudaError_t cudaDeviceSynchronize()
 {
     cuda_on_cpu::drain_device(cuda_on_cpu::current_device(), false);
@@ -135,8 +159,7 @@ template <class F> inline cudaError_t cudaFuncSetAttribute(F, cudaFuncAttribute,
     return value <= cuda_on_cpu::MOST_SHARED ? cuda_on_cpu::ready()
                                              : cuda_on_cpu::note(cudaErrorInvalidValue);
 }
-template <class F>
-inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *n, F, int, size_t)
+template <class F> inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *n, F, int, size_t)
 {
     *n = 2;
     return cudaSuccess;
@@ -144,7 +167,8 @@ inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *n, F, int,
 
 /* ---- memory ---- */
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu
+{
 inline cudaError_t take(void **p, size_t bytes, int device)
 {
     world &w = the_world();
@@ -170,8 +194,7 @@ inline cudaError_t drop(void *p, bool pinned)
     {
         std::lock_guard<std::mutex> hold(w.m);
         auto at = w.memory.find(p);
-        if (at == w.memory.end() || (at->second.device < 0) != pinned)
-            return note(cudaErrorInvalidValue);
+        if (at == w.memory.end() || (at->second.device < 0) != pinned) return note(cudaErrorInvalidValue);
         device = at->second.device;
     }
     drain_device(device < 0 ? current_device() : device, false);
@@ -242,9 +265,8 @@ inline cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, siz
 {
     return cudaMemcpyAsync(to, from, n, cudaMemcpyDefault, s);
 }
-inline cudaError_t cudaMemcpy2DAsync(void *to, size_t to_row, const void *from, size_t from_row,
-                                     size_t width, size_t rows, cudaMemcpyKind,
-                                     cudaStream_t s = nullptr)
+inline cudaError_t cudaMemcpy2DAsync(void *to, size_t to_row, const void *from, size_t from_row, size_t width,
+                                     size_t rows, cudaMemcpyKind, cudaStream_t s = nullptr)
 {
     cuda_on_cpu::give(s, [=] {
         for (size_t r = 0; r < rows; r++)
@@ -257,10 +279,7 @@ inline cudaError_t cudaMemsetAsync(void *p, int byte, size_t n, cudaStream_t s =
     cuda_on_cpu::give(s, [=] { memset(p, byte, n); });
     return cuda_on_cpu::ready();
 }
-inline cudaError_t cudaMemset(void *p, int byte, size_t n)
-{
-    return cudaMemsetAsync(p, byte, n, nullptr);
-}
+inline cudaError_t cudaMemset(void *p, int byte, size_t n) { return cudaMemsetAsync(p, byte, n, nullptr); }
 
 /* ---- streams ---- */
 
@@ -282,10 +301,7 @@ inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
 {
     return cudaStreamCreateWithPriority(s, flags, 0);
 }
-inline cudaError_t cudaStreamCreate(cudaStream_t *s)
-{
-    return cudaStreamCreateWithPriority(s, 0, 0);
-}
+inline cudaError_t cudaStreamCreate(cudaStream_t *s) { return cudaStreamCreateWithPriority(s, 0, 0); }
 inline cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
     *least = 0;
@@ -312,8 +328,10 @@ inline cudaError_t cudaStreamDestroy(cudaStream_t s)
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
-    if (s) cuda_on_cpu::drain(s);
-    else cuda_on_cpu::drain_device(cuda_on_cpu::current_device(), true);
+    if (s)
+        cuda_on_cpu::drain(s);
+    else
+        cuda_on_cpu::drain_device(cuda_on_cpu::current_device(), true);
     return cuda_on_cpu::ready();
 }
 inline cudaError_t cudaStreamQuery(cudaStream_t s)
@@ -336,7 +354,8 @@ inline cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *use
 enum { cudaEnableDefault = 0 };
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu
+{
 inline int wait_value(cudaStream_t s, unsigned long long there, unsigned value, unsigned how)
 {
     const volatile unsigned *at = (const volatile unsigned *)there;
@@ -344,16 +363,17 @@ inline int wait_value(cudaStream_t s, unsigned long long there, unsigned value, 
     if (captures("a stream is told to wait for memory")) return 0;
     if (how != 0 || place_of((const void *)at) == PAGEABLE) return 1;
     give(s, [=] {
-        while ((int)(__atomic_load_n(at, __ATOMIC_ACQUIRE) - value) < 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
+        while ((int)(__atomic_load_n(at, __ATOMIC_ACQUIRE) - value) < 0)
+            std::this_thread::sleep_for(std::chrono::microseconds(20));
     });
     return 0;
 }
 } // namespace cuda_on_cpu
 
-inline cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **found, unsigned, unsigned long long,
-                                                    cudaDriverEntryPointQueryResult *is)
+inline cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **found, unsigned,
+                                                    unsigned long long, cudaDriverEntryPointQueryResult *is)
 {
-    *found = !cuda_on_cpu::the_world().waits            ? nullptr
+    *found = !cuda_on_cpu::the_world().waits           ? nullptr
              : !strcmp(name, "cuStreamWaitValue32")    ? (void *)cuda_on_cpu::wait_value
              : !strcmp(name, "cuTensorMapEncodeTiled") ? (void *)cuTensorMapEncodeTiled
                                                        : nullptr;
@@ -367,8 +387,8 @@ inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
 {
     *e = nullptr;
     if (cuda_on_cpu::ready() != cudaSuccess) return cuda_on_cpu::ready();
-    *e = new CUevent_st{std::make_shared<cuda_on_cpu::event_state>(),
-                        !(flags & cudaEventDisableTiming), cuda_on_cpu::current_device()};
+    *e = new CUevent_st{std::make_shared<cuda_on_cpu::event_state>(), !(flags & cudaEventDisableTiming),
+                        cuda_on_cpu::current_device()};
     std::lock_guard<std::mutex> hold(cuda_on_cpu::the_world().m);
     cuda_on_cpu::the_world().events++;
     return cudaSuccess;
@@ -443,7 +463,11 @@ inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b)
 
 /* ---- graphs: jobs of a stream that are kept, and given again ---- */
 
-enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
+enum cudaStreamCaptureMode {
+    cudaStreamCaptureModeGlobal,
+    cudaStreamCaptureModeThreadLocal,
+    cudaStreamCaptureModeRelaxed
+};
 
 inline cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode)
 {
@@ -478,7 +502,8 @@ inline cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *e, cudaGraph_t
     *e = nullptr;
     if (w.broken) return cuda_on_cpu::ready();
     std::lock_guard<std::mutex> hold(w.m);
-    if (w.used[cuda_on_cpu::current_device()] + 65536 > w.limit) return cuda_on_cpu::note(cudaErrorMemoryAllocation);
+    if (w.used[cuda_on_cpu::current_device()] + 65536 > w.limit)
+        return cuda_on_cpu::note(cudaErrorMemoryAllocation);
     *e = new CUgraphExec_st{*g};
     w.graphs++;
     return cudaSuccess;
@@ -494,7 +519,8 @@ inline cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s)
     });
     return cuda_on_cpu::ready();
 }
-namespace cuda_on_cpu {
+namespace cuda_on_cpu
+{
 template <class G> inline cudaError_t drop_graph(G *g)
 {
     delete g;

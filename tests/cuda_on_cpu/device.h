@@ -39,68 +39,81 @@ enum cudaError_t {
     cudaErrorUnknown = 999
 };
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu
+{
 
 struct event_state {
-    std::mutex              m;
+    std::mutex m;
     std::condition_variable c;
-    uint64_t                asked = 0, done = 0;
-    double                  at = 0;
+    uint64_t asked = 0, done = 0;
+    double at = 0;
 };
 
 struct queue {
-    std::mutex                        m;
-    std::condition_variable           work, idle;
+    std::mutex m;
+    std::condition_variable work, idle;
     std::deque<std::function<void()>> todo;
     std::shared_ptr<std::deque<std::function<void()>>> captured; /* not null: what is given goes there */
-    uint64_t                          given = 0, done = 0;
-    bool                              stop = false;
-    int                               device = 0;
-    bool                              blocking = true; /* ordered with the stream NULL */
-    std::atomic<int>                  drained{0};      /* how many wait for all streams, this too */
-    std::thread                       worker;
+    uint64_t given = 0, done = 0;
+    bool stop = false;
+    int device = 0;
+    bool blocking = true;        /* ordered with the stream NULL */
+    std::atomic<int> drained{0}; /* how many wait for all streams, this too */
+    std::thread worker;
 };
 
 } // namespace cuda_on_cpu
 
-struct CUstream_st { cuda_on_cpu::queue q; };
-struct CUevent_st { std::shared_ptr<cuda_on_cpu::event_state> s; bool timed; int device; };
+struct CUstream_st {
+    cuda_on_cpu::queue q;
+};
+struct CUevent_st {
+    std::shared_ptr<cuda_on_cpu::event_state> s;
+    bool timed;
+    int device;
+};
 typedef CUstream_st *cudaStream_t;
 typedef CUevent_st *cudaEvent_t;
-struct CUgraph_st { std::shared_ptr<std::deque<std::function<void()>>> jobs; };
+struct CUgraph_st {
+    std::shared_ptr<std::deque<std::function<void()>>> jobs;
+};
 typedef CUgraph_st *cudaGraph_t;
-struct CUgraphExec_st { CUgraph_st graph; };
+struct CUgraphExec_st {
+    CUgraph_st graph;
+};
 typedef CUgraphExec_st *cudaGraphExec_t;
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu
+{
 
 struct block_of_memory {
     size_t bytes;
-    int    device; /* -1: pinned memory of the host */
+    int device; /* -1: pinned memory of the host */
 };
 
 /* Of the process. Left alive at exit: threads of streams may still look at it. */
 struct world {
-    std::mutex                       m;
+    std::mutex m;
     std::map<void *, block_of_memory> memory;
-    std::map<CUstream_st *, int>     streams;
-    std::map<int, size_t>            used;
-    size_t                           limit = (size_t)1 << 32; /* bytes of each device */
-    long                             pinned = 1L << 40; /* pieces of pinned memory that are left */
-    size_t                           shared = MOST_SHARED; /* bytes of a block */
-    std::set<std::pair<int, const void *>> loaded;         /* kernels of each device */
-    std::recursive_mutex             loading[8];           /* of each device */
-    int                              devices = 8;
-    int                              driver = 0; /* CUDA's version that it knows; 0: this one */
-    int                              events = 0;
-    int                              graphs = 0;
-    std::atomic<long>                replays{0}; /* launches of graphs */
-    std::atomic<int>                 broken{0};  /* a cudaError_t that stays */
-    std::atomic<int>                 user{0};    /* the process that called first */
-    std::atomic<long>                launches{0};
-    bool                             blocking = false; /* a launch returns when its kernel is done */
-    bool                             waits = true;     /* the driver has what is looked up in it: streams can wait for memory */
-    char                             why[400];
+    std::map<CUstream_st *, int> streams;
+    std::map<int, size_t> used;
+    size_t limit = (size_t)1 << 32;                /* bytes of each device */
+    long pinned = 1L << 40;                        /* pieces of pinned memory that are left */
+    size_t shared = MOST_SHARED;                   /* bytes of a block */
+    std::set<std::pair<int, const void *>> loaded; /* kernels of each device */
+    std::recursive_mutex loading[8];               /* of each device */
+    int devices = 8;
+    int driver = 0; /* CUDA's version that it knows; 0: this one */
+    int events = 0;
+    int graphs = 0;
+    std::atomic<long> replays{0}; /* launches of graphs */
+    std::atomic<int> broken{0};   /* a cudaError_t that stays */
+    std::atomic<int> user{0};     /* the process that called first */
+    std::atomic<long> launches{0};
+    bool blocking = false; /* a launch returns when its kernel is done */
+    bool waits = true;     /* the driver has what is looked up in it: streams can
+                                                          wait for memory */
+    char why[400];
 };
 
 inline world &the_world()
@@ -157,7 +170,8 @@ inline CUstream_st *&capturing()
     return s;
 }
 
-/* Calls that a capture would not take, or would make part of the graph with another meaning. 1: it is under way. */
+/* Calls that a capture would not take, or would make part of the graph with another meaning. 1: it is under
+ * way. */
 inline int captures(const char *call)
 {
     if (capturing()) fault("%s while the thread captures a stream", call);
@@ -179,8 +193,7 @@ inline cudaError_t ready()
 
 inline double seconds()
 {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 inline void work(CUstream_st *s)
@@ -212,8 +225,7 @@ inline int drain(CUstream_st *s, double most = 1e6)
     std::unique_lock<std::mutex> hold(s->q.m);
     const uint64_t until = s->q.given;
 
-    return s->q.idle.wait_for(hold, std::chrono::duration<double>(most),
-                              [&] { return s->q.done >= until; });
+    return s->q.idle.wait_for(hold, std::chrono::duration<double>(most), [&] { return s->q.done >= until; });
 }
 
 /* Waits for every stream of a device; legacy: only for those that the stream NULL waits for. 0: one
@@ -246,7 +258,10 @@ inline void give(CUstream_st *s, std::function<void()> job)
     }
     std::lock_guard<std::mutex> hold(s->q.m);
     if (s->q.captured) {
-        if (s != capturing()) { fprintf(stderr, "cuda_on_cpu: work of another thread becomes part of a graph\n"); abort(); }
+        if (s != capturing()) {
+            fprintf(stderr, "cuda_on_cpu: work of another thread becomes part of a graph\n");
+            abort();
+        }
         s->q.captured->push_back(std::move(job));
         return;
     }
@@ -280,7 +295,8 @@ inline long replays() { return the_world().replays; }
 inline long alive()
 {
     std::lock_guard<std::mutex> hold(the_world().m);
-    return (long)(the_world().memory.size() + the_world().streams.size()) + the_world().events + the_world().graphs;
+    return (long)(the_world().memory.size() + the_world().streams.size()) + the_world().events +
+           the_world().graphs;
 }
 
 /* ---- where memory lies ---- */
@@ -325,14 +341,16 @@ inline void load(const char *kernel, const void *fn)
 /* NULL arrives as a number. */
 template <class P, class A> inline P argument(A a)
 {
-    if constexpr (std::is_pointer<P>::value && std::is_integral<A>::value) return nullptr;
-    else return static_cast<P>(a);
+    if constexpr (std::is_pointer<P>::value && std::is_integral<A>::value)
+        return nullptr;
+    else
+        return static_cast<P>(a);
 }
 
-/* Queues a grid whose threads each call thread, unless the launch is not possible. No template: a program has hundreds
- * of kernels. reached: devices reach every array among the arguments. */
-inline void launch_grid(const char *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream, const void *fn,
-                        bool reached, std::function<void()> thread)
+/* Queues a grid whose threads each call thread, unless the launch is not possible. No template: a program has
+ * hundreds of kernels. reached: devices reach every array among the arguments. */
+inline void launch_grid(const char *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+                        const void *fn, bool reached, std::function<void()> thread)
 {
     const size_t threads = (size_t)block.x * block.y * block.z;
 
@@ -347,8 +365,8 @@ inline void launch_grid(const char *kernel, dim3 grid, dim3 block, size_t shared
         return;
     }
     if (stream && stream->q.device != current_device()) {
-        fprintf(stderr, "cuda_on_cpu: %s: the stream is one of device %d, device %d is current\n",
-                kernel, stream->q.device, current_device());
+        fprintf(stderr, "cuda_on_cpu: %s: the stream is one of device %d, device %d is current\n", kernel,
+                stream->q.device, current_device());
         note(cudaErrorInvalidResourceHandle);
         return;
     }
@@ -360,7 +378,8 @@ inline void launch_grid(const char *kernel, dim3 grid, dim3 block, size_t shared
     the_world().launches++;
     give(stream, [=]() mutable {
         if (the_world().broken) return;
-        run_grid(kernel, grid, block, shared, [](void *user) { (*(std::function<void()> *)user)(); }, &thread);
+        run_grid(
+            kernel, grid, block, shared, [](void *user) { (*(std::function<void()> *)user)(); }, &thread);
     });
     if (stream && the_world().blocking && !capturing()) drain(stream);
 }

@@ -29,16 +29,12 @@ inline thread_local uint3 threadIdx, blockIdx;
 inline thread_local dim3 blockDim, gridDim;
 inline const int warpSize = 32;
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu
+{
 
 void fault(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-enum {
-    POISONED = 4 << 20,
-    STACK_BYTES = 128 * 1024,
-    MOST_THREADS = 1024,
-    MOST_SHARED = 227 * 1024
-};
+enum { POISONED = 4 << 20, STACK_BYTES = 128 * 1024, MOST_THREADS = 1024, MOST_SHARED = 227 * 1024 };
 
 /* ---- switching ---- */
 
@@ -75,32 +71,32 @@ enum fibre_state { FRESH, READY, AT_BARRIER, AT_WARP, DONE };
 
 struct fibre {
     fibre_context context;
-    char         *stack;
-    fibre_state   state;
-    const char   *what, *file; /* where it waits */
-    int           line;
-    unsigned      mask;        /* AT_WARP: the lanes it waits for */
-    uint64_t      put[2], got[2];
-    int           from;        /* the lane whose value it wants */
+    char *stack;
+    fibre_state state;
+    const char *what, *file; /* where it waits */
+    int line;
+    unsigned mask; /* AT_WARP: the lanes it waits for */
+    uint64_t put[2], got[2];
+    int from; /* the lane whose value it wants */
 };
 
 /* What a warp operation makes of the values of its lanes; writes got of each. */
 typedef void (*warp_rule)(fibre *lane, unsigned mask);
 
 struct block_run {
-    std::vector<fibre>  fibre_of;
-    std::vector<char *> stacks;   /* free ones, kept from block to block */
-    fibre_context       scheduler;
-    int                 threads, now, waiting, done, stopped;
-    void              (*body)(void *);
-    void               *user;
-    unsigned char      *shared;
-    size_t              shared_bytes;
-    int                 count_in, count_out; /* of __syncthreads_count */
-    uint64_t            phase;
-    const char         *kernel;
-    const void         *outer;    /* of the address sanitizer: the stack of the scheduler */
-    size_t              outer_bytes;
+    std::vector<fibre> fibre_of;
+    std::vector<char *> stacks; /* free ones, kept from block to block */
+    fibre_context scheduler;
+    int threads, now, waiting, done, stopped;
+    void (*body)(void *);
+    void *user;
+    unsigned char *shared;
+    size_t shared_bytes;
+    int count_in, count_out; /* of __syncthreads_count */
+    uint64_t phase;
+    const char *kernel;
+    const void *outer; /* of the address sanitizer: the stack of the scheduler */
+    size_t outer_bytes;
     ~block_run()
     {
         for (char *s : stacks) munmap(s, STACK_BYTES);
@@ -183,8 +179,7 @@ inline void resume(block_run &r, int t)
 
 /* ---- barriers and warp operations, called on a fibre ---- */
 
-inline void wait_here(block_run &r, fibre &f, fibre_state state, const char *what, const char *file,
-                      int line)
+inline void wait_here(block_run &r, fibre &f, fibre_state state, const char *what, const char *file, int line)
 {
     f.state = state;
     f.what = what;
@@ -212,8 +207,8 @@ inline void warp_meet(const char *what, unsigned mask, warp_rule rule, const cha
     int i;
 
     if (!(mask >> lane & 1)) {
-        fault("%s: thread %d calls %s (%s:%d) with a mask of lanes %#x that leaves itself out",
-              r.kernel, r.now, what, file, line, mask);
+        fault("%s: thread %d calls %s (%s:%d) with a mask of lanes %#x that leaves itself out", r.kernel,
+              r.now, what, file, line, mask);
         r.stopped = 1;
         wait_here(r, f, AT_WARP, what, file, line);
     }
@@ -221,8 +216,7 @@ inline void warp_meet(const char *what, unsigned mask, warp_rule rule, const cha
     for (i = 0; i < 32; i++) {
         if (i == lane || !(mask >> i & 1)) continue;
         if (base + i >= r.threads || warp[i].state != AT_WARP || warp[i].mask != mask ||
-            warp[i].line != line || strcmp(warp[i].file, file) != 0 ||
-            strcmp(warp[i].what, what) != 0)
+            warp[i].line != line || strcmp(warp[i].file, file) != 0 || strcmp(warp[i].what, what) != 0)
             break;
     }
     if (i < 32) {
@@ -242,11 +236,12 @@ inline void explain_stuck(block_run &r)
 
     for (const fibre &f : r.fibre_of)
         if (f.state == AT_BARRIER || f.state == AT_WARP) {
-            if (!first) first = &f;
+            if (!first)
+                first = &f;
             else if (f.line != first->line || f.what != first->what) {
-                fault("%s: thread %ld waits in %s (%s:%d) while thread %ld waits in %s (%s:%d)",
-                      r.kernel, (long)(first - &r.fibre_of[0]), first->what, first->file,
-                      first->line, (long)(&f - &r.fibre_of[0]), f.what, f.file, f.line);
+                fault("%s: thread %ld waits in %s (%s:%d) while thread %ld waits in %s (%s:%d)", r.kernel,
+                      (long)(first - &r.fibre_of[0]), first->what, first->file, first->line,
+                      (long)(&f - &r.fibre_of[0]), f.what, f.file, f.line);
                 return;
             }
         }
@@ -254,8 +249,8 @@ inline void explain_stuck(block_run &r)
         fault("%s: thread %ld waits in %s (%s:%d) for threads that have ended or never come (%d of "
               "%d "
               "have ended)",
-              r.kernel, (long)(first - &r.fibre_of[0]), first->what, first->file, first->line,
-              r.done, r.threads);
+              r.kernel, (long)(first - &r.fibre_of[0]), first->what, first->file, first->line, r.done,
+              r.threads);
 }
 
 /* Lets all threads go on that stand at one and the same barrier; 0 where that is not so. */
@@ -287,8 +282,7 @@ inline int run_block(block_run &r)
         int moved = 0, start = (int)((h >> 33) % (uint64_t)n), back = (int)(h >> 32 & 1);
         for (i = 0; i < n && !r.stopped; i++) {
             const int t = ((back ? n - 1 - i : i) + start) % n;
-            if (r.fibre_of[(size_t)t].state != FRESH && r.fibre_of[(size_t)t].state != READY)
-                continue;
+            if (r.fibre_of[(size_t)t].state != FRESH && r.fibre_of[(size_t)t].state != READY) continue;
             resume(r, t);
             moved = 1;
         }
@@ -306,8 +300,8 @@ inline int run_block(block_run &r)
 }
 
 /* A whole grid on the calling thread. */
-inline void run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes,
-                     void (*body)(void *), void *user)
+inline void run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*body)(void *),
+                     void *user)
 {
     block_run &r = running();
     uint3 at;

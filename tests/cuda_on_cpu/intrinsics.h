@@ -13,7 +13,8 @@
 using std::max;
 using std::min;
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu
+{
 
 template <typename T> inline void put_bits(uint64_t *to, T v)
 {
@@ -66,11 +67,16 @@ template <typename T, int KIND> inline void rule_reduce(fibre *lane, unsigned ma
     for (int i = 0; i < 32; i++) {
         if (!(mask >> i & 1)) continue;
         const T v = bits_as<T>(lane[i].put);
-        if (!any) sum = v;
-        else if (KIND == 0) sum = (T)(sum + v);
-        else if (KIND == 1) sum = sum < v ? v : sum;
-        else if (KIND == 2) sum = v < sum ? v : sum;
-        else sum = (T)((unsigned)sum | (unsigned)v);
+        if (!any)
+            sum = v;
+        else if (KIND == 0)
+            sum = (T)(sum + v);
+        else if (KIND == 1)
+            sum = sum < v ? v : sum;
+        else if (KIND == 2)
+            sum = v < sum ? v : sum;
+        else
+            sum = (T)((unsigned)sum | (unsigned)v);
         any = true;
     }
     for (int i = 0; i < 32; i++)
@@ -88,8 +94,8 @@ inline T shuffle(unsigned mask, T v, int from, const char *what, const char *fil
     put_bits(f.put, v);
     f.from = from;
     if (!(mask >> from & 1)) {
-        fault("%s: %s (%s:%d) reads lane %d, which its mask %#x leaves out", running().kernel, what,
-              file, line, from, mask);
+        fault("%s: %s (%s:%d) reads lane %d, which its mask %#x leaves out", running().kernel, what, file,
+              line, from, mask);
         return v;
     }
     warp_meet(what, mask, rule_pick, file, line);
@@ -117,8 +123,7 @@ inline T reduce(unsigned mask, T v, warp_rule rule, const char *what, const char
     return bits_as<T>(f.got);
 }
 
-template <typename T>
-inline unsigned match(unsigned mask, T v, const char *file, int line)
+template <typename T> inline unsigned match(unsigned mask, T v, const char *file, int line)
 {
     fibre &f = me();
 
@@ -147,52 +152,49 @@ inline int source_of(int kind, int by, int width)
 inline void check_aligned(const void *p, size_t bytes)
 {
     if ((uintptr_t)p % bytes)
-        fault("%s: an access of %zu bytes at %p, which is no multiple of that", running().kernel,
-              bytes, p);
+        fault("%s: an access of %zu bytes at %p, which is no multiple of that", running().kernel, bytes, p);
 }
 
 } // namespace cuda_on_cpu
 
-#define CUDA_ON_CPU_HERE __FILE__, __LINE__
-#define __syncthreads() ((void)cuda_on_cpu::barrier(0, CUDA_ON_CPU_HERE))
+#define CUDA_ON_CPU_HERE         __FILE__, __LINE__
+#define __syncthreads()          ((void)cuda_on_cpu::barrier(0, CUDA_ON_CPU_HERE))
 #define __syncthreads_count(yes) cuda_on_cpu::barrier((yes), CUDA_ON_CPU_HERE)
-#define __syncthreads_or(yes) (cuda_on_cpu::barrier((yes), CUDA_ON_CPU_HERE) != 0)
-#define __syncthreads_and(yes)                                                                     \
+#define __syncthreads_or(yes)    (cuda_on_cpu::barrier((yes), CUDA_ON_CPU_HERE) != 0)
+#define __syncthreads_and(yes) \
     (cuda_on_cpu::barrier((yes), CUDA_ON_CPU_HERE) == (int)(blockDim.x * blockDim.y * blockDim.z))
-#define __syncwarp(...)                                                                            \
-    cuda_on_cpu::warp_meet("__syncwarp", cuda_on_cpu::mask_or_all(__VA_ARGS__),                    \
-                           cuda_on_cpu::rule_nothing, CUDA_ON_CPU_HERE)
-#define __shfl_sync(m, v, ...)                                                                     \
-    cuda_on_cpu::shuffle((m), (v), cuda_on_cpu::source(0, __VA_ARGS__), "__shfl_sync",             \
-                         CUDA_ON_CPU_HERE)
-#define __shfl_down_sync(m, v, ...)                                                                \
-    cuda_on_cpu::shuffle((m), (v), cuda_on_cpu::source(1, __VA_ARGS__), "__shfl_down_sync",        \
-                         CUDA_ON_CPU_HERE)
-#define __shfl_up_sync(m, v, ...)                                                                  \
-    cuda_on_cpu::shuffle((m), (v), cuda_on_cpu::source(2, __VA_ARGS__), "__shfl_up_sync",          \
-                         CUDA_ON_CPU_HERE)
-#define __shfl_xor_sync(m, v, ...)                                                                 \
-    cuda_on_cpu::shuffle((m), (v), cuda_on_cpu::source(3, __VA_ARGS__), "__shfl_xor_sync",         \
-                         CUDA_ON_CPU_HERE)
+#define __syncwarp(...)                                                                                    \
+    cuda_on_cpu::warp_meet("__syncwarp", cuda_on_cpu::mask_or_all(__VA_ARGS__), cuda_on_cpu::rule_nothing, \
+                           CUDA_ON_CPU_HERE)
+#define __shfl_sync(m, v, ...) \
+    cuda_on_cpu::shuffle((m), (v), cuda_on_cpu::source(0, __VA_ARGS__), "__shfl_sync", CUDA_ON_CPU_HERE)
+#define __shfl_down_sync(m, v, ...) \
+    cuda_on_cpu::shuffle((m), (v), cuda_on_cpu::source(1, __VA_ARGS__), "__shfl_down_sync", CUDA_ON_CPU_HERE)
+#define __shfl_up_sync(m, v, ...) \
+    cuda_on_cpu::shuffle((m), (v), cuda_on_cpu::source(2, __VA_ARGS__), "__shfl_up_sync", CUDA_ON_CPU_HERE)
+#define __shfl_xor_sync(m, v, ...) \
+    cuda_on_cpu::shuffle((m), (v), cuda_on_cpu::source(3, __VA_ARGS__), "__shfl_xor_sync", CUDA_ON_CPU_HERE)
 #define __ballot_sync(m, yes) cuda_on_cpu::vote((m), (yes), "__ballot_sync", CUDA_ON_CPU_HERE)
-#define __any_sync(m, yes) (cuda_on_cpu::vote((m), (yes), "__any_sync", CUDA_ON_CPU_HERE) != 0)
-#define __all_sync(m, yes)                                                                         \
-    (cuda_on_cpu::vote((m), (yes), "__all_sync", CUDA_ON_CPU_HERE) == (unsigned)(m))
-#define __match_any_sync(m, v) cuda_on_cpu::match((m), (v), CUDA_ON_CPU_HERE)
-#define __reduce_add_sync(m, v)                                                                    \
-    cuda_on_cpu::reduce((m), (v), cuda_on_cpu::rule_reduce<decltype((v) + 0), 0>,                  \
-                        "__reduce_add_sync", CUDA_ON_CPU_HERE)
-#define __reduce_max_sync(m, v)                                                                    \
-    cuda_on_cpu::reduce((m), (v), cuda_on_cpu::rule_reduce<decltype((v) + 0), 1>,                  \
-                        "__reduce_max_sync", CUDA_ON_CPU_HERE)
-#define __reduce_min_sync(m, v)                                                                    \
-    cuda_on_cpu::reduce((m), (v), cuda_on_cpu::rule_reduce<decltype((v) + 0), 2>,                  \
-                        "__reduce_min_sync", CUDA_ON_CPU_HERE)
-#define __reduce_or_sync(m, v)                                                                     \
-    cuda_on_cpu::reduce((m), (v), cuda_on_cpu::rule_reduce<decltype((v) + 0), 3>,                  \
-                        "__reduce_or_sync", CUDA_ON_CPU_HERE)
+#define __any_sync(m, yes)    (cuda_on_cpu::vote((m), (yes), "__any_sync", CUDA_ON_CPU_HERE) != 0)
 
-namespace cuda_on_cpu {
+#define __all_sync(m, yes) (cuda_on_cpu::vote((m), (yes), "__all_sync", CUDA_ON_CPU_HERE) == (unsigned)(m))
+
+#define __match_any_sync(m, v) cuda_on_cpu::match((m), (v), CUDA_ON_CPU_HERE)
+#define __reduce_add_sync(m, v)                                                                        \
+    cuda_on_cpu::reduce((m), (v), cuda_on_cpu::rule_reduce<decltype((v) + 0), 0>, "__reduce_add_sync", \
+                        CUDA_ON_CPU_HERE)
+#define __reduce_max_sync(m, v)                                                                        \
+    cuda_on_cpu::reduce((m), (v), cuda_on_cpu::rule_reduce<decltype((v) + 0), 1>, "__reduce_max_sync", \
+                        CUDA_ON_CPU_HERE)
+#define __reduce_min_sync(m, v)                                                                        \
+    cuda_on_cpu::reduce((m), (v), cuda_on_cpu::rule_reduce<decltype((v) + 0), 2>, "__reduce_min_sync", \
+                        CUDA_ON_CPU_HERE)
+#define __reduce_or_sync(m, v)                                                                        \
+    cuda_on_cpu::reduce((m), (v), cuda_on_cpu::rule_reduce<decltype((v) + 0), 3>, "__reduce_or_sync", \
+                        CUDA_ON_CPU_HERE)
+
+namespace cuda_on_cpu
+{
 inline int source(int kind, int by, int width = 32) { return source_of(kind, by, width); }
 inline int source(int kind, unsigned by, int width = 32) { return source_of(kind, (int)by, width); }
 inline unsigned mask_or_all(unsigned mask = 0xffffffffu) { return mask; }
@@ -250,10 +252,30 @@ inline float __int2float_rn(int a) { return (float)a; }
 inline int __float2int_rn(float a) { return (int)nearbyintf(a); }
 inline float __saturatef(float a) { return a < 0 ? 0 : a > 1 ? 1 : a; }
 
-inline unsigned __float_as_uint(float x) { unsigned u; memcpy(&u, &x, 4); return u; }
-inline int __float_as_int(float x) { int u; memcpy(&u, &x, 4); return u; }
-inline float __uint_as_float(unsigned u) { float x; memcpy(&x, &u, 4); return x; }
-inline float __int_as_float(int u) { float x; memcpy(&x, &u, 4); return x; }
+inline unsigned __float_as_uint(float x)
+{
+    unsigned u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+inline int __float_as_int(float x)
+{
+    int u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+inline float __uint_as_float(unsigned u)
+{
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+inline float __int_as_float(int u)
+{
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
@@ -266,12 +288,15 @@ inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
     return (unsigned long long)((wide)a * b >> 64);
 }
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu
+{
 template <typename T> inline void whole_numbers_only()
 {
     static_assert(std::is_integral<T>::value, "atomics of floats make results depend on the order");
 }
-template <typename T> struct same { typedef T type; };
+template <typename T> struct same {
+    typedef T type;
+};
 } // namespace cuda_on_cpu
 
 template <typename T> inline T atomicAdd(T *p, typename cuda_on_cpu::same<T>::type v)
@@ -290,8 +315,7 @@ template <typename T> inline T atomicExch(T *p, typename cuda_on_cpu::same<T>::t
     return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST);
 }
 template <typename T>
-inline T atomicCAS(T *p, typename cuda_on_cpu::same<T>::type old,
-                   typename cuda_on_cpu::same<T>::type v)
+inline T atomicCAS(T *p, typename cuda_on_cpu::same<T>::type old, typename cuda_on_cpu::same<T>::type v)
 {
     cuda_on_cpu::whole_numbers_only<T>();
     __atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
@@ -302,8 +326,7 @@ template <typename T> inline T atomicMax(T *p, typename cuda_on_cpu::same<T>::ty
     T old = __atomic_load_n(p, __ATOMIC_SEQ_CST);
 
     cuda_on_cpu::whole_numbers_only<T>();
-    while (old < v &&
-           !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+    while (old < v && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
     }
     return old;
 }
@@ -312,8 +335,7 @@ template <typename T> inline T atomicMin(T *p, typename cuda_on_cpu::same<T>::ty
     T old = __atomic_load_n(p, __ATOMIC_SEQ_CST);
 
     cuda_on_cpu::whole_numbers_only<T>();
-    while (v < old &&
-           !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+    while (v < old && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
     }
     return old;
 }

@@ -6,16 +6,27 @@
 
 #include <cuda_bf16.h>
 
-namespace nvcuda {
-namespace wmma {
+namespace nvcuda
+{
+namespace wmma
+{
 
-struct row_major {};
-struct col_major {};
-struct matrix_a {};
-struct matrix_b {};
-struct accumulator {};
+struct row_major {
+};
+struct col_major {
+};
+struct matrix_a {
+};
+struct matrix_b {
+};
+struct accumulator {
+};
 enum layout_t { mem_row_major, mem_col_major };
-namespace precision { struct tf32 {}; }
+namespace precision
+{
+struct tf32 {
+};
+} // namespace precision
 
 /* 10 bits behind the point; halves away from 0. */
 inline float __float_to_tf32(float x)
@@ -25,14 +36,24 @@ inline float __float_to_tf32(float x)
     return (u & 0x7f800000u) == 0x7f800000u ? x : __uint_as_float((u + 0x1000u) & ~0x1fffu);
 }
 
-template <typename T> struct number_of { typedef T type; };
-template <> struct number_of<precision::tf32> { typedef float type; };
+template <typename T> struct number_of {
+    typedef T type;
+};
+template <> struct number_of<precision::tf32> {
+    typedef float type;
+};
 
 /* rows x cols of what the kind holds. */
 template <typename Kind, int M, int N, int K> struct extent;
-template <int M, int N, int K> struct extent<matrix_a, M, N, K> { enum { rows = M, cols = K }; };
-template <int M, int N, int K> struct extent<matrix_b, M, N, K> { enum { rows = K, cols = N }; };
-template <int M, int N, int K> struct extent<accumulator, M, N, K> { enum { rows = M, cols = N }; };
+template <int M, int N, int K> struct extent<matrix_a, M, N, K> {
+    enum { rows = M, cols = K };
+};
+template <int M, int N, int K> struct extent<matrix_b, M, N, K> {
+    enum { rows = K, cols = N };
+};
+template <int M, int N, int K> struct extent<accumulator, M, N, K> {
+    enum { rows = M, cols = N };
+};
 
 inline int first_lane()
 {
@@ -41,7 +62,11 @@ inline int first_lane()
 
 template <typename Kind, int M, int N, int K, typename T, typename Layout = void> struct fragment {
     typedef typename number_of<T>::type number;
-    enum { rows = extent<Kind, M, N, K>::rows, cols = extent<Kind, M, N, K>::cols, num_elements = rows * cols };
+    enum {
+        rows = extent<Kind, M, N, K>::rows,
+        cols = extent<Kind, M, N, K>::cols,
+        num_elements = rows * cols
+    };
     union {
         float all[rows][cols];
         float x[num_elements];
@@ -72,15 +97,13 @@ void load_matrix_sync(fragment<Kind, M, N, K, T, Layout> &f, const typename numb
     __syncwarp();
     for (int r = 0; first_lane() && r < f.rows; r++)
         for (int c = 0; c < f.cols; c++)
-            f.all[r][c] =
-                (float)p[by_row ? (size_t)r * ld + (size_t)c : (size_t)c * ld + (size_t)r];
+            f.all[r][c] = (float)p[by_row ? (size_t)r * ld + (size_t)c : (size_t)c * ld + (size_t)r];
     __syncwarp();
 }
 
 template <int M, int N, int K, typename T, typename LA, typename LB>
 void mma_sync(fragment<accumulator, M, N, K, float> &d, const fragment<matrix_a, M, N, K, T, LA> &a,
-              const fragment<matrix_b, M, N, K, T, LB> &b,
-              const fragment<accumulator, M, N, K, float> &c)
+              const fragment<matrix_b, M, N, K, T, LB> &b, const fragment<accumulator, M, N, K, float> &c)
 {
     for (int r = 0; first_lane() && r < M; r++) {
         for (int n = 0; n < N; n++) d.all[r][n] = c.all[r][n];
@@ -90,15 +113,14 @@ void mma_sync(fragment<accumulator, M, N, K, float> &d, const fragment<matrix_a,
 }
 
 template <int M, int N, int K>
-void store_matrix_sync(float *p, const fragment<accumulator, M, N, K, float> &f, unsigned ld,
-                       layout_t layout)
+void store_matrix_sync(float *p, const fragment<accumulator, M, N, K, float> &f, unsigned ld, layout_t layout)
 {
     same_bits(p, ld, sizeof *p);
     __syncwarp();
     for (int r = 0; first_lane() && r < M; r++)
         for (int c = 0; c < N; c++)
-            p[layout == mem_row_major ? (size_t)r * ld + (size_t)c
-                                      : (size_t)c * ld + (size_t)r] = f.all[r][c];
+            p[layout == mem_row_major ? (size_t)r * ld + (size_t)c : (size_t)c * ld + (size_t)r] =
+                f.all[r][c];
 }
 
 } /* namespace wmma */

@@ -10,18 +10,19 @@
 #include <map>
 #include <vector>
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu
+{
 
 struct mma_call {
-    float          *c;
+    float *c;
     const uint32_t *a;
-    uint32_t        b[2];
+    uint32_t b[2];
 };
 
 struct matrix_call {
-    uint32_t   *r;
+    uint32_t *r;
     const char *row; /* 16 bytes */
-    int         turned;
+    int turned;
 };
 
 template <typename T> inline T *call_of(const fibre &f)
@@ -121,14 +122,14 @@ template <typename T> inline void meet_with(T *call, const char *what, warp_rule
 }
 
 struct copy16 {
-    void       *to;
+    void *to;
     const void *from;
-    int         present;
+    int present;
 };
 
 /* Copies of each thread of the block that runs: of the open group, and of those committed. */
 struct copies {
-    std::vector<copy16>              open;
+    std::vector<copy16> open;
     std::deque<std::vector<copy16>> committed;
 };
 
@@ -140,12 +141,13 @@ inline std::vector<copies> &all_copies()
 
 inline copies &my_copies() { return all_copies()[(size_t)running().now]; }
 
-/* A product of a group of four warps, done when it is waited for; a: of a lane, or a matrix in shared memory. */
+/* A product of a group of four warps, done when it is waited for; a: of a lane, or a matrix in shared
+ * memory. */
 struct group_call {
-    float  (*c)[4];
+    float (*c)[4];
     uint32_t a[4];
     uint64_t left, b;
-    int      turned, add;
+    int turned, add;
 };
 
 inline std::vector<group_call> &group_calls(int thread)
@@ -154,8 +156,8 @@ inline std::vector<group_call> &group_calls(int thread)
     return all[(size_t)thread];
 }
 
-/* Element i of row `row` of the matrix in shared memory that a descriptor names: rows of 128 bytes, eight of them to a
- * stride, the pieces of 16 bytes exchanged by the low bits of the row's own address. */
+/* Element i of row `row` of the matrix in shared memory that a descriptor names: rows of 128 bytes, eight of
+ * them to a stride, the pieces of 16 bytes exchanged by the low bits of the row's own address. */
 inline float group_element(uint64_t descriptor, int row, int i)
 {
     const block_run &r = running();
@@ -165,8 +167,8 @@ inline float group_element(uint64_t descriptor, int row, int i)
     at += (size_t)(row % 8 * 128 + 2 * i);
     at ^= (at >> 7 & 7) << 4;
     if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) || at + 2 > r.shared_bytes) {
-        fault("%s: a descriptor %#llx of a matrix that does not lie in shared memory as wgmma reads it", r.kernel,
-              (unsigned long long)descriptor);
+        fault("%s: a descriptor %#llx of a matrix that does not lie in shared memory as wgmma reads it",
+              r.kernel, (unsigned long long)descriptor);
         return NAN;
     }
     memcpy(&bits, r.shared + at, sizeof bits);
@@ -187,14 +189,16 @@ inline void group_multiply(int warp)
             for (int i = 0; i < 8; i++) {
                 const group_call &call = group_calls(32 * warp + l)[n];
                 const int row = l / 4 + i / 2 % 2 * 8, k = l % 4 * 2 + i % 2 + i / 4 * 8;
-                a[row][k] = call.left ? group_element(call.left, warp % 4 * 16 + row, k) : half_of(call.a[i / 2], i % 2);
+                a[row][k] = call.left ? group_element(call.left, warp % 4 * 16 + row, k)
+                                      : half_of(call.a[i / 2], i % 2);
             }
         for (int l = 0; l < 32; l++)
             for (int i = 0; i < 32; i++) {
                 const group_call &call = group_calls(32 * warp + l)[n];
                 float &c = call.c[i / 4][i % 4];
                 float sum = call.add ? c : 0;
-                for (int k = 0; k < 16; k++) sum += a[l / 4 + i / 2 % 2 * 8][k] * b[k][i / 4 * 8 + l % 4 * 2 + i % 2];
+                for (int k = 0; k < 16; k++)
+                    sum += a[l / 4 + i / 2 % 2 * 8][k] * b[k][i / 4 * 8 + l % 4 * 2 + i % 2];
                 c = sum;
             }
     }
@@ -222,18 +226,18 @@ inline void group_meet(const char *what, int line)
     }
 }
 
-/* What the copy engine was asked for: done at once, or when somebody waits for it; who reads too early or too late what
- * is copied there sees it in the numbers. */
+/* What the copy engine was asked for: done at once, or when somebody waits for it; who reads too early or too
+ * late what is copied there sees it in the numbers. */
 struct fetch {
-    char              *tile;
+    char *tile;
     const CUtensorMap *map;
-    int                at[4];
+    int at[4];
 };
 
 struct arrivals {
-    uint64_t           id;
-    int                asking; /* rounds to be closed, 1 or 0 */
-    unsigned           rounds; /* that are over */
+    uint64_t id;
+    int asking;      /* rounds to be closed, 1 or 0 */
+    unsigned rounds; /* that are over */
     std::vector<fetch> late;
 };
 
@@ -286,20 +290,23 @@ inline void ddp__arrivals_open(uint64_t *bar)
     static thread_local uint64_t ids = 0;
 
     cuda_on_cpu::check_aligned(bar, 8);
-    cuda_on_cpu::all_arrivals()[bar] = {*bar = ++ids, 1, 0, {}};
+    cuda_on_cpu::all_arrivals()[bar] = { *bar = ++ids, 1, 0, {}};
 }
 
-inline void ddp__fetch(uint64_t *bar, __nv_bfloat16 *tile, const CUtensorMap *map, int head, int row, int sequence)
+inline void ddp__fetch(uint64_t *bar, __nv_bfloat16 *tile, const CUtensorMap *map, int head, int row,
+                       int sequence)
 {
     cuda_on_cpu::block_run &r = cuda_on_cpu::running();
     const cuda_on_cpu::fetch f = {(char *)tile, map, {0, head, row, sequence}};
     const size_t at = (size_t)((unsigned char *)tile - r.shared), bytes = 128u * map->box[2];
 
-    if (map->made != cuda_on_cpu::TENSOR_MAP || map->box[1] != 1 || map->box[3] != 1 || at % 1024 || at + bytes > r.shared_bytes ||
-        bytes != sizeof *tile * map->box[0] * map->box[2])
+    if (map->made != cuda_on_cpu::TENSOR_MAP || map->box[1] != 1 || map->box[3] != 1 || at % 1024 ||
+        at + bytes > r.shared_bytes || bytes != sizeof *tile * map->box[0] * map->box[2])
         return cuda_on_cpu::fault("%s: a tile that the copy engine cannot bring there", r.kernel);
-    if ((r.phase + at / 1024) % 2) cuda_on_cpu::fetch_now(f);
-    else cuda_on_cpu::arrivals_at(bar)->late.push_back(f);
+    if ((r.phase + at / 1024) % 2)
+        cuda_on_cpu::fetch_now(f);
+    else
+        cuda_on_cpu::arrivals_at(bar)->late.push_back(f);
 }
 
 inline void ddp__arrivals_sent(uint64_t *bar)
@@ -319,8 +326,8 @@ inline void ddp__arrivals_wait(uint64_t *bar, int parity)
 
         if ((int)(a->rounds % 2) != parity) return;
         if (a->asking) {
-            cuda_on_cpu::wait_here(cuda_on_cpu::running(), cuda_on_cpu::me(), cuda_on_cpu::AT_WARP, cuda_on_cpu::ARRIVALS,
-                                   "mma_on_cpu.h", __LINE__);
+            cuda_on_cpu::wait_here(cuda_on_cpu::running(), cuda_on_cpu::me(), cuda_on_cpu::AT_WARP,
+                                   cuda_on_cpu::ARRIVALS, "mma_on_cpu.h", __LINE__);
             continue;
         }
         for (const cuda_on_cpu::fetch &f : a->late) cuda_on_cpu::fetch_now(f);
@@ -337,7 +344,8 @@ inline size_t __cvta_generic_to_shared(const void *p)
 
 inline void ddp__group_mma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, int add)
 {
-    cuda_on_cpu::group_calls(cuda_on_cpu::running().now).push_back({c, {a[0], a[1], a[2], a[3]}, 0, b, 1, add});
+    cuda_on_cpu::group_calls(cuda_on_cpu::running().now)
+        .push_back({c, {a[0], a[1], a[2], a[3]}, 0, b, 1, add});
 }
 
 inline void ddp__group_mma(float (&c)[8][4], uint64_t a, uint64_t b, int add)
@@ -357,7 +365,8 @@ inline void ddp__group_end(float (&)[8][4])
 }
 
 template <typename T> inline void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
-template <> inline void ddp__mma<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+template <>
+inline void ddp__mma<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     cuda_on_cpu::mma_call m = {c, a, {b0, b1}};
 
@@ -406,8 +415,10 @@ template <int N = 0> inline void ddp__copy_wait(void)
 {
     for (auto &groups = cuda_on_cpu::my_copies().committed; groups.size() > N; groups.pop_front())
         for (const cuda_on_cpu::copy16 &k : groups.front()) {
-            if (k.present) memcpy(k.to, k.from, 16);
-            else memset(k.to, 0, 16);
+            if (k.present)
+                memcpy(k.to, k.from, 16);
+            else
+                memset(k.to, 0, 16);
         }
 }
 

@@ -12,18 +12,26 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-#define NCCL_MAJOR 2
-#define NCCL_MINOR 28
-#define NCCL_PATCH 9
-#define NCCL_VERSION(major, minor, patch) ((major) * 10000 + (minor) * 100 + (patch))
-#define NCCL_VERSION_CODE 22809
-#define NCCL_UNIQUE_ID_BYTES 128
-#define NCCL_CONFIG_UNDEF_INT INT_MIN
+#define NCCL_MAJOR                        2
+#define NCCL_MINOR                        28
+#define NCCL_PATCH                        9
+#define NCCL_VERSION(major, minor, patch) ((major)*10000 + (minor)*100 + (patch))
+#define NCCL_VERSION_CODE                 22809
+#define NCCL_UNIQUE_ID_BYTES              128
+#define NCCL_CONFIG_UNDEF_INT             INT_MIN
 
-typedef struct { char internal[NCCL_UNIQUE_ID_BYTES]; } ncclUniqueId;
+typedef struct {
+    char internal[NCCL_UNIQUE_ID_BYTES];
+} ncclUniqueId;
 typedef enum {
-    ncclSuccess, ncclUnhandledCudaError, ncclSystemError, ncclInternalError, ncclInvalidArgument,
-    ncclInvalidUsage, ncclRemoteError, ncclInProgress
+    ncclSuccess,
+    ncclUnhandledCudaError,
+    ncclSystemError,
+    ncclInternalError,
+    ncclInvalidArgument,
+    ncclInvalidUsage,
+    ncclRemoteError,
+    ncclInProgress
 } ncclResult_t;
 typedef enum { ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg } ncclRedOp_t;
 typedef enum {
@@ -34,33 +42,40 @@ typedef enum {
     ncclFloat = 7,
     ncclBfloat16 = 9
 } ncclDataType_t;
-typedef struct { int blocking; const char *commName; } ncclConfig_t;
-#define NCCL_CONFIG_INITIALIZER {NCCL_CONFIG_UNDEF_INT, nullptr}
+typedef struct {
+    int blocking;
+    const char *commName;
+} ncclConfig_t;
+#define NCCL_CONFIG_INITIALIZER        \
+    {                                  \
+        NCCL_CONFIG_UNDEF_INT, nullptr \
+    }
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu
+{
 
 enum nccl_kind { ALL_REDUCE, BROADCAST, ALL_GATHER };
 
 struct nccl_op {
-    nccl_kind      kind;
-    const void    *from;
-    void          *to;
-    size_t         count;
+    nccl_kind kind;
+    const void *from;
+    void *to;
+    size_t count;
     ncclDataType_t type;
-    ncclRedOp_t    how;
-    int            root;
-    cudaStream_t   stream;
+    ncclRedOp_t how;
+    int root;
+    cudaStream_t stream;
 };
 
 /* What the ranks of one communicator share. */
 struct nccl_clique {
-    std::mutex                                      m;
-    std::condition_variable                         c;
-    int                                             n = 0, joined = 0, gone = 0;
-    std::vector<int>                                device;  /* -1: not there yet */
-    std::map<uint64_t, std::vector<nccl_op>>        ops;     /* by number: what each rank brought */
-    std::map<uint64_t, int>                         came, left;
-    bool                                            lost = false; /* a rank has aborted */
+    std::mutex m;
+    std::condition_variable c;
+    int n = 0, joined = 0, gone = 0;
+    std::vector<int> device;                      /* -1: not there yet */
+    std::map<uint64_t, std::vector<nccl_op>> ops; /* by number: what each rank brought */
+    std::map<uint64_t, int> came, left;
+    bool lost = false; /* a rank has aborted */
 };
 
 } // namespace cuda_on_cpu
@@ -68,15 +83,16 @@ struct nccl_clique {
 struct ncclComm {
     std::shared_ptr<cuda_on_cpu::nccl_clique> q;
     std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
-    int      rank = 0, device = 0, pending_asked = 0;
-    int      parting = 0; /* 1: finalized, 2: and its state was asked until it was over */
-    bool     blocking = true;
+    int rank = 0, device = 0, pending_asked = 0;
+    int parting = 0; /* 1: finalized, 2: and its state was asked until it was over */
+    bool blocking = true;
     uint64_t next = 0;
     std::vector<cuda_on_cpu::nccl_op> pending; /* of a group, not yet queued */
 };
 typedef ncclComm *ncclComm_t;
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu
+{
 
 inline size_t nccl_bytes(ncclDataType_t t)
 {
@@ -88,8 +104,7 @@ inline float nccl_get(const void *p, size_t i, ncclDataType_t t)
     return t == ncclFloat32 ? ((const float *)p)[i] : (float)((const __nv_bfloat16 *)p)[i];
 }
 
-inline void nccl_compute(const std::vector<nccl_op> &all, const nccl_op &mine,
-                         std::vector<char> &out)
+inline void nccl_compute(const std::vector<nccl_op> &all, const nccl_op &mine, std::vector<char> &out)
 {
     const size_t bytes = mine.count * nccl_bytes(mine.type);
 
@@ -111,7 +126,8 @@ inline void nccl_compute(const std::vector<nccl_op> &all, const nccl_op &mine,
             sum = mine.how == ncclMax ? (v > sum ? v : sum) : sum + v;
         }
         if (mine.how == ncclAvg) sum /= (float)all.size();
-        if (mine.type == ncclFloat32) memcpy(&out[i * 4], &sum, 4);
+        if (mine.type == ncclFloat32)
+            memcpy(&out[i * 4], &sum, 4);
         else {
             const __nv_bfloat16 h(sum);
             memcpy(&out[i * 2], &h, 2);
@@ -120,8 +136,8 @@ inline void nccl_compute(const std::vector<nccl_op> &all, const nccl_op &mine,
 }
 
 /* One operation on its stream: meets the others, takes the result when all have read. */
-inline void nccl_run(std::shared_ptr<nccl_clique> q, std::shared_ptr<std::atomic<bool>> aborted,
-                     int rank, uint64_t number, nccl_op op)
+inline void nccl_run(std::shared_ptr<nccl_clique> q, std::shared_ptr<std::atomic<bool>> aborted, int rank,
+                     uint64_t number, nccl_op op)
 {
     std::unique_lock<std::mutex> hold(q->m);
     std::vector<char> out;
@@ -134,8 +150,8 @@ inline void nccl_run(std::shared_ptr<nccl_clique> q, std::shared_ptr<std::atomic
     if (*aborted) return;
     for (const nccl_op &o : q->ops[number])
         if (o.kind != op.kind || o.count != op.count || o.type != op.type)
-            fault("NCCL: ranks disagree about operation %ld: %zu elements here, %zu there",
-                  (long)number, op.count, o.count);
+            fault("NCCL: ranks disagree about operation %ld: %zu elements here, %zu there", (long)number,
+                  op.count, o.count);
     nccl_compute(q->ops[number], op, out);
     q->left[number]++;
     q->c.notify_all();
@@ -167,8 +183,7 @@ inline ncclResult_t nccl_state(ncclComm_t comm)
     return q.joined < q.n ? ncclInProgress : ncclSuccess;
 }
 
-inline ncclComm_t nccl_member(std::shared_ptr<nccl_clique> q, int n, int rank,
-                              const ncclConfig_t *config)
+inline ncclComm_t nccl_member(std::shared_ptr<nccl_clique> q, int n, int rank, const ncclConfig_t *config)
 {
     ncclComm_t comm = new ncclComm;
 
@@ -200,7 +215,10 @@ inline std::map<int, std::shared_ptr<nccl_clique>> &nccl_ids()
 }
 
 /* Depth of ncclGroupStart, and the communicators that have operations in the group. */
-struct nccl_group { int depth = 0; std::vector<ncclComm_t> comms; };
+struct nccl_group {
+    int depth = 0;
+    std::vector<ncclComm_t> comms;
+};
 inline nccl_group &nccl_now()
 {
     static thread_local nccl_group g;
@@ -223,8 +241,10 @@ inline ncclResult_t nccl_submit(ncclComm_t comm, nccl_op op)
         g.comms.push_back(comm);
         return comm->blocking ? ncclSuccess : ncclInProgress;
     }
-    if (comm->blocking) nccl_queue(comm);
-    else comm->pending_asked = 0;
+    if (comm->blocking)
+        nccl_queue(comm);
+    else
+        comm->pending_asked = 0;
     return comm->blocking ? ncclSuccess : ncclInProgress;
 }
 
@@ -243,7 +263,11 @@ inline const char *ncclGetErrorString(ncclResult_t r)
     return text[r];
 }
 inline const char *ncclGetLastError(ncclComm_t) { return ""; }
-inline ncclResult_t ncclGetVersion(int *v) { *v = NCCL_VERSION_CODE; return ncclSuccess; }
+inline ncclResult_t ncclGetVersion(int *v)
+{
+    *v = NCCL_VERSION_CODE;
+    return ncclSuccess;
+}
 inline ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
     static std::atomic<int> last{0};
@@ -266,8 +290,7 @@ inline ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int n, ncclUniqueId
     {
         std::lock_guard<std::mutex> hold(cuda_on_cpu::the_world().m);
         auto at = cuda_on_cpu::nccl_ids().find(number);
-        if (at == cuda_on_cpu::nccl_ids().end() || rank < 0 || rank >= n)
-            return ncclInvalidArgument;
+        if (at == cuda_on_cpu::nccl_ids().end() || rank < 0 || rank >= n) return ncclInvalidArgument;
         q = at->second;
     }
     *comm = cuda_on_cpu::nccl_member(q, n, rank, config);
@@ -280,8 +303,10 @@ inline ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
         *state = cuda_on_cpu::nccl_state(comm);
     }
     if (*state == ncclSuccess && !comm->pending.empty()) {
-        if (!comm->pending_asked++) *state = ncclInProgress;
-        else cuda_on_cpu::nccl_queue(comm);
+        if (!comm->pending_asked++)
+            *state = ncclInProgress;
+        else
+            cuda_on_cpu::nccl_queue(comm);
     }
     if (comm->parting == 1) {
         *state = ncclInProgress;
@@ -313,7 +338,11 @@ inline ncclResult_t ncclCommAbort(ncclComm_t comm)
     delete comm;
     return ncclSuccess;
 }
-inline ncclResult_t ncclCommCount(ncclComm_t comm, int *n) { *n = comm->q->n; return ncclSuccess; }
+inline ncclResult_t ncclCommCount(ncclComm_t comm, int *n)
+{
+    *n = comm->q->n;
+    return ncclSuccess;
+}
 inline ncclResult_t ncclCommUserRank(ncclComm_t comm, int *rank)
 {
     *rank = comm->rank;
@@ -332,7 +361,8 @@ inline ncclResult_t ncclGroupEnd()
 
     if (--g.depth) return ncclSuccess;
     for (ncclComm_t comm : g.comms) {
-        if (comm->blocking) cuda_on_cpu::nccl_queue(comm);
+        if (comm->blocking)
+            cuda_on_cpu::nccl_queue(comm);
         else {
             comm->pending_asked = 0;
             r = ncclInProgress;
@@ -341,19 +371,18 @@ inline ncclResult_t ncclGroupEnd()
     g.comms.clear();
     return r;
 }
-inline ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t t,
-                                  ncclRedOp_t how, ncclComm_t comm, cudaStream_t s)
+inline ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t t, ncclRedOp_t how,
+                                  ncclComm_t comm, cudaStream_t s)
 {
     return cuda_on_cpu::nccl_submit(comm, {cuda_on_cpu::ALL_REDUCE, from, to, n, t, how, 0, s});
 }
 inline ncclResult_t ncclBroadcast(const void *from, void *to, size_t n, ncclDataType_t t, int root,
                                   ncclComm_t comm, cudaStream_t s)
 {
-    return cuda_on_cpu::nccl_submit(comm,
-                                    {cuda_on_cpu::BROADCAST, from, to, n, t, ncclSum, root, s});
+    return cuda_on_cpu::nccl_submit(comm, {cuda_on_cpu::BROADCAST, from, to, n, t, ncclSum, root, s});
 }
-inline ncclResult_t ncclAllGather(const void *from, void *to, size_t n, ncclDataType_t t,
-                                  ncclComm_t comm, cudaStream_t s)
+inline ncclResult_t ncclAllGather(const void *from, void *to, size_t n, ncclDataType_t t, ncclComm_t comm,
+                                  cudaStream_t s)
 {
     return cuda_on_cpu::nccl_submit(comm, {cuda_on_cpu::ALL_GATHER, from, to, n, t, ncclSum, 0, s});
 }

@@ -160,11 +160,13 @@ static void files_of_other_kinds_are_refused_by_name(void **unused)
 {
     static const struct {
         const char *bytes;
-        size_t      size;
+        size_t size;
         const char *kind, *remedy;
     } files[] = {
         {"\x1f\x8b\x08\0\0\0\0\0", 8, "gzip", "gunzip"},
-        {"\xfd" "7zXZ\0\0\4", 8, "xz", "unxz"},
+        {"\xfd"
+         "7zXZ\0\0\4",
+         8, "xz", "unxz"},
         {"\x28\xb5\x2f\xfd\4\0\0\0", 8, "Zstandard", "unzstd"},
         {"\x04\x22\x4d\x18\4\0\0\0", 8, "LZ4", "unlz4"},
         {"BZh91AY&SY\0\0", 12, "bzip2", "bunzip2"},
@@ -227,7 +229,9 @@ static void a_bin_file_of_text_or_of_wide_tokens_is_refused(void **unused)
     assert_non_null(t);
     assert_int_equal(ddp_tokens_count(t), 128);
     ddp_tokens_close(t);
-    for (i = 0; i < 64; i++) put32(wide + 4 * i, (uint32_t)(i % 5 + 1)); /* a vocabulary of characters, in 32 bits */
+    for (i = 0; i < 64; i++)
+        put32(wide + 4 * i, (uint32_t)(i % 5 + 1)); /* a vocabulary of characters, in 32
+                                                                            bits */
     refused("characters.bin", wide, sizeof wide, "holds 32-bit tokens");
 
     for (i = 0; i < 128; i++) { /* a small vocabulary in 16 bits is no 32-bit file */

@@ -21,8 +21,8 @@ extern "C" {
 #endif
 
 /* Three images of 2 x 2 pixels, and their labels. */
-static const unsigned char pictures[28] = {0, 0, 8, 3,  0, 0, 0, 3,  0, 0, 0, 2,  0, 0,
-                                           0, 2, 0, 51, 1, 2, 3, 4,  5, 6, 7, 8, 9, 255};
+static const unsigned char pictures[28] = {0, 0, 8, 3,  0, 0, 0, 3, 0, 0, 0, 2, 0, 0,
+                                           0, 2, 0, 51, 1, 2, 3, 4, 5, 6, 7, 8, 9, 255};
 static const unsigned char marks[11] = {0, 0, 8, 1, 0, 0, 0, 3, 7, 0, 9};
 
 static void idx_pairs_are_read(void **unused)
@@ -40,16 +40,17 @@ static void idx_pairs_are_read(void **unused)
 }
 
 /* The pair with one byte changed, or with other lengths. */
-static void idx_refused(int image, size_t place, unsigned char value, size_t n, size_t m,
-                        const char *part)
+static void idx_refused(int image, size_t place, unsigned char value, size_t n, size_t m, const char *part)
 {
     unsigned char i[28], l[11];
     ddp_error err;
 
     memcpy(i, pictures, sizeof i);
     memcpy(l, marks, sizeof l);
-    if (image) i[place] = value;
-    else l[place] = value;
+    if (image)
+        i[place] = value;
+    else
+        l[place] = value;
     assert_null(ddp_images_idx_bytes("im", i, n, "la", l, m, &err));
     assert_int_equal(err.code, DDP_FORMAT);
     assert_true(strstr(err.msg, "im") || strstr(err.msg, "la"));
@@ -59,8 +60,7 @@ static void idx_refused(int image, size_t place, unsigned char value, size_t n, 
 static void broken_idx_pairs_are_refused(void **unused)
 {
     (void)unused;
-    idx_refused(1, 3, 1, 28, 11,
-                "begins with 00000801, but IDX images of bytes begin with 00000803");
+    idx_refused(1, 3, 1, 28, 11, "begins with 00000801, but IDX images of bytes begin with 00000803");
     idx_refused(0, 3, 3, 28, 11, "begins with 00000803, but IDX labels");
     idx_refused(1, 0, 0, 15, 11, "15 bytes are fewer than the 16");
     idx_refused(0, 0, 0, 28, 7, "7 bytes are fewer than the 8");
@@ -83,7 +83,10 @@ static void cifar_records_are_read(void **unused)
 
     (void)unused;
     assert_non_null(r);
-    r[0] = 9; r[1] = 11; r[3073] = 2; r[6145] = 22;
+    r[0] = 9;
+    r[1] = 11;
+    r[3073] = 2;
+    r[6145] = 22;
     m = ddp_images_cifar_bytes("c", r, 2 * 3073, 10, NULL);
     assert_non_null(m);
     assert_true(m->count == 2 && m->channels == 3 && m->height == 32 && m->width == 32);
@@ -92,9 +95,8 @@ static void cifar_records_are_read(void **unused)
     ddp_images_close(m);
 
     assert_null(ddp_images_cifar_bytes("c", r, 2 * 3073 - 1, 10, &err));
-    assert_non_null(strstr(err.msg,
-                           "c: 6145 bytes are not a whole number of CIFAR-10 records of 3073: "
-                           "record 1 has only 3072"));
+    assert_non_null(strstr(err.msg, "c: 6145 bytes are not a whole number of CIFAR-10 records of 3073: "
+                                    "record 1 has only 3072"));
     assert_null(ddp_images_cifar_bytes("c", r, 0, 10, &err));
     assert_int_equal(err.code, DDP_FORMAT);
     r[3073] = 10;
@@ -104,7 +106,10 @@ static void cifar_records_are_read(void **unused)
     assert_int_equal(err.code, DDP_ARG);
 
     memset(r, 0, 2 * 3074);
-    r[0] = 19; r[1] = 99; r[2] = 33; r[3075] = 100;
+    r[0] = 19;
+    r[1] = 99;
+    r[2] = 33;
+    r[3075] = 100;
     m = ddp_images_cifar_bytes("c", r, 3074, 100, NULL); /* coarse and fine */
     assert_non_null(m);
     assert_true(m->labels[0] == 99 && m->pixels[0] == 33 && m->classes == 100);
@@ -199,8 +204,13 @@ static ddp_images *ramp(long n, unsigned char *pixels, unsigned char *labels)
     long i;
 
     assert_non_null(m);
-    m->count = n; m->channels = 2; m->height = m->width = 1; m->classes = 10;
-    m->pixels = pixels; m->labels = labels; m->name = (char *)(uintptr_t)name;
+    m->count = n;
+    m->channels = 2;
+    m->height = m->width = 1;
+    m->classes = 10;
+    m->pixels = pixels;
+    m->labels = labels;
+    m->name = (char *)(uintptr_t)name;
     for (i = 0; i < n; i++) {
         pixels[2 * i] = (unsigned char)i;
         pixels[2 * i + 1] = (unsigned char)(255 - i);
@@ -226,8 +236,10 @@ static void floats_have_mean_0_and_deviation_1(void **unused)
     for (i = 0; i < 100; i++) {
         ddp_images_get(&all, &norm, i, x, &label);
         assert_int_equal(label, i % 10);
-        sum[0] += (double)x[0]; sum[1] += (double)x[1];
-        squares[0] += (double)x[0] * (double)x[0]; squares[1] += (double)x[1] * (double)x[1];
+        sum[0] += (double)x[0];
+        sum[1] += (double)x[1];
+        squares[0] += (double)x[0] * (double)x[0];
+        squares[1] += (double)x[1] * (double)x[1];
     }
     for (i = 0; i < 2; i++) {
         assert_true(fabs(sum[i]) < 1e-3);

@@ -65,11 +65,11 @@ static void links_done(int world)
 }
 
 typedef struct timing {
-    size_t n;            /* floats */
+    size_t n; /* floats */
     double took[8];
-    double start;        /* when rank 0 began to send */
-    double whole;        /* of run_script, from before the script's t=0: however late a rank begins */
-    ddp_status want;     /* of every rank */
+    double start;    /* when rank 0 began to send */
+    double whole;    /* of run_script, from before the script's t=0: however late a rank begins */
+    ddp_status want; /* of every rank */
     const char *text;
 } timing;
 
@@ -96,8 +96,7 @@ static void send_to_all(net_rank *me, void *user)
             net_ok(me, ddp__engine_submit(me->engine, &m, &ticket[r], &me->err));
     }
     for (int r = 1; r < me->world; r++)
-        if (me->rank == 0 || me->rank == r)
-            net_ok(me, ddp__engine_wait(me->engine, ticket[r], &me->err));
+        if (me->rank == 0 || me->rank == r) net_ok(me, ddp__engine_wait(me->engine, ticket[r], &me->err));
     t->took[me->rank] = ddp_now();
     free(data);
 }
@@ -153,7 +152,7 @@ static void reduce_once(net_rank *me, void *user)
 }
 
 static DDP__UNUSED double run_script(int world, int tcp, const char *net, const char *script, timing *t,
-                         double peer_timeout_s)
+                                     double peer_timeout_s)
 {
     net_setup set;
     double longest = 0, begin = ddp_now();

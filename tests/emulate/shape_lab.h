@@ -7,15 +7,15 @@
 
 typedef struct transfer {
     ddp_verb verb;
-    size_t    n;         /* floats */
-    int       messages;  /* submitted together, n floats each */
-    int       world;
-    double    rate, delay_s, predicted;
-    double    bound;     /* traffic over rate + one delay: nothing can be faster */
-    double    begin[8], end[8];
-    int       to_zero;   /* every rank but 0 sends to rank 0 */
-    int to_one; /* before, all send to the same rank, which must not bring them out of step */
-    int       drowsy;    /* comm threads wake up 3 ms late, whenever they sleep */
+    size_t n;     /* floats */
+    int messages; /* submitted together, n floats each */
+    int world;
+    double rate, delay_s, predicted;
+    double bound; /* traffic over rate + one delay: nothing can be faster */
+    double begin[8], end[8];
+    int to_zero; /* every rank but 0 sends to rank 0 */
+    int to_one;  /* before, all send to the same rank, which must not bring them out of step */
+    int drowsy;  /* comm threads wake up 3 ms late, whenever they sleep */
 } transfer;
 
 static void time_transfer(net_rank *me, void *user)
@@ -59,8 +59,8 @@ static void time_transfer(net_rank *me, void *user)
 
 static const ddp__wire_table *awake_table;
 
-static void wait_too_long(ddp__wire *w, const unsigned char *want_send,
-                          const unsigned char *want_recv, double until)
+static void wait_too_long(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv,
+                          double until)
 {
     awake_table->wait(w, want_send, want_recv, until);
     ddp__sleep_until(ddp_now() + 0.003);

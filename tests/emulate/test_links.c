@@ -42,8 +42,7 @@ static void a_script_says_when_what_happens_to_whom(void **state)
     assert_int_equal(s.count, 5);
     assert_true(s.list[0].kind == DDP__STALL && s.list[0].at == 3 && s.list[0].a == 2 &&
                 s.list[0].seconds == 1.5);
-    assert_true(s.list[1].kind == DDP__DROP && s.list[1].at == 5 && s.list[1].a == 1 &&
-                s.list[1].b == 3);
+    assert_true(s.list[1].kind == DDP__DROP && s.list[1].at == 5 && s.list[1].a == 1 && s.list[1].b == 3);
     assert_true(s.list[2].kind == DDP__KILL && s.list[2].at == 8 && s.list[2].a == 2);
     assert_true(s.list[3].kind == DDP__SLOW && s.list[3].at == 10 && s.list[3].a == 0 &&
                 s.list[3].rate == 1.25e6);
@@ -53,7 +52,8 @@ static void a_script_says_when_what_happens_to_whom(void **state)
 
 static void a_script_of_another_system_is_read(void **state)
 {
-    static const char *const text[] = {"\xef\xbb\xbft=8 kill 2\r\nt=9 kill 1\r\n", "t=8 kill 2\rt=9 kill 1\r", "t=8 kill 2\r\rt=9 kill 1"};
+    static const char *const text[] = {"\xef\xbb\xbft=8 kill 2\r\nt=9 kill 1\r\n", "t=8 kill 2\rt=9 kill 1\r",
+                                       "t=8 kill 2\r\rt=9 kill 1"};
     static const int line[] = {3, 3, 4};
     char wrong[80], where[40];
     ddp__incidents s;
@@ -203,7 +203,8 @@ static void a_topology_gives_each_pair_its_own_rate_and_delay(void **state)
 static void a_variant_and_one_at_a_time_are_read(void **state)
 {
     static const char text[] =
-        "{\"devices_per_group\": [2, 2], \"delay_ms\": [[1, 20], [30, 2]], \"bandwidth_gbps\": [[1, 0.1], [0.2, 1]],\n"
+        "{\"devices_per_group\": [2, 2], \"delay_ms\": [[1, 20], [30, 2]], \"bandwidth_gbps\": [[1, 0.1], "
+        "[0.2, 1]],\n"
         " \"as_in_code\": {\"delay_ms\": [[1, 40], [30, 2]], \"one_at_a_time\": true}}\n";
     char net[160];
     ddp__links l;
@@ -248,8 +249,7 @@ static void a_topology_that_does_not_fit_is_refused_in_a_sentence(void **state)
     static const char *const files[][2] = {
         {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1, 1], [1, 0, 1], [1, 1, 0]]}",
          "\"delay_ms\" has 2 rows"},
-        {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 0], [1, 0]]}",
-         "carries 0 bytes/s"},
+        {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 0], [1, 0]]}", "carries 0 bytes/s"},
         {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]], "
          "\"one_at_a_time\": 1}",
          "\"one_at_a_time\" must be true or false"},

@@ -33,8 +33,7 @@ static void an_uplink_is_busy_for_bytes_over_rate_however_late_it_is_looked_at(v
     memset(&p, 0, sizeof p);
     l.rate = 1000;
     assert_true(ddp__link_send(&l, &p, 10, 500) == 10.5);
-    assert_true(ddp__link_send(&l, &p, 10, 250) ==
-                10.75); /* was waiting: starts when the link is free */
+    assert_true(ddp__link_send(&l, &p, 10, 250) == 10.75); /* was waiting: starts when the link is free */
     assert_true(ddp__link_send(&l, &p, 12, 500) == 12.5);  /* the idle time is not saved up */
 }
 
@@ -47,8 +46,7 @@ static void a_downlink_delays_once_and_serialises_what_competes(void **state)
     assert_true(ddp__link_receive(&l, 12, 500) == 12);
     assert_true(ddp__link_receive(&l, 12, 500) == 12.5); /* from another peer at the same time */
     assert_true(ddp__link_receive(&l, 12.5, 500) == 13);
-    assert_true(ddp__link_receive_control(&l, 12.5, 32) ==
-                12.5); /* overtakes, but takes its time */
+    assert_true(ddp__link_receive_control(&l, 12.5, 32) == 12.5); /* overtakes, but takes its time */
     assert_true(fabs(ddp__link_receive(&l, 13, 500) - 13.532) < 1e-12);
     assert_true(ddp__link_receive(&l, 22, 500) == 22);
 }
@@ -256,8 +254,10 @@ static void urgent_second(net_rank *me, void *user)
     net_ok(me, ddp__engine_wait(me->engine, second, &me->err));
     count = ddp__engine_spans(me->engine, 0, 1e30, spans, 8);
     for (int i = 0; i < count; i++) {
-        if (spans[i].layer == 1) end_first = spans[i].end;
-        else end_second = spans[i].end;
+        if (spans[i].layer == 1)
+            end_first = spans[i].end;
+        else
+            end_second = spans[i].end;
     }
     if (count != 2 || end_second >= end_first) net_fail(me, "the urgent message did not overtake");
     free(data);
@@ -273,7 +273,7 @@ static void an_urgent_message_overtakes_between_chunks(void **state)
 }
 
 typedef struct lateness {
-    int submitted;        /* atomic: ranks that wait for the late one */
+    int submitted; /* atomic: ranks that wait for the late one */
     double peer_wait[8];
 } lateness;
 
@@ -316,7 +316,10 @@ static void waiting_for_a_late_rank_is_counted_apart(void **state)
         net_setup set;
         memset(&l, 0, sizeof l);
         net_defaults(&set, 3);
-        if (slow) { set.rate = 1e7; set.delay_s = 0.005; }
+        if (slow) {
+            set.rate = 1e7;
+            set.delay_s = 0.005;
+        }
         net_run(&set, wait_for_a_late_rank, &l);
         assert_true(l.peer_wait[1] < l.peer_wait[0] && l.peer_wait[1] < l.peer_wait[2]);
     }

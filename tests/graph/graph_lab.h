@@ -8,8 +8,7 @@ static ddp_status linear_shape(ddp_op_spec *s, ddp_error *err)
 {
     long width = (long)s->arg[0], c = s->in[0].dim[s->in[0].dims - 1];
 
-    if (s->inputs != 1 || width < 1)
-        return ddp__fail(err, DDP_ARG, "width %ld is not positive", width);
+    if (s->inputs != 1 || width < 1) return ddp__fail(err, DDP_ARG, "width %ld is not positive", width);
     s->out = s->in[0];
     s->out.dim[s->out.dims - 1] = width;
     s->params = 2;
@@ -100,8 +99,7 @@ static void lookup_forward(const ddp_op_call *c)
     long n = c->spec->out.dim[0], w = c->spec->out.dim[1], r;
 
     for (r = 0; r < n; r++)
-        memcpy((float *)c->out + r * w, (const float *)c->param[0] + t[r] * w,
-               (size_t)w * sizeof(float));
+        memcpy((float *)c->out + r * w, (const float *)c->param[0] + t[r] * w, (size_t)w * sizeof(float));
 }
 
 static void lookup_backward(const ddp_op_call *c)
@@ -197,8 +195,7 @@ static void tanh_backward(const ddp_op_call *c)
 {
     long i, n = ddp_shape_count(&c->spec->out);
 
-    for (i = 0; i < n; i++)
-        put(c, 0, i, ((const float *)c->saved)[i] * ((const float *)c->grad_out)[i]);
+    for (i = 0; i < n; i++) put(c, 0, i, ((const float *)c->saved)[i] * ((const float *)c->grad_out)[i]);
 }
 
 static float mask(const ddp_op_call *c, long i)
@@ -297,16 +294,15 @@ static void square_backward(const ddp_op_call *c)
     }
 }
 
-static const ddp_op user_ops[] = {
-    {"my_linear", linear_shape, linear_forward, linear_backward},
-    {"my_tied", tied_shape, linear_forward, linear_backward},
-    {"my_lookup", lookup_shape, lookup_forward, lookup_backward},
-    {"custom_relu", same_shape, relu_forward, relu_backward},
-    {"my_add", in_place_shape, add_forward, add_backward},
-    {"my_tanh", tanh_shape, tanh_forward, tanh_backward},
-    {"my_drop", in_place_shape, drop_forward, drop_backward},
-    {"my_drift", drift_shape, drift_forward, drift_backward},
-    {"my_square", square_shape, square_forward, square_backward}};
+static const ddp_op user_ops[] = {{"my_linear", linear_shape, linear_forward, linear_backward},
+                                  {"my_tied", tied_shape, linear_forward, linear_backward},
+                                  {"my_lookup", lookup_shape, lookup_forward, lookup_backward},
+                                  {"custom_relu", same_shape, relu_forward, relu_backward},
+                                  {"my_add", in_place_shape, add_forward, add_backward},
+                                  {"my_tanh", tanh_shape, tanh_forward, tanh_backward},
+                                  {"my_drop", in_place_shape, drop_forward, drop_backward},
+                                  {"my_drift", drift_shape, drift_forward, drift_backward},
+                                  {"my_square", square_shape, square_forward, square_backward}};
 
 static inline ddp_graph *graph_with_ops(ddp_ctx *d)
 {
@@ -347,8 +343,7 @@ static inline ddp_node *lookup(ddp_graph *g, ddp_node *tokens, double vocabulary
  * nodes are the same. */
 static inline ddp_node *random_model(ddp_graph *g, ddp_rng *r, int size, int buffers, ddp_rng *cut)
 {
-    static const char *const unary[] = {"my_linear", "custom_relu", "my_tanh", "my_drop",
-                                        "my_drift"};
+    static const char *const unary[] = {"my_linear", "custom_relu", "my_tanh", "my_drop", "my_drift"};
     ddp_node *node[64], *y = ddp_input(g, "y", DDP_F32, 5, 7);
     int used[64], n = 1, inside = 0, i, k;
 
@@ -425,14 +420,14 @@ static inline void one_pass(ddp_graph *g, ddp_node *loss)
 
 typedef struct fake_ctx {
     ddp__host host; /* a ddp_ctx begins with it */
-    char      log[2000];
-    char      refuse[16]; /* the entry that is answered with DDP_NET */
-    double    flops[8];
-    size_t    count[8];
-    float    *grads[8];
-    float     seen[8][16]; /* head of the gradients at backward_end */
-    int       layers;
-    int       more;       /* passes that follow in this step */
+    char log[2000];
+    char refuse[16]; /* the entry that is answered with DDP_NET */
+    double flops[8];
+    size_t count[8];
+    float *grads[8];
+    float seen[8][16]; /* head of the gradients at backward_end */
+    int layers;
+    int more; /* passes that follow in this step */
 } fake_ctx;
 
 static int fake_note(ddp_ctx *d, const char *what, int layer)

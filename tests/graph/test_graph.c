@@ -19,7 +19,7 @@ extern "C" {
 
 #include "graph/graph_lab.h"
 
-static long   g_allocations; /* calls of realloc and of the counting allocator */
+static long g_allocations; /* calls of realloc and of the counting allocator */
 static size_t g_bytes;
 
 /* Bookkeeping goes through a counter, so that "no allocation" can be asserted. */
@@ -38,8 +38,7 @@ static void a_user_operator_trains_as_worked_out_by_hand(void **unused)
 {
     static const float x[2] = {3, -2};
     ddp_graph *g = graph_with_ops(NULL);
-    ddp_node *in = ddp_input(g, "x", DDP_F32, 1, 2), *want = ddp_input(g, "y", DDP_F32, 1, 2), *l,
-             *r;
+    ddp_node *in = ddp_input(g, "x", DDP_F32, 1, 2), *want = ddp_input(g, "y", DDP_F32, 1, 2), *l, *r;
     ddp_node *loss;
     float *w, *b, *dw;
 
@@ -52,8 +51,12 @@ static void a_user_operator_trains_as_worked_out_by_hand(void **unused)
     assert_int_equal(ddp_graph_build(g), 0);
     w = ddp_node_param(g, l, 0, NULL);
     b = ddp_node_param(g, l, 1, NULL);
-    w[0] = 1; w[1] = 1; w[2] = 0; w[3] = 2;
-    b[0] = 0.5f; b[1] = -1;
+    w[0] = 1;
+    w[1] = 1;
+    w[2] = 0;
+    w[3] = 2;
+    b[0] = 0.5f;
+    b[1] = -1;
     memcpy(ddp_data(g, "x"), x, sizeof x);
     memset(ddp_data(g, "y"), 0, sizeof x);
     assert_int_equal(ddp_forward(g), 0);
@@ -193,8 +196,11 @@ static void uses_of_a_tied_weight_are_summed_apart(void **unused)
         }
         for (int i = 0; i < 15; i++) {
             const float got = ddp_node_gradient(g, table, 0)[i];
-            if (run == 0) { use[i] = g->node[tied]->grad[0][i]; own[i] = got; }
-            else assert_true(got == use[i] + own[i] && got != own[i]);
+            if (run == 0) {
+                use[i] = g->node[tied]->grad[0][i];
+                own[i] = got;
+            } else
+                assert_true(got == use[i] + own[i] && got != own[i]);
         }
         if (run) assert_true(g->node[tied]->grad[0][0] == 0); /* the next step begins anew */
         fake_close(&f[run]);
@@ -204,8 +210,7 @@ static void uses_of_a_tied_weight_are_summed_apart(void **unused)
 static void gradients_of_all_consumers_are_added(void **unused)
 {
     ddp_graph *g = graph_with_ops(NULL);
-    ddp_node *x = ddp_input(g, "x", DDP_F32, 5, 7), *y = ddp_input(g, "y", DDP_F32, 5, 7), *l, *a,
-             *b;
+    ddp_node *x = ddp_input(g, "x", DDP_F32, 5, 7), *y = ddp_input(g, "y", DDP_F32, 5, 7), *l, *a, *b;
     ddp_node *loss;
 
     (void)unused;
@@ -310,8 +315,7 @@ static void sharing_memory_changes_no_bit(void **unused)
         one_pass(g, loss);
         b = all_gradients(g, &bytes);
         assert_memory_equal(a, b, bytes);
-        assert_true(isfinite(value) && !(value < ddp_value(g, loss)) &&
-                    !(value > ddp_value(g, loss)));
+        assert_true(isfinite(value) && !(value < ddp_value(g, loss)) && !(value > ddp_value(g, loss)));
         free(a);
         free(b);
         ddp_graph_free(g);
@@ -331,8 +335,10 @@ static void carry(ddp_graph *g, ddp_state *from, ddp_state *to, int last, int wh
                 size_t bytes = (size_t)ddp_shape_count(&n->spec.out) * sizeof(float);
 
                 if (g->node[j]->input[k] != i) continue;
-                if (what) memcpy(ddp_state_gradient(to, n), ddp_state_gradient(from, n), bytes);
-                else memcpy(ddp_state_data(to, n), ddp_state_data(from, n), bytes);
+                if (what)
+                    memcpy(ddp_state_gradient(to, n), ddp_state_gradient(from, n), bytes);
+                else
+                    memcpy(ddp_state_data(to, n), ddp_state_data(from, n), bytes);
             }
 }
 
@@ -365,8 +371,7 @@ static void three_ranges_on_three_states_equal_the_whole(void **unused)
             assert_non_null(s[k]);
             ddp_state_micro_batch(s[k], 1); /* the number of the built-in state's first pass */
         }
-        fill_inputs((float *)ddp_state_data(s[0], g->node[1]),
-                    (float *)ddp_state_data(s[0], g->node[0]));
+        fill_inputs((float *)ddp_state_data(s[0], g->node[1]), (float *)ddp_state_data(s[0], g->node[0]));
         for (k = 0; k < 3; k++) {
             if (k) carry(g, s[k - 1], s[k], cut[k] - 1, 0);
             assert_int_equal(ddp_forward_range(s[k], cut[k], cut[k + 1] - 1), 0);
@@ -413,8 +418,7 @@ static void ranges_give_the_gradient_of_a_fed_input(void **unused)
 static void dropout_repeats_in_backward_and_changes_per_step(void **unused)
 {
     ddp_graph *g = graph_with_ops(NULL);
-    ddp_node *x = ddp_input(g, "x", DDP_F32, 8, 32), *y = ddp_input(g, "y", DDP_F32, 8, 32), *d,
-             *loss;
+    ddp_node *x = ddp_input(g, "x", DDP_F32, 8, 32), *y = ddp_input(g, "y", DDP_F32, 8, 32), *d, *loss;
     ddp_node *l;
     float first[256], *db;
     int i, dropped;
@@ -530,9 +534,8 @@ static void a_model_too_large_to_build_can_be_planned(void **unused)
     assert_int_equal(ddp_param_count(g), 48L * (14 * 1600 * 1600 + 9 * 1600) + 50257L * 1601);
     assert_true(fabs(flops / (2.0 * 1024 * 1024 * 1600 * (48 * 1600.0 * 14 + 50257)) - 1) < 1e-9);
     arena = ddp_activation_bytes(g);
-    print_message(
-        "48 layers: %d nodes, %.2f ms, %zu KB of bookkeeping; a state would take %zu GB\n",
-        ddp_node_count(g), 1e3 * t, g_bytes / 1024, arena >> 30);
+    print_message("48 layers: %d nodes, %.2f ms, %zu KB of bookkeeping; a state would take %zu GB\n",
+                  ddp_node_count(g), 1e3 * t, g_bytes / 1024, arena >> 30);
     assert_int_equal(ddp_node_describe(g, -1, &info), DDP_ARG);
     ddp_graph_free(g);
 }
@@ -554,8 +557,8 @@ static void refuse_free(void *user, void *p, size_t bytes)
 /* malloc would promise such memory, and the process be killed while it is filled with zeros. */
 static void a_graph_larger_than_the_machine_is_refused_with_a_remedy(void **unused)
 {
-    static const char *const remedy[] = {"use a smaller batch, or recompute the blocks",
-                                         "activations", "use a smaller model"};
+    static const char *const remedy[] = {"use a smaller batch, or recompute the blocks", "activations",
+                                         "use a smaller model"};
     const double total = ddp__memory_total();
     fake_ctx f;
     int k;
@@ -568,7 +571,10 @@ static void a_graph_larger_than_the_machine_is_refused_with_a_remedy(void **unus
         const long rows = k == 2 ? 1 : (long)(total / 4096);
         char bytes[64];
 
-        if (k == 3) { f.host.allocator.alloc = refuse_all; f.host.allocator.free = refuse_free; }
+        if (k == 3) {
+            f.host.allocator.alloc = refuse_all;
+            f.host.allocator.free = refuse_free;
+        }
         if (k == 1) ddp_recompute_begin(g);
         stack_layers(g, 1, rows, k == 2 ? floor(sqrt(total / 40)) : 1024, 8);
         if (k == 1) ddp_recompute_end(g);
@@ -576,16 +582,17 @@ static void a_graph_larger_than_the_machine_is_refused_with_a_remedy(void **unus
         assert_int_equal(ddp_graph_build(g), DDP_MEMORY);
         assert_true(g_bytes < 1 << 20);
         assert_null(ddp_layer_params(g, 0, NULL));
-        snprintf(bytes, sizeof bytes, "needs %.0f bytes", (double)ddp_activation_bytes(g) +
-                 8 * (double)ddp_param_count(g));
-        if (!strstr(ddp_graph_error(g)->msg, bytes) ||
-            !strstr(ddp_graph_error(g)->msg, remedy[k % 3]))
+        snprintf(bytes, sizeof bytes, "needs %.0f bytes",
+                 (double)ddp_activation_bytes(g) + 8 * (double)ddp_param_count(g));
+        if (!strstr(ddp_graph_error(g)->msg, bytes) || !strstr(ddp_graph_error(g)->msg, remedy[k % 3]))
             fail_msg("%d: %s", k, ddp_graph_error(g)->msg);
         assert_int_equal(strstr(ddp_graph_error(g)->msg, "this process may use") != NULL, k < 3);
         if (k == 1) assert_null(strstr(ddp_graph_error(g)->msg, "recompute"));
         if (k < 2) print_message("%s\n", ddp_graph_error(g)->msg);
-        if (k == 3) fake_close(&f);
-        else ddp_graph_free(g);
+        if (k == 3)
+            fake_close(&f);
+        else
+            ddp_graph_free(g);
     }
 }
 
@@ -601,7 +608,8 @@ static void a_thousand_layers_build_and_waste_little_memory(void **unused)
     t = ddp_now() - t;
     logits = 3 * 600 * sizeof(float);
     print_message("1000 layers: %d nodes in %.1f ms; arena %zu bytes, bound %zu, unshared %zu\n",
-                  ddp_node_count(g), 1e3 * t, g->reuse.bytes[DDP__ARENA_OWN], g->reuse.live_bytes, g->plain.bytes[DDP__ARENA_OWN]);
+                  ddp_node_count(g), 1e3 * t, g->reuse.bytes[DDP__ARENA_OWN], g->reuse.live_bytes,
+                  g->plain.bytes[DDP__ARENA_OWN]);
     assert_true((double)g->reuse.bytes[DDP__ARENA_OWN] <= 1.05 * (double)g->reuse.live_bytes);
     assert_true(g->plain.bytes[DDP__ARENA_OWN] > g->reuse.bytes[DDP__ARENA_OWN] + logits);
     /* the gradient of the logits lies over them */
@@ -612,8 +620,8 @@ static void a_thousand_layers_build_and_waste_little_memory(void **unused)
 static void expect_error(ddp_graph *g, ddp_status code, const char *part)
 {
     assert_int_equal(ddp_graph_build(g), code);
-    if (!strstr(ddp_graph_error(g)->msg, part)) fail_msg("\"%s\" lacks \"%s\"",
-                                                         ddp_graph_error(g)->msg, part);
+    if (!strstr(ddp_graph_error(g)->msg, part))
+        fail_msg("\"%s\" lacks \"%s\"", ddp_graph_error(g)->msg, part);
     assert_int_equal(ddp_forward(g), code); /* sticky */
     ddp_graph_free(g);
 }
@@ -629,8 +637,7 @@ static void mistakes_while_building_are_named(void **unused)
     ddp_layer_begin(g, "body");
     assert_null(op2(g, "my_add", x, b));
     assert_null(op1(g, "custom_relu", op1(g, "my_linear", NULL, 3), 0)); /* passes through */
-    expect_error(g, DDP_ARG,
-                 "layer \"body\", operator my_add with inputs (32, 64) and (1, 3): the two");
+    expect_error(g, DDP_ARG, "layer \"body\", operator my_add with inputs (32, 64) and (1, 3): the two");
 
     x = ddp_input(h, "x", DDP_F32, 2, 2);
     op1(h, "my_linear", x, 3);

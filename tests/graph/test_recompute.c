@@ -1,5 +1,5 @@
-/* [long, asan, test-all: slow] Segments that run again in backward: bit-identical in less memory, and a plan that a
- * simulation of the arena confirms. */
+/* [long, asan, test-all: slow] Segments that run again in backward: bit-identical in less memory, and a plan
+ * that a simulation of the arena confirms. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -26,19 +26,19 @@ enum { VALUE = 1, SAVED, GRADIENT, SHADOW, KINDS };
 
 static struct {
     ddp_graph *g;
-    ddp_node  *loss;
-    long      *tag;
-    size_t     units;
-    int       *forwards; /* [nodes] runs of a node */
-    long       reads;
+    ddp_node *loss;
+    long *tag;
+    size_t units;
+    int *forwards; /* [nodes] runs of a node */
+    long reads;
 } sim;
 
 static void sim_fault(int kind, int node, const char *what)
 {
     static const char *const names[KINDS] = {"", "value", "saved", "gradient", "shadow"};
 
-    fail_msg("node %d (%s): its %s %s", node,
-             sim.g->node[node]->op ? sim.g->node[node]->op->name : "input", names[kind], what);
+    fail_msg("node %d (%s): its %s %s", node, sim.g->node[node]->op ? sim.g->node[node]->op->name : "input",
+             names[kind], what);
 }
 
 static size_t sim_unit(const void *at, size_t elements, int kind, int node)
@@ -74,10 +74,7 @@ static const ddp_node *sim_node(const ddp_op_call *c)
     return (const ddp_node *)(const void *)(spec - offsetof(ddp_node, spec));
 }
 
-static size_t sim_count(int node)
-{
-    return (size_t)ddp_shape_count(&sim.g->node[node]->spec.out);
-}
+static size_t sim_count(int node) { return (size_t)ddp_shape_count(&sim.g->node[node]->spec.out); }
 
 /* Reads the inputs; after is 1 when out is written: it may have taken the place of input 0. */
 static void sim_inputs(const ddp_op_call *c, const ddp_node *n, const void *over)
@@ -85,8 +82,7 @@ static void sim_inputs(const ddp_op_call *c, const ddp_node *n, const void *over
     int k;
 
     for (k = 0; k < n->spec.inputs; k++)
-        if (!over || k || c->in[k] != over)
-            sim_read(c->in[k], sim_count(n->input[k]), VALUE, n->input[k]);
+        if (!over || k || c->in[k] != over) sim_read(c->in[k], sim_count(n->input[k]), VALUE, n->input[k]);
 }
 
 static size_t sim_shadow_count(const ddp_node *n)
@@ -94,8 +90,7 @@ static size_t sim_shadow_count(const ddp_node *n)
     size_t sum = 0;
     int k;
 
-    for (k = 0; k < n->spec.buffers; k++)
-        sum += (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
+    for (k = 0; k < n->spec.buffers; k++) sum += (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
     return sum;
 }
 
@@ -107,8 +102,10 @@ static void sim_forward(const ddp_op_call *c)
     if (shadow != DDP__NOWHERE) {
         const char *at = sim.g->state->arena[DDP__ARENA_OWN] + shadow;
 
-        if (!sim.forwards[n->index]) sim_write(at, sim_shadow_count(n), SHADOW, n->index);
-        else sim_read(c->buffer[0], sim_shadow_count(n), SHADOW, n->index);
+        if (!sim.forwards[n->index])
+            sim_write(at, sim_shadow_count(n), SHADOW, n->index);
+        else
+            sim_read(c->buffer[0], sim_shadow_count(n), SHADOW, n->index);
         assert_true((c->buffer[0] == at) == (sim.forwards[n->index] == 1));
     }
     sim.forwards[n->index]++;
@@ -142,15 +139,13 @@ static void sim_backward(const ddp_op_call *c)
         sim_read(c->in[0], sim_count(n->input[0]), VALUE, n->input[0]);
     for (k = 0; k < n->spec.inputs; k++) {
         if (!c->grad_in[k]) continue;
-        if (c->add_in[k])
-            sim_read(c->grad_in[k], sim_count(n->input[k]), GRADIENT, n->input[k]);
+        if (c->add_in[k]) sim_read(c->grad_in[k], sim_count(n->input[k]), GRADIENT, n->input[k]);
         if (!k) sim_backward_reads(c, n);
         sim_write(c->grad_in[k], sim_count(n->input[k]), GRADIENT, n->input[k]);
     }
     sim_backward_reads(c, n);
     for (k = 0; k < n->spec.inputs; k++)
-        if (c->grad_in[k])
-            sim_read(c->grad_in[k], sim_count(n->input[k]), GRADIENT, n->input[k]);
+        if (c->grad_in[k]) sim_read(c->grad_in[k], sim_count(n->input[k]), GRADIENT, n->input[k]);
 }
 
 /* What ddp_output promises after forward: the node's own value, or that of a user in place. */
@@ -188,8 +183,10 @@ static int simulate(ddp_graph *g, ddp_node *loss)
     assert_true(real && sim.tag && sim.forwards);
     for (i = 0; i < g->nodes; i++) {
         real[i] = g->node[i]->op;
-        if (real[i]) g->node[i]->op = g->node[i]->run = &follow;
-        else sim_write(ddp_data(g, g->node[i]->name), sim_count(i), VALUE, i);
+        if (real[i])
+            g->node[i]->op = g->node[i]->run = &follow;
+        else
+            sim_write(ddp_data(g, g->node[i]->name), sim_count(i), VALUE, i);
     }
     assert_int_equal(ddp_forward(g), 0);
     sim_outputs();
@@ -222,7 +219,8 @@ static void all_buffers(ddp_graph *g, float *out, size_t room)
 
         assert_true(n <= room);
         if (n) memcpy(out, b, n * sizeof *b);
-        out += n; room -= n;
+        out += n;
+        room -= n;
     }
 }
 
@@ -267,7 +265,8 @@ static void random_graphs_give_the_same_bits(void **unused)
             g[k] = graph_with_ops(NULL);
             loss[k] = random_model(g[k], &r, 3 + trial % 60, 1, k ? &cut : NULL);
             if (ddp_graph_build(g[k])) fail_msg("%s", ddp_graph_error(g[k])->msg);
-            memset(g[k]->state->arena[DDP__ARENA_OWN], 0xff, g[k]->reuse.bytes[DDP__ARENA_OWN]); /* NaN everywhere */
+            memset(g[k]->state->arena[DDP__ARENA_OWN], 0xff,
+                   g[k]->reuse.bytes[DDP__ARENA_OWN]); /* NaN everywhere */
             value[k] = two_passes(g[k], loss[k]);
             gradient[k] = all_gradients(g[k], &bytes);
             all_buffers(g[k], kept[k], BUFFERS);
@@ -308,8 +307,8 @@ static void random_plans_keep_what_is_read(void **unused)
 
 /* ---- one graph, looked at closely ---- */
 
-static char  order[400];
-static int   order_runs[8]; /* forward runs of the operator whose argument is the place */
+static char order[400];
+static int order_runs[8]; /* forward runs of the operator whose argument is the place */
 
 static ddp_status note_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -435,8 +434,10 @@ static void what_is_dropped_is_not_shown_and_the_rest_is(void **unused)
     for (i = 0; i < 6; i++) {
         const float *out = ddp_output(g, n[i]);
 
-        if (i == 1 || i == 2 || i == 4) assert_null(out);
-        else assert_memory_equal(out, x, 35 * sizeof *x); /* all weights are 1 */
+        if (i == 1 || i == 2 || i == 4)
+            assert_null(out);
+        else
+            assert_memory_equal(out, x, 35 * sizeof *x); /* all weights are 1 */
     }
     assert_true(isnan(ddp_value(g, n[1])));
     assert_int_equal(ddp_evaluate(g), 0);
@@ -478,14 +479,22 @@ static ddp_node *add_model(ddp_graph *g, int model, int recompute)
     memset(&resnet, 0, sizeof resnet);
     memset(&vgg, 0, sizeof vgg);
     gpt2.recompute = llama2.recompute = resnet.recompute = vgg.recompute = recompute;
-    gpt2.vocabulary = llama2.vocabulary = 50; gpt2.context = llama2.context = 24;
-    gpt2.layers = llama2.layers = 3; gpt2.heads = llama2.heads = 4;
-    gpt2.dim = llama2.dim = 32; gpt2.batch = llama2.batch = 3;
-    gpt2.dropout = 0.1f; llama2.kv_heads = 2;
+    gpt2.vocabulary = llama2.vocabulary = 50;
+    gpt2.context = llama2.context = 24;
+    gpt2.layers = llama2.layers = 3;
+    gpt2.heads = llama2.heads = 4;
+    gpt2.dim = llama2.dim = 32;
+    gpt2.batch = llama2.batch = 3;
+    gpt2.dropout = 0.1f;
+    llama2.kv_heads = 2;
     resnet.depth = model == RESNET50 ? 50 : 18;
-    resnet.classes = vgg.classes = 10; resnet.batch = vgg.batch = 2;
-    resnet.size = model == RESNET50 ? 32 : 8; resnet.cifar = model == RESNET18;
-    vgg.depth = 11; vgg.size = 32; vgg.dropout = 0.5f;
+    resnet.classes = vgg.classes = 10;
+    resnet.batch = vgg.batch = 2;
+    resnet.size = model == RESNET50 ? 32 : 8;
+    resnet.cifar = model == RESNET18;
+    vgg.depth = 11;
+    vgg.size = 32;
+    vgg.dropout = 0.5f;
     return model == GPT2     ? ddp_gpt2(g, &gpt2, NULL)
            : model == LLAMA2 ? ddp_llama2(g, &llama2, NULL)
            : model == VGG11  ? ddp_vgg(g, &vgg, NULL)
@@ -501,17 +510,19 @@ static void model_batch(ddp_graph *g, int model, int step, int rank)
     long i, count = ddp_shape_count(&g->node[0]->spec.out);
 
     for (i = 0; i < count; i++)
-        if (text) ((int32_t *)ddp_data(g, "tokens"))[i] = (int32_t)ddp_rng_below(&r, 50);
-        else ((float *)ddp_data(g, "inputs"))[i] = (float)ddp_rng_normal(&r);
+        if (text)
+            ((int32_t *)ddp_data(g, "tokens"))[i] = (int32_t)ddp_rng_below(&r, 50);
+        else
+            ((float *)ddp_data(g, "inputs"))[i] = (float)ddp_rng_normal(&r);
     count = ddp_shape_count(&g->node[1]->spec.out);
     for (i = 0; i < count; i++) labels[i] = (int32_t)ddp_rng_below(&r, text ? 50 : 10);
 }
 
 typedef struct trained {
-    int       model, recompute, steps;
-    uint64_t  hash[2];  /* of gradients, parameters and buffers, of each rank */
-    float     loss[2];
-    size_t    bytes;
+    int model, recompute, steps;
+    uint64_t hash[2]; /* of gradients, parameters and buffers, of each rank */
+    float loss[2];
+    size_t bytes;
 } trained;
 
 /* Two micro-batches a step. */
@@ -561,11 +572,19 @@ static trained run(int model, int recompute, int threads, int world, ddp_strateg
 
     memset(&t, 0, sizeof t);
     memset(&cfg, 0, sizeof cfg);
-    t.model = model; t.recompute = recompute; t.steps = world > 1 ? 3 : 2;
-    cfg.no_env = 1; cfg.deterministic = 1; cfg.transport = DDP_THREADS;
-    cfg.threads = threads; cfg.world = world; cfg.strategy = strategy; cfg.period = 2;
+    t.model = model;
+    t.recompute = recompute;
+    t.steps = world > 1 ? 3 : 2;
+    cfg.no_env = 1;
+    cfg.deterministic = 1;
+    cfg.transport = DDP_THREADS;
+    cfg.threads = threads;
+    cfg.world = world;
+    cfg.strategy = strategy;
+    cfg.period = 2;
     cfg.profile_steps = -1; /* the plan is there at once */
-    cfg.micro_batches = 2; cfg.seed = 4;
+    cfg.micro_batches = 2;
+    cfg.seed = 4;
     if (ddp_launch(&cfg, train, &t, &err)) fail_msg("%s: %s", model_names[model], err.msg);
     return t;
 }
@@ -619,12 +638,10 @@ static void model_plans_keep_what_is_read(void **unused)
 
             if (ddp_graph_build(g)) fail_msg("%s", ddp_graph_error(g)->msg);
             again = simulate(g, loss);
-            print_message("%s: %d of %d nodes run again, %zu bytes, at least %zu\n",
-                          model_names[model], again, g->nodes, g->reuse.bytes[DDP__ARENA_OWN],
-                          g->reuse.live_bytes);
+            print_message("%s: %d of %d nodes run again, %zu bytes, at least %zu\n", model_names[model],
+                          again, g->nodes, g->reuse.bytes[DDP__ARENA_OWN], g->reuse.live_bytes);
             assert_true(recompute ? again > g->nodes / 3 : again == 0);
-            if (recompute && again_per_model[model])
-                assert_int_equal(again, again_per_model[model]);
+            if (recompute && again_per_model[model]) assert_int_equal(again, again_per_model[model]);
             ddp_graph_free(g);
         }
 }
@@ -636,15 +653,22 @@ static size_t gpt2_bytes(long layers, long heads, long dim, long context, int re
     size_t bytes;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = 50304; c.context = context; c.batch = 4; c.recompute = recompute;
-    c.layers = layers; c.heads = heads; c.dim = dim; c.dropout = 0.1f;
+    c.vocabulary = 50304;
+    c.context = context;
+    c.batch = 4;
+    c.recompute = recompute;
+    c.layers = layers;
+    c.heads = heads;
+    c.dim = dim;
+    c.dropout = 0.1f;
     assert_non_null(ddp_gpt2(g, &c, NULL));
     bytes = ddp_activation_bytes(g);
     ddp_graph_free(g);
     return bytes;
 }
 
-/* Whole logits are 206 MB and 824 MB; with recomputation a chunk of 256 rows lies beside the gradient of the table. */
+/* Whole logits are 206 MB and 824 MB; with recomputation a chunk of 256 rows lies beside the gradient of the
+ * table. */
 static void gpt2_needs_the_stated_memory(void **unused)
 {
     (void)unused;

@@ -6,6 +6,7 @@
 #ifdef __cplusplus
 extern "C"
 #endif
-const char *other_copy(void);
+    const char *
+    other_copy(void);
 
 int main(void) { return other_copy()[0] != ddp_status_text(DDP_OK)[0]; }

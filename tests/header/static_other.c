@@ -7,6 +7,7 @@
 #ifdef __cplusplus
 extern "C"
 #endif
-const char *other_copy(void);
+    const char *
+    other_copy(void);
 
 const char *other_copy(void) { return ddp_status_text(DDP_OK); }

@@ -1,6 +1,7 @@
-/* What a peer says behind its handshake, under libFuzzer (`make fuzz`): frames into a real engine, and into a run of two
- * workers of which one is honest while its words are changed on their way. It ends in one sentence, or in nothing, and in
- * time. tests/io/test_corpus_frames.c replays tests/io/corpus_frames/ through the same function. */
+/* What a peer says behind its handshake, under libFuzzer (`make fuzz`): frames into a real engine, and into a
+ * run of two workers of which one is honest while its words are changed on their way. It ends in one
+ * sentence, or in nothing, and in time. tests/io/test_corpus_frames.c replays tests/io/corpus_frames/ through
+ * the same function. */
 #ifndef DREAMDDP_H
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -13,7 +14,8 @@
 #ifdef __cplusplus
 extern "C"
 #endif
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+    int
+    LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { FUZZ_RUN, FUZZ_ENGINE, FUZZ_RECORDS, FUZZ_KINDS };
 enum { FUZZ_ROOM = 1 << 16 }; /* bytes of a frame, or of all that a raw peer says */
@@ -28,7 +30,8 @@ static void fuzz_expect(int holds)
 /* 1: no error; else it has its code and one sentence on one line. */
 static int fuzz_good(int s, const ddp_error *err)
 {
-    fuzz_expect(s == (int)DDP_OK || (err->code == (ddp_status)s && err->msg[0] && !strpbrk(err->msg, "\n\r")));
+    fuzz_expect(s == (int)DDP_OK ||
+                (err->code == (ddp_status)s && err->msg[0] && !strpbrk(err->msg, "\n\r")));
     return s == (int)DDP_OK;
 }
 
@@ -96,7 +99,8 @@ static ddp__engine *engine_open(ddp__wire *wire, int elastic)
 /* Messages of most kinds, all in flight at once. */
 static int engine_submit(ddp__engine *e, float (*x)[24], long *ticket)
 {
-    static const ddp_verb verb[] = {DDP_ALL_REDUCE, DDP_RECEIVE, DDP_BROADCAST, DDP_ALL_GATHER, DDP_SERVE, DDP_SEND};
+    static const ddp_verb verb[] = {DDP_ALL_REDUCE, DDP_RECEIVE, DDP_BROADCAST,
+                                    DDP_ALL_GATHER, DDP_SERVE,   DDP_SEND};
     ddp_error err;
     int n = 0, good = 1;
 
@@ -140,7 +144,8 @@ static void engine_told(ddp__engine *e, ddp__wire *peer, const unsigned char *by
         took = peer->table->send(peer, 0, &iov, 1);
         if (took < 0) break;
         at += (size_t)took;
-        while (peer->table->recv(peer, 0, sink, sizeof sink) > 0) {}
+        while (peer->table->recv(peer, 0, sink, sizeof sink) > 0) {
+        }
         if (!took) ddp__sleep_until(ddp_now() + 1e-4);
     }
 }
@@ -200,7 +205,8 @@ static void records_head(unsigned char *out, size_t *n, int kind, uint32_t value
     *n += DDP__RECORD_BYTES;
 }
 
-/* A record: its kind and value are the input's, what follows a DATA is a frame, of which it may tell another length. */
+/* A record: its kind and value are the input's, what follows a DATA is a frame, of which it may tell another
+ * length. */
 static void records_next(fuzz_input *in, unsigned char *out, size_t *n)
 {
     const uint8_t kind = fuzz_byte(in);
@@ -245,8 +251,10 @@ static void fuzz_records(fuzz_input *in)
     c.self.version = DDP__PROTOCOL;
     c.self.world = 2;
     while (in->p < in->end && size < FUZZ_ROOM - 400) {
-        if (once) fuzz_frame(in, bytes, &size);
-        else records_next(in, bytes, &size);
+        if (once)
+            fuzz_frame(in, bytes, &size);
+        else
+            records_next(in, bytes, &size);
     }
     fuzz_expect(ddp__wire_tcp(&c, &wire, &err) == DDP_OK);
     e = engine_open(wire, 0);
@@ -257,7 +265,8 @@ static void fuzz_records(fuzz_input *in)
         at += (size_t)took;
     }
     shutdown(fd[1], SHUT_WR);
-    while (recv(fd[1], sink, sizeof sink, MSG_DONTWAIT) > 0) {}
+    while (recv(fd[1], sink, sizeof sink, MSG_DONTWAIT) > 0) {
+    }
     engine_finish(e, ticket, n);
     setsockopt(fd[1], SOL_SOCKET, SO_LINGER, &gone, sizeof gone); /* no port is left waiting */
     close(fd[1]);
@@ -267,15 +276,15 @@ static void fuzz_records(fuzz_input *in)
 /* ---- a run of two, and somebody between them who changes what rank 1 says to rank 0 ---- */
 
 typedef struct meddler {
-    ddp__wire      base;
-    ddp__wire     *inner;
-    fuzz_input    *in;
-    int            passing;    /* frames until the next change */
-    int            cut;
-    size_t         got;        /* of the frame that is being read */
-    size_t         from, to;   /* what the engine has not yet taken */
-    unsigned char  frame[FUZZ_ROOM], out[4 * FUZZ_ROOM], held[FUZZ_ROOM];
-    size_t         held_bytes; /* a frame that comes behind the next one */
+    ddp__wire base;
+    ddp__wire *inner;
+    fuzz_input *in;
+    int passing; /* frames until the next change */
+    int cut;
+    size_t got;      /* of the frame that is being read */
+    size_t from, to; /* what the engine has not yet taken */
+    unsigned char frame[FUZZ_ROOM], out[4 * FUZZ_ROOM], held[FUZZ_ROOM];
+    size_t held_bytes; /* a frame that comes behind the next one */
 } meddler;
 
 static void meddle_put(meddler *m, const unsigned char *p, size_t n)
@@ -290,14 +299,22 @@ static void meddle_field(meddler *m, ddp__frame *f)
     const int field = fuzz_byte(m->in) % 8;
     const uint32_t v = fuzz_number(m->in);
 
-    if (field == 0) f->type = (int)(v % 16);
-    else if (field == 1) f->p2p ^= 1;
-    else if (field == 2) f->verb = (int)(v % 8);
-    else if (field == 3) f->seq += v;
-    else if (field == 4) f->count = v;
-    else if (field == 5) f->offset = v;
-    else if (field == 6) f->layer += (int32_t)(v & 0xff) - 8;
-    else f->coding = (int)(v % 8);
+    if (field == 0)
+        f->type = (int)(v % 16);
+    else if (field == 1)
+        f->p2p ^= 1;
+    else if (field == 2)
+        f->verb = (int)(v % 8);
+    else if (field == 3)
+        f->seq += v;
+    else if (field == 4)
+        f->count = v;
+    else if (field == 5)
+        f->offset = v;
+    else if (field == 6)
+        f->layer += (int32_t)(v & 0xff) - 8;
+    else
+        f->coding = (int)(v % 8);
     ddp__frame_encode(f, m->frame);
 }
 
@@ -307,7 +324,8 @@ static void meddle_payload(meddler *m, ddp__frame *f, int fits)
     unsigned char *payload = m->frame + DDP__FRAME_BYTES;
 
     if (!f->length) return;
-    for (int i = fuzz_byte(m->in) % 8; i >= 0; i--) payload[fuzz_byte(m->in) * 7u % f->length] ^= fuzz_byte(m->in);
+    for (int i = fuzz_byte(m->in) % 8; i >= 0; i--)
+        payload[fuzz_byte(m->in) * 7u % f->length] ^= fuzz_byte(m->in);
     if (fits && f->check) f->check = ddp__crc32c(0, payload, f->length);
     if (fits) ddp__frame_encode(f, m->frame);
 }
@@ -315,7 +333,20 @@ static void meddle_payload(meddler *m, ddp__frame *f, int fits)
 /* A whole frame is here. */
 static void meddle(meddler *m, ddp__frame *f, size_t size)
 {
-    enum { PASS, DROP, TWICE, FIELD, PAYLOAD, BROKEN_PAYLOAD, BROKEN_HEAD, INSERT, CUT, BEHIND, SHORTER, WAYS };
+    enum {
+        PASS,
+        DROP,
+        TWICE,
+        FIELD,
+        PAYLOAD,
+        BROKEN_PAYLOAD,
+        BROKEN_HEAD,
+        INSERT,
+        CUT,
+        BEHIND,
+        SHORTER,
+        WAYS
+    };
     int way = PASS;
 
     if (m->passing-- == 0 && m->in->p < m->in->end) {
@@ -324,7 +355,8 @@ static void meddle(meddler *m, ddp__frame *f, size_t size)
     }
     if (way == FIELD) meddle_field(m, f);
     if (way == PAYLOAD || way == BROKEN_PAYLOAD) meddle_payload(m, f, way == PAYLOAD);
-    if (way == BROKEN_HEAD) m->frame[fuzz_byte(m->in) % DDP__FRAME_BYTES] ^= (unsigned char)(fuzz_byte(m->in) | 1);
+    if (way == BROKEN_HEAD)
+        m->frame[fuzz_byte(m->in) % DDP__FRAME_BYTES] ^= (unsigned char)(fuzz_byte(m->in) | 1);
     if (way == INSERT) fuzz_frame(m->in, m->out, &m->to);
     if (way == SHORTER && f->length > 4) {
         f->length -= 4;
@@ -383,14 +415,19 @@ static long meddler_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     return (long)bytes;
 }
 
-static void meddler_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until)
+static void meddler_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv,
+                         double until)
 {
     meddler *m = (meddler *)(void *)w;
 
-    if (m->from == m->to || (want_recv && !want_recv[1])) m->inner->table->wait(m->inner, want_send, want_recv, until);
+    if (m->from == m->to || (want_recv && !want_recv[1]))
+        m->inner->table->wait(m->inner, want_send, want_recv, until);
 }
 
-static void meddler_wake(ddp__wire *w) { ((meddler *)(void *)w)->inner->table->wake(((meddler *)(void *)w)->inner); }
+static void meddler_wake(ddp__wire *w)
+{
+    ((meddler *)(void *)w)->inner->table->wake(((meddler *)(void *)w)->inner);
+}
 
 static void meddler_close(ddp__wire *w)
 {
@@ -400,16 +437,16 @@ static void meddler_close(ddp__wire *w)
     free(m);
 }
 
-static const ddp__wire_table meddler_table = {meddler_send, meddler_recv, meddler_wait, meddler_wake, meddler_close, NULL,
-                                             NULL};
+static const ddp__wire_table meddler_table = {meddler_send,  meddler_recv, meddler_wait, meddler_wake,
+                                              meddler_close, NULL,         NULL};
 
 typedef struct run_world {
-    ddp__hub   *inside, *hub; /* whose wires attach makes of those inside */
-    ddp_config  cfg;
+    ddp__hub *inside, *hub; /* whose wires attach makes of those inside */
+    ddp_config cfg;
     fuzz_input *in;
-    int         meddles;
-    int         good[2];
-    float       params[2][2][32];
+    int meddles;
+    int good[2];
+    float params[2][2][32];
 } run_world;
 
 /* A ddp__wire_fn. */
@@ -484,10 +521,12 @@ static void *run_other(void *user)
     return NULL;
 }
 
-/* A byte that says how, one that says when the first change comes, then the changes; without them all goes well. */
+/* A byte that says how, one that says when the first change comes, then the changes; without them all goes
+ * well. */
 static void fuzz_run(fuzz_input *in)
 {
-    static const ddp_strategy strategy[] = {DDP_SSGD, DDP_DREAMDDP, DDP_BSP, DDP_DILOCO, DDP_SPARSELOCO, DDP_WFBP};
+    static const ddp_strategy strategy[] = {DDP_SSGD,   DDP_DREAMDDP,   DDP_BSP,
+                                            DDP_DILOCO, DDP_SPARSELOCO, DDP_WFBP};
     const uint8_t how = fuzz_byte(in);
     pthread_t other;
     run_world w;
@@ -502,15 +541,19 @@ static void fuzz_run(fuzz_input *in)
     w.cfg.no_env = w.cfg.deterministic = 1;
     w.cfg.period = 2;
     w.cfg.strategy = strategy[how % 6];
-    if (w.cfg.strategy == DDP_BSP) w.cfg.servers = DDP_SERVERS_COLOCATED;
-    else if (how / 6 % 3 == 1 && how % 6 < 2) w.cfg.wire = DDP_WIRE_INT8;
-    else if (how / 6 % 3 == 2 && how % 6 < 2) w.cfg.min_world = 1;
+    if (w.cfg.strategy == DDP_BSP)
+        w.cfg.servers = DDP_SERVERS_COLOCATED;
+    else if (how / 6 % 3 == 1 && how % 6 < 2)
+        w.cfg.wire = DDP_WIRE_INT8;
+    else if (how / 6 % 3 == 2 && how % 6 < 2)
+        w.cfg.min_world = 1;
     w.cfg.peer_timeout_s = w.cfg.op_timeout_s = w.meddles ? 0.15 : 60;
     fuzz_expect(w.inside && w.hub);
     if (pthread_create(&other, NULL, run_other, &w)) abort();
     run_rank(&w, 0);
     pthread_join(other, NULL);
-    if (!w.meddles) fuzz_expect(w.good[0] && w.good[1] && !memcmp(w.params[0], w.params[1], sizeof w.params[0]));
+    if (!w.meddles)
+        fuzz_expect(w.good[0] && w.good[1] && !memcmp(w.params[0], w.params[1], sizeof w.params[0]));
     ddp__hub_free(w.hub);
     ddp__hub_free(w.inside);
 }

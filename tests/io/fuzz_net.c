@@ -13,10 +13,19 @@
 #ifdef __cplusplus
 extern "C"
 #endif
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+    int
+    LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { FUZZ_HELLO, FUZZ_FRAME, FUZZ_ENTRY, FUZZ_ADDRESS, FUZZ_ENVIRONMENT, FUZZ_ENGINE, FUZZ_ELASTIC,
-       FUZZ_KINDS };
+enum {
+    FUZZ_HELLO,
+    FUZZ_FRAME,
+    FUZZ_ENTRY,
+    FUZZ_ADDRESS,
+    FUZZ_ENVIRONMENT,
+    FUZZ_ENGINE,
+    FUZZ_ELASTIC,
+    FUZZ_KINDS
+};
 
 static void fuzz_expect(int holds)
 {
@@ -99,19 +108,43 @@ static void fuzz_address(const uint8_t *p, size_t n)
     memset(&err, 0, sizeof err);
     if (ddp__addr_split(s, host, &port, &err) == DDP_OK)
         fuzz_expect(port >= 0 && port <= 65535 && host[0] && strlen(host) < sizeof host);
-    else fuzz_expect(err.code == DDP_ARG && err.msg[0]);
-    if (ddp_net_parse(s, &rate, &delay, &err) == DDP_OK) fuzz_expect(rate >= 0 && delay >= 0);
-    else fuzz_expect(err.msg[0] != 0);
+    else
+        fuzz_expect(err.code == DDP_ARG && err.msg[0]);
+    if (ddp_net_parse(s, &rate, &delay, &err) == DDP_OK)
+        fuzz_expect(rate >= 0 && delay >= 0);
+    else
+        fuzz_expect(err.msg[0] != 0);
     free(s);
 }
 
-static const char *const fuzz_variables[] = {
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-    "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMI_SIZE", "PMIX_RANK",
-    "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_ID", "SLURM_JOB_ID",
-    "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS", "DREAMDDP_RANK",
-    "DREAMDDP_WORLD_SIZE", "DREAMDDP_ADDR", "DREAMDDP_RUN_ID", "DREAMDDP_TLS_PSK", "DREAMDDP_PERIODS"};
+static const char *const fuzz_variables[] = {"RANK",
+                                             "WORLD_SIZE",
+                                             "LOCAL_RANK",
+                                             "LOCAL_WORLD_SIZE",
+                                             "MASTER_ADDR",
+                                             "MASTER_PORT",
+                                             "TORCHELASTIC_USE_AGENT_STORE",
+                                             "TORCHELASTIC_RUN_ID",
+                                             "OMPI_COMM_WORLD_RANK",
+                                             "OMPI_COMM_WORLD_SIZE",
+                                             "OMPI_COMM_WORLD_LOCAL_RANK",
+                                             "PMI_RANK",
+                                             "PMI_SIZE",
+                                             "PMIX_RANK",
+                                             "SLURM_PROCID",
+                                             "SLURM_NTASKS",
+                                             "SLURM_LOCALID",
+                                             "SLURM_STEP_ID",
+                                             "SLURM_JOB_ID",
+                                             "SLURM_STEP_NODELIST",
+                                             "SLURM_STEP_NUM_NODES",
+                                             "SLURM_STEP_NUM_TASKS",
+                                             "DREAMDDP_RANK",
+                                             "DREAMDDP_WORLD_SIZE",
+                                             "DREAMDDP_ADDR",
+                                             "DREAMDDP_RUN_ID",
+                                             "DREAMDDP_TLS_PSK",
+                                             "DREAMDDP_PERIODS"};
 enum { FUZZ_VARIABLES = sizeof fuzz_variables / sizeof fuzz_variables[0] };
 
 /* Lines: a byte that chooses a variable, then its value. */
@@ -135,7 +168,8 @@ static void fuzz_environment(const uint8_t *p, size_t n)
     if (ddp__env_read(&env, &err) == DDP_OK)
         fuzz_expect(env.world >= 1 && env.rank >= 0 && env.rank < env.world &&
                     strlen(env.addr) < sizeof env.addr);
-    else fuzz_expect(err.code != DDP_OK && err.msg[0]);
+    else
+        fuzz_expect(err.code != DDP_OK && err.msg[0]);
     for (i = 0; i < FUZZ_VARIABLES; i++) unsetenv(fuzz_variables[i]);
 }
 
@@ -236,8 +270,7 @@ static void fuzz_close(ddp__wire *w) { (void)w; }
 
 static void fuzz_peer(const uint8_t *p, size_t n, int min_world)
 {
-    static const ddp__wire_table table = {fuzz_send, fuzz_recv, fuzz_wait,
-                                          fuzz_wake, fuzz_close, NULL, NULL};
+    static const ddp__wire_table table = {fuzz_send, fuzz_recv, fuzz_wait, fuzz_wake, fuzz_close, NULL, NULL};
     static char names[2][DDP__WIRE_NAME] = {"self", "a peer"};
     static const ddp_verb verbs[] = {DDP_ALL_REDUCE, DDP_RECEIVE, DDP_BROADCAST, DDP_ALL_GATHER};
     ddp__engine_config c;

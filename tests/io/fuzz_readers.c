@@ -13,7 +13,8 @@
 #ifdef __cplusplus
 extern "C"
 #endif
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+    int
+    LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { FUZZ_SAFETENSORS, FUZZ_JSON, FUZZ_IDX, FUZZ_CIFAR, FUZZ_BIN, FUZZ_KINDS };
 
@@ -62,7 +63,8 @@ static void fuzz_idx(const uint8_t *p, size_t n, ddp_error *err)
     long i;
 
     if (n < 2) return;
-    p += 2; n -= 2;
+    p += 2;
+    n -= 2;
     if (cut > n) cut = n;
     m = ddp_images_idx_bytes("images", p, cut, "labels", p + cut, n - cut, err);
     fuzz_expect((m == NULL) == (err->code != DDP_OK));

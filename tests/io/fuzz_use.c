@@ -1,6 +1,6 @@
-/* What a program does with what it has read, under libFuzzer (`make fuzz`): the first byte of an input says what the rest
- * is, and where that is taken it is used: planned with, loaded and trained on, cut over nodes. tests/io/test_corpus_use.c
- * replays tests/io/corpus_use/ through the same function. */
+/* What a program does with what it has read, under libFuzzer (`make fuzz`): the first byte of an input says
+ * what the rest is, and where that is taken it is used: planned with, loaded and trained on, cut over nodes.
+ * tests/io/test_corpus_use.c replays tests/io/corpus_use/ through the same function. */
 #ifndef DREAMDDP_H
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -14,15 +14,24 @@
 #ifdef __cplusplus
 extern "C"
 #endif
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+    int
+    LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { FUZZ_PROFILE, FUZZ_NETWORK, FUZZ_LINKS, FUZZ_CHECKPOINT, FUZZ_ENVIRONMENT, FUZZ_JOB, FUZZ_CHANNEL, FUZZ_KINDS };
+enum {
+    FUZZ_PROFILE,
+    FUZZ_NETWORK,
+    FUZZ_LINKS,
+    FUZZ_CHECKPOINT,
+    FUZZ_ENVIRONMENT,
+    FUZZ_JOB,
+    FUZZ_CHANNEL,
+    FUZZ_KINDS
+};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static void (*const use[FUZZ_KINDS])(const uint8_t *, size_t) = {fuzz_profile,    fuzz_network,     fuzz_links,
-                                                                     fuzz_checkpoint, fuzz_environment, fuzz_job,
-                                                                     fuzz_channel};
+    static void (*const use[FUZZ_KINDS])(const uint8_t *, size_t) = {
+        fuzz_profile, fuzz_network, fuzz_links, fuzz_checkpoint, fuzz_environment, fuzz_job, fuzz_channel};
 
     if (size > 1) use[data[0] % FUZZ_KINDS](data + 1, size - 1);
     return 0;

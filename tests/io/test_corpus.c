@@ -75,7 +75,7 @@ static void nor_do_its_prefixes_and_changed_bits(void **unused)
 
         if (e->d_name[0] == '.') continue;
         p = contents(e->d_name, &n);
-        for (i = 0; i < n; i += n > 500 ? 17 : 1) {
+        for (i = 0; i<n; i += n> 500 ? 17 : 1) {
             LLVMFuzzerTestOneInput(p, i);
             p[i] ^= (uint8_t)(1 << i % 8);
             LLVMFuzzerTestOneInput(p, n);

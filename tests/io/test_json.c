@@ -42,8 +42,7 @@ static ddp__json *parse(const char *text)
 
 static void a_tree_keeps_order_kinds_and_places(void **unused)
 {
-    ddp__json *v =
-        parse(" {\"a\": [1, -2.5e3, \"x\"],\n  \"b\": {\"c\": null}, \"d\": true, \"e\":false}\n");
+    ddp__json *v = parse(" {\"a\": [1, -2.5e3, \"x\"],\n  \"b\": {\"c\": null}, \"d\": true, \"e\":false}\n");
     const ddp__json *a = ddp__json_get(v, "a"), *c = ddp__json_get(ddp__json_get(v, "b"), "c");
 
     (void)unused;
@@ -69,9 +68,8 @@ static void a_tree_keeps_order_kinds_and_places(void **unused)
 
 static void strings_are_decoded_to_utf8(void **unused)
 {
-    ddp__json *v =
-        parse("[\"\\\"\\\\\\/\\b\\f\\n\\r\\t\", \"\\u0041\\u00e9\\u20AC\\ud83d\\ude00\", "
-              "\"\xc3\xa9\xf0\x9f\x98\x80\", \"\", \"\xe0\xa0\x80\xe2\x82\xac\"]");
+    ddp__json *v = parse("[\"\\\"\\\\\\/\\b\\f\\n\\r\\t\", \"\\u0041\\u00e9\\u20AC\\ud83d\\ude00\", "
+                         "\"\xc3\xa9\xf0\x9f\x98\x80\", \"\", \"\xe0\xa0\x80\xe2\x82\xac\"]");
 
     (void)unused;
     assert_string_equal(v->first->string, "\"\\/\b\f\n\r\t");
@@ -149,7 +147,8 @@ static void faults_are_named_with_their_place(void **unused)
         {" \n ", "line 2, column 2: the text ends"},
         {"{\n\"a\": 1,\n  \"a\": 2}", "line 3, column 8: \"a\" is given twice"},
         {"{\"\\u0061\":1,\"a\":2}", "column 17: \"a\" is given twice"},
-        {"{\"a\":1,\"a\":2,\"b\":3,\"b\":4}", "column 12: \"a\" is given twice"}, /* the first fault is the one told */
+        {"{\"a\":1,\"a\":2,\"b\":3,\"b\":4}", "column 12: \"a\" is given twice"}, /* the first fault is the
+                                                                                     one told */
         {"[1, 2", "column 6: a comma or ]"},
         {"[1 2]", "column 4: a comma or ]"},
         {"[1,]", "column 4: a value is needed"},
@@ -230,8 +229,7 @@ static void needed_members_are_asked_for_in_a_sentence(void **unused)
     assert_int_equal(ddp__json_need("n.json", v, "x", DDP__JSON_NUMBER, &out, &err), DDP_OK);
     assert_true(out->number == 2.0);
     assert_int_equal(ddp__json_need("n.json", v, "N", DDP__JSON_NUMBER, &out, &err), DDP_FORMAT);
-    assert_string_equal(err.msg,
-                        "n.json, line 2, column 2: \"N\" is a string; it must be a number");
+    assert_string_equal(err.msg, "n.json, line 2, column 2: \"N\" is a string; it must be a number");
     assert_int_equal(ddp__json_need("n.json", v, "M", DDP__JSON_ARRAY, &out, &err), DDP_FORMAT);
     assert_string_equal(err.msg, "n.json, line 1, column 1: \"M\" is missing; it must be an array");
     assert_true(out->number == 2.0); /* untouched */
@@ -254,8 +252,7 @@ static void written_strings_read_back(void **unused)
     ddp__text_add(&t, "]", 1);
     v = parse(t.data);
     assert_string_equal(v->first->string, "q\" b\\ n\n \x01 \xc3\xa9");
-    assert_string_equal(v->first->next->string,
-                        "bad \xef\xbf\xbd\xef\xbf\xbd end\xef\xbf\xbd\xef\xbf\xbd");
+    assert_string_equal(v->first->next->string, "bad \xef\xbf\xbd\xef\xbf\xbd end\xef\xbf\xbd\xef\xbf\xbd");
     assert_int_equal(v->first->next->next->kind, DDP__JSON_NULL);
     ddp__json_free(v);
     ddp__text_free(&t);
@@ -346,8 +343,10 @@ static void damaged_files_are_survived(void **unused)
             text[ddp_rng_below(&r, n)] = spice[ddp_rng_below(&r, sizeof spice)];
         memset(&err, 0, sizeof err);
         v = ddp__json_parse("t", text, n, &err);
-        if (v) taken++;
-        else assert_true(err.code == DDP_FORMAT && err.msg[0]);
+        if (v)
+            taken++;
+        else
+            assert_true(err.code == DDP_FORMAT && err.msg[0]);
         ddp__json_free(v);
         DDP_FREE(text);
     }

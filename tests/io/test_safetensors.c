@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 static int first_free; /* file, when the program began */
-static long live; /* allocations that have not come back */
+static long live;      /* allocations that have not come back */
 
 void *heap_realloc(void *p, size_t bytes)
 {
@@ -36,9 +36,12 @@ void heap_free(void *p)
     free(p);
 }
 
-/* The disk: of the reads of a file the bad-th fails, the torn-th is interrupted, and each brings so many bytes at most;
- * 0: none, all. */
-static struct { long reads, bad, torn; size_t most; } disk;
+/* The disk: of the reads of a file the bad-th fails, the torn-th is interrupted, and each brings so many
+ * bytes at most; 0: none, all. */
+static struct {
+    long reads, bad, torn;
+    size_t most;
+} disk;
 
 #ifdef __cplusplus
 extern "C" {
@@ -83,16 +86,15 @@ static void refused(const char *header, size_t data, const char *part)
     if (!strstr(err.msg, part)) fail_msg("\"%s\" lacks \"%s\"", err.msg, part);
 }
 
-#define TENSOR(name, type, shape, from, to)                                                     \
-    "\"" name "\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":[" #from "," #to \
-    "]}"
+#define TENSOR(name, type, shape, from, to) \
+    "\"" name "\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":[" #from "," #to "]}"
 
 static void arrays_are_found_by_name_and_read_in_any_part(void **unused)
 {
     unsigned char bytes[400];
-    const char *header = "{\"__metadata__\":{\"format\":\"pt\"}," TENSOR("b", "I32", "[2]", 8, 16)
-        "," TENSOR("a", "F32", "[2,1]", 0, 8) "," TENSOR("none", "F32", "[0,7]", 8, 8)
-        "," TENSOR("one", "U8", "[]", 16, 17) "}   ";
+    const char *header = "{\"__metadata__\":{\"format\":\"pt\"}," TENSOR("b", "I32", "[2]", 8, 16) "," TENSOR(
+        "a", "F32", "[2,1]", 0, 8) "," TENSOR("none", "F32", "[0,7]", 8, 8) "," TENSOR("one", "U8", "[]", 16,
+                                                                                       17) "}   ";
     size_t n = file_of(header, 17, bytes);
     ddp_safetensors *s = ddp_safetensors_from_bytes("m", bytes, n, NULL);
     const ddp_safetensor *t;
@@ -135,8 +137,9 @@ static void other_float_types_become_float(void **unused)
     const uint16_t brain[2] = {0x3f80, 0xc049};
     const double wide[4] = {0.5, 1e300, -1e-300, -1e300};
     unsigned char bytes[400];
-    size_t n = file_of("{" TENSOR("h", "F16", "[6]", 32, 44) "," TENSOR("b", "BF16", "[2]", 44, 48)
-                       "," TENSOR("d", "F64", "[4]", 0, 32) "}", 48, bytes);
+    size_t n = file_of("{" TENSOR("h", "F16", "[6]", 32, 44) "," TENSOR(
+                           "b", "BF16", "[2]", 44, 48) "," TENSOR("d", "F64", "[4]", 0, 32) "}",
+                       48, bytes);
     ddp_safetensors *s;
     float x[6];
 
@@ -186,8 +189,7 @@ static void headers_that_lie_are_refused(void **unused)
             "a gap of 4 bytes");
     refused("{" TENSOR("a", "F32", "[1]", 0, 4) "}", 9, "5 bytes follow the last");
     refused("{}", 1, "1 bytes follow");
-    refused("{" TENSOR("a", "F32", "[1]", 0, 4) "," TENSOR("a", "F32", "[1]", 4, 8) "}", 8,
-            "given twice");
+    refused("{" TENSOR("a", "F32", "[1]", 0, 4) "," TENSOR("a", "F32", "[1]", 4, 8) "}", 8, "given twice");
     refused("{\"__metadata__\":{\"a\":1}}", 0, "__metadata__");
     refused("{\"__metadata__\":[]}", 0, "__metadata__");
     assert_null(ddp_safetensors_from_bytes("m", "\3\0\0\0\0\0\0\0{x}", 11, NULL)); /* nobody asks why */
@@ -215,8 +217,9 @@ static void lengths_that_lie_are_refused(void **unused)
 static void every_truncation_of_a_file_is_refused(void **unused)
 {
     unsigned char bytes[400];
-    size_t n = file_of("{" TENSOR("a", "F32", "[2]", 0, 8) "," TENSOR("b", "F16", "[2]", 8, 12) "}",
-                       12, bytes), k;
+    size_t n = file_of("{" TENSOR("a", "F32", "[2]", 0, 8) "," TENSOR("b", "F16", "[2]", 8, 12) "}", 12,
+                       bytes),
+           k;
 
     (void)unused;
     for (k = 0; k < n; k++) {
@@ -250,18 +253,24 @@ static void what_is_written_is_read_back(void **unused)
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/m.safetensors", folder);
     memset(t, 0, sizeof t);
-    t[0].name = "step"; t[0].type = DDP_ST_I64; data[0] = &step;
-    t[1].name = "we\"ird \xc3\xa9"; t[1].dims = 2; t[1].dim[0] = 2; t[1].dim[1] = 3; data[1] = a;
-    t[2].name = "empty"; t[2].dims = 1; data[2] = NULL;
+    t[0].name = "step";
+    t[0].type = DDP_ST_I64;
+    data[0] = &step;
+    t[1].name = "we\"ird \xc3\xa9";
+    t[1].dims = 2;
+    t[1].dim[0] = 2;
+    t[1].dim[1] = 3;
+    data[1] = a;
+    t[2].name = "empty";
+    t[2].dims = 1;
+    data[2] = NULL;
     assert_int_equal(ddp_safetensors_write(path, 3, t, data, notes, &err), DDP_OK);
     s = ddp_safetensors_open(path, &err);
     if (!s) fail_msg("%s", err.msg);
     assert_int_equal(ddp_safetensors_count(s), 3);
-    assert_int_equal(ddp_safetensors_floats(s, ddp_safetensors_find(s, t[1].name), 0, 6, x, NULL),
-                     DDP_OK);
+    assert_int_equal(ddp_safetensors_floats(s, ddp_safetensors_find(s, t[1].name), 0, 6, x, NULL), DDP_OK);
     assert_memory_equal(x, a, sizeof a);
-    assert_int_equal(ddp_safetensors_bytes(s, ddp_safetensors_find(s, "step"), 0, 1, &back, NULL),
-                     DDP_OK);
+    assert_int_equal(ddp_safetensors_bytes(s, ddp_safetensors_find(s, "step"), 0, 1, &back, NULL), DDP_OK);
     assert_true(back == step);
     assert_string_equal(ddp_safetensors_note(s, "made by"), "a \"test\"");
     stat(path, &st);
@@ -269,8 +278,7 @@ static void what_is_written_is_read_back(void **unused)
 
     /* the file is cut while it is open */
     assert_int_equal(truncate(path, st.st_size - 4), 0);
-    assert_int_equal(ddp_safetensors_floats(s, ddp_safetensors_find(s, t[1].name), 0, 6, x, &err),
-                     DDP_IO);
+    assert_int_equal(ddp_safetensors_floats(s, ddp_safetensors_find(s, t[1].name), 0, 6, x, &err), DDP_IO);
     assert_non_null(strstr(err.msg, "has become shorter"));
     ddp_safetensors_close(s);
 
@@ -278,13 +286,15 @@ static void what_is_written_is_read_back(void **unused)
     t[2].name = "step";
     assert_int_equal(ddp_safetensors_write(path, 3, t, data, NULL, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "two tensors are named \"step\""));
-    t[2].name = "big"; t[2].dim[0] = INT64_MAX;
+    t[2].name = "big";
+    t[2].dim[0] = INT64_MAX;
     assert_int_equal(ddp_safetensors_write(path, 3, t, data, NULL, &err), DDP_ARG);
     assert_int_equal(stat(path, &st), 0);
     remove(path);
 
     /* keys without texts are no metadata */
-    t[2].name = "empty"; t[2].dim[0] = 0;
+    t[2].name = "empty";
+    t[2].dim[0] = 0;
     assert_int_equal(ddp_safetensors_write(path, 3, t, data, notes + 4, &err), DDP_OK);
     s = ddp_safetensors_open(path, &err);
     assert_int_equal(ddp_safetensors_count(s), 3);
@@ -311,7 +321,7 @@ static void what_is_written_is_read_back(void **unused)
 static void what_has_thousands_of_tensors_is_read_back(void **unused)
 {
     enum { COUNT = 5000 };
-    char path[] = "/tmp/ddp_st_XXXXXX", (*name)[20] = (char (*)[20])malloc(COUNT * sizeof *name);
+    char path[] = "/tmp/ddp_st_XXXXXX", (*name)[20] = (char(*)[20])malloc(COUNT * sizeof *name);
     ddp_safetensor *t = (ddp_safetensor *)calloc(COUNT, sizeof *t);
     const void **data = (const void **)calloc(COUNT, sizeof *data);
     const float value = 7;
@@ -333,8 +343,8 @@ static void what_has_thousands_of_tensors_is_read_back(void **unused)
     s = ddp_safetensors_open(path, &err);
     if (!s) fail_msg("%s", err.msg);
     assert_int_equal(ddp_safetensors_count(s), COUNT);
-    assert_int_equal(ddp_safetensors_floats(s, ddp_safetensors_find(s, "layer.4999"), 0, 1, &x,
-                                            &err), DDP_OK);
+    assert_int_equal(ddp_safetensors_floats(s, ddp_safetensors_find(s, "layer.4999"), 0, 1, &x, &err),
+                     DDP_OK);
     assert_true(x == value);
     ddp_safetensors_close(s);
     remove(path);
@@ -389,7 +399,10 @@ static void what_no_file_can_hold_is_not_written(void **unused)
         if (i == 0) t.name = "__metadata__";
         if (i == 1) t.dims = -1;
         if (i == 2) t.dims = DDP_SAFETENSORS_DIMS + 1;
-        if (i == 3) { t.dims = 1; t.dim[0] = -1; }
+        if (i == 3) {
+            t.dims = 1;
+            t.dim[0] = -1;
+        }
         if (i > 3) t.type = type_of(i == 4 ? -1 : (int)DDP_ST_BOOL + 1);
         memset(&err, 0, sizeof err);
         assert_int_equal(ddp_safetensors_write(path, 1, &t, &data, NULL, &err), DDP_ARG);
@@ -456,8 +469,15 @@ static void a_disk_that_fails_is_told_and_one_that_is_slow_is_waited_for(void **
     assert_true(file >= 0);
     close(file);
     memset(t, 0, sizeof t);
-    t[0].name = "a"; t[0].dims = 1; t[0].dim[0] = 2; data[0] = want;
-    t[1].name = "b"; t[1].dims = 1; t[1].dim[0] = 3; t[1].type = DDP_ST_F64; data[1] = wide;
+    t[0].name = "a";
+    t[0].dims = 1;
+    t[0].dim[0] = 2;
+    data[0] = want;
+    t[1].name = "b";
+    t[1].dims = 1;
+    t[1].dim[0] = 3;
+    t[1].type = DDP_ST_F64;
+    data[1] = wide;
     assert_int_equal(ddp_safetensors_write(path, 2, t, data, NULL, &err), DDP_OK);
     memset(&disk, 0, sizeof disk);
     assert_int_equal(all_read(path, x, &err), DDP_OK);
@@ -465,12 +485,14 @@ static void a_disk_that_fails_is_told_and_one_that_is_slow_is_waited_for(void **
     assert_int_equal(reads, 4); /* a length, a header, two arrays */
     for (long k = 1; k <= reads; k++) {
         memset(&err, 0, sizeof err);
-        disk.reads = 0; disk.bad = k;
+        disk.reads = 0;
+        disk.bad = k;
         assert_int_equal(all_read(path, x, &err), DDP_IO);
         if (!strstr(err.msg, path) || !strstr(err.msg, "at byte") || !strstr(err.msg, strerror(EIO)))
             fail_msg("read %ld: '%s'", k, err.msg);
         memset(x, 0, sizeof x);
-        disk.reads = disk.bad = 0; disk.torn = k;
+        disk.reads = disk.bad = 0;
+        disk.torn = k;
         assert_int_equal(all_read(path, x, &err), DDP_OK);
         assert_int_equal(disk.reads, reads + 1);
         assert_memory_equal(x, want, sizeof x);
@@ -496,8 +518,8 @@ static uint64_t hash_of(ddp_graph *g)
     return h;
 }
 
-/* Each read in turn: of the header, of the last matrix beside the token table, of the arrays. Only the last leave a
- * mixture. */
+/* Each read in turn: of the header, of the last matrix beside the token table, of the arrays. Only the last
+ * leave a mixture. */
 static void a_model_on_a_disk_that_fails_is_not_loaded(void **unused)
 {
     enum { ARRAYS = 2 + 12 + 2, MOST = 6 * 24 };
@@ -517,7 +539,12 @@ static void a_model_on_a_disk_that_fails_is_not_loaded(void **unused)
     assert_true(file >= 0);
     close(file);
     memset(&c, 0, sizeof c);
-    c.vocabulary = 11; c.context = 4; c.layers = 1; c.heads = 2; c.dim = 6; c.batch = 1;
+    c.vocabulary = 11;
+    c.context = 4;
+    c.layers = 1;
+    c.heads = 2;
+    c.dim = 6;
+    c.batch = 1;
     ddp_gpt2(g, &c, NULL);
     assert_int_equal(ddp_graph_build(g), 0);
     fresh = hash_of(g);
@@ -525,19 +552,23 @@ static void a_model_on_a_disk_that_fails_is_not_loaded(void **unused)
     for (int i = 0; i < MOST; i++) ones[i] = 1;
     for (int i = 0; i < ARRAYS; i++) {
         assert_true(ddp_weights_describe(g, i, name[i], sizeof name[i], &s));
-        t[i].name = name[i]; t[i].dims = s.dims; data[i] = ones;
+        t[i].name = name[i];
+        t[i].dims = s.dims;
+        data[i] = ones;
         for (int k = 0; k < s.dims; k++) t[i].dim[k] = s.dim[k];
         assert_true(ddp_safetensors_elements(&t[i]) <= MOST);
         if (!strcmp(name[i], "wte.weight")) t[ARRAYS] = t[i];
     }
     assert_int_equal(ddp_weights_describe(g, ARRAYS, name[0], sizeof name[0], &s), 0);
-    t[ARRAYS].name = "lm_head.weight"; data[ARRAYS] = ones;
+    t[ARRAYS].name = "lm_head.weight";
+    data[ARRAYS] = ones;
     assert_int_equal(ddp_safetensors_write(path, ARRAYS + 1, t, data, NULL, &err), DDP_OK);
     memset(&disk, 0, sizeof disk);
     for (disk.bad = 1; ddp_weights_load(g, path, &err); disk.bad++) {
         assert_int_equal(err.code, DDP_IO);
         assert_non_null(strstr(err.msg, path));
-        assert_true((hash_of(g) == fresh) == (disk.bad <= 2 + 2 + 1)); /* the first of the arrays changes nothing, too */
+        assert_true((hash_of(g) == fresh) == (disk.bad <= 2 + 2 + 1)); /* the first of the arrays changes
+                                                                          nothing, too */
         disk.reads = 0;
     }
     reads = disk.reads;

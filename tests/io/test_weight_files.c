@@ -1,4 +1,5 @@
-/* [pure] Weights as other programs write them: Llama of the transformers library, prefixes, shards and their errors. */
+/* [pure] Weights as other programs write them: Llama of the transformers library, prefixes, shards and their
+ * errors. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "base/core.h"
@@ -18,17 +19,26 @@ extern "C" {
 }
 #endif
 
-enum { VOCABULARY = 11, TIME = 5, LAYERS = 2, HEADS = 4, KV_HEADS = 2, HEAD = 4, DIM = HEADS * HEAD, HIDDEN = 12 };
+enum {
+    VOCABULARY = 11,
+    TIME = 5,
+    LAYERS = 2,
+    HEADS = 4,
+    KV_HEADS = 2,
+    HEAD = 4,
+    DIM = HEADS * HEAD,
+    HIDDEN = 12
+};
 enum { MOST = 64, VALUES = 8192, NAME = 96 };
 
 /* Tensors under their names in the transformers library. */
 typedef struct store {
-    int            count;
-    size_t         used;
+    int count;
+    size_t used;
     ddp_safetensor t[MOST];
-    char           name[MOST][NAME];
-    float          values[VALUES];
-    const void    *data[MOST];
+    char name[MOST][NAME];
+    float values[VALUES];
+    const void *data[MOST];
 } store;
 
 /* rows 0: a vector around 1, as the scales of norms are; else a matrix of small values. */
@@ -46,17 +56,23 @@ static void put(store *s, long rows, long columns, const char *name)
     t->dim[1] = rows ? columns : 0;
     s->data[s->count++] = s->values + s->used;
     for (size_t i = 0; i < n; i++, s->used++)
-        s->values[s->used] = (float)((s->used * 2654435761u + 12345u) >> 7 & 1023u) / 2048.0f - 0.25f + (rows ? 0 : 1);
+        s->values[s->used] =
+            (float)((s->used * 2654435761u + 12345u) >> 7 & 1023u) / 2048.0f - 0.25f + (rows ? 0 : 1);
 }
 
 static store *llama(int tied)
 {
     static const struct {
         const char *name;
-        long        rows, columns;
-    } of[] = {{"input_layernorm", 0, DIM}, {"self_attn.q_proj", DIM, DIM}, {"self_attn.k_proj", KV_HEADS * HEAD, DIM},
-              {"self_attn.v_proj", KV_HEADS * HEAD, DIM}, {"self_attn.o_proj", DIM, DIM},
-              {"post_attention_layernorm", 0, DIM}, {"mlp.gate_proj", HIDDEN, DIM}, {"mlp.up_proj", HIDDEN, DIM},
+        long rows, columns;
+    } of[] = {{"input_layernorm", 0, DIM},
+              {"self_attn.q_proj", DIM, DIM},
+              {"self_attn.k_proj", KV_HEADS * HEAD, DIM},
+              {"self_attn.v_proj", KV_HEADS * HEAD, DIM},
+              {"self_attn.o_proj", DIM, DIM},
+              {"post_attention_layernorm", 0, DIM},
+              {"mlp.gate_proj", HIDDEN, DIM},
+              {"mlp.up_proj", HIDDEN, DIM},
               {"mlp.down_proj", DIM, HIDDEN}};
     store *s = (store *)calloc(1, sizeof *s);
     char name[NAME];
@@ -91,7 +107,6 @@ static void drop(store *s, const char *name)
     s->data[i] = s->data[last];
 }
 
-
 /* y (rows) = W x, W (rows, columns) as the file has it. */
 static void product(const store *s, const char *layer, const char *name, const double *x, double *y)
 {
@@ -101,7 +116,9 @@ static void product(const store *s, const char *layer, const char *name, const d
     int i;
 
     snprintf(full, sizeof full, "%s%s.weight", layer, name);
-    i = at(s, full); t = &s->t[i]; w = (const float *)s->data[i];
+    i = at(s, full);
+    t = &s->t[i];
+    w = (const float *)s->data[i];
     for (long r = 0; r < t->dim[0]; r++) {
         y[r] = 0;
         for (long c = 0; c < t->dim[1]; c++) y[r] += (double)w[r * t->dim[1] + c] * x[c];
@@ -120,12 +137,16 @@ static void normed(const store *s, const char *layer, const char *name, const do
     for (int c = 0; c < DIM; c++) y[c] = x[c] / sqrt(squares / (double)DIM + 1e-5) * (double)w[c];
 }
 
-/* The transformers library's rotate_half: x cos + (-second half, first half) sin, the same angles for both halves. */
+/* The transformers library's rotate_half: x cos + (-second half, first half) sin, the same angles for both
+ * halves. */
 static void rotated(double *x, int t)
 {
     double half[HEAD], angle;
 
-    for (int i = 0; i < HEAD / 2; i++) { half[i] = -x[HEAD / 2 + i]; half[HEAD / 2 + i] = x[i]; }
+    for (int i = 0; i < HEAD / 2; i++) {
+        half[i] = -x[HEAD / 2 + i];
+        half[HEAD / 2 + i] = x[i];
+    }
     for (int i = 0; i < HEAD; i++) {
         angle = t / pow(10000, 2.0 * (i % (HEAD / 2)) / (double)HEAD);
         x[i] = x[i] * cos(angle) + half[i] * sin(angle);
@@ -157,7 +178,8 @@ static void reference(const store *s, const int32_t *tokens, double logits[TIME]
 
     for (int t = 0; t < TIME; t++)
         for (int c = 0; c < DIM; c++)
-            x[t][c] = (double)((const float *)s->data[at(s, "model.embed_tokens.weight")])[tokens[t] * DIM + c];
+            x[t][c] =
+                (double)((const float *)s->data[at(s, "model.embed_tokens.weight")])[tokens[t] * DIM + c];
     for (int l = 0; l < LAYERS; l++) {
         snprintf(layer, sizeof layer, "model.layers.%d.", l);
         for (int t = 0; t < TIME; t++) {
@@ -192,8 +214,15 @@ static ddp_graph *model(int tied, ddp_node **logits)
     ddp_llama2_config c;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = VOCABULARY; c.context = TIME; c.batch = 1; c.layers = LAYERS; c.heads = HEADS;
-    c.kv_heads = KV_HEADS; c.dim = DIM; c.hidden = HIDDEN; c.tied = tied;
+    c.vocabulary = VOCABULARY;
+    c.context = TIME;
+    c.batch = 1;
+    c.layers = LAYERS;
+    c.heads = HEADS;
+    c.kv_heads = KV_HEADS;
+    c.dim = DIM;
+    c.hidden = HIDDEN;
+    c.tied = tied;
     ddp_llama2(g, &c, logits);
     assert_int_equal(ddp_graph_build(g), 0);
     return g;
@@ -215,7 +244,8 @@ static void save(const char *path, const store *s, int first, int last)
 {
     ddp_error err;
 
-    if (ddp_safetensors_write(path, last - first, s->t + first, s->data + first, NULL, &err)) fail_msg("%s", err.msg);
+    if (ddp_safetensors_write(path, last - first, s->t + first, s->data + first, NULL, &err))
+        fail_msg("%s", err.msg);
 }
 
 static void load(ddp_graph *g, const char *path)
@@ -253,7 +283,8 @@ static void write_index(const char *folder, const store *s, int cut)
 
     ddp__text_addf(&text, "{\"metadata\": {\"total_size\": 1}, \"weight_map\": {");
     for (int i = 0; i < s->count; i++)
-        ddp__text_addf(&text, "%s\"%s\": \"model-0000%d-of-00002.safetensors\"", i ? ", " : "", s->name[i], i < cut ? 1 : 2);
+        ddp__text_addf(&text, "%s\"%s\": \"model-0000%d-of-00002.safetensors\"", i ? ", " : "", s->name[i],
+                       i < cut ? 1 : 2);
     ddp__text_addf(&text, "}}");
     assert_int_equal(ddp__text_write(&text, in(folder, "model.safetensors.index.json"), NULL), DDP_OK);
 }
@@ -270,7 +301,8 @@ static void llama_of_transformers_has_its_logits(void **unused)
 
     (void)unused;
     assert_non_null(mkdtemp(folder));
-    put(s, 0, HEAD / 2, "model.layers.0.self_attn.rotary_emb.inv_freq"); /* older files have it; it is passed over */
+    put(s, 0, HEAD / 2, "model.layers.0.self_attn.rotary_emb.inv_freq"); /* older files have it; it is passed
+                                                                            over */
     save(in(folder, "w"), s, 0, s->count);
     load(g, in(folder, "w"));
     memcpy(ddp_data(g, "tokens"), tokens, sizeof tokens);
@@ -281,7 +313,9 @@ static void llama_of_transformers_has_its_logits(void **unused)
     for (int t = 0; t < TIME; t++)
         for (int c = 0; c < VOCABULARY; c++) {
             const double off = fabs((double)got[t * VOCABULARY + c] - want[t][c]);
-            if (off > 1e-5) fail_msg("position %d, token %d: %g, not %g", t, c, (double)got[t * VOCABULARY + c], want[t][c]);
+            if (off > 1e-5)
+                fail_msg("position %d, token %d: %g, not %g", t, c, (double)got[t * VOCABULARY + c],
+                         want[t][c]);
             if (fabs(want[t][c]) > most) most = fabs(want[t][c]);
         }
     assert_true(most > 0.1); /* the comparison means something */
@@ -303,7 +337,8 @@ static void a_tied_llama_needs_no_head(void **unused)
     save(in(folder, "w"), s, 0, s->count);
     load(g, in(folder, "w"));
     h = hash_of(g);
-    refused(untied, in(folder, "w"), DDP_FORMAT, "\"lm_head.weight\" of the model is missing: if the weights of the file are "
+    refused(untied, in(folder, "w"), DDP_FORMAT,
+            "\"lm_head.weight\" of the model is missing: if the weights of the file are "
             "tied, build the model tied, too");
     twice->data[at(twice, "lm_head.weight")] = twice->data[0];
     save(in(folder, "w"), twice, 0, twice->count);
@@ -322,7 +357,8 @@ static void a_tied_llama_needs_no_head(void **unused)
 
 static void prefixes_of_wrappers_are_skipped(void **unused)
 {
-    static const char *const prefix[] = {"module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "model.module."};
+    static const char *const prefix[] = {"module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.",
+                                         "model.module."};
     char folder[] = "/tmp/ddp_weight_files_XXXXXX";
     ddp_graph *g = model(0, NULL);
     store *s = llama(0);
@@ -396,34 +432,46 @@ static void errors_of_shards_name_file_and_remedy(void **unused)
     refused(g, in(folder, "no.index.json"), DDP_IO, "No such file");
 
     save(in(folder, "model-00001-of-00002.safetensors"), s, 0, CUT);
-    refused(g, folder, DDP_IO, "has 1 of 2 shards: model-00002-of-00002.safetensors is missing; download it again");
+    refused(g, folder, DDP_IO,
+            "has 1 of 2 shards: model-00002-of-00002.safetensors is missing; download it again");
     write_index(folder, s, CUT);
     refused(g, folder, DDP_IO, "model-00002-of-00002.safetensors: No such file or directory; ");
     refused(g, folder, DDP_IO, "model.safetensors.index.json needs this shard");
-    assert_int_equal(symlink("model-00002-of-00002.safetensors", in(folder, "model-00002-of-00002.safetensors")), 0);
+    assert_int_equal(
+        symlink("model-00002-of-00002.safetensors", in(folder, "model-00002-of-00002.safetensors")), 0);
     refused(g, folder, DDP_IO, "Too many levels of symbolic links");
     remove(in(folder, "model-00002-of-00002.safetensors"));
-    assert_int_equal(ddp__file_write(in(folder, "model-00002-of-00002.safetensors"), "PK\3\4 and the rest", 17, NULL), DDP_OK);
+    assert_int_equal(
+        ddp__file_write(in(folder, "model-00002-of-00002.safetensors"), "PK\3\4 and the rest", 17, NULL),
+        DDP_OK);
     refused(g, folder, DDP_FORMAT, "model-00002-of-00002.safetensors is a zip archive");
     save(in(folder, "model-00002-of-00002.safetensors"), s, CUT + 1, s->count);
-    refused(g, folder, DDP_FORMAT, "model-00002-of-00002.safetensors has no tensor \"model.layers.0.mlp.gate_proj.weight\"");
+    refused(g, folder, DDP_FORMAT,
+            "model-00002-of-00002.safetensors has no tensor \"model.layers.0.mlp.gate_proj.weight\"");
 
     drop(less, "model.layers.1.self_attn.k_proj.weight"); /* the index does not list it either */
     save(in(folder, "model-00001-of-00002.safetensors"), less, 0, CUT);
     save(in(folder, "model-00002-of-00002.safetensors"), less, CUT, less->count);
     write_index(folder, less, CUT);
-    refused(g, folder, DDP_FORMAT, "tensor \"layers.1.self_attn.k_proj.weight\" of the model is missing in all 2 files");
+    refused(g, folder, DDP_FORMAT,
+            "tensor \"layers.1.self_attn.k_proj.weight\" of the model is missing in all 2 files");
 
     write_index(folder, s, CUT);
     save(in(folder, "model-00001-of-00002.safetensors"), s, 0, CUT);
     s->t[at(s, "model.layers.1.self_attn.k_proj.weight")].dim[0] = 4; /* as of one head less */
     save(in(folder, "model-00002-of-00002.safetensors"), s, CUT, s->count);
-    refused(g, folder, DDP_FORMAT, "model-00002-of-00002.safetensors: tensor \"model.layers.1.self_attn.k_proj.weight\" has shape "
+    refused(g, folder, DDP_FORMAT,
+            "model-00002-of-00002.safetensors: tensor \"model.layers.1.self_attn.k_proj.weight\" has shape "
             "[4, 16], the model needs [8, 16]");
 
-    assert_int_equal(ddp__file_write(in(folder, "model.safetensors.index.json"), "{\"weight_map\": {\"a\": \"../b\"}}", 29, NULL), DDP_OK);
-    refused(g, folder, DDP_FORMAT, "line 1: the shard of tensor \"a\" must be the name of a file in the folder of the index");
-    assert_int_equal(ddp__file_write(in(folder, "model.safetensors.index.json"), "{\"weight_map\": {}}", 18, NULL), DDP_OK);
+    assert_int_equal(ddp__file_write(in(folder, "model.safetensors.index.json"),
+                                     "{\"weight_map\": {\"a\": \"../b\"}}", 29, NULL),
+                     DDP_OK);
+    refused(g, folder, DDP_FORMAT,
+            "line 1: the shard of tensor \"a\" must be the name of a file in the folder of the index");
+    assert_int_equal(
+        ddp__file_write(in(folder, "model.safetensors.index.json"), "{\"weight_map\": {}}", 18, NULL),
+        DDP_OK);
     refused(g, folder, DDP_FORMAT, "its weight_map is empty");
     assert_int_equal(ddp__file_write(in(folder, "model.safetensors.index.json"), "{}", 2, NULL), DDP_OK);
     refused(g, folder, DDP_FORMAT, "weight_map");

@@ -19,7 +19,7 @@ extern "C" {
 }
 #endif
 
-static long live; /* allocations that have not come back */
+static long live;      /* allocations that have not come back */
 static long left = -1; /* that succeed, below 0: all */
 
 void *heap_realloc(void *p, size_t bytes)
@@ -48,7 +48,12 @@ static ddp_graph *gpt2_of(int dim)
     ddp_gpt2_config c;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = 11; c.context = 4; c.layers = 2; c.heads = 2; c.dim = dim; c.batch = 1;
+    c.vocabulary = 11;
+    c.context = 4;
+    c.layers = 2;
+    c.heads = 2;
+    c.dim = dim;
+    c.batch = 1;
     ddp_gpt2(g, &c, NULL);
     assert_int_equal(ddp_graph_build(g), 0);
     return g;
@@ -63,7 +68,11 @@ static ddp_graph *mlp(void)
     ddp_mlp_config c;
 
     memset(&c, 0, sizeof c);
-    c.batch = 1; c.inputs = 3; c.hidden[0] = 5; c.hidden[1] = 4; c.classes = 2;
+    c.batch = 1;
+    c.inputs = 3;
+    c.hidden[0] = 5;
+    c.hidden[1] = 4;
+    c.classes = 2;
     ddp_mlp(g, &c, NULL);
     return g;
 }
@@ -146,9 +155,11 @@ static void matrices_of_linear_layers_lie_transposed(void **unused)
         assert_true(n <= MOST);
         assert_int_equal(ddp_safetensors_floats(s, ddp_safetensors_find(s, w->name), 0, n, x, NULL), DDP_OK);
         turned += w->transposed;
-        if (!w->transposed) assert_memory_equal(x, w->data, n * sizeof *x);
+        if (!w->transposed)
+            assert_memory_equal(x, w->data, n * sizeof *x);
         else
-            for (size_t k = 0; k < n; k++) assert_true(x[k] == w->data[k % (n / rows) * rows + k / (n / rows)]);
+            for (size_t k = 0; k < n; k++)
+                assert_true(x[k] == w->data[k % (n / rows) * rows + k / (n / rows)]);
     }
     assert_int_equal(turned, 2 * 4);
     scramble(g);
@@ -165,11 +176,11 @@ enum { TENSORS = 2 + 2 * 12 + 2, ROOM = TENSORS + 4 };
 
 /* The file of a GPT-2 with one thing changed. */
 typedef struct lie {
-    int            count;
+    int count;
     ddp_safetensor t[ROOM];
-    const void    *data[ROOM];
-    char           name[ROOM][64];
-    float          values[ROOM][512];
+    const void *data[ROOM];
+    char name[ROOM][64];
+    float values[ROOM][512];
 } lie;
 
 static lie *truth(const ddp_graph *g)
@@ -209,8 +220,8 @@ static void loads(ddp_graph *g, lie *f, const char *part)
     ddp_error err;
 
     memset(&err, 0, sizeof err);
-    assert_int_equal(ddp_safetensors_write(path_of(path, sizeof path), f->count, f->t, f->data,
-                                           NULL, &err), DDP_OK);
+    assert_int_equal(ddp_safetensors_write(path_of(path, sizeof path), f->count, f->t, f->data, NULL, &err),
+                     DDP_OK);
     scramble(g);
     h = hash_of(g);
     if (part) {
@@ -248,7 +259,8 @@ static void lies_change_nothing(void **unused)
 
     f = truth(g);
     t = find(f, "h.0.attn.c_attn.weight");
-    t->dim[0] = 18; t->dim[1] = 6; /* as a linear layer keeps it */
+    t->dim[0] = 18;
+    t->dim[1] = 6; /* as a linear layer keeps it */
     loads(g, f, "\"h.0.attn.c_attn.weight\" has shape [18, 6], the model needs [6, 18]");
 
     f = truth(g);
@@ -288,7 +300,9 @@ static void lies_change_nothing(void **unused)
     f = truth(g);
     t = &f->t[f->count];
     *t = *find(f, "wte.weight");
-    t->name = "lm_head.weight"; t->dims = 1; t->dim[0] = 66; /* as many elements */
+    t->name = "lm_head.weight";
+    t->dims = 1;
+    t->dim[0] = 66; /* as many elements */
     f->data[f->count] = f->values[f->count];
     f->count++;
     loads(g, f, "another shape than wte.weight");
@@ -302,7 +316,8 @@ static void lies_change_nothing(void **unused)
 
     f = truth(g);
     t = find(f, "wpe.weight");
-    t->dims = 1; t->dim[0] = 24;
+    t->dims = 1;
+    t->dim[0] = 24;
     loads(g, f, "\"wpe.weight\" has shape [24], the model needs [4, 6]");
 
     f = truth(g);
@@ -341,9 +356,15 @@ static void a_head_without_a_table_is_refused(void **unused)
     ddp_layer_end(g);
     assert_int_equal(ddp_graph_build(g), 0);
     memset(t, 0, sizeof t);
-    t[0].name = "h.0.attn.c_attn.weight"; t[0].dims = 2; t[0].dim[0] = 3; t[0].dim[1] = 2;
-    t[1].name = "h.0.attn.c_attn.bias"; t[1].dims = 1; t[1].dim[0] = 2;
-    t[2] = t[0]; t[2].name = "lm_head.weight";
+    t[0].name = "h.0.attn.c_attn.weight";
+    t[0].dims = 2;
+    t[0].dim[0] = 3;
+    t[0].dim[1] = 2;
+    t[1].name = "h.0.attn.c_attn.bias";
+    t[1].dims = 1;
+    t[1].dim[0] = 2;
+    t[2] = t[0];
+    t[2].name = "lm_head.weight";
     for (int i = 0; i < 3; i++) data[i] = ones;
     assert_int_equal(ddp_safetensors_write(path_of(path, sizeof path), 2, t, data, NULL, NULL), DDP_OK);
     assert_int_equal(ddp_weights_load(g, path, &err), DDP_OK);
@@ -419,28 +440,43 @@ static void named(const ddp_graph *g, int count, const char *const *want)
         for (w = 0; want[w]; w++) found += !strcmp(all, want[w]);
     }
     assert_int_equal(i, count);
-    for (w = 0; want[w]; w++) {}
+    for (w = 0; want[w]; w++) {
+    }
     assert_int_equal(found, (int)w);
 }
 
 static void resnets_are_named_as_in_torchvision(void **unused)
 {
-    static const char *const r18[] = {
-        "conv1.weight 64x3x7x7", "bn1.weight 64", "bn1.bias 64", "bn1.running_mean 64",
-        "bn1.running_var 64", "layer1.0.conv1.weight 64x64x3x3", "layer1.0.bn1.weight 64",
-        "layer1.0.bn2.running_var 64", "layer2.0.downsample.0.weight 128x64x1x1",
-        "layer2.0.downsample.1.running_mean 128", "layer4.1.conv2.weight 512x512x3x3",
-        "layer4.1.bn2.bias 512", "fc.weight 1000x512", "fc.bias 1000", NULL};
-    static const char *const r50[] = {
-        "layer1.0.conv3.weight 256x64x1x1", "layer1.0.bn3.running_var 256",
-        "layer1.0.downsample.0.weight 256x64x1x1", "layer3.5.conv2.weight 256x256x3x3",
-        "fc.weight 1000x2048", NULL};
+    static const char *const r18[] = {"conv1.weight 64x3x7x7",
+                                      "bn1.weight 64",
+                                      "bn1.bias 64",
+                                      "bn1.running_mean 64",
+                                      "bn1.running_var 64",
+                                      "layer1.0.conv1.weight 64x64x3x3",
+                                      "layer1.0.bn1.weight 64",
+                                      "layer1.0.bn2.running_var 64",
+                                      "layer2.0.downsample.0.weight 128x64x1x1",
+                                      "layer2.0.downsample.1.running_mean 128",
+                                      "layer4.1.conv2.weight 512x512x3x3",
+                                      "layer4.1.bn2.bias 512",
+                                      "fc.weight 1000x512",
+                                      "fc.bias 1000",
+                                      NULL};
+    static const char *const r50[] = {"layer1.0.conv3.weight 256x64x1x1",
+                                      "layer1.0.bn3.running_var 256",
+                                      "layer1.0.downsample.0.weight 256x64x1x1",
+                                      "layer3.5.conv2.weight 256x256x3x3",
+                                      "fc.weight 1000x2048",
+                                      NULL};
     ddp_resnet_config c;
     ddp_graph *g = ddp_graph_new(NULL);
 
     (void)unused;
     memset(&c, 0, sizeof c);
-    c.depth = 18; c.classes = 1000; c.size = 224; c.batch = 1;
+    c.depth = 18;
+    c.classes = 1000;
+    c.size = 224;
+    c.batch = 1;
     ddp_resnet(g, &c, NULL);
     named(g, 122 - 20, r18); /* torchvision's 122 less num_batches_tracked */
     ddp_graph_free(g);
@@ -453,21 +489,32 @@ static void resnets_are_named_as_in_torchvision(void **unused)
 
 static void vggs_are_named_as_in_torchvision(void **unused)
 {
-    static const char *const v16[] = {
-        "features.0.weight 64x3x3x3", "features.0.bias 64", "features.2.weight 64x64x3x3",
-        "features.5.weight 128x64x3x3", "features.7.bias 128", "features.10.weight 256x128x3x3",
-        "features.12.weight 256x256x3x3", "features.14.weight 256x256x3x3",
-        "features.17.weight 512x256x3x3", "features.28.weight 512x512x3x3",
-        "classifier.0.weight 4096x25088", "classifier.3.weight 4096x4096",
-        "classifier.6.weight 1000x4096", "classifier.6.bias 1000", NULL};
-    static const char *const v19[] = {"features.34.weight 512x512x3x3", "features.19.bias 512",
+    static const char *const v16[] = {"features.0.weight 64x3x3x3",
+                                      "features.0.bias 64",
+                                      "features.2.weight 64x64x3x3",
+                                      "features.5.weight 128x64x3x3",
+                                      "features.7.bias 128",
+                                      "features.10.weight 256x128x3x3",
+                                      "features.12.weight 256x256x3x3",
+                                      "features.14.weight 256x256x3x3",
+                                      "features.17.weight 512x256x3x3",
+                                      "features.28.weight 512x512x3x3",
+                                      "classifier.0.weight 4096x25088",
+                                      "classifier.3.weight 4096x4096",
+                                      "classifier.6.weight 1000x4096",
+                                      "classifier.6.bias 1000",
                                       NULL};
+    static const char *const v19[] = {"features.34.weight 512x512x3x3", "features.19.bias 512", NULL};
     ddp_vgg_config c;
     ddp_graph *g = ddp_graph_new(NULL);
 
     (void)unused;
     memset(&c, 0, sizeof c);
-    c.depth = 16; c.classes = 1000; c.size = 224; c.batch = 1; c.dropout = 0.5f;
+    c.depth = 16;
+    c.classes = 1000;
+    c.size = 224;
+    c.batch = 1;
+    c.dropout = 0.5f;
     ddp_vgg(g, &c, NULL);
     named(g, 32, v16);
     ddp_graph_free(g);
@@ -481,10 +528,9 @@ static void vggs_are_named_as_in_torchvision(void **unused)
 static void other_models_are_named_by_their_layers(void **unused)
 {
     static const char *const want[] = {"hidden.weight 5x3", "hidden.1.bias 4", "head.bias 2", NULL};
-    static const char *const llama[] = {
-        "embed.weight 11x8", "layers.0.attn.rms_norm.weight 8",
-        "layers.0.attn.linear_no_bias.weight 24x8", "layers.0.attn.linear_no_bias.1.weight 8x8",
-        NULL};
+    static const char *const llama[] = {"embed.weight 11x8", "layers.0.attn.rms_norm.weight 8",
+                                        "layers.0.attn.linear_no_bias.weight 24x8",
+                                        "layers.0.attn.linear_no_bias.1.weight 8x8", NULL};
     static const char *const head[] = {"head.rms_norm.weight 8", "head.linear_no_bias.weight 11x8", NULL};
     ddp_graph *g = mlp();
     ddp_llama2_config l;
@@ -496,7 +542,12 @@ static void other_models_are_named_by_their_layers(void **unused)
     ddp_graph_free(g);
     g = ddp_graph_new(NULL);
     memset(&l, 0, sizeof l);
-    l.vocabulary = 11; l.context = 4; l.layers = 1; l.heads = 2; l.dim = 8; l.batch = 1;
+    l.vocabulary = 11;
+    l.context = 4;
+    l.layers = 1;
+    l.heads = 2;
+    l.dim = 8;
+    l.batch = 1;
     ddp_llama2(g, &l, NULL);
     named(g, 9, llama);
     named(g, 9, head);
@@ -504,7 +555,8 @@ static void other_models_are_named_by_their_layers(void **unused)
     assert_int_equal(ddp_weights_describe(NULL, 0, name, sizeof name, &s), 0);
     ddp_graph_free(g);
     g = ddp_graph_new(NULL);
-    l.context = 600; l.recompute = 1; /* logits in chunks */
+    l.context = 600;
+    l.recompute = 1; /* logits in chunks */
     ddp_llama2(g, &l, NULL);
     named(g, 9, head);
     ddp_graph_free(g);
@@ -519,21 +571,22 @@ static ddp_status three_shape(ddp_op_spec *s, ddp_error *err)
     s->params = 3;
     for (int i = 0; i < 3; i++) {
         s->param[i].name = name[i];
-        s->param[i].shape.dims = 1; s->param[i].shape.dim[0] = i + 1;
+        s->param[i].shape.dims = 1;
+        s->param[i].shape.dim[0] = i + 1;
     }
     return DDP_OK;
 }
 
 static void three_forward(const ddp_op_call *c) { (void)c; }
 
-/* Arrays behind the bias have their own names, operators beside a VGG's convolutions those of their layer, and what is
- * described needs no layer. */
+/* Arrays behind the bias have their own names, operators beside a VGG's convolutions those of their layer,
+ * and what is described needs no layer. */
 static void operators_of_users_have_names_too(void **unused)
 {
     static const ddp_op three = {"three", three_shape, three_forward, NULL};
     static const char *const own[] = {"mine.weight 1", "mine.bias 2", "mine.phase 3", NULL};
-    static const char *const vgg[] = {"features.0.weight 4x2x3x3", "features.0.bias 4", "conv1_1.batch_norm2d.weight 4",
-                                      "conv1_1.batch_norm2d.bias 4", NULL};
+    static const char *const vgg[] = {"features.0.weight 4x2x3x3", "features.0.bias 4",
+                                      "conv1_1.batch_norm2d.weight 4", "conv1_1.batch_norm2d.bias 4", NULL};
     static const char *const none[] = {".weight 2x3", ".bias 2", NULL};
     const ddp_shape image = {4, {1, 2, 5, 5}};
     ddp_graph *g = ddp_graph_new(NULL);
@@ -548,7 +601,8 @@ static void operators_of_users_have_names_too(void **unused)
     ddp_graph_free(g);
     g = ddp_graph_new(NULL);
     ddp_layer_begin(g, "conv1_1");
-    assert_non_null(ddp_batch_norm2d(g, ddp_conv2d(g, ddp_input_shape(g, "x", DDP_F32, &image), 4, 3, 1, 1, 1, 1)));
+    assert_non_null(
+        ddp_batch_norm2d(g, ddp_conv2d(g, ddp_input_shape(g, "x", DDP_F32, &image), 4, 3, 1, 1, 1, 1)));
     ddp_layer_end(g);
     named(g, 6, vgg);
     ddp_graph_free(g);
@@ -560,7 +614,9 @@ static void operators_of_users_have_names_too(void **unused)
 
 /* ---- on a device: what lies there is the negative of what was sent ---- */
 
-typedef struct far_away { long sent, fetched, bad; } far_away; /* bad: the so-many-th fetch fails; 0: none */
+typedef struct far_away {
+    long sent, fetched, bad;
+} far_away; /* bad: the so-many-th fetch fails; 0: none */
 
 static void far_upload(void *self, void *to, const void *from, size_t bytes)
 {
@@ -582,8 +638,10 @@ static void far_host(ddp_backend *b, ddp__host *h, far_away *f)
     memset(b, 0, sizeof *b);
     memset(h, 0, sizeof *h);
     memset(f, 0, sizeof *f);
-    b->upload = far_upload; b->download = far_download;
-    h->backend = b; h->device = f;
+    b->upload = far_upload;
+    b->download = far_download;
+    h->backend = b;
+    h->device = f;
 }
 
 static void arrays_of_a_device_are_fetched_and_sent(void **unused)
@@ -655,7 +713,8 @@ static void every_allocation_may_fail(void **unused)
             assert_non_null(strstr(err.msg, "out of memory"));
             assert_true(hash_of(g) == h);
             if (way > 1 || access(path, F_OK)) continue;
-            assert_int_equal(ddp_weights_load(g, path, &err), DDP_OK); /* it is whole: the folder's flush had no memory */
+            assert_int_equal(ddp_weights_load(g, path, &err), DDP_OK); /* it is whole: the folder's flush had
+                                                                          no memory */
             assert_true(hash_of(g) == h);
             remove(path);
         }
@@ -682,7 +741,11 @@ static ddp_graph *stage(int own)
     return g;
 }
 
-typedef struct handed { float value[100]; size_t n, read; int refuses; } handed;
+typedef struct handed {
+    float value[100];
+    size_t n, read;
+    int refuses;
+} handed;
 
 /* What stage 1 hands on is put where stage 0 writes. */
 static ddp_status hand(void *user, int of, const float *data, size_t n, ddp__file *f, ddp_error *err)
@@ -692,8 +755,10 @@ static ddp_status hand(void *user, int of, const float *data, size_t n, ddp__fil
     assert_int_equal(of, 1);
     assert_true(!data == !!f);
     if (h->refuses) return ddp__fail(err, DDP_NET, "stage %d does not answer", of);
-    if (f) ddp__file_put(f, h->value + h->read, n * sizeof *h->value);
-    else memcpy(h->value + h->n, data, n * sizeof *data);
+    if (f)
+        ddp__file_put(f, h->value + h->read, n * sizeof *h->value);
+    else
+        memcpy(h->value + h->n, data, n * sizeof *data);
     *(f ? &h->read : &h->n) += n;
     return DDP_OK;
 }
@@ -727,8 +792,9 @@ static void stages_write_one_file_and_read_their_own_of_it(void **unused)
         g->host = i < 2 ? NULL : &host;
         assert_int_equal(ddp_weights_save(g, path, &err), DDP_USAGE);
         g->host = NULL;
-        assert_non_null(strstr(err.msg, i % 2 ? "parameters are on stage 0 of a pipeline: use ddp_pipe_export"
-                                              : "parameters are on stage 1 of a pipeline: use ddp_pipe_export"));
+        assert_non_null(
+            strstr(err.msg, i % 2 ? "parameters are on stage 0 of a pipeline: use ddp_pipe_export"
+                                  : "parameters are on stage 1 of a pipeline: use ddp_pipe_export"));
         assert_int_equal(access(path, F_OK), -1);
     }
     assert_int_equal(device.fetched, 4); /* those of the first stage, before the other's */
@@ -748,7 +814,8 @@ static void stages_write_one_file_and_read_their_own_of_it(void **unused)
     assert_int_equal(made.size, whole.size);
     assert_memory_equal(made.data, whole.data, whole.size);
 
-    scramble(first); scramble(last);
+    scramble(first);
+    scramble(last);
     assert_int_equal(ddp_weights_load(first, path, &err), DDP_OK);
     assert_int_equal(ddp_weights_load(last, path, &err), DDP_OK);
     assert_true(hash_of(first) == of_first && hash_of(last) == of_last);

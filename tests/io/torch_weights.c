@@ -15,8 +15,12 @@ static ddp_node *build_gpt2(ddp_graph *g)
     ddp_gpt2_config c;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = VOCABULARY; c.context = CONTEXT; c.batch = BATCH;
-    c.layers = 3; c.heads = 3; c.dim = 24;
+    c.vocabulary = VOCABULARY;
+    c.context = CONTEXT;
+    c.batch = BATCH;
+    c.layers = 3;
+    c.heads = 3;
+    c.dim = 24;
     ddp_gpt2(g, &c, &logits);
     return logits;
 }
@@ -35,8 +39,10 @@ static ddp_node *build_vision(ddp_graph *g, char **word)
     r.batch = v.batch = BATCH;
     r.classes = v.classes = CLASSES;
     v.dropout = 0.5f; /* nothing in evaluation, and no array of its own */
-    if (!strcmp(word[0], "vgg")) ddp_vgg(g, &v, &logits);
-    else ddp_resnet(g, &r, &logits);
+    if (!strcmp(word[0], "vgg"))
+        ddp_vgg(g, &v, &logits);
+    else
+        ddp_resnet(g, &r, &logits);
     return logits;
 }
 
@@ -95,8 +101,10 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", err.msg);
         return 1;
     }
-    if (text) fill_tokens(g);
-    else if (fill_images(g, file[2], (size_t)atoi(argv[4]))) return 1;
+    if (text)
+        fill_tokens(g);
+    else if (fill_images(g, file[2], (size_t)atoi(argv[4])))
+        return 1;
     if (ddp_evaluate(g)) return 1;
     x = ddp_output(g, logits);
     n = text ? BATCH * CONTEXT * VOCABULARY : BATCH * CLASSES;

@@ -47,7 +47,9 @@ static char fuzz_folder[FUZZ_PATH / 2];
 
 static int fuzz_remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
 {
-    (void)st; (void)kind; (void)at;
+    (void)st;
+    (void)kind;
+    (void)at;
     return remove(path);
 }
 

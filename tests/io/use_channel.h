@@ -19,10 +19,12 @@ static void channel_heed(const channel *c, channel_state *state)
     if (c->word == WORD_START) {
         channel_start start;
         if (channel_start_of(c, 9, &start))
-            fuzz_expect(start.rank < start.world && strlen(start.addr) < sizeof start.addr && start.first <= 9);
+            fuzz_expect(start.rank < start.world && strlen(start.addr) < sizeof start.addr &&
+                        start.first <= 9);
     }
     if (c->word == WORD_STATE && channel_keep(c, state, CHANNEL_OPS))
-        fuzz_expect(state[((const channel_part *)(const void *)c->data)->op].floats <= CHANNEL_MOST / sizeof(float));
+        fuzz_expect(state[((const channel_part *)(const void *)c->data)->op].floats <=
+                    CHANNEL_MOST / sizeof(float));
     if (c->word == WORD_FAIL) {
         channel_failure f;
         channel_failure_of(c, &f);

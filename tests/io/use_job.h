@@ -35,7 +35,9 @@ static void job_described(const job *j, int node)
 
     fuzz_expect(text && job_read("described", text, strlen(text), &k, &err) == DDP_OK);
     fuzz_expect(k.ops == j->ops && k.node == node && k.loss == j->loss && k.nodes == j->nodes);
-    for (int i = 0; i < k.ops; i++) k.op[i].requires_grad = j->op[i].requires_grad; /* of the cut, which is not told */
+    for (int i = 0; i < k.ops; i++)
+        k.op[i].requires_grad = j->op[i].requires_grad; /* of the cut, which is
+                                                                                       not told */
     again = job_text(&k, node);
     fuzz_expect(again && !strcmp(text, again));
     job_text_free(again);
@@ -59,13 +61,16 @@ static void job_fenced(const ddp_graph *g)
     if (!fuzz_taken(ddp_graph_oplist(g, &list, &err), &err)) return;
     fuzz_expect(ddp_network_new(3, &net, &err) == DDP_OK);
     net.speed = speed;
-    for (int i = 0; i < 9; i++) { net.delay_s[i] = 1e-3; net.rate[i] = 1e8 * (1 + i % 2); }
+    for (int i = 0; i < 9; i++) {
+        net.delay_s[i] = 1e-3;
+        net.rate[i] = 1e8 * (1 + i % 2);
+    }
     memset(&o, 0, sizeof o);
     if (list.count <= 24 && fuzz_taken(ddp_fence(&list, &net, &o, &plan, &err), &err)) {
         ddp__text_addf(&t, "{\"pipeline_s\": 1, \"segments\": [");
         for (int i = 0; i < plan.segments; i++)
-            ddp__text_addf(&t, "%s{\"device\": %d, \"first\": %d, \"end\": %d}", i ? ", " : "", plan.segment[i].device,
-                           plan.segment[i].first, plan.segment[i].end);
+            ddp__text_addf(&t, "%s{\"device\": %d, \"first\": %d, \"end\": %d}", i ? ", " : "",
+                           plan.segment[i].device, plan.segment[i].first, plan.segment[i].end);
         ddp__text_addf(&t, "]}\n");
         fuzz_write(path, "cut.json", t.data, t.size);
         ddp__text_free(&t);
@@ -153,8 +158,10 @@ static void job_trained(job *j)
     p.edge = j->edge;
     if (fuzz_taken(job_build(j, g, &loss, &err), &err)) {
         pipe = ddp_pipe_open(d, g, loss, &p);
-        if (!pipe) fuzz_refused(ddp_last_error(d)->code, ddp_last_error(d));
-        else part = job_open(j, g, 0, &err);
+        if (!pipe)
+            fuzz_refused(ddp_last_error(d)->code, ddp_last_error(d));
+        else
+            part = job_open(j, g, 0, &err);
         if (pipe && !part) fuzz_refused(err.code, &err);
     }
     if (part) job_step(j, d, g, pipe, part);

@@ -17,8 +17,9 @@ static void profile_written(const ddp_profile *p, ddp_error *err)
     fuzz_expect(ddp_profile_write(p, path, err) == DDP_OK && ddp_profile_read(path, NULL, &q, err) == DDP_OK);
     fuzz_expect(q.layers == p->layers);
     for (int l = 0; l < p->layers; l++)
-        fuzz_expect(fuzz_same_text(q.name[l], p->name[l]) && q.params[l] == p->params[l] && q.comm_s[l] == p->comm_s[l] &&
-                    q.forward_s[l] == p->forward_s[l] && q.backward_s[l] == p->backward_s[l]);
+        fuzz_expect(fuzz_same_text(q.name[l], p->name[l]) && q.params[l] == p->params[l] &&
+                    q.comm_s[l] == p->comm_s[l] && q.forward_s[l] == p->forward_s[l] &&
+                    q.backward_s[l] == p->backward_s[l]);
     ddp_profile_free(&q);
 }
 
@@ -35,7 +36,8 @@ static void profile_partial(const ddp_profile *p, const uint8_t *how, ddp_error 
     o.cost = (ddp_cost)(how[1] % 4);
     o.fill = (ddp_fill)(how[1] / 4 % 3);
     o.time_limit_s = 0.02;
-    if (p->layers > 12 && (o.solver == DDP_SOLVER_DFS || o.solver == DDP_SOLVER_BRUTE)) o.solver = DDP_SOLVER_OPTIMAL;
+    if (p->layers > 12 && (o.solver == DDP_SOLVER_DFS || o.solver == DDP_SOLVER_BRUTE))
+        o.solver = DDP_SOLVER_OPTIMAL;
     if (!landing || !fuzz_taken(ddp_plan_partial(p, &o, &plan, err), err)) {
         free(landing);
         return;
@@ -49,10 +51,12 @@ static void profile_partial(const ddp_profile *p, const uint8_t *how, ddp_error 
     for (int h = 0; h < plan.period; h++, sum += t)
         fuzz_expect(ddp_plan_step_time(p, plan.step_of, h, plan.cost, &t, err) == DDP_OK && t >= 0);
     fuzz_expect(fuzz_near(sum, objective));
-    fuzz_expect(ddp_plan_evaluate(p, plan.cost, &plan, err) == DDP_OK && fuzz_near(plan.objective_s, objective));
+    fuzz_expect(ddp_plan_evaluate(p, plan.cost, &plan, err) == DDP_OK &&
+                fuzz_near(plan.objective_s, objective));
     if (fuzz_taken(ddp_plan_landing(p, &plan, landing, &t, err), err)) {
         fuzz_seconds(t);
-        for (int l = 0; l < plan.layers; l++) fuzz_expect(landing[l] >= 0 && landing[l] <= (o.period > 1 ? o.period - 1 : 0));
+        for (int l = 0; l < plan.layers; l++)
+            fuzz_expect(landing[l] >= 0 && landing[l] <= (o.period > 1 ? o.period - 1 : 0));
     }
     ddp_plan_free(&plan);
     free(landing);
@@ -75,7 +79,8 @@ static void profile_timeline(const ddp_profile *p, const uint8_t *how, ddp_error
         int left = t.parts[b];
         for (int i = 0; i < t.intervals; i++) {
             const ddp_interval *v = &t.interval[i];
-            fuzz_expect(v->bucket >= 0 && v->bucket <= v->last && v->last < t.buckets && v->begin_s <= v->end_s);
+            fuzz_expect(v->bucket >= 0 && v->bucket <= v->last && v->last < t.buckets &&
+                        v->begin_s <= v->end_s);
             if (v->kind == DDP_INTERVAL_LINK && b >= v->bucket && b <= v->last && t.parts[b])
                 left -= v->last > v->bucket ? 1 : v->parts;
         }
@@ -107,7 +112,9 @@ static void profile_knapsack(const ddp_profile *p, const uint8_t *how, ddp_error
     k.links = 1 + (how[3] & 1);
     k.deadline_s[0] = k.deadline_s[1] = at;
     k.slowdown[1] = 1.65;
-    if (!k.items || !fuzz_taken(ddp_knapsack(&k, (ddp_knapsack_solver)(how[3] / 4 % 3), assign, &value, err), err)) return;
+    if (!k.items ||
+        !fuzz_taken(ddp_knapsack(&k, (ddp_knapsack_solver)(how[3] / 4 % 3), assign, &value, err), err))
+        return;
     for (int i = 0; i < k.items; i++) {
         fuzz_expect(assign[i] >= -1 && assign[i] < k.links);
         if (assign[i] < 0) continue;
@@ -131,8 +138,10 @@ static void profile_delayed(const ddp_profile *p, const uint8_t *how, ddp_error 
     if (p->layers > 12 || !fuzz_taken(ddp_plan_delayed(p, &o, &plan, err), err)) return;
     for (int i = 0; i < plan.sends; i++) {
         const ddp_delayed_send *s = &plan.send[i];
-        fuzz_expect(s->bucket >= 0 && s->bucket < plan.buckets && s->part >= 0 && s->part < plan.parts_of[s->bucket]);
-        fuzz_expect(s->iteration >= 0 && s->iteration < plan.warmup + plan.period && s->link >= 0 && s->link < plan.links);
+        fuzz_expect(s->bucket >= 0 && s->bucket < plan.buckets && s->part >= 0 &&
+                    s->part < plan.parts_of[s->bucket]);
+        fuzz_expect(s->iteration >= 0 && s->iteration < plan.warmup + plan.period && s->link >= 0 &&
+                    s->link < plan.links);
         fuzz_seconds(s->begin_s);
         fuzz_expect(s->begin_s <= s->end_s && s->end_s <= DBL_MAX);
     }
@@ -151,7 +160,8 @@ static void profile_osp(const ddp_profile *p, const uint8_t *how, ddp_error *err
 
     for (int l = 0; l < p->layers; l++) budget += p->params[l] * 0.5;
     if (gib && budget <= DBL_MAX &&
-        fuzz_taken(ddp_osp_rank(p->layers, p->backward_s, p->params, budget, (ddp_osp_rule)(how[2] / 30 % 4), gib, &late, err),
+        fuzz_taken(ddp_osp_rank(p->layers, p->backward_s, p->params, budget, (ddp_osp_rule)(how[2] / 30 % 4),
+                                gib, &late, err),
                    err)) {
         for (int l = 0; l < p->layers; l++) sum += gib[l / 8] >> l % 8 & 1 ? 0 : p->params[l];
         fuzz_expect(fuzz_near(sum, late) && late <= budget * (1 + 1e-9));
@@ -192,11 +202,14 @@ static void network_written(const ddp_network *net, ddp_error *err)
     ddp_network m;
 
     fuzz_path(path, "again.json");
-    fuzz_expect(ddp_network_write(net, path, err) == DDP_OK && ddp_network_read(path, NULL, &m, err) == DDP_OK);
-    fuzz_expect(m.devices == N && m.pipelines == net->pipelines && m.stages == net->stages && m.dp_bytes == net->dp_bytes &&
-                m.pp_bytes == net->pp_bytes && !m.speed == !net->speed && !m.memory_bytes == !net->memory_bytes);
+    fuzz_expect(ddp_network_write(net, path, err) == DDP_OK &&
+                ddp_network_read(path, NULL, &m, err) == DDP_OK);
+    fuzz_expect(m.devices == N && m.pipelines == net->pipelines && m.stages == net->stages &&
+                m.dp_bytes == net->dp_bytes && m.pp_bytes == net->pp_bytes && !m.speed == !net->speed &&
+                !m.memory_bytes == !net->memory_bytes);
     for (int i = 0; i < N * N; i++)
-        fuzz_expect(i / N == i % N || (fuzz_near(m.delay_s[i], net->delay_s[i]) && fuzz_near(m.rate[i], net->rate[i])));
+        fuzz_expect(i / N == i % N ||
+                    (fuzz_near(m.delay_s[i], net->delay_s[i]) && fuzz_near(m.rate[i], net->rate[i])));
     for (int i = 0; i < N; i++)
         fuzz_expect((!m.speed || fuzz_near(m.speed[i], net->speed[i])) &&
                     (!m.memory_bytes || fuzz_near(m.memory_bytes[i], net->memory_bytes[i])));
@@ -214,13 +227,18 @@ static void network_place(const ddp_network *net, const uint8_t *how, ddp_error 
     o.solver = (ddp_place_solver)(how[0] % 7);
     o.max_candidates = 40;
     o.seed = how[0];
-    if (!net->pipelines && !net->stages) { o.pipelines = 1; o.stages = net->devices; }
+    if (!net->pipelines && !net->stages) {
+        o.pipelines = 1;
+        o.stages = net->devices;
+    }
     if (!fuzz_taken(ddp_place(net, &o, &place, err), err)) return;
     fuzz_seconds(place.cost_s);
-    fuzz_expect(place.pipelines * place.stages == net->devices && fuzz_near(place.cost_s, place.datap_s + place.pipelinep_s));
+    fuzz_expect(place.pipelines * place.stages == net->devices &&
+                fuzz_near(place.cost_s, place.datap_s + place.pipelinep_s));
     for (int i = 0; i < net->devices; i++) seen |= 1u << place.assign[i];
     fuzz_expect(seen == (1u << net->devices) - 1);
-    fuzz_expect(ddp_place_cost(net, place.pipelines, place.stages, place.assign, &cost, NULL, NULL, err) == DDP_OK &&
+    fuzz_expect(ddp_place_cost(net, place.pipelines, place.stages, place.assign, &cost, NULL, NULL, err) ==
+                    DDP_OK &&
                 fuzz_near(cost, place.cost_s));
     ddp_placement_free(&place);
 }
@@ -250,7 +268,8 @@ static void network_fence(const ddp_network *net, const uint8_t *how, ddp_error 
     if (!net->speed || ddp_oplist_new(14, &list, err)) return;
     for (int i = 0; i < list.count; i++) {
         const int before = i - 1;
-        fuzz_expect(ddp_oplist_set(&list, i, "op", &before, i > 0, 1e9 * (1 + i % 3), 4e5, 4e6, err) == DDP_OK);
+        fuzz_expect(ddp_oplist_set(&list, i, "op", &before, i > 0, 1e9 * (1 + i % 3), 4e5, 4e6, err) ==
+                    DDP_OK);
     }
     memset(&o, 0, sizeof o);
     o.solver = (ddp_fence_solver)(how[0] / 7 % 4);
@@ -276,8 +295,10 @@ static void links_used(ddp__links *l, int rank, int world)
     for (int i = 0; i < 8; i++) {
         ddp__path *peer = &l->path[(rank + 1) % world];
         const size_t bytes = (size_t)100 << 2 * i;
-        const double left = ddp__link_send(&l->own, peer, ready, bytes), arrival = ddp__path_receive(peer, left);
-        const double due = ddp__link_due(&l->own, arrival, bytes), got = ddp__link_receive(&l->own, arrival, bytes);
+        const double left = ddp__link_send(&l->own, peer, ready, bytes),
+                     arrival = ddp__path_receive(peer, left);
+        const double due = ddp__link_due(&l->own, arrival, bytes),
+                     got = ddp__link_receive(&l->own, arrival, bytes);
         fuzz_expect(left >= ready && arrival >= left && due >= arrival && got >= arrival && got <= DBL_MAX);
         ready = left;
     }

@@ -17,7 +17,8 @@ static void model_begin(model *m)
 {
     memset(m, 0, sizeof *m);
     for (int l = 0; l < MODEL_LAYERS; l++)
-        for (size_t i = 0; i < model_count[l]; i++) m->params[l][i] = 0.01f * (float)(i + 1) - 0.1f * (float)l;
+        for (size_t i = 0; i < model_count[l]; i++)
+            m->params[l][i] = 0.01f * (float)(i + 1) - 0.1f * (float)l;
 }
 
 static int model_register(ddp_ctx *d, model *m, const ddp_optimizer *rule)
@@ -61,13 +62,14 @@ enum { CHECKPOINT_RULES = 5, CHECKPOINT_STEPS = 3 };
 
 /* As the library has saved it; where in the manifest the hash of the other file stands, and its checksum. */
 typedef struct checkpoint {
-    char  *manifest, *shard;
+    char *manifest, *shard;
     size_t manifest_bytes, shard_bytes, hash_at, sum_at;
 } checkpoint;
 
 static ddp_ctx *checkpoint_open(int rule, model *m)
 {
-    static const ddp_strategy strategy[CHECKPOINT_RULES] = {DDP_SSGD, DDP_DREAMDDP, DDP_DEFT, DDP_DILOCO, DDP_SPARSELOCO};
+    static const ddp_strategy strategy[CHECKPOINT_RULES] = {DDP_SSGD, DDP_DREAMDDP, DDP_DEFT, DDP_DILOCO,
+                                                            DDP_SPARSELOCO};
     const ddp_optimizer o = rule % 2 ? ddp_adamw(0.01f, 0.9f, 0.99f, 1e-8f, 0.01f) : ddp_sgd(0.05f, 0.9f);
     ddp_config c;
     ddp_error err;
@@ -132,7 +134,8 @@ static void checkpoint_seal(const checkpoint *b, char *manifest, const void *sha
     checkpoint_sum(b, manifest);
 }
 
-/* Made once for each rule, and there until the process ends. The run, a random number, is always the same one. */
+/* Made once for each rule, and there until the process ends. The run, a random number, is always the same
+ * one. */
 static const checkpoint *checkpoint_base(int rule)
 {
     static checkpoint base[CHECKPOINT_RULES];
@@ -195,8 +198,15 @@ static void checkpoint_goes_on(ddp_ctx *d, model *m, int rule)
 /* Which rule, and which file is edited or replaced: bytes of the input. */
 static void fuzz_checkpoint(const uint8_t *p, size_t n)
 {
-    enum { EDIT_MANIFEST, EDIT_SHARD, EDIT_SHARD_SEALED, REPLACE_MANIFEST, REPLACE_SHARD_SEALED, EDIT_MANIFEST_SEALED,
-           WAYS };
+    enum {
+        EDIT_MANIFEST,
+        EDIT_SHARD,
+        EDIT_SHARD_SEALED,
+        REPLACE_MANIFEST,
+        REPLACE_SHARD_SEALED,
+        EDIT_MANIFEST_SEALED,
+        WAYS
+    };
     const int rule = n < 2 ? 0 : p[0] % CHECKPOINT_RULES, way = n < 2 ? 0 : p[1] % WAYS;
     const checkpoint *b = checkpoint_base(rule);
     char folder[FUZZ_PATH], step[FUZZ_PATH], path[FUZZ_PATH], name[80], *manifest, *shard;
@@ -205,7 +215,8 @@ static void fuzz_checkpoint(const uint8_t *p, size_t n)
     ddp_ctx *d;
 
     if (n < 2) return;
-    p += 2; n -= 2;
+    p += 2;
+    n -= 2;
     if (way == REPLACE_MANIFEST) manifest_bytes = n;
     if (way == REPLACE_SHARD_SEALED) shard_bytes = n;
     manifest = fuzz_string(way == REPLACE_MANIFEST ? p : (const uint8_t *)b->manifest, manifest_bytes);
@@ -215,8 +226,10 @@ static void fuzz_checkpoint(const uint8_t *p, size_t n)
         (void)checkpoint_edit(manifest, b->sum_at - strlen(CHECKPOINT_SEAL), p, n);
         checkpoint_sum(b, manifest);
     }
-    if (way == EDIT_SHARD || way == EDIT_SHARD_SEALED) shard_bytes = checkpoint_edit(shard, shard_bytes, p, n);
-    if (way == EDIT_SHARD_SEALED || way == REPLACE_SHARD_SEALED) checkpoint_seal(b, manifest, shard, shard_bytes);
+    if (way == EDIT_SHARD || way == EDIT_SHARD_SEALED)
+        shard_bytes = checkpoint_edit(shard, shard_bytes, p, n);
+    if (way == EDIT_SHARD_SEALED || way == REPLACE_SHARD_SEALED)
+        checkpoint_seal(b, manifest, shard, shard_bytes);
     fuzz_path(folder, "load");
     snprintf(name, sizeof name, "load/step-%012d", CHECKPOINT_STEPS);
     fuzz_path(step, name);
@@ -227,8 +240,10 @@ static void fuzz_checkpoint(const uint8_t *p, size_t n)
     fuzz_write(path, name, shard, shard_bytes);
     d = checkpoint_open(rule, &m);
     before = m;
-    if (model_taken(d, ddp_checkpoint_load(d, folder, NULL))) checkpoint_goes_on(d, &m, rule);
-    else fuzz_expect(!memcmp(before.params, m.params, sizeof m.params) && ddp_step(d) == 0);
+    if (model_taken(d, ddp_checkpoint_load(d, folder, NULL)))
+        checkpoint_goes_on(d, &m, rule);
+    else
+        fuzz_expect(!memcmp(before.params, m.params, sizeof m.params) && ddp_step(d) == 0);
     ddp_close(d);
     free(manifest);
     free(shard);
@@ -239,7 +254,8 @@ static void fuzz_checkpoint(const uint8_t *p, size_t n)
 /* Connections, keys and lines on stderr are not of a world of one. */
 static int environment_leaves(const char *name)
 {
-    static const char *const left[] = {"JOIN", "MAX_WORLD", "LOG", "TLS_PSK", "TLS_CA", "TLS_CERT", "TLS_KEY"};
+    static const char *const left[] = {"JOIN",   "MAX_WORLD", "LOG",    "TLS_PSK",
+                                       "TLS_CA", "TLS_CERT",  "TLS_KEY"};
     size_t i = 0;
 
     while (i < sizeof left / sizeof *left && strcmp(left[i], name)) i++;
@@ -290,7 +306,10 @@ static void fuzz_environment(const uint8_t *p, size_t n)
         char *end = at + strcspn(at, "\n"), *value = (char *)memchr(at, '=', (size_t)(end - at));
         char *next = *end ? end + 1 : end;
         *end = 0;
-        if (value) { *value++ = 0; environment_set(at, value); }
+        if (value) {
+            *value++ = 0;
+            environment_set(at, value);
+        }
         at = next;
     }
     at += *at != 0;

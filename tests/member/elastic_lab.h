@@ -11,15 +11,15 @@ typedef struct lab_wire {
     ddp__wire base;
     ddp__wire *inner;
     ddp__hub *hub;
-    int *dead;            /* [LAB_MAX] of the world: its wire does nothing any more */
-    int *cut;             /* [LAB_MAX][LAB_MAX]: no byte passes, and no end is reported */
-    int told;             /* its streams were closed, as the death of a process does */
-    long countdown;       /* bytes to send before it dies, or stalls; < 0: never */
-    double stall_s;       /* > 0: it does not die but stops for so long */
-    double still_until;   /* of the comm thread */
-    int *fds;             /* TCP: its sockets */
-    double apart;         /* seconds from the end of one of them to the next */
-    ddp__engine *engine;  /* its calls end at once when it dies */
+    int *dead;           /* [LAB_MAX] of the world: its wire does nothing any more */
+    int *cut;            /* [LAB_MAX][LAB_MAX]: no byte passes, and no end is reported */
+    int told;            /* its streams were closed, as the death of a process does */
+    long countdown;      /* bytes to send before it dies, or stalls; < 0: never */
+    double stall_s;      /* > 0: it does not die but stops for so long */
+    double still_until;  /* of the comm thread */
+    int *fds;            /* TCP: its sockets */
+    double apart;        /* seconds from the end of one of them to the next */
+    ddp__engine *engine; /* its calls end at once when it dies */
 } lab_wire;
 
 typedef struct lab_world {
@@ -47,10 +47,7 @@ static int lab_mute(lab_wire *w, int peer)
            ddp__atomic_load(&w->cut[w->base.rank * LAB_MAX + peer]);
 }
 
-static int lab_still(const lab_wire *w)
-{
-    return w->still_until > 0 && ddp_now() < w->still_until;
-}
+static int lab_still(const lab_wire *w) { return w->still_until > 0 && ddp_now() < w->still_until; }
 
 static long lab_send(ddp__wire *w, int peer, const struct iovec *iov, int count)
 {
@@ -117,8 +114,7 @@ static void lab_close(ddp__wire *w)
     l->inner->table->close(l->inner);
 }
 
-static const ddp__wire_table lab_table = {lab_send, lab_recv, lab_wait,
-                                          lab_wake, lab_close, NULL, NULL};
+static const ddp__wire_table lab_table = {lab_send, lab_recv, lab_wait, lab_wake, lab_close, NULL, NULL};
 
 /* Puts a lab wire around the wire of each rank; for TCP after net_tcp_wires. */
 static void lab_wrap(lab_world *lab, net_rank *ranks, int world, int tcp)
@@ -136,8 +132,7 @@ static void lab_wrap(lab_world *lab, net_rank *ranks, int world, int tcp)
         l->dead = lab->dead;
         l->cut = &lab->cut[0][0];
         l->countdown = -1;
-        for (int p = 0; tcp && p < world; p++)
-            lab->fds[r][p] = p == r ? -1 : meet_fd(ranks[r].wire, p);
+        for (int p = 0; tcp && p < world; p++) lab->fds[r][p] = p == r ? -1 : meet_fd(ranks[r].wire, p);
         l->fds = tcp ? lab->fds[r] : NULL;
         ranks[r].wire = &l->base;
     }
@@ -145,8 +140,7 @@ static void lab_wrap(lab_world *lab, net_rank *ranks, int world, int tcp)
 
 /* As net_run, but over lab wires; fn finds its own as (lab_wire *)me->wire. "" or what failed,
  * valid until the next call. */
-static const char *lab_try(lab_world *lab, const net_setup *set, void (*fn)(net_rank *, void *),
-                           void *user)
+static const char *lab_try(lab_world *lab, const net_setup *set, void (*fn)(net_rank *, void *), void *user)
 {
     static net_rank ranks[LAB_MAX];
     static char text[600];
@@ -172,13 +166,12 @@ static const char *lab_try(lab_world *lab, const net_setup *set, void (*fn)(net_
     if (lab->hub) ddp__hub_free(lab->hub);
     text[0] = 0;
     for (int r = 0; r < set->world && !text[0]; r++)
-        if (ranks[r].failure[0])
-            snprintf(text, sizeof text, "rank %d: %.500s", r, ranks[r].failure);
+        if (ranks[r].failure[0]) snprintf(text, sizeof text, "rank %d: %.500s", r, ranks[r].failure);
     return text;
 }
 
-static DDP__UNUSED void lab_run(lab_world *lab, const net_setup *set,
-                                void (*fn)(net_rank *, void *), void *user)
+static DDP__UNUSED void lab_run(lab_world *lab, const net_setup *set, void (*fn)(net_rank *, void *),
+                                void *user)
 {
     const char *failure = lab_try(lab, set, fn, user);
 
@@ -222,15 +215,15 @@ static int env_number(const char *name, int otherwise)
 /* For `make soak`, which adds them up. */
 static DDP__UNUSED void lab_events(int kills, int stalls, int drops, int joins)
 {
-    if (getenv("SOAK")) { printf("events %d %d %d %d\n", kills, stalls, drops, joins); fflush(stdout); }
+    if (getenv("SOAK")) {
+        printf("events %d %d %d %d\n", kills, stalls, drops, joins);
+        fflush(stdout);
+    }
 }
 
 /* Seconds of silence that end nothing here, as deaths are seen at once: more where other worlds or a
  * sanitizer take the processor. */
-static DDP__UNUSED double lab_patience(double s)
-{
-    return getenv("SOAK") || LAB_FEWER > 1 ? 5 * s : s;
-}
+static DDP__UNUSED double lab_patience(double s) { return getenv("SOAK") || LAB_FEWER > 1 ? 5 * s : s; }
 
 /* How many random runs: ELASTIC, or fewer than usual where a sanitizer makes them slow. */
 static DDP__UNUSED int env_runs(int usual) { return env_number("ELASTIC", usual / LAB_FEWER); }

@@ -1,4 +1,5 @@
-/* Processes of clients without a key that flood the listening socket of a worker. Include after dreamddp.h and cmocka.h. */
+/* Processes of clients without a key that flood the listening socket of a worker. Include after dreamddp.h
+ * and cmocka.h. */
 #ifndef FLOOD_LAB_H
 #define FLOOD_LAB_H
 
@@ -18,7 +19,8 @@ typedef enum flood_kind {
     FLOOD_GARBAGE,   /* sends other bytes than a rank */
     FLOOD_DRIP,      /* sends the start of a hello, one byte per second */
     FLOOD_HALF,      /* sends a ClientHello of TLS and no more */
-    FLOOD_HANDSHAKE, /* completes its part of a TLS handshake without key and certificate, 100 times per second in all */
+    FLOOD_HANDSHAKE, /* completes its part of a TLS handshake without key and certificate, 100 times per
+                        second in all */
     FLOOD_KINDS      /* all of these, each by a fifth of the clients */
 } flood_kind;
 
@@ -34,7 +36,7 @@ typedef struct flood_client {
 
 typedef struct flood_state {
     ddp__addr at;
-    int shared;               /* 1: the clients have the address of the members, else 10 of their own */
+    int shared; /* 1: the clients have the address of the members, else 10 of their own */
     struct pollfd polls[CLIENTS];
     flood_client client[CLIENTS];
     unsigned char half[2048]; /* a ClientHello */
@@ -70,9 +72,11 @@ static void flood_connect(flood_state *f, int i)
 
     memset(&own, 0, sizeof own);
     own.sin_family = AF_INET;
-    own.sin_addr.s_addr = htonl(0x7f800001u + (unsigned)(i % 10)); /* 127.128.0.1 on: workers of the lab have lower ones */
-    if (s >= 0 && (ddp__fd_prepare(s) < 0 || (!f->shared && bind(s, (const struct sockaddr *)&own, sizeof own) < 0) ||
-                   (connect(s, (const struct sockaddr *)&f->at.sa, f->at.size) < 0 && errno != EINPROGRESS))) {
+    own.sin_addr.s_addr = htonl(0x7f800001u + (unsigned)(i % 10)); /* 127.128.0.1 on: workers of the lab have
+                                                                      lower ones */
+    if (s >= 0 &&
+        (ddp__fd_prepare(s) < 0 || (!f->shared && bind(s, (const struct sockaddr *)&own, sizeof own) < 0) ||
+         (connect(s, (const struct sockaddr *)&f->at.sa, f->at.size) < 0 && errno != EINPROGRESS))) {
         close(s);
         s = -1;
     }
@@ -140,12 +144,14 @@ static int flood_turn(flood_state *f, int i, double now)
     return recv(p->fd, sink, sizeof sink, 0) > 0;
 }
 
-/* Clients of that kind connect to a worker while the parent process lives, at once again when they are disconnected. */
+/* Clients of that kind connect to a worker while the parent process lives, at once again when they are
+ * disconnected. */
 static void flood_run(const ddp__addr *at, flood_kind kind, int shared, long *connects)
 {
     static flood_state f;
     const pid_t parent = getppid();
-    double start = ddp_now(), pause = kind == FLOOD_HANDSHAKE ? 1.0 / (double)HANDSHAKES_PER_S : 0.2 / (double)HANDSHAKES_PER_S;
+    double start = ddp_now(),
+           pause = kind == FLOOD_HANDSHAKE ? 1.0 / (double)HANDSHAKES_PER_S : 0.2 / (double)HANDSHAKES_PER_S;
 
     f.at = *at;
     f.shared = shared;

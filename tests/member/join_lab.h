@@ -13,21 +13,21 @@ enum { WORKERS = 8, LAYERS = 6 };
  * A run that no worker enters ends after PERIODS_REST periods: ranks may be a period apart. */
 enum { STEPS_MOST = 30000, STEPS_AFTER = 12, PERIODS_REST = 4, LARGE = 30000 / ALONE(5) };
 
-typedef struct board { /* shared memory; a worker's number is the order of its start */
-    long last;                 /* atomic: where all stop, the same for all */
-    long step_ms;              /* atomic: what a step takes; 4 again when the last newcomer is in */
-    long step[WORKERS];        /* atomic */
-    int  live[WORKERS];        /* atomic: live workers of its epoch, as the worker knows them */
-    int  rank[WORKERS], status[WORKERS], done[WORKERS];
-    long entered[WORKERS];     /* step at which a newcomer came in, -1 */
-    long sites[WORKERS];       /* those of the living as it knows them, a digit each; 0: one level */
-    long rest[WORKERS];        /* of a newcomer, after its first period: kept_rest */
-    int  opened;               /* atomic: a joining worker has a context, and asks for its entry next */
-    int  probes[WORKERS];      /* measurements of the links */
+typedef struct board {  /* shared memory; a worker's number is the order of its start */
+    long last;          /* atomic: where all stop, the same for all */
+    long step_ms;       /* atomic: what a step takes; 4 again when the last newcomer is in */
+    long step[WORKERS]; /* atomic */
+    int live[WORKERS];  /* atomic: live workers of its epoch, as the worker knows them */
+    int rank[WORKERS], status[WORKERS], done[WORKERS];
+    long entered[WORKERS]; /* step at which a newcomer came in, -1 */
+    long sites[WORKERS];   /* those of the living as it knows them, a digit each; 0: one level */
+    long rest[WORKERS];    /* of a newcomer, after its first period: kept_rest */
+    int opened;            /* atomic: a joining worker has a context, and asks for its entry next */
+    int probes[WORKERS];   /* measurements of the links */
     uint64_t hash[WORKERS], averaged[WORKERS]; /* after and before the last ddp_sync_all */
-    uint64_t state[WORKERS];   /* of a program's own optimizer after the last step */
-    long loaded[WORKERS];      /* atomic: the step whose state it received when it joined, -1 */
-    int  saves[WORKERS];       /* atomic: calls of a save function of ddp_add_state */
+    uint64_t state[WORKERS];                   /* of a program's own optimizer after the last step */
+    long loaded[WORKERS]; /* atomic: the step whose state it received when it joined, -1 */
+    int saves[WORKERS];   /* atomic: calls of a save function of ddp_add_state */
     double first_loss[WORKERS], last_loss[WORKERS];
     char text[WORKERS][300];
     char door[WORKERS][DDP__ADDR_TEXT];
@@ -40,25 +40,26 @@ typedef struct plan_of_run {
     board *b;
     ddp_strategy strategy;
     ddp_wire wire;
-    int  world, min_world, max_world, layers;
-    int  last_comer;           /* who enters last: the run ends steps_after steps later */
-    int  steps_after;
-    size_t count;              /* floats of a layer */
+    int world, min_world, max_world, layers;
+    int last_comer; /* who enters last: the run ends steps_after steps later */
+    int steps_after;
+    size_t count; /* floats of a layer */
     char addr[DDP__ADDR_TEXT];
-    int  optimizer;            /* 1: with state; 2: the program's own, which `between` applies */
-    int  average_state;
-    int  site[WORKERS];        /* 0: none */
+    int optimizer; /* 1: with state; 2: the program's own, which `between` applies */
+    int average_state;
+    int site[WORKERS]; /* 0: none */
     double op_s, peer_s;
     const char *psk;
     const char *folder, *cert; /* of certificates, rank-R.pem, or CERT.pem of this worker */
-    int  period;
+    int period;
     const char *run;
     double connect_s;
-    int  insecure;
+    int insecure;
     size_t elastic_bytes;
 } plan_of_run;
 
-/* NULL, or the calls of a worker: before ddp_set_optimizer, after it, and after each ddp_step_end. 0, or the context's error. */
+/* NULL, or the calls of a worker: before ddp_set_optimizer, after it, and after each ddp_step_end. 0, or the
+ * context's error. */
 typedef int (*lab_part)(const plan_of_run *p, ddp_ctx *d, int number);
 static DDP__UNUSED lab_part registers, starts, between;
 
@@ -164,7 +165,9 @@ static void certify(const plan_of_run *p, ddp_config *c)
     snprintf(path[0], sizeof path[0], "%s/ca.pem", p->folder);
     snprintf(path[1], sizeof path[1], "%s/%s.pem", p->folder, p->cert ? p->cert : name);
     snprintf(path[2], sizeof path[2], "%s/%s.key", p->folder, p->cert ? p->cert : name);
-    c->tls_ca = path[0]; c->tls_cert = path[1]; c->tls_key = path[2];
+    c->tls_ca = path[0];
+    c->tls_cert = path[1];
+    c->tls_key = path[2];
 }
 
 /* The run waits for no more joining workers: it ends with a period, later than any rank is. */
@@ -213,7 +216,10 @@ static void work(const plan_of_run *p, int number, int join)
     if (p->folder) certify(p, &c);
     c.connect_timeout_s = p->connect_s;
     if (getenv("JOIN_LOG")) c.logger.level = DDP_LOG_INFO;
-    if (getenv("JOIN_LOG")) { c.no_env = 0; setenv("DREAMDDP_LOG", "info", 1); }
+    if (getenv("JOIN_LOG")) {
+        c.no_env = 0;
+        setenv("DREAMDDP_LOG", "info", 1);
+    }
     d = ddp_open(&c, &err);
     s = err.code;
     if (d && d->join) ddp__addr_text(&d->join->door[d->rank], p->b->door[number]);
@@ -247,7 +253,10 @@ static DDP__UNUSED int repeats(void) { return getenv("ELASTIC") ? atoi(getenv("E
 
 static DDP__UNUSED void events(int kills, int joins)
 {
-    if (getenv("SOAK")) { printf("events %d 0 0 %d\n", kills, joins); fflush(stdout); }
+    if (getenv("SOAK")) {
+        printf("events %d 0 0 %d\n", kills, joins);
+        fflush(stdout);
+    }
 }
 
 static void run_begin(plan_of_run *p, ddp_strategy strategy, int world, size_t count)
@@ -256,8 +265,7 @@ static void run_begin(plan_of_run *p, ddp_strategy strategy, int world, size_t c
     static int runs;
 
     memset(p, 0, sizeof *p);
-    p->b = (board *)mmap(NULL, sizeof *p->b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-                         0);
+    p->b = (board *)mmap(NULL, sizeof *p->b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(p->b != MAP_FAILED);
     for (int i = 0; i < WORKERS; i++) p->b->entered[i] = p->b->loaded[i] = -1;
     p->strategy = strategy;
@@ -274,7 +282,7 @@ static void run_begin(plan_of_run *p, ddp_strategy strategy, int world, size_t c
     snprintf(run, sizeof run, "join %ld %d", (long)getpid(), runs);
     p->run = run;
     p->op_s = p->peer_s = 20; /* reached in failures only: the death of a process closes its connections */
-    p->connect_s = 40; /* it may have to begin again */
+    p->connect_s = 40;        /* it may have to begin again */
     /* an address of this process: the system may give a port of 127.0.0.1 to a connection before a worker
      * listens on it */
     snprintf(p->addr, sizeof p->addr, "127.%d.%d.%d:%d", 1 + (getpid() >> 15) % 127, (getpid() >> 7) % 256,
@@ -353,8 +361,8 @@ static DDP__UNUSED void refused(const plan_of_run *joining, const char *what)
     assert_int_equal(b->done[0] | b->done[1], 0);
 }
 
-/* A worker that the run refuses temporarily: it asks again until its connect_timeout_s. On a busy machine a short one
- * may end before the first answer, so a longer one follows. */
+/* A worker that the run refuses temporarily: it asks again until its connect_timeout_s. On a busy machine a
+ * short one may end before the first answer, so a longer one follows. */
 static DDP__UNUSED void waits_in_vain(plan_of_run joining, int number, const char *what)
 {
     board *b = joining.b;

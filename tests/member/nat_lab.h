@@ -1,5 +1,5 @@
-/* Workers behind NAT, on one machine: other processes can connect only to the ports that are open. Include after
- * dreamddp.h and cmocka.h, in place of the library's wire/socket.c. */
+/* Workers behind NAT, on one machine: other processes can connect only to the ports that are open. Include
+ * after dreamddp.h and cmocka.h, in place of the library's wire/socket.c. */
 #ifndef NAT_LAB_H
 #define NAT_LAB_H
 
@@ -46,7 +46,7 @@ static int nat_listen(int fd, int backlog)
 }
 
 #define connect nat_connect
-#define listen nat_listen
+#define listen  nat_listen
 #include "wire/socket.c"
 #undef connect
 #undef listen

@@ -1,5 +1,6 @@
-/* A process of a run that bench/storm.py sends faults into, or that takes the steps of a day (soak.py): one or several
- * ranks, each a thread with a context of its own, that train a network written by hand on points of a curved surface.
+/* A process of a run that bench/storm.py sends faults into, or that takes the steps of a day (soak.py): one
+ * or several ranks, each a thread with a context of its own, that train a network written by hand on points
+ * of a curved surface.
  *
  *   storm [ranks=1] [step_ms=0] [last=N] [note=1] [lr=0.05] [folder=F save=N] FIELD=VALUE...
  *
@@ -32,8 +33,8 @@ static ddp_config cfg;
 static int ranks = 1, step_ms, note = 1, save_every;
 static const char *folder;
 static float lr = 0.05f;
-static long last = 1L << 40;             /* atomic */
-static int  slow_ms[DDP__ELASTIC_WORLD]; /* atomic */
+static long last = 1L << 40;            /* atomic */
+static int slow_ms[DDP__ELASTIC_WORLD]; /* atomic */
 
 static size_t count_of(int l) { return (size_t)((width[l] + 1) * width[l + 1]); }
 
@@ -90,7 +91,10 @@ static double loss_of_all(network *n)
     ddp_rng r = ddp_rng_seed(99, 0);
     double sum = 0;
 
-    for (int i = 0; i < POINTS / BATCH; i++) { points(n, &r); sum += forward(n); }
+    for (int i = 0; i < POINTS / BATCH; i++) {
+        points(n, &r);
+        sum += forward(n);
+    }
     return sum / (POINTS / BATCH);
 }
 
@@ -104,7 +108,8 @@ static int averaged(const ddp_ctx *d)
     const long step = ddp_step(d) - 1;
     int n = 0;
 
-    if (s == DDP_LOCALSGD || s == DDP_DILOCO || s == DDP_SPARSELOCO) return (step + 1) % (cfg.period ? cfg.period : 5) == 0;
+    if (s == DDP_LOCALSGD || s == DDP_DILOCO || s == DDP_SPARSELOCO)
+        return (step + 1) % (cfg.period ? cfg.period : 5) == 0;
     if (!p) return 1;
     for (int l = 0; l < p->layers; l++) n += p->step_of[l] == step % p->period;
     return n > 0;
@@ -118,7 +123,8 @@ static void say_notes(const ddp_ctx *d, double *heard)
 
     for (int i = 0; i < count; i++) {
         if (n[i].time_s <= *heard || (n[i].kind != DDP_NOTE_LOST && n[i].kind != DDP_NOTE_JOINED)) continue;
-        printf("%s %d %ld %.4f %d\n", ddp_note_name(n[i].kind), ddp_rank(d), n[i].step, n[i].time_s, n[i].rank);
+        printf("%s %d %ld %.4f %d\n", ddp_note_name(n[i].kind), ddp_rank(d), n[i].step, n[i].time_s,
+               n[i].rank);
     }
     if (count) *heard = n[count - 1].time_s;
 }
@@ -127,7 +133,8 @@ static void say_notes(const ddp_ctx *d, double *heard)
 static int step_once(ddp_ctx *d, network *n, double *loss)
 {
     const int hooks = (ddp_strategy_traits(cfg.strategy) & DDP_NEEDS_FORWARD) != 0;
-    const double begin = ddp_now() + 1e-3 * ddp__atomic_swap(&slow_ms[ddp_rank(d)], 0), third = step_ms / 3000.0;
+    const double begin = ddp_now() + 1e-3 * ddp__atomic_swap(&slow_ms[ddp_rank(d)], 0),
+                 third = step_ms / 3000.0;
     ddp_rng r = ddp_rng_seed((uint64_t)(1 + ddp_rank(d)), (uint64_t)ddp_step(d));
 
     for (int l = 0; hooks && l < LAYERS; l++)
@@ -168,8 +175,8 @@ static int train(ddp_ctx *d, network *n)
         if (step_once(d, n, &loss)) return 1;
         say_notes(d, &heard);
         if (ddp_step(d) % note == 0)
-            printf("step %d %ld %.4f %d %.6f %d %ld\n", rank, ddp_step(d), ddp_now(), ddp_workers(d), loss, averaged(d),
-                   kib_resident());
+            printf("step %d %ld %.4f %d %.6f %d %ld\n", rank, ddp_step(d), ddp_now(), ddp_workers(d), loss,
+                   averaged(d), kib_resident());
         if (!save_every || ddp_step(d) % save_every) continue;
         if (ddp_checkpoint_save(d, folder, 2)) return 1;
         printf("saved %d %ld %.4f\n", rank, ddp_step(d), ddp_now());
@@ -194,10 +201,14 @@ static void *rank_main(void *arg)
     if (!d || train(d, n)) {
         if (d) err = *ddp_last_error(d);
         code = err.code;
-        printf("error %d %ld %.4f %d %s\n", d ? ddp_rank(d) : -1, d ? ddp_step(d) : -1L, ddp_now(), err.code, err.msg);
+        printf("error %d %ld %.4f %d %s\n", d ? ddp_rank(d) : -1, d ? ddp_step(d) : -1L, ddp_now(), err.code,
+               err.msg);
     }
     ddp_close(d);
-    for (int l = 0; n && l < LAYERS; l++) { free(n->w[l]); free(n->g[l]); }
+    for (int l = 0; n && l < LAYERS; l++) {
+        free(n->w[l]);
+        free(n->g[l]);
+    }
     free(n);
     return (void *)(intptr_t)code;
 }
@@ -247,14 +258,22 @@ static void *follow_orders(void *arg)
 /* 1: name is one of this program's own. */
 static int own_setting(const char *name, const char *value)
 {
-    if (!strcmp(name, "ranks")) ranks = atoi(value);
-    else if (!strcmp(name, "step_ms")) step_ms = atoi(value);
-    else if (!strcmp(name, "last")) last = atol(value);
-    else if (!strcmp(name, "note")) note = atoi(value);
-    else if (!strcmp(name, "lr")) lr = (float)atof(value);
-    else if (!strcmp(name, "save")) save_every = atoi(value);
-    else if (!strcmp(name, "folder")) folder = value;
-    else return 0;
+    if (!strcmp(name, "ranks"))
+        ranks = atoi(value);
+    else if (!strcmp(name, "step_ms"))
+        step_ms = atoi(value);
+    else if (!strcmp(name, "last"))
+        last = atol(value);
+    else if (!strcmp(name, "note"))
+        note = atoi(value);
+    else if (!strcmp(name, "lr"))
+        lr = (float)atof(value);
+    else if (!strcmp(name, "save"))
+        save_every = atoi(value);
+    else if (!strcmp(name, "folder"))
+        folder = value;
+    else
+        return 0;
     return 1;
 }
 
@@ -273,8 +292,11 @@ int main(int argc, char **argv)
             return fprintf(stderr, "storm: %s\n", err.msg), 2;
     }
     if (ranks < 1 || ranks > RANKS || note < 1 || (save_every && !folder))
-        return fprintf(stderr, "storm: 1 to %d ranks, note of at least 1 step, save with a folder\n", (int)RANKS), 2;
-    setvbuf(stdout, NULL, _IOLBF, 1 << 16); /* a line is written whole, or not at all when this process is killed */
+        return fprintf(stderr, "storm: 1 to %d ranks, note of at least 1 step, save with a folder\n",
+                       (int)RANKS),
+               2;
+    setvbuf(stdout, NULL, _IOLBF, 1 << 16); /* a line is written whole, or not at all when this process is
+                                               killed */
     if (pthread_create(&orders, NULL, follow_orders, NULL)) return 1;
     for (int i = 0; i < ranks; i++)
         if (pthread_create(&thread[i], NULL, rank_main, (void *)(intptr_t)i)) return 1;

@@ -54,8 +54,7 @@ static void come(net_rank *me, void *user)
         for (int j = 0; j < 500; j++) x[j] = (float)me->rank;
         net_ok(me, net_do(me, &m));
         for (int j = 0; j < 500 && !me->failure[0]; j++)
-            if (x[j] != want)
-                net_fail(me, "operation %d: %g, not %g", i, (double)x[j], (double)want);
+            if (x[j] != want) net_fail(me, "operation %d: %g, not %g", i, (double)x[j], (double)want);
     }
     ddp__engine_epoch(me->engine, &info);
     if (info.live != 0xf || info.workers != 4 || info.ballot == 0)
@@ -210,8 +209,10 @@ static void come_never(net_rank *me, void *user)
         while (ddp__atomic_load(&gave_up) < 3) ddp__sleep_until(ddp_now() + 0.005);
         return;
     }
-    if (me->rank == coming) s = ddp__engine_joined(me->engine, 10, &me->err);
-    else s = ddp__engine_admit(me->engine, coming, NULL, NULL, &me->err);
+    if (me->rank == coming)
+        s = ddp__engine_joined(me->engine, 10, &me->err);
+    else
+        s = ddp__engine_admit(me->engine, coming, NULL, NULL, &me->err);
     ddp__atomic_add(&gave_up, 1);
     if (s != DDP_TIMEOUT || !strstr(me->err.msg, "no call that admits it from rank 1"))
         net_fail(me, "status %d, %.200s", (int)s, me->err.msg);
@@ -260,11 +261,12 @@ static void come_and_die_later(net_rank *me, void *user)
         lab.wire[me->rank].apart = c->apart;
         ddp__atomic_store(&lab.wire[me->rank].countdown, c->after);
     }
-    if (me->rank == coming) s = ddp__engine_joined(me->engine, 60, &me->err);
-    else s = ddp__engine_admit(me->engine, coming, NULL, NULL, &me->err);
+    if (me->rank == coming)
+        s = ddp__engine_joined(me->engine, 60, &me->err);
+    else
+        s = ddp__engine_admit(me->engine, coming, NULL, NULL, &me->err);
     if (me->rank != c->dies && s != DDP_OK && (s != DDP_PEER_LOST || c->dies != coming))
-        net_fail(me, "seed %lu: admit: status %d, %.200s", (unsigned long)c->seed, (int)s,
-                 me->err.msg);
+        net_fail(me, "seed %lu: admit: status %d, %.200s", (unsigned long)c->seed, (int)s, me->err.msg);
     if (me->rank == coming && s != DDP_OK) return; /* in no epoch, its operations would wait */
     for (int j = 0; j < 500; j++) x[j] = (float)me->rank;
     s = net_do(me, &m);

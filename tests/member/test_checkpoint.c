@@ -26,18 +26,18 @@ enum { RANKS = 4, IMAGES = 3, PIXELS = 3 * 6 * 6 };
 /* What a run does: [load] steps first..last-1 [save], on every rank. */
 typedef struct leg {
     const char *folder;
-    int         load, keep;
-    long        last, save_every; /* 0 = only at the end */
-    int         save, layers, sync_all, drained; /* drained: ddp_sync_all before it saves */
-    int         momentum;         /* 2: Muon, 1: SGD with momentum, 0: AdamW, -1: plain SGD */
-    int         vision;           /* a residual block with batch norms instead of a GPT-2 */
-    int         apart;            /* ranks 0, 1 and 2, 3 have disks of their own; 2: changed ones */
-    long        width, heads;     /* of the model, 0 = 6, 2 */
-    uint64_t    data;             /* other numbers, other data */
-    uint64_t    hash[RANKS];      /* of parameters and buffers after the last step */
-    int         from;             /* world of the checkpoint that was loaded */
-    long        first;
-    int64_t     taken;            /* micro-batches after the last step */
+    int load, keep;
+    long last, save_every;               /* 0 = only at the end */
+    int save, layers, sync_all, drained; /* drained: ddp_sync_all before it saves */
+    int momentum;                        /* 2: Muon, 1: SGD with momentum, 0: AdamW, -1: plain SGD */
+    int vision;                          /* a residual block with batch norms instead of a GPT-2 */
+    int apart;                           /* ranks 0, 1 and 2, 3 have disks of their own; 2: changed ones */
+    long width, heads;                   /* of the model, 0 = 6, 2 */
+    uint64_t data;                       /* other numbers, other data */
+    uint64_t hash[RANKS];                /* of parameters and buffers after the last step */
+    int from;                            /* world of the checkpoint that was loaded */
+    long first;
+    int64_t taken; /* micro-batches after the last step */
 } leg;
 
 static ddp_node *gpt2(ddp_graph *g, const leg *x)
@@ -45,7 +45,10 @@ static ddp_node *gpt2(ddp_graph *g, const leg *x)
     ddp_gpt2_config c;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = 13; c.context = 5; c.layers = x->layers; c.batch = 2;
+    c.vocabulary = 13;
+    c.context = 5;
+    c.layers = x->layers;
+    c.batch = 2;
     c.heads = x->heads ? x->heads : 2;
     c.dim = x->width ? x->width : 6;
     c.dropout = 0.2f;
@@ -121,22 +124,23 @@ static int run_leg(ddp_ctx *d, void *user)
     int bad = ddp_graph_build(g), from = 0;
 
     snprintf(folder, sizeof folder, "%s", x->folder ? x->folder : "");
-    if (x->apart)
-        snprintf(folder, sizeof folder, "%s/%d", x->folder,
-                 (ddp_rank(d) / 2 + x->apart - 1) % 2);
+    if (x->apart) snprintf(folder, sizeof folder, "%s/%d", x->folder, (ddp_rank(d) / 2 + x->apart - 1) % 2);
     if (!bad) bad = ddp_set_optimizer(d, &o);
     if (!bad && x->load) bad = ddp_checkpoint_load(d, folder, &from);
     if (bad) return bad;
     if (ddp_rank(d) >= ddp_world(d) - ddp_servers(d)) return ddp_serve(d);
-    if (ddp_rank(d) == 0) { x->from = from; x->first = ddp_step(d); }
+    if (ddp_rank(d) == 0) {
+        x->from = from;
+        x->first = ddp_step(d);
+    }
     while (!bad && ddp_step(d) < x->last) {
         fill(g, x, ddp_rng_seed(7 + x->data, (uint64_t)(ddp_step(d) * 100 + ddp_rank(d))));
         bad = ddp_forward(g);
         if (!bad) bad = ddp_backward(g, loss);
         if (!bad) bad = ddp_step_end(d);
         if (!bad && x->drained && ddp_step(d) == x->last) bad = ddp_sync_all(d);
-        if (!bad && x->save && (ddp_step(d) == x->last ||
-                                (x->save_every && ddp_step(d) % x->save_every == 0)))
+        if (!bad && x->save &&
+            (ddp_step(d) == x->last || (x->save_every && ddp_step(d) % x->save_every == 0)))
             bad = ddp_checkpoint_save(d, folder, x->keep);
     }
     if (!bad) bad = x->sync_all ? ddp_sync_all(d) : ddp_wait(d);
@@ -178,7 +182,9 @@ static leg leg_of(const char *folder, long last)
     leg x;
 
     memset(&x, 0, sizeof x);
-    x.folder = folder; x.last = last; x.layers = 1;
+    x.folder = folder;
+    x.last = last;
+    x.layers = 1;
     return x;
 }
 
@@ -219,8 +225,8 @@ static void same_bits_at(const ddp_config *at, int momentum, int vision, long cu
     assert_int_equal(second.from, world);
     for (r = 0; r < world; r++)
         if (second.hash[r] != whole.hash[r])
-            fail_msg("%s, overlap %d, wire %d, %d ranks, cut at %ld: rank %d differs", ddp_strategy_name(c.strategy),
-                     (int)c.overlap, (int)c.wire, world, cut, r);
+            fail_msg("%s, overlap %d, wire %d, %d ranks, cut at %ld: rank %d differs",
+                     ddp_strategy_name(c.strategy), (int)c.overlap, (int)c.wire, world, cut, r);
     remove_folder(folder);
 }
 
@@ -233,10 +239,10 @@ static void same_bits(ddp_strategy s, int world, int momentum, int vision, long 
 
 static void going_on_gives_the_same_bits(void **unused)
 {
-    static const ddp_strategy all[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
-                                       DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,
-                                          DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT,
-                                       DDP_BSP,    DDP_ASP,    DDP_SSP,           DDP_R2SP,  DDP_OSP};
+    static const ddp_strategy all[] = {
+        DDP_SSGD,    DDP_WFBP,          DDP_LOCALSGD, DDP_ENP,    DDP_DREAMDDP,   DDP_MGWFBP,
+        DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,   DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT,
+        DDP_BSP,     DDP_ASP,           DDP_SSP,      DDP_R2SP,   DDP_OSP};
     int s, world;
 
     (void)unused;
@@ -273,7 +279,8 @@ static void servers_of_their_own_go_on_too(void **unused)
 /* Anchors, momentum, what codings keep, what is late and when it lands. */
 static void changes_that_are_late_go_on_with_the_same_bits(void **unused)
 {
-    static const ddp_wire wires[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8, DDP_WIRE_E3M0, DDP_WIRE_TOPK};
+    static const ddp_wire wires[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8, DDP_WIRE_E3M0,
+                                     DDP_WIRE_TOPK};
 
     (void)unused;
     for (int overlap = (int)DDP_OVERLAP_NONE; overlap <= (int)DDP_OVERLAP_EAGER; overlap++)
@@ -284,7 +291,10 @@ static void changes_that_are_late_go_on_with_the_same_bits(void **unused)
                 c.wire = wires[w];
                 c.min_world = (int)(cut / 2 % 2);
                 if (overlap == (int)DDP_OVERLAP_EAGER && cut % 2) c.compensation = 0.5;
-                if (overlap == (int)DDP_OVERLAP_STREAM && w % 2) { c.fragments = 3; c.landing = 2; }
+                if (overlap == (int)DDP_OVERLAP_STREAM && w % 2) {
+                    c.fragments = 3;
+                    c.landing = 2;
+                }
                 if (overlap == (int)DDP_OVERLAP_STREAM) c.net = "50mbit,1ms";
                 same_bits_at(&c, w % 2, 0, cut);
             }
@@ -327,7 +337,8 @@ static void state_periods_go_on_too(void **unused)
     leg whole = leg_of(NULL, 16);
 
     (void)unused;
-    c.state_period[0] = 2; c.state_period[1] = 3;
+    c.state_period[0] = 2;
+    c.state_period[1] = 3;
     go(&c, &whole);
     for (long cut = 1; cut < 12; cut += 2) {
         char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
@@ -456,9 +467,9 @@ static void what_does_not_fit_is_refused(void **unused)
     refused(&c, &b, DDP_MISMATCH, "of a model of 4 layers, this one has 6");
     b.layers = 1;
     b.width = 8;
+    refused(&c, &b, DDP_MISMATCH, "layer embed has 108 parameters in ");
     refused(&c, &b, DDP_MISMATCH,
-            "layer embed has 108 parameters in ");
-    refused(&c, &b, DDP_MISMATCH, " and 144 here: resume with the same model (vocabulary, width, sequence length)");
+            " and 144 here: resume with the same model (vocabulary, width, sequence length)");
     b.width = 0;
     b.heads = 3;
     refused(&c, &b, DDP_MISMATCH, "with other arguments (vocabulary, heads or sequence length, for example)");
@@ -483,7 +494,8 @@ static void what_does_not_fit_is_refused(void **unused)
     remove(path);
     snprintf(path, sizeof path, "%s/step-%012d/manifest.json", folder, 4);
     assert_int_equal(truncate(path, (off_t)1 << 40), 0);
-    refused(&c, &b, DDP_FORMAT, "manifest.json has 1099511627776 bytes, and no manifest has more than 67108864");
+    refused(&c, &b, DDP_FORMAT,
+            "manifest.json has 1099511627776 bytes, and no manifest has more than 67108864");
     remove(path);
     refused(&c, &b, DDP_IO, "holds no whole checkpoint");
     remove_folder(folder);
@@ -538,7 +550,9 @@ static void the_last_ones_are_kept(void **unused)
 
     (void)unused;
     assert_non_null(mkdtemp(folder));
-    a.save = 1; a.save_every = 2; a.keep = 2;
+    a.save = 1;
+    a.save_every = 2;
+    a.keep = 2;
     go(&c, &a);
     assert_true(!there(folder, 2) && !there(folder, 6) && there(folder, 8) && there(folder, 9));
     a.keep = 0;
@@ -559,10 +573,12 @@ static void what_another_run_has_saved_stays(void **unused)
 
     (void)unused;
     assert_non_null(mkdtemp(folder));
-    a.save = 1; a.save_every = 4;
+    a.save = 1;
+    a.save_every = 4;
     b.load = 1;
     other = a;
-    other.data = 1; other.keep = 1;
+    other.data = 1;
+    other.keep = 1;
     go(&c, &a);
     refused(&c, &other, DDP_ARG, "holds step 4 of another run: go on from it");
     other.last = 3; /* no step of the same number is there */
@@ -571,7 +587,8 @@ static void what_another_run_has_saved_stays(void **unused)
     assert_memory_equal(b.hash, a.hash, sizeof a.hash);
     snprintf(look, sizeof look, "test $(ls %s/step-%012d | wc -l) = 3", folder, 8);
     assert_int_equal(system(look), 0);
-    a.load = 1; a.last = 12; /* going on from it is the same run */
+    a.load = 1;
+    a.last = 12; /* going on from it is the same run */
     go(&c, &a);
     assert_true(there(folder, 4) && there(folder, 8) && there(folder, 12));
     c.overwrite = 1;
@@ -588,7 +605,8 @@ static void ranks_with_disks_of_their_own_go_on(void **unused)
 {
     char folder[] = "/tmp/ddp_checkpoint_XXXXXX", elsewhere[] = "/tmp/ddp_checkpoint_XXXXXX", path[200];
     ddp_config c = world_of(4, DDP_DREAMDDP, 3), two = world_of(2, DDP_LOCALSGD, 3);
-    leg whole = leg_of(NULL, 11), first = leg_of(folder, 5), second = leg_of(folder, 11), other = leg_of(NULL, 3);
+    leg whole = leg_of(NULL, 11), first = leg_of(folder, 5), second = leg_of(folder, 11),
+        other = leg_of(NULL, 3);
 
     (void)unused;
     assert_non_null(mkdtemp(folder));
@@ -597,7 +615,8 @@ static void ranks_with_disks_of_their_own_go_on(void **unused)
         assert_int_equal(mkdir(path, 0700), 0);
     }
     /* a killed save of the same step left a file of rank 0 on the other machine */
-    snprintf(path, sizeof path, "cd %s/1 && mkdir step-%012d && touch step-%012d/rank-0000.safetensors", folder, 5, 5);
+    snprintf(path, sizeof path, "cd %s/1 && mkdir step-%012d && touch step-%012d/rank-0000.safetensors",
+             folder, 5, 5);
     assert_int_equal(system(path), 0);
     first.apart = second.apart = 1;
     first.save = second.load = other.save = 1;
@@ -606,8 +625,10 @@ static void ranks_with_disks_of_their_own_go_on(void **unused)
     go(&c, &whole);
     go(&c, &first);
     for (int i = 0; i < 2; i++) { /* steps 3 and 5 on both, two files and the manifest */
-        snprintf(path, sizeof path, "cd %s/%d && test $(ls | wc -l) = 2 && "
-                 "test $(ls step-%012d | wc -l) = 3", folder, i, 5);
+        snprintf(path, sizeof path,
+                 "cd %s/%d && test $(ls | wc -l) = 2 && "
+                 "test $(ls step-%012d | wc -l) = 3",
+                 folder, i, 5);
         assert_int_equal(system(path), 0);
     }
     go(&c, &second);
@@ -626,7 +647,8 @@ static void ranks_with_disks_of_their_own_go_on(void **unused)
     other.folder = elsewhere;
     assert_non_null(mkdtemp(elsewhere));
     go(&c, &other);
-    snprintf(path, sizeof path, "cp %s/step-%012d/* %s/1/step-%012d && rm -r %s", elsewhere, 3, folder, 3, elsewhere);
+    snprintf(path, sizeof path, "cp %s/step-%012d/* %s/1/step-%012d && rm -r %s", elsewhere, 3, folder, 3,
+             elsewhere);
     assert_int_equal(system(path), 0);
     refused(&c, &second, DDP_MISMATCH, "the checkpoints of unlike runs");
     snprintf(path, sizeof path, "%s/1/step-%012d/manifest.json", folder, 3);
@@ -663,8 +685,8 @@ static void half_a_checkpoint_is_none(void **unused)
     assert_non_null(mkdtemp(folder));
     a.save = b.load = 1;
     go(&c, &a);
-    snprintf(path, sizeof path, "cd %s && cp -r step-%012d step-%012d && rm step-%012d/*.json",
-             folder, 4, 7, 7);
+    snprintf(path, sizeof path, "cd %s && cp -r step-%012d step-%012d && rm step-%012d/*.json", folder, 4, 7,
+             7);
     assert_int_equal(system(path), 0);
     snprintf(path, sizeof path, "%s/step-%012d/manifest.json.tmp.123", folder, 7);
     f = fopen(path, "w");
@@ -674,7 +696,8 @@ static void half_a_checkpoint_is_none(void **unused)
     go(&c, &b);
     assert_int_equal(b.first, 4);
     assert_memory_equal(b.hash, a.hash, sizeof a.hash);
-    a.last = 9; a.keep = 1;
+    a.last = 9;
+    a.keep = 1;
     c.overwrite = 1;
     go(&c, &a);
     assert_true(there(folder, 9) && !there(folder, 7) && !there(folder, 4));
@@ -730,8 +753,8 @@ static void wait_for_save(const char *folder, int step, pid_t writer)
     int i;
 
     for (i = 0; i < 2; i++)
-        snprintf(path[i], sizeof path[i], "%s/step-%012d/rank-0000%s.safetensors.tmp.%ld", folder,
-                 step, i ? "-again" : "", (long)writer);
+        snprintf(path[i], sizeof path[i], "%s/step-%012d/rank-0000%s.safetensors.tmp.%ld", folder, step,
+                 i ? "-again" : "", (long)writer);
     for (i = 0; i < 200000 && access(path[0], F_OK) && access(path[1], F_OK); i++) usleep(100);
 }
 
@@ -750,7 +773,8 @@ static void a_kill_never_costs_the_last_checkpoint(void **unused)
     a.width = 48; /* files of 700 KB: most kills fall into a save */
     a.save = 1;
     b = other = a;
-    b.save = 0; b.load = 1;
+    b.save = 0;
+    b.load = 1;
     other.data = 1;
     go(&c, &other);
     go(&c, &a);

@@ -31,8 +31,10 @@ static int noting_fsync(int fd)
     struct stat st;
 
     assert_int_equal(fstat(fd, &st), 0);
-    if (S_ISDIR(st.st_mode)) flushed_folders++;
-    else flushed_files++;
+    if (S_ISDIR(st.st_mode))
+        flushed_folders++;
+    else
+        flushed_files++;
     if (S_ISDIR(st.st_mode) && flush_fails) {
         errno = EIO;
         return -1;
@@ -77,9 +79,9 @@ enum { RANKS = 3, FLOATS = 5000 };
 
 typedef struct board { /* shared memory */
     char folder[64];
-    int  load, victim;
-    long dies_at, last;        /* steps */
-    double dies_after;         /* seconds after the step dies_at; < 0: never */
+    int load, victim;
+    long dies_at, last; /* steps */
+    double dies_after;  /* seconds after the step dies_at; < 0: never */
     long first[RANKS];
     uint64_t before[RANKS], after[RANKS]; /* hashes: after the load, after the last step */
 } board;
@@ -128,8 +130,7 @@ static int train(ddp_ctx *d, void *user)
 
 static board *board_new(void)
 {
-    board *b = (board *)mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                             -1, 0);
+    board *b = (board *)mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(b != MAP_FAILED);
     strcpy(b->folder, "/tmp/dreamddp-elastic-XXXXXX");
     assert_non_null(mkdtemp(b->folder));

@@ -1,5 +1,5 @@
-/* What is changed in a checkpoint is refused, and then no rank's parameters have changed. Checkpoints of the format before
- * load with a warning. */
+/* What is changed in a checkpoint is refused, and then no rank's parameters have changed. Checkpoints of the
+ * format before load with a warning. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -23,9 +23,9 @@ enum { RANKS = 2, LAYERS = 2, COUNT = 6, STEPS = 4, WARNING_ROOM = 400 };
 
 typedef struct trial {
     const char *folder;
-    int         load;
-    float       params[RANKS][LAYERS][COUNT]; /* at the end */
-    char        warning[WARNING_ROOM];
+    int load;
+    float params[RANKS][LAYERS][COUNT]; /* at the end */
+    char warning[WARNING_ROOM];
 } trial;
 
 static void values_at_first(float p[LAYERS][COUNT])
@@ -127,7 +127,8 @@ static void refuses(const ddp_config *c, const char *folder, const char *part)
     ddp_error err;
 
     memset(&err, 0, sizeof err);
-    if (ddp_launch(c, work, &t, &err) == DDP_OK) fail_msg("the checkpoint was loaded: \"%s\" was expected", part);
+    if (ddp_launch(c, work, &t, &err) == DDP_OK)
+        fail_msg("the checkpoint was loaded: \"%s\" was expected", part);
     if (!strstr(err.msg, part)) fail_msg("\"%s\" lacks \"%s\"", err.msg, part);
     for (int r = 0; r < c->world; r++) assert_untouched(t.params[r]);
 }
@@ -207,7 +208,8 @@ static void refuses_each_bit(const char *folder, const char *file, int bits)
             data[i] = (char)(was ^ 1 << (i + (size_t)k) % 8);
             spill(path, data, bytes);
             data[i] = was;
-            if (work_with(d, &t, p) == 0) fail_msg("bit %d of byte %zu of %s went unnoticed", (int)(i + (size_t)k) % 8, i, file);
+            if (work_with(d, &t, p) == 0)
+                fail_msg("bit %d of byte %zu of %s went unnoticed", (int)(i + (size_t)k) % 8, i, file);
             assert_true(ddp_last_error(d)->code == DDP_FORMAT || ddp_last_error(d)->code == DDP_MISMATCH);
             assert_untouched(p);
             ddp_close(d);

@@ -45,13 +45,13 @@ enum { OPS = 24, FLOATS = 3000 };
 typedef struct kill_plan {
     uint64_t seed;
     int world, ring, in_flight;
-    int victims;                 /* how many die */
+    int victims; /* how many die */
     int victim[LAB_MAX];
-    long after[LAB_MAX];         /* bytes that the victim sends before it dies */
-    double hold;                 /* seconds between operations */
-    double stall_s;              /* the victim is stopped for so long */
-    ddp_coding coding;           /* two all-reduces of three travel so */
-    int site[LAB_MAX];           /* of each rank: all-reduces go in two levels; 0: in one */
+    long after[LAB_MAX]; /* bytes that the victim sends before it dies */
+    double hold;         /* seconds between operations */
+    double stall_s;      /* the victim is stopped for so long */
+    ddp_coding coding;   /* two all-reduces of three travel so */
+    int site[LAB_MAX];   /* of each rank: all-reduces go in two levels; 0: in one */
     /* what came out: [OPS] of each rank */
     uint64_t hash[LAB_MAX][OPS];
     uint64_t rest[LAB_MAX][OPS]; /* what blocks cut off, of coded ones */
@@ -59,7 +59,7 @@ typedef struct kill_plan {
     int finished[LAB_MAX];       /* operations that it completed */
     double done_at[LAB_MAX];
     int changes[LAB_MAX];
-    int far_off[LAB_MAX];        /* 1 + an operation whose divergence was wrong */
+    int far_off[LAB_MAX]; /* 1 + an operation whose divergence was wrong */
     ddp_error err[LAB_MAX];
 } kill_plan;
 
@@ -76,8 +76,7 @@ static plan_op plan_of(const kill_plan *k, int i)
     plan_op p;
 
     p.verb = kind == 0 ? DDP_BROADCAST : kind == 1 ? DDP_ALL_GATHER : DDP_ALL_REDUCE;
-    p.n = ddp_rng_below(&rng, 5) == 0 ? 1 + ddp_rng_below(&rng, 5)
-                                      : 1 + ddp_rng_below(&rng, FLOATS);
+    p.n = ddp_rng_below(&rng, 5) == 0 ? 1 + ddp_rng_below(&rng, 5) : 1 + ddp_rng_below(&rng, FLOATS);
     if (p.verb == DDP_ALL_GATHER) p.n = (p.n / (size_t)k->world + 1) * (size_t)k->world;
     p.peer = (int)ddp_rng_below(&rng, (uint64_t)k->world);
     return p;
@@ -96,7 +95,7 @@ static int plan_owned(const kill_plan *k, int i)
 
 typedef struct plan_state {
     size_t n;
-    float  value[FLOATS + LAB_MAX];
+    float value[FLOATS + LAB_MAX];
 } plan_state;
 
 static void plan_rule(void *user, size_t at, float *x, size_t n)
@@ -169,7 +168,8 @@ static void plan_expect_made(const kill_plan *k, int i, unsigned set, const floa
 
 /* The same as blocks. Each of `set` keeps what was cut off the segment that it finished in the
  * world of that set, and nothing of those that were broken off; rest: hashes. */
-static void plan_expect_coded(const kill_plan *k, int i, unsigned set, float *out, uint64_t *rest, uint64_t *made)
+static void plan_expect_coded(const kill_plan *k, int i, unsigned set, float *out, uint64_t *rest,
+                              uint64_t *made)
 {
     static float sum[FLOATS + LAB_MAX], own[FLOATS + LAB_MAX];
     const plan_op p = plan_of(k, i);
@@ -192,8 +192,7 @@ static void plan_expect_coded(const kill_plan *k, int i, unsigned set, float *ou
         if (!(set >> r & 1)) continue;
         plan_segment(k, i, set, r, &from, &to);
         for (size_t j = 0; j < p.n; j++) own[j] = 1;
-        for (size_t j = from; j < to; j++)
-            own[j] += (sum[j] - out[j]) / (1.0f / (float)workers);
+        for (size_t j = from; j < to; j++) own[j] += (sum[j] - out[j]) / (1.0f / (float)workers);
         rest[r] = hash_of(own, p.n);
     }
 }
@@ -272,7 +271,8 @@ static int plan_places(const kill_plan *k, unsigned set, int *place, int *sites)
  * goes with the own values. */
 static void plan_expect_crossing(const kill_plan *k, int i, unsigned set, float *out, uint64_t *rest)
 {
-    static float own[LAB_MAX][FLOATS + LAB_MAX], left[LAB_MAX][FLOATS + LAB_MAX], sum[FLOATS + LAB_MAX], exact[FLOATS + LAB_MAX];
+    static float own[LAB_MAX][FLOATS + LAB_MAX], left[LAB_MAX][FLOATS + LAB_MAX], sum[FLOATS + LAB_MAX],
+        exact[FLOATS + LAB_MAX];
     const plan_op p = plan_of(k, i);
     const size_t n = p.n;
     const float scale = 1.0f / (float)ddp__bit_count(set);
@@ -292,7 +292,10 @@ static void plan_expect_crossing(const kill_plan *k, int i, unsigned set, float 
             if (!(set >> r & 1)) continue;
             if (q == 0) plan_fill(k, i, r, own[r]);
             for (size_t j = first; j < last; j++)
-                if (place[r] != (int)q) { own[r][j] += left[r][j]; left[r][j] = 0; }
+                if (place[r] != (int)q) {
+                    own[r][j] += left[r][j];
+                    left[r][j] = 0;
+                }
         }
         for (int o = 0; o < k->world; o++) {
             int inside = 0;
@@ -347,11 +350,13 @@ static void plan_expect(const kill_plan *k, int i, unsigned set, float *out, uin
             int of = (int)(j / block);
             out[j] = set >> of & 1 ? net_value(of, j, salt) : 0;
         } else if (k->site[0]) {
-            float sum = plan_even(k, set) ? plan_sum_of_places(k, set, p.n, j, salt) : plan_sum_of_sites(k, set, j, salt);
+            float sum = plan_even(k, set) ? plan_sum_of_places(k, set, p.n, j, salt)
+                                          : plan_sum_of_sites(k, set, j, salt);
             out[j] = sum * (1.0f / (float)n);
         } else {
             int first = k->ring && !plan_owned(k, i) && n > 2 && p.n * sizeof(float) >= 4096
-                            ? net_segment_of(j, p.n, n) + 1 : 0;
+                            ? net_segment_of(j, p.n, n) + 1
+                            : 0;
             float sum = net_value(ids[first % n], j, salt);
             for (int r = 1; r < n; r++) sum += net_value(ids[(first + r) % n], j, salt);
             out[j] = sum * (1.0f / (float)n);
@@ -423,7 +428,8 @@ static ddp_status plan_run(kill_plan *k, ddp__engine *engine, int rank, ddp_erro
                 made[i].n = p.n;
                 plan_again(&made[i]);
                 m.owner = &owner[i];
-                if (ddp__engine_submit(engine, &m, &tickets[i], err) != DDP_ARG || !strstr(err->msg, "set ddp_owner.again"))
+                if (ddp__engine_submit(engine, &m, &tickets[i], err) != DDP_ARG ||
+                    !strstr(err->msg, "set ddp_owner.again"))
                     return DDP_FAILED;
                 memset(err, 0, sizeof *err);
                 owner[i].again = plan_again;
@@ -433,13 +439,11 @@ static ddp_status plan_run(kill_plan *k, ddp__engine *engine, int rank, ddp_erro
         if (old >= 0 && s == DDP_OK) {
             s = ddp__engine_wait(engine, tickets[old], err);
             if (s != DDP_OK) break;
-            k->hash[rank][old] =
-                hash_of(data + (size_t)old * (FLOATS + LAB_MAX), plan_of(k, old).n);
-            k->rest[rank][old] =
-                hash_of(rest + (size_t)old * (FLOATS + LAB_MAX), plan_of(k, old).n);
+            k->hash[rank][old] = hash_of(data + (size_t)old * (FLOATS + LAB_MAX), plan_of(k, old).n);
+            k->rest[rank][old] = hash_of(rest + (size_t)old * (FLOATS + LAB_MAX), plan_of(k, old).n);
             k->made[rank][old] = hash_of(made[old].value, plan_of(k, old).n);
-            if (old % 2 && !k->site[0]) plan_distance(k, old, rank, data + (size_t)old * (FLOATS + LAB_MAX),
-                                       divergence[old]);
+            if (old % 2 && !k->site[0])
+                plan_distance(k, old, rank, data + (size_t)old * (FLOATS + LAB_MAX), divergence[old]);
             k->finished[rank] = old + 1;
             if (k->hold > 0) ddp__sleep_until(ddp_now() + k->hold);
         }
@@ -468,25 +472,26 @@ static void plan_check(const kill_plan *k, unsigned alive)
                 fail_msg("seed %lu: the divergence of operation %d is wrong on rank %d",
                          (unsigned long)k->seed, k->far_off[r] - 1, r);
             if (k->finished[r] <= i)
-                fail_msg("seed %lu: rank %d completed %d operations of %d", (unsigned long)k->seed,
-                         r, k->finished[r], OPS);
+                fail_msg("seed %lu: rank %d completed %d operations of %d", (unsigned long)k->seed, r,
+                         k->finished[r], OPS);
             if (some && k->hash[r][i] != hash)
-                fail_msg("seed %lu: operation %d of rank %d has other bits", (unsigned long)k->seed,
-                         i, r);
+                fail_msg("seed %lu: operation %d of rank %d has other bits", (unsigned long)k->seed, i, r);
             hash = k->hash[r][i];
             some = 1;
         }
         for (unsigned set = alive; set <= all && !legal; set++) {
             if ((set & alive) != alive) continue;
-            if (plan_coded(k, i) && k->site[0]) plan_expect_crossing(k, i, set, want, rest);
-            else if (plan_coded(k, i)) plan_expect_coded(k, i, set, want, rest, made);
-            else plan_expect(k, i, set, want, made);
+            if (plan_coded(k, i) && k->site[0])
+                plan_expect_crossing(k, i, set, want, rest);
+            else if (plan_coded(k, i))
+                plan_expect_coded(k, i, set, want, rest, made);
+            else
+                plan_expect(k, i, set, want, made);
             legal = hash_of(want, plan_of(k, i).n) == hash;
         }
         if (!legal)
             fail_msg("seed %lu: operation %d (verb %d, %lu values) is the average of no set",
-                     (unsigned long)k->seed, i, (int)plan_of(k, i).verb,
-                     (unsigned long)plan_of(k, i).n);
+                     (unsigned long)k->seed, i, (int)plan_of(k, i).verb, (unsigned long)plan_of(k, i).n);
         for (int r = 0; r < k->world; r++)
             if (plan_owned(k, i) && (alive >> r & 1) && k->made[r][i] != made[r])
                 fail_msg("seed %lu: operation %d (%lu values) left the rule of rank %d another state",
@@ -516,8 +521,10 @@ static void die_in_plan(net_rank *me, void *user)
         ddp__atomic_store(&lab.wire[me->rank].countdown, k->after[dies]);
     }
     s = plan_run(k, me->engine, me->rank, &me->err);
-    if (dies >= 0) lab_die(&lab.wire[me->rank]); /* the latest moment: all is done */
-    else net_ok(me, s);
+    if (dies >= 0)
+        lab_die(&lab.wire[me->rank]); /* the latest moment: all is done */
+    else
+        net_ok(me, s);
 }
 
 static void plan_make(kill_plan *k, net_setup *set, uint64_t seed, int world, int victims)
@@ -578,7 +585,10 @@ static void deaths(uint64_t first, int count, int like, int victims)
         }
         if (seed % 7 == 3) set.delay_s = 0.001;
         if (seed % 7 == 5) set.rate = 3e7;
-        if (getenv("VERBOSE")) { printf("seed %lu\n", (unsigned long)seed); fflush(stdout); }
+        if (getenv("VERBOSE")) {
+            printf("seed %lu\n", (unsigned long)seed);
+            fflush(stdout);
+        }
         lab_run(&lab, &set, die_in_plan, &k);
         plan_check(&k, alive_of(&k));
         lab_events(victims, 0, 0, 0);
@@ -635,7 +645,10 @@ static void deaths_in_sites(int tcp, const int *site, unsigned dead, int coded, 
         set.cfg.coder = ddp__blocks_coder();
         if (seed % 7 == 3) set.delay_s = 0.001;
         if (seed % 7 == 5) set.rate = 3e7;
-        if (getenv("VERBOSE")) { printf("seed %lu\n", (unsigned long)seed); fflush(stdout); }
+        if (getenv("VERBOSE")) {
+            printf("seed %lu\n", (unsigned long)seed);
+            fflush(stdout);
+        }
         lab_run(&lab, &set, die_in_plan, &k);
         plan_check(&k, alive_of(&k));
         lab_events(k.victims, 0, 0, 0);
@@ -688,8 +701,10 @@ static void stall_in_plan(net_rank *me, void *user)
         ddp__atomic_store(&w->countdown, k->after[0]);
     }
     s = plan_run(k, me->engine, me->rank, &me->err);
-    if (s != DDP_PEER_LOST) net_ok(me, s);
-    else k->finished[me->rank] = -1;
+    if (s != DDP_PEER_LOST)
+        net_ok(me, s);
+    else
+        k->finished[me->rank] = -1;
 }
 
 static void a_stall_at_any_moment(void **state)
@@ -716,8 +731,8 @@ static void a_stall_at_any_moment(void **state)
         plan_check(&k, alive);
         lab_events(0, 1, 0, 0);
     }
-    printf("    %d stalls, of %g s at most; in %d runs somebody was given up after %g s\n", count,
-           2 * limit, given_up, limit);
+    printf("    %d stalls, of %g s at most; in %d runs somebody was given up after %g s\n", count, 2 * limit,
+           given_up, limit);
 }
 
 /* ---- processes that are killed ---- */
@@ -810,8 +825,7 @@ static void processes_are_killed(void **state)
         if (!processes(k, &set, SIGKILL)) fail();
         killed = k->hold;
         for (int r = 0; r < k->world; r++)
-            if ((alive_of(k) >> r & 1) && k->done_at[r] - killed > slowest)
-                slowest = k->done_at[r] - killed;
+            if ((alive_of(k) >> r & 1) && k->done_at[r] - killed > slowest) slowest = k->done_at[r] - killed;
         plan_check(k, alive_of(k));
         lab_events(k->victims, 0, 0, 0);
         munmap(k, sizeof *k);
@@ -832,8 +846,7 @@ static double seconds_without_the_stopped(void)
     k->hold = 0.002;
     if (processes(k, &set, SIGSTOP)) {
         for (int r = 0; r < k->world; r++)
-            if ((alive_of(k) >> r & 1) && k->done_at[r] - k->hold > last)
-                last = k->done_at[r] - k->hold;
+            if ((alive_of(k) >> r & 1) && k->done_at[r] - k->hold > last) last = k->done_at[r] - k->hold;
         plan_check(k, alive_of(k));
     }
     munmap(k, sizeof *k);

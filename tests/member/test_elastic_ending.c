@@ -26,12 +26,12 @@ static lab_world lab;
 
 typedef struct ending {
     int world, min_world;
-    unsigned dies;         /* at once, without a word */
-    int cut_a, cut_b;      /* no byte passes between them; -1: none */
-    unsigned fails;        /* who ends with DDP_PEER_LOST */
+    unsigned dies;    /* at once, without a word */
+    int cut_a, cut_b; /* no byte passes between them; -1: none */
+    unsigned fails;   /* who ends with DDP_PEER_LOST */
     const char *says;
-    unsigned apart;        /* no byte passes between these and the others */
-    int closes;            /* who dies closes its streams, as the death of a process does */
+    unsigned apart; /* no byte passes between these and the others */
+    int closes;     /* who dies closes its streams, as the death of a process does */
 } ending;
 
 static int arrived, ended;
@@ -69,8 +69,7 @@ static void end_or_go_on(net_rank *me, void *user)
         ddp__atomic_store(&lab.cut[me->rank][other], 1);
     }
     for (int r = 0; c->apart && r < c->world; r++)
-        if ((c->apart >> r & 1) != (c->apart >> me->rank & 1))
-            ddp__atomic_store(&lab.cut[me->rank][r], 1);
+        if ((c->apart >> r & 1) != (c->apart >> me->rank & 1)) ddp__atomic_store(&lab.cut[me->rank][r], 1);
     s = net_do(me, &m);
     ddp__atomic_add(&ended, 1);
     if (!(c->fails >> me->rank & 1)) {
@@ -172,8 +171,7 @@ static void leave_early(net_rank *me, void *user)
         for (int j = 0; j < 1000; j++) x[j] = (float)me->rank;
         net_ok(me, net_do(me, &m));
         for (int j = 0; j < 1000 && !me->failure[0]; j++)
-            if (x[j] != want)
-                net_fail(me, "step %d: %g, not %g", i, (double)x[j], (double)want);
+            if (x[j] != want) net_fail(me, "step %d: %g, not %g", i, (double)x[j], (double)want);
     }
 }
 
@@ -266,8 +264,7 @@ static void look_at_memory(net_rank *me, void *user)
         net_fail(me, "%lu bytes", (unsigned long)after.kept_bytes);
     if (elastic && (after.kept_bytes < 20000 || after.staging_bytes < after.kept_bytes ||
                     after.kept_bytes > before.kept_bytes + ((size_t)1 << 20)))
-        net_fail(me, "%lu, %lu bytes", (unsigned long)before.kept_bytes,
-                 (unsigned long)after.kept_bytes);
+        net_fail(me, "%lu, %lu bytes", (unsigned long)before.kept_bytes, (unsigned long)after.kept_bytes);
 }
 
 static void memory_is_reported_and_bounded(void **state)

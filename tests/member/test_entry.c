@@ -1,4 +1,5 @@
-/* The moment at which a worker enters a run, and the calls and dumps that are possible before. Ranks are processes. */
+/* The moment at which a worker enters a run, and the calls and dumps that are possible before. Ranks are
+ * processes. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -41,7 +42,8 @@ static void contains(const char *name, const char *what)
 
 /* ---- the post-mortem of a worker that does not get in ---- */
 
-/* Opens a context that joins, dumps, ends the members and starts the session, which fails. Exits with its status. */
+/* Opens a context that joins, dumps, ends the members and starts the session, which fails. Exits with its
+ * status. */
 static void joins_a_run_that_dies(const plan_of_run *p, const pid_t *member)
 {
     char dump_path[100];
@@ -119,16 +121,18 @@ static int probes(ddp_ctx *d, int *count)
     return 0;
 }
 
-/* A mean, an average of all layers, a checkpoint, a measurement of the links and a barrier after a step: a worker that
- * takes part in one of them takes part in all. A mean of the workers' step is the step itself. */
+/* A mean, an average of all layers, a checkpoint, a measurement of the links and a barrier after a step: a
+ * worker that takes part in one of them takes part in all. A mean of the workers' step is the step itself. */
 static int saves_and_averages(const plan_of_run *p, ddp_ctx *d, int number)
 {
     float step = (float)ddp_step(d), workers = 1;
 
     if (ddp_all_mean(d, &step, 1)) return 1;
-    if ((long)step != ddp_step(d)) return ddp_abort(d, "a worker of another step took part in a mean"), ddp_barrier(d);
+    if ((long)step != ddp_step(d))
+        return ddp_abort(d, "a worker of another step took part in a mean"), ddp_barrier(d);
     if (ddp_all_reduce(d, &workers, 1, 1)) return 1;
-    if ((int)workers != ddp_workers(d)) return ddp_abort(d, "a mean was over others than the workers"), ddp_barrier(d);
+    if ((int)workers != ddp_workers(d))
+        return ddp_abort(d, "a mean was over others than the workers"), ddp_barrier(d);
     if (ddp_step(d) % 2 == 0 && ddp_checkpoint_save(d, in_folder(p->run), 2)) return 1;
     if (ddp_step(d) % p->period == 0 && ddp_sync_all(d)) return 1;
     if (ddp_step(d) % (2 * p->period) == 0 && probes(d, &p->b->probes[number])) return 1;
@@ -191,8 +195,8 @@ static int waits_for_the_joining_worker(const plan_of_run *p, ddp_ctx *d, int nu
     return saves_and_averages(p, d, number);
 }
 
-/* The run ends at a period's end, with a joining worker that waits for its entry: the members' last collectives are
- * without it. */
+/* The run ends at a period's end, with a joining worker that waits for its entry: the members' last
+ * collectives are without it. */
 static void run_ends_without_the_worker_that_still_joins(void **state)
 {
     plan_of_run p;
@@ -214,8 +218,10 @@ static void run_ends_without_the_worker_that_still_joins(void **state)
     registers = between = NULL;
     assert_int_equal(p.b->opened, 1);
     at = p.b->entered[2];
-    if (at < 0) assert_true(p.b->status[2] == (int)DDP_TIMEOUT || p.b->status[2] == (int)DDP_PEER_LOST);
-    else assert_int_equal(at, 4); /* it came in time */
+    if (at < 0)
+        assert_true(p.b->status[2] == (int)DDP_TIMEOUT || p.b->status[2] == (int)DDP_PEER_LOST);
+    else
+        assert_int_equal(at, 4); /* it came in time */
     for (int k = 0; k < 2; k++) {
         assert_string_equal(p.b->text[k], "");
         assert_int_equal(p.b->step[k], 8);
@@ -286,9 +292,10 @@ static void worker_that_does_not_fit_fails_alone(void **state)
     registers = registers_steps;
     steps_of_program = 120;
     for (int i = 0; i < 4; i++) {
-        static const lab_part part[4] = {begins_with_a_mean, begins_with_a_checkpoint, begins_with_an_old_checkpoint,
-                                         begins_with_an_average};
-        static const char *const call[4] = {"ddp_all_mean", "ddp_checkpoint_save", "ddp_checkpoint_load", "ddp_sync_all"};
+        static const lab_part part[4] = {begins_with_a_mean, begins_with_a_checkpoint,
+                                         begins_with_an_old_checkpoint, begins_with_an_average};
+        static const char *const call[4] = {"ddp_all_mean", "ddp_checkpoint_save", "ddp_checkpoint_load",
+                                            "ddp_sync_all"};
         char what[80];
         snprintf(what, sizeof what, "%s: this worker joined before step ", call[i]);
         starts = part[i];

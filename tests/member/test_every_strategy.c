@@ -1,5 +1,6 @@
-/* [asan, test-all: slow] Every strategy that an elastic world takes, with each wire that it goes with: workers are killed at any moment
- * of a training, and those who are left end with equal parameters. Ranks are processes over TCP. */
+/* [asan, test-all: slow] Every strategy that an elastic world takes, with each wire that it goes with:
+ * workers are killed at any moment of a training, and those who are left end with equal parameters. Ranks are
+ * processes over TCP. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -22,9 +23,13 @@ extern "C" {
 enum { STEPS = 60 };
 
 static ddp_optimizer gently; /* slow enough for outer steps of any coding to stay finite */
-static int victims, victim[2], at_step[2], microseconds[2]; /* who dies, so long behind the beginning of which step */
+static int victims, victim[2], at_step[2], microseconds[2]; /* who dies, so long behind the beginning of which
+                                                               step */
 
-static int number_of(const char *name, int otherwise) { return getenv(name) ? atoi(getenv(name)) : otherwise; }
+static int number_of(const char *name, int otherwise)
+{
+    return getenv(name) ? atoi(getenv(name)) : otherwise;
+}
 
 static void dies(const lab *x, int rank, int step)
 {
@@ -41,9 +46,13 @@ static void dies(const lab *x, int rank, int step)
 /* One that the traits allow. */
 static ddp_wire some_wire(ddp_rng *r, unsigned traits)
 {
-    static const struct { unsigned trait; ddp_wire wire; } wires[] = {
-        {DDP_WITH_BF16, DDP_WIRE_BF16}, {DDP_WITH_INT8, DDP_WIRE_INT8},
-        {DDP_WITH_INT4, DDP_WIRE_INT4}, {DDP_WITH_TOPK, DDP_WIRE_TOPK}};
+    static const struct {
+        unsigned trait;
+        ddp_wire wire;
+    } wires[] = {{DDP_WITH_BF16, DDP_WIRE_BF16},
+                 {DDP_WITH_INT8, DDP_WIRE_INT8},
+                 {DDP_WITH_INT4, DDP_WIRE_INT4},
+                 {DDP_WITH_TOPK, DDP_WIRE_TOPK}};
     const uint64_t k = ddp_rng_below(r, 8);
 
     return k < 4 && (traits & wires[k].trait) ? wires[k].wire : DDP_WIRE_DEFAULT;
@@ -53,17 +62,21 @@ static ddp_wire some_wire(ddp_rng *r, unsigned traits)
 static void make(lab *x, ddp_rng *r, ddp_strategy s)
 {
     const unsigned traits = ddp_strategy_traits(s);
-    const int workers = 3 + (int)ddp_rng_below(r, 3), servers = traits & DDP_NEEDS_SERVERS ? 1 + (int)ddp_rng_below(r, 2) : 0;
+    const int workers = 3 + (int)ddp_rng_below(r, 3),
+              servers = traits & DDP_NEEDS_SERVERS ? 1 + (int)ddp_rng_below(r, 2) : 0;
 
     lab_new(x, workers + servers, s, 2 + (int)ddp_rng_below(r, 3));
     x->cfg.servers = servers;
     x->cfg.min_world = 1;
     x->cfg.transport = DDP_TCP;
-    x->cfg.deterministic = s != DDP_DEFT && ddp_rng_below(r, 2); /* that one's plan from FLOPs takes seconds */
+    x->cfg.deterministic = s != DDP_DEFT && ddp_rng_below(r, 2); /* that one's plan from FLOPs takes
+                                                                    seconds */
     x->cfg.wire = some_wire(r, traits);
     x->cfg.staleness = s == DDP_SSP ? 2 : 0;
     x->cfg.update_frequency = s == DDP_DEFT ? 0.5 : 0;
-    if (traits & DDP_WITH_INT4) x->cfg.overlap = (ddp_overlap)(1 + ddp_rng_below(r, 3)); /* the outer family */
+    if (traits & DDP_WITH_INT4)
+        x->cfg.overlap = (ddp_overlap)(1 + ddp_rng_below(r, 3)); /* the outer
+                                                                                            family */
     x->model = ddp_rng_below(r, 2) ? LAB_TINY : LAB_ODD;
     gently = ddp_rng_below(r, 2) ? ddp_sgd(0.003f, 0.9f) : ddp_adamw(0.001f, 0.9f, 0.999f, 1e-8f, 0.1f);
     x->optimizer = &gently;
@@ -89,13 +102,14 @@ static void one_run(int seed, ddp_strategy s)
     lab x;
 
     make(&x, &r, s);
-    if (ddp_launch(&x.cfg, lab_worker, &x, &err)) fail_msg("seed %d, %s: %s", seed, ddp_strategy_name(s), err.msg);
+    if (ddp_launch(&x.cfg, lab_worker, &x, &err))
+        fail_msg("seed %d, %s: %s", seed, ddp_strategy_name(s), err.msg);
     while (!lives(first)) first++;
     for (int rank = first; rank < x.cfg.world - x.cfg.servers; rank++)
         for (int i = 0; lives(rank) && i < LAB_VALUES; i++)
             if (x.params[rank][i] != x.params[first][i])
-                fail_msg("seed %d, %s: value %d is %g on rank %d, %g on rank %d", seed, ddp_strategy_name(s), i,
-                         (double)x.params[first][i], first, (double)x.params[rank][i], rank);
+                fail_msg("seed %d, %s: value %d is %g on rank %d, %g on rank %d", seed, ddp_strategy_name(s),
+                         i, (double)x.params[first][i], first, (double)x.params[rank][i], rank);
     lab_free(&x);
 }
 
@@ -108,12 +122,16 @@ static void deaths_at_any_moment_of_any_strategy(void **state)
 
     (void)state;
     for (int i = 0; ddp_strategy_number(i) && n < 64; i++)
-        if (ddp_strategy_traits(ddp_strategy_number(i)) & DDP_WITH_ELASTIC) takes[n++] = ddp_strategy_number(i);
+        if (ddp_strategy_traits(ddp_strategy_number(i)) & DDP_WITH_ELASTIC)
+            takes[n++] = ddp_strategy_number(i);
     assert_true(n >= 17);
     for (int seed = first; seed < first + number_of("ELASTIC", n); seed++) {
         if (number_of("SEED", seed) != seed) continue;
         one_run(seed, takes[seed % n]);
-        if (getenv("SOAK")) { printf("events %d 0 0 0 %s\n", victims, ddp_strategy_name(takes[seed % n])); fflush(stdout); }
+        if (getenv("SOAK")) {
+            printf("events %d 0 0 0 %s\n", victims, ddp_strategy_name(takes[seed % n]));
+            fflush(stdout);
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-/* [long, test-all: slow] Workers that come while a run goes on: a killed one comes back, even if others die meanwhile; wrong
- * ones are refused. Ranks are processes. */
+/* [long, test-all: slow] Workers that come while a run goes on: a killed one comes back, even if others die
+ * meanwhile; wrong ones are refused. Ranks are processes. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -81,7 +81,8 @@ static void killed_and_back(ddp_strategy strategy, ddp_wire wire, int victim)
     for (int i = 0; sites && i < n; i++) {
         long want = 0, *known = &p.b->sites[left[i]];
         for (int r = 0; r < 3; r++) want = 10 * want + p.site[r == victim ? 3 : r];
-        if (sites[4] ? *known != want : *known) fail_msg("worker %d knows sites %ld, not %ld", left[i], *known, want);
+        if (sites[4] ? *known != want : *known)
+            fail_msg("worker %d knows sites %ld, not %ld", left[i], *known, want);
     }
     events(1, 1);
     print_message("%s: entered at step %ld\n", ddp_strategy_name(strategy), p.b->entered[3]);
@@ -96,7 +97,7 @@ static void a_killed_worker_comes_back(void **state)
     killed_and_back(DDP_WFBP, DDP_WIRE_F32, 1);
     killed_and_back(DDP_SSGD, DDP_WIRE_F32, 2);
     killed_and_back(DDP_USBYTE, DDP_WIRE_F32, 1); /* its updates come in the next forward */
-    killed_and_back(DDP_DEFT, DDP_WIRE_F32, 2); /* what it put off is applied before the newcomer enters */
+    killed_and_back(DDP_DEFT, DDP_WIRE_F32, 2);   /* what it put off is applied before the newcomer enters */
 }
 
 /* The base that changes are counted from, and what is still to be sent, live in an elastic world. */
@@ -131,10 +132,12 @@ static void a_killed_worker_comes_back_to_outer_steps(void **state)
     overlap = DDP_OVERLAP_DEFAULT;
 }
 
-/* In another one than who was killed, and back where all are in one, or each in its own: then there is one level. */
+/* In another one than who was killed, and back where all are in one, or each in its own: then there is one
+ * level. */
 static void a_killed_worker_comes_back_to_sites(void **state)
 {
-    static const int cases[][5] = {{1, 2, 1, 2, 1}, {1, 2, 3, 1, 1}, {4, 4, 5, 4, 0}, {1, 1, 2, 3, 1}, {1, 2, 2, 3, 0}};
+    static const int cases[][5] = {
+        {1, 2, 1, 2, 1}, {1, 2, 3, 1, 1}, {4, 4, 5, 4, 0}, {1, 1, 2, 3, 1}, {1, 2, 2, 3, 0}};
 
     (void)state;
     sites = cases[0];
@@ -165,7 +168,8 @@ static void the_coordinator_comes_back_by_another_door(void **state)
     killed_and_back(DDP_WFBP, DDP_WIRE_F32, 0);
 }
 
-/* Members hear it from its epoch on: until then its links are silent for longer than any heartbeat, and stay. */
+/* Members hear it from its epoch on: until then its links are silent for longer than any heartbeat, and
+ * stay. */
 static void a_newcomer_waits_for_the_end_of_a_long_period(void **state)
 {
     plan_of_run p;
@@ -453,7 +457,8 @@ static void those_who_do_not_fit_are_refused(void **state)
     joining = p;
     joining.last_comer = -1;
     memset(joining.site, 0, sizeof joining.site);
-    refused(&joining, "the joining worker has a site (0: no, 1: yes) 0, this run has 1: start it with the same value");
+    refused(&joining,
+            "the joining worker has a site (0: no, 1: yes) 0, this run has 1: start it with the same value");
     survivors_end(&p, pid);
 }
 

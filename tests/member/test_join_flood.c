@@ -1,4 +1,5 @@
-/* [test-all: needs OpenSSL] A worker joins a run among 500 unknown clients, and no member is lost, with and without TLS. */
+/* [test-all: needs OpenSSL] A worker joins a run among 500 unknown clients, and no member is lost, with and
+ * without TLS. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -22,9 +23,11 @@ extern "C" {
 #include "wire/tls_lab.h"
 #endif
 
-static const double most = INSTANCES(8) == 8 ? 3 : 12; /* seconds from the start of a worker to its first step */
+static const double most = INSTANCES(8) == 8 ? 3 : 12; /* seconds from the start of a worker to its first
+                                                          step */
 
-/* Seconds until a fourth worker has joined three that clients of all kinds flood, with the configuration of *how. */
+/* Seconds until a fourth worker has joined three that clients of all kinds flood, with the configuration of
+ * *how. */
 static double entry(const plan_of_run *how)
 {
     int all[4] = {0, 1, 2, 3}, count;

@@ -1,5 +1,6 @@
-/* States of the program (ddp_add_state) in checkpoints: a resumed run with an optimizer of the program's own is bit-identical to
- * one that never stopped; what is damaged, missing or refused by the program is an error or a warning that names the state. */
+/* States of the program (ddp_add_state) in checkpoints: a resumed run with an optimizer of the program's own
+ * is bit-identical to one that never stopped; what is damaged, missing or refused by the program is an error
+ * or a warning that names the state. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -24,18 +25,18 @@ enum { RANKS = 3, LAYERS = 2, COUNT = 6, STEPS = 3, TEXT = 400 };
 /* What a rank's program has, and what is saved of it. */
 typedef struct program {
     ddp_ctx *d;
-    long     steps; /* that it has taken */
-    int      born;  /* its rank in the run that began */
-    float    momentum[LAYERS][COUNT];
+    long steps; /* that it has taken */
+    int born;   /* its rank in the run that began */
+    float momentum[LAYERS][COUNT];
 } program;
 
 typedef struct trial {
-    const char *folder;  /* NULL: neither */
-    int         load, save, fails_to_load, fails_to_save, without, empty, other_name;
-    float       params[RANKS][LAYERS][COUNT]; /* at the end */
-    program     at[RANKS];
-    int         loads[RANKS], saves[RANKS], releases[RANKS];
-    char        warning[TEXT];
+    const char *folder; /* NULL: neither */
+    int load, save, fails_to_load, fails_to_save, without, empty, other_name;
+    float params[RANKS][LAYERS][COUNT]; /* at the end */
+    program at[RANKS];
+    int loads[RANKS], saves[RANKS], releases[RANKS];
+    char warning[TEXT];
 } trial;
 
 static trial *now; /* of the launch in progress; ranks are threads */
@@ -80,7 +81,8 @@ static void release(void *user, void *bytes)
 
 static int registers(ddp_ctx *d, const trial *t, program *x)
 {
-    const ddp_program_state s = {t->other_name == ddp_rank(d) + 1 ? "another" : "momentum", save, load, release, x};
+    const ddp_program_state s = {t->other_name == ddp_rank(d) + 1 ? "another" : "momentum", save, load,
+                                 release, x};
 
     return t->without ? 0 : ddp_add_state(d, &s);
 }
@@ -107,7 +109,7 @@ static int work(ddp_ctx *d, void *user)
     trial *t = (trial *)user;
     const ddp_optimizer o = ddp_own_update();
     program *x = &t->at[ddp_rank(d)];
-    float (*p)[COUNT] = t->params[ddp_rank(d)], g[LAYERS][COUNT];
+    float(*p)[COUNT] = t->params[ddp_rank(d)], g[LAYERS][COUNT];
 
     memset(g, 0, sizeof g);
     x->d = d;
@@ -264,7 +266,8 @@ static void missing_state_is_a_warning(void **unused)
     goes(&second, 2);
     assert_int_equal(second.loads[0] + second.loads[1], 0);
     assert_int_equal(second.at[0].steps, STEPS);
-    if (!strstr(second.warning, "lacks the state 'momentum' (ddp_add_state): the program keeps the one that it has"))
+    if (!strstr(second.warning,
+                "lacks the state 'momentum' (ddp_add_state): the program keeps the one that it has"))
         fail_msg("%s", second.warning);
 }
 
@@ -276,7 +279,9 @@ static void surplus_state_is_a_warning(void **unused)
     goes(&first, 2);
     second.without = 1;
     goes(&second, 2);
-    if (!strstr(second.warning, "holds the state 'momentum', which the program does not register (ddp_add_state): it is ignored"))
+    if (!strstr(
+            second.warning,
+            "holds the state 'momentum', which the program does not register (ddp_add_state): it is ignored"))
         fail_msg("%s", second.warning);
 }
 
@@ -336,8 +341,9 @@ static void failing_load_and_save_name_the_state(void **unused)
     (void)unused;
     goes(&first, 2);
     second.fails_to_load = 1;
-    fails(&second, 2, DDP_FAILED, "the load function of the state 'momentum' (ddp_add_state) returned 1: this optimizer has other "
-                                  "parameters");
+    fails(&second, 2, DDP_FAILED,
+          "the load function of the state 'momentum' (ddp_add_state) returned 1: this optimizer has other "
+          "parameters");
     third.fails_to_save = 1;
     fails(&third, 2, DDP_FAILED, "the save function of the state 'momentum' (ddp_add_state) returned 7");
 }
@@ -348,7 +354,8 @@ static void ranks_with_other_states_do_not_start(void **unused)
 
     (void)unused;
     t.other_name = 2;
-    fails(&t, 2, DDP_MISMATCH, "rank 1 has the states 'another' (ddp_add_state), rank 0 'momentum': register the same");
+    fails(&t, 2, DDP_MISMATCH,
+          "rank 1 has the states 'another' (ddp_add_state), rank 0 'momentum': register the same");
 }
 
 static void wrong_arguments_are_refused(void **unused)
@@ -412,11 +419,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(resumed_run_is_bit_identical, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(rank_that_the_checkpoint_lacks_gets_another_ranks_state, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(rank_that_the_checkpoint_lacks_gets_another_ranks_state, make_folder,
+                                        remove_folder),
         cmocka_unit_test_setup_teardown(missing_state_is_a_warning, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(surplus_state_is_a_warning, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(empty_state_comes_back_empty, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(damaged_state_is_refused_before_a_program_loads, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(damaged_state_is_refused_before_a_program_loads, make_folder,
+                                        remove_folder),
         cmocka_unit_test_setup_teardown(failing_load_and_save_name_the_state, make_folder, remove_folder),
         cmocka_unit_test(ranks_with_other_states_do_not_start),
         cmocka_unit_test(wrong_arguments_are_refused),

@@ -1,5 +1,5 @@
-/* States of the program (ddp_add_state) and workers that join: the joining worker receives a member's bytes, of the very step in
- * which it enters. Ranks are processes. */
+/* States of the program (ddp_add_state) and workers that join: the joining worker receives a member's bytes,
+ * of the very step in which it enters. Ranks are processes. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -26,9 +26,9 @@ enum { VALUES = 300, TAIL = 7 };
 typedef struct program {
     const plan_of_run *p;
     ddp_ctx *d;
-    int      number;
-    long     schedule; /* the next step, as a schedule of the program counts it */
-    float    momentum[LAYERS][VALUES];
+    int number;
+    long schedule; /* the next step, as a schedule of the program counts it */
+    float momentum[LAYERS][VALUES];
 } program;
 
 static program own; /* of this process */
@@ -294,8 +294,9 @@ static void failing_load_ends_the_joining_worker_alone(void **state)
     (void)state;
     own_run_begin(&p, DDP_WFBP, 2);
     loads_first = cannot_load;
-    joining_worker_fails_alone(&p, "rank 2: the load function of the state 'optimizer' (ddp_add_state) returned 1: there is no "
-                                   "optimizer of that kind here");
+    joining_worker_fails_alone(
+        &p, "rank 2: the load function of the state 'optimizer' (ddp_add_state) returned 1: there is no "
+            "optimizer of that kind here");
     own_run_end(&p);
 }
 
@@ -317,7 +318,8 @@ static void state_beyond_the_memory_ends_the_joining_worker_alone(void **state)
     (void)state;
     own_run_begin(&p, DDP_WFBP, 2);
     saves_first = promises_a_pebibyte;
-    joining_worker_fails_alone(&p, "rank 0 sends 1125899906842624 bytes of the state 'optimizer'; this process may use ");
+    joining_worker_fails_alone(
+        &p, "rank 0 sends 1125899906842624 bytes of the state 'optimizer'; this process may use ");
     own_run_end(&p);
 }
 
@@ -331,7 +333,8 @@ static int cannot_save(void **bytes, size_t *size, ddp_error *err)
 
 static void failing_save_ends_the_run(void **state)
 {
-    const char *what = "rank 0: the save function of the state 'optimizer' (ddp_add_state) returned 1: the disk is full";
+    const char *what =
+        "rank 0: the save function of the state 'optimizer' (ddp_add_state) returned 1: the disk is full";
     plan_of_run p;
     pid_t pid[3];
 
@@ -341,7 +344,8 @@ static void failing_save_ends_the_run(void **state)
     joins(&p, pid);
     assert_int_equal(p.b->status[0], (int)DDP_FAILED);
     for (int k = 0; k < 2; k++)
-        if (!strstr(p.b->text[k], what)) fail_msg("worker %d: \"%s\" does not contain \"%s\"", k, p.b->text[k], what);
+        if (!strstr(p.b->text[k], what))
+            fail_msg("worker %d: \"%s\" does not contain \"%s\"", k, p.b->text[k], what);
     assert_true(p.b->status[2] != 0);
     own_run_end(&p);
 }
@@ -364,7 +368,8 @@ static void functions_of_a_state_may_not_call_collectives(void **state)
     saves_first = asks_the_others;
     joins(&p, pid);
     assert_int_equal(p.b->status[0], (int)DDP_USAGE);
-    if (!strstr(p.b->text[0], "a save function of ddp_add_state calls the context that called it")) fail_msg("%s", p.b->text[0]);
+    if (!strstr(p.b->text[0], "a save function of ddp_add_state calls the context that called it"))
+        fail_msg("%s", p.b->text[0]);
     own_run_end(&p);
 }
 
@@ -421,9 +426,11 @@ static void other_states_are_refused(void **state)
     until_step(&p, 0, 2);
     joining = p;
     name_of_state = "schedule";
-    refused(&joining, "the joining worker has the states 'schedule' (ddp_add_state), this run 'optimizer': register the same");
+    refused(&joining, "the joining worker has the states 'schedule' (ddp_add_state), this run 'optimizer': "
+                      "register the same");
     registers = NULL;
-    refused(&joining, "join with your own update: a joining worker needs the state of your optimizer: register it with ddp_add_state");
+    refused(&joining, "join with your own update: a joining worker needs the state of your optimizer: "
+                      "register it with ddp_add_state");
     name_of_state = "optimizer";
     registers = registers_momentum;
     survivors_end(&p, pid);

@@ -96,7 +96,7 @@ static void evaluation_normalises_with_the_running_statistics(void **unused)
 
 typedef struct meeting {
     ddp_config cfg;
-    float      before[2][2 * WIDE], after[2][2 * WIDE];
+    float before[2][2 * WIDE], after[2][2 * WIDE];
 } meeting;
 
 static int worker(ddp_ctx *d, void *user)

@@ -14,8 +14,7 @@ extern "C" {
 }
 #endif
 
-static ddp_gpt2_config gpt2(long vocabulary, long context, long layers, long heads, long dim,
-                            long batch)
+static ddp_gpt2_config gpt2(long vocabulary, long context, long layers, long heads, long dim, long batch)
 {
     ddp_gpt2_config c;
 
@@ -94,8 +93,13 @@ static void the_papers_llama2_has_176431616_parameters_before_it_is_built(void *
 
     (void)unused;
     memset(&c, 0, sizeof c);
-    c.vocabulary = 32000; c.context = 764; c.layers = 8; c.heads = 8; c.dim = 512;
-    c.hidden = 11008; c.batch = 4;
+    c.vocabulary = 32000;
+    c.context = 764;
+    c.layers = 8;
+    c.heads = 8;
+    c.dim = 512;
+    c.hidden = 11008;
+    c.batch = 4;
     if (!ddp_llama2(g, &c, &logits)) fail_msg("%s", ddp_graph_error(g)->msg);
     assert_int_equal(ddp_param_count(g), 176431616);
     assert_int_equal(ddp_layer_count(g), 18);
@@ -112,10 +116,12 @@ static void the_papers_llama2_has_176431616_parameters_before_it_is_built(void *
  * small one with default sizes, by hand. */
 static void the_other_llama2_sizes_are_the_published_ones(void **unused)
 {
-    static const long shape[3][6] = { /* layers, heads, kv_heads, dim, hidden, vocabulary */
-        {32, 32, 0, 4096, 11008, 32000}, {80, 64, 8, 8192, 28672, 32000}, {1, 2, 1, 96, 0, 10}};
+    static const long shape[3][6] = {/* layers, heads, kv_heads, dim, hidden, vocabulary */
+                                     {32, 32, 0, 4096, 11008, 32000},
+                                     {80, 64, 8, 8192, 28672, 32000},
+                                     {1, 2, 1, 96, 0, 10}};
     static const size_t params[3] = {6738415616, 68976648192,
-        10 * 96 + 96 + 96 * 96 * 2 + 2 * 48 * 96 + 3 * 256 * 96 + 2 * 96};
+                                     10 * 96 + 96 + 96 * 96 * 2 + 2 * 48 * 96 + 3 * 256 * 96 + 2 * 96};
     int k;
 
     (void)unused;
@@ -124,9 +130,15 @@ static void the_other_llama2_sizes_are_the_published_ones(void **unused)
         ddp_graph *g = ddp_graph_new(NULL);
 
         memset(&c, 0, sizeof c);
-        c.layers = shape[k][0]; c.heads = shape[k][1]; c.kv_heads = shape[k][2];
-        c.dim = shape[k][3]; c.hidden = shape[k][4]; c.vocabulary = shape[k][5];
-        c.context = 16; c.batch = 1; c.tied = k == 2;
+        c.layers = shape[k][0];
+        c.heads = shape[k][1];
+        c.kv_heads = shape[k][2];
+        c.dim = shape[k][3];
+        c.hidden = shape[k][4];
+        c.vocabulary = shape[k][5];
+        c.context = 16;
+        c.batch = 1;
+        c.tied = k == 2;
         if (!ddp_llama2(g, &c, NULL)) fail_msg("%s", ddp_graph_error(g)->msg);
         assert_int_equal(ddp_param_count(g), params[k]);
         ddp_graph_free(g);
@@ -139,8 +151,13 @@ static void llama2_refused(long heads, long kv_heads, long dim, const char *part
     ddp_llama2_config c;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = 65; c.context = 8; c.layers = 2; c.batch = 1;
-    c.heads = heads; c.kv_heads = kv_heads; c.dim = dim;
+    c.vocabulary = 65;
+    c.context = 8;
+    c.layers = 2;
+    c.batch = 1;
+    c.heads = heads;
+    c.kv_heads = kv_heads;
+    c.dim = dim;
     assert_null(ddp_llama2(g, &c, NULL));
     assert_int_equal(ddp_graph_error(g)->code, DDP_ARG);
     if (!strstr(ddp_graph_error(g)->msg, part)) fail_msg("%s", ddp_graph_error(g)->msg);
@@ -273,22 +290,28 @@ static void gpt2_starts_with_the_published_deviations(void **unused)
     assert_true(fabs(deviation(g, "embed", "embedding", 0, 0) - 0.02) < 0.001);
     assert_true(fabs(deviation(g, "embed", "position", 0, 0) - 0.02) < 0.001);
     assert_true(fabs(deviation(g, "h.3.attn", "linear", 0, 0) - 0.02) < 0.001);
-    assert_true(fabs(deviation(g, "h.3.attn", "linear", 1, 0) - 0.005) <
-                0.0003); /* 0.02 / sqrt(16) */
+    assert_true(fabs(deviation(g, "h.3.attn", "linear", 1, 0) - 0.005) < 0.0003); /* 0.02 / sqrt(16) */
     assert_true(fabs(deviation(g, "h.7.mlp", "linear", 1, 0) - 0.005) < 0.0003);
     assert_true(deviation(g, "h.0.mlp", "linear", 0, 1) == 0.0);
     assert_true(deviation(g, "h.0.mlp", "layer_norm", 0, 0) == 1.0);
     ddp_graph_free(g);
 }
 
-/* A language model of 600 rows, whose sums over rows are cut into three: GPT-2, Llama 2 with a matrix of its own and tied. */
+/* A language model of 600 rows, whose sums over rows are cut into three: GPT-2, Llama 2 with a matrix of its
+ * own and tied. */
 static ddp_node *wide_model(ddp_graph *g, int kind, int recompute, ddp_node **logits)
 {
     ddp_gpt2_config c = gpt2(1009, 150, 1, 2, 16, 4);
     ddp_llama2_config l;
 
     memset(&l, 0, sizeof l);
-    l.vocabulary = 1009; l.context = 150; l.layers = 1; l.heads = 2; l.dim = 16; l.batch = 4; l.tied = kind == 2;
+    l.vocabulary = 1009;
+    l.context = 150;
+    l.layers = 1;
+    l.heads = 2;
+    l.dim = 16;
+    l.batch = 4;
+    l.tied = kind == 2;
     c.recompute = l.recompute = recompute;
     return kind ? ddp_llama2(g, &l, logits) : ddp_gpt2(g, &c, logits);
 }
@@ -332,7 +355,8 @@ static void logits_that_nobody_asks_for_never_exist_whole(void **unused)
         }
         ddp_graph_free(a);
         ddp_graph_free(b);
-        a = wide_graph(kind, 0, &logits, &whole); b = wide_graph(kind, 0, NULL, &loss);
+        a = wide_graph(kind, 0, &logits, &whole);
+        b = wide_graph(kind, 0, NULL, &loss);
         assert_int_equal(ddp_node_count(b), ddp_node_count(a)); /* memory is not dear */
         ddp_graph_free(a);
         ddp_graph_free(b);
@@ -340,8 +364,7 @@ static void logits_that_nobody_asks_for_never_exist_whole(void **unused)
 }
 
 /* One step of a graph without a context: the loss before the update. */
-static float train_step(ddp_graph *g, ddp_node *loss, const ddp_optimizer *rule, float **state,
-                        long number)
+static float train_step(ddp_graph *g, ddp_node *loss, const ddp_optimizer *rule, float **state, long number)
 {
     ddp_update u;
     float value;
@@ -390,8 +413,7 @@ static void an_mlp_learns_a_separable_task(void **unused)
     for (s = 0; s < 40; s++) {
         for (i = 0; i < m.batch; i++) {
             y[i] = (int32_t)ddp_rng_below(&r, 3);
-            for (k = 0; k < 5; k++)
-                x[i * 5 + k] = (float)ddp_rng_normal(&r) * 0.3f + (float)(y[i] == k);
+            for (k = 0; k < 5; k++) x[i * 5 + k] = (float)ddp_rng_normal(&r) * 0.3f + (float)(y[i] == k);
         }
         last = train_step(g, loss, &rule, state, s);
         if (s == 0) first = last;

@@ -1,5 +1,5 @@
-/* [asan] Muon against plain loops bit for bit, which matrices a graph has, and training with it: strategies, transports and
- * threads change no bit. */
+/* [asan] Muon against plain loops bit for bit, which matrices a graph has, and training with it: strategies,
+ * transports and threads change no bit. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -46,10 +46,12 @@ static void plain_step(float *x, float *next, float *a, float *b, size_t m, size
 
     for (i = 0; i < m; i++)
         for (j = 0; j < m; j++)
-            for (a[i * m + j] = 0, k = 0; k < n; k++) a[i * m + j] = plus(a[i * m + j], times(x[i * n + k], x[j * n + k]));
+            for (a[i * m + j] = 0, k = 0; k < n; k++)
+                a[i * m + j] = plus(a[i * m + j], times(x[i * n + k], x[j * n + k]));
     for (i = 0; i < m; i++)
         for (j = 0; j < m; j++)
-            for (b[i * m + j] = 0, k = 0; k < m; k++) b[i * m + j] = plus(b[i * m + j], times(a[i * m + k], a[k * m + j]));
+            for (b[i * m + j] = 0, k = 0; k < m; k++)
+                b[i * m + j] = plus(b[i * m + j], times(a[i * m + k], a[k * m + j]));
     for (i = 0; i < m * m; i++) b[i] = plus(times(-4.7750f, a[i]), times(2.0315f, b[i]));
     for (i = 0; i < m; i++)
         for (j = 0; j < n; j++)
@@ -58,9 +60,11 @@ static void plain_step(float *x, float *next, float *a, float *b, size_t m, size
     memcpy(x, next, m * n * sizeof *x);
 }
 
-static void plain_muon(float *w, const float *g, float *v, size_t rows, size_t columns, float rate, float decay)
+static void plain_muon(float *w, const float *g, float *v, size_t rows, size_t columns, float rate,
+                       float decay)
 {
-    const size_t m = rows < columns ? rows : columns, n = rows < columns ? columns : rows, count = rows * columns;
+    const size_t m = rows < columns ? rows : columns, n = rows < columns ? columns : rows,
+                 count = rows * columns;
     const int turned = rows > columns;
     const float gain = 1 - 0.95f;
     float *u = (float *)calloc(count, 4), *x = (float *)calloc(count, 4), *next = (float *)calloc(count, 4);
@@ -77,9 +81,14 @@ static void plain_muon(float *w, const float *g, float *v, size_t rows, size_t c
     for (i = 0; i < count; i++) {
         const float direction = x[turned ? i % columns * rows + i / columns : i];
         const double scale = turned ? sqrt((double)rows / (double)columns) : 1;
-        w[i] = plus(times((float)(1 - (double)rate * (double)decay), w[i]), times((float)(-(double)rate * scale), direction));
+        w[i] = plus(times((float)(1 - (double)rate * (double)decay), w[i]),
+                    times((float)(-(double)rate * scale), direction));
     }
-    free(u); free(x); free(next); free(a); free(b);
+    free(u);
+    free(x);
+    free(next);
+    free(a);
+    free(b);
 }
 
 /* One update by the library's rule; threads 0: none beside the caller. */
@@ -92,8 +101,14 @@ static void library_muon(float *w, const float *g, float *v, size_t rows, size_t
     desk.at = (float *)calloc(ddp__muon_room(rows, columns), 4);
     desk.pool = threads ? ddp__pool_open(threads) : NULL;
     memset(&u, 0, sizeof u);
-    u.params = w; u.grads = g; u.state = v; u.count = rows * columns; u.lr = o.lr;
-    u.rows = rows; u.columns = columns; u.desk = &desk;
+    u.params = w;
+    u.grads = g;
+    u.state = v;
+    u.count = rows * columns;
+    u.lr = o.lr;
+    u.rows = rows;
+    u.columns = columns;
+    u.desk = &desk;
     o.update(&o, &u);
     ddp__pool_close(desk.pool);
     free(desk.at);
@@ -101,8 +116,8 @@ static void library_muon(float *w, const float *g, float *v, size_t rows, size_t
 
 static void products_are_added_in_their_order(void **state)
 {
-    static const size_t size[][2] = {{1, 1}, {1, 9}, {9, 1}, {5, 7}, {7, 5}, {16, 16}, {17, 33}, {33, 17}, {20, 300},
-                                     {300, 20}, {70, 261}};
+    static const size_t size[][2] = {{1, 1},   {1, 9},   {9, 1},    {5, 7},    {7, 5},   {16, 16},
+                                     {17, 33}, {33, 17}, {20, 300}, {300, 20}, {70, 261}};
 
     (void)state;
     for (size_t s = 0; s < sizeof size / sizeof size[0]; s++) {
@@ -115,7 +130,13 @@ static void products_are_added_in_their_order(void **state)
         assert_memory_equal(v, want_v, n * sizeof *v);
         assert_memory_equal(w, want, n * sizeof *w);
         assert_memory_equal(w, w3, n * sizeof *w);
-        free(w); free(v); free(g); free(want); free(want_v); free(w3); free(v3);
+        free(w);
+        free(v);
+        free(g);
+        free(want);
+        free(want_v);
+        free(w3);
+        free(v3);
     }
 }
 
@@ -123,17 +144,21 @@ static void products_are_added_in_their_order(void **state)
 static void the_direction_is_nearly_orthogonal(void **state)
 {
     enum { ROWS = 12, COLUMNS = 40 };
-    float *w = (float *)calloc(ROWS * COLUMNS, 4), *v = (float *)calloc(ROWS * COLUMNS, 4), *g = some(ROWS * COLUMNS, 5);
+    float *w = (float *)calloc(ROWS * COLUMNS, 4), *v = (float *)calloc(ROWS * COLUMNS, 4),
+          *g = some(ROWS * COLUMNS, 5);
 
     (void)state;
     library_muon(w, g, v, ROWS, COLUMNS, 0);
     for (int i = 0; i < ROWS; i++)
         for (int j = 0; j <= i; j++) {
             double dot = 0;
-            for (int k = 0; k < COLUMNS; k++) dot += (double)w[i * COLUMNS + k] * (double)w[j * COLUMNS + k] * 4;
+            for (int k = 0; k < COLUMNS; k++)
+                dot += (double)w[i * COLUMNS + k] * (double)w[j * COLUMNS + k] * 4;
             assert_true(i == j ? dot > 0.4 && dot < 1.6 : fabs(dot) < 0.45);
         }
-    free(w); free(v); free(g);
+    free(w);
+    free(v);
+    free(g);
 }
 
 static void a_gradient_of_zeros_leaves_the_decay(void **state)
@@ -149,7 +174,7 @@ static void a_gradient_of_zeros_leaves_the_decay(void **state)
 
 typedef struct seen {
     size_t shape[40][2], others;
-    int    n;
+    int n;
 } seen;
 
 static void look(const ddp_optimizer *self, const ddp_update *u)
@@ -158,7 +183,8 @@ static void look(const ddp_optimizer *self, const ddp_update *u)
 
     if (u->rows) {
         assert_int_equal(u->rows * u->columns, u->count);
-        x->shape[x->n][0] = u->rows; x->shape[x->n++][1] = u->columns;
+        x->shape[x->n][0] = u->rows;
+        x->shape[x->n++][1] = u->columns;
     } else {
         x->others += u->count;
     }
@@ -177,7 +203,10 @@ static void look_at(seen *x, ddp_node *(*model)(ddp_graph *))
     memset(&c, 0, sizeof c);
     memset(&o, 0, sizeof o);
     c.no_env = 1;
-    o.name = "looks"; o.update = look; o.user = x; o.state_per_param = o.matrix_state = 1;
+    o.name = "looks";
+    o.update = look;
+    o.user = x;
+    o.state_per_param = o.matrix_state = 1;
     d = ddp_open(&c, NULL);
     g = ddp_graph_new(d);
     loss = model(g);
@@ -193,7 +222,12 @@ static ddp_node *gpt2(ddp_graph *g)
     ddp_gpt2_config c;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = 11; c.context = 5; c.layers = 1; c.heads = 3; c.dim = 9; c.batch = 2;
+    c.vocabulary = 11;
+    c.context = 5;
+    c.layers = 1;
+    c.heads = 3;
+    c.dim = 9;
+    c.batch = 2;
     return ddp_gpt2(g, &c, NULL);
 }
 
@@ -202,7 +236,13 @@ static ddp_node *llama2(ddp_graph *g)
     ddp_llama2_config c;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = 11; c.context = 5; c.layers = 1; c.heads = 2; c.dim = 8; c.hidden = 12; c.batch = 2;
+    c.vocabulary = 11;
+    c.context = 5;
+    c.layers = 1;
+    c.heads = 2;
+    c.dim = 8;
+    c.hidden = 12;
+    c.batch = 2;
     return ddp_llama2(g, &c, NULL);
 }
 
@@ -255,14 +295,19 @@ static int own_layer(ddp_ctx *d, float *w, float *g, int matrices)
     ddp_layer layer;
 
     memset(&layer, 0, sizeof layer);
-    layer.params = w; layer.grads = g; layer.count = BLOCK; layer.matrices = m; layer.matrix_count = matrices;
+    layer.params = w;
+    layer.grads = g;
+    layer.count = BLOCK;
+    layer.matrices = m;
+    layer.matrix_count = matrices;
     return ddp_add_layer(d, &layer);
 }
 
 static void a_block_is_updated_matrix_by_matrix(void **state)
 {
     static const size_t cut[] = {0, 7, 19, 30, 40, BLOCK};
-    const ddp_optimizer o = ddp_muon(0.01f, 0.03f, 0.95f, 0.1f), rest = ddp_adamw(0.01f, 0.9f, 0.95f, 1e-8f, 0.1f);
+    const ddp_optimizer o = ddp_muon(0.01f, 0.03f, 0.95f, 0.1f),
+                        rest = ddp_adamw(0.01f, 0.9f, 0.95f, 1e-8f, 0.1f);
     float *w = some(BLOCK, 7), *want = some(BLOCK, 7), *g = some(BLOCK, 8), *given = some(BLOCK, 8);
     float s[2 * BLOCK], room[1000];
     ddp__muon_desk desk = {room, NULL};
@@ -283,9 +328,17 @@ static void a_block_is_updated_matrix_by_matrix(void **state)
             const ddp_optimizer *rule = i % 2 ? &o : &rest;
             ddp_update u;
             memset(&u, 0, sizeof u);
-            u.params = want + cut[i]; u.grads = given + cut[i]; u.count = cut[i + 1] - cut[i];
-            u.state = s + 2 * cut[i]; u.lr = 0.01f; u.step = step;
-            if (i % 2) { u.rows = i == 1 ? 3 : 5; u.columns = i == 1 ? 4 : 2; u.desk = &desk; }
+            u.params = want + cut[i];
+            u.grads = given + cut[i];
+            u.count = cut[i + 1] - cut[i];
+            u.state = s + 2 * cut[i];
+            u.lr = 0.01f;
+            u.step = step;
+            if (i % 2) {
+                u.rows = i == 1 ? 3 : 5;
+                u.columns = i == 1 ? 4 : 2;
+                u.desk = &desk;
+            }
             rule->update(rule, &u);
         }
         assert_memory_equal(w, want, BLOCK * sizeof *w);
@@ -293,7 +346,10 @@ static void a_block_is_updated_matrix_by_matrix(void **state)
     ddp_get_stats(d, &stats);
     assert_int_equal(stats.optimizer_bytes, (2 * (BLOCK - 22) + 22 + ddp__muon_room(3, 4)) * sizeof(float));
     ddp_close(d);
-    free(w); free(want); free(g); free(given);
+    free(w);
+    free(want);
+    free(g);
+    free(given);
 }
 
 static void says(ddp_ctx *d, ddp_status code, const char *text)
@@ -326,7 +382,11 @@ static void what_cannot_be_is_refused(void **state)
     memset(&c, 0, sizeof c);
     memset(&layer, 0, sizeof layer);
     c.no_env = 1;
-    layer.params = w; layer.grads = g; layer.count = BLOCK; layer.matrices = m; layer.matrix_count = 2;
+    layer.params = w;
+    layer.grads = g;
+    layer.count = BLOCK;
+    layer.matrices = m;
+    layer.matrix_count = 2;
     d = ddp_open(&c, NULL);
     assert_int_equal(own_layer(d, w, g, 0), 0);
     assert_true(ddp_set_optimizer(d, &o));
@@ -339,7 +399,8 @@ static void what_cannot_be_is_refused(void **state)
     m[1].params = w + 59;
     assert_true(ddp_add_layer(d = ddp_open(&c, NULL), &layer));
     says(d, DDP_ARG, "does not lie in one block");
-    m[1].params = w + 20; m[1].columns = (size_t)-1;
+    m[1].params = w + 20;
+    m[1].columns = (size_t)-1;
     assert_true(ddp_add_layer(d = ddp_open(&c, NULL), &layer));
     says(d, DDP_ARG, "does not lie in one block");
     m[1].columns = 0;
@@ -349,7 +410,9 @@ static void what_cannot_be_is_refused(void **state)
     assert_true(ddp_add_layer(d = ddp_open(&c, NULL), &layer));
     says(d, DDP_ARG, "without an array");
     memset(&serves, 0, sizeof serves);
-    serves.name = "serves"; serves.step_end = no_step; serves.traits = DDP_NEEDS_SERVERS;
+    serves.name = "serves";
+    serves.step_end = no_step;
+    serves.traits = DDP_NEEDS_SERVERS;
     c.own_strategy = &serves;
     c.servers = DDP_SERVERS_COLOCATED;
     assert_int_equal(own_layer(d = ddp_open(&c, NULL), w, g, 2), 0);
@@ -375,7 +438,8 @@ static void trained(lab *x, int world, lab_model model, ddp_strategy s, ddp_tran
     x->cfg.bucket_bytes = 4000;
     x->cfg.threads = transport == DDP_TCP ? 2 : 1;
     lab_run(x);
-    for (int r = 1; r < world; r++) assert_memory_equal(x->params[0], x->params[r], *x->values * sizeof(float));
+    for (int r = 1; r < world; r++)
+        assert_memory_equal(x->params[0], x->params[r], *x->values * sizeof(float));
 }
 
 static void strategies_and_transports_change_no_bit(void **state)
@@ -387,7 +451,8 @@ static void strategies_and_transports_change_no_bit(void **state)
     for (int world = 1; world <= 5; world++)
         for (int model = 0; model < LAB_MODELS; model++) {
             trained(&a, world, (lab_model)model, DDP_SSGD, DDP_THREADS);
-            trained(&b, world, (lab_model)model, alike[(world + model) % 3], world % 2 ? DDP_TCP : DDP_THREADS);
+            trained(&b, world, (lab_model)model, alike[(world + model) % 3],
+                    world % 2 ? DDP_TCP : DDP_THREADS);
             assert_memory_equal(a.params[0], b.params[0], *a.values * sizeof(float));
             lab_free(&a);
             lab_free(&b);

@@ -41,10 +41,7 @@ static void fill(float *x, size_t n, uint64_t stream)
     for (i = 0; i < n; i++) x[i] = (float)ddp_rng_normal(&r);
 }
 
-static int near(double a, double b, double tolerance)
-{
-    return fabs(a - b) <= tolerance * fmax(1, fabs(b));
-}
+static int near(double a, double b, double tolerance) { return fabs(a - b) <= tolerance * fmax(1, fabs(b)); }
 
 static void plain_sgd_subtracts_the_scaled_gradient(void **unused)
 {
@@ -191,8 +188,7 @@ static void a_block_of_any_size_is_updated_and_nothing_beyond_it(void **unused)
             assert_memory_equal(w, whole_w, n * sizeof *w);
             fill(whole_w, MOST, 1);
             assert_memory_equal(w + n, whole_w + n, (MOST - n) * sizeof *w);
-            for (i = n * (size_t)rule[k].state_per_param; i < 2 * MOST; i++)
-                assert_true(s[i] == 0.0f);
+            for (i = n * (size_t)rule[k].state_per_param; i < 2 * MOST; i++) assert_true(s[i] == 0.0f);
         }
     }
 }

@@ -52,8 +52,7 @@ static void draws_follow_the_softmax_of_the_likeliest(void **unused)
         for (k = 0; k < 5; k++) {
             const double want = 40000 * p[k] / sum, room = 5 * sqrt(want) + 0.5;
             if (!(fabs((double)count[k] - want) < room))
-                fail_msg("top %ld: token %d came %ld times, expected %g", top_k[c], k, count[k],
-                         want);
+                fail_msg("top %ld: token %d came %ld times, expected %g", top_k[c], k, count[k], want);
         }
     }
 }

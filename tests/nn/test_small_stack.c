@@ -30,10 +30,10 @@ enum { RANKS = 2, STEPS = 4, BATCH = 2, SIDE = 20, TOKENS = 70, VOCABULARY = 40 
 typedef ddp_node *(*model_fn)(ddp_graph *g);
 
 typedef struct rank_job {
-    ddp_config    cfg;
-    model_fn      model;
+    ddp_config cfg;
+    model_fn model;
     ddp_optimizer optimizer;
-    ddp_error     err; /* code DDP_OK: it trained */
+    ddp_error err; /* code DDP_OK: it trained */
 } rank_job;
 
 static ddp_node *tokens_model(ddp_graph *g)

@@ -56,8 +56,10 @@ static ddp_node *model(ddp_graph *g, int kind, long vocabulary, ddp_node **logit
     llama.hidden = 88;
     llama.kv_heads = kind == 1 ? 4 : kind == 2 ? 2 : 1;
     llama.tied = kind == 3;
-    if (!kind) printf("model gpt2 4 4 0 |\n");
-    else printf("model llama2 4 %ld %d |\n", llama.kv_heads, llama.tied);
+    if (!kind)
+        printf("model gpt2 4 4 0 |\n");
+    else
+        printf("model llama2 4 %ld %d |\n", llama.kv_heads, llama.tied);
     return kind ? ddp_llama2(g, &llama, logits) : ddp_gpt2(g, &gpt2, logits);
 }
 

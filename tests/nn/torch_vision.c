@@ -19,8 +19,7 @@ static void write_arrays(ddp_graph *g, int buffers)
         for (k = 0; k < (buffers ? s->buffers : s->params); k++)
             write_floats(buffers ? ddp_node_buffer(g, g->node[i], k, NULL)
                                  : ddp_node_param(g, g->node[i], k, NULL),
-                         (size_t)ddp_shape_count(buffers ? &s->buffer[k].shape
-                                                         : &s->param[k].shape));
+                         (size_t)ddp_shape_count(buffers ? &s->buffer[k].shape : &s->param[k].shape));
     }
 }
 

@@ -40,8 +40,10 @@ static int product(ddp__pool *const *pool, long m, long n, long k, int mode)
     for (t = 0; t < 3; t++) {
         g.c = c[t] = numbers(m * (n + 1), 4);
         call.pool = pool[t == 2];
-        if (t) ddp__matmul_run(&call, &g);
-        else ddp__matmul_kernels(&call, &g);
+        if (t)
+            ddp__matmul_run(&call, &g);
+        else
+            ddp__matmul_kernels(&call, &g);
     }
     for (i = 0; i < m * (n + 1); i++)
         bad |= !(fabs((double)c[0][i] - (double)c[1][i]) <= 1e-6 * (double)(k + 1));

@@ -1,5 +1,6 @@
 /* Checks any operator of the table against the reference kernels of tests/ops/reference.h. Include
- * after dreamddp.h and cmocka.h. A case is a spec with inputs and args filled; everything else is drawn here. */
+ * after dreamddp.h and cmocka.h. A case is a spec with inputs and args filled; everything else is drawn
+ * here. */
 #ifndef OP_CHECK_H
 #define OP_CHECK_H
 
@@ -7,30 +8,30 @@
 
 typedef struct op_case {
     const char *op;
-    int         inputs;
-    ddp_shape   in[2];
-    ddp_dtype   type[2];
-    double      arg[6];
-    ddp_shape   tied;  /* dims 0: none */
-    int         training;
-    int         low, high; /* range of integer inputs */
+    int inputs;
+    ddp_shape in[2];
+    ddp_dtype type[2];
+    double arg[6];
+    ddp_shape tied; /* dims 0: none */
+    int training;
+    int low, high; /* range of integer inputs */
 } op_case;
 
 /* One element type of a run: float when real is 0, the reference's double when it is 1. */
 typedef struct op_side {
-    void  *in[DDP_OP_INPUTS], *param[DDP_OP_PARAMS], *buffer[DDP_OP_BUFFERS];
-    void  *out, *saved, *grad_out;
-    void  *grad_in[DDP_OP_INPUTS], *grad_param[DDP_OP_PARAMS];
+    void *in[DDP_OP_INPUTS], *param[DDP_OP_PARAMS], *buffer[DDP_OP_BUFFERS];
+    void *out, *saved, *grad_out;
+    void *grad_in[DDP_OP_INPUTS], *grad_param[DDP_OP_PARAMS];
     size_t bytes; /* of an element */
 } op_side;
 
 typedef struct op_check {
     const ddp_op *op;
     const ref_op *ref;
-    ddp_op_spec   spec;
-    op_side       side[2];
-    int           training;
-    ddp_rng       rng;
+    ddp_op_spec spec;
+    op_side side[2];
+    int training;
+    ddp_rng rng;
 } op_check;
 
 static void *op_new(size_t count, size_t size)
@@ -92,8 +93,7 @@ static void op_open(op_check *c, const op_case *k)
         a->saved = op_new(c->spec.saved, a->bytes);
         for (i = 0; i < k->inputs; i++) {
             a->in[i] = op_new((size_t)ddp_shape_count(&k->in[i]), a->bytes);
-            if (k->type[i] == DDP_F32)
-                a->grad_in[i] = op_new((size_t)ddp_shape_count(&k->in[i]), a->bytes);
+            if (k->type[i] == DDP_F32) a->grad_in[i] = op_new((size_t)ddp_shape_count(&k->in[i]), a->bytes);
         }
         for (i = 0; i < c->spec.params; i++) {
             const size_t n = (size_t)ddp_shape_count(&c->spec.param[i].shape);
@@ -117,8 +117,7 @@ static void op_open(op_check *c, const op_case *k)
         }
     }
     for (i = 0; i < c->spec.params; i++)
-        op_fill(c, c->side[0].param[i], c->side[1].param[i],
-                ddp_shape_count(&c->spec.param[i].shape));
+        op_fill(c, c->side[0].param[i], c->side[1].param[i], ddp_shape_count(&c->spec.param[i].shape));
     for (i = 0; i < c->spec.buffers; i++) { /* above 0, as a variance is */
         const long n = ddp_shape_count(&c->spec.buffer[i].shape);
         long j;
@@ -215,8 +214,10 @@ static void op_preset(op_check *c, double inputs, double params)
             void *g = p < 0 ? c->side[s].grad_in[i] : c->side[s].grad_param[p];
             const long n = ddp_shape_count(p < 0 ? &c->spec.in[i] : &c->spec.param[p].shape);
             for (j = 0; g && j < n; j++) {
-                if (s) ((double *)g)[j] = p < 0 ? inputs : params;
-                else ((float *)g)[j] = (float)(p < 0 ? inputs : params);
+                if (s)
+                    ((double *)g)[j] = p < 0 ? inputs : params;
+                else
+                    ((float *)g)[j] = (float)(p < 0 ? inputs : params);
             }
         }
     }
@@ -244,8 +245,7 @@ static double op_projection(op_check *c)
     long i;
 
     op_forward(c, 1, NULL);
-    for (i = 0; i < n; i++)
-        sum += op_get(c, 1, c->side[1].out, i) * op_get(c, 1, c->side[1].grad_out, i);
+    for (i = 0; i < n; i++) sum += op_get(c, 1, c->side[1].out, i) * op_get(c, 1, c->side[1].grad_out, i);
     return sum;
 }
 
@@ -319,8 +319,7 @@ static void op_check_float(op_check *c, const char *name, int add)
         }
         if (!f) continue;
         e = op_difference(c, f, d, n);
-        if (!(e < 1e-5))
-            fail_msg("%s (add %d): array %d is off by %g of the reference", name, add, i, e);
+        if (!(e < 1e-5)) fail_msg("%s (add %d): array %d is off by %g of the reference", name, add, i, e);
     }
     for (i = 0; i < c->spec.buffers; i++) {
         const double e = op_difference(c, c->side[0].buffer[i], c->side[1].buffer[i],
@@ -344,13 +343,13 @@ static void op_check_adds(op_check *c, const char *name)
         op_backward(c, 1, add, NULL);
         for (i = 0; i < arrays; i++) {
             const int p = i - c->spec.inputs;
-            const double *g = (const double *)(p < 0 ? c->side[1].grad_in[i]
-                                                     : c->side[1].grad_param[p]);
+            const double *g = (const double *)(p < 0 ? c->side[1].grad_in[i] : c->side[1].grad_param[p]);
             const long n = ddp_shape_count(p < 0 ? &c->spec.in[i] : &c->spec.param[p].shape);
             if (!g) continue;
             if (!add) plain[i] = (double *)op_new((size_t)n, sizeof(double));
             for (j = 0; j < n; j++) {
-                if (!add) plain[i][j] = g[j];
+                if (!add)
+                    plain[i][j] = g[j];
                 else if (!(fabs(g[j] - plain[i][j] - (p < 0 ? 0.5 : 0.25)) < 1e-9))
                     fail_msg("%s: gradient %d[%ld] does not add", name, i, j);
             }
@@ -368,10 +367,10 @@ static uint64_t op_hash(const op_check *c)
 
     for (i = 0; i < 2 + c->spec.inputs + c->spec.params; i++) {
         const int g = i - 2, p = g - c->spec.inputs;
-        const void *from = i == 0 ? a->out : i == 1 ? a->saved
-                           : p < 0 ? a->grad_in[g] : a->grad_param[p];
-        size_t n = i == 0 ? (size_t)ddp_shape_count(&c->spec.out) : i == 1 ? c->spec.saved
-                   : (size_t)ddp_shape_count(p < 0 ? &c->spec.in[g] : &c->spec.param[p].shape);
+        const void *from = i == 0 ? a->out : i == 1 ? a->saved : p < 0 ? a->grad_in[g] : a->grad_param[p];
+        size_t n = i == 0   ? (size_t)ddp_shape_count(&c->spec.out)
+                   : i == 1 ? c->spec.saved
+                            : (size_t)ddp_shape_count(p < 0 ? &c->spec.in[g] : &c->spec.param[p].shape);
         const unsigned char *b = (const unsigned char *)from;
         for (n *= sizeof(float); b && n; n--) h = (h ^ *b++) * 1099511628211ULL;
     }

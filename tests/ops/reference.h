@@ -1,5 +1,6 @@
-/* The operators once more, in double: plain loops in the order of the formulas, against which the float kernels are
- * tested. Element arrays of a call are double here; integer inputs are int32_t. Include after dreamddp.h. */
+/* The operators once more, in double: plain loops in the order of the formulas, against which the float
+ * kernels are tested. Element arrays of a call are double here; integer inputs are int32_t. Include after
+ * dreamddp.h. */
 #ifndef OPS_REFERENCE_H
 #define OPS_REFERENCE_H
 
@@ -67,8 +68,7 @@ static void ref_embedding_forward(const ddp_op_call *call)
     long i, j;
 
     for (i = 0; i < rows; i++)
-        for (j = 0; j < c; j++)
-            y[i * c + j] = token[i] >= 0 && token[i] < v ? table[token[i] * c + j] : NAN;
+        for (j = 0; j < c; j++) y[i * c + j] = token[i] >= 0 && token[i] < v ? table[token[i] * c + j] : NAN;
 }
 
 static void ref_embedding_backward(const ddp_op_call *call)
@@ -128,7 +128,8 @@ static void ref_rope_turn(const ddp_op_call *call, const void *from, void *to, i
         for (h = 0; h < turned; h += l.d)
             for (i = h; i < h + half; i++) {
                 const double angle = direction * (double)(r % time) *
-                    pow(call->spec->arg[2] > 0 ? call->spec->arg[2] : 10000, -2.0 * (double)(i - h) / (double)l.d);
+                                     pow(call->spec->arg[2] > 0 ? call->spec->arg[2] : 10000,
+                                         -2.0 * (double)(i - h) / (double)l.d);
                 const double c = cos(angle), s = sin(angle);
                 const double u = x[i], v = x[i + half];
                 y[i] = u * c - v * s + (add ? y[i] : 0);
@@ -273,7 +274,8 @@ static void ref_batch_norm_backward(const ddp_op_call *call)
             for (i = 0; i < n; i++) {
                 const long at = (b * channels + c) * n + i;
                 const double h = (x[at] - mean) * rstd;
-                dx[at] = scale[c] * rstd * (dy[at] - sum / count - h * sum_h / count) + (call->add_in[0] ? dx[at] : 0);
+                dx[at] = scale[c] * rstd * (dy[at] - sum / count - h * sum_h / count) +
+                         (call->add_in[0] ? dx[at] : 0);
             }
     }
 }
@@ -441,9 +443,11 @@ static void ref_swiglu_row(const ddp_op_spec *s, void *const *of, size_t size, l
     char *first = (char *)of[0], *second = s->inputs > 1 ? (char *)of[1] : NULL;
 
     if (s->inputs > 1) {
-        *a = first ? first + at : NULL; *b = second ? second + at : NULL;
+        *a = first ? first + at : NULL;
+        *b = second ? second + at : NULL;
     } else {
-        *a = first ? first + 2 * at : NULL; *b = first ? first + 2 * at + n : NULL;
+        *a = first ? first + 2 * at : NULL;
+        *b = first ? first + 2 * at + n : NULL;
     }
 }
 
@@ -531,8 +535,10 @@ static void ref_loss_forward(const ddp_op_call *call)
         stat[2 * i] = max;
         stat[2 * i + 1] = sum;
         if (label[i] == -1) continue;
-        if (label[i] < 0 || label[i] >= n) loss = NAN;
-        else loss += log(sum) + max - x[label[i]];
+        if (label[i] < 0 || label[i] >= n)
+            loss = NAN;
+        else
+            loss += log(sum) + max - x[label[i]];
     }
     *(double *)call->out = loss / (double)ddp__loss_counted(label, rows);
 }
@@ -552,9 +558,12 @@ static void ref_loss_backward(const ddp_op_call *call)
         double *dx = (double *)call->grad_in[0] + i * n;
         for (j = 0; j < n; j++) {
             double d = exp(x[j] - stat[2 * i]) / stat[2 * i + 1];
-            if (label[i] == -1) d = 0;
-            else if (label[i] < 0 || label[i] >= n) d = NAN;
-            else if (label[i] == j) d -= 1;
+            if (label[i] == -1)
+                d = 0;
+            else if (label[i] < 0 || label[i] >= n)
+                d = NAN;
+            else if (label[i] == j)
+                d -= 1;
             dx[j] = d * g + (call->add_in[0] ? dx[j] : 0);
         }
     }
@@ -570,7 +579,8 @@ static void ref_head_parts(const ddp_op_call *call, ddp_op_spec *spec, ddp_op_ca
     spec[0].out.dim[spec[0].out.dims - 1] = n;
     spec[1].in[0] = spec[0].out;
     *linear = *loss = *call;
-    linear->spec = &spec[0]; loss->spec = &spec[1];
+    linear->spec = &spec[0];
+    loss->spec = &spec[1];
     linear->out = calloc((size_t)(rows * n), sizeof(double));
     loss->in[0] = linear->out;
     loss->saved = calloc((size_t)(2 * rows), sizeof(double));
@@ -619,9 +629,10 @@ typedef struct ref_conv_size {
 static ref_conv_size ref_conv_sizes(const ddp_op_spec *s)
 {
     const long groups = (long)s->arg[4];
-    const ref_conv_size z = {s->in[0].dim[0], groups, s->in[0].dim[1] / groups, s->out.dim[1] / groups,
-                             s->in[0].dim[2], s->in[0].dim[3], s->out.dim[2], s->out.dim[3],
-                             (long)s->arg[1], (long)s->arg[2], (long)s->arg[3]};
+    const ref_conv_size z = {s->in[0].dim[0],        groups,          s->in[0].dim[1] / groups,
+                             s->out.dim[1] / groups, s->in[0].dim[2], s->in[0].dim[3],
+                             s->out.dim[2],          s->out.dim[3],   (long)s->arg[1],
+                             (long)s->arg[2],        (long)s->arg[3]};
 
     return z;
 }
@@ -642,7 +653,8 @@ static void ref_conv_terms(const ddp_op_call *call, ref_conv_term term)
                                 const long j = c * z.stride + w - z.padding;
                                 const long plane = (b * z.groups + o / z.out) * z.in + p;
                                 if (i < 0 || i >= z.h || j < 0 || j >= z.w) continue;
-                                term(call, (plane * z.h + i) * z.w + j, ((o * z.in + p) * z.kernel + h) * z.kernel + w,
+                                term(call, (plane * z.h + i) * z.w + j,
+                                     ((o * z.in + p) * z.kernel + h) * z.kernel + w,
                                      ((b * z.groups * z.out + o) * z.rows + r) * z.cols + c);
                             }
 }
@@ -771,7 +783,8 @@ static void ref_avg_pool_backward(const ddp_op_call *call)
 
 static void ref_global_pool_forward(const ddp_op_call *call)
 {
-    const long planes = ddp_shape_count(&call->spec->out), n = ddp__pool_sizes(call->spec).h * ddp__pool_sizes(call->spec).w;
+    const long planes = ddp_shape_count(&call->spec->out),
+               n = ddp__pool_sizes(call->spec).h * ddp__pool_sizes(call->spec).w;
     const double *x = (const double *)call->in[0];
     double *y = (double *)call->out;
     long p, i;
@@ -784,7 +797,8 @@ static void ref_global_pool_forward(const ddp_op_call *call)
 
 static void ref_global_pool_backward(const ddp_op_call *call)
 {
-    const long planes = ddp_shape_count(&call->spec->out), n = ddp__pool_sizes(call->spec).h * ddp__pool_sizes(call->spec).w;
+    const long planes = ddp_shape_count(&call->spec->out),
+               n = ddp__pool_sizes(call->spec).h * ddp__pool_sizes(call->spec).w;
     const double *dy = (const double *)call->grad_out;
     double *dx = (double *)call->grad_in[0];
     long p, i;
@@ -816,29 +830,28 @@ typedef struct ref_op {
     void (*backward)(const ddp_op_call *call);
 } ref_op;
 
-static const ref_op ref_ops[] = {
-    {"linear", ref_linear_forward, ref_linear_backward},
-    {"linear_no_bias", ref_linear_forward, ref_linear_backward},
-    {"linear_tied", ref_linear_forward, ref_linear_backward},
-    {"embedding", ref_embedding_forward, ref_embedding_backward},
-    {"position", ref_position_forward, ref_position_backward},
-    {"rope", ref_rope_forward, ref_rope_backward},
-    {"layer_norm", ref_norm_forward, ref_norm_backward},
-    {"rms_norm", ref_norm_forward, ref_norm_backward},
-    {"batch_norm2d", ref_batch_norm_forward, ref_batch_norm_backward},
-    {"attention", ref_attention_forward, ref_attention_backward},
-    {"gelu", ref_gelu_forward, ref_gelu_backward},
-    {"relu", ref_relu_forward, ref_relu_backward},
-    {"add", ref_add_forward, ref_add_backward},
-    {"swiglu", ref_swiglu_forward, ref_swiglu_backward},
-    {"dropout", ref_dropout_forward, ref_dropout_backward},
-    {"cross_entropy", ref_loss_forward, ref_loss_backward},
-    {"linear_cross_entropy", ref_head_forward, ref_head_backward},
-    {"conv2d", ref_conv_forward, ref_conv_backward},
-    {"max_pool2d", ref_max_pool_forward, ref_max_pool_backward},
-    {"avg_pool2d", ref_avg_pool_forward, ref_avg_pool_backward},
-    {"global_avg_pool2d", ref_global_pool_forward, ref_global_pool_backward},
-    {"flatten", ref_flatten_forward, ref_flatten_backward}};
+static const ref_op ref_ops[] = {{"linear", ref_linear_forward, ref_linear_backward},
+                                 {"linear_no_bias", ref_linear_forward, ref_linear_backward},
+                                 {"linear_tied", ref_linear_forward, ref_linear_backward},
+                                 {"embedding", ref_embedding_forward, ref_embedding_backward},
+                                 {"position", ref_position_forward, ref_position_backward},
+                                 {"rope", ref_rope_forward, ref_rope_backward},
+                                 {"layer_norm", ref_norm_forward, ref_norm_backward},
+                                 {"rms_norm", ref_norm_forward, ref_norm_backward},
+                                 {"batch_norm2d", ref_batch_norm_forward, ref_batch_norm_backward},
+                                 {"attention", ref_attention_forward, ref_attention_backward},
+                                 {"gelu", ref_gelu_forward, ref_gelu_backward},
+                                 {"relu", ref_relu_forward, ref_relu_backward},
+                                 {"add", ref_add_forward, ref_add_backward},
+                                 {"swiglu", ref_swiglu_forward, ref_swiglu_backward},
+                                 {"dropout", ref_dropout_forward, ref_dropout_backward},
+                                 {"cross_entropy", ref_loss_forward, ref_loss_backward},
+                                 {"linear_cross_entropy", ref_head_forward, ref_head_backward},
+                                 {"conv2d", ref_conv_forward, ref_conv_backward},
+                                 {"max_pool2d", ref_max_pool_forward, ref_max_pool_backward},
+                                 {"avg_pool2d", ref_avg_pool_forward, ref_avg_pool_backward},
+                                 {"global_avg_pool2d", ref_global_pool_forward, ref_global_pool_backward},
+                                 {"flatten", ref_flatten_forward, ref_flatten_backward}};
 
 static const ref_op *ref_find(const char *name)
 {

@@ -69,8 +69,9 @@ static void windows_of_odd_sizes_are_counted_right(void **unused)
         ddp_node_info info;
 
         ddp_layer_begin(g, "l");
-        x = kind == 0 ? ddp_conv2d(g, x, out, k, stride, pad, groups, bias)
-          : kind == 1 ? ddp_max_pool2d(g, x, k, stride, pad) : ddp_avg_pool2d(g, x, k, stride, pad);
+        x = kind == 0   ? ddp_conv2d(g, x, out, k, stride, pad, groups, bias)
+            : kind == 1 ? ddp_max_pool2d(g, x, k, stride, pad)
+                        : ddp_avg_pool2d(g, x, k, stride, pad);
         if (oh < 1 || ow < 1) {
             assert_null(x);
             assert_non_null(strstr(ddp_graph_error(g)->msg, "does not fit"));
@@ -87,8 +88,7 @@ static void windows_of_odd_sizes_are_counted_right(void **unused)
             assert_int_equal(info.out.dim[3], ow);
             assert_true(info.output_bytes == 4 * elements);
             assert_true(info.flops == elements * (double)(kind ? k * k : 2 * depth * k * k));
-            assert_true(info.param_bytes ==
-                        4.0 * (double)(kind ? 0 : out * (depth * k * k + bias)));
+            assert_true(info.param_bytes == 4.0 * (double)(kind ? 0 : out * (depth * k * k + bias)));
         }
         ddp_graph_free(g);
     }
@@ -109,9 +109,8 @@ static void flatten_and_global_pooling_give_rows(void **unused)
     assert_true(b.flops == 3 * 5 * 7 * 11 && b.backward_flops == b.flops);
     assert_true(c.out.dims == 4 && c.out.dim[3] == 11);
     assert_true(c.param_bytes == 2 * 5 * 4 && c.buffer_bytes == 2 * 5 * 4);
-    assert_int_equal(ddp_batch_norm2d(g, x)->spec.saved, 2 * 5);              /* mean and rstd */
-    assert_int_equal(ddp_max_pool2d(g, x, 3, 2, 1)->spec.saved,
-                     3 * 5 * 4 * 6); /* where they were */
+    assert_int_equal(ddp_batch_norm2d(g, x)->spec.saved, 2 * 5);                /* mean and rstd */
+    assert_int_equal(ddp_max_pool2d(g, x, 3, 2, 1)->spec.saved, 3 * 5 * 4 * 6); /* where they were */
     assert_int_equal(ddp_avg_pool2d(g, x, 3, 2, 1)->spec.saved, 0);
     ddp_graph_free(g);
 }
@@ -147,17 +146,29 @@ static void expect_error(ddp_graph *g, const ddp_node *refused, const char *part
 }
 
 typedef struct bad_window {
-    long        in[4], channels, kernel, stride, padding, groups;
+    long in[4], channels, kernel, stride, padding, groups;
     const char *part; /* of the sentence */
 } bad_window;
 
 static void impossible_windows_are_refused_in_a_sentence(void **unused)
 {
     static const bad_window bad[] = {
-        {{2, 6, 9, 9}, 8, 3, 1, 1, 4, "with inputs (2, 6, 9, 9): conv2d: groups must divide the "
+        {{2, 6, 9, 9},
+         8,
+         3,
+         1,
+         1,
+         4,
+         "with inputs (2, 6, 9, 9): conv2d: groups must divide the "
          "channels: 4 groups for 6 channels in and 8 out"},
         {{2, 8, 9, 9}, 6, 3, 1, 1, 4, "4 groups for 8 channels in and 6 out"},
-        {{2, 3, 3, 5}, 8, 7, 2, 1, 1, "a kernel of 7 does not fit into 3 x 5 padded by 1: use a "
+        {{2, 3, 3, 5},
+         8,
+         7,
+         2,
+         1,
+         1,
+         "a kernel of 7 does not fit into 3 x 5 padded by 1: use a "
          "smaller kernel or more padding"},
         {{2, 3, 5, 3}, 8, 7, 2, 1, 1, "a kernel of 7 does not fit into 5 x 3 padded by 1"},
         {{2, 3, 9, 9}, 0, 3, 1, 1, 1, "the number of channels must be a whole number of at least"},
@@ -196,9 +207,11 @@ static void other_bad_arguments_are_refused_in_a_sentence(void **unused)
         g = ddp_graph_new(NULL);
         ddp_layer_begin(g, "stem");
         x = ddp_input(g, "x", DDP_F32, 32, 64);
-        snprintf(part, sizeof part, "layer \"stem\", operator %s with inputs (32, 64): %s: the "
+        snprintf(part, sizeof part,
+                 "layer \"stem\", operator %s with inputs (32, 64): %s: the "
                  "input must be (batch, channels, height, width), not of 2 dimensions; "
-                 "ddp_input_shape makes one", ops[i], ops[i]);
+                 "ddp_input_shape makes one",
+                 ops[i], ops[i]);
         expect_error(g, ddp_apply(g, ops[i], 1, &x, 6, arg, NULL), part);
     }
     g = ddp_graph_new(NULL);
@@ -322,26 +335,28 @@ static void impossible_buffers_are_refused_in_a_sentence(void **unused)
 }
 
 /* Channels, kernel, stride, padding, groups, bias. */
-#define PLANES(b, c, h, w, ...)                                                                    \
-    {"conv2d", 1, {{4, {b, c, h, w}}, {0, {0, 0, 0, 0}}}, {DDP_F32, DDP_F32}, {__VA_ARGS__},       \
-     {0, {0, 0, 0, 0}}, 1, 0, 0}
+#define PLANES(b, c, h, w, ...)                                                                 \
+    {                                                                                           \
+        "conv2d", 1, {{4, {b, c, h, w}}, {0, {0, 0, 0, 0}}}, {DDP_F32, DDP_F32}, {__VA_ARGS__}, \
+            {0, {0, 0, 0, 0}}, 1, 0, 0                                                          \
+    }
 
 static void convolutions_of_single_planes_agree_with_the_reference(void **unused)
 {
     static const op_case cases[] = {
         PLANES(2, 3, 5, 4, 3, 3, 1, 1, 3, 1),
-        PLANES(2, 3, 6, 7, 6, 3, 2, 1, 3, 0),       /* two outputs of each */
-        PLANES(1, 2, 9, 11, 2, 2, 5, 0, 2, 0),      /* steps over what no output reads */
-        PLANES(1, 2, 4, 4, 2, 3, 1, 4, 2, 0),       /* windows in the padding alone */
+        PLANES(2, 3, 6, 7, 6, 3, 2, 1, 3, 0),  /* two outputs of each */
+        PLANES(1, 2, 9, 11, 2, 2, 5, 0, 2, 0), /* steps over what no output reads */
+        PLANES(1, 2, 4, 4, 2, 3, 1, 4, 2, 0),  /* windows in the padding alone */
         PLANES(1, 2, 1, 9, 2, 1, 2, 0, 2, 1),
         PLANES(3, 17, 28, 28, 17, 3, 1, 1, 17, 0),
         PLANES(2, 16, 29, 31, 16, 3, 2, 1, 16, 1),
         PLANES(2, 8, 14, 14, 8, 7, 1, 3, 8, 0),
-        PLANES(1, 3, 190, 201, 3, 3, 1, 1, 3, 0),   /* a plane in blocks of rows */
+        PLANES(1, 3, 190, 201, 3, 3, 1, 1, 3, 0), /* a plane in blocks of rows */
         PLANES(1, 2, 203, 190, 2, 5, 2, 2, 2, 0),
-        PLANES(1, 2, 5, 33000, 2, 3, 1, 1, 2, 0),   /* rows too long, and */
-        PLANES(2, 6, 9, 8, 6, 8, 1, 4, 6, 0),       /* a kernel too large for it */
-        PLANES(2, 4, 9, 8, 12, 3, 1, 1, 4, 0),      /* three outputs of each */
+        PLANES(1, 2, 5, 33000, 2, 3, 1, 1, 2, 0), /* rows too long, and */
+        PLANES(2, 6, 9, 8, 6, 8, 1, 4, 6, 0),     /* a kernel too large for it */
+        PLANES(2, 4, 9, 8, 12, 3, 1, 1, 4, 0),    /* three outputs of each */
     };
     ddp__pool *pool = ddp__pool_open(3);
     size_t i;

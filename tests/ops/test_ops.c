@@ -19,13 +19,30 @@ extern "C" {
 #endif
 #include "ops/op_check.h"
 
-#define SCALAR {0, {0, 0, 0, 0}}
-#define D1(a) {1, {a, 0, 0, 0}}
-#define D2(a, b) {2, {a, b, 0, 0}}
-#define D3(a, b, c) {3, {a, b, c, 0}}
-#define D4(a, b, c, d) {4, {a, b, c, d}}
-#define IMAGE(name, shape, ...) \
-    {name, 1, {shape, SCALAR}, {F, F}, {__VA_ARGS__}, SCALAR, 1, 0, 0}
+#define SCALAR            \
+    {                     \
+        0, { 0, 0, 0, 0 } \
+    }
+#define D1(a)             \
+    {                     \
+        1, { a, 0, 0, 0 } \
+    }
+#define D2(a, b)          \
+    {                     \
+        2, { a, b, 0, 0 } \
+    }
+#define D3(a, b, c)       \
+    {                     \
+        3, { a, b, c, 0 } \
+    }
+#define D4(a, b, c, d)    \
+    {                     \
+        4, { a, b, c, d } \
+    }
+#define IMAGE(name, shape, ...)                                          \
+    {                                                                    \
+        name, 1, {shape, SCALAR}, {F, F}, {__VA_ARGS__}, SCALAR, 1, 0, 0 \
+    }
 #define F DDP_F32
 #define I DDP_I32
 
@@ -112,18 +129,27 @@ static const op_case large_cases[] = {
     {"add", 2, {D2(203, 131), D2(203, 131)}, {F, F}, {0, 0}, SCALAR, 1, 0, 0},
     {"dropout", 1, {D2(203, 131), SCALAR}, {F, F}, {0.1, 0}, SCALAR, 1, 0, 0},
     {"cross_entropy", 2, {D2(103, 1031), D1(103)}, {F, I}, {0, 0}, SCALAR, 1, -1, 1030},
-    {"linear_cross_entropy", 2, {D3(3, 201, 21), D2(3, 201)}, {F, I}, {0, 0}, D2(77, 21), 1, -1, 76}, /* three chunks */
+    {"linear_cross_entropy",
+     2,
+     {D3(3, 201, 21), D2(3, 201)},
+     {F, I},
+     {0, 0},
+     D2(77, 21),
+     1,
+     -1,
+     76}, /* three chunks */
     {"linear_cross_entropy", 2, {D2(5, 48), D1(5)}, {F, I}, {1031, 0}, SCALAR, 1, 0, 1030},
     IMAGE("conv2d", D4(2, 65, 19, 33), 70, 3, 1, 1, 1, 1),
     IMAGE("conv2d", D4(3, 30, 23, 17), 50, 3, 2, 1, 2, 0),
-    IMAGE("conv2d", D4(37, 50, 4, 4), 290, 3, 1, 1, 1, 0), /* images in a strip; blocks of rows for several threads */
+    IMAGE("conv2d", D4(37, 50, 4, 4), 290, 3, 1, 1, 1, 0), /* images in a strip; blocks of rows for several
+                                                              threads */
     IMAGE("conv2d", D4(3, 19, 5, 4), 570, 3, 1, 1, 1, 1),  /* for one as well */
     IMAGE("conv2d", D4(33, 9, 2, 3), 11, 3, 1, 1, 1, 0),
     IMAGE("conv2d", D4(2, 3, 65, 61), 21, 7, 2, 3, 1, 0),
     IMAGE("conv2d", D4(3, 300, 7, 9), 37, 1, 1, 0, 1, 1),
     IMAGE("conv2d", D4(3, 250, 14, 9), 37, 1, 2, 0, 1, 0),
     IMAGE("conv2d", D4(2, 24, 13, 11), 48, 5, 1, 2, 24, 1),
-    IMAGE("conv2d", D4(1, 2, 3, 1100), 5, 3, 1, 1, 1, 0),  /* a row in parts */
+    IMAGE("conv2d", D4(1, 2, 3, 1100), 5, 3, 1, 1, 1, 0), /* a row in parts */
     IMAGE("conv2d", D4(1, 2, 5, 1300), 5, 3, 2, 1, 1, 0),
     IMAGE("conv2d", D4(2, 3, 40, 48), 8, 16, 16, 0, 1, 1), /* more taps than a block holds */
     IMAGE("conv2d", D4(1, 2, 70, 81), 3, 64, 60, 3, 1, 1),
@@ -157,8 +183,7 @@ static void float_kernels_agree_with_the_reference(void **state)
 
     (void)state;
     for (i = 0; i < COUNT(small_cases) + COUNT(large_cases); i++) {
-        const op_case *k = i < COUNT(small_cases) ? &small_cases[i]
-                                                  : &large_cases[i - COUNT(small_cases)];
+        const op_case *k = i < COUNT(small_cases) ? &small_cases[i] : &large_cases[i - COUNT(small_cases)];
         op_check c;
         op_open(&c, k);
         op_check_float(&c, k->op, 0);
@@ -398,7 +423,10 @@ static void expect_refusal(const op_case *k, const char *word)
 
 static void shapes_that_do_not_fit_are_refused_in_a_sentence(void **state)
 {
-    static const struct { op_case k; const char *word; } bad[] = {
+    static const struct {
+        op_case k;
+        const char *word;
+    } bad[] = {
         {{"linear", 1, {D2(2, 3), SCALAR}, {F, F}, {0, 0}, SCALAR, 1, 0, 0}, "got 0"},
         {{"linear", 1, {D2(2, 3), SCALAR}, {F, F}, {2.5, 0}, SCALAR, 1, 0, 0}, "got 2.5"},
         {{"linear", 1, {SCALAR, SCALAR}, {F, F}, {2, 0}, SCALAR, 1, 0, 0}, "scalar"},
@@ -448,8 +476,7 @@ static void matmul_serial(const ddp__kernels *kernels, const ddp__matmul *g)
     ddp__matmul_blocks(&job, &room, 0, blocks);
 }
 
-static void product_case(const ddp__kernels *kn, long m, long n, long k, int mode, int add,
-                         int bias)
+static void product_case(const ddp__kernels *kn, long m, long n, long k, int mode, int add, int bias)
 {
     const long wide = 3; /* rows of a, b and c are longer than they need be */
     ddp_rng r = ddp_rng_seed((uint64_t)(m * 1000 + n), (uint64_t)k);
@@ -487,14 +514,14 @@ static void product_case(const ddp__kernels *kn, long m, long n, long k, int mod
             double want = j < n && !add ? (bias ? (double)shift[j] : 0) : (double)old[i * lc + j];
             double size = fabs(want) + 1;
             for (p = 0; j < n && p < k; p++) {
-                const double term = (double)a[i * g.a_row + p * g.a_col] *
-                                    (double)b[p * g.b_row + j * g.b_col];
+                const double term =
+                    (double)a[i * g.a_row + p * g.a_col] * (double)b[p * g.b_row + j * g.b_col];
                 want += term;
                 size += fabs(term);
             }
             if (!(fabs((double)c[i * lc + j] - want) <= 1e-6 * size))
-                fail_msg("%s %ldx%ldx%ld mode %d add %d: c[%ld][%ld] is %g, not %g", kn->name, m, n,
-                         k, mode, add, i, j, (double)c[i * lc + j], want);
+                fail_msg("%s %ldx%ldx%ld mode %d add %d: c[%ld][%ld] is %g, not %g", kn->name, m, n, k, mode,
+                         add, i, j, (double)c[i * lc + j], want);
         }
     free(a);
     free(b);
@@ -587,8 +614,7 @@ static void copy_case(const ddp__kernels *kn, long rows, long k)
     for (i = 0; i < width * k + kn->nr; i++) out[i] = 77;
     kn->gather(out, width, x, at, k, rows);
     for (p = 0; p < k; p++)
-        for (i = 0; i < width; i++)
-            assert_true(out[p * width + i] == (i < rows ? x[at[p] + i] : 77));
+        for (i = 0; i < width; i++) assert_true(out[p * width + i] == (i < rows ? x[at[p] + i] : 77));
 
     kn->moments(x, x + 50, k, 3, 5, sum);
     for (i = 0; i < k; i++) {
@@ -652,8 +678,7 @@ static void llama_row_case(const ddp__kernels *kn, long n)
     for (i = 0; i < n; i++) {
         const double a = (double)x[i], b = (double)x[n + i], c = (double)z[i], s = (double)w[i];
         assert_true(fabs((double)y[i] - (a * c - b * s)) < 1e-4 * (1 + fabs(a * c) + fabs(b * s)));
-        assert_true(fabs((double)y[n + i] - (b * c + a * s)) <
-                    1e-4 * (1 + fabs(b * c) + fabs(a * s)));
+        assert_true(fabs((double)y[n + i] - (b * c + a * s)) < 1e-4 * (1 + fabs(b * c) + fabs(a * s)));
     }
     assert_true(y[2 * n] == 77);
 }

@@ -20,8 +20,8 @@ extern "C" {
 #endif
 #include "ops/op_check.h"
 
-static void print_array(const char *op, const char *name, int index, const ddp_shape *s,
-                        const void *a, ddp_dtype type)
+static void print_array(const char *op, const char *name, int index, const ddp_shape *s, const void *a,
+                        ddp_dtype type)
 {
     const long n = ddp_shape_count(s);
     long i;
@@ -32,8 +32,10 @@ static void print_array(const char *op, const char *name, int index, const ddp_s
     for (d = 0; d < s->dims; d++) printf(" %ld", s->dim[d]);
     printf(" |");
     for (i = 0; i < n; i++) {
-        if (type == DDP_I32) printf(" %d", ((const int32_t *)a)[i]);
-        else printf(" %.9g", (double)((const float *)a)[i]);
+        if (type == DDP_I32)
+            printf(" %d", ((const int32_t *)a)[i]);
+        else
+            printf(" %.9g", (double)((const float *)a)[i]);
     }
     printf("\n");
 }
@@ -51,10 +53,24 @@ int main(void)
         {"rms_norm", 1, {{3, {2, 7, 53, 0}}}, {DDP_F32}, {0}, {0, {0}}, 1, 0, 0},
         {"rope", 1, {{3, {2, 75, 12 * 10, 0}}}, {DDP_F32}, {8, 2}, {0, {0}}, 1, 0, 0},
         {"swiglu", 1, {{2, {31, 74, 0, 0}}}, {DDP_F32}, {0}, {0, {0}}, 1, 0, 0},
-        {"cross_entropy", 2, {{2, {29, 101, 0, 0}}, {1, {29, 0, 0, 0}}}, {DDP_F32, DDP_I32}, {0},
-         {0, {0}}, 1, -1, 100},
-        {"linear_cross_entropy", 2, {{2, {300, 21, 0, 0}}, {1, {300, 0, 0, 0}}}, {DDP_F32, DDP_I32}, {101},
-         {0, {0}}, 1, -1, 100},
+        {"cross_entropy",
+         2,
+         {{2, {29, 101, 0, 0}}, {1, {29, 0, 0, 0}}},
+         {DDP_F32, DDP_I32},
+         {0},
+         {0, {0}},
+         1,
+         -1,
+         100},
+        {"linear_cross_entropy",
+         2,
+         {{2, {300, 21, 0, 0}}, {1, {300, 0, 0, 0}}},
+         {DDP_F32, DDP_I32},
+         {101},
+         {0, {0}},
+         1,
+         -1,
+         100},
     };
     size_t i;
     int k;

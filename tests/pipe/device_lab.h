@@ -1,5 +1,5 @@
-/* Pipelines on a device: the bits of one worker, or of as many as there are replicas, on that device. For a fake device
- * and for CUDA's. */
+/* Pipelines on a device: the bits of one worker, or of as many as there are replicas, on that device. For a
+ * fake device and for CUDA's. */
 #ifndef TESTS_PIPE_DEVICE_LAB_H
 #define TESTS_PIPE_DEVICE_LAB_H
 
@@ -8,22 +8,24 @@ enum { PIPED_RANKS = 6, PIPED_STEPS = 3, PIPED_BATCH = 2, PIPED_MOST = 4096 };
 typedef enum piped_model { PIPED_GPT, PIPED_MLP, PIPED_RESIDUAL, PIPED_MODELS, PIPED_BRANCHES } piped_model;
 
 typedef struct piped {
-    ddp_config   cfg;
-    piped_model  model;
-    int          stages; /* 0: unpipelined */
+    ddp_config cfg;
+    piped_model model;
+    int stages; /* 0: unpipelined */
     ddp_pipeline schedule;
     ddp_edge_wire edge;
-    int          recompute, no_rule; /* the latter: plain SGD, and nothing begins the session but the pipeline */
-    uint64_t     hash[PIPED_RANKS];   /* of all parameters */
-    float        loss[PIPED_RANKS];   /* of the last step */
-    float        judged[PIPED_RANKS]; /* of an evaluation behind it */
+    int recompute, no_rule;     /* the latter: plain SGD, and nothing begins the session but the
+                                        pipeline */
+    uint64_t hash[PIPED_RANKS]; /* of all parameters */
+    float loss[PIPED_RANKS];    /* of the last step */
+    float judged[PIPED_RANKS];  /* of an evaluation behind it */
 } piped;
 
 /* Operators that both devices have. */
 static ddp_node *piped_residual(ddp_graph *g, int recompute)
 {
     const ddp_shape image = {4, {PIPED_BATCH, 2, 16, 16}}; /* what crosses is larger than all layers */
-    ddp_node *labels = ddp_input(g, "labels", DDP_I32, PIPED_BATCH, 1), *x = ddp_input_shape(g, "inputs", DDP_F32, &image);
+    ddp_node *labels = ddp_input(g, "labels", DDP_I32, PIPED_BATCH, 1),
+             *x = ddp_input_shape(g, "inputs", DDP_F32, &image);
 
     ddp_layer_begin(g, "stem");
     x = ddp_relu(g, ddp_batch_norm2d(g, ddp_conv2d(g, x, 4, 3, 1, 1, 1, 0)));
@@ -75,14 +77,25 @@ static ddp_node *piped_build(ddp_graph *g, const piped *j)
     if (j->model == PIPED_GPT) {
         ddp_gpt2_config c;
         memset(&c, 0, sizeof c);
-        c.vocabulary = 19; c.context = 8; c.layers = 3; c.heads = 2; c.dim = 8; c.batch = PIPED_BATCH; c.dropout = 0.1f;
+        c.vocabulary = 19;
+        c.context = 8;
+        c.layers = 3;
+        c.heads = 2;
+        c.dim = 8;
+        c.batch = PIPED_BATCH;
+        c.dropout = 0.1f;
         c.recompute = j->recompute;
         return ddp_gpt2(g, &c, NULL);
     }
     if (j->model == PIPED_MLP) {
         ddp_mlp_config c;
         memset(&c, 0, sizeof c);
-        c.batch = PIPED_BATCH; c.inputs = 7; c.hidden[0] = 9; c.hidden[1] = 5; c.hidden[2] = 11; c.classes = 5;
+        c.batch = PIPED_BATCH;
+        c.inputs = 7;
+        c.hidden[0] = 9;
+        c.hidden[1] = 5;
+        c.hidden[2] = 11;
+        c.classes = 5;
         return ddp_mlp(g, &c, NULL);
     }
     return piped_residual(g, j->recompute);
@@ -94,8 +107,10 @@ static void piped_fill(void *at, const ddp_node *input, int r, int step, int m)
     ddp_rng x = ddp_rng_seed((uint64_t)(r * 1000 + step * 16 + m), strlen(input->name));
 
     for (long i = 0; at && i < ddp_shape_count(&input->spec.out); i++)
-        if (input->type == DDP_I32) ((int32_t *)at)[i] = (int32_t)ddp_rng_below(&x, 3);
-        else ((float *)at)[i] = (float)ddp_rng_normal(&x);
+        if (input->type == DDP_I32)
+            ((int32_t *)at)[i] = (int32_t)ddp_rng_below(&x, 3);
+        else
+            ((float *)at)[i] = (float)ddp_rng_normal(&x);
 }
 
 static int piped_stages(ddp_ctx *d, piped *j, ddp_graph *g, ddp_node *loss)
@@ -107,15 +122,21 @@ static int piped_stages(ddp_ctx *d, piped *j, ddp_graph *g, ddp_node *loss)
     int bad, cut[20];
 
     memset(&c, 0, sizeof c);
-    c.schedule = j->schedule; c.stages = j->stages; c.edge = j->edge;
-    if (j->model == PIPED_BRANCHES) { piped_cut_branches(g, cut); c.stage_of = cut; }
+    c.schedule = j->schedule;
+    c.stages = j->stages;
+    c.edge = j->edge;
+    if (j->model == PIPED_BRANCHES) {
+        piped_cut_branches(g, cut);
+        c.stage_of = cut;
+    }
     p = ddp_pipe_open(d, g, loss, &c);
     bad = !p ? (int)ddp_last_error(d)->code : j->no_rule ? 0 : ddp_set_optimizer(d, &o);
     for (int step = 0; step < PIPED_STEPS && !bad; step++) {
         for (int m = 0; m < M; m++)
             for (int i = 0; i < g->nodes; i++)
                 if (!g->node[i]->op)
-                    piped_fill(ddp_pipe_input(p, m, g->node[i]->name), g->node[i], ddp_pipe_number(p), step, m);
+                    piped_fill(ddp_pipe_input(p, m, g->node[i]->name), g->node[i], ddp_pipe_number(p), step,
+                               m);
         bad = ddp_pipe_step(p);
         if (!bad) bad = ddp_step_end(d);
     }
@@ -139,7 +160,8 @@ static int piped_whole(ddp_ctx *d, piped *j, ddp_graph *g, ddp_node *loss)
         for (int m = 0; m < M && !bad; m++) {
             for (int i = 0; i < g->nodes; i++)
                 if (!g->node[i]->op)
-                    piped_fill(ddp_data(g, g->node[i]->name), g->node[i], r, step < PIPED_STEPS ? step : step - 1, m);
+                    piped_fill(ddp_data(g, g->node[i]->name), g->node[i], r,
+                               step < PIPED_STEPS ? step : step - 1, m);
             bad = step < PIPED_STEPS ? ddp_forward(g) : ddp_evaluate(g);
             sum += (double)ddp_value(g, loss);
             if (!bad && step < PIPED_STEPS) bad = ddp_backward(g, loss);
@@ -188,8 +210,8 @@ static void piped_run(piped *j, int world)
     j->cfg.world = world;
     memset(&err, 0, sizeof err);
     if (ddp_launch(&j->cfg, piped_worker, j, &err))
-        fail_msg("model %d, %d ranks, %d stages, %s: %s", (int)j->model, world, j->stages, ddp_pipeline_name(j->schedule),
-                 err.msg);
+        fail_msg("model %d, %d ranks, %d stages, %s: %s", (int)j->model, world, j->stages,
+                 ddp_pipeline_name(j->schedule), err.msg);
 }
 
 /* Every schedule of the job's model in so many stages, against as many workers as there are replicas. */
@@ -207,10 +229,12 @@ static void piped_compare(const piped *like, const ddp_backend *b, int stages, i
         cut.schedule = (ddp_pipeline)s;
         piped_run(&cut, stages * replicas);
         for (int r = 0; r < stages * replicas; r++)
-            if (whole.hash[r / stages] != cut.hash[r] || memcmp(&whole.loss[r / stages], &cut.loss[r], sizeof(float)) ||
+            if (whole.hash[r / stages] != cut.hash[r] ||
+                memcmp(&whole.loss[r / stages], &cut.loss[r], sizeof(float)) ||
                 memcmp(&whole.judged[r / stages], &cut.judged[r], sizeof(float)))
-                fail_msg("model %d, %d stages, %s, rank %d: other bits than one worker's (loss %g, %g)", (int)like->model,
-                         stages, ddp_pipeline_name((ddp_pipeline)s), r, (double)cut.loss[r], (double)whole.loss[r / stages]);
+                fail_msg("model %d, %d stages, %s, rank %d: other bits than one worker's (loss %g, %g)",
+                         (int)like->model, stages, ddp_pipeline_name((ddp_pipeline)s), r, (double)cut.loss[r],
+                         (double)whole.loss[r / stages]);
     }
 }
 

@@ -1,6 +1,7 @@
-/* [asan] Compressed edges: a pipeline has the bits of stages that run one after the other in one process, each array coded
- * and decoded in between; bottlenecks at cuts are those of a model that has them; bad settings are one sentence each. A
- * step allocates nothing, and memory may end at any allocation of the opening. */
+/* [asan] Compressed edges: a pipeline has the bits of stages that run one after the other in one process,
+ * each array coded and decoded in between; bottlenecks at cuts are those of a model that has them; bad
+ * settings are one sentence each. A step allocates nothing, and memory may end at any allocation of the
+ * opening. */
 #define _DEFAULT_SOURCE
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -25,42 +26,55 @@ extern "C" {
 static __thread long taken, fail_at;
 
 void *heap_realloc(void *p, size_t bytes) { return ++taken == fail_at ? NULL : realloc(p, bytes); }
-void  heap_free(void *p) { free(p); }
+void heap_free(void *p) { free(p); }
 
-enum { STAGES = 4, MICRO = 4, STEPS = 3, BATCH = 3, WIDE = 40, NODES = 64, VALUES = 30000, SAMPLES = MICRO * BATCH };
+enum {
+    STAGES = 4,
+    MICRO = 4,
+    STEPS = 3,
+    BATCH = 3,
+    WIDE = 40,
+    NODES = 64,
+    VALUES = 30000,
+    SAMPLES = MICRO * BATCH
+};
 
 /* What a run leaves, in memory that processes share. */
 typedef struct board {
-    float    value[VALUES];
-    float    loss[STAGES];
+    float value[VALUES];
+    float loss[STAGES];
     uint64_t hash[STAGES];
-    double   bytes, held; /* of stage 1: what crosses in a step; ddp_pipe_bytes */
-    int64_t  bytes_as[DDP_WIRE_TOPK + 1]; /* that stage 1 sent in all */
-    char     error[DDP_ERROR_TEXT];
+    double bytes, held;                  /* of stage 1: what crosses in a step; ddp_pipe_bytes */
+    int64_t bytes_as[DDP_WIRE_TOPK + 1]; /* that stage 1 sent in all */
+    char error[DDP_ERROR_TEXT];
 } board;
 
 typedef struct job {
     ddp_edge_wire edge;
-    ddp_pipeline  schedule;
+    ddp_pipeline schedule;
     ddp_transport transport;
-    const char   *net;
-    int           skips, narrow, spoil, whole; /* spoil: the first such step, 0: none; whole: of one worker */
-    int           clocks, replicas;            /* 1: not deterministic; 0: one */
-    int           steps, repeats;              /* 0: STEPS; 1: the same data in each step */
-    long          samples, batch;              /* of aq; batch 0: BATCH */
-    int           nameless;                    /* the step in which micro-batch 1 has no names; 0: none */
-    long          misname;                     /* sample 0's name, 0: as it is */
-    long          fail_at;                     /* rank 1's allocation in ddp_pipe_open */
-    board        *b;
+    const char *net;
+    int skips, narrow, spoil, whole; /* spoil: the first such step, 0: none; whole: of one worker */
+    int clocks, replicas;            /* 1: not deterministic; 0: one */
+    int steps, repeats;              /* 0: STEPS; 1: the same data in each step */
+    long samples, batch;             /* of aq; batch 0: BATCH */
+    int nameless;                    /* the step in which micro-batch 1 has no names; 0: none */
+    long misname;                    /* sample 0's name, 0: as it is */
+    long fail_at;                    /* rank 1's allocation in ddp_pipe_open */
+    board *b;
 } job;
 
-static ddp_node *squeeze(ddp_graph *g, ddp_node *x, int narrow) { return narrow ? ddp_bottleneck(g, x, WIDE / narrow) : x; }
+static ddp_node *squeeze(ddp_graph *g, ddp_node *x, int narrow)
+{
+    return narrow ? ddp_bottleneck(g, x, WIDE / narrow) : x;
+}
 
-/* Four layers; with skips the first one's output goes to the second and the third. narrow: with bottlenecks between
- * them, as the cut puts them. */
+/* Four layers; with skips the first one's output goes to the second and the third. narrow: with bottlenecks
+ * between them, as the cut puts them. */
 static ddp_node *model(ddp_graph *g, int skips, int narrow)
 {
-    ddp_node *x = ddp_input(g, "x", DDP_F32, BATCH, 24), *labels = ddp_input(g, "labels", DDP_I32, BATCH, 1), *first, *y;
+    ddp_node *x = ddp_input(g, "x", DDP_F32, BATCH, 24), *labels = ddp_input(g, "labels", DDP_I32, BATCH, 1),
+             *first, *y;
 
     ddp_layer_begin(g, "a");
     first = ddp_relu(g, ddp_linear(g, x, WIDE));
@@ -95,11 +109,14 @@ static void fill(void *at, const ddp_node *input, int step, int m)
     ddp_rng x = ddp_rng_seed((uint64_t)(step * 16 + m), strlen(input->name));
 
     for (long i = 0; at && i < n; i++)
-        if (input->type == DDP_I32) ((int32_t *)at)[i] = (int32_t)ddp_rng_below(&x, 5);
-        else ((float *)at)[i] = (float)ddp_rng_normal(&x);
+        if (input->type == DDP_I32)
+            ((int32_t *)at)[i] = (int32_t)ddp_rng_below(&x, 5);
+        else
+            ((float *)at)[i] = (float)ddp_rng_normal(&x);
 }
 
-/* Sample i of a micro-batch: each comes once in a step, each time elsewhere, or several times where there are fewer. */
+/* Sample i of a micro-batch: each comes once in a step, each time elsewhere, or several times where there are
+ * fewer. */
 static long sample(const job *j, int step, int m, int i) { return (step * 7 + m * BATCH + i) % j->samples; }
 
 /* Parameters of own operators, each at its place in the whole model. */
@@ -110,7 +127,8 @@ static void keep(const ddp_graph *g, float *value)
     for (int i = 0; i < g->nodes; i++)
         for (int k = 0; k < g->node[i]->spec.params; k++) {
             const size_t n = (size_t)ddp_shape_count(&g->node[i]->spec.param[k].shape);
-            if (g->node[i]->here == (int)DDP__HERE_OWN) memcpy(value + at, g->node[i]->param[k], n * sizeof *value);
+            if (g->node[i]->here == (int)DDP__HERE_OWN)
+                memcpy(value + at, g->node[i]->param[k], n * sizeof *value);
             at += n;
             assert_true(at <= VALUES);
         }
@@ -132,8 +150,12 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     memset(&stats, 0, sizeof stats);
     cut_by_layer(g, cut);
     memset(&c, 0, sizeof c);
-    c.schedule = j->schedule; c.stages = STAGES; c.stage_of = cut; c.edge = j->edge;
-    c.samples = j->samples; c.batch = j->batch ? (int)j->batch : BATCH;
+    c.schedule = j->schedule;
+    c.stages = STAGES;
+    c.stage_of = cut;
+    c.edge = j->edge;
+    c.samples = j->samples;
+    c.batch = j->batch ? (int)j->batch : BATCH;
     taken = 0;
     fail_at = ddp_rank(d) == 1 ? j->fail_at : 0;
     p = ddp_pipe_open(d, g, loss, &c);
@@ -165,7 +187,10 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     if (!bad) keep(g, j->b->value);
     if (!bad) bad = ddp_pipe_get_stats(p, &stats);
     ddp_get_stats(d, &all);
-    if (ddp_pipe_stage(p) == 1) { j->b->bytes = stats.boundary_bytes; j->b->held = (double)ddp_pipe_bytes(p); }
+    if (ddp_pipe_stage(p) == 1) {
+        j->b->bytes = stats.boundary_bytes;
+        j->b->held = (double)ddp_pipe_bytes(p);
+    }
     if (ddp_rank(d) == 1) memcpy(j->b->bytes_as, all.bytes_as, sizeof all.bytes_as);
     ddp_pipe_close(p);
     return bad;
@@ -229,12 +254,13 @@ static int run(job *j)
 
 typedef struct reference {
     ddp_graph *g[STAGES];
-    ddp_node  *loss[STAGES];
+    ddp_node *loss[STAGES];
     ddp_state *s[STAGES];
-    float      residual[2][STAGES][NODES][BATCH * WIDE]; /* of what a stage sends */
-    float      last[STAGES][NODES][SAMPLES][WIDE];       /* aq: what a sample is at the other end */
-    char       seen[STAGES][NODES][SAMPLES];
-    double     off, size;                                /* aq: largest difference in the last step; largest activation */
+    float residual[2][STAGES][NODES][BATCH * WIDE]; /* of what a stage sends */
+    float last[STAGES][NODES][SAMPLES][WIDE];       /* aq: what a sample is at the other end */
+    char seen[STAGES][NODES][SAMPLES];
+    double off, size; /* aq: largest difference in the last step; largest
+                                                            activation */
 } reference;
 
 static int larger(const float *x, int a, int b)
@@ -286,20 +312,26 @@ static void cross(const job *j, const float *x, int n, int from, int to, float *
     for (int i = 0; i < n; i++) sum[i] = w->feedback ? residual[i] + x[i] : x[i];
     if (w->coding == DDP_EDGE_ADATOPK)
         ratio = (w->factor > 0 ? w->factor : 3) * w->ratio * (crossing(j, from, to) / (j->skips ? 2 : 1));
-    if (w->coding == DDP_EDGE_F32) memcpy(out, x, (size_t)n * sizeof *x);
-    else if (w->coding == DDP_EDGE_BF16) round_bf16(sum, n, out);
+    if (w->coding == DDP_EDGE_F32)
+        memcpy(out, x, (size_t)n * sizeof *x);
+    else if (w->coding == DDP_EDGE_BF16)
+        round_bf16(sum, n, out);
     else if (w->coding == DDP_EDGE_INT8 || w->coding == DDP_EDGE_AQ) {
-        assert_int_equal(ddp_pack_quantised(DDP_PACK_INT8, sum, (size_t)n, message, sizeof message, &bytes, &err), DDP_OK);
+        assert_int_equal(
+            ddp_pack_quantised(DDP_PACK_INT8, sum, (size_t)n, message, sizeof message, &bytes, &err), DDP_OK);
         assert_int_equal(ddp_unpack_store(message, bytes, out, (size_t)n, &err), DDP_OK);
-    } else if (ratio <= 2.3) memcpy(out, x, (size_t)n * sizeof *x); /* would be no smaller: as it is */
-    else largest(sum, n, (int)ceil(n / ratio), out);
+    } else if (ratio <= 2.3)
+        memcpy(out, x, (size_t)n * sizeof *x); /* would be no smaller: as it is */
+    else
+        largest(sum, n, (int)ceil(n / ratio), out);
     if (w->feedback)
         for (int i = 0; i < n; i++) residual[i] = sum[i] - out[i];
 }
 
-/* Activations under aq: `last` nears x by the nearest of 2^bits even steps between the block's largest magnitude and its
- * negative; a row, of 40, is one block. */
-static void cross_samples(const job *j, reference *r, const float *x, int count, int from, int node, int step, int m, float *out)
+/* Activations under aq: `last` nears x by the nearest of 2^bits even steps between the block's largest
+ * magnitude and its negative; a row, of 40, is one block. */
+static void cross_samples(const job *j, reference *r, const float *x, int count, int from, int node, int step,
+                          int m, float *out)
 {
     const int levels = 1 << (int)j->edge.ratio, row = count / BATCH;
 
@@ -309,7 +341,8 @@ static void cross_samples(const job *j, reference *r, const float *x, int count,
         assert_true(row <= WIDE && row <= DDP_QUANTISE_BLOCK);
         for (int k = 0; k < row; k++) most = fmaxf(most, fabsf(x[k] - last[k]));
         for (int k = 0; k < row; k++) {
-            if (!r->seen[from][node][id]) last[k] = x[k];
+            if (!r->seen[from][node][id])
+                last[k] = x[k];
             else if (most > 0) {
                 const float change = x[k] - last[k];
                 const long level = lround(((double)change / (double)most + 1) * (double)(levels - 1) / 2);
@@ -332,14 +365,14 @@ static void fetch(const job *j, reference *r, int s, int gradients, int step, in
         if (!n->op || other < 0 || (gradients && !n->has_gradient)) continue;
         assert_true(count <= BATCH * WIDE);
         if (j->edge.coding == DDP_EDGE_AQ && !gradients)
-            cross_samples(j, r, (float *)ddp_state_data(r->s[other], r->g[other]->node[i]), count, other, i, step, m,
-                          (float *)ddp_state_data(r->s[s], n));
+            cross_samples(j, r, (float *)ddp_state_data(r->s[other], r->g[other]->node[i]), count, other, i,
+                          step, m, (float *)ddp_state_data(r->s[s], n));
         else if (gradients)
             cross(j, (float *)ddp_state_gradient(r->s[other], r->g[other]->node[i]), count, other, s,
                   r->residual[1][other][i], (float *)ddp_state_gradient(r->s[s], n));
         else
-            cross(j, (float *)ddp_state_data(r->s[other], r->g[other]->node[i]), count, other, s, r->residual[0][other][i],
-                  (float *)ddp_state_data(r->s[s], n));
+            cross(j, (float *)ddp_state_data(r->s[other], r->g[other]->node[i]), count, other, s,
+                  r->residual[0][other][i], (float *)ddp_state_data(r->s[s], n));
     }
 }
 
@@ -376,7 +409,8 @@ static void train_reference(const job *j, double *off, double *size)
             for (int s = 0; s < STAGES; s++) {
                 for (int i = 0; i < r->g[s]->nodes; i++)
                     if (!r->g[s]->node[i]->op && r->g[s]->node[i]->here == (int)DDP__HERE_OWN)
-                        fill(ddp_state_data(r->s[s], r->g[s]->node[i]), r->g[s]->node[i], j->repeats ? 0 : step, m);
+                        fill(ddp_state_data(r->s[s], r->g[s]->node[i]), r->g[s]->node[i],
+                             j->repeats ? 0 : step, m);
                 fetch(j, r, s, 0, step, m);
                 assert_int_equal(ddp__graph_forward(r->s[s], 1), 0);
             }
@@ -395,7 +429,10 @@ static void train_reference(const job *j, double *off, double *size)
         ddp_state_free(r->s[s]);
         ddp_graph_free(r->g[s]);
     }
-    if (off) { *off = r->off; *size = r->size; }
+    if (off) {
+        *off = r->off;
+        *size = r->size;
+    }
     free(r);
 }
 
@@ -413,26 +450,31 @@ static void compare(const job *like, board *b)
 {
     job reference_job = *like, j = *like;
 
-    reference_job.b = b; j.b = b + 1;
+    reference_job.b = b;
+    j.b = b + 1;
     train_reference(&reference_job, NULL, NULL);
     for (int p = DDP_PIPELINE_GPIPE; p <= DDP_PIPELINE_ZB; p++)
         for (int t = 0; t < (p == DDP_PIPELINE_1F1B ? 2 : 1); t++) {
             j.schedule = (ddp_pipeline)p;
             j.transport = t ? DDP_TCP : DDP_THREADS;
             if (run(&j)) fail_msg("%s", b[1].error);
-            if (memcmp(b[0].value, b[1].value, sizeof b->value) || memcmp(&b[0].loss[0], &b[1].loss[0], sizeof(float)))
-                fail_msg("coding %d, ratio %g, feedback %d, skips %d, %s, %s: not the reference's bits (loss %.9g, %.9g)",
-                         (int)j.edge.coding, j.edge.ratio, j.edge.feedback, j.skips, ddp_pipeline_name(j.schedule),
-                         t ? "tcp" : "threads", (double)b[0].loss[0], (double)b[1].loss[0]);
+            if (memcmp(b[0].value, b[1].value, sizeof b->value) ||
+                memcmp(&b[0].loss[0], &b[1].loss[0], sizeof(float)))
+                fail_msg("coding %d, ratio %g, feedback %d, skips %d, %s, %s: not the reference's bits (loss "
+                         "%.9g, %.9g)",
+                         (int)j.edge.coding, j.edge.ratio, j.edge.feedback, j.skips,
+                         ddp_pipeline_name(j.schedule), t ? "tcp" : "threads", (double)b[0].loss[0],
+                         (double)b[1].loss[0]);
         }
 }
 
 static void a_coded_edge_is_coding_and_decoding_between_stages(void **state)
 {
-    static const ddp_edge_wire all[] = {{DDP_EDGE_F32, 0, 0, 0},       {DDP_EDGE_BF16, 0, 0, 0},     {DDP_EDGE_INT8, 0, 0, 0},
-                                        {DDP_EDGE_INT8, 0, 0, 1},      {DDP_EDGE_TOPK, 10, 0, 0},    {DDP_EDGE_TOPK, 10, 0, 1},
-                                        {DDP_EDGE_TOPK, 1, 0, 0},      {DDP_EDGE_TOPK, 1000, 0, 0},  {DDP_EDGE_ADATOPK, 4, 0, 0},
-                                        {DDP_EDGE_ADATOPK, 4, 1, 1}};
+    static const ddp_edge_wire all[] = {{DDP_EDGE_F32, 0, 0, 0},     {DDP_EDGE_BF16, 0, 0, 0},
+                                        {DDP_EDGE_INT8, 0, 0, 0},    {DDP_EDGE_INT8, 0, 0, 1},
+                                        {DDP_EDGE_TOPK, 10, 0, 0},   {DDP_EDGE_TOPK, 10, 0, 1},
+                                        {DDP_EDGE_TOPK, 1, 0, 0},    {DDP_EDGE_TOPK, 1000, 0, 0},
+                                        {DDP_EDGE_ADATOPK, 4, 0, 0}, {DDP_EDGE_ADATOPK, 4, 1, 1}};
     board *b = boards();
 
     (void)state;
@@ -458,7 +500,8 @@ static void changes_of_samples_are_coded_and_decoded_between_stages(void **state
         for (int i = 0; i < 6; i++) {
             job j;
             memset(&j, 0, sizeof j);
-            j.edge.coding = DDP_EDGE_AQ; j.edge.ratio = bits;
+            j.edge.coding = DDP_EDGE_AQ;
+            j.edge.ratio = bits;
             j.samples = samples[i % 3];
             j.skips = i / 3;
             compare(&j, b);
@@ -466,7 +509,8 @@ static void changes_of_samples_are_coded_and_decoded_between_stages(void **state
     munmap(b, 2 * sizeof *b);
 }
 
-/* While no sample has come twice activations are those of float32; later they are off by little of what they changed by. */
+/* While no sample has come twice activations are those of float32; later they are off by little of what they
+ * changed by. */
 static void the_first_pass_is_that_of_float32(void **state)
 {
     board *b = boards();
@@ -477,12 +521,16 @@ static void the_first_pass_is_that_of_float32(void **state)
     memset(&plain, 0, sizeof plain);
     plain.steps = 1;
     j = plain;
-    j.edge.coding = DDP_EDGE_AQ; j.edge.ratio = 2; j.samples = SAMPLES;
-    plain.b = b; j.b = b + 1;
+    j.edge.coding = DDP_EDGE_AQ;
+    j.edge.ratio = 2;
+    j.samples = SAMPLES;
+    plain.b = b;
+    j.b = b + 1;
     assert_int_equal(run(&plain), 0);
     assert_int_equal(run(&j), 0);
     assert_memory_equal(plain.b->loss, j.b->loss, sizeof j.b->loss);
-    assert_true(j.b->bytes_as[DDP_WIRE_INT4] == 0 && j.b->bytes_as[DDP_WIRE_INT8] == MICRO * (24 + 8 + BATCH * WIDE));
+    assert_true(j.b->bytes_as[DDP_WIRE_INT4] == 0 &&
+                j.b->bytes_as[DDP_WIRE_INT8] == MICRO * (24 + 8 + BATCH * WIDE));
 
     j.repeats = 1;
     j.steps = 8;
@@ -511,7 +559,10 @@ static void a_sample_that_moves_slowly_is_met_ever_more_exactly(void **state)
             memset(last, 0, sizeof last);
             for (int visit = 0; visit < 5; visit++) {
                 double off = 0;
-                for (size_t i = 0; i < n; i++) { x[i] += 0.02f * (float)(2 * ddp_rng_uniform(&r) - 1); change[i] = x[i] - last[i]; }
+                for (size_t i = 0; i < n; i++) {
+                    x[i] += 0.02f * (float)(2 * ddp_rng_uniform(&r) - 1);
+                    change[i] = x[i] - last[i];
+                }
                 memset(message, 0xa5, sizeof message);
                 ddp__changes_code(change, n, bits, message);
                 assert_int_equal(message[ddp__change_bytes(bits, n)], 0xa5);
@@ -539,20 +590,25 @@ static void bytes_are_those_of_the_messages(void **state)
     assert_int_equal(run(&j), 0); /* activations and gradients cross three boundaries */
     assert_true(b->bytes == (double)(MICRO * 6 * 4 * n));
     held = b->held;
-    j.edge.coding = DDP_EDGE_TOPK; j.edge.ratio = 10;
+    j.edge.coding = DDP_EDGE_TOPK;
+    j.edge.ratio = 10;
     assert_int_equal(run(&j), 0);
     assert_true(b->bytes == (double)(MICRO * 6 * (24 + 8 * (n / 10))));
     j.edge.coding = DDP_EDGE_INT8;
     assert_int_equal(run(&j), 0);
     assert_true(b->bytes == (double)(MICRO * 6 * (24 + n + 4 * 2)));
-    j.edge.coding = DDP_EDGE_AQ; j.edge.ratio = 3; j.samples = SAMPLES;
+    j.edge.coding = DDP_EDGE_AQ;
+    j.edge.ratio = 3;
+    j.samples = SAMPLES;
     assert_int_equal(run(&j), 0);
     assert_true(b->bytes == (double)(MICRO * 3 * (24 + n + 4 * 2 + BATCH * (4 + WIDE * 3 / 8))));
-    assert_true(b->held == held + SAMPLES * (1 + 2 * 4 * WIDE)); /* at the edge before it and at the one behind */
+    assert_true(b->held == held + SAMPLES * (1 + 2 * 4 * WIDE)); /* at the edge before it and at the one
+                                                                    behind */
     munmap(b, 2 * sizeof *b);
 }
 
-/* From rank 1 to rank 0 the link is ten times slower than the others: it alone keeps 1 of 30.6, the others 1 of 3.06. */
+/* From rank 1 to rank 0 the link is ten times slower than the others: it alone keeps 1 of 30.6, the others 1
+ * of 3.06. */
 static void the_slowest_link_is_compressed_most(void **state)
 {
     static const char path[] = "build/test_edges_net.json";
@@ -568,15 +624,18 @@ static void the_slowest_link_is_compressed_most(void **state)
     memset(&j, 0, sizeof j);
     j.b = b;
     j.net = path;
-    j.edge.coding = DDP_EDGE_ADATOPK; j.edge.ratio = 10.2;
+    j.edge.coding = DDP_EDGE_ADATOPK;
+    j.edge.ratio = 10.2;
     assert_int_equal(run(&j), 0); /* five messages over fast links, a gradient over the slow one */
-    assert_true(b->bytes == (double)(MICRO * (5 * (24 + 8 * (BATCH * WIDE / 3)) + 24 + 8 * (BATCH * WIDE / 30))));
+    assert_true(b->bytes ==
+                (double)(MICRO * (5 * (24 + 8 * (BATCH * WIDE / 3)) + 24 + 8 * (BATCH * WIDE / 30))));
     remove(path);
     munmap(b, 2 * sizeof *b);
 }
 
-/* Without a network to emulate, and with clocks: links are probed. One of them is the slowest and keeps 1 of 30; the others
- * keep more, by what was measured. All ranks have the same numbers, or messages would not fit. */
+/* Without a network to emulate, and with clocks: links are probed. One of them is the slowest and keeps 1 of
+ * 30; the others keep more, by what was measured. All ranks have the same numbers, or messages would not
+ * fit. */
 static void links_are_probed(void **state)
 {
     const size_t n = BATCH * WIDE;
@@ -588,22 +647,31 @@ static void links_are_probed(void **state)
     j.b = b;
     j.transport = DDP_TCP;
     j.clocks = 1;
-    j.edge.coding = DDP_EDGE_ADATOPK; j.edge.ratio = 10;
+    j.edge.coding = DDP_EDGE_ADATOPK;
+    j.edge.ratio = 10;
     for (j.replicas = 1; j.replicas <= 2; j.replicas++) {
         if (run(&j)) fail_msg("%s", b->error);
-        if (b->bytes <= (double)(MICRO * 6 * (24 + 8 * n / 30)) || b->bytes > (double)(MICRO * (5 * 4 * n + 24 + 8 * n / 30)))
-            fail_msg("%d pipelines: %g bytes in %d messages of %zu floats", j.replicas, b->bytes, MICRO * 6, n);
+        if (b->bytes <= (double)(MICRO * 6 * (24 + 8 * n / 30)) ||
+            b->bytes > (double)(MICRO * (5 * 4 * n + 24 + 8 * n / 30)))
+            fail_msg("%d pipelines: %g bytes in %d messages of %zu floats", j.replicas, b->bytes, MICRO * 6,
+                     n);
         assert_true(b->loss[0] > 0 && b->loss[0] < 10);
     }
     munmap(b, 2 * sizeof *b);
 }
 
-/* Stage 1 sends MICRO activations and as many gradients in a step, and the activations of two in an evaluation. */
+/* Stage 1 sends MICRO activations and as many gradients in a step, and the activations of two in an
+ * evaluation. */
 static void bytes_count_as_what_they_are(void **state)
 {
-    static const struct { ddp_edge_coding coding; ddp_wire as; int each; } all[] = {
-        {DDP_EDGE_F32, DDP_WIRE_F32, 4 * BATCH * WIDE},  {DDP_EDGE_BF16, DDP_WIRE_BF16, 2 * BATCH * WIDE},
-        {DDP_EDGE_INT8, DDP_WIRE_INT8, 24 + 8 + BATCH * WIDE}, {DDP_EDGE_TOPK, DDP_WIRE_TOPK, 24 + 8 * BATCH * WIDE / 10}};
+    static const struct {
+        ddp_edge_coding coding;
+        ddp_wire as;
+        int each;
+    } all[] = {{DDP_EDGE_F32, DDP_WIRE_F32, 4 * BATCH * WIDE},
+               {DDP_EDGE_BF16, DDP_WIRE_BF16, 2 * BATCH * WIDE},
+               {DDP_EDGE_INT8, DDP_WIRE_INT8, 24 + 8 + BATCH * WIDE},
+               {DDP_EDGE_TOPK, DDP_WIRE_TOPK, 24 + 8 * BATCH * WIDE / 10}};
     board *b = boards();
 
     (void)state;
@@ -612,15 +680,18 @@ static void bytes_count_as_what_they_are(void **state)
         job j;
         memset(&j, 0, sizeof j);
         j.b = b;
-        j.edge.coding = all[i / 2].coding; j.edge.ratio = 10;
+        j.edge.coding = all[i / 2].coding;
+        j.edge.ratio = 10;
         j.transport = i % 2 ? DDP_TCP : DDP_THREADS;
         if (run(&j)) fail_msg("%s", b->error);
         for (int as = DDP_WIRE_BF16; as <= (int)DDP_WIRE_TOPK; as++)
             if (b->bytes_as[as] != (as == (int)all[i / 2].as ? edges : 0))
                 fail_msg("%s: %ld bytes of coding %d", ddp_wire_name((ddp_wire)as), (long)b->bytes_as[as],
                          (int)j.edge.coding);
-        if (all[i / 2].as == DDP_WIRE_F32) assert_true(b->bytes_as[DDP_WIRE_F32] >= edges);
-        else assert_true(b->bytes_as[DDP_WIRE_F32] < edges);
+        if (all[i / 2].as == DDP_WIRE_F32)
+            assert_true(b->bytes_as[DDP_WIRE_F32] >= edges);
+        else
+            assert_true(b->bytes_as[DDP_WIRE_F32] < edges);
     }
     munmap(b, 2 * sizeof *b);
 }
@@ -634,10 +705,13 @@ static void bottlenecks_at_cuts_are_the_models_own(void **state)
         job whole, j;
         memset(&j, 0, sizeof j);
         j.skips = skips;
-        j.edge.coding = DDP_EDGE_BOTTLENECK; j.edge.ratio = 8;
+        j.edge.coding = DDP_EDGE_BOTTLENECK;
+        j.edge.ratio = 8;
         whole = j;
-        whole.whole = 1; whole.narrow = 8;
-        whole.b = b; j.b = b + 1;
+        whole.whole = 1;
+        whole.narrow = 8;
+        whole.b = b;
+        j.b = b + 1;
         assert_int_equal(run(&whole), 0);
         for (int p = DDP_PIPELINE_GPIPE; p <= DDP_PIPELINE_ZB; p++) {
             j.schedule = (ddp_pipeline)p;
@@ -695,7 +769,8 @@ static void check_bottleneck(int images)
 {
     const ddp_shape image = {4, {2, 6, 3, 3}}, rows = {3, {2, 4, 6, 0}};
     ddp_graph *g = ddp_graph_new(NULL);
-    ddp_node *x = ddp_input_shape(g, "x", DDP_F32, images ? &image : &rows), *labels = ddp_input(g, "labels", DDP_I32, 2, 1);
+    ddp_node *x = ddp_input_shape(g, "x", DDP_F32, images ? &image : &rows),
+             *labels = ddp_input(g, "labels", DDP_I32, 2, 1);
 
     x = ddp_bottleneck(g, x, 2);
     ddp_layer_begin(g, "head");
@@ -721,9 +796,10 @@ static void refused(job *j, ddp_status code, const char *says)
 
 static void bad_settings_are_one_sentence(void **state)
 {
-    static const char *const wrong[] = {"", "foo", "topk", "topk:", "topk:x", "topk:0.5", "topk:nan", "topk:10:2", "int8:4",
-                                        "adatopk:10:0", "adatopk:10:3:1", "bottleneck", "bottleneck:0", "topk:1e10", "f32 ", "aq", "aq:", "aq:1", "aq:5",
-                                        "aq:2.5", "aq:4:1"};
+    static const char *const wrong[] = {
+        "",          "foo",    "topk",         "topk:",          "topk:x",     "topk:0.5",     "topk:nan",
+        "topk:10:2", "int8:4", "adatopk:10:0", "adatopk:10:3:1", "bottleneck", "bottleneck:0", "topk:1e10",
+        "f32 ",      "aq",     "aq:",          "aq:1",           "aq:5",       "aq:2.5",       "aq:4:1"};
     board *b = boards();
     ddp_edge_wire w = {DDP_EDGE_INT8, 7, 8, 1};
     ddp_graph *g = ddp_graph_new(NULL);
@@ -738,7 +814,8 @@ static void bad_settings_are_one_sentence(void **state)
     }
     assert_int_equal(ddp_edge_wire_parse(NULL, &w, &err), DDP_ARG);
     assert_int_equal(ddp_edge_wire_parse("adatopk:10:1.5", &w, &err), DDP_OK);
-    assert_true(w.coding == DDP_EDGE_ADATOPK && !(w.ratio < 10 || w.ratio > 10) && !(w.factor < 1.5 || w.factor > 1.5));
+    assert_true(w.coding == DDP_EDGE_ADATOPK && !(w.ratio < 10 || w.ratio > 10) &&
+                !(w.factor < 1.5 || w.factor > 1.5));
     assert_int_equal(w.feedback, 1);
 
     memset(&j, 0, sizeof j);
@@ -747,41 +824,57 @@ static void bad_settings_are_one_sentence(void **state)
     refused(&j, DDP_ARG, "edge wire 9 is unknown");
     j.edge.coding = DDP_EDGE_TOPK;
     refused(&j, DDP_ARG, "edge wire topk of ratio 0: it must be from 1");
-    j.edge.coding = DDP_EDGE_BF16; j.edge.feedback = 1;
+    j.edge.coding = DDP_EDGE_BF16;
+    j.edge.feedback = 1;
     refused(&j, DDP_ARG, "error feedback with edge wire bf16");
     j.edge.feedback = 0;
-    j.edge.coding = DDP_EDGE_BOTTLENECK; j.edge.ratio = 41;
+    j.edge.coding = DDP_EDGE_BOTTLENECK;
+    j.edge.ratio = 41;
     refused(&j, DDP_ARG, "of 40 channels nothing is left to cross; take at most bottleneck:40");
-    j.edge.coding = DDP_EDGE_TOPK; j.edge.ratio = 10; j.spoil = 1;
+    j.edge.coding = DDP_EDGE_TOPK;
+    j.edge.ratio = 10;
+    j.spoil = 1;
     refused(&j, DDP_NUMERIC, "stage 0 cannot send activations of micro-batch 0");
     memset(&j, 0, sizeof j);
     j.b = b;
-    j.edge.coding = DDP_EDGE_AQ; j.edge.ratio = 5; j.samples = SAMPLES;
+    j.edge.coding = DDP_EDGE_AQ;
+    j.edge.ratio = 5;
+    j.samples = SAMPLES;
     refused(&j, DDP_ARG, "edge wire aq of 5 bits: changes take 2, 3 or 4");
-    j.edge.ratio = 4; j.edge.feedback = 1;
+    j.edge.ratio = 4;
+    j.edge.feedback = 1;
     refused(&j, DDP_ARG, "error feedback with edge wire aq");
-    j.edge.feedback = 0; j.samples = 0;
+    j.edge.feedback = 0;
+    j.samples = 0;
     refused(&j, DDP_ARG, "edge wire aq:4 of 0 samples, 3 in a micro-batch: set samples");
-    j.samples = SAMPLES; j.batch = 2;
+    j.samples = SAMPLES;
+    j.batch = 2;
     refused(&j, DDP_ARG, ", 3, is no multiple of the 2 samples of a micro-batch");
-    j.batch = 0; j.samples = 1000000000000000;
+    j.batch = 0;
+    j.samples = 1000000000000000;
     refused(&j, DDP_MEMORY, "activations of 1000000000000000 samples at the edges of stage");
-    j.samples = SAMPLES; j.misname = SAMPLES;
+    j.samples = SAMPLES;
+    j.misname = SAMPLES;
     refused(&j, DDP_ARG, "ddp_pipe_samples: sample 12 in micro-batch 0; they are 0..11");
-    j.misname = 0; j.nameless = 2;
+    j.misname = 0;
+    j.nameless = 2;
     refused(&j, DDP_USAGE, "the samples of micro-batch 1 have no names");
-    j.nameless = 0; j.spoil = 2;
+    j.nameless = 0;
+    j.spoil = 2;
     refused(&j, DDP_NUMERIC, "cannot send activations of micro-batch 0, stage 1 at the other end: value ");
 
     assert_null(ddp_bottleneck(g, ddp_input(g, "x", DDP_F32, 2, 6), 7));
-    assert_non_null(strstr(ddp_graph_error(g)->msg, "a bottleneck of width 7 in what is 6 wide: 1 to 6 are possible"));
+    assert_non_null(
+        strstr(ddp_graph_error(g)->msg, "a bottleneck of width 7 in what is 6 wide: 1 to 6 are possible"));
     ddp_graph_free(g);
     munmap(b, 2 * sizeof *b);
 }
 
 static void memory_may_end_at_any_allocation(void **state)
 {
-    static const ddp_edge_wire all[] = {{DDP_EDGE_TOPK, 10, 0, 1}, {DDP_EDGE_ADATOPK, 4, 0, 1}, {DDP_EDGE_BOTTLENECK, 8, 0, 0},
+    static const ddp_edge_wire all[] = {{DDP_EDGE_TOPK, 10, 0, 1},
+                                        {DDP_EDGE_ADATOPK, 4, 0, 1},
+                                        {DDP_EDGE_BOTTLENECK, 8, 0, 0},
                                         {DDP_EDGE_AQ, 4, 0, 0}};
     board *b = boards();
 

@@ -16,7 +16,9 @@ extern "C" {
 }
 #endif
 
-static struct { long left, live; } memory = {-1, 0}; /* allocations that succeed, below 0: all */
+static struct {
+    long left, live;
+} memory = {-1, 0}; /* allocations that succeed, below 0: all */
 
 void *heap_realloc(void *p, size_t bytes)
 {
@@ -37,7 +39,8 @@ enum { BATCH = 2, OPERATORS = 6 };
 /* linear a - relu b - linear c on one arm, linear d on the other, their sum e, the loss f. */
 static ddp_node *two_arms(ddp_graph *g)
 {
-    ddp_node *x = ddp_input(g, "x", DDP_F32, BATCH, 6), *labels = ddp_input(g, "labels", DDP_I32, BATCH, 1), *a, *c, *d;
+    ddp_node *x = ddp_input(g, "x", DDP_F32, BATCH, 6), *labels = ddp_input(g, "labels", DDP_I32, BATCH, 1),
+             *a, *c, *d;
 
     ddp_layer_begin(g, "all");
     a = ddp_linear(g, x, 5);
@@ -99,7 +102,9 @@ static void of_several_placements_the_cheapest_counts(void **state)
     (void)state;
     assert_int_equal(layout("{\"cost_s\": 3, \"assign\": [[0, 1], [2, 3]]}\n"
                             "{\"cost_s\": 2, \"assign\": [[3, 0], [1, 2]]}\n\n"
-                            "{\"cost_s\": 2, \"assign\": [[2, 0], [1, 3]]}\n", NULL, 4, &l, &err), DDP_OK);
+                            "{\"cost_s\": 2, \"assign\": [[2, 0], [1, 3]]}\n",
+                            NULL, 4, &l, &err),
+                     DDP_OK);
     assert_int_equal(l.stages, 2);
     assert_int_equal(l.pipelines, 2);
     assert_memory_equal(l.rank_of, best, sizeof best);
@@ -115,10 +120,13 @@ static void stages_follow_the_data_and_ranks_the_devices(void **state)
     ddp_error err;
 
     (void)state; /* the devices with operators are 2, 7 and 9; that of the sum is named first */
-    assert_int_equal(layout(NULL, "{\"pipeline_s\": 1, \"operators\": 6, \"param_bytes\": 400, \"segments\": ["
-                            "{\"device\": 9, \"first\": 4, \"end\": 6}, {\"device\": 7, \"first\": 0, \"end\": 2},"
-                            "{\"device\": 2, \"first\": 2, \"end\": 3}, {\"device\": 2, \"first\": 3, \"end\": 4}]}", 6, &l, &err),
-                     DDP_OK);
+    assert_int_equal(
+        layout(NULL,
+               "{\"pipeline_s\": 1, \"operators\": 6, \"param_bytes\": 400, \"segments\": ["
+               "{\"device\": 9, \"first\": 4, \"end\": 6}, {\"device\": 7, \"first\": 0, \"end\": 2},"
+               "{\"device\": 2, \"first\": 2, \"end\": 3}, {\"device\": 2, \"first\": 3, \"end\": 4}]}",
+               6, &l, &err),
+        DDP_OK);
     assert_int_equal(l.stages, 3);
     assert_int_equal(l.pipelines, 2);
     assert_memory_equal(l.stage_of, stage, sizeof stage);
@@ -133,9 +141,13 @@ static void a_stage_comes_behind_all_that_it_reads(void **state)
     ddp_error err;
 
     (void)state; /* device 2 has c, which its d would let come before device 0's; c, sum and loss need d */
-    assert_int_equal(layout(NULL, "{\"pipeline_s\": 1, \"segments\": [{\"device\": 1, \"first\": 0, \"end\": 2},"
-                            "{\"device\": 2, \"first\": 2, \"end\": 3}, {\"device\": 0, \"first\": 3, \"end\": 4},"
-                            "{\"device\": 2, \"first\": 4, \"end\": 6}]}", 3, &l, &err), DDP_OK);
+    assert_int_equal(
+        layout(NULL,
+               "{\"pipeline_s\": 1, \"segments\": [{\"device\": 1, \"first\": 0, \"end\": 2},"
+               "{\"device\": 2, \"first\": 2, \"end\": 3}, {\"device\": 0, \"first\": 3, \"end\": 4},"
+               "{\"device\": 2, \"first\": 4, \"end\": 6}]}",
+               3, &l, &err),
+        DDP_OK);
     assert_memory_equal(l.stage_of, stage, sizeof stage);
     assert_memory_equal(l.rank_of, ranks, sizeof ranks);
     ddp_pipe_layout_free(&l);
@@ -154,10 +166,11 @@ static void a_placement_and_a_cut_go_together(void **state)
     assert_memory_equal(l.stage_of, stage, sizeof stage);
     assert_memory_equal(l.rank_of, ranks, sizeof ranks);
     ddp_pipe_layout_free(&l);
-    refused("{\"cost_s\": 0, \"assign\": [[2, 0, 3, 1]]}", cut, 4, DDP_ARG, "2 stages, and the placement has 4");
+    refused("{\"cost_s\": 0, \"assign\": [[2, 0, 3, 1]]}", cut, 4, DDP_ARG,
+            "2 stages, and the placement has 4");
 }
 
-#define SEGMENTS(list) "{\"pipeline_s\": 1, \"segments\": [" list "]}"
+#define SEGMENTS(list)              "{\"pipeline_s\": 1, \"segments\": [" list "]}"
 #define SEGMENT(device, first, end) "{\"device\": " #device ", \"first\": " #first ", \"end\": " #end "}"
 
 static void a_file_that_does_not_fit_is_refused_in_a_sentence(void **state)
@@ -172,21 +185,29 @@ static void a_file_that_does_not_fit_is_refused_in_a_sentence(void **state)
     refused("{\"cost_s\": 1, \"assign\": [0, 1]}", NULL, 2, DDP_FORMAT, "no list \"assign\"");
     refused("{\"cost_s\": 1, \"assign\": [[]]}", NULL, 2, DDP_ARG, "0 devices");
     refused("{\"cost_s\": 1, \"assign\"", NULL, 2, DDP_FORMAT, "plan 1");
-    refused("{\"cost_s\": 1, \"assign\": [[0, 1], [2, 3]]}", NULL, 6, DDP_ARG, "on 4 devices, and 6 workers are to train");
-    refused("{\"cost_s\": 1, \"assign\": [[0, 1], [2]]}", NULL, 4, DDP_FORMAT, "pipeline 1 has another number of stages");
-    refused("{\"cost_s\": 1, \"assign\": [[0, 1], 2]}", NULL, 4, DDP_FORMAT, "pipeline 1 has another number of stages");
-    refused("{\"cost_s\": 1, \"assign\": [[0, 1], [\"2\", 3]]}", NULL, 4, DDP_ARG, "each of 0..3 stands once");
-    refused("{\"cost_s\": 1, \"assign\": [[0, 1], [1, 3]]}", NULL, 4, DDP_ARG, "stage 0 of pipeline 1 is not on a device of");
+    refused("{\"cost_s\": 1, \"assign\": [[0, 1], [2, 3]]}", NULL, 6, DDP_ARG,
+            "on 4 devices, and 6 workers are to train");
+    refused("{\"cost_s\": 1, \"assign\": [[0, 1], [2]]}", NULL, 4, DDP_FORMAT,
+            "pipeline 1 has another number of stages");
+    refused("{\"cost_s\": 1, \"assign\": [[0, 1], 2]}", NULL, 4, DDP_FORMAT,
+            "pipeline 1 has another number of stages");
+    refused("{\"cost_s\": 1, \"assign\": [[0, 1], [\"2\", 3]]}", NULL, 4, DDP_ARG,
+            "each of 0..3 stands once");
+    refused("{\"cost_s\": 1, \"assign\": [[0, 1], [1, 3]]}", NULL, 4, DDP_ARG,
+            "stage 0 of pipeline 1 is not on a device of");
     refused("{\"cost_s\": 1, \"assign\": [[0, 1], [2, 4]]}", NULL, 4, DDP_ARG, "each of 0..3 stands once");
     refused("{\"cost_s\": 1, \"assign\": [[0, 1], [2, 0.5]]}", NULL, 4, DDP_ARG, "each of 0..3 stands once");
     refused(NULL, "{\"pipeline_s\": 1}", 2, DDP_FORMAT, "no list \"segments\"");
     refused(NULL, "{\"pipeline_s\": 1, \"segments\": 6}", 2, DDP_FORMAT, "no list \"segments\"");
     refused(NULL, "[1]", 2, DDP_FORMAT, "no number \"pipeline_s\": a file of `plan fence --json FILE`");
-    refused(NULL, "{\"pipeline_s\": 1, \"operators\": 9, \"segments\": []}", 2, DDP_ARG, "cuts 9 operators, and this model has 6");
+    refused(NULL, "{\"pipeline_s\": 1, \"operators\": 9, \"segments\": []}", 2, DDP_ARG,
+            "cuts 9 operators, and this model has 6");
     refused(NULL, "{\"pipeline_s\": 1, \"param_bytes\": 404, \"segments\": []}", 2, DDP_ARG,
             "404 bytes of parameters, and this one has 400");
-    refused(NULL, SEGMENTS(SEGMENT(0, 0, 3) "," SEGMENT(1, 4, 6)), 2, DDP_ARG, "leaves operator 3 (all/linear.2) out");
-    refused(NULL, SEGMENTS(SEGMENT(0, 0, 3) "," SEGMENT(1, 2, 6)), 2, DDP_ARG, "operator 2 (all/linear.1) on device 0 and on device 1");
+    refused(NULL, SEGMENTS(SEGMENT(0, 0, 3) "," SEGMENT(1, 4, 6)), 2, DDP_ARG,
+            "leaves operator 3 (all/linear.2) out");
+    refused(NULL, SEGMENTS(SEGMENT(0, 0, 3) "," SEGMENT(1, 2, 6)), 2, DDP_ARG,
+            "operator 2 (all/linear.1) on device 0 and on device 1");
     refused(NULL, SEGMENTS(SEGMENT(0, 0, 7)), 2, DDP_ARG, "of the 6 operators");
     refused(NULL, SEGMENTS(SEGMENT(-1, 0, 6)), 2, DDP_ARG, "a device from 0 on");
     refused(NULL, SEGMENTS(SEGMENT(0, -1, 6)), 2, DDP_ARG, "of the 6 operators those from \"first\" up to");
@@ -195,13 +216,15 @@ static void a_file_that_does_not_fit_is_refused_in_a_sentence(void **state)
     refused(NULL, SEGMENTS(SEGMENT(0, 3, 3)), 2, DDP_ARG, "column 32: a segment");
     refused(NULL, SEGMENTS(SEGMENT(0, 0, 1) "," SEGMENT(1, 1, 2) "," SEGMENT(0, 2, 6)), 2, DDP_ARG,
             "from device 0 to device 1 and back");
-    refused(NULL, SEGMENTS(SEGMENT(0, 0, 2) "," SEGMENT(1, 2, 4) "," SEGMENT(2, 4, 6)), 4, DDP_ARG, "start a multiple of 3");
+    refused(NULL, SEGMENTS(SEGMENT(0, 0, 2) "," SEGMENT(1, 2, 4) "," SEGMENT(2, 4, 6)), 4, DDP_ARG,
+            "start a multiple of 3");
 }
 
 /* Planners that know no sizes write 0, and nobody need ask why. */
 static void a_cut_without_sizes_fits_every_model_of_its_operators(void **state)
 {
-    const char *cut = "{\"pipeline_s\": 1, \"operators\": 6, \"param_bytes\": 0, \"segments\": [" SEGMENT(0, 0, 6) "]}";
+    const char *cut =
+        "{\"pipeline_s\": 1, \"operators\": 6, \"param_bytes\": 0, \"segments\": [" SEGMENT(0, 0, 6) "]}";
     const char *path;
     ddp_graph *g = ddp_graph_new(NULL);
     ddp_pipe_layout l;

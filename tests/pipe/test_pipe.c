@@ -1,5 +1,5 @@
-/* Training over stages: every schedule, number of stages, model and cut has the bits of unpipelined workers with
- * as many micro-batches. */
+/* Training over stages: every schedule, number of stages, model and cut has the bits of unpipelined workers
+ * with as many micro-batches. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -22,32 +22,32 @@ typedef enum model { GPT, MLP, RESNET, DAG, MODELS } model;
 
 /* What a run leaves: all parameters and buffers by node, and the loss of its last step. */
 typedef struct board {
-    float  value[2][VALUES];  /* [pipelines looked at] */
+    float value[2][VALUES]; /* [pipelines looked at] */
     size_t at[NODES], count[NODES];
     size_t used;
-    float  loss[RANKS];
+    float loss[RANKS];
     uint64_t hash[RANKS];
-    float  judged[RANKS];     /* the loss of the last evaluation */
-    int    nodes;
+    float judged[RANKS]; /* the loss of the last evaluation */
+    int nodes;
 } board;
 
 typedef struct job {
-    ddp_config   cfg;
-    model        m;
-    uint64_t     dag;         /* seed of a random graph */
-    int          stages;      /* 0: unpipelined */
+    ddp_config cfg;
+    model m;
+    uint64_t dag; /* seed of a random graph */
+    int stages;   /* 0: unpipelined */
     ddp_pipeline schedule;
-    int          micro_batches, ahead, adamw, evaluate;
-    int          random_cut;
-    int          recompute;   /* 1: of the pipeline, not of what it is compared with */
-    int          plans;       /* 1: the run makes its plan or reads it, else it adopts one */
-    const int   *rank_of;
+    int micro_batches, ahead, adamw, evaluate;
+    int random_cut;
+    int recompute; /* 1: of the pipeline, not of what it is compared with */
+    int plans;     /* 1: the run makes its plan or reads it, else it adopts one */
+    const int *rank_of;
     ddp_edge_wire edge;
-    board       *b;
+    board *b;
 } job;
 
-/* A random graph: linear layers and relus on any earlier nodes, added up at the end, so that nothing is unused; but in
- * one of three a use of the first that no loss asks for. */
+/* A random graph: linear layers and relus on any earlier nodes, added up at the end, so that nothing is
+ * unused; but in one of three a use of the first that no loss asks for. */
 static ddp_node *dag_model(ddp_graph *g, uint64_t seed, int recompute)
 {
     enum { OPS = 9 };
@@ -63,14 +63,19 @@ static ddp_node *dag_model(ddp_graph *g, uint64_t seed, int recompute)
         const int a = (int)ddp_rng_below(&r, (uint64_t)i), b = (int)ddp_rng_below(&r, (uint64_t)i);
         const int kind = i == 1 ? 0 : (int)ddp_rng_below(&r, 3);
         if (recompute && ddp_rng_below(&again, 3) == 0) {
-            if (inside) ddp_recompute_end(g);
-            else ddp_recompute_begin(g);
+            if (inside)
+                ddp_recompute_end(g);
+            else
+                ddp_recompute_begin(g);
             inside = !inside;
         }
         if (i % 2) ddp_layer_begin(g, "op"); /* of two operators, which a cut may part */
-        if (kind == 0) n[i] = ddp_linear(g, n[i == 1 ? 0 : a], 6);
-        else if (kind == 1) n[i] = ddp_relu(g, n[a ? a : 1]);
-        else n[i] = ddp_add(g, n[a ? a : 1], n[b ? b : 1]);
+        if (kind == 0)
+            n[i] = ddp_linear(g, n[i == 1 ? 0 : a], 6);
+        else if (kind == 1)
+            n[i] = ddp_relu(g, n[a ? a : 1]);
+        else
+            n[i] = ddp_add(g, n[a ? a : 1], n[b ? b : 1]);
         if (i == 5 && seed % 3 == 0) ddp_relu(g, n[1]);
         if (i % 2 == 0 || i == OPS) ddp_layer_end(g);
         used[a ? a : 1]++;
@@ -119,15 +124,27 @@ static ddp_node *build(ddp_graph *g, const job *j)
     if (j->m == GPT) {
         ddp_gpt2_config c;
         memset(&c, 0, sizeof c);
-        c.vocabulary = 19; c.context = 8; c.layers = 3; c.heads = 2; c.dim = 8; c.batch = BATCH; c.dropout = 0.1f;
+        c.vocabulary = 19;
+        c.context = 8;
+        c.layers = 3;
+        c.heads = 2;
+        c.dim = 8;
+        c.batch = BATCH;
+        c.dropout = 0.1f;
         c.recompute = recompute;
         return ddp_gpt2(g, &c, NULL);
     }
     if (j->m == MLP) {
         ddp_mlp_config c;
         memset(&c, 0, sizeof c);
-        c.batch = BATCH; c.inputs = 7; c.hidden[0] = 9; c.hidden[1] = 5; c.hidden[2] = 11; c.hidden[3] = 6;
-        c.hidden[4] = 8; c.classes = 5;
+        c.batch = BATCH;
+        c.inputs = 7;
+        c.hidden[0] = 9;
+        c.hidden[1] = 5;
+        c.hidden[2] = 11;
+        c.hidden[3] = 6;
+        c.hidden[4] = 8;
+        c.classes = 5;
         return ddp_mlp(g, &c, NULL);
     }
     if (j->m == RESNET) return residual_model(g, recompute);
@@ -141,8 +158,10 @@ static void fill(void *at, const ddp_node *input, int r, int step, int m)
     ddp_rng x = ddp_rng_seed((uint64_t)(r * 1000 + step * 16 + m), strlen(input->name));
 
     for (long i = 0; at && i < n; i++)
-        if (input->type == DDP_I32) ((int32_t *)at)[i] = (int32_t)ddp_rng_below(&x, 3);
-        else ((float *)at)[i] = (float)ddp_rng_normal(&x);
+        if (input->type == DDP_I32)
+            ((int32_t *)at)[i] = (int32_t)ddp_rng_below(&x, 3);
+        else
+            ((float *)at)[i] = (float)ddp_rng_normal(&x);
 }
 
 static void keep(const job *j, ddp_graph *g, int which)
@@ -150,10 +169,13 @@ static void keep(const job *j, ddp_graph *g, int which)
     for (int i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
         size_t at = j->b->at[i];
-        for (int k = n->tied >= 0; n->here == (int)DDP__HERE_OWN && k < n->spec.params + n->spec.buffers; k++) {
+        for (int k = n->tied >= 0; n->here == (int)DDP__HERE_OWN && k < n->spec.params + n->spec.buffers;
+             k++) {
             const int p = k < n->spec.params;
-            const size_t count = (size_t)ddp_shape_count(p ? &n->spec.param[k].shape : &n->spec.buffer[k - n->spec.params].shape);
-            memcpy(j->b->value[which] + at, p ? n->param[k] : n->buffer[k - n->spec.params], count * sizeof(float));
+            const size_t count = (size_t)ddp_shape_count(p ? &n->spec.param[k].shape
+                                                           : &n->spec.buffer[k - n->spec.params].shape);
+            memcpy(j->b->value[which] + at, p ? n->param[k] : n->buffer[k - n->spec.params],
+                   count * sizeof(float));
             at += count;
         }
     }
@@ -169,8 +191,10 @@ static void measure(const job *j, const ddp_graph *g)
     for (int i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
         b->at[i] = b->used;
-        for (int k = n->tied >= 0; k < n->spec.params; k++) b->used += (size_t)ddp_shape_count(&n->spec.param[k].shape);
-        for (int k = 0; k < n->spec.buffers; k++) b->used += (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
+        for (int k = n->tied >= 0; k < n->spec.params; k++)
+            b->used += (size_t)ddp_shape_count(&n->spec.param[k].shape);
+        for (int k = 0; k < n->spec.buffers; k++)
+            b->used += (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
         b->count[i] = b->used - b->at[i];
     }
     assert_true(b->used <= VALUES);
@@ -190,7 +214,8 @@ static void cut_anyhow(const ddp_graph *g, int stages, uint64_t seed, int ordere
                 if (g->node[g->node[i]->input[k]]->op && stage_of[g->node[i]->input[k]] > low)
                     low = stage_of[g->node[i]->input[k]];
             stage_of[i] = low;
-            if (g->node[i]->op && ddp_rng_below(&r, 3) == 0) stage_of[i] += (int)ddp_rng_below(&r, (uint64_t)(stages - low));
+            if (g->node[i]->op && ddp_rng_below(&r, 3) == 0)
+                stage_of[i] += (int)ddp_rng_below(&r, (uint64_t)(stages - low));
             if (g->node[i]->op) seen[stage_of[i]] = 1;
         }
         left = 0;
@@ -214,8 +239,8 @@ static int adopt(ddp_ctx *d, const ddp_graph *g, int cut)
 
 enum { SLOTS = 400 };
 
-/* The tasks are the schedule's, one after the other; every message of a boundary is there, sent after what it is of and
- * received before what needs it. */
+/* The tasks are the schedule's, one after the other; every message of a boundary is there, sent after what it
+ * is of and received before what needs it. */
 static void lanes_fit(ddp_pipe *p, const job *j, int peers)
 {
     const ddp_pipeline_shape shape = {j->schedule, j->stages, j->micro_batches, j->ahead};
@@ -236,7 +261,8 @@ static void lanes_fit(ddp_pipe *p, const job *j, int peers)
         assert_true(s->begin_s >= last);
         last = s->end_s;
         if (s->task.kind == DDP_TASK_WEIGHT_GRADIENT) continue;
-        begun[back][m] = s->begin_s; done[back][m] = s->end_s;
+        begun[back][m] = s->begin_s;
+        done[back][m] = s->end_s;
     }
     assert_int_equal(next, tasks);
     for (int i = 0; i < n; i++) {
@@ -244,15 +270,17 @@ static void lanes_fit(ddp_pipe *p, const job *j, int peers)
         if (s->boundary < 0) continue;
         messages++;
         assert_true(s->boundary < j->stages && s->boundary != s->stage);
-        if (s->task.kind == DDP_TASK_SEND) assert_true(s->begin_s >= done[s->gradient][s->task.micro_batch]);
-        else assert_true(s->end_s <= begun[s->gradient][s->task.micro_batch]);
+        if (s->task.kind == DDP_TASK_SEND)
+            assert_true(s->begin_s >= done[s->gradient][s->task.micro_batch]);
+        else
+            assert_true(s->end_s <= begun[s->gradient][s->task.micro_batch]);
         assert_int_equal(s->task.kind == DDP_TASK_SEND, (s->boundary > s->stage) != s->gradient);
     }
     assert_int_equal(messages, 2 * j->micro_batches * peers);
 }
 
-/* A chain: an output crosses one boundary, or none. A step takes as long as a stage computes, at least; where links cost
- * nothing about as long as it should. */
+/* A chain: an output crosses one boundary, or none. A step takes as long as a stage computes, at least; where
+ * links cost nothing about as long as it should. */
 static void stats_fit(ddp_pipe *p, const ddp_graph *g, const job *j)
 {
     double crosses = 0;
@@ -265,7 +293,8 @@ static void stats_fit(ddp_pipe *p, const ddp_graph *g, const job *j)
     assert_int_equal(ddp_pipe_get_stats(p, &s), 0);
     assert_int_equal(s.steps, STEPS - 1);
     assert_true(s.step_s > 0 && s.bubble_pct > 0 && s.bubble_pct < 100);
-    assert_true(s.predicted_step_s >= 0.999 * s.step_s * (1 - s.bubble_pct / 100) && s.predicted_step_s < 1.5 * s.step_s);
+    assert_true(s.predicted_step_s >= 0.999 * s.step_s * (1 - s.bubble_pct / 100) &&
+                s.predicted_step_s < 1.5 * s.step_s);
     assert_true(crosses > 0 && s.boundary_bytes == crosses * (double)sizeof(float) * 2 * j->micro_batches);
 }
 
@@ -281,7 +310,10 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     c.ahead = j->ahead;
     c.rank_of = j->rank_of;
     c.edge = j->edge;
-    if (j->random_cut) { cut_anyhow(g, j->stages, j->dag + 77, j->dag % 2, cut); c.stage_of = cut; }
+    if (j->random_cut) {
+        cut_anyhow(g, j->stages, j->dag + 77, j->dag % 2, cut);
+        c.stage_of = cut;
+    }
     p = ddp_pipe_open(d, g, loss, &c);
     if (!p) return (int)ddp_last_error(d)->code;
     at = ddp_pipe_number(p) * j->stages + ddp_pipe_stage(p);
@@ -354,7 +386,8 @@ static int train_whole(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     if (!bad) bad = ddp_sync_all(d);
     j->b->hash[ddp_rank(d)] = 0;
     for (int l = 0; !bad && l < g->layers; l++)
-        j->b->hash[ddp_rank(d)] = ddp_hash_floats(j->b->hash[ddp_rank(d)], g->layer[l].params, g->layer[l].count);
+        j->b->hash[ddp_rank(d)] =
+            ddp_hash_floats(j->b->hash[ddp_rank(d)], g->layer[l].params, g->layer[l].count);
     if (!bad && ddp_rank(d) < 2) keep(j, g, ddp_rank(d));
     return bad;
 }
@@ -382,8 +415,8 @@ static void run(job *j, int world)
     j->cfg.peer_timeout_s = 60;
     if (j->cfg.strategy == DDP_STRATEGY_DEFAULT) j->cfg.strategy = DDP_SSGD;
     memset(&err, 0, sizeof err);
-    if (ddp_launch(&j->cfg, worker, j, &err)) fail_msg("world %d, %d stages, %s: %s", world, j->stages,
-                                                      ddp_pipeline_name(j->schedule), err.msg);
+    if (ddp_launch(&j->cfg, worker, j, &err))
+        fail_msg("world %d, %d stages, %s: %s", world, j->stages, ddp_pipeline_name(j->schedule), err.msg);
 }
 
 /* 1 board for the reference, 1 for what is compared with it. */
@@ -408,9 +441,11 @@ static void same(const job *a, const job *b, int replicas)
 {
     for (int i = 0; i < a->b->nodes; i++)
         for (int r = 0; r < replicas && r < 2; r++)
-            if (memcmp(a->b->value[r] + a->b->at[i], b->b->value[r] + a->b->at[i], a->b->count[i] * sizeof(float)))
-                fail_msg("model %d (%d), %d stages, %s, %d micro-batches: node %d of replica %d differs", (int)b->m,
-                         (int)b->dag, b->stages, ddp_pipeline_name(b->schedule), b->micro_batches, i, r);
+            if (memcmp(a->b->value[r] + a->b->at[i], b->b->value[r] + a->b->at[i],
+                       a->b->count[i] * sizeof(float)))
+                fail_msg("model %d (%d), %d stages, %s, %d micro-batches: node %d of replica %d differs",
+                         (int)b->m, (int)b->dag, b->stages, ddp_pipeline_name(b->schedule), b->micro_batches,
+                         i, r);
     for (int r = 0; r < replicas; r++)
         for (int s = 0; s < b->stages; s++) assert_true(a->b->hash[r] == b->b->hash[r * b->stages + s]);
     for (int r = 0; b->evaluate && r < replicas; r++)
@@ -424,7 +459,8 @@ static void compare(const job *like, int stages, int replicas, board *b)
     job whole = *like, cut = *like;
 
     memset(b, 0, 2 * sizeof *b);
-    whole.b = b; cut.b = b + 1;
+    whole.b = b;
+    cut.b = b + 1;
     whole.stages = 0;
     cut.stages = stages;
     sizes(&whole);
@@ -561,9 +597,12 @@ static void parts_of_a_layer_on_two_stages_are_refused(void **state)
     cfg.strategy = DDP_DREAMDDP;
     cfg.split_params = 10;
     for (int both = 0; both < 2; both++)
-        assert_int_equal(ddp_launch(&cfg, trains_a_parted_layer, &both, &err), both ? DDP_UNSUPPORTED : DDP_OK);
-    assert_non_null(strstr(err.msg, "layer parted is on 2 stages, and split_params 10 makes 9 parts of it: cut the model between "
-                                    "layers, or leave split_params 0"));
+        assert_int_equal(ddp_launch(&cfg, trains_a_parted_layer, &both, &err),
+                         both ? DDP_UNSUPPORTED : DDP_OK);
+    assert_non_null(
+        strstr(err.msg,
+               "layer parted is on 2 stages, and split_params 10 makes 9 parts of it: cut the model between "
+               "layers, or leave split_params 0"));
 }
 
 /* A layer that the cut parts is averaged in one step on both stages. */
@@ -594,7 +633,8 @@ static void a_plan_file_of_the_whole_model_holds_for_all_stages(void **state)
     board *b = boards();
 
     (void)state;
-    write_text(file_name(path, sizeof path, "plan"), "{\"sets\": [[7, 3], [0, 5, 1], [2, 4, 6]], \"fill\": [[4], [], [0, 7]]}");
+    write_text(file_name(path, sizeof path, "plan"),
+               "{\"sets\": [[7, 3], [0, 5, 1], [2, 4, 6]], \"fill\": [[4], [], [0, 7]]}");
     for (size_t i = 0; i < sizeof planned / sizeof *planned; i++)
         for (int stages = 2; stages <= 4; stages++) {
             job j;
@@ -619,8 +659,10 @@ static void a_profile_of_the_whole_model_is_planned_for_all_stages(void **state)
 
     (void)state;
     write_text(file_name(path, sizeof path, "profile"),
-               "layer,params,forward_s,backward_s,comm_s\nembed,1,0.001,0.002,0.02\na0,1,0.001,0.002,0.001\nm0,1,0.001,0.009,0.001\n"
-               "a1,1,0.001,0.002,0.001\nm1,1,0.001,0.002,0.003\na2,1,0.001,0.002,0.001\nm2,1,0.001,0.006,0.001\nhead,1,0.001,0.004,0.02\n");
+               "layer,params,forward_s,backward_s,comm_s\nembed,1,0.001,0.002,0.02\na0,1,0.001,0.002,0."
+               "001\nm0,1,0.001,0.009,0.001\n"
+               "a1,1,0.001,0.002,0.001\nm1,1,0.001,0.002,0.003\na2,1,0.001,0.002,0.001\nm2,1,0.001,0.006,0."
+               "001\nhead,1,0.001,0.004,0.02\n");
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         job j;
         memset(&j, 0, sizeof j);
@@ -663,15 +705,22 @@ static int trains_a_misfit(ddp_ctx *d, void *user)
 
 static void a_plan_of_another_model_or_of_one_stage_is_refused(void **state)
 {
-    static const struct { const char *text, *says, *remedy; int period, split; } all[] = {
-        {"{\"sets\": [[0, 1], [2, 3, 4]]}", "a plan for 5 layers, the model has 8, of which stage ",
-         "with stages the plan is for the whole model: plan with a profile of all its layers", 2, 0},
-        {"{\"layers\": 12, \"sets\": [[0], [1]]}", "a plan for 12 layers, the model has 8, of which stage ", "all its layers", 2, 0},
-        {"{\"sets\": [[0, 1, 2, 3], [4, 5, 6, 7]]}", "for period 2, this run has period 3", "set the period to 2", 3, 0},
-        {"{\"sets\": [[0, 1, 2, 3], [4, 5, 6, 7]], \"names\": [\"embed\", \"other\"]}",
-         "layer 1 of the plan is \"other\", of the model \"h.0.attn\"", "plan with a profile of this model", 2, 0},
-        {"{\"sets\": [[0, 1, 2, 3], [4, 5, 6, 7]]}", "a plan for 8 layers, the model has 8 in 14 parts of at most 300 parameters, of "
-         "which stage ", "all its layers", 2, 300}};
+    static const struct {
+        const char *text, *says, *remedy;
+        int period, split;
+    } all[] = {{"{\"sets\": [[0, 1], [2, 3, 4]]}", "a plan for 5 layers, the model has 8, of which stage ",
+                "with stages the plan is for the whole model: plan with a profile of all its layers", 2, 0},
+               {"{\"layers\": 12, \"sets\": [[0], [1]]}",
+                "a plan for 12 layers, the model has 8, of which stage ", "all its layers", 2, 0},
+               {"{\"sets\": [[0, 1, 2, 3], [4, 5, 6, 7]]}", "for period 2, this run has period 3",
+                "set the period to 2", 3, 0},
+               {"{\"sets\": [[0, 1, 2, 3], [4, 5, 6, 7]], \"names\": [\"embed\", \"other\"]}",
+                "layer 1 of the plan is \"other\", of the model \"h.0.attn\"",
+                "plan with a profile of this model", 2, 0},
+               {"{\"sets\": [[0, 1, 2, 3], [4, 5, 6, 7]]}",
+                "a plan for 8 layers, the model has 8 in 14 parts of at most 300 parameters, of "
+                "which stage ",
+                "all its layers", 2, 300}};
     char path[64];
 
     (void)state;
@@ -692,7 +741,8 @@ static void a_plan_of_another_model_or_of_one_stage_is_refused(void **state)
         assert_int_equal(ddp_launch(&cfg, trains_a_misfit, told, &err), DDP_MISMATCH);
         for (int k = 0; k < 2; k++)
             if (!strstr(told[k].msg, all[i].says) || !strstr(told[k].msg, all[i].remedy))
-                fail_msg("stage %d: '%s' does not say '%s' and '%s'", k, told[k].msg, all[i].says, all[i].remedy);
+                fail_msg("stage %d: '%s' does not say '%s' and '%s'", k, told[k].msg, all[i].says,
+                         all[i].remedy);
     }
     remove(path);
 }
@@ -743,7 +793,8 @@ static void a_layout_has_each_rank_once(void **state)
     cfg.no_env = 1;
     cfg.transport = DDP_THREADS;
     assert_int_equal(ddp_launch(&cfg, opens_with, (void *)(uintptr_t)twice, &err), DDP_ARG);
-    assert_non_null(strstr(err.msg, "the layout puts rank 1 at stage 0 of pipeline 1: each of the 4 ranks stands once"));
+    assert_non_null(
+        strstr(err.msg, "the layout puts rank 1 at stage 0 of pipeline 1: each of the 4 ranks stands once"));
     assert_int_equal(ddp_launch(&cfg, opens_with, (void *)(uintptr_t)beyond, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "rank 4"));
 }
@@ -760,9 +811,13 @@ static int opens_nothing(ddp_ctx *d, void *user)
 
 static void a_schedule_that_does_not_exist_is_refused(void **state)
 {
-    static const struct { int schedule, ahead; const char *says; } all[] = {
-        {DDP_PIPELINE_ZB + 1, 0, "schedule 4 of 2 stages (at most 1024), 0 ahead (at least 0), does not exist"},
-        {DDP_PIPELINE_1F1B, -1, "schedule 2 of 2 stages (at most 1024), -1 ahead (at least 0), does not exist"}};
+    static const struct {
+        int schedule, ahead;
+        const char *says;
+    } all[] = {{DDP_PIPELINE_ZB + 1, 0,
+                "schedule 4 of 2 stages (at most 1024), 0 ahead (at least 0), does not exist"},
+               {DDP_PIPELINE_1F1B, -1,
+                "schedule 2 of 2 stages (at most 1024), -1 ahead (at least 0), does not exist"}};
     ddp_pipe_config c;
     ddp_config cfg;
     ddp_error err;
@@ -782,8 +837,8 @@ static void a_schedule_that_does_not_exist_is_refused(void **state)
     }
 }
 
-/* What averaging adds to a step of its own, by the strategy's plan, is added to what the stages take: one layer of 4,000
- * values over a link of 1 Mbit/s is more than anything else here. */
+/* What averaging adds to a step of its own, by the strategy's plan, is added to what the stages take: one
+ * layer of 4,000 values over a link of 1 Mbit/s is more than anything else here. */
 static int averages_slowly(ddp_ctx *d, void *user)
 {
     ddp_optimizer o = ddp_sgd(0.1f, 0);
@@ -812,7 +867,8 @@ static int averages_slowly(ddp_ctx *d, void *user)
     for (int step = 0; step < 3 && !bad; step++) {
         for (int m = 0; m < 2; m++)
             for (int i = 0; i < g->nodes; i++)
-                if (!g->node[i]->op) fill(ddp_pipe_input(p, m, g->node[i]->name), g->node[i], ddp_pipe_number(p), step, m);
+                if (!g->node[i]->op)
+                    fill(ddp_pipe_input(p, m, g->node[i]->name), g->node[i], ddp_pipe_number(p), step, m);
         bad = ddp_pipe_step(p) || ddp_step_end(d);
     }
     if (!bad) bad = ddp_pipe_get_stats(p, &s);
@@ -846,10 +902,12 @@ static void the_prediction_has_what_averaging_adds(void **state)
     cfg.net = "1mbit,1ms";
     cfg.peer_timeout_s = 60;
     if (ddp_launch(&cfg, averages_slowly, exposed, &err)) fail_msg("%s", err.msg);
-    print_message("averaging adds %.3f s and %.3f s: a step is predicted to take %.3f s\n", exposed[0], exposed[2], exposed[1]);
+    print_message("averaging adds %.3f s and %.3f s: a step is predicted to take %.3f s\n", exposed[0],
+                  exposed[2], exposed[1]);
     assert_true(exposed[0] > 0.1 && exposed[0] > exposed[2]);
     assert_true(exposed[1] == exposed[3]); /* both stages say the same */
-    assert_true(exposed[1] >= exposed[0]); /* the slower one's, and what stages take is not less than nothing */
+    assert_true(exposed[1] >= exposed[0]); /* the slower one's, and what stages take is not less than
+                                              nothing */
 }
 
 static void any_cut_of_any_graph_has_the_same_bits(void **state)
@@ -870,11 +928,12 @@ static void any_cut_of_any_graph_has_the_same_bits(void **state)
     free(b);
 }
 
-/* Coded, gradients of uses that go back apart are arrays of a message like any: what a stage sends is what the other one
- * expects, in each schedule. */
+/* Coded, gradients of uses that go back apart are arrays of a message like any: what a stage sends is what
+ * the other one expects, in each schedule. */
 static void coded_edges_of_any_cut_have_the_bits_of_every_schedule(void **state)
 {
-    static const ddp_edge_wire wires[] = {{DDP_EDGE_BF16, 0, 0, 0}, {DDP_EDGE_INT8, 0, 0, 1}, {DDP_EDGE_ADATOPK, 4, 1, 0}};
+    static const ddp_edge_wire wires[] = {
+        {DDP_EDGE_BF16, 0, 0, 0}, {DDP_EDGE_INT8, 0, 0, 1}, {DDP_EDGE_ADATOPK, 4, 1, 0}};
     board *b = boards();
 
     (void)state;
@@ -882,11 +941,16 @@ static void coded_edges_of_any_cut_have_the_bits_of_every_schedule(void **state)
         job j, other;
         memset(&j, 0, sizeof j);
         memset(b, 0, 2 * sizeof *b);
-        j.m = DAG; j.dag = seed; j.random_cut = 1; j.micro_batches = 3; j.stages = 2 + (int)(seed % 4);
+        j.m = DAG;
+        j.dag = seed;
+        j.random_cut = 1;
+        j.micro_batches = 3;
+        j.stages = 2 + (int)(seed % 4);
         j.edge = wires[seed % 3];
         j.schedule = DDP_PIPELINE_GPIPE;
         other = j;
-        j.b = b; other.b = b + 1;
+        j.b = b;
+        other.b = b + 1;
         sizes(&j);
         sizes(&other);
         run(&j, j.stages);
@@ -926,11 +990,19 @@ static void recomputation_changes_no_bit(void **state)
     j.recompute = 1;
     j.micro_batches = 4;
     j.adamw = 1;
-    for (int stages = 1; stages <= 4; stages++) { j.m = GPT; compare(&j, stages, 1, b); }
-    j.m = RESNET; compare(&j, 3, 1, b);
-    j.m = GPT; j.cfg.strategy = DDP_DREAMDDP; j.cfg.period = 2;
+    for (int stages = 1; stages <= 4; stages++) {
+        j.m = GPT;
+        compare(&j, stages, 1, b);
+    }
+    j.m = RESNET;
+    compare(&j, 3, 1, b);
+    j.m = GPT;
+    j.cfg.strategy = DDP_DREAMDDP;
+    j.cfg.period = 2;
     compare(&j, 2, 2, b);
-    j.m = DAG; j.random_cut = 1; j.cfg.strategy = DDP_SSGD;
+    j.m = DAG;
+    j.random_cut = 1;
+    j.cfg.strategy = DDP_SSGD;
     for (j.dag = 1; j.dag < (uint64_t)INSTANCES(60); j.dag++) compare(&j, 2 + (int)(j.dag % 4), 1, b);
     free(b);
 }
@@ -955,8 +1027,9 @@ static void give(void *user, void *at, size_t bytes)
 
 typedef struct sized {
     ddp_pipeline schedule;
-    int          recompute, micro_batches;
-    size_t       taken, bytes, held, own, pass; /* of stage 1: all, twice; of a micro-batch; what crosses; of a pass */
+    int recompute, micro_batches;
+    size_t taken, bytes, held, own, pass; /* of stage 1: all, twice; of a micro-batch; what crosses; of
+                                                   a pass */
 } sized;
 
 enum { BLOCKS = 4, CONTEXT = 8, DIM = 32, HEADS = 2 };
@@ -978,12 +1051,20 @@ static int opens_blocks(ddp_ctx *d, void *user)
     c.stages = BLOCKS;
     c.stage_of = stage_of;
     memset(&m, 0, sizeof m);
-    m.vocabulary = 19; m.context = CONTEXT; m.layers = BLOCKS; m.heads = HEADS; m.dim = DIM; m.batch = BATCH;
-    m.dropout = 0.1f; m.recompute = z->recompute;
+    m.vocabulary = 19;
+    m.context = CONTEXT;
+    m.layers = BLOCKS;
+    m.heads = HEADS;
+    m.dim = DIM;
+    m.batch = BATCH;
+    m.dropout = 0.1f;
+    m.recompute = z->recompute;
     loss = ddp_gpt2(g, &m, NULL);
     for (int i = 0; i < g->nodes && i < NODES; i++) { /* layers: embed, two of each block, head */
         const int block = (g->node[i]->layer - 1) / 2;
-        stage_of[i] = g->node[i]->layer < 1 ? (i == g->nodes - 1) * (BLOCKS - 1) : block < BLOCKS ? block : BLOCKS - 1;
+        stage_of[i] = g->node[i]->layer < 1 ? (i == g->nodes - 1) * (BLOCKS - 1)
+                      : block < BLOCKS      ? block
+                                            : BLOCKS - 1;
     }
     taken = 0;
     p = ddp_pipe_open(d, g, loss, &c);
@@ -1008,16 +1089,22 @@ static sized block_bytes(ddp_pipeline schedule, int micro_batches, int recompute
 
     memset(&z, 0, sizeof z);
     memset(&cfg, 0, sizeof cfg);
-    z.schedule = schedule; z.recompute = recompute; z.micro_batches = micro_batches;
-    cfg.world = BLOCKS; cfg.micro_batches = micro_batches; cfg.no_env = 1; cfg.transport = DDP_THREADS;
-    cfg.allocator.alloc = take; cfg.allocator.free = give;
+    z.schedule = schedule;
+    z.recompute = recompute;
+    z.micro_batches = micro_batches;
+    cfg.world = BLOCKS;
+    cfg.micro_batches = micro_batches;
+    cfg.no_env = 1;
+    cfg.transport = DDP_THREADS;
+    cfg.allocator.alloc = take;
+    cfg.allocator.free = give;
     if (ddp_launch(&cfg, opens_blocks, &z, &err)) fail_msg("%s", err.msg);
     return z;
 }
 
-/* A micro-batch of the second block, in arrays of its width: what backward reads is norm 1, queries keys values 3,
- * attention 1, sum 1, norm 1, wide 4, gelu of it 4; the norms and the attention save two numbers a row. What enters and
- * leaves has a gradient each. Written over at once: the products before a sum. */
+/* A micro-batch of the second block, in arrays of its width: what backward reads is norm 1, queries keys
+ * values 3, attention 1, sum 1, norm 1, wide 4, gelu of it 4; the norms and the attention save two numbers a
+ * row. What enters and leaves has a gradient each. Written over at once: the products before a sum. */
 static void a_stage_holds_activations_and_one_pass(void **state)
 {
     const size_t row = BATCH * CONTEXT * sizeof(float), width = row * DIM;
@@ -1031,15 +1118,18 @@ static void a_stage_holds_activations_and_one_pass(void **state)
                 const ddp_pipeline_shape shape = {(ddp_pipeline)s, BLOCKS, m, 0};
                 const size_t most = (size_t)ddp_pipeline_held(&shape, 1);
                 const size_t states = most < (size_t)m ? most + 1 : most;
-                print_message("%s, %d micro-batches%s: %zu bytes, a micro-batch %zu, crossing %zu, a pass %zu\n",
-                              ddp_pipeline_name((ddp_pipeline)s), m, recompute ? ", recomputed" : "", z.bytes, z.held, z.own,
-                              z.pass);
+                print_message(
+                    "%s, %d micro-batches%s: %zu bytes, a micro-batch %zu, crossing %zu, a pass %zu\n",
+                    ddp_pipeline_name((ddp_pipeline)s), m, recompute ? ", recomputed" : "", z.bytes, z.held,
+                    z.own, z.pass);
                 assert_int_equal(z.taken, z.bytes);
                 assert_int_equal(z.bytes, most * z.held + states * z.own + z.pass);
                 assert_int_equal(z.own, 4 * width);
                 if (s != DDP_PIPELINE_ZB) assert_int_equal(z.held, recompute ? 0 : held);
-                /* gradients that the other half reads: of norms 2, queries keys values 3, wide 4, products 2 */
-                else assert_true(recompute ? z.held == 0 : z.held > held && z.held <= held + 11 * width);
+                /* gradients that the other half reads: of norms 2, queries keys values 3, wide 4, products
+                 * 2 */
+                else
+                    assert_true(recompute ? z.held == 0 : z.held > held && z.held <= held + 11 * width);
                 assert_true(z.pass <= (recompute ? 15 + 12 : 12) * width + held % width);
             }
 }

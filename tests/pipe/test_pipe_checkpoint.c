@@ -1,5 +1,5 @@
-/* [long, asan] Checkpoints and weights of a model in stages: a resumed run, on the same stages or on others, ends
- * bit-identical to an uninterrupted one. */
+/* [long, asan] Checkpoints and weights of a model in stages: a resumed run, on the same stages or on others,
+ * ends bit-identical to an uninterrupted one. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -43,28 +43,29 @@ void heap_free(void *p)
 
 /* Of each copy of the model all parameters and buffers, in the order of the nodes. */
 typedef struct board {
-    float  value[COPIES][VALUES];
-    long   first;
-    int    world;
+    float value[COPIES][VALUES];
+    long first;
+    int world;
     int64_t taken;
-    char    why[DDP_ERROR_TEXT]; /* weights that could not be loaded */
+    char why[DDP_ERROR_TEXT]; /* weights that could not be loaded */
 } board;
 
 /* Steps load..last-1 of a run. */
 typedef struct leg {
-    ddp_config   cfg;
-    model        m;
-    uint64_t     seed;   /* of a DAG, and of a random cut */
-    int          stages; /* 0: unpipelined */
+    ddp_config cfg;
+    model m;
+    uint64_t seed; /* of a DAG, and of a random cut */
+    int stages;    /* 0: unpipelined */
     ddp_pipeline schedule;
-    int          optimizer, anyhow; /* 0: AdamW, 1: SGD with momentum, 2: Muon; any cut, also through layers */
-    int          load, save, apart; /* apart: each rank has a disk of its own */
-    int          state; /* the program has one (ddp_add_state), of its stage */
-    long         last, dim, heads, blocks; /* dim, heads, blocks: of a GPT, 0: 8, 2, 2 */
-    const char  *folder, *weights, *to;
-    const int   *rank_of;
+    int optimizer, anyhow;         /* 0: AdamW, 1: SGD with momentum, 2: Muon; any cut, also through
+                                       layers */
+    int load, save, apart;         /* apart: each rank has a disk of its own */
+    int state;                     /* the program has one (ddp_add_state), of its stage */
+    long last, dim, heads, blocks; /* dim, heads, blocks: of a GPT, 0: 8, 2, 2 */
+    const char *folder, *weights, *to;
+    const int *rank_of;
     ddp_edge_wire edge;
-    board       *b;
+    board *b;
 } leg;
 
 /* ---- models ---- */
@@ -74,8 +75,13 @@ static ddp_node *gpt(ddp_graph *g, const leg *x)
     ddp_gpt2_config c;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = 19; c.context = 6; c.batch = BATCH; c.dropout = 0.1f;
-    c.layers = x->blocks ? x->blocks : 2; c.heads = x->heads ? x->heads : 2; c.dim = x->dim ? x->dim : 8;
+    c.vocabulary = 19;
+    c.context = 6;
+    c.batch = BATCH;
+    c.dropout = 0.1f;
+    c.layers = x->blocks ? x->blocks : 2;
+    c.heads = x->heads ? x->heads : 2;
+    c.dim = x->dim ? x->dim : 8;
     return ddp_gpt2(g, &c, NULL);
 }
 
@@ -127,8 +133,10 @@ static void fill(void *at, const ddp_node *input, int copy, long step, int m)
     ddp_rng x = ddp_rng_seed((uint64_t)(copy * 1000 + step * 16 + m), strlen(input->name));
 
     for (long i = 0; at && i < n; i++)
-        if (input->type == DDP_I32) ((int32_t *)at)[i] = (int32_t)ddp_rng_below(&x, 3);
-        else ((float *)at)[i] = (float)ddp_rng_normal(&x);
+        if (input->type == DDP_I32)
+            ((int32_t *)at)[i] = (int32_t)ddp_rng_below(&x, 3);
+        else
+            ((float *)at)[i] = (float)ddp_rng_normal(&x);
 }
 
 /* Stages in the order of the operators, wherever a layer is parted. */
@@ -143,7 +151,8 @@ static void cut_anyhow(const ddp_graph *g, int stages, uint64_t seed, int *stage
         stage_of[i] = 0;
         for (int s = 1; s < stages; s++) stage_of[i] += i >= begin[s];
     }
-    for (int s = 0, seen = 0; s < stages; s++, seen = 0) { /* each has an operator, else as many operators for each */
+    for (int s = 0, seen = 0; s < stages; s++, seen = 0) { /* each has an operator, else as many operators for
+                                                              each */
         for (int i = 0; i < nodes; i++) seen |= g->node[i]->op && stage_of[i] == s;
         for (int i = 0; !seen && i < nodes; i++) stage_of[i] = i * stages / nodes;
     }
@@ -159,7 +168,8 @@ static void keep(const leg *x, const ddp_graph *g, int copy)
         const ddp_node *n = g->node[i];
         for (int k = n->tied >= 0; n->op && k < n->spec.params + n->spec.buffers; k++) {
             const int b = k - n->spec.params;
-            const size_t count = (size_t)ddp_shape_count(b < 0 ? &n->spec.param[k].shape : &n->spec.buffer[b].shape);
+            const size_t count =
+                (size_t)ddp_shape_count(b < 0 ? &n->spec.param[k].shape : &n->spec.buffer[b].shape);
             if (n->here == (int)DDP__HERE_OWN)
                 memcpy(x->b->value[copy] + at, b < 0 ? n->param[k] : n->buffer[b], count * sizeof(float));
             at += count;
@@ -190,8 +200,8 @@ static int train(ddp_ctx *d, leg *x, ddp_graph *g, ddp_node *loss, ddp_pipe *p, 
         for (int m = 0; m < MICRO && !bad; m++) {
             for (int i = 0; i < g->nodes; i++)
                 if (!g->node[i]->op)
-                    fill(p ? ddp_pipe_input(p, m, g->node[i]->name) : ddp_data(g, g->node[i]->name), g->node[i], copy,
-                         ddp_step(d), m);
+                    fill(p ? ddp_pipe_input(p, m, g->node[i]->name) : ddp_data(g, g->node[i]->name),
+                         g->node[i], copy, ddp_step(d), m);
             if (!p) bad = ddp_forward(g);
             if (!p && !bad) bad = ddp_backward(g, loss);
         }
@@ -227,8 +237,10 @@ static int work(ddp_ctx *d, leg *x, ddp_graph *g, ddp_node *loss, ddp_pipe *p)
     ddp_error err;
     int bad = 0;
 
-    if (x->apart) snprintf(folder, sizeof folder, "%s/%d", x->folder, ddp_rank(d));
-    else snprintf(folder, sizeof folder, "%s", x->folder ? x->folder : "");
+    if (x->apart)
+        snprintf(folder, sizeof folder, "%s/%d", x->folder, ddp_rank(d));
+    else
+        snprintf(folder, sizeof folder, "%s", x->folder ? x->folder : "");
     if (x->weights && (p || ddp_rank(d) == 0) && ddp_weights_load(g, x->weights, &err)) {
         if (ddp_rank(d) == 0) memcpy(x->b->why, err.msg, sizeof x->b->why);
         ddp_abort(d, err.msg);
@@ -262,8 +274,14 @@ static int worker(ddp_ctx *d, void *user)
 
     if (!loss || g->nodes > NODES) return (int)DDP_MEMORY;
     memset(&c, 0, sizeof c);
-    c.schedule = x->schedule; c.stages = x->stages; c.rank_of = x->rank_of; c.edge = x->edge;
-    if (x->anyhow) { cut_anyhow(g, x->stages, x->seed, cut); c.stage_of = cut; }
+    c.schedule = x->schedule;
+    c.stages = x->stages;
+    c.rank_of = x->rank_of;
+    c.edge = x->edge;
+    if (x->anyhow) {
+        cut_anyhow(g, x->stages, x->seed, cut);
+        c.stage_of = cut;
+    }
     if (x->stages) p = ddp_pipe_open(d, g, loss, &c);
     if (x->stages && !p) return (int)ddp_last_error(d)->code;
     bad = p ? 0 : ddp_graph_build(g);
@@ -319,7 +337,8 @@ static void remove_folder(const char *folder)
     assert_int_equal(system(command), 0);
 }
 
-/* Saved after `cut` of 7 steps by `before`, gone on with by `after`: the bits of `whole`, who is not interrupted. */
+/* Saved after `cut` of 7 steps by `before`, gone on with by `after`: the bits of `whole`, who is not
+ * interrupted. */
 static void goes_on(const leg *whole_like, const leg *before, const leg *after, int copies, long cut)
 {
     char folder[] = "/tmp/ddp_pipe_ckpt_XXXXXX";
@@ -331,7 +350,9 @@ static void goes_on(const leg *whole_like, const leg *before, const leg *after, 
     first.last = cut;
     first.save = second.load = 1;
     first.folder = second.folder = folder;
-    whole.b = b; first.b = b + 1; second.b = b + 2;
+    whole.b = b;
+    first.b = b + 1;
+    second.b = b + 2;
     go(&whole, copies);
     go(&first, copies);
     go(&second, copies);
@@ -339,8 +360,8 @@ static void goes_on(const leg *whole_like, const leg *before, const leg *after, 
     assert_int_equal(second.b->taken, 7 * MICRO * copies);
     if (memcmp(whole.b->value, second.b->value, sizeof whole.b->value))
         fail_msg("%s, model %d (%d), optimizer %d, %d copies, %d stages to %d by %s, cut at %ld: other bits",
-                 ddp_strategy_name(whole.cfg.strategy), (int)whole.m, (int)whole.seed, whole.optimizer, copies,
-                 first.stages, second.stages, ddp_pipeline_name(second.schedule), cut);
+                 ddp_strategy_name(whole.cfg.strategy), (int)whole.m, (int)whole.seed, whole.optimizer,
+                 copies, first.stages, second.stages, ddp_pipeline_name(second.schedule), cut);
     remove_folder(folder);
     munmap(b, 3 * sizeof *b);
 }
@@ -362,8 +383,9 @@ static leg leg_of(model m, ddp_strategy s, int stages)
 
 static void the_same_stages_go_on_with_the_same_bits(void **unused)
 {
-    static const ddp_strategy all[] = {DDP_SSGD,   DDP_WFBP,       DDP_LOCALSGD, DDP_USBYTE,       DDP_DREAMDDP,
-                                       DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT,     DDP_BYTESCHEDULER};
+    static const ddp_strategy all[] = {DDP_SSGD,       DDP_WFBP,     DDP_LOCALSGD,
+                                       DDP_USBYTE,     DDP_DREAMDDP, DDP_DILOCO,
+                                       DDP_SPARSELOCO, DDP_DEFT,     DDP_BYTESCHEDULER};
 
     (void)unused;
     for (int i = 0; i < (int)(sizeof all / sizeof all[0]); i++)
@@ -406,7 +428,8 @@ static void processes_go_on_too(void **unused)
 
 static void what_edges_cut_off_goes_on_too(void **unused)
 {
-    static const ddp_edge_wire all[] = {{DDP_EDGE_INT8, 0, 0, 1}, {DDP_EDGE_TOPK, 4, 0, 1}, {DDP_EDGE_ADATOPK, 1.5, 3, 1}};
+    static const ddp_edge_wire all[] = {
+        {DDP_EDGE_INT8, 0, 0, 1}, {DDP_EDGE_TOPK, 4, 0, 1}, {DDP_EDGE_ADATOPK, 1.5, 3, 1}};
     static const int layout[] = {1, 0, 3, 2};
 
     (void)unused;
@@ -425,11 +448,13 @@ static char said[DDP_ERROR_TEXT];
 
 static void hear(void *user, ddp_log_level level, const char *line)
 {
-    (void)user; (void)level;
+    (void)user;
+    (void)level;
     if (strstr(line, "what edges had cut off begins at zero")) snprintf(said, sizeof said, "%s", line);
 }
 
-/* On other stages or replicas they have the bits of a run that goes on from a checkpoint without residuals. */
+/* On other stages or replicas they have the bits of a run that goes on from a checkpoint without
+ * residuals. */
 static void what_edges_cut_off_is_of_these_stages_alone(void **unused)
 {
     static const int stages[] = {2, 3, 4}, copies[] = {1, 2, 1};
@@ -442,14 +467,20 @@ static void what_edges_cut_off_is_of_these_stages_alone(void **unused)
 
         assert_non_null(mkdtemp(folder));
         a.folder = folder;
-        a.edge.coding = DDP_EDGE_TOPK; a.edge.ratio = 4; a.edge.feedback = 1;
+        a.edge.coding = DDP_EDGE_TOPK;
+        a.edge.ratio = 4;
+        a.edge.feedback = 1;
         one = c = a;
-        a.last = one.last = 4; c.last = 7;
+        a.last = one.last = 4;
+        c.last = 7;
         a.save = one.save = one.load = c.load = 1;
-        a.b = b + 2; one.b = b + 2; c.b = b;
+        a.b = b + 2;
+        one.b = b + 2;
+        c.b = b;
         go(&a, 1);
         c.stages = stages[i];
-        c.cfg.logger.fn = hear; c.cfg.logger.level = DDP_LOG_INFO;
+        c.cfg.logger.fn = hear;
+        c.cfg.logger.level = DDP_LOG_INFO;
         *said = 0;
         go(&c, copies[i]);
         if (!strstr(said, folder)) fail_msg("'%s' does not say that it begins at zero", said);
@@ -474,15 +505,19 @@ static void feedback_is_not_lost_in_silence(void **unused)
     (void)unused;
     assert_non_null(mkdtemp(folder));
     for (int feedback = 0; feedback < 2; feedback++) {
-        a.folder = folder; a.b = b;
-        a.edge.coding = DDP_EDGE_INT8; a.edge.feedback = feedback;
+        a.folder = folder;
+        a.b = b;
+        a.edge.coding = DDP_EDGE_INT8;
+        a.edge.feedback = feedback;
         c = a;
-        a.last = 3; a.save = 1;
-        c.last = 7; c.load = 1;
+        a.last = 3;
+        a.save = 1;
+        c.last = 7;
+        c.load = 1;
         c.edge.feedback = !feedback;
         go(&a, 1);
-        refused(&c, 1, DDP_MISMATCH, feedback ? "tensors, this model with this wire format has"
-                                              : "tensor \"edge residual.");
+        refused(&c, 1, DDP_MISMATCH,
+                feedback ? "tensors, this model with this wire format has" : "tensor \"edge residual.");
         remove_folder(folder);
     }
     munmap(b, 3 * sizeof *b);
@@ -503,8 +538,10 @@ static void other_stages_go_on_with_the_same_bits(void **unused)
                 if ((m == RESNET && from[i] > 3) || n++ % SAMPLED(3)) continue;
                 a.optimizer = (i + copies) % 3;
                 x = y = a;
-                x.stages = from[i]; y.stages = to[i];
-                x.schedule = DDP_PIPELINE_GPIPE; y.schedule = DDP_PIPELINE_ZB;
+                x.stages = from[i];
+                y.stages = to[i];
+                x.schedule = DDP_PIPELINE_GPIPE;
+                y.schedule = DDP_PIPELINE_ZB;
                 goes_on(&a, &x, &y, copies, 1 + (i + 3 * copies) % 6);
             }
 }
@@ -519,7 +556,8 @@ static void cuts_through_layers_go_on_too(void **unused)
         a.optimizer = (int)seed % 3;
         x = y = a;
         x.anyhow = y.anyhow = 1;
-        x.stages = 2 + (int)seed % 3; y.stages = 2 + (int)(seed / 3) % 3;
+        x.stages = 2 + (int)seed % 3;
+        y.stages = 2 + (int)(seed / 3) % 3;
         if (seed % 5 == 0) x.stages = x.anyhow = 0;
         if (seed % 5 == 1) y.stages = y.anyhow = 0;
         goes_on(&a, &x, &y, 1 + (int)seed % 2, 2 + (long)seed % 4);
@@ -533,9 +571,13 @@ static void state_of_strategies_follows_its_layers(void **unused)
     for (int i = 0; i < 8; i++) {
         leg a = leg_of(GPT, i % 2 ? DDP_DREAMDDP : DDP_DILOCO, 0), x, y;
         a.cfg.period = 2;
-        if (i == 5 || i == 7) { a.cfg.strategy = DDP_LOCALSGD; a.cfg.wire = DDP_WIRE_INT8; }
+        if (i == 5 || i == 7) {
+            a.cfg.strategy = DDP_LOCALSGD;
+            a.cfg.wire = DDP_WIRE_INT8;
+        }
         x = y = a;
-        x.stages = 2 + i % 2; y.stages = i % 3 ? 4 : 0;
+        x.stages = 2 + i % 2;
+        y.stages = i % 3 ? 4 : 0;
         goes_on(&a, &x, &y, i < 2 ? 1 : 2, 1 + i % 6);
         goes_on(&a, &y, &x, 2, 2 + i % 5);
     }
@@ -552,7 +594,8 @@ static void only_a_synchronised_state_goes_to_other_replicas(void **unused)
     a.folder = c.folder = folder;
     a.last = c.last = 4;
     a.save = c.load = 1;
-    a.b = b; c.b = b + 1;
+    a.b = b;
+    c.b = b + 1;
     go(&a, 2);
     go(&c, 3); /* nothing to train: buffers are those of the replica of the same number, counted around */
     assert_int_equal(c.b->world, 4);
@@ -598,23 +641,30 @@ static void what_does_not_fit_is_refused(void **unused)
     (void)unused;
     assert_non_null(mkdtemp(folder));
     a.folder = c.folder = folder;
-    a.last = 4; c.last = 6;
+    a.last = 4;
+    c.last = 6;
     a.save = c.load = 1;
-    a.b = b; c.b = b + 1;
+    a.b = b;
+    c.b = b + 1;
     go(&a, 1);
     c.blocks = 3;
     refused(&c, 1, DDP_MISMATCH, "of a model of 6 layers, this one has 8");
-    c.blocks = 0; c.dim = 12;
+    c.blocks = 0;
+    c.dim = 12;
     refused(&c, 1, DDP_MISMATCH, "layer ");
     c.dim = 4;
     refused(&c, 1, DDP_MISMATCH, "other operators, sizes");
-    c.dim = 0; c.heads = 4;
+    c.dim = 0;
+    c.heads = 4;
     refused(&c, 1, DDP_MISMATCH, "vocabulary, heads or sequence length");
-    c.heads = 0; c.m = RESNET;
+    c.heads = 0;
+    c.m = RESNET;
     refused(&c, 1, DDP_MISMATCH, "this one has 3");
-    c.m = GPT; c.optimizer = 1;
+    c.m = GPT;
+    c.optimizer = 1;
     refused(&c, 1, DDP_MISMATCH, "optimizer adamw, this run has sgd");
-    c.optimizer = 0; c.cfg.strategy = DDP_DILOCO;
+    c.optimizer = 0;
+    c.cfg.strategy = DDP_DILOCO;
     refused(&c, 1, DDP_MISMATCH, "\"anchor.");
     c.cfg.strategy = DDP_SSGD;
     change_byte(folder, "rank-0001.safetensors");
@@ -642,7 +692,8 @@ static void what_does_not_fit_is_refused(void **unused)
     go(&a, 2);
     refused(&c, 2, DDP_MISMATCH, "strategy deft keeps \"");
     remove_folder(folder);
-    a.cfg.strategy = DDP_DILOCO; c.cfg.strategy = DDP_SSGD;
+    a.cfg.strategy = DDP_DILOCO;
+    c.cfg.strategy = DDP_SSGD;
     go(&a, 1);
     c.cfg.period = a.cfg.period;
     refused(&c, 1, DDP_MISMATCH, "which strategy ssgd with this wire format does not keep");
@@ -659,21 +710,25 @@ static void state_of_a_program_stays_with_its_stage(void **unused)
     (void)unused;
     assert_non_null(mkdtemp(folder));
     a.folder = c.folder = folder;
-    a.last = 2; c.last = 4;
+    a.last = 2;
+    c.last = 4;
     a.save = c.load = 1;
     a.state = c.state = 1;
-    a.b = b; c.b = b + 1;
+    a.b = b;
+    c.b = b + 1;
     go(&a, 1);
     go(&c, 1);
     c.stages = 2;
-    refused(&c, 1, DDP_MISMATCH, "the state 'of a stage' (ddp_add_state) does not follow the layers to another cut");
+    refused(&c, 1, DDP_MISMATCH,
+            "the state 'of a stage' (ddp_add_state) does not follow the layers to another cut");
     c.state = 0; /* a warning */
     go(&c, 1);
     remove_folder(folder);
     munmap(b, 3 * sizeof *b);
 }
 
-/* Stages without a shared disk: each goes on from its own file; for another cut files of others are missing. */
+/* Stages without a shared disk: each goes on from its own file; for another cut files of others are
+ * missing. */
 static void stages_with_disks_of_their_own_go_on(void **unused)
 {
     char folder[] = "/tmp/ddp_pipe_ckpt_XXXXXX", path[100];
@@ -690,7 +745,8 @@ static void stages_with_disks_of_their_own_go_on(void **unused)
     whole.b = b;
     go(&whole, 2);
     first = second = whole;
-    first.b = b + 1; second.b = b + 2;
+    first.b = b + 1;
+    second.b = b + 2;
     first.folder = second.folder = folder;
     first.apart = second.apart = first.save = second.load = 1;
     first.last = 4;
@@ -729,8 +785,10 @@ static void weights_are_one_file_however_they_are_cut(void **unused)
             for (int tcp = 0; tcp <= (stages == 3); tcp++) {
                 leg a = leg_of((model)m, DDP_SSGD, 0), c = leg_of((model)m, DDP_SSGD, stages);
                 a.last = c.last = 2;
-                a.b = b; c.b = b + 1;
-                a.to = one; c.to = more;
+                a.b = b;
+                c.b = b + 1;
+                a.to = one;
+                c.to = more;
                 if (tcp) c.cfg.transport = DDP_TCP;
                 if (stages == 2) c.rank_of = layout;
                 go(&a, stages == 2 ? 2 : 1);
@@ -755,8 +813,8 @@ static void weights_are_one_file_however_they_are_cut(void **unused)
     munmap(b, 3 * sizeof *b);
 }
 
-/* A run on other stages that loads, saves and exports: whichever allocation fails, it says so, and the checkpoint that
- * was there is still whole. */
+/* A run on other stages that loads, saves and exports: whichever allocation fails, it says so, and the
+ * checkpoint that was there is still whole. */
 static void any_allocation_may_fail(void **unused)
 {
     char folder[] = "/tmp/ddp_pipe_ckpt_XXXXXX", file[100];
@@ -771,7 +829,8 @@ static void any_allocation_may_fail(void **unused)
     a.last = c.last = 4;
     a.save = c.load = c.save = 1;
     c.to = file;
-    a.b = b; c.b = b + 1;
+    a.b = b;
+    c.b = b + 1;
     go(&a, 1);
     for (k = 1;; k += SAMPLED(3)) {
         ddp_error err;

@@ -1,5 +1,5 @@
-/* Stages on a device whose memory nobody else can touch: the bits of unpipelined workers on it, and pipelines of
- * a device and this machine. */
+/* Stages on a device whose memory nobody else can touch: the bits of unpipelined workers on it, and pipelines
+ * of a device and this machine. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -38,11 +38,11 @@ static void a_step_of_many_messages_passes(void **state)
 /* ---- some ranks on a device, others here ---- */
 
 typedef struct member {
-    piped       *j;
-    ddp_config   cfg;
-    ddp_error    err;
-    int          bad;
-    pthread_t    thread;
+    piped *j;
+    ddp_config cfg;
+    ddp_error err;
+    int bad;
+    pthread_t thread;
 } member;
 
 static void *join_in(void *user)
@@ -67,7 +67,8 @@ static void a_device_and_a_cpu_are_stages_of_one_pipeline(void **state)
         member m[4];
         char where[64];
         /* an address that no other process takes for a connection */
-        snprintf(where, sizeof where, "127.%d.%d.%d:29500", 64 + k, (int)getpid() / 254 % 256, 1 + (int)getpid() % 254);
+        snprintf(where, sizeof where, "127.%d.%d.%d:29500", 64 + k, (int)getpid() / 254 % 256,
+                 1 + (int)getpid() % 254);
         piped_new(&j, k % 2 ? PIPED_RESIDUAL : PIPED_GPT, k < 2 ? DDP_SSGD : DDP_LOCALSGD, 4);
         j.cfg.clip_norm = k < 2 ? 0.3f : 0;
         whole = j;
@@ -79,7 +80,9 @@ static void a_device_and_a_cpu_are_stages_of_one_pipeline(void **state)
             m[r].j = &j;
             m[r].cfg = j.cfg;
             m[r].cfg.transport = DDP_TCP;
-            m[r].cfg.world = 4; m[r].cfg.rank = r; m[r].cfg.addr = where;
+            m[r].cfg.world = 4;
+            m[r].cfg.rank = r;
+            m[r].cfg.addr = where;
             m[r].cfg.backend = r == 1 + k % 2 || (r == 2 && k == 0) ? &b : NULL;
             assert_int_equal(pthread_create(&m[r].thread, NULL, join_in, &m[r]), 0);
         }
@@ -102,7 +105,9 @@ static void a_device_that_fails_ends_the_pipeline(void **state)
 
     (void)state;
     piped_new(&j, PIPED_GPT, DDP_SSGD, 4);
-    j.cfg.backend = &b; j.cfg.world = 2; j.stages = 2;
+    j.cfg.backend = &b;
+    j.cfg.world = 2;
+    j.stages = 2;
     fake.fail_at = 150;
     assert_int_not_equal(ddp_launch(&j.cfg, piped_worker, &j, &err), DDP_OK);
     assert_true(strstr(err.msg, "the fake device failed") || strstr(err.msg, "rank"));

@@ -1,4 +1,5 @@
-/* [long] A rank of a pipeline is lost, or fails: every other says which stage of which pipeline it was, and ends. */
+/* [long] A rank of a pipeline is lost, or fails: every other says which stage of which pipeline it was, and
+ * ends. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -27,11 +28,11 @@ typedef struct board {
 } board;
 
 typedef struct job {
-    ddp_config   cfg;
+    ddp_config cfg;
     ddp_pipeline schedule;
-    int          stages, victim;
-    moment       when;
-    board       *b;
+    int stages, victim;
+    moment when;
+    board *b;
 } job;
 
 /* SGD without momentum; the victim dies in its second step, with all gradients averaged or about to be. */
@@ -94,12 +95,18 @@ static int worker(ddp_ctx *d, void *user)
     int bad;
 
     memset(&m, 0, sizeof m);
-    m.batch = BATCH; m.inputs = 7; m.hidden[0] = 9; m.hidden[1] = 5; m.hidden[2] = 11; m.classes = 5;
+    m.batch = BATCH;
+    m.inputs = 7;
+    m.hidden[0] = 9;
+    m.hidden[1] = 5;
+    m.hidden[2] = 11;
+    m.classes = 5;
     memset(&c, 0, sizeof c);
     c.stages = j->stages;
     c.schedule = j->schedule;
     p = ddp_pipe_open(d, g, ddp_mlp(g, &m, NULL), &c);
-    if (j->when == OPENING && ddp_rank(d) == j->victim) ddp__sleep_until(ddp_now() + 0.2); /* the others wait for it */
+    if (j->when == OPENING && ddp_rank(d) == j->victim)
+        ddp__sleep_until(ddp_now() + 0.2); /* the others wait for it */
     dies(d, j, OPENING, 1);
     bad = p ? 0 : (int)ddp_last_error(d)->code;
     if (j->when == UPDATE && ddp_rank(d) == j->victim) deadly = 1;
@@ -124,7 +131,8 @@ static void expect(const job *j, ddp_status code, const char *does)
 {
     char who[96];
 
-    snprintf(who, sizeof who, "stage %d of pipeline %d (rank %d)", j->victim % j->stages, j->victim / j->stages, j->victim);
+    snprintf(who, sizeof who, "stage %d of pipeline %d (rank %d)", j->victim % j->stages,
+             j->victim / j->stages, j->victim);
     for (int r = 0; r < j->cfg.world; r++) {
         const ddp_error *e = &j->b->err[r];
         if (r == j->victim) continue;

@@ -1,5 +1,5 @@
-/* [long] Pipelines go on without those that have lost a rank: with the bits of as many unpipelined workers as are left,
- * which begin with what all had before the step. */
+/* [long] Pipelines go on without those that have lost a rank: with the bits of as many unpipelined workers as
+ * are left, which begin with what all had before the step. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -25,25 +25,26 @@ typedef enum moment { FORWARD, UPDATE, LOSS, EVALUATION, LEAVES, MOMENTS } momen
 
 /* Shared by all processes. Of the survivors' worlds: pipelines and the step that they began with. */
 typedef struct board {
-    uint64_t  hash[RANKS];
-    float     loss[RANKS];
+    uint64_t hash[RANKS];
+    float loss[RANKS];
     ddp_error err[RANKS];
-    int       worlds[RANKS], replicas[RANKS][WORLDS];
-    long      from[RANKS][WORLDS];
+    int worlds[RANKS], replicas[RANKS][WORLDS];
+    long from[RANKS][WORLDS];
 } board;
 
 typedef struct job {
-    ddp_config   cfg;
+    ddp_config cfg;
     ddp_pipeline schedule;
-    int          stages, replicas, min_replicas;
-    int          victim[2], step[2], victims; /* rank in the world that it dies in, the i-th; and in which step */
-    moment       when;
-    int          adamw;
+    int stages, replicas, min_replicas;
+    int victim[2], step[2], victims; /* rank in the world that it dies in, the i-th; and in which
+                                                 step */
+    moment when;
+    int adamw;
     ddp_edge_wire edge; /* with it all pipelines have the same data, and the reference is one of them */
-    board       *b;
+    board *b;
     /* of the reference: one phase */
-    const char  *load, *save;
-    long         to;
+    const char *load, *save;
+    long to;
 } job;
 
 static int deadly; /* of this process: dies in the update of that number, from 1 */
@@ -75,7 +76,12 @@ static ddp_node *model(ddp_graph *g, const job *j)
     ddp_mlp_config m;
 
     memset(&m, 0, sizeof m);
-    m.batch = BATCH; m.inputs = 7; m.hidden[0] = 9; m.hidden[1] = j->edge.coding ? 40 : 5; m.hidden[2] = 11; m.classes = 5;
+    m.batch = BATCH;
+    m.inputs = 7;
+    m.hidden[0] = 9;
+    m.hidden[1] = j->edge.coding ? 40 : 5;
+    m.hidden[2] = 11;
+    m.classes = 5;
     return ddp_mlp(g, &m, NULL);
 }
 
@@ -103,7 +109,8 @@ static int train(ddp_ctx *d, const job *j, ddp_pipe *p, int world, int own)
     for (long step = ddp_step(d); step < STEPS; step++) {
         const int now = doomed(d, j, world, step);
         int bad;
-        if (now && (j->when == FORWARD || j->when == LEAVES)) ddp__sleep_until(ddp_now() + 0.3); /* all others meet */
+        if (now && (j->when == FORWARD || j->when == LEAVES))
+            ddp__sleep_until(ddp_now() + 0.3); /* all others meet */
         if (now && j->when == LEAVES) return (int)DDP_ABORTED;
         if (now && j->when == FORWARD) kill(getpid(), SIGKILL);
         if (now && j->when == UPDATE) deadly = (int)step + 1;
@@ -172,7 +179,9 @@ static int whole(ddp_ctx *d, void *user)
     int bad;
 
     memset(&c, 0, sizeof c);
-    c.stages = j->stages; c.schedule = j->schedule; c.edge = j->edge;
+    c.stages = j->stages;
+    c.schedule = j->schedule;
+    c.edge = j->edge;
     if (j->edge.coding) p = ddp_pipe_open(d, g, loss, &c);
     bad = j->edge.coding ? (int)ddp_last_error(d)->code : ddp_graph_build(g);
     if (!bad) bad = ddp_set_optimizer(d, &o);
@@ -190,7 +199,8 @@ static int whole(ddp_ctx *d, void *user)
     }
     if (!bad) bad = ddp_sync_all(d);
     if (!bad && j->save) bad = ddp_checkpoint_save(d, j->save, 0);
-    for (int l = 0; !bad && !p && l < g->layers; l++) hash = ddp_hash_floats(hash, g->layer[l].params, g->layer[l].count);
+    for (int l = 0; !bad && !p && l < g->layers; l++)
+        hash = ddp_hash_floats(hash, g->layer[l].params, g->layer[l].count);
     if (!bad && p) bad = ddp_pipe_hash(p, &hash);
     j->b->hash[ddp_rank(d)] = hash;
     ddp_pipe_close(p);
@@ -262,16 +272,17 @@ static void expect(const job *j, int left, int exactly)
     for (int i = 0; i < world; i++) { /* the step in which it went; or one beside it, in which others were */
         const int beside = j->when != FORWARD && j->when != LEAVES, before = exactly ? beside : j->cfg.period;
         if (b->from[0][i + 1] < j->step[i] - before || b->from[0][i + 1] > j->step[i] + beside)
-            fail_msg("moment %d: lost in step %d, gone on from %ld", (int)j->when, j->step[i], b->from[0][i + 1]);
+            fail_msg("moment %d: lost in step %d, gone on from %ld", (int)j->when, j->step[i],
+                     b->from[0][i + 1]);
     }
     for (int r = 0; r < left * j->stages; r++) {
         assert_int_equal(b->replicas[r][world], left);
         assert_int_equal(b->from[r][world], b->from[0][world]);
         assert_true(b->loss[r] > 0 && b->loss[r] < 100);
         if (b->hash[r] != hash)
-            fail_msg("%d stages, %s, moment %d, %s: rank %d of %d pipelines, from step %ld on, differs", j->stages,
-                     ddp_pipeline_name(j->schedule), (int)j->when, ddp_strategy_name(j->cfg.strategy), r, left,
-                     b->from[0][world]);
+            fail_msg("%d stages, %s, moment %d, %s: rank %d of %d pipelines, from step %ld on, differs",
+                     j->stages, ddp_pipeline_name(j->schedule), (int)j->when,
+                     ddp_strategy_name(j->cfg.strategy), r, left, b->from[0][world]);
     }
 }
 
@@ -443,13 +454,18 @@ static void too_few_end(void **state)
 
 static void what_cannot_be_is_refused(void **state)
 {
-    static const struct { int world, stages, least, micro; const char *net, *says; ddp_strategy strategy; } bad[] = {
-        {4, 2, 1, 4, NULL, "min_replicas 1 with strategy diloco: of what its changes", DDP_DILOCO},
-        {4, 2, 3, 4, NULL, "min_replicas 3: there are 2 pipelines of 2 stages: 1 to 2", DDP_SSGD},
-        {4, 2, 0, 4, NULL, "min_replicas 0: there are 2 pipelines", DDP_SSGD},
-        {4, 3, 1, 4, NULL, "3 stages in a world of 4", DDP_SSGD},
-        {6, 2, 1, 3, NULL, "3 micro-batches of each of 3 pipelines do not divide over 2: choose a multiple of 2", DDP_SSGD},
-        {4, 2, 1, 4, "two.json", "two.json: a topology", DDP_SSGD}};
+    static const struct {
+        int world, stages, least, micro;
+        const char *net, *says;
+        ddp_strategy strategy;
+    } bad[] = {{4, 2, 1, 4, NULL, "min_replicas 1 with strategy diloco: of what its changes", DDP_DILOCO},
+               {4, 2, 3, 4, NULL, "min_replicas 3: there are 2 pipelines of 2 stages: 1 to 2", DDP_SSGD},
+               {4, 2, 0, 4, NULL, "min_replicas 0: there are 2 pipelines", DDP_SSGD},
+               {4, 3, 1, 4, NULL, "3 stages in a world of 4", DDP_SSGD},
+               {6, 2, 1, 3, NULL,
+                "3 micro-batches of each of 3 pipelines do not divide over 2: choose a multiple of 2",
+                DDP_SSGD},
+               {4, 2, 1, 4, "two.json", "two.json: a topology", DDP_SSGD}};
 
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -493,8 +509,10 @@ static void a_layout_that_cannot_be_kept_is_refused(void **state)
     j.cfg.strategy = DDP_SSGD;
     j.cfg.no_env = 1;
     assert_int_equal(ddp_launch_pipelines(&j.cfg, 2, 1, opens_in_another_order, &j, &err), DDP_UNSUPPORTED);
-    if (!strstr(err.msg, "a layout with rank 2 at place 1 in ddp_launch_pipelines, which places the ranks of every world "
-                "that is left in their order"))
+    if (!strstr(
+            err.msg,
+            "a layout with rank 2 at place 1 in ddp_launch_pipelines, which places the ranks of every world "
+            "that is left in their order"))
         fail_msg("'%s'", err.msg);
 }
 

@@ -1,5 +1,5 @@
-/* [pure] Pipeline schedules: what they promise of order and memory, their known lengths, and the time of a step beside
- * an oracle that counts ticks. */
+/* [pure] Pipeline schedules: what they promise of order and memory, their known lengths, and the time of a
+ * step beside an oracle that counts ticks. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -15,7 +15,10 @@ extern "C" {
 }
 #endif
 
-static struct { long left, live; } memory = {-1, 0}; /* allocations that succeed, below 0: all; that have not come back */
+static struct {
+    long left, live;
+} memory = {-1, 0}; /* allocations that succeed, below 0: all; that have not
+                                                        come back */
 
 void *heap_realloc(void *p, size_t bytes)
 {
@@ -60,7 +63,8 @@ static int held_of(ddp_pipeline p, int stages, int stage, int M, int ahead)
     return ddp_pipeline_held(&shape, stage);
 }
 
-/* Everything once, each kind in the order of micro-batches, nothing before what it needs, and no more held than said. */
+/* Everything once, each kind in the order of micro-batches, nothing before what it needs, and no more held
+ * than said. */
 static void order_of(ddp_pipeline p, int stages, int stage, int M, int ahead)
 {
     ddp_task task[3 * MICRO];
@@ -90,7 +94,8 @@ static void tasks_are_in_order_and_hold_no_more_than_they_say(void **state)
         for (int stages = 1; stages < STAGES; stages++)
             for (int M = 1; M < MICRO; M++)
                 for (int stage = 0; stage < stages; stage++)
-                    for (int ahead = 0; ahead < 2 + M; ahead += 1 + ahead) order_of(all[i], stages, stage, M, ahead);
+                    for (int ahead = 0; ahead < 2 + M; ahead += 1 + ahead)
+                        order_of(all[i], stages, stage, M, ahead);
     assert_int_equal(held_of(DDP_PIPELINE_GPIPE, 4, 0, 16, 2), 16);
     assert_int_equal(held_of(DDP_PIPELINE_1F1B, 4, 1, 16, 0), 3);
     assert_int_equal(held_of(DDP_PIPELINE_1F1B, 4, 1, 16, 2), 5);
@@ -103,14 +108,16 @@ static void tasks_are_in_order_and_hold_no_more_than_they_say(void **state)
     for (int i = 0; i < 3; i++)
         for (int bad = 0; bad < 8; bad++) { /* what has no order, in a shape that is else fine */
             const int stages = bad == 0 ? 0 : bad == 1 ? 1025 : 4, stage = bad == 2 ? -1 : bad == 3 ? 4 : 0;
-            const ddp_pipeline p = bad == 4 ? pipeline_of(-1) : bad == 5 ? pipeline_of((int)DDP_PIPELINE_ZB + 1) : all[i];
+            const ddp_pipeline p = bad == 4   ? pipeline_of(-1)
+                                   : bad == 5 ? pipeline_of((int)DDP_PIPELINE_ZB + 1)
+                                              : all[i];
             assert_int_equal(held_of(p, stages, stage, bad == 6 ? 0 : 16, bad == 7 ? -1 : 0), 0);
             assert_int_equal(tasks_of(p, stages, stage, bad == 6 ? 0 : 16, bad == 7 ? -1 : 0, task), 0);
         }
 }
 
-/* The rule that makes ZB-H1, unit by unit: done[s][n] is the kind of the n-th task, count[s] how many there are of each
- * kind. */
+/* The rule that makes ZB-H1, unit by unit: done[s][n] is the kind of the n-th task, count[s] how many there
+ * are of each kind. */
 static int by_the_rule(int stages, int stage, int M, int ahead, ddp_task *task)
 {
     int done[STAGES][3 * MICRO], length[STAGES], count[STAGES][6], was[STAGES][6], n = 0;
@@ -129,12 +136,20 @@ static int by_the_rule(int stages, int stage, int M, int ahead, ddp_task *task)
             int k = length[s] - 1, turn, kind;
             while (k >= 0 && done[s][k] == W) k--;
             turn = k < 0 || done[s][k] == I; /* a forward's, if there is one */
-            if (f && (turn || own[F] < stages - s + ahead)) kind = F;
-            else if (w && turn && whole && own[F] < M) kind = W;
-            else if (i || f) kind = i ? I : F;
-            else if (w) kind = W;
-            else continue;
-            if (s == stage) { task[n].kind = (ddp_task_kind)kind; task[n++].micro_batch = count[s][kind]; }
+            if (f && (turn || own[F] < stages - s + ahead))
+                kind = F;
+            else if (w && turn && whole && own[F] < M)
+                kind = W;
+            else if (i || f)
+                kind = i ? I : F;
+            else if (w)
+                kind = W;
+            else
+                continue;
+            if (s == stage) {
+                task[n].kind = (ddp_task_kind)kind;
+                task[n++].micro_batch = count[s][kind];
+            }
             count[s][kind]++;
             done[s][length[s]++] = kind;
         }
@@ -171,8 +186,11 @@ static double equal_stages(ddp_pipeline p, int stages, int M, double forward, do
 
     memset(edge, 0, sizeof edge);
     for (int s = 0; s < stages; s++) {
-        cost[s].forward_s = forward; cost[s].inputs_s = inputs; cost[s].weights_s = weights;
-        edge[s].from = s; edge[s].to = s + 1;
+        cost[s].forward_s = forward;
+        cost[s].inputs_s = inputs;
+        cost[s].weights_s = weights;
+        edge[s].from = s;
+        edge[s].to = s + 1;
     }
     assert_int_equal(ddp_pipeline_time(&c, &t, &err), DDP_OK);
     *bubble = t.bubble_pct;
@@ -207,11 +225,14 @@ static void the_bubble_of_zb_needs_w_up_to_f_up_to_b(void **state)
 
     (void)state;
     for (int i = 0; i < 27; i++) {
-        const double f = time[i % 3], b = time[i / 3 % 3], w = time[i / 9], formula = 8 * (f + b + w) + 3 * (f + b - w);
+        const double f = time[i % 3], b = time[i / 3 % 3], w = time[i / 9],
+                     formula = 8 * (f + b + w) + 3 * (f + b - w);
         double bubble;
         const double step = equal_stages(DDP_PIPELINE_ZB, 4, 8, f, b, w, &bubble);
-        if (w <= f && f <= b) same(step, formula);
-        else assert_true(step >= formula - 1e-9);
+        if (w <= f && f <= b)
+            same(step, formula);
+        else
+            assert_true(step >= formula - 1e-9);
         longer += step > formula + 1e-9;
     }
     assert_true(longer > 0);
@@ -227,9 +248,16 @@ static double slow_edges(ddp_pipeline p, int ahead)
     double step;
 
     memset(edge, 0, sizeof edge);
-    for (int s = 0; s < 4; s++) { cost[s].forward_s = 5; cost[s].inputs_s = cost[s].weights_s = 5; }
-    for (int s = 0; s < 3; s++)
-        { edge[s].from = s; edge[s].to = s + 1; edge[s].forward_s = edge[s].backward_s = 8; edge[s].alpha_s = 2; }
+    for (int s = 0; s < 4; s++) {
+        cost[s].forward_s = 5;
+        cost[s].inputs_s = cost[s].weights_s = 5;
+    }
+    for (int s = 0; s < 3; s++) {
+        edge[s].from = s;
+        edge[s].to = s + 1;
+        edge[s].forward_s = edge[s].backward_s = 8;
+        edge[s].alpha_s = 2;
+    }
     assert_int_equal(ddp_pipeline_time(&c, &t, NULL), DDP_OK);
     step = t.step_s;
     ddp_pipeline_times_free(&t);
@@ -267,7 +295,9 @@ static void forwards_take_what_fusionllm_says(void **state)
         memset(edge, 0, sizeof edge);
         for (int s = 0; s < stages; s++) {
             cost[s].forward_s = ddp_rng_uniform(&r);
-            edge[s].from = s; edge[s].to = s + 1; edge[s].one_way = 1;
+            edge[s].from = s;
+            edge[s].to = s + 1;
+            edge[s].one_way = 1;
             edge[s].forward_s = 2 * ddp_rng_uniform(&r);
             sum += cost[s].forward_s + (s + 1 < stages ? edge[s].forward_s : 0);
             most = fmax(most, fmax(cost[s].forward_s, s + 1 < stages ? edge[s].forward_s : 0));
@@ -283,19 +313,25 @@ static void forwards_take_what_fusionllm_says(void **state)
 typedef struct oracle {
     const ddp_pipeline_costs *c;
     ddp_task task[STAGES][3 * MICRO];
-    int  tasks[STAGES], next[STAGES];
-    long until[STAGES][2];                    /* its slots are taken */
-    long backlog[STAGES];                     /* ticks of bytes that wait before the downlink */
-    int  queue[STAGES][WAYS * MICRO], queued[STAGES], sent[STAGES];
+    int tasks[STAGES], next[STAGES];
+    long until[STAGES][2]; /* its slots are taken */
+    long backlog[STAGES];  /* ticks of bytes that wait before the downlink */
+    int queue[STAGES][WAYS * MICRO], queued[STAGES], sent[STAGES];
     long queued_at[STAGES][WAYS * MICRO];
     long first[WAYS][MICRO], arrives[WAYS][MICRO];
-    int  sends[WAYS], coming[WAYS], arrived[WAYS];
-    long rest[WAYS];                          /* of the message that comes in */
+    int sends[WAYS], coming[WAYS], arrived[WAYS];
+    long rest[WAYS]; /* of the message that comes in */
     long end;
 } oracle;
 
-static int to_of(const oracle *o, int w) { return w % 2 ? o->c->boundary[w / 2].from : o->c->boundary[w / 2].to; }
-static int from_of(const oracle *o, int w) { return w % 2 ? o->c->boundary[w / 2].to : o->c->boundary[w / 2].from; }
+static int to_of(const oracle *o, int w)
+{
+    return w % 2 ? o->c->boundary[w / 2].from : o->c->boundary[w / 2].to;
+}
+static int from_of(const oracle *o, int w)
+{
+    return w % 2 ? o->c->boundary[w / 2].to : o->c->boundary[w / 2].from;
+}
 
 static long cost_of(const oracle *o, int w)
 {
@@ -319,7 +355,8 @@ static int oracle_stage(oracle *o, int s, long now)
         int ready = 1;
         for (int w = 0; w < 2 * o->c->boundaries; w++)
             if (to_of(o, w) == s && travels(o, w, t) &&
-                (o->arrived[w] <= t->micro_batch || o->arrives[w][t->micro_batch] > now)) ready = 0;
+                (o->arrived[w] <= t->micro_batch || o->arrives[w][t->micro_batch] > now))
+                ready = 0;
         if (ready) {
             long cost = 0;
             if (t->kind == DDP_TASK_FORWARD) cost = (long)k->forward_s;
@@ -351,13 +388,16 @@ static void oracle_downlink(oracle *o, int s, long now)
 {
     for (int w = 0; w < 2 * o->c->boundaries; w++) {
         if (to_of(o, w) != s) continue;
-        if (!o->rest[w] && o->coming[w] < o->sends[w] && o->first[w][o->coming[w]] <= now)
-            { o->coming[w]++; o->rest[w] = cost_of(o, w); }
+        if (!o->rest[w] && o->coming[w] < o->sends[w] && o->first[w][o->coming[w]] <= now) {
+            o->coming[w]++;
+            o->rest[w] = cost_of(o, w);
+        }
         if (o->rest[w]) o->backlog[s]++;
     }
     if (o->backlog[s]) o->backlog[s]--;
     for (int w = 0; w < 2 * o->c->boundaries; w++)
-        if (to_of(o, w) == s && o->rest[w] && --o->rest[w] == 0) o->arrives[w][o->arrived[w]++] = now + 1 + o->backlog[s];
+        if (to_of(o, w) == s && o->rest[w] && --o->rest[w] == 0)
+            o->arrives[w][o->arrived[w]++] = now + 1 + o->backlog[s];
 }
 
 static long oracle_time(const ddp_pipeline_costs *c)
@@ -404,7 +444,8 @@ static void steps_take_as_long_as_ticks_counted(void **state)
             for (int to = from + 1; to < stages; to++) {
                 if (c.boundaries == WAYS / 2 || (to > from + 1 && ddp_rng_below(&r, 2))) continue;
                 memset(&edge[c.boundaries], 0, sizeof *edge);
-                edge[c.boundaries].from = from; edge[c.boundaries].to = to;
+                edge[c.boundaries].from = from;
+                edge[c.boundaries].to = to;
                 edge[c.boundaries].forward_s = 1 + (double)ddp_rng_below(&r, 6);
                 edge[c.boundaries].backward_s = 1 + (double)ddp_rng_below(&r, 6);
                 edge[c.boundaries].alpha_s = (double)ddp_rng_below(&r, 4);
@@ -433,7 +474,8 @@ static void slots_do_not_overlap(void **state)
             for (int b = 0; b < a; b++) {
                 const ddp_pipeline_slot *x = &t.slot[a], *y = &t.slot[b];
                 if (x->stage != y->stage || (x->boundary < 0) != (y->boundary < 0)) continue;
-                if (x->boundary >= 0 && (x->task.kind != DDP_TASK_SEND || y->task.kind != DDP_TASK_SEND)) continue;
+                if (x->boundary >= 0 && (x->task.kind != DDP_TASK_SEND || y->task.kind != DDP_TASK_SEND))
+                    continue;
                 assert_true(x->begin_s >= y->end_s - 1e-12 || y->begin_s >= x->end_s - 1e-12);
             }
         ddp_pipeline_times_free(&t);
@@ -459,24 +501,53 @@ static void what_is_no_pipeline_is_refused(void **state)
     ddp_error err;
 
     (void)state;
-    c.shape.micro_batches = 0; refused(&c, "0 micro-batches"); c.shape.micro_batches = 4;
-    c.shape.stages = 2000; refused(&c, "2000 stages"); c.shape.stages = 2;
-    c.shape.ahead = -1; refused(&c, "-1 ahead"); c.shape.ahead = 0;
-    c.shape.schedule = pipeline_of(9); refused(&c, "schedule 9"); c.shape.schedule = DDP_PIPELINE_GPIPE;
+    c.shape.micro_batches = 0;
+    refused(&c, "0 micro-batches");
+    c.shape.micro_batches = 4;
+    c.shape.stages = 2000;
+    refused(&c, "2000 stages");
+    c.shape.stages = 2;
+    c.shape.ahead = -1;
+    refused(&c, "-1 ahead");
+    c.shape.ahead = 0;
+    c.shape.schedule = pipeline_of(9);
+    refused(&c, "schedule 9");
+    c.shape.schedule = DDP_PIPELINE_GPIPE;
     for (int k = 0; k < 3; k++) { /* of each time: below 0, no number, and with the others too much for one */
         double *time = k == 0 ? &cost[1].forward_s : k == 1 ? &cost[1].inputs_s : &cost[1].weights_s;
         double *way = k == 0 ? &edge.forward_s : k == 1 ? &edge.backward_s : &edge.alpha_s;
-        *time = -1; refused(&c, "stage 1: times of"); *time = NAN; refused(&c, "stage 1: times of");
-        *time = INFINITY; refused(&c, "are not all finite"); *time = 1;
-        *way = -1; refused(&c, "boundary 0: times of"); *way = NAN; refused(&c, "boundary 0: times of");
-        *way = INFINITY; refused(&c, "are not all finite"); *way = 1;
+        *time = -1;
+        refused(&c, "stage 1: times of");
+        *time = NAN;
+        refused(&c, "stage 1: times of");
+        *time = INFINITY;
+        refused(&c, "are not all finite");
+        *time = 1;
+        *way = -1;
+        refused(&c, "boundary 0: times of");
+        *way = NAN;
+        refused(&c, "boundary 0: times of");
+        *way = INFINITY;
+        refused(&c, "are not all finite");
+        *way = 1;
     }
-    edge.to = 0; refused(&c, "from stage 0 to 0");
-    edge.to = 2; refused(&c, "from stage 0 to 2: of 2 stages a later one must follow"); edge.to = 1;
-    edge.from = -1; refused(&c, "from stage -1 to 1"); edge.from = 0;
-    c.stage = NULL; refused(&c, "costs of all stages and boundaries are needed"); c.stage = cost;
-    c.boundary = NULL; refused(&c, "costs of all stages and boundaries are needed"); c.boundary = &edge;
-    c.boundaries = -1; refused(&c, "costs of all stages and boundaries are needed"); c.boundaries = 1;
+    edge.to = 0;
+    refused(&c, "from stage 0 to 0");
+    edge.to = 2;
+    refused(&c, "from stage 0 to 2: of 2 stages a later one must follow");
+    edge.to = 1;
+    edge.from = -1;
+    refused(&c, "from stage -1 to 1");
+    edge.from = 0;
+    c.stage = NULL;
+    refused(&c, "costs of all stages and boundaries are needed");
+    c.stage = cost;
+    c.boundary = NULL;
+    refused(&c, "costs of all stages and boundaries are needed");
+    c.boundary = &edge;
+    c.boundaries = -1;
+    refused(&c, "costs of all stages and boundaries are needed");
+    c.boundaries = 1;
     refused(NULL, "costs of all stages and boundaries are needed");
     assert_int_equal(ddp_pipeline_time(&c, NULL, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "out is needed"));
@@ -496,9 +567,11 @@ static void what_is_no_pipeline_is_refused(void **state)
 /* Two stages, one micro-batch: who computes, what is sent, and which of it is a gradient. */
 static void slots_say_what_they_are(void **state)
 {
-    static const int want[][4] = { /* stage, kind, boundary, gradient */
-        {0, DDP_TASK_FORWARD, -1, 0}, {0, DDP_TASK_SEND, 0, 0}, {1, DDP_TASK_RECEIVE, 0, 0}, {1, DDP_TASK_FORWARD, -1, 0},
-        {1, DDP_TASK_BACKWARD, -1, 0}, {1, DDP_TASK_SEND, 0, 1}, {0, DDP_TASK_RECEIVE, 0, 1}, {0, DDP_TASK_BACKWARD, -1, 0}};
+    static const int want[][4] = {/* stage, kind, boundary, gradient */
+                                  {0, DDP_TASK_FORWARD, -1, 0},  {0, DDP_TASK_SEND, 0, 0},
+                                  {1, DDP_TASK_RECEIVE, 0, 0},   {1, DDP_TASK_FORWARD, -1, 0},
+                                  {1, DDP_TASK_BACKWARD, -1, 0}, {1, DDP_TASK_SEND, 0, 1},
+                                  {0, DDP_TASK_RECEIVE, 0, 1},   {0, DDP_TASK_BACKWARD, -1, 0}};
     const ddp_stage_cost cost[2] = {{1, 1, 1}, {1, 1, 1}}, none[1] = {{0, 0, 0}};
     const ddp_boundary edge = {0, 1, 1, 1, 0, 0};
     ddp_pipeline_costs c = {{DDP_PIPELINE_GPIPE, 2, 1, 0}, cost, 1, &edge};
@@ -511,8 +584,8 @@ static void slots_say_what_they_are(void **state)
         const int *w = want[i];
         int found = 0;
         for (int k = 0; k < t.slots; k++)
-            found += t.slot[k].stage == w[0] && (int)t.slot[k].task.kind == w[1] && t.slot[k].boundary == w[2] &&
-                     t.slot[k].gradient == w[3];
+            found += t.slot[k].stage == w[0] && (int)t.slot[k].task.kind == w[1] &&
+                     t.slot[k].boundary == w[2] && t.slot[k].gradient == w[3];
         assert_int_equal(found, 1);
     }
     ddp_pipeline_times_free(&t);

@@ -9,13 +9,12 @@ static void net_memory(ddp_network *net, double bytes)
 {
     int i;
 
-    if (!net->memory_bytes)
-        net->memory_bytes = (double *)calloc((size_t)net->devices, sizeof(double));
+    if (!net->memory_bytes) net->memory_bytes = (double *)calloc((size_t)net->devices, sizeof(double));
     for (i = 0; i < net->devices; i++) net->memory_bytes[i] = bytes;
 }
 
 typedef struct instance {
-    ddp_oplist  list;
+    ddp_oplist list;
     ddp_network net;
     ddp_fence_options o;
 } instance;
@@ -47,7 +46,11 @@ static instance instance_random(ddp_rng *r, int most_ops, int most_devices, int 
         if (data) flops = params = 0;
         if (ddp_rng_below(r, 8) == 0) out = 0;
         if (network) flops *= 0.01;
-        if (whole) { flops = floor(flops); out = floor(out); params = floor(params); }
+        if (whole) {
+            flops = floor(flops);
+            out = floor(out);
+            params = floor(params);
+        }
         must(ddp_oplist_set(&x.list, i, NULL, args, count, flops, out, params, &err), &err);
     }
     P = 1 + (int)ddp_rng_below(r, (uint64_t)most_devices);

@@ -12,7 +12,8 @@ int main(void)
         double *w = (double *)calloc(cells, sizeof *w), q = 0;
         int *c = (int *)calloc((size_t)n, sizeof *c);
         ddp_error err;
-        for (i = 0; w && i < cells && scanf("%lf", &w[i]) == 1; i++) {}
+        for (i = 0; w && i < cells && scanf("%lf", &w[i]) == 1; i++) {
+        }
         if (!w || !c || i < cells || ddp_louvain(n, w, 1, c, &count, &q, &err) != DDP_OK) return 1;
         printf("%.17g\n", q);
         free(w);

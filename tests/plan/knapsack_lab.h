@@ -5,7 +5,7 @@
 /* A problem whose arrays live beside it. */
 typedef struct instance {
     ddp_knapsack_problem p;
-    double               c[MOST], r[MOST], v[MOST];
+    double c[MOST], r[MOST], v[MOST];
 } instance;
 
 static void instance_init(instance *x, int items, int links)

@@ -1,11 +1,12 @@
-/* Profiles of the partial planner, and its plans. MOST: layers at the most; the file that includes it says. */
+/* Profiles of the partial planner, and its plans. MOST: layers at the most; the file that includes it
+ * says. */
 #ifndef TESTS_PARTIAL_LAB_H
 #define TESTS_PARTIAL_LAB_H
 
 /* A profile whose arrays live beside it. */
 typedef struct instance {
     ddp_profile p;
-    double      f[MOST], b[MOST], c[MOST];
+    double f[MOST], b[MOST], c[MOST];
 } instance;
 
 static void instance_init(instance *x, int layers)
@@ -17,8 +18,8 @@ static void instance_init(instance *x, int layers)
     x->p.comm_s = x->c;
 }
 
-static ddp_plan solve_within(double time_limit_s, const ddp_profile *p, ddp_solver solver, ddp_cost cost, int period,
-                             ddp_fill fill)
+static ddp_plan solve_within(double time_limit_s, const ddp_profile *p, ddp_solver solver, ddp_cost cost,
+                             int period, ddp_fill fill)
 {
     ddp_plan_options o;
     ddp_plan plan;

@@ -16,7 +16,7 @@ enum { MOST = 16, PARTS = 600 };
 /* A profile whose arrays live beside it. */
 typedef struct instance {
     ddp_profile p;
-    double      f[MOST], b[MOST], c[MOST], params[MOST];
+    double f[MOST], b[MOST], c[MOST], params[MOST];
 } instance;
 
 static void instance_init(instance *x, int buckets)
@@ -96,7 +96,8 @@ static ddp_delayed_plan plan_of(const ddp_profile *p, const ddp_delayed_options 
 }
 
 /* One of the ways that ddp_plan_delayed tries; 0 if it cannot be planned. */
-static int plan_way(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft_way way, ddp_delayed_plan *out)
+static int plan_way(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft_way way,
+                    ddp_delayed_plan *out)
 {
     ddp__deft_search s;
 
@@ -115,7 +116,7 @@ static void near(double a, double b, double tolerance)
 
 /* One gradient on its way: k iterations merged, which parts have been reduced. */
 typedef struct gradient {
-    int           k, born;
+    int k, born;
     unsigned char sent[MOST][PARTS];
 } gradient;
 
@@ -133,8 +134,7 @@ static int complete(const ddp_delayed_plan *plan, const gradient *g)
  * part of every gradient is reduced exactly once, never before it exists, one at a time on a link,
  * within the iteration; updates happen when the gradient is whole. overrun: a stage may be made
  * longer by its sends. Returns the number of updates in the period played last. */
-static int replay(const instance *x, const ddp_delayed_plan *plan, const ddp_delayed_options *o,
-                  int overrun)
+static int replay(const instance *x, const ddp_delayed_plan *plan, const ddp_delayed_options *o, int overrun)
 {
     static gradient cur, fresh, mark;
     int stored = 0, t, at, i, s, updates = 0, merged = 0, n = plan->warmup + plan->period;
@@ -173,7 +173,8 @@ static int replay(const instance *x, const ddp_delayed_plan *plan, const ddp_del
             const ddp_delayed_send *d = &plan->send[s];
             gradient *g = d->fresh ? &fresh : &cur;
             assert_int_equal(d->iteration, at);
-            assert_true(s == step->first_send || d->begin_s >= plan->send[s - 1].begin_s); /* of both links in order */
+            assert_true(s == step->first_send ||
+                        d->begin_s >= plan->send[s - 1].begin_s); /* of both links in order */
             assert_in_range((unsigned)d->link, 0, plan->links - 1);
             assert_in_range((unsigned)d->part, 0, plan->parts_of[d->bucket] - 1);
             assert_true(g->k > 0);
@@ -181,8 +182,7 @@ static int replay(const instance *x, const ddp_delayed_plan *plan, const ddp_del
             near(d->end_s - d->begin_s, plan->part_s[d->bucket] * (d->link ? o->mu : 1), 1e-11);
             assert_true(d->begin_s >= busy[d->link] - 1e-11);
             busy[d->link] = d->end_s;
-            if (d->fresh)
-                assert_true(d->begin_s >= step->forward_s + ready[d->bucket] - 1e-11);
+            if (d->fresh) assert_true(d->begin_s >= step->forward_s + ready[d->bucket] - 1e-11);
             if (t >= n) moved += plan->part_s[d->bucket];
             /* a send of the forward stage ends there */
             if (!plan->no_barrier && d->begin_s < step->forward_s - 1e-11)
@@ -218,7 +218,7 @@ static int replay(const instance *x, const ddp_delayed_plan *plan, const ddp_del
         }
     }
     assert_int_equal(updates, plan->updates);
-    assert_int_equal(merged, plan->period); /* sum of k = iterations in the period */
+    assert_int_equal(merged, plan->period);                        /* sum of k = iterations in the period */
     near(moved, plan->updates * plan->comm_s, 1e-9 * (1 + moved)); /* bytes, in seconds of link */
     near(sum / plan->period, plan->iteration_s, 1e-12 * plan->iteration_s);
     for (i = merged = 0; i < plan->updates; i++) merged += plan->k[i];
@@ -232,7 +232,8 @@ static void same_cycle(const ddp_delayed_plan *plan, const int *k, int n)
 
     assert_int_equal(plan->updates, n);
     for (shift = 0; shift < n && !same; shift++) {
-        for (i = 0; i < n && plan->k[i] == k[(i + shift) % n]; i++) {}
+        for (i = 0; i < n && plan->k[i] == k[(i + shift) % n]; i++) {
+        }
         same = i == n;
     }
     assert_true(same);
@@ -243,11 +244,11 @@ static void vgg19_reaches_the_published_figures(void **state)
 {
     static const struct {
         double comm, bucket4;
-        int    links, n, k[5];
+        int links, n, k[5];
         double frequency;
-    } want[] = {{1, printed, 1, 1, {2}, 0.5},          {1, printed, 2, 4, {1, 1, 1, 2}, 0.8},
-                {1, guessed, 1, 0, {0}, 0.49},         {1, guessed, 2, 3, {1, 1, 2}, 0.75},
-                {0.5, printed, 1, 1, {1}, 1},          {0.5, printed, 2, 1, {1}, 1}};
+    } want[] = {{1, printed, 1, 1, {2}, 0.5},  {1, printed, 2, 4, {1, 1, 1, 2}, 0.8},
+                {1, guessed, 1, 0, {0}, 0.49}, {1, guessed, 2, 3, {1, 1, 2}, 0.75},
+                {0.5, printed, 1, 1, {1}, 1},  {0.5, printed, 2, 1, {1}, 1}};
     size_t i;
 
     (void)state;
@@ -417,8 +418,8 @@ static void random_plans_keep_every_promise(void **state)
         if (a.parts > most_parts) most_parts = a.parts;
         ddp_delayed_plan_free(&a);
     }
-    print_message("longest period %d iterations, most parts %d, slowest plan %.1f ms\n", longest,
-                  most_parts, slowest * 1e3);
+    print_message("longest period %d iterations, most parts %d, slowest plan %.1f ms\n", longest, most_parts,
+                  slowest * 1e3);
 }
 
 static void enough_capacity_updates_every_iteration(void **state)
@@ -613,11 +614,18 @@ static void a_startup_of_the_profile_counts_like_one_within_comm_s(void **state)
         instance_random(&x, &r, 8, 1);
         o.partition_s = q.partition_s = n % 3 ? 0.2 : 0;
         y = x;
-        y.p.forward_s = y.f; y.p.backward_s = y.b; y.p.comm_s = y.c; y.p.params = y.params;
+        y.p.forward_s = y.f;
+        y.p.backward_s = y.b;
+        y.p.comm_s = y.c;
+        y.p.params = y.params;
         q.alpha_s = 0.03;
         for (i = 0; i < y.p.layers; i++) y.c[i] += y.c[i] > 0 ? 0.03 : 0;
-        if (n % 2) x.p.alpha_s = 0.03;
-        else { x.p.alpha_s = 0.01; x.p.gap_s = 0.02; }
+        if (n % 2)
+            x.p.alpha_s = 0.03;
+        else {
+            x.p.alpha_s = 0.01;
+            x.p.gap_s = 0.02;
+        }
         a = plan_of(&x.p, &o);
         b = plan_of(&y.p, &q);
         assert_int_equal(a.parts, b.parts);
@@ -646,7 +654,9 @@ static void without_barrier_sends_straddle_the_stages(void **state)
     memset(&way, 0, sizeof way);
     way.no_barrier = 1;
     instance_init(&x, 1);
-    x.f[0] = 3; x.b[0] = 3; x.c[0] = 6;
+    x.f[0] = 3;
+    x.b[0] = 3;
+    x.c[0] = 6;
     o.partition_s = 2;
     a = plan_of(&x.p, &o);
     near(a.update_frequency, 0.5, 0);
@@ -691,7 +701,9 @@ static void unusual_buckets_are_planned(void **state)
 
     (void)state;
     instance_init(&x, 1); /* one bucket */
-    x.f[0] = 1; x.b[0] = 2; x.c[0] = 5;
+    x.f[0] = 1;
+    x.b[0] = 2;
+    x.c[0] = 5;
     a = plan_of(&x.p, &o);
     replay(&x, &a, &o, 0);
     ddp_delayed_plan_free(&a);
@@ -719,7 +731,8 @@ static void unusual_buckets_are_planned(void **state)
     replay(&x, &a, &o, 0);
     ddp_delayed_plan_free(&a);
     instance_init(&x, 2); /* all of backward is forgotten: what is sent hides behind forward */
-    x.f[0] = x.f[1] = 1; x.c[0] = x.c[1] = 1;
+    x.f[0] = x.f[1] = 1;
+    x.c[0] = x.c[1] = 1;
     o = options(1, 0);
     a = plan_of(&x.p, &o);
     near(a.iteration_s, 2, 0);
@@ -729,7 +742,8 @@ static void unusual_buckets_are_planned(void **state)
     ddp_delayed_plan_free(NULL);
 }
 
-/* Sends so short that no double tells when the next one begins: the output side's bucket is first, its parts in turn. */
+/* Sends so short that no double tells when the next one begins: the output side's bucket is first, its parts
+ * in turn. */
 static void sends_that_begin_together_are_in_the_order_of_backward(void **state)
 {
     ddp_delayed_options o = options(1, 0);
@@ -863,7 +877,8 @@ static void bad_input_is_named(void **state)
     refused(&x.p, &o, "layer 2 (unnamed): backward_s is -1");
     x.b[2] = INFINITY;
     refused(&x.p, &o, "backward_s is inf");
-    x.b[2] = 1e308; x.b[1] = 1e308;
+    x.b[2] = 1e308;
+    x.b[1] = 1e308;
     refused(&x.p, &o, "add up to more");
     instance_init(&x, 2);
     x.c[0] = 1;
@@ -875,8 +890,9 @@ static void bad_input_is_named(void **state)
     assert_string_equal(ddp_delayed_select_name(DDP_SELECT_PAPER), "paper");
 }
 
-/* Of 4100 buckets that fill a backward each, one leaves in an iteration: all that waits behind them merges for longer than
- * is looked at. With 400 of them a gradient is whole, and the next one opens, each 400th time. */
+/* Of 4100 buckets that fill a backward each, one leaves in an iteration: all that waits behind them merges
+ * for longer than is looked at. With 400 of them a gradient is whole, and the next one opens, each 400th
+ * time. */
 static void a_period_longer_than_4096_iterations_is_none(void **state)
 {
     enum { LONG = 4100, SHORT = 400 };
@@ -889,17 +905,23 @@ static void a_period_longer_than_4096_iterations_is_none(void **state)
     (void)state;
     assert_true(b && c);
     memset(&p, 0, sizeof p);
-    p.backward_s = b; p.comm_s = c; p.params = b;
+    p.backward_s = b;
+    p.comm_s = c;
+    p.params = b;
     o.solver = DDP_KNAPSACK_GREEDY;
     for (p.layers = SHORT;; p.layers = LONG) {
-        for (int l = 0; l < p.layers; l++) { b[l] = 1; c[l] = 0.75 * p.layers; }
+        for (int l = 0; l < p.layers; l++) {
+            b[l] = 1;
+            c[l] = 0.75 * p.layers;
+        }
         if (p.layers == LONG) break;
         if (ddp_plan_delayed(&p, &o, &plan, &err) != DDP_OK) fail_msg("%s", err.msg);
         assert_true(plan.period == SHORT && plan.updates == 1 && plan.k[0] == SHORT);
         ddp_delayed_plan_free(&plan);
     }
     assert_int_equal(ddp_plan_delayed(&p, &o, &plan, &err), DDP_UNSUPPORTED);
-    assert_string_equal(err.msg, "no steady period within 4096 iterations of 4100 parts; use fewer, larger parts");
+    assert_string_equal(err.msg,
+                        "no steady period within 4096 iterations of 4100 parts; use fewer, larger parts");
     free(b);
     free(c);
 }

@@ -1,4 +1,5 @@
-/* [pure] DeFT's parts by themselves: what a stage takes, the order of sends, what each solver and selection tries. */
+/* [pure] DeFT's parts by themselves: what a stage takes, the order of sends, what each solver and selection
+ * tries. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "plan/timeline/deft.c"
@@ -18,9 +19,9 @@ extern "C" {
 /* Buckets of one part each, that take 6, 5 and 5 s; all are ready. */
 typedef struct stage {
     ddp__deft d;
-    double    ready[3], part_s[3], item[3], item_ready[3];
-    int       parts_of[3], bucket[3], assign[3], on[12];
-    int64_t   work;
+    double ready[3], part_s[3], item[3], item_ready[3];
+    int parts_of[3], bucket[3], assign[3], on[12];
+    int64_t work;
 } stage;
 
 static void stage_init(stage *x, ddp_knapsack_solver solver, int64_t work)
@@ -32,10 +33,18 @@ static void stage_init(stage *x, ddp_knapsack_solver solver, int64_t work)
     x->d.solver = solver;
     x->d.most = 1 << 20;
     x->d.work = &x->work;
-    x->d.ready = x->ready; x->d.part_s = x->part_s; x->d.parts_of = x->parts_of;
-    x->d.item = x->item; x->d.item_ready = x->item_ready; x->d.bucket = x->bucket; x->d.assign = x->assign;
+    x->d.ready = x->ready;
+    x->d.part_s = x->part_s;
+    x->d.parts_of = x->parts_of;
+    x->d.item = x->item;
+    x->d.item_ready = x->item_ready;
+    x->d.bucket = x->bucket;
+    x->d.assign = x->assign;
     x->d.on = x->on;
-    for (int i = 0; i < 3; i++) { x->parts_of[i] = 1; x->part_s[i] = i == 2 ? 6 : 5; }
+    for (int i = 0; i < 3; i++) {
+        x->parts_of[i] = 1;
+        x->part_s[i] = i == 2 ? 6 : 5;
+    }
     x->work = work;
 }
 
@@ -89,10 +98,10 @@ static void a_stage_without_room_or_parts_takes_nothing(void **state)
 
 static int before(const ddp_delayed_send *x, const ddp_delayed_send *y)
 {
-    const double a[6] = {(double)x->iteration, x->begin_s, (double)x->link, (double)x->fresh, -(double)x->bucket,
-                         (double)x->part};
-    const double b[6] = {(double)y->iteration, y->begin_s, (double)y->link, (double)y->fresh, -(double)y->bucket,
-                         (double)y->part};
+    const double a[6] = {(double)x->iteration, x->begin_s,         (double)x->link,
+                         (double)x->fresh,     -(double)x->bucket, (double)x->part};
+    const double b[6] = {(double)y->iteration, y->begin_s,         (double)y->link,
+                         (double)y->fresh,     -(double)y->bucket, (double)y->part};
 
     for (int k = 0; k < 6; k++)
         if (a[k] < b[k] || a[k] > b[k]) return a[k] < b[k];
@@ -134,8 +143,8 @@ static ddp_delayed_plan plan_of(const ddp_profile *p, const ddp_delayed_options 
     return plan;
 }
 
-/* The paper's selection is not improved on: its first solver is greedy where there are startups or two links. Otherwise
- * further solvers are tried as well and never make a plan worse. */
+/* The paper's selection is not improved on: its first solver is greedy where there are startups or two links.
+ * Otherwise further solvers are tried as well and never make a plan worse. */
 static void the_printed_selection_is_tried_with_one_solver(void **state)
 {
     ddp_rng r = ddp_rng_seed(51, 0);
@@ -150,9 +159,12 @@ static void the_printed_selection_is_tried_with_one_solver(void **state)
         memset(&p, 0, sizeof p);
         memset(&o, 0, sizeof o);
         p.layers = 4 + n % 7;
-        p.forward_s = f; p.backward_s = b; p.comm_s = c;
+        p.forward_s = f;
+        p.backward_s = b;
+        p.comm_s = c;
         for (int l = 0; l < p.layers; l++) {
-            f[l] = ddp_rng_uniform(&r); b[l] = 2 * ddp_rng_uniform(&r);
+            f[l] = ddp_rng_uniform(&r);
+            b[l] = 2 * ddp_rng_uniform(&r);
             c[l] = 0.1 + 4 * ddp_rng_uniform(&r);
         }
         o.links = 1 + n % 2;
@@ -182,8 +194,8 @@ static void the_printed_selection_is_tried_with_one_solver(void **state)
     assert_true(better > 0);
 }
 
-/* Of the shorter stage over mu, of the shorter stage, and both of the longer one. A stage that computes nothing does
- * not count; coarse stages are as long as both. */
+/* Of the shorter stage over mu, of the shorter stage, and both of the longer one. A stage that computes
+ * nothing does not count; coarse stages are as long as both. */
 static void rules_limit_a_part_by_a_stage(void **state)
 {
     static const double seconds[4][2] = {{2, 6}, {6, 2}, {0, 6}, {6, 0}};
@@ -196,7 +208,9 @@ static void rules_limit_a_part_by_a_stage(void **state)
             double longest = -1;
             ddp__deft d;
             memset(&d, 0, sizeof d);
-            d.forward = seconds[k][0]; d.backward = seconds[k][1]; d.mu = 2;
+            d.forward = seconds[k][0];
+            d.backward = seconds[k][1];
+            d.mu = 2;
             d.way.rule = rule;
             assert_true(ddp__deft_limit(&d, &longest) == want[k][rule]);
             assert_true(longest == 6);
@@ -215,15 +229,20 @@ static void rules_end_with_the_work_once_there_is_a_plan(void **state)
     (void)state;
     memset(&p, 0, sizeof p);
     p.layers = 3;
-    p.forward_s = f; p.backward_s = b; p.comm_s = c;
+    p.forward_s = f;
+    p.backward_s = b;
+    p.comm_s = c;
     for (int k = 0; k < 2; k++) {
         const ddp__deft_way way = {0, 0, 0, 0};
         ddp_delayed_options o;
         ddp__deft_search s;
         memset(&o, 0, sizeof o);
         memset(&s, 0, sizeof s);
-        o.links = 2; o.mu = 1.5; o.alpha_s = 0.1;
-        s.p = &p; s.o = &o;
+        o.links = 2;
+        o.mu = 1.5;
+        o.alpha_s = 0.1;
+        s.p = &p;
+        s.o = &o;
         s.work = k ? 50000001 : 0;
         assert_int_equal(ddp__deft_rules(&s, way, NULL), DDP_OK);
         assert_true(s.best.period > 0);

@@ -1,4 +1,5 @@
-/* [pure, long, test-all: slow] DeFT's plans beside plain queues: no knapsack, no choice, whatever is next goes where it fits. */
+/* [pure, long, test-all: slow] DeFT's plans beside plain queues: no knapsack, no choice, whatever is next
+ * goes where it fits. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -14,9 +15,9 @@ extern "C" {
 enum { MOST = 12, PARTS = 800, WARMUP = 300, PLAYED = 1200 };
 
 typedef struct instance {
-    ddp_profile         p;
+    ddp_profile p;
     ddp_delayed_options o;
-    double              f[MOST], b[MOST], c[MOST], T_f, T_b;
+    double f[MOST], b[MOST], c[MOST], T_f, T_b;
 } instance;
 
 static double up_to(ddp_rng *r, double most) { return most * ddp_rng_uniform(r); }
@@ -48,9 +49,9 @@ static void instance_random(instance *x, ddp_rng *r, int n)
 
 /* Parts in the order in which backward makes them. */
 typedef struct queue {
-    int    parts, links;
+    int parts, links;
     double size[PARTS], ready[PARTS];
-    char   sent[PARTS];
+    char sent[PARTS];
 } queue;
 
 /* Cuts into parts of at most `limit`, and of the partition; 0 if that cannot be. */
@@ -133,8 +134,8 @@ static double queue_best(const instance *x)
     return best;
 }
 
-/* The paper's longest part fits the shorter stage. With a startup nearly as long as that, buckets that the longer stage
- * takes whole would become many parts of hardly anything but startup. */
+/* The paper's longest part fits the shorter stage. With a startup nearly as long as that, buckets that the
+ * longer stage takes whole would become many parts of hardly anything but startup. */
 static void plans_are_no_worse_than_queues(void **state)
 {
     ddp_rng r = ddp_rng_seed(61, 0);
@@ -154,9 +155,10 @@ static void plans_are_no_worse_than_queues(void **state)
         }
         plain = queue_best(&x);
         if (plan.update_frequency < plain - 2.0 / (double)PLAYED)
-            fail_msg("instance %d: %d buckets, %d links, startup %g s, T_f %g s, T_b %g s: the plan has %g updates "
-                     "per iteration, a queue %g", n, x.p.layers, x.o.links, x.o.alpha_s, x.T_f, x.T_b,
-                     plan.update_frequency, plain);
+            fail_msg("instance %d: %d buckets, %d links, startup %g s, T_f %g s, T_b %g s: the plan has %g "
+                     "updates "
+                     "per iteration, a queue %g",
+                     n, x.p.layers, x.o.links, x.o.alpha_s, x.T_f, x.T_b, plan.update_frequency, plain);
         more += plan.update_frequency > plain + 2.0 / (double)PLAYED;
         ddp_delayed_plan_free(&plan);
     }
@@ -187,8 +189,8 @@ static void a_startup_as_long_as_forward_cuts_nothing(void **state)
     ddp_delayed_plan_free(&plan);
 }
 
-/* 11 buckets, a target and no barrier: tens of tries, each of many knapsacks. The end of the search is counted, so that
- * every machine has the same plan. */
+/* 11 buckets, a target and no barrier: tens of tries, each of many knapsacks. The end of the search is
+ * counted, so that every machine has the same plan. */
 static void a_long_search_ends_and_says_so(void **state)
 {
     ddp_delayed_plan a, b;

@@ -15,11 +15,11 @@ extern "C" {
  * 1e8 bytes/s and 1 s delay (4 + 1 s), then 4e6 bytes over the same kind (0.04 + 1 s). */
 typedef struct chain {
     ddp_oplist_entry op[3];
-    int              arg[3], device_of[3];
-    ddp_oplist       list;
-    ddp_network      net;
+    int arg[3], device_of[3];
+    ddp_oplist list;
+    ddp_network net;
     ddp_workload_options work;
-    ddp_workload     dense;
+    ddp_workload dense;
 } chain;
 
 static void chain_open(chain *c, int forward_only)
@@ -72,8 +72,7 @@ static ddp_workload compress(const chain *c, double ratio, double factor, int un
     o.factor = factor;
     o.uniform = uniform;
     o.packing = DDP_PACK_I64;
-    if (ddp_workload_compress(&c->dense, &c->net, &c->work, &o, &w, &err) != DDP_OK)
-        fail_msg("%s", err.msg);
+    if (ddp_workload_compress(&c->dense, &c->net, &c->work, &o, &w, &err) != DDP_OK) fail_msg("%s", err.msg);
     return w;
 }
 
@@ -94,8 +93,7 @@ static void the_slow_link_is_shortened_and_the_fast_one_left_alone(void **state)
     near(c.dense.pipeline_s, 12.04 + 4 * 5);
     w = compress(&c, 100, 0, 0);
     near(w.receive_s[1], sent);
-    assert_true(w.receive_s[2] ==
-                c.dense.receive_s[2]); /* r = 3: 12 bytes for 3 floats, so dense */
+    assert_true(w.receive_s[2] == c.dense.receive_s[2]); /* r = 3: 12 bytes for 3 floats, so dense */
     near(w.latency_s, 6 + sent + 1.04);
     near(w.pipeline_s, 6 + sent + 1.04 + 4 * 2); /* computing is the longest now */
     near(w.throughput, 40 / w.pipeline_s);
@@ -119,9 +117,11 @@ static void messages_of_a_receiver_share_its_ratio(void **state)
         const ddp_workload_message *m = &w.message[i];
         const double r = m->to == 1 ? 300 : m->to == 0 ? 300 * 4 / 4.04 : 300 * 0.04 / 4.04;
         const double n = c.dense.message[i].bytes / 4;
-        if (r > 3)
-            { near(m->seconds, 1 + (c.dense.message[i].seconds - 1) * 3 * ceil(n / r) / n); seen++; }
-        else assert_true(m->seconds == c.dense.message[i].seconds);
+        if (r > 3) {
+            near(m->seconds, 1 + (c.dense.message[i].seconds - 1) * 3 * ceil(n / r) / n);
+            seen++;
+        } else
+            assert_true(m->seconds == c.dense.message[i].seconds);
     }
     assert_int_equal(seen, 3);
     near(w.receive_s[1], w.message[0].seconds + w.message[3].seconds);
@@ -186,8 +186,7 @@ static void one_device_has_nothing_to_compress(void **state)
     chain_open(&c, 1);
     ddp_workload_free(&c.dense);
     memset(c.device_of, 0, sizeof c.device_of);
-    assert_int_equal(ddp_workload_estimate(&c.list, &c.net, c.device_of, &c.work, &c.dense, NULL),
-                     DDP_OK);
+    assert_int_equal(ddp_workload_estimate(&c.list, &c.net, c.device_of, &c.work, &c.dense, NULL), DDP_OK);
     w = compress(&c, 100, 0, 0);
     assert_int_equal(w.messages, 0);
     near(w.pipeline_s, 5 * 6);

@@ -14,8 +14,7 @@ extern "C" {
 #include "plan/fence_lab.h"
 #include "plan/fence_brute.h"
 
-static ddp_fence_plan plan_of(const ddp_oplist *list, const ddp_network *net,
-                              const ddp_fence_options *o)
+static ddp_fence_plan plan_of(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o)
 {
     ddp_fence_plan plan;
     ddp_error err;
@@ -86,7 +85,7 @@ static void a_cut_along_an_order_equals_the_best_of_all_cuts(void **state)
     assert_true(fits > 2500 && idle > 1000 && skips > 1500);
     print_message("%.0f elementary steps\n", work);
 #if defined(__x86_64__) && !defined(__FMA__) /* sums rounded in another way may lead elsewhere */
-    assert_true(work < 2.52e6); /* a bound that is too low costs more */
+    assert_true(work < 2.52e6);              /* a bound that is too low costs more */
 #endif
 }
 
@@ -127,8 +126,8 @@ static void a_slower_beginning_that_receives_less_may_win(void **state)
     instance_free(&x);
 }
 
-/* An order that comes when all steps are spent still goes straight down its bound once: what that finds is a cut, called
- * the best only if it is; where it finds none that is said. */
+/* An order that comes when all steps are spent still goes straight down its bound once: what that finds is a
+ * cut, called the best only if it is; where it finds none that is said. */
 static void a_cut_when_all_work_is_spent_is_a_cut_and_not_proven(void **state)
 {
     ddp_rng r = ddp_rng_seed(19, 0);
@@ -137,7 +136,8 @@ static void a_cut_when_all_work_is_spent_is_a_cut_and_not_proven(void **state)
     (void)state;
     for (int round = 0; round < 300; round++) {
         instance x = instance_random(&r, 9, 4, round % 2);
-        int order[MOST_DEVICES], cut[MOST_DEVICES + 1], where[MOST_OPS], first[MOST_DEVICES], end[MOST_DEVICES], k;
+        int order[MOST_DEVICES], cut[MOST_DEVICES + 1], where[MOST_OPS], first[MOST_DEVICES],
+            end[MOST_DEVICES], k;
         const int P = x.net.devices;
         ddp__fence_tape tape;
         ddp__fence_cut found;
@@ -159,9 +159,14 @@ static void a_cut_when_all_work_is_spent_is_a_cut_and_not_proven(void **state)
         if (found.pipeline_s < DBL_MAX) {
             assert_int_equal(status, DDP_OK);
             assert_true(found.pipeline_s >= best * (1 - 1e-9));
-            if (found.proven) close_to(found.pipeline_s, best); /* as fast as its bound */
-            else { open++; optimal += found.pipeline_s <= best * (1 + 1e-9); }
-            for (k = cut[0] = 0; k < P; k++) cut[k + 1] = found.end[k] > found.first[k] ? found.end[k] : cut[k];
+            if (found.proven)
+                close_to(found.pipeline_s, best); /* as fast as its bound */
+            else {
+                open++;
+                optimal += found.pipeline_s <= best * (1 + 1e-9);
+            }
+            for (k = cut[0] = 0; k < P; k++)
+                cut[k + 1] = found.end[k] > found.first[k] ? found.end[k] : cut[k];
             place(&x, order, cut, where);
             close_to(plain_pipeline(&x, where), found.pipeline_s);
             found_one++;
@@ -175,7 +180,8 @@ static void a_cut_when_all_work_is_spent_is_a_cut_and_not_proven(void **state)
         ddp__scratch_free(&tape.graph.room);
         instance_free(&x);
     }
-    print_message("%d cuts straight down the bound: of %d that are open %d are the best\n", found_one, open, optimal);
+    print_message("%d cuts straight down the bound: of %d that are open %d are the best\n", found_one, open,
+                  optimal);
     assert_true(found_one > 100 && open > 50 && optimal > 30 && found_none > 0);
 }
 
@@ -188,9 +194,13 @@ static double best_plan(const instance *x, int *order, int k)
     cut[0] = 0;
     if (k == P) return best_cut(x, order, cut, 0);
     for (i = k; i < P; i++) {
-        swap = order[k]; order[k] = order[i]; order[i] = swap;
+        swap = order[k];
+        order[k] = order[i];
+        order[i] = swap;
         best = fmin(best, best_plan(x, order, k + 1));
-        swap = order[k]; order[k] = order[i]; order[i] = swap;
+        swap = order[k];
+        order[k] = order[i];
+        order[i] = swap;
     }
     return best;
 }
@@ -224,15 +234,17 @@ static void whole_plans_stay_near_the_best_of_all_plans(void **state)
         }
         instance_free(&x);
     }
-    print_message("of %d plans %d are optimal, %.4f x the optimum on average, %.3f at worst\n",
-                  count, optimal, ratio / count, worst);
+    print_message("of %d plans %d are optimal, %.4f x the optimum on average, %.3f at worst\n", count,
+                  optimal, ratio / count, worst);
     assert_true(count > 250 && optimal == count); /* every order of few devices is tried */
 }
 
-/* All orders of five to seven devices times all cuts; seven keep each an operator, or there would be too many cuts. */
+/* All orders of five to seven devices times all cuts; seven keep each an operator, or there would be too many
+ * cuts. */
 static void plans_over_five_to_seven_devices_are_the_best_of_all(void **state)
 {
-    static const int most_ops[MOST_DEVICES + 1] = {0, 0, 0, 0, 0, 6, 7, 8}, plans[] = {0, 0, 0, 0, 0, 24, 12, 8};
+    static const int most_ops[MOST_DEVICES + 1] = {0, 0, 0, 0, 0, 6, 7, 8},
+                                             plans[] = {0, 0, 0, 0, 0, 24, 12, 8};
     ddp_rng r = ddp_rng_seed(17, 0);
     int P, count, refused;
 
@@ -607,8 +619,7 @@ static const char *beside(const char *file, char *out, size_t room)
 
 static void compare_on_testbed(const char *file, int machines)
 {
-    static const ddp_fence_solver solvers[3] = {DDP_FENCE_EQUAL_OPS, DDP_FENCE_EQUAL_FLOPS,
-                                                DDP_FENCE_CUT};
+    static const ddp_fence_solver solvers[3] = {DDP_FENCE_EQUAL_OPS, DDP_FENCE_EQUAL_FLOPS, DDP_FENCE_CUT};
     double pipeline[3], start, quickest = INFINITY;
     ddp_oplist list = gpt2_xl();
     ddp_network net;
@@ -626,20 +637,21 @@ static void compare_on_testbed(const char *file, int machines)
             o.work.samples = 6;
             start = ddp_now();
             plan = plan_of(&list, &net, &o);
-            print_message(
-                "%d devices, %s%s: latency %.2f s, pipeline %.2f s, %.4f samples/s (%d used, "
-                "%s, %.0f ms)\n",
-                net.devices, ddp_fence_solver_name(plan.solver), idle ? " + idle" : "",
-                plan.work.latency_s, plan.work.pipeline_s, plan.work.throughput, plan.segments,
-                k < 2         ? "baseline"
-                : plan.proven ? "proven"
-                              : "not proven",
-                (ddp_now() - start) * 1e3);
+            print_message("%d devices, %s%s: latency %.2f s, pipeline %.2f s, %.4f samples/s (%d used, "
+                          "%s, %.0f ms)\n",
+                          net.devices, ddp_fence_solver_name(plan.solver), idle ? " + idle" : "",
+                          plan.work.latency_s, plan.work.pipeline_s, plan.work.throughput, plan.segments,
+                          k < 2         ? "baseline"
+                          : plan.proven ? "proven"
+                                        : "not proven",
+                          (ddp_now() - start) * 1e3);
             assert_int_equal(plan.clusters, machines);
             for (i = 0; i < net.devices; i++)
                 assert_int_equal(plan.cluster[i], net.group[i]); /* a cluster is a machine */
-            if (!idle) pipeline[k] = plan.work.pipeline_s;
-            else quickest = plan.work.pipeline_s;
+            if (!idle)
+                pipeline[k] = plan.work.pipeline_s;
+            else
+                quickest = plan.work.pipeline_s;
             if (k == 2) assert_true(plan.proven && plan.connected);
             ddp_fence_plan_free(&plan);
         }
@@ -706,8 +718,8 @@ static void a_cluster_is_entered_where_the_link_arrives(void **state)
     ddp_network_free(&net);
 }
 
-/* Four machines of two devices, each pair of machines with a rate of its own: of the 24 ways through them the one that
- * costs least. */
+/* Four machines of two devices, each pair of machines with a rate of its own: of the 24 ways through them the
+ * one that costs least. */
 static void clusters_are_visited_along_a_shortest_path(void **state)
 {
     ddp_network net = net_of(8, 0, 1);
@@ -852,7 +864,8 @@ static void bad_input_is_refused_in_a_sentence(void **state)
     refused(&list, &net, &o, DDP_FAILED, "no cut fits into memory");
     long_list = chain_of(30000, 1, 1, 1);
     refused(&long_list, &net, &o, DDP_UNSUPPORTED,
-            "30000 operators over 4 devices, some idle, are too many to cut; merge operators or leave idle devices out");
+            "30000 operators over 4 devices, some idle, are too many to cut; merge operators or leave idle "
+            "devices out");
     o.allow_idle = 0;
     refused(&long_list, &net, &o, DDP_UNSUPPORTED,
             "30000 operators over 4 devices are too many to cut; merge operators");

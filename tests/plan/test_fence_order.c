@@ -14,8 +14,8 @@ extern "C" {
 #include "plan/fence_lab.h"
 #include "plan/fence_brute.h"
 
-/* Of more than seven devices not every order is tried; no two of them, in each other's place, make a plan faster, and no
- * cut along its order. */
+/* Of more than seven devices not every order is tried; no two of them, in each other's place, make a plan
+ * faster, and no cut along its order. */
 static void no_exchange_of_two_devices_is_faster(void **state)
 {
     ddp_rng r = ddp_rng_seed(18, 0);
@@ -48,8 +48,8 @@ static void no_exchange_of_two_devices_is_faster(void **state)
     }
 }
 
-/* Two of so many devices that not all orders are tried hold all operators. Where devices may stay empty the others are
- * in nobody's way, and the order stays; else none helps. */
+/* Two of so many devices that not all orders are tried hold all operators. Where devices may stay empty the
+ * others are in nobody's way, and the order stays; else none helps. */
 static void devices_without_memory_are_passed_over(void **state)
 {
     enum { N = 21 };
@@ -60,7 +60,9 @@ static void devices_without_memory_are_passed_over(void **state)
     ddp_error err;
 
     (void)state;
-    for (int i = 0; i < 6; i++) op(&list, i, NULL, i - 1, -1, 10, 1, 10); /* 10 bytes of parameters, a result of 1 */
+    for (int i = 0; i < 6; i++)
+        op(&list, i, NULL, i - 1, -1, 10, 1, 10); /* 10 bytes of parameters, a result
+                                                                             of 1 */
     memset(&work, 0, sizeof work);
     work.microbatches = 10;
     work.forward_only = 1;

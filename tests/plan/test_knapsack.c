@@ -87,8 +87,8 @@ static double worth(const ddp_knapsack_problem *p, const int *assign)
 /* All assignments in release order; a branch ends where a link is late. */
 typedef struct search {
     const ddp_knapsack_problem *p;
-    int                         order[MOST];
-    double                      best;
+    int order[MOST];
+    double best;
 } search;
 
 static void branch(search *s, int at, double f0, double f1, double value)
@@ -100,11 +100,13 @@ static void branch(search *s, int at, double f0, double f1, double value)
     if (value > s->best) s->best = value;
     if (at == p->items) return;
     i = s->order[at];
-    from[0] = f0; from[1] = f1;
+    from[0] = f0;
+    from[1] = f1;
     for (l = 0; l < p->links; l++) {
-        end[0] = f0; end[1] = f1;
-        end[l] = (p->ready_s && p->ready_s[i] > from[l] ? p->ready_s[i] : from[l]) +
-                 p->slowdown[l] * p->item_s[i];
+        end[0] = f0;
+        end[1] = f1;
+        end[l] =
+            (p->ready_s && p->ready_s[i] > from[l] ? p->ready_s[i] : from[l]) + p->slowdown[l] * p->item_s[i];
         if (end[l] <= p->deadline_s[l] * (1 + 1e-12))
             branch(s, at + 1, end[0], end[1], value + (p->value ? p->value[i] : p->item_s[i]));
     }
@@ -151,7 +153,10 @@ static void small_knapsacks_are_filled_by_hand(void **state)
 
     (void)state;
     instance_init(&x, 4, 1);
-    x.c[0] = 6; x.c[1] = 5; x.c[2] = 4; x.c[3] = 1;
+    x.c[0] = 6;
+    x.c[1] = 5;
+    x.c[2] = 4;
+    x.c[3] = 1;
     x.p.deadline_s[0] = 10; /* 6 + 4; greedy finds it too: 6, not 5, 4 */
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 10);
     assert_int_equal(a[0], 0);
@@ -182,12 +187,14 @@ static void rounding_never_rejects_a_set_that_fits(void **state)
 
     (void)state;
     instance_init(&x, 2, 1);
-    x.c[0] = 0.1; x.c[1] = 0.2; /* 0.30000000000000004 */
+    x.c[0] = 0.1;
+    x.c[1] = 0.2; /* 0.30000000000000004 */
     x.p.deadline_s[0] = 0.3;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 0.3);
     /* also where the longer deadline of an empty link sets the unit of time */
     instance_init(&x, 2, 2);
-    x.c[0] = 0.1; x.c[1] = 0.2;
+    x.c[0] = 0.1;
+    x.c[1] = 0.2;
     x.p.deadline_s[1] = 0.3;
     for (i = 0; i < 20000; i++) {
         x.p.start_s[0] = x.p.deadline_s[0] = 0.3 + 1e-4 * i;
@@ -210,8 +217,12 @@ static void release_times_bind(void **state)
 
     (void)state;
     instance_init(&x, 3, 1);
-    x.c[0] = 2; x.c[1] = 7; x.c[2] = 4;
-    x.r[0] = 8; x.r[1] = 0; x.r[2] = 4;
+    x.c[0] = 2;
+    x.c[1] = 7;
+    x.c[2] = 4;
+    x.r[0] = 8;
+    x.r[1] = 0;
+    x.r[2] = 4;
     x.p.ready_s = x.r;
     x.p.deadline_s[0] = 10;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 9);
@@ -245,8 +256,7 @@ static void exact_equals_exhaustive_search(void **state)
         lost += greedy < exact * (1 - 1e-9);
         if (exact > 0 && greedy / exact < least) least = greedy / exact;
     }
-    print_message("greedy is short of the optimum in %d of 10000, at worst %.2f of it\n", lost,
-                  least);
+    print_message("greedy is short of the optimum in %d of 10000, at worst %.2f of it\n", lost, least);
     assert_true(lost > 0);
 }
 
@@ -272,9 +282,13 @@ static int any_order(const ddp_knapsack_problem *p, int *order, int n, int at)
     int i, t, ok = at == n && in_time(p, 0, order, n);
 
     for (i = at; i < n && !ok; i++) {
-        t = order[at]; order[at] = order[i]; order[i] = t;
+        t = order[at];
+        order[at] = order[i];
+        order[i] = t;
         ok = any_order(p, order, n, at + 1);
-        t = order[at]; order[at] = order[i]; order[i] = t;
+        t = order[at];
+        order[at] = order[i];
+        order[i] = t;
     }
     return ok;
 }
@@ -340,7 +354,7 @@ static void equal_items_may_be_split_between_the_halves(void **state)
     print_message("%d of 2000 are solved, in %lld entries\n", solved, (long long)work);
     assert_true(solved > 1000);
 #if defined(__x86_64__) && !defined(__FMA__) /* sums rounded in another way may lead elsewhere */
-    assert_true(work < 8100); /* what need not be listed is not */
+    assert_true(work < 8100);                /* what need not be listed is not */
 #endif
 }
 
@@ -356,7 +370,8 @@ static void the_promised_sizes_are_exact(void **state)
     instance_random(&x, &r, 24, 2, 0, 0); /* all times unlike */
     for (i = 0; i < 24; i++) x.c[i] = 0.1 + ddp_rng_uniform(&r);
     x.p.start_s[0] = x.p.start_s[1] = 0;
-    x.p.deadline_s[0] = 4; x.p.deadline_s[1] = 3;
+    x.p.deadline_s[0] = 4;
+    x.p.deadline_s[1] = 3;
     tight = 4 + 3 / x.p.slowdown[1];
     value = solve(&x.p, DDP_KNAPSACK_EXACT, a);
     assert_true(value <= tight && value >= tight * (1 - 1e-4)); /* 3^24 pairs of sums */
@@ -375,12 +390,12 @@ static void the_promised_sizes_are_exact(void **state)
     for (i = 0, x.p.deadline_s[0] = 0; i < 40; i++) x.p.deadline_s[0] += 0.5 * x.c[i];
     value = solve(&x.p, DDP_KNAPSACK_EXACT, a);
     assert_true(value >= x.p.deadline_s[0] * (1 - 1e-9));
-    print_message("24 unlike parts on two links, twice, and 40 on one, twice: %.2f s\n",
-                  ddp_now() - start);
+    print_message("24 unlike parts on two links, twice, and 40 on one, twice: %.2f s\n", ddp_now() - start);
     /* 240 parts of four sizes are few classes */
     instance_init(&x, 240, 2);
     for (i = 0; i < 240; i++) x.c[i] = 1 + i % 4 * 0.3;
-    x.p.deadline_s[0] = 100.3; x.p.deadline_s[1] = 50;
+    x.p.deadline_s[0] = 100.3;
+    x.p.deadline_s[1] = 50;
     x.p.slowdown[1] = 2;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 125.3);
     /* too many: refused by name, and by default solved by greedy */
@@ -434,8 +449,10 @@ static void greedy_begins_with_the_smaller_room_and_the_denser_item(void **state
     solve(&x.p, DDP_KNAPSACK_GREEDY, a);
     assert_int_equal(a[0], 0);
     instance_init(&x, 3, 1);
-    x.c[0] = 6; x.c[1] = x.c[2] = 5;
-    x.v[0] = 6.5; x.v[1] = x.v[2] = 6; /* 1.08, 1.2 and 1.2 a second */
+    x.c[0] = 6;
+    x.c[1] = x.c[2] = 5;
+    x.v[0] = 6.5;
+    x.v[1] = x.v[2] = 6; /* 1.08, 1.2 and 1.2 a second */
     x.p.value = x.v;
     x.p.deadline_s[0] = 10;
     close_to(solve(&x.p, DDP_KNAPSACK_GREEDY, a), 12);
@@ -470,7 +487,8 @@ static void greedy_is_quick_on_thousands_of_items(void **state)
     print_message("greedy, 20,000 items: %.0f ms\n", 1e3 * (ddp_now() - start));
 }
 
-/* One more than the exact search can number: refused by name, whatever they are, and by default left to greedy. */
+/* One more than the exact search can number: refused by name, whatever they are, and by default left to
+ * greedy. */
 static void the_exact_search_takes_32767_items(void **state)
 {
     enum { MANY = 32768 };
@@ -577,10 +595,12 @@ static void bad_input_is_named(void **state)
     assert_string_equal(ddp_knapsack_solver_name(DDP_KNAPSACK_GREEDY), "greedy");
 }
 
-/* An item may be so short that it takes no tick of the clock: on which link it runs makes no difference to anything then. */
+/* An item may be so short that it takes no tick of the clock: on which link it runs makes no difference to
+ * anything then. */
 static void items_of_no_tick_are_taken_on_either_link(void **state)
 {
-    static const double seconds[] = {6, 5, 5, 5, 5, 1e-14, 1e-14, 1e-14}, value[] = {6, 5, 5, 5, 5, 0.5, 0.5, 0.5};
+    static const double seconds[] = {6, 5, 5, 5, 5, 1e-14, 1e-14, 1e-14},
+                        value[] = {6, 5, 5, 5, 5, 0.5, 0.5, 0.5};
     int a[8];
     instance x;
 
@@ -589,7 +609,8 @@ static void items_of_no_tick_are_taken_on_either_link(void **state)
     memcpy(x.c, seconds, sizeof seconds);
     memcpy(x.v, value, sizeof value);
     x.p.value = x.v;
-    x.p.deadline_s[0] = x.p.deadline_s[1] = 10; /* greedy begins with the item of 6 s, beside which no other fits */
+    x.p.deadline_s[0] = x.p.deadline_s[1] = 10; /* greedy begins with the item of 6 s, beside which no other
+                                                   fits */
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 21.5);
     close_to(exhaustive(&x.p), 21.5);
     assert_int_equal(a[0], -1);
@@ -613,19 +634,26 @@ static void one_item_and_extreme_sizes_are_solved(void **state)
     assert_int_equal(ddp_knapsack(&x.p, DDP_KNAPSACK_EXACT, a, NULL, NULL), DDP_OK);
     assert_int_equal(a[0], 0);
     instance_init(&x, 3, 1);
-    x.c[0] = 1e300; x.c[1] = 1e-300; x.c[2] = 1;
+    x.c[0] = 1e300;
+    x.c[1] = 1e-300;
+    x.c[2] = 1;
     x.p.deadline_s[0] = 2;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 1);
     assert_int_equal(a[0], -1);
     instance_init(&x, 4, 1); /* two that take no time that counts and are worth nothing, and one too long */
-    x.c[0] = x.c[1] = 1e-300; x.c[2] = 1; x.c[3] = 5;
-    x.v[2] = 1; x.v[3] = 3;
+    x.c[0] = x.c[1] = 1e-300;
+    x.c[2] = 1;
+    x.c[3] = 5;
+    x.v[2] = 1;
+    x.v[3] = 3;
     x.p.value = x.v;
     x.p.deadline_s[0] = 2;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 1);
     assert_true(a[2] == 0 && a[3] == -1);
     instance_init(&x, 3, 1);
-    x.c[0] = 1e300; x.c[1] = 1e-300; x.c[2] = 1;
+    x.c[0] = 1e300;
+    x.c[1] = 1e-300;
+    x.c[2] = 1;
     x.p.deadline_s[0] = 5e-324;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 0);
 }

@@ -23,7 +23,8 @@ static double worth(const ddp_knapsack_problem *p, const int *assign)
 
     memset(taken, 0, sizeof taken);
     for (; n < p->items; n++) {
-        for (next = -1; taken[++next];) {}
+        for (next = -1; taken[++next];) {
+        }
         for (int i = next; i < p->items; i++)
             if (p->ready_s && !taken[i] && p->ready_s[i] < p->ready_s[next]) next = i;
         taken[next] = 1;
@@ -45,13 +46,15 @@ static double best_of(const ddp_knapsack_problem *p)
 
     for (int i = 0; i < p->items; i++) all *= p->links + 1;
     for (int code = 0; code < all; code++) {
-        for (int i = 0, rest = code; i < p->items; i++, rest /= p->links + 1) assign[i] = rest % (p->links + 1) - 1;
+        for (int i = 0, rest = code; i < p->items; i++, rest /= p->links + 1)
+            assign[i] = rest % (p->links + 1) - 1;
         best = fmax(best, worth(p, assign));
     }
     return best;
 }
 
-/* Few different times and values, so that many sets take as long: of these only the most valuable are listed. */
+/* Few different times and values, so that many sets take as long: of these only the most valuable are
+ * listed. */
 static void sets_that_take_as_long_and_are_worth_less_are_dropped(void **state)
 {
     ddp_rng r = ddp_rng_seed(36, 0);
@@ -72,7 +75,8 @@ static void sets_that_take_as_long_and_are_worth_less_are_dropped(void **state)
         if (n % 4 < 2) x.p.ready_s = x.r;
         x.p.deadline_s[0] = 3 + (double)ddp_rng_below(&r, 6);
         x.p.deadline_s[1] = 4;
-        assert_int_equal(ddp__knapsack_within(&x.p, DDP_KNAPSACK_EXACT, 1 << 16, &work, a, &value, NULL), DDP_OK);
+        assert_int_equal(ddp__knapsack_within(&x.p, DDP_KNAPSACK_EXACT, 1 << 16, &work, a, &value, NULL),
+                         DDP_OK);
         assert_true(worth(&x.p, a) == value);
         assert_true(value == best_of(&x.p));
     }

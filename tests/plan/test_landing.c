@@ -1,5 +1,6 @@
-/* [pure] Landing times of transfers that span steps, against a simulation of every step in whole ticks: with them
- * nothing waits, or no more than the link makes inevitable, and with any of them smaller something does. */
+/* [pure] Landing times of transfers that span steps, against a simulation of every step in whole ticks: with
+ * them nothing waits, or no more than the link makes inevitable, and with any of them smaller something
+ * does. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -21,9 +22,9 @@ enum { LAYERS = 5, PERIOD = 4, WARM = 60, TRIALS = 4000 };
 
 typedef struct instance {
     ddp_profile p;
-    ddp_plan    plan;
-    double      forward[LAYERS], backward[LAYERS], comm[LAYERS];
-    int         step_of[LAYERS];
+    ddp_plan plan;
+    double forward[LAYERS], backward[LAYERS], comm[LAYERS];
+    int step_of[LAYERS];
 } instance;
 
 static void draw(instance *x, ddp_rng *r)
@@ -33,7 +34,9 @@ static void draw(instance *x, ddp_rng *r)
     x->plan.period = 1 + (int)ddp_rng_below(r, PERIOD);
     x->plan.cost = ddp_rng_below(r, 2) ? DDP_COST_WINDOW : DDP_COST_TIMELINE;
     x->plan.step_of = x->step_of;
-    x->p.forward_s = x->forward; x->p.backward_s = x->backward; x->p.comm_s = x->comm;
+    x->p.forward_s = x->forward;
+    x->p.backward_s = x->backward;
+    x->p.comm_s = x->comm;
     x->p.alpha_s = (double)ddp_rng_below(r, 3);
     for (int l = 0; l < x->p.layers; l++) {
         x->forward[l] = (double)ddp_rng_below(r, 4);
@@ -108,12 +111,14 @@ static void nothing_waits_and_nothing_could_land_earlier(void **state)
             if (!landing[l]) continue;
             memcpy(less, landing, sizeof less);
             less[l]--;
-            if (!(simulate(&x, less) > PERIODS * compute)) fail_msg("trial %d: layer %d lands too late", trial, l);
+            if (!(simulate(&x, less) > PERIODS * compute))
+                fail_msg("trial %d: layer %d lands too late", trial, l);
         }
         if (takes == PERIODS * compute) continue;
         for (int l = 0, cut = 0; l < x.p.layers; l++) { /* only where one would have needed a whole period */
             cut |= landing[l] == x.plan.period - 1;
-            if (l == x.p.layers - 1 && !cut) fail_msg("trial %d: %g, not %g", trial, takes / PERIODS, compute);
+            if (l == x.p.layers - 1 && !cut)
+                fail_msg("trial %d: %g, not %g", trial, takes / PERIODS, compute);
         }
     }
     assert_true(spanning > 500 && slow > 100);
@@ -132,12 +137,14 @@ static void what_fits_its_window_lands_at_once(void **state)
     memset(&p, 0, sizeof p);
     memset(&plan, 0, sizeof plan);
     p.layers = plan.layers = plan.period = 2;
-    p.forward_s = forward; p.backward_s = backward; p.comm_s = comm;
+    p.forward_s = forward;
+    p.backward_s = backward;
+    p.comm_s = comm;
     plan.step_of = step_of;
     plan.cost = DDP_COST_WINDOW;
     assert_int_equal(ddp_plan_landing(&p, &plan, landing, &exposed, &err), DDP_OK);
     assert_true(exposed == 0 && landing[1] == 0); /* ready at 4 of 6, there at 6, needed at 7 */
-    assert_int_equal(landing[0], 1); /* ready at 6 of 6, there at 7, needed at 6 */
+    assert_int_equal(landing[0], 1);              /* ready at 6 of 6, there at 7, needed at 6 */
     comm[0] = 20;
     assert_int_equal(ddp_plan_landing(&p, &plan, landing, &exposed, &err), DDP_OK);
     assert_true(exposed == 20 + 2 - 12);
@@ -146,7 +153,8 @@ static void what_fits_its_window_lands_at_once(void **state)
     assert_int_equal(ddp_plan_landing(&p, &plan, NULL, &exposed, &err), DDP_ARG);
 }
 
-/* Row 1 is ready when the step ends and takes no time that a double notices: it is there when its forward begins. */
+/* Row 1 is ready when the step ends and takes no time that a double notices: it is there when its forward
+ * begins. */
 static void what_takes_no_time_lands_at_once(void **state)
 {
     double forward[2] = {1, 0}, backward[2] = {0, 0}, comm[2] = {0, 1e-30};
@@ -160,7 +168,9 @@ static void what_takes_no_time_lands_at_once(void **state)
     memset(&plan, 0, sizeof plan);
     p.layers = plan.layers = 2;
     plan.period = 1;
-    p.forward_s = forward; p.backward_s = backward; p.comm_s = comm;
+    p.forward_s = forward;
+    p.backward_s = backward;
+    p.comm_s = comm;
     plan.step_of = step_of;
     plan.cost = DDP_COST_WINDOW;
     assert_int_equal(ddp_plan_landing(&p, &plan, landing, &exposed, NULL), DDP_OK);
@@ -186,7 +196,8 @@ static void forward_times_may_be_unknown(void **state)
     memset(&plan, 0, sizeof plan);
     p.layers = plan.layers = 2;
     plan.period = 2;
-    p.backward_s = backward; p.comm_s = comm;
+    p.backward_s = backward;
+    p.comm_s = comm;
     plan.step_of = step_of;
     plan.cost = DDP_COST_WINDOW;
     assert_int_equal(ddp_plan_landing(&p, &plan, landing, &exposed, NULL), DDP_OK);

@@ -202,8 +202,7 @@ static void blocks_of_fast_links_are_found_whatever_the_numbering(void **state)
         communities(n, w, c, &count);
         assert_int_equal(count, 5);
         for (i = 0; i < n; i++)
-            for (j = 0; j < n; j++)
-                assert_int_equal(c[i] == c[j], place[i] / 8 == place[j] / 8);
+            for (j = 0; j < n; j++) assert_int_equal(c[i] == c[j], place[i] / 8 == place[j] / 8);
         for (i = j = 0; i < n; i++) { /* numbered by their lowest node */
             assert_true(c[i] <= j);
             j += c[i] == j;
@@ -267,7 +266,8 @@ static void more_than_a_thousand_nodes_take_one_start(void **state)
 
     (void)state;
     for (int i = 0; i < MANY; i++)
-        for (int j = 0; j < MANY; j++) w[i * MANY + j] = i % (MANY / BLOCK) == j % (MANY / BLOCK) ? 100 : 0.01;
+        for (int j = 0; j < MANY; j++)
+            w[i * MANY + j] = i % (MANY / BLOCK) == j % (MANY / BLOCK) ? 100 : 0.01;
     assert_int_equal(ddp_louvain(MANY, w, 1, c, &count, &q, NULL), DDP_OK);
     assert_int_equal(count, MANY / BLOCK);
     for (int i = 0; i < MANY; i++) assert_int_equal(c[i], i % (MANY / BLOCK));

@@ -79,7 +79,8 @@ static void every_small_matching_is_optimal(void **state)
     }
 }
 
-/* Each row and each column is matched, so none costs less than its least; where searches ask for no more, that is it. */
+/* Each row and each column is matched, so none costs less than its least; where searches ask for no more,
+ * that is it. */
 static void the_bound_is_the_largest_least_of_rows_and_columns(void **state)
 {
     ddp_rng r = ddp_rng_seed(3, 0);
@@ -117,7 +118,9 @@ static void a_planted_matching_is_found(void **state)
         for (k = 0; k < MOST; k++) plan[k] = k;
         for (k = MOST - 1; k > 0; k--) {
             m = (int)ddp_rng_below(&r, (uint64_t)k + 1);
-            t = plan[k]; plan[k] = plan[m]; plan[m] = t;
+            t = plan[k];
+            plan[k] = plan[m];
+            plan[m] = t;
         }
         for (k = 0; k < MOST * MOST; k++) w[k] = 1.5 + ddp_rng_uniform(&r);
         for (k = 0; k < MOST; k++) w[k * MOST + plan[k]] = ddp_rng_uniform(&r);

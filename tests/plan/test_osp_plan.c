@@ -29,8 +29,7 @@ static double rank(int n, const double *I, const double *s, double budget, ddp_o
     int l;
 
     memset(gib, 0xaa, MOST / 8);
-    if (ddp_osp_rank(n, I, s, budget, rule, gib, &deferred, &err) != DDP_OK)
-        fail_msg("%s", err.msg);
+    if (ddp_osp_rank(n, I, s, budget, rule, gib, &deferred, &err) != DDP_OK) fail_msg("%s", err.msg);
     for (*late = 0, l = 0; l < n; l++) {
         if (important(gib, l)) continue;
         bytes += s[l];
@@ -108,7 +107,10 @@ static double exhaustive(int L, const double *I, const double *s, double low, do
     for (set = 0; set < 1 << L; set++) {
         double b = 0, i = 0;
         for (l = 0; l < L; l++)
-            if (set >> l & 1) { b += s[l]; i += I[l]; }
+            if (set >> l & 1) {
+                b += s[l];
+                i += I[l];
+            }
         if (b >= low && b <= high && (least < 0 || i < least)) least = i;
     }
     return least;
@@ -151,8 +153,8 @@ static void the_knapsack_is_exhaustive_search_within_both_bounds(void **state)
         better += knap_late < walk_late * (1 - 1e-9);
         inner += exhaustive(L, I, s, walk, open) < least * (1 - 1e-9); /* the budget binds */
     }
-    print_message("the knapsack defers less importance in %d of 3000; the budget binds in %d\n",
-                  better, inner);
+    print_message("the knapsack defers less importance in %d of 3000; the budget binds in %d\n", better,
+                  inner);
     assert_true(better > 300 && inner > 30);
 }
 
@@ -194,8 +196,7 @@ static void hundreds_of_layers_are_split_near_the_optimum(void **state)
         sum += s[l];
     }
     assert_int_equal(ddp_osp_rank(MANY, I, s, 0.4 * sum, DDP_OSP_WALK, gib, &walk, NULL), DDP_OK);
-    assert_int_equal(ddp_osp_rank(MANY, I, s, 0.4 * sum, DDP_OSP_KNAPSACK, gib, &deferred, NULL),
-                     DDP_OK);
+    assert_int_equal(ddp_osp_rank(MANY, I, s, 0.4 * sum, DDP_OSP_KNAPSACK, gib, &deferred, NULL), DDP_OK);
     assert_true(deferred >= walk && deferred <= 0.4 * sum);
     for (l = 0; l < MANY; l++)
         if (!important(gib, l)) late += I[l];
@@ -212,16 +213,20 @@ static void hundreds_of_layers_are_split_near_the_optimum(void **state)
     assert_true(late >= relaxed && late <= relaxed * 1.0005);
 }
 
-/* 50 of 59 layers of 2 bytes fill the budget; one of 3 bytes has the least importance per byte, but no choice with it is
- * as full. Where the search begins with it there is nothing to find, and the walk stands. */
+/* 50 of 59 layers of 2 bytes fill the budget; one of 3 bytes has the least importance per byte, but no choice
+ * with it is as full. Where the search begins with it there is nothing to find, and the walk stands. */
 static void where_the_knapsack_finds_nothing_the_walk_stands(void **state)
 {
     double I[60], s[60], walk_late, late;
     unsigned char walk[MOST / 8], gib[MOST / 8];
 
     (void)state;
-    for (int l = 0; l < 60; l++) { I[l] = 0.9 + 0.001 * l; s[l] = 2; }
-    I[59] = 1; s[59] = 3;
+    for (int l = 0; l < 60; l++) {
+        I[l] = 0.9 + 0.001 * l;
+        s[l] = 2;
+    }
+    I[59] = 1;
+    s[59] = 3;
     near(rank(60, I, s, 100, DDP_OSP_WALK, walk, &walk_late), 100);
     near(rank(60, I, s, 100, DDP_OSP_KNAPSACK, gib, &late), 100);
     assert_true(late == walk_late);

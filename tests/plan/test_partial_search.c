@@ -1,4 +1,5 @@
-/* [pure] The searches of the partial planner where they are hard: packings that leave no room, limits of time. */
+/* [pure] The searches of the partial planner where they are hard: packings that leave no room, limits of
+ * time. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -15,9 +16,9 @@ enum { MOST = 801 };
 
 #include "plan/partial_lab.h"
 
-/* Only the last layer of backward takes time, `full` seconds, and it sends nothing: what a step averages is ready at
- * once and hidden if it takes no more. `each` layers at a time take `full` seconds together, but they come in any order:
- * the best plan hides all of them and leaves the link no pause. */
+/* Only the last layer of backward takes time, `full` seconds, and it sends nothing: what a step averages is
+ * ready at once and hidden if it takes no more. `each` layers at a time take `full` seconds together, but
+ * they come in any order: the best plan hides all of them and leaves the link no pause. */
 static void packing(instance *x, ddp_rng *r, int steps, int each, int full)
 {
     double c[MOST];
@@ -88,7 +89,10 @@ static void brute_force_ends_early_only_where_there_is_much_to_try(void **state)
         instance x;
         ddp_plan brute, best;
         instance_init(&x, 12); /* C(12 + 3, 3) = 455 partitions */
-        for (int l = 0; l < 12; l++) { x.b[l] = ddp_rng_uniform(&r); x.c[l] = 4 * ddp_rng_uniform(&r); }
+        for (int l = 0; l < 12; l++) {
+            x.b[l] = ddp_rng_uniform(&r);
+            x.c[l] = 4 * ddp_rng_uniform(&r);
+        }
         brute = solve_within(1e-9, &x.p, DDP_SOLVER_BRUTE, DDP_COST_TIMELINE, 4, DDP_FILL_NONE);
         best = solve(&x.p, DDP_SOLVER_OPTIMAL, DDP_COST_TIMELINE, 4, DDP_FILL_NONE);
         assert_true(fabs(brute.objective_s - best.objective_s) < 1e-9);

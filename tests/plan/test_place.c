@@ -1,4 +1,5 @@
-/* [pure, long] The placement solvers against exhaustive search, hand-worked costs and the published networks. */
+/* [pure, long] The placement solvers against exhaustive search, hand-worked costs and the published
+ * networks. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "plan/place/place_genetic.c"
@@ -15,9 +16,8 @@ extern "C" {
 }
 #endif
 
-static const ddp_place_solver solvers[] = {DDP_PLACE_ANNEAL,       DDP_PLACE_GENETIC,
-                                           DDP_PLACE_GENETIC_CODE, DDP_PLACE_KL,
-                                           DDP_PLACE_RANDOM,       DDP_PLACE_EXACT};
+static const ddp_place_solver solvers[] = {DDP_PLACE_ANNEAL, DDP_PLACE_GENETIC, DDP_PLACE_GENETIC_CODE,
+                                           DDP_PLACE_KL,     DDP_PLACE_RANDOM,  DDP_PLACE_EXACT};
 
 /* Neither is far from the other, nor infinite. */
 static void close_to(double a, double b)
@@ -47,15 +47,18 @@ static ddp_network random_network(ddp_rng *r, int N, int D, int S, int kind)
     for (k = 0; k < N * N; k++) {
         n.delay_s[k] = kind == 2 ? 0 : ddp_rng_uniform(r);
         n.rate[k] = 0.5 + 10 * ddp_rng_uniform(r);
-        if (kind == 1) { n.delay_s[k] = floor(3 * n.delay_s[k]) / 2; n.rate[k] = ceil(n.rate[k] / 3); }
+        if (kind == 1) {
+            n.delay_s[k] = floor(3 * n.delay_s[k]) / 2;
+            n.rate[k] = ceil(n.rate[k] / 3);
+        }
     }
     if (kind == 3) *(ddp_rng_below(r, 2) ? &n.dp_bytes : &n.pp_bytes) *= 100;
     return n;
 }
 
 /* Regions of equal size (or of `sizes`): `near` and `far` in Gbit/s, delays in seconds. */
-static ddp_network regions(int count, const int *sizes, int D, int S, double near, double far,
-                           double near_s, double far_s)
+static ddp_network regions(int count, const int *sizes, int D, int S, double near, double far, double near_s,
+                           double far_s)
 {
     int of[1024], N = 0, g, k, i, j;
     ddp_network n;
@@ -77,8 +80,7 @@ static void noise(ddp_network *n, uint64_t seed)
     assert_int_equal(ddp_network_noise(n, seed, 0.25, 0.1, NULL), DDP_OK);
 }
 
-static ddp_placement place(const ddp_network *n, ddp_place_solver solver, uint64_t seed,
-                           long candidates)
+static ddp_placement place(const ddp_network *n, ddp_place_solver solver, uint64_t seed, long candidates)
 {
     ddp_place_options o;
     ddp_placement p;
@@ -161,9 +163,8 @@ static void valid(const ddp_network *n, const ddp_placement *p)
     int k;
 
     assert_int_equal(p->pipelines * p->stages, n->devices);
-    assert_int_equal(
-        ddp_place_cost(n, p->pipelines, p->stages, p->assign, &own[0], &own[1], &own[2], NULL),
-        DDP_OK); /* refuses a device used twice */
+    assert_int_equal(ddp_place_cost(n, p->pipelines, p->stages, p->assign, &own[0], &own[1], &own[2], NULL),
+                     DDP_OK); /* refuses a device used twice */
     cost = oracle_cost(n, p->assign, &data, &hops);
     close_to(p->cost_s, cost);
     close_to(p->datap_s, data);
@@ -245,8 +246,7 @@ static void open_search(ddp__place *p, ddp_place_options *o, const ddp_network *
 }
 
 /* What the public function would settle by trying all partitions, left to one solver alone. */
-static double alone(const ddp_network *n, void (*solver)(ddp__place *), long candidates,
-                    int *proven)
+static double alone(const ddp_network *n, void (*solver)(ddp__place *), long candidates, int *proven)
 {
     ddp_place_options o;
     ddp__place p;
@@ -284,8 +284,8 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A device averages with D - 1 others, at the least with those nearest to it, and hops to the nearest at the least: the
- * tables of classes say how long. */
+/* A device averages with D - 1 others, at the least with those nearest to it, and hops to the nearest at the
+ * least: the tables of classes say how long. */
 static void the_least_of_a_stage_is_what_the_nearest_take(void **state)
 {
     ddp_rng r = ddp_rng_seed(23, 0);
@@ -340,15 +340,17 @@ static void the_tree_alone_is_optimal_and_annealing_alone_nearly_always(void **s
     assert_true(optimal >= 37);
     print_message("the tree looks at %ld make-ups of stages\n", looks);
 #if defined(__x86_64__) && !defined(__FMA__) /* sums rounded in another way may lead elsewhere */
-    assert_true(looks < 48200); /* bounds that are too low show */
+    assert_true(looks < 48200);              /* bounds that are too low show */
 #endif
 }
 
-/* Devices of a region are the same to all others: the tree has a class for each region, and none of the partitions that
- * differ by names alone costs it a look. */
+/* Devices of a region are the same to all others: the tree has a class for each region, and none of the
+ * partitions that differ by names alone costs it a look. */
 static void devices_that_are_the_same_are_one_class(void **state)
 {
-    static const struct { int regions, sizes[3], D, S; } all[] = {
+    static const struct {
+        int regions, sizes[3], D, S;
+    } all[] = {
         {1, {8}, 2, 4}, {2, {4, 4}, 2, 4}, {2, {5, 3}, 4, 2}, {3, {3, 2, 1}, 2, 3}, {3, {2, 2, 4}, 4, 2}};
 
     (void)state;
@@ -364,8 +366,10 @@ static void devices_that_are_the_same_are_one_class(void **state)
         assert_int_equal(t.classes, all[i].regions);
         for (int c = 0; c < t.classes; c++) {
             assert_int_equal(t.first[c + 1] - t.first[c], all[i].sizes[c]);
-            for (int d = 0; d < t.classes; d++) { /* what a device is to another one of a class; of one alone there is none */
-                const int v = t.member[t.first[c]], u = t.member[t.first[d] + (c == d && all[i].sizes[c] > 1)];
+            for (int d = 0; d < t.classes; d++) { /* what a device is to another one of a class; of one alone
+                                                     there is none */
+                const int v = t.member[t.first[c]],
+                          u = t.member[t.first[d] + (c == d && all[i].sizes[c] > 1)];
                 assert_true(t.dp[c * t.classes + d] == (v == u ? 0 : p.dp[v * p.N + u]));
             }
         }
@@ -436,8 +440,8 @@ static void without_limits_a_search_ends_by_count(void **state)
     ddp_network_free(&n);
 }
 
-/* Links without any structure, so that there is no known best but that of long runs: 4 million moves from each of three
- * seeds. */
+/* Links without any structure, so that there is no known best but that of long runs: 4 million moves from
+ * each of three seeds. */
 static void annealing_comes_near_the_best_of_long_runs(void **state)
 {
     static const double known[8] = {16.440428, 30.860582, 5.334033,  74.965166,
@@ -559,7 +563,9 @@ static void annealing_keeps_its_books(void **state)
         memcpy(most, s.most, (size_t)sh[1] * sizeof *most);
         memcpy(sum, s.sum, (size_t)sh[1] * sizeof *sum);
         memcpy(data, s.data, (size_t)sh[1] * sizeof *data);
-        top = s.top; hops = s.hops; all = s.all;
+        top = s.top;
+        hops = s.hops;
+        all = s.all;
         ddp__anneal_rebuild(&s);
         for (k = 0; k < N; k++) close_to(load[k], s.load[k]);
         for (k = 0; k < N - sh[0]; k++) assert_true(edge[k] == s.edge[k]);
@@ -867,9 +873,9 @@ static void noisy_links_are_placed_15_percent_below_the_released_search(void **s
     ddp_network_free(&n);
 }
 
-
-/* No structure: every pair has a rate and a delay of its own. A partition of kl's takes about as long as S N^2 / 24 moves,
- * and S^2 2^S / 128 for its tour. Early limits end within kl's random population and soon after it. */
+/* No structure: every pair has a rate and a delay of its own. A partition of kl's takes about as long as S
+ * N^2 / 24 moves, and S^2 2^S / 128 for its tour. Early limits end within kl's random population and soon
+ * after it. */
 static void annealing_never_loses_to_kl_on_random_networks(void **state)
 {
     static const int shape[4][2] = {{4, 9}, {6, 8}, {12, 4}, {16, 4}};
@@ -892,7 +898,8 @@ static void annealing_never_loses_to_kl_on_random_networks(void **state)
         ours = place(&n, DDP_PLACE_ANNEAL, 0, 2000000);
         theirs = place(&n, DDP_PLACE_KL, 0, 2000000 / (S * N * N / 16));
         valid(&n, &ours);
-        if (!(ours.cost_s <= theirs.cost_s)) fail_msg("%d x %d: %g is above %g", N / S, S, ours.cost_s, theirs.cost_s);
+        if (!(ours.cost_s <= theirs.cost_s))
+            fail_msg("%d x %d: %g is above %g", N / S, S, ours.cost_s, theirs.cost_s);
         ddp_placement_free(&ours);
         ddp_placement_free(&theirs);
         for (seed = 0; seed < (getenv("SWEEP") ? 3 : 1); seed++) /* SWEEP=whole: more */
@@ -900,8 +907,8 @@ static void annealing_never_loses_to_kl_on_random_networks(void **state)
                 ours = place(&n, DDP_PLACE_ANNEAL, seed, moves[m]);
                 theirs = place(&n, DDP_PLACE_KL, seed, moves[m] / (S * N * N / 24 + (S * S << S) / 128) + 1);
                 if (!(ours.cost_s <= theirs.cost_s))
-                    fail_msg("%d x %d, seed %d, %ld moves: %g is above %g", N / S, S, (int)seed, moves[m], ours.cost_s,
-                             theirs.cost_s);
+                    fail_msg("%d x %d, seed %d, %ld moves: %g is above %g", N / S, S, (int)seed, moves[m],
+                             ours.cost_s, theirs.cost_s);
                 ddp_placement_free(&ours);
                 ddp_placement_free(&theirs);
             }

@@ -15,7 +15,8 @@ extern "C" {
 
 #include "plan/place_lab.h"
 
-/* With one pipeline a move is an exchange or a turn; one that is taken has changed the order, and nothing else. */
+/* With one pipeline a move is an exchange or a turn; one that is taken has changed the order, and nothing
+ * else. */
 static void moves_of_one_pipeline_exchange_or_turn(void **state)
 {
     ddp_rng r = ddp_rng_seed(47, 0);
@@ -28,7 +29,8 @@ static void moves_of_one_pipeline_exchange_or_turn(void **state)
     (void)state;
     memset(&o, 0, sizeof o);
     o.seed = 5;
-    n.pipelines = 1; n.stages = N;
+    n.pipelines = 1;
+    n.stages = N;
     assert_int_equal(ddp__place_open(&p, &n, 1, N, NULL), DDP_OK);
     p.o = &o;
     ddp__place_limits(&p);
@@ -46,7 +48,8 @@ static void moves_of_one_pipeline_exchange_or_turn(void **state)
         while (j >= 0 && s.at[j] == was[j]) j--;
         assert_true(i < j);
         assert_true(s.at[i] == was[j] && s.at[j] == was[i]);
-        for (m = i + 1; m < j && s.at[m] == was[m]; m++) {}
+        for (m = i + 1; m < j && s.at[m] == was[m]; m++) {
+        }
         if (m < j) {
             for (m = i; m <= j; m++) assert_int_equal(s.at[m], was[i + j - m]);
             turns++;
@@ -59,8 +62,8 @@ static void moves_of_one_pipeline_exchange_or_turn(void **state)
     ddp_network_free(&n);
 }
 
-/* What became of an arrangement: 'x' two devices of different stages exchanged, 'p' two of one pipeline, 'c' a run of
- * stages of two pipelines (*to its end), 't' a run of stages turned round. */
+/* What became of an arrangement: 'x' two devices of different stages exchanged, 'p' two of one pipeline, 'c'
+ * a run of stages of two pipelines (*to its end), 't' a run of stages turned round. */
 static char kind_of(const int *was, const int *is, int *from, int *to)
 {
     int changed = 0, first = N, last = -1, rows = 1, r;
@@ -71,7 +74,8 @@ static char kind_of(const int *was, const int *is, int *from, int *to)
         first = i < first ? i : first;
         last = i;
     }
-    *from = first / D; *to = last / D;
+    *from = first / D;
+    *to = last / D;
     if (changed == 2 && *from != *to) return first % D == last % D ? 'p' : 'x';
     for (int j = *from; j <= *to; j++)
         for (int i = 0; i < D; i++) rows &= is[j * D + i] == was[(*from + *to - j) * D + i];
@@ -86,8 +90,8 @@ static char kind_of(const int *was, const int *is, int *from, int *to)
     return 'c';
 }
 
-/* Of 64: 36 exchanges with any stage, one in four of the same pipeline; 6 of one pipeline; 18 of runs: 8 of one stage,
- * 6 from any stage to the end, 4 between any two; 4 turns. */
+/* Of 64: 36 exchanges with any stage, one in four of the same pipeline; 6 of one pipeline; 18 of runs: 8 of
+ * one stage, 6 from any stage to the end, 4 between any two; 4 turns. */
 static void moves_are_of_all_kinds(void **state)
 {
     enum { MOVES = 64000 };
@@ -109,19 +113,28 @@ static void moves_are_of_all_kinds(void **state)
         memcpy(was, s.at, sizeof was);
         if (!ddp__anneal_move(&s)) continue;
         switch (kind_of(was, s.at, &from, &to)) {
-        case 'x': x++; break;
-        case 'p': own++; break;
-        case 't': turns++; break;
-        default: runs++; single += from == to; ends += to == S - 1;
+        case 'x':
+            x++;
+            break;
+        case 'p':
+            own++;
+            break;
+        case 't':
+            turns++;
+            break;
+        default:
+            runs++;
+            single += from == to;
+            ends += to == S - 1;
         }
     }
-    print_message("%d exchange, %d in a pipeline, %d runs (%d of one stage, %d to the end), %d turns\n", x, own, runs,
-                  single, ends, turns);
-    assert_in_range(x, 26300, 27700); /* 27000 */
-    assert_in_range(own, 14400, 15600); /* 9000 + 6000 */
+    print_message("%d exchange, %d in a pipeline, %d runs (%d of one stage, %d to the end), %d turns\n", x,
+                  own, runs, single, ends, turns);
+    assert_in_range(x, 26300, 27700);    /* 27000 */
+    assert_in_range(own, 14400, 15600);  /* 9000 + 6000 */
     assert_in_range(runs, 17400, 18600); /* 18000 */
     assert_in_range(single, 8500, 9500); /* 8000 + 6000 / 6 */
-    assert_in_range(ends, 8200, 9100); /* (8000 + 8000) / 6 + 6000: the larger of two is the last with 1/3 */
+    assert_in_range(ends, 8200, 9100);  /* (8000 + 8000) / 6 + 6000: the larger of two is the last with 1/3 */
     assert_in_range(turns, 3700, 4300); /* 4000 */
     ddp__place_close(&p);
     ddp_network_free(&n);
@@ -149,7 +162,8 @@ static void starts_are_kept_in_order(void **state)
             assert_true(ddp__place_flat(&p, all + k * N, NULL, NULL) == cost[k]);
             assert_true(k == 0 || cost[k - 1] < cost[k]);
         }
-        for (int way = 0; way < 2; way++) { /* devices as they are numbered, along pipelines or stage by stage */
+        for (int way = 0; way < 2; way++) { /* devices as they are numbered, along pipelines or stage by
+                                               stage */
             int at[N], found = 0;
             double one;
             for (int k = 0; k < N; k++) at[way ? k % S * D + k / S : k] = k;
@@ -187,7 +201,11 @@ static void descent_offers_what_it_has_counted(void **state)
         ddp__shuffle(at, N, &r);
         memset(&s, 0, sizeof s);
         s.p = &p;
-        s.at = at; s.mate = mate; s.fresh = fresh; s.hop = hop; s.data = data;
+        s.at = at;
+        s.mate = mate;
+        s.fresh = fresh;
+        s.hop = hop;
+        s.data = data;
         for (int j = 0; j < S; j++) {
             s.top = fmax(s.top, ddp__place_averaging(&p, at, j));
             if (j + 1 < S) s.all += ddp__place_match(&p, at + j * D, at + (j + 1) * D, mate + j * D);

@@ -35,8 +35,7 @@ static double weight(const pass *c, int u, int v)
 {
     double b = c->n->rate[u * N + v];
 
-    return c->kl ? (c->n->pp_bytes - c->n->dp_bytes) / b
-                 : c->n->delay_s[u * N + v] + c->n->pp_bytes / b;
+    return c->kl ? (c->n->pp_bytes - c->n->dp_bytes) / b : c->n->delay_s[u * N + v] + c->n->pp_bytes / b;
 }
 
 static double own_link(const pass *c, int v)
@@ -56,7 +55,10 @@ static double gain_of(const pass *c, int v, int q)
 
     for (u = 0; u < N; u++) {
         if (u == v) continue;
-        if (c->label[u] == q) { there += weight(c, v, u); size++; }
+        if (c->label[u] == q) {
+            there += weight(c, v, u);
+            size++;
+        }
         if (c->label[u] == c->label[v]) here += weight(c, v, u);
     }
     if (c->kl) return there - here;
@@ -69,15 +71,17 @@ static int best_move(const pass *c, int g, int *from, int *to, double *gain)
     int v, q, only = -1, found = 0;
 
     for (v = 0; v < N; v++)
-        if (c->label[v] == g && !c->locked[v] && (only < 0 || own_link(c, v) < own_link(c, only)))
-            only = v;
+        if (c->label[v] == g && !c->locked[v] && (only < 0 || own_link(c, v) < own_link(c, only))) only = v;
     for (v = 0; v < N; v++)
         for (q = 0; q < S; q++) {
             double now;
             if (c->label[v] != g || c->locked[v] || q == g || (!c->kl && v != only)) continue;
             now = gain_of(c, v, q);
             if (found && !(now > *gain)) continue;
-            found = 1; *from = v; *to = q; *gain = now;
+            found = 1;
+            *from = v;
+            *to = q;
+            *gain = now;
         }
     return found;
 }
@@ -90,11 +94,18 @@ static void oracle_pass(pass *c)
         int home = -1, moved[N], from[N], n = 0, keep = 0, v = 0, q = 0, k;
         double top = 0, gain = 0, sum = 0, best = 0;
         for (g = 0; g < S; g++)
-            if (best_move(c, g, &v, &q, &gain) && (home < 0 || gain > top)) { home = g; top = gain; }
+            if (best_move(c, g, &v, &q, &gain) && (home < 0 || gain > top)) {
+                home = g;
+                top = gain;
+            }
         if (home < 0) return;
         for (g = home; n < N && best_move(c, g, &v, &q, &gain); g = q) {
-            if (n && sum + gain_of(c, v, home) > best) { best = sum + gain_of(c, v, home); keep = n; }
-            moved[n] = v; from[n++] = g;
+            if (n && sum + gain_of(c, v, home) > best) {
+                best = sum + gain_of(c, v, home);
+                keep = n;
+            }
+            moved[n] = v;
+            from[n++] = g;
             c->label[v] = q;
             c->locked[v] = 1; /* until the pass ends */
             sum += gain;
@@ -146,7 +157,10 @@ static int fastest_pair(const pass *c, int g, int *pair, double *link)
         for (v = u + 1; v < N; v++) {
             if (c->label[u] != g || c->label[v] != g || c->locked[u] || c->locked[v]) continue;
             if (found && !(weight(c, u, v) < *link)) continue;
-            found = 1; pair[0] = u; pair[1] = v; *link = weight(c, u, v);
+            found = 1;
+            pair[0] = u;
+            pair[1] = v;
+            *link = weight(c, u, v);
         }
     return found;
 }
@@ -179,17 +193,27 @@ static int oracle_chain(pass *c)
                 for (k = 0; k < 4; k++) {
                     int u = one[k / 2], v = two[k % 2];
                     double gain = mean_to(c, u, b) - here + mean_to(c, v, a) - there;
-                    if (gain > best) { best = gain; x = u; y = v; }
+                    if (gain > best) {
+                        best = gain;
+                        x = u;
+                        y = v;
+                    }
                 }
             }
         if (x < 0) break;
         if (first < 0) first = c->label[x];
         group = c->label[y];
-        t = c->label[x]; c->label[x] = c->label[y]; c->label[y] = t;
+        t = c->label[x];
+        c->label[x] = c->label[y];
+        c->label[y] = t;
         c->locked[x] = c->locked[y] = 1;
-        swap[n][0] = x; swap[n++][1] = y;
+        swap[n][0] = x;
+        swap[n++][1] = y;
         sum += best;
-        if (sum > most) { most = sum; keep = n; }
+        if (sum > most) {
+            most = sum;
+            keep = n;
+        }
         if (group == first) break;
     }
     back = n - keep;
@@ -401,8 +425,8 @@ static void the_top_of_an_exchange_is_that_of_all_stages(void **state)
     ddp_network_free(&n);
 }
 
-/* Without limits: four million moves of annealing, 5000 candidates of others, a minute of the exact search; one limit that
- * is given stands alone. */
+/* Without limits: four million moves of annealing, 5000 candidates of others, a minute of the exact search;
+ * one limit that is given stands alone. */
 static void each_search_has_an_end_of_its_own(void **state)
 {
     static const ddp_place_solver few[] = {DDP_PLACE_GENETIC, DDP_PLACE_GENETIC_CODE, DDP_PLACE_KL};

@@ -70,8 +70,12 @@ static void transfers_queue_behind_each_other(void **state)
 
     (void)state;
     instance_init(&x, 3);
-    x.b[0] = 30; x.b[1] = 20; x.b[2] = 10;
-    x.c[0] = 5; x.c[1] = 40; x.c[2] = 7;
+    x.b[0] = 30;
+    x.b[1] = 20;
+    x.b[2] = 10;
+    x.c[0] = 5;
+    x.c[1] = 40;
+    x.c[2] = 7;
     assert_int_equal(ddp_plan_step_time(&x.p, all, 0, DDP_COST_TIMELINE, &t, NULL), DDP_OK);
     close_to(t, 75);
     /* one lump of 52 s after layer 2 at 10 */
@@ -102,9 +106,15 @@ static void the_window_uses_the_next_forward(void **state)
 
     (void)state;
     instance_init(&x, 3);
-    x.b[0] = 30; x.b[1] = 20; x.b[2] = 10;
-    x.c[0] = 5; x.c[1] = 40; x.c[2] = 7;
-    x.f[0] = 3; x.f[1] = 4; x.f[2] = 8;
+    x.b[0] = 30;
+    x.b[1] = 20;
+    x.b[2] = 10;
+    x.c[0] = 5;
+    x.c[1] = 40;
+    x.c[2] = 7;
+    x.f[0] = 3;
+    x.f[1] = 4;
+    x.f[2] = 8;
     assert_int_equal(ddp_plan_step_time(&x.p, all, 0, DDP_COST_WINDOW, &t, NULL), DDP_OK);
     close_to(t, 72);
     x.c[1] = 20; /* layer 1 30..50, layer 0 60..65: only layer 0 is waited for, 5 s */
@@ -207,8 +217,8 @@ static void search_and_programme_agree_on_large_instances(void **state)
             c[l] = (n % 4 + 1) * 4 * ddp_rng_uniform(&r) * ddp_rng_uniform(&r);
             f[l] = 0.4 * ddp_rng_uniform(&r);
         }
-        assert_int_equal(
-            ddp__costs_open(&p, n % 2 ? DDP_COST_WINDOW : DDP_COST_TIMELINE, &costs, NULL), DDP_OK);
+        assert_int_equal(ddp__costs_open(&p, n % 2 ? DDP_COST_WINDOW : DDP_COST_TIMELINE, &costs, NULL),
+                         DDP_OK);
         assert_int_equal(ddp__contiguous(&costs, H, 1, NULL, fast, NULL), DDP_OK);
         assert_int_equal(ddp__contiguous(&costs, H, 0, NULL, slow, NULL), DDP_OK);
         for (h = 0; h < H; h++) close_to(fast[h], slow[h]);
@@ -365,10 +375,10 @@ static void filling_is_free_and_longest(void **state)
                 assert_int_equal(ddp__brute_step(&x.p, all_costs[k], member, &own, NULL), DDP_OK);
                 for (l = L - 1; l >= 0; l--) { /* marked exactly until the cost grows */
                     if (x.c[l] > 0) member[l] = 1;
-                    assert_int_equal(ddp__brute_step(&x.p, all_costs[k], member, &grown, NULL),
-                                     DDP_OK);
+                    assert_int_equal(ddp__brute_step(&x.p, all_costs[k], member, &grown, NULL), DDP_OK);
                     if (grown > own + 1e-9) grew = 1;
-                    if (a.step_of[l] == h || x.c[l] <= 0) assert_int_equal(a.fill[h * L + l], 0);
+                    if (a.step_of[l] == h || x.c[l] <= 0)
+                        assert_int_equal(a.fill[h * L + l], 0);
                     else if (fabs(grown - own) > 1e-9 || !grew)
                         assert_int_equal(a.fill[h * L + l], !grew);
                     more += a.fill[h * L + l] - b.fill[h * L + l];
@@ -392,7 +402,8 @@ static void bubbles_are_filled_by_hand(void **state)
     (void)state;
     instance_init(&x, 2);
     x.b[0] = x.b[1] = 10;
-    x.c[0] = 6; x.c[1] = 4;
+    x.c[0] = 6;
+    x.c[1] = 4;
     a = solve(&x.p, DDP_SOLVER_OPTIMAL, DDP_COST_TIMELINE, 3, DDP_FILL_EXACT);
     close_to(a.objective_s, 66);
     close_to(a.exposed_s, 6);
@@ -410,7 +421,9 @@ static void bubbles_are_filled_by_hand(void **state)
      * output-side layer's 4 s fit in, so Eq. 12 adds it */
     instance_init(&x, 3);
     x.b[0] = x.b[1] = x.b[2] = 10;
-    x.c[0] = 6; x.c[1] = 3; x.c[2] = 4;
+    x.c[0] = 6;
+    x.c[1] = 3;
+    x.c[2] = 4;
     a = solve(&x.p, DDP_SOLVER_ENP, DDP_COST_TIMELINE, 3, DDP_FILL_EQ12);
     assert_int_equal(a.step_of[1], 1);
     assert_int_equal(a.fill[3 + 2], 1);
@@ -420,8 +433,8 @@ static void bubbles_are_filled_by_hand(void **state)
 
 static void the_bound_knows_that_a_layer_is_not_split(void **state)
 {
-    /* Row 1 is ready at 1 of 2 s and takes 10: 9 s beyond the end of one step, however many there are. Of the link's time
-     * alone 3 steps could hide 3 s. */
+    /* Row 1 is ready at 1 of 2 s and takes 10: 9 s beyond the end of one step, however many there are. Of the
+     * link's time alone 3 steps could hide 3 s. */
     instance x;
 
     (void)state;
@@ -497,8 +510,7 @@ static void bad_input_is_named(void **state)
     wide.backward_s = wide.comm_s = ones;
     refused(&wide, 10, DDP_SOLVER_BRUTE, 0, "use solver optimal");
     assert_int_equal(ddp_solver_named("greedy", &solver, &err), DDP_ARG);
-    assert_non_null(
-        strstr(err.msg, "solver 'greedy' is unknown; use optimal, dfs, enp, brute or scatter"));
+    assert_non_null(strstr(err.msg, "solver 'greedy' is unknown; use optimal, dfs, enp, brute or scatter"));
     assert_int_equal(ddp_solver_named("scatter", &solver, &err), DDP_OK);
     assert_int_equal(solver, DDP_SOLVER_SCATTER);
 }
@@ -635,7 +647,10 @@ static void a_planner_without_time_returns_the_best_it_saw(void **state)
     ddp_plan best;
 
     (void)state;
-    for (int l = 0; l < 20; l++) { b[l] = ddp_rng_uniform(&r); c[l] = 6 * ddp_rng_uniform(&r); }
+    for (int l = 0; l < 20; l++) {
+        b[l] = ddp_rng_uniform(&r);
+        c[l] = 6 * ddp_rng_uniform(&r);
+    }
     memset(&p, 0, sizeof p);
     memset(&o, 0, sizeof o);
     p.layers = 20;
@@ -705,8 +720,8 @@ static void measured_profiles_reach_the_published_figures(void **state)
 {
     static const struct {
         const char *name;
-        int         period;
-        double      optimal, scatter;
+        int period;
+        double optimal, scatter;
     } want[] = {{"a6000_gpt2", 10, .8465, .682},
                 {"a6000_llama2-175m", 10, 1.0396, .929},
                 {"a6000_resnet18-cifar10", 10, 1.4367, 1.379},
@@ -739,12 +754,10 @@ static void measured_profiles_reach_the_published_figures(void **state)
             if (h == want[i].period) {
                 ddp_plan s = solve(&p, DDP_SOLVER_SCATTER, DDP_COST_TIMELINE, h, DDP_FILL_EXACT);
                 assert_true(fabs(o.exposed_s / unit - want[i].optimal) < 1e-3);
-                assert_true(s.exposed_s / unit <=
-                            want[i].scatter + 5e-4); /* printed with 3 digits */
+                assert_true(s.exposed_s / unit <= want[i].scatter + 5e-4); /* printed with 3 digits */
                 close_to(s.objective_s, simulate(&p, &s, 1));
-                print_message("%-24s H=%-2d enp %.4f optimal %.4f scatter %.4f bound %.4f\n",
-                              want[i].name, h, e.exposed_s / unit, o.exposed_s / unit,
-                              s.exposed_s / unit,
+                print_message("%-24s H=%-2d enp %.4f optimal %.4f scatter %.4f bound %.4f\n", want[i].name, h,
+                              e.exposed_s / unit, o.exposed_s / unit, s.exposed_s / unit,
                               (s.lower_bound_s - s.objective_s + s.exposed_s) / unit);
                 ddp_plan_free(&s);
             }

@@ -1,4 +1,5 @@
-/* [pure] Allocations of the searches fail: the planner says so, keeps nothing, and plans as before afterwards. */
+/* [pure] Allocations of the searches fail: the planner says so, keeps nothing, and plans as before
+ * afterwards. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -40,7 +41,8 @@ void heap_free(void *p)
 /* What a planner answers, as one number; it frees what it got. */
 typedef ddp_status (*planner)(const void *problem, double *answer, ddp_error *err);
 
-/* Each of the first 200 allocations fails, and some of the others. A planner that could do without answers as before. */
+/* Each of the first 200 allocations fails, and some of the others. A planner that could do without answers as
+ * before. */
 static void without_memory(planner plan, const void *problem)
 {
     double whole = -1, answer;
@@ -79,7 +81,7 @@ static void without_memory(planner plan, const void *problem)
 /* ---- placement ---- */
 
 typedef struct placing {
-    ddp_network       net;
+    ddp_network net;
     ddp_place_options o;
 } placing;
 
@@ -131,15 +133,15 @@ static void placements_of_a_few_devices(void **state)
 static void placements_of_many_stages_and_of_many_devices(void **state)
 {
     (void)state;
-    a_placement(DDP_PLACE_ANNEAL, 1, 20, 400); /* a tour too long to be exact */
+    a_placement(DDP_PLACE_ANNEAL, 1, 20, 400);  /* a tour too long to be exact */
     a_placement(DDP_PLACE_ANNEAL, 65, 4, 2000); /* descent */
 }
 
 /* ---- OP-Fence ---- */
 
 typedef struct fencing {
-    ddp_oplist        list;
-    ddp_network       net;
+    ddp_oplist list;
+    ddp_network net;
     ddp_fence_options o;
 } fencing;
 
@@ -222,13 +224,14 @@ enum { ROWS = 24 };
 
 typedef struct rows {
     ddp_profile p;
-    double      f[ROWS], b[ROWS], c[ROWS];
-    int         way;
+    double f[ROWS], b[ROWS], c[ROWS];
+    int way;
 } rows;
 
 static ddp_status planned(const void *problem, double *answer, ddp_error *err)
 {
-    static const ddp_solver solvers[4] = {DDP_SOLVER_OPTIMAL, DDP_SOLVER_DFS, DDP_SOLVER_BRUTE, DDP_SOLVER_SCATTER};
+    static const ddp_solver solvers[4] = {DDP_SOLVER_OPTIMAL, DDP_SOLVER_DFS, DDP_SOLVER_BRUTE,
+                                          DDP_SOLVER_SCATTER};
     const rows *x = (const rows *)problem;
     ddp_plan_options o;
     ddp_plan p;

@@ -38,7 +38,8 @@ static void the_least_key_is_next_and_of_equal_ones_the_least_number(void **stat
                 const ddp__due got = ddp__due_take(heap, n);
                 int least = 0;
                 for (int i = 1; i < n; i++)
-                    if (all[i].key < all[least].key || (all[i].key == all[least].key && all[i].i < all[least].i))
+                    if (all[i].key < all[least].key ||
+                        (all[i].key == all[least].key && all[i].i < all[least].i))
                         least = i;
                 assert_true(got.key == all[least].key && got.i == all[least].i);
                 all[least] = all[--n];
@@ -58,7 +59,10 @@ static void ranks_rise_and_equal_ones_keep_their_order(void **state)
             rank[i].key = (double)ddp_rng_below(&r, 1 + (uint64_t)round);
             rank[i].i = i;
         }
-        if (round % 2) { rank[7].key = -(double)INFINITY; rank[3].key = rank[9].key = (double)INFINITY; }
+        if (round % 2) {
+            rank[7].key = -(double)INFINITY;
+            rank[3].key = rank[9].key = (double)INFINITY;
+        }
         qsort(rank, MOST, sizeof *rank, ddp__by_rank);
         for (int i = 1; i < MOST; i++)
             assert_true(rank[i - 1].key < rank[i].key ||
@@ -70,7 +74,7 @@ static void ranks_rise_and_equal_ones_keep_their_order(void **state)
 
 /* What an order costs: hops between neighbours, from a table. */
 typedef struct path {
-    int    order[MOST], n, calls;
+    int order[MOST], n, calls;
     double hop[MOST][MOST];
 } path;
 
@@ -205,11 +209,13 @@ static void a_link_carries_one_message_at_a_time(void **state)
 
 static void the_first_link_to_deliver_is_taken(void **state)
 {
-    static const double idle[3] = {0, 0, 0}, busy[3] = {9, 4, 4}, takes[3] = {1, 6, 6}, alpha[3] = {0.5, 0, 0};
+    static const double idle[3] = {0, 0, 0}, busy[3] = {9, 4, 4}, takes[3] = {1, 6, 6},
+                        alpha[3] = {0.5, 0, 0};
 
     (void)state;
     assert_int_equal(ddp__link_first(3, idle, 2, takes, alpha), 0); /* 3.5, 8 and 8 */
-    assert_int_equal(ddp__link_first(3, busy, 2, takes, alpha), 1); /* 10.5, 10 and 10: the first of equal ones */
+    assert_int_equal(ddp__link_first(3, busy, 2, takes, alpha), 1); /* 10.5, 10 and 10: the first of equal
+                                                                       ones */
     assert_int_equal(ddp__link_first(1, busy, 2, takes, alpha), 0);
     assert_int_equal(ddp__link_first(3, busy, 5, takes, alpha), 0); /* 10.5, 11 and 11 */
 }
@@ -218,7 +224,8 @@ static void the_first_link_to_deliver_is_taken(void **state)
 
 static void names_have_values_and_values_names(void **state)
 {
-    static const char *const names[] = {"default", "red", "green", "blue", NULL}, *const one[] = {"-", "only", NULL};
+    static const char *const names[] = {"default", "red", "green", "blue", NULL}, *const one[] = {"-", "only",
+                                                                                                  NULL};
     ddp_error err;
     int out = 7;
 

@@ -97,10 +97,11 @@ static double flops(const ddp_graph *g, const char *op)
 
 static void parameter_counts_are_the_published_ones(void **unused)
 {
-    static const double image_model[9][3] = { /* depth, parameters, batch norm channels */
-        {18, 11689512, 4800}, {34, 21797672, 8512}, {50, 25557032, 26560}, {101, 44549160, 52672},
-        {152, 60192808, 75712},
-        {11, 132863336, 0}, {13, 133047848, 0}, {16, 138357544, 0}, {19, 143667240, 0}};
+    static const double image_model[9][3] = {
+        /* depth, parameters, batch norm channels */
+        {18, 11689512, 4800},   {34, 21797672, 8512},   {50, 25557032, 26560},
+        {101, 44549160, 52672}, {152, 60192808, 75712}, {11, 132863336, 0},
+        {13, 133047848, 0},     {16, 138357544, 0},     {19, 143667240, 0}};
     int i, k;
 
     (void)unused;
@@ -136,15 +137,17 @@ static void gpt2_and_gpt2_xl_have_the_published_sizes(void **unused)
  * the weights: ResNet-18 1.814, 50 4.089, 101 7.801 G; VGG-16 15.470, 19 19.632 G. */
 static void multiply_adds_are_the_published_ones(void **unused)
 {
-    static const double published[5][2] = {
-        {18, 1814073344.0}, {50, 4089184256.0}, {101, 7801405440.0}, {16, 15470264320.0},
-        {19, 19632062464.0}};
+    static const double published[5][2] = {{18, 1814073344.0},
+                                           {50, 4089184256.0},
+                                           {101, 7801405440.0},
+                                           {16, 15470264320.0},
+                                           {19, 19632062464.0}};
     int i;
 
     (void)unused;
     for (i = 0; i < 5; i++) {
-        ddp_graph *g = i < 3 ? resnet((int)published[i][0], 1000, 224, 1, 0)
-                             : vgg((int)published[i][0], 1000, 224, 0);
+        ddp_graph *g =
+            i < 3 ? resnet((int)published[i][0], 1000, 224, 1, 0) : vgg((int)published[i][0], 1000, 224, 0);
         const double products = flops(g, "conv2d") + flops(g, "linear");
 
         if (products / 2 != published[i][1])
@@ -180,8 +183,8 @@ static void resnet18_flops_are_those_worked_out_by_hand(void **unused)
         if (!strcmp(info.name, "conv2d")) assert_true(info.backward_flops == 2 * info.flops);
     }
     assert_true(flops(g, "batch_norm2d") == 8 * norm);
-    assert_true(norm == n * (112 * 112 * 64 + 4 * 56 * 56 * 64 + 5 * 28 * 28 * 128 +
-                             5 * 14 * 14 * 256 + 5 * 7 * 7 * 512));
+    assert_true(norm == n * (112 * 112 * 64 + 4 * 56 * 56 * 64 + 5 * 28 * 28 * 128 + 5 * 14 * 14 * 256 +
+                             5 * 7 * 7 * 512));
     ddp_graph_free(g);
 }
 
@@ -209,10 +212,8 @@ static void expect_out(const ddp_graph *g, const char *layer, const char *op, lo
 
         if (strcmp(info.layer, layer) || strcmp(info.name, op)) continue;
         seen++;
-        if (info.out.dims != 4 || info.out.dim[1] != c || info.out.dim[2] != h ||
-            info.out.dim[3] != h)
-            fail_msg("%s %s: (%ld, %ld, %ld)", layer, op, info.out.dim[1], info.out.dim[2],
-                     info.out.dim[3]);
+        if (info.out.dims != 4 || info.out.dim[1] != c || info.out.dim[2] != h || info.out.dim[3] != h)
+            fail_msg("%s %s: (%ld, %ld, %ld)", layer, op, info.out.dim[1], info.out.dim[2], info.out.dim[3]);
     }
     assert_true(seen > 0);
 }
@@ -304,8 +305,7 @@ static void expect_error(ddp_graph *g, const ddp_node *refused, const char *part
     ddp_graph_free(g);
 }
 
-static void resnet_refused(int depth, long classes, long size, long channels, long batch,
-                           const char *part)
+static void resnet_refused(int depth, long classes, long size, long channels, long batch, const char *part)
 {
     ddp_graph *g = ddp_graph_new(NULL);
     ddp_resnet_config c;
@@ -320,8 +320,7 @@ static void resnet_refused(int depth, long classes, long size, long channels, lo
     assert_null(ddp_resnet(NULL, &c, NULL));
 }
 
-static void vgg_refused(int depth, long classes, long size, long batch, float dropout,
-                        const char *part)
+static void vgg_refused(int depth, long classes, long size, long batch, float dropout, const char *part)
 {
     ddp_graph *g = ddp_graph_new(NULL);
     ddp_vgg_config c;
@@ -364,11 +363,13 @@ static void building_a_large_model_allocates_bookkeeping_only(void **unused)
     (void)unused;
     for (i = 0; i < 4; i++) {
         g_bytes = g_largest = 0;
-        g = i == 0 ? gpt2(48, 25, 1600, 64) : i == 1 ? resnet(101, 1000, 224, 4096, 0)
-          : i == 2 ? vgg(19, 1000, 224, 0.5f) : resnet(18, 1000, 224, 1, 0);
+        g = i == 0   ? gpt2(48, 25, 1600, 64)
+            : i == 1 ? resnet(101, 1000, 224, 4096, 0)
+            : i == 2 ? vgg(19, 1000, 224, 0.5f)
+                     : resnet(18, 1000, 224, 1, 0);
         assert_int_equal(ddp_graph_oplist(g, &list, &err), DDP_OK);
-        print_message("%d nodes: %zu KB of bookkeeping, the largest block %zu KB\n",
-                      ddp_node_count(g), g_bytes / 1024, g_largest / 1024);
+        print_message("%d nodes: %zu KB of bookkeeping, the largest block %zu KB\n", ddp_node_count(g),
+                      g_bytes / 1024, g_largest / 1024);
         assert_true(g_bytes < 2 * 1024 * 1024 && g_largest < 256 * 1024);
         ddp_oplist_free(&list);
         ddp_graph_free(g);
@@ -412,8 +413,8 @@ static void lists_are_in_order_and_add_up(void **unused)
         assert_int_equal(list.op[0].arg_count, 0);
         for (i = 0; i + 1 < list.count; i++) { /* nothing is computed and not used */
             for (k = i + 1, used = 0; k < list.count && !used; k++)
-                used = list.op[k].arg_count > 0 && (list.op[k].args[0] == i ||
-                       (list.op[k].arg_count > 1 && list.op[k].args[1] == i));
+                used = list.op[k].arg_count > 0 &&
+                       (list.op[k].args[0] == i || (list.op[k].arg_count > 1 && list.op[k].args[1] == i));
             assert_true(used);
         }
         assert_true(list.op[list.count - 1].output_bytes == 4);
@@ -488,7 +489,7 @@ static void lists_that_cannot_be_made_are_refused_and_leave_the_output_alone(voi
     list.count = 42;
     assert_int_equal(plan_model_oplist("resnet19", 1, &list, &err), DDP_ARG);
     assert_string_equal(err.msg, "there is no model 'resnet19': take one of mlp, gpt2, gpt2-xl, "
-                        "resnet18, resnet50, resnet101, vgg16, vgg19");
+                                 "resnet18, resnet50, resnet101, vgg16, vgg19");
     assert_int_equal(plan_model_oplist("vgg16", -1, &list, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "batch -1 must be at least 1"));
     assert_int_equal(plan_model_oplist("", 1, &list, NULL), DDP_ARG);

@@ -149,8 +149,7 @@ static void no_merging_is_always_accepted(void **state)
 }
 
 /* Table II of the paper in seconds, two links, parts of 11.3 ms. */
-static ddp_status vgg19(const ddp_preserver *m, ddp_delayed_plan *plan, ddp_preserved *out,
-                        ddp_error *err)
+static ddp_status vgg19(const ddp_preserver *m, ddp_delayed_plan *plan, ddp_preserved *out, ddp_error *err)
 {
     static double f[6] = {.001238, .028799, .004801, .001899, .000326, .000103};
     static double b[6] = {.072496, .012786, .004872, .002319, .000484, .000162};
@@ -298,26 +297,37 @@ static void bad_input_is_named(void **state)
     refused(&m, huge, 2, "k[1] is 2000000000: the sequence exceeds");
     m.eta = 0;
     refused(&m, k, 1, "eta is 0");
-    m = good; m.mu = NAN;
+    m = good;
+    m.mu = NAN;
     refused(&m, k, 1, "mu is nan");
-    m = good; m.sigma = -1;
+    m = good;
+    m.sigma = -1;
     refused(&m, k, 1, "sigma is -1");
-    m = good; m.batch = 0;
+    m = good;
+    m.batch = 0;
     refused(&m, k, 1, "batch is 0");
-    m = good; m.target = 2;
+    m = good;
+    m.target = 2;
     refused(&m, k, 1, "start is 1; it must be finite and at least the target, 2");
     m.target = -1;
     refused(&m, k, 1, "target is -1");
-    m = good; m.start = INFINITY;
+    m = good;
+    m.start = INFINITY;
     refused(&m, k, 1, "start is inf");
-    m = good; m.eta = 1e10; m.mu = 1e308; /* finite, but not what a step makes of them */
+    m = good;
+    m.eta = 1e10;
+    m.mu = 1e308; /* finite, but not what a step makes of them */
     refused(&m, k, 1, "the expected loss is inf after the plan and inf without");
     for (int i = 0; i < 3200; i++) many[i] = 1;
-    m = good; m.rotations = 1;
+    m = good;
+    m.rotations = 1;
     refused(&m, many, 3200, "3200 rotations of 3200 updates are too many to compare");
-    m = good; m.tolerance = INFINITY;
+    m = good;
+    m.tolerance = INFINITY;
     refused(&m, k, 1, "tolerance is inf");
-    m = good; m.sigma = 0; m.eta = 1; /* one update reaches the goal exactly */
+    m = good;
+    m.sigma = 0;
+    m.eta = 1; /* one update reaches the goal exactly */
     refused(&m, k, 1, "their ratio says nothing");
 }
 

@@ -18,10 +18,7 @@ typedef struct ring {
     double least, delay;
 } ring;
 
-static int better(ring a, ring b)
-{
-    return a.least > b.least || (a.least == b.least && a.delay < b.delay);
-}
+static int better(ring a, ring b) { return a.least > b.least || (a.least == b.least && a.delay < b.delay); }
 
 static ring measure(int n, const double *rate, const double *delay, const int *order)
 {
@@ -130,7 +127,8 @@ static void test_search(void **state)
     assert_true(found >= 85);
 }
 
-/* Two sites with a slow link between them: a good ring crosses it twice, also where it is too large to be searched. */
+/* Two sites with a slow link between them: a good ring crosses it twice, also where it is too large to be
+ * searched. */
 static void test_sites(void **state)
 {
     static const int sizes[3] = {40, 80, MOST};
@@ -155,8 +153,8 @@ static void test_sites(void **state)
         }
 }
 
-/* A hundred moves are all that so many workers get; with random links they are used up, and none of them was for the
- * worse. */
+/* A hundred moves are all that so many workers get; with random links they are used up, and none of them was
+ * for the worse. */
 static void test_search_beyond_64_workers(void **state)
 {
     enum { N = 70 };
@@ -189,7 +187,8 @@ static double searched_from(int start, int n, const double *cost, long moves)
     while (near[zero]) zero++;
     for (int k = 0; k < n; k++) own[k] = near[(zero + k) % n];
     length = ddp__ring_cost(n, cost, own);
-    while (moves-- > 0 && ddp__ring_improve(n, cost, own, trial, &length)) {}
+    while (moves-- > 0 && ddp__ring_improve(n, cost, own, trial, &length)) {
+    }
     return length;
 }
 
@@ -265,12 +264,9 @@ static void test_mistakes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_order),
-        cmocka_unit_test(test_search),
-        cmocka_unit_test(test_sites),
-        cmocka_unit_test(test_search_beyond_64_workers),
-        cmocka_unit_test(test_starts),
-        cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_every_order), cmocka_unit_test(test_search),
+        cmocka_unit_test(test_sites),       cmocka_unit_test(test_search_beyond_64_workers),
+        cmocka_unit_test(test_starts),      cmocka_unit_test(test_ties),
         cmocka_unit_test(test_mistakes),
     };
 

@@ -57,7 +57,8 @@ static void one_worker_pushes_and_pulls(void **state)
     }
 }
 
-/* Answers leave one after another, so pushes come so too: all but the last lie behind computing and answers. */
+/* Answers leave one after another, so pushes come so too: all but the last lie behind computing and
+ * answers. */
 static void together(void **state)
 {
     (void)state;
@@ -113,8 +114,8 @@ static void late_bytes_hide_behind_computing(void **state)
     s.late = late;
     late[0] = 0;
     assert_true(step_of(&s) == all);
-    /* The first worker has its late mean when the last one has pushed, so all push at once: a little that is late costs
-     * more than it hides. */
+    /* The first worker has its late mean when the last one has pushed, so all push at once: a little that is
+     * late costs more than it hides. */
     late[0] = 0.2e6;
     near(step_of(&s), 2 * 4 * 0.072 + 2 * 0.008 + 4e-3);
     late[0] = 0.8e6;
@@ -136,8 +137,8 @@ static void servers_share_and_workers_serve(void **state)
     co.colocated = 1;
     own = step_of(&co); /* half of it goes to the other: there and back */
     near(own, 0.1 + 0.08 + 2e-3);
-    /* A worker's own push is there first. It is answered at once, or when its turn comes: from then on all pushes come
-     * in the order of turns, and the links stand idle less. */
+    /* A worker's own push is there first. It is answered at once, or when its turn comes: from then on all
+     * pushes come in the order of turns, and the links stand idle less. */
     for (int rule = 1; rule < 3; rule++) {
         s = served((ddp_serving)rule, 5, 5);
         s.colocated = 1;
@@ -147,7 +148,8 @@ static void servers_share_and_workers_serve(void **state)
 
 static void mistakes_are_told(void **state)
 {
-    static const char *const says[] = {"0 workers", "co-located", "-1 s", "0 bytes a second", "late", "server 0 has -5"};
+    static const char *const says[] = {"0 workers",        "co-located", "-1 s",
+                                       "0 bytes a second", "late",       "server 0 has -5"};
 
     (void)state;
     for (int i = 0; i < 6; i++) {
@@ -203,10 +205,14 @@ static void mistakes_in_one_number_are_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_worker_pushes_and_pulls), cmocka_unit_test(together), cmocka_unit_test(one_after_another),
+        cmocka_unit_test(one_worker_pushes_and_pulls),
+        cmocka_unit_test(together),
+        cmocka_unit_test(one_after_another),
         cmocka_unit_test(who_is_too_far_ahead_waits),
-        cmocka_unit_test(late_bytes_hide_behind_computing), cmocka_unit_test(servers_share_and_workers_serve),
-        cmocka_unit_test(mistakes_are_told), cmocka_unit_test(mistakes_in_one_number_are_told),
+        cmocka_unit_test(late_bytes_hide_behind_computing),
+        cmocka_unit_test(servers_share_and_workers_serve),
+        cmocka_unit_test(mistakes_are_told),
+        cmocka_unit_test(mistakes_in_one_number_are_told),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -112,7 +112,10 @@ static void check_bound(const world *w, const ddp_timeline *t)
     int save = t->scheme == DDP_SCHEME_MGWFBP || t->scheme == DDP_SCHEME_ASCWFBP, i, n = 0;
     long link = w->b[w->n - 1], compute = forward_total(w) + readies(w, 0);
 
-    for (i = 0; i < w->n; i++) { n += w->parts[i] > 0; link += comm(w, i); }
+    for (i = 0; i < w->n; i++) {
+        n += w->parts[i] > 0;
+        link += comm(w, i);
+    }
     if (save && n > 1) link -= (n - 1) * w->alpha;
     ticks(t->lower_bound_s, link > compute ? link : compute);
     assert_true(t->iteration_s >= t->lower_bound_s - 1e-9);
@@ -268,10 +271,18 @@ static void three_buckets_by_hand(void **state)
     memset(&w, 0, sizeof w);
     w.n = 3;
     w.alpha = 1;
-    w.b[0] = 30; w.b[1] = 20; w.b[2] = 10;
-    w.f[0] = 3; w.f[1] = 4; w.f[2] = 8;
-    w.parts[0] = 1; w.parts[1] = 3; w.parts[2] = 1;
-    w.work[0] = 4; w.work[1] = 13; w.work[2] = 6;
+    w.b[0] = 30;
+    w.b[1] = 20;
+    w.b[2] = 10;
+    w.f[0] = 3;
+    w.f[1] = 4;
+    w.f[2] = 8;
+    w.parts[0] = 1;
+    w.parts[1] = 3;
+    w.parts[2] = 1;
+    w.work[0] = 4;
+    w.work[1] = 13;
+    w.work[2] = 6;
     w.partition = 13;
     world_profile(&w);
     ticks(simple(&w, DDP_SCHEME_SSGD), 60 + 52 + 15);
@@ -326,11 +337,15 @@ static void check_startup(const world *w, ddp_rng *r)
         close_to(t.iteration_s, u.iteration_s);
         close_to(t.lower_bound_s, u.lower_bound_s);
         ddp_timeline_free(&u);
-        q.gap_s = q.alpha_s; q.alpha_s = 0; /* a gap is busy too; it does not overlap in ascwfbp */
+        q.gap_s = q.alpha_s;
+        q.alpha_s = 0; /* a gap is busy too; it does not overlap in ascwfbp */
         u = timeline(&q, &o);
-        if (s != DDP_SCHEME_ASCWFBP) close_to(t.iteration_s, u.iteration_s);
-        else assert_true(u.iteration_s >= t.iteration_s - 1e-9);
-        q.alpha_s = q.gap_s; q.gap_s = 0;
+        if (s != DDP_SCHEME_ASCWFBP)
+            close_to(t.iteration_s, u.iteration_s);
+        else
+            assert_true(u.iteration_s >= t.iteration_s - 1e-9);
+        q.alpha_s = q.gap_s;
+        q.gap_s = 0;
         ddp_timeline_free(&t);
         ddp_timeline_free(&u);
     }
@@ -384,8 +399,11 @@ static void one_bucket_and_silent_buckets_are_fine(void **state)
     (void)state;
     memset(&w, 0, sizeof w);
     w.n = 1;
-    w.b[0] = 10; w.f[0] = 5;
-    w.parts[0] = 2; w.work[0] = 4; w.partition = 4;
+    w.b[0] = 10;
+    w.f[0] = 5;
+    w.parts[0] = 2;
+    w.work[0] = 4;
+    w.partition = 4;
     world_profile(&w);
     for (s = 0; s < DDP_SCHEME_DEFT; s++) ticks(simple(&w, (ddp_scheme)s), 10 + 8 + 5);
     w.parts[0] = 0;
@@ -437,9 +455,8 @@ static void ddp_buckets_close_at_their_limit(void **state)
 /* DeFT, Table II (microseconds); 6.5 M parameters are 11.3 ms of bucket 4. */
 static void vgg19(world *w, double scale, double more)
 {
-    static const double us[6][3] = {{1238, 72496, 1968},   {28799, 12786, 11262},
-                                    {4801, 4872, 15447},   {1899, 2319, 178643},
-                                    {326, 484, 31754},     {103, 162, 8651}};
+    static const double us[6][3] = {{1238, 72496, 1968},  {28799, 12786, 11262}, {4801, 4872, 15447},
+                                    {1899, 2319, 178643}, {326, 484, 31754},     {103, 162, 8651}};
     int i;
 
     memset(w, 0, sizeof *w);
@@ -461,8 +478,7 @@ static void ms(const world *w, ddp_scheme scheme, double partition_ms, double ex
     o.scheme = scheme;
     o.partition_s = partition_ms * 1e-3;
     t = 1e3 * iteration(w, &o);
-    if (!(fabs(t - expected) < 0.06))
-        fail_msg("%s: %g ms, not %g", ddp_scheme_name(scheme), t, expected);
+    if (!(fabs(t - expected) < 0.06)) fail_msg("%s: %g ms, not %g", ddp_scheme_name(scheme), t, expected);
 }
 
 static void the_buckets_of_vgg19_take_what_the_table_says(void **state)
@@ -554,14 +570,17 @@ static void only_schemes_that_join_rows_look_at_bucket_bytes(void **state)
         apart = iteration(&w, &o);
         o.bucket_bytes = o.first_bucket_bytes = 1e9;
         joined = iteration(&w, &o);
-        if (s == DDP_SCHEME_WFBP || s == DDP_SCHEME_ASCWFBP) assert_true(joined > apart);
-        else assert_true(joined == apart);
+        if (s == DDP_SCHEME_WFBP || s == DDP_SCHEME_ASCWFBP)
+            assert_true(joined > apart);
+        else
+            assert_true(joined == apart);
     }
 }
 
 /* ---- what an iteration waits for ---- */
 
-/* Backward ends at 6, forward takes 1, 2, 4. Row 2's parts come in no order: they are there at 9; row 1 at 7. */
+/* Backward ends at 6, forward takes 1, 2, 4. Row 2's parts come in no order: they are there at 9; row 1 at
+ * 7. */
 static void what_arrives_after_backward_is_exposed(void **state)
 {
     static double forward[3] = {1, 2, 4}, backward[3] = {1, 2, 3};
@@ -649,8 +668,7 @@ static void names_are_read_back(void **state)
     assert_int_equal(ddp_scheme_named(NULL, &s, NULL), DDP_ARG);
 }
 
-static void refused(const ddp_profile *p, const ddp_timeline_options *o, ddp_status code,
-                    const char *says)
+static void refused(const ddp_profile *p, const ddp_timeline_options *o, ddp_status code, const char *says)
 {
     ddp_timeline t;
     ddp_error err;
@@ -716,7 +734,8 @@ static void mistakes_are_named(void **state)
     o.partition_params = 0;
     o.partition_s = 0.01;
     o.alpha_s = 2e-3;
-    refused(&w.p, &o, DDP_ARG, "bucket 0 (unnamed): comm_s is 0.001968 s, shorter than the startup alpha_s of 0.002 s");
+    refused(&w.p, &o, DDP_ARG,
+            "bucket 0 (unnamed): comm_s is 0.001968 s, shorter than the startup alpha_s of 0.002 s");
     w.p.name = names;
     refused(&w.p, &o, DDP_ARG, "bucket 0 (unnamed)"); /* this one has none */
     names[0] = fc6;

@@ -119,7 +119,9 @@ static void long_tours_follow_a_line(void **state)
     for (i = 0; i < MOST; i++) place[i] = i;
     for (i = MOST - 1; i > 0; i--) {
         j = (int)ddp_rng_below(&r, (uint64_t)i + 1);
-        t = place[i]; place[i] = place[j]; place[j] = t;
+        t = place[i];
+        place[i] = place[j];
+        place[j] = t;
     }
     for (i = 0; i < MOST; i++)
         for (j = 0; j < MOST; j++) c[i * MOST + j] = abs(place[i] - place[j]);
@@ -169,8 +171,8 @@ static void an_ended_search_keeps_the_best_path_so_far(void **state)
     assert_true(before < 1.5 * whole);
 }
 
-/* Beyond a thousand nodes a search makes four starts at the most; one that has to end at once has made one, from node 0
- * to the nearest node each time. */
+/* Beyond a thousand nodes a search makes four starts at the most; one that has to end at once has made one,
+ * from node 0 to the nearest node each time. */
 static void a_search_over_very_many_nodes_may_end_at_once(void **state)
 {
     enum { MANY = 1030 };
@@ -189,8 +191,8 @@ static void a_search_over_very_many_nodes_may_end_at_once(void **state)
     assert_true(length == MANY - 1);
 }
 
-/* Where all hops are alike no start can be improved: one pass over its nodes each, and a question before each but the
- * first. */
+/* Where all hops are alike no start can be improved: one pass over its nodes each, and a question before each
+ * but the first. */
 static void few_nodes_are_started_from_more_often(void **state)
 {
     enum { MANY = 1030 };
@@ -201,11 +203,13 @@ static void few_nodes_are_started_from_more_often(void **state)
     (void)state;
     for (int i = 0; i < MANY * MANY; i++) c[i] = 1;
     for (int k = 0; k < 6; k++)
-        for (int ends = 0; ends < (sizes[k] > 100 ? 1 : 3); ends++) { /* free; the last is given; the first is */
+        for (int ends = 0; ends < (sizes[k] > 100 ? 1 : 3); ends++) { /* free; the last is given; the first
+                                                                         is */
             const int n = sizes[k], tries = ends == 2 ? 1 : starts[k] - (ends == 1);
             asked a = {0, INT_MAX};
             double length;
-            assert_true(ddp__tour_local(n, c, ends == 2 ? 1 : -1, ends == 1 ? 2 : -1, is_over, &a, order, &length));
+            assert_true(
+                ddp__tour_local(n, c, ends == 2 ? 1 : -1, ends == 1 ? 2 : -1, is_over, &a, order, &length));
             assert_true(length == n - 1);
             assert_int_equal(a.calls, tries * (n - (ends > 0)) + tries - 1);
         }

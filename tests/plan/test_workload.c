@@ -191,11 +191,11 @@ static void estimates_and_fits_of_nonsense_are_refused(void **state)
     op(&list, 1, "b", 0, -1, 30, 6, 100);
     memset(&o, 0, sizeof o);
     memset(&w, 7, sizeof w);
-#define REFUSED(status, says)                                                                                  \
-    do {                                                                                                       \
-        assert_int_equal(ddp_workload_estimate(&list, &net, device_of, &o, &w, &err), status);                 \
-        if (!strstr(err.msg, says)) fail_msg("'%s' does not say '%s'", err.msg, says);                         \
-        assert_int_equal(w.devices, 0x07070707);                                                               \
+#define REFUSED(status, says)                                                                  \
+    do {                                                                                       \
+        assert_int_equal(ddp_workload_estimate(&list, &net, device_of, &o, &w, &err), status); \
+        if (!strstr(err.msg, says)) fail_msg("'%s' does not say '%s'", err.msg, says);         \
+        assert_int_equal(w.devices, 0x07070707);                                               \
     } while (0)
     assert_int_equal(ddp_workload_estimate(&list, &net, NULL, &o, &w, &err), DDP_ARG);
     assert_int_equal(ddp_workload_estimate(&list, &net, device_of, NULL, &w, &err), DDP_ARG);
@@ -279,10 +279,8 @@ static void graph_files_are_read_and_checked(void **state)
         {"[{\"name\":\"a\",\"args\":[],\"output_bytes\":1}]", "flops"},
         {"[{\"name\":\"a\",\"flops\":1,\"output_bytes\":1}]", "args"},
         {"[{\"name\":\"a\",\"args\":[3],\"flops\":1,\"output_bytes\":1}]", "in quotes"},
-        {"[{\"name\":\"a\",\"args\":[\"b\"],\"flops\":1,\"output_bytes\":1}]",
-         "'b' names no operator"},
-        {"[{\"name\":\"a\",\"args\":[\"a\"],\"flops\":1,\"output_bytes\":1}]",
-         "'a' does not precede"},
+        {"[{\"name\":\"a\",\"args\":[\"b\"],\"flops\":1,\"output_bytes\":1}]", "'b' names no operator"},
+        {"[{\"name\":\"a\",\"args\":[\"a\"],\"flops\":1,\"output_bytes\":1}]", "'a' does not precede"},
         {"[{\"name\":\"a\",\"args\":[],\"flops\":1,\"output_bytes\":1,\"module\":7}]", "module"},
         {"[{\"name\":\"a\",\"args\":[],\"flops\":-1,\"output_bytes\":1}]", "flops is -1"},
         {"[{\"name\":\"a\",\"args\":[],\"flops\":1,\"output_bytes\":1},"
@@ -295,7 +293,9 @@ static void graph_files_are_read_and_checked(void **state)
     (void)state;
     must(read_text("[{\"name\":\"x\",\"args\":[],\"flops\":0,\"output_bytes\":8},"
                    "{\"name\":\"b\",\"args\":[\"x\",\"x\"],\"flops\":3.5,\"output_bytes\":2,"
-                   "\"param_bytes\":7,\"note\":1}]", &list, &err), &err);
+                   "\"param_bytes\":7,\"note\":1}]",
+                   &list, &err),
+         &err);
     assert_int_equal(list.count, 2);
     assert_string_equal(list.op[1].name, "b");
     assert_int_equal(list.op[1].arg_count, 2);
@@ -336,7 +336,8 @@ static void graph_files_are_written(void **state)
     assert_int_equal(ddp_oplist_write(&list, path, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "operators 1 and 3 are both named 'b'"));
     must(ddp_oplist_set(&list, 3, "d", none, 1, 2, 4, 0, &err), &err);
-    list.op[1].module = list.op[2].module = 5; list.op[3].module = 4;
+    list.op[1].module = list.op[2].module = 5;
+    list.op[3].module = 4;
     assert_int_equal(ddp_oplist_write(&list, "/nonexistent/g.json", &err), DDP_IO);
     must(ddp_oplist_write(&list, path, &err), &err);
     must(ddp_oplist_read(path, &again, &err), &err);

@@ -8,16 +8,13 @@ enum { MOST = 12, LISTS = 1000, HUGE_CREDIT = 1000000 };
 /* Times in ticks of 1/64 s, so that all sums are exact. A row has parts[i] parts of work[i] ticks
  * each and as many startups of alpha; its comm_s is that of one message. */
 typedef struct world {
-    int         n, parts[MOST];
-    long        f[MOST], b[MOST], work[MOST], alpha, partition;
+    int n, parts[MOST];
+    long f[MOST], b[MOST], work[MOST], alpha, partition;
     ddp_profile p;
-    double      forward[MOST], backward[MOST], comm[MOST], params[MOST];
+    double forward[MOST], backward[MOST], comm[MOST], params[MOST];
 } world;
 
-static long comm(const world *w, int i)
-{
-    return w->parts[i] ? w->alpha + w->parts[i] * w->work[i] : 0;
-}
+static long comm(const world *w, int i) { return w->parts[i] ? w->alpha + w->parts[i] * w->work[i] : 0; }
 
 /* The profile that the world describes; forward_s NULL where there is none. */
 static void world_profile(world *w)
@@ -68,13 +65,13 @@ static void world_random(world *w, ddp_rng *r, int kind)
 
 typedef struct slots {
     const world *w;
-    ddp_scheme   scheme;
-    long         limit, credit; /* ticks of work */
-    int          at;            /* 0..n-1 backward of row n-1-at, n..2n-1 forward of row at-n */
-    long         busy;          /* ticks left of it; -1 = not begun */
-    int          ready[MOST], unsent[MOST], missing[MOST];
-    int          row[128], head, tail; /* committed to the link, in order */
-    long         link;                  /* ticks left of row[head]; -1 = not begun */
+    ddp_scheme scheme;
+    long limit, credit; /* ticks of work */
+    int at;             /* 0..n-1 backward of row n-1-at, n..2n-1 forward of row at-n */
+    long busy;          /* ticks left of it; -1 = not begun */
+    int ready[MOST], unsent[MOST], missing[MOST];
+    int row[128], head, tail; /* committed to the link, in order */
+    long link;                /* ticks left of row[head]; -1 = not begun */
 } slots;
 
 static void slots_iteration_begins(slots *s)
@@ -129,8 +126,7 @@ static int slots_choice(const slots *s)
         return -1;
     }
     for (i = s->w->n - 1; i >= 0; i--)
-        if (s->unsent[i])
-            return s->ready[i] && (s->scheme == DDP_SCHEME_WFBP || s->ready[0]) ? i : -1;
+        if (s->unsent[i]) return s->ready[i] && (s->scheme == DDP_SCHEME_WFBP || s->ready[0]) ? i : -1;
     return -1;
 }
 
@@ -145,8 +141,7 @@ static void slots_link(slots *s)
     }
     if (s->link < 0 && s->head < s->tail) {
         i = s->row[s->head];
-        s->link = s->scheme == DDP_SCHEME_BYTESCHEDULER ? s->w->alpha + s->w->work[i]
-                                                         : comm(s->w, i);
+        s->link = s->scheme == DDP_SCHEME_BYTESCHEDULER ? s->w->alpha + s->w->work[i] : comm(s->w, i);
     }
 }
 
@@ -218,7 +213,10 @@ static long merged(const world *w)
     int row[MOST], n = 0, i, l;
 
     for (i = 0; i < w->n; i++)
-        if (w->parts[i]) { row[n] = i; c[n++] = comm(w, i); }
+        if (w->parts[i]) {
+            row[n] = i;
+            c[n++] = comm(w, i);
+        }
     for (l = n - 1; l > 0; l--) {
         for (i = n - 1; i >= 0; i--) {
             start[i] = i == n - 1 ? 0 : start[i + 1] + c[i + 1];
@@ -255,13 +253,14 @@ static double shared(const world *w, int most)
         }
         if (!flying) break;
         for (i = active = 0; i < flying; i++) active += startup[i] <= 0;
-        for (i = 0; i < flying; i++)
-            step = fmin(step, startup[i] > 0 ? startup[i] : left[i] * active);
+        for (i = 0; i < flying; i++) step = fmin(step, startup[i] > 0 ? startup[i] : left[i] * active);
         if (next >= 0 && flying < most) step = fmin(step, (double)readies(w, next) - t);
         t += step;
         for (i = 0; i < flying; i++)
-            if (startup[i] > 0) startup[i] = startup[i] - step < 1e-9 ? 0 : startup[i] - step;
-            else left[i] -= step / active;
+            if (startup[i] > 0)
+                startup[i] = startup[i] - step < 1e-9 ? 0 : startup[i] - step;
+            else
+                left[i] -= step / active;
         for (i = active = 0; i < flying; i++)
             if (startup[i] > 0 || left[i] > 1e-9) {
                 startup[active] = startup[i];
@@ -278,7 +277,11 @@ static long blocks(const world *w, const int *priority, long *first)
     long t = 0, end = readies(w, 0), arrive[MOST], gap, startup;
     int left[MOST], before = -1, i, g, k;
 
-    for (i = 0; i < w->n; i++) { left[i] = w->parts[i]; arrive[i] = 0; first[i] = -1; }
+    for (i = 0; i < w->n; i++) {
+        left[i] = w->parts[i];
+        arrive[i] = 0;
+        first[i] = -1;
+    }
     while (t < end) {
         long next = end;
         for (g = -1, i = 0; i < w->n; i++) {
@@ -293,9 +296,12 @@ static long blocks(const world *w, const int *priority, long *first)
         }
         gap = next - t;
         startup = g == before ? 0 : w->alpha;
-        if (startup + left[g] * w->work[g] <= gap) k = left[g];
-        else if (gap <= startup) k = 1;
-        else k = (int)((gap - startup + w->work[g] - 1) / w->work[g]);
+        if (startup + left[g] * w->work[g] <= gap)
+            k = left[g];
+        else if (gap <= startup)
+            k = 1;
+        else
+            k = (int)((gap - startup + w->work[g] - 1) / w->work[g]);
         if (k > left[g]) k = left[g];
         if (first[g] < 0) first[g] = t;
         t += startup + k * w->work[g];
@@ -321,11 +327,15 @@ static long blocks_search(const world *w, long *start, int *own)
 
     memset(own, 0, sizeof tried);
     for (i = 0; i < w->n; i++)
-        if (w->parts[i]) { own[i] = n; row[n++] = i; }
+        if (w->parts[i]) {
+            own[i] = n;
+            row[n++] = i;
+        }
     *start = best = blocks(w, own, first);
     for (l = n - 1; l > 0; l--) {
         tau = first[row[l]] + comm(w, row[l]);
-        for (k = l; k > 0 && readies(w, row[k - 1]) < tau; k--) {}
+        for (k = l; k > 0 && readies(w, row[k - 1]) < tau; k--) {
+        }
         if (k == l) continue;
         memcpy(tried, own, sizeof tried);
         tried[row[l]] = own[row[k]];

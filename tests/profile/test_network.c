@@ -157,12 +157,12 @@ static void faults_are_named(void **state)
             "\"delay_ms\" has 1 rows; it needs 2, one per device");
     refused("{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 0], [1, 0]]}", NULL, DDP_ARG,
             "from device 0 to device 1 carries 0 bytes/s; every pair must be connected");
-    refused("{\"delay_ms\": [[0, 1], [-1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]]}", NULL,
-            DDP_ARG, "delay from device 1 to device 0 is -0.001 s");
-    refused("{\"delay_ms\": [[0, \"x\"], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]]}", NULL,
-            DDP_FORMAT, "line 1, column 19: \"delay_ms\" must hold numbers");
-    refused("{\"N\": 3, \"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]]}",
-            NULL, DDP_ARG, "N is 3, but the matrices are of 2 devices");
+    refused("{\"delay_ms\": [[0, 1], [-1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]]}", NULL, DDP_ARG,
+            "delay from device 1 to device 0 is -0.001 s");
+    refused("{\"delay_ms\": [[0, \"x\"], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]]}", NULL, DDP_FORMAT,
+            "line 1, column 19: \"delay_ms\" must hold numbers");
+    refused("{\"N\": 3, \"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]]}", NULL, DDP_ARG,
+            "N is 3, but the matrices are of 2 devices");
     refused("{\"N\": 2.5, \"delay_ms\": [[0]], \"bandwidth_gbps\": [[0]]}", NULL, DDP_FORMAT,
             "\"N\" must be a whole number");
     refused("{\"D_dp\": 2, \"delay_ms\": [[0]], \"bandwidth_gbps\": [[0]]}", NULL, DDP_FORMAT,
@@ -170,14 +170,14 @@ static void faults_are_named(void **state)
     refused("{\"D_dp\": 2, \"D_pp\": 2, \"c_dp_bytes\": 1, \"c_pp_bytes\": 1,"
             "\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]]}",
             NULL, DDP_ARG, "2 devices are not D_dp x D_pp = 2 x 2 = 4");
-    refused("{\"c_dp_bytes\": -1, \"delay_ms\": [[0]], \"bandwidth_gbps\": [[0]]}", NULL,
-            DDP_FORMAT, "\"c_dp_bytes\" must not be negative");
-    refused("{\"devices_per_group\": [0], \"delay_ms\": [[0]], \"bandwidth_gbps\": [[0]]}", NULL,
-            DDP_FORMAT, "whole numbers of at least 1");
+    refused("{\"c_dp_bytes\": -1, \"delay_ms\": [[0]], \"bandwidth_gbps\": [[0]]}", NULL, DDP_FORMAT,
+            "\"c_dp_bytes\" must not be negative");
+    refused("{\"devices_per_group\": [0], \"delay_ms\": [[0]], \"bandwidth_gbps\": [[0]]}", NULL, DDP_FORMAT,
+            "whole numbers of at least 1");
     refused("{\"devices_per_group\": [1e9], \"delay_ms\": [[0]], \"bandwidth_gbps\": [[0]]}", NULL,
             DDP_FORMAT, "adds up to 1000000000 devices");
-    refused("{\"devices_per_group\": [], \"delay_ms\": [[0]], \"bandwidth_gbps\": [[0]]}", NULL,
-            DDP_FORMAT, "adds up to 0 devices");
+    refused("{\"devices_per_group\": [], \"delay_ms\": [[0]], \"bandwidth_gbps\": [[0]]}", NULL, DDP_FORMAT,
+            "adds up to 0 devices");
     refused("{\"devices_per_group\": [1], \"groups\": [\"a\", \"b\"], \"delay_ms\": [[0]],"
             "\"bandwidth_gbps\": [[0]]}",
             NULL, DDP_FORMAT, "\"groups\" must name each group");
@@ -188,8 +188,8 @@ static void faults_are_named(void **state)
             DDP_FORMAT, "has 1 rows; it needs 2, one per group");
     refused("{\"devices_per_group\": [2], \"delay_ms\": [[null]], \"bandwidth_gbps\": [[1]]}", NULL,
             DDP_FORMAT, "must hold numbers");
-    refused("{\"tflops\": [1, 2], \"delay_ms\": [[0]], \"bandwidth_gbps\": [[0]]}", NULL,
-            DDP_FORMAT, "\"tflops\" has 2 numbers; it needs one per device");
+    refused("{\"tflops\": [1, 2], \"delay_ms\": [[0]], \"bandwidth_gbps\": [[0]]}", NULL, DDP_FORMAT,
+            "\"tflops\" has 2 numbers; it needs one per device");
     refused("{\"tflops\": [0], \"delay_ms\": [[0]], \"bandwidth_gbps\": [[0]]}", NULL, DDP_ARG,
             "speed of device 0 is 0");
     refused("{\"memory_gb\": [-1], \"delay_ms\": [[0]], \"bandwidth_gbps\": [[0]]}", NULL, DDP_ARG,

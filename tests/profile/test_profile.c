@@ -72,8 +72,8 @@ static void near_to(double a, double b, double relative)
 
 static void rows_are_read_in_forward_order(void **state)
 {
-    ddp_profile p = read_text(
-        "layer,params,forward_s,backward_s,comm_s\nembed,100,0.5,1,2\nhead,7,,3e-1,4\n", NULL);
+    ddp_profile p =
+        read_text("layer,params,forward_s,backward_s,comm_s\nembed,100,0.5,1,2\nhead,7,,3e-1,4\n", NULL);
 
     (void)state;
     assert_int_equal(p.layers, 2);
@@ -90,8 +90,10 @@ static void rows_are_read_in_forward_order(void **state)
 
 static void columns_may_be_mixed_quoted_and_end_in_crlf(void **state)
 {
-    ddp_profile p = read_text("\xef\xbb\xbf" "comm_s,note, backward_s ,\"layer\",params\r\n"
-                              "4,x, 2 ,\"a, \"\"b\"\" \",5\r\n\r\n1,\"y,z\",3,\"\",6", NULL);
+    ddp_profile p = read_text("\xef\xbb\xbf"
+                              "comm_s,note, backward_s ,\"layer\",params\r\n"
+                              "4,x, 2 ,\"a, \"\"b\"\" \",5\r\n\r\n1,\"y,z\",3,\"\",6",
+                              NULL);
 
     (void)state;
     assert_int_equal(p.layers, 2);
@@ -156,17 +158,14 @@ static void bad_files_are_named(void **state)
     refused("layer,params,backward_s,backward_s\na,1,2,3\n", "column backward_s appears twice");
     refused("layer,params,backward_s,comm_s\na,1,2,3\nb,1,nan,3\n",
             "line 3: backward_s is 'nan'; a finite number");
-    refused("layer,params,backward_s,comm_s\na,1,inf,3\n",
-            "line 2: backward_s is 'inf'; a finite number");
-    refused("layer,params,backward_s,comm_s\na,1,2,-3\n",
-            "line 2: comm_s is -3; it must not be negative");
+    refused("layer,params,backward_s,comm_s\na,1,inf,3\n", "line 2: backward_s is 'inf'; a finite number");
+    refused("layer,params,backward_s,comm_s\na,1,2,-3\n", "line 2: comm_s is -3; it must not be negative");
     refused("layer,params,backward_s,comm_s\na,1,2 s,3\n", "line 2: backward_s is '2 s'");
     refused("layer,params,backward_s,comm_s\na,1,,3\n", "line 2: backward_s is empty");
     refused("layer,params,backward_s,comm_s\na,1,2\n",
             "line 2: column comm_s is missing; the line has only 3 fields");
     refused("layer,params,backward_s,comm_s\n\"a,1,2,3\n", "line 2: a quote is not closed");
-    refused("layer,params,backward_s,comm_s\n\"a\"b,1,2,3\n",
-            "line 2: a quote is not closed or has text");
+    refused("layer,params,backward_s,comm_s\n\"a\"b,1,2,3\n", "line 2: a quote is not closed or has text");
 }
 
 static void binary_and_absent_files_are_named(void **state)
@@ -262,8 +261,8 @@ static void a_link_is_fitted_through_the_fastest_transfers(void **state)
 
 static void a_fit_is_never_negative(void **state)
 {
-    const double bytes[3] = {100, 200, 300}, falling[3] = {3, 2, 1}, steep[3] = {1, 5, 9},
-                 zero[1] = {0}, bad[1] = {NAN};
+    const double bytes[3] = {100, 200, 300}, falling[3] = {3, 2, 1}, steep[3] = {1, 5, 9}, zero[1] = {0},
+                 bad[1] = {NAN};
     ddp_link link;
     ddp_error err;
 
@@ -293,14 +292,12 @@ static void transfers_refine_the_model_and_reveal_drift(void **state)
     ddp_linkfit_start(&f, was, 3e6, 8);
     near_to(f.link.alpha_s, was.alpha_s, 1e-9);
     near_to(f.link.beta_s, was.beta_s, 1e-9);
-    for (i = 0; i < 50; i++)
-        ddp_linkfit_add(&f, 1e6 * (i % 3 + 1), 1e-3 + 1e-8 * 1e6 * (i % 3 + 1));
+    for (i = 0; i < 50; i++) ddp_linkfit_add(&f, 1e6 * (i % 3 + 1), 1e-3 + 1e-8 * 1e6 * (i % 3 + 1));
     near_to(ddp_link_drift(was, f.link, sizes, 2) + 1, 1, 1e-6);
     ddp_linkfit_add(&f, 1e6, NAN); /* ignored */
     ddp_linkfit_add(&f, 0, 1);
     near_to(f.link.beta_s, was.beta_s, 1e-6);
-    for (i = 0; i < 100; i++)
-        ddp_linkfit_add(&f, 1e6 * (i % 3 + 1), 1e-3 + 2e-8 * 1e6 * (i % 3 + 1));
+    for (i = 0; i < 100; i++) ddp_linkfit_add(&f, 1e6 * (i % 3 + 1), 1e-3 + 2e-8 * 1e6 * (i % 3 + 1));
     near_to(f.link.beta_s, 2e-8, 0.01); /* half the rate */
     assert_true(ddp_link_drift(was, f.link, sizes, 2) > 0.9);
     memset(&was, 0, sizeof was);

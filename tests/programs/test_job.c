@@ -1,5 +1,5 @@
-/* [asan] Job descriptions: Figure 3 of FusionLLM literally, a graph there and back, bit-identical, operators taken over
- * by another cut, and all that can be wrong with a description. */
+/* [asan] Job descriptions: Figure 3 of FusionLLM literally, a graph there and back, bit-identical, operators
+ * taken over by another cut, and all that can be wrong with a description. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -23,11 +23,14 @@ static const char figure3[] =
     "{\"dreamddp_job\": 1, \"loss\": \"CE\", \"micro_batches\": 2, \"seed\": 3,\n"
     " \"optimizer\": {\"name\": \"sgd\", \"lr\": 0.1, \"momentum\": 0.9}, \"operators\": [\n"
     " {\"name\": \"Input\", \"shape\": [2, 1, 4, 4]},\n"
-    " {\"name\": \"Conv\", \"op\": \"conv2d\", \"layer\": \"Conv\", \"args\": [\"Input\"], \"attributes\": [2, 3, 1, 1, 1, 1]},\n"
-    " {\"name\": \"TensorA\", \"op\": \"variable\", \"layer\": \"A\", \"type\": \"variable\", \"attributes\": [2, 2, 4, 4]},\n"
+    " {\"name\": \"Conv\", \"op\": \"conv2d\", \"layer\": \"Conv\", \"args\": [\"Input\"], \"attributes\": "
+    "[2, 3, 1, 1, 1, 1]},\n"
+    " {\"name\": \"TensorA\", \"op\": \"variable\", \"layer\": \"A\", \"type\": \"variable\", "
+    "\"attributes\": [2, 2, 4, 4]},\n"
     " {\"name\": \"ReLu\", \"op\": \"relu\", \"layer\": \"A\", \"args\": [\"TensorA\"]},\n"
     " {\"name\": \"Add\", \"op\": \"add\", \"layer\": \"B\", \"args\": [\"ReLu\", \"Conv\"]},\n"
-    " {\"name\": \"Linear\", \"op\": \"linear\", \"layer\": \"B\", \"args\": [\"Add\"], \"attributes\": [5],\n"
+    " {\"name\": \"Linear\", \"op\": \"linear\", \"layer\": \"B\", \"args\": [\"Add\"], \"attributes\": "
+    "[5],\n"
     "  \"optimizer\": {\"name\": \"adamw\", \"lr\": 0.01}},\n"
     " {\"name\": \"Label\", \"shape\": [2, 2, 4], \"dtype\": \"i32\"},\n"
     " {\"name\": \"CE\", \"op\": \"cross_entropy\", \"layer\": \"B\", \"args\": [\"Linear\", \"Label\"]}]}\n";
@@ -59,13 +62,13 @@ static void on_paper(job *j)
 
 typedef struct run {
     ddp_config cfg;
-    char      *text[RANKS];   /* of each rank */
-    long       first, steps;
-    float     *saved[OPS];    /* what each operator leaves and takes over; NULL: nothing */
-    size_t     floats[OPS];
-    int        keep;
-    uint64_t   hash[RANKS];
-    float      loss[RANKS];
+    char *text[RANKS]; /* of each rank */
+    long first, steps;
+    float *saved[OPS]; /* what each operator leaves and takes over; NULL: nothing */
+    size_t floats[OPS];
+    int keep;
+    uint64_t hash[RANKS];
+    float loss[RANKS];
 } run;
 
 static void fill(void *at, const ddp_node *input, long step, int m)
@@ -74,8 +77,10 @@ static void fill(void *at, const ddp_node *input, long step, int m)
     ddp_rng x = ddp_rng_seed((uint64_t)(step * 16 + m), strlen(input->name));
 
     for (long i = 0; at && i < n; i++)
-        if (input->type == DDP_I32) ((int32_t *)at)[i] = (int32_t)ddp_rng_below(&x, 3);
-        else ((float *)at)[i] = (float)ddp_rng_normal(&x);
+        if (input->type == DDP_I32)
+            ((int32_t *)at)[i] = (int32_t)ddp_rng_below(&x, 3);
+        else
+            ((float *)at)[i] = (float)ddp_rng_normal(&x);
 }
 
 static int steps_of(ddp_ctx *d, run *r, const job *j, ddp_graph *g, ddp_pipe *p, job_part *part)
@@ -187,7 +192,8 @@ static job figure(void)
     return j;
 }
 
-static void is_message(const job *j, const job_message *m, const char *name, const char *user, int from, int to, int gradient)
+static void is_message(const job *j, const job_message *m, const char *name, const char *user, int from,
+                       int to, int gradient)
 {
     assert_string_equal(j->op[m->op].name, name);
     assert_string_equal(j->op[m->user].name, user);
@@ -199,7 +205,7 @@ static void is_message(const job *j, const job_message *m, const char *name, con
 
 static void figure_3_has_the_operators_of_table_2(void **state)
 {
-    static const job_type type[] = {JOB_PLACEHOLDER, JOB_PARAMETRIC, JOB_VARIABLE, JOB_NON_PARAMETRIC,
+    static const job_type type[] = {JOB_PLACEHOLDER,    JOB_PARAMETRIC, JOB_VARIABLE,    JOB_NON_PARAMETRIC,
                                     JOB_NON_PARAMETRIC, JOB_PARAMETRIC, JOB_PLACEHOLDER, JOB_LOSS};
     static const int node[] = {0, 0, 1, 1, 2, 2, 2, 2}, grad[] = {0, 1, 1, 1, 1, 1, 0, 1};
     job j = figure();
@@ -240,14 +246,21 @@ static void a_description_says_the_tables_literally(void **state)
     char *one = job_text(&j, 0), *three = job_text(&j, 2);
 
     (void)state;
-    has_text(one, "{\"name\": \"Conv\", \"type\": \"parametric\", \"users\": [\"Add\"], \"args\": [\"Input\"], \"node\": 0,");
-    has_text(one, "{\"name\": \"CE\", \"type\": \"loss\", \"users\": [], \"args\": [\"Linear\", \"Label\"], \"node\": 2,");
-    has_text(one, "\"required_activations\": [],\n\"sent_activations\": [\n  {\"name\": \"Conv\", \"op_users\": [\"Add\"], "
-                  "\"actual_op_user\": \"Add\", \"from\": 0, \"to\": 2, \"is_loss\": false, \"require_grad\": true, "
-                  "\"local_iter\": 0, \"micro_batch\": 2, \"compress_cfg\": {\"algorithm\": \"none\", \"ratio\": 1}}],\n"
-                  "\"required_gradients\": [\n  {\"name\": \"Conv\",");
+    has_text(one, "{\"name\": \"Conv\", \"type\": \"parametric\", \"users\": [\"Add\"], \"args\": "
+                  "[\"Input\"], \"node\": 0,");
+    has_text(one, "{\"name\": \"CE\", \"type\": \"loss\", \"users\": [], \"args\": [\"Linear\", \"Label\"], "
+                  "\"node\": 2,");
+    has_text(
+        one,
+        "\"required_activations\": [],\n\"sent_activations\": [\n  {\"name\": \"Conv\", \"op_users\": "
+        "[\"Add\"], "
+        "\"actual_op_user\": \"Add\", \"from\": 0, \"to\": 2, \"is_loss\": false, \"require_grad\": true, "
+        "\"local_iter\": 0, \"micro_batch\": 2, \"compress_cfg\": {\"algorithm\": \"none\", \"ratio\": "
+        "1}}],\n"
+        "\"required_gradients\": [\n  {\"name\": \"Conv\",");
     has_text(one, "\"sent_gradients\": [],");
-    has_text(three, "\"sent_activations\": [],\n\"required_gradients\": [],\n\"sent_gradients\": [\n  {\"name\": \"Conv\"");
+    has_text(three, "\"sent_activations\": [],\n\"required_gradients\": [],\n\"sent_gradients\": [\n  "
+                    "{\"name\": \"Conv\"");
     has_text(three, "\"optimizer\": {\"name\": \"adamw\", \"lr\": 0.01,");
     job_text_free(one);
     job_text_free(three);
@@ -257,7 +270,8 @@ static void a_description_says_the_tables_literally(void **state)
 static void messages_say_how_they_are_compressed(void **state)
 {
     static const char *const wire[][2] = {
-        {"f32", "{\"algorithm\": \"none\", \"ratio\": 1}"}, {"int8", "{\"algorithm\": \"int8\", \"ratio\": 1}"},
+        {"f32", "{\"algorithm\": \"none\", \"ratio\": 1}"},
+        {"int8", "{\"algorithm\": \"int8\", \"ratio\": 1}"},
         {"topk:4", "{\"algorithm\": \"topk\", \"ratio\": 4}"},
         {"adatopk:8", "{\"algorithm\": \"adatopk\", \"ratio\": 8, \"factor\": 3}"},
         {"adatopk:2.5:1", "{\"algorithm\": \"adatopk\", \"ratio\": 2.5, \"factor\": 1}"}};
@@ -272,7 +286,8 @@ static void messages_say_how_they_are_compressed(void **state)
         text = job_text(&j, 1);
         has_text(text, wire[i][1]);
         back = read_job(text);
-        assert_true(back.edge.coding == j.edge.coding && back.edge.ratio == j.edge.ratio && back.edge.factor == j.edge.factor);
+        assert_true(back.edge.coding == j.edge.coding && back.edge.ratio == j.edge.ratio &&
+                    back.edge.factor == j.edge.factor);
         hash[i] = run_of(&j, 3).hash[0];
         if (i) assert_true(hash[i] != hash[i - 1]);
         job_text_free(text);
@@ -320,7 +335,8 @@ static ddp_node *residual(ddp_graph *g)
     ddp_node *x, *y, *labels = ddp_input(g, "labels", DDP_I32, 2, 1);
 
     ddp_layer_begin(g, "stem");
-    x = ddp_relu(g, ddp_batch_norm2d(g, ddp_conv2d(g, ddp_input_shape(g, "x", DDP_F32, &image), 4, 3, 1, 1, 1, 0)));
+    x = ddp_relu(
+        g, ddp_batch_norm2d(g, ddp_conv2d(g, ddp_input_shape(g, "x", DDP_F32, &image), 4, 3, 1, 1, 1, 0)));
     ddp_layer_end(g);
     ddp_layer_begin(g, "a");
     y = ddp_relu(g, ddp_batch_norm2d(g, ddp_conv2d(g, x, 4, 3, 1, 1, 1, 0)));
@@ -340,13 +356,24 @@ static ddp_node *model(ddp_graph *g, int which)
     if (which == 0) {
         ddp_gpt2_config c;
         memset(&c, 0, sizeof c);
-        c.vocabulary = 19; c.context = 8; c.layers = 2; c.heads = 2; c.dim = 8; c.batch = 2; c.dropout = 0.1f;
+        c.vocabulary = 19;
+        c.context = 8;
+        c.layers = 2;
+        c.heads = 2;
+        c.dim = 8;
+        c.batch = 2;
+        c.dropout = 0.1f;
         return ddp_gpt2(g, &c, NULL);
     }
     if (which == 1) {
         ddp_mlp_config c;
         memset(&c, 0, sizeof c);
-        c.batch = 2; c.inputs = 7; c.hidden[0] = 9; c.hidden[1] = 5; c.hidden[2] = 11; c.classes = 5;
+        c.batch = 2;
+        c.inputs = 7;
+        c.hidden[0] = 9;
+        c.hidden[1] = 5;
+        c.hidden[2] = 11;
+        c.classes = 5;
         return ddp_mlp(g, &c, NULL);
     }
     return residual(g);
@@ -365,12 +392,14 @@ static job job_of(int which)
     j.micro_batches = 3;
     j.seed = 5;
     snprintf(j.rule.name, sizeof j.rule.name, which ? "sgd" : "adamw");
-    j.rule.lr = 0.01; j.rule.momentum = which ? 0.9 : 0; j.rule.weight_decay = 0.1;
+    j.rule.lr = 0.01;
+    j.rule.momentum = which ? 0.9 : 0;
+    j.rule.weight_decay = 0.1;
     return j;
 }
 
 typedef struct plain {
-    int      which;
+    int which;
     uint64_t hash;
 } plain;
 
@@ -380,7 +409,8 @@ static int plain_worker(ddp_ctx *d, void *user)
     plain *w = (plain *)user;
     ddp_graph *g = ddp_graph_new(d);
     ddp_node *loss = model(g, w->which);
-    ddp_optimizer o = w->which ? ddp_sgd_decay(0.01f, 0.9f, 0.1f) : ddp_adamw(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f);
+    ddp_optimizer o =
+        w->which ? ddp_sgd_decay(0.01f, 0.9f, 0.1f) : ddp_adamw(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f);
     int bad = ddp_graph_build(g);
 
     if (!bad) bad = ddp_set_optimizer(d, &o);
@@ -394,7 +424,8 @@ static int plain_worker(ddp_ctx *d, void *user)
         if (!bad) bad = ddp_step_end(d);
     }
     w->hash = 0;
-    for (int l = 0; !bad && l < g->layers; l++) w->hash = ddp_hash_floats(w->hash, g->layer[l].params, g->layer[l].count);
+    for (int l = 0; !bad && l < g->layers; l++)
+        w->hash = ddp_hash_floats(w->hash, g->layer[l].params, g->layer[l].count);
     return bad;
 }
 
@@ -405,7 +436,11 @@ static uint64_t plain_hash(int which)
     ddp_error err;
 
     memset(&cfg, 0, sizeof cfg);
-    cfg.world = 1; cfg.micro_batches = 3; cfg.strategy = DDP_SSGD; cfg.deterministic = cfg.no_env = 1; cfg.seed = 5;
+    cfg.world = 1;
+    cfg.micro_batches = 3;
+    cfg.strategy = DDP_SSGD;
+    cfg.deterministic = cfg.no_env = 1;
+    cfg.seed = 5;
     cfg.transport = DDP_THREADS;
     assert_int_equal(ddp_launch(&cfg, plain_worker, &w, &err), DDP_OK);
     return w.hash;
@@ -469,7 +504,8 @@ static void messages_are_what_the_executor_sends(void **state)
         }
 }
 
-/* Half of the steps on two nodes, the other half on three: operators go with parameters, running statistics, momentum. */
+/* Half of the steps on two nodes, the other half on three: operators go with parameters, running statistics,
+ * momentum. */
 static void another_cut_takes_operators_over_bit_for_bit(void **state)
 {
     (void)state;
@@ -478,7 +514,8 @@ static void another_cut_takes_operators_over_bit_for_bit(void **state)
         run whole, half;
         float *left[OPS];
         snprintf(j.op[3].rule.name, sizeof j.op[3].rule.name, "nesterov");
-        j.op[3].rule.lr = 0.02; j.op[3].rule.momentum = 0.5;
+        j.op[3].rule.lr = 0.02;
+        j.op[3].rule.momentum = 0.5;
         memset(&whole, 0, sizeof whole);
         whole.steps = STEPS;
         whole.keep = 1;
@@ -491,11 +528,14 @@ static void another_cut_takes_operators_over_bit_for_bit(void **state)
         half.first = half.steps;
         half.steps = STEPS;
         train(&half, &j, 3);
-        if (half.hash[0] != whole.hash[0]) fail_msg("model %d: taken over, it goes on with other bits", which);
+        if (half.hash[0] != whole.hash[0])
+            fail_msg("model %d: taken over, it goes on with other bits", which);
         for (int i = 0; i < j.ops; i++) { /* running statistics and the optimizers' state too */
             assert_true(whole.floats[i] == half.floats[i]);
-            if (whole.floats[i]) assert_memory_equal(whole.saved[i], half.saved[i], whole.floats[i] * sizeof(float));
-            if (j.op[i].buffers) assert_true(whole.saved[i][3 * j.op[i].shape.dim[1]] > 0); /* a running variance */
+            if (whole.floats[i])
+                assert_memory_equal(whole.saved[i], half.saved[i], whole.floats[i] * sizeof(float));
+            if (j.op[i].buffers)
+                assert_true(whole.saved[i][3 * j.op[i].shape.dim[1]] > 0); /* a running variance */
             free(left[i]);
             free(whole.saved[i]);
             free(half.saved[i]);
@@ -550,7 +590,8 @@ static void bad_descriptions_are_refused_in_a_sentence(void **state)
     refuses("\"dreamddp_job\": 1", "\"dreamddp_job\": 2", "of version 2, this program reads version 1");
     refuses("\"dreamddp_job\": 1", "\"dreamddp\": 1", "no job description");
     refuses("\"seed\": 3", "\"hash\": \"0123456789abcdef\"", "changed or damaged");
-    refuses("\"op\": \"relu\"", "\"op\": \"CustomReLU\"", "operator ReLu is of kind CustomReLU, which this program does not know");
+    refuses("\"op\": \"relu\"", "\"op\": \"CustomReLU\"",
+            "operator ReLu is of kind CustomReLU, which this program does not know");
     refuses("\"ReLu\", \"Conv\"", "\"ReLu\", \"Convv\"", "no operator Convv stands before its user");
     refuses("\"name\": \"Add\"", "\"name\": \"ReLu\"", "two operators have this name");
     refuses("\"layer\": \"B\"", "\"layer\": \"Conv\"", "comes back to layer Conv");
@@ -558,8 +599,10 @@ static void bad_descriptions_are_refused_in_a_sentence(void **state)
     refuses("[2, 2, 4, 4]", "[2, 2, 4, 5]", "operator Add");
     refuses("\"loss\": \"CE\"", "\"loss\": \"MSE\"", "no operator MSE");
     refuses("\"type\": \"variable\"", "\"type\": \"constant\"", "must be one of placeholder");
-    refuses("\"attributes\": [5]", "\"attributes\": [5], \"shape\": [2, 2, 4, 6]", "another shape than its kernel");
-    refuses("\"attributes\": [5]", "\"attributes\": [5], \"parameters\": [{\"shape\": [5, 3]}]", "other parameters than its kernel");
+    refuses("\"attributes\": [5]", "\"attributes\": [5], \"shape\": [2, 2, 4, 6]",
+            "another shape than its kernel");
+    refuses("\"attributes\": [5]", "\"attributes\": [5], \"parameters\": [{\"shape\": [5, 3]}]",
+            "other parameters than its kernel");
     refuses("\"micro_batches\": 2", "\"micro_batches\": 0", "from 1 to");
     refuses("\"seed\": 3", "\"edge_wire\": \"topk\"", "unknown edge wire 'topk'");
     refuses("\"seed\": 3", "\"edge_wire\": \"bottleneck:4\"", "puts operators where the cut is");
@@ -627,9 +670,10 @@ static void a_broker_needs_no_kernels(void **state)
     job j;
 
     (void)state;
-    snprintf(text, sizeof text, "%.*s\"CustomLinear\"%.*s\"shape\": [2, 2, 4, 5], \"flops\": 1280, \"parameters\": "
-             "[{\"shape\": [5, 4], \"init\": \"normal\", \"scale\": 0.1}, {\"shape\": [5]}], %s", (int)(at - figure3), figure3,
-             (int)(rest - at - 8), at + 8, rest);
+    snprintf(text, sizeof text,
+             "%.*s\"CustomLinear\"%.*s\"shape\": [2, 2, 4, 5], \"flops\": 1280, \"parameters\": "
+             "[{\"shape\": [5, 4], \"init\": \"normal\", \"scale\": 0.1}, {\"shape\": [5]}], %s",
+             (int)(at - figure3), figure3, (int)(rest - at - 8), at + 8, rest);
     j = read_job(text);
     assert_int_equal(job_build(&j, g, &loss, &err), DDP_OK);
     assert_int_equal(ddp_graph_build(g), 0);

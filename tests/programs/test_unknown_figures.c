@@ -1,4 +1,5 @@
-/* The means that a trainer reports of ranks that were there from the beginning, joined later, or were lost. */
+/* The means that a trainer reports of ranks that were there from the beginning, joined later, or were
+ * lost. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -63,7 +64,8 @@ static void result_that_nothing_filled_is_unknown(void **state)
 
     (void)state;
     assert_true(isnan(r->first_loss) && isnan(r->final_loss) && isnan(r->val_loss) && isnan(r->val_accuracy));
-    assert_true(isnan(r->test_accuracy) && isnan(r->step_s) && isnan(r->hidden_pct) && isnan(r->samples_per_s));
+    assert_true(isnan(r->test_accuracy) && isnan(r->step_s) && isnan(r->hidden_pct) &&
+                isnan(r->samples_per_s));
 }
 
 static void mean_of_a_step_leaves_out_ranks_that_joined_later(void **state)
@@ -78,7 +80,8 @@ static void mean_of_a_step_leaves_out_ranks_that_joined_later(void **state)
     sum.rest[TRAINING_COUNTED] = 2;
     sum.rest[TRAINING_STEP_S] = 1;
     r = reported(&sum, 2); /* the leader is the one that joined */
-    assert_true(r->first_loss == 3 && r->final_loss == 2 && r->step[1].loss == 2 && r->step[2].divergence == 1);
+    assert_true(r->first_loss == 3 && r->final_loss == 2 && r->step[1].loss == 2 &&
+                r->step[2].divergence == 1);
     assert_true(r->step_s == 0.5 && r->first == 2 && r->steps == STEPS && r->step[3].time_s == 4);
 }
 

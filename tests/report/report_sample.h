@@ -11,28 +11,27 @@ static const char *const strategy_name[RUNS] = {"ssgd", "wfbp", "localsgd", "enp
 
 /* A whole report and the memory it points into. */
 typedef struct sample {
-    ddp_report_data   data;
-    ddp_report_run    run[RUNS];
-    ddp_report_layer  layer[LAYERS];
+    ddp_report_data data;
+    ddp_report_run run[RUNS];
+    ddp_report_layer layer[LAYERS];
     ddp_report_worker worker[RUNS][WORKERS];
-    ddp_report_step   step[RUNS][STEPS];
-    double            divergence[LAYERS];
-    int               step_of[2][LAYERS];
-    unsigned char     fill[PERIOD * LAYERS];
-    ddp_span          span[RUNS][WORKERS][SPANS];
-    char              folder[64];
+    ddp_report_step step[RUNS][STEPS];
+    double divergence[LAYERS];
+    int step_of[2][LAYERS];
+    unsigned char fill[PERIOD * LAYERS];
+    ddp_span span[RUNS][WORKERS][SPANS];
+    char folder[64];
 } sample;
 
 /* One worker's clock while its spans are made up. */
 typedef struct maker {
     ddp_span *span;
-    int       count;
-    double    now, link; /* when computing goes on, when the link is free */
-    long      step;
+    int count;
+    double now, link; /* when computing goes on, when the link is free */
+    long step;
 } maker;
 
-static void make_span(maker *m, ddp_span_kind kind, int layer, double begin, double end,
-                      double bytes)
+static void make_span(maker *m, ddp_span_kind kind, int layer, double begin, double end, double bytes)
 {
     ddp_span *s;
 
@@ -92,14 +91,12 @@ static void make_spans(sample *s, int run, int w, ddp_rng *r)
             compute(&m, DDP_SPAN_BACKWARD, l, s->layer[l].backward_s * speed);
             if (run >= 2) compute(&m, DDP_SPAN_UPDATE, l, 0.0004);
             if (run == 1) last = transfer(&m, &s->layer[l], l, 0);
-            if (run >= 3 && s->step_of[run - 3][l] == h)
-                whole[l] = transfer(&m, &s->layer[l], l, 0);
+            if (run >= 3 && s->step_of[run - 3][l] == h) whole[l] = transfer(&m, &s->layer[l], l, 0);
             if (run == 4 && s->fill[h * LAYERS + l]) whole[l] = transfer(&m, &s->layer[l], l, 1);
         }
         if (run == 0 || (run == 2 && h == PERIOD - 1))
             for (l = 0; l < LAYERS; l++) last = transfer(&m, &s->layer[l], l, 0);
-        if (run < 3 && w == 2 && last > m.now)
-            make_span(&m, DDP_SPAN_PEER_WAIT, -1, last, last + 0.004, 0);
+        if (run < 3 && w == 2 && last > m.now) make_span(&m, DDP_SPAN_PEER_WAIT, -1, last, last + 0.004, 0);
         if (run < 3) wait_until(&m, last);
         if (run == 3) /* everything complete at the end of the step */
             for (i = 0; i < LAYERS; i++) wait_until(&m, whole[i]);
@@ -134,11 +131,11 @@ static void make_run(sample *s, int run, ddp_rng *r)
         p->time_s = (i + 1) * d->step_ms / 1e3;
         p->loss = 1.9 + 3.2 * exp(-i / 22.0) + 0.12 * ddp_rng_normal(r) + (run > 1 ? 0.02 : 0);
         p->bytes = (int64_t)(total * (i + 1) / (run > 1 ? PERIOD : 1));
-        p->divergence = run < 2 ? 0
-                        : run == 2 && i % PERIOD < PERIOD - 1
-                            ? (double)NAN
-                            : 2e-4 * exp(-i / 40.0) * (1 + 0.3 * ddp_rng_uniform(r)) /
-                                  (run == 2 ? 1 : 3.0 + run);
+        p->divergence =
+            run < 2 ? 0
+            : run == 2 && i % PERIOD < PERIOD - 1
+                ? (double)NAN
+                : 2e-4 * exp(-i / 40.0) * (1 + 0.3 * ddp_rng_uniform(r)) / (run == 2 ? 1 : 3.0 + run);
     }
     d->steps = s->step[run];
     d->step_count = STEPS;

@@ -36,13 +36,20 @@ static void json_lines_are_whole_and_numbers_round_trip(void **state)
     for (i = 0; i < RUNS; i++) event_plan(j, &s->data, &s->run[i]);
     event_step(j, "ssgd", 1, 2.5, 10, 1, 4096, (double)NAN);
     memset(note, 0, sizeof note);
-    note[0].kind = "lost"; note[0].text = "rank 2 was lost, 3 workers";
-    note[0].step = 12; note[0].time_s = 1.5;
-    note[1].kind = "replan"; note[1].text = "planned again"; note[1].step = 13;
-    s->run[4].notes = note; s->run[4].note_count = 2;
+    note[0].kind = "lost";
+    note[0].text = "rank 2 was lost, 3 workers";
+    note[0].step = 12;
+    note[0].time_s = 1.5;
+    note[1].kind = "replan";
+    note[1].text = "planned again";
+    note[1].step = 13;
+    s->run[4].notes = note;
+    s->run[4].note_count = 2;
     event_notes(j, &s->run[3]);
     event_notes(j, &s->run[4]);
-    s->run[4].slow_ratio = 1.5; s->run[4].slowest_rank = 3; s->run[4].replans = 2;
+    s->run[4].slow_ratio = 1.5;
+    s->run[4].slowest_rank = 3;
+    s->run[4].replans = 2;
     event_result(j, &s->data, &s->run[4]);
     memset(&err, 0, sizeof err);
     err.code = DDP_PEER_LOST;
@@ -80,19 +87,18 @@ static void json_lines_are_whole_and_numbers_round_trip(void **state)
             assert_memory_equal(&x->next->number, &odd[1], sizeof odd[1]);
             assert_int_equal(x->next->next->kind, DDP__JSON_NULL);
             assert_memory_equal(&x->next->next->next->number, &odd[3], sizeof odd[3]);
-            assert_non_null(
-                strstr(line, "\"large\":-9223372036854775808,\"none\":null,\"open\":{}}"));
+            assert_non_null(strstr(line, "\"large\":-9223372036854775808,\"none\":null,\"open\":{}}"));
         }
         if (!strcmp(event->string, "note")) {
-            if (notes++) assert_non_null(strstr(line, "\"step\":13"));
+            if (notes++)
+                assert_non_null(strstr(line, "\"step\":13"));
             else
                 assert_string_equal(line, "{\"event\":\"note\",\"strategy\":\"dreamddp\",\"step\":12,"
                                           "\"time_s\":1.5,\"kind\":\"lost\",\"text\":"
                                           "\"rank 2 was lost, 3 workers\"}");
         }
         if (!strcmp(event->string, "result"))
-            assert_non_null(
-                strstr(line, "\"slowest_rank\":3,\"slow_ratio\":1.5,\"replans\":2}"));
+            assert_non_null(strstr(line, "\"slowest_rank\":3,\"slow_ratio\":1.5,\"replans\":2}"));
         if (!strcmp(event->string, "plan")) {
             const ddp__json *set;
             long layers = 0;
@@ -254,17 +260,13 @@ static void progress_on_a_terminal_redraws_one_line(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(json_lines_are_whole_and_numbers_round_trip, in_folder,
+        cmocka_unit_test_setup_teardown(json_lines_are_whole_and_numbers_round_trip, in_folder, folder_gone),
+        cmocka_unit_test_setup_teardown(a_stream_gets_one_plain_object_and_null_is_silent, in_folder,
                                         folder_gone),
-        cmocka_unit_test_setup_teardown(a_stream_gets_one_plain_object_and_null_is_silent,
-                                        in_folder, folder_gone),
-        cmocka_unit_test_setup_teardown(what_is_no_plain_file_stays_what_it_is, in_folder,
-                                        folder_gone),
+        cmocka_unit_test_setup_teardown(what_is_no_plain_file_stays_what_it_is, in_folder, folder_gone),
         cmocka_unit_test_setup_teardown(abandoned_lines_leave_the_old_file, in_folder, folder_gone),
-        cmocka_unit_test_setup_teardown(progress_off_a_terminal_is_plain_lines, in_folder,
-                                        folder_gone),
-        cmocka_unit_test_setup_teardown(progress_on_a_terminal_redraws_one_line, in_folder,
-                                        folder_gone),
+        cmocka_unit_test_setup_teardown(progress_off_a_terminal_is_plain_lines, in_folder, folder_gone),
+        cmocka_unit_test_setup_teardown(progress_on_a_terminal_redraws_one_line, in_folder, folder_gone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -60,22 +60,23 @@ static void the_page_is_well_formed_and_fetches_nothing(void **state)
     assert_non_null(strstr(t.data, "head &amp; &lt;norm&gt;"));
     assert_non_null(strstr(t.data, "<td>2 (+1)</td>")); /* the filled layer */
     ddp__text_free(&t);
-    assert_true(
-        python_accepts("import sys, xml.etree.ElementTree as e\n"
-                       "t = e.parse(sys.argv[1]).getroot()\n"
-                       "assert t.tag == 'html' and len(list(t.iter('rect'))) > 1000\n"
-                       "for r in t.iter('rect'):\n"
-                       "    x, w = float(r.get('x')), float(r.get('width'))\n"
-                       "    assert 56 <= x and x + w <= 1084.4 and r.find('title') is not None\n",
-                       path));
+    assert_true(python_accepts("import sys, xml.etree.ElementTree as e\n"
+                               "t = e.parse(sys.argv[1]).getroot()\n"
+                               "assert t.tag == 'html' and len(list(t.iter('rect'))) > 1000\n"
+                               "for r in t.iter('rect'):\n"
+                               "    x, w = float(r.get('x')), float(r.get('width'))\n"
+                               "    assert 56 <= x and x + w <= 1084.4 and r.find('title') is not None\n",
+                               path));
 }
 
 /* Two stages: each computes for a part of 8 seconds, the first for 3, the second for 5. */
 static void a_step_of_a_pipeline_is_drawn_and_traced(void **state)
 {
-    static const ddp_pipeline_slot first[] = {{0, -1, {DDP_TASK_FORWARD, 0}, 0, 10, 11}, {0, -1, {DDP_TASK_BACKWARD, 0}, 0, 16, 18},
+    static const ddp_pipeline_slot first[] = {{0, -1, {DDP_TASK_FORWARD, 0}, 0, 10, 11},
+                                              {0, -1, {DDP_TASK_BACKWARD, 0}, 0, 16, 18},
                                               {0, 1, {DDP_TASK_SEND, 0}, 0, 11, 12}};
-    static const ddp_pipeline_slot second[] = {{1, 0, {DDP_TASK_RECEIVE, 0}, 0, 11.5, 12}, {1, -1, {DDP_TASK_FORWARD, 0}, 0, 12, 14},
+    static const ddp_pipeline_slot second[] = {{1, 0, {DDP_TASK_RECEIVE, 0}, 0, 11.5, 12},
+                                               {1, -1, {DDP_TASK_FORWARD, 0}, 0, 12, 14},
                                                {1, -1, {DDP_TASK_BACKWARD, 0}, 0, 14, 17}};
     sample *s = (sample *)*state;
     ddp_report_worker worker[2];
@@ -87,9 +88,17 @@ static void a_step_of_a_pipeline_is_drawn_and_traced(void **state)
     memset(worker, 0, sizeof worker);
     memset(&d, 0, sizeof d);
     memset(&run, 0, sizeof run);
-    worker[0].slot = first; worker[0].slots = 3; worker[1].slot = second; worker[1].slots = 3;
-    run.strategy = "ssgd"; run.schedule = "1f1b"; run.stages = 2; run.workers = worker; run.worker_count = 2;
-    d.runs = &run; d.run_count = 1;
+    worker[0].slot = first;
+    worker[0].slots = 3;
+    worker[1].slot = second;
+    worker[1].slots = 3;
+    run.strategy = "ssgd";
+    run.schedule = "1f1b";
+    run.stages = 2;
+    run.workers = worker;
+    run.worker_count = 2;
+    d.runs = &run;
+    d.run_count = 1;
     path_in(s, "stages.html", path);
     assert_int_equal(ddp_report_html(&d, path, NULL), DDP_OK);
     t = read_whole(path);
@@ -102,7 +111,8 @@ static void a_step_of_a_pipeline_is_drawn_and_traced(void **state)
     assert_int_equal(ddp_report_trace(&d, path, NULL), DDP_OK);
     t = read_whole(path);
     assert_non_null(strstr(t.data, "\"ssgd rank 1, 1f1b pipeline 0 stage 1\""));
-    assert_non_null(strstr(t.data, "\"name\":\"sends activations 0\",\"args\":{\"micro_batch\":0,\"other_stage\":1}"));
+    assert_non_null(
+        strstr(t.data, "\"name\":\"sends activations 0\",\"args\":{\"micro_batch\":0,\"other_stage\":1}"));
     assert_int_equal(count_of(t.data, "\"ph\":\"X\""), 6);
     assert_int_equal(count_of(t.data, "\"cat\":\"receive\""), 1);
     assert_int_equal(count_of(t.data, "\"cat\":\"stage\""), 4);
@@ -143,9 +153,9 @@ static void the_table_shows_the_numbers_it_was_given(void **state)
     path_in(s, "r.html", path);
     assert_int_equal(ddp_report_html(&s->data, path, NULL), DDP_OK);
     t = read_whole(path);
-    assert_non_null(
-        strstr(t.data, "<tr class=\"best\"><td>dreamddp</td><td>100.1</td><td>97.3</td><td>2.50x</td><td>-</td>"
-                       "<td>12.3</td><td>99.4</td><td>1.2346</td></tr>"));
+    assert_non_null(strstr(
+        t.data, "<tr class=\"best\"><td>dreamddp</td><td>100.1</td><td>97.3</td><td>2.50x</td><td>-</td>"
+                "<td>12.3</td><td>99.4</td><td>1.2346</td></tr>"));
     ddp__text_free(&t);
 }
 
@@ -171,18 +181,23 @@ static void what_changed_is_told_and_marked(void **state)
     ddp__text_free(&t);
 
     for (i = 0; i < 60; i++) {
-        note[i].kind = kinds[i % 3]; note[i].text = texts[i % 3];
-        note[i].step = i % 3 + 7; note[i].time_s = 0.5 * (i % 3 + 1);
+        note[i].kind = kinds[i % 3];
+        note[i].text = texts[i % 3];
+        note[i].step = i % 3 + 7;
+        note[i].time_s = 0.5 * (i % 3 + 1);
     }
-    s->run[4].notes = note; s->run[4].note_count = 3;
-    s->run[4].slow_ratio = 2.13; s->run[4].slowest_rank = 1; s->run[4].replans = 1;
+    s->run[4].notes = note;
+    s->run[4].note_count = 3;
+    s->run[4].slow_ratio = 2.13;
+    s->run[4].slowest_rank = 1;
+    s->run[4].replans = 1;
     s->run[3].slow_ratio = 1.02;
     assert_int_equal(ddp_report_html(&s->data, path, NULL), DDP_OK);
     t = read_whole(path);
     for (i = 0; i < 3; i++) {
         char row[128];
-        snprintf(row, sizeof row, "<tr><td>dreamddp</td><td>%d</td><td>%.1f</td><td>%s</td></tr>",
-                 i + 7, 0.5 * (i + 1), i == 1 ? "rank &lt;2&gt; was lost" : texts[i]);
+        snprintf(row, sizeof row, "<tr><td>dreamddp</td><td>%d</td><td>%.1f</td><td>%s</td></tr>", i + 7,
+                 0.5 * (i + 1), i == 1 ? "rank &lt;2&gt; was lost" : texts[i]);
         at = strstr(t.data, row);
         if (!at || (before && at < before)) fail_msg("%s", row);
         before = at;
@@ -220,12 +235,10 @@ static void an_empty_report_is_still_a_report(void **state)
     empty.runs = &bare;
     empty.run_count = 1;
     assert_int_equal(ddp_report_html(&empty, path, NULL), DDP_OK);
-    assert_true(
-        python_accepts("import sys, xml.etree.ElementTree as e; e.parse(sys.argv[1])", path));
+    assert_true(python_accepts("import sys, xml.etree.ElementTree as e; e.parse(sys.argv[1])", path));
     path_in(s, "e.json", path);
     assert_int_equal(ddp_report_trace(&empty, path, NULL), DDP_OK);
-    assert_true(
-        python_accepts("import sys, json; assert json.load(open(sys.argv[1])) == []", path));
+    assert_true(python_accepts("import sys, json; assert json.load(open(sys.argv[1])) == []", path));
 }
 
 /* Every span is there once, on a thread where it overlaps nothing, inside a named process. */
@@ -372,13 +385,11 @@ static void lanes_are_cut_to_the_window_and_never_overlap(void **state)
 
 static void ticks_are_nice_numbers(void **state)
 {
-    const double range[6] = {1, 0.97, 130, 7, 0.0042, 60000},
-                 want[6] = {0.2, 0.2, 50, 2, 0.001, 10000};
+    const double range[6] = {1, 0.97, 130, 7, 0.0042, 60000}, want[6] = {0.2, 0.2, 50, 2, 0.001, 10000};
     int i, decimals;
 
     (void)state;
-    for (i = 0; i < 6; i++)
-        assert_true(fabs(ddp__tick_step(range[i], 6, &decimals) / want[i] - 1) < 1e-9);
+    for (i = 0; i < 6; i++) assert_true(fabs(ddp__tick_step(range[i], 6, &decimals) / want[i] - 1) < 1e-9);
     ddp__tick_step(0.0042, 6, &decimals);
     assert_int_equal(decimals, 3);
     assert_true(ddp__tick_step(0, 6, &decimals) > 0);
@@ -465,16 +476,13 @@ static int show(const char *path)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(the_page_is_well_formed_and_fetches_nothing, in_folder,
-                                        folder_gone),
+        cmocka_unit_test_setup_teardown(the_page_is_well_formed_and_fetches_nothing, in_folder, folder_gone),
         cmocka_unit_test_setup_teardown(a_step_of_a_pipeline_is_drawn_and_traced, in_folder, folder_gone),
-        cmocka_unit_test_setup_teardown(the_table_shows_the_numbers_it_was_given, in_folder,
-                                        folder_gone),
+        cmocka_unit_test_setup_teardown(the_table_shows_the_numbers_it_was_given, in_folder, folder_gone),
         cmocka_unit_test_setup_teardown(what_changed_is_told_and_marked, in_folder, folder_gone),
         cmocka_unit_test_setup_teardown(an_empty_report_is_still_a_report, in_folder, folder_gone),
         cmocka_unit_test_setup_teardown(the_trace_holds_every_span_once, in_folder, folder_gone),
-        cmocka_unit_test_setup_teardown(a_full_disk_is_a_sentence_and_leaves_no_file, in_folder,
-                                        folder_gone),
+        cmocka_unit_test_setup_teardown(a_full_disk_is_a_sentence_and_leaves_no_file, in_folder, folder_gone),
         cmocka_unit_test(lanes_are_cut_to_the_window_and_never_overlap),
         cmocka_unit_test(ticks_are_nice_numbers),
         cmocka_unit_test_setup_teardown(reports_are_byte_identical_in_every_locale, in_folder, folder_gone),

@@ -20,18 +20,18 @@ typedef struct fake_mirror {
 
 typedef struct fake_device {
     pthread_mutex_t lock;
-    pthread_cond_t  raised;
-    unsigned        flag[FAKE_SLOTS];
-    double          mark[FAKE_SLOTS];
-    fake_mirror     mirror[FAKE_MIRRORS];
-    int             mirrors;
-    double          squares;
-    size_t          used; /* bytes */
-    ddp__pool      *rooms; /* what its operators, the CPU's, work in */
-    long            work, updates;
-    ddp_error       error;
-    const float    *early_from;
-    float           early;
+    pthread_cond_t raised;
+    unsigned flag[FAKE_SLOTS];
+    double mark[FAKE_SLOTS];
+    fake_mirror mirror[FAKE_MIRRORS];
+    int mirrors;
+    double squares;
+    size_t used;      /* bytes */
+    ddp__pool *rooms; /* what its operators, the CPU's, work in */
+    long work, updates;
+    ddp_error error;
+    const float *early_from;
+    float early;
     ddp_backend_peers peers;
     struct fake_net *net; /* NULL = not joined */
 } fake_device;
@@ -40,24 +40,24 @@ typedef struct fake_device {
  * all ranks at once, when the last of them has come. */
 typedef struct fake_net {
     pthread_mutex_t lock;
-    pthread_cond_t  changed;
-    int             name, joined, left, here;
-    long            done;      /* messages */
-    float *const   *arrays[8]; /* [rank] */
-    long            averages, sums, spreads;
-    size_t          floats;    /* averaged or summed, for each rank */
+    pthread_cond_t changed;
+    int name, joined, left, here;
+    long done;               /* messages */
+    float *const *arrays[8]; /* [rank] */
+    long averages, sums, spreads;
+    size_t floats; /* averaged or summed, for each rank */
 } fake_net;
 
 /* What tests ask of all fake devices of a process. */
 typedef struct fake_wishes {
     size_t limit;    /* bytes of a device */
-    long   fail_at;  /* the so-many-th piece of work fails; 0 = none */
-    int    no_slots; /* the stager finds no memory */
+    long fail_at;    /* the so-many-th piece of work fails; 0 = none */
+    int no_slots;    /* the stager finds no memory */
     double float_s;  /* what a message of the devices' network takes for each float */
     fake_net net[8]; /* of all that joined since the last test */
-    int    nets;
-    long   follows, splits;
-    long   alive;    /* arrays and devices that nobody has freed; atomic */
+    int nets;
+    long follows, splits;
+    long alive; /* arrays and devices that nobody has freed; atomic */
 } fake_wishes;
 
 static fake_wishes fake;
@@ -94,12 +94,14 @@ static void fake_refresh(fake_device *f, const void *at, size_t n)
     }
 }
 
-static ddp_status fake_open(const ddp_backend *b, int rank, void *stream, void **self,
-                            ddp_error *err)
+static ddp_status fake_open(const ddp_backend *b, int rank, void *stream, void **self, ddp_error *err)
 {
     fake_device *f = (fake_device *)calloc(1, sizeof *f);
 
-    (void)b; (void)rank; (void)stream; (void)err;
+    (void)b;
+    (void)rank;
+    (void)stream;
+    (void)err;
     assert_non_null(f);
     f->rooms = ddp__pool_open(1);
     assert_true(f->rooms && ddp__pool_rooms(f->rooms));
@@ -155,7 +157,8 @@ static void *fake_pin(void *self, size_t bytes)
 
 static void fake_unpin(void *self, void *at, size_t bytes)
 {
-    (void)self; (void)bytes;
+    (void)self;
+    (void)bytes;
     __atomic_sub_fetch(&fake.alive, 1, __ATOMIC_SEQ_CST);
     free(at);
 }
@@ -205,8 +208,7 @@ static void fake_upload(void *self, void *to, const void *from, size_t bytes)
     fake_refresh((fake_device *)self, fake_here(to), bytes);
 }
 
-static ddp_status fake_download(void *self, void *to, const void *from, size_t bytes,
-                                ddp_error *err)
+static ddp_status fake_download(void *self, void *to, const void *from, size_t bytes, ddp_error *err)
 {
     assert_true((uintptr_t)to < FAKE_AWAY);
     memcpy(to, fake_here(from), bytes);
@@ -289,7 +291,8 @@ static void fake_fill(void *self, float *x, size_t count, float s)
 static void fake_compensate(void *self, float *x, const float *now, const float *then, size_t count, float s)
 {
     fake_work((fake_device *)self);
-    ddp__late_compensate((float *)fake_here(x), (const float *)fake_here(now), (const float *)fake_here(then), count, s);
+    ddp__late_compensate((float *)fake_here(x), (const float *)fake_here(now), (const float *)fake_here(then),
+                         count, s);
     fake_refresh((fake_device *)self, fake_here(x), count * sizeof *x);
 }
 
@@ -314,8 +317,10 @@ static void fake_split(void *self, int bits, float *x, void *out, size_t count)
     for (i = 0; i < count; i++) { /* a denormal scale says nothing */
         float scale;
         memcpy(&scale, codes + 4 * (i / 64), 4);
-        if (scale < FLT_MIN && bits == 8) codes[4 * blocks + i] = 0;
-        else if (scale < FLT_MIN) codes[4 * blocks + i / 2] = 0x88;
+        if (scale < FLT_MIN && bits == 8)
+            codes[4 * blocks + i] = 0;
+        else if (scale < FLT_MIN)
+            codes[4 * blocks + i / 2] = 0x88;
     }
     for (i = 0; i < blocks; i++) {
         float scale;
@@ -385,16 +390,23 @@ static void fake_run(const ddp_op_call *given, const char *name, int backward)
     c.saved = fake_here(c.saved);
     c.grad_out = fake_here(c.grad_out);
     c.pool = f->rooms;
-    if (backward) op->backward(&c);
-    else op->forward(&c);
+    if (backward)
+        op->backward(&c);
+    else
+        op->forward(&c);
 }
 
-#define FAKE_OPS(X)                                                                                \
-    X(linear) X(linear_tied) X(embedding) X(position) X(layer_norm) X(attention) X(gelu) X(relu)   \
-    X(add) X(dropout) X(cross_entropy) X(conv2d) X(batch_norm2d) X(flatten) X(max_pool2d)
+#define FAKE_OPS(X) \
+    X(linear)       \
+    X(linear_tied)  \
+    X(embedding)    \
+    X(position)     \
+    X(layer_norm)   \
+    X(attention)    \
+    X(gelu) X(relu) X(add) X(dropout) X(cross_entropy) X(conv2d) X(batch_norm2d) X(flatten) X(max_pool2d)
 
-#define FAKE_OP(name)                                                                              \
-    static void fake_##name##_forward(const ddp_op_call *c) { fake_run(c, #name, 0); }             \
+#define FAKE_OP(name)                                                                  \
+    static void fake_##name##_forward(const ddp_op_call *c) { fake_run(c, #name, 0); } \
     static void fake_##name##_backward(const ddp_op_call *c) { fake_run(c, #name, 1); }
 FAKE_OPS(FAKE_OP)
 
@@ -412,7 +424,9 @@ static const ddp_op *fake_op(void *self, const char *name)
 
 static size_t fake_scratch(void *self, const ddp_op *op, const void *spec)
 {
-    (void)self; (void)op; (void)spec;
+    (void)self;
+    (void)op;
+    (void)spec;
     return 100;
 }
 
@@ -438,10 +452,11 @@ static void fake_record(void *self, int slot)
     fake_work((fake_device *)self);
 }
 
-static ddp_status fake_fetch(void *self, int slot, void *to, const void *from, size_t bytes,
-                             ddp_error *err)
+static ddp_status fake_fetch(void *self, int slot, void *to, const void *from, size_t bytes, ddp_error *err)
 {
-    (void)self; (void)slot; (void)err;
+    (void)self;
+    (void)slot;
+    (void)err;
     memcpy(to, fake_here(from), bytes);
     return DDP_OK;
 }
@@ -508,8 +523,7 @@ static ddp_status fake_join(void *self, const ddp_backend_peers *p, ddp_error *e
 }
 
 /* Element by element in rank order, times scale; spread: those of rank 0. */
-static void fake_combine(fake_net *n, int world, int spread, float scale, const size_t *counts,
-                         int arrays)
+static void fake_combine(fake_net *n, int world, int spread, float scale, const size_t *counts, int arrays)
 {
     int a, r;
     size_t i;
@@ -518,8 +532,7 @@ static void fake_combine(fake_net *n, int world, int spread, float scale, const 
         for (i = 0; i < counts[a]; i++) {
             float v = ((float *)fake_here(n->arrays[0][a]))[i];
             for (r = 1; r < world && !spread; r++) v += ((float *)fake_here(n->arrays[r][a]))[i];
-            for (r = 0; r < world; r++)
-                ((float *)fake_here(n->arrays[r][a]))[i] = spread ? v : v * scale;
+            for (r = 0; r < world; r++) ((float *)fake_here(n->arrays[r][a]))[i] = spread ? v : v * scale;
         }
 }
 
@@ -539,8 +552,7 @@ static ddp_status fake_message(fake_device *f, int spread, int sum, float *const
     n->arrays[f->peers.rank] = arrays;
     if (++n->here == f->peers.world) {
         ddp__sleep_until(ddp_now() + fake.float_s * (double)floats);
-        fake_combine(n, f->peers.world, spread, sum ? 1 : 1 / (float)f->peers.world, counts,
-                     arrays_count);
+        fake_combine(n, f->peers.world, spread, sum ? 1 : 1 / (float)f->peers.world, counts, arrays_count);
         *(spread ? &n->spreads : sum ? &n->sums : &n->averages) += 1;
         n->floats += spread ? 0 : floats;
         n->here = 0;
@@ -551,13 +563,15 @@ static ddp_status fake_message(fake_device *f, int spread, int sum, float *const
         struct timespec soon;
         clock_gettime(CLOCK_REALTIME, &soon);
         soon.tv_nsec += 1000000;
-        if (soon.tv_nsec >= 1000000000) { soon.tv_nsec -= 1000000000; soon.tv_sec++; }
+        if (soon.tv_nsec >= 1000000000) {
+            soon.tv_nsec -= 1000000000;
+            soon.tv_sec++;
+        }
         pthread_cond_timedwait(&n->changed, &n->lock, &soon);
         if (n->done == number) s = f->peers.watch(f->peers.user, since, err);
     }
     pthread_mutex_unlock(&n->lock);
-    for (i = 0; i < arrays_count; i++)
-        fake_refresh(f, fake_here(arrays[i]), counts[i] * sizeof(float));
+    for (i = 0; i < arrays_count; i++) fake_refresh(f, fake_here(arrays[i]), counts[i] * sizeof(float));
     return s;
 }
 
@@ -583,7 +597,11 @@ static ddp_status fake_spread(void *self, int slot, int held, unsigned turn, flo
     return fake_message((fake_device *)self, 1, 0, arrays, counts, arrays_count, err);
 }
 
-static void fake_finish(void *self, int slot) { (void)self; (void)slot; }
+static void fake_finish(void *self, int slot)
+{
+    (void)self;
+    (void)slot;
+}
 
 static ddp_status fake_poll(void *self, ddp_error *err)
 {
@@ -613,7 +631,9 @@ static fake_net fake_nets(void)
     for (i = 0; i < fake.nets; i++) {
         fake_net *n = &fake.net[i];
         assert_int_equal(n->joined, n->left);
-        all.averages += n->averages; all.sums += n->sums; all.spreads += n->spreads;
+        all.averages += n->averages;
+        all.sums += n->sums;
+        all.spreads += n->spreads;
         all.floats += n->floats;
         pthread_cond_destroy(&n->changed);
         pthread_mutex_destroy(&n->lock);
@@ -634,7 +654,11 @@ static void fake_mark(void *self, int mark) { ((fake_device *)self)->mark[mark] 
 
 static double fake_marked(void *self, int mark) { return ((fake_device *)self)->mark[mark]; }
 
-static void fake_range(void *self, const char *name) { (void)self; (void)name; }
+static void fake_range(void *self, const char *name)
+{
+    (void)self;
+    (void)name;
+}
 
 static ddp_backend fake_backend(void)
 {
@@ -642,23 +666,57 @@ static ddp_backend fake_backend(void)
 
     memset(&b, 0, sizeof b);
     b.name = "fake";
-    b.open = fake_open; b.close = fake_close; b.wait = fake_check; b.check = fake_check;
-    b.alloc = fake_alloc; b.release = fake_release; b.pin = fake_pin; b.unpin = fake_unpin;
-    b.memory = fake_memory; b.element_bytes = fake_element_bytes;
-    b.mirror = fake_mirror_of; b.forget = fake_forget;
-    b.upload = fake_upload; b.download = fake_download; b.copy = fake_copy; b.zero = fake_zero;
-    b.early = fake_early; b.early_value = fake_early_value;
-    b.upload_elements = fake_upload_elements; b.download_elements = fake_download_elements;
-    b.axpy = fake_axpy; b.norm2 = fake_norm2;
-    b.scale = fake_scale; b.fill = fake_fill; b.update = fake_update; b.compensate = fake_compensate;
+    b.open = fake_open;
+    b.close = fake_close;
+    b.wait = fake_check;
+    b.check = fake_check;
+    b.alloc = fake_alloc;
+    b.release = fake_release;
+    b.pin = fake_pin;
+    b.unpin = fake_unpin;
+    b.memory = fake_memory;
+    b.element_bytes = fake_element_bytes;
+    b.mirror = fake_mirror_of;
+    b.forget = fake_forget;
+    b.upload = fake_upload;
+    b.download = fake_download;
+    b.copy = fake_copy;
+    b.zero = fake_zero;
+    b.early = fake_early;
+    b.early_value = fake_early_value;
+    b.upload_elements = fake_upload_elements;
+    b.download_elements = fake_download_elements;
+    b.axpy = fake_axpy;
+    b.norm2 = fake_norm2;
+    b.scale = fake_scale;
+    b.fill = fake_fill;
+    b.update = fake_update;
+    b.compensate = fake_compensate;
     b.split = fake_split;
-    b.clip_add = fake_clip_add; b.clip_scale = fake_clip_scale;
-    b.op = fake_op; b.scratch = fake_scratch; b.reserve = fake_reserve; b.compute = fake_compute;
-    b.slots = fake_slots; b.record = fake_record; b.fetch = fake_fetch; b.give = fake_give;
-    b.raise = fake_raise; b.hold = fake_hold; b.raise_all = fake_raise_all;
-    b.join = fake_join; b.average = fake_average; b.follow = fake_follow; b.spread = fake_spread;
-    b.finish = fake_finish; b.poll = fake_poll; b.leave = fake_leave;
-    b.marks = fake_marks; b.mark = fake_mark; b.marked = fake_marked; b.range = fake_range;
+    b.clip_add = fake_clip_add;
+    b.clip_scale = fake_clip_scale;
+    b.op = fake_op;
+    b.scratch = fake_scratch;
+    b.reserve = fake_reserve;
+    b.compute = fake_compute;
+    b.slots = fake_slots;
+    b.record = fake_record;
+    b.fetch = fake_fetch;
+    b.give = fake_give;
+    b.raise = fake_raise;
+    b.hold = fake_hold;
+    b.raise_all = fake_raise_all;
+    b.join = fake_join;
+    b.average = fake_average;
+    b.follow = fake_follow;
+    b.spread = fake_spread;
+    b.finish = fake_finish;
+    b.poll = fake_poll;
+    b.leave = fake_leave;
+    b.marks = fake_marks;
+    b.mark = fake_mark;
+    b.marked = fake_marked;
+    b.range = fake_range;
     return b;
 }
 

@@ -1,4 +1,5 @@
-/* Two links between the same workers: what the tests of them and their timings share. Include it after cmocka.h. */
+/* Two links between the same workers: what the tests of them and their timings share. Include it after
+ * cmocka.h. */
 #ifndef SECOND_LAB_H
 #define SECOND_LAB_H
 
@@ -96,10 +97,10 @@ enum { LAYERS = 6, STEPS = 9 };
 
 typedef struct trained {
     ddp_config cfg;
-    float      w[3][LAYERS * N];
-    int64_t    sent[2];  /* by rank 0 over either link */
-    int        taken;    /* layers that go over the second */
-    double     step_s;
+    float w[3][LAYERS * N];
+    int64_t sent[2]; /* by rank 0 over either link */
+    int taken;       /* layers that go over the second */
+    double step_s;
 } trained;
 
 static int train(ddp_ctx *d, void *user)

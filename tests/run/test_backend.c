@@ -15,8 +15,8 @@
 #include "run/fake_device.h"
 #include "strategy/strategy_lab.h"
 
-static void equal_to_the_cpu(ddp_strategy strategy, lab_model model, lab_rule rule, int world,
-                             float clip, int state)
+static void equal_to_the_cpu(ddp_strategy strategy, lab_model model, lab_rule rule, int world, float clip,
+                             int state)
 {
     const ddp_backend b = fake_backend();
     lab cpu, device;
@@ -66,7 +66,10 @@ static ddp_node *picture_model(ddp_graph *g, ddp_node **shown)
     ddp_node *x, *y;
 
     memset(&s, 0, sizeof s);
-    s.dims = 4; s.dim[0] = 2; s.dim[1] = 3; s.dim[2] = s.dim[3] = 6;
+    s.dims = 4;
+    s.dim[0] = 2;
+    s.dim[1] = 3;
+    s.dim[2] = s.dim[3] = 6;
     x = ddp_input_shape(g, "pixels", DDP_F32, &s);
     y = ddp_input(g, "labels", DDP_I32, 2, 1);
     ddp_recompute_begin(g);
@@ -95,7 +98,9 @@ static void picture_train(const ddp_backend *b, const char *load, const char *sa
     int step, i;
 
     memset(&cfg, 0, sizeof cfg);
-    cfg.no_env = 1; cfg.backend = b; cfg.seed = 3;
+    cfg.no_env = 1;
+    cfg.backend = b;
+    cfg.seed = 3;
     d = ddp_open(&cfg, &err);
     assert_non_null(d);
     g = ddp_graph_new(d);
@@ -138,7 +143,10 @@ static void picture_compare(picture *a, picture *b)
     assert_memory_equal(a->loss, b->loss, sizeof a->loss);
     assert_memory_equal(a->out, b->out, sizeof a->out);
     assert_memory_equal(&a->value, &b->value, sizeof a->value);
-    free(a->params); free(a->buffers); free(b->params); free(b->buffers);
+    free(a->params);
+    free(a->buffers);
+    free(b->params);
+    free(b->buffers);
 }
 
 static void a_graph_of_images_gives_the_cpus_bits(void **state)
@@ -158,7 +166,7 @@ enum { STILL = 400 };
 
 static int still(ddp_ctx *d, void *user)
 {
-    float (*seen)[STILL] = (float (*)[STILL])user;
+    float(*seen)[STILL] = (float(*)[STILL])user;
     ddp_optimizer o = ddp_sgd(0.1f, 0.9f);
     ddp_graph *g = ddp_graph_new(d);
     ddp_mlp_config c;
@@ -167,11 +175,15 @@ static int still(ddp_ctx *d, void *user)
     int bad;
 
     memset(&c, 0, sizeof c);
-    c.batch = 3; c.inputs = 5; c.hidden[0] = 7; c.classes = 3;
+    c.batch = 3;
+    c.inputs = 5;
+    c.hidden[0] = 7;
+    c.classes = 3;
     loss = ddp_mlp(g, &c, NULL);
     bad = ddp_graph_build(g) || ddp_set_optimizer(d, &o);
     for (int step = 0; step < 6 && !bad; step++) {
-        for (int i = 0; i < 15; i++) ((float *)ddp_data(g, "inputs"))[i] = (float)((i + step + ddp_rank(d)) % 5);
+        for (int i = 0; i < 15; i++)
+            ((float *)ddp_data(g, "inputs"))[i] = (float)((i + step + ddp_rank(d)) % 5);
         for (int i = 0; i < 3; i++) ((int32_t *)ddp_data(g, "labels"))[i] = (i + step) % 3;
         bad = ddp_forward(g);
         for (int l = ddp_layer_count(g) - 1; step >= 3 && l >= 0 && !bad; l--) bad = ddp_skip(d, l);
@@ -188,7 +200,8 @@ static int still(ddp_ctx *d, void *user)
 
 static void without_a_gradient_nothing_moves(void **state)
 {
-    static const ddp_strategy some[] = {DDP_WFBP, DDP_BYTESCHEDULER, DDP_DEFT, DDP_BSP, DDP_DILOCO, DDP_LOCALSGD};
+    static const ddp_strategy some[] = {DDP_WFBP, DDP_BYTESCHEDULER, DDP_DEFT,
+                                        DDP_BSP,  DDP_DILOCO,        DDP_LOCALSGD};
     const ddp_backend b = fake_backend();
     ddp_config c;
     ddp_error err;
@@ -198,12 +211,16 @@ static void without_a_gradient_nothing_moves(void **state)
         float seen[2][STILL];
         memset(seen, 0, sizeof seen);
         memset(&c, 0, sizeof c);
-        c.world = 2; c.period = 3; c.strategy = some[s]; c.backend = &b;
+        c.world = 2;
+        c.period = 3;
+        c.strategy = some[s];
+        c.backend = &b;
         c.no_env = c.deterministic = 1;
         c.transport = DDP_THREADS;
         if (ddp_strategy_traits(some[s]) & DDP_NEEDS_SERVERS) c.servers = DDP_SERVERS_COLOCATED;
         if (ddp_launch(&c, still, seen, &err)) fail_msg("%s: %s", ddp_strategy_name(some[s]), err.msg);
-        if (memcmp(seen[0], seen[1], sizeof seen[0])) fail_msg("%s: skipped layers moved", ddp_strategy_name(some[s]));
+        if (memcmp(seen[0], seen[1], sizeof seen[0]))
+            fail_msg("%s: skipped layers moved", ddp_strategy_name(some[s]));
         assert_true(seen[0][0] != 0);
     }
 }
@@ -217,7 +234,8 @@ static void weights_come_from_a_device_and_go_to_one(void **state)
     (void)state;
     close(mkstemp(one));
     picture_train(&fakes, NULL, one, &device);
-    free(device.params); free(device.buffers);
+    free(device.params);
+    free(device.buffers);
     picture_train(NULL, one, NULL, &cpu);
     picture_train(&fakes, one, NULL, &device);
     picture_compare(&cpu, &device);
@@ -228,8 +246,8 @@ static void weights_come_from_a_device_and_go_to_one(void **state)
 
 typedef struct journey {
     const char *save, *load;
-    int         steps;
-    float       params[LAB_VALUES];
+    int steps;
+    float params[LAB_VALUES];
 } journey;
 
 static int journey_run(ddp_ctx *d, void *user)
@@ -243,7 +261,11 @@ static int journey_run(ddp_ctx *d, void *user)
     int bad, l;
 
     memset(&c, 0, sizeof c);
-    c.batch = 3; c.inputs = 5; c.hidden[0] = 7; c.hidden[1] = 9; c.classes = 3;
+    c.batch = 3;
+    c.inputs = 5;
+    c.hidden[0] = 7;
+    c.hidden[1] = 9;
+    c.classes = 3;
     loss = ddp_mlp(g, &c, NULL);
     bad = ddp_graph_build(g);
     if (!bad) bad = ddp_set_optimizer(d, &o);
@@ -271,7 +293,11 @@ static void journey_go(const ddp_backend *b, journey *j)
     ddp_error err;
 
     memset(&cfg, 0, sizeof cfg);
-    cfg.no_env = 1; cfg.world = 2; cfg.transport = DDP_THREADS; cfg.backend = b; cfg.period = 3;
+    cfg.no_env = 1;
+    cfg.world = 2;
+    cfg.transport = DDP_THREADS;
+    cfg.backend = b;
+    cfg.period = 3;
     cfg.deterministic = cfg.overwrite = 1;
     if (ddp_launch(&cfg, journey_run, j, &err)) fail_msg("%s", err.msg);
     assert_int_equal(fake.alive, 0);
@@ -285,7 +311,8 @@ static void a_checkpoint_moves_between_device_and_cpu(void **state)
 
     (void)state;
     assert_non_null(mkdtemp(folder));
-    whole.steps = second.steps = 8; first.steps = 4;
+    whole.steps = second.steps = 8;
+    first.steps = 4;
     first.save = second.load = folder;
     journey_go(NULL, &whole);
     journey_go(&fakes, &first);
@@ -336,15 +363,22 @@ static void what_cannot_be_is_said(void **state)
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "nccl"));
     cfg.backend = &lone;
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "nccl"));
-    cfg.backend = &b; cfg.nccl = 3;
+    cfg.backend = &b;
+    cfg.nccl = 3;
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "nccl 3: 0 to 2"));
-    cfg.nccl = 2; cfg.site = 4;
+    cfg.nccl = 2;
+    cfg.site = 4;
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "two levels where nccl is 1"));
-    cfg.site = 0; cfg.net2 = "1Gbit";
+    cfg.site = 0;
+    cfg.net2 = "1Gbit";
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "set nccl to 2"));
-    cfg.net2 = NULL; cfg.nccl = 1; cfg.min_world = 1;
+    cfg.net2 = NULL;
+    cfg.nccl = 1;
+    cfg.min_world = 1;
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "elastic"));
-    cfg.min_world = cfg.nccl = 0; cfg.backend = NULL; cfg.cuda_stream = &cfg;
+    cfg.min_world = cfg.nccl = 0;
+    cfg.backend = NULL;
+    cfg.cuda_stream = &cfg;
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "cuda_stream"));
 }
 
@@ -354,7 +388,12 @@ static int builds_llama(ddp_ctx *d, void *user)
     ddp_llama2_config c;
 
     memset(&c, 0, sizeof c);
-    c.vocabulary = 11; c.context = 5; c.layers = 1; c.heads = 2; c.dim = 8; c.batch = 2;
+    c.vocabulary = 11;
+    c.context = 5;
+    c.layers = 1;
+    c.heads = 2;
+    c.dim = 8;
+    c.batch = 2;
     (void)ddp_llama2(g, &c, NULL);
     assert_int_equal(ddp_graph_build(g), DDP_UNSUPPORTED);
     snprintf((char *)user, DDP_ERROR_TEXT, "%s", ddp_graph_error(g)->msg);
@@ -383,7 +422,12 @@ static void memory_and_kernels_that_lack_are_named(void **state)
         ddp_ctx *d = ddp_open(&one, NULL);
 
         memset(&c, 0, sizeof c);
-        c.vocabulary = 11; c.context = 5; c.layers = 1; c.heads = 3; c.dim = 9; c.batch = 2;
+        c.vocabulary = 11;
+        c.context = 5;
+        c.layers = 1;
+        c.heads = 3;
+        c.dim = 9;
+        c.batch = 2;
         g = ddp_graph_new(d);
         (void)ddp_gpt2(g, &c, NULL);
         assert_int_equal(ddp_graph_build(g), DDP_MEMORY);
@@ -451,7 +495,11 @@ static int dies_in_the_middle(ddp_ctx *d, void *user)
     int bad, i, l;
 
     memset(&c, 0, sizeof c);
-    c.batch = 3; c.inputs = 5; c.hidden[0] = 7; c.hidden[1] = 9; c.classes = 3;
+    c.batch = 3;
+    c.inputs = 5;
+    c.hidden[0] = 7;
+    c.hidden[1] = 9;
+    c.classes = 3;
     loss = ddp_mlp(g, &c, NULL);
     bad = ddp_graph_build(g);
     if (!bad) bad = ddp_set_optimizer(d, &o);
@@ -486,7 +534,8 @@ static void devices_go_on_without_a_lost_rank(void **state)
         lab cpu, device;
         lab *run[2];
         int k;
-        run[0] = &cpu; run[1] = &device;
+        run[0] = &cpu;
+        run[1] = &device;
         for (k = 0; k < 2; k++) {
             lab_new(run[k], 3, (ddp_strategy)s, 3);
             run[k]->rule = LAB_ADAMW;
@@ -496,8 +545,7 @@ static void devices_go_on_without_a_lost_rank(void **state)
             if (ddp_launch(&run[k]->cfg, dies_in_the_middle, run[k], &err))
                 fail_msg("%s, %s: %s", ddp_strategy_name((ddp_strategy)s), k ? "device" : "CPU", err.msg);
             assert_true(*run[k]->values > 100);
-            assert_memory_equal(run[k]->params[0], run[k]->params[1],
-                                *run[k]->values * sizeof(float));
+            assert_memory_equal(run[k]->params[0], run[k]->params[1], *run[k]->values * sizeof(float));
         }
         assert_memory_equal(cpu.params[0], device.params[0], *cpu.values * sizeof(float));
         lab_free(&cpu);
@@ -516,8 +564,8 @@ static int in_its_site(ddp_ctx *d, void *user)
     return x->model == LAB_TINY || x->model == LAB_ODD ? lab_hand(d, x) : lab_graph(d, x);
 }
 
-static void networks_give_the_cpus_bits(ddp_strategy strategy, lab_model model, lab_rule rule,
-                                        int world, int nccl, int first_site, fake_net *did)
+static void networks_give_the_cpus_bits(ddp_strategy strategy, lab_model model, lab_rule rule, int world,
+                                        int nccl, int first_site, fake_net *did)
 {
     const ddp_backend b = fake_backend();
     ddp_error err;
@@ -581,9 +629,9 @@ static void two_levels_give_the_cpus_bits(void **state)
 }
 
 typedef struct both_links {
-    lab            lab;
+    lab lab;
     ddp_link_stats stats[2];
-    int            links, layers, over_the_second;
+    int links, layers, over_the_second;
 } both_links;
 
 static int over_both(ddp_ctx *d, void *user)
@@ -630,8 +678,8 @@ static void both_links_give_the_cpus_bits(void **state)
     assert_string_equal(device.stats[0].algorithm, "nccl");
     assert_true(device.stats[0].link.beta_s > 0 && device.stats[1].link.beta_s > 0);
     assert_true(device.stats[1].mu > 0);
-    printf("mu %.2f, %d of %d layers over the transport\n", device.stats[1].mu,
-           device.over_the_second, device.layers);
+    printf("mu %.2f, %d of %d layers over the transport\n", device.stats[1].mu, device.over_the_second,
+           device.layers);
     lab_free(&cpu);
     lab_free(&device.lab);
 }
@@ -695,10 +743,16 @@ static int own_loop(ddp_ctx *d, void *user)
     int l, step, n, kinds = 0, bad = 0;
 
     memset(&o, 0, sizeof o);
-    o.name = "own"; o.state_per_param = 1; o.update = own_rule; o.lr = 0.5f; o.user = user;
+    o.name = "own";
+    o.state_per_param = 1;
+    o.update = own_rule;
+    o.lr = 0.5f;
+    o.user = user;
     memset(&layer, 0, sizeof layer);
     for (l = 0; l < 3; l++) {
-        layer.params = w + 4 * l; layer.grads = g + 4 * l; layer.count = 4;
+        layer.params = w + 4 * l;
+        layer.grads = g + 4 * l;
+        layer.count = 4;
         bad |= ddp_add_layer(d, &layer);
     }
     bad |= ddp_set_optimizer(d, &o);
@@ -726,7 +780,8 @@ static int own_loop(ddp_ctx *d, void *user)
         assert_non_null(ddp_profile_get(d));
         assert_true(ddp_profile_get(d)->backward_s[1] > 0);
     }
-    free(fake_here(w)); free(fake_here(g));
+    free(fake_here(w));
+    free(fake_here(g));
     return bad;
 }
 
@@ -739,10 +794,15 @@ static void an_own_loop_is_timed_by_the_device(void **state)
 
     (void)state;
     memset(&cfg, 0, sizeof cfg);
-    cfg.no_env = 1; cfg.backend = &b; cfg.profile_steps = 4; cfg.trace_spans = 400;
+    cfg.no_env = 1;
+    cfg.backend = &b;
+    cfg.profile_steps = 4;
+    cfg.trace_spans = 400;
     if (ddp_launch(&cfg, own_loop, &calls, &err)) fail_msg("%s", err.msg);
     assert_int_equal(calls, 27);
-    cfg.world = 2; cfg.transport = DDP_THREADS; cfg.period = 2;
+    cfg.world = 2;
+    cfg.transport = DDP_THREADS;
+    cfg.period = 2;
     if (ddp_launch(&cfg, own_loop, &calls, &err)) fail_msg("%s", err.msg);
 }
 

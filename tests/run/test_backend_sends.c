@@ -1,5 +1,5 @@
-/* What is sent from a device in other ways than as floats to all: to servers, and in few bits. The same bits as on
- * the CPU, on a device whose memory nobody else can touch. */
+/* What is sent from a device in other ways than as floats to all: to servers, and in few bits. The same bits
+ * as on the CPU, on a device whose memory nobody else can touch. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -37,8 +37,10 @@ static void both_run(both *x, const char *what)
 
     lab_new(&empty, cpu->cfg.world, cpu->cfg.strategy, 3);
     *device = *cpu;
-    device->params = empty.params; device->values = empty.values;
-    device->stats = empty.stats; device->step_of = empty.step_of;
+    device->params = empty.params;
+    device->values = empty.values;
+    device->stats = empty.stats;
+    device->step_of = empty.step_of;
     lab_run(cpu);
     for (own = 0; own <= blocks; own++) {
         fake.splits = 0;
@@ -49,8 +51,9 @@ static void both_run(both *x, const char *what)
         assert_true(*cpu->values > 0 && *cpu->values == *device->values);
         for (r = 0; r < cpu->cfg.world - servers; r++) {
             if (memcmp(cpu->params[r], device->params[r], *cpu->values * sizeof(float)))
-                fail_msg("%s, %s, model %d, rule %d, rank %d%s: other bits", ddp_strategy_name(cpu->cfg.strategy), what,
-                         (int)cpu->model, (int)cpu->rule, r, own ? ", blocks made here" : "");
+                fail_msg("%s, %s, model %d, rule %d, rank %d%s: other bits",
+                         ddp_strategy_name(cpu->cfg.strategy), what, (int)cpu->model, (int)cpu->rule, r,
+                         own ? ", blocks made here" : "");
             assert_true(cpu->stats[r].deferred_pct == device->stats[r].deferred_pct);
         }
         assert_int_equal(fake.alive, 0);
@@ -108,20 +111,23 @@ static void servers_are_reached_over_tcp_and_alone(void **state)
 
     (void)state;
     c = both_new(&x, 3, DDP_ASP, LAB_MLP, LAB_ADAMW);
-    c->servers = 1; c->paper = 1; c->transport = DDP_TCP;
+    c->servers = 1;
+    c->paper = 1;
+    c->transport = DDP_TCP;
     both_run(&x, "tcp");
     c = both_new(&x, 2, DDP_BSP, LAB_MLP, LAB_ADAMW);
     c->servers = 1;
     both_run(&x, "one worker and a server");
     c = both_new(&x, 1, DDP_OSP, LAB_MLP, LAB_ADAMW);
-    c->servers = DDP_SERVERS_COLOCATED; c->defer = 0.6;
+    c->servers = DDP_SERVERS_COLOCATED;
+    c->defer = 0.6;
     both_run(&x, "one worker, its own server");
 }
 
 /* ---- few bits ---- */
 
-static const ddp_wire wires[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8, DDP_WIRE_INT4, DDP_WIRE_E3M0,
-                                 DDP_WIRE_TOPK};
+static const ddp_wire wires[] = {DDP_WIRE_F32,  DDP_WIRE_BF16, DDP_WIRE_INT8,
+                                 DDP_WIRE_INT4, DDP_WIRE_E3M0, DDP_WIRE_TOPK};
 static const char *const wire_names[] = {"f32", "bf16", "int8", "int4", "e3m0", "topk"};
 
 static void changes_in_every_coding_give_the_cpus_bits(void **state)
@@ -146,27 +152,31 @@ static void changes_in_every_coding_give_the_cpus_bits(void **state)
             both_run(&x, "elastic");
         }
     both_new(&x, 3, DDP_DILOCO, LAB_GPT, LAB_ADAMW);
-    x.run[0].cfg.overlap = DDP_OVERLAP_EAGER; x.run[0].cfg.compensation = 0.5;
+    x.run[0].cfg.overlap = DDP_OVERLAP_EAGER;
+    x.run[0].cfg.compensation = 0.5;
     both_run(&x, "compensated");
 }
 
 static void int8_averages_give_the_cpus_bits(void **state)
 {
-    static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_ENP, DDP_DREAMDDP, DDP_MGWFBP,
-                                              DDP_BYTESCHEDULER, DDP_USBYTE, DDP_DEFT};
+    static const ddp_strategy strategies[] = {DDP_SSGD,          DDP_WFBP,     DDP_LOCALSGD,
+                                              DDP_ENP,           DDP_DREAMDDP, DDP_MGWFBP,
+                                              DDP_BYTESCHEDULER, DDP_USBYTE,   DDP_DEFT};
     size_t s;
     both x;
 
     (void)state;
     for (s = 0; s < sizeof strategies / sizeof strategies[0]; s++) {
-        ddp_config *c = both_new(&x, 2 + (int)(s % 2), strategies[s], s % 2 ? LAB_GPT : LAB_MLP, (lab_rule)(s % 4));
+        ddp_config *c =
+            both_new(&x, 2 + (int)(s % 2), strategies[s], s % 2 ? LAB_GPT : LAB_MLP, (lab_rule)(s % 4));
         c->wire = DDP_WIRE_INT8;
         c->average_state = s % 2 == 0;
         both_run(&x, "int8");
     }
 }
 
-/* Gradients of all layers in one message in one step, in one for each in the next: a rank's segments are others. */
+/* Gradients of all layers in one message in one step, in one for each in the next: a rank's segments are
+ * others. */
 static int turns_step_end(ddp_ctx *d, void *self, int forward)
 {
     const int layers = ddp_layers(d), apart = (int)(ddp_step(d) % 2);
@@ -174,15 +184,21 @@ static int turns_step_end(ddp_ctx *d, void *self, int forward)
     long ticket[LAB_LAYERS];
     int l, n, i, count = 0, sent = 0, bad = 0;
 
-    (void)self; (void)forward;
+    (void)self;
+    (void)forward;
     for (l = layers - 1; l >= 0 && !bad; l--) {
         const ddp_piece *p = ddp_gradients_of(d, l, &n);
         for (i = 0; i < n; i++) list[count++] = p[i];
         if (l == 0 || apart) {
             ddp_message m;
             memset(&m, 0, sizeof m);
-            m.verb = DDP_ALL_REDUCE; m.from = list; m.from_count = count; m.mean = 1;
-            m.layer = apart ? l : DDP_ALL_LAYERS; m.step = ddp_step(d); m.coding = ddp_coding_of(d);
+            m.verb = DDP_ALL_REDUCE;
+            m.from = list;
+            m.from_count = count;
+            m.mean = 1;
+            m.layer = apart ? l : DDP_ALL_LAYERS;
+            m.step = ddp_step(d);
+            m.coding = ddp_coding_of(d);
             m.residual = ddp_residual_of(d, apart ? l : layers - 1);
             bad = ddp_post(d, &m, &ticket[sent++]);
             count = 0;
@@ -201,7 +217,9 @@ static void messages_of_changing_lengths_give_the_cpus_bits(void **state)
 
     (void)state;
     memset(&ops, 0, sizeof ops);
-    ops.name = "turns"; ops.averages = DDP_AVERAGES_GRADIENTS; ops.traits = DDP_WITH_ALL;
+    ops.name = "turns";
+    ops.averages = DDP_AVERAGES_GRADIENTS;
+    ops.traits = DDP_WITH_ALL;
     ops.step_end = turns_step_end;
     c = both_new(&x, 3, DDP_STRATEGY_DEFAULT, LAB_GPT, LAB_MOMENTUM);
     c->own_strategy = &ops;
@@ -212,10 +230,10 @@ static void messages_of_changing_lengths_give_the_cpus_bits(void **state)
 /* ---- checkpoints ---- */
 
 typedef struct journey {
-    ddp_config  cfg;
+    ddp_config cfg;
     const char *save, *load;
-    int         steps, bad_step; /* the latter has an input without a number; 0: none has */
-    float     (*params)[LAB_VALUES];
+    int steps, bad_step; /* the latter has an input without a number; 0: none has */
+    float (*params)[LAB_VALUES];
 } journey;
 
 static int journey_run(ddp_ctx *d, void *user)
@@ -229,7 +247,11 @@ static int journey_run(ddp_ctx *d, void *user)
     int bad, l;
 
     memset(&c, 0, sizeof c);
-    c.batch = 3; c.inputs = 5; c.hidden[0] = 7; c.hidden[1] = 9; c.classes = 3;
+    c.batch = 3;
+    c.inputs = 5;
+    c.hidden[0] = 7;
+    c.hidden[1] = 9;
+    c.classes = 3;
     loss = ddp_mlp(g, &c, NULL);
     bad = ddp_graph_build(g);
     if (!bad) bad = ddp_set_optimizer(d, &o);
@@ -258,9 +280,14 @@ static void journey_go(journey *j, const ddp_backend *b, const char *save, const
 {
     ddp_error err;
 
-    j->cfg.backend = b; j->save = save; j->load = load; j->steps = steps; j->params = params;
+    j->cfg.backend = b;
+    j->save = save;
+    j->load = load;
+    j->steps = steps;
+    j->params = params;
     memset(params, 0, LAB_RANKS * sizeof *params);
-    if (ddp_launch(&j->cfg, journey_run, j, &err)) fail_msg("%s: %s", ddp_strategy_name(j->cfg.strategy), err.msg);
+    if (ddp_launch(&j->cfg, journey_run, j, &err))
+        fail_msg("%s: %s", ddp_strategy_name(j->cfg.strategy), err.msg);
     assert_int_equal(fake.alive, 0);
 }
 
@@ -273,9 +300,16 @@ static void journey_both_ways(ddp_strategy strategy, ddp_wire wire, ddp_overlap 
 
     assert_non_null(mkdtemp(folder));
     memset(&j, 0, sizeof j);
-    j.cfg.no_env = 1; j.cfg.world = 3; j.cfg.transport = DDP_THREADS; j.cfg.period = 3;
+    j.cfg.no_env = 1;
+    j.cfg.world = 3;
+    j.cfg.transport = DDP_THREADS;
+    j.cfg.period = 3;
     j.cfg.deterministic = j.cfg.overwrite = 1;
-    j.cfg.strategy = strategy; j.cfg.wire = wire; j.cfg.overlap = overlap; j.cfg.servers = servers; j.cfg.defer = 0.6;
+    j.cfg.strategy = strategy;
+    j.cfg.wire = wire;
+    j.cfg.overlap = overlap;
+    j.cfg.servers = servers;
+    j.cfg.defer = 0.6;
     journey_go(&j, NULL, NULL, NULL, 9, whole);
     assert_true(whole[0][0] != 0 && whole[1][0] != 0);
     journey_go(&j, &backend, folder, NULL, 5, half);
@@ -336,12 +370,20 @@ static void a_value_without_a_code_is_said(void **state)
 
     (void)state;
     for (k = 0; k < 5; k++) {
-        const char *wire = k < 3 ? "cannot travel as int8" : k < 4 ? "cannot travel as int4" : "cannot travel: x[";
+        const char *wire = k < 3   ? "cannot travel as int8"
+                           : k < 4 ? "cannot travel as int4"
+                                   : "cannot travel: x[";
         memset(&j, 0, sizeof j);
-        j.cfg.no_env = 1; j.cfg.world = 2; j.cfg.transport = DDP_THREADS; j.cfg.period = 2;
-        j.cfg.strategy = strategies[k]; j.cfg.backend = &backend;
+        j.cfg.no_env = 1;
+        j.cfg.world = 2;
+        j.cfg.transport = DDP_THREADS;
+        j.cfg.period = 2;
+        j.cfg.strategy = strategies[k];
+        j.cfg.backend = &backend;
         j.cfg.wire = k < 3 ? DDP_WIRE_INT8 : k < 4 ? DDP_WIRE_INT4 : DDP_WIRE_TOPK;
-        j.params = params; j.steps = 9; j.bad_step = 3;
+        j.params = params;
+        j.steps = 9;
+        j.bad_step = 3;
         assert_int_equal(ddp_launch(&j.cfg, journey_run, &j, &err), DDP_NUMERIC);
         if (!strstr(err.msg, wire) || !strstr(err.msg, "step 3")) fail_msg("%d: %s", k, err.msg);
         assert_int_equal(fake.alive, 0);

@@ -59,8 +59,7 @@ static char *merged(const char *const *names, int count, ddp_status expected)
         snprintf(paths[i], sizeof paths[i], "%s/%s", folder, names[i]);
         list[i] = paths[i];
     }
-    if (dumps_merge(list, count, out, &err) != expected)
-        fail_msg("status %d: %s", (int)err.code, err.msg);
+    if (dumps_merge(list, count, out, &err) != expected) fail_msg("status %d: %s", (int)err.code, err.msg);
     fclose(out);
     if (expected == DDP_OK) return text;
     free(text);
@@ -232,10 +231,10 @@ static void put(const char *name, const char *text)
     fclose(f);
 }
 
-#define HEAD(rank, error)                                                                          \
+#define HEAD(rank, error) \
     "{\"event\":\"dump\",\"rank\":" rank ",\"world\":2,\"run_id\":\"r\",\"error\":" error "}\n"
-#define REDUCE(sequence, layer, bytes, state)                                                      \
-    "{\"event\":\"operation\",\"sequence\":" sequence ",\"verb\":\"all-reduce\",\"layer\":" layer  \
+#define REDUCE(sequence, layer, bytes, state)                                                     \
+    "{\"event\":\"operation\",\"sequence\":" sequence ",\"verb\":\"all-reduce\",\"layer\":" layer \
     ",\"step\":3,\"bytes\":" bytes ",\"left\":8,\"state\":\"" state "\"}\n"
 
 static void differing_operations_stalls_and_pairs_are_told(void **state)
@@ -245,9 +244,9 @@ static void differing_operations_stalls_and_pairs_are_told(void **state)
 
     (void)state;
     put("a", HEAD("0", "{\"text\":\"it broke\"}") REDUCE("4", "\"x\"", "16", "done")
-        REDUCE("5", "\"y\"", "16", "active"));
-    put("b", HEAD("1", "{\"text\":\"it broke (reported by rank 0)\"}")
-        REDUCE("4", "\"x\"", "16", "done") REDUCE("5", "\"z\"", "24", "active"));
+                 REDUCE("5", "\"y\"", "16", "active"));
+    put("b", HEAD("1", "{\"text\":\"it broke (reported by rank 0)\"}") REDUCE("4", "\"x\"", "16", "done")
+                 REDUCE("5", "\"z\"", "24", "active"));
     text = merged(both, 2, DDP_OK);
     says(text, "rank 0 failed: it broke\n");
     assert_null(strstr(text, "rank 1 failed"));
@@ -255,17 +254,16 @@ static void differing_operations_stalls_and_pairs_are_told(void **state)
                "bytes), rank 1 all-reduce of layer z (step 3, 24 bytes)\n");
     free(text);
 
-    put("b", HEAD("1", "null") REDUCE("4", "\"x\"", "16", "done")
-        REDUCE("5", "\"y\"", "16", "queued"));
+    put("b", HEAD("1", "null") REDUCE("4", "\"x\"", "16", "done") REDUCE("5", "\"y\"", "16", "queued"));
     text = merged(both, 2, DDP_OK);
     says(text, "ranks 0, 1 did not finish all-reduce of layer y (step 3), operation 5");
     says(text, "rank 1 still had to send or receive 8 bytes of it\n");
     free(text);
 
     put("a", HEAD("0", "null") "{\"event\":\"operation\",\"sequence\":2,\"verb\":\"receive\","
-        "\"peer\":1,\"layer\":null,\"bytes\":8,\"state\":\"active\"}\n");
+                               "\"peer\":1,\"layer\":null,\"bytes\":8,\"state\":\"active\"}\n");
     put("b", HEAD("1", "null") "{\"event\":\"operation\",\"sequence\":1,\"verb\":\"send\","
-        "\"peer\":0,\"layer\":null,\"bytes\":8,\"state\":\"done\"}\n");
+                               "\"peer\":0,\"layer\":null,\"bytes\":8,\"state\":\"done\"}\n");
     text = merged(both, 2, DDP_OK);
     says(text, "rank 0 waits in a receive from rank 1 (number 2 of that pair), which rank 1 never "
                "submitted\n");
@@ -274,8 +272,7 @@ static void differing_operations_stalls_and_pairs_are_told(void **state)
 
 static void what_is_no_dump_is_refused(void **state)
 {
-    static const char *const both[] = {"a", "b"}, *const twice[] = {"a", "a"},
-        *const gone[] = {"nowhere"};
+    static const char *const both[] = {"a", "b"}, *const twice[] = {"a", "a"}, *const gone[] = {"nowhere"};
     char *text;
 
     (void)state;

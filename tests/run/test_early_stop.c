@@ -1,4 +1,5 @@
-/* [asan] Early stopping as docs/own-loop.md shows it: all ranks leave the loop after the same step, with equal parameters. */
+/* [asan] Early stopping as docs/own-loop.md shows it: all ranks leave the loop after the same step, with
+ * equal parameters. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -18,20 +19,24 @@ enum { WORLD = 3, N = 8, STEPS = 400, EVERY = 10 };
 
 typedef struct run {
     ddp_config cfg;
-    int        rank_0_decides;
-    int        stopped[WORLD];
-    float      w[WORLD][N];
+    int rank_0_decides;
+    int stopped[WORLD];
+    float w[WORLD][N];
 } run;
 
 static int should_stop(ddp_ctx *d, float loss, float *best, int *worse)
 {
     if (ddp_all_mean(d, &loss, 1)) return 1; /* the error is in the context */
-    if (loss < *best) { *best = loss; *worse = 0; }
-    else ++*worse;
+    if (loss < *best) {
+        *best = loss;
+        *worse = 0;
+    } else
+        ++*worse;
     return *worse == 3;
 }
 
-/* The mean over the ranks is lowest after step 109. The loss of rank 0 rises from step 39 on, that of rank 2 always falls. */
+/* The mean over the ranks is lowest after step 109. The loss of rank 0 rises from step 39 on, that of rank 2
+ * always falls. */
 static float validation_loss(int rank, int step)
 {
     const float turn = rank == 0 ? 40 : rank == 1 ? 110 : 1e6f, at = (float)(step + 1);

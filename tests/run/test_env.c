@@ -132,15 +132,14 @@ static void launchers_are_recognised_in_order(void **state)
          1,
          ""},
         {{"PMI_RANK=1", "PMI_SIZE=2", "MPI_LOCALRANKID=0"}, "MPICH", 1, 2, 0, ""},
-        {{"SLURM_PROCID=5", "SLURM_NTASKS=9", "SLURM_STEP_NUM_TASKS=8", "SLURM_LOCALID=1",
-          "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=node[01-03,07],gpu5"},
+        {{"SLURM_PROCID=5", "SLURM_NTASKS=9", "SLURM_STEP_NUM_TASKS=8", "SLURM_LOCALID=1", "SLURM_STEP_ID=0",
+          "SLURM_STEP_NODELIST=node[01-03,07],gpu5"},
          "Slurm",
          5,
          8,
          1,
          "node01:29500"},
-        {{"SLURM_PROCID=0", "SLURM_NTASKS=2", "SLURM_STEP_ID=0",
-          "SLURM_LAUNCH_NODE_IPADDR=10.1.1.1"},
+        {{"SLURM_PROCID=0", "SLURM_NTASKS=2", "SLURM_STEP_ID=0", "SLURM_LAUNCH_NODE_IPADDR=10.1.1.1"},
          "Slurm",
          0,
          2,
@@ -195,8 +194,10 @@ static void launchers_are_recognised_in_order(void **state)
         ddp__env env;
         ddp_error err;
         if (read_with(cases[i].vars, &env, &err) != DDP_OK) fail_msg("case %zu: %s", i, err.msg);
-        if (cases[i].launcher) assert_string_equal(env.launcher, cases[i].launcher);
-        else assert_null(env.launcher);
+        if (cases[i].launcher)
+            assert_string_equal(env.launcher, cases[i].launcher);
+        else
+            assert_null(env.launcher);
         assert_int_equal(env.rank, cases[i].rank);
         assert_int_equal(env.world, cases[i].world);
         assert_int_equal(env.local_rank, cases[i].local);
@@ -206,7 +207,8 @@ static void launchers_are_recognised_in_order(void **state)
 
 static void mistakes_are_named(void **state)
 {
-    static const struct { const char *vars[6], *part;
+    static const struct {
+        const char *vars[6], *part;
     } cases[] = {
         {{"RANK=1"}, "RANK is set but WORLD_SIZE is not"},
         {{"WORLD_SIZE=2"}, "WORLD_SIZE is set but RANK is not"},
@@ -228,8 +230,7 @@ static void mistakes_are_named(void **state)
         {{"RANK=0", "WORLD_SIZE=0"}, "WORLD_SIZE='0' is not a whole number from 1"},
         {{"RANK=0", "WORLD_SIZE=2x"}, "WORLD_SIZE='2x'"},
         {{"RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=q"}, "LOCAL_RANK='q'"},
-        {{"DREAMDDP_RANKS=1"},
-         "unknown environment variable DREAMDDP_RANKS: did you mean DREAMDDP_RANK?"},
+        {{"DREAMDDP_RANKS=1"}, "unknown environment variable DREAMDDP_RANKS: did you mean DREAMDDP_RANK?"},
         {{"DREAMDDP_JOINT=1"}, "did you mean DREAMDDP_JOIN?"},
         {{"DREAMDDP_NEET=1gbit"}, "did you mean DREAMDDP_NET?"},
         {{"DREAMDDP_CUDA_STREAM=1"}, "a field of ddp_config without a variable"},
@@ -248,14 +249,14 @@ static void mistakes_are_named(void **state)
 
 static void run_ids_and_settings_are_handed_on(void **state)
 {
-    static const char *const a[] = {"DREAMDDP_RUN_ID=42", "DREAMDDP_NET=1gbit", "DREAMDDP_LOG=",
-                                    "DREAMDDP_SOCKET_IFNAME=^lo", "DREAMDDP_JOIN=1",
-                                    "DREAMDDP_RESUME=1", "DREAMDDP_NO_CHECKSUM=1", NULL};
+    static const char *const a[] = {
+        "DREAMDDP_RUN_ID=42", "DREAMDDP_NET=1gbit", "DREAMDDP_LOG=",          "DREAMDDP_SOCKET_IFNAME=^lo",
+        "DREAMDDP_JOIN=1",    "DREAMDDP_RESUME=1",  "DREAMDDP_NO_CHECKSUM=1", NULL};
     static const char *const b[] = {"RANK=0", "WORLD_SIZE=1", "TORCHELASTIC_RUN_ID=blue", NULL};
-    static const char *const c[] = {"SLURM_PROCID=0", "SLURM_NTASKS=1", "SLURM_JOB_ID=7",
-                                    "SLURM_STEP_ID=3", NULL};
-    static const char *const d[] = {"RANK=0", "WORLD_SIZE=1", "TORCHELASTIC_RUN_ID=blue",
-                                    "DREAMDDP_RUN_ID=red", "SLURM_JOB_ID=7", NULL};
+    static const char *const c[] = {"SLURM_PROCID=0", "SLURM_NTASKS=1", "SLURM_JOB_ID=7", "SLURM_STEP_ID=3",
+                                    NULL};
+    static const char *const d[] = {
+        "RANK=0", "WORLD_SIZE=1", "TORCHELASTIC_RUN_ID=blue", "DREAMDDP_RUN_ID=red", "SLURM_JOB_ID=7", NULL};
     static const char *const e[] = {"SLURM_JOB_ID=7", NULL};
     static const char *const f[] = {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=1",
                                     "PMIX_NAMESPACE=758185985", NULL};
@@ -300,16 +301,29 @@ static int port_of(const ddp__env *env)
 
 static void runs_of_one_machine_have_ports_of_their_own(void **state)
 {
-    static const char *const step0[] = {"SLURM_PROCID=1", "SLURM_NTASKS=2", "SLURM_JOB_ID=7", "SLURM_STEP_ID=0",
-                                        "SLURM_STEP_NODELIST=n[1-2]", NULL};
-    static const char *const step1[] = {"SLURM_PROCID=1", "SLURM_NTASKS=2", "SLURM_JOB_ID=7", "SLURM_STEP_ID=1",
-                                        "SLURM_STEP_NODELIST=n[1-2]", NULL};
-    static const char *const mpirun[] = {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_SIZE=2",
-                                         "PMIX_NAMESPACE=758185985", NULL};
-    static const char *const other[] = {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_SIZE=2",
-                                        "PMIX_NAMESPACE=758185986", NULL};
-    static const char *const named[] = {"SLURM_PROCID=0", "SLURM_NTASKS=2", "SLURM_JOB_ID=7", "SLURM_STEP_ID=0",
-                                        "SLURM_STEP_NODELIST=n[1-2]", "DREAMDDP_RUN_ID=red", NULL};
+    static const char *const step0[] = {"SLURM_PROCID=1",
+                                        "SLURM_NTASKS=2",
+                                        "SLURM_JOB_ID=7",
+                                        "SLURM_STEP_ID=0",
+                                        "SLURM_STEP_NODELIST=n[1-2]",
+                                        NULL};
+    static const char *const step1[] = {"SLURM_PROCID=1",
+                                        "SLURM_NTASKS=2",
+                                        "SLURM_JOB_ID=7",
+                                        "SLURM_STEP_ID=1",
+                                        "SLURM_STEP_NODELIST=n[1-2]",
+                                        NULL};
+    static const char *const mpirun[] = {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2",
+                                         "OMPI_COMM_WORLD_LOCAL_SIZE=2", "PMIX_NAMESPACE=758185985", NULL};
+    static const char *const other[] = {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2",
+                                        "OMPI_COMM_WORLD_LOCAL_SIZE=2", "PMIX_NAMESPACE=758185986", NULL};
+    static const char *const named[] = {"SLURM_PROCID=0",
+                                        "SLURM_NTASKS=2",
+                                        "SLURM_JOB_ID=7",
+                                        "SLURM_STEP_ID=0",
+                                        "SLURM_STEP_NODELIST=n[1-2]",
+                                        "DREAMDDP_RUN_ID=red",
+                                        NULL};
     ddp__env env;
     ddp_error err;
     int port;
@@ -320,7 +334,8 @@ static void runs_of_one_machine_have_ports_of_their_own(void **state)
     port = port_of(&env);
     assert_int_equal(read_with(step1, &env, &err), DDP_OK);
     assert_int_not_equal(port_of(&env), port);
-    assert_int_equal(read_with(named, &env, &err), DDP_OK); /* some ranks may have the variable, and meet the others */
+    assert_int_equal(read_with(named, &env, &err), DDP_OK); /* some ranks may have the variable, and meet the
+                                                               others */
     assert_int_equal(port_of(&env), port);
     assert_string_equal(env.run_id, "red");
     assert_int_equal(read_with(mpirun, &env, &err), DDP_OK);
@@ -426,8 +441,10 @@ static void a_run_is_called_by_number_or_name(void **state)
 static void ranks_of_torchrun_meet_at_the_port_after_master_port(void **state)
 {
     static const char *const cases[][6] = {
-        {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=5", "TORCHELASTIC_USE_AGENT_STORE=True", NULL},
-        {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=5", "TORCHELASTIC_USE_AGENT_STORE=False", NULL},
+        {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=5", "TORCHELASTIC_USE_AGENT_STORE=True",
+         NULL},
+        {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=5", "TORCHELASTIC_USE_AGENT_STORE=False",
+         NULL},
         {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=5", NULL},
     };
     size_t i;
@@ -443,8 +460,7 @@ static void ranks_of_torchrun_meet_at_the_port_after_master_port(void **state)
 
 static void a_batch_script_without_srun_is_told_so(void **state)
 {
-    static const char *const script[] = {"SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_NTASKS=4",
-                                         NULL};
+    static const char *const script[] = {"SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_NTASKS=4", NULL};
     static const char *const alone[] = {"SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_NTASKS=1", NULL};
     static const char *const step[] = {"SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_NTASKS=4",
                                        "SLURM_STEP_ID=0", NULL};

@@ -1,4 +1,5 @@
-/* A process that is forked from a worker: its calls fail, its ddp_close closes descriptors only, and the run continues. */
+/* A process that is forked from a worker: its calls fail, its ddp_close closes descriptors only, and the run
+ * continues. */
 #include "dreamddp.h"
 
 #include <setjmp.h>
@@ -88,7 +89,8 @@ static int child(ddp_ctx *d, ddp_graph *g, int tcp)
     return bad;
 }
 
-/* A child that calls nothing but ddp_close, as an exit handler does, and one that tries all. Returns how many failed. */
+/* A child that calls nothing but ddp_close, as an exit handler does, and one that tries all. Returns how many
+ * failed. */
 static int fork_children(ddp_ctx *d, ddp_graph *g, int tcp)
 {
     int bad = 0;

@@ -16,7 +16,7 @@ enum { MOST = 6, WORDS = 40001 };
 
 typedef struct trial {
     ddp_config cfg;
-    int  (*work)(ddp_ctx *, struct trial *);
+    int (*work)(ddp_ctx *, struct trial *);
     const int *site_of;
     int *order;
     uint64_t hash[MOST];
@@ -56,7 +56,11 @@ static void fill(float *x, size_t n, int rank)
     for (size_t i = 0; i < n; i++) x[i] = value(rank, i);
 }
 
-#define CHECK(e) if (!(e)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #e); return 14; }
+#define CHECK(e)                                                \
+    if (!(e)) {                                                 \
+        fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #e); \
+        return 14;                                              \
+    }
 
 /* In rank order, as a direct all-reduce sums. */
 static float sum_of(const int *ranks, int n, size_t i, float scale)
@@ -88,8 +92,7 @@ static int several_groups(ddp_ctx *d, trial *t)
                 const int root = list[g][size[g] - 1];
                 fill(x, n, rank);
                 CHECK(exchange(d, DDP_ALL_REDUCE, in_group(group[g]), x, n, 0.5f, 0) == 0);
-                for (size_t i = 0; i < n; i++)
-                    CHECK(x[i] == sum_of(list[g], size[g], i, 0.5f));
+                for (size_t i = 0; i < n; i++) CHECK(x[i] == sum_of(list[g], size[g], i, 0.5f));
                 fill(x, n, rank);
                 CHECK(exchange(d, DDP_BROADCAST, in_group(group[g]), x, n, 1, root) == 0);
                 for (size_t i = 0; i < n; i++) CHECK(x[i] == value(root, i));
@@ -103,8 +106,7 @@ static int several_groups(ddp_ctx *d, trial *t)
                 fill(x, (size_t)size[g] * 5, rank);
                 CHECK(exchange(d, DDP_REDUCE_SCATTER, in_group(group[g]), x, 5 * (size_t)size[g], 2, 0) == 0);
                 for (size_t i = 0; i < (size_t)size[g] * 5; i++)
-                    CHECK(x[i] == (i / 5 == (size_t)place ? sum_of(list[g], size[g], i, 2)
-                                                          : value(rank, i)));
+                    CHECK(x[i] == (i / 5 == (size_t)place ? sum_of(list[g], size[g], i, 2) : value(rank, i)));
                 CHECK(exchange(d, DDP_ALL_GATHER, in_group(group[g]), all, (size_t)size[g], 1, 0) == 0);
             }
             if (g == round % 4) { /* the world in between, at another place in each round */

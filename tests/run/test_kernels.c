@@ -1,4 +1,5 @@
-/* [asan] The setting `kernels`: each instruction set of this processor has bits of its own, and the same in every run. */
+/* [asan] The setting `kernels`: each instruction set of this processor has bits of its own, and the same in
+ * every run. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "base/core.h"
@@ -19,8 +20,9 @@ enum { SETS = 3 };
 static const ddp_kernels sets[SETS] = {DDP_KERNELS_BASE, DDP_KERNELS_AVX2, DDP_KERNELS_AVX512};
 static const char *const names[SETS] = {"base", "avx2", "avx512"};
 
-static const char text[] = "Two households, both alike in dignity, in fair Verona, where we lay our scene, from ancient grudge "
-                           "break to new mutiny, where civil blood makes civil hands unclean.";
+static const char text[] =
+    "Two households, both alike in dignity, in fair Verona, where we lay our scene, from ancient grudge "
+    "break to new mutiny, where civil blood makes civil hands unclean.";
 
 /* The parameters after a few steps of a small model with most operators. */
 static uint64_t trained(ddp_ctx *d, int llama)
@@ -38,13 +40,18 @@ static uint64_t trained(ddp_ctx *d, int llama)
     assert_int_equal(ddp_tokens_split(t, 0, 16, &range, NULL, NULL), DDP_OK);
     memset(&c, 0, sizeof c);
     memset(&l, 0, sizeof l);
-    c.vocabulary = l.vocabulary = ddp_tokens_vocabulary(t); c.context = l.context = 16; c.batch = l.batch = 4;
-    c.layers = l.layers = 2; c.heads = l.heads = 2; c.dim = l.dim = 32;
+    c.vocabulary = l.vocabulary = ddp_tokens_vocabulary(t);
+    c.context = l.context = 16;
+    c.batch = l.batch = 4;
+    c.layers = l.layers = 2;
+    c.heads = l.heads = 2;
+    c.dim = l.dim = 32;
     loss = llama ? ddp_llama2(g, &l, NULL) : ddp_gpt2(g, &c, NULL);
     assert_int_equal(ddp_graph_build(g), 0);
     assert_int_equal(ddp_set_optimizer(d, &adam), 0);
     for (long step = 0; step < 5; step++) {
-        ddp_tokens_batch(&range, 7, step, 0, 1, 4, (int32_t *)ddp_data(g, "tokens"), (int32_t *)ddp_data(g, "labels"));
+        ddp_tokens_batch(&range, 7, step, 0, 1, 4, (int32_t *)ddp_data(g, "tokens"),
+                         (int32_t *)ddp_data(g, "labels"));
         assert_int_equal(ddp_forward(g), 0);
         assert_int_equal(ddp_backward(g, loss), 0);
         assert_int_equal(ddp_step_end(d), 0);
@@ -67,7 +74,11 @@ static uint64_t run(ddp_kernels kernels, int threads, int env, int llama)
     uint64_t h;
 
     memset(&c, 0, sizeof c);
-    c.strategy = DDP_SSGD; c.kernels = kernels; c.threads = threads; c.no_env = !env; c.deterministic = 1;
+    c.strategy = DDP_SSGD;
+    c.kernels = kernels;
+    c.threads = threads;
+    c.no_env = !env;
+    c.deterministic = 1;
     d = ddp_open(&c, &err);
     if (!d) fail_msg("%s", err.msg);
     h = trained(d, llama);
@@ -100,7 +111,8 @@ static void the_environment_forces_a_set(void **unused)
     (void)unused;
     assert_int_equal(setenv("DREAMDDP_KERNELS", "base", 1), 0);
     assert_true(run(DDP_KERNELS_DEFAULT, 1, 1, 0) == base);
-    assert_true(run(DDP_KERNELS_DEFAULT, 1, 0, 0) == run(DDP_KERNELS_DEFAULT, 1, 0, 0)); /* no_env reads nothing */
+    assert_true(run(DDP_KERNELS_DEFAULT, 1, 0, 0) == run(DDP_KERNELS_DEFAULT, 1, 0, 0)); /* no_env reads
+                                                                                            nothing */
     assert_int_equal(setenv("DREAMDDP_KERNELS", "auto", 1), 0);
     assert_true(run(DDP_KERNELS_DEFAULT, 1, 1, 0) == run(DDP_KERNELS_DEFAULT, 1, 0, 0));
     unsetenv("DREAMDDP_KERNELS");
@@ -116,7 +128,8 @@ static void a_set_that_the_processor_lacks_is_an_error(void **unused)
     for (int i = 0; i < SETS; i++) {
         if (ddp__cpu_runs((int)sets[i])) continue;
         memset(&c, 0, sizeof c);
-        c.kernels = sets[i]; c.no_env = 1;
+        c.kernels = sets[i];
+        c.no_env = 1;
         assert_null(ddp_open(&c, &err));
         assert_int_equal(err.code, DDP_ARG);
         assert_non_null(strstr(err.msg, names[i]));

@@ -25,14 +25,14 @@ typedef enum shape { STAGES, EXPERTS } shape;
 
 typedef struct run {
     ddp_config cfg;
-    shape      shape;
-    int        stage;   /* of a world that is this stage alone; -1: of all */
-    int        hooks;
-    int        bad;     /* what one rank does wrong */
-    float      w[RANKS][MOST];
-    int        step_of[RANKS][8];
-    int        layers[RANKS];
-    ddp_stats  stats[RANKS];
+    shape shape;
+    int stage; /* of a world that is this stage alone; -1: of all */
+    int hooks;
+    int bad; /* what one rank does wrong */
+    float w[RANKS][MOST];
+    int step_of[RANKS][8];
+    int layers[RANKS];
+    ddp_stats stats[RANKS];
 } run;
 
 /* Stage 0 has three layers, stage 1 five; with experts all ranks have these four. */
@@ -99,8 +99,7 @@ static int worker(ddp_ctx *d, void *user)
         for (l = L - 1; !bad && l >= 0; l--) {
             size_t i;
             at -= count[l];
-            for (i = 0; i < count[l]; i++)
-                g[at + i] = gradient_of(w[at + i], half, place, l, i, step);
+            for (i = 0; i < count[l]; i++) g[at + i] = gradient_of(w[at + i], half, place, l, i, step);
             bad = ddp_backward_end(d, l);
         }
         if (!bad) bad = ddp_step_end(d);
@@ -108,8 +107,7 @@ static int worker(ddp_ctx *d, void *user)
     if (!bad) bad = ddp_sync_all(d);
     memcpy(x->w[rank], w, MOST * sizeof *w);
     x->layers[rank] = L;
-    for (l = 0; !bad && ddp_plan_get(d) && l < L; l++)
-        x->step_of[rank][l] = ddp_plan_get(d)->step_of[l];
+    for (l = 0; !bad && ddp_plan_get(d) && l < L; l++) x->step_of[rank][l] = ddp_plan_get(d)->step_of[l];
     ddp_get_stats(d, &x->stats[rank]);
     free(w);
     return bad;
@@ -142,9 +140,9 @@ static void run_it(run *x)
     if (ddp_launch(&x->cfg, worker, x, &err)) fail_msg("%s", err.msg);
 }
 
-static const ddp_strategy every[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
-                                     DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,
-                                          DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT};
+static const ddp_strategy every[] = {DDP_SSGD,     DDP_WFBP,   DDP_LOCALSGD,   DDP_ENP,
+                                     DDP_DREAMDDP, DDP_MGWFBP, DDP_ASCWFBP,    DDP_BYTESCHEDULER,
+                                     DDP_USBYTE,   DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT};
 enum { EVERY = sizeof every / sizeof every[0] };
 
 /* Two stages side by side have the bits of each stage trained by two workers alone. */
@@ -183,8 +181,7 @@ static void experts_plain(int period, float (*w)[MOST])
     memset(w, 0, RANKS * sizeof *w);
     for (r = 0; r < RANKS; r++)
         for (l = 0, at = 0; l < L; at += count[l++])
-            for (i = 0; i < count[l]; i++)
-                w[r][at + i] = start_of(is_expert(EXPERTS, l) ? r / 2 : 0, l, i);
+            for (i = 0; i < count[l]; i++) w[r][at + i] = start_of(is_expert(EXPERTS, l) ? r / 2 : 0, l, i);
     for (step = 0; step < STEPS; step++) {
         for (r = 0; r < RANKS; r++)
             for (l = 0, at = 0; l < L; at += count[l++])
@@ -269,13 +266,16 @@ static void stages_measure_and_plan_for_themselves(void **state)
 static void mistakes_are_told(void **state)
 {
     static const struct {
-        shape       shape;
-        int         bad;
-        ddp_status  status;
+        shape shape;
+        int bad;
+        ddp_status status;
         const char *words[2];
     } table[] = {
         {STAGES, 1, DDP_MISMATCH, {"rank 3 registered 4 layers, rank 2 has 5", "of a group"}},
-        {STAGES, 2, DDP_MISMATCH, {"layer 1: rank 3 registered layer 1 with 513 values in ", ", rank 2 layer 1 with "}},
+        {STAGES,
+         2,
+         DDP_MISMATCH,
+         {"layer 1: rank 3 registered layer 1 with 513 values in ", ", rank 2 layer 1 with "}},
         {STAGES, 3, DDP_ARG, {"belongs to group 1, which rank 3 is not in", "ddp_group"}},
         {STAGES, 4, DDP_MISMATCH, {"belong to group ", "to none or to several"}},
         {EXPERTS, 5, DDP_MISMATCH, {"layer 1 (layer 1) belongs to group", "register it with the same group"}},

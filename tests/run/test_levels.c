@@ -42,9 +42,12 @@ static void chains(net_rank *me, void *user)
         const int *ranks = i < 2 ? pairs[i] : i < 4 ? across[i - 2] : pairs[i - 4];
         net_ok(me, ddp__engine_group(me->engine, ranks, 2, &group, &me->err));
         if (ranks[0] != me->rank && ranks[1] != me->rank) continue;
-        if (i < 2) inside = group;
-        else if (i < 4) between = group;
-        else gather = group;
+        if (i < 2)
+            inside = group;
+        else if (i < 4)
+            between = group;
+        else
+            gather = group;
     }
     for (int i = 0; i < CHAINS; i++) {
         const size_t half = LENGTH / 2, own = me->rank % 2 ? LENGTH - half : half;
@@ -109,10 +112,10 @@ static const size_t counts[LAYERS] = {701, 2, 600};
 
 typedef struct run {
     ddp_config cfg;
-    int        site[RANKS];
-    int        leaves[RANKS]; /* the step before which a rank leaves; 0: never */
-    float      w[RANKS][MOST];
-    int64_t    sent[RANKS];
+    int site[RANKS];
+    int leaves[RANKS]; /* the step before which a rank leaves; 0: never */
+    float w[RANKS][MOST];
+    int64_t sent[RANKS];
 } run;
 
 static float gradient_of(float w, int rank, int layer, size_t i, int step)
@@ -148,8 +151,7 @@ static int worker(ddp_ctx *d, void *user)
         for (l = 0; !bad && l < LAYERS; l++) bad = ddp_forward_begin(d, l);
         for (l = LAYERS - 1, at = 701 + 2 + 600; !bad && l >= 0; l--) {
             at -= counts[l];
-            for (size_t i = 0; i < counts[l]; i++)
-                g[at + i] = gradient_of(w[at + i], rank, l, i, step);
+            for (size_t i = 0; i < counts[l]; i++) g[at + i] = gradient_of(w[at + i], rank, l, i, step);
             bad = ddp_backward_end(d, l);
         }
         if (!bad) bad = ddp_step_end(d);
@@ -199,10 +201,12 @@ static void plain(const run *x, float (*w)[MOST])
         for (int l = 0; l < LAYERS; at += counts[l++])
             for (size_t i = 0; i < counts[l]; i++) {
                 float all = 0;
-                for (int first = 0, sites = 0, seen = 0; first < world; first++) { /* sites by their lowest rank */
+                for (int first = 0, sites = 0, seen = 0; first < world; first++) { /* sites by their lowest
+                                                                                      rank */
                     float sum = 0;
                     int n = 0;
-                    if ((x->leaves[first] && step >= x->leaves[first]) || seen >> x->site[first] & 1) continue;
+                    if ((x->leaves[first] && step >= x->leaves[first]) || seen >> x->site[first] & 1)
+                        continue;
                     seen |= 1 << x->site[first];
                     for (int r = first; r < world; r++) {
                         float own = gradient_of(w[r][at + i], r, l, i, step);
@@ -221,8 +225,7 @@ static void plain(const run *x, float (*w)[MOST])
     }
 }
 
-static const int equal_sites[4] = {1, 2, 1, 2}, unlike_sites[5] = {1, 2, 2, 3, 2},
-                 one_site[4] = {7, 7, 7, 7};
+static const int equal_sites[4] = {1, 2, 1, 2}, unlike_sites[5] = {1, 2, 2, 3, 2}, one_site[4] = {7, 7, 7, 7};
 
 static void gradients_are_summed_inside_the_sites_first(void **state)
 {
@@ -231,12 +234,10 @@ static void gradients_are_summed_inside_the_sites_first(void **state)
     (void)state;
     for (int s = 0; s < 2; s++)
         for (int unlike = 0; unlike < 2; unlike++) {
-            run_config(&x, s ? DDP_WFBP : DDP_SSGD, unlike ? 5 : 4,
-                       unlike ? unlike_sites : equal_sites);
+            run_config(&x, s ? DDP_WFBP : DDP_SSGD, unlike ? 5 : 4, unlike ? unlike_sites : equal_sites);
             run_it(&x);
             plain(&x, want);
-            for (int r = 0; r < x.cfg.world; r++)
-                assert_memory_equal(x.w[r], want[0], 1303 * sizeof(float));
+            for (int r = 0; r < x.cfg.world; r++) assert_memory_equal(x.w[r], want[0], 1303 * sizeof(float));
         }
 }
 
@@ -270,8 +271,7 @@ static void parameters_are_the_same_on_all_ranks(void **state)
             }
             run_it(&two);
             run_it(&one);
-            for (int r = 1; r < two.cfg.world; r++)
-                assert_memory_equal(two.w[r], two.w[0], sizeof two.w[0]);
+            for (int r = 1; r < two.cfg.world; r++) assert_memory_equal(two.w[r], two.w[0], sizeof two.w[0]);
             assert_true(distance(&two, &one) < (kind == 2 ? 0.02 : kind == 3 ? 0.5 : 1e-5));
         }
 }
@@ -293,9 +293,12 @@ static void one_site_of_all_is_one_level_of_floats(void **state)
             two.cfg.min_world = w == 1;
             run_it(&two);
             run_it(&one);
-            for (int r = 0; r < 4; r++) /* what parameters changed by, in blocks, has a last place of its own */
-                if (s && wires[w] == DDP_WIRE_INT8) assert_true(distance(&two, &one) < 1e-6);
-                else assert_memory_equal(two.w[r], one.w[0], sizeof two.w[0]);
+            for (int r = 0; r < 4; r++) /* what parameters changed by, in blocks, has a last place of its
+                                           own */
+                if (s && wires[w] == DDP_WIRE_INT8)
+                    assert_true(distance(&two, &one) < 1e-6);
+                else
+                    assert_memory_equal(two.w[r], one.w[0], sizeof two.w[0]);
         }
 }
 
@@ -304,8 +307,7 @@ static void processes_hold_the_bits_of_threads(void **state)
 {
     static const ddp_strategy strategies[] = {DDP_WFBP, DDP_LOCALSGD, DDP_DREAMDDP};
     static run threads;
-    run *tcp = (run *)mmap(NULL, sizeof *tcp, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                           -1, 0);
+    run *tcp = (run *)mmap(NULL, sizeof *tcp, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     (void)state;
     assert_true(tcp != MAP_FAILED);
     for (int s = 0; s < 3; s++)
@@ -345,7 +347,8 @@ static void an_elastic_world_has_the_same_bits(void **state)
             run_it(&fixed);
             for (int r = 0; r < elastic.cfg.world; r++)
                 assert_memory_equal(elastic.w[r], fixed.w[0], sizeof fixed.w[0]);
-            for (int r = 0; r < elastic.cfg.world; r++) /* as many cross sites side by side, and words of the world */
+            for (int r = 0; r < elastic.cfg.world; r++) /* as many cross sites side by side, and words of the
+                                                           world */
                 assert_true((double)elastic.sent[r] < 1.05 * (double)fixed.sent[r] + 4000);
         }
 }
@@ -353,7 +356,8 @@ static void an_elastic_world_has_the_same_bits(void **state)
 /* Rank after rank leaves: one of a site, its lowest, the last of it. The sites go on with those who live. */
 static void sites_go_on_with_those_who_live(void **state)
 {
-    static const int leaves[][5] = {{0, 0, 4, 0, 0}, {0, 4, 0, 0, 0}, {4, 0, 0, 0, 0}, {0, 3, 6, 0, 0}, {0, 3, 0, 5, 0}};
+    static const int leaves[][5] = {
+        {0, 0, 4, 0, 0}, {0, 4, 0, 0, 0}, {4, 0, 0, 0, 0}, {0, 3, 6, 0, 0}, {0, 3, 0, 5, 0}};
     static float want[RANKS][MOST];
     static run threads;
     run *tcp = (run *)mmap(NULL, sizeof *tcp, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -376,7 +380,8 @@ static void sites_go_on_with_those_who_live(void **state)
     munmap(tcp, sizeof *tcp);
 }
 
-/* Gradients that never change, one of each block a thousand times the others: without error feedback those would be lost. */
+/* Gradients that never change, one of each block a thousand times the others: without error feedback those
+ * would be lost. */
 static int constant(ddp_ctx *d, void *user)
 {
     run *x = (run *)user;
@@ -388,7 +393,9 @@ static int constant(ddp_ctx *d, void *user)
 
     d->cfg.site = x->site[rank];
     memset(&layer, 0, sizeof layer);
-    layer.params = w; layer.grads = g; layer.count = 1303;
+    layer.params = w;
+    layer.grads = g;
+    layer.count = 1303;
     bad = ddp_add_layer(d, &layer);
     if (!bad) bad = ddp_set_optimizer(d, &o);
     for (int step = 0; !bad && step < 300; step++) {
@@ -463,7 +470,8 @@ static void mistakes_are_told(void **state)
     (void)state;
     run_config(&x, DDP_WFBP, 4, some);
     assert_int_equal(ddp_launch(&x.cfg, worker, &x, &err), DDP_MISMATCH);
-    assert_non_null(strstr(err.msg, "rank 2 has a site (0: no, 1: yes) 0, rank 0 has 1: start every rank with the same"));
+    assert_non_null(
+        strstr(err.msg, "rank 2 has a site (0: no, 1: yes) 0, rank 0 has 1: start every rank with the same"));
     run_config(&x, DDP_WFBP, 4, equal_sites);
     x.cfg.site = -1;
     assert_int_equal(ddp_launch(&x.cfg, worker, &x, &err), DDP_ARG);

@@ -1,5 +1,5 @@
-/* [long, asan, test-all: slow] Every byte is counted: the memory of a worker beyond training alone. A step allocates nothing,
- * all memory is freed, and any allocation may fail. */
+/* [long, asan, test-all: slow] Every byte is counted: the memory of a worker beyond training alone. A step
+ * allocates nothing, all memory is freed, and any allocation may fail. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "run/context.h"
@@ -23,10 +23,10 @@ extern "C" {
 static struct {
     pthread_mutex_t lock;
     size_t live, peak;
-    long   calls;          /* of any kind, frees included */
-    long   taken, fail_at; /* allocations so far; this one fails (0 = none) */
-    int    fail_rest;      /* and all after it */
-    int    wrong;          /* blocks freed with another size than they were allocated with */
+    long calls;          /* of any kind, frees included */
+    long taken, fail_at; /* allocations so far; this one fails (0 = none) */
+    int fail_rest;       /* and all after it */
+    int wrong;           /* blocks freed with another size than they were allocated with */
 } memory = {PTHREAD_MUTEX_INITIALIZER, 0, 0, 0, 0, 0, 0, 0};
 
 enum { HEAD = 64 };
@@ -41,7 +41,7 @@ enum { HEAD = 64 };
 /* The block's size lies before it. kind tells the two ways apart. */
 typedef struct head {
     size_t bytes;
-    int    kind;
+    int kind;
 } head;
 
 static void *take(size_t bytes, int kind)
@@ -52,8 +52,8 @@ static void *take(size_t bytes, int kind)
     pthread_mutex_lock(&memory.lock);
     memory.calls++;
     memory.taken++;
-    refuse = memory.fail_at && (memory.taken == memory.fail_at ||
-                                (memory.fail_rest && memory.taken > memory.fail_at));
+    refuse = memory.fail_at &&
+             (memory.taken == memory.fail_at || (memory.fail_rest && memory.taken > memory.fail_at));
     if (!refuse && posix_memalign(&p, HEAD, HEAD + bytes) == 0) {
         memory.live += bytes;
         if (memory.live > memory.peak) memory.peak = memory.live;
@@ -139,21 +139,21 @@ enum { RANKS = 8, LAYERS = 3, COUNT = 700 };
 
 /* What the ranks report, in memory shared with worker processes. */
 typedef struct outcome {
-    long   calls[RANKS];  /* of the allocator during the steps that are counted */
+    long calls[RANKS]; /* of the allocator during the steps that are counted */
     size_t peak[RANKS];
-    int    bad[RANKS], opened[RANKS];
+    int bad[RANKS], opened[RANKS];
     size_t params, staging;
 } outcome;
 
 typedef struct trial {
     ddp_config cfg;
     long inputs, width, classes; /* of a perceptron; 0 = hand-written layers */
-    int  muon;                   /* else AdamW */
-    int  layers_of_last;         /* hand-written: layers of the last rank */
-    int  steady_after, steps;    /* no allocation from the one to the other; 0: not counted */
-    int  stages;                 /* of a GPT with tied weights, on a pipeline; 0: none */
+    int muon;                    /* else AdamW */
+    int layers_of_last;          /* hand-written: layers of the last rank */
+    int steady_after, steps;     /* no allocation from the one to the other; 0: not counted */
+    int stages;                  /* of a GPT with tied weights, on a pipeline; 0: none */
     ddp_pipeline schedule;
-    pthread_barrier_t meet;      /* the ranks of the threads transport */
+    pthread_barrier_t meet; /* the ranks of the threads transport */
     outcome *out;
 } trial;
 
@@ -182,8 +182,7 @@ static void trial_new(trial *t, ddp_strategy strategy, int world)
     t->cfg.allocator.free = tensor_free;
     t->layers_of_last = LAYERS;
     t->steps = 6;
-    t->out = (outcome *)mmap(NULL, sizeof *t->out, PROT_READ | PROT_WRITE,
-                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    t->out = (outcome *)mmap(NULL, sizeof *t->out, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true((void *)t->out != MAP_FAILED);
 }
 
@@ -257,9 +256,15 @@ static ddp_pipe *build_stages(ddp_ctx *d, const trial *t)
     ddp_gpt2_config c;
 
     memset(&p, 0, sizeof p);
-    p.schedule = t->schedule; p.stages = t->stages;
+    p.schedule = t->schedule;
+    p.stages = t->stages;
     memset(&c, 0, sizeof c);
-    c.vocabulary = 7; c.context = 4; c.layers = 2; c.heads = 2; c.dim = 4; c.batch = 2;
+    c.vocabulary = 7;
+    c.context = 4;
+    c.layers = 2;
+    c.heads = 2;
+    c.dim = 4;
+    c.batch = 2;
     c.recompute = t->cfg.strategy == DDP_WFBP;
     loss = ddp_gpt2(g, &c, NULL);
     return ddp_pipe_open(d, g, loss, &p);
@@ -280,17 +285,21 @@ static int train(ddp_ctx *d, void *user)
     trial *t = (trial *)user;
     ddp_pipe *p = NULL;
     ddp_pipe_stats stats;
-    ddp_optimizer o = t->muon ? ddp_muon(0.001f, 0.02f, 0.95f, 0.01f) : ddp_adamw(0.001f, 0.9f, 0.999f, 1e-8f, 0.01f);
-    int rank = ddp_rank(d), layers = rank == ddp_world(d) - 1 ? t->layers_of_last : LAYERS, step,
-        bad = 0;
+    ddp_optimizer o =
+        t->muon ? ddp_muon(0.001f, 0.02f, 0.95f, 0.01f) : ddp_adamw(0.001f, 0.9f, 0.999f, 1e-8f, 0.01f);
+    int rank = ddp_rank(d), layers = rank == ddp_world(d) - 1 ? t->layers_of_last : LAYERS, step, bad = 0;
     ddp_graph *g = NULL;
     ddp_node *loss = NULL;
 
     t->out->opened[rank] = 1;
     if (sites) d->cfg.site = 1 + rank / 2; /* every rank its own, as DREAMDDP_SITE gives it */
-    if (t->stages) { p = build_stages(d, t); bad = p ? 0 : (int)ddp_last_error(d)->code; }
-    else if (t->inputs) g = build(d, t, &loss, &bad);
-    else bad = add_layers(d, layers);
+    if (t->stages) {
+        p = build_stages(d, t);
+        bad = p ? 0 : (int)ddp_last_error(d)->code;
+    } else if (t->inputs)
+        g = build(d, t, &loss, &bad);
+    else
+        bad = add_layers(d, layers);
     if (!bad) bad = ddp_set_optimizer(d, &o);
     if (!bad && rank >= ddp_world(d) - ddp_servers(d)) return ddp_serve(d);
     if (!bad && p) bad = ddp_pipe_get_stats(p, &stats);
@@ -328,10 +337,10 @@ static int trial_run(trial *t, ddp_error *err)
     return s;
 }
 
-static const ddp_strategy all_strategies[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
-                                              DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,
-                                          DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT,
-                                              DDP_BSP,    DDP_ASP,    DDP_SSP,           DDP_R2SP,  DDP_OSP};
+static const ddp_strategy all_strategies[] = {
+    DDP_SSGD,    DDP_WFBP,          DDP_LOCALSGD, DDP_ENP,    DDP_DREAMDDP,   DDP_MGWFBP,
+    DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,   DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT,
+    DDP_BSP,     DDP_ASP,           DDP_SSP,      DDP_R2SP,   DDP_OSP};
 enum { ALL = sizeof all_strategies / sizeof all_strategies[0] };
 
 /* ---- tests ---- */
@@ -363,7 +372,8 @@ static size_t peak_of(ddp_strategy strategy, int world, ddp_transport transport,
     all_is_given_back();
     if (transport == DDP_TCP)
         for (r = 0; r < world; r++) peak = t.out->peak[r] > peak ? t.out->peak[r] : peak;
-    else peak = memory.peak / (size_t)world;
+    else
+        peak = memory.peak / (size_t)world;
     *staging = t.out->staging;
     *params = t.out->params;
     trial_free(&t);
@@ -380,21 +390,21 @@ static void a_worker_needs_1_mib_and_4_chunks_per_peer_beyond_training_alone(voi
     (void)state;
     for (s = 0; s < 3; s++) {
         alone = peak_of(strategies[s], 1, DDP_THREADS, &staging, &params);
-        print_message("%s, 1 worker, %zu parameters: %.1f MiB\n", ddp_strategy_name(strategies[s]),
-                      params, (double)alone / 1048576);
+        print_message("%s, 1 worker, %zu parameters: %.1f MiB\n", ddp_strategy_name(strategies[s]), params,
+                      (double)alone / 1048576);
         assert_true(alone > 4 * params * sizeof(float)); /* parameters, gradients, two moments */
         for (tcp = 0; tcp < (strategies[s] == DDP_DREAMDDP ? 2 : 1); tcp++)
             for (world = strategies[s] == DDP_DREAMDDP ? 2 : 4;
                  world <= (strategies[s] == DDP_DREAMDDP ? MOST_WORKERS : 4); world += world == 4 ? 4 : 1) {
                 size_t allowed = ((size_t)1 << 20) + (size_t)(world - 1) * 4 * chunk;
-                if (tcp) allowed += (size_t)(world - 1) << 22; /* what can be sent again: 4 MiB per peer, of which
-                                                                  only what is used is touched */
+                if (tcp)
+                    allowed += (size_t)(world - 1) << 22; /* what can be sent again: 4 MiB per peer, of
+                                                                  which only what is used is touched */
                 size_t more =
-                    peak_of(strategies[s], world, tcp ? DDP_TCP : DDP_THREADS, &staging, &params) -
-                    alone;
+                    peak_of(strategies[s], world, tcp ? DDP_TCP : DDP_THREADS, &staging, &params) - alone;
                 print_message("%s, %d workers, %s: %zu KiB more, %zu allowed; engine %zu\n",
-                              ddp_strategy_name(strategies[s]), world, tcp ? "tcp" : "threads",
-                              more >> 10, allowed >> 10, staging >> 10);
+                              ddp_strategy_name(strategies[s]), world, tcp ? "tcp" : "threads", more >> 10,
+                              allowed >> 10, staging >> 10);
                 if (more > allowed + most) most = more - allowed;
             }
     }
@@ -414,8 +424,8 @@ static void deft_needs_two_gradient_copies_beyond_wfbp(void **state)
     assert_true(deft <= wfbp + copies + ((size_t)256 << 10));
 }
 
-/* A worker of osp has of what is late its parameters before, its own gradients and their mean; all else is on the
- * servers. */
+/* A worker of osp has of what is late its parameters before, its own gradients and their mean; all else is on
+ * the servers. */
 static void late_layers_need_three_times_their_bytes(void **state)
 {
     size_t peak[2][2], params = 0;
@@ -428,7 +438,9 @@ static void late_layers_need_three_times_their_bytes(void **state)
         t.cfg.transport = DDP_TCP;
         t.cfg.servers = 1;
         t.cfg.defer = k ? 0.5 : (double)DDP_DEFER_NONE;
-        t.inputs = 512; t.width = WIDTH; t.classes = 512;
+        t.inputs = 512;
+        t.width = WIDTH;
+        t.classes = 512;
         count_reset(0, 0);
         if (trial_run(&t, &err)) fail_msg("%s", err.msg);
         all_is_given_back();
@@ -455,8 +467,8 @@ static void the_outer_family_takes_what_it_says(void **state)
     for (int w = (int)DDP_OVERLAP_NONE; w <= (int)DDP_OVERLAP_EAGER; w++) {
         double floats;
         way = (ddp_overlap)w;
-        floats = ((double)peak_of(DDP_DILOCO, 4, DDP_THREADS, &staging, &params) - (double)base) / sizeof(float) /
-                 (double)params;
+        floats = ((double)peak_of(DDP_DILOCO, 4, DDP_THREADS, &staging, &params) - (double)base) /
+                 sizeof(float) / (double)params;
         print_message("overlap %d: %.3f floats for each parameter, %.2f said\n", w, floats, more[w]);
         if (!(fabs(floats - more[w]) < 0.01)) fail_msg("%.3f floats, not %.2f", floats, more[w]);
     }
@@ -472,21 +484,28 @@ static void an_outer_step_allocates_nothing(void **state)
                                              DDP_WIRE_TOPK, DDP_WIRE_TOPK, DDP_WIRE_INT4};
             trial t;
             ddp_error err;
-            way = (ddp_overlap)w; wire = wires[k]; sites = k / 4;
+            way = (ddp_overlap)w;
+            wire = wires[k];
+            sites = k / 4;
             trial_new(&t, DDP_DILOCO, 3);
             t.cfg.transport = k % 2 ? DDP_TCP : DDP_THREADS;
             t.cfg.period = 5;
-            t.inputs = 12; t.width = 9; t.classes = 3;
+            t.inputs = 12;
+            t.width = 9;
+            t.classes = 3;
             t.steady_after = 6;
             t.steps = 15;
             count_reset(0, 0);
             if (trial_run(&t, &err)) fail_msg("%s", err.msg);
             for (int r = 0; r < 3; r++)
-                if (t.out->calls[r]) fail_msg("overlap %d, wire %d: %ld allocations", w, (int)wire, t.out->calls[r]);
+                if (t.out->calls[r])
+                    fail_msg("overlap %d, wire %d: %ld allocations", w, (int)wire, t.out->calls[r]);
             all_is_given_back();
             trial_free(&t);
         }
-    way = DDP_OVERLAP_DEFAULT; wire = DDP_WIRE_DEFAULT; sites = 0;
+    way = DDP_OVERLAP_DEFAULT;
+    wire = DDP_WIRE_DEFAULT;
+    sites = 0;
 }
 
 static void a_step_allocates_nothing_once_the_plan_is_adopted(void **state)
@@ -509,7 +528,12 @@ static void a_step_allocates_nothing_once_the_plan_is_adopted(void **state)
                     if (all_strategies[s] == DDP_DREAMDDP) t.cfg.split_params = 50;
                     t.cfg.state_period[0] = 2;
                     t.cfg.clip_norm = s == 3 ? 1.0f : 0;
-                    if (graph) { t.inputs = 12; t.width = 9; t.classes = 3; t.muon = s % 2 && !t.cfg.servers; }
+                    if (graph) {
+                        t.inputs = 12;
+                        t.width = 9;
+                        t.classes = 3;
+                        t.muon = s % 2 && !t.cfg.servers;
+                    }
                     t.steady_after = 6;
                     t.steps = 15;
                     count_reset(0, 0);
@@ -590,8 +614,8 @@ static void everything_is_given_back_after_errors(void **state)
 
 static int exhausted_stages; /* of exhaust, 0: no pipeline */
 
-/* Lets each third allocation fail until a run needs fewer; SWEEP=whole in the environment: each. The first one differs
- * from strategy to strategy. */
+/* Lets each third allocation fail until a run needs fewer; SWEEP=whole in the environment: each. The first
+ * one differs from strategy to strategy. */
 static void exhaust(ddp_strategy strategy, int world, int graph, int rest)
 {
     const char *sweep = getenv("SWEEP");
@@ -608,9 +632,17 @@ static void exhaust(ddp_strategy strategy, int world, int graph, int rest)
         if (strategy == DDP_DREAMDDP) t.cfg.split_params = 50;
         t.cfg.run_id = "exhausted";
         t.cfg.deterministic = (int)(k % 2);
-        if (graph) { t.inputs = 5; t.width = 4; t.classes = 3; }
-        t.stages = exhausted_stages; t.schedule = DDP_PIPELINE_ZB;
-        if (t.stages) { t.cfg.micro_batches = 3; t.cfg.trace_spans = 100; }
+        if (graph) {
+            t.inputs = 5;
+            t.width = 4;
+            t.classes = 3;
+        }
+        t.stages = exhausted_stages;
+        t.schedule = DDP_PIPELINE_ZB;
+        if (t.stages) {
+            t.cfg.micro_batches = 3;
+            t.cfg.trace_spans = 100;
+        }
         memset(&err, 0, sizeof err);
         count_reset(k, rest);
         code = trial_run(&t, &err);
@@ -623,8 +655,8 @@ static void exhaust(ddp_strategy strategy, int world, int graph, int rest)
         }
         /* the rank that saw the other leave may be the first to report */
         if (code != DDP_MEMORY && !(world > 1 && code == DDP_PEER_LOST))
-            fail_msg("%s, %d workers, allocation %ld fails: status %d \"%s\"",
-                     ddp_strategy_name(strategy), world, k, code, err.msg);
+            fail_msg("%s, %d workers, allocation %ld fails: status %d \"%s\"", ddp_strategy_name(strategy),
+                     world, k, code, err.msg);
         assert_true(strlen(err.msg) > 10);
         for (r = 0; r < world; r++)
             if (t.out->opened[r] && !t.out->bad[r])
@@ -653,19 +685,25 @@ static void several_workers_survive_any_allocation_that_fails(void **state)
     exhaust(DDP_WFBP, 2, 1, 0);
     exhaust(DDP_DEFT, 2, 0, 0);
     exhaust(DDP_OSP, 2, 1, 0);
-    wire = DDP_WIRE_E3M0; way = DDP_OVERLAP_STREAM;
+    wire = DDP_WIRE_E3M0;
+    way = DDP_OVERLAP_STREAM;
     exhaust(DDP_DILOCO, 2, 1, 0);
-    wire = DDP_WIRE_TOPK; way = DDP_OVERLAP_EAGER;
+    wire = DDP_WIRE_TOPK;
+    way = DDP_OVERLAP_EAGER;
     exhaust(DDP_DILOCO, 2, 1, 0);
-    way = DDP_OVERLAP_NONE; sites = 1;
+    way = DDP_OVERLAP_NONE;
+    sites = 1;
     exhaust(DDP_DILOCO, 3, 0, 0);
-    wire = DDP_WIRE_DEFAULT; way = DDP_OVERLAP_DEFAULT; sites = 0;
+    wire = DDP_WIRE_DEFAULT;
+    way = DDP_OVERLAP_DEFAULT;
+    sites = 0;
 }
 
 static void stages_survive_any_allocation_that_fails(void **state)
 {
     (void)state;
-    for (exhausted_stages = 1; exhausted_stages <= 2; exhausted_stages++) exhaust(DDP_SSGD, exhausted_stages, 0, 0);
+    for (exhausted_stages = 1; exhausted_stages <= 2; exhausted_stages++)
+        exhaust(DDP_SSGD, exhausted_stages, 0, 0);
     exhausted_stages = 2;
     exhaust(DDP_WFBP, 2, 0, 1);
     exhausted_stages = 0;

@@ -1,4 +1,5 @@
-/* A gradient with a NaN on one rank: an error that names rank, layer and step, before it reaches the other ranks. */
+/* A gradient with a NaN on one rank: an error that names rank, layer and step, before it reaches the other
+ * ranks. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "nn/exact.h"
@@ -23,10 +24,10 @@ enum { LAYERS = 2, VALUES = 300, BAD_STEP = 3, BAD_RANK = 1, BAD_LAYER = 1, STEP
 /* Shared by the ranks of a run, which are threads. */
 typedef struct board {
     float bad; /* what one value of a gradient becomes */
-    int   own; /* the program updates */
-    long  counted[2], steps[2];
+    int own;   /* the program updates */
+    long counted[2], steps[2];
     float last[2]; /* a parameter of the layer at the end */
-    int   lines;
+    int lines;
     pthread_mutex_t lock;
 } board;
 
@@ -82,7 +83,8 @@ static int run(board *b, ddp_strategy strategy, ddp_wire wire, int no_check, ddp
     cfg.wire = wire;
     cfg.transport = DDP_THREADS;
     cfg.world = 2;
-    cfg.servers = (ddp_strategy_traits(strategy) & (unsigned)DDP_NEEDS_SERVERS) ? (int)DDP_SERVERS_COLOCATED : 0;
+    cfg.servers =
+        (ddp_strategy_traits(strategy) & (unsigned)DDP_NEEDS_SERVERS) ? (int)DDP_SERVERS_COLOCATED : 0;
     cfg.period = strategy == DDP_LOCALSGD || strategy == DDP_DILOCO ? 2 : 0;
     cfg.no_env = 1;
     cfg.no_finite_check = no_check;
@@ -96,7 +98,8 @@ static int run(board *b, ddp_strategy strategy, ddp_wire wire, int no_check, ddp
 
 static void a_nan_on_one_rank_is_an_error_that_names_rank_layer_and_step(void **state)
 {
-    static const ddp_strategy strategy[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_DEFT, DDP_BSP, DDP_OSP, DDP_DILOCO};
+    static const ddp_strategy strategy[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_DEFT,
+                                            DDP_BSP,  DDP_OSP,  DDP_DILOCO};
     const float bad[] = {NAN, -INFINITY};
 
     (void)state;
@@ -108,7 +111,8 @@ static void a_nan_on_one_rank_is_an_error_that_names_rank_layer_and_step(void **
             if (code == (int)DDP_UNSUPPORTED && wire == (int)DDP_WIRE_BF16) continue;
             if (code != (int)DDP_NUMERIC || !strstr(err.msg, "step 3") || !strstr(err.msg, "layer b") ||
                 !strstr(err.msg, "rank 1") || !strstr(err.msg, "value 298 of 300"))
-                fail_msg("%s over %s: %d, %s", ddp_strategy_name(strategy[i]), ddp_wire_name((ddp_wire)wire), code, err.msg);
+                fail_msg("%s over %s: %d, %s", ddp_strategy_name(strategy[i]), ddp_wire_name((ddp_wire)wire),
+                         code, err.msg);
         }
 }
 

@@ -14,24 +14,24 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#define WORLD 3 /* usually; MOST with sites */
-#define MOST 4
+#define WORLD  3 /* usually; MOST with sites */
+#define MOST   4
 #define LAYERS 6
 
 typedef struct pace {
-    int    site[MOST];   /* of each rank; 0 = averages in one level */
-    size_t count;        /* parameters of a layer */
-    long   steps, until; /* rank 1 is slow until that step */
-    double compute_s;    /* of a layer, forward and backward each */
-    int    link;         /* whose seconds per byte are noted */
-    ddp_stats at[MOST];  /* after `until` steps, */
+    int site[MOST];     /* of each rank; 0 = averages in one level */
+    size_t count;       /* parameters of a layer */
+    long steps, until;  /* rank 1 is slow until that step */
+    double compute_s;   /* of a layer, forward and backward each */
+    int link;           /* whose seconds per byte are noted */
+    ddp_stats at[MOST]; /* after `until` steps, */
     ddp_stats end[MOST];
-    double   before[MOST], after[MOST]; /* seconds per byte of the link: first measured, last */
+    double before[MOST], after[MOST]; /* seconds per byte of the link: first measured, last */
     uint64_t plan[MOST], last[MOST];
     ddp_note note[MOST][64];
-    int      notes[MOST];
+    int notes[MOST];
     pthread_mutex_t lock;
-    char lines[4000];    /* of all ranks */
+    char lines[4000]; /* of all ranks */
 } pace;
 
 static void note(void *user, ddp_log_level level, const char *line)
@@ -125,8 +125,7 @@ static void judge(const pace *p, char *wrong, size_t room)
         if (p->at[r].slowest_rank != 1 || !(p->at[r].slow_ratio > 1.5 && p->at[r].slow_ratio < 2.4))
             snprintf(wrong, room, "rank %d: rank %d is slow by %g", r, p->at[r].slowest_rank,
                      p->at[r].slow_ratio);
-        if (r == 1 ? !(own > 1.5) : !(own > 0.7 && own < 1.4))
-            snprintf(wrong, room, "rank %d: %g", r, own);
+        if (r == 1 ? !(own > 1.5) : !(own > 0.7 && own < 1.4)) snprintf(wrong, room, "rank %d: %g", r, own);
         if (!(p->end[r].slow_ratio > 0.99 && p->end[r].slow_ratio < 1.5))
             snprintf(wrong, room, "rank %d: still slow by %g", r, p->end[r].slow_ratio);
         for (int i = 0; i < p->notes[r]; i++) { /* every rank knows it, not only the one that logs */
@@ -139,8 +138,7 @@ static void judge(const pace *p, char *wrong, size_t room)
         if (slow < 1 || even < 1)
             snprintf(wrong, room, "rank %d: %d notes: %d, %d", r, p->notes[r], slow, even);
     }
-    if (occurrences(p->lines, "rank 1 computes ") < 2 ||
-        !strstr(p->lines, "x slower than the median (") ||
+    if (occurrences(p->lines, "rank 1 computes ") < 2 || !strstr(p->lines, "x slower than the median (") ||
         !strstr(p->lines, "rank 1 computes as fast as the others again") ||
         strstr(p->lines, "rank 0 computes ") || strstr(p->lines, "rank 2 computes "))
         snprintf(wrong, room, "%s", p->lines);
@@ -195,7 +193,9 @@ static int shares(ddp_ctx *d, void *user)
     for (int l = 0; !bad && l < 2; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
-        layer.params = &w[l]; layer.grads = &g[l]; layer.count = 1;
+        layer.params = &w[l];
+        layer.grads = &g[l];
+        layer.count = 1;
         bad = ddp_add_layer(d, &layer);
     }
     for (long step = 0; !bad && step < 8; step++) {
@@ -227,10 +227,15 @@ static void ranks_that_share_a_device_are_timed_sharing_it(void **state)
     memset(&x, 0, sizeof x);
     memset(&cfg, 0, sizeof cfg);
     x.seconds = 0.005;
-    cfg.world = 2; cfg.no_env = 1; cfg.transport = DDP_THREADS; cfg.strategy = DDP_LOCALSGD; cfg.period = 50;
+    cfg.world = 2;
+    cfg.no_env = 1;
+    cfg.transport = DDP_THREADS;
+    cfg.strategy = DDP_LOCALSGD;
+    cfg.period = 50;
     cfg.profile_steps = 6;
     if (ddp_simulate(&cfg, NULL, shares, &x, NULL, &err)) fail_msg("%s", err.msg);
-    if (!(x.predicted > 1.5 * 4 * x.seconds)) fail_msg("a step of %g s, of %g s alone", x.predicted, 4 * x.seconds);
+    if (!(x.predicted > 1.5 * 4 * x.seconds))
+        fail_msg("a step of %g s, of %g s alone", x.predicted, 4 * x.seconds);
 }
 
 /* A file with that text; name ends in XXXXXX and so many more. */
@@ -244,7 +249,7 @@ static void write_file(char *name, int more, const char *text)
 }
 
 typedef struct follower {
-    pace       p;
+    pace p;
     ddp_config cfg;
 } follower;
 
@@ -330,9 +335,10 @@ static void make_second(follower *f)
 {
     static const ddp_strategy strategies[] = {DDP_DEFT, DDP_DREAMDDP};
     snprintf(network[0], sizeof network[0], "/tmp/test_pace_XXXXXX.json");
-    write_file(network[0], 5, "{\"groups\": [\"A\"], \"devices_per_group\": [3], \"delay_ms\": [[1]],"
-                                " \"bandwidth_gbps\": [[10]], \"host_gbps\": [0.04],"
-                                " \"events\": [\"t=4 slow 0 to 10mbit\"]}");
+    write_file(network[0], 5,
+               "{\"groups\": [\"A\"], \"devices_per_group\": [3], \"delay_ms\": [[1]],"
+               " \"bandwidth_gbps\": [[10]], \"host_gbps\": [0.04],"
+               " \"events\": [\"t=4 slow 0 to 10mbit\"]}");
     for (int i = 0; i < 2; i++) {
         f[i].p.link = 1;
         f[i].cfg.world = WORLD;
@@ -343,7 +349,8 @@ static void make_second(follower *f)
     }
 }
 
-/* The second of two links, and the first stays; deft's plan says which message takes which, of dreamddp the balance. */
+/* The second of two links, and the first stays; deft's plan says which message takes which, of dreamddp the
+ * balance. */
 static void the_plan_follows_the_second_link(void **state)
 {
     static follower f[2];
@@ -360,9 +367,11 @@ static void make_sites(follower *f)
     write_file(script, 0, "t=1.5 slow 0 to 30mbit\n");
     for (int unlike = 0; unlike < 2; unlike++) {
         snprintf(network[unlike], sizeof network[unlike], "/tmp/test_pace_XXXXXX.json");
-        snprintf(text, sizeof text, "{\"groups\": [\"A\", \"B\"], \"devices_per_group\": [2, %d],"
-                                    " \"delay_ms\": [[0.1, 1], [1, 0.1]], \"bandwidth_gbps\": [[0.8, 0.04], [0.04, 0.8]],"
-                                    " \"host_gbps\": [0.8, 0.8]}", 2 - unlike);
+        snprintf(text, sizeof text,
+                 "{\"groups\": [\"A\", \"B\"], \"devices_per_group\": [2, %d],"
+                 " \"delay_ms\": [[0.1, 1], [1, 0.1]], \"bandwidth_gbps\": [[0.8, 0.04], [0.04, 0.8]],"
+                 " \"host_gbps\": [0.8, 0.8]}",
+                 2 - unlike);
         write_file(network[unlike], 5, text);
         f[unlike].cfg.world = 4 - unlike;
         f[unlike].cfg.strategy = DDP_DREAMDDP;

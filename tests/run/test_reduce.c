@@ -1,5 +1,5 @@
-/* Reductions of floats, doubles and 64-bit integers, and collectives of bytes: in rank order, in pieces, with one worker,
- * with servers, with lost workers, and with calls that differ. */
+/* Reductions of floats, doubles and 64-bit integers, and collectives of bytes: in rank order, in pieces, with
+ * one worker, with servers, with lost workers, and with calls that differ. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -54,11 +54,15 @@ static void launch(ddp_config c, int (*fn)(ddp_ctx *, void *), void *user, int e
 
     memset(&err, 0, sizeof err);
     code = ddp_launch(&c, fn, user, &err);
-    if (code != expected || !strstr(err.msg, words)) fail_msg("%d instead of %d: %s", code, expected, err.msg);
+    if (code != expected || !strstr(err.msg, words))
+        fail_msg("%d instead of %d: %s", code, expected, err.msg);
 }
 
 /* No sum of two of them is exact. */
-static double real(int rank, size_t i) { return (rank + 1) * 0.1 + (double)(i % 1013) / 3e7 - (double)(i % 7); }
+static double real(int rank, size_t i)
+{
+    return (rank + 1) * 0.1 + (double)(i % 1013) / 3e7 - (double)(i % 7);
+}
 static int64_t whole(int rank, size_t i) { return ((int64_t)1 << 53) + rank * 5 - (int64_t)(i % 9); }
 
 /* The combination of ranks `from` to `to` - 1. */
@@ -68,8 +72,10 @@ static double real_of(ddp_reduction op, int to, size_t i)
 
     for (int r = 1; r < to; r++) {
         const double y = real(r, i);
-        if (op == DDP_MAX || op == DDP_MIN) x = op == DDP_MAX ? (y > x ? y : x) : y < x ? y : x;
-        else x += y;
+        if (op == DDP_MAX || op == DDP_MIN)
+            x = op == DDP_MAX ? (y > x ? y : x) : y < x ? y : x;
+        else
+            x += y;
     }
     return op == DDP_MEAN ? x / to : x;
 }
@@ -93,7 +99,9 @@ static int every_type(ddp_ctx *d, void *user)
             for (size_t i = 0; i < n; i++) k[i] = whole(rank, i);
             CHECK(ddp_all_reduce_int64(d, k, n, (ddp_reduction)op) == 0);
             for (size_t i = 0; i < n; i++)
-                CHECK(k[i] == (op == DDP_MAX ? whole(3, i) : op == DDP_MIN ? whole(0, i) : 4 * whole(0, i) + 30));
+                CHECK(k[i] == (op == DDP_MAX   ? whole(3, i)
+                               : op == DDP_MIN ? whole(0, i)
+                                               : 4 * whole(0, i) + 30));
         }
         free(x);
         free(k);
@@ -117,7 +125,8 @@ static int floats(ddp_ctx *d, void *user)
     }
     x[0] = ddp_rank(d) == 1 ? nan : 5.0f;
     x[1] = ddp_rank(d) == 0 ? nan : -5.0f;
-    CHECK(ddp_all_reduce_float(d, x, 2, DDP_MAX) == 0 && ddp__is_nan((double)x[0]) && ddp__is_nan((double)x[1]));
+    CHECK(ddp_all_reduce_float(d, x, 2, DDP_MAX) == 0 && ddp__is_nan((double)x[0]) &&
+          ddp__is_nan((double)x[1]));
     return 0;
 }
 
@@ -159,9 +168,11 @@ static int alone(ddp_ctx *d, void *user)
     for (int op = DDP_SUM; op <= DDP_MIN; op++) {
         CHECK(ddp_all_reduce_float(d, f, 2, (ddp_reduction)op) == 0 && f[0] == 1.5f && f[1] == -2);
         CHECK(ddp_all_reduce_double(d, x, 2, (ddp_reduction)op) == 0 && x[0] == 1.5 && x[1] == -2);
-        if (op != DDP_MEAN) CHECK(ddp_all_reduce_int64(d, k, 2, (ddp_reduction)op) == 0 && k[0] == 7 && k[1] == -7);
+        if (op != DDP_MEAN)
+            CHECK(ddp_all_reduce_int64(d, k, 2, (ddp_reduction)op) == 0 && k[0] == 7 && k[1] == -7);
     }
-    CHECK(ddp_broadcast_bytes(d, x, sizeof x, 0) == 0 && ddp_all_gather_bytes(d, x, sizeof x) == 0 && x[1] == -2);
+    CHECK(ddp_broadcast_bytes(d, x, sizeof x, 0) == 0 && ddp_all_gather_bytes(d, x, sizeof x) == 0 &&
+          x[1] == -2);
     return 0;
 }
 
@@ -249,7 +260,8 @@ static int during_a_call(ddp_ctx *d, void *user)
     do {
         for (size_t j = 0; j < LONG; j++) x[j] = real(ddp_rank(d), j);
         CHECK(ddp_all_reduce_double(d, x, LONG, DDP_MEAN) == 0);
-        for (i = 0; i < LONG && x[i] == real_of(DDP_MEAN, 3, i); i++) {}
+        for (i = 0; i < LONG && x[i] == real_of(DDP_MEAN, 3, i); i++) {
+        }
     } while (i == LONG);
     for (; i < LONG; i++) CHECK(x[i] == real_of(DDP_MEAN, 2, i));
     hash[ddp_rank(d)] = ddp__hash(DDP__HASH_START, x, sizeof x);
@@ -277,18 +289,28 @@ static int different(ddp_ctx *d, void *user)
     int code = 0;
 
     switch (*(const int *)user + (ddp_rank(d) ? 0 : 10)) {
-    case 0: code = ddp_all_reduce_int64(d, k, 2, DDP_SUM); break;
-    case 1: code = ddp_all_reduce_double(d, x, 2, DDP_MAX); break;
-    case 2: code = ddp_all_reduce_double(d, x, 3, DDP_SUM); break;
-    case 3: code = ddp_broadcast_bytes(d, x, 2 * sizeof *x, 0); break;
-    default: code = ddp_all_reduce_double(d, x, 2, DDP_SUM);
+    case 0:
+        code = ddp_all_reduce_int64(d, k, 2, DDP_SUM);
+        break;
+    case 1:
+        code = ddp_all_reduce_double(d, x, 2, DDP_MAX);
+        break;
+    case 2:
+        code = ddp_all_reduce_double(d, x, 3, DDP_SUM);
+        break;
+    case 3:
+        code = ddp_broadcast_bytes(d, x, 2 * sizeof *x, 0);
+        break;
+    default:
+        code = ddp_all_reduce_double(d, x, 2, DDP_SUM);
     }
     return code;
 }
 
 static void calls_that_differ_are_named(void **state)
 {
-    static const char *const words[] = {"ddp_all_reduce_int64 with DDP_SUM", "ddp_all_reduce_double with DDP_MAX", "", ""};
+    static const char *const words[] = {"ddp_all_reduce_int64 with DDP_SUM",
+                                        "ddp_all_reduce_double with DDP_MAX", "", ""};
 
     (void)state;
     for (int which = 0; which < 4; which++)
@@ -303,22 +325,29 @@ static int wrong(ddp_ctx *d, void *user)
 
     memset(&none, 1, sizeof none);
     switch (*(const int *)user) {
-    case 0: return ddp_all_reduce_double(d, x, 2, none);
-    case 1: return ddp_all_reduce_float(d, NULL, 2, DDP_MAX);
-    case 2: return ddp_all_reduce_int64(d, k, 2, DDP_MEAN);
-    case 3: return ddp_broadcast_bytes(d, x, 2, 7);
-    default: return ddp_all_gather_bytes(d, NULL, 2);
+    case 0:
+        return ddp_all_reduce_double(d, x, 2, none);
+    case 1:
+        return ddp_all_reduce_float(d, NULL, 2, DDP_MAX);
+    case 2:
+        return ddp_all_reduce_int64(d, k, 2, DDP_MEAN);
+    case 3:
+        return ddp_broadcast_bytes(d, x, 2, 7);
+    default:
+        return ddp_all_gather_bytes(d, NULL, 2);
     }
 }
 
 static void wrong_arguments_are_named(void **state)
 {
-    static const char *const words[] = {"ddp_all_reduce_double: reduction 16843009 does not exist", "ddp_all_reduce_float: the array",
-                                        "ddp_all_reduce_int64: a mean of integers", "ddp_broadcast_bytes: rank 7",
-                                        "ddp_all_gather_bytes: the array is NULL"};
+    static const char *const words[] = {
+        "ddp_all_reduce_double: reduction 16843009 does not exist", "ddp_all_reduce_float: the array",
+        "ddp_all_reduce_int64: a mean of integers", "ddp_broadcast_bytes: rank 7",
+        "ddp_all_gather_bytes: the array is NULL"};
 
     (void)state;
-    for (int which = 0; which < 5; which++) launch(of_world(DDP_THREADS, 2), wrong, &which, DDP_ARG, words[which]);
+    for (int which = 0; which < 5; which++)
+        launch(of_world(DDP_THREADS, 2), wrong, &which, DDP_ARG, words[which]);
     assert_int_equal(ddp_all_reduce_double(NULL, NULL, 0, DDP_SUM), DDP_ARG);
 }
 

@@ -1,6 +1,7 @@
-/* [long, asan, test-all: slow] Every cell of the table of valid combinations (src/run/refusals.c): where it says yes, a small
- * training runs to its end; where it says no, opening fails with the error of the table. docs/what-goes-with-what.md is made
- * here too: it is compared, and with REWRITE=1 in the environment written. */
+/* [long, asan, test-all: slow] Every cell of the table of valid combinations (src/run/refusals.c): where it
+ * says yes, a small training runs to its end; where it says no, opening fails with the error of the table.
+ * docs/what-goes-with-what.md is made here too: it is compared, and with REWRITE=1 in the environment
+ * written. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -30,50 +31,51 @@ enum { WORLD = 4, LAYERS = 3, N = 70, STEPS = 7, AFTER = 6 };
 
 /* ---- the settings, one bit each ---- */
 
-#define SETTINGS(X)                                                             \
-    X(CLIP, "`clip_norm`", 0)                                                   \
-    X(BF16, "`wire` bf16", 0)                                                   \
-    X(INT8, "`wire` int8", 0)                                                   \
-    X(INT4, "`wire` int4, e3m0", 0)                                             \
-    X(TOPK, "`wire` topk", 0)                                                   \
-    X(FIRST, "your own update, `average_first`", 0)                             \
-    X(PARTS, "`split_params`", 0)                                               \
-    X(GROUPS, "layers of a group", 0)                                           \
-    X(SITE, "`site`", 0)                                                        \
-    X(ELASTIC, "`min_world`", 0)                                                \
-    X(ROOM, "`max_world`", 1 << ELASTIC) /* which goes with that alone */       \
-    X(JOIN, "`join`", 0)                                                        \
-    X(SECOND, "`net2`, `addr2`", 0)                                             \
-    X(THREADS, "`transport` threads", 0)                                        \
-    X(MPI, "`transport` mpi", 0)                                                \
-    X(SOCKETS, "`transport` sockets", 0)                                        \
-    X(TLS, "`tls_psk`, `tls_ca`", 0)                                            \
-    X(RING, "`algorithm` ring", 0)                                              \
-    X(DETERMINISTIC, "`deterministic`", 0)                                      \
-    X(DEVICE, "`backend`", 0)                                                   \
-    X(NCCL1, "`nccl` 1", 1 << DEVICE)                                           \
-    X(NCCL2, "`nccl` 2", 1 << DEVICE)                                           \
-    X(STREAM, "`cuda_stream`", 1 << DEVICE)                                       \
+#define SETTINGS(X)                                                       \
+    X(CLIP, "`clip_norm`", 0)                                             \
+    X(BF16, "`wire` bf16", 0)                                             \
+    X(INT8, "`wire` int8", 0)                                             \
+    X(INT4, "`wire` int4, e3m0", 0)                                       \
+    X(TOPK, "`wire` topk", 0)                                             \
+    X(FIRST, "your own update, `average_first`", 0)                       \
+    X(PARTS, "`split_params`", 0)                                         \
+    X(GROUPS, "layers of a group", 0)                                     \
+    X(SITE, "`site`", 0)                                                  \
+    X(ELASTIC, "`min_world`", 0)                                          \
+    X(ROOM, "`max_world`", 1 << ELASTIC) /* which goes with that alone */ \
+    X(JOIN, "`join`", 0)                                                  \
+    X(SECOND, "`net2`, `addr2`", 0)                                       \
+    X(THREADS, "`transport` threads", 0)                                  \
+    X(MPI, "`transport` mpi", 0)                                          \
+    X(SOCKETS, "`transport` sockets", 0)                                  \
+    X(TLS, "`tls_psk`, `tls_ca`", 0)                                      \
+    X(RING, "`algorithm` ring", 0)                                        \
+    X(DETERMINISTIC, "`deterministic`", 0)                                \
+    X(DEVICE, "`backend`", 0)                                             \
+    X(NCCL1, "`nccl` 1", 1 << DEVICE)                                     \
+    X(NCCL2, "`nccl` 2", 1 << DEVICE)                                     \
+    X(STREAM, "`cuda_stream`", 1 << DEVICE)                               \
     X(SERVERS, "`servers` colocated", 0)
 
 #define NUMBER(id, name, needs) id,
-#define NAME(id, name, needs) name,
-#define NEEDS(id, name, needs) needs,
+#define NAME(id, name, needs)   name,
+#define NEEDS(id, name, needs)  needs,
 enum { SETTINGS(NUMBER) SETTING_COUNT };
 static const char *const setting_name[] = {SETTINGS(NAME)};
 static const unsigned setting_needs[] = {SETTINGS(NEEDS)};
 
-static const ddp_strategy strategies[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
-                                          DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,
-                                          DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT,
-                                          DDP_BSP,    DDP_ASP,    DDP_SSP,           DDP_R2SP,  DDP_OSP};
+static const ddp_strategy strategies[] = {
+    DDP_SSGD,    DDP_WFBP,          DDP_LOCALSGD, DDP_ENP,    DDP_DREAMDDP,   DDP_MGWFBP,
+    DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,   DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT,
+    DDP_BSP,     DDP_ASP,           DDP_SSP,      DDP_R2SP,   DDP_OSP};
 enum { STRATEGIES = sizeof strategies / sizeof strategies[0], WITHOUT_SERVERS = STRATEGIES - 5 };
 
 /* Values of one setting. */
 static int exclude_each_other(int a, int b)
 {
-    static const int pair[][2] = {{BF16, INT8}, {BF16, INT4}, {BF16, TOPK}, {INT8, INT4}, {INT8, TOPK},
-                                 {INT4, TOPK}, {THREADS, MPI}, {THREADS, SOCKETS}, {MPI, SOCKETS}, {NCCL1, NCCL2}};
+    static const int pair[][2] = {{BF16, INT8},   {BF16, INT4},  {BF16, TOPK},   {INT8, INT4},
+                                  {INT8, TOPK},   {INT4, TOPK},  {THREADS, MPI}, {THREADS, SOCKETS},
+                                  {MPI, SOCKETS}, {NCCL1, NCCL2}};
     size_t i;
 
     for (i = 0; i < sizeof pair / sizeof pair[0]; i++)
@@ -82,19 +84,19 @@ static int exclude_each_other(int a, int b)
 }
 
 typedef struct board { /* shared by the processes of a run */
-    long     last;    /* atomic: where all stop */
-    long     step[3]; /* atomic: where those of a run are that somebody joins */
+    long last;         /* atomic: where all stop */
+    long step[3];      /* atomic: where those of a run are that somebody joins */
     uint64_t hash[WORLD + 1];
-    int      status[WORLD + 1];
-    char     text[WORLD + 1][DDP_ERROR_TEXT];
+    int status[WORLD + 1];
+    char text[WORLD + 1][DDP_ERROR_TEXT];
 } board;
 
 typedef struct cell {
     ddp_config cfg;
-    unsigned   on;
-    int        comes; /* this worker comes later */
-    int        number;
-    board     *b;
+    unsigned on;
+    int comes; /* this worker comes later */
+    int number;
+    board *b;
 } cell;
 
 static board *shared;
@@ -120,13 +122,18 @@ static void configure(cell *c, unsigned on, ddp_strategy strategy)
     g->world = WORLD;
     g->period = 2;
     /* the network of our device joins threads */
-    g->transport = has(on, THREADS) || ((has(on, NCCL1) || has(on, NCCL2)) && !has(on, ROOM) && !has(on, JOIN))
-                       ? DDP_THREADS : DDP_TCP;
+    g->transport =
+        has(on, THREADS) || ((has(on, NCCL1) || has(on, NCCL2)) && !has(on, ROOM) && !has(on, JOIN))
+            ? DDP_THREADS
+            : DDP_TCP;
     g->connect_timeout_s = 60;
     g->peer_timeout_s = 60; /* sanitizers on a busy machine */
     g->clip_norm = has(on, CLIP) ? 0.5f : 0;
-    g->wire = has(on, BF16) ? DDP_WIRE_BF16 : has(on, INT8) ? DDP_WIRE_INT8 : has(on, TOPK) ? DDP_WIRE_TOPK :
-              has(on, INT4) ? (strategy % 2 ? DDP_WIRE_INT4 : DDP_WIRE_E3M0) : DDP_WIRE_DEFAULT;
+    g->wire = has(on, BF16)   ? DDP_WIRE_BF16
+              : has(on, INT8) ? DDP_WIRE_INT8
+              : has(on, TOPK) ? DDP_WIRE_TOPK
+              : has(on, INT4) ? (strategy % 2 ? DDP_WIRE_INT4 : DDP_WIRE_E3M0)
+                              : DDP_WIRE_DEFAULT;
     g->split_params = has(on, PARTS) ? N / 3 : 0;
     g->average_first = has(on, FIRST);
     g->site = has(on, SITE);
@@ -144,7 +151,10 @@ static void configure(cell *c, unsigned on, ddp_strategy strategy)
     /* those that need servers have them in any case */
     if (has(on, SERVERS) || (strategy >= DDP_BSP && strategy <= DDP_OSP))
         g->servers = has(on, ELASTIC) && !has(on, SERVERS) ? 1 : DDP_SERVERS_COLOCATED;
-    if (has(on, JOIN)) { g->join = 1; g->world = 0; }
+    if (has(on, JOIN)) {
+        g->join = 1;
+        g->world = 0;
+    }
 }
 
 static int is_there(const cell *c) { return has(c->on, DEVICE); }
@@ -165,8 +175,13 @@ static int make_layers(ddp_ctx *d, const cell *c, float *w, float *g)
     for (l = 0; l < LAYERS; l++) {
         for (i = 0; i < N; i++) w[l * N + i] = (float)(i % 7) - 3;
         memset(&layer, 0, sizeof layer);
-        layer.params = w + l * N; layer.grads = g + l * N; layer.count = N;
-        if (is_there(c)) { layer.params = (float *)fake_away(w + l * N); layer.grads = (float *)fake_away(g + l * N); }
+        layer.params = w + l * N;
+        layer.grads = g + l * N;
+        layer.count = N;
+        if (is_there(c)) {
+            layer.params = (float *)fake_away(w + l * N);
+            layer.grads = (float *)fake_away(g + l * N);
+        }
         layer.group = group[ddp_rank(d) / 2 % 2];
         if (ddp_add_layer(d, &layer)) return 1;
     }
@@ -200,7 +215,10 @@ static int train(ddp_ctx *d, void *user)
             bad = ddp_backward_end(d, l);
         }
         if (!bad) bad = ddp_step_end(d);
-        for (i = 0; i < LAYERS * N && !bad && has(c->on, FIRST); i++) { w[i] -= 0.05f * g[i]; g[i] = 0; }
+        for (i = 0; i < LAYERS * N && !bad && has(c->on, FIRST); i++) {
+            w[i] -= 0.05f * g[i];
+            g[i] = 0;
+        }
         if (c->number) ddp__atomic_store(&c->b->step[c->number - 1], ddp_step(d));
     }
     if (!bad) bad = ddp_sync_all(d);
@@ -233,7 +251,12 @@ static void come(cell c, int number, const char *addr)
     c.cfg.addr = addr;
     c.cfg.rank = c.comes ? 0 : number;
     if (!c.comes) c.on &= ~(1u << GROUPS); /* the run has none in any case */
-    if (!c.comes) { c.cfg.join = 0; c.cfg.world = 2; c.cfg.min_world = 1; c.cfg.max_world = 3; }
+    if (!c.comes) {
+        c.cfg.join = 0;
+        c.cfg.world = 2;
+        c.cfg.min_world = 1;
+        c.cfg.max_world = 3;
+    }
     d = ddp_open(&c.cfg, &err);
     bad = d ? train(d, &c) : (int)err.code;
     if (d) err = *ddp_last_error(d);
@@ -334,10 +357,12 @@ static int is_so(cell *c, const ddp_strategy_ops *ops, char *why, size_t room)
     if (cannot_run(c)) return 1;
     if (c->cfg.join && (goes || has(c->on, GROUPS))) return !run_joined(c, told.msg, why, room);
     if (goes) {
-        const int bad = has(c->on, SOCKETS) ? given_launch(&c->cfg, 0, train, c, &err) : ddp_launch(&c->cfg, train, c, &err);
+        const int bad = has(c->on, SOCKETS) ? given_launch(&c->cfg, 0, train, c, &err)
+                                            : ddp_launch(&c->cfg, train, c, &err);
         (void)fake_nets(); /* those of the next run begin */
         if (bad) return snprintf(why, room, "goes, but '%s'", err.msg) < 0;
-        return equal_at_the_end(c, WORLD - (c->cfg.servers > 0 ? c->cfg.servers : 0)) || snprintf(why, room, "unlike parameters") < 0;
+        return equal_at_the_end(c, WORLD - (c->cfg.servers > 0 ? c->cfg.servers : 0)) ||
+               snprintf(why, room, "unlike parameters") < 0;
     }
     if (c->cfg.join) {
         ddp_ctx *d = ddp_open(&c->cfg, &err);
@@ -357,7 +382,8 @@ static double cpu_s(void)
 
     getrusage(RUSAGE_SELF, &self);
     getrusage(RUSAGE_CHILDREN, &children);
-    return (double)(self.ru_utime.tv_sec + self.ru_stime.tv_sec + children.ru_utime.tv_sec + children.ru_stime.tv_sec) +
+    return (double)(self.ru_utime.tv_sec + self.ru_stime.tv_sec + children.ru_utime.tv_sec +
+                    children.ru_stime.tv_sec) +
            1e-6 * (double)(self.ru_utime.tv_usec + self.ru_stime.tv_usec + children.ru_utime.tv_usec +
                            children.ru_stime.tv_usec);
 }
@@ -376,7 +402,9 @@ static int check(unsigned on, ddp_strategy strategy, const char *what, const cha
     begin = ddp_now();
     cpu = cpu_s();
     if (is_so(&c, &ops, why, sizeof why)) {
-        if (getenv("SHOW")) fprintf(stderr, "%6.3f s, cpu %6.3f s: %s with %s, %d\n", ddp_now() - begin, cpu_s() - cpu, what, with, (int)strategy);
+        if (getenv("SHOW"))
+            fprintf(stderr, "%6.3f s, cpu %6.3f s: %s with %s, %d\n", ddp_now() - begin, cpu_s() - cpu, what,
+                    with, (int)strategy);
         return 0;
     }
     print_error("%s with %s, %s: %s\n", what, with, ops.name, why);
@@ -398,8 +426,10 @@ static void every_pair_of_settings_does_what_the_table_says(void **state)
                 wrong += check(1u << a | 1u << b,
                                a == PARTS || b == PARTS ? DDP_DREAMDDP : strategies[n % WITHOUT_SERVERS],
                                setting_name[a], setting_name[b]);
-    wrong += check(1u << SITE | 1u << ELASTIC | 1u << TOPK, DDP_DILOCO, setting_name[SITE], "min_world and topk");
-    wrong += check(1u << SITE | 1u << ELASTIC | 1u << INT4, DDP_DILOCO, setting_name[SITE], "min_world and int4");
+    wrong +=
+        check(1u << SITE | 1u << ELASTIC | 1u << TOPK, DDP_DILOCO, setting_name[SITE], "min_world and topk");
+    wrong +=
+        check(1u << SITE | 1u << ELASTIC | 1u << INT4, DDP_DILOCO, setting_name[SITE], "min_world and int4");
     assert_int_equal(wrong, 0);
 }
 
@@ -411,7 +441,8 @@ static void every_setting_goes_with_every_built_in_strategy(void **state)
     for (s = 0; s < STRATEGIES; s++) {
         wrong += check(0, strategies[s], "nothing", "anything");
         for (a = 0; a < SETTING_COUNT; a++)
-            if (is_tried(a + s, STRATEGIES)) wrong += check(1u << a, strategies[s], setting_name[a], "nothing else");
+            if (is_tried(a + s, STRATEGIES))
+                wrong += check(1u << a, strategies[s], setting_name[a], "nothing else");
     }
     assert_int_equal(wrong, 0);
     assert_int_equal(ddp__built_in()->number(STRATEGIES), DDP_STRATEGY_DEFAULT);
@@ -420,18 +451,21 @@ static void every_setting_goes_with_every_built_in_strategy(void **state)
 /* ---- traits: a strategy of a program's own ---- */
 
 static const struct {
-    unsigned    trait;
+    unsigned trait;
     const char *name;
-    int         setting;
-} traits[] = {{DDP_WITH_CLIP, "DDP_WITH_CLIP", CLIP},          {DDP_WITH_FIRST, "DDP_WITH_FIRST", FIRST},
-              {DDP_WITH_BF16, "DDP_WITH_BF16", BF16},
-              {DDP_WITH_INT8, "DDP_WITH_INT8", INT8},          {DDP_WITH_INT4, "DDP_WITH_INT4", INT4},
-              {DDP_WITH_TOPK, "DDP_WITH_TOPK", TOPK},          {DDP_WITH_PARTS, "DDP_WITH_PARTS", PARTS},
-              {DDP_WITH_GROUPS, "DDP_WITH_GROUPS", GROUPS},    {DDP_WITH_SITES, "DDP_WITH_SITES", SITE},
-              {DDP_WITH_ELASTIC, "DDP_WITH_ELASTIC", ELASTIC}, {DDP_WITH_ELASTIC, "DDP_WITH_ELASTIC", JOIN},
-              {DDP_WITH_DEVICE, "DDP_WITH_DEVICE", DEVICE},    {DDP_NEEDS_SERVERS, "DDP_NEEDS_SERVERS", SERVERS}};
-enum { TRAITS = sizeof traits / sizeof traits[0],
-       EVERY = DDP_WITH_ALL | DDP_WITH_INT4 | DDP_WITH_TOPK | DDP_WITH_PARTS };
+    int setting;
+} traits[] = {
+    {DDP_WITH_CLIP, "DDP_WITH_CLIP", CLIP},           {DDP_WITH_FIRST, "DDP_WITH_FIRST", FIRST},
+    {DDP_WITH_BF16, "DDP_WITH_BF16", BF16},           {DDP_WITH_INT8, "DDP_WITH_INT8", INT8},
+    {DDP_WITH_INT4, "DDP_WITH_INT4", INT4},           {DDP_WITH_TOPK, "DDP_WITH_TOPK", TOPK},
+    {DDP_WITH_PARTS, "DDP_WITH_PARTS", PARTS},        {DDP_WITH_GROUPS, "DDP_WITH_GROUPS", GROUPS},
+    {DDP_WITH_SITES, "DDP_WITH_SITES", SITE},         {DDP_WITH_ELASTIC, "DDP_WITH_ELASTIC", ELASTIC},
+    {DDP_WITH_ELASTIC, "DDP_WITH_ELASTIC", JOIN},     {DDP_WITH_DEVICE, "DDP_WITH_DEVICE", DEVICE},
+    {DDP_NEEDS_SERVERS, "DDP_NEEDS_SERVERS", SERVERS}};
+enum {
+    TRAITS = sizeof traits / sizeof traits[0],
+    EVERY = DDP_WITH_ALL | DDP_WITH_INT4 | DDP_WITH_TOPK | DDP_WITH_PARTS
+};
 
 static int own_backward_end(ddp_ctx *d, void *self, int layer)
 {
@@ -459,10 +493,12 @@ static void every_trait_that_is_missing_is_told(void **state)
             configure(&c, 1u << a, DDP_STRATEGY_DEFAULT);
             ops.traits = EVERY & ~traits[i].trait;
             c.cfg.own_strategy = &ops;
-            if (table_says(&c, &ops, &told) == (traits[i].setting == a || a == SERVERS) && a != ROOM && a < NCCL1 &&
-                !(traits[i].trait == DDP_WITH_ELASTIC && (a == ELASTIC || a == JOIN)))
+            if (table_says(&c, &ops, &told) == (traits[i].setting == a || a == SERVERS) && a != ROOM &&
+                a < NCCL1 && !(traits[i].trait == DDP_WITH_ELASTIC && (a == ELASTIC || a == JOIN)))
                 fail_msg("%s and %s: '%s'", traits[i].name, setting_name[a], told.msg);
-            if (traits[i].setting != a && (i + 1 < TRAITS || !is_tried(a, 4))) continue; /* the last one tries others */
+            if (traits[i].setting != a && (i + 1 < TRAITS || !is_tried(a, 4)))
+                continue; /* the last one tries
+                                                                                            others */
             if (is_so(&c, &ops, why, sizeof why)) continue;
             print_error("own without %s, with %s: %s\n", traits[i].name, setting_name[a], why);
             wrong++;
@@ -530,10 +566,14 @@ static void page_of_settings(char *page)
         put(page, "| %d %s |", a + 1, setting_name[a]);
         for (b = 0; b < SETTING_COUNT; b++) {
             const ddp__goes_row *row = row_of(1u << a | 1u << b);
-            if (b >= a) put(page, " |");
-            else if (exclude_each_other(a, b)) put(page, " - |");
-            else if (row) put(page, " %c |", 'a' + reason(row->why) - 1);
-            else put(page, " yes |");
+            if (b >= a)
+                put(page, " |");
+            else if (exclude_each_other(a, b))
+                put(page, " - |");
+            else if (row)
+                put(page, " %c |", 'a' + reason(row->why) - 1);
+            else
+                put(page, " yes |");
         }
         put(page, "\n");
     }
@@ -592,8 +632,9 @@ static void page_of_traits(char *page)
         assert_non_null(t);
         put(page, "| `%s` | %s | %s |\n", traits[i].name, setting_name[traits[i].setting], t->why);
     }
-    put(page, "\nWith the trait `DDP_NEEDS_TWO_LINKS` it is refused where neither `net2` nor `addr2` is set,\n"
-              "nor `nccl` 2; with `DDP_NEEDS_SERVERS` where `servers` is not.\n");
+    put(page,
+        "\nWith the trait `DDP_NEEDS_TWO_LINKS` it is refused where neither `net2` nor `addr2` is set,\n"
+        "nor `nccl` 2; with `DDP_NEEDS_SERVERS` where `servers` is not.\n");
 }
 
 static void the_page_says_the_same(void **state)
@@ -604,23 +645,30 @@ static void the_page_says_the_same(void **state)
     size_t n;
 
     (void)state;
-    put(page, "# What goes with what\n\n"
-              "Fields of `ddp_config` that a program may set together (`yes`) or not. What does not go is refused by\n"
-              "`ddp_open` and `ddp_launch`, layers of a group by `ddp_group` or the first step, with one sentence\n"
-              "that names both. This page is made from the library's own table, src/run/refusals.c, "
-              "by tests/run/test_refusals.c,\n"
-              "which also tries each cell: where it says yes a small training runs to its end. (Those of `transport`\n"
-              "mpi need mpirun: tests/run/test_mpi.py tries some of them.) After a change of the table:\n\n"
-              "```\n$ make build/plain/run/test_refusals && REWRITE=1 build/plain/run/test_refusals\n```\n\n"
-              "`max_world` is set with `min_world`; `nccl` and `cuda_stream` with `backend`. `join` is the setting\n"
-              "of a newcomer: it goes into a run whose workers have set the same. With your own update `max_world` and\n"
-              "`join` need a state of the program ([own-loop.md](own-loop.md#the-state-of-your-optimizer)).\n\n");
+    put(page,
+        "# What goes with what\n\n"
+        "Fields of `ddp_config` that a program may set together (`yes`) or not. What does not go is refused "
+        "by\n"
+        "`ddp_open` and `ddp_launch`, layers of a group by `ddp_group` or the first step, with one sentence\n"
+        "that names both. This page is made from the library's own table, src/run/refusals.c, "
+        "by tests/run/test_refusals.c,\n"
+        "which also tries each cell: where it says yes a small training runs to its end. (Those of "
+        "`transport`\n"
+        "mpi need mpirun: tests/run/test_mpi.py tries some of them.) After a change of the table:\n\n"
+        "```\n$ make build/plain/run/test_refusals && REWRITE=1 build/plain/run/test_refusals\n```\n\n"
+        "`max_world` is set with `min_world`; `nccl` and `cuda_stream` with `backend`. `join` is the "
+        "setting\n"
+        "of a newcomer: it goes into a run whose workers have set the same. With your own update `max_world` "
+        "and\n"
+        "`join` need a state of the program ([own-loop.md](own-loop.md#the-state-of-your-optimizer)).\n\n");
     page_of_settings(page);
     page_of_three(page);
-    put(page, "\n## Strategies\n\nThe built-in strategies go with every setting above but these; bsp, asp, ssp, r2sp and\n"
+    put(page, "\n## Strategies\n\nThe built-in strategies go with every setting above but these; bsp, asp, "
+              "ssp, r2sp and\n"
               "osp need `servers` ([servers.md](servers.md)):\n\n");
     page_of_strategies(page);
-    put(page, "\nOne of a program's own ([own-strategy.md](own-strategy.md)) says with its traits what it goes with:\n\n");
+    put(page, "\nOne of a program's own ([own-strategy.md](own-strategy.md)) says with its traits what it "
+              "goes with:\n\n");
     page_of_traits(page);
     if (getenv("REWRITE")) {
         f = fopen(path, "w");

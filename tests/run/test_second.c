@@ -45,8 +45,7 @@ static int use_both(ddp_ctx *d, void *user)
         for (int i = 0; i < world * N; i++) NEED(x[i] == value(i / N, i % N));
         for (int i = 0; i < world * N; i++) x[i] = (float)rank;
         NEED(exchange(d, DDP_REDUCE_SCATTER, on_link(link), x, (size_t)world * N, 2, 0) == 0);
-        for (int i = 0; i < world * N; i++)
-            NEED(x[i] == (float)(i / N == rank ? world * (world - 1) : rank));
+        for (int i = 0; i < world * N; i++) NEED(x[i] == (float)(i / N == rank ? world * (world - 1) : rank));
         for (int k = 0; k < 2; k++) {
             NEED(ddp_get_link_stats(d, k, &s) == 0);
             after[k] = s.bytes_sent;
@@ -108,8 +107,7 @@ static void two_links_at_once_have_nearly_the_sum_of_the_rates(void **state)
     one = simulate_both(&c, 500000, 0, 0.401);
     other = simulate_both(&c, 0, 250000, 0.402);
     two = simulate_both(&c, 500000, 250000, 0.402);
-    print_message("    2 MB over 40 Mbit/s %.3f s, 1 MB over 20 %.3f s, both %.3f s\n", one, other,
-                  two);
+    print_message("    2 MB over 40 Mbit/s %.3f s, 1 MB over 20 %.3f s, both %.3f s\n", one, other, two);
     assert_true(two < 1.1 * (one > other ? one : other));
 }
 
@@ -232,8 +230,7 @@ static void two_links_shorten_a_step(void **state)
     trained_config(&two, DDP_WFBP, DDP_THREADS, "20mbit", "20mbit");
     if (ddp_simulate(&one.cfg, NULL, train, &one, NULL, &err)) fail_msg("%s", err.msg);
     if (ddp_simulate(&two.cfg, NULL, train, &two, NULL, &err)) fail_msg("%s", err.msg);
-    print_message("    a step over one link %.1f ms, over two %.1f ms\n", 1e3 * one.step_s,
-                  1e3 * two.step_s);
+    print_message("    a step over one link %.1f ms, over two %.1f ms\n", 1e3 * one.step_s, 1e3 * two.step_s);
     assert_memory_equal(two.w[0], one.w[0], sizeof one.w[0]);
     assert_true(two.step_s < 0.8 * one.step_s);
 }

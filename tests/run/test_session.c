@@ -25,8 +25,8 @@ typedef struct trial {
     ddp_config cfg;
     int (*body)(ddp_ctx *d, struct trial *t);
     ddp_error error[4]; /* per rank; threads share this memory */
-    int       flag;
-    char      told[4][400]; /* what rank r was told */
+    int flag;
+    char told[4][400]; /* what rank r was told */
 } trial;
 
 static void trial_new(trial *t, int world, int (*body)(ddp_ctx *, trial *))
@@ -54,7 +54,10 @@ static int trial_worker(ddp_ctx *d, void *user)
 static int trial_run(trial *t, ddp_error *err) { return ddp_launch(&t->cfg, trial_worker, t, err); }
 
 /* On a virtual clock: what the links take, and no processor time. */
-static int trial_simulate(trial *t, ddp_error *err) { return ddp_simulate(&t->cfg, NULL, trial_worker, t, NULL, err); }
+static int trial_simulate(trial *t, ddp_error *err)
+{
+    return ddp_simulate(&t->cfg, NULL, trial_worker, t, NULL, err);
+}
 
 static void expect(const ddp_error *e, ddp_status code, const char *words)
 {
@@ -256,7 +259,8 @@ static void another_optimizer_is_named_with_both(void **state)
     (void)state;
     trial_new(&t, 2, takes_another_rule_on_rank_1);
     assert_int_equal(trial_run(&t, &err), DDP_MISMATCH);
-    expect(&err, DDP_MISMATCH, "rank 1 has the optimizer adam, rank 0 has sgd: start every rank with the same");
+    expect(&err, DDP_MISMATCH,
+           "rank 1 has the optimizer adam, rank 0 has sgd: start every rank with the same");
 }
 
 /* A graph in which dropout has another probability, or another place, on rank 1. */
@@ -291,7 +295,9 @@ static void other_dropout_is_told(void **state)
     trial_new(&t, 2, builds_with_other_dropout);
     t.flag = 1;
     assert_int_equal(trial_run(&t, &err), DDP_MISMATCH);
-    expect(&err, DDP_MISMATCH, "have equal layers and different places or rates of dropout: start every rank with the same model");
+    expect(
+        &err, DDP_MISMATCH,
+        "have equal layers and different places or rates of dropout: start every rank with the same model");
 }
 
 /* Two periods in, the schedules part. */
@@ -315,7 +321,8 @@ static void another_learning_rate_in_a_step_is_named_with_both(void **state)
     (void)state;
     trial_new(&t, 2, follows_another_schedule_on_rank_1);
     assert_int_equal(trial_run(&t, &err), DDP_MISMATCH);
-    expect(&err, DDP_MISMATCH, "step 3: rank 1 has learning rate 0.0500000007, rank 0 has 0.100000001: start every rank with");
+    expect(&err, DDP_MISMATCH,
+           "step 3: rank 1 has learning rate 0.0500000007, rank 0 has 0.100000001: start every rank with");
 }
 
 static int has_another_batch_on_rank_1(ddp_ctx *d, trial *t)
@@ -332,10 +339,11 @@ static int has_another_batch_on_rank_1(ddp_ctx *d, trial *t)
 
 static void other_batches_are_one_warning(void **state)
 {
-    static const char *const words[] = {
-        "rank 0 has batch size 4 (rank 1: 8): the run continues, and averages give every rank the same weight",
-        "rank 0 has batch size 4 (rank 1: 8), length of data 1000 (rank 2: 900): the run continues, and averages give "
-        "every rank the same weight"};
+    static const char *const words[] = {"rank 0 has batch size 4 (rank 1: 8): the run continues, and "
+                                        "averages give every rank the same weight",
+                                        "rank 0 has batch size 4 (rank 1: 8), length of data 1000 (rank 2: "
+                                        "900): the run continues, and averages give "
+                                        "every rank the same weight"};
     trial t;
     ddp_error err;
 
@@ -395,7 +403,8 @@ static void ranks_with_unequal_steps_say_how_many_and_in_which_call(void **state
         trial_new(&t, 2, takes_a_step_more_on_rank_0);
         t.cfg.strategy = strategies[i];
         (void)trial_run(&t, &err);
-        for (int r = 0; r < 2; r++) expect(&t.error[r], DDP_MISMATCH, "make the same calls in the same order, and as many steps");
+        for (int r = 0; r < 2; r++)
+            expect(&t.error[r], DDP_MISMATCH, "make the same calls in the same order, and as many steps");
         expect(&t.error[0], DDP_MISMATCH, "; rank 0 has taken ");
         expect(&t.error[1], DDP_MISMATCH, "rank 1 has taken 5 steps and is in ddp_sync_all");
     }
@@ -450,7 +459,8 @@ static int stops_calling_forward_begin(ddp_ctx *d, trial *t)
 
     (void)t;
     for (step = 0; !bad && step < 4; step++) {
-        if (step == 0) for (l = 0; l < LAYERS; l++) bad |= ddp_forward_begin(d, l);
+        if (step == 0)
+            for (l = 0; l < LAYERS; l++) bad |= ddp_forward_begin(d, l);
         if (!bad) bad = one_step(d);
     }
     return bad;
@@ -460,13 +470,11 @@ static void misuse_is_a_sentence_with_the_layer(void **state)
 {
     static const struct {
         int (*body)(ddp_ctx *, trial *);
-        ddp_status  code;
+        ddp_status code;
         const char *words;
     } cases[] = {
-        {ends_a_layer_twice, DDP_USAGE,
-         "ddp_backward_end(2) was called 2 times for layer third, expected 1"},
-        {uses_a_layer_that_does_not_exist, DDP_ARG,
-         "layer 3 does not exist; 3 layers are registered"},
+        {ends_a_layer_twice, DDP_USAGE, "ddp_backward_end(2) was called 2 times for layer third, expected 1"},
+        {uses_a_layer_that_does_not_exist, DDP_ARG, "layer 3 does not exist; 3 layers are registered"},
         {adds_a_layer_too_late, DDP_USAGE, "layer 3 (first) comes too late"},
         {steps_without_layers, DDP_USAGE, "no layer is registered"},
         {reports_a_loss_that_is_no_number, DDP_NUMERIC, "the loss is nan"},
@@ -481,8 +489,7 @@ static void misuse_is_a_sentence_with_the_layer(void **state)
         for (world = 1; world <= 2; world++) {
             trial t;
             ddp_error err;
-            if (cases[i].body == stops_calling_forward_begin && world == 1)
-                continue; /* nothing travels */
+            if (cases[i].body == stops_calling_forward_begin && world == 1) continue; /* nothing travels */
             trial_new(&t, world, cases[i].body);
             assert_int_equal(trial_run(&t, &err), cases[i].code);
             expect(&t.error[0], cases[i].code, cases[i].words);
@@ -543,7 +550,8 @@ static void gradient_strategies_need_gradients(void **state)
             trial_new(&t, world, trains_without_gradients);
             t.cfg.strategy = s ? DDP_WFBP : DDP_LOCALSGD;
             assert_int_equal(trial_run(&t, &err), s && world == 2 ? DDP_USAGE : DDP_OK);
-            if (s && world == 2) expect(&t.error[1], DDP_USAGE, "strategy wfbp averages gradients, and none of 1 layers has");
+            if (s && world == 2)
+                expect(&t.error[1], DDP_USAGE, "strategy wfbp averages gradients, and none of 1 layers has");
         }
 }
 
@@ -553,12 +561,11 @@ static int calls_on_after_an_error(ddp_ctx *d, trial *t)
 
     (void)t;
     (void)uses_a_layer_that_does_not_exist(d, t);
-    if (ddp_backward_end(d, 0) != DDP_ARG || ddp_step_end(d) != DDP_ARG ||
-        ddp_sync_all(d) != DDP_ARG || ddp_wait(d) != DDP_ARG)
+    if (ddp_backward_end(d, 0) != DDP_ARG || ddp_step_end(d) != DDP_ARG || ddp_sync_all(d) != DDP_ARG ||
+        ddp_wait(d) != DDP_ARG)
         return DDP_FAILED;
-    return arrays[ddp_rank(d)][0][0][0] == w && strstr(ddp_last_error(d)->msg, "layer 3")
-               ? DDP_ARG
-               : DDP_FAILED;
+    return arrays[ddp_rank(d)][0][0][0] == w && strstr(ddp_last_error(d)->msg, "layer 3") ? DDP_ARG
+                                                                                          : DDP_FAILED;
 }
 
 static void the_first_error_stays_and_later_calls_do_nothing(void **state)
@@ -621,11 +628,13 @@ static void state_that_fits_no_machine_is_refused_before_it_is_asked_for(void **
     c.no_env = 1;
     d = ddp_open(&c, &err);
     assert_non_null(d);
-    layer.name = "wide"; layer.params = &x; layer.grads = far; layer.count = (size_t)1 << 50;
+    layer.name = "wide";
+    layer.params = &x;
+    layer.grads = far;
+    layer.count = (size_t)1 << 50;
     assert_int_equal(ddp_add_layer(d, &layer), DDP_OK);
     assert_int_equal(ddp_set_optimizer(d, &o), DDP_MEMORY); /* the session starts there */
-    assert_non_null(strstr(ddp_last_error(d)->msg,
-                           "9007199254740992 bytes of optimizer state (adamw)"));
+    assert_non_null(strstr(ddp_last_error(d)->msg, "9007199254740992 bytes of optimizer state (adamw)"));
     assert_non_null(strstr(ddp_last_error(d)->msg, "this process may use"));
     ddp_close(d);
 }
@@ -633,8 +642,8 @@ static void state_that_fits_no_machine_is_refused_before_it_is_asked_for(void **
 static void a_senseless_config_is_refused_by_field(void **state)
 {
     static const struct {
-        size_t      offset;
-        int         value;
+        size_t offset;
+        int value;
         const char *words;
     } cases[] = {
         {offsetof(ddp_config, period), -3, "period -3"},
@@ -905,8 +914,14 @@ static int uses_collectives(ddp_ctx *d, trial *t)
     bad |= ddp_broadcast(d, x, 1, n - 1);
     bad |= x[0] != (float)(n - 1);
     bad |= ddp_barrier(d);
-    if (n > 1 && r == 0) { x[0] = 42; bad |= ddp_send(d, x, 1, 1); }
-    if (n > 1 && r == 1) { bad |= ddp_recv(d, x, 1, 0); bad |= x[0] != 42.0f; }
+    if (n > 1 && r == 0) {
+        x[0] = 42;
+        bad |= ddp_send(d, x, 1, 1);
+    }
+    if (n > 1 && r == 1) {
+        bad |= ddp_recv(d, x, 1, 0);
+        bad |= x[0] != 42.0f;
+    }
     return bad ? DDP_FAILED : 0;
 }
 
@@ -951,8 +966,7 @@ static int computes_for_a_while(ddp_ctx *d, trial *t)
             return DDP_FAILED;
         if (strcmp(p->name[l], l == 0 ? "first" : l == 1 ? "second" : "third")) return DDP_FAILED;
     }
-    if (ddp_rank(d) == 0)
-        t->flag = ddp_plan_get(d) != NULL && ddp_plan_get(d)->cost == DDP_COST_WINDOW;
+    if (ddp_rank(d) == 0) t->flag = ddp_plan_get(d) != NULL && ddp_plan_get(d)->cost == DDP_COST_WINDOW;
     return 0;
 }
 
@@ -1001,8 +1015,9 @@ static int sends_a_burst(ddp_ctx *d, trial *t)
     took = ddp_now() - begin;
     if (ddp_rank(d) == 0) {
         const double said = d->profile.alpha_s + 12 * (gap + d->link[0].beta_s * bytes);
-        print_message("alpha %.3f ms, gap %.3f ms, %.3f ms for the bytes of one: 12 take %.2f ms, said %.2f\n",
-                      1e3 * d->profile.alpha_s, 1e3 * gap, 1e3 * d->link[0].beta_s * bytes, 1e3 * took, 1e3 * said);
+        print_message(
+            "alpha %.3f ms, gap %.3f ms, %.3f ms for the bytes of one: 12 take %.2f ms, said %.2f\n",
+            1e3 * d->profile.alpha_s, 1e3 * gap, 1e3 * d->link[0].beta_s * bytes, 1e3 * took, 1e3 * said);
         t->flag = gap > 1e-4 && took > 0.75 * said && took < 1.3 * said;
     }
     return 0;
@@ -1057,8 +1072,7 @@ static int trains_on_a_link_slower_than_planned(ddp_ctx *d, trial *t)
     }
     /* planned again with the slower link: the plan's own figures, not only the estimate, moved */
     if (ddp_rank(d) == 0)
-        t->flag =
-            before > 0 && d->link[0].beta_s > 2 * before && d->profile.comm_s[0] > 2 * before * 120000;
+        t->flag = before > 0 && d->link[0].beta_s > 2 * before && d->profile.comm_s[0] > 2 * before * 120000;
     return bad ? bad : ddp_sync_all(d);
 }
 
@@ -1087,7 +1101,8 @@ static int trains_on_a_steady_link(ddp_ctx *d, trial *t)
         if (!bad) bad = ddp_step_end(d);
     }
     if (!bad) bad = ddp_sync_all(d);
-    if (ddp_rank(d) == 0) t->flag = first.beta_s > 0 && ddp_link_drift(first, d->fit[0].link, &bytes, 1) > -0.3;
+    if (ddp_rank(d) == 0)
+        t->flag = first.beta_s > 0 && ddp_link_drift(first, d->fit[0].link, &bytes, 1) > -0.3;
     return bad;
 }
 
@@ -1135,7 +1150,8 @@ static void plans_are_read_from_the_json_of_the_planner(void **state)
     static const struct {
         const char *text, *words;
     } bad[] = {
-        {"{\"sets\": [[0],[1]]}", "is a plan for 2 layers, the model has 3: plan with a profile of this model"},
+        {"{\"sets\": [[0],[1]]}",
+         "is a plan for 2 layers, the model has 3: plan with a profile of this model"},
         {"{\"sets\": [[0,1],[1,2]]}", "layer 1 is in two sets"},
         {"{\"sets\": [[0,1],[]], \"layers\": 3}", "layer 2 is in no set"},
         {"{\"sets\": [[0,1,3],[2]]}", "is a plan for 4 layers, the model has 3"},
@@ -1152,9 +1168,7 @@ static void plans_are_read_from_the_json_of_the_planner(void **state)
 
     (void)state;
     snprintf(path, sizeof path, "/tmp/ddp_plan_%ld.json", (long)getpid());
-    write_text(
-        path,
-        "{\"solver\":\"optimal\",\"cost\":\"timeline\",\"sets\":[[2,0],[1]],\"fill\":[[],[2]]}");
+    write_text(path, "{\"solver\":\"optimal\",\"cost\":\"timeline\",\"sets\":[[2,0],[1]],\"fill\":[[],[2]]}");
     assert_int_equal(ddp_plan_read(path, 3, &p, &err), DDP_OK);
     assert_int_equal(p.period, 2);
     assert_int_equal(p.step_of[0], 0);
@@ -1194,8 +1208,10 @@ static void the_sweep_agrees_with_unit_cells(void **state)
         for (t = 0; t < 26; t++) {
             int sends = 0, computes = 0;
             for (i = 0; i < n; i++)
-                if (s[i].begin_s <= t && t < s[i].end_s) *(s[i].kind == DDP_SPAN_COMM ? &sends : &computes) = 1;
-            cells += sends; bare += sends && !computes;
+                if (s[i].begin_s <= t && t < s[i].end_s)
+                    *(s[i].kind == DDP_SPAN_COMM ? &sends : &computes) = 1;
+            cells += sends;
+            bare += sends && !computes;
         }
         assert_true(fabs(comm - cells) < 1e-9 && fabs(exposed - bare) < 1e-9);
     }

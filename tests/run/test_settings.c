@@ -1,5 +1,6 @@
-/* [pure] The table of settings (src/run/settings.c): every field by name and by its variable, what is refused, what is
- * the default. docs/settings.md is made here too: it is compared, and with REWRITE=1 in the environment written. */
+/* [pure] The table of settings (src/run/settings.c): every field by name and by its variable, what is
+ * refused, what is the default. docs/settings.md is made here too: it is compared, and with REWRITE=1 in the
+ * environment written. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -27,27 +28,81 @@ static const char *const pointers[] = {"own_strategy", "sockets",   "cancel", "b
 /* A value of each field, and one that it cannot have; NULL: any text will do. */
 static const struct {
     const char *field, *good, *bad;
-} values[] = {
-    {"strategy", "wfbp", "sgd"}, {"period", "7", "0"}, {"transport", "mpi", "pigeon"}, {"rank", "2", "-1"},
-    {"world", "4", "70000"}, {"addr", "10.0.0.1:5", NULL}, {"run_id", "red", NULL}, {"socket_ifname", "^lo", NULL},
-    {"net", "100mbit,20ms", NULL}, {"net_script", "bad_day.txt", NULL}, {"net2", "1gbit", NULL}, {"addr2", "h:1", NULL},
-    {"wire", "bf16", "bf17"}, {"topk_fraction", "0.125", "1.5"}, {"site", "3", "many"}, {"threads", "8", "1025"},
-    {"kernels", "base", "sse"},
-    {"seed", "4294967296", "-1"}, {"micro_batches", "4", "2.5"}, {"clip_norm", "0.5", "-1"}, {"average_first", "1", "yes"},
-    {"average_state", "1", "2"}, {"state_period", "3,6", "3,"}, {"split_params", "1000", "-1"}, {"algorithm", "direct", "star"},
-    {"deterministic", "1", "no"}, {"paper", "1", "10"}, {"solver", "dfs", "magic"}, {"cost", "sum", "none"},
-    {"fill", "eq12", "eq13"}, {"profile_steps", "12", "few"}, {"profile_path", "p.csv", NULL}, {"plan_path", "p.json", NULL},
-    {"bucket_bytes", "5000000000", "25MB"}, {"partition_bytes", "1000", "255"}, {"credit", "2.5", "0"},
-    {"merge_sum", "1", "on"}, {"no_barrier", "1", "off"}, {"update_frequency", "0.5", "1.01"}, {"preserve", "0.02", "nan"},
-    {"servers", "colocated", "all"}, {"staleness", "3", "-3"}, {"push_scale", "0.25", "inf"}, {"defer", "0.5", "1.5"},
-    {"lgp", "ema", "mean"}, {"correct", "eager", "late"}, {"split", "knapsack", "jump"}, {"outer_lr", "0.7", "0"},
-    {"outer_momentum", "0.9", "1"}, {"overlap", "stream", "never"}, {"mixture", "0.25", "1"}, {"fragments", "2", "-1"},
-    {"landing", "1", "-1"}, {"compensation", "0.04", "x"}, {"connect_timeout_s", "1.5", "0"}, {"join_timeout_s", "60", "soon"},
-    {"peer_timeout_s", "3", "-3"}, {"op_timeout_s", "100", ""}, {"dump_path", "post", NULL}, {"overwrite", "1", "true"},
-    {"min_world", "2", "-1"}, {"max_world", "8", "65"}, {"join", "1", "7"}, {"elastic_bytes", "1048576", "1e6"},
-    {"insecure", "1", "!"}, {"tls_psk", "k", NULL}, {"tls_ca", "a", NULL}, {"tls_cert", "c", NULL}, {"tls_key", "y", NULL},
-    {"no_checksum", "1", "01"}, {"no_finite_check", "1", "2"}, {"check_writes", "1", "x"}, {"trace_spans", "100", "-1"}, {"nccl", "2", "3"},
-    {"no_env", "1", "x"}};
+} values[] = {{"strategy", "wfbp", "sgd"},
+              {"period", "7", "0"},
+              {"transport", "mpi", "pigeon"},
+              {"rank", "2", "-1"},
+              {"world", "4", "70000"},
+              {"addr", "10.0.0.1:5", NULL},
+              {"run_id", "red", NULL},
+              {"socket_ifname", "^lo", NULL},
+              {"net", "100mbit,20ms", NULL},
+              {"net_script", "bad_day.txt", NULL},
+              {"net2", "1gbit", NULL},
+              {"addr2", "h:1", NULL},
+              {"wire", "bf16", "bf17"},
+              {"topk_fraction", "0.125", "1.5"},
+              {"site", "3", "many"},
+              {"threads", "8", "1025"},
+              {"kernels", "base", "sse"},
+              {"seed", "4294967296", "-1"},
+              {"micro_batches", "4", "2.5"},
+              {"clip_norm", "0.5", "-1"},
+              {"average_first", "1", "yes"},
+              {"average_state", "1", "2"},
+              {"state_period", "3,6", "3,"},
+              {"split_params", "1000", "-1"},
+              {"algorithm", "direct", "star"},
+              {"deterministic", "1", "no"},
+              {"paper", "1", "10"},
+              {"solver", "dfs", "magic"},
+              {"cost", "sum", "none"},
+              {"fill", "eq12", "eq13"},
+              {"profile_steps", "12", "few"},
+              {"profile_path", "p.csv", NULL},
+              {"plan_path", "p.json", NULL},
+              {"bucket_bytes", "5000000000", "25MB"},
+              {"partition_bytes", "1000", "255"},
+              {"credit", "2.5", "0"},
+              {"merge_sum", "1", "on"},
+              {"no_barrier", "1", "off"},
+              {"update_frequency", "0.5", "1.01"},
+              {"preserve", "0.02", "nan"},
+              {"servers", "colocated", "all"},
+              {"staleness", "3", "-3"},
+              {"push_scale", "0.25", "inf"},
+              {"defer", "0.5", "1.5"},
+              {"lgp", "ema", "mean"},
+              {"correct", "eager", "late"},
+              {"split", "knapsack", "jump"},
+              {"outer_lr", "0.7", "0"},
+              {"outer_momentum", "0.9", "1"},
+              {"overlap", "stream", "never"},
+              {"mixture", "0.25", "1"},
+              {"fragments", "2", "-1"},
+              {"landing", "1", "-1"},
+              {"compensation", "0.04", "x"},
+              {"connect_timeout_s", "1.5", "0"},
+              {"join_timeout_s", "60", "soon"},
+              {"peer_timeout_s", "3", "-3"},
+              {"op_timeout_s", "100", ""},
+              {"dump_path", "post", NULL},
+              {"overwrite", "1", "true"},
+              {"min_world", "2", "-1"},
+              {"max_world", "8", "65"},
+              {"join", "1", "7"},
+              {"elastic_bytes", "1048576", "1e6"},
+              {"insecure", "1", "!"},
+              {"tls_psk", "k", NULL},
+              {"tls_ca", "a", NULL},
+              {"tls_cert", "c", NULL},
+              {"tls_key", "y", NULL},
+              {"no_checksum", "1", "01"},
+              {"no_finite_check", "1", "2"},
+              {"check_writes", "1", "x"},
+              {"trace_spans", "100", "-1"},
+              {"nccl", "2", "3"},
+              {"no_env", "1", "x"}};
 enum { VALUES = sizeof values / sizeof *values };
 
 static int setting(const ddp_config *c, const char *field, ddp_setting *out)
@@ -101,9 +156,11 @@ static void every_field_has_a_row(void **state)
             char word[64];
             size_t n = strcspn(name, "["), at;
             int known = 0;
-            for (at = n; at > 0 && (isalnum((unsigned char)name[at - 1]) || name[at - 1] == '_'); at--) {}
+            for (at = n; at > 0 && (isalnum((unsigned char)name[at - 1]) || name[at - 1] == '_'); at--) {
+            }
             snprintf(word, sizeof word, "%.*s", (int)(n - at), name + at);
-            for (size_t k = 0; k < sizeof pointers / sizeof *pointers; k++) known |= !strcmp(word, pointers[k]);
+            for (size_t k = 0; k < sizeof pointers / sizeof *pointers; k++)
+                known |= !strcmp(word, pointers[k]);
             fields += !known;
             if (!known && setting(NULL, word, &s) < 0) fail_msg("%s of ddp_config has no row", word);
         }
@@ -149,8 +206,10 @@ static void a_bad_value_is_told_with_the_field_what_it_may_be_and_its_default(vo
         snprintf(begins, sizeof begins, "%s=%s", field, bad);
         assert_true(setting(NULL, field, &s) >= 0);
         if (strncmp(err.msg, begins, strlen(begins))) fail_msg("'%s' does not name %s", err.msg, begins);
-        if (!strstr(err.msg, s.values) && !strstr(err.msg, "is neither 1 nor 0")) fail_msg("'%s': no values", err.msg);
-        if (strstr(err.msg, "(default: ") && !strstr(err.msg, s.help)) fail_msg("'%s': what is it for?", err.msg);
+        if (!strstr(err.msg, s.values) && !strstr(err.msg, "is neither 1 nor 0"))
+            fail_msg("'%s': no values", err.msg);
+        if (strstr(err.msg, "(default: ") && !strstr(err.msg, s.help))
+            fail_msg("'%s': what is it for?", err.msg);
     }
 }
 
@@ -187,11 +246,13 @@ static void zeros_that_are_values_and_fractions_are_kept(void **state)
     assert_int_equal(ddp_config_set(&c, "period", "5.0", &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "period=5.0: a whole number, 1 to 1000000 steps"));
     assert_int_equal(ddp_config_set(&c, "wire", "topk:2", &err), DDP_ARG);
-    assert_string_equal(err.msg, "wire=topk:2 is unknown: choose f32, bf16, int8, int4, e3m0 or topk:FRACTION");
+    assert_string_equal(err.msg,
+                        "wire=topk:2 is unknown: choose f32, bf16, int8, int4, e3m0 or topk:FRACTION");
     assert_int_equal(ddp_config_set(&c, "state_period", "4", NULL), DDP_OK);
     assert_true(c.state_period[0] == 4 && c.state_period[1] == 4);
     assert_int_equal(ddp_config_set(&c, "period", "-3", &err), DDP_ARG);
-    assert_string_equal(err.msg, "period=-3: 1 to 1000000 steps; H, in which each layer is averaged once (default: 5)");
+    assert_string_equal(
+        err.msg, "period=-3: 1 to 1000000 steps; H, in which each layer is averaged once (default: 5)");
 }
 
 static void a_field_that_is_not_there_is_told_with_the_one_that_was_meant(void **state)
@@ -218,7 +279,8 @@ static ddp_status resolve(const ddp_config *given, ddp_config *out, ddp_error *e
     return ddp__config_resolve(given, ddp__built_in(), out, &ops, err);
 }
 
-/* One variable at a time: it fills what is zero, and says which one is wrong; who set the field is not overridden. */
+/* One variable at a time: it fills what is zero, and says which one is wrong; who set the field is not
+ * overridden. */
 static void every_variable_fills_its_field(void **state)
 {
     (void)state;
@@ -231,11 +293,13 @@ static void every_variable_fills_its_field(void **state)
         assert_int_equal(strncmp(s.variable, "DREAMDDP_", 9), 0);
         memset(&c, 0, sizeof c);
         if (strcmp(s.variable, "DREAMDDP_RANK") && strcmp(s.variable, "DREAMDDP_WORLD_SIZE") &&
-            strcmp(s.variable, "DREAMDDP_ADDR") && strcmp(s.variable, "DREAMDDP_RUN_ID")) { /* the launchers' */
+            strcmp(s.variable, "DREAMDDP_ADDR") &&
+            strcmp(s.variable, "DREAMDDP_RUN_ID")) { /* the launchers' */
             setenv(s.variable, values[i].good, 1);
             if (ddp__env_settings(ddp__built_in(), &c, &err)) fail_msg("%s", err.msg);
             (void)setting(&c, values[i].field, &t);
-            if (strcmp(t.value, values[i].good)) fail_msg("%s: '%s', not '%s'", s.variable, t.value, values[i].good);
+            if (strcmp(t.value, values[i].good))
+                fail_msg("%s: '%s', not '%s'", s.variable, t.value, values[i].good);
             set = c;
             setenv(s.variable, values[i].bad ? values[i].bad : "another", 1);
             assert_int_equal(ddp__env_settings(ddp__built_in(), &set, &err), DDP_OK);
@@ -281,9 +345,11 @@ static void defaults_are_those_of_the_table(void **state)
     assert_int_equal(resolve(&zero, &c, &err), DDP_OK);
     assert_true(c.transport == DDP_TCP && c.strategy == DDP_DREAMDDP && c.overlap == DDP_OVERLAP_NONE);
     assert_true(c.wire == DDP_WIRE_DEFAULT && c.solver == DDP_SOLVER_DEFAULT);
-    assert_true(c.period == 5 && c.world == 1 && c.threads == 1 && c.micro_batches == 1 && c.profile_steps == 6);
+    assert_true(c.period == 5 && c.world == 1 && c.threads == 1 && c.micro_batches == 1 &&
+                c.profile_steps == 6);
     assert_true(c.bucket_bytes == (size_t)25 << 20 && c.partition_bytes == 26000000 && c.credit == 1);
-    assert_true(c.preserve == 0.01 && c.connect_timeout_s == 30 && c.join_timeout_s == 30 && c.peer_timeout_s == 30);
+    assert_true(c.preserve == 0.01 && c.connect_timeout_s == 30 && c.join_timeout_s == 30 &&
+                c.peer_timeout_s == 30);
     assert_true(c.op_timeout_s == 1800 && c.state_period[0] == 0 && c.no_env == 0);
     ddp__config_free(&c);
     zero.min_world = 1;
@@ -298,14 +364,15 @@ static void ranges_hold_for_fields_that_a_program_sets(void **state)
     ddp_error err;
 
     (void)state;
-#define REFUSED(field, value, words)                                \
-    do {                                                            \
-        memset(&c, 0, sizeof c);                                    \
-        c.field = value;                                            \
-        assert_int_equal(resolve(&c, &out, &err), DDP_ARG);         \
+#define REFUSED(field, value, words)                                                            \
+    do {                                                                                        \
+        memset(&c, 0, sizeof c);                                                                \
+        c.field = value;                                                                        \
+        assert_int_equal(resolve(&c, &out, &err), DDP_ARG);                                     \
         if (strncmp(err.msg, words, strlen(words))) fail_msg("'%s', not '%s'", err.msg, words); \
     } while (0)
-    REFUSED(period, 1000001, "period 1000001: 1 to 1000000 steps; H, in which each layer is averaged once (default: 5)");
+    REFUSED(period, 1000001,
+            "period 1000001: 1 to 1000000 steps; H, in which each layer is averaged once (default: 5)");
     REFUSED(threads, -2, "threads -2: 1 to 1024; operator threads of this worker (default: 1)");
     REFUSED(clip_norm, -1.5f, "clip_norm -1.5: a number from 0; ");
     REFUSED(outer_lr, (double)NAN, "outer_lr nan: a number above 0, at most 1e+06; ");
@@ -366,20 +433,28 @@ static void the_page_says_the_same(void **state)
     (void)state;
     put(page, sizeof page,
         "# Settings\n\n"
-        "Each row is a field of `ddp_config` and the variable that fills it where the program leaves it zero\n"
-        "(an empty variable counts as unset; `no_env` = 1 reads none; a misspelt one is an error). Numbers have a decimal\n"
-        "point in every locale, here and in the files that the library reads and writes. By name, from a file or a command\n"
+        "Each row is a field of `ddp_config` and the variable that fills it where the program leaves it "
+        "zero\n"
+        "(an empty variable counts as unset; `no_env` = 1 reads none; a misspelt one is an error). Numbers "
+        "have a decimal\n"
+        "point in every locale, here and in the files that the library reads and writes. By name, from a "
+        "file or a command\n"
         "line of your own:\n\n"
-        "```c\nif (ddp_config_set(&cfg, \"period\", \"10\", &err)) fprintf(stderr, \"%%s\\n\", err.msg);\n```\n\n"
-        "A text is borrowed until `ddp_open`. `ddp_config_describe` gives these rows to a program. The last column says what\n"
-        "all ranks must have the same. Pointers (`own_strategy`, `backend`, `allocator`, ..) are set in the program alone.\n"
-        "This page is made from the library's own table, src/run/settings.c, by tests/run/test_settings.c:\n\n"
+        "```c\nif (ddp_config_set(&cfg, \"period\", \"10\", &err)) fprintf(stderr, \"%%s\\n\", "
+        "err.msg);\n```\n\n"
+        "A text is borrowed until `ddp_open`. `ddp_config_describe` gives these rows to a program. The last "
+        "column says what\n"
+        "all ranks must have the same. Pointers (`own_strategy`, `backend`, `allocator`, ..) are set in the "
+        "program alone.\n"
+        "This page is made from the library's own table, src/run/settings.c, by "
+        "tests/run/test_settings.c:\n\n"
         "```\n$ make build/plain/run/test_settings && REWRITE=1 build/plain/run/test_settings\n```\n\n"
         "| field | variable | what | values | default | same |\n|---|---|---|---|---|---|\n");
     for (int i = 0; ddp_config_describe(NULL, i, &s); i++) {
         if (!s.field) break;
         put(page, sizeof page, "| `%s` | %s%s%s | %s | %s | %s | %s |\n", s.field, s.variable ? "`" : "",
-            s.variable ? s.variable : "", s.variable ? "`" : "", s.help, s.values, s.preset, s.same ? "yes" : "");
+            s.variable ? s.variable : "", s.variable ? "`" : "", s.help, s.values, s.preset,
+            s.same ? "yes" : "");
     }
     put(page, sizeof page, "\nVariables that are no field:\n\n| variable | what |\n|---|---|\n");
     for (int i = 0; ddp_config_describe(NULL, i, &s); i++)

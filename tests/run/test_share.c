@@ -1,4 +1,5 @@
-/* ddp_share: the program replaces its parameters between two steps, and every strategy continues from the values of rank 0. */
+/* ddp_share: the program replaces its parameters between two steps, and every strategy continues from the
+ * values of rank 0. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -21,7 +22,10 @@ typedef struct program {
     float rate;
 } program;
 
-static float value_of(int layer, int i, int salt) { return (float)((layer * 31 + i * 7 + salt * 13) % 101 - 50) / 64.0f; }
+static float value_of(int layer, int i, int salt)
+{
+    return (float)((layer * 31 + i * 7 + salt * 13) % 101 - 50) / 64.0f;
+}
 
 static void fill(program *p, int salt)
 {
@@ -91,13 +95,14 @@ static void train(ddp_strategy strategy, ddp_overlap overlap, ddp_wire wire)
     c.deterministic = 1;
     if (overlap == DDP_OVERLAP_EAGER && wire == DDP_WIRE_F32) c.compensation = 0.5;
     if (ddp_launch(&c, replace_and_train, NULL, &err))
-        fail_msg("%s, overlap %d, wire %s: %s", ddp_strategy_name(strategy), (int)overlap, ddp_wire_name(wire), err.msg);
+        fail_msg("%s, overlap %d, wire %s: %s", ddp_strategy_name(strategy), (int)overlap,
+                 ddp_wire_name(wire), err.msg);
 }
 
 static void every_strategy_begins_from_what_was_loaded(void **state)
 {
-    static const ddp_strategy all[] = {DDP_SSGD, DDP_WFBP, DDP_USBYTE, DDP_LOCALSGD, DDP_ENP, DDP_DREAMDDP, DDP_DILOCO,
-                                       DDP_SPARSELOCO};
+    static const ddp_strategy all[] = {DDP_SSGD, DDP_WFBP,     DDP_USBYTE, DDP_LOCALSGD,
+                                       DDP_ENP,  DDP_DREAMDDP, DDP_DILOCO, DDP_SPARSELOCO};
 
     (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) train(all[i], DDP_OVERLAP_NONE, DDP_WIRE_DEFAULT);
@@ -110,7 +115,8 @@ static void late_and_rounded_averages_too(void **state)
     (void)state;
     for (int o = DDP_OVERLAP_NONE; o <= DDP_OVERLAP_EAGER; o++)
         for (size_t w = 0; w < sizeof wire / sizeof *wire; w++) train(DDP_DILOCO, (ddp_overlap)o, wire[w]);
-    for (int o = DDP_OVERLAP_NONE; o <= DDP_OVERLAP_EAGER; o++) train(DDP_SPARSELOCO, (ddp_overlap)o, DDP_WIRE_DEFAULT);
+    for (int o = DDP_OVERLAP_NONE; o <= DDP_OVERLAP_EAGER; o++)
+        train(DDP_SPARSELOCO, (ddp_overlap)o, DDP_WIRE_DEFAULT);
     train(DDP_LOCALSGD, DDP_OVERLAP_NONE, DDP_WIRE_INT8);
     train(DDP_DREAMDDP, DDP_OVERLAP_NONE, DDP_WIRE_INT8);
 }
@@ -122,7 +128,8 @@ static int share_in_a_step(ddp_ctx *d, void *user)
     int bad;
 
     (void)user;
-    bad = ddp_add_block(d, "a", w[0], g[0], 8) || ddp_add_block(d, "b", w[1], g[1], 8) || ddp_set_optimizer(d, &own);
+    bad = ddp_add_block(d, "a", w[0], g[0], 8) || ddp_add_block(d, "b", w[1], g[1], 8) ||
+          ddp_set_optimizer(d, &own);
     bad = bad || ddp_backward_end(d, 1);
     return bad || ddp_share(d) != DDP_USAGE; /* the context, and so ddp_launch, has the error */
 }

@@ -1,5 +1,6 @@
-/* [long] Where a program of one's own goes wrong, a sentence says where: memory that was freed too early, layers without
- * names, models that differ, values that are no layer's; and what is allowed: evaluation that calls ddp_forward_begin. */
+/* [long] Where a program of one's own goes wrong, a sentence says where: memory that was freed too early,
+ * layers without names, models that differ, values that are no layer's; and what is allowed: evaluation that
+ * calls ddp_forward_begin. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -20,9 +21,9 @@ enum { LONG = 1 << 20, LAYERS = 3 };
 
 typedef struct run {
     ddp_config cfg;
-    int        way;
-    ddp_stats  stats;
-    float      end[2][LAYERS][64];
+    int way;
+    ddp_stats stats;
+    float end[2][LAYERS][64];
 } run;
 
 static void configure(run *x, ddp_transport transport, ddp_strategy s, int world)
@@ -55,7 +56,8 @@ static int frees(ddp_ctx *d, void *user)
     int bad = 0;
 
     for (int l = 0; l < LAYERS && !bad; l++) {
-        w[l] = pages(LONG); g[l] = pages(LONG);
+        w[l] = pages(LONG);
+        g[l] = pages(LONG);
         bad = ddp_add_block(d, name[l], w[l], g[l], LONG);
     }
     bad = bad || ddp_set_optimizer(d, &o);
@@ -88,7 +90,8 @@ static void freed_memory_is_named_at_once(void **state)
         x.way = i < 2 ? 0 : 150;
         begin = ddp_now();
         assert_int_not_equal(ddp_launch(&x.cfg, frees, &x, &err), DDP_OK);
-        if (!strstr(err.msg, "the memory for all-reduce of layer mid (step 0) was freed before it was done")) fail_msg("%d: %s", i, err.msg);
+        if (!strstr(err.msg, "the memory for all-reduce of layer mid (step 0) was freed before it was done"))
+            fail_msg("%d: %s", i, err.msg);
         assert_non_null(strstr(err.msg, "after ddp_sync_all or ddp_close"));
         assert_int_equal(err.code, DDP_USAGE);
         assert_true(ddp_now() - begin < 100); /* not after peer_timeout_s */
@@ -106,7 +109,9 @@ static int unnamed(ddp_ctx *d, void *user)
     for (int l = 0; l < LAYERS; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
-        layer.params = w[r][l]; layer.grads = g[r][l]; layer.count = x->way == 1 && l == 1 ? 40 + (size_t)r : 64;
+        layer.params = w[r][l];
+        layer.grads = g[r][l];
+        layer.count = x->way == 1 && l == 1 ? 40 + (size_t)r : 64;
         if (ddp_add_layer(d, &layer)) return 1;
     }
     if (ddp_backward_end(d, 2) || ddp_backward_end(d, x->way == 2 ? 2 : 1)) return 1;
@@ -115,9 +120,14 @@ static int unnamed(ddp_ctx *d, void *user)
 
 static void layers_without_names_are_called_once(void **state)
 {
-    static const struct { int way; ddp_status status; const char *words; } table[] = {
+    static const struct {
+        int way;
+        ddp_status status;
+        const char *words;
+    } table[] = {
         {0, DDP_USAGE, "step 0: layer 0 had 0 of 1 ddp_backward_end calls"},
-        {1, DDP_MISMATCH, "layer 1: rank 1 registered layer 1 with 41 values in 1 blocks, rank 0 layer 1 with 40 in 1: every"},
+        {1, DDP_MISMATCH,
+         "layer 1: rank 1 registered layer 1 with 41 values in 1 blocks, rank 0 layer 1 with 40 in 1: every"},
         {2, DDP_USAGE, "ddp_backward_end(2) was called 2 times for layer 2, expected 1"}};
     (void)state;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
@@ -130,7 +140,8 @@ static void layers_without_names_are_called_once(void **state)
     }
 }
 
-/* Rank 1 comes too late to the average of the buffers, which are no layer's message; or it is in the middle of a step. */
+/* Rank 1 comes too late to the average of the buffers, which are no layer's message; or it is in the middle
+ * of a step. */
 static int late(ddp_ctx *d, void *user)
 {
     const run *x = (const run *)user;
@@ -142,8 +153,10 @@ static int late(ddp_ctx *d, void *user)
     ddp_error err;
 
     memset(&layer, 0, sizeof layer);
-    both[0] = b; both[1] = running;
-    layer.blocks = both; layer.block_count = 2;
+    both[0] = b;
+    both[1] = running;
+    layer.blocks = both;
+    layer.block_count = 2;
     if (ddp_add_layer(d, &layer) || ddp_backward_end(d, 0)) return 1;
     if (x->way == 0 && ddp_step_end(d)) return 1;
     if (x->way == 0 && r == 1) /* until the time-out of rank 0 has ended the run */
@@ -180,7 +193,8 @@ static int evaluates(ddp_ctx *d, void *user)
 
     memset(w[r], 0, sizeof w[r]);
     memset(g[r], 0, sizeof g[r]);
-    for (int l = 0; l < LAYERS && !bad; l++) bad = ddp_add_block(d, l == 0 ? "a" : l == 1 ? "b" : "c", w[r][l], g[r][l], 64);
+    for (int l = 0; l < LAYERS && !bad; l++)
+        bad = ddp_add_block(d, l == 0 ? "a" : l == 1 ? "b" : "c", w[r][l], g[r][l], 64);
     bad = bad || ddp_set_optimizer(d, &o);
     for (int step = 0; step < 12 && !bad; step++) {
         for (int pass = 0; pass < (x->way ? 3 : 1) && !bad; pass++) /* all but the last evaluate */
@@ -207,7 +221,8 @@ static void evaluation_may_begin_forwards(void **state)
         x.cfg.deterministic = 1;
         y = x;
         y.way = 1;
-        if (ddp_launch(&x.cfg, evaluates, &x, &err) || ddp_launch(&y.cfg, evaluates, &y, &err)) fail_msg("%s", err.msg);
+        if (ddp_launch(&x.cfg, evaluates, &x, &err) || ddp_launch(&y.cfg, evaluates, &y, &err))
+            fail_msg("%s", err.msg);
         assert_memory_equal(x.end, y.end, sizeof x.end);
         assert_true(x.end[0][0][1] != 0);
     }
@@ -245,8 +260,8 @@ static int buckets(ddp_ctx *d, void *user)
     return bad;
 }
 
-/* 2 (P - 1) / P of 80 ns a byte with four workers are 120: a bucket has the bytes of all its layers, and its last one is
- * a hundredth of them. */
+/* 2 (P - 1) / P of 80 ns a byte with four workers are 120: a bucket has the bytes of all its layers, and its
+ * last one is a hundredth of them. */
 static void a_bucket_is_all_its_bytes(void **state)
 {
     static run x;

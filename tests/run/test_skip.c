@@ -1,5 +1,6 @@
-/* Layers without a gradient (ddp_skip), under every strategy: a layer that all ranks skip stays where it is, one that some
- * skip gets what the others have, and ddp_sync_all leaves equal replicas, whatever happened before. */
+/* Layers without a gradient (ddp_skip), under every strategy: a layer that all ranks skip stays where it is,
+ * one that some skip gets what the others have, and ddp_sync_all leaves equal replicas, whatever happened
+ * before. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "run/context.h"
@@ -19,22 +20,32 @@ extern "C" {
 enum { RANKS = 4, LAYERS = 3, EACH = 70, VALUES = LAYERS * EACH, PERIOD = 2 };
 
 /* of the middle layer */
-typedef enum way { NEVER, ALL_FROM_4, RANK_1_AT_TIMES, ZEROS_AT_TIMES, ALL_AT_TIMES, NO_GRADIENT_YET, ALL_FOR_A_PERIOD } way;
+typedef enum way {
+    NEVER,
+    ALL_FROM_4,
+    RANK_1_AT_TIMES,
+    ZEROS_AT_TIMES,
+    ALL_AT_TIMES,
+    NO_GRADIENT_YET,
+    ALL_FOR_A_PERIOD
+} way;
 
 /* When ddp_skip is called: in the layer's turn, in the first micro-batch only, or after all other layers. */
 typedef enum moment { IN_TURN, ONCE, LAST, MOMENTS } moment;
 
 typedef struct run {
     ddp_config cfg;
-    way        way;
-    moment     moment;
-    int        steps, hooks, sites; /* sites: two ranks in each */
-    int        at;                 /* > 0: the step before which all ranks synchronise, and the layer is noted */
-    float      before[VALUES], end[RANKS + 1][VALUES];
+    way way;
+    moment moment;
+    int steps, hooks, sites; /* sites: two ranks in each */
+    int at;                  /* > 0: the step before which all ranks synchronise, and the layer is
+                                      noted */
+    float before[VALUES], end[RANKS + 1][VALUES];
 } run;
 
-static const ddp_strategy every[] = {DDP_SSGD, DDP_WFBP, DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE, DDP_DEFT,
-                                     DDP_BSP, DDP_ASP, DDP_SSP, DDP_R2SP, DDP_OSP, DDP_LOCALSGD, DDP_ENP, DDP_DREAMDDP,
+static const ddp_strategy every[] = {DDP_SSGD,   DDP_WFBP,      DDP_MGWFBP,   DDP_ASCWFBP, DDP_BYTESCHEDULER,
+                                     DDP_USBYTE, DDP_DEFT,      DDP_BSP,      DDP_ASP,     DDP_SSP,
+                                     DDP_R2SP,   DDP_OSP,       DDP_LOCALSGD, DDP_ENP,     DDP_DREAMDDP,
                                      DDP_DILOCO, DDP_SPARSELOCO};
 enum { EVERY = sizeof every / sizeof *every };
 
@@ -56,13 +67,19 @@ static void begin(run *x, ddp_strategy s, int workers, way w)
 static int skips(const run *x, int rank, int step)
 {
     switch (x->way) {
-    case ALL_FROM_4: return step >= 4;
-    case RANK_1_AT_TIMES: return rank == 1 && step % 3 != 1;
-    case ALL_AT_TIMES: return step % 3 == 1;
-    case NO_GRADIENT_YET: return step < 4;
-    case ALL_FOR_A_PERIOD: return step == 4 || step == 5;
+    case ALL_FROM_4:
+        return step >= 4;
+    case RANK_1_AT_TIMES:
+        return rank == 1 && step % 3 != 1;
+    case ALL_AT_TIMES:
+        return step % 3 == 1;
+    case NO_GRADIENT_YET:
+        return step < 4;
+    case ALL_FOR_A_PERIOD:
+        return step == 4 || step == 5;
     case NEVER:
-    case ZEROS_AT_TIMES: break;
+    case ZEROS_AT_TIMES:
+        break;
     }
     return 0;
 }
@@ -76,9 +93,13 @@ static int backward(ddp_ctx *d, const run *x, const float *w, float *g, int step
         const int zeros = x->way == ZEROS_AT_TIMES && rank == 1 && step % 3 != 1;
         for (int i = l * EACH; i < (l + 1) * EACH && !(l == 1 && (none || zeros)); i++)
             g[i] += 0.2f * w[i] + 0.1f * (float)((3 * i + 5 * step + 7 * rank + micro) % 11 - 5);
-        for (int i = l * EACH; i < (l + 1) * EACH && l == 1 && none; i++) g[i] = 777; /* left from something else */
-        if (l != 1 || !none) bad = ddp_backward_end(d, l);
-        else if (x->moment == IN_TURN || (x->moment == ONCE && micro == 0)) bad = ddp_skip(d, l);
+        for (int i = l * EACH; i < (l + 1) * EACH && l == 1 && none; i++)
+            g[i] = 777; /* left from something
+                                                                                         else */
+        if (l != 1 || !none)
+            bad = ddp_backward_end(d, l);
+        else if (x->moment == IN_TURN || (x->moment == ONCE && micro == 0))
+            bad = ddp_skip(d, l);
     }
     return bad || !none || x->moment != LAST ? bad : ddp_skip(d, 1);
 }
@@ -120,10 +141,12 @@ static void launch(run *x)
 {
     ddp_error err;
 
-    if (ddp_launch(&x->cfg, train, x, &err)) fail_msg("%s, way %d: %s", ddp_strategy_name(x->cfg.strategy), (int)x->way, err.msg);
+    if (ddp_launch(&x->cfg, train, x, &err))
+        fail_msg("%s, way %d: %s", ddp_strategy_name(x->cfg.strategy), (int)x->way, err.msg);
     for (int r = 1; r < x->cfg.world - (x->cfg.servers > 0 ? x->cfg.servers : 0); r++)
         if (memcmp(x->end[0], x->end[r], sizeof x->end[0]))
-            fail_msg("%s, way %d: rank %d has other parameters", ddp_strategy_name(x->cfg.strategy), (int)x->way, r);
+            fail_msg("%s, way %d: rank %d has other parameters", ddp_strategy_name(x->cfg.strategy),
+                     (int)x->way, r);
 }
 
 /* One, two and four workers: their means of equal numbers are exact. */
@@ -164,7 +187,8 @@ static void replicas_are_equal_after_any_skip(void **state)
 /* What gradient strategies and bsp make of it is what ssgd does, over every way in which sums travel. */
 static void skips_change_no_bit_between_strategies(void **state)
 {
-    static const ddp_strategy same[] = {DDP_WFBP, DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE, DDP_BSP, DDP_SSP};
+    static const ddp_strategy same[] = {DDP_WFBP,   DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER,
+                                        DDP_USBYTE, DDP_BSP,    DDP_SSP};
     static run a, b;
 
     (void)state;
@@ -185,10 +209,12 @@ static void skips_change_no_bit_between_strategies(void **state)
     }
 }
 
-/* An elastic world computes an outer step before it is known that all ranks skipped the layer for a period. */
+/* An elastic world computes an outer step before it is known that all ranks skipped the layer for a
+ * period. */
 static void skips_change_no_bit_in_an_elastic_world(void **state)
 {
-    static const ddp_wire wires[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8, DDP_WIRE_INT4, DDP_WIRE_E3M0};
+    static const ddp_wire wires[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8, DDP_WIRE_INT4,
+                                     DDP_WIRE_E3M0};
     static run a, b;
 
     (void)state;
@@ -204,7 +230,8 @@ static void skips_change_no_bit_in_an_elastic_world(void **state)
                 b.cfg.min_world = 2;
                 launch(&a);
                 launch(&b);
-                if (memcmp(a.end[0], b.end[0], sizeof a.end[0])) fail_msg("wire %d, overlap %d, way %d", (int)wires[k], o, w);
+                if (memcmp(a.end[0], b.end[0], sizeof a.end[0]))
+                    fail_msg("wire %d, overlap %d, way %d", (int)wires[k], o, w);
             }
 }
 
@@ -225,7 +252,8 @@ static void a_skip_travels_with_every_sum(void **state)
         x.sites = k >= 5;
         if (k == 7) x.cfg.min_world = 2;
         launch(&x);
-        if (memcmp(x.before + EACH, x.end[0] + EACH, EACH * sizeof(float))) fail_msg("case %d: the skipped layer moved", k);
+        if (memcmp(x.before + EACH, x.end[0] + EACH, EACH * sizeof(float)))
+            fail_msg("case %d: the skipped layer moved", k);
     }
 }
 
@@ -242,7 +270,8 @@ static void one_rank_that_skips_has_zeros(void **state)
         a.cfg.defer = b.cfg.defer = DDP_DEFER_NONE;
         launch(&a);
         launch(&b);
-        if (memcmp(a.end[0], b.end[0], sizeof a.end[0])) fail_msg("%s: not as zeros", ddp_strategy_name(some[s]));
+        if (memcmp(a.end[0], b.end[0], sizeof a.end[0]))
+            fail_msg("%s: not as zeros", ddp_strategy_name(some[s]));
     }
 }
 
@@ -273,7 +302,8 @@ static int unequal(ddp_ctx *d, void *user)
         for (int i = 0; i < VALUES; i++) g[i] = 0.2f * w[i] + (float)((i + s + rank) % 5);
         for (int l = LAYERS - 1; l >= 0 && !bad; l--) bad = ddp_backward_end(d, l);
         if (!bad) bad = ddp_step_end(d);
-        for (int i = 0; what == OWN_UPDATE_LEFT_OUT && !(s == 1 && rank == 1) && i < VALUES; i++) w[i] -= 0.1f * g[i];
+        for (int i = 0; what == OWN_UPDATE_LEFT_OUT && !(s == 1 && rank == 1) && i < VALUES; i++)
+            w[i] -= 0.1f * g[i];
     }
     if (what != OWN_UPDATE_LEFT_OUT && rank == 1) w[EACH + 3] += 0.5f;
     return bad ? bad : ddp_sync_all(d);
@@ -291,10 +321,12 @@ static void sync_all_makes_any_parameters_equal(void **state)
             if (what == OWN_UPDATE_LEFT_OUT && later) continue; /* which refuse it */
             begin(&x, every[s], 3, NEVER);
             x.at = what;
-            if (ddp_launch(&x.cfg, unequal, &x, &err)) fail_msg("%s: %s", ddp_strategy_name(every[s]), err.msg);
+            if (ddp_launch(&x.cfg, unequal, &x, &err))
+                fail_msg("%s: %s", ddp_strategy_name(every[s]), err.msg);
             for (int r = 1; r < 3; r++)
                 if (memcmp(x.end[0], x.end[r], sizeof x.end[0]))
-                    fail_msg("%s, case %d: rank %d has other parameters", ddp_strategy_name(every[s]), what, r);
+                    fail_msg("%s, case %d: rank %d has other parameters", ddp_strategy_name(every[s]), what,
+                             r);
         }
 }
 

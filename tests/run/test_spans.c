@@ -18,9 +18,9 @@ enum { WORLD = 3, N = 60, STEPS = 7 };
 
 typedef struct run {
     ddp_config cfg;
-    int        way;     /* of registering, or of skipping */
-    float      end[WORLD][N];
-    ddp_error  error[WORLD];
+    int way; /* of registering, or of skipping */
+    float end[WORLD][N];
+    ddp_error error[WORLD];
 } run;
 
 static void configure(run *x, ddp_strategy s, int way)
@@ -39,25 +39,44 @@ static void configure(run *x, ddp_strategy s, int way)
 /* Three layers over w[0..N): "in" 0..9 and 40..49, "mid" 10..29, "out" 30..39 and 50..59. */
 static int add(ddp_ctx *d, int way, float *w, float *g)
 {
-    static const struct { const char *layer; int at, count; } part[] = {
-        {"in", 0, 10}, {"mid", 10, 20}, {"out", 30, 10}, {"in", 40, 10}, {"out", 50, 10}};
+    static const struct {
+        const char *layer;
+        int at, count;
+    } part[] = {{"in", 0, 10}, {"mid", 10, 20}, {"out", 30, 10}, {"in", 40, 10}, {"out", 50, 10}};
     ddp_block more = {w + 40, g + 40, 10, DDP_PARAMS};
     ddp_layer l;
     int bad = 0;
 
     if (way) {
-        for (int i = 0; i < 5 && !bad; i++) bad = ddp_add_block(d, part[i].layer, w + part[i].at, g + part[i].at, (size_t)part[i].count);
+        for (int i = 0; i < 5 && !bad; i++)
+            bad = ddp_add_block(d, part[i].layer, w + part[i].at, g + part[i].at, (size_t)part[i].count);
         assert_int_equal(ddp_layer_named(d, "out"), 2);
         assert_int_equal(ddp_layer_named(d, "ou"), -1);
         return bad;
     }
     memset(&l, 0, sizeof l);
-    l.name = "in"; l.params = w; l.grads = g; l.count = 10; l.blocks = &more; l.block_count = 1;
+    l.name = "in";
+    l.params = w;
+    l.grads = g;
+    l.count = 10;
+    l.blocks = &more;
+    l.block_count = 1;
     bad = ddp_add_layer(d, &l);
-    l.name = "mid"; l.params = w + 10; l.grads = g + 10; l.count = 20; l.blocks = NULL; l.block_count = 0;
+    l.name = "mid";
+    l.params = w + 10;
+    l.grads = g + 10;
+    l.count = 20;
+    l.blocks = NULL;
+    l.block_count = 0;
     if (!bad) bad = ddp_add_layer(d, &l);
-    more.params = w + 50; more.grads = g + 50;
-    l.name = "out"; l.params = w + 30; l.grads = g + 30; l.count = 10; l.blocks = &more; l.block_count = 1;
+    more.params = w + 50;
+    more.grads = g + 50;
+    l.name = "out";
+    l.params = w + 30;
+    l.grads = g + 30;
+    l.count = 10;
+    l.blocks = &more;
+    l.block_count = 1;
     return bad ? bad : ddp_add_layer(d, &l);
 }
 
@@ -97,7 +116,8 @@ static void spans_in_any_order_are_the_layers(void **state)
     for (int s = 0; s < 4; s++) {
         configure(&a, some[s], 0);
         configure(&b, some[s], 1);
-        if (ddp_launch(&a.cfg, train, &a, &err) || ddp_launch(&b.cfg, train, &b, &err)) fail_msg("%s", err.msg);
+        if (ddp_launch(&a.cfg, train, &a, &err) || ddp_launch(&b.cfg, train, &b, &err))
+            fail_msg("%s", err.msg);
         assert_memory_equal(a.end, b.end, sizeof a.end);
         assert_memory_equal(a.end[0], a.end[2], sizeof a.end[0]);
     }
@@ -130,8 +150,11 @@ static void arrays_that_overlap_are_named(void **state)
         "parameters of layer 0 (first) and parameters of layer 1 (second) overlap by 4 bytes",
         "gradients of layer 0 (first) and gradients of layer 1 (second) overlap by 12 bytes",
         "gradients of layer 0 (first) and parameters of layer 1 (second) overlap by 48 bytes",
-        "overlap by 80 bytes", "overlap by 80 bytes", "parameters of layer 0 (first) and parameters of layer 0 (first)",
-        "ddp_add_block: layer 'second' with 0 values", "a name, an array and how many"};
+        "overlap by 80 bytes",
+        "overlap by 80 bytes",
+        "parameters of layer 0 (first) and parameters of layer 0 (first)",
+        "ddp_add_block: layer 'second' with 0 values",
+        "a name, an array and how many"};
     static run x;
     ddp_error err;
 
@@ -139,7 +162,8 @@ static void arrays_that_overlap_are_named(void **state)
     for (int way = 0; way < 8; way++) {
         configure(&x, DDP_LOCALSGD, way);
         x.cfg.world = 1;
-        if (ddp_launch(&x.cfg, overlapping, &x, &err) != (int)DDP_ARG) fail_msg("%d: %d %s", way, (int)err.code, err.msg);
+        if (ddp_launch(&x.cfg, overlapping, &x, &err) != (int)DDP_ARG)
+            fail_msg("%d: %d %s", way, (int)err.code, err.msg);
         if (!strstr(err.msg, says[way])) fail_msg("%d: '%s'", way, err.msg);
     }
 }
@@ -202,11 +226,15 @@ static int skipping(ddp_ctx *d, void *user)
     bad = add(d, 1, w, g) || ddp_set_optimizer(d, &o);
     for (int s = 0; s < STEPS && !bad; s++) {
         const int without = s % 3 == 1 && (x->way == ALL_SKIP || ddp_rank(d) == 1);
-        gradients(w, g, 0, 10, ddp_rank(d), s); gradients(w, g, 30, N, ddp_rank(d), s);
-        if (!without) gradients(w, g, 10, 30, ddp_rank(d), s);
-        else if (x->way != ZEROS) for (int i = 10; i < 30; i++) g[i] = 777; /* left from something else */
+        gradients(w, g, 0, 10, ddp_rank(d), s);
+        gradients(w, g, 30, N, ddp_rank(d), s);
+        if (!without)
+            gradients(w, g, 10, 30, ddp_rank(d), s);
+        else if (x->way != ZEROS)
+            for (int i = 10; i < 30; i++) g[i] = 777; /* left from something else */
         bad = ddp_backward_end(d, 2);
-        if (!bad && !(without && x->way == FORGETS)) bad = without && x->way != ZEROS ? ddp_skip(d, 1) : ddp_backward_end(d, 1);
+        if (!bad && !(without && x->way == FORGETS))
+            bad = without && x->way != ZEROS ? ddp_skip(d, 1) : ddp_backward_end(d, 1);
         if (!bad) bad = ddp_backward_end(d, 0) || ddp_step_end(d);
     }
     if (!bad) bad = ddp_sync_all(d);
@@ -223,13 +251,16 @@ static void a_skipped_layer_counts_as_zero(void **state)
     for (int s = 0; s < 2; s++) {
         configure(&a, s ? DDP_WFBP : DDP_SSGD, RANK_1_SKIPS);
         configure(&b, s ? DDP_WFBP : DDP_SSGD, ZEROS);
-        if (ddp_launch(&a.cfg, skipping, &a, &err) || ddp_launch(&b.cfg, skipping, &b, &err)) fail_msg("%s", err.msg);
+        if (ddp_launch(&a.cfg, skipping, &a, &err) || ddp_launch(&b.cfg, skipping, &b, &err))
+            fail_msg("%s", err.msg);
         assert_memory_equal(a.end, b.end, sizeof a.end);
         assert_memory_equal(a.end[0], a.end[1], sizeof a.end[0]);
     }
     configure(&a, DDP_WFBP, FORGETS);
     assert_int_equal(ddp_launch(&a.cfg, skipping, &a, &err), DDP_USAGE);
-    if (!strstr(err.msg, "layer mid had 0 of 1 ddp_backward_end calls on rank 1") || !strstr(err.msg, "ddp_skip")) fail_msg("%s", err.msg);
+    if (!strstr(err.msg, "layer mid had 0 of 1 ddp_backward_end calls on rank 1") ||
+        !strstr(err.msg, "ddp_skip"))
+        fail_msg("%s", err.msg);
 }
 
 /* Where parameters are averaged, a skipped layer stays where it is, momentum and all. */

@@ -26,8 +26,7 @@ typedef struct board {
 
 static board *new_board(void)
 {
-    board *b = (board *)mmap(NULL, sizeof(board), PROT_READ | PROT_WRITE,
-                             MAP_SHARED | MAP_ANON, -1, 0);
+    board *b = (board *)mmap(NULL, sizeof(board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANON, -1, 0);
     assert_true((void *)b != MAP_FAILED);
     memset(b, 0, sizeof *b);
     return b;
@@ -44,10 +43,7 @@ static int gone(int pid)
     return 0;
 }
 
-static void sit(double seconds)
-{
-    ddp__sleep_until(ddp_now() + seconds);
-}
+static void sit(double seconds) { ddp__sleep_until(ddp_now() + seconds); }
 
 static ddp_status meet_and_leave(int rank, int fd, const char *addr, void *user, ddp_error *err)
 {

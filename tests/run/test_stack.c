@@ -1,4 +1,5 @@
-/* [asan] ddp_add_stack: the tensors of all layers in one array each, as in llm.c, against ddp_add_block in a loop. */
+/* [asan] ddp_add_stack: the tensors of all layers in one array each, as in llm.c, against ddp_add_block in a
+ * loop. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -20,9 +21,9 @@ enum { ALL = EMBED + COPIES * (WEIGHT + BIAS) + HEAD };
 
 typedef struct run {
     ddp_config cfg;
-    int        loop; /* ddp_add_block for each array, instead of ddp_add_stack */
-    float      end[WORLD][ALL];
-    float      grads[WORLD][ALL]; /* of the last step, after ddp_step_end */
+    int loop; /* ddp_add_block for each array, instead of ddp_add_stack */
+    float end[WORLD][ALL];
+    float grads[WORLD][ALL]; /* of the last step, after ddp_step_end */
 } run;
 
 static int add_tensor(ddp_ctx *d, int loop, float *w, float *g, size_t count)
@@ -31,7 +32,8 @@ static int add_tensor(ddp_ctx *d, int loop, float *w, float *g, size_t count)
     int bad = 0;
 
     if (!loop) return ddp_add_stack(d, "h", w, g, COPIES, count);
-    for (int i = 0; i < COPIES && !bad; i++) bad = ddp_add_block(d, name[i], w + (size_t)i * count, g + (size_t)i * count, count);
+    for (int i = 0; i < COPIES && !bad; i++)
+        bad = ddp_add_block(d, name[i], w + (size_t)i * count, g + (size_t)i * count, count);
     return bad;
 }
 
@@ -50,7 +52,8 @@ static int check_layers(const ddp_ctx *d)
     static const char *const name[LAYERS] = {"embed", "h0", "h1", "h2", "head"};
     int good = d->layers == LAYERS;
 
-    for (int l = 0; l < LAYERS; l++) good = good && ddp_layer_named(d, name[l]) == l && d->unit[l].blocks == (l % 4 ? 2 : 1);
+    for (int l = 0; l < LAYERS; l++)
+        good = good && ddp_layer_named(d, name[l]) == l && d->unit[l].blocks == (l % 4 ? 2 : 1);
     return good;
 }
 
@@ -96,7 +99,8 @@ static void a_stack_trains_as_its_blocks_do(void **state)
     for (size_t s = 0; s < sizeof some / sizeof some[0]; s++) {
         configure(&stack, some[s], 0);
         configure(&loop, some[s], 1);
-        if (ddp_launch(&stack.cfg, train, &stack, &err) || ddp_launch(&loop.cfg, train, &loop, &err)) fail_msg("%s", err.msg);
+        if (ddp_launch(&stack.cfg, train, &stack, &err) || ddp_launch(&loop.cfg, train, &loop, &err))
+            fail_msg("%s", err.msg);
         assert_memory_equal(stack.end, loop.end, sizeof stack.end);
         assert_memory_equal(stack.grads, loop.grads, sizeof stack.grads);
         assert_memory_equal(stack.end[0], stack.end[1], sizeof stack.end[0]);
@@ -128,9 +132,9 @@ static void mistakes_are_errors_with_the_values(void **state)
     static char longest[202];
     static const struct {
         const char *name;
-        float      *params;
-        int         copies;
-        size_t      count;
+        float *params;
+        int copies;
+        size_t count;
         const char *says;
     } wrong[] = {
         {NULL, w, 2, 4, "tensor '' with 2 copies of 4 values"},
@@ -161,8 +165,11 @@ static void mistakes_are_errors_with_the_values(void **state)
             assert_int_equal(ddp_add_stack(d, "h", w, g, 2, 4), DDP_USAGE);
             assert_non_null(strstr(ddp_last_error(d)->msg, "layer 2 (h0) comes too late"));
         } else {
-            assert_int_equal(ddp_add_stack(d, wrong[i].name, wrong[i].params, g, wrong[i].copies, wrong[i].count), DDP_ARG);
-            if (!strstr(ddp_last_error(d)->msg, wrong[i].says)) fail_msg("%zu: '%s'", i, ddp_last_error(d)->msg);
+            assert_int_equal(
+                ddp_add_stack(d, wrong[i].name, wrong[i].params, g, wrong[i].copies, wrong[i].count),
+                DDP_ARG);
+            if (!strstr(ddp_last_error(d)->msg, wrong[i].says))
+                fail_msg("%zu: '%s'", i, ddp_last_error(d)->msg);
             assert_int_equal(d->layers, 0);
         }
         ddp_close(d);

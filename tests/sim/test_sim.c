@@ -1,4 +1,5 @@
-/* A world on a virtual clock: the bits of a real one, the times of the emulated links, every worker or one for all. */
+/* A world on a virtual clock: the bits of a real one, the times of the emulated links, every worker or one
+ * for all. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -19,14 +20,14 @@ enum { MOST = 64, LAYERS = 7, STEPS = 23 };
 typedef struct run {
     ddp_config cfg;
     ddp_simulation how;
-    ddp_simulated  did;
+    ddp_simulated did;
     size_t count[LAYERS];
-    int    real;            /* memory that values lie in */
-    int    fails, sends;    /* what rank 1 does wrong; rank 0 sends to it */
-    double slow;            /* rank 1 computes so many times as long */
+    int real;                 /* memory that values lie in */
+    int fails, sends;         /* what rank 1 does wrong; rank 0 sends to it */
+    double slow;              /* rank 1 computes so many times as long */
     double ends[MOST][STEPS]; /* when each step was over */
-    float  value[MOST][4096];
-    long   members[MOST];
+    float value[MOST][4096];
+    long members[MOST];
     ddp_stats stats;
     ddp_error err;
 } run;
@@ -43,13 +44,17 @@ static void configure(run *x, ddp_strategy s, int world, const char *net)
     x->cfg.profile_steps = 4;
     x->cfg.deterministic = 1;
     x->cfg.outer_lr = 0.7f;
-    if (ddp_strategy_traits(s) & DDP_NEEDS_SERVERS) { x->cfg.servers = 1; x->cfg.world++; }
+    if (ddp_strategy_traits(s) & DDP_NEEDS_SERVERS) {
+        x->cfg.servers = 1;
+        x->cfg.world++;
+    }
     for (int l = 0; l < LAYERS; l++) x->count[l] = (size_t)(37 + 151 * l % 400);
 }
 
 static void compute(run *x, ddp_ctx *d, float *w, float *g, int l, int step, size_t at)
 {
-    if (x->how.paper || !x->real) ddp_sleep_until(ddp_now() + (l + 1) * 1e-3 * (ddp_rank(d) == 1 && x->slow > 0 ? x->slow : 1));
+    if (x->how.paper || !x->real)
+        ddp_sleep_until(ddp_now() + (l + 1) * 1e-3 * (ddp_rank(d) == 1 && x->slow > 0 ? x->slow : 1));
     for (size_t i = at; x->real && i < at + x->count[l]; i++)
         g[i] += 0.3f * w[i] + 0.01f * (float)((ddp_rank(d) + 1) * (int)(i % 7) + step);
 }
@@ -65,13 +70,18 @@ static int train(ddp_ctx *d, void *user)
     int bad = 0;
 
     for (int l = 0; l < LAYERS; l++) at[l + 1] = at[l] + x->count[l];
-    if (!x->real) g = w + at[LAYERS];
-    else memset(grads, 0, sizeof grads);
+    if (!x->real)
+        g = w + at[LAYERS];
+    else
+        memset(grads, 0, sizeof grads);
     for (size_t i = 0; x->real && i < at[LAYERS]; i++) own[i] = (float)(i % 11) - 5;
     for (int l = 0; l < LAYERS && !bad; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
-        layer.name = name[l]; layer.params = w + at[l]; layer.grads = g + at[l]; layer.count = x->count[l];
+        layer.name = name[l];
+        layer.params = w + at[l];
+        layer.grads = g + at[l];
+        layer.count = x->count[l];
         bad = ddp_add_layer(d, &layer);
     }
     if (!bad) bad = ddp_set_optimizer(d, &o);
@@ -82,8 +92,10 @@ static int train(ddp_ctx *d, void *user)
             compute(x, d, w, g, l, s, at[l]);
         }
         for (int l = LAYERS - 1; l >= 0 && !bad; l--) {
-            if (x->real) compute(x, d, w, g, l, s, at[l]);
-            else ddp_sleep_until(ddp_now() + (l + 1) * 2e-3);
+            if (x->real)
+                compute(x, d, w, g, l, s, at[l]);
+            else
+                ddp_sleep_until(ddp_now() + (l + 1) * 2e-3);
             bad = ddp_backward_end(d, l);
         }
         if (!bad) bad = ddp_step_end(d);
@@ -104,8 +116,8 @@ static int simulate(run *x) { return ddp_simulate(&x->cfg, &x->how, train, x, &x
 /* With memory, what is learnt has the bits that it has over threads. */
 static void bits_of_a_real_world(void **state)
 {
-    static const ddp_strategy list[] = {DDP_SSGD, DDP_WFBP, DDP_MGWFBP, DDP_BYTESCHEDULER, DDP_LOCALSGD, DDP_ENP, DDP_DREAMDDP,
-                                        DDP_DEFT, DDP_BSP, DDP_DILOCO};
+    static const ddp_strategy list[] = {DDP_SSGD, DDP_WFBP,     DDP_MGWFBP, DDP_BYTESCHEDULER, DDP_LOCALSGD,
+                                        DDP_ENP,  DDP_DREAMDDP, DDP_DEFT,   DDP_BSP,           DDP_DILOCO};
     run *a = (run *)calloc(1, sizeof *a), *b = (run *)calloc(1, sizeof *b);
 
     (void)state;
@@ -130,7 +142,10 @@ static int exchange(ddp_ctx *d, void *user)
     int bad;
 
     (void)user;
-    for (int i = 0; i < 5; i++) { x[i] = (float)(rank + i); all[5 * rank + i] = x[i]; }
+    for (int i = 0; i < 5; i++) {
+        x[i] = (float)(rank + i);
+        all[5 * rank + i] = x[i];
+    }
     bad = ddp_all_reduce(d, x, 5, 1);
     for (int i = 0; i < 5; i++) assert_true(x[i] == (float)(world * (world - 1) / 2 + world * i));
     if (!bad) bad = ddp_all_gather(d, all, 5);
@@ -151,7 +166,8 @@ static void collectives_carry_values(void **state)
     memset(&cfg, 0, sizeof cfg);
     cfg.no_env = 1;
     cfg.net = "10mbit,3ms,1ms";
-    for (cfg.world = 2; cfg.world <= 9; cfg.world++) assert_int_equal(ddp_simulate(&cfg, NULL, exchange, NULL, NULL, &err), DDP_OK);
+    for (cfg.world = 2; cfg.world <= 9; cfg.world++)
+        assert_int_equal(ddp_simulate(&cfg, NULL, exchange, NULL, NULL, &err), DDP_OK);
 }
 
 /* ---- times ---- */
@@ -178,8 +194,10 @@ static void a_step_takes_what_the_link_takes(void **state)
             on_paper(x, params);
             assert_int_equal(simulate(x), DDP_OK);
             got = x->ends[0][STEPS - 1] - x->ends[0][STEPS - 2];
-            want = LAYERS * (LAYERS + 1) / 2 * 3e-3 + 2.0 * (world - 1) / world * 4 * params * (double)LAYERS / rate + 2 * delay;
-            assert_true(got > 0.98 * want - delay && got < 1.03 * want); /* a delay hides behind what is sent meanwhile */
+            want = LAYERS * (LAYERS + 1) / 2 * 3e-3 +
+                   2.0 * (world - 1) / world * 4 * params * (double)LAYERS / rate + 2 * delay;
+            assert_true(got > 0.98 * want - delay && got < 1.03 * want); /* a delay hides behind what is sent
+                                                                            meanwhile */
             ddp_paper_free(x->how.paper, x->how.paper_bytes);
         }
     free(x);
@@ -188,7 +206,8 @@ static void a_step_takes_what_the_link_takes(void **state)
 /* Two of all are simulated, and a worker sees the same to the last bit; and once more. */
 static void one_for_all(void **state)
 {
-    static const ddp_strategy list[] = {DDP_SSGD, DDP_WFBP, DDP_BYTESCHEDULER, DDP_LOCALSGD, DDP_ENP, DDP_DREAMDDP, DDP_DILOCO};
+    static const ddp_strategy list[] = {DDP_SSGD, DDP_WFBP,     DDP_BYTESCHEDULER, DDP_LOCALSGD,
+                                        DDP_ENP,  DDP_DREAMDDP, DDP_DILOCO};
     run *a = (run *)calloc(1, sizeof *a), *b = (run *)calloc(1, sizeof *b), *c = (run *)calloc(1, sizeof *c);
 
     (void)state;
@@ -214,7 +233,8 @@ static void one_for_all(void **state)
     free(c);
 }
 
-/* Jitter is drawn from a seed: two runs are equal, another seed is another run; and workers that differ are not folded. */
+/* Jitter is drawn from a seed: two runs are equal, another seed is another run; and workers that differ are
+ * not folded. */
 static void equal_for_a_seed(void **state)
 {
     run *a = (run *)calloc(1, sizeof *a), *b = (run *)calloc(1, sizeof *b);
@@ -386,11 +406,16 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits_of_a_real_world),    cmocka_unit_test(collectives_carry_values),
-        cmocka_unit_test(a_step_takes_what_the_link_takes), cmocka_unit_test(one_for_all),
-        cmocka_unit_test(equal_for_a_seed),        cmocka_unit_test(the_slowest_sets_the_pace),
-        cmocka_unit_test(a_lost_worker),           cmocka_unit_test(a_stall),
-        cmocka_unit_test(nobody_can_go_on),        cmocka_unit_test(refusals),
+        cmocka_unit_test(bits_of_a_real_world),
+        cmocka_unit_test(collectives_carry_values),
+        cmocka_unit_test(a_step_takes_what_the_link_takes),
+        cmocka_unit_test(one_for_all),
+        cmocka_unit_test(equal_for_a_seed),
+        cmocka_unit_test(the_slowest_sets_the_pace),
+        cmocka_unit_test(a_lost_worker),
+        cmocka_unit_test(a_stall),
+        cmocka_unit_test(nobody_can_go_on),
+        cmocka_unit_test(refusals),
         cmocka_unit_test(threads_of_ones_own),
     };
 

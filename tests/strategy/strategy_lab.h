@@ -13,27 +13,29 @@ typedef enum lab_rule { LAB_SGD, LAB_MOMENTUM, LAB_NESTEROV, LAB_ADAMW, LAB_RULE
 typedef struct lab lab;
 struct lab {
     ddp_config cfg;
-    lab_model  model;
-    lab_rule   rule;
-    int        steps;
-    int        forward_hooks; /* hand models: 1 = with ddp_forward_begin and ddp_backward_begin */
-    const ddp_plan *plan;     /* adopted before the first step, or NULL */
-    int        unequal_start; /* every rank begins with other parameters */
-    int        no_sync_all;
-    int        rates;         /* 1: another learning rate in each step */
-    int        same_data;     /* hand models: 1 = all ranks have the gradients of rank 0 */
-    int        samples;       /* 1: rank r reports r + 1 samples a step */
-    int        epoch_steps;   /* > 0: so many steps an epoch, and a loss that falls, are reported */
-    void     (*opened)(ddp_ctx *d, const struct lab *x);               /* NULL */
-    int      (*leaves)(const struct lab *x, int rank, int step);       /* hand models: 1 = before that step. NULL */
-    void     (*before_step)(const struct lab *x, int rank, int step); /* NULL */
-    const ddp_optimizer *optimizer; /* in place of the rule's; NULL */
-    int        own;           /* hand models: 1 = the program updates, by the rule; 2 = the same, by a zeroed optimizer */
+    lab_model model;
+    lab_rule rule;
+    int steps;
+    int forward_hooks;    /* hand models: 1 = with ddp_forward_begin and ddp_backward_begin */
+    const ddp_plan *plan; /* adopted before the first step, or NULL */
+    int unequal_start;    /* every rank begins with other parameters */
+    int no_sync_all;
+    int rates;       /* 1: another learning rate in each step */
+    int same_data;   /* hand models: 1 = all ranks have the gradients of rank 0 */
+    int samples;     /* 1: rank r reports r + 1 samples a step */
+    int epoch_steps; /* > 0: so many steps an epoch, and a loss that falls, are reported */
+    void (*opened)(ddp_ctx *d, const struct lab *x);              /* NULL */
+    int (*leaves)(const struct lab *x, int rank, int step);       /* hand models: 1 = before that step.
+                                                                          NULL */
+    void (*before_step)(const struct lab *x, int rank, int step); /* NULL */
+    const ddp_optimizer *optimizer;                               /* in place of the rule's; NULL */
+    int own; /* hand models: 1 = the program updates, by the rule; 2 = the same, by a zeroed
+                                 optimizer */
     /* results, shared with worker processes */
-    float    (*params)[LAB_VALUES]; /* [rank] after the run */
-    size_t    *values;              /* of one rank */
-    ddp_stats *stats;               /* [rank] */
-    int       *step_of;             /* [LAB_LAYERS] the plan of rank 0 */
+    float (*params)[LAB_VALUES]; /* [rank] after the run */
+    size_t *values;              /* of one rank */
+    ddp_stats *stats;            /* [rank] */
+    int *step_of;                /* [LAB_LAYERS] the plan of rank 0 */
 };
 
 static void *lab_share(size_t bytes)
@@ -122,15 +124,16 @@ static void lab_gradient(const float *w, float *g, size_t n, int rank, int layer
     size_t i;
 
     for (i = 0; i < n; i++) {
-        ddp_rng r = ddp_rng_seed((uint64_t)(7 + rank),
-                                 (uint64_t)step * 1000003 + (uint64_t)layer * 10007 + i);
+        ddp_rng r =
+            ddp_rng_seed((uint64_t)(7 + rank), (uint64_t)step * 1000003 + (uint64_t)layer * 10007 + i);
         float target = (float)ddp_rng_uniform(&r);
         g[i] += (w[i] - target) * (1.0f + 0.1f * w[i] * w[i]);
     }
 }
 
 /* What a program with its own update does behind ddp_step_end. */
-static void lab_own_update(const lab *x, const ddp_optimizer *o, int layer, float *w, float *g, float *s, size_t n, int step)
+static void lab_own_update(const lab *x, const ddp_optimizer *o, int layer, float *w, float *g, float *s,
+                           size_t n, int step)
 {
     ddp_update u;
 
@@ -160,8 +163,7 @@ static int lab_hand(ddp_ctx *d, lab *x)
         w[l] = (float *)calloc(count[l], sizeof(float));
         g[l] = (float *)calloc(count[l], sizeof(float));
         s[l] = (float *)calloc(2 * count[l], sizeof(float));
-        for (i = 0; i < count[l]; i++)
-            w[l][i] = lab_start(x->unequal_start ? ddp_rank(d) : 0, l, i);
+        for (i = 0; i < count[l]; i++) w[l][i] = lab_start(x->unequal_start ? ddp_rank(d) : 0, l, i);
         layer.params = w[l];
         layer.grads = g[l];
         layer.count = count[l];
@@ -180,7 +182,8 @@ static int lab_hand(ddp_ctx *d, lab *x)
     if (!bad && lab_serves(d)) bad = ddp_serve(d);
     for (step = 0; !bad && step < x->steps && !lab_serves(d); step++) {
         if (x->leaves && x->leaves(x, ddp_rank(d), step)) break;
-        for (lab_rate(d, x, &o, step), m = 0; !bad && m < (x->cfg.micro_batches ? x->cfg.micro_batches : 1); m++) {
+        for (lab_rate(d, x, &o, step), m = 0; !bad && m < (x->cfg.micro_batches ? x->cfg.micro_batches : 1);
+             m++) {
             if (m == 0 && x->before_step) x->before_step(x, ddp_rank(d), step);
             if (x->forward_hooks)
                 for (l = 0; l < L; l++) bad |= ddp_forward_begin(d, l);
@@ -221,12 +224,21 @@ static int lab_graph(ddp_ctx *d, lab *x)
     if (x->model == LAB_MLP) {
         ddp_mlp_config c;
         memset(&c, 0, sizeof c);
-        c.batch = 3; c.inputs = 5; c.hidden[0] = 7; c.hidden[1] = 9; c.classes = 3;
+        c.batch = 3;
+        c.inputs = 5;
+        c.hidden[0] = 7;
+        c.hidden[1] = 9;
+        c.classes = 3;
         loss = ddp_mlp(g, &c, NULL);
     } else {
         ddp_gpt2_config c;
         memset(&c, 0, sizeof c);
-        c.vocabulary = 11; c.context = 5; c.layers = 1; c.heads = 3; c.dim = 9; c.batch = 2;
+        c.vocabulary = 11;
+        c.context = 5;
+        c.layers = 1;
+        c.heads = 3;
+        c.dim = 9;
+        c.batch = 2;
         loss = ddp_gpt2(g, &c, NULL);
     }
     bad = ddp_graph_build(g);
@@ -312,7 +324,8 @@ static void lab_average(lab_replica *r, int world, int layer, size_t n, int grad
 }
 
 /* Arrays of state go in every state_period-th period of theirs. */
-static void lab_average_state(const lab *x, lab_replica *r, const ddp_optimizer *o, int layer, size_t n, int period)
+static void lab_average_state(const lab *x, lab_replica *r, const ddp_optimizer *o, int layer, size_t n,
+                              int period)
 {
     float *parts[LAB_RANKS];
     int k, array;
@@ -376,7 +389,11 @@ static DDP__UNUSED void lab_reference(const lab *x, int gradients, const int *st
             at += count[l];
         }
     for (k = 0; k < K; k++)
-        for (l = 0; l < L; l++) { free(r[k].w[l]); free(r[k].g[l]); free(r[k].s[l]); }
+        for (l = 0; l < L; l++) {
+            free(r[k].w[l]);
+            free(r[k].g[l]);
+            free(r[k].s[l]);
+        }
 }
 
 #endif /* TESTS_STRATEGY_LAB_H */

@@ -1,5 +1,5 @@
-/* [long] deft: a plain loop that applies the plan's sums has the same bits; without delay it is ssgd, with one part
- * left over it is SGD with a delay of one; nothing is lost, and two links change no bit. */
+/* [long] deft: a plain loop that applies the plan's sums has the same bits; without delay it is ssgd, with
+ * one part left over it is SGD with a delay of one; nothing is lost, and two links change no bit. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -50,7 +50,8 @@ static int wait_and_count(ddp_ctx *d, void *self)
 
     memset(&ops, 0, sizeof ops);
     ddp__strategy_deft(&ops);
-    if (ddp_rank(d) == 0 && ddp_links(d) == 2 && !ddp_get_link_stats(d, 1, &stats)) over_second = stats.bytes_sent;
+    if (ddp_rank(d) == 0 && ddp_links(d) == 2 && !ddp_get_link_stats(d, 1, &stats))
+        over_second = stats.bytes_sent;
     return ops.wait(d, self);
 }
 
@@ -66,8 +67,10 @@ static const ddp_strategy_ops *deft(void)
     return &ops;
 }
 
-/* Times at random for the layers of a hand model; comm: of all of them, in the time of forward and backward. */
-static void plan_of(lab_model model, double comm, const ddp_delayed_options *o, uint64_t seed, ddp_delayed_plan *plan)
+/* Times at random for the layers of a hand model; comm: of all of them, in the time of forward and
+ * backward. */
+static void plan_of(lab_model model, double comm, const ddp_delayed_options *o, uint64_t seed,
+                    ddp_delayed_plan *plan)
 {
     size_t count[LAB_LAYERS];
     const int layers = lab_sizes(model, count);
@@ -186,9 +189,13 @@ static void replayed(const lab *x, const ddp_delayed_plan *plan, int drain, floa
         if (s->opened) {
             assert_int_equal(s->opened, stored);
             replay_open(&p, stored, rate);
-            pending = 1; stored = 0;
+            pending = 1;
+            stored = 0;
         }
-        if (s->applied_now) { replay_apply(&p); pending = 0; }
+        if (s->applied_now) {
+            replay_apply(&p);
+            pending = 0;
+        }
         if (++t == plan->warmup + plan->period) t = plan->warmup;
     }
     if (drain && pending) replay_apply(&p);
@@ -201,7 +208,10 @@ static void replayed(const lab *x, const ddp_delayed_plan *plan, int drain, floa
         at += p.count[l];
         free(p.w[l]);
         free(p.state[l]);
-        for (int r = 0; r < x->cfg.world; r++) { free(p.fut[r][l]); free(p.cur[r][l]); }
+        for (int r = 0; r < x->cfg.world; r++) {
+            free(p.fut[r][l]);
+            free(p.cur[r][l]);
+        }
     }
     free(p.live);
 }
@@ -227,7 +237,9 @@ static void as_replayed(const lab *like, const ddp_delayed_plan *plan, const cha
     x.cfg.net2 = like->cfg.net2;
     x.cfg.merge_sum = like->cfg.merge_sum;
     x.cfg.paper = like->cfg.paper;
-    x.model = like->model; x.rule = like->rule; x.steps = like->steps;
+    x.model = like->model;
+    x.rule = like->rule;
+    x.steps = like->steps;
     x.forward_hooks = like->forward_hooks;
     x.no_sync_all = like->no_sync_all;
     x.rates = 1;
@@ -236,8 +248,8 @@ static void as_replayed(const lab *like, const ddp_delayed_plan *plan, const cha
     replayed(&x, plan, !x.no_sync_all, want);
     ranks_are_equal(&x, what);
     if (memcmp(want, x.params[0], *x.values * sizeof(float)))
-        fail_msg("%s: unlike the loop, %d workers, model %d, rule %d, %d steps", what, x.cfg.world, (int)x.model,
-                 (int)x.rule, x.steps);
+        fail_msg("%s: unlike the loop, %d workers, model %d, rule %d, %d steps", what, x.cfg.world,
+                 (int)x.model, (int)x.rule, x.steps);
     lab_free(&x);
 }
 
@@ -247,7 +259,9 @@ static lab like_this(int world, lab_model model, lab_rule rule, int steps)
 
     memset(&x, 0, sizeof x);
     x.cfg.world = world;
-    x.model = model; x.rule = rule; x.steps = steps;
+    x.model = model;
+    x.rule = rule;
+    x.steps = steps;
     x.forward_hooks = steps % 2;
     return x;
 }
@@ -271,7 +285,10 @@ static void the_plans_sums_in_a_plain_loop_have_the_same_bits(void **state)
             x.cfg.paper = o.select == DDP_SELECT_PAPER;
             x.cfg.merge_sum = i == 5;
             as_replayed(&x, &plan, "replay");
-            for (int u = 0; u < plan.updates; u++) { merged += plan.k[u] > 1; most = plan.k[u] > most ? plan.k[u] : most; }
+            for (int u = 0; u < plan.updates; u++) {
+                merged += plan.k[u] > 1;
+                most = plan.k[u] > most ? plan.k[u] : most;
+            }
             ddp_delayed_plan_free(&plan);
         }
     assert_true(merged > 0 && most > 1);
@@ -411,8 +428,8 @@ static void a_period_sends_the_model_once_for_each_update(void **state)
             lab_free(&x);
         }
         if (!(fabs((double)(bytes[1] - bytes[0]) - want) < 0.06 * want))
-            fail_msg("%.0f bytes in a period of %d updates, expected %.0f", (double)(bytes[1] - bytes[0]), plan.updates,
-                     want);
+            fail_msg("%.0f bytes in a period of %d updates, expected %.0f", (double)(bytes[1] - bytes[0]),
+                     plan.updates, want);
         ddp_delayed_plan_free(&plan);
     }
 }
@@ -431,7 +448,9 @@ static int constant_gradients(ddp_ctx *d, void *user)
         memset(&layer, 0, sizeof layer);
         w[l] = (float *)calloc(count[l], sizeof(float));
         g[l] = (float *)calloc(count[l], sizeof(float));
-        layer.params = w[l]; layer.grads = g[l]; layer.count = count[l];
+        layer.params = w[l];
+        layer.grads = g[l];
+        layer.count = count[l];
         bad |= ddp_add_layer(d, &layer);
     }
     bad |= ddp_set_optimizer(d, &o);
@@ -533,7 +552,8 @@ static int look_at_noise(ddp_ctx *d, void *self, int forward)
     return ops.step_end(d, self, forward);
 }
 
-/* Gradients of 1 and a noise that is even from -1 to 1, which never move: |g|^2 = n, the variance of g . g_w = n / 3. */
+/* Gradients of 1 and a noise that is even from -1 to 1, which never move: |g|^2 = n, the variance of g . g_w
+ * = n / 3. */
 static int noisy_gradients(ddp_ctx *d, void *user)
 {
     enum { COUNT = 3000 };
@@ -547,7 +567,9 @@ static int noisy_gradients(ddp_ctx *d, void *user)
     (void)user;
     memset(&layer, 0, sizeof layer);
     memset(&info, 0, sizeof info);
-    layer.params = w; layer.grads = g; layer.count = COUNT;
+    layer.params = w;
+    layer.grads = g;
+    layer.count = COUNT;
     bad = ddp_add_layer(d, &layer) || ddp_set_optimizer(d, &o);
     for (int step = 0; step < 60 && !bad; step++) {
         for (int i = 0; i < COUNT; i++) g[i] = 1 + 2 * (float)ddp_rng_uniform(&r) - 1;
@@ -576,8 +598,8 @@ static void the_noise_is_that_of_the_gradients(void **state)
     if (ddp_launch(&x.cfg, noisy_gradients, NULL, &err)) fail_msg("%s", err.msg);
     if (seen.samples < 20 || fabs(seen.mu - 3000) > 60 || fabs(seen.square - 1000) > 120 ||
         fabs(seen.gain - 1) > 0.01)
-        fail_msg("%d samples: mu %g, not 3000; variance %g, not 1000; gain %g, not 1", seen.samples, seen.mu, seen.square,
-                 seen.gain);
+        fail_msg("%d samples: mu %g, not 3000; variance %g, not 1000; gain %g, not 1", seen.samples, seen.mu,
+                 seen.square, seen.gain);
     lab_free(&x);
 }
 
@@ -585,7 +607,8 @@ static ddp__packed_schedule planned;
 static double gain, comm_s; /* comm_s: of each layer; forward and backward take 3 s, or no time at all */
 static int instant;
 
-/* A profile that hides half of its communication where that takes 6 s; updates that take `gain` off a loss of 2.5. */
+/* A profile that hides half of its communication where that takes 6 s; updates that take `gain` off a loss of
+ * 2.5. */
 static int make_with_gain(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
     double forward[3] = {1, 1, 1}, backward[3] = {2, 2, 2}, comm[3] = {comm_s, comm_s, comm_s};
@@ -594,9 +617,14 @@ static int make_with_gain(ddp_ctx *d, void *self, const ddp_profile *p, int meas
     int bad;
 
     if (!measured) return make(d, self, p, 0, out);
-    if (instant) { memset(forward, 0, sizeof forward); memset(backward, 0, sizeof backward); }
+    if (instant) {
+        memset(forward, 0, sizeof forward);
+        memset(backward, 0, sizeof backward);
+    }
     own.alpha_s = own.between_s = 0;
-    own.forward_s = forward; own.backward_s = backward; own.comm_s = comm;
+    own.forward_s = forward;
+    own.backward_s = backward;
+    own.comm_s = comm;
     x->noise.samples = 1;
     x->noise.loss = 2.5;
     x->noise.gain = gain;
@@ -637,7 +665,8 @@ static void plan_with_gain(double takes, double seconds, double tolerance, doubl
     x.cfg.preserve = tolerance;
     x.cfg.update_frequency = frequency;
     x.model = LAB_TINY;
-    gain = takes; comm_s = seconds;
+    gain = takes;
+    comm_s = seconds;
     memset(&planned, 0, sizeof planned);
     lab_run(&x);
     ranks_are_equal(&x, "with a gain");
@@ -655,7 +684,8 @@ static void the_preserver_raises_the_capacity_where_merging_costs_too_much(void 
     }
 }
 
-/* Larger knapsacks were worth it while updates took much off the loss; a plan that merges was, while they took little. */
+/* Larger knapsacks were worth it while updates took much off the loss; a plan that merges was, while they
+ * took little. */
 static void a_plan_is_stale_when_the_preserver_would_say_otherwise(void **state)
 {
     (void)state;
@@ -667,7 +697,8 @@ static void a_plan_is_stale_when_the_preserver_would_say_otherwise(void **state)
     assert_true(planned.scale == 1);
     assert_true(!stale[0] && !stale[1] && !stale[2] && stale[3]);
     assert_true(!stale[4] && !stale[5]);
-    plan_with_gain(DBL_MAX, 6, 0, 0); /* of which the Preserver can make nothing: every gradient in its own step */
+    plan_with_gain(DBL_MAX, 6, 0, 0); /* of which the Preserver can make nothing: every gradient in its own
+                                         step */
     assert_true(planned.accepted == -1 && planned.updates == 1 && planned.iterations == 1);
     for (int i = 0; i < 6; i++) assert_false(stale[i]);
 }
@@ -695,9 +726,15 @@ static void what_the_preserver_is_not_asked_it_does_not_judge(void **state)
 
 /* ---- checkpoints ---- */
 
-static struct { char folder[40]; int load; long last, first; float w[80]; } leg;
+static struct {
+    char folder[40];
+    int load;
+    long last, first;
+    float w[80];
+} leg;
 
-/* Three layers; all ranks have the gradients of rank 0, so that what waits is the same everywhere and goes to any world. */
+/* Three layers; all ranks have the gradients of rank 0, so that what waits is the same everywhere and goes to
+ * any world. */
 static int goes_on(ddp_ctx *d, void *user)
 {
     static const size_t count[3] = {40, 1, 39}, at[3] = {0, 40, 41};
@@ -711,7 +748,9 @@ static int goes_on(ddp_ctx *d, void *user)
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
         for (size_t i = 0; i < count[l]; i++) w[at[l] + i] = lab_start(0, l, i);
-        layer.params = w + at[l]; layer.grads = g + at[l]; layer.count = count[l];
+        layer.params = w + at[l];
+        layer.grads = g + at[l];
+        layer.count = count[l];
         bad = ddp_add_layer(d, &layer);
     }
     if (!bad) bad = ddp_set_optimizer(d, &o);
@@ -737,7 +776,8 @@ static ddp_status train_leg(int world, int load, long last, ddp_error *err)
 
     lab_new(&x, world, DDP_DEFT, 3);
     x.cfg.own_strategy = deft();
-    leg.load = load; leg.last = last;
+    leg.load = load;
+    leg.last = last;
     s = (ddp_status)ddp_launch(&x.cfg, goes_on, NULL, err);
     lab_free(&x);
     return s;
@@ -769,8 +809,9 @@ static void what_waits_goes_on_by_its_own_plan_alone(void **state)
         assert_memory_equal(want, leg.w, sizeof want);
         given = &other;
         assert_int_equal(train_leg(4, 1, 9, &err), DDP_MISMATCH);
-        if (!strstr(err.msg, "the checkpoint has gradients that wait for their sending under another plan: go on with as many "
-                    "workers, or save after ddp_sync_all"))
+        if (!strstr(err.msg, "the checkpoint has gradients that wait for their sending under another plan: "
+                             "go on with as many "
+                             "workers, or save after ddp_sync_all"))
             fail_msg("'%s'", err.msg);
         snprintf(command, sizeof command, "rm -r %s", leg.folder);
         assert_int_equal(system(command), 0);
@@ -783,9 +824,9 @@ static void what_waits_goes_on_by_its_own_plan_alone(void **state)
 
 /* Of two layers of one part each. parts: layer << 2 | fresh << 1, those of iteration i from first[i] on. */
 typedef struct schedule {
-    int     warmup, iterations, updates;
+    int warmup, iterations, updates;
     int32_t k[2], first[4], parts[6];
-    int     holds;
+    int holds;
 } schedule;
 
 static int reads(ddp_ctx *d, void *user)
@@ -802,12 +843,16 @@ static int reads(ddp_ctx *d, void *user)
     for (int l = 0; l < 2 && !bad; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
-        layer.params = w + l; layer.grads = g + l; layer.count = 1;
+        layer.params = w + l;
+        layer.grads = g + l;
+        layer.count = 1;
         bad = ddp_add_layer(d, &layer);
     }
     memset(&head, 0, sizeof head);
     head.layers = 2;
-    head.warmup = x->warmup; head.iterations = x->iterations; head.updates = x->updates;
+    head.warmup = x->warmup;
+    head.iterations = x->iterations;
+    head.updates = x->updates;
     head.messages = x->first[x->iterations];
     memcpy(bytes, &head, sizeof head);
     blob.size = sizeof head;
@@ -832,17 +877,26 @@ static void a_schedule_sends_each_gradient_once(void **state)
 {
     enum { OLD = 0, FRESH = 2, ONE = 4 }; /* OLD and FRESH of layer 0, ONE more of layer 1 */
     static const schedule all[] = {
-        {0, 1, 1, {1}, {0, 2}, {ONE + FRESH, FRESH}, 1},                                /* all in its own step */
-        {1, 2, 1, {1}, {0, 1, 3}, {ONE + FRESH, OLD, ONE + FRESH}, 1},                  /* a delay of one */
-        {0, 2, 1, {2}, {0, 0, 2}, {ONE + FRESH, FRESH}, 0},                             /* two iterations, unlike that */
-        {0, 1, 1, {2}, {0, 2}, {ONE + FRESH, FRESH}, 0},                                /* merges one, says two */
-        {0, 2, 1, {1}, {0, 2, 4}, {ONE + FRESH, FRESH, ONE + FRESH, FRESH}, 0},         /* more updates than named */
-        {0, 1, 2, {1, 1}, {0, 2}, {ONE + FRESH, FRESH}, 0},                             /* fewer */
-        {0, 1, 0, {0}, {0, 1}, {ONE + FRESH}, 0},                                       /* a gradient is left over */
-        {1, 2, 0, {0}, {0, 1, 1}, {ONE + FRESH}, 0},                                    /* or waits behind another */
-        {1, 2, 1, {1}, {0, 1, 3}, {ONE + FRESH, OLD, FRESH}, 0},                        /* or has other parts to go */
-        {0, 1, 1, {1}, {0, 3}, {ONE + FRESH, FRESH, FRESH}, 0},                         /* a part leaves twice */
-        {0, 1, 1, {1}, {0, 2}, {OLD, ONE + FRESH}, 0},                                  /* or before there is one */
+        {0, 1, 1, {1}, {0, 2}, {ONE + FRESH, FRESH}, 1},                        /* all in its own
+                                                                                           step */
+        {1, 2, 1, {1}, {0, 1, 3}, {ONE + FRESH, OLD, ONE + FRESH}, 1},          /* a delay of one */
+        {0, 2, 1, {2}, {0, 0, 2}, {ONE + FRESH, FRESH}, 0},                     /* two iterations,
+                                                                                           unlike that */
+        {0, 1, 1, {2}, {0, 2}, {ONE + FRESH, FRESH}, 0},                        /* merges one, says
+                                                                                           two */
+        {0, 2, 1, {1}, {0, 2, 4}, {ONE + FRESH, FRESH, ONE + FRESH, FRESH}, 0}, /* more updates than
+                                                                                           named */
+        {0, 1, 2, {1, 1}, {0, 2}, {ONE + FRESH, FRESH}, 0},                     /* fewer */
+        {0, 1, 0, {0}, {0, 1}, {ONE + FRESH}, 0},                               /* a gradient is left
+                                                                                           over */
+        {1, 2, 0, {0}, {0, 1, 1}, {ONE + FRESH}, 0},                            /* or waits behind
+                                                                                           another */
+        {1, 2, 1, {1}, {0, 1, 3}, {ONE + FRESH, OLD, FRESH}, 0},                /* or has other parts
+                                                                                           to go */
+        {0, 1, 1, {1}, {0, 3}, {ONE + FRESH, FRESH, FRESH}, 0},                 /* a part leaves
+                                                                                           twice */
+        {0, 1, 1, {1}, {0, 2}, {OLD, ONE + FRESH}, 0},                          /* or before there is
+                                                                                           one */
     };
 
     (void)state;
@@ -854,7 +908,8 @@ static void a_schedule_sends_each_gradient_once(void **state)
         lab_new(&x, 1, DDP_DEFT, 3);
         if (ddp_launch(&x.cfg, reads, &one, &err) != (one.holds ? DDP_OK : DDP_MISMATCH))
             fail_msg("schedule %d: '%s'", (int)i, one.holds ? err.msg : "taken");
-        snprintf(want, sizeof want, "a plan of %d iterations does not send each gradient once", one.iterations);
+        snprintf(want, sizeof want, "a plan of %d iterations does not send each gradient once",
+                 one.iterations);
         if (!one.holds && !strstr(err.msg, want)) fail_msg("schedule %d: '%s'", (int)i, err.msg);
         lab_free(&x);
     }
@@ -871,8 +926,8 @@ static void keep_warning(void *user, ddp_log_level level, const char *text)
     if (level == DDP_LOG_WARN && strstr(text, "steady period")) snprintf(warned, sizeof warned, "%s", text);
 }
 
-/* All of it takes a little more than two iterations, so that it takes hundreds until links are as free as before. Whole
- * seconds: no sum is rounded. */
+/* All of it takes a little more than two iterations, so that it takes hundreds until links are as free as
+ * before. Whole seconds: no sum is rounded. */
 static int make_of_many(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
     ddp_rng r = ddp_rng_seed(32, 0);
@@ -884,7 +939,9 @@ static int make_of_many(ddp_ctx *d, void *self, const ddp_profile *p, int measur
     for (int l = 0; l < MANY; l++) sum += comm[l] = 1 + (double)ddp_rng_below(&r, 2400);
     for (int l = 0; l < MANY; l++) backward[l] = 2 * (forward[l] = floor(sum / (6 * MANY)));
     own.alpha_s = own.gap_s = own.between_s = 0;
-    own.forward_s = forward; own.backward_s = backward; own.comm_s = comm;
+    own.forward_s = forward;
+    own.backward_s = backward;
+    own.comm_s = comm;
     bad = ddp__delayed_make(d, self, &own, 1, out);
     if (!bad && ddp_rank(d) == 0) memcpy(&planned, out->bytes, sizeof planned);
     return bad;
@@ -903,7 +960,9 @@ static int many_layers(ddp_ctx *d, void *user)
     for (int l = 0; l < MANY && !bad; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
-        layer.params = w + l; layer.grads = g + l; layer.count = 1;
+        layer.params = w + l;
+        layer.grads = g + l;
+        layer.count = 1;
         bad = ddp_add_layer(d, &layer);
     }
     if (!bad) bad = ddp_set_optimizer(d, &o);
@@ -933,8 +992,10 @@ static void a_period_that_is_too_long_to_be_kept_is_not_followed(void **state)
     x.cfg.logger.level = DDP_LOG_WARN;
     warned[0] = 0;
     if (ddp_launch(&x.cfg, many_layers, NULL, &err)) fail_msg("%s", err.msg);
-    assert_true(planned.accepted == -1 && planned.iterations == 1 && planned.updates == 1 && planned.messages == MANY);
-    if (!strstr(warned, "the steady period is too long to be kept: every gradient is sent in its own step instead"))
+    assert_true(planned.accepted == -1 && planned.iterations == 1 && planned.updates == 1 &&
+                planned.messages == MANY);
+    if (!strstr(warned,
+                "the steady period is too long to be kept: every gradient is sent in its own step instead"))
         fail_msg("'%s'", warned);
     lab_free(&x);
 }

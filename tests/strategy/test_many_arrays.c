@@ -1,5 +1,5 @@
-/* [asan] Models of more arrays than one message takes: as many layers, or one layer of as many blocks. Every strategy trains them,
- * and the gradient strategies are bit-identical to the same numbers in one array. */
+/* [asan] Models of more arrays than one message takes: as many layers, or one layer of as many blocks. Every
+ * strategy trains them, and the gradient strategies are bit-identical to the same numbers in one array. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -21,8 +21,8 @@ typedef enum model { ONE_ARRAY, MANY_LAYERS, MANY_BLOCKS } model;
 
 typedef struct run {
     ddp_config cfg;
-    model      model;
-    float      end[WORLD + 1][2 * ARRAYS]; /* the last: of a server */
+    model model;
+    float end[WORLD + 1][2 * ARRAYS]; /* the last: of a server */
 } run;
 
 /* Every other float is a parameter: arrays that follow each other would travel as one. */
@@ -80,8 +80,10 @@ static void trained(run *x, ddp_strategy s, model m, int state)
     x->cfg.transport = DDP_THREADS;
     x->cfg.servers = (ddp_strategy_traits(s) & DDP_NEEDS_SERVERS) != 0;
     x->cfg.world += x->cfg.servers;
-    if (ddp_launch(&x->cfg, train, x, &err)) fail_msg("%s, model %d: %s", ddp_strategy_name(s), (int)m, err.msg);
-    if (memcmp(x->end[0], x->end[1], sizeof x->end[0])) fail_msg("%s, model %d: ranks differ", ddp_strategy_name(s), (int)m);
+    if (ddp_launch(&x->cfg, train, x, &err))
+        fail_msg("%s, model %d: %s", ddp_strategy_name(s), (int)m, err.msg);
+    if (memcmp(x->end[0], x->end[1], sizeof x->end[0]))
+        fail_msg("%s, model %d: ranks differ", ddp_strategy_name(s), (int)m);
 }
 
 static void gradients_of_many_arrays_have_the_bits_of_one(void **state)

@@ -1,4 +1,5 @@
-/* [asan] osp: bit-identical to bsp if no gradient is late, else to a sequential program that splits, guesses, corrects. */
+/* [asan] osp: bit-identical to bsp if no gradient is late, else to a sequential program that splits, guesses,
+ * corrects. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -43,8 +44,8 @@ static void as_ssgd(lab *x, int workers, const char *what)
     lab_run(&a);
     lab_run(x);
     if (memcmp(a.params[0], x->params[0], *a.values * sizeof(float)))
-        fail_msg("%s: %d workers, servers %d, model %d, rule %d", what, workers, x->cfg.servers, (int)x->model,
-                 (int)x->rule);
+        fail_msg("%s: %d workers, servers %d, model %d, rule %d", what, workers, x->cfg.servers,
+                 (int)x->model, (int)x->rule);
     all_equal(x, workers);
     lab_free(&a);
 }
@@ -57,7 +58,8 @@ static void nothing_late_is_bsp(void **state)
             for (int servers = -1; servers <= 2; servers++) {
                 lab x;
                 if (!servers) continue;
-                late(&x, workers, servers, servers == 1 ? 0 : (double)DDP_DEFER_NONE); /* no loss: nothing is late */
+                late(&x, workers, servers, servers == 1 ? 0 : (double)DDP_DEFER_NONE); /* no loss: nothing is
+                                                                                          late */
                 x.model = (lab_model)model;
                 x.rule = (lab_rule)((workers + model + servers + 1) % LAB_RULES);
                 as_ssgd(&x, workers, "S = 0");
@@ -104,15 +106,16 @@ static void workers_with_the_same_data_guess_right(void **state)
 
 typedef struct world {
     size_t count[LAB_LAYERS], at[LAB_LAYERS], all;
-    int    layers, workers;
-    float  p[LAB_VALUES], state[2 * LAB_VALUES], past[LAB_VALUES]; /* of the servers */
-    float  own[LAB_RANKS][LAB_VALUES], g[LAB_RANKS][LAB_VALUES], mean[LAB_VALUES]; /* of workers */
+    int layers, workers;
+    float p[LAB_VALUES], state[2 * LAB_VALUES], past[LAB_VALUES];                 /* of the servers */
+    float own[LAB_RANKS][LAB_VALUES], g[LAB_RANKS][LAB_VALUES], mean[LAB_VALUES]; /* of workers */
     double importance[LAB_LAYERS], bytes[LAB_LAYERS];
-    long   updates[LAB_LAYERS];
+    long updates[LAB_LAYERS];
     double late_bytes, most_late;
 } world;
 
-static void step_of(const ddp_optimizer *o, world *x, int l, float *p, const float *g, float *state, float rate)
+static void step_of(const ddp_optimizer *o, world *x, int l, float *p, const float *g, float *state,
+                    float rate)
 {
     ddp_update u;
 
@@ -180,8 +183,9 @@ static void replay(const lab *like, int workers, world *x)
             for (int l = 0; l < x->layers; l++)
                 lab_gradient(x->own[w] + x->at[l], x->g[w] + x->at[l], x->count[l], w, l, step * 10);
         if (step > 0) {
-            assert_int_equal(ddp_osp_rank(x->layers, x->importance, x->bytes, like->cfg.defer * model, like->cfg.split,
-                                          gib, &deferred, &err), 0);
+            assert_int_equal(ddp_osp_rank(x->layers, x->importance, x->bytes, like->cfg.defer * model,
+                                          like->cfg.split, gib, &deferred, &err),
+                             0);
             x->late_bytes += deferred;
             if (deferred > x->most_late) x->most_late = deferred;
         }
@@ -192,7 +196,8 @@ static void replay(const lab *like, int workers, world *x)
             for (int w = 0; w < workers; w++) memcpy(x->own[w] + at, x->p + at, x->count[l] * sizeof(float));
             for (int w = 0; w < workers && !now; w++) guess(&o, x, l, w, like->cfg.lgp, rate);
             globally(&o, x, l, rate);
-            for (int w = 0; w < workers && now; w++) memcpy(x->own[w] + at, x->p + at, x->count[l] * sizeof(float));
+            for (int w = 0; w < workers && now; w++)
+                memcpy(x->own[w] + at, x->p + at, x->count[l] * sizeof(float));
         }
     }
 }
@@ -210,7 +215,8 @@ static void as_replayed(const lab *given, int workers)
         if (memcmp(want.p, x.params[r], want.all * sizeof(float)))
             fail_msg("%d workers, servers %d, model %d, rule %d, lgp %d, split %d: rank %d differs", workers,
                      x.cfg.servers, (int)x.model, (int)x.rule, (int)x.cfg.lgp, (int)x.cfg.split, r);
-        assert_true(fabs(x.stats[r].deferred_pct - 100 * want.late_bytes / (4.0 * (double)want.all * x.steps)) < 1e-9);
+        assert_true(fabs(x.stats[r].deferred_pct -
+                         100 * want.late_bytes / (4.0 * (double)want.all * x.steps)) < 1e-9);
     }
 }
 
@@ -230,7 +236,10 @@ static void it_is_a_sequential_program(void **state)
                 x.cfg.lgp = (ddp_lgp)lgp;
                 x.cfg.split = (ddp_osp_rule)((workers + servers + 1) % 4);
                 if (servers == 2 && workers == 3) x.cfg.transport = DDP_TCP;
-                if (x.model == LAB_TINY) { x.cfg.defer = 0.7; x.cfg.split = DDP_OSP_WALK; }
+                if (x.model == LAB_TINY) {
+                    x.cfg.defer = 0.7;
+                    x.cfg.split = DDP_OSP_WALK;
+                }
                 as_replayed(&x, workers);
                 lab_free(&x);
             }
@@ -314,7 +323,8 @@ static void correcting_as_printed_stays_near(void **state)
         lab_run(&b);
         assert_true(a.stats[0].deferred_pct > 10);
         for (size_t i = 0; i < *a.values; i++) {
-            const double one = (double)a.params[0][i], d = fabs(one - (double)b.params[0][i]) / (fabs(one) + 1e-3);
+            const double one = (double)a.params[0][i],
+                         d = fabs(one - (double)b.params[0][i]) / (fabs(one) + 1e-3);
             if (d > far) far = d;
         }
         if (!(far < 1e-5)) fail_msg("%g apart after 1000 iterations", far);
@@ -402,7 +412,9 @@ static int by_hand(ddp_ctx *d, lab *x, int waits, int less)
         ddp_layer layer;
         for (size_t i = 0; i < 50; i++) w[l][i] = lab_start(0, l, i);
         memset(&layer, 0, sizeof layer);
-        layer.params = w[l]; layer.grads = g[l]; layer.count = 50;
+        layer.params = w[l];
+        layer.grads = g[l];
+        layer.count = 50;
         if (ddp_add_layer(d, &layer)) return 1;
     }
     if (lab_serves(d)) return ddp_serve(d);
@@ -420,7 +432,10 @@ static int by_hand(ddp_ctx *d, lab *x, int waits, int less)
 }
 
 /* Reading parameters in between, as an evaluation does, changes no bit of what follows. */
-static int waits_often(ddp_ctx *d, void *user) { return by_hand(d, (lab *)user, ((lab *)user)->samples > 0, 0); }
+static int waits_often(ddp_ctx *d, void *user)
+{
+    return by_hand(d, (lab *)user, ((lab *)user)->samples > 0, 0);
+}
 
 static void waiting_changes_nothing(void **state)
 {
@@ -458,7 +473,8 @@ static void unlike_pushes_are_an_error(void **state)
 /* ---- U_max follows the link ---- */
 
 enum { BEFORE = 45, STEPS = 75, LOOKED = 11 };
-static double u_max[2][LOOKED]; /* of the last steps before and behind: a step's own is its own computing time's */
+static double u_max[2][LOOKED]; /* of the last steps before and behind: a step's own is its own computing
+                                   time's */
 
 /* One layer of 16 floats and nine of 1,500; 5 ms of computing; no epoch ends behind step BEFORE. */
 static int drifts(ddp_ctx *d, void *user)
@@ -472,7 +488,9 @@ static int drifts(ddp_ctx *d, void *user)
     for (int l = 0; l < 10; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
-        layer.params = w[r] + l * 1500; layer.grads = g[r] + l * 1500; layer.count = l ? 1500 : 16;
+        layer.params = w[r] + l * 1500;
+        layer.grads = g[r] + l * 1500;
+        layer.count = l ? 1500 : 16;
         if (ddp_add_layer(d, &layer)) return 1;
     }
     if (lab_serves(d)) return ddp_serve(d);

@@ -1,4 +1,5 @@
-/* [long] The outer family, bit for bit: against local SGD, plain SGD and a replay of the rule in one thread. */
+/* [long] The outer family, bit for bit: against local SGD, plain SGD and a replay of the rule in one
+ * thread. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -50,7 +51,8 @@ typedef struct replay {
     float kept[LAB_RANKS][LAB_VALUES], lost[LAB_VALUES]; /* of changes that were sent, of outer steps */
     float step[LAB_VALUES];                              /* that is to land */
     float own[LAB_RANKS][LAB_VALUES];                    /* eager: where a period began */
-    int   late[LAB_LAYERS];                              /* stream: 1 + the step in which the layer lands; eager: 1 */
+    int late[LAB_LAYERS];                                /* stream: 1 + the step in which the layer lands;
+                                                            eager: 1 */
 } replay;
 
 static float times(float a, float b)
@@ -81,7 +83,8 @@ static void replay_send(const lab *x, float *change, float *kept, size_t n)
     if (x->cfg.world == 1) return;
     if (x->cfg.wire == DDP_WIRE_TOPK) {
         for (size_t i = 0; i < n; i++) kept[i] = times(kept[i], 0.95f) + change[i];
-        assert_int_equal(ddp_sparse_pack(kept, n, keep, message, sizeof message, scratch, sizeof scratch, NULL), 0);
+        assert_int_equal(
+            ddp_sparse_pack(kept, n, keep, message, sizeof message, scratch, sizeof scratch, NULL), 0);
         memset(change, 0, n * sizeof *change);
         assert_int_equal(ddp_sparse_add(message, bytes, keep, change, n, NULL), 0);
     } else if (coding != DDP_AS_FLOAT) {
@@ -198,14 +201,19 @@ static void replay_run(const lab *x, replay *y)
             lab_replica part;
             at = 0;
             for (int l = 0; l < L; at += count[l++]) {
-                part.w[l] = y->theta[r] + at; part.g[l] = g[r] + at; part.s[l] = s[r] + 2 * at;
+                part.w[l] = y->theta[r] + at;
+                part.g[l] = g[r] + at;
+                part.s[l] = s[r] + 2 * at;
                 lab_gradient(part.w[l], part.g[l], count[l], r, l, step * 10);
                 lab_update(&o, &part, l, count[l], step);
             }
         }
-        if (x->cfg.overlap == DDP_OVERLAP_STREAM) replay_streams(x, y, count, L, step);
-        else if (x->cfg.overlap == DDP_OVERLAP_EAGER) replay_is_eager(x, y, count, L, step);
-        else replay_waits(x, y, count, L, step);
+        if (x->cfg.overlap == DDP_OVERLAP_STREAM)
+            replay_streams(x, y, count, L, step);
+        else if (x->cfg.overlap == DDP_OVERLAP_EAGER)
+            replay_is_eager(x, y, count, L, step);
+        else
+            replay_waits(x, y, count, L, step);
     }
 }
 
@@ -216,7 +224,8 @@ static void replay_is(const lab *x, const char *what)
     replay_run(x, &y);
     for (int r = 0; r < x->cfg.world; r++)
         if (memcmp(x->params[r], y.theta[r], *x->values * sizeof(float)))
-            fail_msg("%s: %d workers, model %d, rule %d, rank %d", what, x->cfg.world, (int)x->model, (int)x->rule, r);
+            fail_msg("%s: %d workers, model %d, rule %d, rank %d", what, x->cfg.world, (int)x->model,
+                     (int)x->rule, r);
 }
 
 /* ---- diloco, waiting ---- */
@@ -246,7 +255,8 @@ static void it_is_the_outer_rule_replayed(void **state)
     for (int world = 1; world <= 5; world += SAMPLED(2))
         for (int rule = 0; rule < LAB_RULES; rule++)
             for (int model = LAB_TINY; model < LAB_MODELS; model += LAB_ODD - LAB_TINY) {
-                lab x = outer_lab(world, (lab_model)model, (lab_rule)rule, 0.7, rule == LAB_MOMENTUM ? 0 : 0.9);
+                lab x =
+                    outer_lab(world, (lab_model)model, (lab_rule)rule, 0.7, rule == LAB_MOMENTUM ? 0 : 0.9);
                 x.no_sync_all = 1; /* ends in the middle of a period */
                 x.forward_hooks = rule == LAB_SGD;
                 if (world == 4) x.cfg.transport = DDP_TCP;
@@ -261,7 +271,8 @@ static void momentum_in_parts_is_the_momentum_of_all(void **state)
 {
     (void)state;
     for (int world = 2; world <= 5; world += 3) {
-        lab x = outer_lab(world, LAB_ODD, LAB_ADAMW, 0.6, 0.8), y = outer_lab(world, LAB_ODD, LAB_ADAMW, 0.6, 0.8);
+        lab x = outer_lab(world, LAB_ODD, LAB_ADAMW, 0.6, 0.8),
+            y = outer_lab(world, LAB_ODD, LAB_ADAMW, 0.6, 0.8);
         y.cfg.min_world = 1; /* who may be lost keeps nothing alone */
         y.cfg.transport = DDP_TCP;
         lab_run(&x);
@@ -298,7 +309,8 @@ static void coded_changes_are_the_rule_replayed(void **state)
     (void)state;
     for (int world = 1; world <= 5; world += SAMPLED(2))
         for (int w = 0; w < FEW; w++) {
-            lab x = outer_lab(world, world % 2 ? LAB_ODD : LAB_TINY, (lab_rule)((world + w) % LAB_RULES), 0.7, 0.9);
+            lab x = outer_lab(world, world % 2 ? LAB_ODD : LAB_TINY, (lab_rule)((world + w) % LAB_RULES), 0.7,
+                              0.9);
             x.cfg.wire = few[w];
             x.cfg.topk_fraction = world == 3 ? 0.1 : world == 5 ? 0.5 : 0;
             x.no_sync_all = 1;
@@ -315,7 +327,8 @@ static void elastic_is_like_plain(lab *x, int tcp)
     lab y;
 
     lab_new(&y, x->cfg.world, x->cfg.strategy, x->cfg.period);
-    y.model = x->model; y.rule = x->rule;
+    y.model = x->model;
+    y.rule = x->rule;
     y.no_sync_all = x->no_sync_all = 1;
     y.steps = x->steps = 14;
     y.cfg = x->cfg;
@@ -336,13 +349,23 @@ static void an_elastic_world_ends_with_a_plain_worlds_bits(void **state)
     (void)state;
     for (int w = 0; w < FEW; w++)
         for (int kind = w % SAMPLED(2); kind < 5; kind += SAMPLED(2)) {
-            lab x = outer_lab(2 + (w + kind) % 4, kind % 2 ? LAB_ODD : LAB_TINY, (lab_rule)((w + kind) % LAB_RULES), 0.7, 0.9);
+            lab x = outer_lab(2 + (w + kind) % 4, kind % 2 ? LAB_ODD : LAB_TINY,
+                              (lab_rule)((w + kind) % LAB_RULES), 0.7, 0.9);
             x.cfg.wire = few[w];
             x.cfg.overlap = overlaps[kind % 3];
-            if (kind == 1) { x.cfg.fragments = 2; x.cfg.landing = 1; }
+            if (kind == 1) {
+                x.cfg.fragments = 2;
+                x.cfg.landing = 1;
+            }
             if (kind == 2) x.cfg.compensation = 0.5;
-            if (kind == 3) { x.cfg.strategy = DDP_SPARSELOCO; x.cfg.outer_lr = x.cfg.outer_momentum = 0; }
-            if (kind == 4) { x.model = LAB_ODD; x.cfg.net = "20mbit,1ms"; } /* planned; many small chunks */
+            if (kind == 3) {
+                x.cfg.strategy = DDP_SPARSELOCO;
+                x.cfg.outer_lr = x.cfg.outer_momentum = 0;
+            }
+            if (kind == 4) {
+                x.model = LAB_ODD;
+                x.cfg.net = "20mbit,1ms";
+            } /* planned; many small chunks */
             elastic_is_like_plain(&x, kind % 2);
         }
 }
@@ -364,13 +387,12 @@ static lab left_by_rank_2(ddp_wire wire)
     x.cfg.transport = DDP_TCP;
     x.cfg.wire = wire;
     lab_run(&x);
-    for (int r = 1; r < 4; r += 2)
-        assert_memory_equal(x.params[r], x.params[0], *x.values * sizeof(float));
+    for (int r = 1; r < 4; r += 2) assert_memory_equal(x.params[r], x.params[0], *x.values * sizeof(float));
     return x;
 }
 
-/* With float32 every rank has the momentum of all. With fewer bits a rank that takes over a part has it from the outer
- * steps; without it they would end 0.22 apart. */
+/* With float32 every rank has the momentum of all. With fewer bits a rank that takes over a part has it from
+ * the outer steps; without it they would end 0.22 apart. */
 static void a_rank_that_leaves_takes_no_momentum_along(void **state)
 {
     lab a = left_by_rank_2(DDP_WIRE_F32);
@@ -383,7 +405,8 @@ static void a_rank_that_leaves_takes_no_momentum_along(void **state)
             apart += pow((double)b.params[0][i] - (double)a.params[0][i], 2);
             moved += pow((double)a.params[0][i], 2);
         }
-        if (!(sqrt(apart / moved) < 0.12)) fail_msg("wire %d: %g of the way apart", (int)few[w], sqrt(apart / moved));
+        if (!(sqrt(apart / moved) < 0.12))
+            fail_msg("wire %d: %g of the way apart", (int)few[w], sqrt(apart / moved));
         lab_free(&b);
     }
     lab_free(&a);
@@ -424,7 +447,8 @@ static void all_codings_end_near_to_float32(void **state)
                 apart += pow((double)a.params[0][at + i] - (double)b.params[0][at + i], 2);
                 moved += pow((double)a.params[0][at + i] - (double)lab_start(0, l, i), 2);
             }
-        if (!(sqrt(apart / moved) < 0.2)) fail_msg("wire %d: %g of the way apart", (int)few[w], sqrt(apart / moved));
+        if (!(sqrt(apart / moved) < 0.2))
+            fail_msg("wire %d: %g of the way apart", (int)few[w], sqrt(apart / moved));
         lab_free(&a);
         lab_free(&b);
     }
@@ -460,7 +484,8 @@ static void streaming_is_the_rule_replayed(void **state)
     (void)state;
     for (int world = 1; world <= 5; world += SAMPLED(2))
         for (int kind = 0; kind < 4; kind++) {
-            lab x = outer_lab(world, kind % 2 ? LAB_ODD : LAB_TINY, (lab_rule)((world + kind) % LAB_RULES), 0.7, 0.9);
+            lab x = outer_lab(world, kind % 2 ? LAB_ODD : LAB_TINY, (lab_rule)((world + kind) % LAB_RULES),
+                              0.7, 0.9);
             x.cfg.overlap = DDP_OVERLAP_STREAM;
             x.cfg.fragments = 1 + kind % 3;
             x.cfg.landing = kind % 3;
@@ -517,7 +542,8 @@ static void planned_streaming_is_the_same_on_all_ranks(void **state)
 {
     (void)state;
     for (int model = 0; model < LAB_MODELS; model++) {
-        lab a = outer_lab(4, (lab_model)model, LAB_ADAMW, 0.7, 0.9), b = outer_lab(4, (lab_model)model, LAB_ADAMW, 0.7, 0.9);
+        lab a = outer_lab(4, (lab_model)model, LAB_ADAMW, 0.7, 0.9),
+            b = outer_lab(4, (lab_model)model, LAB_ADAMW, 0.7, 0.9);
         a.cfg.overlap = b.cfg.overlap = DDP_OVERLAP_STREAM;
         a.cfg.net = b.cfg.net = "20mbit,1ms"; /* layers land later */
         a.forward_hooks = b.forward_hooks = 1;
@@ -554,8 +580,8 @@ static void eager_is_the_rule_replayed(void **state)
     (void)state;
     for (int world = 1; world <= 5; world += SAMPLED(2))
         for (int kind = 0; kind < 4; kind++) {
-            lab x = outer_lab(world, kind % 2 ? LAB_ODD : LAB_TINY, (lab_rule)((world + kind) % LAB_RULES), 0.7,
-                              kind ? 0.9 : 0);
+            lab x = outer_lab(world, kind % 2 ? LAB_ODD : LAB_TINY, (lab_rule)((world + kind) % LAB_RULES),
+                              0.7, kind ? 0.9 : 0);
             x.cfg.overlap = DDP_OVERLAP_EAGER;
             x.cfg.wire = kind == 3 ? DDP_WIRE_TOPK : kind == 2 ? DDP_WIRE_INT8 : DDP_WIRE_F32;
             x.forward_hooks = world % 2;
@@ -595,7 +621,9 @@ static void eager_is_the_printed_form(float nu)
             for (int l = 0; l < L; at += count[l++]) {
                 lab_replica part;
                 memset(g, 0, count[l] * sizeof *g);
-                part.w[l] = theta[r] + at; part.g[l] = g; part.s[l] = s[r];
+                part.w[l] = theta[r] + at;
+                part.g[l] = g;
+                part.s[l] = s[r];
                 lab_gradient(part.w[l], g, count[l], r, l, step * 10);
                 lab_update(&o, &part, l, count[l], step);
             }
@@ -639,7 +667,8 @@ static void eager_ranks_are_equal_after_sync_all(void **state)
             ranks_are_equal(&x);
             if (kind == 2) {
                 lab_new(&y, 4, DDP_DILOCO, 3);
-                y.model = x.model; y.rule = x.rule;
+                y.model = x.model;
+                y.rule = x.rule;
                 y.cfg = x.cfg;
                 y.cfg.min_world = 0;
                 lab_run(&y);

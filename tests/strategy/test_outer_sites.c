@@ -1,5 +1,5 @@
-/* [long, asan, test-all: slow] The outer family between sites, bit for bit: floats inside, each coding between them, and the error feedback on
- * the rank that codes; with those who live where workers leave. */
+/* [long, asan, test-all: slow] The outer family between sites, bit for bit: floats inside, each coding
+ * between them, and the error feedback on the rank that codes; with those who live where workers leave. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "run/context.h"
@@ -57,7 +57,8 @@ static void same(const lab *a, const lab *b, const char *what)
 {
     for (int r = 0; r < a->cfg.world; r++)
         if (!world_of.leaves[r] && memcmp(a->params[r], b->params[r], *a->values * sizeof(float)))
-            fail_msg("%s, %d workers, model %d, wire %d, rank %d", what, a->cfg.world, (int)a->model, (int)a->cfg.wire, r);
+            fail_msg("%s, %d workers, model %d, wire %d, rank %d", what, a->cfg.world, (int)a->model,
+                     (int)a->cfg.wire, r);
 }
 
 /* ---- the rule, again ---- */
@@ -117,7 +118,8 @@ static ddp_coding coding_of(ddp_wire wire)
 static size_t cut_at(size_t n, size_t parts, size_t i) { return n / parts * i + n % parts * i / parts; }
 
 /* The sum of rank o's site over values first..last, in rank order. */
-static void sum_inside(const lab *x, const replay *y, const lie *s, int o, size_t first, size_t last, float *sum)
+static void sum_inside(const lab *x, const replay *y, const lie *s, int o, size_t first, size_t last,
+                       float *sum)
 {
     int terms = 0;
 
@@ -129,7 +131,8 @@ static void sum_inside(const lab *x, const replay *y, const lie *s, int o, size_
 }
 
 /* What was sent and what is kept is what there was, bit for bit. */
-static void says_all(const void *message, size_t bytes, int keep, const float *kept, const float *was, size_t n)
+static void says_all(const void *message, size_t bytes, int keep, const float *kept, const float *was,
+                     size_t n)
 {
     static float sum[LAB_VALUES];
 
@@ -138,8 +141,10 @@ static void says_all(const void *message, size_t bytes, int keep, const float *k
     assert_memory_equal(sum, was, n * sizeof *sum);
 }
 
-/* The mean of d over values first..last, the slice of place q: blocks or bfloat16 between sites. kept: from there on. */
-static void mean_coded(const lab *x, replay *y, const lie *s, int q, size_t at, size_t first, size_t last, float *out)
+/* The mean of d over values first..last, the slice of place q: blocks or bfloat16 between sites. kept: from
+ * there on. */
+static void mean_coded(const lab *x, replay *y, const lie *s, int q, size_t at, size_t first, size_t last,
+                       float *out)
 {
     static float sum[LAB_VALUES], rest[LAB_VALUES];
     const ddp_coding coding = s->sites > 1 ? coding_of(x->cfg.wire) : DDP_AS_FLOAT;
@@ -152,9 +157,13 @@ static void mean_coded(const lab *x, replay *y, const lie *s, int q, size_t at, 
         float *kept = y->kept[o] + at;
         if (s->place[o] != q) continue;
         sum_inside(x, y, s, o, first, last, sum);
-        for (size_t i = first; i < last && blocks; i++) { sum[i] += kept[i]; kept[i] = 0; }
+        for (size_t i = first; i < last && blocks; i++) {
+            sum[i] += kept[i];
+            kept[i] = 0;
+        }
         memcpy(rest + first, sum + first, n * sizeof *sum);
-        if (coding != DDP_AS_FLOAT) assert_int_equal(ddp_split(coding, rest + first, sum + first, n, NULL), 0);
+        if (coding != DDP_AS_FLOAT)
+            assert_int_equal(ddp_split(coding, rest + first, sum + first, n, NULL), 0);
         for (size_t i = first; i < last && blocks && s->sites > 1; i++) kept[i] = rest[i];
         for (size_t i = first; i < last; i++) out[i] = terms ? out[i] + sum[i] : sum[i];
         terms++;
@@ -167,13 +176,18 @@ static void mean_coded(const lab *x, replay *y, const lie *s, int q, size_t at, 
         if (s->place[o] != q) continue;
         from = cut_at(n, terms, (size_t)part++);
         to = cut_at(n, terms, (size_t)part);
-        if (blocks) { from -= from % 64; to -= to < n ? to % 64 : 0; }
+        if (blocks) {
+            from -= from % 64;
+            to -= to < n ? to % 64 : 0;
+        }
         for (size_t i = first + from; i < first + to && blocks; i++) y->kept[o][at + i] += rest[i] / scale;
     }
 }
 
-/* The same as the largest of each chunk: packed is the share of a site's mean, with what was kept, that decays. */
-static void mean_sparse(const lab *x, replay *y, const lie *s, int q, size_t at, size_t first, size_t last, float *out)
+/* The same as the largest of each chunk: packed is the share of a site's mean, with what was kept, that
+ * decays. */
+static void mean_sparse(const lab *x, replay *y, const lie *s, int q, size_t at, size_t first, size_t last,
+                        float *out)
 {
     static float mean[LAB_VALUES], message[LAB_VALUES];
     static uint64_t scratch[1 << 18];
@@ -190,7 +204,8 @@ static void mean_sparse(const lab *x, replay *y, const lie *s, int q, size_t at,
             kept[i] = times(kept[i], 0.95f) + mean[first + i];
         }
         memcpy(mean, kept, n * sizeof *mean);
-        assert_int_equal(ddp_sparse_pack(kept, n, keep, message, sizeof message, scratch, sizeof scratch, NULL), 0);
+        assert_int_equal(
+            ddp_sparse_pack(kept, n, keep, message, sizeof message, scratch, sizeof scratch, NULL), 0);
         assert_int_equal(ddp_sparse_add(message, bytes, keep, out + first, n, NULL), 0);
         says_all(message, bytes, keep, kept, mean, n);
     }
@@ -200,7 +215,8 @@ static void mean_sparse(const lab *x, replay *y, const lie *s, int q, size_t at,
 /* Layer at..at+n-1 of the mean change, into y->step. */
 static void replay_mean(const lab *x, replay *y, const lie *s, size_t at, size_t n)
 {
-    const int blocks = ddp__in_blocks((int)coding_of(x->cfg.wire)), half = coding_of(x->cfg.wire) >= DDP_AS_INT4;
+    const int blocks = ddp__in_blocks((int)coding_of(x->cfg.wire)),
+              half = coding_of(x->cfg.wire) >= DDP_AS_INT4;
     size_t first[LAB_RANKS], last[LAB_RANKS];
 
     for (int q = 0; q < s->slices; q++) {
@@ -215,11 +231,15 @@ static void replay_mean(const lab *x, replay *y, const lie *s, size_t at, size_t
         for (size_t i = 0; i < n; i++) y->d[r][i] = y->anchor[at + i] - y->theta[r][at + i];
         for (size_t i = 0; i < n && blocks; i++) { /* what was kept when slices were others */
             const int own = s->place[r] < s->slices && i >= first[s->place[r]] && i < last[s->place[r]];
-            if (!own && y->kept[r][at + i] != 0) { y->d[r][i] += y->kept[r][at + i]; y->kept[r][at + i] = 0; }
+            if (!own && y->kept[r][at + i] != 0) {
+                y->d[r][i] += y->kept[r][at + i];
+                y->kept[r][at + i] = 0;
+            }
         }
     }
     for (int q = 0; q < s->slices; q++)
-        (x->cfg.wire == DDP_WIRE_TOPK ? mean_sparse : mean_coded)(x, y, s, q, at, first[q], last[q], y->step + at);
+        (x->cfg.wire == DDP_WIRE_TOPK ? mean_sparse : mean_coded)(x, y, s, q, at, first[q], last[q],
+                                                                  y->step + at);
 }
 
 static void replay_land(const lab *x, replay *y, size_t at, size_t n)
@@ -253,7 +273,9 @@ static void replay_run(const lab *x, replay *y)
             lab_replica part;
             at = 0;
             for (int l = 0; l < L; at += count[l++]) {
-                part.w[l] = y->theta[r] + at; part.g[l] = g[r] + at; part.s[l] = moments[r] + 2 * at;
+                part.w[l] = y->theta[r] + at;
+                part.g[l] = g[r] + at;
+                part.s[l] = moments[r] + 2 * at;
                 lab_gradient(part.w[l], part.g[l], count[l], r, l, step * 10);
                 lab_update(&o, &part, l, count[l], step);
             }
@@ -273,16 +295,21 @@ static void replay_is(const lab *x, const char *what)
     replay_run(x, &y);
     for (int r = 0; r < x->cfg.world; r++)
         if (!world_of.leaves[r] && memcmp(x->params[r], y.theta[r], *x->values * sizeof(float)))
-            fail_msg("%s: %d workers, model %d, wire %d, elastic %d, transport %d, rank %d", what, x->cfg.world,
-                     (int)x->model, (int)x->cfg.wire, x->cfg.min_world, (int)x->cfg.transport, r);
+            fail_msg("%s: %d workers, model %d, wire %d, elastic %d, transport %d, rank %d", what,
+                     x->cfg.world, (int)x->model, (int)x->cfg.wire, x->cfg.min_world, (int)x->cfg.transport,
+                     r);
 }
 
 /* ---- blocks ---- */
 
 static const ddp_wire coded[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8, DDP_WIRE_INT4, DDP_WIRE_E3M0};
 enum { CODED = sizeof coded / sizeof coded[0], CASES = 5 };
-static const int cases[CASES][LAB_RANKS] = { /* of 3, 4, 4, 5, 5 workers */
-    {1, 2, 1}, {1, 2, 1, 2}, {1, 2, 2, 1}, {1, 2, 2, 3, 2}, {3, 1, 3, 3, 1}};
+static const int cases[CASES][LAB_RANKS] = {/* of 3, 4, 4, 5, 5 workers */
+                                            {1, 2, 1},
+                                            {1, 2, 1, 2},
+                                            {1, 2, 2, 1},
+                                            {1, 2, 2, 3, 2},
+                                            {3, 1, 3, 3, 1}};
 static const int workers[CASES] = {3, 4, 4, 5, 5};
 
 static void codings_between_sites_are_the_rule_replayed(void **state)
@@ -301,8 +328,8 @@ static void codings_between_sites_are_the_rule_replayed(void **state)
             }
 }
 
-/* One of a site, its lowest, the last of it, one after the other, until one site, or one worker, is left: what was kept
- * of the living is sent. */
+/* One of a site, its lowest, the last of it, one after the other, until one site, or one worker, is left:
+ * what was kept of the living is sent. */
 static void who_lives_goes_on_with_what_it_kept(void **state)
 {
     static const int leaving[][LAB_RANKS] = {{0, 0, 4}, {4}, {0, 4, 0, 7}, {0, 4, 8, 6, 11}, {0, 9, 5, 0, 4}};
@@ -347,8 +374,10 @@ static void late_ways_between_sites_are_the_same_everywhere(void **state)
     for (int c = 0; c < CASES; c += SAMPLED(2))
         for (int w = 2; w < CODED + 1; w++) {
             const ddp_wire wire = w < CODED ? coded[w] : DDP_WIRE_TOPK;
-            lab a = sites_lab(workers[c], cases[c], LAB_ODD, wire), b = sites_lab(workers[c], cases[c], LAB_ODD, wire);
-            lab e = sites_lab(workers[c], cases[c], LAB_ODD, wire), f = sites_lab(workers[c], cases[c], LAB_ODD, wire);
+            lab a = sites_lab(workers[c], cases[c], LAB_ODD, wire),
+                b = sites_lab(workers[c], cases[c], LAB_ODD, wire);
+            lab e = sites_lab(workers[c], cases[c], LAB_ODD, wire),
+                f = sites_lab(workers[c], cases[c], LAB_ODD, wire);
             b.cfg.overlap = DDP_OVERLAP_STREAM;
             b.cfg.fragments = 1;
             b.cfg.mixture = DDP_OVERWRITE;
@@ -364,7 +393,8 @@ static void late_ways_between_sites_are_the_same_everywhere(void **state)
             lab_run(&f);
             same(&a, &b, "streamed");
             same(&e, &f, "late");
-            for (int r = 1; r < workers[c]; r++) assert_memory_equal(e.params[r], e.params[0], *e.values * sizeof(float));
+            for (int r = 1; r < workers[c]; r++)
+                assert_memory_equal(e.params[r], e.params[0], *e.values * sizeof(float));
             lab_free(&a);
             lab_free(&b);
             lab_free(&e);
@@ -378,7 +408,8 @@ static void one_site_of_all_is_floats(void **state)
 
     (void)state;
     for (int w = 1; w < CODED + 1; w++) {
-        lab a = sites_lab(4, one, LAB_ODD, w < CODED ? coded[w] : DDP_WIRE_TOPK), b = sites_lab(4, one, LAB_ODD, DDP_WIRE_F32);
+        lab a = sites_lab(4, one, LAB_ODD, w < CODED ? coded[w] : DDP_WIRE_TOPK),
+            b = sites_lab(4, one, LAB_ODD, DDP_WIRE_F32);
         b.opened = NULL;
         a.cfg.min_world = w % 2 && w < CODED;
         lab_run(&a);

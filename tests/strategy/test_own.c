@@ -58,7 +58,7 @@ typedef enum fault {
     STEPS_IN_EVENT, /* calls the hooks of a training loop */
     WAITS_IN_WAIT,
     COLLECTIVE_IN_EVENT,
-    NEEDS_FORWARD, /* and the program has no such hooks */
+    NEEDS_FORWARD,     /* and the program has no such hooks */
     FORWARD_FORGOTTEN, /* holds at the next forward_begin, of which there is none */
     FAULTS
 } fault;
@@ -67,7 +67,7 @@ static fault now;
 static float spare[LAYERS + 1][2 * N];
 
 typedef struct own {
-    long   ticket;
+    long ticket;
     float *kept;
 } own;
 
@@ -112,19 +112,45 @@ static int strange_message(ddp_ctx *d, own *o)
     m.from_count = 1;
     m.layer = DDP_NO_LAYER;
     switch (now) {
-    case NO_MESSAGE: return ddp_post(d, NULL, &ticket);
-    case NO_TICKET: return ddp_post(d, &m, NULL);
-    case NO_ARRAY: p.data = NULL; break;
-    case NO_LIST: m.from = NULL; break;
-    case UNKNOWN_VERB: m.verb = (ddp_verb)99; break;
-    case UNKNOWN_PEER: m.verb = DDP_SEND; m.peer = 77; break;
-    case ITSELF_AS_PEER: m.verb = DDP_RECEIVE; m.peer = ddp_rank(d); break;
-    case UNKNOWN_GROUP: m.group = 3; break;
-    case UNKNOWN_LINK: m.link = 1; break;
-    case OTHER_CODING: m.coding = DDP_AS_INT8; break;
-    case ADDS_TO_NOTHING: m.add = 1; break;
-    case SUMS_BYTES: m.bytes = 1; break;
-    default: m.verb = DDP_SERVE; m.peer = DDP_ANY;
+    case NO_MESSAGE:
+        return ddp_post(d, NULL, &ticket);
+    case NO_TICKET:
+        return ddp_post(d, &m, NULL);
+    case NO_ARRAY:
+        p.data = NULL;
+        break;
+    case NO_LIST:
+        m.from = NULL;
+        break;
+    case UNKNOWN_VERB:
+        m.verb = (ddp_verb)99;
+        break;
+    case UNKNOWN_PEER:
+        m.verb = DDP_SEND;
+        m.peer = 77;
+        break;
+    case ITSELF_AS_PEER:
+        m.verb = DDP_RECEIVE;
+        m.peer = ddp_rank(d);
+        break;
+    case UNKNOWN_GROUP:
+        m.group = 3;
+        break;
+    case UNKNOWN_LINK:
+        m.link = 1;
+        break;
+    case OTHER_CODING:
+        m.coding = DDP_AS_INT8;
+        break;
+    case ADDS_TO_NOTHING:
+        m.add = 1;
+        break;
+    case SUMS_BYTES:
+        m.bytes = 1;
+        break;
+    default:
+        m.verb = DDP_SERVE;
+        m.peer = DDP_ANY;
     }
     return ddp_post(d, &m, &ticket);
 }
@@ -153,7 +179,8 @@ static int backward_end(ddp_ctx *d, void *self, int layer)
         const int in_layer = now == FORGETS_LAYER || now == FORWARD_FORGOTTEN;
         ddp_piece own_memory = {{o->kept}, N};
         int many = now == FORGETS_MANY ? 30 : 0, bad = 0;
-        for (own_memory.count = many ? 0 : N; many > 0 && !bad; many--) bad = post(d, &own_memory, 0, &o->ticket);
+        for (own_memory.count = many ? 0 : N; many > 0 && !bad; many--)
+            bad = post(d, &own_memory, 0, &o->ticket);
         if (bad) return bad;
         if (o->ticket < 0)
             return ddp_update_layer(d, layer, NULL) || post(d, in_layer ? p : &own_memory, layer, &o->ticket);
@@ -189,7 +216,9 @@ static int forward_begin(ddp_ctx *d, void *self, int layer)
 
 static int arrived(ddp_ctx *d, void *self, long ticket)
 {
-    (void)d; (void)self; (void)ticket;
+    (void)d;
+    (void)self;
+    (void)ticket;
     return now == RETURNS_IN_ARRIVED ? 7 : 0;
 }
 
@@ -243,8 +272,13 @@ static int train(ddp_ctx *d, void *user)
     for (l = 0; l < LAYERS; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
-        for (i = 0; i < N; i++) { w[l][i] = (float)i; g[l][i] = 0; }
-        layer.params = w[l]; layer.grads = g[l]; layer.count = N;
+        for (i = 0; i < N; i++) {
+            w[l][i] = (float)i;
+            g[l][i] = 0;
+        }
+        layer.params = w[l];
+        layer.grads = g[l];
+        layer.count = N;
         ddp_add_layer(d, &layer);
     }
     for (step = 0; step < STEPS && !bad; step++) {
@@ -297,9 +331,9 @@ static void expect_sentence(const ddp_error *err, ddp_status code, const char *n
 static void each_fault_is_told_in_one_sentence(void **state)
 {
     static const struct {
-        fault       f;
-        ddp_status  code;
-        int         together; /* only seen where there are others */
+        fault f;
+        ddp_status code;
+        int together; /* only seen where there are others */
         const char *words;
     } all[] = {{POSTS_IN_START, DDP_USAGE, 0, "posts a message in start"},
                {POSTS_IN_WAIT, DDP_USAGE, 0, "posts a message in wait"},
@@ -396,7 +430,8 @@ static void without_a_fault_it_trains(void **state)
 /* What is wrong with the table itself is told before anybody connects. */
 static void a_bad_table_is_refused(void **state)
 {
-    static const char *const bad_names[] = {NULL, "", "ssgd", "dreamddp", "a name that has more than 31 letters"};
+    static const char *const bad_names[] = {NULL, "", "ssgd", "dreamddp",
+                                            "a name that has more than 31 letters"};
     ddp_strategy_ops ops;
     ddp_error err;
     size_t i;
@@ -477,10 +512,8 @@ static void unlike_strategies_are_a_mismatch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_fault_is_told_in_one_sentence),
-        cmocka_unit_test(without_a_fault_it_trains),
-        cmocka_unit_test(layers_that_do_not_exist_have_nothing),
-        cmocka_unit_test(a_bad_table_is_refused),
+        cmocka_unit_test(each_fault_is_told_in_one_sentence),    cmocka_unit_test(without_a_fault_it_trains),
+        cmocka_unit_test(layers_that_do_not_exist_have_nothing), cmocka_unit_test(a_bad_table_is_refused),
         cmocka_unit_test(unlike_strategies_are_a_mismatch),
     };
 

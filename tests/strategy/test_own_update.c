@@ -1,5 +1,5 @@
-/* A program's own update has the bits of the library's: under gradient strategies of its usual form, under the
- * others of its pre-update form (average_first), which a replay without the library confirms. */
+/* A program's own update has the bits of the library's: under gradient strategies of its usual form, under
+ * the others of its pre-update form (average_first), which a replay without the library confirms. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -17,10 +17,14 @@ extern "C" {
 #include "strategy/strategy_lab.h"
 
 enum { WITH = 11 };
-static const ddp_strategy with[WITH] = {DDP_SSGD, DDP_WFBP, DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,
-                                        DDP_LOCALSGD, DDP_ENP, DDP_DREAMDDP, DDP_DILOCO, DDP_SPARSELOCO};
+static const ddp_strategy with[WITH] = {DDP_SSGD,          DDP_WFBP,   DDP_MGWFBP,    DDP_ASCWFBP,
+                                        DDP_BYTESCHEDULER, DDP_USBYTE, DDP_LOCALSGD,  DDP_ENP,
+                                        DDP_DREAMDDP,      DDP_DILOCO, DDP_SPARSELOCO};
 
-static int averages_gradients(ddp_strategy s) { return s <= DDP_WFBP || (s >= DDP_MGWFBP && s <= DDP_USBYTE); }
+static int averages_gradients(ddp_strategy s)
+{
+    return s <= DDP_WFBP || (s >= DDP_MGWFBP && s <= DDP_USBYTE);
+}
 
 /* Trains once as `own` says (1 or 2) and once with the library's rule. */
 static void as_the_library(const lab *like, int own, const char *what)
@@ -41,8 +45,9 @@ static void as_the_library(const lab *like, int own, const char *what)
     lab_run(&b);
     for (int r = 0; r < like->cfg.world; r++)
         if (memcmp(a.params[r], b.params[r], *a.values * sizeof(float)))
-            fail_msg("%s with %d workers, model %d, rule %d, hooks %d: %s", ddp_strategy_name(like->cfg.strategy),
-                     like->cfg.world, (int)like->model, (int)like->rule, like->forward_hooks, what);
+            fail_msg("%s with %d workers, model %d, rule %d, hooks %d: %s",
+                     ddp_strategy_name(like->cfg.strategy), like->cfg.world, (int)like->model,
+                     (int)like->rule, like->forward_hooks, what);
     lab_free(&a);
     lab_free(&b);
 }
@@ -66,7 +71,8 @@ static void every_strategy_that_can_has_the_bits_of_the_library(void **state)
     (void)state;
     for (int s = 0; s < WITH; s++)
         for (int world = 1; world <= 4; world += SAMPLED(2)) {
-            lab x = like_this(world, with[s], (world + s) % 2 ? LAB_ODD : LAB_TINY, (lab_rule)((world + s) % LAB_RULES));
+            lab x = like_this(world, with[s], (world + s) % 2 ? LAB_ODD : LAB_TINY,
+                              (lab_rule)((world + s) % LAB_RULES));
             x.forward_hooks = (world + s / 2) % 2;
             as_the_library(&x, 1 + world % 2, "own update");
         }
@@ -139,7 +145,8 @@ static void average_first_is_what_it_says(void **state)
             x.cfg.average_first = 1;
             lab_run(&x);
             lab_reference(&x, 0, both[s] == DDP_LOCALSGD ? NULL : x.step_of, expected);
-            for (int r = 0; r < 3; r++) assert_memory_equal(x.params[r], expected[r], *x.values * sizeof(float));
+            for (int r = 0; r < 3; r++)
+                assert_memory_equal(x.params[r], expected[r], *x.values * sizeof(float));
             lab_free(&x);
         }
 }

@@ -30,8 +30,8 @@ static void pairs_new(lab *x, int world, int model)
     x->no_sync_all = 1;
 }
 
-/* Who meets, two by two, by looking at all pairs: those whose ranks add up to the lot, or to it and the world;
- * then those who are left. */
+/* Who meets, two by two, by looking at all pairs: those whose ranks add up to the lot, or to it and the
+ * world; then those who are left. */
 static void draw(uint64_t seed, long step, int world, int *order)
 {
     ddp_rng r = ddp_rng_seed(seed, (uint64_t)step);
@@ -40,7 +40,11 @@ static void draw(uint64_t seed, long step, int world, int *order)
 
     for (a = 0; a < world; a++)
         for (b = a + 1; b < world; b++)
-            if (a + b == lot || a + b == lot + world) { met[a] = met[b] = 1; order[n++] = a; order[n++] = b; }
+            if (a + b == lot || a + b == lot + world) {
+                met[a] = met[b] = 1;
+                order[n++] = a;
+                order[n++] = b;
+            }
     for (a = 0; a < world; a++)
         if (!met[a]) order[n++] = a;
     assert_int_equal(n, world);
@@ -87,7 +91,9 @@ static void reference(const lab *x, uint64_t seed, int sync, float (*out)[LAB_VA
         for (l = 0, at = 0; l < L; l++) {
             memcpy(out[k] + at, r[k].w[l], count[l] * sizeof(float));
             at += count[l];
-            free(r[k].w[l]); free(r[k].g[l]); free(r[k].s[l]);
+            free(r[k].w[l]);
+            free(r[k].g[l]);
+            free(r[k].s[l]);
         }
 }
 

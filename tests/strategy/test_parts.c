@@ -1,5 +1,5 @@
-/* [asan] Layers averaged in parts, each in its own step of the period: bit for bit as a replay in one thread, as localsgd
- * where all parts share a step, and as whole layers where none is large enough. */
+/* [asan] Layers averaged in parts, each in its own step of the period: bit for bit as a replay in one thread,
+ * as localsgd where all parts share a step, and as whole layers where none is large enough. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -18,7 +18,10 @@ extern "C" {
 
 enum { PART = 500, PERIOD = 3 };
 
-static int parts_of(size_t n, int most) { return most && n > (size_t)most ? (int)((n + (size_t)most - 1) / (size_t)most) : 1; }
+static int parts_of(size_t n, int most)
+{
+    return most && n > (size_t)most ? (int)((n + (size_t)most - 1) / (size_t)most) : 1;
+}
 
 static int rows_of(const lab *x)
 {
@@ -50,10 +53,12 @@ static void same(const lab *x, float (*expected)[LAB_VALUES], const char *what)
 {
     for (int r = 0; r < x->cfg.world; r++)
         if (memcmp(x->params[r], expected[r], *x->values * sizeof(float)))
-            fail_msg("%s, %d workers, model %d, rule %d, rank %d", what, x->cfg.world, (int)x->model, (int)x->rule, r);
+            fail_msg("%s, %d workers, model %d, rule %d, rank %d", what, x->cfg.world, (int)x->model,
+                     (int)x->rule, r);
 }
 
-/* The training again, in one thread; each row's values, and their state, are averaged in its step of the period. */
+/* The training again, in one thread; each row's values, and their state, are averaged in its step of the
+ * period. */
 static void replay(const lab *x, const int *step_of, float (*out)[LAB_VALUES])
 {
     size_t count[LAB_LAYERS], at = 0;
@@ -93,7 +98,9 @@ static void replay(const lab *x, const int *step_of, float (*out)[LAB_VALUES])
     for (int l = 0; l < L; at += count[l++])
         for (int k = 0; k < K; k++) {
             memcpy(out[k] + at, r[k].w[l], count[l] * sizeof(float));
-            free(r[k].w[l]); free(r[k].g[l]); free(r[k].s[l]);
+            free(r[k].w[l]);
+            free(r[k].g[l]);
+            free(r[k].s[l]);
         }
 }
 
@@ -194,7 +201,8 @@ static void all_parts_in_one_step_are_localsgd(void **state)
                 whole.cfg.strategy = DDP_LOCALSGD;
                 whole.cfg.split_params = 0;
                 parts.cfg.solver = DDP_SOLVER_ENP;
-                parts.cfg.period = whole.cfg.period = hand ? PERIOD : 1; /* of 1: one set without being told */
+                parts.cfg.period = whole.cfg.period = hand ? PERIOD : 1; /* of 1: one set without being
+                                                                            told */
                 parts.cfg.split_params = model == LAB_TINY ? 2 : hand ? PART : 40;
                 if (hand) scattered(&plan, &parts);
                 for (int r = 0; r < plan.layers; r++) plan.step_of[r] = PERIOD - 1;
@@ -243,14 +251,15 @@ static void what_cannot_be_split_is_said(void **state)
 {
     static const struct {
         ddp_strategy strategy;
-        int          split;
-        ddp_wire     wire;
-        const char  *says;
+        int split;
+        ddp_wire wire;
+        const char *says;
     } bad[] = {{DDP_SSGD, 100, DDP_WIRE_F32, "strategy ssgd with split_params 100"},
                {DDP_LOCALSGD, 100, DDP_WIRE_F32, "its plan is of whole layers: leave split_params 0"},
                {DDP_DREAMDDP, 100, DDP_WIRE_INT8, "wire int8 with split_params 100"},
                {DDP_DREAMDDP, -1, DDP_WIRE_F32, "split_params -1: 0 or more parameters"},
-               {DDP_DREAMDDP, 1, DDP_WIRE_F32, "split_params 1 makes 14538 parts of 8 layers, more than 16 of each"}};
+               {DDP_DREAMDDP, 1, DDP_WIRE_F32,
+                "split_params 1 makes 14538 parts of 8 layers, more than 16 of each"}};
 
     (void)state;
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {

@@ -1,5 +1,5 @@
-/* bsp, asp, ssp and r2sp: bsp has the bits of ssgd wherever layers are served; the others those of a sequential
- * replay of their pushes. */
+/* bsp, asp, ssp and r2sp: bsp has the bits of ssgd wherever layers are served; the others those of a
+ * sequential replay of their pushes. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -43,8 +43,8 @@ static void as_ssgd(ddp_strategy s, int workers, int servers, lab_model model, l
     lab_run(&a);
     lab_run(&b);
     if (memcmp(a.params[0], b.params[0], *a.values * sizeof(float)))
-        fail_msg("%s, %d workers, servers %d, model %d, rule %d: not ssgd", ddp_strategy_name(s), workers, servers,
-                 (int)model, (int)rule);
+        fail_msg("%s, %d workers, servers %d, model %d, rule %d: not ssgd", ddp_strategy_name(s), workers,
+                 servers, (int)model, (int)rule);
     all_equal(&b, workers);
     lab_free(&a);
     lab_free(&b);
@@ -128,7 +128,8 @@ static void pushes_in_turn_are_a_sequential_program(void **state)
     for (int workers = 1; workers <= 5; workers += SAMPLED(2))
         for (int s = 0; s < 3; s++)
             for (int servers = -1; servers <= 2; servers++)
-                if (servers) in_turn(each[s], workers, servers, (lab_rule)((workers + s) % LAB_RULES), DDP_THREADS);
+                if (servers)
+                    in_turn(each[s], workers, servers, (lab_rule)((workers + s) % LAB_RULES), DDP_THREADS);
     for (int s = 0; s < 3; s++) in_turn(each[s], 3, s == 1 ? -1 : 2, LAB_ADAMW, DDP_TCP);
 }
 
@@ -147,9 +148,9 @@ static void one_worker_and_any_rule_is_sgd(void **state)
 enum { TINY = 11, PUSHES = 512 };
 static struct {
     pthread_mutex_t lock;
-    int    updates;
-    float  gradient[PUSHES][TINY], rate[PUSHES]; /* of the layers of LAB_TINY, in the order of updates */
-    int    layer[PUSHES];
+    int updates;
+    float gradient[PUSHES][TINY], rate[PUSHES]; /* of the layers of LAB_TINY, in the order of updates */
+    int layer[PUSHES];
 } trace = {PTHREAD_MUTEX_INITIALIZER, 0, {{0}}, {0}, {0}};
 
 static void traced_sgd(const ddp_optimizer *self, const ddp_update *u)
@@ -175,8 +176,8 @@ static int done[LAB_RANKS]; /* steps of each rank; atomic */
 static void last_is_stopped(const lab *x, int rank, int step)
 {
     ddp__atomic_store(&done[rank], step);
-    while (rank == 2 && step == 0 && (ddp__atomic_load(&done[0]) < x->steps - 1 ||
-                                      ddp__atomic_load(&done[1]) < x->steps - 1))
+    while (rank == 2 && step == 0 &&
+           (ddp__atomic_load(&done[0]) < x->steps - 1 || ddp__atomic_load(&done[1]) < x->steps - 1))
         ddp__sleep_until(ddp_now() + 1e-3);
 }
 
@@ -199,7 +200,8 @@ static void a_stopped_worker_does_not_stop_others_and_the_trace_replays(void **s
         memset(done, 0, sizeof done);
         trace.updates = 0;
         lab_run(&x);
-        assert_int_equal(trace.updates, 3 * 3 * x.steps); /* workers x layers x steps: the version is the pushes */
+        assert_int_equal(trace.updates, 3 * 3 * x.steps); /* workers x layers x steps: the version is the
+                                                             pushes */
         for (int l = 0; l < 3; l++)
             for (size_t i = 0; i < size[l]; i++) p[from[l] + i] = lab_start(0, l, i);
         for (int k = 0; k < trace.updates; k++) {
@@ -367,7 +369,9 @@ static int trains_everywhere(ddp_ctx *d, void *user)
     ddp_layer layer;
 
     memset(&layer, 0, sizeof layer);
-    layer.params = w; layer.grads = g; layer.count = 4;
+    layer.params = w;
+    layer.grads = g;
+    layer.count = 4;
     if (ddp_add_layer(d, &layer)) return 1;
     if (*(const int *)user) (void)ddp_serve(d); /* on workers too */
     for (int step = 0; step < 3; step++)
@@ -412,7 +416,9 @@ static int leaves_early(ddp_ctx *d, void *user)
 
     (void)user;
     memset(&layer, 0, sizeof layer);
-    layer.params = w; layer.grads = g; layer.count = 4;
+    layer.params = w;
+    layer.grads = g;
+    layer.count = 4;
     if (ddp_add_layer(d, &layer)) return 1;
     for (int step = 0; step < (ddp_rank(d) ? 5 : 2); step++)
         if (ddp_backward_end(d, 0) || ddp_step_end(d)) break;
@@ -440,7 +446,8 @@ static float statistic(int rank, int i) { return 0.1f * (float)(7 * i + 1) + (fl
 
 static int with_buffers(ddp_ctx *d, void *user)
 {
-    float (*end)[STATISTICS] = (float (*)[STATISTICS])user, w[4] = {1, 2, 3, 4}, g[4] = {0}, *own = end[ddp_rank(d)];
+    float(*end)[STATISTICS] = (float(*)[STATISTICS])user, w[4] = {1, 2, 3, 4}, g[4] = {0},
+    *own = end[ddp_rank(d)];
     ddp_optimizer o = ddp_sgd(0.1f, 0);
     ddp_block b = {w, g, 4, DDP_PARAMS}, running = {own, NULL, STATISTICS, DDP_BUFFERS}, both[2];
     ddp_layer layer;
@@ -479,8 +486,8 @@ static void sync_all_averages_buffers_once(void **state)
             sum *= 1.0f / (float)WORKERS;
             for (int r = 0; r < WORKERS; r++)
                 if (memcmp(&end[r][i], (const void *)&sum, sizeof(float)))
-                    fail_msg("%s: buffer %d of rank %d is %.9g, their mean %.9g", ddp_strategy_name(some[s]), i, r,
-                             (double)end[r][i], (double)sum);
+                    fail_msg("%s: buffer %d of rank %d is %.9g, their mean %.9g", ddp_strategy_name(some[s]),
+                             i, r, (double)end[r][i], (double)sum);
         }
     }
 }

@@ -1,4 +1,5 @@
-/* [long, asan, test-all: slow] Servers in an elastic world, as processes over TCP: workers are killed, and the others continue; a server is not. */
+/* [long, asan, test-all: slow] Servers in an elastic world, as processes over TCP: workers are killed, and
+ * the others continue; a server is not. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -67,8 +68,8 @@ static void living_equal(const lab *x, const float *want)
     for (size_t i = 0; i < n; i++) assert_true(want[i] > -1e6f && want[i] < 1e6f);
 }
 
-/* bsp, osp with nothing late, and ssp 0 (means): of all until the victim dies, of the others then. The rest: an update for
- * each push in the order of iterations and ranks. Without the library. */
+/* bsp, osp with nothing late, and ssp 0 (means): of all until the victim dies, of the others then. The rest:
+ * an update for each push in the order of iterations and ranks. Without the library. */
 static void replay(const lab *x, int means, float *out)
 {
     static float mine[W][LAB_VALUES], g[W][LAB_VALUES], state[2 * LAB_VALUES];
@@ -97,7 +98,8 @@ static void replay(const lab *x, int means, float *out)
             if (w == victim && step >= at_step) continue;
             at = 0;
             if (!means) {
-                for (int l = 0; l < L; at += count[l++]) lab_gradient(mine[w] + at, g[w] + at, count[l], w, l, step * 10);
+                for (int l = 0; l < L; at += count[l++])
+                    lab_gradient(mine[w] + at, g[w] + at, count[l], w, l, step * 10);
             } else {
                 static float sum[LAB_VALUES];
                 for (size_t i = 0; i < n; i++) {
@@ -106,7 +108,8 @@ static void replay(const lab *x, int means, float *out)
                     sum[i] = living == 0 || w == (victim == 0 && step >= at_step) ? one : sum[i] + one;
                 }
                 if (w != (victim == 2 && step >= at_step ? 1 : 2)) continue;
-                for (size_t i = 0; i < n; i++) g[w][i] = x->samples ? sum[i] : sum[i] * (1.0f / (float)living);
+                for (size_t i = 0; i < n; i++)
+                    g[w][i] = x->samples ? sum[i] : sum[i] * (1.0f / (float)living);
             }
             at = 0;
             for (int l = 0; l < L; at += count[l++]) {
@@ -150,7 +153,8 @@ static void the_living_go_on_bit_for_bit(void **state)
 {
     (void)state;
     for (int s = 0; s < 5; s++)
-        for (int who = 0; who < W; who++) dies_at(every[s], who, 1 + (s + who) % 2, (lab_rule)((s + who) % LAB_RULES), 0);
+        for (int who = 0; who < W; who++)
+            dies_at(every[s], who, 1 + (s + who) % 2, (lab_rule)((s + who) % LAB_RULES), 0);
     dies_at(DDP_BSP, 1, 2, LAB_ADAMW, 1);
     dies_at(DDP_BSP, 0, 1, LAB_SGD, 1);
 }
@@ -201,7 +205,8 @@ static void fails_with(lab *x, const char *says, const char *too)
     ddp_error err;
 
     assert_int_equal(ddp_launch(&x->cfg, lab_worker, x, &err), DDP_PEER_LOST);
-    if (!strstr(err.msg, says) || !strstr(err.msg, too)) fail_msg("'%s' has no '%s' and '%s'", err.msg, says, too);
+    if (!strstr(err.msg, says) || !strstr(err.msg, too))
+        fail_msg("'%s' has no '%s' and '%s'", err.msg, says, too);
     lab_free(x);
 }
 
@@ -230,7 +235,10 @@ static void saves_and_kills(const lab *x, int rank, int step)
     if (kills_server && rank == 0 && step == 8) kill(process[W + 1], SIGKILL);
 }
 
-typedef struct saved { lab *x; int resumes; } saved;
+typedef struct saved {
+    lab *x;
+    int resumes;
+} saved;
 
 /* LAB_TINY, with a checkpoint behind step 5 or from there on. */
 static int goes_on(ddp_ctx *d, void *user)
@@ -248,7 +256,9 @@ static int goes_on(ddp_ctx *d, void *user)
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
         for (size_t i = 0; i < count[l]; i++) w[at + i] = lab_start(0, l, i);
-        layer.params = w + at; layer.grads = g + at; layer.count = count[l];
+        layer.params = w + at;
+        layer.grads = g + at;
+        layer.count = count[l];
         if (ddp_add_layer(d, &layer)) return 1;
     }
     bad = ddp_set_optimizer(d, &o);
@@ -257,7 +267,8 @@ static int goes_on(ddp_ctx *d, void *user)
     for (int step = (int)ddp_step(d); !bad && step < x->steps; step++) {
         x->before_step(x, ddp_rank(d), step);
         at = 0;
-        for (int l = 0; l < L; at += count[l++]) lab_gradient(w + at, g + at, count[l], ddp_rank(d), l, step * 10);
+        for (int l = 0; l < L; at += count[l++])
+            lab_gradient(w + at, g + at, count[l], ddp_rank(d), l, step * 10);
         for (int l = L - 1; !bad && l >= 0; l--) bad = ddp_backward_end(d, l);
         if (!bad) bad = ddp_step_end(d);
         if (!bad && step == 5 && !v->resumes) bad = ddp_checkpoint_save(d, folder, 1);
@@ -290,7 +301,8 @@ static void a_lost_server_names_its_layers_and_its_checkpoint_goes_on(void **sta
             kills_server = run == 1;
             if (run == 1) {
                 assert_int_equal(ddp_launch(&x.cfg, goes_on, &v, &err), DDP_PEER_LOST);
-                if (!strstr(err.msg, "rank 4 was lost") || !strstr(err.msg, "restart the job from its last checkpoint"))
+                if (!strstr(err.msg, "rank 4 was lost") ||
+                    !strstr(err.msg, "restart the job from its last checkpoint"))
                     fail_msg("'%s'", err.msg);
                 if (!strstr(err.msg, "it served 2 layers: layer 0, layer 1")) fail_msg("'%s'", err.msg);
             } else {
@@ -302,7 +314,8 @@ static void a_lost_server_names_its_layers_and_its_checkpoint_goes_on(void **sta
         }
 }
 
-/* The checkpoint of a run that has lost a worker has no file of it: who takes its place goes on as the others. */
+/* The checkpoint of a run that has lost a worker has no file of it: who takes its place goes on as the
+ * others. */
 static void a_run_that_lost_a_worker_saves(void **state)
 {
     (void)state;

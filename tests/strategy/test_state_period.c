@@ -1,5 +1,5 @@
-/* [asan] Averages of the optimizer's state at periods of its own: the sums of a sequential program, for every strategy that
- * averages parameters; and half the bytes at 3 and 6. */
+/* [asan] Averages of the optimizer's state at periods of its own: the sums of a sequential program, for every
+ * strategy that averages parameters; and half the bytes at 3 and 6. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -40,14 +40,15 @@ static void each_array_is_averaged_in_its_own_periods(void **state)
             for (int p = 0; p < 4; p++)
                 for (int s = 0; s < 2; s++) {
                     const lab_rule rule = (lab_rule)(1 + (world + p + s) % (LAB_RULES - 1));
-                    begin(&x, world, s ? DDP_DREAMDDP : DDP_LOCALSGD, (lab_model)model, rule, period[p][0], period[p][1]);
+                    begin(&x, world, s ? DDP_DREAMDDP : DDP_LOCALSGD, (lab_model)model, rule, period[p][0],
+                          period[p][1]);
                     if (world == 3) x.cfg.transport = DDP_TCP;
                     lab_run(&x);
                     lab_reference(&x, 0, s ? x.step_of : NULL, want);
                     for (int r = 0; r < world; r++)
                         if (memcmp(x.params[r], want[r], *x.values * sizeof(float)))
-                            fail_msg("%d workers, model %d, rule %d, periods %d and %d, strategy %d: rank %d", world, model,
-                                     (int)rule, period[p][0], period[p][1], s, r);
+                            fail_msg("%d workers, model %d, rule %d, periods %d and %d, strategy %d: rank %d",
+                                     world, model, (int)rule, period[p][0], period[p][1], s, r);
                     lab_free(&x);
                 }
 }
@@ -68,7 +69,8 @@ static void one_and_one_is_average_state(void **state)
                 a.cfg.wire = b.cfg.wire = wire[w];
                 lab_run(&a);
                 lab_run(&b);
-                for (int r = 0; r < 2 + w; r++) assert_memory_equal(a.params[r], b.params[r], *a.values * sizeof(float));
+                for (int r = 0; r < 2 + w; r++)
+                    assert_memory_equal(a.params[r], b.params[r], *a.values * sizeof(float));
                 lab_free(&a);
                 lab_free(&b);
             }
@@ -89,7 +91,8 @@ static void transports_change_no_bit(void **state)
             b.cfg.transport = DDP_TCP;
             lab_run(&a);
             lab_run(&b);
-            for (int r = 0; r < 3; r++) assert_memory_equal(a.params[0], b.params[r], *a.values * sizeof(float));
+            for (int r = 0; r < 3; r++)
+                assert_memory_equal(a.params[0], b.params[r], *a.values * sizeof(float));
             lab_free(&a);
             lab_free(&b);
         }
@@ -131,7 +134,8 @@ static int hashing_arrays(ddp_ctx *d, void *user)
     h[0] = h[1] = 0;
     for (int l = 0; l < d->layers; l++)
         for (int k = 0; k < 2; k++)
-            h[k] = ddp_hash_floats(h[k], d->unit[l].state + (size_t)k * d->unit[l].trained, d->unit[l].trained);
+            h[k] =
+                ddp_hash_floats(h[k], d->unit[l].state + (size_t)k * d->unit[l].trained, d->unit[l].trained);
     return bad;
 }
 
@@ -153,8 +157,8 @@ static void changes_are_averaged_without_state_that_is_not_due(void **state)
                 if (ddp_launch(&x.cfg, hashing_arrays, &x, &err)) fail_msg("%s", err.msg);
                 for (int k = 0; k < 2; k++)
                     if ((array_hash[0][k] == array_hash[1][k]) != (periods % (k ? 6 : 3) == 0))
-                        fail_msg("%s, overlap %d: array %d behind period %d", ddp_strategy_name(some[s]), (int)overlap[o], k,
-                                 periods);
+                        fail_msg("%s, overlap %d: array %d behind period %d", ddp_strategy_name(some[s]),
+                                 (int)overlap[o], k, periods);
                 lab_free(&x);
             }
 }
@@ -213,9 +217,11 @@ static void periods_that_make_no_sense_are_refused(void **state)
         char want[80];
         memset(&c, 0, sizeof c);
         c.no_env = 1;
-        c.state_period[0] = bad[i][0]; c.state_period[1] = bad[i][1];
+        c.state_period[0] = bad[i][0];
+        c.state_period[1] = bad[i][1];
         assert_int_equal(ddp_launch(&c, nothing, NULL, &err), DDP_ARG);
-        snprintf(want, sizeof want, "state_period %d,%d: 1 to 1000000 periods each, or 0,0", bad[i][0], bad[i][1]);
+        snprintf(want, sizeof want, "state_period %d,%d: 1 to 1000000 periods each, or 0,0", bad[i][0],
+                 bad[i][1]);
         assert_string_equal(err.msg, want);
     }
 }

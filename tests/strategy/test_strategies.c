@@ -15,15 +15,12 @@ extern "C" {
 #endif
 #include "strategy/strategy_lab.h"
 
-static const ddp_strategy all_strategies[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
-                                              DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,
-                                          DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT};
+static const ddp_strategy all_strategies[] = {DDP_SSGD,     DDP_WFBP,   DDP_LOCALSGD,   DDP_ENP,
+                                              DDP_DREAMDDP, DDP_MGWFBP, DDP_ASCWFBP,    DDP_BYTESCHEDULER,
+                                              DDP_USBYTE,   DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT};
 enum { ALL = sizeof all_strategies / sizeof all_strategies[0] };
 
-static void same_bits(const float *a, const float *b, size_t n)
-{
-    assert_memory_equal(a, b, n * sizeof *a);
-}
+static void same_bits(const float *a, const float *b, size_t n) { assert_memory_equal(a, b, n * sizeof *a); }
 
 /* One worker under any strategy is plain training with that optimizer. */
 static void one_worker_is_plain_sgd_under_every_strategy(void **state)
@@ -237,19 +234,18 @@ static void averaged_state_travels_with_the_parameters(void **state)
     lab_run(&a);
     lab_run(&b);
     assert_memory_not_equal(a.params[0], b.params[0], *a.values * sizeof(float));
-    assert_true(b.stats[0].bytes_sent >
-                a.stats[0].bytes_sent + 3 * (int64_t)(*a.values * sizeof(float)));
+    assert_true(b.stats[0].bytes_sent > a.stats[0].bytes_sent + 3 * (int64_t)(*a.values * sizeof(float)));
     lab_free(&a);
     lab_free(&b);
 }
 
-/* Of two workers each sends, by the direct algorithm, its part of the other's segment and the sum of its own: a layer's
- * values once, as the coding says, and of top-k what it packed; and a float for each layer, whether it has changed. Rank 1
- * sends no start. */
+/* Of two workers each sends, by the direct algorithm, its part of the other's segment and the sum of its own:
+ * a layer's values once, as the coding says, and of top-k what it packed; and a float for each layer, whether
+ * it has changed. Rank 1 sends no start. */
 static void bytes_are_counted_by_coding(void **state)
 {
-    static const ddp_wire wires[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8, DDP_WIRE_INT4, DDP_WIRE_E3M0,
-                                     DDP_WIRE_TOPK};
+    static const ddp_wire wires[] = {DDP_WIRE_F32,  DDP_WIRE_BF16, DDP_WIRE_INT8,
+                                     DDP_WIRE_INT4, DDP_WIRE_E3M0, DDP_WIRE_TOPK};
 
     (void)state;
     for (size_t k = 0; k < sizeof wires / sizeof *wires; k++) {

@@ -21,19 +21,19 @@ extern "C" {
 enum { RANKS = 4, LAYERS = 6, SEEDS = 16, DIMS = 13, STEPS = 600, VALUES = SEEDS * DIMS };
 
 /* f(w) = 1/2 sum c_l w_i^2, the same on every worker; w* = 0, f* = 0. */
-static const int    dims[LAYERS] = {4, 3, 2, 2, 1, 1};
+static const int dims[LAYERS] = {4, 3, 2, 2, 1, 1};
 static const double curvature[LAYERS] = {1, 1, 2, 3, 5, 8};
 static const double mu = 1, beta = 8, noise = 0.5, start = 0.1;
 
 typedef struct course {
     ddp_config cfg;
-    double a;                            /* shift of the step sizes */
-    int    hooks;                        /* with ddp_forward_begin: averages may arrive late */
-    float  w[RANKS][STEPS + 1][VALUES];  /* w_r^k */
-    float  g[RANKS][STEPS][VALUES];      /* its stochastic gradient */
+    double a;                                /* shift of the step sizes */
+    int hooks;                               /* with ddp_forward_begin: averages may arrive late */
+    float w[RANKS][STEPS + 1][VALUES];       /* w_r^k */
+    float g[RANKS][STEPS][VALUES];           /* its stochastic gradient */
     double divergence[RANKS][STEPS][LAYERS]; /* as reported once step r was over */
-    double whole[RANKS];                 /* ddp_stats.divergence in the end */
-    int    step_of[LAYERS];
+    double whole[RANKS];                     /* ddp_stats.divergence in the end */
+    int step_of[LAYERS];
 } course;
 
 static float step_size(const course *c, int r) { return (float)(4 / (mu * (c->a + r))); }
@@ -96,8 +96,7 @@ static int descend(ddp_ctx *d, void *user)
         info.lr = step_size(c, r);
         bad = ddp_report(d, &info) || look(d, c, w, r);
         for (l = LAYERS - 1; !bad && l >= 0; l--) {
-            stochastic_gradient(w + layer_at(l), g + layer_at(l), c->g[k][r] + layer_at(l), k, l,
-                                r);
+            stochastic_gradient(w + layer_at(l), g + layer_at(l), c->g[k][r] + layer_at(l), k, l, r);
             bad = ddp_backward_end(d, l);
         }
         if (!bad) bad = ddp_step_end(d);
@@ -106,8 +105,7 @@ static int descend(ddp_ctx *d, void *user)
     ddp_get_stats(d, &stats);
     c->whole[k] = stats.divergence;
     plan = ddp_plan_get(d);
-    for (l = 0; k == 0 && l < LAYERS; l++)
-        c->step_of[l] = plan ? plan->step_of[l] : c->cfg.period - 1;
+    for (l = 0; k == 0 && l < LAYERS; l++) c->step_of[l] = plan ? plan->step_of[l] : c->cfg.period - 1;
     return bad;
 }
 
@@ -131,10 +129,7 @@ static course *run(ddp_strategy strategy, int period, int world)
 }
 
 /* 1 if step r ended with the average of that layer (Eq. 5). */
-static int averaged(const course *c, int r, int layer)
-{
-    return r % c->cfg.period == c->step_of[layer];
-}
+static int averaged(const course *c, int r, int layer) { return r % c->cfg.period == c->step_of[layer]; }
 
 /* Mean over seeds of |x_layer|^2. */
 static double square(const float *x, int layer)
@@ -196,11 +191,9 @@ static void check_steps(const course *c)
             for (l = 0; l < LAYERS; l++) {
                 double moved = 0;
                 for (i = layer_at(l); i < layer_at(l + 1); i++) {
-                    volatile float change =
-                        step_size(c, r) * c->g[k][r][i]; /* no fused multiply-add */
+                    volatile float change = step_size(c, r) * c->g[k][r][i]; /* no fused multiply-add */
                     float half = c->w[k][r][i] - change;
-                    if (!averaged(c, r, l) || c->cfg.world == 1)
-                        assert_true(c->w[k][r + 1][i] == half);
+                    if (!averaged(c, r, l) || c->cfg.world == 1) assert_true(c->w[k][r + 1][i] == half);
                     moved += pow((double)c->w[k][r + 1][i] - (double)half, 2);
                 }
                 if (!averaged(c, r, l) || c->cfg.world == 1) continue;
@@ -220,8 +213,8 @@ static void check_lemma_4(const course *c)
     for (r = 0; r <= STEPS; r++) {
         double eta = (double)step_size(c, r), gamma = gamma_whole(c, r);
         if (gamma > 4 * H * H * eta * eta * G2)
-            fail_msg("world %d, H %d, r %d: divergence %g exceeds 4 H^2 eta^2 G^2 = %g", K, H, r,
-                     gamma, 4 * H * H * eta * eta * G2);
+            fail_msg("world %d, H %d, r %d: divergence %g exceeds 4 H^2 eta^2 G^2 = %g", K, H, r, gamma,
+                     4 * H * H * eta * eta * G2);
         for (l = 0; l < LAYERS; l++) {
             double since = 0, eta0;
             if (r && averaged(c, r - 1, l)) last[l] = r;
@@ -250,8 +243,7 @@ static void check_equation_6(const course *c, double *error, double *bound)
         double p = (a + R - 1) * (a + R - 1), n = R;
         S += p;
         assert_true(S >= n * n * n / 3);
-        assert_true(fabs(S - n / 6 * (2 * n * n + 6 * a * n - 3 * n + 6 * a * a - 6 * a + 1)) <
-                    1e-9 * S);
+        assert_true(fabs(S - n / 6 * (2 * n * n + 6 * a * n - 3 * n + 6 * a * a - 6 * a + 1)) < 1e-9 * S);
         *error = 0;
         for (l = 0; l < LAYERS; l++)
             for (i = layer_at(l); i < layer_at(l + 1); i++) {
@@ -261,8 +253,7 @@ static void check_equation_6(const course *c, double *error, double *bound)
         *bound = mu * a * a * a / (2 * S) * distance + 4 * n * (n + 2 * a) / (mu * K * S) * sigma2 +
                  256 * n / (mu * mu * S) * G2 * H * H * beta;
         if (*error > *bound)
-            fail_msg("world %d, H %d, R %d: error %g exceeds the bound %g", K, H, R, *error,
-                     *bound);
+            fail_msg("world %d, H %d, R %d: error %g exceeds the bound %g", K, H, R, *error, *bound);
     }
     free(sum);
 }
@@ -282,9 +273,8 @@ static void check_theorem(ddp_strategy strategy)
             check_steps(c);
             check_equation_6(c, &error, &bound);
             for (r = 0; r <= STEPS; r++) mean += gamma_whole(c, r) / (STEPS + 1);
-            print_message(
-                "%-8s H %2d, %d workers: error %.2e, Eq. 6 allows %.2e; mean divergence %.2e\n",
-                ddp_strategy_name(strategy), periods[p], worlds[n], error, bound, mean);
+            print_message("%-8s H %2d, %d workers: error %.2e, Eq. 6 allows %.2e; mean divergence %.2e\n",
+                          ddp_strategy_name(strategy), periods[p], worlds[n], error, bound, mean);
             free(c);
         }
 }

@@ -1,5 +1,5 @@
-/* What a strategy's events may call: each kind of message, how it completes, and the arithmetic; among threads,
- * processes, on one of two links and on a device whose memory only the verbs reach. */
+/* What a strategy's events may call: each kind of message, how it completes, and the arithmetic; among
+ * threads, processes, on one of two links and on a device whose memory only the verbs reach. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -20,19 +20,20 @@ enum { N = 90, STEPS = 3, WORLD = 3, LARGE = 5000 };
 
 typedef struct own {
     float *a, *b, *c, *large; /* of ddp_keep */
-    long   posted, arrived;
-    long   last; /* that arrived */
+    long posted, arrived;
+    long last; /* that arrived */
 } own;
 
 typedef int (*scenario)(ddp_ctx *d, own *o);
 
 static scenario now;
-static int      on_device, link_used;
+static int on_device, link_used;
 static unsigned traits;
 
-#define CHECK(cond)                                                                                             \
-    do {                                                                                                        \
-        if (!(cond)) return ddp_complain(d, DDP_FAILED, "line %d, rank %d: %s", __LINE__, ddp_rank(d), #cond); \
+#define CHECK(cond)                                                                                   \
+    do {                                                                                              \
+        if (!(cond))                                                                                  \
+            return ddp_complain(d, DDP_FAILED, "line %d, rank %d: %s", __LINE__, ddp_rank(d), #cond); \
     } while (0)
 
 /* Where this process finds it. */
@@ -93,10 +94,13 @@ static int lists(ddp_ctx *d, own *o)
     size_t i;
 
     fill(o->a, N, ddp_rank(d));
-    m.to = to; m.to_count = 2; m.scale = 2;
+    m.to = to;
+    m.to_count = 2;
+    m.scale = 2;
     CHECK(!post_and_hold(d, o, &m));
     for (i = 0; i < N; i++) {
-        CHECK(at(o->b)[(i + 40) % N] == 2 * sum_of(world, i)); /* the second list is cut elsewhere, and turned round */
+        CHECK(at(o->b)[(i + 40) % N] == 2 * sum_of(world, i)); /* the second list is cut elsewhere, and turned
+                                                                  round */
         CHECK(at(o->a)[i] == value(ddp_rank(d), i));           /* the first is as it was */
     }
     CHECK(!post_and_hold(d, o, (m = message(DDP_ALL_REDUCE, from, 3), m.mean = 1, &m)));
@@ -112,7 +116,9 @@ static int adds(ddp_ctx *d, own *o)
 
     fill(o->a, N, ddp_rank(d));
     CHECK(!ddp_set(d, o->b, N, 0.5f));
-    m.to = to; m.to_count = 2; m.add = 1;
+    m.to = to;
+    m.to_count = 2;
+    m.add = 1;
     CHECK(!post_and_hold(d, o, &m));
     for (i = 0; i < N; i++) CHECK(at(o->b)[i] == 0.5f + sum_of(ddp_world(d), i));
     return 0;
@@ -137,8 +143,7 @@ static int spreads(ddp_ctx *d, own *o)
     fill(o->a, N, rank);
     m = message(DDP_REDUCE_SCATTER, &all, 1);
     CHECK(!post_and_hold(d, o, &m));
-    for (i = 0; i < N; i++)
-        CHECK(at(o->a)[i] == (i / n == (size_t)rank ? sum_of(world, i) : value(rank, i)));
+    for (i = 0; i < N; i++) CHECK(at(o->a)[i] == (i / n == (size_t)rank ? sum_of(world, i) : value(rank, i)));
     return 0;
 }
 
@@ -151,17 +156,22 @@ static int bytes(ddp_ctx *d, own *o)
     size_t i;
 
     for (i = 0; i < 4 * N; i++) ((unsigned char *)at(o->a))[i] = (unsigned char)(rank * 50 + (int)i);
-    p.bytes = text + 1; p.count = 13; /* nothing is a multiple of four */
-    m.bytes = 1; m.peer = 1 % world;
+    p.bytes = text + 1;
+    p.count = 13; /* nothing is a multiple of four */
+    m.bytes = 1;
+    m.peer = 1 % world;
     CHECK(!post_and_hold(d, o, &m));
     for (i = 0; i < 4 * N; i++)
-        CHECK(((unsigned char *)at(o->a))[i] == (unsigned char)((i > 0 && i < 14 ? m.peer : rank) * 50 + (int)i));
-    p.bytes = text; p.count = 5 * (size_t)world;
+        CHECK(((unsigned char *)at(o->a))[i] ==
+              (unsigned char)((i > 0 && i < 14 ? m.peer : rank) * 50 + (int)i));
+    p.bytes = text;
+    p.count = 5 * (size_t)world;
     m = message(DDP_ALL_GATHER, &p, 1);
     m.bytes = 1;
     for (i = 0; i < 5; i++) ((unsigned char *)at(o->a))[5 * (size_t)rank + i] = (unsigned char)(200 + rank);
     CHECK(!post_and_hold(d, o, &m));
-    for (i = 0; i < 5 * (size_t)world; i++) CHECK(((unsigned char *)at(o->a))[i] == (unsigned char)(200 + (int)i / 5));
+    for (i = 0; i < 5 * (size_t)world; i++)
+        CHECK(((unsigned char *)at(o->a))[i] == (unsigned char)(200 + (int)i / 5));
     return 0;
 }
 
@@ -173,8 +183,10 @@ static int one_after_the_other(ddp_ctx *d, own *o)
     size_t i;
 
     fill(o->a, N, ddp_rank(d));
-    first.to = &b; first.to_count = 1;
-    second.from = &b; second.mean = 1;
+    first.to = &b;
+    first.to_count = 1;
+    second.from = &b;
+    second.mean = 1;
     CHECK(!post(d, o, &first, &one));
     second.after = one + 1; /* what it sends is what the first one brings */
     CHECK(!post(d, o, &second, &two) && !ddp_hold(d, one, DDP_NO_LAYER) && !ddp_hold(d, two, DDP_NO_LAYER));
@@ -188,26 +200,32 @@ static int one_after_the_other(ddp_ctx *d, own *o)
 
 static int round_the_ring(ddp_ctx *d, own *o)
 {
-    const int world = ddp_world(d), rank = ddp_rank(d), next = (rank + 1) % world, before = (rank + world - 1) % world;
+    const int world = ddp_world(d), rank = ddp_rank(d), next = (rank + 1) % world,
+              before = (rank + world - 1) % world;
     const ddp_piece a = {{o->a}, N}, b = {{o->b}, N}, c = {{o->c}, N};
     ddp_message send = message(DDP_SEND, &a, 1), receive = message(DDP_RECEIVE, &b, 1);
     long sent, got;
     size_t i;
 
     fill(o->a, N, rank);
-    send.peer = next; receive.peer = before;
+    send.peer = next;
+    receive.peer = before;
     CHECK(!post(d, o, &receive, &got) && !post(d, o, &send, &sent));
     CHECK(!ddp_hold_input(d, sent) && !ddp_set(d, o->a, N, -1)); /* it was taken */
     CHECK(!ddp_hold(d, got, DDP_NO_LAYER) && !ddp_hold(d, sent, DDP_NO_LAYER));
     for (i = 0; i < N; i++) CHECK(at(o->b)[i] == value(before, i) && at(o->a)[i] == -1);
     CHECK(!ddp_set(d, o->c, N, 1000));
-    receive.to = &c; receive.to_count = 1; receive.add = 1; /* b is scratch */
+    receive.to = &c;
+    receive.to_count = 1;
+    receive.add = 1; /* b is scratch */
     fill(o->a, N, rank);
     CHECK(!post(d, o, &receive, &got) && !post(d, o, &send, &sent));
     CHECK(!ddp_hold(d, got, DDP_NO_LAYER) && !ddp_hold(d, sent, DDP_NO_LAYER));
     for (i = 0; i < N; i++) CHECK(at(o->c)[i] == 1000 + value(before, i));
     receive = message(DDP_RECEIVE, NULL, 0);
-    receive.peer = before; receive.to = &b; receive.to_count = 1; /* named by `to` alone */
+    receive.peer = before;
+    receive.to = &b;
+    receive.to_count = 1; /* named by `to` alone */
     CHECK(!ddp_set(d, o->b, N, 0) && !post(d, o, &receive, &got) && !post(d, o, &send, &sent));
     CHECK(!ddp_hold(d, got, DDP_NO_LAYER) && !ddp_hold(d, sent, DDP_NO_LAYER) && ddp_is_done(d, got));
     for (i = 0; i < N; i++) CHECK(at(o->b)[i] == value(before, i));
@@ -233,7 +251,8 @@ static int from_any(ddp_ctx *d, own *o)
     for (k = 1; k < world; k++) {
         memset(&got, 0, sizeof got);
         CHECK(!post_and_hold(d, o, &m));
-        CHECK(got.verb == DDP_SEND && got.peer > 0 && got.peer < world && got.count == 20 && !(seen >> got.peer & 1));
+        CHECK(got.verb == DDP_SEND && got.peer > 0 && got.peer < world && got.count == 20 &&
+              !(seen >> got.peer & 1));
         seen |= 1u << got.peer;
         for (i = 0; i < 20; i++) CHECK(at(o->b)[i] == value(got.peer, i));
     }
@@ -265,8 +284,10 @@ static int serves(ddp_ctx *d, own *o)
         memset(&got, 0, sizeof got);
         CHECK(!post_and_hold(d, o, &m) && got.peer > 0 && got.peer < world);
         CHECK(got.verb == DDP_PUSH || got.verb == DDP_PULL);
-        if (got.verb == DDP_PUSH) CHECK(!ddp_axpy(d, o->c, o->b, 30, 1));
-        else pulled[pulls++] = got.peer;
+        if (got.verb == DDP_PUSH)
+            CHECK(!ddp_axpy(d, o->c, o->b, 30, 1));
+        else
+            pulled[pulls++] = got.peer;
     }
     CHECK(pulls == world - 1);
     for (k = 0; k < pulls; k++) { /* when all have pushed */
@@ -288,7 +309,8 @@ static int urgent(ddp_ctx *d, own *o)
 
     if (rank > 1) return 0;
     much.peer = little.peer = 1 - rank;
-    little.from = &small; little.priority = -1;
+    little.from = &small;
+    little.priority = -1;
     CHECK(!ddp_set(d, o->large, LARGE, rank ? 0 : 7) && !ddp_set(d, o->b, 5, 0));
     fill(o->a, 5, rank);
     CHECK(!post(d, o, &much, &slow) && !post(d, o, &little, &quick));
@@ -322,10 +344,12 @@ static int updates(ddp_ctx *d, own *o)
     CHECK(count == 1 && w[0].count == N && g[0].count == N && ddp_layers(d) == 1 && ddp_group_of(d, 0) == 0);
     CHECK(!ddp_copy(d, o->a, w[0].data, N) && !ddp_set(d, o->b, N, 2));
     CHECK(!ddp_set(d, g[0].data, N, 5) && !ddp_update_layer(d, 0, o->b)); /* from an array: gradients stay */
-    for (i = 0; i < N; i++) CHECK(at(w[0].data)[i] == at(o->a)[i] - 2 && at(g[0].data)[i] == 5 && at(o->b)[i] == 2);
+    for (i = 0; i < N; i++)
+        CHECK(at(w[0].data)[i] == at(o->a)[i] - 2 && at(g[0].data)[i] == 5 && at(o->b)[i] == 2);
     CHECK(!ddp_update_layer(d, 0, NULL)); /* with its own, which are zeroed */
     for (i = 0; i < N; i++) CHECK(at(w[0].data)[i] == at(o->a)[i] - 7 && at(g[0].data)[i] == 0);
-    CHECK(ddp_rate(d) == 1 && !ddp_update_late(d, 0, o->b, 3) && ddp_rate(d) == 1); /* at a rate of its own step */
+    CHECK(ddp_rate(d) == 1 && !ddp_update_late(d, 0, o->b, 3) && ddp_rate(d) == 1); /* at a rate of its own
+                                                                                       step */
     for (i = 0; i < N; i++) CHECK(at(w[0].data)[i] == at(o->a)[i] - 13);
     return ddp_average_exact(d, 0);
 }
@@ -415,7 +439,8 @@ static void try_everywhere(scenario s)
 
     memset(&cfg, 0, sizeof cfg);
     for (cfg.world = 2; cfg.world <= WORLD; cfg.world++)
-        for (cfg.transport = DDP_THREADS; cfg.transport <= DDP_TCP; cfg.transport = (ddp_transport)(cfg.transport + 1))
+        for (cfg.transport = DDP_THREADS; cfg.transport <= DDP_TCP;
+             cfg.transport = (ddp_transport)(cfg.transport + 1))
             try_with(&cfg, s);
     cfg.world = WORLD;
     cfg.transport = DDP_THREADS;
@@ -427,17 +452,18 @@ static void try_everywhere(scenario s)
     cfg.backend = &b;
     on_device = 1;
     for (cfg.world = 2; cfg.world <= WORLD; cfg.world++)
-        for (cfg.transport = DDP_THREADS; cfg.transport <= DDP_TCP; cfg.transport = (ddp_transport)(cfg.transport + 1))
+        for (cfg.transport = DDP_THREADS; cfg.transport <= DDP_TCP;
+             cfg.transport = (ddp_transport)(cfg.transport + 1))
             try_with(&cfg, s);
     on_device = 0;
     assert_int_equal(fake.alive + fake_nets().joined, 0);
 }
 
-#define EVERYWHERE(name, s)           \
-    static void name(void **state)    \
-    {                                 \
-        (void)state;                  \
-        try_everywhere(s);            \
+#define EVERYWHERE(name, s)        \
+    static void name(void **state) \
+    {                              \
+        (void)state;               \
+        try_everywhere(s);         \
     }
 
 EVERYWHERE(messages_go_from_one_list_into_another, lists)

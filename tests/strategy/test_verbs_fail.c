@@ -1,6 +1,7 @@
-/* [long, asan, test-all: slow] Whatever a strategy calls may fail: the n-th verb of one rank, or the n-th allocation of its strategy, for n = 1,
- * 2, ... until a run is over before its turn comes. Every time the run ends with that sentence, no rank waits for ever and
- * no memory is lost. The strategies are compiled here, with verbs that count. */
+/* [long, asan, test-all: slow] Whatever a strategy calls may fail: the n-th verb of one rank, or the n-th
+ * allocation of its strategy, for n = 1, 2, ... until a run is over before its turn comes. Every time the run
+ * ends with that sentence, no rank waits for ever and no memory is lost. The strategies are compiled here,
+ * with verbs that count. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -18,58 +19,73 @@ extern "C" {
 #include "run/context.h" /* d->cfg.site */
 #include "quick_meter.h"
 
-/* The calls of rank `victim` so far, of them those that somebody still hears of, and that which fails, 0: none. A server
- * in a thread of its own calls on when the last word to its worker is on its way: then those before the end of the last
- * step count. */
+/* The calls of rank `victim` so far, of them those that somebody still hears of, and that which fails, 0:
+ * none. A server in a thread of its own calls on when the last word to its worker is on its way: then those
+ * before the end of the last step count. */
 static long calls, calls_heard, fails_at;
 static int server_beside;
 static int victim;
 
-static int its_turn(const ddp_ctx *d) { return d && ddp_rank(d) == victim && ddp__atomic_add(&calls, 1) + 1 == fails_at; }
+static int its_turn(const ddp_ctx *d)
+{
+    return d && ddp_rank(d) == victim && ddp__atomic_add(&calls, 1) + 1 == fails_at;
+}
 
 static int broken(ddp_ctx *d) { return its_turn(d) ? ddp_complain(d, DDP_FAILED, "the verb is broken") : 0; }
 
-static int broken_there(ddp_ctx *d) { return its_turn(d) ? ddp_server_fail(d, DDP_FAILED, "the verb is broken") : 0; }
+static int broken_there(ddp_ctx *d)
+{
+    return its_turn(d) ? ddp_server_fail(d, DDP_FAILED, "the verb is broken") : 0;
+}
 
-#define VERB(verb, test, params, args) \
-    static DDP__UNUSED int counted_##verb params { const int bad = test(d); return bad ? bad : (ddp_##verb) args; }
-VERB(post, broken, (ddp_ctx *d, const ddp_message *m, long *ticket), (d, m, ticket))
-VERB(hold, broken, (ddp_ctx *d, long ticket, int layer), (d, ticket, layer))
-VERB(hold_input, broken, (ddp_ctx *d, long ticket), (d, ticket))
-VERB(average, broken, (ddp_ctx *d, int layer, int priority, int filler), (d, layer, priority, filler))
-VERB(average_parts, broken, (ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler),
+#define VERB(verb, test, params, args)           \
+    static DDP__UNUSED int counted_##verb params \
+    {                                            \
+        const int bad = test(d);                 \
+        return bad ? bad : (ddp_##verb)args;     \
+    }
+VERB(post, broken, (ddp_ctx * d, const ddp_message *m, long *ticket), (d, m, ticket))
+VERB(hold, broken, (ddp_ctx * d, long ticket, int layer), (d, ticket, layer))
+VERB(hold_input, broken, (ddp_ctx * d, long ticket), (d, ticket))
+VERB(average, broken, (ddp_ctx * d, int layer, int priority, int filler), (d, layer, priority, filler))
+VERB(average_parts, broken, (ddp_ctx * d, int layer, const unsigned char *takes, int priority, int filler),
      (d, layer, takes, priority, filler))
-VERB(average_hold, broken, (ddp_ctx *d, int layer), (d, layer))
-VERB(average_exact, broken, (ddp_ctx *d, int layer), (d, layer))
-VERB(update_layer, broken, (ddp_ctx *d, int layer, const float *from), (d, layer, from))
-VERB(update_late, broken, (ddp_ctx *d, int layer, const float *from, float rate), (d, layer, from, rate))
-VERB(update_copy, broken, (ddp_ctx *d, int layer, float *params, float *state, const float *from, float rate),
+VERB(average_hold, broken, (ddp_ctx * d, int layer), (d, layer))
+VERB(average_exact, broken, (ddp_ctx * d, int layer), (d, layer))
+VERB(update_layer, broken, (ddp_ctx * d, int layer, const float *from), (d, layer, from))
+VERB(update_late, broken, (ddp_ctx * d, int layer, const float *from, float rate), (d, layer, from, rate))
+VERB(update_copy, broken,
+     (ddp_ctx * d, int layer, float *params, float *state, const float *from, float rate),
      (d, layer, params, state, from, rate))
-VERB(clip, broken, (ddp_ctx *d), (d))
-VERB(axpy, broken, (ddp_ctx *d, float *y, const float *x, size_t n, float a), (d, y, x, n, a))
-VERB(copy, broken, (ddp_ctx *d, float *y, const float *x, size_t n), (d, y, x, n))
-VERB(scale, broken, (ddp_ctx *d, float *x, size_t n, float a), (d, x, n, a))
-VERB(set, broken, (ddp_ctx *d, float *x, size_t n, float a), (d, x, n, a))
-VERB(norm2, broken, (ddp_ctx *d, const float *x, size_t n, double *out), (d, x, n, out))
-VERB(download, broken, (ddp_ctx *d, float *y, const float *x, size_t n), (d, y, x, n))
-VERB(upload, broken, (ddp_ctx *d, float *y, const float *x, size_t n), (d, y, x, n))
-VERB(late_apply, broken, (ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule, float f),
+VERB(clip, broken, (ddp_ctx * d), (d))
+VERB(axpy, broken, (ddp_ctx * d, float *y, const float *x, size_t n, float a), (d, y, x, n, a))
+VERB(copy, broken, (ddp_ctx * d, float *y, const float *x, size_t n), (d, y, x, n))
+VERB(scale, broken, (ddp_ctx * d, float *x, size_t n, float a), (d, x, n, a))
+VERB(set, broken, (ddp_ctx * d, float *x, size_t n, float a), (d, x, n, a))
+VERB(norm2, broken, (ddp_ctx * d, const float *x, size_t n, double *out), (d, x, n, out))
+VERB(download, broken, (ddp_ctx * d, float *y, const float *x, size_t n), (d, y, x, n))
+VERB(upload, broken, (ddp_ctx * d, float *y, const float *x, size_t n), (d, y, x, n))
+VERB(late_apply, broken,
+     (ddp_ctx * d, float *target, float *late, const float *own, size_t n, ddp_late rule, float f),
      (d, target, late, own, n, rule, f))
-VERB(server_post, broken_there, (ddp_ctx *d, const ddp_message *m, long *ticket), (d, m, ticket))
-VERB(server_wait, broken_there, (ddp_ctx *d, const long *tickets, int n), (d, tickets, n))
+VERB(server_post, broken_there, (ddp_ctx * d, const ddp_message *m, long *ticket), (d, m, ticket))
+VERB(server_wait, broken_there, (ddp_ctx * d, const long *tickets, int n), (d, tickets, n))
 
 static float *counted_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal)
 {
     return broken(d) ? NULL : (ddp_keep)(d, layer, name, n, equal);
 }
 
-/* What has no context of its own counts for the one whose worker this thread is; of other threads (servers, makers of
- * messages) there is no telling, and all count. */
+/* What has no context of its own counts for the one whose worker this thread is; of other threads (servers,
+ * makers of messages) there is no telling, and all count. */
 static __thread const ddp_ctx *hook;
 
 static int somebodys_turn(void) { return hook ? its_turn(hook) : ddp__atomic_add(&calls, 1) + 1 == fails_at; }
 
-static void *counted_calloc(size_t n, size_t size) { return somebodys_turn() ? NULL : (ddp__calloc)(n, size); }
+static void *counted_calloc(size_t n, size_t size)
+{
+    return somebodys_turn() ? NULL : (ddp__calloc)(n, size);
+}
 
 static ddp_blob counted_blob(size_t size)
 {
@@ -81,50 +97,58 @@ static ddp_blob counted_blob(size_t size)
 
 static ddp_status broken_sum(ddp_error *err) { return ddp__fail(err, DDP_NUMERIC, "the verb is broken"); }
 
-#define SUM(name, params, args) \
-    static DDP__UNUSED ddp_status counted_##name params { return somebodys_turn() ? broken_sum(err) : (ddp_##name) args; }
+#define SUM(name, params, args)                                       \
+    static DDP__UNUSED ddp_status counted_##name params               \
+    {                                                                 \
+        return somebodys_turn() ? broken_sum(err) : (ddp_##name)args; \
+    }
 SUM(sparse_add, (const void *message, size_t bytes, int keep, float *x, size_t n, ddp_error *err),
     (message, bytes, keep, x, n, err))
-SUM(osp_importance, (const float *gradient, const float *parameter, size_t n, int mean, double *out, ddp_error *err),
+SUM(osp_importance,
+    (const float *gradient, const float *parameter, size_t n, int mean, double *out, ddp_error *err),
     (gradient, parameter, n, mean, out, err))
-SUM(_osp_split, (ddp__osp *s, const double *importance, const double *bytes, double budget, ddp_osp_rule rule,
-                 unsigned char *gib, double *deferred, ddp_error *err),
+SUM(_osp_split,
+    (ddp__osp * s, const double *importance, const double *bytes, double budget, ddp_osp_rule rule,
+     unsigned char *gib, double *deferred, ddp_error *err),
     (s, importance, bytes, budget, rule, gib, deferred, err))
 SUM(plan_new, (int layers, int period, ddp_plan *out, ddp_error *err), (layers, period, out, err))
-SUM(osp_umax, (double bytes_per_s, double loss_rate, double compute_s, int workers, double model_bytes, int paper, double *out,
-               ddp_error *err), (bytes_per_s, loss_rate, compute_s, workers, model_bytes, paper, out, err))
-SUM(served_step, (const ddp_served *served, void *work, double *out, ddp_error *err), (served, work, out, err))
+SUM(osp_umax,
+    (double bytes_per_s, double loss_rate, double compute_s, int workers, double model_bytes, int paper,
+     double *out, ddp_error *err),
+    (bytes_per_s, loss_rate, compute_s, workers, model_bytes, paper, out, err))
+SUM(served_step, (const ddp_served *served, void *work, double *out, ddp_error *err),
+    (served, work, out, err))
 
-#define ddp_post          counted_post
-#define ddp_hold          counted_hold
-#define ddp_hold_input    counted_hold_input
-#define ddp_average       counted_average
-#define ddp_average_parts counted_average_parts
-#define ddp_average_hold  counted_average_hold
-#define ddp_average_exact counted_average_exact
-#define ddp_update_layer  counted_update_layer
-#define ddp_update_late   counted_update_late
-#define ddp_update_copy   counted_update_copy
-#define ddp_clip          counted_clip
-#define ddp_axpy          counted_axpy
-#define ddp_copy          counted_copy
-#define ddp_scale         counted_scale
-#define ddp_set           counted_set
-#define ddp_norm2         counted_norm2
-#define ddp_download      counted_download
-#define ddp_upload        counted_upload
-#define ddp_late_apply    counted_late_apply
-#define ddp_server_post   counted_server_post
-#define ddp_server_wait   counted_server_wait
-#define ddp_keep          counted_keep
-#define ddp__calloc       counted_calloc
-#define ddp_blob_new      counted_blob
-#define ddp_sparse_add    counted_sparse_add
+#define ddp_post           counted_post
+#define ddp_hold           counted_hold
+#define ddp_hold_input     counted_hold_input
+#define ddp_average        counted_average
+#define ddp_average_parts  counted_average_parts
+#define ddp_average_hold   counted_average_hold
+#define ddp_average_exact  counted_average_exact
+#define ddp_update_layer   counted_update_layer
+#define ddp_update_late    counted_update_late
+#define ddp_update_copy    counted_update_copy
+#define ddp_clip           counted_clip
+#define ddp_axpy           counted_axpy
+#define ddp_copy           counted_copy
+#define ddp_scale          counted_scale
+#define ddp_set            counted_set
+#define ddp_norm2          counted_norm2
+#define ddp_download       counted_download
+#define ddp_upload         counted_upload
+#define ddp_late_apply     counted_late_apply
+#define ddp_server_post    counted_server_post
+#define ddp_server_wait    counted_server_wait
+#define ddp_keep           counted_keep
+#define ddp__calloc        counted_calloc
+#define ddp_blob_new       counted_blob
+#define ddp_sparse_add     counted_sparse_add
 #define ddp_osp_importance counted_osp_importance
-#define ddp_osp_umax      counted_osp_umax
-#define ddp__osp_split    counted__osp_split
-#define ddp_plan_new      counted_plan_new
-#define ddp_served_step   counted_served_step
+#define ddp_osp_umax       counted_osp_umax
+#define ddp__osp_split     counted__osp_split
+#define ddp_plan_new       counted_plan_new
+#define ddp_served_step    counted_served_step
 #include "strategy/layers.c"
 #include "strategy/gradient.c"
 #include "strategy/gradient_plan.c"
@@ -153,8 +177,10 @@ static int write_profiles(void **state)
         snprintf(profile[i], sizeof profile[i], "build/verbs_fail_%ld_%d.csv", (long)getpid(), i);
         f = fopen(profile[i], "w");
         if (!f) return -1;
-        fprintf(f, "layer,params,forward_s,backward_s,comm_s\nfirst,6,%s,2,4\none,1,%s,2,1\nfrozen,0,%s,2,0\n"
-                   "two,305,%s,2,12\nlast,7,%s,2,3\n", forward, forward, forward, forward, forward);
+        fprintf(f,
+                "layer,params,forward_s,backward_s,comm_s\nfirst,6,%s,2,4\none,1,%s,2,1\nfrozen,0,%s,2,0\n"
+                "two,305,%s,2,12\nlast,7,%s,2,3\n",
+                forward, forward, forward, forward, forward);
         fclose(f);
     }
     return 0;
@@ -195,9 +221,11 @@ static int in_sites; /* four ranks, two in each site */
 
 static int train(ddp_ctx *d)
 {
-    static const struct { const char *layer; int at, count, trained; } block[] = {
-        {"first", 0, 6, 1}, {"first", 6, 2, 0}, {"one", 8, 1, 1}, {"frozen", 9, 4, 0}, {"two", 13, 5, 1}, {"two", 18, 300, 1},
-        {"last", 318, 7, 1}};
+    static const struct {
+        const char *layer;
+        int at, count, trained;
+    } block[] = {{"first", 0, 6, 1}, {"first", 6, 2, 0},  {"one", 8, 1, 1},   {"frozen", 9, 4, 0},
+                 {"two", 13, 5, 1},  {"two", 18, 300, 1}, {"last", 318, 7, 1}};
     const ddp_optimizer o = ddp_sgd(0.05f, 0.9f);
     float w[330], g[330];
     int bad = 0;
@@ -205,13 +233,16 @@ static int train(ddp_ctx *d)
     memset(g, 0, sizeof g);
     for (int i = 0; i < 330; i++) w[i] = (float)(i % 11) * 0.1f;
     for (size_t i = 0; i < sizeof block / sizeof *block && !bad; i++)
-        bad = ddp_add_block(d, block[i].layer, w + block[i].at, block[i].trained ? g + block[i].at : NULL, (size_t)block[i].count);
+        bad = ddp_add_block(d, block[i].layer, w + block[i].at, block[i].trained ? g + block[i].at : NULL,
+                            (size_t)block[i].count);
     if (!bad) bad = ddp_set_optimizer(d, &o);
     if (!bad && ddp_rank(d) >= ddp_world(d) - ddp_servers(d)) return ddp_serve(d);
     for (int step = 0; step < STEPS && !bad; step++) {
         ddp_step_info told;
         memset(&told, 0, sizeof told);
-        told.samples = 4; told.loss = 2.0 / (1 + step); told.epoch = step * 0.5;
+        told.samples = 4;
+        told.loss = 2.0 / (1 + step);
+        told.epoch = step * 0.5;
         for (int l = 0; l < LAYERS && !bad && !no_hooks; l++) bad = ddp_forward_begin(d, l);
         for (int l = LAYERS - 1; l >= 0 && !bad; l--) {
             if (!no_hooks) bad = ddp_backward_begin(d, l);
@@ -264,7 +295,8 @@ static void make_run(ddp_config *c, const char *fields)
     if (c->servers > 0) c->world += c->servers;
 }
 
-/* Of the first and of the last calls each third (SWEEP=whole in the environment: each), and of long runs some between. */
+/* Of the first and of the last calls each third (SWEEP=whole in the environment: each), and of long runs some
+ * between. */
 static long next_call(long n, long all)
 {
     const char *sweep = getenv("SWEEP");
@@ -369,15 +401,17 @@ static void a_verb_that_fails_ends_the_run_with_its_sentence(void **state)
 /* ---- plans of another rank ---- */
 
 /* That the run below spoils, and how: a word of the plan's bytes, or what is cut off them. */
-static long       word;
-static int32_t    value;
-static size_t     missing;
+static long word;
+static int32_t value;
+static size_t missing;
 static ddp_strategy_ops plain;
 
 static void spoil(ddp_blob *b)
 {
-    if (missing > 24) b->size = missing - 25; /* so much is left */
-    else b->size -= missing < b->size ? missing : b->size;
+    if (missing > 24)
+        b->size = missing - 25; /* so much is left */
+    else
+        b->size -= missing < b->size ? missing : b->size;
     if (word >= 0 && 4 * ((size_t)word + 1) <= b->size) memcpy(b->bytes + 4 * word, &value, sizeof value);
 }
 
@@ -389,12 +423,13 @@ static int spoilt_make(ddp_ctx *d, void *self, const ddp_profile *p, int measure
     return bad;
 }
 
-/* Whatever 32 bits are put into a plan, and whatever is missing of it: it is followed, where it is still a plan, or refused. */
+/* Whatever 32 bits are put into a plan, and whatever is missing of it: it is followed, where it is still a
+ * plan, or refused. */
 static void a_plan_that_is_none_is_refused(void **state)
 {
-    static const char *const all[] = {"strategy dreamddp", "strategy mgwfbp", "strategy bytescheduler; partition_bytes 256",
-                                      "strategy deft; profile_path PROFILE",
-                                      "strategy diloco; overlap stream"};
+    static const char *const all[] = {
+        "strategy dreamddp", "strategy mgwfbp", "strategy bytescheduler; partition_bytes 256",
+        "strategy deft; profile_path PROFILE", "strategy diloco; overlap stream"};
     static const int32_t values[] = {-1, 0, 1, 7, 70000, 1 << 30, INT32_MAX, INT32_MIN};
 
     (void)state;
@@ -413,12 +448,14 @@ static void a_plan_that_is_none_is_refused(void **state)
             ops.name = "spoilt";
             ops.plan_make = spoilt_make;
             c.own_strategy = &ops;
-            word = n / 8 - 4; value = values[n % 8];
+            word = n / 8 - 4;
+            value = values[n % 8];
             missing = n < 32 ? (size_t)n + 1 : 0;
             words++;
             if (ddp_launch(&c, worker, NULL, &err) == DDP_OK) continue;
             refused++;
-            if (strncmp(err.msg, "rank ", 5)) fail_msg("%s: word %ld is %ld: '%s'", all[i], word, (long)value, err.msg);
+            if (strncmp(err.msg, "rank ", 5))
+                fail_msg("%s: word %ld is %ld: '%s'", all[i], word, (long)value, err.msg);
         }
         print_message("    %s: %d of %d refused\n", all[i], refused, words);
         assert_true(refused > words / 8);
@@ -429,7 +466,9 @@ static void a_plan_that_is_none_is_refused(void **state)
 
 static void ways_to_overlap_have_their_own_settings(void **state)
 {
-    static const struct { const char *fields, *says; } all[] = {
+    static const struct {
+        const char *fields, *says;
+    } all[] = {
         {"strategy diloco; mixture 0.5", "mixture, fragments and landing are of overlap stream"},
         {"strategy diloco; fragments 2", "mixture, fragments and landing are of overlap stream"},
         {"strategy diloco; overlap eager; landing 1", "mixture, fragments and landing are of overlap stream"},

@@ -1,5 +1,5 @@
-/* Calls of the system that fail: every call of the library to one of these comes here, and goes on to the C library
- * unless it is the one that shall fail. Included by one test, which defines them in front of libc. */
+/* Calls of the system that fail: every call of the library to one of these comes here, and goes on to the C
+ * library unless it is the one that shall fail. Included by one test, which defines them in front of libc. */
 #ifndef TESTS_SWEEP_CALLS_H
 #define TESTS_SWEEP_CALLS_H
 
@@ -23,16 +23,16 @@ enum { NO_CALLS, MEMORY, SYSTEM, INTERRUPTS }; /* what is counted */
 
 /* Shared with the processes of a world, each of which counts its own calls from where the test was. */
 typedef struct sweep {
-    int  kind, rest;      /* rest: and all after it */
-    long fail_at;         /* 0: none */
-    long hits;            /* so many have failed, in all processes */
-    char last[32];        /* the call that failed last */
+    int kind, rest; /* rest: and all after it */
+    long fail_at;   /* 0: none */
+    long hits;      /* so many have failed, in all processes */
+    char last[32];  /* the call that failed last */
 } sweep;
 
-static sweep *faults;            /* NULL until main */
-static long taken;               /* by this process */
-int         calls_spared;        /* nothing fails in this process */
-static long blocks;              /* of memory, alive */
+static sweep *faults; /* NULL until main */
+static long taken;    /* by this process */
+int calls_spared;     /* nothing fails in this process */
+static long blocks;   /* of memory, alive */
 
 /* Whether this call is to fail. */
 static int fails(int kind, const char *what)
@@ -102,30 +102,31 @@ static void *own(void **at, const char *name)
 #define NEVER_THROWS
 #endif
 /* slow: a signal may interrupt it, and it is to be made again. */
-#define CALL_OF(slow, throws, type, name, params, args, error, bad)              \
-    type name params throws                                                      \
-    {                                                                            \
-        static void *at;                                                         \
-        type(*real) params;                                                      \
-        void *found = own(&at, #name);                                           \
-        const int interrupted = slow && fails(INTERRUPTS, #name);                \
-        memcpy(&real, &found, sizeof real);                                      \
-        if (interrupted || fails(SYSTEM, #name)) {                               \
-            errno = interrupted ? EINTR : error;                                 \
-            return bad;                                                          \
-        }                                                                        \
-        return real args;                                                        \
+#define CALL_OF(slow, throws, type, name, params, args, error, bad) \
+    type name params throws                                         \
+    {                                                               \
+        static void *at;                                            \
+        type(*real) params;                                         \
+        void *found = own(&at, #name);                              \
+        const int interrupted = slow && fails(INTERRUPTS, #name);   \
+        memcpy(&real, &found, sizeof real);                         \
+        if (interrupted || fails(SYSTEM, #name)) {                  \
+            errno = interrupted ? EINTR : error;                    \
+            return bad;                                             \
+        }                                                           \
+        return real args;                                           \
     }
 #define SLOW(type, name, params, args, error, bad) CALL_OF(1, , type, name, params, args, error, bad)
 #define CALL(type, name, params, args, error, bad) CALL_OF(0, , type, name, params, args, error, bad)
-#define QUICK(type, name, params, args, error, bad) CALL_OF(0, NEVER_THROWS, type, name, params, args, error, bad)
+#define QUICK(type, name, params, args, error, bad) \
+    CALL_OF(0, NEVER_THROWS, type, name, params, args, error, bad)
 
 SLOW(ssize_t, read, (int fd, void *buf, size_t n), (fd, buf, n), EIO, -1)
 SLOW(ssize_t, write, (int fd, const void *buf, size_t n), (fd, buf, n), ENOSPC, -1)
 SLOW(ssize_t, send, (int fd, const void *buf, size_t n, int flags), (fd, buf, n, flags), ECONNRESET, -1)
 SLOW(ssize_t, sendmsg, (int fd, const struct msghdr *m, int flags), (fd, m, flags), ECONNRESET, -1)
 SLOW(ssize_t, recv, (int fd, void *buf, size_t n, int flags), (fd, buf, n, flags), ECONNRESET, -1)
-SLOW(int, poll, (struct pollfd *p, nfds_t n, int ms), (p, n, ms), ENOMEM, -1)
+SLOW(int, poll, (struct pollfd * p, nfds_t n, int ms), (p, n, ms), ENOMEM, -1)
 CALL(int, fsync, (int fd), (fd), EIO, -1)
 QUICK(int, socket, (int domain, int type, int protocol), (domain, type, protocol), EMFILE, -1)
 CALL(int, connect, (int fd, __CONST_SOCKADDR_ARG a, socklen_t n), (fd, a, n), ENETUNREACH, -1)
@@ -140,8 +141,9 @@ QUICK(int, rename, (const char *from, const char *to), (from, to), EIO, -1)
 QUICK(int, fstat, (int fd, struct stat *s), (fd, s), EIO, -1)
 CALL(DIR *, opendir, (const char *path), (path), EMFILE, NULL)
 CALL(FILE *, fopen, (const char *path, const char *mode), (path, mode), EMFILE, NULL)
-CALL(int, fflush, (FILE *f), (f), ENOSPC, EOF)
-QUICK(void *, mmap, (void *a, size_t n, int prot, int flags, int fd, off_t o), (a, n, prot, flags, fd, o), ENOMEM, MAP_FAILED)
+CALL(int, fflush, (FILE * f), (f), ENOSPC, EOF)
+QUICK(void *, mmap, (void *a, size_t n, int prot, int flags, int fd, off_t o), (a, n, prot, flags, fd, o),
+      ENOMEM, MAP_FAILED)
 
 int pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*fn)(void *), void *user) NEVER_THROWS
 {

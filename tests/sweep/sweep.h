@@ -1,5 +1,6 @@
-/* A sweep: scenarios, each run with the n-th allocation failing, the n-th call of the system, or with the n-th call
- * interrupted. Included by tests that define DREAMDDP_IMPLEMENTATION or link the library, behind dreamddp.h. */
+/* A sweep: scenarios, each run with the n-th allocation failing, the n-th call of the system, or with the
+ * n-th call interrupted. Included by tests that define DREAMDDP_IMPLEMENTATION or link the library, behind
+ * dreamddp.h. */
 #ifndef TESTS_SWEEP_SWEEP_H
 #define TESTS_SWEEP_SWEEP_H
 
@@ -61,8 +62,13 @@ static uint64_t mixed_file(uint64_t h, const char *path)
 static void alone(ddp_config *c)
 {
     memset(c, 0, sizeof *c);
-    c->world = 1; c->no_env = 1; c->overwrite = 1; c->profile_steps = 2; c->trace_spans = 50;
-    c->allocator.alloc = tensor_alloc; c->allocator.free = tensor_free;
+    c->world = 1;
+    c->no_env = 1;
+    c->overwrite = 1;
+    c->profile_steps = 2;
+    c->trace_spans = 50;
+    c->allocator.alloc = tensor_alloc;
+    c->allocator.free = tensor_free;
 }
 
 /* ---- a sweep ---- */
@@ -70,9 +76,10 @@ static void alone(ddp_config *c)
 typedef struct scenario {
     const char *name;
     ddp_status (*run)(uint64_t *h, ddp_error *err);
-    int         stride[3]; /* each so-many-th allocation, call, interruption is tried; SWEEP=whole: 24 times as many */
-    int         heals;     /* a call that failed may be made again: links come back */
-    int       (*after)(void); /* what holds behind any run; NULL */
+    int stride[3];      /* each so-many-th allocation, call, interruption is tried; SWEEP=whole: 24 times
+                              as many */
+    int heals;          /* a call that failed may be made again: links come back */
+    int (*after)(void); /* what holds behind any run; NULL */
 } scenario;
 
 static int files_open(void)
@@ -86,7 +93,8 @@ static int files_open(void)
     return n;
 }
 
-/* What lies in the folder, whichever file is read first; what a run wrote is what the first wrote, to the last byte. */
+/* What lies in the folder, whichever file is read first; what a run wrote is what the first wrote, to the
+ * last byte. */
 static uint64_t files_whole(const char *of, const char *where)
 {
     DIR *d = opendir(folder);
@@ -122,24 +130,32 @@ static int one(const scenario *s, int kind, long n, int rest, uint64_t *well)
     ddp_status code;
     long hits;
 
-    faults->fail_at = n; faults->rest = rest; faults->hits = 0; taken = 0;
+    faults->fail_at = n;
+    faults->rest = rest;
+    faults->hits = 0;
+    taken = 0;
     faults->kind = kind;
     code = s->run(&h, &err);
     faults->kind = NO_CALLS;
     hits = faults->hits;
     if (code) one_sentence(s->name, what[kind], n, &err);
     if (!hits && n && code) fail_msg("%s: nothing failed, yet %d '%s'", s->name, code, err.msg);
-    if (hits && !code && kind == MEMORY && !s->heals) fail_msg("%s: allocation %ld failed, and nobody noticed", s->name, n);
-    if (hits && code && kind == INTERRUPTS) fail_msg("%s: %s was interrupted: %d '%s'", s->name, faults->last, code, err.msg);
-    if (!code && *well && h != *well) 
+    if (hits && !code && kind == MEMORY && !s->heals)
+        fail_msg("%s: allocation %ld failed, and nobody noticed", s->name, n);
+    if (hits && code && kind == INTERRUPTS)
+        fail_msg("%s: %s was interrupted: %d '%s'", s->name, faults->last, code, err.msg);
+    if (!code && *well && h != *well)
         fail_msg("%s: %s %ld (%s) failed, and the result is another", s->name, what[kind], n, faults->last);
     if (!code) *well = h;
     if (blocks != live)
-        fail_msg("%s, %s %ld (%s) fails: %ld blocks are left", s->name, what[kind], n, faults->last, blocks - live);
-    if (files_open() != before) fail_msg("%s, %s %ld (%s) fails: files are left open", s->name, what[kind], n, faults->last);
+        fail_msg("%s, %s %ld (%s) fails: %ld blocks are left", s->name, what[kind], n, faults->last,
+                 blocks - live);
+    if (files_open() != before)
+        fail_msg("%s, %s %ld (%s) fails: files are left open", s->name, what[kind], n, faults->last);
     files = files_whole(s->name, what[kind]);
     if (!n) written = files;
-    if (files != written) fail_msg("%s, %s %ld (%s) fails: a file is not what it was", s->name, what[kind], n, faults->last);
+    if (files != written)
+        fail_msg("%s, %s %ld (%s) fails: a file is not what it was", s->name, what[kind], n, faults->last);
     if (s->after && !s->after()) fail_msg("%s, %s %ld (%s) failed", s->name, what[kind], n, faults->last);
     return hits > 0;
 }
@@ -195,7 +211,8 @@ static int swept(const scenario *list, size_t count)
     char command[64];
     int bad;
 
-    scenarios = list; scenario_count = count;
+    scenarios = list;
+    scenario_count = count;
     if (!mkdtemp(folder)) return 1;
     faults = (sweep *)mmap(NULL, sizeof *faults, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if ((void *)faults == MAP_FAILED) return 1;

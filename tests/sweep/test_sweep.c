@@ -1,6 +1,6 @@
-/* [pure, long, test-all: slow] The n-th allocation fails, and the n-th call of the system, for every n until all is well: once, or from there
- * on. Every time one sentence, nothing lost, files whole. A call that a signal interrupts changes nothing. (Threads, but
- * none that ThreadSanitizer would not see elsewhere.) */
+/* [pure, long, test-all: slow] The n-th allocation fails, and the n-th call of the system, for every n until
+ * all is well: once, or from there on. Every time one sentence, nothing lost, files whole. A call that a
+ * signal interrupts changes nothing. (Threads, but none that ThreadSanitizer would not see elsewhere.) */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -29,11 +29,24 @@ static ddp_status plans(uint64_t *h, ddp_error *err)
     int *layer_of = NULL, landing[6], assign[4];
     ddp_status s;
 
-    BLANK(p); BLANK(again); BLANK(parts); BLANK(o); BLANK(to); BLANK(dopt); BLANK(late); BLANK(model); BLANK(k);
-    BLANK(t); BLANK(plan);
+    BLANK(p);
+    BLANK(again);
+    BLANK(parts);
+    BLANK(o);
+    BLANK(to);
+    BLANK(dopt);
+    BLANK(late);
+    BLANK(model);
+    BLANK(k);
+    BLANK(t);
+    BLANK(plan);
     s = ddp_profile_new(6, &p, err);
-    for (int l = 0; !s && l < 6; l++)
-        { p.params[l] = 1000 + l; p.forward_s[l] = 1; p.backward_s[l] = 2; p.comm_s[l] = 1 + l % 3; }
+    for (int l = 0; !s && l < 6; l++) {
+        p.params[l] = 1000 + l;
+        p.forward_s[l] = 1;
+        p.backward_s[l] = 2;
+        p.comm_s[l] = 1 + l % 3;
+    }
     if (!s) s = ddp_profile_write(&p, file_named("profile.csv"), err);
     if (!s) s = ddp_profile_read(file_named("profile.csv"), NULL, &again, err);
     if (!s) s = ddp_profile_split(&again, 400, 0, &parts, &layer_of, err);
@@ -58,13 +71,21 @@ static ddp_status plans(uint64_t *h, ddp_error *err)
         *h = mixed(*h, &t.iteration_s, sizeof t.iteration_s);
         ddp_timeline_free(&t);
     }
-    k.items = 4; k.item_s = item; k.links = 1; k.deadline_s[0] = 8;
+    k.items = 4;
+    k.item_s = item;
+    k.links = 1;
+    k.deadline_s[0] = 8;
     if (!s) s = ddp_knapsack(&k, DDP_KNAPSACK_EXACT, assign, &value, err);
-    dopt.links = 2; dopt.mu = 2;
+    dopt.links = 2;
+    dopt.mu = 2;
     if (!s) s = ddp_plan_delayed(&again, &dopt, &late, err);
     if (!s) *h = mixed(*h, &late.iteration_s, sizeof late.iteration_s);
     ddp_delayed_plan_free(&late);
-    model.eta = 0.01; model.mu = 1; model.sigma = 1; model.batch = 32; model.start = 2;
+    model.eta = 0.01;
+    model.mu = 1;
+    model.sigma = 1;
+    model.batch = 32;
+    model.start = 2;
     if (!s) s = ddp_preserver_plan(&again, &dopt, &model, &late, &judged, err);
     ddp_delayed_plan_free(&late);
     if (!s) s = ddp_served_step(&served, NULL, &value, err);
@@ -92,14 +113,30 @@ static ddp_status places(uint64_t *h, ddp_error *err)
     int community[4], communities, order[4];
     ddp_status s;
 
-    BLANK(n); BLANK(net); BLANK(list); BLANK(again); BLANK(o); BLANK(best); BLANK(work); BLANK(w); BLANK(smaller);
-    BLANK(rule); BLANK(fo); BLANK(plan);
+    BLANK(n);
+    BLANK(net);
+    BLANK(list);
+    BLANK(again);
+    BLANK(o);
+    BLANK(best);
+    BLANK(work);
+    BLANK(w);
+    BLANK(smaller);
+    BLANK(rule);
+    BLANK(fo);
+    BLANK(plan);
     s = ddp_network_new(4, &n, err);
-    n.pipelines = n.stages = 2; n.dp_bytes = 1e8; n.pp_bytes = 1e6; n.speed = (double *)heap_realloc(NULL, 4 * sizeof(double));
+    n.pipelines = n.stages = 2;
+    n.dp_bytes = 1e8;
+    n.pp_bytes = 1e6;
+    n.speed = (double *)heap_realloc(NULL, 4 * sizeof(double));
     if (!s && !n.speed) s = ddp__fail(err, DDP_MEMORY, "no memory for the test's own speeds");
     for (int i = 0; !s && i < 4; i++)
         for (int j = (n.speed[i] = 1e12, 0); j < 4; j++)
-            if (i != j) { n.rate[4 * i + j] = i / 2 == j / 2 ? 1e9 : 1e7; n.delay_s[4 * i + j] = 0.001; }
+            if (i != j) {
+                n.rate[4 * i + j] = i / 2 == j / 2 ? 1e9 : 1e7;
+                n.delay_s[4 * i + j] = 0.001;
+            }
     if (!s) s = ddp_network_write(&n, file_named("net.json"), err);
     if (!s) s = ddp_network_read(file_named("net.json"), NULL, &net, err);
     o.max_candidates = 40;
@@ -146,13 +183,26 @@ static ddp_status reports(uint64_t *h, ddp_error *err)
     ddp_jsonl *j;
     ddp_status s;
 
-    BLANK(worker); BLANK(run); BLANK(d);
-    worker.spans = spans; worker.count = 2;
+    BLANK(worker);
+    BLANK(run);
+    BLANK(d);
+    worker.spans = spans;
+    worker.count = 2;
     for (int i = 0; i < 2; i++) {
-        run[i].strategy = i ? "wfbp" : "ssgd"; run[i].step_ms = 1500; run[i].hidden_pct = 50; run[i].time_to_loss_s = NAN;
-        run[i].steps = steps; run[i].step_count = 2; run[i].workers = &worker; run[i].worker_count = 1;
+        run[i].strategy = i ? "wfbp" : "ssgd";
+        run[i].step_ms = 1500;
+        run[i].hidden_pct = 50;
+        run[i].time_to_loss_s = NAN;
+        run[i].steps = steps;
+        run[i].step_count = 2;
+        run[i].workers = &worker;
+        run[i].worker_count = 1;
     }
-    d.title = "a title"; d.workers = 1; d.runs = run; d.run_count = 2; d.target_loss = NAN;
+    d.title = "a title";
+    d.workers = 1;
+    d.runs = run;
+    d.run_count = 2;
+    d.target_loss = NAN;
     s = ddp_report_html(&d, file_named("r.html"), err);
     if (!s) s = ddp_report_trace(&d, file_named("r.json"), err);
     if (!s) {
@@ -164,7 +214,9 @@ static ddp_status reports(uint64_t *h, ddp_error *err)
         }
         s = j ? ddp_jsonl_close(j, err) : err->code;
     }
-    if (!s) *h = mixed_file(mixed_file(mixed_file(*h, file_named("r.html")), file_named("r.json")), file_named("r.jsonl"));
+    if (!s)
+        *h = mixed_file(mixed_file(mixed_file(*h, file_named("r.html")), file_named("r.json")),
+                        file_named("r.jsonl"));
     return s;
 }
 
@@ -182,7 +234,8 @@ static ddp_status learns(ddp_ctx *d, ddp_graph *g, ddp_node *loss, int steps, ui
 
     if (s) (void)ddp_complain(d, s, "%s", err.msg);
     for (int step = 0; !s && step < steps; step++) {
-        ddp_tokens_batch(&all, 1, step, 0, 1, 2, (int32_t *)ddp_data(g, "tokens"), (int32_t *)ddp_data(g, "labels"));
+        ddp_tokens_batch(&all, 1, step, 0, 1, 2, (int32_t *)ddp_data(g, "tokens"),
+                         (int32_t *)ddp_data(g, "labels"));
         if (ddp_forward(g) || ddp_backward(g, loss) || ddp_step_end(d)) s = ddp_last_error(d)->code;
     }
     for (int l = 0; !s && l < ddp_layer_count(g); l++) {
@@ -223,7 +276,10 @@ static ddp_status models(uint64_t *h, ddp_error *err)
     int own = 0; /* the error is *err, not the context's */
 
     if (d && !s) s = learns(d, g, loss, 3, h);
-    if (d && !s) { own = 1; s = ddp_weights_save(g, file_named("w.safetensors"), err); }
+    if (d && !s) {
+        own = 1;
+        s = ddp_weights_save(g, file_named("w.safetensors"), err);
+    }
     if (d && !s) s = ddp_weights_load(g, file_named("w.safetensors"), err);
     if (d && !s) s = ddp_dump(d, file_named("dump.json"), err);
     if (d && s && !own) *err = *ddp_last_error(d);
@@ -272,8 +328,8 @@ static int goes_on_from_a_checkpoint(void)
 
 typedef struct world {
     ddp_config cfg;
-    int        paced; /* virtual time */
-    uint64_t  *hash;  /* [4], shared */
+    int paced;      /* virtual time */
+    uint64_t *hash; /* [4], shared */
 } world;
 
 static int trains(ddp_ctx *d, void *user)
@@ -286,7 +342,10 @@ static int trains(ddp_ctx *d, void *user)
     const int both[] = {0, 1};
 
     for (int l = 0; l < 3 && !bad; l++) {
-        for (int i = 0; i < 500; i++) { w[l][i] = (float)(i % 7 + l); g[l][i] = 0; }
+        for (int i = 0; i < 500; i++) {
+            w[l][i] = (float)(i % 7 + l);
+            g[l][i] = 0;
+        }
         bad = ddp_add_block(d, name[l], w[l], g[l], 500);
     }
     if (!bad) bad = ddp_set_optimizer(d, &o);
@@ -314,10 +373,16 @@ static ddp_status launched(ddp_strategy strategy, ddp_transport transport, uint6
 
     BLANK(x);
     alone(&x.cfg);
-    x.cfg.world = 2; x.cfg.period = 2; x.cfg.strategy = strategy; x.cfg.transport = transport; x.cfg.deterministic = 1;
-    x.cfg.connect_timeout_s = 2; x.cfg.peer_timeout_s = 5;
+    x.cfg.world = 2;
+    x.cfg.period = 2;
+    x.cfg.strategy = strategy;
+    x.cfg.transport = transport;
+    x.cfg.deterministic = 1;
+    x.cfg.connect_timeout_s = 2;
+    x.cfg.peer_timeout_s = 5;
     x.hash = (uint64_t *)mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if ((void *)x.hash == MAP_FAILED) return ddp__fail(err, DDP_MEMORY, "the test has no room for its own hashes");
+    if ((void *)x.hash == MAP_FAILED)
+        return ddp__fail(err, DDP_MEMORY, "the test has no room for its own hashes");
     s = (ddp_status)ddp_launch(&x.cfg, trains, &x, err);
     if (!s) *h = mixed(*h, x.hash, 4 * sizeof *x.hash);
     munmap(x.hash, 4096);
@@ -346,11 +411,13 @@ static int pipes(ddp_ctx *d, void *user)
     int bad = 0;
 
     memset(&how, 0, sizeof how);
-    how.stages = 2; how.schedule = DDP_PIPELINE_1F1B;
+    how.stages = 2;
+    how.schedule = DDP_PIPELINE_1F1B;
     p = ddp_pipe_open(d, g, loss, &how);
     if (!p) return (int)(ddp_last_error(d)->code ? ddp_last_error(d)->code : DDP_MEMORY);
     bad = ddp_set_optimizer(d, &o);
-    for (int step = 0; step < 2 && !bad; step++) bad = ddp_pipe_step(p) || ddp_step_end(d); /* of token 0 alone */
+    for (int step = 0; step < 2 && !bad; step++)
+        bad = ddp_pipe_step(p) || ddp_step_end(d); /* of token 0 alone */
     if (!bad) bad = ddp_pipe_export(p, file_named("pipe.safetensors"));
     if (!bad) bad = ddp_pipe_hash(p, &x->hash[ddp_rank(d)]);
     ddp_pipe_close(p);
@@ -365,7 +432,11 @@ static ddp_status pipelines(uint64_t *h, ddp_error *err)
 
     BLANK(x);
     alone(&x.cfg);
-    x.cfg.world = 2; x.cfg.transport = DDP_THREADS; x.cfg.strategy = DDP_WFBP; x.cfg.micro_batches = 2; x.hash = hash;
+    x.cfg.world = 2;
+    x.cfg.transport = DDP_THREADS;
+    x.cfg.strategy = DDP_WFBP;
+    x.cfg.micro_batches = 2;
+    x.hash = hash;
     s = (ddp_status)ddp_launch(&x.cfg, pipes, &x, err);
     if (!s) *h = mixed(*h, hash, sizeof hash);
     return s;
@@ -374,10 +445,10 @@ static ddp_status pipelines(uint64_t *h, ddp_error *err)
 /* ---- a newcomer: two workers go on whatever fails in a third one that joins them ---- */
 
 typedef struct joined {
-    int        stop;      /* atomic: the newcomer is in, or never will be */
-    long       last;      /* atomic: the step that all end behind; 0: not yet known */
-    ddp_error  err[3];
-    uint64_t   hash[3];
+    int stop;  /* atomic: the newcomer is in, or never will be */
+    long last; /* atomic: the step that all end behind; 0: not yet known */
+    ddp_error err[3];
+    uint64_t hash[3];
 } joined;
 
 static void joins(joined *b, const char *addr, int number)
@@ -391,9 +462,19 @@ static void joins(joined *b, const char *addr, int number)
 
     calls_spared = number < 2;
     alone(&c);
-    c.transport = DDP_TCP; c.strategy = DDP_LOCALSGD; c.period = 2; c.addr = addr; c.run_id = "sweep";
-    c.rank = number; c.world = number < 2 ? 2 : 0; c.min_world = 1; c.max_world = number < 2 ? 3 : 0; c.join = number == 2;
-    c.connect_timeout_s = 3; c.peer_timeout_s = 5; c.op_timeout_s = 8;
+    c.transport = DDP_TCP;
+    c.strategy = DDP_LOCALSGD;
+    c.period = 2;
+    c.addr = addr;
+    c.run_id = "sweep";
+    c.rank = number;
+    c.world = number < 2 ? 2 : 0;
+    c.min_world = 1;
+    c.max_world = number < 2 ? 3 : 0;
+    c.join = number == 2;
+    c.connect_timeout_s = 3;
+    c.peer_timeout_s = 5;
+    c.op_timeout_s = 8;
     if (number == 2) c.rank = 0;
     d = ddp_open(&c, &b->err[number]);
     for (int l = 0; d && l < 3 && !bad; l++) {
@@ -445,12 +526,18 @@ static ddp_status newcomer(uint64_t *h, ddp_error *err)
     for (int i = 0; i < 2; i++) waitpid(pid[i], &status[i], 0);
     faults->kind = NO_CALLS;
     for (int i = 0; i < 3; i++)
-        if (!WIFEXITED(status[i])) fail_msg("worker %d was killed by signal %d, for %s", i, WTERMSIG(status[i]), faults->last);
+        if (!WIFEXITED(status[i]))
+            fail_msg("worker %d was killed by signal %d, for %s", i, WTERMSIG(status[i]), faults->last);
     for (int i = 0; i < 2; i++)
-        if (WEXITSTATUS(status[i])) fail_msg("worker %d ends for a newcomer's %s: %s", i, faults->last, b->err[i].msg);
-    if (b->hash[0] != b->hash[1]) fail_msg("a newcomer's %s: those who stay hold unlike parameters", faults->last);
-    if (WEXITSTATUS(status[2])) { *err = b->err[2]; s = err->code; }
-    else if (b->hash[2] != b->hash[0]) fail_msg("a newcomer's %s: it holds other parameters", faults->last);
+        if (WEXITSTATUS(status[i]))
+            fail_msg("worker %d ends for a newcomer's %s: %s", i, faults->last, b->err[i].msg);
+    if (b->hash[0] != b->hash[1])
+        fail_msg("a newcomer's %s: those who stay hold unlike parameters", faults->last);
+    if (WEXITSTATUS(status[2])) {
+        *err = b->err[2];
+        s = err->code;
+    } else if (b->hash[2] != b->hash[0])
+        fail_msg("a newcomer's %s: it holds other parameters", faults->last);
     *h = 1; /* when it came is nobody's to say */
     munmap(b, sizeof *b);
     faults->kind = kind;
@@ -465,10 +552,16 @@ static ddp_status simulated(uint64_t *h, ddp_error *err)
     ddp_simulated did;
     ddp_status s;
 
-    BLANK(x); BLANK(how);
+    BLANK(x);
+    BLANK(how);
     alone(&x.cfg);
-    x.cfg.world = 3; x.cfg.period = 2; x.cfg.strategy = DDP_DREAMDDP; x.cfg.transport = DDP_THREADS; x.cfg.net = "10mbit,5ms";
-    x.paced = 1; x.hash = hash;
+    x.cfg.world = 3;
+    x.cfg.period = 2;
+    x.cfg.strategy = DDP_DREAMDDP;
+    x.cfg.transport = DDP_THREADS;
+    x.cfg.net = "10mbit,5ms";
+    x.paced = 1;
+    x.hash = hash;
     s = (ddp_status)ddp_simulate(&x.cfg, &how, trains, &x, &did, err);
     if (!s) *h = mixed(mixed(*h, &did.seconds, sizeof did.seconds), hash, sizeof hash);
     return s;
@@ -477,11 +570,16 @@ static ddp_status simulated(uint64_t *h, ddp_error *err)
 /* ---- the sweep ---- */
 
 static const scenario list[] = {
-    {"planners", plans, {5, 1, 1}, 0, NULL},      {"placement", places, {7, 1, 1}, 0, NULL},
-    {"reports", reports, {1, 1, 1}, 0, NULL},     {"a model", models, {1, 1, 1}, 0, NULL},
-    {"threads", threads, {19, 1, 1}, 1, NULL},    {"checkpoints", checkpoints, {5, 3, 1}, 0, goes_on_from_a_checkpoint},
-    {"simulation", simulated, {9, 1, 1}, 0, NULL}, {"processes", processes, {61, 37, 9}, 1, NULL},
-    {"pipelines", pipelines, {29, 1, 1}, 0, NULL}, {"a newcomer", newcomer, {197, 197, 131}, 1, NULL},
+    {"planners", plans, {5, 1, 1}, 0, NULL},
+    {"placement", places, {7, 1, 1}, 0, NULL},
+    {"reports", reports, {1, 1, 1}, 0, NULL},
+    {"a model", models, {1, 1, 1}, 0, NULL},
+    {"threads", threads, {19, 1, 1}, 1, NULL},
+    {"checkpoints", checkpoints, {5, 3, 1}, 0, goes_on_from_a_checkpoint},
+    {"simulation", simulated, {9, 1, 1}, 0, NULL},
+    {"processes", processes, {61, 37, 9}, 1, NULL},
+    {"pipelines", pipelines, {29, 1, 1}, 0, NULL},
+    {"a newcomer", newcomer, {197, 197, 131}, 1, NULL},
 };
 
 int main(void) { return swept(list, sizeof list / sizeof list[0]); }

@@ -1,5 +1,5 @@
-/* [pure] As test_sweep.c, of what its scenarios leave out: the planners' parts, compressors, all operators and models, data
- * and files, collectives and probes, what a strategy of one's own calls, servers, stages. */
+/* [pure] As test_sweep.c, of what its scenarios leave out: the planners' parts, compressors, all operators
+ * and models, data and files, collectives and probes, what a strategy of one's own calls, servers, stages. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -34,9 +34,23 @@ static ddp_status parts(uint64_t *h, ddp_error *err)
     double x[8] = {0}, each[3], all;
     ddp_status s;
 
-    BLANK(p); BLANK(plan); BLANK(to); BLANK(t); BLANK(n); BLANK(model); BLANK(costs); BLANK(times); BLANK(cfg); BLANK(fit);
+    BLANK(p);
+    BLANK(plan);
+    BLANK(to);
+    BLANK(t);
+    BLANK(n);
+    BLANK(model);
+    BLANK(costs);
+    BLANK(times);
+    BLANK(cfg);
+    BLANK(fit);
     s = ddp_profile_new(3, &p, err);
-    for (int l = 0; !s && l < 3; l++) { p.params[l] = 1000 + l; p.forward_s[l] = 1; p.backward_s[l] = 2; p.comm_s[l] = 1.5; }
+    for (int l = 0; !s && l < 3; l++) {
+        p.params[l] = 1000 + l;
+        p.forward_s[l] = 1;
+        p.backward_s[l] = 2;
+        p.comm_s[l] = 1.5;
+    }
     if (!s) s = ddp_profile_check(&p, err);
     if (!s) s = ddp_plan_new(3, 2, &plan, err);
     if (!s) s = ddp_plan_step_time(&p, plan.step_of, 0, DDP_COST_TIMELINE, &x[0], err);
@@ -44,7 +58,11 @@ static ddp_status parts(uint64_t *h, ddp_error *err)
     if (!s) s = ddp_plan_timeline(&p, &to, &t, err);
     if (!s) s = ddp_timeline_exposed(&p, &t, 0, each, &all, err);
     ddp_timeline_free(&t);
-    model.eta = 0.01; model.mu = 1; model.sigma = 1; model.batch = 32; model.start = 2;
+    model.eta = 0.01;
+    model.mu = 1;
+    model.sigma = 1;
+    model.batch = 32;
+    model.start = 2;
     if (!s) s = ddp_preserver_test(&model, merged, 2, &judged, err);
     x[2] = ddp_preserver_expect(&model, 2, 3);
     if (!s) s = ddp_osp_importance(g, w, 3, 1, &x[3], err);
@@ -53,15 +71,24 @@ static ddp_status parts(uint64_t *h, ddp_error *err)
     if (!s) s = ddp_osp_umax(1e7, 0, 0.1, 4, 1e6, 0, &x[4], err);
     x[5] = ddp_osp_budget(1, 2, x[4]) + (double)ddp_served_room(4, 2) + gib[0] + all;
     if (!s) s = ddp_network_new(2, &n, err);
-    if (!s) { n.rate[1] = n.rate[2] = 1e7; n.delay_s[1] = n.delay_s[2] = 0.01; n.dp_bytes = 1e6; n.pp_bytes = 1e5; }
+    if (!s) {
+        n.rate[1] = n.rate[2] = 1e7;
+        n.delay_s[1] = n.delay_s[2] = 0.01;
+        n.dp_bytes = 1e6;
+        n.pp_bytes = 1e5;
+    }
     if (!s) s = ddp_network_noise(&n, 1, 0.1, 0.1, err);
     if (!s) s = ddp_network_check(&n, err);
     if (!s) s = ddp_modularity(2, n.rate, 1, community, &x[6], err);
     if (!s) s = ddp_place_cost(&n, 1, 2, stage_of, &all, &each[0], &each[1], err);
     ddp_network_free(&n);
     if (!s) s = ddp_speed_fit(bytes, seconds, 3, 1e9, &x[7], err);
-    costs.shape.schedule = DDP_PIPELINE_ZB; costs.shape.stages = 2; costs.shape.micro_batches = 3;
-    costs.stage = cost; costs.boundaries = 1; costs.boundary = between;
+    costs.shape.schedule = DDP_PIPELINE_ZB;
+    costs.shape.stages = 2;
+    costs.shape.micro_batches = 3;
+    costs.stage = cost;
+    costs.boundaries = 1;
+    costs.boundary = between;
     if (!s) *h += (uint64_t)(ddp_pipeline_tasks(&costs.shape, 1, tasks) + ddp_pipeline_held(&costs.shape, 0));
     if (!s) s = ddp_pipeline_time(&costs, &times, err);
     if (!s) *h = mixed(*h, &times.step_s, sizeof times.step_s);
@@ -73,7 +100,8 @@ static ddp_status parts(uint64_t *h, ddp_error *err)
     if (!s) s = ddp_net_parse("10mbit,5ms", &each[0], &each[1], err);
     if (!s) s = ddp_edge_wire_parse("aq:4", &edge, err);
     if (!s) s = ddp_config_set(&cfg, "period", "5", err);
-    for (int i = 0; ddp_config_describe(&cfg, i, &setting); i++) *h = mixed(*h, setting.value, strlen(setting.value));
+    for (int i = 0; ddp_config_describe(&cfg, i, &setting); i++)
+        *h = mixed(*h, setting.value, strlen(setting.value));
     *h += (uint64_t)(1e6 * ddp_lr_at(&rates, 5));
     if (!s) *h = mixed(*h, x, sizeof x);
     ddp_plan_free(&plan);
@@ -99,11 +127,15 @@ static ddp_status squeezes(uint64_t *h, ddp_error *err)
     ddp_status s;
 
     BLANK(ada);
-    for (int i = 0; i < N; i++) { x[i] = (float)ddp_rng_normal(&r); residual[i] = 0; }
+    for (int i = 0; i < N; i++) {
+        x[i] = (float)ddp_rng_normal(&r);
+        residual[i] = 0;
+    }
     s = ddp_feedback_add(residual, x, N, err);
     if (!s) s = ddp_topk(residual, N, K, scratch, ddp_topk_scratch(N, K), index, value, err);
     for (int how = DDP_PACK_I64; !s && how <= DDP_PACK_DELTA; how++) {
-        s = ddp_pack_sparse((ddp_packing)how, N, K, index, value, message, ddp_pack_bound((ddp_packing)how, N, K), &bytes, err);
+        s = ddp_pack_sparse((ddp_packing)how, N, K, index, value, message,
+                            ddp_pack_bound((ddp_packing)how, N, K), &bytes, err);
         if (!s) s = ddp_packed_read(message, bytes, &header, err);
         if (!s) s = ddp_unpack_add(message, bytes, x, N, err);
     }
@@ -117,7 +149,8 @@ static ddp_status squeezes(uint64_t *h, ddp_error *err)
     }
     if (!s) {
         const int keep = ddp_sparse_keep(0.1);
-        s = ddp_sparse_pack(x, N, keep, message, ddp_sparse_bytes(N, keep), scratch, ddp_sparse_scratch(keep), err);
+        s = ddp_sparse_pack(x, N, keep, message, ddp_sparse_bytes(N, keep), scratch, ddp_sparse_scratch(keep),
+                            err);
         if (!s) s = ddp_sparse_add(message, ddp_sparse_bytes(N, keep), keep, x, N, err);
     }
     if (!s) s = ddp_split(DDP_AS_INT8, x, left, N, err);
@@ -143,7 +176,10 @@ static void twice_some(void *user, long first, long last)
     for (long i = first; i < last; i++) ((float *)c->out)[i] = 2 * ((const float *)c->in[0])[i];
 }
 
-static void twice(const ddp_op_call *c) { ddp_op_parallel(c, ddp_shape_count(&c->spec->out), 16, twice_some, (void *)(uintptr_t)c); }
+static void twice(const ddp_op_call *c)
+{
+    ddp_op_parallel(c, ddp_shape_count(&c->spec->out), 16, twice_some, (void *)(uintptr_t)c);
+}
 
 static void twice_back(const ddp_op_call *c)
 {
@@ -193,7 +229,8 @@ static ddp_node *of_pixels(ddp_graph *g)
     x = ddp_relu(g, ddp_batch_norm2d(g, x));
     x = ddp_max_pool2d(g, ddp_conv2d(g, x, 4, 3, 1, 1, 4, 1), 2, 2, 0);
     x = ddp_avg_pool2d(g, x, 2, 2, 0);
-    x = ddp_add(g, ddp_linear(g, ddp_flatten(g, x), 4), ddp_linear(g, ddp_flatten(g, ddp_global_avg_pool2d(g, x)), 4));
+    x = ddp_add(g, ddp_linear(g, ddp_flatten(g, x), 4),
+                ddp_linear(g, ddp_flatten(g, ddp_global_avg_pool2d(g, x)), 4));
     x = ddp_cross_entropy(g, x, ddp_input(g, "labels", DDP_I32, 2, 1));
     ddp_layer_end(g);
     return x;
@@ -206,18 +243,44 @@ static ddp_node *of_model(ddp_graph *g, int which)
     ddp_resnet_config resnet;
     ddp_vgg_config vgg;
 
-    BLANK(llama); BLANK(mlp); BLANK(resnet); BLANK(vgg);
-    llama.vocabulary = 7; llama.context = 4; llama.layers = 1; llama.heads = 2; llama.dim = 8; llama.batch = 1;
-    mlp.batch = 2; mlp.inputs = 3; mlp.hidden[0] = 4; mlp.classes = 2;
-    resnet.depth = 18; resnet.classes = 2; resnet.size = 32; resnet.channels = 3; resnet.batch = 1; resnet.cifar = 1;
-    vgg.depth = 11; vgg.classes = 2; vgg.size = 32; vgg.channels = 3; vgg.batch = 1;
+    BLANK(llama);
+    BLANK(mlp);
+    BLANK(resnet);
+    BLANK(vgg);
+    llama.vocabulary = 7;
+    llama.context = 4;
+    llama.layers = 1;
+    llama.heads = 2;
+    llama.dim = 8;
+    llama.batch = 1;
+    mlp.batch = 2;
+    mlp.inputs = 3;
+    mlp.hidden[0] = 4;
+    mlp.classes = 2;
+    resnet.depth = 18;
+    resnet.classes = 2;
+    resnet.size = 32;
+    resnet.channels = 3;
+    resnet.batch = 1;
+    resnet.cifar = 1;
+    vgg.depth = 11;
+    vgg.classes = 2;
+    vgg.size = 32;
+    vgg.channels = 3;
+    vgg.batch = 1;
     switch (which) {
-    case 0: return of_words(g);
-    case 1: return of_pixels(g);
-    case 2: return ddp_llama2(g, &llama, NULL);
-    case 3: return ddp_mlp(g, &mlp, NULL);
-    case 4: return ddp_resnet(g, &resnet, NULL); /* these two are described, not built */
-    default: return ddp_vgg(g, &vgg, NULL);
+    case 0:
+        return of_words(g);
+    case 1:
+        return of_pixels(g);
+    case 2:
+        return ddp_llama2(g, &llama, NULL);
+    case 3:
+        return ddp_mlp(g, &mlp, NULL);
+    case 4:
+        return ddp_resnet(g, &resnet, NULL); /* these two are described, not built */
+    default:
+        return ddp_vgg(g, &vgg, NULL);
     }
 }
 
@@ -254,7 +317,8 @@ static int looks(ddp_graph *g, ddp_node *loss, uint64_t *h)
         bad = ddp_graph_read(g, kept, w, n < 64 ? n : 64) || ddp_graph_write(g, w, kept, n < 64 ? n : 64);
         *h += (uint64_t)((ddp_layer_gradients(g, l, &n) != NULL) + (ddp_layer_buffers(g, l, &n) != NULL));
     }
-    for (int i = 0; ddp_weights_describe(g, i, name, sizeof name, &shape); i++) *h = mixed(*h, name, strlen(name));
+    for (int i = 0; ddp_weights_describe(g, i, name, sizeof name, &shape); i++)
+        *h = mixed(*h, name, strlen(name));
     *h += ddp_param_count(g) + ddp_activation_bytes(g) + (ddp_node_param(g, loss, 0, &shape) != NULL) +
           (ddp_node_gradient(g, loss, 0) != NULL) + (ddp_node_buffer(g, loss, 0, &shape) != NULL);
     if (!bad) *h = mixed(*h, ddp_output(g, loss), sizeof(float));
@@ -267,8 +331,8 @@ static ddp_status operators(uint64_t *h, ddp_error *err)
     ddp_status s = DDP_OK;
 
     for (int which = 0; !s && which < 6; which++) {
-        const ddp_optimizer how[] = {ddp_muon(0.01f, 0.02f, 0.9f, 0), ddp_nesterov(0.01f, 0.9f, 0), ddp_sgd_decay(0.1f, 0, 0.1f),
-                                     ddp_adam(0.01f, 0.9f, 0.999f, 1e-8f, 0)};
+        const ddp_optimizer how[] = {ddp_muon(0.01f, 0.02f, 0.9f, 0), ddp_nesterov(0.01f, 0.9f, 0),
+                                     ddp_sgd_decay(0.1f, 0, 0.1f), ddp_adam(0.01f, 0.9f, 0.999f, 1e-8f, 0)};
         ddp_config c;
         ddp_oplist list;
         ddp_ctx *d;
@@ -290,7 +354,10 @@ static ddp_status operators(uint64_t *h, ddp_error *err)
             for (int step = 0; step < 2 && !bad; step++) {
                 bad = ddp_forward(g) || ddp_backward(g, loss);
                 ddp_set_lr(d, 0.01f);
-                if (!bad) { value = ddp_value(g, loss); *h = mixed(*h, &value, sizeof value); }
+                if (!bad) {
+                    value = ddp_value(g, loss);
+                    *h = mixed(*h, &value, sizeof value);
+                }
                 if (!bad) bad = ddp_step_end(d);
             }
             if (!bad) bad = in_a_state(d, g, loss, h);
@@ -334,7 +401,8 @@ static ddp_status texts(uint64_t *h, ddp_error *err)
     if (!s) s = ddp_tokens_split(t, 0, 4, &all, NULL, err);
     if (!s && ddp_tokens_windows(&all) > ddp_dealt(1, 0, 0, 1, 1, 0, 1)) {
         ddp_tokens_window(&all, 0, in, label);
-        *h = mixed(*h, label, sizeof label) + (uint64_t)(ddp_tokens_at(t, 1) + ddp_tokens_byte(t, in[0]) + ddp_tokens_count(t));
+        *h = mixed(*h, label, sizeof label) +
+             (uint64_t)(ddp_tokens_at(t, 1) + ddp_tokens_byte(t, in[0]) + ddp_tokens_count(t));
     }
     ddp_tokens_close(t);
     return s;
@@ -343,7 +411,8 @@ static ddp_status texts(uint64_t *h, ddp_error *err)
 static ddp_status pictures(uint64_t *h, ddp_error *err)
 {
     static unsigned char cifar[2][3073], idx[16 + 2 * 16], labels[8 + 2];
-    static const unsigned char head[16] = {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0, 4}, label[8] = {0, 0, 8, 1, 0, 0, 0, 2};
+    static const unsigned char head[16] = {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0, 4},
+                               label[8] = {0, 0, 8, 1, 0, 0, 0, 2};
     static float x[3072];
     ddp_images *a;
     ddp_image_range train, val;
@@ -351,16 +420,21 @@ static ddp_status pictures(uint64_t *h, ddp_error *err)
     int32_t y = 0;
     ddp_status s = DDP_OK;
 
-    for (int i = 0; i < 3073; i++) { cifar[0][i] = (unsigned char)(i % 10); cifar[1][i] = (unsigned char)(i % 7); }
-    memcpy(idx, head, sizeof head); memcpy(labels, label, sizeof label);
+    for (int i = 0; i < 3073; i++) {
+        cifar[0][i] = (unsigned char)(i % 10);
+        cifar[1][i] = (unsigned char)(i % 7);
+    }
+    memcpy(idx, head, sizeof head);
+    memcpy(labels, label, sizeof label);
     own_file("a-cifar.bin", cifar, sizeof cifar);
     own_file("a-idx.img", idx, sizeof idx);
     own_file("a-idx.lbl", labels, sizeof labels);
     for (int way = 0; !s && way < 4; way++) {
-        a = way == 0 ? ddp_images_cifar(file_named("a-cifar.bin"), 10, err)
-          : way == 1 ? ddp_images_cifar_bytes("cifar", cifar, sizeof cifar, 10, err)
-          : way == 2 ? ddp_images_idx(file_named("a-idx.img"), file_named("a-idx.lbl"), err)
-                     : ddp_images_idx_bytes("images", idx, sizeof idx, "labels", labels, sizeof labels, err);
+        a = way == 0   ? ddp_images_cifar(file_named("a-cifar.bin"), 10, err)
+            : way == 1 ? ddp_images_cifar_bytes("cifar", cifar, sizeof cifar, 10, err)
+            : way == 2
+                ? ddp_images_idx(file_named("a-idx.img"), file_named("a-idx.lbl"), err)
+                : ddp_images_idx_bytes("images", idx, sizeof idx, "labels", labels, sizeof labels, err);
         if (!a) return err->code;
         s = ddp_images_split(a, 0.5, &train, &val, err);
         if (!s) {
@@ -390,8 +464,13 @@ static ddp_status tensors(uint64_t *h, ddp_error *err)
     ddp_status s;
 
     BLANK(t);
-    t[0].name = "one"; t[0].dims = 2; t[0].dim[0] = 2; t[0].dim[1] = 3;
-    t[1].name = "two"; t[1].dims = 1; t[1].dim[0] = 1;
+    t[0].name = "one";
+    t[0].dims = 2;
+    t[0].dim[0] = 2;
+    t[0].dim[1] = 3;
+    t[1].name = "two";
+    t[1].dims = 1;
+    t[1].dim[0] = 1;
     if ((s = ddp_safetensors_write(file_named("t.safetensors"), 2, t, data, notes, err)) != DDP_OK) return s;
     faults->kind = NO_CALLS;
     {
@@ -407,7 +486,8 @@ static ddp_status tensors(uint64_t *h, ddp_error *err)
         const ddp_safetensor *a;
         if (!f) return err->code;
         a = ddp_safetensors_find(f, "one");
-        assert_true(ddp_safetensors_count(f) == 2 && ddp_safetensors_at(f, 0) && a && ddp_safetensors_elements(a) == 6);
+        assert_true(ddp_safetensors_count(f) == 2 && ddp_safetensors_at(f, 0) && a &&
+                    ddp_safetensors_elements(a) == 6);
         s = ddp_safetensors_floats(f, a, 0, 6, got, err);
         if (!s) s = ddp_safetensors_bytes(f, a, 0, 6, got, err);
         if (!s) assert_string_equal(ddp_safetensors_note(f, "made"), "here");
@@ -446,7 +526,8 @@ static ddp_status given_up(uint64_t *h, ddp_error *err)
 
 static ddp_status tables(uint64_t *h, ddp_error *err)
 {
-    const ddp_pipeline_slot slot[] = {{0, -1, {(ddp_task_kind)0, 0}, 0, 0, 1}, {1, -1, {(ddp_task_kind)0, 0}, 0, 1, 2}};
+    const ddp_pipeline_slot slot[] = {{0, -1, {(ddp_task_kind)0, 0}, 0, 0, 1},
+                                      {1, -1, {(ddp_task_kind)0, 0}, 0, 1, 2}};
     const ddp_report_step steps[] = {{1.5, 2.0, 100, NAN}, {3, 1, 100, NAN}};
     const int kind = faults->kind;
     ddp_report_pipeline pipe_of[1];
@@ -458,12 +539,25 @@ static ddp_status tables(uint64_t *h, ddp_error *err)
     FILE *f;
     ddp_status s;
 
-    BLANK(pipe_of); BLANK(run); BLANK(d);
-    pipe_of[0].name = "gpipe"; pipe_of[0].stages = 2; pipe_of[0].slot = slot; pipe_of[0].slots = 2;
+    BLANK(pipe_of);
+    BLANK(run);
+    BLANK(d);
+    pipe_of[0].name = "gpipe";
+    pipe_of[0].stages = 2;
+    pipe_of[0].slot = slot;
+    pipe_of[0].slots = 2;
     pipe_of[0].step_s = 2;
-    run[0].strategy = "ssgd"; run[0].step_ms = 1500; run[0].hidden_pct = 50; run[0].time_to_loss_s = NAN;
-    run[0].steps = steps; run[0].step_count = 2;
-    d.title = "a title"; d.workers = 1; d.runs = run; d.run_count = 1; d.target_loss = NAN;
+    run[0].strategy = "ssgd";
+    run[0].step_ms = 1500;
+    run[0].hidden_pct = 50;
+    run[0].time_to_loss_s = NAN;
+    run[0].steps = steps;
+    run[0].step_count = 2;
+    d.title = "a title";
+    d.workers = 1;
+    d.runs = run;
+    d.run_count = 1;
+    d.target_loss = NAN;
     faults->kind = NO_CALLS; /* the caller's stream */
     f = tmpfile();
     assert_non_null(f);
@@ -478,8 +572,10 @@ static ddp_status tables(uint64_t *h, ddp_error *err)
     if (!s) {
         blob = ddp_blob_new(100);
         paper = (char *)ddp_paper(100000);
-        if (!blob.bytes || !paper) s = ddp__fail(err, DDP_MEMORY, "no memory for the test's own blob or paper");
-        else *h += (uint64_t)ftell(f) + (uint64_t)paper[5];
+        if (!blob.bytes || !paper)
+            s = ddp__fail(err, DDP_MEMORY, "no memory for the test's own blob or paper");
+        else
+            *h += (uint64_t)ftell(f) + (uint64_t)paper[5];
         ddp_blob_free(&blob);
         ddp_paper_free(paper, 100000);
     }
@@ -492,10 +588,10 @@ static ddp_status tables(uint64_t *h, ddp_error *err)
 /* ---- worlds of threads ---- */
 
 typedef struct crowd {
-    ddp_config       cfg;
+    ddp_config cfg;
     ddp_strategy_ops own;
-    int              micro_batches;
-    uint64_t         hash[4];
+    int micro_batches;
+    uint64_t hash[4];
 } crowd;
 
 static void seen(crowd *c, ddp_ctx *d, int bad, const float *x, size_t n)
@@ -517,13 +613,16 @@ static int speaks(ddp_ctx *d, void *user)
     float x[27]; /* n of each rank */
     int bad, group;
 
-    BLANK(found); BLANK(net);
+    BLANK(found);
+    BLANK(net);
     for (int i = 0; i < 27; i++) x[i] = (float)(i + rank);
-    bad = ddp_same(d, "of the test", 7) || ddp_barrier(d) || ddp_all_mean(d, x, 9) || ddp_broadcast(d, x, 9, 1) ||
-          ddp_all_gather(d, x, 9) || ddp_reduce_scatter(d, x, 9, 0.5f) || ddp_all_gather(d, x, 9);
+    bad = ddp_same(d, "of the test", 7) || ddp_barrier(d) || ddp_all_mean(d, x, 9) ||
+          ddp_broadcast(d, x, 9, 1) || ddp_all_gather(d, x, 9) || ddp_reduce_scatter(d, x, 9, 0.5f) ||
+          ddp_all_gather(d, x, 9);
     if (!bad && rank < 2) bad = rank ? ddp_recv(d, x, 4, 0) : ddp_send(d, x, 4, 1);
-    if (!bad) bad = ddp_group(d, pair, 2, &group) || ddp_sites_open(d, site_of, &sites) ||
-                    ddp_sites_all_reduce(d, &sites, x, 9, 1);
+    if (!bad)
+        bad = ddp_group(d, pair, 2, &group) || ddp_sites_open(d, site_of, &sites) ||
+              ddp_sites_all_reduce(d, &sites, x, 9, 1);
     if (!bad) bad = ddp_measure_links(d) || ddp_get_link_stats(d, 0, &stats) || ddp_links(d) != 1;
     if (!bad) bad = ddp_probe(d, &found) || ddp_ring_tune(d, &found, &choice);
     if (!bad && ddp_probe_network(&found, &net, &err)) bad = ddp_complain(d, err.code, "%s", err.msg);
@@ -536,7 +635,7 @@ static int speaks(ddp_ctx *d, void *user)
 /* What a strategy of one's own may call: each layer is averaged in one way or another. */
 typedef struct verbs {
     float *kept, *twin, *state;
-    long   ticket;
+    long ticket;
 } verbs;
 
 static int verbs_start(ddp_ctx *d, void *self)
@@ -558,8 +657,14 @@ static int verbs_backward_end(ddp_ctx *d, void *self, int layer)
 
     if (layer > 0) return ddp_update_layer(d, layer, NULL) || ddp_average(d, layer, layer, 0);
     memset(&m, 0, sizeof m);
-    p.data = v->twin; p.count = 40;
-    m.verb = DDP_ALL_REDUCE; m.from = &p; m.from_count = 1; m.mean = 1; m.step = ddp_step(d); m.layer = DDP_NO_LAYER;
+    p.data = v->twin;
+    p.count = 40;
+    m.verb = DDP_ALL_REDUCE;
+    m.from = &p;
+    m.from_count = 1;
+    m.mean = 1;
+    m.step = ddp_step(d);
+    m.layer = DDP_NO_LAYER;
     return ddp_copy(d, v->twin, ddp_gradients_of(d, 0, &n)->data, 40) || ddp_post(d, &m, &v->ticket);
 }
 
@@ -577,9 +682,12 @@ static int verbs_step_end(ddp_ctx *d, void *self, int forward)
           ddp_update_copy(d, 0, v->kept, v->state, v->twin, ddp_rate(d)) || ddp_average_exact(d, 0);
     for (int l = 1; l < ddp_layers(d) && !bad; l++) bad = ddp_average_hold(d, l);
     if (!bad) bad = ddp_average_parts(d, 1, takes, 0, 1) || ddp_average_hold(d, 1);
-    if (!bad) bad = ddp_axpy(d, v->kept, v->twin, 40, 0.5f) || ddp_scale(d, v->kept, 40, 0.5f) || ddp_set(d, v->state, 40, 0) ||
-                    ddp_norm2(d, v->kept, 40, &norm) || ddp_late_apply(d, v->kept, v->twin, v->kept, 40, DDP_LATE_MIX, 0.5f) ||
-                    ddp_download(d, host, ddp_parameters_of(d, 0, &n)->data, 40) || ddp_upload(d, v->kept, host, 40);
+    if (!bad)
+        bad = ddp_axpy(d, v->kept, v->twin, 40, 0.5f) || ddp_scale(d, v->kept, 40, 0.5f) ||
+              ddp_set(d, v->state, 40, 0) || ddp_norm2(d, v->kept, 40, &norm) ||
+              ddp_late_apply(d, v->kept, v->twin, v->kept, 40, DDP_LATE_MIX, 0.5f) ||
+              ddp_download(d, host, ddp_parameters_of(d, 0, &n)->data, 40) ||
+              ddp_upload(d, v->kept, host, 40);
     return bad;
 }
 
@@ -598,17 +706,26 @@ static int trains(ddp_ctx *d, void *user)
     ddp_error err;
     int bad = 0;
 
-    BLANK(info); BLANK(plan);
+    BLANK(info);
+    BLANK(plan);
     for (int l = 0; l < 3 && !bad; l++) {
-        for (int i = 0; i < 40; i++) { w[l][i] = (float)(i % 7 + l); g[l][i] = 0; }
+        for (int i = 0; i < 40; i++) {
+            w[l][i] = (float)(i % 7 + l);
+            g[l][i] = 0;
+        }
         BLANK(layer);
-        layer.name = name[l]; layer.params = w[l]; layer.grads = g[l]; layer.count = 40; layer.flops = 1e6;
+        layer.name = name[l];
+        layer.params = w[l];
+        layer.grads = g[l];
+        layer.count = 40;
+        layer.flops = 1e6;
         bad = ddp_add_layer(d, &layer);
     }
     if (!bad) bad = ddp_set_optimizer(d, c->own.name ? &sgd : &o);
     if (!bad && ddp_rank(d) >= ddp_world(d) - ddp_servers(d)) return ddp_serve(d);
     if (!bad && c->cfg.strategy == DDP_DREAMDDP && !c->own.name) {
-        if (ddp_plan_read(file_named("a-plan.json"), 3, &plan, &err)) bad = ddp_complain(d, err.code, "%s", err.msg);
+        if (ddp_plan_read(file_named("a-plan.json"), 3, &plan, &err))
+            bad = ddp_complain(d, err.code, "%s", err.msg);
         if (!bad) bad = ddp_plan_adopt(d, &plan);
         ddp_plan_free(&plan);
     }
@@ -619,7 +736,8 @@ static int trains(ddp_ctx *d, void *user)
             bad = ddp_backward_begin(d, l);
             if (!bad) bad = step == 1 && l == 1 && !c->own.name ? ddp_skip(d, l) : ddp_backward_end(d, l);
         }
-        info.loss = 1.0 / (step + 1); info.samples = 1;
+        info.loss = 1.0 / (step + 1);
+        info.samples = 1;
         if (!bad) bad = ddp_report(d, &info) || ddp_step_end(d);
     }
     if (!bad) bad = ddp_wait(d) || ddp_sync_all(d);
@@ -630,14 +748,23 @@ static int trains(ddp_ctx *d, void *user)
     return bad;
 }
 
-static ddp_status crowded(crowd *c, int (*fn)(ddp_ctx *, void *), ddp_strategy strategy, int world, uint64_t *h, ddp_error *err)
+static ddp_status crowded(crowd *c, int (*fn)(ddp_ctx *, void *), ddp_strategy strategy, int world,
+                          uint64_t *h, ddp_error *err)
 {
     ddp_status s;
 
     alone(&c->cfg);
-    c->cfg.micro_batches = c->micro_batches; c->cfg.world = world; c->cfg.strategy = strategy; c->cfg.transport = DDP_THREADS; c->cfg.period = 2;
-    c->cfg.deterministic = 1; c->cfg.profile_steps = 1; c->cfg.connect_timeout_s = 2; c->cfg.peer_timeout_s = 5;
-    c->cfg.staleness = 1; c->cfg.defer = 0.5;
+    c->cfg.micro_batches = c->micro_batches;
+    c->cfg.world = world;
+    c->cfg.strategy = strategy;
+    c->cfg.transport = DDP_THREADS;
+    c->cfg.period = 2;
+    c->cfg.deterministic = 1;
+    c->cfg.profile_steps = 1;
+    c->cfg.connect_timeout_s = 2;
+    c->cfg.peer_timeout_s = 5;
+    c->cfg.staleness = 1;
+    c->cfg.defer = 0.5;
     if (strategy >= DDP_BSP && strategy <= DDP_OSP) c->cfg.servers = 1;
     if (c->own.name) c->cfg.own_strategy = &c->own;
     s = (ddp_status)ddp_launch(&c->cfg, fn, c, err);
@@ -661,8 +788,12 @@ static ddp_status strategies(uint64_t *h, ddp_error *err)
 
     BLANK(c);
     own_file("a-plan.json", plan, sizeof plan - 1);
-    c.own.name = "verbs"; c.own.averages = DDP_AVERAGES_PARAMETERS; c.own.self_bytes = sizeof(verbs);
-    c.own.start = verbs_start; c.own.backward_end = verbs_backward_end; c.own.step_end = verbs_step_end;
+    c.own.name = "verbs";
+    c.own.averages = DDP_AVERAGES_PARAMETERS;
+    c.own.self_bytes = sizeof(verbs);
+    c.own.start = verbs_start;
+    c.own.backward_end = verbs_backward_end;
+    c.own.step_end = verbs_step_end;
     s = crowded(&c, trains, DDP_DREAMDDP, 2, h, err);
     BLANK(c);
     if (!s) s = crowded(&c, trains, DDP_DREAMDDP, 2, h, err);
@@ -690,13 +821,20 @@ static int staged(ddp_ctx *d, void *user)
     int stage_of[64], bad;
     int64_t taken_before = ddp_taken(d);
 
-    BLANK(how); BLANK(layout);
+    BLANK(how);
+    BLANK(layout);
     loss = ddp_gpt2(g, &shape, &logits);
-    if (!ddp_graph_error(g)->code && (ddp_pipe_cut(g, 2, stage_of, &err) ||
-                                      ddp_pipe_layout_read(file_named("a-place.jsonl"), NULL, g, 2, &layout, &err)))
+    if (!ddp_graph_error(g)->code &&
+        (ddp_pipe_cut(g, 2, stage_of, &err) ||
+         ddp_pipe_layout_read(file_named("a-place.jsonl"), NULL, g, 2, &layout, &err)))
         return ddp_complain(d, err.code, "%s", err.msg);
-    how.schedule = DDP_PIPELINE_GPIPE; how.stages = 2; how.rank_of = layout.rank_of;
-    how.edge.coding = DDP_EDGE_AQ; how.edge.ratio = 4; how.samples = 4; how.batch = 2;
+    how.schedule = DDP_PIPELINE_GPIPE;
+    how.stages = 2;
+    how.rank_of = layout.rank_of;
+    how.edge.coding = DDP_EDGE_AQ;
+    how.edge.ratio = 4;
+    how.samples = 4;
+    how.batch = 2;
     p = ddp_pipe_open(d, g, loss, &how);
     ddp_pipe_layout_free(&layout);
     if (!p) return (int)(ddp_last_error(d)->code ? ddp_last_error(d)->code : DDP_MEMORY);
@@ -704,7 +842,8 @@ static int staged(ddp_ctx *d, void *user)
     for (int step = 0; step < 2 && !bad; step++) {
         for (int m = 0; m < ddp_pipe_micro_batches(p) && !bad; m++) {
             const long id[] = {2 * m, 2 * m + 1};
-            int32_t *tokens = (int32_t *)ddp_pipe_input(p, m, "tokens"), *labels = (int32_t *)ddp_pipe_input(p, m, "labels");
+            int32_t *tokens = (int32_t *)ddp_pipe_input(p, m, "tokens"),
+                    *labels = (int32_t *)ddp_pipe_input(p, m, "labels");
             for (int i = 0; i < 8; i++) {
                 if (tokens) tokens[i] = (i + m) % 7;
                 if (labels) labels[i] = (i + m + 1) % 7;
@@ -714,8 +853,10 @@ static int staged(ddp_ctx *d, void *user)
         if (!bad) bad = ddp_pipe_step(p) || ddp_step_end(d);
     }
     if (!bad) bad = ddp_wait(d) || ddp_pipe_evaluate(p, 1) || ddp_pipe_get_stats(p, &stats);
-    if (!bad) c->hash[ddp_rank(d)] = (uint64_t)ddp_pipe_stage(p) + ddp_pipe_bytes(p) + (ddp_pipe_output(p, logits) != NULL) +
-                                     (uint64_t)(ddp_pipe_number(p) + ddp_pipe_lanes(p, slot, 0) + (ddp_taken(d) > taken_before));
+    if (!bad)
+        c->hash[ddp_rank(d)] =
+            (uint64_t)ddp_pipe_stage(p) + ddp_pipe_bytes(p) + (ddp_pipe_output(p, logits) != NULL) +
+            (uint64_t)(ddp_pipe_number(p) + ddp_pipe_lanes(p, slot, 0) + (ddp_taken(d) > taken_before));
     if (!bad && isnan(ddp_pipe_loss(p))) bad = (int)ddp_last_error(d)->code;
     ddp_pipe_close(p);
     return bad;
@@ -735,12 +876,17 @@ static ddp_status stages(uint64_t *h, ddp_error *err)
 /* ---- the sweep ---- */
 
 static const scenario list[] = {
-    {"the planners' parts", parts, {1, 1, 1}, 0, NULL}, {"compressors", squeezes, {1, 1, 1}, 0, NULL},
-    {"texts", texts, {1, 1, 1}, 0, NULL},               {"pictures", pictures, {1, 1, 1}, 0, NULL},
-    {"tensors", tensors, {1, 1, 1}, 0, NULL},           {"tables", tables, {1, 1, 1}, 0, NULL},
+    {"the planners' parts", parts, {1, 1, 1}, 0, NULL},
+    {"compressors", squeezes, {1, 1, 1}, 0, NULL},
+    {"texts", texts, {1, 1, 1}, 0, NULL},
+    {"pictures", pictures, {1, 1, 1}, 0, NULL},
+    {"tensors", tensors, {1, 1, 1}, 0, NULL},
+    {"tables", tables, {1, 1, 1}, 0, NULL},
     {"a file given up", given_up, {1, 1, 1}, 1, NULL},
-    {"operators", operators, {7, 1, 1}, 0, NULL},      {"collectives", collectives, {7, 1, 1}, 1, NULL},
-    {"strategies", strategies, {13, 3, 1}, 1, NULL},         {"stages", stages, {7, 1, 1}, 1, NULL},
+    {"operators", operators, {7, 1, 1}, 0, NULL},
+    {"collectives", collectives, {7, 1, 1}, 1, NULL},
+    {"strategies", strategies, {13, 3, 1}, 1, NULL},
+    {"stages", stages, {7, 1, 1}, 1, NULL},
 };
 
 int main(void) { return swept(list, sizeof list / sizeof list[0]); }

@@ -22,8 +22,10 @@ static void live_until_killed(int rank, int world, int listener, const char *add
     memset(all, 1, sizeof all);
     all[rank] = 0;
     for (;;)
-        if (!m[rank].status) m[rank].wire->table->wait(m[rank].wire, NULL, all, ddp_now() + 1);
-        else ddp__sleep_until(ddp_now() + 1);
+        if (!m[rank].status)
+            m[rank].wire->table->wait(m[rank].wire, NULL, all, ddp_now() + 1);
+        else
+            ddp__sleep_until(ddp_now() + 1);
 }
 
 /* How long the survivor needs to see that the other rank was killed. */
@@ -71,8 +73,7 @@ static int shell(const char *command)
     size_t used = (size_t)snprintf(line, sizeof line, "(");
 
     for (; (at = strstr(command, "NS")) != NULL; command = at + 2)
-        used += (size_t)snprintf(line + used, sizeof line - used, "%.*s%s", (int)(at - command),
-                                 command, ns);
+        used += (size_t)snprintf(line + used, sizeof line - used, "%.*s%s", (int)(at - command), command, ns);
     snprintf(line + used, sizeof line - used, "%s) >/dev/null 2>&1", command);
     return system(line);
 }
@@ -162,8 +163,8 @@ static void all_arrived(const cut_board *board)
 
     if (!bad) return;
     namespaces_off();
-    fail_msg("values wrong: %d and %d; \"%s\", \"%s\"", board->wrong[0], board->wrong[1],
-             board->text[0], board->text[1]);
+    fail_msg("values wrong: %d and %d; \"%s\", \"%s\"", board->wrong[0], board->wrong[1], board->text[0],
+             board->text[1]);
 }
 
 /* Cuts the link 0.3 s into an all-reduce of `count` floats at 200 Mbit/s, which arrives whole. Seconds from
@@ -181,8 +182,8 @@ static DDP__UNUSED double cut_for(double seconds, const char *down, const char *
         if (pid[k] == 0) cut_rank(board, k, count, peer_timeout_s);
     }
     until = ddp_now() + 60;
-    while (!(ddp__atomic_load(&board->ready[0]) && ddp__atomic_load(&board->ready[1])) &&
-           ddp_now() < until && !board->done[0] && !board->done[1])
+    while (!(ddp__atomic_load(&board->ready[0]) && ddp__atomic_load(&board->ready[1])) && ddp_now() < until &&
+           !board->done[0] && !board->done[1])
         ddp__sleep_until(ddp_now() + 0.005);
     ddp__sleep_until(ddp_now() + 0.3);
     if (shell(down)) fail_msg("no: %s", down);

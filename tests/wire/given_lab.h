@@ -25,8 +25,10 @@ static DDP__UNUSED void given_connect(given_pairs *p, int world, int buffer)
     for (int a = 0; a < world; a++)
         for (int b = 0; b < a; b++) {
             if (socketpair(AF_UNIX, SOCK_STREAM, 0, end)) return;
-            for (int i = 0; i < 2 && buffer; i++) setsockopt(end[i], SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
-            p->fd[a][b] = end[0]; p->fd[b][a] = end[1];
+            for (int i = 0; i < 2 && buffer; i++)
+                setsockopt(end[i], SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
+            p->fd[a][b] = end[0];
+            p->fd[b][a] = end[1];
         }
 }
 
@@ -35,7 +37,9 @@ static DDP__UNUSED void given_close(given_pairs *p, int rank, int other)
 {
     for (int a = 0; a < p->world; a++)
         for (int b = 0; b < p->world; b++) {
-            if ((rank >= 0 && (a == rank) == other) || p->fd[a][b] < 0) continue; /* other threads write the other rows */
+            if ((rank >= 0 && (a == rank) == other) || p->fd[a][b] < 0)
+                continue; /* other threads write the
+                                                                                     other rows */
             close(p->fd[a][b]);
             p->fd[a][b] = -1;
         }
@@ -72,7 +76,8 @@ static void *given_run(void *arg)
 }
 
 /* What ddp_launch does: fn for each rank of cfg->world, as threads. Returns the first error, in *err. */
-static DDP__UNUSED int given_launch(const ddp_config *cfg, int buffer, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err)
+static DDP__UNUSED int given_launch(const ddp_config *cfg, int buffer, int (*fn)(ddp_ctx *, void *),
+                                    void *user, ddp_error *err)
 {
     given_thread t[GIVEN_MAX];
     given_pairs pairs;
@@ -81,12 +86,17 @@ static DDP__UNUSED int given_launch(const ddp_config *cfg, int buffer, int (*fn)
     memset(err, 0, sizeof *err);
     given_connect(&pairs, cfg->world, buffer);
     for (int r = 0; r < cfg->world; r++) {
-        t[r].cfg = cfg; t[r].pairs = &pairs; t[r].rank = r; t[r].fn = fn; t[r].user = user;
+        t[r].cfg = cfg;
+        t[r].pairs = &pairs;
+        t[r].rank = r;
+        t[r].fn = fn;
+        t[r].user = user;
         pthread_create(&t[r].thread, NULL, given_run, &t[r]);
     }
     for (int r = 0; r < cfg->world; r++) {
         pthread_join(t[r].thread, NULL);
-        if (t[r].err.code && (!err->code || err->code == DDP_ABORTED || err->code == DDP_PEER_LOST)) *err = t[r].err;
+        if (t[r].err.code && (!err->code || err->code == DDP_ABORTED || err->code == DDP_PEER_LOST))
+            *err = t[r].err;
     }
     return (int)err->code;
 }

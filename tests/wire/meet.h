@@ -11,13 +11,13 @@ typedef struct meet_rank {
     ddp__wire *wire;
     ddp_status status;
     ddp_error err;
-    double pause;       /* before it comes */
+    double pause; /* before it comes */
     pthread_t thread;
 } meet_rank;
 
 /* A plain wire of connected sockets. */
-static DDP__UNUSED ddp_status net_wire(int rank, int world, const int *fds, const char *congestion, ddp__wire **out,
-                                       ddp_error *err)
+static DDP__UNUSED ddp_status net_wire(int rank, int world, const int *fds, const char *congestion,
+                                       ddp__wire **out, ddp_error *err)
 {
     ddp__tcp_config c;
 
@@ -32,7 +32,10 @@ static DDP__UNUSED ddp_status net_wire(int rank, int world, const int *fds, cons
 }
 
 /* The socket to a peer. */
-static DDP__UNUSED int meet_fd(ddp__wire *w, int peer) { return ((ddp__resume_wire *)(void *)w)->way[peer].fd; }
+static DDP__UNUSED int meet_fd(ddp__wire *w, int peer)
+{
+    return ((ddp__resume_wire *)(void *)w)->way[peer].fd;
+}
 
 static void *meet_run(void *arg)
 {
@@ -42,21 +45,21 @@ static void *meet_run(void *arg)
     return NULL;
 }
 
-/* A listening socket of host, "127.0.0.1:0" say, on a free port; addr[DDP__ADDR_TEXT] gets it with the port. */
+/* A listening socket of host, "127.0.0.1:0" say, on a free port; addr[DDP__ADDR_TEXT] gets it with the
+ * port. */
 static DDP__UNUSED int meet_listen_at(const char *host, char *addr)
 {
     ddp__addr at;
     int fd = -1, count;
-    if (ddp__addr_parse(host, &at, 1, &count, NULL) ||
-        ddp__tcp_listen(&at, &fd, &at, NULL))
-        return -1;
+    if (ddp__addr_parse(host, &at, 1, &count, NULL) || ddp__tcp_listen(&at, &fd, &at, NULL)) return -1;
     ddp__addr_text(&at, addr);
     return fd;
 }
 
 static DDP__UNUSED int meet_listen(char *addr) { return meet_listen_at("127.0.0.1:0", addr); }
 
-/* A port on which no process listens. The address belongs to this process, so that no other program takes the port. */
+/* A port on which no process listens. The address belongs to this process, so that no other program takes the
+ * port. */
 static DDP__UNUSED void meet_unused(char *addr)
 {
     const int own = (int)getpid();
@@ -97,8 +100,7 @@ static DDP__UNUSED void meet_join(meet_rank *m, int count)
 /* The k-th byte of the stream from one rank to another. */
 static DDP__UNUSED unsigned char stream_byte(int from, int to, size_t k)
 {
-    uint64_t x =
-        (uint64_t)(k / 8) * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)(from * 64 + to) * 977;
+    uint64_t x = (uint64_t)(k / 8) * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)(from * 64 + to) * 977;
     x ^= x >> 29;
     x *= UINT64_C(0xbf58476d1ce4e5b9);
     return (unsigned char)(x >> (8 * (k & 7)));

@@ -7,8 +7,8 @@
 static DDP__UNUSED void assert_says(const meet_rank *m, ddp_status status, const char *part)
 {
     if (m->status != status || !strstr(m->err.msg, part))
-        fail_msg("rank %d: status %d, '%s'; expected status %d with '%s'", m->how.wire.rank,
-                 (int)m->status, m->err.msg, (int)status, part);
+        fail_msg("rank %d: status %d, '%s'; expected status %d with '%s'", m->how.wire.rank, (int)m->status,
+                 m->err.msg, (int)status, part);
 }
 
 static DDP__UNUSED void assert_all_met(meet_rank *m, int count)

@@ -10,9 +10,9 @@
 enum { RELAY_ROUTES = 16, RELAY_PAIRS = 64, RELAY_BUFFER = 8192 };
 
 typedef struct relay_pair {
-    int fd[2];                 /* -1: free */
-    long budget;               /* bytes until it breaks; < 0: never */
-    size_t len[2], off[2];     /* read from fd[i], not yet written to the other */
+    int fd[2];             /* -1: free */
+    long budget;           /* bytes until it breaks; < 0: never */
+    size_t len[2], off[2]; /* read from fd[i], not yet written to the other */
     char buf[2][RELAY_BUFFER];
 } relay_pair;
 
@@ -21,11 +21,11 @@ typedef struct relay {
     ddp__addr at[RELAY_ROUTES], to[RELAY_ROUTES];
     relay_pair pair[RELAY_PAIRS];
     ddp_rng rng;
-    long mean;                 /* mean bytes until a connection breaks; 0 = none breaks */
-    long least;                /* each lets at least so many bytes pass */
-    int stop, stall;           /* atomic; stall: nothing is passed on */
-    long stall_after;          /* it stalls by itself when so many bytes have passed; 0: never */
-    int breaks;                /* atomic */
+    long mean;        /* mean bytes until a connection breaks; 0 = none breaks */
+    long least;       /* each lets at least so many bytes pass */
+    int stop, stall;  /* atomic; stall: nothing is passed on */
+    long stall_after; /* it stalls by itself when so many bytes have passed; 0: never */
+    int breaks;       /* atomic */
     pthread_t thread;
 } relay;
 
@@ -119,8 +119,7 @@ static void *relay_run(void *arg)
         for (i = 0; i < RELAY_PAIRS; i++) {
             relay_pair *p = &r->pair[i];
             int ok = 1;
-            if (p->fd[0] < 0 || !(polls[r->routes + 2 * i].revents |
-                                  polls[r->routes + 2 * i + 1].revents))
+            if (p->fd[0] < 0 || !(polls[r->routes + 2 * i].revents | polls[r->routes + 2 * i + 1].revents))
                 continue;
             for (way = 0; way < 2 && ok; way++) ok = relay_move(r, p, way);
             if (!ok) relay_break(r, p, p->budget == 0);

@@ -24,7 +24,7 @@ static void greet_both(ddp__tls *server, int at, ddp__tls *client, int from)
 }
 
 static DDP__UNUSED void relayed_world(relay *r, ddp__wire **w, int world, double peer_timeout_s,
-                          size_t replay_bytes, ddp__tls **tls)
+                                      size_t replay_bytes, ddp__tls **tls)
 {
     int listener[MEET_MAX], fds[MEET_MAX][MEET_MAX], a, b, count;
     ddp__addr at[MEET_MAX], via[MEET_MAX][MEET_MAX];
@@ -132,9 +132,8 @@ static void reduce_often(net_rank *me, void *user)
         for (size_t i = 0; i < n && !me->failure[0]; i++) {
             float sum = 0;
             for (int r = 0; r < me->world; r++) sum += net_value(r, i, (unsigned)k);
-            if (memcmp(&sum, &x[i], sizeof sum)) net_fail(me, "round %d: x[%lu] = %g, not %g", k,
-                                                          (unsigned long)i, (double)x[i],
-                                                          (double)sum);
+            if (memcmp(&sum, &x[i], sizeof sum))
+                net_fail(me, "round %d: x[%lu] = %g, not %g", k, (unsigned long)i, (double)x[i], (double)sum);
         }
         ddp__atomic_add(&o->at[me->rank], 1);
     }

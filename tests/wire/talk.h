@@ -10,10 +10,10 @@ typedef struct talker {
     ddp__wire *w;
     pthread_t thread;
     uint64_t seed;
-    int bad;            /* bytes that differ, or failures */
-    int *left;          /* ranks that have not finished */
-    int cuts;           /* one of so many rounds begins with a cut; 0: none */
-    int cut;            /* how many did */
+    int bad;   /* bytes that differ, or failures */
+    int *left; /* ranks that have not finished */
+    int cuts;  /* one of so many rounds begins with a cut; 0: none */
+    int cut;   /* how many did */
 } talker;
 
 static void *talk(void *arg)
@@ -34,7 +34,10 @@ static void *talk(void *arg)
         open = 0;
         if (t->cuts && ddp_rng_below(&rng, (uint64_t)t->cuts) == 0) {
             p = (int)ddp_rng_below(&rng, (uint64_t)w->world);
-            if (p != w->rank) { w->table->cut(w, p); t->cut++; }
+            if (p != w->rank) {
+                w->table->cut(w, p);
+                t->cut++;
+            }
         }
         for (p = 0; p < w->world; p++) {
             struct iovec iov;
@@ -49,8 +52,10 @@ static void *talk(void *arg)
                 iov.iov_base = buf;
                 iov.iov_len = n;
                 moved = w->table->send(w, p, &iov, 1);
-                if (moved < 0) t->bad++;
-                else sent[p] += (size_t)moved;
+                if (moved < 0)
+                    t->bad++;
+                else
+                    sent[p] += (size_t)moved;
                 want_send[p] = moved == 0;
             }
             n = 1 + (size_t)ddp_rng_below(&rng, 30000);

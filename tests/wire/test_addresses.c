@@ -46,8 +46,7 @@ static void ranks_meet_over_ipv6(void **state)
     for (a = 0; a < 4; a++) {
         assert_says(&m[a], DDP_OK, "");
         for (b = 0; b < 4; b++)
-            if (a != b)
-                assert_non_null(strstr(m[a].wire->names[b], "[::1]:"));
+            if (a != b) assert_non_null(strstr(m[a].wire->names[b], "[::1]:"));
     }
     assert_pairs_are_right(m, 4);
     assert_all_met(m, 4);
@@ -110,8 +109,7 @@ static void the_file_names_address_and_run(void **state)
     m[0].how.wire.self.run_id = 12345678901234567890u;
     m[0].how.timeout_s = 1.5;
     meet_start(m, 1);
-    while (!ddp__meetfile_read(path, addr, &run) && ddp_now() < end)
-        ddp__sleep_until(ddp_now() + 0.01);
+    while (!ddp__meetfile_read(path, addr, &run) && ddp_now() < end) ddp__sleep_until(ddp_now() + 0.01);
     assert_true(run == 12345678901234567890u);
     assert_int_equal(ddp__addr_parse(addr, &at, 1, &count, NULL), DDP_OK);
     assert_true(ddp__addr_is_loopback(&at));
@@ -137,8 +135,7 @@ static void left_over_files_are_passed_over(void **state)
         if (i == 3) m[0].how.wire.self.run_id = m[1].how.wire.self.run_id = 0;
         if (i >= 2) { /* another run owns the port by now */
             meet_prepare(other, 2, i == 2 ? listener : meet_listen(taken), taken);
-            if (i == 3)
-                publish(path, taken, 1234);
+            if (i == 3) publish(path, taken, 1234);
             other[0].how.wire.self.run_id = 99;
             other[0].how.timeout_s = 2;
             meet_start(other, 1);
@@ -182,8 +179,7 @@ static void a_rank_that_waits_for_a_file_says_for_what(void **state)
     m[1].how.timeout_s = 0.3;
     meet_start(m + 1, 1);
     meet_join(m + 1, 1);
-    snprintf(part, sizeof part, "rank 0 did not answer within 0.3 s: rank 0 has not yet written %s",
-             path);
+    snprintf(part, sizeof part, "rank 0 did not answer within 0.3 s: rank 0 has not yet written %s", path);
     assert_says(&m[1], DDP_TIMEOUT, part);
 
     meet_unused(addr);
@@ -255,12 +251,14 @@ static void other_files_are_not_taken_for_one(void **state)
 
 static void interface_lists_are_read_as_nccl_does(void **state)
 {
-    static const struct { const char *list, *name; int match;
+    static const struct {
+        const char *list, *name;
+        int match;
     } cases[] = {
-        {"eth", "eth0", 1},        {"eth", "eth", 1},          {"eth", "et", 0},
-        {"eth", "veth0", 0},       {"eth,ib", "ib1", 1},       {"eth,ib", "lo", 0},
-        {"=eth0", "eth0", 1},      {"=eth0", "eth01", 0},      {"=eth0,ib0", "ib0", 1},
-        {"^lo,docker", "lo", 0},   {"^lo,docker", "eth0", 1},  {"^lo,docker", "docker0", 0},
+        {"eth", "eth0", 1},         {"eth", "eth", 1},         {"eth", "et", 0},
+        {"eth", "veth0", 0},        {"eth,ib", "ib1", 1},      {"eth,ib", "lo", 0},
+        {"=eth0", "eth0", 1},       {"=eth0", "eth01", 0},     {"=eth0,ib0", "ib0", 1},
+        {"^lo,docker", "lo", 0},    {"^lo,docker", "eth0", 1}, {"^lo,docker", "docker0", 0},
         {"^=docker", "docker0", 1}, {"^=docker", "docker", 0}, {"", "eth0", 0},
         {",eth", "lo", 0},
     };
@@ -285,8 +283,7 @@ static void an_interface_is_picked_or_all_are_named(void **state)
     assert_string_equal(name, "lo");
     memset(&err, 0, sizeof err);
     assert_int_equal(ddp__iface_pick("nosuch,=l", AF_INET, &a, &err), DDP_ARG);
-    assert_non_null(
-        strstr(err.msg, "DREAMDDP_SOCKET_IFNAME=nosuch,=l matches no interface that is up"));
+    assert_non_null(strstr(err.msg, "DREAMDDP_SOCKET_IFNAME=nosuch,=l matches no interface that is up"));
     assert_non_null(strstr(err.msg, "lo (127.0.0.1)"));
     assert_int_equal(ddp__addr_parse("127.0.0.1:77", &far, 1, &count, NULL), DDP_OK);
     assert_int_equal(ddp__iface_toward(&far, &a), 0);

@@ -1,5 +1,5 @@
-/* Clients without a key flood the listening socket of rank 0: a joining worker is answered, no rank is lost, and each address
- * is heard in its turn. */
+/* Clients without a key flood the listening socket of rank 0: a joining worker is answered, no rank is lost,
+ * and each address is heard in its turn. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -84,12 +84,13 @@ static int sum_both(meet_rank *m, ddp__engine **e)
         net_message(&all, DDP_ALL_REDUCE, &piece, 1);
         good &= ddp__engine_submit(e[r], &all, &ticket[r], &m[r].err) == DDP_OK;
     }
-    for (int r = 0; r < 2 && good; r++) good &= ddp__engine_wait(e[r], ticket[r], &m[r].err) == DDP_OK && x[r] == 3;
+    for (int r = 0; r < 2 && good; r++)
+        good &= ddp__engine_wait(e[r], ticket[r], &m[r].err) == DDP_OK && x[r] == 3;
     return good;
 }
 
-/* A joining worker's first question: how often it dials until a run without min_world answers that it takes none. 99: it never
- * does. */
+/* A joining worker's first question: how often it dials until a run without min_world answers that it takes
+ * none. 99: it never does. */
 static int visit(const ddp__addr *at, ddp__tls *tls)
 {
     const double begin = ddp_now();
@@ -104,9 +105,11 @@ static int visit(const ddp__addr *at, ddp__tls *tls)
         int fd = ddp__tcp_dial(at, ddp_now() + 60);
         dials++;
         ddp__hello_pack(&self, DDP__JOIN_ASK, DDP__WELCOME, 0, b);
-        told = fd >= 0 && ddp__stream_begin(tls, fd, 0) == 0 && ddp__stream_greet(tls, fd, ddp_now() + 60) == 0 &&
+        told = fd >= 0 && ddp__stream_begin(tls, fd, 0) == 0 &&
+               ddp__stream_greet(tls, fd, ddp_now() + 60) == 0 &&
                ddp__stream_send_all(tls, fd, b, sizeof b, ddp_now() + 60) == 0 &&
-               ddp__stream_recv_all(tls, fd, b, sizeof b, NULL, ddp_now() + 60) == 0 && ddp__hello_parse(b, &answer);
+               ddp__stream_recv_all(tls, fd, b, sizeof b, NULL, ddp_now() + 60) == 0 &&
+               ddp__hello_parse(b, &answer);
         ddp__stream_close(tls, fd);
         if (!told) ddp__sleep_until(ddp_now() + 0.2);
     }
@@ -159,7 +162,8 @@ static void flooded(const char *psk)
     (void)waitpid(pid, NULL, 0);
     ddp__engine_close(e[1]);
     ddp__engine_close(e[0]);
-    print_message("%d questions took %.3f s, the longest %.3f s and at most %d connections\n", (int)VISITS, sum, longest, most);
+    print_message("%d questions took %.3f s, the longest %.3f s and at most %d connections\n", (int)VISITS,
+                  sum, longest, most);
     for (int i = 0; i < 3; i++) ddp__tls_free(tls[i]);
     if (!summed) fail_msg("rank 0: %s; rank 1: %s", m[0].err.msg, m[1].err.msg);
     assert_in_range(most, 1, 2);
@@ -202,7 +206,8 @@ static ddp__refusal slow_decision(void *user, const ddp__caller *c, const ddp__h
 
     (void)c;
     (void)why;
-    while (clock() < end) {}
+    while (clock() < end) {
+    }
     if (o->count < 256) o->decided[o->count++] = (int)h->rank;
     return DDP__REFUSE_MUTE;
 }
@@ -242,7 +247,8 @@ static int place_of(const order *o, int rank)
     return -1;
 }
 
-/* Behind CROWD clients of one address, or of as many addresses, comes one of an unknown and one of a known address. */
+/* Behind CROWD clients of one address, or of as many addresses, comes one of an unknown and one of a known
+ * address. */
 static void hear_a_crowd(int addresses, order *o)
 {
     ddp__tcp_config c;

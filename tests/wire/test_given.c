@@ -1,5 +1,5 @@
-/* Transport sockets: the bits of the threads transport over connections that the program has made, a peer that dies, and
- * descriptors that cannot be. */
+/* Transport sockets: the bits of the threads transport over connections that the program has made, a peer
+ * that dies, and descriptors that cannot be. */
 #include "dreamddp.h"
 
 #include <errno.h>
@@ -46,9 +46,9 @@ static ddp_config small(ddp_strategy strategy)
 /* What the ranks of one run have in common, in shared memory. */
 typedef struct board {
     uint64_t hash[WORLD];
-    int      status[WORLD];
-    int      dies;   /* the rank that ends its process in step 3; -1: none */
-    char     text[WORLD][DDP_ERROR_TEXT];
+    int status[WORLD];
+    int dies; /* the rank that ends its process in step 3; -1: none */
+    char text[WORLD][DDP_ERROR_TEXT];
 } board;
 
 static int train(ddp_ctx *d, void *user)
@@ -63,14 +63,17 @@ static int train(ddp_ctx *d, void *user)
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
         for (int i = 0; i < VALUES; i++) w[l * VALUES + i] = (float)(i % 7) - 3;
-        layer.params = w + l * VALUES; layer.grads = g + l * VALUES; layer.count = VALUES;
+        layer.params = w + l * VALUES;
+        layer.grads = g + l * VALUES;
+        layer.count = VALUES;
         bad = ddp_add_layer(d, &layer);
     }
     if (!bad) bad = ddp_set_optimizer(d, &sgd);
     for (int step = 0; step < STEPS && !bad; step++) {
         if (rank == b->dies && step == 3) raise(SIGKILL);
         for (int l = LAYERS - 1; l >= 0 && !bad; l--) {
-            for (int i = l * VALUES; i < (l + 1) * VALUES; i++) g[i] += 0.1f * w[i] + 0.01f * (float)(rank + i % 5);
+            for (int i = l * VALUES; i < (l + 1) * VALUES; i++)
+                g[i] += 0.1f * w[i] + 0.01f * (float)(rank + i % 5);
             bad = ddp_backward_end(d, l);
         }
         if (!bad) bad = ddp_step_end(d);
@@ -83,10 +86,16 @@ static int train(ddp_ctx *d, void *user)
 
 static void same_bits_as_over_threads(void **state)
 {
-    static const struct { ddp_strategy strategy; int servers, buffer; ddp_algorithm algorithm; const char *net; } run[] = {
-        {DDP_SSGD, 0, 0, DDP_ALGORITHM_DEFAULT, NULL},   {DDP_DREAMDDP, 0, 4096, DDP_DIRECT, NULL},
-        {DDP_DILOCO, 0, 0, DDP_FULL, NULL},              {DDP_BSP, DDP_SERVERS_COLOCATED, 0, DDP_ALGORITHM_DEFAULT, NULL},
-        {DDP_WFBP, 0, 0, DDP_ALGORITHM_DEFAULT, "2gbit,1ms"}};
+    static const struct {
+        ddp_strategy strategy;
+        int servers, buffer;
+        ddp_algorithm algorithm;
+        const char *net;
+    } run[] = {{DDP_SSGD, 0, 0, DDP_ALGORITHM_DEFAULT, NULL},
+               {DDP_DREAMDDP, 0, 4096, DDP_DIRECT, NULL},
+               {DDP_DILOCO, 0, 0, DDP_FULL, NULL},
+               {DDP_BSP, DDP_SERVERS_COLOCATED, 0, DDP_ALGORITHM_DEFAULT, NULL},
+               {DDP_WFBP, 0, 0, DDP_ALGORITHM_DEFAULT, "2gbit,1ms"}};
 
     (void)state;
     for (size_t i = 0; i < sizeof run / sizeof run[0]; i++) {
@@ -99,7 +108,8 @@ static void same_bits_as_over_threads(void **state)
         cfg.servers = run[i].servers;
         cfg.algorithm = run[i].algorithm;
         cfg.net = run[i].net;
-        if (given_launch(&cfg, run[i].buffer, train, &sockets, &err)) fail_msg("run %d over sockets: %s", (int)i, err.msg);
+        if (given_launch(&cfg, run[i].buffer, train, &sockets, &err))
+            fail_msg("run %d over sockets: %s", (int)i, err.msg);
         cfg.transport = DDP_THREADS;
         if (ddp_launch(&cfg, train, &threads, &err)) fail_msg("run %d over threads: %s", (int)i, err.msg);
         for (int r = 0; r < WORLD; r++) assert_true(threads.hash[r] && threads.hash[r] == sockets.hash[r]);
@@ -180,12 +190,14 @@ static void refused(ddp_config cfg, const int *sockets, ddp_status code, const c
 
     cfg.sockets = sockets;
     assert_null(ddp_open(&cfg, &err));
-    if (err.code != code || !strstr(err.msg, says)) fail_msg("%d '%s', not %d '%s'", (int)err.code, err.msg, (int)code, says);
+    if (err.code != code || !strstr(err.msg, says))
+        fail_msg("%d '%s', not %d '%s'", (int)err.code, err.msg, (int)code, says);
 }
 
 static int nothing(ddp_ctx *d, void *user)
 {
-    (void)d; (void)user;
+    (void)d;
+    (void)user;
     return 0;
 }
 
@@ -205,7 +217,8 @@ static void wrong_descriptor_is_named(void **state)
     close(closed);
     cfg.transport = DDP_SOCKETS;
     refused(cfg, NULL, DDP_ARG, "transport sockets in a world of 3 without ddp_config.sockets");
-    list[1] = other[0]; list[2] = closed;
+    list[1] = other[0];
+    list[2] = closed;
     refused(cfg, list, DDP_ARG, "sockets[2] is descriptor");
     list[2] = -1;
     refused(cfg, list, DDP_ARG, "sockets[2] is descriptor -1, which is no open socket");
@@ -239,7 +252,8 @@ static void wrong_descriptor_is_named(void **state)
     close(alone);
 }
 
-/* Rank 0 of 2, at whose other end is this program. says: what the error has; sent: bytes that the peer sends first. */
+/* Rank 0 of 2, at whose other end is this program. says: what the error has; sent: bytes that the peer sends
+ * first. */
 static void met(ddp_config cfg, const void *sent, size_t bytes, int leaves, ddp_status code, const char *says)
 {
     int pair[2], list[2] = {-1, -1};
@@ -287,7 +301,8 @@ static void *opens(void *arg)
     return NULL;
 }
 
-/* Ranks 0 and 1 of 2, whose configurations differ in what `change` does to rank 1's. Each has an error with those words. */
+/* Ranks 0 and 1 of 2, whose configurations differ in what `change` does to rank 1's. Each has an error with
+ * those words. */
 static void differ(void (*change)(ddp_config *), ddp_status code, const char *says)
 {
     given_pairs pairs;
@@ -305,7 +320,8 @@ static void differ(void (*change)(ddp_config *), ddp_status code, const char *sa
         pthread_create(&o[r].thread, NULL, opens, &o[r]);
     }
     for (int r = 0; r < 2; r++) pthread_join(o[r].thread, NULL);
-    if (o[0].err.code != code || !strstr(o[0].err.msg, says)) fail_msg("%d '%s'", (int)o[0].err.code, o[0].err.msg);
+    if (o[0].err.code != code || !strstr(o[0].err.msg, says))
+        fail_msg("%d '%s'", (int)o[0].err.code, o[0].err.msg);
     given_close(&pairs, -1, 0);
 }
 
@@ -333,12 +349,17 @@ static void unsorted_sockets_are_found(void **state)
         o[r].cfg.transport = DDP_SOCKETS;
         o[r].cfg.rank = r;
         o[r].cfg.sockets = pairs.fd[r];
-        if (!r) { pairs.fd[0][0] = pairs.fd[0][1]; pairs.fd[0][1] = pairs.fd[0][2]; pairs.fd[0][2] = pairs.fd[0][0]; }
+        if (!r) {
+            pairs.fd[0][0] = pairs.fd[0][1];
+            pairs.fd[0][1] = pairs.fd[0][2];
+            pairs.fd[0][2] = pairs.fd[0][0];
+        }
         pthread_create(&o[r].thread, NULL, opens, &o[r]);
     }
     for (int r = 0; r < WORLD; r++) pthread_join(o[r].thread, NULL);
     pairs.fd[0][0] = -1;
-    if (!strstr(o[0].err.msg, "is connected to rank 2: sort the sockets by rank")) fail_msg("%s", o[0].err.msg);
+    if (!strstr(o[0].err.msg, "is connected to rank 2: sort the sockets by rank"))
+        fail_msg("%s", o[0].err.msg);
     given_close(&pairs, -1, 0);
 }
 

@@ -1,4 +1,5 @@
-/* The name of rank 0 may appear in the name service after the ranks have started. The resolver is one of the test. */
+/* The name of rank 0 may appear in the name service after the ranks have started. The resolver is one of the
+ * test. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -22,7 +23,8 @@ extern "C" {
 static int lookups, failing, failure;
 static double lookup_s; /* of each look-up */
 
-static int test_resolver(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **list)
+static int test_resolver(const char *host, const char *port, const struct addrinfo *hints,
+                         struct addrinfo **list)
 {
     if (strcmp(host, NAME)) return getaddrinfo(host, port, hints, list);
     ddp__sleep_until(ddp_now() + lookup_s);
@@ -44,7 +46,10 @@ static void resolver_fails(int times, int with, double takes)
 }
 
 /* NAME with the port of an address. */
-static void spec_of(const char *addr, char *spec) { snprintf(spec, DDP__ADDR_TEXT, NAME "%s", strrchr(addr, ':')); }
+static void spec_of(const char *addr, char *spec)
+{
+    snprintf(spec, DDP__ADDR_TEXT, NAME "%s", strrchr(addr, ':'));
+}
 
 /* Rank 1 has the name, rank 0 a listening socket. */
 static void a_rank_retries_a_name_that_appears_later(void **state)
@@ -174,7 +179,8 @@ static void slow_lookups_count_towards_the_time_out(void **state)
     pthread_create(&m[1].thread, NULL, meet_run, &m[1]);
     pthread_join(m[1].thread, NULL);
     assert_says(&m[1], DDP_TIMEOUT, "cannot resolve '" NAME "' of address '" NAME ":29500'");
-    assert_non_null(strstr(m[1].err.msg, "after retries for 4 s; check the name, or raise DREAMDDP_CONNECT_TIMEOUT"));
+    assert_non_null(
+        strstr(m[1].err.msg, "after retries for 4 s; check the name, or raise DREAMDDP_CONNECT_TIMEOUT"));
     assert_non_null(strstr(m[1].err.msg, gai_strerror(EAI_AGAIN)));
     assert_true(lookups <= 2);
 }
@@ -198,7 +204,10 @@ static void a_call_to_stop_ends_the_retries(void **state)
 /* No name service ever knows these: a rank does not retry them. */
 static void what_cannot_be_a_name_fails_at_once(void **state)
 {
-    static const char *const spec[] = {"10.0.0.300:29500", "no name:29500", "a..b:29500", "-a.example:29500",
+    static const char *const spec[] = {"10.0.0.300:29500",
+                                       "no name:29500",
+                                       "a..b:29500",
+                                       "-a.example:29500",
                                        "[fe80::zz]:29500",
                                        ("1234567890123456789012345678901234567890123456789012345678"
                                         "901234567890.example:29500")};

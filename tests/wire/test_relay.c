@@ -311,8 +311,7 @@ static void pairs_that_cannot_connect_are_relayed(void **state)
                 text = m[a].wire->names[b];
                 assert_memory_equal(text, name[want], strlen(name[want]));
                 if (a > b || !want) continue;
-                snprintf(line, sizeof line,
-                         "ranks %d and %d cannot connect directly: rank 0 relays", a, b);
+                snprintf(line, sizeof line, "ranks %d and %d cannot connect directly: rank 0 relays", a, b);
                 assert_non_null(strstr(log.text, line));
                 snprintf(line, sizeof line, "rank %d cannot reach rank %d at 127.0.0.1:", b, a);
                 assert_non_null(strstr(log.text, line));
@@ -339,12 +338,13 @@ static void rank_0_stays_for_the_last_words_of_a_pair(void **state)
     meet_start(m, 3);
     meet_join(m, 3);
     for (r = 0; r < 3; r++) assert_says(&m[r], DDP_OK, "");
-    iov.iov_base = (void *)(uintptr_t)"x";
+    iov.iov_base = (void *)(uintptr_t) "x";
     iov.iov_len = 1;
     assert_int_equal(m[1].wire->table->send(m[1].wire, 2, &iov, 1), 1);
     m[0].wire->table->close(m[0].wire);
     end = ddp_now() + 60;
-    while (m[2].wire->table->recv(m[2].wire, 1, &c, 1) == 0 && ddp_now() < end) {}
+    while (m[2].wire->table->recv(m[2].wire, 1, &c, 1) == 0 && ddp_now() < end) {
+    }
     assert_int_equal(c, 'x');
     m[1].wire->table->close(m[1].wire);
     m[2].wire->table->close(m[2].wire);
@@ -439,7 +439,7 @@ static void a_failed_direct_attempt_becomes_a_relay(void **state)
         assert_says(&m[0], DDP_OK, "");
         assert_says(&m[2], DDP_OK, "");
         assert_true(!strncmp(m[2].wire->names[1], "via ", 4));
-        iov.iov_base = (void *)(uintptr_t)"y";
+        iov.iov_base = (void *)(uintptr_t) "y";
         iov.iov_len = 1;
         assert_int_equal(m[2].wire->table->send(m[2].wire, 1, &iov, 1), 1);
         assert_int_equal(ddp__stream_recv_all(NULL, p.relayed, &c, 1, NULL, ddp_now() + 60), 0);

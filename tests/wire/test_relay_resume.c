@@ -71,8 +71,8 @@ static void without_their_relay_a_pair_connects_directly(void **state)
     for (int k = 1; k < 3; k++) m[k].wire->table->close(m[k].wire);
 }
 
-/* Rank 1, the lower one, cannot reach rank 2, which dials it once their relay is gone. The NAT in front of rank 2 refuses
- * connections: when the direct link breaks, rank 1 must not declare rank 2 lost. */
+/* Rank 1, the lower one, cannot reach rank 2, which dials it once their relay is gone. The NAT in front of
+ * rank 2 refuses connections: when the direct link breaks, rank 1 must not declare rank 2 lost. */
 static void rank_waits_for_a_peer_that_it_cannot_reach(void **state)
 {
     static meet_rank m[3];
@@ -97,7 +97,8 @@ static void rank_waits_for_a_peer_that_it_cannot_reach(void **state)
         m[k].wire->table->cut(m[k].wire, 3 - k);
         end = ddp_now() + 0.6; /* rank 2 is slow: rank 1 has time for refused connections */
         while (ddp_now() < end) {
-            if (m[1].wire->table->recv(m[1].wire, 2, &c, 1) < 0) fail_msg("rank 1 declares rank 2 lost: %s", strerror(errno));
+            if (m[1].wire->table->recv(m[1].wire, 2, &c, 1) < 0)
+                fail_msg("rank 1 declares rank 2 lost: %s", strerror(errno));
             m[1].wire->table->wait(m[1].wire, NULL, want, ddp_now() + 0.01);
         }
         until_back(m, 1 + k);

@@ -70,8 +70,7 @@ static void strangers_are_turned_away_and_the_run_goes_on(void **state)
         assert_true(fd[i] >= 0);
         if (i == 0)
             assert_int_equal(
-                ddp__stream_send_all(NULL, fd[i], "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27, ddp_now() + 1),
-                0);
+                ddp__stream_send_all(NULL, fd[i], "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27, ddp_now() + 1), 0);
         if (i == 1)
             assert_int_equal(ddp__stream_send_all(NULL, fd[i], "dream", 5, ddp_now() + 1),
                              0); /* and no more */
@@ -136,7 +135,8 @@ static int stranger(const char *host, const ddp__addr *to, const char *words)
 }
 
 typedef struct crowd {
-    const char *host, *words, *late; /* late: host of the callers that come every 50 ms until the ranks have met */
+    const char *host, *words, *late; /* late: host of the callers that come every 50 ms until the ranks have
+                                        met */
     double pause;                    /* of rank 1 */
     double least, most;              /* seconds after which a caller of `host` must be dropped */
 } crowd;
@@ -195,7 +195,8 @@ static void meet_in_a_crowd(const crowd *c, char *log)
     assert_int_equal(code, 0);
 }
 
-/* Where all places are taken. A process that gets no processor for a second drops callers later: then the case is repeated. */
+/* Where all places are taken. A process that gets no processor for a second drops callers later: then the
+ * case is repeated. */
 static void a_full_door_drops(const crowd *c)
 {
     char *log = (char *)mmap(NULL, 8000, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -206,7 +207,8 @@ static void a_full_door_drops(const crowd *c)
         meet_in_a_crowd(c, log);
         found = drops_in_time(log, c);
     }
-    if (!found) fail_msg("no caller of %s was dropped after %g to %g s:\n%s", c->host, c->least, c->most, log);
+    if (!found)
+        fail_msg("no caller of %s was dropped after %g to %g s:\n%s", c->host, c->least, c->most, log);
     munmap(log, 8000);
 }
 
@@ -239,8 +241,7 @@ static void a_full_door_drops_a_caller_of_the_greedy_address_at_once(void **stat
 /* Sends one frame to rank 0 as rank `rank`; the refusal that comes back. */
 static int flipped = -1; /* a bit of the next hello that is changed on the way */
 
-static ddp__hello knock(const char *addr, uint32_t version, uint64_t run, uint32_t rank,
-                        uint32_t world)
+static ddp__hello knock(const char *addr, uint32_t version, uint64_t run, uint32_t rank, uint32_t world)
 {
     ddp__hello self, reply;
     ddp__addr at;
@@ -349,7 +350,11 @@ static void who_comes_after_the_meeting_is_told_that_the_run_has_begun(void **st
 
 static void both_sides_name_both_values(void **state)
 {
-    struct { uint64_t run; int world, resume; const char *worker, *root; } cases[3];
+    struct {
+        uint64_t run;
+        int world, resume;
+        const char *worker, *root;
+    } cases[3];
     char addr[DDP__ADDR_TEXT];
     meet_rank m[2];
     int i;
@@ -485,11 +490,10 @@ static void a_worker_tells_another_program_from_rank_0(void **state)
     m[1].how.timeout_s = 10;
     meet_start(m + 1, 1);
     while ((fd = ddp__tcp_accept(listener, NULL)) < 0) ddp__sleep_until(ddp_now() + 0.01);
-    assert_int_equal(
-        ddp__stream_send_all(NULL, fd,
-                          "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nServer: nobody\r\n\r\n",
-                          64, ddp_now() + 1),
-        0);
+    assert_int_equal(ddp__stream_send_all(
+                         NULL, fd, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nServer: nobody\r\n\r\n",
+                         64, ddp_now() + 1),
+                     0);
     meet_join(m + 1, 1);
     assert_says(&m[1], DDP_NET, "does not answer as a rank of dreamddp");
     close(fd);

@@ -158,13 +158,13 @@ static void strangers_are_turned_away(void **state)
     end = ddp_now() + 60; /* the first byte brings the number of the real one */
     iov.iov_base = &c;
     iov.iov_len = 1;
-    while (w[1]->table->send(w[1], 0, &iov, 1) == 0 && ddp_now() < end) {}
-    while (w[0]->table->recv(w[0], 1, &c, 1) == 0 && ddp_now() < end)
-        w[0]->table->wait(w[0], NULL, all, end);
+    while (w[1]->table->send(w[1], 0, &iov, 1) == 0 && ddp_now() < end) {
+    }
+    while (w[0]->table->recv(w[0], 1, &c, 1) == 0 && ddp_now() < end) w[0]->table->wait(w[0], NULL, all, end);
     assert_int_equal(answer(w[0], knock(&at, b, sizeof b), &reason), DDP__REFUSED);
     assert_int_equal(reason, DDP__REFUSE_TWICE);
-    assert_int_equal(answer(w[0], knock(&at, (const unsigned char *)"GET / HTTP/1.0\r\n\r\n", 18),
-                            &reason), -1);
+    assert_int_equal(answer(w[0], knock(&at, (const unsigned char *)"GET / HTTP/1.0\r\n\r\n", 18), &reason),
+                     -1);
     /* twenty with an incomplete hello: they leave after 5 s, and the link is not disturbed */
     for (k = 0; k < 20; k++) crowd[k] = knock(&at, b, 3);
     assert_int_equal(w[1]->table->send(w[1], 0, &iov, 1), 1);

@@ -85,8 +85,10 @@ static void *talk_run(void *arg)
             iov[1].iov_base = out + n / 3;
             iov[1].iov_len = n - n / 3;
             did = n ? w->table->send(w, p, iov, 2) : 0;
-            if (did < 0) t->wrong = __LINE__;
-            else sent[p] += (size_t)did;
+            if (did < 0)
+                t->wrong = __LINE__;
+            else
+                sent[p] += (size_t)did;
             n = t->bytes - got[p] > sizeof in ? sizeof in : t->bytes - got[p];
             did = n ? w->table->recv(w, p, in, n) : 0;
             if (did < 0) t->wrong = __LINE__;
@@ -239,9 +241,14 @@ static void shake_both(ddp__tls *a, ddp__tls *b, const int *fd)
 /* Which certificates may come as a newcomer, and with which id. */
 static void newcomers_are_known_by_their_certificate(void **state)
 {
-    static const struct { const char *cert; int may, id; const char *name; } cases[] = {
-        {"rank-1", 1, 1, ""},       {"rank-2", 1, 2, ""},          {"join-5", 1, -1, "join-5"},
-        {"join-b", 1, -1, "join-b.7"}, {"host", 0, -1, ""},        {"star", 0, -1, ""},
+    static const struct {
+        const char *cert;
+        int may, id;
+        const char *name;
+    } cases[] = {
+        {"rank-1", 1, 1, ""},        {"rank-2", 1, 2, ""},
+        {"join-5", 1, -1, "join-5"}, {"join-b", 1, -1, "join-b.7"},
+        {"host", 0, -1, ""},         {"star", 0, -1, ""},
         {NULL, 1, -1, ""},
     };
     char name[DDP__STREAM_NAME], why[DDP__STREAM_TEXT];
@@ -253,8 +260,7 @@ static void newcomers_are_known_by_their_certificate(void **state)
     assert_int_equal(id, -1);
     for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int by_key = !cases[i].cert;
-        ddp__tls *a = by_key ? lab_open("run.key", NULL, NULL, 7)
-                             : lab_open(NULL, "ca", cases[i].cert, 7);
+        ddp__tls *a = by_key ? lab_open("run.key", NULL, NULL, 7) : lab_open(NULL, "ca", cases[i].cert, 7);
         ddp__tls *b = by_key ? lab_open("run.key", NULL, NULL, 7) : lab_open(NULL, "ca", "rank-0", 7);
         pair_of_sockets(fd);
         assert_int_equal(ddp__stream_may_join(b, fd[1], &id, name, why), 0); /* no handshake yet */
@@ -374,13 +380,13 @@ enum { STAYS = 60 }; /* seconds until a stranger gives up; rank 0 hangs up after
 typedef struct stranger {
     const char *addr, *first;
     size_t bytes;
-    double pace;         /* seconds between the bytes of first */
+    double pace; /* seconds between the bytes of first */
     ddp__tls *tls;
     int greets, rank;
     uint64_t run;
     double seconds;
     char why[DDP__STREAM_TEXT];
-    int  answer;         /* reason of the refusal in a frame, -1 none */
+    int answer; /* reason of the refusal in a frame, -1 none */
     pthread_t thread;
 } stranger;
 
@@ -420,8 +426,7 @@ static void *stranger_run(void *arg)
         if (!bad && ddp__hello_parse(b, &h) && h.kind == DDP__REFUSED) s->answer = (int)h.reason;
     }
     s->seconds = ddp_now() - begin;
-    if (ddp__stream_why(s->tls, fd))
-        snprintf(s->why, sizeof s->why, "%s", ddp__stream_why(s->tls, fd));
+    if (ddp__stream_why(s->tls, fd)) snprintf(s->why, sizeof s->why, "%s", ddp__stream_why(s->tls, fd));
     ddp__stream_close(s->tls, fd);
     return NULL;
 }
@@ -582,7 +587,9 @@ static void a_flood_of_scanners_delays_but_does_not_keep_out(void **state)
 
 static void certificates_are_looked_at(void **state)
 {
-    static const struct { const char *ca, *cert, *logged, *told; } cases[] = {
+    static const struct {
+        const char *ca, *cert, *logged, *told;
+    } cases[] = {
         {"ca", "expired", "has a certificate that is refused: certificate has expired", "expired"},
         {"ca", "foreign", "has a certificate that is refused: certificate signature failure",
          "refused our TLS handshake"},
@@ -720,7 +727,11 @@ static void tls_and_plain_tell_each_other(void **state)
 
 static void bad_files_are_explained(void **state)
 {
-    struct { const char *psk, *ca, *cert, *key; ddp_status status; const char *part; } c[] = {
+    struct {
+        const char *psk, *ca, *cert, *key;
+        ddp_status status;
+        const char *part;
+    } c[] = {
         {"none.key", NULL, NULL, NULL, DDP_IO, "none.key: No such file"},
         {"short.key", NULL, NULL, NULL, DDP_ARG, "holds 31 bytes, a pre-shared key at least 32"},
         {"long.key", NULL, NULL, NULL, DDP_ARG, "longer than 4096 bytes"},

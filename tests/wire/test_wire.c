@@ -30,8 +30,7 @@ static void open_wires(int kind, int world, ddp__wire **w)
     if (kind == THREADS) {
         ddp__hub *hub = ddp__hub_new(world);
         assert_non_null(hub);
-        for (r = 0; r < world; r++)
-            assert_int_equal(ddp__wire_threads(hub, r, &w[r], NULL), DDP_OK);
+        for (r = 0; r < world; r++) assert_int_equal(ddp__wire_threads(hub, r, &w[r], NULL), DDP_OK);
         ddp__hub_free(hub);
         return;
     }
@@ -61,9 +60,9 @@ typedef struct talker {
     ddp__wire *w;
     pthread_t thread;
     uint64_t seed;
-    int bad;            /* bytes that differ, or failures */
-    int done;           /* atomic */
-    int *left;          /* ranks that have not finished */
+    int bad;   /* bytes that differ, or failures */
+    int done;  /* atomic */
+    int *left; /* ranks that have not finished */
 } talker;
 
 static void *talk(void *arg)
@@ -99,8 +98,10 @@ static void *talk(void *arg)
                 iov[2].iov_base = buf + cut;
                 iov[2].iov_len = n - cut;
                 moved = w->table->send(w, p, iov, 3);
-                if (moved < 0) t->bad++;
-                else sent[p] += (size_t)moved;
+                if (moved < 0)
+                    t->bad++;
+                else
+                    sent[p] += (size_t)moved;
                 want_send[p] = moved == 0;
             }
             n = 1 + (size_t)ddp_rng_below(&rng, 100000);
@@ -182,8 +183,10 @@ static void *read_later(void *arg)
     ddp__sleep_until(ddp_now() + 0.05);
     while (left && ddp_now() < end) {
         long n = t->w->table->recv(t->w, 0, buf, (size_t)1 << 20);
-        if (n > 0) left -= (size_t)n;
-        else t->w->table->wait(t->w, NULL, NULL, end);
+        if (n > 0)
+            left -= (size_t)n;
+        else
+            t->w->table->wait(t->w, NULL, NULL, end);
     }
     t->bad = left != 0;
     ddp__atomic_store(&t->done, 1);

@@ -53,8 +53,8 @@ static void lab_extend(X509 *cert, int nid, const char *value)
 
 /* NAME.pem and NAME.key; common name, alternative names ("DNS:rank-1,DNS:rank-2") or NULL; signed
  * by the authority issuer, or by itself as one when issuer is NULL; over since `hours` when < 0. */
-static void lab_certificate(const char *file, const char *common, const char *names,
-                            const char *issuer, int hours)
+static void lab_certificate(const char *file, const char *common, const char *names, const char *issuer,
+                            int hours)
 {
     EVP_PKEY *key = EVP_EC_gen("P-256"), *by_key = key;
     X509 *cert = X509_new(), *by = cert;
@@ -79,8 +79,8 @@ static void lab_certificate(const char *file, const char *common, const char *na
     X509_gmtime_adj(X509_getm_notBefore(cert), -86400);
     X509_gmtime_adj(X509_getm_notAfter(cert), 3600L * hours);
     X509_set_pubkey(cert, key);
-    X509_NAME_add_entry_by_txt(X509_get_subject_name(cert), "CN", MBSTRING_ASC,
-                               (const unsigned char *)common, -1, -1, 0);
+    X509_NAME_add_entry_by_txt(X509_get_subject_name(cert), "CN", MBSTRING_ASC, (const unsigned char *)common,
+                               -1, -1, 0);
     X509_set_issuer_name(cert, X509_get_subject_name(by));
     if (!issuer) lab_extend(cert, NID_basic_constraints, "critical,CA:TRUE");
     if (names) lab_extend(cert, NID_subject_alt_name, names);
@@ -135,8 +135,7 @@ static int lab_begin(void **state)
     snprintf(lab_folder, sizeof lab_folder, "/tmp/dreamddp_tls_XXXXXX");
     if (!mkdtemp(lab_folder)) return -1;
     lab_write("run.key", "6b1d4f0c9a7e8d25b3f1c0a4e5968712233445566778899aabbccddeeff00112\n", 0600);
-    lab_write("other.key", "00000000000000000000000000000000000000000000000000000000000000ff\n",
-              0600);
+    lab_write("other.key", "00000000000000000000000000000000000000000000000000000000000000ff\n", 0600);
     lab_certificate("ca", "the run", NULL, NULL, 24);
     lab_certificate("rank-0", "rank-0", NULL, "ca", 24);
     lab_certificate("rank-1", "anything", "DNS:rank-1", "ca", 24);

@@ -3,8 +3,8 @@
 
 enum { DDP__FENCE_ROUNDS = 8, DDP__FENCE_ALL = 7 };
 #define DDP__FENCE_ORDERS 3e8 /* of trying every order of up to FENCE_ALL devices */
-#define DDP__FENCE_STEPS 2e8 /* of rearranging a plan: a second or so */
-#define DDP__FENCE_SIZE 1e9 /* elementary steps of one bound; a plan takes several */
+#define DDP__FENCE_STEPS  2e8 /* of rearranging a plan: a second or so */
+#define DDP__FENCE_SIZE   1e9 /* elementary steps of one bound; a plan takes several */
 
 static const char *const ddp__fence_solvers[] = {"fence", "fence", "equal_ops", "equal_flops", NULL};
 
@@ -22,18 +22,19 @@ void ddp_fence_plan_free(ddp_fence_plan *plan)
 }
 
 typedef struct ddp__fence_job {
-    ddp__fence_tape           tape;
-    const ddp_fence_options  *o;
-    ddp__fence_cut            cut;
-    int    *order, *trial;   /* [N] of the cut held (the plan's), and of one to try */
-    int    *device_of;       /* [ops] the plan's */
-    int    *edge;            /* [ops + 1] where modules begin; in the end scratch */
-    ddp_workload sums;       /* C_p, R_p, memory */
-    double  steps;           /* elementary steps of rearranging */
+    ddp__fence_tape tape;
+    const ddp_fence_options *o;
+    ddp__fence_cut cut;
+    int *order, *trial; /* [N] of the cut held (the plan's), and of one to try */
+    int *device_of;     /* [ops] the plan's */
+    int *edge;          /* [ops + 1] where modules begin; in the end scratch */
+    ddp_workload sums;  /* C_p, R_p, memory */
+    double steps;       /* elementary steps of rearranging */
 } ddp__fence_job;
 
 /* Operators to devices by a cut along an order. */
-static void ddp__fence_assign(const ddp__fence_tape *t, const ddp__fence_cut *cut, const int *order, int *device_of)
+static void ddp__fence_assign(const ddp__fence_tape *t, const ddp__fence_cut *cut, const int *order,
+                              int *device_of)
 {
     for (int k = 0; k < t->graph.net->devices; k++)
         for (int i = cut->first[k]; i < cut->end[k]; i++) device_of[i] = order[k];
@@ -69,7 +70,8 @@ static double ddp__fence_price(void *user)
 static ddp_status ddp__fence_recut(ddp__fence_job *job, ddp_error *err)
 {
     const double before = job->cut.pipeline_s;
-    DDP__TRY(ddp__fence_cut_best(&job->tape, job->trial, job->o->allow_idle, job->o->no_memory, &job->cut, err));
+    DDP__TRY(
+        ddp__fence_cut_best(&job->tape, job->trial, job->o->allow_idle, job->o->no_memory, &job->cut, err));
     if (job->cut.pipeline_s < before)
         memcpy(job->order, job->trial, (size_t)job->tape.graph.net->devices * sizeof(int));
     return DDP_OK;
@@ -86,10 +88,15 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, int every, 
     }
     for (int i = 0; i < t->n; i++)
         if (t->memory[i + 1] - t->memory[i] > biggest) biggest = t->memory[i + 1] - t->memory[i];
-    return ddp__fail(err, DDP_FAILED, "no cut fits into memory, %s: the operators keep %.4g GB (the largest %.4g GB) "
-                     "plus what they receive, the devices have %.4g GB (the largest %.4g GB); fewer micro-batches or a "
-                     "smaller state_factor keep less", every ? "in whatever order of the devices" : "in any order of "
-                     "the devices tried", t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
+    return ddp__fail(
+        err, DDP_FAILED,
+        "no cut fits into memory, %s: the operators keep %.4g GB (the largest %.4g GB) "
+        "plus what they receive, the devices have %.4g GB (the largest %.4g GB); fewer micro-batches or a "
+        "smaller state_factor keep less",
+        every ? "in whatever order of the devices"
+              : "in any order of "
+                "the devices tried",
+        t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
 }
 
 /* The next order of the devices in dictionary order; 0 after the last. */
@@ -148,8 +155,8 @@ static int ddp__fence_modules(const ddp_oplist *list, int *edge)
     return m;
 }
 
-/* equal_ops: modules / devices each, the remainder to the first devices. equal_flops: cut k is the one nearest to k/N of
- * the FLOPs that leaves every device a module. */
+/* equal_ops: modules / devices each, the remainder to the first devices. equal_flops: cut k is the one
+ * nearest to k/N of the FLOPs that leaves every device a module. */
 static void ddp__fence_equal(ddp__fence_job *job, int modules)
 {
     const double *flops = job->tape.flops;
@@ -157,10 +164,14 @@ static void ddp__fence_equal(ddp__fence_job *job, int modules)
     for (int k = 0, at = 0; k < N; k++) {
         const double aim = flops[job->tape.n] * (k + 1) / N;
         job->cut.first[k] = edge[at++];
-        if (job->o->solver == DDP_FENCE_EQUAL_OPS) at += modules / N + (k < modules % N) - 1;
-        else if (k == N - 1) at = modules;
+        if (job->o->solver == DDP_FENCE_EQUAL_OPS)
+            at += modules / N + (k < modules % N) - 1;
+        else if (k == N - 1)
+            at = modules;
         else
-            while (at < modules - (N - 1 - k) && fabs(flops[edge[at + 1]] - aim) <= fabs(flops[edge[at]] - aim)) at++;
+            while (at < modules - (N - 1 - k) &&
+                   fabs(flops[edge[at + 1]] - aim) <= fabs(flops[edge[at]] - aim))
+                at++;
         job->cut.end[k] = edge[at];
     }
 }
@@ -171,15 +182,19 @@ static ddp_status ddp__fence_baseline(ddp__fence_job *job, ddp_error *err)
     const char *name = ddp_fence_solver_name(job->o->solver);
     int N = net->devices, modules = ddp__fence_modules(job->tape.graph.list, job->edge), k;
     if (modules < N)
-        return ddp__fail(err, DDP_FAILED, "%s: %d modules cannot give each of %d devices one; solver fence cuts "
-                         "between operators", name, modules, N);
+        return ddp__fail(err, DDP_FAILED,
+                         "%s: %d modules cannot give each of %d devices one; solver fence cuts "
+                         "between operators",
+                         name, modules, N);
     ddp__fence_equal(job, modules);
     for (k = 0; k < N; k++) job->order[k] = job->trial[k] = k;
     job->cut.pipeline_s = ddp__fence_try(job);
     k = ddp__fence_overfull(job);
     if (k < 0) return DDP_OK;
-    return ddp__fail(err, DDP_FAILED, "%s gives device %d %.4g GB to keep, it has %.4g GB; solver fence looks at "
-                     "memory", name, k, job->sums.memory_bytes[k] / 1e9, net->memory_bytes[k] / 1e9);
+    return ddp__fail(err, DDP_FAILED,
+                     "%s gives device %d %.4g GB to keep, it has %.4g GB; solver fence looks at "
+                     "memory",
+                     name, k, job->sums.memory_bytes[k] / 1e9, net->memory_bytes[k] / 1e9);
 }
 
 static int ddp__fence_root_of(int *parent, int i)
@@ -188,8 +203,8 @@ static int ddp__fence_root_of(int *parent, int i)
     return i;
 }
 
-/* Whether the operators of each cluster are connected by args among themselves: then there are as many parts as clusters
- * in use. */
+/* Whether the operators of each cluster are connected by args among themselves: then there are as many parts
+ * as clusters in use. */
 static int ddp__fence_connected(const ddp_oplist *list, const ddp_fence_plan *plan, int *parent, int *used)
 {
     int parts = 0;
@@ -200,7 +215,8 @@ static int ddp__fence_connected(const ddp_oplist *list, const ddp_fence_plan *pl
         parent[i] = i;
         for (int k = 0; k < list->op[i].arg_count; k++) {
             int root = ddp__fence_root_of(parent, list->op[i].args[k]);
-            if (plan->cluster[plan->device_of[root]] != own || root == ddp__fence_root_of(parent, i)) continue;
+            if (plan->cluster[plan->device_of[root]] != own || root == ddp__fence_root_of(parent, i))
+                continue;
             parent[root] = ddp__fence_root_of(parent, i);
             parts--;
         }
@@ -216,7 +232,8 @@ static ddp_status ddp__fence_report(ddp__fence_job *job, ddp_fence_plan *plan, d
         if (job->cut.end[k] > job->cut.first[k]) {
             ddp_fence_segment *s = &plan->segment[plan->segments++];
             s->device = job->order[k];
-            s->first = job->cut.first[k]; s->end = job->cut.end[k];
+            s->first = job->cut.first[k];
+            s->end = job->cut.end[k];
         }
     ddp__fence_assign(&job->tape, &job->cut, job->order, job->device_of);
     plan->proven = job->cut.proven;
@@ -236,33 +253,40 @@ static ddp_status ddp__fence_run(ddp__fence_job *job, ddp_fence_plan *plan, ddp_
     plan->message_bytes = bytes;
     DDP__TRY(ddp__fence_order(net, bytes, job->tape.graph.backward, o->resolution > 0 ? o->resolution : 1,
                               plan->cluster, &plan->clusters, fence ? job->order : NULL, err));
-    if (fence) DDP__TRY(ddp__fence_solve_order(job, err));
-    else DDP__TRY(ddp__fence_baseline(job, err));
+    if (fence)
+        DDP__TRY(ddp__fence_solve_order(job, err));
+    else
+        DDP__TRY(ddp__fence_baseline(job, err));
     return ddp__fence_report(job, plan, err);
 }
 
-static ddp_status ddp__fence_arguments(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o,
-                                       ddp_error *err)
+static ddp_status ddp__fence_arguments(const ddp_oplist *list, const ddp_network *net,
+                                       const ddp_fence_options *o, ddp_error *err)
 {
     double n = list->count, N = net->devices;
     if (o->solver < DDP_FENCE_DEFAULT || o->solver > DDP_FENCE_EQUAL_FLOPS)
-        return ddp__fail(err, DDP_ARG, "solver %d is unknown; use fence, equal_ops or equal_flops", (int)o->solver);
+        return ddp__fail(err, DDP_ARG, "solver %d is unknown; use fence, equal_ops or equal_flops",
+                         (int)o->solver);
     if (!ddp__within(o->message_bytes, 0, 1e100))
-        return ddp__fail(err, DDP_ARG, "message_bytes is %g; it must be finite and at least 0", o->message_bytes);
+        return ddp__fail(err, DDP_ARG, "message_bytes is %g; it must be finite and at least 0",
+                         o->message_bytes);
     if (!ddp__within(o->resolution, 0, 1e100))
         return ddp__fail(err, DDP_ARG, "resolution is %g; it must be above 0, or 0 for 1", o->resolution);
     if (0.5 * N * n * n + (o->allow_idle ? 4 * N * N * n : 0) > DDP__FENCE_SIZE || N * N > 1e8)
-        return ddp__fail(err, DDP_UNSUPPORTED, "%d operators over %d devices%s are too many to cut; merge operators%s",
-                         list->count, net->devices, o->allow_idle ? ", some idle," : "",
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "%d operators over %d devices%s are too many to cut; merge operators%s", list->count,
+                         net->devices, o->allow_idle ? ", some idle," : "",
                          o->allow_idle ? " or leave idle devices out" : "");
     if (list->count < net->devices && (!o->allow_idle || o->solver > DDP_FENCE_CUT))
-        return ddp__fail(err, DDP_ARG, "%d operators cannot give each of %d devices one; allow idle devices with "
-                         "solver fence", list->count, net->devices);
+        return ddp__fail(err, DDP_ARG,
+                         "%d operators cannot give each of %d devices one; allow idle devices with "
+                         "solver fence",
+                         list->count, net->devices);
     return DDP_OK;
 }
 
-ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o, ddp_fence_plan *out,
-                     ddp_error *err)
+ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o,
+                     ddp_fence_plan *out, ddp_error *err)
 {
     ddp__fence_job job;
     ddp_fence_plan plan = DDP__ZEROS;
@@ -276,9 +300,12 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     status = ddp__fence_tape_open(list, net, &o->work, &job.tape, err);
     if (status == DDP_OK) {
         size_t N = (size_t)net->devices, n = (size_t)list->count;
-        job.cut.first = ddp__ints(room, N); job.cut.end = ddp__ints(room, N); job.trial = ddp__ints(room, N);
+        job.cut.first = ddp__ints(room, N);
+        job.cut.end = ddp__ints(room, N);
+        job.trial = ddp__ints(room, N);
         job.edge = ddp__ints(room, n + 1);
-        job.sums.compute_s = ddp__doubles(room, N); job.sums.receive_s = ddp__doubles(room, N);
+        job.sums.compute_s = ddp__doubles(room, N);
+        job.sums.receive_s = ddp__doubles(room, N);
         job.sums.memory_bytes = ddp__doubles(room, N);
         plan.solver = o->solver == DDP_FENCE_DEFAULT ? DDP_FENCE_CUT : o->solver;
         plan.devices = net->devices;
@@ -293,7 +320,9 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     if (status == DDP_OK) status = ddp__fence_arguments(list, net, o, err);
     if (status == DDP_OK) status = ddp__fence_run(&job, &plan, err);
     ddp__scratch_free(room);
-    if (status == DDP_OK) *out = plan;
-    else ddp_fence_plan_free(&plan);
+    if (status == DDP_OK)
+        *out = plan;
+    else
+        ddp_fence_plan_free(&plan);
     return status;
 }

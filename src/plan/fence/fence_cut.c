@@ -3,29 +3,29 @@
 
 /* The cut of least T_pipe = latency + (n_b - 1) worst, worst = max(C_p, R_p) (Eq. 3).
  *
- * For a cap on worst, a best-first search finds the least latency below it. A label is a beginning of a cut: so many
- * operators placed, the position used last, and for each live result the position where it lies and what that position
- * has received so far: later segments add their gradients to it. Of two labels that agree in places, one is dropped if
- * neither its latency nor any of those sums is smaller.
+ * For a cap on worst, a best-first search finds the least latency below it. A label is a beginning of a cut:
+ * so many operators placed, the position used last, and for each live result the position where it lies and
+ * what that position has received so far: later segments add their gradients to it. Of two labels that agree
+ * in places, one is dropped if neither its latency nor any of those sums is smaller.
  *
- * The caps: a solution (latency f, worst t) leaves better ones only below t. Of those with worst in [lo, t) none has a
- * latency below f, so f + (n_b - 1) lo bounds them, and halving [lo, t) soon leaves nothing. */
+ * The caps: a solution (latency f, worst t) leaves better ones only below t. Of those with worst in [lo, t)
+ * none has a latency below f, so f + (n_b - 1) lo bounds them, and halving [lo, t) soon leaves nothing. */
 
 enum { DDP__FENCE_LABELS = 200000 }; /* per cap */
-#define DDP__FENCE_WORK  6e8 /* elementary steps of a plan, a few seconds */
+#define DDP__FENCE_WORK  6e8         /* elementary steps of a plan, a few seconds */
 #define DDP__FENCE_ROUND 1e-12
 
 typedef struct ddp__fence_label {
-    double latency, rest;  /* so far; and at least to come */
-    double worst;          /* of C and R so far */
-    int    at, position;   /* operators placed, position used last */
-    int    parent;
-    int    older;          /* label of the same (at, position) */
+    double latency, rest; /* so far; and at least to come */
+    double worst;         /* of C and R so far */
+    int at, position;     /* operators placed, position used last */
+    int parent;
+    int older; /* label of the same (at, position) */
 } ddp__fence_label;
 
 /* Where a live result is. */
 typedef struct ddp__fence_at {
-    int    position;
+    int position;
     double load; /* what that position has received */
 } ddp__fence_at;
 
@@ -33,17 +33,17 @@ typedef struct ddp__fence_search {
     ddp__fence_line line;
     double turns, cap, limit; /* latencies from limit on are of no use */
     ddp__fence_label *label;
-    ddp__fence_at    *lies;  /* [labels, width] the live results of the label's cut */
-    int     count, most;
-    size_t  room[3]; /* of label, lies, heap */
+    ddp__fence_at *lies; /* [labels, width] the live results of the label's cut */
+    int count, most;
+    size_t room[3]; /* of label, lies, heap */
     ddp__due *heap; /* least promise first, then most operators placed, then oldest */
-    int     heaped;
-    int    *newest;  /* [positions, n+1] label of that (position, at), -1 = none */
-    double *trial;   /* [width] loads of the label at hand */
-    double  work;
-    int     full;    /* some cap's search ran out of labels: not all of it was seen */
-    int     gave_up; /* out of work: not every cap was tried, or the last not to its end */
-    int     goal;    /* label of the solution, -1 = none */
+    int heaped;
+    int *newest;   /* [positions, n+1] label of that (position, at), -1 = none */
+    double *trial; /* [width] loads of the label at hand */
+    double work;
+    int full;    /* some cap's search ran out of labels: not all of it was seen */
+    int gave_up; /* out of work: not every cap was tried, or the last not to its end */
+    int goal;    /* label of the solution, -1 = none */
 } ddp__fence_search;
 
 /* Room for one more label. */
@@ -55,8 +55,10 @@ static int ddp__fence_room(ddp__fence_search *s)
     if (s->count >= s->most || (size_t)s->count < s->room[2]) return s->count < s->most;
     for (int k = 0; k < 3 && !s->line.room.failed; k++) {
         grown = ddp__grow(array[k], &s->room[k], (size_t)s->count + 1, size[k]);
-        if (grown) array[k] = grown;
-        else s->line.room.failed = 1;
+        if (grown)
+            array[k] = grown;
+        else
+            s->line.room.failed = 1;
     }
     s->label = (ddp__fence_label *)array[0];
     s->lies = (ddp__fence_at *)array[1];
@@ -67,7 +69,8 @@ static int ddp__fence_room(ddp__fence_search *s)
 static void ddp__fence_push(ddp__fence_search *s, int label)
 {
     const ddp__fence_label *l = &s->label[label];
-    ddp__due_add(s->heap, s->heaped++, l->latency + l->rest, (int64_t)(s->line.tape->n - l->at) << 32 | label);
+    ddp__due_add(s->heap, s->heaped++, l->latency + l->rest,
+                 (int64_t)(s->line.tape->n - l->at) << 32 | label);
 }
 
 /* Whether an older label of the same cut and position makes label x useless. */
@@ -91,8 +94,8 @@ static int ddp__fence_dominated(ddp__fence_search *s, int x)
 }
 
 /* Writes the successor of `parent` that ends position q at cut b into slot s->count. */
-static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, double latency, double rest, double worst,
-                             double received)
+static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, double latency, double rest,
+                             double worst, double received)
 {
     const ddp__fence_tape *t = s->line.tape;
     size_t width = (size_t)t->width, x = (size_t)s->count, p = (size_t)parent;
@@ -107,7 +110,8 @@ static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, dou
         at->position = q;
         at->load = received;
         if (t->home[now[i].op] >= a) continue;
-        for (j = 0; was[j].op != now[i].op; j++) {}
+        for (j = 0; was[j].op != now[i].op; j++) {
+        }
         s->work += j;
         at->position = s->lies[p * width + (size_t)j].position;
         at->load = s->trial[j];
@@ -133,8 +137,8 @@ static int ddp__fence_age(const ddp__fence_search *s, int p, int home)
     return age;
 }
 
-/* Successors of label p whose segment is at position q. greedy: only the most promising of all is left in slot
- * s->count, where *top is its promise. Returns 0 if there is no room. */
+/* Successors of label p whose segment is at position q. greedy: only the most promising of all is left in
+ * slot s->count, where *top is its promise. Returns 0 if there is no room. */
 static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy, double *top)
 {
     const ddp__fence_line *line = &s->line;
@@ -170,21 +174,26 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
         if (!(c < s->cap) || !(worst < s->cap)) break;
         s->work++;
         if (t->memory[b] - t->memory[a] + kept > line->limit[q]) break;
-        if (t->oldest[b] != home) { home = t->oldest[b]; age = ddp__fence_age(s, p, home); }
+        if (t->oldest[b] != home) {
+            home = t->oldest[b];
+            age = ddp__fence_age(s, p, home);
+        }
         rest = bound[(size_t)age * (P + 1) * (size_t)(t->n + 1) + (size_t)b];
         if (!(latency + c + rest < s->limit)) continue;
         if (greedy && !(latency + c + rest < *top)) continue;
         if (!ddp__fence_room(s)) return 0;
         s->work += 4 * (t->from[b + 1] - t->from[b]);
         ddp__fence_write(s, p, q, b, latency + c, rest, c > worst ? c : worst, received);
-        if (greedy) *top = latency + c + rest;
-        else ddp__fence_keep(s);
+        if (greedy)
+            *top = latency + c + rest;
+        else
+            ddp__fence_keep(s);
     }
     return 1;
 }
 
-/* All successors of label p, or the most promising one. Returns 0 if there is no room for one, or in the greedy case
- * none. */
+/* All successors of label p, or the most promising one. Returns 0 if there is no room for one, or in the
+ * greedy case none. */
 static int ddp__fence_expand(ddp__fence_search *s, int p, int greedy)
 {
     int at = s->label[p].at, q = s->label[p].position + 1;
@@ -219,11 +228,11 @@ static void ddp__fence_store(const ddp__fence_search *s, ddp__fence_cut *cut, do
     cut->pipeline_s = pipeline_s;
 }
 
-/* The least latency with worst below cap, if it is below limit. First straight down the bound, which often is the
- * answer and always shortens the search. Returns whether there is a solution: its latency and worst; stored in cut if
- * T_pipe is less there. */
-static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp__fence_cut *cut, double *latency,
-                            double *worst)
+/* The least latency with worst below cap, if it is below limit. First straight down the bound, which often is
+ * the answer and always shortens the search. Returns whether there is a solution: its latency and worst;
+ * stored in cut if T_pipe is less there. */
+static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp__fence_cut *cut,
+                            double *latency, double *worst)
 {
     size_t cells = (size_t)s->line.positions * (size_t)(s->line.tape->n + 1), i;
     double pipeline;
@@ -235,7 +244,8 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
     for (turn = 0; turn < 2; turn++) {
         if (!ddp__fence_root(s)) break;
         if (turn == 0) {
-            for (x = 0; ddp__fence_expand(s, x, 1); x = s->count++) {}
+            for (x = 0; ddp__fence_expand(s, x, 1); x = s->count++) {
+            }
             if (s->label[x].at == s->line.tape->n) s->goal = x;
         } else {
             for (i = 0; i < cells; i++) s->newest[i] = -1;
@@ -246,8 +256,10 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
                     break;
                 }
                 x = (int)(ddp__due_take(s->heap, s->heaped--).i & INT32_MAX);
-                if (s->label[x].at == s->line.tape->n) s->goal = x;
-                else room = ddp__fence_expand(s, x, 0);
+                if (s->label[x].at == s->line.tape->n)
+                    s->goal = x;
+                else
+                    room = ddp__fence_expand(s, x, 0);
             }
         }
         if (s->goal < 0) continue;
@@ -290,8 +302,8 @@ static double ddp__fence_floor(const ddp__fence_line *line)
     return most * (1 - DDP__FENCE_ROUND);
 }
 
-ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory, ddp__fence_cut *cut,
-                               ddp_error *err)
+ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
+                               ddp__fence_cut *cut, ddp_error *err)
 {
     double before = cut->pipeline_s;
     ddp__fence_search s = DDP__ZEROS;
@@ -305,10 +317,13 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
     s.trial = ddp__doubles(&s.line.room, (size_t)t->width);
     if (!s.line.room.failed) ddp__fence_halve(&s, ddp__fence_floor(&s.line), DBL_MAX, 0, cut);
     if (s.line.room.failed)
-        status = ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n, s.line.positions);
+        status = ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n,
+                           s.line.positions);
     else if (!(cut->pipeline_s < DBL_MAX) && (s.full || s.gave_up))
-        status = ddp__fail(err, DDP_UNSUPPORTED, "no cut of %d operators over %d devices was found within the search's "
-                           "limits; merge operators", t->n, s.line.positions);
+        status = ddp__fail(err, DDP_UNSUPPORTED,
+                           "no cut of %d operators over %d devices was found within the search's "
+                           "limits; merge operators",
+                           t->n, s.line.positions);
     if (cut->pipeline_s < before) cut->proven = !s.full && !s.gave_up;
     cut->work = s.work;
     DDP_FREE(s.label);

@@ -1,14 +1,15 @@
-/* OP-Fence: clusters of near devices, the order in which a pipeline visits them, and orders that fit into memory. */
+/* OP-Fence: clusters of near devices, the order in which a pipeline visits them, and orders that fit into
+ * memory. */
 #include "plan/internal.h"
 
 typedef struct ddp__fence_map {
-    int     devices, clusters;
-    double *hop;     /* [N x N] seconds that a boundary costs between two devices */
-    double *cost;    /* [N x N] bytes per second of a typical message; then scratch for the tours */
-    int    *member;  /* [N] devices by cluster */
-    int    *from;    /* [N + 1] cluster c: member[from[c]] .. member[from[c+1]-1] */
-    int    *tour;    /* [N] */
-    int    *entry, *leave; /* [N] per place in the tour of clusters: a device, -1 = free */
+    int devices, clusters;
+    double *hop;        /* [N x N] seconds that a boundary costs between two devices */
+    double *cost;       /* [N x N] bytes per second of a typical message; then scratch for the tours */
+    int *member;        /* [N] devices by cluster */
+    int *from;          /* [N + 1] cluster c: member[from[c]] .. member[from[c+1]-1] */
+    int *tour;          /* [N] */
+    int *entry, *leave; /* [N] per place in the tour of clusters: a device, -1 = free */
     ddp__scratch room;
 } ddp__fence_map;
 
@@ -18,9 +19,12 @@ static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int 
     size_t N = (size_t)net->devices, i, j;
     memset(m, 0, sizeof *m);
     m->devices = net->devices;
-    m->hop = ddp__doubles(&m->room, N * N); m->cost = ddp__doubles(&m->room, N * N);
+    m->hop = ddp__doubles(&m->room, N * N);
+    m->cost = ddp__doubles(&m->room, N * N);
     m->from = ddp__ints(&m->room, N + 1);
-    m->member = ddp__ints(&m->room, N); m->tour = ddp__ints(&m->room, N); m->entry = ddp__ints(&m->room, N);
+    m->member = ddp__ints(&m->room, N);
+    m->tour = ddp__ints(&m->room, N);
+    m->entry = ddp__ints(&m->room, N);
     m->leave = ddp__ints(&m->room, N);
     DDP__TRY(ddp__scratch_check(&m->room, net->devices, "devices", err));
     for (i = 0; i < N; i++)
@@ -100,13 +104,14 @@ static ddp_status ddp__fence_path(ddp__fence_map *m, int k, int *order, ddp_erro
     return DDP_OK;
 }
 
-ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, double resolution, int *cluster,
-                            int *clusters, int *order, ddp_error *err)
+ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, double resolution,
+                            int *cluster, int *clusters, int *order, ddp_error *err)
 {
     ddp__fence_map m;
     int k, at = 0;
     ddp_status status = ddp__fence_map_open(net, bytes, backward, &m, err);
-    if (status == DDP_OK) status = ddp_louvain(m.devices, m.cost, resolution, cluster, &m.clusters, NULL, err);
+    if (status == DDP_OK)
+        status = ddp_louvain(m.devices, m.cost, resolution, cluster, &m.clusters, NULL, err);
     if (status == DDP_OK && order) {
         ddp__fence_map_members(&m, cluster);
         status = ddp__fence_tour(&m, err);
@@ -120,22 +125,22 @@ ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, 
     return status;
 }
 
-/* An order of the devices along which some cut fits into memory. What a segment keeps depends on where it begins and
- * ends, not on where its inputs lie; so for a few devices it is enough to know, for every set of them, which cuts they
- * can reach in some order, and the answer is exact. For more, devices are swapped as long as the operators placed
- * become more. */
+/* An order of the devices along which some cut fits into memory. What a segment keeps depends on where it
+ * begins and ends, not on where its inputs lie; so for a few devices it is enough to know, for every set of
+ * them, which cuts they can reach in some order, and the answer is exact. For more, devices are swapped as
+ * long as the operators placed become more. */
 
 #define DDP__FENCE_SETS 1e8 /* steps over all sets of devices: below a second */
 #define DDP__FENCE_FITS 3e8 /* steps of swapping */
 
 typedef struct ddp__fence_fit {
     const ddp__fence_tape *tape;
-    int     N, idle;
-    int    *last;    /* [N, n] end of the longest segment of a device that begins at a cut */
-    int    *sweep;   /* [n + 2] scratch */
+    int N, idle;
+    int *last;            /* [N, n] end of the longest segment of a device that begins at a cut */
+    int *sweep;           /* [n + 2] scratch */
     unsigned char *reach; /* [rows, n + 1] */
-    double  work;
-    int    *order;
+    double work;
+    int *order;
 } ddp__fence_fit;
 
 /* f->last; need [n + 1] is scratch: what a segment from a to b keeps, which grows with b. */
@@ -157,7 +162,8 @@ static void ddp__fence_fit_segments(ddp__fence_fit *f, double *need)
             if (need[b] > most) break;
         }
         for (d = 0; d < f->N; d++) {
-            for (end = a; end + 1 < b && need[end + 1] <= room[d]; end++) {}
+            for (end = a; end + 1 < b && need[end + 1] <= room[d]; end++) {
+            }
             f->last[(size_t)d * (size_t)t->n + (size_t)a] = end;
         }
     }
@@ -187,7 +193,8 @@ static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
     f->reach[0] = 1;
     for (s = 0; s < sets; s++)
         for (d = 0; d < f->N; d++)
-            if (!(s >> d & 1)) ddp__fence_fit_extend(f, f->reach + s * row, d, f->reach + (s | (size_t)1 << d) * row);
+            if (!(s >> d & 1))
+                ddp__fence_fit_extend(f, f->reach + s * row, d, f->reach + (s | (size_t)1 << d) * row);
     for (s = f->idle ? 1 : sets - 1; s < sets && !goal; s++)
         if (f->reach[s * row + (size_t)n]) goal = s;
     if (!goal) return 0;
@@ -197,7 +204,8 @@ static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
         for (d = -1, k = b; k == b;) { /* the first device that may have the last segment, from k to b */
             rest = s & ~((size_t)1 << ++d);
             for (k = rest == s ? b : 0; k < b; k++)
-                if (f->reach[rest * row + (size_t)k] && f->last[(size_t)d * (size_t)n + (size_t)k] >= b) break;
+                if (f->reach[rest * row + (size_t)k] && f->last[(size_t)d * (size_t)n + (size_t)k] >= b)
+                    break;
         }
         order[--at] = d;
     }
@@ -215,10 +223,13 @@ static double ddp__fence_fit_far(ddp__fence_fit *f, const int *order)
     f->reach[0] = 1;
     for (k = 0; k < f->N; k++) {
         unsigned char *now = f->reach + (k % 2 ? row : 0), *then = f->reach + (k % 2 ? 0 : row);
-        if (f->idle) memcpy(then, now, row);
-        else memset(then, 0, row);
+        if (f->idle)
+            memcpy(then, now, row);
+        else
+            memset(then, 0, row);
         ddp__fence_fit_extend(f, now, order[k], then);
-        for (a = f->tape->n; a > 0 && !then[a]; a--) {}
+        for (a = f->tape->n; a > 0 && !then[a]; a--) {
+        }
         if (a == 0 && !f->idle) break;
         far = (double)(f->idle ? 0 : k) * (double)row + a;
     }
@@ -233,7 +244,8 @@ static double ddp__fence_fit_lacks(void *user)
     return f->work > DDP__FENCE_FITS ? DBL_MAX : goal - ddp__fence_fit_far(f, f->order);
 }
 
-ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found, int *every, ddp_error *err)
+ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found, int *every,
+                                ddp_error *err)
 {
     const int N = t->graph.net->devices;
     size_t n = (size_t)t->n;
@@ -256,7 +268,8 @@ ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, 
         *found = ddp__fence_fit_all(&f, order);
     } else {
         lacks = ddp__fence_fit_lacks(&f);
-        while (ddp__improve(order, N, 0, ddp__fence_fit_lacks, &f, &lacks)) {}
+        while (ddp__improve(order, N, 0, ddp__fence_fit_lacks, &f, &lacks)) {
+        }
         *found = lacks <= 0;
     }
     ddp__scratch_free(&room);

@@ -1,4 +1,5 @@
-/* OP-Fence: the operator list as a tape, what is live at each cut, and what the rest of a cut must cost at least. */
+/* OP-Fence: the operator list as a tape, what is live at each cut, and what the rest of a cut must cost at
+ * least. */
 #include "plan/internal.h"
 
 /* The last user of result i, or a number below its home's if it has none. */
@@ -7,7 +8,8 @@ static int ddp__fence_last_user(const ddp__workload_graph *g, int i)
     return g->from[i + 1] > g->from[i] ? g->users[g->from[i + 1] - 1] : -1;
 }
 
-/* The live results of each cut: result i from behind its home to its last user. t->from is where each cut's begin. */
+/* The live results of each cut: result i from behind its home to its last user. t->from is where each cut's
+ * begin. */
 static void ddp__fence_tape_live(ddp__fence_tape *t)
 {
     const ddp__workload_graph *g = &t->graph;
@@ -45,13 +47,15 @@ ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, 
     t->width = 1;
     n = (size_t)t->n;
     t->home = ddp__ints(room, n);
-    t->flops = ddp__doubles(room, n + 1); t->memory = ddp__doubles(room, n + 1);
+    t->flops = ddp__doubles(room, n + 1);
+    t->memory = ddp__doubles(room, n + 1);
     t->from = ddp__ints(room, n + 2);
     t->oldest = ddp__ints(room, n + 1);
     DDP__TRY(ddp__scratch_check(room, t->n, "operators", err));
     for (int i = 0; i < t->n; i++) {
         const ddp_oplist_entry *e = &g->list->op[i];
-        int data = e->arg_count == 0 && !(e->param_bytes > 0) && !(e->flops > 0), last = ddp__fence_last_user(g, i);
+        int data = e->arg_count == 0 && !(e->param_bytes > 0) && !(e->flops > 0),
+            last = ddp__fence_last_user(g, i);
         t->home[i] = data && last >= 0 ? g->users[g->from[i]] : i;
         t->flops[i + 1] += g->compute * e->flops;
         t->memory[t->home[i] + 1] += g->state_factor * e->param_bytes + g->kept * e->output_bytes;
@@ -61,8 +65,8 @@ ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, 
         total += last - t->home[i];
     }
     if (total > INT_MAX / 2)
-        return ddp__fail(err, DDP_UNSUPPORTED, "too many results live across the cuts of %d operators; merge operators",
-                         t->n);
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "too many results live across the cuts of %d operators; merge operators", t->n);
     for (int i = 0, live = 0; i < t->n; i++) {
         t->flops[i + 1] += t->flops[i];
         t->memory[i + 1] += t->memory[i];
@@ -81,17 +85,18 @@ ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_e
     double *bytes = (double *)ddp__calloc((size_t)t->n, sizeof *bytes);
     if (!bytes) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
     for (int a = 1; a < t->n; a++)
-        for (int i = t->from[a]; i < t->from[a + 1]; i++) bytes[a - 1] += t->graph.list->op[t->live[i].op].output_bytes;
+        for (int i = t->from[a]; i < t->from[a + 1]; i++)
+            bytes[a - 1] += t->graph.list->op[t->live[i].op].output_bytes;
     qsort(bytes, (size_t)(t->n - 1), sizeof *bytes, ddp__rising);
     *out = t->n > 1 ? bytes[(t->n - 1) / 2] : 0;
     DDP_FREE(bytes);
     return DDP_OK;
 }
 
-/* What the rest of a cut must cost at least. Where every result is used at the next position at the latest, the bound
- * is the exact least latency (under the cap but for sums of what one device receives from several), and also where one
- * result at a time is used further on: how many segments ago it was made is known. Of other results the cheapest place
- * is taken. */
+/* What the rest of a cut must cost at least. Where every result is used at the next position at the latest,
+ * the bound is the exact least latency (under the cap but for sums of what one device receives from several),
+ * and also where one result at a time is used further on: how many segments ago it was made is known. Of
+ * other results the cheapest place is taken. */
 
 double ddp__fence_takes(const ddp__fence_hop *hop, int from, int to, int positions, double bytes)
 {
@@ -99,8 +104,8 @@ double ddp__fence_takes(const ddp__fence_hop *hop, int from, int to, int positio
     return hop->delay + hop->slope * bytes;
 }
 
-/* What each position receives at least: where none may stay empty, every segment but the first begins at some cut and
- * takes what its first operator needs. */
+/* What each position receives at least: where none may stay empty, every segment but the first begins at some
+ * cut and takes what its first operator needs. */
 static void ddp__fence_line_least(ddp__fence_line *line)
 {
     const ddp__fence_tape *t = line->tape;
@@ -133,7 +138,8 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
     line->positions = net->devices;
     line->idle = idle;
     line->ages = idle ? 2 : DDP__FENCE_AGES;
-    line->pace = ddp__doubles(&line->room, P); line->limit = ddp__doubles(&line->room, P);
+    line->pace = ddp__doubles(&line->room, P);
+    line->limit = ddp__doubles(&line->room, P);
     line->least = ddp__doubles(&line->room, P);
     line->hop = (ddp__fence_hop *)ddp__scratch_take(&line->room, 3 * P * P, sizeof *line->hop);
     line->to = line->hop + P * P;
@@ -148,7 +154,8 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
         for (j = 0; j < P; j++) {
             if (i == j) continue;
             link = (size_t)order[i] * P + (size_t)order[j];
-            line->hop[i * P + j].delay = net->delay_s[link]; line->hop[i * P + j].slope = 1 / net->rate[link];
+            line->hop[i * P + j].delay = net->delay_s[link];
+            line->hop[i * P + j].slope = 1 / net->rate[link];
         }
     }
     for (i = 0; i < P; i++)
@@ -170,24 +177,26 @@ static double ddp__fence_pair(const ddp__fence_line *line, int j, int q, int u)
     return seconds;
 }
 
-/* The least of it for a result that lies at position k or before, where k ends at a cut `back` operators behind the
- * result. */
+/* The least of it for a result that lies at position k or before, where k ends at a cut `back` operators
+ * behind the result. */
 static double ddp__fence_pair_least(const ddp__fence_line *line, int k, int q, int u, int back)
 {
     double bytes = line->tape->graph.list->op[u].output_bytes, seconds = DBL_MAX;
     if (line->idle) {
         seconds = ddp__fence_takes(line->to, k, q, line->positions, bytes);
-        if (line->tape->graph.gradient[u]) seconds += ddp__fence_takes(line->of, k, q, line->positions, bytes);
+        if (line->tape->graph.gradient[u])
+            seconds += ddp__fence_takes(line->of, k, q, line->positions, bytes);
         return seconds;
     }
     /* no position is empty, so it is at most `back` positions behind k */
-    for (int j = k > back ? k - back : 0; j <= k; j++) seconds = fmin(seconds, ddp__fence_pair(line, j, q, u));
+    for (int j = k > back ? k - back : 0; j <= k; j++)
+        seconds = fmin(seconds, ddp__fence_pair(line, j, q, u));
     return seconds;
 }
 
-/* part[i] = least rest if a segment on q begins at cut a, where the oldest live result is of that age, and uses exactly
- * the first i live results; its own computing included. Returns how many parts there are; `last` is the furthest cut
- * that cap and memory allow. */
+/* part[i] = least rest if a segment on q begins at cut a, where the oldest live result is of that age, and
+ * uses exactly the first i live results; its own computing included. Returns how many parts there are; `last`
+ * is the furthest cut that cap and memory allow. */
 static int ddp__fence_parts(ddp__fence_line *line, int q, int a, int age, int last, double *work)
 {
     const ddp__fence_tape *t = line->tape;
@@ -212,8 +221,8 @@ static int ddp__fence_parts(ddp__fence_line *line, int q, int a, int age, int la
 }
 
 /* The least rest from (k, cut a) on if the next segment is on q. */
-static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, int q, int a, int age, int parts,
-                              double *work)
+static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, int q, int a, int age,
+                              int parts, double *work)
 {
     const ddp__fence_tape *t = line->tape;
     const ddp__fence_live *live = t->live + t->from[a];
@@ -227,7 +236,7 @@ static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, in
         home = t->home[u];
         *work += 4 + (line->idle || age == 0 || home >= a - 1 ? 0 : 4 * (k < a ? k : a));
         if (age > 0 && home == t->oldest[a]) {
-            sum += age > k                 ? DBL_MAX
+            sum += age > k                ? DBL_MAX
                    : age < line->ages - 1 ? ddp__fence_pair(line, k - age, q, u)
                                           : ddp__fence_pair_least(line, k - age, q, u, a - 1 - home - age);
         } else if (age > 0 && home < a - 1) {
@@ -243,14 +252,15 @@ static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, in
     return best;
 }
 
-/* ahead[age, b] = the rest from (q, cut b) on plus the computing up to b at q's pace; in the second half its least over
- * the ages from 1 to that one. */
+/* ahead[age, b] = the rest from (q, cut b) on plus the computing up to b at q's pace; in the second half its
+ * least over the ages from 1 to that one. */
 static void ddp__fence_look_ahead(ddp__fence_line *line, int q)
 {
     const ddp__fence_tape *t = line->tape;
     size_t row = (size_t)t->n + 1, b;
     for (int age = 0; age < line->ages; age++) {
-        const double *bound = line->bound + row * ((size_t)age * ((size_t)line->positions + 1) + (size_t)q + 1);
+        const double *bound =
+            line->bound + row * ((size_t)age * ((size_t)line->positions + 1) + (size_t)q + 1);
         double *ahead = line->ahead + row * (size_t)age, *least = ahead + row * DDP__FENCE_AGES;
         for (b = 0; b < row; b++) {
             ahead[b] = t->flops[b] * line->pace[q] + bound[b];

@@ -1,8 +1,8 @@
 /* OSP's planner: importance, which layers are late, and how many bytes. */
 #include "plan/internal.h"
 
-/* Sums go in parts of a fixed shape, so that a GPU can give the same bits: each chunk in 32 lanes, elements in turn,
- * and the chunks in 32 lanes again; then lanes in pairs. */
+/* Sums go in parts of a fixed shape, so that a GPU can give the same bits: each chunk in 32 lanes, elements
+ * in turn, and the chunks in 32 lanes again; then lanes in pairs. */
 static double ddp__osp_lanes(double *lane)
 {
     for (int half = DDP__OSP_LANES / 2; half; half /= 2)
@@ -16,7 +16,8 @@ ddp_status ddp_osp_importance(const float *gradient, const float *parameter, siz
     double chunks[DDP__OSP_LANES], lane[DDP__OSP_LANES], x;
     size_t i, begin, end;
     if (!gradient || !parameter || !out || n == 0)
-        return ddp__fail(err, DDP_ARG, "ddp_osp_importance: %zu elements or a NULL array; it needs at least 1", n);
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_osp_importance: %zu elements or a NULL array; it needs at least 1", n);
     memset(chunks, 0, sizeof chunks);
     for (begin = 0; begin < n; begin = end) {
         end = n - begin < DDP__OSP_CHUNK ? n : begin + DDP__OSP_CHUNK;
@@ -24,7 +25,8 @@ ddp_status ddp_osp_importance(const float *gradient, const float *parameter, siz
         for (i = begin; i < end; i++) {
             x = fabs((double)gradient[i] * (double)parameter[i]);
             if (!ddp__finite(x))
-                return ddp__fail(err, DDP_NUMERIC, "element %zu: gradient %g and parameter %g; both must be finite", i,
+                return ddp__fail(err, DDP_NUMERIC,
+                                 "element %zu: gradient %g and parameter %g; both must be finite", i,
                                  (double)gradient[i], (double)parameter[i]);
             lane[i % DDP__OSP_LANES] += x;
         }
@@ -36,13 +38,14 @@ ddp_status ddp_osp_importance(const float *gradient, const float *parameter, siz
 }
 
 struct ddp__osp {
-    int             layers;
-    const double   *importance, *bytes;
-    double          budget;
-    ddp__ranked    *rank;        /* [layers] scratch */
-    int            *late, *next; /* [layers] 1 = deferred: the choice, and one that may be better */
-    struct ddp__osp_subset *subset; /* [5 most] of the knapsack rule, most = the subsets of half a window; else NULL */
-    ddp__scratch    room;
+    int layers;
+    const double *importance, *bytes;
+    double budget;
+    ddp__ranked *rank;              /* [layers] scratch */
+    int *late, *next;               /* [layers] 1 = deferred: the choice, and one that may be better */
+    struct ddp__osp_subset *subset; /* [5 most] of the knapsack rule, most = the subsets of half a window;
+                                       else NULL */
+    ddp__scratch room;
 };
 
 /* late[l] = 1 for the layers that the walk defers; returns their bytes. */
@@ -71,23 +74,24 @@ static double ddp__osp_walk(ddp__osp *s, ddp_osp_rule rule, int *late)
 
 /* ---- the knapsack rule: least importance with bytes between those of the walk and the budget ----
  *
- * By rising importance per byte, the layers at the front are deferred, those at the back are sent, and only a window
- * around the place where the walk's bytes are reached is in doubt. All subsets of the window are met in the middle:
- * each half lists its subsets by bytes, and as the front's bytes fall, those of the back that keep within both bounds
- * slide up; a queue holds their minimum. With no more layers than the window has, that is the optimum. */
+ * By rising importance per byte, the layers at the front are deferred, those at the back are sent, and only a
+ * window around the place where the walk's bytes are reached is in doubt. All subsets of the window are met
+ * in the middle: each half lists its subsets by bytes, and as the front's bytes fall, those of the back that
+ * keep within both bounds slide up; a queue holds their minimum. With no more layers than the window has,
+ * that is the optimum. */
 
 /* Layers in the window, half of them on each side: 2^16 subsets each. */
 enum { DDP__OSP_HALF = 16 };
 
 typedef struct ddp__osp_subset {
-    double   bytes, importance;
+    double bytes, importance;
     unsigned set;
 } ddp__osp_subset;
 
-/* All subsets of the n layers of `rank`, by rising bytes: with each layer the list is merged with itself moved up. to
- * and spare have room for 2^n; returns which of the two holds the list. */
-static ddp__osp_subset *ddp__osp_subsets(const ddp__osp *s, const ddp__ranked *rank, int n, ddp__osp_subset *to,
-                                         ddp__osp_subset *spare)
+/* All subsets of the n layers of `rank`, by rising bytes: with each layer the list is merged with itself
+ * moved up. to and spare have room for 2^n; returns which of the two holds the list. */
+static ddp__osp_subset *ddp__osp_subsets(const ddp__osp *s, const ddp__ranked *rank, int n,
+                                         ddp__osp_subset *to, ddp__osp_subset *spare)
 {
     ddp__osp_subset *swap;
     size_t size = 1, i, j, k;
@@ -169,7 +173,8 @@ static int ddp__osp_window(ddp__osp *s, double low)
     return 1;
 }
 
-/* Takes s->next if it keeps to low..budget bytes with less importance than s->late, whose bytes *deferred are. */
+/* Takes s->next if it keeps to low..budget bytes with less importance than s->late, whose bytes *deferred
+ * are. */
 static void ddp__osp_take(ddp__osp *s, double low, double *deferred)
 {
     double sum = 0, before = 0, after = 0;
@@ -197,7 +202,8 @@ static ddp_status ddp__osp_check(int layers, const double *importance, const dou
         DDP__TRY(ddp__check_finite(bytes[i], 0, err, "layer %d has %g bytes", i, bytes[i]));
         total += bytes[i];
     }
-    if (!ddp__finite(total)) return ddp__fail(err, DDP_NUMERIC, "the layers have more bytes than a double holds");
+    if (!ddp__finite(total))
+        return ddp__fail(err, DDP_NUMERIC, "the layers have more bytes than a double holds");
     return DDP_OK;
 }
 
@@ -209,9 +215,11 @@ ddp__osp *ddp__osp_open(int layers, ddp_osp_rule rule)
     if (!s) return NULL;
     s->layers = layers;
     s->rank = (ddp__ranked *)ddp__scratch_take(&s->room, L, sizeof *s->rank);
-    s->late = ddp__ints(&s->room, L); s->next = ddp__ints(&s->room, L);
+    s->late = ddp__ints(&s->room, L);
+    s->next = ddp__ints(&s->room, L);
     if (rule == DDP_OSP_KNAPSACK)
-        s->subset = (ddp__osp_subset *)ddp__scratch_take(&s->room, 5 * ddp__osp_most(layers), sizeof *s->subset);
+        s->subset =
+            (ddp__osp_subset *)ddp__scratch_take(&s->room, 5 * ddp__osp_most(layers), sizeof *s->subset);
     if (!s->room.failed) return s;
     ddp__osp_close(s);
     return NULL;
@@ -224,8 +232,8 @@ void ddp__osp_close(ddp__osp *s)
     DDP_FREE(s);
 }
 
-ddp_status ddp__osp_split(ddp__osp *s, const double *importance, const double *bytes, double budget, ddp_osp_rule rule,
-                          unsigned char *gib, double *deferred, ddp_error *err)
+ddp_status ddp__osp_split(ddp__osp *s, const double *importance, const double *bytes, double budget,
+                          ddp_osp_rule rule, unsigned char *gib, double *deferred, ddp_error *err)
 {
     double sum, low;
 
@@ -246,8 +254,8 @@ ddp_status ddp__osp_split(ddp__osp *s, const double *importance, const double *b
     return DDP_OK;
 }
 
-ddp_status ddp_osp_rank(int layers, const double *importance, const double *bytes, double budget, ddp_osp_rule rule,
-                        unsigned char *gib, double *deferred, ddp_error *err)
+ddp_status ddp_osp_rank(int layers, const double *importance, const double *bytes, double budget,
+                        ddp_osp_rule rule, unsigned char *gib, double *deferred, ddp_error *err)
 {
     ddp__osp *s;
     ddp_status status;
@@ -261,8 +269,8 @@ ddp_status ddp_osp_rank(int layers, const double *importance, const double *byte
     return status;
 }
 
-ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double compute_s, int workers, double model_bytes,
-                        int literal, double *out, ddp_error *err)
+ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double compute_s, int workers,
+                        double model_bytes, int literal, double *out, ddp_error *err)
 {
     double u;
     DDP__TRY(ddp__check_finite(bytes_per_s, 1, err, "the server sends %g bytes a second", bytes_per_s));

@@ -1,31 +1,38 @@
-/* A few steps of workers and servers, event by event: who sends what when, and whose link is busy until then. */
+/* A few steps of workers and servers, event by event: who sends what when, and whose link is busy until
+ * then. */
 #include "plan/internal.h"
 #include "plan/osp/served.h"
 
 /* Parts share a link that several messages come over, as chunks do. */
 enum { DDP__SERVED_STEPS = 24, DDP__SERVED_SKIP = 8, DDP__SERVED_PARTS = 8 };
 
-typedef enum ddp__served_state { DDP__SERVED_NONE, DDP__SERVED_PUSHED, DDP__SERVED_THERE, DDP__SERVED_ANSWERED }
-    ddp__served_state;
+typedef enum ddp__served_state {
+    DDP__SERVED_NONE,
+    DDP__SERVED_PUSHED,
+    DDP__SERVED_THERE,
+    DDP__SERVED_ANSWERED
+} ddp__served_state;
 
 /* A worker and a server: what is sent at once (0), and late (1). */
 typedef struct ddp__served_line {
-    double left;  /* when the last part so far has left the sender */
-    int    state; /* ddp__served_state */
-    int    parts; /* that have not reached the receiver's link; -1: the last one is on its way through it */
-    int    clock; /* pushes */
+    double left; /* when the last part so far has left the sender */
+    int state;   /* ddp__served_state */
+    int parts;   /* that have not reached the receiver's link; -1: the last one is on its way through it */
+    int clock;   /* pushes */
 } ddp__served_line;
 
 typedef struct ddp__served_run {
     const ddp_served *s;
-    double *up, *down;      /* [workers + servers] when a rank's link is free */
-    ddp__due *heap;       /* [events] of a worker: its computing is over; or of workers + a line, one each at most */
-    int     events;
-    int    *computes;       /* [workers] 1: it does */
-    double *mark;           /* [workers] when its step DDP__SERVED_SKIP was over; in the end, how long the rest took */
+    double *up, *down; /* [workers + servers] when a rank's link is free */
+    ddp__due *heap;    /* [events] of a worker: its computing is over; or of workers + a line, one each at
+                             most */
+    int events;
+    int *computes;          /* [workers] 1: it does */
+    double *mark;           /* [workers] when its step DDP__SERVED_SKIP was over; in the end, how long the
+                               rest took */
     ddp__served_line *line; /* [2][servers][workers] */
-    int    *step;           /* [workers] */
-    int    *turn;           /* [servers] */
+    int *step;              /* [workers] */
+    int *turn;              /* [servers] */
 } ddp__served_run;
 
 size_t ddp_served_room(int workers, int servers)
@@ -110,7 +117,8 @@ static int ddp__served_open(const ddp__served_run *r, int late, int w)
 {
     int n = 0;
 
-    for (int k = 0; k < r->s->servers; k++) n += ddp__served_of(r, late, k, w)->state != (int)DDP__SERVED_NONE;
+    for (int k = 0; k < r->s->servers; k++)
+        n += ddp__served_of(r, late, k, w)->state != (int)DDP__SERVED_NONE;
     return n;
 }
 
@@ -147,7 +155,8 @@ static void ddp__served_rule(ddp__served_run *r, int late, int k, double now)
 static void ddp__served_stepped(ddp__served_run *r, int w, double now)
 {
     r->step[w]++;
-    if (r->step[w] == (int)DDP__SERVED_SKIP || r->step[w] == (int)DDP__SERVED_STEPS) r->mark[w] = now - r->mark[w];
+    if (r->step[w] == (int)DDP__SERVED_SKIP || r->step[w] == (int)DDP__SERVED_STEPS)
+        r->mark[w] = now - r->mark[w];
     r->computes[w] = 1;
     ddp__due_add(r->heap, r->events++, now + r->s->compute_s, w);
     ddp__served_push(r, 1, w, now);
@@ -158,7 +167,8 @@ static int ddp__served_next(ddp__served_run *r)
 {
     const int workers = r->s->workers, servers = r->s->servers;
     const ddp__due e = ddp__due_take(r->heap, r->events--);
-    const int line = (int)e.i - workers, w = line < 0 ? (int)e.i : line % workers, k = line / workers % servers;
+    const int line = (int)e.i - workers, w = line < 0 ? (int)e.i : line % workers,
+              k = line / workers % servers;
     const int late = line >= workers * servers;
     ddp__served_line *x = line < 0 ? NULL : &r->line[line];
     int left = 0;
@@ -170,10 +180,14 @@ static int ddp__served_next(ddp__served_run *r)
         ddp__served_rule(r, late, k, e.key);
         return 1;
     }
-    if (x) x->state = (int)DDP__SERVED_NONE;
-    else r->computes[w] = 0;
-    if (x && !late && ddp__served_open(r, 0, w) == 0) ddp__served_stepped(r, w, e.key);
-    else if ((!x || late) && !r->computes[w] && ddp__served_open(r, 1, w) == 0) ddp__served_push(r, 0, w, e.key);
+    if (x)
+        x->state = (int)DDP__SERVED_NONE;
+    else
+        r->computes[w] = 0;
+    if (x && !late && ddp__served_open(r, 0, w) == 0)
+        ddp__served_stepped(r, w, e.key);
+    else if ((!x || late) && !r->computes[w] && ddp__served_open(r, 1, w) == 0)
+        ddp__served_push(r, 0, w, e.key);
     for (int i = 0; i < workers; i++) left += r->step[i] < (int)DDP__SERVED_STEPS;
     return left > 0;
 }
@@ -181,8 +195,10 @@ static int ddp__served_next(ddp__served_run *r)
 static ddp_status ddp__served_check(const ddp_served *s, ddp_error *err)
 {
     if (s->workers < 1 || s->servers < 1 || (s->colocated && s->servers != s->workers))
-        return ddp__fail(err, DDP_ARG, "%d workers and %d servers%s: at least one of each, and as many where each worker "
-                         "serves", s->workers, s->servers, s->colocated ? ", co-located" : "");
+        return ddp__fail(err, DDP_ARG,
+                         "%d workers and %d servers%s: at least one of each, and as many where each worker "
+                         "serves",
+                         s->workers, s->servers, s->colocated ? ", co-located" : "");
     DDP__TRY(ddp__check_finite(s->compute_s, 0, err, "computing takes %g s", s->compute_s));
     DDP__TRY(ddp__check_finite(s->delay_s, 0, err, "a delay is %g s", s->delay_s));
     DDP__TRY(ddp__check_finite(s->bytes_per_s, 1, err, "a link sends %g bytes a second", s->bytes_per_s));
@@ -190,7 +206,8 @@ static ddp_status ddp__served_check(const ddp_served *s, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "only where all wait for all may bytes be late");
     for (int k = 0; k < s->servers; k++)
         if (!ddp__within(s->bytes[k], 0, DBL_MAX) || (s->late && !ddp__within(s->late[k], 0, s->bytes[k])))
-            return ddp__fail(err, DDP_ARG, "server %d has %g bytes, %g of them late: 0 or more, and at most all late", k,
+            return ddp__fail(err, DDP_ARG,
+                             "server %d has %g bytes, %g of them late: 0 or more, and at most all late", k,
                              s->bytes[k], s->late ? s->late[k] : 0.0);
     return DDP_OK;
 }
@@ -204,13 +221,16 @@ ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_err
     if (!s || !s->bytes || !out) return ddp__fail(err, DDP_ARG, "ddp_served_step: NULL where numbers belong");
     DDP__TRY(ddp__served_check(s, err));
     if (!work) work = own = ddp__calloc(ddp_served_room(s->workers, s->servers), 1);
-    if (!work) return ddp__fail(err, DDP_MEMORY, "out of memory for %d workers and %d servers", s->workers, s->servers);
+    if (!work)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for %d workers and %d servers", s->workers,
+                         s->servers);
     ddp__served_lay(&r, s, work);
     for (int w = 0; w < s->workers; w++) {
         r.computes[w] = 1;
         ddp__due_add(r.heap, r.events++, s->compute_s, w);
     }
-    while (ddp__served_next(&r)) {}
+    while (ddp__served_next(&r)) {
+    }
     for (int w = 0; w < s->workers; w++) sum += r.mark[w];
     *out = sum / s->workers / ((int)DDP__SERVED_STEPS - (int)DDP__SERVED_SKIP);
     if (own) DDP_FREE(own);

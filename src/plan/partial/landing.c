@@ -1,11 +1,13 @@
-/* When transfers that may span several steps arrive: the window cost of plan/partial/partial.h, with landing times. */
+/* When transfers that may span several steps arrive: the window cost of plan/partial/partial.h, with landing
+ * times. */
 #include "plan/internal.h"
 
 /* Steps of a plan, which follow each other without end. */
 typedef struct ddp__steps {
     const ddp_profile *p;
-    const ddp_plan    *plan;
-    double             forward, step, period; /* before a step's last backward; of a step, waits included; H of them */
+    const ddp_plan *plan;
+    double forward, step, period; /* before a step's last backward; of a step, waits included; H
+                                                 of them */
 } ddp__steps;
 
 /* The smallest landing of layer l, whose transfer of step h of the first period arrives then. */
@@ -14,14 +16,16 @@ static int ddp__landing_of(const ddp__steps *s, int l, double arrives)
     double before = 0, slack;
     int landing;
 
-    for (int j = 0; s->plan->cost == DDP_COST_WINDOW && s->p->forward_s && j < l; j++) before += s->p->forward_s[j];
+    for (int j = 0; s->plan->cost == DDP_COST_WINDOW && s->p->forward_s && j < l; j++)
+        before += s->p->forward_s[j];
     slack = arrives - before - 1e-12 * s->period; /* sums that are equal but for rounding are */
     landing = (int)ceil(slack / s->step) - s->plan->step_of[l] - 1;
     return landing < 0 ? 0 : landing < s->plan->period ? landing : s->plan->period - 1;
 }
 
-/* The link serves in the order of posting. After one period it is what it will always be: what waits at a moment is the
- * largest of what was posted since some earlier one less the time since, and a whole period adds nothing to that. */
+/* The link serves in the order of posting. After one period it is what it will always be: what waits at a
+ * moment is the largest of what was posted since some earlier one less the time since, and a whole period
+ * adds nothing to that. */
 static void ddp__landing_link(const ddp__steps *s, int *landing)
 {
     double free_at = -DBL_MAX;
@@ -39,7 +43,8 @@ static void ddp__landing_link(const ddp__steps *s, int *landing)
         }
 }
 
-ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *landing, double *exposed_s, ddp_error *err)
+ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *landing, double *exposed_s,
+                            ddp_error *err)
 {
     double comm = 0, compute = 0;
     ddp_plan checked;

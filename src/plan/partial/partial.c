@@ -12,8 +12,10 @@ DDP__NAMES(ddp_fill, ddp__fills, 0, "filling")
 ddp_status ddp_plan_new(int layers, int period, ddp_plan *out, ddp_error *err)
 {
     ddp_plan plan;
-    if (layers < 1) return ddp__fail(err, DDP_ARG, "a plan of %d layers is impossible; it needs at least 1", layers);
-    if (period < 1) return ddp__fail(err, DDP_ARG, "period %d is impossible; it needs at least 1 step", period);
+    if (layers < 1)
+        return ddp__fail(err, DDP_ARG, "a plan of %d layers is impossible; it needs at least 1", layers);
+    if (period < 1)
+        return ddp__fail(err, DDP_ARG, "period %d is impossible; it needs at least 1 step", period);
     memset(&plan, 0, sizeof plan);
     plan.layers = layers;
     plan.period = period;
@@ -36,10 +38,11 @@ void ddp_plan_free(ddp_plan *plan)
 }
 
 /* Bubble filling: in each step average further layers from the output side, where it is free.
- * exact: the longest prefix 0..m-1 (own layers in it count once) with which the step costs no more than without; empty
+ * exact: the longest prefix 0..m-1 (own layers in it count once) with which the step costs no more than
+ * without; empty
  *        steps too.
- * eq12:  the paper's test, T - P(a+1) >= comm of set and prefix, where a is the first sending layer of the set and the
- *        prefix ends before it; empty steps have no a and stay empty. */
+ * eq12:  the paper's test, T - P(a+1) >= comm of set and prefix, where a is the first sending layer of the
+ *        set and the prefix ends before it; empty steps have no a and stay empty. */
 
 /* Excess of step h of c->step with the prefix 0..m-1 as well. */
 static double ddp__excess_step(const ddp__costs *c, int h, int m)
@@ -50,16 +53,18 @@ static double ddp__excess_step(const ddp__costs *c, int h, int m)
     return ddp__excess_list(c, c->list, n, -1, -1);
 }
 
-/* A longer prefix costs no less. (With the sum cost the first filled layer may make the step start sooner and so
- * cheaper than without; from there on the same holds.) Bisection finds the last. */
+/* A longer prefix costs no less. (With the sum cost the first filled layer may make the step start sooner and
+ * so cheaper than without; from there on the same holds.) Bisection finds the last. */
 static int ddp__fill_exact(const ddp__costs *c, int h)
 {
     double own = ddp__excess_step(c, h, 0);
     int low = 0, high = c->layers, mid;
     while (low < high) {
         mid = low + (high - low + 1) / 2;
-        if (ddp__excess_step(c, h, mid) <= own) low = mid;
-        else high = mid - 1;
+        if (ddp__excess_step(c, h, mid) <= own)
+            low = mid;
+        else
+            high = mid - 1;
     }
     return low;
 }
@@ -88,7 +93,8 @@ static void ddp__fill(const ddp__costs *c, ddp_fill rule, ddp_plan *plan)
     for (int h = 0; h < plan->period && rule != DDP_FILL_NONE; h++) {
         int m = rule == DDP_FILL_EXACT ? ddp__fill_exact(c, h) : ddp__fill_eq12(c, h);
         for (int i = 0; i < m; i++)
-            if (c->step[i] != h && c->comm[i] > 0) plan->fill[(size_t)h * (size_t)L + (size_t)(L - 1 - i)] = 1;
+            if (c->step[i] != h && c->comm[i] > 0)
+                plan->fill[(size_t)h * (size_t)L + (size_t)(L - 1 - i)] = 1;
     }
 }
 
@@ -103,8 +109,8 @@ static void ddp__plan_costs(const ddp__costs *c, ddp_plan *plan)
     plan->lower_bound_s = plan->period * c->T + ddp__excess_bound(c, plan->period);
 }
 
-/* Layers with parameters (without parameter counts: layers that send), ceil(n/H) to a step; one without parameters goes
- * with the next that has some. */
+/* Layers with parameters (without parameter counts: layers that send), ceil(n/H) to a step; one without
+ * parameters goes with the next that has some. */
 static void ddp__enp(const ddp_profile *p, const ddp__costs *c, int period)
 {
     const double *size = p->params ? p->params : p->comm_s;
@@ -118,7 +124,8 @@ static void ddp__enp(const ddp_profile *p, const ddp__costs *c, int period)
 }
 
 /* c->step by the chosen solver. */
-static ddp_status ddp__partial_solve(const ddp_profile *p, const ddp_plan_options *o, ddp__costs *c, ddp_error *err)
+static ddp_status ddp__partial_solve(const ddp_profile *p, const ddp_plan_options *o, ddp__costs *c,
+                                     ddp_error *err)
 {
     int scatter = o->solver == DDP_SOLVER_SCATTER || o->solver == DDP_SOLVER_DEFAULT, *cut;
     if (o->solver == DDP_SOLVER_ENP) {
@@ -127,9 +134,12 @@ static ddp_status ddp__partial_solve(const ddp_profile *p, const ddp_plan_option
     }
     cut = ddp__ints(&c->room, (size_t)o->period + 1);
     if (!cut) return ddp__fail(err, DDP_MEMORY, "no memory to plan %d steps", o->period);
-    if (o->solver == DDP_SOLVER_BRUTE) DDP__TRY(ddp__brute(p, c->cost, o->period, o->time_limit_s, cut, err));
-    else if (o->solver == DDP_SOLVER_DFS) DDP__TRY(ddp__dfs(c, o->period, cut, err));
-    else DDP__TRY(ddp__optimal(c, o->period, cut, NULL, err));
+    if (o->solver == DDP_SOLVER_BRUTE)
+        DDP__TRY(ddp__brute(p, c->cost, o->period, o->time_limit_s, cut, err));
+    else if (o->solver == DDP_SOLVER_DFS)
+        DDP__TRY(ddp__dfs(c, o->period, cut, err));
+    else
+        DDP__TRY(ddp__optimal(c, o->period, cut, NULL, err));
     for (int h = 0; h < o->period; h++)
         for (int i = cut[h]; i < cut[h + 1]; i++) c->step[i] = h;
     return scatter ? ddp__scatter(c, o->period, o->time_limit_s, c->step, err) : DDP_OK;
@@ -138,7 +148,8 @@ static ddp_status ddp__partial_solve(const ddp_profile *p, const ddp_plan_option
 static ddp_status ddp__plan_options_check(const ddp_plan_options *o, ddp_error *err)
 {
     if (!o) return ddp__fail(err, DDP_ARG, "ddp_plan_partial needs options; at least the period");
-    if (o->period < 1) return ddp__fail(err, DDP_ARG, "period %d is impossible; it needs at least 1 step", o->period);
+    if (o->period < 1)
+        return ddp__fail(err, DDP_ARG, "period %d is impossible; it needs at least 1 step", o->period);
     if ((int)o->solver < 0 || o->solver > DDP_SOLVER_SCATTER)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use a DDP_SOLVER_ constant", (int)o->solver);
     if ((int)o->fill < 0 || o->fill > DDP_FILL_EQ12)
@@ -188,8 +199,8 @@ ddp_status ddp_plan_evaluate(const ddp_profile *p, ddp_cost cost, ddp_plan *plan
     return DDP_OK;
 }
 
-ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, int step, ddp_cost cost, double *out_s,
-                              ddp_error *err)
+ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, int step, ddp_cost cost,
+                              double *out_s, ddp_error *err)
 {
     ddp__costs c;
     DDP__TRY(ddp__costs_open(p, cost, &c, err));
@@ -199,7 +210,8 @@ ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, int step
     return DDP_OK;
 }
 
-ddp_status ddp_plan_curve(const ddp_profile *p, ddp_cost cost, int max_period, double *exposed_s, ddp_error *err)
+ddp_status ddp_plan_curve(const ddp_profile *p, ddp_cost cost, int max_period, double *exposed_s,
+                          ddp_error *err)
 {
     ddp__costs c;
     ddp_status status;

@@ -1,5 +1,5 @@
-/* The yardstick of DreamDDP's planner: the definitions of plan/partial/partial.h played event by event, and every contiguous
- * partition (empty sets allowed). Deliberately shares no arithmetic. */
+/* The yardstick of DreamDDP's planner: the definitions of plan/partial/partial.h played event by event, and
+ * every contiguous partition (empty sets allowed). Deliberately shares no arithmetic. */
 #include "plan/internal.h"
 
 #define DDP__BRUTE_PARTITIONS 5e7
@@ -32,8 +32,8 @@ static double ddp__brute_sum(const ddp_profile *p, const unsigned char *member)
     return done > now ? done : now;
 }
 
-/* The link always serves the waiting layer nearest to the input, interrupting any other; layers become ready from the
- * output side, so the waiting ones are a stack. left and done: [L]. */
+/* The link always serves the waiting layer nearest to the input, interrupting any other; layers become ready
+ * from the output side, so the waiting ones are a stack. left and done: [L]. */
 static double ddp__brute_window(const ddp_profile *p, const unsigned char *member, int *stack, double *left,
                                 double *done)
 {
@@ -73,19 +73,22 @@ ddp_status ddp__brute_step(const ddp_profile *p, ddp_cost cost, const unsigned c
     int *stack = ddp__ints(&room, L);
 
     DDP__TRY(ddp__scratch_check(&room, p->layers, "layers", err));
-    if (cost == DDP_COST_TIMELINE) *out_s = ddp__brute_timeline(p, member);
-    else if (cost == DDP_COST_SUM) *out_s = ddp__brute_sum(p, member);
-    else *out_s = ddp__brute_window(p, member, stack, time, time + L);
+    if (cost == DDP_COST_TIMELINE)
+        *out_s = ddp__brute_timeline(p, member);
+    else if (cost == DDP_COST_SUM)
+        *out_s = ddp__brute_sum(p, member);
+    else
+        *out_s = ddp__brute_window(p, member, stack, time, time + L);
     ddp__scratch_free(&room);
     return DDP_OK;
 }
 
 typedef struct ddp__brute_state {
-    int           layers, period, *cut, *best_cut;
+    int layers, period, *cut, *best_cut;
     const double *cost; /* [(L+1) x (L+1)] of [a, b) in backward order */
-    double        best, deadline;
-    long          seen;
-    int           late;
+    double best, deadline;
+    long seen;
+    int late;
 } ddp__brute_state;
 
 static void ddp__brute_sets(ddp__brute_state *s, int h, int l, double sum)
@@ -104,7 +107,8 @@ static void ddp__brute_sets(ddp__brute_state *s, int h, int l, double sum)
     for (int b = s->layers; b >= l && !s->late; b--) ddp__brute_sets(s, h + 1, b, sum + row[b]);
 }
 
-ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double time_limit_s, int *cut, ddp_error *err)
+ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double time_limit_s, int *cut,
+                      ddp_error *err)
 {
     ddp__brute_state s = DDP__ZEROS;
     size_t L = (size_t)p->layers, row = L + 1;
@@ -114,11 +118,13 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
     int a, b, i, sets = period < p->layers ? period : p->layers; /* more would be empty */
     ddp_status status = DDP_OK;
 
-    for (i = 1; i < sets && partitions <= DDP__BRUTE_PARTITIONS; i++) partitions *= (double)(p->layers + i) / i;
+    for (i = 1; i < sets && partitions <= DDP__BRUTE_PARTITIONS; i++)
+        partitions *= (double)(p->layers + i) / i;
     if (partitions > DDP__BRUTE_PARTITIONS || p->layers > 2000)
-        return ddp__fail(err, DDP_UNSUPPORTED, "brute force over %d layers and period %d is too much (limits: %.0e "
-                         "partitions, 2000 layers); use solver optimal, which finds the same optimum", p->layers,
-                         period, DDP__BRUTE_PARTITIONS);
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "brute force over %d layers and period %d is too much (limits: %.0e "
+                         "partitions, 2000 layers); use solver optimal, which finds the same optimum",
+                         p->layers, period, DDP__BRUTE_PARTITIONS);
     table = ddp__doubles(&room, row * row);
     member = (unsigned char *)ddp__scratch_take(&room, L, 1);
     s.cut = ddp__ints(&room, (size_t)sets + 1);

@@ -1,16 +1,16 @@
-/* What an assignment of layers to steps costs, and DreamDDP's solvers: contiguous sets (memoised, programme, Algorithm
- * 2) and scattered ones. */
+/* What an assignment of layers to steps costs, and DreamDDP's solvers: contiguous sets (memoised, programme,
+ * Algorithm 2) and scattered ones. */
 #include "plan/internal.h"
 
 /* Interval and set costs of the partial planner in closed form (stated in plan/partial/partial.h).
  *
- * Timeline: the link is busy without a gap from the last moment at which it was free, which is some layer's backward
- * end P(i+1), so the last transfer ends at the largest P(i+1) + comm of the set from i on. Window: a layer's forward
- * cannot begin before its transfer, so the step is late by the largest (transfer end - due time). Layers from i towards
- * the input are released at P(i+1) or later and due no later than layer i, so some of them is late by at least
- * P(i+1) + their comm - due(i); serving the input side first attains the largest of these, because layer i then waits
- * for nothing else. In both the maximum is what a link's clock shows that serves the set in backward order, layer i
- * ready at w(i). */
+ * Timeline: the link is busy without a gap from the last moment at which it was free, which is some layer's
+ * backward end P(i+1), so the last transfer ends at the largest P(i+1) + comm of the set from i on. Window: a
+ * layer's forward cannot begin before its transfer, so the step is late by the largest (transfer end - due
+ * time). Layers from i towards the input are released at P(i+1) or later and due no later than layer i, so
+ * some of them is late by at least P(i+1) + their comm - due(i); serving the input side first attains the
+ * largest of these, because layer i then waits for nothing else. In both the maximum is what a link's clock
+ * shows that serves the set in backward order, layer i ready at w(i). */
 
 ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err)
 {
@@ -28,9 +28,13 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
     c->cost = cost;
     c->layers = p->layers;
     c->alpha = p->alpha_s;
-    c->step = ddp__ints(&c->room, L); c->list = ddp__ints(&c->room, L);
-    c->comm = ddp__doubles(&c->room, L); c->w = ddp__doubles(&c->room, L); c->k = ddp__doubles(&c->room, L);
-    c->P = ddp__doubles(&c->room, L + 1); c->C = ddp__doubles(&c->room, L + 1);
+    c->step = ddp__ints(&c->room, L);
+    c->list = ddp__ints(&c->room, L);
+    c->comm = ddp__doubles(&c->room, L);
+    c->w = ddp__doubles(&c->room, L);
+    c->k = ddp__doubles(&c->room, L);
+    c->P = ddp__doubles(&c->room, L + 1);
+    c->C = ddp__doubles(&c->room, L + 1);
     DDP__TRY(ddp__scratch_check(&c->room, p->layers, "layers", err));
     for (i = 0; i < c->layers; i++) {
         l = c->layers - 1 - i;
@@ -83,11 +87,11 @@ double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, i
     return late > 0 ? late : 0;
 }
 
-/* Let v(s) be such that a step which averages a subset X of the layers s.. (maybe with others) costs at least v(s) +
- * alpha + comm(X): w(s) for timeline and window; for sum the step may have started with an earlier layer a, whose comm
- * then counts too. Summed over the n steps that hold such layers the excess is at least comm[s..L) - n (T - v(s) -
- * alpha), with n = H the worst case if that slack is positive and n = 1 if not; a single layer s gives the same with
- * its own comm. */
+/* Let v(s) be such that a step which averages a subset X of the layers s.. (maybe with others) costs at least
+ * v(s) + alpha + comm(X): w(s) for timeline and window; for sum the step may have started with an earlier
+ * layer a, whose comm then counts too. Summed over the n steps that hold such layers the excess is at least
+ * comm[s..L) - n (T - v(s) - alpha), with n = H the worst case if that slack is positive and n = 1 if not; a
+ * single layer s gives the same with its own comm. */
 double ddp__excess_bound(const ddp__costs *c, int period)
 {
     double best = 0, early = DBL_MAX, v, slack, rest, one;
@@ -110,17 +114,19 @@ double ddp__excess_bound(const ddp__costs *c, int period)
 
 /* Algorithm 2 of DreamDDP: exact and memoised, and as printed.
  *
- * Let m(l) be the largest b for which [l, b) is hidden. Algorithm 2 ends a set that begins at l only at m(l) or m(l)+1.
- * With the timeline or window cost and alpha 0 that loses nothing:
- *  - cutting before m(l) never helps: the cost of [a, b) falls with a, so the later sets lose layers at no cost to this
+ * Let m(l) be the largest b for which [l, b) is hidden. Algorithm 2 ends a set that begins at l only at m(l)
+ * or m(l)+1. With the timeline or window cost and alpha 0 that loses nothing:
+ *  - cutting before m(l) never helps: the cost of [a, b) falls with a, so the later sets lose layers at no
+ *  cost to this
  *    one;
- *  - cutting after m(l)+1 never helps: handing [m+1, x) to the next set saves this set exactly its comm, and the next
+ *  - cutting after m(l)+1 never helps: handing [m+1, x) to the next set saves this set exactly its comm, and
+ *  the next
  *    set grows by no more, because w does not decrease (and w <= T).
  * So the tree contains an optimum, and one table over (sets left, l) finds it in O(L H). */
 
 /* m(l), and the excess of [l, m(l)+1) and of [l, L). */
 typedef struct ddp__windows {
-    int    *m, *queue;
+    int *m, *queue;
     double *next, *last;
 } ddp__windows;
 
@@ -170,8 +176,8 @@ static void ddp__search_row(const ddp__costs *c, const ddp__windows *x, int r, c
     }
 }
 
-/* For any interval cost that does not fall as the set grows: best(r, l) = min over b > l of excess[l, b) + best(r-1,
- * b). Empty sets are left to the end: the cost of a set does not depend on its step. */
+/* For any interval cost that does not fall as the set grows: best(r, l) = min over b > l of excess[l, b) +
+ * best(r-1, b). Empty sets are left to the end: the cost of a set does not depend on its step. */
 static void ddp__programme_row(const ddp__costs *c, int r, const double *was, double *now, int *pick)
 {
     for (int L = c->layers, l = L - 1; l >= 0; l--) {
@@ -190,14 +196,16 @@ static void ddp__programme_row(const ddp__costs *c, int r, const double *was, do
     }
 }
 
-ddp_status ddp__contiguous(const ddp__costs *c, int period, int windows, int *cut, double *curve, ddp_error *err)
+ddp_status ddp__contiguous(const ddp__costs *c, int period, int windows, int *cut, double *curve,
+                           ddp_error *err)
 {
     int L = c->layers, rows = period < L ? period : L;
     size_t row = (size_t)L + 1;
     ddp__scratch room = {NULL, 0};
     double *best[2] = {ddp__doubles(&room, row), ddp__doubles(&room, row)};
     int *choice = ddp__ints(&room, row * (size_t)rows);
-    ddp__windows x = {ddp__ints(&room, row), ddp__ints(&room, row), ddp__doubles(&room, row), ddp__doubles(&room, row)};
+    ddp__windows x = {ddp__ints(&room, row), ddp__ints(&room, row), ddp__doubles(&room, row),
+                      ddp__doubles(&room, row)};
 
     DDP__TRY(ddp__scratch_check(&room, L, "layers", err));
     if (windows) ddp__search_windows(c, &x);
@@ -206,8 +214,10 @@ ddp_status ddp__contiguous(const ddp__costs *c, int period, int windows, int *cu
         int *pick = choice + (size_t)r * row;
         now[L] = 0;
         pick[L] = L;
-        if (windows) ddp__search_row(c, &x, r, was, now, pick);
-        else ddp__programme_row(c, r, was, now, pick);
+        if (windows)
+            ddp__search_row(c, &x, r, was, now, pick);
+        else
+            ddp__programme_row(c, r, was, now, pick);
         if (curve) curve[r] = now[0];
     }
     for (int r = rows; curve && r < period; r++) curve[r] = curve[rows - 1];
@@ -228,10 +238,10 @@ ddp_status ddp__optimal(const ddp__costs *c, int period, int *cut, double *curve
 
 typedef struct ddp__dfs_state {
     const ddp__costs *c;
-    int    period;
-    int   *cut, *best_cut; /* [period+1] */
+    int period;
+    int *cut, *best_cut; /* [period+1] */
     double best;
-    long   leaves;
+    long leaves;
 } ddp__dfs_state;
 
 static void ddp__dfs_leaf(ddp__dfs_state *s, int h, double excess)
@@ -243,8 +253,8 @@ static void ddp__dfs_leaf(ddp__dfs_state *s, int h, double excess)
     for (int i = h + 1; i <= s->period; i++) s->best_cut[i] = s->c->layers;
 }
 
-/* Lines 8-30 with the corrections: the last set is one solution (15), the first branch gets its own copy (28), the
- * second goes on to h+1 (30). A layer of the recursion is a turn of the loop. */
+/* Lines 8-30 with the corrections: the last set is one solution (15), the first branch gets its own copy
+ * (28), the second goes on to h+1 (30). A layer of the recursion is a turn of the loop. */
 static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
 {
     const ddp__costs *c = s->c;
@@ -290,15 +300,17 @@ ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
     ddp__dfs_set(&s, 0, 0, 0);
     DDP_FREE(s.cut);
     if (s.leaves > DDP__DFS_LEAVES)
-        return ddp__fail(err, DDP_UNSUPPORTED, "Algorithm 2 has more than %ld solutions for %d layers and period %d; "
-                         "solver optimal finds the best of them at once", DDP__DFS_LEAVES, c->layers, period);
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "Algorithm 2 has more than %ld solutions for %d layers and period %d; "
+                         "solver optimal finds the best of them at once",
+                         DDP__DFS_LEAVES, c->layers, period);
     return DDP_OK;
 }
 
-/* Non-contiguous assignment: single moves and swaps from the contiguous one, then from small disturbances of the best.
- * Contiguous sets leave the link idle while the output side of every later step runs backward; scattering uses that
- * time, and convergence needs only each layer once per period. Bounded by a count of looked-at members, so that the
- * plan is the same on every machine; the clock is only a safety net. */
+/* Non-contiguous assignment: single moves and swaps from the contiguous one, then from small disturbances of
+ * the best. Contiguous sets leave the link idle while the output side of every later step runs backward;
+ * scattering uses that time, and convergence needs only each layer once per period. Bounded by a count of
+ * looked-at members, so that the plan is the same on every machine; the clock is only a safety net. */
 
 /* Members looked at, for each pair of layer and step, and at most. */
 #define DDP__SCATTER_VISITS_EACH 2e4
@@ -306,17 +318,20 @@ ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
 
 typedef struct ddp__scatter_state {
     const ddp__costs *c;
-    int     period;
-    int    *step;    /* [L] */
-    int    *member;  /* [L] layers grouped by step, ascending in a step; sending layers only */
-    int    *begin;   /* [H+1] */
-    double *excess;  /* [H] */
-    double  total, eps, visits, most_visits, deadline;
+    int period;
+    int *step;      /* [L] */
+    int *member;    /* [L] layers grouped by step, ascending in a step; sending layers only */
+    int *begin;     /* [H+1] */
+    double *excess; /* [H] */
+    double total, eps, visits, most_visits, deadline;
 } ddp__scatter_state;
 
-/* Layers that send nothing cost nothing anywhere, except that Eq. 8 starts a set at its first layer whether it sends or
- * not. */
-static int ddp__scatter_counts(const ddp__costs *c, int i) { return c->comm[i] > 0 || c->cost == DDP_COST_SUM; }
+/* Layers that send nothing cost nothing anywhere, except that Eq. 8 starts a set at its first layer whether
+ * it sends or not. */
+static int ddp__scatter_counts(const ddp__costs *c, int i)
+{
+    return c->comm[i] > 0 || c->cost == DDP_COST_SUM;
+}
 
 static double ddp__scatter_try(ddp__scatter_state *s, int h, int less, int more)
 {
@@ -355,7 +370,10 @@ static int ddp__scatter_move(ddp__scatter_state *s, int x, double gain)
     for (g = 0; g < s->period; g++) {
         if (g == h) continue;
         add = ddp__scatter_try(s, g, -1, x) - s->excess[g];
-        if (add < least) { least = add; best = g; }
+        if (add < least) {
+            least = add;
+            best = g;
+        }
     }
     if (best == h) return 0;
     s->step[x] = best;
@@ -402,8 +420,8 @@ static void ddp__scatter_descend(ddp__scatter_state *s)
     } while (moved);
 }
 
-/* Iterated local search around the best, at first without a disturbance; an equal result replaces it: so plateaus are
- * crossed. */
+/* Iterated local search around the best, at first without a disturbance; an equal result replaces it: so
+ * plateaus are crossed. */
 static void ddp__scatter_search(ddp__scatter_state *s, int *best, double bound)
 {
     ddp_rng rng = ddp_rng_seed(1, (uint64_t)s->c->layers);
@@ -436,7 +454,8 @@ ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, in
     ddp__scratch room = {NULL, 0};
 
     s.excess = ddp__doubles(&room, H);
-    s.step = ddp__ints(&room, L); s.member = ddp__ints(&room, L);
+    s.step = ddp__ints(&room, L);
+    s.member = ddp__ints(&room, L);
     s.begin = ddp__ints(&room, H + 1);
     DDP__TRY(ddp__scratch_check(&room, c->layers, "layers", err));
     s.c = c;

@@ -1,7 +1,8 @@
 /* DT-FM's placement: the solvers by name, networks and limits, and the result. */
 #include "plan/internal.h"
 
-static const char *const ddp__places[] = {"anneal", "anneal", "genetic", "genetic-code", "kl", "random", "exact", NULL};
+static const char *const ddp__places[] = {"anneal", "anneal", "genetic", "genetic-code",
+                                          "kl",     "random", "exact",   NULL};
 
 DDP__NAMES(ddp_place_solver, ddp__places, 1, "solver")
 
@@ -27,8 +28,10 @@ static ddp_status ddp__place_pairs(ddp__place *p, const ddp_network *net, ddp_er
             p->pp[i * N + j] = 2 * (a + pipe);
             p->kl[i * N + j] = pipe - net->dp_bytes / b;
             if (!ddp__finite((p->dp[i * N + j] + p->pp[i * N + j] + net->dp_bytes / b) * p->N))
-                return ddp__fail(err, DDP_NUMERIC, "sending from device %zu to device %zu takes more than a double "
-                                 "holds; rates are bytes per second", i, j);
+                return ddp__fail(err, DDP_NUMERIC,
+                                 "sending from device %zu to device %zu takes more than a double "
+                                 "holds; rates are bytes per second",
+                                 i, j);
         }
     return DDP_OK;
 }
@@ -37,14 +40,21 @@ static ddp_status ddp__place_shape(const ddp_network *net, int *pipelines, int *
 {
     DDP__TRY(ddp_network_check(net, err));
     if (*pipelines < 0 || *stages < 0)
-        return ddp__fail(err, DDP_ARG, "%d pipelines of %d stages are impossible; both are at least 1, or 0 for what "
-                         "the network says", *pipelines, *stages);
-    if (!*pipelines && !*stages) { *pipelines = net->pipelines; *stages = net->stages; }
+        return ddp__fail(err, DDP_ARG,
+                         "%d pipelines of %d stages are impossible; both are at least 1, or 0 for what "
+                         "the network says",
+                         *pipelines, *stages);
+    if (!*pipelines && !*stages) {
+        *pipelines = net->pipelines;
+        *stages = net->stages;
+    }
     if (!*stages && *pipelines) *stages = net->devices / *pipelines;
     if (!*pipelines && *stages) *pipelines = net->devices / *stages;
     if (!*pipelines || !*stages || (double)*pipelines * *stages != (double)net->devices)
-        return ddp__fail(err, DDP_ARG, "%d devices are not D_dp x D_pp = %d x %d; pipelines times stages must use "
-                         "every device", net->devices, *pipelines, *stages);
+        return ddp__fail(err, DDP_ARG,
+                         "%d devices are not D_dp x D_pp = %d x %d; pipelines times stages must use "
+                         "every device",
+                         net->devices, *pipelines, *stages);
     return DDP_OK;
 }
 
@@ -56,8 +66,11 @@ static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, 
     p->D = D;
     p->S = S;
     p->cost = DBL_MAX;
-    p->dp = ddp__doubles(&p->room, n * n); p->pp = ddp__doubles(&p->room, n * n); p->kl = ddp__doubles(&p->room, n * n);
-    p->best = ddp__ints(&p->room, n); p->line = ddp__ints(&p->room, n);
+    p->dp = ddp__doubles(&p->room, n * n);
+    p->pp = ddp__doubles(&p->room, n * n);
+    p->kl = ddp__doubles(&p->room, n * n);
+    p->best = ddp__ints(&p->room, n);
+    p->line = ddp__ints(&p->room, n);
     p->weight = ddp__doubles(&p->room, d * d);
     p->hop = ddp__doubles(&p->room, s * s);
     p->mate = ddp__ints(&p->room, s * s * d);
@@ -80,16 +93,25 @@ static void ddp__place_random(ddp__place *p)
 
 static void ddp__place_solve(ddp__place *p)
 {
-    int ours = p->o->solver == DDP_PLACE_EXACT || p->o->solver == DDP_PLACE_ANNEAL || p->o->solver == DDP_PLACE_DEFAULT;
+    int ours = p->o->solver == DDP_PLACE_EXACT || p->o->solver == DDP_PLACE_ANNEAL ||
+               p->o->solver == DDP_PLACE_DEFAULT;
     if (ours && ddp__place_enumerate(p)) return;
     switch (p->o->solver) {
     case DDP_PLACE_GENETIC:
     case DDP_PLACE_GENETIC_CODE:
-    case DDP_PLACE_KL: ddp__place_genetic(p, p->o->solver, NULL); break;
-    case DDP_PLACE_RANDOM: ddp__place_random(p); break;
-    case DDP_PLACE_EXACT: ddp__place_exact(p); break;
+    case DDP_PLACE_KL:
+        ddp__place_genetic(p, p->o->solver, NULL);
+        break;
+    case DDP_PLACE_RANDOM:
+        ddp__place_random(p);
+        break;
+    case DDP_PLACE_EXACT:
+        ddp__place_exact(p);
+        break;
     case DDP_PLACE_ANNEAL:
-    case DDP_PLACE_DEFAULT: ddp__place_anneal(p); break;
+    case DDP_PLACE_DEFAULT:
+        ddp__place_anneal(p);
+        break;
     }
 }
 
@@ -101,8 +123,10 @@ static void ddp__place_limits(ddp__place *p)
     p->limit = o->max_candidates > 0 ? o->max_candidates : LONG_MAX;
     p->limit_s = o->time_limit_s > 0 && ddp__finite(o->time_limit_s) ? o->time_limit_s : DBL_MAX;
     if (p->limit == LONG_MAX && p->limit_s == DBL_MAX) {
-        if (exact) p->limit_s = 60;
-        else p->limit = anneal ? 4000000 : 5000;
+        if (exact)
+            p->limit_s = 60;
+        else
+            p->limit = anneal ? 4000000 : 5000;
     }
     p->rng = ddp_rng_seed(o->seed, 0);
     p->start = ddp_now();
@@ -118,9 +142,11 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
     if ((int)o->solver < 0 || o->solver > DDP_PLACE_EXACT)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use one of ddp_place_solver", (int)o->solver);
     if (ddp__is_nan(o->time_limit_s) || o->time_limit_s < 0 || o->max_candidates < 0)
-        return ddp__fail(err, DDP_ARG, "the limits are %g s and %ld candidates; both must be at least 0, 0 = none",
+        return ddp__fail(err, DDP_ARG,
+                         "the limits are %g s and %ld candidates; both must be at least 0, 0 = none",
                          o->time_limit_s, o->max_candidates);
-    r.pipelines = o->pipelines; r.stages = o->stages;
+    r.pipelines = o->pipelines;
+    r.stages = o->stages;
     DDP__TRY(ddp__place_shape(net, &r.pipelines, &r.stages, err));
     status = ddp__place_open(&p, net, r.pipelines, r.stages, err);
     if (status == DDP_OK) {
@@ -128,7 +154,8 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
         ddp__place_limits(&p);
         ddp__place_solve(&p);
         r.assign = (int *)ddp__calloc((size_t)p.N, sizeof(int));
-        if (p.room.failed || !r.assign) status = ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", p.N);
+        if (p.room.failed || !r.assign)
+            status = ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", p.N);
     }
     if (status == DDP_OK) {
         for (int i = 0; i < p.D; i++)
@@ -149,22 +176,26 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
     return status;
 }
 
-ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages, const int *assign, double *cost_s,
-                          double *datap_s, double *pipelinep_s, ddp_error *err)
+ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages, const int *assign,
+                          double *cost_s, double *datap_s, double *pipelinep_s, ddp_error *err)
 {
     double cost, datap = 0, hops = 0;
     ddp__place p;
     ddp_status status;
-    if (!assign || !cost_s) return ddp__fail(err, DDP_ARG, "ddp_place_cost: assign and cost_s must not be NULL");
+    if (!assign || !cost_s)
+        return ddp__fail(err, DDP_ARG, "ddp_place_cost: assign and cost_s must not be NULL");
     DDP__TRY(ddp__place_shape(net, &pipelines, &stages, err));
     status = ddp__place_open(&p, net, pipelines, stages, err);
     for (int i = 0; status == DDP_OK && i < pipelines; i++)
         for (int j = 0; status == DDP_OK && j < stages; j++) {
             int device = assign[(size_t)i * (size_t)stages + (size_t)j];
             if (device < 0 || device >= p.N || p.best[device]++)
-                status = ddp__fail(err, DDP_ARG, "stage %d of pipeline %d is on device %d; each of the devices 0 to %d "
-                                   "runs exactly one stage", j, i, device, p.N - 1);
-            else p.line[(size_t)j * (size_t)p.D + (size_t)i] = device;
+                status = ddp__fail(err, DDP_ARG,
+                                   "stage %d of pipeline %d is on device %d; each of the devices 0 to %d "
+                                   "runs exactly one stage",
+                                   j, i, device, p.N - 1);
+            else
+                p.line[(size_t)j * (size_t)p.D + (size_t)i] = device;
         }
     if (status == DDP_OK) {
         cost = ddp__place_flat(&p, p.line, &datap, &hops);

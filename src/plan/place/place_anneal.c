@@ -1,9 +1,10 @@
 /* Placement by annealing, and for large networks by descent on the two-level cost. */
 #include "plan/internal.h"
 
-/* Descent on the two-level cost, for networks where annealing single edges hardly moves: a device at the slowest edge
- * of a random hop's best matching changes places with any device of another stage, the up to four hops this touches are
- * matched again, and what is not worse stays. Every factor is a power of two, so that no compiler changes the walk. */
+/* Descent on the two-level cost, for networks where annealing single edges hardly moves: a device at the
+ * slowest edge of a random hop's best matching changes places with any device of another stage, the up to
+ * four hops this touches are matched again, and what is not worse stays. Every factor is a power of two, so
+ * that no compiler changes the walk. */
 
 typedef struct ddp__descent {
     ddp__place *p;
@@ -20,7 +21,9 @@ static int ddp__descent_slowest(ddp__descent *s)
     int D = p->D, j = (int)ddp_rng_below(&p->rng, (uint64_t)p->S - 1), a;
     const int *mate = s->mate + j * D;
     for (a = 0; a + 1 < D; a++)
-        if (p->pp[(size_t)s->at[j * D + a] * (size_t)p->N + (size_t)s->at[(j + 1) * D + mate[a]]] >= s->hop[j]) break;
+        if (p->pp[(size_t)s->at[j * D + a] * (size_t)p->N + (size_t)s->at[(j + 1) * D + mate[a]]] >=
+            s->hop[j])
+            break;
     return ddp_rng_below(&p->rng, 2) ? j * D + a : (j + 1) * D + mate[a];
 }
 
@@ -34,7 +37,8 @@ static int ddp__descent_move(ddp__descent *s)
 
     if (j == k) return 0;
     ddp__swap(s->at, x, z);
-    dj = ddp__place_averaging(p, s->at, j); dk = ddp__place_averaging(p, s->at, k);
+    dj = ddp__place_averaging(p, s->at, j);
+    dk = ddp__place_averaging(p, s->at, k);
     top = dj > dk ? dj : dk;
     for (m = 0; m < p->S; m++)
         if (m != j && m != k && s->data[m] > top) top = s->data[m];
@@ -81,16 +85,19 @@ static void ddp__place_descend(ddp__place *p)
     const long weight = 4 * (long)p->D;
     ddp__descent s = DDP__ZEROS;
     s.p = p;
-    s.at = ddp__ints(&p->room, N); s.mate = ddp__ints(&p->room, N);
+    s.at = ddp__ints(&p->room, N);
+    s.mate = ddp__ints(&p->room, N);
     s.fresh = ddp__ints(&p->room, 4 * D);
-    s.hop = ddp__doubles(&p->room, S); s.data = ddp__doubles(&p->room, S);
+    s.hop = ddp__doubles(&p->room, S);
+    s.data = ddp__doubles(&p->room, S);
     if (p->room.failed) return;
     memcpy(s.at, p->best, N * sizeof(int));
     for (int j = 0; j < p->S; j++) {
         s.data[j] = ddp__place_averaging(p, s.at, j);
         if (s.data[j] > s.top) s.top = s.data[j];
         if (j + 1 == p->S) continue;
-        s.hop[j] = ddp__place_match(p, s.at + (size_t)j * D, s.at + (size_t)(j + 1) * D, s.mate + (size_t)j * D);
+        s.hop[j] =
+            ddp__place_match(p, s.at + (size_t)j * D, s.at + (size_t)(j + 1) * D, s.mate + (size_t)j * D);
         s.all += s.hop[j];
     }
     while (p->limit - p->candidates >= weight && ddp__place_next(p)) {
@@ -101,14 +108,15 @@ static void ddp__place_descend(ddp__place *p)
     ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at, DBL_MAX));
 }
 
-/* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true cost is a maximum of
- * maxima, flat almost everywhere, so what is cooled is
- *     max_j DP_j + lam sum_j DP_j + nu (sum over devices of their averaging) + sum over hops (max_i w + mu sum_i w)
- * with the best kept by the true cost. lam, mu and nu are powers of two and the acceptance rule is a table of exactly
- * rounded operations, so that no compiler changes the walk.
+/* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true cost is a
+ * maximum of maxima, flat almost everywhere, so what is cooled is
+ *     max_j DP_j + lam sum_j DP_j + nu (sum over devices of their averaging) + sum over hops (max_i w + mu
+ *     sum_i w)
+ * with the best kept by the true cost. lam, mu and nu are powers of two and the acceptance rule is a table of
+ * exactly rounded operations, so that no compiler changes the walk.
  *
- * Moves: exchange two devices of different stages (half of them from a slowest edge), or of one pipeline; exchange a
- * run of stages of two pipelines (its tail, if it reaches the end); reverse a run of stages. */
+ * Moves: exchange two devices of different stages (half of them from a slowest edge), or of one pipeline;
+ * exchange a run of stages of two pipelines (its tail, if it reaches the end); reverse a run of stages. */
 
 #define DDP__ANNEAL_CHUNK 512 /* moves between two looks at the clock */
 #define DDP__ANNEAL_TABLE 4096
@@ -128,16 +136,19 @@ typedef struct ddp__anneal {
     double top, all;    /* maximum and sum of data */
     double hops;        /* sum of most */
     double lam, mu, nu, heat, best_cost;
-    int unit;           /* all costs here are in units of 2^unit seconds */
+    int unit; /* all costs here are in units of 2^unit seconds */
     int improved;
-    double *table;      /* [DDP__ANNEAL_TABLE] how much worse a move may be, in units of heat */
-    int hop_count, hop_at[4];        /* hops on trial, with what they were */
+    double *table;            /* [DDP__ANNEAL_TABLE] how much worse a move may be, in units of heat */
+    int hop_count, hop_at[4]; /* hops on trial, with what they were */
     double most_was[4], sum_was[4];
     int edge_count, edge_at[4];
     float edge_was[4];
 } ddp__anneal;
 
-static int ddp__anneal_below(ddp__anneal *s, int n) { return (int)((ddp_rng_u64(&s->p->rng) >> 32) * (uint64_t)n >> 32); }
+static int ddp__anneal_below(ddp__anneal *s, int n)
+{
+    return (int)((ddp_rng_u64(&s->p->rng) >> 32) * (uint64_t)n >> 32);
+}
 
 /* Metropolis with 1/(1 + x/16)^16 in place of exp(-x), as a bound on x drawn beforehand. */
 static int ddp__anneal_accepts(ddp__anneal *s, double worse)
@@ -146,7 +157,10 @@ static int ddp__anneal_accepts(ddp__anneal *s, double worse)
     return worse < s->heat * s->table[ddp_rng_u64(&s->p->rng) >> 52];
 }
 
-static float ddp__anneal_pair(const ddp__anneal *s, int x, int y) { return s->pp[(size_t)x * (size_t)s->N + (size_t)y]; }
+static float ddp__anneal_pair(const ddp__anneal *s, int x, int y)
+{
+    return s->pp[(size_t)x * (size_t)s->N + (size_t)y];
+}
 
 /* Everything that follows from s->at. */
 static void ddp__anneal_rebuild(ddp__anneal *s)
@@ -183,7 +197,8 @@ static void ddp__anneal_edge(ddp__anneal *s, int at, float w)
         if (s->edge_at[k] == at) return;
     s->edge_at[s->edge_count] = at;
     s->edge_was[s->edge_count++] = old;
-    for (k = 0; k < s->hop_count && s->hop_at[k] != j; k++) {}
+    for (k = 0; k < s->hop_count && s->hop_at[k] != j; k++) {
+    }
     if (k == s->hop_count) {
         s->hop_at[k] = j;
         s->most_was[k] = s->most[j];
@@ -224,7 +239,10 @@ static double ddp__anneal_growth(const ddp__anneal *s, double *maxima)
 static void ddp__anneal_undo(ddp__anneal *s)
 {
     for (int k = 0; k < s->edge_count; k++) s->edge[s->edge_at[k]] = s->edge_was[k];
-    for (int k = 0; k < s->hop_count; k++) { s->most[s->hop_at[k]] = s->most_was[k]; s->sum[s->hop_at[k]] = s->sum_was[k]; }
+    for (int k = 0; k < s->hop_count; k++) {
+        s->most[s->hop_at[k]] = s->most_was[k];
+        s->sum[s->hop_at[k]] = s->sum_was[k];
+    }
 }
 
 /* ---- moves: each returns whether it was taken ---- */
@@ -262,7 +280,8 @@ static int ddp__anneal_exchange(ddp__anneal *s, int a, int b)
 {
     int j = s->stage[a], k = s->stage[b], x = s->at[a], y = s->at[b];
     double dj, dk, top, growth, maxima, change, loads;
-    dj = ddp__anneal_load(s, a, x, y, s->fresh); dk = ddp__anneal_load(s, b, y, x, s->fresh + s->D);
+    dj = ddp__anneal_load(s, a, x, y, s->fresh);
+    dk = ddp__anneal_load(s, b, y, x, s->fresh + s->D);
     top = ddp__anneal_top(s, j, k, dj, dk);
     change = dj - s->data[j] + (dk - s->data[k]);
     loads = s->fresh[a - j * s->D] - s->load[a] + (s->fresh[s->D + b - k * s->D] - s->load[b]);
@@ -369,7 +388,8 @@ static int ddp__anneal_slowest(ddp__anneal *s)
 {
     int j = ddp__anneal_below(s, s->S - 1), i;
     const float *edge = s->edge + (size_t)j * (size_t)s->D;
-    for (i = 0; i + 1 < s->D && (double)edge[i] < s->most[j]; i++) {}
+    for (i = 0; i + 1 < s->D && (double)edge[i] < s->most[j]; i++) {
+    }
     return (j + ddp__anneal_below(s, 2)) * s->D + i;
 }
 
@@ -393,17 +413,20 @@ static int ddp__anneal_move(ddp__anneal *s)
         return ddp__anneal_exchange(s, j * s->D + a, k * s->D + a);
     }
     if (kind < 60) {
-        if (kind < 50) k = j;
-        else if (kind < 56) k = s->S - 1;
-        a = ddp__anneal_below(s, s->D); b = ddp__anneal_below(s, s->D - 1);
+        if (kind < 50)
+            k = j;
+        else if (kind < 56)
+            k = s->S - 1;
+        a = ddp__anneal_below(s, s->D);
+        b = ddp__anneal_below(s, s->D - 1);
         if (b >= a) b++;
         return ddp__anneal_cross(s, a, b, j < k ? j : k, j < k ? k : j);
     }
     return ddp__anneal_reverse(s, j < k ? j : k, j < k ? k : j);
 }
 
-/* Cools from heat `hot` to `cold` within `moves` moves and `seconds`, whichever is spent first, starting from s->at;
- * the best of it ends in s->best and is offered. */
+/* Cools from heat `hot` to `cold` within `moves` moves and `seconds`, whichever is spent first, starting from
+ * s->at; the best of it ends in s->best and is offered. */
 static void ddp__anneal_run(ddp__anneal *s, double hot, double cold, long moves, double seconds)
 {
     static const double ratio = 0x1.ea4afa2a490dap-1; /* 2^(-1/16) */
@@ -458,8 +481,12 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     s->edge = (float *)ddp__scratch_take(&p->room, N, sizeof(float));
     s->load = ddp__doubles(&p->room, N);
     s->fresh = ddp__doubles(&p->room, 2 * D);
-    s->data = ddp__doubles(&p->room, S); s->most = ddp__doubles(&p->room, S); s->sum = ddp__doubles(&p->room, S);
-    s->at = ddp__ints(&p->room, N); s->best = ddp__ints(&p->room, N); s->stage = ddp__ints(&p->room, N);
+    s->data = ddp__doubles(&p->room, S);
+    s->most = ddp__doubles(&p->room, S);
+    s->sum = ddp__doubles(&p->room, S);
+    s->at = ddp__ints(&p->room, N);
+    s->best = ddp__ints(&p->room, N);
+    s->stage = ddp__ints(&p->room, N);
     s->spare = ddp__ints(&p->room, D);
     s->table = ddp__doubles(&p->room, DDP__ANNEAL_TABLE);
     if (p->room.failed) return 0;
@@ -478,13 +505,13 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     return 1;
 }
 
-/* Beyond LARGE devices no budget is long enough to leave a structure: the best start is refined, at a heat that suits
- * the smaller share of one device in the cost. */
+/* Beyond LARGE devices no budget is long enough to leave a structure: the best start is refined, at a heat
+ * that suits the smaller share of one device in the cost. */
 #define DDP__ANNEAL_STARTS 4
 #define DDP__ANNEAL_LARGE  256
 
-/* One run within a share of the limits; heats are fractions of the best cost so far. What it found is then exactly
- * matched and ordered again. */
+/* One run within a share of the limits; heats are fractions of the best cost so far. What it found is then
+ * exactly matched and ordered again. */
 static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold, double share)
 {
     ddp__place *p = s->p;
@@ -502,8 +529,8 @@ static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold
     ddp__place_offer(p, p->line, cost);
 }
 
-/* The walk that DDP_PLACE_KL takes from this seed, for two fifths of the limits, and where it is near the best known for
- * 85 % of them: at the same time it has then gone further than DDP_PLACE_KL itself. */
+/* The walk that DDP_PLACE_KL takes from this seed, for two fifths of the limits, and where it is near the
+ * best known for 85 % of them: at the same time it has then gone further than DDP_PLACE_KL itself. */
 static void ddp__anneal_cycles(ddp__place *p)
 {
     const ddp_rng rng = p->rng;
@@ -525,9 +552,10 @@ static void ddp__anneal_cycles(ddp__place *p)
     if (p->stop == 1) p->stop = 0;
 }
 
-/* Beyond LARGE, a tenth of the limits anneals the best start and descent has the rest. Below, short runs from each
- * start show which structure of the network carries (from cold random starts a run mostly freezes in a worse one);
- * where none does, kl's cyclic moves find more; then what is left anneals the best of all mildly, in up to two runs. */
+/* Beyond LARGE, a tenth of the limits anneals the best start and descent has the rest. Below, short runs from
+ * each start show which structure of the network carries (from cold random starts a run mostly freezes in a
+ * worse one); where none does, kl's cyclic moves find more; then what is left anneals the best of all mildly,
+ * in up to two runs. */
 void ddp__place_anneal(ddp__place *p)
 {
     size_t N = (size_t)p->N;

@@ -42,15 +42,16 @@ double ddp__place_match(ddp__place *p, const int *here, const int *there, int *m
     return mate ? ddp__matching_solve(&p->matching, p->weight, mate) : ddp__matching_bound(p->D, p->weight);
 }
 
-/* Hop values of every pair of stages into p->hop, and partners into p->mate or, without `exact`, bounds alone. 0 = too
- * late. */
+/* Hop values of every pair of stages into p->hop, and partners into p->mate or, without `exact`, bounds
+ * alone. 0 = too late. */
 static int ddp__place_match_all(ddp__place *p, const int *at, int exact)
 {
     size_t D = (size_t)p->D, S = (size_t)p->S;
     for (size_t j = 0; j < S; j++) {
         for (size_t k = j + 1; k < S; k++) {
             int *mate = p->mate + (j * S + k) * D, *back = p->mate + (k * S + j) * D;
-            p->hop[j * S + k] = p->hop[k * S + j] = ddp__place_match(p, at + j * D, at + k * D, exact ? mate : NULL);
+            p->hop[j * S + k] = p->hop[k * S + j] =
+                ddp__place_match(p, at + j * D, at + k * D, exact ? mate : NULL);
             for (size_t a = 0; exact && a < D; a++) back[mate[a]] = (int)a;
         }
         if (p->cost < DBL_MAX && ddp__place_late(p)) return 0;
@@ -159,13 +160,13 @@ void ddp__place_offer(ddp__place *p, const int *at, double cost)
     if (p->o->progress(p->o->user, now, cost)) p->stop = 2;
 }
 
-/* Arrangements that follow the structure of the network. The line of devices is the order in which Prim's algorithm
- * reaches them over the lightest hops, so that well connected ones are neighbours; cutting its heavy steps gives
- * clusters. From the line, and from the order given:
+/* Arrangements that follow the structure of the network. The line of devices is the order in which Prim's
+ * algorithm reaches them over the lightest hops, so that well connected ones are neighbours; cutting its
+ * heavy steps gives clusters. From the line, and from the order given:
  *   pipelines inside clusters: each run of S devices is a pipeline
  *   stages inside clusters: each run of D devices is a stage
- *   packed: a cluster smaller than a pipeline gives one device to each of the first free stages of a pipeline, the
- *   largest clusters first, for the cuts with the largest relative steps */
+ *   packed: a cluster smaller than a pipeline gives one device to each of the first free stages of a
+ *   pipeline, the largest clusters first, for the cuts with the largest relative steps */
 
 enum { DDP__STARTS_CUTS = 4 };
 
@@ -184,7 +185,10 @@ static void ddp__starts_line(ddp__starts *s)
     const ddp__place *p = s->p;
     double *reach = s->sorted;
     int k, v, best, last = 0;
-    for (v = 0; v < p->N; v++) { s->line[v] = v; reach[v] = DBL_MAX; }
+    for (v = 0; v < p->N; v++) {
+        s->line[v] = v;
+        reach[v] = DBL_MAX;
+    }
     s->step[0] = DBL_MAX;
     for (k = 1; k < p->N; k++) {
         for (v = best = k; v < p->N; v++) {
@@ -212,11 +216,13 @@ static void ddp__starts_keep(ddp__starts *s)
     if (!ddp__place_next(p)) return;
     cost = ddp__place_evaluate(p, s->at, DBL_MAX);
     ddp__place_offer(p, p->line, cost);
-    for (k = 0; k < s->count && s->cost[k] < cost; k++) {}
+    for (k = 0; k < s->count && s->cost[k] < cost; k++) {
+    }
     if (k < s->count && !(cost < s->cost[k])) return; /* the same again */
     if (k == s->most) return;
     if (s->count < s->most) s->count++;
-    memmove(s->kept + (size_t)(k + 1) * N, s->kept + (size_t)k * N, (size_t)(s->count - 1 - k) * N * sizeof(int));
+    memmove(s->kept + (size_t)(k + 1) * N, s->kept + (size_t)k * N,
+            (size_t)(s->count - 1 - k) * N * sizeof(int));
     memmove(s->cost + k + 1, s->cost + k, (size_t)(s->count - 1 - k) * sizeof(double));
     memcpy(s->kept + (size_t)k * N, p->line, N * sizeof(int));
     s->cost[k] = cost;
@@ -245,7 +251,8 @@ static void ddp__starts_lay(ddp__starts *s, int begin, int length)
         int i, best = 0;
         for (i = 1; i < p->D; i++)
             if (s->fill[i] < s->fill[best]) best = i;
-        for (; length > 0 && s->fill[best] < p->S; length--) s->at[s->fill[best]++ * p->D + best] = s->line[begin++];
+        for (; length > 0 && s->fill[best] < p->S; length--)
+            s->at[s->fill[best]++ * p->D + best] = s->line[begin++];
     }
 }
 
@@ -277,8 +284,14 @@ static void ddp__starts_cuts(ddp__starts *s)
         double low = s->sorted[k], ratio = (s->sorted[k + 1] - low) / s->sorted[k + 1];
         if (!(s->sorted[k + 1] > low)) continue;
         for (m = n < DDP__STARTS_CUTS ? n++ : DDP__STARTS_CUTS; m > 0 && jump[m - 1] < ratio; m--)
-            if (m < DDP__STARTS_CUTS) { jump[m] = jump[m - 1]; cut[m] = cut[m - 1]; }
-        if (m < DDP__STARTS_CUTS) { jump[m] = ratio; cut[m] = low; }
+            if (m < DDP__STARTS_CUTS) {
+                jump[m] = jump[m - 1];
+                cut[m] = cut[m - 1];
+            }
+        if (m < DDP__STARTS_CUTS) {
+            jump[m] = ratio;
+            cut[m] = low;
+        }
     }
     for (m = 0; m < n; m++) ddp__starts_pack(s, cut[m]);
 }
@@ -291,10 +304,12 @@ int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
     s.most = most;
     s.kept = kept;
     s.cost = cost;
-    s.line = ddp__ints(&p->room, N); s.at = ddp__ints(&p->room, N);
+    s.line = ddp__ints(&p->room, N);
+    s.at = ddp__ints(&p->room, N);
     s.chunk = ddp__ints(&p->room, 2 * N);
     s.fill = ddp__ints(&p->room, (size_t)p->D);
-    s.step = ddp__doubles(&p->room, N); s.sorted = ddp__doubles(&p->room, N);
+    s.step = ddp__doubles(&p->room, N);
+    s.sorted = ddp__doubles(&p->room, N);
     if (p->room.failed) return 0;
     ddp__starts_line(&s);
     ddp__starts_runs(&s, s.line);

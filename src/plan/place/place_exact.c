@@ -1,11 +1,12 @@
-/* Proven placements: every partition where there are few, else branch and bound over the make-up of stages. */
+/* Proven placements: every partition where there are few, else branch and bound over the make-up of
+ * stages. */
 #include "plan/internal.h"
 
-/* Stages are made up in path order. Devices with equal rows (towards all others) form a class; only how many of each
- * class a stage has matters. A node fixes the first k stages. Its bound is the largest DP so far, or the least DP that
- * any device left over can have, plus the hops so far, plus the least hop that the last stage can have towards what is
- * left, plus the least hop of any device for the rest. Partial stages are bounded too: loads only grow while devices
- * are added. */
+/* Stages are made up in path order. Devices with equal rows (towards all others) form a class; only how many
+ * of each class a stage has matters. A node fixes the first k stages. Its bound is the largest DP so far, or
+ * the least DP that any device left over can have, plus the hops so far, plus the least hop that the last
+ * stage can have towards what is left, plus the least hop of any device for the rest. Partial stages are
+ * bounded too: loads only grow while devices are added. */
 
 /* ---- every partition ---- */
 
@@ -80,7 +81,8 @@ static int ddp__place_same(const ddp__place *p, int i, int k)
 {
     size_t N = (size_t)p->N, a = (size_t)i, b = (size_t)k, m;
     for (m = 0; m < N; m++)
-        if (m != a && m != b && (p->dp[a * N + m] != p->dp[b * N + m] || p->pp[a * N + m] != p->pp[b * N + m]))
+        if (m != a && m != b &&
+            (p->dp[a * N + m] != p->dp[b * N + m] || p->pp[a * N + m] != p->pp[b * N + m]))
             return 0;
     return 1;
 }
@@ -97,7 +99,8 @@ static void ddp__place_classes(ddp__place_tree *t)
     ddp__place *p = t->p;
     int *of = t->at, v, c, n = 0;
     for (v = 0; v < p->N; v++) {
-        for (c = 0; c < t->classes && !ddp__place_same(p, t->mix[c], v); c++) {}
+        for (c = 0; c < t->classes && !ddp__place_same(p, t->mix[c], v); c++) {
+        }
         if (c == t->classes) t->mix[t->classes++] = v; /* the first device of each class */
         of[v] = c;
     }
@@ -121,7 +124,8 @@ static void ddp__place_tables(ddp__place_tree *t)
             size_t at = (size_t)c * (size_t)C + (size_t)d;
             t->dp[at] = ddp__place_between(t, t->p->dp, c, d);
             t->pp[at] = ddp__place_between(t, t->p->pp, c, d);
-            if ((c != d || t->first[c + 1] - t->first[c] > 1) && t->pp[at] < t->near[c]) t->near[c] = t->pp[at];
+            if ((c != d || t->first[c + 1] - t->first[c] > 1) && t->pp[at] < t->near[c])
+                t->near[c] = t->pp[at];
         }
         if (t->near[c] < t->low) t->low = t->near[c];
     }
@@ -171,7 +175,10 @@ static double ddp__place_tree_reach(const ddp__place_tree *t, const int *x)
     return most;
 }
 
-static int ddp__place_tree_worse(const ddp__place_tree *t, double bound) { return bound >= t->p->cost * (1 - 1e-9); }
+static int ddp__place_tree_worse(const ddp__place_tree *t, double bound)
+{
+    return bound >= t->p->cost * (1 - 1e-9);
+}
 
 static int ddp__place_tree_node(ddp__place_tree *t, int k, double top, double hops);
 
@@ -217,7 +224,8 @@ static int ddp__place_tree_fill(ddp__place_tree *t, int k, int c, int need, doub
         for (d = 0; d <= c; d++)
             if (x[d] && load[d] - t->dp[d * C + d] > worst) worst = load[d] - t->dp[d * C + d];
         rest = (t->p->S - 1 - k + (k > 0)) * t->low;
-        if (!ddp__place_tree_worse(t, worst + hops + rest)) go = ddp__place_tree_fill(t, k, c + 1, need - m, top, hops);
+        if (!ddp__place_tree_worse(t, worst + hops + rest))
+            go = ddp__place_tree_fill(t, k, c + 1, need - m, top, hops);
         for (d = 0; d < C; d++) load[d] -= m * t->dp[d * C + c];
         t->left[c] += m;
         x[c] = 0;
@@ -256,16 +264,22 @@ static int ddp__place_tree_open(ddp__place_tree *t, ddp__place *p)
     size_t N = (size_t)p->N, D = (size_t)p->D, S = (size_t)p->S, C;
     memset(t, 0, sizeof *t);
     t->p = p;
-    t->member = ddp__ints(&p->room, N); t->at = ddp__ints(&p->room, N); t->left = ddp__ints(&p->room, N);
+    t->member = ddp__ints(&p->room, N);
+    t->at = ddp__ints(&p->room, N);
+    t->left = ddp__ints(&p->room, N);
     t->first = ddp__ints(&p->room, N + 1);
-    t->mate = ddp__ints(&p->room, D); t->a = ddp__ints(&p->room, D); t->b = ddp__ints(&p->room, D);
+    t->mate = ddp__ints(&p->room, D);
+    t->a = ddp__ints(&p->room, D);
+    t->b = ddp__ints(&p->room, D);
     t->mix = ddp__ints(&p->room, N);
     if (p->room.failed) return 0;
     ddp__place_classes(t);
     C = (size_t)t->classes;
     t->mix = ddp__ints(&p->room, S * C);
-    t->dp = ddp__doubles(&p->room, C * C); t->pp = ddp__doubles(&p->room, C * C);
-    t->near = ddp__doubles(&p->room, C); t->least = ddp__doubles(&p->room, C);
+    t->dp = ddp__doubles(&p->room, C * C);
+    t->pp = ddp__doubles(&p->room, C * C);
+    t->near = ddp__doubles(&p->room, C);
+    t->least = ddp__doubles(&p->room, C);
     t->load = ddp__doubles(&p->room, S * C);
     if (p->room.failed) return 0;
     ddp__place_tables(t);
@@ -278,9 +292,11 @@ void ddp__place_exact(ddp__place *p)
     long limit = p->limit;
     double limit_s = p->limit_s;
     /* a good placement first: 400,000 moves, at most a quarter of the limits */
-    p->limit = limit < 1600000 ? (limit + 3) / 4 : 400000; p->limit_s = limit_s / 4;
+    p->limit = limit < 1600000 ? (limit + 3) / 4 : 400000;
+    p->limit_s = limit_s / 4;
     ddp__place_anneal(p);
-    p->limit = limit; p->limit_s = limit_s;
+    p->limit = limit;
+    p->limit_s = limit_s;
     if (p->room.failed || p->stop == 2) return;
     p->stop = 0;
     if (ddp__place_tree_open(&t, p)) p->proven = ddp__place_tree_node(&t, 0, 0, 0) && p->S <= DDP_TOUR_EXACT;

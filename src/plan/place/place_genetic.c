@@ -1,24 +1,25 @@
 /* DT-FM's genetic searches: the paper's, and the one that its authors released. */
 #include "plan/internal.h"
 
-/* The paper's hybrid genetic search (DT-FM section 3.4), and the population that the released variant shares. A genome
- * is the stage of each device, label[N].
+/* The paper's hybrid genetic search (DT-FM section 3.4), and the population that the released variant shares.
+ * A genome is the stage of each device, label[N].
  *
- * Local search, read as follows. A group's fastest link is the lightest pair (d1, d2) of its unlocked devices. Two
- * groups have four candidate swaps, each of one end with one end, with
+ * Local search, read as follows. A group's fastest link is the lightest pair (d1, d2) of its unlocked
+ * devices. Two groups have four candidate swaps, each of one end with one end, with
  *     gain = mean of w(d, C') - w(d1, d2) + mean of w(d', C) - w(d1', d2')
- * A chain begins with the best swap of all, then goes on from the second group to the best third one, each swapped
- * device being locked, until it returns to the first group or no group has two unlocked devices; it is cut behind its
- * largest sum of gains. w is one direction, a + c_pp/b. */
+ * A chain begins with the best swap of all, then goes on from the second group to the best third one, each
+ * swapped device being locked, until it returns to the first group or no group has two unlocked devices; it
+ * is cut behind its largest sum of gains. w is one direction, a + c_pp/b. */
 
 enum { DDP__PLACE_POPULATION = 100, DDP__PLACE_CROSSED = 5 };
 
 typedef struct ddp__place_pool {
-    int     size;
-    int    *label;      /* [size x N] stage of each device */
-    double *cost;       /* [size]; -1 = not evaluated yet */
-    long    pass, whole; /* what a child and an evaluation count beyond one candidate; 0 = all is evaluated at once */
-    int    *child, *at; /* [N] */
+    int size;
+    int *label;       /* [size x N] stage of each device */
+    double *cost;     /* [size]; -1 = not evaluated yet */
+    long pass, whole; /* what a child and an evaluation count beyond one candidate; 0 = all is evaluated at
+                            once */
+    int *child, *at;  /* [N] */
 } ddp__place_pool;
 
 static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool, const int *label, double enough)
@@ -38,7 +39,8 @@ static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool, const int *
 /* The cost of a member. */
 static double ddp__place_known(ddp__place *p, ddp__place_pool *pool, int k)
 {
-    if (pool->cost[k] < 0) pool->cost[k] = ddp__place_judge(p, pool, pool->label + (size_t)k * (size_t)p->N, DBL_MAX);
+    if (pool->cost[k] < 0)
+        pool->cost[k] = ddp__place_judge(p, pool, pool->label + (size_t)k * (size_t)p->N, DBL_MAX);
     return pool->cost[k];
 }
 
@@ -48,7 +50,8 @@ static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
     size_t N = (size_t)p->N;
     pool->label = ddp__ints(&p->room, DDP__PLACE_POPULATION * N);
     pool->cost = ddp__doubles(&p->room, DDP__PLACE_POPULATION);
-    pool->child = ddp__ints(&p->room, N); pool->at = ddp__ints(&p->room, N);
+    pool->child = ddp__ints(&p->room, N);
+    pool->at = ddp__ints(&p->room, N);
     while (pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
         ddp__shuffle(pool->at, p->N, &p->rng);
         for (int v = 0; v < p->N; v++) pool->child[pool->at[v]] = v / p->D;
@@ -57,8 +60,8 @@ static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
     }
 }
 
-/* "Five-point crossover": the second parent, but five random devices follow the first one; then each device of an
- * over-full group moves to the first group with room. Parents may be equal. */
+/* "Five-point crossover": the second parent, but five random devices follow the first one; then each device
+ * of an over-full group moves to the first group with room. Parents may be equal. */
 static void ddp__place_cross(ddp__place *p, ddp__place_pool *pool, int *one, int *two)
 {
     size_t N = (size_t)p->N;
@@ -89,10 +92,14 @@ typedef struct ddp__place_swap {
 } ddp__place_swap;
 
 /* The lightest pair of unlocked devices in each group; end[2g] = -1 where there are not two. */
-static void ddp__place_fastest(const ddp__place *p, const int *label, const char *locked, int *end, double *link)
+static void ddp__place_fastest(const ddp__place *p, const int *label, const char *locked, int *end,
+                               double *link)
 {
     int g, u, v;
-    for (g = 0; g < p->S; g++) { end[2 * g] = end[2 * g + 1] = -1; link[g] = DBL_MAX; }
+    for (g = 0; g < p->S; g++) {
+        end[2 * g] = end[2 * g + 1] = -1;
+        link[g] = DBL_MAX;
+    }
     for (u = 0; u < p->N; u++)
         for (v = u + 1; v < p->N; v++) {
             double w = p->pp[(size_t)u * (size_t)p->N + (size_t)v] / 2;
@@ -114,8 +121,8 @@ static double ddp__place_mean(const ddp__place *p, const int *label, int u, int 
 }
 
 /* The best swap of group g (-1 = any) with another one. */
-static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *end, const double *link, const double *mean,
-                                            int g)
+static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *end, const double *link,
+                                            const double *mean, int g)
 {
     ddp__place_swap best = {-1, -1, -DBL_MAX};
     for (int a = g < 0 ? 0 : g; a < (g < 0 ? p->S : g + 1); a++)
@@ -161,7 +168,10 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
         c->locked[s.u] = c->locked[s.v] = 1;
         c->swap[n] = s;
         sum += s.gain;
-        if (sum > most) { most = sum; keep = n + 1; }
+        if (sum > most) {
+            most = sum;
+            keep = n + 1;
+        }
         if (g == first) {
             n++;
             break;
@@ -170,14 +180,14 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
     while (n-- > keep) ddp__swap(label, c->swap[n].u, c->swap[n].v);
 }
 
-/* The search that the DT-FM authors released: cyclic partition moves, one device at a time, each into the group that
- * the last one left for. Two gains of moving v to group q:
- *     genetic-code  mean of w(v, u in q) - own(v),  own(v) = the lightest w(v, u) in v's group; only the unlocked v
- *                   with the smallest own of its group may move
+/* The search that the DT-FM authors released: cyclic partition moves, one device at a time, each into the
+ * group that the last one left for. Two gains of moving v to group q:
+ *     genetic-code  mean of w(v, u in q) - own(v),  own(v) = the lightest w(v, u) in v's group; only the
+ *                   unlocked v with the smallest own of its group may move
  *     kl            s(v, q) - s(v, own group),  s = sum of (c_pp - c_dp)/b; any unlocked v
- * with w = a + c_pp/b one way. A cycle begins at the group S0 with the largest gain and ends when it comes back to it;
- * it is closed where the gains so far plus that of sending the device straight to S0 are largest, and undone if that is
- * nowhere positive. Locks last for the whole pass. */
+ * with w = a + c_pp/b one way. A cycle begins at the group S0 with the largest gain and ends when it comes
+ * back to it; it is closed where the gains so far plus that of sending the device straight to S0 are largest,
+ * and undone if that is nowhere positive. Locks last for the whole pass. */
 
 typedef struct ddp__place_cycle {
     ddp__place *p;
@@ -228,7 +238,10 @@ static int ddp__place_leave(ddp__place_cycle *c, int g, int *to, double *gain)
     for (v = 0; v < p->N && !c->kl; v++) {
         if (c->label[v] != g || c->locked[v]) continue;
         own = ddp__place_weigh(c, v);
-        if (only < 0 || own < least) { only = v; least = own; }
+        if (only < 0 || own < least) {
+            only = v;
+            least = own;
+        }
     }
     for (v = 0; v < p->N; v++) {
         if (c->label[v] != g || c->locked[v] || (!c->kl && v != only)) continue;
@@ -250,7 +263,8 @@ static void ddp__place_send(ddp__place_cycle *c, int v, int q)
     const ddp__place *p = c->p;
     const double *row = p->kl + (size_t)v * (size_t)p->N;
     if (c->table) {
-        double *left = c->table + (size_t)c->label[v] * (size_t)p->N, *joined = c->table + (size_t)q * (size_t)p->N;
+        double *left = c->table + (size_t)c->label[v] * (size_t)p->N,
+               *joined = c->table + (size_t)q * (size_t)p->N;
         for (int u = 0; u < p->N; u++) {
             left[u] -= row[u];
             joined[u] += row[u];
@@ -270,7 +284,10 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
     for (g = 0; g < c->p->S; g++) {
         if (ddp__place_late(c->p)) return 0;
         v = ddp__place_leave(c, g, &to, &gain);
-        if (v >= 0 && (home < 0 || gain > most)) { home = g; most = gain; }
+        if (v >= 0 && (home < 0 || gain > most)) {
+            home = g;
+            most = gain;
+        }
     }
     if (home < 0) return 0;
     for (g = home; n < c->p->N && !(n && ddp__place_late(c->p)); g = to) {
@@ -279,7 +296,10 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
         if (n) {
             double own = ddp__place_weigh(c, v);
             close = sum + ddp__place_gain(c, v, own, home);
-            if (close > best) { best = close; keep = n; }
+            if (close > best) {
+                best = close;
+                keep = n;
+            }
         }
         c->moved[n] = v;
         c->from[n++] = g;
@@ -294,8 +314,8 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
     return 1;
 }
 
-/* The device of the last move where the chain ran into a group without an unlocked device goes on to S0: that is the
- * closing at the last prefix. */
+/* The device of the last move where the chain ran into a group without an unlocked device goes on to S0: that
+ * is the closing at the last prefix. */
 static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *table)
 {
     size_t N = (size_t)p->N, S = (size_t)p->S;
@@ -307,7 +327,8 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *tab
     c.kl = kl;
     c.label = label;
     c.size = ddp__ints(&room, S);
-    c.moved = ddp__ints(&room, N); c.from = ddp__ints(&room, N);
+    c.moved = ddp__ints(&room, N);
+    c.from = ddp__ints(&room, N);
     c.locked = (char *)ddp__scratch_take(&room, N, 1);
     c.got = (char *)ddp__scratch_take(&room, S, 1);
     c.sum = ddp__doubles(&room, S);
@@ -319,15 +340,16 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *tab
         for (size_t u = 0; table && u < N; u++) table[(size_t)label[k] * N + u] += p->kl[(size_t)k * N + u];
     }
     for (k = 0; !room.failed && k < p->S && ddp__place_cycle_once(&c); k++) {
-        for (g = 0; g < p->S && c.got[g]; g++) {}
+        for (g = 0; g < p->S && c.got[g]; g++) {
+        }
         if (g == p->S) break;
     }
     ddp__scratch_free(&room);
     return !room.failed;
 }
 
-/* Whether kl's walk may still find the best of all after so many children, of which the best costs `own`. The first
- * hundred halve what the random ones cost. */
+/* Whether kl's walk may still find the best of all after so many children, of which the best costs `own`. The
+ * first hundred halve what the random ones cost. */
 static int ddp__place_promising(const ddp__place *p, long children, double own)
 {
     return children == 0 || own < (children < 100 ? 1.5 : 1.1) * p->cost;
@@ -356,14 +378,17 @@ void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place
     for (;;) {
         if (!ddp__place_next(p)) {
             if (!more || p->stop == 2 || !ddp__place_promising(p, children, own)) break;
-            p->limit = more->candidates; p->limit_s = more->seconds;
+            p->limit = more->candidates;
+            p->limit_s = more->seconds;
             p->stop = 0;
             more = NULL;
             continue;
         }
         ddp__place_cross(p, &pool, &one, &two);
-        if (!released) ddp__place_circulate(p, &c, pool.child);
-        else p->room.failed |= !ddp__place_cyclic_pass(p, pool.child, solver == DDP_PLACE_KL, table);
+        if (!released)
+            ddp__place_circulate(p, &c, pool.child);
+        else
+            p->room.failed |= !ddp__place_cyclic_pass(p, pool.child, solver == DDP_PLACE_KL, table);
         for (int k = out = 0; k < pool.size; k++)
             if (pool.cost[k] > pool.cost[out]) out = k;
         if (released) out = one;

@@ -8,8 +8,8 @@ static double ddp__tour_join(double path, double hop, int slowest)
     return !slowest ? path + hop : path > hop ? path : hop;
 }
 
-/* best[set * n + e] = the least of the paths that visit exactly `set` and end at e; sets in ascending order, so that
- * every smaller set is done first. The path is read back as the least of these values again. */
+/* best[set * n + e] = the least of the paths that visit exactly `set` and end at e; sets in ascending order,
+ * so that every smaller set is done first. The path is read back as the least of these values again. */
 double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best, int *order)
 {
     size_t N = (size_t)n, sets = (size_t)1 << n, set, rest, e, b, at = 0, from;
@@ -31,9 +31,14 @@ double ddp__held_karp(int n, const double *cost, int first, int last, int slowes
     set = sets - 1;
     for (e = 0; e < N; e++) {
         via = best[set * N + e];
-        if (n > 1 && first >= 0 && first == last) via = ddp__tour_join(via, cost[e * N + (size_t)first], slowest);
-        else if (last >= 0 && last != (int)e) continue;
-        if (via < least) { least = via; at = e; }
+        if (n > 1 && first >= 0 && first == last)
+            via = ddp__tour_join(via, cost[e * N + (size_t)first], slowest);
+        else if (last >= 0 && last != (int)e)
+            continue;
+        if (via < least) {
+            least = via;
+            at = e;
+        }
     }
     for (int k = n - 1; k >= 0; k--, set = rest, at = from) {
         rest = set & ~((size_t)1 << at);
@@ -41,7 +46,10 @@ double ddp__held_karp(int n, const double *cost, int first, int last, int slowes
         for (b = from = 0, least_here = DBL_MAX; k > 0 && b < N; b++) {
             if (!(rest >> b & 1)) continue;
             via = ddp__tour_join(best[rest * N + b], cost[b * N + at], slowest);
-            if (via < least_here) { least_here = via; from = b; }
+            if (via < least_here) {
+                least_here = via;
+                from = b;
+            }
         }
     }
     return least;
@@ -49,7 +57,8 @@ double ddp__held_karp(int n, const double *cost, int first, int last, int slowes
 
 /* ---- beyond: nearest neighbour, then 2-opt and or-opt ---- */
 
-/* From `start` to the nearest node left each time, of equal ones the lowest; `last`, if it is given, comes last. */
+/* From `start` to the nearest node left each time, of equal ones the lowest; `last`, if it is given, comes
+ * last. */
 static void ddp__tour_nearest(int n, const double *cost, int start, int last, int *order)
 {
     const int end = last >= 0 ? n - 1 : n;
@@ -61,7 +70,8 @@ static void ddp__tour_nearest(int n, const double *cost, int start, int last, in
         const double *row = cost + (size_t)order[k - 1] * (size_t)n;
         best = k;
         for (int v = k + 1; v < end; v++)
-            if (row[order[v]] < row[order[best]] || (row[order[v]] <= row[order[best]] && order[v] < order[best]))
+            if (row[order[v]] < row[order[best]] ||
+                (row[order[v]] <= row[order[best]] && order[v] < order[best]))
                 best = v;
         ddp__swap(order, k, best);
     }
@@ -72,8 +82,10 @@ static void ddp__tour_move(int *order, int i, int j, int p, int turned)
 {
     const int from = p < i ? p + 1 : i, to = p < i ? j : p;
     if (!turned) ddp__reverse(order, i, j);
-    if (p < i) ddp__reverse(order, from, i - 1);
-    else ddp__reverse(order, j + 1, to);
+    if (p < i)
+        ddp__reverse(order, from, i - 1);
+    else
+        ddp__reverse(order, j + 1, to);
     ddp__reverse(order, from, to);
 }
 
@@ -124,8 +136,8 @@ static int ddp__tour_or_opt(ddp__tour *t, int i, int j, int p, int turned, doubl
     int head = turned ? j : i, tail = turned ? i : j;
     double old = ddp__tour_edge(t, i - 1, i) + ddp__tour_inside(t, i, j, 0) + ddp__tour_edge(t, j, j + 1) +
                  ddp__tour_edge(t, p, p + 1);
-    double now = ddp__tour_edge(t, i - 1, j + 1) + ddp__tour_edge(t, p, head) + ddp__tour_inside(t, i, j, turned) +
-                 ddp__tour_edge(t, tail, p + 1);
+    double now = ddp__tour_edge(t, i - 1, j + 1) + ddp__tour_edge(t, p, head) +
+                 ddp__tour_inside(t, i, j, turned) + ddp__tour_edge(t, tail, p + 1);
 
     if (!(old - now > least)) return 0;
     ddp__tour_move(t->order, i, j, p, turned);
@@ -154,8 +166,8 @@ static double ddp__tour_improve(ddp__tour *t)
     return t->along[t->n - 1];
 }
 
-int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user, int *order,
-                    double *length)
+int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user,
+                    int *order, double *length)
 {
     const int starts = first >= 0 ? 1 : n <= 64 ? n : n < 1024 ? 4096 / n : 4;
     ddp__scratch room = {NULL, 0};
@@ -166,7 +178,8 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
     t.cost = cost;
     t.over = over;
     t.user = user;
-    t.along = ddp__doubles(&room, (size_t)n); t.against = ddp__doubles(&room, (size_t)n);
+    t.along = ddp__doubles(&room, (size_t)n);
+    t.against = ddp__doubles(&room, (size_t)n);
     t.order = ddp__ints(&room, (size_t)n);
     t.lo = first >= 0 ? 1 : 0;
     t.hi = last >= 0 ? n - 2 : n - 1;
@@ -184,7 +197,8 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
     return !room.failed;
 }
 
-ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length, ddp_error *err)
+ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length,
+                         ddp_error *err)
 {
     double *best = NULL, found = 0, most = 0;
     ddp__scratch room = {NULL, 0};
@@ -192,22 +206,29 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
     if (n < 1 || !cost || !order || !length)
         return ddp__fail(err, DDP_ARG, "a tour of %d nodes or a NULL array; it has at least 1 node", n);
     if (first < -1 || first >= n || last < -1 || last >= n)
-        return ddp__fail(err, DDP_ARG, "the tour is to go from node %d to node %d; nodes are 0 to %d, -1 = free", first,
+        return ddp__fail(err, DDP_ARG,
+                         "the tour is to go from node %d to node %d; nodes are 0 to %d, -1 = free", first,
                          last, n - 1);
     if (n > 1 && first >= 0 && first == last)
-        return ddp__fail(err, DDP_ARG, "the tour is to begin and end at node %d; an open tour of %d nodes has two ends",
+        return ddp__fail(err, DDP_ARG,
+                         "the tour is to begin and end at node %d; an open tour of %d nodes has two ends",
                          first, n);
     for (int u = 0; u < n; u++)
         for (int v = 0; v < n; v++) {
             double c = cost[(size_t)u * (size_t)n + (size_t)v];
-            if (u != v) DDP__TRY(ddp__check_finite(c, 0, err, "the cost from node %d to node %d is %g", u, v, c));
+            if (u != v)
+                DDP__TRY(ddp__check_finite(c, 0, err, "the cost from node %d to node %d is %g", u, v, c));
             if (u != v && c > most) most = c;
         }
     if (!ddp__finite(most * n) || most * n > DBL_MAX / 4)
-        return ddp__fail(err, DDP_NUMERIC, "a tour of %d nodes with costs up to %g may be longer than a double holds; "
-                         "use a larger unit", n, most);
-    if (n <= DDP_TOUR_EXACT) best = ddp__doubles(&room, (size_t)n << n);
-    else room.failed = !ddp__tour_local(n, cost, first, last, NULL, NULL, order, &found);
+        return ddp__fail(err, DDP_NUMERIC,
+                         "a tour of %d nodes with costs up to %g may be longer than a double holds; "
+                         "use a larger unit",
+                         n, most);
+    if (n <= DDP_TOUR_EXACT)
+        best = ddp__doubles(&room, (size_t)n << n);
+    else
+        room.failed = !ddp__tour_local(n, cost, first, last, NULL, NULL, order, &found);
     DDP__TRY(ddp__scratch_check(&room, n, "nodes", err));
     *length = best ? ddp__held_karp(n, cost, first, last, 0, best, order) : found;
     ddp__scratch_free(&room);
@@ -223,8 +244,8 @@ static double ddp__ring_cost(int n, const double *cost, const int *order)
     return sum;
 }
 
-/* What a large ring is judged by: a steep power of the slowness, so that the slowest hop outweighs all others, yet what
- * a move gains elsewhere counts. */
+/* What a large ring is judged by: a steep power of the slowness, so that the slowest hop outweighs all
+ * others, yet what a move gains elsewhere counts. */
 static void ddp__ring_costs(int n, const double *rate, const double *delay_s, double *cost)
 {
     double most = 0, late = 0;
@@ -275,7 +296,8 @@ static void ddp__ring_search(int n, const double *weight, int *order, int *room)
         while (trial[zero]) zero++;
         for (int k = 0; k < n; k++) own[k] = trial[(zero + k) % n];
         cost = ddp__ring_cost(n, weight, own);
-        while (left-- > 0 && ddp__ring_improve(n, weight, own, trial, &cost)) {}
+        while (left-- > 0 && ddp__ring_improve(n, weight, own, trial, &cost)) {
+        }
         if (best >= 0 && cost >= best) continue;
         best = cost;
         memcpy(order, own, (size_t)n * sizeof *own);
@@ -284,20 +306,23 @@ static void ddp__ring_search(int n, const double *weight, int *order, int *room)
 
 static ddp_status ddp__ring_check(int n, const double *rate, const double *delay_s, ddp_error *err)
 {
-    if (n < 1 || n > 4096) return ddp__fail(err, DDP_ARG, "ddp_plan_ring: a ring of %d workers; 1 to 4096 can be", n);
+    if (n < 1 || n > 4096)
+        return ddp__fail(err, DDP_ARG, "ddp_plan_ring: a ring of %d workers; 1 to 4096 can be", n);
     for (int i = 0; i < n * n; i++) {
         if (i % (n + 1) == 0) continue;
         if (!(rate[i] > 0) || !ddp__finite(rate[i]))
-            return ddp__fail(err, DDP_ARG, "ddp_plan_ring: rate %g from worker %d to %d is not a number > 0", rate[i],
-                             i / n, i % n);
+            return ddp__fail(err, DDP_ARG, "ddp_plan_ring: rate %g from worker %d to %d is not a number > 0",
+                             rate[i], i / n, i % n);
         if (delay_s && !ddp__within(delay_s[i], 0, DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "ddp_plan_ring: delay %g s from worker %d to %d is not a number >= 0",
+            return ddp__fail(err, DDP_ARG,
+                             "ddp_plan_ring: delay %g s from worker %d to %d is not a number >= 0",
                              delay_s[i], i / n, i % n);
     }
     return DDP_OK;
 }
 
-ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *order, double *least, ddp_error *err)
+ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *order, double *least,
+                         ddp_error *err)
 {
     ddp__scratch room = {NULL, 0};
     double *cost, *best, slowest;
@@ -324,7 +349,8 @@ ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *
         ddp__ring_search(n, cost, order, lists);
     }
     *least = DBL_MAX;
-    for (int k = 0; k < n; k++) *least = fmin(*least, rate[(size_t)order[k] * N + (size_t)order[(k + 1) % n]]);
+    for (int k = 0; k < n; k++)
+        *least = fmin(*least, rate[(size_t)order[k] * N + (size_t)order[(k + 1) % n]]);
     ddp__scratch_free(&room);
     return DDP_OK;
 }

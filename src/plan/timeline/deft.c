@@ -9,19 +9,25 @@ static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_option
 {
     if (!o) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: options is NULL");
     DDP__TRY(ddp_profile_check(p, err));
-    if (o->links < 0 || o->links > 2) return ddp__fail(err, DDP_ARG, "links is %d; DeFT uses 1 or 2", o->links);
+    if (o->links < 0 || o->links > 2)
+        return ddp__fail(err, DDP_ARG, "links is %d; DeFT uses 1 or 2", o->links);
     if (o->links == 2 ? !ddp__within(o->mu, 1, DBL_MAX) : !ddp__zero_or_within(o->mu, 1, DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "mu is %g; it is the time on the slow link over that on the fast one, finite "
-                         "and at least 1", o->mu);
+        return ddp__fail(err, DDP_ARG,
+                         "mu is %g; it is the time on the slow link over that on the fast one, finite "
+                         "and at least 1",
+                         o->mu);
     DDP__TRY(ddp__check_partition(p, o->alpha_s, o->partition_s, o->partition_params, 1, err));
     if (!ddp__zero_or_within(o->capacity_scale, 1, 1e6))
         return ddp__fail(err, DDP_ARG, "capacity_scale is %g; it must be from 1 to 1e6", o->capacity_scale);
     if (!ddp__zero_or_within(o->target_frequency, 0, 1))
-        return ddp__fail(err, DDP_ARG, "target_frequency is %g; it must be above 0 and at most 1 (updates per "
-                         "iteration)", o->target_frequency);
+        return ddp__fail(err, DDP_ARG,
+                         "target_frequency is %g; it must be above 0 and at most 1 (updates per "
+                         "iteration)",
+                         o->target_frequency);
     if (o->select != DDP_SELECT_DEFAULT && o->select != DDP_SELECT_RELEASE && o->select != DDP_SELECT_PAPER)
         return ddp__fail(err, DDP_ARG, "selection %d is unknown; use release or paper", (int)o->select);
-    if (o->solver != DDP_KNAPSACK_DEFAULT && o->solver != DDP_KNAPSACK_EXACT && o->solver != DDP_KNAPSACK_GREEDY)
+    if (o->solver != DDP_KNAPSACK_DEFAULT && o->solver != DDP_KNAPSACK_EXACT &&
+        o->solver != DDP_KNAPSACK_GREEDY)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use exact or greedy", (int)o->solver);
     return DDP_OK;
 }
@@ -33,7 +39,8 @@ static double ddp__deft_cut(double c, double alpha, double limit)
 }
 
 /* joined: rule 2, a part takes all the blocks of the partition that rule 3 lets it take. */
-static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o, double limit, int joined, int bucket)
+static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o, double limit, int joined,
+                              int bucket)
 {
     double c = p->comm_s[bucket] + ddp__startup(p), alpha = o->alpha_s + ddp__startup(p), k;
     if (!(p->comm_s[bucket] > 0)) return 0;
@@ -54,14 +61,17 @@ static double ddp__deft_limit(const ddp__deft *d, double *longest)
     return d->way.rule % 2 ? s : s / d->mu;
 }
 
-static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft *d, ddp_error *err)
+static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft *d,
+                                      ddp_error *err)
 {
     int most = 2 * p->layers > DDP__DEFT_PARTS ? 2 * p->layers : DDP__DEFT_PARTS;
     double longest, limit = ddp__deft_limit(d, &longest), alpha = d->alpha, n = 0, ready = 0, k, c;
     double shortest = DBL_MAX;
     if (limit <= alpha)
-        return ddp__fail(err, DDP_ARG, "forward %g s and backward %g s are not longer than the startup of a transfer, "
-                         "%g s; nothing can hide", d->forward, d->backward, alpha);
+        return ddp__fail(err, DDP_ARG,
+                         "forward %g s and backward %g s are not longer than the startup of a transfer, "
+                         "%g s; nothing can hide",
+                         d->forward, d->backward, alpha);
     for (int i = p->layers - 1; i >= 0; i--) {
         ready += p->backward_s[i];
         d->ready[i] = ready;
@@ -69,15 +79,19 @@ static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_op
         if (!(k > 0)) continue;
         n += k;
         if (n > most)
-            return ddp__fail(err, DDP_ARG, "the buckets would be cut into more than %d parts; use a larger partition, "
-                             "or check that times are in seconds", most);
+            return ddp__fail(err, DDP_ARG,
+                             "the buckets would be cut into more than %d parts; use a larger partition, "
+                             "or check that times are in seconds",
+                             most);
         c = p->comm_s[i] + ddp__startup(p);
         d->parts_of[i] = (int)k;
         d->part_s[i] = k > 1 ? alpha + (c - alpha) / k : c;
         d->parts += (int)k;
         if (d->part_s[i] < shortest) shortest = d->part_s[i];
     }
-    if (shortest * d->mu > longest * d->scale * (1 + 1e-12)) d->links = 1; /* the slow one carries none of them */
+    if (shortest * d->mu > longest * d->scale * (1 + 1e-12))
+        d->links = 1; /* the slow one carries none of
+                                                                              them */
     return DDP_OK;
 }
 
@@ -109,18 +123,21 @@ static ddp_status ddp__deft_open(ddp__deft_search *s, ddp__deft_way way, ddp__de
     DDP__TRY(ddp__check_sum((d->forward + d->backward + sum) * d->scale * d->mu, DBL_MAX / 4, err));
     if (!(d->forward + d->backward > 0))
         return ddp__fail(err, DDP_ARG, "forward and backward take 0 s in all; nothing can hide behind them");
-    d->ready = ddp__doubles(&d->room, N); d->part_s = ddp__doubles(&d->room, N);
+    d->ready = ddp__doubles(&d->room, N);
+    d->part_s = ddp__doubles(&d->room, N);
     d->parts_of = ddp__ints(&d->room, N);
     DDP__TRY(ddp__scratch_check(&d->room, p->layers, "buckets", err));
     DDP__TRY(ddp__deft_partition(p, o, d, err));
-    d->item = ddp__doubles(&d->room, (size_t)d->parts); d->item_ready = ddp__doubles(&d->room, (size_t)d->parts);
-    d->bucket = ddp__ints(&d->room, (size_t)d->parts); d->assign = ddp__ints(&d->room, (size_t)d->parts);
+    d->item = ddp__doubles(&d->room, (size_t)d->parts);
+    d->item_ready = ddp__doubles(&d->room, (size_t)d->parts);
+    d->bucket = ddp__ints(&d->room, (size_t)d->parts);
+    d->assign = ddp__ints(&d->room, (size_t)d->parts);
     d->on = ddp__ints(&d->room, 4 * N);
     return ddp__scratch_check(&d->room, d->parts, "parts", err);
 }
 
-/* Is x better than y? With a target frequency: the shorter iteration, then more updates; without: less time per update.
- * Equal ones are not. */
+/* Is x better than y? With a target frequency: the shorter iteration, then more updates; without: less time
+ * per update. Equal ones are not. */
 static int ddp__deft_better(double target, const ddp_delayed_plan *x, const ddp_delayed_plan *y)
 {
     double a = x->iteration_s, b = y->iteration_s;
@@ -136,15 +153,17 @@ static int ddp__deft_better(double target, const ddp_delayed_plan *x, const ddp_
 static void ddp__deft_keep(double target, ddp_delayed_plan *next, ddp_delayed_plan *best)
 {
     ddp_delayed_plan swap = *next;
-    if (next->update_frequency >= target * (1 - 1e-12) && (best->period == 0 || ddp__deft_better(target, next, best))) {
+    if (next->update_frequency >= target * (1 - 1e-12) &&
+        (best->period == 0 || ddp__deft_better(target, next, best))) {
         *next = *best;
         *best = swap;
     }
     ddp_delayed_plan_free(next);
 }
 
-/* With a target: bisects the capacity between one that reaches the frequency and one that does not. Frequency need not
- * be monotone in it, so the best of all tries counts; one does, as 2^39 times the capacity holds all there is. */
+/* With a target: bisects the capacity between one that reaches the frequency and one that does not. Frequency
+ * need not be monotone in it, so the best of all tries counts; one does, as 2^39 times the capacity holds all
+ * there is. */
 static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan *out, ddp_error *err)
 {
     const double scale = d->scale;
@@ -159,12 +178,16 @@ static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan 
         if (tries > 0) d->scale = high > 0 ? 0.5 * (low + high) : 2 * d->scale;
         status = ddp__deft_cycle(d, &next, err);
         if (status != DDP_OK) break;
-        if (next.update_frequency >= target * (1 - 1e-12)) high = d->scale;
-        else low = d->scale;
+        if (next.update_frequency >= target * (1 - 1e-12))
+            high = d->scale;
+        else
+            low = d->scale;
         ddp__deft_keep(target, &next, &best);
     }
-    if (status == DDP_OK) *out = best;
-    else ddp_delayed_plan_free(&best);
+    if (status == DDP_OK)
+        *out = best;
+    else
+        ddp_delayed_plan_free(&best);
     d->scale = scale;
     return status;
 }
@@ -181,7 +204,8 @@ static int ddp__deft_new_cut(ddp__deft_search *s, const ddp__deft *d)
     return 1;
 }
 
-/* No way to fill a stage is better in every period, so by default greedy, the plain queue and the exact knapsack try. */
+/* No way to fill a stage is better in every period, so by default greedy, the plain queue and the exact
+ * knapsack try. */
 static ddp_status ddp__deft_choices(ddp__deft_search *s, ddp__deft *d, ddp_error *err)
 {
     int all = s->o->solver == DDP_KNAPSACK_DEFAULT && (d->links == 2 || d->alpha > 0), done = 0;
@@ -208,14 +232,15 @@ ddp_status ddp__deft_variant(ddp__deft_search *s, ddp__deft_way way, ddp_error *
     return status;
 }
 
-/* No plan has less time per update than an update in every iteration that takes no longer than it computes. */
+/* No plan has less time per update than an update in every iteration that takes no longer than it
+ * computes. */
 static int ddp__deft_ideal(const ddp_delayed_plan *p)
 {
     return p->period && p->updates == p->period && p->iteration_s <= p->forward_s + p->backward_s;
 }
 
-/* The rules from the finest parts on. Startups make fine parts dear and two links pack some coarse parts better, so that
- * every rule is tried; else the first that does not give too many parts. */
+/* The rules from the finest parts on. Startups make fine parts dear and two links pack some coarse parts
+ * better, so that every rule is tried; else the first that does not give too many parts. */
 static ddp_status ddp__deft_rules(ddp__deft_search *s, ddp__deft_way way, ddp_error *err)
 {
     int all = s->o->alpha_s + ddp__startup(s->p) > 0 || s->o->links == 2;
@@ -238,10 +263,12 @@ ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_option
     int may_join;
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: out is NULL");
     DDP__TRY(ddp__deft_check(buckets, o, err));
-    s.p = buckets; s.o = o;
+    s.p = buckets;
+    s.o = o;
     /* without a startup or a partition there is nothing that fewer parts could save */
     may_join = o->alpha_s + ddp__startup(buckets) > 0 && (o->partition_s > 0 || o->partition_params > 0);
-    for (int i = 0; i < 6 && status == DDP_OK; i++) { /* the first must be possible, the others are further tries */
+    for (int i = 0; i < 6 && status == DDP_OK; i++) { /* the first must be possible, the others are further
+                                                         tries */
         way.joined = i % 2;
         way.no_barrier = i >= 2;
         way.coarse = i >= 4;
@@ -292,7 +319,8 @@ static ddp_status ddp__preserver_check_model(const ddp_preserver *m, ddp_error *
     return ddp__check_finite(m->tolerance, 0, err, "tolerance is %g", m->tolerance);
 }
 
-static ddp_status ddp__preserver_check(const ddp_preserver *m, const int *k, int updates, long *sum, ddp_error *err)
+static ddp_status ddp__preserver_check(const ddp_preserver *m, const int *k, int updates, long *sum,
+                                       ddp_error *err)
 {
     int i;
     if (!m || !k || updates < 1)
@@ -300,7 +328,8 @@ static ddp_status ddp__preserver_check(const ddp_preserver *m, const int *k, int
                          m && k ? "" : " but model or k is NULL");
     DDP__TRY(ddp__preserver_check_model(m, err));
     for (*sum = 0, i = 0; i < updates; i++) {
-        if (k[i] < 1) return ddp__fail(err, DDP_ARG, "k[%d] is %d; each update merges at least 1 iteration", i, k[i]);
+        if (k[i] < 1)
+            return ddp__fail(err, DDP_ARG, "k[%d] is %d; each update merges at least 1 iteration", i, k[i]);
         *sum += k[i];
         if (*sum > DDP__PRESERVER_ITERATIONS)
             return ddp__fail(err, DDP_ARG, "k[%d] is %d: the sequence exceeds %d iterations", i, k[i],
@@ -315,7 +344,8 @@ static double ddp__preserver_badness(const ddp_preserver *m, double ratio)
     return m->one_sided ? -ratio : fabs(ratio - 1);
 }
 
-ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int updates, ddp_preserved *out, ddp_error *err)
+ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int updates, ddp_preserved *out,
+                              ddp_error *err)
 {
     double tolerance, plan, ratio;
     ddp_preserved r = DDP__ZEROS;
@@ -323,7 +353,8 @@ ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int upda
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_preserver_test: out is NULL");
     DDP__TRY(ddp__preserver_check(model, k, updates, &sum, err));
     if (model->rotations && (double)updates * updates > DDP__PRESERVER_ITERATIONS)
-        return ddp__fail(err, DDP_ARG, "%d rotations of %d updates are too many to compare", updates, updates);
+        return ddp__fail(err, DDP_ARG, "%d rotations of %d updates are too many to compare", updates,
+                         updates);
     tolerance = model->tolerance > 0 ? model->tolerance : 0.01;
     r.expected_base = model->start;
     for (n = 0; n < sum; n++) r.expected_base = ddp_preserver_expect(model, r.expected_base, 1);
@@ -331,10 +362,13 @@ ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int upda
         plan = model->start;
         for (int i = 0; i < updates; i++) plan = ddp_preserver_expect(model, plan, k[(first + i) % updates]);
         if (!(plan > 0 && ddp__finite(plan) && ddp__finite(r.expected_base)))
-            return ddp__fail(err, DDP_NUMERIC, "the expected loss is %g after the plan and %g without; their ratio "
-                             "says nothing", plan, r.expected_base);
+            return ddp__fail(err, DDP_NUMERIC,
+                             "the expected loss is %g after the plan and %g without; their ratio "
+                             "says nothing",
+                             plan, r.expected_base);
         ratio = r.expected_base / plan;
-        if (first > 0 && ddp__preserver_badness(model, ratio) <= ddp__preserver_badness(model, r.ratio)) continue;
+        if (first > 0 && ddp__preserver_badness(model, ratio) <= ddp__preserver_badness(model, r.ratio))
+            continue;
         r.expected_plan = plan;
         r.ratio = ratio;
     }
@@ -344,8 +378,9 @@ ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int upda
     return DDP_OK;
 }
 
-ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_options *o, const ddp_preserver *model,
-                              ddp_delayed_plan *plan, ddp_preserved *out, ddp_error *err)
+ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_options *o,
+                              const ddp_preserver *model, ddp_delayed_plan *plan, ddp_preserved *out,
+                              ddp_error *err)
 {
     ddp_delayed_options grown;
     ddp_delayed_plan best, next;

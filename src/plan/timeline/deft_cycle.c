@@ -4,11 +4,14 @@
 /* Half a second or so, but counted: every machine has the same plan. */
 int ddp__deft_spent(int64_t work) { return work > 50000000; }
 
-/* One stage's choice, Knap and SelectNew of plan/timeline/deft.h: which of the parts left[N] travel on which link; d->on[l * N + i]
- * parts of bucket i on link l. room = end of the stage. Part of bucket i is ready at offset + ready[i]; one that waits for
- * nothing has an offset of -infinity. */
+/* One stage's choice, Knap and SelectNew of plan/timeline/deft.h: which of the parts left[N] travel on which
+ * link; d->on[l * N + i] parts of bucket i on link l. room = end of the stage. Part of bucket i is ready at
+ * offset + ready[i]; one that waits for nothing has an offset of -infinity. */
 
-static double ddp__deft_ready(const ddp__deft *d, double offset, int i) { return fmax(0, offset + d->ready[i]); }
+static double ddp__deft_ready(const ddp__deft *d, double offset, int i)
+{
+    return fmax(0, offset + d->ready[i]);
+}
 
 /* Each part in the order of the list, over the first link that has it there in time. */
 static void ddp__deft_queue(ddp__deft *d, const ddp_knapsack_problem *p)
@@ -26,7 +29,8 @@ static void ddp__deft_queue(ddp__deft *d, const ddp_knapsack_problem *p)
     }
 }
 
-/* Fills the links from start[l] to room with the parts left of buckets 0..last, output side first; *sum of them. */
+/* Fills the links from start[l] to room with the parts left of buckets 0..last, output side first; *sum of
+ * them. */
 static ddp_status ddp__deft_fill(ddp__deft *d, const int *left, int last, double offset, const double *start,
                                  double room, double *sum, ddp_error *err)
 {
@@ -50,17 +54,19 @@ static ddp_status ddp__deft_fill(ddp__deft *d, const int *left, int last, double
         p.deadline_s[l] = room;
         p.slowdown[l] = l ? d->mu : 1;
     }
-    if (d->queue) ddp__deft_queue(d, &p);
-    else DDP__TRY(ddp__knapsack_within(&p, solver, d->most, d->work, d->assign, sum, err));
+    if (d->queue)
+        ddp__deft_queue(d, &p);
+    else
+        DDP__TRY(ddp__knapsack_within(&p, solver, d->most, d->work, d->assign, sum, err));
     for (int i = 0; i < p.items; i++)
         if (d->assign[i] >= 0) d->on[d->assign[i] * d->buckets + d->bucket[i]]++;
     return DDP_OK;
 }
 
-/* Algorithm 1: level j knows only that nothing can start before bucket j is ready, and forgets that the buckets nearer
- * to the input are ready later still. Equal sums keep the shorter list. */
-static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *busy, double offset, double room,
-                                   ddp_error *err)
+/* Algorithm 1: level j knows only that nothing can start before bucket j is ready, and forgets that the
+ * buckets nearer to the input are ready later still. Equal sums keep the shorter list. */
+static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *busy, double offset,
+                                   double room, ddp_error *err)
 {
     const size_t bytes = 2 * (size_t)d->buckets * sizeof *d->on;
     int *best = d->on + 2 * d->buckets;
@@ -77,26 +83,27 @@ static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *
     return DDP_OK;
 }
 
-/* The two queues of DeFT, iteration by iteration, until a state comes back. From there the iterations since its first
- * appearance can be repeated forever. */
+/* The two queues of DeFT, iteration by iteration, until a state comes back. From there the iterations since
+ * its first appearance can be repeated forever. */
 
 /* Iterations that may pass before a state must have come back. */
 #define DDP__DEFT_ITERATIONS 4096
 
-/* The state is state[0..N+1]: parts pending per bucket, k of the pending gradient (0 = none), k of the stored ones. */
+/* The state is state[0..N+1]: parts pending per bucket, k of the pending gradient (0 = none), k of the stored
+ * ones. */
 typedef struct ddp__deft_run {
-    ddp__deft        *d;
-    int               n;        /* integers in a state */
-    int              *state;    /* the present one */
-    int              *history;  /* [DDP__DEFT_ITERATIONS x n] the state before each iteration */
-    uint64_t         *hash;     /* [DDP__DEFT_ITERATIONS] */
-    int               born;     /* the iteration that opened the pending gradient */
-    ddp_delayed_step *step;     /* [DDP__DEFT_ITERATIONS] */
-    int              *delay;    /* [DDP__DEFT_ITERATIONS] of applied */
+    ddp__deft *d;
+    int n;                  /* integers in a state */
+    int *state;             /* the present one */
+    int *history;           /* [DDP__DEFT_ITERATIONS x n] the state before each iteration */
+    uint64_t *hash;         /* [DDP__DEFT_ITERATIONS] */
+    int born;               /* the iteration that opened the pending gradient */
+    ddp_delayed_step *step; /* [DDP__DEFT_ITERATIONS] */
+    int *delay;             /* [DDP__DEFT_ITERATIONS] of applied */
     ddp_delayed_send *send;
-    int               sends;
-    size_t            most; /* room of send */
-    ddp__scratch      room;
+    int sends;
+    size_t most; /* room of send */
+    ddp__scratch room;
 } ddp__deft_run;
 
 static ddp_status ddp__deft_no_memory(const ddp__deft *d, ddp_error *err)
@@ -104,8 +111,8 @@ static ddp_status ddp__deft_no_memory(const ddp__deft *d, ddp_error *err)
     return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets in %d parts", d->buckets, d->parts);
 }
 
-/* Sends the chosen parts, output side first, which is the order of release; lowest parts first. The state loses them,
- * busy[l] moves on. at = start of the stage in the iteration. */
+/* Sends the chosen parts, output side first, which is the order of release; lowest parts first. The state
+ * loses them, busy[l] moves on. at = start of the stage in the iteration. */
 static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, double at, double offset, double *busy,
                                  ddp_error *err)
 {
@@ -114,30 +121,35 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, double at, dou
     for (int i = d->buckets - 1; i >= 0; i--)
         for (int l = 0; l < d->links; l++)
             for (int j = 0; j < d->on[l * d->buckets + i]; j++) {
-                ddp_delayed_send *x = (ddp_delayed_send *)ddp__grow(r->send, &r->most, (size_t)r->sends + 1, sizeof *x);
+                ddp_delayed_send *x =
+                    (ddp_delayed_send *)ddp__grow(r->send, &r->most, (size_t)r->sends + 1, sizeof *x);
                 if (!x) return ddp__deft_no_memory(d, err);
                 r->send = x;
                 x += r->sends++;
                 memset(x, 0, sizeof *x); /* its gaps as well: plans are compared byte by byte */
-                begin = ddp__link_take(&busy[l], ddp__deft_ready(d, offset, i), d->part_s[i] * (l ? d->mu : 1));
+                begin =
+                    ddp__link_take(&busy[l], ddp__deft_ready(d, offset, i), d->part_s[i] * (l ? d->mu : 1));
                 x->iteration = iteration;
                 x->fresh = offset >= 0;
                 x->bucket = i;
                 x->part = d->parts_of[i] - r->state[i]--;
                 x->link = l;
-                x->begin_s = at + begin; x->end_s = at + busy[l];
+                x->begin_s = at + begin;
+                x->end_s = at + busy[l];
             }
     return DDP_OK;
 }
 
 /* Chooses among the pending parts, and sends. */
-static ddp_status ddp__deft_stage(ddp__deft_run *r, int iteration, double at, double offset, double *busy, double room,
-                                  ddp_error *err)
+static ddp_status ddp__deft_stage(ddp__deft_run *r, int iteration, double at, double offset, double *busy,
+                                  double room, ddp_error *err)
 {
     ddp__deft *d = r->d;
     double sum;
-    if (offset >= 0 && d->select == DDP_SELECT_PAPER) DDP__TRY(ddp__deft_levels(d, r->state, busy, offset, room, err));
-    else DDP__TRY(ddp__deft_fill(d, r->state, d->buckets - 1, offset, busy, room, &sum, err));
+    if (offset >= 0 && d->select == DDP_SELECT_PAPER)
+        DDP__TRY(ddp__deft_levels(d, r->state, busy, offset, room, err));
+    else
+        DDP__TRY(ddp__deft_fill(d, r->state, d->buckets - 1, offset, busy, room, &sum, err));
     return ddp__deft_send(r, iteration, at, offset, busy, err);
 }
 
@@ -194,7 +206,8 @@ static ddp_status ddp__deft_iterate(ddp__deft_run *r, int t, ddp_error *err)
         DDP__TRY(ddp__deft_stage(r, t, 0, -DBL_MAX, busy, d->forward * d->scale, err));
         s->forward_s += ddp__deft_overrun(d->forward, busy);
     }
-    DDP__TRY(ddp__deft_backward(r, t, d->way.no_barrier ? 0 : s->forward_s, d->way.no_barrier ? d->forward : 0, err));
+    DDP__TRY(ddp__deft_backward(r, t, d->way.no_barrier ? 0 : s->forward_s,
+                                d->way.no_barrier ? d->forward : 0, err));
     s->sends = r->sends - s->first_send;
     return DDP_OK;
 }
@@ -211,7 +224,8 @@ static int ddp__deft_send_order(const void *a, const void *b)
 }
 
 /* Iterations [first, end) are the steady period. */
-static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_delayed_plan *out, ddp_error *err)
+static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_delayed_plan *out,
+                                   ddp_error *err)
 {
     ddp__deft *d = r->d;
     size_t N = (size_t)d->buckets;
@@ -223,7 +237,8 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
     p.buckets = d->buckets;
     p.parts = d->parts;
     p.links = d->links;
-    p.warmup = first; p.period = end - first;
+    p.warmup = first;
+    p.period = end - first;
     p.sends = r->sends;
     p.parts_of = (int *)ddp__copy(d->parts_of, N, sizeof *p.parts_of);
     p.part_s = (double *)ddp__copy(d->part_s, N, sizeof *p.part_s);
@@ -245,7 +260,8 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
             p.delay[p.updates++] = i ? 0 : r->delay[t];
         }
     }
-    p.forward_s = d->forward; p.backward_s = d->backward;
+    p.forward_s = d->forward;
+    p.backward_s = d->backward;
     for (i = 0; i < d->buckets; i++) p.comm_s += d->parts_of[i] * d->part_s[i];
     p.iteration_s = d->forward + d->backward + sum / p.period;
     p.update_frequency = (double)p.updates / p.period;
@@ -269,7 +285,8 @@ static ddp_status ddp__deft_to_steady(ddp__deft_run *r, ddp_delayed_plan *out, d
         DDP__TRY(ddp__deft_iterate(r, t, err));
         *r->d->work += 64 * r->d->parts + t; /* greedy knapsacks, and the comparisons above */
     }
-    return ddp__fail(err, DDP_UNSUPPORTED, "no steady period within %d iterations of %d parts; use fewer, larger parts",
+    return ddp__fail(err, DDP_UNSUPPORTED,
+                     "no steady period within %d iterations of %d parts; use fewer, larger parts",
                      DDP__DEFT_ITERATIONS, r->d->parts);
 }
 

@@ -15,15 +15,18 @@ static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *
     if (p->links < 1 || p->links > 2)
         return ddp__fail(err, DDP_ARG, "the knapsack has %d links; it takes 1 or 2", p->links);
     for (int l = 0; l < p->links; l++) {
-        DDP__TRY(ddp__check_finite(p->deadline_s[l], 1, err, "the capacity of link %d is %g", l, p->deadline_s[l]));
+        DDP__TRY(ddp__check_finite(p->deadline_s[l], 1, err, "the capacity of link %d is %g", l,
+                                   p->deadline_s[l]));
         DDP__TRY(ddp__check_finite(p->start_s[l], 0, err, "link %d starts at %g", l, p->start_s[l]));
         if (!ddp__zero_or_within(p->slowdown[l], 1, DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "link %d is %g times slower (mu); it must be finite and at least 1", l,
+            return ddp__fail(err, DDP_ARG,
+                             "link %d is %g times slower (mu); it must be finite and at least 1", l,
                              p->slowdown[l]);
     }
     for (int i = 0; i < p->items; i++) {
         DDP__TRY(ddp__check_finite(p->item_s[i], 1, err, "item %d takes %g", i, p->item_s[i]));
-        if (p->ready_s) DDP__TRY(ddp__check_finite(p->ready_s[i], 0, err, "item %d is ready at %g", i, p->ready_s[i]));
+        if (p->ready_s)
+            DDP__TRY(ddp__check_finite(p->ready_s[i], 0, err, "item %d is ready at %g", i, p->ready_s[i]));
         if (p->value) DDP__TRY(ddp__check_finite(p->value[i], 0, err, "item %d is worth %g", i, p->value[i]));
         sum += p->value ? p->value[i] : p->item_s[i];
     }
@@ -90,7 +93,8 @@ static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_proble
 
     memset(k, 0, sizeof *k);
     k->cls = (ddp__knapsack_class *)ddp__scratch_take(&k->room, n, sizeof *k->cls);
-    k->order = ddp__ints(&k->room, n); k->assign = ddp__ints(&k->room, n);
+    k->order = ddp__ints(&k->room, n);
+    k->assign = ddp__ints(&k->room, n);
     k->key = ddp__doubles(&k->room, n);
     DDP__TRY(ddp__scratch_check(&k->room, p->items, "items", err));
     k->items = p->items;
@@ -123,8 +127,9 @@ static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_proble
     return DDP_OK;
 }
 
-/* When the items of a link end, kept up to date in O(log classes): a heap-shaped tree over the classes in release
- * order. Of its classes a node knows how long they take, and when they end on a link that was idle before. */
+/* When the items of a link end, kept up to date in O(log classes): a heap-shaped tree over the classes in
+ * release order. Of its classes a node knows how long they take, and when they end on a link that was idle
+ * before. */
 typedef struct ddp__knapsack_span {
     int64_t takes, end;
 } ddp__knapsack_span;
@@ -152,7 +157,8 @@ static int ddp__knapsack_join(const ddp__knapsack *k, ddp__knapsack_span *tree, 
     return 0;
 }
 
-static ddp_status ddp__knapsack_greedy(ddp__knapsack *k, const ddp_knapsack_problem *p, int64_t *out, ddp_error *err)
+static ddp_status ddp__knapsack_greedy(ddp__knapsack *k, const ddp_knapsack_problem *p, int64_t *out,
+                                       ddp_error *err)
 {
     ddp__ranked *rank;
     ddp__knapsack_span *tree;
@@ -183,8 +189,8 @@ static ddp_status ddp__knapsack_greedy(ddp__knapsack *k, const ddp_knapsack_prob
     return DDP_OK;
 }
 
-ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, size_t most, int64_t *work,
-                                int *assign, double *value, ddp_error *err)
+ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, size_t most,
+                                int64_t *work, int *assign, double *value, ddp_error *err)
 {
     ddp__knapsack k;
     ddp_status status;
@@ -214,10 +220,10 @@ ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solv
 ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, int *assign, double *value,
                         ddp_error *err)
 {
-    return ddp__knapsack_within(p, solver, solver == DDP_KNAPSACK_EXACT ? 1 << 20 : 1 << 16, NULL, assign, value, err);
+    return ddp__knapsack_within(p, solver, solver == DDP_KNAPSACK_EXACT ? 1 << 20 : 1 << 16, NULL, assign,
+                                value, err);
 }
 
 static const char *const ddp__knapsacks[] = {"default", "exact", "greedy", NULL};
 
 DDP__NAMES(ddp_knapsack_solver, ddp__knapsacks, 1, "solver")
-

@@ -1,23 +1,24 @@
 /* The exact knapsack, by meeting in the middle. */
 #include "plan/internal.h"
 
-/* Items of one link run best in release order, so a choice of items for link l ends at a time that a pass over the
- * classes in that order gives. Cut the order in two. A choice from the front is summed up by when it leaves each link,
- * f, and its value; a choice from the back by how much time it takes on each link, s, and its value, and it is possible
- * by itself if everything of it from any class on fits between that class's release and the deadline. Together they are
- * possible if and only if f + s <= deadline on both links: either the back waits for the front, or for a release, and
- * both were tested. So the best pair is a dominance search: fronts by falling f of link 0, backs entered by rising s of
- * link 0 into a Fenwick tree over their s of link 1 that keeps the largest value. The cut lies where both lists stay
- * short: the shorter one grows, by a class of equal items at once where that is not too much, else by some of them. */
+/* Items of one link run best in release order, so a choice of items for link l ends at a time that a pass
+ * over the classes in that order gives. Cut the order in two. A choice from the front is summed up by when it
+ * leaves each link, f, and its value; a choice from the back by how much time it takes on each link, s, and
+ * its value, and it is possible by itself if everything of it from any class on fits between that class's
+ * release and the deadline. Together they are possible if and only if f + s <= deadline on both links: either
+ * the back waits for the front, or for a release, and both were tested. So the best pair is a dominance
+ * search: fronts by falling f of link 0, backs entered by rising s of link 0 into a Fenwick tree over their s
+ * of link 1 that keeps the largest value. The cut lies where both lists stay short: the shorter one grows, by
+ * a class of equal items at once where that is not too much, else by some of them. */
 
 /* Two counts of items below this fit into one int. */
 #define DDP__KNAPSACK_ITEMS 32768
 
 typedef struct ddp__knapsack_entry {
-    int64_t t[2];  /* when the front leaves, or how long the back takes, each link */
+    int64_t t[2]; /* when the front leaves, or how long the back takes, each link */
     int64_t value;
-    int     node;  /* of the chain of choices */
-    int     rank;  /* of t[1] among the backs; before that, the choice just made */
+    int node; /* of the chain of choices */
+    int rank; /* of t[1] among the backs; before that, the choice just made */
 } ddp__knapsack_entry;
 
 /* How many items from position `first` on run on each link, after the choices of `parent`. */
@@ -32,23 +33,24 @@ typedef struct ddp__knapsack_slice {
 
 typedef struct ddp__knapsack_list {
     ddp__knapsack_entry *at;
-    size_t               n, room;
+    size_t n, room;
 } ddp__knapsack_list;
 
 typedef struct ddp__knapsack_search {
-    ddp__knapsack       *k;
-    size_t               most;
-    int64_t              known;
-    ddp__knapsack_list   list[2], spare; /* list[0] fronts, list[1] backs */
-    ddp__knapsack_node  *node;
-    size_t               nodes, node_room;
+    ddp__knapsack *k;
+    size_t most;
+    int64_t known;
+    ddp__knapsack_list list[2], spare; /* list[0] fronts, list[1] backs */
+    ddp__knapsack_node *node;
+    size_t nodes, node_room;
 } ddp__knapsack_search;
 
 static ddp_status ddp__knapsack_too_many(const ddp__knapsack_search *s, ddp_error *err)
 {
-    return ddp__fail(err, DDP_UNSUPPORTED, "the exact knapsack of %d items on %d link%s needs more than %zu entries; "
-                     "use solver greedy, or equal parts", s->k->items, s->k->links, s->k->links == 2 ? "s" : "",
-                     s->most);
+    return ddp__fail(err, DDP_UNSUPPORTED,
+                     "the exact knapsack of %d items on %d link%s needs more than %zu entries; "
+                     "use solver greedy, or equal parts",
+                     s->k->items, s->k->links, s->k->links == 2 ? "s" : "", s->most);
 }
 
 static ddp_status ddp__knapsack_no_memory(const ddp__knapsack_search *s, ddp_error *err)
@@ -66,10 +68,12 @@ static int64_t ddp__knapsack_after(const ddp__knapsack_search *s, int back, int6
     return (back ? from : 0) + t <= s->k->deadline[l] ? t : -1;
 }
 
-static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack_entry *e, int c, const int64_t *t,
-                                    const int *count, ddp_error *err)
+static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack_entry *e, int c,
+                                    const int64_t *t, const int *count, ddp_error *err)
 {
-    const ddp__knapsack_entry x = {{t[0], t[1]}, e->value + (count[0] + count[1]) * s->k->cls[c].value, e->node,
+    const ddp__knapsack_entry x = {{t[0], t[1]},
+                                   e->value + (count[0] + count[1]) * s->k->cls[c].value,
+                                   e->node,
                                    count[0] * DDP__KNAPSACK_ITEMS + count[1]};
     ddp__knapsack_list *a = &s->spare;
     ddp__knapsack_entry *to;
@@ -83,7 +87,8 @@ static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack
 }
 
 /* The entries that were kept remember their choice among the items from position `first` on. */
-static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_list *a, int first, ddp_error *err)
+static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_list *a, int first,
+                                         ddp_error *err)
 {
     ddp__knapsack_node *d;
     if (a->n == 0) return DDP_OK;
@@ -93,7 +98,8 @@ static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_
     s->node = d;
     for (size_t i = 0; i < a->n; i++) {
         const int rank = a->at[i].rank;
-        const ddp__knapsack_node x = {a->at[i].node, first, {rank / DDP__KNAPSACK_ITEMS, rank % DDP__KNAPSACK_ITEMS}};
+        const ddp__knapsack_node x = {
+            a->at[i].node, first, {rank / DDP__KNAPSACK_ITEMS, rank % DDP__KNAPSACK_ITEMS}};
         if (rank == 0) continue;
         s->node[s->nodes] = x;
         a->at[i].node = (int)s->nodes++;
@@ -118,22 +124,23 @@ static int ddp__knapsack_by_first(const void *a, const void *b)
     return ddp__knapsack_by_second(a, b);
 }
 
-/* Sorts by t[1]; of entries with equal t[1] only those stay that are worth more than every one with a smaller t[0]. On
- * one link that is the whole Pareto set. */
+/* Sorts by t[1]; of entries with equal t[1] only those stay that are worth more than every one with a smaller
+ * t[0]. On one link that is the whole Pareto set. */
 static void ddp__knapsack_prune(ddp__knapsack_list *a)
 {
     size_t i, n = 0;
     if (a->n == 0) return;
     qsort(a->at, a->n, sizeof *a->at, ddp__knapsack_by_second);
     for (i = 0; i < a->n; i++)
-        if (n == 0 || a->at[n - 1].t[1] != a->at[i].t[1] || a->at[n - 1].value < a->at[i].value) a->at[n++] = a->at[i];
+        if (n == 0 || a->at[n - 1].t[1] != a->at[i].t[1] || a->at[n - 1].value < a->at[i].value)
+            a->at[n++] = a->at[i];
     a->n = n;
 }
 
-/* Fills s->spare with the fronts (back 0) or backs (back 1) extended by the slice. rest = value of all items that
- * neither this list nor the slice covers: entries that cannot pass `known` with it are dropped. */
-static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back, const ddp__knapsack_slice *x, int64_t rest,
-                                       ddp_error *err)
+/* Fills s->spare with the fronts (back 0) or backs (back 1) extended by the slice. rest = value of all items
+ * that neither this list nor the slice covers: entries that cannot pass `known` with it are dropped. */
+static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back, const ddp__knapsack_slice *x,
+                                       int64_t rest, ddp_error *err)
 {
     const ddp__knapsack_list *from = &s->list[back];
     int64_t t[2], value = s->k->cls[x->cls].value;
@@ -157,11 +164,12 @@ static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back, const 
     return s->spare.n > s->most ? ddp__knapsack_too_many(s, err) : DDP_OK;
 }
 
-/* Extends a list by the slice, or by a half of it, a quarter, ... where that would be too much. x->count receives how
- * many items it took, *rest loses their value. One item at most doubles a list (trebles it on two links), equal ones
- * less, so that both lists hold half of the promised number of items before neither can grow. */
-static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__knapsack_slice *x, int64_t *rest,
-                                       ddp_error *err)
+/* Extends a list by the slice, or by a half of it, a quarter, ... where that would be too much. x->count
+ * receives how many items it took, *rest loses their value. One item at most doubles a list (trebles it on
+ * two links), equal ones less, so that both lists hold half of the promised number of items before neither
+ * can grow. */
+static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__knapsack_slice *x,
+                                       int64_t *rest, ddp_error *err)
 {
     ddp__knapsack_list swap;
     ddp_status status;
@@ -182,8 +190,8 @@ static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__k
     return ddp__knapsack_remember(s, &s->list[back], x->first, err);
 }
 
-/* The best pair of a front and a back, or *best_value unchanged. tree [ranks + 1]: the entry with the largest value of
- * each Fenwick range, 1-based, 0 = none. */
+/* The best pair of a front and a back, or *best_value unchanged. tree [ranks + 1]: the entry with the largest
+ * value of each Fenwick range, 1-based, 0 = none. */
 static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const int64_t *second, int ranks,
                                 int64_t *best_value, int *best)
 {
@@ -194,18 +202,22 @@ static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const 
         const ddp__knapsack_entry *f = &front->at[i];
         while (entered < back->n && back->at[entered].t[0] + f->t[0] <= s->k->deadline[0]) {
             for (r = back->at[entered].rank + 1; r <= ranks; r += r & -r)
-                if (!tree[r] || back->at[tree[r] - 1].value < back->at[entered].value) tree[r] = (int)entered + 1;
+                if (!tree[r] || back->at[tree[r] - 1].value < back->at[entered].value)
+                    tree[r] = (int)entered + 1;
             entered++;
         }
         for (low = 0, high = ranks; low < high;) { /* backs with second[0..low) fit on link 1 */
             int mid = (low + high) / 2;
-            if (s->k->links < 2 || second[mid] + f->t[1] <= s->k->deadline[1]) low = mid + 1;
-            else high = mid;
+            if (s->k->links < 2 || second[mid] + f->t[1] <= s->k->deadline[1])
+                low = mid + 1;
+            else
+                high = mid;
         }
         for (r = low; r > 0; r -= r & -r)
             if (tree[r] && f->value + back->at[tree[r] - 1].value > *best_value) {
                 *best_value = f->value + back->at[tree[r] - 1].value;
-                best[0] = f->node; best[1] = back->at[tree[r] - 1].node;
+                best[0] = f->node;
+                best[1] = back->at[tree[r] - 1].node;
             }
     }
 }
@@ -273,8 +285,10 @@ static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
         x.count = (x.count < end ? x.count : end) - x.first;
         DDP__TRY(ddp__knapsack_extend(s, b, &x, &rest[b], err));
         if (s->list[b].n == 0) break; /* nothing can be better than `known` */
-        if (b) end -= x.count;
-        else begin += x.count;
+        if (b)
+            end -= x.count;
+        else
+            begin += x.count;
     }
     return DDP_OK;
 }

@@ -1,8 +1,8 @@
 /* The baselines' timelines: S-SGD, WFBP, MG-WFBP, ASC-WFBP, ByteScheduler and US-Byte. */
 #include "plan/internal.h"
 
-static const char *const ddp__schemes[] = {
-    "ssgd", "wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte", "deft", NULL};
+static const char *const ddp__schemes[] = {"ssgd",          "wfbp",   "mgwfbp", "ascwfbp",
+                                           "bytescheduler", "usbyte", "deft",   NULL};
 
 DDP__NAMES(ddp_scheme, ddp__schemes, 0, "scheme")
 
@@ -19,44 +19,47 @@ enum { DDP__BL_MOST_PARTS = 1000000 };
 
 /* One message: rows first..last of the profile as one operation. */
 typedef struct ddp__bl_group {
-    int    first, last;
+    int first, last;
     double ready; /* the end of backward of row first, from the start of backward */
     double c;     /* on the link, startup included */
 } ddp__bl_group;
 
 /* A profile checked and summed up. Times in seconds from the start of backward. */
 typedef struct ddp__bl_model {
-    const ddp_profile          *p;
+    const ddp_profile *p;
     const ddp_timeline_options *o;
-    int            groups;       /* what is sent */
-    ddp__bl_group *group;        /* [groups] in order of backward: the output side first */
-    int           *parts;        /* [groups] equal parts of each */
-    double        *size;         /* [groups] of one part, in partitions: at most 1 */
-    double        *arrive;       /* [rows] when a row's forward may begin for its gradient's sake */
-    int           *priority;     /* [groups] 0 = first */
-    double         alpha;        /* startup contained in every group's c */
-    double         most_params;  /* in a part, where partition_s is 0 */
-    double         forward, backward, bound;
-    ddp_interval  *log;          /* link operations as they begin; NULL where nobody looks */
-    int            logged;
-    ddp__scratch   room;
+    int groups;           /* what is sent */
+    ddp__bl_group *group; /* [groups] in order of backward: the output side first */
+    int *parts;           /* [groups] equal parts of each */
+    double *size;         /* [groups] of one part, in partitions: at most 1 */
+    double *arrive;       /* [rows] when a row's forward may begin for its gradient's sake */
+    int *priority;        /* [groups] 0 = first */
+    double alpha;         /* startup contained in every group's c */
+    double most_params;   /* in a part, where partition_s is 0 */
+    double forward, backward, bound;
+    ddp_interval *log; /* link operations as they begin; NULL where nobody looks */
+    int logged;
+    ddp__scratch room;
 } ddp__bl_model;
 
 static ddp_status ddp__bl_check(const ddp_timeline_options *o, ddp_error *err)
 {
     DDP__TRY(ddp__check_finite(o->credit, 0, err, "credit is %g", o->credit));
     DDP__TRY(ddp__check_finite(o->bucket_bytes, 0, err, "bucket_bytes is %g", o->bucket_bytes));
-    DDP__TRY(ddp__check_finite(o->first_bucket_bytes, 0, err, "first_bucket_bytes is %g", o->first_bucket_bytes));
+    DDP__TRY(
+        ddp__check_finite(o->first_bucket_bytes, 0, err, "first_bucket_bytes is %g", o->first_bucket_bytes));
     if (o->operations < 0)
         return ddp__fail(err, DDP_ARG, "operations is %ld; at least 1 must fly, 0 means 4", o->operations);
     if (o->scheme == DDP_SCHEME_DEFT)
-        return ddp__fail(err, DDP_UNSUPPORTED, "scheme deft has no timeline of one iteration; use ddp_plan_delayed");
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "scheme deft has no timeline of one iteration; use ddp_plan_delayed");
     if ((int)o->scheme < 0 || o->scheme > DDP_SCHEME_DEFT)
         return ddp__fail(err, DDP_ARG, "scheme %d is unknown; use ssgd to usbyte", (int)o->scheme);
     return DDP_OK;
 }
 
-static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp_timeline_options *o, ddp_error *err)
+static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp_timeline_options *o,
+                               ddp_error *err)
 {
     int cut = o->scheme == DDP_SCHEME_BYTESCHEDULER || o->scheme == DDP_SCHEME_USBYTE;
     size_t n = (size_t)p->layers;
@@ -69,7 +72,8 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
     m->alpha = o->alpha_s + ddp__startup(p);
     m->group = (ddp__bl_group *)ddp__scratch_take(&m->room, n, sizeof *m->group);
     m->parts = ddp__ints(&m->room, n);
-    m->size = ddp__doubles(&m->room, n); m->arrive = ddp__doubles(&m->room, n);
+    m->size = ddp__doubles(&m->room, n);
+    m->arrive = ddp__doubles(&m->room, n);
     m->priority = ddp__ints(&m->room, n);
     DDP__TRY(ddp__scratch_check(&m->room, p->layers, "buckets", err));
     for (int l = p->layers - 1; l >= 0; l--) {
@@ -98,8 +102,8 @@ static ddp_interval *ddp__bl_note(ddp__bl_model *m, int group, int part, int par
     return &m->log[m->logged++];
 }
 
-/* The end of the forward pass that begins when backward has ended, row i not before m->arrive[i]; noted, if at is not
- * NULL. */
+/* The end of the forward pass that begins when backward has ended, row i not before m->arrive[i]; noted, if
+ * at is not NULL. */
 static double ddp__bl_forward(const ddp__bl_model *m, ddp_interval *at)
 {
     double begin, end = m->backward;
@@ -129,21 +133,28 @@ static ddp_status ddp__bl_buckets(ddp__bl_model *m, ddp_error *err)
     for (int i = 0; i < m->groups && m->p->params; i++)
         if (m->p->params[m->group[i].first] > 0) sized = 1;
     if (!sized)
-        return ddp__fail(err, DDP_ARG, "no row that sends has params, so bucket_bytes %g cannot be applied; give "
-                         "params or bucket_bytes 0 (rows are buckets)", m->o->bucket_bytes);
+        return ddp__fail(err, DDP_ARG,
+                         "no row that sends has params, so bucket_bytes %g cannot be applied; give "
+                         "params or bucket_bytes 0 (rows are buckets)",
+                         m->o->bucket_bytes);
     for (int i = 0; i < m->groups; i++) {
         bytes += 4 * m->p->params[m->group[i].first];
-        if (open) ddp__bl_join(&m->group[kept - 1], &m->group[i], m->alpha);
-        else m->group[kept++] = m->group[i];
+        if (open)
+            ddp__bl_join(&m->group[kept - 1], &m->group[i], m->alpha);
+        else
+            m->group[kept++] = m->group[i];
         open = bytes < limit;
-        if (!open) { bytes = 0; limit = m->o->bucket_bytes; }
+        if (!open) {
+            bytes = 0;
+            limit = m->o->bucket_bytes;
+        }
     }
     m->groups = kept;
     return DDP_OK;
 }
 
-/* Walking from the output side, start is when the group on top would begin under WFBP; joining changes only what comes
- * after it, so that one pass is enough. */
+/* Walking from the output side, start is when the group on top would begin under WFBP; joining changes only
+ * what comes after it, so that one pass is enough. */
 static void ddp__bl_merge(ddp__bl_model *m)
 {
     ddp__bl_group *top = m->group, *next;
@@ -172,12 +183,12 @@ static void ddp__bl_fifo(ddp__bl_model *m, double from)
     }
 }
 
-/* An operation in flight; note NULL: none. It needs no bandwidth before `starts`; from then on it ends when the service
- * that every such operation has received in common reaches `target`. */
+/* An operation in flight; note NULL: none. It needs no bandwidth before `starts`; from then on it ends when
+ * the service that every such operation has received in common reaches `target`. */
 typedef struct ddp__bl_flight {
     ddp_interval *note;
-    int           served;
-    double        starts, target; /* target: as long as it is not served, its work */
+    int served;
+    double starts, target; /* target: as long as it is not served, its work */
 } ddp__bl_flight;
 
 static ddp_status ddp__bl_shared(ddp__bl_model *m, ddp_error *err)
@@ -196,16 +207,22 @@ static ddp_status ddp__bl_shared(ddp__bl_model *m, ddp_error *err)
         for (int k = lanes - 1; k >= 0; k--) {
             x = &lane[k];
             t = x->served ? now + (x->target - service) * serving : x->starts;
-            if (!x->note) idle = k;
-            else if (t <= when) { when = t; next = k; }
+            if (!x->note)
+                idle = k;
+            else if (t <= when) {
+                when = t;
+                next = k;
+            }
         }
         launch = i < m->groups && idle >= 0 && m->group[i].ready <= when;
         if (!launch && next < 0) break;
         x = &lane[launch ? idle : next];
         if (launch) when = fmax(m->group[i].ready, now);
         /* exactly the target at its end, so that rounding leaves no operation with a remainder */
-        if (!launch && x->served) service = x->target;
-        else if (serving) service += (when - now) / serving;
+        if (!launch && x->served)
+            service = x->target;
+        else if (serving)
+            service += (when - now) / serving;
         now = when;
         if (launch) {
             x->served = 0;
@@ -234,14 +251,18 @@ static ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err)
     const int most = DDP__BL_MOST_PARTS;
     double longest = m->o->partition_s, total = 0, whole, k;
     for (int i = 0; i < m->groups; i++) {
-        if (longest > 0) whole = (m->group[i].c - m->alpha) / (longest - m->alpha);
-        else whole = m->p->params[m->group[i].first] / m->most_params;
+        if (longest > 0)
+            whole = (m->group[i].c - m->alpha) / (longest - m->alpha);
+        else
+            whole = m->p->params[m->group[i].first] / m->most_params;
         k = ceil(whole - 1e-9); /* 3 x 0.1 s is three parts of 0.1 s, however it was rounded */
         if (k < 1) k = 1;
         total += k;
         if (!ddp__finite(total) || total > most)
-            return ddp__fail(err, DDP_ARG, "the partition cuts buckets %d to %d into %g parts; more than %d cannot be "
-                             "planned, raise it", m->group[i].first, m->group[0].first, total, most);
+            return ddp__fail(err, DDP_ARG,
+                             "the partition cuts buckets %d to %d into %g parts; more than %d cannot be "
+                             "planned, raise it",
+                             m->group[i].first, m->group[0].first, total, most);
         m->parts[i] = (int)k;
         m->size[i] = whole / k < 1 ? whole / k : 1;
     }
@@ -250,12 +271,12 @@ static ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err)
 
 /* A part that was committed to the link and has not arrived. */
 typedef struct ddp__bl_sent {
-    int    group, last;
+    int group, last;
     double end;
 } ddp__bl_sent;
 
-/* Groups become ready from the output side, so the best by row among those that wait is always the newest: the queue is
- * a stack of groups, each with the parts it still has to send. */
+/* Groups become ready from the output side, so the best by row among those that wait is always the newest:
+ * the queue is a stack of groups, each with the parts it still has to send. */
 static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
 {
     double limit = m->o->credit > 0 ? m->o->credit : 1, out = 0, now, link = 0;
@@ -264,7 +285,8 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
 
     for (i = 0; i < m->groups; i++) total += m->parts[i];
     sent = (ddp__bl_sent *)ddp__scratch_take(&m->room, (size_t)total, sizeof *sent);
-    stack = ddp__ints(&m->room, (size_t)m->groups); left = ddp__ints(&m->room, (size_t)m->groups);
+    stack = ddp__ints(&m->room, (size_t)m->groups);
+    left = ddp__ints(&m->room, (size_t)m->groups);
     DDP__TRY(ddp__scratch_check(&m->room, total, "parts", err));
     while (head < total) {
         now = arrived < m->groups ? m->group[arrived].ready : DBL_MAX;
@@ -293,14 +315,15 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- US-Byte: operations of unequal size fill the gaps between ready gradients. Parts are its blocks. ---- */
+/* ---- US-Byte: operations of unequal size fill the gaps between ready gradients. Parts are its blocks.
+ * ---- */
 
 typedef struct ddp__bl_us {
     ddp__bl_model *m;
-    int           *left;     /* [groups] blocks still to send */
-    int           *waiting;  /* ready groups with blocks left, the best one last */
-    double        *first;    /* [groups] begin of a group's first operation */
-    int64_t        visits;   /* groups simulated so far */
+    int *left;      /* [groups] blocks still to send */
+    int *waiting;   /* ready groups with blocks left, the best one last */
+    double *first;  /* [groups] begin of a group's first operation */
+    int64_t visits; /* groups simulated so far */
 } ddp__bl_us;
 
 static double ddp__bl_blocks(const ddp__bl_model *m, int g, int k)
@@ -370,7 +393,8 @@ static double ddp__bl_us_run(ddp__bl_us *u)
 /* Bounds the search for lists far beyond any model, the same on every machine: seconds. */
 enum { DDP__BL_MOST_VISITS = 100000000 };
 
-/* From the output side: could a group have been sent whole, had it gone before those that became ready meanwhile? */
+/* From the output side: could a group have been sent whole, had it gone before those that became ready
+ * meanwhile? */
 static void ddp__bl_us_search(ddp__bl_us *u)
 {
     ddp__bl_model *m = u->m;
@@ -378,7 +402,8 @@ static void ddp__bl_us_search(ddp__bl_us *u)
     int g = 0, i, to, own;
     while (g < m->groups - 1 && u->visits < DDP__BL_MOST_VISITS) {
         tau = u->first[g] + m->group[g].c;
-        for (to = g; to < m->groups - 1 && m->group[to + 1].ready < tau; to++) {}
+        for (to = g; to < m->groups - 1 && m->group[to + 1].ready < tau; to++) {
+        }
         if (to > g) {
             own = m->priority[g]; /* g gets the place of `to`, which and those between step back by one */
             m->priority[g] = m->priority[to];
@@ -404,7 +429,8 @@ static ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp_error *err)
     ddp__bl_us u;
     u.m = m;
     u.visits = 0;
-    u.left = ddp__ints(&m->room, n); u.waiting = ddp__ints(&m->room, n);
+    u.left = ddp__ints(&m->room, n);
+    u.waiting = ddp__ints(&m->room, n);
     u.first = ddp__doubles(&m->room, n);
     DDP__TRY(ddp__scratch_check(&m->room, m->groups, "buckets", err));
     m->log = NULL;
@@ -449,10 +475,14 @@ static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
     }
     m->log = t->interval;
     m->logged = 2 * m->p->layers;
-    if (s == DDP_SCHEME_ASCWFBP) DDP__TRY(ddp__bl_shared(m, err));
-    else if (s == DDP_SCHEME_BYTESCHEDULER) DDP__TRY(ddp__bl_bytescheduler(m, err));
-    else if (s == DDP_SCHEME_USBYTE) DDP__TRY(ddp__bl_usbyte(m, err));
-    else ddp__bl_fifo(m, s == DDP_SCHEME_SSGD ? m->backward : 0);
+    if (s == DDP_SCHEME_ASCWFBP)
+        DDP__TRY(ddp__bl_shared(m, err));
+    else if (s == DDP_SCHEME_BYTESCHEDULER)
+        DDP__TRY(ddp__bl_bytescheduler(m, err));
+    else if (s == DDP_SCHEME_USBYTE)
+        DDP__TRY(ddp__bl_usbyte(m, err));
+    else
+        ddp__bl_fifo(m, s == DDP_SCHEME_SSGD ? m->backward : 0);
     t->iteration_s = ddp__bl_forward(m, t->interval + n);
     for (int i = 0; i < m->groups; i++)
         for (int l = m->group[i].first; l <= m->group[i].last; l++) {
@@ -469,19 +499,23 @@ static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
     return DDP_OK;
 }
 
-ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o, ddp_timeline *out, ddp_error *err)
+ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o, ddp_timeline *out,
+                             ddp_error *err)
 {
     ddp__bl_model m = DDP__ZEROS;
     ddp_timeline t = DDP__ZEROS;
     ddp_status status;
-    if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_plan_timeline needs options and a place for the result");
+    if (!o || !out)
+        return ddp__fail(err, DDP_ARG, "ddp_plan_timeline needs options and a place for the result");
     DDP__TRY(ddp_profile_check(p, err));
     DDP__TRY(ddp__bl_check(o, err));
     status = ddp__bl_open(&m, p, o, err);
     if (status == DDP_OK) status = ddp__bl_run(&m, &t, err);
     ddp__scratch_free(&m.room);
-    if (status == DDP_OK) *out = t;
-    else ddp_timeline_free(&t);
+    if (status == DDP_OK)
+        *out = t;
+    else
+        ddp_timeline_free(&t);
     return status;
 }
 
@@ -492,7 +526,8 @@ ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline *t, dou
 
     DDP__TRY(ddp_profile_check(p, err));
     if (!t || t->buckets != p->layers || !each_s || !all_s)
-        return ddp__fail(err, DDP_ARG, "a timeline of %d rows is not of this profile of %d", t ? t->buckets : 0, p->layers);
+        return ddp__fail(err, DDP_ARG, "a timeline of %d rows is not of this profile of %d",
+                         t ? t->buckets : 0, p->layers);
     if (!ddp__within(latency_s, 0, DBL_MAX))
         return ddp__fail(err, DDP_ARG, "a latency of %g s cannot be: 0 or more is needed", latency_s);
     arrive = (double *)ddp__calloc((size_t)p->layers, sizeof *arrive);
@@ -508,7 +543,8 @@ ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline *t, dou
         if (arrive[l] > last) last = arrive[l];
     }
     end = backward;
-    for (int l = 0; l < p->layers; l++) end = (arrive[l] > end ? arrive[l] : end) + (p->forward_s ? p->forward_s[l] : 0);
+    for (int l = 0; l < p->layers; l++)
+        end = (arrive[l] > end ? arrive[l] : end) + (p->forward_s ? p->forward_s[l] : 0);
     *each_s = end - backward - forward;
     *all_s = last > backward ? last - backward : 0;
     DDP_FREE(arrive);

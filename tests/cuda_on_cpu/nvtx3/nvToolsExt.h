@@ -2,7 +2,8 @@
 #ifndef CUDA_ON_CPU_NVTX_H
 #define CUDA_ON_CPU_NVTX_H
 
-namespace cuda_on_cpu {
+namespace cuda_on_cpu
+{
 inline int &ranges()
 {
     static thread_local int open = 0;

@@ -12,6 +12,8 @@ int main(void)
 {
     static ddp_config cfg;
     ddp_error err;
-    cfg.world = 2; cfg.no_env = 1; cfg.transport = DDP_THREADS;
+    cfg.world = 2;
+    cfg.no_env = 1;
+    cfg.transport = DDP_THREADS;
     return ddp_launch(&cfg, add, 0, &err);
 }
