@@ -217,13 +217,6 @@ DDP_API void ddp_close(ddp_ctx *d);
  * else the first failure with its sentence in *err. */
 DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
 
-/* ddp_launched - who started this process as one rank of several: "DREAMDDP_RANK" (ddprun), "torchrun", "Open
- * MPI", "MPICH", "PMIx" or "Slurm", with its rank and the number of ranks; NULL, 0 and 0 if no launcher did.
- * A program reads it to choose by the number of ranks before it opens a context; ddp_open and ddp_launch read
- * the same. Errors: DDP_ARG as ddp_open, for variables that contradict each other. Not while another thread
- * changes the environment. */
-DDP_API ddp_status ddp_launched(const char **launcher, int *rank, int *world, ddp_error *err);
-
 /* ddp_add_layer - registers the next layer, in forward order, the same on every rank. Layers are
  * numbered from 0. ddp_set_optimizer - registers the update rule (copied; default ddp_sgd(0.01,
  * 0)). Called after the layers it also starts the session: layer lists are compared and every rank
@@ -349,35 +342,16 @@ DDP_API int ddp_step_end(ddp_ctx *d);
  * strategy begins from
  *   them: a program that has replaced them, for example from a file, calls it before the next step. The outer
  *   momentum and what rounding has cut off become 0; the optimizer's state stays. Collective, between two
- *   steps. DDP_UNSUPPORTED with servers, which hold the parameters.
- * ddp_abort - fails everything in flight on all ranks with this sentence: a call that waits there, or
- * begins to wait, returns within a second. Any thread. */
+ *   steps. DDP_UNSUPPORTED with servers, which hold the parameters. */
 DDP_API int ddp_wait(ddp_ctx *d);
 DDP_API int ddp_sync_all(ddp_ctx *d);
 DDP_API int ddp_share(ddp_ctx *d);
-DDP_API void ddp_abort(ddp_ctx *d, const char *why);
 
 /* ddp_serve - on the last ddp_config.servers ranks, in place of the steps: after the layers are added and
  * the optimizer is set, serves until all other ranks have closed their contexts; a checkpoint that they
  * save or load has this rank's share too (load it before, as they do). 0 or the context's first error.
- * ddp_servers - how many such ranks there are: data are dealt over ddp_world(d) - ddp_servers(d), and plain
- * collectives are among these. */
+ * ddp_servers (run/reading.h) is their number. */
 DDP_API int ddp_serve(ddp_ctx *d);
-DDP_API int ddp_servers(const ddp_ctx *d);
-
-/* Reading the context. ddp_last_error is never NULL; code DDP_OK means none. ddp_taken: so many micro-batches
- * all workers together have trained on since the first step, also those before a checkpoint was loaded, on
- * whatever world. Divided by ddp_world (where a pipeline is several ranks, by the pipelines) and rounded down
- * it is the number of the next one of each worker. ddp_set_lr: the learning rate of the updates to come. */
-DDP_API int ddp_rank(const ddp_ctx *d);
-DDP_API int ddp_world(const ddp_ctx *d);
-DDP_API long ddp_step(const ddp_ctx *d);
-DDP_API int64_t ddp_taken(const ddp_ctx *d);
-/* ddp_local_rank - the number of this rank among the ranks of its machine, from 0: the launcher's variable
- * (ddprun, torchrun, mpirun, srun), else ddp_rank. */
-DDP_API int ddp_local_rank(const ddp_ctx *d);
-DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
-DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
 
 /* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors (parameters,
  * buffers, optimizer state, states of ddp_add_state, counts of updates, step, learning rate, the number that
@@ -413,6 +387,47 @@ DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
 DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
 DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
 
+/* ==== run/reading.h ==== [run] */
+/* What a context knows of itself: rank, world, step, live workers, servers, links, its error. */
+
+typedef struct ddp_ctx ddp_ctx;
+
+/* Reading the context. ddp_last_error is never NULL; code DDP_OK means none. ddp_taken: so many micro-batches
+ * all workers together have trained on since the first step, also those before a checkpoint was loaded, on
+ * whatever world. Divided by ddp_world (where a pipeline is several ranks, by the pipelines) and rounded down
+ * it is the number of the next one of each worker. ddp_set_lr: the learning rate of the updates to come. */
+DDP_API int ddp_rank(const ddp_ctx *d);
+DDP_API int ddp_world(const ddp_ctx *d);
+DDP_API long ddp_step(const ddp_ctx *d);
+DDP_API int64_t ddp_taken(const ddp_ctx *d);
+/* ddp_local_rank - the number of this rank among the ranks of its machine, from 0: the launcher's variable
+ * (ddprun, torchrun, mpirun, srun), else ddp_rank. */
+DDP_API int ddp_local_rank(const ddp_ctx *d);
+DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
+DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
+
+/* ddp_abort - fails everything in flight on all ranks with this sentence: a call that waits there, or
+ * begins to wait, returns within a second. Any thread. */
+DDP_API void ddp_abort(ddp_ctx *d, const char *why);
+
+/* ddp_servers - how many ranks serve (ddp_serve): data are dealt over ddp_world(d) - ddp_servers(d), and
+ * plain collectives are among these. */
+DDP_API int ddp_servers(const ddp_ctx *d);
+
+/* Elastic worlds (ddp_config.min_world). ddp_rank and ddp_world are ids and their number (with
+ * max_world that): they stay what they were when workers are lost or come. ddp_workers is the
+ * number of those that are live, ddp_live has bit r set for each of them (all ones of world where
+ * not elastic), ddp_epoch rises with each change. A lost worker changes them in any hook or collective, a
+ * joining one in the first hook of a layer in a period: collectives between two steps run among the workers
+ * that did the last one. */
+DDP_API int ddp_workers(const ddp_ctx *d);
+DDP_API uint64_t ddp_live(const ddp_ctx *d);
+DDP_API unsigned ddp_epoch(const ddp_ctx *d);
+
+/* ddp_links - how many links this context has: 0 with one worker, 1 or 2; with nccl the devices' network is
+ * the first. */
+DDP_API int ddp_links(const ddp_ctx *d);
+
 /* ==== plan/choice.h ==== [plan] */
 /* What planners can be told. Partial averaging: how it searches, what it counts, what it fills; OSP: what is
  * late. */
@@ -444,6 +459,9 @@ typedef enum ddp_osp_rule {
 
 /* ==== run/config.h ==== [run] */
 /* ddp_config: everything that a program can set, one comment per field. */
+
+typedef struct ddp_ctx ddp_ctx;
+typedef struct ddp_config ddp_config;
 
 struct ddp_backend;
 
@@ -697,6 +715,13 @@ typedef struct ddp_setting {
  * are pointers of the program (own_strategy, backend, allocator..) are in no row. */
 DDP_API ddp_status ddp_config_set(ddp_config *c, const char *field, const char *value, ddp_error *err);
 DDP_API int ddp_config_describe(const ddp_config *c, int i, ddp_setting *out);
+
+/* ddp_launched - who started this process as one rank of several: "DREAMDDP_RANK" (ddprun), "torchrun", "Open
+ * MPI", "MPICH", "PMIx" or "Slurm", with its rank and the number of ranks; NULL, 0 and 0 if no launcher did.
+ * A program reads it to choose by the number of ranks before it opens a context; ddp_open and ddp_launch read
+ * the same. Errors: DDP_ARG as ddp_open, for variables that contradict each other. Not while another thread
+ * changes the environment. */
+DDP_API ddp_status ddp_launched(const char **launcher, int *rank, int *world, ddp_error *err);
 
 /* ==== graph/layer.h ==== [graph] */
 /* A layer: the unit of synchronisation. Registered by the user's loop or by a built graph. */
@@ -959,6 +984,9 @@ enum { /* ddp_message.layer */
 /* A strategy decides, at each event of a step, what is updated and what is sent. The library's own fill
  * a ddp_strategy_ops each (src/strategy); ddp_config.own_strategy takes yours (docs/own-strategy.md). */
 
+typedef struct ddp_ctx ddp_ctx;
+typedef struct ddp_config ddp_config; /* run/config.h */
+
 struct ddp_plan;
 struct ddp_stats;
 struct ddp_profile;
@@ -1077,6 +1105,14 @@ typedef struct ddp_strategy_ops {
      * many. NULL: nothing can be predicted. */
     int (*transfers)(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
 } ddp_strategy_ops;
+
+/* ==== run/verbs.h ==== [run] */
+/* What a strategy may call in its events: messages, averages, updates, arithmetic, state of its own, and what
+ * it can read. */
+
+struct ddp_step_info;
+struct ddp_stats;
+struct ddp_sites;
 
 /* ---- what an event may call ----
  *
@@ -1208,9 +1244,10 @@ DDP_API double ddp_nominal_compute_s(const ddp_ctx *d);
 DDP_API double ddp_nominal_rate(const ddp_ctx *d);
 /* By ddp_config.net: bytes a second of a rank's link, 0 = not known, and *delay_s one way. */
 DDP_API double ddp_described_rate(const ddp_ctx *d, double *delay_s);
-DDP_API const ddp_step_info *ddp_reported(const ddp_ctx *d); /* of this step, zero where nothing was; the loss
+DDP_API const struct ddp_step_info *
+ddp_reported(const ddp_ctx *d);                     /* of this step, zero where nothing was; the loss
                                                                 is the last one that was told */
-DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d);          /* for the figures of a strategy's own */
+DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d); /* for the figures of a strategy's own */
 DDP_API const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count);
 DDP_API int ddp_group_of(const ddp_ctx *d, int layer);
 DDP_API int ddp_group_size(const ddp_ctx *d, int group);
@@ -1469,6 +1506,8 @@ DDP_API void ddp_note_text(const ddp_note *note, char *out, size_t room);
 /* Plain collectives over all ranks, over groups, or in two levels; links, live ranks, and measurements of the
  * links between all ranks. */
 
+typedef struct ddp_ctx ddp_ctx;
+
 /* Plain collectives of floats over all ranks that compute, usable without layers or hooks. In place, in host
  * memory; n counts floats. All ranks call them in the same order, never between the first hook and
  * ddp_step_end of a step. Each returns 0 or the context's first error.
@@ -1554,19 +1593,8 @@ typedef struct ddp_link_stats {
     double mu;             /* beta of this link over that of link 0; 0 = unknown */
     const char *algorithm; /* of its last all-reduce: "direct", "ring" or "none" */
 } ddp_link_stats;
-DDP_API int ddp_links(const ddp_ctx *d);
 DDP_API int ddp_measure_links(ddp_ctx *d);
 DDP_API int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out);
-
-/* Elastic worlds (ddp_config.min_world). ddp_rank and ddp_world are ids and their number (with
- * max_world that): they stay what they were when workers are lost or come. ddp_workers is the
- * number of those that are live, ddp_live has bit r set for each of them (all ones of world where
- * not elastic), ddp_epoch rises with each change. A lost worker changes them in any hook or collective, a
- * joining one in the first hook of a layer in a period: collectives between two steps run among the workers
- * that did the last one. */
-DDP_API int ddp_workers(const ddp_ctx *d);
-DDP_API uint64_t ddp_live(const ddp_ctx *d);
-DDP_API unsigned ddp_epoch(const ddp_ctx *d);
 
 struct ddp_network;
 
@@ -36737,23 +36765,17 @@ void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp
     }
 }
 
-/* ==== run/launch.h ==== [run] */
-/* How contexts are opened: with the strategies that there are. The room above fills the table in, so
- * that run knows no strategy's name. */
+/* ==== run/settings.h ==== [run] */
+/* The configuration as the library reads it: fields, environment, defaults, links, and what goes with what. */
 
+/* The strategies that there are. src/strategy fills this table, so that no earlier module knows a strategy's
+ * name. */
 typedef struct ddp__strategies {
     int (*fill)(ddp_strategy s, ddp_strategy_ops *ops); /* 0: there is no such strategy */
     ddp_strategy (*named)(const char *name);            /* the default: unknown */
     ddp_strategy (*number)(int i);                      /* the default: no more */
     const char *(*name)(ddp_strategy s);
 } ddp__strategies;
-
-/* ddp_open with what only ddp_launch has: the meeting place of threads, or the socket on which rank 0
- * already listens (-1 = none; closed here). */
-DDP_LIB ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd,
-                           ddp_error *err);
-DDP_LIB int ddp__launch_all(const ddp_config *cfg, const ddp__strategies *list, int (*fn)(ddp_ctx *, void *),
-                            void *user, ddp_error *err);
 
 /* config.c: checks, environment, defaults. Strings become *out's own, freed by ddp__config_free. */
 DDP_LIB ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *list, ddp_config *out,
@@ -36775,8 +36797,23 @@ DDP_LIB void ddp__settings_disown(ddp_config *c);
 /* Rejects unknown names of variables. Fills fields of c that are zero. */
 DDP_LIB ddp_status ddp__env_check_names(ddp_error *err);
 DDP_LIB ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_error *err);
+/* Settings that all ranks must have the same, as numbers; joined: those that a joining worker must have too.
+ * Returns how many, at most DDP__SETTINGS, or DDP__JOIN_SETTINGS. */
+enum {
+    DDP__SETTINGS = 96,
+    DDP__SESSION_SETTINGS = 3
+}; /* the latter: added by ddp__settings of the session */
+DDP_LIB int ddp__settings_compared(const ddp_config *c, int joined, ddp__setting *out);
+/* One value of a setting for a message: the name of a choice, or up to `digits` digits. */
+DDP_LIB void ddp__setting_text(const ddp__setting *s, double value, int digits, char *out, size_t room);
 
-/* ---- refusals.c: what goes with what ---- */
+/* ---- links.c ---- */
+
+/* What cfg.net and cfg.net_script, or (link 1) cfg.net2, say about this rank; *out stays empty where none is
+ * set. Freed by ddp__links_free. */
+DDP_LIB ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, ddp_error *err);
+
+/* ---- compatibility.c: what goes with what ---- */
 
 typedef struct ddp__goes_row { /* settings that no run can have: all of these, with one of any, where there
                                   are any */
@@ -36822,3143 +36859,7 @@ DDP_LIB ddp_status ddp__env_read(ddp__env *out, ddp_error *err);
  * hash, NULL and "" for 0. */
 DDP_LIB uint64_t ddp__run_id(const char *text);
 
-/* ---- launch.c: ranks on this machine, forked processes under a supervisor or threads ---- */
-
-/* One rank's work. A process: rank 0 gets the listening socket (>= 0), which is its to close;
- * all get its address "127.0.0.1:PORT". A thread: -1 and "". Fills *err when not DDP_OK. */
-typedef ddp_status (*ddp__rank_fn)(int rank, int listen_fd, const char *addr, void *user, ddp_error *err);
-
-/* ddp__spawn - forks world processes, lets each run fn, waits until the last has ended.
- *
- *   min_world 0, or ranks that are killed by a signal or fail with DDP_PEER_LOST are no failure while so many
- *   are left:
- *            DDP_OK if at least so many return it
- *   cancel   NULL, or looked at several times a second: nonzero ends the ranks by SIGINT, 3 s later SIGTERM,
- *            2 s later SIGKILL
- *   grace_s  how long the others may go on after one has failed, before SIGTERM and, 2 s later, SIGKILL; 0 =
- *            15
- *
- * The calling process is supervisor only. No rank outlives it (Linux). Standard streams are flushed before
- * the fork and by each rank. Call it before other threads exist. Returns DDP_OK if all did; DDP_PEER_LOST if
- * a rank was killed by a signal, with rank, process and signal; DDP_ABORTED after cancel; else code and
- * sentence of the rank that failed first. Errors of its own: DDP_ARG, DDP_NET (no socket), DDP_MEMORY,
- * DDP_FAILED (cannot fork). */
-DDP_LIB ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, double grace_s,
-                              ddp__rank_fn fn, void *user, ddp_error *err);
-
-/* ddp__spawn_threads - the same with threads of this process: no signals, no grace; returns when all have. */
-DDP_LIB ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err);
-
-/* ==== run/context.h ==== [run] */
-/* Inside of a ddp_ctx. */
-
-/* What the time since the last hook was spent on. */
-typedef enum ddp__phase {
-    DDP__OUTSIDE,       /* between steps: data loading, reports */
-    DDP__IN_FORWARD,    /* after forward_begin(layer) */
-    DDP__IN_BACKWARD,   /* after backward_begin(layer) */
-    DDP__AFTER_BACKWARD /* after backward_end: the next layer's backward, if no hook says otherwise */
-} ddp__phase;
-
-/* Where the accounts of a step stand. */
-typedef struct ddp__at {
-    ddp__phase phase;
-    int layer;    /* of the phase */
-    double mark;  /* when the last hook returned */
-    double begun; /* the wait or the update that is under way */
-} ddp__at;
-
-/* A registered layer. */
-typedef struct ddp__unit {
-    char *name;
-    ddp_block *block; /* [blocks] */
-    int blocks;
-    ddp_matrix *matrix; /* [matrices] */
-    int matrices;
-    double flops;
-    int group, link;              /* that averages it, 0: all; that its messages take, of a bucket its last
-                                   layer's */
-    size_t count;                 /* floats that averaging moves, optimizer state left out */
-    float *state;                 /* [state_count] of the optimizer */
-    size_t state_count, trained;  /* the latter: floats with gradients */
-    ddp_piece *average;           /* [averages] what averaging the layer moves */
-    ddp_piece *gradient, *trains; /* [gradients] gradients, and what they are of, as the optimizer takes
-                                      them */
-    ddp_matrix *shape;            /* [gradients] rows 0: no matrix */
-    ddp_piece *other;             /* [others] what else averaging moves: buffers, optimizer state */
-    ddp_piece *moved;             /* what of `average` or `other` goes this time; NULL: all, every time */
-    int averages, gradients, others;
-    long ticket, other_ticket;      /* transfers in flight, or -1 */
-    float *residual, *base, *delta; /* [trained] int8 blocks: still to be sent, the last average, what is
-                                            in flight; NULL without */
-    int changing;                   /* delta is in flight, or was */
-    int passes;                     /* backward_end calls in this step */
-    int skipped;                    /* micro-batches of this step without a gradient (ddp_skip) */
-    int left_out;                   /* the last update was: no rank had a gradient */
-    long updates;                   /* updates applied so far */
-    long forward_step;              /* last step with a forward_begin */
-    double divergence;              /* of the last averaging; written by the comm thread while in flight */
-    double last_divergence, part_divergence; /* of all parts; of those of them averaged so far */
-    int moving, averaged;                    /* parts in flight, and averaged so far */
-} ddp__unit;
-
-/* A message that the strategy posted and has not held. */
-typedef struct ddp__posted {
-    long name;   /* its ticket to the strategy */
-    long ticket; /* of the engine, the stager or the devices' network */
-    int link, layer, told;
-    int in_layer; /* it lies in that layer's own memory */
-    int here;     /* parts of it lie in this machine's, which holding waits for */
-    long step;
-    ddp_piece *sum; /* [from + to] on a device: what comes in those is added to these; to 0: nothing
-                               is */
-    int from, to, room;
-} ddp__posted;
-
-/* A tensor of the strategy's own (ddp_keep). */
-typedef struct ddp__own_state {
-    char name[32];
-    int layer, equal; /* the latter as ddp_keep has it */
-    float *data;
-    size_t count;
-} ddp__own_state;
-
-/* A state of the program (ddp_add_state). */
-typedef struct ddp__program {
-    ddp_program_state of;
-    char name[32];
-    void *bytes; /* that save gave, until release */
-    int lent;    /* there are such bytes, which may be NULL */
-} ddp__program;
-
-enum { DDP__NOTES = 64 };
-
-/* What a rank tells the others every few periods. */
-typedef struct ddp__pace_word {
-    double compute_s; /* mean of its steps since the last one, without waits */
-    double lr;        /* of this step */
-    double present;   /* 1; 0: it is lost */
-} ddp__pace_word;
-
-/* The layers of this rank are a part of a model: the sum of squares of the parts before it comes first, and
- * becomes that of all. */
-typedef struct ddp__norm_chain {
-    ddp_status (*pass)(void *user, int after, double *squares); /* NULL: they are all there is; the context
-                                                                   has the error */
-    void *user;
-} ddp__norm_chain;
-
-/* The layers of this rank are a part of a model, of which there are several copies. */
-typedef struct ddp__cut_span {
-    int unit, buffers;      /* a layer here; 1: its buffers, 0: its parameters */
-    size_t from, at, count; /* in the whole layer; here */
-} ddp__cut_span;
-
-typedef struct ddp__cut {
-    int copies, copy;
-    int stages, stage; /* that one copy is cut into; this rank's */
-    int group;         /* of the ranks of its copy; 0 where stages is 1 */
-    const char **name; /* [layers] of the model */
-    int layers;
-    int *whole;          /* [units] the number of each in the model, rising */
-    int units;           /* layers of the model that are here */
-    ddp__cut_span *span; /* [spans] */
-    int spans;
-    float *residual; /* [residuals] what its edges have cut off (ddp_edge_wire.feedback), in this
-                                machine's memory */
-    size_t residuals;
-} ddp__cut;
-
-/* What planning needs of a layer of the whole model, which may be on several stages. Counts are of floats. */
-typedef struct ddp__layer_cost {
-    double flops;
-    double count, trained, others; /* ddp__unit's count and trained; what else an average moves, optimizer
-                                      state included */
-    double holders;                /* stages that have some of the trained */
-} ddp__layer_cost;
-
-struct ddp_ctx {
-    ddp__host host;       /* first: src/graph reads the context as a host */
-    ddp_config cfg;       /* resolved; strings owned by the context */
-    int rank, world, met; /* id, how many ids there are, and how many from the start */
-    ddp__links links[2];  /* of cfg.net and cfg.net_script, and of cfg.net2; no paths: they are not
-                                    set */
-    ddp_strategy_ops ops;
-    void *self;          /* the strategy's memory */
-    const char *event;   /* that the strategy is in; NULL = none */
-    const char *call;    /* the program's last call: "ddp_step_end" */
-    int said_where;      /* the error says in which call and step this rank was */
-    ddp__posted *posted; /* [posted_room] */
-    int posted_count, posted_room;
-    long posted_next;
-    ddp__own_state *kept; /* [kepts] */
-    int kepts;
-    ddp__engine *engine, *second; /* NULL with one worker; of link 1, NULL without */
-    ddp_link link[2];             /* measured */
-    double gap_s[2];              /* of either: see ddp_profile; 0 where nothing was measured */
-    ddp__norm_chain norm;         /* for clip_norm */
-    const ddp__cut *cut;          /* NULL: each rank has the whole model; borrowed */
-    ddp__layer_cost *model;       /* [cut->layers] where all stages follow one plan; NULL: each rank plans its
-                                    own layers */
-    int edge_messages;            /* of a pipeline, which may be under way at a time, and their bytes */
-    size_t edge_bytes;
-    struct ddp__keeper *keeper; /* of a pipeline that others go on without; NULL */
-    ddp__tls *tls;              /* NULL = plain */
-    struct ddp__join *join;     /* serves newcomers; NULL where none can come */
-    long join_ticket;           /* the coordinator's word on newcomers on the way, or -1 */
-    int32_t join_word;          /* id to admit, or -1 */
-    struct ddp__joiner *joiner; /* this worker is one, not yet in; else NULL */
-    int admission_due;          /* a period is over: the next hook of a layer lets joining workers in */
-    int entered;                /* this worker has joined and not called a hook of a layer yet */
-    uint64_t saves_as;          /* run identity in its checkpoints; 0: none yet */
-
-    ddp__unit *unit; /* [layers], grows until the session starts */
-    int layers, room;
-    int computing;          /* group of the ranks that compute, where others serve; 0 = all, or (elastic)
-                                    those who did not ddp__engine_retire */
-    struct ddp__desk *desk; /* of a rank that serves; NULL */
-    ddp_step_info info;     /* what was reported of this step, and the last loss */
-    ddp_optimizer optimizer;
-    float lr;
-    ddp__muon_desk muon; /* of the largest matrix, muon_count floats */
-    size_t muon_count;
-    int team;                             /* group of the ranks that this one plans with; 0 = all ranks; */
-    int team_size, team_place, team_root; /* their number, this rank's place, the first */
-    const ddp_sites *levels;              /* averages go in two; NULL: in one */
-    ddp_sites sites;                      /* which they are */
-    int mixed, started;                   /* layers belong to unlike groups; they are frozen */
-    int aborts, aborted; /* atomic; ddp_abort with one worker: how often, and abort_text is there */
-    char abort_text[DDP_ERROR_TEXT];
-    int engine_held;     /* atomic: a thread uses `engine`, which must not close meanwhile */
-    int dumping, dumped; /* somebody writes a dump, atomic; cfg.dump_path was written, or could not
-                                     be */
-
-    long step;
-    int64_t taken;     /* micro-batches of all ranks together */
-    int hooks_forward; /* every layer had its forward_begin in the last whole step */
-    ddp__at at;
-
-    float *coded, *bases; /* int8 blocks: residuals of all layers, here, and where they are, bases and
-                                    deltas; NULL */
-    size_t coded_count, bases_count;
-    float *coded_there; /* where a device makes its blocks itself: [coded_count] residuals, and
-                                    [coded_count] what was cut off of results, to be added to them; NULL */
-
-    ddp_blob plan;       /* in force; no bytes = none */
-    ddp_profile profile; /* profile.layers 0 = none yet */
-    ddp__timer timer;
-    ddp_linkfit fit[2]; /* follows each link while training */
-    double mean_layer_bytes;
-    int plan_steps;    /* of a period of what the strategy sends */
-    long drift_ticket; /* the first rank's word on planning again, or -1 */
-    struct {
-        int again;
-        ddp_link link[2];
-    } drift_word;
-    double compute_this_step, compute_sum_s; /* of this rank, waits left out */
-    long compute_steps;
-    ddp__pace_word *pace;      /* [world] */
-    double *pace_sorted;       /* [world] room for their times */
-    long pace_ticket;          /* the exchange of these, or -1 */
-    double pace_told;          /* the ratio that was logged last; 0 = nobody is slow */
-    int pace_place;            /* in the team, of whom that was */
-    ddp_note note[DDP__NOTES]; /* ring */
-    long notes;                /* ever */
-    uint64_t noted_live;       /* the workers at the last look; 0 = none yet */
-    long timed_from;           /* the first step of those that are timed for the plan */
-    int measured, plan_final;  /* it came from clocks: it follows the link; no measured one will
-                                          replace it */
-
-    ddp_span *span, *merge;   /* [spans] ring of compute and waits; [merge_room] scratch of the hidden
-                                    share */
-    ddp__op_span *op_scratch; /* [op_room] for statistics and traces */
-    int spans, op_room, merge_room;
-    long span_count; /* spans ever recorded */
-
-    struct ddp__stager *stager; /* of a device's messages; NULL = they are here */
-    struct ddp__clock *clock;   /* of a device's times; NULL = hooks are punctual */
-    int loaded, joined;         /* a step has run on the device: its kernels are there; it has a network of
-                                    its own */
-    struct ddp__nccl *nccl;     /* what is sent over that */
-
-    ddp__same same[DDP_SAME];  /* ddp_same */
-    ddp__same usual[DDP_SAME]; /* ddp_usually_same */
-    int sames, usuals;
-    ddp__program program[DDP_PROGRAM_STATES]; /* ddp_add_state */
-    int programs;
-    const char *in_program; /* "save" or "load": such a function of the program runs; NULL = none */
-    char unlike[400];       /* ddp_unlike */
-    ddp_stats stats;
-    double step_begin, wait_this_step, sum_step_s, sum_wait_s; /* the first: end of the previous step */
-    ddp__scratch lists;                                        /* all of fixed length */
-};
-
-/* First line of every hook: a forked child's error, the sticky error; events of strategies and functions of
- * ddp_add_state do not call hooks. */
-#define DDP__ENTER(d)                                                                        \
-    do {                                                                                     \
-        if (!(d)) return DDP_ARG;                                                            \
-        if (ddp__host_check(&(d)->host, &(d)->host.error)) return (int)(d)->host.error.code; \
-        if ((d)->host.error.code) return (int)(d)->host.error.code;                          \
-        if ((d)->event || (d)->in_program) return ddp__hook_in_event(d);                     \
-        (d)->call = __func__;                                                                \
-    } while (0)
-DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
-
-/* ---- context.c: what it knows of itself ---- */
-
-/* Makes err the context's sticky error (the first one stays) and tells the other ranks. */
-DDP_LIB int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err);
-DDP_LIB int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
-/* Live workers; whether this rank is the lowest of them, which does what is done once; whether it is
- * the first of those who share its layers. */
-DDP_LIB uint64_t ddp__live(const ddp_ctx *d);
-DDP_LIB int ddp__is_first(const ddp_ctx *d);
-DDP_LIB int ddp__leads(const ddp_ctx *d);
-DDP_LIB int ddp__two_links(const ddp_config *c);
-DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
-/* First check of the program's collectives: fails on a joining worker that has not begun a step, of which the
- * members expect none. Only this worker ends. */
-DDP_LIB ddp_status ddp__is_in_step(ddp_ctx *d, const char *call);
-/* engine_slot.c: other threads dump and abort while a joining worker opens and closes its engine. Between
- * hold and release `engine` does not change; set waits for the release. */
-DDP_LIB void ddp__engine_hold(ddp_ctx *d);
-DDP_LIB void ddp__engine_release(ddp_ctx *d);
-DDP_LIB void ddp__engine_set(ddp_ctx *d, ddp__engine *e);
-/* context.c: sizes, ranks and hashes that other files need */
-DDP_LIB int ddp__has_engine(const ddp_ctx *d);       /* 0: one worker, or a forked child, where nothing may
-                                                           lock it */
-DDP_LIB int ddp__team_rank(const ddp_ctx *d, int i); /* number i of its team */
-DDP_LIB int ddp__group_root(const ddp_ctx *d, int group); /* the first rank of a group */
-DDP_LIB ddp_coding ddp__wire_coding(ddp_wire wire);
-/* Floats of state of a parameter of trains[i]; array k of it lies k counts behind the first. */
-DDP_LIB int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
-DDP_LIB int ddp__plan_rows(const ddp_ctx *d);                 /* parts of all layers */
-DDP_LIB int ddp__parts_for(const ddp_ctx *d, size_t trained); /* of a layer with `trained` floats
-                                                                          that have gradients */
-DDP_LIB size_t ddp__layer_bytes(const ddp_ctx *d, int layer); /* that averaging it moves */
-/* Bytes of a layer's average over a group: floats with gradients, and others. */
-DDP_LIB size_t ddp__average_bytes(const ddp_ctx *d, int group, size_t trained, size_t others);
-DDP_LIB size_t ddp__layer_others(const ddp_ctx *d, int layer);
-/* Fingerprints of layers and optimizer, and of the operators. */
-DDP_LIB uint64_t ddp__unit_hash(const ddp__unit *u);
-DDP_LIB uint64_t ddp__layout_hash(const ddp_ctx *d);
-DDP_LIB uint64_t ddp__model_hash(const ddp_ctx *d);
-DDP_LIB uint64_t ddp__dropout_hash(const ddp_ctx *d); /* where dropout is in the graphs, and how much */
-DDP_LIB double ddp__dropout(const ddp_ctx *d);        /* its largest probability in the graphs; 0: there is
-                                                            none */
-/* settings.c. Settings that all ranks must have the same, as numbers; joined: those that a newcomer must have
- * too. Returns how many, at most DDP__SETTINGS, or DDP__JOIN_SETTINGS. */
-enum { DDP__SETTINGS = 96 };
-DDP_LIB int ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out);
-/* One value of a setting for a message: the name of a choice, or up to `digits` digits. */
-DDP_LIB void ddp__setting_text(const ddp__setting *s, double value, int digits, char *out, size_t room);
-
-/* ---- links.c, connect.c: the others ---- */
-
-/* What cfg.net and cfg.net_script, or (link 1) cfg.net2, say about this rank; *out stays empty where none is
- * set. Freed by ddp__links_free. */
-DDP_LIB ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, ddp_error *err);
-DDP_LIB ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err); /* d->tls, where the configuration says so */
-/* The wire of the first link, or of another that meets at addr. */
-DDP_LIB ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd, ddp__wire **wire,
-                                ddp_error *err);
-/* The engine over a wire, which is its own from here on. */
-DDP_LIB ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *links, int joining,
-                                     uint64_t live, ddp__engine **out, ddp_error *err);
-/* The second link, if the configuration has one: a wire and an engine of its own, so that its operations
- * wait for none of the first (DeFT, section 3). They meet where the first link says. */
-DDP_LIB ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err);
-
-/* compare.c: DDP_MISMATCH names the first difference between the ranks. Collective. */
-DDP_LIB ddp_status ddp__agree(ddp_ctx *d, ddp_error *err);
-/* start.c: freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
-DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
-DDP_LIB ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err);
-/* context.c: pieces of a layer's longest message: an average of all its parts, with each array of optimizer
- * state as a part. */
-DDP_LIB size_t ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u);
-/* Makes room in the engines for a message of all layers, such as a push to a server. No message is in
- * flight. */
-DDP_LIB ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err);
-
-/* ---- state.c, program.c, join.c: what checkpoints and newcomers hold ---- */
-
-/* With the values of now; to be freed by ddp__worker_free also after an error. apply: the small values become
- * the context's (arrays were written where they are); keep_plan 0: another world plans for itself. follow:
- * the times that the run's plan came from, for a newcomer: it goes on following the link. */
-DDP_LIB ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
-DDP_LIB ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, ddp_error *err);
-DDP_LIB ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
-
-/* program.c: states of the program. names: [DDP__PROGRAM_NAMES] of all, with commas. list: adds those that
- * have bytes to a list, without bytes; save: with those of now, which release gives back; load: gives the
- * program what was found. */
-DDP_LIB void ddp__program_names(const ddp_ctx *d, char *out);
-DDP_LIB ddp_status ddp__programs_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
-DDP_LIB ddp_status ddp__programs_save(ddp__worker *s, ddp_error *err);
-DDP_LIB ddp_status ddp__programs_load(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
-DDP_LIB void ddp__programs_release(ddp_ctx *d);
-
-/* join.c, for members: serves newcomers from now on; the wire is one that resumes. */
-DDP_LIB ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err);
-DDP_LIB void ddp__admission_ready(ddp_ctx *d); /* engine and layers are there */
-/* Before the first step of a period: clones, words, entries. Collective. */
-DDP_LIB ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err);
-
-/* Newcomers: finds the run and an id in it, sets rank and world; takes a clone and enters. */
-DDP_LIB ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err);
-DDP_LIB ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err);
-DDP_LIB void ddp__arrival_close(ddp_ctx *d);
-
-/* ---- serve.c: what serves, and the ranks that compute ---- */
-
-/* open: once all ranks are there; team: once they have compared themselves; desk: once the strategy has
- * started, and before the engine closes. computes: refuses a hook on a rank that only serves. */
-DDP_LIB ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err);
-DDP_LIB void ddp__computing_team(ddp_ctx *d);
-DDP_LIB ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err);
-DDP_LIB void ddp__desk_close(ddp_ctx *d);
-DDP_LIB ddp_status ddp__computes(ddp_ctx *d, const char *hook);
-/* What serve ended with: its own complaint, or that of the engine. save.c, on a server: saves as the workers'
- * word says, which comes first. */
-DDP_LIB int ddp__is_server(const ddp_ctx *d);
-/* The rank by which words of all go (ddp__gather_by): the first server of an elastic world; 0: by
- * collectives. */
-DDP_LIB int ddp__hub_of(const ddp_ctx *d);
-DDP_LIB ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err);
-DDP_LIB ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err);
-
-/* ---- post.c, collective.c: which way a message goes, and messages that are waited for ---- */
-
-/* Posts a message: to the engine of its link, in two levels (sites.c), over the stager, or from device
- * to device (device.c). there: its memory is that of layers, else this process's own. All messages of a
- * context go this way, or wait for those that did (flush): one order on all ranks. */
-DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err);
-/* The same straight to the engine: its memory is here, and nothing is under way over a device. */
-DDP_LIB ddp_status ddp__post_here(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
-/* Later work on the layers waits for it: the device, or where there is none, and in the first step,
- * the caller: kernels are loaded when they are launched first, and loading may wait for all that the
- * device has to do, also for work that is held. */
-DDP_LIB ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_error *err);
-/* The same of its input alone, and the caller waits. */
-DDP_LIB ddp_status ddp__post_hold_input(ddp_ctx *d, int link, long ticket, ddp_error *err);
-/* The caller waits for it, which is in nobody's account. */
-DDP_LIB ddp_status ddp__post_wait(ddp_ctx *d, int link, long ticket, ddp_error *err);
-DDP_LIB int ddp__post_is_done(ddp_ctx *d, int link, long ticket);
-
-/* All that was posted over a device is in the engine, in order. */
-DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);
-/* What is looked at before an engine has checked a message: verb, lists, link. who: begins the sentence. */
-DDP_LIB ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_message *m,
-                                      ddp_error *err);
-/* Posted and waited for, in one level; with one worker only the scale is applied. */
-DDP_LIB ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
-
-/* A collective or a message of the program: checked, posted and waited for. name: begins the sentence of an
- * error. Returns 0, or the context's first error. */
-DDP_LIB int ddp__plain(ddp_ctx *d, const char *name, const ddp_message *m);
-
-/* A message of this step, over link 0, that counts as filler. The library's own words, as bytes: a message of
- * them, in *p, that travels unhurried; those of a group's first rank (or the lowest that lives) reach all;
- * each member's own, size bytes, in its place. */
-DDP_LIB ddp_message ddp__message(const ddp_ctx *d, ddp_verb verb, const ddp_piece *list, int n, int layer);
-DDP_LIB ddp_message ddp__own_word(const ddp_ctx *d, ddp_piece *p, ddp_verb verb, int group, void *bytes,
-                                  size_t size);
-DDP_LIB ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err);
-DDP_LIB ddp_status ddp__all_come(ddp_ctx *d, int group, ddp_error *err); /* all of a group have come as far as
-                                                                            this rank */
-DDP_LIB ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err);
-
-/* ---- sites.c: averages in two levels ---- */
-
-/* site: [world] of each rank, 0: it is lost. Collective, a no-op where this rank has none. again: in an
- * elastic world, with a newcomer; nothing is in flight. */
-DDP_LIB ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err);
-DDP_LIB ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err);
-/* Submits a mean over all ranks in two levels, one operation. Divergence is not measured. takes: whether it
- * goes so. */
-DDP_LIB int ddp__levels_takes(const ddp_ctx *d, const ddp_message *m);
-DDP_LIB ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
-/* The part of a mean that crosses sites, on the first rank of each. */
-DDP_LIB void ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *part);
-
-/* planning.c: with two links, each message goes over the one that should finish it first. The team
- * agrees on its first rank's choice; p are its times, NULL: nominal ones. Nothing may be in flight. */
-DDP_LIB ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err);
-
-/* ---- verbs.c: the strategy ---- */
-
-/* Runs an event that the strategy has; a ddp_status. */
-#define DDP__EVENT(d, what, args) \
-    ((d)->ops.what ? ((d)->event = #what, ddp__event_over((d), (d)->ops.what args)) : DDP_OK)
-DDP_LIB ddp_status ddp__event_over(ddp_ctx *d, int code);
-/* First line of every verb. */
-#define DDP__VERB(verb) DDP__DO(ddp__verb_enter(d, verb))
-DDP_LIB ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb);
-DDP_LIB ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err);
-DDP_LIB void ddp__posted_close(ddp_ctx *d);
-/* Tells the strategy what has arrived. */
-DDP_LIB ddp_status ddp__posted_look(ddp_ctx *d);
-/* Errors: something is still posted (in_layers: in the memory of layers); in that of this layer, since
- * an earlier step. */
-DDP_LIB ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when);
-DDP_LIB ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer);
-/* Finishes what is in flight; and what the strategy put off. */
-DDP_LIB ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err);
-DDP_LIB ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err);
-DDP_LIB int ddp__last_pass(const ddp_ctx *d, int layer);
-
-/* average.c: a layer's average */
-DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes, int priority,
-                                      int filler, ddp_error *err);
-DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
-DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
-/* The pieces that this period's average of a layer takes of a whole list of *count, which becomes their
- * number: the arrays of optimizer state that state_period leaves out are not among them. Valid until the next
- * call for that layer. */
-DDP_LIB const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece *list, int *count);
-DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);
-/* Of blocks nothing is left to be sent; base: all parameters are equal on all ranks. */
-DDP_LIB void ddp__coded_start(ddp_ctx *d, int base);
-/* blocks.c. Whether what a message sums is rounded to blocks before it is sent; rounds it, in place, with
- * what was cut off before. The values are in this machine's memory. Any thread. */
-DDP_LIB const ddp__coder *ddp__blocks_coder(void);
-DDP_LIB int ddp__coded_rounds(const ddp_message *m);
-DDP_LIB ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *err);
-/* The same on a device that can: queues it; its blocks go to out, ddp__coded_bytes there. Then, on the
- * stager's threads: m's values here become what `codes`, copied from there, say; and what was cut off of the
- * result goes there. fold: what is kept of both is in the residuals. */
-DDP_LIB int ddp__coded_goes_there(const ddp_ctx *d, const ddp_message *m);
-DDP_LIB void ddp__coded_there(ddp_ctx *d, const ddp_message *m, void *out);
-DDP_LIB size_t ddp__coded_bytes(const ddp_message *m, size_t n);
-DDP_LIB ddp_status ddp__coded_read(const ddp_ctx *d, const ddp_message *m, const unsigned char *codes,
-                                   ddp_error *err);
-DDP_LIB ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_t n, ddp_error *err);
-DDP_LIB void ddp__coded_fold(ddp_ctx *d);
-
-/* replicas.c: every array that is not the same on all ranks of its layer becomes their mean. Collective;
- * nothing is in flight. */
-DDP_LIB ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err);
-
-/* update.c: arithmetic where layers are, or here. Next: the values that the lists at hand have side by
- * side, 0: no more. An update's gradients, NULL: the layer's own, which are zeroed. */
-typedef struct ddp__walk {
-    const ddp_piece *from, *to;
-    int from_count, to_count;
-    size_t from_at, to_at;
-} ddp__walk;
-DDP_LIB ddp__walk ddp__walk_of(const ddp_piece *from, int from_count, const ddp_piece *to, int to_count);
-DDP_LIB size_t ddp__walk_next(ddp__walk *w, float **from, float **to);
-DDP_LIB void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
-/* A message with one worker: its scale is applied. */
-DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
-DDP_LIB void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a);
-DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from);
-/* floats_none marks values as the gradient of a skipped layer (ddp_no_gradient). gradients_none does so for a
- * layer, and gradients_some changes its computed gradient if it could be taken for one. */
-DDP_LIB void ddp__floats_none(float *x, size_t n);
-DDP_LIB void ddp__gradients_none(ddp_ctx *d, ddp__unit *u);
-DDP_LIB void ddp__gradients_some(ddp_ctx *d, ddp__unit *u);
-/* ddp_update_apart, or there: ddp_update_copy. */
-DDP_LIB void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state,
-                                long step, float rate, int there);
-DDP_LIB ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err);
-/* Before a layer's gradient reaches other ranks. Not on a device, whose gradients cannot be read without
- * waiting. */
-DDP_LIB ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err);
-
-/* ---- profile -> plan ---- */
-
-/* timing.c: names and sizes of the layers, no times; times without clocks: 10 GFLOP/s, the link as
- * configured; as measured, agreed on by the team; what transfers take, from d->link[0]. */
-DDP_LIB ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err);
-DDP_LIB void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p);
-DDP_LIB void ddp__profile_between(const ddp_ctx *d, ddp_profile *p);
-DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err);
-DDP_LIB void ddp__profile_link(ddp_ctx *d, ddp_profile *p);
-DDP_LIB double ddp__nominal_flops(double flops, double count); /* of a layer's forward; flops 0:
-                                                                      unknown */
-/* A profile of all layers of a model that is cut into stages, without clocks. */
-DDP_LIB ddp_status ddp__profile_model(ddp_ctx *d, ddp_profile *p, ddp_error *err);
-
-/* stages.c: one plan for a model that is cut into stages.
- *   open   at the start of the session: gathers what the plan needs of all layers, where the strategy can
- *          plan for the whole model and the plan comes from a file or without clocks. Collective; a no-op
- *          elsewhere
- *   rows   rows of the plan that this rank reads or makes: of the whole model, or of its own layers
- *   name   of a row, for messages
- *   take   this stage's rows of a plan of the whole model. *own is freed by the caller
- *   make   the strategy's plan of the whole model. *out is freed by the caller
- *   profile  this stage's rows of a profile of the whole model. *own is freed by the caller */
-DDP_LIB ddp_status ddp__stages_open(ddp_ctx *d, ddp_error *err);
-DDP_LIB int ddp__stages_rows(const ddp_ctx *d);
-DDP_LIB void ddp__stages_name(const ddp_ctx *d, int row, char *out, size_t room);
-DDP_LIB ddp_status ddp__stages_take(const ddp_ctx *d, const ddp_plan *whole, ddp_plan *own, ddp_error *err);
-DDP_LIB ddp_status ddp__stages_make(ddp_ctx *d, const ddp_profile *model, ddp_plan *out, ddp_error *err);
-DDP_LIB ddp_status ddp__stages_profile(const ddp_ctx *d, const ddp_profile *model, ddp_profile *own,
-                                       ddp_error *err);
-
-/* timing.c, probe.c: the link as configured; transfers of one size after the other, each repeated until it is
- * settled */
-DDP_LIB ddp_link ddp__link_nominal(const ddp_ctx *d, int link);
-typedef struct ddp__meter {
-    double bytes[64], seconds[64];
-    int n, first; /* those from `first` on are of one size */
-    double begun; /* of that size; 0: not yet */
-} ddp__meter;
-/* 1: the two fastest of this size agree, or it took long enough, and another begins. */
-DDP_LIB int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest);
-/* Times averages over one link, of at most so many times as many floats; all ranks get the first one's
- * fit. */
-enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
-DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err);
-
-/* plan_file.c: ddp_config.plan_path, for ddp__stages_rows rows and the period of this run; freed by the
- * caller. */
-DDP_LIB ddp_status ddp__plan_open(const ddp_ctx *d, ddp_plan *out, ddp_error *err);
-/* With one plan for all stages: a file that does not fit ends all stages before the first step. */
-DDP_LIB ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err);
-
-/* planning.c: before the first gradient is given to the strategy; after the profile steps; the same
- * layers over another link */
-DDP_LIB ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err);
-DDP_LIB ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err);
-DDP_LIB ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err);
-/* The plan of the first rank of the team, made or handed in as *plan and freed here, becomes everyone's; p:
- * for its figures, or NULL. */
-DDP_LIB ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err);
-/* The strategy takes this plan, which is its own kind's; p: times, or NULL. */
-DDP_LIB ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p, ddp_error *err);
-
-/* planning.c: after each step, whether to plan again. account.c: follows the link from here on. */
-DDP_LIB ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err);
-DDP_LIB void ddp__drift_start(ddp_ctx *d);
-
-/* ---- what is told ---- */
-
-/* dump.c: writes cfg.dump_path, and into the context's error where that is. */
-DDP_LIB double ddp__wall(void); /* seconds since 1970 */
-DDP_LIB void ddp__dump_failure(ddp_ctx *d);
-
-/* pace.c: at the end of every step */
-DDP_LIB ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err);
-
-/* What changed; members are looked at after every step: 1 if they have changed */
-DDP_LIB void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now);
-DDP_LIB int ddp__note_members(ddp_ctx *d);
-
-/* account.c */
-DDP_LIB void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end);
-DDP_LIB void ddp__account_reset(ddp_ctx *d);
-
-/* ==== run/engine_slot.c ==== [run] */
-/* The engine of a context. Other threads read it while a joining worker replaces it. */
-
-void ddp__engine_hold(ddp_ctx *d)
-{
-    while (ddp__atomic_swap(&d->engine_held, 1)) ddp__sleep_until(ddp_now() + 0.001);
-}
-
-void ddp__engine_release(ddp_ctx *d) { ddp__atomic_store(&d->engine_held, 0); }
-
-void ddp__engine_set(ddp_ctx *d, ddp__engine *e)
-{
-    ddp__engine_hold(d);
-    d->engine = e;
-    ddp__engine_release(d);
-}
-
-/* ==== run/dump.c ==== [run] */
-/* The post-mortem of one rank: JSON lines, the run first, then the last operations. */
-
-double ddp__wall(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_REALTIME, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
-
-static void ddp__dump_time(ddp__text *t, const char *key, double epoch, double at)
-{
-    if (at >= 0)
-        ddp__text_addf(t, ",\"%s\":%.6f", key, epoch + at);
-    else
-        ddp__text_addf(t, ",\"%s\":null", key);
-}
-
-static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log)
-{
-    int listed = 0;
-
-    ddp__text_addf(t, ",\"peers\":[");
-    for (int r = 0; log->peer && r < d->world; r++) { /* a joining worker has a world before it has an
-                                                         engine */
-        const ddp__peer_record *p = &log->peer[r];
-        if (r == d->rank || !p->name[0]) continue;
-        ddp__text_addf(t, "%s{\"rank\":%d,\"address\":", listed++ ? "," : "", r);
-        ddp__json_string(t, p->name);
-        if (p->begun >= 0) ddp__text_addf(t, ",\"begun\":%ld,\"told_s\":%.3f", p->begun, p->heard_s);
-        if (p->got_s >= 0) ddp__text_addf(t, ",\"silent_s\":%.3f", p->got_s);
-        ddp__text_addf(t, ",\"left\":%s}", p->left ? "true" : "false");
-    }
-    ddp__text_addf(t, "]");
-}
-
-static void ddp__dump_head(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log, const ddp_error *why,
-                           double epoch)
-{
-    char host[256] = "";
-
-    (void)gethostname(host, sizeof host - 1);
-    ddp__text_addf(t, "{\"event\":\"dump\",\"version\":\"%s\",\"rank\":%d,\"world\":%d,\"host\":",
-                   DDP_VERSION_STRING, d->rank, d->world);
-    ddp__json_string(t, host);
-    ddp__text_addf(t, ",\"run_id\":");
-    ddp__json_string(t, d->cfg.run_id);
-    ddp__text_addf(t, ",\"pid\":%ld,\"strategy\":", (long)getpid());
-    ddp__json_string(t, d->ops.name);
-    ddp__dump_time(t, "time", epoch, log->now);
-    ddp__text_addf(t, ",\"error\":");
-    if (why->code != DDP_OK) {
-        ddp__text_addf(t, "{\"code\":%d,\"text\":", (int)why->code);
-        ddp__json_string(t, why->msg);
-        ddp__text_addf(t, "}");
-    } else {
-        ddp__text_addf(t, "null");
-    }
-    ddp__dump_peers(t, d, log);
-    ddp__text_addf(t, ",\"operations\":%d,\"dropped\":%ld}\n", log->count, log->dropped);
-}
-
-static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_record *r, double epoch)
-{
-    static const char *const stage[] = {"queued", "active", "done"};
-    const ddp__op_span *s = &r->span;
-    int p2p = s->verb == DDP_SEND || s->verb == DDP_RECEIVE;
-
-    ddp__text_addf(t, "{\"event\":\"operation\",\"sequence\":%lu,\"verb\":\"%s\"", (unsigned long)s->seq,
-                   ddp__verb_name((int)s->verb));
-    if (p2p || s->verb == DDP_BROADCAST) ddp__text_addf(t, ",\"%s\":%d", p2p ? "peer" : "root", s->peer);
-    ddp__text_addf(t, ",\"layer\":");
-    if (s->layer >= 0 && s->layer < d->layers)
-        ddp__json_string(t, d->unit[s->layer].name);
-    else
-        ddp__json_string(t, s->layer == DDP__BARRIER ? "barrier" : NULL);
-    if (s->layer < DDP__BARRIER) ddp__text_addf(t, ",\"values\":\"%s\"", ddp__no_layer_text(s->layer));
-    ddp__text_addf(t, ",\"step\":%ld,\"bytes\":%lld,\"sent\":%lld,\"left\":%lld", s->step, (long long)s->size,
-                   (long long)s->bytes, (long long)r->left);
-    ddp__text_addf(t, ",\"algorithm\":\"%s\"", ddp__algorithm_name(s->algorithm));
-    ddp__dump_time(t, "submitted", epoch, s->submitted);
-    ddp__dump_time(t, "begin", epoch, s->begin);
-    ddp__dump_time(t, "end", epoch, s->end);
-    ddp__text_addf(t, ",\"state\":\"%s\",\"missing\":[", stage[r->progress]);
-    for (int i = 0; i < r->missing_count; i++) ddp__text_addf(t, "%s%d", i ? "," : "", r->missing[i]);
-    ddp__text_addf(t, "]}\n");
-}
-
-/* The path with %r replaced; NULL when memory is short; the caller's. */
-static char *ddp__rank_path(const char *path, int rank)
-{
-    ddp__text t = DDP__ZEROS;
-
-    for (; *path; path++)
-        if (path[0] == '%' && path[1] == 'r') {
-            ddp__text_addf(&t, "%d", rank);
-            path++;
-        } else
-            ddp__text_add(&t, path, 1);
-    if (t.failed) ddp__text_free(&t);
-    return t.data;
-}
-
-static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)
-{
-    const double epoch = ddp__wall() - ddp_now();
-    ddp__oplog log = DDP__ZEROS;
-    ddp__text t = DDP__ZEROS;
-    ddp_status s = DDP_OK;
-    ddp__engine *engine;
-
-    /* two threads of one process would write the same temporary file */
-    while (ddp__atomic_swap(&d->dumping, 1)) ddp__sleep_until(ddp_now() + 0.01);
-    ddp__engine_hold(d);
-    engine = d->engine;
-    if (engine)
-        s = ddp__engine_oplog(engine, &log, err);
-    else
-        log.now = ddp_now();
-    ddp__engine_release(d);
-    if (s == DDP_OK) {
-        ddp__dump_head(&t, d, &log, engine ? &log.error : &d->host.error, epoch);
-        for (int i = 0; i < log.count; i++) ddp__dump_operation(&t, d, &log.record[i], epoch);
-        s = t.failed ? ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank)
-                     : ddp__file_write(path, t.data, t.size, err);
-    }
-    ddp__atomic_store(&d->dumping, 0);
-    ddp__text_free(&t);
-    ddp__oplog_free(&log);
-    return s;
-}
-
-ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err)
-{
-    char *own;
-    ddp_status s;
-
-    if (!d || !path || !*path)
-        return ddp__fail(err, DDP_ARG, "ddp_dump: the context is NULL, or the file has no name");
-    DDP__TRY(ddp__host_check(&d->host, err));
-    own = ddp__rank_path(path, d->rank);
-    if (!own) return ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank);
-    s = ddp__dump_to(d, own, err);
-    DDP_FREE(own);
-    return s;
-}
-
-void ddp__dump_failure(ddp_ctx *d)
-{
-    ddp_error *e = &d->host.error, why;
-    size_t n = strlen(e->msg);
-    char *own;
-
-    /* who ends a run by request knows why, and wants no file */
-    if (!d->cfg.dump_path || d->dumped || e->code == DDP_ABORTED) return;
-    d->dumped = 1;
-    own = ddp__rank_path(d->cfg.dump_path, d->rank);
-    if (!own) return;
-    if (ddp__dump_to(d, own, &why) == DDP_OK)
-        snprintf(e->msg + n, sizeof e->msg - n, "; the last operations are in %s", own);
-    else
-        ddp__log(&d->host.log, DDP_LOG_WARN, "no dump: %s", why.msg);
-    DDP_FREE(own);
-}
-
-/* ==== run/context.c ==== [run] */
-/* What a context knows of itself: its error, who is there, which link and which group, what a layer's average
- * takes. */
-
-int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
-{
-    ddp_error err;
-    va_list ap;
-
-    err.code = code;
-    va_start(ap, fmt);
-    ddp__format_list(err.msg, sizeof err.msg, fmt, ap);
-    va_end(ap);
-    return ddp__ctx_fail(d, &err);
-}
-
-/* Ranks that sent different things made different calls, often because one of them took another number of
- * steps. */
-static void ddp__say_where(ddp_ctx *d)
-{
-    char text[160];
-
-    if (d->said_where || !d->call || d->host.error.code != DDP_MISMATCH || !d->engine) return;
-    if (ddp__engine_error(d->engine, NULL) != DDP_MISMATCH) return;
-    snprintf(text, sizeof text, "; rank %d has taken %ld steps and is in %s", d->rank, d->step, d->call);
-    ddp_explain(d, text);
-    d->said_where = 1;
-}
-
-int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
-{
-    if (err != &d->host.error) {
-        if (d->host.error.code) return (int)d->host.error.code;
-        d->host.error = *err;
-    }
-    ddp__say_where(d);
-    if (d->ops.failed) d->ops.failed(d, d->self);
-    /* a no-op when the failure came from the engine; else the other ranks learn of it */
-    if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
-    if (d->second) ddp__engine_abort(d->second, err->code, d->host.error.msg);
-    /* who is told of a failure may free what was registered */
-    if (d->engine) ddp__engine_settle(d->engine);
-    if (d->second) ddp__engine_settle(d->second);
-    ddp__dump_failure(d);
-    return (int)d->host.error.code;
-}
-
-/* ---- what a strategy's events did and said ---- */
-
-ddp_status ddp__event_over(ddp_ctx *d, int code)
-{
-    const char *event = d->event;
-
-    d->event = NULL;
-    if (d->host.error.code) return d->host.error.code; /* a verb's, or what was complained of */
-    if (!code) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_FAILED,
-                     "strategy %s: %s returned %d and gave no reason; ddp_complain gives "
-                     "one",
-                     d->ops.name, event, code);
-}
-
-ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
-{
-    if (!d) return DDP_ARG;
-    if (d->host.error.code) return d->host.error.code;
-    if (d->event) return DDP_OK; /* the hook around the event has checked the process */
-    DDP__TRY(ddp__host_check(&d->host, &d->host.error));
-    return ddp__fail(&d->host.error, DDP_USAGE,
-                     "%s was called outside of an event of strategy %s: only start, "
-                     "forward_begin, backward_end, step_end and their like may",
-                     verb, d->ops.name);
-}
-
-int ddp__hook_in_event(ddp_ctx *d)
-{
-    if (d->in_program)
-        return ddp__ctx_failf(
-            d, DDP_USAGE,
-            "a %s function of ddp_add_state calls the context that called it: the functions of "
-            "a state may call ddp_rank, ddp_world, ddp_step and their like",
-            d->in_program);
-    return ddp__ctx_failf(d, DDP_USAGE,
-                          "strategy %s calls a hook or a collective of the program in its event "
-                          "%s: an event may call what run/strategy.h lists",
-                          d->ops.name, d->event);
-}
-
-int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
-{
-    char text[DDP_ERROR_TEXT];
-    va_list ap;
-
-    if (!d) return (int)DDP_ARG;
-    if (d->host.error.code) return (int)d->host.error.code;
-    va_start(ap, fmt);
-    ddp__format_list(text, sizeof text, fmt, ap);
-    va_end(ap);
-    return (int)ddp__fail(&d->host.error, code, "strategy %s: %s", d->ops.name, text);
-}
-
-void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...)
-{
-    char text[DDP_ERROR_TEXT];
-    va_list ap;
-
-    if (!d) return;
-    va_start(ap, fmt);
-    ddp__format_list(text, sizeof text, fmt, ap);
-    va_end(ap);
-    ddp__log(&d->host.log, level, "%s: %s", d->ops.name, text);
-}
-
-void ddp_explain(ddp_ctx *d, const char *text)
-{
-    ddp_error *e = &d->host.error;
-    const size_t n = strlen(e->msg);
-
-    if (e->code) snprintf(e->msg + n, sizeof e->msg - n, "%s", text);
-}
-
-/* ---- who is there ---- */
-
-int ddp_rank(const ddp_ctx *d) { return d ? d->rank : 0; }
-int ddp_world(const ddp_ctx *d) { return d ? d->world : 1; }
-
-int ddp_local_rank(const ddp_ctx *d)
-{
-    static const char *const names[] = {"DREAMDDP_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
-                                        "MPI_LOCALRANKID", "SLURM_LOCALID"};
-    long v;
-
-    for (size_t i = 0; d && !d->cfg.no_env && i < sizeof names / sizeof names[0]; i++) {
-        const char *text = getenv(names[i]);
-        if (text && ddp__parse_long(text, &v) && v >= 0 && v < 65536) return (int)v;
-    }
-    return ddp_rank(d);
-}
-
-int ddp__has_engine(const ddp_ctx *d) { return d->engine && !ddp__host_forked(&d->host); }
-
-uint64_t ddp__live(const ddp_ctx *d)
-{
-    ddp__epoch_info info;
-
-    if (!ddp__has_engine(d)) return 1;
-    ddp__engine_epoch(d->engine, &info);
-    return info.live;
-}
-
-int ddp__is_first(const ddp_ctx *d)
-{
-    return d->world > 64 ? d->rank == 0 : !(ddp__live(d) & (((uint64_t)1 << d->rank) - 1));
-}
-
-int ddp__leads(const ddp_ctx *d) { return d->team ? d->team_place == 0 : ddp__is_first(d); }
-
-int ddp_workers(const ddp_ctx *d)
-{
-    ddp__epoch_info info;
-
-    if (!d || !ddp__has_engine(d)) return 1;
-    ddp__engine_epoch(d->engine, &info);
-    return info.workers - ddp_servers(d);
-}
-
-int ddp_group_size(const ddp_ctx *d, int group)
-{
-    return !d || !d->engine ? 1 : group ? ddp__engine_group_size(d->engine, group) : ddp_workers(d);
-}
-
-int ddp_servers(const ddp_ctx *d) { return d && d->cfg.servers > 0 ? d->cfg.servers : 0; }
-
-int ddp__hub_of(const ddp_ctx *d)
-{
-    return d->cfg.min_world > 0 && ddp_servers(d) ? d->world - ddp_servers(d) : 0;
-}
-
-uint64_t ddp_live(const ddp_ctx *d) { return d ? ddp__live(d) : 1; }
-
-unsigned ddp_epoch(const ddp_ctx *d)
-{
-    ddp__epoch_info info;
-
-    if (!d || !ddp__has_engine(d)) return 0;
-    ddp__engine_epoch(d->engine, &info);
-    return (unsigned)info.ballot;
-}
-
-long ddp_step(const ddp_ctx *d) { return d ? d->step : 0; }
-int64_t ddp_taken(const ddp_ctx *d) { return d ? d->taken : 0; }
-
-void ddp_set_lr(ddp_ctx *d, float lr)
-{
-    if (d) d->lr = lr;
-}
-
-const ddp_error *ddp_last_error(const ddp_ctx *d)
-{
-    static const ddp_error none = {DDP_ARG, "the context is NULL: ddp_open failed, its error says why"};
-
-    return d ? &d->host.error : &none;
-}
-
-void ddp_abort(ddp_ctx *d, const char *why)
-{
-    if (!d || ddp__host_forked(&d->host)) return;
-    if (!why) why = "aborted by request";
-    /* any thread: only the engine, or one atomic, is touched; the hooks find the error there */
-    if (d->second) ddp__engine_abort(d->second, DDP_ABORTED, why);
-    ddp__engine_hold(d);
-    if (d->engine) {
-        ddp__engine_abort(d->engine, DDP_ABORTED, why);
-    } else if (ddp__atomic_add(&d->aborts, 1) == 0) {
-        snprintf(d->abort_text, sizeof d->abort_text, "%s", why);
-        ddp__atomic_store(&d->aborted, 1);
-    }
-    ddp__engine_release(d);
-}
-
-ddp_status ddp__is_in_step(ddp_ctx *d, const char *call)
-{
-    if (d->joiner)
-        return ddp__fail(&d->host.error, DDP_USAGE,
-                         "%s before ddp_set_optimizer: this worker joins a run whose members are "
-                         "past that call; call it after ddp_set_optimizer, and only if ddp_step is 0",
-                         call);
-    if (!d->entered) return DDP_OK;
-    ddp__engine_hush(d->engine);
-    return ddp__fail(
-        &d->host.error, DDP_USAGE,
-        "%s: this worker joined before step %ld, and the members call %s without it "
-        "until that step ends: where a program calls it before its first step, only if ddp_step is 0",
-        call, d->step, call);
-}
-
-/* ---- links, groups and sizes ---- */
-
-int ddp__two_links(const ddp_config *c) { return c->world > 1 && (c->net2 || c->addr2); }
-
-ddp__engine *ddp__engine_of(const ddp_ctx *d, int link) { return link && d->second ? d->second : d->engine; }
-
-size_t ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u)
-{
-    const int arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0,
-              parts = ddp_parts_of(d, (int)(u - d->unit));
-
-    return (size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) + (size_t)u->blocks;
-}
-
-ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err)
-{
-    size_t pieces = 1;
-
-    for (int l = 0; l < d->layers; l++) pieces += ddp__unit_pieces(d, &d->unit[l]);
-    if (d->second) DDP__TRY(ddp__engine_pieces(d->second, pieces, err));
-    return d->engine ? ddp__engine_pieces(d->engine, pieces, err) : DDP_OK;
-}
-
-int ddp_links(const ddp_ctx *d) { return !d || !d->engine ? 0 : d->second || d->cfg.nccl == 2 ? 2 : 1; }
-
-int ddp__group_root(const ddp_ctx *d, int group)
-{
-    const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
-
-    return ranks ? ranks[0] : 0;
-}
-
-int ddp__team_rank(const ddp_ctx *d, int i)
-{
-    const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, d->team) : NULL;
-
-    return ranks ? ranks[i] : i;
-}
-
-ddp_coding ddp__wire_coding(ddp_wire wire)
-{
-    /* in one order; topk is the strategy's own, sent as bytes */
-    return wire > DDP_WIRE_F32 && wire < DDP_WIRE_TOPK ? (ddp_coding)(wire - DDP_WIRE_F32) : DDP_AS_FLOAT;
-}
-
-int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i)
-{
-    return u->shape[i].rows ? d->optimizer.matrix_state : d->optimizer.state_per_param;
-}
-
-/* Floats of optimizer state in an average of the layer, the mean over periods. */
-static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
-{
-    double n = 0;
-
-    for (int i = 0; d->cfg.average_state && i < u->gradients; i++)
-        for (int k = 0; k < ddp__piece_state(d, u, i); k++)
-            n += (double)u->gradient[i].count / d->cfg.state_period[k > 0];
-    return (size_t)n;
-}
-
-/* Of an all-reduce that takes as long as what topk gathers of n floats: each rank sends its block to W - 1
- * others, where of B bytes that are reduced it sends 2 (W - 1) / W. */
-static size_t ddp__topk_bytes(const ddp_ctx *d, int group, size_t n)
-{
-#ifndef DDP_NO_PLANNERS
-    return ddp_sparse_bytes(n, ddp_sparse_keep(d->cfg.topk_fraction)) * (size_t)ddp_group_size(d, group) / 2;
-#else
-    (void)d, (void)group;
-    return n * sizeof(float);
-#endif
-}
-
-size_t ddp__average_bytes(const ddp_ctx *d, int group, size_t trained, size_t others)
-{
-    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
-
-    if (d->cfg.wire == DDP_WIRE_TOPK) return ddp__topk_bytes(d, group, trained) + others * sizeof(float);
-    if (ddp__in_blocks((int)coding)) return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
-    return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
-}
-
-size_t ddp__layer_others(const ddp_ctx *d, int layer)
-{
-    const ddp__unit *u = &d->unit[layer];
-
-    return u->count - u->trained + ddp__state_moved(d, u);
-}
-
-size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
-{
-    const ddp__unit *u = &d->unit[layer];
-
-    return ddp__average_bytes(d, u->group, u->trained, ddp__layer_others(d, layer));
-}
-
-int ddp__parts_for(const ddp_ctx *d, size_t trained)
-{
-    const size_t most = (size_t)d->cfg.split_params;
-
-    return most && trained > most ? (int)((trained + most - 1) / most) : 1;
-}
-
-int ddp_parts_of(const ddp_ctx *d, int layer) { return ddp__parts_for(d, d->unit[layer].trained); }
-
-int ddp__plan_rows(const ddp_ctx *d)
-{
-    int rows = 0;
-
-    for (int l = 0; l < d->layers; l++) rows += ddp_parts_of(d, l);
-    return rows;
-}
-
-int ddp_has_forward(const ddp_ctx *d)
-{
-    if (d->cfg.average_first) return 0; /* nothing waits for one */
-    if (d->hooks_forward) return 1;
-    for (int l = 0; l < d->layers; l++)
-        if (d->unit[l].forward_step != d->step) return 0;
-    return 1;
-}
-
-/* ---- what all ranks must have the same ---- */
-
-uint64_t ddp__unit_hash(const ddp__unit *u)
-{
-    uint64_t h = ddp__hash(DDP__HASH_START, u->name, strlen(u->name));
-
-    for (int b = 0; b < u->blocks; b++) {
-        uint64_t n =
-            (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 + (u->block[b].grads != NULL);
-        h = ddp__hash(h, &n, sizeof n);
-    }
-    return h;
-}
-
-uint64_t ddp__layout_hash(const ddp_ctx *d)
-{
-    const ddp_optimizer *o = &d->optimizer;
-    uint64_t h = ddp__hash(DDP__HASH_START, o->name, strlen(o->name));
-
-    if (ddp__optimizer_rule(o) != DDP__RULE_USER || ddp__is_muon(o))
-        h = ddp__hash(h, o->hyper, sizeof o->hyper);
-    for (int l = 0; l < d->layers; l++) {
-        const ddp__unit *unit = &d->unit[l];
-        uint64_t u = ddp__unit_hash(unit);
-        h = ddp__hash(h, &u, sizeof u);
-        for (int i = 0; d->optimizer.matrix_state && i < unit->gradients; i++) {
-            const uint64_t shape[2] = {unit->shape[i].rows, unit->shape[i].columns};
-            h = ddp__hash(h, shape, sizeof shape);
-        }
-    }
-    return h;
-}
-
-uint64_t ddp__dropout_hash(const ddp_ctx *d)
-{
-    uint64_t h = DDP__HASH_START;
-
-    for (const ddp__owned *o = d->host.owned; o; o = o->next)
-        if (o->passes) h = ddp__hash(h, &o->dropout, sizeof o->dropout);
-    return h;
-}
-
-double ddp__dropout(const ddp_ctx *d)
-{
-    double most = 0;
-
-    for (const ddp__owned *o = d->host.owned; o; o = o->next)
-        if (o->passes && o->most_dropout > most) most = o->most_dropout;
-    return most;
-}
-
-uint64_t ddp__model_hash(const ddp_ctx *d)
-{
-    const ddp__owned *o;
-    uint64_t h = DDP__HASH_START;
-
-    for (o = d->host.owned; o; o = o->next)
-        if (o->passes) h = ddp__hash(h, &o->model, sizeof o->model);
-    return h;
-}
-
-/* ==== run/device.h ==== [run] */
-/* What a context does through its backend, over the host or from device to device. */
-
-/* Opens the backend of the configuration, if it names one: before the first message. */
-DDP_LIB ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err);
-/* When the layers are known: the stager, or the devices' own network, and the times. Collective. */
-DDP_LIB ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err);
-/* stop: before the engine ends; close: behind all else. */
-DDP_LIB void ddp__device_stop(ddp_ctx *d);
-DDP_LIB void ddp__device_close(ddp_ctx *d);
-/* First failure of the device, its stager or its network, without waiting. */
-DDP_LIB ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err);
-/* Waits for all that was queued on the device; its times are then known. */
-DDP_LIB ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err);
-
-/* ---- from device to device ---- */
-
-struct ddp__nccl {
-    const ddp_sites *site;          /* NULL = one level */
-    struct ddp__crossing *crossing; /* [slots] and what each averages */
-    int slots;
-    int64_t messages, bytes; /* averaged so far; no headers are known */
-    double left_s;           /* when a rank was first seen to have left; 0 = none has */
-    float *zeros;            /* [DDP__PROBE_FLOATS] on the device, what the link is probed with */
-};
-
-/* Whether a message over a layer's memory goes this way. Tickets of such messages are below -1. */
-DDP_LIB int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m);
-DDP_LIB ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
-/* The device's work that is queued from now on waits until the message is done. */
-DDP_LIB ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err);
-
-/* ---- over the host (stager.c) ----
- *
- * The context's thread only queues: it records an event behind the work so far and hands the message to the
- * stager, whose first thread waits for the event, copies the arrays into pinned memory and submits them to
- * the engine, first come, first served, so that all ranks submit in one order. Its second thread takes what
- * the engine has done, in whatever order, copies it back and raises the message's flag; the device's later
- * work was told to wait for that flag (hold). So no hook waits for the network, nor for the device. */
-typedef struct ddp__stager ddp__stager;
-
-/* Where a message's pieces lie, and what makes them final. */
-typedef enum ddp__stager_from {
-    DDP__HERE,           /* in this machine's memory, now */
-    DDP__BEHIND_WORK,    /* on the device, when its work so far is done */
-    DDP__BEHIND_AVERAGES /* on the device, when its averages of devices so far are done */
-} ddp__stager_from;
-
-/* room: messages that may be under way, more make submit wait. bytes: the longest message; total: of all that
- * may be under way at once, pinned up to a bound. *out is to be freed also after an error. */
-DDP_LIB ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out,
-                                    ddp_error *err);
-/* Drops what is under way: nothing waits for a flag any more. free comes after the engine's end,
- * which may still work in the pinned memory. NULL is fine. */
-DDP_LIB void ddp__stager_stop(ddp__stager *s);
-DDP_LIB void ddp__stager_free(ddp__stager *s);
-
-/* As ddp__engine_submit, which it comes to; m's lists are copied. What travels in blocks is rounded on the
- * way, beside the device. No adding. Returns the stager's first error, also the engine's. */
-DDP_LIB ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from,
-                                      long *ticket, ddp_error *err);
-/* The device's work that is queued from now on waits until the message is done. */
-DDP_LIB void ddp__stager_hold(ddp__stager *s, long ticket);
-/* The flag that is raised when a message is done, for who holds by himself. */
-DDP_LIB void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *turn);
-DDP_LIB int ddp__stager_is_done(ddp__stager *s, long ticket);
-/* The caller waits: that message is done, or (sent) was copied from the device; flush: the engine has all, in
- * order. */
-DDP_LIB ddp_status ddp__stager_wait(ddp__stager *s, long ticket, int sent, ddp_error *err);
-DDP_LIB ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err);
-DDP_LIB ddp_status ddp__stager_error(ddp__stager *s, ddp_error *err);
-/* What ddp_message.divergence of the last message that named it, and is done, has become. */
-DDP_LIB double ddp__stager_divergence(ddp__stager *s, const double *of);
-
-/* ---- times (account.c) ----
- *
- * Hooks return long before the device has done what was queued, so its times are marks in its own
- * order, read when they have come: then the same accounts are made as of a CPU's hooks. */
-typedef enum ddp__moment_kind {
-    DDP__M_ENTER, /* of a hook: what phase it opens */
-    DDP__M_LEAVE, /* of a hook: what phase runs from here on */
-    DDP__M_BEGIN, /* a wait for a message, or an update */
-    DDP__M_HELD,
-    DDP__M_UPDATED,
-    DDP__M_STEP /* a step is over */
-} ddp__moment_kind;
-
-DDP_LIB ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err);
-/* Without a device the time is now. */
-DDP_LIB void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase);
-/* Makes the accounts of what the device has done by now. */
-DDP_LIB void ddp__clock_collect(ddp_ctx *d);
-
-/* ==== run/account.c ==== [run] */
-/* Where the time of a step went: spans, the layer timer and the hidden share. */
-
-void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end)
-{
-    const ddp_span s = {begin, end, d->step, layer, kind, 0};
-
-    d->span[d->span_count++ % d->spans] = s;
-    if (kind != DDP_SPAN_WAIT) d->compute_this_step += end - begin;
-    if (d->step >= d->cfg.profile_steps || kind == DDP_SPAN_WAIT) return;
-    if (layer < 0)
-        ddp__timer_add_whole(&d->timer, end - begin);
-    else
-        ddp__timer_add(&d->timer,
-                       kind == DDP_SPAN_FORWARD    ? DDP__T_FORWARD
-                       : kind == DDP_SPAN_BACKWARD ? DDP__T_BACKWARD
-                                                   : DDP__T_UPDATE,
-                       layer, end - begin);
-}
-
-/* Charges the time since the last hook returned to whatever ran in it. entering is the phase
- * that the hook of layer opens. */
-static void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
-{
-    const ddp__phase ran = d->at.phase;
-    const int backward = entering == DDP__IN_BACKWARD || entering == DDP__AFTER_BACKWARD;
-
-    if ((ran == DDP__OUTSIDE || ran == DDP__AFTER_BACKWARD) && !backward) return;
-    /* without a forward hook the forward pass and the first layer's backward look like one */
-    if (ran == DDP__OUTSIDE)
-        layer = -1;
-    else if (ran != DDP__AFTER_BACKWARD)
-        layer = d->at.layer;
-    ddp__record(d, ran == DDP__OUTSIDE || ran == DDP__IN_FORWARD ? DDP_SPAN_FORWARD : DDP_SPAN_BACKWARD,
-                layer, d->at.mark, now);
-}
-
-/* Of both links, into op_scratch. */
-static int ddp__link_spans(ddp_ctx *d, double begin, double end)
-{
-    int n = ddp__engine_spans(d->engine, begin, end, d->op_scratch, d->op_room);
-
-    if (d->second) n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
-    return n;
-}
-
-static ddp_span ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end)
-{
-    const ddp_span s = {
-        begin, end, o->step, o->layer >= 0 ? o->layer : -1, kind, kind == DDP_SPAN_PEER_WAIT ? 0 : o->bytes};
-
-    return s;
-}
-
-/* Collects compute and communication intervals that overlap begin..end, clipped to it. */
-static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
-{
-    int n = 0, ops;
-    long oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
-
-    for (long s = d->span_count - 1; s >= oldest && n < d->merge_room; s--) {
-        const ddp_span *x = &d->span[s % d->spans];
-        if (x->end_s <= begin) break;
-        if (x->kind == DDP_SPAN_WAIT) continue;
-        d->merge[n] = *x;
-        if (d->merge[n].begin_s < begin) d->merge[n].begin_s = begin;
-        n++;
-    }
-    ops = ddp__link_spans(d, begin, end);
-    for (int i = 0; i < ops && n < d->merge_room; i++) {
-        const ddp__op_span *o = &d->op_scratch[i];
-        /* an operation that waits for a slower peer is not communicating */
-        double from = o->begin + o->peer_wait, b = from > begin ? from : begin;
-        double e = o->end >= 0 && o->end < end ? o->end : end;
-        if (o->filler || e <= b) continue;
-        d->merge[n++] = ddp__span_of(o, DDP_SPAN_COMM, b, e);
-        if (o->end >= 0) d->stats.peer_wait_s += o->peer_wait;
-    }
-    return n;
-}
-
-/* Sorts by begin without allocating: spans come nearly sorted from two ordered sources. */
-static void ddp__sort_spans(ddp_span *s, int n)
-{
-    int j;
-
-    for (int i = 1; i < n; i++) {
-        ddp_span x = s[i];
-        for (j = i; j > 0 && s[j - 1].begin_s > x.begin_s; j--) s[j] = s[j - 1];
-        s[j] = x;
-    }
-}
-
-/* One sweep over sorted spans: length of the union of communication, and of the part of it
- * that no compute span covers. */
-static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exposed)
-{
-    double at = -1, comm_until = -1, busy_until = -1;
-
-    *comm = *exposed = 0;
-    for (int i = 0; i <= n; i++) {
-        double next = i < n ? s[i].begin_s : DBL_MAX;
-        while (at < next && comm_until > at) { /* communication runs from `at` on */
-            double stop = comm_until < next ? comm_until : next;
-            int covered = busy_until > at;
-            if (covered && busy_until < stop) stop = busy_until;
-            *comm += stop - at;
-            if (!covered) *exposed += stop - at;
-            at = stop;
-        }
-        if (i == n) return;
-        if (at < next) at = next;
-        if (s[i].kind == DDP_SPAN_COMM)
-            comm_until = s[i].end_s > comm_until ? s[i].end_s : comm_until;
-        else
-            busy_until = s[i].end_s > busy_until ? s[i].end_s : busy_until;
-    }
-}
-
-/* ---- the link, as operations show it ---- */
-
-/* Bytes of a message as it travels. */
-static double ddp__span_bytes(const ddp__op_span *o)
-{
-    const size_t unit = o->coding == (char)DDP__AS_BYTES ? 1 : sizeof(float);
-
-    return (double)ddp__frame_payload(o->coding, (size_t)o->size / unit);
-}
-
-/* Operations that overlap share the link: together they tell seconds for bytes. Grows the cluster that begins
- * with operation i, and returns how many it has; 0 if i is not its first or not all of it is known. */
-static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, double *end, double *bytes)
-{
-    int before = -1, size = 0;
-
-    *begin = o[i].begin;
-    *end = o[i].end;
-    while (size != before) { /* until no further operation overlaps */
-        before = size;
-        size = 0;
-        *bytes = 0;
-        for (int j = 0; j < ops; j++) {
-            if (o[j].begin >= *end || (o[j].end >= 0 && o[j].end <= *begin)) continue;
-            if (o[j].begin < *begin || (o[j].begin == *begin && j < i)) return 0;
-            if (o[j].end < 0 || o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
-            if (o[j].end > *end) *end = o[j].end;
-            *bytes += ddp__span_bytes(&o[j]);
-            size++;
-        }
-    }
-    return size;
-}
-
-/* A link that is never idle has clusters without an end. There what ended since `since` tells seconds for
- * bytes: counted from the last end before, behind which alpha hides. How many these are; 0 if the link was
- * idle in between, or slower peers were waited for. */
-static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *begin, double *end,
-                          double *bytes)
-{
-    double covered, next, waited = 0;
-    int j, n = 0;
-
-    *begin = *end = -1;
-    *bytes = 0;
-    for (j = 0; j < ops; j++)
-        if (o[j].end > *begin && o[j].end <= since) *begin = o[j].end;
-    for (j = 0; j < ops && *begin >= 0; j++) {
-        if (o[j].end <= *begin) continue;
-        if (o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
-        if (o[j].end > *end) *end = o[j].end;
-        *bytes += ddp__span_bytes(&o[j]);
-        waited += o[j].peer_wait;
-        n++;
-    }
-    for (covered = *begin; covered < *end; covered = next) {
-        for (next = covered, j = 0; j < ops; j++)
-            if (o[j].begin <= covered && (o[j].end < 0 || o[j].end > next))
-                next = o[j].end < 0 ? *end : o[j].end;
-        if (next <= covered) return 0;
-    }
-    return waited < 0.1 * (*end - *begin) ? n : 0;
-}
-
-static void ddp__drift_observe(ddp_ctx *d, double since, double now)
-{
-    if (d->nccl) return; /* the engine's operations tell nothing of the devices' network */
-    for (int link = 0; link < ddp_links(d); link++) {
-        /* a step more than is new, so that no cluster is seen without its beginning */
-        int ops = ddp__engine_spans(ddp__engine_of(d, link), 2 * since - now, now, d->op_scratch, d->op_room),
-            n, seen = 0;
-        ddp_linkfit *fit = &d->fit[link];
-        double begin, end, bytes;
-        for (int i = 0; i < ops; i++) {
-            n = d->op_scratch[i].end < 0 ? 0 : ddp__cluster(d->op_scratch, ops, i, &begin, &end, &bytes);
-            if (n == 0 || !(end > since)) continue;
-            /* the fit is of one message: the others' gaps are not its bytes */
-            ddp_linkfit_add(fit, bytes, end - begin - (n - 1) * d->gap_s[link]);
-            seen++;
-        }
-        n = seen ? 0 : ddp__saturated(d->op_scratch, ops, since, &begin, &end, &bytes);
-        if (n > 0) ddp_linkfit_add(fit, bytes, fit->link.alpha_s + end - begin - n * d->gap_s[link]);
-    }
-}
-
-void ddp__drift_start(ddp_ctx *d)
-{
-    double bytes = 0;
-
-    for (int l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
-    d->mean_layer_bytes = bytes;
-    for (int link = 0; link < 2; link++)
-        ddp_linkfit_start(&d->fit[link], d->link[link], bytes, 4.0 * d->layers);
-    d->drift_ticket = -1;
-}
-
-/* ---- steps and statistics ---- */
-
-void ddp__account_reset(ddp_ctx *d)
-{
-    d->stats.counted_steps = 0;
-    d->stats.comm_s = d->stats.exposed_s = d->stats.peer_wait_s = 0;
-    d->sum_step_s = d->sum_wait_s = 0;
-    d->step_begin = ddp_now();
-}
-
-static void ddp__account_step(ddp_ctx *d, double now)
-{
-    if (d->step < d->cfg.profile_steps) ddp__timer_step(&d->timer);
-    if (d->engine) {
-        double comm, exposed;
-        int n = ddp__gather_spans(d, d->step_begin, now);
-        ddp__sort_spans(d->merge, n);
-        ddp__sweep_spans(d->merge, n, &comm, &exposed);
-        d->stats.comm_s += comm;
-        d->stats.exposed_s += exposed;
-        if (d->measured) ddp__drift_observe(d, d->step_begin, now);
-    }
-    d->sum_step_s += now - d->step_begin;
-    d->sum_wait_s += d->wait_this_step;
-    d->stats.counted_steps++;
-    d->wait_this_step = 0;
-    d->step_begin = now;
-}
-
-void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
-{
-    memset(out, 0, sizeof *out);
-    if (!d) return;
-    if (d->clock && !ddp__host_forked(&d->host)) ddp__clock_collect(d);
-    *out = d->stats;
-    out->strategy = d->ops.name;
-    out->steps = d->step;
-    if (d->stats.counted_steps) {
-        out->step_s = d->sum_step_s / (double)d->stats.counted_steps;
-        out->wait_s = d->sum_wait_s / (double)d->stats.counted_steps;
-    }
-    out->hidden_pct = d->stats.comm_s > 0 ? 100 * (1 - d->stats.exposed_s / d->stats.comm_s) : 100;
-    for (int link = 0; link < 2; link++) {
-        ddp__engine *e = link ? d->second : d->engine;
-        ddp__net_stats net;
-        if (!e || !ddp__has_engine(d)) continue;
-        ddp__engine_stats(e, &net);
-        out->bytes_sent += net.bytes_sent;
-        for (int as = 0; as <= (int)DDP_WIRE_TOPK; as++) out->bytes_as[as] += net.sent_as[as];
-        out->comm_cpu_s += net.cpu_s;
-    }
-    out->divergence = 0;
-    out->optimizer_bytes = d->muon_count * sizeof(float);
-    for (int l = 0; l < d->layers; l++) {
-        out->divergence += d->unit[l].last_divergence;
-        out->optimizer_bytes += d->unit[l].state_count * sizeof(float);
-    }
-    out->link = d->measured ? d->fit[0].link : d->link[0];
-}
-
-double ddp_divergence(const ddp_ctx *d, int layer)
-{
-    return d && layer >= 0 && layer < d->layers ? d->unit[layer].last_divergence : 0;
-}
-
-const char *ddp_last_algorithm(const ddp_ctx *d)
-{
-    ddp__net_stats net;
-
-    if (!d || !ddp__has_engine(d)) return "none";
-    ddp__engine_stats(d->engine, &net);
-    return ddp__algorithm_name(net.algorithm);
-}
-
-int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
-{
-    long oldest;
-    int n = 0, ops = 0;
-
-    if (ddp__host_forked(&d->host)) return 0;
-    if (d->clock) ddp__clock_collect(d);
-    oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
-    if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);
-    /* newest last: when room is short the oldest compute spans are left out */
-    if (ops > room / 2) ops = room / 2; /* each may give two */
-    if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);
-    for (long s = oldest; s < d->span_count; s++) out[n++] = d->span[s % d->spans];
-    for (int i = 0; i < ops; i++) {
-        const ddp__op_span *o = &d->op_scratch[i];
-        if (o->end < 0) continue;
-        /* as in the statistics: standing still for a slower peer is not communicating */
-        if (o->peer_wait > 0 && n + ops - i < room)
-            out[n++] = ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait);
-        out[n++] =
-            ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end);
-    }
-    return n;
-}
-
-/* ---- the times of a device, which come later than its hooks return ---- */
-
-typedef struct ddp__moment {
-    ddp__moment_kind kind;
-    int layer;
-    ddp__phase phase;
-} ddp__moment;
-
-/* Moments first..next-1 are to come; moment i has the device's mark i % room. */
-typedef struct ddp__clock {
-    ddp__moment *moment; /* [room] */
-    int room;
-    long first, next, step;
-    ddp__at at; /* where the accounts stand, behind the hooks */
-} ddp__clock;
-
-ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
-{
-    ddp__clock *c = (ddp__clock *)ddp__scratch_take(&d->lists, 1, sizeof *c);
-
-    if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the times of a device");
-    d->clock = c;
-    /* a host may be so many steps ahead of its device */
-    c->room = 4 * (12 * d->layers * d->cfg.micro_batches + 8);
-    c->moment = (ddp__moment *)ddp__scratch_take(&d->lists, (size_t)c->room, sizeof *c->moment);
-    c->step = d->step;
-    c->at.mark = ddp_now();
-    if (c->moment && d->host.backend->marks(d->host.device, c->room)) return DDP_OK;
-    DDP__TRY(d->host.backend->check(d->host.device, err)); /* it may have failed by itself */
-    return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
-}
-
-/* What came at a time, on a device or here. */
-static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now)
-{
-    switch (m->kind) {
-    case DDP__M_ENTER:
-        ddp__account_hook(d, now, m->layer, m->phase);
-        break;
-    case DDP__M_LEAVE:
-        d->at.phase = m->phase;
-        d->at.layer = m->layer;
-        d->at.mark = now;
-        break;
-    case DDP__M_BEGIN:
-        d->at.begun = now;
-        break;
-    case DDP__M_HELD:
-        d->wait_this_step += now - d->at.begun;
-        d->at.mark += now - d->at.begun; /* between two hooks, it is no computing of theirs */
-        ddp__record(d, DDP_SPAN_WAIT, m->layer, d->at.begun, now);
-        break;
-    case DDP__M_UPDATED:
-        ddp__record(d, DDP_SPAN_UPDATE, m->layer, d->at.begun, now);
-        break;
-    case DDP__M_STEP:
-        ddp__account_step(d, now);
-        break;
-    }
-}
-
-void ddp__clock_collect(ddp_ctx *d)
-{
-    ddp__clock *c = d->clock;
-    const ddp__at here = d->at;
-    const long step = d->step;
-
-    d->at = c->at;
-    for (; c->first < c->next; c->first++) {
-        const int i = (int)(c->first % c->room);
-        const double now = d->host.backend->marked(d->host.device, i);
-
-        if (now < 0) break;
-        d->step = c->step;
-        ddp__clock_account(d, &c->moment[i], now);
-        c->step += c->moment[i].kind == DDP__M_STEP;
-    }
-    c->at = d->at;
-    d->at = here;
-    d->step = step;
-}
-
-void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase)
-{
-    ddp__clock *c = d->clock;
-    const ddp__moment m = {kind, layer, phase};
-
-    if (!c) {
-        ddp__clock_account(d, &m, ddp_now());
-        return;
-    }
-    if (c->next == c->first && kind == DDP__M_ENTER) c->step = d->step;
-    ddp__clock_collect(d);
-    while (c->next - c->first >= c->room - 1) { /* the last mark read is what others count from */
-        ddp__sleep_until(ddp_now() + 1e-4);
-        ddp__clock_collect(d);
-        if (d->host.backend->check(d->host.device, NULL)) return;
-    }
-    c->moment[c->next % c->room] = m;
-    d->host.backend->mark(d->host.device, (int)(c->next % c->room));
-    c->next++;
-}
-
-/* ==== run/stager.c ==== [run] */
-/* Messages of a device over the host: two threads between pinned memory and the engine. */
-
-/* Layers are sent one by one and links are slow: so much pinned memory keeps them busy. */
-#define DDP__STAGER_BYTES ((size_t)256 << 20)
-
-typedef enum ddp__stager_state {
-    DDP__STAGER_FREE,
-    DDP__STAGER_QUEUED, /* its event may not have come */
-    DDP__STAGER_SENT,   /* the engine has it */
-    DDP__STAGER_BACK    /* the engine is done; it is copied to the device */
-} ddp__stager_state;
-
-/* Parts are taken and given back in one order; head and tail count on. */
-typedef struct ddp__stager_ring {
-    char *data;
-    size_t bytes, head, tail;
-} ddp__stager_ring;
-
-typedef struct ddp__stager_entry {
-    ddp_message m;
-    ddp_piece *piece; /* [pieces] of m.from and m.to, then as the engine has it; grows */
-    int pieces;
-    int there;
-    ddp__stager_state state;
-    ddp_piece *host;  /* [m.here + 1] what is here, then the values of the device, pinned */
-    void *codes;      /* on the device, where that has made blocks of it; NULL */
-    size_t codes_end; /* of the ring of blocks, when they are copied */
-    size_t end;       /* of the pinned ring, when it is done; 0: it takes none */
-    char *pinned;
-    long operation; /* the engine's ticket */
-    double divergence;
-} ddp__stager_entry;
-
-struct ddp__stager {
-    ddp_ctx *d;
-    const ddp_backend *b;
-    void *device;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    pthread_t out, in; /* to the engine, and back */
-    int threads;       /* how many of them run */
-    int stop;          /* atomic: both end */
-    int woken;         /* atomic: the second looks at its list again */
-    int room;
-    int slots;                      /* the device has them */
-    ddp__stager_entry *entry;       /* [room] ticket t lies in entry t % room */
-    long submitted, sent, first;    /* tickets below first are done */
-    long *waiting;                  /* [2 x room] the engine's tickets and then our own, scratch of the second
-                                 thread */
-    ddp__stager_ring pinned, codes; /* the latter on the device: blocks that are not copied yet, or none */
-    ddp_error error;
-};
-
-static unsigned ddp__stager_turn(const ddp__stager *s, long ticket)
-{
-    return (unsigned)(ticket / s->room) + 1;
-}
-
-/* Under the lock. Who waits on the device or here must not wait forever. */
-static void ddp__stager_fail(ddp__stager *s, const ddp_error *why)
-{
-    if (s->error.code == DDP_OK) s->error = *why;
-    s->b->raise_all(s->device);
-    pthread_cond_broadcast(&s->changed);
-}
-
-static size_t ddp__stager_unit(const ddp_message *m) { return m->bytes ? 1 : sizeof(float); }
-
-/* Values of a message that are on the device. */
-static size_t ddp__stager_count(const ddp_message *m)
-{
-    size_t n = 0;
-
-    for (int i = m->here; i < m->from_count; i++) n += m->from[i].count;
-    return n;
-}
-
-/* That it needs of the ring: its values, and blocks behind them. */
-static size_t ddp__stager_bytes(const ddp__stager_entry *x)
-{
-    const size_t n = x->there ? ddp__stager_count(&x->m) : 0;
-
-    return n * ddp__stager_unit(&x->m) + (x->codes ? ddp__coded_bytes(&x->m, n) : 0);
-}
-
-/* Under the lock: a contiguous part of a ring, and where it ends; NULL: not yet. */
-static char *ddp__stager_take(ddp__stager_ring *r, size_t bytes, size_t *end)
-{
-    size_t at;
-
-    bytes = (bytes + 255) / 256 * 256;
-    if (r->head == r->tail) r->head = r->tail = 0;
-    at = r->head;
-    if (at % r->bytes + bytes > r->bytes) at += r->bytes - at % r->bytes;
-    if (at + bytes - r->tail > r->bytes) return NULL;
-    *end = r->head = at + bytes;
-    return r->data + at % r->bytes;
-}
-
-/* ---- to the engine ---- */
-
-static ddp_status ddp__stager_fetch(ddp__stager *s, ddp__stager_entry *x, int slot, ddp_error *err)
-{
-    char *to = x->pinned;
-
-    (x->host + x->m.here)->bytes = to;
-    (x->host + x->m.here)->count = ddp__stager_count(&x->m);
-    if (x->codes) { /* which are few; values are made of them here */
-        to += x->host->count * sizeof(float);
-        return s->b->fetch(s->device, slot, to, x->codes, ddp__coded_bytes(&x->m, x->host->count), err);
-    }
-    for (int i = x->m.here; i < x->m.from_count; i++) {
-        const ddp_piece *p = &x->m.from[i];
-        const size_t bytes = p->count * ddp__stager_unit(&x->m);
-        DDP__TRY(s->b->fetch(s->device, slot, to, p->bytes, bytes, err));
-        to += bytes;
-    }
-    return DDP_OK;
-}
-
-static ddp_status ddp__stager_send(ddp__stager *s, ddp__stager_entry *x, int slot, ddp_error *err)
-{
-    ddp_message m = x->m;
-
-    if (x->there) {
-        DDP__TRY(ddp__stager_fetch(s, x, slot, err));
-        m.from = x->host;
-        m.from_count = m.here + 1;
-        m.to = NULL;
-        if (x->codes)
-            DDP__TRY(ddp__coded_read(s->d, &m, (const unsigned char *)(x->host->data + x->host->count), err));
-        else if (ddp__coded_rounds(&m))
-            DDP__TRY(ddp__coded_round(s->d, &m, err));
-    }
-    if (m.divergence) m.divergence = &x->divergence;
-    return ddp__engine_submit(s->d->engine, &m, &x->operation, err);
-}
-
-static void *ddp__stager_out(void *user)
-{
-    ddp__stager *s = (ddp__stager *)user;
-    ddp_error why = DDP__ZEROS;
-
-    pthread_mutex_lock(&s->lock);
-    while (!s->stop && s->error.code == DDP_OK) {
-        ddp__stager_entry *x = &s->entry[s->sent % s->room];
-        const size_t bytes = s->sent < s->submitted ? ddp__stager_bytes(x) : 0;
-        const int slot = (int)(s->sent % s->room);
-
-        if (bytes) x->pinned = ddp__stager_take(&s->pinned, bytes, &x->end);
-        if (s->sent == s->submitted || (bytes && !x->pinned)) {
-            pthread_cond_wait(&s->changed, &s->lock);
-            continue;
-        }
-        pthread_mutex_unlock(&s->lock);
-        (void)ddp__stager_send(s, x, slot, &why);
-        pthread_mutex_lock(&s->lock);
-        if (why.code != DDP_OK) {
-            ddp__stager_fail(s, &why);
-        } else {
-            x->state = DDP__STAGER_SENT;
-            if (x->codes) s->codes.tail = x->codes_end;
-            s->sent++;
-            pthread_cond_broadcast(&s->changed);
-            ddp__atomic_store(&s->woken, 1);
-            ddp__engine_nudge(s->d->engine);
-        }
-    }
-    pthread_mutex_unlock(&s->lock);
-    return NULL;
-}
-
-/* ---- and back ---- */
-
-static ddp_status ddp__stager_give(ddp__stager *s, const ddp__stager_entry *x, ddp_error *err)
-{
-    const ddp_piece *to = x->m.to ? x->m.to : x->m.from;
-    const int count = x->m.to ? x->m.to_count : x->m.from_count;
-    const char *from;
-
-    if (!x->there || (x->m.verb >= DDP_SEND && x->m.verb < DDP_RECEIVE))
-        return DDP_OK; /* nothing comes
-                                                                                           back */
-    from = (const char *)(x->host + x->m.here)->bytes;
-    for (int i = x->m.here; i < count; i++) {
-        const size_t bytes = to[i].count * ddp__stager_unit(&x->m);
-        DDP__TRY(s->b->give(s->device, to[i].bytes, from, bytes, err));
-        from += bytes;
-    }
-    return DDP_OK;
-}
-
-/* Under the lock, which it leaves meanwhile. */
-static void ddp__stager_return(ddp__stager *s, long ticket)
-{
-    const int slot = (int)(ticket % s->room);
-    ddp__stager_entry *x = &s->entry[slot];
-    ddp_error why = DDP__ZEROS;
-    ddp_status bad;
-
-    x->state = DDP__STAGER_BACK;
-    pthread_mutex_unlock(&s->lock);
-    bad = ddp__engine_wait(s->d->engine, x->operation, &why);
-    if (bad == DDP_OK) bad = ddp__stager_give(s, x, &why);
-    if (bad == DDP_OK && x->codes) bad = ddp__coded_rest(s->d, &x->m, x->host->count, &why);
-    if (bad == DDP_OK) s->b->raise(s->device, slot, ddp__stager_turn(s, ticket));
-    pthread_mutex_lock(&s->lock);
-    if (bad != DDP_OK) {
-        ddp__stager_fail(s, &why);
-        return;
-    }
-    if (x->m.divergence) *x->m.divergence = x->divergence;
-    x->state = DDP__STAGER_FREE;
-    while (s->first < s->sent && s->entry[s->first % s->room].state == DDP__STAGER_FREE) {
-        const ddp__stager_entry *oldest = &s->entry[s->first++ % s->room];
-        if (oldest->end) s->pinned.tail = oldest->end;
-    }
-    pthread_cond_broadcast(&s->changed);
-}
-
-static void *ddp__stager_in(void *user)
-{
-    ddp__stager *s = (ddp__stager *)user;
-
-    pthread_mutex_lock(&s->lock);
-    while (!s->stop && s->error.code == DDP_OK) {
-        int n = 0, done;
-
-        ddp__atomic_store(&s->woken, 0);
-        for (long t = s->first; t < s->sent; t++) {
-            const ddp__stager_entry *x = &s->entry[t % s->room];
-            if (x->state != DDP__STAGER_SENT) continue;
-            s->waiting[n] = x->operation;
-            s->waiting[s->room + n++] = t;
-        }
-        if (n == 0) {
-            pthread_cond_wait(&s->changed, &s->lock);
-            continue;
-        }
-        pthread_mutex_unlock(&s->lock);
-        done = ddp__engine_wait_any(s->d->engine, s->waiting, n, &s->woken);
-        pthread_mutex_lock(&s->lock);
-        /* none: something was added, or the engine failed, which the oldest then says */
-        if (done < 0 && !ddp__atomic_load(&s->woken)) done = 0;
-        if (done >= 0 && !s->stop) ddp__stager_return(s, s->waiting[s->room + done]);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return NULL;
-}
-
-/* ---- opening and closing ---- */
-
-static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
-{
-    const size_t n = (size_t)s->room;
-
-    s->pinned.bytes = total < DDP__STAGER_BYTES ? total : DDP__STAGER_BYTES;
-    if (s->pinned.bytes < bytes) s->pinned.bytes = bytes;
-    s->pinned.bytes = (s->pinned.bytes / 256 + 1 + n) * 256; /* parts are rounded up */
-    s->entry = (ddp__stager_entry *)ddp__scratch_take(&s->d->lists, n, sizeof *s->entry);
-    s->waiting = (long *)ddp__scratch_take(&s->d->lists, 2 * n, sizeof *s->waiting);
-    s->pinned.data = (char *)s->b->pin(s->device, s->pinned.bytes);
-    s->slots = s->pinned.data && s->b->slots(s->device, s->room);
-    if (s->d->coded_there) {
-        s->codes.bytes = (2 * bytes > total ? 2 * bytes : total) / 5 + 1024; /* of a value with its blocks:
-                                                                                1.07 of 5.3 */
-        s->codes.data = (char *)s->b->alloc(s->device, s->codes.bytes);
-    }
-    return !s->d->lists.failed && s->slots && (s->codes.data || !s->codes.bytes);
-}
-
-ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out,
-                            ddp_error *err)
-{
-    ddp__stager *s = (ddp__stager *)ddp__scratch_take(&d->lists, 1, sizeof *s);
-    int locked;
-
-    if (!s) return ddp__fail(err, DDP_MEMORY, "out of memory for the stager");
-    s->d = d;
-    s->b = d->host.backend;
-    s->device = d->host.device;
-    s->room = room;
-    locked = !pthread_mutex_init(&s->lock, NULL);
-    if (!locked || ddp__cond_init(&s->changed)) {
-        if (locked) pthread_mutex_destroy(&s->lock);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a lock");
-    }
-    *out = s;
-    if (!ddp__stager_memory(s, bytes, total)) {
-        DDP__TRY(s->b->check(s->device, err)); /* it may have failed by itself */
-        return ddp__fail(err, DDP_MEMORY,
-                         "out of memory: the messages of this model need %zu bytes of pinned host "
-                         "memory; use a smaller model, or raise the limit of locked memory",
-                         s->pinned.bytes);
-    }
-    if (!pthread_create(&s->out, NULL, ddp__stager_out, s)) s->threads = 1;
-    if (s->threads == 1 && !pthread_create(&s->in, NULL, ddp__stager_in, s)) s->threads = 2;
-    if (s->threads == 2) return DDP_OK;
-    return ddp__fail(err, DDP_MEMORY, "cannot start the two threads of the stager");
-}
-
-void ddp__stager_stop(ddp__stager *s)
-{
-    if (!s || s->stop) return;
-    pthread_mutex_lock(&s->lock);
-    s->stop = 1;
-    ddp__atomic_store(&s->woken, 1);
-    if (s->slots) s->b->raise_all(s->device);
-    pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
-    ddp__engine_nudge(s->d->engine);
-    if (s->threads > 0) pthread_join(s->out, NULL);
-    if (s->threads > 1) pthread_join(s->in, NULL);
-}
-
-void ddp__stager_free(ddp__stager *s)
-{
-    if (!s) return;
-    for (int i = 0; s->entry && i < s->room; i++)
-        if (s->entry[i].piece) DDP_FREE(s->entry[i].piece);
-    if (s->codes.data) s->b->release(s->device, s->codes.data, s->codes.bytes);
-    if (s->pinned.data) s->b->unpin(s->device, s->pinned.data, s->pinned.bytes);
-    pthread_cond_destroy(&s->changed);
-    pthread_mutex_destroy(&s->lock);
-}
-
-/* ---- the context's thread ---- */
-
-/* The entry is free, so that no other thread looks at it. */
-static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, const ddp_message *m,
-                                   int there, ddp_error *err)
-{
-    const int to = m->to ? m->to_count : 0, given = m->from_count + to, n = given + m->here + 1;
-    const size_t bytes = ddp__stager_count(m) * ddp__stager_unit(m);
-
-    x->codes = NULL;
-    if (there && bytes > s->pinned.bytes)
-        return ddp__fail(err, DDP_ARG,
-                         "a message of %zu bytes is too long: those of a device have "
-                         "%zu at most; post it in parts",
-                         bytes, s->pinned.bytes);
-    if (n > x->pieces) {
-        ddp_piece *grown = (ddp_piece *)DDP_REALLOC(x->piece, (size_t)n * sizeof *grown);
-        if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
-        x->piece = grown;
-        x->pieces = n;
-    }
-    if (m->from_count) memcpy(x->piece, m->from, (size_t)m->from_count * sizeof *x->piece);
-    if (to) memcpy(x->piece + m->from_count, m->to, (size_t)to * sizeof *x->piece);
-    x->m = *m;
-    x->m.from = x->piece;
-    if (to) x->m.to = x->piece + m->from_count;
-    if (m->from_count == 0 && to) { /* a receive that names its memory as `to` */
-        x->m.from = x->m.to;
-        x->m.from_count = to;
-        x->m.to = NULL;
-    }
-    x->host = x->piece + given;
-    if (m->here) *x->host = *x->m.from;
-    x->there = there;
-    x->end = 0;
-    x->divergence = 0;
-    return DDP_OK;
-}
-
-/* Under the lock: a part of the device's ring for blocks, when those of long ago are copied; NULL after a
- * failure. */
-static char *ddp__stager_place(ddp__stager *s, ddp__stager_entry *x)
-{
-    const size_t bytes = ddp__coded_bytes(&x->m, ddp__stager_count(&x->m));
-    char *place = NULL;
-
-    while (s->error.code == DDP_OK && !(place = ddp__stager_take(&s->codes, bytes, &x->codes_end)))
-        pthread_cond_wait(&s->changed, &s->lock);
-    return place;
-}
-
-/* Under the lock. */
-static ddp_status ddp__stager_bad(const ddp__stager *s, ddp_error *err)
-{
-    if (s->error.code != DDP_OK && err) *err = s->error;
-    return s->error.code;
-}
-
-ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from, long *ticket,
-                              ddp_error *err)
-{
-    const int slot = (int)(s->submitted % s->room); /* only the context's thread submits */
-    ddp__stager_entry *x = &s->entry[slot];
-    ddp_status bad;
-
-    pthread_mutex_lock(&s->lock);
-    while (s->error.code == DDP_OK && s->submitted - s->first >= s->room)
-        pthread_cond_wait(&s->changed, &s->lock);
-    bad = ddp__stager_bad(s, err);
-    if (bad == DDP_OK) bad = ddp__stager_fill(s, x, m, from != DDP__HERE, err);
-    if (bad == DDP_OK) {
-        x->state = DDP__STAGER_QUEUED;
-        if (from == DDP__BEHIND_WORK && ddp__coded_goes_there(s->d, m)) x->codes = ddp__stager_place(s, x);
-        if (x->codes) ddp__coded_there(s->d, m, x->codes);
-        if (from == DDP__BEHIND_WORK) s->b->record(s->device, slot);
-        if (from == DDP__BEHIND_AVERAGES) s->b->follow(s->device, slot);
-        *ticket = s->submitted++;
-        pthread_cond_broadcast(&s->changed);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return bad;
-}
-
-/* Under the lock. */
-static int ddp__stager_done(const ddp__stager *s, long ticket)
-{
-    return ticket < s->first || s->entry[ticket % s->room].state == DDP__STAGER_FREE;
-}
-
-int ddp__stager_is_done(ddp__stager *s, long ticket)
-{
-    int done;
-
-    pthread_mutex_lock(&s->lock);
-    done = ddp__stager_done(s, ticket);
-    pthread_mutex_unlock(&s->lock);
-    return done;
-}
-
-void ddp__stager_hold(ddp__stager *s, long ticket)
-{
-    if (!ddp__stager_is_done(s, ticket))
-        s->b->hold(s->device, (int)(ticket % s->room), ddp__stager_turn(s, ticket));
-}
-
-void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *turn)
-{
-    *slot = (int)(ticket % s->room);
-    *turn = ddp__stager_turn(s, ticket);
-}
-
-ddp_status ddp__stager_wait(ddp__stager *s, long ticket, int sent, ddp_error *err)
-{
-    ddp_status bad = DDP_OK;
-    int over;
-
-    pthread_mutex_lock(&s->lock);
-    while (!(over = sent ? s->sent > ticket : ddp__stager_done(s, ticket)) && s->error.code == DDP_OK)
-        pthread_cond_wait(&s->changed, &s->lock);
-    if (!over) bad = ddp__stager_bad(s, err);
-    pthread_mutex_unlock(&s->lock);
-    return bad;
-}
-
-/* Only the context's thread submits, so that this is the last. */
-ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err)
-{
-    DDP__TRY(ddp__stager_wait(s, s->submitted - 1, 1, err));
-    return ddp__stager_error(s, err);
-}
-
-ddp_status ddp__stager_error(ddp__stager *s, ddp_error *err)
-{
-    ddp_status bad;
-
-    pthread_mutex_lock(&s->lock);
-    bad = ddp__stager_bad(s, err);
-    pthread_mutex_unlock(&s->lock);
-    return bad;
-}
-
-double ddp__stager_divergence(ddp__stager *s, const double *of)
-{
-    double x;
-
-    pthread_mutex_lock(&s->lock);
-    x = *of;
-    pthread_mutex_unlock(&s->lock);
-    return x;
-}
-
-/* ==== run/update.c ==== [run] */
-/* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of the
- * device; and what a strategy computes with. */
-
-/* No multiply-add: replicas on unlike processors stay equal. */
-void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
-{
-    size_t i = 0;
-
-    if (ddp__on_paper(&d->host, y) || ddp__on_paper(&d->host, x)) return;
-    if (d->host.backend) {
-        d->host.backend->axpy(d->host.device, y, x, n, a);
-        return;
-    }
-    for (; i + 4 <= n; i += 4)
-        ddp__f4_store(y + i, ddp__f4_load(y + i) + ddp__f4_mul(ddp__f4_all(a), ddp__f4_load(x + i)));
-    for (; i < n; i++) {
-        float product = a * x[i];
-        DDP__ROUNDED(product);
-        y[i] += product;
-    }
-}
-
-void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a)
-{
-    if (ddp__on_paper(&d->host, x)) return;
-    if (d->host.backend)
-        d->host.backend->scale(d->host.device, x, n, a);
-    else
-        ddp__scale(x, n, a);
-}
-
-ddp__walk ddp__walk_of(const ddp_piece *from, int from_count, const ddp_piece *to, int to_count)
-{
-    const ddp__walk w = {from, to, from_count, to_count, 0, 0};
-
-    return w;
-}
-
-size_t ddp__walk_next(ddp__walk *w, float **from, float **to)
-{
-    size_t n;
-
-    while (w->from_count && w->from_at == w->from->count) {
-        w->from++;
-        w->from_count--;
-        w->from_at = 0;
-    }
-    while (w->to_count && w->to_at == w->to->count) {
-        w->to++;
-        w->to_count--;
-        w->to_at = 0;
-    }
-    if (!w->from_count || !w->to_count) return 0;
-    n = w->from->count - w->from_at;
-    if (n > w->to->count - w->to_at) n = w->to->count - w->to_at;
-    *from = w->from->data + w->from_at;
-    *to = w->to->data + w->to_at;
-    w->from_at += n;
-    w->to_at += n;
-    return n;
-}
-
-/* With one worker a sum is its own input. */
-ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
-{
-    const float scale = m->mean || m->scale == 0 ? 1 : m->scale;
-    ddp__walk w =
-        ddp__walk_of(m->from, m->from_count, m->to ? m->to : m->from, m->to ? m->to_count : m->from_count);
-    float *x, *y;
-    size_t n;
-
-    if (m->verb > DDP_REDUCE_SCATTER)
-        return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else",
-                         ddp__verb_name((int)m->verb));
-    if (m->verb != DDP_ALL_REDUCE && m->verb != DDP_REDUCE_SCATTER) return DDP_OK;
-    while ((n = ddp__walk_next(&w, &x, &y)) > 0) {
-        if (m->add) {
-            ddp__axpy(d, y, x, n, scale);
-            continue;
-        }
-        if (x != y && there)
-            ddp__host_copy(&d->host, y, x, n * sizeof *y);
-        else if (x != y)
-            memcpy(y, x, n * sizeof *y);
-        if (scale != 1 && there)
-            ddp__scale_there(d, y, n, scale);
-        else if (scale != 1)
-            ddp__scale(y, n, scale);
-    }
-    return DDP_OK;
-}
-
-/* ---- gradients that are none: -0.0, told by their bits, also where a compiler may take it for 0 ---- */
-
-static const uint32_t ddp__no_gradient_bits = 0x80000000u;
-
-int ddp_no_gradient(const float *x, size_t n)
-{
-    uint32_t bits = ddp__no_gradient_bits;
-    size_t i;
-
-    for (i = 0; i < n && bits == ddp__no_gradient_bits; i++) memcpy(&bits, x + i, sizeof bits);
-    return n > 0 && bits == ddp__no_gradient_bits;
-}
-
-void ddp__floats_none(float *x, size_t n)
-{
-    for (size_t i = 0; i < n; i++) memcpy(x + i, &ddp__no_gradient_bits, sizeof *x);
-}
-
-void ddp__gradients_none(ddp_ctx *d, ddp__unit *u)
-{
-    float none;
-
-    ddp__floats_none(&none, 1);
-    for (int k = 0; k < u->gradients; k++) {
-        float *x = u->gradient[k].data;
-        if (ddp__on_paper(&d->host, x)) continue;
-        if (d->host.backend)
-            d->host.backend->fill(d->host.device, x, u->gradient[k].count, none);
-        else
-            ddp__floats_none(x, u->gradient[k].count);
-    }
-}
-
-/* On a device kernels begin with 0, which no sum makes -0.0. */
-void ddp__gradients_some(ddp_ctx *d, ddp__unit *u)
-{
-    float *first = u->gradients ? u->gradient[0].data : NULL;
-
-    if (first && !d->host.backend && !ddp__on_paper(&d->host, first) && ddp_no_gradient(first, 1)) *first = 0;
-}
-
-/* Whether an update has no gradient. from: the averaged gradient, NULL: the layer's own gradient. On a device
- * the update kernel looks at an averaged gradient; a rank knows whether its own one was skipped. */
-static int ddp__nothing_to_update(const ddp_ctx *d, const ddp__unit *u, const float *from)
-{
-    if (d->host.backend)
-        return u->skipped == d->cfg.micro_batches && d->ops.averages != DDP_AVERAGES_GRADIENTS &&
-               !(d->ops.traits & DDP_NEEDS_SERVERS);
-    if (!u->gradients || ddp__on_paper(&d->host, u->gradient[0].data)) return 0;
-    if (from) return ddp_no_gradient(from, u->trained);
-    for (int i = 0; i < u->gradients; i++)
-        if (!ddp_no_gradient(u->gradient[i].data, u->gradient[i].count)) return 0;
-    return 1;
-}
-
-void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
-                        float rate, int there)
-{
-    const ddp__unit *u = &d->unit[layer];
-
-    if (ddp__on_paper(&d->host, params) || ddp__on_paper(&d->host, grads)) return;
-    if (!(there && d->host.backend) && ddp_no_gradient(grads, u->trained)) return;
-    for (int i = 0; i < u->gradients; i++) {
-        const size_t n = u->gradient[i].count;
-        const ddp_update call = {layer, params, grads, state, n, step, rate, NULL, 0, 0, NULL};
-        if (there && d->host.backend)
-            d->host.backend->update(d->host.device, &d->optimizer, &call, 0);
-        else
-            d->optimizer.update(&d->optimizer, &call);
-        if (state) state += (size_t)d->optimizer.state_per_param * n;
-        params += n;
-        grads += n;
-    }
-}
-
-void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
-                      float rate)
-{
-    ddp__update_memory(d, layer, params, grads, state, step, rate, 0);
-}
-
-void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
-{
-    ddp__unit *u = &d->unit[layer];
-    float *state = u->state;
-
-    u->left_out = ddp__nothing_to_update(d, u, from);
-    if (u->left_out) {
-        for (int i = 0; i < u->gradients; i++)
-            ddp__host_zero(&d->host, u->gradient[i].data, u->gradient[i].count * sizeof(float));
-        return;
-    }
-    if (!d->optimizer.update) { /* the program's own: it finds the gradients in its arrays */
-        for (int i = 0; from && i < u->gradients; from += u->gradient[i++].count)
-            ddp__host_copy(&d->host, u->gradient[i].data, from, u->gradient[i].count * sizeof *from);
-        u->updates++;
-        return;
-    }
-    ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
-    for (int i = 0; i < u->gradients && !ddp__on_paper(&d->host, u->trains[i].data); i++) {
-        const size_t n = u->gradient[i].count;
-        float *grads = u->gradient[i].data;
-        const ddp_update call = {layer, u->trains[i].data, from ? from : grads, state,   n, u->updates, d->lr,
-                                 NULL,  u->shape[i].rows,  u->shape[i].columns, &d->muon};
-        if (state) state += n * (size_t)ddp__piece_state(d, u, i);
-        if (from) from += n;
-        if (d->host.backend) {
-            d->host.backend->update(d->host.device, &d->optimizer, &call, !from);
-            continue;
-        }
-        d->optimizer.update(&d->optimizer, &call);
-        if (!from) memset(grads, 0, n * sizeof *grads);
-    }
-    u->updates++;
-    ddp__clock_note(d, DDP__M_UPDATED, layer, DDP__OUTSIDE);
-}
-
-/* ---- values that are not finite ---- */
-
-typedef struct ddp__finite_scan {
-    const float *x;
-    size_t n;
-    int found; /* atomic */
-} ddp__finite_scan;
-
-enum { DDP__FINITE_BLOCK = 1 << 16 }; /* floats that a thread takes at a time */
-
-static void ddp__finite_some(void *user, long first, long last)
-{
-    ddp__finite_scan *s = (ddp__finite_scan *)user;
-    const size_t from = (size_t)first * DDP__FINITE_BLOCK, to = (size_t)last * DDP__FINITE_BLOCK;
-    const size_t n = (to < s->n ? to : s->n) - from;
-
-    if (ddp__first_not_finite(s->x + from, n) < n) ddp__atomic_store(&s->found, 1);
-}
-
-ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
-{
-    const ddp__unit *u = &d->unit[layer];
-    char what[200];
-
-    if (d->cfg.no_finite_check || d->host.backend || u->skipped == d->cfg.micro_batches) return DDP_OK;
-    for (int i = 0; i < u->gradients; i++) {
-        ddp__finite_scan s = {u->gradient[i].data, u->gradient[i].count, 0};
-        size_t at;
-        if (ddp__on_paper(&d->host, s.x)) continue;
-        ddp__pool_run(d->host.pool, (long)((s.n + DDP__FINITE_BLOCK - 1) / DDP__FINITE_BLOCK), 1,
-                      ddp__finite_some, &s);
-        if (!s.found) continue;
-        at = ddp__first_not_finite(s.x, s.n);
-        ddp__format(what, sizeof what,
-                    "step %ld: the gradient of %s%.80s is %g on rank %d (value %zu of %zu)", d->step,
-                    DDP__LAYER(u->name), (double)s.x[at], d->rank, at, s.n);
-        if (d->optimizer.update)
-            return ddp__fail(err, DDP_NUMERIC,
-                             "%s: lower the learning rate, warm it up or clip gradients; "
-                             "no_finite_check = 1 switches this check off",
-                             what);
-        if (d->stats.not_finite++ == 0)
-            ddp__log(&d->host.log, DDP_LOG_WARN,
-                     "%s; your own update decides about the step, and ddp_stats.not_finite counts", what);
-        return DDP_OK;
-    }
-    return DDP_OK;
-}
-
-/* A norm that nobody else waits for stays on the device. */
-static void ddp__clip_there(ddp_ctx *d)
-{
-    const ddp_backend *b = d->host.backend;
-    int first = 1;
-
-    for (int l = 0; l < d->layers; l++)
-        for (int i = 0; i < d->unit[l].gradients; i++, first = 0)
-            b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, first);
-    for (int l = 0; l < d->layers; l++)
-        for (int i = 0; i < d->unit[l].gradients; i++)
-            b->clip_scale(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
-                          d->cfg.clip_norm);
-}
-
-ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
-{
-    const ddp_backend *b = d->host.backend;
-    double squares = 0;
-    float factor;
-
-    if (b && !d->norm.pass) {
-        ddp__clip_there(d);
-        return DDP_OK;
-    }
-    if (d->norm.pass) DDP__TRY(d->norm.pass(d->norm.user, 0, &squares));
-    for (int l = 0; l < d->layers; l++)
-        for (int i = 0; i < d->unit[l].gradients; i++) {
-            const ddp_piece *g = &d->unit[l].gradient[i];
-            double more = 0;
-            if (ddp__on_paper(&d->host, g->data)) continue;
-            if (b)
-                DDP__TRY(b->norm2(d->host.device, g->data, g->count, &more, err));
-            else
-                more = ddp__sum_squares(g->data, g->count);
-            squares += more;
-        }
-    if (d->norm.pass) DDP__TRY(d->norm.pass(d->norm.user, 1, &squares));
-    factor = ddp__clip_factor(squares, (double)d->cfg.clip_norm);
-    if (factor == 1) return DDP_OK;
-    for (int l = 0; l < d->layers; l++)
-        for (int i = 0; i < d->unit[l].gradients; i++)
-            ddp__scale_there(d, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, factor);
-    return DDP_OK;
-}
-
-/* ---- what a strategy computes with ---- */
-
-int ddp_axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
-{
-    DDP__VERB("ddp_axpy");
-    ddp__axpy(d, y, x, n, a);
-    return 0;
-}
-
-int ddp_copy(ddp_ctx *d, float *y, const float *x, size_t n)
-{
-    DDP__VERB("ddp_copy");
-    ddp__host_copy(&d->host, y, x, n * sizeof *y);
-    return 0;
-}
-
-int ddp_scale(ddp_ctx *d, float *x, size_t n, float a)
-{
-    DDP__VERB("ddp_scale");
-    ddp__scale_there(d, x, n, a);
-    return 0;
-}
-
-int ddp_set(ddp_ctx *d, float *x, size_t n, float a)
-{
-    DDP__VERB("ddp_set");
-    if (ddp__on_paper(&d->host, x)) return 0;
-    if (d->host.backend)
-        d->host.backend->fill(d->host.device, x, n, a);
-    else
-        for (size_t i = 0; i < n; i++) x[i] = a;
-    return 0;
-}
-
-int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
-{
-    DDP__VERB("ddp_norm2");
-    *out = 0;
-    if (ddp__on_paper(&d->host, x)) return 0;
-    if (d->host.backend) return (int)d->host.backend->norm2(d->host.device, x, n, out, &d->host.error);
-    *out = ddp__sum_squares(x, n);
-    return 0;
-}
-
-int ddp_download(ddp_ctx *d, float *y, const float *x, size_t n)
-{
-    DDP__VERB("ddp_download");
-    return (int)ddp__host_download(&d->host, y, x, n * sizeof *y, &d->host.error);
-}
-
-int ddp_upload(ddp_ctx *d, float *y, const float *x, size_t n)
-{
-    DDP__VERB("ddp_upload");
-    ddp__host_upload(&d->host, y, x, n * sizeof *y);
-    return 0;
-}
-
-int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule, float f)
-{
-    DDP__VERB("ddp_late_apply");
-    switch (rule) {
-    case DDP_LATE_MIX:
-        if (f == 0)
-            ddp__host_copy(&d->host, target, late, n * sizeof *target);
-        else {
-            ddp__scale_there(d, target, n, f);
-            ddp__axpy(d, target, late, n, 1 - f);
-        }
-        return 0;
-    case DDP_LATE_OWN:
-        ddp__host_copy(&d->host, target, late, n * sizeof *target);
-        ddp__axpy(d, target, own, n, -f);
-        return 0;
-    case DDP_LATE_COMPENSATE:
-        if (ddp__on_paper(&d->host, late)) return 0;
-        if (d->host.backend)
-            d->host.backend->compensate(d->host.device, late, target, own, n, f);
-        else
-            ddp__late_compensate(late, target, own, n, f);
-        return 0;
-    }
-    return ddp_complain(d, DDP_ARG, "ddp_late_apply: rule %d does not exist", (int)rule);
-}
-
-/* ==== run/collective.c ==== [run] */
-/* Messages that are waited for: plain collectives, and the library's own words. */
-
-ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_message *m, ddp_error *err)
-{
-    const ddp_piece *list[2] = {m->from, m->to};
-    const int count[2] = {m->from_count, m->to ? m->to_count : 0};
-
-    if (m->verb < DDP_ALL_REDUCE || m->verb > DDP_PULL || m->verb == DDP__ASK)
-        return ddp__fail(err, DDP_ARG, "%s: a message of verb %d, which does not exist", who, (int)m->verb);
-    for (int k = 0; k < 2; k++) {
-        if (count[k] < 0 || (count[k] > 0 && !list[k]))
-            return ddp__fail(err, DDP_ARG, "%s: a list of %d arrays is NULL", who, count[k]);
-        for (int i = 0; i < count[k]; i++)
-            if (!list[k][i].data && list[k][i].count)
-                return ddp__fail(err, DDP_ARG, "%s: the array is NULL", who);
-    }
-    if (m->here && (m->here != 1 || !count[0] || count[1]))
-        return ddp__fail(err, DDP_ARG, "%s: here %d: the first array of a message in place can be", who,
-                         (int)m->here);
-    if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))
-        return ddp__fail(err, DDP_ARG,
-                         "%s: this context has no link %d; a second one is opened where net2 or addr2 "
-                         "is set, or nccl is 2",
-                         who, m->link);
-    return DDP_OK;
-}
-
-ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
-{
-    return d->stager ? ddp__stager_flush(d->stager, err) : DDP_OK;
-}
-
-/* ---- messages that are waited for ---- */
-
-ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
-{
-    long ticket;
-
-    if (!d->engine) return ddp__post_alone(d, m, there, err);
-    if (there && d->stager) {
-        DDP__TRY(ddp__stager_submit(d->stager, m, DDP__BEHIND_WORK, &ticket, err));
-        return ddp__stager_wait(d->stager, ticket, 0, err);
-    }
-    DDP__TRY(ddp__post_flush(d, err));
-    return ddp__engine_run(ddp__engine_of(d, m->link), m, err);
-}
-
-ddp_message ddp__message(const ddp_ctx *d, ddp_verb verb, const ddp_piece *list, int n, int layer)
-{
-    ddp_message m = DDP__ZEROS;
-
-    m.verb = verb;
-    m.from = list;
-    m.from_count = n;
-    m.step = d->step;
-    m.layer = layer;
-    m.filler = 1;
-    return m;
-}
-
-ddp_message ddp__own_word(const ddp_ctx *d, ddp_piece *p, ddp_verb verb, int group, void *bytes, size_t size)
-{
-    ddp_message m = ddp__message(d, verb, p, 1, DDP__OWN_WORD);
-
-    p->bytes = bytes;
-    p->count = size;
-    m.bytes = 1;
-    m.group = group;
-    if (verb == DDP_BROADCAST) m.peer = ddp__group_root(d, group);
-    m.priority = d->layers;
-    return m;
-}
-
-ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err)
-{
-    ddp_piece p;
-    const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, group, bytes, size);
-
-    return ddp__run(d, &m, 0, err);
-}
-
-ddp_status ddp__all_come(ddp_ctx *d, int group, ddp_error *err)
-{
-    float word = 0;
-    ddp_piece p;
-    ddp_message m = ddp__own_word(d, &p, DDP_ALL_REDUCE, group, &word, 1);
-
-    m.bytes = 0;
-    return ddp__run(d, &m, 0, err);
-}
-
-ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err)
-{
-    const int members = ddp__engine_group_size(d->engine, group);
-    ddp_piece p;
-    const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, group, bytes, size * (size_t)members);
-
-    return ddp__run(d, &m, 0, err);
-}
-
-/* ---- plain collectives ---- */
-
-int ddp__plain(ddp_ctx *d, const char *name, const ddp_message *m)
-{
-    const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
-
-    if (ddp__message_looks(d, name, m, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    if (!any && (m->peer < 0 || m->peer >= d->world))
-        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name, m->peer,
-                              d->world);
-    if (m->verb >= DDP_SEND && m->peer == d->rank)
-        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d cannot exchange with itself", name, m->peer);
-    if (m->coding && m->coding != ddp__wire_coding(d->cfg.wire))
-        return ddp__ctx_failf(d, DDP_ARG,
-                              "%s: the context was opened for %s; open it with wire = DDP_WIRE_%s or "
-                              "DREAMDDP_WIRE=%s",
-                              name, ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)),
-                              m->coding == DDP_AS_BFLOAT ? "BF16"
-                              : m->coding == DDP_AS_INT8 ? "INT8"
-                              : m->coding == DDP_AS_INT4 ? "INT4"
-                                                         : "E3M0",
-                              ddp_wire_name((ddp_wire)((int)m->coding + 1)));
-    if (ddp__is_in_step(d, name)) return ddp__ctx_fail(d, &d->host.error);
-    if (ddp__hub_of(d) && !d->started && m->verb < DDP_SEND) /* it would be of the servers too */
-        return ddp__ctx_failf(d, DDP_USAGE,
-                              "%s: with servers and min_world collectives begin behind ddp_set_optimizer, or "
-                              "the first step",
-                              name);
-    return ddp__run(d, m, 0, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
-}
-
-int ddp_exchange(ddp_ctx *d, const ddp_message *m)
-{
-    DDP__ENTER(d);
-    if (!m) return ddp__ctx_failf(d, DDP_ARG, "ddp_exchange: the message is NULL");
-    return ddp__plain(d, "ddp_exchange", m);
-}
-
-/* n floats for each of the world's blocks, a sum times the scale. */
-static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n, float scale,
-                           int peer)
-{
-    const int blocks =
-        d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? d->world - ddp_servers(d) : 1;
-    const ddp_piece p = {{x}, n * (size_t)blocks};
-    ddp_message m;
-
-    DDP__ENTER(d);
-    d->call = name;
-    if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
-    m = ddp__message(d, verb, &p, 1, DDP_NO_LAYER);
-    if (verb < DDP_SEND) m.group = d->computing;
-    m.scale = scale;
-    m.peer = peer;
-    return ddp__plain(d, name, &m);
-}
-
-int ddp_all_reduce(ddp_ctx *d, float *x, size_t n, float scale)
-{
-    return ddp__collective(d, "ddp_all_reduce", DDP_ALL_REDUCE, x, n, scale, 0);
-}
-
-int ddp_all_mean(ddp_ctx *d, float *x, size_t n)
-{
-    const ddp_piece p = {{x}, n};
-    ddp_message m;
-
-    DDP__ENTER(d);
-    m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
-    m.group = d->computing;
-    m.mean = 1;
-    m.scale = 0;
-    return ddp__plain(d, "ddp_all_mean", &m);
-}
-
-int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root)
-{
-    return ddp__collective(d, "ddp_broadcast", DDP_BROADCAST, x, n, 1, root);
-}
-
-int ddp_all_gather(ddp_ctx *d, float *x, size_t n)
-{
-    return ddp__collective(d, "ddp_all_gather", DDP_ALL_GATHER, x, n, 1, 0);
-}
-
-int ddp_reduce_scatter(ddp_ctx *d, float *x, size_t n, float scale)
-{
-    return ddp__collective(d, "ddp_reduce_scatter", DDP_REDUCE_SCATTER, x, n, scale, 0);
-}
-
-int ddp_send(ddp_ctx *d, float *x, size_t n, int to)
-{
-    return ddp__collective(d, "ddp_send", DDP_SEND, x, n, 1, to);
-}
-
-int ddp_recv(ddp_ctx *d, float *x, size_t n, int from)
-{
-    return ddp__collective(d, "ddp_recv", DDP_RECEIVE, x, n, 1, from);
-}
-
-int ddp_barrier(ddp_ctx *d)
-{
-    unsigned char *token;
-    ddp_message m;
-    ddp_piece p;
-    int s, workers;
-
-    DDP__ENTER(d);
-    /* an empty contribution to each is enough: nobody is done before everybody has come */
-    workers = d->world - ddp_servers(d);
-    token = (unsigned char *)ddp__calloc((size_t)workers, 1);
-    if (!token) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_barrier: out of memory");
-    m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->computing, token, (size_t)workers);
-    m.layer = DDP__BARRIER;
-    m.priority = 0;
-    s = ddp__plain(d, "ddp_barrier", &m);
-    DDP_FREE(token);
-    return s;
-}
-
-/* ==== run/reduce.c ==== [run] */
-/* All-reduces of doubles and 64-bit integers, maxima and minima, and bytes of any number. The engine sums
- * floats only. So the others gather the arrays of all ranks, a piece of limited size at a time, and each rank
- * combines them. */
-
-#define DDP__REDUCE_BYTES ((size_t)4 << 20)  /* of all ranks' blocks of one piece */
-#ifndef DDP__MESSAGE_BYTES                   /* the test of the pieces has a smaller one */
-#define DDP__MESSAGE_BYTES ((size_t)1 << 30) /* of one message; a frame counts to 2^32 */
-#endif
-
-/* Starts the block of each rank; zeros are the block of a lost rank. */
-typedef struct ddp__reduce_head {
-    unsigned char there, type, op, zeros[5]; /* as long as a value, so that doubles are aligned */
-} ddp__reduce_head;
-
-typedef struct ddp__operand {
-    const char *call;
-    size_t size;
-    void (*add)(void *own, const void *x, size_t n);
-    void (*extreme)(void *own, const void *x, size_t n, int max);
-} ddp__operand;
-
-/* ---- arithmetic ---- */
-
-static void ddp__float_extreme(void *own, const void *x, size_t n, int max)
-{
-    float *a = (float *)own;
-    const float *b = (const float *)x;
-
-    for (size_t i = 0; i < n; i++) {
-        if (ddp__is_nan((double)a[i])) continue;
-        if (ddp__is_nan((double)b[i]) || (max ? b[i] > a[i] : b[i] < a[i])) a[i] = b[i];
-    }
-}
-
-static void ddp__double_add(void *own, const void *x, size_t n)
-{
-    double *a = (double *)own;
-    const double *b = (const double *)x;
-
-    for (size_t i = 0; i < n; i++) a[i] += b[i];
-}
-
-static void ddp__double_extreme(void *own, const void *x, size_t n, int max)
-{
-    double *a = (double *)own;
-    const double *b = (const double *)x;
-
-    for (size_t i = 0; i < n; i++) {
-        if (ddp__is_nan(a[i])) continue;
-        if (ddp__is_nan(b[i]) || (max ? b[i] > a[i] : b[i] < a[i])) a[i] = b[i];
-    }
-}
-
-/* Unsigned: the overflow of a signed sum is undefined. */
-static void ddp__int64_add(void *own, const void *x, size_t n)
-{
-    uint64_t *a = (uint64_t *)own;
-    const uint64_t *b = (const uint64_t *)x;
-
-    for (size_t i = 0; i < n; i++) a[i] += b[i];
-}
-
-static void ddp__int64_extreme(void *own, const void *x, size_t n, int max)
-{
-    int64_t *a = (int64_t *)own;
-    const int64_t *b = (const int64_t *)x;
-
-    for (size_t i = 0; i < n; i++)
-        if (max ? b[i] > a[i] : b[i] < a[i]) a[i] = b[i];
-}
-
-enum { DDP__FLOAT, DDP__DOUBLE, DDP__INT64, DDP__OPERANDS };
-
-static const ddp__operand ddp__operands[DDP__OPERANDS] = {
-    {"ddp_all_reduce_float", sizeof(float), NULL, ddp__float_extreme},
-    {"ddp_all_reduce_double", sizeof(double), ddp__double_add, ddp__double_extreme},
-    {"ddp_all_reduce_int64", sizeof(int64_t), ddp__int64_add, ddp__int64_extreme}};
-static const char *const ddp__reductions[] = {"DDP_SUM", "DDP_MEAN", "DDP_MAX", "DDP_MIN"};
-
-/* ---- all-reduces ---- */
-
-static int ddp__reduce_differs(ddp_ctx *d, const ddp__reduce_head *own, const ddp__reduce_head *other,
-                               int rank)
-{
-    const int known = other->type < DDP__OPERANDS && other->op <= DDP_MIN;
-
-    return ddp__ctx_failf(d, DDP_MISMATCH,
-                          "rank %d calls %s with %s, rank %d %s with %s: make the same call on all "
-                          "ranks",
-                          d->rank, ddp__operands[own->type].call, ddp__reductions[own->op], rank,
-                          known ? ddp__operands[other->type].call : "another collective",
-                          known ? ddp__reductions[other->op] : "other data");
-}
-
-/* out[n] becomes the combination of the blocks, in rank order. */
-static int ddp__reduce_blocks(ddp_ctx *d, const unsigned char *all, int blocks, const ddp__reduce_head *own,
-                              void *out, size_t n)
-{
-    const ddp__operand *kind = &ddp__operands[own->type];
-    const int sums = own->op == DDP_SUM || own->op == DDP_MEAN;
-    const size_t block = sizeof *own + n * kind->size;
-    double *mean = (double *)out;
-    int took = 0;
-
-    for (int r = 0; r < blocks; r++) {
-        const unsigned char *at = all + block * (size_t)r, *values = at + sizeof *own;
-        ddp__reduce_head head;
-        memcpy(&head, at, sizeof head);
-        if (!head.there) continue;
-        if (memcmp(&head, own, sizeof head)) return ddp__reduce_differs(d, own, &head, r);
-        if (!took++)
-            memcpy(out, values, n * kind->size);
-        else if (sums)
-            kind->add(out, values, n);
-        else
-            kind->extreme(out, values, n, own->op == DDP_MAX);
-    }
-    for (size_t i = 0; own->op == DDP_MEAN && i < n; i++) mean[i] /= took;
-    return 0;
-}
-
-/* Each rank sends every piece of x, after a head, to all ranks. */
-static int ddp__reduce_gathered(ddp_ctx *d, int type, void *x, size_t n, ddp_reduction op)
-{
-    const ddp__operand *kind = &ddp__operands[type];
-    const int blocks = d->world - ddp_servers(d);
-    const size_t most = (DDP__REDUCE_BYTES / (size_t)blocks - sizeof(ddp__reduce_head)) / kind->size;
-    ddp__reduce_head head = DDP__ZEROS;
-    unsigned char *all;
-    int s = 0;
-
-    all = (unsigned char *)ddp__calloc((size_t)blocks, sizeof head + (n < most ? n : most) * kind->size);
-    if (!all)
-        return ddp__ctx_failf(d, DDP_MEMORY, "%s: out of memory for a piece of the arrays of %d ranks",
-                              kind->call, blocks);
-    head.there = 1;
-    head.type = (unsigned char)type;
-    head.op = (unsigned char)op;
-    for (size_t at = 0, here; !s && (at < n || at == 0); at += here ? here : 1) {
-        unsigned char *part = (unsigned char *)x + at * kind->size;
-        ddp_message m;
-        ddp_piece p;
-        here = n - at < most ? n - at : most;
-        p.bytes = all;
-        p.count = (size_t)blocks * (sizeof head + here * kind->size);
-        if (d->rank < blocks) {
-            unsigned char *own = all + (size_t)d->rank * (sizeof head + here * kind->size);
-            memcpy(own, &head, sizeof head);
-            if (here) memcpy(own + sizeof head, part, here * kind->size);
-        }
-        m = ddp__message(d, DDP_ALL_GATHER, &p, 1, DDP_NO_LAYER);
-        m.bytes = 1;
-        m.group = d->computing;
-        s = ddp__plain(d, kind->call, &m);
-        if (!s) s = ddp__reduce_blocks(d, all, blocks, &head, part, here);
-    }
-    DDP_FREE(all);
-    return s;
-}
-
-/* What is wrong before any message. */
-static int ddp__reduce_check(ddp_ctx *d, int type, const void *x, size_t n, ddp_reduction op)
-{
-    const char *call = ddp__operands[type].call;
-
-    if ((int)op < (int)DDP_SUM || op > DDP_MIN)
-        return ddp__ctx_failf(d, DDP_ARG,
-                              "%s: reduction %d does not exist; use DDP_SUM, DDP_MEAN, DDP_MAX or DDP_MIN",
-                              call, (int)op);
-    if (!x && n) return ddp__ctx_failf(d, DDP_ARG, "%s: the array is NULL", call);
-    if (type == DDP__INT64 && op == DDP_MEAN)
-        return ddp__ctx_failf(d, DDP_ARG,
-                              "%s: a mean of integers is no integer; copy them to doubles for "
-                              "ddp_all_reduce_double",
-                              call);
-    return 0;
-}
-
-int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction op)
-{
-    const ddp_piece p = {{x}, n};
-    ddp_message m;
-
-    DDP__ENTER(d);
-    if (ddp__reduce_check(d, DDP__FLOAT, x, n, op)) return (int)d->host.error.code;
-    if (!d->engine) return 0;
-    if (op == DDP_MAX || op == DDP_MIN) return ddp__reduce_gathered(d, DDP__FLOAT, x, n, op);
-    m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
-    m.group = d->computing;
-    m.mean = op == DDP_MEAN;
-    return ddp__plain(d, "ddp_all_reduce_float", &m);
-}
-
-int ddp_all_reduce_double(ddp_ctx *d, double *x, size_t n, ddp_reduction op)
-{
-    DDP__ENTER(d);
-    if (ddp__reduce_check(d, DDP__DOUBLE, x, n, op)) return (int)d->host.error.code;
-    return d->engine ? ddp__reduce_gathered(d, DDP__DOUBLE, x, n, op) : 0;
-}
-
-int ddp_all_reduce_int64(ddp_ctx *d, int64_t *x, size_t n, ddp_reduction op)
-{
-    DDP__ENTER(d);
-    if (ddp__reduce_check(d, DDP__INT64, x, n, op)) return (int)d->host.error.code;
-    return d->engine ? ddp__reduce_gathered(d, DDP__INT64, x, n, op) : 0;
-}
-
-/* ---- bytes ---- */
-
-/* x has `blocks` blocks of n bytes each, one after the other. A message takes the next bytes of every
- * block. */
-static int ddp__bytes_of(ddp_ctx *d, const char *name, ddp_verb verb, void *x, size_t n, int blocks, int root)
-{
-    const size_t most = DDP__MESSAGE_BYTES / (size_t)blocks;
-    ddp_piece *list = (ddp_piece *)ddp__calloc((size_t)blocks, sizeof *list);
-    int s = 0;
-
-    if (!list)
-        return ddp__ctx_failf(d, DDP_MEMORY, "%s: out of memory for a list of %d blocks", name, blocks);
-    for (size_t at = 0, here; !s && (at < n || at == 0); at += here ? here : 1) {
-        ddp_message m = ddp__message(d, verb, list, blocks, DDP_NO_LAYER);
-        here = n - at < most ? n - at : most;
-        for (int r = 0; r < blocks; r++) {
-            list[r].bytes = x ? (unsigned char *)x + n * (size_t)r + at : NULL;
-            list[r].count = here;
-        }
-        m.bytes = 1;
-        m.group = d->computing;
-        m.peer = root;
-        s = ddp__plain(d, name, &m);
-    }
-    DDP_FREE(list);
-    return s;
-}
-
-int ddp_broadcast_bytes(ddp_ctx *d, void *x, size_t n, int root)
-{
-    DDP__ENTER(d);
-    return ddp__bytes_of(d, "ddp_broadcast_bytes", DDP_BROADCAST, x, n, 1, root);
-}
-
-int ddp_all_gather_bytes(ddp_ctx *d, void *x, size_t n)
-{
-    DDP__ENTER(d);
-    return ddp__bytes_of(d, "ddp_all_gather_bytes", DDP_ALL_GATHER, x, n, d->world - ddp_servers(d), 0);
-}
-
-/* ==== run/post.c ==== [run] */
-/* Which way a message goes: to the engine of its link, in two levels, over a device's stager, or from device
- * to device. */
-
-ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
-{
-    *ticket = -1;
-    if (m->here && m->from_count == 1) there = 0;
-    if (!d->engine) return ddp__post_alone(d, m, there, err);
-    if (there && ddp__nccl_takes(d, m)) return ddp__nccl_post(d, m, ticket, err);
-    if (d->stager) return ddp__stager_submit(d->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
-    return ddp__post_here(d, m, ticket, err);
-}
-
-ddp_status ddp__post_here(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
-{
-    if (ddp__levels_takes(d, m)) return ddp__levels_submit(d, m, ticket, err);
-    return ddp__engine_submit(ddp__engine_of(d, m->link), m, ticket, err);
-}
-
-ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_error *err)
-{
-    ddp_status s = DDP_OK;
-
-    if (!d->engine) return DDP_OK;
-    ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
-    if (!d->stager)
-        s = ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
-    else if (ticket < -1)
-        s = ddp__nccl_hold(d, ticket, err);
-    else if (d->loaded)
-        ddp__stager_hold(d->stager, ticket);
-    else
-        s = ddp__stager_wait(d->stager, ticket, 0, err);
-    ddp__clock_note(d, DDP__M_HELD, layer, DDP__OUTSIDE);
-    return s || !d->stager ? s : ddp__stager_error(d->stager, err);
-}
-
-ddp_status ddp__post_hold_input(ddp_ctx *d, int link, long ticket, ddp_error *err)
-{
-    if (!d->engine) return DDP_OK;
-    if (!d->stager) return ddp__engine_wait_input(ddp__engine_of(d, link), ticket, err);
-    return ticket < -1 ? ddp__nccl_hold(d, ticket, err) : ddp__stager_wait(d->stager, ticket, 1, err);
-}
-
-ddp_status ddp__post_wait(ddp_ctx *d, int link, long ticket, ddp_error *err)
-{
-    if (d->stager) return ddp__stager_wait(d->stager, ticket, 0, err);
-    return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
-}
-
-int ddp__post_is_done(ddp_ctx *d, int link, long ticket)
-{
-    if (!d->engine) return 1;
-    if (!d->stager) return ddp__engine_done(ddp__engine_of(d, link), ticket);
-    return ticket >= 0 && ddp__stager_is_done(d->stager, ticket);
-}
-
-/* ==== run/refusals.c ==== [run] */
+/* ==== run/compatibility.c ==== [run] */
 /* What goes with what: one table of settings and strategies, from which refusals, their test and the page
  * docs/what-goes-with-what.md are made. What no row forbids goes. */
 
@@ -40910,25 +37811,23 @@ static double ddp__path_number(const char *path)
     return number;
 }
 
-#define DDP__MORE_SETTINGS 9
-DDP_STATIC_ASSERT(DDP__KNOBS + DDP__MORE_SETTINGS <= (int)DDP__SETTINGS, "the ranks compare every setting");
+#define DDP__MORE_SETTINGS 6
+DDP_STATIC_ASSERT(DDP__KNOBS + DDP__MORE_SETTINGS + DDP__SESSION_SETTINGS <= (int)DDP__SETTINGS,
+                  "the ranks compare every setting");
 
-int ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out)
+int ddp__settings_compared(const ddp_config *c, int joined, ddp__setting *out)
 {
     const unsigned which = joined ? DDP__JOINED : DDP__MATCH;
     /* The first two are files of this machine: each rank has its own path. The plan of a run reaches a
      * joining worker. They come first because they change the values of others. */
     const ddp__setting more[DDP__MORE_SETTINGS] = {
-        {"profile_path (0: none, else a hash of the file)", ddp__path_number(d->cfg.profile_path), NULL},
-        {"plan_path (0: none, else a hash of the file)", ddp__path_number(d->cfg.plan_path), NULL},
-        {"net (bytes/s of the slowest link)", d->links[0].slowest, NULL},
-        {"learning rate", (double)d->optimizer.lr, NULL},
-        {"first state_period", (double)d->cfg.state_period[0], NULL},
-        {"second state_period", (double)d->cfg.state_period[1], NULL},
-        {"a site (0: no, 1: yes)", (double)(d->cfg.site > 0), NULL},
-        {"seed, of which the last 32 bits are", (double)(d->cfg.seed & 0xffffffffu),
-         NULL}, /* a double has 53 of 64 */
-        {"dropout", ddp__dropout(d), NULL}};
+        {"profile_path (0: none, else a hash of the file)", ddp__path_number(c->profile_path), NULL},
+        {"plan_path (0: none, else a hash of the file)", ddp__path_number(c->plan_path), NULL},
+        {"first state_period", (double)c->state_period[0], NULL},
+        {"second state_period", (double)c->state_period[1], NULL},
+        {"a site (0: no, 1: yes)", (double)(c->site > 0), NULL},
+        {"seed, of which the last 32 bits are", (double)(c->seed & 0xffffffffu), NULL}}; /* of 64, a double
+                                                                                            has 53 */
     int n = 0;
 
     for (int i = 0; i < 2 && !joined; i++) out[n++] = more[i];
@@ -40936,7 +37835,7 @@ int ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out)
     if ((r->flags & which) == which) {
         out[n].name = r->field;
         out[n].names = r->names;
-        out[n++].value = ddp__knob_compared(r, &d->cfg);
+        out[n++].value = ddp__knob_compared(r, c);
     }
     for (int i = 2; i < DDP__MORE_SETTINGS; i++) out[n++] = more[i];
     return n;
@@ -41512,402 +38411,2080 @@ void ddp__config_free(ddp_config *c)
     memset(c, 0, sizeof *c);
 }
 
-/* ==== run/launch.c ==== [run] */
-/* Workers of one machine as processes: started on a free port, watched, ended when one of them has failed; as
- * threads; and ddp_launch, which gives each a context. */
+/* ==== run/context.h ==== [run] */
+/* Inside of a ddp_ctx. */
 
-#include <signal.h>
-#include <sys/mman.h>
-#ifdef __linux__
-#include <sys/prctl.h>
-#endif
+/* What the time since the last hook was spent on. */
+typedef enum ddp__phase {
+    DDP__OUTSIDE,       /* between steps: data loading, reports */
+    DDP__IN_FORWARD,    /* after forward_begin(layer) */
+    DDP__IN_BACKWARD,   /* after backward_begin(layer) */
+    DDP__AFTER_BACKWARD /* after backward_end: the next layer's backward, if no hook says otherwise */
+} ddp__phase;
 
-#define DDP__MAX_LOCAL 1024
+/* Where the accounts of a step stand. */
+typedef struct ddp__at {
+    ddp__phase phase;
+    int layer;    /* of the phase */
+    double mark;  /* when the last hook returned */
+    double begun; /* the wait or the update that is under way */
+} ddp__at;
 
-/* What a rank leaves behind in memory shared with the supervisor. */
-typedef struct ddp__verdict {
-    int order; /* 1 for the first that failed, 0 while there is nothing */
-    ddp_error err;
-} ddp__verdict;
+/* When a step was over, and how long it waited. */
+typedef struct ddp__ended {
+    double at, wait_s;
+} ddp__ended;
 
-/* How a rank ended: its process, and the signal or code; rank -1: none did. */
-typedef struct ddp__end {
-    int rank, by;
-    long pid;
-} ddp__end;
+/* A registered layer. */
+typedef struct ddp__unit {
+    char *name;
+    ddp_block *block; /* [blocks] */
+    int blocks;
+    ddp_matrix *matrix; /* [matrices] */
+    int matrices;
+    double flops;
+    int group, link;              /* that averages it, 0: all; that its messages take, of a bucket its last
+                                   layer's */
+    size_t count;                 /* floats that averaging moves, optimizer state left out */
+    float *state;                 /* [state_count] of the optimizer */
+    size_t state_count, trained;  /* the latter: floats with gradients */
+    ddp_piece *average;           /* [averages] what averaging the layer moves */
+    ddp_piece *gradient, *trains; /* [gradients] gradients, and what they are of, as the optimizer takes
+                                      them */
+    ddp_matrix *shape;            /* [gradients] rows 0: no matrix */
+    ddp_piece *other;             /* [others] what else averaging moves: buffers, optimizer state */
+    ddp_piece *moved;             /* what of `average` or `other` goes this time; NULL: all, every time */
+    int averages, gradients, others;
+    long ticket, other_ticket;      /* transfers in flight, or -1 */
+    float *residual, *base, *delta; /* [trained] int8 blocks: still to be sent, the last average, what is
+                                            in flight; NULL without */
+    int changing;                   /* delta is in flight, or was */
+    int passes;                     /* backward_end calls in this step */
+    int skipped;                    /* micro-batches of this step without a gradient (ddp_skip) */
+    int left_out;                   /* the last update was: no rank had a gradient */
+    long updates;                   /* updates applied so far */
+    long forward_step;              /* last step with a forward_begin */
+    double divergence;              /* of the last averaging; written by the comm thread while in flight */
+    double last_divergence, part_divergence; /* of all parts; of those of them averaged so far */
+    int moving, averaged;                    /* parts in flight, and averaged so far */
+} ddp__unit;
 
-typedef struct ddp__family {
-    int world, alive;
-    int min_world, lost;   /* elastic: ranks whose end does not concern the others */
-    int good;              /* ended with DDP_OK */
-    int *failures;         /* shared: how many have failed */
-    ddp__verdict *verdict; /* shared: [world] */
-    size_t shared_bytes;
-    void *shared;
-    pid_t *pid;           /* [world], 0 = ended */
-    ddp__end killed, odd; /* the first by a signal that we did not send, or with a code but no verdict */
-    int rung;             /* next step of the ladder below, -1 = all is well */
-    double rung_at;       /* when it is due */
-    int sent;             /* a signal was sent to all */
-} ddp__family;
+/* A message that the strategy posted and has not held. */
+typedef struct ddp__posted {
+    long name;   /* its ticket to the strategy */
+    long ticket; /* of the engine, the stager or the devices' network */
+    int link, layer, told;
+    int in_layer; /* it lies in that layer's own memory */
+    int here;     /* parts of it lie in this machine's, which holding waits for */
+    long step;
+    ddp_piece *sum; /* [from + to] on a device: what comes in those is added to these; to 0: nothing
+                               is */
+    int from, to, room;
+} ddp__posted;
 
-/* Signals of increasing force and the seconds that each is given. */
-typedef struct ddp__rung {
-    int signal;
-    double wait_s;
-} ddp__rung;
-static const ddp__rung ddp__ladder[] = {{SIGINT, 3}, {SIGTERM, 2}, {SIGKILL, 1}};
-enum { DDP__RUNG_CANCEL = 0, DDP__RUNG_FAILED = 1, DDP__RUNG_LAST = 2 };
+/* A tensor of the strategy's own (ddp_keep). */
+typedef struct ddp__own_state {
+    char name[32];
+    int layer, equal; /* the latter as ddp_keep has it */
+    float *data;
+    size_t count;
+} ddp__own_state;
 
-/* The life of a forked rank. */
-static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const char *addr, ddp__rank_fn fn,
-                          void *user)
-{
-    ddp_error e = DDP__ZEROS;
-    ddp_status s;
+enum { DDP__NOTES = 64 };
 
-#ifdef __linux__
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* others would wait for as long as this process is stopped */
-    if (getppid() != parent) _exit(DDP_ABORTED); /* it died before the line above */
-#else
-    (void)parent;
-#endif
-    if (rank != 0) close(fd);
-    s = fn(rank, rank == 0 ? fd : -1, addr, user, &e);
-    if (s != DDP_OK) {
-        ddp__verdict *v = &f->verdict[rank];
-        if (!e.msg[0]) snprintf(e.msg, sizeof e.msg, "%s", ddp_status_text(s));
-        e.code = s;
-        v->err = e;
-        ddp__atomic_store(&v->order, 1 + ddp__atomic_add(f->failures, 1));
-    }
-    fflush(NULL);
-    _exit((int)s);
-}
+/* What a rank tells the others every few periods. */
+typedef struct ddp__pace_word {
+    double compute_s; /* mean of its steps since the last one, without waits */
+    double lr;        /* of this step */
+    double present;   /* 1; 0: it is lost */
+} ddp__pace_word;
 
-static void ddp__family_signal(ddp__family *f, int signal_number)
-{
-    for (int r = 0; r < f->world; r++)
-        if (f->pid[r] > 0) kill(f->pid[r], signal_number);
-}
-
-/* Of an error that a rank ended with: it was lost, or left. */
-static int ddp__is_gone(ddp_status code) { return code == DDP_PEER_LOST || code == DDP_ABORTED; }
-
-/* The others may go on without a rank that ended like that. */
-static int ddp__is_lost(const ddp__family *f, int rank, int code)
-{
-    const ddp__verdict *v = &f->verdict[rank];
-
-    if (f->min_world == 0 || f->sent || f->world - f->lost - 1 < f->min_world) return 0;
-    return WIFSIGNALED(code) || (ddp__atomic_load(&v->order) && ddp__is_gone(v->err.code));
-}
-
-/* Notes how a rank ended. */
-static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
-{
-    const int signaled = WIFSIGNALED(code), by = signaled ? WTERMSIG(code) : WEXITSTATUS(code);
-    const ddp__end end = {rank, by, (long)f->pid[rank]};
-    ddp__end *first = signaled ? &f->killed : &f->odd;
-    int bad = 0;
-
-    if (ddp__is_lost(f, rank, code)) {
-        f->lost++;
-    } else if (by) {
-        bad = 1;
-        if (first->rank < 0 && !f->sent && (signaled || !ddp__atomic_load(&f->verdict[rank].order)))
-            *first = end;
-    } else {
-        f->good++;
-    }
-    f->pid[rank] = 0;
-    f->alive--;
-    if (bad && f->rung < 0) {
-        f->rung = DDP__RUNG_FAILED;
-        f->rung_at = ddp_now() + grace_s;
-    }
-}
-
-/* Waits for all, urging those that do not end. 1 if it was cancelled. */
-static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double grace_s)
-{
-    double pause = 0.001;
-    int cancelled = 0, code;
-
-    while (f->alive) {
-        for (int r = 0; r < f->world; r++) {
-            pid_t got = f->pid[r] > 0 ? waitpid(f->pid[r], &code, WNOHANG) : 0;
-            if (got < 0 && errno == EINTR) continue;
-            if (got < 0) code = 0; /* reaped behind our back (SIGCHLD ignored): its verdict must do */
-            if (got) ddp__rank_ended(f, r, code, grace_s);
-        }
-        if (cancel && !cancelled && ddp__atomic_load(cancel)) {
-            cancelled = 1;
-            f->rung = DDP__RUNG_CANCEL;
-            f->rung_at = ddp_now();
-        }
-        if (f->alive && f->rung >= 0 && ddp_now() >= f->rung_at) {
-            f->sent = 1;
-            ddp__family_signal(f, ddp__ladder[f->rung].signal);
-            f->rung_at = ddp_now() + ddp__ladder[f->rung].wait_s;
-            if (f->rung < DDP__RUNG_LAST) f->rung++;
-        }
-        if (!f->alive) break;
-        ddp__sleep_until(ddp_now() + pause);
-        if (pause < 0.03) pause *= 1.5;
-    }
-    return cancelled;
-}
-
-static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_error *err)
-{
-    int first = -1, order, least = INT_MAX;
-
-    for (int r = 0; r < f->world; r++) {
-        order = ddp__atomic_load(&f->verdict[r].order);
-        if (!order || order >= least) continue;
-        if (f->min_world && f->good >= f->min_world && ddp__is_gone(f->verdict[r].err.code))
-            continue; /* one of those that the others did without */
-        least = order;
-        first = r;
-    }
-    if (first < 0 && f->killed.rank < 0 && f->odd.rank < 0 && !cancelled && f->good < f->min_world)
-        return ddp__fail(err, DDP_PEER_LOST, "%d of %d ranks ended well, min_world is %d", f->good, f->world,
-                         f->min_world);
-    if (f->killed.rank >= 0)
-        return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s%s%.250s",
-                         f->killed.rank, f->killed.pid, f->killed.by,
-                         f->killed.by == SIGKILL ? " (out of memory?)" : "", first >= 0 ? "; " : "",
-                         first >= 0 ? f->verdict[first].err.msg : "");
-    if (cancelled && (first >= 0 || f->odd.rank >= 0 || f->sent))
-        return ddp__fail(err, DDP_ABORTED, "stopped by request");
-    if (first >= 0)
-        return ddp__fail(err, f->verdict[first].err.code, "rank %d: %.380s", first,
-                         f->verdict[first].err.msg);
-    if (f->odd.rank >= 0)
-        return ddp__fail(err, DDP_FAILED, "rank %d (process %ld) ended by exit(%d)", f->odd.rank, f->odd.pid,
-                         f->odd.by);
-    return DDP_OK;
-}
-
-/* A free port of the loopback interface. */
-static ddp_status ddp__listen_here(ddp__addr *at, int *fd, ddp_error *err)
-{
-    int count;
-
-    DDP__TRY(ddp__addr_parse("127.0.0.1:0", at, 1, &count, err));
-    return ddp__tcp_listen(at, fd, at, err);
-}
-
-/* Forks all ranks; on failure ends those that were. */
-static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp__rank_fn fn, void *user,
-                                   ddp_error *err)
-{
-    pid_t self = getpid();
-    int r, why, code;
-
-    fflush(NULL);
-    for (r = 0; r < f->world; r++) {
-        f->pid[r] = fork();
-        if (f->pid[r] == 0) ddp__rank_run(f, r, self, fd, addr, fn, user);
-        if (f->pid[r] < 0) break;
-        f->alive++;
-    }
-    if (r == f->world) return DDP_OK;
-    why = errno;
-    f->world = r;
-    ddp__family_signal(f, SIGKILL);
-    while (r-- > 0)
-        while (waitpid(f->pid[r], &code, 0) < 0 && errno == EINTR) {
-        }
-    return ddp__fail(err, DDP_FAILED, "cannot fork rank %d: %s", f->world, strerror(why));
-}
-
-ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, double grace_s, ddp__rank_fn fn,
-                      void *user, ddp_error *err)
-{
-    ddp__family f = DDP__ZEROS;
-    ddp__addr at;
-    char addr[DDP__ADDR_TEXT];
-    ddp_status bad;
-    int fd = -1;
-
-    if (world < 1 || world > DDP__MAX_LOCAL)
-        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world,
-                         DDP__MAX_LOCAL);
-    f.world = world;
-    f.min_world = min_world;
-    f.killed.rank = f.odd.rank = f.rung = -1;
-    DDP__TRY(ddp__listen_here(&at, &fd, err));
-    ddp__addr_text(&at, addr);
-    f.shared_bytes = sizeof(ddp__verdict) * ((size_t)world + 1);
-    f.shared = mmap(NULL, f.shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANON, -1, 0);
-    f.pid = (pid_t *)ddp__calloc((size_t)world, sizeof *f.pid);
-    if (f.shared == MAP_FAILED || !f.pid) {
-        bad = ddp__fail(err, DDP_MEMORY, "out of memory for %d ranks", world);
-    } else {
-        f.verdict = (ddp__verdict *)f.shared;
-        f.failures = &f.verdict[world].order;
-        bad = ddp__family_fork(&f, fd, addr, fn, user, err);
-    }
-    close(fd);
-    if (!bad) {
-        int cancelled = ddp__family_watch(&f, cancel, grace_s > 0 ? grace_s : 15);
-        bad = ddp__family_result(&f, cancelled, err);
-    }
-    if (f.shared != MAP_FAILED) munmap(f.shared, f.shared_bytes);
-    DDP_FREE(f.pid);
-    return bad;
-}
-
-/* ---- threads ---- */
-
-typedef struct ddp__team {
-    pthread_mutex_t lock;
-    pthread_cond_t gate;
-    int open;  /* 1: go, -1: not all could be started */
-    int ranks; /* that were drawn */
-    ddp__rank_fn fn;
+/* The layers of this rank are a part of a model: the sum of squares of the parts before it comes first, and
+ * becomes that of all. */
+typedef struct ddp__norm_chain {
+    ddp_status (*pass)(void *user, int after, double *squares); /* NULL: they are all there is; the context
+                                                                   has the error */
     void *user;
-    ddp_error first;
-} ddp__team;
+} ddp__norm_chain;
 
-static void *ddp__member_run(void *arg)
-{
-    ddp__team *t = (ddp__team *)arg;
-    ddp_error e = DDP__ZEROS;
-    ddp_status s;
-    int open, rank;
+/* The layers of this rank are a part of a model, of which there are several copies. */
+typedef struct ddp__cut_span {
+    int unit, buffers;      /* a layer here; 1: its buffers, 0: its parameters */
+    size_t from, at, count; /* in the whole layer; here */
+} ddp__cut_span;
 
-    pthread_mutex_lock(&t->lock);
-    rank = t->ranks++;
-    while (!t->open) pthread_cond_wait(&t->gate, &t->lock);
-    open = t->open;
-    pthread_mutex_unlock(&t->lock);
-    if (open < 0) return NULL;
-    s = t->fn(rank, -1, "", t->user, &e);
-    if (s == DDP_OK) return NULL;
-    pthread_mutex_lock(&t->lock);
-    if (t->first.code == DDP_OK)
-        ddp__fail(&t->first, s, "rank %d: %.380s", rank, e.msg[0] ? e.msg : ddp_status_text(s));
-    pthread_mutex_unlock(&t->lock);
-    return NULL;
-}
+typedef struct ddp__cut {
+    int copies, copy;
+    int stages, stage; /* that one copy is cut into; this rank's */
+    int group;         /* of the ranks of its copy; 0 where stages is 1 */
+    const char **name; /* [layers] of the model */
+    int layers;
+    int *whole;          /* [units] the number of each in the model, rising */
+    int units;           /* layers of the model that are here */
+    ddp__cut_span *span; /* [spans] */
+    int spans;
+    float *residual; /* [residuals] what its edges have cut off (ddp_edge_wire.feedback), in this
+                                machine's memory */
+    size_t residuals;
+} ddp__cut;
 
-ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err)
-{
-    ddp__team t = DDP__ZEROS;
-    pthread_t *thread;
-    int started, why = 0;
+/* What planning needs of a layer of the whole model, which may be on several stages. Counts are of floats. */
+typedef struct ddp__layer_cost {
+    double flops;
+    double count, trained, others; /* ddp__unit's count and trained; what else an average moves, optimizer
+                                      state included */
+    double holders;                /* stages that have some of the trained */
+} ddp__layer_cost;
 
-    if (world < 1 || world > DDP__MAX_LOCAL)
-        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world,
-                         DDP__MAX_LOCAL);
-    t.fn = fn;
-    t.user = user;
-    thread = (pthread_t *)ddp__calloc((size_t)world, sizeof *thread);
-    if (!thread) return ddp__fail(err, DDP_MEMORY, "out of memory for %d ranks", world);
-    pthread_mutex_init(&t.lock, NULL);
-    pthread_cond_init(&t.gate, NULL);
-    for (started = 0; started < world && !why; started += !why)
-        why = ddp__thread_deep(&thread[started], ddp__member_run, &t);
-    pthread_mutex_lock(&t.lock);
-    t.open = why ? -1 : 1;
-    pthread_cond_broadcast(&t.gate);
-    pthread_mutex_unlock(&t.lock);
-    for (int r = 0; r < started; r++) pthread_join(thread[r], NULL);
-    pthread_cond_destroy(&t.gate);
-    pthread_mutex_destroy(&t.lock);
-    DDP_FREE(thread);
-    if (why)
-        return ddp__fail(err, DDP_FAILED, "cannot start a thread for rank %d: %s", started, strerror(why));
-    if (t.first.code != DDP_OK) return ddp__fail(err, t.first.code, "%s", t.first.msg);
-    return DDP_OK;
-}
-
-/* ---- ddp_launch ---- */
-
-typedef struct ddp__launch {
-    const ddp_config *cfg;
-    const ddp__strategies *list;
-    int (*fn)(ddp_ctx *, void *);
-    void *user;
-    ddp__hub *hub;
-} ddp__launch;
-
-static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, void *user, ddp_error *err)
-{
-    const ddp__launch *L = (const ddp__launch *)user;
-    ddp_config cfg = *L->cfg;
-    ddp_ctx *d;
-    int code;
-
-    cfg.rank = rank;
-    if (*addr) cfg.addr = addr;
-    d = ddp__open(&cfg, L->list, L->hub, listen_fd, err);
-    if (!d) {
-        if (L->hub) ddp__hub_leave(L->hub, rank); /* or the others would wait for its first byte */
-        return err->code;
-    }
-    code = L->fn(d, L->user);
-    if (d->host.error.code) {
-        *err = d->host.error;
-        code = (int)d->host.error.code;
-    } else if (code) {
-        if (code < 0 || code >= (int)DDP_STATUS_COUNT) code = (int)DDP_FAILED;
-        ddp__fail(err, (ddp_status)code, "rank %d returned %d (%s) without an error of the context", d->rank,
-                  code, ddp_status_text((ddp_status)code));
-    }
-    ddp_close(d);
-    return (ddp_status)code;
-}
-
-int ddp__launch_all(const ddp_config *given, const ddp__strategies *list, int (*fn)(ddp_ctx *, void *),
-                    void *user, ddp_error *err)
-{
+struct ddp_ctx {
+    ddp__host host;       /* first: src/graph reads the context as a host */
+    ddp_config cfg;       /* resolved; strings owned by the context */
+    int rank, world, met; /* id, how many ids there are, and how many from the start */
+    ddp__links links[2];  /* of cfg.net and cfg.net_script, and of cfg.net2; no paths: they are not
+                                    set */
     ddp_strategy_ops ops;
-    ddp_config cfg;
-    ddp_error local;
-    ddp__launch L = {&cfg, list, fn, user, NULL};
-    ddp__env env = DDP__ZEROS;
+    void *self;          /* the strategy's memory */
+    const char *event;   /* that the strategy is in; NULL = none */
+    const char *call;    /* the program's last call: "ddp_step_end" */
+    int said_where;      /* the error says in which call and step this rank was */
+    ddp__posted *posted; /* [posted_room] */
+    int posted_count, posted_room;
+    long posted_next;
+    ddp__own_state *kept; /* [kepts] */
+    int kepts;
+    ddp__engine *engine, *second; /* NULL with one worker; of link 1, NULL without */
+    ddp_link link[2];             /* measured */
+    double gap_s[2];              /* of either: see ddp_profile; 0 where nothing was measured */
+    ddp__norm_chain norm;         /* for clip_norm */
+    const ddp__cut *cut;          /* NULL: each rank has the whole model; borrowed */
+    ddp__layer_cost *model;       /* [cut->layers] where all stages follow one plan; NULL: each rank plans its
+                                    own layers */
+    int edge_messages;            /* of a pipeline, which may be under way at a time, and their bytes */
+    size_t edge_bytes;
+    struct ddp__keeper *keeper; /* of a pipeline that others go on without; NULL */
+    ddp__tls *tls;              /* NULL = plain */
+    struct ddp__join *join;     /* serves newcomers; NULL where none can come */
+    long join_ticket;           /* the coordinator's word on newcomers on the way, or -1 */
+    int32_t join_word;          /* id to admit, or -1 */
+    struct ddp__joiner *joiner; /* this worker is one, not yet in; else NULL */
+    int admission_due;          /* a period is over: the next hook of a layer lets joining workers in */
+    int entered;                /* this worker has joined and not called a hook of a layer yet */
+    uint64_t saves_as;          /* run identity in its checkpoints; 0: none yet */
+
+    ddp__unit *unit; /* [layers], grows until the session starts */
+    int layers, room;
+    int computing;              /* group of the ranks that compute, where others serve; 0 = all, or (elastic)
+                                    those who did not ddp__engine_retire */
+    struct ddp__desk *desk;     /* of a rank that serves; NULL */
+    struct ddp_step_info *info; /* what was reported of this step, and the last loss */
+    ddp_optimizer optimizer;
+    float lr;
+    ddp__muon_desk muon; /* of the largest matrix, muon_count floats */
+    size_t muon_count;
+    int team;                             /* group of the ranks that this one plans with; 0 = all ranks; */
+    int team_size, team_place, team_root; /* their number, this rank's place, the first */
+    const struct ddp_sites *levels;       /* averages go in two; NULL: in one */
+    struct ddp_sites *sites;              /* which they are; NULL before they are known */
+    int mixed, started;                   /* layers belong to unlike groups; they are frozen */
+    int aborts, aborted; /* atomic; ddp_abort with one worker: how often, and abort_text is there */
+    char abort_text[DDP_ERROR_TEXT];
+    int engine_held;     /* atomic: a thread uses `engine`, which must not close meanwhile */
+    int dumping, dumped; /* somebody writes a dump, atomic; cfg.dump_path was written, or could not
+                                     be */
+
+    long step;
+    int64_t taken;     /* micro-batches of all ranks together */
+    int hooks_forward; /* every layer had its forward_begin in the last whole step */
+    ddp__at at;
+
+    float *coded, *bases; /* int8 blocks: residuals of all layers, here, and where they are, bases and
+                                    deltas; NULL */
+    size_t coded_count, bases_count;
+    float *coded_there; /* where a device makes its blocks itself: [coded_count] residuals, and
+                                    [coded_count] what was cut off of results, to be added to them; NULL */
+
+    ddp_blob plan;       /* in force; no bytes = none */
+    ddp_profile profile; /* profile.layers 0 = none yet */
+    ddp__timer timer;
+    ddp_linkfit fit[2]; /* follows each link while training */
+    double mean_layer_bytes;
+    int plan_steps;    /* of a period of what the strategy sends */
+    long drift_ticket; /* the first rank's word on planning again, or -1 */
+    struct {
+        int again;
+        ddp_link link[2];
+    } drift_word;
+    double compute_this_step, compute_sum_s; /* of this rank, waits left out */
+    long compute_steps;
+    ddp__pace_word *pace;      /* [world] */
+    double *pace_sorted;       /* [world] room for their times */
+    long pace_ticket;          /* the exchange of these, or -1 */
+    double pace_told;          /* the ratio that was logged last; 0 = nobody is slow */
+    int pace_place;            /* in the team, of whom that was */
+    ddp_note note[DDP__NOTES]; /* ring */
+    long notes;                /* ever */
+    uint64_t noted_live;       /* the workers at the last look; 0 = none yet */
+    long timed_from;           /* the first step of those that are timed for the plan */
+    int measured, plan_final;  /* it came from clocks: it follows the link; no measured one will
+                                          replace it */
+
+    ddp_span *span, *merge;   /* [spans] ring of compute and waits; [merge_room] scratch of the hidden
+                                    share */
+    ddp__op_span *op_scratch; /* [op_room] for statistics and traces */
+    int spans, op_room, merge_room;
+    long span_count; /* spans ever recorded */
+
+    const struct ddp__transport *over; /* of messages; NULL = they go straight to the engine */
+    struct ddp__stager *stager;        /* of a device's messages; NULL = they are here */
+    struct ddp__clock *clock;          /* of a device's times; NULL = hooks are punctual */
+    int loaded, joined;     /* a step has run on the device: its kernels are there; it has a network of
+                                    its own */
+    struct ddp__nccl *nccl; /* what is sent over that */
+
+    ddp__same same[DDP__JOIN_SAMES];  /* ddp_same */
+    ddp__same usual[DDP__JOIN_SAMES]; /* ddp_usually_same */
+    int sames, usuals;
+    struct ddp__program *program; /* [programs] ddp_add_state */
+    int programs;
+    const char *in_program; /* "save" or "load": such a function of the program runs; NULL = none */
+    char unlike[400];       /* ddp_unlike */
+    ddp_stats stats;
+    ddp__ended *ended; /* [ended_room] ring of steps that are over; those below ended_first are accounted */
+    int ended_room;
+    long ended_first, ended_next;
+    double step_begin, wait_this_step, sum_step_s, sum_wait_s; /* the first: end of the previous step */
+    ddp__scratch lists;                                        /* all of fixed length */
+};
+
+/* First line of every hook: a forked child's error, the sticky error; events of strategies and functions of
+ * ddp_add_state do not call hooks. */
+#define DDP__ENTER(d)                                                                        \
+    do {                                                                                     \
+        if (!(d)) return DDP_ARG;                                                            \
+        if (ddp__host_check(&(d)->host, &(d)->host.error)) return (int)(d)->host.error.code; \
+        if ((d)->host.error.code) return (int)(d)->host.error.code;                          \
+        if ((d)->event || (d)->in_program) return ddp__hook_in_event(d);                     \
+        (d)->call = __func__;                                                                \
+    } while (0)
+DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
+
+/* ---- context.c: what it knows of itself ---- */
+
+/* Makes err the context's sticky error (the first one stays) and tells the other ranks. */
+DDP_LIB int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err);
+DDP_LIB int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
+/* Adds what is known of the error to its text; without an error does nothing. */
+DDP_LIB void ddp__explain(ddp_ctx *d, const char *text);
+/* Live workers; whether this rank is the lowest of them, which does what is done once; whether it is
+ * the first of those who share its layers. */
+DDP_LIB uint64_t ddp__live(const ddp_ctx *d);
+DDP_LIB int ddp__is_first(const ddp_ctx *d);
+DDP_LIB int ddp__leads(const ddp_ctx *d);
+DDP_LIB int ddp__is_server(const ddp_ctx *d); /* this rank serves in place of the steps */
+/* The rank by which words of all go (ddp__gather_by): the first server of an elastic world; 0: by
+ * collectives. */
+DDP_LIB int ddp__hub_of(const ddp_ctx *d);
+DDP_LIB int ddp__two_links(const ddp_config *c);
+DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
+/* First check of the program's collectives: fails on a joining worker that has not begun a step, of which the
+ * members expect none. Only this worker ends. */
+DDP_LIB ddp_status ddp__is_in_step(ddp_ctx *d, const char *call);
+/* engine_slot.c: other threads dump and abort while a joining worker opens and closes its engine. Between
+ * hold and release `engine` does not change; set waits for the release. */
+DDP_LIB void ddp__engine_hold(ddp_ctx *d);
+DDP_LIB void ddp__engine_release(ddp_ctx *d);
+DDP_LIB void ddp__engine_set(ddp_ctx *d, ddp__engine *e);
+/* context.c: sizes, ranks and hashes that other files need */
+DDP_LIB int ddp__has_engine(const ddp_ctx *d);       /* 0: one worker, or a forked child, where nothing may
+                                                           lock it */
+DDP_LIB int ddp__team_rank(const ddp_ctx *d, int i); /* number i of its team */
+DDP_LIB int ddp__group_size(const ddp_ctx *d, int group); /* its live workers; 0: all that compute */
+DDP_LIB int ddp__group_root(const ddp_ctx *d, int group); /* the first rank of a group */
+DDP_LIB ddp_coding ddp__wire_coding(ddp_wire wire);
+/* Floats of state of a parameter of trains[i]; array k of it lies k counts behind the first. */
+DDP_LIB int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
+DDP_LIB int ddp__plan_rows(const ddp_ctx *d);                 /* parts of all layers */
+DDP_LIB int ddp__parts_for(const ddp_ctx *d, size_t trained); /* of a layer with `trained` floats
+                                                                          that have gradients */
+DDP_LIB size_t ddp__layer_bytes(const ddp_ctx *d, int layer); /* that averaging it moves */
+/* Bytes of a layer's average over a group: floats with gradients, and others. */
+DDP_LIB size_t ddp__average_bytes(const ddp_ctx *d, int group, size_t trained, size_t others);
+DDP_LIB size_t ddp__layer_others(const ddp_ctx *d, int layer);
+/* Fingerprints of layers and optimizer, and of the operators. */
+DDP_LIB uint64_t ddp__unit_hash(const ddp__unit *u);
+DDP_LIB uint64_t ddp__layout_hash(const ddp_ctx *d);
+DDP_LIB uint64_t ddp__model_hash(const ddp_ctx *d);
+DDP_LIB uint64_t ddp__dropout_hash(const ddp_ctx *d); /* where dropout is in the graphs, and how much */
+DDP_LIB double ddp__dropout(const ddp_ctx *d);        /* its largest probability in the graphs; 0: there is
+                                                            none */
+
+/* context.c: pieces of a layer's longest message: an average of all its parts, with each array of optimizer
+ * state as a part. */
+DDP_LIB size_t ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u);
+/* Makes room in the engines for a message of all layers, such as a push to a server. No message is in
+ * flight. */
+DDP_LIB ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err);
+
+/* dump.c: writes cfg.dump_path, and into the context's error where that is. */
+DDP_LIB double ddp__wall(void); /* seconds since 1970 */
+DDP_LIB void ddp__dump_failure(ddp_ctx *d);
+
+/* ==== run/engine_slot.c ==== [run] */
+/* The engine of a context. Other threads read it while a joining worker replaces it. */
+
+void ddp__engine_hold(ddp_ctx *d)
+{
+    while (ddp__atomic_swap(&d->engine_held, 1)) ddp__sleep_until(ddp_now() + 0.001);
+}
+
+void ddp__engine_release(ddp_ctx *d) { ddp__atomic_store(&d->engine_held, 0); }
+
+void ddp__engine_set(ddp_ctx *d, ddp__engine *e)
+{
+    ddp__engine_hold(d);
+    d->engine = e;
+    ddp__engine_release(d);
+}
+
+/* ==== run/dump.c ==== [run] */
+/* The post-mortem of one rank: JSON lines, the run first, then the last operations. */
+
+double ddp__wall(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
+}
+
+static void ddp__dump_time(ddp__text *t, const char *key, double epoch, double at)
+{
+    if (at >= 0)
+        ddp__text_addf(t, ",\"%s\":%.6f", key, epoch + at);
+    else
+        ddp__text_addf(t, ",\"%s\":null", key);
+}
+
+static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log)
+{
+    int listed = 0;
+
+    ddp__text_addf(t, ",\"peers\":[");
+    for (int r = 0; log->peer && r < d->world; r++) { /* a joining worker has a world before it has an
+                                                         engine */
+        const ddp__peer_record *p = &log->peer[r];
+        if (r == d->rank || !p->name[0]) continue;
+        ddp__text_addf(t, "%s{\"rank\":%d,\"address\":", listed++ ? "," : "", r);
+        ddp__json_string(t, p->name);
+        if (p->begun >= 0) ddp__text_addf(t, ",\"begun\":%ld,\"told_s\":%.3f", p->begun, p->heard_s);
+        if (p->got_s >= 0) ddp__text_addf(t, ",\"silent_s\":%.3f", p->got_s);
+        ddp__text_addf(t, ",\"left\":%s}", p->left ? "true" : "false");
+    }
+    ddp__text_addf(t, "]");
+}
+
+static void ddp__dump_head(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log, const ddp_error *why,
+                           double epoch)
+{
+    char host[256] = "";
+
+    (void)gethostname(host, sizeof host - 1);
+    ddp__text_addf(t, "{\"event\":\"dump\",\"version\":\"%s\",\"rank\":%d,\"world\":%d,\"host\":",
+                   DDP_VERSION_STRING, d->rank, d->world);
+    ddp__json_string(t, host);
+    ddp__text_addf(t, ",\"run_id\":");
+    ddp__json_string(t, d->cfg.run_id);
+    ddp__text_addf(t, ",\"pid\":%ld,\"strategy\":", (long)getpid());
+    ddp__json_string(t, d->ops.name);
+    ddp__dump_time(t, "time", epoch, log->now);
+    ddp__text_addf(t, ",\"error\":");
+    if (why->code != DDP_OK) {
+        ddp__text_addf(t, "{\"code\":%d,\"text\":", (int)why->code);
+        ddp__json_string(t, why->msg);
+        ddp__text_addf(t, "}");
+    } else {
+        ddp__text_addf(t, "null");
+    }
+    ddp__dump_peers(t, d, log);
+    ddp__text_addf(t, ",\"operations\":%d,\"dropped\":%ld}\n", log->count, log->dropped);
+}
+
+static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_record *r, double epoch)
+{
+    static const char *const stage[] = {"queued", "active", "done"};
+    const ddp__op_span *s = &r->span;
+    int p2p = s->verb == DDP_SEND || s->verb == DDP_RECEIVE;
+
+    ddp__text_addf(t, "{\"event\":\"operation\",\"sequence\":%lu,\"verb\":\"%s\"", (unsigned long)s->seq,
+                   ddp__verb_name((int)s->verb));
+    if (p2p || s->verb == DDP_BROADCAST) ddp__text_addf(t, ",\"%s\":%d", p2p ? "peer" : "root", s->peer);
+    ddp__text_addf(t, ",\"layer\":");
+    if (s->layer >= 0 && s->layer < d->layers)
+        ddp__json_string(t, d->unit[s->layer].name);
+    else
+        ddp__json_string(t, s->layer == DDP__BARRIER ? "barrier" : NULL);
+    if (s->layer < DDP__BARRIER) ddp__text_addf(t, ",\"values\":\"%s\"", ddp__no_layer_text(s->layer));
+    ddp__text_addf(t, ",\"step\":%ld,\"bytes\":%lld,\"sent\":%lld,\"left\":%lld", s->step, (long long)s->size,
+                   (long long)s->bytes, (long long)r->left);
+    ddp__text_addf(t, ",\"algorithm\":\"%s\"", ddp__algorithm_name(s->algorithm));
+    ddp__dump_time(t, "submitted", epoch, s->submitted);
+    ddp__dump_time(t, "begin", epoch, s->begin);
+    ddp__dump_time(t, "end", epoch, s->end);
+    ddp__text_addf(t, ",\"state\":\"%s\",\"missing\":[", stage[r->progress]);
+    for (int i = 0; i < r->missing_count; i++) ddp__text_addf(t, "%s%d", i ? "," : "", r->missing[i]);
+    ddp__text_addf(t, "]}\n");
+}
+
+/* The path with %r replaced; NULL when memory is short; the caller's. */
+static char *ddp__rank_path(const char *path, int rank)
+{
+    ddp__text t = DDP__ZEROS;
+
+    for (; *path; path++)
+        if (path[0] == '%' && path[1] == 'r') {
+            ddp__text_addf(&t, "%d", rank);
+            path++;
+        } else
+            ddp__text_add(&t, path, 1);
+    if (t.failed) ddp__text_free(&t);
+    return t.data;
+}
+
+static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)
+{
+    const double epoch = ddp__wall() - ddp_now();
+    ddp__oplog log = DDP__ZEROS;
+    ddp__text t = DDP__ZEROS;
+    ddp_status s = DDP_OK;
+    ddp__engine *engine;
+
+    /* two threads of one process would write the same temporary file */
+    while (ddp__atomic_swap(&d->dumping, 1)) ddp__sleep_until(ddp_now() + 0.01);
+    ddp__engine_hold(d);
+    engine = d->engine;
+    if (engine)
+        s = ddp__engine_oplog(engine, &log, err);
+    else
+        log.now = ddp_now();
+    ddp__engine_release(d);
+    if (s == DDP_OK) {
+        ddp__dump_head(&t, d, &log, engine ? &log.error : &d->host.error, epoch);
+        for (int i = 0; i < log.count; i++) ddp__dump_operation(&t, d, &log.record[i], epoch);
+        s = t.failed ? ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank)
+                     : ddp__file_write(path, t.data, t.size, err);
+    }
+    ddp__atomic_store(&d->dumping, 0);
+    ddp__text_free(&t);
+    ddp__oplog_free(&log);
+    return s;
+}
+
+ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err)
+{
+    char *own;
     ddp_status s;
 
-    if (!err) err = &local;
-    memset(err, 0, sizeof *err);
-    if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
-    if (!given->no_env) DDP__DO(ddp__env_read(&env, err));
-    cfg = *given;
-    if (env.launcher) cfg.rank = cfg.world = 0; /* it made the ranks: this is one of them */
-    /* one worker, or one rank of a world whose other ranks are started elsewhere */
-    if (cfg.world <= 1 || cfg.addr) return (int)ddp__launch_rank(cfg.rank, -1, "", &L, err);
-    /* every rank would fail in the same way: once is enough */
-    DDP__DO(ddp__config_resolve(given, list, &cfg, &ops, err));
-    if (cfg.transport == DDP_MPI) {
-        s = ddp__fail(err, DDP_USAGE,
-                      "the mpi transport's ranks are started by an MPI launcher: mpirun -n %d before "
-                      "the command",
-                      cfg.world);
-    } else if (cfg.transport == DDP_SOCKETS) {
-        s = ddp__fail(err, DDP_USAGE,
-                      "ddp_launch starts no ranks of the sockets transport: call ddp_open in each of the %d "
-                      "processes",
-                      cfg.world);
-    } else if (cfg.transport == DDP_THREADS) {
-        L.hub = ddp__hub_new(cfg.world);
-        if (L.hub && ddp__two_links(&cfg) && !ddp__hub_second(L.hub, 1)) {
-            ddp__hub_free(L.hub);
-            L.hub = NULL;
-        }
-        s = L.hub ? ddp__spawn_threads(cfg.world, ddp__launch_rank, &L, err)
-                  : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of %d threads", cfg.world);
-        if (L.hub) ddp__hub_free(L.hub);
-    } else {
-        s = ddp__spawn(cfg.world, cfg.min_world + (cfg.min_world && cfg.servers > 0 ? cfg.servers : 0),
-                       cfg.cancel, 0, ddp__launch_rank, &L, err);
-    }
-    ddp__config_free(&cfg);
-    return (int)s;
+    if (!d || !path || !*path)
+        return ddp__fail(err, DDP_ARG, "ddp_dump: the context is NULL, or the file has no name");
+    DDP__TRY(ddp__host_check(&d->host, err));
+    own = ddp__rank_path(path, d->rank);
+    if (!own) return ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank);
+    s = ddp__dump_to(d, own, err);
+    DDP_FREE(own);
+    return s;
 }
+
+void ddp__dump_failure(ddp_ctx *d)
+{
+    ddp_error *e = &d->host.error, why;
+    size_t n = strlen(e->msg);
+    char *own;
+
+    /* who ends a run by request knows why, and wants no file */
+    if (!d->cfg.dump_path || d->dumped || e->code == DDP_ABORTED) return;
+    d->dumped = 1;
+    own = ddp__rank_path(d->cfg.dump_path, d->rank);
+    if (!own) return;
+    if (ddp__dump_to(d, own, &why) == DDP_OK)
+        snprintf(e->msg + n, sizeof e->msg - n, "; the last operations are in %s", own);
+    else
+        ddp__log(&d->host.log, DDP_LOG_WARN, "no dump: %s", why.msg);
+    DDP_FREE(own);
+}
+
+/* ==== run/context.c ==== [run] */
+/* What a context knows of itself: its error, who is there, which link and which group, what a layer's average
+ * takes. */
+
+int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
+{
+    ddp_error err;
+    va_list ap;
+
+    err.code = code;
+    va_start(ap, fmt);
+    ddp__format_list(err.msg, sizeof err.msg, fmt, ap);
+    va_end(ap);
+    return ddp__ctx_fail(d, &err);
+}
+
+void ddp__explain(ddp_ctx *d, const char *text)
+{
+    ddp_error *e = &d->host.error;
+    const size_t n = strlen(e->msg);
+
+    if (e->code) snprintf(e->msg + n, sizeof e->msg - n, "%s", text);
+}
+
+/* Ranks that sent different things made different calls, often because one of them took another number of
+ * steps. */
+static void ddp__say_where(ddp_ctx *d)
+{
+    char text[160];
+
+    if (d->said_where || !d->call || d->host.error.code != DDP_MISMATCH || !d->engine) return;
+    if (ddp__engine_error(d->engine, NULL) != DDP_MISMATCH) return;
+    snprintf(text, sizeof text, "; rank %d has taken %ld steps and is in %s", d->rank, d->step, d->call);
+    ddp__explain(d, text);
+    d->said_where = 1;
+}
+
+int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
+{
+    if (err != &d->host.error) {
+        if (d->host.error.code) return (int)d->host.error.code;
+        d->host.error = *err;
+    }
+    ddp__say_where(d);
+    if (d->ops.failed) d->ops.failed(d, d->self);
+    /* a no-op when the failure came from the engine; else the other ranks learn of it */
+    if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
+    if (d->second) ddp__engine_abort(d->second, err->code, d->host.error.msg);
+    /* who is told of a failure may free what was registered */
+    if (d->engine) ddp__engine_settle(d->engine);
+    if (d->second) ddp__engine_settle(d->second);
+    ddp__dump_failure(d);
+    return (int)d->host.error.code;
+}
+
+int ddp__hook_in_event(ddp_ctx *d)
+{
+    if (d->in_program)
+        return ddp__ctx_failf(
+            d, DDP_USAGE,
+            "a %s function of ddp_add_state calls the context that called it: the functions of "
+            "a state may call ddp_rank, ddp_world, ddp_step and their like",
+            d->in_program);
+    return ddp__ctx_failf(d, DDP_USAGE,
+                          "strategy %s calls a hook or a collective of the program in its event "
+                          "%s: an event may call what run/strategy.h lists",
+                          d->ops.name, d->event);
+}
+
+/* ---- who is there ---- */
+
+int ddp_rank(const ddp_ctx *d) { return d ? d->rank : 0; }
+int ddp_world(const ddp_ctx *d) { return d ? d->world : 1; }
+
+int ddp_local_rank(const ddp_ctx *d)
+{
+    static const char *const names[] = {"DREAMDDP_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+                                        "MPI_LOCALRANKID", "SLURM_LOCALID"};
+    long v;
+
+    for (size_t i = 0; d && !d->cfg.no_env && i < sizeof names / sizeof names[0]; i++) {
+        const char *text = getenv(names[i]);
+        if (text && ddp__parse_long(text, &v) && v >= 0 && v < 65536) return (int)v;
+    }
+    return ddp_rank(d);
+}
+
+int ddp__has_engine(const ddp_ctx *d) { return d->engine && !ddp__host_forked(&d->host); }
+
+uint64_t ddp__live(const ddp_ctx *d)
+{
+    ddp__epoch_info info;
+
+    if (!ddp__has_engine(d)) return 1;
+    ddp__engine_epoch(d->engine, &info);
+    return info.live;
+}
+
+int ddp__is_first(const ddp_ctx *d)
+{
+    return d->world > 64 ? d->rank == 0 : !(ddp__live(d) & (((uint64_t)1 << d->rank) - 1));
+}
+
+int ddp__leads(const ddp_ctx *d) { return d->team ? d->team_place == 0 : ddp__is_first(d); }
+
+int ddp_workers(const ddp_ctx *d)
+{
+    ddp__epoch_info info;
+
+    if (!d || !ddp__has_engine(d)) return 1;
+    ddp__engine_epoch(d->engine, &info);
+    return info.workers - ddp_servers(d);
+}
+
+int ddp__group_size(const ddp_ctx *d, int group)
+{
+    return !d || !d->engine ? 1 : group ? ddp__engine_group_size(d->engine, group) : ddp_workers(d);
+}
+
+int ddp__is_server(const ddp_ctx *d) { return d->cfg.servers > 0 && d->rank >= d->world - d->cfg.servers; }
+
+int ddp_servers(const ddp_ctx *d) { return d && d->cfg.servers > 0 ? d->cfg.servers : 0; }
+
+int ddp__hub_of(const ddp_ctx *d)
+{
+    return d->cfg.min_world > 0 && ddp_servers(d) ? d->world - ddp_servers(d) : 0;
+}
+
+uint64_t ddp_live(const ddp_ctx *d) { return d ? ddp__live(d) : 1; }
+
+unsigned ddp_epoch(const ddp_ctx *d)
+{
+    ddp__epoch_info info;
+
+    if (!d || !ddp__has_engine(d)) return 0;
+    ddp__engine_epoch(d->engine, &info);
+    return (unsigned)info.ballot;
+}
+
+long ddp_step(const ddp_ctx *d) { return d ? d->step : 0; }
+int64_t ddp_taken(const ddp_ctx *d) { return d ? d->taken : 0; }
+
+void ddp_set_lr(ddp_ctx *d, float lr)
+{
+    if (d) d->lr = lr;
+}
+
+const ddp_error *ddp_last_error(const ddp_ctx *d)
+{
+    static const ddp_error none = {DDP_ARG, "the context is NULL: ddp_open failed, its error says why"};
+
+    return d ? &d->host.error : &none;
+}
+
+void ddp_abort(ddp_ctx *d, const char *why)
+{
+    if (!d || ddp__host_forked(&d->host)) return;
+    if (!why) why = "aborted by request";
+    /* any thread: only the engine, or one atomic, is touched; the hooks find the error there */
+    if (d->second) ddp__engine_abort(d->second, DDP_ABORTED, why);
+    ddp__engine_hold(d);
+    if (d->engine) {
+        ddp__engine_abort(d->engine, DDP_ABORTED, why);
+    } else if (ddp__atomic_add(&d->aborts, 1) == 0) {
+        snprintf(d->abort_text, sizeof d->abort_text, "%s", why);
+        ddp__atomic_store(&d->aborted, 1);
+    }
+    ddp__engine_release(d);
+}
+
+ddp_status ddp__is_in_step(ddp_ctx *d, const char *call)
+{
+    if (d->joiner)
+        return ddp__fail(&d->host.error, DDP_USAGE,
+                         "%s before ddp_set_optimizer: this worker joins a run whose members are "
+                         "past that call; call it after ddp_set_optimizer, and only if ddp_step is 0",
+                         call);
+    if (!d->entered) return DDP_OK;
+    ddp__engine_hush(d->engine);
+    return ddp__fail(
+        &d->host.error, DDP_USAGE,
+        "%s: this worker joined before step %ld, and the members call %s without it "
+        "until that step ends: where a program calls it before its first step, only if ddp_step is 0",
+        call, d->step, call);
+}
+
+/* ---- links, groups and sizes ---- */
+
+int ddp__two_links(const ddp_config *c) { return c->world > 1 && (c->net2 || c->addr2); }
+
+ddp__engine *ddp__engine_of(const ddp_ctx *d, int link) { return link && d->second ? d->second : d->engine; }
+
+size_t ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u)
+{
+    const int arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0,
+              parts = ddp__parts_for(d, u->trained);
+
+    return (size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) + (size_t)u->blocks;
+}
+
+ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err)
+{
+    size_t pieces = 1;
+
+    for (int l = 0; l < d->layers; l++) pieces += ddp__unit_pieces(d, &d->unit[l]);
+    if (d->second) DDP__TRY(ddp__engine_pieces(d->second, pieces, err));
+    return d->engine ? ddp__engine_pieces(d->engine, pieces, err) : DDP_OK;
+}
+
+int ddp_links(const ddp_ctx *d) { return !d || !d->engine ? 0 : d->second || d->cfg.nccl == 2 ? 2 : 1; }
+
+int ddp__group_root(const ddp_ctx *d, int group)
+{
+    const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
+
+    return ranks ? ranks[0] : 0;
+}
+
+int ddp__team_rank(const ddp_ctx *d, int i)
+{
+    const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, d->team) : NULL;
+
+    return ranks ? ranks[i] : i;
+}
+
+ddp_coding ddp__wire_coding(ddp_wire wire)
+{
+    /* in one order; topk is the strategy's own, sent as bytes */
+    return wire > DDP_WIRE_F32 && wire < DDP_WIRE_TOPK ? (ddp_coding)(wire - DDP_WIRE_F32) : DDP_AS_FLOAT;
+}
+
+int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i)
+{
+    return u->shape[i].rows ? d->optimizer.matrix_state : d->optimizer.state_per_param;
+}
+
+/* Floats of optimizer state in an average of the layer, the mean over periods. */
+static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
+{
+    double n = 0;
+
+    for (int i = 0; d->cfg.average_state && i < u->gradients; i++)
+        for (int k = 0; k < ddp__piece_state(d, u, i); k++)
+            n += (double)u->gradient[i].count / d->cfg.state_period[k > 0];
+    return (size_t)n;
+}
+
+/* Of an all-reduce that takes as long as what topk gathers of n floats: each rank sends its block to W - 1
+ * others, where of B bytes that are reduced it sends 2 (W - 1) / W. */
+static size_t ddp__topk_bytes(const ddp_ctx *d, int group, size_t n)
+{
+#ifndef DDP_NO_PLANNERS
+    return ddp_sparse_bytes(n, ddp_sparse_keep(d->cfg.topk_fraction)) * (size_t)ddp__group_size(d, group) / 2;
+#else
+    (void)d, (void)group;
+    return n * sizeof(float);
+#endif
+}
+
+size_t ddp__average_bytes(const ddp_ctx *d, int group, size_t trained, size_t others)
+{
+    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
+
+    if (d->cfg.wire == DDP_WIRE_TOPK) return ddp__topk_bytes(d, group, trained) + others * sizeof(float);
+    if (ddp__in_blocks((int)coding)) return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
+    return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
+}
+
+size_t ddp__layer_others(const ddp_ctx *d, int layer)
+{
+    const ddp__unit *u = &d->unit[layer];
+
+    return u->count - u->trained + ddp__state_moved(d, u);
+}
+
+size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
+{
+    const ddp__unit *u = &d->unit[layer];
+
+    return ddp__average_bytes(d, u->group, u->trained, ddp__layer_others(d, layer));
+}
+
+int ddp__parts_for(const ddp_ctx *d, size_t trained)
+{
+    const size_t most = (size_t)d->cfg.split_params;
+
+    return most && trained > most ? (int)((trained + most - 1) / most) : 1;
+}
+
+int ddp__plan_rows(const ddp_ctx *d)
+{
+    int rows = 0;
+
+    for (int l = 0; l < d->layers; l++) rows += ddp__parts_for(d, d->unit[l].trained);
+    return rows;
+}
+
+/* ---- what all ranks must have the same ---- */
+
+uint64_t ddp__unit_hash(const ddp__unit *u)
+{
+    uint64_t h = ddp__hash(DDP__HASH_START, u->name, strlen(u->name));
+
+    for (int b = 0; b < u->blocks; b++) {
+        uint64_t n =
+            (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 + (u->block[b].grads != NULL);
+        h = ddp__hash(h, &n, sizeof n);
+    }
+    return h;
+}
+
+uint64_t ddp__layout_hash(const ddp_ctx *d)
+{
+    const ddp_optimizer *o = &d->optimizer;
+    uint64_t h = ddp__hash(DDP__HASH_START, o->name, strlen(o->name));
+
+    if (ddp__optimizer_rule(o) != DDP__RULE_USER || ddp__is_muon(o))
+        h = ddp__hash(h, o->hyper, sizeof o->hyper);
+    for (int l = 0; l < d->layers; l++) {
+        const ddp__unit *unit = &d->unit[l];
+        uint64_t u = ddp__unit_hash(unit);
+        h = ddp__hash(h, &u, sizeof u);
+        for (int i = 0; d->optimizer.matrix_state && i < unit->gradients; i++) {
+            const uint64_t shape[2] = {unit->shape[i].rows, unit->shape[i].columns};
+            h = ddp__hash(h, shape, sizeof shape);
+        }
+    }
+    return h;
+}
+
+uint64_t ddp__dropout_hash(const ddp_ctx *d)
+{
+    uint64_t h = DDP__HASH_START;
+
+    for (const ddp__owned *o = d->host.owned; o; o = o->next)
+        if (o->passes) h = ddp__hash(h, &o->dropout, sizeof o->dropout);
+    return h;
+}
+
+double ddp__dropout(const ddp_ctx *d)
+{
+    double most = 0;
+
+    for (const ddp__owned *o = d->host.owned; o; o = o->next)
+        if (o->passes && o->most_dropout > most) most = o->most_dropout;
+    return most;
+}
+
+uint64_t ddp__model_hash(const ddp_ctx *d)
+{
+    const ddp__owned *o;
+    uint64_t h = DDP__HASH_START;
+
+    for (o = d->host.owned; o; o = o->next)
+        if (o->passes) h = ddp__hash(h, &o->model, sizeof o->model);
+    return h;
+}
+
+/* ==== run/clock.h ==== [run] */
+/* The clock of a step. */
+
+/* Hooks return long before the device has done what was queued, so its times are marks in its own
+ * order, read when they have come: then the same accounts are made as of a CPU's hooks. */
+typedef enum ddp__moment_kind {
+    DDP__M_ENTER, /* of a hook: what phase it opens */
+    DDP__M_LEAVE, /* of a hook: what phase runs from here on */
+    DDP__M_BEGIN, /* a wait for a message, or an update */
+    DDP__M_HELD,
+    DDP__M_UPDATED,
+    DDP__M_STEP /* a step is over */
+} ddp__moment_kind;
+
+DDP_LIB ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err);
+/* Without a device the time is now. */
+DDP_LIB void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase);
+/* Makes the accounts of what the device has done by now. */
+DDP_LIB void ddp__clock_collect(ddp_ctx *d);
+DDP_LIB int ddp__clock_room(const ddp_ctx *d); /* moments that may be to come */
+/* A span of time that layer, or DDP_NO_LAYER, took; it counts as computing unless it is a wait. */
+DDP_LIB void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end);
+
+/* ==== run/clock.c ==== [run] */
+/* The clock of a step: which phase the time between two hooks belongs to, on this machine or, from marks in the
+ * order of its work, on a device. */
+
+void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end)
+{
+    const ddp_span s = {begin, end, d->step, layer, kind, 0};
+
+    d->span[d->span_count++ % d->spans] = s;
+    if (kind != DDP_SPAN_WAIT) d->compute_this_step += end - begin;
+    if (d->step >= d->cfg.profile_steps || kind == DDP_SPAN_WAIT) return;
+    if (layer < 0)
+        ddp__timer_add_whole(&d->timer, end - begin);
+    else
+        ddp__timer_add(&d->timer,
+                       kind == DDP_SPAN_FORWARD    ? DDP__T_FORWARD
+                       : kind == DDP_SPAN_BACKWARD ? DDP__T_BACKWARD
+                                                   : DDP__T_UPDATE,
+                       layer, end - begin);
+}
+
+/* Charges the time since the last hook returned to whatever ran in it. entering is the phase
+ * that the hook of layer opens. */
+static void ddp__clock_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
+{
+    const ddp__phase ran = d->at.phase;
+    const int backward = entering == DDP__IN_BACKWARD || entering == DDP__AFTER_BACKWARD;
+
+    if ((ran == DDP__OUTSIDE || ran == DDP__AFTER_BACKWARD) && !backward) return;
+    /* without a forward hook the forward pass and the first layer's backward look like one */
+    if (ran == DDP__OUTSIDE)
+        layer = -1;
+    else if (ran != DDP__AFTER_BACKWARD)
+        layer = d->at.layer;
+    ddp__record(d, ran == DDP__OUTSIDE || ran == DDP__IN_FORWARD ? DDP_SPAN_FORWARD : DDP_SPAN_BACKWARD,
+                layer, d->at.mark, now);
+}
+
+typedef struct ddp__moment {
+    ddp__moment_kind kind;
+    int layer;
+    ddp__phase phase;
+} ddp__moment;
+
+/* Moments first..next-1 are to come; moment i has the device's mark i % room. */
+typedef struct ddp__clock {
+    ddp__moment *moment; /* [room] */
+    int room;
+    long first, next, step;
+    ddp__at at; /* where the accounts stand, behind the hooks */
+} ddp__clock;
+
+/* A host may be so many steps ahead of its device. */
+int ddp__clock_room(const ddp_ctx *d) { return 4 * (12 * d->layers * d->cfg.micro_batches + 8); }
+
+ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
+{
+    ddp__clock *c = (ddp__clock *)ddp__scratch_take(&d->lists, 1, sizeof *c);
+
+    if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the times of a device");
+    d->clock = c;
+    c->room = ddp__clock_room(d);
+    c->moment = (ddp__moment *)ddp__scratch_take(&d->lists, (size_t)c->room, sizeof *c->moment);
+    c->step = d->step;
+    c->at.mark = ddp_now();
+    if (c->moment && d->host.backend->marks(d->host.device, c->room)) return DDP_OK;
+    DDP__TRY(d->host.backend->check(d->host.device, err)); /* it may have failed by itself */
+    return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
+}
+
+/* Each step has at least three moments, so that the list has room for those that are not accounted yet. */
+static void ddp__clock_step(ddp_ctx *d, double now)
+{
+    const ddp__ended e = {now, d->wait_this_step};
+
+    if (d->step < d->cfg.profile_steps) ddp__timer_step(&d->timer);
+    d->ended[d->ended_next++ % d->ended_room] = e;
+    d->wait_this_step = 0;
+}
+
+/* What came at a time, on a device or here. */
+static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now)
+{
+    switch (m->kind) {
+    case DDP__M_ENTER:
+        ddp__clock_hook(d, now, m->layer, m->phase);
+        break;
+    case DDP__M_LEAVE:
+        d->at.phase = m->phase;
+        d->at.layer = m->layer;
+        d->at.mark = now;
+        break;
+    case DDP__M_BEGIN:
+        d->at.begun = now;
+        break;
+    case DDP__M_HELD:
+        d->wait_this_step += now - d->at.begun;
+        d->at.mark += now - d->at.begun; /* between two hooks, it is no computing of theirs */
+        ddp__record(d, DDP_SPAN_WAIT, m->layer, d->at.begun, now);
+        break;
+    case DDP__M_UPDATED:
+        ddp__record(d, DDP_SPAN_UPDATE, m->layer, d->at.begun, now);
+        break;
+    case DDP__M_STEP:
+        ddp__clock_step(d, now);
+        break;
+    }
+}
+
+void ddp__clock_collect(ddp_ctx *d)
+{
+    ddp__clock *c = d->clock;
+    const ddp__at here = d->at;
+    const long step = d->step;
+
+    if (!c) return;
+    d->at = c->at;
+    for (; c->first < c->next; c->first++) {
+        const int i = (int)(c->first % c->room);
+        const double now = d->host.backend->marked(d->host.device, i);
+
+        if (now < 0) break;
+        d->step = c->step;
+        ddp__clock_account(d, &c->moment[i], now);
+        c->step += c->moment[i].kind == DDP__M_STEP;
+    }
+    c->at = d->at;
+    d->at = here;
+    d->step = step;
+}
+
+void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase)
+{
+    ddp__clock *c = d->clock;
+    const ddp__moment m = {kind, layer, phase};
+
+    if (!c) {
+        ddp__clock_account(d, &m, ddp_now());
+        return;
+    }
+    if (c->next == c->first && kind == DDP__M_ENTER) c->step = d->step;
+    ddp__clock_collect(d);
+    while (c->next - c->first >= c->room - 1) { /* the last mark read is what others count from */
+        ddp__sleep_until(ddp_now() + 1e-4);
+        ddp__clock_collect(d);
+        if (d->host.backend->check(d->host.device, NULL)) return;
+    }
+    c->moment[c->next % c->room] = m;
+    d->host.backend->mark(d->host.device, (int)(c->next % c->room));
+    c->next++;
+}
+
+/* ==== run/events.h ==== [run] */
+/* A strategy's events, and the messages that it has posted. */
+
+/* Runs an event that the strategy has; a ddp_status. */
+#define DDP__EVENT(d, what, args) \
+    ((d)->ops.what ? ((d)->event = #what, ddp__event_over((d), (d)->ops.what args)) : DDP_OK)
+DDP_LIB ddp_status ddp__event_over(ddp_ctx *d, int code);
+/* First line of every verb. */
+#define DDP__VERB(verb) DDP__DO(ddp__verb_enter(d, verb))
+DDP_LIB ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb);
+DDP_LIB ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err);
+DDP_LIB void ddp__posted_close(ddp_ctx *d);
+/* Tells the strategy what has arrived. */
+DDP_LIB ddp_status ddp__posted_look(ddp_ctx *d);
+/* Errors: something is still posted (in_layers: in the memory of layers); in that of this layer, since
+ * an earlier step. */
+DDP_LIB ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when);
+DDP_LIB ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer);
+/* Finishes what is in flight; and what the strategy put off. */
+DDP_LIB ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err);
+
+/* ==== run/events.c ==== [run] */
+/* What a strategy's events did and said. */
+
+ddp_status ddp__event_over(ddp_ctx *d, int code)
+{
+    const char *event = d->event;
+
+    d->event = NULL;
+    if (d->host.error.code) return d->host.error.code; /* a verb's, or what was complained of */
+    if (!code) return DDP_OK;
+    return ddp__fail(&d->host.error, DDP_FAILED,
+                     "strategy %s: %s returned %d and gave no reason; ddp_complain gives "
+                     "one",
+                     d->ops.name, event, code);
+}
+
+ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
+{
+    if (!d) return DDP_ARG;
+    if (d->host.error.code) return d->host.error.code;
+    if (d->event) return DDP_OK; /* the hook around the event has checked the process */
+    DDP__TRY(ddp__host_check(&d->host, &d->host.error));
+    return ddp__fail(&d->host.error, DDP_USAGE,
+                     "%s was called outside of an event of strategy %s: only start, "
+                     "forward_begin, backward_end, step_end and their like may",
+                     verb, d->ops.name);
+}
+
+int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
+{
+    char text[DDP_ERROR_TEXT];
+    va_list ap;
+
+    if (!d) return (int)DDP_ARG;
+    if (d->host.error.code) return (int)d->host.error.code;
+    va_start(ap, fmt);
+    ddp__format_list(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return (int)ddp__fail(&d->host.error, code, "strategy %s: %s", d->ops.name, text);
+}
+
+void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...)
+{
+    char text[DDP_ERROR_TEXT];
+    va_list ap;
+
+    if (!d) return;
+    va_start(ap, fmt);
+    ddp__format_list(text, sizeof text, fmt, ap);
+    va_end(ap);
+    ddp__log(&d->host.log, level, "%s: %s", d->ops.name, text);
+}
+
+void ddp_explain(ddp_ctx *d, const char *text) { ddp__explain(d, text); }
+
+/* ==== run/update.h ==== [run] */
+/* Arithmetic on the memory of layers, and optimizer updates. */
+
+/* update.c: arithmetic where layers are, or here. Next: the values that the lists at hand have side by
+ * side, 0: no more. An update's gradients, NULL: the layer's own, which are zeroed. */
+typedef struct ddp__walk {
+    const ddp_piece *from, *to;
+    int from_count, to_count;
+    size_t from_at, to_at;
+} ddp__walk;
+DDP_LIB ddp__walk ddp__walk_of(const ddp_piece *from, int from_count, const ddp_piece *to, int to_count);
+DDP_LIB size_t ddp__walk_next(ddp__walk *w, float **from, float **to);
+DDP_LIB void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
+/* A message with one worker: its scale is applied. */
+DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
+DDP_LIB void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a);
+DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from);
+/* floats_none marks values as the gradient of a skipped layer (ddp_no_gradient). gradients_none does so for a
+ * layer, and gradients_some changes its computed gradient if it could be taken for one. */
+DDP_LIB void ddp__floats_none(float *x, size_t n);
+DDP_LIB void ddp__gradients_none(ddp_ctx *d, ddp__unit *u);
+DDP_LIB void ddp__gradients_some(ddp_ctx *d, ddp__unit *u);
+/* ddp_update_apart, or there: ddp_update_copy. */
+DDP_LIB void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state,
+                                long step, float rate, int there);
+DDP_LIB ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err);
+/* Before a layer's gradient reaches other ranks. Not on a device, whose gradients cannot be read without
+ * waiting. */
+DDP_LIB ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err);
+
+/* ==== run/update.c ==== [run] */
+/* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of the
+ * device; and what a strategy computes with. */
+
+/* No multiply-add: replicas on unlike processors stay equal. */
+void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
+{
+    size_t i = 0;
+
+    if (ddp__on_paper(&d->host, y) || ddp__on_paper(&d->host, x)) return;
+    if (d->host.backend) {
+        d->host.backend->axpy(d->host.device, y, x, n, a);
+        return;
+    }
+    for (; i + 4 <= n; i += 4)
+        ddp__f4_store(y + i, ddp__f4_load(y + i) + ddp__f4_mul(ddp__f4_all(a), ddp__f4_load(x + i)));
+    for (; i < n; i++) {
+        float product = a * x[i];
+        DDP__ROUNDED(product);
+        y[i] += product;
+    }
+}
+
+void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a)
+{
+    if (ddp__on_paper(&d->host, x)) return;
+    if (d->host.backend)
+        d->host.backend->scale(d->host.device, x, n, a);
+    else
+        ddp__scale(x, n, a);
+}
+
+ddp__walk ddp__walk_of(const ddp_piece *from, int from_count, const ddp_piece *to, int to_count)
+{
+    const ddp__walk w = {from, to, from_count, to_count, 0, 0};
+
+    return w;
+}
+
+size_t ddp__walk_next(ddp__walk *w, float **from, float **to)
+{
+    size_t n;
+
+    while (w->from_count && w->from_at == w->from->count) {
+        w->from++;
+        w->from_count--;
+        w->from_at = 0;
+    }
+    while (w->to_count && w->to_at == w->to->count) {
+        w->to++;
+        w->to_count--;
+        w->to_at = 0;
+    }
+    if (!w->from_count || !w->to_count) return 0;
+    n = w->from->count - w->from_at;
+    if (n > w->to->count - w->to_at) n = w->to->count - w->to_at;
+    *from = w->from->data + w->from_at;
+    *to = w->to->data + w->to_at;
+    w->from_at += n;
+    w->to_at += n;
+    return n;
+}
+
+/* With one worker a sum is its own input. */
+ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
+{
+    const float scale = m->mean || m->scale == 0 ? 1 : m->scale;
+    ddp__walk w =
+        ddp__walk_of(m->from, m->from_count, m->to ? m->to : m->from, m->to ? m->to_count : m->from_count);
+    float *x, *y;
+    size_t n;
+
+    if (m->verb > DDP_REDUCE_SCATTER)
+        return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else",
+                         ddp__verb_name((int)m->verb));
+    if (m->verb != DDP_ALL_REDUCE && m->verb != DDP_REDUCE_SCATTER) return DDP_OK;
+    while ((n = ddp__walk_next(&w, &x, &y)) > 0) {
+        if (m->add) {
+            ddp__axpy(d, y, x, n, scale);
+            continue;
+        }
+        if (x != y && there)
+            ddp__host_copy(&d->host, y, x, n * sizeof *y);
+        else if (x != y)
+            memcpy(y, x, n * sizeof *y);
+        if (scale != 1 && there)
+            ddp__scale_there(d, y, n, scale);
+        else if (scale != 1)
+            ddp__scale(y, n, scale);
+    }
+    return DDP_OK;
+}
+
+/* ---- gradients that are none: -0.0, told by their bits, also where a compiler may take it for 0 ---- */
+
+static const uint32_t ddp__no_gradient_bits = 0x80000000u;
+
+int ddp_no_gradient(const float *x, size_t n)
+{
+    uint32_t bits = ddp__no_gradient_bits;
+    size_t i;
+
+    for (i = 0; i < n && bits == ddp__no_gradient_bits; i++) memcpy(&bits, x + i, sizeof bits);
+    return n > 0 && bits == ddp__no_gradient_bits;
+}
+
+void ddp__floats_none(float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) memcpy(x + i, &ddp__no_gradient_bits, sizeof *x);
+}
+
+void ddp__gradients_none(ddp_ctx *d, ddp__unit *u)
+{
+    float none;
+
+    ddp__floats_none(&none, 1);
+    for (int k = 0; k < u->gradients; k++) {
+        float *x = u->gradient[k].data;
+        if (ddp__on_paper(&d->host, x)) continue;
+        if (d->host.backend)
+            d->host.backend->fill(d->host.device, x, u->gradient[k].count, none);
+        else
+            ddp__floats_none(x, u->gradient[k].count);
+    }
+}
+
+/* On a device kernels begin with 0, which no sum makes -0.0. */
+void ddp__gradients_some(ddp_ctx *d, ddp__unit *u)
+{
+    float *first = u->gradients ? u->gradient[0].data : NULL;
+
+    if (first && !d->host.backend && !ddp__on_paper(&d->host, first) && ddp_no_gradient(first, 1)) *first = 0;
+}
+
+/* Whether an update has no gradient. from: the averaged gradient, NULL: the layer's own gradient. On a device
+ * the update kernel looks at an averaged gradient; a rank knows whether its own one was skipped. */
+static int ddp__nothing_to_update(const ddp_ctx *d, const ddp__unit *u, const float *from)
+{
+    if (d->host.backend)
+        return u->skipped == d->cfg.micro_batches && d->ops.averages != DDP_AVERAGES_GRADIENTS &&
+               !(d->ops.traits & DDP_NEEDS_SERVERS);
+    if (!u->gradients || ddp__on_paper(&d->host, u->gradient[0].data)) return 0;
+    if (from) return ddp_no_gradient(from, u->trained);
+    for (int i = 0; i < u->gradients; i++)
+        if (!ddp_no_gradient(u->gradient[i].data, u->gradient[i].count)) return 0;
+    return 1;
+}
+
+void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
+                        float rate, int there)
+{
+    const ddp__unit *u = &d->unit[layer];
+
+    if (ddp__on_paper(&d->host, params) || ddp__on_paper(&d->host, grads)) return;
+    if (!(there && d->host.backend) && ddp_no_gradient(grads, u->trained)) return;
+    for (int i = 0; i < u->gradients; i++) {
+        const size_t n = u->gradient[i].count;
+        const ddp_update call = {layer, params, grads, state, n, step, rate, NULL, 0, 0, NULL};
+        if (there && d->host.backend)
+            d->host.backend->update(d->host.device, &d->optimizer, &call, 0);
+        else
+            d->optimizer.update(&d->optimizer, &call);
+        if (state) state += (size_t)d->optimizer.state_per_param * n;
+        params += n;
+        grads += n;
+    }
+}
+
+void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
+                      float rate)
+{
+    ddp__update_memory(d, layer, params, grads, state, step, rate, 0);
+}
+
+void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
+{
+    ddp__unit *u = &d->unit[layer];
+    float *state = u->state;
+
+    u->left_out = ddp__nothing_to_update(d, u, from);
+    if (u->left_out) {
+        for (int i = 0; i < u->gradients; i++)
+            ddp__host_zero(&d->host, u->gradient[i].data, u->gradient[i].count * sizeof(float));
+        return;
+    }
+    if (!d->optimizer.update) { /* the program's own: it finds the gradients in its arrays */
+        for (int i = 0; from && i < u->gradients; from += u->gradient[i++].count)
+            ddp__host_copy(&d->host, u->gradient[i].data, from, u->gradient[i].count * sizeof *from);
+        u->updates++;
+        return;
+    }
+    ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
+    for (int i = 0; i < u->gradients && !ddp__on_paper(&d->host, u->trains[i].data); i++) {
+        const size_t n = u->gradient[i].count;
+        float *grads = u->gradient[i].data;
+        const ddp_update call = {layer, u->trains[i].data, from ? from : grads, state,   n, u->updates, d->lr,
+                                 NULL,  u->shape[i].rows,  u->shape[i].columns, &d->muon};
+        if (state) state += n * (size_t)ddp__piece_state(d, u, i);
+        if (from) from += n;
+        if (d->host.backend) {
+            d->host.backend->update(d->host.device, &d->optimizer, &call, !from);
+            continue;
+        }
+        d->optimizer.update(&d->optimizer, &call);
+        if (!from) memset(grads, 0, n * sizeof *grads);
+    }
+    u->updates++;
+    ddp__clock_note(d, DDP__M_UPDATED, layer, DDP__OUTSIDE);
+}
+
+/* ---- values that are not finite ---- */
+
+typedef struct ddp__finite_scan {
+    const float *x;
+    size_t n;
+    int found; /* atomic */
+} ddp__finite_scan;
+
+enum { DDP__FINITE_BLOCK = 1 << 16 }; /* floats that a thread takes at a time */
+
+static void ddp__finite_some(void *user, long first, long last)
+{
+    ddp__finite_scan *s = (ddp__finite_scan *)user;
+    const size_t from = (size_t)first * DDP__FINITE_BLOCK, to = (size_t)last * DDP__FINITE_BLOCK;
+    const size_t n = (to < s->n ? to : s->n) - from;
+
+    if (ddp__first_not_finite(s->x + from, n) < n) ddp__atomic_store(&s->found, 1);
+}
+
+ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
+{
+    const ddp__unit *u = &d->unit[layer];
+    char what[200];
+
+    if (d->cfg.no_finite_check || d->host.backend || u->skipped == d->cfg.micro_batches) return DDP_OK;
+    for (int i = 0; i < u->gradients; i++) {
+        ddp__finite_scan s = {u->gradient[i].data, u->gradient[i].count, 0};
+        size_t at;
+        if (ddp__on_paper(&d->host, s.x)) continue;
+        ddp__pool_run(d->host.pool, (long)((s.n + DDP__FINITE_BLOCK - 1) / DDP__FINITE_BLOCK), 1,
+                      ddp__finite_some, &s);
+        if (!s.found) continue;
+        at = ddp__first_not_finite(s.x, s.n);
+        ddp__format(what, sizeof what,
+                    "step %ld: the gradient of %s%.80s is %g on rank %d (value %zu of %zu)", d->step,
+                    DDP__LAYER(u->name), (double)s.x[at], d->rank, at, s.n);
+        if (d->optimizer.update)
+            return ddp__fail(err, DDP_NUMERIC,
+                             "%s: lower the learning rate, warm it up or clip gradients; "
+                             "no_finite_check = 1 switches this check off",
+                             what);
+        if (d->stats.not_finite++ == 0)
+            ddp__log(&d->host.log, DDP_LOG_WARN,
+                     "%s; your own update decides about the step, and ddp_stats.not_finite counts", what);
+        return DDP_OK;
+    }
+    return DDP_OK;
+}
+
+/* A norm that nobody else waits for stays on the device. */
+static void ddp__clip_there(ddp_ctx *d)
+{
+    const ddp_backend *b = d->host.backend;
+    int first = 1;
+
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++, first = 0)
+            b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, first);
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++)
+            b->clip_scale(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
+                          d->cfg.clip_norm);
+}
+
+ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
+{
+    const ddp_backend *b = d->host.backend;
+    double squares = 0;
+    float factor;
+
+    if (b && !d->norm.pass) {
+        ddp__clip_there(d);
+        return DDP_OK;
+    }
+    if (d->norm.pass) DDP__TRY(d->norm.pass(d->norm.user, 0, &squares));
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++) {
+            const ddp_piece *g = &d->unit[l].gradient[i];
+            double more = 0;
+            if (ddp__on_paper(&d->host, g->data)) continue;
+            if (b)
+                DDP__TRY(b->norm2(d->host.device, g->data, g->count, &more, err));
+            else
+                more = ddp__sum_squares(g->data, g->count);
+            squares += more;
+        }
+    if (d->norm.pass) DDP__TRY(d->norm.pass(d->norm.user, 1, &squares));
+    factor = ddp__clip_factor(squares, (double)d->cfg.clip_norm);
+    if (factor == 1) return DDP_OK;
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++)
+            ddp__scale_there(d, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, factor);
+    return DDP_OK;
+}
+
+/* ---- what a strategy computes with ---- */
+
+int ddp_axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
+{
+    DDP__VERB("ddp_axpy");
+    ddp__axpy(d, y, x, n, a);
+    return 0;
+}
+
+int ddp_copy(ddp_ctx *d, float *y, const float *x, size_t n)
+{
+    DDP__VERB("ddp_copy");
+    ddp__host_copy(&d->host, y, x, n * sizeof *y);
+    return 0;
+}
+
+int ddp_scale(ddp_ctx *d, float *x, size_t n, float a)
+{
+    DDP__VERB("ddp_scale");
+    ddp__scale_there(d, x, n, a);
+    return 0;
+}
+
+int ddp_set(ddp_ctx *d, float *x, size_t n, float a)
+{
+    DDP__VERB("ddp_set");
+    if (ddp__on_paper(&d->host, x)) return 0;
+    if (d->host.backend)
+        d->host.backend->fill(d->host.device, x, n, a);
+    else
+        for (size_t i = 0; i < n; i++) x[i] = a;
+    return 0;
+}
+
+int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
+{
+    DDP__VERB("ddp_norm2");
+    *out = 0;
+    if (ddp__on_paper(&d->host, x)) return 0;
+    if (d->host.backend) return (int)d->host.backend->norm2(d->host.device, x, n, out, &d->host.error);
+    *out = ddp__sum_squares(x, n);
+    return 0;
+}
+
+int ddp_download(ddp_ctx *d, float *y, const float *x, size_t n)
+{
+    DDP__VERB("ddp_download");
+    return (int)ddp__host_download(&d->host, y, x, n * sizeof *y, &d->host.error);
+}
+
+int ddp_upload(ddp_ctx *d, float *y, const float *x, size_t n)
+{
+    DDP__VERB("ddp_upload");
+    ddp__host_upload(&d->host, y, x, n * sizeof *y);
+    return 0;
+}
+
+int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule, float f)
+{
+    DDP__VERB("ddp_late_apply");
+    switch (rule) {
+    case DDP_LATE_MIX:
+        if (f == 0)
+            ddp__host_copy(&d->host, target, late, n * sizeof *target);
+        else {
+            ddp__scale_there(d, target, n, f);
+            ddp__axpy(d, target, late, n, 1 - f);
+        }
+        return 0;
+    case DDP_LATE_OWN:
+        ddp__host_copy(&d->host, target, late, n * sizeof *target);
+        ddp__axpy(d, target, own, n, -f);
+        return 0;
+    case DDP_LATE_COMPENSATE:
+        if (ddp__on_paper(&d->host, late)) return 0;
+        if (d->host.backend)
+            d->host.backend->compensate(d->host.device, late, target, own, n, f);
+        else
+            ddp__late_compensate(late, target, own, n, f);
+        return 0;
+    }
+    return ddp_complain(d, DDP_ARG, "ddp_late_apply: rule %d does not exist", (int)rule);
+}
+
+/* ==== run/post.h ==== [run] */
+/* Which way a message goes, and messages that are waited for. */
+
+/* ---- post.c, collective.c: which way a message goes, and messages that are waited for ---- */
+
+/* Posts a message: to the engine of its link, in two levels (sites.c), over the stager, or from device
+ * to device (device.c). there: its memory is that of layers, else this process's own. All messages of a
+ * context go this way, or wait for those that did (flush): one order on all ranks. */
+DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err);
+/* The same straight to the engine: its memory is here, and nothing is under way over a device. */
+DDP_LIB ddp_status ddp__post_here(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
+/* Later work on the layers waits for it: the device, or where there is none, and in the first step,
+ * the caller: kernels are loaded when they are launched first, and loading may wait for all that the
+ * device has to do, also for work that is held. */
+DDP_LIB ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_error *err);
+/* The same of its input alone, and the caller waits. */
+DDP_LIB ddp_status ddp__post_hold_input(ddp_ctx *d, int link, long ticket, ddp_error *err);
+/* The caller waits for it, which is in nobody's account. */
+DDP_LIB ddp_status ddp__post_wait(ddp_ctx *d, int link, long ticket, ddp_error *err);
+DDP_LIB int ddp__post_is_done(ddp_ctx *d, int link, long ticket);
+
+/* All that was posted over a device is in the engine, in order. */
+DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);
+/* What is looked at before an engine has checked a message: verb, lists, link. who: begins the sentence. */
+DDP_LIB ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_message *m,
+                                      ddp_error *err);
+/* Posted and waited for, in one level; with one worker only the scale is applied. */
+DDP_LIB ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
+
+/* A collective or a message of the program: checked, posted and waited for. name: begins the sentence of an
+ * error. Returns 0, or the context's first error. */
+DDP_LIB int ddp__plain(ddp_ctx *d, const char *name, const ddp_message *m);
+
+/* A message of this step, over link 0, that counts as filler. The library's own words, as bytes: a message of
+ * them, in *p, that travels unhurried; those of a group's first rank (or the lowest that lives) reach all;
+ * each member's own, size bytes, in its place. */
+DDP_LIB ddp_message ddp__message(const ddp_ctx *d, ddp_verb verb, const ddp_piece *list, int n, int layer);
+DDP_LIB ddp_message ddp__own_word(const ddp_ctx *d, ddp_piece *p, ddp_verb verb, int group, void *bytes,
+                                  size_t size);
+DDP_LIB ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err);
+DDP_LIB ddp_status ddp__all_come(ddp_ctx *d, int group, ddp_error *err); /* all of a group have come as far as
+                                                                            this rank */
+DDP_LIB ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err);
+
+/* ==== run/transport.h ==== [run] */
+/* How messages travel that do not go straight to an engine: src/device fills this table for a context whose
+ * layers are on a device. */
+
+/* All functions are called on the context's thread. Tickets are the transport's own.
+ *   post     a message, whose values are in the memory of layers (there) or here
+ *   run      the same of a message in the memory of layers, and the caller waits until it is done
+ *   hold     later work on the layers waits until the message is done, without waiting here if possible
+ *   hold_input  the caller waits until the message's input may change
+ *   wait     the caller waits until the message is done
+ *   is_done  1: wait would not wait
+ *   flush    the caller waits until the engine has all messages so far, in order
+ *   divergence  ddp_message.divergence, of the last message that named `of` and is done */
+typedef struct ddp__transport {
+    ddp_status (*post)(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err);
+    ddp_status (*run)(ddp_ctx *d, const ddp_message *m, ddp_error *err);
+    ddp_status (*hold)(ddp_ctx *d, long ticket, ddp_error *err);
+    ddp_status (*hold_input)(ddp_ctx *d, long ticket, ddp_error *err);
+    ddp_status (*wait)(ddp_ctx *d, long ticket, ddp_error *err);
+    int (*is_done)(ddp_ctx *d, long ticket);
+    ddp_status (*flush)(ddp_ctx *d, ddp_error *err);
+    double (*divergence)(ddp_ctx *d, const double *of);
+} ddp__transport;
+
+/* ==== run/collective.c ==== [run] */
+/* Messages that are waited for: plain collectives, and the library's own words. */
+
+ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_message *m, ddp_error *err)
+{
+    const ddp_piece *list[2] = {m->from, m->to};
+    const int count[2] = {m->from_count, m->to ? m->to_count : 0};
+
+    if (m->verb < DDP_ALL_REDUCE || m->verb > DDP_PULL || m->verb == DDP__ASK)
+        return ddp__fail(err, DDP_ARG, "%s: a message of verb %d, which does not exist", who, (int)m->verb);
+    for (int k = 0; k < 2; k++) {
+        if (count[k] < 0 || (count[k] > 0 && !list[k]))
+            return ddp__fail(err, DDP_ARG, "%s: a list of %d arrays is NULL", who, count[k]);
+        for (int i = 0; i < count[k]; i++)
+            if (!list[k][i].data && list[k][i].count)
+                return ddp__fail(err, DDP_ARG, "%s: the array is NULL", who);
+    }
+    if (m->here && (m->here != 1 || !count[0] || count[1]))
+        return ddp__fail(err, DDP_ARG, "%s: here %d: the first array of a message in place can be", who,
+                         (int)m->here);
+    if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))
+        return ddp__fail(err, DDP_ARG,
+                         "%s: this context has no link %d; a second one is opened where net2 or addr2 "
+                         "is set, or nccl is 2",
+                         who, m->link);
+    return DDP_OK;
+}
+
+/* ---- messages that are waited for ---- */
+
+ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err) { return d->over ? d->over->flush(d, err) : DDP_OK; }
+
+ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
+{
+    if (!d->engine) return ddp__post_alone(d, m, there, err);
+    if (there && d->over) return d->over->run(d, m, err);
+    DDP__TRY(ddp__post_flush(d, err));
+    return ddp__engine_run(ddp__engine_of(d, m->link), m, err);
+}
+
+ddp_message ddp__message(const ddp_ctx *d, ddp_verb verb, const ddp_piece *list, int n, int layer)
+{
+    ddp_message m = DDP__ZEROS;
+
+    m.verb = verb;
+    m.from = list;
+    m.from_count = n;
+    m.step = d->step;
+    m.layer = layer;
+    m.filler = 1;
+    return m;
+}
+
+ddp_message ddp__own_word(const ddp_ctx *d, ddp_piece *p, ddp_verb verb, int group, void *bytes, size_t size)
+{
+    ddp_message m = ddp__message(d, verb, p, 1, DDP__OWN_WORD);
+
+    p->bytes = bytes;
+    p->count = size;
+    m.bytes = 1;
+    m.group = group;
+    if (verb == DDP_BROADCAST) m.peer = ddp__group_root(d, group);
+    m.priority = d->layers;
+    return m;
+}
+
+ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err)
+{
+    ddp_piece p;
+    const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, group, bytes, size);
+
+    return ddp__run(d, &m, 0, err);
+}
+
+ddp_status ddp__all_come(ddp_ctx *d, int group, ddp_error *err)
+{
+    float word = 0;
+    ddp_piece p;
+    ddp_message m = ddp__own_word(d, &p, DDP_ALL_REDUCE, group, &word, 1);
+
+    m.bytes = 0;
+    return ddp__run(d, &m, 0, err);
+}
+
+ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err)
+{
+    const int members = ddp__engine_group_size(d->engine, group);
+    ddp_piece p;
+    const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, group, bytes, size * (size_t)members);
+
+    return ddp__run(d, &m, 0, err);
+}
+
+/* ---- plain collectives ---- */
+
+int ddp__plain(ddp_ctx *d, const char *name, const ddp_message *m)
+{
+    const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
+
+    if (ddp__message_looks(d, name, m, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    if (!any && (m->peer < 0 || m->peer >= d->world))
+        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name, m->peer,
+                              d->world);
+    if (m->verb >= DDP_SEND && m->peer == d->rank)
+        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d cannot exchange with itself", name, m->peer);
+    if (m->coding && m->coding != ddp__wire_coding(d->cfg.wire))
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "%s: the context was opened for %s; open it with wire = DDP_WIRE_%s or "
+                              "DREAMDDP_WIRE=%s",
+                              name, ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)),
+                              m->coding == DDP_AS_BFLOAT ? "BF16"
+                              : m->coding == DDP_AS_INT8 ? "INT8"
+                              : m->coding == DDP_AS_INT4 ? "INT4"
+                                                         : "E3M0",
+                              ddp_wire_name((ddp_wire)((int)m->coding + 1)));
+    if (ddp__is_in_step(d, name)) return ddp__ctx_fail(d, &d->host.error);
+    if (ddp__hub_of(d) && !d->started && m->verb < DDP_SEND) /* it would be of the servers too */
+        return ddp__ctx_failf(d, DDP_USAGE,
+                              "%s: with servers and min_world collectives begin behind ddp_set_optimizer, or "
+                              "the first step",
+                              name);
+    return ddp__run(d, m, 0, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
+}
+
+int ddp_exchange(ddp_ctx *d, const ddp_message *m)
+{
+    DDP__ENTER(d);
+    if (!m) return ddp__ctx_failf(d, DDP_ARG, "ddp_exchange: the message is NULL");
+    return ddp__plain(d, "ddp_exchange", m);
+}
+
+/* n floats for each of the world's blocks, a sum times the scale. */
+static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n, float scale,
+                           int peer)
+{
+    const int blocks =
+        d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? d->world - ddp_servers(d) : 1;
+    const ddp_piece p = {{x}, n * (size_t)blocks};
+    ddp_message m;
+
+    DDP__ENTER(d);
+    d->call = name;
+    if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
+    m = ddp__message(d, verb, &p, 1, DDP_NO_LAYER);
+    if (verb < DDP_SEND) m.group = d->computing;
+    m.scale = scale;
+    m.peer = peer;
+    return ddp__plain(d, name, &m);
+}
+
+int ddp_all_reduce(ddp_ctx *d, float *x, size_t n, float scale)
+{
+    return ddp__collective(d, "ddp_all_reduce", DDP_ALL_REDUCE, x, n, scale, 0);
+}
+
+int ddp_all_mean(ddp_ctx *d, float *x, size_t n)
+{
+    const ddp_piece p = {{x}, n};
+    ddp_message m;
+
+    DDP__ENTER(d);
+    m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
+    m.group = d->computing;
+    m.mean = 1;
+    m.scale = 0;
+    return ddp__plain(d, "ddp_all_mean", &m);
+}
+
+int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root)
+{
+    return ddp__collective(d, "ddp_broadcast", DDP_BROADCAST, x, n, 1, root);
+}
+
+int ddp_all_gather(ddp_ctx *d, float *x, size_t n)
+{
+    return ddp__collective(d, "ddp_all_gather", DDP_ALL_GATHER, x, n, 1, 0);
+}
+
+int ddp_reduce_scatter(ddp_ctx *d, float *x, size_t n, float scale)
+{
+    return ddp__collective(d, "ddp_reduce_scatter", DDP_REDUCE_SCATTER, x, n, scale, 0);
+}
+
+int ddp_send(ddp_ctx *d, float *x, size_t n, int to)
+{
+    return ddp__collective(d, "ddp_send", DDP_SEND, x, n, 1, to);
+}
+
+int ddp_recv(ddp_ctx *d, float *x, size_t n, int from)
+{
+    return ddp__collective(d, "ddp_recv", DDP_RECEIVE, x, n, 1, from);
+}
+
+int ddp_barrier(ddp_ctx *d)
+{
+    unsigned char *token;
+    ddp_message m;
+    ddp_piece p;
+    int s, workers;
+
+    DDP__ENTER(d);
+    /* an empty contribution to each is enough: nobody is done before everybody has come */
+    workers = d->world - ddp_servers(d);
+    token = (unsigned char *)ddp__calloc((size_t)workers, 1);
+    if (!token) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_barrier: out of memory");
+    m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->computing, token, (size_t)workers);
+    m.layer = DDP__BARRIER;
+    m.priority = 0;
+    s = ddp__plain(d, "ddp_barrier", &m);
+    DDP_FREE(token);
+    return s;
+}
+
+/* ==== run/reduce.c ==== [run] */
+/* All-reduces of doubles and 64-bit integers, maxima and minima, and bytes of any number. The engine sums
+ * floats only. So the others gather the arrays of all ranks, a piece of limited size at a time, and each rank
+ * combines them. */
+
+#define DDP__REDUCE_BYTES ((size_t)4 << 20)  /* of all ranks' blocks of one piece */
+#ifndef DDP__MESSAGE_BYTES                   /* the test of the pieces has a smaller one */
+#define DDP__MESSAGE_BYTES ((size_t)1 << 30) /* of one message; a frame counts to 2^32 */
+#endif
+
+/* Starts the block of each rank; zeros are the block of a lost rank. */
+typedef struct ddp__reduce_head {
+    unsigned char there, type, op, zeros[5]; /* as long as a value, so that doubles are aligned */
+} ddp__reduce_head;
+
+typedef struct ddp__operand {
+    const char *call;
+    size_t size;
+    void (*add)(void *own, const void *x, size_t n);
+    void (*extreme)(void *own, const void *x, size_t n, int max);
+} ddp__operand;
+
+/* ---- arithmetic ---- */
+
+static void ddp__float_extreme(void *own, const void *x, size_t n, int max)
+{
+    float *a = (float *)own;
+    const float *b = (const float *)x;
+
+    for (size_t i = 0; i < n; i++) {
+        if (ddp__is_nan((double)a[i])) continue;
+        if (ddp__is_nan((double)b[i]) || (max ? b[i] > a[i] : b[i] < a[i])) a[i] = b[i];
+    }
+}
+
+static void ddp__double_add(void *own, const void *x, size_t n)
+{
+    double *a = (double *)own;
+    const double *b = (const double *)x;
+
+    for (size_t i = 0; i < n; i++) a[i] += b[i];
+}
+
+static void ddp__double_extreme(void *own, const void *x, size_t n, int max)
+{
+    double *a = (double *)own;
+    const double *b = (const double *)x;
+
+    for (size_t i = 0; i < n; i++) {
+        if (ddp__is_nan(a[i])) continue;
+        if (ddp__is_nan(b[i]) || (max ? b[i] > a[i] : b[i] < a[i])) a[i] = b[i];
+    }
+}
+
+/* Unsigned: the overflow of a signed sum is undefined. */
+static void ddp__int64_add(void *own, const void *x, size_t n)
+{
+    uint64_t *a = (uint64_t *)own;
+    const uint64_t *b = (const uint64_t *)x;
+
+    for (size_t i = 0; i < n; i++) a[i] += b[i];
+}
+
+static void ddp__int64_extreme(void *own, const void *x, size_t n, int max)
+{
+    int64_t *a = (int64_t *)own;
+    const int64_t *b = (const int64_t *)x;
+
+    for (size_t i = 0; i < n; i++)
+        if (max ? b[i] > a[i] : b[i] < a[i]) a[i] = b[i];
+}
+
+enum { DDP__FLOAT, DDP__DOUBLE, DDP__INT64, DDP__OPERANDS };
+
+static const ddp__operand ddp__operands[DDP__OPERANDS] = {
+    {"ddp_all_reduce_float", sizeof(float), NULL, ddp__float_extreme},
+    {"ddp_all_reduce_double", sizeof(double), ddp__double_add, ddp__double_extreme},
+    {"ddp_all_reduce_int64", sizeof(int64_t), ddp__int64_add, ddp__int64_extreme}};
+static const char *const ddp__reductions[] = {"DDP_SUM", "DDP_MEAN", "DDP_MAX", "DDP_MIN"};
+
+/* ---- all-reduces ---- */
+
+static int ddp__reduce_differs(ddp_ctx *d, const ddp__reduce_head *own, const ddp__reduce_head *other,
+                               int rank)
+{
+    const int known = other->type < DDP__OPERANDS && other->op <= DDP_MIN;
+
+    return ddp__ctx_failf(d, DDP_MISMATCH,
+                          "rank %d calls %s with %s, rank %d %s with %s: make the same call on all "
+                          "ranks",
+                          d->rank, ddp__operands[own->type].call, ddp__reductions[own->op], rank,
+                          known ? ddp__operands[other->type].call : "another collective",
+                          known ? ddp__reductions[other->op] : "other data");
+}
+
+/* out[n] becomes the combination of the blocks, in rank order. */
+static int ddp__reduce_blocks(ddp_ctx *d, const unsigned char *all, int blocks, const ddp__reduce_head *own,
+                              void *out, size_t n)
+{
+    const ddp__operand *kind = &ddp__operands[own->type];
+    const int sums = own->op == DDP_SUM || own->op == DDP_MEAN;
+    const size_t block = sizeof *own + n * kind->size;
+    double *mean = (double *)out;
+    int took = 0;
+
+    for (int r = 0; r < blocks; r++) {
+        const unsigned char *at = all + block * (size_t)r, *values = at + sizeof *own;
+        ddp__reduce_head head;
+        memcpy(&head, at, sizeof head);
+        if (!head.there) continue;
+        if (memcmp(&head, own, sizeof head)) return ddp__reduce_differs(d, own, &head, r);
+        if (!took++)
+            memcpy(out, values, n * kind->size);
+        else if (sums)
+            kind->add(out, values, n);
+        else
+            kind->extreme(out, values, n, own->op == DDP_MAX);
+    }
+    for (size_t i = 0; own->op == DDP_MEAN && i < n; i++) mean[i] /= took;
+    return 0;
+}
+
+/* Each rank sends every piece of x, after a head, to all ranks. */
+static int ddp__reduce_gathered(ddp_ctx *d, int type, void *x, size_t n, ddp_reduction op)
+{
+    const ddp__operand *kind = &ddp__operands[type];
+    const int blocks = d->world - ddp_servers(d);
+    const size_t most = (DDP__REDUCE_BYTES / (size_t)blocks - sizeof(ddp__reduce_head)) / kind->size;
+    ddp__reduce_head head = DDP__ZEROS;
+    unsigned char *all;
+    int s = 0;
+
+    all = (unsigned char *)ddp__calloc((size_t)blocks, sizeof head + (n < most ? n : most) * kind->size);
+    if (!all)
+        return ddp__ctx_failf(d, DDP_MEMORY, "%s: out of memory for a piece of the arrays of %d ranks",
+                              kind->call, blocks);
+    head.there = 1;
+    head.type = (unsigned char)type;
+    head.op = (unsigned char)op;
+    for (size_t at = 0, here; !s && (at < n || at == 0); at += here ? here : 1) {
+        unsigned char *part = (unsigned char *)x + at * kind->size;
+        ddp_message m;
+        ddp_piece p;
+        here = n - at < most ? n - at : most;
+        p.bytes = all;
+        p.count = (size_t)blocks * (sizeof head + here * kind->size);
+        if (d->rank < blocks) {
+            unsigned char *own = all + (size_t)d->rank * (sizeof head + here * kind->size);
+            memcpy(own, &head, sizeof head);
+            if (here) memcpy(own + sizeof head, part, here * kind->size);
+        }
+        m = ddp__message(d, DDP_ALL_GATHER, &p, 1, DDP_NO_LAYER);
+        m.bytes = 1;
+        m.group = d->computing;
+        s = ddp__plain(d, kind->call, &m);
+        if (!s) s = ddp__reduce_blocks(d, all, blocks, &head, part, here);
+    }
+    DDP_FREE(all);
+    return s;
+}
+
+/* What is wrong before any message. */
+static int ddp__reduce_check(ddp_ctx *d, int type, const void *x, size_t n, ddp_reduction op)
+{
+    const char *call = ddp__operands[type].call;
+
+    if ((int)op < (int)DDP_SUM || op > DDP_MIN)
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "%s: reduction %d does not exist; use DDP_SUM, DDP_MEAN, DDP_MAX or DDP_MIN",
+                              call, (int)op);
+    if (!x && n) return ddp__ctx_failf(d, DDP_ARG, "%s: the array is NULL", call);
+    if (type == DDP__INT64 && op == DDP_MEAN)
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "%s: a mean of integers is no integer; copy them to doubles for "
+                              "ddp_all_reduce_double",
+                              call);
+    return 0;
+}
+
+int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction op)
+{
+    const ddp_piece p = {{x}, n};
+    ddp_message m;
+
+    DDP__ENTER(d);
+    if (ddp__reduce_check(d, DDP__FLOAT, x, n, op)) return (int)d->host.error.code;
+    if (!d->engine) return 0;
+    if (op == DDP_MAX || op == DDP_MIN) return ddp__reduce_gathered(d, DDP__FLOAT, x, n, op);
+    m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
+    m.group = d->computing;
+    m.mean = op == DDP_MEAN;
+    return ddp__plain(d, "ddp_all_reduce_float", &m);
+}
+
+int ddp_all_reduce_double(ddp_ctx *d, double *x, size_t n, ddp_reduction op)
+{
+    DDP__ENTER(d);
+    if (ddp__reduce_check(d, DDP__DOUBLE, x, n, op)) return (int)d->host.error.code;
+    return d->engine ? ddp__reduce_gathered(d, DDP__DOUBLE, x, n, op) : 0;
+}
+
+int ddp_all_reduce_int64(ddp_ctx *d, int64_t *x, size_t n, ddp_reduction op)
+{
+    DDP__ENTER(d);
+    if (ddp__reduce_check(d, DDP__INT64, x, n, op)) return (int)d->host.error.code;
+    return d->engine ? ddp__reduce_gathered(d, DDP__INT64, x, n, op) : 0;
+}
+
+/* ---- bytes ---- */
+
+/* x has `blocks` blocks of n bytes each, one after the other. A message takes the next bytes of every
+ * block. */
+static int ddp__bytes_of(ddp_ctx *d, const char *name, ddp_verb verb, void *x, size_t n, int blocks, int root)
+{
+    const size_t most = DDP__MESSAGE_BYTES / (size_t)blocks;
+    ddp_piece *list = (ddp_piece *)ddp__calloc((size_t)blocks, sizeof *list);
+    int s = 0;
+
+    if (!list)
+        return ddp__ctx_failf(d, DDP_MEMORY, "%s: out of memory for a list of %d blocks", name, blocks);
+    for (size_t at = 0, here; !s && (at < n || at == 0); at += here ? here : 1) {
+        ddp_message m = ddp__message(d, verb, list, blocks, DDP_NO_LAYER);
+        here = n - at < most ? n - at : most;
+        for (int r = 0; r < blocks; r++) {
+            list[r].bytes = x ? (unsigned char *)x + n * (size_t)r + at : NULL;
+            list[r].count = here;
+        }
+        m.bytes = 1;
+        m.group = d->computing;
+        m.peer = root;
+        s = ddp__plain(d, name, &m);
+    }
+    DDP_FREE(list);
+    return s;
+}
+
+int ddp_broadcast_bytes(ddp_ctx *d, void *x, size_t n, int root)
+{
+    DDP__ENTER(d);
+    return ddp__bytes_of(d, "ddp_broadcast_bytes", DDP_BROADCAST, x, n, 1, root);
+}
+
+int ddp_all_gather_bytes(ddp_ctx *d, void *x, size_t n)
+{
+    DDP__ENTER(d);
+    return ddp__bytes_of(d, "ddp_all_gather_bytes", DDP_ALL_GATHER, x, n, d->world - ddp_servers(d), 0);
+}
+
+/* ==== run/sites.h ==== [run] */
+/* Averages in two levels: inside sites, then between them. */
+
+/* ---- sites.c: averages in two levels ---- */
+
+/* site: [world] of each rank, 0: it is lost. Collective, a no-op where this rank has none. again: in an
+ * elastic world, with a newcomer; nothing is in flight. */
+DDP_LIB ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err);
+DDP_LIB ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err);
+/* Submits a mean over all ranks in two levels, one operation. Divergence is not measured. takes: whether it
+ * goes so. */
+DDP_LIB int ddp__levels_takes(const ddp_ctx *d, const ddp_message *m);
+DDP_LIB ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
+/* The part of a mean that crosses sites, on the first rank of each. */
+DDP_LIB void ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *part);
 
 /* ==== run/sites.c ==== [run] */
 /* Groups of ranks, and averages in two levels: the ranks of a site sum each a segment, those of one place in
@@ -42030,17 +40607,22 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     if (!(d->cfg.site > 0)) return DDP_OK;
     list = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *list);
     if (!list) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
-    memset(&d->sites, 0, sizeof d->sites);
-    d->levels = &d->sites;
+    if (!d->sites) d->sites = (ddp_sites *)ddp__scratch_take(&d->lists, 1, sizeof *d->sites);
+    if (!d->sites) {
+        DDP_FREE(list);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
+    }
+    memset(d->sites, 0, sizeof *d->sites);
+    d->levels = d->sites;
     for (int r = 0; r < d->world; r++)
         for (int q = 0; q < r && site[r]; q++) {
             alike &= site[r] == site[q] || !site[q];
             unlike &= site[r] != site[q];
         }
-    if (alike) d->sites.members = d->world;
+    if (alike) d->sites->members = d->world;
     for (int link = 0; link < ddp_links(d) && !alike; link++)
         ddp__engine_sites(ddp__engine_of(d, link), site);
-    if (!alike && !(d->cfg.min_world > 0)) bad = ddp__sites_make(d, site, 1, &d->sites, list);
+    if (!alike && !(d->cfg.min_world > 0)) bad = ddp__sites_make(d, site, 1, d->sites, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
     /* one level is all there is; the devices' own network joins those of a site in any case */
@@ -42095,279 +40677,85 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
     return ddp__engine_submit(ddp__engine_of(d, m->link), &one, ticket, err);
 }
 
-/* ==== run/device.c ==== [run] */
-/* A context on a device: opening its backend, what is checked and waited for there, and averages from device
- * to device, over the network that the devices have of their own (NCCL).
- *
- * One level: the arrays of all ranks become their mean in place. With sites (sites.c) that network joins the
- * ranks of one site: they sum, the first of them sends the sum over the slow links to the first ones of the
- * other sites, and the site gets the result from it when later work needs it. Sums go as sites.c says. With
- * nccl 2 this network is one of two links, the engine the other (planning.c). */
+/* ==== run/post.c ==== [run] */
+/* Which way a message goes: to the engine of its link, in two levels, or over the transport of a device. */
 
-/* ---- from device to device ---- */
-
-/* An average, until it is held. */
-typedef struct ddp__crossing {
-    float **data; /* [arrays], and counts behind them */
-    size_t *count;
-    int arrays, room;
-    long ticket; /* the stager's, of the part that crosses; -1: this rank is not its site's first */
-} ddp__crossing;
-
-static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_error *err)
+ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
 {
-    ddp_ctx *d = (ddp_ctx *)user;
-
-    return ddp__tell(d, d->nccl->site ? d->nccl->site->inside : 0, bytes, count, err);
+    *ticket = -1;
+    if (m->here && m->from_count == 1) there = 0;
+    if (!d->engine) return ddp__post_alone(d, m, there, err);
+    if (d->over) return d->over->post(d, m, there, ticket, err);
+    return ddp__post_here(d, m, ticket, err);
 }
 
-/* Who closed its context has done its part of all that was in flight, or will never do it: what is
- * not done soon after that waits for something that will not come. */
-static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
+ddp_status ddp__post_here(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
 {
-    ddp_ctx *d = (ddp_ctx *)user;
-    struct ddp__nccl *x = d->nccl;
-    int gone;
-
-    DDP__TRY(ddp__engine_error(d->engine, err));
-    DDP__TRY(ddp__stager_error(d->stager, err));
-    gone = since > 0 ? ddp__engine_left(d->engine) : -1;
-    if (gone < 0) return DDP_OK;
-    if (x->left_s <= 0) x->left_s = ddp_now();
-    if (ddp_now() - (since > x->left_s ? since : x->left_s) < d->cfg.peer_timeout_s) return DDP_OK;
-    return ddp__fail(err, DDP_PEER_LOST,
-                     "rank %d closed its context while rank %d waits for an average with it: every "
-                     "rank must run the same steps",
-                     gone, d->rank);
+    if (ddp__levels_takes(d, m)) return ddp__levels_submit(d, m, ticket, err);
+    return ddp__engine_submit(ddp__engine_of(d, m->link), m, ticket, err);
 }
 
-/* A failure of the devices' network does not say which peer it lost: the transport hears soon who left. */
-static ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
+ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_error *err)
 {
-    const double until = ddp_now() + d->cfg.peer_timeout_s;
-    ddp_error why;
-    int gone = -1;
-
-    while (s == DDP_PEER_LOST && d->joined && gone < 0 && ddp_now() < until) {
-        if (ddp__engine_error(d->engine, &why)) {
-            *err = why;
-            return why.code;
-        }
-        gone = ddp__engine_left(d->engine);
-        if (gone < 0) ddp__sleep_until(ddp_now() + 1e-3);
-    }
-    if (gone < 0) return s;
-    return ddp__fail(
-        err, s,
-        "rank %d closed its context while rank %d averages with it: every rank must run the same "
-        "steps",
-        gone, d->rank);
-}
-
-static ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
-{
-    const ddp_backend *b = d->host.backend;
-    struct ddp__nccl *x = (struct ddp__nccl *)ddp__scratch_take(&d->lists, 1, sizeof *x);
-    ddp_backend_peers p = DDP__ZEROS;
-
-    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the network of the devices");
-    d->nccl = x;
-    x->slots = slots;
-    x->site = ddp_sites_of(d);
-    x->crossing = (ddp__crossing *)ddp__scratch_take(&d->lists, (size_t)slots, sizeof *x->crossing);
-    if (!x->crossing) return ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of devices", slots);
-    x->zeros = (float *)b->alloc(d->host.device, DDP__PROBE_FLOATS * sizeof(float));
-    if (!x->zeros) {
-        DDP__TRY(b->check(d->host.device, err));
-        return ddp__fail(err, DDP_MEMORY,
-                         "out of device memory for the %d floats that links are "
-                         "probed with; use a smaller batch or model",
-                         DDP__PROBE_FLOATS);
-    }
-    p.rank = x->site ? x->site->place : d->rank;
-    p.world = x->site ? x->site->members : d->world;
-    p.join_timeout_s = d->cfg.join_timeout_s;
-    p.op_timeout_s = d->cfg.op_timeout_s;
-    p.share = ddp__nccl_share;
-    p.watch = ddp__nccl_watch;
-    p.user = d;
-    DDP__TRY(b->join(d->host.device, &p, err));
-    d->joined = 1;
-    return DDP_OK;
-}
-
-static void ddp__nccl_stop(ddp_ctx *d)
-{
-    const ddp_backend *b = d->host.backend;
-
-    if (!d->joined) return;
-    if (d->host.error.code != DDP_OK) b->raise_all(d->host.device); /* it may wait for one */
-    b->leave(d->host.device, d->host.error.code != DDP_OK);
-    d->joined = 0;
-}
-
-static void ddp__nccl_close(ddp_ctx *d)
-{
-    struct ddp__nccl *x = d->nccl;
-
-    if (!x) return;
-    if (x->zeros) d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
-    for (int i = 0; x->crossing && i < x->slots; i++)
-        if (x->crossing[i].data) DDP_FREE((void *)x->crossing[i].data);
-    d->nccl = NULL;
-}
-
-int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m)
-{
-    return d->joined && !m->group && m->link == 0 && m->verb == DDP_ALL_REDUCE && m->mean && !m->to &&
-           !m->here;
-}
-
-/* As the backend takes arrays; *total is their floats. */
-static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_t *total, ddp_error *err)
-{
-    const int n = m->from_count;
-
-    if (n > c->room) {
-        float **data = (float **)DDP_REALLOC((void *)c->data, (size_t)n * (sizeof *data + sizeof *c->count));
-        if (!data) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
-        c->data = data;
-        c->count = (size_t *)(void *)(data + n);
-        c->room = n;
-    }
-    *total = 0;
-    c->arrays = n;
-    for (int i = 0; i < n; i++) {
-        c->data[i] = m->from[i].data;
-        c->count[i] = m->from[i].count;
-        *total += m->from[i].count;
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
-{
-    struct ddp__nccl *x = d->nccl;
-    const int slot = (int)(x->messages++ % x->slots);
-    ddp__crossing *c = &x->crossing[slot];
-    ddp_message part;
-    size_t total = 0;
     ddp_status s;
 
-    DDP__TRY(ddp__nccl_arrays(c, m, &total, err));
-    x->bytes += (int64_t)(total * sizeof(float));
-    s = d->host.backend->average(d->host.device, slot, c->data, c->count, c->arrays, x->site != NULL, err);
-    if (s != DDP_OK) return ddp__nccl_lost(d, s, err);
-    *ticket = -2 - slot;
-    c->ticket = -1;
-    if (!x->site || x->site->place) return DDP_OK;
-    /* the first of a site sends the sum of its site when the device has it */
-    ddp__levels_across(d, m, &part);
-    return ddp__stager_submit(d->stager, &part, DDP__BEHIND_AVERAGES, &c->ticket, err);
-}
-
-ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
-{
-    const ddp_backend *b = d->host.backend;
-    struct ddp__nccl *x = d->nccl;
-    const int slot = (int)(-2 - ticket);
-    const ddp__crossing *c = &x->crossing[slot];
-
-    if (x->site) {
-        unsigned turn = 0;
-        int held = 0;
-        if (c->ticket >= 0 && d->loaded)
-            ddp__stager_flag(d->stager, c->ticket, &held, &turn);
-        else if (c->ticket >= 0)
-            DDP__TRY(ddp__stager_wait(d->stager, c->ticket, 0, err));
-        DDP__TRY(b->spread(d->host.device, slot, held, turn, c->data, c->count, c->arrays, err));
-    }
-    b->finish(d->host.device, slot);
-    return DDP_OK;
-}
-
-/* ---- opening ---- */
-
-ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
-{
-    const ddp_backend *b = d->cfg.backend;
-
-    if (!b || ddp__is_server(d)) return DDP_OK; /* what it serves is here */
-    DDP__TRY(b->open(b, ddp_local_rank(d), d->cfg.cuda_stream, &d->host.device, err));
-    d->host.backend = b;
-    return DDP_OK;
-}
-
-/* Messages that may be under way: what the strategy may post, a pipeline's, and a few are the context's
- * own. */
-static int ddp__device_room(const ddp_ctx *d)
-{
-    return d->posted_room + 2 * d->layers + 16 + d->edge_messages;
-}
-
-ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
-{
-    const ddp_backend *b = d->host.backend;
-    size_t total = 0, largest = 0;
-
-    if (!b) return DDP_OK;
-    DDP__TRY(ddp__clock_open(d, err));
     if (!d->engine) return DDP_OK;
-    for (int l = 0; l < d->layers; l++) {
-        const ddp__unit *u = &d->unit[l];
-        size_t layer = u->count + u->state_count;
-
-        for (int k = 0; k < u->blocks; k++) /* frozen ones are shared once */
-            if (u->block[k].kind == DDP_PARAMS && !u->block[k].grads) layer += u->block[k].count;
-        total += layer;
-        if (layer > largest) largest = layer;
-    }
-    if (d->ops.averages != DDP_AVERAGES_PARAMETERS || d->cfg.servers)
-        largest = total;                                            /* in messages of its
-                                                                                          own */
-    if (d->levels && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
-        largest = DDP__PROBE_MOST * DDP__PROBE_FLOATS;
-    if (d->coded_there) {
-        largest += largest / 3 + 1;
-        total += total / 3 + 1;
-    } /* its blocks, too */
-    DDP__TRY(ddp__stager_open(d, ddp__device_room(d), largest * sizeof(float) + d->edge_bytes,
-                              total * sizeof(float) + d->edge_bytes, &d->stager, err));
-    return d->cfg.nccl ? ddp__nccl_open(d, ddp__device_room(d), err) : DDP_OK;
+    ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
+    s = d->over ? d->over->hold(d, ticket, err) : ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
+    ddp__clock_note(d, DDP__M_HELD, layer, DDP__OUTSIDE);
+    return s;
 }
 
-void ddp__device_stop(ddp_ctx *d)
+ddp_status ddp__post_hold_input(ddp_ctx *d, int link, long ticket, ddp_error *err)
 {
-    ddp__nccl_stop(d); /* the stager may wait behind an average that never ends */
-    ddp__stager_stop(d->stager);
+    if (!d->engine) return DDP_OK;
+    if (d->over) return d->over->hold_input(d, ticket, err);
+    return ddp__engine_wait_input(ddp__engine_of(d, link), ticket, err);
 }
 
-void ddp__device_close(ddp_ctx *d)
+ddp_status ddp__post_wait(ddp_ctx *d, int link, long ticket, ddp_error *err)
 {
-    ddp__stager_free(d->stager);
-    ddp__nccl_close(d);
-    if (d->host.backend) d->host.backend->close(d->host.device);
-    d->host.backend = NULL;
-    d->stager = NULL;
+    if (d->over) return d->over->wait(d, ticket, err);
+    return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
 }
 
-ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err)
+int ddp__post_is_done(ddp_ctx *d, int link, long ticket)
 {
-    const ddp_backend *b = d->host.backend;
-
-    if (!b) return DDP_OK;
-    DDP__TRY(b->check(d->host.device, err));
-    if (d->joined) DDP__TRY(ddp__nccl_lost(d, b->poll(d->host.device, err), err));
-    return d->stager ? ddp__stager_error(d->stager, err) : DDP_OK;
+    if (!d->engine) return 1;
+    if (d->over) return d->over->is_done(d, ticket);
+    return ddp__engine_done(ddp__engine_of(d, link), ticket);
 }
 
-ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
-{
-    if (!d->host.backend) return DDP_OK;
-    DDP__TRY(ddp__nccl_lost(d, d->host.backend->wait(d->host.device, err), err));
-    if (d->clock) ddp__clock_collect(d);
-    return ddp__device_check(d, err);
-}
+/* ==== run/average.h ==== [run] */
+/* A layer's average, and how its values become blocks of few bits. */
+
+/* takes: of the layer's parts, NULL: all. exact: as float32, with what a period leaves out. */
+DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes, int priority,
+                                      int filler, int exact, ddp_error *err);
+DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
+DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
+/* The pieces that this period's average of a layer takes of a whole list of *count, which becomes their
+ * number: the arrays of optimizer state that state_period leaves out are not among them. Valid until the next
+ * call for that layer. */
+DDP_LIB const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece *list, int *count);
+DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);
+/* Of blocks nothing is left to be sent; base: all parameters are equal on all ranks. */
+DDP_LIB void ddp__coded_start(ddp_ctx *d, int base);
+/* blocks.c. Whether what a message sums is rounded to blocks before it is sent; rounds it, in place, with
+ * what was cut off before. The values are in this machine's memory. Any thread. */
+DDP_LIB const ddp__coder *ddp__blocks_coder(void);
+DDP_LIB int ddp__coded_rounds(const ddp_message *m);
+DDP_LIB ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *err);
+/* The same on a device that can: queues it; its blocks go to out, ddp__coded_bytes there. Then, on the
+ * stager's threads: m's values here become what `codes`, copied from there, say; and what was cut off of the
+ * result goes there. fold: what is kept of both is in the residuals. */
+DDP_LIB int ddp__coded_goes_there(const ddp_ctx *d, const ddp_message *m);
+DDP_LIB void ddp__coded_there(ddp_ctx *d, const ddp_message *m, void *out);
+DDP_LIB size_t ddp__coded_bytes(const ddp_message *m, size_t n);
+DDP_LIB ddp_status ddp__coded_read(const ddp_ctx *d, const ddp_message *m, const unsigned char *codes,
+                                   ddp_error *err);
+DDP_LIB ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_t n, ddp_error *err);
+DDP_LIB void ddp__coded_fold(ddp_ctx *d);
 
 /* ==== run/blocks.c ==== [run] */
 /* How values become blocks of few bits (DDP_WIRE_INT8 and those behind it), and what that cuts off,
@@ -42670,7 +41058,7 @@ static int ddp__average_range(const ddp_ctx *d, const ddp__unit *u, size_t from,
 static void ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, ddp_message *m)
 {
     const ddp__unit *u = &d->unit[layer];
-    const size_t parts = (size_t)ddp_parts_of(d, layer);
+    const size_t parts = (size_t)ddp__parts_for(d, u->trained);
     int n = 0;
 
     for (size_t j = 0; j < parts; j++)
@@ -42781,7 +41169,7 @@ static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_
     m->from = &delta;
     m->from_count = 1;
     m->coding = ddp__wire_coding(d->cfg.wire);
-    DDP__TRY(ddp__coded_delta(d, layer, d->stager || ddp__levels_takes(d, m), err));
+    DDP__TRY(ddp__coded_delta(d, layer, d->over || ddp__levels_takes(d, m), err));
     m->residual = u->residual;
     m->divergence = &u->divergence;
     DDP__TRY(ddp__post(d, m, 1, &u->ticket, err));
@@ -42807,15 +41195,17 @@ static void ddp__coded_arrived(ddp_ctx *d, int layer)
 
 /* ---- averages ---- */
 
-/* takes: of its parts, NULL: all; all: also what a period leaves out. */
-static ddp_status ddp__average_as(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler,
-                                  ddp_coding coding, int all, ddp_error *err)
+ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler,
+                              int exact, ddp_error *err)
 {
-    const int parts = ddp_parts_of(d, layer);
     ddp__unit *u = &d->unit[layer];
+    const int parts = ddp__parts_for(d, u->trained);
+    ddp_coding coding = exact ? DDP_AS_FLOAT : ddp__wire_coding(d->cfg.wire);
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, u->average, u->averages, layer);
 
     if (!d->engine || u->count == 0) return DDP_OK;
+    /* where changes travel in blocks, these are parameters */
+    if (d->ops.averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT) coding = DDP_AS_FLOAT;
     for (int j = u->moving = 0; j < parts; j++) u->moving += !takes || takes[j];
     m.mean = 1;
     m.group = u->group ? u->group : d->computing;
@@ -42826,27 +41216,17 @@ static ddp_status ddp__average_as(ddp_ctx *d, int layer, const unsigned char *ta
     m.coding = coding;
     if (u->moving < parts)
         ddp__average_cut(d, layer, takes, &m);
-    else if (!all)
+    else if (!exact)
         m.from = ddp__average_takes(d, layer, u->average, &m.from_count);
     m.divergence = &u->divergence;
     return ddp__post(d, &m, 1, &u->ticket, err);
-}
-
-ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler,
-                              ddp_error *err)
-{
-    ddp_coding coding = ddp__wire_coding(d->cfg.wire);
-
-    /* where changes travel in blocks, these are parameters */
-    if (d->ops.averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT) coding = DDP_AS_FLOAT;
-    return ddp__average_as(d, layer, takes, priority, filler, coding, 0, err);
 }
 
 static ddp_status ddp__layer_hold(ddp_ctx *d, long ticket, int layer, ddp_error *err)
 {
     const int link = d->unit[layer].link;
 
-    if (!d->stager && ddp__post_is_done(d, link, ticket)) return ddp__post_wait(d, link, ticket, err);
+    if (!d->over && ddp__post_is_done(d, link, ticket)) return ddp__post_wait(d, link, ticket, err);
     return ddp__post_hold(d, link, ticket, layer, err);
 }
 
@@ -42859,9 +41239,9 @@ ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err)
     if (u->other_ticket != -1) s = ddp__layer_hold(d, u->other_ticket, layer, err);
     if (s == DDP_OK && u->ticket != -1) s = ddp__layer_hold(d, u->ticket, layer, err);
     u->ticket = u->other_ticket = -1;
-    u->part_divergence += d->stager ? ddp__stager_divergence(d->stager, &u->divergence) : u->divergence;
+    u->part_divergence += d->over ? d->over->divergence(d, &u->divergence) : u->divergence;
     u->averaged += u->moving;
-    if (u->averaged >= ddp_parts_of(d, layer)) {
+    if (u->averaged >= ddp__parts_for(d, u->trained)) {
         u->last_divergence = u->part_divergence;
         u->part_divergence = 0;
         u->averaged = 0;
@@ -42872,7 +41252,7 @@ ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err)
 
 ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err)
 {
-    DDP__TRY(ddp__average_as(d, layer, NULL, 0, 1, DDP_AS_FLOAT, 1, err));
+    DDP__TRY(ddp__average_layer(d, layer, NULL, 0, 1, 1, err));
     return ddp__average_hold(d, layer, err);
 }
 
@@ -43000,7 +41380,7 @@ static ddp_status ddp__posted_after(ddp_ctx *d, ddp_message *m, ddp_error *err)
 
     m->after = 0;
     if (!before || !d->engine) return DDP_OK; /* it is done */
-    if (d->stager) return ddp__post_hold(d, before->link, before->ticket, DDP_NO_LAYER, err);
+    if (d->over) return ddp__post_hold(d, before->link, before->ticket, DDP_NO_LAYER, err);
     if (before->link != m->link) return ddp__post_wait(d, before->link, before->ticket, err);
     m->after = before->ticket + 1;
     return DDP_OK;
@@ -43013,10 +41393,10 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     DDP__TRY(ddp__posted_after(d, &in_place, err));
     m = &in_place;
     p->to = 0;
-    if (ddp__coded_rounds(m) && !d->stager && !ddp__levels_takes(d, m)) /* else who crosses sites rounds, or
+    if (ddp__coded_rounds(m) && !d->over && !ddp__levels_takes(d, m)) /* else who crosses sites rounds, or
                                                                            the stager */
         DDP__TRY(ddp__coded_round(d, m, err));
-    if (!m->add || !d->stager) return ddp__post(d, m, 1, &p->ticket, err);
+    if (!m->add || !d->over) return ddp__post(d, m, 1, &p->ticket, err);
     DDP__TRY(ddp__posted_sums(p, m, err));
     in_place.add = 0;
     in_place.to = NULL;
@@ -43109,7 +41489,7 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     d->posted[d->posted_count] = held; /* its list stays with the place */
     if (!ddp__has_layer(d, layer)) layer = DDP_NO_LAYER;
     DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
-    if (held.here && d->stager) DDP__DO(ddp__post_wait(d, held.link, held.ticket, &d->host.error));
+    if (held.here && d->over) DDP__DO(ddp__post_wait(d, held.link, held.ticket, &d->host.error));
     w = ddp__walk_of(held.sum, held.from, held.sum ? held.sum + held.from : NULL, held.to);
     while ((n = ddp__walk_next(&w, &from, &to)) > 0) ddp__axpy(d, to, from, n, 1);
     return (int)ddp__posted_tell(d, &held);
@@ -43134,10 +41514,10 @@ int ddp_is_done(ddp_ctx *d, long ticket)
 
 /* ---- layers ---- */
 
-/* takes NULL: whole. */
-static int ddp__verb_average(ddp_ctx *d, const char *name, int layer, const unsigned char *takes,
-                             int priority, int filler)
+int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler)
 {
+    const char *name = takes ? "ddp_average_parts" : "ddp_average";
+
     DDP__DO(ddp__verb_layer(d, name, layer));
     DDP__DO(ddp__verb_posts(d));
     if (d->unit[layer].ticket != -1 || d->unit[layer].other_ticket != -1)
@@ -43145,17 +41525,12 @@ static int ddp__verb_average(ddp_ctx *d, const char *name, int layer, const unsi
                             "%s of %s%s, whose last average is still on its way: hold it "
                             "first with ddp_average_hold",
                             name, DDP__LAYER(d->unit[layer].name));
-    return (int)ddp__average_layer(d, layer, takes, priority, filler, &d->host.error);
+    return (int)ddp__average_layer(d, layer, takes, priority, filler, 0, &d->host.error);
 }
 
 int ddp_average(ddp_ctx *d, int layer, int priority, int filler)
 {
-    return ddp__verb_average(d, "ddp_average", layer, NULL, priority, filler);
-}
-
-int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler)
-{
-    return ddp__verb_average(d, "ddp_average_parts", layer, takes, priority, filler);
+    return ddp_average_parts(d, layer, NULL, priority, filler);
 }
 
 int ddp_average_hold(ddp_ctx *d, int layer)
@@ -43258,6 +41633,19 @@ void ddp_blob_free(ddp_blob *b)
 
 /* ---- reading ---- */
 
+int ddp_group_size(const ddp_ctx *d, int group) { return ddp__group_size(d, group); }
+
+int ddp_parts_of(const ddp_ctx *d, int layer) { return ddp__parts_for(d, d->unit[layer].trained); }
+
+int ddp_has_forward(const ddp_ctx *d)
+{
+    if (d->cfg.average_first) return 0; /* nothing waits for one */
+    if (d->hooks_forward) return 1;
+    for (int l = 0; l < d->layers; l++)
+        if (d->unit[l].forward_step != d->step) return 0;
+    return 1;
+}
+
 int ddp_layers(const ddp_ctx *d) { return d ? d->layers : 0; }
 
 const char *ddp_name_of(const ddp_ctx *d, int layer)
@@ -43296,7 +41684,7 @@ long ddp_updates_of(const ddp_ctx *d, int layer)
 
 double ddp_computed_s(const ddp_ctx *d) { return d->compute_this_step; }
 
-const ddp_step_info *ddp_reported(const ddp_ctx *d) { return &d->info; }
+const struct ddp_step_info *ddp_reported(const ddp_ctx *d) { return d->info; }
 
 ddp_stats *ddp_stats_of(ddp_ctx *d) { return &d->stats; }
 const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count)
@@ -43353,6 +41741,1227 @@ ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__strategy_wait(d, err));
     return DDP__EVENT(d, drain, (d, d->self));
 }
+
+/* ==== run/stager.h ==== [run] */
+/* Messages of a device over the host. */
+
+/* ---- over the host (stager.c) ----
+ *
+ * The context's thread only queues: it records an event behind the work so far and hands the message to the
+ * stager, whose first thread waits for the event, copies the arrays into pinned memory and submits them to
+ * the engine, first come, first served, so that all ranks submit in one order. Its second thread takes what
+ * the engine has done, in whatever order, copies it back and raises the message's flag; the device's later
+ * work was told to wait for that flag (hold). So no hook waits for the network, nor for the device. */
+typedef struct ddp__stager ddp__stager;
+
+/* Where a message's pieces lie, and what makes them final. */
+typedef enum ddp__stager_from {
+    DDP__HERE,           /* in this machine's memory, now */
+    DDP__BEHIND_WORK,    /* on the device, when its work so far is done */
+    DDP__BEHIND_AVERAGES /* on the device, when its averages of devices so far are done */
+} ddp__stager_from;
+
+/* room: messages that may be under way, more make submit wait. bytes: the longest message; total: of all that
+ * may be under way at once, pinned up to a bound. *out is to be freed also after an error. */
+DDP_LIB ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out,
+                                    ddp_error *err);
+/* Drops what is under way: nothing waits for a flag any more. free comes after the engine's end,
+ * which may still work in the pinned memory. NULL is fine. */
+DDP_LIB void ddp__stager_stop(ddp__stager *s);
+DDP_LIB void ddp__stager_free(ddp__stager *s);
+
+/* As ddp__engine_submit, which it comes to; m's lists are copied. What travels in blocks is rounded on the
+ * way, beside the device. No adding. Returns the stager's first error, also the engine's. */
+DDP_LIB ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from,
+                                      long *ticket, ddp_error *err);
+/* The device's work that is queued from now on waits until the message is done. */
+DDP_LIB void ddp__stager_hold(ddp__stager *s, long ticket);
+/* The flag that is raised when a message is done, for who holds by himself. */
+DDP_LIB void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *turn);
+DDP_LIB int ddp__stager_is_done(ddp__stager *s, long ticket);
+/* The caller waits: that message is done, or (sent) was copied from the device; flush: the engine has all, in
+ * order. */
+DDP_LIB ddp_status ddp__stager_wait(ddp__stager *s, long ticket, int sent, ddp_error *err);
+DDP_LIB ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err);
+DDP_LIB ddp_status ddp__stager_error(ddp__stager *s, ddp_error *err);
+/* What ddp_message.divergence of the last message that named it, and is done, has become. */
+DDP_LIB double ddp__stager_divergence(ddp__stager *s, const double *of);
+
+/* ==== run/stager.c ==== [run] */
+/* Messages of a device over the host: two threads between pinned memory and the engine. */
+
+/* Layers are sent one by one and links are slow: so much pinned memory keeps them busy. */
+#define DDP__STAGER_BYTES ((size_t)256 << 20)
+
+typedef enum ddp__stager_state {
+    DDP__STAGER_FREE,
+    DDP__STAGER_QUEUED, /* its event may not have come */
+    DDP__STAGER_SENT,   /* the engine has it */
+    DDP__STAGER_BACK    /* the engine is done; it is copied to the device */
+} ddp__stager_state;
+
+/* Parts are taken and given back in one order; head and tail count on. */
+typedef struct ddp__stager_ring {
+    char *data;
+    size_t bytes, head, tail;
+} ddp__stager_ring;
+
+typedef struct ddp__stager_entry {
+    ddp_message m;
+    ddp_piece *piece; /* [pieces] of m.from and m.to, then as the engine has it; grows */
+    int pieces;
+    int there;
+    ddp__stager_state state;
+    ddp_piece *host;  /* [m.here + 1] what is here, then the values of the device, pinned */
+    void *codes;      /* on the device, where that has made blocks of it; NULL */
+    size_t codes_end; /* of the ring of blocks, when they are copied */
+    size_t end;       /* of the pinned ring, when it is done; 0: it takes none */
+    char *pinned;
+    long operation; /* the engine's ticket */
+    double divergence;
+} ddp__stager_entry;
+
+struct ddp__stager {
+    ddp_ctx *d;
+    const ddp_backend *b;
+    void *device;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t out, in; /* to the engine, and back */
+    int threads;       /* how many of them run */
+    int stop;          /* atomic: both end */
+    int woken;         /* atomic: the second looks at its list again */
+    int room;
+    int slots;                      /* the device has them */
+    ddp__stager_entry *entry;       /* [room] ticket t lies in entry t % room */
+    long submitted, sent, first;    /* tickets below first are done */
+    long *waiting;                  /* [2 x room] the engine's tickets and then our own, scratch of the second
+                                 thread */
+    ddp__stager_ring pinned, codes; /* the latter on the device: blocks that are not copied yet, or none */
+    ddp_error error;
+};
+
+static unsigned ddp__stager_turn(const ddp__stager *s, long ticket)
+{
+    return (unsigned)(ticket / s->room) + 1;
+}
+
+/* Under the lock. Who waits on the device or here must not wait forever. */
+static void ddp__stager_fail(ddp__stager *s, const ddp_error *why)
+{
+    if (s->error.code == DDP_OK) s->error = *why;
+    s->b->raise_all(s->device);
+    pthread_cond_broadcast(&s->changed);
+}
+
+static size_t ddp__stager_unit(const ddp_message *m) { return m->bytes ? 1 : sizeof(float); }
+
+/* Values of a message that are on the device. */
+static size_t ddp__stager_count(const ddp_message *m)
+{
+    size_t n = 0;
+
+    for (int i = m->here; i < m->from_count; i++) n += m->from[i].count;
+    return n;
+}
+
+/* That it needs of the ring: its values, and blocks behind them. */
+static size_t ddp__stager_bytes(const ddp__stager_entry *x)
+{
+    const size_t n = x->there ? ddp__stager_count(&x->m) : 0;
+
+    return n * ddp__stager_unit(&x->m) + (x->codes ? ddp__coded_bytes(&x->m, n) : 0);
+}
+
+/* Under the lock: a contiguous part of a ring, and where it ends; NULL: not yet. */
+static char *ddp__stager_take(ddp__stager_ring *r, size_t bytes, size_t *end)
+{
+    size_t at;
+
+    bytes = (bytes + 255) / 256 * 256;
+    if (r->head == r->tail) r->head = r->tail = 0;
+    at = r->head;
+    if (at % r->bytes + bytes > r->bytes) at += r->bytes - at % r->bytes;
+    if (at + bytes - r->tail > r->bytes) return NULL;
+    *end = r->head = at + bytes;
+    return r->data + at % r->bytes;
+}
+
+/* ---- to the engine ---- */
+
+static ddp_status ddp__stager_fetch(ddp__stager *s, ddp__stager_entry *x, int slot, ddp_error *err)
+{
+    char *to = x->pinned;
+
+    (x->host + x->m.here)->bytes = to;
+    (x->host + x->m.here)->count = ddp__stager_count(&x->m);
+    if (x->codes) { /* which are few; values are made of them here */
+        to += x->host->count * sizeof(float);
+        return s->b->fetch(s->device, slot, to, x->codes, ddp__coded_bytes(&x->m, x->host->count), err);
+    }
+    for (int i = x->m.here; i < x->m.from_count; i++) {
+        const ddp_piece *p = &x->m.from[i];
+        const size_t bytes = p->count * ddp__stager_unit(&x->m);
+        DDP__TRY(s->b->fetch(s->device, slot, to, p->bytes, bytes, err));
+        to += bytes;
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__stager_send(ddp__stager *s, ddp__stager_entry *x, int slot, ddp_error *err)
+{
+    ddp_message m = x->m;
+
+    if (x->there) {
+        DDP__TRY(ddp__stager_fetch(s, x, slot, err));
+        m.from = x->host;
+        m.from_count = m.here + 1;
+        m.to = NULL;
+        if (x->codes)
+            DDP__TRY(ddp__coded_read(s->d, &m, (const unsigned char *)(x->host->data + x->host->count), err));
+        else if (ddp__coded_rounds(&m))
+            DDP__TRY(ddp__coded_round(s->d, &m, err));
+    }
+    if (m.divergence) m.divergence = &x->divergence;
+    return ddp__engine_submit(s->d->engine, &m, &x->operation, err);
+}
+
+static void *ddp__stager_out(void *user)
+{
+    ddp__stager *s = (ddp__stager *)user;
+    ddp_error why = DDP__ZEROS;
+
+    pthread_mutex_lock(&s->lock);
+    while (!s->stop && s->error.code == DDP_OK) {
+        ddp__stager_entry *x = &s->entry[s->sent % s->room];
+        const size_t bytes = s->sent < s->submitted ? ddp__stager_bytes(x) : 0;
+        const int slot = (int)(s->sent % s->room);
+
+        if (bytes) x->pinned = ddp__stager_take(&s->pinned, bytes, &x->end);
+        if (s->sent == s->submitted || (bytes && !x->pinned)) {
+            pthread_cond_wait(&s->changed, &s->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&s->lock);
+        (void)ddp__stager_send(s, x, slot, &why);
+        pthread_mutex_lock(&s->lock);
+        if (why.code != DDP_OK) {
+            ddp__stager_fail(s, &why);
+        } else {
+            x->state = DDP__STAGER_SENT;
+            if (x->codes) s->codes.tail = x->codes_end;
+            s->sent++;
+            pthread_cond_broadcast(&s->changed);
+            ddp__atomic_store(&s->woken, 1);
+            ddp__engine_nudge(s->d->engine);
+        }
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* ---- and back ---- */
+
+static ddp_status ddp__stager_give(ddp__stager *s, const ddp__stager_entry *x, ddp_error *err)
+{
+    const ddp_piece *to = x->m.to ? x->m.to : x->m.from;
+    const int count = x->m.to ? x->m.to_count : x->m.from_count;
+    const char *from;
+
+    if (!x->there || (x->m.verb >= DDP_SEND && x->m.verb < DDP_RECEIVE))
+        return DDP_OK; /* nothing comes
+                                                                                           back */
+    from = (const char *)(x->host + x->m.here)->bytes;
+    for (int i = x->m.here; i < count; i++) {
+        const size_t bytes = to[i].count * ddp__stager_unit(&x->m);
+        DDP__TRY(s->b->give(s->device, to[i].bytes, from, bytes, err));
+        from += bytes;
+    }
+    return DDP_OK;
+}
+
+/* Under the lock, which it leaves meanwhile. */
+static void ddp__stager_return(ddp__stager *s, long ticket)
+{
+    const int slot = (int)(ticket % s->room);
+    ddp__stager_entry *x = &s->entry[slot];
+    ddp_error why = DDP__ZEROS;
+    ddp_status bad;
+
+    x->state = DDP__STAGER_BACK;
+    pthread_mutex_unlock(&s->lock);
+    bad = ddp__engine_wait(s->d->engine, x->operation, &why);
+    if (bad == DDP_OK) bad = ddp__stager_give(s, x, &why);
+    if (bad == DDP_OK && x->codes) bad = ddp__coded_rest(s->d, &x->m, x->host->count, &why);
+    if (bad == DDP_OK) s->b->raise(s->device, slot, ddp__stager_turn(s, ticket));
+    pthread_mutex_lock(&s->lock);
+    if (bad != DDP_OK) {
+        ddp__stager_fail(s, &why);
+        return;
+    }
+    if (x->m.divergence) *x->m.divergence = x->divergence;
+    x->state = DDP__STAGER_FREE;
+    while (s->first < s->sent && s->entry[s->first % s->room].state == DDP__STAGER_FREE) {
+        const ddp__stager_entry *oldest = &s->entry[s->first++ % s->room];
+        if (oldest->end) s->pinned.tail = oldest->end;
+    }
+    pthread_cond_broadcast(&s->changed);
+}
+
+static void *ddp__stager_in(void *user)
+{
+    ddp__stager *s = (ddp__stager *)user;
+
+    pthread_mutex_lock(&s->lock);
+    while (!s->stop && s->error.code == DDP_OK) {
+        int n = 0, done;
+
+        ddp__atomic_store(&s->woken, 0);
+        for (long t = s->first; t < s->sent; t++) {
+            const ddp__stager_entry *x = &s->entry[t % s->room];
+            if (x->state != DDP__STAGER_SENT) continue;
+            s->waiting[n] = x->operation;
+            s->waiting[s->room + n++] = t;
+        }
+        if (n == 0) {
+            pthread_cond_wait(&s->changed, &s->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&s->lock);
+        done = ddp__engine_wait_any(s->d->engine, s->waiting, n, &s->woken);
+        pthread_mutex_lock(&s->lock);
+        /* none: something was added, or the engine failed, which the oldest then says */
+        if (done < 0 && !ddp__atomic_load(&s->woken)) done = 0;
+        if (done >= 0 && !s->stop) ddp__stager_return(s, s->waiting[s->room + done]);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* ---- opening and closing ---- */
+
+static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
+{
+    const size_t n = (size_t)s->room;
+
+    s->pinned.bytes = total < DDP__STAGER_BYTES ? total : DDP__STAGER_BYTES;
+    if (s->pinned.bytes < bytes) s->pinned.bytes = bytes;
+    s->pinned.bytes = (s->pinned.bytes / 256 + 1 + n) * 256; /* parts are rounded up */
+    s->entry = (ddp__stager_entry *)ddp__scratch_take(&s->d->lists, n, sizeof *s->entry);
+    s->waiting = (long *)ddp__scratch_take(&s->d->lists, 2 * n, sizeof *s->waiting);
+    s->pinned.data = (char *)s->b->pin(s->device, s->pinned.bytes);
+    s->slots = s->pinned.data && s->b->slots(s->device, s->room);
+    if (s->d->coded_there) {
+        s->codes.bytes = (2 * bytes > total ? 2 * bytes : total) / 5 + 1024; /* of a value with its blocks:
+                                                                                1.07 of 5.3 */
+        s->codes.data = (char *)s->b->alloc(s->device, s->codes.bytes);
+    }
+    return !s->d->lists.failed && s->slots && (s->codes.data || !s->codes.bytes);
+}
+
+ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out,
+                            ddp_error *err)
+{
+    ddp__stager *s = (ddp__stager *)ddp__scratch_take(&d->lists, 1, sizeof *s);
+    int locked;
+
+    if (!s) return ddp__fail(err, DDP_MEMORY, "out of memory for the stager");
+    s->d = d;
+    s->b = d->host.backend;
+    s->device = d->host.device;
+    s->room = room;
+    locked = !pthread_mutex_init(&s->lock, NULL);
+    if (!locked || ddp__cond_init(&s->changed)) {
+        if (locked) pthread_mutex_destroy(&s->lock);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a lock");
+    }
+    *out = s;
+    if (!ddp__stager_memory(s, bytes, total)) {
+        DDP__TRY(s->b->check(s->device, err)); /* it may have failed by itself */
+        return ddp__fail(err, DDP_MEMORY,
+                         "out of memory: the messages of this model need %zu bytes of pinned host "
+                         "memory; use a smaller model, or raise the limit of locked memory",
+                         s->pinned.bytes);
+    }
+    if (!pthread_create(&s->out, NULL, ddp__stager_out, s)) s->threads = 1;
+    if (s->threads == 1 && !pthread_create(&s->in, NULL, ddp__stager_in, s)) s->threads = 2;
+    if (s->threads == 2) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "cannot start the two threads of the stager");
+}
+
+void ddp__stager_stop(ddp__stager *s)
+{
+    if (!s || s->stop) return;
+    pthread_mutex_lock(&s->lock);
+    s->stop = 1;
+    ddp__atomic_store(&s->woken, 1);
+    if (s->slots) s->b->raise_all(s->device);
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    ddp__engine_nudge(s->d->engine);
+    if (s->threads > 0) pthread_join(s->out, NULL);
+    if (s->threads > 1) pthread_join(s->in, NULL);
+}
+
+void ddp__stager_free(ddp__stager *s)
+{
+    if (!s) return;
+    for (int i = 0; s->entry && i < s->room; i++)
+        if (s->entry[i].piece) DDP_FREE(s->entry[i].piece);
+    if (s->codes.data) s->b->release(s->device, s->codes.data, s->codes.bytes);
+    if (s->pinned.data) s->b->unpin(s->device, s->pinned.data, s->pinned.bytes);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+}
+
+/* ---- the context's thread ---- */
+
+/* The entry is free, so that no other thread looks at it. */
+static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, const ddp_message *m,
+                                   int there, ddp_error *err)
+{
+    const int to = m->to ? m->to_count : 0, given = m->from_count + to, n = given + m->here + 1;
+    const size_t bytes = ddp__stager_count(m) * ddp__stager_unit(m);
+
+    x->codes = NULL;
+    if (there && bytes > s->pinned.bytes)
+        return ddp__fail(err, DDP_ARG,
+                         "a message of %zu bytes is too long: those of a device have "
+                         "%zu at most; post it in parts",
+                         bytes, s->pinned.bytes);
+    if (n > x->pieces) {
+        ddp_piece *grown = (ddp_piece *)DDP_REALLOC(x->piece, (size_t)n * sizeof *grown);
+        if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
+        x->piece = grown;
+        x->pieces = n;
+    }
+    if (m->from_count) memcpy(x->piece, m->from, (size_t)m->from_count * sizeof *x->piece);
+    if (to) memcpy(x->piece + m->from_count, m->to, (size_t)to * sizeof *x->piece);
+    x->m = *m;
+    x->m.from = x->piece;
+    if (to) x->m.to = x->piece + m->from_count;
+    if (m->from_count == 0 && to) { /* a receive that names its memory as `to` */
+        x->m.from = x->m.to;
+        x->m.from_count = to;
+        x->m.to = NULL;
+    }
+    x->host = x->piece + given;
+    if (m->here) *x->host = *x->m.from;
+    x->there = there;
+    x->end = 0;
+    x->divergence = 0;
+    return DDP_OK;
+}
+
+/* Under the lock: a part of the device's ring for blocks, when those of long ago are copied; NULL after a
+ * failure. */
+static char *ddp__stager_place(ddp__stager *s, ddp__stager_entry *x)
+{
+    const size_t bytes = ddp__coded_bytes(&x->m, ddp__stager_count(&x->m));
+    char *place = NULL;
+
+    while (s->error.code == DDP_OK && !(place = ddp__stager_take(&s->codes, bytes, &x->codes_end)))
+        pthread_cond_wait(&s->changed, &s->lock);
+    return place;
+}
+
+/* Under the lock. */
+static ddp_status ddp__stager_bad(const ddp__stager *s, ddp_error *err)
+{
+    if (s->error.code != DDP_OK && err) *err = s->error;
+    return s->error.code;
+}
+
+ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from, long *ticket,
+                              ddp_error *err)
+{
+    const int slot = (int)(s->submitted % s->room); /* only the context's thread submits */
+    ddp__stager_entry *x = &s->entry[slot];
+    ddp_status bad;
+
+    pthread_mutex_lock(&s->lock);
+    while (s->error.code == DDP_OK && s->submitted - s->first >= s->room)
+        pthread_cond_wait(&s->changed, &s->lock);
+    bad = ddp__stager_bad(s, err);
+    if (bad == DDP_OK) bad = ddp__stager_fill(s, x, m, from != DDP__HERE, err);
+    if (bad == DDP_OK) {
+        x->state = DDP__STAGER_QUEUED;
+        if (from == DDP__BEHIND_WORK && ddp__coded_goes_there(s->d, m)) x->codes = ddp__stager_place(s, x);
+        if (x->codes) ddp__coded_there(s->d, m, x->codes);
+        if (from == DDP__BEHIND_WORK) s->b->record(s->device, slot);
+        if (from == DDP__BEHIND_AVERAGES) s->b->follow(s->device, slot);
+        *ticket = s->submitted++;
+        pthread_cond_broadcast(&s->changed);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return bad;
+}
+
+/* Under the lock. */
+static int ddp__stager_done(const ddp__stager *s, long ticket)
+{
+    return ticket < s->first || s->entry[ticket % s->room].state == DDP__STAGER_FREE;
+}
+
+int ddp__stager_is_done(ddp__stager *s, long ticket)
+{
+    int done;
+
+    pthread_mutex_lock(&s->lock);
+    done = ddp__stager_done(s, ticket);
+    pthread_mutex_unlock(&s->lock);
+    return done;
+}
+
+void ddp__stager_hold(ddp__stager *s, long ticket)
+{
+    if (!ddp__stager_is_done(s, ticket))
+        s->b->hold(s->device, (int)(ticket % s->room), ddp__stager_turn(s, ticket));
+}
+
+void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *turn)
+{
+    *slot = (int)(ticket % s->room);
+    *turn = ddp__stager_turn(s, ticket);
+}
+
+ddp_status ddp__stager_wait(ddp__stager *s, long ticket, int sent, ddp_error *err)
+{
+    ddp_status bad = DDP_OK;
+    int over;
+
+    pthread_mutex_lock(&s->lock);
+    while (!(over = sent ? s->sent > ticket : ddp__stager_done(s, ticket)) && s->error.code == DDP_OK)
+        pthread_cond_wait(&s->changed, &s->lock);
+    if (!over) bad = ddp__stager_bad(s, err);
+    pthread_mutex_unlock(&s->lock);
+    return bad;
+}
+
+/* Only the context's thread submits, so that this is the last. */
+ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err)
+{
+    DDP__TRY(ddp__stager_wait(s, s->submitted - 1, 1, err));
+    return ddp__stager_error(s, err);
+}
+
+ddp_status ddp__stager_error(ddp__stager *s, ddp_error *err)
+{
+    ddp_status bad;
+
+    pthread_mutex_lock(&s->lock);
+    bad = ddp__stager_bad(s, err);
+    pthread_mutex_unlock(&s->lock);
+    return bad;
+}
+
+double ddp__stager_divergence(ddp__stager *s, const double *of)
+{
+    double x;
+
+    pthread_mutex_lock(&s->lock);
+    x = *of;
+    pthread_mutex_unlock(&s->lock);
+    return x;
+}
+
+/* ==== run/device.h ==== [run] */
+/* What a context does through its backend, over the host or from device to device. */
+
+/* The longest transfers that links are probed with: at most so many times as many floats. */
+enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
+
+/* Opens the backend of the configuration, if it names one: before the first message. */
+DDP_LIB ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err);
+/* When the layers are known: the stager, or the devices' own network, and the times. Collective. */
+DDP_LIB ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err);
+/* stop: before the engine ends; close: behind all else. */
+DDP_LIB void ddp__device_stop(ddp_ctx *d);
+DDP_LIB void ddp__device_close(ddp_ctx *d);
+/* First failure of the device, its stager or its network, without waiting. */
+DDP_LIB ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err);
+/* Waits for all that was queued on the device; its times are then known. */
+DDP_LIB ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err);
+
+/* ---- from device to device ---- */
+
+struct ddp__nccl {
+    const ddp_sites *site;          /* NULL = one level */
+    struct ddp__crossing *crossing; /* [slots] and what each averages */
+    int slots;
+    int64_t messages, bytes; /* averaged so far; no headers are known */
+    double left_s;           /* when a rank was first seen to have left; 0 = none has */
+    float *zeros;            /* [DDP__PROBE_FLOATS] on the device, what the link is probed with */
+};
+
+/* Whether a message over a layer's memory goes this way. Tickets of such messages are below -1. */
+DDP_LIB int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m);
+DDP_LIB ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
+/* The device's work that is queued from now on waits until the message is done. */
+DDP_LIB ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err);
+
+/* ==== run/device.c ==== [run] */
+/* A context on a device: opening its backend, what is checked and waited for there, and averages from device
+ * to device, over the network that the devices have of their own (NCCL).
+ *
+ * One level: the arrays of all ranks become their mean in place. With sites (sites.c) that network joins the
+ * ranks of one site: they sum, the first of them sends the sum over the slow links to the first ones of the
+ * other sites, and the site gets the result from it when later work needs it. Sums go as sites.c says. With
+ * nccl 2 this network is one of two links, the engine the other (planning.c). */
+
+/* ---- from device to device ---- */
+
+/* An average, until it is held. */
+typedef struct ddp__crossing {
+    float **data; /* [arrays], and counts behind them */
+    size_t *count;
+    int arrays, room;
+    long ticket; /* the stager's, of the part that crosses; -1: this rank is not its site's first */
+} ddp__crossing;
+
+static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_error *err)
+{
+    ddp_ctx *d = (ddp_ctx *)user;
+
+    return ddp__tell(d, d->nccl->site ? d->nccl->site->inside : 0, bytes, count, err);
+}
+
+/* Who closed its context has done its part of all that was in flight, or will never do it: what is
+ * not done soon after that waits for something that will not come. */
+static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
+{
+    ddp_ctx *d = (ddp_ctx *)user;
+    struct ddp__nccl *x = d->nccl;
+    int gone;
+
+    DDP__TRY(ddp__engine_error(d->engine, err));
+    DDP__TRY(ddp__stager_error(d->stager, err));
+    gone = since > 0 ? ddp__engine_left(d->engine) : -1;
+    if (gone < 0) return DDP_OK;
+    if (x->left_s <= 0) x->left_s = ddp_now();
+    if (ddp_now() - (since > x->left_s ? since : x->left_s) < d->cfg.peer_timeout_s) return DDP_OK;
+    return ddp__fail(err, DDP_PEER_LOST,
+                     "rank %d closed its context while rank %d waits for an average with it: every "
+                     "rank must run the same steps",
+                     gone, d->rank);
+}
+
+/* A failure of the devices' network does not say which peer it lost: the transport hears soon who left. */
+static ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
+{
+    const double until = ddp_now() + d->cfg.peer_timeout_s;
+    ddp_error why;
+    int gone = -1;
+
+    while (s == DDP_PEER_LOST && d->joined && gone < 0 && ddp_now() < until) {
+        if (ddp__engine_error(d->engine, &why)) {
+            *err = why;
+            return why.code;
+        }
+        gone = ddp__engine_left(d->engine);
+        if (gone < 0) ddp__sleep_until(ddp_now() + 1e-3);
+    }
+    if (gone < 0) return s;
+    return ddp__fail(
+        err, s,
+        "rank %d closed its context while rank %d averages with it: every rank must run the same "
+        "steps",
+        gone, d->rank);
+}
+
+static ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
+{
+    const ddp_backend *b = d->host.backend;
+    struct ddp__nccl *x = (struct ddp__nccl *)ddp__scratch_take(&d->lists, 1, sizeof *x);
+    ddp_backend_peers p = DDP__ZEROS;
+
+    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the network of the devices");
+    d->nccl = x;
+    x->slots = slots;
+    x->site = ddp_sites_of(d);
+    x->crossing = (ddp__crossing *)ddp__scratch_take(&d->lists, (size_t)slots, sizeof *x->crossing);
+    if (!x->crossing) return ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of devices", slots);
+    x->zeros = (float *)b->alloc(d->host.device, DDP__PROBE_FLOATS * sizeof(float));
+    if (!x->zeros) {
+        DDP__TRY(b->check(d->host.device, err));
+        return ddp__fail(err, DDP_MEMORY,
+                         "out of device memory for the %d floats that links are "
+                         "probed with; use a smaller batch or model",
+                         DDP__PROBE_FLOATS);
+    }
+    p.rank = x->site ? x->site->place : d->rank;
+    p.world = x->site ? x->site->members : d->world;
+    p.join_timeout_s = d->cfg.join_timeout_s;
+    p.op_timeout_s = d->cfg.op_timeout_s;
+    p.share = ddp__nccl_share;
+    p.watch = ddp__nccl_watch;
+    p.user = d;
+    DDP__TRY(b->join(d->host.device, &p, err));
+    d->joined = 1;
+    return DDP_OK;
+}
+
+static void ddp__nccl_stop(ddp_ctx *d)
+{
+    const ddp_backend *b = d->host.backend;
+
+    if (!d->joined) return;
+    if (d->host.error.code != DDP_OK) b->raise_all(d->host.device); /* it may wait for one */
+    b->leave(d->host.device, d->host.error.code != DDP_OK);
+    d->joined = 0;
+}
+
+static void ddp__nccl_close(ddp_ctx *d)
+{
+    struct ddp__nccl *x = d->nccl;
+
+    if (!x) return;
+    if (x->zeros) d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
+    for (int i = 0; x->crossing && i < x->slots; i++)
+        if (x->crossing[i].data) DDP_FREE((void *)x->crossing[i].data);
+    d->nccl = NULL;
+}
+
+int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m)
+{
+    return d->joined && !m->group && m->link == 0 && m->verb == DDP_ALL_REDUCE && m->mean && !m->to &&
+           !m->here;
+}
+
+/* As the backend takes arrays; *total is their floats. */
+static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_t *total, ddp_error *err)
+{
+    const int n = m->from_count;
+
+    if (n > c->room) {
+        float **data = (float **)DDP_REALLOC((void *)c->data, (size_t)n * (sizeof *data + sizeof *c->count));
+        if (!data) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
+        c->data = data;
+        c->count = (size_t *)(void *)(data + n);
+        c->room = n;
+    }
+    *total = 0;
+    c->arrays = n;
+    for (int i = 0; i < n; i++) {
+        c->data[i] = m->from[i].data;
+        c->count[i] = m->from[i].count;
+        *total += m->from[i].count;
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
+{
+    struct ddp__nccl *x = d->nccl;
+    const int slot = (int)(x->messages++ % x->slots);
+    ddp__crossing *c = &x->crossing[slot];
+    ddp_message part;
+    size_t total = 0;
+    ddp_status s;
+
+    DDP__TRY(ddp__nccl_arrays(c, m, &total, err));
+    x->bytes += (int64_t)(total * sizeof(float));
+    s = d->host.backend->average(d->host.device, slot, c->data, c->count, c->arrays, x->site != NULL, err);
+    if (s != DDP_OK) return ddp__nccl_lost(d, s, err);
+    *ticket = -2 - slot;
+    c->ticket = -1;
+    if (!x->site || x->site->place) return DDP_OK;
+    /* the first of a site sends the sum of its site when the device has it */
+    ddp__levels_across(d, m, &part);
+    return ddp__stager_submit(d->stager, &part, DDP__BEHIND_AVERAGES, &c->ticket, err);
+}
+
+ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
+{
+    const ddp_backend *b = d->host.backend;
+    struct ddp__nccl *x = d->nccl;
+    const int slot = (int)(-2 - ticket);
+    const ddp__crossing *c = &x->crossing[slot];
+
+    if (x->site) {
+        unsigned turn = 0;
+        int held = 0;
+        if (c->ticket >= 0 && d->loaded)
+            ddp__stager_flag(d->stager, c->ticket, &held, &turn);
+        else if (c->ticket >= 0)
+            DDP__TRY(ddp__stager_wait(d->stager, c->ticket, 0, err));
+        DDP__TRY(b->spread(d->host.device, slot, held, turn, c->data, c->count, c->arrays, err));
+    }
+    b->finish(d->host.device, slot);
+    return DDP_OK;
+}
+
+/* ---- the transport table ---- */
+
+static ddp_status ddp__device_post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
+{
+    if (there && ddp__nccl_takes(d, m)) return ddp__nccl_post(d, m, ticket, err);
+    return ddp__stager_submit(d->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
+}
+
+static ddp_status ddp__device_run(ddp_ctx *d, const ddp_message *m, ddp_error *err)
+{
+    long ticket;
+
+    DDP__TRY(ddp__stager_submit(d->stager, m, DDP__BEHIND_WORK, &ticket, err));
+    return ddp__stager_wait(d->stager, ticket, 0, err);
+}
+
+/* The first step waits here: kernels are loaded when they are launched first, and loading may wait for all
+ * that the device has to do, also for work that is held. */
+static ddp_status ddp__device_hold(ddp_ctx *d, long ticket, ddp_error *err)
+{
+    if (ticket < -1)
+        DDP__TRY(ddp__nccl_hold(d, ticket, err));
+    else if (d->loaded)
+        ddp__stager_hold(d->stager, ticket);
+    else
+        DDP__TRY(ddp__stager_wait(d->stager, ticket, 0, err));
+    return ddp__stager_error(d->stager, err);
+}
+
+static ddp_status ddp__device_hold_input(ddp_ctx *d, long ticket, ddp_error *err)
+{
+    return ticket < -1 ? ddp__nccl_hold(d, ticket, err) : ddp__stager_wait(d->stager, ticket, 1, err);
+}
+
+static ddp_status ddp__device_wait_for(ddp_ctx *d, long ticket, ddp_error *err)
+{
+    return ddp__stager_wait(d->stager, ticket, 0, err);
+}
+
+static int ddp__device_is_done(ddp_ctx *d, long ticket)
+{
+    return ticket >= 0 && ddp__stager_is_done(d->stager, ticket);
+}
+
+static ddp_status ddp__device_flush(ddp_ctx *d, ddp_error *err) { return ddp__stager_flush(d->stager, err); }
+
+static double ddp__device_divergence(ddp_ctx *d, const double *of)
+{
+    return ddp__stager_divergence(d->stager, of);
+}
+
+static const ddp__transport ddp__device_transport = {
+    ddp__device_post,     ddp__device_run,     ddp__device_hold,  ddp__device_hold_input,
+    ddp__device_wait_for, ddp__device_is_done, ddp__device_flush, ddp__device_divergence};
+
+/* ---- opening ---- */
+
+ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
+{
+    const ddp_backend *b = d->cfg.backend;
+
+    if (!b || ddp__is_server(d)) return DDP_OK; /* what it serves is here */
+    DDP__TRY(b->open(b, ddp_local_rank(d), d->cfg.cuda_stream, &d->host.device, err));
+    d->host.backend = b;
+    return DDP_OK;
+}
+
+/* Messages that may be under way: what the strategy may post, a pipeline's, and a few are the context's
+ * own. */
+static int ddp__device_room(const ddp_ctx *d)
+{
+    return d->posted_room + 2 * d->layers + 16 + d->edge_messages;
+}
+
+ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
+{
+    const ddp_backend *b = d->host.backend;
+    size_t total = 0, largest = 0;
+
+    if (!b) return DDP_OK;
+    DDP__TRY(ddp__clock_open(d, err));
+    if (!d->engine) return DDP_OK;
+    for (int l = 0; l < d->layers; l++) {
+        const ddp__unit *u = &d->unit[l];
+        size_t layer = u->count + u->state_count;
+
+        for (int k = 0; k < u->blocks; k++) /* frozen ones are shared once */
+            if (u->block[k].kind == DDP_PARAMS && !u->block[k].grads) layer += u->block[k].count;
+        total += layer;
+        if (layer > largest) largest = layer;
+    }
+    if (d->ops.averages != DDP_AVERAGES_PARAMETERS || d->cfg.servers)
+        largest = total;                                            /* in messages of its
+                                                                                          own */
+    if (d->levels && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
+        largest = DDP__PROBE_MOST * DDP__PROBE_FLOATS;
+    if (d->coded_there) {
+        largest += largest / 3 + 1;
+        total += total / 3 + 1;
+    } /* its blocks, too */
+    DDP__TRY(ddp__stager_open(d, ddp__device_room(d), largest * sizeof(float) + d->edge_bytes,
+                              total * sizeof(float) + d->edge_bytes, &d->stager, err));
+    d->over = &ddp__device_transport;
+    return d->cfg.nccl ? ddp__nccl_open(d, ddp__device_room(d), err) : DDP_OK;
+}
+
+void ddp__device_stop(ddp_ctx *d)
+{
+    ddp__nccl_stop(d); /* the stager may wait behind an average that never ends */
+    ddp__stager_stop(d->stager);
+}
+
+void ddp__device_close(ddp_ctx *d)
+{
+    ddp__stager_free(d->stager);
+    ddp__nccl_close(d);
+    if (d->host.backend) d->host.backend->close(d->host.device);
+    d->host.backend = NULL;
+    d->stager = NULL;
+    d->over = NULL;
+}
+
+ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err)
+{
+    const ddp_backend *b = d->host.backend;
+
+    if (!b) return DDP_OK;
+    DDP__TRY(b->check(d->host.device, err));
+    if (d->joined) DDP__TRY(ddp__nccl_lost(d, b->poll(d->host.device, err), err));
+    return d->stager ? ddp__stager_error(d->stager, err) : DDP_OK;
+}
+
+ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
+{
+    if (!d->host.backend) return DDP_OK;
+    DDP__TRY(ddp__nccl_lost(d, d->host.backend->wait(d->host.device, err), err));
+    ddp__clock_collect(d);
+    return ddp__device_check(d, err);
+}
+
+/* ==== run/account.h ==== [run] */
+/* Where the time of a step went. */
+
+/* account.c */
+/* Accounts the steps that the clock has seen end. */
+DDP_LIB void ddp__account_steps(ddp_ctx *d);
+/* The statistics begin here. */
+DDP_LIB void ddp__account_reset(ddp_ctx *d);
+/* Follows the links from here on, as they are measured or nominal now. */
+DDP_LIB void ddp__drift_start(ddp_ctx *d);
+
+/* ==== run/account.c ==== [run] */
+/* Where the time of a step went: spans, the layer timer and the hidden share. */
+
+/* Of both links, into op_scratch. */
+static int ddp__link_spans(ddp_ctx *d, double begin, double end)
+{
+    int n = ddp__engine_spans(d->engine, begin, end, d->op_scratch, d->op_room);
+
+    if (d->second) n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
+    return n;
+}
+
+static ddp_span ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end)
+{
+    const ddp_span s = {
+        begin, end, o->step, o->layer >= 0 ? o->layer : -1, kind, kind == DDP_SPAN_PEER_WAIT ? 0 : o->bytes};
+
+    return s;
+}
+
+/* Collects compute and communication intervals that overlap begin..end, clipped to it. */
+static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
+{
+    int n = 0, ops;
+    long oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+
+    for (long s = d->span_count - 1; s >= oldest && n < d->merge_room; s--) {
+        const ddp_span *x = &d->span[s % d->spans];
+        if (x->end_s <= begin) break;
+        if (x->kind == DDP_SPAN_WAIT || x->begin_s >= end)
+            continue; /* a device is a step ahead of its
+                                                                        accounts */
+        d->merge[n] = *x;
+        if (d->merge[n].begin_s < begin) d->merge[n].begin_s = begin;
+        n++;
+    }
+    ops = ddp__link_spans(d, begin, end);
+    for (int i = 0; i < ops && n < d->merge_room; i++) {
+        const ddp__op_span *o = &d->op_scratch[i];
+        /* an operation that waits for a slower peer is not communicating */
+        double from = o->begin + o->peer_wait, b = from > begin ? from : begin;
+        double e = o->end >= 0 && o->end < end ? o->end : end;
+        if (o->filler || e <= b) continue;
+        d->merge[n++] = ddp__span_of(o, DDP_SPAN_COMM, b, e);
+        if (o->end >= 0) d->stats.peer_wait_s += o->peer_wait;
+    }
+    return n;
+}
+
+/* Sorts by begin without allocating: spans come nearly sorted from two ordered sources. */
+static void ddp__sort_spans(ddp_span *s, int n)
+{
+    int j;
+
+    for (int i = 1; i < n; i++) {
+        ddp_span x = s[i];
+        for (j = i; j > 0 && s[j - 1].begin_s > x.begin_s; j--) s[j] = s[j - 1];
+        s[j] = x;
+    }
+}
+
+/* One sweep over sorted spans: length of the union of communication, and of the part of it
+ * that no compute span covers. */
+static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exposed)
+{
+    double at = -1, comm_until = -1, busy_until = -1;
+
+    *comm = *exposed = 0;
+    for (int i = 0; i <= n; i++) {
+        double next = i < n ? s[i].begin_s : DBL_MAX;
+        while (at < next && comm_until > at) { /* communication runs from `at` on */
+            double stop = comm_until < next ? comm_until : next;
+            int covered = busy_until > at;
+            if (covered && busy_until < stop) stop = busy_until;
+            *comm += stop - at;
+            if (!covered) *exposed += stop - at;
+            at = stop;
+        }
+        if (i == n) return;
+        if (at < next) at = next;
+        if (s[i].kind == DDP_SPAN_COMM)
+            comm_until = s[i].end_s > comm_until ? s[i].end_s : comm_until;
+        else
+            busy_until = s[i].end_s > busy_until ? s[i].end_s : busy_until;
+    }
+}
+
+/* ---- the link, as operations show it ---- */
+
+/* Bytes of a message as it travels. */
+static double ddp__span_bytes(const ddp__op_span *o)
+{
+    const size_t unit = o->coding == (char)DDP__AS_BYTES ? 1 : sizeof(float);
+
+    return (double)ddp__frame_payload(o->coding, (size_t)o->size / unit);
+}
+
+/* Operations that overlap share the link: together they tell seconds for bytes. Grows the cluster that begins
+ * with operation i, and returns how many it has; 0 if i is not its first or not all of it is known. */
+static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, double *end, double *bytes)
+{
+    int before = -1, size = 0;
+
+    *begin = o[i].begin;
+    *end = o[i].end;
+    while (size != before) { /* until no further operation overlaps */
+        before = size;
+        size = 0;
+        *bytes = 0;
+        for (int j = 0; j < ops; j++) {
+            if (o[j].begin >= *end || (o[j].end >= 0 && o[j].end <= *begin)) continue;
+            if (o[j].begin < *begin || (o[j].begin == *begin && j < i)) return 0;
+            if (o[j].end < 0 || o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
+            if (o[j].end > *end) *end = o[j].end;
+            *bytes += ddp__span_bytes(&o[j]);
+            size++;
+        }
+    }
+    return size;
+}
+
+/* A link that is never idle has clusters without an end. There what ended since `since` tells seconds for
+ * bytes: counted from the last end before, behind which alpha hides. How many these are; 0 if the link was
+ * idle in between, or slower peers were waited for. */
+static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *begin, double *end,
+                          double *bytes)
+{
+    double covered, next, waited = 0;
+    int j, n = 0;
+
+    *begin = *end = -1;
+    *bytes = 0;
+    for (j = 0; j < ops; j++)
+        if (o[j].end > *begin && o[j].end <= since) *begin = o[j].end;
+    for (j = 0; j < ops && *begin >= 0; j++) {
+        if (o[j].end <= *begin) continue;
+        if (o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
+        if (o[j].end > *end) *end = o[j].end;
+        *bytes += ddp__span_bytes(&o[j]);
+        waited += o[j].peer_wait;
+        n++;
+    }
+    for (covered = *begin; covered < *end; covered = next) {
+        for (next = covered, j = 0; j < ops; j++)
+            if (o[j].begin <= covered && (o[j].end < 0 || o[j].end > next))
+                next = o[j].end < 0 ? *end : o[j].end;
+        if (next <= covered) return 0;
+    }
+    return waited < 0.1 * (*end - *begin) ? n : 0;
+}
+
+static void ddp__drift_observe(ddp_ctx *d, double since, double now)
+{
+    if (d->nccl) return; /* the engine's operations tell nothing of the devices' network */
+    for (int link = 0; link < ddp_links(d); link++) {
+        /* a step more than is new, so that no cluster is seen without its beginning */
+        int ops = ddp__engine_spans(ddp__engine_of(d, link), 2 * since - now, now, d->op_scratch, d->op_room),
+            n, seen = 0;
+        ddp_linkfit *fit = &d->fit[link];
+        double begin, end, bytes;
+        for (int i = 0; i < ops; i++) {
+            n = d->op_scratch[i].end < 0 ? 0 : ddp__cluster(d->op_scratch, ops, i, &begin, &end, &bytes);
+            if (n == 0 || !(end > since)) continue;
+            /* the fit is of one message: the others' gaps are not its bytes */
+            ddp_linkfit_add(fit, bytes, end - begin - (n - 1) * d->gap_s[link]);
+            seen++;
+        }
+        n = seen ? 0 : ddp__saturated(d->op_scratch, ops, since, &begin, &end, &bytes);
+        if (n > 0) ddp_linkfit_add(fit, bytes, fit->link.alpha_s + end - begin - n * d->gap_s[link]);
+    }
+}
+
+void ddp__drift_start(ddp_ctx *d)
+{
+    double bytes = 0;
+
+    for (int l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
+    d->mean_layer_bytes = bytes;
+    for (int link = 0; link < 2; link++)
+        ddp_linkfit_start(&d->fit[link], d->link[link], bytes, 4.0 * d->layers);
+    d->drift_ticket = -1;
+}
+
+/* ---- steps and statistics ---- */
+
+static void ddp__account_step(ddp_ctx *d, double now, double wait_s)
+{
+    if (d->engine) {
+        double comm, exposed;
+        int n = ddp__gather_spans(d, d->step_begin, now);
+        ddp__sort_spans(d->merge, n);
+        ddp__sweep_spans(d->merge, n, &comm, &exposed);
+        d->stats.comm_s += comm;
+        d->stats.exposed_s += exposed;
+        if (d->measured) ddp__drift_observe(d, d->step_begin, now);
+    }
+    d->sum_step_s += now - d->step_begin;
+    d->sum_wait_s += wait_s;
+    d->stats.counted_steps++;
+    d->step_begin = now;
+}
+
+void ddp__account_steps(ddp_ctx *d)
+{
+    for (; d->ended_first < d->ended_next; d->ended_first++) {
+        const ddp__ended *e = &d->ended[d->ended_first % d->ended_room];
+        ddp__account_step(d, e->at, e->wait_s);
+    }
+}
+
+void ddp__account_reset(ddp_ctx *d)
+{
+    ddp__account_steps(d);
+    d->stats.counted_steps = 0;
+    d->stats.comm_s = d->stats.exposed_s = d->stats.peer_wait_s = 0;
+    d->sum_step_s = d->sum_wait_s = 0;
+    d->step_begin = ddp_now();
+}
+
+void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
+{
+    memset(out, 0, sizeof *out);
+    if (!d) return;
+    if (!ddp__host_forked(&d->host)) {
+        ddp__clock_collect(d);
+        ddp__account_steps(d);
+    }
+    *out = d->stats;
+    out->strategy = d->ops.name;
+    out->steps = d->step;
+    if (d->stats.counted_steps) {
+        out->step_s = d->sum_step_s / (double)d->stats.counted_steps;
+        out->wait_s = d->sum_wait_s / (double)d->stats.counted_steps;
+    }
+    out->hidden_pct = d->stats.comm_s > 0 ? 100 * (1 - d->stats.exposed_s / d->stats.comm_s) : 100;
+    for (int link = 0; link < 2; link++) {
+        ddp__engine *e = link ? d->second : d->engine;
+        ddp__net_stats net;
+        if (!e || !ddp__has_engine(d)) continue;
+        ddp__engine_stats(e, &net);
+        out->bytes_sent += net.bytes_sent;
+        for (int as = 0; as <= (int)DDP_WIRE_TOPK; as++) out->bytes_as[as] += net.sent_as[as];
+        out->comm_cpu_s += net.cpu_s;
+    }
+    out->divergence = 0;
+    out->optimizer_bytes = d->muon_count * sizeof(float);
+    for (int l = 0; l < d->layers; l++) {
+        out->divergence += d->unit[l].last_divergence;
+        out->optimizer_bytes += d->unit[l].state_count * sizeof(float);
+    }
+    out->link = d->measured ? d->fit[0].link : d->link[0];
+}
+
+double ddp_divergence(const ddp_ctx *d, int layer)
+{
+    return d && layer >= 0 && layer < d->layers ? d->unit[layer].last_divergence : 0;
+}
+
+const char *ddp_last_algorithm(const ddp_ctx *d)
+{
+    ddp__net_stats net;
+
+    if (!d || !ddp__has_engine(d)) return "none";
+    ddp__engine_stats(d->engine, &net);
+    return ddp__algorithm_name(net.algorithm);
+}
+
+int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
+{
+    long oldest;
+    int n = 0, ops = 0;
+
+    if (ddp__host_forked(&d->host)) return 0;
+    ddp__clock_collect(d);
+    oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+    if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);
+    /* newest last: when room is short the oldest compute spans are left out */
+    if (ops > room / 2) ops = room / 2; /* each may give two */
+    if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);
+    for (long s = oldest; s < d->span_count; s++) out[n++] = d->span[s % d->spans];
+    for (int i = 0; i < ops; i++) {
+        const ddp__op_span *o = &d->op_scratch[i];
+        if (o->end < 0) continue;
+        /* as in the statistics: standing still for a slower peer is not communicating */
+        if (o->peer_wait > 0 && n + ops - i < room)
+            out[n++] = ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait);
+        out[n++] =
+            ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end);
+    }
+    return n;
+}
+
+/* ==== run/timing.h ==== [run] */
+/* What layers and links take: from FLOPs and the links as configured, or as measured. */
+
+/* timing.c: names and sizes of the layers, no times; times without clocks: 10 GFLOP/s, the link as
+ * configured; as measured, agreed on by the team; what transfers take, from d->link[0]. */
+DDP_LIB ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err);
+DDP_LIB void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p);
+DDP_LIB void ddp__profile_between(const ddp_ctx *d, ddp_profile *p);
+DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err);
+DDP_LIB void ddp__profile_link(ddp_ctx *d, ddp_profile *p);
+DDP_LIB double ddp__nominal_flops(double flops, double count); /* of a layer's forward; flops 0:
+                                                                      unknown */
+/* A profile of all layers of a model that is cut into stages, without clocks. */
+DDP_LIB ddp_status ddp__profile_model(ddp_ctx *d, ddp_profile *p, ddp_error *err);
+
+/* timing.c, probe.c: the link as configured; transfers of one size after the other, each repeated until it is
+ * settled */
+DDP_LIB ddp_link ddp__link_nominal(const ddp_ctx *d, int link);
+typedef struct ddp__meter {
+    double bytes[64], seconds[64];
+    int n, first; /* those from `first` on are of one size */
+    double begun; /* of that size; 0: not yet */
+} ddp__meter;
+/* 1: the two fastest of this size agree, or it took long enough, and another begins. */
+DDP_LIB int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest);
+/* Times averages over one link, of at most DDP__PROBE_MOST times DDP__PROBE_FLOATS floats; all ranks get the
+ * first one's fit. */
+DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err);
 
 /* ==== run/timing.c ==== [run] */
 /* What the layers and the links take: from FLOPs and the links as configured, or as hooks and probes measured
@@ -43767,6 +43376,1089 @@ ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     ddp__profile_between(d, p);
     return DDP_OK;
 }
+
+/* ==== run/pace.h ==== [run] */
+/* What changed while a run went on, and how long each rank computes. */
+
+/* pace.c: at the end of every step */
+DDP_LIB ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err);
+
+/* What changed; members are looked at after every step: 1 if they have changed */
+DDP_LIB void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now);
+DDP_LIB int ddp__note_members(ddp_ctx *d);
+
+/* ==== run/pace.c ==== [run] */
+/* What changed while a run went on, for those who look; and how long each rank computes, waits left out: a
+ * rank that is slow makes all the others wait, and in wall-clock times all look the same. The times travel
+ * unhurried, every few periods, with the learning rate: ranks whose programs have different schedules differ
+ * in nothing else. */
+
+void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now)
+{
+    const ddp_note n = {kind, d->step, ddp_now(), rank, ddp_workers(d), before, now};
+
+    d->note[d->notes++ % DDP__NOTES] = n;
+}
+
+int ddp__note_members(ddp_ctx *d)
+{
+    uint64_t live, changed;
+
+    if (!d->cfg.min_world) return 0;
+    live = ddp__live(d);
+    changed = d->noted_live ? live ^ d->noted_live : 0;
+    for (int r = 0; changed && r < d->world; r++)
+        if (changed >> r & 1) ddp__note_add(d, live >> r & 1 ? DDP_NOTE_JOINED : DDP_NOTE_LOST, r, 0, 0);
+    d->noted_live = live;
+    return changed != 0;
+}
+
+int ddp_notes(const ddp_ctx *d, ddp_note *out, int room)
+{
+    long n = !d || !out ? 0 : d->notes < (long)DDP__NOTES ? d->notes : (long)DDP__NOTES;
+
+    if (n > room) n = room > 0 ? room : 0;
+    for (long from = 0; from < n; from++) out[from] = d->note[(d->notes - n + from) % DDP__NOTES];
+    return (int)n;
+}
+
+const char *ddp_note_name(ddp_note_kind kind)
+{
+    static const char *const names[] = {"slow", "even", "replan", "lost", "joined"};
+
+    return kind >= DDP_NOTE_SLOW && kind <= DDP_NOTE_JOINED ? names[kind] : "?";
+}
+
+void ddp_note_text(const ddp_note *n, char *out, size_t room)
+{
+    double part = n->before > 0 ? n->now / n->before - 1 : 0;
+
+    if (room == 0) return;
+    out[0] = 0;
+    switch (n->kind) {
+    case DDP_NOTE_SLOW:
+        ddp__format(out, room, "rank %d computes %.1f x slower than the median (%.1f ms against %.1f ms)",
+                    n->rank, part + 1, 1e3 * n->now, 1e3 * n->before);
+        break;
+    case DDP_NOTE_EVEN:
+        ddp__format(out, room, "rank %d computes as fast as the others again (%.1f ms)", n->rank,
+                    1e3 * n->now);
+        break;
+    case DDP_NOTE_REPLAN:
+        ddp__format(out, room,
+                    "averaging a layer takes %.1f ms, %.0f %% %s than planned for: planned "
+                    "again",
+                    1e3 * n->now, 100 * fabs(part), part < 0 ? "less" : "longer");
+        break;
+    case DDP_NOTE_LOST:
+    case DDP_NOTE_JOINED:
+        snprintf(out, room, "rank %d %s, %d worker%s", n->rank,
+                 n->kind == DDP_NOTE_LOST ? "was lost" : "joined", n->workers, n->workers == 1 ? "" : "s");
+        break;
+    }
+}
+
+/* ---- the pace ---- */
+
+enum { DDP__PACE_PERIODS = 4 };
+static const double ddp__pace_slow = 1.25;  /* from here on a slow rank is named */
+static const double ddp__pace_floor = 1e-3; /* unless it is so many seconds: what the system takes for
+                                               itself */
+
+/* Of two ranks the median is the faster one: the other is to be compared with it. A rank that was lost has no
+ * time. */
+static double ddp__pace_median(ddp_ctx *d)
+{
+    double *sorted = d->pace_sorted;
+    int n = 0;
+
+    for (int r = 0; r < d->team_size; r++)
+        if (d->pace[r].compute_s > 0) sorted[n++] = d->pace[r].compute_s;
+    qsort(sorted, (size_t)n, sizeof *sorted, ddp__rising);
+    return n ? sorted[(n - 1) / 2] : 0;
+}
+
+/* The newest note; all ranks have it, one of them says it. */
+static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
+{
+    char text[DDP_ERROR_TEXT];
+    ddp_note note;
+
+    if (!ddp__leads(d) || !ddp_notes(d, &note, 1)) return;
+    ddp_note_text(&note, text, sizeof text);
+    ddp__log(&d->host.log, level, "step %ld: %s", d->step, text);
+}
+
+/* A note and a line when somebody becomes slow, changes by a fifth, or is slow no more. */
+static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
+{
+    double ratio = d->stats.slow_ratio, told = d->pace_told;
+
+    if (ratio < ddp__pace_slow || d->pace[slowest].compute_s - median_s < ddp__pace_floor) {
+        d->pace_told = 0;
+        if (!(told > 0)) return;
+        ddp__note_add(d, DDP_NOTE_EVEN, ddp__team_rank(d, d->pace_place), median_s,
+                      d->pace[d->pace_place].compute_s);
+        ddp__pace_log(d, DDP_LOG_INFO);
+        return;
+    }
+    if (told > 0 && slowest == d->pace_place && fabs(ratio / told - 1) < 0.2) return;
+    d->pace_told = ratio;
+    d->pace_place = slowest;
+    ddp__note_add(d, DDP_NOTE_SLOW, d->stats.slowest_rank, median_s, d->pace[slowest].compute_s);
+    ddp__pace_log(d, DDP_LOG_WARN);
+}
+
+static void ddp__pace_judge(ddp_ctx *d)
+{
+    double median = ddp__pace_median(d);
+    int slowest = 0;
+
+    for (int r = 1; r < d->team_size; r++)
+        if (d->pace[r].compute_s > d->pace[slowest].compute_s) slowest = r;
+    if (!(median > 0)) return;
+    d->stats.slowest_rank = ddp__team_rank(d, slowest);
+    d->stats.slow_ratio = d->pace[slowest].compute_s / median;
+    d->stats.median_compute_s = median;
+    ddp__pace_tell(d, slowest, median);
+}
+
+/* The learning rates of one step. A lost rank has none. */
+static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
+{
+    const ddp__pace_word *first = d->pace;
+
+    for (int r = 0; r < d->team_size; r++) {
+        const ddp__pace_word *w = &d->pace[r];
+        if (!(w->present > 0)) continue;
+        if (!(first->present > 0)) first = w;
+        if (w->lr < first->lr || w->lr > first->lr)
+            return ddp__fail(err, DDP_MISMATCH,
+                             "step %ld: rank %d has learning rate %.9g, rank %d has %.9g: start every rank "
+                             "with the same schedule, warm-up and number of steps",
+                             d->step - d->cfg.period - 1, ddp__team_rank(d, r), w->lr,
+                             ddp__team_rank(d, (int)(first - d->pace)), first->lr);
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
+{
+    ddp_piece p;
+    const ddp_message m =
+        ddp__own_word(d, &p, DDP_ALL_GATHER, d->team, d->pace, (size_t)d->team_size * sizeof *d->pace);
+    const ddp__pace_word own = {d->compute_sum_s / (double)d->compute_steps, (double)d->lr, 1};
+
+    memset(d->pace, 0, (size_t)d->team_size * sizeof *d->pace); /* a rank that was lost since the last
+                                                                   exchange sends nothing */
+    d->stats.compute_s = own.compute_s;
+    d->pace[d->team_place] = own;
+    d->compute_sum_s = 0;
+    d->compute_steps = 0;
+    return ddp__post(d, &m, 0, &d->pace_ticket, err);
+}
+
+/* Submitted in the middle of a stretch of periods and waited for a period later: by then every
+ * rank has been through an averaging that came after it. */
+ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
+{
+    long period = d->cfg.period, at = d->step % (period * DDP__PACE_PERIODS);
+
+    d->compute_sum_s += d->compute_this_step;
+    d->compute_this_step = 0;
+    d->compute_steps++;
+    if (!d->engine || (d->ops.traits & DDP_OUT_OF_STEP)) {
+        d->stats.compute_s = d->compute_sum_s / (double)d->compute_steps;
+        return DDP_OK;
+    }
+    if (at == 2 * period && d->pace_ticket < 0) return ddp__pace_send(d, err);
+    if (at != 3 * period || d->pace_ticket < 0) return DDP_OK;
+    DDP__TRY(ddp__post_wait(d, 0, d->pace_ticket, err));
+    d->pace_ticket = -1;
+    ddp__pace_judge(d);
+    return ddp__pace_rates(d, err);
+}
+
+/* ==== run/launch.h ==== [run] */
+/* Opening contexts: one, or all ranks of this machine as processes or threads. */
+
+/* ddp_open with what only ddp_launch has: the meeting place of threads, or the socket on which rank 0
+ * already listens (-1 = none; closed here). */
+DDP_LIB ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd,
+                           ddp_error *err);
+DDP_LIB int ddp__launch_all(const ddp_config *cfg, const ddp__strategies *list, int (*fn)(ddp_ctx *, void *),
+                            void *user, ddp_error *err);
+
+/* ---- launch.c: ranks on this machine, forked processes under a supervisor or threads ---- */
+
+/* One rank's work. A process: rank 0 gets the listening socket (>= 0), which is its to close;
+ * all get its address "127.0.0.1:PORT". A thread: -1 and "". Fills *err when not DDP_OK. */
+typedef ddp_status (*ddp__rank_fn)(int rank, int listen_fd, const char *addr, void *user, ddp_error *err);
+
+/* ddp__spawn - forks world processes, lets each run fn, waits until the last has ended.
+ *
+ *   min_world 0, or ranks that are killed by a signal or fail with DDP_PEER_LOST are no failure while so many
+ *   are left:
+ *            DDP_OK if at least so many return it
+ *   cancel   NULL, or looked at several times a second: nonzero ends the ranks by SIGINT, 3 s later SIGTERM,
+ *            2 s later SIGKILL
+ *   grace_s  how long the others may go on after one has failed, before SIGTERM and, 2 s later, SIGKILL; 0 =
+ *            15
+ *
+ * The calling process is supervisor only. No rank outlives it (Linux). Standard streams are flushed before
+ * the fork and by each rank. Call it before other threads exist. Returns DDP_OK if all did; DDP_PEER_LOST if
+ * a rank was killed by a signal, with rank, process and signal; DDP_ABORTED after cancel; else code and
+ * sentence of the rank that failed first. Errors of its own: DDP_ARG, DDP_NET (no socket), DDP_MEMORY,
+ * DDP_FAILED (cannot fork). */
+DDP_LIB ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, double grace_s,
+                              ddp__rank_fn fn, void *user, ddp_error *err);
+
+/* ddp__spawn_threads - the same with threads of this process: no signals, no grace; returns when all have. */
+DDP_LIB ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err);
+
+/* ==== run/launch.c ==== [run] */
+/* Workers of one machine as processes: started on a free port, watched, ended when one of them has failed; as
+ * threads; and ddp_launch, which gives each a context. */
+
+#include <signal.h>
+#include <sys/mman.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+#define DDP__MAX_LOCAL 1024
+
+/* What a rank leaves behind in memory shared with the supervisor. */
+typedef struct ddp__verdict {
+    int order; /* 1 for the first that failed, 0 while there is nothing */
+    ddp_error err;
+} ddp__verdict;
+
+/* How a rank ended: its process, and the signal or code; rank -1: none did. */
+typedef struct ddp__end {
+    int rank, by;
+    long pid;
+} ddp__end;
+
+typedef struct ddp__family {
+    int world, alive;
+    int min_world, lost;   /* elastic: ranks whose end does not concern the others */
+    int good;              /* ended with DDP_OK */
+    int *failures;         /* shared: how many have failed */
+    ddp__verdict *verdict; /* shared: [world] */
+    size_t shared_bytes;
+    void *shared;
+    pid_t *pid;           /* [world], 0 = ended */
+    ddp__end killed, odd; /* the first by a signal that we did not send, or with a code but no verdict */
+    int rung;             /* next step of the ladder below, -1 = all is well */
+    double rung_at;       /* when it is due */
+    int sent;             /* a signal was sent to all */
+} ddp__family;
+
+/* Signals of increasing force and the seconds that each is given. */
+typedef struct ddp__rung {
+    int signal;
+    double wait_s;
+} ddp__rung;
+static const ddp__rung ddp__ladder[] = {{SIGINT, 3}, {SIGTERM, 2}, {SIGKILL, 1}};
+enum { DDP__RUNG_CANCEL = 0, DDP__RUNG_FAILED = 1, DDP__RUNG_LAST = 2 };
+
+/* The life of a forked rank. */
+static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const char *addr, ddp__rank_fn fn,
+                          void *user)
+{
+    ddp_error e = DDP__ZEROS;
+    ddp_status s;
+
+#ifdef __linux__
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* others would wait for as long as this process is stopped */
+    if (getppid() != parent) _exit(DDP_ABORTED); /* it died before the line above */
+#else
+    (void)parent;
+#endif
+    if (rank != 0) close(fd);
+    s = fn(rank, rank == 0 ? fd : -1, addr, user, &e);
+    if (s != DDP_OK) {
+        ddp__verdict *v = &f->verdict[rank];
+        if (!e.msg[0]) snprintf(e.msg, sizeof e.msg, "%s", ddp_status_text(s));
+        e.code = s;
+        v->err = e;
+        ddp__atomic_store(&v->order, 1 + ddp__atomic_add(f->failures, 1));
+    }
+    fflush(NULL);
+    _exit((int)s);
+}
+
+static void ddp__family_signal(ddp__family *f, int signal_number)
+{
+    for (int r = 0; r < f->world; r++)
+        if (f->pid[r] > 0) kill(f->pid[r], signal_number);
+}
+
+/* Of an error that a rank ended with: it was lost, or left. */
+static int ddp__is_gone(ddp_status code) { return code == DDP_PEER_LOST || code == DDP_ABORTED; }
+
+/* The others may go on without a rank that ended like that. */
+static int ddp__is_lost(const ddp__family *f, int rank, int code)
+{
+    const ddp__verdict *v = &f->verdict[rank];
+
+    if (f->min_world == 0 || f->sent || f->world - f->lost - 1 < f->min_world) return 0;
+    return WIFSIGNALED(code) || (ddp__atomic_load(&v->order) && ddp__is_gone(v->err.code));
+}
+
+/* Notes how a rank ended. */
+static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
+{
+    const int signaled = WIFSIGNALED(code), by = signaled ? WTERMSIG(code) : WEXITSTATUS(code);
+    const ddp__end end = {rank, by, (long)f->pid[rank]};
+    ddp__end *first = signaled ? &f->killed : &f->odd;
+    int bad = 0;
+
+    if (ddp__is_lost(f, rank, code)) {
+        f->lost++;
+    } else if (by) {
+        bad = 1;
+        if (first->rank < 0 && !f->sent && (signaled || !ddp__atomic_load(&f->verdict[rank].order)))
+            *first = end;
+    } else {
+        f->good++;
+    }
+    f->pid[rank] = 0;
+    f->alive--;
+    if (bad && f->rung < 0) {
+        f->rung = DDP__RUNG_FAILED;
+        f->rung_at = ddp_now() + grace_s;
+    }
+}
+
+/* Waits for all, urging those that do not end. 1 if it was cancelled. */
+static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double grace_s)
+{
+    double pause = 0.001;
+    int cancelled = 0, code;
+
+    while (f->alive) {
+        for (int r = 0; r < f->world; r++) {
+            pid_t got = f->pid[r] > 0 ? waitpid(f->pid[r], &code, WNOHANG) : 0;
+            if (got < 0 && errno == EINTR) continue;
+            if (got < 0) code = 0; /* reaped behind our back (SIGCHLD ignored): its verdict must do */
+            if (got) ddp__rank_ended(f, r, code, grace_s);
+        }
+        if (cancel && !cancelled && ddp__atomic_load(cancel)) {
+            cancelled = 1;
+            f->rung = DDP__RUNG_CANCEL;
+            f->rung_at = ddp_now();
+        }
+        if (f->alive && f->rung >= 0 && ddp_now() >= f->rung_at) {
+            f->sent = 1;
+            ddp__family_signal(f, ddp__ladder[f->rung].signal);
+            f->rung_at = ddp_now() + ddp__ladder[f->rung].wait_s;
+            if (f->rung < DDP__RUNG_LAST) f->rung++;
+        }
+        if (!f->alive) break;
+        ddp__sleep_until(ddp_now() + pause);
+        if (pause < 0.03) pause *= 1.5;
+    }
+    return cancelled;
+}
+
+static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_error *err)
+{
+    int first = -1, order, least = INT_MAX;
+
+    for (int r = 0; r < f->world; r++) {
+        order = ddp__atomic_load(&f->verdict[r].order);
+        if (!order || order >= least) continue;
+        if (f->min_world && f->good >= f->min_world && ddp__is_gone(f->verdict[r].err.code))
+            continue; /* one of those that the others did without */
+        least = order;
+        first = r;
+    }
+    if (first < 0 && f->killed.rank < 0 && f->odd.rank < 0 && !cancelled && f->good < f->min_world)
+        return ddp__fail(err, DDP_PEER_LOST, "%d of %d ranks ended well, min_world is %d", f->good, f->world,
+                         f->min_world);
+    if (f->killed.rank >= 0)
+        return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s%s%.250s",
+                         f->killed.rank, f->killed.pid, f->killed.by,
+                         f->killed.by == SIGKILL ? " (out of memory?)" : "", first >= 0 ? "; " : "",
+                         first >= 0 ? f->verdict[first].err.msg : "");
+    if (cancelled && (first >= 0 || f->odd.rank >= 0 || f->sent))
+        return ddp__fail(err, DDP_ABORTED, "stopped by request");
+    if (first >= 0)
+        return ddp__fail(err, f->verdict[first].err.code, "rank %d: %.380s", first,
+                         f->verdict[first].err.msg);
+    if (f->odd.rank >= 0)
+        return ddp__fail(err, DDP_FAILED, "rank %d (process %ld) ended by exit(%d)", f->odd.rank, f->odd.pid,
+                         f->odd.by);
+    return DDP_OK;
+}
+
+/* A free port of the loopback interface. */
+static ddp_status ddp__listen_here(ddp__addr *at, int *fd, ddp_error *err)
+{
+    int count;
+
+    DDP__TRY(ddp__addr_parse("127.0.0.1:0", at, 1, &count, err));
+    return ddp__tcp_listen(at, fd, at, err);
+}
+
+/* Forks all ranks; on failure ends those that were. */
+static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp__rank_fn fn, void *user,
+                                   ddp_error *err)
+{
+    pid_t self = getpid();
+    int r, why, code;
+
+    fflush(NULL);
+    for (r = 0; r < f->world; r++) {
+        f->pid[r] = fork();
+        if (f->pid[r] == 0) ddp__rank_run(f, r, self, fd, addr, fn, user);
+        if (f->pid[r] < 0) break;
+        f->alive++;
+    }
+    if (r == f->world) return DDP_OK;
+    why = errno;
+    f->world = r;
+    ddp__family_signal(f, SIGKILL);
+    while (r-- > 0)
+        while (waitpid(f->pid[r], &code, 0) < 0 && errno == EINTR) {
+        }
+    return ddp__fail(err, DDP_FAILED, "cannot fork rank %d: %s", f->world, strerror(why));
+}
+
+ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, double grace_s, ddp__rank_fn fn,
+                      void *user, ddp_error *err)
+{
+    ddp__family f = DDP__ZEROS;
+    ddp__addr at;
+    char addr[DDP__ADDR_TEXT];
+    ddp_status bad;
+    int fd = -1;
+
+    if (world < 1 || world > DDP__MAX_LOCAL)
+        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world,
+                         DDP__MAX_LOCAL);
+    f.world = world;
+    f.min_world = min_world;
+    f.killed.rank = f.odd.rank = f.rung = -1;
+    DDP__TRY(ddp__listen_here(&at, &fd, err));
+    ddp__addr_text(&at, addr);
+    f.shared_bytes = sizeof(ddp__verdict) * ((size_t)world + 1);
+    f.shared = mmap(NULL, f.shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANON, -1, 0);
+    f.pid = (pid_t *)ddp__calloc((size_t)world, sizeof *f.pid);
+    if (f.shared == MAP_FAILED || !f.pid) {
+        bad = ddp__fail(err, DDP_MEMORY, "out of memory for %d ranks", world);
+    } else {
+        f.verdict = (ddp__verdict *)f.shared;
+        f.failures = &f.verdict[world].order;
+        bad = ddp__family_fork(&f, fd, addr, fn, user, err);
+    }
+    close(fd);
+    if (!bad) {
+        int cancelled = ddp__family_watch(&f, cancel, grace_s > 0 ? grace_s : 15);
+        bad = ddp__family_result(&f, cancelled, err);
+    }
+    if (f.shared != MAP_FAILED) munmap(f.shared, f.shared_bytes);
+    DDP_FREE(f.pid);
+    return bad;
+}
+
+/* ---- threads ---- */
+
+typedef struct ddp__team {
+    pthread_mutex_t lock;
+    pthread_cond_t gate;
+    int open;  /* 1: go, -1: not all could be started */
+    int ranks; /* that were drawn */
+    ddp__rank_fn fn;
+    void *user;
+    ddp_error first;
+} ddp__team;
+
+static void *ddp__member_run(void *arg)
+{
+    ddp__team *t = (ddp__team *)arg;
+    ddp_error e = DDP__ZEROS;
+    ddp_status s;
+    int open, rank;
+
+    pthread_mutex_lock(&t->lock);
+    rank = t->ranks++;
+    while (!t->open) pthread_cond_wait(&t->gate, &t->lock);
+    open = t->open;
+    pthread_mutex_unlock(&t->lock);
+    if (open < 0) return NULL;
+    s = t->fn(rank, -1, "", t->user, &e);
+    if (s == DDP_OK) return NULL;
+    pthread_mutex_lock(&t->lock);
+    if (t->first.code == DDP_OK)
+        ddp__fail(&t->first, s, "rank %d: %.380s", rank, e.msg[0] ? e.msg : ddp_status_text(s));
+    pthread_mutex_unlock(&t->lock);
+    return NULL;
+}
+
+ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err)
+{
+    ddp__team t = DDP__ZEROS;
+    pthread_t *thread;
+    int started, why = 0;
+
+    if (world < 1 || world > DDP__MAX_LOCAL)
+        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world,
+                         DDP__MAX_LOCAL);
+    t.fn = fn;
+    t.user = user;
+    thread = (pthread_t *)ddp__calloc((size_t)world, sizeof *thread);
+    if (!thread) return ddp__fail(err, DDP_MEMORY, "out of memory for %d ranks", world);
+    pthread_mutex_init(&t.lock, NULL);
+    pthread_cond_init(&t.gate, NULL);
+    for (started = 0; started < world && !why; started += !why)
+        why = ddp__thread_deep(&thread[started], ddp__member_run, &t);
+    pthread_mutex_lock(&t.lock);
+    t.open = why ? -1 : 1;
+    pthread_cond_broadcast(&t.gate);
+    pthread_mutex_unlock(&t.lock);
+    for (int r = 0; r < started; r++) pthread_join(thread[r], NULL);
+    pthread_cond_destroy(&t.gate);
+    pthread_mutex_destroy(&t.lock);
+    DDP_FREE(thread);
+    if (why)
+        return ddp__fail(err, DDP_FAILED, "cannot start a thread for rank %d: %s", started, strerror(why));
+    if (t.first.code != DDP_OK) return ddp__fail(err, t.first.code, "%s", t.first.msg);
+    return DDP_OK;
+}
+
+/* ---- ddp_launch ---- */
+
+typedef struct ddp__launch {
+    const ddp_config *cfg;
+    const ddp__strategies *list;
+    int (*fn)(ddp_ctx *, void *);
+    void *user;
+    ddp__hub *hub;
+} ddp__launch;
+
+static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, void *user, ddp_error *err)
+{
+    const ddp__launch *L = (const ddp__launch *)user;
+    ddp_config cfg = *L->cfg;
+    ddp_ctx *d;
+    int code;
+
+    cfg.rank = rank;
+    if (*addr) cfg.addr = addr;
+    d = ddp__open(&cfg, L->list, L->hub, listen_fd, err);
+    if (!d) {
+        if (L->hub) ddp__hub_leave(L->hub, rank); /* or the others would wait for its first byte */
+        return err->code;
+    }
+    code = L->fn(d, L->user);
+    if (d->host.error.code) {
+        *err = d->host.error;
+        code = (int)d->host.error.code;
+    } else if (code) {
+        if (code < 0 || code >= (int)DDP_STATUS_COUNT) code = (int)DDP_FAILED;
+        ddp__fail(err, (ddp_status)code, "rank %d returned %d (%s) without an error of the context", d->rank,
+                  code, ddp_status_text((ddp_status)code));
+    }
+    ddp_close(d);
+    return (ddp_status)code;
+}
+
+int ddp__launch_all(const ddp_config *given, const ddp__strategies *list, int (*fn)(ddp_ctx *, void *),
+                    void *user, ddp_error *err)
+{
+    ddp_strategy_ops ops;
+    ddp_config cfg;
+    ddp_error local;
+    ddp__launch L = {&cfg, list, fn, user, NULL};
+    ddp__env env = DDP__ZEROS;
+    ddp_status s;
+
+    if (!err) err = &local;
+    memset(err, 0, sizeof *err);
+    if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
+    if (!given->no_env) DDP__DO(ddp__env_read(&env, err));
+    cfg = *given;
+    if (env.launcher) cfg.rank = cfg.world = 0; /* it made the ranks: this is one of them */
+    /* one worker, or one rank of a world whose other ranks are started elsewhere */
+    if (cfg.world <= 1 || cfg.addr) return (int)ddp__launch_rank(cfg.rank, -1, "", &L, err);
+    /* every rank would fail in the same way: once is enough */
+    DDP__DO(ddp__config_resolve(given, list, &cfg, &ops, err));
+    if (cfg.transport == DDP_MPI) {
+        s = ddp__fail(err, DDP_USAGE,
+                      "the mpi transport's ranks are started by an MPI launcher: mpirun -n %d before "
+                      "the command",
+                      cfg.world);
+    } else if (cfg.transport == DDP_SOCKETS) {
+        s = ddp__fail(err, DDP_USAGE,
+                      "ddp_launch starts no ranks of the sockets transport: call ddp_open in each of the %d "
+                      "processes",
+                      cfg.world);
+    } else if (cfg.transport == DDP_THREADS) {
+        L.hub = ddp__hub_new(cfg.world);
+        if (L.hub && ddp__two_links(&cfg) && !ddp__hub_second(L.hub, 1)) {
+            ddp__hub_free(L.hub);
+            L.hub = NULL;
+        }
+        s = L.hub ? ddp__spawn_threads(cfg.world, ddp__launch_rank, &L, err)
+                  : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of %d threads", cfg.world);
+        if (L.hub) ddp__hub_free(L.hub);
+    } else {
+        s = ddp__spawn(cfg.world, cfg.min_world + (cfg.min_world && cfg.servers > 0 ? cfg.servers : 0),
+                       cfg.cancel, 0, ddp__launch_rank, &L, err);
+    }
+    ddp__config_free(&cfg);
+    return (int)s;
+}
+
+/* ==== run/start.h ==== [run] */
+/* The start of a session: connections, comparison of the ranks, layers. */
+
+DDP_LIB ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err); /* d->tls, where the configuration says so */
+/* The wire of the first link, or of another that meets at addr. */
+DDP_LIB ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd, ddp__wire **wire,
+                                ddp_error *err);
+/* The engine over a wire, which is its own from here on. */
+DDP_LIB ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *links, int joining,
+                                     uint64_t live, ddp__engine **out, ddp_error *err);
+/* The second link, if the configuration has one: a wire and an engine of its own, so that its operations
+ * wait for none of the first (DeFT, section 3). They meet where the first link says. */
+DDP_LIB ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err);
+
+/* compare.c: settings that all ranks must have the same, as numbers: those of the configuration, then what the
+ * session knows. As ddp__settings_compared. */
+DDP_LIB int ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out);
+/* DDP_MISMATCH names the first difference between the ranks. Collective. */
+DDP_LIB ddp_status ddp__agree(ddp_ctx *d, ddp_error *err);
+/* start.c: freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
+DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err);
+/* replicas.c: every array that is not the same on all ranks of its layer becomes their mean. Collective;
+ * nothing is in flight. */
+DDP_LIB ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err);
+
+/* hooks.c: 1: the next ddp_backward_end of the layer completes its gradient. */
+DDP_LIB int ddp__last_pass(const ddp_ctx *d, int layer);
+
+/* ==== run/connect.c ==== [run] */
+/* How a context meets the others: the wire, the engine over it, and the second link's meeting place. */
+
+static const char *ddp__name_of_layer(void *user, int layer)
+{
+    ddp_ctx *d = (ddp_ctx *)user;
+
+    return layer >= 0 && layer < d->layers ? d->unit[layer].name : "";
+}
+
+ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err)
+{
+    const ddp__tls_files files = {d->cfg.tls_psk, d->cfg.tls_ca, d->cfg.tls_cert, d->cfg.tls_key};
+
+    return d->tls ? DDP_OK : ddp__tls_open(&files, ddp__run_id(d->cfg.run_id), &d->tls, err);
+}
+
+ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd, ddp__wire **wire,
+                        ddp_error *err)
+{
+    ddp__rendezvous r = DDP__ZEROS;
+    const char *resume;
+
+    if (d->cfg.transport == DDP_THREADS) {
+        if (!hub)
+            return ddp__fail(err, DDP_USAGE,
+                             "the threads transport needs its ranks in one process: start them with "
+                             "ddp_launch");
+        return ddp__wire_threads(hub, d->rank, wire, err);
+    }
+    if (d->cfg.transport == DDP_MPI) return ddp__wire_mpi(d->rank, d->world, wire, err);
+    r.wire.rank = d->rank;
+    r.world = d->met;
+    r.wire.world = d->world;
+    r.wire.self.run_id = ddp__run_id(d->cfg.run_id);
+    r.wire.self.run_name = d->cfg.run_id;
+    r.timeout_s = d->cfg.connect_timeout_s;
+    r.join_timeout_s = d->cfg.join_timeout_s;
+    r.cancel = d->cfg.cancel;
+    r.wire.peer_timeout_s = d->cfg.peer_timeout_s;
+    r.wire.log = d->host.log;
+    if (d->cfg.transport == DDP_SOCKETS) {
+        r.wire.fds = d->cfg.sockets;
+        d->cfg.sockets = NULL; /* borrowed until here */
+        return ddp__rendezvous_given(&r, wire, err);
+    }
+    r.addr = addr;
+    r.wire.listen_fd = listen_fd;
+    if (addr == d->cfg.addr) r.ifname = d->cfg.socket_ifname; /* the second link has another */
+    r.insecure = d->cfg.insecure;
+    DDP__TRY(ddp__session_tls(d, err));
+    r.wire.tls = d->tls;
+    r.wire.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
+    resume = d->cfg.no_env ? NULL : getenv("DREAMDDP_RESUME");
+    r.resume = d->cfg.min_world > 0 || !resume || strcmp(resume, "0");
+    DDP__TRY(ddp__rendezvous_tcp(&r, wire, err));
+    (*wire)->intact = d->tls != NULL;
+    return DDP_OK;
+}
+
+ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *links, int joining, uint64_t live,
+                             ddp__engine **out, ddp_error *err)
+{
+    ddp__engine_config e = DDP__ZEROS;
+    ddp_status s;
+
+    e.wire = wire;
+    e.rank = d->rank;
+    e.world = d->world;
+    if (links->path) e.links = links;
+    e.deterministic = d->cfg.deterministic;
+    e.coding = ddp__wire_coding(d->cfg.wire);
+    e.coder = ddp__blocks_coder();
+    e.serves = (d->ops.traits & DDP_NEEDS_SERVERS) != 0;
+    e.no_checksum = d->cfg.no_checksum;
+    if (d->cfg.algorithm == DDP_FULL)
+        e.full_bytes = SIZE_MAX;
+    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT)
+        e.full_bytes = 1; /* none */
+    if (d->cfg.algorithm == DDP_RING)
+        e.ring_bytes = 1;
+    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT)
+        e.ring_bytes = SIZE_MAX;
+    e.peer_timeout_s = d->cfg.peer_timeout_s;
+    e.op_timeout_s = d->cfg.op_timeout_s;
+    e.min_world = d->cfg.min_world;
+    e.servers = d->cfg.min_world > 0 ? ddp_servers(d) : 0;
+    if (d->cfg.min_world > 0) e.membership = ddp__elastic_membership();
+    e.kept_bytes = d->cfg.elastic_bytes;
+    e.joining = joining;
+    e.live = live;
+    e.queue = 512; /* more layers than that in one step wait at the door, which costs nothing */
+    e.allocator = d->cfg.allocator;
+    e.log = d->host.log;
+    e.layer_name = ddp__name_of_layer;
+    e.user = d;
+    s = ddp__engine_open(&e, out, err);
+    if (s != DDP_OK) wire->table->close(wire);
+    return s;
+}
+
+/* The address of the first link again: its name has been resolved before, so a failure now is a transient
+ * one. */
+static ddp_status ddp__first_address(const ddp_ctx *d, const char *first, ddp__addr *a, ddp_error *err)
+{
+    const double until = ddp_now() + d->cfg.connect_timeout_s;
+    int count = 0;
+
+    for (;;) {
+        const ddp_status s = ddp__addr_parse(first, a, 1, &count, err);
+        if (s != DDP_NET || ddp_now() >= until || (d->cfg.cancel && ddp__atomic_load(d->cfg.cancel)))
+            return s;
+        ddp__sleep_until(ddp_now() + 0.2);
+    }
+}
+
+static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *listen_fd, ddp_error *err)
+{
+    const char *first = d->cfg.addr ? d->cfg.addr : "127.0.0.1";
+    ddp__addr list[1];
+    int32_t port = 0;
+    ddp_status s = DDP_OK;
+    int beside = d->cfg.transport == DDP_TCP && !d->cfg.addr2; /* on another port of the first link's
+                                                                  address */
+    char text[DDP__ADDR_TEXT];
+
+    *listen_fd = -1;
+    addr[0] = 0;
+    if (d->cfg.addr2) snprintf(addr, room, "%s", d->cfg.addr2);
+    if (beside) {
+        s = ddp__first_address(d, first, &list[0], err);
+        if (s == DDP_OK && d->rank == 0) {
+            ddp__addr bound;
+            ddp__addr_set_port(&list[0], 0);
+            s = ddp__tcp_listen(&list[0], listen_fd, &bound, err);
+            if (s == DDP_OK) port = (int32_t)ddp__addr_port(&bound);
+        }
+        if (s != DDP_OK)
+            return ddp__fail(err, s,
+                             "the second link finds no meeting place beside '%.100s': set addr2 or "
+                             "DREAMDDP_ADDR2 to HOST:PORT of rank 0",
+                             first);
+    }
+    /* also where nothing is to be told: a rank without a second link is found here */
+    s = ddp__tell(d, 0, &port, sizeof port, err);
+    if (s != DDP_OK && *listen_fd >= 0) close(*listen_fd);
+    if (s == DDP_OK && beside) {
+        ddp__addr_set_port(&list[0], (int)port);
+        snprintf(addr, room, "%s", ddp__addr_text(&list[0], text));
+    }
+    return s;
+}
+
+ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err)
+{
+    ddp__wire *wire = NULL;
+    char addr[320];
+    int listen_fd;
+
+    if (!ddp__two_links(&d->cfg)) return DDP_OK;
+    DDP__TRY(ddp__links_open(&d->cfg, 1, &d->links[1], err));
+    DDP__TRY(ddp__second_place(d, addr, sizeof addr, &listen_fd, err));
+    if (hub) hub = ddp__hub_second(hub, 0);
+    DDP__TRY(ddp__connect(d, hub, addr, listen_fd, &wire, err));
+    return ddp__engine_start(d, wire, &d->links[1], 0, 0, &d->second, err);
+}
+
+/* ==== run/serve.h ==== [run] */
+/* The ranks that serve, and those that compute. */
+
+/* ---- serve.c: what serves, and the ranks that compute ---- */
+
+/* open: once all ranks are there; team: once they have compared themselves; desk: once the strategy has
+ * started, and before the engine closes. computes: refuses a hook on a rank that only serves. */
+DDP_LIB ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err);
+DDP_LIB void ddp__computing_team(ddp_ctx *d);
+DDP_LIB ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err);
+DDP_LIB void ddp__desk_close(ddp_ctx *d);
+DDP_LIB ddp_status ddp__computes(ddp_ctx *d, const char *hook);
+/* What serve ended with: its own complaint, or that of the engine. save.c, on a server: saves as the workers'
+ * word says, which comes first. */
+DDP_LIB ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err);
+DDP_LIB ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err);
+
+/* ==== run/serve.c ==== [run] */
+/* A strategy's serve: on a thread of its own beside the worker's, what it may call, and the ranks beside it
+ * that compute. */
+
+/* Where that thread and the worker's meet. */
+struct ddp__desk {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    int running, over; /* the thread is there; serve has returned, under lock */
+    int wake;          /* atomic */
+    ddp_status status; /* of serve; under lock */
+};
+
+ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
+{
+    if (ddp__engine_error(d->engine, err)) return err->code;
+    return code ? ddp__fail(err, DDP_FAILED, "strategy %s: serve returned %d and gave no reason", d->ops.name,
+                            code)
+                : DDP_OK;
+}
+
+/* ---- beside a worker ---- */
+
+static void *ddp__desk_run(void *arg)
+{
+    ddp_ctx *d = (ddp_ctx *)arg;
+    struct ddp__desk *k = d->desk;
+    ddp_error err;
+    ddp_status s;
+    int code;
+
+    do code = d->ops.serve(d, d->self); /* its share is in the worker's own checkpoint */
+    while (code == (int)DDP_SERVE_SAVE);
+    s = ddp__serve_status(d, code, &err);
+    if (s != DDP_OK) ddp__engine_abort(d->engine, s, err.msg);
+    pthread_mutex_lock(&k->lock);
+    k->over = 1;
+    k->status = s;
+    pthread_cond_broadcast(&k->changed);
+    pthread_mutex_unlock(&k->lock);
+    return NULL;
+}
+
+ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err)
+{
+    struct ddp__desk *k;
+    int why;
+
+    if (!d->ops.serve) return DDP_OK;
+    k = (struct ddp__desk *)ddp__scratch_take(&d->lists, 1, sizeof *k);
+    if (!k) return ddp__fail(err, DDP_MEMORY, "out of memory for a server");
+    pthread_mutex_init(&k->lock, NULL);
+    pthread_cond_init(&k->changed, NULL);
+    d->desk = k;
+    if (d->cfg.servers > 0 || !d->engine) return DDP_OK;
+    why = ddp__thread_deep(&k->thread, ddp__desk_run, d);
+    if (why) return ddp__fail(err, DDP_MEMORY, "cannot start a thread that serves: %s", strerror(why));
+    k->running = 1;
+    return DDP_OK;
+}
+
+void ddp__desk_close(ddp_ctx *d)
+{
+    struct ddp__desk *k = d->desk;
+
+    if (d->started && d->ops.tell_servers && !d->host.error.code && !ddp__is_server(d) &&
+        DDP__EVENT(d, tell_servers, (d, d->self, 1)))
+        ddp__ctx_fail(d, &d->host.error);
+    if (!k) return;
+    if (k->running) pthread_join(k->thread, NULL);
+    pthread_cond_destroy(&k->changed);
+    pthread_mutex_destroy(&k->lock);
+    d->desk = NULL;
+}
+
+/* ---- what serve may call ---- */
+
+int ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket)
+{
+    ddp_error err;
+
+    DDP__DO(ddp__host_check(&d->host, &d->host.error));
+    return (int)ddp__engine_submit(d->engine, m, ticket, &err);
+}
+
+int ddp_server_done(ddp_ctx *d, long ticket)
+{
+    return ddp__host_forked(&d->host) || ddp__engine_done(d->engine, ticket);
+}
+
+int ddp_server_wait(ddp_ctx *d, const long *tickets, int n)
+{
+    ddp_error err;
+
+    DDP__DO(ddp__host_check(&d->host, &d->host.error));
+    if (ddp__engine_wait_any(d->engine, tickets, n, &d->desk->wake) >= 0) return 0;
+    ddp__atomic_store(&d->desk->wake, 0);
+    return (int)ddp__engine_error(d->engine, &err);
+}
+
+void ddp_server_wake(ddp_ctx *d)
+{
+    if (!ddp__has_engine(d)) return;
+    ddp__atomic_store(&d->desk->wake, 1);
+    ddp__engine_nudge(d->engine);
+}
+
+int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...)
+{
+    char text[DDP_ERROR_TEXT];
+    va_list ap;
+
+    va_start(ap, fmt);
+    ddp__format_list(text, sizeof text, fmt, ap);
+    va_end(ap);
+    DDP__DO(ddp__host_check(&d->host, &d->host.error));
+    if (d->engine)
+        ddp__engine_abort(d->engine, code, text);
+    else
+        ddp__fail(&d->host.error, code, "%s", text); /* no other thread is there */
+    return (int)code;
+}
+
+void ddp_server_set(ddp_ctx *d, int *flag, int value)
+{
+    if (ddp__host_forked(&d->host)) return;
+    pthread_mutex_lock(&d->desk->lock);
+    ddp__atomic_store(flag, value);
+    pthread_cond_broadcast(&d->desk->changed);
+    pthread_mutex_unlock(&d->desk->lock);
+}
+
+/* A failure ends serve, and with it the wait. */
+int ddp_server_await(ddp_ctx *d, const int *flag)
+{
+    struct ddp__desk *k = d->desk;
+    const double begin = ddp_now();
+
+    DDP__DO(ddp__host_check(&d->host, &d->host.error));
+    pthread_mutex_lock(&k->lock);
+    while (!ddp__atomic_load(flag) && k->running && !k->over) pthread_cond_wait(&k->changed, &k->lock);
+    pthread_mutex_unlock(&k->lock);
+    d->wait_this_step += ddp_now() - begin;
+    ddp__record(d, DDP_SPAN_WAIT, DDP_NO_LAYER, begin, ddp_now());
+    if (ddp__atomic_load(flag)) return 0;
+    if (d->engine) ddp__engine_error(d->engine, &d->host.error);
+    return d->host.error.code ? (int)d->host.error.code
+                              : ddp_complain(d, DDP_FAILED, "the server of rank %d has ended", d->rank);
+}
+
+/* ---- the ranks that compute ---- */
+
+ddp_status ddp__computes(ddp_ctx *d, const char *hook)
+{
+    if (!ddp__is_server(d)) return DDP_OK;
+    return ddp__fail(&d->host.error, DDP_USAGE,
+                     "%s: rank %d of %d serves (servers %d): call ddp_serve there instead "
+                     "of the steps",
+                     hook, d->rank, d->world, d->cfg.servers);
+}
+
+ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
+{
+    const int workers = d->world - ddp_servers(d);
+    int *rank;
+    ddp_status s;
+
+    if (!ddp_servers(d) || d->cfg.min_world > 0) return DDP_OK;
+    rank = (int *)ddp__calloc((size_t)workers, sizeof *rank);
+    if (!rank) return ddp__fail(err, DDP_MEMORY, "out of memory for a group of %d ranks", workers);
+    for (int r = 0; r < workers; r++) rank[r] = r;
+    s = ddp__engine_group(d->engine, rank, workers, &d->computing, err);
+    if (s == DDP_OK && d->second) s = ddp__engine_group(d->second, rank, workers, &d->computing, err);
+    DDP_FREE(rank);
+    return s;
+}
+
+/* Who plans and measures together: the ranks that compute, in an elastic world a group that may shrink. */
+void ddp__computing_team(ddp_ctx *d)
+{
+    if (!ddp_servers(d)) return;
+    if (!d->computing) ddp__engine_retire(d->engine);
+    if (ddp__is_server(d)) return;
+    d->team = d->computing;
+    d->team_size = d->world - ddp_servers(d);
+    d->team_root = 0;
+    d->team_place = d->rank;
+}
+
+/* ==== run/planning.h ==== [run] */
+/* The plan of a session: made, read, shared among the ranks, made again. */
+
+/* stages.c: one plan for a model that is cut into stages.
+ *   open   at the start of the session: gathers what the plan needs of all layers, where the strategy can
+ *          plan for the whole model and the plan comes from a file or without clocks. Collective; a no-op
+ *          elsewhere
+ *   rows   rows of the plan that this rank reads or makes: of the whole model, or of its own layers
+ *   name   of a row, for messages
+ *   take   this stage's rows of a plan of the whole model. *own is freed by the caller
+ *   make   the strategy's plan of the whole model. *out is freed by the caller
+ *   profile  this stage's rows of a profile of the whole model. *own is freed by the caller */
+DDP_LIB ddp_status ddp__stages_open(ddp_ctx *d, ddp_error *err);
+DDP_LIB int ddp__stages_rows(const ddp_ctx *d);
+DDP_LIB void ddp__stages_name(const ddp_ctx *d, int row, char *out, size_t room);
+DDP_LIB ddp_status ddp__stages_take(const ddp_ctx *d, const ddp_plan *whole, ddp_plan *own, ddp_error *err);
+DDP_LIB ddp_status ddp__stages_make(ddp_ctx *d, const ddp_profile *model, ddp_plan *out, ddp_error *err);
+DDP_LIB ddp_status ddp__stages_profile(const ddp_ctx *d, const ddp_profile *model, ddp_profile *own,
+                                       ddp_error *err);
+
+/* plan_file.c: ddp_config.plan_path, for ddp__stages_rows rows and the period of this run; freed by the
+ * caller. */
+DDP_LIB ddp_status ddp__plan_open(const ddp_ctx *d, ddp_plan *out, ddp_error *err);
+/* With one plan for all stages: a file that does not fit ends all stages before the first step. */
+DDP_LIB ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err);
+
+/* planning.c: before the first gradient is given to the strategy; after the profile steps; the same
+ * layers over another link */
+DDP_LIB ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err);
+/* The plan of the first rank of the team, made or handed in as *plan and freed here, becomes everyone's; p:
+ * for its figures, or NULL. */
+DDP_LIB ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err);
+/* The strategy takes this plan, which is its own kind's; p: times, or NULL. */
+DDP_LIB ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p, ddp_error *err);
+
+/* planning.c: after each step, whether to plan again. */
+DDP_LIB ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err);
+
+/* planning.c: with two links, each message goes over the one that should finish it first. The team
+ * agrees on its first rank's choice; p are its times, NULL: nominal ones. Nothing may be in flight. */
+DDP_LIB ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err);
 
 /* ==== run/stages.c ==== [run] */
 /* One plan for a model that is cut into stages, of which each stage takes the rows of its own layers. All
@@ -44529,197 +45221,26 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     return ddp__plan_again(d, err);
 }
 
-/* ==== run/pace.c ==== [run] */
-/* What changed while a run went on, for those who look; and how long each rank computes, waits left out: a
- * rank that is slow makes all the others wait, and in wall-clock times all look the same. The times travel
- * unhurried, every few periods, with the learning rate: ranks whose programs have different schedules differ
- * in nothing else. */
+/* ==== run/keep.h ==== [run] */
+/* What checkpoints and joining workers hold of a context. */
 
-void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now)
-{
-    const ddp_note n = {kind, d->step, ddp_now(), rank, ddp_workers(d), before, now};
+/* ---- state.c, program.c, join.c: what checkpoints and newcomers hold ---- */
 
-    d->note[d->notes++ % DDP__NOTES] = n;
-}
+/* With the values of now; to be freed by ddp__worker_free also after an error. apply: the small values become
+ * the context's (arrays were written where they are); keep_plan 0: another world plans for itself. follow:
+ * the times that the run's plan came from, for a newcomer: it goes on following the link. */
+DDP_LIB ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
+DDP_LIB ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, ddp_error *err);
+DDP_LIB ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
 
-int ddp__note_members(ddp_ctx *d)
-{
-    uint64_t live, changed;
-
-    if (!d->cfg.min_world) return 0;
-    live = ddp__live(d);
-    changed = d->noted_live ? live ^ d->noted_live : 0;
-    for (int r = 0; changed && r < d->world; r++)
-        if (changed >> r & 1) ddp__note_add(d, live >> r & 1 ? DDP_NOTE_JOINED : DDP_NOTE_LOST, r, 0, 0);
-    d->noted_live = live;
-    return changed != 0;
-}
-
-int ddp_notes(const ddp_ctx *d, ddp_note *out, int room)
-{
-    long n = !d || !out ? 0 : d->notes < (long)DDP__NOTES ? d->notes : (long)DDP__NOTES;
-
-    if (n > room) n = room > 0 ? room : 0;
-    for (long from = 0; from < n; from++) out[from] = d->note[(d->notes - n + from) % DDP__NOTES];
-    return (int)n;
-}
-
-const char *ddp_note_name(ddp_note_kind kind)
-{
-    static const char *const names[] = {"slow", "even", "replan", "lost", "joined"};
-
-    return kind >= DDP_NOTE_SLOW && kind <= DDP_NOTE_JOINED ? names[kind] : "?";
-}
-
-void ddp_note_text(const ddp_note *n, char *out, size_t room)
-{
-    double part = n->before > 0 ? n->now / n->before - 1 : 0;
-
-    if (room == 0) return;
-    out[0] = 0;
-    switch (n->kind) {
-    case DDP_NOTE_SLOW:
-        ddp__format(out, room, "rank %d computes %.1f x slower than the median (%.1f ms against %.1f ms)",
-                    n->rank, part + 1, 1e3 * n->now, 1e3 * n->before);
-        break;
-    case DDP_NOTE_EVEN:
-        ddp__format(out, room, "rank %d computes as fast as the others again (%.1f ms)", n->rank,
-                    1e3 * n->now);
-        break;
-    case DDP_NOTE_REPLAN:
-        ddp__format(out, room,
-                    "averaging a layer takes %.1f ms, %.0f %% %s than planned for: planned "
-                    "again",
-                    1e3 * n->now, 100 * fabs(part), part < 0 ? "less" : "longer");
-        break;
-    case DDP_NOTE_LOST:
-    case DDP_NOTE_JOINED:
-        snprintf(out, room, "rank %d %s, %d worker%s", n->rank,
-                 n->kind == DDP_NOTE_LOST ? "was lost" : "joined", n->workers, n->workers == 1 ? "" : "s");
-        break;
-    }
-}
-
-/* ---- the pace ---- */
-
-enum { DDP__PACE_PERIODS = 4 };
-static const double ddp__pace_slow = 1.25;  /* from here on a slow rank is named */
-static const double ddp__pace_floor = 1e-3; /* unless it is so many seconds: what the system takes for
-                                               itself */
-
-/* Of two ranks the median is the faster one: the other is to be compared with it. A rank that was lost has no
- * time. */
-static double ddp__pace_median(ddp_ctx *d)
-{
-    double *sorted = d->pace_sorted;
-    int n = 0;
-
-    for (int r = 0; r < d->team_size; r++)
-        if (d->pace[r].compute_s > 0) sorted[n++] = d->pace[r].compute_s;
-    qsort(sorted, (size_t)n, sizeof *sorted, ddp__rising);
-    return n ? sorted[(n - 1) / 2] : 0;
-}
-
-/* The newest note; all ranks have it, one of them says it. */
-static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
-{
-    char text[DDP_ERROR_TEXT];
-    ddp_note note;
-
-    if (!ddp__leads(d) || !ddp_notes(d, &note, 1)) return;
-    ddp_note_text(&note, text, sizeof text);
-    ddp__log(&d->host.log, level, "step %ld: %s", d->step, text);
-}
-
-/* A note and a line when somebody becomes slow, changes by a fifth, or is slow no more. */
-static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
-{
-    double ratio = d->stats.slow_ratio, told = d->pace_told;
-
-    if (ratio < ddp__pace_slow || d->pace[slowest].compute_s - median_s < ddp__pace_floor) {
-        d->pace_told = 0;
-        if (!(told > 0)) return;
-        ddp__note_add(d, DDP_NOTE_EVEN, ddp__team_rank(d, d->pace_place), median_s,
-                      d->pace[d->pace_place].compute_s);
-        ddp__pace_log(d, DDP_LOG_INFO);
-        return;
-    }
-    if (told > 0 && slowest == d->pace_place && fabs(ratio / told - 1) < 0.2) return;
-    d->pace_told = ratio;
-    d->pace_place = slowest;
-    ddp__note_add(d, DDP_NOTE_SLOW, d->stats.slowest_rank, median_s, d->pace[slowest].compute_s);
-    ddp__pace_log(d, DDP_LOG_WARN);
-}
-
-static void ddp__pace_judge(ddp_ctx *d)
-{
-    double median = ddp__pace_median(d);
-    int slowest = 0;
-
-    for (int r = 1; r < d->team_size; r++)
-        if (d->pace[r].compute_s > d->pace[slowest].compute_s) slowest = r;
-    if (!(median > 0)) return;
-    d->stats.slowest_rank = ddp__team_rank(d, slowest);
-    d->stats.slow_ratio = d->pace[slowest].compute_s / median;
-    d->stats.median_compute_s = median;
-    ddp__pace_tell(d, slowest, median);
-}
-
-/* The learning rates of one step. A lost rank has none. */
-static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
-{
-    const ddp__pace_word *first = d->pace;
-
-    for (int r = 0; r < d->team_size; r++) {
-        const ddp__pace_word *w = &d->pace[r];
-        if (!(w->present > 0)) continue;
-        if (!(first->present > 0)) first = w;
-        if (w->lr < first->lr || w->lr > first->lr)
-            return ddp__fail(err, DDP_MISMATCH,
-                             "step %ld: rank %d has learning rate %.9g, rank %d has %.9g: start every rank "
-                             "with the same schedule, warm-up and number of steps",
-                             d->step - d->cfg.period - 1, ddp__team_rank(d, r), w->lr,
-                             ddp__team_rank(d, (int)(first - d->pace)), first->lr);
-    }
-    return DDP_OK;
-}
-
-static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
-{
-    ddp_piece p;
-    const ddp_message m =
-        ddp__own_word(d, &p, DDP_ALL_GATHER, d->team, d->pace, (size_t)d->team_size * sizeof *d->pace);
-    const ddp__pace_word own = {d->compute_sum_s / (double)d->compute_steps, (double)d->lr, 1};
-
-    memset(d->pace, 0, (size_t)d->team_size * sizeof *d->pace); /* a rank that was lost since the last
-                                                                   exchange sends nothing */
-    d->stats.compute_s = own.compute_s;
-    d->pace[d->team_place] = own;
-    d->compute_sum_s = 0;
-    d->compute_steps = 0;
-    return ddp__post(d, &m, 0, &d->pace_ticket, err);
-}
-
-/* Submitted in the middle of a stretch of periods and waited for a period later: by then every
- * rank has been through an averaging that came after it. */
-ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
-{
-    long period = d->cfg.period, at = d->step % (period * DDP__PACE_PERIODS);
-
-    d->compute_sum_s += d->compute_this_step;
-    d->compute_this_step = 0;
-    d->compute_steps++;
-    if (!d->engine || (d->ops.traits & DDP_OUT_OF_STEP)) {
-        d->stats.compute_s = d->compute_sum_s / (double)d->compute_steps;
-        return DDP_OK;
-    }
-    if (at == 2 * period && d->pace_ticket < 0) return ddp__pace_send(d, err);
-    if (at != 3 * period || d->pace_ticket < 0) return DDP_OK;
-    DDP__TRY(ddp__post_wait(d, 0, d->pace_ticket, err));
-    d->pace_ticket = -1;
-    ddp__pace_judge(d);
-    return ddp__pace_rates(d, err);
-}
+/* program.c: states of the program. names: [DDP__PROGRAM_NAMES] of all, with commas. list: adds those that
+ * have bytes to a list, without bytes; save: with those of now, which release gives back; load: gives the
+ * program what was found. */
+DDP_LIB void ddp__program_names(const ddp_ctx *d, char *out);
+DDP_LIB ddp_status ddp__programs_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
+DDP_LIB ddp_status ddp__programs_save(ddp__worker *s, ddp_error *err);
+DDP_LIB ddp_status ddp__programs_load(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
+DDP_LIB void ddp__programs_release(ddp_ctx *d);
 
 /* ==== run/state.c ==== [run] */
 /* What a context is made of, as a list for checkpoints and newcomers. */
@@ -44991,6 +45512,14 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
 /* ==== run/program.c ==== [run] */
 /* States of the program (ddp_add_state), and their way into checkpoints and to joining workers. */
 
+/* A state of the program (ddp_add_state). */
+typedef struct ddp__program {
+    ddp_program_state of;
+    char name[32];
+    void *bytes; /* that save gave, until release */
+    int lent;    /* there are such bytes, which may be NULL */
+} ddp__program;
+
 DDP_STATIC_ASSERT((int)DDP__PROGRAMS == (int)DDP_PROGRAM_STATES,
                   "a joining worker gets all states of ddp_add_state");
 DDP_STATIC_ASSERT(sizeof DDP__PROGRAM - 1 + sizeof((ddp__program *)0)->name <= sizeof((ddp__tensor *)0)->name,
@@ -45038,6 +45567,9 @@ int ddp_add_state(ddp_ctx *d, const ddp_program_state *s)
             "ddp_add_state: '%s' is one too many, at most %d states are possible: save several "
             "in one",
             s->name, (int)DDP_PROGRAM_STATES);
+    if (!d->program)
+        d->program = (ddp__program *)ddp__scratch_take(&d->lists, DDP_PROGRAM_STATES, sizeof *d->program);
+    if (!d->program) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_add_state: out of memory for '%s'", s->name);
     p = &d->program[d->programs++];
     snprintf(p->name, sizeof p->name, "%s", s->name);
     p->of = *s;
@@ -45295,395 +45827,97 @@ int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
     return 0;
 }
 
-/* ==== run/connect.c ==== [run] */
-/* How a context meets the others: the wire, the engine over it, and the second link's meeting place. */
+/* ==== run/replicas.c ==== [run] */
+/* Makes the parameters bit-identical on all ranks. They differ if the program changed some or skipped its own
+ * update: a strategy does not average arrays that it assumes to be equal. */
 
-static const char *ddp__name_of_layer(void *user, int layer)
+enum { DDP__HASHED_FLOATS = 1 << 16 }; /* of a device, at a time */
+
+/* Never 0, which is a lost rank's. room: [DDP__HASHED_FLOATS], where the layers are on a device. */
+static ddp_status ddp__block_hash(ddp_ctx *d, const ddp_block *k, float *room, uint64_t *out, ddp_error *err)
 {
-    ddp_ctx *d = (ddp_ctx *)user;
+    uint64_t hash = DDP__HASH_START;
 
-    return layer >= 0 && layer < d->layers ? d->unit[layer].name : "";
-}
-
-ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err)
-{
-    const ddp__tls_files files = {d->cfg.tls_psk, d->cfg.tls_ca, d->cfg.tls_cert, d->cfg.tls_key};
-
-    return d->tls ? DDP_OK : ddp__tls_open(&files, ddp__run_id(d->cfg.run_id), &d->tls, err);
-}
-
-ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd, ddp__wire **wire,
-                        ddp_error *err)
-{
-    ddp__rendezvous r = DDP__ZEROS;
-    const char *resume;
-
-    if (d->cfg.transport == DDP_THREADS) {
-        if (!hub)
-            return ddp__fail(err, DDP_USAGE,
-                             "the threads transport needs its ranks in one process: start them with "
-                             "ddp_launch");
-        return ddp__wire_threads(hub, d->rank, wire, err);
+    for (size_t at = 0, n; at < k->count; at += n) {
+        const float *x = k->params + at;
+        n = k->count - at < DDP__HASHED_FLOATS ? k->count - at : (size_t)DDP__HASHED_FLOATS;
+        if (room) DDP__TRY(ddp__host_download(&d->host, room, x, n * sizeof *room, err));
+        hash = ddp_hash_floats(hash, room ? room : x, n);
     }
-    if (d->cfg.transport == DDP_MPI) return ddp__wire_mpi(d->rank, d->world, wire, err);
-    r.wire.rank = d->rank;
-    r.world = d->met;
-    r.wire.world = d->world;
-    r.wire.self.run_id = ddp__run_id(d->cfg.run_id);
-    r.wire.self.run_name = d->cfg.run_id;
-    r.timeout_s = d->cfg.connect_timeout_s;
-    r.join_timeout_s = d->cfg.join_timeout_s;
-    r.cancel = d->cfg.cancel;
-    r.wire.peer_timeout_s = d->cfg.peer_timeout_s;
-    r.wire.log = d->host.log;
-    if (d->cfg.transport == DDP_SOCKETS) {
-        r.wire.fds = d->cfg.sockets;
-        d->cfg.sockets = NULL; /* borrowed until here */
-        return ddp__rendezvous_given(&r, wire, err);
-    }
-    r.addr = addr;
-    r.wire.listen_fd = listen_fd;
-    if (addr == d->cfg.addr) r.ifname = d->cfg.socket_ifname; /* the second link has another */
-    r.insecure = d->cfg.insecure;
-    DDP__TRY(ddp__session_tls(d, err));
-    r.wire.tls = d->tls;
-    r.wire.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
-    resume = d->cfg.no_env ? NULL : getenv("DREAMDDP_RESUME");
-    r.resume = d->cfg.min_world > 0 || !resume || strcmp(resume, "0");
-    DDP__TRY(ddp__rendezvous_tcp(&r, wire, err));
-    (*wire)->intact = d->tls != NULL;
+    *out = hash | 1;
     return DDP_OK;
 }
 
-ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *links, int joining, uint64_t live,
-                             ddp__engine **out, ddp_error *err)
+static ddp_status ddp__hashes_fill(ddp_ctx *d, float *room, uint64_t *hash, ddp_error *err)
 {
-    ddp__engine_config e = DDP__ZEROS;
+    for (int l = 0; l < d->layers; l++)
+        for (int b = 0; b < d->unit[l].blocks; b++)
+            DDP__TRY(ddp__block_hash(d, &d->unit[l].block[b], room, hash++, err));
+    return DDP_OK;
+}
+
+static int ddp__in_group(const ddp_ctx *d, int group, int rank)
+{
+    const int *ranks = ddp__engine_group_ranks(d->engine, group);
+
+    for (int i = 0; ranks && i < ddp__engine_group_size(d->engine, group); i++)
+        if (ranks[i] == rank) return 1;
+    return !ranks;
+}
+
+/* Whether number `at` of the hashes of a rank of this group is not this rank's. */
+static int ddp__hashes_differ(const ddp_ctx *d, const uint64_t *all, size_t each, size_t at, int group)
+{
+    const uint64_t own = all[(size_t)d->team_place * each + at];
+
+    for (int i = 0; i < d->team_size; i++) {
+        const uint64_t other = all[(size_t)i * each + at];
+        if (other && other != own && ddp__in_group(d, group, ddp__team_rank(d, i))) return 1;
+    }
+    return 0;
+}
+
+static ddp_status ddp__block_average(ddp_ctx *d, const ddp__unit *u, const ddp_block *k, ddp_error *err)
+{
+    const ddp_piece p = {{k->params}, k->count};
+    ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP__ALL_VALUES);
+
+    m.mean = 1;
+    m.group = u->group ? u->group : d->computing;
+    return ddp__run(d, &m, 1, err);
+}
+
+static ddp_status ddp__replicas_compare(ddp_ctx *d, uint64_t *all, size_t each, ddp_error *err)
+{
+    size_t at = 0;
+
+    DDP__TRY(ddp__gather_words(d, d->team, all, each * sizeof *all, err));
+    for (int l = 0; l < d->layers; l++)
+        for (int b = 0; b < d->unit[l].blocks; b++, at++)
+            if (ddp__hashes_differ(d, all, each, at, d->unit[l].group))
+                DDP__TRY(ddp__block_average(d, &d->unit[l], &d->unit[l].block[b], err));
+    return DDP_OK;
+}
+
+ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err)
+{
+    uint64_t *all;
+    float *room = NULL;
+    size_t each = 0;
     ddp_status s;
 
-    e.wire = wire;
-    e.rank = d->rank;
-    e.world = d->world;
-    if (links->path) e.links = links;
-    e.deterministic = d->cfg.deterministic;
-    e.coding = ddp__wire_coding(d->cfg.wire);
-    e.coder = ddp__blocks_coder();
-    e.serves = (d->ops.traits & DDP_NEEDS_SERVERS) != 0;
-    e.no_checksum = d->cfg.no_checksum;
-    if (d->cfg.algorithm == DDP_FULL)
-        e.full_bytes = SIZE_MAX;
-    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT)
-        e.full_bytes = 1; /* none */
-    if (d->cfg.algorithm == DDP_RING)
-        e.ring_bytes = 1;
-    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT)
-        e.ring_bytes = SIZE_MAX;
-    e.peer_timeout_s = d->cfg.peer_timeout_s;
-    e.op_timeout_s = d->cfg.op_timeout_s;
-    e.min_world = d->cfg.min_world;
-    e.servers = d->cfg.min_world > 0 ? ddp_servers(d) : 0;
-    if (d->cfg.min_world > 0) e.membership = ddp__elastic_membership();
-    e.kept_bytes = d->cfg.elastic_bytes;
-    e.joining = joining;
-    e.live = live;
-    e.queue = 512; /* more layers than that in one step wait at the door, which costs nothing */
-    e.allocator = d->cfg.allocator;
-    e.log = d->host.log;
-    e.layer_name = ddp__name_of_layer;
-    e.user = d;
-    s = ddp__engine_open(&e, out, err);
-    if (s != DDP_OK) wire->table->close(wire);
+    if (!d->engine || d->host.paper || d->team_size < 2) return DDP_OK;
+    for (int l = 0; l < d->layers; l++) each += (size_t)d->unit[l].blocks;
+    all = (uint64_t *)ddp__calloc((size_t)d->team_size * each + 1, sizeof *all);
+    if (d->host.backend) room = (float *)ddp__calloc(DDP__HASHED_FLOATS, sizeof *room);
+    if (!all || (d->host.backend && !room))
+        s = ddp__fail(err, DDP_MEMORY, "out of memory comparing %zu arrays of %d ranks", each, d->team_size);
+    else
+        s = ddp__hashes_fill(d, room, all + (size_t)d->team_place * each, err);
+    if (s == DDP_OK) s = ddp__replicas_compare(d, all, each, err);
+    if (all) DDP_FREE(all);
+    if (room) DDP_FREE(room);
     return s;
-}
-
-/* The address of the first link again: its name has been resolved before, so a failure now is a transient
- * one. */
-static ddp_status ddp__first_address(const ddp_ctx *d, const char *first, ddp__addr *a, ddp_error *err)
-{
-    const double until = ddp_now() + d->cfg.connect_timeout_s;
-    int count = 0;
-
-    for (;;) {
-        const ddp_status s = ddp__addr_parse(first, a, 1, &count, err);
-        if (s != DDP_NET || ddp_now() >= until || (d->cfg.cancel && ddp__atomic_load(d->cfg.cancel)))
-            return s;
-        ddp__sleep_until(ddp_now() + 0.2);
-    }
-}
-
-static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *listen_fd, ddp_error *err)
-{
-    const char *first = d->cfg.addr ? d->cfg.addr : "127.0.0.1";
-    ddp__addr list[1];
-    int32_t port = 0;
-    ddp_status s = DDP_OK;
-    int beside = d->cfg.transport == DDP_TCP && !d->cfg.addr2; /* on another port of the first link's
-                                                                  address */
-    char text[DDP__ADDR_TEXT];
-
-    *listen_fd = -1;
-    addr[0] = 0;
-    if (d->cfg.addr2) snprintf(addr, room, "%s", d->cfg.addr2);
-    if (beside) {
-        s = ddp__first_address(d, first, &list[0], err);
-        if (s == DDP_OK && d->rank == 0) {
-            ddp__addr bound;
-            ddp__addr_set_port(&list[0], 0);
-            s = ddp__tcp_listen(&list[0], listen_fd, &bound, err);
-            if (s == DDP_OK) port = (int32_t)ddp__addr_port(&bound);
-        }
-        if (s != DDP_OK)
-            return ddp__fail(err, s,
-                             "the second link finds no meeting place beside '%.100s': set addr2 or "
-                             "DREAMDDP_ADDR2 to HOST:PORT of rank 0",
-                             first);
-    }
-    /* also where nothing is to be told: a rank without a second link is found here */
-    s = ddp__tell(d, 0, &port, sizeof port, err);
-    if (s != DDP_OK && *listen_fd >= 0) close(*listen_fd);
-    if (s == DDP_OK && beside) {
-        ddp__addr_set_port(&list[0], (int)port);
-        snprintf(addr, room, "%s", ddp__addr_text(&list[0], text));
-    }
-    return s;
-}
-
-ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err)
-{
-    ddp__wire *wire = NULL;
-    char addr[320];
-    int listen_fd;
-
-    if (!ddp__two_links(&d->cfg)) return DDP_OK;
-    DDP__TRY(ddp__links_open(&d->cfg, 1, &d->links[1], err));
-    DDP__TRY(ddp__second_place(d, addr, sizeof addr, &listen_fd, err));
-    if (hub) hub = ddp__hub_second(hub, 0);
-    DDP__TRY(ddp__connect(d, hub, addr, listen_fd, &wire, err));
-    return ddp__engine_start(d, wire, &d->links[1], 0, 0, &d->second, err);
-}
-
-/* ==== run/join.c ==== [run] */
-/* What a step, and a newcomer's start, have to do for those who come while a run goes on. */
-
-static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
-{
-    memset(c, 0, sizeof *c);
-    c->rank = d->rank;
-    c->world = d->world;
-    c->min_world = d->cfg.min_world;
-    c->run_id = ddp__run_id(d->cfg.run_id);
-    c->addr = d->cfg.addr;
-    c->insecure = d->cfg.insecure;
-    c->tls = d->tls;
-    c->connect_timeout_s = d->cfg.connect_timeout_s;
-    c->peer_timeout_s = d->cfg.peer_timeout_s;
-    c->op_timeout_s = d->cfg.op_timeout_s;
-    c->congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
-    c->log = d->host.log;
-}
-
-DDP_STATIC_ASSERT((int)DDP__JOIN_SAMES == (int)DDP_SAME, "a joining worker sends all numbers of ddp_same");
-
-static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
-{
-    uint64_t model = ddp__model_hash(d);
-    ddp__join_says *s = &l->says;
-    ddp__setting setting[DDP__JOIN_SETTINGS];
-
-    memset(l, 0, sizeof *l);
-    s->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
-    s->layers = d->layers;
-    snprintf(s->how, sizeof s->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name,
-             d->cfg.period, d->cfg.micro_batches, ddp_wire_name(d->cfg.wire));
-    memcpy(s->same, d->same, sizeof s->same);
-    ddp__program_names(d, s->states);
-    s->settings = ddp__settings(d, 1, setting);
-    for (int i = 0; i < s->settings; i++) {
-        s->value[i] = setting[i].value;
-        l->name[i] = setting[i].name;
-    }
-}
-
-/* ---- members ---- */
-
-ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
-{
-    ddp__join_config c;
-
-    ddp__join_settings(d, &c);
-    d->join_ticket = -1;
-    return ddp__join_open(&c, wire, &d->join, err);
-}
-
-void ddp__admission_ready(ddp_ctx *d)
-{
-    ddp__join_layout l;
-
-    ddp__layout_fill(d, &l);
-    ddp__join_ready(d->join, d->engine, &l);
-}
-
-/* The coordinator's next word; members and newcomers. */
-static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
-{
-    ddp_piece p; /* from rank 0, or the lowest that lives */
-    const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, 0, &d->join_word, sizeof d->join_word);
-
-    d->join_word = d->plan_final ? ddp__join_next(d->join) : -1;
-    return ddp__post(d, &m, 0, &d->join_ticket, err);
-}
-
-/* The first operations of an epoch with a newcomer. */
-static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
-{
-    ddp__worker s;
-    ddp_status code = ddp__worker_list(d, &s, err);
-
-    if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
-    if (code == DDP_OK) code = ddp__worker_enter(&s, newcomer, err);
-    if (code == DDP_OK && d->rank == newcomer) {
-        d->plan_final = 1;
-        code = ddp__worker_apply(d, &s, 1, err);
-        if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
-        if (code == DDP_OK) code = ddp__programs_load(d, &s, err);
-    }
-    ddp__programs_release(d);
-    ddp__worker_free(&s);
-    if (code == DDP_OK) code = ddp__levels_again(d, err);
-    if (code != DDP_OK || !d->measured || !d->ops.plan_make) return code;
-    return ddp__plan_again(d, err);
-}
-
-static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
-{
-    double begin = ddp_now();
-    int in = 0;
-
-    DDP__TRY(ddp__strategy_drain(d, err)); /* what the members put off is nothing that a newcomer could
-                                              have */
-    /* the newcomer does not know of these words */
-    if (d->measured && d->drift_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
-    if (d->measured) d->drift_ticket = -1;
-    if (d->pace_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->pace_ticket, err));
-    d->pace_ticket = -1;
-    DDP__TRY(ddp__device_wait(d, err));
-    DDP__TRY(ddp__post_flush(d, err));
-    DDP__TRY(ddp__join_admit(d->join, id, &in, err));
-    if (!in) return DDP_OK;
-    DDP__TRY(ddp__entry(d, id, err));
-    ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: worker %d has joined at step %ld, in %.2f s", d->rank, id,
-             d->step, ddp_now() - begin);
-    return DDP_OK;
-}
-
-/* What a newcomer gets, at a moment when nothing is in flight. */
-static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
-{
-    ddp__worker s;
-    ddp_status code;
-
-    DDP__TRY(ddp__strategy_wait(d, err));
-    code = ddp__worker_list(d, &s, err);
-    if (code == DDP_OK) code = ddp__join_give(d->join, &s, err);
-    ddp__worker_free(&s);
-    return code;
-}
-
-ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
-{
-    int id;
-
-    if (ddp__join_wants(d->join)) DDP__TRY(ddp__admission_clone(d, err));
-    if (d->join_ticket >= 0) {
-        DDP__TRY(ddp__post_wait(d, 0, d->join_ticket, err));
-        d->join_ticket = -1;
-        id = (int)d->join_word;
-        if (id >= 0 && id < d->world) DDP__TRY(ddp__admit(d, id, err));
-    }
-    return ddp__admission_ask(d, err);
-}
-
-/* ---- newcomers ---- */
-
-ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
-{
-    ddp__join_config c;
-
-    DDP__TRY(ddp__session_tls(d, err));
-    ddp__join_settings(d, &c);
-    DDP__TRY(ddp__joiner_open(&c, &d->joiner, err));
-    d->rank = d->cfg.rank = d->joiner->place.id;
-    d->world = d->cfg.world = d->joiner->place.world;
-    d->cfg.min_world = d->joiner->place.min_world;
-    ddp__links_free(&d->links[0]); /* they were those of another world */
-    DDP__TRY(ddp__links_open(&d->cfg, 0, &d->links[0], err));
-    ddp__log(&d->host.log, DDP_LOG_INFO, "joins as rank %d of %d", d->rank, d->world);
-    return DDP_OK;
-}
-
-void ddp__arrival_close(ddp_ctx *d)
-{
-    ddp__joiner_close(d->joiner);
-    d->joiner = NULL;
-}
-
-static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
-{
-    ddp__wire *wire = NULL;
-    ddp__engine *engine = NULL;
-    ddp__join_layout l;
-    ddp__worker state;
-    ddp_status s = ddp__worker_list(d, &state, err);
-
-    ddp__layout_fill(d, &l);
-    if (s == DDP_OK) s = ddp__joiner_prepare(d->joiner, &l, &state, until, &wire, err);
-    if (s == DDP_OK) s = ddp__worker_apply(d, &state, 1, err);
-    ddp__worker_free(&state);
-    DDP__TRY(s);
-    ddp__coded_start(d, 0); /* what the donor has still to send it sends itself */
-    s = ddp__admission_open(d, wire, err);
-    if (s != DDP_OK) wire->table->close(wire);
-    if (s == DDP_OK) s = ddp__engine_start(d, wire, &d->links[0], 1, d->joiner->place.live, &engine, err);
-    ddp__engine_set(d, engine);
-    if (s == DDP_OK) s = ddp__session_pieces(d, err);
-    if (s == DDP_OK) s = ddp__joiner_wait(d->joiner, engine, err);
-    if (s == DDP_OK) return s;
-    ddp__join_stop(d->join);
-    ddp__engine_set(d, NULL);
-    if (engine) ddp__engine_close(engine);
-    ddp__join_close(d->join);
-    d->join = NULL;
-    return s;
-}
-
-ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
-{
-    double until = ddp_now() + d->cfg.connect_timeout_s;
-    ddp_error local;
-    ddp_status s;
-
-    for (;;) {
-        memset(&local, 0, sizeof local);
-        s = ddp__arrival_try(d, until, &local);
-        if (s != DDP_PEER_LOST || ddp_now() >= until) break;
-        ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: %s; joining begins again", d->rank, local.msg);
-        ddp__joiner_again(d->joiner);
-        ddp__sleep_until(ddp_now() + 0.3);
-    }
-    if (s == DDP_OK) s = ddp__entry(d, d->rank, &local);
-    if (s == DDP_OK) {
-        ddp__admission_ready(d);
-        s = ddp__admission_ask(d, &local);
-    }
-    ddp__arrival_close(d);
-    if (s != DDP_OK) {
-        if (d->engine) ddp__engine_hush(d->engine);
-        if (err && local.code) *err = local; /* else the context has it */
-        return s;
-    }
-    d->entered = 1;
-    ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d: in, at step %ld", d->rank, d->step);
-    return DDP_OK;
 }
 
 /* ==== run/compare.c ==== [run] */
@@ -45744,6 +45978,18 @@ static const char *const *ddp__optimizer_names(const ddp_optimizer *o)
     if (ddp__is_muon(o)) return muon;
     if (ddp__optimizer_rule(o) == DDP__RULE_SGD) return sgd;
     return ddp__optimizer_rule(o) == DDP__RULE_ADAM ? adam : NULL;
+}
+
+int ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out)
+{
+    const ddp__setting more[DDP__SESSION_SETTINGS] = {
+        {"net (bytes/s of the slowest link)", d->links[0].slowest, NULL},
+        {"learning rate", (double)d->optimizer.lr, NULL},
+        {"dropout", ddp__dropout(d), NULL}};
+    const int n = ddp__settings_compared(&d->cfg, joined, out);
+
+    memcpy(out + n, more, sizeof more);
+    return n + DDP__SESSION_SETTINGS;
 }
 
 static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
@@ -46067,6 +46313,244 @@ int ddp_usually_same(ddp_ctx *d, const char *name, int64_t value)
 
 const char *ddp_unlike(const ddp_ctx *d) { return d ? d->unlike : ""; }
 
+/* ==== run/admission.h ==== [run] */
+/* Workers that join a run, on both sides. */
+
+/* join.c, for members: serves newcomers from now on; the wire is one that resumes. */
+DDP_LIB ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err);
+DDP_LIB void ddp__admission_ready(ddp_ctx *d); /* engine and layers are there */
+/* Before the first step of a period: clones, words, entries. Collective. */
+DDP_LIB ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err);
+
+/* Newcomers: finds the run and an id in it, sets rank and world; takes a clone and enters. */
+DDP_LIB ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err);
+DDP_LIB void ddp__arrival_close(ddp_ctx *d);
+
+/* ==== run/join.c ==== [run] */
+/* What a step, and a newcomer's start, have to do for those who come while a run goes on. */
+
+static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
+{
+    memset(c, 0, sizeof *c);
+    c->rank = d->rank;
+    c->world = d->world;
+    c->min_world = d->cfg.min_world;
+    c->run_id = ddp__run_id(d->cfg.run_id);
+    c->addr = d->cfg.addr;
+    c->insecure = d->cfg.insecure;
+    c->tls = d->tls;
+    c->connect_timeout_s = d->cfg.connect_timeout_s;
+    c->peer_timeout_s = d->cfg.peer_timeout_s;
+    c->op_timeout_s = d->cfg.op_timeout_s;
+    c->congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
+    c->log = d->host.log;
+}
+
+DDP_STATIC_ASSERT((int)DDP__JOIN_SAMES == (int)DDP_SAME, "a joining worker sends all numbers of ddp_same");
+
+static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
+{
+    uint64_t model = ddp__model_hash(d);
+    ddp__join_says *s = &l->says;
+    ddp__setting setting[DDP__JOIN_SETTINGS];
+
+    memset(l, 0, sizeof *l);
+    s->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
+    s->layers = d->layers;
+    snprintf(s->how, sizeof s->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name,
+             d->cfg.period, d->cfg.micro_batches, ddp_wire_name(d->cfg.wire));
+    memcpy(s->same, d->same, sizeof s->same);
+    ddp__program_names(d, s->states);
+    s->settings = ddp__settings(d, 1, setting);
+    for (int i = 0; i < s->settings; i++) {
+        s->value[i] = setting[i].value;
+        l->name[i] = setting[i].name;
+    }
+}
+
+/* ---- members ---- */
+
+ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
+{
+    ddp__join_config c;
+
+    ddp__join_settings(d, &c);
+    d->join_ticket = -1;
+    return ddp__join_open(&c, wire, &d->join, err);
+}
+
+void ddp__admission_ready(ddp_ctx *d)
+{
+    ddp__join_layout l;
+
+    ddp__layout_fill(d, &l);
+    ddp__join_ready(d->join, d->engine, &l);
+}
+
+/* The coordinator's next word; members and newcomers. */
+static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
+{
+    ddp_piece p; /* from rank 0, or the lowest that lives */
+    const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, 0, &d->join_word, sizeof d->join_word);
+
+    d->join_word = d->plan_final ? ddp__join_next(d->join) : -1;
+    return ddp__post(d, &m, 0, &d->join_ticket, err);
+}
+
+/* The first operations of an epoch with a newcomer. */
+static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
+{
+    ddp__worker s;
+    ddp_status code = ddp__worker_list(d, &s, err);
+
+    if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__worker_enter(&s, newcomer, err);
+    if (code == DDP_OK && d->rank == newcomer) {
+        d->plan_final = 1;
+        code = ddp__worker_apply(d, &s, 1, err);
+        if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
+        if (code == DDP_OK) code = ddp__programs_load(d, &s, err);
+    }
+    ddp__programs_release(d);
+    ddp__worker_free(&s);
+    if (code == DDP_OK) code = ddp__levels_again(d, err);
+    if (code != DDP_OK || !d->measured || !d->ops.plan_make) return code;
+    return ddp__plan_again(d, err);
+}
+
+static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
+{
+    double begin = ddp_now();
+    int in = 0;
+
+    DDP__TRY(ddp__strategy_drain(d, err)); /* what the members put off is nothing that a newcomer could
+                                              have */
+    /* the newcomer does not know of these words */
+    if (d->measured && d->drift_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
+    if (d->measured) d->drift_ticket = -1;
+    if (d->pace_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->pace_ticket, err));
+    d->pace_ticket = -1;
+    DDP__TRY(ddp__device_wait(d, err));
+    DDP__TRY(ddp__post_flush(d, err));
+    DDP__TRY(ddp__join_admit(d->join, id, &in, err));
+    if (!in) return DDP_OK;
+    DDP__TRY(ddp__entry(d, id, err));
+    ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: worker %d has joined at step %ld, in %.2f s", d->rank, id,
+             d->step, ddp_now() - begin);
+    return DDP_OK;
+}
+
+/* What a newcomer gets, at a moment when nothing is in flight. */
+static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
+{
+    ddp__worker s;
+    ddp_status code;
+
+    DDP__TRY(ddp__strategy_wait(d, err));
+    code = ddp__worker_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__join_give(d->join, &s, err);
+    ddp__worker_free(&s);
+    return code;
+}
+
+ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
+{
+    int id;
+
+    if (ddp__join_wants(d->join)) DDP__TRY(ddp__admission_clone(d, err));
+    if (d->join_ticket >= 0) {
+        DDP__TRY(ddp__post_wait(d, 0, d->join_ticket, err));
+        d->join_ticket = -1;
+        id = (int)d->join_word;
+        if (id >= 0 && id < d->world) DDP__TRY(ddp__admit(d, id, err));
+    }
+    return ddp__admission_ask(d, err);
+}
+
+/* ---- newcomers ---- */
+
+ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
+{
+    ddp__join_config c;
+
+    DDP__TRY(ddp__session_tls(d, err));
+    ddp__join_settings(d, &c);
+    DDP__TRY(ddp__joiner_open(&c, &d->joiner, err));
+    d->rank = d->cfg.rank = d->joiner->place.id;
+    d->world = d->cfg.world = d->joiner->place.world;
+    d->cfg.min_world = d->joiner->place.min_world;
+    ddp__links_free(&d->links[0]); /* they were those of another world */
+    DDP__TRY(ddp__links_open(&d->cfg, 0, &d->links[0], err));
+    ddp__log(&d->host.log, DDP_LOG_INFO, "joins as rank %d of %d", d->rank, d->world);
+    return DDP_OK;
+}
+
+void ddp__arrival_close(ddp_ctx *d)
+{
+    ddp__joiner_close(d->joiner);
+    d->joiner = NULL;
+}
+
+static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
+{
+    ddp__wire *wire = NULL;
+    ddp__engine *engine = NULL;
+    ddp__join_layout l;
+    ddp__worker state;
+    ddp_status s = ddp__worker_list(d, &state, err);
+
+    ddp__layout_fill(d, &l);
+    if (s == DDP_OK) s = ddp__joiner_prepare(d->joiner, &l, &state, until, &wire, err);
+    if (s == DDP_OK) s = ddp__worker_apply(d, &state, 1, err);
+    ddp__worker_free(&state);
+    DDP__TRY(s);
+    ddp__coded_start(d, 0); /* what the donor has still to send it sends itself */
+    s = ddp__admission_open(d, wire, err);
+    if (s != DDP_OK) wire->table->close(wire);
+    if (s == DDP_OK) s = ddp__engine_start(d, wire, &d->links[0], 1, d->joiner->place.live, &engine, err);
+    ddp__engine_set(d, engine);
+    if (s == DDP_OK) s = ddp__session_pieces(d, err);
+    if (s == DDP_OK) s = ddp__joiner_wait(d->joiner, engine, err);
+    if (s == DDP_OK) return s;
+    ddp__join_stop(d->join);
+    ddp__engine_set(d, NULL);
+    if (engine) ddp__engine_close(engine);
+    ddp__join_close(d->join);
+    d->join = NULL;
+    return s;
+}
+
+ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
+{
+    double until = ddp_now() + d->cfg.connect_timeout_s;
+    ddp_error local;
+    ddp_status s;
+
+    for (;;) {
+        memset(&local, 0, sizeof local);
+        s = ddp__arrival_try(d, until, &local);
+        if (s != DDP_PEER_LOST || ddp_now() >= until) break;
+        ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: %s; joining begins again", d->rank, local.msg);
+        ddp__joiner_again(d->joiner);
+        ddp__sleep_until(ddp_now() + 0.3);
+    }
+    if (s == DDP_OK) s = ddp__entry(d, d->rank, &local);
+    if (s == DDP_OK) {
+        ddp__admission_ready(d);
+        s = ddp__admission_ask(d, &local);
+    }
+    ddp__arrival_close(d);
+    if (s != DDP_OK) {
+        if (d->engine) ddp__engine_hush(d->engine);
+        if (err && local.code) *err = local; /* else the context has it */
+        return s;
+    }
+    d->entered = 1;
+    ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d: in, at step %ld", d->rank, d->step);
+    return DDP_OK;
+}
+
 /* ==== run/start.c ==== [run] */
 /* The start of a session: layers are frozen, compared across ranks and made equal. */
 
@@ -46307,6 +46791,8 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
     d->span = (ddp_span *)ddp__scratch_take(&d->lists, (size_t)d->spans, sizeof *d->span);
     d->op_scratch = (ddp__op_span *)ddp__scratch_take(&d->lists, (size_t)d->op_room, sizeof *d->op_scratch);
     d->merge = (ddp_span *)ddp__scratch_take(&d->lists, (size_t)d->merge_room, sizeof *d->merge);
+    d->ended_room = ddp__clock_room(d);
+    d->ended = (ddp__ended *)ddp__scratch_take(&d->lists, (size_t)d->ended_room, sizeof *d->ended);
     d->pace = (ddp__pace_word *)ddp__scratch_take(&d->lists, (size_t)d->world, sizeof *d->pace);
     d->pace_sorted = ddp__doubles(&d->lists, (size_t)d->world);
     d->pace_ticket = -1;
@@ -46447,291 +46933,6 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     d->started = 1;
     d->at.mark = d->step_begin = ddp_now();
     return DDP_OK;
-}
-
-/* ==== run/serve.c ==== [run] */
-/* A strategy's serve: on a thread of its own beside the worker's, what it may call, and the ranks beside it
- * that compute. */
-
-/* Where that thread and the worker's meet. */
-struct ddp__desk {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    pthread_t thread;
-    int running, over; /* the thread is there; serve has returned, under lock */
-    int wake;          /* atomic */
-    ddp_status status; /* of serve; under lock */
-};
-
-int ddp__is_server(const ddp_ctx *d) { return d->cfg.servers > 0 && d->rank >= d->world - d->cfg.servers; }
-
-ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
-{
-    if (ddp__engine_error(d->engine, err)) return err->code;
-    return code ? ddp__fail(err, DDP_FAILED, "strategy %s: serve returned %d and gave no reason", d->ops.name,
-                            code)
-                : DDP_OK;
-}
-
-/* ---- beside a worker ---- */
-
-static void *ddp__desk_run(void *arg)
-{
-    ddp_ctx *d = (ddp_ctx *)arg;
-    struct ddp__desk *k = d->desk;
-    ddp_error err;
-    ddp_status s;
-    int code;
-
-    do code = d->ops.serve(d, d->self); /* its share is in the worker's own checkpoint */
-    while (code == (int)DDP_SERVE_SAVE);
-    s = ddp__serve_status(d, code, &err);
-    if (s != DDP_OK) ddp__engine_abort(d->engine, s, err.msg);
-    pthread_mutex_lock(&k->lock);
-    k->over = 1;
-    k->status = s;
-    pthread_cond_broadcast(&k->changed);
-    pthread_mutex_unlock(&k->lock);
-    return NULL;
-}
-
-ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err)
-{
-    struct ddp__desk *k;
-    int why;
-
-    if (!d->ops.serve) return DDP_OK;
-    k = (struct ddp__desk *)ddp__scratch_take(&d->lists, 1, sizeof *k);
-    if (!k) return ddp__fail(err, DDP_MEMORY, "out of memory for a server");
-    pthread_mutex_init(&k->lock, NULL);
-    pthread_cond_init(&k->changed, NULL);
-    d->desk = k;
-    if (d->cfg.servers > 0 || !d->engine) return DDP_OK;
-    why = ddp__thread_deep(&k->thread, ddp__desk_run, d);
-    if (why) return ddp__fail(err, DDP_MEMORY, "cannot start a thread that serves: %s", strerror(why));
-    k->running = 1;
-    return DDP_OK;
-}
-
-void ddp__desk_close(ddp_ctx *d)
-{
-    struct ddp__desk *k = d->desk;
-
-    if (d->started && d->ops.tell_servers && !d->host.error.code && !ddp__is_server(d) &&
-        DDP__EVENT(d, tell_servers, (d, d->self, 1)))
-        ddp__ctx_fail(d, &d->host.error);
-    if (!k) return;
-    if (k->running) pthread_join(k->thread, NULL);
-    pthread_cond_destroy(&k->changed);
-    pthread_mutex_destroy(&k->lock);
-    d->desk = NULL;
-}
-
-/* ---- what serve may call ---- */
-
-int ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket)
-{
-    ddp_error err;
-
-    DDP__DO(ddp__host_check(&d->host, &d->host.error));
-    return (int)ddp__engine_submit(d->engine, m, ticket, &err);
-}
-
-int ddp_server_done(ddp_ctx *d, long ticket)
-{
-    return ddp__host_forked(&d->host) || ddp__engine_done(d->engine, ticket);
-}
-
-int ddp_server_wait(ddp_ctx *d, const long *tickets, int n)
-{
-    ddp_error err;
-
-    DDP__DO(ddp__host_check(&d->host, &d->host.error));
-    if (ddp__engine_wait_any(d->engine, tickets, n, &d->desk->wake) >= 0) return 0;
-    ddp__atomic_store(&d->desk->wake, 0);
-    return (int)ddp__engine_error(d->engine, &err);
-}
-
-void ddp_server_wake(ddp_ctx *d)
-{
-    if (!ddp__has_engine(d)) return;
-    ddp__atomic_store(&d->desk->wake, 1);
-    ddp__engine_nudge(d->engine);
-}
-
-int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...)
-{
-    char text[DDP_ERROR_TEXT];
-    va_list ap;
-
-    va_start(ap, fmt);
-    ddp__format_list(text, sizeof text, fmt, ap);
-    va_end(ap);
-    DDP__DO(ddp__host_check(&d->host, &d->host.error));
-    if (d->engine)
-        ddp__engine_abort(d->engine, code, text);
-    else
-        ddp__fail(&d->host.error, code, "%s", text); /* no other thread is there */
-    return (int)code;
-}
-
-void ddp_server_set(ddp_ctx *d, int *flag, int value)
-{
-    if (ddp__host_forked(&d->host)) return;
-    pthread_mutex_lock(&d->desk->lock);
-    ddp__atomic_store(flag, value);
-    pthread_cond_broadcast(&d->desk->changed);
-    pthread_mutex_unlock(&d->desk->lock);
-}
-
-/* A failure ends serve, and with it the wait. */
-int ddp_server_await(ddp_ctx *d, const int *flag)
-{
-    struct ddp__desk *k = d->desk;
-    const double begin = ddp_now();
-
-    DDP__DO(ddp__host_check(&d->host, &d->host.error));
-    pthread_mutex_lock(&k->lock);
-    while (!ddp__atomic_load(flag) && k->running && !k->over) pthread_cond_wait(&k->changed, &k->lock);
-    pthread_mutex_unlock(&k->lock);
-    d->wait_this_step += ddp_now() - begin;
-    ddp__record(d, DDP_SPAN_WAIT, DDP_NO_LAYER, begin, ddp_now());
-    if (ddp__atomic_load(flag)) return 0;
-    if (d->engine) ddp__engine_error(d->engine, &d->host.error);
-    return d->host.error.code ? (int)d->host.error.code
-                              : ddp_complain(d, DDP_FAILED, "the server of rank %d has ended", d->rank);
-}
-
-/* ---- the ranks that compute ---- */
-
-ddp_status ddp__computes(ddp_ctx *d, const char *hook)
-{
-    if (!ddp__is_server(d)) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_USAGE,
-                     "%s: rank %d of %d serves (servers %d): call ddp_serve there instead "
-                     "of the steps",
-                     hook, d->rank, d->world, d->cfg.servers);
-}
-
-ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
-{
-    const int workers = d->world - ddp_servers(d);
-    int *rank;
-    ddp_status s;
-
-    if (!ddp_servers(d) || d->cfg.min_world > 0) return DDP_OK;
-    rank = (int *)ddp__calloc((size_t)workers, sizeof *rank);
-    if (!rank) return ddp__fail(err, DDP_MEMORY, "out of memory for a group of %d ranks", workers);
-    for (int r = 0; r < workers; r++) rank[r] = r;
-    s = ddp__engine_group(d->engine, rank, workers, &d->computing, err);
-    if (s == DDP_OK && d->second) s = ddp__engine_group(d->second, rank, workers, &d->computing, err);
-    DDP_FREE(rank);
-    return s;
-}
-
-/* Who plans and measures together: the ranks that compute, in an elastic world a group that may shrink. */
-void ddp__computing_team(ddp_ctx *d)
-{
-    if (!ddp_servers(d)) return;
-    if (!d->computing) ddp__engine_retire(d->engine);
-    if (ddp__is_server(d)) return;
-    d->team = d->computing;
-    d->team_size = d->world - ddp_servers(d);
-    d->team_root = 0;
-    d->team_place = d->rank;
-}
-
-/* ==== run/replicas.c ==== [run] */
-/* Makes the parameters bit-identical on all ranks. They differ if the program changed some or skipped its own
- * update: a strategy does not average arrays that it assumes to be equal. */
-
-enum { DDP__HASHED_FLOATS = 1 << 16 }; /* of a device, at a time */
-
-/* Never 0, which is a lost rank's. room: [DDP__HASHED_FLOATS], where the layers are on a device. */
-static ddp_status ddp__block_hash(ddp_ctx *d, const ddp_block *k, float *room, uint64_t *out, ddp_error *err)
-{
-    uint64_t hash = DDP__HASH_START;
-
-    for (size_t at = 0, n; at < k->count; at += n) {
-        const float *x = k->params + at;
-        n = k->count - at < DDP__HASHED_FLOATS ? k->count - at : (size_t)DDP__HASHED_FLOATS;
-        if (room) DDP__TRY(ddp__host_download(&d->host, room, x, n * sizeof *room, err));
-        hash = ddp_hash_floats(hash, room ? room : x, n);
-    }
-    *out = hash | 1;
-    return DDP_OK;
-}
-
-static ddp_status ddp__hashes_fill(ddp_ctx *d, float *room, uint64_t *hash, ddp_error *err)
-{
-    for (int l = 0; l < d->layers; l++)
-        for (int b = 0; b < d->unit[l].blocks; b++)
-            DDP__TRY(ddp__block_hash(d, &d->unit[l].block[b], room, hash++, err));
-    return DDP_OK;
-}
-
-static int ddp__in_group(const ddp_ctx *d, int group, int rank)
-{
-    const int *ranks = ddp__engine_group_ranks(d->engine, group);
-
-    for (int i = 0; ranks && i < ddp__engine_group_size(d->engine, group); i++)
-        if (ranks[i] == rank) return 1;
-    return !ranks;
-}
-
-/* Whether number `at` of the hashes of a rank of this group is not this rank's. */
-static int ddp__hashes_differ(const ddp_ctx *d, const uint64_t *all, size_t each, size_t at, int group)
-{
-    const uint64_t own = all[(size_t)d->team_place * each + at];
-
-    for (int i = 0; i < d->team_size; i++) {
-        const uint64_t other = all[(size_t)i * each + at];
-        if (other && other != own && ddp__in_group(d, group, ddp__team_rank(d, i))) return 1;
-    }
-    return 0;
-}
-
-static ddp_status ddp__block_average(ddp_ctx *d, const ddp__unit *u, const ddp_block *k, ddp_error *err)
-{
-    const ddp_piece p = {{k->params}, k->count};
-    ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP__ALL_VALUES);
-
-    m.mean = 1;
-    m.group = u->group ? u->group : d->computing;
-    return ddp__run(d, &m, 1, err);
-}
-
-static ddp_status ddp__replicas_compare(ddp_ctx *d, uint64_t *all, size_t each, ddp_error *err)
-{
-    size_t at = 0;
-
-    DDP__TRY(ddp__gather_words(d, d->team, all, each * sizeof *all, err));
-    for (int l = 0; l < d->layers; l++)
-        for (int b = 0; b < d->unit[l].blocks; b++, at++)
-            if (ddp__hashes_differ(d, all, each, at, d->unit[l].group))
-                DDP__TRY(ddp__block_average(d, &d->unit[l], &d->unit[l].block[b], err));
-    return DDP_OK;
-}
-
-ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err)
-{
-    uint64_t *all;
-    float *room = NULL;
-    size_t each = 0;
-    ddp_status s;
-
-    if (!d->engine || d->host.paper || d->team_size < 2) return DDP_OK;
-    for (int l = 0; l < d->layers; l++) each += (size_t)d->unit[l].blocks;
-    all = (uint64_t *)ddp__calloc((size_t)d->team_size * each + 1, sizeof *all);
-    if (d->host.backend) room = (float *)ddp__calloc(DDP__HASHED_FLOATS, sizeof *room);
-    if (!all || (d->host.backend && !room))
-        s = ddp__fail(err, DDP_MEMORY, "out of memory comparing %zu arrays of %d ranks", each, d->team_size);
-    else
-        s = ddp__hashes_fill(d, room, all + (size_t)d->team_place * each, err);
-    if (s == DDP_OK) s = ddp__replicas_compare(d, all, each, err);
-    if (all) DDP_FREE(all);
-    if (room) DDP_FREE(room);
-    return s;
 }
 
 /* ==== run/hooks.c ==== [run] */
@@ -46879,9 +47080,9 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
         return ddp__ctx_failf(d, DDP_ARG, "step %ld: ddp_report tells %ld samples; 0 or more", d->step,
                               info->samples);
     if (info->lr > 0) d->lr = info->lr;
-    loss = info->loss != 0 ? info->loss : d->info.loss;
-    d->info = *info;
-    d->info.loss = loss;
+    loss = info->loss != 0 ? info->loss : d->info->loss;
+    *d->info = *info;
+    d->info->loss = loss;
     return 0;
 }
 
@@ -46943,12 +47144,13 @@ int ddp_step_end(ddp_ctx *d)
         s = ddp__finish_step(d);
     }
     if (s == DDP_OK) {
-        const double loss = d->info.loss; /* stays until another is told */
+        const double loss = d->info->loss; /* stays until another is told */
         ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
+        ddp__account_steps(d);
         d->step++;
         d->taken += (int64_t)(d->cut ? d->cut->copies : d->world - ddp_servers(d)) * d->cfg.micro_batches;
-        memset(&d->info, 0, sizeof d->info);
-        d->info.loss = loss;
+        memset(d->info, 0, sizeof *d->info);
+        d->info->loss = loss;
         d->loaded = 1;
         s = ddp__pace_step(d, &d->host.error);
         if (s == DDP_OK) s = ddp__timed_together(d);
@@ -47087,6 +47289,8 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     ddp__wire *wire = NULL;
 
     d->host.allocator = d->cfg.allocator;
+    d->info = (ddp_step_info *)ddp__scratch_take(&d->lists, 1, sizeof *d->info);
+    if (!d->info) return ddp__fail(err, DDP_MEMORY, "out of memory for a context");
     d->host.log = ddp__log_resolve(&d->cfg.logger, d->cfg.no_env);
     d->host.hooks = &hooks;
     d->host.seed = d->cfg.seed;

@@ -1,40 +1,8 @@
 /* Where the time of a step went: spans, the layer timer and the hidden share. */
 #include "comm/frame.h"
-#include "run/device.h"
-
-void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end)
-{
-    const ddp_span s = {begin, end, d->step, layer, kind, 0};
-
-    d->span[d->span_count++ % d->spans] = s;
-    if (kind != DDP_SPAN_WAIT) d->compute_this_step += end - begin;
-    if (d->step >= d->cfg.profile_steps || kind == DDP_SPAN_WAIT) return;
-    if (layer < 0)
-        ddp__timer_add_whole(&d->timer, end - begin);
-    else
-        ddp__timer_add(&d->timer,
-                       kind == DDP_SPAN_FORWARD    ? DDP__T_FORWARD
-                       : kind == DDP_SPAN_BACKWARD ? DDP__T_BACKWARD
-                                                   : DDP__T_UPDATE,
-                       layer, end - begin);
-}
-
-/* Charges the time since the last hook returned to whatever ran in it. entering is the phase
- * that the hook of layer opens. */
-static void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
-{
-    const ddp__phase ran = d->at.phase;
-    const int backward = entering == DDP__IN_BACKWARD || entering == DDP__AFTER_BACKWARD;
-
-    if ((ran == DDP__OUTSIDE || ran == DDP__AFTER_BACKWARD) && !backward) return;
-    /* without a forward hook the forward pass and the first layer's backward look like one */
-    if (ran == DDP__OUTSIDE)
-        layer = -1;
-    else if (ran != DDP__AFTER_BACKWARD)
-        layer = d->at.layer;
-    ddp__record(d, ran == DDP__OUTSIDE || ran == DDP__IN_FORWARD ? DDP_SPAN_FORWARD : DDP_SPAN_BACKWARD,
-                layer, d->at.mark, now);
-}
+#include "run/account.h"
+#include "run/clock.h"
+#include "run/context.h"
 
 /* Of both links, into op_scratch. */
 static int ddp__link_spans(ddp_ctx *d, double begin, double end)
@@ -62,7 +30,9 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
     for (long s = d->span_count - 1; s >= oldest && n < d->merge_room; s--) {
         const ddp_span *x = &d->span[s % d->spans];
         if (x->end_s <= begin) break;
-        if (x->kind == DDP_SPAN_WAIT) continue;
+        if (x->kind == DDP_SPAN_WAIT || x->begin_s >= end)
+            continue; /* a device is a step ahead of its
+                                                                        accounts */
         d->merge[n] = *x;
         if (d->merge[n].begin_s < begin) d->merge[n].begin_s = begin;
         n++;
@@ -216,17 +186,8 @@ void ddp__drift_start(ddp_ctx *d)
 
 /* ---- steps and statistics ---- */
 
-void ddp__account_reset(ddp_ctx *d)
+static void ddp__account_step(ddp_ctx *d, double now, double wait_s)
 {
-    d->stats.counted_steps = 0;
-    d->stats.comm_s = d->stats.exposed_s = d->stats.peer_wait_s = 0;
-    d->sum_step_s = d->sum_wait_s = 0;
-    d->step_begin = ddp_now();
-}
-
-static void ddp__account_step(ddp_ctx *d, double now)
-{
-    if (d->step < d->cfg.profile_steps) ddp__timer_step(&d->timer);
     if (d->engine) {
         double comm, exposed;
         int n = ddp__gather_spans(d, d->step_begin, now);
@@ -237,17 +198,36 @@ static void ddp__account_step(ddp_ctx *d, double now)
         if (d->measured) ddp__drift_observe(d, d->step_begin, now);
     }
     d->sum_step_s += now - d->step_begin;
-    d->sum_wait_s += d->wait_this_step;
+    d->sum_wait_s += wait_s;
     d->stats.counted_steps++;
-    d->wait_this_step = 0;
     d->step_begin = now;
+}
+
+void ddp__account_steps(ddp_ctx *d)
+{
+    for (; d->ended_first < d->ended_next; d->ended_first++) {
+        const ddp__ended *e = &d->ended[d->ended_first % d->ended_room];
+        ddp__account_step(d, e->at, e->wait_s);
+    }
+}
+
+void ddp__account_reset(ddp_ctx *d)
+{
+    ddp__account_steps(d);
+    d->stats.counted_steps = 0;
+    d->stats.comm_s = d->stats.exposed_s = d->stats.peer_wait_s = 0;
+    d->sum_step_s = d->sum_wait_s = 0;
+    d->step_begin = ddp_now();
 }
 
 void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
 {
     memset(out, 0, sizeof *out);
     if (!d) return;
-    if (d->clock && !ddp__host_forked(&d->host)) ddp__clock_collect(d);
+    if (!ddp__host_forked(&d->host)) {
+        ddp__clock_collect(d);
+        ddp__account_steps(d);
+    }
     *out = d->stats;
     out->strategy = d->ops.name;
     out->steps = d->step;
@@ -294,7 +274,7 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
     int n = 0, ops = 0;
 
     if (ddp__host_forked(&d->host)) return 0;
-    if (d->clock) ddp__clock_collect(d);
+    ddp__clock_collect(d);
     oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
     if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);
     /* newest last: when room is short the oldest compute spans are left out */
@@ -311,107 +291,4 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
             ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end);
     }
     return n;
-}
-
-/* ---- the times of a device, which come later than its hooks return ---- */
-
-typedef struct ddp__moment {
-    ddp__moment_kind kind;
-    int layer;
-    ddp__phase phase;
-} ddp__moment;
-
-/* Moments first..next-1 are to come; moment i has the device's mark i % room. */
-typedef struct ddp__clock {
-    ddp__moment *moment; /* [room] */
-    int room;
-    long first, next, step;
-    ddp__at at; /* where the accounts stand, behind the hooks */
-} ddp__clock;
-
-ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
-{
-    ddp__clock *c = (ddp__clock *)ddp__scratch_take(&d->lists, 1, sizeof *c);
-
-    if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the times of a device");
-    d->clock = c;
-    /* a host may be so many steps ahead of its device */
-    c->room = 4 * (12 * d->layers * d->cfg.micro_batches + 8);
-    c->moment = (ddp__moment *)ddp__scratch_take(&d->lists, (size_t)c->room, sizeof *c->moment);
-    c->step = d->step;
-    c->at.mark = ddp_now();
-    if (c->moment && d->host.backend->marks(d->host.device, c->room)) return DDP_OK;
-    DDP__TRY(d->host.backend->check(d->host.device, err)); /* it may have failed by itself */
-    return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
-}
-
-/* What came at a time, on a device or here. */
-static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now)
-{
-    switch (m->kind) {
-    case DDP__M_ENTER:
-        ddp__account_hook(d, now, m->layer, m->phase);
-        break;
-    case DDP__M_LEAVE:
-        d->at.phase = m->phase;
-        d->at.layer = m->layer;
-        d->at.mark = now;
-        break;
-    case DDP__M_BEGIN:
-        d->at.begun = now;
-        break;
-    case DDP__M_HELD:
-        d->wait_this_step += now - d->at.begun;
-        d->at.mark += now - d->at.begun; /* between two hooks, it is no computing of theirs */
-        ddp__record(d, DDP_SPAN_WAIT, m->layer, d->at.begun, now);
-        break;
-    case DDP__M_UPDATED:
-        ddp__record(d, DDP_SPAN_UPDATE, m->layer, d->at.begun, now);
-        break;
-    case DDP__M_STEP:
-        ddp__account_step(d, now);
-        break;
-    }
-}
-
-void ddp__clock_collect(ddp_ctx *d)
-{
-    ddp__clock *c = d->clock;
-    const ddp__at here = d->at;
-    const long step = d->step;
-
-    d->at = c->at;
-    for (; c->first < c->next; c->first++) {
-        const int i = (int)(c->first % c->room);
-        const double now = d->host.backend->marked(d->host.device, i);
-
-        if (now < 0) break;
-        d->step = c->step;
-        ddp__clock_account(d, &c->moment[i], now);
-        c->step += c->moment[i].kind == DDP__M_STEP;
-    }
-    c->at = d->at;
-    d->at = here;
-    d->step = step;
-}
-
-void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase)
-{
-    ddp__clock *c = d->clock;
-    const ddp__moment m = {kind, layer, phase};
-
-    if (!c) {
-        ddp__clock_account(d, &m, ddp_now());
-        return;
-    }
-    if (c->next == c->first && kind == DDP__M_ENTER) c->step = d->step;
-    ddp__clock_collect(d);
-    while (c->next - c->first >= c->room - 1) { /* the last mark read is what others count from */
-        ddp__sleep_until(ddp_now() + 1e-4);
-        ddp__clock_collect(d);
-        if (d->host.backend->check(d->host.device, NULL)) return;
-    }
-    c->moment[c->next % c->room] = m;
-    d->host.backend->mark(d->host.device, (int)(c->next % c->room));
-    c->next++;
 }

@@ -5,7 +5,13 @@
  * the engine. Then parameters are not sent, but what they changed by since their last average, which all
  * ranks hold: eight bits of a weight are few, eight bits of its change are enough. */
 #include "comm/frame.h"
-#include "run/device.h"
+#include "run/average.h"
+#include "run/context.h"
+#include "run/post.h"
+#include "run/sites.h"
+#include "run/transport.h"
+#include "run/update.h"
+#include "run/verbs.h"
 
 /* ---- what a layer's average takes ---- */
 
@@ -64,7 +70,7 @@ static int ddp__average_range(const ddp_ctx *d, const ddp__unit *u, size_t from,
 static void ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, ddp_message *m)
 {
     const ddp__unit *u = &d->unit[layer];
-    const size_t parts = (size_t)ddp_parts_of(d, layer);
+    const size_t parts = (size_t)ddp__parts_for(d, u->trained);
     int n = 0;
 
     for (size_t j = 0; j < parts; j++)
@@ -175,7 +181,7 @@ static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_
     m->from = &delta;
     m->from_count = 1;
     m->coding = ddp__wire_coding(d->cfg.wire);
-    DDP__TRY(ddp__coded_delta(d, layer, d->stager || ddp__levels_takes(d, m), err));
+    DDP__TRY(ddp__coded_delta(d, layer, d->over || ddp__levels_takes(d, m), err));
     m->residual = u->residual;
     m->divergence = &u->divergence;
     DDP__TRY(ddp__post(d, m, 1, &u->ticket, err));
@@ -201,15 +207,17 @@ static void ddp__coded_arrived(ddp_ctx *d, int layer)
 
 /* ---- averages ---- */
 
-/* takes: of its parts, NULL: all; all: also what a period leaves out. */
-static ddp_status ddp__average_as(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler,
-                                  ddp_coding coding, int all, ddp_error *err)
+ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler,
+                              int exact, ddp_error *err)
 {
-    const int parts = ddp_parts_of(d, layer);
     ddp__unit *u = &d->unit[layer];
+    const int parts = ddp__parts_for(d, u->trained);
+    ddp_coding coding = exact ? DDP_AS_FLOAT : ddp__wire_coding(d->cfg.wire);
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, u->average, u->averages, layer);
 
     if (!d->engine || u->count == 0) return DDP_OK;
+    /* where changes travel in blocks, these are parameters */
+    if (d->ops.averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT) coding = DDP_AS_FLOAT;
     for (int j = u->moving = 0; j < parts; j++) u->moving += !takes || takes[j];
     m.mean = 1;
     m.group = u->group ? u->group : d->computing;
@@ -220,27 +228,17 @@ static ddp_status ddp__average_as(ddp_ctx *d, int layer, const unsigned char *ta
     m.coding = coding;
     if (u->moving < parts)
         ddp__average_cut(d, layer, takes, &m);
-    else if (!all)
+    else if (!exact)
         m.from = ddp__average_takes(d, layer, u->average, &m.from_count);
     m.divergence = &u->divergence;
     return ddp__post(d, &m, 1, &u->ticket, err);
-}
-
-ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler,
-                              ddp_error *err)
-{
-    ddp_coding coding = ddp__wire_coding(d->cfg.wire);
-
-    /* where changes travel in blocks, these are parameters */
-    if (d->ops.averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT) coding = DDP_AS_FLOAT;
-    return ddp__average_as(d, layer, takes, priority, filler, coding, 0, err);
 }
 
 static ddp_status ddp__layer_hold(ddp_ctx *d, long ticket, int layer, ddp_error *err)
 {
     const int link = d->unit[layer].link;
 
-    if (!d->stager && ddp__post_is_done(d, link, ticket)) return ddp__post_wait(d, link, ticket, err);
+    if (!d->over && ddp__post_is_done(d, link, ticket)) return ddp__post_wait(d, link, ticket, err);
     return ddp__post_hold(d, link, ticket, layer, err);
 }
 
@@ -253,9 +251,9 @@ ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err)
     if (u->other_ticket != -1) s = ddp__layer_hold(d, u->other_ticket, layer, err);
     if (s == DDP_OK && u->ticket != -1) s = ddp__layer_hold(d, u->ticket, layer, err);
     u->ticket = u->other_ticket = -1;
-    u->part_divergence += d->stager ? ddp__stager_divergence(d->stager, &u->divergence) : u->divergence;
+    u->part_divergence += d->over ? d->over->divergence(d, &u->divergence) : u->divergence;
     u->averaged += u->moving;
-    if (u->averaged >= ddp_parts_of(d, layer)) {
+    if (u->averaged >= ddp__parts_for(d, u->trained)) {
         u->last_divergence = u->part_divergence;
         u->part_divergence = 0;
         u->averaged = 0;
@@ -266,6 +264,6 @@ ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err)
 
 ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err)
 {
-    DDP__TRY(ddp__average_as(d, layer, NULL, 0, 1, DDP_AS_FLOAT, 1, err));
+    DDP__TRY(ddp__average_layer(d, layer, NULL, 0, 1, 1, err));
     return ddp__average_hold(d, layer, err);
 }

@@ -2,7 +2,10 @@
  * exactly. */
 #include "comm/frame.h"
 #include "compress/codec.h"
+#include "run/average.h"
 #include "run/context.h"
+#include "run/update.h"
+#include "run/verbs.h"
 
 enum { DDP__CODED_PART = 1024 }; /* values rounded at a time; whole blocks */
 

@@ -1,6 +1,10 @@
 /* Messages that are waited for: plain collectives, and the library's own words. */
 #include "comm/frame.h"
-#include "run/device.h"
+#include "run/collective.h"
+#include "run/context.h"
+#include "run/post.h"
+#include "run/transport.h"
+#include "run/update.h"
 
 ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_message *m, ddp_error *err)
 {
@@ -27,22 +31,14 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
     return DDP_OK;
 }
 
-ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
-{
-    return d->stager ? ddp__stager_flush(d->stager, err) : DDP_OK;
-}
-
 /* ---- messages that are waited for ---- */
+
+ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err) { return d->over ? d->over->flush(d, err) : DDP_OK; }
 
 ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
 {
-    long ticket;
-
     if (!d->engine) return ddp__post_alone(d, m, there, err);
-    if (there && d->stager) {
-        DDP__TRY(ddp__stager_submit(d->stager, m, DDP__BEHIND_WORK, &ticket, err));
-        return ddp__stager_wait(d->stager, ticket, 0, err);
-    }
+    if (there && d->over) return d->over->run(d, m, err);
     DDP__TRY(ddp__post_flush(d, err));
     return ddp__engine_run(ddp__engine_of(d, m->link), m, err);
 }

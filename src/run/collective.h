@@ -4,7 +4,8 @@
 
 #include "comm/message.h"
 #include "profile/profile.h"
-#include "run/session.h"
+
+typedef struct ddp_ctx ddp_ctx;
 
 /* Plain collectives of floats over all ranks that compute, usable without layers or hooks. In place, in host
  * memory; n counts floats. All ranks call them in the same order, never between the first hook and
@@ -91,19 +92,8 @@ typedef struct ddp_link_stats {
     double mu;             /* beta of this link over that of link 0; 0 = unknown */
     const char *algorithm; /* of its last all-reduce: "direct", "ring" or "none" */
 } ddp_link_stats;
-DDP_API int ddp_links(const ddp_ctx *d);
 DDP_API int ddp_measure_links(ddp_ctx *d);
 DDP_API int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out);
-
-/* Elastic worlds (ddp_config.min_world). ddp_rank and ddp_world are ids and their number (with
- * max_world that): they stay what they were when workers are lost or come. ddp_workers is the
- * number of those that are live, ddp_live has bit r set for each of them (all ones of world where
- * not elastic), ddp_epoch rises with each change. A lost worker changes them in any hook or collective, a
- * joining one in the first hook of a layer in a period: collectives between two steps run among the workers
- * that did the last one. */
-DDP_API int ddp_workers(const ddp_ctx *d);
-DDP_API uint64_t ddp_live(const ddp_ctx *d);
-DDP_API unsigned ddp_epoch(const ddp_ctx *d);
 
 struct ddp_network;
 

@@ -1,6 +1,12 @@
 /* The comparison of the ranks when a session starts: a difference in a setting, the model or the optimizer is
  * an error that names it. */
-#include "run/device.h"
+#include "run/context.h"
+#include "run/keep.h"
+#include "run/post.h"
+#include "run/session.h"
+#include "run/settings.h"
+#include "run/sites.h"
+#include "run/start.h"
 
 static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
 {
@@ -56,6 +62,18 @@ static const char *const *ddp__optimizer_names(const ddp_optimizer *o)
     if (ddp__is_muon(o)) return muon;
     if (ddp__optimizer_rule(o) == DDP__RULE_SGD) return sgd;
     return ddp__optimizer_rule(o) == DDP__RULE_ADAM ? adam : NULL;
+}
+
+int ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out)
+{
+    const ddp__setting more[DDP__SESSION_SETTINGS] = {
+        {"net (bytes/s of the slowest link)", d->links[0].slowest, NULL},
+        {"learning rate", (double)d->optimizer.lr, NULL},
+        {"dropout", ddp__dropout(d), NULL}};
+    const int n = ddp__settings_compared(&d->cfg, joined, out);
+
+    memcpy(out + n, more, sizeof more);
+    return n + DDP__SESSION_SETTINGS;
 }
 
 static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)

@@ -1,5 +1,5 @@
 /* Configuration: defaults, environment, and a sentence for values that make no sense together. */
-#include "run/context.h"
+#include "run/settings.h"
 
 /* Fills what is zero; the strings it sets are the environment's, copied later with the rest. */
 static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_config *c, ddp_error *err)

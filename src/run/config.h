@@ -2,7 +2,10 @@
 #pragma once
 
 #include "plan/choice.h"
-#include "run/session.h"
+#include "base/status.h"
+
+typedef struct ddp_ctx ddp_ctx;
+typedef struct ddp_config ddp_config;
 
 struct ddp_backend;
 
@@ -256,3 +259,10 @@ typedef struct ddp_setting {
  * are pointers of the program (own_strategy, backend, allocator..) are in no row. */
 DDP_API ddp_status ddp_config_set(ddp_config *c, const char *field, const char *value, ddp_error *err);
 DDP_API int ddp_config_describe(const ddp_config *c, int i, ddp_setting *out);
+
+/* ddp_launched - who started this process as one rank of several: "DREAMDDP_RANK" (ddprun), "torchrun", "Open
+ * MPI", "MPICH", "PMIx" or "Slurm", with its rank and the number of ranks; NULL, 0 and 0 if no launcher did.
+ * A program reads it to choose by the number of ranks before it opens a context; ddp_open and ddp_launch read
+ * the same. Errors: DDP_ARG as ddp_open, for variables that contradict each other. Not while another thread
+ * changes the environment. */
+DDP_API ddp_status ddp_launched(const char **launcher, int *rank, int *world, ddp_error *err);

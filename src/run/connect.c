@@ -1,6 +1,10 @@
 /* How a context meets the others: the wire, the engine over it, and the second link's meeting place. */
 #include "member/elastic.h"
-#include "run/device.h"
+#include "run/average.h"
+#include "run/context.h"
+#include "run/post.h"
+#include "run/settings.h"
+#include "run/start.h"
 
 static const char *ddp__name_of_layer(void *user, int layer)
 {

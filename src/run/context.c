@@ -16,6 +16,14 @@ int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
     return ddp__ctx_fail(d, &err);
 }
 
+void ddp__explain(ddp_ctx *d, const char *text)
+{
+    ddp_error *e = &d->host.error;
+    const size_t n = strlen(e->msg);
+
+    if (e->code) snprintf(e->msg + n, sizeof e->msg - n, "%s", text);
+}
+
 /* Ranks that sent different things made different calls, often because one of them took another number of
  * steps. */
 static void ddp__say_where(ddp_ctx *d)
@@ -25,7 +33,7 @@ static void ddp__say_where(ddp_ctx *d)
     if (d->said_where || !d->call || d->host.error.code != DDP_MISMATCH || !d->engine) return;
     if (ddp__engine_error(d->engine, NULL) != DDP_MISMATCH) return;
     snprintf(text, sizeof text, "; rank %d has taken %ld steps and is in %s", d->rank, d->step, d->call);
-    ddp_explain(d, text);
+    ddp__explain(d, text);
     d->said_where = 1;
 }
 
@@ -47,33 +55,6 @@ int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
     return (int)d->host.error.code;
 }
 
-/* ---- what a strategy's events did and said ---- */
-
-ddp_status ddp__event_over(ddp_ctx *d, int code)
-{
-    const char *event = d->event;
-
-    d->event = NULL;
-    if (d->host.error.code) return d->host.error.code; /* a verb's, or what was complained of */
-    if (!code) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_FAILED,
-                     "strategy %s: %s returned %d and gave no reason; ddp_complain gives "
-                     "one",
-                     d->ops.name, event, code);
-}
-
-ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
-{
-    if (!d) return DDP_ARG;
-    if (d->host.error.code) return d->host.error.code;
-    if (d->event) return DDP_OK; /* the hook around the event has checked the process */
-    DDP__TRY(ddp__host_check(&d->host, &d->host.error));
-    return ddp__fail(&d->host.error, DDP_USAGE,
-                     "%s was called outside of an event of strategy %s: only start, "
-                     "forward_begin, backward_end, step_end and their like may",
-                     verb, d->ops.name);
-}
-
 int ddp__hook_in_event(ddp_ctx *d)
 {
     if (d->in_program)
@@ -86,39 +67,6 @@ int ddp__hook_in_event(ddp_ctx *d)
                           "strategy %s calls a hook or a collective of the program in its event "
                           "%s: an event may call what run/strategy.h lists",
                           d->ops.name, d->event);
-}
-
-int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
-{
-    char text[DDP_ERROR_TEXT];
-    va_list ap;
-
-    if (!d) return (int)DDP_ARG;
-    if (d->host.error.code) return (int)d->host.error.code;
-    va_start(ap, fmt);
-    ddp__format_list(text, sizeof text, fmt, ap);
-    va_end(ap);
-    return (int)ddp__fail(&d->host.error, code, "strategy %s: %s", d->ops.name, text);
-}
-
-void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...)
-{
-    char text[DDP_ERROR_TEXT];
-    va_list ap;
-
-    if (!d) return;
-    va_start(ap, fmt);
-    ddp__format_list(text, sizeof text, fmt, ap);
-    va_end(ap);
-    ddp__log(&d->host.log, level, "%s: %s", d->ops.name, text);
-}
-
-void ddp_explain(ddp_ctx *d, const char *text)
-{
-    ddp_error *e = &d->host.error;
-    const size_t n = strlen(e->msg);
-
-    if (e->code) snprintf(e->msg + n, sizeof e->msg - n, "%s", text);
 }
 
 /* ---- who is there ---- */
@@ -166,10 +114,12 @@ int ddp_workers(const ddp_ctx *d)
     return info.workers - ddp_servers(d);
 }
 
-int ddp_group_size(const ddp_ctx *d, int group)
+int ddp__group_size(const ddp_ctx *d, int group)
 {
     return !d || !d->engine ? 1 : group ? ddp__engine_group_size(d->engine, group) : ddp_workers(d);
 }
+
+int ddp__is_server(const ddp_ctx *d) { return d->cfg.servers > 0 && d->rank >= d->world - d->cfg.servers; }
 
 int ddp_servers(const ddp_ctx *d) { return d && d->cfg.servers > 0 ? d->cfg.servers : 0; }
 
@@ -245,7 +195,7 @@ ddp__engine *ddp__engine_of(const ddp_ctx *d, int link) { return link && d->seco
 size_t ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u)
 {
     const int arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0,
-              parts = ddp_parts_of(d, (int)(u - d->unit));
+              parts = ddp__parts_for(d, u->trained);
 
     return (size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) + (size_t)u->blocks;
 }
@@ -302,7 +252,7 @@ static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
 static size_t ddp__topk_bytes(const ddp_ctx *d, int group, size_t n)
 {
 #ifndef DDP_NO_PLANNERS
-    return ddp_sparse_bytes(n, ddp_sparse_keep(d->cfg.topk_fraction)) * (size_t)ddp_group_size(d, group) / 2;
+    return ddp_sparse_bytes(n, ddp_sparse_keep(d->cfg.topk_fraction)) * (size_t)ddp__group_size(d, group) / 2;
 #else
     (void)d, (void)group;
     return n * sizeof(float);
@@ -339,23 +289,12 @@ int ddp__parts_for(const ddp_ctx *d, size_t trained)
     return most && trained > most ? (int)((trained + most - 1) / most) : 1;
 }
 
-int ddp_parts_of(const ddp_ctx *d, int layer) { return ddp__parts_for(d, d->unit[layer].trained); }
-
 int ddp__plan_rows(const ddp_ctx *d)
 {
     int rows = 0;
 
-    for (int l = 0; l < d->layers; l++) rows += ddp_parts_of(d, l);
+    for (int l = 0; l < d->layers; l++) rows += ddp__parts_for(d, d->unit[l].trained);
     return rows;
-}
-
-int ddp_has_forward(const ddp_ctx *d)
-{
-    if (d->cfg.average_first) return 0; /* nothing waits for one */
-    if (d->hooks_forward) return 1;
-    for (int l = 0; l < d->layers; l++)
-        if (d->unit[l].forward_step != d->step) return 0;
-    return 1;
 }
 
 /* ---- what all ranks must have the same ---- */

@@ -5,7 +5,14 @@
  * ranks of one site: they sum, the first of them sends the sum over the slow links to the first ones of the
  * other sites, and the site gets the result from it when later work needs it. Sums go as sites.c says. With
  * nccl 2 this network is one of two links, the engine the other (planning.c). */
+#include "run/clock.h"
+#include "run/context.h"
 #include "run/device.h"
+#include "run/post.h"
+#include "run/sites.h"
+#include "run/stager.h"
+#include "run/transport.h"
+#include "run/verbs.h"
 
 /* ---- from device to device ---- */
 
@@ -189,6 +196,61 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
     return DDP_OK;
 }
 
+/* ---- the transport table ---- */
+
+static ddp_status ddp__device_post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
+{
+    if (there && ddp__nccl_takes(d, m)) return ddp__nccl_post(d, m, ticket, err);
+    return ddp__stager_submit(d->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
+}
+
+static ddp_status ddp__device_run(ddp_ctx *d, const ddp_message *m, ddp_error *err)
+{
+    long ticket;
+
+    DDP__TRY(ddp__stager_submit(d->stager, m, DDP__BEHIND_WORK, &ticket, err));
+    return ddp__stager_wait(d->stager, ticket, 0, err);
+}
+
+/* The first step waits here: kernels are loaded when they are launched first, and loading may wait for all
+ * that the device has to do, also for work that is held. */
+static ddp_status ddp__device_hold(ddp_ctx *d, long ticket, ddp_error *err)
+{
+    if (ticket < -1)
+        DDP__TRY(ddp__nccl_hold(d, ticket, err));
+    else if (d->loaded)
+        ddp__stager_hold(d->stager, ticket);
+    else
+        DDP__TRY(ddp__stager_wait(d->stager, ticket, 0, err));
+    return ddp__stager_error(d->stager, err);
+}
+
+static ddp_status ddp__device_hold_input(ddp_ctx *d, long ticket, ddp_error *err)
+{
+    return ticket < -1 ? ddp__nccl_hold(d, ticket, err) : ddp__stager_wait(d->stager, ticket, 1, err);
+}
+
+static ddp_status ddp__device_wait_for(ddp_ctx *d, long ticket, ddp_error *err)
+{
+    return ddp__stager_wait(d->stager, ticket, 0, err);
+}
+
+static int ddp__device_is_done(ddp_ctx *d, long ticket)
+{
+    return ticket >= 0 && ddp__stager_is_done(d->stager, ticket);
+}
+
+static ddp_status ddp__device_flush(ddp_ctx *d, ddp_error *err) { return ddp__stager_flush(d->stager, err); }
+
+static double ddp__device_divergence(ddp_ctx *d, const double *of)
+{
+    return ddp__stager_divergence(d->stager, of);
+}
+
+static const ddp__transport ddp__device_transport = {
+    ddp__device_post,     ddp__device_run,     ddp__device_hold,  ddp__device_hold_input,
+    ddp__device_wait_for, ddp__device_is_done, ddp__device_flush, ddp__device_divergence};
+
 /* ---- opening ---- */
 
 ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
@@ -236,6 +298,7 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
     } /* its blocks, too */
     DDP__TRY(ddp__stager_open(d, ddp__device_room(d), largest * sizeof(float) + d->edge_bytes,
                               total * sizeof(float) + d->edge_bytes, &d->stager, err));
+    d->over = &ddp__device_transport;
     return d->cfg.nccl ? ddp__nccl_open(d, ddp__device_room(d), err) : DDP_OK;
 }
 
@@ -252,6 +315,7 @@ void ddp__device_close(ddp_ctx *d)
     if (d->host.backend) d->host.backend->close(d->host.device);
     d->host.backend = NULL;
     d->stager = NULL;
+    d->over = NULL;
 }
 
 ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err)
@@ -268,6 +332,6 @@ ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
 {
     if (!d->host.backend) return DDP_OK;
     DDP__TRY(ddp__nccl_lost(d, d->host.backend->wait(d->host.device, err), err));
-    if (d->clock) ddp__clock_collect(d);
+    ddp__clock_collect(d);
     return ddp__device_check(d, err);
 }

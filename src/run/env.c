@@ -1,5 +1,5 @@
 /* The environment: which rank this is, by DREAMDDP_ variables or as a launcher says it. */
-#include "run/launch.h"
+#include "run/settings.h"
 #include "wire/socket.h"
 
 /* A launcher's variables; NULL where it has none. */

@@ -1,5 +1,19 @@
 /* The hooks of a step (docs/step.md). */
+#include "run/account.h"
+#include "run/admission.h"
+#include "run/average.h"
+#include "run/clock.h"
+#include "run/context.h"
 #include "run/device.h"
+#include "run/events.h"
+#include "run/pace.h"
+#include "run/planning.h"
+#include "run/post.h"
+#include "run/serve.h"
+#include "run/session.h"
+#include "run/start.h"
+#include "run/update.h"
+#include "run/verbs.h"
 
 /* Leaves a hook: the time from here on belongs to phase of layer. */
 static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
@@ -143,9 +157,9 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
         return ddp__ctx_failf(d, DDP_ARG, "step %ld: ddp_report tells %ld samples; 0 or more", d->step,
                               info->samples);
     if (info->lr > 0) d->lr = info->lr;
-    loss = info->loss != 0 ? info->loss : d->info.loss;
-    d->info = *info;
-    d->info.loss = loss;
+    loss = info->loss != 0 ? info->loss : d->info->loss;
+    *d->info = *info;
+    d->info->loss = loss;
     return 0;
 }
 
@@ -207,12 +221,13 @@ int ddp_step_end(ddp_ctx *d)
         s = ddp__finish_step(d);
     }
     if (s == DDP_OK) {
-        const double loss = d->info.loss; /* stays until another is told */
+        const double loss = d->info->loss; /* stays until another is told */
         ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
+        ddp__account_steps(d);
         d->step++;
         d->taken += (int64_t)(d->cut ? d->cut->copies : d->world - ddp_servers(d)) * d->cfg.micro_batches;
-        memset(&d->info, 0, sizeof d->info);
-        d->info.loss = loss;
+        memset(d->info, 0, sizeof *d->info);
+        d->info->loss = loss;
         d->loaded = 1;
         s = ddp__pace_step(d, &d->host.error);
         if (s == DDP_OK) s = ddp__timed_together(d);

@@ -1,5 +1,16 @@
 /* What a step, and a newcomer's start, have to do for those who come while a run goes on. */
+#include "run/admission.h"
+#include "run/average.h"
+#include "run/context.h"
 #include "run/device.h"
+#include "run/events.h"
+#include "run/keep.h"
+#include "run/planning.h"
+#include "run/post.h"
+#include "run/session.h"
+#include "run/settings.h"
+#include "run/sites.h"
+#include "run/start.h"
 
 static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
 {

@@ -1,6 +1,9 @@
 /* Workers of one machine as processes: started on a free port, watched, ended when one of them has failed; as
  * threads; and ddp_launch, which gives each a context. */
 #include "run/context.h"
+#include "run/launch.h"
+#include "run/session.h"
+#include "run/settings.h"
 
 #include <signal.h>
 #include <sys/mman.h>

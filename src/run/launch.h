@@ -1,17 +1,8 @@
-/* How contexts are opened: with the strategies that there are. The room above fills the table in, so
- * that run knows no strategy's name. */
+/* Opening contexts: one, or all ranks of this machine as processes or threads. */
 #pragma once
 
-#include "run/config.h"
-#include "run/strategy.h"
+#include "run/settings.h"
 #include "wire/wire.h"
-
-typedef struct ddp__strategies {
-    int (*fill)(ddp_strategy s, ddp_strategy_ops *ops); /* 0: there is no such strategy */
-    ddp_strategy (*named)(const char *name);            /* the default: unknown */
-    ddp_strategy (*number)(int i);                      /* the default: no more */
-    const char *(*name)(ddp_strategy s);
-} ddp__strategies;
 
 /* ddp_open with what only ddp_launch has: the meeting place of threads, or the socket on which rank 0
  * already listens (-1 = none; closed here). */
@@ -19,73 +10,6 @@ DDP_LIB ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, d
                            ddp_error *err);
 DDP_LIB int ddp__launch_all(const ddp_config *cfg, const ddp__strategies *list, int (*fn)(ddp_ctx *, void *),
                             void *user, ddp_error *err);
-
-/* config.c: checks, environment, defaults. Strings become *out's own, freed by ddp__config_free. */
-DDP_LIB ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *list, ddp_config *out,
-                                       ddp_strategy_ops *ops, ddp_error *err);
-DDP_LIB void ddp__config_free(ddp_config *c);
-
-/* ---- settings.c: the table of fields, variables, ranges and defaults ---- */
-
-DDP_LIB ddp_status ddp__setting_set(const ddp__strategies *list, ddp_config *c, const char *field,
-                                    const char *value, ddp_error *err);
-DDP_LIB int ddp__setting_describe(const ddp__strategies *list, const ddp_config *c, int i, ddp_setting *out);
-DDP_LIB void ddp__strategy_names(const ddp__strategies *list, char *out,
-                                 size_t room); /* "ssgd, wfbp or dreamddp" */
-DDP_LIB ddp_status ddp__settings_check(const ddp__strategies *list, const ddp_config *c,
-                                       ddp_error *err); /* each alone */
-DDP_LIB void ddp__settings_default(const ddp__strategies *list, ddp_config *c);
-DDP_LIB int ddp__settings_own(ddp_config *c); /* copies texts; 0: out of memory */
-DDP_LIB void ddp__settings_disown(ddp_config *c);
-/* Rejects unknown names of variables. Fills fields of c that are zero. */
-DDP_LIB ddp_status ddp__env_check_names(ddp_error *err);
-DDP_LIB ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_error *err);
-
-/* ---- refusals.c: what goes with what ---- */
-
-typedef struct ddp__goes_row { /* settings that no run can have: all of these, with one of any, where there
-                                  are any */
-    unsigned all, any;
-    ddp_status code;
-    const char *why;
-} ddp__goes_row;
-
-typedef struct ddp__goes_trait { /* a setting that a strategy does not go with that is without this trait, */
-    unsigned trait, on;
-    int with; /* or 1: that has it */
-    const char *why;
-} ddp__goes_trait;
-
-/* Refuses in a sentence. ops NULL: whatever the strategy. groups: some layer belongs to one. */
-DDP_LIB ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int groups,
-                                   ddp_error *err);
-/* The table: settings by number, NULL: no more; those that are on, as bits; what they do not go with. */
-DDP_LIB const char *ddp__feature_name(int i);
-DDP_LIB unsigned ddp__features_on(const ddp_config *c, int groups);
-DDP_LIB const ddp__goes_row *ddp__goes_refuses(unsigned on);
-DDP_LIB const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits);
-
-/* ---- env.c: what the environment says ---- */
-
-/* Strings are borrowed from the environment, NULL where a variable is unset or empty. */
-typedef struct ddp__env {
-    const char *launcher; /* "DREAMDDP_RANK", "torchrun", "Open MPI", "MPICH", "PMIx", "Slurm"; or NULL */
-    int rank, world;      /* 0 and 1 without a launcher */
-    int local_rank;       /* among the ranks of this machine */
-    char addr[320];       /* host:port of rank 0; "" = unknown */
-    char run_id[128];     /* what the run is called; "" = unknown */
-    const char *note;     /* NULL, or a sentence for the log about what was concluded */
-} ddp__env;
-
-/* Reads the environment; the first launcher that matches wins: own variables, torchrun, Open MPI,
- * MPICH (PMI), PMIx under Slurm, Slurm. DREAMDDP_ADDR and DREAMDDP_RUN_ID override the launcher's.
- * Not while another thread changes the environment.
- * Errors: DDP_ARG for a half-set group (names the missing variable), a malformed number, a
- * rank outside the world, or an unknown DREAMDDP_ variable (names the nearest known one). */
-DDP_LIB ddp_status ddp__env_read(ddp__env *out, ddp_error *err);
-/* What goes over the wire for the name of a run: a number stands for itself, other text for its
- * hash, NULL and "" for 0. */
-DDP_LIB uint64_t ddp__run_id(const char *text);
 
 /* ---- launch.c: ranks on this machine, forked processes under a supervisor or threads ---- */
 

@@ -3,7 +3,9 @@
  * unhurried, every few periods, with the learning rate: ranks whose programs have different schedules differ
  * in nothing else. */
 #include "plan/internal.h"
-#include "run/device.h"
+#include "run/context.h"
+#include "run/pace.h"
+#include "run/post.h"
 
 void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now)
 {

@@ -1,7 +1,15 @@
 /* Profile -> plan: the first rank of a team has its strategy plan, everyone takes that plan, and plans
  * again when the link has moved by a fifth. What a plan says only the strategy knows: here it is bytes. */
 #include "plan/internal.h"
+#include "run/account.h"
+#include "run/context.h"
 #include "run/device.h"
+#include "run/events.h"
+#include "run/pace.h"
+#include "run/planning.h"
+#include "run/post.h"
+#include "run/timing.h"
+#include "run/verbs.h"
 
 enum { DDP__DRIFT_PERIODS = 4 };                   /* how often rank 0 says whether to plan again */
 enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 }; /* and why: LINK_MOVED + the link that did */

@@ -4,7 +4,10 @@
  * On a busy machine a thread wakes up late, which is no property of the link: times are those at which the
  * comm thread's events were due, and an answer says how long its question lay until the rank woke up. */
 #include "comm/state.h"
+#include "run/collective.h"
 #include "run/context.h"
+#include "run/post.h"
+#include "run/timing.h"
 #include "plan/internal.h"
 
 enum {

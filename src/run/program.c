@@ -1,5 +1,15 @@
 /* States of the program (ddp_add_state), and their way into checkpoints and to joining workers. */
-#include "run/device.h"
+#include "run/context.h"
+#include "run/keep.h"
+#include "run/session.h"
+
+/* A state of the program (ddp_add_state). */
+typedef struct ddp__program {
+    ddp_program_state of;
+    char name[32];
+    void *bytes; /* that save gave, until release */
+    int lent;    /* there are such bytes, which may be NULL */
+} ddp__program;
 
 DDP_STATIC_ASSERT((int)DDP__PROGRAMS == (int)DDP_PROGRAM_STATES,
                   "a joining worker gets all states of ddp_add_state");
@@ -48,6 +58,9 @@ int ddp_add_state(ddp_ctx *d, const ddp_program_state *s)
             "ddp_add_state: '%s' is one too many, at most %d states are possible: save several "
             "in one",
             s->name, (int)DDP_PROGRAM_STATES);
+    if (!d->program)
+        d->program = (ddp__program *)ddp__scratch_take(&d->lists, DDP_PROGRAM_STATES, sizeof *d->program);
+    if (!d->program) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_add_state: out of memory for '%s'", s->name);
     p = &d->program[d->programs++];
     snprintf(p->name, sizeof p->name, "%s", s->name);
     p->of = *s;

@@ -1,6 +1,8 @@
 /* Makes the parameters bit-identical on all ranks. They differ if the program changed some or skipped its own
  * update: a strategy does not average arrays that it assumes to be equal. */
-#include "run/device.h"
+#include "run/context.h"
+#include "run/post.h"
+#include "run/start.h"
 
 enum { DDP__HASHED_FLOATS = 1 << 16 }; /* of a device, at a time */
 

@@ -1,5 +1,12 @@
 /* Saving and loading a context. */
-#include "run/device.h"
+#include "run/average.h"
+#include "run/context.h"
+#include "run/events.h"
+#include "run/keep.h"
+#include "run/post.h"
+#include "run/serve.h"
+#include "run/session.h"
+#include "run/start.h"
 
 static ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
 {

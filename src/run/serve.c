@@ -1,6 +1,10 @@
 /* A strategy's serve: on a thread of its own beside the worker's, what it may call, and the ranks beside it
  * that compute. */
-#include "run/device.h"
+#include "run/clock.h"
+#include "run/context.h"
+#include "run/events.h"
+#include "run/serve.h"
+#include "run/verbs.h"
 
 /* Where that thread and the worker's meet. */
 struct ddp__desk {
@@ -11,8 +15,6 @@ struct ddp__desk {
     int wake;          /* atomic */
     ddp_status status; /* of serve; under lock */
 };
-
-int ddp__is_server(const ddp_ctx *d) { return d->cfg.servers > 0 && d->rank >= d->world - d->cfg.servers; }
 
 ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
 {

@@ -1,5 +1,17 @@
 /* Opening and closing a context, and what can be asked of it. */
+#include "run/account.h"
+#include "run/admission.h"
+#include "run/collective.h"
+#include "run/context.h"
 #include "run/device.h"
+#include "run/events.h"
+#include "run/launch.h"
+#include "run/planning.h"
+#include "run/serve.h"
+#include "run/session.h"
+#include "run/settings.h"
+#include "run/start.h"
+#include "run/timing.h"
 
 static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
@@ -8,6 +20,8 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     ddp__wire *wire = NULL;
 
     d->host.allocator = d->cfg.allocator;
+    d->info = (ddp_step_info *)ddp__scratch_take(&d->lists, 1, sizeof *d->info);
+    if (!d->info) return ddp__fail(err, DDP_MEMORY, "out of memory for a context");
     d->host.log = ddp__log_resolve(&d->cfg.logger, d->cfg.no_env);
     d->host.hooks = &hooks;
     d->host.seed = d->cfg.seed;

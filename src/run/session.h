@@ -25,13 +25,6 @@ DDP_API void ddp_close(ddp_ctx *d);
  * else the first failure with its sentence in *err. */
 DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
 
-/* ddp_launched - who started this process as one rank of several: "DREAMDDP_RANK" (ddprun), "torchrun", "Open
- * MPI", "MPICH", "PMIx" or "Slurm", with its rank and the number of ranks; NULL, 0 and 0 if no launcher did.
- * A program reads it to choose by the number of ranks before it opens a context; ddp_open and ddp_launch read
- * the same. Errors: DDP_ARG as ddp_open, for variables that contradict each other. Not while another thread
- * changes the environment. */
-DDP_API ddp_status ddp_launched(const char **launcher, int *rank, int *world, ddp_error *err);
-
 /* ddp_add_layer - registers the next layer, in forward order, the same on every rank. Layers are
  * numbered from 0. ddp_set_optimizer - registers the update rule (copied; default ddp_sgd(0.01,
  * 0)). Called after the layers it also starts the session: layer lists are compared and every rank
@@ -157,35 +150,16 @@ DDP_API int ddp_step_end(ddp_ctx *d);
  * strategy begins from
  *   them: a program that has replaced them, for example from a file, calls it before the next step. The outer
  *   momentum and what rounding has cut off become 0; the optimizer's state stays. Collective, between two
- *   steps. DDP_UNSUPPORTED with servers, which hold the parameters.
- * ddp_abort - fails everything in flight on all ranks with this sentence: a call that waits there, or
- * begins to wait, returns within a second. Any thread. */
+ *   steps. DDP_UNSUPPORTED with servers, which hold the parameters. */
 DDP_API int ddp_wait(ddp_ctx *d);
 DDP_API int ddp_sync_all(ddp_ctx *d);
 DDP_API int ddp_share(ddp_ctx *d);
-DDP_API void ddp_abort(ddp_ctx *d, const char *why);
 
 /* ddp_serve - on the last ddp_config.servers ranks, in place of the steps: after the layers are added and
  * the optimizer is set, serves until all other ranks have closed their contexts; a checkpoint that they
  * save or load has this rank's share too (load it before, as they do). 0 or the context's first error.
- * ddp_servers - how many such ranks there are: data are dealt over ddp_world(d) - ddp_servers(d), and plain
- * collectives are among these. */
+ * ddp_servers (run/reading.h) is their number. */
 DDP_API int ddp_serve(ddp_ctx *d);
-DDP_API int ddp_servers(const ddp_ctx *d);
-
-/* Reading the context. ddp_last_error is never NULL; code DDP_OK means none. ddp_taken: so many micro-batches
- * all workers together have trained on since the first step, also those before a checkpoint was loaded, on
- * whatever world. Divided by ddp_world (where a pipeline is several ranks, by the pipelines) and rounded down
- * it is the number of the next one of each worker. ddp_set_lr: the learning rate of the updates to come. */
-DDP_API int ddp_rank(const ddp_ctx *d);
-DDP_API int ddp_world(const ddp_ctx *d);
-DDP_API long ddp_step(const ddp_ctx *d);
-DDP_API int64_t ddp_taken(const ddp_ctx *d);
-/* ddp_local_rank - the number of this rank among the ranks of its machine, from 0: the launcher's variable
- * (ddprun, torchrun, mpirun, srun), else ddp_rank. */
-DDP_API int ddp_local_rank(const ddp_ctx *d);
-DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
-DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
 
 /* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors (parameters,
  * buffers, optimizer state, states of ddp_add_state, counts of updates, step, learning rate, the number that

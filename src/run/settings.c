@@ -1,7 +1,7 @@
 /* Settings by name: one row for each field of ddp_config that a text can say. What the environment fills,
  * what ddp_config_set takes, ranges, defaults, what ranks compare and docs/settings.md are of these rows. */
 #include "plan/internal.h"
-#include "run/context.h"
+#include "run/settings.h"
 
 #ifdef __APPLE__
 #include <crt_externs.h>
@@ -544,25 +544,23 @@ static double ddp__path_number(const char *path)
     return number;
 }
 
-#define DDP__MORE_SETTINGS 9
-DDP_STATIC_ASSERT(DDP__KNOBS + DDP__MORE_SETTINGS <= (int)DDP__SETTINGS, "the ranks compare every setting");
+#define DDP__MORE_SETTINGS 6
+DDP_STATIC_ASSERT(DDP__KNOBS + DDP__MORE_SETTINGS + DDP__SESSION_SETTINGS <= (int)DDP__SETTINGS,
+                  "the ranks compare every setting");
 
-int ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out)
+int ddp__settings_compared(const ddp_config *c, int joined, ddp__setting *out)
 {
     const unsigned which = joined ? DDP__JOINED : DDP__MATCH;
     /* The first two are files of this machine: each rank has its own path. The plan of a run reaches a
      * joining worker. They come first because they change the values of others. */
     const ddp__setting more[DDP__MORE_SETTINGS] = {
-        {"profile_path (0: none, else a hash of the file)", ddp__path_number(d->cfg.profile_path), NULL},
-        {"plan_path (0: none, else a hash of the file)", ddp__path_number(d->cfg.plan_path), NULL},
-        {"net (bytes/s of the slowest link)", d->links[0].slowest, NULL},
-        {"learning rate", (double)d->optimizer.lr, NULL},
-        {"first state_period", (double)d->cfg.state_period[0], NULL},
-        {"second state_period", (double)d->cfg.state_period[1], NULL},
-        {"a site (0: no, 1: yes)", (double)(d->cfg.site > 0), NULL},
-        {"seed, of which the last 32 bits are", (double)(d->cfg.seed & 0xffffffffu),
-         NULL}, /* a double has 53 of 64 */
-        {"dropout", ddp__dropout(d), NULL}};
+        {"profile_path (0: none, else a hash of the file)", ddp__path_number(c->profile_path), NULL},
+        {"plan_path (0: none, else a hash of the file)", ddp__path_number(c->plan_path), NULL},
+        {"first state_period", (double)c->state_period[0], NULL},
+        {"second state_period", (double)c->state_period[1], NULL},
+        {"a site (0: no, 1: yes)", (double)(c->site > 0), NULL},
+        {"seed, of which the last 32 bits are", (double)(c->seed & 0xffffffffu), NULL}}; /* of 64, a double
+                                                                                            has 53 */
     int n = 0;
 
     for (int i = 0; i < 2 && !joined; i++) out[n++] = more[i];
@@ -570,7 +568,7 @@ int ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out)
     if ((r->flags & which) == which) {
         out[n].name = r->field;
         out[n].names = r->names;
-        out[n++].value = ddp__knob_compared(r, &d->cfg);
+        out[n++].value = ddp__knob_compared(r, c);
     }
     for (int i = 2; i < DDP__MORE_SETTINGS; i++) out[n++] = more[i];
     return n;

@@ -3,7 +3,12 @@
  * ranks, which spread the result. What crosses sites travels in the coding of the message, what stays inside
  * as floats. Sums go in rank order inside a site, then in the order of sites: the same bits on all ranks, not
  * those of one level. */
-#include "run/device.h"
+#include "run/collective.h"
+#include "run/context.h"
+#include "run/post.h"
+#include "run/settings.h"
+#include "run/sites.h"
+#include "run/verbs.h"
 
 /* ---- which ranks ---- */
 
@@ -119,17 +124,22 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     if (!(d->cfg.site > 0)) return DDP_OK;
     list = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *list);
     if (!list) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
-    memset(&d->sites, 0, sizeof d->sites);
-    d->levels = &d->sites;
+    if (!d->sites) d->sites = (ddp_sites *)ddp__scratch_take(&d->lists, 1, sizeof *d->sites);
+    if (!d->sites) {
+        DDP_FREE(list);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
+    }
+    memset(d->sites, 0, sizeof *d->sites);
+    d->levels = d->sites;
     for (int r = 0; r < d->world; r++)
         for (int q = 0; q < r && site[r]; q++) {
             alike &= site[r] == site[q] || !site[q];
             unlike &= site[r] != site[q];
         }
-    if (alike) d->sites.members = d->world;
+    if (alike) d->sites->members = d->world;
     for (int link = 0; link < ddp_links(d) && !alike; link++)
         ddp__engine_sites(ddp__engine_of(d, link), site);
-    if (!alike && !(d->cfg.min_world > 0)) bad = ddp__sites_make(d, site, 1, &d->sites, list);
+    if (!alike && !(d->cfg.min_world > 0)) bad = ddp__sites_make(d, site, 1, d->sites, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
     /* one level is all there is; the devices' own network joins those of a site in any case */

@@ -5,7 +5,11 @@
  * backward pass, over its own link, and a plan for one worker's backward would give all its layers to few
  * steps. */
 #include "plan/partial/partial.h"
-#include "run/device.h"
+#include "run/context.h"
+#include "run/events.h"
+#include "run/planning.h"
+#include "run/post.h"
+#include "run/verbs.h"
 
 /* ---- what is known of the layers of other stages ---- */
 

@@ -1,5 +1,16 @@
 /* The start of a session: layers are frozen, compared across ranks and made equal. */
+#include "run/admission.h"
+#include "run/average.h"
+#include "run/clock.h"
+#include "run/context.h"
 #include "run/device.h"
+#include "run/events.h"
+#include "run/planning.h"
+#include "run/post.h"
+#include "run/serve.h"
+#include "run/settings.h"
+#include "run/start.h"
+#include "run/verbs.h"
 
 /* ---- what lies in two layers: the same arrays once more are a tied weight, anything else is a mistake
  * ---- */
@@ -238,6 +249,8 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
     d->span = (ddp_span *)ddp__scratch_take(&d->lists, (size_t)d->spans, sizeof *d->span);
     d->op_scratch = (ddp__op_span *)ddp__scratch_take(&d->lists, (size_t)d->op_room, sizeof *d->op_scratch);
     d->merge = (ddp_span *)ddp__scratch_take(&d->lists, (size_t)d->merge_room, sizeof *d->merge);
+    d->ended_room = ddp__clock_room(d);
+    d->ended = (ddp__ended *)ddp__scratch_take(&d->lists, (size_t)d->ended_room, sizeof *d->ended);
     d->pace = (ddp__pace_word *)ddp__scratch_take(&d->lists, (size_t)d->world, sizeof *d->pace);
     d->pace_sorted = ddp__doubles(&d->lists, (size_t)d->world);
     d->pace_ticket = -1;

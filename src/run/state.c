@@ -1,5 +1,11 @@
 /* What a context is made of, as a list for checkpoints and newcomers. */
-#include "run/device.h"
+#include "run/average.h"
+#include "run/context.h"
+#include "run/events.h"
+#include "run/keep.h"
+#include "run/planning.h"
+#include "run/timing.h"
+#include "run/verbs.h"
 
 enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 7 };
 

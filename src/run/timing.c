@@ -2,7 +2,11 @@
  * it, the same on all ranks. The meter: transfers of one size after the other, each repeated until it is
  * settled. */
 #include "plan/internal.h"
+#include "run/context.h"
 #include "run/device.h"
+#include "run/post.h"
+#include "run/timing.h"
+#include "run/verbs.h"
 
 enum {
     DDP__METER_LEAST = 3,

@@ -1,6 +1,10 @@
 /* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of the
  * device; and what a strategy computes with. */
-#include "run/device.h"
+#include "run/clock.h"
+#include "run/context.h"
+#include "run/events.h"
+#include "run/update.h"
+#include "run/verbs.h"
 
 /* No multiply-add: replicas on unlike processors stay equal. */
 void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)

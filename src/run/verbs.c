@@ -1,5 +1,11 @@
 /* What a strategy's events may call: messages, updates, arithmetic, state. */
-#include "run/device.h"
+#include "run/average.h"
+#include "run/context.h"
+#include "run/events.h"
+#include "run/post.h"
+#include "run/sites.h"
+#include "run/update.h"
+#include "run/verbs.h"
 
 static int ddp__has_layer(const ddp_ctx *d, int layer) { return d && layer >= 0 && layer < d->layers; }
 
@@ -122,7 +128,7 @@ static ddp_status ddp__posted_after(ddp_ctx *d, ddp_message *m, ddp_error *err)
 
     m->after = 0;
     if (!before || !d->engine) return DDP_OK; /* it is done */
-    if (d->stager) return ddp__post_hold(d, before->link, before->ticket, DDP_NO_LAYER, err);
+    if (d->over) return ddp__post_hold(d, before->link, before->ticket, DDP_NO_LAYER, err);
     if (before->link != m->link) return ddp__post_wait(d, before->link, before->ticket, err);
     m->after = before->ticket + 1;
     return DDP_OK;
@@ -135,10 +141,10 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     DDP__TRY(ddp__posted_after(d, &in_place, err));
     m = &in_place;
     p->to = 0;
-    if (ddp__coded_rounds(m) && !d->stager && !ddp__levels_takes(d, m)) /* else who crosses sites rounds, or
+    if (ddp__coded_rounds(m) && !d->over && !ddp__levels_takes(d, m)) /* else who crosses sites rounds, or
                                                                            the stager */
         DDP__TRY(ddp__coded_round(d, m, err));
-    if (!m->add || !d->stager) return ddp__post(d, m, 1, &p->ticket, err);
+    if (!m->add || !d->over) return ddp__post(d, m, 1, &p->ticket, err);
     DDP__TRY(ddp__posted_sums(p, m, err));
     in_place.add = 0;
     in_place.to = NULL;
@@ -231,7 +237,7 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     d->posted[d->posted_count] = held; /* its list stays with the place */
     if (!ddp__has_layer(d, layer)) layer = DDP_NO_LAYER;
     DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
-    if (held.here && d->stager) DDP__DO(ddp__post_wait(d, held.link, held.ticket, &d->host.error));
+    if (held.here && d->over) DDP__DO(ddp__post_wait(d, held.link, held.ticket, &d->host.error));
     w = ddp__walk_of(held.sum, held.from, held.sum ? held.sum + held.from : NULL, held.to);
     while ((n = ddp__walk_next(&w, &from, &to)) > 0) ddp__axpy(d, to, from, n, 1);
     return (int)ddp__posted_tell(d, &held);
@@ -256,10 +262,10 @@ int ddp_is_done(ddp_ctx *d, long ticket)
 
 /* ---- layers ---- */
 
-/* takes NULL: whole. */
-static int ddp__verb_average(ddp_ctx *d, const char *name, int layer, const unsigned char *takes,
-                             int priority, int filler)
+int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler)
 {
+    const char *name = takes ? "ddp_average_parts" : "ddp_average";
+
     DDP__DO(ddp__verb_layer(d, name, layer));
     DDP__DO(ddp__verb_posts(d));
     if (d->unit[layer].ticket != -1 || d->unit[layer].other_ticket != -1)
@@ -267,17 +273,12 @@ static int ddp__verb_average(ddp_ctx *d, const char *name, int layer, const unsi
                             "%s of %s%s, whose last average is still on its way: hold it "
                             "first with ddp_average_hold",
                             name, DDP__LAYER(d->unit[layer].name));
-    return (int)ddp__average_layer(d, layer, takes, priority, filler, &d->host.error);
+    return (int)ddp__average_layer(d, layer, takes, priority, filler, 0, &d->host.error);
 }
 
 int ddp_average(ddp_ctx *d, int layer, int priority, int filler)
 {
-    return ddp__verb_average(d, "ddp_average", layer, NULL, priority, filler);
-}
-
-int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler)
-{
-    return ddp__verb_average(d, "ddp_average_parts", layer, takes, priority, filler);
+    return ddp_average_parts(d, layer, NULL, priority, filler);
 }
 
 int ddp_average_hold(ddp_ctx *d, int layer)
@@ -380,6 +381,19 @@ void ddp_blob_free(ddp_blob *b)
 
 /* ---- reading ---- */
 
+int ddp_group_size(const ddp_ctx *d, int group) { return ddp__group_size(d, group); }
+
+int ddp_parts_of(const ddp_ctx *d, int layer) { return ddp__parts_for(d, d->unit[layer].trained); }
+
+int ddp_has_forward(const ddp_ctx *d)
+{
+    if (d->cfg.average_first) return 0; /* nothing waits for one */
+    if (d->hooks_forward) return 1;
+    for (int l = 0; l < d->layers; l++)
+        if (d->unit[l].forward_step != d->step) return 0;
+    return 1;
+}
+
 int ddp_layers(const ddp_ctx *d) { return d ? d->layers : 0; }
 
 const char *ddp_name_of(const ddp_ctx *d, int layer)
@@ -418,7 +432,7 @@ long ddp_updates_of(const ddp_ctx *d, int layer)
 
 double ddp_computed_s(const ddp_ctx *d) { return d->compute_this_step; }
 
-const ddp_step_info *ddp_reported(const ddp_ctx *d) { return &d->info; }
+const struct ddp_step_info *ddp_reported(const ddp_ctx *d) { return d->info; }
 
 ddp_stats *ddp_stats_of(ddp_ctx *d) { return &d->stats; }
 const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count)

@@ -3,6 +3,9 @@
 #include "sim/sim.h"
 #include "sim/world.h"
 #include "strategy/strategy.h"
+#include "run/launch.h"
+#include "run/session.h"
+#include "run/settings.h"
 
 #include <sys/mman.h>
 

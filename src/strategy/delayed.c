@@ -3,6 +3,7 @@
  * which is on its way, and the one that gathers behind it. */
 #include "run/collective.h"
 #include "run/stats.h"
+#include "run/session.h"
 #include "strategy/delayed.h"
 
 /* ---- messages ---- */

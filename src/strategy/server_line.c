@@ -2,6 +2,7 @@
 #include "run/collective.h"
 #include "run/stats.h"
 #include "strategy/server.h"
+#include "run/session.h"
 
 /* ---- who serves what ---- */
 

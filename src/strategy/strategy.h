@@ -3,7 +3,9 @@
 #pragma once
 
 #include "plan/partial/partial.h"
-#include "run/launch.h"
+#include "run/reading.h"
+#include "run/settings.h"
+#include "run/verbs.h"
 
 /* table.c: all of them */
 DDP_LIB const ddp__strategies *ddp__built_in(void);

@@ -1,7 +1,7 @@
 /* What goes with what: one table of settings and strategies, from which refusals, their test and the page
  * docs/what-goes-with-what.md are made. What no row forbids goes. */
 #include "base/backend.h"
-#include "run/launch.h"
+#include "run/settings.h"
 
 /* A setting: its name, its value (%ld; none where there is no %), and whether it is on. */
 #define DDP__FEATURES(X)                                                                                    \
