@@ -21,10 +21,10 @@
  *     ddp_close(d);
  *
  * CONTENTS. Each part begins with "==== PATH ==== [TAG]".
- *     run/session.h     the calls of a training loop: open, layers, hooks, close
- *     run/config.h      settings and their defaults
+ *     session/session.h     the calls of a training loop: open, layers, hooks, close
+ *     config/config.h      settings and their defaults
  *     graph/layer.h     what a layer is; nn/optimizer.h  when and how it is updated
- *     run/stats.h       what was measured; run/collective.h
+ *     context/stats.h       what was measured; exchange/collective.h
  *     [profile] [plan]  costs of layers and links; planners: what to send when, what to run where
  *     [pipe]            pipelines: orders of micro-batches and their time
  *     [compress]        Top-K, quantised messages, AdaTopK, error feedback, all on plain arrays
@@ -192,12 +192,12 @@ typedef struct ddp_allocator {
     void *user;
 } ddp_allocator;
 
-/* ==== run/session.h ==== [run] */
+/* ==== session/session.h ==== [session] */
 /* The calls of a training loop: open a context, register its layers, hooks in every step, close.
  * The library decides when a layer is updated and what is sent when. */
 
 typedef struct ddp_ctx ddp_ctx;
-typedef struct ddp_config ddp_config;       /* run/config.h */
+typedef struct ddp_config ddp_config;       /* config/config.h */
 typedef struct ddp_layer ddp_layer;         /* graph/layer.h */
 typedef struct ddp_optimizer ddp_optimizer; /* nn/optimizer.h */
 
@@ -350,7 +350,7 @@ DDP_API int ddp_share(ddp_ctx *d);
 /* ddp_serve - on the last ddp_config.servers ranks, in place of the steps: after the layers are added and
  * the optimizer is set, serves until all other ranks have closed their contexts; a checkpoint that they
  * save or load has this rank's share too (load it before, as they do). 0 or the context's first error.
- * ddp_servers (run/reading.h) is their number. */
+ * ddp_servers (context/reading.h) is their number. */
 DDP_API int ddp_serve(ddp_ctx *d);
 
 /* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors (parameters,
@@ -387,7 +387,7 @@ DDP_API int ddp_serve(ddp_ctx *d);
 DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
 DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
 
-/* ==== run/reading.h ==== [run] */
+/* ==== context/reading.h ==== [context] */
 /* What a context knows of itself: rank, world, step, live workers, servers, links, its error. */
 
 typedef struct ddp_ctx ddp_ctx;
@@ -457,7 +457,7 @@ typedef enum ddp_osp_rule {
     DDP_OSP_KNAPSACK /* at least the bytes of the walk, with less importance */
 } ddp_osp_rule;
 
-/* ==== run/config.h ==== [run] */
+/* ==== config/config.h ==== [config] */
 /* ddp_config: everything that a program can set, one comment per field. */
 
 typedef struct ddp_ctx ddp_ctx;
@@ -692,7 +692,7 @@ struct ddp_config {
 DDP_API const char *ddp_strategy_name(ddp_strategy s);
 DDP_API ddp_strategy ddp_strategy_named(const char *name);
 DDP_API ddp_strategy ddp_strategy_number(int i); /* the i-th built-in one; DDP_STRATEGY_DEFAULT: no more */
-DDP_API unsigned ddp_strategy_traits(ddp_strategy s); /* what it needs and goes with: run/strategy.h;
+DDP_API unsigned ddp_strategy_traits(ddp_strategy s); /* what it needs and goes with: config/strategy.h;
                                                              unknown: 0 */
 DDP_API ddp_transport ddp_transport_named(const char *name);
 DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
@@ -850,7 +850,7 @@ DDP_API int ddp_schedule_named(const char *name, ddp_schedule_kind *out);
 
 /* ==== comm/message.h ==== [comm] */
 /* What travels: one kind of message for gradients, parameters, requests and activations. Strategies
- * post messages (run/strategy.h); the comm thread moves them and never looks at what they mean. */
+ * post messages (config/strategy.h); the comm thread moves them and never looks at what they mean. */
 
 typedef enum ddp_verb {
     DDP_ALL_REDUCE,     /* the sum over the group in rank order (or ring), times scale, on all */
@@ -980,12 +980,12 @@ enum { /* ddp_message.layer */
        DDP__MICRO_BATCH = -6 /* what crosses from stage to stage */
 };
 
-/* ==== run/strategy.h ==== [run] */
+/* ==== config/strategy.h ==== [config] */
 /* A strategy decides, at each event of a step, what is updated and what is sent. The library's own fill
  * a ddp_strategy_ops each (src/strategy); ddp_config.own_strategy takes yours (docs/own-strategy.md). */
 
 typedef struct ddp_ctx ddp_ctx;
-typedef struct ddp_config ddp_config; /* run/config.h */
+typedef struct ddp_config ddp_config; /* config/config.h */
 
 struct ddp_plan;
 struct ddp_stats;
@@ -1106,7 +1106,7 @@ typedef struct ddp_strategy_ops {
     int (*transfers)(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
 } ddp_strategy_ops;
 
-/* ==== run/verbs.h ==== [run] */
+/* ==== exchange/verbs.h ==== [exchange] */
 /* What a strategy may call in its events: messages, averages, updates, arithmetic, state of its own, and what
  * it can read. */
 
@@ -1403,7 +1403,7 @@ DDP_API ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error 
  * Errors: DDP_ARG (ddp_oplist_check; an operator without a name of its own), DDP_IO, DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_write(const ddp_oplist *list, const char *path, ddp_error *err);
 
-/* ==== run/stats.h ==== [run] */
+/* ==== context/stats.h ==== [context] */
 /* What the library measured, decided and noticed: statistics, the plan in force, notes, traces. */
 
 struct ddp_plan;
@@ -1502,7 +1502,7 @@ DDP_API int ddp_notes(const ddp_ctx *d, ddp_note *out, int room);
 DDP_API const char *ddp_note_name(ddp_note_kind kind);
 DDP_API void ddp_note_text(const ddp_note *note, char *out, size_t room);
 
-/* ==== run/collective.h ==== [run] */
+/* ==== exchange/collective.h ==== [exchange] */
 /* Plain collectives over all ranks, over groups, or in two levels; links, live ranks, and measurements of the
  * links between all ranks. */
 
@@ -3489,7 +3489,7 @@ DDP_API int ddp_pipe_micro_batches(const ddp_pipe *p);
  * machines, but nothing is sent and nobody sleeps. docs/simulate.md */
 
 typedef struct ddp_ctx ddp_ctx;
-typedef struct ddp_config ddp_config; /* run/config.h */
+typedef struct ddp_config ddp_config; /* config/config.h */
 
 typedef struct ddp_simulation {
     /* 1: workers that cannot differ are one: ranks 0 and 1 run, rank 1 for all others, where all links are
@@ -4172,7 +4172,7 @@ struct ddp_backend {
     int (*reserve)(void *self, size_t bytes);
     void *(*compute)(void *self);
 
-    /* Messages over the host (src/run/stager.c). A slot is one of 0..slots-1. record notes in order that the
+    /* Messages over the host (src/device/stager.c). A slot is one of 0..slots-1. record notes in order that the
      * work so far is done; fetch (stager) waits for that and copies to the host; give (stager) copies to the
      * device; raise (stager) lets pass what hold made wait: hold queues that all later work waits until raise
      * was called with at least turn, or waits itself where the device cannot. fetch and give wait for their
@@ -4585,7 +4585,7 @@ DDP_LIB long ddp__deal(uint64_t seed, uint64_t card, uint64_t n);
 
 /* ---- the processor ---- */
 
-/* 1: it runs the instructions of that ddp_kernels (run/config.h): 0 and base always, avx2 with FMA,
+/* 1: it runs the instructions of that ddp_kernels (config/config.h): 0 and base always, avx2 with FMA,
  * avx512f. */
 DDP_LIB int ddp__cpu_runs(int kernels);
 
@@ -5951,7 +5951,7 @@ const char *ddp__file_type(const void *bytes, size_t n, const char **remedy)
 
 /* ==== graph/host.h ==== [graph] */
 /* What a graph may know of the context that trains it: memory, threads and the hooks.
- * A ddp_ctx begins with this struct, so src/graph needs nothing of src/run. */
+ * A ddp_ctx begins with this struct, so src/graph needs nothing of src/context. */
 
 /* The same hooks that a user's own loop calls; each returns 0 or a ddp_status. */
 typedef struct ddp__hooks {
@@ -36765,7 +36765,7 @@ void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp
     }
 }
 
-/* ==== run/settings.h ==== [run] */
+/* ==== config/settings.h ==== [config] */
 /* The configuration as the library reads it: fields, environment, defaults, links, and what goes with what. */
 
 /* The strategies that there are. src/strategy fills this table, so that no earlier module knows a strategy's
@@ -36859,7 +36859,7 @@ DDP_LIB ddp_status ddp__env_read(ddp__env *out, ddp_error *err);
  * hash, NULL and "" for 0. */
 DDP_LIB uint64_t ddp__run_id(const char *text);
 
-/* ==== run/compatibility.c ==== [run] */
+/* ==== config/compatibility.c ==== [config] */
 /* What goes with what: one table of settings and strategies, from which refusals, their test and the page
  * docs/what-goes-with-what.md are made. What no row forbids goes. */
 
@@ -37060,7 +37060,7 @@ ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int
     return t ? ddp__fail(err, DDP_UNSUPPORTED, "strategy %s with %s: %s", ops->name, text, t->why) : DDP_OK;
 }
 
-/* ==== run/links.c ==== [run] */
+/* ==== config/links.c ==== [config] */
 /* From the configuration to the links that are emulated: one text for all of them, or a topology
  * file, and the script. */
 
@@ -37266,7 +37266,7 @@ ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, d
     return status;
 }
 
-/* ==== run/settings.c ==== [run] */
+/* ==== config/settings.c ==== [config] */
 /* Settings by name: one row for each field of ddp_config that a text can say. What the environment fills,
  * what ddp_config_set takes, ranges, defaults, what ranks compare and docs/settings.md are of these rows. */
 
@@ -37951,7 +37951,7 @@ ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_err
 }
 #undef DDP__EACH_KNOB
 
-/* ==== run/env.c ==== [run] */
+/* ==== config/env.c ==== [config] */
 /* The environment: which rank this is, by DREAMDDP_ variables or as a launcher says it. */
 
 /* A launcher's variables; NULL where it has none. */
@@ -38225,7 +38225,7 @@ ddp_status ddp_launched(const char **launcher, int *rank, int *world, ddp_error 
     return DDP_OK;
 }
 
-/* ==== run/config.c ==== [run] */
+/* ==== config/config.c ==== [config] */
 /* Configuration: defaults, environment, and a sentence for values that make no sense together. */
 
 /* Fills what is zero; the strings it sets are the environment's, copied later with the rest. */
@@ -38411,7 +38411,7 @@ void ddp__config_free(ddp_config *c)
     memset(c, 0, sizeof *c);
 }
 
-/* ==== run/context.h ==== [run] */
+/* ==== context/context.h ==== [context] */
 /* Inside of a ddp_ctx. */
 
 /* What the time since the last hook was spent on. */
@@ -38729,7 +38729,7 @@ DDP_LIB ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err);
 DDP_LIB double ddp__wall(void); /* seconds since 1970 */
 DDP_LIB void ddp__dump_failure(ddp_ctx *d);
 
-/* ==== run/engine_slot.c ==== [run] */
+/* ==== context/engine_slot.c ==== [context] */
 /* The engine of a context. Other threads read it while a joining worker replaces it. */
 
 void ddp__engine_hold(ddp_ctx *d)
@@ -38746,7 +38746,7 @@ void ddp__engine_set(ddp_ctx *d, ddp__engine *e)
     ddp__engine_release(d);
 }
 
-/* ==== run/dump.c ==== [run] */
+/* ==== context/dump.c ==== [context] */
 /* The post-mortem of one rank: JSON lines, the run first, then the last operations. */
 
 double ddp__wall(void)
@@ -38912,7 +38912,7 @@ void ddp__dump_failure(ddp_ctx *d)
     DDP_FREE(own);
 }
 
-/* ==== run/context.c ==== [run] */
+/* ==== context/context.c ==== [context] */
 /* What a context knows of itself: its error, who is there, which link and which group, what a layer's average
  * takes. */
 
@@ -38977,7 +38977,7 @@ int ddp__hook_in_event(ddp_ctx *d)
             d->in_program);
     return ddp__ctx_failf(d, DDP_USAGE,
                           "strategy %s calls a hook or a collective of the program in its event "
-                          "%s: an event may call what run/strategy.h lists",
+                          "%s: an event may call what config/strategy.h lists",
                           d->ops.name, d->event);
 }
 
@@ -39270,7 +39270,7 @@ uint64_t ddp__model_hash(const ddp_ctx *d)
     return h;
 }
 
-/* ==== run/clock.h ==== [run] */
+/* ==== context/clock.h ==== [context] */
 /* The clock of a step. */
 
 /* Hooks return long before the device has done what was queued, so its times are marks in its own
@@ -39293,7 +39293,7 @@ DDP_LIB int ddp__clock_room(const ddp_ctx *d); /* moments that may be to come */
 /* A span of time that layer, or DDP_NO_LAYER, took; it counts as computing unless it is a wait. */
 DDP_LIB void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end);
 
-/* ==== run/clock.c ==== [run] */
+/* ==== context/clock.c ==== [context] */
 /* The clock of a step: which phase the time between two hooks belongs to, on this machine or, from marks in the
  * order of its work, on a device. */
 
@@ -39445,7 +39445,7 @@ void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase ph
     c->next++;
 }
 
-/* ==== run/events.h ==== [run] */
+/* ==== exchange/events.h ==== [exchange] */
 /* A strategy's events, and the messages that it has posted. */
 
 /* Runs an event that the strategy has; a ddp_status. */
@@ -39467,7 +39467,7 @@ DDP_LIB ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer);
 DDP_LIB ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err);
 
-/* ==== run/events.c ==== [run] */
+/* ==== exchange/events.c ==== [exchange] */
 /* What a strategy's events did and said. */
 
 ddp_status ddp__event_over(ddp_ctx *d, int code)
@@ -39522,7 +39522,7 @@ void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...)
 
 void ddp_explain(ddp_ctx *d, const char *text) { ddp__explain(d, text); }
 
-/* ==== run/update.h ==== [run] */
+/* ==== exchange/update.h ==== [exchange] */
 /* Arithmetic on the memory of layers, and optimizer updates. */
 
 /* update.c: arithmetic where layers are, or here. Next: the values that the lists at hand have side by
@@ -39552,7 +39552,7 @@ DDP_LIB ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err);
  * waiting. */
 DDP_LIB ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err);
 
-/* ==== run/update.c ==== [run] */
+/* ==== exchange/update.c ==== [exchange] */
 /* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of the
  * device; and what a strategy computes with. */
 
@@ -39941,7 +39941,7 @@ int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, siz
     return ddp_complain(d, DDP_ARG, "ddp_late_apply: rule %d does not exist", (int)rule);
 }
 
-/* ==== run/post.h ==== [run] */
+/* ==== exchange/post.h ==== [exchange] */
 /* Which way a message goes, and messages that are waited for. */
 
 /* ---- post.c, collective.c: which way a message goes, and messages that are waited for ---- */
@@ -39985,7 +39985,7 @@ DDP_LIB ddp_status ddp__all_come(ddp_ctx *d, int group, ddp_error *err); /* all 
                                                                             this rank */
 DDP_LIB ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err);
 
-/* ==== run/transport.h ==== [run] */
+/* ==== exchange/transport.h ==== [exchange] */
 /* How messages travel that do not go straight to an engine: src/device fills this table for a context whose
  * layers are on a device. */
 
@@ -40009,7 +40009,7 @@ typedef struct ddp__transport {
     double (*divergence)(ddp_ctx *d, const double *of);
 } ddp__transport;
 
-/* ==== run/collective.c ==== [run] */
+/* ==== exchange/collective.c ==== [exchange] */
 /* Messages that are waited for: plain collectives, and the library's own words. */
 
 ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_message *m, ddp_error *err)
@@ -40222,7 +40222,7 @@ int ddp_barrier(ddp_ctx *d)
     return s;
 }
 
-/* ==== run/reduce.c ==== [run] */
+/* ==== exchange/reduce.c ==== [exchange] */
 /* All-reduces of doubles and 64-bit integers, maxima and minima, and bytes of any number. The engine sums
  * floats only. So the others gather the arrays of all ranks, a piece of limited size at a time, and each rank
  * combines them. */
@@ -40470,7 +40470,7 @@ int ddp_all_gather_bytes(ddp_ctx *d, void *x, size_t n)
     return ddp__bytes_of(d, "ddp_all_gather_bytes", DDP_ALL_GATHER, x, n, d->world - ddp_servers(d), 0);
 }
 
-/* ==== run/sites.h ==== [run] */
+/* ==== exchange/sites.h ==== [exchange] */
 /* Averages in two levels: inside sites, then between them. */
 
 /* ---- sites.c: averages in two levels ---- */
@@ -40486,7 +40486,7 @@ DDP_LIB ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ti
 /* The part of a mean that crosses sites, on the first rank of each. */
 DDP_LIB void ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *part);
 
-/* ==== run/sites.c ==== [run] */
+/* ==== exchange/sites.c ==== [exchange] */
 /* Groups of ranks, and averages in two levels: the ranks of a site sum each a segment, those of one place in
  * all sites sum theirs over the slow links, and each site gathers. Sites of unlike size sum to their lowest
  * ranks, which spread the result. What crosses sites travels in the coding of the message, what stays inside
@@ -40677,7 +40677,7 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
     return ddp__engine_submit(ddp__engine_of(d, m->link), &one, ticket, err);
 }
 
-/* ==== run/post.c ==== [run] */
+/* ==== exchange/post.c ==== [exchange] */
 /* Which way a message goes: to the engine of its link, in two levels, or over the transport of a device. */
 
 ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
@@ -40726,7 +40726,7 @@ int ddp__post_is_done(ddp_ctx *d, int link, long ticket)
     return ddp__engine_done(ddp__engine_of(d, link), ticket);
 }
 
-/* ==== run/average.h ==== [run] */
+/* ==== exchange/average.h ==== [exchange] */
 /* A layer's average, and how its values become blocks of few bits. */
 
 /* takes: of the layer's parts, NULL: all. exact: as float32, with what a period leaves out. */
@@ -40757,7 +40757,7 @@ DDP_LIB ddp_status ddp__coded_read(const ddp_ctx *d, const ddp_message *m, const
 DDP_LIB ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_t n, ddp_error *err);
 DDP_LIB void ddp__coded_fold(ddp_ctx *d);
 
-/* ==== run/blocks.c ==== [run] */
+/* ==== exchange/blocks.c ==== [exchange] */
 /* How values become blocks of few bits (DDP_WIRE_INT8 and those behind it), and what that cuts off,
  * exactly. */
 
@@ -40993,7 +40993,7 @@ void ddp__coded_fold(ddp_ctx *d)
     b->fill(d->host.device, d->coded_there + d->coded_count, d->coded_count, 0);
 }
 
-/* ==== run/average.c ==== [run] */
+/* ==== exchange/average.c ==== [exchange] */
 /* Averages of a layer: what it moves, posted and held; and error feedback.
  *
  * What rounding to blocks (DDP_WIRE_INT8 and those behind it) cuts off is kept and sent with the next message
@@ -41256,7 +41256,7 @@ ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err)
     return ddp__average_hold(d, layer, err);
 }
 
-/* ==== run/verbs.c ==== [run] */
+/* ==== exchange/verbs.c ==== [exchange] */
 /* What a strategy's events may call: messages, updates, arithmetic, state. */
 
 static int ddp__has_layer(const ddp_ctx *d, int layer) { return d && layer >= 0 && layer < d->layers; }
@@ -41742,7 +41742,7 @@ ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err)
     return DDP__EVENT(d, drain, (d, d->self));
 }
 
-/* ==== run/stager.h ==== [run] */
+/* ==== device/stager.h ==== [device] */
 /* Messages of a device over the host. */
 
 /* ---- over the host (stager.c) ----
@@ -41787,7 +41787,7 @@ DDP_LIB ddp_status ddp__stager_error(ddp__stager *s, ddp_error *err);
 /* What ddp_message.divergence of the last message that named it, and is done, has become. */
 DDP_LIB double ddp__stager_divergence(ddp__stager *s, const double *of);
 
-/* ==== run/stager.c ==== [run] */
+/* ==== device/stager.c ==== [device] */
 /* Messages of a device over the host: two threads between pinned memory and the engine. */
 
 /* Layers are sent one by one and links are slow: so much pinned memory keeps them busy. */
@@ -42265,7 +42265,7 @@ double ddp__stager_divergence(ddp__stager *s, const double *of)
     return x;
 }
 
-/* ==== run/device.h ==== [run] */
+/* ==== device/device.h ==== [device] */
 /* What a context does through its backend, over the host or from device to device. */
 
 /* The longest transfers that links are probed with: at most so many times as many floats. */
@@ -42300,7 +42300,7 @@ DDP_LIB ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket
 /* The device's work that is queued from now on waits until the message is done. */
 DDP_LIB ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err);
 
-/* ==== run/device.c ==== [run] */
+/* ==== device/device.c ==== [device] */
 /* A context on a device: opening its backend, what is checked and waited for there, and averages from device
  * to device, over the network that the devices have of their own (NCCL).
  *
@@ -42631,7 +42631,7 @@ ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
     return ddp__device_check(d, err);
 }
 
-/* ==== run/account.h ==== [run] */
+/* ==== measure/account.h ==== [measure] */
 /* Where the time of a step went. */
 
 /* account.c */
@@ -42642,7 +42642,7 @@ DDP_LIB void ddp__account_reset(ddp_ctx *d);
 /* Follows the links from here on, as they are measured or nominal now. */
 DDP_LIB void ddp__drift_start(ddp_ctx *d);
 
-/* ==== run/account.c ==== [run] */
+/* ==== measure/account.c ==== [measure] */
 /* Where the time of a step went: spans, the layer timer and the hidden share. */
 
 /* Of both links, into op_scratch. */
@@ -42934,7 +42934,7 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
     return n;
 }
 
-/* ==== run/timing.h ==== [run] */
+/* ==== measure/timing.h ==== [measure] */
 /* What layers and links take: from FLOPs and the links as configured, or as measured. */
 
 /* timing.c: names and sizes of the layers, no times; times without clocks: 10 GFLOP/s, the link as
@@ -42963,7 +42963,7 @@ DDP_LIB int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *
  * first one's fit. */
 DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err);
 
-/* ==== run/timing.c ==== [run] */
+/* ==== measure/timing.c ==== [measure] */
 /* What the layers and the links take: from FLOPs and the links as configured, or as hooks and probes measured
  * it, the same on all ranks. The meter: transfers of one size after the other, each repeated until it is
  * settled. */
@@ -43377,7 +43377,7 @@ ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     return DDP_OK;
 }
 
-/* ==== run/pace.h ==== [run] */
+/* ==== measure/pace.h ==== [measure] */
 /* What changed while a run went on, and how long each rank computes. */
 
 /* pace.c: at the end of every step */
@@ -43387,7 +43387,7 @@ DDP_LIB ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err);
 DDP_LIB void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now);
 DDP_LIB int ddp__note_members(ddp_ctx *d);
 
-/* ==== run/pace.c ==== [run] */
+/* ==== measure/pace.c ==== [measure] */
 /* What changed while a run went on, for those who look; and how long each rank computes, waits left out: a
  * rank that is slow makes all the others wait, and in wall-clock times all look the same. The times travel
  * unhurried, every few periods, with the learning rate: ranks whose programs have different schedules differ
@@ -43579,7 +43579,7 @@ ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
     return ddp__pace_rates(d, err);
 }
 
-/* ==== run/launch.h ==== [run] */
+/* ==== session/launch.h ==== [session] */
 /* Opening contexts: one, or all ranks of this machine as processes or threads. */
 
 /* ddp_open with what only ddp_launch has: the meeting place of threads, or the socket on which rank 0
@@ -43616,7 +43616,7 @@ DDP_LIB ddp_status ddp__spawn(int world, int min_world, const volatile int *canc
 /* ddp__spawn_threads - the same with threads of this process: no signals, no grace; returns when all have. */
 DDP_LIB ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err);
 
-/* ==== run/launch.c ==== [run] */
+/* ==== session/launch.c ==== [session] */
 /* Workers of one machine as processes: started on a free port, watched, ended when one of them has failed; as
  * threads; and ddp_launch, which gives each a context. */
 
@@ -44013,7 +44013,7 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list, int (*
     return (int)s;
 }
 
-/* ==== run/start.h ==== [run] */
+/* ==== session/start.h ==== [session] */
 /* The start of a session: connections, comparison of the ranks, layers. */
 
 DDP_LIB ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err); /* d->tls, where the configuration says so */
@@ -44042,7 +44042,7 @@ DDP_LIB ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err);
 /* hooks.c: 1: the next ddp_backward_end of the layer completes its gradient. */
 DDP_LIB int ddp__last_pass(const ddp_ctx *d, int layer);
 
-/* ==== run/connect.c ==== [run] */
+/* ==== session/connect.c ==== [session] */
 /* How a context meets the others: the wire, the engine over it, and the second link's meeting place. */
 
 static const char *ddp__name_of_layer(void *user, int layer)
@@ -44209,7 +44209,7 @@ ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err)
     return ddp__engine_start(d, wire, &d->links[1], 0, 0, &d->second, err);
 }
 
-/* ==== run/serve.h ==== [run] */
+/* ==== session/serve.h ==== [session] */
 /* The ranks that serve, and those that compute. */
 
 /* ---- serve.c: what serves, and the ranks that compute ---- */
@@ -44226,7 +44226,7 @@ DDP_LIB ddp_status ddp__computes(ddp_ctx *d, const char *hook);
 DDP_LIB ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err);
 DDP_LIB ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err);
 
-/* ==== run/serve.c ==== [run] */
+/* ==== session/serve.c ==== [session] */
 /* A strategy's serve: on a thread of its own beside the worker's, what it may call, and the ranks beside it
  * that compute. */
 
@@ -44416,7 +44416,7 @@ void ddp__computing_team(ddp_ctx *d)
     d->team_place = d->rank;
 }
 
-/* ==== run/planning.h ==== [run] */
+/* ==== session/planning.h ==== [session] */
 /* The plan of a session: made, read, shared among the ranks, made again. */
 
 /* stages.c: one plan for a model that is cut into stages.
@@ -44460,7 +44460,7 @@ DDP_LIB ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err);
  * agrees on its first rank's choice; p are its times, NULL: nominal ones. Nothing may be in flight. */
 DDP_LIB ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err);
 
-/* ==== run/stages.c ==== [run] */
+/* ==== session/stages.c ==== [session] */
 /* One plan for a model that is cut into stages, of which each stage takes the rows of its own layers. All
  * replicas then average each layer in the step in which unpipelined workers average it.
  *
@@ -44613,7 +44613,7 @@ ddp_status ddp__stages_profile(const ddp_ctx *d, const ddp_profile *model, ddp_p
     return DDP_OK;
 }
 
-/* ==== run/plan_file.c ==== [run] */
+/* ==== session/plan_file.c ==== [session] */
 /* Plans from files: the JSON object that `plan partial` prints. */
 
 /* Marks the layers of one list; assign: as averaged in the step, else as filling it. */
@@ -44781,7 +44781,7 @@ ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* ==== run/planning.c ==== [run] */
+/* ==== session/planning.c ==== [session] */
 /* Profile -> plan: the first rank of a team has its strategy plan, everyone takes that plan, and plans
  * again when the link has moved by a fifth. What a plan says only the strategy knows: here it is bytes. */
 
@@ -45221,7 +45221,7 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     return ddp__plan_again(d, err);
 }
 
-/* ==== run/keep.h ==== [run] */
+/* ==== session/keep.h ==== [session] */
 /* What checkpoints and joining workers hold of a context. */
 
 /* ---- state.c, program.c, join.c: what checkpoints and newcomers hold ---- */
@@ -45242,7 +45242,7 @@ DDP_LIB ddp_status ddp__programs_save(ddp__worker *s, ddp_error *err);
 DDP_LIB ddp_status ddp__programs_load(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
 DDP_LIB void ddp__programs_release(ddp_ctx *d);
 
-/* ==== run/state.c ==== [run] */
+/* ==== session/state.c ==== [session] */
 /* What a context is made of, as a list for checkpoints and newcomers. */
 
 enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 7 };
@@ -45509,7 +45509,7 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* ==== run/program.c ==== [run] */
+/* ==== session/program.c ==== [session] */
 /* States of the program (ddp_add_state), and their way into checkpoints and to joining workers. */
 
 /* A state of the program (ddp_add_state). */
@@ -45679,7 +45679,7 @@ void ddp__programs_release(ddp_ctx *d)
     }
 }
 
-/* ==== run/save.c ==== [run] */
+/* ==== session/save.c ==== [session] */
 /* Saving and loading a context. */
 
 static ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
@@ -45827,7 +45827,7 @@ int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
     return 0;
 }
 
-/* ==== run/replicas.c ==== [run] */
+/* ==== session/replicas.c ==== [session] */
 /* Makes the parameters bit-identical on all ranks. They differ if the program changed some or skipped its own
  * update: a strategy does not average arrays that it assumes to be equal. */
 
@@ -45920,7 +45920,7 @@ ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err)
     return s;
 }
 
-/* ==== run/compare.c ==== [run] */
+/* ==== session/compare.c ==== [session] */
 /* The comparison of the ranks when a session starts: a difference in a setting, the model or the optimizer is
  * an error that names it. */
 
@@ -46313,7 +46313,7 @@ int ddp_usually_same(ddp_ctx *d, const char *name, int64_t value)
 
 const char *ddp_unlike(const ddp_ctx *d) { return d ? d->unlike : ""; }
 
-/* ==== run/admission.h ==== [run] */
+/* ==== session/admission.h ==== [session] */
 /* Workers that join a run, on both sides. */
 
 /* join.c, for members: serves newcomers from now on; the wire is one that resumes. */
@@ -46327,7 +46327,7 @@ DDP_LIB ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err);
 DDP_LIB void ddp__arrival_close(ddp_ctx *d);
 
-/* ==== run/join.c ==== [run] */
+/* ==== session/join.c ==== [session] */
 /* What a step, and a newcomer's start, have to do for those who come while a run goes on. */
 
 static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
@@ -46551,7 +46551,7 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* ==== run/start.c ==== [run] */
+/* ==== session/start.c ==== [session] */
 /* The start of a session: layers are frozen, compared across ranks and made equal. */
 
 /* ---- what lies in two layers: the same arrays once more are a tied weight, anything else is a mistake
@@ -46935,7 +46935,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* ==== run/hooks.c ==== [run] */
+/* ==== session/hooks.c ==== [session] */
 /* The hooks of a step (docs/step.md). */
 
 /* Leaves a hook: the time from here on belongs to phase of layer. */
@@ -47279,7 +47279,7 @@ int ddp_serve(ddp_ctx *d)
     return ddp__serve(d, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
 }
 
-/* ==== run/session.c ==== [run] */
+/* ==== session/session.c ==== [session] */
 /* Opening and closing a context, and what can be asked of it. */
 
 static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
@@ -47686,7 +47686,7 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
 
 /* ==== strategy/strategy.h ==== [strategy] */
 /* The built-in strategies: each family is one file, whose functions fill a ddp_strategy_ops that is zero; its
- * name is in the table. They see what anybody's own strategy sees, the verbs of run/strategy.h. */
+ * name is in the table. They see what anybody's own strategy sees, the verbs of config/strategy.h. */
 
 /* table.c: all of them */
 DDP_LIB const ddp__strategies *ddp__built_in(void);
@@ -58093,7 +58093,7 @@ ddp_status ddp_feedback_subtract(const void *message, size_t bytes, float *resid
     return ddp__unpack_into(message, bytes, DDP__UNPACK_SUBTRACT, residual, n, err);
 }
 
-/* ==== run/probe.c ==== [run] */
+/* ==== measure/probe.c ==== [measure] */
 /* All pairs, one round of disjoint pairs after the other. In a pair the lower rank leads: it sends
  * pings, then transfers; then the other one sends transfers.
  *

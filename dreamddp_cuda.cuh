@@ -5801,7 +5801,7 @@ static DDP__UNUSED void ddp__nccl_finish(ddp__cuda_nccl *n, int slot)
 
 /* ==== cuda/self.cuh ==== [cuda] */
 /* What a context holds of its GPU beside the device: copies of its parameters, the times of its work, and
- * messages over the host, as src/run/stager.c asks for them. */
+ * messages over the host, as src/device/stager.c asks for them. */
 
 #include <nvtx3/nvToolsExt.h>
 

@@ -7,6 +7,6 @@
 #undef DDP__PROBE_LAST_S
 #define DDP__METER_AGREE  1e9
 #define DDP__PROBE_LAST_S 1e-6
-#include "run/timing.c"
+#include "measure/timing.c"
 
 #endif /* QUICK_METER_H */

@@ -15,7 +15,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SPINES = (("dreamddp.h", "dreamddp.h"), ("dreamddp_cuda.cuh", "dreamddp_cuda.cuh"))
 # A folder may use those before it, never those after it.
-FOLDERS = ("base graph ops nn data io compress wire emulate comm member profile plan run strategy pipe sim report cuda").split()
+FOLDERS = ("base graph ops nn data io compress wire emulate comm member profile plan config context exchange device measure session strategy pipe sim report cuda").split()
 
 INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
 OPEN, CLOSE = re.compile(r"\s*#\s*if"), re.compile(r"\s*#\s*endif")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Which line of src/ a line of a generated header came from.
 
-    tools/where.py dreamddp.h:1234    prints src/run/session.c:57
+    tools/where.py dreamddp.h:1234    prints src/session/session.c:57
 """
 import os
 import sys

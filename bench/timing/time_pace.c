@@ -1,7 +1,7 @@
 /* Slow ranks and slower links on the real clock. Measures durations: run it alone on an idle machine. The
  * assertions on the virtual clock are in tests/run/test_pace.c. */
 #include "dreamddp.h"
-#include "run/context.h"
+#include "context/context.h"
 
 #include <pthread.h>
 #include <setjmp.h>

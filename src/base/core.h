@@ -296,7 +296,7 @@ DDP_LIB long ddp__deal(uint64_t seed, uint64_t card, uint64_t n);
 
 /* ---- the processor ---- */
 
-/* 1: it runs the instructions of that ddp_kernels (run/config.h): 0 and base always, avx2 with FMA,
+/* 1: it runs the instructions of that ddp_kernels (config/config.h): 0 and base always, avx2 with FMA,
  * avx512f. */
 DDP_LIB int ddp__cpu_runs(int kernels);
 

@@ -1,5 +1,5 @@
 /* What travels: one kind of message for gradients, parameters, requests and activations. Strategies
- * post messages (run/strategy.h); the comm thread moves them and never looks at what they mean. */
+ * post messages (config/strategy.h); the comm thread moves them and never looks at what they mean. */
 #pragma once
 
 #include "base/status.h"

@@ -1,5 +1,5 @@
 /* What a context holds of its GPU beside the device: copies of its parameters, the times of its work, and
- * messages over the host, as src/run/stager.c asks for them. */
+ * messages over the host, as src/device/stager.c asks for them. */
 #pragma once
 
 #include <nvtx3/nvToolsExt.h>

@@ -1,5 +1,5 @@
 /* What a graph may know of the context that trains it: memory, threads and the hooks.
- * A ddp_ctx begins with this struct, so src/graph needs nothing of src/run. */
+ * A ddp_ctx begins with this struct, so src/graph needs nothing of src/context. */
 #pragma once
 
 #include "base/backend.h"

@@ -3,7 +3,7 @@
 
 #include "graph/graph_internal.h"
 #include "pipe/pipe.h"
-#include "run/device.h"
+#include "device/device.h"
 
 /* What an edge carries one way: a message for each micro-batch. */
 typedef struct ddp__flow {

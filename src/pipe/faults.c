@@ -1,9 +1,9 @@
 /* When a rank of a pipeline is lost: who it was, and what the others keep of the step before. */
 #include "pipe/executor.h"
-#include "run/events.h"
-#include "run/keep.h"
-#include "run/post.h"
-#include "run/start.h"
+#include "exchange/events.h"
+#include "session/keep.h"
+#include "exchange/post.h"
+#include "session/start.h"
 
 void ddp__pipe_names(const ddp_pipe *p)
 {

@@ -1,6 +1,6 @@
 /* What a stage did of a step and when; what its tasks take, and what a step should take. */
 #include "pipe/executor.h"
-#include "run/post.h"
+#include "exchange/post.h"
 
 /* ---- the record of a step ---- */
 

@@ -1,7 +1,7 @@
 /* Opening a pipeline: the cut, the groups of ranks, states, edges and inputs. */
 #include "pipe/executor.h"
-#include "run/collective.h"
-#include "run/session.h"
+#include "exchange/collective.h"
+#include "session/session.h"
 
 /* ---- the cut ---- */
 

@@ -1,6 +1,6 @@
 /* The executor of a pipeline: receives ahead, computes in the schedule's order, sends behind. */
 #include "pipe/executor.h"
-#include "run/start.h"
+#include "session/start.h"
 
 /* Activations are asked for as soon as there is a state for them; up to m at least. */
 static ddp_status ddp__receive_ahead(ddp_pipe *p, int m)

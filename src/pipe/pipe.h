@@ -3,7 +3,7 @@
 
 #include "graph/graph.h"
 #include "pipe/schedule.h"
-#include "run/config.h"
+#include "config/config.h"
 
 /* ---- how activations and gradients cross between stages ---- */
 

@@ -2,10 +2,10 @@
  * elastic one: in it the survivors agree on who is there, how far they all are and where they meet again. */
 #include "pipe/executor.h"
 #include "strategy/strategy.h"
-#include "run/launch.h"
-#include "run/post.h"
-#include "run/session.h"
-#include "run/settings.h"
+#include "session/launch.h"
+#include "exchange/post.h"
+#include "session/session.h"
+#include "config/settings.h"
 
 typedef struct ddp__survival {
     ddp_config cfg; /* of the training */

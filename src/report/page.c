@@ -1,7 +1,7 @@
 /* Pieces of a page: numbers, escaped text, line charts, and the lanes of what workers did when. */
 #include "io/json.h"
 #include "report/page.h"
-#include "run/config.h"
+#include "config/config.h"
 
 /* Of a chart, and its edges inside. */
 #define DDP__CHART_W      540

@@ -5,7 +5,7 @@
 #include "base/status.h"
 
 typedef struct ddp_ctx ddp_ctx;
-typedef struct ddp_config ddp_config; /* run/config.h */
+typedef struct ddp_config ddp_config; /* config/config.h */
 
 typedef struct ddp_simulation {
     /* 1: workers that cannot differ are one: ranks 0 and 1 run, rank 1 for all others, where all links are

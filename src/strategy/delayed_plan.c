@@ -1,6 +1,6 @@
 /* DeFT's schedule at run time: made by ddp_plan_delayed from the profile, judged by the Preserver, shared as
  * bytes. */
-#include "run/collective.h"
+#include "exchange/collective.h"
 #include "strategy/delayed.h"
 
 /* ---- the queues ---- */

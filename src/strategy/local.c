@@ -1,5 +1,5 @@
 /* Strategies that average parameters: localsgd, enp and dreamddp (Algorithm 1 and Eq. 5). */
-#include "run/stats.h"
+#include "context/stats.h"
 #include "strategy/strategy.h"
 
 /* ---- localsgd ---- */

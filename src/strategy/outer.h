@@ -3,7 +3,7 @@
 #pragma once
 
 #include "nn/exact.h"
-#include "run/collective.h"
+#include "exchange/collective.h"
 #include "strategy/strategy.h"
 
 struct ddp__outer;

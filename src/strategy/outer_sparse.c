@@ -8,7 +8,7 @@
  * makes the second and third. */
 #include "compress/compress.h"
 #include "strategy/outer.h"
-#include "run/collective.h"
+#include "exchange/collective.h"
 
 #define DDP__SPARSE_DECAY 0.95f
 

@@ -1,8 +1,8 @@
 /* A worker's side of servers: which layer is served where, pushes, pulls, words to all. */
-#include "run/collective.h"
-#include "run/stats.h"
+#include "exchange/collective.h"
+#include "context/stats.h"
 #include "strategy/server.h"
-#include "run/session.h"
+#include "session/session.h"
 
 /* ---- who serves what ---- */
 

@@ -3,7 +3,7 @@
  * gradient: every rank makes the server's own update of it, with the bits of the server's own, and has the
  * state that a guess needs. */
 #include "plan/internal.h"
-#include "run/stats.h"
+#include "context/stats.h"
 #include "strategy/server.h"
 
 static const float ddp__lgp_past = 0.9f;  /* EMA-LGP: weight of the past means */

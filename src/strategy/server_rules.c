@@ -1,6 +1,6 @@
 /* bsp, asp, ssp and r2sp: after the backward everything is pushed, then pulled. What differs is what a server
  * makes of the pushes. */
-#include "run/stats.h"
+#include "context/stats.h"
 #include "strategy/server.h"
 
 /* ssp without staleness is bsp; what pushes apply one by one needs an order to have the same bits every

@@ -1,11 +1,11 @@
 /* The built-in strategies: each family is one file, whose functions fill a ddp_strategy_ops that is zero; its
- * name is in the table. They see what anybody's own strategy sees, the verbs of run/strategy.h. */
+ * name is in the table. They see what anybody's own strategy sees, the verbs of config/strategy.h. */
 #pragma once
 
 #include "plan/partial/partial.h"
-#include "run/reading.h"
-#include "run/settings.h"
-#include "run/verbs.h"
+#include "context/reading.h"
+#include "config/settings.h"
+#include "exchange/verbs.h"
 
 /* table.c: all of them */
 DDP_LIB const ddp__strategies *ddp__built_in(void);

@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 #include "member/elastic.h"
-#include "run/context.h"
+#include "context/context.h"
 
 #include "member/elastic_lab.h"
 

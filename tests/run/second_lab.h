@@ -3,7 +3,7 @@
 #ifndef SECOND_LAB_H
 #define SECOND_LAB_H
 
-#include "run/context.h"
+#include "context/context.h"
 #include "exchange.h"
 
 enum { N = 5000 };

@@ -4,7 +4,7 @@
 #include "dreamddp.h"
 #undef DDP__METER_AGREE /* a case compares links by what was measured: with as much care as elsewhere */
 #undef DDP__PROBE_LAST_S
-#include "run/timing.c"
+#include "measure/timing.c"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* [pure] Launchers and variables: who is recognised, what is refused. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "run/env.c"
+#include "config/env.c"
 
 #include <sys/socket.h>
 #include <sys/wait.h>

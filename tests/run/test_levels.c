@@ -1,7 +1,7 @@
 /* [asan] Averages in two levels: inside the sites, then between them; messages that wait for others. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "run/context.h"
+#include "context/context.h"
 
 #include <arpa/inet.h>
 #include <setjmp.h>

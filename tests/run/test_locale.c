@@ -17,7 +17,7 @@ extern "C" {
 }
 #endif
 #include "comma_locale.h"
-#include "run/context.h"
+#include "context/context.h"
 
 static int has_comma;
 

@@ -2,7 +2,7 @@
  * allocates nothing, all memory is freed, and any allocation may fail. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "run/context.h"
+#include "context/context.h"
 #include "quick_meter.h"
 
 #include <setjmp.h>

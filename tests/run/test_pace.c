@@ -1,6 +1,6 @@
 /* [asan] Stragglers are named by their compute time; a plan follows the link. */
 #include "dreamddp.h"
-#include "run/context.h"
+#include "context/context.h"
 
 #include <pthread.h>
 #include <setjmp.h>

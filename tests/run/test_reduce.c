@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 #define DDP__MESSAGE_BYTES ((size_t)1000)
-#include "run/reduce.c"
+#include "exchange/reduce.c"
 
 enum { WORLD = 4, LONG = 180000 }; /* doubles in more than one piece of 4 MiB */
 

@@ -1,4 +1,4 @@
-/* [long, asan, test-all: slow] Every cell of the table of valid combinations (src/run/compatibility.c): where it
+/* [long, asan, test-all: slow] Every cell of the table of valid combinations (src/config/compatibility.c): where it
  * says yes, a small training runs to its end; where it says no, opening fails with the error of the table.
  * docs/what-goes-with-what.md is made here too: it is compared, and with REWRITE=1 in the environment
  * written. */
@@ -22,7 +22,7 @@ extern "C" {
 
 #include "quick_meter.h"
 #include "run/fake_device.h"
-#include "run/launch.h"
+#include "session/launch.h"
 #include "strategy/strategy.h"
 #include "wire/given_lab.h"
 #include "wire/meet.h"
@@ -650,7 +650,7 @@ static void the_page_says_the_same(void **state)
         "Fields of `ddp_config` that a program may set together (`yes`) or not. What does not go is refused "
         "by\n"
         "`ddp_open` and `ddp_launch`, layers of a group by `ddp_group` or the first step, with one sentence\n"
-        "that names both. This page is made from the library's own table, src/run/compatibility.c, "
+        "that names both. This page is made from the library's own table, src/config/compatibility.c, "
         "by tests/run/test_refusals.c,\n"
         "which also tries each cell: where it says yes a small training runs to its end. (Those of "
         "`transport`\n"

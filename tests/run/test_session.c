@@ -1,8 +1,8 @@
 /* [long] The context: what it refuses and in which words, and what it promises about plans and peers. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "run/account.c"
-#include "run/planning.c"
+#include "measure/account.c"
+#include "session/planning.c"
 
 #include <setjmp.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-/* [pure] The table of settings (src/run/settings.c): every field by name and by its variable, what is
+/* [pure] The table of settings (src/config/settings.c): every field by name and by its variable, what is
  * refused, what is the default. docs/settings.md is made here too: it is compared, and with REWRITE=1 in the
  * environment written. */
 #define DREAMDDP_IMPLEMENTATION
@@ -16,8 +16,8 @@ extern "C" {
 }
 #endif
 
-#include "run/context.h"
-#include "run/launch.h"
+#include "context/context.h"
+#include "session/launch.h"
 #include "member/join.h"
 #include "strategy/strategy.h"
 
@@ -128,7 +128,7 @@ static void every_field_has_a_row(void **state)
 {
     ddp_config c;
     ddp_setting s;
-    FILE *f = fopen("src/run/config.h", "r");
+    FILE *f = fopen("src/config/config.h", "r");
     char line[200];
     int rows = 0, fields = 0, inside = 0;
 
@@ -446,7 +446,7 @@ static void the_page_says_the_same(void **state)
         "column says what\n"
         "all ranks must have the same. Pointers (`own_strategy`, `backend`, `allocator`, ..) are set in the "
         "program alone.\n"
-        "This page is made from the library's own table, src/run/settings.c, by "
+        "This page is made from the library's own table, src/config/settings.c, by "
         "tests/run/test_settings.c:\n\n"
         "```\n$ make build/plain/run/test_settings && REWRITE=1 build/plain/run/test_settings\n```\n\n"
         "| field | variable | what | values | default | same |\n|---|---|---|---|---|---|\n");

@@ -3,7 +3,7 @@
  * before. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "run/context.h"
+#include "context/context.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

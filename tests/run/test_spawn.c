@@ -1,7 +1,7 @@
 /* Forked ranks and their supervisor: results, sentences, deaths, and no orphans. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "run/launch.c"
+#include "session/launch.c"
 
 #include <setjmp.h>
 #include <signal.h>

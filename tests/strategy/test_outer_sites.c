@@ -2,7 +2,7 @@
  * between them, and the error feedback on the rank that codes; with those who live where workers leave. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "run/context.h"
+#include "context/context.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

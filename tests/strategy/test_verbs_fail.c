@@ -16,7 +16,7 @@ extern "C" {
 #ifdef __cplusplus
 }
 #endif
-#include "run/context.h" /* d->cfg.site */
+#include "context/context.h" /* d->cfg.site */
 #include "quick_meter.h"
 
 /* The calls of rank `victim` so far, of them those that somebody still hears of, and that which fails, 0:

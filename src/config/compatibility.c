@@ -1,0 +1,201 @@
+/* What goes with what: one table of settings and strategies, from which refusals, their test and the page
+ * docs/what-goes-with-what.md are made. What no row forbids goes. */
+#include "base/backend.h"
+#include "config/settings.h"
+
+/* A setting: its name, its value (%ld; none where there is no %), and whether it is on. */
+#define DDP__FEATURES(X)                                                                                    \
+    X(CLIP, "clip_norm", 0, c->clip_norm > 0)                                                               \
+    X(BF16, "wire bf16", 0, c->wire == DDP_WIRE_BF16)                                                       \
+    X(INT8, "wire int8", 0, c->wire == DDP_WIRE_INT8)                                                       \
+    X(INT4, "wire int4 or e3m0", 0, c->wire == DDP_WIRE_INT4 || c->wire == DDP_WIRE_E3M0)                   \
+    X(TOPK, "wire topk", 0, c->wire == DDP_WIRE_TOPK)                                                       \
+    X(FIRST, "your own update, or average_first", 0, c->average_first)                                      \
+    X(PARTS, "split_params %ld", c->split_params, c->split_params > 0)                                      \
+    X(GROUPS, "layers of a group", 0, groups)                                                               \
+    X(SITE, "site %ld", c->site, c->site > 0)                                                               \
+    X(ELASTIC, "min_world %ld", c->min_world, c->min_world > 0)                                             \
+    X(ROOM, "max_world %ld", c->max_world, c->max_world > c->world && c->world > 0)                         \
+    X(JOIN, "join", 0, c->join)                                                                             \
+    X(SECOND, "net2 or addr2", 0, c->net2 || c->addr2)                                                      \
+    X(THREADS, "transport threads", 0, c->transport == DDP_THREADS)                                         \
+    X(MPI, "transport mpi", 0, c->transport == DDP_MPI)                                                     \
+    X(SOCKETS, "transport sockets", 0, c->transport == DDP_SOCKETS)                                         \
+    X(TLS, "tls_psk or tls_ca, tls_cert, tls_key", 0, c->tls_psk || c->tls_ca || c->tls_cert || c->tls_key) \
+    X(RING, "algorithm ring", 0, c->algorithm == DDP_RING)                                                  \
+    X(DETERMINISTIC, "deterministic", 0, c->deterministic)                                                  \
+    X(DEVICE, "a backend", 0, c->backend != NULL)                                                           \
+    X(NCCL, "nccl %ld", c->nccl, c->nccl > 0)                                                               \
+    X(NO_NCCL1, "nccl %ld", c->nccl, c->nccl != 1)                                                          \
+    X(NO_NETWORK, "no backend with a network of its own", 0, !c->backend || !c->backend->join)              \
+    X(STREAM, "cuda_stream", 0, c->cuda_stream != NULL)                                                     \
+    X(NO_DEVICE, "no backend", 0, !c->backend)                                                              \
+    X(STEADY, "neither min_world nor join", 0, c->min_world == 0 && !c->join)                               \
+    X(SERVERS, "servers %ld", c->servers, c->servers != 0)                                                  \
+    X(NO_SERVERS, "no servers", 0, c->servers == 0)                                                         \
+    X(COLOCATED, "servers colocated", 0, c->servers < 0)                                                    \
+    X(ONE_LINK, "one link", 0, c->world > 1 && !c->net2 && !c->addr2 && c->nccl != 2)
+
+typedef enum ddp__feature {
+#define DDP__FEATURE_ID(id, name, value, on) DDP__ON_##id,
+    DDP__FEATURES(DDP__FEATURE_ID)
+#undef DDP__FEATURE_ID
+        DDP__FEATURE_COUNT
+} ddp__feature;
+
+#define DDP__BIT(id) (1u << DDP__ON_##id)
+#define DDP__NO(a, b, code, why)                \
+    {                                           \
+        DDP__BIT(a) | DDP__BIT(b), 0, code, why \
+    }
+#define DDP__NO_SUCH(a, b, c, code, why)                  \
+    {                                                     \
+        DDP__BIT(a), DDP__BIT(b) | DDP__BIT(c), code, why \
+    }
+static const ddp__goes_row ddp__goes_rows[] = {
+    DDP__NO_SUCH(
+        PARTS, INT8, INT4, DDP_UNSUPPORTED,
+        "what rounding cuts off is kept for whole layers: choose f32 or bf16, or leave split_params 0"),
+    {DDP__BIT(SITE) | DDP__BIT(TOPK), DDP__BIT(ELASTIC) | DDP__BIT(JOIN), DDP_ARG,
+     "what is gathered between sites needs all workers: choose another wire, or leave the site out"},
+    {DDP__BIT(SITE) | DDP__BIT(DEVICE) | DDP__BIT(TOPK), 0, DDP_UNSUPPORTED,
+     "what is gathered between sites is packed in this machine's memory: choose another wire, or leave the "
+     "site out"},
+    DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED,
+            "averages in two levels are over all ranks: leave one of the two out"),
+    DDP__NO(CLIP, GROUPS, DDP_UNSUPPORTED,
+            "no rank knows the norm over the layers of all groups: leave clip_norm 0"),
+    DDP__NO(JOIN, GROUPS, DDP_UNSUPPORTED,
+            "a group has no room for a newcomer: leave the layers to all ranks"),
+    DDP__NO(ELASTIC, GROUPS, DDP_UNSUPPORTED,
+            "a group cannot lose a worker: set min_world to 0, or leave the layers to all ranks"),
+    DDP__NO_SUCH(SECOND, ELASTIC, JOIN, DDP_ARG, "an elastic world has one link: leave out net2 and addr2"),
+    {DDP__BIT(ROOM), DDP__BIT(THREADS) | DDP__BIT(MPI) | DDP__BIT(SOCKETS), DDP_ARG,
+     "newcomers come over tcp: choose that transport"},
+    {DDP__BIT(JOIN), DDP__BIT(THREADS) | DDP__BIT(MPI) | DDP__BIT(SOCKETS), DDP_ARG,
+     "newcomers come over tcp: choose that transport"},
+    DDP__NO(ROOM, STEADY, DDP_ARG, "only an elastic world has room for newcomers: set min_world"),
+    DDP__NO(ELASTIC, COLOCATED, DDP_UNSUPPORTED,
+            "a lost worker would be a lost server: set servers to 1 or more, or min_world to 0"),
+    DDP__NO(MPI, ELASTIC, DDP_ARG,
+            "MPI ends every rank when one is lost: choose the tcp transport, or leave min_world 0"),
+    DDP__NO_SUCH(SECOND, MPI, SOCKETS, DDP_ARG, "a second link needs the tcp or threads transport"),
+    DDP__NO(SOCKETS, TLS, DDP_ARG,
+            "the library encrypts only its own connections: choose tcp, or leave out the tls options"),
+    DDP__NO(
+        MPI, TLS, DDP_ARG,
+        "MPI's connections are its own and would not be encrypted: use --transport tcp, or no --tls options"),
+    DDP__NO(RING, DETERMINISTIC, DDP_ARG,
+            "a ring adds up in an order of its own: choose DDP_DIRECT, or leave deterministic 0"),
+    DDP__NO_SUCH(NCCL, ELASTIC, JOIN, DDP_UNSUPPORTED,
+                 "elastic worlds average by transport: set nccl to 0, or leave it out"),
+    DDP__NO(DEVICE, SECOND, DDP_UNSUPPORTED,
+            "the second link of a backend is its own network: set nccl to 2 instead, or train on the CPU"),
+    {DDP__BIT(DEVICE) | DDP__BIT(SITE) | DDP__BIT(NO_NCCL1), 0, DDP_UNSUPPORTED,
+     "averages of a backend go in two levels where nccl is 1, the first of them inside the site: set that, "
+     "or leave "
+     "the site out"},
+    DDP__NO_SUCH(NCCL, INT8, INT4, DDP_UNSUPPORTED,
+                 "NCCL moves floats: set nccl to 0, or choose f32 or bf16"),
+    DDP__NO(NCCL, SERVERS, DDP_UNSUPPORTED,
+            "servers are reached by transport: set nccl to 0, or leave it out"),
+    DDP__NO(NCCL, NO_NETWORK, DDP_ARG, "leave nccl 0, or set backend to ddp_cuda(...)"),
+    DDP__NO(STREAM, NO_DEVICE, DDP_ARG, "set backend to ddp_cuda(...) too, or leave cuda_stream NULL"),
+    {0, 0, DDP_OK, NULL}};
+
+/* What a strategy needs a trait for. */
+static const ddp__goes_trait ddp__goes_traits[] = {
+    {DDP_WITH_CLIP, DDP__BIT(CLIP), 0, "its updates do not wait for all gradients: leave clip_norm 0"},
+    {DDP_WITH_FIRST, DDP__BIT(FIRST), 0,
+     "what it averages is not whole before it updates: register a rule (ddp_set_optimizer), and leave "
+     "average_first 0"},
+    {DDP_WITH_BF16, DDP__BIT(BF16), 0, "its messages are float32: leave the wire f32"},
+    {DDP_WITH_INT8, DDP__BIT(INT8), 0, "its messages are not rounded to blocks: choose another wire"},
+    {DDP_WITH_INT4, DDP__BIT(INT4), 0,
+     "four bits are enough for changes, not for what it averages: choose int8, bf16 or f32"},
+    {DDP_WITH_TOPK, DDP__BIT(TOPK), 0,
+     "what is left out of a change comes later, what it averages would be lost: choose int8, bf16 or f32"},
+    {DDP_WITH_PARTS, DDP__BIT(PARTS), 0, "its plan is of whole layers: leave split_params 0"},
+    {DDP_WITH_GROUPS, DDP__BIT(GROUPS), 0, "it sends to all ranks: leave the layers to all of them"},
+    {DDP_WITH_SITES, DDP__BIT(SITE), 0, "its messages go in one level: leave the site out"},
+    {DDP_WITH_ELASTIC, DDP__BIT(ELASTIC), 0, "it cannot lose a worker: set min_world to 0"},
+    {DDP_WITH_ELASTIC, DDP__BIT(JOIN), 0, "a newcomer cannot be given its state: leave join 0"},
+    {DDP_WITH_DEVICE, DDP__BIT(DEVICE), 0, "it works in this machine's memory: train on the CPU"},
+    {DDP_NEEDS_SERVERS, DDP__BIT(SERVERS), 0, "it has nothing to serve: leave servers 0"},
+    {DDP_NEEDS_SERVERS, DDP__BIT(NO_SERVERS), 1,
+     "it needs servers: set servers (--servers N, or --servers colocated)"},
+    {DDP_NEEDS_SERVERS, DDP__BIT(JOIN), 1, "servers know no newcomers: leave join 0"},
+    {DDP_NEEDS_SERVERS, DDP__BIT(ROOM), 1, "servers know no newcomers: leave max_world 0"},
+    {DDP_NEEDS_TWO_LINKS, DDP__BIT(ONE_LINK), 1, "it needs a second link: set net2 or addr2"},
+    {0, 0, 0, NULL}};
+#undef DDP__NO
+#undef DDP__NO_SUCH
+#undef DDP__BIT
+
+const char *ddp__feature_name(int i)
+{
+#define DDP__FEATURE_NAME(id, name, value, on) name,
+    static const char *const text[] = {DDP__FEATURES(DDP__FEATURE_NAME)};
+#undef DDP__FEATURE_NAME
+
+    return i >= 0 && i < (int)DDP__FEATURE_COUNT ? text[i] : NULL;
+}
+
+/* Of a setting that is on, with its value. */
+static const char *ddp__feature_text(const ddp_config *c, int groups, int i, char *buf, size_t room)
+{
+    long number = 0;
+
+    (void)groups;
+#define DDP__FEATURE_VALUE(id, name, value, on) \
+    if (i == (int)DDP__ON_##id) number = (long)(value);
+    DDP__FEATURES(DDP__FEATURE_VALUE)
+#undef DDP__FEATURE_VALUE
+    snprintf(buf, room, "%s", ddp__feature_name(i));
+    if (strstr(buf, "%ld")) snprintf(strstr(buf, "%ld"), 24, "%ld", number);
+    return buf;
+}
+
+unsigned ddp__features_on(const ddp_config *c, int groups)
+{
+    unsigned on_now = 0;
+
+#define DDP__FEATURE_ON(id, name, value, on) \
+    if (on) on_now |= 1u << DDP__ON_##id;
+    DDP__FEATURES(DDP__FEATURE_ON)
+#undef DDP__FEATURE_ON
+    return on_now;
+}
+
+const ddp__goes_row *ddp__goes_refuses(unsigned on)
+{
+    const ddp__goes_row *row = ddp__goes_rows;
+
+    while (row->why && ((on & row->all) != row->all || (row->any && !(on & row->any)))) row++;
+    return row->why ? row : NULL;
+}
+
+const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits)
+{
+    const ddp__goes_trait *t = ddp__goes_traits;
+
+    while (t->why && (!(on & t->on) || !!(traits & t->trait) != t->with)) t++;
+    return t->why ? t : NULL;
+}
+
+ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int groups, ddp_error *err)
+{
+    const unsigned on = ddp__features_on(c, groups);
+    const ddp__goes_row *row = ddp__goes_refuses(on);
+    const ddp__goes_trait *t = ops ? ddp__goes_lacks(on, ops->traits) : NULL;
+    const unsigned any = row ? on & row->any : 0, told = row ? row->all | (any & (~any + 1)) : t ? t->on : 0;
+    char text[256] = "", one[64];
+    int n = 0;
+
+    for (int i = 0; i < (int)DDP__FEATURE_COUNT; i++)
+        if (told >> i & 1)
+            n += snprintf(text + n, sizeof text - (size_t)n, "%s%s", n ? " with " : "",
+                          ddp__feature_text(c, groups, i, one, sizeof one));
+    if (row) return ddp__fail(err, row->code, "%s: %s", text, row->why);
+    return t ? ddp__fail(err, DDP_UNSUPPORTED, "strategy %s with %s: %s", ops->name, text, t->why) : DDP_OK;
+}

@@ -1,0 +1,185 @@
+/* Configuration: defaults, environment, and a sentence for values that make no sense together. */
+#include "config/settings.h"
+
+/* Fills what is zero; the strings it sets are the environment's, copied later with the rest. */
+static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_config *c, ddp_error *err)
+{
+    int literal = c->world > 0;
+
+    DDP__TRY(ddp__env_read(e, err));
+    if (!literal) {
+        c->rank = e->launcher ? e->rank : 0;
+        c->world = e->launcher ? e->world : 1;
+    }
+    if (!c->addr && e->addr[0] && !literal) c->addr = e->addr;
+    if (!c->run_id && e->run_id[0]) c->run_id = e->run_id;
+    return ddp__env_settings(list, c, err);
+}
+
+/* ---- checks and defaults ---- */
+
+#define DDP__REFUSE(cond, ...)                                 \
+    do {                                                       \
+        if (cond) return ddp__fail(err, DDP_ARG, __VA_ARGS__); \
+    } while (0)
+
+/* What no range of one field says. */
+static ddp_status ddp__config_check(const ddp__strategies *list, const ddp_config *c, ddp_error *err)
+{
+    const int workers = c->world - (c->servers > 0 ? c->servers : 0);
+
+    DDP__TRY(ddp__settings_check(list, c, err));
+    DDP__REFUSE(c->world > 0 && c->rank >= c->world, "rank %d is outside a world of %d: ranks are 0 to %d",
+                c->rank, c->world, c->world - 1);
+    DDP__REFUSE(c->world > 0 && c->min_world > workers && !c->join,
+                "min_world %d is outside a world of %d that compute: 1 to %d, or 0", c->min_world, workers,
+                workers);
+    DDP__REFUSE(c->min_world > 0 && c->world > 64,
+                "min_world: an elastic world has at most 64 workers, not %d", c->world);
+    DDP__REFUSE(c->max_world > 0 && c->max_world < c->world,
+                "max_world %d: an elastic world of %d workers has room for %d "
+                "to 64 ids",
+                c->max_world, c->world, c->world);
+    DDP__REFUSE(c->state_period[0] < 0 || c->state_period[1] < 0 || c->state_period[0] > 1000000 ||
+                    c->state_period[1] > 1000000 || (c->state_period[1] > 0 && !c->state_period[0]),
+                "state_period %d,%d: 1 to 1000000 periods each, or 0,0", c->state_period[0],
+                c->state_period[1]);
+    DDP__REFUSE(c->world > 0 && c->servers >= c->world,
+                "servers %d: a world of %d has %s; it is the workers and the "
+                "servers together",
+                c->servers, c->world, c->world > 1 ? "no rank left that computes" : "one rank only");
+    DDP__REFUSE(c->period > 0 && c->fragments > c->period,
+                "fragments %d: 1 to the period of %d, or 0 for the planner's", c->fragments, c->period);
+    DDP__REFUSE(c->period > 0 && c->landing >= c->period,
+                "landing %d: below the period of %d, as a fragment lands before it is sent again", c->landing,
+                c->period);
+    if (c->transport == DDP_MPI) DDP__TRY(ddp__mpi_built(err));
+    DDP__REFUSE(!ddp__cpu_runs((int)c->kernels),
+                "kernels %s: this processor runs base%s%s only; choose a set that every "
+                "processor of the run has, or auto",
+                c->kernels == DDP_KERNELS_AVX2 ? "avx2" : "avx512",
+                ddp__cpu_runs(DDP_KERNELS_AVX2) ? ", avx2" : "",
+                ddp__cpu_runs(DDP_KERNELS_AVX512) ? ", avx512" : "");
+    DDP__REFUSE((c->allocator.alloc == NULL) != (c->allocator.free == NULL),
+                "allocator: set both alloc and free, or neither");
+    return DDP_OK;
+}
+
+static ddp_status ddp__config_sockets(const ddp_config *c, ddp_error *err)
+{
+    DDP__REFUSE(c->world > 1 && c->transport == DDP_SOCKETS && !c->sockets,
+                "transport sockets in a world of %d without ddp_config.sockets: set it to the sockets that "
+                "are connected to "
+                "the other ranks, and call ddp_open in each process",
+                c->world);
+    DDP__REFUSE(c->sockets && c->transport != DDP_SOCKETS,
+                "ddp_config.sockets is set for another transport: set transport "
+                "to DDP_SOCKETS, or leave sockets NULL");
+    return DDP_OK;
+}
+#undef DDP__REFUSE
+
+static void ddp__config_defaults(const ddp__strategies *list, ddp_config *c)
+{
+    ddp__settings_default(list, c);
+    if (c->state_period[0] > 0) c->average_state = 1;
+    if (c->average_state && c->state_period[0] == 0) c->state_period[0] = 1;
+    if (c->state_period[1] == 0) c->state_period[1] = c->state_period[0];
+    if (!(c->join_timeout_s > 0)) c->join_timeout_s = c->connect_timeout_s;
+    /* where a lost worker ends the run, a starved one is given more time */
+    if (!(c->peer_timeout_s > 0)) c->peer_timeout_s = c->min_world > 0 || c->join ? 10 : 30;
+    /* a plan that does not come from clocks needs no measured steps */
+    if (c->profile_steps < 0 || c->deterministic || c->profile_path || c->plan_path) c->profile_steps = 0;
+#ifdef DREAMDDP_DEBUG
+    c->check_writes = 1;
+#endif
+}
+
+/* The strategy that runs: the program's own, or one of the list. */
+static ddp_status ddp__config_strategy(const ddp__strategies *list, ddp_config *c, ddp_strategy_ops *ops,
+                                       ddp_error *err)
+{
+    const ddp_strategy_ops *own = c->own_strategy;
+    char names[512];
+
+    ddp__strategy_names(list, names, sizeof names);
+    if (!own) {
+        if (!list->fill(c->strategy, ops))
+            return ddp__fail(err, DDP_ARG, "strategy %d is unknown: use the DDP_ name of %s",
+                             (int)c->strategy, names);
+        c->strategy = list->named(ops->name);
+        return DDP_OK;
+    }
+    if (!own->name || !*own->name || strlen(own->name) > 31 || list->named(own->name))
+        return ddp__fail(err, DDP_ARG,
+                         "own_strategy '%.40s': it needs a name of at most 31 characters "
+                         "that is not %s",
+                         own->name ? own->name : "", names);
+    if (!own->backward_end && !own->step_end)
+        return ddp__fail(err, DDP_ARG,
+                         "own strategy %s declares no events: it needs backward_end or "
+                         "step_end, or layers are never updated",
+                         own->name);
+    if (own->averages < DDP_AVERAGES_GRADIENTS || own->averages > DDP_AVERAGES_CHANGES)
+        return ddp__fail(err, DDP_ARG,
+                         "own strategy %s averages %d: use DDP_AVERAGES_GRADIENTS, "
+                         "_PARAMETERS or _CHANGES",
+                         own->name, (int)own->averages);
+    if (own->plan_make && !own->plan_take)
+        return ddp__fail(err, DDP_ARG, "own strategy %s makes plans: it needs plan_take too", own->name);
+    *ops = *own;
+    return DDP_OK;
+}
+
+ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *list, ddp_config *out,
+                               ddp_strategy_ops *ops, ddp_error *err)
+{
+    ddp_config c = *given;
+    ddp__env env = DDP__ZEROS;
+    ddp__links links;
+
+    DDP__TRY(ddp__config_check(list, &c, err));
+    if (!c.no_env) DDP__TRY(ddp__env_fill(&env, list, &c, err));
+    if (env.launcher && given->world < 1 && c.world > 1 && !c.addr &&
+        (c.transport == DDP_TRANSPORT_DEFAULT || c.transport == DDP_TCP))
+        return ddp__fail(err, DDP_ARG,
+                         "%s says that this is rank %d of %d, but not where rank 0 listens: set "
+                         "DREAMDDP_ADDR=HOST:PORT on every rank",
+                         env.launcher, c.rank, c.world);
+    if (env.launcher || env.note) {
+        ddp_logger log = ddp__log_resolve(&c.logger, c.no_env);
+        if (env.launcher)
+            ddp__log(&log, DDP_LOG_INFO, "rank %d of %d, as %s says%s%s", c.rank, c.world, env.launcher,
+                     env.note ? "; " : "", env.note ? env.note : "");
+        else if (given->world < 1)
+            ddp__log(&log, DDP_LOG_WARN, "%s", env.note);
+    }
+    ddp__config_defaults(list, &c);
+    DDP__TRY(ddp__config_check(list, &c, err));
+    DDP__TRY(ddp__config_strategy(list, &c, ops, err));
+    if (ops->settle) DDP__TRY(ops->settle(ops, &c, err));
+    DDP__TRY(ddp__goes_check(&c, ops, 0, err));
+    DDP__TRY(ddp__config_sockets(&c, err));
+    if (ops->traits & DDP_NEEDS_SERVERS)
+        c.profile_steps = 0;     /* it plans by no profile, and servers have
+                                                                 none */
+    if (c.join) c.max_world = 0; /* the run's */
+    if (c.transport == DDP_MPI && given->world < 1 && !env.launcher)
+        (void)ddp__mpi_ranks(&c.rank, &c.world); /* a launcher that set no variable we know */
+    for (int link = 0; link < 2; link++) {       /* a file that cannot be read, before any start */
+        DDP__TRY(ddp__links_open(&c, link, &links, err));
+        ddp__links_free(&links);
+    }
+    if (!ddp__settings_own(&c)) {
+        ddp__config_free(&c);
+        return ddp__fail(err, DDP_MEMORY, "out of memory copying the configuration");
+    }
+    *out = c;
+    return DDP_OK;
+}
+
+void ddp__config_free(ddp_config *c)
+{
+    ddp__settings_disown(c);
+    memset(c, 0, sizeof *c);
+}

@@ -1,0 +1,328 @@
+/* Inside of a ddp_ctx. */
+#pragma once
+
+#include "nn/exact.h"
+#include "member/join.h"
+#include "profile/timer.h"
+#include "profile/trace.h"
+#include "plan/partial/partial.h"
+#include "emulate/links.h"
+#include "config/config.h"
+#include "context/reading.h"
+#include "context/stats.h"
+#include "config/strategy.h"
+
+/* What the time since the last hook was spent on. */
+typedef enum ddp__phase {
+    DDP__OUTSIDE,       /* between steps: data loading, reports */
+    DDP__IN_FORWARD,    /* after forward_begin(layer) */
+    DDP__IN_BACKWARD,   /* after backward_begin(layer) */
+    DDP__AFTER_BACKWARD /* after backward_end: the next layer's backward, if no hook says otherwise */
+} ddp__phase;
+
+/* Where the accounts of a step stand. */
+typedef struct ddp__at {
+    ddp__phase phase;
+    int layer;    /* of the phase */
+    double mark;  /* when the last hook returned */
+    double begun; /* the wait or the update that is under way */
+} ddp__at;
+
+/* When a step was over, and how long it waited. */
+typedef struct ddp__ended {
+    double at, wait_s;
+} ddp__ended;
+
+/* A registered layer. */
+typedef struct ddp__unit {
+    char *name;
+    ddp_block *block; /* [blocks] */
+    int blocks;
+    ddp_matrix *matrix; /* [matrices] */
+    int matrices;
+    double flops;
+    int group, link;              /* that averages it, 0: all; that its messages take, of a bucket its last
+                                   layer's */
+    size_t count;                 /* floats that averaging moves, optimizer state left out */
+    float *state;                 /* [state_count] of the optimizer */
+    size_t state_count, trained;  /* the latter: floats with gradients */
+    ddp_piece *average;           /* [averages] what averaging the layer moves */
+    ddp_piece *gradient, *trains; /* [gradients] gradients, and what they are of, as the optimizer takes
+                                      them */
+    ddp_matrix *shape;            /* [gradients] rows 0: no matrix */
+    ddp_piece *other;             /* [others] what else averaging moves: buffers, optimizer state */
+    ddp_piece *moved;             /* what of `average` or `other` goes this time; NULL: all, every time */
+    int averages, gradients, others;
+    long ticket, other_ticket;      /* transfers in flight, or -1 */
+    float *residual, *base, *delta; /* [trained] int8 blocks: still to be sent, the last average, what is
+                                            in flight; NULL without */
+    int changing;                   /* delta is in flight, or was */
+    int passes;                     /* backward_end calls in this step */
+    int skipped;                    /* micro-batches of this step without a gradient (ddp_skip) */
+    int left_out;                   /* the last update was: no rank had a gradient */
+    long updates;                   /* updates applied so far */
+    long forward_step;              /* last step with a forward_begin */
+    double divergence;              /* of the last averaging; written by the comm thread while in flight */
+    double last_divergence, part_divergence; /* of all parts; of those of them averaged so far */
+    int moving, averaged;                    /* parts in flight, and averaged so far */
+} ddp__unit;
+
+/* A message that the strategy posted and has not held. */
+typedef struct ddp__posted {
+    long name;   /* its ticket to the strategy */
+    long ticket; /* of the engine, the stager or the devices' network */
+    int link, layer, told;
+    int in_layer; /* it lies in that layer's own memory */
+    int here;     /* parts of it lie in this machine's, which holding waits for */
+    long step;
+    ddp_piece *sum; /* [from + to] on a device: what comes in those is added to these; to 0: nothing
+                               is */
+    int from, to, room;
+} ddp__posted;
+
+/* A tensor of the strategy's own (ddp_keep). */
+typedef struct ddp__own_state {
+    char name[32];
+    int layer, equal; /* the latter as ddp_keep has it */
+    float *data;
+    size_t count;
+} ddp__own_state;
+
+enum { DDP__NOTES = 64 };
+
+/* What a rank tells the others every few periods. */
+typedef struct ddp__pace_word {
+    double compute_s; /* mean of its steps since the last one, without waits */
+    double lr;        /* of this step */
+    double present;   /* 1; 0: it is lost */
+} ddp__pace_word;
+
+/* The layers of this rank are a part of a model: the sum of squares of the parts before it comes first, and
+ * becomes that of all. */
+typedef struct ddp__norm_chain {
+    ddp_status (*pass)(void *user, int after, double *squares); /* NULL: they are all there is; the context
+                                                                   has the error */
+    void *user;
+} ddp__norm_chain;
+
+/* The layers of this rank are a part of a model, of which there are several copies. */
+typedef struct ddp__cut_span {
+    int unit, buffers;      /* a layer here; 1: its buffers, 0: its parameters */
+    size_t from, at, count; /* in the whole layer; here */
+} ddp__cut_span;
+
+typedef struct ddp__cut {
+    int copies, copy;
+    int stages, stage; /* that one copy is cut into; this rank's */
+    int group;         /* of the ranks of its copy; 0 where stages is 1 */
+    const char **name; /* [layers] of the model */
+    int layers;
+    int *whole;          /* [units] the number of each in the model, rising */
+    int units;           /* layers of the model that are here */
+    ddp__cut_span *span; /* [spans] */
+    int spans;
+    float *residual; /* [residuals] what its edges have cut off (ddp_edge_wire.feedback), in this
+                                machine's memory */
+    size_t residuals;
+} ddp__cut;
+
+/* What planning needs of a layer of the whole model, which may be on several stages. Counts are of floats. */
+typedef struct ddp__layer_cost {
+    double flops;
+    double count, trained, others; /* ddp__unit's count and trained; what else an average moves, optimizer
+                                      state included */
+    double holders;                /* stages that have some of the trained */
+} ddp__layer_cost;
+
+struct ddp_ctx {
+    ddp__host host;       /* first: src/graph reads the context as a host */
+    ddp_config cfg;       /* resolved; strings owned by the context */
+    int rank, world, met; /* id, how many ids there are, and how many from the start */
+    ddp__links links[2];  /* of cfg.net and cfg.net_script, and of cfg.net2; no paths: they are not
+                                    set */
+    ddp_strategy_ops ops;
+    void *self;          /* the strategy's memory */
+    const char *event;   /* that the strategy is in; NULL = none */
+    const char *call;    /* the program's last call: "ddp_step_end" */
+    int said_where;      /* the error says in which call and step this rank was */
+    ddp__posted *posted; /* [posted_room] */
+    int posted_count, posted_room;
+    long posted_next;
+    ddp__own_state *kept; /* [kepts] */
+    int kepts;
+    ddp__engine *engine, *second; /* NULL with one worker; of link 1, NULL without */
+    ddp_link link[2];             /* measured */
+    double gap_s[2];              /* of either: see ddp_profile; 0 where nothing was measured */
+    ddp__norm_chain norm;         /* for clip_norm */
+    const ddp__cut *cut;          /* NULL: each rank has the whole model; borrowed */
+    ddp__layer_cost *model;       /* [cut->layers] where all stages follow one plan; NULL: each rank plans its
+                                    own layers */
+    int edge_messages;            /* of a pipeline, which may be under way at a time, and their bytes */
+    size_t edge_bytes;
+    struct ddp__keeper *keeper; /* of a pipeline that others go on without; NULL */
+    ddp__tls *tls;              /* NULL = plain */
+    struct ddp__join *join;     /* serves newcomers; NULL where none can come */
+    long join_ticket;           /* the coordinator's word on newcomers on the way, or -1 */
+    int32_t join_word;          /* id to admit, or -1 */
+    struct ddp__joiner *joiner; /* this worker is one, not yet in; else NULL */
+    int admission_due;          /* a period is over: the next hook of a layer lets joining workers in */
+    int entered;                /* this worker has joined and not called a hook of a layer yet */
+    uint64_t saves_as;          /* run identity in its checkpoints; 0: none yet */
+
+    ddp__unit *unit; /* [layers], grows until the session starts */
+    int layers, room;
+    int computing;              /* group of the ranks that compute, where others serve; 0 = all, or (elastic)
+                                    those who did not ddp__engine_retire */
+    struct ddp__desk *desk;     /* of a rank that serves; NULL */
+    struct ddp_step_info *info; /* what was reported of this step, and the last loss */
+    ddp_optimizer optimizer;
+    float lr;
+    ddp__muon_desk muon; /* of the largest matrix, muon_count floats */
+    size_t muon_count;
+    int team;                             /* group of the ranks that this one plans with; 0 = all ranks; */
+    int team_size, team_place, team_root; /* their number, this rank's place, the first */
+    const struct ddp_sites *levels;       /* averages go in two; NULL: in one */
+    struct ddp_sites *sites;              /* which they are; NULL before they are known */
+    int mixed, started;                   /* layers belong to unlike groups; they are frozen */
+    int aborts, aborted; /* atomic; ddp_abort with one worker: how often, and abort_text is there */
+    char abort_text[DDP_ERROR_TEXT];
+    int engine_held;     /* atomic: a thread uses `engine`, which must not close meanwhile */
+    int dumping, dumped; /* somebody writes a dump, atomic; cfg.dump_path was written, or could not
+                                     be */
+
+    long step;
+    int64_t taken;     /* micro-batches of all ranks together */
+    int hooks_forward; /* every layer had its forward_begin in the last whole step */
+    ddp__at at;
+
+    float *coded, *bases; /* int8 blocks: residuals of all layers, here, and where they are, bases and
+                                    deltas; NULL */
+    size_t coded_count, bases_count;
+    float *coded_there; /* where a device makes its blocks itself: [coded_count] residuals, and
+                                    [coded_count] what was cut off of results, to be added to them; NULL */
+
+    ddp_blob plan;       /* in force; no bytes = none */
+    ddp_profile profile; /* profile.layers 0 = none yet */
+    ddp__timer timer;
+    ddp_linkfit fit[2]; /* follows each link while training */
+    double mean_layer_bytes;
+    int plan_steps;    /* of a period of what the strategy sends */
+    long drift_ticket; /* the first rank's word on planning again, or -1 */
+    struct {
+        int again;
+        ddp_link link[2];
+    } drift_word;
+    double compute_this_step, compute_sum_s; /* of this rank, waits left out */
+    long compute_steps;
+    ddp__pace_word *pace;      /* [world] */
+    double *pace_sorted;       /* [world] room for their times */
+    long pace_ticket;          /* the exchange of these, or -1 */
+    double pace_told;          /* the ratio that was logged last; 0 = nobody is slow */
+    int pace_place;            /* in the team, of whom that was */
+    ddp_note note[DDP__NOTES]; /* ring */
+    long notes;                /* ever */
+    uint64_t noted_live;       /* the workers at the last look; 0 = none yet */
+    long timed_from;           /* the first step of those that are timed for the plan */
+    int measured, plan_final;  /* it came from clocks: it follows the link; no measured one will
+                                          replace it */
+
+    ddp_span *span, *merge;   /* [spans] ring of compute and waits; [merge_room] scratch of the hidden
+                                    share */
+    ddp__op_span *op_scratch; /* [op_room] for statistics and traces */
+    int spans, op_room, merge_room;
+    long span_count; /* spans ever recorded */
+
+    const struct ddp__transport *over; /* of messages; NULL = they go straight to the engine */
+    struct ddp__stager *stager;        /* of a device's messages; NULL = they are here */
+    struct ddp__clock *clock;          /* of a device's times; NULL = hooks are punctual */
+    int loaded, joined;     /* a step has run on the device: its kernels are there; it has a network of
+                                    its own */
+    struct ddp__nccl *nccl; /* what is sent over that */
+
+    ddp__same same[DDP__JOIN_SAMES];  /* ddp_same */
+    ddp__same usual[DDP__JOIN_SAMES]; /* ddp_usually_same */
+    int sames, usuals;
+    struct ddp__program *program; /* [programs] ddp_add_state */
+    int programs;
+    const char *in_program; /* "save" or "load": such a function of the program runs; NULL = none */
+    char unlike[400];       /* ddp_unlike */
+    ddp_stats stats;
+    ddp__ended *ended; /* [ended_room] ring of steps that are over; those below ended_first are accounted */
+    int ended_room;
+    long ended_first, ended_next;
+    double step_begin, wait_this_step, sum_step_s, sum_wait_s; /* the first: end of the previous step */
+    ddp__scratch lists;                                        /* all of fixed length */
+};
+
+/* First line of every hook: a forked child's error, the sticky error; events of strategies and functions of
+ * ddp_add_state do not call hooks. */
+#define DDP__ENTER(d)                                                                        \
+    do {                                                                                     \
+        if (!(d)) return DDP_ARG;                                                            \
+        if (ddp__host_check(&(d)->host, &(d)->host.error)) return (int)(d)->host.error.code; \
+        if ((d)->host.error.code) return (int)(d)->host.error.code;                          \
+        if ((d)->event || (d)->in_program) return ddp__hook_in_event(d);                     \
+        (d)->call = __func__;                                                                \
+    } while (0)
+DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
+
+/* ---- context.c: what it knows of itself ---- */
+
+/* Makes err the context's sticky error (the first one stays) and tells the other ranks. */
+DDP_LIB int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err);
+DDP_LIB int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
+/* Adds what is known of the error to its text; without an error does nothing. */
+DDP_LIB void ddp__explain(ddp_ctx *d, const char *text);
+/* Live workers; whether this rank is the lowest of them, which does what is done once; whether it is
+ * the first of those who share its layers. */
+DDP_LIB uint64_t ddp__live(const ddp_ctx *d);
+DDP_LIB int ddp__is_first(const ddp_ctx *d);
+DDP_LIB int ddp__leads(const ddp_ctx *d);
+DDP_LIB int ddp__is_server(const ddp_ctx *d); /* this rank serves in place of the steps */
+/* The rank by which words of all go (ddp__gather_by): the first server of an elastic world; 0: by
+ * collectives. */
+DDP_LIB int ddp__hub_of(const ddp_ctx *d);
+DDP_LIB int ddp__two_links(const ddp_config *c);
+DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
+/* First check of the program's collectives: fails on a joining worker that has not begun a step, of which the
+ * members expect none. Only this worker ends. */
+DDP_LIB ddp_status ddp__is_in_step(ddp_ctx *d, const char *call);
+/* engine_slot.c: other threads dump and abort while a joining worker opens and closes its engine. Between
+ * hold and release `engine` does not change; set waits for the release. */
+DDP_LIB void ddp__engine_hold(ddp_ctx *d);
+DDP_LIB void ddp__engine_release(ddp_ctx *d);
+DDP_LIB void ddp__engine_set(ddp_ctx *d, ddp__engine *e);
+/* context.c: sizes, ranks and hashes that other files need */
+DDP_LIB int ddp__has_engine(const ddp_ctx *d);       /* 0: one worker, or a forked child, where nothing may
+                                                           lock it */
+DDP_LIB int ddp__team_rank(const ddp_ctx *d, int i); /* number i of its team */
+DDP_LIB int ddp__group_size(const ddp_ctx *d, int group); /* its live workers; 0: all that compute */
+DDP_LIB int ddp__group_root(const ddp_ctx *d, int group); /* the first rank of a group */
+DDP_LIB ddp_coding ddp__wire_coding(ddp_wire wire);
+/* Floats of state of a parameter of trains[i]; array k of it lies k counts behind the first. */
+DDP_LIB int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
+DDP_LIB int ddp__plan_rows(const ddp_ctx *d);                 /* parts of all layers */
+DDP_LIB int ddp__parts_for(const ddp_ctx *d, size_t trained); /* of a layer with `trained` floats
+                                                                          that have gradients */
+DDP_LIB size_t ddp__layer_bytes(const ddp_ctx *d, int layer); /* that averaging it moves */
+/* Bytes of a layer's average over a group: floats with gradients, and others. */
+DDP_LIB size_t ddp__average_bytes(const ddp_ctx *d, int group, size_t trained, size_t others);
+DDP_LIB size_t ddp__layer_others(const ddp_ctx *d, int layer);
+/* Fingerprints of layers and optimizer, and of the operators. */
+DDP_LIB uint64_t ddp__unit_hash(const ddp__unit *u);
+DDP_LIB uint64_t ddp__layout_hash(const ddp_ctx *d);
+DDP_LIB uint64_t ddp__model_hash(const ddp_ctx *d);
+DDP_LIB uint64_t ddp__dropout_hash(const ddp_ctx *d); /* where dropout is in the graphs, and how much */
+DDP_LIB double ddp__dropout(const ddp_ctx *d);        /* its largest probability in the graphs; 0: there is
+                                                            none */
+
+/* context.c: pieces of a layer's longest message: an average of all its parts, with each array of optimizer
+ * state as a part. */
+DDP_LIB size_t ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u);
+/* Makes room in the engines for a message of all layers, such as a push to a server. No message is in
+ * flight. */
+DDP_LIB ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err);
+
+/* dump.c: writes cfg.dump_path, and into the context's error where that is. */
+DDP_LIB double ddp__wall(void); /* seconds since 1970 */
+DDP_LIB void ddp__dump_failure(ddp_ctx *d);

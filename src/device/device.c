@@ -1,0 +1,337 @@
+/* A context on a device: opening its backend, what is checked and waited for there, and averages from device
+ * to device, over the network that the devices have of their own (NCCL).
+ *
+ * One level: the arrays of all ranks become their mean in place. With sites (sites.c) that network joins the
+ * ranks of one site: they sum, the first of them sends the sum over the slow links to the first ones of the
+ * other sites, and the site gets the result from it when later work needs it. Sums go as sites.c says. With
+ * nccl 2 this network is one of two links, the engine the other (planning.c). */
+#include "context/clock.h"
+#include "context/context.h"
+#include "device/device.h"
+#include "exchange/post.h"
+#include "exchange/sites.h"
+#include "device/stager.h"
+#include "exchange/transport.h"
+#include "exchange/verbs.h"
+
+/* ---- from device to device ---- */
+
+/* An average, until it is held. */
+typedef struct ddp__crossing {
+    float **data; /* [arrays], and counts behind them */
+    size_t *count;
+    int arrays, room;
+    long ticket; /* the stager's, of the part that crosses; -1: this rank is not its site's first */
+} ddp__crossing;
+
+static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_error *err)
+{
+    ddp_ctx *d = (ddp_ctx *)user;
+
+    return ddp__tell(d, d->nccl->site ? d->nccl->site->inside : 0, bytes, count, err);
+}
+
+/* Who closed its context has done its part of all that was in flight, or will never do it: what is
+ * not done soon after that waits for something that will not come. */
+static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
+{
+    ddp_ctx *d = (ddp_ctx *)user;
+    struct ddp__nccl *x = d->nccl;
+    int gone;
+
+    DDP__TRY(ddp__engine_error(d->engine, err));
+    DDP__TRY(ddp__stager_error(d->stager, err));
+    gone = since > 0 ? ddp__engine_left(d->engine) : -1;
+    if (gone < 0) return DDP_OK;
+    if (x->left_s <= 0) x->left_s = ddp_now();
+    if (ddp_now() - (since > x->left_s ? since : x->left_s) < d->cfg.peer_timeout_s) return DDP_OK;
+    return ddp__fail(err, DDP_PEER_LOST,
+                     "rank %d closed its context while rank %d waits for an average with it: every "
+                     "rank must run the same steps",
+                     gone, d->rank);
+}
+
+/* A failure of the devices' network does not say which peer it lost: the transport hears soon who left. */
+static ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
+{
+    const double until = ddp_now() + d->cfg.peer_timeout_s;
+    ddp_error why;
+    int gone = -1;
+
+    while (s == DDP_PEER_LOST && d->joined && gone < 0 && ddp_now() < until) {
+        if (ddp__engine_error(d->engine, &why)) {
+            *err = why;
+            return why.code;
+        }
+        gone = ddp__engine_left(d->engine);
+        if (gone < 0) ddp__sleep_until(ddp_now() + 1e-3);
+    }
+    if (gone < 0) return s;
+    return ddp__fail(
+        err, s,
+        "rank %d closed its context while rank %d averages with it: every rank must run the same "
+        "steps",
+        gone, d->rank);
+}
+
+static ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
+{
+    const ddp_backend *b = d->host.backend;
+    struct ddp__nccl *x = (struct ddp__nccl *)ddp__scratch_take(&d->lists, 1, sizeof *x);
+    ddp_backend_peers p = DDP__ZEROS;
+
+    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the network of the devices");
+    d->nccl = x;
+    x->slots = slots;
+    x->site = ddp_sites_of(d);
+    x->crossing = (ddp__crossing *)ddp__scratch_take(&d->lists, (size_t)slots, sizeof *x->crossing);
+    if (!x->crossing) return ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of devices", slots);
+    x->zeros = (float *)b->alloc(d->host.device, DDP__PROBE_FLOATS * sizeof(float));
+    if (!x->zeros) {
+        DDP__TRY(b->check(d->host.device, err));
+        return ddp__fail(err, DDP_MEMORY,
+                         "out of device memory for the %d floats that links are "
+                         "probed with; use a smaller batch or model",
+                         DDP__PROBE_FLOATS);
+    }
+    p.rank = x->site ? x->site->place : d->rank;
+    p.world = x->site ? x->site->members : d->world;
+    p.join_timeout_s = d->cfg.join_timeout_s;
+    p.op_timeout_s = d->cfg.op_timeout_s;
+    p.share = ddp__nccl_share;
+    p.watch = ddp__nccl_watch;
+    p.user = d;
+    DDP__TRY(b->join(d->host.device, &p, err));
+    d->joined = 1;
+    return DDP_OK;
+}
+
+static void ddp__nccl_stop(ddp_ctx *d)
+{
+    const ddp_backend *b = d->host.backend;
+
+    if (!d->joined) return;
+    if (d->host.error.code != DDP_OK) b->raise_all(d->host.device); /* it may wait for one */
+    b->leave(d->host.device, d->host.error.code != DDP_OK);
+    d->joined = 0;
+}
+
+static void ddp__nccl_close(ddp_ctx *d)
+{
+    struct ddp__nccl *x = d->nccl;
+
+    if (!x) return;
+    if (x->zeros) d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
+    for (int i = 0; x->crossing && i < x->slots; i++)
+        if (x->crossing[i].data) DDP_FREE((void *)x->crossing[i].data);
+    d->nccl = NULL;
+}
+
+int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m)
+{
+    return d->joined && !m->group && m->link == 0 && m->verb == DDP_ALL_REDUCE && m->mean && !m->to &&
+           !m->here;
+}
+
+/* As the backend takes arrays; *total is their floats. */
+static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_t *total, ddp_error *err)
+{
+    const int n = m->from_count;
+
+    if (n > c->room) {
+        float **data = (float **)DDP_REALLOC((void *)c->data, (size_t)n * (sizeof *data + sizeof *c->count));
+        if (!data) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
+        c->data = data;
+        c->count = (size_t *)(void *)(data + n);
+        c->room = n;
+    }
+    *total = 0;
+    c->arrays = n;
+    for (int i = 0; i < n; i++) {
+        c->data[i] = m->from[i].data;
+        c->count[i] = m->from[i].count;
+        *total += m->from[i].count;
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
+{
+    struct ddp__nccl *x = d->nccl;
+    const int slot = (int)(x->messages++ % x->slots);
+    ddp__crossing *c = &x->crossing[slot];
+    ddp_message part;
+    size_t total = 0;
+    ddp_status s;
+
+    DDP__TRY(ddp__nccl_arrays(c, m, &total, err));
+    x->bytes += (int64_t)(total * sizeof(float));
+    s = d->host.backend->average(d->host.device, slot, c->data, c->count, c->arrays, x->site != NULL, err);
+    if (s != DDP_OK) return ddp__nccl_lost(d, s, err);
+    *ticket = -2 - slot;
+    c->ticket = -1;
+    if (!x->site || x->site->place) return DDP_OK;
+    /* the first of a site sends the sum of its site when the device has it */
+    ddp__levels_across(d, m, &part);
+    return ddp__stager_submit(d->stager, &part, DDP__BEHIND_AVERAGES, &c->ticket, err);
+}
+
+ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
+{
+    const ddp_backend *b = d->host.backend;
+    struct ddp__nccl *x = d->nccl;
+    const int slot = (int)(-2 - ticket);
+    const ddp__crossing *c = &x->crossing[slot];
+
+    if (x->site) {
+        unsigned turn = 0;
+        int held = 0;
+        if (c->ticket >= 0 && d->loaded)
+            ddp__stager_flag(d->stager, c->ticket, &held, &turn);
+        else if (c->ticket >= 0)
+            DDP__TRY(ddp__stager_wait(d->stager, c->ticket, 0, err));
+        DDP__TRY(b->spread(d->host.device, slot, held, turn, c->data, c->count, c->arrays, err));
+    }
+    b->finish(d->host.device, slot);
+    return DDP_OK;
+}
+
+/* ---- the transport table ---- */
+
+static ddp_status ddp__device_post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
+{
+    if (there && ddp__nccl_takes(d, m)) return ddp__nccl_post(d, m, ticket, err);
+    return ddp__stager_submit(d->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
+}
+
+static ddp_status ddp__device_run(ddp_ctx *d, const ddp_message *m, ddp_error *err)
+{
+    long ticket;
+
+    DDP__TRY(ddp__stager_submit(d->stager, m, DDP__BEHIND_WORK, &ticket, err));
+    return ddp__stager_wait(d->stager, ticket, 0, err);
+}
+
+/* The first step waits here: kernels are loaded when they are launched first, and loading may wait for all
+ * that the device has to do, also for work that is held. */
+static ddp_status ddp__device_hold(ddp_ctx *d, long ticket, ddp_error *err)
+{
+    if (ticket < -1)
+        DDP__TRY(ddp__nccl_hold(d, ticket, err));
+    else if (d->loaded)
+        ddp__stager_hold(d->stager, ticket);
+    else
+        DDP__TRY(ddp__stager_wait(d->stager, ticket, 0, err));
+    return ddp__stager_error(d->stager, err);
+}
+
+static ddp_status ddp__device_hold_input(ddp_ctx *d, long ticket, ddp_error *err)
+{
+    return ticket < -1 ? ddp__nccl_hold(d, ticket, err) : ddp__stager_wait(d->stager, ticket, 1, err);
+}
+
+static ddp_status ddp__device_wait_for(ddp_ctx *d, long ticket, ddp_error *err)
+{
+    return ddp__stager_wait(d->stager, ticket, 0, err);
+}
+
+static int ddp__device_is_done(ddp_ctx *d, long ticket)
+{
+    return ticket >= 0 && ddp__stager_is_done(d->stager, ticket);
+}
+
+static ddp_status ddp__device_flush(ddp_ctx *d, ddp_error *err) { return ddp__stager_flush(d->stager, err); }
+
+static double ddp__device_divergence(ddp_ctx *d, const double *of)
+{
+    return ddp__stager_divergence(d->stager, of);
+}
+
+static const ddp__transport ddp__device_transport = {
+    ddp__device_post,     ddp__device_run,     ddp__device_hold,  ddp__device_hold_input,
+    ddp__device_wait_for, ddp__device_is_done, ddp__device_flush, ddp__device_divergence};
+
+/* ---- opening ---- */
+
+ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
+{
+    const ddp_backend *b = d->cfg.backend;
+
+    if (!b || ddp__is_server(d)) return DDP_OK; /* what it serves is here */
+    DDP__TRY(b->open(b, ddp_local_rank(d), d->cfg.cuda_stream, &d->host.device, err));
+    d->host.backend = b;
+    return DDP_OK;
+}
+
+/* Messages that may be under way: what the strategy may post, a pipeline's, and a few are the context's
+ * own. */
+static int ddp__device_room(const ddp_ctx *d)
+{
+    return d->posted_room + 2 * d->layers + 16 + d->edge_messages;
+}
+
+ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
+{
+    const ddp_backend *b = d->host.backend;
+    size_t total = 0, largest = 0;
+
+    if (!b) return DDP_OK;
+    DDP__TRY(ddp__clock_open(d, err));
+    if (!d->engine) return DDP_OK;
+    for (int l = 0; l < d->layers; l++) {
+        const ddp__unit *u = &d->unit[l];
+        size_t layer = u->count + u->state_count;
+
+        for (int k = 0; k < u->blocks; k++) /* frozen ones are shared once */
+            if (u->block[k].kind == DDP_PARAMS && !u->block[k].grads) layer += u->block[k].count;
+        total += layer;
+        if (layer > largest) largest = layer;
+    }
+    if (d->ops.averages != DDP_AVERAGES_PARAMETERS || d->cfg.servers)
+        largest = total;                                            /* in messages of its
+                                                                                          own */
+    if (d->levels && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
+        largest = DDP__PROBE_MOST * DDP__PROBE_FLOATS;
+    if (d->coded_there) {
+        largest += largest / 3 + 1;
+        total += total / 3 + 1;
+    } /* its blocks, too */
+    DDP__TRY(ddp__stager_open(d, ddp__device_room(d), largest * sizeof(float) + d->edge_bytes,
+                              total * sizeof(float) + d->edge_bytes, &d->stager, err));
+    d->over = &ddp__device_transport;
+    return d->cfg.nccl ? ddp__nccl_open(d, ddp__device_room(d), err) : DDP_OK;
+}
+
+void ddp__device_stop(ddp_ctx *d)
+{
+    ddp__nccl_stop(d); /* the stager may wait behind an average that never ends */
+    ddp__stager_stop(d->stager);
+}
+
+void ddp__device_close(ddp_ctx *d)
+{
+    ddp__stager_free(d->stager);
+    ddp__nccl_close(d);
+    if (d->host.backend) d->host.backend->close(d->host.device);
+    d->host.backend = NULL;
+    d->stager = NULL;
+    d->over = NULL;
+}
+
+ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err)
+{
+    const ddp_backend *b = d->host.backend;
+
+    if (!b) return DDP_OK;
+    DDP__TRY(b->check(d->host.device, err));
+    if (d->joined) DDP__TRY(ddp__nccl_lost(d, b->poll(d->host.device, err), err));
+    return d->stager ? ddp__stager_error(d->stager, err) : DDP_OK;
+}
+
+ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
+{
+    if (!d->host.backend) return DDP_OK;
+    DDP__TRY(ddp__nccl_lost(d, d->host.backend->wait(d->host.device, err), err));
+    ddp__clock_collect(d);
+    return ddp__device_check(d, err);
+}

@@ -1,0 +1,37 @@
+/* What a context does through its backend, over the host or from device to device. */
+#pragma once
+
+#include "exchange/collective.h"
+#include "context/context.h"
+
+/* The longest transfers that links are probed with: at most so many times as many floats. */
+enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
+
+/* Opens the backend of the configuration, if it names one: before the first message. */
+DDP_LIB ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err);
+/* When the layers are known: the stager, or the devices' own network, and the times. Collective. */
+DDP_LIB ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err);
+/* stop: before the engine ends; close: behind all else. */
+DDP_LIB void ddp__device_stop(ddp_ctx *d);
+DDP_LIB void ddp__device_close(ddp_ctx *d);
+/* First failure of the device, its stager or its network, without waiting. */
+DDP_LIB ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err);
+/* Waits for all that was queued on the device; its times are then known. */
+DDP_LIB ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err);
+
+/* ---- from device to device ---- */
+
+struct ddp__nccl {
+    const ddp_sites *site;          /* NULL = one level */
+    struct ddp__crossing *crossing; /* [slots] and what each averages */
+    int slots;
+    int64_t messages, bytes; /* averaged so far; no headers are known */
+    double left_s;           /* when a rank was first seen to have left; 0 = none has */
+    float *zeros;            /* [DDP__PROBE_FLOATS] on the device, what the link is probed with */
+};
+
+/* Whether a message over a layer's memory goes this way. Tickets of such messages are below -1. */
+DDP_LIB int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m);
+DDP_LIB ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
+/* The device's work that is queued from now on waits until the message is done. */
+DDP_LIB ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err);

@@ -1,0 +1,269 @@
+/* Averages of a layer: what it moves, posted and held; and error feedback.
+ *
+ * What rounding to blocks (DDP_WIRE_INT8 and those behind it) cuts off is kept and sent with the next message
+ * (Seide et al. 2014, Karimireddy et al. 2019), on the sender's side here and for the result by its owner, in
+ * the engine. Then parameters are not sent, but what they changed by since their last average, which all
+ * ranks hold: eight bits of a weight are few, eight bits of its change are enough. */
+#include "comm/frame.h"
+#include "exchange/average.h"
+#include "context/context.h"
+#include "exchange/post.h"
+#include "exchange/sites.h"
+#include "exchange/transport.h"
+#include "exchange/update.h"
+#include "exchange/verbs.h"
+
+/* ---- what a layer's average takes ---- */
+
+/* Optimizer state goes at the end of every state_period-th period; which one this is follows from the step
+ * alone, so that a checkpoint or a newcomer needs no count. Whether array k of it does in this one. */
+static int ddp__state_due(const ddp_ctx *d, int k)
+{
+    const ddp_plan *plan = d->ops.plan_view ? d->ops.plan_view(d->self) : NULL;
+
+    return (d->step / (plan ? plan->period : d->cfg.period) + 1) % d->cfg.state_period[k > 0] == 0;
+}
+
+const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece *list, int *count)
+{
+    const ddp__unit *u = &d->unit[layer];
+    float *state = u->state;
+    int n = 0;
+
+    if (!u->moved || !d->cfg.average_state || (ddp__state_due(d, 0) && ddp__state_due(d, 1))) return list;
+    for (int i = 0; i < *count; i++)
+        if (list[i].data != u->state) u->moved[n++] = list[i];
+    for (int i = 0; i < u->gradients; i++)
+        for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += u->gradient[i].count) {
+            if (!ddp__state_due(d, k)) continue;
+            u->moved[n].data = state;
+            u->moved[n++].count = u->gradient[i].count;
+        }
+    *count = n;
+    return u->moved;
+}
+
+/* Values from..to-1 of those with gradients, and their state where it is due. */
+static int ddp__average_range(const ddp_ctx *d, const ddp__unit *u, size_t from, size_t to, int n)
+{
+    float *state = u->state;
+    size_t at = 0;
+
+    for (int i = 0; i < u->gradients; at += u->trains[i++].count) {
+        const size_t all = u->trains[i].count, begin = from > at ? from - at : 0,
+                     end = to < at + all ? to - at : all;
+        const int here = begin < all && to > at;
+        if (here) {
+            u->moved[n].data = u->trains[i].data + begin;
+            u->moved[n++].count = end - begin;
+        }
+        for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += all) {
+            if (!here || !d->cfg.average_state || !ddp__state_due(d, k)) continue;
+            u->moved[n].data = state + begin;
+            u->moved[n++].count = end - begin;
+        }
+    }
+    return n;
+}
+
+/* Of some parts of the layer. */
+static void ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, ddp_message *m)
+{
+    const ddp__unit *u = &d->unit[layer];
+    const size_t parts = (size_t)ddp__parts_for(d, u->trained);
+    int n = 0;
+
+    for (size_t j = 0; j < parts; j++)
+        if (takes[j]) n = ddp__average_range(d, u, u->trained * j / parts, u->trained * (j + 1) / parts, n);
+    for (int i = 0; takes[parts - 1] && i < u->others; i++)
+        if (u->other[i].data != u->state) u->moved[n++] = u->other[i];
+    m->from = u->moved;
+    m->from_count = n;
+}
+
+/* ---- memory ---- */
+
+ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
+{
+    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
+    const int there =
+        d->host.backend && d->host.backend->split && (coding == DDP_AS_INT8 || coding == DDP_AS_INT4);
+    size_t count = 0;
+    float *next, *base;
+
+    if (!ddp__in_blocks((int)coding) || !(d->engine || d->joiner)) return DDP_OK;
+    for (int l = 0; l < d->layers; l++) count += d->unit[l].trained;
+    if (!count) return DDP_OK;
+    d->coded_count = count;
+    d->coded = (float *)ddp__alloc(&d->host.allocator, count * sizeof(float));
+    d->bases_count = d->ops.averages == DDP_AVERAGES_PARAMETERS ? 2 * count : 0;
+    d->bases = (float *)ddp__host_alloc(&d->host, d->bases_count * sizeof(float));
+    if (there) d->coded_there = (float *)ddp__host_alloc(&d->host, 2 * count * sizeof(float));
+    if (!d->coded || (d->bases_count && !d->bases) || (there && !d->coded_there))
+        return ddp__fail(err, DDP_MEMORY, "out of memory for %zu bytes of what %s cut off",
+                         (count + d->bases_count) * sizeof(float), ddp__coding_name((int)coding));
+    memset(d->coded, 0, d->coded_count * sizeof(float));
+    next = d->coded;
+    base = d->bases;
+    for (int l = d->layers - 1; l >= 0; l--) { /* as gradients lie in a message of several layers */
+        ddp__unit *u = &d->unit[l];
+        u->residual = next;
+        if (base) {
+            u->base = base;
+            u->delta = base + count;
+            base += u->trained;
+        }
+        next += u->trained;
+    }
+    return DDP_OK;
+}
+
+static void ddp__coded_base(ddp_ctx *d, int layer)
+{
+    const ddp__unit *u = &d->unit[layer];
+    float *base = u->base;
+
+    for (int k = 0; base && k < u->gradients; base += u->trains[k++].count)
+        ddp__host_copy(&d->host, base, u->trains[k].data, u->trains[k].count * sizeof *base);
+}
+
+void ddp__coded_start(ddp_ctx *d, int base)
+{
+    if (d->coded_there) ddp__host_zero(&d->host, d->coded_there, 2 * d->coded_count * sizeof(float));
+    for (int l = 0; d->coded && l < d->layers; l++) {
+        if (d->unit[l].trained) memset(d->unit[l].residual, 0, d->unit[l].trained * sizeof(float));
+        if (base) ddp__coded_base(d, l);
+    }
+}
+
+/* ---- parameters in blocks ---- */
+
+/* delta = what a layer has changed by since its base: with what was cut off before, as blocks; or as it is,
+ * where who sends it does that: between sites, and from a device. */
+static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *err)
+{
+    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
+    ddp__unit *u = &d->unit[layer];
+    float *to = later ? u->delta : u->residual;
+    const float *base = u->base;
+    ddp_error why;
+
+    for (int k = 0; k < u->gradients && d->host.backend; k++) {
+        const ddp_piece *p = &u->trains[k];
+        ddp__host_copy(&d->host, to, p->data, p->count * sizeof *to);
+        ddp__axpy(d, to, base, p->count, -1);
+        to += p->count;
+        base += p->count;
+    }
+    if (d->host.backend) return DDP_OK;
+    if (later) memset(to, 0, u->trained * sizeof *to);
+    for (int k = 0; k < u->gradients; k++)
+        for (size_t i = 0; i < u->trains[k].count; i++) *to++ += u->trains[k].data[i] - *base++;
+    if (later || !ddp_split(coding, u->residual, u->delta, u->trained, &why)) return DDP_OK;
+    return ddp__fail(err, why.code,
+                     "step %ld: what %s%s changed by cannot travel as %s: %.200s; lower the "
+                     "learning rate, warm it up or clip gradients",
+                     d->step, DDP__LAYER(u->name), ddp__coding_name((int)coding), why.msg);
+}
+
+static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err)
+{
+    ddp__unit *u = &d->unit[layer];
+    const ddp_piece delta = {{u->delta}, u->trained};
+
+    m->from_count = u->others;
+    m->from = ddp__average_takes(d, layer, u->other, &m->from_count);
+    if (m->from_count) {
+        m->coding = DDP_AS_FLOAT;
+        DDP__TRY(ddp__post(d, m, 1, &u->other_ticket, err));
+    }
+    if (!u->trained) return DDP_OK;
+    m->from = &delta;
+    m->from_count = 1;
+    m->coding = ddp__wire_coding(d->cfg.wire);
+    DDP__TRY(ddp__coded_delta(d, layer, d->over || ddp__levels_takes(d, m), err));
+    m->residual = u->residual;
+    m->divergence = &u->divergence;
+    DDP__TRY(ddp__post(d, m, 1, &u->ticket, err));
+    u->changing = 1;
+    return DDP_OK;
+}
+
+static void ddp__coded_arrived(ddp_ctx *d, int layer)
+{
+    ddp__unit *u = &d->unit[layer];
+    const float *base = u->base, *delta = u->delta;
+
+    for (int k = 0; u->changing && k < u->gradients; k++) {
+        const ddp_piece *p = &u->trains[k];
+        ddp__host_copy(&d->host, p->data, base, p->count * sizeof *base);
+        ddp__axpy(d, p->data, delta, p->count, 1);
+        base += p->count;
+        delta += p->count;
+    }
+    u->changing = 0;
+    ddp__coded_base(d, layer);
+}
+
+/* ---- averages ---- */
+
+ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler,
+                              int exact, ddp_error *err)
+{
+    ddp__unit *u = &d->unit[layer];
+    const int parts = ddp__parts_for(d, u->trained);
+    ddp_coding coding = exact ? DDP_AS_FLOAT : ddp__wire_coding(d->cfg.wire);
+    ddp_message m = ddp__message(d, DDP_ALL_REDUCE, u->average, u->averages, layer);
+
+    if (!d->engine || u->count == 0) return DDP_OK;
+    /* where changes travel in blocks, these are parameters */
+    if (d->ops.averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT) coding = DDP_AS_FLOAT;
+    for (int j = u->moving = 0; j < parts; j++) u->moving += !takes || takes[j];
+    m.mean = 1;
+    m.group = u->group ? u->group : d->computing;
+    m.priority = priority;
+    m.filler = filler;
+    m.link = u->link;
+    if (coding > DDP_AS_BFLOAT) return ddp__coded_average(d, layer, &m, err);
+    m.coding = coding;
+    if (u->moving < parts)
+        ddp__average_cut(d, layer, takes, &m);
+    else if (!exact)
+        m.from = ddp__average_takes(d, layer, u->average, &m.from_count);
+    m.divergence = &u->divergence;
+    return ddp__post(d, &m, 1, &u->ticket, err);
+}
+
+static ddp_status ddp__layer_hold(ddp_ctx *d, long ticket, int layer, ddp_error *err)
+{
+    const int link = d->unit[layer].link;
+
+    if (!d->over && ddp__post_is_done(d, link, ticket)) return ddp__post_wait(d, link, ticket, err);
+    return ddp__post_hold(d, link, ticket, layer, err);
+}
+
+ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err)
+{
+    ddp__unit *u = &d->unit[layer];
+    ddp_status s = DDP_OK;
+
+    if (u->ticket == -1 && u->other_ticket == -1) return DDP_OK;
+    if (u->other_ticket != -1) s = ddp__layer_hold(d, u->other_ticket, layer, err);
+    if (s == DDP_OK && u->ticket != -1) s = ddp__layer_hold(d, u->ticket, layer, err);
+    u->ticket = u->other_ticket = -1;
+    u->part_divergence += d->over ? d->over->divergence(d, &u->divergence) : u->divergence;
+    u->averaged += u->moving;
+    if (u->averaged >= ddp__parts_for(d, u->trained)) {
+        u->last_divergence = u->part_divergence;
+        u->part_divergence = 0;
+        u->averaged = 0;
+    }
+    if (s == DDP_OK && u->base) ddp__coded_arrived(d, layer);
+    return s;
+}
+
+ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err)
+{
+    DDP__TRY(ddp__average_layer(d, layer, NULL, 0, 1, 1, err));
+    return ddp__average_hold(d, layer, err);
+}

@@ -1,0 +1,24 @@
+/* A strategy's events, and the messages that it has posted. */
+#pragma once
+
+#include "context/context.h"
+#include "exchange/verbs.h"
+
+/* Runs an event that the strategy has; a ddp_status. */
+#define DDP__EVENT(d, what, args) \
+    ((d)->ops.what ? ((d)->event = #what, ddp__event_over((d), (d)->ops.what args)) : DDP_OK)
+DDP_LIB ddp_status ddp__event_over(ddp_ctx *d, int code);
+/* First line of every verb. */
+#define DDP__VERB(verb) DDP__DO(ddp__verb_enter(d, verb))
+DDP_LIB ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb);
+DDP_LIB ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err);
+DDP_LIB void ddp__posted_close(ddp_ctx *d);
+/* Tells the strategy what has arrived. */
+DDP_LIB ddp_status ddp__posted_look(ddp_ctx *d);
+/* Errors: something is still posted (in_layers: in the memory of layers); in that of this layer, since
+ * an earlier step. */
+DDP_LIB ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when);
+DDP_LIB ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer);
+/* Finishes what is in flight; and what the strategy put off. */
+DDP_LIB ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err);

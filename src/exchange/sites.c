@@ -1,0 +1,195 @@
+/* Groups of ranks, and averages in two levels: the ranks of a site sum each a segment, those of one place in
+ * all sites sum theirs over the slow links, and each site gathers. Sites of unlike size sum to their lowest
+ * ranks, which spread the result. What crosses sites travels in the coding of the message, what stays inside
+ * as floats. Sums go in rank order inside a site, then in the order of sites: the same bits on all ranks, not
+ * those of one level. */
+#include "exchange/collective.h"
+#include "context/context.h"
+#include "exchange/post.h"
+#include "config/settings.h"
+#include "exchange/sites.h"
+#include "exchange/verbs.h"
+
+/* ---- which ranks ---- */
+
+int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
+{
+    DDP__ENTER(d);
+    if (!ranks || !group) return ddp__ctx_failf(d, DDP_ARG, "ddp_group: the list or the result is NULL");
+    if ((d->cfg.min_world > 0 || d->cfg.join) && ddp__goes_check(&d->cfg, &d->ops, 1, &d->host.error))
+        return ddp__ctx_fail(d, &d->host.error);
+    if (!d->engine) { /* alone: every group is the world */
+        if (n != 1 || ranks[0] != 0)
+            return ddp__ctx_failf(d, DDP_ARG, "ddp_group: a group of %d ranks in a world of 1", n);
+        *group = 0;
+        return 0;
+    }
+    if (ddp__engine_group(d->engine, ranks, n, group, &d->host.error) ||
+        (d->second && ddp__engine_group(d->second, ranks, n, group, &d->host.error)))
+        return ddp__ctx_fail(d, &d->host.error);
+    return 0;
+}
+
+/* The ranks r with key[r] == value, in list; how many. */
+static int ddp__ranks_with(int world, const int *key, int value, int *list)
+{
+    int n = 0;
+
+    for (int r = 0; r < world; r++)
+        if (key[r] == value) list[n++] = r;
+    return n;
+}
+
+/* list: [2 x world] to work with. gathers: sites get another group each for that. */
+static int ddp__sites_make(ddp_ctx *d, const int *site_of, int gathers, ddp_sites *out, int *list)
+{
+    int *place = list + d->world, n, group, bad = 0, most = 0, least = d->world;
+
+    for (int r = 0; !bad && r < d->world; r++) { /* a site is made where its lowest rank comes */
+        n = ddp__ranks_with(d->world, site_of, site_of[r], list);
+        for (place[r] = 0; list[place[r]] != r; place[r]++) {
+        }
+        if (n > most) most = n;
+        if (n < least) least = n;
+        if (place[r]) continue;
+        out->sites++;
+        bad = ddp_group(d, list, n, &group);
+        if (site_of[r] == site_of[d->rank]) {
+            out->inside = group;
+            out->members = n;
+            out->leader = r;
+        }
+        if (gathers && !bad) bad = ddp_group(d, list, n, &group);
+        if (site_of[r] == site_of[d->rank]) out->gather = group;
+    }
+    out->place = place[d->rank];
+    out->equal = most == least;
+    for (int q = 0; !bad && q < (out->equal ? most : 1); q++) {
+        n = ddp__ranks_with(d->world, place, q, list);
+        bad = ddp_group(d, list, n, &group);
+        if (q == out->place) out->across = group;
+    }
+    return bad;
+}
+
+int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out)
+{
+    int *work, bad;
+
+    DDP__ENTER(d);
+    if (!site_of || !out)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_open: the sites or the result are NULL");
+    memset(out, 0, sizeof *out);
+    work = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *work);
+    if (!work) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_sites_open: out of memory");
+    bad = ddp__sites_make(d, site_of, 0, out, work);
+    DDP_FREE(work);
+    return bad;
+}
+
+int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, float scale)
+{
+    ddp_piece all = {{x}, n}, own = all;
+    ddp_message m, across;
+
+    DDP__ENTER(d);
+    if (!s || s->members < 1)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_all_reduce: the sites come from ddp_sites_open");
+    m = ddp__message(d, s->equal ? DDP_REDUCE_SCATTER : DDP_ALL_REDUCE, &all, 1, DDP_NO_LAYER);
+    m.ragged = 1;
+    m.group = s->inside;
+    if (ddp__run(d, &m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    if (s->equal) { /* as an all-reduce cuts its segments */
+        const size_t k = (size_t)s->members, j = (size_t)s->place, first = ddp__part_start(n, k, j);
+        own.data = x + first;
+        own.count = ddp__part_start(n, k, j + 1) - first;
+    }
+    across = ddp__message(d, DDP_ALL_REDUCE, &own, 1, DDP_NO_LAYER);
+    across.group = s->across;
+    across.scale = scale;
+    if ((s->equal || s->place == 0) && ddp__run(d, &across, 0, &d->host.error))
+        return ddp__ctx_fail(d, &d->host.error);
+    m.verb = s->equal ? DDP_ALL_GATHER : DDP_BROADCAST;
+    m.group = s->gather;
+    m.peer = s->leader;
+    return ddp__run(d, &m, 0, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
+}
+
+/* ---- a strategy's averages ---- */
+
+ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
+{
+    int *list, bad = 0, alike = 1, unlike = 1;
+
+    if (!(d->cfg.site > 0)) return DDP_OK;
+    list = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *list);
+    if (!list) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
+    if (!d->sites) d->sites = (ddp_sites *)ddp__scratch_take(&d->lists, 1, sizeof *d->sites);
+    if (!d->sites) {
+        DDP_FREE(list);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
+    }
+    memset(d->sites, 0, sizeof *d->sites);
+    d->levels = d->sites;
+    for (int r = 0; r < d->world; r++)
+        for (int q = 0; q < r && site[r]; q++) {
+            alike &= site[r] == site[q] || !site[q];
+            unlike &= site[r] != site[q];
+        }
+    if (alike) d->sites->members = d->world;
+    for (int link = 0; link < ddp_links(d) && !alike; link++)
+        ddp__engine_sites(ddp__engine_of(d, link), site);
+    if (!alike && !(d->cfg.min_world > 0)) bad = ddp__sites_make(d, site, 1, d->sites, list);
+    DDP_FREE(list);
+    if (bad) return (ddp_status)bad; /* err is the context's */
+    /* one level is all there is; the devices' own network joins those of a site in any case */
+    if ((alike && d->cfg.backend) || (unlike && !d->cfg.nccl)) d->levels = NULL;
+    return DDP_OK;
+}
+
+ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err)
+{
+    int *site;
+    ddp_status s;
+
+    if (!(d->cfg.site > 0)) return DDP_OK;
+    site = (int *)ddp__calloc((size_t)d->world, sizeof *site);
+    if (!site) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
+    site[d->rank] = d->cfg.site;
+    s = ddp__gather_words(d, 0, site, sizeof *site, err);
+    d->levels = NULL;
+    if (s == DDP_OK) s = ddp__levels_open(d, site, err);
+    DDP_FREE(site);
+    return s;
+}
+
+const ddp_sites *ddp_sites_of(const ddp_ctx *d) { return d->levels; }
+
+int ddp__levels_takes(const ddp_ctx *d, const ddp_message *m)
+{
+    return d->levels && m->mean && !m->group && m->verb == DDP_ALL_REDUCE && !m->to;
+}
+
+void ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *part)
+{
+    *part = *m;
+    part->group = d->levels->across;
+    part->mean = 0;
+    part->scale = 1.0f / (float)d->world;
+    part->divergence = NULL;
+    part->round = m->residual != NULL;
+}
+
+ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
+{
+    ddp_message one = *m;
+
+    if (d->levels->members == d->world) { /* a site is all there is: floats, in one level */
+        one.coding = DDP_AS_FLOAT;
+        one.residual = NULL;
+    } else {
+        one.levels = 1;
+        one.divergence = NULL;
+    }
+    return ddp__engine_submit(ddp__engine_of(d, m->link), &one, ticket, err);
+}

@@ -1,0 +1,392 @@
+/* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of the
+ * device; and what a strategy computes with. */
+#include "context/clock.h"
+#include "context/context.h"
+#include "exchange/events.h"
+#include "exchange/update.h"
+#include "exchange/verbs.h"
+
+/* No multiply-add: replicas on unlike processors stay equal. */
+void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
+{
+    size_t i = 0;
+
+    if (ddp__on_paper(&d->host, y) || ddp__on_paper(&d->host, x)) return;
+    if (d->host.backend) {
+        d->host.backend->axpy(d->host.device, y, x, n, a);
+        return;
+    }
+    for (; i + 4 <= n; i += 4)
+        ddp__f4_store(y + i, ddp__f4_load(y + i) + ddp__f4_mul(ddp__f4_all(a), ddp__f4_load(x + i)));
+    for (; i < n; i++) {
+        float product = a * x[i];
+        DDP__ROUNDED(product);
+        y[i] += product;
+    }
+}
+
+void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a)
+{
+    if (ddp__on_paper(&d->host, x)) return;
+    if (d->host.backend)
+        d->host.backend->scale(d->host.device, x, n, a);
+    else
+        ddp__scale(x, n, a);
+}
+
+ddp__walk ddp__walk_of(const ddp_piece *from, int from_count, const ddp_piece *to, int to_count)
+{
+    const ddp__walk w = {from, to, from_count, to_count, 0, 0};
+
+    return w;
+}
+
+size_t ddp__walk_next(ddp__walk *w, float **from, float **to)
+{
+    size_t n;
+
+    while (w->from_count && w->from_at == w->from->count) {
+        w->from++;
+        w->from_count--;
+        w->from_at = 0;
+    }
+    while (w->to_count && w->to_at == w->to->count) {
+        w->to++;
+        w->to_count--;
+        w->to_at = 0;
+    }
+    if (!w->from_count || !w->to_count) return 0;
+    n = w->from->count - w->from_at;
+    if (n > w->to->count - w->to_at) n = w->to->count - w->to_at;
+    *from = w->from->data + w->from_at;
+    *to = w->to->data + w->to_at;
+    w->from_at += n;
+    w->to_at += n;
+    return n;
+}
+
+/* With one worker a sum is its own input. */
+ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
+{
+    const float scale = m->mean || m->scale == 0 ? 1 : m->scale;
+    ddp__walk w =
+        ddp__walk_of(m->from, m->from_count, m->to ? m->to : m->from, m->to ? m->to_count : m->from_count);
+    float *x, *y;
+    size_t n;
+
+    if (m->verb > DDP_REDUCE_SCATTER)
+        return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else",
+                         ddp__verb_name((int)m->verb));
+    if (m->verb != DDP_ALL_REDUCE && m->verb != DDP_REDUCE_SCATTER) return DDP_OK;
+    while ((n = ddp__walk_next(&w, &x, &y)) > 0) {
+        if (m->add) {
+            ddp__axpy(d, y, x, n, scale);
+            continue;
+        }
+        if (x != y && there)
+            ddp__host_copy(&d->host, y, x, n * sizeof *y);
+        else if (x != y)
+            memcpy(y, x, n * sizeof *y);
+        if (scale != 1 && there)
+            ddp__scale_there(d, y, n, scale);
+        else if (scale != 1)
+            ddp__scale(y, n, scale);
+    }
+    return DDP_OK;
+}
+
+/* ---- gradients that are none: -0.0, told by their bits, also where a compiler may take it for 0 ---- */
+
+static const uint32_t ddp__no_gradient_bits = 0x80000000u;
+
+int ddp_no_gradient(const float *x, size_t n)
+{
+    uint32_t bits = ddp__no_gradient_bits;
+    size_t i;
+
+    for (i = 0; i < n && bits == ddp__no_gradient_bits; i++) memcpy(&bits, x + i, sizeof bits);
+    return n > 0 && bits == ddp__no_gradient_bits;
+}
+
+void ddp__floats_none(float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) memcpy(x + i, &ddp__no_gradient_bits, sizeof *x);
+}
+
+void ddp__gradients_none(ddp_ctx *d, ddp__unit *u)
+{
+    float none;
+
+    ddp__floats_none(&none, 1);
+    for (int k = 0; k < u->gradients; k++) {
+        float *x = u->gradient[k].data;
+        if (ddp__on_paper(&d->host, x)) continue;
+        if (d->host.backend)
+            d->host.backend->fill(d->host.device, x, u->gradient[k].count, none);
+        else
+            ddp__floats_none(x, u->gradient[k].count);
+    }
+}
+
+/* On a device kernels begin with 0, which no sum makes -0.0. */
+void ddp__gradients_some(ddp_ctx *d, ddp__unit *u)
+{
+    float *first = u->gradients ? u->gradient[0].data : NULL;
+
+    if (first && !d->host.backend && !ddp__on_paper(&d->host, first) && ddp_no_gradient(first, 1)) *first = 0;
+}
+
+/* Whether an update has no gradient. from: the averaged gradient, NULL: the layer's own gradient. On a device
+ * the update kernel looks at an averaged gradient; a rank knows whether its own one was skipped. */
+static int ddp__nothing_to_update(const ddp_ctx *d, const ddp__unit *u, const float *from)
+{
+    if (d->host.backend)
+        return u->skipped == d->cfg.micro_batches && d->ops.averages != DDP_AVERAGES_GRADIENTS &&
+               !(d->ops.traits & DDP_NEEDS_SERVERS);
+    if (!u->gradients || ddp__on_paper(&d->host, u->gradient[0].data)) return 0;
+    if (from) return ddp_no_gradient(from, u->trained);
+    for (int i = 0; i < u->gradients; i++)
+        if (!ddp_no_gradient(u->gradient[i].data, u->gradient[i].count)) return 0;
+    return 1;
+}
+
+void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
+                        float rate, int there)
+{
+    const ddp__unit *u = &d->unit[layer];
+
+    if (ddp__on_paper(&d->host, params) || ddp__on_paper(&d->host, grads)) return;
+    if (!(there && d->host.backend) && ddp_no_gradient(grads, u->trained)) return;
+    for (int i = 0; i < u->gradients; i++) {
+        const size_t n = u->gradient[i].count;
+        const ddp_update call = {layer, params, grads, state, n, step, rate, NULL, 0, 0, NULL};
+        if (there && d->host.backend)
+            d->host.backend->update(d->host.device, &d->optimizer, &call, 0);
+        else
+            d->optimizer.update(&d->optimizer, &call);
+        if (state) state += (size_t)d->optimizer.state_per_param * n;
+        params += n;
+        grads += n;
+    }
+}
+
+void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
+                      float rate)
+{
+    ddp__update_memory(d, layer, params, grads, state, step, rate, 0);
+}
+
+void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
+{
+    ddp__unit *u = &d->unit[layer];
+    float *state = u->state;
+
+    u->left_out = ddp__nothing_to_update(d, u, from);
+    if (u->left_out) {
+        for (int i = 0; i < u->gradients; i++)
+            ddp__host_zero(&d->host, u->gradient[i].data, u->gradient[i].count * sizeof(float));
+        return;
+    }
+    if (!d->optimizer.update) { /* the program's own: it finds the gradients in its arrays */
+        for (int i = 0; from && i < u->gradients; from += u->gradient[i++].count)
+            ddp__host_copy(&d->host, u->gradient[i].data, from, u->gradient[i].count * sizeof *from);
+        u->updates++;
+        return;
+    }
+    ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
+    for (int i = 0; i < u->gradients && !ddp__on_paper(&d->host, u->trains[i].data); i++) {
+        const size_t n = u->gradient[i].count;
+        float *grads = u->gradient[i].data;
+        const ddp_update call = {layer, u->trains[i].data, from ? from : grads, state,   n, u->updates, d->lr,
+                                 NULL,  u->shape[i].rows,  u->shape[i].columns, &d->muon};
+        if (state) state += n * (size_t)ddp__piece_state(d, u, i);
+        if (from) from += n;
+        if (d->host.backend) {
+            d->host.backend->update(d->host.device, &d->optimizer, &call, !from);
+            continue;
+        }
+        d->optimizer.update(&d->optimizer, &call);
+        if (!from) memset(grads, 0, n * sizeof *grads);
+    }
+    u->updates++;
+    ddp__clock_note(d, DDP__M_UPDATED, layer, DDP__OUTSIDE);
+}
+
+/* ---- values that are not finite ---- */
+
+typedef struct ddp__finite_scan {
+    const float *x;
+    size_t n;
+    int found; /* atomic */
+} ddp__finite_scan;
+
+enum { DDP__FINITE_BLOCK = 1 << 16 }; /* floats that a thread takes at a time */
+
+static void ddp__finite_some(void *user, long first, long last)
+{
+    ddp__finite_scan *s = (ddp__finite_scan *)user;
+    const size_t from = (size_t)first * DDP__FINITE_BLOCK, to = (size_t)last * DDP__FINITE_BLOCK;
+    const size_t n = (to < s->n ? to : s->n) - from;
+
+    if (ddp__first_not_finite(s->x + from, n) < n) ddp__atomic_store(&s->found, 1);
+}
+
+ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
+{
+    const ddp__unit *u = &d->unit[layer];
+    char what[200];
+
+    if (d->cfg.no_finite_check || d->host.backend || u->skipped == d->cfg.micro_batches) return DDP_OK;
+    for (int i = 0; i < u->gradients; i++) {
+        ddp__finite_scan s = {u->gradient[i].data, u->gradient[i].count, 0};
+        size_t at;
+        if (ddp__on_paper(&d->host, s.x)) continue;
+        ddp__pool_run(d->host.pool, (long)((s.n + DDP__FINITE_BLOCK - 1) / DDP__FINITE_BLOCK), 1,
+                      ddp__finite_some, &s);
+        if (!s.found) continue;
+        at = ddp__first_not_finite(s.x, s.n);
+        ddp__format(what, sizeof what,
+                    "step %ld: the gradient of %s%.80s is %g on rank %d (value %zu of %zu)", d->step,
+                    DDP__LAYER(u->name), (double)s.x[at], d->rank, at, s.n);
+        if (d->optimizer.update)
+            return ddp__fail(err, DDP_NUMERIC,
+                             "%s: lower the learning rate, warm it up or clip gradients; "
+                             "no_finite_check = 1 switches this check off",
+                             what);
+        if (d->stats.not_finite++ == 0)
+            ddp__log(&d->host.log, DDP_LOG_WARN,
+                     "%s; your own update decides about the step, and ddp_stats.not_finite counts", what);
+        return DDP_OK;
+    }
+    return DDP_OK;
+}
+
+/* A norm that nobody else waits for stays on the device. */
+static void ddp__clip_there(ddp_ctx *d)
+{
+    const ddp_backend *b = d->host.backend;
+    int first = 1;
+
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++, first = 0)
+            b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, first);
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++)
+            b->clip_scale(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
+                          d->cfg.clip_norm);
+}
+
+ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
+{
+    const ddp_backend *b = d->host.backend;
+    double squares = 0;
+    float factor;
+
+    if (b && !d->norm.pass) {
+        ddp__clip_there(d);
+        return DDP_OK;
+    }
+    if (d->norm.pass) DDP__TRY(d->norm.pass(d->norm.user, 0, &squares));
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++) {
+            const ddp_piece *g = &d->unit[l].gradient[i];
+            double more = 0;
+            if (ddp__on_paper(&d->host, g->data)) continue;
+            if (b)
+                DDP__TRY(b->norm2(d->host.device, g->data, g->count, &more, err));
+            else
+                more = ddp__sum_squares(g->data, g->count);
+            squares += more;
+        }
+    if (d->norm.pass) DDP__TRY(d->norm.pass(d->norm.user, 1, &squares));
+    factor = ddp__clip_factor(squares, (double)d->cfg.clip_norm);
+    if (factor == 1) return DDP_OK;
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++)
+            ddp__scale_there(d, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, factor);
+    return DDP_OK;
+}
+
+/* ---- what a strategy computes with ---- */
+
+int ddp_axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
+{
+    DDP__VERB("ddp_axpy");
+    ddp__axpy(d, y, x, n, a);
+    return 0;
+}
+
+int ddp_copy(ddp_ctx *d, float *y, const float *x, size_t n)
+{
+    DDP__VERB("ddp_copy");
+    ddp__host_copy(&d->host, y, x, n * sizeof *y);
+    return 0;
+}
+
+int ddp_scale(ddp_ctx *d, float *x, size_t n, float a)
+{
+    DDP__VERB("ddp_scale");
+    ddp__scale_there(d, x, n, a);
+    return 0;
+}
+
+int ddp_set(ddp_ctx *d, float *x, size_t n, float a)
+{
+    DDP__VERB("ddp_set");
+    if (ddp__on_paper(&d->host, x)) return 0;
+    if (d->host.backend)
+        d->host.backend->fill(d->host.device, x, n, a);
+    else
+        for (size_t i = 0; i < n; i++) x[i] = a;
+    return 0;
+}
+
+int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
+{
+    DDP__VERB("ddp_norm2");
+    *out = 0;
+    if (ddp__on_paper(&d->host, x)) return 0;
+    if (d->host.backend) return (int)d->host.backend->norm2(d->host.device, x, n, out, &d->host.error);
+    *out = ddp__sum_squares(x, n);
+    return 0;
+}
+
+int ddp_download(ddp_ctx *d, float *y, const float *x, size_t n)
+{
+    DDP__VERB("ddp_download");
+    return (int)ddp__host_download(&d->host, y, x, n * sizeof *y, &d->host.error);
+}
+
+int ddp_upload(ddp_ctx *d, float *y, const float *x, size_t n)
+{
+    DDP__VERB("ddp_upload");
+    ddp__host_upload(&d->host, y, x, n * sizeof *y);
+    return 0;
+}
+
+int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule, float f)
+{
+    DDP__VERB("ddp_late_apply");
+    switch (rule) {
+    case DDP_LATE_MIX:
+        if (f == 0)
+            ddp__host_copy(&d->host, target, late, n * sizeof *target);
+        else {
+            ddp__scale_there(d, target, n, f);
+            ddp__axpy(d, target, late, n, 1 - f);
+        }
+        return 0;
+    case DDP_LATE_OWN:
+        ddp__host_copy(&d->host, target, late, n * sizeof *target);
+        ddp__axpy(d, target, own, n, -f);
+        return 0;
+    case DDP_LATE_COMPENSATE:
+        if (ddp__on_paper(&d->host, late)) return 0;
+        if (d->host.backend)
+            d->host.backend->compensate(d->host.device, late, target, own, n, f);
+        else
+            ddp__late_compensate(late, target, own, n, f);
+        return 0;
+    }
+    return ddp_complain(d, DDP_ARG, "ddp_late_apply: rule %d does not exist", (int)rule);
+}

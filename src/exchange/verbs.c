@@ -1,0 +1,491 @@
+/* What a strategy's events may call: messages, updates, arithmetic, state. */
+#include "exchange/average.h"
+#include "context/context.h"
+#include "exchange/events.h"
+#include "exchange/post.h"
+#include "exchange/sites.h"
+#include "exchange/update.h"
+#include "exchange/verbs.h"
+
+static int ddp__has_layer(const ddp_ctx *d, int layer) { return d && layer >= 0 && layer < d->layers; }
+
+static ddp_status ddp__verb_layer(ddp_ctx *d, const char *verb, int layer)
+{
+    DDP__TRY(ddp__verb_enter(d, verb));
+    if (ddp__has_layer(d, layer)) return DDP_OK;
+    return (ddp_status)ddp_complain(d, DDP_ARG,
+                                    "%s: layer %d does not exist; %d layers are registered, numbered from "
+                                    "0",
+                                    verb, layer, d->layers);
+}
+
+/* Whether messages may begin here. */
+static ddp_status ddp__verb_posts(ddp_ctx *d)
+{
+    if (strcmp(d->event, "wait") && strcmp(d->event, "start") && strncmp(d->event, "plan_", 5)) return DDP_OK;
+    return ddp__fail(
+        &d->host.error, DDP_USAGE,
+        "strategy %s posts a message in %s: start declares state and wait "
+        "finishes what is in flight; post in forward_begin, backward_end, step_end, arrived or sync_all",
+        d->ops.name, d->event);
+}
+
+/* ---- messages ---- */
+
+ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err)
+{
+    d->posted_room = 5 * d->layers + 64;
+    d->posted = (ddp__posted *)ddp__scratch_take(&d->lists, (size_t)d->posted_room, sizeof *d->posted);
+    return d->posted ? DDP_OK
+                     : ddp__fail(err, DDP_MEMORY,
+                                 "out of memory for %d messages of strategy "
+                                 "%s",
+                                 d->posted_room, d->ops.name);
+}
+
+void ddp__posted_close(ddp_ctx *d)
+{
+    for (int i = 0; d->posted && i < d->posted_room; i++)
+        if (d->posted[i].sum) DDP_FREE(d->posted[i].sum);
+    for (int i = 0; i < d->kepts; i++) {
+        const ddp__own_state *k = &d->kept[i];
+        if (k->equal & DDP_KEPT_HERE)
+            ddp__release(&d->host.allocator, k->data, k->count * sizeof(float));
+        else
+            ddp__host_release(&d->host, k->data, k->count * sizeof(float));
+    }
+    if (d->kept) DDP_FREE(d->kept);
+    ddp_blob_free(&d->plan);
+}
+
+static int ddp__in_layer(const ddp__unit *u, const ddp_piece *list, int n)
+{
+    for (int i = 0; i < n; i++)
+        for (int b = 0; b < u->blocks; b++) {
+            const ddp_block *k = &u->block[b];
+            if (list[i].data >= k->params && list[i].data < k->params + k->count) return 1;
+            if (k->grads && list[i].data >= k->grads && list[i].data < k->grads + k->count) return 1;
+        }
+    return 0;
+}
+
+ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
+{
+    const ddp__posted *p = d->posted;
+    const char *layer;
+    int i = 0;
+
+    while (in_layers && i < d->posted_count && !p[i].in_layer) i++;
+    if (i == d->posted_count) return DDP_OK;
+    p += i;
+    layer = p->layer >= 0 && p->layer < d->layers ? d->unit[p->layer].name : "no layer";
+    return ddp__fail(&d->host.error, DDP_USAGE,
+                     "strategy %s posted a message of %s%s in step %ld and did not hold it "
+                     "%s: every message has to be held, at the latest in its event wait",
+                     d->ops.name, DDP__LAYER(layer), p->step, when);
+}
+
+ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
+{
+    for (int i = 0; i < d->posted_count; i++)
+        if (d->posted[i].in_layer && d->posted[i].layer == layer && d->posted[i].step < d->step)
+            return ddp__fail(&d->host.error, DDP_USAGE,
+                             "strategy %s: %s%s was used in step %ld while its message "
+                             "of step %ld was still on its way: hold it in forward_begin or in step_end",
+                             d->ops.name, DDP__LAYER(d->unit[layer].name), d->step, d->posted[i].step);
+    return DDP_OK;
+}
+
+/* A device has no message that adds: what comes replaces `from`, which is then added to `to`. */
+static ddp_status ddp__posted_sums(ddp__posted *p, const ddp_message *m, ddp_error *err)
+{
+    const int most = m->from_count + m->to_count;
+
+    if (p->room < most) {
+        ddp_piece *grown = (ddp_piece *)DDP_REALLOC(p->sum, (size_t)most * sizeof *grown);
+        if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", most);
+        p->sum = grown;
+        p->room = most;
+    }
+    p->from = m->from_count;
+    p->to = m->to_count;
+    for (int i = 0; i < most; i++) p->sum[i] = i < p->from ? m->from[i] : m->to[i - p->from];
+    return DDP_OK;
+}
+
+static ddp__posted *ddp__posted_find(ddp_ctx *d, long ticket)
+{
+    for (int i = 0; i < d->posted_count; i++)
+        if (d->posted[i].name == ticket) return &d->posted[i];
+    return NULL;
+}
+
+/* The message that m comes after is named by the engine's ticket; one on another link, or of a device, is
+ * waited for here or there. */
+static ddp_status ddp__posted_after(ddp_ctx *d, ddp_message *m, ddp_error *err)
+{
+    const ddp__posted *before = m->after ? ddp__posted_find(d, m->after - 1) : NULL;
+
+    m->after = 0;
+    if (!before || !d->engine) return DDP_OK; /* it is done */
+    if (d->over) return ddp__post_hold(d, before->link, before->ticket, DDP_NO_LAYER, err);
+    if (before->link != m->link) return ddp__post_wait(d, before->link, before->ticket, err);
+    m->after = before->ticket + 1;
+    return DDP_OK;
+}
+
+static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message *m, ddp_error *err)
+{
+    ddp_message in_place = *m;
+
+    DDP__TRY(ddp__posted_after(d, &in_place, err));
+    m = &in_place;
+    p->to = 0;
+    if (ddp__coded_rounds(m) && !d->over && !ddp__levels_takes(d, m)) /* else who crosses sites rounds, or
+                                                                           the stager */
+        DDP__TRY(ddp__coded_round(d, m, err));
+    if (!m->add || !d->over) return ddp__post(d, m, 1, &p->ticket, err);
+    DDP__TRY(ddp__posted_sums(p, m, err));
+    in_place.add = 0;
+    in_place.to = NULL;
+    return ddp__post(d, &in_place, 1, &p->ticket, err);
+}
+
+/* A mistake in a message is the strategy's, wherever it is found. */
+static ddp_status ddp__posted_refused(ddp_ctx *d)
+{
+    ddp_error *e = &d->host.error;
+    char text[sizeof e->msg];
+
+    if ((e->code != DDP_ARG && e->code != DDP_USAGE) || strstr(e->msg, d->ops.name)) return e->code;
+    snprintf(text, sizeof text, "%s", e->msg);
+    return ddp__fail(e, e->code, "strategy %s: %s", d->ops.name, text);
+}
+
+int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
+{
+    ddp__posted *p;
+    ddp_message among;
+    char who[64];
+
+    DDP__VERB("ddp_post");
+    if (!m || !ticket) return ddp_complain(d, DDP_ARG, "ddp_post needs a message and a place for its ticket");
+    DDP__DO(ddp__verb_posts(d));
+    snprintf(who, sizeof who, "strategy %s", d->ops.name);
+    DDP__DO(ddp__message_looks(d, who, m, &d->host.error));
+    if (d->posted_count == d->posted_room)
+        return (int)ddp__fail(&d->host.error, DDP_USAGE,
+                              "strategy %s has %d messages that it did not hold; hold some "
+                              "of them before it posts more",
+                              d->ops.name, d->posted_room);
+    p = &d->posted[d->posted_count];
+    if (d->computing && m->group == 0 && (m->verb < DDP_SEND)) {
+        among = *m;
+        among.group = d->computing;
+        m = &among;
+    }
+    if (ddp__posted_send(d, p, m, &d->host.error)) return (int)ddp__posted_refused(d);
+    p->layer = m->layer;
+    p->link = m->link;
+    p->step = d->step;
+    p->told = 0;
+    p->here = m->here;
+    p->in_layer = m->layer >= 0 && m->layer < d->layers &&
+                  (ddp__in_layer(&d->unit[m->layer], m->from, m->from_count) ||
+                   ddp__in_layer(&d->unit[m->layer], m->to, m->to ? m->to_count : 0));
+    *ticket = p->name = d->posted_next++;
+    d->posted_count++;
+    return 0;
+}
+
+static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
+{
+    const char *event = d->event;
+    long name = p->name;
+    int code;
+
+    if (p->told || !d->ops.arrived) return DDP_OK;
+    p->told = 1;
+    d->event = "arrived";
+    code = d->ops.arrived(d, d->self, name);
+    DDP__TRY(ddp__event_over(d, code));
+    d->event = event;
+    return DDP_OK;
+}
+
+ddp_status ddp__posted_look(ddp_ctx *d)
+{
+    if (!d->ops.arrived) return DDP_OK;
+    for (int i = 0; i < d->posted_count; i++)
+        if (!d->posted[i].told && ddp__post_is_done(d, d->posted[i].link, d->posted[i].ticket))
+            DDP__TRY(ddp__posted_tell(d, &d->posted[i]));
+    return DDP_OK;
+}
+
+int ddp_hold(ddp_ctx *d, long ticket, int layer)
+{
+    ddp__posted *p, held;
+    float *from, *to;
+    ddp__walk w;
+    size_t n;
+
+    DDP__VERB("ddp_hold");
+    p = ddp__posted_find(d, ticket);
+    if (!p) return ddp_complain(d, DDP_USAGE, "message %ld was held before, or was never posted", ticket);
+    held = *p;
+    *p = d->posted[--d->posted_count];
+    d->posted[d->posted_count] = held; /* its list stays with the place */
+    if (!ddp__has_layer(d, layer)) layer = DDP_NO_LAYER;
+    DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
+    if (held.here && d->over) DDP__DO(ddp__post_wait(d, held.link, held.ticket, &d->host.error));
+    w = ddp__walk_of(held.sum, held.from, held.sum ? held.sum + held.from : NULL, held.to);
+    while ((n = ddp__walk_next(&w, &from, &to)) > 0) ddp__axpy(d, to, from, n, 1);
+    return (int)ddp__posted_tell(d, &held);
+}
+
+int ddp_hold_input(ddp_ctx *d, long ticket)
+{
+    const ddp__posted *p;
+
+    DDP__VERB("ddp_hold_input");
+    p = ddp__posted_find(d, ticket);
+    if (p && p->to) return 0; /* `from` is taken until the message is held */
+    return p ? (int)ddp__post_hold_input(d, p->link, p->ticket, &d->host.error) : 0;
+}
+
+int ddp_is_done(ddp_ctx *d, long ticket)
+{
+    const ddp__posted *p = d && !ddp__host_forked(&d->host) ? ddp__posted_find(d, ticket) : NULL;
+
+    return p ? ddp__post_is_done(d, p->link, p->ticket) : 1;
+}
+
+/* ---- layers ---- */
+
+int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler)
+{
+    const char *name = takes ? "ddp_average_parts" : "ddp_average";
+
+    DDP__DO(ddp__verb_layer(d, name, layer));
+    DDP__DO(ddp__verb_posts(d));
+    if (d->unit[layer].ticket != -1 || d->unit[layer].other_ticket != -1)
+        return ddp_complain(d, DDP_USAGE,
+                            "%s of %s%s, whose last average is still on its way: hold it "
+                            "first with ddp_average_hold",
+                            name, DDP__LAYER(d->unit[layer].name));
+    return (int)ddp__average_layer(d, layer, takes, priority, filler, 0, &d->host.error);
+}
+
+int ddp_average(ddp_ctx *d, int layer, int priority, int filler)
+{
+    return ddp_average_parts(d, layer, NULL, priority, filler);
+}
+
+int ddp_average_hold(ddp_ctx *d, int layer)
+{
+    DDP__DO(ddp__verb_layer(d, "ddp_average_hold", layer));
+    return (int)ddp__average_hold(d, layer, &d->host.error);
+}
+
+int ddp_average_exact(ddp_ctx *d, int layer)
+{
+    DDP__DO(ddp__verb_layer(d, "ddp_average_exact", layer));
+    DDP__DO(ddp__verb_posts(d));
+    return (int)ddp__average_exact(d, layer, &d->host.error);
+}
+
+int ddp_update_layer(ddp_ctx *d, int layer, const float *from)
+{
+    DDP__DO(ddp__verb_layer(d, "ddp_update_layer", layer));
+    ddp__update_layer(d, layer, from);
+    return 0;
+}
+
+int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate)
+{
+    const float now = d ? d->lr : 0;
+
+    DDP__DO(ddp__verb_layer(d, "ddp_update_late", layer));
+    d->lr = rate;
+    ddp__update_layer(d, layer, from);
+    d->lr = now;
+    return 0;
+}
+
+int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const float *from, float rate)
+{
+    DDP__DO(ddp__verb_layer(d, "ddp_update_copy", layer));
+    ddp__update_memory(d, layer, params, from, state, d->unit[layer].updates, rate, 1);
+    return 0;
+}
+
+int ddp_clip(ddp_ctx *d)
+{
+    DDP__VERB("ddp_clip");
+    return d->cfg.clip_norm > 0 ? (int)ddp__clip_gradients(d, &d->host.error) : 0;
+}
+
+/* ---- state ---- */
+
+static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal, float **out)
+{
+    ddp__own_state *k;
+
+    DDP__VERB("ddp_keep");
+    if (d->started || strcmp(d->event, "start"))
+        return ddp_complain(d, DDP_USAGE, "state %s is declared in %s; only start may", name, d->event);
+    if (layer >= d->layers || !name || strlen(name) >= sizeof k->name || n == 0)
+        return ddp_complain(d, DDP_ARG,
+                            "state '%.40s' of %zu floats for layer %d: a name of at most %d characters, a "
+                            "size and a layer below %d are needed",
+                            name ? name : "", n, layer, (int)sizeof k->name - 1, d->layers);
+    k = (ddp__own_state *)DDP_REALLOC(d->kept, ((size_t)d->kepts + 1) * sizeof *k);
+    if (k) d->kept = k;
+    if (k && equal & DDP_KEPT_HERE)
+        *out = (float *)ddp__alloc(&d->host.allocator, n * sizeof **out);
+    else if (k)
+        *out = (float *)ddp__host_alloc(&d->host, n * sizeof **out);
+    if (!*out) return ddp_complain(d, DDP_MEMORY, "out of memory for %zu floats of state %s", n, name);
+    k += d->kepts++;
+    memset(k, 0, sizeof *k);
+    snprintf(k->name, sizeof k->name, "%s", name);
+    k->layer = layer < 0 ? DDP_NO_LAYER : layer;
+    k->equal = equal;
+    k->data = *out;
+    k->count = n;
+    return 0;
+}
+
+float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal)
+{
+    float *data = NULL;
+
+    (void)ddp__keep(d, layer, name, n, equal, &data);
+    return data;
+}
+
+ddp_blob ddp_blob_new(size_t size)
+{
+    ddp_blob b;
+
+    b.size = size;
+    b.bytes = (unsigned char *)ddp__calloc(size ? size : 1, 1);
+    return b;
+}
+
+void ddp_blob_free(ddp_blob *b)
+{
+    if (b->bytes) DDP_FREE(b->bytes);
+    memset(b, 0, sizeof *b);
+}
+
+/* ---- reading ---- */
+
+int ddp_group_size(const ddp_ctx *d, int group) { return ddp__group_size(d, group); }
+
+int ddp_parts_of(const ddp_ctx *d, int layer) { return ddp__parts_for(d, d->unit[layer].trained); }
+
+int ddp_has_forward(const ddp_ctx *d)
+{
+    if (d->cfg.average_first) return 0; /* nothing waits for one */
+    if (d->hooks_forward) return 1;
+    for (int l = 0; l < d->layers; l++)
+        if (d->unit[l].forward_step != d->step) return 0;
+    return 1;
+}
+
+int ddp_layers(const ddp_ctx *d) { return d ? d->layers : 0; }
+
+const char *ddp_name_of(const ddp_ctx *d, int layer)
+{
+    return ddp__has_layer(d, layer) ? d->unit[layer].name : "?";
+}
+
+const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count)
+{
+    *count = ddp__has_layer(d, layer) ? d->unit[layer].gradients : 0;
+    return *count ? d->unit[layer].gradient : NULL;
+}
+
+const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count)
+{
+    *count = ddp__has_layer(d, layer) ? d->unit[layer].averages : 0;
+    return *count ? d->unit[layer].average : NULL;
+}
+
+const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count)
+{
+    *count = ddp__has_layer(d, layer) ? d->unit[layer].gradients : 0;
+    return *count ? d->unit[layer].trains : NULL;
+}
+
+float *ddp_state_of(const ddp_ctx *d, int layer, size_t *count)
+{
+    *count = ddp__has_layer(d, layer) ? d->unit[layer].state_count : 0;
+    return *count ? d->unit[layer].state : NULL;
+}
+
+long ddp_updates_of(const ddp_ctx *d, int layer)
+{
+    return ddp__has_layer(d, layer) ? d->unit[layer].updates : 0;
+}
+
+double ddp_computed_s(const ddp_ctx *d) { return d->compute_this_step; }
+
+const struct ddp_step_info *ddp_reported(const ddp_ctx *d) { return d->info; }
+
+ddp_stats *ddp_stats_of(ddp_ctx *d) { return &d->stats; }
+const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count)
+{
+    *count = ddp__has_layer(d, layer) ? d->unit[layer].others : 0;
+    return *count ? ddp__average_takes(d, layer, d->unit[layer].other, count) : NULL;
+}
+
+int ddp_blocks_of(const ddp_ctx *d, int group, int *own)
+{
+    const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
+
+    for (*own = 0; ranks && ranks[*own] != d->rank; ++*own) {
+    }
+    if (!ranks) *own = d->rank;
+    return ranks ? ddp__engine_group_size(d->engine, group) : d->world;
+}
+
+size_t ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, size_t *from)
+{
+    size_t to = n;
+
+    *from = 0;
+    if (d->engine) ddp__engine_segment(d->engine, group, coding, n, from, &to);
+    return to - *from;
+}
+
+int ddp_group_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].group : 0; }
+
+const ddp_config *ddp_settings(const ddp_ctx *d) { return &d->cfg; }
+
+float ddp_rate(const ddp_ctx *d) { return d->lr; }
+
+ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(d->cfg.wire); }
+
+int ddp_link_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].link : 0; }
+
+float *ddp_residual_of(const ddp_ctx *d, int layer)
+{
+    return ddp__has_layer(d, layer) ? d->unit[layer].residual : NULL;
+}
+
+/* ---- what run asks of it ---- */
+
+ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err)
+{
+    DDP__TRY(DDP__EVENT(d, wait, (d, d->self)));
+    for (int l = d->layers - 1; l >= 0; l--) DDP__TRY(ddp__average_hold(d, l, err));
+    return ddp__posted_none(d, 0, "in its event wait");
+}
+
+ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err)
+{
+    DDP__TRY(ddp__strategy_wait(d, err));
+    return DDP__EVENT(d, drain, (d, d->self));
+}

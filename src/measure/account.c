@@ -1,0 +1,294 @@
+/* Where the time of a step went: spans, the layer timer and the hidden share. */
+#include "comm/frame.h"
+#include "measure/account.h"
+#include "context/clock.h"
+#include "context/context.h"
+
+/* Of both links, into op_scratch. */
+static int ddp__link_spans(ddp_ctx *d, double begin, double end)
+{
+    int n = ddp__engine_spans(d->engine, begin, end, d->op_scratch, d->op_room);
+
+    if (d->second) n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
+    return n;
+}
+
+static ddp_span ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end)
+{
+    const ddp_span s = {
+        begin, end, o->step, o->layer >= 0 ? o->layer : -1, kind, kind == DDP_SPAN_PEER_WAIT ? 0 : o->bytes};
+
+    return s;
+}
+
+/* Collects compute and communication intervals that overlap begin..end, clipped to it. */
+static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
+{
+    int n = 0, ops;
+    long oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+
+    for (long s = d->span_count - 1; s >= oldest && n < d->merge_room; s--) {
+        const ddp_span *x = &d->span[s % d->spans];
+        if (x->end_s <= begin) break;
+        if (x->kind == DDP_SPAN_WAIT || x->begin_s >= end)
+            continue; /* a device is a step ahead of its
+                                                                        accounts */
+        d->merge[n] = *x;
+        if (d->merge[n].begin_s < begin) d->merge[n].begin_s = begin;
+        n++;
+    }
+    ops = ddp__link_spans(d, begin, end);
+    for (int i = 0; i < ops && n < d->merge_room; i++) {
+        const ddp__op_span *o = &d->op_scratch[i];
+        /* an operation that waits for a slower peer is not communicating */
+        double from = o->begin + o->peer_wait, b = from > begin ? from : begin;
+        double e = o->end >= 0 && o->end < end ? o->end : end;
+        if (o->filler || e <= b) continue;
+        d->merge[n++] = ddp__span_of(o, DDP_SPAN_COMM, b, e);
+        if (o->end >= 0) d->stats.peer_wait_s += o->peer_wait;
+    }
+    return n;
+}
+
+/* Sorts by begin without allocating: spans come nearly sorted from two ordered sources. */
+static void ddp__sort_spans(ddp_span *s, int n)
+{
+    int j;
+
+    for (int i = 1; i < n; i++) {
+        ddp_span x = s[i];
+        for (j = i; j > 0 && s[j - 1].begin_s > x.begin_s; j--) s[j] = s[j - 1];
+        s[j] = x;
+    }
+}
+
+/* One sweep over sorted spans: length of the union of communication, and of the part of it
+ * that no compute span covers. */
+static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exposed)
+{
+    double at = -1, comm_until = -1, busy_until = -1;
+
+    *comm = *exposed = 0;
+    for (int i = 0; i <= n; i++) {
+        double next = i < n ? s[i].begin_s : DBL_MAX;
+        while (at < next && comm_until > at) { /* communication runs from `at` on */
+            double stop = comm_until < next ? comm_until : next;
+            int covered = busy_until > at;
+            if (covered && busy_until < stop) stop = busy_until;
+            *comm += stop - at;
+            if (!covered) *exposed += stop - at;
+            at = stop;
+        }
+        if (i == n) return;
+        if (at < next) at = next;
+        if (s[i].kind == DDP_SPAN_COMM)
+            comm_until = s[i].end_s > comm_until ? s[i].end_s : comm_until;
+        else
+            busy_until = s[i].end_s > busy_until ? s[i].end_s : busy_until;
+    }
+}
+
+/* ---- the link, as operations show it ---- */
+
+/* Bytes of a message as it travels. */
+static double ddp__span_bytes(const ddp__op_span *o)
+{
+    const size_t unit = o->coding == (char)DDP__AS_BYTES ? 1 : sizeof(float);
+
+    return (double)ddp__frame_payload(o->coding, (size_t)o->size / unit);
+}
+
+/* Operations that overlap share the link: together they tell seconds for bytes. Grows the cluster that begins
+ * with operation i, and returns how many it has; 0 if i is not its first or not all of it is known. */
+static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, double *end, double *bytes)
+{
+    int before = -1, size = 0;
+
+    *begin = o[i].begin;
+    *end = o[i].end;
+    while (size != before) { /* until no further operation overlaps */
+        before = size;
+        size = 0;
+        *bytes = 0;
+        for (int j = 0; j < ops; j++) {
+            if (o[j].begin >= *end || (o[j].end >= 0 && o[j].end <= *begin)) continue;
+            if (o[j].begin < *begin || (o[j].begin == *begin && j < i)) return 0;
+            if (o[j].end < 0 || o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
+            if (o[j].end > *end) *end = o[j].end;
+            *bytes += ddp__span_bytes(&o[j]);
+            size++;
+        }
+    }
+    return size;
+}
+
+/* A link that is never idle has clusters without an end. There what ended since `since` tells seconds for
+ * bytes: counted from the last end before, behind which alpha hides. How many these are; 0 if the link was
+ * idle in between, or slower peers were waited for. */
+static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *begin, double *end,
+                          double *bytes)
+{
+    double covered, next, waited = 0;
+    int j, n = 0;
+
+    *begin = *end = -1;
+    *bytes = 0;
+    for (j = 0; j < ops; j++)
+        if (o[j].end > *begin && o[j].end <= since) *begin = o[j].end;
+    for (j = 0; j < ops && *begin >= 0; j++) {
+        if (o[j].end <= *begin) continue;
+        if (o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
+        if (o[j].end > *end) *end = o[j].end;
+        *bytes += ddp__span_bytes(&o[j]);
+        waited += o[j].peer_wait;
+        n++;
+    }
+    for (covered = *begin; covered < *end; covered = next) {
+        for (next = covered, j = 0; j < ops; j++)
+            if (o[j].begin <= covered && (o[j].end < 0 || o[j].end > next))
+                next = o[j].end < 0 ? *end : o[j].end;
+        if (next <= covered) return 0;
+    }
+    return waited < 0.1 * (*end - *begin) ? n : 0;
+}
+
+static void ddp__drift_observe(ddp_ctx *d, double since, double now)
+{
+    if (d->nccl) return; /* the engine's operations tell nothing of the devices' network */
+    for (int link = 0; link < ddp_links(d); link++) {
+        /* a step more than is new, so that no cluster is seen without its beginning */
+        int ops = ddp__engine_spans(ddp__engine_of(d, link), 2 * since - now, now, d->op_scratch, d->op_room),
+            n, seen = 0;
+        ddp_linkfit *fit = &d->fit[link];
+        double begin, end, bytes;
+        for (int i = 0; i < ops; i++) {
+            n = d->op_scratch[i].end < 0 ? 0 : ddp__cluster(d->op_scratch, ops, i, &begin, &end, &bytes);
+            if (n == 0 || !(end > since)) continue;
+            /* the fit is of one message: the others' gaps are not its bytes */
+            ddp_linkfit_add(fit, bytes, end - begin - (n - 1) * d->gap_s[link]);
+            seen++;
+        }
+        n = seen ? 0 : ddp__saturated(d->op_scratch, ops, since, &begin, &end, &bytes);
+        if (n > 0) ddp_linkfit_add(fit, bytes, fit->link.alpha_s + end - begin - n * d->gap_s[link]);
+    }
+}
+
+void ddp__drift_start(ddp_ctx *d)
+{
+    double bytes = 0;
+
+    for (int l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
+    d->mean_layer_bytes = bytes;
+    for (int link = 0; link < 2; link++)
+        ddp_linkfit_start(&d->fit[link], d->link[link], bytes, 4.0 * d->layers);
+    d->drift_ticket = -1;
+}
+
+/* ---- steps and statistics ---- */
+
+static void ddp__account_step(ddp_ctx *d, double now, double wait_s)
+{
+    if (d->engine) {
+        double comm, exposed;
+        int n = ddp__gather_spans(d, d->step_begin, now);
+        ddp__sort_spans(d->merge, n);
+        ddp__sweep_spans(d->merge, n, &comm, &exposed);
+        d->stats.comm_s += comm;
+        d->stats.exposed_s += exposed;
+        if (d->measured) ddp__drift_observe(d, d->step_begin, now);
+    }
+    d->sum_step_s += now - d->step_begin;
+    d->sum_wait_s += wait_s;
+    d->stats.counted_steps++;
+    d->step_begin = now;
+}
+
+void ddp__account_steps(ddp_ctx *d)
+{
+    for (; d->ended_first < d->ended_next; d->ended_first++) {
+        const ddp__ended *e = &d->ended[d->ended_first % d->ended_room];
+        ddp__account_step(d, e->at, e->wait_s);
+    }
+}
+
+void ddp__account_reset(ddp_ctx *d)
+{
+    ddp__account_steps(d);
+    d->stats.counted_steps = 0;
+    d->stats.comm_s = d->stats.exposed_s = d->stats.peer_wait_s = 0;
+    d->sum_step_s = d->sum_wait_s = 0;
+    d->step_begin = ddp_now();
+}
+
+void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
+{
+    memset(out, 0, sizeof *out);
+    if (!d) return;
+    if (!ddp__host_forked(&d->host)) {
+        ddp__clock_collect(d);
+        ddp__account_steps(d);
+    }
+    *out = d->stats;
+    out->strategy = d->ops.name;
+    out->steps = d->step;
+    if (d->stats.counted_steps) {
+        out->step_s = d->sum_step_s / (double)d->stats.counted_steps;
+        out->wait_s = d->sum_wait_s / (double)d->stats.counted_steps;
+    }
+    out->hidden_pct = d->stats.comm_s > 0 ? 100 * (1 - d->stats.exposed_s / d->stats.comm_s) : 100;
+    for (int link = 0; link < 2; link++) {
+        ddp__engine *e = link ? d->second : d->engine;
+        ddp__net_stats net;
+        if (!e || !ddp__has_engine(d)) continue;
+        ddp__engine_stats(e, &net);
+        out->bytes_sent += net.bytes_sent;
+        for (int as = 0; as <= (int)DDP_WIRE_TOPK; as++) out->bytes_as[as] += net.sent_as[as];
+        out->comm_cpu_s += net.cpu_s;
+    }
+    out->divergence = 0;
+    out->optimizer_bytes = d->muon_count * sizeof(float);
+    for (int l = 0; l < d->layers; l++) {
+        out->divergence += d->unit[l].last_divergence;
+        out->optimizer_bytes += d->unit[l].state_count * sizeof(float);
+    }
+    out->link = d->measured ? d->fit[0].link : d->link[0];
+}
+
+double ddp_divergence(const ddp_ctx *d, int layer)
+{
+    return d && layer >= 0 && layer < d->layers ? d->unit[layer].last_divergence : 0;
+}
+
+const char *ddp_last_algorithm(const ddp_ctx *d)
+{
+    ddp__net_stats net;
+
+    if (!d || !ddp__has_engine(d)) return "none";
+    ddp__engine_stats(d->engine, &net);
+    return ddp__algorithm_name(net.algorithm);
+}
+
+int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
+{
+    long oldest;
+    int n = 0, ops = 0;
+
+    if (ddp__host_forked(&d->host)) return 0;
+    ddp__clock_collect(d);
+    oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+    if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);
+    /* newest last: when room is short the oldest compute spans are left out */
+    if (ops > room / 2) ops = room / 2; /* each may give two */
+    if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);
+    for (long s = oldest; s < d->span_count; s++) out[n++] = d->span[s % d->spans];
+    for (int i = 0; i < ops; i++) {
+        const ddp__op_span *o = &d->op_scratch[i];
+        if (o->end < 0) continue;
+        /* as in the statistics: standing still for a slower peer is not communicating */
+        if (o->peer_wait > 0 && n + ops - i < room)
+            out[n++] = ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait);
+        out[n++] =
+            ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end);
+    }
+    return n;
+}

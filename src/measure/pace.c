@@ -1,0 +1,194 @@
+/* What changed while a run went on, for those who look; and how long each rank computes, waits left out: a
+ * rank that is slow makes all the others wait, and in wall-clock times all look the same. The times travel
+ * unhurried, every few periods, with the learning rate: ranks whose programs have different schedules differ
+ * in nothing else. */
+#include "plan/internal.h"
+#include "context/context.h"
+#include "measure/pace.h"
+#include "exchange/post.h"
+
+void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now)
+{
+    const ddp_note n = {kind, d->step, ddp_now(), rank, ddp_workers(d), before, now};
+
+    d->note[d->notes++ % DDP__NOTES] = n;
+}
+
+int ddp__note_members(ddp_ctx *d)
+{
+    uint64_t live, changed;
+
+    if (!d->cfg.min_world) return 0;
+    live = ddp__live(d);
+    changed = d->noted_live ? live ^ d->noted_live : 0;
+    for (int r = 0; changed && r < d->world; r++)
+        if (changed >> r & 1) ddp__note_add(d, live >> r & 1 ? DDP_NOTE_JOINED : DDP_NOTE_LOST, r, 0, 0);
+    d->noted_live = live;
+    return changed != 0;
+}
+
+int ddp_notes(const ddp_ctx *d, ddp_note *out, int room)
+{
+    long n = !d || !out ? 0 : d->notes < (long)DDP__NOTES ? d->notes : (long)DDP__NOTES;
+
+    if (n > room) n = room > 0 ? room : 0;
+    for (long from = 0; from < n; from++) out[from] = d->note[(d->notes - n + from) % DDP__NOTES];
+    return (int)n;
+}
+
+const char *ddp_note_name(ddp_note_kind kind)
+{
+    static const char *const names[] = {"slow", "even", "replan", "lost", "joined"};
+
+    return kind >= DDP_NOTE_SLOW && kind <= DDP_NOTE_JOINED ? names[kind] : "?";
+}
+
+void ddp_note_text(const ddp_note *n, char *out, size_t room)
+{
+    double part = n->before > 0 ? n->now / n->before - 1 : 0;
+
+    if (room == 0) return;
+    out[0] = 0;
+    switch (n->kind) {
+    case DDP_NOTE_SLOW:
+        ddp__format(out, room, "rank %d computes %.1f x slower than the median (%.1f ms against %.1f ms)",
+                    n->rank, part + 1, 1e3 * n->now, 1e3 * n->before);
+        break;
+    case DDP_NOTE_EVEN:
+        ddp__format(out, room, "rank %d computes as fast as the others again (%.1f ms)", n->rank,
+                    1e3 * n->now);
+        break;
+    case DDP_NOTE_REPLAN:
+        ddp__format(out, room,
+                    "averaging a layer takes %.1f ms, %.0f %% %s than planned for: planned "
+                    "again",
+                    1e3 * n->now, 100 * fabs(part), part < 0 ? "less" : "longer");
+        break;
+    case DDP_NOTE_LOST:
+    case DDP_NOTE_JOINED:
+        snprintf(out, room, "rank %d %s, %d worker%s", n->rank,
+                 n->kind == DDP_NOTE_LOST ? "was lost" : "joined", n->workers, n->workers == 1 ? "" : "s");
+        break;
+    }
+}
+
+/* ---- the pace ---- */
+
+enum { DDP__PACE_PERIODS = 4 };
+static const double ddp__pace_slow = 1.25;  /* from here on a slow rank is named */
+static const double ddp__pace_floor = 1e-3; /* unless it is so many seconds: what the system takes for
+                                               itself */
+
+/* Of two ranks the median is the faster one: the other is to be compared with it. A rank that was lost has no
+ * time. */
+static double ddp__pace_median(ddp_ctx *d)
+{
+    double *sorted = d->pace_sorted;
+    int n = 0;
+
+    for (int r = 0; r < d->team_size; r++)
+        if (d->pace[r].compute_s > 0) sorted[n++] = d->pace[r].compute_s;
+    qsort(sorted, (size_t)n, sizeof *sorted, ddp__rising);
+    return n ? sorted[(n - 1) / 2] : 0;
+}
+
+/* The newest note; all ranks have it, one of them says it. */
+static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
+{
+    char text[DDP_ERROR_TEXT];
+    ddp_note note;
+
+    if (!ddp__leads(d) || !ddp_notes(d, &note, 1)) return;
+    ddp_note_text(&note, text, sizeof text);
+    ddp__log(&d->host.log, level, "step %ld: %s", d->step, text);
+}
+
+/* A note and a line when somebody becomes slow, changes by a fifth, or is slow no more. */
+static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
+{
+    double ratio = d->stats.slow_ratio, told = d->pace_told;
+
+    if (ratio < ddp__pace_slow || d->pace[slowest].compute_s - median_s < ddp__pace_floor) {
+        d->pace_told = 0;
+        if (!(told > 0)) return;
+        ddp__note_add(d, DDP_NOTE_EVEN, ddp__team_rank(d, d->pace_place), median_s,
+                      d->pace[d->pace_place].compute_s);
+        ddp__pace_log(d, DDP_LOG_INFO);
+        return;
+    }
+    if (told > 0 && slowest == d->pace_place && fabs(ratio / told - 1) < 0.2) return;
+    d->pace_told = ratio;
+    d->pace_place = slowest;
+    ddp__note_add(d, DDP_NOTE_SLOW, d->stats.slowest_rank, median_s, d->pace[slowest].compute_s);
+    ddp__pace_log(d, DDP_LOG_WARN);
+}
+
+static void ddp__pace_judge(ddp_ctx *d)
+{
+    double median = ddp__pace_median(d);
+    int slowest = 0;
+
+    for (int r = 1; r < d->team_size; r++)
+        if (d->pace[r].compute_s > d->pace[slowest].compute_s) slowest = r;
+    if (!(median > 0)) return;
+    d->stats.slowest_rank = ddp__team_rank(d, slowest);
+    d->stats.slow_ratio = d->pace[slowest].compute_s / median;
+    d->stats.median_compute_s = median;
+    ddp__pace_tell(d, slowest, median);
+}
+
+/* The learning rates of one step. A lost rank has none. */
+static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
+{
+    const ddp__pace_word *first = d->pace;
+
+    for (int r = 0; r < d->team_size; r++) {
+        const ddp__pace_word *w = &d->pace[r];
+        if (!(w->present > 0)) continue;
+        if (!(first->present > 0)) first = w;
+        if (w->lr < first->lr || w->lr > first->lr)
+            return ddp__fail(err, DDP_MISMATCH,
+                             "step %ld: rank %d has learning rate %.9g, rank %d has %.9g: start every rank "
+                             "with the same schedule, warm-up and number of steps",
+                             d->step - d->cfg.period - 1, ddp__team_rank(d, r), w->lr,
+                             ddp__team_rank(d, (int)(first - d->pace)), first->lr);
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
+{
+    ddp_piece p;
+    const ddp_message m =
+        ddp__own_word(d, &p, DDP_ALL_GATHER, d->team, d->pace, (size_t)d->team_size * sizeof *d->pace);
+    const ddp__pace_word own = {d->compute_sum_s / (double)d->compute_steps, (double)d->lr, 1};
+
+    memset(d->pace, 0, (size_t)d->team_size * sizeof *d->pace); /* a rank that was lost since the last
+                                                                   exchange sends nothing */
+    d->stats.compute_s = own.compute_s;
+    d->pace[d->team_place] = own;
+    d->compute_sum_s = 0;
+    d->compute_steps = 0;
+    return ddp__post(d, &m, 0, &d->pace_ticket, err);
+}
+
+/* Submitted in the middle of a stretch of periods and waited for a period later: by then every
+ * rank has been through an averaging that came after it. */
+ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
+{
+    long period = d->cfg.period, at = d->step % (period * DDP__PACE_PERIODS);
+
+    d->compute_sum_s += d->compute_this_step;
+    d->compute_this_step = 0;
+    d->compute_steps++;
+    if (!d->engine || (d->ops.traits & DDP_OUT_OF_STEP)) {
+        d->stats.compute_s = d->compute_sum_s / (double)d->compute_steps;
+        return DDP_OK;
+    }
+    if (at == 2 * period && d->pace_ticket < 0) return ddp__pace_send(d, err);
+    if (at != 3 * period || d->pace_ticket < 0) return DDP_OK;
+    DDP__TRY(ddp__post_wait(d, 0, d->pace_ticket, err));
+    d->pace_ticket = -1;
+    ddp__pace_judge(d);
+    return ddp__pace_rates(d, err);
+}

@@ -1,0 +1,371 @@
+/* All pairs, one round of disjoint pairs after the other. In a pair the lower rank leads: it sends
+ * pings, then transfers; then the other one sends transfers.
+ *
+ * On a busy machine a thread wakes up late, which is no property of the link: times are those at which the
+ * comm thread's events were due, and an answer says how long its question lay until the rank woke up. */
+#include "comm/state.h"
+#include "exchange/collective.h"
+#include "context/context.h"
+#include "exchange/post.h"
+#include "measure/timing.h"
+#include "plan/internal.h"
+
+enum {
+    DDP__PINGS = 20,
+    DDP__PINGS_LEAST = 8,
+    DDP__PROBE_SMALL = 65536, /* bytes */
+    DDP__PROBE_LARGE = 1048576,
+    DDP__PROBE_SPANS = 16,
+    DDP__PROBE_SIZES = 3 /* that fit a pair: a ping, small, large */
+};
+
+/* What two ranks say to each other between transfers. */
+typedef struct ddp__probe_word {
+    double next;   /* bytes of the transfer that follows; 0: this is a ping; < 0: no more comes */
+    double wall_s; /* clock of who answers; of the last word a ping's time */
+    double lay_s;  /* how long the question lay there, until the rank woke up */
+} ddp__probe_word;
+
+typedef struct ddp__prober {
+    ddp_ctx *d;
+    char *x;                 /* [DDP__PROBE_LARGE] */
+    double *bytes, *seconds; /* [n] the fastest of each size of each pair, the one in hand last */
+    int n;
+} ddp__prober;
+
+static int ddp__probe_bytes(ddp__prober *q, ddp_verb verb, void *data, size_t bytes, int peer)
+{
+    ddp_piece p;
+    ddp_message m = ddp__own_word(q->d, &p, verb, 0, data, bytes);
+
+    m.peer = peer;
+    return ddp_exchange(q->d, &m);
+}
+
+static int ddp__say(ddp__prober *q, ddp__probe_word *w, int peer)
+{
+    return ddp__probe_bytes(q, DDP_SEND, w, sizeof *w, peer);
+}
+
+static int ddp__hear(ddp__prober *q, ddp__probe_word *w, int peer)
+{
+    memset(w, 0, sizeof *w);
+    return ddp__probe_bytes(q, DDP_RECEIVE, w, sizeof *w, peer);
+}
+
+/* The newest message of the verb since then, as the comm thread recorded it. */
+static ddp__op_span ddp__recorded(ddp__prober *q, ddp_verb verb, double since)
+{
+    ddp__op_span seen[DDP__PROBE_SPANS], last;
+    double now = ddp_now();
+    int n = ddp__engine_spans(q->d->engine, since, now, seen, DDP__PROBE_SPANS);
+
+    while (n > 0 && (seen[n - 1].verb != verb || seen[n - 1].end < 0)) n--;
+    if (n > 0) return seen[n - 1];
+    memset(&last, 0, sizeof last);
+    last.submitted = since;
+    last.due = now;
+    return last;
+}
+
+/* Seconds for which what was received last has lain here. */
+static double ddp__lay(ddp__prober *q, double since)
+{
+    double seconds = ddp_now() - ddp__recorded(q, DDP_RECEIVE, since).due;
+
+    return seconds > 0 ? seconds : 0;
+}
+
+/* ---- pings ---- */
+
+static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
+{
+    double trip[DDP__PINGS], shortest = DBL_MAX, begin = ddp_now();
+    int n = -1; /* the first wakes everybody up, and is not kept */
+
+    for (; n < DDP__PINGS && (n < DDP__PINGS_LEAST || ddp_now() < begin + 3); n++) {
+        ddp__probe_word w;
+        double t0, w0, asked;
+        memset(&w, 0, sizeof w);
+        w0 = ddp__wall();
+        t0 = ddp_now();
+        DDP__DO(ddp__say(q, &w, peer));
+        DDP__DO(ddp__hear(q, &w, peer));
+        if (n < 0) continue;
+        asked = ddp__recorded(q, DDP_SEND, t0).submitted;
+        trip[n] = ddp__recorded(q, DDP_RECEIVE, t0).due - asked - w.lay_s;
+        if (trip[n] < 1e-9) trip[n] = 1e-9;
+        if (trip[n] < shortest) {
+            shortest = trip[n];
+            out->offset_s = w.wall_s - w.lay_s - (w0 + asked - t0) - shortest / 2;
+        }
+    }
+    qsort(trip, (size_t)n, sizeof *trip, ddp__rising);
+    out->ping_s = trip[0] / 2;
+    out->ping_median_s = (trip[(n - 1) / 2] + trip[n / 2]) / 4;
+    return 0;
+}
+
+/* ---- transfers ---- */
+
+/* The way back of the answer is half a round trip. */
+static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, double *seconds)
+{
+    ddp__probe_word w;
+    double since;
+
+    memset(&w, 0, sizeof w);
+    w.next = (double)bytes;
+    DDP__DO(ddp__say(q, &w, peer));
+    since = ddp_now();
+    DDP__DO(ddp__probe_bytes(q, DDP_SEND, q->x, bytes, peer));
+    DDP__DO(ddp__hear(q, &w, peer));
+    *seconds = ddp__recorded(q, DDP_RECEIVE, since).due - ddp__recorded(q, DDP_SEND, since).submitted -
+               w.lay_s - back_s;
+    if (*seconds < 1e-9) *seconds = 1e-9;
+    return 0;
+}
+
+static int ddp__repeat(ddp__prober *q, int peer, size_t bytes, double back_s, double *fastest)
+{
+    ddp__meter meter = DDP__ZEROS;
+    double seconds;
+
+    do {
+        DDP__DO(ddp__transfer(q, peer, bytes, back_s, &seconds));
+    } while (!ddp__meter_add(&meter, (double)bytes, seconds, fastest));
+    q->bytes[q->n] = (double)bytes;
+    q->seconds[q->n++] = *fastest;
+    return 0;
+}
+
+static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
+{
+    const int first = q->n;
+    ddp__probe_word over = {-1, out->ping_s, 0};
+    double best, data;
+    size_t bytes = DDP__PROBE_SMALL;
+
+    q->bytes[q->n] = sizeof(ddp__probe_word);
+    q->seconds[q->n++] = out->ping_s;
+    DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
+    data = best > 2 * out->ping_s ? best - out->ping_s : best / 2;
+    data = 0.25 / data * (double)DDP__PROBE_SMALL; /* bytes in a quarter of a second */
+    bytes = data < (double)DDP__PROBE_LARGE ? (size_t)data : (size_t)DDP__PROBE_LARGE;
+    if (bytes > DDP__PROBE_SMALL)
+        DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
+    else
+        bytes = DDP__PROBE_SMALL;
+    DDP__DO(ddp__say(q, &over, peer));
+    data = best - out->ping_s;
+    out->rate = (double)bytes / (data > best / 2 ? data : best);
+    return (int)ddp_link_fit(q->bytes + first, q->seconds + first, q->n - first, &out->link,
+                             &q->d->host.error);
+}
+
+/* Answers pings and transfers until no more comes: *w is the last word. */
+static int ddp__probe_answer(ddp__prober *q, int peer, ddp__probe_word *w)
+{
+    for (;;) {
+        const double since = ddp_now();
+        DDP__DO(ddp__hear(q, w, peer));
+        if (!(w->next >= 0 && w->next <= (double)DDP__PROBE_LARGE)) return 0;
+        if (w->next > 0) DDP__DO(ddp__probe_bytes(q, DDP_RECEIVE, q->x, (size_t)w->next, peer));
+        w->lay_s = ddp__lay(q, since);
+        w->wall_s = ddp__wall();
+        DDP__DO(ddp__say(q, w, peer));
+    }
+}
+
+static int ddp__probe_pair(ddp__prober *q, int peer, ddp_pair *out)
+{
+    ddp__probe_word last;
+
+    if (q->d->rank < peer) {
+        DDP__DO(ddp__ping(q, peer, out));
+        DDP__DO(ddp__source(q, peer, out));
+        return ddp__probe_answer(q, peer, &last);
+    }
+    DDP__DO(ddp__probe_answer(q, peer, &last));
+    out->ping_s = last.wall_s;
+    return ddp__source(q, peer, out);
+}
+
+/* ---- all of them ---- */
+
+/* Whom a rank meets in a round of a tournament of `even` players; the last one keeps its seat. */
+static int ddp__opponent(int rank, int round, int even)
+{
+    const int seats = even - 1;
+
+    if (rank == seats || rank == round) return rank == seats ? round : seats;
+    return (2 * round - rank + 2 * seats) % seats;
+}
+
+static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
+{
+    const int world = q->d->world, even = world + world % 2;
+
+    for (int round = 0; round < even - 1; round++) {
+        const int peer = ddp__opponent(q->d->rank, round, even);
+        ddp_pair *pair = &out->pair[q->d->rank * world + peer];
+        DDP__DO(ddp_barrier(q->d));
+        if (peer >= world) continue;
+        DDP__DO(ddp__probe_pair(q, peer, pair));
+        pair->relayed = ddp__wire_relay(q->d->engine->wire, peer) >= 0;
+    }
+    return 0;
+}
+
+/* What every rank measured to everybody. */
+static int ddp__probe_share(ddp__prober *q, ddp_probe_result *out)
+{
+    const size_t world = (size_t)q->d->world;
+    ddp_error *err = &q->d->host.error;
+
+    if (ddp__gather_words(q->d, 0, out->pair, world * sizeof *out->pair, err) ||
+        ddp__gather_words(q->d, 0, out->host, sizeof *out->host, err) ||
+        ddp__gather_words(q->d, 0, out->name, sizeof *out->name, err))
+        return ddp__ctx_fail(q->d, err);
+    /* round trips have one end that measured them */
+    for (size_t r = 0; r < world; r++)
+        for (size_t c = 0; c < r; c++) {
+            const ddp_pair *led = &out->pair[c * world + r];
+            ddp_pair *p = &out->pair[r * world + c];
+            p->ping_s = led->ping_s;
+            p->ping_median_s = led->ping_median_s;
+            p->offset_s = -led->offset_s;
+        }
+    return 0;
+}
+
+int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
+{
+    ddp__prober q = DDP__ZEROS;
+    size_t world;
+    double begin = ddp_now();
+    int bad;
+
+    DDP__ENTER(d);
+    if (!out) return ddp__ctx_failf(d, DDP_ARG, "ddp_probe: the result is NULL");
+    if (ddp_workers(d) < d->world)
+        return ddp__ctx_failf(d, DDP_UNSUPPORTED,
+                              "ddp_probe: %d of %d workers are there; links are measured when all "
+                              "are, so without max_world",
+                              ddp_workers(d), d->world);
+    if (d->world < 2) return ddp__ctx_failf(d, DDP_USAGE, "ddp_probe: one worker has no links to measure");
+    world = (size_t)d->world;
+    memset(out, 0, sizeof *out);
+    q.d = d;
+    out->world = d->world;
+    out->pair = (ddp_pair *)ddp__calloc(world * world, sizeof *out->pair);
+    out->host = (ddp_link *)ddp__calloc(world, sizeof *out->host);
+    out->name = (char(*)[64])ddp__calloc(world, sizeof *out->name);
+    q.x = (char *)ddp__calloc(DDP__PROBE_LARGE, 1);
+    q.bytes = (double *)ddp__calloc(2 * world * DDP__PROBE_SIZES, sizeof *q.bytes);
+    if (!out->pair || !out->host || !out->name || !q.x || !q.bytes) {
+        bad = ddp__ctx_failf(d, DDP_MEMORY, "out of memory for probing %d ranks", d->world);
+    } else {
+        q.seconds = q.bytes + world * DDP__PROBE_SIZES;
+        (void)gethostname(out->name[d->rank], sizeof *out->name - 1);
+        bad = ddp__probe_rounds(&q, out);
+        if (!bad) bad = (int)ddp_link_fit(q.bytes, q.seconds, q.n, &out->host[d->rank], &d->host.error);
+        bad = bad ? ddp__ctx_fail(d, &d->host.error) : ddp__probe_share(&q, out);
+    }
+    DDP_FREE(q.x);
+    DDP_FREE(q.bytes);
+    out->seconds = ddp_now() - begin;
+    if (bad) ddp_probe_free(out);
+    return bad;
+}
+
+void ddp_probe_free(ddp_probe_result *r)
+{
+    if (!r) return;
+    if (r->pair) DDP_FREE(r->pair);
+    if (r->host) DDP_FREE(r->host);
+    if (r->name) DDP_FREE(r->name);
+    memset(r, 0, sizeof *r);
+}
+
+ddp_status ddp_probe_network(const ddp_probe_result *r, ddp_network *out, ddp_error *err)
+{
+    int n;
+
+    if (!r || !out || r->world < 2)
+        return ddp__fail(err, DDP_ARG, "ddp_probe_network: the probed world has %d ranks", r ? r->world : 0);
+    DDP__TRY(ddp_network_new(r->world, out, err));
+    n = r->world * r->world;
+    for (int i = 0; i < n; i++) {
+        out->delay_s[i] = r->pair[i].ping_s;
+        out->rate[i] = r->pair[i].link.beta_s > 0 ? 1 / r->pair[i].link.beta_s : r->pair[i].rate;
+    }
+    return DDP_OK;
+}
+
+/* ---- the measured ring ---- */
+
+static ddp_ring_choice ddp__ring_choose(const ddp_network *net, double least, size_t window)
+{
+    const double n = net->devices;
+    double slowest = DBL_MAX, access = DBL_MAX, delay = 0, direct, ring;
+    ddp_ring_choice c;
+
+    for (int i = 0; i < net->devices; i++) {
+        double most = 0;
+        for (int j = 0; j < net->devices; j++) {
+            const size_t at = (size_t)i * (size_t)net->devices + (size_t)j;
+            if (i == j) continue;
+            if (net->rate[at] < slowest) slowest = net->rate[at];
+            if (net->rate[at] > most) most = net->rate[at];
+            delay += net->delay_s[at] / (n * (n - 1));
+        }
+        if (most < access) access = most;
+    }
+    direct = 2 * (n - 1) / (n * access);
+    if (2 / (n * slowest) > direct) direct = 2 / (n * slowest);
+    direct *= 1.1;
+    ring = 2 * (n - 1) / (n * least);
+    c.least_rate = least;
+    c.from_bytes = direct > ring ? 2 * (n - 2) * delay / (direct - ring) : DBL_MAX;
+    if (c.from_bytes < 1) c.from_bytes = 1;
+    /* partial sums under way are staged at the next rank */
+    if (2 * delay * least > (double)window) c.from_bytes = DBL_MAX;
+    return c;
+}
+
+static int ddp__ring_set(ddp_ctx *d, const ddp_network *net, ddp_ring_choice *out)
+{
+    int *order = (int *)ddp__calloc((size_t)d->world, sizeof *order), bad;
+    double least;
+    size_t from;
+
+    if (!order) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_ring_tune: out of memory");
+    bad = (int)ddp_plan_ring(d->world, net->rate, net->delay_s, order, &least, &d->host.error);
+    if (!bad) {
+        *out = ddp__ring_choose(net, least, ddp__engine_window(d->engine));
+        from = out->from_bytes < 1e18 ? (size_t)out->from_bytes : SIZE_MAX;
+        bad = (int)ddp__engine_ring(d->engine, order, from, &d->host.error);
+    }
+    DDP_FREE(order);
+    return bad ? ddp__ctx_fail(d, &d->host.error) : 0;
+}
+
+int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
+{
+    ddp_ring_choice own;
+    ddp_network net;
+    int bad;
+
+    DDP__ENTER(d);
+    if (!r || r->world != d->world)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_ring_tune: a measurement of this world is needed");
+    if (!out) out = &own;
+    out->least_rate = 0;
+    out->from_bytes = DBL_MAX;
+    if (d->world < 3) return 0;
+    if (ddp_probe_network(r, &net, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    bad = ddp__ring_set(d, &net, out);
+    ddp_network_free(&net);
+    return bad;
+}

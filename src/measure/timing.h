@@ -1,0 +1,30 @@
+/* What layers and links take: from FLOPs and the links as configured, or as measured. */
+#pragma once
+
+#include "context/context.h"
+
+/* timing.c: names and sizes of the layers, no times; times without clocks: 10 GFLOP/s, the link as
+ * configured; as measured, agreed on by the team; what transfers take, from d->link[0]. */
+DDP_LIB ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err);
+DDP_LIB void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p);
+DDP_LIB void ddp__profile_between(const ddp_ctx *d, ddp_profile *p);
+DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err);
+DDP_LIB void ddp__profile_link(ddp_ctx *d, ddp_profile *p);
+DDP_LIB double ddp__nominal_flops(double flops, double count); /* of a layer's forward; flops 0:
+                                                                      unknown */
+/* A profile of all layers of a model that is cut into stages, without clocks. */
+DDP_LIB ddp_status ddp__profile_model(ddp_ctx *d, ddp_profile *p, ddp_error *err);
+
+/* timing.c, probe.c: the link as configured; transfers of one size after the other, each repeated until it is
+ * settled */
+DDP_LIB ddp_link ddp__link_nominal(const ddp_ctx *d, int link);
+typedef struct ddp__meter {
+    double bytes[64], seconds[64];
+    int n, first; /* those from `first` on are of one size */
+    double begun; /* of that size; 0: not yet */
+} ddp__meter;
+/* 1: the two fastest of this size agree, or it took long enough, and another begins. */
+DDP_LIB int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest);
+/* Times averages over one link, of at most DDP__PROBE_MOST times DDP__PROBE_FLOATS floats; all ranks get the
+ * first one's fit. */
+DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err);

@@ -1,0 +1,357 @@
+/* The hooks of a step (docs/step.md). */
+#include "measure/account.h"
+#include "session/admission.h"
+#include "exchange/average.h"
+#include "context/clock.h"
+#include "context/context.h"
+#include "device/device.h"
+#include "exchange/events.h"
+#include "measure/pace.h"
+#include "session/planning.h"
+#include "exchange/post.h"
+#include "session/serve.h"
+#include "session/session.h"
+#include "session/start.h"
+#include "exchange/update.h"
+#include "exchange/verbs.h"
+
+/* Leaves a hook: the time from here on belongs to phase of layer. */
+static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
+{
+    if (s != DDP_OK) return ddp__ctx_fail(d, &d->host.error);
+    d->at.phase = phase;
+    d->at.layer = layer;
+    ddp__clock_note(d, DDP__M_LEAVE, layer, phase);
+    return 0;
+}
+
+static ddp_status ddp__members_changed(ddp_ctx *d)
+{
+    if (!d->ops.members_changed) return DDP_OK;
+    DDP__TRY(ddp__strategy_wait(d, &d->host.error));
+    return DDP__EVENT(d, members_changed, (d, d->self));
+}
+
+/* Joining workers enter at the first hook of a step. Collectives of the program between two steps, such as a
+ * checkpoint, run among the members of the step before. */
+static ddp_status ddp__let_in(ddp_ctx *d)
+{
+    d->admission_due = 0;
+    ddp__clock_note(d, DDP__M_ENTER, -1, DDP__OUTSIDE);
+    DDP__TRY(ddp__admission_step(d, &d->host.error));
+    if (ddp__note_members(d)) DDP__TRY(ddp__members_changed(d));
+    ddp__clock_note(d, DDP__M_LEAVE, -1, DDP__OUTSIDE);
+    return DDP_OK;
+}
+
+/* Enters a hook of layer: checks it, starts the session at the first one, closes the interval. */
+static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp__phase entering)
+{
+    if (layer < 0 || layer >= d->layers)
+        return ddp__fail(&d->host.error, DDP_ARG,
+                         "%s: layer %d does not exist; %d layers are registered, numbered "
+                         "from 0",
+                         hook, layer, d->layers);
+    DDP__TRY(ddp__computes(d, hook));
+    if (!d->started) DDP__TRY(ddp__session_start(d, &d->host.error));
+    d->entered = 0;
+    if (d->admission_due) DDP__TRY(ddp__let_in(d));
+    ddp__clock_note(d, DDP__M_ENTER, layer, entering);
+    return DDP_OK;
+}
+
+int ddp_forward_begin(ddp_ctx *d, int layer)
+{
+    ddp_status s;
+
+    DDP__ENTER(d);
+    s = ddp__enter_layer(d, layer, "ddp_forward_begin", DDP__IN_FORWARD);
+    if (s == DDP_OK) {
+        d->unit[layer].forward_step = d->step;
+        s = DDP__EVENT(d, forward_begin, (d, d->self, layer));
+    }
+    if (s == DDP_OK) s = ddp__posted_look(d);
+    return ddp__leave(d, s, DDP__IN_FORWARD, layer);
+}
+
+int ddp_backward_begin(ddp_ctx *d, int layer)
+{
+    DDP__ENTER(d);
+    return ddp__leave(d, ddp__enter_layer(d, layer, "ddp_backward_begin", DDP__IN_BACKWARD), DDP__IN_BACKWARD,
+                      layer);
+}
+
+/* skips: this micro-batch had none. */
+static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
+{
+    ddp__unit *u = &d->unit[layer];
+
+    if (skips && u->skipped == u->passes) ddp__gradients_none(d, u); /* they hold nothing of this step */
+    u->skipped += skips;
+    if (++u->passes > d->cfg.micro_batches)
+        return ddp__fail(&d->host.error, DDP_USAGE,
+                         "step %ld: %s(%d) was called %d times for %s%s, "
+                         "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?",
+                         d->step, skips ? "ddp_skip" : "ddp_backward_end", layer, u->passes,
+                         DDP__LAYER(u->name), d->cfg.micro_batches);
+    if (u->ticket != -1 || u->other_ticket != -1)
+        return ddp__fail(
+            &d->host.error, DDP_USAGE,
+            "step %ld: %s%s was used while its average of the step before "
+            "was still on its way: earlier steps called ddp_forward_begin(%d), this one did not; call it "
+            "in every step or in none",
+            d->step, DDP__LAYER(u->name), layer);
+    DDP__TRY(ddp__posted_of_layer(d, layer));
+    if (u->passes < d->cfg.micro_batches) return ddp__posted_look(d);
+    if (u->skipped < u->passes) ddp__gradients_some(d, u);
+    for (int i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
+        ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, 1.0f / (float)d->cfg.micro_batches);
+    DDP__TRY(ddp__finite_gradient(d, layer, &d->host.error));
+    if (d->ops.plan_make && !d->plan.bytes) DDP__TRY(ddp__plan_first(d, &d->host.error));
+    DDP__TRY(DDP__EVENT(d, backward_end, (d, d->self, layer)));
+    return ddp__posted_look(d);
+}
+
+int ddp__last_pass(const ddp_ctx *d, int layer)
+{
+    return layer < d->layers && d->unit[layer].passes + 1 >= d->cfg.micro_batches;
+}
+
+int ddp_backward_end(ddp_ctx *d, int layer)
+{
+    ddp_status s;
+
+    DDP__ENTER(d);
+    s = ddp__enter_layer(d, layer, "ddp_backward_end", DDP__AFTER_BACKWARD);
+    if (s == DDP_OK) s = ddp__gradient_ready(d, layer, 0);
+    return ddp__leave(d, s, DDP__AFTER_BACKWARD, layer);
+}
+
+int ddp_skip(ddp_ctx *d, int layer)
+{
+    ddp_status s;
+
+    DDP__ENTER(d);
+    s = ddp__enter_layer(d, layer, "ddp_skip", DDP__AFTER_BACKWARD);
+    if (s == DDP_OK) s = ddp__gradient_ready(d, layer, 1);
+    return ddp__leave(d, s, DDP__AFTER_BACKWARD, layer);
+}
+
+int ddp_left_out(const ddp_ctx *d, int layer)
+{
+    return d && layer >= 0 && layer < d->layers && d->unit[layer].left_out;
+}
+
+int ddp_report(ddp_ctx *d, const ddp_step_info *info)
+{
+    double loss;
+
+    DDP__ENTER(d);
+    if (!info) return ddp__ctx_failf(d, DDP_ARG, "ddp_report: info is NULL");
+    if (!ddp__finite(info->loss))
+        return ddp__ctx_failf(d, DDP_NUMERIC,
+                              "step %ld: the loss is %g on rank %d: lower the learning rate, warm it "
+                              "up or clip gradients",
+                              d->step, info->loss, d->rank);
+    if (info->samples < 0)
+        return ddp__ctx_failf(d, DDP_ARG, "step %ld: ddp_report tells %ld samples; 0 or more", d->step,
+                              info->samples);
+    if (info->lr > 0) d->lr = info->lr;
+    loss = info->loss != 0 ? info->loss : d->info->loss;
+    *d->info = *info;
+    d->info->loss = loss;
+    return 0;
+}
+
+static ddp_status ddp__finish_step(ddp_ctx *d)
+{
+    int forward = 1;
+
+    /* a layer that was skipped in the first micro-batches alone is skipped in all */
+    for (int l = d->layers - 1; l >= 0; l--)
+        while (d->unit[l].skipped && d->unit[l].skipped == d->unit[l].passes &&
+               d->unit[l].passes < d->cfg.micro_batches)
+            DDP__TRY(ddp__gradient_ready(d, l, 1));
+    for (int l = 0; l < d->layers; l++) {
+        if (d->unit[l].passes != d->cfg.micro_batches)
+            return ddp__fail(
+                &d->host.error, DDP_USAGE,
+                "step %ld: %s%s had %d of %d ddp_backward_end calls on "
+                "rank %d when ddp_step_end came: is a call missing, or had it no gradient (ddp_skip)?",
+                d->step, DDP__LAYER(d->unit[l].name), d->unit[l].passes, d->cfg.micro_batches, d->rank);
+        if (d->unit[l].forward_step != d->step) forward = 0;
+    }
+    if (!forward && (d->ops.traits & DDP_NEEDS_FORWARD))
+        return ddp__fail(&d->host.error, DDP_USAGE,
+                         "strategy %s needs ddp_forward_begin of every layer "
+                         "in every step; step %ld did without",
+                         d->ops.name, d->step);
+    if (d->cfg.average_first) forward = 0;
+    d->hooks_forward = forward;
+    DDP__TRY(DDP__EVENT(d, step_end, (d, d->self, forward)));
+    /* programs without forward_begin find parameters whole when ddp_step_end returns */
+    if (!forward) DDP__TRY(ddp__posted_none(d, 1, "in step_end, and the program has no forward hooks"));
+    for (int l = 0; l < d->layers; l++) d->unit[l].passes = d->unit[l].skipped = 0;
+    if (d->engine) DDP__TRY(ddp__engine_error(d->engine, &d->host.error));
+    if (d->second) DDP__TRY(ddp__engine_error(d->second, &d->host.error));
+    DDP__TRY(ddp__device_check(d, &d->host.error));
+    if (ddp__atomic_load(&d->aborted)) return ddp__fail(&d->host.error, DDP_ABORTED, "%s", d->abort_text);
+    return DDP_OK;
+}
+
+/* The first step loads and warms up, which takes one rank longer than another: behind it those that share a
+ * machine or a device begin together, so that they are timed sharing it, as they will run. */
+static ddp_status ddp__timed_together(ddp_ctx *d)
+{
+    if (!d->engine || d->plan_final || d->step != d->timed_from + 1 || d->step == d->cfg.profile_steps)
+        return DDP_OK;
+    DDP__TRY(ddp__device_wait(d, &d->host.error));
+    return ddp__all_come(d, d->team, &d->host.error);
+}
+
+int ddp_step_end(ddp_ctx *d)
+{
+    ddp_status s;
+
+    DDP__ENTER(d);
+    s = ddp__computes(d, "ddp_step_end");
+    if (s == DDP_OK && !d->started) s = ddp__session_start(d, &d->host.error);
+    if (s == DDP_OK) {
+        ddp__clock_note(d, DDP__M_ENTER, -1, DDP__OUTSIDE);
+        s = ddp__finish_step(d);
+    }
+    if (s == DDP_OK) {
+        const double loss = d->info->loss; /* stays until another is told */
+        ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
+        ddp__account_steps(d);
+        d->step++;
+        d->taken += (int64_t)(d->cut ? d->cut->copies : d->world - ddp_servers(d)) * d->cfg.micro_batches;
+        memset(d->info, 0, sizeof *d->info);
+        d->info->loss = loss;
+        d->loaded = 1;
+        s = ddp__pace_step(d, &d->host.error);
+        if (s == DDP_OK) s = ddp__timed_together(d);
+        if (s == DDP_OK && !d->plan_final && d->step == d->cfg.profile_steps)
+            s = ddp__plan_measured(d, &d->host.error);
+        else if (s == DDP_OK && d->measured)
+            s = ddp__drift_step(d, &d->host.error);
+        d->admission_due = d->join && d->step % d->cfg.period == 0;
+        if (s == DDP_OK && ddp__note_members(d)) s = ddp__members_changed(d);
+    }
+    return ddp__leave(d, s, DDP__OUTSIDE, -1);
+}
+
+int ddp_wait(ddp_ctx *d)
+{
+    ddp_status s;
+
+    DDP__ENTER(d);
+    s = ddp__strategy_wait(d, &d->host.error);
+    if (s == DDP_OK) s = ddp__device_wait(d, &d->host.error);
+    return ddp__leave(d, s, DDP__OUTSIDE, -1);
+}
+
+/* Where gradients are averaged, parameters are equal, and buffers differ. */
+static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
+{
+    for (int b = 0; b < u->blocks; b++) {
+        const ddp_piece p = {{u->block[b].params}, u->block[b].count};
+        ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP__ALL_VALUES);
+        if (u->block[b].kind != DDP_BUFFERS) continue;
+        m.mean = 1;
+        m.group = u->group ? u->group : d->computing;
+        DDP__TRY(ddp__run(d, &m, 1, &d->host.error));
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__sync_everything(ddp_ctx *d)
+{
+    DDP__TRY(ddp__strategy_drain(d, &d->host.error));
+    if (d->ops.sync_all) {
+        DDP__TRY(DDP__EVENT(d, sync_all, (d, d->self)));
+        DDP__TRY(ddp__posted_none(d, 0, "at the end of its event sync_all"));
+    } else {
+        for (int l = d->layers - 1; d->engine && l >= 0; l--)
+            DDP__TRY(d->ops.averages == DDP_AVERAGES_GRADIENTS ? ddp__average_buffers(d, &d->unit[l])
+                                                               : ddp__average_exact(d, l, &d->host.error));
+    }
+    DDP__TRY(ddp__replicas_settle(d, &d->host.error));
+    return ddp__device_wait(d, &d->host.error);
+}
+
+static ddp_status ddp__between_steps(ddp_ctx *d, const char *call)
+{
+    DDP__TRY(ddp__is_in_step(d, call));
+    for (int l = 0; l < d->layers; l++)
+        if (d->unit[l].passes)
+            return ddp__fail(&d->host.error, DDP_USAGE,
+                             "step %ld: %s comes in the middle of a step: %s%s has had its "
+                             "ddp_backward_end, and ddp_step_end is missing",
+                             d->step, call, DDP__LAYER(d->unit[l].name));
+    return DDP_OK;
+}
+
+int ddp_sync_all(ddp_ctx *d)
+{
+    ddp_status s = DDP_OK;
+
+    DDP__ENTER(d);
+    if (!d->started) s = ddp__session_start(d, &d->host.error);
+    if (s == DDP_OK) s = ddp__between_steps(d, "ddp_sync_all");
+    if (s == DDP_OK) s = ddp__sync_everything(d);
+    return ddp__leave(d, s, DDP__OUTSIDE, -1);
+}
+
+static ddp_status ddp__share_again(ddp_ctx *d)
+{
+    ddp_error *err = &d->host.error;
+
+    DDP__TRY(ddp__between_steps(d, "ddp_share"));
+    if (d->ops.traits & DDP_NEEDS_SERVERS)
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "ddp_share with strategy %s: its servers hold the parameters: replace them "
+                         "before ddp_set_optimizer",
+                         d->ops.name);
+    DDP__TRY(ddp__strategy_drain(d, err));
+    if (d->engine) {
+        DDP__TRY(ddp__share_parameters(d, err));
+        ddp__coded_start(d, 1);
+    }
+    DDP__TRY(DDP__EVENT(d, restart, (d, d->self)));
+    return ddp__device_wait(d, err);
+}
+
+int ddp_share(ddp_ctx *d)
+{
+    ddp_status s = DDP_OK;
+
+    DDP__ENTER(d);
+    if (!d->started)
+        s = ddp__session_start(d, &d->host.error);
+    else
+        s = ddp__share_again(d);
+    return ddp__leave(d, s, DDP__OUTSIDE, -1);
+}
+
+/* ---- ranks that only serve ---- */
+
+static ddp_status ddp__serve(ddp_ctx *d, ddp_error *err)
+{
+    int code;
+
+    if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    while ((code = d->ops.serve(d, d->self)) == (int)DDP_SERVE_SAVE) DDP__TRY(ddp__checkpoint_told(d, err));
+    return ddp__serve_status(d, code, err);
+}
+
+int ddp_serve(ddp_ctx *d)
+{
+    DDP__ENTER(d);
+    if (!ddp__is_server(d))
+        return ddp__ctx_failf(d, DDP_USAGE,
+                              "ddp_serve: rank %d of %d computes; %d rank%s serve%s (ddp_config.servers)",
+                              d->rank, d->world, ddp_servers(d), ddp_servers(d) == 1 ? "" : "s",
+                              ddp_servers(d) == 1 ? "s" : "");
+    return ddp__serve(d, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
+}

@@ -1,0 +1,234 @@
+/* What a step, and a newcomer's start, have to do for those who come while a run goes on. */
+#include "session/admission.h"
+#include "exchange/average.h"
+#include "context/context.h"
+#include "device/device.h"
+#include "exchange/events.h"
+#include "session/keep.h"
+#include "session/planning.h"
+#include "exchange/post.h"
+#include "session/session.h"
+#include "config/settings.h"
+#include "exchange/sites.h"
+#include "session/start.h"
+
+static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
+{
+    memset(c, 0, sizeof *c);
+    c->rank = d->rank;
+    c->world = d->world;
+    c->min_world = d->cfg.min_world;
+    c->run_id = ddp__run_id(d->cfg.run_id);
+    c->addr = d->cfg.addr;
+    c->insecure = d->cfg.insecure;
+    c->tls = d->tls;
+    c->connect_timeout_s = d->cfg.connect_timeout_s;
+    c->peer_timeout_s = d->cfg.peer_timeout_s;
+    c->op_timeout_s = d->cfg.op_timeout_s;
+    c->congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
+    c->log = d->host.log;
+}
+
+DDP_STATIC_ASSERT((int)DDP__JOIN_SAMES == (int)DDP_SAME, "a joining worker sends all numbers of ddp_same");
+
+static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
+{
+    uint64_t model = ddp__model_hash(d);
+    ddp__join_says *s = &l->says;
+    ddp__setting setting[DDP__JOIN_SETTINGS];
+
+    memset(l, 0, sizeof *l);
+    s->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
+    s->layers = d->layers;
+    snprintf(s->how, sizeof s->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name,
+             d->cfg.period, d->cfg.micro_batches, ddp_wire_name(d->cfg.wire));
+    memcpy(s->same, d->same, sizeof s->same);
+    ddp__program_names(d, s->states);
+    s->settings = ddp__settings(d, 1, setting);
+    for (int i = 0; i < s->settings; i++) {
+        s->value[i] = setting[i].value;
+        l->name[i] = setting[i].name;
+    }
+}
+
+/* ---- members ---- */
+
+ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
+{
+    ddp__join_config c;
+
+    ddp__join_settings(d, &c);
+    d->join_ticket = -1;
+    return ddp__join_open(&c, wire, &d->join, err);
+}
+
+void ddp__admission_ready(ddp_ctx *d)
+{
+    ddp__join_layout l;
+
+    ddp__layout_fill(d, &l);
+    ddp__join_ready(d->join, d->engine, &l);
+}
+
+/* The coordinator's next word; members and newcomers. */
+static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
+{
+    ddp_piece p; /* from rank 0, or the lowest that lives */
+    const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, 0, &d->join_word, sizeof d->join_word);
+
+    d->join_word = d->plan_final ? ddp__join_next(d->join) : -1;
+    return ddp__post(d, &m, 0, &d->join_ticket, err);
+}
+
+/* The first operations of an epoch with a newcomer. */
+static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
+{
+    ddp__worker s;
+    ddp_status code = ddp__worker_list(d, &s, err);
+
+    if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__worker_enter(&s, newcomer, err);
+    if (code == DDP_OK && d->rank == newcomer) {
+        d->plan_final = 1;
+        code = ddp__worker_apply(d, &s, 1, err);
+        if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
+        if (code == DDP_OK) code = ddp__programs_load(d, &s, err);
+    }
+    ddp__programs_release(d);
+    ddp__worker_free(&s);
+    if (code == DDP_OK) code = ddp__levels_again(d, err);
+    if (code != DDP_OK || !d->measured || !d->ops.plan_make) return code;
+    return ddp__plan_again(d, err);
+}
+
+static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
+{
+    double begin = ddp_now();
+    int in = 0;
+
+    DDP__TRY(ddp__strategy_drain(d, err)); /* what the members put off is nothing that a newcomer could
+                                              have */
+    /* the newcomer does not know of these words */
+    if (d->measured && d->drift_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
+    if (d->measured) d->drift_ticket = -1;
+    if (d->pace_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->pace_ticket, err));
+    d->pace_ticket = -1;
+    DDP__TRY(ddp__device_wait(d, err));
+    DDP__TRY(ddp__post_flush(d, err));
+    DDP__TRY(ddp__join_admit(d->join, id, &in, err));
+    if (!in) return DDP_OK;
+    DDP__TRY(ddp__entry(d, id, err));
+    ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: worker %d has joined at step %ld, in %.2f s", d->rank, id,
+             d->step, ddp_now() - begin);
+    return DDP_OK;
+}
+
+/* What a newcomer gets, at a moment when nothing is in flight. */
+static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
+{
+    ddp__worker s;
+    ddp_status code;
+
+    DDP__TRY(ddp__strategy_wait(d, err));
+    code = ddp__worker_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__join_give(d->join, &s, err);
+    ddp__worker_free(&s);
+    return code;
+}
+
+ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
+{
+    int id;
+
+    if (ddp__join_wants(d->join)) DDP__TRY(ddp__admission_clone(d, err));
+    if (d->join_ticket >= 0) {
+        DDP__TRY(ddp__post_wait(d, 0, d->join_ticket, err));
+        d->join_ticket = -1;
+        id = (int)d->join_word;
+        if (id >= 0 && id < d->world) DDP__TRY(ddp__admit(d, id, err));
+    }
+    return ddp__admission_ask(d, err);
+}
+
+/* ---- newcomers ---- */
+
+ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
+{
+    ddp__join_config c;
+
+    DDP__TRY(ddp__session_tls(d, err));
+    ddp__join_settings(d, &c);
+    DDP__TRY(ddp__joiner_open(&c, &d->joiner, err));
+    d->rank = d->cfg.rank = d->joiner->place.id;
+    d->world = d->cfg.world = d->joiner->place.world;
+    d->cfg.min_world = d->joiner->place.min_world;
+    ddp__links_free(&d->links[0]); /* they were those of another world */
+    DDP__TRY(ddp__links_open(&d->cfg, 0, &d->links[0], err));
+    ddp__log(&d->host.log, DDP_LOG_INFO, "joins as rank %d of %d", d->rank, d->world);
+    return DDP_OK;
+}
+
+void ddp__arrival_close(ddp_ctx *d)
+{
+    ddp__joiner_close(d->joiner);
+    d->joiner = NULL;
+}
+
+static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
+{
+    ddp__wire *wire = NULL;
+    ddp__engine *engine = NULL;
+    ddp__join_layout l;
+    ddp__worker state;
+    ddp_status s = ddp__worker_list(d, &state, err);
+
+    ddp__layout_fill(d, &l);
+    if (s == DDP_OK) s = ddp__joiner_prepare(d->joiner, &l, &state, until, &wire, err);
+    if (s == DDP_OK) s = ddp__worker_apply(d, &state, 1, err);
+    ddp__worker_free(&state);
+    DDP__TRY(s);
+    ddp__coded_start(d, 0); /* what the donor has still to send it sends itself */
+    s = ddp__admission_open(d, wire, err);
+    if (s != DDP_OK) wire->table->close(wire);
+    if (s == DDP_OK) s = ddp__engine_start(d, wire, &d->links[0], 1, d->joiner->place.live, &engine, err);
+    ddp__engine_set(d, engine);
+    if (s == DDP_OK) s = ddp__session_pieces(d, err);
+    if (s == DDP_OK) s = ddp__joiner_wait(d->joiner, engine, err);
+    if (s == DDP_OK) return s;
+    ddp__join_stop(d->join);
+    ddp__engine_set(d, NULL);
+    if (engine) ddp__engine_close(engine);
+    ddp__join_close(d->join);
+    d->join = NULL;
+    return s;
+}
+
+ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
+{
+    double until = ddp_now() + d->cfg.connect_timeout_s;
+    ddp_error local;
+    ddp_status s;
+
+    for (;;) {
+        memset(&local, 0, sizeof local);
+        s = ddp__arrival_try(d, until, &local);
+        if (s != DDP_PEER_LOST || ddp_now() >= until) break;
+        ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: %s; joining begins again", d->rank, local.msg);
+        ddp__joiner_again(d->joiner);
+        ddp__sleep_until(ddp_now() + 0.3);
+    }
+    if (s == DDP_OK) s = ddp__entry(d, d->rank, &local);
+    if (s == DDP_OK) {
+        ddp__admission_ready(d);
+        s = ddp__admission_ask(d, &local);
+    }
+    ddp__arrival_close(d);
+    if (s != DDP_OK) {
+        if (d->engine) ddp__engine_hush(d->engine);
+        if (err && local.code) *err = local; /* else the context has it */
+        return s;
+    }
+    d->entered = 1;
+    ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d: in, at step %ld", d->rank, d->step);
+    return DDP_OK;
+}

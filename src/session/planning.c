@@ -1,0 +1,448 @@
+/* Profile -> plan: the first rank of a team has its strategy plan, everyone takes that plan, and plans
+ * again when the link has moved by a fifth. What a plan says only the strategy knows: here it is bytes. */
+#include "plan/internal.h"
+#include "measure/account.h"
+#include "context/context.h"
+#include "device/device.h"
+#include "exchange/events.h"
+#include "measure/pace.h"
+#include "session/planning.h"
+#include "exchange/post.h"
+#include "measure/timing.h"
+#include "exchange/verbs.h"
+
+enum { DDP__DRIFT_PERIODS = 4 };                   /* how often rank 0 says whether to plan again */
+enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 }; /* and why: LINK_MOVED + the link that did */
+static const double ddp__drift_limit = 0.2;
+
+/* ---- what the strategy sends in a period ---- */
+
+/* *steps of it; NULL with *n 0 where the strategy does not tell. The caller's. */
+static ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err)
+{
+    int room = d->layers;
+
+    *list = NULL;
+    *n = 0;
+    *steps = 1;
+    for (; d->ops.transfers; room *= 2) { /* as many as fit: there may be more */
+        ddp_transfer *grown = (ddp_transfer *)DDP_REALLOC(*list, (size_t)room * sizeof *grown);
+        if (!grown) {
+            if (*list) DDP_FREE(*list);
+            return ddp__fail(err, DDP_MEMORY, "out of memory for %d transfers", room);
+        }
+        *list = grown;
+        *n = d->ops.transfers(d, d->self, steps, grown, room);
+        if (*n < room || room > 1000 * d->layers) break;
+    }
+    return DDP_OK;
+}
+
+/* When a message may begin, from the start of its step's backward. */
+static double ddp__transfer_ready(const ddp_profile *p, const ddp_transfer *t)
+{
+    double ready = 0;
+
+    for (int l = p->layers - 1; l >= (t->behind > 0 ? t->behind : 0); l--) ready += p->backward_s[l];
+    return ready;
+}
+
+/* ---- two links: the bits do not depend on which, since sums go in rank order over either ---- */
+
+/* A message takes the link that would finish it first, behind what was given to that link before: the
+ * rule of a list scheduler. */
+static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, const ddp_link *link,
+                               double *free_at)
+{
+    double bytes = 0, takes[2], alpha[2];
+    int k;
+
+    for (int l = t->first; l >= t->last; l--) bytes += (double)ddp__layer_bytes(d, l);
+    for (k = 0; k < 2; k++) {
+        takes[k] = link[k].beta_s * bytes + d->gap_s[k];
+        alpha[k] = link[k].alpha_s;
+    }
+    k = ddp__link_first(2, free_at, ready, takes, alpha);
+    (void)ddp__link_take(&free_at[k], ready, takes[k]);
+    for (int l = t->first; l >= t->last; l--) d->unit[l].link = k;
+}
+
+static void ddp__transfer_links(ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, int n)
+{
+    ddp_link link[2];
+    double free_at[2] = {0, 0};
+    int step = 0;
+
+    for (int k = 0; k < 2; k++) link[k] = d->link[k].beta_s > 0 ? d->link[k] : ddp__link_nominal(d, k);
+    for (int i = 0; i < n; i++) {
+        if (t[i].step != step) free_at[0] = free_at[1] = 0;
+        step = t[i].step;
+        ddp__transfer_link(d, &t[i], ddp__transfer_ready(p, &t[i]), link, free_at);
+    }
+}
+
+static ddp_status ddp__balance_by(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
+{
+    int32_t *links = (int32_t *)ddp__calloc((size_t)d->layers, sizeof *links);
+    ddp_transfer *t;
+    ddp_status s;
+    int n, steps, taken = 0;
+
+    if (!links) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", d->layers);
+    s = ddp__transfers(d, &t, &n, &steps, err);
+    if (s == DDP_OK) ddp__transfer_links(d, p, t, n);
+    if (s == DDP_OK && t) DDP_FREE(t);
+    for (int l = 0; l < d->layers; l++) links[l] = d->unit[l].link;
+    if (s == DDP_OK) s = ddp__tell(d, d->team, links, (size_t)d->layers * sizeof *links, err);
+    for (int l = 0; l < d->layers; l++) taken += d->unit[l].link = links[l] != 0;
+    DDP_FREE(links);
+    if (s == DDP_OK && d->team_place == 0)
+        ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: %d of %d layers go over the second link", d->step,
+                 taken, d->layers);
+    return s;
+}
+
+ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
+{
+    ddp_profile nominal;
+    ddp_status s;
+
+    if (ddp_links(d) < 2 || d->ops.traits & DDP_CHOOSES_LINKS) return DDP_OK;
+    if (p) return ddp__balance_by(d, p, err);
+    DDP__TRY(ddp__profile_start(d, &nominal, err));
+    ddp__profile_nominal(d, &nominal);
+    s = ddp__balance_by(d, &nominal, err);
+    ddp_profile_free(&nominal);
+    return s;
+}
+
+/* ---- prediction ---- */
+
+/* Seconds of a period's transfers in all, and outside of its backward passes. */
+static double ddp__transfers_exposed(ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, int n,
+                                     double backward, double *comm)
+{
+    double exposed = 0, free_at = 0, behind;
+    int i;
+
+    for (i = 0, *comm = 0; i < n; i++) {
+        double takes = 0;
+        for (int l = t[i].first; l >= t[i].last; l--) takes += p->comm_s[l];
+        if (takes > 0) takes += p->gap_s;
+        (void)ddp__link_take(&free_at, ddp__transfer_ready(p, &t[i]), takes);
+        *comm += takes;
+        if (i + 1 < n && t[i + 1].step == t[i].step) continue;
+        behind = free_at + p->alpha_s - backward;
+        if (free_at > 0 && behind > 0) exposed += behind;
+        free_at = 0;
+    }
+    return d->ops.plan_exposed ? d->ops.plan_exposed(d->self) : exposed;
+}
+
+/* "step 6: dreamddp sends 12 messages in 5 steps (3 2 3 2 2); a step should take 41.2 ms, 93 % of .." */
+static void ddp__plan_tell(const ddp_ctx *d, const ddp_transfer *t, int n, int steps)
+{
+    char sets[64] = "";
+    size_t at = 0;
+
+    for (int s = 0, i = 0; s < steps && at < sizeof sets - 8; s++) {
+        const int from = i;
+        while (i < n && t[i].step <= s) i++;
+        at += (size_t)snprintf(sets + at, sizeof sets - at, "%s%d", s ? " " : "", i - from);
+        if (at >= sizeof sets - 8 && s + 1 < steps) snprintf(sets + at, sizeof sets - at, " ..");
+    }
+    ddp__log(&d->host.log, DDP_LOG_INFO,
+             "step %ld: %s sends %d message%s in %d step%s (%s); a step should take %.1f ms, with "
+             "%.0f %% of communication hidden",
+             d->step, d->ops.name, n, n == 1 ? "" : "s", steps, steps == 1 ? "" : "s", sets,
+             1e3 * d->stats.predicted_step_s, d->stats.predicted_hidden_pct);
+}
+
+/* What a step should take, into the statistics. */
+static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
+{
+    const ddp_profile *p = &d->profile;
+    double forward = 0, backward = 0, comm = 0, exposed = 0;
+    int n, steps;
+    ddp_transfer *t;
+
+    DDP__TRY(ddp__transfers(d, &t, &n, &steps, err));
+    for (int l = 0; l < p->layers; l++) {
+        forward += p->forward_s ? p->forward_s[l] : 0;
+        backward += p->backward_s[l];
+    }
+    if (d->team_size > 1) exposed = ddp__transfers_exposed(d, p, t, n, backward, &comm);
+    d->plan_steps = steps;
+    if (d->ops.transfers) { /* else nobody knows */
+        d->stats.predicted_step_s = forward + p->between_s + backward + exposed / steps;
+        d->stats.predicted_hidden_pct = !(comm > 0) ? 100 : exposed < comm ? 100 * (1 - exposed / comm) : 0;
+        if (d->team_size > 1 && ddp__leads(d)) ddp__plan_tell(d, t, n, steps);
+    }
+    if (t) DDP_FREE(t);
+    return DDP_OK;
+}
+
+/* ---- one plan for all ---- */
+
+/* What of it reaches all before the plan does. */
+typedef struct ddp__plan_head {
+    uint64_t size, hash;
+} ddp__plan_head;
+
+enum { DDP__PLAN_MOST = 1 << 28 }; /* bytes */
+
+static uint64_t ddp__plan_hash(const ddp_blob *b) { return ddp__hash(DDP__HASH_START, b->bytes, b->size); }
+
+/* The first rank's plan in place of *b. In an elastic world the first one may be lost between its two
+ * words; then the next one begins again. */
+static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
+{
+    uint64_t live;
+
+    if (!d->engine) return DDP_OK;
+    do {
+        ddp__plan_head head;
+        ddp_blob got;
+        ddp_status s;
+
+        live = ddp__live(d);
+        head.size = b->size;
+        head.hash = ddp__plan_hash(b);
+        DDP__TRY(ddp__tell(d, d->team, &head, sizeof head, err));
+        if (head.size > DDP__PLAN_MOST)
+            return ddp__fail(err, DDP_FORMAT,
+                             "rank %d sends a plan of %" PRIu64
+                             " bytes; at most %d are possible: build all ranks "
+                             "from one header",
+                             d->team_root, head.size, (int)DDP__PLAN_MOST);
+        got = ddp_blob_new((size_t)head.size);
+        if (!got.bytes)
+            return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %lu bytes",
+                             (unsigned long)head.size);
+        if (b->size) memcpy(got.bytes, b->bytes, got.size < b->size ? got.size : b->size);
+        s = ddp__tell(d, d->team, got.bytes, got.size, err);
+        if (s == DDP_OK && ddp__plan_hash(&got) == head.hash) {
+            ddp_blob_free(b);
+            *b = got;
+            return DDP_OK;
+        }
+        ddp_blob_free(&got);
+        DDP__TRY(s);
+    } while (ddp__live(d) != live);
+    return ddp__fail(err, DDP_MISMATCH, "rank %d received another plan than rank %d sent", d->rank,
+                     d->team_root);
+}
+
+ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p, ddp_error *err)
+{
+    ddp_blob own = ddp_blob_new(plan->size);
+
+    if (!own.bytes) return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %zu bytes", plan->size);
+    memcpy(own.bytes, plan->bytes, plan->size);
+    ddp_blob_free(&d->plan);
+    d->plan = own;
+    return DDP__EVENT(d, plan_take, (d, d->self, &d->plan, p));
+}
+
+ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err)
+{
+    ddp_status s = ddp__plan_share(d, plan, err);
+
+    if (s == DDP_OK) s = ddp__plan_take(d, plan, p, err);
+    ddp_blob_free(plan);
+    return s;
+}
+
+static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
+{
+    ddp_blob plan = {NULL, 0};
+
+    if (!d->ops.plan_make) return DDP_OK;
+    /* who leads may be lost before it has shared its plan */
+    if (d->team_place == 0 || d->cfg.min_world) DDP__TRY(DDP__EVENT(d, plan_make, (d, d->self, p, 1, &plan)));
+    return ddp__plan_set(d, &plan, p, err);
+}
+
+/* The strategy takes this plan; of the whole model, the stage's rows of it. Freed here. p: the rank's own
+ * times. */
+static ddp_status ddp__plan_adopt(ddp_ctx *d, ddp_plan *plan, const ddp_profile *p, ddp_error *err)
+{
+    ddp_blob blob = {NULL, 0};
+    ddp_plan own = DDP__ZEROS;
+    ddp_status s = d->model ? ddp__stages_take(d, plan, &own, err) : DDP_OK;
+
+    if (s == DDP_OK) s = DDP__EVENT(d, plan_adopt, (d, d->self, d->model ? &own : plan, &blob));
+    ddp_plan_free(&own);
+    ddp_plan_free(plan);
+    return s == DDP_OK ? ddp__plan_set(d, &blob, p, err) : s;
+}
+
+static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
+{
+    ddp_plan plan;
+
+    DDP__TRY(ddp__plan_open(d, &plan, err));
+    return ddp__plan_adopt(d, &plan, p, err);
+}
+
+/* One plan for all stages: the first rank of each team makes it, of the same numbers. */
+static ddp_status ddp__plan_of_model(ddp_ctx *d, const ddp_profile *model, const ddp_profile *p,
+                                     ddp_error *err)
+{
+    ddp_blob none = {NULL, 0};
+    ddp_plan plan;
+
+    if (d->team_place > 0) return ddp__plan_set(d, &none, p, err);
+    DDP__TRY(ddp__stages_make(d, model, &plan, err));
+    return ddp__plan_adopt(d, &plan, p, err);
+}
+
+/* A profile has a row for each layer of the model. */
+static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *err)
+{
+    const int layers = d->cut ? d->cut->layers : d->layers;
+
+    d->link[0] = ddp__link_nominal(d, 0);
+    d->gap_s[0] = d->gap_s[1] = 0;
+    DDP__TRY(ddp_profile_read(d->cfg.profile_path, &d->link[0], p, err));
+    if (p->layers != layers) {
+        int rows = p->layers;
+        ddp_profile_free(p);
+        return ddp__fail(err, DDP_MISMATCH,
+                         "the profile %s has %d rows, the model has %d layers: one row per layer is "
+                         "needed",
+                         d->cfg.profile_path, rows, layers);
+    }
+    return DDP_OK;
+}
+
+/* Without measuring: *model of all layers, where the plan needs one (else no layers), *p of this rank's.
+ * Freed by the caller also after an error. */
+static ddp_status ddp__profile_first(ddp_ctx *d, ddp_profile *model, ddp_profile *p, ddp_error *err)
+{
+    if (d->cfg.profile_path && !d->cut) return ddp__profile_from_file(d, p, err);
+    if (d->cfg.profile_path) {
+        DDP__TRY(ddp__profile_from_file(d, model, err));
+        return ddp__stages_profile(d, model, p, err);
+    }
+    DDP__TRY(ddp__profile_start(d, p, err));
+    ddp__profile_nominal(d, p);
+    return d->model && !d->cfg.plan_path ? ddp__profile_model(d, model, err) : DDP_OK;
+}
+
+/* What follows from a profile that will stay. */
+static ddp_status ddp__plan_settled(ddp_ctx *d, ddp_error *err)
+{
+    DDP__TRY(ddp__balance_links(d, &d->profile, err));
+    return ddp__predict(d, err);
+}
+
+/* The plan before anything is measured. */
+static ddp_status ddp__plan_unmeasured(ddp_ctx *d, const ddp_profile *model, const ddp_profile *p,
+                                       ddp_error *err)
+{
+    ddp_blob plan = {NULL, 0};
+    ddp_status s;
+
+    if (d->cfg.plan_path) return ddp__plan_from_file(d, p, err);
+    if (d->model) return ddp__plan_of_model(d, model, p, err);
+    if (d->plan_final) return ddp__plan_make(d, p, err);
+    /* the same on all ranks by itself */
+    s = DDP__EVENT(d, plan_make, (d, d->self, p, 0, &plan));
+    if (s == DDP_OK) s = ddp__plan_take(d, &plan, p, err);
+    ddp_blob_free(&plan);
+    return s;
+}
+
+ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
+{
+    ddp_profile model = DDP__ZEROS, p = DDP__ZEROS;
+    ddp_status s = ddp__profile_first(d, &model, &p, err);
+
+    if (s == DDP_OK) {
+        ddp__profile_between(d, &model);
+        ddp__profile_between(d, &p);
+        if (ddp_links(d) == 2) d->link[1] = ddp__link_nominal(d, 1);
+        s = ddp__plan_unmeasured(d, &model, &p, err);
+    }
+    ddp_profile_free(&model);
+    if (s != DDP_OK || !d->plan_final) {
+        ddp_profile_free(&p);
+        return s;
+    }
+    ddp_profile_free(&d->profile);
+    d->profile = p;
+    d->hooks_forward = ddp_has_forward(d);
+    return ddp__plan_settled(d, err);
+}
+
+ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
+{
+    DDP__TRY(ddp__strategy_drain(d, err));
+    DDP__TRY(ddp__device_wait(d, err));
+    DDP__TRY(ddp__profile_measured(d, &d->profile, err));
+    d->plan_final = d->measured = 1;
+    DDP__TRY(ddp__plan_make(d, &d->profile, err));
+    ddp__drift_start(d);
+    DDP__TRY(ddp__plan_settled(d, err));
+    ddp__account_reset(d);
+    return DDP_OK;
+}
+
+ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
+{
+    DDP__TRY(ddp__strategy_drain(d, err));
+    ddp__profile_link(d, &d->profile);
+    DDP__TRY(ddp__plan_make(d, &d->profile, err));
+    ddp__drift_start(d);
+    return ddp__plan_settled(d, err);
+}
+
+/* ---- again ---- */
+
+/* The first rank's word travels unhurried, during the period after it was given. */
+static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
+{
+    double most = ddp__drift_limit;
+    ddp_piece p;
+    const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->team, &d->drift_word, sizeof d->drift_word);
+
+    d->drift_word.again = d->ops.plan_stale && d->ops.plan_stale(d, d->self) ? DDP__PLAN_STALE : 0;
+    for (int link = 0; link < 2; link++) {
+        double moved = fabs(ddp_link_drift(d->link[link], d->fit[link].link, &d->mean_layer_bytes, 1));
+        if (moved > most) d->drift_word.again = DDP__LINK_MOVED + link;
+        most = fmax(most, moved);
+        d->drift_word.link[link] = d->fit[link].link;
+    }
+    return ddp__post(d, &m, 0, &d->drift_ticket, err);
+}
+
+ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
+{
+    long every = (long)(d->plan_steps > d->cfg.period ? d->plan_steps : d->cfg.period) * DDP__DRIFT_PERIODS;
+    ddp_link was, is;
+    int link;
+
+    if (!d->engine || !d->ops.plan_make || d->nccl) return DDP_OK;
+    if (d->step % every == 0) return ddp__drift_ask(d, err);
+    if (d->drift_ticket < 0 || d->step % every != d->plan_steps) return DDP_OK;
+    DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
+    d->drift_ticket = -1;
+    if (!d->drift_word.again) return DDP_OK;
+    link = d->drift_word.again == DDP__LINK_MOVED + 1;
+    was = d->link[link];
+    is = d->drift_word.link[link];
+    if (d->drift_word.again == DDP__PLAN_STALE)
+        ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: strategy %s plans again", d->step, d->ops.name);
+    else
+        ddp__log(&d->host.log, DDP_LOG_INFO,
+                 "step %ld: averaging a layer%s now takes %.2f ms + %.1f ns per byte (was "
+                 "%.2f ms + %.1f ns): planning again",
+                 d->step, link ? " over the second link" : "", 1e3 * is.alpha_s, 1e9 * is.beta_s,
+                 1e3 * was.alpha_s, 1e9 * was.beta_s);
+    memcpy(d->link, d->drift_word.link, sizeof d->link);
+    d->stats.replans++;
+    ddp__note_add(d, DDP_NOTE_REPLAN, -1, was.alpha_s + was.beta_s * d->mean_layer_bytes,
+                  is.alpha_s + is.beta_s * d->mean_layer_bytes);
+    return ddp__plan_again(d, err);
+}

@@ -1,0 +1,171 @@
+/* States of the program (ddp_add_state), and their way into checkpoints and to joining workers. */
+#include "context/context.h"
+#include "session/keep.h"
+#include "session/session.h"
+
+/* A state of the program (ddp_add_state). */
+typedef struct ddp__program {
+    ddp_program_state of;
+    char name[32];
+    void *bytes; /* that save gave, until release */
+    int lent;    /* there are such bytes, which may be NULL */
+} ddp__program;
+
+DDP_STATIC_ASSERT((int)DDP__PROGRAMS == (int)DDP_PROGRAM_STATES,
+                  "a joining worker gets all states of ddp_add_state");
+DDP_STATIC_ASSERT(sizeof DDP__PROGRAM - 1 + sizeof((ddp__program *)0)->name <= sizeof((ddp__tensor *)0)->name,
+                  "a file has room for the name of a state");
+
+/* A name is part of a list with commas, and of a file. */
+static int ddp__program_name_fits(const char *name)
+{
+    const size_t n = name ? strlen(name) : 0;
+
+    for (size_t i = 0; i < n; i++)
+        if (name[i] < ' ' || name[i] > '~' || strchr(",\"\\", name[i])) return 0;
+    return n > 0 && n < sizeof((ddp__program *)0)->name;
+}
+
+int ddp_add_state(ddp_ctx *d, const ddp_program_state *s)
+{
+    ddp__program *p;
+
+    DDP__ENTER(d);
+    if (!s || !ddp__program_name_fits(s->name))
+        return ddp__ctx_failf(
+            d, DDP_ARG,
+            "ddp_add_state: the name '%.40s' is not one to %d printable ASCII characters without "
+            "comma, quote and backslash",
+            s && s->name ? s->name : "", (int)sizeof((ddp__program *)0)->name - 1);
+    if (!s->save != !s->load)
+        return ddp__ctx_failf(
+            d, DDP_ARG,
+            "ddp_add_state: '%s' has %s and no %s: set both functions, or neither if the program "
+            "has no state",
+            s->name, s->save ? "save" : "load", s->save ? "load" : "save");
+    if (d->started)
+        return ddp__ctx_failf(d, DDP_USAGE,
+                              "ddp_add_state: '%s' comes too late, training has begun: register it before "
+                              "ddp_set_optimizer",
+                              s->name);
+    for (int i = 0; i < d->programs; i++)
+        if (!strcmp(d->program[i].name, s->name))
+            return ddp__ctx_failf(d, DDP_ARG,
+                                  "ddp_add_state: '%s' is registered already: choose another name", s->name);
+    if (d->programs == DDP_PROGRAM_STATES)
+        return ddp__ctx_failf(
+            d, DDP_ARG,
+            "ddp_add_state: '%s' is one too many, at most %d states are possible: save several "
+            "in one",
+            s->name, (int)DDP_PROGRAM_STATES);
+    if (!d->program)
+        d->program = (ddp__program *)ddp__scratch_take(&d->lists, DDP_PROGRAM_STATES, sizeof *d->program);
+    if (!d->program) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_add_state: out of memory for '%s'", s->name);
+    p = &d->program[d->programs++];
+    snprintf(p->name, sizeof p->name, "%s", s->name);
+    p->of = *s;
+    p->of.name = p->name;
+    return 0;
+}
+
+void ddp__program_names(const ddp_ctx *d, char *out)
+{
+    int n = 0;
+
+    out[0] = 0;
+    for (int i = 0; i < d->programs; i++)
+        n += snprintf(out + n, (size_t)(DDP__PROGRAM_NAMES - n), "%s%s", i ? ", " : "", d->program[i].name);
+}
+
+/* ---- the calls ---- */
+
+/* What a function of the program did: it may have called the context, which is an error, or told why it
+ * failed. */
+static ddp_status ddp__program_over(ddp_ctx *d, const ddp__program *p, int code, ddp_error *why,
+                                    ddp_error *err)
+{
+    const char *call = d->in_program;
+
+    d->in_program = NULL;
+    if (d->host.error.code) {
+        if (err != &d->host.error) *err = d->host.error;
+        return err->code;
+    }
+    if (!code) return DDP_OK;
+    why->msg[sizeof why->msg - 1] = 0;
+    return ddp__fail(err, DDP_FAILED,
+                     "rank %d: the %s function of the state '%s' (ddp_add_state) returned %d%s%.300s",
+                     d->rank, call, p->name, code, why->msg[0] ? ": " : "", why->msg);
+}
+
+/* ddp__worker.lend */
+static ddp_status ddp__program_lend(const ddp__worker *s, ddp__tensor *t, ddp_error *err)
+{
+    ddp_ctx *d = (ddp_ctx *)s->owner;
+    ddp__program *p = &d->program[t->l];
+    ddp_error why = {DDP_OK, ""};
+    void *bytes = NULL;
+    size_t size = 0;
+
+    d->in_program = "save";
+    DDP__TRY(ddp__program_over(d, p, p->of.save(p->of.user, &bytes, &size, &why), &why, err));
+    p->bytes = bytes;
+    p->lent = 1;
+    if (size && !bytes)
+        return ddp__fail(err, DDP_ARG, "rank %d: the save function of the state '%s' gave NULL for %zu bytes",
+                         d->rank, p->name, size);
+    if (!(t->flags & DDP__WORKER_LENT)) DDP_FREE(t->data);
+    t->flags |= DDP__WORKER_LENT;
+    t->data = bytes;
+    t->count = size;
+    return DDP_OK;
+}
+
+/* ---- what the state of a worker has of them ---- */
+
+ddp_status ddp__programs_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
+{
+    char name[sizeof((ddp__tensor *)0)->name];
+
+    s->lend = ddp__program_lend;
+    for (int i = 0; i < d->programs; i++) {
+        if (!d->program[i].of.save) continue;
+        snprintf(name, sizeof name, DDP__PROGRAM "%s", d->program[i].name);
+        if (!ddp__worker_small(s, name, DDP_ST_U8, 0, 0,
+                               DDP__WORKER_OWN | DDP__WORKER_BLOB | DDP__WORKER_PROGRAM))
+            return ddp__fail(err, DDP_MEMORY, "out of memory for the state '%s'", d->program[i].name);
+        s->tensor[s->tensors - 1].l = i;
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__programs_save(ddp__worker *s, ddp_error *err)
+{
+    for (int i = 0; i < s->tensors; i++)
+        if (s->tensor[i].flags & DDP__WORKER_PROGRAM) DDP__TRY(ddp__program_lend(s, &s->tensor[i], err));
+    return DDP_OK;
+}
+
+ddp_status ddp__programs_load(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
+{
+    for (int i = 0; i < s->tensors; i++) {
+        const ddp__tensor *t = &s->tensor[i];
+        const ddp__program *p;
+        ddp_error why = {DDP_OK, ""};
+        if (!(t->flags & DDP__WORKER_PROGRAM) || !(t->flags & DDP__WORKER_FOUND)) continue;
+        p = &d->program[t->l];
+        d->in_program = "load";
+        DDP__TRY(ddp__program_over(d, p, p->of.load(p->of.user, t->data, t->count, &why), &why, err));
+    }
+    return DDP_OK;
+}
+
+void ddp__programs_release(ddp_ctx *d)
+{
+    for (int i = 0; i < d->programs; i++) {
+        ddp__program *p = &d->program[i];
+        if (p->lent && p->of.release) p->of.release(p->of.user, p->bytes);
+        p->lent = 0;
+        p->bytes = NULL;
+    }
+}

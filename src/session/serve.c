@@ -1,0 +1,193 @@
+/* A strategy's serve: on a thread of its own beside the worker's, what it may call, and the ranks beside it
+ * that compute. */
+#include "context/clock.h"
+#include "context/context.h"
+#include "exchange/events.h"
+#include "session/serve.h"
+#include "exchange/verbs.h"
+
+/* Where that thread and the worker's meet. */
+struct ddp__desk {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    int running, over; /* the thread is there; serve has returned, under lock */
+    int wake;          /* atomic */
+    ddp_status status; /* of serve; under lock */
+};
+
+ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
+{
+    if (ddp__engine_error(d->engine, err)) return err->code;
+    return code ? ddp__fail(err, DDP_FAILED, "strategy %s: serve returned %d and gave no reason", d->ops.name,
+                            code)
+                : DDP_OK;
+}
+
+/* ---- beside a worker ---- */
+
+static void *ddp__desk_run(void *arg)
+{
+    ddp_ctx *d = (ddp_ctx *)arg;
+    struct ddp__desk *k = d->desk;
+    ddp_error err;
+    ddp_status s;
+    int code;
+
+    do code = d->ops.serve(d, d->self); /* its share is in the worker's own checkpoint */
+    while (code == (int)DDP_SERVE_SAVE);
+    s = ddp__serve_status(d, code, &err);
+    if (s != DDP_OK) ddp__engine_abort(d->engine, s, err.msg);
+    pthread_mutex_lock(&k->lock);
+    k->over = 1;
+    k->status = s;
+    pthread_cond_broadcast(&k->changed);
+    pthread_mutex_unlock(&k->lock);
+    return NULL;
+}
+
+ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err)
+{
+    struct ddp__desk *k;
+    int why;
+
+    if (!d->ops.serve) return DDP_OK;
+    k = (struct ddp__desk *)ddp__scratch_take(&d->lists, 1, sizeof *k);
+    if (!k) return ddp__fail(err, DDP_MEMORY, "out of memory for a server");
+    pthread_mutex_init(&k->lock, NULL);
+    pthread_cond_init(&k->changed, NULL);
+    d->desk = k;
+    if (d->cfg.servers > 0 || !d->engine) return DDP_OK;
+    why = ddp__thread_deep(&k->thread, ddp__desk_run, d);
+    if (why) return ddp__fail(err, DDP_MEMORY, "cannot start a thread that serves: %s", strerror(why));
+    k->running = 1;
+    return DDP_OK;
+}
+
+void ddp__desk_close(ddp_ctx *d)
+{
+    struct ddp__desk *k = d->desk;
+
+    if (d->started && d->ops.tell_servers && !d->host.error.code && !ddp__is_server(d) &&
+        DDP__EVENT(d, tell_servers, (d, d->self, 1)))
+        ddp__ctx_fail(d, &d->host.error);
+    if (!k) return;
+    if (k->running) pthread_join(k->thread, NULL);
+    pthread_cond_destroy(&k->changed);
+    pthread_mutex_destroy(&k->lock);
+    d->desk = NULL;
+}
+
+/* ---- what serve may call ---- */
+
+int ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket)
+{
+    ddp_error err;
+
+    DDP__DO(ddp__host_check(&d->host, &d->host.error));
+    return (int)ddp__engine_submit(d->engine, m, ticket, &err);
+}
+
+int ddp_server_done(ddp_ctx *d, long ticket)
+{
+    return ddp__host_forked(&d->host) || ddp__engine_done(d->engine, ticket);
+}
+
+int ddp_server_wait(ddp_ctx *d, const long *tickets, int n)
+{
+    ddp_error err;
+
+    DDP__DO(ddp__host_check(&d->host, &d->host.error));
+    if (ddp__engine_wait_any(d->engine, tickets, n, &d->desk->wake) >= 0) return 0;
+    ddp__atomic_store(&d->desk->wake, 0);
+    return (int)ddp__engine_error(d->engine, &err);
+}
+
+void ddp_server_wake(ddp_ctx *d)
+{
+    if (!ddp__has_engine(d)) return;
+    ddp__atomic_store(&d->desk->wake, 1);
+    ddp__engine_nudge(d->engine);
+}
+
+int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...)
+{
+    char text[DDP_ERROR_TEXT];
+    va_list ap;
+
+    va_start(ap, fmt);
+    ddp__format_list(text, sizeof text, fmt, ap);
+    va_end(ap);
+    DDP__DO(ddp__host_check(&d->host, &d->host.error));
+    if (d->engine)
+        ddp__engine_abort(d->engine, code, text);
+    else
+        ddp__fail(&d->host.error, code, "%s", text); /* no other thread is there */
+    return (int)code;
+}
+
+void ddp_server_set(ddp_ctx *d, int *flag, int value)
+{
+    if (ddp__host_forked(&d->host)) return;
+    pthread_mutex_lock(&d->desk->lock);
+    ddp__atomic_store(flag, value);
+    pthread_cond_broadcast(&d->desk->changed);
+    pthread_mutex_unlock(&d->desk->lock);
+}
+
+/* A failure ends serve, and with it the wait. */
+int ddp_server_await(ddp_ctx *d, const int *flag)
+{
+    struct ddp__desk *k = d->desk;
+    const double begin = ddp_now();
+
+    DDP__DO(ddp__host_check(&d->host, &d->host.error));
+    pthread_mutex_lock(&k->lock);
+    while (!ddp__atomic_load(flag) && k->running && !k->over) pthread_cond_wait(&k->changed, &k->lock);
+    pthread_mutex_unlock(&k->lock);
+    d->wait_this_step += ddp_now() - begin;
+    ddp__record(d, DDP_SPAN_WAIT, DDP_NO_LAYER, begin, ddp_now());
+    if (ddp__atomic_load(flag)) return 0;
+    if (d->engine) ddp__engine_error(d->engine, &d->host.error);
+    return d->host.error.code ? (int)d->host.error.code
+                              : ddp_complain(d, DDP_FAILED, "the server of rank %d has ended", d->rank);
+}
+
+/* ---- the ranks that compute ---- */
+
+ddp_status ddp__computes(ddp_ctx *d, const char *hook)
+{
+    if (!ddp__is_server(d)) return DDP_OK;
+    return ddp__fail(&d->host.error, DDP_USAGE,
+                     "%s: rank %d of %d serves (servers %d): call ddp_serve there instead "
+                     "of the steps",
+                     hook, d->rank, d->world, d->cfg.servers);
+}
+
+ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
+{
+    const int workers = d->world - ddp_servers(d);
+    int *rank;
+    ddp_status s;
+
+    if (!ddp_servers(d) || d->cfg.min_world > 0) return DDP_OK;
+    rank = (int *)ddp__calloc((size_t)workers, sizeof *rank);
+    if (!rank) return ddp__fail(err, DDP_MEMORY, "out of memory for a group of %d ranks", workers);
+    for (int r = 0; r < workers; r++) rank[r] = r;
+    s = ddp__engine_group(d->engine, rank, workers, &d->computing, err);
+    if (s == DDP_OK && d->second) s = ddp__engine_group(d->second, rank, workers, &d->computing, err);
+    DDP_FREE(rank);
+    return s;
+}
+
+/* Who plans and measures together: the ranks that compute, in an elastic world a group that may shrink. */
+void ddp__computing_team(ddp_ctx *d)
+{
+    if (!ddp_servers(d)) return;
+    if (!d->computing) ddp__engine_retire(d->engine);
+    if (ddp__is_server(d)) return;
+    d->team = d->computing;
+    d->team_size = d->world - ddp_servers(d);
+    d->team_root = 0;
+    d->team_place = d->rank;
+}

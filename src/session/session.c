@@ -1,0 +1,416 @@
+/* Opening and closing a context, and what can be asked of it. */
+#include "measure/account.h"
+#include "session/admission.h"
+#include "exchange/collective.h"
+#include "context/context.h"
+#include "device/device.h"
+#include "exchange/events.h"
+#include "session/launch.h"
+#include "session/planning.h"
+#include "session/serve.h"
+#include "session/session.h"
+#include "config/settings.h"
+#include "session/start.h"
+#include "measure/timing.h"
+
+static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
+{
+    static const ddp__hooks hooks = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin, ddp_backward_end,
+                                     ddp__last_pass};
+    ddp__wire *wire = NULL;
+
+    d->host.allocator = d->cfg.allocator;
+    d->info = (ddp_step_info *)ddp__scratch_take(&d->lists, 1, sizeof *d->info);
+    if (!d->info) return ddp__fail(err, DDP_MEMORY, "out of memory for a context");
+    d->host.log = ddp__log_resolve(&d->cfg.logger, d->cfg.no_env);
+    d->host.hooks = &hooks;
+    d->host.seed = d->cfg.seed;
+    d->host.kernels = (int)d->cfg.kernels;
+    d->rank = d->cfg.rank;
+    d->met = d->world = d->cfg.world;
+    if (d->cfg.max_world > d->world) d->world = d->cfg.world = d->cfg.max_world;
+    if (d->ops.self_bytes) d->self = ddp__scratch_take(&d->lists, 1, d->ops.self_bytes);
+    if (d->ops.self_bytes && !d->self)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", d->ops.name);
+    d->optimizer = ddp_sgd(0.01f, 0);
+    d->lr = d->optimizer.lr;
+    d->plan_final = d->cfg.profile_steps == 0;
+    DDP__TRY(ddp__links_open(&d->cfg, 0, &d->links[0], err));
+    if (d->cfg.threads > 1) {
+        d->host.pool = ddp__pool_open(d->cfg.threads);
+        if (!d->host.pool)
+            return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
+    }
+    DDP__TRY(ddp__device_open(d, err));
+    if (d->cfg.join) return ddp__arrival_open(d, err);
+    if (d->world == 1) return DDP_OK;
+    DDP__TRY(ddp__connect(d, hub, d->cfg.addr, listen_fd, &wire, err));
+    if (d->cfg.min_world > 0 && d->cfg.transport == DDP_TCP && !ddp_servers(d) &&
+        ddp__admission_open(d, wire, err)) {
+        wire->table->close(wire);
+        return err->code;
+    }
+    DDP__TRY(ddp__engine_start(d, wire, &d->links[0], 0, d->met < d->world ? ((uint64_t)1 << d->met) - 1 : 0,
+                               &d->engine, err));
+    DDP__TRY(ddp__open_second(d, hub, err));
+    return ddp__computing_open(d, err);
+}
+
+ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd,
+                   ddp_error *err)
+{
+    ddp_config zero = DDP__ZEROS;
+    ddp_ctx *d = (ddp_ctx *)ddp__calloc(1, sizeof *d);
+    ddp_error local;
+
+    if (!err) err = &local;
+    memset(err, 0, sizeof *err);
+    if (!d) {
+        ddp__fail(err, DDP_MEMORY, "out of memory for a context");
+        return NULL;
+    }
+    d->host.process = getpid();
+    if (ddp__config_resolve(cfg ? cfg : &zero, list, &d->cfg, &d->ops, err) ||
+        ddp__open_parts(d, hub, listen_fd, err)) {
+        ddp_close(d);
+        return NULL;
+    }
+    return d;
+}
+
+static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
+{
+    if (u->name) DDP_FREE(u->name);
+    if (u->block) DDP_FREE(u->block);
+    ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
+}
+
+/* What it came to, for the log: ddprun reads these lines. */
+static void ddp__closing_tell(ddp_ctx *d)
+{
+    ddp_stats s;
+
+    if (d->step == 0 || !d->host.log.fn || d->host.log.level < DDP_LOG_INFO) return;
+    ddp_get_stats(d, &s);
+    if (ddp__is_first(d))
+        ddp__log(&d->host.log, DDP_LOG_INFO,
+                 "closed: %s, %ld steps of %.1f ms, %.0f %% of communication hidden, %.3g MB sent",
+                 s.strategy, s.steps, 1e3 * s.step_s, s.hidden_pct, 1e-6 * (double)s.bytes_sent);
+    else
+        ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d closed: %.3g MB sent", d->rank,
+                 1e-6 * (double)s.bytes_sent);
+}
+
+/* In a forked child: the peers must not take its end for the parent's. Locks, threads and memory stay as they
+ * are. */
+static void ddp__disown(ddp_ctx *d)
+{
+    ddp__joiner_disown(d->joiner);
+    ddp__join_disown(d->join);
+    ddp__engine_disown(d->second);
+    ddp__engine_disown(d->engine);
+}
+
+void ddp_close(ddp_ctx *d)
+{
+    if (!d) return;
+    if (ddp__host_forked(&d->host)) {
+        ddp__disown(d);
+        return;
+    }
+    ddp__closing_tell(d);
+    ddp__arrival_close(d);
+    ddp__join_stop(d->join);
+    ddp__desk_close(d);
+    ddp__device_stop(d);
+    if (d->second) ddp__engine_close(d->second);
+    if (d->engine) ddp__engine_close(d->engine);
+    ddp__join_close(d->join); /* the coordinator's word may have been on its way until then */
+    ddp__tls_free(d->tls);
+    while (d->host.owned) {
+        ddp__owned *o = d->host.owned;
+        d->host.owned = o->next;
+        o->destroy(o);
+    }
+    if (d->ops.close && (d->self || !d->ops.self_bytes)) d->ops.close(d, d->self);
+    for (int i = 0; i < d->layers; i++) ddp__unit_free(d, &d->unit[i]);
+    ddp__posted_close(d);
+    ddp__release(&d->host.allocator, d->coded, d->coded_count * sizeof(float));
+    ddp__host_release(&d->host, d->bases, d->bases_count * sizeof(float));
+    ddp__host_release(&d->host, d->coded_there, 2 * d->coded_count * sizeof(float));
+    ddp__device_close(d);
+    ddp__release(&d->host.allocator, d->muon.at, d->muon_count * sizeof(float));
+    if (d->unit) DDP_FREE(d->unit);
+    ddp__links_free(&d->links[0]);
+    ddp__links_free(&d->links[1]);
+    ddp_profile_free(&d->profile);
+    ddp__pool_close(d->host.pool);
+    ddp__config_free(&d->cfg);
+    ddp__scratch_free(&d->lists);
+    DDP_FREE(d);
+}
+
+/* ---- registration ---- */
+
+static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b, ddp_error *err)
+{
+    if (b->count == 0)
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out", d->layers, name);
+    if (!b->params)
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values", d->layers,
+                         name, b->count);
+    if (b->kind == DDP_BUFFERS && b->grads)
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of buffers has no gradients; leave grads NULL",
+                         d->layers, name);
+    return DDP_OK;
+}
+
+/* Matrix i lies in one block and in no other matrix. */
+static ddp_status ddp__check_matrix(const ddp_ctx *d, const ddp__unit *u, int i, ddp_error *err)
+{
+    const ddp_matrix *x = &u->matrix[i];
+    const size_t most = (size_t)-1 / sizeof(float),
+                 count = x->rows && x->columns <= most / x->rows ? x->rows * x->columns : 0;
+    int b = 0, k = 0;
+
+    while (b < u->blocks && !(u->block[b].kind == DDP_PARAMS && x->params >= u->block[b].params &&
+                              count <= u->block[b].count &&
+                              (size_t)(x->params - u->block[b].params) <= u->block[b].count - count))
+        b++;
+    while (k < i && (x->params >= u->matrix[k].params + u->matrix[k].rows * u->matrix[k].columns ||
+                     x->params + count <= u->matrix[k].params))
+        k++;
+    if (count && b < u->blocks && k == i) return DDP_OK;
+    return ddp__fail(err, DDP_ARG, "layer %d (%s): matrix %d of %zu rows and %zu columns %s", d->layers,
+                     u->name, i, x->rows, x->columns,
+                     count && b < u->blocks
+                         ? "overlaps another: leave one of them out"
+                         : "does not lie in one block of parameters: give its first value, rows and columns");
+}
+
+static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *layer, ddp_error *err)
+{
+    int own = layer->params || layer->count;
+    char number[32];
+
+    snprintf(number, sizeof number, "layer %d", d->layers);
+    u->name = ddp__strdup(layer->name ? layer->name : number);
+    u->block = (ddp_block *)ddp__calloc((size_t)(layer->block_count + own), sizeof *u->block);
+    u->matrix = (ddp_matrix *)ddp__scratch_take(&d->lists, (size_t)layer->matrix_count, sizeof *u->matrix);
+    if (!u->name || !u->block || !u->matrix)
+        return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+    if (own) {
+        u->block[0].params = layer->params;
+        u->block[0].grads = layer->grads;
+        u->block[0].count = layer->count;
+        u->blocks = 1;
+    }
+    for (int i = 0; i < layer->block_count; i++) u->block[u->blocks++] = layer->blocks[i];
+    u->flops = layer->flops;
+    u->group = layer->group;
+    for (int i = 0; i < u->blocks; i++) DDP__TRY(ddp__check_block(d, u->name, &u->block[i], err));
+    for (int i = 0; i < layer->matrix_count; i++) {
+        u->matrix[u->matrices++] = layer->matrices[i];
+        DDP__TRY(ddp__check_matrix(d, u, i, err));
+    }
+    return DDP_OK;
+}
+
+int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
+{
+    ddp__unit u = DDP__ZEROS;
+
+    DDP__ENTER(d);
+    if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks) ||
+        layer->matrix_count < 0 || (layer->matrix_count > 0 && !layer->matrices))
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "ddp_add_layer: layer %d is NULL or has blocks or matrices without an array",
+                              d->layers);
+    if (d->started)
+        return ddp__ctx_failf(d, DDP_USAGE,
+                              "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d "
+                              "layers by ddp_set_optimizer or the first hook; register all layers before",
+                              d->layers, layer->name ? layer->name : "unnamed", d->layers);
+    if (d->layers == d->room) {
+        int room = d->room ? 2 * d->room : 16;
+        ddp__unit *grown = (ddp__unit *)DDP_REALLOC(d->unit, (size_t)room * sizeof *grown);
+        if (!grown) return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+        d->unit = grown;
+        d->room = room;
+    }
+    u.ticket = u.other_ticket = -1;
+    if (ddp__unit_fill(d, &u, layer, &d->host.error)) {
+        ddp__unit_free(d, &u);
+        return ddp__ctx_fail(d, &d->host.error);
+    }
+    d->unit[d->layers++] = u;
+    return 0;
+}
+
+int ddp_layer_named(const ddp_ctx *d, const char *name)
+{
+    for (int l = 0; d && name && l < d->layers; l++)
+        if (!strcmp(d->unit[l].name, name)) return l;
+    return -1;
+}
+
+int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, size_t count)
+{
+    const ddp_block added = {params, grads, count, DDP_PARAMS};
+    ddp_block *grown;
+    ddp_layer first;
+    ddp__unit *u;
+    int l;
+
+    DDP__ENTER(d);
+    if (!layer || !*layer || !params || !count)
+        return ddp__ctx_failf(
+            d, DDP_ARG,
+            "ddp_add_block: layer '%.60s' with %zu values at %p: a name, an array and how many "
+            "values it has are needed",
+            layer ? layer : "", count, (void *)params);
+    l = ddp_layer_named(d, layer);
+    if (l < 0 || d->started) { /* too late: ddp_add_layer says so */
+        memset(&first, 0, sizeof first);
+        first.name = layer;
+        first.params = params;
+        first.grads = grads;
+        first.count = count;
+        return ddp_add_layer(d, &first);
+    }
+    u = &d->unit[l];
+    grown = (ddp_block *)DDP_REALLOC(u->block, ((size_t)u->blocks + 1) * sizeof *grown);
+    if (!grown) return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %s", layer);
+    u->block = grown;
+    u->block[u->blocks++] = added;
+    return 0;
+}
+
+int ddp_add_stack(ddp_ctx *d, const char *name, float *params, float *grads, int copies, size_t count)
+{
+    enum { NAME = 200 };
+    char layer[NAME + 16];
+
+    DDP__ENTER(d);
+    if (!name || !*name || !params || copies < 1 || !count)
+        return ddp__ctx_failf(
+            d, DDP_ARG,
+            "ddp_add_stack: tensor '%.60s' with %d copies of %zu values at %p: a name, an array, "
+            "at least one copy and at least one value are needed",
+            name ? name : "", copies, count, (void *)params);
+    if (strlen(name) > NAME)
+        return ddp__ctx_failf(
+            d, DDP_ARG, "ddp_add_stack: the name '%.60s...' has %zu characters; at most %d are possible",
+            name, strlen(name), NAME);
+    if (count > (size_t)-1 / sizeof(float) / (size_t)copies)
+        return ddp__ctx_failf(
+            d, DDP_ARG,
+            "ddp_add_stack: tensor '%s' cannot have %d copies of %zu values: they exceed the "
+            "address space",
+            name, copies, count);
+    for (int i = 0; i < copies; i++) {
+        const size_t at = (size_t)i * count;
+        int failed;
+
+        snprintf(layer, sizeof layer, "%s%d", name, i);
+        failed = ddp_add_block(d, layer, params + at, grads ? grads + at : NULL, count);
+        if (failed) return failed;
+    }
+    return 0;
+}
+
+int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
+{
+    DDP__ENTER(d);
+    if (!o || (!o->update && o->state_per_param) || o->state_per_param < 0 || o->matrix_state < 0 ||
+        o->matrix_state > o->state_per_param || !(o->lr >= 0))
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "ddp_set_optimizer: an update function with state_per_param >= 0, matrix_state "
+                              "from 0 to that and a learning rate >= 0 are needed, or ddp_own_update()");
+    if (!o->update && d->cfg.average_state)
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "average_state with your own update: the optimizer's state is yours: leave "
+                              "average_state 0");
+    if (d->started)
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s comes too late, training has begun",
+                              o->name ? o->name : "the optimizer");
+    d->optimizer = *o;
+    if (!o->update) d->cfg.average_first = 1;
+    if (!d->optimizer.name) d->optimizer.name = o->update ? "user" : ddp_own_update().name;
+    d->lr = o->lr;
+    return d->layers && ddp__session_start(d, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
+}
+
+/* ---- reading ---- */
+
+int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
+{
+    ddp_error *err;
+    ddp_blob blob = {NULL, 0};
+
+    DDP__ENTER(d);
+    err = &d->host.error;
+    if (!d->ops.plan_adopt)
+        return ddp__ctx_failf(d, DDP_USAGE,
+                              "ddp_plan_adopt: strategy %s follows no such plan; use one that averages "
+                              "each layer in its own step of a period, as dreamddp does",
+                              d->ops.name);
+    if (!plan || plan->layers != ddp__plan_rows(d) || plan->period < 1)
+        return ddp__ctx_failf(d, DDP_ARG,
+                              "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and "
+                              "period %d",
+                              ddp__plan_rows(d), plan ? plan->layers : 0, plan ? plan->period : 0);
+    if (!d->started && ddp__session_start(d, err)) return ddp__ctx_fail(d, err);
+    if (ddp__is_in_step(d, "ddp_plan_adopt") || ddp__strategy_wait(d, err) ||
+        DDP__EVENT(d, plan_adopt, (d, d->self, plan, &blob)) || ddp__plan_set(d, &blob, NULL, err) ||
+        ddp__balance_links(d, d->profile.layers ? &d->profile : NULL, err))
+        return ddp__ctx_fail(d, err);
+    d->plan_final = 1;
+    ddp__account_reset(d);
+    return 0;
+}
+
+const ddp_plan *ddp_plan_get(const ddp_ctx *d)
+{
+    return d && d->ops.plan_view ? d->ops.plan_view(d->self) : NULL;
+}
+
+const ddp_profile *ddp_profile_get(const ddp_ctx *d) { return d && d->profile.layers ? &d->profile : NULL; }
+
+int ddp_measure_links(ddp_ctx *d)
+{
+    DDP__ENTER(d);
+    if (ddp__is_in_step(d, "ddp_measure_links")) return ddp__ctx_fail(d, &d->host.error);
+    if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error))
+        return ddp__ctx_fail(d, &d->host.error);
+    for (int link = 0; link < ddp_links(d); link++)
+        if (ddp__probe_link(d, link, &d->link[link], &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    return 0;
+}
+
+int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
+{
+    ddp__net_stats net;
+
+    memset(out, 0, sizeof *out);
+    if (link < 0 || link >= ddp_links(d)) return (int)DDP_ARG;
+    DDP__DO(ddp__host_check(&d->host, &d->host.error));
+    if (d->nccl && link == 0) {
+        out->operations = d->nccl->messages;
+        out->bytes_sent = d->nccl->bytes;
+        out->algorithm = "nccl";
+    } else {
+        ddp__engine_stats(ddp__engine_of(d, link), &net);
+        out->bytes_sent = net.bytes_sent;
+        out->operations = net.operations;
+        out->busy_s = net.busy_s;
+        out->algorithm = ddp__algorithm_name(net.algorithm);
+    }
+    out->link = d->link[link];
+    out->gap_s = d->gap_s[link];
+    if (link == 0)
+        out->mu = 1;
+    else if (d->link[0].beta_s > 0)
+        out->mu = d->link[1].beta_s / d->link[0].beta_s;
+    return 0;
+}

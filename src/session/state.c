@@ -1,0 +1,272 @@
+/* What a context is made of, as a list for checkpoints and newcomers. */
+#include "exchange/average.h"
+#include "context/context.h"
+#include "exchange/events.h"
+#include "session/keep.h"
+#include "session/planning.h"
+#include "measure/timing.h"
+#include "exchange/verbs.h"
+
+enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 7 };
+
+/* ---- which values of which layers of the model a worker has ---- */
+
+/* Where the list of a layer's shares stands. */
+typedef struct ddp__share_walk {
+    size_t at[2]; /* values of its parameters, of its buffers so far */
+    int piece;    /* that the optimizer takes as one */
+    size_t in_piece, trained, state;
+} ddp__share_walk;
+
+/* Where value `at` of unit l's parameters or buffers lies in its whole layer; at most *n follow it there
+ * too. */
+static size_t ddp__share_from(const ddp_ctx *d, int l, int buffers, size_t at, size_t *n)
+{
+    const ddp__cut *c = d->cut;
+
+    for (int i = 0; c && i < c->spans; i++) {
+        const ddp__cut_span *s = &c->span[i];
+        if (s->unit != l || s->buffers != buffers || at < s->at || at >= s->at + s->count) continue;
+        if (*n > s->at + s->count - at) *n = s->at + s->count - at;
+        return s->from + (at - s->at);
+    }
+    return at;
+}
+
+/* The shares of a block, into out unless it is NULL; how many. */
+static int ddp__shares_block(const ddp_ctx *d, int l, int b, ddp__share_walk *w, ddp__share *out)
+{
+    const ddp__unit *u = &d->unit[l];
+    const ddp_block *k = &u->block[b];
+    const int buffers = k->kind == DDP_BUFFERS;
+    size_t at = 0, n;
+    int count = 0;
+
+    for (; at < k->count; at += n, w->at[buffers] += n) {
+        ddp__share h = {l, b, d->cut ? d->cut->whole[l] : l, buffers, 0, (int64_t)at, 0, -1, 0, 0, 0};
+        n = k->count - at;
+        h.from = (int64_t)ddp__share_from(d, l, buffers, w->at[buffers], &n);
+        if (!buffers && k->grads) {
+            const size_t whole = u->trains[w->piece].count;
+            const int states = ddp__piece_state(d, u, w->piece);
+            if (n > whole - w->in_piece) n = whole - w->in_piece;
+            h.trained = (int64_t)w->trained;
+            h.state = (int64_t)(w->state + w->in_piece);
+            h.states = states;
+            h.stride = (int64_t)whole;
+            w->trained += n;
+            w->in_piece += n;
+            if (w->in_piece == whole) {
+                w->state += whole * (size_t)states;
+                w->in_piece = 0;
+                w->piece++;
+            }
+        }
+        h.count = (int64_t)n;
+        if (out) out[count] = h;
+        count++;
+    }
+    return count;
+}
+
+/* The shares of a started session, into out unless it is NULL; how many. */
+static int ddp__shares(const ddp_ctx *d, ddp__share *out)
+{
+    int count = 0;
+
+    for (int l = 0; l < d->layers; l++) {
+        ddp__share_walk w;
+        memset(&w, 0, sizeof w);
+        for (int b = 0; b < d->unit[l].blocks; b++)
+            count += ddp__shares_block(d, l, b, &w, out ? out + count : NULL);
+    }
+    return count;
+}
+
+/* ---- the list ---- */
+
+/* A profile as numbers: each layer's forward and backward, then the link's alpha, beta and gap. */
+static size_t ddp__profile_numbers(int layers) { return 2 * (size_t)layers + 3; }
+
+/* A plan that the strategy would refuse is refused while the parameters are still as they were. */
+static ddp_status ddp__plan_is_sane(ddp_ctx *d, const ddp__worker *s)
+{
+    const ddp__tensor *plan = ddp__worker_find(s, "plan");
+    ddp_blob blob;
+
+    blob.bytes = (unsigned char *)plan->data;
+    blob.size = plan->count;
+    if (!plan->count) return DDP_OK;
+    return DDP__EVENT(d, plan_fits, (d, d->self, &blob));
+}
+
+static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const char *path, ddp_error *err)
+{
+    const int64_t *number = (const int64_t *)ddp__worker_find(s, "numbers")->data;
+    const ddp__tensor *profile = ddp__worker_find(s, "profile");
+
+    if ((step >= 0 && number[DDP__N_STEP] != step) || number[DDP__N_STEP] < 0 ||
+        number[DDP__N_TAKEN] < number[DDP__N_STEP] ||
+        (profile->count && profile->count != ddp__profile_numbers(s->layers)))
+        return ddp__fail(
+            err, DDP_FORMAT,
+            "%.200s: its step or its profile differs from the manifest: take an older checkpoint", path);
+    return s->takes_plan ? ddp__plan_is_sane((ddp_ctx *)s->owner, s) : DDP_OK;
+}
+
+/* told: parameters and optimizer state are the same on all workers, between steps. */
+static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
+{
+    const int there = d->host.backend ? DDP__WORKER_THERE : 0;
+    ddp__unit *u = &d->unit[l];
+
+    for (int b = 0; b < u->blocks; b++)
+        ddp__worker_add(s, "layer", l, b, u->block[b].params, u->block[b].count,
+                        told | there | (u->block[b].kind == DDP_BUFFERS ? DDP__WORKER_OWN : 0));
+    if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
+    /* the layer's last average, which was another when a newcomer's clone was taken */
+    if (u->base) ddp__worker_add(s, "base", l, -1, u->base, u->trained, there | DDP__WORKER_TOLD);
+    if (u->residual && u->trained)
+        ddp__worker_add(s, "residual", l, -1,
+                        d->coded_there ? d->coded_there + (u->residual - d->coded) : u->residual, u->trained,
+                        DDP__WORKER_OWN | (d->coded_there ? there : 0));
+}
+
+/* More than any plan takes: nothing that arrives decides about an allocation. */
+static size_t ddp__plan_most(const ddp_ctx *d)
+{
+    return 65536 + 16 * (size_t)d->layers * ((size_t)d->cfg.period + 16);
+}
+
+static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_error *err)
+{
+    const size_t L = (size_t)d->layers, times = ddp__profile_numbers(d->layers);
+    const int shares = ddp__shares(d, NULL);
+    const ddp__owned *o;
+    int64_t *number, *updates, *random;
+    ddp__share *share;
+    unsigned char *plan;
+    double *profile;
+    size_t graphs = 0;
+    float *lr;
+
+    for (o = d->host.owned; o; o = o->next) graphs += o->passes != NULL;
+    number = (int64_t *)ddp__worker_small(s, "numbers", DDP_ST_I64, DDP__N_NUMBERS, 0, DDP__WORKER_TOLD);
+    updates = (int64_t *)ddp__worker_small(s, "updates", DDP_ST_I64, L, 0, told);
+    random = (int64_t *)ddp__worker_small(s, "random", DDP_ST_I64, graphs, 0, 0);
+    plan = (unsigned char *)ddp__worker_small(s, "plan", DDP_ST_U8, d->plan.size, ddp__plan_most(d),
+                                              DDP__WORKER_TOLD | DDP__WORKER_BLOB);
+    profile = (double *)ddp__worker_small(s, "profile", DDP_ST_F64, d->measured ? times : 0, times,
+                                          DDP__WORKER_TOLD | DDP__WORKER_BLOB | DDP__WORKER_OWN);
+    lr = (float *)ddp__worker_small(s, "lr", DDP_ST_F32, 1, 0, DDP__WORKER_TOLD);
+    share = (ddp__share *)ddp__worker_small(s, "shares", DDP_ST_I64, (size_t)shares * DDP__SHARE_WORDS, 0, 0);
+    if (!share || !number || !updates || !random || !plan || !profile || !lr)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the state of %d layers", d->layers);
+    ddp__shares(d, share);
+    s->cut = ddp__hash(DDP__HASH_START, share, (size_t)shares * sizeof *share);
+    number[DDP__N_STEP] = d->step;
+    number[DDP__N_TAKEN] = d->taken;
+    number[DDP__N_FINAL] = d->plan_final;
+    for (int l = 0; l < d->layers; l++) updates[l] = d->unit[l].updates;
+    for (o = d->host.owned; o; o = o->next)
+        if (o->passes) *random++ = (int64_t)*o->passes;
+    if (d->plan.size) memcpy(plan, d->plan.bytes, d->plan.size);
+    *lr = d->lr;
+    if (!d->measured) return DDP_OK;
+    memcpy(profile, d->profile.forward_s, L * sizeof *profile);
+    memcpy(profile + L, d->profile.backward_s, L * sizeof *profile);
+    profile[2 * L] = d->link[0].alpha_s;
+    profile[2 * L + 1] = d->link[0].beta_s;
+    profile[2 * L + 2] = d->gap_s[0];
+    return DDP_OK;
+}
+
+ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
+{
+    const int told = d->ops.averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
+    const int there = d->host.backend ? DDP__WORKER_THERE : 0;
+    int room = DDP__SMALL + d->kepts + d->programs + 1;
+
+    for (int l = 0; l < d->layers; l++) room += d->unit[l].blocks + 3;
+    DDP__TRY(ddp__worker_open(s, d->layers, room, err));
+    s->host = &d->host;
+    ddp__coded_fold(d);
+    s->engine = d->engine;
+    s->rank = d->rank;
+    s->world = d->world;
+    s->hub = ddp__hub_of(d);
+    s->step = d->step;
+    s->strategy = d->ops.name;
+    s->optimizer = d->optimizer.name;
+    s->period = d->cfg.period;
+    s->model = ddp__model_hash(d);
+    s->run = d->saves_as;
+    s->check = ddp__worker_is_sane;
+    s->owner = d;
+    s->part = (size_t)(d->cfg.elastic_bytes / 64 * 64); /* in memory that is allocated in units of that */
+    s->takes_plan = 1;
+    s->whole = d->cut ? d->cut->name : s->layer;
+    s->wholes = d->cut ? d->cut->layers : d->layers;
+    s->copies = d->cut ? d->cut->copies : d->world;
+    s->copy = d->cut ? d->cut->copy : d->rank;
+    for (int l = 0; l < d->layers; l++) s->layer[l] = d->unit[l].name;
+    DDP__TRY(ddp__worker_values(d, s, told, err));
+    for (int l = 0; l < d->layers; l++) ddp__worker_layer(d, s, l, told);
+    for (int i = 0; i < d->kepts; i++) {
+        const ddp__own_state *k = &d->kept[i];
+        const int own = k->equal & DDP_KEPT_DRAINED ? 0 : k->equal & 1 ? DDP__WORKER_TOLD : DDP__WORKER_OWN;
+        const int enters = k->equal & DDP_KEPT_TOLD ? DDP__WORKER_TOLD : 0;
+        if (k->equal & DDP_KEPT_NOWHERE) continue;
+        ddp__worker_add(s, k->name, k->layer < 0 ? d->layers : k->layer, -1, k->data, k->count,
+                        own | enters | (k->equal & DDP_KEPT_HERE ? 0 : there));
+    }
+    if (d->cut && d->cut->residuals)
+        ddp__worker_add(s, DDP__EDGE_RESIDUAL, d->layers, -1, d->cut->residual, d->cut->residuals,
+                        DDP__WORKER_OWN);
+    return DDP_OK;
+}
+
+ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, ddp_error *err)
+{
+    const int64_t *number = (const int64_t *)ddp__worker_find(s, "numbers")->data,
+                  *updates = (const int64_t *)ddp__worker_find(s, "updates")->data,
+                  *random = (const int64_t *)ddp__worker_find(s, "random")->data;
+    const ddp__tensor *plan = ddp__worker_find(s, "plan");
+    ddp__owned *o;
+    ddp_blob blob;
+
+    d->step = (long)number[DDP__N_STEP];
+    d->taken = number[DDP__N_TAKEN];
+    d->saves_as = s->run;
+    d->lr = *(const float *)ddp__worker_find(s, "lr")->data;
+    for (int l = 0; l < d->layers; l++) d->unit[l].updates = (long)updates[l];
+    for (o = d->host.owned; o; o = o->next)
+        if (o->passes) *o->passes = (uint64_t)*random++;
+    if (keep_plan && number[DDP__N_FINAL]) d->plan_final = 1;
+    d->timed_from = d->step;
+    if (!d->plan_final) d->cfg.profile_steps += (int)d->step; /* it has still to measure */
+    if (!keep_plan || !plan->count) return DDP_OK;
+    blob.bytes = (unsigned char *)plan->data;
+    blob.size = plan->count;
+    return ddp__plan_take(d, &blob, NULL, err);
+}
+
+ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
+{
+    const ddp__tensor *t = ddp__worker_find(s, "profile");
+    const double *profile = (const double *)t->data;
+    const size_t L = (size_t)d->layers;
+
+    d->measured = t->count != 0;
+    d->drift_ticket = -1;
+    if (!d->measured) return DDP_OK;
+    ddp_profile_free(&d->profile);
+    DDP__TRY(ddp__profile_start(d, &d->profile, err));
+    memcpy(d->profile.forward_s, profile, L * sizeof *profile);
+    memcpy(d->profile.backward_s, profile + L, L * sizeof *profile);
+    d->link[0].alpha_s = profile[2 * L];
+    d->link[0].beta_s = profile[2 * L + 1];
+    d->gap_s[0] = profile[2 * L + 2];
+    ddp__profile_between(d, &d->profile);
+    return DDP_OK;
+}
