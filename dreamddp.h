@@ -4172,11 +4172,11 @@ struct ddp_backend {
     int (*reserve)(void *self, size_t bytes);
     void *(*compute)(void *self);
 
-    /* Messages over the host (src/device/stager.c). A slot is one of 0..slots-1. record notes in order that the
-     * work so far is done; fetch (stager) waits for that and copies to the host; give (stager) copies to the
-     * device; raise (stager) lets pass what hold made wait: hold queues that all later work waits until raise
-     * was called with at least turn, or waits itself where the device cannot. fetch and give wait for their
-     * copies only. raise_all (any thread): nothing waits any more. */
+    /* Messages over the host (src/device/stager.c). A slot is one of 0..slots-1. record notes in order that
+     * the work so far is done; fetch (stager) waits for that and copies to the host; give (stager) copies to
+     * the device; raise (stager) lets pass what hold made wait: hold queues that all later work waits until
+     * raise was called with at least turn, or waits itself where the device cannot. fetch and give wait for
+     * their copies only. raise_all (any thread): nothing waits any more. */
     int (*slots)(void *self, int slots); /* once, before the others; 0 = short of memory */
     void (*record)(void *self, int slot);
     ddp_status (*fetch)(void *self, int slot, void *to, const void *from, size_t bytes, ddp_error *err);
@@ -36766,7 +36766,8 @@ void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp
 }
 
 /* ==== config/settings.h ==== [config] */
-/* The configuration as the library reads it: fields, environment, defaults, links, and what goes with what. */
+/* The configuration as the library reads it: fields, environment, defaults, links, and what goes with
+ * what. */
 
 /* The strategies that there are. src/strategy fills this table, so that no earlier module knows a strategy's
  * name. */
@@ -39294,8 +39295,8 @@ DDP_LIB int ddp__clock_room(const ddp_ctx *d); /* moments that may be to come */
 DDP_LIB void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end);
 
 /* ==== context/clock.c ==== [context] */
-/* The clock of a step: which phase the time between two hooks belongs to, on this machine or, from marks in the
- * order of its work, on a device. */
+/* The clock of a step: which phase the time between two hooks belongs to, on this machine or, from marks in
+ * the order of its work, on a device. */
 
 void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end)
 {
@@ -44027,8 +44028,8 @@ DDP_LIB ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__lin
  * wait for none of the first (DeFT, section 3). They meet where the first link says. */
 DDP_LIB ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err);
 
-/* compare.c: settings that all ranks must have the same, as numbers: those of the configuration, then what the
- * session knows. As ddp__settings_compared. */
+/* compare.c: settings that all ranks must have the same, as numbers: those of the configuration, then what
+ * the session knows. As ddp__settings_compared. */
 DDP_LIB int ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out);
 /* DDP_MISMATCH names the first difference between the ranks. Collective. */
 DDP_LIB ddp_status ddp__agree(ddp_ctx *d, ddp_error *err);

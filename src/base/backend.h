@@ -101,11 +101,11 @@ struct ddp_backend {
     int (*reserve)(void *self, size_t bytes);
     void *(*compute)(void *self);
 
-    /* Messages over the host (src/device/stager.c). A slot is one of 0..slots-1. record notes in order that the
-     * work so far is done; fetch (stager) waits for that and copies to the host; give (stager) copies to the
-     * device; raise (stager) lets pass what hold made wait: hold queues that all later work waits until raise
-     * was called with at least turn, or waits itself where the device cannot. fetch and give wait for their
-     * copies only. raise_all (any thread): nothing waits any more. */
+    /* Messages over the host (src/device/stager.c). A slot is one of 0..slots-1. record notes in order that
+     * the work so far is done; fetch (stager) waits for that and copies to the host; give (stager) copies to
+     * the device; raise (stager) lets pass what hold made wait: hold queues that all later work waits until
+     * raise was called with at least turn, or waits itself where the device cannot. fetch and give wait for
+     * their copies only. raise_all (any thread): nothing waits any more. */
     int (*slots)(void *self, int slots); /* once, before the others; 0 = short of memory */
     void (*record)(void *self, int slot);
     ddp_status (*fetch)(void *self, int slot, void *to, const void *from, size_t bytes, ddp_error *err);

@@ -1,4 +1,5 @@
-/* The configuration as the library reads it: fields, environment, defaults, links, and what goes with what. */
+/* The configuration as the library reads it: fields, environment, defaults, links, and what goes with
+ * what. */
 #pragma once
 
 #include "emulate/links.h"

@@ -1,5 +1,5 @@
-/* The clock of a step: which phase the time between two hooks belongs to, on this machine or, from marks in the
- * order of its work, on a device. */
+/* The clock of a step: which phase the time between two hooks belongs to, on this machine or, from marks in
+ * the order of its work, on a device. */
 #include "context/clock.h"
 #include "context/context.h"
 

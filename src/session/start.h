@@ -14,8 +14,8 @@ DDP_LIB ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__lin
  * wait for none of the first (DeFT, section 3). They meet where the first link says. */
 DDP_LIB ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err);
 
-/* compare.c: settings that all ranks must have the same, as numbers: those of the configuration, then what the
- * session knows. As ddp__settings_compared. */
+/* compare.c: settings that all ranks must have the same, as numbers: those of the configuration, then what
+ * the session knows. As ddp__settings_compared. */
 DDP_LIB int ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out);
 /* DDP_MISMATCH names the first difference between the ranks. Collective. */
 DDP_LIB ddp_status ddp__agree(ddp_ctx *d, ddp_error *err);

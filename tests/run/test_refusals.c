@@ -1,6 +1,6 @@
-/* [long, asan, test-all: slow] Every cell of the table of valid combinations (src/config/compatibility.c): where it
- * says yes, a small training runs to its end; where it says no, opening fails with the error of the table.
- * docs/what-goes-with-what.md is made here too: it is compared, and with REWRITE=1 in the environment
+/* [long, asan, test-all: slow] Every cell of the table of valid combinations (src/config/compatibility.c):
+ * where it says yes, a small training runs to its end; where it says no, opening fails with the error of the
+ * table. docs/what-goes-with-what.md is made here too: it is compared, and with REWRITE=1 in the environment
  * written. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
