@@ -65,7 +65,7 @@ endef
 $(foreach flavour,plain tls asan tsan cov o2,$(eval $(call TEST_RULES,$(flavour))))
 # Recompiled when OpenSSL is installed or removed.
 $(foreach f,tls asan tsan cov o2,$(patsubst %,build/$(f)/src/%,$(TLS_UNITS)) $(patsubst %,build/$(f)/%.o,member/test_join_tls member/test_join_flood \
-    wire/test_resume_tls wire/test_security_tls run/test_refusals)): build/tls.flags
+    wire/test_resume_tls wire/test_security_tls config/test_compatibility)): build/tls.flags
 .SECONDARY:
 -include $(wildcard build/*/*.d build/*/*/*.d build/*/src/*/*.d build/*/src/*/*/*.d)
 

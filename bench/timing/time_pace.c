@@ -1,5 +1,5 @@
 /* Slow ranks and slower links on the real clock. Measures durations: run it alone on an idle machine. The
- * assertions on the virtual clock are in tests/run/test_pace.c. */
+ * assertions on the virtual clock are in tests/measure/test_pace.c. */
 #include "dreamddp.h"
 #include "context/context.h"
 

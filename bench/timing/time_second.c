@@ -1,5 +1,5 @@
 /* Two emulated links on the real clock. Measures durations: run it alone on an idle machine. The assertions
- * on the virtual clock are in tests/run/test_second.c. */
+ * on the virtual clock are in tests/exchange/test_second.c. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "run/second_lab.h"
+#include "exchange/second_lab.h"
 
 static double time_both(const ddp_config *c, size_t first, size_t second, double least)
 {

@@ -11,7 +11,7 @@
 
 #include "nn/exact.h"
 #include "pipe/device_lab.h"
-#include "run/fake_device.h"
+#include "device/fake_device.h"
 
 static void stages_on_a_device_have_the_bits_of_workers_on_it(void **state)
 {

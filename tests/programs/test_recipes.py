@@ -61,8 +61,8 @@ def check(folder):
                 pages[name] = f.read()
     for name in ("src", "tools", "packaging"):
         shutil.copytree(os.path.join(ROOT, name), os.path.join(folder, name))
-    os.makedirs(os.path.join(folder, "tests", "run"))
-    shutil.copy(os.path.join(ROOT, "tests", "run", "test_settings.c"), os.path.join(folder, "tests", "run"))
+    os.makedirs(os.path.join(folder, "tests", "config"))
+    shutil.copy(os.path.join(ROOT, "tests", "config", "test_settings.c"), os.path.join(folder, "tests", "config"))
     programs = {name: apply(page, folder) for name, page in pages.items()}
     run(sys.executable, "tools/amalgamate.py", cwd=folder)
     with open(os.path.join(folder, "library.c"), "w") as f:

@@ -14,7 +14,7 @@ extern "C" {
 #ifdef __cplusplus
 }
 #endif
-#include "run/fake_device.h"
+#include "device/fake_device.h"
 
 enum { N = 90, STEPS = 3, WORLD = 3, LARGE = 5000 };
 

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 #include "quick_meter.h"
-#include "run/fake_device.h"
+#include "device/fake_device.h"
 #include "session/launch.h"
 #include "strategy/strategy.h"
 #include "wire/given_lab.h"
@@ -312,7 +312,7 @@ static int cannot_run(const cell *c)
 #ifndef DDP_USE_OPENSSL
     if (has(c->on, TLS)) return 1;
 #endif
-    return has(c->on, MPI); /* under mpirun: tests/run/test_mpi.py */
+    return has(c->on, MPI); /* under mpirun: tests/session/test_mpi.py */
 }
 
 /* Which of the processes told it is of no interest. */
@@ -651,11 +651,12 @@ static void the_page_says_the_same(void **state)
         "by\n"
         "`ddp_open` and `ddp_launch`, layers of a group by `ddp_group` or the first step, with one sentence\n"
         "that names both. This page is made from the library's own table, src/config/compatibility.c, "
-        "by tests/run/test_refusals.c,\n"
+        "by tests/config/test_compatibility.c,\n"
         "which also tries each cell: where it says yes a small training runs to its end. (Those of "
         "`transport`\n"
-        "mpi need mpirun: tests/run/test_mpi.py tries some of them.) After a change of the table:\n\n"
-        "```\n$ make build/plain/run/test_refusals && REWRITE=1 build/plain/run/test_refusals\n```\n\n"
+        "mpi need mpirun: tests/session/test_mpi.py tries some of them.) After a change of the table:\n\n"
+        "```\n$ make build/plain/config/test_compatibility && REWRITE=1 "
+        "build/plain/config/test_compatibility\n```\n\n"
         "`max_world` is set with `min_world`; `nccl` and `cuda_stream` with `backend`. `join` is the "
         "setting\n"
         "of a newcomer: it goes into a run whose workers have set the same. With your own update `max_world` "

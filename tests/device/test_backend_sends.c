@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "nn/exact.h"
-#include "run/fake_device.h"
+#include "device/fake_device.h"
 #include "strategy/strategy_lab.h"
 
 static ddp_backend backend, plain; /* the latter leaves blocks to this machine */

@@ -447,8 +447,8 @@ static void the_page_says_the_same(void **state)
         "all ranks must have the same. Pointers (`own_strategy`, `backend`, `allocator`, ..) are set in the "
         "program alone.\n"
         "This page is made from the library's own table, src/config/settings.c, by "
-        "tests/run/test_settings.c:\n\n"
-        "```\n$ make build/plain/run/test_settings && REWRITE=1 build/plain/run/test_settings\n```\n\n"
+        "tests/config/test_settings.c:\n\n"
+        "```\n$ make build/plain/config/test_settings && REWRITE=1 build/plain/config/test_settings\n```\n\n"
         "| field | variable | what | values | default | same |\n|---|---|---|---|---|---|\n");
     for (int i = 0; ddp_config_describe(NULL, i, &s); i++) {
         if (!s.field) break;

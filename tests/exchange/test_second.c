@@ -18,7 +18,7 @@ extern "C" {
 }
 #endif
 
-#include "run/second_lab.h"
+#include "exchange/second_lab.h"
 
 static int use_both(ddp_ctx *d, void *user)
 {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """[long] build/netcheck against links that are known, and the trainers' post-mortem as a user asks for it.
 
-    tests/run/test_netcheck.py [WORD...]     only the cases whose names contain one of the words
+    tests/measure/test_netcheck.py [WORD...]     only the cases whose names contain one of the words
 
 Needs build/netcheck, build/train_gpt, build/plan and build/bench_allreduce."""
 import glob

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "nn/exact.h"
-#include "run/fake_device.h"
+#include "device/fake_device.h"
 #include "strategy/strategy_lab.h"
 
 static void equal_to_the_cpu(ddp_strategy strategy, lab_model model, lab_rule rule, int world, float clip,
