@@ -55,12 +55,6 @@ int ddp__call_begin(ddp__resume_wire *t, int via, uint32_t id)
     return 0;
 }
 
-void ddp__call_send(ddp__resume_wire *t, int to, int id)
-{
-    t->way[to].call = id + 1;
-    ddp__way_flush(t, &t->way[to]);
-}
-
 /* The handshake with the relay, which then receives the name of the worker. 0, or an errno. */
 static int ddp__call_shake(ddp__resume_wire *t, ddp__way *p)
 {

@@ -338,23 +338,6 @@ static void ddp__way_reset(ddp__resume_wire *t, int peer, const ddp__addr *where
     if (where) p->where = *where;
 }
 
-void ddp__way_name(ddp__resume_wire *t, ddp__way *p)
-{
-    const int named = p->relayed ? p->via + 1 : 0;
-    char *name = t->base.names[p->peer], at[DDP__ADDR_TEXT];
-    ddp__addr a;
-
-    if (p->named == named) return;
-    p->named = named;
-    ddp__atomic_store(&t->base.relays[p->peer], named);
-    (void)ddp__addr_peer(p->fd, &a);
-    ddp__addr_text(&a, at);
-    if (p->relayed)
-        snprintf(name, DDP__WIRE_NAME, "via rank %d at %.71s", p->via, at);
-    else
-        snprintf(name, DDP__WIRE_NAME, "%.71s", at);
-}
-
 /* Makes a connected socket the stream to a peer, from its first byte on. */
 static ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err)
 {

@@ -32,15 +32,6 @@ static int ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p, const 
            (!h->yours || h->yours == t->number) && h->received >= p->ring.first && h->received <= p->ring.end;
 }
 
-int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why)
-{
-    char name[DDP__STREAM_NAME];
-    int id;
-
-    if (ddp__stream_may_be(t->cfg.tls, fd, p->peer, why)) return 1;
-    return p->guest[0] && ddp__stream_may_join(t->cfg.tls, fd, &id, name, why) && !strcmp(name, p->guest);
-}
-
 /* ---- a link that is back ---- */
 
 /* A connection on which both know what the other has. */
@@ -131,6 +122,13 @@ int ddp__wire_tcp_where(ddp__wire *w, int rank, ddp__addr *out)
 }
 
 /* ---- the lower rank: it is sought ---- */
+
+/* Notifies rank `to` that the worker `id` waits here. */
+static void ddp__call_send(ddp__resume_wire *t, int to, int id)
+{
+    t->way[to].call = id + 1;
+    ddp__way_flush(t, &t->way[to]);
+}
 
 /* A rank, or a joining worker, asks for a connection to another rank, and waits for that one. */
 static ddp__refusal ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hello *h, char *why)

@@ -1,4 +1,5 @@
-/* A link and the bytes of its stream that can be sent again; how they leave, and how a connection ends. */
+/* A link: the bytes of its stream that can be sent again, who is at its other end, how bytes leave, and how a
+ * connection ends. */
 #include "wire/replay.h"
 
 static const double ddp__dial_first = 0.02; /* seconds between the first attempts */
@@ -38,6 +39,34 @@ int ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec
     iov[1].iov_base = r->data;
     iov[1].iov_len = n - run;
     return 2;
+}
+
+/* ---- who is at the other end ---- */
+
+int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why)
+{
+    char name[DDP__STREAM_NAME];
+    int id;
+
+    if (ddp__stream_may_be(t->cfg.tls, fd, p->peer, why)) return 1;
+    return p->guest[0] && ddp__stream_may_join(t->cfg.tls, fd, &id, name, why) && !strcmp(name, p->guest);
+}
+
+void ddp__way_name(ddp__resume_wire *t, ddp__way *p)
+{
+    const int named = p->relayed ? p->via + 1 : 0;
+    char *name = t->base.names[p->peer], at[DDP__ADDR_TEXT];
+    ddp__addr a;
+
+    if (p->named == named) return;
+    p->named = named;
+    ddp__atomic_store(&t->base.relays[p->peer], named);
+    (void)ddp__addr_peer(p->fd, &a);
+    ddp__addr_text(&a, at);
+    if (p->relayed)
+        snprintf(name, DDP__WIRE_NAME, "via rank %d at %.71s", p->via, at);
+    else
+        snprintf(name, DDP__WIRE_NAME, "%.71s", at);
 }
 
 /* ---- breaking and ending ---- */

@@ -111,10 +111,6 @@ typedef struct ddp__resume_wire {
     int64_t bytes_again;   /* bytes of streams sent twice */
 } ddp__resume_wire;
 
-/* reconnect.c */
-/* names[peer] says where its socket leads, unless it says so already: other threads may read it. */
-DDP_LIB void ddp__way_name(ddp__resume_wire *t, ddp__way *p);
-
 /* replay.c */
 DDP_LIB size_t ddp__replay_free(const ddp__replay *r);
 DDP_LIB void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n); /* appends n <= ddp__replay_free
@@ -123,6 +119,11 @@ DDP_LIB void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n); /* ap
 DDP_LIB int ddp__replay_forget(ddp__replay *r, uint64_t upto);
 /* Where bytes [from, from + n) lie, all of which must be here: one or two runs; how many. */
 DDP_LIB int ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec *iov);
+/* Whether the other end of a socket is that peer: by rank, or by its name as a joining worker. 0 and
+ * why[DDP__STREAM_TEXT]. */
+DDP_LIB int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why);
+/* Writes into names[peer] where its socket leads, unless that is there already: other threads may read it. */
+DDP_LIB void ddp__way_name(ddp__resume_wire *t, ddp__way *p);
 /* Queues a record without bytes. Room is left for one of each kind. */
 DDP_LIB void ddp__way_record(ddp__way *p, ddp__record_kind kind, uint32_t value);
 DDP_LIB void ddp__way_flush(ddp__resume_wire *t, ddp__way *p);       /* gives the socket what it takes */
@@ -137,13 +138,8 @@ DDP_LIB int ddp__call_begin(ddp__resume_wire *t, int via, uint32_t id);
 DDP_LIB double ddp__call_tick(ddp__resume_wire *t, ddp__way *p, double now); /* returns when to come again */
 DDP_LIB int ddp__call_events(const ddp__resume_wire *t, const ddp__way *p);  /* what to poll call_fd for */
 DDP_LIB void ddp__call_end(ddp__resume_wire *t, ddp__way *p);
-DDP_LIB void ddp__call_send(ddp__resume_wire *t, int to, int id); /* notifies rank `to` that the worker
-                                                                       waits here */
 
 /* reconnect_link.c */
-/* Whether the other end of a socket is that peer: by rank, or by its name as a joining worker. 0 and
- * why[DDP__STREAM_TEXT]. */
-DDP_LIB int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why);
 /* The ddp__door_fn. */
 DDP_LIB ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
 /* The ddp__door_knows_fn: that machine has a rank. */
