@@ -122,6 +122,11 @@ static void ddp__loss_backward(const ddp_op_call *call)
  * through each chunk while it has it, as if the gradient of the loss were 1; backward multiplies by what it
  * is. ---- */
 
+long ddp__head_chunk(long rows)
+{
+    return ddp__min_long(rows, ddp__matmul_depth(rows) * ddp__parts(rows, 4096));
+}
+
 static ddp_status ddp__head_shape(ddp_op_spec *s, ddp_error *err)
 {
     static const char op[] = "linear_cross_entropy";

@@ -150,10 +150,7 @@ typedef struct ddp__head {
 } ddp__head;
 
 DDP_LIB ddp__head ddp__head_of(const ddp_op_call *call);
-static inline long ddp__head_chunk(long rows)
-{
-    return ddp__min_long(rows, ddp__matmul_depth(rows) * ddp__parts(rows, 4096));
-}
+DDP_LIB long ddp__head_chunk(long rows); /* the rows of a chunk */
 
 /* ---- the two matrix products behind a convolution, in float. One operand is an image batch seen
  * through a sliding window; the matrix of all windows (im2col) never exists: what a block of the
