@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Measures src/ by room: lines, files, functions, what is used upwards, circles.
+"""Measures src/ by module: lines, files, functions, the calls between files, and tables of functions.
 
-    tools/house.py            a table, then each use of a later room and each circle of files
-    tools/house.py --check    one sentence per fault, exit 1: a use of a later room, a circle of more
-                              than 3 files, a file of more than 700 lines or one that does not open
-                              with a sentence, a number read or written in the program's locale, a
-                              comparison that -ffast-math removes, a page of docs/ that names what does
-                              not exist
+    tools/house.py            a table of modules, then each longest chain of calls, each table of functions, each fault
+    tools/house.py --check    one sentence per fault, exit 1: a use of a later module, a call of a file that src/dreamddp.h
+                              lists later, a circle of files, a module that src/dreamddp.h lists in two places or out of
+                              order, a table of functions without a reason in TABLES, a file of more than 700 lines or one
+                              that does not open with a sentence, a number read or written in the program's locale, a
+                              comparison that -ffast-math removes, a page of docs/ that names what does not exist
 
-A room is a folder of src/, in the order of tools/amalgamate.py; it may use those before it. A file is a
-.c with its .h. One uses another if it includes it, or names a function that only the other defines.
+A module is a folder of src/, in the order of tools/amalgamate.py; it may use those before it. A file is a
+.c with its .h. One uses another if it includes it, or names a function that only the other defines. A table of functions is
+a struct with function pointers. A module that fills one can be called by an earlier module, so each such table needs a reason.
 """
 import glob
 import os
@@ -19,10 +20,18 @@ import sys
 from amalgamate import FOLDERS, ROOT
 from check_names import strip
 
-SRC = os.path.join(ROOT, "src")
 DEFINITION = re.compile(r"^(?!typedef\b|#|extern\b)[A-Za-z_][^;{}=#\n]*?\b(ddp_\w+)\s*\((?:[^;{}]|\n)*?\)\s*\n?\{", re.M)
 WORD = re.compile(r"\bddp_\w+(?=\s*[(,;)}\]])")
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
+DEFINE = re.compile(r"^#define (?:[^\n]*\\\n)*[^\n]*", re.M)
+MACRO = re.compile(r"^#define (DDP__\w+)\(([^)]*)\) *((?:[^\n]*\\\n)*[^\n]*\{(?:[^\n]*\\\n)*[^\n]*)", re.M)  # with a body in braces
+STRUCT = re.compile(r"(\btypedef\s+)?\bstruct\s*(\w*)\s*\{")
+TYPEDEF = re.compile(r"\btypedef\b[^;{}()]*(?:\(\s*\*\s*(\w+)\s*\)|\b(\w+)\s*)\(")  # of a function or of a pointer to one
+POINTER = re.compile(r"\(\s*\*\s*(?:const\s+)?(\w+)(?:\[[^\]]*\])?\s*\)\s*\(")  # a member that points to a function
+STORE = re.compile(r"(\w+)(?:\[[^\]]*\])?(?:->|\.)(\w+)\s*=(?!=)([^;]*);")
+CALL = re.compile(r"\b(ddp_\w+)\s*\(")
+MEMBER_CALL = re.compile(r"(\w+)(?:\[[^\]]*\])?(?:->|\.)(\w+)\s*\(")
+VALUE = re.compile(r"\bddp_\w+\b(?!\s*\()")  # a function that is named and not called
 OPENING = re.compile(r"/\*\s*\w(?:[^*]|\*(?!/))*?[.:;](?:\s|\*/)")  # a comment that begins with a sentence
 PAGES = ("README.md", "CHANGELOG.md")
 NAMED = re.compile(r"\b(?:ddp_|DDP_)[a-zA-Z0-9_]+|\b(?:src|tests|bench|tools|examples|docs|packaging)/[\w./-]*\w")
@@ -31,57 +40,127 @@ IN_A_LOCALE = re.compile(r"\b(strto(?:d|f|ld)|atof|v\w*printf|\w*scanf|localecon
 PRINTS = re.compile(r'\b\w*printf\((?:[^;"]|"(?:\\.|[^"\\])*")*;')
 A_REAL = re.compile(r"%[-+ #0]*[\d*]*(?:\.[\d*]+)?[aefgAEFG]")
 NOT_FINITE = re.compile(r"\b(isnan|isinf|isfinite|NAN|INFINITY|HUGE_VALF?)\b")
-MOST_LINES, MOST_FILES = 700, 3  # of a file, of a circle
+MOST_LINES = 700  # of a file
+NOT_YET_ORDERED = ("run", "plan")  # modules whose files may call files that src/dreamddp.h lists later
+# Each table of functions that a later module fills and an earlier one calls: type and reason.
+TABLES = {
+    "ddp_backend": "A device is optional, so graph, run and pipe call the one that the program opened.",
+    "ddp_graph": "graph looks up built-in operators that it does not define, and pipe fetches the gradients of a tied weight.",
+    "ddp_maker": "A strategy compresses a message when comm sends it, because its values are not known when it is queued.",
+    "ddp_op": "An operator is a table, so that ops and programs add operators that graph runs.",
+    "ddp_op_pair": "A GPU runs two operators as one kernel when graph schedules them in sequence.",
+    "ddp_owner": "The owner of a segment applies the outer optimizer of a strategy before comm distributes the result.",
+    "ddp_strategy_ops": "A strategy is a table, so that a program can supply its own.",
+    "ddp__algorithm": "member adds one way of an all-reduce, which forwards a completed result to the survivors.",
+    "ddp__carrier": "The simulator moves whole messages in simulated time, in place of the comm thread.",
+    "ddp__coder": "comm sends encoded blocks without knowledge of the codes.",
+    "ddp__engine_config": "An error message of comm contains the name of a layer, which only the context has.",
+    "ddp__hooks": "A graph calls the hooks of a context as a training loop of the user does.",
+    "ddp__hub": "The ranks of a simulation take their wires from the simulator.",
+    "ddp__membership": "An elastic world is optional, so comm calls it only if the run has one.",
+    "ddp__norm_chain": "The norm of a gradient is the sum over the stages of a pipeline, which only pipe has.",
+    "ddp__resume_wire": "The wire accepts the connection of a joining worker, and member answers it.",
+    "ddp__strategies": "A context opens a strategy by name from a list that the caller supplies.",
+    "ddp__wire_table": "A transport is a table, and one of them is the simulator.",
+    "ddp__worker": "A checkpoint contains the state of the program and values that only the context can check.",
+}
 
 
 def stem(path):
     return path.rsplit(".", 1)[0]
 
 
-class House:
-    """stems: "room/name"; uses[stem] = {other stem: [names]}"""
+def module(path):
+    return path.split("/")[0]
 
-    def __init__(self):
+
+def closing(text, start):
+    """Index behind the bracket that closes the one before start."""
+    depth = 1
+    while depth and start < len(text):
+        depth += {"{": 1, "(": 1, "[": 1, "}": -1, ")": -1, "]": -1}.get(text[start], 0)
+        start += 1
+    return start
+
+
+def arguments(text):
+    """What commas outside brackets separate."""
+    found, depth = [""], 0
+    for c in text:
+        depth += (c in "({[") - (c in ")}]")
+        if c == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += c
+    return [a.strip() for a in found]
+
+
+class House:
+    """stems: "module/name"; uses[stem] = {other stem: [names]}"""
+
+    def __init__(self, root=ROOT):
+        src = os.path.join(root, "src")
         self.lines, self.text, self.functions = {}, {}, {}
-        for room in FOLDERS:
-            paths = [os.path.relpath(os.path.join(at, name), SRC) for at, _, names in os.walk(os.path.join(SRC, room))
+        for folder in FOLDERS:
+            paths = [os.path.relpath(os.path.join(at, name), src) for at, _, names in os.walk(os.path.join(src, folder))
                      for name in names]
             for path in sorted(paths):
-                with open(os.path.join(SRC, path), encoding="ascii") as f:
+                with open(os.path.join(src, path), encoding="ascii") as f:
                     raw = f.read()
                 self.lines[path] = raw.count("\n")
                 self.text[path] = raw
+        self.spine = re.findall(r'^#include "([^"]+\.c)"', read(os.path.join(src, "dreamddp.h")), re.M)
         self.bare = {p: strip(t) for p, t in self.text.items()}
-        self.home = {}
+        self.code = {p: b + self.expanded(b) for p, b in self.bare.items()}
+        self.home, self.defined = {}, {}  # {function: stems}, {path: [(function, parameters, body)]}
         for path, bare in self.bare.items():
-            self.functions[path] = self.definitions(bare)
-            for name, _ in self.functions[path]:
+            self.functions[path] = [(name, lines) for name, _, _, lines in self.definitions(bare)]
+            self.defined[path] = [d[:3] for d in self.definitions(self.code[path])]
+            for name, _, _ in self.defined[path]:
                 self.home.setdefault(name, set()).add(stem(path))
         self.uses = {}
         for path in self.text:
             self.find_uses(path)
 
+    def expanded(self, bare):
+        """The functions that macros define at file scope, and what their bodies contain."""
+        if not hasattr(self, "macros"):
+            self.macros = {m.group(1): m.groups()[1:] for b in self.bare.values() for m in MACRO.finditer(b)}
+        found = []
+        for m in re.finditer(r"^(DDP__\w+)\(", bare, re.M):
+            if m.group(1) not in self.macros:
+                continue
+            parameters, body = self.macros[m.group(1)]
+            names = arguments(parameters)
+            values = arguments(bare[m.end():closing(bare, m.end()) - 1])
+            if names[-1] == "...":
+                names[-1], values[len(names) - 1:] = "__VA_ARGS__", [", ".join(values[len(names) - 1:])]
+            body = re.sub(r"\s*\\\n(?: {4})?", "\n", body)
+            for name, value in zip(names, values):
+                body = re.sub(r"(?:##\s*)?\b%s\b(?:\s*##)?" % name, lambda _, v=value: v, body)
+            found.append(body)
+        return "\n".join([""] + found + [""])
+
     @staticmethod
     def definitions(bare):
-        """[(function, its lines)]"""
+        """[(function, its parameters, its body, its lines)]"""
         found = []
         for m in DEFINITION.finditer(bare):
             end = re.compile(r"^\}", re.M).search(bare, m.end())
             one_line = bare.find("}", m.end(), bare.find("\n", m.end()) if "\n" in bare[m.end():] else None)
             stop = one_line if one_line >= 0 and bare[one_line + 1:one_line + 2] == "\n" and (
                 not end or one_line < end.start()) else end.start() if end else m.end()
-            found.append((m.group(1), bare.count("\n", m.start(), stop) + 1))
+            found.append((m.group(1), bare[m.end(1):m.end()], bare[m.end():stop], bare.count("\n", m.start(), stop) + 1))
         return found
 
     def find_uses(self, path):
-        mine, bare = self.uses.setdefault(stem(path), {}), self.bare[path]
+        mine, code = self.uses.setdefault(stem(path), {}), self.code[path]
         for target in INCLUDE.findall(self.text[path]):
             if stem(target) != stem(path) and target in self.text:
                 mine.setdefault(stem(target), set())
-        if path.endswith((".h",)):
-            return
-        own = {n for n, _ in self.functions[path]}
-        for name in set(WORD.findall(bare)) - own:
+        if path.endswith(".h"):  # it declares functions of other files too: only inline functions and macros call
+            code = "\n".join([body for _, _, body in self.defined[path]] + DEFINE.findall(code))
+        for name in set(WORD.findall(code)) - {name for name, _, _ in self.defined[path]}:
             homes = self.home.get(name, ())
             if len(homes) == 1:
                 other = next(iter(homes))
@@ -90,9 +169,47 @@ class House:
 
     def upward(self):
         """[(file, later file, names)]"""
-        order = {room: i for i, room in enumerate(FOLDERS)}
         return sorted((a, b, sorted(names)) for a, to in self.uses.items() for b, names in to.items()
-                      if order[b.split("/")[0]] > order[a.split("/")[0]])
+                      if FOLDERS.index(module(b)) > FOLDERS.index(module(a)))
+
+    def later(self):
+        """[(file, file of the same module that the spine lists later, names)]. A header without a .c is read first."""
+        place = {stem(path): i for i, path in enumerate(self.spine)}
+        return sorted((a, b, sorted(names)) for a, to in self.uses.items() for b, names in to.items()
+                      if names and module(a) == module(b) and module(a) not in NOT_YET_ORDERED
+                      and place.get(b, -1) > place.get(a, -1))
+
+    def spine_faults(self):
+        """One sentence for each module that the spine lists in two places or out of order."""
+        listed = [module(path) for path in self.spine]
+        listed = [m for i, m in enumerate(listed) if m in FOLDERS and (i == 0 or listed[i - 1] != m)]
+        for m in sorted(set(listed), key=FOLDERS.index):
+            if listed.count(m) > 1 and m not in NOT_YET_ORDERED:
+                yield "src/dreamddp.h lists the files of %s in %d places; list them in one" % (m, listed.count(m))
+        for a, b in zip(listed, listed[1:]):
+            if FOLDERS.index(a) > FOLDERS.index(b) and listed.count(a) == listed.count(b) == 1:
+                yield "src/dreamddp.h lists %s before %s; tools/amalgamate.py has the other order" % (a, b)
+
+    def chains(self):
+        """{module: [(function, stem)]}: its longest chain of calls; of a recursion each function counts once"""
+        home = {name: stem(path) for path, found in self.defined.items() for name, _, _ in found}
+        calls = {name: sorted({g for g in CALL.findall(body) if g != name and g in home and module(home[g]) == module(path)})
+                 for path, found in self.defined.items() for name, _, body in found}
+        longest, open_calls = {}, set()
+
+        def chain(name):
+            if name not in longest:
+                open_calls.add(name)
+                below = [chain(g) for g in calls[name] if g not in open_calls]
+                open_calls.discard(name)
+                longest[name] = [name] + max(below, key=len, default=[])
+            return longest[name]
+        found = {}
+        for name in sorted(calls):
+            at = module(home[name])
+            if len(chain(name)) > len(found.get(at, [])):
+                found[at] = chain(name)
+        return {at: [(name, home[name]) for name in names] for at, names in found.items()}
 
     def in_a_locale(self):
         """[(file, line, function)] that may read or write a number with the decimal point of the program's locale"""
@@ -106,7 +223,7 @@ class House:
                     yield path, raw.count("\n", 0, m.start()) + 1, m.group(0).split("(")[0]
 
     def circles(self):
-        """Lists of files of one room that use each other; calls alone, since a header may serve many."""
+        """Lists of files of one module that use each other; calls alone, since a header may serve many files."""
         index, low, stack, found, count = {}, {}, [], [], [0]
 
         def visit(v):
@@ -133,32 +250,148 @@ class House:
         return found
 
 
+class Tables:
+    """Structs with function pointers: declared[type] = (file, its members), filled[type] = files, called[type] = files"""
+
+    def __init__(self, house):
+        self.house, self.declared, self.filled, self.called = house, {}, {}, {}
+        self.types = {}  # {tag or typedef: type}
+        pointers = {a or b for text in house.code.values() for a, b in TYPEDEF.findall(text)}
+        for path, text in house.code.items():
+            self.find_types(path, text, pointers)
+        types = "|".join(self.types) or "$^"
+        variables = re.compile(r"\b(%s)\b[\s*]*((?:\w+\s*,[\s*]*)*\w+)\s*[,;)=\[]" % types)
+        self.initialiser = re.compile(r"\b(%s)\s+\w+\s*(?:\[[^\]]*\])?\s*=\s*\{" % types)
+        self.variables = {path: {} for path in house.code}  # {path: {variable: types}}
+        self.header_variables = {}
+        for path, text in house.code.items():
+            for of in [self.variables[path]] + ([self.header_variables] if path.endswith(".h") else []):
+                for name, list_of in variables.findall(text):
+                    for variable in re.findall(r"\w+", list_of):
+                        of.setdefault(variable, set()).add(self.types[name])
+        self.setters = {name: found for path, bodies in house.defined.items() for name, parameters, body in bodies
+                        for found in [self.stored_parameters(path, parameters, body)] if found}
+        for path, text in house.code.items():
+            self.find_fills(path, text)
+
+    def find_types(self, path, text, pointers):
+        for m in STRUCT.finditer(text):
+            end = closing(text, m.end())
+            body, behind = text[m.end():end], re.match(r"\s*(\w*)", text[end:]).group(1)
+            name = m.group(2) or behind
+            members = set(POINTER.findall(body)) | {b for a, b in re.findall(r"\b(\w+)\s*\*?\s*(\w+)\s*[;,]", body)
+                                                    if a in pointers}
+            if members:
+                self.declared[name] = (path, members)
+                self.types.update({name: name, behind if m.group(1) else name: name})
+
+    def type_of(self, path, owner, member):
+        """The table whose member owner->member is: the file, else a header, declares owner with that type."""
+        for variables in (self.variables[path], self.header_variables):
+            for name in sorted(variables.get(owner, ())):
+                if member in self.declared[name][1]:
+                    return name
+        return None
+
+    def functions_in(self, text):
+        return [name for name in VALUE.findall(text) if name in self.house.home]
+
+    def stored_parameters(self, path, parameters, body):
+        """[(position, table)] of the parameters that a function stores in a table"""
+        names = [(POINTER.findall(p) + re.findall(r"(\w+)(?:\[\w*\])?$", p) + [""])[0]
+                 for p in arguments(parameters[parameters.index("(") + 1:parameters.rindex(")")])]
+        found = [(owner, member, value.strip()) for owner, member, value in STORE.findall(body)]
+        return [(names.index(value), self.type_of(path, owner, member)) for owner, member, value in found
+                if value in names and self.type_of(path, owner, member)]
+
+    def find_fills(self, path, text):
+        for m in self.initialiser.finditer(text):
+            if self.functions_in(text[m.end():closing(text, m.end())]):
+                self.filled.setdefault(self.types[m.group(1)], set()).add(path)
+        for owner, member, value in STORE.findall(text):
+            if self.functions_in(value) and self.type_of(path, owner, member):
+                self.filled.setdefault(self.type_of(path, owner, member), set()).add(path)
+        for m in CALL.finditer(text):
+            if m.group(1) in self.setters:
+                given = arguments(text[m.end():closing(text, m.end()) - 1])
+                for position, name in self.setters[m.group(1)]:
+                    if self.functions_in(given[position] if position < len(given) else ""):
+                        self.filled.setdefault(name, set()).add(path)
+        for owner, member in MEMBER_CALL.findall(text):
+            if self.type_of(path, owner, member):
+                self.called.setdefault(self.type_of(path, owner, member), set()).add(path)
+
+    def upward(self):
+        """[(type, file that declares it, files that fill it)] of those that a module calls and a later one fills"""
+        order = lambda path: FOLDERS.index(module(path))
+        return sorted((name, at, sorted(self.filled[name])) for name, (at, _) in self.declared.items()
+                      if name in self.filled and
+                      min(map(order, self.called.get(name, {at}))) < max(map(order, self.filled[name])))
+
+
 def quantile(sizes, q):
     return sorted(sizes)[min(len(sizes) - 1, int(q * len(sizes)))] if sizes else 0
 
 
 def table(house):
-    circles, upward = house.circles(), house.upward()
-    print("%-10s %7s %6s %10s %7s %5s %8s %7s %8s" % ("room", "lines", "files", "functions", "median", "90 %",
-                                                       "longest", "upward", "circles"))
-    for room in FOLDERS + ["all"]:
-        paths = [p for p in house.text if room == "all" or p.startswith(room + "/")]
+    circles, upward, chains = house.circles(), house.upward(), house.chains()
+    print("%-10s %7s %6s %10s %7s %5s %8s %7s %8s %6s" % ("module", "lines", "files", "functions", "median", "90 %", "longest",
+                                                         "upward", "circles", "chain"))
+    for name in FOLDERS + ["all"]:
+        paths = [p for p in house.text if name in ("all", module(p))]
         if not paths:
             continue
         sizes = [n for p in paths for _, n in house.functions[p]]
-        print("%-10s %7d %6d %10d %7d %5d %8d %7d %8d" % (
-            room, sum(house.lines[p] for p in paths), len(paths), len(sizes), quantile(sizes, 0.5),
-            quantile(sizes, 0.9), max(sizes or [0]),
-            sum(room == "all" or a.startswith(room + "/") for a, _, _ in upward),
-            max([len(c) for c in circles if room == "all" or c[0].startswith(room + "/")] or [0])))
+        print("%-10s %7d %6d %10d %7d %5d %8d %7d %8d %6d" % (
+            name, sum(house.lines[p] for p in paths), len(paths), len(sizes), quantile(sizes, 0.5), quantile(sizes, 0.9),
+            max(sizes or [0]), sum(name in ("all", module(a)) for a, _, _ in upward),
+            sum(name in ("all", module(c[0])) for c in circles),
+            max(len(chain) for at, chain in chains.items() if name in ("all", at)) if chains else 0))
+    print("upward calls: %d, circles: %d" % (len(upward), len(circles)))
+    for name in FOLDERS:
+        if name in chains:
+            print("%s: a chain of %d calls: %s" % (name, len(chains[name]), chain_text(chains[name])))
+
+
+def chain_text(chain):
+    """Functions, each with its file where that differs from the caller's."""
+    files = [""] + [file for _, file in chain]
+    return " > ".join(name + (" (%s)" % file if file != before else "") for (name, file), before in zip(chain, files))
+
+
+def tables(house):
+    for name, at, files in Tables(house).upward():
+        print("table %s of %s (src/%s), filled by %s: %s" % (name, module(at), at, " ".join("src/" + f for f in files),
+                                                            TABLES.get(name, "no reason")))
+
+
+def table_faults(house, reasons=None):
+    reasons = TABLES if reasons is None else reasons
+    found = Tables(house).upward()
+    for name, at, files in found:
+        if name not in reasons:
+            yield "%s of src/%s is a table of functions that a later module fills: %s; call that module from a later one, " \
+                  "or add a reason to TABLES in tools/house.py" % (name, at, " ".join("src/" + f for f in files))
+    for name in sorted(set(reasons) - {name for name, _, _ in found}):
+        yield "%s in TABLES of tools/house.py is no table of functions that a later module fills; remove it" % name
+
+
+def layer_faults(house):
+    for a, b, names in house.upward():
+        yield "src/%s uses src/%s, a later module: %s" % (a, b, ", ".join(names) or "its header")
+    for a, b, names in house.later():
+        yield "src/%s calls src/%s, which src/dreamddp.h lists later: %s" % (a, b, ", ".join(names))
+    for fault in house.spine_faults():
+        yield fault
+    for c in house.circles():
+        yield "a circle of %d files: %s" % (len(c), " ".join("src/" + file for file in c))
+    for fault in table_faults(house):
+        yield fault
 
 
 def faults(house):
-    for a, b, names in house.upward():
-        yield "src/%s uses src/%s, a later room: %s" % (a, b, ", ".join(names) or "its header")
-    for c in house.circles():
-        if len(c) > MOST_FILES:
-            yield "a circle of %d files: %s" % (len(c), " ".join(c))
+    for fault in layer_faults(house):
+        yield fault
     for path, lines in house.lines.items():
         if lines > MOST_LINES:
             yield "src/%s has %d lines; %d at most" % (path, lines, MOST_LINES)
@@ -215,9 +448,7 @@ def main(argv):
     found = list(faults(house))
     if not argv:
         table(house)
-        for c in house.circles():
-            if len(c) <= MOST_FILES:
-                print("a circle: " + " ".join(c))
+        tables(house)
     for f in found:
         print("house: " + f, file=sys.stderr if argv else sys.stdout)
     return 1 if argv and found else 0

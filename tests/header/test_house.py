@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""[pure] `make house` on small made-up trees: it reports upward calls, circles, calls of later files, and unlisted tables."""
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.dirname(HERE), os.path.join(HERE, "..", "..", "tools")]
+import house  # noqa: E402
+from cases import case, expect, run_cases  # noqa: E402
+
+house.TABLES.clear()
+SPINE = ("base/one.c", "base/two.c", "graph/three.c")
+TREE = {
+    "base/one.h": "int ddp__one(void);\nint ddp__two(void);\nint ddp__three(void);\n",
+    "base/one.c": '#include "base/one.h"\n\nint ddp__one(void) { return 1; }\n',
+    "base/two.c": '#include "base/one.h"\n\nstatic int ddp__half(void)\n{\n    return ddp__one();\n}\n\n'
+                  "int ddp__two(void)\n{\n    return 2 * ddp__half();\n}\n",
+    "graph/three.c": '#include "base/one.h"\n\nint ddp__three(void) { return ddp__one() + ddp__two(); }\n',
+}
+
+
+def tree(folder, changes=(), spine=SPINE):
+    """A House of TREE with changes {path: text}."""
+    for path, text in dict(TREE, **dict(changes)).items():
+        at = os.path.join(folder, "src", path)
+        os.makedirs(os.path.dirname(at), exist_ok=True)
+        with open(at, "w", encoding="ascii") as f:
+            f.write("/* A file of a test. */\n" + text)
+    with open(os.path.join(folder, "src", "dreamddp.h"), "w", encoding="ascii") as f:
+        f.write("".join('#include "%s"\n' % path for path in spine))
+    return house.House(folder)
+
+
+def expect_faults(found, *words):
+    """There is one fault for each of words, which are lists, and it contains them."""
+    text = "\n".join(found)
+    expect(len(found) == len(words), "expected %d faults, not:\n%s" % (len(words), text))
+    for fault, of in zip(found, words):
+        for word in of:
+            expect(word in fault, "%r is not in %r" % (word, fault))
+
+
+def reported(made):
+    return list(house.layer_faults(made))
+
+
+@case
+def ordered_tree_has_no_fault(folder):
+    expect_faults(reported(tree(folder)))
+
+
+@case
+def upward_call_is_reported(folder):
+    changes = {"base/two.c": "int ddp__two(void)\n{\n    return ddp__three();\n}\n", "graph/three.c": "int ddp__three(void) { return 3; }\n"}
+    expect_faults(reported(tree(folder, changes)), ["src/base/two uses src/graph/three, a later module", "ddp__three"])
+
+
+@case
+def call_of_a_file_that_the_spine_lists_later_is_reported(folder):
+    changes = {"base/one.c": "int ddp__one(void) { return ddp__two(); }\n", "base/two.c": "int ddp__two(void) { return 2; }\n"}
+    words = ["src/base/one calls src/base/two, which src/dreamddp.h lists later", "ddp__two"]
+    expect_faults(reported(tree(folder, changes)), words)
+
+
+@case
+def circle_of_two_files_is_reported(folder):
+    changes = {"base/one.c": "int ddp__one(void) { return ddp__two(); }\n"}
+    expect_faults(reported(tree(folder, changes)), ["lists later"], ["a circle of 2 files", "src/base/one src/base/two"])
+
+
+@case
+def call_of_an_inline_function_counts(folder):
+    changes = {"base/one.h": TREE["base/one.h"] + "static inline int ddp__early(void)\n{\n    return ddp__two();\n}\n",
+               "base/two.c": "int ddp__two(void) { return 2; }\n"}
+    expect_faults(reported(tree(folder, changes)), ["src/base/one calls src/base/two", "ddp__two"])
+
+
+@case
+def function_that_a_macro_defines_counts(folder):
+    changes = {"base/one.h": TREE["base/one.h"] + "#define DDP__MAKE(name, value) \\\n    int ddp__##name(void) \\\n    {        \\\n"
+                             "        return value; \\\n    }\n",
+               "base/one.c": "int ddp__one(void) { return ddp__made(); }\n",
+               "base/two.c": "int ddp__two(void) { return 2; }\nDDP__MAKE(made, 4)\n"}
+    expect_faults(reported(tree(folder, changes)), ["src/base/one calls src/base/two", "ddp__made"])
+
+
+@case
+def module_in_two_places_of_the_spine_is_reported(folder):
+    made = tree(folder, spine=("base/one.c", "graph/three.c", "base/two.c"))
+    expect_faults(reported(made), ["src/dreamddp.h lists the files of base in 2 places"])
+
+
+@case
+def modules_in_another_order_are_reported(folder):
+    made = tree(folder, spine=("graph/three.c", "base/one.c", "base/two.c"))
+    expect_faults(reported(made), ["src/dreamddp.h lists graph before base"])
+
+
+TABLE = "typedef struct ddp__table {\n    int (*begin)(void);\n    int (*end)(void);\n} ddp__table;\n"
+CALLER = "int ddp__one(void) { return 1; }\nint ddp__run(const ddp__table *t)\n{\n    return t->begin();\n}\n"
+FILLS = {
+    "an initialiser": "static const ddp__table table = {ddp__own, ddp__own};\n",
+    "an assignment": "static void ddp__fill(ddp__table *t)\n{\n    t->end = ddp__own;\n}\n",
+    "a parameter of an earlier module": "static void ddp__fill(ddp__table *t)\n{\n    ddp__store(t, ddp__own);\n}\n",
+}
+
+
+def table_tree(folder, fill, filler="graph/three.c"):
+    store = "void ddp__store(ddp__table *t, int (*end)(void))\n{\n    t->end = end;\n}\n"
+    changes = {"base/one.h": TREE["base/one.h"] + TABLE, "base/one.c": CALLER + store}
+    changes[filler] = TREE[filler] + "static int ddp__own(void) { return 3; }\n" + fill
+    return tree(folder, changes)
+
+
+for how, text in FILLS.items():
+    @case("table that a later module fills by %s is reported" % how)
+    def unlisted(folder, fill=text):
+        expect_faults(reported(table_tree(folder, fill)), ["ddp__table of src/base/one.h is a table of functions", "src/graph/three.c"])
+
+
+@case
+def table_that_its_own_module_fills_is_no_fault(folder):
+    expect_faults(reported(table_tree(folder, FILLS["an initialiser"], "base/two.c")))
+
+
+@case
+def reason_without_a_table_is_reported(folder):
+    made = table_tree(folder, FILLS["an initialiser"])
+    expect_faults(list(house.table_faults(made, {"ddp__table": "A test."})))
+    expect_faults(list(house.table_faults(made, {"ddp__table": "A test.", "ddp__gone": "A test."})), ["ddp__gone", "remove it"])
+
+
+@case
+def longest_chain_follows_the_calls_of_functions(folder):
+    chain = tree(folder).chains()["base"]
+    expect(chain == [("ddp__two", "base/two"), ("ddp__half", "base/two"), ("ddp__one", "base/one")], str(chain))
+
+
+sys.exit(run_cases())
