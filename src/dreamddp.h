@@ -272,7 +272,6 @@
 #ifndef DDP_NO_PLANNERS
 #include "measure/probe.c"
 #endif
-#include "session/launch.c"
 #include "session/connect.c"
 #include "session/serve.c"
 #include "session/stages.c"
@@ -280,13 +279,14 @@
 #include "session/planning.c"
 #include "session/state.c"
 #include "session/program.c"
-#include "session/save.c"
 #include "session/replicas.c"
 #include "session/compare.c"
 #include "session/join.c"
 #include "session/start.c"
+#include "session/save.c"
 #include "session/hooks.c"
 #include "session/session.c"
+#include "session/launch.c"
 #include "strategy/layers.c"
 #include "strategy/gradient.c"
 #include "strategy/local.c"

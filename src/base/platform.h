@@ -30,7 +30,7 @@
 #endif
 
 #ifndef CLOCK_MONOTONIC
-#error "dreamddp: a libc header hid POSIX; include dreamddp.h before it, or compile with -D_GNU_SOURCE"
+#error "dreamddp: a libc header hid POSIX; include dreamddp.h first, or compile with -D_GNU_SOURCE"
 #endif
 
 /* GNU's part of POSIX, which a libc header before this one hides under gcc's default -std=gnu17. */
