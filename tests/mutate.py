@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Shows how much the tests of the pure rooms see: each branch is negated, one at a time, and a test must fail.
+"""Shows how much the tests of the pure modules see: each branch is negated, one at a time, and a test must fail.
 
-    tests/mutate.py [--rooms plan,compress,io,pipe] [--sample N] [--seed S] [--again FILE] [--jobs 2] [--json FILE] [--check]
+    tests/mutate.py [--modules plan,compress,io,pipe] [--sample N] [--seed S] [--again FILE] [--jobs 2] [--json FILE] [--check]
 
 Branches are the conditions of if, while, for and ?:, and each operand of && and ||. All of them are compiled once,
-into copies of the rooms' files in build/mutants/, as MUT(number, condition); the environment says which one is
+into copies of the modules' files in build/mutants/, as MUT(number, condition); the environment says which one is
 negated. A first run without any tells which test programs evaluate which conditions: a mutant is tried by those
 only, the fastest first, until one fails, crashes or uses more than 5 times its time and 2 s (time of the processor,
 so that a busy machine notices nothing). What no test evaluates is not noticed.
 
 Needs build/plain/dreamddp.a and build/headers/dreamddp.h of `make`. --sample N tries N of the mutants, others for each
 seed, and --again those that an earlier run's --json FILE has as not noticed. tests/mutants_equivalent.txt lists those
-that change nothing anybody can see, with the reason. --check: exit code 1 where a room has less than 90 % noticed.
+that change nothing anybody can see, with the reason. --check: exit code 1 where a module has less than 90 % noticed.
 """
 import argparse
 import glob
@@ -33,7 +33,7 @@ from concurrent.futures import ThreadPoolExecutor
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OUT = "build/mutants"
 WANTED = 90.0  # percent
-ROOMS = {
+MODULES = {
     "plan": ["src/plan/*.c", "src/plan/*/*.c"],
     "compress": ["src/compress/*.c"],
     "io": ["src/io/*.c"],
@@ -247,8 +247,8 @@ class Finder:
 
 
 class Mutant:
-    def __init__(self, number, room, path, function, line, text):
-        self.number, self.room, self.path, self.function, self.line, self.text = number, room, path, function, line, text
+    def __init__(self, number, module, path, function, line, text):
+        self.number, self.module, self.path, self.function, self.line, self.text = number, module, path, function, line, text
         self.which = 0  # of that text in the function, from 0
         self.equivalent = False
         self.tests = []
@@ -265,14 +265,14 @@ class Mutant:
 def write_copies():
     """All mutants; the copies lie under OUT as the files do under src."""
     mutants = []
-    for room, patterns in ROOMS.items():
+    for module, patterns in MODULES.items():
         for path in sorted(p for pattern in patterns for p in glob.glob(pattern)):
             with open(path, encoding="ascii") as f:
                 source = f.read()
             puts = []  # (byte, order, text)
             for function, begin, end in Finder(path, source).found:
                 text = re.sub(r"\s+", " ", re.sub(r"/\*.*?\*/", "", source[begin:end], flags=re.S)).strip()
-                m = Mutant(len(mutants) + 1, room, path, function, source.count("\n", 0, begin) + 1, text)
+                m = Mutant(len(mutants) + 1, module, path, function, source.count("\n", 0, begin) + 1, text)
                 m.which = sum(o.key()[:3] == m.key()[:3] for o in mutants[-300:])
                 mutants.append(m)
                 # outer ones begin first and end last
@@ -466,16 +466,16 @@ def earlier(path):
         return {(m["path"], m["function"], m["text"], m["which"]) for m in json.load(f) if m["verdict"] not in NOTICED}
 
 
-def report(mutants, tried, rooms):
+def report(mutants, tried, modules):
     """Prints the table; the least percentage."""
     least = 100.0
-    print("%-10s %8s %10s %6s %8s %11s %8s" % ("room", "branches", "equivalent", "tried", "noticed", "not reached", "percent"))
-    for room in rooms:
-        all_of, ours = [m for m in mutants if m.room == room], [m for m in tried if m.room == room]
+    print("%-10s %8s %10s %6s %8s %11s %8s" % ("module", "branches", "equivalent", "tried", "noticed", "not reached", "percent"))
+    for module in modules:
+        all_of, ours = [m for m in mutants if m.module == module], [m for m in tried if m.module == module]
         noticed = sum(m.verdict in NOTICED for m in ours)
         percent = 100.0 * noticed / len(ours) if ours else 100.0
         least = min(least, percent)
-        print("%-10s %8d %10d %6d %8d %11d %7.1f%%" % (room, len(all_of), sum(m.equivalent for m in all_of), len(ours), noticed,
+        print("%-10s %8d %10d %6d %8d %11d %7.1f%%" % (module, len(all_of), sum(m.equivalent for m in all_of), len(ours), noticed,
                                                      sum(m.verdict == "not reached" for m in ours), percent))
     print("noticed by: " + ", ".join("%d %s" % (sum(m.verdict == v for m in tried), v) for v in NOTICED))
     return least
@@ -483,7 +483,7 @@ def report(mutants, tried, rooms):
 
 def main():
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parse.add_argument("--rooms", default=",".join(ROOMS))
+    parse.add_argument("--modules", default=",".join(MODULES))
     parse.add_argument("--sample", type=int)
     parse.add_argument("--seed", default=time.strftime("%Y-%m-%d", time.gmtime()))
     parse.add_argument("--again", metavar="FILE")
@@ -491,10 +491,10 @@ def main():
     parse.add_argument("--json", metavar="FILE")
     parse.add_argument("--check", action="store_true")
     a = parse.parse_args()
-    rooms = a.rooms.split(",")
-    unknown = [r for r in rooms if r not in ROOMS]
+    modules = a.modules.split(",")
+    unknown = [r for r in modules if r not in MODULES]
     if unknown:
-        parse.error("room %s is unknown; known are %s" % (unknown[0], ", ".join(ROOMS)))
+        parse.error("module %s is unknown; known are %s" % (unknown[0], ", ".join(MODULES)))
     again, json_file = a.again and earlier(a.again), a.json and os.path.abspath(a.json)
     os.chdir(ROOT)
     for needed in ("build/plain/dreamddp.a", "build/headers/dreamddp.h"):
@@ -503,7 +503,7 @@ def main():
     shutil.rmtree(OUT, ignore_errors=True)
     mutants = write_copies()
     mark_equivalent(mutants, "tests/mutants_equivalent.txt")
-    chosen = [m for m in mutants if m.room in rooms and not m.equivalent and (not again or m.key() in again)]
+    chosen = [m for m in mutants if m.module in modules and not m.equivalent and (not again or m.key() in again)]
     tried = chosen
     if a.sample and a.sample < len(chosen):
         print("seed %s" % a.seed)
@@ -531,9 +531,9 @@ def main():
             if sys.stdout.isatty() or i % 100 == 0 or i == len(tried):
                 print("%d of %d tried, %d noticed, %.0f s" % (i, len(tried), noticed, time.monotonic() - measured),
                       end="\r" if sys.stdout.isatty() and i < len(tried) else "\n", flush=True)
-    least = report(mutants, tried, rooms)
+    least = report(mutants, tried, modules)
     if json_file:
-        keys = ("room", "path", "function", "line", "text", "which", "verdict", "by")
+        keys = ("module", "path", "function", "line", "text", "which", "verdict", "by")
         with open(json_file, "w", encoding="ascii") as f:
             json.dump([{k: getattr(m, k) for k in keys} for m in tried], f, indent=1)
     return 1 if a.check and least < WANTED else 0

@@ -75,15 +75,15 @@ def sweeps():
 
 
 def mutations():
-    path, rooms = os.path.join(ROOT, "build", "mutations.json"), {}
-    for options in ("--rooms compress,io,pipe", "--rooms plan --sample 230 --seed 5"):
+    path, modules = os.path.join(ROOT, "build", "mutations.json"), {}
+    for options in ("--modules compress,io,pipe", "--modules plan --sample 230 --seed 5"):
         ran("tests/mutate.py %s --json %s" % (options, path))
         with open(path) as f:
             for mutant in json.load(f):
-                row = rooms.setdefault(mutant["room"], {"room": mutant["room"], "tried": 0, "noticed": 0})
+                row = modules.setdefault(mutant["module"], {"module": mutant["module"], "tried": 0, "noticed": 0})
                 row["tried"] += 1
                 row["noticed"] += mutant["verdict"] in ("failed", "crashed", "timed out")
-    return {"rooms": [rooms[r] for r in sorted(rooms)]}
+    return {"modules": [modules[r] for r in sorted(modules)]}
 
 
 def fuzzing():
@@ -136,8 +136,8 @@ def of_coverage(at):
     yield ""
     yield "| module | lines | reached by `make test` | by `make test-all` | branches | reached by `make test` | by `make test-all` |"
     yield "|---|---|---|---|---|---|---|"
-    for module, r in list(at["rooms"].items()) + [("**all**", at["all"])]:
-        t = at["test"]["all"] if module == "**all**" else at["test"]["rooms"].get(module, [0] * 4)
+    for module, r in list(at["modules"].items()) + [("**all**", at["all"])]:
+        t = at["test"]["all"] if module == "**all**" else at["test"]["modules"].get(module, [0] * 4)
         yield "| %s | %d | %s | %s | %d | %s | %s |" % (
             module, r[0], pct(t[1], t[0]), pct(r[1], r[0]), r[2], pct(t[3], t[2]), pct(r[3], r[2]))
 
@@ -158,10 +158,10 @@ def of_sweeps(at):
 def of_mutations(at):
     yield when("mutations", at) + "."
     yield ""
-    yield "| room | tried | noticed | share |"
+    yield "| module | tried | noticed | share |"
     yield "|---|---|---|---|"
-    for r in at["rooms"]:
-        yield "| %s | %d | %d | %s |" % (r["room"], r["tried"], r["noticed"], pct(r["noticed"], r["tried"]))
+    for r in at["modules"]:
+        yield "| %s | %d | %d | %s |" % (r["module"], r["tried"], r["noticed"], pct(r["noticed"], r["tried"]))
 
 
 def of_fuzzing(at):
@@ -196,7 +196,7 @@ n = 1, 2, ... until nothing is left to fail (of several processes: each so-many-
 a link comes back, with the right result; no memory is lost, no file stays open, what was written is whole or what was there before, and a
 checkpoint can be gone on from. A call that a signal interrupts changes nothing."""),
     "mutations": ("Branches turned round", """\
-Each condition of the rooms that only compute is negated, one at a time, and the tests that reach it have to notice."""),
+Each condition of the modules that only compute is negated, one at a time, and the tests that reach it have to notice."""),
     "fuzzing": ("Fuzzing", """\
 What is parsed is used: planned with, trained with, gone on from. `packaging/oss-fuzz` builds the same targets."""),
     "same-output": ("One output", "Optimisation changes nothing that a test prints."),

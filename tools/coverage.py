@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Which lines and branches of src/ the tests reach, by room, from what a coverage build has counted (gcov).
+"""Which lines and branches of src/ the tests reach, by module, from what a coverage build has counted (gcov).
 
-    tools/coverage.py [--folder build/cov] [--missing ROOM | --calls] [--json FILE]
+    tools/coverage.py [--folder build/cov] [--missing MODULE | --calls] [--json FILE]
 
 `make coverage` builds the tests with --coverage into build/cov and runs them; this reads the counts of all of them.
 A branch is one outcome of one condition; a line or branch counts as reached if any test reached it. --missing lists the
-lines and branches of a room (plan, say) or file (plan/timeline/deft.c) that none has; --calls how many of the public functions
+lines and branches of a module (plan, say) or file (plan/timeline/deft.c) that none has; --calls how many of the public functions
 were called, and the others.
 """
 import argparse
@@ -67,14 +67,14 @@ def branches_of(at):
     return at[1][max(at[1], key=lambda n: (sum(c > 0 for c in at[1][n]), n))] if at[1] else []
 
 
-def room_of(name):
+def module_of(name):
     return name.split("/")[1] if name.count("/") > 1 else "src"
 
 
 def main():
     a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     a.add_argument("--folder", default="build/cov")
-    a.add_argument("--missing", metavar="ROOM")
+    a.add_argument("--missing", metavar="MODULE")
     a.add_argument("--calls", action="store_true")
     a.add_argument("--json", metavar="FILE")
     a.add_argument("--without", default="", metavar="FILE,..", help="files that are not counted: wire/tls.c")
@@ -89,9 +89,9 @@ def main():
         sys.exit("coverage.py: %s holds no counts: run `make coverage`" % a.folder)
     for name in a.without.split(","):
         files.pop("src/" + name, None)
-    rooms = collections.defaultdict(lambda: [0, 0, 0, 0])
+    modules = collections.defaultdict(lambda: [0, 0, 0, 0])
     for name, lines in files.items():
-        sums = rooms[room_of(name)]
+        sums = modules[module_of(name)]
         for at in lines.values():
             b = branches_of(at)
             sums[0] += 1
@@ -100,7 +100,7 @@ def main():
             sums[3] += sum(n > 0 for n in b)
     if a.missing:
         for name in sorted(files):
-            if a.missing not in (room_of(name), name[4:]):
+            if a.missing not in (module_of(name), name[4:]):
                 continue
             with open(os.path.join(ROOT, name)) as f:
                 text = f.read().split("\n")
@@ -110,17 +110,17 @@ def main():
                     print("%s:%d: %s %s" % (name, line, "line  " if not at[0] else "%d of %d" % (sum(n == 0 for n in b), len(b)),
                                             text[line - 1].strip()[:110]))
         return
-    total = [sum(r[i] for r in rooms.values()) for i in range(4)]
+    total = [sum(r[i] for r in modules.values()) for i in range(4)]
     pct = lambda got, of: 100.0 * got / of if of else 100.0
     if a.title:
         print(a.title)
-    print("%-10s %7s %8s %9s %8s" % ("room", "lines", "reached", "branches", "reached"))
-    for room in sorted(rooms) + ["all"]:
-        r = total if room == "all" else rooms[room]
-        print("%-10s %7d %7.1f%% %9d %7.1f%%" % (room, r[0], pct(r[1], r[0]), r[2], pct(r[3], r[2])))
+    print("%-10s %7s %8s %9s %8s" % ("module", "lines", "reached", "branches", "reached"))
+    for module in sorted(modules) + ["all"]:
+        r = total if module == "all" else modules[module]
+        print("%-10s %7d %7.1f%% %9d %7.1f%%" % (module, r[0], pct(r[1], r[0]), r[2], pct(r[3], r[2])))
     if a.json:
         with open(a.json + ".new", "w") as f:
-            json.dump({"rooms": {k: rooms[k] for k in sorted(rooms)}, "all": total}, f, indent=1)
+            json.dump({"modules": {k: modules[k] for k in sorted(modules)}, "all": total}, f, indent=1)
         os.rename(a.json + ".new", a.json)
 
 

@@ -116,9 +116,9 @@ storm: deps-test
 	@$(MAKE) --no-print-directory -s build/plain/member/storm
 	@bench/storm.py $(STORM)
 
-# Conditions of the rooms that only compute, negated one at a time: ROOM=io, N=200 of them.
+# Conditions of the modules that only compute, negated one at a time: MODULE=io, N=200 of them.
 mutants: build/plain/dreamddp.a build/headers/dreamddp.h | deps-test
-	@tests/mutate.py --jobs $(JOBS) $(if $(ROOM),--rooms $(ROOM)) $(if $(N),--sample $(N)) --check
+	@tests/mutate.py --jobs $(JOBS) $(if $(MODULE),--modules $(MODULE)) $(if $(N),--sample $(N)) --check
 
 # Findings of fuzz_NAME are in build/found_NAME as crash-*; `make test` replays tests/io/corpus*. The library is compiled
 # once for all of them. packaging/oss-fuzz builds the same.
