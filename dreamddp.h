@@ -405,6 +405,9 @@ DDP_API int64_t ddp_taken(const ddp_ctx *d);
 DDP_API int ddp_local_rank(const ddp_ctx *d);
 DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
 DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
+/* ddp_lost_rank - the rank whose loss is the context's error (DDP_PEER_LOST), one of them if several were
+ * lost; -1 for another error, without an error, and if the rank is not known. */
+DDP_API int ddp_lost_rank(const ddp_ctx *d);
 
 /* ddp_abort - fails everything in flight on all ranks with this sentence: a call that waits there, or
  * begins to wait, returns within a second. Any thread. */
@@ -4361,8 +4364,9 @@ DDP_LIB int *ddp__ints(ddp__scratch *s, size_t count);
 DDP_LIB double *ddp__doubles(ddp__scratch *s, size_t count);
 DDP_LIB void ddp__scratch_free(ddp__scratch *s); /* `failed` stays */
 
-/* For "%s%s": a layer without a name of its own is called "layer 5" already. */
-#define DDP__LAYER(name) strncmp(name, "layer ", 6) ? "layer " : "", name
+/* What stands before the name of a layer in a message: "layer ", or nothing if the name is "layer 5", which a
+ * layer without a name of its own has. */
+DDP_LIB const char *ddp__layer_prefix(const char *name);
 
 /* ---- the streams of ddp_rng: a state goes up by a constant, so that a kernel of a GPU can have any draw at
  * once ---- */
@@ -4895,6 +4899,8 @@ void *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size)
     s->last = b;
     return b + 1;
 }
+
+const char *ddp__layer_prefix(const char *name) { return strncmp(name, "layer ", 6) ? "layer " : ""; }
 
 int *ddp__ints(ddp__scratch *s, size_t count) { return (int *)ddp__scratch_take(s, count, sizeof(int)); }
 
@@ -24452,7 +24458,8 @@ typedef enum ddp__frame_type {
     DDP__FRAME_CREDIT,    /* offset = staging slots that operation seq gives back */
     DDP__FRAME_HEARTBEAT, /* seq = collectives begun; count, offset = sends, receives of the pair; layer =
                              more credits */
-    DDP__FRAME_ABORT,     /* payload = sentence, count = status, offset = rank that failed first */
+    DDP__FRAME_ABORT,     /* payload = sentence, count = status, offset = rank that failed first, layer =
+                             1 + rank whose loss it is, 0: unknown */
     DDP__FRAME_GOODBYE,   /* nothing but farewells will follow */
     DDP__FRAME_FAREWELL,  /* answer to goodbye: everything before it was read */
     /* a membership's */
@@ -24861,6 +24868,8 @@ DDP_LIB void ddp__engine_call(ddp__engine *e, int rank, const char *name);
  * while nothing is in flight (else DDP_USAGE); takes its tables from the allocator until close. */
 DDP_LIB ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err);
 
+/* What ddp__engine_submit says of a message that it does not accept, such as a rank that does not exist. */
+DDP_LIB ddp_status ddp__engine_accepts(const ddp__engine *e, const ddp_message *m, ddp_error *err);
 /* Queues a message; *ticket identifies it to ddp__engine_wait. Never blocks unless the queue is
  * full. After a failure returns the engine's first error, once nobody touches the memory of any
  * message any more. Copies the message and its lists. */
@@ -24909,6 +24918,8 @@ DDP_LIB ddp_status ddp__engine_pieces(ddp__engine *e, size_t pieces, ddp_error *
 /* How many collectives are in flight at a time: the oldest not yet complete. */
 DDP_LIB int ddp__engine_width(const ddp__engine *e);
 /* Fails everything in flight here and, through control frames, on all peers. Any thread. */
+/* The rank whose loss is the engine's error, or -1. Any thread. */
+DDP_LIB int ddp__engine_lost(ddp__engine *e);
 DDP_LIB void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why);
 DDP_LIB void ddp__engine_hush(ddp__engine *e); /* what it fails for concerns nobody else: to peers it is
                                                         lost */
@@ -25325,6 +25336,7 @@ struct ddp__engine {
     int up_waiting;  /* a frame may wait until the uplink is free */
     ddp_error fault; /* what ended this engine */
     int fault_origin;
+    int fault_about; /* rank whose loss the fault is; -1: it is another fault, or nobody knows */
     double last_move;
     int closing, stopping; /* goodbye was queued; close was called */
     double next_check;     /* when liveness is to be looked at again */
@@ -25370,6 +25382,8 @@ DDP_LIB const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, 
 DDP_LIB const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room);
 /* "rank 6", or "stage 2 of pipeline 1 (rank 6)". Not under the lock. */
 DDP_LIB const char *ddp__rank_text(ddp__engine *e, int rank, char *buf, size_t room);
+/* The next fault is the loss of this rank; nothing after the first fault. */
+DDP_LIB void ddp__fault_is_about(ddp__engine *e, int rank);
 DDP_LIB int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4); /* 0 */
 /* Under the lock; the comm thread has to look. */
 DDP_LIB void ddp__notify(ddp__engine *e);
@@ -25604,7 +25618,7 @@ const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t r
     const char *name = layer >= 0 && e->cfg.layer_name ? e->cfg.layer_name(e->cfg.user, layer) : NULL;
 
     if (name && name[0])
-        snprintf(buf, room, "%s%s", DDP__LAYER(name));
+        snprintf(buf, room, "%s%s", ddp__layer_prefix(name), name);
     else if (layer >= 0)
         snprintf(buf, room, "layer %d", layer);
     else
@@ -25641,6 +25655,11 @@ const char *ddp__rank_text(ddp__engine *e, int rank, char *buf, size_t room)
         snprintf(buf, room, "rank %d", rank);
     pthread_mutex_unlock(&e->lock);
     return buf;
+}
+
+void ddp__fault_is_about(ddp__engine *e, int rank)
+{
+    if (e->fault.code == DDP_OK) e->fault_about = rank;
 }
 
 int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...)
@@ -25961,6 +25980,7 @@ void ddp__check_left(ddp__engine *e, int peer)
             e->membership->left(e, peer);
             return;
         }
+        ddp__fault_is_about(e, peer);
         ddp__fault(e, DDP_PEER_LOST,
                    "%s has left (it closed its context) and %s still needs it: every rank must "
                    "run the same number of steps",
@@ -26828,12 +26848,14 @@ void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
 {
     char who[80], when[140];
 
-    if (e->membership)
+    if (e->membership) {
         e->membership->lost(e, peer, why);
-    else
-        ddp__fault(e, DDP_PEER_LOST, "%s (%s) was lost%s: %s; restart the job from its last checkpoint",
-                   ddp__rank_text(e, peer, who, sizeof who), e->wire->names[peer],
-                   ddp__when_text(e, peer, when, sizeof when), why);
+        return;
+    }
+    ddp__fault_is_about(e, peer);
+    ddp__fault(e, DDP_PEER_LOST, "%s (%s) was lost%s: %s; restart the job from its last checkpoint",
+               ddp__rank_text(e, peer, who, sizeof who), e->wire->names[peer],
+               ddp__when_text(e, peer, when, sizeof when), why);
 }
 
 /* The clock runs from the first rank's beginning, whether or not something moves since. */
@@ -28502,6 +28524,7 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
         e->membership->read(e, peer, f, now);
     } else if (f->type == DDP__FRAME_ABORT && e->fault.code == DDP_OK) {
         int code = f->count > 0 && f->count < (uint32_t)DDP_STATUS_COUNT ? (int)f->count : (int)DDP_FAILED;
+        ddp__fault_is_about(e, f->layer > 0 && f->layer <= e->world ? f->layer - 1 : -1);
         if ((int)f->offset == peer) {
             char who[80];
             p->text[DDP_ERROR_TEXT - 100] = '\0';
@@ -28843,6 +28866,7 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
         return;
     }
     if (op->p2p && e->peers[op->m.peer].out_of_world) {
+        ddp__fault_is_about(e, op->m.peer);
         ddp__fault(e, DDP_PEER_LOST, "rank %d is not in the world any more: nothing can be %s it", op->m.peer,
                    op->m.verb < DDP_RECEIVE ? "sent to" : "received from");
         return;
@@ -28915,9 +28939,12 @@ static int ddp__serves_lost(ddp__engine *e, ddp__op *op)
     if (op->m.verb != DDP_SERVE || !e->peers[peer].left ||
         ddp__first_chunk(e, peer, ddp__paired_lane(op)) >= 0)
         return 0;
-    if (e->membership) e->membership->left(e, peer);
-    return !e->membership &&
-           !ddp__fault(e, DDP_PEER_LOST, "rank %d has left (it closed its context), yet is served", peer);
+    if (e->membership) {
+        e->membership->left(e, peer);
+        return 0;
+    }
+    ddp__fault_is_about(e, peer);
+    return !ddp__fault(e, DDP_PEER_LOST, "rank %d has left (it closed its context), yet is served", peer);
 }
 
 /* The position that an operation between two could have now; NULL: none. */
@@ -29000,6 +29027,7 @@ static int ddp__control_frame(ddp__engine *e, int peer, ddp__frame *f)
         f->type = DDP__FRAME_ABORT;
         f->count = (uint32_t)e->fault.code;
         f->offset = (uint32_t)e->fault_origin;
+        f->layer = e->fault_about + 1;
         f->length = (uint32_t)strlen(e->fault.msg);
         p->out_text = e->fault.msg;
         return 1;
@@ -29814,6 +29842,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     }
     e->links.own.zero = ddp_now();
     e->stats.staging_bytes = e->block_bytes;
+    e->fault_about = -1;
     for (int r = 0; r < e->world; r++) {
         e->order[r] = r;
         if (cfg->wire->carrier) continue;
@@ -30008,7 +30037,7 @@ static const ddp_piece *ddp__input_of(const ddp_message *m, int *count)
     return alone ? m->to : m->from;
 }
 
-static ddp_status ddp__message_check(const ddp__engine *e, const ddp_message *m, ddp_error *err)
+ddp_status ddp__engine_accepts(const ddp__engine *e, const ddp_message *m, ddp_error *err)
 {
     int from_count;
     const ddp_piece *from = ddp__input_of(m, &from_count);
@@ -30119,7 +30148,7 @@ static void ddp__settle(ddp__engine *e)
 
 static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err)
 {
-    ddp_status bad = ddp__message_check(e, m, err);
+    ddp_status bad = ddp__engine_accepts(e, m, err);
     const long pieces = (long)m->from_count + (m->to ? m->to_count : 0);
     long start = -1;
 
@@ -30224,6 +30253,16 @@ ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err)
     if (err) *err = e->error;
     pthread_mutex_unlock(&e->lock);
     return status;
+}
+
+int ddp__engine_lost(ddp__engine *e)
+{
+    int rank;
+
+    pthread_mutex_lock(&e->lock);
+    rank = e->error.code == DDP_PEER_LOST ? e->fault_about : -1;
+    pthread_mutex_unlock(&e->lock);
+    return rank;
 }
 
 int ddp__engine_left(ddp__engine *e)
@@ -30985,9 +31024,10 @@ static void ddp__peers_renew(ddp__engine *e)
         ddp__in_drop(e, r, 1); /* straight into its memory */
         for (int i = 0; i < DDP__PAIRED; i++) {
             char text[128];
-            if (p->paired[i] && !ddp__op_void(e, p->paired[i]))
-                ddp__fault(e, DDP_PEER_LOST, "rank %d was lost during %s: only collectives survive that", r,
-                           ddp__op_text(e, p->paired[i], text, sizeof text));
+            if (!p->paired[i] || ddp__op_void(e, p->paired[i])) continue;
+            ddp__fault_is_about(e, r);
+            ddp__fault(e, DDP_PEER_LOST, "rank %d was lost during %s: only collectives survive that", r,
+                       ddp__op_text(e, p->paired[i], text, sizeof text));
         }
     }
 }
@@ -31523,6 +31563,7 @@ static void ddp__give_in(ddp__engine *e)
     const int relay = ddp__lost_relay(e, before);
     const char *then = "restart the job from its last checkpoint";
     char who[180], when[140], rest[120];
+    uint64_t gone;
 
     e->silent = 1;
     ddp__who_was_lost(e, who, sizeof who);
@@ -31548,6 +31589,9 @@ static void ddp__give_in(ddp__engine *e)
         else
             snprintf(rest + n, sizeof rest - (size_t)n, "a majority of %d is needed", of / 2 + 1);
     }
+    gone = ddp__lost_then(e);
+    if (gone & ddp__serving(e)) gone &= ddp__serving(e);
+    if (gone) ddp__fault_is_about(e, ddp__lowest(gone));
     ddp__fault(e, DDP_PEER_LOST, "%s%s; %s: %s", who, when, rest, then);
 }
 
@@ -31840,8 +31884,8 @@ ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_error *err)
 
 /* ==== member/state.h ==== [member] */
 /* The state of a worker: all that a checkpoint's file holds and that a newcomer takes, as a list of named
- * arrays. The room above makes the list and reads the small values back; this one saves it, loads it, serves
- * it and tells it. */
+ * arrays. The module run makes the list and reads the small values back. This module saves it, loads it
+ * and sends it to joining workers. */
 
 enum {
     DDP__WORKER_OWN = 1,   /* each has its own, in a synchronised checkpoint too */
@@ -45938,6 +45982,35 @@ void ddp__config_free(ddp_config *c)
 /* ==== context/context.h ==== [context] */
 /* Inside of a ddp_ctx. */
 
+/* The events of a strategy, by their names in ddp_strategy_ops. */
+#define DDP__EVENTS(X) \
+    X(start)           \
+    X(forward_begin)   \
+    X(backward_end)    \
+    X(step_end)        \
+    X(arrived)         \
+    X(wait)            \
+    X(drain)           \
+    X(sync_all)        \
+    X(restart)         \
+    X(members_changed) \
+    X(tell_servers)    \
+    X(plan_make)       \
+    X(plan_whole)      \
+    X(plan_adopt)      \
+    X(plan_take)       \
+    X(plan_fits)
+
+/* clang-format off */
+typedef enum ddp__strategy_event {
+    DDP__NO_EVENT,
+#define DDP__EVENT_ID(name) DDP__EVENT_##name,
+    DDP__EVENTS(DDP__EVENT_ID)
+#undef DDP__EVENT_ID
+    DDP__EVENT_COUNT
+} ddp__strategy_event;
+/* clang-format on */
+
 /* What the time since the last hook was spent on. */
 typedef enum ddp__phase {
     DDP__OUTSIDE,       /* between steps: data loading, reports */
@@ -46067,11 +46140,11 @@ struct ddp_ctx {
     ddp__links links[2];  /* of cfg.net and cfg.net_script, and of cfg.net2; no paths: they are not
                                     set */
     ddp_strategy_ops ops;
-    void *self;          /* the strategy's memory */
-    const char *event;   /* that the strategy is in; NULL = none */
-    const char *call;    /* the program's last call: "ddp_step_end" */
-    int said_where;      /* the error says in which call and step this rank was */
-    ddp__posted *posted; /* [posted_room] */
+    void *self;                /* the strategy's memory */
+    ddp__strategy_event event; /* that the strategy is in */
+    const char *call;          /* the program's last call: "ddp_step_end" */
+    int said_where;            /* the error says in which call and step this rank was */
+    ddp__posted *posted;       /* [posted_room] */
     int posted_count, posted_room;
     long posted_next;
     ddp__own_state *kept; /* [kepts] */
@@ -46191,6 +46264,7 @@ struct ddp_ctx {
         (d)->call = __func__;                                                                \
     } while (0)
 DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
+DDP_LIB const char *ddp__event_name(ddp__strategy_event event); /* "backward_end" */
 
 /* ---- context.c: what it knows of itself ---- */
 
@@ -46491,6 +46565,15 @@ int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
     return (int)d->host.error.code;
 }
 
+const char *ddp__event_name(ddp__strategy_event event)
+{
+#define DDP__EVENT_NAME(name) #name,
+    static const char *const names[] = {"no event", DDP__EVENTS(DDP__EVENT_NAME)};
+#undef DDP__EVENT_NAME
+
+    return names[event];
+}
+
 int ddp__hook_in_event(ddp_ctx *d)
 {
     if (d->in_program)
@@ -46502,7 +46585,7 @@ int ddp__hook_in_event(ddp_ctx *d)
     return ddp__ctx_failf(d, DDP_USAGE,
                           "strategy %s calls a hook or a collective of the program in its event "
                           "%s: an event may call what config/strategy.h lists",
-                          d->ops.name, d->event);
+                          d->ops.name, ddp__event_name(d->event));
 }
 
 /* ---- who is there ---- */
@@ -46588,6 +46671,12 @@ const ddp_error *ddp_last_error(const ddp_ctx *d)
     static const ddp_error none = {DDP_ARG, "the context is NULL: ddp_open failed, its error says why"};
 
     return d ? &d->host.error : &none;
+}
+
+int ddp_lost_rank(const ddp_ctx *d)
+{
+    if (!d || d->host.error.code != DDP_PEER_LOST || !ddp__has_engine(d)) return -1;
+    return ddp__engine_lost(d->engine);
 }
 
 void ddp_abort(ddp_ctx *d, const char *why)
@@ -46974,7 +47063,7 @@ void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase ph
 
 /* Runs an event that the strategy has; a ddp_status. */
 #define DDP__EVENT(d, what, args) \
-    ((d)->ops.what ? ((d)->event = #what, ddp__event_over((d), (d)->ops.what args)) : DDP_OK)
+    ((d)->ops.what ? ((d)->event = DDP__EVENT_##what, ddp__event_over((d), (d)->ops.what args)) : DDP_OK)
 DDP_LIB ddp_status ddp__event_over(ddp_ctx *d, int code);
 /* First line of every verb. */
 #define DDP__VERB(verb) DDP__DO(ddp__verb_enter(d, verb))
@@ -46996,15 +47085,15 @@ DDP_LIB ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err);
 
 ddp_status ddp__event_over(ddp_ctx *d, int code)
 {
-    const char *event = d->event;
+    const ddp__strategy_event event = d->event;
 
-    d->event = NULL;
+    d->event = DDP__NO_EVENT;
     if (d->host.error.code) return d->host.error.code; /* a verb's, or what was complained of */
     if (!code) return DDP_OK;
     return ddp__fail(&d->host.error, DDP_FAILED,
                      "strategy %s: %s returned %d and gave no reason; ddp_complain gives "
                      "one",
-                     d->ops.name, event, code);
+                     d->ops.name, ddp__event_name(event), code);
 }
 
 ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
@@ -47062,7 +47151,7 @@ DDP_LIB void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
 /* A message with one worker: its scale is applied. */
 DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 DDP_LIB void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a);
-DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from);
+DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate);
 /* floats_none marks values as the gradient of a skipped layer (ddp_no_gradient). gradients_none does so for a
  * layer, and gradients_some changes its computed gradient if it could be taken for one. */
 DDP_LIB void ddp__floats_none(float *x, size_t n);
@@ -47250,7 +47339,7 @@ void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, 
     ddp__update_memory(d, layer, params, grads, state, step, rate, 0);
 }
 
-void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
+void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
 {
     ddp__unit *u = &d->unit[layer];
     float *state = u->state;
@@ -47271,7 +47360,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
     for (int i = 0; i < u->gradients && !ddp__on_paper(&d->host, u->trains[i].data); i++) {
         const size_t n = u->gradient[i].count;
         float *grads = u->gradient[i].data;
-        const ddp_update call = {layer, u->trains[i].data, from ? from : grads, state,   n, u->updates, d->lr,
+        const ddp_update call = {layer, u->trains[i].data, from ? from : grads, state,   n, u->updates, rate,
                                  NULL,  u->shape[i].rows,  u->shape[i].columns, &d->muon};
         if (state) state += n * (size_t)ddp__piece_state(d, u, i);
         if (from) from += n;
@@ -47321,7 +47410,7 @@ ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
         at = ddp__first_not_finite(s.x, s.n);
         ddp__format(what, sizeof what,
                     "step %ld: the gradient of %s%.80s is %g on rank %d (value %zu of %zu)", d->step,
-                    DDP__LAYER(u->name), (double)s.x[at], d->rank, at, s.n);
+                    ddp__layer_prefix(u->name), u->name, (double)s.x[at], d->rank, at, s.n);
         if (d->optimizer.update)
             return ddp__fail(err, DDP_NUMERIC,
                              "%s: lower the learning rate, warm it up or clip gradients; "
@@ -48675,7 +48764,7 @@ static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *
     return ddp__fail(err, why.code,
                      "step %ld: what %s%s changed by cannot travel as %s: %.200s; lower the "
                      "learning rate, warm it up or clip gradients",
-                     d->step, DDP__LAYER(u->name), ddp__coding_name((int)coding), why.msg);
+                     d->step, ddp__layer_prefix(u->name), u->name, ddp__coding_name((int)coding), why.msg);
 }
 
 static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err)
@@ -48798,12 +48887,22 @@ static ddp_status ddp__verb_layer(ddp_ctx *d, const char *verb, int layer)
 /* Whether messages may begin here. */
 static ddp_status ddp__verb_posts(ddp_ctx *d)
 {
-    if (strcmp(d->event, "wait") && strcmp(d->event, "start") && strncmp(d->event, "plan_", 5)) return DDP_OK;
-    return ddp__fail(
-        &d->host.error, DDP_USAGE,
-        "strategy %s posts a message in %s: start declares state and wait "
-        "finishes what is in flight; post in forward_begin, backward_end, step_end, arrived or sync_all",
-        d->ops.name, d->event);
+    switch (d->event) {
+    case DDP__EVENT_start:
+    case DDP__EVENT_wait:
+    case DDP__EVENT_plan_make:
+    case DDP__EVENT_plan_whole:
+    case DDP__EVENT_plan_adopt:
+    case DDP__EVENT_plan_take:
+    case DDP__EVENT_plan_fits:
+        return ddp__fail(
+            &d->host.error, DDP_USAGE,
+            "strategy %s posts a message in %s: start declares state and wait "
+            "finishes what is in flight; post in forward_begin, backward_end, step_end, arrived or sync_all",
+            d->ops.name, ddp__event_name(d->event));
+    default:
+        return DDP_OK;
+    }
 }
 
 /* ---- messages ---- */
@@ -48858,7 +48957,7 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
     return ddp__fail(&d->host.error, DDP_USAGE,
                      "strategy %s posted a message of %s%s in step %ld and did not hold it "
                      "%s: every message has to be held, at the latest in its event wait",
-                     d->ops.name, DDP__LAYER(layer), p->step, when);
+                     d->ops.name, ddp__layer_prefix(layer), layer, p->step, when);
 }
 
 ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
@@ -48868,7 +48967,8 @@ ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
             return ddp__fail(&d->host.error, DDP_USAGE,
                              "strategy %s: %s%s was used in step %ld while its message "
                              "of step %ld was still on its way: hold it in forward_begin or in step_end",
-                             d->ops.name, DDP__LAYER(d->unit[layer].name), d->step, d->posted[i].step);
+                             d->ops.name, ddp__layer_prefix(d->unit[layer].name), d->unit[layer].name,
+                             d->step, d->posted[i].step);
     return DDP_OK;
 }
 
@@ -48927,15 +49027,13 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     return ddp__post(d, &in_place, 1, &p->ticket, err);
 }
 
-/* A mistake in a message is the strategy's, wherever it is found. */
-static ddp_status ddp__posted_refused(ddp_ctx *d)
+/* A mistake in a message is the strategy's. */
+static ddp_status ddp__posted_check(ddp_ctx *d, const ddp_message *m)
 {
-    ddp_error *e = &d->host.error;
-    char text[sizeof e->msg];
+    ddp_error why;
 
-    if ((e->code != DDP_ARG && e->code != DDP_USAGE) || strstr(e->msg, d->ops.name)) return e->code;
-    snprintf(text, sizeof text, "%s", e->msg);
-    return ddp__fail(e, e->code, "strategy %s: %s", d->ops.name, text);
+    if (!d->engine || !ddp__engine_accepts(ddp__engine_of(d, m->link), m, &why)) return DDP_OK;
+    return ddp__fail(&d->host.error, why.code, "strategy %s: %s", d->ops.name, why.msg);
 }
 
 int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
@@ -48960,7 +49058,8 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
         among.group = d->computing;
         m = &among;
     }
-    if (ddp__posted_send(d, p, m, &d->host.error)) return (int)ddp__posted_refused(d);
+    DDP__DO(ddp__posted_check(d, m));
+    DDP__DO(ddp__posted_send(d, p, m, &d->host.error));
     p->layer = m->layer;
     p->link = m->link;
     p->step = d->step;
@@ -48976,13 +49075,13 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
 
 static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
 {
-    const char *event = d->event;
+    const ddp__strategy_event event = d->event;
     long name = p->name;
     int code;
 
     if (p->told || !d->ops.arrived) return DDP_OK;
     p->told = 1;
-    d->event = "arrived";
+    d->event = DDP__EVENT_arrived;
     code = d->ops.arrived(d, d->self, name);
     DDP__TRY(ddp__event_over(d, code));
     d->event = event;
@@ -49048,7 +49147,7 @@ int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int pri
         return ddp_complain(d, DDP_USAGE,
                             "%s of %s%s, whose last average is still on its way: hold it "
                             "first with ddp_average_hold",
-                            name, DDP__LAYER(d->unit[layer].name));
+                            name, ddp__layer_prefix(d->unit[layer].name), d->unit[layer].name);
     return (int)ddp__average_layer(d, layer, takes, priority, filler, 0, &d->host.error);
 }
 
@@ -49073,18 +49172,14 @@ int ddp_average_exact(ddp_ctx *d, int layer)
 int ddp_update_layer(ddp_ctx *d, int layer, const float *from)
 {
     DDP__DO(ddp__verb_layer(d, "ddp_update_layer", layer));
-    ddp__update_layer(d, layer, from);
+    ddp__update_layer(d, layer, from, d->lr);
     return 0;
 }
 
 int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate)
 {
-    const float now = d ? d->lr : 0;
-
     DDP__DO(ddp__verb_layer(d, "ddp_update_late", layer));
-    d->lr = rate;
-    ddp__update_layer(d, layer, from);
-    d->lr = now;
+    ddp__update_layer(d, layer, from, rate);
     return 0;
 }
 
@@ -49108,8 +49203,9 @@ static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equa
     ddp__own_state *k;
 
     DDP__VERB("ddp_keep");
-    if (d->started || strcmp(d->event, "start"))
-        return ddp_complain(d, DDP_USAGE, "state %s is declared in %s; only start may", name, d->event);
+    if (d->started || d->event != DDP__EVENT_start)
+        return ddp_complain(d, DDP_USAGE, "state %s is declared in %s; only start may", name,
+                            ddp__event_name(d->event));
     if (layer >= d->layers || !name || strlen(name) >= sizeof k->name || n == 0)
         return ddp_complain(d, DDP_ARG,
                             "state '%.40s' of %zu floats for layer %d: a name of at most %d characters, a "
@@ -51954,8 +52050,8 @@ static ddp_status ddp__stages_parts(const ddp_ctx *d, ddp_error *err)
             return ddp__fail(err, DDP_UNSUPPORTED,
                              "%s%s is on %.0f stages, and split_params %d makes %d parts of it: cut the "
                              "model between layers, or leave split_params 0",
-                             DDP__LAYER(d->cut->name[k]), c->holders, d->cfg.split_params,
-                             ddp__parts_for(d, (size_t)c->trained));
+                             ddp__layer_prefix(d->cut->name[k]), d->cut->name[k], c->holders,
+                             d->cfg.split_params, ddp__parts_for(d, (size_t)c->trained));
     }
     return DDP_OK;
 }
@@ -53996,7 +54092,8 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 
     u->shape = (ddp_matrix *)ddp__scratch_take(&d->lists, room, sizeof *u->shape);
     u->gradient = (ddp_piece *)ddp__scratch_take(&d->lists, 4 * room, sizeof *u->gradient);
-    if (d->lists.failed) return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", DDP__LAYER(u->name));
+    if (d->lists.failed)
+        return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", ddp__layer_prefix(u->name), u->name);
     u->trains = u->gradient + room;
     u->average = u->trains + room;
     u->other = u->average + room;
@@ -54017,7 +54114,8 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
         !(u->state_count && arrays && (d->cfg.state_period[0] > 1 || d->cfg.state_period[1] > 1)))
         return DDP_OK;
     u->moved = (ddp_piece *)ddp__scratch_take(&d->lists, ddp__unit_pieces(d, u), sizeof *u->moved);
-    return u->moved ? DDP_OK : ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", DDP__LAYER(u->name));
+    return u->moved ? DDP_OK
+                    : ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", ddp__layer_prefix(u->name), u->name);
 }
 
 static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
@@ -54026,7 +54124,7 @@ static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
     if (!u->state)
         return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory for %zu bytes of optimizer state",
-                         DDP__LAYER(u->name), u->state_count * sizeof(float));
+                         ddp__layer_prefix(u->name), u->name, u->state_count * sizeof(float));
     if (d->cfg.average_state) {
         const ddp_piece state = {{u->state}, u->state_count};
         u->average[u->averages++] = u->other[u->others++] = state;
@@ -54477,14 +54575,14 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
                          "step %ld: %s(%d) was called %d times for %s%s, "
                          "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?",
                          d->step, skips ? "ddp_skip" : "ddp_backward_end", layer, u->passes,
-                         DDP__LAYER(u->name), d->cfg.micro_batches);
+                         ddp__layer_prefix(u->name), u->name, d->cfg.micro_batches);
     if (u->ticket != -1 || u->other_ticket != -1)
         return ddp__fail(
             &d->host.error, DDP_USAGE,
             "step %ld: %s%s was used while its average of the step before "
             "was still on its way: earlier steps called ddp_forward_begin(%d), this one did not; call it "
             "in every step or in none",
-            d->step, DDP__LAYER(u->name), layer);
+            d->step, ddp__layer_prefix(u->name), u->name, layer);
     DDP__TRY(ddp__posted_of_layer(d, layer));
     if (u->passes < d->cfg.micro_batches) return ddp__posted_look(d);
     if (u->skipped < u->passes) ddp__gradients_some(d, u);
@@ -54562,7 +54660,8 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
                 &d->host.error, DDP_USAGE,
                 "step %ld: %s%s had %d of %d ddp_backward_end calls on "
                 "rank %d when ddp_step_end came: is a call missing, or had it no gradient (ddp_skip)?",
-                d->step, DDP__LAYER(d->unit[l].name), d->unit[l].passes, d->cfg.micro_batches, d->rank);
+                d->step, ddp__layer_prefix(d->unit[l].name), d->unit[l].name, d->unit[l].passes,
+                d->cfg.micro_batches, d->rank);
         if (d->unit[l].forward_step != d->step) forward = 0;
     }
     if (!forward && (d->ops.traits & DDP_NEEDS_FORWARD))
@@ -54672,7 +54771,7 @@ static ddp_status ddp__between_steps(ddp_ctx *d, const char *call)
             return ddp__fail(&d->host.error, DDP_USAGE,
                              "step %ld: %s comes in the middle of a step: %s%s has had its "
                              "ddp_backward_end, and ddp_step_end is missing",
-                             d->step, call, DDP__LAYER(d->unit[l].name));
+                             d->step, call, ddp__layer_prefix(d->unit[l].name), d->unit[l].name);
     return DDP_OK;
 }
 
@@ -56521,6 +56620,7 @@ typedef struct ddp__servers {
     void *forecast;               /* [ddp_served_room] and [2][lines] doubles, for ddp__served_predict */
     double computed_s;            /* of all steps so far */
     long steps;
+    int explained; /* the error names the layers of the lost server */
     double stale_sum;
     long stale_count;
 } ddp__servers;
@@ -57187,17 +57287,15 @@ static int ddp__own_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 /* Of a server of its own that was lost: which layers went with it. */
 void ddp__servers_failed(ddp_ctx *d, void *self)
 {
-    const ddp__servers *s = (const ddp__servers *)self;
-    const ddp_error *e = ddp_last_error(d);
+    ddp__servers *s = (ddp__servers *)self;
+    const int lost = ddp_servers(d) ? ddp_lost_rank(d) : -1;
 
-    if (e->code != DDP_PEER_LOST || ddp_servers(d) == 0 || strstr(e->msg, "; it served ")) return;
+    if (lost < 0 || s->explained) return;
     for (int k = 0; s->line && k < s->lines; k++) {
         const ddp__line *line = &s->line[k];
-        char who[32], lost[48], text[160];
+        char text[160];
         int n;
-        snprintf(who, sizeof who, "rank %d ", line->rank);
-        snprintf(lost, sizeof lost, "%swas lost", who);
-        if (strncmp(e->msg, who, strlen(who)) && !strstr(e->msg, lost)) continue;
+        if (line->rank != lost) continue;
         n = snprintf(text, sizeof text, "; it served %d layer%s: ", line->layers,
                      line->layers == 1 ? "" : "s");
         for (int i = 0; i < line->layers && n < (int)sizeof text; i++)
@@ -57205,6 +57303,7 @@ void ddp__servers_failed(ddp_ctx *d, void *self)
                           ddp_name_of(d, line->layer[i]));
         if (n >= (int)sizeof text) memcpy(text + sizeof text - 4, "...", 4);
         ddp_explain(d, text);
+        s->explained = 1;
         return;
     }
 }
@@ -59295,7 +59394,8 @@ int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
         for (size_t i = 0; i < y->count; i++) y->error[i] += x[i];
         if (ddp__sparse_pack(y, &err))
             return ddp_complain(d, err.code, "step %ld: %s%s: %.300s", ddp_step(d),
-                                DDP__LAYER(ddp_name_of(d, y->layer)), err.msg);
+                                ddp__layer_prefix(ddp_name_of(d, y->layer)), ddp_name_of(d, y->layer),
+                                err.msg);
     }
     all.bytes = y->gather;
     all.count = (size_t)y->blocks * y->block;
@@ -59318,7 +59418,7 @@ int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y)
     if (y->all->sites) return 0;
     if (ddp__sparse_mean(y, x, &err) == DDP_OK) return x == y->x ? 0 : ddp_upload(d, y->x, x, y->count);
     return ddp_complain(d, err.code, "step %ld: %s%s: %.300s", ddp_step(d),
-                        DDP__LAYER(ddp_name_of(d, y->layer)), err.msg);
+                        ddp__layer_prefix(ddp_name_of(d, y->layer)), ddp_name_of(d, y->layer), err.msg);
 }
 
 #endif

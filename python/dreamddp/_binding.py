@@ -1117,6 +1117,7 @@ FUNCTIONS = {
     "ddp_local_rank": (c_int, [c_void_p]),
     "ddp_set_lr": (None, [c_void_p, c_float]),
     "ddp_last_error": (POINTER(ddp_error), [c_void_p]),
+    "ddp_lost_rank": (c_int, [c_void_p]),
     "ddp_abort": (None, [c_void_p, c_char_p]),
     "ddp_servers": (c_int, [c_void_p]),
     "ddp_workers": (c_int, [c_void_p]),

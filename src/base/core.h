@@ -72,8 +72,9 @@ DDP_LIB int *ddp__ints(ddp__scratch *s, size_t count);
 DDP_LIB double *ddp__doubles(ddp__scratch *s, size_t count);
 DDP_LIB void ddp__scratch_free(ddp__scratch *s); /* `failed` stays */
 
-/* For "%s%s": a layer without a name of its own is called "layer 5" already. */
-#define DDP__LAYER(name) strncmp(name, "layer ", 6) ? "layer " : "", name
+/* What stands before the name of a layer in a message: "layer ", or nothing if the name is "layer 5", which a
+ * layer without a name of its own has. */
+DDP_LIB const char *ddp__layer_prefix(const char *name);
 
 /* ---- the streams of ddp_rng: a state goes up by a constant, so that a kernel of a GPU can have any draw at
  * once ---- */

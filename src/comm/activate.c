@@ -98,6 +98,7 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
         return;
     }
     if (op->p2p && e->peers[op->m.peer].out_of_world) {
+        ddp__fault_is_about(e, op->m.peer);
         ddp__fault(e, DDP_PEER_LOST, "rank %d is not in the world any more: nothing can be %s it", op->m.peer,
                    op->m.verb < DDP_RECEIVE ? "sent to" : "received from");
         return;
@@ -170,9 +171,12 @@ static int ddp__serves_lost(ddp__engine *e, ddp__op *op)
     if (op->m.verb != DDP_SERVE || !e->peers[peer].left ||
         ddp__first_chunk(e, peer, ddp__paired_lane(op)) >= 0)
         return 0;
-    if (e->membership) e->membership->left(e, peer);
-    return !e->membership &&
-           !ddp__fault(e, DDP_PEER_LOST, "rank %d has left (it closed its context), yet is served", peer);
+    if (e->membership) {
+        e->membership->left(e, peer);
+        return 0;
+    }
+    ddp__fault_is_about(e, peer);
+    return !ddp__fault(e, DDP_PEER_LOST, "rank %d has left (it closed its context), yet is served", peer);
 }
 
 /* The position that an operation between two could have now; NULL: none. */

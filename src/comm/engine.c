@@ -229,6 +229,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     }
     e->links.own.zero = ddp_now();
     e->stats.staging_bytes = e->block_bytes;
+    e->fault_about = -1;
     for (int r = 0; r < e->world; r++) {
         e->order[r] = r;
         if (cfg->wire->carrier) continue;

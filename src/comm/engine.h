@@ -100,6 +100,8 @@ DDP_LIB void ddp__engine_call(ddp__engine *e, int rank, const char *name);
  * while nothing is in flight (else DDP_USAGE); takes its tables from the allocator until close. */
 DDP_LIB ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err);
 
+/* What ddp__engine_submit says of a message that it does not accept, such as a rank that does not exist. */
+DDP_LIB ddp_status ddp__engine_accepts(const ddp__engine *e, const ddp_message *m, ddp_error *err);
 /* Queues a message; *ticket identifies it to ddp__engine_wait. Never blocks unless the queue is
  * full. After a failure returns the engine's first error, once nobody touches the memory of any
  * message any more. Copies the message and its lists. */
@@ -148,6 +150,8 @@ DDP_LIB ddp_status ddp__engine_pieces(ddp__engine *e, size_t pieces, ddp_error *
 /* How many collectives are in flight at a time: the oldest not yet complete. */
 DDP_LIB int ddp__engine_width(const ddp__engine *e);
 /* Fails everything in flight here and, through control frames, on all peers. Any thread. */
+/* The rank whose loss is the engine's error, or -1. Any thread. */
+DDP_LIB int ddp__engine_lost(ddp__engine *e);
 DDP_LIB void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why);
 DDP_LIB void ddp__engine_hush(ddp__engine *e); /* what it fails for concerns nobody else: to peers it is
                                                         lost */

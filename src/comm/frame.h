@@ -13,7 +13,8 @@ typedef enum ddp__frame_type {
     DDP__FRAME_CREDIT,    /* offset = staging slots that operation seq gives back */
     DDP__FRAME_HEARTBEAT, /* seq = collectives begun; count, offset = sends, receives of the pair; layer =
                              more credits */
-    DDP__FRAME_ABORT,     /* payload = sentence, count = status, offset = rank that failed first */
+    DDP__FRAME_ABORT,     /* payload = sentence, count = status, offset = rank that failed first, layer =
+                             1 + rank whose loss it is, 0: unknown */
     DDP__FRAME_GOODBYE,   /* nothing but farewells will follow */
     DDP__FRAME_FAREWELL,  /* answer to goodbye: everything before it was read */
     /* a membership's */

@@ -120,12 +120,14 @@ void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
 {
     char who[80], when[140];
 
-    if (e->membership)
+    if (e->membership) {
         e->membership->lost(e, peer, why);
-    else
-        ddp__fault(e, DDP_PEER_LOST, "%s (%s) was lost%s: %s; restart the job from its last checkpoint",
-                   ddp__rank_text(e, peer, who, sizeof who), e->wire->names[peer],
-                   ddp__when_text(e, peer, when, sizeof when), why);
+        return;
+    }
+    ddp__fault_is_about(e, peer);
+    ddp__fault(e, DDP_PEER_LOST, "%s (%s) was lost%s: %s; restart the job from its last checkpoint",
+               ddp__rank_text(e, peer, who, sizeof who), e->wire->names[peer],
+               ddp__when_text(e, peer, when, sizeof when), why);
 }
 
 /* The clock runs from the first rank's beginning, whether or not something moves since. */

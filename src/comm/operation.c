@@ -16,7 +16,7 @@ const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t r
     const char *name = layer >= 0 && e->cfg.layer_name ? e->cfg.layer_name(e->cfg.user, layer) : NULL;
 
     if (name && name[0])
-        snprintf(buf, room, "%s%s", DDP__LAYER(name));
+        snprintf(buf, room, "%s%s", ddp__layer_prefix(name), name);
     else if (layer >= 0)
         snprintf(buf, room, "layer %d", layer);
     else
@@ -53,6 +53,11 @@ const char *ddp__rank_text(ddp__engine *e, int rank, char *buf, size_t room)
         snprintf(buf, room, "rank %d", rank);
     pthread_mutex_unlock(&e->lock);
     return buf;
+}
+
+void ddp__fault_is_about(ddp__engine *e, int rank)
+{
+    if (e->fault.code == DDP_OK) e->fault_about = rank;
 }
 
 int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...)
@@ -373,6 +378,7 @@ void ddp__check_left(ddp__engine *e, int peer)
             e->membership->left(e, peer);
             return;
         }
+        ddp__fault_is_about(e, peer);
         ddp__fault(e, DDP_PEER_LOST,
                    "%s has left (it closed its context) and %s still needs it: every rank must "
                    "run the same number of steps",

@@ -219,6 +219,7 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
         e->membership->read(e, peer, f, now);
     } else if (f->type == DDP__FRAME_ABORT && e->fault.code == DDP_OK) {
         int code = f->count > 0 && f->count < (uint32_t)DDP_STATUS_COUNT ? (int)f->count : (int)DDP_FAILED;
+        ddp__fault_is_about(e, f->layer > 0 && f->layer <= e->world ? f->layer - 1 : -1);
         if ((int)f->offset == peer) {
             char who[80];
             p->text[DDP_ERROR_TEXT - 100] = '\0';

@@ -20,6 +20,7 @@ static int ddp__control_frame(ddp__engine *e, int peer, ddp__frame *f)
         f->type = DDP__FRAME_ABORT;
         f->count = (uint32_t)e->fault.code;
         f->offset = (uint32_t)e->fault_origin;
+        f->layer = e->fault_about + 1;
         f->length = (uint32_t)strlen(e->fault.msg);
         p->out_text = e->fault.msg;
         return 1;

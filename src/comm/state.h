@@ -328,6 +328,7 @@ struct ddp__engine {
     int up_waiting;  /* a frame may wait until the uplink is free */
     ddp_error fault; /* what ended this engine */
     int fault_origin;
+    int fault_about; /* rank whose loss the fault is; -1: it is another fault, or nobody knows */
     double last_move;
     int closing, stopping; /* goodbye was queued; close was called */
     double next_check;     /* when liveness is to be looked at again */
@@ -373,6 +374,8 @@ DDP_LIB const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, 
 DDP_LIB const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room);
 /* "rank 6", or "stage 2 of pipeline 1 (rank 6)". Not under the lock. */
 DDP_LIB const char *ddp__rank_text(ddp__engine *e, int rank, char *buf, size_t room);
+/* The next fault is the loss of this rank; nothing after the first fault. */
+DDP_LIB void ddp__fault_is_about(ddp__engine *e, int rank);
 DDP_LIB int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4); /* 0 */
 /* Under the lock; the comm thread has to look. */
 DDP_LIB void ddp__notify(ddp__engine *e);

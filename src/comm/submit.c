@@ -151,7 +151,7 @@ static const ddp_piece *ddp__input_of(const ddp_message *m, int *count)
     return alone ? m->to : m->from;
 }
 
-static ddp_status ddp__message_check(const ddp__engine *e, const ddp_message *m, ddp_error *err)
+ddp_status ddp__engine_accepts(const ddp__engine *e, const ddp_message *m, ddp_error *err)
 {
     int from_count;
     const ddp_piece *from = ddp__input_of(m, &from_count);
@@ -262,7 +262,7 @@ static void ddp__settle(ddp__engine *e)
 
 static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err)
 {
-    ddp_status bad = ddp__message_check(e, m, err);
+    ddp_status bad = ddp__engine_accepts(e, m, err);
     const long pieces = (long)m->from_count + (m->to ? m->to_count : 0);
     long start = -1;
 
@@ -367,6 +367,16 @@ ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err)
     if (err) *err = e->error;
     pthread_mutex_unlock(&e->lock);
     return status;
+}
+
+int ddp__engine_lost(ddp__engine *e)
+{
+    int rank;
+
+    pthread_mutex_lock(&e->lock);
+    rank = e->error.code == DDP_PEER_LOST ? e->fault_about : -1;
+    pthread_mutex_unlock(&e->lock);
+    return rank;
 }
 
 int ddp__engine_left(ddp__engine *e)

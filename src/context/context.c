@@ -55,6 +55,15 @@ int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
     return (int)d->host.error.code;
 }
 
+const char *ddp__event_name(ddp__strategy_event event)
+{
+#define DDP__EVENT_NAME(name) #name,
+    static const char *const names[] = {"no event", DDP__EVENTS(DDP__EVENT_NAME)};
+#undef DDP__EVENT_NAME
+
+    return names[event];
+}
+
 int ddp__hook_in_event(ddp_ctx *d)
 {
     if (d->in_program)
@@ -66,7 +75,7 @@ int ddp__hook_in_event(ddp_ctx *d)
     return ddp__ctx_failf(d, DDP_USAGE,
                           "strategy %s calls a hook or a collective of the program in its event "
                           "%s: an event may call what config/strategy.h lists",
-                          d->ops.name, d->event);
+                          d->ops.name, ddp__event_name(d->event));
 }
 
 /* ---- who is there ---- */
@@ -152,6 +161,12 @@ const ddp_error *ddp_last_error(const ddp_ctx *d)
     static const ddp_error none = {DDP_ARG, "the context is NULL: ddp_open failed, its error says why"};
 
     return d ? &d->host.error : &none;
+}
+
+int ddp_lost_rank(const ddp_ctx *d)
+{
+    if (!d || d->host.error.code != DDP_PEER_LOST || !ddp__has_engine(d)) return -1;
+    return ddp__engine_lost(d->engine);
 }
 
 void ddp_abort(ddp_ctx *d, const char *why)

@@ -12,6 +12,35 @@
 #include "context/stats.h"
 #include "config/strategy.h"
 
+/* The events of a strategy, by their names in ddp_strategy_ops. */
+#define DDP__EVENTS(X) \
+    X(start)           \
+    X(forward_begin)   \
+    X(backward_end)    \
+    X(step_end)        \
+    X(arrived)         \
+    X(wait)            \
+    X(drain)           \
+    X(sync_all)        \
+    X(restart)         \
+    X(members_changed) \
+    X(tell_servers)    \
+    X(plan_make)       \
+    X(plan_whole)      \
+    X(plan_adopt)      \
+    X(plan_take)       \
+    X(plan_fits)
+
+/* clang-format off */
+typedef enum ddp__strategy_event {
+    DDP__NO_EVENT,
+#define DDP__EVENT_ID(name) DDP__EVENT_##name,
+    DDP__EVENTS(DDP__EVENT_ID)
+#undef DDP__EVENT_ID
+    DDP__EVENT_COUNT
+} ddp__strategy_event;
+/* clang-format on */
+
 /* What the time since the last hook was spent on. */
 typedef enum ddp__phase {
     DDP__OUTSIDE,       /* between steps: data loading, reports */
@@ -141,11 +170,11 @@ struct ddp_ctx {
     ddp__links links[2];  /* of cfg.net and cfg.net_script, and of cfg.net2; no paths: they are not
                                     set */
     ddp_strategy_ops ops;
-    void *self;          /* the strategy's memory */
-    const char *event;   /* that the strategy is in; NULL = none */
-    const char *call;    /* the program's last call: "ddp_step_end" */
-    int said_where;      /* the error says in which call and step this rank was */
-    ddp__posted *posted; /* [posted_room] */
+    void *self;                /* the strategy's memory */
+    ddp__strategy_event event; /* that the strategy is in */
+    const char *call;          /* the program's last call: "ddp_step_end" */
+    int said_where;            /* the error says in which call and step this rank was */
+    ddp__posted *posted;       /* [posted_room] */
     int posted_count, posted_room;
     long posted_next;
     ddp__own_state *kept; /* [kepts] */
@@ -265,6 +294,7 @@ struct ddp_ctx {
         (d)->call = __func__;                                                                \
     } while (0)
 DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
+DDP_LIB const char *ddp__event_name(ddp__strategy_event event); /* "backward_end" */
 
 /* ---- context.c: what it knows of itself ---- */
 

@@ -18,6 +18,9 @@ DDP_API int64_t ddp_taken(const ddp_ctx *d);
 DDP_API int ddp_local_rank(const ddp_ctx *d);
 DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
 DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
+/* ddp_lost_rank - the rank whose loss is the context's error (DDP_PEER_LOST), one of them if several were
+ * lost; -1 for another error, without an error, and if the rank is not known. */
+DDP_API int ddp_lost_rank(const ddp_ctx *d);
 
 /* ddp_abort - fails everything in flight on all ranks with this sentence: a call that waits there, or
  * begins to wait, returns within a second. Any thread. */

@@ -163,7 +163,7 @@ static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *
     return ddp__fail(err, why.code,
                      "step %ld: what %s%s changed by cannot travel as %s: %.200s; lower the "
                      "learning rate, warm it up or clip gradients",
-                     d->step, DDP__LAYER(u->name), ddp__coding_name((int)coding), why.msg);
+                     d->step, ddp__layer_prefix(u->name), u->name, ddp__coding_name((int)coding), why.msg);
 }
 
 static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err)

@@ -5,15 +5,15 @@
 
 ddp_status ddp__event_over(ddp_ctx *d, int code)
 {
-    const char *event = d->event;
+    const ddp__strategy_event event = d->event;
 
-    d->event = NULL;
+    d->event = DDP__NO_EVENT;
     if (d->host.error.code) return d->host.error.code; /* a verb's, or what was complained of */
     if (!code) return DDP_OK;
     return ddp__fail(&d->host.error, DDP_FAILED,
                      "strategy %s: %s returned %d and gave no reason; ddp_complain gives "
                      "one",
-                     d->ops.name, event, code);
+                     d->ops.name, ddp__event_name(event), code);
 }
 
 ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)

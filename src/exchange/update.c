@@ -176,7 +176,7 @@ void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, 
     ddp__update_memory(d, layer, params, grads, state, step, rate, 0);
 }
 
-void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
+void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
 {
     ddp__unit *u = &d->unit[layer];
     float *state = u->state;
@@ -197,7 +197,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
     for (int i = 0; i < u->gradients && !ddp__on_paper(&d->host, u->trains[i].data); i++) {
         const size_t n = u->gradient[i].count;
         float *grads = u->gradient[i].data;
-        const ddp_update call = {layer, u->trains[i].data, from ? from : grads, state,   n, u->updates, d->lr,
+        const ddp_update call = {layer, u->trains[i].data, from ? from : grads, state,   n, u->updates, rate,
                                  NULL,  u->shape[i].rows,  u->shape[i].columns, &d->muon};
         if (state) state += n * (size_t)ddp__piece_state(d, u, i);
         if (from) from += n;
@@ -247,7 +247,7 @@ ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
         at = ddp__first_not_finite(s.x, s.n);
         ddp__format(what, sizeof what,
                     "step %ld: the gradient of %s%.80s is %g on rank %d (value %zu of %zu)", d->step,
-                    DDP__LAYER(u->name), (double)s.x[at], d->rank, at, s.n);
+                    ddp__layer_prefix(u->name), u->name, (double)s.x[at], d->rank, at, s.n);
         if (d->optimizer.update)
             return ddp__fail(err, DDP_NUMERIC,
                              "%s: lower the learning rate, warm it up or clip gradients; "

@@ -16,7 +16,7 @@ DDP_LIB void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
 /* A message with one worker: its scale is applied. */
 DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 DDP_LIB void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a);
-DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from);
+DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate);
 /* floats_none marks values as the gradient of a skipped layer (ddp_no_gradient). gradients_none does so for a
  * layer, and gradients_some changes its computed gradient if it could be taken for one. */
 DDP_LIB void ddp__floats_none(float *x, size_t n);

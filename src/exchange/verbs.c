@@ -22,12 +22,22 @@ static ddp_status ddp__verb_layer(ddp_ctx *d, const char *verb, int layer)
 /* Whether messages may begin here. */
 static ddp_status ddp__verb_posts(ddp_ctx *d)
 {
-    if (strcmp(d->event, "wait") && strcmp(d->event, "start") && strncmp(d->event, "plan_", 5)) return DDP_OK;
-    return ddp__fail(
-        &d->host.error, DDP_USAGE,
-        "strategy %s posts a message in %s: start declares state and wait "
-        "finishes what is in flight; post in forward_begin, backward_end, step_end, arrived or sync_all",
-        d->ops.name, d->event);
+    switch (d->event) {
+    case DDP__EVENT_start:
+    case DDP__EVENT_wait:
+    case DDP__EVENT_plan_make:
+    case DDP__EVENT_plan_whole:
+    case DDP__EVENT_plan_adopt:
+    case DDP__EVENT_plan_take:
+    case DDP__EVENT_plan_fits:
+        return ddp__fail(
+            &d->host.error, DDP_USAGE,
+            "strategy %s posts a message in %s: start declares state and wait "
+            "finishes what is in flight; post in forward_begin, backward_end, step_end, arrived or sync_all",
+            d->ops.name, ddp__event_name(d->event));
+    default:
+        return DDP_OK;
+    }
 }
 
 /* ---- messages ---- */
@@ -82,7 +92,7 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
     return ddp__fail(&d->host.error, DDP_USAGE,
                      "strategy %s posted a message of %s%s in step %ld and did not hold it "
                      "%s: every message has to be held, at the latest in its event wait",
-                     d->ops.name, DDP__LAYER(layer), p->step, when);
+                     d->ops.name, ddp__layer_prefix(layer), layer, p->step, when);
 }
 
 ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
@@ -92,7 +102,8 @@ ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
             return ddp__fail(&d->host.error, DDP_USAGE,
                              "strategy %s: %s%s was used in step %ld while its message "
                              "of step %ld was still on its way: hold it in forward_begin or in step_end",
-                             d->ops.name, DDP__LAYER(d->unit[layer].name), d->step, d->posted[i].step);
+                             d->ops.name, ddp__layer_prefix(d->unit[layer].name), d->unit[layer].name,
+                             d->step, d->posted[i].step);
     return DDP_OK;
 }
 
@@ -151,15 +162,13 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     return ddp__post(d, &in_place, 1, &p->ticket, err);
 }
 
-/* A mistake in a message is the strategy's, wherever it is found. */
-static ddp_status ddp__posted_refused(ddp_ctx *d)
+/* A mistake in a message is the strategy's. */
+static ddp_status ddp__posted_check(ddp_ctx *d, const ddp_message *m)
 {
-    ddp_error *e = &d->host.error;
-    char text[sizeof e->msg];
+    ddp_error why;
 
-    if ((e->code != DDP_ARG && e->code != DDP_USAGE) || strstr(e->msg, d->ops.name)) return e->code;
-    snprintf(text, sizeof text, "%s", e->msg);
-    return ddp__fail(e, e->code, "strategy %s: %s", d->ops.name, text);
+    if (!d->engine || !ddp__engine_accepts(ddp__engine_of(d, m->link), m, &why)) return DDP_OK;
+    return ddp__fail(&d->host.error, why.code, "strategy %s: %s", d->ops.name, why.msg);
 }
 
 int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
@@ -184,7 +193,8 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
         among.group = d->computing;
         m = &among;
     }
-    if (ddp__posted_send(d, p, m, &d->host.error)) return (int)ddp__posted_refused(d);
+    DDP__DO(ddp__posted_check(d, m));
+    DDP__DO(ddp__posted_send(d, p, m, &d->host.error));
     p->layer = m->layer;
     p->link = m->link;
     p->step = d->step;
@@ -200,13 +210,13 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
 
 static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
 {
-    const char *event = d->event;
+    const ddp__strategy_event event = d->event;
     long name = p->name;
     int code;
 
     if (p->told || !d->ops.arrived) return DDP_OK;
     p->told = 1;
-    d->event = "arrived";
+    d->event = DDP__EVENT_arrived;
     code = d->ops.arrived(d, d->self, name);
     DDP__TRY(ddp__event_over(d, code));
     d->event = event;
@@ -272,7 +282,7 @@ int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int pri
         return ddp_complain(d, DDP_USAGE,
                             "%s of %s%s, whose last average is still on its way: hold it "
                             "first with ddp_average_hold",
-                            name, DDP__LAYER(d->unit[layer].name));
+                            name, ddp__layer_prefix(d->unit[layer].name), d->unit[layer].name);
     return (int)ddp__average_layer(d, layer, takes, priority, filler, 0, &d->host.error);
 }
 
@@ -297,18 +307,14 @@ int ddp_average_exact(ddp_ctx *d, int layer)
 int ddp_update_layer(ddp_ctx *d, int layer, const float *from)
 {
     DDP__DO(ddp__verb_layer(d, "ddp_update_layer", layer));
-    ddp__update_layer(d, layer, from);
+    ddp__update_layer(d, layer, from, d->lr);
     return 0;
 }
 
 int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate)
 {
-    const float now = d ? d->lr : 0;
-
     DDP__DO(ddp__verb_layer(d, "ddp_update_late", layer));
-    d->lr = rate;
-    ddp__update_layer(d, layer, from);
-    d->lr = now;
+    ddp__update_layer(d, layer, from, rate);
     return 0;
 }
 
@@ -332,8 +338,9 @@ static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equa
     ddp__own_state *k;
 
     DDP__VERB("ddp_keep");
-    if (d->started || strcmp(d->event, "start"))
-        return ddp_complain(d, DDP_USAGE, "state %s is declared in %s; only start may", name, d->event);
+    if (d->started || d->event != DDP__EVENT_start)
+        return ddp_complain(d, DDP_USAGE, "state %s is declared in %s; only start may", name,
+                            ddp__event_name(d->event));
     if (layer >= d->layers || !name || strlen(name) >= sizeof k->name || n == 0)
         return ddp_complain(d, DDP_ARG,
                             "state '%.40s' of %zu floats for layer %d: a name of at most %d characters, a "

@@ -447,6 +447,7 @@ static void ddp__give_in(ddp__engine *e)
     const int relay = ddp__lost_relay(e, before);
     const char *then = "restart the job from its last checkpoint";
     char who[180], when[140], rest[120];
+    uint64_t gone;
 
     e->silent = 1;
     ddp__who_was_lost(e, who, sizeof who);
@@ -472,6 +473,9 @@ static void ddp__give_in(ddp__engine *e)
         else
             snprintf(rest + n, sizeof rest - (size_t)n, "a majority of %d is needed", of / 2 + 1);
     }
+    gone = ddp__lost_then(e);
+    if (gone & ddp__serving(e)) gone &= ddp__serving(e);
+    if (gone) ddp__fault_is_about(e, ddp__lowest(gone));
     ddp__fault(e, DDP_PEER_LOST, "%s%s; %s: %s", who, when, rest, then);
 }
 

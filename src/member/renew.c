@@ -166,9 +166,10 @@ static void ddp__peers_renew(ddp__engine *e)
         ddp__in_drop(e, r, 1); /* straight into its memory */
         for (int i = 0; i < DDP__PAIRED; i++) {
             char text[128];
-            if (p->paired[i] && !ddp__op_void(e, p->paired[i]))
-                ddp__fault(e, DDP_PEER_LOST, "rank %d was lost during %s: only collectives survive that", r,
-                           ddp__op_text(e, p->paired[i], text, sizeof text));
+            if (!p->paired[i] || ddp__op_void(e, p->paired[i])) continue;
+            ddp__fault_is_about(e, r);
+            ddp__fault(e, DDP_PEER_LOST, "rank %d was lost during %s: only collectives survive that", r,
+                       ddp__op_text(e, p->paired[i], text, sizeof text));
         }
     }
 }

@@ -93,14 +93,14 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
                          "step %ld: %s(%d) was called %d times for %s%s, "
                          "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?",
                          d->step, skips ? "ddp_skip" : "ddp_backward_end", layer, u->passes,
-                         DDP__LAYER(u->name), d->cfg.micro_batches);
+                         ddp__layer_prefix(u->name), u->name, d->cfg.micro_batches);
     if (u->ticket != -1 || u->other_ticket != -1)
         return ddp__fail(
             &d->host.error, DDP_USAGE,
             "step %ld: %s%s was used while its average of the step before "
             "was still on its way: earlier steps called ddp_forward_begin(%d), this one did not; call it "
             "in every step or in none",
-            d->step, DDP__LAYER(u->name), layer);
+            d->step, ddp__layer_prefix(u->name), u->name, layer);
     DDP__TRY(ddp__posted_of_layer(d, layer));
     if (u->passes < d->cfg.micro_batches) return ddp__posted_look(d);
     if (u->skipped < u->passes) ddp__gradients_some(d, u);
@@ -178,7 +178,8 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
                 &d->host.error, DDP_USAGE,
                 "step %ld: %s%s had %d of %d ddp_backward_end calls on "
                 "rank %d when ddp_step_end came: is a call missing, or had it no gradient (ddp_skip)?",
-                d->step, DDP__LAYER(d->unit[l].name), d->unit[l].passes, d->cfg.micro_batches, d->rank);
+                d->step, ddp__layer_prefix(d->unit[l].name), d->unit[l].name, d->unit[l].passes,
+                d->cfg.micro_batches, d->rank);
         if (d->unit[l].forward_step != d->step) forward = 0;
     }
     if (!forward && (d->ops.traits & DDP_NEEDS_FORWARD))
@@ -288,7 +289,7 @@ static ddp_status ddp__between_steps(ddp_ctx *d, const char *call)
             return ddp__fail(&d->host.error, DDP_USAGE,
                              "step %ld: %s comes in the middle of a step: %s%s has had its "
                              "ddp_backward_end, and ddp_step_end is missing",
-                             d->step, call, DDP__LAYER(d->unit[l].name));
+                             d->step, call, ddp__layer_prefix(d->unit[l].name), d->unit[l].name);
     return DDP_OK;
 }
 

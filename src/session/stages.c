@@ -36,8 +36,8 @@ static ddp_status ddp__stages_parts(const ddp_ctx *d, ddp_error *err)
             return ddp__fail(err, DDP_UNSUPPORTED,
                              "%s%s is on %.0f stages, and split_params %d makes %d parts of it: cut the "
                              "model between layers, or leave split_params 0",
-                             DDP__LAYER(d->cut->name[k]), c->holders, d->cfg.split_params,
-                             ddp__parts_for(d, (size_t)c->trained));
+                             ddp__layer_prefix(d->cut->name[k]), d->cut->name[k], c->holders,
+                             d->cfg.split_params, ddp__parts_for(d, (size_t)c->trained));
     }
     return DDP_OK;
 }

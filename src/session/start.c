@@ -141,7 +141,8 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 
     u->shape = (ddp_matrix *)ddp__scratch_take(&d->lists, room, sizeof *u->shape);
     u->gradient = (ddp_piece *)ddp__scratch_take(&d->lists, 4 * room, sizeof *u->gradient);
-    if (d->lists.failed) return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", DDP__LAYER(u->name));
+    if (d->lists.failed)
+        return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", ddp__layer_prefix(u->name), u->name);
     u->trains = u->gradient + room;
     u->average = u->trains + room;
     u->other = u->average + room;
@@ -162,7 +163,8 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
         !(u->state_count && arrays && (d->cfg.state_period[0] > 1 || d->cfg.state_period[1] > 1)))
         return DDP_OK;
     u->moved = (ddp_piece *)ddp__scratch_take(&d->lists, ddp__unit_pieces(d, u), sizeof *u->moved);
-    return u->moved ? DDP_OK : ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", DDP__LAYER(u->name));
+    return u->moved ? DDP_OK
+                    : ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", ddp__layer_prefix(u->name), u->name);
 }
 
 static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
@@ -171,7 +173,7 @@ static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
     if (!u->state)
         return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory for %zu bytes of optimizer state",
-                         DDP__LAYER(u->name), u->state_count * sizeof(float));
+                         ddp__layer_prefix(u->name), u->name, u->state_count * sizeof(float));
     if (d->cfg.average_state) {
         const ddp_piece state = {{u->state}, u->state_count};
         u->average[u->averages++] = u->other[u->others++] = state;

@@ -189,7 +189,8 @@ int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
         for (size_t i = 0; i < y->count; i++) y->error[i] += x[i];
         if (ddp__sparse_pack(y, &err))
             return ddp_complain(d, err.code, "step %ld: %s%s: %.300s", ddp_step(d),
-                                DDP__LAYER(ddp_name_of(d, y->layer)), err.msg);
+                                ddp__layer_prefix(ddp_name_of(d, y->layer)), ddp_name_of(d, y->layer),
+                                err.msg);
     }
     all.bytes = y->gather;
     all.count = (size_t)y->blocks * y->block;
@@ -212,5 +213,5 @@ int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y)
     if (y->all->sites) return 0;
     if (ddp__sparse_mean(y, x, &err) == DDP_OK) return x == y->x ? 0 : ddp_upload(d, y->x, x, y->count);
     return ddp_complain(d, err.code, "step %ld: %s%s: %.300s", ddp_step(d),
-                        DDP__LAYER(ddp_name_of(d, y->layer)), err.msg);
+                        ddp__layer_prefix(ddp_name_of(d, y->layer)), ddp_name_of(d, y->layer), err.msg);
 }

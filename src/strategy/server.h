@@ -104,6 +104,7 @@ typedef struct ddp__servers {
     void *forecast;               /* [ddp_served_room] and [2][lines] doubles, for ddp__served_predict */
     double computed_s;            /* of all steps so far */
     long steps;
+    int explained; /* the error names the layers of the lost server */
     double stale_sum;
     long stale_count;
 } ddp__servers;

@@ -165,17 +165,15 @@ static int ddp__own_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 /* Of a server of its own that was lost: which layers went with it. */
 void ddp__servers_failed(ddp_ctx *d, void *self)
 {
-    const ddp__servers *s = (const ddp__servers *)self;
-    const ddp_error *e = ddp_last_error(d);
+    ddp__servers *s = (ddp__servers *)self;
+    const int lost = ddp_servers(d) ? ddp_lost_rank(d) : -1;
 
-    if (e->code != DDP_PEER_LOST || ddp_servers(d) == 0 || strstr(e->msg, "; it served ")) return;
+    if (lost < 0 || s->explained) return;
     for (int k = 0; s->line && k < s->lines; k++) {
         const ddp__line *line = &s->line[k];
-        char who[32], lost[48], text[160];
+        char text[160];
         int n;
-        snprintf(who, sizeof who, "rank %d ", line->rank);
-        snprintf(lost, sizeof lost, "%swas lost", who);
-        if (strncmp(e->msg, who, strlen(who)) && !strstr(e->msg, lost)) continue;
+        if (line->rank != lost) continue;
         n = snprintf(text, sizeof text, "; it served %d layer%s: ", line->layers,
                      line->layers == 1 ? "" : "s");
         for (int i = 0; i < line->layers && n < (int)sizeof text; i++)
@@ -183,6 +181,7 @@ void ddp__servers_failed(ddp_ctx *d, void *self)
                           ddp_name_of(d, line->layer[i]));
         if (n >= (int)sizeof text) memcpy(text + sizeof text - 4, "...", 4);
         ddp_explain(d, text);
+        s->explained = 1;
         return;
     }
 }

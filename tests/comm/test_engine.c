@@ -574,6 +574,7 @@ static void leave_early(net_rank *me, void *user)
     /* A faster rank may have reported the loss while this one was in the first operation. */
     if (s == DDP_OK) s = net_do(me, &m);
     say_failure(me, s, DDP_PEER_LOST, "rank 1 has left", "layer h.0.mlp", "same number of steps");
+    if (ddp__engine_lost(me->engine) != 1) fail_msg("lost: %d", ddp__engine_lost(me->engine));
 }
 
 static void a_rank_that_closes_early_has_left(void **state)
@@ -757,6 +758,7 @@ static void lose_rank_two(net_rank *me, void *user)
         /* A comm thread that has not started step 12 yet names step 4, the last that it completed. */
         say_failure(me, s, DDP_PEER_LOST, "rank 2", mode == 1 ? "closed by peer" : "no sign of life",
                     "h.0.mlp (step ");
+        if (ddp__engine_lost(me->engine) != 2) fail_msg("lost: %d", ddp__engine_lost(me->engine));
     }
     free(data);
 }
