@@ -94,7 +94,7 @@
 #include "plan/osp/served.h"
 #include "plan/graphs.h"
 #include "plan/place/place.h"
-#include "plan/workload.h"
+#include "plan/fence/workload.h"
 #include "plan/fence/fence.h"
 #include "pipe/schedule.h"
 
@@ -224,7 +224,7 @@
 #include "plan/partial/landing.c"
 #include "plan/osp/served.c"
 #ifndef DDP_NO_PLANNERS
-#include "plan/place/tour.c"
+#include "plan/tour.c"
 #include "plan/timeline/timeline.c"
 #include "plan/timeline/knapsack_exact.c"
 #include "plan/timeline/knapsack.c"
@@ -237,7 +237,7 @@
 #include "plan/place/place_anneal.c"
 #include "plan/place/place_exact.c"
 #include "plan/place/place.c"
-#include "plan/workload.c"
+#include "plan/fence/workload.c"
 #include "plan/fence/fence_tape.c"
 #include "plan/fence/fence_order.c"
 #include "plan/fence/fence_cut.c"

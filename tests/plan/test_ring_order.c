@@ -1,7 +1,7 @@
 /* [pure] Ring orders against every order, and the search for many workers against the exact one. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "plan/place/tour.c"
+#include "plan/tour.c"
 
 #include <setjmp.h>
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /* OP-Fence, FusionLLM's scheduler: a model's operators cut over unlike devices and links. */
 #pragma once
 
-#include "plan/workload.h"
+#include "plan/fence/workload.h"
 
 typedef enum ddp_fence_solver {
     DDP_FENCE_DEFAULT,    /* fence */
