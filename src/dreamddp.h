@@ -71,7 +71,7 @@
 #include "session/session.h"
 #include "context/reading.h"
 
-#include "plan/choice.h"
+#include "plan/partial/choice.h"
 #include "config/config.h"
 #include "graph/layer.h"
 #include "nn/optimizer.h"

@@ -1,7 +1,7 @@
 /* ddp_config: everything that a program can set, one comment per field. */
 #pragma once
 
-#include "plan/choice.h"
+#include "plan/partial/choice.h"
 #include "base/status.h"
 
 typedef struct ddp_ctx ddp_ctx;

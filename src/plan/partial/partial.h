@@ -1,7 +1,7 @@
 /* DreamDDP's planner: in which local step of the period each layer is averaged. */
 #pragma once
 
-#include "plan/choice.h"
+#include "plan/partial/choice.h"
 #include "profile/profile.h"
 
 typedef struct ddp_plan_options {
