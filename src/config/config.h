@@ -1,6 +1,7 @@
 /* ddp_config: everything that a program can set, one comment per field. */
 #pragma once
 
+#include "plan/osp/rule.h"
 #include "plan/partial/choice.h"
 #include "base/status.h"
 

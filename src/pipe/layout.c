@@ -1,7 +1,7 @@
 /* Which rank runs which stage, and which operators it has, from the files of planners: `plan place` and `plan
  * fence`. */
 #include "pipe/executor.h"
-#include "plan/fence/workload.h"
+#include "plan/oplist_graph.h"
 
 /* ---- files of plans ---- */
 

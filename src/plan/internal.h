@@ -4,6 +4,7 @@
 #include "base/core.h"
 #include "plan/timeline/deft.h"
 #include "plan/fence/fence.h"
+#include "plan/fence/louvain.h"
 #include "plan/tour.h"
 #include "plan/osp/osp.h"
 #include "plan/partial/partial.h"

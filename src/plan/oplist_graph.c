@@ -1,6 +1,6 @@
 /* From this project's graphs to the operator lists that planners read. */
 #include "graph/graph_internal.h"
-#include "plan/fence/workload.h"
+#include "plan/oplist_graph.h"
 
 /* The operators of a kind in a layer are numbered from the second on. */
 static void ddp__oplist_graph_name(const ddp_graph *g, const ddp_node *n, char *text, size_t size)

@@ -1,6 +1,7 @@
 /* DeFT's schedule at run time: made by ddp_plan_delayed from the profile, judged by the Preserver, shared as
  * bytes. */
 #include "exchange/collective.h"
+#include "plan/timeline/preserver.h"
 #include "strategy/delayed.h"
 
 /* ---- the queues ---- */

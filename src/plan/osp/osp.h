@@ -1,7 +1,7 @@
 /* OSP's planner: which layers a parameter server may receive one iteration late, and how much. */
 #pragma once
 
-#include "plan/partial/choice.h"
+#include "plan/osp/rule.h"
 
 /* Parts of an importance's sum: elements of a chunk, and lanes of each. */
 enum { DDP__OSP_CHUNK = 4096, DDP__OSP_LANES = 32 };

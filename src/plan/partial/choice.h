@@ -1,5 +1,4 @@
-/* What planners can be told. Partial averaging: how it searches, what it counts, what it fills; OSP: what is
- * late. */
+/* The options of partial averaging: solver, cost and filling. */
 #pragma once
 
 #include "base/status.h"
@@ -21,10 +20,3 @@ typedef enum ddp_cost {
 } ddp_cost;
 
 typedef enum ddp_fill { DDP_FILL_NONE, DDP_FILL_EXACT, DDP_FILL_EQ12 } ddp_fill;
-
-typedef enum ddp_osp_rule {
-    DDP_OSP_WALK,    /* by rising importance; a layer that does not fit is skipped */
-    DDP_OSP_STOP,    /* the same; the first layer that does not fit ends the walk */
-    DDP_OSP_DENSITY, /* walk by rising importance per byte */
-    DDP_OSP_KNAPSACK /* at least the bytes of the walk, with less importance */
-} ddp_osp_rule;

@@ -1,62 +1,8 @@
-/* DeFT's planner: a knapsack, and delayed, merged gradients whose transfers hide behind forward and
- * backward. */
+/* DeFT's planner: delayed, merged gradients whose transfers overlap with forward and backward. */
 #pragma once
 
+#include "plan/timeline/knapsack.h"
 #include "profile/profile.h"
-
-/* ---- the 0/1 knapsack on one or two links, with release times: which transfers hide behind computing
- * ---- */
-
-typedef enum ddp_knapsack_solver {
-    DDP_KNAPSACK_DEFAULT, /* exact where 2^16 entries for a half are enough, else greedy */
-    DDP_KNAPSACK_EXACT,
-    DDP_KNAPSACK_GREEDY
-} ddp_knapsack_solver;
-
-/* Item i starts at or after ready_s[i] on link 0, where it takes item_s[i], or on link 1, where it takes
- * slowdown[1] x item_s[i]; a link carries one item at a time, begins at start_s and is done by deadline_s. A
- * plain knapsack has no ready_s: capacity = deadline - start. All arrays are borrowed; all-zero fields have
- * the default named. */
-typedef struct ddp_knapsack_problem {
-    int items;
-    const double *item_s;  /* [items] > 0, on the fast link */
-    const double *ready_s; /* [items] >= 0, or NULL = all 0 */
-    const double *value;   /* [items] >= 0, what is maximised, or NULL = item_s */
-    int links;             /* 1 or 2 */
-    double start_s[2];     /* >= 0 */
-    double deadline_s[2];  /* >= 0; an empty link (start >= deadline) takes nothing */
-    double slowdown[2];    /* >= 1, 0 = 1 */
-} ddp_knapsack_problem;
-
-/* ddp_knapsack - the items of largest total value that all links can carry in time.
- *
- *   assign  [items] receives the link of each item, or -1
- *   value   receives the sum of the values sent (seconds where value is NULL); NULL is fine
- *
- * Items of one link run in the order of their release times, which serves a common deadline best.
- * exact: maximum, by meeting in the middle: the items in release order are split in two, each half lists what
- * it can reach, equal items as one class, and the halves are matched in
- * O(M log M). It refuses (DDP_UNSUPPORTED) what would need more than 2^20 entries for a half. Every list of
- * at most 24 items on two links, or 40 on one, is within; equal items are counted, not permuted, so that far
- * more fit when transfers are cut into equal parts.
- * greedy: links in the order of their capacity in fast-link time, items by falling value, each where it first
- * fits. Ties: lower link, lower item index. (DeFT, section III-C.)
- * Times are compared in units of 2^-44 of the longest deadline: sums that exceed a deadline by nothing but
- * rounding (0.1 + 0.2 in 0.3) fit.
- *
- * Source: DeFT, Problems 1 and 2. Errata: Problem 2 prints the second capacity as mu times the first, which
- * holds for item times on the slow link; here all item times are those of the fast link and the slow link
- * takes mu times longer. Outputs are untouched on error. Pure; safe from any thread.
- * Errors: DDP_ARG (names item and value), DDP_UNSUPPORTED, DDP_MEMORY. */
-DDP_API ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, int *assign,
-                                double *value, ddp_error *err);
-
-/* Names as the programs spell them; DEFAULT gives "default", a bad value "unknown". The inverse fails with
- * DDP_ARG and a sentence that lists the names. */
-DDP_API const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver);
-DDP_API ddp_status ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out, ddp_error *err);
-
-/* ---- the schedule ---- */
 
 typedef enum ddp_delayed_select {
     DDP_SELECT_DEFAULT, /* release */
@@ -160,51 +106,3 @@ DDP_API void ddp_delayed_plan_free(ddp_delayed_plan *plan); /* all-zero is fine 
 
 DDP_API const char *ddp_delayed_select_name(ddp_delayed_select select);
 DDP_API ddp_status ddp_delayed_select_named(const char *name, ddp_delayed_select *out, ddp_error *err);
-
-/* ---- the Preserver: what merging k iterations into one update costs in convergence ---- */
-
-/* The loss as a random walk that rebounds at its lowest point:
- * s' = S* + |s - S* - eta Delta|, Delta ~ N(mu, sigma^2 / batch). */
-typedef struct ddp_preserver {
-    double eta;       /* learning rate, > 0 */
-    double mu;        /* mean of Delta: |g|^2, >= 0 */
-    double sigma;     /* sqrt(g' Sigma g), Sigma the covariance of one sample's gradient; >= 0.
-                       * Estimate: deviation of g . g_w over workers x sqrt(samples of a worker) */
-    double batch;     /* samples in an unmerged update, > 0 */
-    double start;     /* s, the loss now; >= target */
-    double target;    /* S*, the lowest loss, >= 0: an offset in both dilutes the ratio */
-    double tolerance; /* 0 = 0.01, the paper's epsilon */
-    int sum;          /* a merged gradient is the sum of k (k x eta), not their mean */
-    int one_sided;    /* accept every ratio above 1 (the plan's loss is then the lower one) */
-    int rotations;    /* judge the sequence by its worst rotation, not as it begins */
-} ddp_preserver;
-
-typedef struct ddp_preserved {
-    double expected_base; /* loss after sum(k) updates with batch B */
-    double expected_plan; /* after one update per k, batch k x B */
-    double ratio;         /* base / plan */
-    int accepted;
-    int retries; /* ddp_preserver_plan: how often the capacity was raised, 0..10 */
-} ddp_preserved;
-
-/* ddp_preserver_expect - expected loss after one update from loss s that merges k iterations:
- *     m = s - S* - eta mu,  d = eta sigma / sqrt(k B),  a = m / d
- *     E = m (Phi(a) - Phi(-a)) + d sqrt(2/pi) exp(-a a / 2) + S*       (d = 0: |m| + S*)
- * Errata: the printed E_B has the random Delta where its mean belongs, and calls Phi the distribution of
- * Delta; with this a it is the standard normal one. */
-DDP_API double ddp_preserver_expect(const ddp_preserver *model, double s, int k);
-
-/* ddp_preserver_test - the ratio test on the batch-size sequence k[updates]: accepted if |ratio - 1| <=
- * tolerance (one_sided: ratio >= 1 - tolerance). The expectation is fed forward as the next state. The model
- * ignores the delay of updates.
- * Errors: DDP_ARG (names the value), DDP_NUMERIC. */
-DDP_API ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int updates,
-                                      ddp_preserved *out, ddp_error *err);
-
-/* ddp_preserver_plan - ddp_plan_delayed whose capacity grows until the test accepts: by 1.1 a time, at most
- * ten times (the paper gives no factor). If none passes, the plan with the best ratio is returned with
- * accepted = 0; a retry that cannot be planned is passed over. *plan is freed by ddp_delayed_plan_free.
- * Source: DeFT section IV-C. Both outputs are untouched on error. Pure; safe from any thread. */
-DDP_API ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_options *o,
-                                      const ddp_preserver *model, ddp_delayed_plan *plan, ddp_preserved *out,
-                                      ddp_error *err);
