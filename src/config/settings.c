@@ -1,7 +1,9 @@
 /* Settings by name: one row for each field of ddp_config that a text can say. What the environment fills,
  * what ddp_config_set takes, ranges, defaults, what ranks compare and docs/settings.md are of these rows. */
-#include "plan/internal.h"
 #include "config/settings.h"
+#include "plan/names.h"
+#include "plan/partial/partial_names.h"
+#include "context/context.h"
 
 #ifdef __APPLE__
 #include <crt_externs.h>

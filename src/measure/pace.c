@@ -2,7 +2,6 @@
  * rank that is slow makes all the others wait, and in wall-clock times all look the same. The times travel
  * unhurried, every few periods, with the learning rate: ranks whose programs have different schedules differ
  * in nothing else. */
-#include "plan/internal.h"
 #include "context/context.h"
 #include "measure/pace.h"
 #include "exchange/post.h"

@@ -8,7 +8,8 @@
 #include "context/context.h"
 #include "exchange/post.h"
 #include "measure/timing.h"
-#include "plan/internal.h"
+#include "plan/tour.h"
+#include "profile/network.h"
 
 enum {
     DDP__PINGS = 20,

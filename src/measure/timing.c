@@ -1,7 +1,6 @@
 /* What the layers and the links take: from FLOPs and the links as configured, or as hooks and probes measured
  * it, the same on all ranks. The meter: transfers of one size after the other, each repeated until it is
  * settled. */
-#include "plan/internal.h"
 #include "context/context.h"
 #include "device/device.h"
 #include "exchange/post.h"

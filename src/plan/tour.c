@@ -1,5 +1,7 @@
 /* Orders of nodes: a shortest open path through all, and the ring whose slowest hop is fastest. */
-#include "plan/internal.h"
+#include "plan/arrays.h"
+#include "plan/order.h"
+#include "plan/tour_internal.h"
 
 /* ---- few nodes: Held-Karp ---- */
 

@@ -2,8 +2,8 @@
  * computing (ICS), in which a worker goes on with a guess (LGP) that is corrected then. An answer is the mean
  * gradient: every rank makes the server's own update of it, with the bits of the server's own, and has the
  * state that a guess needs. */
-#include "plan/internal.h"
 #include "context/stats.h"
+#include "plan/osp/osp_internal.h"
 #include "strategy/server.h"
 
 static const float ddp__lgp_past = 0.9f;  /* EMA-LGP: weight of the past means */

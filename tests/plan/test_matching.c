@@ -11,7 +11,7 @@ extern "C" {
 }
 #endif
 
-#include "plan/internal.h"
+#include "plan/place/matching.h"
 
 enum { MOST = 60 };
 

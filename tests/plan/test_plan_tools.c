@@ -11,7 +11,11 @@ extern "C" {
 }
 #endif
 
-#include "plan/internal.h"
+#include "plan/arrays.h"
+#include "plan/link_clock.h"
+#include "plan/names.h"
+#include "plan/order.h"
+#include "plan/queue.h"
 
 enum { MOST = 40 };
 

@@ -1,5 +1,9 @@
 /* OP-Fence: baselines, the search over orders, and what the plan says. */
-#include "plan/internal.h"
+#include "plan/fence/fence.h"
+#include "plan/fence/fence_cut.h"
+#include "plan/fence/fence_order.h"
+#include "plan/names.h"
+#include "plan/order.h"
 
 enum { DDP__FENCE_ROUNDS = 8, DDP__FENCE_ALL = 7 };
 #define DDP__FENCE_ORDERS 3e8 /* of trying every order of up to FENCE_ALL devices */

@@ -1,5 +1,7 @@
 /* OP-Fence: the cut of the tape of least time along an order of the devices. */
-#include "plan/internal.h"
+#include "plan/arrays.h"
+#include "plan/fence/fence_cut.h"
+#include "plan/queue.h"
 
 /* The cut of least T_pipe = latency + (n_b - 1) worst, worst = max(C_p, R_p) (Eq. 3).
  *

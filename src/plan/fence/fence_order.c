@@ -1,6 +1,10 @@
 /* OP-Fence: clusters of near devices, the order in which a pipeline visits them, and orders that fit into
  * memory. */
-#include "plan/internal.h"
+#include "plan/arrays.h"
+#include "plan/fence/fence_order.h"
+#include "plan/fence/louvain.h"
+#include "plan/order.h"
+#include "plan/tour.h"
 
 typedef struct ddp__fence_map {
     int devices, clusters;

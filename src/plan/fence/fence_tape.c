@@ -1,6 +1,7 @@
 /* OP-Fence: the operator list as a tape, what is live at each cut, and what the rest of a cut must cost at
  * least. */
-#include "plan/internal.h"
+#include "plan/arrays.h"
+#include "plan/fence/fence_tape.h"
 
 /* The last user of result i, or a number below its home's if it has none. */
 static int ddp__fence_last_user(const ddp__workload_graph *g, int i)

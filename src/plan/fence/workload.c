@@ -1,6 +1,7 @@
 /* FusionLLM's workload estimator, what compression makes of it, and how fast a device is. */
 #include "compress/compress.h"
-#include "plan/internal.h"
+#include "plan/arrays.h"
+#include "plan/fence/workload_internal.h"
 
 static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_workload_options *o,
                                               ddp_error *err)

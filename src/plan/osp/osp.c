@@ -1,5 +1,6 @@
 /* OSP's planner: importance, which layers are late, and how many bytes. */
-#include "plan/internal.h"
+#include "plan/order.h"
+#include "plan/osp/osp_internal.h"
 
 /* Sums go in parts of a fixed shape, so that a GPU can give the same bits: each chunk in 32 lanes, elements
  * in turn, and the chunks in 32 lanes again; then lanes in pairs. */

@@ -1,7 +1,7 @@
 /* A few steps of workers and servers, event by event: who sends what when, and whose link is busy until
  * then. */
-#include "plan/internal.h"
 #include "plan/osp/served.h"
+#include "plan/queue.h"
 
 /* Parts share a link that several messages come over, as chunks do. */
 enum { DDP__SERVED_STEPS = 24, DDP__SERVED_SKIP = 8, DDP__SERVED_PARTS = 8 };

@@ -1,6 +1,7 @@
 /* When transfers that may span several steps arrive: the window cost of plan/partial/partial.h, with landing
  * times. */
-#include "plan/internal.h"
+#include "plan/link_clock.h"
+#include "plan/partial/partial.h"
 
 /* Steps of a plan, which follow each other without end. */
 typedef struct ddp__steps {

@@ -1,5 +1,8 @@
 /* DreamDDP's planner: the solvers by name, bubble filling, the plan and its costs. */
-#include "plan/internal.h"
+#include "plan/names.h"
+#include "plan/partial/partial_brute.h"
+#include "plan/partial/partial_names.h"
+#include "plan/partial/partial_search.h"
 
 static const char *const ddp__solvers[] = {DDP__SOLVERS, NULL};
 static const char *const ddp__cost_names[] = {DDP__COSTS, NULL};

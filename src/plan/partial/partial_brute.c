@@ -1,6 +1,7 @@
 /* The yardstick of DreamDDP's planner: the definitions of plan/partial/partial.h played event by event, and
  * every contiguous partition (empty sets allowed). Deliberately shares no arithmetic. */
-#include "plan/internal.h"
+#include "plan/arrays.h"
+#include "plan/partial/partial_brute.h"
 
 #define DDP__BRUTE_PARTITIONS 5e7
 

@@ -1,6 +1,8 @@
 /* What an assignment of layers to steps costs, and DreamDDP's solvers: contiguous sets (memoised, programme,
  * Algorithm 2) and scattered ones. */
-#include "plan/internal.h"
+#include "plan/arrays.h"
+#include "plan/partial/partial_search.h"
+#include "plan/times.h"
 
 /* Interval and set costs of the partial planner in closed form (stated in plan/partial/partial.h).
  *
@@ -11,6 +13,12 @@
  * some of them is late by at least P(i+1) + their comm - due(i); serving the input side first attains the
  * largest of these, because layer i then waits for nothing else. In both the maximum is what a link's clock
  * shows that serves the set in backward order, layer i ready at w(i). */
+
+/* Seconds for which the message of row l alone occupies the link; 0 if row l sends nothing. */
+static double ddp__occupies(const ddp_profile *p, int l)
+{
+    return p->comm_s[l] > 0 ? p->comm_s[l] + p->gap_s : 0;
+}
 
 ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err)
 {

@@ -1,5 +1,9 @@
 /* DT-FM's placement: the solvers by name, networks and limits, and the result. */
-#include "plan/internal.h"
+#include "plan/arrays.h"
+#include "plan/names.h"
+#include "plan/order.h"
+#include "plan/place/place_solvers.h"
+#include "plan/tour.h"
 
 static const char *const ddp__places[] = {"anneal", "anneal", "genetic", "genetic-code",
                                           "kl",     "random", "exact",   NULL};

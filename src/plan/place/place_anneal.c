@@ -1,5 +1,6 @@
 /* Placement by annealing, and for large networks by descent on the two-level cost. */
-#include "plan/internal.h"
+#include "plan/order.h"
+#include "plan/place/place_solvers.h"
 
 /* Descent on the two-level cost, for networks where annealing single edges hardly moves: a device at the
  * slowest edge of a random hop's best matching changes places with any device of another stage, the up to

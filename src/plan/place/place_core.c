@@ -1,5 +1,6 @@
 /* What all placement searches share: exact evaluation, limits, the best so far, and where to start. */
-#include "plan/internal.h"
+#include "plan/place/place_core.h"
+#include "plan/tour_internal.h"
 
 double ddp__place_averaging(const ddp__place *p, const int *at, int j)
 {

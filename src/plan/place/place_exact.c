@@ -1,6 +1,7 @@
 /* Proven placements: every partition where there are few, else branch and bound over the make-up of
  * stages. */
-#include "plan/internal.h"
+#include "plan/place/place_solvers.h"
+#include "plan/tour.h"
 
 /* Stages are made up in path order. Devices with equal rows (towards all others) form a class; only how many
  * of each class a stage has matters. A node fixes the first k stages. Its bound is the largest DP so far, or

@@ -1,5 +1,7 @@
 /* DT-FM's genetic searches: the paper's, and the one that its authors released. */
-#include "plan/internal.h"
+#include "plan/order.h"
+#include "plan/place/place_solvers.h"
+#include "plan/tour.h"
 
 /* The paper's hybrid genetic search (DT-FM section 3.4), and the population that the released variant shares.
  * A genome is the stage of each device, label[N].

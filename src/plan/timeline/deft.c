@@ -1,5 +1,9 @@
 /* DeFT's planner: options, tensor partition, the search for a frequency. */
-#include "plan/internal.h"
+#include "plan/arrays.h"
+#include "plan/names.h"
+#include "plan/timeline/deft_internal.h"
+#include "plan/timeline/partition.h"
+#include "plan/times.h"
 
 /* More parts than this, or than two a bucket, and the partition rule asks for less. */
 #define DDP__DEFT_PARTS 512

@@ -1,5 +1,8 @@
 /* DeFT: one stage's choice of parts, and the queues and cases that lead to the steady period. */
-#include "plan/internal.h"
+#include "plan/arrays.h"
+#include "plan/link_clock.h"
+#include "plan/timeline/deft_internal.h"
+#include "plan/timeline/knapsack_internal.h"
 
 /* Half a second or so, but counted: every machine has the same plan. */
 int ddp__deft_spent(int64_t work) { return work > 50000000; }

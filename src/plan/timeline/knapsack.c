@@ -1,5 +1,8 @@
 /* The knapsack: checks, the change from seconds to ticks, and the greedy solver. */
-#include "plan/internal.h"
+#include "plan/arrays.h"
+#include "plan/names.h"
+#include "plan/order.h"
+#include "plan/timeline/knapsack_internal.h"
 
 static double ddp__knapsack_slow(const ddp_knapsack_problem *p, int link)
 {

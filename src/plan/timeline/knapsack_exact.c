@@ -1,5 +1,6 @@
 /* The exact knapsack, by meeting in the middle. */
-#include "plan/internal.h"
+#include "plan/arrays.h"
+#include "plan/timeline/knapsack_internal.h"
 
 /* Items of one link run best in release order, so a choice of items for link l ends at a time that a pass
  * over the classes in that order gives. Cut the order in two. A choice from the front is summed up by when it

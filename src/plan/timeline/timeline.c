@@ -1,5 +1,10 @@
 /* The baselines' timelines: S-SGD, WFBP, MG-WFBP, ASC-WFBP, ByteScheduler and US-Byte. */
-#include "plan/internal.h"
+#include "plan/arrays.h"
+#include "plan/link_clock.h"
+#include "plan/names.h"
+#include "plan/timeline/partition.h"
+#include "plan/timeline/timeline.h"
+#include "plan/times.h"
 
 static const char *const ddp__schemes[] = {"ssgd",          "wfbp",   "mgwfbp", "ascwfbp",
                                            "bytescheduler", "usbyte", "deft",   NULL};

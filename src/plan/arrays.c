@@ -1,0 +1,25 @@
+/* The arrays of one search: checks, copies, growth. */
+#include "plan/arrays.h"
+
+ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err)
+{
+    if (!s->failed) return DDP_OK;
+    ddp__scratch_free(s);
+    return ddp__fail(err, DDP_MEMORY, "no memory to plan %d %s", n, what);
+}
+
+void *ddp__copy(const void *from, size_t count, size_t size)
+{
+    void *to = ddp__calloc(count, size);
+    return to && count ? memcpy(to, from, count * size) : to;
+}
+
+void *ddp__grow(void *array, size_t *room, size_t wanted, size_t size)
+{
+    size_t more = *room ? 2 * *room : 256;
+    if (wanted <= *room) return array;
+    if (more < wanted) more = wanted;
+    array = DDP_REALLOC(array, more * size);
+    if (array) *room = more;
+    return array;
+}

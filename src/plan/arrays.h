@@ -1,0 +1,13 @@
+/* The arrays of one search: they are checked, copied and grown. */
+#pragma once
+
+#include "base/core.h"
+
+/* Returns DDP_OK if every array of s was allocated. Otherwise it frees them all and returns DDP_MEMORY with
+ * "no memory to plan N WHAT". */
+DDP_LIB ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err);
+/* Copies an array for the result of a plan. The caller frees the copy with DDP_FREE. NULL: out of memory. */
+DDP_LIB void *ddp__copy(const void *from, size_t count, size_t size);
+/* Grows an array from *room elements to `wanted` or more and updates *room. NULL: out of memory, and the old
+ * array stays valid. */
+DDP_LIB void *ddp__grow(void *array, size_t *room, size_t wanted, size_t size);

@@ -1,0 +1,13 @@
+/* A priority queue. Next is the entry of the least key, and among equal keys the least number. */
+#pragma once
+
+#include "base/core.h"
+
+typedef struct ddp__due {
+    double key;
+    int64_t i;
+} ddp__due;
+
+/* Adds an entry to heap [n], or removes the next one from it. The caller updates n. */
+DDP_LIB void ddp__due_add(ddp__due *heap, int n, double key, int64_t i);
+DDP_LIB ddp__due ddp__due_take(ddp__due *heap, int n);
