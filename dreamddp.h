@@ -431,9 +431,8 @@ DDP_API unsigned ddp_epoch(const ddp_ctx *d);
  * the first. */
 DDP_API int ddp_links(const ddp_ctx *d);
 
-/* ==== plan/choice.h ==== [plan] */
-/* What planners can be told. Partial averaging: how it searches, what it counts, what it fills; OSP: what is
- * late. */
+/* ==== plan/partial/choice.h ==== [plan] */
+/* The options of partial averaging: solver, cost and filling. */
 
 typedef enum ddp_solver {
     DDP_SOLVER_DEFAULT, /* scatter */
@@ -452,6 +451,9 @@ typedef enum ddp_cost {
 } ddp_cost;
 
 typedef enum ddp_fill { DDP_FILL_NONE, DDP_FILL_EXACT, DDP_FILL_EQ12 } ddp_fill;
+
+/* ==== plan/osp/rule.h ==== [plan] */
+/* The rules by which OSP chooses late layers. */
 
 typedef enum ddp_osp_rule {
     DDP_OSP_WALK,    /* by rising importance; a layer that does not fit is skipped */
@@ -1772,6 +1774,65 @@ typedef struct ddp_span {
 /* ddp_span_kind_name - "forward", "backward", "update", "wait", "comm", "fill", "peer wait". */
 DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);
 
+/* ==== plan/oplist_graph.h ==== [plan] */
+/* From this project's graphs to the operator lists that planners read. */
+
+struct ddp_graph; /* graph/graph.h */
+
+/* ddp_graph_oplist - the operators of g, built or not, in the order in which they were added.
+ *
+ * Inputs of the graph are left out: they are read wherever they are used, so nothing of them crosses a cut.
+ * args are the operators among a node's inputs, in their order. flops is forward; output_bytes are of
+ * float32; a tied parameter counts where it is owned, so that param_bytes add up to 4 ddp_param_count. Names
+ * are "layer/operator", "layer/operator.1", ... ("operator" alone outside layers); a layer is a module. *out
+ * is untouched on error, else freed by ddp_oplist_free and independent of g. Errors: DDP_ARG (no graph, no
+ * operators), the graph's own first error (also that of a ddp_graph_build that failed), DDP_MEMORY. */
+DDP_API ddp_status ddp_graph_oplist(const struct ddp_graph *g, ddp_oplist *out, ddp_error *err);
+
+/* ==== plan/tour.h ==== [plan] */
+/* Orders of nodes: the shortest open path through all, and the ring whose slowest hop is fastest. */
+
+#define DDP_TOUR_EXACT 16 /* up to so many nodes the order is optimal */
+
+/* ddp_tour_open - a shortest path through all n nodes.
+ *
+ *   cost     [n x n] cost of going from row to column; finite, >= 0, need not be symmetric; the diagonal is
+ *            not read
+ *   first    the node to begin with, or -1 = free
+ *   last     the node to end with, or -1 = free; unlike first where n > 1
+ *   order    [n] receives the nodes in order
+ *   length   receives the sum along them
+ *
+ * n <= DDP_TOUR_EXACT: Held-Karp, optimal, O(n^2 2^n) time and n 2^n doubles (8 MiB at 16).
+ * Above: nearest neighbour from every (at most 64) start, then 2-opt and or-opt until no move of either
+ * shortens the path, the best of the starts; not proven.
+ * DT-FM (arXiv:2206.01288) Eq. 4 with both ends free.
+ * Deterministic. Outputs are untouched on error. Pure; safe from any thread. Errors: DDP_ARG (n < 1, a bad
+ * end, a cost that is negative or not finite), DDP_NUMERIC (4 n times the largest cost is not finite),
+ * DDP_MEMORY. */
+DDP_API ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length,
+                                 ddp_error *err);
+
+#define DDP_RING_EXACT 12 /* up to so many workers the order is optimal */
+
+/* ddp_plan_ring - a closed tour of n workers whose slowest hop is as fast as possible: a pipelined ring
+ * all-reduce runs at the rate of that hop. Among orders with the same slowest hop one with the least sum of
+ * delays.
+ *
+ *   rate     [n x n] bytes per second from row to column; finite, > 0 off the diagonal, need not be
+ *            symmetric; the diagonal is not read
+ *   delay_s  [n x n] one-way delays, finite, >= 0; or NULL = all equal
+ *   order    [n] receives the workers in ring order, beginning with 0: order[i] sends to order[i + 1], the
+ *            last one to worker 0
+ *   least    receives the rate of the slowest hop, 0 for n = 1
+ *
+ * n <= DDP_RING_EXACT: dynamic programming over sets, optimal in both respects, O(n^2 2^n). Above: fastest
+ * neighbour from every (at most 64) start, then 2-opt and or-opt on a smooth stand-in for the slowest hop;
+ * not proven. Deterministic. Outputs are untouched on error. Pure; safe from any thread. Errors: DDP_ARG
+ * (names the pair and the value), DDP_MEMORY. */
+DDP_API ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *order, double *least,
+                                 ddp_error *err);
+
 /* ==== plan/partial/partial.h ==== [plan] */
 /* DreamDDP's planner: in which local step of the period each layer is averaged. */
 
@@ -1991,12 +2052,8 @@ DDP_API ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline
 DDP_API const char *ddp_scheme_name(ddp_scheme scheme);
 DDP_API ddp_status ddp_scheme_named(const char *name, ddp_scheme *out, ddp_error *err);
 
-/* ==== plan/timeline/deft.h ==== [plan] */
-/* DeFT's planner: a knapsack, and delayed, merged gradients whose transfers hide behind forward and
- * backward. */
-
-/* ---- the 0/1 knapsack on one or two links, with release times: which transfers hide behind computing
- * ---- */
+/* ==== plan/timeline/knapsack.h ==== [plan] */
+/* The 0/1 knapsack on one or two links, with release times: the transfers that fit behind computing. */
 
 typedef enum ddp_knapsack_solver {
     DDP_KNAPSACK_DEFAULT, /* exact where 2^16 entries for a half are enough, else greedy */
@@ -2047,7 +2104,8 @@ DDP_API ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solv
 DDP_API const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver);
 DDP_API ddp_status ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out, ddp_error *err);
 
-/* ---- the schedule ---- */
+/* ==== plan/timeline/deft.h ==== [plan] */
+/* DeFT's planner: delayed, merged gradients whose transfers overlap with forward and backward. */
 
 typedef enum ddp_delayed_select {
     DDP_SELECT_DEFAULT, /* release */
@@ -2152,7 +2210,8 @@ DDP_API void ddp_delayed_plan_free(ddp_delayed_plan *plan); /* all-zero is fine 
 DDP_API const char *ddp_delayed_select_name(ddp_delayed_select select);
 DDP_API ddp_status ddp_delayed_select_named(const char *name, ddp_delayed_select *out, ddp_error *err);
 
-/* ---- the Preserver: what merging k iterations into one update costs in convergence ---- */
+/* ==== plan/timeline/preserver.h ==== [plan] */
+/* DeFT's Preserver: the effect on convergence of merging k iterations into one update. */
 
 /* The loss as a random walk that rebounds at its lowest point:
  * s' = S* + |s - S* - eta Delta|, Delta ~ N(mu, sigma^2 / batch). */
@@ -2280,76 +2339,6 @@ typedef struct ddp_served {
 DDP_API ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_error *err);
 DDP_API size_t ddp_served_room(int workers, int servers);
 
-/* ==== plan/graphs.h ==== [plan] */
-/* Orders, pairs and groups of what a table of weights joins: tours, rings, communities. */
-
-#define DDP_TOUR_EXACT 16 /* up to so many nodes the order is optimal */
-
-/* ddp_tour_open - a shortest path through all n nodes.
- *
- *   cost     [n x n] cost of going from row to column; finite, >= 0, need not be symmetric; the diagonal is
- *            not read
- *   first    the node to begin with, or -1 = free
- *   last     the node to end with, or -1 = free; unlike first where n > 1
- *   order    [n] receives the nodes in order
- *   length   receives the sum along them
- *
- * n <= DDP_TOUR_EXACT: Held-Karp, optimal, O(n^2 2^n) time and n 2^n doubles (8 MiB at 16).
- * Above: nearest neighbour from every (at most 64) start, then 2-opt and or-opt until no move of either
- * shortens the path, the best of the starts; not proven.
- * DT-FM (arXiv:2206.01288) Eq. 4 with both ends free.
- * Deterministic. Outputs are untouched on error. Pure; safe from any thread. Errors: DDP_ARG (n < 1, a bad
- * end, a cost that is negative or not finite), DDP_NUMERIC (4 n times the largest cost is not finite),
- * DDP_MEMORY. */
-DDP_API ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length,
-                                 ddp_error *err);
-
-#define DDP_RING_EXACT 12 /* up to so many workers the order is optimal */
-
-/* ddp_plan_ring - a closed tour of n workers whose slowest hop is as fast as possible: a pipelined ring
- * all-reduce runs at the rate of that hop. Among orders with the same slowest hop one with the least sum of
- * delays.
- *
- *   rate     [n x n] bytes per second from row to column; finite, > 0 off the diagonal, need not be
- *            symmetric; the diagonal is not read
- *   delay_s  [n x n] one-way delays, finite, >= 0; or NULL = all equal
- *   order    [n] receives the workers in ring order, beginning with 0: order[i] sends to order[i + 1], the
- *            last one to worker 0
- *   least    receives the rate of the slowest hop, 0 for n = 1
- *
- * n <= DDP_RING_EXACT: dynamic programming over sets, optimal in both respects, O(n^2 2^n). Above: fastest
- * neighbour from every (at most 64) start, then 2-opt and or-opt on a smooth stand-in for the slowest hop;
- * not proven. Deterministic. Outputs are untouched on error. Pure; safe from any thread. Errors: DDP_ARG
- * (names the pair and the value), DDP_MEMORY. */
-DDP_API ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *order, double *least,
-                                 ddp_error *err);
-
-/* ddp_modularity - Q = sum over communities c of (L_c / m - resolution (d_c / 2m)^2): L_c the weight inside
- * c, d_c the weight at its nodes, m all weight.
- *
- *   weights    [n x n] finite, >= 0; both directions are averaged, the diagonal is not read
- *   resolution above 0; 1 = Newman's modularity; larger = smaller communities
- *   community  [n] any numbers 0..n-1; equal = same community
- *   out        receives Q; 0 for a graph without weight; untouched on error */
-DDP_API ddp_status ddp_modularity(int n, const double *weights, double resolution, const int *community,
-                                  double *out, ddp_error *err);
-
-/* ddp_louvain - communities of high modularity (arguments as above).
- *
- *   community   [n] receives 0..communities-1, numbered by their lowest node
- *   communities receives their number, or NULL
- *   modularity  receives Q, or NULL
- *
- * Blondel et al. 2008: nodes move one by one to the neighbouring community of largest gain (ties: the lowest
- * number; only gains beyond rounding), then communities become nodes, until nothing gains. Beyond the paper:
- * the result is handed back to the single nodes until they gain nothing either, and where n <= 1024 the same
- * is done in 15 seeded orders besides index order; the best Q wins, index order on ties. Nodes without weight
- * stay alone; a disconnected graph has at least its components.
- * Deterministic. O(n^2) per pass and n^2 doubles. Outputs untouched on error. Pure; safe from any thread.
- * Errors: DDP_ARG (names the pair and the value), DDP_NUMERIC, DDP_MEMORY. */
-DDP_API ddp_status ddp_louvain(int n, const double *weights, double resolution, int *community,
-                               int *communities, double *modularity, ddp_error *err);
-
 /* ==== plan/place/place.h ==== [plan] */
 /* DT-FM's placement: which device runs which stage of which pipeline. */
 
@@ -2440,11 +2429,39 @@ DDP_API void ddp_placement_free(ddp_placement *p);
 DDP_API const char *ddp_place_solver_name(ddp_place_solver solver);
 DDP_API ddp_status ddp_place_solver_named(const char *name, ddp_place_solver *out, ddp_error *err);
 
-/* ==== plan/workload.h ==== [plan] */
+/* ==== plan/fence/louvain.h ==== [plan] */
+/* Communities of a weighted graph: modularity, and Louvain's method to maximise it. */
+
+/* ddp_modularity - Q = sum over communities c of (L_c / m - resolution (d_c / 2m)^2): L_c the weight inside
+ * c, d_c the weight at its nodes, m all weight.
+ *
+ *   weights    [n x n] finite, >= 0; both directions are averaged, the diagonal is not read
+ *   resolution above 0; 1 = Newman's modularity; larger = smaller communities
+ *   community  [n] any numbers 0..n-1; equal = same community
+ *   out        receives Q; 0 for a graph without weight; untouched on error */
+DDP_API ddp_status ddp_modularity(int n, const double *weights, double resolution, const int *community,
+                                  double *out, ddp_error *err);
+
+/* ddp_louvain - communities of high modularity (arguments as above).
+ *
+ *   community   [n] receives 0..communities-1, numbered by their lowest node
+ *   communities receives their number, or NULL
+ *   modularity  receives Q, or NULL
+ *
+ * Blondel et al. 2008: nodes move one by one to the neighbouring community of largest gain (ties: the lowest
+ * number; only gains beyond rounding), then communities become nodes, until nothing gains. Beyond the paper:
+ * the result is handed back to the single nodes until they gain nothing either, and where n <= 1024 the same
+ * is done in 15 seeded orders besides index order; the best Q wins, index order on ties. Nodes without weight
+ * stay alone; a disconnected graph has at least its components.
+ * Deterministic. O(n^2) per pass and n^2 doubles. Outputs untouched on error. Pure; safe from any thread.
+ * Errors: DDP_ARG (names the pair and the value), DDP_NUMERIC, DDP_MEMORY. */
+DDP_API ddp_status ddp_louvain(int n, const double *weights, double resolution, int *community,
+                               int *communities, double *modularity, ddp_error *err);
+
+/* ==== plan/fence/workload.h ==== [plan] */
 /* FusionLLM's workload estimator: what an assignment of operators to devices costs. */
 
-struct ddp_adatopk_options; /* compress/topk.h */
-struct ddp_graph;           /* graph/graph.h */
+struct ddp_adatopk_options; /* compress/compress.h */
 
 typedef struct ddp_workload_options {
     int microbatches;    /* n_b per iteration; 0 = 1 */
@@ -2524,16 +2541,6 @@ DDP_API ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_networ
                                          const ddp_workload_options *work,
                                          const struct ddp_adatopk_options *o, ddp_workload *out,
                                          ddp_error *err);
-
-/* ddp_graph_oplist - the operators of g, built or not, in the order in which they were added.
- *
- * Inputs of the graph are left out: they are read wherever they are used, so nothing of them crosses a cut.
- * args are the operators among a node's inputs, in their order. flops is forward; output_bytes are of
- * float32; a tied parameter counts where it is owned, so that param_bytes add up to 4 ddp_param_count. Names
- * are "layer/operator", "layer/operator.1", ... ("operator" alone outside layers); a layer is a module. *out
- * is untouched on error, else freed by ddp_oplist_free and independent of g. Errors: DDP_ARG (no graph, no
- * operators), the graph's own first error (also that of a ddp_graph_build that failed), DDP_MEMORY. */
-DDP_API ddp_status ddp_graph_oplist(const struct ddp_graph *g, ddp_oplist *out, ddp_error *err);
 
 /* ==== plan/fence/fence.h ==== [plan] */
 /* OP-Fence, FusionLLM's scheduler: a model's operators cut over unlike devices and links. */
@@ -36293,23 +36300,18 @@ ddp_status ddp_oplist_write(const ddp_oplist *list, const char *path, ddp_error 
 
 #endif
 
-/* ==== plan/internal.h ==== [plan] */
-/* What the planners of this room share, and what the files of one planner tell each other. */
+/* ==== plan/names.h ==== [plan] */
+/* Names of the values of an option, for people and for programs. */
 
-/* ---- names of options; `names` ends with NULL ---- */
-
-DDP_LIB const char *ddp__name_of(const char *const *names, int value); /* "unknown" beyond them */
-/* The value of a name into *out, an enum; the first `first` names cannot be asked for. Else DDP_ARG and "WHAT
- * 'name' is unknown; use a, b or c". */
+/* The name of a value, or "unknown" for a value without a name. `names` is indexed by value and ends with
+ * NULL. */
+DDP_LIB const char *ddp__name_of(const char *const *names, int value);
+/* Writes the value of a name to *out, an enum. The first `first` names are not accepted.
+ * Errors: DDP_ARG with "WHAT 'name' is unknown; use a, b or c". */
 DDP_LIB ddp_status ddp__named(const char *const *names, int first, const char *what, const char *name,
                               void *out, ddp_error *err);
 
-/* Of the partial planner's enums, by value. */
-#define DDP__SOLVERS "scatter", "optimal", "dfs", "enp", "brute", "scatter"
-#define DDP__COSTS   "window", "timeline", "sum", "window"
-#define DDP__FILLS   "none", "exact", "eq12"
-
-/* X_name and X_named of the enum X. */
+/* Defines the public functions X_name and X_named of the enum X. */
 #define DDP__NAMES(X, names, first, what)                                     \
     const char *X##_name(X value) { return ddp__name_of(names, (int)value); } \
     ddp_status X##_named(const char *name, X *out, ddp_error *err)            \
@@ -36317,413 +36319,8 @@ DDP_LIB ddp_status ddp__named(const char *const *names, int first, const char *w
         return ddp__named(names, first, what, name, out, err);                \
     }
 
-/* ---- options that several planners check ---- */
-
-/* Whether what the times of a profile add up to can be worked with. */
-DDP_LIB ddp_status ddp__check_sum(double sum, double most, ddp_error *err);
-/* alpha_s is the startup within each comm_s; buckets, if they are cut at all, become parts of so many seconds
- * or parameters at most (0 = no such limit). */
-DDP_LIB ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double partition_s,
-                                        double partition_params, int cut, ddp_error *err);
-
-/* ---- messages on a link ---- */
-
-/* How long a message of row l alone occupies the link; 0: it sends nothing. */
-DDP_LIB double ddp__occupies(const ddp_profile *p, int l);
-/* What each message costs where its bytes, alpha and gap all keep the link busy: beyond comm_s. */
-DDP_LIB double ddp__startup(const ddp_profile *p);
-
-/* ---- the arrays of one search ---- */
-
-/* DDP_OK; or all is freed, and "no memory to plan N WHAT". */
-DDP_LIB ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err);
-/* A copy for the result of a plan, freed by DDP_FREE; NULL when memory is short. */
-DDP_LIB void *ddp__copy(const void *from, size_t count, size_t size);
-/* The array, its room of *room elements raised to `wanted` or more; NULL when memory is short (the old one
- * stays). */
-DDP_LIB void *ddp__grow(void *array, size_t *room, size_t wanted, size_t size);
-
-/* ---- orders ---- */
-
-typedef struct ddp__ranked {
-    double key;
-    int i;
-} ddp__ranked;
-
-/* For qsort: by rising key, equal ones by index. */
-DDP_LIB int ddp__by_rank(const void *a, const void *b);
-DDP_LIB void ddp__swap(int *order, int i, int j);
-DDP_LIB void ddp__reverse(int *order, int i, int j);      /* the run from i to j */
-DDP_LIB void ddp__shuffle(int *order, int n, ddp_rng *r); /* of 0..n-1; r NULL: in order */
-/* One pass over all pairs of places: exchanges the two, and before that, if `turn`, reverses the run from one
- * to the other; what lowers cost(user) stays. *least: the cost on entry and on return; 0 ends it. Returns
- * whether it fell. */
-DDP_LIB int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user, double *least);
-
-/* ---- what comes next: the least key, of equal ones the least number ---- */
-
-typedef struct ddp__due {
-    double key;
-    int64_t i;
-} ddp__due;
-
-/* heap [n]; the caller counts. */
-DDP_LIB void ddp__due_add(ddp__due *heap, int n, double key, int64_t i);
-DDP_LIB ddp__due ddp__due_take(ddp__due *heap, int n);
-
-/* ---- a link's clock ---- */
-
-/* A link carries one message at a time. One that is ready at `ready` has it for `takes` seconds from the
- * moment returned on; then the link is free again, at *free_at, and the message arrives alpha later. */
-DDP_LIB double ddp__link_take(double *free_at, double ready, double takes);
-/* Which of several would deliver it first; the first of equal ones. */
-DDP_LIB int ddp__link_first(int links, const double *free_at, double ready, const double *takes,
-                            const double *alpha);
-
-/* ---- partial ---- */
-
-/* One profile in backward order i = 0..L-1 (0 = output side, CSV row L-1-i). The cost of a step is T +
- * excess; solvers minimise the sum of excesses, which keeps its digits when T is large. */
-typedef struct ddp__costs {
-    ddp_cost cost;
-    int layers;
-    double T, alpha;
-    ddp__scratch room;
-    int *step, *list; /* [L] an assignment; the layers of one step */
-    double *comm;     /* [L] */
-    double *P, *C;    /* [L+1] prefix sums of backward and of comm */
-    double *w;        /* [L] non-decreasing: earliest start of a transfer, less its window */
-    double *k;        /* [L] w(i) - C(i); -inf where nothing is sent */
-} ddp__costs;
-
-/* c->room is to be freed where that succeeds. */
-DDP_LIB ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err);
-/* Excess of layers list[0..n) (ascending), without `less` and with `more` (-1 = none). */
-DDP_LIB double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, int more);
-/* Lower bound on the sum of excesses of any assignment to `period` steps. */
-DDP_LIB double ddp__excess_bound(const ddp__costs *c, int period);
-
-/* Contiguous solvers: set h is [cut[h], cut[h+1]), cut [period+1]; curve [period] or NULL. With `windows` by
- * Algorithm 2, which needs a cost other than sum and alpha 0, else by an O(L^2 H) programme for all;
- * ddp__optimal picks. */
-DDP_LIB ddp_status ddp__contiguous(const ddp__costs *c, int period, int windows, int *cut, double *curve,
-                                   ddp_error *err);
-DDP_LIB ddp_status ddp__optimal(const ddp__costs *c, int period, int *cut, double *curve, ddp_error *err);
-DDP_LIB ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err);
-
-/* Any assignment; step [L] in backward order holds a first assignment and receives the best. */
-DDP_LIB ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, int *step,
-                                ddp_error *err);
-
-/* Every contiguous partition, by simulating the definitions: shares nothing with the above. The same
- * simulation for any set: member [L] in forward order, nonzero = averaged. */
-DDP_LIB ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double time_limit_s, int *cut,
-                              ddp_error *err);
-DDP_LIB ddp_status ddp__brute_step(const ddp_profile *p, ddp_cost cost, const unsigned char *member,
-                                   double *out_s, ddp_error *err);
-
-#ifndef DDP_NO_PLANNERS
-
-/* ---- tours ---- */
-
-/* The order of all n <= DDP_TOUR_EXACT nodes from `first` to `last` (-1 = free; the same twice: a ring) of
- * least cost: the sum of the hops or, if `slowest`, the largest of them. best [n 2^n] is scratch. */
-DDP_LIB double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best,
-                              int *order);
-/* Not proven. 0 where memory is short; once over(user) is nonzero it returns what it has, at least a path to
- * the nearest neighbours. over may be NULL. */
-DDP_LIB int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user,
-                            int *order, double *length);
-
-/* ---- knapsack: the problem in whole ticks, equal items as classes ---- */
-
-typedef struct ddp__knapsack_class {
-    int64_t ready;
-    int64_t cost[2]; /* on each link, rounded down */
-    int64_t value;
-    int first, count; /* positions in `order` */
-} ddp__knapsack_class;
-
-/* Whole ticks make every comparison exact and every order total. Costs are rounded down and deadlines up, so
- * that rounding never rejects a set that fits. */
-typedef struct ddp__knapsack {
-    int items, links, classes;
-    int64_t start[2], deadline[2];
-    ddp__knapsack_class *cls; /* in release order; items that fit nowhere are left out */
-    int *order;               /* [items] item index by position */
-    double *key;              /* [items] what greedy sorts by */
-    const double *value;      /* [items] what is maximised, before it was ticks */
-    int *assign;              /* [items] the link of each, -1 = none */
-    int64_t total;            /* value of all classes */
-    int64_t *work;            /* grows by one for each entry that the exact search lists; or NULL */
-    ddp__scratch room;
-} ddp__knapsack;
-
-/* ddp_knapsack with the number of entries that a half of the exact search may list; work may be NULL. */
-DDP_LIB ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver,
-                                        size_t most, int64_t *work, int *assign, double *value,
-                                        ddp_error *err);
-
-/* k->assign is replaced where more than `known` can be reached. most = entries of a half. */
-DDP_LIB ddp_status ddp__knapsack_exact(ddp__knapsack *k, int64_t known, size_t most, ddp_error *err);
-
-/* ---- deft: buckets cut into parts, and one stage's choice ---- */
-
-/* The longest part: of the shorter stage, over mu (the paper's rule 3) or on the fast link, then of the
- * longer one. */
-enum { DDP__DEFT_RULES = 4, DDP__DEFT_WAYS = 6 * DDP__DEFT_RULES };
-
-/* One way to plan. coarse: stages as long as T_f + T_b. joined: rule 2, no smaller parts than the rule asks
- * for. */
-typedef struct ddp__deft_way {
-    int no_barrier, coarse, joined, rule;
-} ddp__deft_way;
-
-/* All ways of one call. */
-typedef struct ddp__deft_search {
-    const ddp_profile *p;
-    const ddp_delayed_options *o;
-    ddp_delayed_plan best;             /* all-zero: none */
-    int64_t work;                      /* entries of knapsacks, and what iterations cost beside them */
-    uint64_t seen[2 * DDP__DEFT_WAYS]; /* hashes of the partitions that were tried */
-    int ways;
-} ddp__deft_search;
-
-/* Equal parts of a bucket are interchangeable, so that a state is a count of parts per bucket. */
-typedef struct ddp__deft {
-    int buckets, links;
-    double mu;
-    double forward, backward; /* T_f, T_b */
-    double alpha;             /* startup of every part */
-    double scale;             /* of the capacities */
-    ddp_delayed_select select;
-    ddp_knapsack_solver solver;
-    size_t most; /* entries of the exact search */
-    int queue;   /* no knapsack: parts go in the order of release */
-    ddp__deft_way way;
-    int64_t *work;
-    double *ready;  /* [N] after the start of backward */
-    double *part_s; /* [N] */
-    int *parts_of;  /* [N] */
-    int parts;
-    double *item, *item_ready; /* [parts] scratch of a choice */
-    int *bucket, *assign;      /* [parts] likewise */
-    int *on;                   /* [4 N] the parts chosen, [2 x N]; and the best choice so far */
-    ddp__scratch room;
-} ddp__deft;
-
-/* Plans one way; s->best is replaced if the plan is better. */
-DDP_LIB ddp_status ddp__deft_variant(ddp__deft_search *s, ddp__deft_way way, ddp_error *err);
-/* Has the search done enough? From then on knapsacks are greedy by default, and one plan suffices. */
-DDP_LIB int ddp__deft_spent(int64_t work);
-
-/* Iterates to the steady period and fills out (untouched on error). */
-DDP_LIB ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err);
-
-/* ---- place: pair costs, exact evaluation, limits and the best so far ---- */
-
-/* Room of a bottleneck matching of n by n. */
-typedef struct ddp__matching {
-    int n, round;
-    double *sorted;           /* [n x n] */
-    int *left, *right, *seen; /* [n] */
-    int *kept;                /* [2 x n] */
-} ddp__matching;
-
-/* A search. An arrangement is an array of N devices, stage by stage: at[j * D + i] runs stage j of pipeline
- * i. As a partition only the sets at[j * D ..] count. */
-typedef struct ddp__place {
-    int N, D, S;          /* devices, pipelines, stages */
-    double *dp, *pp, *kl; /* [N x N] symmetric: pair terms of datap, pipelinep; KL's weight */
-    const ddp_place_options *o;
-    ddp_rng rng;
-    double start, limit_s; /* limit_s DBL_MAX: none */
-    long limit;            /* candidates; LONG_MAX = none */
-    long candidates;
-    double told; /* when progress was last called */
-    int stop;    /* 1 = a limit is reached, 2 = the caller has had enough */
-    int *best;   /* [N] arrangement; cost DBL_MAX: none yet */
-    double cost;
-    int proven, points, most_points;
-    double *curve;
-    ddp__matching matching; /* of D by D */
-    double *weight;         /* [D x D] */
-    double *hop;            /* [S x S] value of each matching */
-    int *mate;              /* [S x S x D] mate[j][k][a] = member of k beside member a of j */
-    double *tour;           /* Held-Karp's table where S <= 16 */
-    int *order;             /* [S] */
-    double *reach;          /* [S] */
-    int *line;              /* [N] the arrangement behind the last evaluation */
-    ddp__scratch room;      /* of all solvers; where memory runs out, the search ends */
-} ddp__place;
-
-DDP_LIB void ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room);
-/* No perfect matching avoids the lightest weight of any row or column: what its value is at least. */
-DDP_LIB double ddp__matching_bound(int n, const double *weight);
-DDP_LIB double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate);
-
-/* Cost of an arrangement as it stands; datap and hops may be NULL. */
-DDP_LIB double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops);
-DDP_LIB double ddp__place_averaging(const ddp__place *p, const int *at, int j); /* of stage j */
-/* The value of a hop; mate NULL: a bound from below. */
-DDP_LIB double ddp__place_match(ddp__place *p, const int *here, const int *there, int *mate);
-/* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. DBL_MAX where a
- * bound shows that it is not below `enough`, or where it is too late and something better than nothing is
- * known. */
-DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at, double enough);
-DDP_LIB void ddp__place_offer(ddp__place *p, const int *at, double cost); /* kept if it is better than the
-                                                                             best */
-/* The seconds since the start; reports progress and sets p->stop where the time is over. */
-DDP_LIB double ddp__place_clock(ddp__place *p);
-/* Is it time to drop even what has been begun? The last tenth beyond the time limit is for ending a search
- * well: a matching takes less. */
-DDP_LIB int ddp__place_late(ddp__place *p);
-DDP_LIB int ddp__place_next(ddp__place *p); /* counts one candidate: 0 where the search is over */
-
-DDP_LIB void ddp__place_anneal(ddp__place *p);
-typedef struct ddp__place_limit {
-    double seconds;
-    long candidates;
-} ddp__place_limit;
-
-/* The paper's search, genetic-code or KL's. With `more` it takes the same walk quickly: sums are kept up to
- * date, nothing is evaluated before it is compared, nor a child that a bound shows to be no better than its
- * parent, and candidates count as the moves of annealing that they are worth. By its own limits it goes on to
- * these if it is near the best. */
-DDP_LIB void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place_limit *more);
-DDP_LIB void ddp__place_exact(ddp__place *p);
-/* All partitions where there are few: 1 = done and proven, 0 = too many. */
-DDP_LIB int ddp__place_enumerate(ddp__place *p);
-/* Arrangements that follow the clusters of the network, each offered exactly evaluated; kept[0..] receives up
- * to `most` of them, best first. Returns their number. */
-DDP_LIB int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost);
-
-/* ---- workload: who uses whose result, and the price of a transfer ---- */
-
-/* Of one list on one network. */
-typedef struct ddp__workload_graph {
-    const ddp_oplist *list;
-    const ddp_network *net;
-    double turns;   /* n_b - 1 */
-    double samples; /* N_s */
-    double compute; /* compute time in units of the forward pass: 1, or 3 with backward */
-    double kept;    /* micro-batches whose results are in memory at once */
-    double state_factor;
-    int backward;
-    int *users;              /* of op i: users[from[i]] .. users[from[i+1]-1], ascending, distinct */
-    int *from;               /* [ops + 2] */
-    unsigned char *gradient; /* [ops] 1 = a remote user sends the result's gradient back */
-    int *seen;               /* [max(N, ops)] scratch */
-    ddp__scratch room;
-} ddp__workload_graph;
-
-/* Checks list, network and options; g->room is to be freed in any case. */
-DDP_LIB ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *net,
-                                            const ddp_workload_options *o, ddp__workload_graph *g,
-                                            ddp_error *err);
-
-/* Seconds of one message, Tcomm of Eq. 1. */
-DDP_LIB double ddp__workload_transfer(const ddp_network *net, int from, int to, double bytes);
-
-/* C_p, R_p and memory of every device into w's arrays, T_lat, T_pipe, and the messages, if w->message is not
- * NULL. */
-DDP_LIB void ddp__workload_sum(ddp__workload_graph *g, const int *device_of, ddp_workload *w);
-
-/* ---- fence: the operators as a tape to be cut, and a device sequence ---- */
-
-enum { DDP__FENCE_AGES = 8 };
-
-/* A result that lies before a cut and is used behind it. */
-typedef struct ddp__fence_live {
-    int op, next; /* next: its first user at or behind the cut */
-} ddp__fence_live;
-
-/* Operators 0..n-1; cut a lies before operator a. */
-typedef struct ddp__fence_tape {
-    ddp__workload_graph graph;
-    int n;
-    int *home;             /* [n] whose segment holds a result: its own, or its first user's */
-    double *flops;         /* [n+1] before cut a, times 3 with backward */
-    double *memory;        /* [n+1] bytes before cut a; what is received comes on top */
-    int *from;             /* [n+2] live results of cut a: live[from[a]] .. live[from[a+1]-1], */
-    ddp__fence_live *live; /*       by next user, then by operator */
-    int *oldest;           /* [n+1] least home of the live results of cut a, n = none */
-    int width;             /* most live results of any cut, at least 1 */
-} ddp__fence_tape;
-
-/* A cut of the tape over a device sequence: position k runs [first[k], end[k]). */
-typedef struct ddp__fence_cut {
-    int *first, *end;  /* [positions] */
-    double pipeline_s; /* infinity = none found */
-    int proven;
-    double work; /* elementary steps so far, over all orders */
-} ddp__fence_cut;
-
-/* A message takes delay + slope x bytes. */
-typedef struct ddp__fence_hop {
-    double delay, slope;
-} ddp__fence_hop;
-
-/* Links and devices in the order of a sequence: [positions], or [positions x positions] with the sender as
- * row. */
-typedef struct ddp__fence_line {
-    const ddp__fence_tape *tape;
-    int positions, idle;     /* idle: positions may stay empty */
-    int ages;                /* DDP__FENCE_AGES, or 2 if idle: an age names no position then */
-    double *pace;            /* seconds per FLOP */
-    double *limit;           /* bytes */
-    ddp__fence_hop *hop;     /* from one position to another */
-    ddp__fence_hop *to, *of; /* [k, q] least over the positions up to k: to position q, and from it */
-    double *least;           /* [positions] every segment there receives so many seconds */
-    double *bound;           /* [ages, positions + 1, n + 1], see ddp__fence_bound */
-    double *ahead;           /* [2, ages, n + 1] scratch */
-    double *part;            /* [width + 1] scratch */
-    ddp__scratch room;
-} ddp__fence_line;
-
-/* t->graph.room is to be freed in any case. */
-DDP_LIB ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net,
-                                        const ddp_workload_options *o, ddp__fence_tape *t, ddp_error *err);
-/* The median over all cuts of the bytes that cross: what a link has to carry as a rule. */
-DDP_LIB ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_error *err);
-
-/* cluster [N] and order [N] for messages of `bytes`: steps 1-3 of ddp_fence. */
-DDP_LIB ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, double resolution,
-                                    int *cluster, int *clusters, int *order, ddp_error *err);
-
-/* order [N]: where to begin; if *found, one along which a cut fits into memory. *every = 1: all orders were
- * tried. */
-DDP_LIB ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found,
-                                        int *every, ddp_error *err);
-
-DDP_LIB double ddp__fence_takes(const ddp__fence_hop *hop, int from, int to, int positions, double bytes);
-DDP_LIB ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
-                                        ddp__fence_line *line, ddp_error *err);
-
-/* line->bound[age, k+1, a]: no completion of "cut a reached, position k used last" (k = -1: none) with max(C,
- * R) < cap costs less latency; infinity = there is none. The oldest live result lies in the segment that is
- * `age` segments before the last one (the highest age: or further back); age 0 = the last one holds them all.
- * *work grows. */
-DDP_LIB void ddp__fence_bound(ddp__fence_line *line, double cap, double *work);
-
-/* The cut of least T_pipe along `order`; keeps what cut holds unless better (step 4). */
-DDP_LIB ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
-                                       ddp__fence_cut *cut, ddp_error *err);
-
-/* ---- osp.c ---- */
-
-/* ddp_osp_rank with memory that stays, for every step of a run; open: NULL without memory. close: NULL is
- * fine. */
-typedef struct ddp__osp ddp__osp;
-DDP_LIB ddp__osp *ddp__osp_open(int layers, ddp_osp_rule rule);
-DDP_LIB void ddp__osp_close(ddp__osp *s);
-DDP_LIB ddp_status ddp__osp_split(ddp__osp *s, const double *importance, const double *bytes, double budget,
-                                  ddp_osp_rule rule, unsigned char *gib, double *deferred, ddp_error *err);
-
-#endif /* DDP_NO_PLANNERS */
-
-/* ==== plan/internal.c ==== [plan] */
-/* Names of options, arrays of a search, orders and a link's clock: what the planners share. */
+/* ==== plan/names.c ==== [plan] */
+/* Names of the values of an option, and the value of a name. */
 
 const char *ddp__name_of(const char *const *names, int value)
 {
@@ -36739,7 +36336,7 @@ ddp_status ddp__named(const char *const *names, int first, const char *what, con
     if (!out) return ddp__fail(err, DDP_ARG, "the %s of a name: out is NULL", what);
     for (int i = first; names[i]; i++)
         if (name && !strcmp(names[i], name)) {
-            DDP_STATIC_ASSERT(sizeof(ddp_cost) == sizeof i, "an enum is an int");
+            DDP_STATIC_ASSERT(sizeof(ddp_status) == sizeof i, "an enum is an int");
             memcpy(out, &i, sizeof i);
             return DDP_OK;
         }
@@ -36751,6 +36348,15 @@ ddp_status ddp__named(const char *const *names, int first, const char *what, con
     return DDP_ARG;
 }
 
+/* ==== plan/times.h ==== [plan] */
+/* Checks on the times of a profile. */
+
+/* Returns DDP_NUMERIC if a sum of times is not finite or exceeds `most`. */
+DDP_LIB ddp_status ddp__check_sum(double sum, double most, ddp_error *err);
+
+/* ==== plan/times.c ==== [plan] */
+/* Checks on the times of a profile. */
+
 ddp_status ddp__check_sum(double sum, double most, ddp_error *err)
 {
     return ddp__finite(sum) && sum <= most
@@ -36760,40 +36366,20 @@ ddp_status ddp__check_sum(double sum, double most, ddp_error *err)
                            "holds; times are in seconds");
 }
 
-ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double partition_s,
-                                double partition_params, int cut, ddp_error *err)
-{
-    int sends = 0, sized = 0;
-    DDP__TRY(ddp__check_finite(alpha_s, 0, err, "alpha_s is %g", alpha_s));
-    DDP__TRY(ddp__check_finite(partition_s, 0, err, "partition_s is %g", partition_s));
-    DDP__TRY(ddp__check_finite(partition_params, 0, err, "partition_params is %g", partition_params));
-    for (int i = 0; i < p->layers; i++) {
-        if (!(p->comm_s[i] > 0)) continue;
-        if (p->comm_s[i] < alpha_s)
-            return ddp__fail(err, DDP_ARG,
-                             "bucket %d (%s): comm_s is %g s, shorter than the startup alpha_s of %g s "
-                             "that it contains; lower alpha_s",
-                             i, p->name && p->name[i] ? p->name[i] : "unnamed", p->comm_s[i], alpha_s);
-        sends = 1;
-        if (p->params && p->params[i] > 0) sized = 1;
-    }
-    if (partition_s > 0 && partition_params > 0)
-        return ddp__fail(err, DDP_ARG, "a partition of %g parameters and of %g s was given; give one of them",
-                         partition_params, partition_s);
-    if (cut && partition_s > 0 && !(partition_s > alpha_s + ddp__startup(p)))
-        return ddp__fail(err, DDP_ARG, "a partition of %g s is not longer than the startup of %g s; raise it",
-                         partition_s, alpha_s + ddp__startup(p));
-    if (cut && partition_params > 0 && sends && !sized)
-        return ddp__fail(err, DDP_ARG,
-                         "no bucket that sends has params, so none can be cut by %g parameters; give the "
-                         "partition in seconds (partition_s)",
-                         partition_params);
-    return DDP_OK;
-}
+/* ==== plan/arrays.h ==== [plan] */
+/* The arrays of one search: they are checked, copied and grown. */
 
-double ddp__occupies(const ddp_profile *p, int l) { return p->comm_s[l] > 0 ? p->comm_s[l] + p->gap_s : 0; }
+/* Returns DDP_OK if every array of s was allocated. Otherwise it frees them all and returns DDP_MEMORY with
+ * "no memory to plan N WHAT". */
+DDP_LIB ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err);
+/* Copies an array for the result of a plan. The caller frees the copy with DDP_FREE. NULL: out of memory. */
+DDP_LIB void *ddp__copy(const void *from, size_t count, size_t size);
+/* Grows an array from *room elements to `wanted` or more and updates *room. NULL: out of memory, and the old
+ * array stays valid. */
+DDP_LIB void *ddp__grow(void *array, size_t *room, size_t wanted, size_t size);
 
-double ddp__startup(const ddp_profile *p) { return p->alpha_s + p->gap_s; }
+/* ==== plan/arrays.c ==== [plan] */
+/* The arrays of one search: checks, copies, growth. */
 
 ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err)
 {
@@ -36818,49 +36404,20 @@ void *ddp__grow(void *array, size_t *room, size_t wanted, size_t size)
     return array;
 }
 
-int ddp__by_rank(const void *a, const void *b)
-{
-    const ddp__ranked *x = (const ddp__ranked *)a, *y = (const ddp__ranked *)b;
-    return x->key != y->key ? (x->key > y->key) - (x->key < y->key) : x->i - y->i;
-}
+/* ==== plan/queue.h ==== [plan] */
+/* A priority queue. Next is the entry of the least key, and among equal keys the least number. */
 
-void ddp__swap(int *order, int i, int j)
-{
-    int swap = order[i];
-    order[i] = order[j];
-    order[j] = swap;
-}
+typedef struct ddp__due {
+    double key;
+    int64_t i;
+} ddp__due;
 
-void ddp__reverse(int *order, int i, int j)
-{
-    for (; i < j; i++, j--) ddp__swap(order, i, j);
-}
+/* Adds an entry to heap [n], or removes the next one from it. The caller updates n. */
+DDP_LIB void ddp__due_add(ddp__due *heap, int n, double key, int64_t i);
+DDP_LIB ddp__due ddp__due_take(ddp__due *heap, int n);
 
-void ddp__shuffle(int *order, int n, ddp_rng *r)
-{
-    for (int i = 0; i < n; i++) order[i] = i;
-    for (int i = n - 1; r && i > 0; i--) ddp__swap(order, i, (int)ddp_rng_below(r, (uint64_t)i + 1));
-}
-
-int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user, double *least)
-{
-    int fell = 0;
-    for (int i = 0; i < n; i++)
-        for (int j = i + 1; j < n; j++)
-            for (int kind = !turn; kind < 2 && *least > 0; kind++) {
-                void (*move)(int *, int, int) = kind ? ddp__swap : ddp__reverse;
-                double now;
-                if (turn && kind && j - i < 3) continue; /* the same as a reversal */
-                move(order, i, j);
-                now = cost(user);
-                if (now < *least * (1 - 1e-9)) {
-                    *least = now;
-                    fell = 1;
-                } else
-                    move(order, i, j);
-            }
-    return fell;
-}
+/* ==== plan/queue.c ==== [plan] */
+/* A priority queue in an array. */
 
 static int ddp__due_before(const ddp__due *a, const ddp__due *b)
 {
@@ -36887,6 +36444,20 @@ ddp__due ddp__due_take(ddp__due *heap, int n)
     return first;
 }
 
+/* ==== plan/link_clock.h ==== [plan] */
+/* The clock of a link that carries one message at a time. */
+
+/* Sends a message that is ready at `ready` and occupies the link for `takes` seconds. Returns the time at
+ * which it starts and sets *free_at to the time at which the link is free again. The message arrives alpha
+ * later. */
+DDP_LIB double ddp__link_take(double *free_at, double ready, double takes);
+/* The index of the link that would deliver the message first; the lowest index wins a tie. */
+DDP_LIB int ddp__link_first(int links, const double *free_at, double ready, const double *takes,
+                            const double *alpha);
+
+/* ==== plan/link_clock.c ==== [plan] */
+/* The clock of a link that carries one message at a time. */
+
 double ddp__link_take(double *free_at, double ready, double takes)
 {
     double begin = *free_at > ready ? *free_at : ready;
@@ -36910,6 +36481,42 @@ int ddp__link_first(int links, const double *free_at, double ready, const double
     return best;
 }
 
+/* ==== plan/partial/partial_search.h ==== [plan] */
+/* The cost of an assignment of layers to steps, and the solvers that use it. */
+
+/* One profile in backward order i = 0..L-1 (0 = output side, CSV row L-1-i). The cost of a step is T +
+ * excess; solvers minimise the sum of excesses, which keeps its digits when T is large. */
+typedef struct ddp__costs {
+    ddp_cost cost;
+    int layers;
+    double T, alpha;
+    ddp__scratch room;
+    int *step, *list; /* [L] an assignment; the layers of one step */
+    double *comm;     /* [L] */
+    double *P, *C;    /* [L+1] prefix sums of backward and of comm */
+    double *w;        /* [L] non-decreasing: earliest start of a transfer, less its window */
+    double *k;        /* [L] w(i) - C(i); -inf where nothing is sent */
+} ddp__costs;
+
+/* Fills c from a profile. On success the caller frees c->room. */
+DDP_LIB ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err);
+/* Excess of layers list[0..n) (ascending), without `less` and with `more` (-1 = none). */
+DDP_LIB double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, int more);
+/* Lower bound on the sum of excesses of any assignment to `period` steps. */
+DDP_LIB double ddp__excess_bound(const ddp__costs *c, int period);
+
+/* Contiguous solvers: set h is [cut[h], cut[h+1]), cut [period+1]; curve [period] or NULL. With `windows` by
+ * Algorithm 2, which needs a cost other than sum and alpha 0, else by an O(L^2 H) programme for all;
+ * ddp__optimal picks. */
+DDP_LIB ddp_status ddp__contiguous(const ddp__costs *c, int period, int windows, int *cut, double *curve,
+                                   ddp_error *err);
+DDP_LIB ddp_status ddp__optimal(const ddp__costs *c, int period, int *cut, double *curve, ddp_error *err);
+DDP_LIB ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err);
+
+/* Any assignment; step [L] in backward order holds a first assignment and receives the best. */
+DDP_LIB ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, int *step,
+                                ddp_error *err);
+
 /* ==== plan/partial/partial_search.c ==== [plan] */
 /* What an assignment of layers to steps costs, and DreamDDP's solvers: contiguous sets (memoised, programme,
  * Algorithm 2) and scattered ones. */
@@ -36923,6 +36530,12 @@ int ddp__link_first(int links, const double *free_at, double ready, const double
  * some of them is late by at least P(i+1) + their comm - due(i); serving the input side first attains the
  * largest of these, because layer i then waits for nothing else. In both the maximum is what a link's clock
  * shows that serves the set in backward order, layer i ready at w(i). */
+
+/* Seconds for which the message of row l alone occupies the link; 0 if row l sends nothing. */
+static double ddp__occupies(const ddp_profile *p, int l)
+{
+    return p->comm_s[l] > 0 ? p->comm_s[l] + p->gap_s : 0;
+}
 
 ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err)
 {
@@ -37381,6 +36994,17 @@ ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, in
     return DDP_OK;
 }
 
+/* ==== plan/partial/partial_brute.h ==== [plan] */
+/* Brute force for partial averaging: the reference for every other solver. */
+
+/* The best contiguous partition, found by simulating every one; shares no code with the other solvers.
+ * cut [period+1] as in ddp__optimal. */
+DDP_LIB ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double time_limit_s, int *cut,
+                              ddp_error *err);
+/* Simulates one step that averages the layers with a nonzero member [L], in forward order. */
+DDP_LIB ddp_status ddp__brute_step(const ddp_profile *p, ddp_cost cost, const unsigned char *member,
+                                   double *out_s, ddp_error *err);
+
 /* ==== plan/partial/partial_brute.c ==== [plan] */
 /* The yardstick of DreamDDP's planner: the definitions of plan/partial/partial.h played event by event, and
  * every contiguous partition (empty sets allowed). Deliberately shares no arithmetic. */
@@ -37532,6 +37156,13 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
     ddp__scratch_free(&room);
     return status;
 }
+
+/* ==== plan/partial/partial_names.h ==== [plan] */
+/* Names of the solvers, costs and fillings of partial averaging, by value. */
+
+#define DDP__SOLVERS "scatter", "optimal", "dfs", "enp", "brute", "scatter"
+#define DDP__COSTS   "window", "timeline", "sum", "window"
+#define DDP__FILLS   "none", "exact", "eq12"
 
 /* ==== plan/partial/partial.c ==== [plan] */
 /* DreamDDP's planner: the solvers by name, bubble filling, the plan and its costs. */
@@ -38085,7 +37716,84 @@ ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_err
 
 #ifndef DDP_NO_PLANNERS
 
-/* ==== plan/place/tour.c ==== [plan] */
+/* ==== plan/order.h ==== [plan] */
+/* Orders of things: by a key, shuffled, and improved by exchanges. */
+
+typedef struct ddp__ranked {
+    double key;
+    int i;
+} ddp__ranked;
+
+/* A comparison for qsort: rising keys, and rising indices among equal keys. */
+DDP_LIB int ddp__by_rank(const void *a, const void *b);
+DDP_LIB void ddp__swap(int *order, int i, int j);
+DDP_LIB void ddp__reverse(int *order, int i, int j);      /* positions i to j */
+DDP_LIB void ddp__shuffle(int *order, int n, ddp_rng *r); /* 0..n-1; r NULL: ascending */
+/* Tries one move for each pair of positions and keeps those that lower cost(user). A move exchanges the two
+ * positions. With `turn`, reversing the run between them is tried first. *least is the cost, on entry and on
+ * return; the pass ends when it is 0. Returns 1 if the cost fell. */
+DDP_LIB int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user, double *least);
+
+/* ==== plan/order.c ==== [plan] */
+/* Orders of things: by a key, shuffled, and improved by exchanges. */
+
+int ddp__by_rank(const void *a, const void *b)
+{
+    const ddp__ranked *x = (const ddp__ranked *)a, *y = (const ddp__ranked *)b;
+    return x->key != y->key ? (x->key > y->key) - (x->key < y->key) : x->i - y->i;
+}
+
+void ddp__swap(int *order, int i, int j)
+{
+    int swap = order[i];
+    order[i] = order[j];
+    order[j] = swap;
+}
+
+void ddp__reverse(int *order, int i, int j)
+{
+    for (; i < j; i++, j--) ddp__swap(order, i, j);
+}
+
+void ddp__shuffle(int *order, int n, ddp_rng *r)
+{
+    for (int i = 0; i < n; i++) order[i] = i;
+    for (int i = n - 1; r && i > 0; i--) ddp__swap(order, i, (int)ddp_rng_below(r, (uint64_t)i + 1));
+}
+
+int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user, double *least)
+{
+    int fell = 0;
+    for (int i = 0; i < n; i++)
+        for (int j = i + 1; j < n; j++)
+            for (int kind = !turn; kind < 2 && *least > 0; kind++) {
+                void (*move)(int *, int, int) = kind ? ddp__swap : ddp__reverse;
+                double now;
+                if (turn && kind && j - i < 3) continue; /* the same as a reversal */
+                move(order, i, j);
+                now = cost(user);
+                if (now < *least * (1 - 1e-9)) {
+                    *least = now;
+                    fell = 1;
+                } else
+                    move(order, i, j);
+            }
+    return fell;
+}
+
+/* ==== plan/tour_internal.h ==== [plan] */
+/* The two searches behind ddp_tour_open, which placement calls directly. */
+
+/* The order of all n <= DDP_TOUR_EXACT nodes from `first` to `last` (-1 = free; the same twice: a ring) of
+ * least cost: the sum of the hops or, if `slowest`, the largest of them. best [n 2^n] is scratch. */
+DDP_LIB double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best,
+                              int *order);
+/* A short path, not proven shortest, for any n. Returns 0 if memory is exhausted. The search stops when
+ * over(user) is nonzero; the result is then at least the path to nearest neighbours. over may be NULL. */
+DDP_LIB int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user,
+                            int *order, double *length);
+
+/* ==== plan/tour.c ==== [plan] */
 /* Orders of nodes: a shortest open path through all, and the ring whose slowest hop is fastest. */
 
 /* ---- few nodes: Held-Karp ---- */
@@ -38439,6 +38147,116 @@ ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *
     for (int k = 0; k < n; k++)
         *least = fmin(*least, rate[(size_t)order[k] * N + (size_t)order[(k + 1) % n]]);
     ddp__scratch_free(&room);
+    return DDP_OK;
+}
+
+#ifndef DDP_NO_MODELS
+
+/* ==== plan/oplist_graph.c ==== [plan] */
+/* From this project's graphs to the operator lists that planners read. */
+
+/* The operators of a kind in a layer are numbered from the second on. */
+static void ddp__oplist_graph_name(const ddp_graph *g, const ddp_node *n, char *text, size_t size)
+{
+    const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
+    int i, before = 0;
+    for (i = n->layer >= 0 ? g->layer[n->layer].first : 0; i < n->index; i++)
+        before += g->node[i]->op == n->op && g->node[i]->layer == n->layer;
+    if (before)
+        snprintf(text, size, "%s%s%.60s.%d", layer, *layer ? "/" : "", n->op->name, before);
+    else
+        snprintf(text, size, "%s%s%.60s", layer, *layer ? "/" : "", n->op->name);
+}
+
+/* Fills the list; place[node] is the operator's index in it, -1 for inputs. */
+static ddp_status ddp__oplist_graph_fill(const ddp_graph *g, const int *place, ddp_oplist *list,
+                                         ddp_error *err)
+{
+    for (int i = 0; i < g->nodes; i++) {
+        int args[DDP_OP_INPUTS], count = 0;
+        ddp_node_info info;
+        char name[300];
+
+        if (place[i] < 0) continue;
+        ddp_node_describe(g, i, &info);
+        for (int k = 0; k < info.inputs; k++)
+            if (place[info.input[k]] >= 0) args[count++] = place[info.input[k]];
+        ddp__oplist_graph_name(g, g->node[i], name, sizeof name);
+        DDP__TRY(ddp_oplist_set(list, place[i], name, args, count, info.flops, info.output_bytes,
+                                info.param_bytes, err));
+        list->op[place[i]].module = g->node[i]->layer + 1;
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_graph_oplist(const ddp_graph *g, ddp_oplist *out, ddp_error *err)
+{
+    int i, count = 0, *place;
+    ddp_status code;
+    ddp_oplist list;
+    if (!g || !out) return ddp__fail(err, DDP_ARG, "ddp_graph_oplist: no graph, or nowhere to put the list");
+    if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
+    place = (int *)ddp__calloc((size_t)g->nodes, sizeof *place);
+    if (!place) return ddp__fail(err, DDP_MEMORY, "out of memory for a list of %d operators", g->nodes);
+    for (i = 0; i < g->nodes; i++) place[i] = g->node[i]->op ? count++ : -1;
+    memset(&list, 0, sizeof list);
+    code = count ? ddp_oplist_new(count, &list, err)
+                 : ddp__fail(err, DDP_ARG, "ddp_graph_oplist: the graph has no operators");
+    if (code == DDP_OK) code = ddp__oplist_graph_fill(g, place, &list, err);
+    DDP_FREE(place);
+    if (code == DDP_OK)
+        *out = list;
+    else
+        ddp_oplist_free(&list);
+    return code;
+}
+
+#endif
+
+/* ==== plan/timeline/partition.h ==== [plan] */
+/* Options that cut buckets into parts: checks, and the startup of each part. */
+
+/* Checks alpha_s, the startup within each comm_s, and the largest part in seconds or in parameters (0 = no
+ * limit). `cut`: buckets are cut into parts.
+ * Errors: DDP_ARG (names the value). */
+DDP_LIB ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double partition_s,
+                                        double partition_params, int cut, ddp_error *err);
+/* Seconds for which each message occupies the link beyond its comm_s: alpha and gap of the profile. */
+DDP_LIB double ddp__startup(const ddp_profile *p);
+
+/* ==== plan/timeline/partition.c ==== [plan] */
+/* Options that cut buckets into parts: checks, and the startup of each part. */
+
+double ddp__startup(const ddp_profile *p) { return p->alpha_s + p->gap_s; }
+
+ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double partition_s,
+                                double partition_params, int cut, ddp_error *err)
+{
+    int sends = 0, sized = 0;
+    DDP__TRY(ddp__check_finite(alpha_s, 0, err, "alpha_s is %g", alpha_s));
+    DDP__TRY(ddp__check_finite(partition_s, 0, err, "partition_s is %g", partition_s));
+    DDP__TRY(ddp__check_finite(partition_params, 0, err, "partition_params is %g", partition_params));
+    for (int i = 0; i < p->layers; i++) {
+        if (!(p->comm_s[i] > 0)) continue;
+        if (p->comm_s[i] < alpha_s)
+            return ddp__fail(err, DDP_ARG,
+                             "bucket %d (%s): comm_s is %g s, shorter than the startup alpha_s of %g s "
+                             "that it contains; lower alpha_s",
+                             i, p->name && p->name[i] ? p->name[i] : "unnamed", p->comm_s[i], alpha_s);
+        sends = 1;
+        if (p->params && p->params[i] > 0) sized = 1;
+    }
+    if (partition_s > 0 && partition_params > 0)
+        return ddp__fail(err, DDP_ARG, "a partition of %g parameters and of %g s was given; give one of them",
+                         partition_params, partition_s);
+    if (cut && partition_s > 0 && !(partition_s > alpha_s + ddp__startup(p)))
+        return ddp__fail(err, DDP_ARG, "a partition of %g s is not longer than the startup of %g s; raise it",
+                         partition_s, alpha_s + ddp__startup(p));
+    if (cut && partition_params > 0 && sends && !sized)
+        return ddp__fail(err, DDP_ARG,
+                         "no bucket that sends has params, so none can be cut by %g parameters; give the "
+                         "partition in seconds (partition_s)",
+                         partition_params);
     return DDP_OK;
 }
 
@@ -38995,6 +38813,39 @@ ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline *t, dou
     return DDP_OK;
 }
 
+/* ==== plan/timeline/knapsack_internal.h ==== [plan] */
+/* The knapsack in whole ticks, with equal items as classes. */
+
+typedef struct ddp__knapsack_class {
+    int64_t ready;
+    int64_t cost[2]; /* on each link, rounded down */
+    int64_t value;
+    int first, count; /* positions in `order` */
+} ddp__knapsack_class;
+
+/* Whole ticks make every comparison exact and every order total. Costs are rounded down and deadlines up, so
+ * that rounding never rejects a set that fits. */
+typedef struct ddp__knapsack {
+    int items, links, classes;
+    int64_t start[2], deadline[2];
+    ddp__knapsack_class *cls; /* in release order; items that fit nowhere are left out */
+    int *order;               /* [items] item index by position */
+    double *key;              /* [items] what greedy sorts by */
+    const double *value;      /* [items] what is maximised, before it was ticks */
+    int *assign;              /* [items] the link of each, -1 = none */
+    int64_t total;            /* value of all classes */
+    int64_t *work;            /* grows by one for each entry that the exact search lists; or NULL */
+    ddp__scratch room;
+} ddp__knapsack;
+
+/* ddp_knapsack with the number of entries that a half of the exact search may list; work may be NULL. */
+DDP_LIB ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver,
+                                        size_t most, int64_t *work, int *assign, double *value,
+                                        ddp_error *err);
+
+/* k->assign is replaced where more than `known` can be reached. most = entries of a half. */
+DDP_LIB ddp_status ddp__knapsack_exact(ddp__knapsack *k, int64_t known, size_t most, ddp_error *err);
+
 /* ==== plan/timeline/knapsack_exact.c ==== [plan] */
 /* The exact knapsack, by meeting in the middle. */
 
@@ -39537,6 +39388,60 @@ static const char *const ddp__knapsacks[] = {"default", "exact", "greedy", NULL}
 
 DDP__NAMES(ddp_knapsack_solver, ddp__knapsacks, 1, "solver")
 
+/* ==== plan/timeline/deft_internal.h ==== [plan] */
+/* The search of DeFT's planner: ways to cut buckets into parts, and the cycle of one way. */
+
+/* The longest part: of the shorter stage, over mu (the paper's rule 3) or on the fast link, then of the
+ * longer one. */
+enum { DDP__DEFT_RULES = 4, DDP__DEFT_WAYS = 6 * DDP__DEFT_RULES };
+
+/* One way to plan. coarse: stages as long as T_f + T_b. joined: rule 2, no smaller parts than the rule asks
+ * for. */
+typedef struct ddp__deft_way {
+    int no_barrier, coarse, joined, rule;
+} ddp__deft_way;
+
+/* All ways of one call. */
+typedef struct ddp__deft_search {
+    const ddp_profile *p;
+    const ddp_delayed_options *o;
+    ddp_delayed_plan best;             /* all-zero: none */
+    int64_t work;                      /* entries of knapsacks, and what iterations cost beside them */
+    uint64_t seen[2 * DDP__DEFT_WAYS]; /* hashes of the partitions that were tried */
+    int ways;
+} ddp__deft_search;
+
+/* Equal parts of a bucket are interchangeable, so that a state is a count of parts per bucket. */
+typedef struct ddp__deft {
+    int buckets, links;
+    double mu;
+    double forward, backward; /* T_f, T_b */
+    double alpha;             /* startup of every part */
+    double scale;             /* of the capacities */
+    ddp_delayed_select select;
+    ddp_knapsack_solver solver;
+    size_t most; /* entries of the exact search */
+    int queue;   /* no knapsack: parts go in the order of release */
+    ddp__deft_way way;
+    int64_t *work;
+    double *ready;  /* [N] after the start of backward */
+    double *part_s; /* [N] */
+    int *parts_of;  /* [N] */
+    int parts;
+    double *item, *item_ready; /* [parts] scratch of a choice */
+    int *bucket, *assign;      /* [parts] likewise */
+    int *on;                   /* [4 N] the parts chosen, [2 x N]; and the best choice so far */
+    ddp__scratch room;
+} ddp__deft;
+
+/* Plans one way; s->best is replaced if the plan is better. */
+DDP_LIB ddp_status ddp__deft_variant(ddp__deft_search *s, ddp__deft_way way, ddp_error *err);
+/* Has the search done enough? From then on knapsacks are greedy by default, and one plan suffices. */
+DDP_LIB int ddp__deft_spent(int64_t work);
+
+/* Iterates to the steady period and fills out (untouched on error). */
+DDP_LIB ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err);
+
 /* ==== plan/timeline/deft_cycle.c ==== [plan] */
 /* DeFT: one stage's choice of parts, and the queues and cases that lead to the steady period. */
 
@@ -39860,7 +39765,7 @@ void ddp_delayed_plan_free(ddp_delayed_plan *plan)
 }
 
 /* ==== plan/timeline/deft.c ==== [plan] */
-/* DeFT's planner: options, tensor partition, the search for a frequency; the Preserver. */
+/* DeFT's planner: options, tensor partition, the search for a frequency. */
 
 /* More parts than this, or than two a bucket, and the partition rule asks for less. */
 #define DDP__DEFT_PARTS 512
@@ -40150,7 +40055,8 @@ static const char *const ddp__selects[] = {"release", "release", "paper", NULL};
 
 DDP__NAMES(ddp_delayed_select, ddp__selects, 1, "selection")
 
-/* ---- the Preserver ---- */
+/* ==== plan/timeline/preserver.c ==== [plan] */
+/* DeFT's Preserver: the expected loss, the ratio test, and plans that pass it. */
 
 /* Retries, growth of the capacity, and the most iterations that one sequence may stand for. */
 #define DDP__PRESERVER_RETRIES    10
@@ -40278,6 +40184,17 @@ ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_opti
     *out = found;
     return DDP_OK;
 }
+
+/* ==== plan/osp/osp_internal.h ==== [plan] */
+/* The choice of OSP's late layers at every step of a run, without allocation. */
+
+/* The memory of ddp_osp_rank, reused by every step of a run. Open returns NULL if memory is exhausted; close
+ * accepts NULL. */
+typedef struct ddp__osp ddp__osp;
+DDP_LIB ddp__osp *ddp__osp_open(int layers, ddp_osp_rule rule);
+DDP_LIB void ddp__osp_close(ddp__osp *s);
+DDP_LIB ddp_status ddp__osp_split(ddp__osp *s, const double *importance, const double *bytes, double budget,
+                                  ddp_osp_rule rule, unsigned char *gib, double *deferred, ddp_error *err);
 
 /* ==== plan/osp/osp.c ==== [plan] */
 /* OSP's planner: importance, which layers are late, and how many bytes. */
@@ -40575,10 +40492,26 @@ double ddp_osp_budget(double loss, double first_loss, double u_max)
     return part <= 0 ? 0 : part >= 1 ? u_max : part * u_max;
 }
 
-/* ==== plan/graphs.c ==== [plan] */
-/* The bottleneck matching of two sides, and communities by Louvain's method. */
+/* ==== plan/place/matching.h ==== [plan] */
+/* The bottleneck matching of two sides of equal size. */
 
-/* ---- matching ---- */
+/* Memory of a matching of n by n. */
+typedef struct ddp__matching {
+    int n, round;
+    double *sorted;           /* [n x n] */
+    int *left, *right, *seen; /* [n] */
+    int *kept;                /* [2 x n] */
+} ddp__matching;
+
+/* Takes the arrays of m from `room`; the caller checks room->failed. */
+DDP_LIB void ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room);
+/* A lower bound: a perfect matching uses at least the lightest weight of each row and of each column. */
+DDP_LIB double ddp__matching_bound(int n, const double *weight);
+/* Writes a perfect matching whose heaviest pair is lightest to mate [n] and returns that weight. */
+DDP_LIB double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate);
+
+/* ==== plan/place/matching.c ==== [plan] */
+/* The bottleneck matching of two sides of equal size, by augmenting paths and bisection. */
 
 /* An augmenting path from u over weights of at most `most` (Kuhn). */
 static int ddp__matching_augment(ddp__matching *m, const double *weight, double most, int u)
@@ -40672,223 +40605,56 @@ void ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room)
     m->kept = ddp__ints(room, 2 * N);
 }
 
-/* ---- communities ---- */
+/* ==== plan/place/place_core.h ==== [plan] */
+/* The state of a placement search: pair costs, exact evaluation, limits and the best so far. */
 
-enum { DDP__LOUVAIN_STARTS = 16, DDP__LOUVAIN_MANY = 1024 };
-enum { DDP__LOUVAIN_TURNS = 1000 }; /* never met: should rounding make moves go round in circles */
+/* A search. An arrangement is an array of N devices, stage by stage: at[j * D + i] runs stage j of pipeline
+ * i. As a partition only the sets at[j * D ..] count. */
+typedef struct ddp__place {
+    int N, D, S;          /* devices, pipelines, stages */
+    double *dp, *pp, *kl; /* [N x N] symmetric: pair terms of datap, pipelinep; KL's weight */
+    const ddp_place_options *o;
+    ddp_rng rng;
+    double start, limit_s; /* limit_s DBL_MAX: none */
+    long limit;            /* candidates; LONG_MAX = none */
+    long candidates;
+    double told; /* when progress was last called */
+    int stop;    /* 1 = a limit is reached, 2 = the caller has had enough */
+    int *best;   /* [N] arrangement; cost DBL_MAX: none yet */
+    double cost;
+    int proven, points, most_points;
+    double *curve;
+    ddp__matching matching; /* of D by D */
+    double *weight;         /* [D x D] */
+    double *hop;            /* [S x S] value of each matching */
+    int *mate;              /* [S x S x D] mate[j][k][a] = member of k beside member a of j */
+    double *tour;           /* Held-Karp's table where S <= 16 */
+    int *order;             /* [S] */
+    double *reach;          /* [S] */
+    int *line;              /* [N] the arrangement behind the last evaluation */
+    ddp__scratch room;      /* of all solvers; where memory runs out, the search ends */
+} ddp__place;
 
-/* A level of the hierarchy: communities of the level below are its nodes. */
-typedef struct ddp__louvain {
-    int n, size;              /* nodes of the graph, and of the level */
-    double resolution, total; /* total = 2m */
-    double *graph;            /* [n x n] symmetric, diagonal 0 */
-    double *w;                /* [size x size] of the level; the diagonal holds twice the inner weight */
-    double *degree;           /* [size] */
-    double *inside;           /* [size] degrees of each community's members */
-    double *link;             /* [size] weight from the node at hand into each community */
-    int *community;           /* [size] of the level's nodes */
-    int *flat;                /* [n] the level's node that each node of the graph is in */
-    int *order;               /* [n] */
-    int *number;              /* [n] scratch of the renumbering */
-    int *best;                /* [n] */
-    ddp__scratch room;
-} ddp__louvain;
-
-static ddp_status ddp__louvain_open(int n, const double *weights, double resolution, ddp__louvain *g,
-                                    ddp_error *err)
-{
-    size_t N = (size_t)(n > 0 ? n : 0), i, j;
-
-    memset(g, 0, sizeof *g);
-    if (n < 1 || !weights)
-        return ddp__fail(err, DDP_ARG, "a graph of %d nodes%s has no communities", n,
-                         n < 1 ? "" : " without weights");
-    if (!(resolution > 0 && resolution <= 1e100))
-        return ddp__fail(err, DDP_ARG, "resolution is %g; it must be above 0 (1 = modularity)", resolution);
-    for (i = 0; i < N * N; i++)
-        if (i % (N + 1))
-            DDP__TRY(ddp__check_finite(weights[i], 0, err, "the weight from node %zu to node %zu is %g",
-                                       i / N, i % N, weights[i]));
-    g->n = n;
-    g->resolution = resolution;
-    g->graph = ddp__doubles(&g->room, N * N);
-    g->w = ddp__doubles(&g->room, N * N);
-    g->degree = ddp__doubles(&g->room, N);
-    g->inside = ddp__doubles(&g->room, N);
-    g->link = ddp__doubles(&g->room, N);
-    g->community = ddp__ints(&g->room, N);
-    g->flat = ddp__ints(&g->room, N);
-    g->order = ddp__ints(&g->room, N);
-    g->number = ddp__ints(&g->room, N);
-    g->best = ddp__ints(&g->room, N);
-    DDP__TRY(ddp__scratch_check(&g->room, n, "nodes", err));
-    for (i = 0; i < N; i++)
-        for (j = 0; j < N; j++) {
-            if (i == j) continue;
-            g->graph[i * N + j] = 0.5 * weights[i * N + j] + 0.5 * weights[j * N + i];
-            g->total += g->graph[i * N + j];
-        }
-    if (g->total <= 1e150) return DDP_OK;
-    ddp__scratch_free(&g->room);
-    return ddp__fail(err, DDP_NUMERIC, "the weights add up to %g; scale them below 1e150", g->total);
-}
-
-/* Numbers communities 0.. by their lowest node; returns how many there are. */
-static int ddp__louvain_renumber(int n, int *community, int *number)
-{
-    int i, next = 0;
-    for (i = 0; i < n; i++) number[i] = -1;
-    for (i = 0; i < n; i++) {
-        if (number[community[i]] < 0) number[community[i]] = next++;
-        community[i] = number[community[i]];
-    }
-    return next;
-}
-
-/* Q of a partition of the graph's nodes into `communities`. */
-static double ddp__louvain_quality(const ddp__louvain *g, const int *community)
-{
-    size_t n = (size_t)g->n, i, j;
-    double q = 0, *inner = g->link, *ends = g->inside;
-    if (!(g->total > 0)) return 0;
-    for (i = 0; i < n; i++) inner[i] = ends[i] = 0;
-    for (i = 0; i < n; i++)
-        for (j = 0; j < n; j++) {
-            ends[community[i]] += g->graph[i * n + j];
-            if (community[i] == community[j]) inner[community[i]] += g->graph[i * n + j];
-        }
-    for (i = 0; i < n; i++)
-        q += inner[i] / g->total - g->resolution * (ends[i] / g->total) * (ends[i] / g->total);
-    return q;
-}
-
-/* The level whose nodes are the sets of g->flat (numbered 0..size-1). */
-static void ddp__louvain_level(ddp__louvain *g, int size)
-{
-    size_t n = (size_t)g->n, k = (size_t)size, i, j;
-    g->size = size;
-    for (i = 0; i < k * k; i++) g->w[i] = 0;
-    for (i = 0; i < n; i++)
-        for (j = 0; j < n; j++) g->w[(size_t)g->flat[i] * k + (size_t)g->flat[j]] += g->graph[i * n + j];
-    for (i = 0; i < k; i++) {
-        g->degree[i] = 0;
-        for (j = 0; j < k; j++) g->degree[i] += g->w[i * k + j];
-    }
-}
-
-/* Moves the level's nodes, in g->order, until none gains. community [size] is begun with and improved.
- * Returns whether anything moved. */
-static int ddp__louvain_move(ddp__louvain *g)
-{
-    int size = g->size, moved = 0, changed = 1, turn, at, i, j, own, best;
-    const double least = 1e-12 * g->total;
-    double gain, top, stay;
-
-    for (i = 0; i < size; i++) g->inside[i] = 0;
-    for (i = 0; i < size; i++) g->inside[g->community[i]] += g->degree[i];
-    for (turn = 0; changed && turn < DDP__LOUVAIN_TURNS; turn++) {
-        changed = 0;
-        for (at = 0; at < size; at++) {
-            const double *row;
-            i = g->order[at];
-            row = g->w + (size_t)i * (size_t)size;
-            if (!(g->degree[i] > 0)) continue;
-            own = g->community[i];
-            for (j = 0; j < size; j++) g->link[j] = 0;
-            for (j = 0; j < size; j++)
-                if (j != i) g->link[g->community[j]] += row[j];
-            g->inside[own] -= g->degree[i];
-            stay = g->link[own] - g->resolution * g->degree[i] * (g->inside[own] / g->total);
-            top = stay + least;
-            best = own;
-            for (j = 0; j < size; j++) {
-                if (j == own) continue;
-                gain = g->link[j] - g->resolution * g->degree[i] * (g->inside[j] / g->total);
-                if (gain > top) {
-                    top = gain;
-                    best = j;
-                }
-            }
-            g->inside[best] += g->degree[i];
-            g->community[i] = best;
-            if (best != own) changed = moved = 1;
-        }
-    }
-    return moved;
-}
-
-/* Levels from single nodes upwards, then single nodes again, until they gain nothing. Each turn that goes on
- * has moved something, which raises Q; r NULL = index order. */
-static int ddp__louvain_climb(ddp__louvain *g, ddp_rng *r)
-{
-    int i, k, size, turn, moved = 1;
-    for (i = 0; i < g->n; i++) g->community[i] = i;
-    for (size = g->n, turn = 0; moved && turn < DDP__LOUVAIN_TURNS; turn++) {
-        for (i = 0; i < g->n; i++) g->flat[i] = i;
-        ddp__louvain_level(g, g->n);
-        ddp__shuffle(g->order, g->n, r);
-        moved = ddp__louvain_move(g);
-        size = ddp__louvain_renumber(g->n, g->community, g->number);
-        for (i = 0; i < g->n; i++) g->flat[i] = g->community[i];
-        for (k = 1; k;) {
-            ddp__louvain_level(g, size);
-            for (i = 0; i < size; i++) g->community[i] = i;
-            ddp__shuffle(g->order, size, r);
-            k = ddp__louvain_move(g);
-            moved |= k;
-            size = ddp__louvain_renumber(size, g->community, g->number);
-            for (i = 0; i < g->n; i++) g->flat[i] = g->community[g->flat[i]];
-        }
-        for (i = 0; i < g->n; i++) g->community[i] = g->flat[i];
-    }
-    return size;
-}
-
-ddp_status ddp_modularity(int n, const double *weights, double resolution, const int *community, double *out,
-                          ddp_error *err)
-{
-    ddp__louvain g;
-    int i;
-    DDP__TRY(ddp__louvain_open(n, weights, resolution, &g, err));
-    for (i = 0; community && i < n; i++)
-        if (community[i] < 0 || community[i] >= n) break;
-    if (community && out && i == n) *out = ddp__louvain_quality(&g, community);
-    ddp__scratch_free(&g.room);
-    if (!community || !out) return ddp__fail(err, DDP_ARG, "ddp_modularity: community and out are needed");
-    if (i < n)
-        return ddp__fail(err, DDP_ARG, "node %d is in community %d; numbers run from 0 to %d", i,
-                         community[i], n - 1);
-    return DDP_OK;
-}
-
-ddp_status ddp_louvain(int n, const double *weights, double resolution, int *community, int *communities,
-                       double *modularity, ddp_error *err)
-{
-    double q, best = -DBL_MAX;
-    int i, start, size, most = 0;
-    ddp__louvain g;
-    ddp_rng r;
-
-    DDP__TRY(ddp__louvain_open(n, weights, resolution, &g, err));
-    if (!community) {
-        ddp__scratch_free(&g.room);
-        return ddp__fail(err, DDP_ARG, "ddp_louvain: community is NULL; it receives the result");
-    }
-    for (start = 0; start < (n <= DDP__LOUVAIN_MANY ? DDP__LOUVAIN_STARTS : 1); start++) {
-        r = ddp_rng_seed(1, (uint64_t)start);
-        size = ddp__louvain_climb(&g, start ? &r : NULL);
-        q = ddp__louvain_quality(&g, g.flat);
-        if (!(q > best + 1e-12)) continue;
-        best = q;
-        most = size;
-        for (i = 0; i < n; i++) g.best[i] = g.flat[i];
-    }
-    for (i = 0; i < n; i++) community[i] = g.best[i];
-    if (communities) *communities = most;
-    if (modularity) *modularity = best;
-    ddp__scratch_free(&g.room);
-    return DDP_OK;
-}
+/* Cost of an arrangement as it stands; datap and hops may be NULL. */
+DDP_LIB double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops);
+DDP_LIB double ddp__place_averaging(const ddp__place *p, const int *at, int j); /* of stage j */
+/* The value of a hop; mate NULL: a bound from below. */
+DDP_LIB double ddp__place_match(ddp__place *p, const int *here, const int *there, int *mate);
+/* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. DBL_MAX where a
+ * bound shows that it is not below `enough`, or where it is too late and something better than nothing is
+ * known. */
+DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at, double enough);
+DDP_LIB void ddp__place_offer(ddp__place *p, const int *at, double cost); /* kept if it is better than the
+                                                                             best */
+/* The seconds since the start; reports progress and sets p->stop where the time is over. */
+DDP_LIB double ddp__place_clock(ddp__place *p);
+/* Is it time to drop even what has been begun? The last tenth beyond the time limit is for ending a search
+ * well: a matching takes less. */
+DDP_LIB int ddp__place_late(ddp__place *p);
+DDP_LIB int ddp__place_next(ddp__place *p); /* counts one candidate: 0 where the search is over */
+/* Arrangements that follow the clusters of the network, each offered exactly evaluated; kept[0..] receives up
+ * to `most` of them, best first. Returns their number. */
+DDP_LIB int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost);
 
 /* ==== plan/place/place_core.c ==== [plan] */
 /* What all placement searches share: exact evaluation, limits, the best so far, and where to start. */
@@ -41209,6 +40975,27 @@ int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
     ddp__starts_cuts(&s);
     return s.count;
 }
+
+/* ==== plan/place/place_solvers.h ==== [plan] */
+/* The solvers of placement. */
+
+/* Annealing, or for large networks descent on the two-level cost. */
+DDP_LIB void ddp__place_anneal(ddp__place *p);
+
+typedef struct ddp__place_limit {
+    double seconds;
+    long candidates;
+} ddp__place_limit;
+
+/* The paper's genetic search, that of the authors' program, or KL's. With `more` the walk is the same but
+ * cheaper: sums are updated in place, a candidate is evaluated only for a comparison, a bound skips children
+ * that are no better than their parent, and candidates count as equivalent moves of annealing. After its own
+ * limits the search continues to the limits of `more` if its result is near the best. */
+DDP_LIB void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place_limit *more);
+/* Branch and bound. */
+DDP_LIB void ddp__place_exact(ddp__place *p);
+/* Evaluates every partition. Returns 1 if the result is proven, 0 if there are too many partitions. */
+DDP_LIB int ddp__place_enumerate(ddp__place *p);
 
 /* ==== plan/place/place_genetic.c ==== [plan] */
 /* DT-FM's genetic searches: the paper's, and the one that its authors released. */
@@ -42720,7 +42507,257 @@ void ddp_placement_free(ddp_placement *p)
     memset(p, 0, sizeof *p);
 }
 
-/* ==== plan/workload.c ==== [plan] */
+/* ==== plan/fence/louvain.c ==== [plan] */
+/* Communities of a weighted graph, by Louvain's method. */
+
+enum { DDP__LOUVAIN_STARTS = 16, DDP__LOUVAIN_MANY = 1024 };
+enum { DDP__LOUVAIN_TURNS = 1000 }; /* never met: should rounding make moves go round in circles */
+
+/* A level of the hierarchy: communities of the level below are its nodes. */
+typedef struct ddp__louvain {
+    int n, size;              /* nodes of the graph, and of the level */
+    double resolution, total; /* total = 2m */
+    double *graph;            /* [n x n] symmetric, diagonal 0 */
+    double *w;                /* [size x size] of the level; the diagonal holds twice the inner weight */
+    double *degree;           /* [size] */
+    double *inside;           /* [size] degrees of each community's members */
+    double *link;             /* [size] weight from the node at hand into each community */
+    int *community;           /* [size] of the level's nodes */
+    int *flat;                /* [n] the level's node that each node of the graph is in */
+    int *order;               /* [n] */
+    int *number;              /* [n] scratch of the renumbering */
+    int *best;                /* [n] */
+    ddp__scratch room;
+} ddp__louvain;
+
+static ddp_status ddp__louvain_open(int n, const double *weights, double resolution, ddp__louvain *g,
+                                    ddp_error *err)
+{
+    size_t N = (size_t)(n > 0 ? n : 0), i, j;
+
+    memset(g, 0, sizeof *g);
+    if (n < 1 || !weights)
+        return ddp__fail(err, DDP_ARG, "a graph of %d nodes%s has no communities", n,
+                         n < 1 ? "" : " without weights");
+    if (!(resolution > 0 && resolution <= 1e100))
+        return ddp__fail(err, DDP_ARG, "resolution is %g; it must be above 0 (1 = modularity)", resolution);
+    for (i = 0; i < N * N; i++)
+        if (i % (N + 1))
+            DDP__TRY(ddp__check_finite(weights[i], 0, err, "the weight from node %zu to node %zu is %g",
+                                       i / N, i % N, weights[i]));
+    g->n = n;
+    g->resolution = resolution;
+    g->graph = ddp__doubles(&g->room, N * N);
+    g->w = ddp__doubles(&g->room, N * N);
+    g->degree = ddp__doubles(&g->room, N);
+    g->inside = ddp__doubles(&g->room, N);
+    g->link = ddp__doubles(&g->room, N);
+    g->community = ddp__ints(&g->room, N);
+    g->flat = ddp__ints(&g->room, N);
+    g->order = ddp__ints(&g->room, N);
+    g->number = ddp__ints(&g->room, N);
+    g->best = ddp__ints(&g->room, N);
+    DDP__TRY(ddp__scratch_check(&g->room, n, "nodes", err));
+    for (i = 0; i < N; i++)
+        for (j = 0; j < N; j++) {
+            if (i == j) continue;
+            g->graph[i * N + j] = 0.5 * weights[i * N + j] + 0.5 * weights[j * N + i];
+            g->total += g->graph[i * N + j];
+        }
+    if (g->total <= 1e150) return DDP_OK;
+    ddp__scratch_free(&g->room);
+    return ddp__fail(err, DDP_NUMERIC, "the weights add up to %g; scale them below 1e150", g->total);
+}
+
+/* Numbers communities 0.. by their lowest node; returns how many there are. */
+static int ddp__louvain_renumber(int n, int *community, int *number)
+{
+    int i, next = 0;
+    for (i = 0; i < n; i++) number[i] = -1;
+    for (i = 0; i < n; i++) {
+        if (number[community[i]] < 0) number[community[i]] = next++;
+        community[i] = number[community[i]];
+    }
+    return next;
+}
+
+/* Q of a partition of the graph's nodes into `communities`. */
+static double ddp__louvain_quality(const ddp__louvain *g, const int *community)
+{
+    size_t n = (size_t)g->n, i, j;
+    double q = 0, *inner = g->link, *ends = g->inside;
+    if (!(g->total > 0)) return 0;
+    for (i = 0; i < n; i++) inner[i] = ends[i] = 0;
+    for (i = 0; i < n; i++)
+        for (j = 0; j < n; j++) {
+            ends[community[i]] += g->graph[i * n + j];
+            if (community[i] == community[j]) inner[community[i]] += g->graph[i * n + j];
+        }
+    for (i = 0; i < n; i++)
+        q += inner[i] / g->total - g->resolution * (ends[i] / g->total) * (ends[i] / g->total);
+    return q;
+}
+
+/* The level whose nodes are the sets of g->flat (numbered 0..size-1). */
+static void ddp__louvain_level(ddp__louvain *g, int size)
+{
+    size_t n = (size_t)g->n, k = (size_t)size, i, j;
+    g->size = size;
+    for (i = 0; i < k * k; i++) g->w[i] = 0;
+    for (i = 0; i < n; i++)
+        for (j = 0; j < n; j++) g->w[(size_t)g->flat[i] * k + (size_t)g->flat[j]] += g->graph[i * n + j];
+    for (i = 0; i < k; i++) {
+        g->degree[i] = 0;
+        for (j = 0; j < k; j++) g->degree[i] += g->w[i * k + j];
+    }
+}
+
+/* Moves the level's nodes, in g->order, until none gains. community [size] is begun with and improved.
+ * Returns whether anything moved. */
+static int ddp__louvain_move(ddp__louvain *g)
+{
+    int size = g->size, moved = 0, changed = 1, turn, at, i, j, own, best;
+    const double least = 1e-12 * g->total;
+    double gain, top, stay;
+
+    for (i = 0; i < size; i++) g->inside[i] = 0;
+    for (i = 0; i < size; i++) g->inside[g->community[i]] += g->degree[i];
+    for (turn = 0; changed && turn < DDP__LOUVAIN_TURNS; turn++) {
+        changed = 0;
+        for (at = 0; at < size; at++) {
+            const double *row;
+            i = g->order[at];
+            row = g->w + (size_t)i * (size_t)size;
+            if (!(g->degree[i] > 0)) continue;
+            own = g->community[i];
+            for (j = 0; j < size; j++) g->link[j] = 0;
+            for (j = 0; j < size; j++)
+                if (j != i) g->link[g->community[j]] += row[j];
+            g->inside[own] -= g->degree[i];
+            stay = g->link[own] - g->resolution * g->degree[i] * (g->inside[own] / g->total);
+            top = stay + least;
+            best = own;
+            for (j = 0; j < size; j++) {
+                if (j == own) continue;
+                gain = g->link[j] - g->resolution * g->degree[i] * (g->inside[j] / g->total);
+                if (gain > top) {
+                    top = gain;
+                    best = j;
+                }
+            }
+            g->inside[best] += g->degree[i];
+            g->community[i] = best;
+            if (best != own) changed = moved = 1;
+        }
+    }
+    return moved;
+}
+
+/* Levels from single nodes upwards, then single nodes again, until they gain nothing. Each turn that goes on
+ * has moved something, which raises Q; r NULL = index order. */
+static int ddp__louvain_climb(ddp__louvain *g, ddp_rng *r)
+{
+    int i, k, size, turn, moved = 1;
+    for (i = 0; i < g->n; i++) g->community[i] = i;
+    for (size = g->n, turn = 0; moved && turn < DDP__LOUVAIN_TURNS; turn++) {
+        for (i = 0; i < g->n; i++) g->flat[i] = i;
+        ddp__louvain_level(g, g->n);
+        ddp__shuffle(g->order, g->n, r);
+        moved = ddp__louvain_move(g);
+        size = ddp__louvain_renumber(g->n, g->community, g->number);
+        for (i = 0; i < g->n; i++) g->flat[i] = g->community[i];
+        for (k = 1; k;) {
+            ddp__louvain_level(g, size);
+            for (i = 0; i < size; i++) g->community[i] = i;
+            ddp__shuffle(g->order, size, r);
+            k = ddp__louvain_move(g);
+            moved |= k;
+            size = ddp__louvain_renumber(size, g->community, g->number);
+            for (i = 0; i < g->n; i++) g->flat[i] = g->community[g->flat[i]];
+        }
+        for (i = 0; i < g->n; i++) g->community[i] = g->flat[i];
+    }
+    return size;
+}
+
+ddp_status ddp_modularity(int n, const double *weights, double resolution, const int *community, double *out,
+                          ddp_error *err)
+{
+    ddp__louvain g;
+    int i;
+    DDP__TRY(ddp__louvain_open(n, weights, resolution, &g, err));
+    for (i = 0; community && i < n; i++)
+        if (community[i] < 0 || community[i] >= n) break;
+    if (community && out && i == n) *out = ddp__louvain_quality(&g, community);
+    ddp__scratch_free(&g.room);
+    if (!community || !out) return ddp__fail(err, DDP_ARG, "ddp_modularity: community and out are needed");
+    if (i < n)
+        return ddp__fail(err, DDP_ARG, "node %d is in community %d; numbers run from 0 to %d", i,
+                         community[i], n - 1);
+    return DDP_OK;
+}
+
+ddp_status ddp_louvain(int n, const double *weights, double resolution, int *community, int *communities,
+                       double *modularity, ddp_error *err)
+{
+    double q, best = -DBL_MAX;
+    int i, start, size, most = 0;
+    ddp__louvain g;
+    ddp_rng r;
+
+    DDP__TRY(ddp__louvain_open(n, weights, resolution, &g, err));
+    if (!community) {
+        ddp__scratch_free(&g.room);
+        return ddp__fail(err, DDP_ARG, "ddp_louvain: community is NULL; it receives the result");
+    }
+    for (start = 0; start < (n <= DDP__LOUVAIN_MANY ? DDP__LOUVAIN_STARTS : 1); start++) {
+        r = ddp_rng_seed(1, (uint64_t)start);
+        size = ddp__louvain_climb(&g, start ? &r : NULL);
+        q = ddp__louvain_quality(&g, g.flat);
+        if (!(q > best + 1e-12)) continue;
+        best = q;
+        most = size;
+        for (i = 0; i < n; i++) g.best[i] = g.flat[i];
+    }
+    for (i = 0; i < n; i++) community[i] = g.best[i];
+    if (communities) *communities = most;
+    if (modularity) *modularity = best;
+    ddp__scratch_free(&g.room);
+    return DDP_OK;
+}
+
+/* ==== plan/fence/workload_internal.h ==== [plan] */
+/* The users of each result, and the cost of a transfer. */
+
+/* The estimator's view of one operator list on one network. */
+typedef struct ddp__workload_graph {
+    const ddp_oplist *list;
+    const ddp_network *net;
+    double turns;   /* n_b - 1 */
+    double samples; /* N_s */
+    double compute; /* compute time in units of the forward pass: 1, or 3 with backward */
+    double kept;    /* micro-batches whose results are in memory at once */
+    double state_factor;
+    int backward;
+    int *users;              /* of op i: users[from[i]] .. users[from[i+1]-1], ascending, distinct */
+    int *from;               /* [ops + 2] */
+    unsigned char *gradient; /* [ops] 1 = a remote user sends the result's gradient back */
+    int *seen;               /* [max(N, ops)] scratch */
+    ddp__scratch room;
+} ddp__workload_graph;
+
+/* Checks list, network and options. The caller frees g->room, also after an error. */
+DDP_LIB ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *net,
+                                            const ddp_workload_options *o, ddp__workload_graph *g,
+                                            ddp_error *err);
+
+/* Seconds of one message, Tcomm of Eq. 1. */
+DDP_LIB double ddp__workload_transfer(const ddp_network *net, int from, int to, double bytes);
+
+/* Fills w: C_p, R_p and memory of every device, T_lat, T_pipe, and the messages if w->message is not NULL. */
+DDP_LIB void ddp__workload_sum(ddp__workload_graph *g, const int *device_of, ddp_workload *w);
+
+/* ==== plan/fence/workload.c ==== [plan] */
 /* FusionLLM's workload estimator, what compression makes of it, and how fast a device is. */
 
 static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_workload_options *o,
@@ -43019,6 +43056,67 @@ ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net,
     ddp__scratch_free(&room);
     return status;
 }
+
+/* ==== plan/fence/fence_tape.h ==== [plan] */
+/* The operators as a tape to be cut, and the tape along a sequence of devices. */
+
+enum { DDP__FENCE_AGES = 8 };
+
+/* A result that lies before a cut and is used behind it. */
+typedef struct ddp__fence_live {
+    int op, next; /* next: its first user at or behind the cut */
+} ddp__fence_live;
+
+/* Operators 0..n-1; cut a lies before operator a. */
+typedef struct ddp__fence_tape {
+    ddp__workload_graph graph;
+    int n;
+    int *home;             /* [n] whose segment holds a result: its own, or its first user's */
+    double *flops;         /* [n+1] before cut a, times 3 with backward */
+    double *memory;        /* [n+1] bytes before cut a; what is received comes on top */
+    int *from;             /* [n+2] live results of cut a: live[from[a]] .. live[from[a+1]-1], */
+    ddp__fence_live *live; /*       by next user, then by operator */
+    int *oldest;           /* [n+1] least home of the live results of cut a, n = none */
+    int width;             /* most live results of any cut, at least 1 */
+} ddp__fence_tape;
+
+/* A message takes delay + slope x bytes. */
+typedef struct ddp__fence_hop {
+    double delay, slope;
+} ddp__fence_hop;
+
+/* Links and devices in the order of a sequence: [positions], or [positions x positions] with the sender as
+ * row. */
+typedef struct ddp__fence_line {
+    const ddp__fence_tape *tape;
+    int positions, idle;     /* idle: positions may stay empty */
+    int ages;                /* DDP__FENCE_AGES, or 2 if idle: an age names no position then */
+    double *pace;            /* seconds per FLOP */
+    double *limit;           /* bytes */
+    ddp__fence_hop *hop;     /* from one position to another */
+    ddp__fence_hop *to, *of; /* [k, q] least over the positions up to k: to position q, and from it */
+    double *least;           /* [positions] every segment there receives so many seconds */
+    double *bound;           /* [ages, positions + 1, n + 1], see ddp__fence_bound */
+    double *ahead;           /* [2, ages, n + 1] scratch */
+    double *part;            /* [width + 1] scratch */
+    ddp__scratch room;
+} ddp__fence_line;
+
+/* The caller frees t->graph.room, also after an error. */
+DDP_LIB ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net,
+                                        const ddp_workload_options *o, ddp__fence_tape *t, ddp_error *err);
+/* The median of the bytes that cross a cut, over all cuts: the size of a typical message. */
+DDP_LIB ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_error *err);
+
+DDP_LIB double ddp__fence_takes(const ddp__fence_hop *hop, int from, int to, int positions, double bytes);
+DDP_LIB ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
+                                        ddp__fence_line *line, ddp_error *err);
+
+/* line->bound[age, k+1, a]: no completion of "cut a reached, position k used last" (k = -1: none) with max(C,
+ * R) < cap costs less latency; infinity = there is none. The oldest live result lies in the segment that is
+ * `age` segments before the last one (the highest age: or further back); age 0 = the last one holds them all.
+ * *work grows. */
+DDP_LIB void ddp__fence_bound(ddp__fence_line *line, double cap, double *work);
 
 /* ==== plan/fence/fence_tape.c ==== [plan] */
 /* OP-Fence: the operator list as a tape, what is live at each cut, and what the rest of a cut must cost at
@@ -43326,6 +43424,18 @@ void ddp__fence_bound(ddp__fence_line *line, double cap, double *work)
     }
 }
 
+/* ==== plan/fence/fence_order.h ==== [plan] */
+/* The order in which a pipeline visits the devices. */
+
+/* cluster [N] and order [N] for messages of `bytes`: steps 1-3 of ddp_fence. */
+DDP_LIB ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, double resolution,
+                                    int *cluster, int *clusters, int *order, ddp_error *err);
+
+/* Searches from order [N] for an order along which a cut fits into memory. *found = 1: order is one. *every
+ * = 1: all orders were tried. */
+DDP_LIB ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found,
+                                        int *every, ddp_error *err);
+
 /* ==== plan/fence/fence_order.c ==== [plan] */
 /* OP-Fence: clusters of near devices, the order in which a pipeline visits them, and orders that fit into
  * memory. */
@@ -43603,6 +43713,21 @@ ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, 
     ddp__scratch_free(&room);
     return DDP_OK;
 }
+
+/* ==== plan/fence/fence_cut.h ==== [plan] */
+/* The cut of least time along one order of the devices. */
+
+/* A cut of the tape over a device sequence: position k runs [first[k], end[k]). */
+typedef struct ddp__fence_cut {
+    int *first, *end;  /* [positions] */
+    double pipeline_s; /* infinity = none found */
+    int proven;
+    double work; /* elementary steps so far, over all orders */
+} ddp__fence_cut;
+
+/* The cut of least T_pipe along `order`; keeps what cut holds unless better (step 4). */
+DDP_LIB ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
+                                       ddp__fence_cut *cut, ddp_error *err);
 
 /* ==== plan/fence/fence_cut.c ==== [plan] */
 /* OP-Fence: the cut of the tape of least time along an order of the devices. */
@@ -44268,68 +44393,6 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     return status;
 }
 
-#ifndef DDP_NO_MODELS
-
-/* ==== plan/oplist_graph.c ==== [plan] */
-/* From this project's graphs to the operator lists that planners read. */
-
-/* The operators of a kind in a layer are numbered from the second on. */
-static void ddp__oplist_graph_name(const ddp_graph *g, const ddp_node *n, char *text, size_t size)
-{
-    const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
-    int i, before = 0;
-    for (i = n->layer >= 0 ? g->layer[n->layer].first : 0; i < n->index; i++)
-        before += g->node[i]->op == n->op && g->node[i]->layer == n->layer;
-    if (before)
-        snprintf(text, size, "%s%s%.60s.%d", layer, *layer ? "/" : "", n->op->name, before);
-    else
-        snprintf(text, size, "%s%s%.60s", layer, *layer ? "/" : "", n->op->name);
-}
-
-/* Fills the list; place[node] is the operator's index in it, -1 for inputs. */
-static ddp_status ddp__oplist_graph_fill(const ddp_graph *g, const int *place, ddp_oplist *list,
-                                         ddp_error *err)
-{
-    for (int i = 0; i < g->nodes; i++) {
-        int args[DDP_OP_INPUTS], count = 0;
-        ddp_node_info info;
-        char name[300];
-
-        if (place[i] < 0) continue;
-        ddp_node_describe(g, i, &info);
-        for (int k = 0; k < info.inputs; k++)
-            if (place[info.input[k]] >= 0) args[count++] = place[info.input[k]];
-        ddp__oplist_graph_name(g, g->node[i], name, sizeof name);
-        DDP__TRY(ddp_oplist_set(list, place[i], name, args, count, info.flops, info.output_bytes,
-                                info.param_bytes, err));
-        list->op[place[i]].module = g->node[i]->layer + 1;
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp_graph_oplist(const ddp_graph *g, ddp_oplist *out, ddp_error *err)
-{
-    int i, count = 0, *place;
-    ddp_status code;
-    ddp_oplist list;
-    if (!g || !out) return ddp__fail(err, DDP_ARG, "ddp_graph_oplist: no graph, or nowhere to put the list");
-    if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
-    place = (int *)ddp__calloc((size_t)g->nodes, sizeof *place);
-    if (!place) return ddp__fail(err, DDP_MEMORY, "out of memory for a list of %d operators", g->nodes);
-    for (i = 0; i < g->nodes; i++) place[i] = g->node[i]->op ? count++ : -1;
-    memset(&list, 0, sizeof list);
-    code = count ? ddp_oplist_new(count, &list, err)
-                 : ddp__fail(err, DDP_ARG, "ddp_graph_oplist: the graph has no operators");
-    if (code == DDP_OK) code = ddp__oplist_graph_fill(g, place, &list, err);
-    DDP_FREE(place);
-    if (code == DDP_OK)
-        *out = list;
-    else
-        ddp_oplist_free(&list);
-    return code;
-}
-
-#endif
 #endif
 
 /* ==== config/settings.h ==== [config] */

@@ -41,7 +41,6 @@ PRINTS = re.compile(r'\b\w*printf\((?:[^;"]|"(?:\\.|[^"\\])*")*;')
 A_REAL = re.compile(r"%[-+ #0]*[\d*]*(?:\.[\d*]+)?[aefgAEFG]")
 NOT_FINITE = re.compile(r"\b(isnan|isinf|isfinite|NAN|INFINITY|HUGE_VALF?)\b")
 MOST_LINES = 700  # of a file
-NOT_YET_ORDERED = ("plan",)  # modules whose files may call files that src/dreamddp.h lists later
 # Each table of functions that a later module fills and an earlier one calls: type and reason.
 TABLES = {
     "ddp_backend": "A device is optional, so graph, exchange, measure and pipe call the one that the program opened.",
@@ -177,7 +176,7 @@ class House:
         """[(file, file of the same module that the spine lists later, names)]. A header without a .c is read first."""
         place = {stem(path): i for i, path in enumerate(self.spine)}
         return sorted((a, b, sorted(names)) for a, to in self.uses.items() for b, names in to.items()
-                      if names and module(a) == module(b) and module(a) not in NOT_YET_ORDERED
+                      if names and module(a) == module(b)
                       and place.get(b, -1) > place.get(a, -1))
 
     def spine_faults(self):
@@ -185,7 +184,7 @@ class House:
         listed = [module(path) for path in self.spine]
         listed = [m for i, m in enumerate(listed) if m in FOLDERS and (i == 0 or listed[i - 1] != m)]
         for m in sorted(set(listed), key=FOLDERS.index):
-            if listed.count(m) > 1 and m not in NOT_YET_ORDERED:
+            if listed.count(m) > 1:
                 yield "src/dreamddp.h lists the files of %s in %d places; list them in one" % (m, listed.count(m))
         for a, b in zip(listed, listed[1:]):
             if FOLDERS.index(a) > FOLDERS.index(b) and listed.count(a) == listed.count(b) == 1:

@@ -1,9 +1,9 @@
 /* ddp_config: everything that a program can set, one comment per field. */
 #pragma once
 
+#include "base/status.h"
 #include "plan/osp/rule.h"
 #include "plan/partial/choice.h"
-#include "base/status.h"
 
 typedef struct ddp_ctx ddp_ctx;
 typedef struct ddp_config ddp_config;

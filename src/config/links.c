@@ -1,7 +1,7 @@
 /* From the configuration to the links that are emulated: one text for all of them, or a topology
  * file, and the script. */
-#include "profile/network.h"
 #include "config/settings.h"
+#include "profile/network.h"
 
 /* Whether a network is given as a file, and the bytes of its path; ":as_in_code", a variant, and "@0,16,32",
  * the devices, may follow. */

@@ -3,7 +3,6 @@
 #include "config/settings.h"
 #include "plan/names.h"
 #include "plan/partial/partial_names.h"
-#include "context/context.h"
 
 #ifdef __APPLE__
 #include <crt_externs.h>

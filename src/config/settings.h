@@ -2,10 +2,10 @@
  * what. */
 #pragma once
 
-#include "emulate/links.h"
-#include "member/join.h"
 #include "config/config.h"
 #include "config/strategy.h"
+#include "emulate/links.h"
+#include "member/join.h"
 
 /* The strategies that there are. src/strategy fills this table, so that no earlier module knows a strategy's
  * name. */

@@ -1,16 +1,16 @@
 /* Inside of a ddp_ctx. */
 #pragma once
 
-#include "nn/exact.h"
-#include "member/join.h"
-#include "profile/timer.h"
-#include "profile/trace.h"
-#include "plan/partial/partial.h"
-#include "emulate/links.h"
 #include "config/config.h"
+#include "config/strategy.h"
 #include "context/reading.h"
 #include "context/stats.h"
-#include "config/strategy.h"
+#include "emulate/links.h"
+#include "member/join.h"
+#include "nn/exact.h"
+#include "plan/partial/partial.h"
+#include "profile/timer.h"
+#include "profile/trace.h"
 
 /* The events of a strategy, by their names in ddp_strategy_ops. */
 #define DDP__EVENTS(X) \

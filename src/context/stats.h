@@ -1,8 +1,8 @@
 /* What the library measured, decided and noticed: statistics, the plan in force, notes, traces. */
 #pragma once
 
-#include "profile/profile.h"
 #include "config/config.h"
+#include "profile/profile.h"
 
 struct ddp_plan;
 struct ddp_profile;

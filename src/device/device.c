@@ -8,9 +8,9 @@
 #include "context/clock.h"
 #include "context/context.h"
 #include "device/device.h"
+#include "device/stager.h"
 #include "exchange/post.h"
 #include "exchange/sites.h"
-#include "device/stager.h"
 #include "exchange/transport.h"
 #include "exchange/verbs.h"
 

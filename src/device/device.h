@@ -1,8 +1,8 @@
 /* What a context does through its backend, over the host or from device to device. */
 #pragma once
 
-#include "exchange/collective.h"
 #include "context/context.h"
+#include "exchange/collective.h"
 
 /* The longest transfers that links are probed with: at most so many times as many floats. */
 enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };

@@ -1,7 +1,7 @@
 /* Messages of a device over the host: two threads between pinned memory and the engine. */
-#include "exchange/average.h"
 #include "context/context.h"
 #include "device/stager.h"
+#include "exchange/average.h"
 
 /* Layers are sent one by one and links are slow: so much pinned memory keeps them busy. */
 #define DDP__STAGER_BYTES ((size_t)256 << 20)

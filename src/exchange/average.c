@@ -5,8 +5,8 @@
  * the engine. Then parameters are not sent, but what they changed by since their last average, which all
  * ranks hold: eight bits of a weight are few, eight bits of its change are enough. */
 #include "comm/frame.h"
-#include "exchange/average.h"
 #include "context/context.h"
+#include "exchange/average.h"
 #include "exchange/post.h"
 #include "exchange/sites.h"
 #include "exchange/transport.h"

@@ -2,8 +2,8 @@
  * exactly. */
 #include "comm/frame.h"
 #include "compress/codec.h"
-#include "exchange/average.h"
 #include "context/context.h"
+#include "exchange/average.h"
 #include "exchange/update.h"
 #include "exchange/verbs.h"
 

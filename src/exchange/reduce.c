@@ -1,8 +1,8 @@
 /* All-reduces of doubles and 64-bit integers, maxima and minima, and bytes of any number. The engine sums
  * floats only. So the others gather the arrays of all ranks, a piece of limited size at a time, and each rank
  * combines them. */
-#include "exchange/collective.h"
 #include "context/context.h"
+#include "exchange/collective.h"
 #include "exchange/post.h"
 
 #define DDP__REDUCE_BYTES ((size_t)4 << 20)  /* of all ranks' blocks of one piece */

@@ -3,10 +3,10 @@
  * ranks, which spread the result. What crosses sites travels in the coding of the message, what stays inside
  * as floats. Sums go in rank order inside a site, then in the order of sites: the same bits on all ranks, not
  * those of one level. */
-#include "exchange/collective.h"
-#include "context/context.h"
-#include "exchange/post.h"
 #include "config/settings.h"
+#include "context/context.h"
+#include "exchange/collective.h"
+#include "exchange/post.h"
 #include "exchange/sites.h"
 #include "exchange/verbs.h"
 

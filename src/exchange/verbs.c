@@ -1,6 +1,6 @@
 /* What a strategy's events may call: messages, updates, arithmetic, state. */
-#include "exchange/average.h"
 #include "context/context.h"
+#include "exchange/average.h"
 #include "exchange/events.h"
 #include "exchange/post.h"
 #include "exchange/sites.h"

@@ -1,8 +1,8 @@
 /* Where the time of a step went: spans, the layer timer and the hidden share. */
 #include "comm/frame.h"
-#include "measure/account.h"
 #include "context/clock.h"
 #include "context/context.h"
+#include "measure/account.h"
 
 /* Of both links, into op_scratch. */
 static int ddp__link_spans(ddp_ctx *d, double begin, double end)

@@ -3,8 +3,8 @@
  * unhurried, every few periods, with the learning rate: ranks whose programs have different schedules differ
  * in nothing else. */
 #include "context/context.h"
-#include "measure/pace.h"
 #include "exchange/post.h"
+#include "measure/pace.h"
 
 void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now)
 {

@@ -4,8 +4,8 @@
 #include "context/context.h"
 #include "device/device.h"
 #include "exchange/post.h"
-#include "measure/timing.h"
 #include "exchange/verbs.h"
+#include "measure/timing.h"
 
 enum {
     DDP__METER_LEAST = 3,

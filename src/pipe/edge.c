@@ -1,7 +1,7 @@
 /* Edges between stages: which outputs cross, as one message for each micro-batch, and their gradients
  * back. */
-#include "pipe/executor.h"
 #include "exchange/post.h"
+#include "pipe/executor.h"
 
 /* ---- opening ---- */
 

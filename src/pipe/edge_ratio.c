@@ -1,8 +1,8 @@
 /* How much each link of a pipeline keeps under AdaTopK: by what crosses it and how fast it is. */
 #include "compress/compress.h"
-#include "pipe/executor.h"
 #include "exchange/collective.h"
 #include "exchange/post.h"
+#include "pipe/executor.h"
 
 /* Floats of a micro-batch from stage to stage, [stages x stages]: activations right of the diagonal,
  * gradients left. */

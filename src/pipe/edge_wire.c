@@ -1,6 +1,6 @@
 /* Which arrays an edge carries, and compressed edges: how arrays become a message and come out of it. */
-#include "compress/codec.h"
 #include "comm/state.h"
+#include "compress/codec.h"
 #include "pipe/executor.h"
 
 /* ---- settings ---- */

@@ -1,9 +1,9 @@
 /* What a pipeline's executor is made of; inside of src/pipe. */
 #pragma once
 
+#include "device/device.h"
 #include "graph/graph_internal.h"
 #include "pipe/pipe.h"
-#include "device/device.h"
 
 /* What an edge carries one way: a message for each micro-batch. */
 typedef struct ddp__flow {

@@ -1,8 +1,8 @@
 /* When a rank of a pipeline is lost: who it was, and what the others keep of the step before. */
-#include "pipe/executor.h"
 #include "exchange/events.h"
-#include "session/keep.h"
 #include "exchange/post.h"
+#include "pipe/executor.h"
+#include "session/keep.h"
 #include "session/start.h"
 
 void ddp__pipe_names(const ddp_pipe *p)

@@ -1,6 +1,6 @@
 /* What a stage did of a step and when; what its tasks take, and what a step should take. */
-#include "pipe/executor.h"
 #include "exchange/post.h"
+#include "pipe/executor.h"
 
 /* ---- the record of a step ---- */
 

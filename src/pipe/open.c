@@ -1,6 +1,6 @@
 /* Opening a pipeline: the cut, the groups of ranks, states, edges and inputs. */
-#include "pipe/executor.h"
 #include "exchange/collective.h"
+#include "pipe/executor.h"
 #include "session/session.h"
 
 /* ---- the cut ---- */

@@ -1,9 +1,9 @@
 /* A training step over stages: each process holds one stage of a model, micro-batches pass through all. */
 #pragma once
 
+#include "config/config.h"
 #include "graph/graph.h"
 #include "pipe/schedule.h"
-#include "config/config.h"
 
 /* ---- how activations and gradients cross between stages ---- */
 

@@ -1,11 +1,11 @@
 /* A run of pipelines over worlds that shrink. Beside the world that trains, which any loss ends, there is an
  * elastic one: in it the survivors agree on who is there, how far they all are and where they meet again. */
-#include "pipe/executor.h"
-#include "strategy/strategy.h"
-#include "session/launch.h"
-#include "exchange/post.h"
-#include "session/session.h"
 #include "config/settings.h"
+#include "exchange/post.h"
+#include "pipe/executor.h"
+#include "session/launch.h"
+#include "session/session.h"
+#include "strategy/strategy.h"
 
 typedef struct ddp__survival {
     ddp_config cfg; /* of the training */

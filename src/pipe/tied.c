@@ -1,7 +1,7 @@
 /* Tied weights across the cut: the owner's stage updates, every step's first word is its values, its last the
  * gradients of their uses elsewhere. */
-#include "pipe/executor.h"
 #include "exchange/post.h"
+#include "pipe/executor.h"
 
 static size_t ddp__guest_floats(const ddp_pipe *p, const ddp__guest *u)
 {

@@ -1,7 +1,7 @@
 /* What is known of a model whose stages lie on several ranks: the norm of its gradients, the hash of its
  * parameters and the file of them, each in the order of the whole model. */
-#include "pipe/executor.h"
 #include "exchange/post.h"
+#include "pipe/executor.h"
 
 ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n)
 {

@@ -1,7 +1,7 @@
 /* Pieces of a page: numbers, escaped text, line charts, and the lanes of what workers did when. */
+#include "config/config.h"
 #include "io/json.h"
 #include "report/page.h"
-#include "config/config.h"
 
 /* Of a chart, and its edges inside. */
 #define DDP__CHART_W      540

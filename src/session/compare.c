@@ -1,11 +1,11 @@
 /* The comparison of the ranks when a session starts: a difference in a setting, the model or the optimizer is
  * an error that names it. */
-#include "context/context.h"
-#include "session/keep.h"
-#include "exchange/post.h"
-#include "session/session.h"
 #include "config/settings.h"
+#include "context/context.h"
+#include "exchange/post.h"
 #include "exchange/sites.h"
+#include "session/keep.h"
+#include "session/session.h"
 #include "session/start.h"
 
 static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)

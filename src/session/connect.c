@@ -1,9 +1,9 @@
 /* How a context meets the others: the wire, the engine over it, and the second link's meeting place. */
-#include "member/elastic.h"
-#include "exchange/average.h"
-#include "context/context.h"
-#include "exchange/post.h"
 #include "config/settings.h"
+#include "context/context.h"
+#include "exchange/average.h"
+#include "exchange/post.h"
+#include "member/elastic.h"
 #include "session/start.h"
 
 static const char *ddp__name_of_layer(void *user, int layer)

@@ -1,19 +1,19 @@
 /* The hooks of a step (docs/step.md). */
-#include "measure/account.h"
-#include "session/admission.h"
-#include "exchange/average.h"
 #include "context/clock.h"
 #include "context/context.h"
 #include "device/device.h"
+#include "exchange/average.h"
 #include "exchange/events.h"
-#include "measure/pace.h"
-#include "session/planning.h"
 #include "exchange/post.h"
+#include "exchange/update.h"
+#include "exchange/verbs.h"
+#include "measure/account.h"
+#include "measure/pace.h"
+#include "session/admission.h"
+#include "session/planning.h"
 #include "session/serve.h"
 #include "session/session.h"
 #include "session/start.h"
-#include "exchange/update.h"
-#include "exchange/verbs.h"
 
 /* Leaves a hook: the time from here on belongs to phase of layer. */
 static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)

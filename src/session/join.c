@@ -1,15 +1,15 @@
 /* What a step, and a newcomer's start, have to do for those who come while a run goes on. */
-#include "session/admission.h"
-#include "exchange/average.h"
+#include "config/settings.h"
 #include "context/context.h"
 #include "device/device.h"
+#include "exchange/average.h"
 #include "exchange/events.h"
+#include "exchange/post.h"
+#include "exchange/sites.h"
+#include "session/admission.h"
 #include "session/keep.h"
 #include "session/planning.h"
-#include "exchange/post.h"
 #include "session/session.h"
-#include "config/settings.h"
-#include "exchange/sites.h"
 #include "session/start.h"
 
 static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)

@@ -1,7 +1,7 @@
 /* Plans from files: the JSON object that `plan partial` prints. */
 #include "context/context.h"
-#include "session/planning.h"
 #include "plan/partial/partial.h"
+#include "session/planning.h"
 
 /* Marks the layers of one list; assign: as averaged in the step, else as filling it. */
 static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int step, int layers, int assign,

@@ -1,16 +1,16 @@
 /* Profile -> plan: the first rank of a team has its strategy plan, everyone takes that plan, and plans
  * again when the link has moved by a fifth. What a plan says only the strategy knows: here it is bytes. */
-#include "measure/account.h"
 #include "context/context.h"
 #include "device/device.h"
 #include "exchange/events.h"
-#include "measure/pace.h"
-#include "session/planning.h"
 #include "exchange/post.h"
-#include "measure/timing.h"
 #include "exchange/verbs.h"
+#include "measure/account.h"
+#include "measure/pace.h"
+#include "measure/timing.h"
 #include "plan/link_clock.h"
 #include "plan/partial/partial.h"
+#include "session/planning.h"
 
 enum { DDP__DRIFT_PERIODS = 4 };                   /* how often rank 0 says whether to plan again */
 enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 }; /* and why: LINK_MOVED + the link that did */

@@ -1,9 +1,9 @@
 /* Saving and loading a context. */
-#include "exchange/average.h"
 #include "context/context.h"
+#include "exchange/average.h"
 #include "exchange/events.h"
-#include "session/keep.h"
 #include "exchange/post.h"
+#include "session/keep.h"
 #include "session/serve.h"
 #include "session/session.h"
 #include "session/start.h"

@@ -3,8 +3,8 @@
 #include "context/clock.h"
 #include "context/context.h"
 #include "exchange/events.h"
-#include "session/serve.h"
 #include "exchange/verbs.h"
+#include "session/serve.h"
 
 /* Where that thread and the worker's meet. */
 struct ddp__desk {

@@ -1,17 +1,17 @@
 /* Opening and closing a context, and what can be asked of it. */
-#include "measure/account.h"
-#include "session/admission.h"
-#include "exchange/collective.h"
+#include "config/settings.h"
 #include "context/context.h"
 #include "device/device.h"
+#include "exchange/collective.h"
 #include "exchange/events.h"
+#include "measure/account.h"
+#include "measure/timing.h"
+#include "session/admission.h"
 #include "session/launch.h"
 #include "session/planning.h"
 #include "session/serve.h"
 #include "session/session.h"
-#include "config/settings.h"
 #include "session/start.h"
-#include "measure/timing.h"
 
 static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
 {

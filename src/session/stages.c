@@ -4,12 +4,12 @@
  * A measured plan is made by each stage for itself instead: the averages of a stage overlap with its own
  * backward pass, over its own link, and a plan for one worker's backward would give all its layers to few
  * steps. */
-#include "plan/partial/partial.h"
 #include "context/context.h"
 #include "exchange/events.h"
-#include "session/planning.h"
 #include "exchange/post.h"
 #include "exchange/verbs.h"
+#include "plan/partial/partial.h"
+#include "session/planning.h"
 
 /* ---- what is known of the layers of other stages ---- */
 

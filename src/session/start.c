@@ -1,16 +1,16 @@
 /* The start of a session: layers are frozen, compared across ranks and made equal. */
-#include "session/admission.h"
-#include "exchange/average.h"
+#include "config/settings.h"
 #include "context/clock.h"
 #include "context/context.h"
 #include "device/device.h"
+#include "exchange/average.h"
 #include "exchange/events.h"
-#include "session/planning.h"
 #include "exchange/post.h"
-#include "session/serve.h"
-#include "config/settings.h"
-#include "session/start.h"
 #include "exchange/verbs.h"
+#include "session/admission.h"
+#include "session/planning.h"
+#include "session/serve.h"
+#include "session/start.h"
 
 /* ---- what lies in two layers: the same arrays once more are a tied weight, anything else is a mistake
  * ---- */

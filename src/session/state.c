@@ -1,11 +1,11 @@
 /* What a context is made of, as a list for checkpoints and newcomers. */
-#include "exchange/average.h"
 #include "context/context.h"
+#include "exchange/average.h"
 #include "exchange/events.h"
+#include "exchange/verbs.h"
+#include "measure/timing.h"
 #include "session/keep.h"
 #include "session/planning.h"
-#include "measure/timing.h"
-#include "exchange/verbs.h"
 
 enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 7 };
 

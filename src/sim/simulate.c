@@ -1,11 +1,11 @@
 /* A simulated world's beginning and end: a thread and a context for each worker, on a virtual clock. */
+#include "config/settings.h"
 #include "context/context.h"
+#include "session/launch.h"
+#include "session/session.h"
 #include "sim/sim.h"
 #include "sim/world.h"
 #include "strategy/strategy.h"
-#include "session/launch.h"
-#include "session/session.h"
-#include "config/settings.h"
 
 #include <sys/mman.h>
 

@@ -1,8 +1,8 @@
 /* DeFT: gradients of several iterations are merged, sent when the schedule hides them behind later ones, and
  * applied when all of a merged gradient has come. A layer has two sums beside its gradient: the pending one,
  * which is on its way, and the one that gathers behind it. */
-#include "exchange/collective.h"
 #include "context/stats.h"
+#include "exchange/collective.h"
 #include "session/session.h"
 #include "strategy/delayed.h"
 

@@ -2,8 +2,8 @@
  * their largest, outer_late.c the ways in which they land later, and the table entry. */
 #pragma once
 
-#include "nn/exact.h"
 #include "exchange/collective.h"
+#include "nn/exact.h"
 #include "strategy/strategy.h"
 
 struct ddp__outer;

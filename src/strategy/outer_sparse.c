@@ -7,8 +7,8 @@
  * it, and each site gathers the shares of the mean, in floats again: three messages, of which the comm thread
  * makes the second and third. */
 #include "compress/compress.h"
-#include "strategy/outer.h"
 #include "exchange/collective.h"
+#include "strategy/outer.h"
 
 #define DDP__SPARSE_DECAY 0.95f
 

@@ -1,7 +1,7 @@
 /* A server's side: what each worker has pushed and asked for, updates, answers. One thread has all of it. */
+#include "exchange/collective.h"
 #include "nn/exact.h"
 #include "plan/osp/osp.h"
-#include "exchange/collective.h"
 #include "strategy/server.h"
 
 /* ---- memory ---- */

@@ -1,8 +1,8 @@
 /* A worker's side of servers: which layer is served where, pushes, pulls, words to all. */
-#include "exchange/collective.h"
 #include "context/stats.h"
-#include "strategy/server.h"
+#include "exchange/collective.h"
 #include "session/session.h"
+#include "strategy/server.h"
 
 /* ---- who serves what ---- */
 

@@ -2,10 +2,10 @@
  * name is in the table. They see what anybody's own strategy sees, the verbs of config/strategy.h. */
 #pragma once
 
-#include "plan/partial/partial.h"
-#include "context/reading.h"
 #include "config/settings.h"
+#include "context/reading.h"
 #include "exchange/verbs.h"
+#include "plan/partial/partial.h"
 
 /* table.c: all of them */
 DDP_LIB const ddp__strategies *ddp__built_in(void);

@@ -1,8 +1,8 @@
 /* The table of the built-in strategies, and the two doors that hand it to a context: run knows no strategy's
  * name. */
-#include "strategy/strategy.h"
 #include "session/launch.h"
 #include "session/session.h"
+#include "strategy/strategy.h"
 
 typedef struct ddp__strategy_entry {
     ddp_strategy id;
