@@ -12,15 +12,26 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RECIPES = os.path.join(ROOT, "docs", "contributing")
-STEP = re.compile(r"^(?:In `(?P<old>[^`]+)`, (?P<side>before|after) the line that contains `(?P<anchor>[^`]+)`"
-                  r"|New file `(?P<new>[^`]+)`):\n\n```c\n(?P<text>.*?)^```$", re.M | re.S)
+TESTS = ("tests/run/test_settings.c", "tests/ops/test_ops.c", "tests/ops/reference.h",  # files that recipes change
+         "tests/cuda/test_cuda_elementwise.cu")
+STEP = re.compile(r"^(?:In `(?P<old>[^`]+)`, (?:(?P<side>before|after|replace) the line that contains `(?P<anchor>[^`]+)`"
+                  r"|replace the lines from `(?P<first>[^`]+)` to `(?P<last>[^`]+)`)"
+                  r"|New file `(?P<new>[^`]+)`):\n\n```c(?:pp)?\n(?P<text>.*?)^```$", re.M | re.S)
 OUTPUT = re.compile(r"^It prints:\n\n```text\n(.*?)^```$", re.M | re.S)
 
 
+def line_of(path, lines, text):
+    """The index of the only line that contains the text."""
+    found = [i for i, line in enumerate(lines) if text in line]
+    if len(found) != 1:
+        raise ValueError("%s: %d lines contain %s" % (path, len(found), text))
+    return found[0]
+
+
 def apply(page, folder):
-    """Applies the steps of a page. Returns the C programs that it adds outside src/."""
-    programs = []
-    blocks = page.count("\n```c\n")
+    """Applies the steps of a page. Returns the C programs that it adds outside src/, and the files that it adds in src/."""
+    programs, sources = [], []
+    blocks = page.count("\n```c\n") + page.count("\n```cpp\n")
     steps = list(STEP.finditer(page))
     if not steps or len(steps) != blocks:
         raise ValueError("%d blocks of C, of which %d say where they go" % (blocks, len(steps)))
@@ -31,18 +42,19 @@ def apply(page, folder):
                 raise ValueError("%s exists" % step["new"])
             with open(path, "w") as f:
                 f.write(step["text"])
-            if "/" not in step["new"]:
-                programs.append(path)
+            (sources if "/" in step["new"] else programs).append(path)
             continue
         with open(path) as f:
             lines = f.readlines()
-        found = [i for i, line in enumerate(lines) if step["anchor"] in line]
-        if len(found) != 1:
-            raise ValueError("%s: %d lines contain %s" % (step["old"], len(found), step["anchor"]))
-        lines.insert(found[0] + (step["side"] == "after"), step["text"])
+        first = line_of(step["old"], lines, step["anchor"] or step["first"])
+        last = line_of(step["old"], lines, step["last"]) if step["last"] else first
+        if step["side"] in ("before", "after"):
+            first += step["side"] == "after"
+            last = first - 1
+        lines[first:last + 1] = [step["text"]]
         with open(path, "w") as f:
             f.writelines(lines)
-    return programs
+    return programs, sources
 
 
 def run(*command, **options):
@@ -61,19 +73,22 @@ def check(folder):
                 pages[name] = f.read()
     for name in ("src", "tools", "packaging"):
         shutil.copytree(os.path.join(ROOT, name), os.path.join(folder, name))
-    os.makedirs(os.path.join(folder, "tests", "config"))
-    shutil.copy(os.path.join(ROOT, "tests", "config", "test_settings.c"), os.path.join(folder, "tests", "config"))
-    programs = {name: apply(page, folder) for name, page in pages.items()}
+    for path in TESTS:
+        os.makedirs(os.path.dirname(os.path.join(folder, path)), exist_ok=True)
+        shutil.copy(os.path.join(ROOT, path), os.path.join(folder, path))
+    added = {name: apply(page, folder) for name, page in pages.items()}
     run(sys.executable, "tools/amalgamate.py", cwd=folder)
     with open(os.path.join(folder, "library.c"), "w") as f:
         f.write('#define DREAMDDP_IMPLEMENTATION\n#include "dreamddp.h"\n')
     flags = ["-std=c11", "-O0", "-Wall", "-Wextra", "-Werror", "-I.", "-isystem", os.path.join(ROOT, "build", "include")]
     compiler = (os.environ.get("CC") or "cc").split()
     run(*compiler, *flags, "-c", "library.c", "-o", "library.o", cwd=folder)
+    for source in [path for _, sources in added.values() for path in sources]:
+        run(*compiler, *flags, "-D_GNU_SOURCE", "-DDDP_SEPARATE", "-Isrc", "-fsyntax-only", source, cwd=folder)
     yield "the_steps_of_all_recipes_compile", ""
     for name, page in pages.items():
         shown = OUTPUT.search(page)
-        for program in programs[name]:
+        for program in added[name][0]:
             binary = program[:-2]
             run(*compiler, *flags, program, "library.o", "-o", binary, "-lm", "-lpthread", cwd=folder)
             printed = run(binary, cwd=folder)
