@@ -36,7 +36,7 @@ ENTRIES = {
     "vectors": ("C++ vectors", ["examples/vectors.cpp"], "A model in `std::vector`s, its own update, errors as exceptions.",
                 ["vectors", "ddprun"], ["build/ddprun -n 2 build/vectors"], "curve"),
     "interleaved": ("The layout of llm.c", ["examples/interleaved.c"],
-                    "All parameters in one array, tensor by tensor, each with all layers in it; 15 lines of the program are the library's.",
+                    "All parameters in one array, tensor by tensor, each with all layers in it, and the program's own AdamW.",
                     ["interleaved", "ddprun"],
                     ["build/ddprun -n 4 --net 50mbit,5ms --strategy dreamddp build/interleaved"], "curve"),
     "pytorch": ("PyTorch", ["examples/python/train.py"], "PyTorch's own loop and optimizer, and three calls (`pip install python/`).",
