@@ -419,7 +419,7 @@ def read(path):
 
 def pages():
     """[(page, number of the line, name)] of calls, constants and files that are not there. What a table under
-    **Removed** names is left out."""
+    **Removed** names is left out, and the code of the recipes, which tests/programs/test_recipes.py compiles."""
     folder = os.path.join(ROOT, "docs")
     public = re.compile(r"\b(?:ddp_|DDP_)[a-zA-Z0-9_]+")
     names = set(public.findall(read(os.path.join(ROOT, "CMakeLists.txt"))))
@@ -428,12 +428,14 @@ def pages():
             for f in files:
                 if f.endswith((".h", ".c", ".cuh", ".cu", ".py", ".sh", ".mk")):
                     names |= set(public.findall(read(os.path.join(at, f))))
-    for path in [os.path.join(ROOT, p) for p in PAGES] + sorted(
-            os.path.join(folder, f) for f in os.listdir(folder) if f.endswith(".md")):
-        removed = False
+    found = [os.path.join(at, f) for at, _, files in os.walk(folder) for f in files if f.endswith(".md")]
+    for path in [os.path.join(ROOT, p) for p in PAGES] + sorted(found):
+        removed, code, recipe = False, False, os.path.basename(os.path.dirname(path)) == "contributing"
         for number, line in enumerate(read(path).splitlines(), 1):
             removed = line.startswith("**Removed**") or (removed and not line.startswith(("#", "**")))
-            for name in [] if removed else NAMED.findall(line):
+            code ^= line.startswith("```")
+            adds = recipe and (code or line.startswith("New file "))
+            for name in [] if removed or adds else NAMED.findall(line):
                 there = name in names or (name.endswith("_") and any(n.startswith(name) for n in names)) \
                     if name[:4] in ("ddp_", "DDP_") else bool(glob.glob(os.path.join(ROOT, name) + "*"))
                 if not there:
