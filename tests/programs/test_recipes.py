@@ -12,7 +12,7 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RECIPES = os.path.join(ROOT, "docs", "contributing")
-TESTS = ("tests/run/test_settings.c", "tests/ops/test_ops.c", "tests/ops/reference.h",  # files that recipes change
+TESTS = ("tests/config/test_settings.c", "tests/ops/test_ops.c", "tests/ops/reference.h",  # files that recipes change
          "tests/cuda/test_cuda_elementwise.cu")
 STEP = re.compile(r"^(?:In `(?P<old>[^`]+)`, (?:(?P<side>before|after|replace) the line that contains `(?P<anchor>[^`]+)`"
                   r"|replace the lines from `(?P<first>[^`]+)` to `(?P<last>[^`]+)`)"
