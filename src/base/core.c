@@ -1,5 +1,4 @@
-/* Status codes, failures, log lines, memory, the clock, random numbers and hashes; stb_ds is instantiated
- * here. */
+/* Status codes, failures, log lines, memory, the clock, random numbers and hashes. */
 #include "base/core.h"
 
 #include <sys/mman.h>
@@ -540,27 +539,3 @@ void ddp__sha256(const void *data, size_t n, unsigned char *digest)
     for (size_t at = 0; at < last; at += 64) ddp__sha256_block(state, tail + at);
     for (int i = 0; i < 32; i++) digest[i] = (unsigned char)(state[i / 4] >> (24 - 8 * (i % 4)) & 255);
 }
-
-/* ---- stb_ds ---- */
-
-/* Instantiates stb_ds, once per program: here, unless DREAMDDP_NO_STB_DS_IMPLEMENTATION says
- * that another file does (define it beside a program's own instantiation, and in all but one of
- * several DDP_STATIC files), or unless this very file has STB_DS_IMPLEMENTATION defined. */
-#if !defined(DREAMDDP_NO_STB_DS_IMPLEMENTATION) && !defined(STB_DS_IMPLEMENTATION)
-#define STB_DS_IMPLEMENTATION
-#if defined(__GNUC__) || defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wconversion"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wshadow"
-#endif
-#if __has_include(<stb_ds.h>)
-#include <stb_ds.h>
-#else
-#include <stb/stb_ds.h>
-#endif
-#if defined(__GNUC__) || defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
-#undef STB_DS_IMPLEMENTATION
-#endif

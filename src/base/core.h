@@ -3,6 +3,7 @@
  * to the logger. */
 #pragma once
 
+#include "base/array.h"
 #include "base/platform.h"
 #include "base/tools.h"
 
@@ -217,39 +218,6 @@ DDP_LIB int ddp__parse_ratio(const char *s, double *out); /* the same, or a frac
 DDP_LIB int ddp__parse_long(const char *s, long *out);
 /* Levenshtein distance of two short words, the first of an letters; 99: one is long. */
 DDP_LIB int ddp__word_distance(const char *a, size_t an, const char *b);
-
-/* ---- growing arrays for bookkeeping: stb_ds, arrays only (its maps share a process-wide seed). Never in the
- * public API, never on the comm thread, never in a training step.
- *     int *list = NULL;  stbds_arrput(list, 7);  stbds_arrlen(list);  stbds_arrfree(list);
- * (stbds_arrins and stbds_arraddnindex do not compile under gcc -Wconversion: use arrsetlen.) It is the
- * installed package, not a copy. A program that uses stb_ds too may include it before or after this header,
- * in the same file or in others; base/core.c says who instantiates it. ---- */
-
-/* Somebody who includes stb_ds.h himself wants its short names (arrput); nobody else does. */
-#if !defined(INCLUDE_STB_DS_H) && !defined(DREAMDDP_NO_STB_DS_IMPLEMENTATION) && \
-    !defined(STB_DS_IMPLEMENTATION) && !defined(STBDS_NO_SHORT_NAMES)
-#define STBDS_NO_SHORT_NAMES
-#define DDP__STBDS_NO_SHORT_NAMES
-#endif
-
-/* Here only its declarations: a program that asked for the implementation gets it by its own #include below
- * ours. */
-#ifndef INCLUDE_STB_DS_H
-#pragma push_macro("STB_DS_IMPLEMENTATION")
-#undef STB_DS_IMPLEMENTATION
-#if __has_include(<stb_ds.h>)
-#include <stb_ds.h>
-#elif __has_include(<stb/stb_ds.h>)
-#include <stb/stb_ds.h>
-#else
-#error "dreamddp: stb_ds.h was not found; install libstb-dev (Debian) or stb-devel (Fedora), or add its -I"
-#endif
-#pragma pop_macro("STB_DS_IMPLEMENTATION")
-#endif
-
-#ifdef DDP__STBDS_NO_SHORT_NAMES
-#undef STBDS_NO_SHORT_NAMES
-#endif
 
 /* ---- hashes of bytes: FNV-1a for names and settings, MurmurHash3 against damage, SHA-256 (FIPS 180-4)
  * against adversaries ---- */
