@@ -175,30 +175,6 @@ static void orders_are_shuffled_and_turned_round(void **state)
     for (int i = 0; i < 6; i++) assert_in_range(first[i], 850, 1150);
 }
 
-/* ---- arrays ---- */
-
-static void rooms_double_or_grow_to_what_is_wanted(void **state)
-{
-    size_t room = 0;
-    int *a = (int *)ddp__grow(NULL, &room, 3, sizeof *a), *b;
-
-    (void)state;
-    assert_non_null(a);
-    assert_int_equal(room, 256);
-    for (int i = 0; i < 256; i++) a[i] = i;
-    b = (int *)ddp__grow(a, &room, 256, sizeof *a);
-    assert_ptr_equal(a, b);
-    assert_int_equal(room, 256);
-    b = (int *)ddp__grow(b, &room, 257, sizeof *a);
-    assert_non_null(b);
-    assert_int_equal(room, 512);
-    b = (int *)ddp__grow(b, &room, 2000, sizeof *a);
-    assert_non_null(b);
-    assert_int_equal(room, 2000);
-    for (int i = 0; i < 256; i++) assert_int_equal(b[i], i);
-    DDP_FREE(b);
-}
-
 /* ---- a link's clock ---- */
 
 static void a_link_carries_one_message_at_a_time(void **state)
@@ -260,7 +236,6 @@ int main(void)
         cmocka_unit_test(improving_ends_where_no_move_gains),
         cmocka_unit_test(nothing_is_tried_once_the_cost_is_0),
         cmocka_unit_test(orders_are_shuffled_and_turned_round),
-        cmocka_unit_test(rooms_double_or_grow_to_what_is_wanted),
         cmocka_unit_test(a_link_carries_one_message_at_a_time),
         cmocka_unit_test(the_first_link_to_deliver_is_taken),
         cmocka_unit_test(names_have_values_and_values_names),

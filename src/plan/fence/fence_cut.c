@@ -34,14 +34,12 @@ typedef struct ddp__fence_at {
 typedef struct ddp__fence_search {
     ddp__fence_line line;
     double turns, cap, limit; /* latencies from limit on are of no use */
-    ddp__fence_label *label;
-    ddp__fence_at *lies; /* [labels, width] the live results of the label's cut */
-    int count, most;
-    size_t room[3]; /* of label, lies, heap */
-    ddp__due *heap; /* least promise first, then most operators placed, then oldest */
-    int heaped;
-    int *newest;   /* [positions, n+1] label of that (position, at), -1 = none */
-    double *trial; /* [width] loads of the label at hand */
+    ddp__fence_label *label;  /* a list; there is room for one more, the slot of the successor on trial */
+    ddp__fence_at *lies;      /* [labels, width] the live results of the label's cut */
+    int most;
+    ddp__due *heap; /* a list: least promise first, then most operators placed, then oldest */
+    int *newest;    /* [positions, n+1] label of that (position, at), -1 = none */
+    double *trial;  /* [width] loads of the label at hand */
     double work;
     int full;    /* some cap's search ran out of labels: not all of it was seen */
     int gave_up; /* out of work: not every cap was tried, or the last not to its end */
@@ -51,28 +49,23 @@ typedef struct ddp__fence_search {
 /* Room for one more label. */
 static int ddp__fence_room(ddp__fence_search *s)
 {
-    const size_t size[3] = {sizeof *s->label, (size_t)s->line.tape->width * sizeof *s->lies, sizeof *s->heap};
-    void *array[3] = {s->label, s->lies, s->heap}, *grown;
-    s->full |= s->count >= s->most;
-    if (s->count >= s->most || (size_t)s->count < s->room[2]) return s->count < s->most;
-    for (int k = 0; k < 3 && !s->line.room.failed; k++) {
-        grown = ddp__grow(array[k], &s->room[k], (size_t)s->count + 1, size[k]);
-        if (grown)
-            array[k] = grown;
-        else
-            s->line.room.failed = 1;
-    }
-    s->label = (ddp__fence_label *)array[0];
-    s->lies = (ddp__fence_at *)array[1];
-    s->heap = (ddp__due *)array[2];
+    const int count = ddp__count(s->label);
+    const size_t wanted = (size_t)count + 1;
+
+    s->full |= count >= s->most;
+    if (count >= s->most) return 0;
+    if (!ddp__reserve(s->label, wanted) || !ddp__reserve(s->lies, wanted * (size_t)s->line.tape->width) ||
+        !ddp__reserve(s->heap, wanted))
+        s->line.room.failed = 1;
     return !s->line.room.failed;
 }
 
 static void ddp__fence_push(ddp__fence_search *s, int label)
 {
     const ddp__fence_label *l = &s->label[label];
-    ddp__due_add(s->heap, s->heaped++, l->latency + l->rest,
+    ddp__due_add(s->heap, ddp__count(s->heap), l->latency + l->rest,
                  (int64_t)(s->line.tape->n - l->at) << 32 | label);
+    stbds_arrsetlen(s->heap, stbds_arrlen(s->heap) + 1);
 }
 
 /* Whether an older label of the same cut and position makes label x useless. */
@@ -95,12 +88,12 @@ static int ddp__fence_dominated(ddp__fence_search *s, int x)
     return 0;
 }
 
-/* Writes the successor of `parent` that ends position q at cut b into slot s->count. */
+/* Writes the successor of `parent` that ends position q at cut b into the slot behind the labels. */
 static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, double latency, double rest,
                              double worst, double received)
 {
     const ddp__fence_tape *t = s->line.tape;
-    size_t width = (size_t)t->width, x = (size_t)s->count, p = (size_t)parent;
+    size_t width = (size_t)t->width, x = stbds_arrlenu(s->label), p = (size_t)parent;
     const ddp__fence_live *now = t->live + t->from[b], *was = t->live + t->from[s->label[p].at];
     const ddp__fence_label l = {latency, rest, worst, b, q, parent, -1};
     int count = t->from[b + 1] - t->from[b], a = s->label[p].at, i, j;
@@ -123,12 +116,14 @@ static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, dou
 /* The slot becomes a label, unless it is useless. */
 static void ddp__fence_keep(ddp__fence_search *s)
 {
-    ddp__fence_label *l = &s->label[s->count];
+    const int x = ddp__count(s->label);
+    ddp__fence_label *l = &s->label[x];
     size_t cell = (size_t)l->position * (size_t)(s->line.tape->n + 1) + (size_t)l->at;
     l->older = s->newest[cell];
-    if (ddp__fence_dominated(s, s->count)) return;
-    s->newest[cell] = s->count;
-    ddp__fence_push(s, s->count++);
+    if (ddp__fence_dominated(s, x)) return;
+    s->newest[cell] = x;
+    stbds_arrsetlen(s->label, x + 1);
+    ddp__fence_push(s, x);
 }
 
 /* In which segment operator `home` is, counted back from one that begins where label p ends. */
@@ -140,7 +135,7 @@ static int ddp__fence_age(const ddp__fence_search *s, int p, int home)
 }
 
 /* Successors of label p whose segment is at position q. greedy: only the most promising of all is left in
- * slot s->count, where *top is its promise. Returns 0 if there is no room. */
+ * slot behind the labels, where *top is its promise. Returns 0 if there is no room. */
 static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy, double *top)
 {
     const ddp__fence_line *line = &s->line;
@@ -210,13 +205,14 @@ static int ddp__fence_expand(ddp__fence_search *s, int p, int greedy)
 
 static int ddp__fence_root(ddp__fence_search *s)
 {
-    s->count = s->heaped = 0;
+    stbds_arrsetlen(s->label, 0);
+    stbds_arrsetlen(s->heap, 0);
     s->goal = -1;
     if (!ddp__fence_room(s)) return 0;
     memset(&s->label[0], 0, sizeof s->label[0]);
     s->label[0].position = s->label[0].parent = s->label[0].older = -1;
     s->label[0].rest = s->line.bound[0];
-    s->count = 1;
+    stbds_arrsetlen(s->label, 1);
     return s->label[0].rest < s->limit;
 }
 
@@ -246,18 +242,19 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
     for (turn = 0; turn < 2; turn++) {
         if (!ddp__fence_root(s)) break;
         if (turn == 0) {
-            for (x = 0; ddp__fence_expand(s, x, 1); x = s->count++) {
-            }
+            for (x = 0; ddp__fence_expand(s, x, 1); stbds_arrsetlen(s->label, x + 1))
+                x = ddp__count(s->label);
             if (s->label[x].at == s->line.tape->n) s->goal = x;
         } else {
             for (i = 0; i < cells; i++) s->newest[i] = -1;
             ddp__fence_push(s, 0);
-            for (room = 1; room && s->heaped && s->goal < 0;) {
+            for (room = 1; room && ddp__count(s->heap) && s->goal < 0;) {
                 if (s->work > DDP__FENCE_WORK) {
                     s->gave_up = 1;
                     break;
                 }
-                x = (int)(ddp__due_take(s->heap, s->heaped--).i & INT32_MAX);
+                x = (int)(ddp__due_take(s->heap, ddp__count(s->heap)).i & INT32_MAX);
+                stbds_arrsetlen(s->heap, stbds_arrlen(s->heap) - 1);
                 if (s->label[x].at == s->line.tape->n)
                     s->goal = x;
                 else
@@ -328,9 +325,9 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
                            t->n, s.line.positions);
     if (cut->pipeline_s < before) cut->proven = !s.full && !s.gave_up;
     cut->work = s.work;
-    DDP_FREE(s.label);
-    DDP_FREE(s.lies);
-    DDP_FREE(s.heap);
+    ddp__array_free(s.label);
+    ddp__array_free(s.lies);
+    ddp__array_free(s.heap);
     ddp__scratch_free(&s.line.room);
     return status;
 }

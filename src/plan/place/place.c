@@ -12,7 +12,7 @@ DDP__NAMES(ddp_place_solver, ddp__places, 1, "solver")
 
 static void ddp__place_close(ddp__place *p)
 {
-    DDP_FREE(p->curve);
+    ddp__array_free(p->curve);
     ddp__scratch_free(&p->room);
 }
 
@@ -158,7 +158,9 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
         ddp__place_limits(&p);
         ddp__place_solve(&p);
         r.assign = (int *)ddp__calloc((size_t)p.N, sizeof(int));
-        if (p.room.failed || !r.assign)
+        r.points = ddp__count(p.curve) / 2;
+        r.curve = (double *)ddp__copy(p.curve, stbds_arrlenu(p.curve), sizeof *r.curve);
+        if (p.room.failed || !r.assign || !r.curve)
             status = ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", p.N);
     }
     if (status == DDP_OK) {
@@ -169,12 +171,10 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
         r.proven = p.proven;
         r.solve_s = ddp_now() - p.start;
         r.candidates = p.candidates;
-        r.points = p.points;
-        r.curve = p.curve;
-        p.curve = NULL;
         *out = r;
     } else {
         DDP_FREE(r.assign);
+        DDP_FREE(r.curve);
     }
     ddp__place_close(&p);
     return status;

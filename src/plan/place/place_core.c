@@ -143,19 +143,12 @@ void ddp__place_offer(ddp__place *p, const int *at, double cost)
     now = ddp_now() - p->start;
     memcpy(p->best, at, (size_t)p->N * sizeof(int));
     p->cost = cost;
-    if (p->points == p->most_points) {
-        int most = p->points ? 2 * p->points : 64;
-        double *more = (double *)DDP_REALLOC(p->curve, 2 * (size_t)most * sizeof(double));
-        if (!more) {
-            p->room.failed = 1;
-            return;
-        }
-        p->curve = more;
-        p->most_points = most;
+    if (!ddp__reserve(p->curve, stbds_arrlenu(p->curve) + 2)) {
+        p->room.failed = 1;
+        return;
     }
-    p->curve[2 * p->points] = now;
-    p->curve[2 * p->points + 1] = cost;
-    p->points++;
+    stbds_arrput(p->curve, now);
+    stbds_arrput(p->curve, cost);
     if (!p->o->progress || p->stop == 2) return;
     p->told = now;
     if (p->o->progress(p->o->user, now, cost)) p->stop = 2;

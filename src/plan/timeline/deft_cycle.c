@@ -103,9 +103,7 @@ typedef struct ddp__deft_run {
     int born;               /* the iteration that opened the pending gradient */
     ddp_delayed_step *step; /* [DDP__DEFT_ITERATIONS] */
     int *delay;             /* [DDP__DEFT_ITERATIONS] of applied */
-    ddp_delayed_send *send;
-    int sends;
-    size_t most; /* room of send */
+    ddp_delayed_send *send; /* a list */
     ddp__scratch room;
 } ddp__deft_run;
 
@@ -124,11 +122,9 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, double at, dou
     for (int i = d->buckets - 1; i >= 0; i--)
         for (int l = 0; l < d->links; l++)
             for (int j = 0; j < d->on[l * d->buckets + i]; j++) {
-                ddp_delayed_send *x =
-                    (ddp_delayed_send *)ddp__grow(r->send, &r->most, (size_t)r->sends + 1, sizeof *x);
-                if (!x) return ddp__deft_no_memory(d, err);
-                r->send = x;
-                x += r->sends++;
+                ddp_delayed_send *x;
+                if (!ddp__reserve(r->send, stbds_arrlenu(r->send) + 1)) return ddp__deft_no_memory(d, err);
+                x = stbds_arraddnptr(r->send, 1u);
                 memset(x, 0, sizeof *x); /* its gaps as well: plans are compared byte by byte */
                 begin =
                     ddp__link_take(&busy[l], ddp__deft_ready(d, offset, i), d->part_s[i] * (l ? d->mu : 1));
@@ -203,7 +199,7 @@ static ddp_status ddp__deft_iterate(ddp__deft_run *r, int t, ddp_error *err)
     ddp_delayed_step *s = &r->step[t];
     double busy[2] = {0, 0};
 
-    s->first_send = r->sends;
+    s->first_send = ddp__count(r->send);
     s->forward_s = d->forward;
     if (!d->way.no_barrier && ddp__deft_pending(r)) { /* case 1 */
         DDP__TRY(ddp__deft_stage(r, t, 0, -DBL_MAX, busy, d->forward * d->scale, err));
@@ -211,7 +207,7 @@ static ddp_status ddp__deft_iterate(ddp__deft_run *r, int t, ddp_error *err)
     }
     DDP__TRY(ddp__deft_backward(r, t, d->way.no_barrier ? 0 : s->forward_s,
                                 d->way.no_barrier ? d->forward : 0, err));
-    s->sends = r->sends - s->first_send;
+    s->sends = ddp__count(r->send) - s->first_send;
     return DDP_OK;
 }
 
@@ -242,18 +238,18 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
     p.links = d->links;
     p.warmup = first;
     p.period = end - first;
-    p.sends = r->sends;
+    p.sends = ddp__count(r->send);
     p.parts_of = (int *)ddp__copy(d->parts_of, N, sizeof *p.parts_of);
     p.part_s = (double *)ddp__copy(d->part_s, N, sizeof *p.part_s);
     p.step = (ddp_delayed_step *)ddp__copy(r->step, (size_t)end, sizeof *p.step);
-    p.send = (ddp_delayed_send *)ddp__copy(r->send, (size_t)r->sends, sizeof *p.send);
+    p.send = (ddp_delayed_send *)ddp__copy(r->send, stbds_arrlenu(r->send), sizeof *p.send);
     p.k = (int *)ddp__calloc((size_t)n, sizeof *p.k);
     p.delay = (int *)ddp__calloc((size_t)n, sizeof *p.delay);
     if (!p.parts_of || !p.part_s || !p.step || !p.send || !p.k || !p.delay) {
         ddp_delayed_plan_free(&p);
         return ddp__deft_no_memory(d, err);
     }
-    qsort(p.send, (size_t)r->sends, sizeof *p.send, ddp__deft_send_order);
+    qsort(p.send, stbds_arrlenu(r->send), sizeof *p.send, ddp__deft_send_order);
     for (t = first; t < end; t++) {
         sum += (p.step[t].forward_s - d->forward) + (p.step[t].backward_s - d->backward);
         for (i = 0; i < 2; i++) {
@@ -307,7 +303,7 @@ ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err)
     r.step = (ddp_delayed_step *)ddp__scratch_take(&r.room, most, sizeof *r.step);
     status = r.room.failed ? ddp__deft_no_memory(d, err) : ddp__deft_to_steady(&r, out, err);
     ddp__scratch_free(&r.room);
-    DDP_FREE(r.send);
+    ddp__array_free(r.send);
     return status;
 }
 

@@ -32,18 +32,12 @@ typedef struct ddp__knapsack_slice {
     int cls, first, count;
 } ddp__knapsack_slice;
 
-typedef struct ddp__knapsack_list {
-    ddp__knapsack_entry *at;
-    size_t n, room;
-} ddp__knapsack_list;
-
 typedef struct ddp__knapsack_search {
     ddp__knapsack *k;
     size_t most;
     int64_t known;
-    ddp__knapsack_list list[2], spare; /* list[0] fronts, list[1] backs */
-    ddp__knapsack_node *node;
-    size_t nodes, node_room;
+    ddp__knapsack_entry *list[2], *spare; /* lists: fronts, backs, and the one in the making */
+    ddp__knapsack_node *node;             /* a list */
 } ddp__knapsack_search;
 
 static ddp_status ddp__knapsack_too_many(const ddp__knapsack_search *s, ddp_error *err)
@@ -76,34 +70,28 @@ static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack
                                    e->value + (count[0] + count[1]) * s->k->cls[c].value,
                                    e->node,
                                    count[0] * DDP__KNAPSACK_ITEMS + count[1]};
-    ddp__knapsack_list *a = &s->spare;
-    ddp__knapsack_entry *to;
-    if (a->n == 4 * s->most) return ddp__knapsack_too_many(s, err);
+    if (stbds_arrlenu(s->spare) == 4 * s->most) return ddp__knapsack_too_many(s, err);
     if (s->k->work) ++*s->k->work;
-    to = (ddp__knapsack_entry *)ddp__grow(a->at, &a->room, a->n + 1, sizeof *to);
-    if (!to) return ddp__knapsack_no_memory(s, err);
-    a->at = to;
-    to[a->n++] = x;
+    if (!ddp__reserve(s->spare, stbds_arrlenu(s->spare) + 1)) return ddp__knapsack_no_memory(s, err);
+    stbds_arrput(s->spare, x);
     return DDP_OK;
 }
 
 /* The entries that were kept remember their choice among the items from position `first` on. */
-static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_list *a, int first,
+static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_entry *a, int first,
                                          ddp_error *err)
 {
-    ddp__knapsack_node *d;
-    if (a->n == 0) return DDP_OK;
-    if (s->nodes + a->n > 8 * s->most) return ddp__knapsack_too_many(s, err);
-    d = (ddp__knapsack_node *)ddp__grow(s->node, &s->node_room, s->nodes + a->n, sizeof *d);
-    if (!d) return ddp__knapsack_no_memory(s, err);
-    s->node = d;
-    for (size_t i = 0; i < a->n; i++) {
-        const int rank = a->at[i].rank;
+    const size_t n = stbds_arrlenu(a), nodes = stbds_arrlenu(s->node) + n;
+    if (n == 0) return DDP_OK;
+    if (nodes > 8 * s->most) return ddp__knapsack_too_many(s, err);
+    if (!ddp__reserve(s->node, nodes)) return ddp__knapsack_no_memory(s, err);
+    for (size_t i = 0; i < n; i++) {
+        const int rank = a[i].rank;
         const ddp__knapsack_node x = {
-            a->at[i].node, first, {rank / DDP__KNAPSACK_ITEMS, rank % DDP__KNAPSACK_ITEMS}};
+            a[i].node, first, {rank / DDP__KNAPSACK_ITEMS, rank % DDP__KNAPSACK_ITEMS}};
         if (rank == 0) continue;
-        s->node[s->nodes] = x;
-        a->at[i].node = (int)s->nodes++;
+        a[i].node = ddp__count(s->node);
+        stbds_arrput(s->node, x);
     }
     return DDP_OK;
 }
@@ -127,15 +115,15 @@ static int ddp__knapsack_by_first(const void *a, const void *b)
 
 /* Sorts by t[1]; of entries with equal t[1] only those stay that are worth more than every one with a smaller
  * t[0]. On one link that is the whole Pareto set. */
-static void ddp__knapsack_prune(ddp__knapsack_list *a)
+static void ddp__knapsack_prune(ddp__knapsack_entry *a)
 {
-    size_t i, n = 0;
-    if (a->n == 0) return;
-    qsort(a->at, a->n, sizeof *a->at, ddp__knapsack_by_second);
-    for (i = 0; i < a->n; i++)
-        if (n == 0 || a->at[n - 1].t[1] != a->at[i].t[1] || a->at[n - 1].value < a->at[i].value)
-            a->at[n++] = a->at[i];
-    a->n = n;
+    const size_t all = stbds_arrlenu(a);
+    size_t n = 0;
+    if (all == 0) return;
+    qsort(a, all, sizeof *a, ddp__knapsack_by_second);
+    for (size_t i = 0; i < all; i++)
+        if (n == 0 || a[n - 1].t[1] != a[i].t[1] || a[n - 1].value < a[i].value) a[n++] = a[i];
+    stbds_arrsetlen(a, n);
 }
 
 /* Fills s->spare with the fronts (back 0) or backs (back 1) extended by the slice. rest = value of all items
@@ -143,12 +131,13 @@ static void ddp__knapsack_prune(ddp__knapsack_list *a)
 static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back, const ddp__knapsack_slice *x,
                                        int64_t rest, ddp_error *err)
 {
-    const ddp__knapsack_list *from = &s->list[back];
+    const ddp__knapsack_entry *from = s->list[back];
+    const size_t entries = stbds_arrlenu(from);
     int64_t t[2], value = s->k->cls[x->cls].value;
     int count[2];
-    s->spare.n = 0;
-    for (size_t i = 0; i < from->n; i++) {
-        ddp__knapsack_entry e = from->at[i];
+    stbds_arrsetlen(s->spare, 0);
+    for (size_t i = 0; i < entries; i++) {
+        ddp__knapsack_entry e = from[i];
         for (count[0] = 0; count[0] <= x->count; count[0]++) {
             t[0] = ddp__knapsack_after(s, back, e.t[0], x->cls, 0, count[0]);
             if (t[0] < 0) break;
@@ -161,8 +150,8 @@ static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back, const 
             }
         }
     }
-    ddp__knapsack_prune(&s->spare);
-    return s->spare.n > s->most ? ddp__knapsack_too_many(s, err) : DDP_OK;
+    ddp__knapsack_prune(s->spare);
+    return stbds_arrlenu(s->spare) > s->most ? ddp__knapsack_too_many(s, err) : DDP_OK;
 }
 
 /* Extends a list by the slice, or by a half of it, a quarter, ... where that would be too much. x->count
@@ -172,7 +161,7 @@ static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back, const 
 static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__knapsack_slice *x,
                                        int64_t *rest, ddp_error *err)
 {
-    ddp__knapsack_list swap;
+    ddp__knapsack_entry *swap;
     ddp_status status;
     int64_t left;
     const int end = x->first + x->count;
@@ -188,7 +177,7 @@ static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__k
     swap = s->list[back];
     s->list[back] = s->spare;
     s->spare = swap;
-    return ddp__knapsack_remember(s, &s->list[back], x->first, err);
+    return ddp__knapsack_remember(s, s->list[back], x->first, err);
 }
 
 /* The best pair of a front and a back, or *best_value unchanged. tree [ranks + 1]: the entry with the largest
@@ -196,15 +185,15 @@ static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__k
 static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const int64_t *second, int ranks,
                                 int64_t *best_value, int *best)
 {
-    const ddp__knapsack_list *front = &s->list[0], *back = &s->list[1];
+    const ddp__knapsack_entry *front = s->list[0], *back = s->list[1];
+    const size_t backs = stbds_arrlenu(back);
     size_t i, entered = 0;
     int r, low, high;
-    for (i = front->n; i-- > 0;) { /* falling t[0]: more and more backs fit behind */
-        const ddp__knapsack_entry *f = &front->at[i];
-        while (entered < back->n && back->at[entered].t[0] + f->t[0] <= s->k->deadline[0]) {
-            for (r = back->at[entered].rank + 1; r <= ranks; r += r & -r)
-                if (!tree[r] || back->at[tree[r] - 1].value < back->at[entered].value)
-                    tree[r] = (int)entered + 1;
+    for (i = stbds_arrlenu(front); i-- > 0;) { /* falling t[0]: more and more backs fit behind */
+        const ddp__knapsack_entry *f = &front[i];
+        while (entered < backs && back[entered].t[0] + f->t[0] <= s->k->deadline[0]) {
+            for (r = back[entered].rank + 1; r <= ranks; r += r & -r)
+                if (!tree[r] || back[tree[r] - 1].value < back[entered].value) tree[r] = (int)entered + 1;
             entered++;
         }
         for (low = 0, high = ranks; low < high;) { /* backs with second[0..low) fit on link 1 */
@@ -215,10 +204,10 @@ static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const 
                 high = mid;
         }
         for (r = low; r > 0; r -= r & -r)
-            if (tree[r] && f->value + back->at[tree[r] - 1].value > *best_value) {
-                *best_value = f->value + back->at[tree[r] - 1].value;
+            if (tree[r] && f->value + back[tree[r] - 1].value > *best_value) {
+                *best_value = f->value + back[tree[r] - 1].value;
                 best[0] = f->node;
-                best[1] = back->at[tree[r] - 1].node;
+                best[1] = back[tree[r] - 1].node;
             }
     }
 }
@@ -234,18 +223,19 @@ static void ddp__knapsack_replay(const ddp__knapsack_search *s, int node)
 
 static ddp_status ddp__knapsack_meet(ddp__knapsack_search *s, ddp_error *err)
 {
-    ddp__knapsack_list *back = &s->list[1];
+    ddp__knapsack_entry *back = s->list[1];
+    const size_t backs = stbds_arrlenu(back);
     ddp__scratch room = {NULL, 0};
-    int64_t *second = (int64_t *)ddp__scratch_take(&room, back->n, sizeof *second), value = s->known;
-    int *tree = ddp__ints(&room, back->n + 2), best[2] = {-1, -1}, ranks = 0;
+    int64_t *second = (int64_t *)ddp__scratch_take(&room, backs, sizeof *second), value = s->known;
+    int *tree = ddp__ints(&room, backs + 2), best[2] = {-1, -1}, ranks = 0;
 
     DDP__TRY(ddp__scratch_check(&room, s->k->items, "items", err));
-    for (size_t n = 0; n < back->n; n++) { /* sorted by t[1] */
-        if (n == 0 || second[ranks - 1] != back->at[n].t[1]) second[ranks++] = back->at[n].t[1];
-        back->at[n].rank = ranks - 1;
+    for (size_t n = 0; n < backs; n++) { /* sorted by t[1] */
+        if (n == 0 || second[ranks - 1] != back[n].t[1]) second[ranks++] = back[n].t[1];
+        back[n].rank = ranks - 1;
     }
-    qsort(back->at, back->n, sizeof *back->at, ddp__knapsack_by_first);
-    qsort(s->list[0].at, s->list[0].n, sizeof *s->list[0].at, ddp__knapsack_by_first);
+    qsort(back, backs, sizeof *back, ddp__knapsack_by_first);
+    qsort(s->list[0], stbds_arrlenu(s->list[0]), sizeof *s->list[0], ddp__knapsack_by_first);
     ddp__knapsack_match(s, tree, second, ranks, &value, best);
     if (value > s->known) {
         for (int i = 0; i < s->k->items; i++) s->k->assign[i] = -1;
@@ -265,19 +255,17 @@ static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
     int at[2], b, begin = 0, end; /* classes; begin to end: the positions that are in no list */
 
     for (b = 0; b < 2; b++) {
-        s->list[b].at = (ddp__knapsack_entry *)ddp__grow(NULL, &s->list[b].room, 1, sizeof none);
-        if (!s->list[b].at) return ddp__knapsack_no_memory(s, err);
-        s->list[b].at[0] = none;
-        s->list[b].n = 1;
+        if (!ddp__reserve(s->list[b], 1)) return ddp__knapsack_no_memory(s, err);
+        stbds_arrput(s->list[b], none);
         rest[b] = s->k->total;
     }
-    s->list[0].at[0].t[0] = s->k->start[0];
-    s->list[0].at[0].t[1] = s->k->start[1];
+    s->list[0][0].t[0] = s->k->start[0];
+    s->list[0][0].t[1] = s->k->start[1];
     at[0] = 0;
     at[1] = s->k->classes - 1;
     end = s->k->classes ? cls[at[1]].first + cls[at[1]].count : 0;
     while (begin < end) {
-        b = s->list[1].n < s->list[0].n;
+        b = stbds_arrlenu(s->list[1]) < stbds_arrlenu(s->list[0]);
         while (cls[at[0]].first + cls[at[0]].count <= begin) at[0]++;
         while (cls[at[1]].first >= end) at[1]--;
         x.cls = at[b];
@@ -285,7 +273,7 @@ static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
         x.count = cls[x.cls].first + cls[x.cls].count;
         x.count = (x.count < end ? x.count : end) - x.first;
         DDP__TRY(ddp__knapsack_extend(s, b, &x, &rest[b], err));
-        if (s->list[b].n == 0) break; /* nothing can be better than `known` */
+        if (stbds_arrlenu(s->list[b]) == 0) break; /* nothing can be better than `known` */
         if (b)
             end -= x.count;
         else
@@ -303,10 +291,11 @@ ddp_status ddp__knapsack_exact(ddp__knapsack *k, int64_t known, size_t most, ddp
     s.most = most;
     if (k->items >= DDP__KNAPSACK_ITEMS) return ddp__knapsack_too_many(&s, err);
     status = ddp__knapsack_lists(&s, err);
-    if (status == DDP_OK && s.list[0].n && s.list[1].n) status = ddp__knapsack_meet(&s, err);
-    DDP_FREE(s.list[0].at);
-    DDP_FREE(s.list[1].at);
-    DDP_FREE(s.spare.at);
-    DDP_FREE(s.node);
+    if (status == DDP_OK && stbds_arrlenu(s.list[0]) && stbds_arrlenu(s.list[1]))
+        status = ddp__knapsack_meet(&s, err);
+    ddp__array_free(s.list[0]);
+    ddp__array_free(s.list[1]);
+    ddp__array_free(s.spare);
+    ddp__array_free(s.node);
     return status;
 }
