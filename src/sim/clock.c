@@ -2,32 +2,22 @@
  * until that lets somebody go on, and hands over to him. */
 #include "sim/world.h"
 
-static void *ddp__world_has(ddp__world *w, void *memory)
+int ddp__world_has(ddp__world *w, int has)
 {
     ddp_error err;
 
-    if (memory) return memory;
+    if (has) return 1;
     (void)ddp__fail(&err, DDP_MEMORY, "out of memory for what is under way in a simulated world");
     w->fails(w, &err);
-    return NULL;
+    return 0;
 }
 
 void *ddp__world_new(ddp__world *w, size_t count, size_t size)
 {
-    return ddp__world_has(w, ddp__calloc(count, size));
-}
+    void *memory = ddp__calloc(count, size);
 
-int ddp__world_grow(ddp__world *w, void **at, int *room, int count, size_t size)
-{
-    const int more = *room ? 2 * *room : 64;
-    void *grown;
-
-    if (count < *room) return 1;
-    grown = ddp__world_has(w, DDP_REALLOC(*at, (size_t)more * size));
-    if (!grown) return 0;
-    *at = grown;
-    *room = more;
-    return 1;
+    (void)ddp__world_has(w, memory != NULL);
+    return memory;
 }
 
 /* ---- events ---- */
@@ -41,10 +31,10 @@ void ddp__world_at(ddp__world *w, double at, void (*fn)(ddp__world *, void *, in
                    int j)
 {
     const ddp__event e = {at > w->now ? at : w->now, w->orders++, fn, what, i, j};
-    size_t k = (size_t)w->events_due;
+    size_t k = stbds_arrlenu(w->event);
 
-    if (!ddp__world_grow(w, (void **)&w->event, &w->event_room, w->events_due, sizeof *w->event)) return;
-    w->events_due++;
+    if (!ddp__world_reserve(w, w->event)) return;
+    stbds_arrsetlen(w->event, k + 1);
     for (; k > 0 && ddp__event_before(&e, &w->event[(k - 1) / 2]); k = (k - 1) / 2)
         w->event[k] = w->event[(k - 1) / 2];
     w->event[k] = e;
@@ -52,8 +42,8 @@ void ddp__world_at(ddp__world *w, double at, void (*fn)(ddp__world *, void *, in
 
 static ddp__event ddp__event_take(ddp__world *w)
 {
-    const ddp__event first = w->event[0], last = w->event[--w->events_due];
-    const size_t n = (size_t)w->events_due;
+    const ddp__event first = w->event[0], last = stbds_arrpop(w->event);
+    const size_t n = stbds_arrlenu(w->event);
     size_t k = 0, child;
 
     for (; (child = 2 * k + 1) < n; k = child) {
@@ -94,7 +84,7 @@ static ddp__player *ddp__world_next(ddp__world *w)
     double *own = ddp__time_set(&w->now);
     ddp__player *s;
 
-    while (!w->first && w->events_due && w->error.code == DDP_OK) {
+    while (!w->first && stbds_arrlenu(w->event) && w->error.code == DDP_OK) {
         const ddp__event e = ddp__event_take(w);
         w->now = e.at;
         w->events++;

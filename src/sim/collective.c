@@ -419,13 +419,13 @@ void ddp__carried_again(ddp__world *w)
         w->voids = c;
         for (int i = 0; i < c->here; i++) {
             ddp__port *p = c->port[i];
+            const int jobs = p ? ddp__count(p->job) : 0;
             int kept = 0;
-            for (int k = 0; p && k < p->jobs; k++)
+            for (int k = 0; k < jobs; k++)
                 if (p->job[k].carried != c) p->job[kept++] = p->job[k];
-            if (p && kept < p->jobs) { /* a heap again */
-                const int jobs = kept;
-                p->jobs = 0;
-                for (int k = 0; k < jobs; k++) {
+            if (kept < jobs) { /* a heap again */
+                stbds_arrsetlen(p->job, 0);
+                for (int k = 0; k < kept; k++) {
                     const ddp__job job = p->job[k];
                     ddp__job_add(p, &job);
                 }

@@ -80,7 +80,7 @@ static void ddp__mail_open(ddp__port *p, ddp__op *op, ddp__mail *m)
 
 void ddp__mail_match(ddp__port *p)
 {
-    for (int i = 0; i < p->wants; i++) {
+    for (int i = 0; i < ddp__count(p->want); i++) {
         ddp__mail **m = &p->mail, *before = NULL, *found;
         while (*m && !ddp__mail_fits(p->want[i], *m)) {
             before = *m;
@@ -92,7 +92,7 @@ void ddp__mail_match(ddp__port *p)
         if (p->last == found) p->last = before;
         {
             ddp__op *op = p->want[i];
-            memmove(p->want + i, p->want + i + 1, (size_t)(--p->wants - i) * sizeof *p->want);
+            stbds_arrdel(p->want, (size_t)i);
             ddp__mail_open(p, op, found);
         }
         i = -1;

@@ -13,8 +13,8 @@ static void ddp__port_begins(ddp__wire *wire, ddp__op *op)
     if (op->p2p && op->m.verb < DDP_RECEIVE) {
         ddp__mail_post(p, op);
     } else if (op->p2p) {
-        if (!ddp__world_grow(p->world, (void **)&p->want, &p->want_room, p->wants, sizeof *p->want)) return;
-        p->want[p->wants++] = op;
+        if (!ddp__world_reserve(p->world, p->want)) return;
+        stbds_arrput(p->want, op);
         ddp__mail_match(p);
     } else if (ddp__team_of(p->e, op).members == 1)
         ddp__op_over(p, op);
@@ -275,8 +275,8 @@ void ddp__carried_free(ddp__world *w)
         for (int r = 0; w->port[link] && r < w->seats; r++) {
             ddp__port *p = w->port[link][r];
             if (!p) continue;
-            if (p->job) DDP_FREE(p->job);
-            if (p->want) DDP_FREE(p->want);
+            ddp__array_free(p->job);
+            ddp__array_free(p->want);
             DDP_FREE(p);
         }
         if (w->port[link]) DDP_FREE(w->port[link]);

@@ -46,11 +46,9 @@ struct ddp__port {
     ddp__world *world;
     ddp__player *seat;
     ddp__engine *e;
-    ddp__job *job; /* [jobs] a heap */
-    int jobs, job_room;
-    int sends;      /* the uplink is taken */
-    ddp__op **want; /* [wants] receives that wait for mail, oldest first */
-    int wants, want_room;
+    ddp__job *job;          /* a list: a heap */
+    int sends;              /* the uplink is taken */
+    ddp__op **want;         /* a list: receives that wait for mail, oldest first */
     ddp__mail *mail, *last; /* whole, and not yet received */
     int unsent;             /* messages to one other that have not left */
     int dead;

@@ -166,7 +166,7 @@ static void ddp__world_close(ddp__world *w)
     for (int r = 0; w->seat && r < w->seats; r++) pthread_cond_destroy(&w->seat[r].turn);
     ddp__carried_free(w);
     if (w->seat) DDP_FREE(w->seat);
-    if (w->event) DDP_FREE(w->event);
+    ddp__array_free(w->event);
     pthread_mutex_destroy(&w->lock);
 }
 

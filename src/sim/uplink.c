@@ -20,15 +20,16 @@ static int ddp__job_before(const ddp__job *a, const ddp__job *b)
 
 static ddp__job ddp__job_take(ddp__port *p)
 {
-    const ddp__job first = p->job[0], last = p->job[--p->jobs];
+    const ddp__job first = p->job[0], last = stbds_arrpop(p->job);
+    const int jobs = ddp__count(p->job);
     int k = 0, child;
 
-    for (; (child = 2 * k + 1) < p->jobs; k = child) {
-        if (child + 1 < p->jobs && ddp__job_before(&p->job[child + 1], &p->job[child])) child++;
+    for (; (child = 2 * k + 1) < jobs; k = child) {
+        if (child + 1 < jobs && ddp__job_before(&p->job[child + 1], &p->job[child])) child++;
         if (!ddp__job_before(&p->job[child], &last)) break;
         p->job[k] = p->job[child];
     }
-    if (p->jobs) p->job[k] = last;
+    if (jobs) p->job[k] = last;
     return first;
 }
 
@@ -91,7 +92,7 @@ void ddp__port_send(ddp__port *p)
     const ddp__job *gone;
     ddp__op *op;
 
-    if (p->sends || !p->jobs || p->dead || !p->e || w->error.code) return;
+    if (p->sends || !ddp__count(p->job) || p->dead || !p->e || w->error.code) return;
     f = (ddp__away *)ddp__world_new(w, 1, sizeof *f);
     if (!f) return;
     f->job = ddp__job_take(p);
@@ -123,10 +124,10 @@ static void ddp__uplink_free(ddp__world *w, void *what, int i, int j)
 
 void ddp__job_add(ddp__port *p, const ddp__job *job)
 {
-    int k = p->jobs;
+    int k = ddp__count(p->job);
 
-    if (!ddp__world_grow(p->world, (void **)&p->job, &p->job_room, p->jobs, sizeof *p->job)) return;
-    p->jobs++;
+    if (!ddp__world_reserve(p->world, p->job)) return;
+    stbds_arrsetlen(p->job, k + 1);
     for (; k > 0 && ddp__job_before(job, &p->job[(k - 1) / 2]); k = (k - 1) / 2)
         p->job[k] = p->job[(k - 1) / 2];
     p->job[k] = *job;

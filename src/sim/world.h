@@ -45,8 +45,7 @@ struct ddp__world {
     int seats, size;           /* size: ranks; seats < size: the last one stands for all that are not
                                      there */
     ddp__player *first, *last; /* ready, in order */
-    ddp__event *event;         /* [events_due] a heap */
-    int events_due, event_room;
+    ddp__event *event;         /* a list: a heap of the events that are due */
     uint64_t orders;
     ddp__port **port[2];                  /* [seats] of each link; NULL: not open, or closed */
     struct ddp__away *aways;              /* parts that are on their way out */
@@ -69,8 +68,9 @@ struct ddp__world {
 /* ---- clock.c ---- */
 DDP_LIB void *ddp__world_new(ddp__world *w, size_t count, size_t size); /* zeroed; NULL: the world has
                                                                            failed */
-/* Room for one more than count; 0: out of memory, the world has failed. */
-DDP_LIB int ddp__world_grow(ddp__world *w, void **at, int *room, int count, size_t size);
+/* Makes room for another element of a list; 0: out of memory, the world has failed. */
+#define ddp__world_reserve(w, list) ddp__world_has(w, ddp__reserve(list, stbds_arrlenu(list) + 1))
+DDP_LIB int ddp__world_has(ddp__world *w, int has);
 DDP_LIB void ddp__world_at(ddp__world *w, double at, void (*fn)(ddp__world *, void *, int, int), void *what,
                            int i, int j);
 DDP_LIB void ddp__seat_ready(ddp__world *w, ddp__player *s); /* what it waits for may be there: at the
