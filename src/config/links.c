@@ -162,7 +162,7 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, size_t 
 
 static ddp_status ddp__links_allowed(const ddp_config *c, const ddp__incidents *s, ddp_error *err)
 {
-    for (int k = 0; k < s->count; k++)
+    for (int k = 0; k < ddp__count(s->list); k++)
         if (s->list[k].kind == DDP__KILL && c->transport == DDP_THREADS && !ddp__time()) /* a simulated one
                                                                                             can die */
             return ddp__fail(err, DDP_ARG,

@@ -92,7 +92,7 @@ ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
 
 /* ---- the script of incidents ---- */
 
-enum { DDP__SCRIPT_WORDS = 6, DDP__SCRIPT_GROWS = 64 };
+enum { DDP__SCRIPT_WORDS = 6 };
 
 typedef struct ddp__script_text { /* a line cut into words */
     const char *name, *word[DDP__SCRIPT_WORDS];
@@ -194,13 +194,9 @@ ddp_status ddp__script_line(const char *name, int line, const char *text, size_t
         !ddp__quantity(t.word[0] + 2, t.size[0] - 2, ddp__no_unit, &i.at) || i.at > 1e7)
         return ddp__script_bad(&t, 0, "a time such as t=3.5");
     DDP__TRY(ddp__script_words(&t, &i));
-    if (s->count % DDP__SCRIPT_GROWS == 0) {
-        const size_t room = (size_t)(s->count + DDP__SCRIPT_GROWS) * sizeof *s->list;
-        ddp__incident *list = (ddp__incident *)DDP_REALLOC(s->list, room);
-        if (!list) return ddp__fail(err, DDP_MEMORY, "no memory for the script %s", name);
-        s->list = list;
-    }
-    s->list[s->count++] = i;
+    if (!ddp__reserve(s->list, ddp__count(s->list) + 1))
+        return ddp__fail(err, DDP_MEMORY, "no memory for the script %s", name);
+    stbds_arrput(s->list, i);
     return DDP_OK;
 }
 
@@ -225,11 +221,7 @@ ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_
     return status;
 }
 
-void ddp__incidents_free(ddp__incidents *s)
-{
-    DDP_FREE(s->list);
-    memset(s, 0, sizeof *s);
-}
+void ddp__incidents_free(ddp__incidents *s) { ddp__array_free(s->list); }
 
 /* The rate at a time: that of the last slow before it (of two at once the later line), unless a stall
  * lasts. */
@@ -237,7 +229,7 @@ static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, d
 {
     double since = -1;
 
-    for (int k = 0; k < s->count; k++) {
+    for (int k = 0; k < ddp__count(s->list); k++) {
         const ddp__incident *i = &s->list[k];
         if (i->a != rank || i->at > at) continue;
         if (i->kind == DDP__STALL && at < i->at + i->seconds) return -1;
@@ -250,12 +242,12 @@ static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, d
 
 ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, ddp_error *err)
 {
-    if (s->count == 0) return DDP_OK;
-    l->own.turn = (ddp__turn *)ddp__calloc(2 * (size_t)s->count, sizeof *l->own.turn);
-    l->act = (ddp__act *)ddp__calloc((size_t)s->count, sizeof *l->act);
+    if (ddp__count(s->list) == 0) return DDP_OK;
+    l->own.turn = (ddp__turn *)ddp__calloc(2 * (size_t)ddp__count(s->list), sizeof *l->own.turn);
+    l->act = (ddp__act *)ddp__calloc((size_t)ddp__count(s->list), sizeof *l->act);
     if (!l->own.turn || !l->act)
-        return ddp__fail(err, DDP_MEMORY, "no memory for a script of %d incidents", s->count);
-    for (int k = 0; k < s->count; k++) {
+        return ddp__fail(err, DDP_MEMORY, "no memory for a script of %d incidents", ddp__count(s->list));
+    for (int k = 0; k < ddp__count(s->list); k++) {
         const ddp__incident *i = &s->list[k];
         if (i->kind == DDP__SLOW && i->rate > 0 && (!(l->slowest > 0) || i->rate < l->slowest))
             l->slowest = i->rate;

@@ -81,7 +81,6 @@ typedef struct ddp__incident {
 
 typedef struct ddp__incidents { /* in the order of the script; freed by ddp__incidents_free */
     ddp__incident *list;
-    int count;
 } ddp__incidents;
 
 typedef struct ddp__act { /* something this worker does at a time */

@@ -39,7 +39,7 @@ static void a_script_says_when_what_happens_to_whom(void **state)
     (void)state;
     memset(&s, 0, sizeof s);
     assert_int_equal(ddp__script_read(write_file("script", text), 4, &s, NULL), DDP_OK);
-    assert_int_equal(s.count, 5);
+    assert_int_equal(ddp__count(s.list), 5);
     assert_true(s.list[0].kind == DDP__STALL && s.list[0].at == 3 && s.list[0].a == 2 &&
                 s.list[0].seconds == 1.5);
     assert_true(s.list[1].kind == DDP__DROP && s.list[1].at == 5 && s.list[1].a == 1 && s.list[1].b == 3);
@@ -63,7 +63,7 @@ static void a_script_of_another_system_is_read(void **state)
     for (int i = 0; i < 3; i++) {
         memset(&s, 0, sizeof s);
         assert_int_equal(ddp__script_read(write_file("script", text[i]), 4, &s, NULL), DDP_OK);
-        assert_int_equal(s.count, 2);
+        assert_int_equal(ddp__count(s.list), 2);
         assert_int_equal(s.list[1].a, 1);
         ddp__incidents_free(&s);
         snprintf(wrong, sizeof wrong, "%s%swrong", text[i], i == 2 ? "\r" : "");
