@@ -344,7 +344,7 @@ static int step_swap(const bench *b, ddp_graph *g, step_op *table, int room)
 {
     int i, k, used = 0;
 
-    for (i = 0; i < g->nodes; i++) {
+    for (i = 0; i < ddp__count(g->node); i++) {
         ddp_node *n = g->node[i];
         if (!n->op) continue;
         for (k = 0; k < used && table[k].inner != n->op; k++) {

@@ -134,14 +134,15 @@ static inline ddp_status job_of_graph(const ddp_graph *g, const ddp_node *loss, 
     if (!g || !out || !loss || loss->graph != g)
         return ddp__fail(err, DDP_ARG, "job_of_graph: a graph, its loss and a job are needed");
     DDP__TRY(ddp_graph_oplist(g, &list, err));
-    j.op = (job_op *)calloc((size_t)g->nodes, sizeof *j.op);
+    j.op = (job_op *)calloc((size_t)ddp__count(g->node), sizeof *j.op);
     if (!j.op) ddp_oplist_free(&list);
-    if (!j.op) return ddp__fail(err, DDP_MEMORY, "out of memory for a job of %d operators", g->nodes);
-    j.ops = g->nodes;
+    if (!j.op)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a job of %d operators", ddp__count(g->node));
+    j.ops = ddp__count(g->node);
     j.loss = loss->index;
     j.node = -1;
     j.steps = j.micro_batches = 1;
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const ddp_node *n = g->node[i];
         job_op *o = &j.op[i];
         snprintf(o->name, sizeof o->name, "%s", n->op ? list.op[at++].name : n->name);
@@ -278,7 +279,8 @@ static ddp_status job_build(job *j, ddp_graph *g, ddp_node **loss, ddp_error *er
 {
     if (!j || !g || !loss || !j->ops)
         return ddp__fail(err, DDP_ARG, "job_build: a job, a graph and a loss are needed");
-    if (g->nodes || g->built) return ddp__fail(err, DDP_USAGE, "job_build: the graph has operators already");
+    if (ddp__count(g->node) || g->built)
+        return ddp__fail(err, DDP_USAGE, "job_build: the graph has operators already");
     for (int i = 0; i < j->ops; i++) DDP__TRY(job_node(j, g, i, err));
     if (g->open_layer >= 0) ddp_layer_end(g);
     if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);

@@ -102,20 +102,20 @@ static job_part *job_open(const job *j, ddp_graph *g, long first, ddp_error *err
 {
     job_part *p = NULL;
 
-    if (!j || !g || !g->built || g->nodes != j->ops || ddp__graph_backend(g)) {
+    if (!j || !g || !g->built || ddp__count(g->node) != j->ops || ddp__graph_backend(g)) {
         ddp__fail(err, DDP_ARG, "job_open: a graph that was built of this job, on the CPU, is needed");
         return NULL;
     }
     p = (job_part *)calloc(1, sizeof *p);
-    if (p) p->seat = (job_seat *)calloc((size_t)g->nodes, sizeof *p->seat);
+    if (p) p->seat = (job_seat *)calloc((size_t)ddp__count(g->node), sizeof *p->seat);
     if (p && p->seat) {
         p->g = g;
-        p->nodes = g->nodes;
+        p->nodes = ddp__count(g->node);
         p->first = first;
         g->state->pass = (uint64_t)first * (uint64_t)j->micro_batches;
         if (job_seats_fill(p, j, err) == DDP_OK) return p;
     } else {
-        ddp__fail(err, DDP_MEMORY, "out of memory for the optimizers of %d operators", g->nodes);
+        ddp__fail(err, DDP_MEMORY, "out of memory for the optimizers of %d operators", ddp__count(g->node));
     }
     job_close(p);
     return NULL;
@@ -143,7 +143,7 @@ static inline size_t job_largest(const job *j, const ddp_graph *g)
 {
     size_t most = 0;
 
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const ddp_op_spec *s = &g->node[i]->spec;
         const size_t own = ddp__arrays_count(s->param, 0, s->params) * (1 + (size_t)JOB_STATES) +
                            ddp__arrays_count(s->buffer, 0, s->buffers);

@@ -66,8 +66,8 @@ static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
 {
     enum { OUTSIDE = DDP__AGAIN + 1 };
 
-    memset(fate, DDP__KEPT, (size_t)g->nodes);
-    for (int i = 0; i < g->nodes; i++)
+    memset(fate, DDP__KEPT, (size_t)ddp__count(g->node));
+    for (int i = 0; i < ddp__count(g->node); i++)
         for (int k = 0; k < g->node[i]->spec.inputs; k++) {
             const ddp_node *p = g->node[g->node[i]->input[k]];
             if (p->segment < 0 || ddp__stays(p)) continue;
@@ -76,7 +76,7 @@ static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
             else if (fate[p->index] != OUTSIDE)
                 fate[p->index] = DDP__DROPPED;
         }
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         if (fate[i] == OUTSIDE) fate[i] = DDP__KEPT;
 }
 
@@ -85,7 +85,7 @@ static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
 static void ddp__recompute_fates(const ddp_graph *g, unsigned char *fate)
 {
     ddp__fates_drop(g, fate);
-    for (int i = g->nodes - 1; i >= 0; i--) {
+    for (int i = ddp__count(g->node) - 1; i >= 0; i--) {
         const ddp_node *d = g->node[i];
         if (d->segment < 0) continue;
         if (fate[i] == DDP__DROPPED && d->has_gradient && (d->spec.saved || !ddp__forgets_out(d)))
@@ -395,7 +395,7 @@ static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
 {
     size_t top = 0;
 
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const ddp_node *d = g->node[i];
         l->out[i] = top;
         top += ddp__part_stride(d);
@@ -415,12 +415,12 @@ static int ddp__lives_alloc(ddp__lives *v, const ddp_graph *g, const unsigned ch
 {
     enum { PER_NODE = 6 + 3 * DDP__EVENTS + DDP__ARRAYS };
     int **const part[] = {&v->root[0], &v->end[0], &v->root[1], &v->end[1], &v->over};
-    size_t n = (size_t)g->nodes, t;
+    size_t n = (size_t)ddp__count(g->node), t;
     int *ints = (int *)ddp__calloc(PER_NODE * n, sizeof *ints);
 
     v->g = g;
     v->fate = fate;
-    v->n = g->nodes;
+    v->n = ddp__count(g->node);
     v->bytes = (size_t *)ddp__calloc(DDP__ARRAYS * n, sizeof *v->bytes);
     v->hole = (ddp__hole *)ddp__calloc(DDP__ARENAS * (DDP__ARRAYS * n + 2), sizeof *v->hole);
     v->uses = ints;
@@ -458,7 +458,8 @@ ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp
     int ok;
 
     memset(out, 0, sizeof *out);
-    ok = ddp__layout_alloc(out, (size_t)g->nodes) && (!lives || ddp__lives_alloc(&v, g, out->fate));
+    ok =
+        ddp__layout_alloc(out, (size_t)ddp__count(g->node)) && (!lives || ddp__lives_alloc(&v, g, out->fate));
     if (!ok) {
         ddp__layout_free(out);
     } else if (lives && !(share && g->stages)) {
@@ -474,7 +475,8 @@ ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp
     DDP_FREE(v.bytes);
     DDP_FREE(v.hole);
     return ok ? DDP_OK
-              : ddp__fail(err, DDP_MEMORY, "out of memory for the memory plan of %d nodes", g->nodes);
+              : ddp__fail(err, DDP_MEMORY, "out of memory for the memory plan of %d nodes",
+                          ddp__count(g->node));
 }
 
 void ddp__layout_free(ddp__layout *l)

@@ -15,7 +15,7 @@ static ddp_status ddp__build_check(ddp_graph *g)
         return ddp__fail(&g->error, DDP_USAGE,
                          "a segment to recompute is still open: call "
                          "ddp_recompute_end before ddp_graph_build");
-    for (i = 0; i < g->nodes; i++) {
+    for (i = 0; i < ddp__count(g->node); i++) {
         const ddp_node *n = g->node[i];
         if (!n->op) continue;
         operators++;
@@ -51,11 +51,11 @@ static double ddp__build_parameters(const ddp_graph *g)
 {
     double bytes = 0;
 
-    for (int i = 0; i < g->layers; i++) {
+    for (int i = 0; i < ddp__count(g->layer); i++) {
         bytes += 4 * (2 * (double)g->layer[i].count + (double)g->layer[i].buffer_count);
         if (g->element < 4) bytes += (double)g->element * (double)g->layer[i].count;
     }
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         if (ddp__use_is_here(g, g->node[i])) bytes += (double)ddp__use_bytes(g->node[i]);
     return bytes;
 }
@@ -81,7 +81,7 @@ static ddp_status ddp__build_too_large(ddp_graph *g)
     const ddp_backend *b = ddp__graph_backend(g);
     char has[80] = "";
 
-    if (g->segments) remedy = "use a smaller batch";
+    if (ddp__count(g->segment)) remedy = "use a smaller batch";
     if (parameters > activations) remedy = "use a smaller model";
     if (b)
         ddp__format(has, sizeof has, "; the device has %.0f free", total);
@@ -120,13 +120,13 @@ static ddp_status ddp__build_layers(ddp_graph *g)
 {
     int fits = 1;
 
-    for (int i = 0; fits && i < g->layers; i++) {
+    for (int i = 0; fits && i < ddp__count(g->layer); i++) {
         ddp__graph_layer *l = &g->layer[i];
         fits = ddp__build_floats(g, &l->params, l->count, &l->use) &&
                ddp__build_floats(g, &l->grads, l->count, NULL) &&
                ddp__build_floats(g, &l->buffers, l->buffer_count, NULL);
     }
-    for (int i = 0; fits && i < g->nodes; i++) {
+    for (int i = 0; fits && i < ddp__count(g->node); i++) {
         ddp_node *n = g->node[i];
         const size_t count = ddp__use_is_here(g, n) ? ddp__use_bytes(n) / sizeof(float) : 0;
         fits = ddp__build_floats(g, &n->grad[0], count, NULL) &&
@@ -141,7 +141,7 @@ static void ddp__build_pointers(ddp_graph *g)
     size_t used = 0, buffered = 0;
     int i, k, layer = -1;
 
-    for (i = 0; i < g->nodes; i++) {
+    for (i = 0; i < ddp__count(g->node); i++) {
         ddp_node *n = g->node[i];
         if (n->layer != layer) used = buffered = 0;
         layer = n->layer;
@@ -168,7 +168,7 @@ void ddp__node_places(ddp_graph *g)
     size_t params = 0, buffers = 0;
     int layer = -1;
 
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         ddp_node *n = g->node[i];
         if (n->layer != layer) {
             params = 0;
@@ -225,13 +225,14 @@ static ddp_status ddp__build_values(ddp_graph *g)
     const ddp_backend *b = ddp__graph_backend(g);
     ddp_status s = DDP_OK;
 
-    for (int i = 0; b && i < g->layers; i++) {
+    for (int i = 0; b && i < ddp__count(g->layer); i++) {
         ddp__graph_layer *l = &g->layer[i];
         l->image = (float *)ddp__calloc(l->count + l->buffer_count, sizeof *l->image);
         if (!l->image) s = ddp__build_too_large(g);
     }
-    if (s == DDP_OK) ddp__pool_run(g->host ? g->host->pool : NULL, g->nodes, 1, ddp__build_fill, g);
-    for (int i = 0; b && i < g->layers; i++) {
+    if (s == DDP_OK)
+        ddp__pool_run(g->host ? g->host->pool : NULL, ddp__count(g->node), 1, ddp__build_fill, g);
+    for (int i = 0; b && i < ddp__count(g->layer); i++) {
         ddp__graph_layer *l = &g->layer[i];
         if (s == DDP_OK) {
             ddp__host_upload(g->host, l->params, l->image, l->count * sizeof *l->image);
@@ -259,7 +260,7 @@ static ddp_status ddp__build_operators(ddp_graph *g)
     const ddp_backend *b = ddp__graph_backend(g);
     size_t most = 0, bytes;
 
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         ddp_node *n = g->node[i];
         if (n->here != (int)DDP__HERE_OWN) continue;
         n->run = n->op && b ? b->op(g->host->device, n->op->name) : n->op;
@@ -286,7 +287,7 @@ static uint64_t ddp__build_hash(const ddp_graph *g)
 {
     uint64_t h = DDP__HASH_START;
 
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const ddp_node *n = g->node[i];
         if (!n->op || !strcmp(n->op->name, "dropout")) continue;
         h = ddp__hash(h, n->op->name, strlen(n->op->name) + 1);
@@ -305,7 +306,7 @@ static void ddp__build_dropout(ddp_graph *g)
     uint64_t h = DDP__HASH_START;
 
     g->owned.most_dropout = 0;
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const ddp_node *n = g->node[i];
         if (!n->op || strcmp(n->op->name, "dropout")) continue;
         h = ddp__hash(h, &i, sizeof i);
@@ -321,7 +322,7 @@ static ddp_status ddp__build_state(ddp_graph *g)
 
     g->state = ddp__state_open(g, &g->reuse);
     if (!g->state) return ddp__build_too_large(g);
-    for (int i = 0; b && i < g->nodes; i++) {
+    for (int i = 0; b && i < ddp__count(g->node); i++) {
         const size_t bytes = 4 * (size_t)ddp_shape_count(&g->node[i]->spec.out);
         if (g->node[i]->op || g->stages) continue;
         g->node[i]->feed = b->pin(g->host->device, bytes);
@@ -341,7 +342,7 @@ static ddp_status ddp__build_state(ddp_graph *g)
 /* The matrices of a layer, up to room; how many. The last operator with parameters is the head. */
 static int ddp__build_matrices(const ddp_graph *g, int layer, ddp_matrix *out, int room)
 {
-    int head = g->nodes - 1, n = 0;
+    int head = ddp__count(g->node) - 1, n = 0;
 
     while (head > 0 && !g->node[head]->spec.params) head--;
     for (int i = 0; i < head; i++) {
@@ -360,15 +361,16 @@ static int ddp__build_matrices(const ddp_graph *g, int layer, ddp_matrix *out, i
 
 static ddp_status ddp__build_register(ddp_graph *g)
 {
-    const int room = DDP_OP_PARAMS * g->nodes;
+    const int room = DDP_OP_PARAMS * ddp__count(g->node);
     ddp_matrix *matrix;
     int i, code = 0;
 
     if (!g->host || !g->host->hooks || !g->host->hooks->add_layer) return DDP_OK;
     matrix = (ddp_matrix *)ddp__calloc((size_t)room, sizeof *matrix);
     if (!matrix)
-        return ddp__fail(&g->error, DDP_MEMORY, "out of memory for the matrices of %d operators", g->nodes);
-    for (i = 0; i < g->layers && !code; i++) {
+        return ddp__fail(&g->error, DDP_MEMORY, "out of memory for the matrices of %d operators",
+                         ddp__count(g->node));
+    for (i = 0; i < ddp__count(g->layer) && !code; i++) {
         ddp__graph_layer *l = &g->layer[i];
         const int matrices = ddp__build_matrices(g, i, matrix, room);
         const ddp_block buffers = {l->buffers, NULL, l->buffer_count, DDP_BUFFERS};
@@ -415,7 +417,7 @@ static void ddp__graph_destroy(ddp__owned *self)
     ddp_state_free(g->state);
     ddp__layout_free(&g->reuse);
     ddp__layout_free(&g->plain);
-    for (int i = 0; i < g->layers; i++) {
+    for (int i = 0; i < ddp__count(g->layer); i++) {
         ddp__graph_layer *l = &g->layer[i];
         if (backend && l->use) backend->forget(g->host->device, l->params);
         ddp__host_release(h, l->params, l->count * sizeof(float));
@@ -423,7 +425,7 @@ static void ddp__graph_destroy(ddp__owned *self)
         ddp__host_release(h, l->buffers, l->buffer_count * sizeof(float));
         DDP_FREE(l->name);
     }
-    for (int i = g->nodes - 1; i >= 0; i--) { /* owners behind the uses of their weight */
+    for (int i = ddp__count(g->node) - 1; i >= 0; i--) { /* owners behind the uses of their weight */
         ddp_node *n = g->node[i];
         if (n->tied >= 0) ddp__host_release(h, n->grad[0], ddp__use_bytes(n));
         if (ddp__use_is_guest(g, n)) {
@@ -435,10 +437,10 @@ static void ddp__graph_destroy(ddp__owned *self)
         DDP_FREE(n->name);
         DDP_FREE(n);
     }
-    DDP_FREE(g->layer);
-    DDP_FREE(g->segment);
-    DDP_FREE(g->node);
-    DDP_FREE((void *)g->ops);
+    ddp__array_free(g->layer);
+    ddp__array_free(g->segment);
+    ddp__array_free(g->node);
+    ddp__array_free(g->ops);
     ddp__pool_close(g->own_pool);
     DDP_FREE(g);
 }

@@ -11,7 +11,7 @@ static ddp_status ddp__cut_check(ddp_graph *g, const int *stage_of, int stages, 
     if (!stage_of || stages < 1 || own < 0 || own >= stages)
         return ddp__fail(&g->error, DDP_ARG,
                          "ddp_graph_cut: stage %d of %d does not exist, or the list is NULL", own, stages);
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const ddp_node *n = g->node[i];
         if (n->op && (stage_of[i] < 0 || stage_of[i] >= stages))
             return ddp__fail(&g->error, DDP_ARG,
@@ -28,8 +28,8 @@ static ddp_status ddp__cut_check(ddp_graph *g, const int *stage_of, int stages, 
     }
     for (int s = 0; s < stages; s++) {
         int i = 0;
-        while (i < g->nodes && (!g->node[i]->op || stage_of[i] != s)) i++;
-        if (i == g->nodes)
+        while (i < ddp__count(g->node) && (!g->node[i]->op || stage_of[i] != s)) i++;
+        if (i == ddp__count(g->node))
             return ddp__fail(&g->error, DDP_ARG,
                              "the cut leaves stage %d of %d without operators: use fewer stages", s, stages);
     }
@@ -40,7 +40,7 @@ int ddp__stage_after(const ddp_graph *g, const ddp_node *x, int stage)
 {
     int next = -1;
 
-    for (int i = x->index + 1; i < g->nodes; i++)
+    for (int i = x->index + 1; i < ddp__count(g->node); i++)
         for (int k = 0; k < g->node[i]->spec.inputs; k++)
             if (g->node[i]->input[k] == x->index && g->node[i]->stage > stage &&
                 (next < 0 || g->node[i]->stage < next))
@@ -70,7 +70,7 @@ static void ddp__cut_parts(ddp_graph *g, ddp_node *p)
 {
     int uses = 0, strays = 0, stage = g->stages;
 
-    for (int i = g->nodes - 1; i > p->index && p->has_gradient; i--) {
+    for (int i = ddp__count(g->node) - 1; i > p->index && p->has_gradient; i--) {
         ddp_node *n = g->node[i];
         for (int k = 0; n->has_gradient && k < n->spec.inputs; k++) {
             if (n->input[k] != p->index) continue;
@@ -88,7 +88,7 @@ int ddp__part_stage(const ddp_node *n, int part)
 {
     const ddp_graph *g = n->graph;
 
-    for (int i = n->index + 1; i < g->nodes; i++)
+    for (int i = n->index + 1; i < ddp__count(g->node); i++)
         for (int k = 0; g->node[i]->has_gradient && k < g->node[i]->spec.inputs; k++)
             if (g->node[i]->input[k] == n->index && g->node[i]->part[k] == part) return g->node[i]->stage;
     return -1;
@@ -97,13 +97,13 @@ int ddp__part_stage(const ddp_node *n, int part)
 /* Layers are what they have here; where an array lies in the whole layer decides how it starts. */
 static void ddp__cut_layers(ddp_graph *g)
 {
-    for (int i = 0; i < g->layers; i++) {
+    for (int i = 0; i < ddp__count(g->layer); i++) {
         ddp__graph_layer *l = &g->layer[i];
         l->first = l->last = -1;
         l->count = l->buffer_count = 0;
         l->flops = 0;
     }
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         if (g->node[i]->op && g->node[i]->here == (int)DDP__HERE_OWN) ddp__layer_add(g, g->node[i]);
 }
 
@@ -114,10 +114,10 @@ int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)
     ddp__node_places(g);
     g->stages = stages;
     g->own_stage = own;
-    for (int i = 0; i < g->nodes; i++) g->node[i]->stage = g->node[i]->op ? stage_of[i] : -1;
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) g->node[i]->stage = g->node[i]->op ? stage_of[i] : -1;
+    for (int i = 0; i < ddp__count(g->node); i++) {
         ddp_node *n = g->node[i];
-        if (i + 1 < g->nodes && n->stage != g->node[i + 1]->stage) n->pair = NULL;
+        if (i + 1 < ddp__count(g->node) && n->stage != g->node[i + 1]->stage) n->pair = NULL;
         ddp__cut_parts(g, n);
         if (n->op)
             ddp__cut_hops(g, n);

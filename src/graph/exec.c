@@ -25,7 +25,7 @@ ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
     s->graph = g;
     s->layout = layout;
     s->pass = g->states_made++ << 32; /* states count their passes from unlike numbers */
-    s->written = (unsigned char *)ddp__calloc((size_t)g->nodes, 1);
+    s->written = (unsigned char *)ddp__calloc((size_t)ddp__count(g->node), 1);
     if (bytes) s->arena[DDP__ARENA_OWN] = (char *)ddp__host_alloc(g->host, bytes);
     if (s->written && (s->arena[DDP__ARENA_OWN] || !bytes)) return s;
     ddp_state_free(s);
@@ -58,9 +58,9 @@ ddp_state *ddp_state_new(ddp_graph *g)
     if (!s || g->stages) return s;
 
     /* written marks the used here; a scalar nobody uses is a loss, whose gradient is 1 */
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         for (int k = 0; k < g->node[i]->spec.inputs; k++) s->written[g->node[i]->input[k]] = 1;
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         if (!s->written[i] && g->node[i]->op && ddp_shape_count(&g->node[i]->spec.out) == 1 &&
             g->plain.gradient[i] != DDP__NOWHERE)
             ddp__node_one(g->node[i], ddp__state_at(s, g->plain.gradient[i]));
@@ -99,7 +99,7 @@ void ddp_state_micro_batch(ddp_state *s, uint64_t number)
 void *ddp_data(ddp_graph *g, const char *name)
 {
     if (!g || !g->state || !name) return NULL;
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         if (!g->node[i]->op && strcmp(g->node[i]->name, name) == 0)
             return g->node[i]->feed ? g->node[i]->feed : ddp_state_data(g->state, g->node[i]);
     return NULL;
@@ -120,7 +120,7 @@ static void ddp__feed_inputs(const ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
 
-    for (int i = 0; b && i < g->nodes; i++)
+    for (int i = 0; b && i < ddp__count(g->node); i++)
         if (!g->node[i]->op)
             ddp__node_feed(g->node[i], ddp_state_data(g->state, g->node[i]), g->node[i]->feed);
 }
@@ -164,7 +164,7 @@ int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count)
 static void ddp__value_early(ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
-    const ddp_node *n = g->node[g->nodes - 1];
+    const ddp_node *n = g->node[ddp__count(g->node) - 1];
     const float *from;
 
     g->early = -1;
@@ -380,7 +380,7 @@ int ddp__graph_forward(ddp_state *s, int training)
     const ddp__hooks *hooks = training && g->host ? g->host->hooks : NULL;
     int code = 0;
 
-    for (int i = 0; i < g->nodes && !code; i++) {
+    for (int i = 0; i < ddp__count(g->node) && !code; i++) {
         const ddp_node *n = g->node[i];
         if (!n->op || n->here != (int)DDP__HERE_OWN) continue;
         if (hooks && n->layer >= 0 && g->layer[n->layer].first == i)
@@ -415,7 +415,7 @@ static void ddp__uses_add(ddp_graph *g, int owner)
     const size_t count = (size_t)ddp_shape_count(&g->node[owner]->spec.param[0].shape);
     float *sum = NULL;
 
-    for (int i = g->nodes - 1; i > owner; i--) {
+    for (int i = ddp__count(g->node) - 1; i > owner; i--) {
         float *use = g->node[i]->grad[0];
         if (g->node[i]->tied != owner) continue;
         if (sum) ddp__host_add(g->host, sum, use, count);
@@ -449,7 +449,8 @@ static void ddp__backward_reached(ddp_state *s, const ddp_node *loss)
 {
     const ddp_graph *g = s->graph;
 
-    for (int i = 0; i < g->nodes; i++) s->written[i] = g->node[i]->to >= 0 && g->node[i]->has_gradient;
+    for (int i = 0; i < ddp__count(g->node); i++)
+        s->written[i] = g->node[i]->to >= 0 && g->node[i]->has_gradient;
     if (loss && loss->here == (int)DDP__HERE_OWN) s->written[loss->index] = 1;
 }
 
@@ -469,7 +470,7 @@ static void ddp__backward_entered(ddp_state *s)
 {
     const ddp_graph *g = s->graph;
 
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const ddp_node *n = g->node[i];
         if (n->from < 0 || !n->has_gradient || n->parts || s->written[i]) continue;
         ddp__host_zero(g->host, ddp__state_at(s, s->layout->gradient[i]), ddp__output_bytes(n));
@@ -498,7 +499,7 @@ int ddp__graph_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part)
 
     if (part != DDP__CUT_WEIGHTS) ddp__backward_reached(s, loss);
     /* the hooks fire for every layer, also where no gradient flows: a context waits for each */
-    for (int i = g->nodes - 1; i >= 0 && !code; i--) {
+    for (int i = ddp__count(g->node) - 1; i >= 0 && !code; i--) {
         const ddp_node *n = g->node[i];
         if (!n->op || n->here != (int)DDP__HERE_OWN) continue;
         if (hooks && n->layer >= 0 && g->layer[n->layer].last == i)
@@ -540,9 +541,9 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
 
 void ddp_zero_gradients(ddp_graph *g)
 {
-    for (int i = 0; g && i < g->layers; i++)
+    for (int i = 0; g && i < ddp__count(g->layer); i++)
         if (g->layer[i].grads) ddp__host_zero(g->host, g->layer[i].grads, g->layer[i].count * sizeof(float));
-    for (int i = 0; g && i < g->nodes; i++) {
+    for (int i = 0; g && i < ddp__count(g->node); i++) {
         const ddp_node *n = g->node[i];
         if (n->tied >= 0 && n->grad[0])
             ddp__host_zero(g->host, n->grad[0],
@@ -556,9 +557,9 @@ static ddp_status ddp__range_ok(ddp_state *s, const char *what, int first, int l
 {
     if (!s) return DDP_ARG;
     DDP__TRY(ddp__runnable(s->graph, what));
-    if (first < 0 || last >= s->graph->nodes || first > last)
+    if (first < 0 || last >= ddp__count(s->graph->node) || first > last)
         return ddp__fail(&s->graph->error, DDP_ARG, "%s: operators %d..%d are not within 0..%d", what, first,
-                         last, s->graph->nodes - 1);
+                         last, ddp__count(s->graph->node) - 1);
     return DDP_OK;
 }
 
@@ -585,11 +586,11 @@ int ddp_backward_range(ddp_state *s, int first, int last)
 
     /* Present before the range runs: gradients of outputs used after it, and of outputs nobody
      * uses. Bit 2 marks the used. */
-    memset(s->written, 0, (size_t)g->nodes);
-    for (i = 0; i < g->nodes; i++)
+    memset(s->written, 0, (size_t)ddp__count(g->node));
+    for (i = 0; i < ddp__count(g->node); i++)
         for (k = 0; k < g->node[i]->spec.inputs; k++)
             s->written[g->node[i]->input[k]] |= i > last && g->node[i]->op->backward ? 3 : 2;
-    for (i = 0; i < g->nodes; i++)
+    for (i = 0; i < ddp__count(g->node); i++)
         s->written[i] = s->written[i] ? s->written[i] & 1 : (unsigned char)(g->node[i]->op != NULL);
 
     for (i = last; i >= first; i--) {

@@ -30,19 +30,17 @@ const ddp_backend *ddp__graph_backend(const ddp_graph *g) { return g->host ? g->
 static const ddp_error ddp__no_graph = {DDP_MEMORY, "out of memory for a graph"}; /* ddp_graph_new had none */
 const ddp_error *ddp_graph_error(const ddp_graph *g) { return g ? &g->error : &ddp__no_graph; }
 
-/* Makes room for one more element of size bytes; there is room up to the next power of two. 1 on success,
- * else the graph has the error. */
-static int ddp__graph_grow(ddp_graph *g, void **array, int count, size_t size)
+/* For a list that has room for another element (ddp__reserve), or failed to grow: 1, or 0 with the graph's
+ * error. */
+static int ddp__graph_room(ddp_graph *g, int room, int count)
 {
-    void *bigger;
-
-    if (count & (count - 1)) return 1;
-    bigger = count < DDP__MOST_NODES ? DDP_REALLOC(*array, (count ? 2 * (size_t)count : 1) * size) : NULL;
-    if (!bigger)
-        return !ddp__fail(&g->error, DDP_MEMORY, "out of memory for a graph of more than %d entries", count);
-    *array = bigger;
-    return 1;
+    if (room && count < DDP__MOST_NODES) return 1;
+    return !ddp__fail(&g->error, DDP_MEMORY, "out of memory for a graph of more than %d entries", count);
 }
+
+/* Makes room for another element of a list of the graph. 1 on success, else the graph has the error. */
+#define ddp__graph_reserve(g, list) \
+    ddp__graph_room(g, ddp__reserve(list, ddp__count(list) + 1), ddp__count(list))
 
 /* 1 if the graph may still be changed by what; else it remembers why not. */
 static int ddp__graph_open(ddp_graph *g, const char *what)
@@ -65,18 +63,19 @@ static int ddp__layer_named(const ddp_graph *g, const char *name)
 {
     int i = 0;
 
-    while (i < g->layers && strcmp(g->layer[i].name, name)) i++;
-    return i < g->layers;
+    while (i < ddp__count(g->layer) && strcmp(g->layer[i].name, name)) i++;
+    return i < ddp__count(g->layer);
 }
 
 static void ddp__layer_new(ddp_graph *g, const char *name)
 {
-    ddp__graph_layer *l = &g->layer[g->layers];
+    const int layers = ddp__count(g->layer);
+    ddp__graph_layer *l = &g->layer[layers];
     const uint64_t base = ddp__hash(DDP__HASH_START, name, strlen(name));
     char text[256];
     int repeat = 0;
 
-    for (int i = g->layers - 1; i >= 0 && repeat == 0; i--)
+    for (int i = layers - 1; i >= 0 && repeat == 0; i--)
         if (g->layer[i].base_hash == base) repeat = g->layer[i].repeat + 1;
     snprintf(text, sizeof text, "%.200s", name);
     if (repeat) snprintf(text + strlen(text), sizeof text - strlen(text), ".%d", repeat);
@@ -87,10 +86,12 @@ static void ddp__layer_new(ddp_graph *g, const char *name)
     l->base_hash = base;
     l->repeat = repeat;
     l->first = l->last = -1;
-    if (l->name)
-        g->open_layer = g->layers++;
-    else
+    if (!l->name) {
         ddp__fail(&g->error, DDP_MEMORY, "out of memory for layer \"%s\"", text);
+        return;
+    }
+    g->open_layer = layers;
+    stbds_arrsetlen(g->layer, layers + 1);
 }
 
 void ddp_layer_begin(ddp_graph *g, const char *name)
@@ -100,12 +101,12 @@ void ddp_layer_begin(ddp_graph *g, const char *name)
     if (g->open_layer >= 0)
         ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" begins inside layer \"%s\": call ddp_layer_end first",
                   name, g->layer[g->open_layer].name);
-    else if (g->layers == DDP__MOST_LAYERS)
+    else if (ddp__count(g->layer) == DDP__MOST_LAYERS)
         ddp__fail(&g->error, DDP_ARG,
                   "layer \"%.100s\" would be the %dth: a graph has at most %d layers; build fewer, "
                   "or put several operators into one",
-                  name, g->layers + 1, DDP__MOST_LAYERS);
-    else if (ddp__graph_grow(g, (void **)&g->layer, g->layers, sizeof *g->layer))
+                  name, ddp__count(g->layer) + 1, DDP__MOST_LAYERS);
+    else if (ddp__graph_reserve(g, g->layer))
         ddp__layer_new(g, name);
 }
 
@@ -129,9 +130,10 @@ void ddp_recompute_begin(ddp_graph *g)
     if (!ddp__graph_open(g, "ddp_recompute_begin")) return;
     if (g->open_segment >= 0) {
         ddp__fail(&g->error, DDP_USAGE, "ddp_recompute_begin inside a segment: call ddp_recompute_end first");
-    } else if (ddp__graph_grow(g, (void **)&g->segment, g->segments, sizeof *g->segment)) {
-        g->segment[g->segments].first = g->segment[g->segments].last = -1;
-        g->open_segment = g->segments++;
+    } else if (ddp__graph_reserve(g, g->segment)) {
+        const ddp__recompute_segment none = {-1, -1};
+        g->open_segment = ddp__count(g->segment);
+        stbds_arrput(g->segment, none);
     }
 }
 
@@ -153,16 +155,16 @@ static ddp_node *ddp__node_add(ddp_graph *g)
 {
     ddp_node *n;
 
-    if (!ddp__graph_grow(g, (void **)&g->node, g->nodes, sizeof *g->node)) return NULL;
+    if (!ddp__graph_reserve(g, g->node)) return NULL;
     n = (ddp_node *)ddp__calloc(1, sizeof *n);
     if (!n)
         return ddp__no_node(
-            ddp__fail(&g->error, DDP_MEMORY, "out of memory for node %d of the graph", g->nodes));
+            ddp__fail(&g->error, DDP_MEMORY, "out of memory for node %d of the graph", ddp__count(g->node)));
     n->graph = g;
-    n->index = g->nodes;
+    n->index = ddp__count(g->node);
     n->layer = n->segment = n->tied = n->from = n->to = -1;
     n->type = DDP_F32;
-    g->node[g->nodes++] = n;
+    stbds_arrput(g->node, n);
     return n;
 }
 
@@ -211,7 +213,7 @@ ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const 
                                       "of at least 1",
                                       name, text));
     }
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         if (!g->node[i]->op && !strcmp(g->node[i]->name, name))
             return ddp__no_node(ddp__fail(&g->error, DDP_ARG,
                                           "input \"%.80s\" exists already: give each input its own "
@@ -223,7 +225,7 @@ ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const 
     n->spec.out = *s;
     n->name = ddp__strdup(name);
     if (n->name) return n;
-    g->nodes--;
+    (void)stbds_arrpop(g->node);
     DDP_FREE(n);
     return ddp__no_node(ddp__fail(&g->error, DDP_MEMORY, "out of memory for input \"%.80s\"", name));
 }
@@ -239,7 +241,7 @@ ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long rows, l
 
 const ddp_op *ddp__op_find(const ddp_graph *g, const char *name)
 {
-    for (int i = 0; i < g->op_count; i++)
+    for (int i = 0; i < ddp__count(g->ops); i++)
         if (strcmp(g->ops[i]->name, name) == 0) return g->ops[i];
     return g->builtin(name);
 }
@@ -258,8 +260,8 @@ int ddp_register_op(ddp_graph *g, const ddp_op *op)
                               "ddp_register_op: an operator \"%.80s\" exists already: choose another "
                               "name",
                               op->name);
-    if (!ddp__graph_grow(g, (void **)&g->ops, g->op_count, sizeof *g->ops)) return (int)g->error.code;
-    g->ops[g->op_count++] = op;
+    if (!ddp__graph_reserve(g, g->ops)) return (int)g->error.code;
+    stbds_arrput(g->ops, op);
     return 0;
 }
 
@@ -447,15 +449,15 @@ void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviation)
 
 /* ---- reading ---- */
 
-int ddp_node_count(const ddp_graph *g) { return g ? g->nodes : 0; }
+int ddp_node_count(const ddp_graph *g) { return g ? ddp__count(g->node) : 0; }
 int ddp_node_index(const ddp_node *n) { return n ? n->index : -1; }
-int ddp_layer_count(const ddp_graph *g) { return g ? g->layers : 0; }
+int ddp_layer_count(const ddp_graph *g) { return g ? ddp__count(g->layer) : 0; }
 
 int ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out)
 {
     const ddp_node *n;
 
-    if (!g || !out || index < 0 || index >= g->nodes) return DDP_ARG;
+    if (!g || !out || index < 0 || index >= ddp__count(g->node)) return DDP_ARG;
     n = g->node[index];
     memset(out, 0, sizeof *out);
     out->name = n->op ? n->op->name : "input";
@@ -477,7 +479,7 @@ size_t ddp_param_count(const ddp_graph *g)
 {
     size_t count = 0;
 
-    for (int i = 0; g && i < g->nodes; i++)
+    for (int i = 0; g && i < ddp__count(g->node); i++)
         count += ddp__arrays_count(g->node[i]->spec.param, g->node[i]->tied >= 0, g->node[i]->spec.params);
     return count;
 }
@@ -485,7 +487,7 @@ size_t ddp_param_count(const ddp_graph *g)
 /* of: its parameters, gradients or buffers. */
 static float *ddp__layer_block(const ddp_graph *g, int layer, char of, size_t *count)
 {
-    const ddp__graph_layer *l = g && layer >= 0 && layer < g->layers ? &g->layer[layer] : NULL;
+    const ddp__graph_layer *l = g && layer >= 0 && layer < ddp__count(g->layer) ? &g->layer[layer] : NULL;
 
     if (count) *count = !l ? 0 : of == 'b' ? l->buffer_count : l->count;
     return !l ? NULL : of == 'b' ? l->buffers : of == 'g' ? l->grads : l->params;

@@ -121,15 +121,11 @@ struct ddp_graph {
     ddp__owned owned;                           /* first: what the host's list points at */
     ddp__host *host;                            /* NULL: no context */
     const ddp_op *(*builtin)(const char *name); /* what need not be registered; NULL: none such */
-    const ddp_op **ops;                         /* registered by the user */
-    int op_count;
-    ddp_node **node;
-    int nodes;
+    const ddp_op **ops;                         /* a list: registered by the user */
+    ddp_node **node;                            /* a list, as are layer and segment */
     ddp__graph_layer *layer;
-    int layers;
     int open_layer; /* -1: none */
     ddp__recompute_segment *segment;
-    int segments;
     int open_segment; /* -1: none */
     int built;
     int stages, own_stage; /* 0: it is whole */

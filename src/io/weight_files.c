@@ -17,20 +17,19 @@ static int ddp__weight_path_ends(const char *path, const char *ending)
 static ddp_status ddp__weight_files_add(ddp__weight_files *files, const char *folder, const char *name,
                                         ddp_error *err)
 {
-    ddp__weight_file *list =
-        (ddp__weight_file *)DDP_REALLOC(files->list, ((size_t)files->count + 1) * sizeof *list);
+    const int room = ddp__reserve(files->list, ddp__count(files->list) + 1);
+    ddp__weight_file added = DDP__ZEROS;
     ddp__text path = DDP__ZEROS;
 
-    if (list) files->list = list;
     ddp__text_addf(&path, "%s%s%s", folder ? folder : "", folder ? "/" : "", name);
-    if (!list || path.failed) {
+    if (!room || path.failed) {
         ddp__text_free(&path);
         return ddp__fail(err, DDP_MEMORY, "%.200s: out of memory for a list of files", name);
     }
-    list += files->count++;
-    list->path = path.data;
-    list->f = ddp_safetensors_open(path.data, err);
-    return list->f ? DDP_OK : err ? err->code : DDP_FORMAT;
+    added.path = path.data;
+    added.f = ddp_safetensors_open(path.data, err);
+    stbds_arrput(files->list, added);
+    return added.f ? DDP_OK : err ? err->code : DDP_FORMAT;
 }
 
 /* ---- an index ---- */
@@ -38,7 +37,7 @@ static ddp_status ddp__weight_files_add(ddp__weight_files *files, const char *fo
 static ddp__weight_file *ddp__weight_file_named(const ddp__weight_files *files, size_t folder,
                                                 const char *name)
 {
-    for (int i = 0; i < files->count; i++)
+    for (int i = 0; i < ddp__count(files->list); i++)
         if (!strcmp(files->list[i].path + folder + 1, name)) return &files->list[i];
     return NULL;
 }
@@ -58,14 +57,14 @@ static ddp_status ddp__weight_index_shards(ddp__weight_files *files, const char 
         shard = ddp__weight_file_named(files, strlen(folder), v->string);
         if (!shard && ddp__weight_files_add(files, folder, v->string, &why) != DDP_OK)
             return ddp__fail(err, why.code, "%.280s; %.100s needs this shard", why.msg, path);
-        if (!shard) shard = &files->list[files->count - 1];
+        if (!shard) shard = &stbds_arrlast(files->list);
         if (!ddp_safetensors_find(shard->f, v->key))
             return ddp__fail(err, DDP_FORMAT,
                              "%.120s has no tensor \"%.60s\", but %.100s says that it is there: download the "
                              "index and all shards of one version",
                              shard->path, v->key, path);
     }
-    if (files->count) return DDP_OK;
+    if (ddp__count(files->list)) return DDP_OK;
     return ddp__fail(err, DDP_FORMAT, "%.200s: its weight_map is empty", path);
 }
 
@@ -123,7 +122,7 @@ static ddp_status ddp__weight_folder_whole(const ddp__weight_files *files, const
                  of);
         if (ddp__weight_file_named(files, strlen(folder), wanted)) continue;
         return ddp__fail(err, DDP_IO, "%.160s has %d of %ld shards: %.160s is missing; download it again",
-                         folder, files->count, count, wanted);
+                         folder, ddp__count(files->list), count, wanted);
     }
     return DDP_OK;
 }
@@ -149,7 +148,7 @@ static ddp_status ddp__weight_folder_open(ddp__weight_files *files, const char *
         DDP__TRY(ddp__weight_files_add(files, folder, next, err));
         memcpy(name, next, sizeof name);
     }
-    if (files->count) return ddp__weight_folder_whole(files, folder, err);
+    if (ddp__count(files->list)) return ddp__weight_folder_whole(files, folder, err);
     return ddp__fail(err, DDP_IO,
                      "%.200s has no weights: neither " DDP__WEIGHT_INDEX
                      " nor a file that ends in .safetensors "
@@ -172,10 +171,10 @@ ddp_status ddp__weight_files_open(ddp__weight_files *files, const char *path, dd
 
 void ddp__weight_files_close(ddp__weight_files *files)
 {
-    for (int i = 0; i < files->count; i++) {
+    for (int i = 0; i < ddp__count(files->list); i++) {
         ddp_safetensors_close(files->list[i].f);
         DDP_FREE(files->list[i].path);
     }
-    if (files->list) DDP_FREE(files->list);
+    ddp__array_free(files->list);
     memset(files, 0, sizeof *files);
 }

@@ -13,8 +13,7 @@ typedef struct ddp__weight_file {
 
 /* All-zero = none. */
 typedef struct ddp__weight_files {
-    ddp__weight_file *list;
-    int count;
+    ddp__weight_file *list; /* a list */
 } ddp__weight_files;
 
 /* Opens the files that path names: a safetensors file; NAME.safetensors.index.json, whose weight_map lists

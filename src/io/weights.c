@@ -95,12 +95,12 @@ typedef struct ddp__weight {
 /* A layer that only models of one family have. */
 static ddp__weight_family ddp__weights_family(const ddp_graph *g)
 {
-    for (int i = 0; i < g->layers; i++) {
+    for (int i = 0; i < ddp__count(g->layer); i++) {
         if (!strcmp(g->layer[i].name, "h.0.attn")) return DDP__WEIGHTS_GPT2;
         if (!strcmp(g->layer[i].name, "layer1.0.conv1")) return DDP__WEIGHTS_RESNET;
         if (!strcmp(g->layer[i].name, "conv1_1")) return DDP__WEIGHTS_VGG;
     }
-    for (int i = 0; i < g->nodes; i++) { /* a user's layer may be called so, too */
+    for (int i = 0; i < ddp__count(g->node); i++) { /* a user's layer may be called so, too */
         const ddp_node *n = g->node[i];
         if (n->op && n->layer >= 0 && !strcmp(n->op->name, "rope") &&
             !strcmp(g->layer[n->layer].name, "layers.0.attn"))
@@ -130,7 +130,7 @@ static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *ot
     int same = 0;
 
     *others = 0;
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const ddp_node *o = g->node[i];
         if (o->layer != n->layer || o == n || !ddp__weights_of(o)) continue;
         ++*others;
@@ -177,7 +177,7 @@ static long ddp__weight_inner(const ddp_graph *g, const ddp_node *n)
 {
     long columns = 0;
 
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         if (g->node[i]->op && g->node[i]->layer == n->layer &&
             !strcmp(g->node[i]->op->name, "linear_no_bias"))
             columns = g->node[i]->spec.param[0].shape.dim[1];
@@ -239,7 +239,7 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
 /* Array number index; 0 behind the last. */
 static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
 {
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const ddp_node *n = g->node[i];
         if (index >= ddp__weights_of(n)) {
             index -= ddp__weights_of(n);
@@ -292,7 +292,7 @@ static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__w
     memset(s, 0, sizeof *s);
     if (!g || !g->built)
         return ddp__fail(err, DDP_USAGE, "%s: the model has no weights before ddp_graph_build", path);
-    for (int i = 0; i < g->nodes; i++) s->count += ddp__weights_of(g->node[i]);
+    for (int i = 0; i < ddp__count(g->node); i++) s->count += ddp__weights_of(g->node[i]);
     s->list = (ddp__weight *)ddp__calloc((size_t)s->count, sizeof *s->list);
     for (int i = 0; s->list && i < s->count; i++) {
         ddp__weight *w = &s->list[i];
@@ -518,13 +518,13 @@ static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, const d
     ddp__weight_head head = {NULL, NULL, NULL};
     int foreign;
 
-    for (int k = 0; k < files->count; k++)
+    for (int k = 0; k < ddp__count(files->list); k++)
         for (int i = 0; i < ddp_safetensors_count(files->list[k].f); i++)
             DDP__TRY(ddp__weight_find(s, family, &files->list[k], ddp_safetensors_at(files->list[k].f, i),
                                       &head, err));
     foreign = ddp__weights_foreign(s);
     for (int i = 0; i < s->count; i++)
-        DDP__TRY(ddp__weight_whole(&s->list[i], foreign, files->count, path, err));
+        DDP__TRY(ddp__weight_whole(&s->list[i], foreign, ddp__count(files->list), path, err));
     return head.from ? ddp__weights_tied(s, &head, err) : DDP_OK;
 }
 
@@ -559,7 +559,7 @@ static ddp_status ddp__weights_read(const ddp__weights *s, ddp_error *err)
 ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err)
 {
     ddp__weights s;
-    ddp__weight_files files = {NULL, 0};
+    ddp__weight_files files = DDP__ZEROS;
     ddp_error why = {DDP_OK, ""};
     ddp_status code = ddp__weights_list(g, path, &s, &why);
 

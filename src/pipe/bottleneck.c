@@ -10,24 +10,24 @@ static int ddp__moved(int i, int at, int end, int added)
 
 static void ddp__nodes_move(ddp_graph *g, int at, int end)
 {
-    const int added = g->nodes - end;
+    const int added = ddp__count(g->node) - end;
 
     for (int i = 0; i < added; i++) { /* one after the other, the rest moves up */
         ddp_node *n = g->node[end + i];
         memmove(g->node + at + i + 1, g->node + at + i, (size_t)(end - at) * sizeof *g->node);
         g->node[at + i] = n;
     }
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         ddp_node *n = g->node[i];
         n->index = i;
         for (int k = 0; k < n->spec.inputs; k++) n->input[k] = ddp__moved(n->input[k], at, end, added);
         if (n->tied >= 0) n->tied = ddp__moved(n->tied, at, end, added);
     }
-    for (int l = 0; l < g->layers; l++) {
+    for (int l = 0; l < ddp__count(g->layer); l++) {
         g->layer[l].first = ddp__moved(g->layer[l].first, at, end, added);
         g->layer[l].last = ddp__moved(g->layer[l].last, at, end, added);
     }
-    for (int s = 0; s < g->segments; s++) {
+    for (int s = 0; s < ddp__count(g->segment); s++) {
         g->segment[s].first = ddp__moved(g->segment[s].first, at, end, added);
         g->segment[s].last = ddp__moved(g->segment[s].last, at, end, added);
     }
@@ -36,14 +36,14 @@ static void ddp__nodes_move(ddp_graph *g, int at, int end)
 /* The same of layers, which stay in the order of their operators. */
 static void ddp__layers_move(ddp_graph *g, int at, int end)
 {
-    const int added = g->layers - end;
+    const int added = ddp__count(g->layer) - end;
 
     for (int i = 0; i < added; i++) {
         const ddp__graph_layer l = g->layer[end + i];
         memmove(g->layer + at + i + 1, g->layer + at + i, (size_t)(end - at) * sizeof *g->layer);
         g->layer[at + i] = l;
     }
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         if (g->node[i]->layer >= 0) g->node[i]->layer = ddp__moved(g->node[i]->layer, at, end, added);
 }
 
@@ -69,7 +69,7 @@ static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int a
 {
     const ddp_shape *s = &x->spec.out;
     const long wide = s->dims == 4 ? s->dim[1] : s->dim[s->dims - 1], width = (long)((double)wide / ratio);
-    const int nodes = g->nodes, layers = g->layers;
+    const int nodes = ddp__count(g->node), layers = ddp__count(g->layer);
     int begun = 0, half;
     ddp_node *y;
 
@@ -80,13 +80,13 @@ static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int a
                          ratio, wide, wide);
     for (int l = 0; l < layers; l++) begun += g->layer[l].first < at;
     y = ddp_bottleneck_down(g, x, width);
-    half = g->nodes;
+    half = ddp__count(g->node);
     y = ddp_bottleneck_up(g, y, wide);
     if (!y) return ddp__fail(err, g->error.code, "%s", g->error.msg);
     for (int i = 0; i < nodes; i++)
         for (int k = 0; k < DDP_OP_INPUTS; k++)
             if (ddp__takes_later(g, i, k, x)) g->node[i]->input[k] = y->index;
-    for (int i = nodes; i < g->nodes; i++) g->node[i]->stage = i < half ? x->stage : next;
+    for (int i = nodes; i < ddp__count(g->node); i++) g->node[i]->stage = i < half ? x->stage : next;
     g->node[at - 1]->pair = NULL; /* what stood behind it stands there no more */
     ddp__nodes_move(g, at, nodes);
     ddp__layers_move(g, begun, layers);
@@ -107,8 +107,8 @@ ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_of, ddp_
 
     if (!(ratio >= 1))
         return ddp__fail(err, DDP_ARG, "edge wire bottleneck:%g: the ratio must be at least 1", ratio);
-    for (int i = 0; i < g->nodes; i++) g->node[i]->stage = (*stage_of)[i];
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) g->node[i]->stage = (*stage_of)[i];
+    for (int i = 0; i < ddp__count(g->node); i++) {
         ddp_node *x = g->node[i];
         const int next = x->op ? ddp__stage_after(g, x, x->stage) : -1;
         int at;
@@ -124,9 +124,10 @@ ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_of, ddp_
                         ratio, x->layer >= 0 ? g->layer[x->layer].name : "");
         DDP__TRY(ddp__bottleneck_add(g, x, next, at, ratio, err));
     }
-    more = (int *)DDP_REALLOC(*stage_of, (size_t)g->nodes * sizeof *more);
-    if (!more) return ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d nodes", g->nodes);
+    more = (int *)ddp__calloc((size_t)ddp__count(g->node), sizeof *more);
+    if (!more) return ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d nodes", ddp__count(g->node));
+    DDP_FREE(*stage_of);
     *stage_of = more;
-    for (int i = 0; i < g->nodes; i++) more[i] = g->node[i]->stage;
+    for (int i = 0; i < ddp__count(g->node); i++) more[i] = g->node[i]->stage;
     return DDP_OK;
 }

@@ -18,7 +18,7 @@ static int ddp__hop_add(ddp_pipe *p, int side, int stage, int node)
     if (at == p->hops[side]) {
         p->hops[side]++;
         e->stage = stage;
-        e->node = ddp__ints(&p->room, (size_t)p->g->nodes);
+        e->node = ddp__ints(&p->room, (size_t)ddp__count(p->g->node));
         for (int i = 0; i < 2; i++) {
             e->flow[i].ticket = (long *)ddp__scratch_take(&p->room, (size_t)p->micro_batches, sizeof(long));
             if (p->room.failed) return 0;
@@ -33,13 +33,13 @@ int ddp__edges_open(ddp_pipe *p)
 {
     size_t pieces = 0;
 
-    for (int i = 0; i < p->g->nodes; i++) pieces += 1 + (size_t)p->g->node[i]->parts;
+    for (int i = 0; i < ddp__count(p->g->node); i++) pieces += 1 + (size_t)p->g->node[i]->parts;
     for (int side = 0; side < 2; side++)
         p->hop[side] = (ddp__hop *)ddp__scratch_take(&p->room, (size_t)p->stages, sizeof(ddp__hop));
     p->piece = (ddp_piece *)ddp__scratch_take(&p->room, pieces, sizeof *p->piece);
     p->shape = (const ddp_shape **)ddp__scratch_take(&p->room, pieces, sizeof *p->shape);
     if (p->room.failed) return 0;
-    for (int i = 0; i < p->g->nodes; i++)
+    for (int i = 0; i < ddp__count(p->g->node); i++)
         if (!ddp__hop_add(p, 0, p->g->node[i]->to, i) || !ddp__hop_add(p, 1, p->g->node[i]->from, i))
             return 0;
     return 1;

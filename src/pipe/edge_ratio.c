@@ -8,7 +8,7 @@
  * gradients left. */
 static void ddp__crossings(const ddp_graph *g, int stages, double *floats)
 {
-    for (int x = 0; x < g->nodes; x++) {
+    for (int x = 0; x < ddp__count(g->node); x++) {
         const ddp_node *n = g->node[x];
         const double count = (double)ddp_shape_count(&n->spec.out);
         int at = n->stage;

@@ -238,9 +238,10 @@ static ddp_status ddp__stages_cut(const char *path, const ddp__json *plan, const
                       "%s cuts the model into %d stages, and %d workers are to train: start a multiple of %d",
                       path, stages, world, stages);
     if (s == DDP_OK && !l->rank_of) s = ddp__stages_ranks(device, stages, world, l, err);
-    if (s == DDP_OK && !(l->stage_of = (int *)ddp__calloc((size_t)g->nodes, sizeof *l->stage_of)))
-        s = ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d nodes", g->nodes);
-    for (int i = 0; s == DDP_OK && i < g->nodes; i++) l->stage_of[i] = g->node[i]->op ? stage[at++] : 0;
+    if (s == DDP_OK && !(l->stage_of = (int *)ddp__calloc((size_t)ddp__count(g->node), sizeof *l->stage_of)))
+        s = ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d nodes", ddp__count(g->node));
+    for (int i = 0; s == DDP_OK && i < ddp__count(g->node); i++)
+        l->stage_of[i] = g->node[i]->op ? stage[at++] : 0;
     if (device_of) DDP_FREE(device_of);
     return s;
 }

@@ -20,13 +20,13 @@ ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error
 
     if (!g || !stage_of || stages < 1)
         return ddp__fail(err, DDP_ARG, "ddp_pipe_cut: a graph, a list and stages are needed");
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         all += g->node[i]->spec.flops;
         left += ddp__cut_may_begin(g, i);
     }
     if (left < stages)
         return ddp__fail(err, DDP_ARG, "%d stages of a model with %d layers: use fewer stages", stages, left);
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const int may = ddp__cut_may_begin(g, i);
         const double ahead = done + g->node[i]->spec.flops / 2; /* the layer's first half would still be this
                                                                    stage's */
@@ -52,7 +52,7 @@ static ddp_status ddp__pipe_same(ddp_pipe *p, const int *stage_of)
                            (size_t)p->d->world * sizeof *p->rank_of);
     int images = 0, bad;
 
-    for (int i = 0; i < p->g->nodes; i++) {
+    for (int i = 0; i < ddp__count(p->g->node); i++) {
         const ddp_node *n = p->g->node[i];
         if (n->op) h = ddp__hash(h, &stage_of[i], sizeof *stage_of);
         images += n->op && n->spec.out.dims == 4 && ddp__stage_after(p->g, n, n->stage) >= 0;
@@ -70,12 +70,13 @@ static ddp_status ddp__pipe_same(ddp_pipe *p, const int *stage_of)
 
 static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp_error *err)
 {
-    int *stage_of = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *stage_of);
+    int *stage_of = (int *)ddp__calloc((size_t)ddp__count(p->g->node), sizeof *stage_of);
     ddp_status s =
-        stage_of ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d nodes", p->g->nodes);
+        stage_of ? DDP_OK
+                 : ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d nodes", ddp__count(p->g->node));
 
     if (s == DDP_OK && c->stage_of)
-        memcpy(stage_of, c->stage_of, (size_t)p->g->nodes * sizeof *stage_of);
+        memcpy(stage_of, c->stage_of, (size_t)ddp__count(p->g->node) * sizeof *stage_of);
     else if (s == DDP_OK)
         s = ddp_pipe_cut(p->g, p->stages, stage_of, err);
     p->g->halves = p->schedule == DDP_PIPELINE_ZB;
@@ -145,8 +146,8 @@ static int ddp__pipe_inputs_open(ddp_pipe *p)
 {
     const size_t M = (size_t)p->micro_batches;
 
-    p->input = ddp__ints(&p->room, (size_t)p->g->nodes);
-    for (int i = 0; p->input && i < p->g->nodes; i++)
+    p->input = ddp__ints(&p->room, (size_t)ddp__count(p->g->node));
+    for (int i = 0; p->input && i < ddp__count(p->g->node); i++)
         if (!p->g->node[i]->op && p->g->node[i]->here == (int)DDP__HERE_OWN) p->input[p->inputs++] = i;
     p->feed = (char **)ddp__scratch_take(&p->room, (size_t)p->inputs * M + 1, sizeof *p->feed);
     for (size_t i = 0; !p->room.failed && i < (size_t)p->inputs * M; i++) {
@@ -270,7 +271,7 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     DDP__TRY(ddp__pipe_groups(p, err));
     DDP__TRY(ddp__pipe_cut_graph(p, c, err));
     if (!ddp__shares_open(p))
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a list of %d layers", p->g->layers);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a list of %d layers", ddp__count(p->g->layer));
     if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__lanes_open(p) &&
         ddp__states_open(p)) {
         ddp__pipe_room(p);

@@ -198,7 +198,7 @@ ddp_status ddp__samples_open(ddp_pipe *p, ddp_error *err)
                          "edge wire aq:%g of %ld samples, %d in a micro-batch: set samples and batch of "
                          "ddp_pipe_config, and name them by ddp_pipe_samples",
                          p->edge.ratio, s->count, s->batch);
-    for (int i = 0; i < p->g->nodes; i++) {
+    for (int i = 0; i < ddp__count(p->g->node); i++) {
         const ddp_node *n = p->g->node[i];
         if ((n->from >= 0 || n->to >= 0) && (!n->spec.out.dims || n->spec.out.dim[0] % s->batch))
             return ddp__fail(

@@ -38,14 +38,14 @@ int ddp__shares_open(ddp_pipe *p)
     ddp__cut *c = &p->cut;
     size_t arrays = 1;
 
-    for (int i = 0; i < p->g->nodes; i++)
+    for (int i = 0; i < ddp__count(p->g->node); i++)
         arrays += (size_t)(p->g->node[i]->spec.params + p->g->node[i]->spec.buffers);
     c->copies = p->d->world / p->stages;
     c->copy = p->number;
     c->stages = p->stages;
     c->stage = p->stage;
     c->group = p->team;
-    c->layers = p->g->layers;
+    c->layers = ddp__count(p->g->layer);
     c->name = (const char **)ddp__scratch_take(&p->room, (size_t)c->layers + 1, sizeof *c->name);
     c->whole = ddp__ints(&p->room, (size_t)c->layers + 1);
     c->span = (ddp__cut_span *)ddp__scratch_take(&p->room, arrays, sizeof *c->span);

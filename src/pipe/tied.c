@@ -80,12 +80,12 @@ ddp_status ddp__hosts_leave(ddp_pipe *p)
 
 int ddp__tied_open(ddp_pipe *p)
 {
-    const size_t nodes = (size_t)p->g->nodes;
+    const size_t nodes = (size_t)ddp__count(p->g->node);
 
     p->guest = (ddp__guest *)ddp__scratch_take(&p->room, nodes, sizeof *p->guest);
     p->host = (ddp__guest *)ddp__scratch_take(&p->room, nodes, sizeof *p->host);
     if (p->room.failed) return 0;
-    for (int i = 0; i < p->g->nodes; i++) {
+    for (int i = 0; i < ddp__count(p->g->node); i++) {
         const ddp_node *n = p->g->node[i], *own = n->tied >= 0 ? p->g->node[n->tied] : NULL;
         ddp__guest u = {i, 0, {-1, -1}, NULL};
         if (!own || n->stage == own->stage) continue;

@@ -36,7 +36,7 @@ void ddp__pipe_clips(ddp_pipe *p)
 /* A layer's values at its first operator's stage, in order; other stages send theirs. */
 static ddp_status ddp__hash_layer(ddp_pipe *p, int layer, int home, float *values)
 {
-    for (int i = 0; i < p->g->nodes; i++) {
+    for (int i = 0; i < ddp__count(p->g->node); i++) {
         const ddp_node *n = p->g->node[i];
         const int own = n->tied >= 0; /* the first array of its own; they follow each other */
         const size_t count = n->layer == layer ? ddp__arrays_count(n->spec.param, own, n->spec.params) : 0;
@@ -57,7 +57,7 @@ size_t ddp__whole_layer(const ddp_graph *g, int layer)
 {
     size_t count = 0;
 
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         if (g->node[i]->layer == layer)
             count +=
                 ddp__arrays_count(g->node[i]->spec.param, g->node[i]->tied >= 0, g->node[i]->spec.params);
@@ -66,7 +66,7 @@ size_t ddp__whole_layer(const ddp_graph *g, int layer)
 
 static int ddp__layer_home(const ddp_graph *g, int layer)
 {
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         if (g->node[i]->op && g->node[i]->layer == layer) return g->node[i]->stage;
     return 0;
 }
@@ -75,7 +75,7 @@ static ddp_status ddp__pipe_hash(ddp_pipe *p, float *values, uint64_t *hash)
 {
     int at = 0;
 
-    for (int l = 0; l < p->g->layers; l++) {
+    for (int l = 0; l < ddp__count(p->g->layer); l++) {
         const int home = ddp__layer_home(p->g, l);
         if (home != at && p->stage == at) DDP__TRY(ddp__word_exchange(p, DDP_SEND, home, hash, sizeof *hash));
         if (home != at && p->stage == home)
@@ -96,7 +96,7 @@ int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash)
     if (!p || !hash) return (int)DDP_ARG;
     DDP__ENTER(p->d);
     *hash = 0;
-    for (int l = 0; l < p->g->layers; l++)
+    for (int l = 0; l < ddp__count(p->g->layer); l++)
         if (ddp__whole_layer(p->g, l) > most) most = ddp__whole_layer(p->g, l);
     values = (float *)ddp__calloc(most + 1, sizeof *values);
     if (!values)

@@ -19,7 +19,7 @@ static void ddp__oplist_graph_name(const ddp_graph *g, const ddp_node *n, char *
 static ddp_status ddp__oplist_graph_fill(const ddp_graph *g, const int *place, ddp_oplist *list,
                                          ddp_error *err)
 {
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         int args[DDP_OP_INPUTS], count = 0;
         ddp_node_info info;
         char name[300];
@@ -43,9 +43,10 @@ ddp_status ddp_graph_oplist(const ddp_graph *g, ddp_oplist *out, ddp_error *err)
     ddp_oplist list;
     if (!g || !out) return ddp__fail(err, DDP_ARG, "ddp_graph_oplist: no graph, or nowhere to put the list");
     if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
-    place = (int *)ddp__calloc((size_t)g->nodes, sizeof *place);
-    if (!place) return ddp__fail(err, DDP_MEMORY, "out of memory for a list of %d operators", g->nodes);
-    for (i = 0; i < g->nodes; i++) place[i] = g->node[i]->op ? count++ : -1;
+    place = (int *)ddp__calloc((size_t)ddp__count(g->node), sizeof *place);
+    if (!place)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a list of %d operators", ddp__count(g->node));
+    for (i = 0; i < ddp__count(g->node); i++) place[i] = g->node[i]->op ? count++ : -1;
     memset(&list, 0, sizeof list);
     code = count ? ddp_oplist_new(count, &list, err)
                  : ddp__fail(err, DDP_ARG, "ddp_graph_oplist: the graph has no operators");

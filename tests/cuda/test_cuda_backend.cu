@@ -682,7 +682,7 @@ static void pairs_lie_apart(const ddp_graph *g)
     const ddp__layout *l = &g->reuse;
     int i, k;
 
-    for (i = 0; i < g->nodes; i++) {
+    for (i = 0; i < ddp__count(g->node); i++) {
         const size_t bytes = ddp__output_bytes(g->node[i]);
         const int again = g->node[i]->pair && l->fate[i] == DDP__AGAIN;
 

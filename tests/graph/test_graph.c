@@ -185,7 +185,7 @@ static void uses_of_a_tied_weight_are_summed_apart(void **unused)
         ddp_node *table, *loss = tied_model(g, &table);
         int tied = -1;
         assert_int_equal(ddp_graph_build(g), 0);
-        for (int i = 0; i < g->nodes; i++)
+        for (int i = 0; i < ddp__count(g->node); i++)
             if (g->node[i]->tied == ddp_node_index(table)) tied = i;
         for (int pass = 0; pass < 2; pass++) {
             for (int i = 0; i < 4; i++) ((int32_t *)ddp_data(g, "tokens"))[i] = (i + pass) % 3;
@@ -329,7 +329,7 @@ static void carry(ddp_graph *g, ddp_state *from, ddp_state *to, int last, int wh
     int i, j, k;
 
     for (i = 0; i <= last; i++)
-        for (j = last + 1; j < g->nodes; j++)
+        for (j = last + 1; j < ddp__count(g->node); j++)
             for (k = 0; k < g->node[j]->spec.inputs; k++) {
                 const ddp_node *n = g->node[i];
                 size_t bytes = (size_t)ddp_shape_count(&n->spec.out) * sizeof(float);
@@ -613,7 +613,7 @@ static void a_thousand_layers_build_and_waste_little_memory(void **unused)
     assert_true((double)g->reuse.bytes[DDP__ARENA_OWN] <= 1.05 * (double)g->reuse.live_bytes);
     assert_true(g->plain.bytes[DDP__ARENA_OWN] > g->reuse.bytes[DDP__ARENA_OWN] + logits);
     /* the gradient of the logits lies over them */
-    assert_int_equal(g->reuse.gradient[g->nodes - 2], g->reuse.out[g->nodes - 2]);
+    assert_int_equal(g->reuse.gradient[ddp__count(g->node) - 2], g->reuse.out[ddp__count(g->node) - 2]);
     ddp_graph_free(g);
 }
 

@@ -153,7 +153,7 @@ static void sim_outputs(void)
 {
     int i, j;
 
-    for (i = 0; i < sim.g->nodes; i++) {
+    for (i = 0; i < ddp__count(sim.g->node); i++) {
         const float *out = ddp_output(sim.g, sim.g->node[i]);
         long tag;
 
@@ -171,7 +171,7 @@ static void sim_outputs(void)
 static int simulate(ddp_graph *g, ddp_node *loss)
 {
     static const ddp_op follow = {"follow", NULL, sim_forward, sim_backward};
-    const ddp_op **real = (const ddp_op **)calloc((size_t)g->nodes, sizeof *real);
+    const ddp_op **real = (const ddp_op **)calloc((size_t)ddp__count(g->node), sizeof *real);
     int i, again = 0;
 
     memset(&sim, 0, sizeof sim);
@@ -179,9 +179,9 @@ static int simulate(ddp_graph *g, ddp_node *loss)
     sim.loss = loss;
     sim.units = g->reuse.bytes[DDP__ARENA_OWN] / 64;
     sim.tag = (long *)calloc(sim.units + 1, sizeof *sim.tag);
-    sim.forwards = (int *)calloc((size_t)g->nodes, sizeof *sim.forwards);
+    sim.forwards = (int *)calloc((size_t)ddp__count(g->node), sizeof *sim.forwards);
     assert_true(real && sim.tag && sim.forwards);
-    for (i = 0; i < g->nodes; i++) {
+    for (i = 0; i < ddp__count(g->node); i++) {
         real[i] = g->node[i]->op;
         if (real[i])
             g->node[i]->op = g->node[i]->run = &follow;
@@ -191,7 +191,7 @@ static int simulate(ddp_graph *g, ddp_node *loss)
     assert_int_equal(ddp_forward(g), 0);
     sim_outputs();
     assert_int_equal(ddp_backward(g, loss), 0);
-    for (i = 0; i < g->nodes; i++) {
+    for (i = 0; i < ddp__count(g->node); i++) {
         g->node[i]->op = g->node[i]->run = real[i];
         assert_in_range(sim.forwards[i], real[i] != NULL, 1 + (real[i] != NULL));
         again += sim.forwards[i] == 2;
@@ -199,7 +199,7 @@ static int simulate(ddp_graph *g, ddp_node *loss)
         if (g->reuse.fate[i] == DDP__DROPPED) /* what it saved for backward is gone, too */
             assert_false(g->node[i]->has_gradient && g->node[i]->spec.saved);
     }
-    assert_true(sim.reads > 2 * g->nodes);
+    assert_true(sim.reads > 2 * ddp__count(g->node));
     free(real);
     free(sim.tag);
     free(sim.forwards);
@@ -276,7 +276,7 @@ static void random_graphs_give_the_same_bits(void **unused)
         assert_memory_equal(gradient[0], gradient[1], bytes);
         assert_memory_equal(kept[0], kept[1], sizeof kept[0]);
         for (k = 0; k < BUFFERS; k++) moved += kept[0][k] > 0 && kept[0][k] < 0.99f;
-        for (k = 0; k < g[1]->nodes; k++) again += g[1]->reuse.fate[k] == DDP__AGAIN;
+        for (k = 0; k < ddp__count(g[1]->node); k++) again += g[1]->reuse.fate[k] == DDP__AGAIN;
         smaller += g[1]->reuse.bytes[DDP__ARENA_OWN] < g[0]->reuse.bytes[DDP__ARENA_OWN];
         assert_true(g[1]->reuse.bytes[DDP__ARENA_OWN] >= g[1]->reuse.live_bytes);
         for (k = 0; k < 2; k++) {
@@ -639,8 +639,8 @@ static void model_plans_keep_what_is_read(void **unused)
             if (ddp_graph_build(g)) fail_msg("%s", ddp_graph_error(g)->msg);
             again = simulate(g, loss);
             print_message("%s: %d of %d nodes run again, %zu bytes, at least %zu\n", model_names[model],
-                          again, g->nodes, g->reuse.bytes[DDP__ARENA_OWN], g->reuse.live_bytes);
-            assert_true(recompute ? again > g->nodes / 3 : again == 0);
+                          again, ddp__count(g->node), g->reuse.bytes[DDP__ARENA_OWN], g->reuse.live_bytes);
+            assert_true(recompute ? again > ddp__count(g->node) / 3 : again == 0);
             if (recompute && again_per_model[model]) assert_int_equal(again, again_per_model[model]);
             ddp_graph_free(g);
         }

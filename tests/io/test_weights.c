@@ -734,8 +734,8 @@ static ddp_graph *stage(int own)
     ddp_graph *g = mlp();
     int stage_of[20];
 
-    assert_true(g->nodes <= 20);
-    for (int i = 0; i < g->nodes; i++) stage_of[i] = g->node[i]->layer == 2;
+    assert_true(ddp__count(g->node) <= 20);
+    for (int i = 0; i < ddp__count(g->node); i++) stage_of[i] = g->node[i]->layer == 2;
     assert_int_equal(ddp_graph_cut(g, stage_of, 2, own), 0);
     assert_int_equal(ddp_graph_build(g), 0);
     return g;

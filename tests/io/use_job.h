@@ -76,7 +76,8 @@ static void job_fenced(const ddp_graph *g)
         ddp__text_free(&t);
         if (fuzz_taken(ddp_pipe_layout_read(NULL, path, g, 3, &l, &err), &err)) {
             fuzz_expect(l.stages == 3 && l.pipelines == 1);
-            for (int i = 0; i < g->nodes; i++) fuzz_expect(l.stage_of[i] >= 0 && l.stage_of[i] < l.stages);
+            for (int i = 0; i < ddp__count(g->node); i++)
+                fuzz_expect(l.stage_of[i] >= 0 && l.stage_of[i] < l.stages);
             ddp_pipe_layout_free(&l);
         }
         ddp_fence_plan_free(&plan);
@@ -91,7 +92,7 @@ static double job_size(const ddp_graph *g)
 {
     double n = 0;
 
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const ddp_op_spec *s = &g->node[i]->spec;
         n += (double)ddp_shape_count(&s->out) + (double)s->saved + s->flops / 100 + s->backward_flops / 100;
         for (int k = 0; k < s->params; k++) n += (double)ddp_shape_count(&s->param[k].shape);
@@ -119,7 +120,7 @@ static void job_step(const job *j, ddp_ctx *d, ddp_graph *g, ddp_pipe *pipe, job
     if (!model_taken(d, ddp_set_optimizer(d, &rule))) return;
     job_moved(j, part, 0);
     for (int m = 0; m < j->micro_batches; m++)
-        for (int i = 0; i < g->nodes; i++) {
+        for (int i = 0; i < ddp__count(g->node); i++) {
             const ddp_node *in = g->node[i];
             void *to = in->op ? NULL : ddp_pipe_input(pipe, m, in->name);
             if (to) memset(to, 0, (size_t)ddp_shape_count(&in->spec.out) * sizeof(float));

@@ -14,7 +14,7 @@ static void write_arrays(ddp_graph *g, int buffers)
 {
     int i, k;
 
-    for (i = 0; i < g->nodes; i++) {
+    for (i = 0; i < ddp__count(g->node); i++) {
         const ddp_op_spec *s = &g->node[i]->spec;
         for (k = 0; k < (buffers ? s->buffers : s->params); k++)
             write_floats(buffers ? ddp_node_buffer(g, g->node[i], k, NULL)

@@ -30,7 +30,7 @@ static int print_graph(ddp_graph *g)
     int i, failed = ddp_graph_error(g)->code != DDP_OK;
 
     if (failed) fprintf(stderr, "%s\n", ddp_graph_error(g)->msg);
-    for (i = 0; i < g->nodes && !failed; i++)
+    for (i = 0; i < ddp__count(g->node) && !failed; i++)
         if (g->node[i]->op) print_node(g, g->node[i]);
     ddp_graph_free(g);
     return failed;

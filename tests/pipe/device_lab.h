@@ -68,7 +68,8 @@ static void piped_cut_branches(const ddp_graph *g, int *stage_of)
 {
     static const int stage[] = {0, 2, 1, 0, 2, 2}; /* of each layer */
 
-    for (int i = 0; i < g->nodes; i++) stage_of[i] = g->node[i]->layer < 0 ? 0 : stage[g->node[i]->layer];
+    for (int i = 0; i < ddp__count(g->node); i++)
+        stage_of[i] = g->node[i]->layer < 0 ? 0 : stage[g->node[i]->layer];
 }
 
 static ddp_node *piped_build(ddp_graph *g, const piped *j)
@@ -133,7 +134,7 @@ static int piped_stages(ddp_ctx *d, piped *j, ddp_graph *g, ddp_node *loss)
     bad = !p ? (int)ddp_last_error(d)->code : j->no_rule ? 0 : ddp_set_optimizer(d, &o);
     for (int step = 0; step < PIPED_STEPS && !bad; step++) {
         for (int m = 0; m < M; m++)
-            for (int i = 0; i < g->nodes; i++)
+            for (int i = 0; i < ddp__count(g->node); i++)
                 if (!g->node[i]->op)
                     piped_fill(ddp_pipe_input(p, m, g->node[i]->name), g->node[i], ddp_pipe_number(p), step,
                                m);
@@ -158,7 +159,7 @@ static int piped_whole(ddp_ctx *d, piped *j, ddp_graph *g, ddp_node *loss)
     for (int step = 0; step <= PIPED_STEPS && !bad; step++) { /* the last one evaluates */
         double sum = 0;
         for (int m = 0; m < M && !bad; m++) {
-            for (int i = 0; i < g->nodes; i++)
+            for (int i = 0; i < ddp__count(g->node); i++)
                 if (!g->node[i]->op)
                     piped_fill(ddp_data(g, g->node[i]->name), g->node[i], r,
                                step < PIPED_STEPS ? step : step - 1, m);
@@ -170,7 +171,7 @@ static int piped_whole(ddp_ctx *d, piped *j, ddp_graph *g, ddp_node *loss)
         if (!bad && step < PIPED_STEPS) bad = ddp_step_end(d);
     }
     if (!bad) bad = ddp_sync_all(d);
-    for (int l = 0; !bad && l < g->layers; l++) {
+    for (int l = 0; !bad && l < ddp__count(g->layer); l++) {
         static __thread float here[PIPED_MOST];
         if (g->layer[l].count > PIPED_MOST) return (int)DDP_ARG;
         bad = ddp_graph_read(g, here, g->layer[l].params, g->layer[l].count);

@@ -100,7 +100,7 @@ static ddp_node *model(ddp_graph *g, int skips, int narrow)
 /* A stage for each layer. */
 static void cut_by_layer(const ddp_graph *g, int *stage_of)
 {
-    for (int i = 0; i < g->nodes; i++) stage_of[i] = g->node[i]->layer < 0 ? 0 : g->node[i]->layer;
+    for (int i = 0; i < ddp__count(g->node); i++) stage_of[i] = g->node[i]->layer < 0 ? 0 : g->node[i]->layer;
 }
 
 static void fill(void *at, const ddp_node *input, int step, int m)
@@ -124,7 +124,7 @@ static void keep(const ddp_graph *g, float *value)
 {
     size_t at = 0;
 
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         for (int k = 0; k < g->node[i]->spec.params; k++) {
             const size_t n = (size_t)ddp_shape_count(&g->node[i]->spec.param[k].shape);
             if (g->node[i]->here == (int)DDP__HERE_OWN)
@@ -169,7 +169,7 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
             if (step + 1 != j->nameless || m != 1) bad = ddp_pipe_samples(p, m, id);
         }
         for (int m = 0; m < MICRO; m++)
-            for (int i = 0; i < g->nodes; i++) {
+            for (int i = 0; i < ddp__count(g->node); i++) {
                 void *at = g->node[i]->op ? NULL : ddp_pipe_input(p, m, g->node[i]->name);
                 if (!g->node[i]->op) fill(at, g->node[i], j->repeats ? 0 : step, m);
                 if (at && j->spoil && step + 1 >= j->spoil && g->node[i]->type == DDP_F32) *(float *)at = NAN;
@@ -204,7 +204,7 @@ static int train_whole(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     if (!bad) bad = ddp_set_optimizer(d, &o);
     for (int step = 0; step < STEPS && !bad; step++) {
         for (int m = 0; m < MICRO && !bad; m++) {
-            for (int i = 0; i < g->nodes; i++)
+            for (int i = 0; i < ddp__count(g->node); i++)
                 if (!g->node[i]->op) fill(ddp_data(g, g->node[i]->name), g->node[i], step, m);
             bad = ddp_forward(g);
             if (!bad) bad = ddp_backward(g, loss);
@@ -213,7 +213,7 @@ static int train_whole(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     }
     if (!bad) bad = ddp_sync_all(d);
     j->b->hash[0] = 0;
-    for (int l = 0; !bad && l < g->layers; l++)
+    for (int l = 0; !bad && l < ddp__count(g->layer); l++)
         j->b->hash[0] = ddp_hash_floats(j->b->hash[0], g->layer[l].params, g->layer[l].count);
     return bad;
 }
@@ -359,7 +359,7 @@ static void cross_samples(const job *j, reference *r, const float *x, int count,
 /* Everything that enters stage s, or gradients of what leaves it, from the other stages' states. */
 static void fetch(const job *j, reference *r, int s, int gradients, int step, int m)
 {
-    for (int i = 0; i < r->g[s]->nodes; i++) {
+    for (int i = 0; i < ddp__count(r->g[s]->node); i++) {
         const ddp_node *n = r->g[s]->node[i];
         const int other = gradients ? n->to : n->from, count = (int)ddp_shape_count(&n->spec.out);
         if (!n->op || other < 0 || (gradients && !n->has_gradient)) continue;
@@ -378,7 +378,7 @@ static void fetch(const job *j, reference *r, int s, int gradients, int step, in
 
 static void update(ddp_graph *g)
 {
-    for (int l = 0; l < g->layers; l++)
+    for (int l = 0; l < ddp__count(g->layer); l++)
         for (size_t i = 0; i < g->layer[l].count; i++) {
             g->layer[l].params[i] -= 0.1f * (g->layer[l].grads[i] * (1.0f / (float)MICRO));
             g->layer[l].grads[i] = 0;
@@ -407,7 +407,7 @@ static void train_reference(const job *j, double *off, double *size)
         sum = r->off = 0;
         for (int m = 0; m < MICRO; m++) {
             for (int s = 0; s < STAGES; s++) {
-                for (int i = 0; i < r->g[s]->nodes; i++)
+                for (int i = 0; i < ddp__count(r->g[s]->node); i++)
                     if (!r->g[s]->node[i]->op && r->g[s]->node[i]->here == (int)DDP__HERE_OWN)
                         fill(ddp_state_data(r->s[s], r->g[s]->node[i]), r->g[s]->node[i],
                              j->repeats ? 0 : step, m);
@@ -735,7 +735,7 @@ static void check_gradient(ddp_graph *g, ddp_node *loss)
     ddp_rng r = ddp_rng_seed(11, 2);
     float direction[VALUES];
 
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         if (!g->node[i]->op) fill(ddp_data(g, g->node[i]->name), g->node[i], 1, 1);
         for (int k = 0; k < g->node[i]->spec.params; k++) /* not zero, where every gradient behind it is */
             for (long v = 0; v < ddp_shape_count(&g->node[i]->spec.param[k].shape); v++)
@@ -743,7 +743,7 @@ static void check_gradient(ddp_graph *g, ddp_node *loss)
     }
     (void)loss_of(g, loss);
     assert_int_equal(ddp_backward(g, loss), 0);
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         for (int k = 0; k < g->node[i]->spec.params; k++) {
             float *w = g->node[i]->param[k];
             const long n = ddp_shape_count(&g->node[i]->spec.param[k].shape);

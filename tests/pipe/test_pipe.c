@@ -166,7 +166,7 @@ static void fill(void *at, const ddp_node *input, int r, int step, int m)
 
 static void keep(const job *j, ddp_graph *g, int which)
 {
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const ddp_node *n = g->node[i];
         size_t at = j->b->at[i];
         for (int k = n->tied >= 0; n->here == (int)DDP__HERE_OWN && k < n->spec.params + n->spec.buffers;
@@ -186,9 +186,9 @@ static void measure(const job *j, const ddp_graph *g)
     board *b = j->b;
 
     b->used = 0;
-    b->nodes = g->nodes;
-    assert_true(g->nodes <= NODES);
-    for (int i = 0; i < g->nodes; i++) {
+    b->nodes = ddp__count(g->node);
+    assert_true(ddp__count(g->node) <= NODES);
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const ddp_node *n = g->node[i];
         b->at[i] = b->used;
         for (int k = n->tied >= 0; k < n->spec.params; k++)
@@ -208,7 +208,7 @@ static void cut_anyhow(const ddp_graph *g, int stages, uint64_t seed, int ordere
     for (int left = 1; left;) {
         int seen[RANKS];
         memset(seen, 0, sizeof seen);
-        for (int i = 0; i < g->nodes; i++) {
+        for (int i = 0; i < ddp__count(g->node); i++) {
             int low = ordered && i ? stage_of[i - 1] : 0;
             for (int k = 0; k < g->node[i]->spec.inputs; k++)
                 if (g->node[g->node[i]->input[k]]->op && stage_of[g->node[i]->input[k]] > low)
@@ -232,7 +232,7 @@ static int adopt(ddp_ctx *d, const ddp_graph *g, int cut)
     memset(&plan, 0, sizeof plan);
     plan.period = 2;
     plan.step_of = step_of;
-    for (int l = 0; l < g->layers; l++)
+    for (int l = 0; l < ddp__count(g->layer); l++)
         if (!cut || g->layer[l].first >= 0) step_of[plan.layers++] = (l * 5 / 3) % 2;
     return ddp_plan_adopt(d, &plan);
 }
@@ -286,7 +286,7 @@ static void stats_fit(ddp_pipe *p, const ddp_graph *g, const job *j)
     double crosses = 0;
     ddp_pipe_stats s;
 
-    for (int i = 1; i < g->nodes; i++)
+    for (int i = 1; i < ddp__count(g->node); i++)
         if (g->node[i - 1]->op && g->node[i]->op && g->node[i - 1]->stage < g->node[i]->stage)
             crosses += (double)ddp_shape_count(&g->node[i - 1]->spec.out);
 
@@ -324,7 +324,7 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     if (!bad && j->cfg.strategy == DDP_DREAMDDP && !j->plans) bad = adopt(d, g, 1);
     for (int step = 0; step < STEPS && !bad; step++) {
         for (int m = 0; m < j->micro_batches; m++)
-            for (int i = 0; i < g->nodes; i++)
+            for (int i = 0; i < ddp__count(g->node); i++)
                 if (!g->node[i]->op)
                     fill(ddp_pipe_input(p, m, g->node[i]->name), g->node[i], ddp_pipe_number(p), step, m);
         bad = ddp_pipe_step(p);
@@ -351,7 +351,7 @@ static int judge_whole(ddp_ctx *d, const job *j, ddp_graph *g, const ddp_node *l
     int bad = 0;
 
     for (int m = 0; m < n && !bad; m++) {
-        for (int i = 0; i < g->nodes; i++)
+        for (int i = 0; i < ddp__count(g->node); i++)
             if (!g->node[i]->op) fill(ddp_data(g, g->node[i]->name), g->node[i], ddp_rank(d), n, m);
         bad = ddp_evaluate(g);
         sum += (double)ddp_value(g, loss);
@@ -373,7 +373,7 @@ static int train_whole(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     for (int step = 0; step < STEPS && !bad; step++) {
         sum = 0;
         for (int m = 0; m < j->micro_batches && !bad; m++) {
-            for (int i = 0; i < g->nodes; i++)
+            for (int i = 0; i < ddp__count(g->node); i++)
                 if (!g->node[i]->op) fill(ddp_data(g, g->node[i]->name), g->node[i], ddp_rank(d), step, m);
             bad = ddp_forward(g);
             if (!bad) sum += (double)ddp_value(g, loss);
@@ -385,7 +385,7 @@ static int train_whole(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     j->b->loss[ddp_rank(d)] = (float)(sum / j->micro_batches);
     if (!bad) bad = ddp_sync_all(d);
     j->b->hash[ddp_rank(d)] = 0;
-    for (int l = 0; !bad && l < g->layers; l++)
+    for (int l = 0; !bad && l < ddp__count(g->layer); l++)
         j->b->hash[ddp_rank(d)] =
             ddp_hash_floats(j->b->hash[ddp_rank(d)], g->layer[l].params, g->layer[l].count);
     if (!bad && ddp_rank(d) < 2) keep(j, g, ddp_rank(d));
@@ -866,7 +866,7 @@ static int averages_slowly(ddp_ctx *d, void *user)
     bad = ddp_set_optimizer(d, &o);
     for (int step = 0; step < 3 && !bad; step++) {
         for (int m = 0; m < 2; m++)
-            for (int i = 0; i < g->nodes; i++)
+            for (int i = 0; i < ddp__count(g->node); i++)
                 if (!g->node[i]->op)
                     fill(ddp_pipe_input(p, m, g->node[i]->name), g->node[i], ddp_pipe_number(p), step, m);
         bad = ddp_pipe_step(p) || ddp_step_end(d);
@@ -1060,16 +1060,16 @@ static int opens_blocks(ddp_ctx *d, void *user)
     m.dropout = 0.1f;
     m.recompute = z->recompute;
     loss = ddp_gpt2(g, &m, NULL);
-    for (int i = 0; i < g->nodes && i < NODES; i++) { /* layers: embed, two of each block, head */
+    for (int i = 0; i < ddp__count(g->node) && i < NODES; i++) { /* layers: embed, two of each block, head */
         const int block = (g->node[i]->layer - 1) / 2;
-        stage_of[i] = g->node[i]->layer < 1 ? (i == g->nodes - 1) * (BLOCKS - 1)
+        stage_of[i] = g->node[i]->layer < 1 ? (i == ddp__count(g->node) - 1) * (BLOCKS - 1)
                       : block < BLOCKS      ? block
                                             : BLOCKS - 1;
     }
     taken = 0;
     p = ddp_pipe_open(d, g, loss, &c);
-    if (!p || g->nodes > NODES) return 1;
-    for (int l = 0; l < g->layers; l++) params += g->layer[l].count;
+    if (!p || ddp__count(g->node) > NODES) return 1;
+    for (int l = 0; l < ddp__count(g->layer); l++) params += g->layer[l].count;
     if (ddp_pipe_stage(p) == 1) { /* no tied weight */
         z->taken = taken - 2 * params * sizeof(float);
         z->bytes = ddp_pipe_bytes(p);

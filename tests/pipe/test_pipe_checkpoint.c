@@ -143,7 +143,7 @@ static void fill(void *at, const ddp_node *input, int copy, long step, int m)
 static void cut_anyhow(const ddp_graph *g, int stages, uint64_t seed, int *stage_of)
 {
     ddp_rng r = ddp_rng_seed(seed, (uint64_t)stages);
-    int begin[COPIES * 4], nodes = g->nodes;
+    int begin[COPIES * 4], nodes = ddp__count(g->node);
 
     begin[0] = 0;
     for (int s = 1; s < stages; s++) begin[s] = nodes / 4 + (int)ddp_rng_below(&r, (uint64_t)(nodes / 2));
@@ -164,7 +164,7 @@ static void keep(const leg *x, const ddp_graph *g, int copy)
 {
     size_t at = 0;
 
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const ddp_node *n = g->node[i];
         for (int k = n->tied >= 0; n->op && k < n->spec.params + n->spec.buffers; k++) {
             const int b = k - n->spec.params;
@@ -187,7 +187,7 @@ static int adopt(ddp_ctx *d, const ddp_graph *g)
     memset(&plan, 0, sizeof plan);
     plan.period = 2;
     plan.step_of = step_of;
-    for (int l = 0; l < g->layers; l++)
+    for (int l = 0; l < ddp__count(g->layer); l++)
         if (!g->stages || g->layer[l].first >= 0) step_of[plan.layers++] = (l * 5 / 3) % 2;
     return ddp_plan_adopt(d, &plan);
 }
@@ -198,7 +198,7 @@ static int train(ddp_ctx *d, leg *x, ddp_graph *g, ddp_node *loss, ddp_pipe *p, 
 
     while (!bad && ddp_step(d) < x->last) {
         for (int m = 0; m < MICRO && !bad; m++) {
-            for (int i = 0; i < g->nodes; i++)
+            for (int i = 0; i < ddp__count(g->node); i++)
                 if (!g->node[i]->op)
                     fill(p ? ddp_pipe_input(p, m, g->node[i]->name) : ddp_data(g, g->node[i]->name),
                          g->node[i], copy, ddp_step(d), m);
@@ -272,7 +272,7 @@ static int worker(ddp_ctx *d, void *user)
     ddp_pipe_config c;
     ddp_pipe *p = NULL;
 
-    if (!loss || g->nodes > NODES) return (int)DDP_MEMORY;
+    if (!loss || ddp__count(g->node) > NODES) return (int)DDP_MEMORY;
     memset(&c, 0, sizeof c);
     c.schedule = x->schedule;
     c.stages = x->stages;

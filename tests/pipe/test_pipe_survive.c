@@ -199,7 +199,7 @@ static int whole(ddp_ctx *d, void *user)
     }
     if (!bad) bad = ddp_sync_all(d);
     if (!bad && j->save) bad = ddp_checkpoint_save(d, j->save, 0);
-    for (int l = 0; !bad && !p && l < g->layers; l++)
+    for (int l = 0; !bad && !p && l < ddp__count(g->layer); l++)
         hash = ddp_hash_floats(hash, g->layer[l].params, g->layer[l].count);
     if (!bad && p) bad = ddp_pipe_hash(p, &hash);
     j->b->hash[ddp_rank(d)] = hash;

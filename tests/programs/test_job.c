@@ -92,7 +92,7 @@ static int steps_of(ddp_ctx *d, run *r, const job *j, ddp_graph *g, ddp_pipe *p,
         if (r->saved[i] && job_floats(part, i, 0)) bad = job_put(part, i, r->saved[i], r->floats[i]);
     for (long step = r->first; step < r->steps && !bad; step++) {
         for (int m = 0; m < j->micro_batches; m++)
-            for (int i = 0; i < g->nodes; i++)
+            for (int i = 0; i < ddp__count(g->node); i++)
                 if (!g->node[i]->op) fill(ddp_pipe_input(p, m, g->node[i]->name), g->node[i], step, m);
         bad = ddp_pipe_step(p);
         if (!bad) bad = ddp_step_end(d);
@@ -416,7 +416,7 @@ static int plain_worker(ddp_ctx *d, void *user)
     if (!bad) bad = ddp_set_optimizer(d, &o);
     for (long step = 0; step < STEPS && !bad; step++) {
         for (int m = 0; m < 3 && !bad; m++) {
-            for (int i = 0; i < g->nodes; i++)
+            for (int i = 0; i < ddp__count(g->node); i++)
                 if (!g->node[i]->op) fill(ddp_data(g, g->node[i]->name), g->node[i], step, m);
             bad = ddp_forward(g);
             if (!bad) bad = ddp_backward(g, loss);
@@ -424,7 +424,7 @@ static int plain_worker(ddp_ctx *d, void *user)
         if (!bad) bad = ddp_step_end(d);
     }
     w->hash = 0;
-    for (int l = 0; !bad && l < g->layers; l++)
+    for (int l = 0; !bad && l < ddp__count(g->layer); l++)
         w->hash = ddp_hash_floats(w->hash, g->layer[l].params, g->layer[l].count);
     return bad;
 }
@@ -491,7 +491,7 @@ static void messages_are_what_the_executor_sends(void **state)
             assert_non_null(model(g, which));
             assert_int_equal(ddp_graph_cut(g, stage_of, 3, node), 0);
             found = job_messages(&j, node, m, 2 * OPS);
-            for (int i = 0; i < g->nodes; i++)
+            for (int i = 0; i < ddp__count(g->node); i++)
                 n += ((g->node[i]->from >= 0) + (g->node[i]->to >= 0)) * (1 + g->node[i]->has_gradient);
             assert_int_equal(found, n);
             for (int k = 0; k < found; k++) {
