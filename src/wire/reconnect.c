@@ -298,7 +298,7 @@ static void ddp__resume_disown(ddp__wire *w)
         ddp__fd_close(&t->way[i].call_fd);
     }
     ddp__door_disown(&t->door);
-    for (int i = 0; i < t->pairs.count; i++)
+    for (int i = 0; i < ddp__count(t->pairs.pair); i++)
         for (int k = 0; k < 2; k++) ddp__fd_close(&t->pairs.pair[i].fd[k]);
     ddp__relay_disown(t->cfg.relay);
     ddp__waker_close(&t->bell);

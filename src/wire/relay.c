@@ -164,18 +164,13 @@ void ddp__relay_disown(ddp__relay *r)
 /* The entry of that pair, a new one if there is none; NULL when memory is short. */
 static ddp__pair *ddp__pairs_find(ddp__pairs *x, int low, int high)
 {
-    ddp__pair *p;
+    const ddp__pair fresh = {low, high, {-1, -1}};
 
-    for (int i = 0; i < x->count; i++)
+    for (int i = 0; i < ddp__count(x->pair); i++)
         if (x->pair[i].low == low && x->pair[i].high == high) return &x->pair[i];
-    p = (ddp__pair *)DDP_REALLOC(x->pair, ((size_t)x->count + 1) * sizeof *p);
-    if (!p) return NULL;
-    x->pair = p;
-    p += x->count++;
-    p->low = low;
-    p->high = high;
-    p->fd[0] = p->fd[1] = -1;
-    return p;
+    if (!ddp__reserve(x->pair, ddp__count(x->pair) + 1)) return NULL;
+    stbds_arrput(x->pair, fresh);
+    return &stbds_arrlast(x->pair);
 }
 
 int ddp__pairs_tell(ddp__pairs *x, int fd, int about)
@@ -189,7 +184,7 @@ static ddp_status ddp__pairs_join(ddp__pairs *x, ddp__pair *p, uint32_t name, dd
     ddp__pair v = *p;
     ddp_status bad = DDP_OK;
 
-    *p = x->pair[--x->count];
+    *p = stbds_arrpop(x->pair);
     if (!x->c->relay) bad = ddp__relay_open(&x->c->relay, err);
     for (int k = 0; k < 2 && !bad; k++)
         bad = ddp__tcp_tune(v.fd[k], x->c->peer_timeout_s, x->c->congestion, err);
@@ -229,8 +224,8 @@ ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *wait
 
 void ddp__pairs_close(ddp__pairs *x)
 {
-    for (int i = 0; i < x->count; i++)
+    for (int i = 0; i < ddp__count(x->pair); i++)
         for (int k = 0; k < 2; k++) ddp__stream_close(x->c->tls, x->pair[i].fd[k]);
-    if (x->pair) DDP_FREE(x->pair);
+    ddp__array_free(x->pair);
     memset(x, 0, sizeof *x);
 }

@@ -240,7 +240,7 @@ static ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
     m->until = ddp__mesh_until(m);
     for (;;) {
         for (p = 1; p < m->r->world && m->leg[p].ready;) p++;
-        if (p == m->r->world && !m->pairs.count) break;
+        if (p == m->r->world && !ddp__count(m->pairs.pair)) break;
         if (p < m->r->world)
             snprintf(name, sizeof name, "rank %d", p);
         else

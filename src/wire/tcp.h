@@ -81,8 +81,7 @@ typedef struct ddp__pair {
 /* Those who wait for their other end, at the relay. At most one for each pair of the world, whatever
  * arrives. */
 typedef struct ddp__pairs {
-    ddp__pair *pair;
-    int count;
+    ddp__pair *pair;    /* a list */
     ddp__tcp_config *c; /* whose relay is made when one is needed */
 } ddp__pairs;
 

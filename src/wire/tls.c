@@ -142,7 +142,7 @@ static ddp__tls_session *ddp__tls_find(ddp__tls *t, int fd)
 {
     ddp__tls_keys *k = (ddp__tls_keys *)(void *)t;
 
-    return fd >= 0 && fd < k->sessions ? k->session[fd] : NULL;
+    return fd >= 0 && fd < ddp__count(k->session) ? k->session[fd] : NULL;
 }
 
 /* A session that can go on, with nothing on OpenSSL's list of errors; else NULL and errno. */
@@ -169,19 +169,21 @@ static void ddp__tls_leave(ddp__tls *t, int fd)
     k->session[fd] = NULL;
 }
 
+/* Makes the list long enough for a descriptor; 0: out of memory. */
+static int ddp__tls_room(ddp__tls_keys *k, int fd)
+{
+    if (!ddp__reserve(k->session, fd + 1)) return 0;
+    while (ddp__count(k->session) <= fd) stbds_arrput(k->session, NULL);
+    return 1;
+}
+
 static int ddp__tls_begin(ddp__tls *t, int fd, int server)
 {
     ddp__tls_keys *k = (ddp__tls_keys *)(void *)t;
     ddp__tls_session *s, *old;
     BIO *b;
 
-    if (fd >= k->sessions) {
-        int room = fd + 16;
-        void *more = DDP_REALLOC(k->session, (size_t)room * sizeof *k->session);
-        if (!more) return -1;
-        k->session = (ddp__tls_session **)more;
-        while (k->sessions < room) k->session[k->sessions++] = NULL;
-    }
+    if (!ddp__tls_room(k, fd)) return -1;
     s = (ddp__tls_session *)ddp__calloc(1, sizeof *s);
     if (!s) return -1;
     old = k->session[fd];
@@ -438,14 +440,12 @@ static ddp__tls *ddp__tls_part(ddp__tls *t, int fd)
     if (!s) return NULL;
     own = (ddp__tls_keys *)ddp__calloc(1, sizeof *own);
     if (!own) return NULL;
-    own->session = (ddp__tls_session **)ddp__calloc((size_t)fd + 1, sizeof *own->session);
-    if (!own->session) {
+    if (!ddp__tls_room(own, fd)) {
         DDP_FREE(own);
         return NULL;
     }
     own->base = k->base;
     own->by_key = k->by_key;
-    own->sessions = fd + 1;
     own->session[fd] = s;
     k->session[fd] = NULL;
     return &own->base;
@@ -476,8 +476,8 @@ static void ddp__tls_destroy(ddp__tls *t)
 {
     ddp__tls_keys *k = (ddp__tls_keys *)(void *)t;
 
-    for (int i = 0; i < k->sessions; i++) ddp__tls_leave(t, i);
-    if (k->session) DDP_FREE(k->session);
+    for (int i = 0; i < ddp__count(k->session); i++) ddp__tls_leave(t, i);
+    ddp__array_free(k->session);
     SSL_CTX_free(k->ctx);
     BIO_meth_free(k->method);
     OPENSSL_cleanse(k, sizeof *k);

@@ -39,9 +39,8 @@ typedef struct ddp__tls_keys {
     ddp__tls base;
     SSL_CTX *ctx;
     BIO_METHOD *method;
-    ddp__tls_session **session; /* [sessions], by descriptor */
-    int sessions;
-    int by_key; /* pre-shared key, not certificates */
+    ddp__tls_session **session; /* a list, by descriptor */
+    int by_key;                 /* pre-shared key, not certificates */
     char identity[32];
     unsigned char psk[32];
 } ddp__tls_keys;
