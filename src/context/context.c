@@ -212,7 +212,7 @@ size_t ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u)
     const int arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0,
               parts = ddp__parts_for(d, u->trained);
 
-    return (size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) + (size_t)u->blocks;
+    return (size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) + (size_t)ddp__count(u->block);
 }
 
 ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err)
@@ -318,7 +318,7 @@ uint64_t ddp__unit_hash(const ddp__unit *u)
 {
     uint64_t h = ddp__hash(DDP__HASH_START, u->name, strlen(u->name));
 
-    for (int b = 0; b < u->blocks; b++) {
+    for (int b = 0; b < ddp__count(u->block); b++) {
         uint64_t n =
             (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 + (u->block[b].grads != NULL);
         h = ddp__hash(h, &n, sizeof n);

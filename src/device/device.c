@@ -18,9 +18,8 @@
 
 /* An average, until it is held. */
 typedef struct ddp__crossing {
-    float **data; /* [arrays], and counts behind them */
+    float **data; /* lists: the arrays, and how many floats each has */
     size_t *count;
-    int arrays, room;
     long ticket; /* the stager's, of the part that crosses; -1: this rank is not its site's first */
 } ddp__crossing;
 
@@ -122,8 +121,10 @@ static void ddp__nccl_close(ddp_ctx *d)
 
     if (!x) return;
     if (x->zeros) d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
-    for (int i = 0; x->crossing && i < x->slots; i++)
-        if (x->crossing[i].data) DDP_FREE((void *)x->crossing[i].data);
+    for (int i = 0; x->crossing && i < x->slots; i++) {
+        ddp__array_free(x->crossing[i].data);
+        ddp__array_free(x->crossing[i].count);
+    }
     d->nccl = NULL;
 }
 
@@ -138,15 +139,11 @@ static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_
 {
     const int n = m->from_count;
 
-    if (n > c->room) {
-        float **data = (float **)DDP_REALLOC((void *)c->data, (size_t)n * (sizeof *data + sizeof *c->count));
-        if (!data) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
-        c->data = data;
-        c->count = (size_t *)(void *)(data + n);
-        c->room = n;
-    }
+    if (!ddp__reserve(c->data, n) || !ddp__reserve(c->count, n))
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
+    stbds_arrsetlen(c->data, n);
+    stbds_arrsetlen(c->count, n);
     *total = 0;
-    c->arrays = n;
     for (int i = 0; i < n; i++) {
         c->data[i] = m->from[i].data;
         c->count[i] = m->from[i].count;
@@ -166,7 +163,8 @@ ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_er
 
     DDP__TRY(ddp__nccl_arrays(c, m, &total, err));
     x->bytes += (int64_t)(total * sizeof(float));
-    s = d->host.backend->average(d->host.device, slot, c->data, c->count, c->arrays, x->site != NULL, err);
+    s = d->host.backend->average(d->host.device, slot, c->data, c->count, ddp__count(c->data),
+                                 x->site != NULL, err);
     if (s != DDP_OK) return ddp__nccl_lost(d, s, err);
     *ticket = -2 - slot;
     c->ticket = -1;
@@ -190,7 +188,7 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
             ddp__stager_flag(d->stager, c->ticket, &held, &turn);
         else if (c->ticket >= 0)
             DDP__TRY(ddp__stager_wait(d->stager, c->ticket, 0, err));
-        DDP__TRY(b->spread(d->host.device, slot, held, turn, c->data, c->count, c->arrays, err));
+        DDP__TRY(b->spread(d->host.device, slot, held, turn, c->data, c->count, ddp__count(c->data), err));
     }
     b->finish(d->host.device, slot);
     return DDP_OK;
@@ -282,7 +280,7 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
         const ddp__unit *u = &d->unit[l];
         size_t layer = u->count + u->state_count;
 
-        for (int k = 0; k < u->blocks; k++) /* frozen ones are shared once */
+        for (int k = 0; k < ddp__count(u->block); k++) /* frozen ones are shared once */
             if (u->block[k].kind == DDP_PARAMS && !u->block[k].grads) layer += u->block[k].count;
         total += layer;
         if (layer > largest) largest = layer;

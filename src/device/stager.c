@@ -21,8 +21,7 @@ typedef struct ddp__stager_ring {
 
 typedef struct ddp__stager_entry {
     ddp_message m;
-    ddp_piece *piece; /* [pieces] of m.from and m.to, then as the engine has it; grows */
-    int pieces;
+    ddp_piece *piece; /* a list: of m.from and m.to, then as the engine has it */
     int there;
     ddp__stager_state state;
     ddp_piece *host;  /* [m.here + 1] what is here, then the values of the device, pinned */
@@ -319,8 +318,7 @@ void ddp__stager_stop(ddp__stager *s)
 void ddp__stager_free(ddp__stager *s)
 {
     if (!s) return;
-    for (int i = 0; s->entry && i < s->room; i++)
-        if (s->entry[i].piece) DDP_FREE(s->entry[i].piece);
+    for (int i = 0; s->entry && i < s->room; i++) ddp__array_free(s->entry[i].piece);
     if (s->codes.data) s->b->release(s->device, s->codes.data, s->codes.bytes);
     if (s->pinned.data) s->b->unpin(s->device, s->pinned.data, s->pinned.bytes);
     pthread_cond_destroy(&s->changed);
@@ -342,12 +340,9 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
                          "a message of %zu bytes is too long: those of a device have "
                          "%zu at most; post it in parts",
                          bytes, s->pinned.bytes);
-    if (n > x->pieces) {
-        ddp_piece *grown = (ddp_piece *)DDP_REALLOC(x->piece, (size_t)n * sizeof *grown);
-        if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
-        x->piece = grown;
-        x->pieces = n;
-    }
+    if (!ddp__reserve(x->piece, n))
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
+    stbds_arrsetlen(x->piece, n);
     if (m->from_count) memcpy(x->piece, m->from, (size_t)m->from_count * sizeof *x->piece);
     if (to) memcpy(x->piece + m->from_count, m->to, (size_t)to * sizeof *x->piece);
     x->m = *m;

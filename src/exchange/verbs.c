@@ -55,23 +55,22 @@ ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err)
 
 void ddp__posted_close(ddp_ctx *d)
 {
-    for (int i = 0; d->posted && i < d->posted_room; i++)
-        if (d->posted[i].sum) DDP_FREE(d->posted[i].sum);
-    for (int i = 0; i < d->kepts; i++) {
+    for (int i = 0; d->posted && i < d->posted_room; i++) ddp__array_free(d->posted[i].sum);
+    for (int i = 0; i < ddp__count(d->kept); i++) {
         const ddp__own_state *k = &d->kept[i];
         if (k->equal & DDP_KEPT_HERE)
             ddp__release(&d->host.allocator, k->data, k->count * sizeof(float));
         else
             ddp__host_release(&d->host, k->data, k->count * sizeof(float));
     }
-    if (d->kept) DDP_FREE(d->kept);
+    ddp__array_free(d->kept);
     ddp_blob_free(&d->plan);
 }
 
 static int ddp__in_layer(const ddp__unit *u, const ddp_piece *list, int n)
 {
     for (int i = 0; i < n; i++)
-        for (int b = 0; b < u->blocks; b++) {
+        for (int b = 0; b < ddp__count(u->block); b++) {
             const ddp_block *k = &u->block[b];
             if (list[i].data >= k->params && list[i].data < k->params + k->count) return 1;
             if (k->grads && list[i].data >= k->grads && list[i].data < k->grads + k->count) return 1;
@@ -112,12 +111,9 @@ static ddp_status ddp__posted_sums(ddp__posted *p, const ddp_message *m, ddp_err
 {
     const int most = m->from_count + m->to_count;
 
-    if (p->room < most) {
-        ddp_piece *grown = (ddp_piece *)DDP_REALLOC(p->sum, (size_t)most * sizeof *grown);
-        if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", most);
-        p->sum = grown;
-        p->room = most;
-    }
+    if (!ddp__reserve(p->sum, most))
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", most);
+    stbds_arrsetlen(p->sum, most);
     p->from = m->from_count;
     p->to = m->to_count;
     for (int i = 0; i < most; i++) p->sum[i] = i < p->from ? m->from[i] : m->to[i - p->from];
@@ -336,6 +332,7 @@ int ddp_clip(ddp_ctx *d)
 static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal, float **out)
 {
     ddp__own_state *k;
+    int room;
 
     DDP__VERB("ddp_keep");
     if (d->started || d->event != DDP__EVENT_start)
@@ -346,14 +343,13 @@ static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equa
                             "state '%.40s' of %zu floats for layer %d: a name of at most %d characters, a "
                             "size and a layer below %d are needed",
                             name ? name : "", n, layer, (int)sizeof k->name - 1, d->layers);
-    k = (ddp__own_state *)DDP_REALLOC(d->kept, ((size_t)d->kepts + 1) * sizeof *k);
-    if (k) d->kept = k;
-    if (k && equal & DDP_KEPT_HERE)
+    room = ddp__reserve(d->kept, ddp__count(d->kept) + 1);
+    if (room && equal & DDP_KEPT_HERE)
         *out = (float *)ddp__alloc(&d->host.allocator, n * sizeof **out);
-    else if (k)
+    else if (room)
         *out = (float *)ddp__host_alloc(&d->host, n * sizeof **out);
     if (!*out) return ddp_complain(d, DDP_MEMORY, "out of memory for %zu floats of state %s", n, name);
-    k += d->kepts++;
+    k = stbds_arraddnptr(d->kept, 1u);
     memset(k, 0, sizeof *k);
     snprintf(k->name, sizeof k->name, "%s", name);
     k->layer = layer < 0 ? DDP_NO_LAYER : layer;

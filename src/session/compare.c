@@ -260,7 +260,7 @@ static ddp__shape_word ddp__shape_of(const ddp__unit *u)
     memset(&w, 0, sizeof w);
     w.hash = ddp__unit_hash(u);
     w.count = u->count;
-    w.blocks = u->blocks;
+    w.blocks = ddp__count(u->block);
     snprintf(w.name, sizeof w.name, "%s", u->name);
     return w;
 }

@@ -255,7 +255,7 @@ int ddp_wait(ddp_ctx *d)
 /* Where gradients are averaged, parameters are equal, and buffers differ. */
 static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
 {
-    for (int b = 0; b < u->blocks; b++) {
+    for (int b = 0; b < ddp__count(u->block); b++) {
         const ddp_piece p = {{u->block[b].params}, u->block[b].count};
         ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP__ALL_VALUES);
         if (u->block[b].kind != DDP_BUFFERS) continue;

@@ -18,7 +18,7 @@ static const double ddp__drift_limit = 0.2;
 
 /* ---- what the strategy sends in a period ---- */
 
-/* *steps of it; NULL with *n 0 where the strategy does not tell. The caller's. */
+/* *steps of it; NULL with *n 0 where the strategy does not tell. A list of the caller's. */
 static ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err)
 {
     int room = d->layers;
@@ -27,13 +27,11 @@ static ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *s
     *n = 0;
     *steps = 1;
     for (; d->ops.transfers; room *= 2) { /* as many as fit: there may be more */
-        ddp_transfer *grown = (ddp_transfer *)DDP_REALLOC(*list, (size_t)room * sizeof *grown);
-        if (!grown) {
-            if (*list) DDP_FREE(*list);
+        if (!ddp__reserve(*list, room)) {
+            ddp__array_free(*list);
             return ddp__fail(err, DDP_MEMORY, "out of memory for %d transfers", room);
         }
-        *list = grown;
-        *n = d->ops.transfers(d, d->self, steps, grown, room);
+        *n = d->ops.transfers(d, d->self, steps, *list, room);
         if (*n < room || room > 1000 * d->layers) break;
     }
     return DDP_OK;
@@ -92,7 +90,7 @@ static ddp_status ddp__balance_by(ddp_ctx *d, const ddp_profile *p, ddp_error *e
     if (!links) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", d->layers);
     s = ddp__transfers(d, &t, &n, &steps, err);
     if (s == DDP_OK) ddp__transfer_links(d, p, t, n);
-    if (s == DDP_OK && t) DDP_FREE(t);
+    if (s == DDP_OK) ddp__array_free(t);
     for (int l = 0; l < d->layers; l++) links[l] = d->unit[l].link;
     if (s == DDP_OK) s = ddp__tell(d, d->team, links, (size_t)d->layers * sizeof *links, err);
     for (int l = 0; l < d->layers; l++) taken += d->unit[l].link = links[l] != 0;
@@ -179,7 +177,7 @@ static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
         d->stats.predicted_hidden_pct = !(comm > 0) ? 100 : exposed < comm ? 100 * (1 - exposed / comm) : 0;
         if (d->team_size > 1 && ddp__leads(d)) ddp__plan_tell(d, t, n, steps);
     }
-    if (t) DDP_FREE(t);
+    ddp__array_free(t);
     return DDP_OK;
 }
 

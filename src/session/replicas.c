@@ -24,7 +24,7 @@ static ddp_status ddp__block_hash(ddp_ctx *d, const ddp_block *k, float *room, u
 static ddp_status ddp__hashes_fill(ddp_ctx *d, float *room, uint64_t *hash, ddp_error *err)
 {
     for (int l = 0; l < d->layers; l++)
-        for (int b = 0; b < d->unit[l].blocks; b++)
+        for (int b = 0; b < ddp__count(d->unit[l].block); b++)
             DDP__TRY(ddp__block_hash(d, &d->unit[l].block[b], room, hash++, err));
     return DDP_OK;
 }
@@ -66,7 +66,7 @@ static ddp_status ddp__replicas_compare(ddp_ctx *d, uint64_t *all, size_t each, 
 
     DDP__TRY(ddp__gather_words(d, d->team, all, each * sizeof *all, err));
     for (int l = 0; l < d->layers; l++)
-        for (int b = 0; b < d->unit[l].blocks; b++, at++)
+        for (int b = 0; b < ddp__count(d->unit[l].block); b++, at++)
             if (ddp__hashes_differ(d, all, each, at, d->unit[l].group))
                 DDP__TRY(ddp__block_average(d, &d->unit[l], &d->unit[l].block[b], err));
     return DDP_OK;
@@ -80,7 +80,7 @@ ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err)
     ddp_status s;
 
     if (!d->engine || d->host.paper || d->team_size < 2) return DDP_OK;
-    for (int l = 0; l < d->layers; l++) each += (size_t)d->unit[l].blocks;
+    for (int l = 0; l < d->layers; l++) each += (size_t)ddp__count(d->unit[l].block);
     all = (uint64_t *)ddp__calloc((size_t)d->team_size * each + 1, sizeof *all);
     if (d->host.backend) room = (float *)ddp__calloc(DDP__HASHED_FLOATS, sizeof *room);
     if (!all || (d->host.backend && !room))

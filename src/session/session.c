@@ -81,7 +81,7 @@ ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub 
 static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
 {
     if (u->name) DDP_FREE(u->name);
-    if (u->block) DDP_FREE(u->block);
+    ddp__array_free(u->block);
     ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
 }
 
@@ -140,7 +140,7 @@ void ddp_close(ddp_ctx *d)
     ddp__host_release(&d->host, d->coded_there, 2 * d->coded_count * sizeof(float));
     ddp__device_close(d);
     ddp__release(&d->host.allocator, d->muon.at, d->muon_count * sizeof(float));
-    if (d->unit) DDP_FREE(d->unit);
+    ddp__array_free(d->unit);
     ddp__links_free(&d->links[0]);
     ddp__links_free(&d->links[1]);
     ddp_profile_free(&d->profile);
@@ -173,17 +173,18 @@ static ddp_status ddp__check_matrix(const ddp_ctx *d, const ddp__unit *u, int i,
                  count = x->rows && x->columns <= most / x->rows ? x->rows * x->columns : 0;
     int b = 0, k = 0;
 
-    while (b < u->blocks && !(u->block[b].kind == DDP_PARAMS && x->params >= u->block[b].params &&
-                              count <= u->block[b].count &&
-                              (size_t)(x->params - u->block[b].params) <= u->block[b].count - count))
+    while (b < ddp__count(u->block) &&
+           !(u->block[b].kind == DDP_PARAMS && x->params >= u->block[b].params &&
+             count <= u->block[b].count &&
+             (size_t)(x->params - u->block[b].params) <= u->block[b].count - count))
         b++;
     while (k < i && (x->params >= u->matrix[k].params + u->matrix[k].rows * u->matrix[k].columns ||
                      x->params + count <= u->matrix[k].params))
         k++;
-    if (count && b < u->blocks && k == i) return DDP_OK;
+    if (count && b < ddp__count(u->block) && k == i) return DDP_OK;
     return ddp__fail(err, DDP_ARG, "layer %d (%s): matrix %d of %zu rows and %zu columns %s", d->layers,
                      u->name, i, x->rows, x->columns,
-                     count && b < u->blocks
+                     count && b < ddp__count(u->block)
                          ? "overlaps another: leave one of them out"
                          : "does not lie in one block of parameters: give its first value, rows and columns");
 }
@@ -195,20 +196,17 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
 
     snprintf(number, sizeof number, "layer %d", d->layers);
     u->name = ddp__strdup(layer->name ? layer->name : number);
-    u->block = (ddp_block *)ddp__calloc((size_t)(layer->block_count + own), sizeof *u->block);
     u->matrix = (ddp_matrix *)ddp__scratch_take(&d->lists, (size_t)layer->matrix_count, sizeof *u->matrix);
-    if (!u->name || !u->block || !u->matrix)
+    if (!u->name || !u->matrix || !ddp__reserve(u->block, layer->block_count + own))
         return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
     if (own) {
-        u->block[0].params = layer->params;
-        u->block[0].grads = layer->grads;
-        u->block[0].count = layer->count;
-        u->blocks = 1;
+        const ddp_block first = {layer->params, layer->grads, layer->count, DDP_PARAMS};
+        stbds_arrput(u->block, first);
     }
-    for (int i = 0; i < layer->block_count; i++) u->block[u->blocks++] = layer->blocks[i];
+    for (int i = 0; i < layer->block_count; i++) stbds_arrput(u->block, layer->blocks[i]);
     u->flops = layer->flops;
     u->group = layer->group;
-    for (int i = 0; i < u->blocks; i++) DDP__TRY(ddp__check_block(d, u->name, &u->block[i], err));
+    for (int i = 0; i < ddp__count(u->block); i++) DDP__TRY(ddp__check_block(d, u->name, &u->block[i], err));
     for (int i = 0; i < layer->matrix_count; i++) {
         u->matrix[u->matrices++] = layer->matrices[i];
         DDP__TRY(ddp__check_matrix(d, u, i, err));
@@ -231,19 +229,15 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
                               "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d "
                               "layers by ddp_set_optimizer or the first hook; register all layers before",
                               d->layers, layer->name ? layer->name : "unnamed", d->layers);
-    if (d->layers == d->room) {
-        int room = d->room ? 2 * d->room : 16;
-        ddp__unit *grown = (ddp__unit *)DDP_REALLOC(d->unit, (size_t)room * sizeof *grown);
-        if (!grown) return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", d->layers);
-        d->unit = grown;
-        d->room = room;
-    }
+    if (!ddp__reserve(d->unit, d->layers + 1))
+        return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", d->layers);
     u.ticket = u.other_ticket = -1;
     if (ddp__unit_fill(d, &u, layer, &d->host.error)) {
         ddp__unit_free(d, &u);
         return ddp__ctx_fail(d, &d->host.error);
     }
-    d->unit[d->layers++] = u;
+    stbds_arrput(d->unit, u);
+    d->layers++;
     return 0;
 }
 
@@ -257,7 +251,6 @@ int ddp_layer_named(const ddp_ctx *d, const char *name)
 int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, size_t count)
 {
     const ddp_block added = {params, grads, count, DDP_PARAMS};
-    ddp_block *grown;
     ddp_layer first;
     ddp__unit *u;
     int l;
@@ -279,10 +272,9 @@ int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, si
         return ddp_add_layer(d, &first);
     }
     u = &d->unit[l];
-    grown = (ddp_block *)DDP_REALLOC(u->block, ((size_t)u->blocks + 1) * sizeof *grown);
-    if (!grown) return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %s", layer);
-    u->block = grown;
-    u->block[u->blocks++] = added;
+    if (!ddp__reserve(u->block, ddp__count(u->block) + 1))
+        return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %s", layer);
+    stbds_arrput(u->block, added);
     return 0;
 }
 

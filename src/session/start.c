@@ -35,7 +35,7 @@ static int ddp__arrays(const ddp_ctx *d, ddp__array *out)
     int n = 0;
 
     for (int l = 0; l < d->layers; l++)
-        for (int b = 0; b < d->unit[l].blocks; b++) {
+        for (int b = 0; b < ddp__count(d->unit[l].block); b++) {
             const ddp_block *k = &d->unit[l].block[b];
             const ddp__array params = {k->params, k->params + k->count, l, b, 0},
                              grads = {k->grads, k->grads + k->count, l, b, 1};
@@ -61,9 +61,9 @@ static void ddp__arrays_tie(ddp_ctx *d, const ddp__array *x, int n)
     for (int l = 0; l < d->layers; l++) {
         ddp__unit *u = &d->unit[l];
         int left = 0;
-        for (int b = 0; b < u->blocks; b++)
+        for (int b = 0; b < ddp__count(u->block); b++)
             if (u->block[b].count) u->block[left++] = u->block[b];
-        u->blocks = left;
+        stbds_arrsetlen(u->block, left);
     }
 }
 
@@ -73,7 +73,7 @@ static ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
     ddp__array *all;
     int n = 0;
 
-    for (int l = 0; l < d->layers; l++) n += 2 * d->unit[l].blocks;
+    for (int l = 0; l < d->layers; l++) n += 2 * ddp__count(d->unit[l].block);
     all = (ddp__array *)ddp__calloc((size_t)n + 1, sizeof *all);
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for the arrays of %d layers", d->layers);
     ddp__arrays_tie(d, all, ddp__arrays(d, all));
@@ -135,7 +135,7 @@ static void ddp__unit_trains(const ddp_ctx *d, ddp__unit *u, const ddp_block *k)
 /* Room for the lists, and another where what averaging moves does not always go whole. */
 static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
-    const size_t room = (size_t)(u->blocks + 2 * u->matrices + 1);
+    const size_t room = (size_t)(ddp__count(u->block) + 2 * u->matrices + 1);
     const int arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0;
     int parts;
 
@@ -146,7 +146,7 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     u->trains = u->gradient + room;
     u->average = u->trains + room;
     u->other = u->average + room;
-    for (int b = 0; b < u->blocks; b++) {
+    for (int b = 0; b < ddp__count(u->block); b++) {
         const ddp_block *k = &u->block[b];
         const ddp_piece values = {{k->params}, k->count};
         if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal from the start on */
@@ -305,7 +305,7 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 {
     for (int l = 0; l < d->layers; l++)
-        for (int b = 0; b < d->unit[l].blocks; b++) {
+        for (int b = 0; b < ddp__count(d->unit[l].block); b++) {
             const ddp_block *k = &d->unit[l].block[b];
             ddp_piece p;
             ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->unit[l].group, k->params, k->count);
@@ -335,7 +335,7 @@ static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
     if (d->ops.averages != DDP_AVERAGES_GRADIENTS || !d->engine) return DDP_OK;
     for (int l = 0; l < d->layers; l++) {
         if (d->unit[l].gradients) return DDP_OK;
-        frozen += d->unit[l].blocks;
+        frozen += ddp__count(d->unit[l].block);
     }
     if (d->team && !frozen) return DDP_OK; /* a stage of a pipeline that has nothing to train */
     return ddp__fail(err, DDP_USAGE,

@@ -77,7 +77,7 @@ static int ddp__shares(const ddp_ctx *d, ddp__share *out)
     for (int l = 0; l < d->layers; l++) {
         ddp__share_walk w;
         memset(&w, 0, sizeof w);
-        for (int b = 0; b < d->unit[l].blocks; b++)
+        for (int b = 0; b < ddp__count(d->unit[l].block); b++)
             count += ddp__shares_block(d, l, b, &w, out ? out + count : NULL);
     }
     return count;
@@ -120,7 +120,7 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
     const int there = d->host.backend ? DDP__WORKER_THERE : 0;
     ddp__unit *u = &d->unit[l];
 
-    for (int b = 0; b < u->blocks; b++)
+    for (int b = 0; b < ddp__count(u->block); b++)
         ddp__worker_add(s, "layer", l, b, u->block[b].params, u->block[b].count,
                         told | there | (u->block[b].kind == DDP_BUFFERS ? DDP__WORKER_OWN : 0));
     if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
@@ -185,9 +185,9 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
 {
     const int told = d->ops.averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
     const int there = d->host.backend ? DDP__WORKER_THERE : 0;
-    int room = DDP__SMALL + d->kepts + d->programs + 1;
+    int room = DDP__SMALL + ddp__count(d->kept) + d->programs + 1;
 
-    for (int l = 0; l < d->layers; l++) room += d->unit[l].blocks + 3;
+    for (int l = 0; l < d->layers; l++) room += ddp__count(d->unit[l].block) + 3;
     DDP__TRY(ddp__worker_open(s, d->layers, room, err));
     s->host = &d->host;
     ddp__coded_fold(d);
@@ -212,7 +212,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     for (int l = 0; l < d->layers; l++) s->layer[l] = d->unit[l].name;
     DDP__TRY(ddp__worker_values(d, s, told, err));
     for (int l = 0; l < d->layers; l++) ddp__worker_layer(d, s, l, told);
-    for (int i = 0; i < d->kepts; i++) {
+    for (int i = 0; i < ddp__count(d->kept); i++) {
         const ddp__own_state *k = &d->kept[i];
         const int own = k->equal & DDP_KEPT_DRAINED ? 0 : k->equal & 1 ? DDP__WORKER_TOLD : DDP__WORKER_OWN;
         const int enters = k->equal & DDP_KEPT_TOLD ? DDP__WORKER_TOLD : 0;

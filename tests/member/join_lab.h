@@ -86,7 +86,7 @@ static long kept_rest(const plan_of_run *p, const ddp_ctx *d)
 
     for (int l = 0; outer && l < p->layers; l++) n += ((const ddp__outer *)d->self)->layer[l].fresh;
 
-    for (int i = 0; i < d->kepts; i++)
+    for (int i = 0; i < ddp__count(d->kept); i++)
         for (size_t k = 0; !strcmp(d->kept[i].name, "residual") && k < d->kept[i].count; k++)
             n += d->kept[i].data[k] != 0;
     return n;

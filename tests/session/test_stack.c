@@ -53,7 +53,7 @@ static int check_layers(const ddp_ctx *d)
     int good = d->layers == LAYERS;
 
     for (int l = 0; l < LAYERS; l++)
-        good = good && ddp_layer_named(d, name[l]) == l && d->unit[l].blocks == (l % 4 ? 2 : 1);
+        good = good && ddp_layer_named(d, name[l]) == l && ddp__count(d->unit[l].block) == (l % 4 ? 2 : 1);
     return good;
 }
 
