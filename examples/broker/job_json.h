@@ -190,11 +190,17 @@ static inline void job_text_free(char *text)
 
 /* ---- reading: the first fault stands, and what is read behind it does not count ---- */
 
+typedef struct job_place {
+    char *key; /* an operator's name */
+    int value; /* its number in the job */
+} job_place;
+
 typedef struct job_reader {
     const char *name; /* of the text */
     job *j;
     ddp_error *err;
     ddp_status fault;
+    job_place *named; /* a string map of stb_ds: the operators that were read */
 } job_reader;
 
 static ddp_status job_bad(job_reader *r, const ddp__json *at, const char *fmt, ...)
@@ -297,17 +303,17 @@ static void job_read_rule(job_reader *r, const ddp__json *o, job_rule *out)
     out->weight_decay = job_number(r, v, "weight_decay", 0, 0, 1e6, 0);
 }
 
-/* The operator of that name before `before`; -1: none. */
-static int job_named(const job *j, const char *name, int before)
+/* The operator of that name among those that were read; -1: none. */
+static int job_named(job_reader *r, const char *name)
 {
-    while (--before >= 0 && strcmp(j->op[before].name, name)) {
-    }
-    return before;
+    const ptrdiff_t at = stbds_shgeti(r->named, name);
+
+    return at < 0 ? -1 : r->named[at].value;
 }
 
-static int job_find(job_reader *r, const ddp__json *v, int before)
+static int job_find(job_reader *r, const ddp__json *v)
 {
-    const int i = v->kind == DDP__JSON_STRING ? job_named(r->j, v->string, before) : -1;
+    const int i = v->kind == DDP__JSON_STRING ? job_named(r, v->string) : -1;
 
     if (v->kind != DDP__JSON_STRING)
         job_bad(r, v, "the name of an operator is needed");
@@ -323,8 +329,8 @@ static void job_read_args(job_reader *r, const ddp__json *v, int i)
     int k = 0;
 
     for (at = job_list(r, v, "args", DDP_OP_INPUTS); at; at = at->next)
-        o->args[o->arg_count++] = job_find(r, at, i);
-    o->tied = tied ? job_find(r, tied, i) : -1;
+        o->args[o->arg_count++] = job_find(r, at);
+    o->tied = tied ? job_find(r, tied) : -1;
     for (at = job_list(r, v, "attributes", DDP_OP_ARGS); at; at = at->next) {
         if (at->kind != DDP__JSON_NUMBER || !(fabs(at->number) <= 1e9))
             job_bad(r, at, "an attribute must be a number from -1e+09 to 1e+09");
@@ -340,7 +346,7 @@ static ddp_status job_read_op(job_reader *r, const ddp__json *v, int i)
     if (v->kind != DDP__JSON_OBJECT) return job_bad(r, v, "an operator must be an object with name and op");
     job_string(r, v, "name", o->name, sizeof o->name);
     if (!o->name[0]) return job_bad(r, v, "an operator needs a name");
-    if (job_named(r->j, o->name, i) >= 0) return job_bad(r, v, "two operators have this name");
+    if (job_named(r, o->name) >= 0) return job_bad(r, v, "two operators have this name");
     job_string(r, v, "op", o->op, sizeof o->op);
     job_string(r, v, "layer", o->layer, sizeof o->layer);
     type = o->op[0] ? (int)JOB_NON_PARAMETRIC : (int)JOB_PLACEHOLDER;
@@ -359,6 +365,7 @@ static ddp_status job_read_op(job_reader *r, const ddp__json *v, int i)
         return job_bad(r, v, "an input needs a shape, and has no op and no args");
     if (o->type != JOB_PLACEHOLDER && !o->op[0])
         return job_bad(r, v, "an operator needs \"op\", the name of its kernel");
+    stbds_shput(r->named, o->name, i);
     return r->fault;
 }
 
@@ -419,7 +426,7 @@ static ddp_status job_read_all(job_reader *r, const ddp__json *root, const char 
     j->ops = (int)list->count;
     for (v = list->first; v; v = v->next) DDP__TRY(job_read_op(r, v, i++));
     DDP__TRY(ddp__json_need(r->name, root, "loss", DDP__JSON_STRING, &v, r->err));
-    j->loss = job_find(r, v, j->ops);
+    j->loss = job_find(r, v);
     return r->fault;
 }
 
@@ -428,7 +435,7 @@ static ddp_status job_read_all(job_reader *r, const ddp__json *root, const char 
 static ddp_status job_read(const char *name, const char *text, size_t n, job *out, ddp_error *err)
 {
     job j;
-    job_reader r = {name, &j, err, DDP_OK};
+    job_reader r = {name, &j, err, DDP_OK, NULL};
     ddp__json *root;
     ddp_status s;
 
@@ -439,6 +446,7 @@ static ddp_status job_read(const char *name, const char *text, size_t n, job *ou
     if (!root) return err ? err->code : DDP_FORMAT;
     s = job_read_all(&r, root, text, n);
     ddp__json_free(root);
+    stbds_shfree(r.named);
     if (s == DDP_OK)
         *out = j;
     else

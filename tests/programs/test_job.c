@@ -584,6 +584,26 @@ static void refuses(const char *from, const char *to, const char *says)
     job_free(&j);
 }
 
+static void operators_of_a_long_job_are_found_by_name(void **state)
+{
+    enum { LONG = 5000 };
+    ddp__text t = {NULL, 0, 0, 0, 0};
+    job j;
+
+    (void)state;
+    ddp__text_addf(&t, "{\"dreamddp_job\": 1, \"operators\": [{\"name\": \"op 0\", \"shape\": [2, 2]}");
+    for (int i = 1; i < LONG; i++)
+        ddp__text_addf(&t, ", {\"name\": \"op %d\", \"op\": \"relu\", \"args\": [\"op %d\"]}", i, 7919 % i);
+    ddp__text_addf(&t, "], \"loss\": \"op %d\"}", LONG - 1);
+    assert_false(t.failed);
+    j = read_job(t.data);
+    assert_int_equal(j.ops, LONG);
+    assert_int_equal(j.loss, LONG - 1);
+    for (int i = 1; i < LONG; i++) assert_int_equal(j.op[i].args[0], 7919 % i);
+    job_free(&j);
+    ddp__text_free(&t);
+}
+
 static void bad_descriptions_are_refused_in_a_sentence(void **state)
 {
     (void)state;
@@ -741,6 +761,7 @@ int main(void)
         cmocka_unit_test(messages_are_what_the_executor_sends),
         cmocka_unit_test(another_cut_takes_operators_over_bit_for_bit),
         cmocka_unit_test(each_operator_has_its_own_optimizer),
+        cmocka_unit_test(operators_of_a_long_job_are_found_by_name),
         cmocka_unit_test(bad_descriptions_are_refused_in_a_sentence),
         cmocka_unit_test(only_the_node_that_runs_an_operator_needs_its_kernel),
         cmocka_unit_test(a_broker_needs_no_kernels),
