@@ -6,7 +6,8 @@
                               lists later, a circle of files, a module that src/dreamddp.h lists in two places or out of
                               order, a table of functions without a reason in TABLES, a file of more than 700 lines or one
                               that does not open with a sentence, a number read or written in the program's locale, a
-                              comparison that -ffast-math removes, a page of docs/ that names what does not exist
+                              comparison that -ffast-math removes, a list that grows by hand, a page of docs/ that names
+                              what does not exist
 
 A module is a folder of src/, in the order of tools/amalgamate.py; it may use those before it. A file is a
 .c with its .h. One uses another if it includes it, or names a function that only the other defines. A table of functions is
@@ -63,6 +64,17 @@ TABLES = {
     "ddp__transport": "A device is optional, so exchange posts messages through the transport that device adds.",
     "ddp__wire_table": "A transport is a table, and one of them is the simulator.",
     "ddp__worker": "A checkpoint contains the state of the program and values that only the context can check.",
+}
+GROWTH = re.compile(r"\b(?:DDP_REALLOC|realloc)\s*\(\s*(?!NULL\b)([^,]*)")  # of an array that is there already
+GROWS = {  # "file: array": why it is no list that ddp__reserve enlarges
+    "base/array.c: head": "ddp__reserve itself",
+    "base/platform.h: ptr": "the definition of DDP_REALLOC",
+    "base/text.c: t->data": "a text ends with 0, may be in the caller's memory, and is given away to be freed with DDP_FREE",
+    "data/images.c: m->pixels": "public arrays of ddp_images; the size is known before each file is read",
+    "data/images.c: m->labels": "public arrays of ddp_images; the size is known before each file is read",
+    "member/entry.c: t->data": "bytes of one state, whose number the sender tells first",
+    "member/state.c: t.data": "a text enlarged once, to the known size of the copy",
+    "member/state.c: x->data": "one tensor, whose size the file tells first",
 }
 
 
@@ -327,6 +339,20 @@ class Tables:
         return sorted((name, at, sorted(self.filled[name])) for name, (at, _) in self.declared.items()
                       if name in self.filled and
                       min(map(order, self.called.get(name, {at}))) < max(map(order, self.filled[name])))
+def hand_written_growth(house):
+    """[(file, line, array)] of each array that grows without ddp__reserve, and without a reason in GROWS"""
+    for path, bare in house.bare.items():
+        for m in GROWTH.finditer(bare):
+            if "%s: %s" % (path, m.group(1).strip()) not in GROWS:
+                yield path, bare.count("\n", 0, m.start()) + 1, m.group(1).strip()
+
+
+def growth_faults(house):
+    for path, line, array in hand_written_growth(house):
+        yield "src/%s:%d enlarges %s by hand; use ddp__reserve of src/base/array.h" % (path, line, array)
+    there = {"%s: %s" % (path, m.group(1).strip()) for path, bare in house.bare.items() for m in GROWTH.finditer(bare)}
+    for key in sorted(set(GROWS) - there):
+        yield "tools/house.py exempts src/%s, which does not grow" % key
 
 
 def quantile(sizes, q):
@@ -347,7 +373,8 @@ def table(house):
             max(sizes or [0]), sum(name in ("all", module(a)) for a, _, _ in upward),
             sum(name in ("all", module(c[0])) for c in circles),
             max(len(chain) for at, chain in chains.items() if name in ("all", at)) if chains else 0))
-    print("upward calls: %d, circles: %d" % (len(upward), len(circles)))
+    print("upward calls: %d, circles: %d, hand-written growth: %d" % (
+        len(upward), len(circles), len(list(hand_written_growth(house)))))
     for name in FOLDERS:
         if name in chains:
             print("%s: a chain of %d calls: %s" % (name, len(chains[name]), chain_text(chains[name])))
@@ -404,6 +431,7 @@ def faults(house):
         for m in [] if path.startswith("cuda/") else NOT_FINITE.finditer(bare):  # nvcc assumes nothing about kernels
             yield "src/%s:%d names %s; -ffast-math removes what depends on it: use ddp__finite, ddp__is_nan, DBL_MAX" % (
                 path, bare.count("\n", 0, m.start()) + 1, m.group(1))
+    yield from growth_faults(house)
     for page, line, name in pages():
         yield "%s:%d names %s, which does not exist" % (page, line, name)
 

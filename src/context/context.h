@@ -65,8 +65,7 @@ typedef struct ddp__ended {
 /* A registered layer. */
 typedef struct ddp__unit {
     char *name;
-    ddp_block *block; /* [blocks] */
-    int blocks;
+    ddp_block *block;   /* a list */
     ddp_matrix *matrix; /* [matrices] */
     int matrices;
     double flops;
@@ -106,7 +105,7 @@ typedef struct ddp__posted {
     long step;
     ddp_piece *sum; /* [from + to] on a device: what comes in those is added to these; to 0: nothing
                                is */
-    int from, to, room;
+    int from, to;
 } ddp__posted;
 
 /* A tensor of the strategy's own (ddp_keep). */
@@ -177,8 +176,7 @@ struct ddp_ctx {
     ddp__posted *posted;       /* [posted_room] */
     int posted_count, posted_room;
     long posted_next;
-    ddp__own_state *kept; /* [kepts] */
-    int kepts;
+    ddp__own_state *kept;         /* a list */
     ddp__engine *engine, *second; /* NULL with one worker; of link 1, NULL without */
     ddp_link link[2];             /* measured */
     double gap_s[2];              /* of either: see ddp_profile; 0 where nothing was measured */
@@ -198,8 +196,8 @@ struct ddp_ctx {
     int entered;                /* this worker has joined and not called a hook of a layer yet */
     uint64_t saves_as;          /* run identity in its checkpoints; 0: none yet */
 
-    ddp__unit *unit; /* [layers], grows until the session starts */
-    int layers, room;
+    ddp__unit *unit;        /* [layers], grows until the session starts */
+    int layers;             /* of the list unit */
     int computing;              /* group of the ranks that compute, where others serve; 0 = all, or (elastic)
                                     those who did not ddp__engine_retire */
     struct ddp__desk *desk;     /* of a rank that serves; NULL */

@@ -13,13 +13,3 @@ void *ddp__copy(const void *from, size_t count, size_t size)
     void *to = ddp__calloc(count, size);
     return to && count ? memcpy(to, from, count * size) : to;
 }
-
-void *ddp__grow(void *array, size_t *room, size_t wanted, size_t size)
-{
-    size_t more = *room ? 2 * *room : 256;
-    if (wanted <= *room) return array;
-    if (more < wanted) more = wanted;
-    array = DDP_REALLOC(array, more * size);
-    if (array) *room = more;
-    return array;
-}

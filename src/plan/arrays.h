@@ -8,6 +8,3 @@
 DDP_LIB ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err);
 /* Copies an array for the result of a plan. The caller frees the copy with DDP_FREE. NULL: out of memory. */
 DDP_LIB void *ddp__copy(const void *from, size_t count, size_t size);
-/* Grows an array from *room elements to `wanted` or more and updates *room. NULL: out of memory, and the old
- * array stays valid. */
-DDP_LIB void *ddp__grow(void *array, size_t *room, size_t wanted, size_t size);

@@ -19,8 +19,8 @@ typedef struct ddp__place {
     int stop;    /* 1 = a limit is reached, 2 = the caller has had enough */
     int *best;   /* [N] arrangement; cost DBL_MAX: none yet */
     double cost;
-    int proven, points, most_points;
-    double *curve;
+    int proven;
+    double *curve;          /* a list of pairs: seconds, cost */
     ddp__matching matching; /* of D by D */
     double *weight;         /* [D x D] */
     double *hop;            /* [S x S] value of each matching */
