@@ -4300,6 +4300,62 @@ DDP__C int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeou
 #define DDP_ASSERT(cond) assert(cond)
 #endif
 
+/* ==== base/array.h ==== [base] */
+/* Growing lists: arrays of stb_ds whose memory comes from DDP_REALLOC, and is checked.
+ *
+ *     int *list = NULL;
+ *     if (!ddp__reserve(list, stbds_arrlenu(list) + 1)) return DDP_MEMORY;
+ *     stbds_arrput(list, 7);
+ *     ddp__array_free(list);
+ *
+ * stb_ds neither checks its realloc nor uses DDP_REALLOC. Therefore reserve room before each
+ * stbds_arrput, stbds_arraddnptr or stbds_arrsetlen, which then do not allocate, and never use
+ * stbds_arrfree. (stbds_arrins and stbds_arraddnindex do not compile under gcc -Wconversion.) Use arrays
+ * only: the maps of stb_ds share a process-wide seed and allocate by themselves. Never in the public API.
+ *
+ * stb_ds is the installed package, not a copy. A program that uses stb_ds too may include it before or after
+ * this header, in the same file or in others; base/array.c instantiates it. */
+
+/* Only a program that includes stb_ds.h itself gets its short names (arrput). */
+#if !defined(INCLUDE_STB_DS_H) && !defined(DREAMDDP_NO_STB_DS_IMPLEMENTATION) && \
+    !defined(STB_DS_IMPLEMENTATION) && !defined(STBDS_NO_SHORT_NAMES)
+#define STBDS_NO_SHORT_NAMES
+#define DDP__STBDS_NO_SHORT_NAMES
+#endif
+
+/* Here only its declarations: a program that asked for the implementation gets it by its own #include below
+ * ours. */
+#ifndef INCLUDE_STB_DS_H
+#pragma push_macro("STB_DS_IMPLEMENTATION")
+#undef STB_DS_IMPLEMENTATION
+#if __has_include(<stb_ds.h>)
+#include <stb_ds.h>
+#elif __has_include(<stb/stb_ds.h>)
+#include <stb/stb_ds.h>
+#else
+#error "dreamddp: stb_ds.h was not found; install libstb-dev (Debian) or stb-devel (Fedora), or add its -I"
+#endif
+#pragma pop_macro("STB_DS_IMPLEMENTATION")
+#endif
+
+#ifdef DDP__STBDS_NO_SHORT_NAMES
+#undef STBDS_NO_SHORT_NAMES
+#endif
+
+/* The elements of a list, an int. */
+#define ddp__count(list) ((int)stbds_arrlen(list))
+
+/* Makes room for n elements in all, and at least doubles the room where it grows; the elements and their
+ * number stay. list: a T * that is NULL at first. 1; or 0 when memory is short or n elements exceed the
+ * address space: the list stays as it was. New elements are not initialised. */
+#define ddp__reserve(list, n) ddp__array_reserve(&(list), (size_t)(n), sizeof *(list))
+/* Frees a list and sets it to NULL. */
+#define ddp__array_free(list) (ddp__array_release(list), (list) = NULL)
+
+/* What the macros above call. at: where the pointer to the first element is. */
+DDP_LIB int ddp__array_reserve(void *at, size_t n, size_t size);
+DDP_LIB void ddp__array_release(const void *list);
+
 /* ==== base/core.h ==== [base] */
 /* What nearly every file of the implementation uses: failures and log lines, memory, text and files, arrays,
  * hashes, shuffled decks, threads. A failure fills the caller's ddp_error and returns the code; log lines go
@@ -4517,39 +4573,6 @@ DDP_LIB int ddp__parse_long(const char *s, long *out);
 /* Levenshtein distance of two short words, the first of an letters; 99: one is long. */
 DDP_LIB int ddp__word_distance(const char *a, size_t an, const char *b);
 
-/* ---- growing arrays for bookkeeping: stb_ds, arrays only (its maps share a process-wide seed). Never in the
- * public API, never on the comm thread, never in a training step.
- *     int *list = NULL;  stbds_arrput(list, 7);  stbds_arrlen(list);  stbds_arrfree(list);
- * (stbds_arrins and stbds_arraddnindex do not compile under gcc -Wconversion: use arrsetlen.) It is the
- * installed package, not a copy. A program that uses stb_ds too may include it before or after this header,
- * in the same file or in others; base/core.c says who instantiates it. ---- */
-
-/* Somebody who includes stb_ds.h himself wants its short names (arrput); nobody else does. */
-#if !defined(INCLUDE_STB_DS_H) && !defined(DREAMDDP_NO_STB_DS_IMPLEMENTATION) && \
-    !defined(STB_DS_IMPLEMENTATION) && !defined(STBDS_NO_SHORT_NAMES)
-#define STBDS_NO_SHORT_NAMES
-#define DDP__STBDS_NO_SHORT_NAMES
-#endif
-
-/* Here only its declarations: a program that asked for the implementation gets it by its own #include below
- * ours. */
-#ifndef INCLUDE_STB_DS_H
-#pragma push_macro("STB_DS_IMPLEMENTATION")
-#undef STB_DS_IMPLEMENTATION
-#if __has_include(<stb_ds.h>)
-#include <stb_ds.h>
-#elif __has_include(<stb/stb_ds.h>)
-#include <stb/stb_ds.h>
-#else
-#error "dreamddp: stb_ds.h was not found; install libstb-dev (Debian) or stb-devel (Fedora), or add its -I"
-#endif
-#pragma pop_macro("STB_DS_IMPLEMENTATION")
-#endif
-
-#ifdef DDP__STBDS_NO_SHORT_NAMES
-#undef STBDS_NO_SHORT_NAMES
-#endif
-
 /* ---- hashes of bytes: FNV-1a for names and settings, MurmurHash3 against damage, SHA-256 (FIPS 180-4)
  * against adversaries ---- */
 
@@ -4705,8 +4728,7 @@ double ddp__number(const char *s, char **end)
 }
 
 /* ==== base/core.c ==== [base] */
-/* Status codes, failures, log lines, memory, the clock, random numbers and hashes; stb_ds is instantiated
- * here. */
+/* Status codes, failures, log lines, memory, the clock, random numbers and hashes. */
 
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -5246,30 +5268,6 @@ void ddp__sha256(const void *data, size_t n, unsigned char *digest)
     for (size_t at = 0; at < last; at += 64) ddp__sha256_block(state, tail + at);
     for (int i = 0; i < 32; i++) digest[i] = (unsigned char)(state[i / 4] >> (24 - 8 * (i % 4)) & 255);
 }
-
-/* ---- stb_ds ---- */
-
-/* Instantiates stb_ds, once per program: here, unless DREAMDDP_NO_STB_DS_IMPLEMENTATION says
- * that another file does (define it beside a program's own instantiation, and in all but one of
- * several DDP_STATIC files), or unless this very file has STB_DS_IMPLEMENTATION defined. */
-#if !defined(DREAMDDP_NO_STB_DS_IMPLEMENTATION) && !defined(STB_DS_IMPLEMENTATION)
-#define STB_DS_IMPLEMENTATION
-#if defined(__GNUC__) || defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wconversion"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wshadow"
-#endif
-#if __has_include(<stb_ds.h>)
-#include <stb_ds.h>
-#else
-#include <stb/stb_ds.h>
-#endif
-#if defined(__GNUC__) || defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
-#undef STB_DS_IMPLEMENTATION
-#endif
 
 /* ==== base/thread.c ==== [base] */
 /* Threads that sleep, wait and share loops. */
@@ -6213,15 +6211,11 @@ struct ddp_graph {
     ddp__owned owned;                           /* first: what the host's list points at */
     ddp__host *host;                            /* NULL: no context */
     const ddp_op *(*builtin)(const char *name); /* what need not be registered; NULL: none such */
-    const ddp_op **ops;                         /* registered by the user */
-    int op_count;
-    ddp_node **node;
-    int nodes;
+    const ddp_op **ops;                         /* a list: registered by the user */
+    ddp_node **node;                            /* a list, as are layer and segment */
     ddp__graph_layer *layer;
-    int layers;
     int open_layer; /* -1: none */
     ddp__recompute_segment *segment;
-    int segments;
     int open_segment; /* -1: none */
     int built;
     int stages, own_stage; /* 0: it is whole */
@@ -6334,19 +6328,17 @@ const ddp_backend *ddp__graph_backend(const ddp_graph *g) { return g->host ? g->
 static const ddp_error ddp__no_graph = {DDP_MEMORY, "out of memory for a graph"}; /* ddp_graph_new had none */
 const ddp_error *ddp_graph_error(const ddp_graph *g) { return g ? &g->error : &ddp__no_graph; }
 
-/* Makes room for one more element of size bytes; there is room up to the next power of two. 1 on success,
- * else the graph has the error. */
-static int ddp__graph_grow(ddp_graph *g, void **array, int count, size_t size)
+/* For a list that has room for another element (ddp__reserve), or failed to grow: 1, or 0 with the graph's
+ * error. */
+static int ddp__graph_room(ddp_graph *g, int room, int count)
 {
-    void *bigger;
-
-    if (count & (count - 1)) return 1;
-    bigger = count < DDP__MOST_NODES ? DDP_REALLOC(*array, (count ? 2 * (size_t)count : 1) * size) : NULL;
-    if (!bigger)
-        return !ddp__fail(&g->error, DDP_MEMORY, "out of memory for a graph of more than %d entries", count);
-    *array = bigger;
-    return 1;
+    if (room && count < DDP__MOST_NODES) return 1;
+    return !ddp__fail(&g->error, DDP_MEMORY, "out of memory for a graph of more than %d entries", count);
 }
+
+/* Makes room for another element of a list of the graph. 1 on success, else the graph has the error. */
+#define ddp__graph_reserve(g, list) \
+    ddp__graph_room(g, ddp__reserve(list, ddp__count(list) + 1), ddp__count(list))
 
 /* 1 if the graph may still be changed by what; else it remembers why not. */
 static int ddp__graph_open(ddp_graph *g, const char *what)
@@ -6369,18 +6361,19 @@ static int ddp__layer_named(const ddp_graph *g, const char *name)
 {
     int i = 0;
 
-    while (i < g->layers && strcmp(g->layer[i].name, name)) i++;
-    return i < g->layers;
+    while (i < ddp__count(g->layer) && strcmp(g->layer[i].name, name)) i++;
+    return i < ddp__count(g->layer);
 }
 
 static void ddp__layer_new(ddp_graph *g, const char *name)
 {
-    ddp__graph_layer *l = &g->layer[g->layers];
+    const int layers = ddp__count(g->layer);
+    ddp__graph_layer *l = &g->layer[layers];
     const uint64_t base = ddp__hash(DDP__HASH_START, name, strlen(name));
     char text[256];
     int repeat = 0;
 
-    for (int i = g->layers - 1; i >= 0 && repeat == 0; i--)
+    for (int i = layers - 1; i >= 0 && repeat == 0; i--)
         if (g->layer[i].base_hash == base) repeat = g->layer[i].repeat + 1;
     snprintf(text, sizeof text, "%.200s", name);
     if (repeat) snprintf(text + strlen(text), sizeof text - strlen(text), ".%d", repeat);
@@ -6391,10 +6384,12 @@ static void ddp__layer_new(ddp_graph *g, const char *name)
     l->base_hash = base;
     l->repeat = repeat;
     l->first = l->last = -1;
-    if (l->name)
-        g->open_layer = g->layers++;
-    else
+    if (!l->name) {
         ddp__fail(&g->error, DDP_MEMORY, "out of memory for layer \"%s\"", text);
+        return;
+    }
+    g->open_layer = layers;
+    stbds_arrsetlen(g->layer, layers + 1);
 }
 
 void ddp_layer_begin(ddp_graph *g, const char *name)
@@ -6404,12 +6399,12 @@ void ddp_layer_begin(ddp_graph *g, const char *name)
     if (g->open_layer >= 0)
         ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" begins inside layer \"%s\": call ddp_layer_end first",
                   name, g->layer[g->open_layer].name);
-    else if (g->layers == DDP__MOST_LAYERS)
+    else if (ddp__count(g->layer) == DDP__MOST_LAYERS)
         ddp__fail(&g->error, DDP_ARG,
                   "layer \"%.100s\" would be the %dth: a graph has at most %d layers; build fewer, "
                   "or put several operators into one",
-                  name, g->layers + 1, DDP__MOST_LAYERS);
-    else if (ddp__graph_grow(g, (void **)&g->layer, g->layers, sizeof *g->layer))
+                  name, ddp__count(g->layer) + 1, DDP__MOST_LAYERS);
+    else if (ddp__graph_reserve(g, g->layer))
         ddp__layer_new(g, name);
 }
 
@@ -6433,9 +6428,10 @@ void ddp_recompute_begin(ddp_graph *g)
     if (!ddp__graph_open(g, "ddp_recompute_begin")) return;
     if (g->open_segment >= 0) {
         ddp__fail(&g->error, DDP_USAGE, "ddp_recompute_begin inside a segment: call ddp_recompute_end first");
-    } else if (ddp__graph_grow(g, (void **)&g->segment, g->segments, sizeof *g->segment)) {
-        g->segment[g->segments].first = g->segment[g->segments].last = -1;
-        g->open_segment = g->segments++;
+    } else if (ddp__graph_reserve(g, g->segment)) {
+        const ddp__recompute_segment none = {-1, -1};
+        g->open_segment = ddp__count(g->segment);
+        stbds_arrput(g->segment, none);
     }
 }
 
@@ -6457,16 +6453,16 @@ static ddp_node *ddp__node_add(ddp_graph *g)
 {
     ddp_node *n;
 
-    if (!ddp__graph_grow(g, (void **)&g->node, g->nodes, sizeof *g->node)) return NULL;
+    if (!ddp__graph_reserve(g, g->node)) return NULL;
     n = (ddp_node *)ddp__calloc(1, sizeof *n);
     if (!n)
         return ddp__no_node(
-            ddp__fail(&g->error, DDP_MEMORY, "out of memory for node %d of the graph", g->nodes));
+            ddp__fail(&g->error, DDP_MEMORY, "out of memory for node %d of the graph", ddp__count(g->node)));
     n->graph = g;
-    n->index = g->nodes;
+    n->index = ddp__count(g->node);
     n->layer = n->segment = n->tied = n->from = n->to = -1;
     n->type = DDP_F32;
-    g->node[g->nodes++] = n;
+    stbds_arrput(g->node, n);
     return n;
 }
 
@@ -6515,7 +6511,7 @@ ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const 
                                       "of at least 1",
                                       name, text));
     }
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         if (!g->node[i]->op && !strcmp(g->node[i]->name, name))
             return ddp__no_node(ddp__fail(&g->error, DDP_ARG,
                                           "input \"%.80s\" exists already: give each input its own "
@@ -6527,7 +6523,7 @@ ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const 
     n->spec.out = *s;
     n->name = ddp__strdup(name);
     if (n->name) return n;
-    g->nodes--;
+    (void)stbds_arrpop(g->node);
     DDP_FREE(n);
     return ddp__no_node(ddp__fail(&g->error, DDP_MEMORY, "out of memory for input \"%.80s\"", name));
 }
@@ -6543,7 +6539,7 @@ ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long rows, l
 
 const ddp_op *ddp__op_find(const ddp_graph *g, const char *name)
 {
-    for (int i = 0; i < g->op_count; i++)
+    for (int i = 0; i < ddp__count(g->ops); i++)
         if (strcmp(g->ops[i]->name, name) == 0) return g->ops[i];
     return g->builtin(name);
 }
@@ -6562,8 +6558,8 @@ int ddp_register_op(ddp_graph *g, const ddp_op *op)
                               "ddp_register_op: an operator \"%.80s\" exists already: choose another "
                               "name",
                               op->name);
-    if (!ddp__graph_grow(g, (void **)&g->ops, g->op_count, sizeof *g->ops)) return (int)g->error.code;
-    g->ops[g->op_count++] = op;
+    if (!ddp__graph_reserve(g, g->ops)) return (int)g->error.code;
+    stbds_arrput(g->ops, op);
     return 0;
 }
 
@@ -6751,15 +6747,15 @@ void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviation)
 
 /* ---- reading ---- */
 
-int ddp_node_count(const ddp_graph *g) { return g ? g->nodes : 0; }
+int ddp_node_count(const ddp_graph *g) { return g ? ddp__count(g->node) : 0; }
 int ddp_node_index(const ddp_node *n) { return n ? n->index : -1; }
-int ddp_layer_count(const ddp_graph *g) { return g ? g->layers : 0; }
+int ddp_layer_count(const ddp_graph *g) { return g ? ddp__count(g->layer) : 0; }
 
 int ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out)
 {
     const ddp_node *n;
 
-    if (!g || !out || index < 0 || index >= g->nodes) return DDP_ARG;
+    if (!g || !out || index < 0 || index >= ddp__count(g->node)) return DDP_ARG;
     n = g->node[index];
     memset(out, 0, sizeof *out);
     out->name = n->op ? n->op->name : "input";
@@ -6781,7 +6777,7 @@ size_t ddp_param_count(const ddp_graph *g)
 {
     size_t count = 0;
 
-    for (int i = 0; g && i < g->nodes; i++)
+    for (int i = 0; g && i < ddp__count(g->node); i++)
         count += ddp__arrays_count(g->node[i]->spec.param, g->node[i]->tied >= 0, g->node[i]->spec.params);
     return count;
 }
@@ -6789,7 +6785,7 @@ size_t ddp_param_count(const ddp_graph *g)
 /* of: its parameters, gradients or buffers. */
 static float *ddp__layer_block(const ddp_graph *g, int layer, char of, size_t *count)
 {
-    const ddp__graph_layer *l = g && layer >= 0 && layer < g->layers ? &g->layer[layer] : NULL;
+    const ddp__graph_layer *l = g && layer >= 0 && layer < ddp__count(g->layer) ? &g->layer[layer] : NULL;
 
     if (count) *count = !l ? 0 : of == 'b' ? l->buffer_count : l->count;
     return !l ? NULL : of == 'b' ? l->buffers : of == 'g' ? l->grads : l->params;
@@ -6896,8 +6892,8 @@ static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
 {
     enum { OUTSIDE = DDP__AGAIN + 1 };
 
-    memset(fate, DDP__KEPT, (size_t)g->nodes);
-    for (int i = 0; i < g->nodes; i++)
+    memset(fate, DDP__KEPT, (size_t)ddp__count(g->node));
+    for (int i = 0; i < ddp__count(g->node); i++)
         for (int k = 0; k < g->node[i]->spec.inputs; k++) {
             const ddp_node *p = g->node[g->node[i]->input[k]];
             if (p->segment < 0 || ddp__stays(p)) continue;
@@ -6906,7 +6902,7 @@ static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
             else if (fate[p->index] != OUTSIDE)
                 fate[p->index] = DDP__DROPPED;
         }
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         if (fate[i] == OUTSIDE) fate[i] = DDP__KEPT;
 }
 
@@ -6915,7 +6911,7 @@ static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
 static void ddp__recompute_fates(const ddp_graph *g, unsigned char *fate)
 {
     ddp__fates_drop(g, fate);
-    for (int i = g->nodes - 1; i >= 0; i--) {
+    for (int i = ddp__count(g->node) - 1; i >= 0; i--) {
         const ddp_node *d = g->node[i];
         if (d->segment < 0) continue;
         if (fate[i] == DDP__DROPPED && d->has_gradient && (d->spec.saved || !ddp__forgets_out(d)))
@@ -7225,7 +7221,7 @@ static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
 {
     size_t top = 0;
 
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const ddp_node *d = g->node[i];
         l->out[i] = top;
         top += ddp__part_stride(d);
@@ -7245,12 +7241,12 @@ static int ddp__lives_alloc(ddp__lives *v, const ddp_graph *g, const unsigned ch
 {
     enum { PER_NODE = 6 + 3 * DDP__EVENTS + DDP__ARRAYS };
     int **const part[] = {&v->root[0], &v->end[0], &v->root[1], &v->end[1], &v->over};
-    size_t n = (size_t)g->nodes, t;
+    size_t n = (size_t)ddp__count(g->node), t;
     int *ints = (int *)ddp__calloc(PER_NODE * n, sizeof *ints);
 
     v->g = g;
     v->fate = fate;
-    v->n = g->nodes;
+    v->n = ddp__count(g->node);
     v->bytes = (size_t *)ddp__calloc(DDP__ARRAYS * n, sizeof *v->bytes);
     v->hole = (ddp__hole *)ddp__calloc(DDP__ARENAS * (DDP__ARRAYS * n + 2), sizeof *v->hole);
     v->uses = ints;
@@ -7288,7 +7284,8 @@ ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp
     int ok;
 
     memset(out, 0, sizeof *out);
-    ok = ddp__layout_alloc(out, (size_t)g->nodes) && (!lives || ddp__lives_alloc(&v, g, out->fate));
+    ok =
+        ddp__layout_alloc(out, (size_t)ddp__count(g->node)) && (!lives || ddp__lives_alloc(&v, g, out->fate));
     if (!ok) {
         ddp__layout_free(out);
     } else if (lives && !(share && g->stages)) {
@@ -7304,7 +7301,8 @@ ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp
     DDP_FREE(v.bytes);
     DDP_FREE(v.hole);
     return ok ? DDP_OK
-              : ddp__fail(err, DDP_MEMORY, "out of memory for the memory plan of %d nodes", g->nodes);
+              : ddp__fail(err, DDP_MEMORY, "out of memory for the memory plan of %d nodes",
+                          ddp__count(g->node));
 }
 
 void ddp__layout_free(ddp__layout *l)
@@ -7354,7 +7352,7 @@ ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
     s->graph = g;
     s->layout = layout;
     s->pass = g->states_made++ << 32; /* states count their passes from unlike numbers */
-    s->written = (unsigned char *)ddp__calloc((size_t)g->nodes, 1);
+    s->written = (unsigned char *)ddp__calloc((size_t)ddp__count(g->node), 1);
     if (bytes) s->arena[DDP__ARENA_OWN] = (char *)ddp__host_alloc(g->host, bytes);
     if (s->written && (s->arena[DDP__ARENA_OWN] || !bytes)) return s;
     ddp_state_free(s);
@@ -7387,9 +7385,9 @@ ddp_state *ddp_state_new(ddp_graph *g)
     if (!s || g->stages) return s;
 
     /* written marks the used here; a scalar nobody uses is a loss, whose gradient is 1 */
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         for (int k = 0; k < g->node[i]->spec.inputs; k++) s->written[g->node[i]->input[k]] = 1;
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         if (!s->written[i] && g->node[i]->op && ddp_shape_count(&g->node[i]->spec.out) == 1 &&
             g->plain.gradient[i] != DDP__NOWHERE)
             ddp__node_one(g->node[i], ddp__state_at(s, g->plain.gradient[i]));
@@ -7428,7 +7426,7 @@ void ddp_state_micro_batch(ddp_state *s, uint64_t number)
 void *ddp_data(ddp_graph *g, const char *name)
 {
     if (!g || !g->state || !name) return NULL;
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         if (!g->node[i]->op && strcmp(g->node[i]->name, name) == 0)
             return g->node[i]->feed ? g->node[i]->feed : ddp_state_data(g->state, g->node[i]);
     return NULL;
@@ -7449,7 +7447,7 @@ static void ddp__feed_inputs(const ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
 
-    for (int i = 0; b && i < g->nodes; i++)
+    for (int i = 0; b && i < ddp__count(g->node); i++)
         if (!g->node[i]->op)
             ddp__node_feed(g->node[i], ddp_state_data(g->state, g->node[i]), g->node[i]->feed);
 }
@@ -7493,7 +7491,7 @@ int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count)
 static void ddp__value_early(ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
-    const ddp_node *n = g->node[g->nodes - 1];
+    const ddp_node *n = g->node[ddp__count(g->node) - 1];
     const float *from;
 
     g->early = -1;
@@ -7709,7 +7707,7 @@ int ddp__graph_forward(ddp_state *s, int training)
     const ddp__hooks *hooks = training && g->host ? g->host->hooks : NULL;
     int code = 0;
 
-    for (int i = 0; i < g->nodes && !code; i++) {
+    for (int i = 0; i < ddp__count(g->node) && !code; i++) {
         const ddp_node *n = g->node[i];
         if (!n->op || n->here != (int)DDP__HERE_OWN) continue;
         if (hooks && n->layer >= 0 && g->layer[n->layer].first == i)
@@ -7744,7 +7742,7 @@ static void ddp__uses_add(ddp_graph *g, int owner)
     const size_t count = (size_t)ddp_shape_count(&g->node[owner]->spec.param[0].shape);
     float *sum = NULL;
 
-    for (int i = g->nodes - 1; i > owner; i--) {
+    for (int i = ddp__count(g->node) - 1; i > owner; i--) {
         float *use = g->node[i]->grad[0];
         if (g->node[i]->tied != owner) continue;
         if (sum) ddp__host_add(g->host, sum, use, count);
@@ -7778,7 +7776,8 @@ static void ddp__backward_reached(ddp_state *s, const ddp_node *loss)
 {
     const ddp_graph *g = s->graph;
 
-    for (int i = 0; i < g->nodes; i++) s->written[i] = g->node[i]->to >= 0 && g->node[i]->has_gradient;
+    for (int i = 0; i < ddp__count(g->node); i++)
+        s->written[i] = g->node[i]->to >= 0 && g->node[i]->has_gradient;
     if (loss && loss->here == (int)DDP__HERE_OWN) s->written[loss->index] = 1;
 }
 
@@ -7798,7 +7797,7 @@ static void ddp__backward_entered(ddp_state *s)
 {
     const ddp_graph *g = s->graph;
 
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const ddp_node *n = g->node[i];
         if (n->from < 0 || !n->has_gradient || n->parts || s->written[i]) continue;
         ddp__host_zero(g->host, ddp__state_at(s, s->layout->gradient[i]), ddp__output_bytes(n));
@@ -7827,7 +7826,7 @@ int ddp__graph_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part)
 
     if (part != DDP__CUT_WEIGHTS) ddp__backward_reached(s, loss);
     /* the hooks fire for every layer, also where no gradient flows: a context waits for each */
-    for (int i = g->nodes - 1; i >= 0 && !code; i--) {
+    for (int i = ddp__count(g->node) - 1; i >= 0 && !code; i--) {
         const ddp_node *n = g->node[i];
         if (!n->op || n->here != (int)DDP__HERE_OWN) continue;
         if (hooks && n->layer >= 0 && g->layer[n->layer].last == i)
@@ -7869,9 +7868,9 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
 
 void ddp_zero_gradients(ddp_graph *g)
 {
-    for (int i = 0; g && i < g->layers; i++)
+    for (int i = 0; g && i < ddp__count(g->layer); i++)
         if (g->layer[i].grads) ddp__host_zero(g->host, g->layer[i].grads, g->layer[i].count * sizeof(float));
-    for (int i = 0; g && i < g->nodes; i++) {
+    for (int i = 0; g && i < ddp__count(g->node); i++) {
         const ddp_node *n = g->node[i];
         if (n->tied >= 0 && n->grad[0])
             ddp__host_zero(g->host, n->grad[0],
@@ -7885,9 +7884,9 @@ static ddp_status ddp__range_ok(ddp_state *s, const char *what, int first, int l
 {
     if (!s) return DDP_ARG;
     DDP__TRY(ddp__runnable(s->graph, what));
-    if (first < 0 || last >= s->graph->nodes || first > last)
+    if (first < 0 || last >= ddp__count(s->graph->node) || first > last)
         return ddp__fail(&s->graph->error, DDP_ARG, "%s: operators %d..%d are not within 0..%d", what, first,
-                         last, s->graph->nodes - 1);
+                         last, ddp__count(s->graph->node) - 1);
     return DDP_OK;
 }
 
@@ -7914,11 +7913,11 @@ int ddp_backward_range(ddp_state *s, int first, int last)
 
     /* Present before the range runs: gradients of outputs used after it, and of outputs nobody
      * uses. Bit 2 marks the used. */
-    memset(s->written, 0, (size_t)g->nodes);
-    for (i = 0; i < g->nodes; i++)
+    memset(s->written, 0, (size_t)ddp__count(g->node));
+    for (i = 0; i < ddp__count(g->node); i++)
         for (k = 0; k < g->node[i]->spec.inputs; k++)
             s->written[g->node[i]->input[k]] |= i > last && g->node[i]->op->backward ? 3 : 2;
-    for (i = 0; i < g->nodes; i++)
+    for (i = 0; i < ddp__count(g->node); i++)
         s->written[i] = s->written[i] ? s->written[i] & 1 : (unsigned char)(g->node[i]->op != NULL);
 
     for (i = last; i >= first; i--) {
@@ -7946,7 +7945,7 @@ static ddp_status ddp__build_check(ddp_graph *g)
         return ddp__fail(&g->error, DDP_USAGE,
                          "a segment to recompute is still open: call "
                          "ddp_recompute_end before ddp_graph_build");
-    for (i = 0; i < g->nodes; i++) {
+    for (i = 0; i < ddp__count(g->node); i++) {
         const ddp_node *n = g->node[i];
         if (!n->op) continue;
         operators++;
@@ -7982,11 +7981,11 @@ static double ddp__build_parameters(const ddp_graph *g)
 {
     double bytes = 0;
 
-    for (int i = 0; i < g->layers; i++) {
+    for (int i = 0; i < ddp__count(g->layer); i++) {
         bytes += 4 * (2 * (double)g->layer[i].count + (double)g->layer[i].buffer_count);
         if (g->element < 4) bytes += (double)g->element * (double)g->layer[i].count;
     }
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         if (ddp__use_is_here(g, g->node[i])) bytes += (double)ddp__use_bytes(g->node[i]);
     return bytes;
 }
@@ -8012,7 +8011,7 @@ static ddp_status ddp__build_too_large(ddp_graph *g)
     const ddp_backend *b = ddp__graph_backend(g);
     char has[80] = "";
 
-    if (g->segments) remedy = "use a smaller batch";
+    if (ddp__count(g->segment)) remedy = "use a smaller batch";
     if (parameters > activations) remedy = "use a smaller model";
     if (b)
         ddp__format(has, sizeof has, "; the device has %.0f free", total);
@@ -8051,13 +8050,13 @@ static ddp_status ddp__build_layers(ddp_graph *g)
 {
     int fits = 1;
 
-    for (int i = 0; fits && i < g->layers; i++) {
+    for (int i = 0; fits && i < ddp__count(g->layer); i++) {
         ddp__graph_layer *l = &g->layer[i];
         fits = ddp__build_floats(g, &l->params, l->count, &l->use) &&
                ddp__build_floats(g, &l->grads, l->count, NULL) &&
                ddp__build_floats(g, &l->buffers, l->buffer_count, NULL);
     }
-    for (int i = 0; fits && i < g->nodes; i++) {
+    for (int i = 0; fits && i < ddp__count(g->node); i++) {
         ddp_node *n = g->node[i];
         const size_t count = ddp__use_is_here(g, n) ? ddp__use_bytes(n) / sizeof(float) : 0;
         fits = ddp__build_floats(g, &n->grad[0], count, NULL) &&
@@ -8072,7 +8071,7 @@ static void ddp__build_pointers(ddp_graph *g)
     size_t used = 0, buffered = 0;
     int i, k, layer = -1;
 
-    for (i = 0; i < g->nodes; i++) {
+    for (i = 0; i < ddp__count(g->node); i++) {
         ddp_node *n = g->node[i];
         if (n->layer != layer) used = buffered = 0;
         layer = n->layer;
@@ -8099,7 +8098,7 @@ void ddp__node_places(ddp_graph *g)
     size_t params = 0, buffers = 0;
     int layer = -1;
 
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         ddp_node *n = g->node[i];
         if (n->layer != layer) {
             params = 0;
@@ -8156,13 +8155,14 @@ static ddp_status ddp__build_values(ddp_graph *g)
     const ddp_backend *b = ddp__graph_backend(g);
     ddp_status s = DDP_OK;
 
-    for (int i = 0; b && i < g->layers; i++) {
+    for (int i = 0; b && i < ddp__count(g->layer); i++) {
         ddp__graph_layer *l = &g->layer[i];
         l->image = (float *)ddp__calloc(l->count + l->buffer_count, sizeof *l->image);
         if (!l->image) s = ddp__build_too_large(g);
     }
-    if (s == DDP_OK) ddp__pool_run(g->host ? g->host->pool : NULL, g->nodes, 1, ddp__build_fill, g);
-    for (int i = 0; b && i < g->layers; i++) {
+    if (s == DDP_OK)
+        ddp__pool_run(g->host ? g->host->pool : NULL, ddp__count(g->node), 1, ddp__build_fill, g);
+    for (int i = 0; b && i < ddp__count(g->layer); i++) {
         ddp__graph_layer *l = &g->layer[i];
         if (s == DDP_OK) {
             ddp__host_upload(g->host, l->params, l->image, l->count * sizeof *l->image);
@@ -8190,7 +8190,7 @@ static ddp_status ddp__build_operators(ddp_graph *g)
     const ddp_backend *b = ddp__graph_backend(g);
     size_t most = 0, bytes;
 
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         ddp_node *n = g->node[i];
         if (n->here != (int)DDP__HERE_OWN) continue;
         n->run = n->op && b ? b->op(g->host->device, n->op->name) : n->op;
@@ -8217,7 +8217,7 @@ static uint64_t ddp__build_hash(const ddp_graph *g)
 {
     uint64_t h = DDP__HASH_START;
 
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const ddp_node *n = g->node[i];
         if (!n->op || !strcmp(n->op->name, "dropout")) continue;
         h = ddp__hash(h, n->op->name, strlen(n->op->name) + 1);
@@ -8236,7 +8236,7 @@ static void ddp__build_dropout(ddp_graph *g)
     uint64_t h = DDP__HASH_START;
 
     g->owned.most_dropout = 0;
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const ddp_node *n = g->node[i];
         if (!n->op || strcmp(n->op->name, "dropout")) continue;
         h = ddp__hash(h, &i, sizeof i);
@@ -8252,7 +8252,7 @@ static ddp_status ddp__build_state(ddp_graph *g)
 
     g->state = ddp__state_open(g, &g->reuse);
     if (!g->state) return ddp__build_too_large(g);
-    for (int i = 0; b && i < g->nodes; i++) {
+    for (int i = 0; b && i < ddp__count(g->node); i++) {
         const size_t bytes = 4 * (size_t)ddp_shape_count(&g->node[i]->spec.out);
         if (g->node[i]->op || g->stages) continue;
         g->node[i]->feed = b->pin(g->host->device, bytes);
@@ -8272,7 +8272,7 @@ static ddp_status ddp__build_state(ddp_graph *g)
 /* The matrices of a layer, up to room; how many. The last operator with parameters is the head. */
 static int ddp__build_matrices(const ddp_graph *g, int layer, ddp_matrix *out, int room)
 {
-    int head = g->nodes - 1, n = 0;
+    int head = ddp__count(g->node) - 1, n = 0;
 
     while (head > 0 && !g->node[head]->spec.params) head--;
     for (int i = 0; i < head; i++) {
@@ -8291,15 +8291,16 @@ static int ddp__build_matrices(const ddp_graph *g, int layer, ddp_matrix *out, i
 
 static ddp_status ddp__build_register(ddp_graph *g)
 {
-    const int room = DDP_OP_PARAMS * g->nodes;
+    const int room = DDP_OP_PARAMS * ddp__count(g->node);
     ddp_matrix *matrix;
     int i, code = 0;
 
     if (!g->host || !g->host->hooks || !g->host->hooks->add_layer) return DDP_OK;
     matrix = (ddp_matrix *)ddp__calloc((size_t)room, sizeof *matrix);
     if (!matrix)
-        return ddp__fail(&g->error, DDP_MEMORY, "out of memory for the matrices of %d operators", g->nodes);
-    for (i = 0; i < g->layers && !code; i++) {
+        return ddp__fail(&g->error, DDP_MEMORY, "out of memory for the matrices of %d operators",
+                         ddp__count(g->node));
+    for (i = 0; i < ddp__count(g->layer) && !code; i++) {
         ddp__graph_layer *l = &g->layer[i];
         const int matrices = ddp__build_matrices(g, i, matrix, room);
         const ddp_block buffers = {l->buffers, NULL, l->buffer_count, DDP_BUFFERS};
@@ -8346,7 +8347,7 @@ static void ddp__graph_destroy(ddp__owned *self)
     ddp_state_free(g->state);
     ddp__layout_free(&g->reuse);
     ddp__layout_free(&g->plain);
-    for (int i = 0; i < g->layers; i++) {
+    for (int i = 0; i < ddp__count(g->layer); i++) {
         ddp__graph_layer *l = &g->layer[i];
         if (backend && l->use) backend->forget(g->host->device, l->params);
         ddp__host_release(h, l->params, l->count * sizeof(float));
@@ -8354,7 +8355,7 @@ static void ddp__graph_destroy(ddp__owned *self)
         ddp__host_release(h, l->buffers, l->buffer_count * sizeof(float));
         DDP_FREE(l->name);
     }
-    for (int i = g->nodes - 1; i >= 0; i--) { /* owners behind the uses of their weight */
+    for (int i = ddp__count(g->node) - 1; i >= 0; i--) { /* owners behind the uses of their weight */
         ddp_node *n = g->node[i];
         if (n->tied >= 0) ddp__host_release(h, n->grad[0], ddp__use_bytes(n));
         if (ddp__use_is_guest(g, n)) {
@@ -8366,10 +8367,10 @@ static void ddp__graph_destroy(ddp__owned *self)
         DDP_FREE(n->name);
         DDP_FREE(n);
     }
-    DDP_FREE(g->layer);
-    DDP_FREE(g->segment);
-    DDP_FREE(g->node);
-    DDP_FREE((void *)g->ops);
+    ddp__array_free(g->layer);
+    ddp__array_free(g->segment);
+    ddp__array_free(g->node);
+    ddp__array_free(g->ops);
     ddp__pool_close(g->own_pool);
     DDP_FREE(g);
 }
@@ -8416,7 +8417,7 @@ static ddp_status ddp__cut_check(ddp_graph *g, const int *stage_of, int stages, 
     if (!stage_of || stages < 1 || own < 0 || own >= stages)
         return ddp__fail(&g->error, DDP_ARG,
                          "ddp_graph_cut: stage %d of %d does not exist, or the list is NULL", own, stages);
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const ddp_node *n = g->node[i];
         if (n->op && (stage_of[i] < 0 || stage_of[i] >= stages))
             return ddp__fail(&g->error, DDP_ARG,
@@ -8433,8 +8434,8 @@ static ddp_status ddp__cut_check(ddp_graph *g, const int *stage_of, int stages, 
     }
     for (int s = 0; s < stages; s++) {
         int i = 0;
-        while (i < g->nodes && (!g->node[i]->op || stage_of[i] != s)) i++;
-        if (i == g->nodes)
+        while (i < ddp__count(g->node) && (!g->node[i]->op || stage_of[i] != s)) i++;
+        if (i == ddp__count(g->node))
             return ddp__fail(&g->error, DDP_ARG,
                              "the cut leaves stage %d of %d without operators: use fewer stages", s, stages);
     }
@@ -8445,7 +8446,7 @@ int ddp__stage_after(const ddp_graph *g, const ddp_node *x, int stage)
 {
     int next = -1;
 
-    for (int i = x->index + 1; i < g->nodes; i++)
+    for (int i = x->index + 1; i < ddp__count(g->node); i++)
         for (int k = 0; k < g->node[i]->spec.inputs; k++)
             if (g->node[i]->input[k] == x->index && g->node[i]->stage > stage &&
                 (next < 0 || g->node[i]->stage < next))
@@ -8475,7 +8476,7 @@ static void ddp__cut_parts(ddp_graph *g, ddp_node *p)
 {
     int uses = 0, strays = 0, stage = g->stages;
 
-    for (int i = g->nodes - 1; i > p->index && p->has_gradient; i--) {
+    for (int i = ddp__count(g->node) - 1; i > p->index && p->has_gradient; i--) {
         ddp_node *n = g->node[i];
         for (int k = 0; n->has_gradient && k < n->spec.inputs; k++) {
             if (n->input[k] != p->index) continue;
@@ -8493,7 +8494,7 @@ int ddp__part_stage(const ddp_node *n, int part)
 {
     const ddp_graph *g = n->graph;
 
-    for (int i = n->index + 1; i < g->nodes; i++)
+    for (int i = n->index + 1; i < ddp__count(g->node); i++)
         for (int k = 0; g->node[i]->has_gradient && k < g->node[i]->spec.inputs; k++)
             if (g->node[i]->input[k] == n->index && g->node[i]->part[k] == part) return g->node[i]->stage;
     return -1;
@@ -8502,13 +8503,13 @@ int ddp__part_stage(const ddp_node *n, int part)
 /* Layers are what they have here; where an array lies in the whole layer decides how it starts. */
 static void ddp__cut_layers(ddp_graph *g)
 {
-    for (int i = 0; i < g->layers; i++) {
+    for (int i = 0; i < ddp__count(g->layer); i++) {
         ddp__graph_layer *l = &g->layer[i];
         l->first = l->last = -1;
         l->count = l->buffer_count = 0;
         l->flops = 0;
     }
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         if (g->node[i]->op && g->node[i]->here == (int)DDP__HERE_OWN) ddp__layer_add(g, g->node[i]);
 }
 
@@ -8519,10 +8520,10 @@ int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)
     ddp__node_places(g);
     g->stages = stages;
     g->own_stage = own;
-    for (int i = 0; i < g->nodes; i++) g->node[i]->stage = g->node[i]->op ? stage_of[i] : -1;
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) g->node[i]->stage = g->node[i]->op ? stage_of[i] : -1;
+    for (int i = 0; i < ddp__count(g->node); i++) {
         ddp_node *n = g->node[i];
-        if (i + 1 < g->nodes && n->stage != g->node[i + 1]->stage) n->pair = NULL;
+        if (i + 1 < ddp__count(g->node) && n->stage != g->node[i + 1]->stage) n->pair = NULL;
         ddp__cut_parts(g, n);
         if (n->op)
             ddp__cut_hops(g, n);
@@ -15260,8 +15261,7 @@ typedef struct ddp__weight_file {
 
 /* All-zero = none. */
 typedef struct ddp__weight_files {
-    ddp__weight_file *list;
-    int count;
+    ddp__weight_file *list; /* a list */
 } ddp__weight_files;
 
 /* Opens the files that path names: a safetensors file; NAME.safetensors.index.json, whose weight_map lists
@@ -15290,20 +15290,19 @@ static int ddp__weight_path_ends(const char *path, const char *ending)
 static ddp_status ddp__weight_files_add(ddp__weight_files *files, const char *folder, const char *name,
                                         ddp_error *err)
 {
-    ddp__weight_file *list =
-        (ddp__weight_file *)DDP_REALLOC(files->list, ((size_t)files->count + 1) * sizeof *list);
+    const int room = ddp__reserve(files->list, ddp__count(files->list) + 1);
+    ddp__weight_file added = DDP__ZEROS;
     ddp__text path = DDP__ZEROS;
 
-    if (list) files->list = list;
     ddp__text_addf(&path, "%s%s%s", folder ? folder : "", folder ? "/" : "", name);
-    if (!list || path.failed) {
+    if (!room || path.failed) {
         ddp__text_free(&path);
         return ddp__fail(err, DDP_MEMORY, "%.200s: out of memory for a list of files", name);
     }
-    list += files->count++;
-    list->path = path.data;
-    list->f = ddp_safetensors_open(path.data, err);
-    return list->f ? DDP_OK : err ? err->code : DDP_FORMAT;
+    added.path = path.data;
+    added.f = ddp_safetensors_open(path.data, err);
+    stbds_arrput(files->list, added);
+    return added.f ? DDP_OK : err ? err->code : DDP_FORMAT;
 }
 
 /* ---- an index ---- */
@@ -15311,7 +15310,7 @@ static ddp_status ddp__weight_files_add(ddp__weight_files *files, const char *fo
 static ddp__weight_file *ddp__weight_file_named(const ddp__weight_files *files, size_t folder,
                                                 const char *name)
 {
-    for (int i = 0; i < files->count; i++)
+    for (int i = 0; i < ddp__count(files->list); i++)
         if (!strcmp(files->list[i].path + folder + 1, name)) return &files->list[i];
     return NULL;
 }
@@ -15331,14 +15330,14 @@ static ddp_status ddp__weight_index_shards(ddp__weight_files *files, const char 
         shard = ddp__weight_file_named(files, strlen(folder), v->string);
         if (!shard && ddp__weight_files_add(files, folder, v->string, &why) != DDP_OK)
             return ddp__fail(err, why.code, "%.280s; %.100s needs this shard", why.msg, path);
-        if (!shard) shard = &files->list[files->count - 1];
+        if (!shard) shard = &stbds_arrlast(files->list);
         if (!ddp_safetensors_find(shard->f, v->key))
             return ddp__fail(err, DDP_FORMAT,
                              "%.120s has no tensor \"%.60s\", but %.100s says that it is there: download the "
                              "index and all shards of one version",
                              shard->path, v->key, path);
     }
-    if (files->count) return DDP_OK;
+    if (ddp__count(files->list)) return DDP_OK;
     return ddp__fail(err, DDP_FORMAT, "%.200s: its weight_map is empty", path);
 }
 
@@ -15396,7 +15395,7 @@ static ddp_status ddp__weight_folder_whole(const ddp__weight_files *files, const
                  of);
         if (ddp__weight_file_named(files, strlen(folder), wanted)) continue;
         return ddp__fail(err, DDP_IO, "%.160s has %d of %ld shards: %.160s is missing; download it again",
-                         folder, files->count, count, wanted);
+                         folder, ddp__count(files->list), count, wanted);
     }
     return DDP_OK;
 }
@@ -15422,7 +15421,7 @@ static ddp_status ddp__weight_folder_open(ddp__weight_files *files, const char *
         DDP__TRY(ddp__weight_files_add(files, folder, next, err));
         memcpy(name, next, sizeof name);
     }
-    if (files->count) return ddp__weight_folder_whole(files, folder, err);
+    if (ddp__count(files->list)) return ddp__weight_folder_whole(files, folder, err);
     return ddp__fail(err, DDP_IO,
                      "%.200s has no weights: neither " DDP__WEIGHT_INDEX
                      " nor a file that ends in .safetensors "
@@ -15445,11 +15444,11 @@ ddp_status ddp__weight_files_open(ddp__weight_files *files, const char *path, dd
 
 void ddp__weight_files_close(ddp__weight_files *files)
 {
-    for (int i = 0; i < files->count; i++) {
+    for (int i = 0; i < ddp__count(files->list); i++) {
         ddp_safetensors_close(files->list[i].f);
         DDP_FREE(files->list[i].path);
     }
-    if (files->list) DDP_FREE(files->list);
+    ddp__array_free(files->list);
     memset(files, 0, sizeof *files);
 }
 
@@ -15548,12 +15547,12 @@ typedef struct ddp__weight {
 /* A layer that only models of one family have. */
 static ddp__weight_family ddp__weights_family(const ddp_graph *g)
 {
-    for (int i = 0; i < g->layers; i++) {
+    for (int i = 0; i < ddp__count(g->layer); i++) {
         if (!strcmp(g->layer[i].name, "h.0.attn")) return DDP__WEIGHTS_GPT2;
         if (!strcmp(g->layer[i].name, "layer1.0.conv1")) return DDP__WEIGHTS_RESNET;
         if (!strcmp(g->layer[i].name, "conv1_1")) return DDP__WEIGHTS_VGG;
     }
-    for (int i = 0; i < g->nodes; i++) { /* a user's layer may be called so, too */
+    for (int i = 0; i < ddp__count(g->node); i++) { /* a user's layer may be called so, too */
         const ddp_node *n = g->node[i];
         if (n->op && n->layer >= 0 && !strcmp(n->op->name, "rope") &&
             !strcmp(g->layer[n->layer].name, "layers.0.attn"))
@@ -15583,7 +15582,7 @@ static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *ot
     int same = 0;
 
     *others = 0;
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const ddp_node *o = g->node[i];
         if (o->layer != n->layer || o == n || !ddp__weights_of(o)) continue;
         ++*others;
@@ -15630,7 +15629,7 @@ static long ddp__weight_inner(const ddp_graph *g, const ddp_node *n)
 {
     long columns = 0;
 
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         if (g->node[i]->op && g->node[i]->layer == n->layer &&
             !strcmp(g->node[i]->op->name, "linear_no_bias"))
             columns = g->node[i]->spec.param[0].shape.dim[1];
@@ -15692,7 +15691,7 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
 /* Array number index; 0 behind the last. */
 static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
 {
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const ddp_node *n = g->node[i];
         if (index >= ddp__weights_of(n)) {
             index -= ddp__weights_of(n);
@@ -15745,7 +15744,7 @@ static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__w
     memset(s, 0, sizeof *s);
     if (!g || !g->built)
         return ddp__fail(err, DDP_USAGE, "%s: the model has no weights before ddp_graph_build", path);
-    for (int i = 0; i < g->nodes; i++) s->count += ddp__weights_of(g->node[i]);
+    for (int i = 0; i < ddp__count(g->node); i++) s->count += ddp__weights_of(g->node[i]);
     s->list = (ddp__weight *)ddp__calloc((size_t)s->count, sizeof *s->list);
     for (int i = 0; s->list && i < s->count; i++) {
         ddp__weight *w = &s->list[i];
@@ -15971,13 +15970,13 @@ static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, const d
     ddp__weight_head head = {NULL, NULL, NULL};
     int foreign;
 
-    for (int k = 0; k < files->count; k++)
+    for (int k = 0; k < ddp__count(files->list); k++)
         for (int i = 0; i < ddp_safetensors_count(files->list[k].f); i++)
             DDP__TRY(ddp__weight_find(s, family, &files->list[k], ddp_safetensors_at(files->list[k].f, i),
                                       &head, err));
     foreign = ddp__weights_foreign(s);
     for (int i = 0; i < s->count; i++)
-        DDP__TRY(ddp__weight_whole(&s->list[i], foreign, files->count, path, err));
+        DDP__TRY(ddp__weight_whole(&s->list[i], foreign, ddp__count(files->list), path, err));
     return head.from ? ddp__weights_tied(s, &head, err) : DDP_OK;
 }
 
@@ -16012,7 +16011,7 @@ static ddp_status ddp__weights_read(const ddp__weights *s, ddp_error *err)
 ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err)
 {
     ddp__weights s;
-    ddp__weight_files files = {NULL, 0};
+    ddp__weight_files files = DDP__ZEROS;
     ddp_error why = {DDP_OK, ""};
     ddp_status code = ddp__weights_list(g, path, &s, &why);
 
@@ -19252,9 +19251,8 @@ typedef struct ddp__tls_keys {
     ddp__tls base;
     SSL_CTX *ctx;
     BIO_METHOD *method;
-    ddp__tls_session **session; /* [sessions], by descriptor */
-    int sessions;
-    int by_key; /* pre-shared key, not certificates */
+    ddp__tls_session **session; /* a list, by descriptor */
+    int by_key;                 /* pre-shared key, not certificates */
     char identity[32];
     unsigned char psk[32];
 } ddp__tls_keys;
@@ -19408,7 +19406,7 @@ static ddp__tls_session *ddp__tls_find(ddp__tls *t, int fd)
 {
     ddp__tls_keys *k = (ddp__tls_keys *)(void *)t;
 
-    return fd >= 0 && fd < k->sessions ? k->session[fd] : NULL;
+    return fd >= 0 && fd < ddp__count(k->session) ? k->session[fd] : NULL;
 }
 
 /* A session that can go on, with nothing on OpenSSL's list of errors; else NULL and errno. */
@@ -19435,19 +19433,21 @@ static void ddp__tls_leave(ddp__tls *t, int fd)
     k->session[fd] = NULL;
 }
 
+/* Makes the list long enough for a descriptor; 0: out of memory. */
+static int ddp__tls_room(ddp__tls_keys *k, int fd)
+{
+    if (!ddp__reserve(k->session, fd + 1)) return 0;
+    while (ddp__count(k->session) <= fd) stbds_arrput(k->session, NULL);
+    return 1;
+}
+
 static int ddp__tls_begin(ddp__tls *t, int fd, int server)
 {
     ddp__tls_keys *k = (ddp__tls_keys *)(void *)t;
     ddp__tls_session *s, *old;
     BIO *b;
 
-    if (fd >= k->sessions) {
-        int room = fd + 16;
-        void *more = DDP_REALLOC(k->session, (size_t)room * sizeof *k->session);
-        if (!more) return -1;
-        k->session = (ddp__tls_session **)more;
-        while (k->sessions < room) k->session[k->sessions++] = NULL;
-    }
+    if (!ddp__tls_room(k, fd)) return -1;
     s = (ddp__tls_session *)ddp__calloc(1, sizeof *s);
     if (!s) return -1;
     old = k->session[fd];
@@ -19704,14 +19704,12 @@ static ddp__tls *ddp__tls_part(ddp__tls *t, int fd)
     if (!s) return NULL;
     own = (ddp__tls_keys *)ddp__calloc(1, sizeof *own);
     if (!own) return NULL;
-    own->session = (ddp__tls_session **)ddp__calloc((size_t)fd + 1, sizeof *own->session);
-    if (!own->session) {
+    if (!ddp__tls_room(own, fd)) {
         DDP_FREE(own);
         return NULL;
     }
     own->base = k->base;
     own->by_key = k->by_key;
-    own->sessions = fd + 1;
     own->session[fd] = s;
     k->session[fd] = NULL;
     return &own->base;
@@ -19742,8 +19740,8 @@ static void ddp__tls_destroy(ddp__tls *t)
 {
     ddp__tls_keys *k = (ddp__tls_keys *)(void *)t;
 
-    for (int i = 0; i < k->sessions; i++) ddp__tls_leave(t, i);
-    if (k->session) DDP_FREE(k->session);
+    for (int i = 0; i < ddp__count(k->session); i++) ddp__tls_leave(t, i);
+    ddp__array_free(k->session);
     SSL_CTX_free(k->ctx);
     BIO_meth_free(k->method);
     OPENSSL_cleanse(k, sizeof *k);
@@ -20067,8 +20065,7 @@ typedef struct ddp__pair {
 /* Those who wait for their other end, at the relay. At most one for each pair of the world, whatever
  * arrives. */
 typedef struct ddp__pairs {
-    ddp__pair *pair;
-    int count;
+    ddp__pair *pair;    /* a list */
     ddp__tcp_config *c; /* whose relay is made when one is needed */
 } ddp__pairs;
 
@@ -20809,18 +20806,13 @@ void ddp__relay_disown(ddp__relay *r)
 /* The entry of that pair, a new one if there is none; NULL when memory is short. */
 static ddp__pair *ddp__pairs_find(ddp__pairs *x, int low, int high)
 {
-    ddp__pair *p;
+    const ddp__pair fresh = {low, high, {-1, -1}};
 
-    for (int i = 0; i < x->count; i++)
+    for (int i = 0; i < ddp__count(x->pair); i++)
         if (x->pair[i].low == low && x->pair[i].high == high) return &x->pair[i];
-    p = (ddp__pair *)DDP_REALLOC(x->pair, ((size_t)x->count + 1) * sizeof *p);
-    if (!p) return NULL;
-    x->pair = p;
-    p += x->count++;
-    p->low = low;
-    p->high = high;
-    p->fd[0] = p->fd[1] = -1;
-    return p;
+    if (!ddp__reserve(x->pair, ddp__count(x->pair) + 1)) return NULL;
+    stbds_arrput(x->pair, fresh);
+    return &stbds_arrlast(x->pair);
 }
 
 int ddp__pairs_tell(ddp__pairs *x, int fd, int about)
@@ -20834,7 +20826,7 @@ static ddp_status ddp__pairs_join(ddp__pairs *x, ddp__pair *p, uint32_t name, dd
     ddp__pair v = *p;
     ddp_status bad = DDP_OK;
 
-    *p = x->pair[--x->count];
+    *p = stbds_arrpop(x->pair);
     if (!x->c->relay) bad = ddp__relay_open(&x->c->relay, err);
     for (int k = 0; k < 2 && !bad; k++)
         bad = ddp__tcp_tune(v.fd[k], x->c->peer_timeout_s, x->c->congestion, err);
@@ -20874,9 +20866,9 @@ ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *wait
 
 void ddp__pairs_close(ddp__pairs *x)
 {
-    for (int i = 0; i < x->count; i++)
+    for (int i = 0; i < ddp__count(x->pair); i++)
         for (int k = 0; k < 2; k++) ddp__stream_close(x->c->tls, x->pair[i].fd[k]);
-    if (x->pair) DDP_FREE(x->pair);
+    ddp__array_free(x->pair);
     memset(x, 0, sizeof *x);
 }
 
@@ -22083,7 +22075,7 @@ static void ddp__resume_disown(ddp__wire *w)
         ddp__fd_close(&t->way[i].call_fd);
     }
     ddp__door_disown(&t->door);
-    for (int i = 0; i < t->pairs.count; i++)
+    for (int i = 0; i < ddp__count(t->pairs.pair); i++)
         for (int k = 0; k < 2; k++) ddp__fd_close(&t->pairs.pair[i].fd[k]);
     ddp__relay_disown(t->cfg.relay);
     ddp__waker_close(&t->bell);
@@ -23649,7 +23641,7 @@ static ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
     m->until = ddp__mesh_until(m);
     for (;;) {
         for (p = 1; p < m->r->world && m->leg[p].ready;) p++;
-        if (p == m->r->world && !m->pairs.count) break;
+        if (p == m->r->world && !ddp__count(m->pairs.pair)) break;
         if (p < m->r->world)
             snprintf(name, sizeof name, "rank %d", p);
         else
@@ -24007,7 +23999,6 @@ typedef struct ddp__incident {
 
 typedef struct ddp__incidents { /* in the order of the script; freed by ddp__incidents_free */
     ddp__incident *list;
-    int count;
 } ddp__incidents;
 
 typedef struct ddp__act { /* something this worker does at a time */
@@ -24237,7 +24228,7 @@ ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
 
 /* ---- the script of incidents ---- */
 
-enum { DDP__SCRIPT_WORDS = 6, DDP__SCRIPT_GROWS = 64 };
+enum { DDP__SCRIPT_WORDS = 6 };
 
 typedef struct ddp__script_text { /* a line cut into words */
     const char *name, *word[DDP__SCRIPT_WORDS];
@@ -24339,13 +24330,9 @@ ddp_status ddp__script_line(const char *name, int line, const char *text, size_t
         !ddp__quantity(t.word[0] + 2, t.size[0] - 2, ddp__no_unit, &i.at) || i.at > 1e7)
         return ddp__script_bad(&t, 0, "a time such as t=3.5");
     DDP__TRY(ddp__script_words(&t, &i));
-    if (s->count % DDP__SCRIPT_GROWS == 0) {
-        const size_t room = (size_t)(s->count + DDP__SCRIPT_GROWS) * sizeof *s->list;
-        ddp__incident *list = (ddp__incident *)DDP_REALLOC(s->list, room);
-        if (!list) return ddp__fail(err, DDP_MEMORY, "no memory for the script %s", name);
-        s->list = list;
-    }
-    s->list[s->count++] = i;
+    if (!ddp__reserve(s->list, ddp__count(s->list) + 1))
+        return ddp__fail(err, DDP_MEMORY, "no memory for the script %s", name);
+    stbds_arrput(s->list, i);
     return DDP_OK;
 }
 
@@ -24370,11 +24357,7 @@ ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_
     return status;
 }
 
-void ddp__incidents_free(ddp__incidents *s)
-{
-    DDP_FREE(s->list);
-    memset(s, 0, sizeof *s);
-}
+void ddp__incidents_free(ddp__incidents *s) { ddp__array_free(s->list); }
 
 /* The rate at a time: that of the last slow before it (of two at once the later line), unless a stall
  * lasts. */
@@ -24382,7 +24365,7 @@ static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, d
 {
     double since = -1;
 
-    for (int k = 0; k < s->count; k++) {
+    for (int k = 0; k < ddp__count(s->list); k++) {
         const ddp__incident *i = &s->list[k];
         if (i->a != rank || i->at > at) continue;
         if (i->kind == DDP__STALL && at < i->at + i->seconds) return -1;
@@ -24395,12 +24378,12 @@ static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, d
 
 ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, ddp_error *err)
 {
-    if (s->count == 0) return DDP_OK;
-    l->own.turn = (ddp__turn *)ddp__calloc(2 * (size_t)s->count, sizeof *l->own.turn);
-    l->act = (ddp__act *)ddp__calloc((size_t)s->count, sizeof *l->act);
+    if (ddp__count(s->list) == 0) return DDP_OK;
+    l->own.turn = (ddp__turn *)ddp__calloc(2 * (size_t)ddp__count(s->list), sizeof *l->own.turn);
+    l->act = (ddp__act *)ddp__calloc((size_t)ddp__count(s->list), sizeof *l->act);
     if (!l->own.turn || !l->act)
-        return ddp__fail(err, DDP_MEMORY, "no memory for a script of %d incidents", s->count);
-    for (int k = 0; k < s->count; k++) {
+        return ddp__fail(err, DDP_MEMORY, "no memory for a script of %d incidents", ddp__count(s->list));
+    for (int k = 0; k < ddp__count(s->list); k++) {
         const ddp__incident *i = &s->list[k];
         if (i->kind == DDP__SLOW && i->rate > 0 && (!(l->slowest > 0) || i->rate < l->slowest))
             l->slowest = i->rate;
@@ -36367,19 +36350,16 @@ ddp_status ddp__check_sum(double sum, double most, ddp_error *err)
 }
 
 /* ==== plan/arrays.h ==== [plan] */
-/* The arrays of one search: they are checked, copied and grown. */
+/* The arrays of one search: they are checked and copied. */
 
 /* Returns DDP_OK if every array of s was allocated. Otherwise it frees them all and returns DDP_MEMORY with
  * "no memory to plan N WHAT". */
 DDP_LIB ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err);
 /* Copies an array for the result of a plan. The caller frees the copy with DDP_FREE. NULL: out of memory. */
 DDP_LIB void *ddp__copy(const void *from, size_t count, size_t size);
-/* Grows an array from *room elements to `wanted` or more and updates *room. NULL: out of memory, and the old
- * array stays valid. */
-DDP_LIB void *ddp__grow(void *array, size_t *room, size_t wanted, size_t size);
 
 /* ==== plan/arrays.c ==== [plan] */
-/* The arrays of one search: checks, copies, growth. */
+/* The arrays of one search: checks and copies. */
 
 ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err)
 {
@@ -36392,16 +36372,6 @@ void *ddp__copy(const void *from, size_t count, size_t size)
 {
     void *to = ddp__calloc(count, size);
     return to && count ? memcpy(to, from, count * size) : to;
-}
-
-void *ddp__grow(void *array, size_t *room, size_t wanted, size_t size)
-{
-    size_t more = *room ? 2 * *room : 256;
-    if (wanted <= *room) return array;
-    if (more < wanted) more = wanted;
-    array = DDP_REALLOC(array, more * size);
-    if (array) *room = more;
-    return array;
 }
 
 /* ==== plan/queue.h ==== [plan] */
@@ -38172,7 +38142,7 @@ static void ddp__oplist_graph_name(const ddp_graph *g, const ddp_node *n, char *
 static ddp_status ddp__oplist_graph_fill(const ddp_graph *g, const int *place, ddp_oplist *list,
                                          ddp_error *err)
 {
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         int args[DDP_OP_INPUTS], count = 0;
         ddp_node_info info;
         char name[300];
@@ -38196,9 +38166,10 @@ ddp_status ddp_graph_oplist(const ddp_graph *g, ddp_oplist *out, ddp_error *err)
     ddp_oplist list;
     if (!g || !out) return ddp__fail(err, DDP_ARG, "ddp_graph_oplist: no graph, or nowhere to put the list");
     if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
-    place = (int *)ddp__calloc((size_t)g->nodes, sizeof *place);
-    if (!place) return ddp__fail(err, DDP_MEMORY, "out of memory for a list of %d operators", g->nodes);
-    for (i = 0; i < g->nodes; i++) place[i] = g->node[i]->op ? count++ : -1;
+    place = (int *)ddp__calloc((size_t)ddp__count(g->node), sizeof *place);
+    if (!place)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a list of %d operators", ddp__count(g->node));
+    for (i = 0; i < ddp__count(g->node); i++) place[i] = g->node[i]->op ? count++ : -1;
     memset(&list, 0, sizeof list);
     code = count ? ddp_oplist_new(count, &list, err)
                  : ddp__fail(err, DDP_ARG, "ddp_graph_oplist: the graph has no operators");
@@ -38879,18 +38850,12 @@ typedef struct ddp__knapsack_slice {
     int cls, first, count;
 } ddp__knapsack_slice;
 
-typedef struct ddp__knapsack_list {
-    ddp__knapsack_entry *at;
-    size_t n, room;
-} ddp__knapsack_list;
-
 typedef struct ddp__knapsack_search {
     ddp__knapsack *k;
     size_t most;
     int64_t known;
-    ddp__knapsack_list list[2], spare; /* list[0] fronts, list[1] backs */
-    ddp__knapsack_node *node;
-    size_t nodes, node_room;
+    ddp__knapsack_entry *list[2], *spare; /* lists: fronts, backs, and the one in the making */
+    ddp__knapsack_node *node;             /* a list */
 } ddp__knapsack_search;
 
 static ddp_status ddp__knapsack_too_many(const ddp__knapsack_search *s, ddp_error *err)
@@ -38923,34 +38888,28 @@ static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack
                                    e->value + (count[0] + count[1]) * s->k->cls[c].value,
                                    e->node,
                                    count[0] * DDP__KNAPSACK_ITEMS + count[1]};
-    ddp__knapsack_list *a = &s->spare;
-    ddp__knapsack_entry *to;
-    if (a->n == 4 * s->most) return ddp__knapsack_too_many(s, err);
+    if (stbds_arrlenu(s->spare) == 4 * s->most) return ddp__knapsack_too_many(s, err);
     if (s->k->work) ++*s->k->work;
-    to = (ddp__knapsack_entry *)ddp__grow(a->at, &a->room, a->n + 1, sizeof *to);
-    if (!to) return ddp__knapsack_no_memory(s, err);
-    a->at = to;
-    to[a->n++] = x;
+    if (!ddp__reserve(s->spare, stbds_arrlenu(s->spare) + 1)) return ddp__knapsack_no_memory(s, err);
+    stbds_arrput(s->spare, x);
     return DDP_OK;
 }
 
 /* The entries that were kept remember their choice among the items from position `first` on. */
-static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_list *a, int first,
+static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_entry *a, int first,
                                          ddp_error *err)
 {
-    ddp__knapsack_node *d;
-    if (a->n == 0) return DDP_OK;
-    if (s->nodes + a->n > 8 * s->most) return ddp__knapsack_too_many(s, err);
-    d = (ddp__knapsack_node *)ddp__grow(s->node, &s->node_room, s->nodes + a->n, sizeof *d);
-    if (!d) return ddp__knapsack_no_memory(s, err);
-    s->node = d;
-    for (size_t i = 0; i < a->n; i++) {
-        const int rank = a->at[i].rank;
+    const size_t n = stbds_arrlenu(a), nodes = stbds_arrlenu(s->node) + n;
+    if (n == 0) return DDP_OK;
+    if (nodes > 8 * s->most) return ddp__knapsack_too_many(s, err);
+    if (!ddp__reserve(s->node, nodes)) return ddp__knapsack_no_memory(s, err);
+    for (size_t i = 0; i < n; i++) {
+        const int rank = a[i].rank;
         const ddp__knapsack_node x = {
-            a->at[i].node, first, {rank / DDP__KNAPSACK_ITEMS, rank % DDP__KNAPSACK_ITEMS}};
+            a[i].node, first, {rank / DDP__KNAPSACK_ITEMS, rank % DDP__KNAPSACK_ITEMS}};
         if (rank == 0) continue;
-        s->node[s->nodes] = x;
-        a->at[i].node = (int)s->nodes++;
+        a[i].node = ddp__count(s->node);
+        stbds_arrput(s->node, x);
     }
     return DDP_OK;
 }
@@ -38974,15 +38933,15 @@ static int ddp__knapsack_by_first(const void *a, const void *b)
 
 /* Sorts by t[1]; of entries with equal t[1] only those stay that are worth more than every one with a smaller
  * t[0]. On one link that is the whole Pareto set. */
-static void ddp__knapsack_prune(ddp__knapsack_list *a)
+static void ddp__knapsack_prune(ddp__knapsack_entry *a)
 {
-    size_t i, n = 0;
-    if (a->n == 0) return;
-    qsort(a->at, a->n, sizeof *a->at, ddp__knapsack_by_second);
-    for (i = 0; i < a->n; i++)
-        if (n == 0 || a->at[n - 1].t[1] != a->at[i].t[1] || a->at[n - 1].value < a->at[i].value)
-            a->at[n++] = a->at[i];
-    a->n = n;
+    const size_t all = stbds_arrlenu(a);
+    size_t n = 0;
+    if (all == 0) return;
+    qsort(a, all, sizeof *a, ddp__knapsack_by_second);
+    for (size_t i = 0; i < all; i++)
+        if (n == 0 || a[n - 1].t[1] != a[i].t[1] || a[n - 1].value < a[i].value) a[n++] = a[i];
+    stbds_arrsetlen(a, n);
 }
 
 /* Fills s->spare with the fronts (back 0) or backs (back 1) extended by the slice. rest = value of all items
@@ -38990,12 +38949,13 @@ static void ddp__knapsack_prune(ddp__knapsack_list *a)
 static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back, const ddp__knapsack_slice *x,
                                        int64_t rest, ddp_error *err)
 {
-    const ddp__knapsack_list *from = &s->list[back];
+    const ddp__knapsack_entry *from = s->list[back];
+    const size_t entries = stbds_arrlenu(from);
     int64_t t[2], value = s->k->cls[x->cls].value;
     int count[2];
-    s->spare.n = 0;
-    for (size_t i = 0; i < from->n; i++) {
-        ddp__knapsack_entry e = from->at[i];
+    stbds_arrsetlen(s->spare, 0);
+    for (size_t i = 0; i < entries; i++) {
+        ddp__knapsack_entry e = from[i];
         for (count[0] = 0; count[0] <= x->count; count[0]++) {
             t[0] = ddp__knapsack_after(s, back, e.t[0], x->cls, 0, count[0]);
             if (t[0] < 0) break;
@@ -39008,8 +38968,8 @@ static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back, const 
             }
         }
     }
-    ddp__knapsack_prune(&s->spare);
-    return s->spare.n > s->most ? ddp__knapsack_too_many(s, err) : DDP_OK;
+    ddp__knapsack_prune(s->spare);
+    return stbds_arrlenu(s->spare) > s->most ? ddp__knapsack_too_many(s, err) : DDP_OK;
 }
 
 /* Extends a list by the slice, or by a half of it, a quarter, ... where that would be too much. x->count
@@ -39019,7 +38979,7 @@ static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back, const 
 static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__knapsack_slice *x,
                                        int64_t *rest, ddp_error *err)
 {
-    ddp__knapsack_list swap;
+    ddp__knapsack_entry *swap;
     ddp_status status;
     int64_t left;
     const int end = x->first + x->count;
@@ -39035,7 +38995,7 @@ static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__k
     swap = s->list[back];
     s->list[back] = s->spare;
     s->spare = swap;
-    return ddp__knapsack_remember(s, &s->list[back], x->first, err);
+    return ddp__knapsack_remember(s, s->list[back], x->first, err);
 }
 
 /* The best pair of a front and a back, or *best_value unchanged. tree [ranks + 1]: the entry with the largest
@@ -39043,15 +39003,15 @@ static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__k
 static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const int64_t *second, int ranks,
                                 int64_t *best_value, int *best)
 {
-    const ddp__knapsack_list *front = &s->list[0], *back = &s->list[1];
+    const ddp__knapsack_entry *front = s->list[0], *back = s->list[1];
+    const size_t backs = stbds_arrlenu(back);
     size_t i, entered = 0;
     int r, low, high;
-    for (i = front->n; i-- > 0;) { /* falling t[0]: more and more backs fit behind */
-        const ddp__knapsack_entry *f = &front->at[i];
-        while (entered < back->n && back->at[entered].t[0] + f->t[0] <= s->k->deadline[0]) {
-            for (r = back->at[entered].rank + 1; r <= ranks; r += r & -r)
-                if (!tree[r] || back->at[tree[r] - 1].value < back->at[entered].value)
-                    tree[r] = (int)entered + 1;
+    for (i = stbds_arrlenu(front); i-- > 0;) { /* falling t[0]: more and more backs fit behind */
+        const ddp__knapsack_entry *f = &front[i];
+        while (entered < backs && back[entered].t[0] + f->t[0] <= s->k->deadline[0]) {
+            for (r = back[entered].rank + 1; r <= ranks; r += r & -r)
+                if (!tree[r] || back[tree[r] - 1].value < back[entered].value) tree[r] = (int)entered + 1;
             entered++;
         }
         for (low = 0, high = ranks; low < high;) { /* backs with second[0..low) fit on link 1 */
@@ -39062,10 +39022,10 @@ static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const 
                 high = mid;
         }
         for (r = low; r > 0; r -= r & -r)
-            if (tree[r] && f->value + back->at[tree[r] - 1].value > *best_value) {
-                *best_value = f->value + back->at[tree[r] - 1].value;
+            if (tree[r] && f->value + back[tree[r] - 1].value > *best_value) {
+                *best_value = f->value + back[tree[r] - 1].value;
                 best[0] = f->node;
-                best[1] = back->at[tree[r] - 1].node;
+                best[1] = back[tree[r] - 1].node;
             }
     }
 }
@@ -39081,18 +39041,19 @@ static void ddp__knapsack_replay(const ddp__knapsack_search *s, int node)
 
 static ddp_status ddp__knapsack_meet(ddp__knapsack_search *s, ddp_error *err)
 {
-    ddp__knapsack_list *back = &s->list[1];
+    ddp__knapsack_entry *back = s->list[1];
+    const size_t backs = stbds_arrlenu(back);
     ddp__scratch room = {NULL, 0};
-    int64_t *second = (int64_t *)ddp__scratch_take(&room, back->n, sizeof *second), value = s->known;
-    int *tree = ddp__ints(&room, back->n + 2), best[2] = {-1, -1}, ranks = 0;
+    int64_t *second = (int64_t *)ddp__scratch_take(&room, backs, sizeof *second), value = s->known;
+    int *tree = ddp__ints(&room, backs + 2), best[2] = {-1, -1}, ranks = 0;
 
     DDP__TRY(ddp__scratch_check(&room, s->k->items, "items", err));
-    for (size_t n = 0; n < back->n; n++) { /* sorted by t[1] */
-        if (n == 0 || second[ranks - 1] != back->at[n].t[1]) second[ranks++] = back->at[n].t[1];
-        back->at[n].rank = ranks - 1;
+    for (size_t n = 0; n < backs; n++) { /* sorted by t[1] */
+        if (n == 0 || second[ranks - 1] != back[n].t[1]) second[ranks++] = back[n].t[1];
+        back[n].rank = ranks - 1;
     }
-    qsort(back->at, back->n, sizeof *back->at, ddp__knapsack_by_first);
-    qsort(s->list[0].at, s->list[0].n, sizeof *s->list[0].at, ddp__knapsack_by_first);
+    qsort(back, backs, sizeof *back, ddp__knapsack_by_first);
+    qsort(s->list[0], stbds_arrlenu(s->list[0]), sizeof *s->list[0], ddp__knapsack_by_first);
     ddp__knapsack_match(s, tree, second, ranks, &value, best);
     if (value > s->known) {
         for (int i = 0; i < s->k->items; i++) s->k->assign[i] = -1;
@@ -39112,19 +39073,17 @@ static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
     int at[2], b, begin = 0, end; /* classes; begin to end: the positions that are in no list */
 
     for (b = 0; b < 2; b++) {
-        s->list[b].at = (ddp__knapsack_entry *)ddp__grow(NULL, &s->list[b].room, 1, sizeof none);
-        if (!s->list[b].at) return ddp__knapsack_no_memory(s, err);
-        s->list[b].at[0] = none;
-        s->list[b].n = 1;
+        if (!ddp__reserve(s->list[b], 1)) return ddp__knapsack_no_memory(s, err);
+        stbds_arrput(s->list[b], none);
         rest[b] = s->k->total;
     }
-    s->list[0].at[0].t[0] = s->k->start[0];
-    s->list[0].at[0].t[1] = s->k->start[1];
+    s->list[0][0].t[0] = s->k->start[0];
+    s->list[0][0].t[1] = s->k->start[1];
     at[0] = 0;
     at[1] = s->k->classes - 1;
     end = s->k->classes ? cls[at[1]].first + cls[at[1]].count : 0;
     while (begin < end) {
-        b = s->list[1].n < s->list[0].n;
+        b = stbds_arrlenu(s->list[1]) < stbds_arrlenu(s->list[0]);
         while (cls[at[0]].first + cls[at[0]].count <= begin) at[0]++;
         while (cls[at[1]].first >= end) at[1]--;
         x.cls = at[b];
@@ -39132,7 +39091,7 @@ static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
         x.count = cls[x.cls].first + cls[x.cls].count;
         x.count = (x.count < end ? x.count : end) - x.first;
         DDP__TRY(ddp__knapsack_extend(s, b, &x, &rest[b], err));
-        if (s->list[b].n == 0) break; /* nothing can be better than `known` */
+        if (stbds_arrlenu(s->list[b]) == 0) break; /* nothing can be better than `known` */
         if (b)
             end -= x.count;
         else
@@ -39150,11 +39109,12 @@ ddp_status ddp__knapsack_exact(ddp__knapsack *k, int64_t known, size_t most, ddp
     s.most = most;
     if (k->items >= DDP__KNAPSACK_ITEMS) return ddp__knapsack_too_many(&s, err);
     status = ddp__knapsack_lists(&s, err);
-    if (status == DDP_OK && s.list[0].n && s.list[1].n) status = ddp__knapsack_meet(&s, err);
-    DDP_FREE(s.list[0].at);
-    DDP_FREE(s.list[1].at);
-    DDP_FREE(s.spare.at);
-    DDP_FREE(s.node);
+    if (status == DDP_OK && stbds_arrlenu(s.list[0]) && stbds_arrlenu(s.list[1]))
+        status = ddp__knapsack_meet(&s, err);
+    ddp__array_free(s.list[0]);
+    ddp__array_free(s.list[1]);
+    ddp__array_free(s.spare);
+    ddp__array_free(s.node);
     return status;
 }
 
@@ -39544,9 +39504,7 @@ typedef struct ddp__deft_run {
     int born;               /* the iteration that opened the pending gradient */
     ddp_delayed_step *step; /* [DDP__DEFT_ITERATIONS] */
     int *delay;             /* [DDP__DEFT_ITERATIONS] of applied */
-    ddp_delayed_send *send;
-    int sends;
-    size_t most; /* room of send */
+    ddp_delayed_send *send; /* a list */
     ddp__scratch room;
 } ddp__deft_run;
 
@@ -39565,11 +39523,9 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, double at, dou
     for (int i = d->buckets - 1; i >= 0; i--)
         for (int l = 0; l < d->links; l++)
             for (int j = 0; j < d->on[l * d->buckets + i]; j++) {
-                ddp_delayed_send *x =
-                    (ddp_delayed_send *)ddp__grow(r->send, &r->most, (size_t)r->sends + 1, sizeof *x);
-                if (!x) return ddp__deft_no_memory(d, err);
-                r->send = x;
-                x += r->sends++;
+                ddp_delayed_send *x;
+                if (!ddp__reserve(r->send, stbds_arrlenu(r->send) + 1)) return ddp__deft_no_memory(d, err);
+                x = stbds_arraddnptr(r->send, 1u);
                 memset(x, 0, sizeof *x); /* its gaps as well: plans are compared byte by byte */
                 begin =
                     ddp__link_take(&busy[l], ddp__deft_ready(d, offset, i), d->part_s[i] * (l ? d->mu : 1));
@@ -39644,7 +39600,7 @@ static ddp_status ddp__deft_iterate(ddp__deft_run *r, int t, ddp_error *err)
     ddp_delayed_step *s = &r->step[t];
     double busy[2] = {0, 0};
 
-    s->first_send = r->sends;
+    s->first_send = ddp__count(r->send);
     s->forward_s = d->forward;
     if (!d->way.no_barrier && ddp__deft_pending(r)) { /* case 1 */
         DDP__TRY(ddp__deft_stage(r, t, 0, -DBL_MAX, busy, d->forward * d->scale, err));
@@ -39652,7 +39608,7 @@ static ddp_status ddp__deft_iterate(ddp__deft_run *r, int t, ddp_error *err)
     }
     DDP__TRY(ddp__deft_backward(r, t, d->way.no_barrier ? 0 : s->forward_s,
                                 d->way.no_barrier ? d->forward : 0, err));
-    s->sends = r->sends - s->first_send;
+    s->sends = ddp__count(r->send) - s->first_send;
     return DDP_OK;
 }
 
@@ -39683,18 +39639,18 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
     p.links = d->links;
     p.warmup = first;
     p.period = end - first;
-    p.sends = r->sends;
+    p.sends = ddp__count(r->send);
     p.parts_of = (int *)ddp__copy(d->parts_of, N, sizeof *p.parts_of);
     p.part_s = (double *)ddp__copy(d->part_s, N, sizeof *p.part_s);
     p.step = (ddp_delayed_step *)ddp__copy(r->step, (size_t)end, sizeof *p.step);
-    p.send = (ddp_delayed_send *)ddp__copy(r->send, (size_t)r->sends, sizeof *p.send);
+    p.send = (ddp_delayed_send *)ddp__copy(r->send, stbds_arrlenu(r->send), sizeof *p.send);
     p.k = (int *)ddp__calloc((size_t)n, sizeof *p.k);
     p.delay = (int *)ddp__calloc((size_t)n, sizeof *p.delay);
     if (!p.parts_of || !p.part_s || !p.step || !p.send || !p.k || !p.delay) {
         ddp_delayed_plan_free(&p);
         return ddp__deft_no_memory(d, err);
     }
-    qsort(p.send, (size_t)r->sends, sizeof *p.send, ddp__deft_send_order);
+    qsort(p.send, stbds_arrlenu(r->send), sizeof *p.send, ddp__deft_send_order);
     for (t = first; t < end; t++) {
         sum += (p.step[t].forward_s - d->forward) + (p.step[t].backward_s - d->backward);
         for (i = 0; i < 2; i++) {
@@ -39748,7 +39704,7 @@ ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err)
     r.step = (ddp_delayed_step *)ddp__scratch_take(&r.room, most, sizeof *r.step);
     status = r.room.failed ? ddp__deft_no_memory(d, err) : ddp__deft_to_steady(&r, out, err);
     ddp__scratch_free(&r.room);
-    DDP_FREE(r.send);
+    ddp__array_free(r.send);
     return status;
 }
 
@@ -40622,8 +40578,8 @@ typedef struct ddp__place {
     int stop;    /* 1 = a limit is reached, 2 = the caller has had enough */
     int *best;   /* [N] arrangement; cost DBL_MAX: none yet */
     double cost;
-    int proven, points, most_points;
-    double *curve;
+    int proven;
+    double *curve;          /* a list of pairs: seconds, cost */
     ddp__matching matching; /* of D by D */
     double *weight;         /* [D x D] */
     double *hop;            /* [S x S] value of each matching */
@@ -40800,19 +40756,12 @@ void ddp__place_offer(ddp__place *p, const int *at, double cost)
     now = ddp_now() - p->start;
     memcpy(p->best, at, (size_t)p->N * sizeof(int));
     p->cost = cost;
-    if (p->points == p->most_points) {
-        int most = p->points ? 2 * p->points : 64;
-        double *more = (double *)DDP_REALLOC(p->curve, 2 * (size_t)most * sizeof(double));
-        if (!more) {
-            p->room.failed = 1;
-            return;
-        }
-        p->curve = more;
-        p->most_points = most;
+    if (!ddp__reserve(p->curve, stbds_arrlenu(p->curve) + 2)) {
+        p->room.failed = 1;
+        return;
     }
-    p->curve[2 * p->points] = now;
-    p->curve[2 * p->points + 1] = cost;
-    p->points++;
+    stbds_arrput(p->curve, now);
+    stbds_arrput(p->curve, cost);
     if (!p->o->progress || p->stop == 2) return;
     p->told = now;
     if (p->o->progress(p->o->user, now, cost)) p->stop = 2;
@@ -42300,7 +42249,7 @@ DDP__NAMES(ddp_place_solver, ddp__places, 1, "solver")
 
 static void ddp__place_close(ddp__place *p)
 {
-    DDP_FREE(p->curve);
+    ddp__array_free(p->curve);
     ddp__scratch_free(&p->room);
 }
 
@@ -42446,7 +42395,9 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
         ddp__place_limits(&p);
         ddp__place_solve(&p);
         r.assign = (int *)ddp__calloc((size_t)p.N, sizeof(int));
-        if (p.room.failed || !r.assign)
+        r.points = ddp__count(p.curve) / 2;
+        r.curve = (double *)ddp__copy(p.curve, stbds_arrlenu(p.curve), sizeof *r.curve);
+        if (p.room.failed || !r.assign || !r.curve)
             status = ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", p.N);
     }
     if (status == DDP_OK) {
@@ -42457,12 +42408,10 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
         r.proven = p.proven;
         r.solve_s = ddp_now() - p.start;
         r.candidates = p.candidates;
-        r.points = p.points;
-        r.curve = p.curve;
-        p.curve = NULL;
         *out = r;
     } else {
         DDP_FREE(r.assign);
+        DDP_FREE(r.curve);
     }
     ddp__place_close(&p);
     return status;
@@ -43763,14 +43712,12 @@ typedef struct ddp__fence_at {
 typedef struct ddp__fence_search {
     ddp__fence_line line;
     double turns, cap, limit; /* latencies from limit on are of no use */
-    ddp__fence_label *label;
-    ddp__fence_at *lies; /* [labels, width] the live results of the label's cut */
-    int count, most;
-    size_t room[3]; /* of label, lies, heap */
-    ddp__due *heap; /* least promise first, then most operators placed, then oldest */
-    int heaped;
-    int *newest;   /* [positions, n+1] label of that (position, at), -1 = none */
-    double *trial; /* [width] loads of the label at hand */
+    ddp__fence_label *label;  /* a list; there is room for one more, the slot of the successor on trial */
+    ddp__fence_at *lies;      /* [labels, width] the live results of the label's cut */
+    int most;
+    ddp__due *heap; /* a list: least promise first, then most operators placed, then oldest */
+    int *newest;    /* [positions, n+1] label of that (position, at), -1 = none */
+    double *trial;  /* [width] loads of the label at hand */
     double work;
     int full;    /* some cap's search ran out of labels: not all of it was seen */
     int gave_up; /* out of work: not every cap was tried, or the last not to its end */
@@ -43780,28 +43727,23 @@ typedef struct ddp__fence_search {
 /* Room for one more label. */
 static int ddp__fence_room(ddp__fence_search *s)
 {
-    const size_t size[3] = {sizeof *s->label, (size_t)s->line.tape->width * sizeof *s->lies, sizeof *s->heap};
-    void *array[3] = {s->label, s->lies, s->heap}, *grown;
-    s->full |= s->count >= s->most;
-    if (s->count >= s->most || (size_t)s->count < s->room[2]) return s->count < s->most;
-    for (int k = 0; k < 3 && !s->line.room.failed; k++) {
-        grown = ddp__grow(array[k], &s->room[k], (size_t)s->count + 1, size[k]);
-        if (grown)
-            array[k] = grown;
-        else
-            s->line.room.failed = 1;
-    }
-    s->label = (ddp__fence_label *)array[0];
-    s->lies = (ddp__fence_at *)array[1];
-    s->heap = (ddp__due *)array[2];
+    const int count = ddp__count(s->label);
+    const size_t wanted = (size_t)count + 1;
+
+    s->full |= count >= s->most;
+    if (count >= s->most) return 0;
+    if (!ddp__reserve(s->label, wanted) || !ddp__reserve(s->lies, wanted * (size_t)s->line.tape->width) ||
+        !ddp__reserve(s->heap, wanted))
+        s->line.room.failed = 1;
     return !s->line.room.failed;
 }
 
 static void ddp__fence_push(ddp__fence_search *s, int label)
 {
     const ddp__fence_label *l = &s->label[label];
-    ddp__due_add(s->heap, s->heaped++, l->latency + l->rest,
+    ddp__due_add(s->heap, ddp__count(s->heap), l->latency + l->rest,
                  (int64_t)(s->line.tape->n - l->at) << 32 | label);
+    stbds_arrsetlen(s->heap, stbds_arrlen(s->heap) + 1);
 }
 
 /* Whether an older label of the same cut and position makes label x useless. */
@@ -43824,12 +43766,12 @@ static int ddp__fence_dominated(ddp__fence_search *s, int x)
     return 0;
 }
 
-/* Writes the successor of `parent` that ends position q at cut b into slot s->count. */
+/* Writes the successor of `parent` that ends position q at cut b into the slot behind the labels. */
 static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, double latency, double rest,
                              double worst, double received)
 {
     const ddp__fence_tape *t = s->line.tape;
-    size_t width = (size_t)t->width, x = (size_t)s->count, p = (size_t)parent;
+    size_t width = (size_t)t->width, x = stbds_arrlenu(s->label), p = (size_t)parent;
     const ddp__fence_live *now = t->live + t->from[b], *was = t->live + t->from[s->label[p].at];
     const ddp__fence_label l = {latency, rest, worst, b, q, parent, -1};
     int count = t->from[b + 1] - t->from[b], a = s->label[p].at, i, j;
@@ -43852,12 +43794,14 @@ static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, dou
 /* The slot becomes a label, unless it is useless. */
 static void ddp__fence_keep(ddp__fence_search *s)
 {
-    ddp__fence_label *l = &s->label[s->count];
+    const int x = ddp__count(s->label);
+    ddp__fence_label *l = &s->label[x];
     size_t cell = (size_t)l->position * (size_t)(s->line.tape->n + 1) + (size_t)l->at;
     l->older = s->newest[cell];
-    if (ddp__fence_dominated(s, s->count)) return;
-    s->newest[cell] = s->count;
-    ddp__fence_push(s, s->count++);
+    if (ddp__fence_dominated(s, x)) return;
+    s->newest[cell] = x;
+    stbds_arrsetlen(s->label, x + 1);
+    ddp__fence_push(s, x);
 }
 
 /* In which segment operator `home` is, counted back from one that begins where label p ends. */
@@ -43869,7 +43813,7 @@ static int ddp__fence_age(const ddp__fence_search *s, int p, int home)
 }
 
 /* Successors of label p whose segment is at position q. greedy: only the most promising of all is left in
- * slot s->count, where *top is its promise. Returns 0 if there is no room. */
+ * slot behind the labels, where *top is its promise. Returns 0 if there is no room. */
 static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy, double *top)
 {
     const ddp__fence_line *line = &s->line;
@@ -43939,13 +43883,14 @@ static int ddp__fence_expand(ddp__fence_search *s, int p, int greedy)
 
 static int ddp__fence_root(ddp__fence_search *s)
 {
-    s->count = s->heaped = 0;
+    stbds_arrsetlen(s->label, 0);
+    stbds_arrsetlen(s->heap, 0);
     s->goal = -1;
     if (!ddp__fence_room(s)) return 0;
     memset(&s->label[0], 0, sizeof s->label[0]);
     s->label[0].position = s->label[0].parent = s->label[0].older = -1;
     s->label[0].rest = s->line.bound[0];
-    s->count = 1;
+    stbds_arrsetlen(s->label, 1);
     return s->label[0].rest < s->limit;
 }
 
@@ -43975,18 +43920,19 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
     for (turn = 0; turn < 2; turn++) {
         if (!ddp__fence_root(s)) break;
         if (turn == 0) {
-            for (x = 0; ddp__fence_expand(s, x, 1); x = s->count++) {
-            }
+            for (x = 0; ddp__fence_expand(s, x, 1); stbds_arrsetlen(s->label, x + 1))
+                x = ddp__count(s->label);
             if (s->label[x].at == s->line.tape->n) s->goal = x;
         } else {
             for (i = 0; i < cells; i++) s->newest[i] = -1;
             ddp__fence_push(s, 0);
-            for (room = 1; room && s->heaped && s->goal < 0;) {
+            for (room = 1; room && ddp__count(s->heap) && s->goal < 0;) {
                 if (s->work > DDP__FENCE_WORK) {
                     s->gave_up = 1;
                     break;
                 }
-                x = (int)(ddp__due_take(s->heap, s->heaped--).i & INT32_MAX);
+                x = (int)(ddp__due_take(s->heap, ddp__count(s->heap)).i & INT32_MAX);
+                stbds_arrsetlen(s->heap, stbds_arrlen(s->heap) - 1);
                 if (s->label[x].at == s->line.tape->n)
                     s->goal = x;
                 else
@@ -44057,9 +44003,9 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
                            t->n, s.line.positions);
     if (cut->pipeline_s < before) cut->proven = !s.full && !s.gave_up;
     cut->work = s.work;
-    DDP_FREE(s.label);
-    DDP_FREE(s.lies);
-    DDP_FREE(s.heap);
+    ddp__array_free(s.label);
+    ddp__array_free(s.lies);
+    ddp__array_free(s.heap);
     ddp__scratch_free(&s.line.room);
     return status;
 }
@@ -44854,7 +44800,7 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, size_t 
 
 static ddp_status ddp__links_allowed(const ddp_config *c, const ddp__incidents *s, ddp_error *err)
 {
-    for (int k = 0; k < s->count; k++)
+    for (int k = 0; k < ddp__count(s->list); k++)
         if (s->list[k].kind == DDP__KILL && c->transport == DDP_THREADS && !ddp__time()) /* a simulated one
                                                                                             can die */
             return ddp__fail(err, DDP_ARG,
@@ -46098,8 +46044,7 @@ typedef struct ddp__ended {
 /* A registered layer. */
 typedef struct ddp__unit {
     char *name;
-    ddp_block *block; /* [blocks] */
-    int blocks;
+    ddp_block *block;   /* a list */
     ddp_matrix *matrix; /* [matrices] */
     int matrices;
     double flops;
@@ -46139,7 +46084,7 @@ typedef struct ddp__posted {
     long step;
     ddp_piece *sum; /* [from + to] on a device: what comes in those is added to these; to 0: nothing
                                is */
-    int from, to, room;
+    int from, to;
 } ddp__posted;
 
 /* A tensor of the strategy's own (ddp_keep). */
@@ -46210,8 +46155,7 @@ struct ddp_ctx {
     ddp__posted *posted;       /* [posted_room] */
     int posted_count, posted_room;
     long posted_next;
-    ddp__own_state *kept; /* [kepts] */
-    int kepts;
+    ddp__own_state *kept;         /* a list */
     ddp__engine *engine, *second; /* NULL with one worker; of link 1, NULL without */
     ddp_link link[2];             /* measured */
     double gap_s[2];              /* of either: see ddp_profile; 0 where nothing was measured */
@@ -46231,8 +46175,8 @@ struct ddp_ctx {
     int entered;                /* this worker has joined and not called a hook of a layer yet */
     uint64_t saves_as;          /* run identity in its checkpoints; 0: none yet */
 
-    ddp__unit *unit; /* [layers], grows until the session starts */
-    int layers, room;
+    ddp__unit *unit;            /* [layers], grows until the session starts */
+    int layers;                 /* of the list unit */
     int computing;              /* group of the ranks that compute, where others serve; 0 = all, or (elastic)
                                     those who did not ddp__engine_retire */
     struct ddp__desk *desk;     /* of a rank that serves; NULL */
@@ -46785,7 +46729,7 @@ size_t ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u)
     const int arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0,
               parts = ddp__parts_for(d, u->trained);
 
-    return (size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) + (size_t)u->blocks;
+    return (size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) + (size_t)ddp__count(u->block);
 }
 
 ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err)
@@ -46891,7 +46835,7 @@ uint64_t ddp__unit_hash(const ddp__unit *u)
 {
     uint64_t h = ddp__hash(DDP__HASH_START, u->name, strlen(u->name));
 
-    for (int b = 0; b < u->blocks; b++) {
+    for (int b = 0; b < ddp__count(u->block); b++) {
         uint64_t n =
             (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 + (u->block[b].grads != NULL);
         h = ddp__hash(h, &n, sizeof n);
@@ -48983,23 +48927,22 @@ ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err)
 
 void ddp__posted_close(ddp_ctx *d)
 {
-    for (int i = 0; d->posted && i < d->posted_room; i++)
-        if (d->posted[i].sum) DDP_FREE(d->posted[i].sum);
-    for (int i = 0; i < d->kepts; i++) {
+    for (int i = 0; d->posted && i < d->posted_room; i++) ddp__array_free(d->posted[i].sum);
+    for (int i = 0; i < ddp__count(d->kept); i++) {
         const ddp__own_state *k = &d->kept[i];
         if (k->equal & DDP_KEPT_HERE)
             ddp__release(&d->host.allocator, k->data, k->count * sizeof(float));
         else
             ddp__host_release(&d->host, k->data, k->count * sizeof(float));
     }
-    if (d->kept) DDP_FREE(d->kept);
+    ddp__array_free(d->kept);
     ddp_blob_free(&d->plan);
 }
 
 static int ddp__in_layer(const ddp__unit *u, const ddp_piece *list, int n)
 {
     for (int i = 0; i < n; i++)
-        for (int b = 0; b < u->blocks; b++) {
+        for (int b = 0; b < ddp__count(u->block); b++) {
             const ddp_block *k = &u->block[b];
             if (list[i].data >= k->params && list[i].data < k->params + k->count) return 1;
             if (k->grads && list[i].data >= k->grads && list[i].data < k->grads + k->count) return 1;
@@ -49040,12 +48983,9 @@ static ddp_status ddp__posted_sums(ddp__posted *p, const ddp_message *m, ddp_err
 {
     const int most = m->from_count + m->to_count;
 
-    if (p->room < most) {
-        ddp_piece *grown = (ddp_piece *)DDP_REALLOC(p->sum, (size_t)most * sizeof *grown);
-        if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", most);
-        p->sum = grown;
-        p->room = most;
-    }
+    if (!ddp__reserve(p->sum, most))
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", most);
+    stbds_arrsetlen(p->sum, most);
     p->from = m->from_count;
     p->to = m->to_count;
     for (int i = 0; i < most; i++) p->sum[i] = i < p->from ? m->from[i] : m->to[i - p->from];
@@ -49264,6 +49204,7 @@ int ddp_clip(ddp_ctx *d)
 static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal, float **out)
 {
     ddp__own_state *k;
+    int room;
 
     DDP__VERB("ddp_keep");
     if (d->started || d->event != DDP__EVENT_start)
@@ -49274,14 +49215,13 @@ static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equa
                             "state '%.40s' of %zu floats for layer %d: a name of at most %d characters, a "
                             "size and a layer below %d are needed",
                             name ? name : "", n, layer, (int)sizeof k->name - 1, d->layers);
-    k = (ddp__own_state *)DDP_REALLOC(d->kept, ((size_t)d->kepts + 1) * sizeof *k);
-    if (k) d->kept = k;
-    if (k && equal & DDP_KEPT_HERE)
+    room = ddp__reserve(d->kept, ddp__count(d->kept) + 1);
+    if (room && equal & DDP_KEPT_HERE)
         *out = (float *)ddp__alloc(&d->host.allocator, n * sizeof **out);
-    else if (k)
+    else if (room)
         *out = (float *)ddp__host_alloc(&d->host, n * sizeof **out);
     if (!*out) return ddp_complain(d, DDP_MEMORY, "out of memory for %zu floats of state %s", n, name);
-    k += d->kepts++;
+    k = stbds_arraddnptr(d->kept, 1u);
     memset(k, 0, sizeof *k);
     snprintf(k->name, sizeof k->name, "%s", name);
     k->layer = layer < 0 ? DDP_NO_LAYER : layer;
@@ -49491,8 +49431,7 @@ typedef struct ddp__stager_ring {
 
 typedef struct ddp__stager_entry {
     ddp_message m;
-    ddp_piece *piece; /* [pieces] of m.from and m.to, then as the engine has it; grows */
-    int pieces;
+    ddp_piece *piece; /* a list: of m.from and m.to, then as the engine has it */
     int there;
     ddp__stager_state state;
     ddp_piece *host;  /* [m.here + 1] what is here, then the values of the device, pinned */
@@ -49789,8 +49728,7 @@ void ddp__stager_stop(ddp__stager *s)
 void ddp__stager_free(ddp__stager *s)
 {
     if (!s) return;
-    for (int i = 0; s->entry && i < s->room; i++)
-        if (s->entry[i].piece) DDP_FREE(s->entry[i].piece);
+    for (int i = 0; s->entry && i < s->room; i++) ddp__array_free(s->entry[i].piece);
     if (s->codes.data) s->b->release(s->device, s->codes.data, s->codes.bytes);
     if (s->pinned.data) s->b->unpin(s->device, s->pinned.data, s->pinned.bytes);
     pthread_cond_destroy(&s->changed);
@@ -49812,12 +49750,9 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
                          "a message of %zu bytes is too long: those of a device have "
                          "%zu at most; post it in parts",
                          bytes, s->pinned.bytes);
-    if (n > x->pieces) {
-        ddp_piece *grown = (ddp_piece *)DDP_REALLOC(x->piece, (size_t)n * sizeof *grown);
-        if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
-        x->piece = grown;
-        x->pieces = n;
-    }
+    if (!ddp__reserve(x->piece, n))
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
+    stbds_arrsetlen(x->piece, n);
     if (m->from_count) memcpy(x->piece, m->from, (size_t)m->from_count * sizeof *x->piece);
     if (to) memcpy(x->piece + m->from_count, m->to, (size_t)to * sizeof *x->piece);
     x->m = *m;
@@ -49996,9 +49931,8 @@ DDP_LIB ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err);
 
 /* An average, until it is held. */
 typedef struct ddp__crossing {
-    float **data; /* [arrays], and counts behind them */
+    float **data; /* lists: the arrays, and how many floats each has */
     size_t *count;
-    int arrays, room;
     long ticket; /* the stager's, of the part that crosses; -1: this rank is not its site's first */
 } ddp__crossing;
 
@@ -50100,8 +50034,10 @@ static void ddp__nccl_close(ddp_ctx *d)
 
     if (!x) return;
     if (x->zeros) d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
-    for (int i = 0; x->crossing && i < x->slots; i++)
-        if (x->crossing[i].data) DDP_FREE((void *)x->crossing[i].data);
+    for (int i = 0; x->crossing && i < x->slots; i++) {
+        ddp__array_free(x->crossing[i].data);
+        ddp__array_free(x->crossing[i].count);
+    }
     d->nccl = NULL;
 }
 
@@ -50116,15 +50052,11 @@ static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_
 {
     const int n = m->from_count;
 
-    if (n > c->room) {
-        float **data = (float **)DDP_REALLOC((void *)c->data, (size_t)n * (sizeof *data + sizeof *c->count));
-        if (!data) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
-        c->data = data;
-        c->count = (size_t *)(void *)(data + n);
-        c->room = n;
-    }
+    if (!ddp__reserve(c->data, n) || !ddp__reserve(c->count, n))
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
+    stbds_arrsetlen(c->data, n);
+    stbds_arrsetlen(c->count, n);
     *total = 0;
-    c->arrays = n;
     for (int i = 0; i < n; i++) {
         c->data[i] = m->from[i].data;
         c->count[i] = m->from[i].count;
@@ -50144,7 +50076,8 @@ ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_er
 
     DDP__TRY(ddp__nccl_arrays(c, m, &total, err));
     x->bytes += (int64_t)(total * sizeof(float));
-    s = d->host.backend->average(d->host.device, slot, c->data, c->count, c->arrays, x->site != NULL, err);
+    s = d->host.backend->average(d->host.device, slot, c->data, c->count, ddp__count(c->data),
+                                 x->site != NULL, err);
     if (s != DDP_OK) return ddp__nccl_lost(d, s, err);
     *ticket = -2 - slot;
     c->ticket = -1;
@@ -50168,7 +50101,7 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
             ddp__stager_flag(d->stager, c->ticket, &held, &turn);
         else if (c->ticket >= 0)
             DDP__TRY(ddp__stager_wait(d->stager, c->ticket, 0, err));
-        DDP__TRY(b->spread(d->host.device, slot, held, turn, c->data, c->count, c->arrays, err));
+        DDP__TRY(b->spread(d->host.device, slot, held, turn, c->data, c->count, ddp__count(c->data), err));
     }
     b->finish(d->host.device, slot);
     return DDP_OK;
@@ -50260,7 +50193,7 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
         const ddp__unit *u = &d->unit[l];
         size_t layer = u->count + u->state_count;
 
-        for (int k = 0; k < u->blocks; k++) /* frozen ones are shared once */
+        for (int k = 0; k < ddp__count(u->block); k++) /* frozen ones are shared once */
             if (u->block[k].kind == DDP_PARAMS && !u->block[k].grads) layer += u->block[k].count;
         total += layer;
         if (layer > largest) largest = layer;
@@ -52411,7 +52344,7 @@ static const double ddp__drift_limit = 0.2;
 
 /* ---- what the strategy sends in a period ---- */
 
-/* *steps of it; NULL with *n 0 where the strategy does not tell. The caller's. */
+/* *steps of it; NULL with *n 0 where the strategy does not tell. A list of the caller's. */
 static ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err)
 {
     int room = d->layers;
@@ -52420,13 +52353,11 @@ static ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *s
     *n = 0;
     *steps = 1;
     for (; d->ops.transfers; room *= 2) { /* as many as fit: there may be more */
-        ddp_transfer *grown = (ddp_transfer *)DDP_REALLOC(*list, (size_t)room * sizeof *grown);
-        if (!grown) {
-            if (*list) DDP_FREE(*list);
+        if (!ddp__reserve(*list, room)) {
+            ddp__array_free(*list);
             return ddp__fail(err, DDP_MEMORY, "out of memory for %d transfers", room);
         }
-        *list = grown;
-        *n = d->ops.transfers(d, d->self, steps, grown, room);
+        *n = d->ops.transfers(d, d->self, steps, *list, room);
         if (*n < room || room > 1000 * d->layers) break;
     }
     return DDP_OK;
@@ -52485,7 +52416,7 @@ static ddp_status ddp__balance_by(ddp_ctx *d, const ddp_profile *p, ddp_error *e
     if (!links) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", d->layers);
     s = ddp__transfers(d, &t, &n, &steps, err);
     if (s == DDP_OK) ddp__transfer_links(d, p, t, n);
-    if (s == DDP_OK && t) DDP_FREE(t);
+    if (s == DDP_OK) ddp__array_free(t);
     for (int l = 0; l < d->layers; l++) links[l] = d->unit[l].link;
     if (s == DDP_OK) s = ddp__tell(d, d->team, links, (size_t)d->layers * sizeof *links, err);
     for (int l = 0; l < d->layers; l++) taken += d->unit[l].link = links[l] != 0;
@@ -52572,7 +52503,7 @@ static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
         d->stats.predicted_hidden_pct = !(comm > 0) ? 100 : exposed < comm ? 100 * (1 - exposed / comm) : 0;
         if (d->team_size > 1 && ddp__leads(d)) ddp__plan_tell(d, t, n, steps);
     }
-    if (t) DDP_FREE(t);
+    ddp__array_free(t);
     return DDP_OK;
 }
 
@@ -52935,7 +52866,7 @@ static int ddp__shares(const ddp_ctx *d, ddp__share *out)
     for (int l = 0; l < d->layers; l++) {
         ddp__share_walk w;
         memset(&w, 0, sizeof w);
-        for (int b = 0; b < d->unit[l].blocks; b++)
+        for (int b = 0; b < ddp__count(d->unit[l].block); b++)
             count += ddp__shares_block(d, l, b, &w, out ? out + count : NULL);
     }
     return count;
@@ -52978,7 +52909,7 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
     const int there = d->host.backend ? DDP__WORKER_THERE : 0;
     ddp__unit *u = &d->unit[l];
 
-    for (int b = 0; b < u->blocks; b++)
+    for (int b = 0; b < ddp__count(u->block); b++)
         ddp__worker_add(s, "layer", l, b, u->block[b].params, u->block[b].count,
                         told | there | (u->block[b].kind == DDP_BUFFERS ? DDP__WORKER_OWN : 0));
     if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
@@ -53043,9 +52974,9 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
 {
     const int told = d->ops.averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
     const int there = d->host.backend ? DDP__WORKER_THERE : 0;
-    int room = DDP__SMALL + d->kepts + d->programs + 1;
+    int room = DDP__SMALL + ddp__count(d->kept) + d->programs + 1;
 
-    for (int l = 0; l < d->layers; l++) room += d->unit[l].blocks + 3;
+    for (int l = 0; l < d->layers; l++) room += ddp__count(d->unit[l].block) + 3;
     DDP__TRY(ddp__worker_open(s, d->layers, room, err));
     s->host = &d->host;
     ddp__coded_fold(d);
@@ -53070,7 +53001,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     for (int l = 0; l < d->layers; l++) s->layer[l] = d->unit[l].name;
     DDP__TRY(ddp__worker_values(d, s, told, err));
     for (int l = 0; l < d->layers; l++) ddp__worker_layer(d, s, l, told);
-    for (int i = 0; i < d->kepts; i++) {
+    for (int i = 0; i < ddp__count(d->kept); i++) {
         const ddp__own_state *k = &d->kept[i];
         const int own = k->equal & DDP_KEPT_DRAINED ? 0 : k->equal & 1 ? DDP__WORKER_TOLD : DDP__WORKER_OWN;
         const int enters = k->equal & DDP_KEPT_TOLD ? DDP__WORKER_TOLD : 0;
@@ -53323,7 +53254,7 @@ static ddp_status ddp__block_hash(ddp_ctx *d, const ddp_block *k, float *room, u
 static ddp_status ddp__hashes_fill(ddp_ctx *d, float *room, uint64_t *hash, ddp_error *err)
 {
     for (int l = 0; l < d->layers; l++)
-        for (int b = 0; b < d->unit[l].blocks; b++)
+        for (int b = 0; b < ddp__count(d->unit[l].block); b++)
             DDP__TRY(ddp__block_hash(d, &d->unit[l].block[b], room, hash++, err));
     return DDP_OK;
 }
@@ -53365,7 +53296,7 @@ static ddp_status ddp__replicas_compare(ddp_ctx *d, uint64_t *all, size_t each, 
 
     DDP__TRY(ddp__gather_words(d, d->team, all, each * sizeof *all, err));
     for (int l = 0; l < d->layers; l++)
-        for (int b = 0; b < d->unit[l].blocks; b++, at++)
+        for (int b = 0; b < ddp__count(d->unit[l].block); b++, at++)
             if (ddp__hashes_differ(d, all, each, at, d->unit[l].group))
                 DDP__TRY(ddp__block_average(d, &d->unit[l], &d->unit[l].block[b], err));
     return DDP_OK;
@@ -53379,7 +53310,7 @@ ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err)
     ddp_status s;
 
     if (!d->engine || d->host.paper || d->team_size < 2) return DDP_OK;
-    for (int l = 0; l < d->layers; l++) each += (size_t)d->unit[l].blocks;
+    for (int l = 0; l < d->layers; l++) each += (size_t)ddp__count(d->unit[l].block);
     all = (uint64_t *)ddp__calloc((size_t)d->team_size * each + 1, sizeof *all);
     if (d->host.backend) room = (float *)ddp__calloc(DDP__HASHED_FLOATS, sizeof *room);
     if (!all || (d->host.backend && !room))
@@ -53648,7 +53579,7 @@ static ddp__shape_word ddp__shape_of(const ddp__unit *u)
     memset(&w, 0, sizeof w);
     w.hash = ddp__unit_hash(u);
     w.count = u->count;
-    w.blocks = u->blocks;
+    w.blocks = ddp__count(u->block);
     snprintf(w.name, sizeof w.name, "%s", u->name);
     return w;
 }
@@ -54049,7 +53980,7 @@ static int ddp__arrays(const ddp_ctx *d, ddp__array *out)
     int n = 0;
 
     for (int l = 0; l < d->layers; l++)
-        for (int b = 0; b < d->unit[l].blocks; b++) {
+        for (int b = 0; b < ddp__count(d->unit[l].block); b++) {
             const ddp_block *k = &d->unit[l].block[b];
             const ddp__array params = {k->params, k->params + k->count, l, b, 0},
                              grads = {k->grads, k->grads + k->count, l, b, 1};
@@ -54075,9 +54006,9 @@ static void ddp__arrays_tie(ddp_ctx *d, const ddp__array *x, int n)
     for (int l = 0; l < d->layers; l++) {
         ddp__unit *u = &d->unit[l];
         int left = 0;
-        for (int b = 0; b < u->blocks; b++)
+        for (int b = 0; b < ddp__count(u->block); b++)
             if (u->block[b].count) u->block[left++] = u->block[b];
-        u->blocks = left;
+        stbds_arrsetlen(u->block, left);
     }
 }
 
@@ -54087,7 +54018,7 @@ static ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
     ddp__array *all;
     int n = 0;
 
-    for (int l = 0; l < d->layers; l++) n += 2 * d->unit[l].blocks;
+    for (int l = 0; l < d->layers; l++) n += 2 * ddp__count(d->unit[l].block);
     all = (ddp__array *)ddp__calloc((size_t)n + 1, sizeof *all);
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for the arrays of %d layers", d->layers);
     ddp__arrays_tie(d, all, ddp__arrays(d, all));
@@ -54149,7 +54080,7 @@ static void ddp__unit_trains(const ddp_ctx *d, ddp__unit *u, const ddp_block *k)
 /* Room for the lists, and another where what averaging moves does not always go whole. */
 static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
-    const size_t room = (size_t)(u->blocks + 2 * u->matrices + 1);
+    const size_t room = (size_t)(ddp__count(u->block) + 2 * u->matrices + 1);
     const int arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0;
     int parts;
 
@@ -54160,7 +54091,7 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     u->trains = u->gradient + room;
     u->average = u->trains + room;
     u->other = u->average + room;
-    for (int b = 0; b < u->blocks; b++) {
+    for (int b = 0; b < ddp__count(u->block); b++) {
         const ddp_block *k = &u->block[b];
         const ddp_piece values = {{k->params}, k->count};
         if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal from the start on */
@@ -54319,7 +54250,7 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 {
     for (int l = 0; l < d->layers; l++)
-        for (int b = 0; b < d->unit[l].blocks; b++) {
+        for (int b = 0; b < ddp__count(d->unit[l].block); b++) {
             const ddp_block *k = &d->unit[l].block[b];
             ddp_piece p;
             ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->unit[l].group, k->params, k->count);
@@ -54349,7 +54280,7 @@ static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
     if (d->ops.averages != DDP_AVERAGES_GRADIENTS || !d->engine) return DDP_OK;
     for (int l = 0; l < d->layers; l++) {
         if (d->unit[l].gradients) return DDP_OK;
-        frozen += d->unit[l].blocks;
+        frozen += ddp__count(d->unit[l].block);
     }
     if (d->team && !frozen) return DDP_OK; /* a stage of a pipeline that has nothing to train */
     return ddp__fail(err, DDP_USAGE,
@@ -54800,7 +54731,7 @@ int ddp_wait(ddp_ctx *d)
 /* Where gradients are averaged, parameters are equal, and buffers differ. */
 static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
 {
-    for (int b = 0; b < u->blocks; b++) {
+    for (int b = 0; b < ddp__count(u->block); b++) {
         const ddp_piece p = {{u->block[b].params}, u->block[b].count};
         ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP__ALL_VALUES);
         if (u->block[b].kind != DDP_BUFFERS) continue;
@@ -55010,7 +54941,7 @@ ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub 
 static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
 {
     if (u->name) DDP_FREE(u->name);
-    if (u->block) DDP_FREE(u->block);
+    ddp__array_free(u->block);
     ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
 }
 
@@ -55069,7 +55000,7 @@ void ddp_close(ddp_ctx *d)
     ddp__host_release(&d->host, d->coded_there, 2 * d->coded_count * sizeof(float));
     ddp__device_close(d);
     ddp__release(&d->host.allocator, d->muon.at, d->muon_count * sizeof(float));
-    if (d->unit) DDP_FREE(d->unit);
+    ddp__array_free(d->unit);
     ddp__links_free(&d->links[0]);
     ddp__links_free(&d->links[1]);
     ddp_profile_free(&d->profile);
@@ -55102,17 +55033,18 @@ static ddp_status ddp__check_matrix(const ddp_ctx *d, const ddp__unit *u, int i,
                  count = x->rows && x->columns <= most / x->rows ? x->rows * x->columns : 0;
     int b = 0, k = 0;
 
-    while (b < u->blocks && !(u->block[b].kind == DDP_PARAMS && x->params >= u->block[b].params &&
-                              count <= u->block[b].count &&
-                              (size_t)(x->params - u->block[b].params) <= u->block[b].count - count))
+    while (b < ddp__count(u->block) &&
+           !(u->block[b].kind == DDP_PARAMS && x->params >= u->block[b].params &&
+             count <= u->block[b].count &&
+             (size_t)(x->params - u->block[b].params) <= u->block[b].count - count))
         b++;
     while (k < i && (x->params >= u->matrix[k].params + u->matrix[k].rows * u->matrix[k].columns ||
                      x->params + count <= u->matrix[k].params))
         k++;
-    if (count && b < u->blocks && k == i) return DDP_OK;
+    if (count && b < ddp__count(u->block) && k == i) return DDP_OK;
     return ddp__fail(err, DDP_ARG, "layer %d (%s): matrix %d of %zu rows and %zu columns %s", d->layers,
                      u->name, i, x->rows, x->columns,
-                     count && b < u->blocks
+                     count && b < ddp__count(u->block)
                          ? "overlaps another: leave one of them out"
                          : "does not lie in one block of parameters: give its first value, rows and columns");
 }
@@ -55124,20 +55056,17 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
 
     snprintf(number, sizeof number, "layer %d", d->layers);
     u->name = ddp__strdup(layer->name ? layer->name : number);
-    u->block = (ddp_block *)ddp__calloc((size_t)(layer->block_count + own), sizeof *u->block);
     u->matrix = (ddp_matrix *)ddp__scratch_take(&d->lists, (size_t)layer->matrix_count, sizeof *u->matrix);
-    if (!u->name || !u->block || !u->matrix)
+    if (!u->name || !u->matrix || !ddp__reserve(u->block, layer->block_count + own))
         return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
     if (own) {
-        u->block[0].params = layer->params;
-        u->block[0].grads = layer->grads;
-        u->block[0].count = layer->count;
-        u->blocks = 1;
+        const ddp_block first = {layer->params, layer->grads, layer->count, DDP_PARAMS};
+        stbds_arrput(u->block, first);
     }
-    for (int i = 0; i < layer->block_count; i++) u->block[u->blocks++] = layer->blocks[i];
+    for (int i = 0; i < layer->block_count; i++) stbds_arrput(u->block, layer->blocks[i]);
     u->flops = layer->flops;
     u->group = layer->group;
-    for (int i = 0; i < u->blocks; i++) DDP__TRY(ddp__check_block(d, u->name, &u->block[i], err));
+    for (int i = 0; i < ddp__count(u->block); i++) DDP__TRY(ddp__check_block(d, u->name, &u->block[i], err));
     for (int i = 0; i < layer->matrix_count; i++) {
         u->matrix[u->matrices++] = layer->matrices[i];
         DDP__TRY(ddp__check_matrix(d, u, i, err));
@@ -55160,19 +55089,15 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
                               "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d "
                               "layers by ddp_set_optimizer or the first hook; register all layers before",
                               d->layers, layer->name ? layer->name : "unnamed", d->layers);
-    if (d->layers == d->room) {
-        int room = d->room ? 2 * d->room : 16;
-        ddp__unit *grown = (ddp__unit *)DDP_REALLOC(d->unit, (size_t)room * sizeof *grown);
-        if (!grown) return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", d->layers);
-        d->unit = grown;
-        d->room = room;
-    }
+    if (!ddp__reserve(d->unit, d->layers + 1))
+        return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", d->layers);
     u.ticket = u.other_ticket = -1;
     if (ddp__unit_fill(d, &u, layer, &d->host.error)) {
         ddp__unit_free(d, &u);
         return ddp__ctx_fail(d, &d->host.error);
     }
-    d->unit[d->layers++] = u;
+    stbds_arrput(d->unit, u);
+    d->layers++;
     return 0;
 }
 
@@ -55186,7 +55111,6 @@ int ddp_layer_named(const ddp_ctx *d, const char *name)
 int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, size_t count)
 {
     const ddp_block added = {params, grads, count, DDP_PARAMS};
-    ddp_block *grown;
     ddp_layer first;
     ddp__unit *u;
     int l;
@@ -55208,10 +55132,9 @@ int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, si
         return ddp_add_layer(d, &first);
     }
     u = &d->unit[l];
-    grown = (ddp_block *)DDP_REALLOC(u->block, ((size_t)u->blocks + 1) * sizeof *grown);
-    if (!grown) return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %s", layer);
-    u->block = grown;
-    u->block[u->blocks++] = added;
+    if (!ddp__reserve(u->block, ddp__count(u->block) + 1))
+        return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %s", layer);
+    stbds_arrput(u->block, added);
     return 0;
 }
 
@@ -61533,7 +61456,7 @@ ddp_status ddp__samples_open(ddp_pipe *p, ddp_error *err)
                          "edge wire aq:%g of %ld samples, %d in a micro-batch: set samples and batch of "
                          "ddp_pipe_config, and name them by ddp_pipe_samples",
                          p->edge.ratio, s->count, s->batch);
-    for (int i = 0; i < p->g->nodes; i++) {
+    for (int i = 0; i < ddp__count(p->g->node); i++) {
         const ddp_node *n = p->g->node[i];
         if ((n->from >= 0 || n->to >= 0) && (!n->spec.out.dims || n->spec.out.dim[0] % s->batch))
             return ddp__fail(
@@ -61568,7 +61491,7 @@ ddp_status ddp__samples_memory(const ddp_pipe *p, ddp_error *err)
  * gradients left. */
 static void ddp__crossings(const ddp_graph *g, int stages, double *floats)
 {
-    for (int x = 0; x < g->nodes; x++) {
+    for (int x = 0; x < ddp__count(g->node); x++) {
         const ddp_node *n = g->node[x];
         const double count = (double)ddp_shape_count(&n->spec.out);
         int at = n->stage;
@@ -61931,7 +61854,7 @@ static int ddp__hop_add(ddp_pipe *p, int side, int stage, int node)
     if (at == p->hops[side]) {
         p->hops[side]++;
         e->stage = stage;
-        e->node = ddp__ints(&p->room, (size_t)p->g->nodes);
+        e->node = ddp__ints(&p->room, (size_t)ddp__count(p->g->node));
         for (int i = 0; i < 2; i++) {
             e->flow[i].ticket = (long *)ddp__scratch_take(&p->room, (size_t)p->micro_batches, sizeof(long));
             if (p->room.failed) return 0;
@@ -61946,13 +61869,13 @@ int ddp__edges_open(ddp_pipe *p)
 {
     size_t pieces = 0;
 
-    for (int i = 0; i < p->g->nodes; i++) pieces += 1 + (size_t)p->g->node[i]->parts;
+    for (int i = 0; i < ddp__count(p->g->node); i++) pieces += 1 + (size_t)p->g->node[i]->parts;
     for (int side = 0; side < 2; side++)
         p->hop[side] = (ddp__hop *)ddp__scratch_take(&p->room, (size_t)p->stages, sizeof(ddp__hop));
     p->piece = (ddp_piece *)ddp__scratch_take(&p->room, pieces, sizeof *p->piece);
     p->shape = (const ddp_shape **)ddp__scratch_take(&p->room, pieces, sizeof *p->shape);
     if (p->room.failed) return 0;
-    for (int i = 0; i < p->g->nodes; i++)
+    for (int i = 0; i < ddp__count(p->g->node); i++)
         if (!ddp__hop_add(p, 0, p->g->node[i]->to, i) || !ddp__hop_add(p, 1, p->g->node[i]->from, i))
             return 0;
     return 1;
@@ -62122,12 +62045,12 @@ ddp_status ddp__hosts_leave(ddp_pipe *p)
 
 int ddp__tied_open(ddp_pipe *p)
 {
-    const size_t nodes = (size_t)p->g->nodes;
+    const size_t nodes = (size_t)ddp__count(p->g->node);
 
     p->guest = (ddp__guest *)ddp__scratch_take(&p->room, nodes, sizeof *p->guest);
     p->host = (ddp__guest *)ddp__scratch_take(&p->room, nodes, sizeof *p->host);
     if (p->room.failed) return 0;
-    for (int i = 0; i < p->g->nodes; i++) {
+    for (int i = 0; i < ddp__count(p->g->node); i++) {
         const ddp_node *n = p->g->node[i], *own = n->tied >= 0 ? p->g->node[n->tied] : NULL;
         ddp__guest u = {i, 0, {-1, -1}, NULL};
         if (!own || n->stage == own->stage) continue;
@@ -62185,7 +62108,7 @@ void ddp__pipe_clips(ddp_pipe *p)
 /* A layer's values at its first operator's stage, in order; other stages send theirs. */
 static ddp_status ddp__hash_layer(ddp_pipe *p, int layer, int home, float *values)
 {
-    for (int i = 0; i < p->g->nodes; i++) {
+    for (int i = 0; i < ddp__count(p->g->node); i++) {
         const ddp_node *n = p->g->node[i];
         const int own = n->tied >= 0; /* the first array of its own; they follow each other */
         const size_t count = n->layer == layer ? ddp__arrays_count(n->spec.param, own, n->spec.params) : 0;
@@ -62206,7 +62129,7 @@ size_t ddp__whole_layer(const ddp_graph *g, int layer)
 {
     size_t count = 0;
 
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         if (g->node[i]->layer == layer)
             count +=
                 ddp__arrays_count(g->node[i]->spec.param, g->node[i]->tied >= 0, g->node[i]->spec.params);
@@ -62215,7 +62138,7 @@ size_t ddp__whole_layer(const ddp_graph *g, int layer)
 
 static int ddp__layer_home(const ddp_graph *g, int layer)
 {
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         if (g->node[i]->op && g->node[i]->layer == layer) return g->node[i]->stage;
     return 0;
 }
@@ -62224,7 +62147,7 @@ static ddp_status ddp__pipe_hash(ddp_pipe *p, float *values, uint64_t *hash)
 {
     int at = 0;
 
-    for (int l = 0; l < p->g->layers; l++) {
+    for (int l = 0; l < ddp__count(p->g->layer); l++) {
         const int home = ddp__layer_home(p->g, l);
         if (home != at && p->stage == at) DDP__TRY(ddp__word_exchange(p, DDP_SEND, home, hash, sizeof *hash));
         if (home != at && p->stage == home)
@@ -62245,7 +62168,7 @@ int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash)
     if (!p || !hash) return (int)DDP_ARG;
     DDP__ENTER(p->d);
     *hash = 0;
-    for (int l = 0; l < p->g->layers; l++)
+    for (int l = 0; l < ddp__count(p->g->layer); l++)
         if (ddp__whole_layer(p->g, l) > most) most = ddp__whole_layer(p->g, l);
     values = (float *)ddp__calloc(most + 1, sizeof *values);
     if (!values)
@@ -62579,24 +62502,24 @@ static int ddp__moved(int i, int at, int end, int added)
 
 static void ddp__nodes_move(ddp_graph *g, int at, int end)
 {
-    const int added = g->nodes - end;
+    const int added = ddp__count(g->node) - end;
 
     for (int i = 0; i < added; i++) { /* one after the other, the rest moves up */
         ddp_node *n = g->node[end + i];
         memmove(g->node + at + i + 1, g->node + at + i, (size_t)(end - at) * sizeof *g->node);
         g->node[at + i] = n;
     }
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         ddp_node *n = g->node[i];
         n->index = i;
         for (int k = 0; k < n->spec.inputs; k++) n->input[k] = ddp__moved(n->input[k], at, end, added);
         if (n->tied >= 0) n->tied = ddp__moved(n->tied, at, end, added);
     }
-    for (int l = 0; l < g->layers; l++) {
+    for (int l = 0; l < ddp__count(g->layer); l++) {
         g->layer[l].first = ddp__moved(g->layer[l].first, at, end, added);
         g->layer[l].last = ddp__moved(g->layer[l].last, at, end, added);
     }
-    for (int s = 0; s < g->segments; s++) {
+    for (int s = 0; s < ddp__count(g->segment); s++) {
         g->segment[s].first = ddp__moved(g->segment[s].first, at, end, added);
         g->segment[s].last = ddp__moved(g->segment[s].last, at, end, added);
     }
@@ -62605,14 +62528,14 @@ static void ddp__nodes_move(ddp_graph *g, int at, int end)
 /* The same of layers, which stay in the order of their operators. */
 static void ddp__layers_move(ddp_graph *g, int at, int end)
 {
-    const int added = g->layers - end;
+    const int added = ddp__count(g->layer) - end;
 
     for (int i = 0; i < added; i++) {
         const ddp__graph_layer l = g->layer[end + i];
         memmove(g->layer + at + i + 1, g->layer + at + i, (size_t)(end - at) * sizeof *g->layer);
         g->layer[at + i] = l;
     }
-    for (int i = 0; i < g->nodes; i++)
+    for (int i = 0; i < ddp__count(g->node); i++)
         if (g->node[i]->layer >= 0) g->node[i]->layer = ddp__moved(g->node[i]->layer, at, end, added);
 }
 
@@ -62638,7 +62561,7 @@ static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int a
 {
     const ddp_shape *s = &x->spec.out;
     const long wide = s->dims == 4 ? s->dim[1] : s->dim[s->dims - 1], width = (long)((double)wide / ratio);
-    const int nodes = g->nodes, layers = g->layers;
+    const int nodes = ddp__count(g->node), layers = ddp__count(g->layer);
     int begun = 0, half;
     ddp_node *y;
 
@@ -62649,13 +62572,13 @@ static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int a
                          ratio, wide, wide);
     for (int l = 0; l < layers; l++) begun += g->layer[l].first < at;
     y = ddp_bottleneck_down(g, x, width);
-    half = g->nodes;
+    half = ddp__count(g->node);
     y = ddp_bottleneck_up(g, y, wide);
     if (!y) return ddp__fail(err, g->error.code, "%s", g->error.msg);
     for (int i = 0; i < nodes; i++)
         for (int k = 0; k < DDP_OP_INPUTS; k++)
             if (ddp__takes_later(g, i, k, x)) g->node[i]->input[k] = y->index;
-    for (int i = nodes; i < g->nodes; i++) g->node[i]->stage = i < half ? x->stage : next;
+    for (int i = nodes; i < ddp__count(g->node); i++) g->node[i]->stage = i < half ? x->stage : next;
     g->node[at - 1]->pair = NULL; /* what stood behind it stands there no more */
     ddp__nodes_move(g, at, nodes);
     ddp__layers_move(g, begun, layers);
@@ -62676,8 +62599,8 @@ ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_of, ddp_
 
     if (!(ratio >= 1))
         return ddp__fail(err, DDP_ARG, "edge wire bottleneck:%g: the ratio must be at least 1", ratio);
-    for (int i = 0; i < g->nodes; i++) g->node[i]->stage = (*stage_of)[i];
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) g->node[i]->stage = (*stage_of)[i];
+    for (int i = 0; i < ddp__count(g->node); i++) {
         ddp_node *x = g->node[i];
         const int next = x->op ? ddp__stage_after(g, x, x->stage) : -1;
         int at;
@@ -62693,10 +62616,11 @@ ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_of, ddp_
                         ratio, x->layer >= 0 ? g->layer[x->layer].name : "");
         DDP__TRY(ddp__bottleneck_add(g, x, next, at, ratio, err));
     }
-    more = (int *)DDP_REALLOC(*stage_of, (size_t)g->nodes * sizeof *more);
-    if (!more) return ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d nodes", g->nodes);
+    more = (int *)ddp__calloc((size_t)ddp__count(g->node), sizeof *more);
+    if (!more) return ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d nodes", ddp__count(g->node));
+    DDP_FREE(*stage_of);
     *stage_of = more;
-    for (int i = 0; i < g->nodes; i++) more[i] = g->node[i]->stage;
+    for (int i = 0; i < ddp__count(g->node); i++) more[i] = g->node[i]->stage;
     return DDP_OK;
 }
 
@@ -62939,9 +62863,10 @@ static ddp_status ddp__stages_cut(const char *path, const ddp__json *plan, const
                       "%s cuts the model into %d stages, and %d workers are to train: start a multiple of %d",
                       path, stages, world, stages);
     if (s == DDP_OK && !l->rank_of) s = ddp__stages_ranks(device, stages, world, l, err);
-    if (s == DDP_OK && !(l->stage_of = (int *)ddp__calloc((size_t)g->nodes, sizeof *l->stage_of)))
-        s = ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d nodes", g->nodes);
-    for (int i = 0; s == DDP_OK && i < g->nodes; i++) l->stage_of[i] = g->node[i]->op ? stage[at++] : 0;
+    if (s == DDP_OK && !(l->stage_of = (int *)ddp__calloc((size_t)ddp__count(g->node), sizeof *l->stage_of)))
+        s = ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d nodes", ddp__count(g->node));
+    for (int i = 0; s == DDP_OK && i < ddp__count(g->node); i++)
+        l->stage_of[i] = g->node[i]->op ? stage[at++] : 0;
     if (device_of) DDP_FREE(device_of);
     return s;
 }
@@ -63037,14 +62962,14 @@ int ddp__shares_open(ddp_pipe *p)
     ddp__cut *c = &p->cut;
     size_t arrays = 1;
 
-    for (int i = 0; i < p->g->nodes; i++)
+    for (int i = 0; i < ddp__count(p->g->node); i++)
         arrays += (size_t)(p->g->node[i]->spec.params + p->g->node[i]->spec.buffers);
     c->copies = p->d->world / p->stages;
     c->copy = p->number;
     c->stages = p->stages;
     c->stage = p->stage;
     c->group = p->team;
-    c->layers = p->g->layers;
+    c->layers = ddp__count(p->g->layer);
     c->name = (const char **)ddp__scratch_take(&p->room, (size_t)c->layers + 1, sizeof *c->name);
     c->whole = ddp__ints(&p->room, (size_t)c->layers + 1);
     c->span = (ddp__cut_span *)ddp__scratch_take(&p->room, arrays, sizeof *c->span);
@@ -63080,13 +63005,13 @@ ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error
 
     if (!g || !stage_of || stages < 1)
         return ddp__fail(err, DDP_ARG, "ddp_pipe_cut: a graph, a list and stages are needed");
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         all += g->node[i]->spec.flops;
         left += ddp__cut_may_begin(g, i);
     }
     if (left < stages)
         return ddp__fail(err, DDP_ARG, "%d stages of a model with %d layers: use fewer stages", stages, left);
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < ddp__count(g->node); i++) {
         const int may = ddp__cut_may_begin(g, i);
         const double ahead = done + g->node[i]->spec.flops / 2; /* the layer's first half would still be this
                                                                    stage's */
@@ -63112,7 +63037,7 @@ static ddp_status ddp__pipe_same(ddp_pipe *p, const int *stage_of)
                            (size_t)p->d->world * sizeof *p->rank_of);
     int images = 0, bad;
 
-    for (int i = 0; i < p->g->nodes; i++) {
+    for (int i = 0; i < ddp__count(p->g->node); i++) {
         const ddp_node *n = p->g->node[i];
         if (n->op) h = ddp__hash(h, &stage_of[i], sizeof *stage_of);
         images += n->op && n->spec.out.dims == 4 && ddp__stage_after(p->g, n, n->stage) >= 0;
@@ -63130,12 +63055,13 @@ static ddp_status ddp__pipe_same(ddp_pipe *p, const int *stage_of)
 
 static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp_error *err)
 {
-    int *stage_of = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *stage_of);
+    int *stage_of = (int *)ddp__calloc((size_t)ddp__count(p->g->node), sizeof *stage_of);
     ddp_status s =
-        stage_of ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d nodes", p->g->nodes);
+        stage_of ? DDP_OK
+                 : ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d nodes", ddp__count(p->g->node));
 
     if (s == DDP_OK && c->stage_of)
-        memcpy(stage_of, c->stage_of, (size_t)p->g->nodes * sizeof *stage_of);
+        memcpy(stage_of, c->stage_of, (size_t)ddp__count(p->g->node) * sizeof *stage_of);
     else if (s == DDP_OK)
         s = ddp_pipe_cut(p->g, p->stages, stage_of, err);
     p->g->halves = p->schedule == DDP_PIPELINE_ZB;
@@ -63205,8 +63131,8 @@ static int ddp__pipe_inputs_open(ddp_pipe *p)
 {
     const size_t M = (size_t)p->micro_batches;
 
-    p->input = ddp__ints(&p->room, (size_t)p->g->nodes);
-    for (int i = 0; p->input && i < p->g->nodes; i++)
+    p->input = ddp__ints(&p->room, (size_t)ddp__count(p->g->node));
+    for (int i = 0; p->input && i < ddp__count(p->g->node); i++)
         if (!p->g->node[i]->op && p->g->node[i]->here == (int)DDP__HERE_OWN) p->input[p->inputs++] = i;
     p->feed = (char **)ddp__scratch_take(&p->room, (size_t)p->inputs * M + 1, sizeof *p->feed);
     for (size_t i = 0; !p->room.failed && i < (size_t)p->inputs * M; i++) {
@@ -63330,7 +63256,7 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     DDP__TRY(ddp__pipe_groups(p, err));
     DDP__TRY(ddp__pipe_cut_graph(p, c, err));
     if (!ddp__shares_open(p))
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a list of %d layers", p->g->layers);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a list of %d layers", ddp__count(p->g->layer));
     if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__lanes_open(p) &&
         ddp__states_open(p)) {
         ddp__pipe_room(p);
@@ -63752,8 +63678,7 @@ struct ddp__world {
     int seats, size;           /* size: ranks; seats < size: the last one stands for all that are not
                                      there */
     ddp__player *first, *last; /* ready, in order */
-    ddp__event *event;         /* [events_due] a heap */
-    int events_due, event_room;
+    ddp__event *event;         /* a list: a heap of the events that are due */
     uint64_t orders;
     ddp__port **port[2];                  /* [seats] of each link; NULL: not open, or closed */
     struct ddp__away *aways;              /* parts that are on their way out */
@@ -63773,11 +63698,14 @@ struct ddp__world {
     void (*stuck)(ddp__world *w);
 };
 
-/* ---- clock.c ---- */
+/* ---- world.c ---- */
 DDP_LIB void *ddp__world_new(ddp__world *w, size_t count, size_t size); /* zeroed; NULL: the world has
                                                                            failed */
-/* Room for one more than count; 0: out of memory, the world has failed. */
-DDP_LIB int ddp__world_grow(ddp__world *w, void **at, int *room, int count, size_t size);
+/* Makes room for another element of a list; 0: out of memory, the world has failed. */
+#define ddp__world_reserve(w, list) ddp__world_has(w, ddp__reserve(list, stbds_arrlenu(list) + 1))
+DDP_LIB int ddp__world_has(ddp__world *w, int has);
+
+/* ---- clock.c ---- */
 DDP_LIB void ddp__world_at(ddp__world *w, double at, void (*fn)(ddp__world *, void *, int, int), void *what,
                            int i, int j);
 DDP_LIB void ddp__seat_ready(ddp__world *w, ddp__player *s); /* what it waits for may be there: at the
@@ -63795,37 +63723,30 @@ DDP_LIB void ddp__port_rules(ddp__world *w);                  /* sets look, fail
 DDP_LIB int ddp__port_is_dead(const ddp__world *w, int rank); /* the script has killed it */
 DDP_LIB void ddp__carried_free(ddp__world *w);
 
-/* ==== sim/clock.c ==== [sim] */
-/* Turns and times of a simulated world. A worker runs until it waits; who waits looks what happens next,
- * until that lets somebody go on, and hands over to him. */
+/* ==== sim/world.c ==== [sim] */
+/* Memory of a simulated world: out of memory ends the simulation, without an error of its own in each call. */
 
-static void *ddp__world_has(ddp__world *w, void *memory)
+int ddp__world_has(ddp__world *w, int has)
 {
     ddp_error err;
 
-    if (memory) return memory;
+    if (has) return 1;
     (void)ddp__fail(&err, DDP_MEMORY, "out of memory for what is under way in a simulated world");
     w->fails(w, &err);
-    return NULL;
+    return 0;
 }
 
 void *ddp__world_new(ddp__world *w, size_t count, size_t size)
 {
-    return ddp__world_has(w, ddp__calloc(count, size));
+    void *memory = ddp__calloc(count, size);
+
+    (void)ddp__world_has(w, memory != NULL);
+    return memory;
 }
 
-int ddp__world_grow(ddp__world *w, void **at, int *room, int count, size_t size)
-{
-    const int more = *room ? 2 * *room : 64;
-    void *grown;
-
-    if (count < *room) return 1;
-    grown = ddp__world_has(w, DDP_REALLOC(*at, (size_t)more * size));
-    if (!grown) return 0;
-    *at = grown;
-    *room = more;
-    return 1;
-}
+/* ==== sim/clock.c ==== [sim] */
+/* Turns and times of a simulated world. A worker runs until it waits; who waits looks what happens next,
+ * until that lets somebody go on, and hands over to him. */
 
 /* ---- events ---- */
 
@@ -63838,10 +63759,10 @@ void ddp__world_at(ddp__world *w, double at, void (*fn)(ddp__world *, void *, in
                    int j)
 {
     const ddp__event e = {at > w->now ? at : w->now, w->orders++, fn, what, i, j};
-    size_t k = (size_t)w->events_due;
+    size_t k = stbds_arrlenu(w->event);
 
-    if (!ddp__world_grow(w, (void **)&w->event, &w->event_room, w->events_due, sizeof *w->event)) return;
-    w->events_due++;
+    if (!ddp__world_reserve(w, w->event)) return;
+    stbds_arrsetlen(w->event, k + 1);
     for (; k > 0 && ddp__event_before(&e, &w->event[(k - 1) / 2]); k = (k - 1) / 2)
         w->event[k] = w->event[(k - 1) / 2];
     w->event[k] = e;
@@ -63849,8 +63770,8 @@ void ddp__world_at(ddp__world *w, double at, void (*fn)(ddp__world *, void *, in
 
 static ddp__event ddp__event_take(ddp__world *w)
 {
-    const ddp__event first = w->event[0], last = w->event[--w->events_due];
-    const size_t n = (size_t)w->events_due;
+    const ddp__event first = w->event[0], last = stbds_arrpop(w->event);
+    const size_t n = stbds_arrlenu(w->event);
     size_t k = 0, child;
 
     for (; (child = 2 * k + 1) < n; k = child) {
@@ -63891,7 +63812,7 @@ static ddp__player *ddp__world_next(ddp__world *w)
     double *own = ddp__time_set(&w->now);
     ddp__player *s;
 
-    while (!w->first && w->events_due && w->error.code == DDP_OK) {
+    while (!w->first && stbds_arrlenu(w->event) && w->error.code == DDP_OK) {
         const ddp__event e = ddp__event_take(w);
         w->now = e.at;
         w->events++;
@@ -63993,11 +63914,9 @@ struct ddp__port {
     ddp__world *world;
     ddp__player *seat;
     ddp__engine *e;
-    ddp__job *job; /* [jobs] a heap */
-    int jobs, job_room;
-    int sends;      /* the uplink is taken */
-    ddp__op **want; /* [wants] receives that wait for mail, oldest first */
-    int wants, want_room;
+    ddp__job *job;          /* a list: a heap */
+    int sends;              /* the uplink is taken */
+    ddp__op **want;         /* a list: receives that wait for mail, oldest first */
     ddp__mail *mail, *last; /* whole, and not yet received */
     int unsent;             /* messages to one other that have not left */
     int dead;
@@ -64073,15 +63992,16 @@ static int ddp__job_before(const ddp__job *a, const ddp__job *b)
 
 static ddp__job ddp__job_take(ddp__port *p)
 {
-    const ddp__job first = p->job[0], last = p->job[--p->jobs];
+    const ddp__job first = p->job[0], last = stbds_arrpop(p->job);
+    const int jobs = ddp__count(p->job);
     int k = 0, child;
 
-    for (; (child = 2 * k + 1) < p->jobs; k = child) {
-        if (child + 1 < p->jobs && ddp__job_before(&p->job[child + 1], &p->job[child])) child++;
+    for (; (child = 2 * k + 1) < jobs; k = child) {
+        if (child + 1 < jobs && ddp__job_before(&p->job[child + 1], &p->job[child])) child++;
         if (!ddp__job_before(&p->job[child], &last)) break;
         p->job[k] = p->job[child];
     }
-    if (p->jobs) p->job[k] = last;
+    if (jobs) p->job[k] = last;
     return first;
 }
 
@@ -64144,7 +64064,7 @@ void ddp__port_send(ddp__port *p)
     const ddp__job *gone;
     ddp__op *op;
 
-    if (p->sends || !p->jobs || p->dead || !p->e || w->error.code) return;
+    if (p->sends || !ddp__count(p->job) || p->dead || !p->e || w->error.code) return;
     f = (ddp__away *)ddp__world_new(w, 1, sizeof *f);
     if (!f) return;
     f->job = ddp__job_take(p);
@@ -64176,10 +64096,10 @@ static void ddp__uplink_free(ddp__world *w, void *what, int i, int j)
 
 void ddp__job_add(ddp__port *p, const ddp__job *job)
 {
-    int k = p->jobs;
+    int k = ddp__count(p->job);
 
-    if (!ddp__world_grow(p->world, (void **)&p->job, &p->job_room, p->jobs, sizeof *p->job)) return;
-    p->jobs++;
+    if (!ddp__world_reserve(p->world, p->job)) return;
+    stbds_arrsetlen(p->job, k + 1);
     for (; k > 0 && ddp__job_before(job, &p->job[(k - 1) / 2]); k = (k - 1) / 2)
         p->job[k] = p->job[(k - 1) / 2];
     p->job[k] = *job;
@@ -64281,7 +64201,7 @@ static void ddp__mail_open(ddp__port *p, ddp__op *op, ddp__mail *m)
 
 void ddp__mail_match(ddp__port *p)
 {
-    for (int i = 0; i < p->wants; i++) {
+    for (int i = 0; i < ddp__count(p->want); i++) {
         ddp__mail **m = &p->mail, *before = NULL, *found;
         while (*m && !ddp__mail_fits(p->want[i], *m)) {
             before = *m;
@@ -64293,7 +64213,7 @@ void ddp__mail_match(ddp__port *p)
         if (p->last == found) p->last = before;
         {
             ddp__op *op = p->want[i];
-            memmove(p->want + i, p->want + i + 1, (size_t)(--p->wants - i) * sizeof *p->want);
+            stbds_arrdel(p->want, (size_t)i);
             ddp__mail_open(p, op, found);
         }
         i = -1;
@@ -64817,13 +64737,13 @@ void ddp__carried_again(ddp__world *w)
         w->voids = c;
         for (int i = 0; i < c->here; i++) {
             ddp__port *p = c->port[i];
+            const int jobs = p ? ddp__count(p->job) : 0;
             int kept = 0;
-            for (int k = 0; p && k < p->jobs; k++)
+            for (int k = 0; k < jobs; k++)
                 if (p->job[k].carried != c) p->job[kept++] = p->job[k];
-            if (p && kept < p->jobs) { /* a heap again */
-                const int jobs = kept;
-                p->jobs = 0;
-                for (int k = 0; k < jobs; k++) {
+            if (kept < jobs) { /* a heap again */
+                stbds_arrsetlen(p->job, 0);
+                for (int k = 0; k < kept; k++) {
                     const ddp__job job = p->job[k];
                     ddp__job_add(p, &job);
                 }
@@ -64853,8 +64773,8 @@ static void ddp__port_begins(ddp__wire *wire, ddp__op *op)
     if (op->p2p && op->m.verb < DDP_RECEIVE) {
         ddp__mail_post(p, op);
     } else if (op->p2p) {
-        if (!ddp__world_grow(p->world, (void **)&p->want, &p->want_room, p->wants, sizeof *p->want)) return;
-        p->want[p->wants++] = op;
+        if (!ddp__world_reserve(p->world, p->want)) return;
+        stbds_arrput(p->want, op);
         ddp__mail_match(p);
     } else if (ddp__team_of(p->e, op).members == 1)
         ddp__op_over(p, op);
@@ -65115,8 +65035,8 @@ void ddp__carried_free(ddp__world *w)
         for (int r = 0; w->port[link] && r < w->seats; r++) {
             ddp__port *p = w->port[link][r];
             if (!p) continue;
-            if (p->job) DDP_FREE(p->job);
-            if (p->want) DDP_FREE(p->want);
+            ddp__array_free(p->job);
+            ddp__array_free(p->want);
             DDP_FREE(p);
         }
         if (w->port[link]) DDP_FREE(w->port[link]);
@@ -65285,7 +65205,7 @@ static void ddp__world_close(ddp__world *w)
     for (int r = 0; w->seat && r < w->seats; r++) pthread_cond_destroy(&w->seat[r].turn);
     ddp__carried_free(w);
     if (w->seat) DDP_FREE(w->seat);
-    if (w->event) DDP_FREE(w->event);
+    ddp__array_free(w->event);
     pthread_mutex_destroy(&w->lock);
 }
 

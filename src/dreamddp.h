@@ -338,6 +338,7 @@
 #endif
 #endif
 #ifndef DDP_NO_SIMULATOR
+#include "sim/world.c"
 #include "sim/clock.c"
 #include "sim/uplink.c"
 #include "sim/mail.c"

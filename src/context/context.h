@@ -196,8 +196,8 @@ struct ddp_ctx {
     int entered;                /* this worker has joined and not called a hook of a layer yet */
     uint64_t saves_as;          /* run identity in its checkpoints; 0: none yet */
 
-    ddp__unit *unit;        /* [layers], grows until the session starts */
-    int layers;             /* of the list unit */
+    ddp__unit *unit;            /* [layers], grows until the session starts */
+    int layers;                 /* of the list unit */
     int computing;              /* group of the ranks that compute, where others serve; 0 = all, or (elastic)
                                     those who did not ddp__engine_retire */
     struct ddp__desk *desk;     /* of a rank that serves; NULL */

@@ -1,4 +1,4 @@
-/* The arrays of one search: checks, copies, growth. */
+/* The arrays of one search: checks and copies. */
 #include "plan/arrays.h"
 
 ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err)

@@ -1,4 +1,4 @@
-/* The arrays of one search: they are checked, copied and grown. */
+/* The arrays of one search: they are checked and copied. */
 #pragma once
 
 #include "base/core.h"

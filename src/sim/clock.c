@@ -2,24 +2,6 @@
  * until that lets somebody go on, and hands over to him. */
 #include "sim/world.h"
 
-int ddp__world_has(ddp__world *w, int has)
-{
-    ddp_error err;
-
-    if (has) return 1;
-    (void)ddp__fail(&err, DDP_MEMORY, "out of memory for what is under way in a simulated world");
-    w->fails(w, &err);
-    return 0;
-}
-
-void *ddp__world_new(ddp__world *w, size_t count, size_t size)
-{
-    void *memory = ddp__calloc(count, size);
-
-    (void)ddp__world_has(w, memory != NULL);
-    return memory;
-}
-
 /* ---- events ---- */
 
 static int ddp__event_before(const ddp__event *a, const ddp__event *b)

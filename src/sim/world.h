@@ -65,12 +65,14 @@ struct ddp__world {
     void (*stuck)(ddp__world *w);
 };
 
-/* ---- clock.c ---- */
+/* ---- world.c ---- */
 DDP_LIB void *ddp__world_new(ddp__world *w, size_t count, size_t size); /* zeroed; NULL: the world has
                                                                            failed */
 /* Makes room for another element of a list; 0: out of memory, the world has failed. */
 #define ddp__world_reserve(w, list) ddp__world_has(w, ddp__reserve(list, stbds_arrlenu(list) + 1))
 DDP_LIB int ddp__world_has(ddp__world *w, int has);
+
+/* ---- clock.c ---- */
 DDP_LIB void ddp__world_at(ddp__world *w, double at, void (*fn)(ddp__world *, void *, int, int), void *what,
                            int i, int j);
 DDP_LIB void ddp__seat_ready(ddp__world *w, ddp__player *s); /* what it waits for may be there: at the

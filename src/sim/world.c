@@ -1,0 +1,20 @@
+/* Memory of a simulated world: out of memory ends the simulation, without an error of its own in each call. */
+#include "sim/world.h"
+
+int ddp__world_has(ddp__world *w, int has)
+{
+    ddp_error err;
+
+    if (has) return 1;
+    (void)ddp__fail(&err, DDP_MEMORY, "out of memory for what is under way in a simulated world");
+    w->fails(w, &err);
+    return 0;
+}
+
+void *ddp__world_new(ddp__world *w, size_t count, size_t size)
+{
+    void *memory = ddp__calloc(count, size);
+
+    (void)ddp__world_has(w, memory != NULL);
+    return memory;
+}
