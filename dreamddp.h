@@ -63724,7 +63724,7 @@ DDP_LIB int ddp__port_is_dead(const ddp__world *w, int rank); /* the script has 
 DDP_LIB void ddp__carried_free(ddp__world *w);
 
 /* ==== sim/world.c ==== [sim] */
-/* Memory of a simulated world: out of memory ends the simulation, without an error of its own in each call. */
+/* Memory of a simulated world: without it the simulation ends, so that callers need no error of their own. */
 
 int ddp__world_has(ddp__world *w, int has)
 {

@@ -1,4 +1,4 @@
-/* Memory of a simulated world: out of memory ends the simulation, without an error of its own in each call. */
+/* Memory of a simulated world: without it the simulation ends, so that callers need no error of their own. */
 #include "sim/world.h"
 
 int ddp__world_has(ddp__world *w, int has)
