@@ -4425,7 +4425,8 @@ typedef struct ddp__scratch {
 DDP_LIB void *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size); /* zeroed */
 DDP_LIB int *ddp__ints(ddp__scratch *s, size_t count);
 DDP_LIB double *ddp__doubles(ddp__scratch *s, size_t count);
-DDP_LIB void ddp__scratch_free(ddp__scratch *s); /* `failed` stays */
+DDP_LIB void ddp__scratch_free(ddp__scratch *s);        /* `failed` stays */
+DDP_LIB int ddp__scratch_failed(const ddp__scratch *s); /* memory was short since the last clearing */
 
 /* What stands before the name of a layer in a message: "layer ", or nothing if the name is "layer 5", which a
  * layer without a name of its own has. */
@@ -4930,6 +4931,8 @@ void *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size)
 }
 
 const char *ddp__layer_prefix(const char *name) { return strncmp(name, "layer ", 6) ? "layer " : ""; }
+
+int ddp__scratch_failed(const ddp__scratch *s) { return s->failed; }
 
 int *ddp__ints(ddp__scratch *s, size_t count) { return (int *)ddp__scratch_take(s, count, sizeof(int)); }
 
@@ -46273,6 +46276,66 @@ struct ddp_ctx {
 DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
 DDP_LIB const char *ddp__event_name(ddp__strategy_event event); /* "backward_end" */
 
+/* ---- facts.c: what other modules may know of a context ----
+ *
+ * Only src/context reads and writes the members of a ddp_ctx that are its own. ddp_rank, ddp_world and ddp_step
+ * are in reading.h. */
+DDP_LIB const ddp_config *ddp__cfg(const ddp_ctx *d);       /* as resolved */
+DDP_LIB const ddp_strategy_ops *ddp__ops(const ddp_ctx *d); /* of the strategy that runs */
+DDP_LIB void *ddp__self(const ddp_ctx *d);                  /* the strategy's memory */
+DDP_LIB ddp_error *ddp__error(ddp_ctx *d);                  /* the first error of the context; sticky */
+DDP_LIB const ddp_logger *ddp__log_of(const ddp_ctx *d);
+DDP_LIB ddp__host *ddp__host_of(ddp_ctx *d); /* what graphs may know */
+DDP_LIB const ddp__host *ddp__host_seen(const ddp_ctx *d);
+DDP_LIB const ddp_allocator *ddp__allocator_of(const ddp_ctx *d);
+DDP_LIB ddp__pool *ddp__pool_of(const ddp_ctx *d);
+DDP_LIB const ddp_backend *ddp__backend_of(const ddp_ctx *d); /* where the layers are; NULL: here */
+DDP_LIB void *ddp__device_of(const ddp_ctx *d);
+DDP_LIB ddp__scratch *ddp__lists_of(ddp_ctx *d); /* memory that ddp_close frees */
+DDP_LIB ddp_stats *ddp__stats(ddp_ctx *d);
+DDP_LIB ddp__engine *ddp__second_of(const ddp_ctx *d);               /* of link 1; NULL without */
+DDP_LIB const ddp__links *ddp__links_of(const ddp_ctx *d, int link); /* emulated ones */
+DDP_LIB int ddp__layers(const ddp_ctx *d);
+DDP_LIB int ddp__started(const ddp_ctx *d); /* the layers are frozen */
+DDP_LIB const ddp_optimizer *ddp__optimizer(const ddp_ctx *d);
+DDP_LIB float ddp__lr(const ddp_ctx *d);
+/* Ranks that plan and measure together: their group (0: all ranks), their number, this rank's place. */
+DDP_LIB int ddp__team_group(const ddp_ctx *d);
+DDP_LIB int ddp__team_size(const ddp_ctx *d);
+DDP_LIB int ddp__team_place(const ddp_ctx *d);
+
+DDP_LIB int ddp__team_root(const ddp_ctx *d); /* the first of them */
+DDP_LIB int ddp__met(const ddp_ctx *d);       /* ranks from the start, where others may join */
+
+/* ---- open.c: a context from its configuration, its end, and what changes of it ----
+ *
+ *   new           also links and operator threads; NULL: *err says why
+ *   graphs_free, strategy_close, free   in this order, with the other modules' parts between them
+ *   links_second  opens the emulated links of link 1
+ *   joins         of a joining worker: its place in the run, and the links of that world
+ *   optimizer_set an own update has average_first
+ *   step_over     a step is over, in which all ranks took so many micro-batches
+ *   profile_for   profiling goes on for so many steps more
+ *   call_is       the program's call, for errors */
+DDP_LIB ddp_ctx *ddp__context_new(const ddp_config *cfg, const ddp__strategies *list, const ddp__hooks *hooks,
+                                  ddp_error *err);
+DDP_LIB void ddp__graphs_free(ddp_ctx *d);
+DDP_LIB void ddp__strategy_close(ddp_ctx *d);
+DDP_LIB void ddp__context_free(ddp_ctx *d);
+DDP_LIB ddp_status ddp__links_second(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__context_joins(ddp_ctx *d, int rank, int world, int min_world, ddp_error *err);
+DDP_LIB void ddp__sockets_taken(ddp_ctx *d);
+DDP_LIB void ddp__second_set(ddp_ctx *d, ddp__engine *e);
+DDP_LIB void ddp__device_set(ddp_ctx *d, const ddp_backend *backend, void *device);
+DDP_LIB void ddp__paper_set(ddp_ctx *d, const unsigned char *paper, size_t bytes);
+DDP_LIB void ddp__optimizer_set(ddp_ctx *d, const ddp_optimizer *o);
+DDP_LIB void ddp__team_set(ddp_ctx *d, int group, int size, int root, int place);
+DDP_LIB void ddp__layers_freeze(ddp_ctx *d);
+DDP_LIB void ddp__step_over(ddp_ctx *d, int64_t taken);
+DDP_LIB void ddp__step_set(ddp_ctx *d, long step, int64_t taken);
+DDP_LIB void ddp__profile_for(ddp_ctx *d, long more);
+DDP_LIB void ddp__call_is(ddp_ctx *d, const char *name);
+
 /* ---- context.c: what it knows of itself ---- */
 
 /* Makes err the context's sticky error (the first one stays) and tells the other ranks. */
@@ -46333,6 +46396,34 @@ DDP_LIB ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err);
 /* dump.c: writes cfg.dump_path, and into the context's error where that is. */
 DDP_LIB double ddp__wall(void); /* seconds since 1970 */
 DDP_LIB void ddp__dump_failure(ddp_ctx *d);
+
+/* ==== context/facts.c ==== [context] */
+/* What other modules may know of a context. */
+
+const ddp_config *ddp__cfg(const ddp_ctx *d) { return &d->cfg; }
+const ddp_strategy_ops *ddp__ops(const ddp_ctx *d) { return &d->ops; }
+void *ddp__self(const ddp_ctx *d) { return d->self; }
+ddp_error *ddp__error(ddp_ctx *d) { return &d->host.error; }
+const ddp_logger *ddp__log_of(const ddp_ctx *d) { return &d->host.log; }
+ddp__host *ddp__host_of(ddp_ctx *d) { return &d->host; }
+const ddp__host *ddp__host_seen(const ddp_ctx *d) { return &d->host; }
+const ddp_allocator *ddp__allocator_of(const ddp_ctx *d) { return &d->host.allocator; }
+ddp__pool *ddp__pool_of(const ddp_ctx *d) { return d->host.pool; }
+const ddp_backend *ddp__backend_of(const ddp_ctx *d) { return d->host.backend; }
+void *ddp__device_of(const ddp_ctx *d) { return d->host.device; }
+ddp__scratch *ddp__lists_of(ddp_ctx *d) { return &d->lists; }
+ddp_stats *ddp__stats(ddp_ctx *d) { return &d->stats; }
+ddp__engine *ddp__second_of(const ddp_ctx *d) { return d->second; }
+const ddp__links *ddp__links_of(const ddp_ctx *d, int link) { return &d->links[link]; }
+int ddp__layers(const ddp_ctx *d) { return d->layers; }
+int ddp__started(const ddp_ctx *d) { return d->started; }
+const ddp_optimizer *ddp__optimizer(const ddp_ctx *d) { return &d->optimizer; }
+float ddp__lr(const ddp_ctx *d) { return d->lr; }
+int ddp__team_group(const ddp_ctx *d) { return d->team; }
+int ddp__team_size(const ddp_ctx *d) { return d->team_size; }
+int ddp__team_place(const ddp_ctx *d) { return d->team_place; }
+int ddp__team_root(const ddp_ctx *d) { return d->team_root; }
+int ddp__met(const ddp_ctx *d) { return d->met; }
 
 /* ==== context/engine_slot.c ==== [context] */
 /* The engine of a context. Other threads read it while a joining worker replaces it. */
@@ -46890,6 +46981,139 @@ uint64_t ddp__model_hash(const ddp_ctx *d)
     return h;
 }
 
+/* ==== context/open.c ==== [context] */
+/* A context from its configuration, and its end. */
+
+/* What follows from the configuration alone. */
+static ddp_status ddp__context_fill(ddp_ctx *d, ddp_error *err)
+{
+    d->host.allocator = d->cfg.allocator;
+    d->host.log = ddp__log_resolve(&d->cfg.logger, d->cfg.no_env);
+    d->host.seed = d->cfg.seed;
+    d->host.kernels = (int)d->cfg.kernels;
+    d->rank = d->cfg.rank;
+    d->met = d->world = d->cfg.world;
+    if (d->cfg.max_world > d->world) d->world = d->cfg.world = d->cfg.max_world;
+    if (d->ops.self_bytes) d->self = ddp__scratch_take(&d->lists, 1, d->ops.self_bytes);
+    if (d->ops.self_bytes && !d->self)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", d->ops.name);
+    d->optimizer = ddp_sgd(0.01f, 0);
+    d->lr = d->optimizer.lr;
+    DDP__TRY(ddp__links_open(&d->cfg, 0, &d->links[0], err));
+    if (d->cfg.threads <= 1) return DDP_OK;
+    d->host.pool = ddp__pool_open(d->cfg.threads);
+    return d->host.pool ? DDP_OK
+                        : ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
+}
+
+ddp_ctx *ddp__context_new(const ddp_config *cfg, const ddp__strategies *list, const ddp__hooks *hooks,
+                          ddp_error *err)
+{
+    ddp_config zero = DDP__ZEROS;
+    ddp_ctx *d = (ddp_ctx *)ddp__calloc(1, sizeof *d);
+
+    if (!d) {
+        ddp__fail(err, DDP_MEMORY, "out of memory for a context");
+        return NULL;
+    }
+    d->host.process = getpid();
+    d->host.hooks = hooks;
+    if (ddp__config_resolve(cfg ? cfg : &zero, list, &d->cfg, &d->ops, err) || ddp__context_fill(d, err)) {
+        ddp__strategy_close(d);
+        ddp__context_free(d);
+        return NULL;
+    }
+    return d;
+}
+
+void ddp__graphs_free(ddp_ctx *d)
+{
+    while (d->host.owned) {
+        ddp__owned *o = d->host.owned;
+        d->host.owned = o->next;
+        o->destroy(o);
+    }
+}
+
+void ddp__strategy_close(ddp_ctx *d)
+{
+    if (d->ops.close && (d->self || !d->ops.self_bytes)) d->ops.close(d, d->self);
+}
+
+void ddp__context_free(ddp_ctx *d)
+{
+    ddp__links_free(&d->links[0]);
+    ddp__links_free(&d->links[1]);
+    ddp__pool_close(d->host.pool);
+    ddp__config_free(&d->cfg);
+    ddp__scratch_free(&d->lists);
+    DDP_FREE(d);
+}
+
+ddp_status ddp__links_second(ddp_ctx *d, ddp_error *err)
+{
+    return ddp__links_open(&d->cfg, 1, &d->links[1], err);
+}
+
+ddp_status ddp__context_joins(ddp_ctx *d, int rank, int world, int min_world, ddp_error *err)
+{
+    d->rank = d->cfg.rank = rank;
+    d->world = d->cfg.world = world;
+    d->cfg.min_world = min_world;
+    ddp__links_free(&d->links[0]); /* they were those of another world */
+    return ddp__links_open(&d->cfg, 0, &d->links[0], err);
+}
+
+void ddp__sockets_taken(ddp_ctx *d) { d->cfg.sockets = NULL; }
+
+void ddp__second_set(ddp_ctx *d, ddp__engine *e) { d->second = e; }
+
+void ddp__device_set(ddp_ctx *d, const ddp_backend *backend, void *device)
+{
+    d->host.backend = backend;
+    d->host.device = device;
+}
+
+void ddp__paper_set(ddp_ctx *d, const unsigned char *paper, size_t bytes)
+{
+    d->host.paper = paper;
+    d->host.paper_bytes = bytes;
+}
+
+void ddp__optimizer_set(ddp_ctx *d, const ddp_optimizer *o)
+{
+    d->optimizer = *o;
+    if (!o->update) d->cfg.average_first = 1;
+    if (!d->optimizer.name) d->optimizer.name = o->update ? "user" : ddp_own_update().name;
+    d->lr = o->lr;
+}
+
+void ddp__team_set(ddp_ctx *d, int group, int size, int root, int place)
+{
+    d->team = group;
+    d->team_size = size;
+    d->team_root = root;
+    d->team_place = place;
+}
+
+void ddp__layers_freeze(ddp_ctx *d) { d->started = 1; }
+
+void ddp__step_over(ddp_ctx *d, int64_t taken)
+{
+    d->step++;
+    d->taken += taken;
+}
+
+void ddp__step_set(ddp_ctx *d, long step, int64_t taken)
+{
+    d->step = step;
+    d->taken = taken;
+}
+
+void ddp__profile_for(ddp_ctx *d, long more) { d->cfg.profile_steps += (int)more; }
+
+void ddp__call_is(ddp_ctx *d, const char *name) { d->call = name; }
+
 /* ==== context/clock.h ==== [context] */
 /* The clock of a step. */
 
@@ -46909,6 +47133,7 @@ DDP_LIB ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase);
 /* Makes the accounts of what the device has done by now. */
 DDP_LIB void ddp__clock_collect(ddp_ctx *d);
+DDP_LIB void ddp__clock_start(ddp_ctx *d);     /* the first step begins */
 DDP_LIB int ddp__clock_room(const ddp_ctx *d); /* moments that may be to come */
 /* A span of time that layer, or DDP_NO_LAYER, took; it counts as computing unless it is a wait. */
 DDP_LIB void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end);
@@ -46982,6 +47207,8 @@ ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
     DDP__TRY(d->host.backend->check(d->host.device, err)); /* it may have failed by itself */
     return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
 }
+
+void ddp__clock_start(ddp_ctx *d) { d->at.mark = ddp_now(); }
 
 /* Each step has at least three moments, so that the list has room for those that are not accounted yet. */
 static void ddp__clock_step(ddp_ctx *d, double now)
@@ -47095,24 +47322,24 @@ ddp_status ddp__event_over(ddp_ctx *d, int code)
     const ddp__strategy_event event = d->event;
 
     d->event = DDP__NO_EVENT;
-    if (d->host.error.code) return d->host.error.code; /* a verb's, or what was complained of */
+    if (ddp__error(d)->code) return ddp__error(d)->code; /* a verb's, or what was complained of */
     if (!code) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_FAILED,
+    return ddp__fail(ddp__error(d), DDP_FAILED,
                      "strategy %s: %s returned %d and gave no reason; ddp_complain gives "
                      "one",
-                     d->ops.name, ddp__event_name(event), code);
+                     ddp__ops(d)->name, ddp__event_name(event), code);
 }
 
 ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
 {
     if (!d) return DDP_ARG;
-    if (d->host.error.code) return d->host.error.code;
+    if (ddp__error(d)->code) return ddp__error(d)->code;
     if (d->event) return DDP_OK; /* the hook around the event has checked the process */
-    DDP__TRY(ddp__host_check(&d->host, &d->host.error));
-    return ddp__fail(&d->host.error, DDP_USAGE,
+    DDP__TRY(ddp__host_check(ddp__host_of(d), ddp__error(d)));
+    return ddp__fail(ddp__error(d), DDP_USAGE,
                      "%s was called outside of an event of strategy %s: only start, "
                      "forward_begin, backward_end, step_end and their like may",
-                     verb, d->ops.name);
+                     verb, ddp__ops(d)->name);
 }
 
 int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
@@ -47121,11 +47348,11 @@ int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
     va_list ap;
 
     if (!d) return (int)DDP_ARG;
-    if (d->host.error.code) return (int)d->host.error.code;
+    if (ddp__error(d)->code) return (int)ddp__error(d)->code;
     va_start(ap, fmt);
     ddp__format_list(text, sizeof text, fmt, ap);
     va_end(ap);
-    return (int)ddp__fail(&d->host.error, code, "strategy %s: %s", d->ops.name, text);
+    return (int)ddp__fail(ddp__error(d), code, "strategy %s: %s", ddp__ops(d)->name, text);
 }
 
 void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...)
@@ -47137,7 +47364,7 @@ void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...)
     va_start(ap, fmt);
     ddp__format_list(text, sizeof text, fmt, ap);
     va_end(ap);
-    ddp__log(&d->host.log, level, "%s: %s", d->ops.name, text);
+    ddp__log(ddp__log_of(d), level, "%s: %s", ddp__ops(d)->name, text);
 }
 
 void ddp_explain(ddp_ctx *d, const char *text) { ddp__explain(d, text); }
@@ -47181,9 +47408,9 @@ void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
 {
     size_t i = 0;
 
-    if (ddp__on_paper(&d->host, y) || ddp__on_paper(&d->host, x)) return;
-    if (d->host.backend) {
-        d->host.backend->axpy(d->host.device, y, x, n, a);
+    if (ddp__on_paper(ddp__host_of(d), y) || ddp__on_paper(ddp__host_of(d), x)) return;
+    if (ddp__backend_of(d)) {
+        ddp__backend_of(d)->axpy(ddp__device_of(d), y, x, n, a);
         return;
     }
     for (; i + 4 <= n; i += 4)
@@ -47197,9 +47424,9 @@ void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
 
 void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a)
 {
-    if (ddp__on_paper(&d->host, x)) return;
-    if (d->host.backend)
-        d->host.backend->scale(d->host.device, x, n, a);
+    if (ddp__on_paper(ddp__host_of(d), x)) return;
+    if (ddp__backend_of(d))
+        ddp__backend_of(d)->scale(ddp__device_of(d), x, n, a);
     else
         ddp__scale(x, n, a);
 }
@@ -47254,7 +47481,7 @@ ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_erro
             continue;
         }
         if (x != y && there)
-            ddp__host_copy(&d->host, y, x, n * sizeof *y);
+            ddp__host_copy(ddp__host_of(d), y, x, n * sizeof *y);
         else if (x != y)
             memcpy(y, x, n * sizeof *y);
         if (scale != 1 && there)
@@ -47290,9 +47517,9 @@ void ddp__gradients_none(ddp_ctx *d, ddp__unit *u)
     ddp__floats_none(&none, 1);
     for (int k = 0; k < u->gradients; k++) {
         float *x = u->gradient[k].data;
-        if (ddp__on_paper(&d->host, x)) continue;
-        if (d->host.backend)
-            d->host.backend->fill(d->host.device, x, u->gradient[k].count, none);
+        if (ddp__on_paper(ddp__host_of(d), x)) continue;
+        if (ddp__backend_of(d))
+            ddp__backend_of(d)->fill(ddp__device_of(d), x, u->gradient[k].count, none);
         else
             ddp__floats_none(x, u->gradient[k].count);
     }
@@ -47303,17 +47530,18 @@ void ddp__gradients_some(ddp_ctx *d, ddp__unit *u)
 {
     float *first = u->gradients ? u->gradient[0].data : NULL;
 
-    if (first && !d->host.backend && !ddp__on_paper(&d->host, first) && ddp_no_gradient(first, 1)) *first = 0;
+    if (first && !ddp__backend_of(d) && !ddp__on_paper(ddp__host_of(d), first) && ddp_no_gradient(first, 1))
+        *first = 0;
 }
 
 /* Whether an update has no gradient. from: the averaged gradient, NULL: the layer's own gradient. On a device
  * the update kernel looks at an averaged gradient; a rank knows whether its own one was skipped. */
 static int ddp__nothing_to_update(const ddp_ctx *d, const ddp__unit *u, const float *from)
 {
-    if (d->host.backend)
-        return u->skipped == d->cfg.micro_batches && d->ops.averages != DDP_AVERAGES_GRADIENTS &&
-               !(d->ops.traits & DDP_NEEDS_SERVERS);
-    if (!u->gradients || ddp__on_paper(&d->host, u->gradient[0].data)) return 0;
+    if (ddp__backend_of(d))
+        return u->skipped == ddp__cfg(d)->micro_batches && ddp__ops(d)->averages != DDP_AVERAGES_GRADIENTS &&
+               !(ddp__ops(d)->traits & DDP_NEEDS_SERVERS);
+    if (!u->gradients || ddp__on_paper(ddp__host_seen(d), u->gradient[0].data)) return 0;
     if (from) return ddp_no_gradient(from, u->trained);
     for (int i = 0; i < u->gradients; i++)
         if (!ddp_no_gradient(u->gradient[i].data, u->gradient[i].count)) return 0;
@@ -47325,16 +47553,16 @@ void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads
 {
     const ddp__unit *u = &d->unit[layer];
 
-    if (ddp__on_paper(&d->host, params) || ddp__on_paper(&d->host, grads)) return;
-    if (!(there && d->host.backend) && ddp_no_gradient(grads, u->trained)) return;
+    if (ddp__on_paper(ddp__host_of(d), params) || ddp__on_paper(ddp__host_of(d), grads)) return;
+    if (!(there && ddp__backend_of(d)) && ddp_no_gradient(grads, u->trained)) return;
     for (int i = 0; i < u->gradients; i++) {
         const size_t n = u->gradient[i].count;
         const ddp_update call = {layer, params, grads, state, n, step, rate, NULL, 0, 0, NULL};
-        if (there && d->host.backend)
-            d->host.backend->update(d->host.device, &d->optimizer, &call, 0);
+        if (there && ddp__backend_of(d))
+            ddp__backend_of(d)->update(ddp__device_of(d), ddp__optimizer(d), &call, 0);
         else
-            d->optimizer.update(&d->optimizer, &call);
-        if (state) state += (size_t)d->optimizer.state_per_param * n;
+            ddp__optimizer(d)->update(ddp__optimizer(d), &call);
+        if (state) state += (size_t)ddp__optimizer(d)->state_per_param * n;
         params += n;
         grads += n;
     }
@@ -47354,28 +47582,28 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
     u->left_out = ddp__nothing_to_update(d, u, from);
     if (u->left_out) {
         for (int i = 0; i < u->gradients; i++)
-            ddp__host_zero(&d->host, u->gradient[i].data, u->gradient[i].count * sizeof(float));
+            ddp__host_zero(ddp__host_of(d), u->gradient[i].data, u->gradient[i].count * sizeof(float));
         return;
     }
-    if (!d->optimizer.update) { /* the program's own: it finds the gradients in its arrays */
+    if (!ddp__optimizer(d)->update) { /* the program's own: it finds the gradients in its arrays */
         for (int i = 0; from && i < u->gradients; from += u->gradient[i++].count)
-            ddp__host_copy(&d->host, u->gradient[i].data, from, u->gradient[i].count * sizeof *from);
+            ddp__host_copy(ddp__host_of(d), u->gradient[i].data, from, u->gradient[i].count * sizeof *from);
         u->updates++;
         return;
     }
     ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
-    for (int i = 0; i < u->gradients && !ddp__on_paper(&d->host, u->trains[i].data); i++) {
+    for (int i = 0; i < u->gradients && !ddp__on_paper(ddp__host_of(d), u->trains[i].data); i++) {
         const size_t n = u->gradient[i].count;
         float *grads = u->gradient[i].data;
         const ddp_update call = {layer, u->trains[i].data, from ? from : grads, state,   n, u->updates, rate,
                                  NULL,  u->shape[i].rows,  u->shape[i].columns, &d->muon};
         if (state) state += n * (size_t)ddp__piece_state(d, u, i);
         if (from) from += n;
-        if (d->host.backend) {
-            d->host.backend->update(d->host.device, &d->optimizer, &call, !from);
+        if (ddp__backend_of(d)) {
+            ddp__backend_of(d)->update(ddp__device_of(d), ddp__optimizer(d), &call, !from);
             continue;
         }
-        d->optimizer.update(&d->optimizer, &call);
+        ddp__optimizer(d)->update(ddp__optimizer(d), &call);
         if (!from) memset(grads, 0, n * sizeof *grads);
     }
     u->updates++;
@@ -47406,25 +47634,26 @@ ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
     const ddp__unit *u = &d->unit[layer];
     char what[200];
 
-    if (d->cfg.no_finite_check || d->host.backend || u->skipped == d->cfg.micro_batches) return DDP_OK;
+    if (ddp__cfg(d)->no_finite_check || ddp__backend_of(d) || u->skipped == ddp__cfg(d)->micro_batches)
+        return DDP_OK;
     for (int i = 0; i < u->gradients; i++) {
         ddp__finite_scan s = {u->gradient[i].data, u->gradient[i].count, 0};
         size_t at;
-        if (ddp__on_paper(&d->host, s.x)) continue;
-        ddp__pool_run(d->host.pool, (long)((s.n + DDP__FINITE_BLOCK - 1) / DDP__FINITE_BLOCK), 1,
+        if (ddp__on_paper(ddp__host_of(d), s.x)) continue;
+        ddp__pool_run(ddp__pool_of(d), (long)((s.n + DDP__FINITE_BLOCK - 1) / DDP__FINITE_BLOCK), 1,
                       ddp__finite_some, &s);
         if (!s.found) continue;
         at = ddp__first_not_finite(s.x, s.n);
         ddp__format(what, sizeof what,
-                    "step %ld: the gradient of %s%.80s is %g on rank %d (value %zu of %zu)", d->step,
-                    ddp__layer_prefix(u->name), u->name, (double)s.x[at], d->rank, at, s.n);
-        if (d->optimizer.update)
+                    "step %ld: the gradient of %s%.80s is %g on rank %d (value %zu of %zu)", ddp_step(d),
+                    ddp__layer_prefix(u->name), u->name, (double)s.x[at], ddp_rank(d), at, s.n);
+        if (ddp__optimizer(d)->update)
             return ddp__fail(err, DDP_NUMERIC,
                              "%s: lower the learning rate, warm it up or clip gradients; "
                              "no_finite_check = 1 switches this check off",
                              what);
-        if (d->stats.not_finite++ == 0)
-            ddp__log(&d->host.log, DDP_LOG_WARN,
+        if (ddp__stats(d)->not_finite++ == 0)
+            ddp__log(ddp__log_of(d), DDP_LOG_WARN,
                      "%s; your own update decides about the step, and ddp_stats.not_finite counts", what);
         return DDP_OK;
     }
@@ -47434,21 +47663,21 @@ ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
 /* A norm that nobody else waits for stays on the device. */
 static void ddp__clip_there(ddp_ctx *d)
 {
-    const ddp_backend *b = d->host.backend;
+    const ddp_backend *b = ddp__backend_of(d);
     int first = 1;
 
-    for (int l = 0; l < d->layers; l++)
+    for (int l = 0; l < ddp__layers(d); l++)
         for (int i = 0; i < d->unit[l].gradients; i++, first = 0)
-            b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, first);
-    for (int l = 0; l < d->layers; l++)
+            b->clip_add(ddp__device_of(d), d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, first);
+    for (int l = 0; l < ddp__layers(d); l++)
         for (int i = 0; i < d->unit[l].gradients; i++)
-            b->clip_scale(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
-                          d->cfg.clip_norm);
+            b->clip_scale(ddp__device_of(d), d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
+                          ddp__cfg(d)->clip_norm);
 }
 
 ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
 {
-    const ddp_backend *b = d->host.backend;
+    const ddp_backend *b = ddp__backend_of(d);
     double squares = 0;
     float factor;
 
@@ -47457,21 +47686,21 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
         return DDP_OK;
     }
     if (d->norm.pass) DDP__TRY(d->norm.pass(d->norm.user, 0, &squares));
-    for (int l = 0; l < d->layers; l++)
+    for (int l = 0; l < ddp__layers(d); l++)
         for (int i = 0; i < d->unit[l].gradients; i++) {
             const ddp_piece *g = &d->unit[l].gradient[i];
             double more = 0;
-            if (ddp__on_paper(&d->host, g->data)) continue;
+            if (ddp__on_paper(ddp__host_of(d), g->data)) continue;
             if (b)
-                DDP__TRY(b->norm2(d->host.device, g->data, g->count, &more, err));
+                DDP__TRY(b->norm2(ddp__device_of(d), g->data, g->count, &more, err));
             else
                 more = ddp__sum_squares(g->data, g->count);
             squares += more;
         }
     if (d->norm.pass) DDP__TRY(d->norm.pass(d->norm.user, 1, &squares));
-    factor = ddp__clip_factor(squares, (double)d->cfg.clip_norm);
+    factor = ddp__clip_factor(squares, (double)ddp__cfg(d)->clip_norm);
     if (factor == 1) return DDP_OK;
-    for (int l = 0; l < d->layers; l++)
+    for (int l = 0; l < ddp__layers(d); l++)
         for (int i = 0; i < d->unit[l].gradients; i++)
             ddp__scale_there(d, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, factor);
     return DDP_OK;
@@ -47489,7 +47718,7 @@ int ddp_axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
 int ddp_copy(ddp_ctx *d, float *y, const float *x, size_t n)
 {
     DDP__VERB("ddp_copy");
-    ddp__host_copy(&d->host, y, x, n * sizeof *y);
+    ddp__host_copy(ddp__host_of(d), y, x, n * sizeof *y);
     return 0;
 }
 
@@ -47503,9 +47732,9 @@ int ddp_scale(ddp_ctx *d, float *x, size_t n, float a)
 int ddp_set(ddp_ctx *d, float *x, size_t n, float a)
 {
     DDP__VERB("ddp_set");
-    if (ddp__on_paper(&d->host, x)) return 0;
-    if (d->host.backend)
-        d->host.backend->fill(d->host.device, x, n, a);
+    if (ddp__on_paper(ddp__host_of(d), x)) return 0;
+    if (ddp__backend_of(d))
+        ddp__backend_of(d)->fill(ddp__device_of(d), x, n, a);
     else
         for (size_t i = 0; i < n; i++) x[i] = a;
     return 0;
@@ -47515,8 +47744,9 @@ int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
 {
     DDP__VERB("ddp_norm2");
     *out = 0;
-    if (ddp__on_paper(&d->host, x)) return 0;
-    if (d->host.backend) return (int)d->host.backend->norm2(d->host.device, x, n, out, &d->host.error);
+    if (ddp__on_paper(ddp__host_of(d), x)) return 0;
+    if (ddp__backend_of(d))
+        return (int)ddp__backend_of(d)->norm2(ddp__device_of(d), x, n, out, ddp__error(d));
     *out = ddp__sum_squares(x, n);
     return 0;
 }
@@ -47524,13 +47754,13 @@ int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
 int ddp_download(ddp_ctx *d, float *y, const float *x, size_t n)
 {
     DDP__VERB("ddp_download");
-    return (int)ddp__host_download(&d->host, y, x, n * sizeof *y, &d->host.error);
+    return (int)ddp__host_download(ddp__host_of(d), y, x, n * sizeof *y, ddp__error(d));
 }
 
 int ddp_upload(ddp_ctx *d, float *y, const float *x, size_t n)
 {
     DDP__VERB("ddp_upload");
-    ddp__host_upload(&d->host, y, x, n * sizeof *y);
+    ddp__host_upload(ddp__host_of(d), y, x, n * sizeof *y);
     return 0;
 }
 
@@ -47540,20 +47770,20 @@ int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, siz
     switch (rule) {
     case DDP_LATE_MIX:
         if (f == 0)
-            ddp__host_copy(&d->host, target, late, n * sizeof *target);
+            ddp__host_copy(ddp__host_of(d), target, late, n * sizeof *target);
         else {
             ddp__scale_there(d, target, n, f);
             ddp__axpy(d, target, late, n, 1 - f);
         }
         return 0;
     case DDP_LATE_OWN:
-        ddp__host_copy(&d->host, target, late, n * sizeof *target);
+        ddp__host_copy(ddp__host_of(d), target, late, n * sizeof *target);
         ddp__axpy(d, target, own, n, -f);
         return 0;
     case DDP_LATE_COMPENSATE:
-        if (ddp__on_paper(&d->host, late)) return 0;
-        if (d->host.backend)
-            d->host.backend->compensate(d->host.device, late, target, own, n, f);
+        if (ddp__on_paper(ddp__host_of(d), late)) return 0;
+        if (ddp__backend_of(d))
+            ddp__backend_of(d)->compensate(ddp__device_of(d), late, target, own, n, f);
         else
             ddp__late_compensate(late, target, own, n, f);
         return 0;
@@ -47649,7 +47879,7 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
     if (m->here && (m->here != 1 || !count[0] || count[1]))
         return ddp__fail(err, DDP_ARG, "%s: here %d: the first array of a message in place can be", who,
                          (int)m->here);
-    if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))
+    if (m->link < 0 || m->link > 1 || (m->link == 1 && ddp__engine_of(d, 0) && ddp_links(d) < 2))
         return ddp__fail(err, DDP_ARG,
                          "%s: this context has no link %d; a second one is opened where net2 or addr2 "
                          "is set, or nccl is 2",
@@ -47663,7 +47893,7 @@ ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err) { return d->over ? d->ove
 
 ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
 {
-    if (!d->engine) return ddp__post_alone(d, m, there, err);
+    if (!ddp__engine_of(d, 0)) return ddp__post_alone(d, m, there, err);
     if (there && d->over) return d->over->run(d, m, err);
     DDP__TRY(ddp__post_flush(d, err));
     return ddp__engine_run(ddp__engine_of(d, m->link), m, err);
@@ -47676,7 +47906,7 @@ ddp_message ddp__message(const ddp_ctx *d, ddp_verb verb, const ddp_piece *list,
     m.verb = verb;
     m.from = list;
     m.from_count = n;
-    m.step = d->step;
+    m.step = ddp_step(d);
     m.layer = layer;
     m.filler = 1;
     return m;
@@ -47691,7 +47921,7 @@ ddp_message ddp__own_word(const ddp_ctx *d, ddp_piece *p, ddp_verb verb, int gro
     m.bytes = 1;
     m.group = group;
     if (verb == DDP_BROADCAST) m.peer = ddp__group_root(d, group);
-    m.priority = d->layers;
+    m.priority = ddp__layers(d);
     return m;
 }
 
@@ -47715,7 +47945,7 @@ ddp_status ddp__all_come(ddp_ctx *d, int group, ddp_error *err)
 
 ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err)
 {
-    const int members = ddp__engine_group_size(d->engine, group);
+    const int members = ddp__engine_group_size(ddp__engine_of(d, 0), group);
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, group, bytes, size * (size_t)members);
 
@@ -47728,29 +47958,29 @@ int ddp__plain(ddp_ctx *d, const char *name, const ddp_message *m)
 {
     const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
 
-    if (ddp__message_looks(d, name, m, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    if (!any && (m->peer < 0 || m->peer >= d->world))
+    if (ddp__message_looks(d, name, m, ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
+    if (!any && (m->peer < 0 || m->peer >= ddp_world(d)))
         return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name, m->peer,
-                              d->world);
-    if (m->verb >= DDP_SEND && m->peer == d->rank)
+                              ddp_world(d));
+    if (m->verb >= DDP_SEND && m->peer == ddp_rank(d))
         return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d cannot exchange with itself", name, m->peer);
-    if (m->coding && m->coding != ddp__wire_coding(d->cfg.wire))
+    if (m->coding && m->coding != ddp__wire_coding(ddp__cfg(d)->wire))
         return ddp__ctx_failf(d, DDP_ARG,
                               "%s: the context was opened for %s; open it with wire = DDP_WIRE_%s or "
                               "DREAMDDP_WIRE=%s",
-                              name, ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)),
+                              name, ddp__coding_name((int)ddp__wire_coding(ddp__cfg(d)->wire)),
                               m->coding == DDP_AS_BFLOAT ? "BF16"
                               : m->coding == DDP_AS_INT8 ? "INT8"
                               : m->coding == DDP_AS_INT4 ? "INT4"
                                                          : "E3M0",
                               ddp_wire_name((ddp_wire)((int)m->coding + 1)));
-    if (ddp__is_in_step(d, name)) return ddp__ctx_fail(d, &d->host.error);
-    if (ddp__hub_of(d) && !d->started && m->verb < DDP_SEND) /* it would be of the servers too */
+    if (ddp__is_in_step(d, name)) return ddp__ctx_fail(d, ddp__error(d));
+    if (ddp__hub_of(d) && !ddp__started(d) && m->verb < DDP_SEND) /* it would be of the servers too */
         return ddp__ctx_failf(d, DDP_USAGE,
                               "%s: with servers and min_world collectives begin behind ddp_set_optimizer, or "
                               "the first step",
                               name);
-    return ddp__run(d, m, 0, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
+    return ddp__run(d, m, 0, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
 
 int ddp_exchange(ddp_ctx *d, const ddp_message *m)
@@ -47765,12 +47995,12 @@ static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x
                            int peer)
 {
     const int blocks =
-        d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? d->world - ddp_servers(d) : 1;
+        d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? ddp_world(d) - ddp_servers(d) : 1;
     const ddp_piece p = {{x}, n * (size_t)blocks};
     ddp_message m;
 
     DDP__ENTER(d);
-    d->call = name;
+    ddp__call_is(d, name);
     if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
     m = ddp__message(d, verb, &p, 1, DDP_NO_LAYER);
     if (verb < DDP_SEND) m.group = d->computing;
@@ -47831,7 +48061,7 @@ int ddp_barrier(ddp_ctx *d)
 
     DDP__ENTER(d);
     /* an empty contribution to each is enough: nobody is done before everybody has come */
-    workers = d->world - ddp_servers(d);
+    workers = ddp_world(d) - ddp_servers(d);
     token = (unsigned char *)ddp__calloc((size_t)workers, 1);
     if (!token) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_barrier: out of memory");
     m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->computing, token, (size_t)workers);
@@ -47932,7 +48162,7 @@ static int ddp__reduce_differs(ddp_ctx *d, const ddp__reduce_head *own, const dd
     return ddp__ctx_failf(d, DDP_MISMATCH,
                           "rank %d calls %s with %s, rank %d %s with %s: make the same call on all "
                           "ranks",
-                          d->rank, ddp__operands[own->type].call, ddp__reductions[own->op], rank,
+                          ddp_rank(d), ddp__operands[own->type].call, ddp__reductions[own->op], rank,
                           known ? ddp__operands[other->type].call : "another collective",
                           known ? ddp__reductions[other->op] : "other data");
 }
@@ -47968,7 +48198,7 @@ static int ddp__reduce_blocks(ddp_ctx *d, const unsigned char *all, int blocks, 
 static int ddp__reduce_gathered(ddp_ctx *d, int type, void *x, size_t n, ddp_reduction op)
 {
     const ddp__operand *kind = &ddp__operands[type];
-    const int blocks = d->world - ddp_servers(d);
+    const int blocks = ddp_world(d) - ddp_servers(d);
     const size_t most = (DDP__REDUCE_BYTES / (size_t)blocks - sizeof(ddp__reduce_head)) / kind->size;
     ddp__reduce_head head = DDP__ZEROS;
     unsigned char *all;
@@ -47988,8 +48218,8 @@ static int ddp__reduce_gathered(ddp_ctx *d, int type, void *x, size_t n, ddp_red
         here = n - at < most ? n - at : most;
         p.bytes = all;
         p.count = (size_t)blocks * (sizeof head + here * kind->size);
-        if (d->rank < blocks) {
-            unsigned char *own = all + (size_t)d->rank * (sizeof head + here * kind->size);
+        if (ddp_rank(d) < blocks) {
+            unsigned char *own = all + (size_t)ddp_rank(d) * (sizeof head + here * kind->size);
             memcpy(own, &head, sizeof head);
             if (here) memcpy(own + sizeof head, part, here * kind->size);
         }
@@ -48027,8 +48257,8 @@ int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction op)
     ddp_message m;
 
     DDP__ENTER(d);
-    if (ddp__reduce_check(d, DDP__FLOAT, x, n, op)) return (int)d->host.error.code;
-    if (!d->engine) return 0;
+    if (ddp__reduce_check(d, DDP__FLOAT, x, n, op)) return (int)ddp__error(d)->code;
+    if (!ddp__engine_of(d, 0)) return 0;
     if (op == DDP_MAX || op == DDP_MIN) return ddp__reduce_gathered(d, DDP__FLOAT, x, n, op);
     m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
     m.group = d->computing;
@@ -48039,15 +48269,15 @@ int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction op)
 int ddp_all_reduce_double(ddp_ctx *d, double *x, size_t n, ddp_reduction op)
 {
     DDP__ENTER(d);
-    if (ddp__reduce_check(d, DDP__DOUBLE, x, n, op)) return (int)d->host.error.code;
-    return d->engine ? ddp__reduce_gathered(d, DDP__DOUBLE, x, n, op) : 0;
+    if (ddp__reduce_check(d, DDP__DOUBLE, x, n, op)) return (int)ddp__error(d)->code;
+    return ddp__engine_of(d, 0) ? ddp__reduce_gathered(d, DDP__DOUBLE, x, n, op) : 0;
 }
 
 int ddp_all_reduce_int64(ddp_ctx *d, int64_t *x, size_t n, ddp_reduction op)
 {
     DDP__ENTER(d);
-    if (ddp__reduce_check(d, DDP__INT64, x, n, op)) return (int)d->host.error.code;
-    return d->engine ? ddp__reduce_gathered(d, DDP__INT64, x, n, op) : 0;
+    if (ddp__reduce_check(d, DDP__INT64, x, n, op)) return (int)ddp__error(d)->code;
+    return ddp__engine_of(d, 0) ? ddp__reduce_gathered(d, DDP__INT64, x, n, op) : 0;
 }
 
 /* ---- bytes ---- */
@@ -48087,7 +48317,7 @@ int ddp_broadcast_bytes(ddp_ctx *d, void *x, size_t n, int root)
 int ddp_all_gather_bytes(ddp_ctx *d, void *x, size_t n)
 {
     DDP__ENTER(d);
-    return ddp__bytes_of(d, "ddp_all_gather_bytes", DDP_ALL_GATHER, x, n, d->world - ddp_servers(d), 0);
+    return ddp__bytes_of(d, "ddp_all_gather_bytes", DDP_ALL_GATHER, x, n, ddp_world(d) - ddp_servers(d), 0);
 }
 
 /* ==== exchange/sites.h ==== [exchange] */
@@ -48119,17 +48349,18 @@ int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
 {
     DDP__ENTER(d);
     if (!ranks || !group) return ddp__ctx_failf(d, DDP_ARG, "ddp_group: the list or the result is NULL");
-    if ((d->cfg.min_world > 0 || d->cfg.join) && ddp__goes_check(&d->cfg, &d->ops, 1, &d->host.error))
-        return ddp__ctx_fail(d, &d->host.error);
-    if (!d->engine) { /* alone: every group is the world */
+    if ((ddp__cfg(d)->min_world > 0 || ddp__cfg(d)->join) &&
+        ddp__goes_check(ddp__cfg(d), ddp__ops(d), 1, ddp__error(d)))
+        return ddp__ctx_fail(d, ddp__error(d));
+    if (!ddp__engine_of(d, 0)) { /* alone: every group is the world */
         if (n != 1 || ranks[0] != 0)
             return ddp__ctx_failf(d, DDP_ARG, "ddp_group: a group of %d ranks in a world of 1", n);
         *group = 0;
         return 0;
     }
-    if (ddp__engine_group(d->engine, ranks, n, group, &d->host.error) ||
-        (d->second && ddp__engine_group(d->second, ranks, n, group, &d->host.error)))
-        return ddp__ctx_fail(d, &d->host.error);
+    if (ddp__engine_group(ddp__engine_of(d, 0), ranks, n, group, ddp__error(d)) ||
+        (ddp__second_of(d) && ddp__engine_group(ddp__second_of(d), ranks, n, group, ddp__error(d))))
+        return ddp__ctx_fail(d, ddp__error(d));
     return 0;
 }
 
@@ -48146,10 +48377,10 @@ static int ddp__ranks_with(int world, const int *key, int value, int *list)
 /* list: [2 x world] to work with. gathers: sites get another group each for that. */
 static int ddp__sites_make(ddp_ctx *d, const int *site_of, int gathers, ddp_sites *out, int *list)
 {
-    int *place = list + d->world, n, group, bad = 0, most = 0, least = d->world;
+    int *place = list + ddp_world(d), n, group, bad = 0, most = 0, least = ddp_world(d);
 
-    for (int r = 0; !bad && r < d->world; r++) { /* a site is made where its lowest rank comes */
-        n = ddp__ranks_with(d->world, site_of, site_of[r], list);
+    for (int r = 0; !bad && r < ddp_world(d); r++) { /* a site is made where its lowest rank comes */
+        n = ddp__ranks_with(ddp_world(d), site_of, site_of[r], list);
         for (place[r] = 0; list[place[r]] != r; place[r]++) {
         }
         if (n > most) most = n;
@@ -48157,18 +48388,18 @@ static int ddp__sites_make(ddp_ctx *d, const int *site_of, int gathers, ddp_site
         if (place[r]) continue;
         out->sites++;
         bad = ddp_group(d, list, n, &group);
-        if (site_of[r] == site_of[d->rank]) {
+        if (site_of[r] == site_of[ddp_rank(d)]) {
             out->inside = group;
             out->members = n;
             out->leader = r;
         }
         if (gathers && !bad) bad = ddp_group(d, list, n, &group);
-        if (site_of[r] == site_of[d->rank]) out->gather = group;
+        if (site_of[r] == site_of[ddp_rank(d)]) out->gather = group;
     }
-    out->place = place[d->rank];
+    out->place = place[ddp_rank(d)];
     out->equal = most == least;
     for (int q = 0; !bad && q < (out->equal ? most : 1); q++) {
-        n = ddp__ranks_with(d->world, place, q, list);
+        n = ddp__ranks_with(ddp_world(d), place, q, list);
         bad = ddp_group(d, list, n, &group);
         if (q == out->place) out->across = group;
     }
@@ -48183,7 +48414,7 @@ int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out)
     if (!site_of || !out)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_open: the sites or the result are NULL");
     memset(out, 0, sizeof *out);
-    work = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *work);
+    work = (int *)ddp__calloc(2 * (size_t)ddp_world(d), sizeof *work);
     if (!work) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_sites_open: out of memory");
     bad = ddp__sites_make(d, site_of, 0, out, work);
     DDP_FREE(work);
@@ -48201,7 +48432,7 @@ int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, flo
     m = ddp__message(d, s->equal ? DDP_REDUCE_SCATTER : DDP_ALL_REDUCE, &all, 1, DDP_NO_LAYER);
     m.ragged = 1;
     m.group = s->inside;
-    if (ddp__run(d, &m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    if (ddp__run(d, &m, 0, ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
     if (s->equal) { /* as an all-reduce cuts its segments */
         const size_t k = (size_t)s->members, j = (size_t)s->place, first = ddp__part_start(n, k, j);
         own.data = x + first;
@@ -48210,12 +48441,12 @@ int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, flo
     across = ddp__message(d, DDP_ALL_REDUCE, &own, 1, DDP_NO_LAYER);
     across.group = s->across;
     across.scale = scale;
-    if ((s->equal || s->place == 0) && ddp__run(d, &across, 0, &d->host.error))
-        return ddp__ctx_fail(d, &d->host.error);
+    if ((s->equal || s->place == 0) && ddp__run(d, &across, 0, ddp__error(d)))
+        return ddp__ctx_fail(d, ddp__error(d));
     m.verb = s->equal ? DDP_ALL_GATHER : DDP_BROADCAST;
     m.group = s->gather;
     m.peer = s->leader;
-    return ddp__run(d, &m, 0, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
+    return ddp__run(d, &m, 0, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
 
 /* ---- a strategy's averages ---- */
@@ -48224,29 +48455,29 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
 {
     int *list, bad = 0, alike = 1, unlike = 1;
 
-    if (!(d->cfg.site > 0)) return DDP_OK;
-    list = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *list);
-    if (!list) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
-    if (!d->sites) d->sites = (ddp_sites *)ddp__scratch_take(&d->lists, 1, sizeof *d->sites);
+    if (!(ddp__cfg(d)->site > 0)) return DDP_OK;
+    list = (int *)ddp__calloc(2 * (size_t)ddp_world(d), sizeof *list);
+    if (!list) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", ddp_world(d));
+    if (!d->sites) d->sites = (ddp_sites *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->sites);
     if (!d->sites) {
         DDP_FREE(list);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", ddp_world(d));
     }
     memset(d->sites, 0, sizeof *d->sites);
     d->levels = d->sites;
-    for (int r = 0; r < d->world; r++)
+    for (int r = 0; r < ddp_world(d); r++)
         for (int q = 0; q < r && site[r]; q++) {
             alike &= site[r] == site[q] || !site[q];
             unlike &= site[r] != site[q];
         }
-    if (alike) d->sites->members = d->world;
+    if (alike) d->sites->members = ddp_world(d);
     for (int link = 0; link < ddp_links(d) && !alike; link++)
         ddp__engine_sites(ddp__engine_of(d, link), site);
-    if (!alike && !(d->cfg.min_world > 0)) bad = ddp__sites_make(d, site, 1, d->sites, list);
+    if (!alike && !(ddp__cfg(d)->min_world > 0)) bad = ddp__sites_make(d, site, 1, d->sites, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
     /* one level is all there is; the devices' own network joins those of a site in any case */
-    if ((alike && d->cfg.backend) || (unlike && !d->cfg.nccl)) d->levels = NULL;
+    if ((alike && ddp__cfg(d)->backend) || (unlike && !ddp__cfg(d)->nccl)) d->levels = NULL;
     return DDP_OK;
 }
 
@@ -48255,10 +48486,10 @@ ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err)
     int *site;
     ddp_status s;
 
-    if (!(d->cfg.site > 0)) return DDP_OK;
-    site = (int *)ddp__calloc((size_t)d->world, sizeof *site);
-    if (!site) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
-    site[d->rank] = d->cfg.site;
+    if (!(ddp__cfg(d)->site > 0)) return DDP_OK;
+    site = (int *)ddp__calloc((size_t)ddp_world(d), sizeof *site);
+    if (!site) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", ddp_world(d));
+    site[ddp_rank(d)] = ddp__cfg(d)->site;
     s = ddp__gather_words(d, 0, site, sizeof *site, err);
     d->levels = NULL;
     if (s == DDP_OK) s = ddp__levels_open(d, site, err);
@@ -48278,7 +48509,7 @@ void ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *par
     *part = *m;
     part->group = d->levels->across;
     part->mean = 0;
-    part->scale = 1.0f / (float)d->world;
+    part->scale = 1.0f / (float)ddp_world(d);
     part->divergence = NULL;
     part->round = m->residual != NULL;
 }
@@ -48287,7 +48518,7 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
 {
     ddp_message one = *m;
 
-    if (d->levels->members == d->world) { /* a site is all there is: floats, in one level */
+    if (d->levels->members == ddp_world(d)) { /* a site is all there is: floats, in one level */
         one.coding = DDP_AS_FLOAT;
         one.residual = NULL;
     } else {
@@ -48304,7 +48535,7 @@ ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, 
 {
     *ticket = -1;
     if (m->here && m->from_count == 1) there = 0;
-    if (!d->engine) return ddp__post_alone(d, m, there, err);
+    if (!ddp__engine_of(d, 0)) return ddp__post_alone(d, m, there, err);
     if (d->over) return d->over->post(d, m, there, ticket, err);
     return ddp__post_here(d, m, ticket, err);
 }
@@ -48319,7 +48550,7 @@ ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_erro
 {
     ddp_status s;
 
-    if (!d->engine) return DDP_OK;
+    if (!ddp__engine_of(d, 0)) return DDP_OK;
     ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
     s = d->over ? d->over->hold(d, ticket, err) : ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
     ddp__clock_note(d, DDP__M_HELD, layer, DDP__OUTSIDE);
@@ -48328,7 +48559,7 @@ ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_erro
 
 ddp_status ddp__post_hold_input(ddp_ctx *d, int link, long ticket, ddp_error *err)
 {
-    if (!d->engine) return DDP_OK;
+    if (!ddp__engine_of(d, 0)) return DDP_OK;
     if (d->over) return d->over->hold_input(d, ticket, err);
     return ddp__engine_wait_input(ddp__engine_of(d, link), ticket, err);
 }
@@ -48341,7 +48572,7 @@ ddp_status ddp__post_wait(ddp_ctx *d, int link, long ticket, ddp_error *err)
 
 int ddp__post_is_done(ddp_ctx *d, int link, long ticket)
 {
-    if (!d->engine) return 1;
+    if (!ddp__engine_of(d, 0)) return 1;
     if (d->over) return d->over->is_done(d, ticket);
     return ddp__engine_done(ddp__engine_of(d, link), ticket);
 }
@@ -48502,7 +48733,7 @@ static ddp_status ddp__coded_fail(const ddp_ctx *d, const ddp_message *m, const 
     return ddp__fail(err, DDP_NUMERIC,
                      "step %ld: %s of %s%s cannot travel as %s: %.200s; lower the learning rate, warm it up "
                      "or clip gradients",
-                     m->step, d->ops.averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "changes",
+                     m->step, ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "changes",
                      m->layer < 0 ? "all layers" : "layer ", m->layer < 0 ? "" : d->unit[m->layer].name,
                      ddp__coding_name((int)m->coding), why->msg);
 }
@@ -48562,16 +48793,17 @@ int ddp__coded_goes_there(const ddp_ctx *d, const ddp_message *m)
 
 void ddp__coded_there(ddp_ctx *d, const ddp_message *m, void *out)
 {
-    const ddp_backend *b = d->host.backend;
+    const ddp_backend *b = ddp__backend_of(d);
     float *residual = d->coded_there + (m->residual - d->coded);
     size_t n = 0;
 
     for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
-    b->axpy(d->host.device, residual, residual + d->coded_count, n, 1);
-    b->fill(d->host.device, residual + d->coded_count, n, 0);
+    b->axpy(ddp__device_of(d), residual, residual + d->coded_count, n, 1);
+    b->fill(ddp__device_of(d), residual + d->coded_count, n, 0);
     for (size_t i = 0, from = 0; i < (size_t)m->from_count; from += m->from[i++].count)
-        if (m->from[i].count) b->axpy(d->host.device, residual + from, m->from[i].data, m->from[i].count, 1);
-    b->split(d->host.device, m->coding == DDP_AS_INT8 ? 8 : 4, residual, out, n);
+        if (m->from[i].count)
+            b->axpy(ddp__device_of(d), residual + from, m->from[i].data, m->from[i].count, 1);
+    b->split(ddp__device_of(d), m->coding == DDP_AS_INT8 ? 8 : 4, residual, out, n);
 }
 
 size_t ddp__coded_bytes(const ddp_message *m, size_t n)
@@ -48595,22 +48827,22 @@ ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_t n, ddp
     size_t from = 0, to = n;
 
     if (m->owner) return DDP_OK; /* whose results are as they travel */
-    if (d->cfg.min_world == 0 && !d->cfg.join)
-        ddp__engine_segment(d->engine, m->group, m->coding, n, &from, &to);
+    if (ddp__cfg(d)->min_world == 0 && !ddp__cfg(d)->join)
+        ddp__engine_segment(ddp__engine_of(d, 0), m->group, m->coding, n, &from, &to);
     if (from == to) return DDP_OK;
-    DDP__TRY(d->host.backend->give(d->host.device, d->coded_there + d->coded_count + at + from,
-                                   m->residual + from, (to - from) * sizeof(float), err));
+    DDP__TRY(ddp__backend_of(d)->give(ddp__device_of(d), d->coded_there + d->coded_count + at + from,
+                                      m->residual + from, (to - from) * sizeof(float), err));
     memset(m->residual + from, 0, (to - from) * sizeof(float));
     return DDP_OK;
 }
 
 void ddp__coded_fold(ddp_ctx *d)
 {
-    const ddp_backend *b = d->host.backend;
+    const ddp_backend *b = ddp__backend_of(d);
 
     if (!d->coded_there) return;
-    b->axpy(d->host.device, d->coded_there, d->coded_there + d->coded_count, d->coded_count, 1);
-    b->fill(d->host.device, d->coded_there + d->coded_count, d->coded_count, 0);
+    b->axpy(ddp__device_of(d), d->coded_there, d->coded_there + d->coded_count, d->coded_count, 1);
+    b->fill(ddp__device_of(d), d->coded_there + d->coded_count, d->coded_count, 0);
 }
 
 /* ==== exchange/average.c ==== [exchange] */
@@ -48627,9 +48859,11 @@ void ddp__coded_fold(ddp_ctx *d)
  * alone, so that a checkpoint or a newcomer needs no count. Whether array k of it does in this one. */
 static int ddp__state_due(const ddp_ctx *d, int k)
 {
-    const ddp_plan *plan = d->ops.plan_view ? d->ops.plan_view(d->self) : NULL;
+    const ddp_plan *plan = ddp__ops(d)->plan_view ? ddp__ops(d)->plan_view(ddp__self(d)) : NULL;
 
-    return (d->step / (plan ? plan->period : d->cfg.period) + 1) % d->cfg.state_period[k > 0] == 0;
+    return (ddp_step(d) / (plan ? plan->period : ddp__cfg(d)->period) + 1) %
+               ddp__cfg(d)->state_period[k > 0] ==
+           0;
 }
 
 const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece *list, int *count)
@@ -48638,7 +48872,8 @@ const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece
     float *state = u->state;
     int n = 0;
 
-    if (!u->moved || !d->cfg.average_state || (ddp__state_due(d, 0) && ddp__state_due(d, 1))) return list;
+    if (!u->moved || !ddp__cfg(d)->average_state || (ddp__state_due(d, 0) && ddp__state_due(d, 1)))
+        return list;
     for (int i = 0; i < *count; i++)
         if (list[i].data != u->state) u->moved[n++] = list[i];
     for (int i = 0; i < u->gradients; i++)
@@ -48666,7 +48901,7 @@ static int ddp__average_range(const ddp_ctx *d, const ddp__unit *u, size_t from,
             u->moved[n++].count = end - begin;
         }
         for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += all) {
-            if (!here || !d->cfg.average_state || !ddp__state_due(d, k)) continue;
+            if (!here || !ddp__cfg(d)->average_state || !ddp__state_due(d, k)) continue;
             u->moved[n].data = state + begin;
             u->moved[n++].count = end - begin;
         }
@@ -48693,27 +48928,27 @@ static void ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, 
 
 ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
 {
-    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
+    const ddp_coding coding = ddp__wire_coding(ddp__cfg(d)->wire);
     const int there =
-        d->host.backend && d->host.backend->split && (coding == DDP_AS_INT8 || coding == DDP_AS_INT4);
+        ddp__backend_of(d) && ddp__backend_of(d)->split && (coding == DDP_AS_INT8 || coding == DDP_AS_INT4);
     size_t count = 0;
     float *next, *base;
 
-    if (!ddp__in_blocks((int)coding) || !(d->engine || d->joiner)) return DDP_OK;
-    for (int l = 0; l < d->layers; l++) count += d->unit[l].trained;
+    if (!ddp__in_blocks((int)coding) || !(ddp__engine_of(d, 0) || d->joiner)) return DDP_OK;
+    for (int l = 0; l < ddp__layers(d); l++) count += d->unit[l].trained;
     if (!count) return DDP_OK;
     d->coded_count = count;
-    d->coded = (float *)ddp__alloc(&d->host.allocator, count * sizeof(float));
-    d->bases_count = d->ops.averages == DDP_AVERAGES_PARAMETERS ? 2 * count : 0;
-    d->bases = (float *)ddp__host_alloc(&d->host, d->bases_count * sizeof(float));
-    if (there) d->coded_there = (float *)ddp__host_alloc(&d->host, 2 * count * sizeof(float));
+    d->coded = (float *)ddp__alloc(ddp__allocator_of(d), count * sizeof(float));
+    d->bases_count = ddp__ops(d)->averages == DDP_AVERAGES_PARAMETERS ? 2 * count : 0;
+    d->bases = (float *)ddp__host_alloc(ddp__host_of(d), d->bases_count * sizeof(float));
+    if (there) d->coded_there = (float *)ddp__host_alloc(ddp__host_of(d), 2 * count * sizeof(float));
     if (!d->coded || (d->bases_count && !d->bases) || (there && !d->coded_there))
         return ddp__fail(err, DDP_MEMORY, "out of memory for %zu bytes of what %s cut off",
                          (count + d->bases_count) * sizeof(float), ddp__coding_name((int)coding));
     memset(d->coded, 0, d->coded_count * sizeof(float));
     next = d->coded;
     base = d->bases;
-    for (int l = d->layers - 1; l >= 0; l--) { /* as gradients lie in a message of several layers */
+    for (int l = ddp__layers(d) - 1; l >= 0; l--) { /* as gradients lie in a message of several layers */
         ddp__unit *u = &d->unit[l];
         u->residual = next;
         if (base) {
@@ -48732,13 +48967,13 @@ static void ddp__coded_base(ddp_ctx *d, int layer)
     float *base = u->base;
 
     for (int k = 0; base && k < u->gradients; base += u->trains[k++].count)
-        ddp__host_copy(&d->host, base, u->trains[k].data, u->trains[k].count * sizeof *base);
+        ddp__host_copy(ddp__host_of(d), base, u->trains[k].data, u->trains[k].count * sizeof *base);
 }
 
 void ddp__coded_start(ddp_ctx *d, int base)
 {
-    if (d->coded_there) ddp__host_zero(&d->host, d->coded_there, 2 * d->coded_count * sizeof(float));
-    for (int l = 0; d->coded && l < d->layers; l++) {
+    if (d->coded_there) ddp__host_zero(ddp__host_of(d), d->coded_there, 2 * d->coded_count * sizeof(float));
+    for (int l = 0; d->coded && l < ddp__layers(d); l++) {
         if (d->unit[l].trained) memset(d->unit[l].residual, 0, d->unit[l].trained * sizeof(float));
         if (base) ddp__coded_base(d, l);
     }
@@ -48750,20 +48985,20 @@ void ddp__coded_start(ddp_ctx *d, int base)
  * where who sends it does that: between sites, and from a device. */
 static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *err)
 {
-    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
+    const ddp_coding coding = ddp__wire_coding(ddp__cfg(d)->wire);
     ddp__unit *u = &d->unit[layer];
     float *to = later ? u->delta : u->residual;
     const float *base = u->base;
     ddp_error why;
 
-    for (int k = 0; k < u->gradients && d->host.backend; k++) {
+    for (int k = 0; k < u->gradients && ddp__backend_of(d); k++) {
         const ddp_piece *p = &u->trains[k];
-        ddp__host_copy(&d->host, to, p->data, p->count * sizeof *to);
+        ddp__host_copy(ddp__host_of(d), to, p->data, p->count * sizeof *to);
         ddp__axpy(d, to, base, p->count, -1);
         to += p->count;
         base += p->count;
     }
-    if (d->host.backend) return DDP_OK;
+    if (ddp__backend_of(d)) return DDP_OK;
     if (later) memset(to, 0, u->trained * sizeof *to);
     for (int k = 0; k < u->gradients; k++)
         for (size_t i = 0; i < u->trains[k].count; i++) *to++ += u->trains[k].data[i] - *base++;
@@ -48771,7 +49006,8 @@ static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *
     return ddp__fail(err, why.code,
                      "step %ld: what %s%s changed by cannot travel as %s: %.200s; lower the "
                      "learning rate, warm it up or clip gradients",
-                     d->step, ddp__layer_prefix(u->name), u->name, ddp__coding_name((int)coding), why.msg);
+                     ddp_step(d), ddp__layer_prefix(u->name), u->name, ddp__coding_name((int)coding),
+                     why.msg);
 }
 
 static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err)
@@ -48788,7 +49024,7 @@ static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_
     if (!u->trained) return DDP_OK;
     m->from = &delta;
     m->from_count = 1;
-    m->coding = ddp__wire_coding(d->cfg.wire);
+    m->coding = ddp__wire_coding(ddp__cfg(d)->wire);
     DDP__TRY(ddp__coded_delta(d, layer, d->over || ddp__levels_takes(d, m), err));
     m->residual = u->residual;
     m->divergence = &u->divergence;
@@ -48804,7 +49040,7 @@ static void ddp__coded_arrived(ddp_ctx *d, int layer)
 
     for (int k = 0; u->changing && k < u->gradients; k++) {
         const ddp_piece *p = &u->trains[k];
-        ddp__host_copy(&d->host, p->data, base, p->count * sizeof *base);
+        ddp__host_copy(ddp__host_of(d), p->data, base, p->count * sizeof *base);
         ddp__axpy(d, p->data, delta, p->count, 1);
         base += p->count;
         delta += p->count;
@@ -48820,12 +49056,12 @@ ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes,
 {
     ddp__unit *u = &d->unit[layer];
     const int parts = ddp__parts_for(d, u->trained);
-    ddp_coding coding = exact ? DDP_AS_FLOAT : ddp__wire_coding(d->cfg.wire);
+    ddp_coding coding = exact ? DDP_AS_FLOAT : ddp__wire_coding(ddp__cfg(d)->wire);
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, u->average, u->averages, layer);
 
-    if (!d->engine || u->count == 0) return DDP_OK;
+    if (!ddp__engine_of(d, 0) || u->count == 0) return DDP_OK;
     /* where changes travel in blocks, these are parameters */
-    if (d->ops.averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT) coding = DDP_AS_FLOAT;
+    if (ddp__ops(d)->averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT) coding = DDP_AS_FLOAT;
     for (int j = u->moving = 0; j < parts; j++) u->moving += !takes || takes[j];
     m.mean = 1;
     m.group = u->group ? u->group : d->computing;
@@ -48879,7 +49115,7 @@ ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err)
 /* ==== exchange/verbs.c ==== [exchange] */
 /* What a strategy's events may call: messages, updates, arithmetic, state. */
 
-static int ddp__has_layer(const ddp_ctx *d, int layer) { return d && layer >= 0 && layer < d->layers; }
+static int ddp__has_layer(const ddp_ctx *d, int layer) { return d && layer >= 0 && layer < ddp__layers(d); }
 
 static ddp_status ddp__verb_layer(ddp_ctx *d, const char *verb, int layer)
 {
@@ -48888,7 +49124,7 @@ static ddp_status ddp__verb_layer(ddp_ctx *d, const char *verb, int layer)
     return (ddp_status)ddp_complain(d, DDP_ARG,
                                     "%s: layer %d does not exist; %d layers are registered, numbered from "
                                     "0",
-                                    verb, layer, d->layers);
+                                    verb, layer, ddp__layers(d));
 }
 
 /* Whether messages may begin here. */
@@ -48903,10 +49139,10 @@ static ddp_status ddp__verb_posts(ddp_ctx *d)
     case DDP__EVENT_plan_take:
     case DDP__EVENT_plan_fits:
         return ddp__fail(
-            &d->host.error, DDP_USAGE,
+            ddp__error(d), DDP_USAGE,
             "strategy %s posts a message in %s: start declares state and wait "
             "finishes what is in flight; post in forward_begin, backward_end, step_end, arrived or sync_all",
-            d->ops.name, ddp__event_name(d->event));
+            ddp__ops(d)->name, ddp__event_name(d->event));
     default:
         return DDP_OK;
     }
@@ -48916,13 +49152,13 @@ static ddp_status ddp__verb_posts(ddp_ctx *d)
 
 ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err)
 {
-    d->posted_room = 5 * d->layers + 64;
-    d->posted = (ddp__posted *)ddp__scratch_take(&d->lists, (size_t)d->posted_room, sizeof *d->posted);
+    d->posted_room = 5 * ddp__layers(d) + 64;
+    d->posted = (ddp__posted *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->posted_room, sizeof *d->posted);
     return d->posted ? DDP_OK
                      : ddp__fail(err, DDP_MEMORY,
                                  "out of memory for %d messages of strategy "
                                  "%s",
-                                 d->posted_room, d->ops.name);
+                                 d->posted_room, ddp__ops(d)->name);
 }
 
 void ddp__posted_close(ddp_ctx *d)
@@ -48931,9 +49167,9 @@ void ddp__posted_close(ddp_ctx *d)
     for (int i = 0; i < ddp__count(d->kept); i++) {
         const ddp__own_state *k = &d->kept[i];
         if (k->equal & DDP_KEPT_HERE)
-            ddp__release(&d->host.allocator, k->data, k->count * sizeof(float));
+            ddp__release(ddp__allocator_of(d), k->data, k->count * sizeof(float));
         else
-            ddp__host_release(&d->host, k->data, k->count * sizeof(float));
+            ddp__host_release(ddp__host_of(d), k->data, k->count * sizeof(float));
     }
     ddp__array_free(d->kept);
     ddp_blob_free(&d->plan);
@@ -48959,22 +49195,22 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
     while (in_layers && i < d->posted_count && !p[i].in_layer) i++;
     if (i == d->posted_count) return DDP_OK;
     p += i;
-    layer = p->layer >= 0 && p->layer < d->layers ? d->unit[p->layer].name : "no layer";
-    return ddp__fail(&d->host.error, DDP_USAGE,
+    layer = p->layer >= 0 && p->layer < ddp__layers(d) ? d->unit[p->layer].name : "no layer";
+    return ddp__fail(ddp__error(d), DDP_USAGE,
                      "strategy %s posted a message of %s%s in step %ld and did not hold it "
                      "%s: every message has to be held, at the latest in its event wait",
-                     d->ops.name, ddp__layer_prefix(layer), layer, p->step, when);
+                     ddp__ops(d)->name, ddp__layer_prefix(layer), layer, p->step, when);
 }
 
 ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
 {
     for (int i = 0; i < d->posted_count; i++)
-        if (d->posted[i].in_layer && d->posted[i].layer == layer && d->posted[i].step < d->step)
-            return ddp__fail(&d->host.error, DDP_USAGE,
+        if (d->posted[i].in_layer && d->posted[i].layer == layer && d->posted[i].step < ddp_step(d))
+            return ddp__fail(ddp__error(d), DDP_USAGE,
                              "strategy %s: %s%s was used in step %ld while its message "
                              "of step %ld was still on its way: hold it in forward_begin or in step_end",
-                             d->ops.name, ddp__layer_prefix(d->unit[layer].name), d->unit[layer].name,
-                             d->step, d->posted[i].step);
+                             ddp__ops(d)->name, ddp__layer_prefix(d->unit[layer].name), d->unit[layer].name,
+                             ddp_step(d), d->posted[i].step);
     return DDP_OK;
 }
 
@@ -49006,7 +49242,7 @@ static ddp_status ddp__posted_after(ddp_ctx *d, ddp_message *m, ddp_error *err)
     const ddp__posted *before = m->after ? ddp__posted_find(d, m->after - 1) : NULL;
 
     m->after = 0;
-    if (!before || !d->engine) return DDP_OK; /* it is done */
+    if (!before || !ddp__engine_of(d, 0)) return DDP_OK; /* it is done */
     if (d->over) return ddp__post_hold(d, before->link, before->ticket, DDP_NO_LAYER, err);
     if (before->link != m->link) return ddp__post_wait(d, before->link, before->ticket, err);
     m->after = before->ticket + 1;
@@ -49035,8 +49271,8 @@ static ddp_status ddp__posted_check(ddp_ctx *d, const ddp_message *m)
 {
     ddp_error why;
 
-    if (!d->engine || !ddp__engine_accepts(ddp__engine_of(d, m->link), m, &why)) return DDP_OK;
-    return ddp__fail(&d->host.error, why.code, "strategy %s: %s", d->ops.name, why.msg);
+    if (!ddp__engine_of(d, 0) || !ddp__engine_accepts(ddp__engine_of(d, m->link), m, &why)) return DDP_OK;
+    return ddp__fail(ddp__error(d), why.code, "strategy %s: %s", ddp__ops(d)->name, why.msg);
 }
 
 int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
@@ -49048,13 +49284,13 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
     DDP__VERB("ddp_post");
     if (!m || !ticket) return ddp_complain(d, DDP_ARG, "ddp_post needs a message and a place for its ticket");
     DDP__DO(ddp__verb_posts(d));
-    snprintf(who, sizeof who, "strategy %s", d->ops.name);
-    DDP__DO(ddp__message_looks(d, who, m, &d->host.error));
+    snprintf(who, sizeof who, "strategy %s", ddp__ops(d)->name);
+    DDP__DO(ddp__message_looks(d, who, m, ddp__error(d)));
     if (d->posted_count == d->posted_room)
-        return (int)ddp__fail(&d->host.error, DDP_USAGE,
+        return (int)ddp__fail(ddp__error(d), DDP_USAGE,
                               "strategy %s has %d messages that it did not hold; hold some "
                               "of them before it posts more",
-                              d->ops.name, d->posted_room);
+                              ddp__ops(d)->name, d->posted_room);
     p = &d->posted[d->posted_count];
     if (d->computing && m->group == 0 && (m->verb < DDP_SEND)) {
         among = *m;
@@ -49062,13 +49298,13 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
         m = &among;
     }
     DDP__DO(ddp__posted_check(d, m));
-    DDP__DO(ddp__posted_send(d, p, m, &d->host.error));
+    DDP__DO(ddp__posted_send(d, p, m, ddp__error(d)));
     p->layer = m->layer;
     p->link = m->link;
-    p->step = d->step;
+    p->step = ddp_step(d);
     p->told = 0;
     p->here = m->here;
-    p->in_layer = m->layer >= 0 && m->layer < d->layers &&
+    p->in_layer = m->layer >= 0 && m->layer < ddp__layers(d) &&
                   (ddp__in_layer(&d->unit[m->layer], m->from, m->from_count) ||
                    ddp__in_layer(&d->unit[m->layer], m->to, m->to ? m->to_count : 0));
     *ticket = p->name = d->posted_next++;
@@ -49082,10 +49318,10 @@ static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
     long name = p->name;
     int code;
 
-    if (p->told || !d->ops.arrived) return DDP_OK;
+    if (p->told || !ddp__ops(d)->arrived) return DDP_OK;
     p->told = 1;
     d->event = DDP__EVENT_arrived;
-    code = d->ops.arrived(d, d->self, name);
+    code = ddp__ops(d)->arrived(d, ddp__self(d), name);
     DDP__TRY(ddp__event_over(d, code));
     d->event = event;
     return DDP_OK;
@@ -49093,7 +49329,7 @@ static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
 
 ddp_status ddp__posted_look(ddp_ctx *d)
 {
-    if (!d->ops.arrived) return DDP_OK;
+    if (!ddp__ops(d)->arrived) return DDP_OK;
     for (int i = 0; i < d->posted_count; i++)
         if (!d->posted[i].told && ddp__post_is_done(d, d->posted[i].link, d->posted[i].ticket))
             DDP__TRY(ddp__posted_tell(d, &d->posted[i]));
@@ -49114,8 +49350,8 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     *p = d->posted[--d->posted_count];
     d->posted[d->posted_count] = held; /* its list stays with the place */
     if (!ddp__has_layer(d, layer)) layer = DDP_NO_LAYER;
-    DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
-    if (held.here && d->over) DDP__DO(ddp__post_wait(d, held.link, held.ticket, &d->host.error));
+    DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, ddp__error(d)));
+    if (held.here && d->over) DDP__DO(ddp__post_wait(d, held.link, held.ticket, ddp__error(d)));
     w = ddp__walk_of(held.sum, held.from, held.sum ? held.sum + held.from : NULL, held.to);
     while ((n = ddp__walk_next(&w, &from, &to)) > 0) ddp__axpy(d, to, from, n, 1);
     return (int)ddp__posted_tell(d, &held);
@@ -49128,12 +49364,12 @@ int ddp_hold_input(ddp_ctx *d, long ticket)
     DDP__VERB("ddp_hold_input");
     p = ddp__posted_find(d, ticket);
     if (p && p->to) return 0; /* `from` is taken until the message is held */
-    return p ? (int)ddp__post_hold_input(d, p->link, p->ticket, &d->host.error) : 0;
+    return p ? (int)ddp__post_hold_input(d, p->link, p->ticket, ddp__error(d)) : 0;
 }
 
 int ddp_is_done(ddp_ctx *d, long ticket)
 {
-    const ddp__posted *p = d && !ddp__host_forked(&d->host) ? ddp__posted_find(d, ticket) : NULL;
+    const ddp__posted *p = d && !ddp__host_forked(ddp__host_of(d)) ? ddp__posted_find(d, ticket) : NULL;
 
     return p ? ddp__post_is_done(d, p->link, p->ticket) : 1;
 }
@@ -49151,7 +49387,7 @@ int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int pri
                             "%s of %s%s, whose last average is still on its way: hold it "
                             "first with ddp_average_hold",
                             name, ddp__layer_prefix(d->unit[layer].name), d->unit[layer].name);
-    return (int)ddp__average_layer(d, layer, takes, priority, filler, 0, &d->host.error);
+    return (int)ddp__average_layer(d, layer, takes, priority, filler, 0, ddp__error(d));
 }
 
 int ddp_average(ddp_ctx *d, int layer, int priority, int filler)
@@ -49162,20 +49398,20 @@ int ddp_average(ddp_ctx *d, int layer, int priority, int filler)
 int ddp_average_hold(ddp_ctx *d, int layer)
 {
     DDP__DO(ddp__verb_layer(d, "ddp_average_hold", layer));
-    return (int)ddp__average_hold(d, layer, &d->host.error);
+    return (int)ddp__average_hold(d, layer, ddp__error(d));
 }
 
 int ddp_average_exact(ddp_ctx *d, int layer)
 {
     DDP__DO(ddp__verb_layer(d, "ddp_average_exact", layer));
     DDP__DO(ddp__verb_posts(d));
-    return (int)ddp__average_exact(d, layer, &d->host.error);
+    return (int)ddp__average_exact(d, layer, ddp__error(d));
 }
 
 int ddp_update_layer(ddp_ctx *d, int layer, const float *from)
 {
     DDP__DO(ddp__verb_layer(d, "ddp_update_layer", layer));
-    ddp__update_layer(d, layer, from, d->lr);
+    ddp__update_layer(d, layer, from, ddp__lr(d));
     return 0;
 }
 
@@ -49196,7 +49432,7 @@ int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const fl
 int ddp_clip(ddp_ctx *d)
 {
     DDP__VERB("ddp_clip");
-    return d->cfg.clip_norm > 0 ? (int)ddp__clip_gradients(d, &d->host.error) : 0;
+    return ddp__cfg(d)->clip_norm > 0 ? (int)ddp__clip_gradients(d, ddp__error(d)) : 0;
 }
 
 /* ---- state ---- */
@@ -49207,19 +49443,19 @@ static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equa
     int room;
 
     DDP__VERB("ddp_keep");
-    if (d->started || d->event != DDP__EVENT_start)
+    if (ddp__started(d) || d->event != DDP__EVENT_start)
         return ddp_complain(d, DDP_USAGE, "state %s is declared in %s; only start may", name,
                             ddp__event_name(d->event));
-    if (layer >= d->layers || !name || strlen(name) >= sizeof k->name || n == 0)
+    if (layer >= ddp__layers(d) || !name || strlen(name) >= sizeof k->name || n == 0)
         return ddp_complain(d, DDP_ARG,
                             "state '%.40s' of %zu floats for layer %d: a name of at most %d characters, a "
                             "size and a layer below %d are needed",
-                            name ? name : "", n, layer, (int)sizeof k->name - 1, d->layers);
+                            name ? name : "", n, layer, (int)sizeof k->name - 1, ddp__layers(d));
     room = ddp__reserve(d->kept, ddp__count(d->kept) + 1);
     if (room && equal & DDP_KEPT_HERE)
-        *out = (float *)ddp__alloc(&d->host.allocator, n * sizeof **out);
+        *out = (float *)ddp__alloc(ddp__allocator_of(d), n * sizeof **out);
     else if (room)
-        *out = (float *)ddp__host_alloc(&d->host, n * sizeof **out);
+        *out = (float *)ddp__host_alloc(ddp__host_of(d), n * sizeof **out);
     if (!*out) return ddp_complain(d, DDP_MEMORY, "out of memory for %zu floats of state %s", n, name);
     k = stbds_arraddnptr(d->kept, 1u);
     memset(k, 0, sizeof *k);
@@ -49262,14 +49498,14 @@ int ddp_parts_of(const ddp_ctx *d, int layer) { return ddp__parts_for(d, d->unit
 
 int ddp_has_forward(const ddp_ctx *d)
 {
-    if (d->cfg.average_first) return 0; /* nothing waits for one */
+    if (ddp__cfg(d)->average_first) return 0; /* nothing waits for one */
     if (d->hooks_forward) return 1;
-    for (int l = 0; l < d->layers; l++)
-        if (d->unit[l].forward_step != d->step) return 0;
+    for (int l = 0; l < ddp__layers(d); l++)
+        if (d->unit[l].forward_step != ddp_step(d)) return 0;
     return 1;
 }
 
-int ddp_layers(const ddp_ctx *d) { return d ? d->layers : 0; }
+int ddp_layers(const ddp_ctx *d) { return d ? ddp__layers(d) : 0; }
 
 const char *ddp_name_of(const ddp_ctx *d, int layer)
 {
@@ -49309,7 +49545,7 @@ double ddp_computed_s(const ddp_ctx *d) { return d->compute_this_step; }
 
 const struct ddp_step_info *ddp_reported(const ddp_ctx *d) { return d->info; }
 
-ddp_stats *ddp_stats_of(ddp_ctx *d) { return &d->stats; }
+ddp_stats *ddp_stats_of(ddp_ctx *d) { return ddp__stats(d); }
 const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count)
 {
     *count = ddp__has_layer(d, layer) ? d->unit[layer].others : 0;
@@ -49318,12 +49554,12 @@ const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count)
 
 int ddp_blocks_of(const ddp_ctx *d, int group, int *own)
 {
-    const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
+    const int *ranks = ddp__engine_of(d, 0) ? ddp__engine_group_ranks(ddp__engine_of(d, 0), group) : NULL;
 
-    for (*own = 0; ranks && ranks[*own] != d->rank; ++*own) {
+    for (*own = 0; ranks && ranks[*own] != ddp_rank(d); ++*own) {
     }
-    if (!ranks) *own = d->rank;
-    return ranks ? ddp__engine_group_size(d->engine, group) : d->world;
+    if (!ranks) *own = ddp_rank(d);
+    return ranks ? ddp__engine_group_size(ddp__engine_of(d, 0), group) : ddp_world(d);
 }
 
 size_t ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, size_t *from)
@@ -49331,17 +49567,17 @@ size_t ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, 
     size_t to = n;
 
     *from = 0;
-    if (d->engine) ddp__engine_segment(d->engine, group, coding, n, from, &to);
+    if (ddp__engine_of(d, 0)) ddp__engine_segment(ddp__engine_of(d, 0), group, coding, n, from, &to);
     return to - *from;
 }
 
 int ddp_group_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].group : 0; }
 
-const ddp_config *ddp_settings(const ddp_ctx *d) { return &d->cfg; }
+const ddp_config *ddp_settings(const ddp_ctx *d) { return ddp__cfg(d); }
 
-float ddp_rate(const ddp_ctx *d) { return d->lr; }
+float ddp_rate(const ddp_ctx *d) { return ddp__lr(d); }
 
-ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(d->cfg.wire); }
+ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(ddp__cfg(d)->wire); }
 
 int ddp_link_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].link : 0; }
 
@@ -49354,15 +49590,15 @@ float *ddp_residual_of(const ddp_ctx *d, int layer)
 
 ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err)
 {
-    DDP__TRY(DDP__EVENT(d, wait, (d, d->self)));
-    for (int l = d->layers - 1; l >= 0; l--) DDP__TRY(ddp__average_hold(d, l, err));
+    DDP__TRY(DDP__EVENT(d, wait, (d, ddp__self(d))));
+    for (int l = ddp__layers(d) - 1; l >= 0; l--) DDP__TRY(ddp__average_hold(d, l, err));
     return ddp__posted_none(d, 0, "in its event wait");
 }
 
 ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err)
 {
     DDP__TRY(ddp__strategy_wait(d, err));
-    return DDP__EVENT(d, drain, (d, d->self));
+    return DDP__EVENT(d, drain, (d, ddp__self(d)));
 }
 
 /* ==== device/stager.h ==== [device] */
@@ -49545,7 +49781,7 @@ static ddp_status ddp__stager_send(ddp__stager *s, ddp__stager_entry *x, int slo
             DDP__TRY(ddp__coded_round(s->d, &m, err));
     }
     if (m.divergence) m.divergence = &x->divergence;
-    return ddp__engine_submit(s->d->engine, &m, &x->operation, err);
+    return ddp__engine_submit(ddp__engine_of(s->d, 0), &m, &x->operation, err);
 }
 
 static void *ddp__stager_out(void *user)
@@ -49575,7 +49811,7 @@ static void *ddp__stager_out(void *user)
             s->sent++;
             pthread_cond_broadcast(&s->changed);
             ddp__atomic_store(&s->woken, 1);
-            ddp__engine_nudge(s->d->engine);
+            ddp__engine_nudge(ddp__engine_of(s->d, 0));
         }
     }
     pthread_mutex_unlock(&s->lock);
@@ -49612,7 +49848,7 @@ static void ddp__stager_return(ddp__stager *s, long ticket)
 
     x->state = DDP__STAGER_BACK;
     pthread_mutex_unlock(&s->lock);
-    bad = ddp__engine_wait(s->d->engine, x->operation, &why);
+    bad = ddp__engine_wait(ddp__engine_of(s->d, 0), x->operation, &why);
     if (bad == DDP_OK) bad = ddp__stager_give(s, x, &why);
     if (bad == DDP_OK && x->codes) bad = ddp__coded_rest(s->d, &x->m, x->host->count, &why);
     if (bad == DDP_OK) s->b->raise(s->device, slot, ddp__stager_turn(s, ticket));
@@ -49650,7 +49886,7 @@ static void *ddp__stager_in(void *user)
             continue;
         }
         pthread_mutex_unlock(&s->lock);
-        done = ddp__engine_wait_any(s->d->engine, s->waiting, n, &s->woken);
+        done = ddp__engine_wait_any(ddp__engine_of(s->d, 0), s->waiting, n, &s->woken);
         pthread_mutex_lock(&s->lock);
         /* none: something was added, or the engine failed, which the oldest then says */
         if (done < 0 && !ddp__atomic_load(&s->woken)) done = 0;
@@ -49669,8 +49905,8 @@ static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
     s->pinned.bytes = total < DDP__STAGER_BYTES ? total : DDP__STAGER_BYTES;
     if (s->pinned.bytes < bytes) s->pinned.bytes = bytes;
     s->pinned.bytes = (s->pinned.bytes / 256 + 1 + n) * 256; /* parts are rounded up */
-    s->entry = (ddp__stager_entry *)ddp__scratch_take(&s->d->lists, n, sizeof *s->entry);
-    s->waiting = (long *)ddp__scratch_take(&s->d->lists, 2 * n, sizeof *s->waiting);
+    s->entry = (ddp__stager_entry *)ddp__scratch_take(ddp__lists_of(s->d), n, sizeof *s->entry);
+    s->waiting = (long *)ddp__scratch_take(ddp__lists_of(s->d), 2 * n, sizeof *s->waiting);
     s->pinned.data = (char *)s->b->pin(s->device, s->pinned.bytes);
     s->slots = s->pinned.data && s->b->slots(s->device, s->room);
     if (s->d->coded_there) {
@@ -49678,19 +49914,19 @@ static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
                                                                                 1.07 of 5.3 */
         s->codes.data = (char *)s->b->alloc(s->device, s->codes.bytes);
     }
-    return !s->d->lists.failed && s->slots && (s->codes.data || !s->codes.bytes);
+    return !ddp__scratch_failed(ddp__lists_of(s->d)) && s->slots && (s->codes.data || !s->codes.bytes);
 }
 
 ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out,
                             ddp_error *err)
 {
-    ddp__stager *s = (ddp__stager *)ddp__scratch_take(&d->lists, 1, sizeof *s);
+    ddp__stager *s = (ddp__stager *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *s);
     int locked;
 
     if (!s) return ddp__fail(err, DDP_MEMORY, "out of memory for the stager");
     s->d = d;
-    s->b = d->host.backend;
-    s->device = d->host.device;
+    s->b = ddp__backend_of(d);
+    s->device = ddp__device_of(d);
     s->room = room;
     locked = !pthread_mutex_init(&s->lock, NULL);
     if (!locked || ddp__cond_init(&s->changed)) {
@@ -49720,7 +49956,7 @@ void ddp__stager_stop(ddp__stager *s)
     if (s->slots) s->b->raise_all(s->device);
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
-    ddp__engine_nudge(s->d->engine);
+    ddp__engine_nudge(ddp__engine_of(s->d, 0));
     if (s->threads > 0) pthread_join(s->out, NULL);
     if (s->threads > 1) pthread_join(s->in, NULL);
 }
@@ -49893,6 +50129,8 @@ enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
 DDP_LIB ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err);
 /* When the layers are known: the stager, or the devices' own network, and the times. Collective. */
 DDP_LIB ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err);
+/* A step has run: kernels are there. */
+DDP_LIB void ddp__device_loaded(ddp_ctx *d);
 /* stop: before the engine ends; close: behind all else. */
 DDP_LIB void ddp__device_stop(ddp_ctx *d);
 DDP_LIB void ddp__device_close(ddp_ctx *d);
@@ -49951,31 +50189,31 @@ static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
     struct ddp__nccl *x = d->nccl;
     int gone;
 
-    DDP__TRY(ddp__engine_error(d->engine, err));
+    DDP__TRY(ddp__engine_error(ddp__engine_of(d, 0), err));
     DDP__TRY(ddp__stager_error(d->stager, err));
-    gone = since > 0 ? ddp__engine_left(d->engine) : -1;
+    gone = since > 0 ? ddp__engine_left(ddp__engine_of(d, 0)) : -1;
     if (gone < 0) return DDP_OK;
     if (x->left_s <= 0) x->left_s = ddp_now();
-    if (ddp_now() - (since > x->left_s ? since : x->left_s) < d->cfg.peer_timeout_s) return DDP_OK;
+    if (ddp_now() - (since > x->left_s ? since : x->left_s) < ddp__cfg(d)->peer_timeout_s) return DDP_OK;
     return ddp__fail(err, DDP_PEER_LOST,
                      "rank %d closed its context while rank %d waits for an average with it: every "
                      "rank must run the same steps",
-                     gone, d->rank);
+                     gone, ddp_rank(d));
 }
 
 /* A failure of the devices' network does not say which peer it lost: the transport hears soon who left. */
 static ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
 {
-    const double until = ddp_now() + d->cfg.peer_timeout_s;
+    const double until = ddp_now() + ddp__cfg(d)->peer_timeout_s;
     ddp_error why;
     int gone = -1;
 
     while (s == DDP_PEER_LOST && d->joined && gone < 0 && ddp_now() < until) {
-        if (ddp__engine_error(d->engine, &why)) {
+        if (ddp__engine_error(ddp__engine_of(d, 0), &why)) {
             *err = why;
             return why.code;
         }
-        gone = ddp__engine_left(d->engine);
+        gone = ddp__engine_left(ddp__engine_of(d, 0));
         if (gone < 0) ddp__sleep_until(ddp_now() + 1e-3);
     }
     if (gone < 0) return s;
@@ -49983,48 +50221,48 @@ static ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
         err, s,
         "rank %d closed its context while rank %d averages with it: every rank must run the same "
         "steps",
-        gone, d->rank);
+        gone, ddp_rank(d));
 }
 
 static ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
 {
-    const ddp_backend *b = d->host.backend;
-    struct ddp__nccl *x = (struct ddp__nccl *)ddp__scratch_take(&d->lists, 1, sizeof *x);
+    const ddp_backend *b = ddp__backend_of(d);
+    struct ddp__nccl *x = (struct ddp__nccl *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *x);
     ddp_backend_peers p = DDP__ZEROS;
 
     if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the network of the devices");
     d->nccl = x;
     x->slots = slots;
     x->site = ddp_sites_of(d);
-    x->crossing = (ddp__crossing *)ddp__scratch_take(&d->lists, (size_t)slots, sizeof *x->crossing);
+    x->crossing = (ddp__crossing *)ddp__scratch_take(ddp__lists_of(d), (size_t)slots, sizeof *x->crossing);
     if (!x->crossing) return ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of devices", slots);
-    x->zeros = (float *)b->alloc(d->host.device, DDP__PROBE_FLOATS * sizeof(float));
+    x->zeros = (float *)b->alloc(ddp__device_of(d), DDP__PROBE_FLOATS * sizeof(float));
     if (!x->zeros) {
-        DDP__TRY(b->check(d->host.device, err));
+        DDP__TRY(b->check(ddp__device_of(d), err));
         return ddp__fail(err, DDP_MEMORY,
                          "out of device memory for the %d floats that links are "
                          "probed with; use a smaller batch or model",
                          DDP__PROBE_FLOATS);
     }
-    p.rank = x->site ? x->site->place : d->rank;
-    p.world = x->site ? x->site->members : d->world;
-    p.join_timeout_s = d->cfg.join_timeout_s;
-    p.op_timeout_s = d->cfg.op_timeout_s;
+    p.rank = x->site ? x->site->place : ddp_rank(d);
+    p.world = x->site ? x->site->members : ddp_world(d);
+    p.join_timeout_s = ddp__cfg(d)->join_timeout_s;
+    p.op_timeout_s = ddp__cfg(d)->op_timeout_s;
     p.share = ddp__nccl_share;
     p.watch = ddp__nccl_watch;
     p.user = d;
-    DDP__TRY(b->join(d->host.device, &p, err));
+    DDP__TRY(b->join(ddp__device_of(d), &p, err));
     d->joined = 1;
     return DDP_OK;
 }
 
 static void ddp__nccl_stop(ddp_ctx *d)
 {
-    const ddp_backend *b = d->host.backend;
+    const ddp_backend *b = ddp__backend_of(d);
 
     if (!d->joined) return;
-    if (d->host.error.code != DDP_OK) b->raise_all(d->host.device); /* it may wait for one */
-    b->leave(d->host.device, d->host.error.code != DDP_OK);
+    if (ddp__error(d)->code != DDP_OK) b->raise_all(ddp__device_of(d)); /* it may wait for one */
+    b->leave(ddp__device_of(d), ddp__error(d)->code != DDP_OK);
     d->joined = 0;
 }
 
@@ -50033,7 +50271,7 @@ static void ddp__nccl_close(ddp_ctx *d)
     struct ddp__nccl *x = d->nccl;
 
     if (!x) return;
-    if (x->zeros) d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
+    if (x->zeros) ddp__backend_of(d)->release(ddp__device_of(d), x->zeros, DDP__PROBE_FLOATS * sizeof(float));
     for (int i = 0; x->crossing && i < x->slots; i++) {
         ddp__array_free(x->crossing[i].data);
         ddp__array_free(x->crossing[i].count);
@@ -50076,8 +50314,8 @@ ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_er
 
     DDP__TRY(ddp__nccl_arrays(c, m, &total, err));
     x->bytes += (int64_t)(total * sizeof(float));
-    s = d->host.backend->average(d->host.device, slot, c->data, c->count, ddp__count(c->data),
-                                 x->site != NULL, err);
+    s = ddp__backend_of(d)->average(ddp__device_of(d), slot, c->data, c->count, ddp__count(c->data),
+                                    x->site != NULL, err);
     if (s != DDP_OK) return ddp__nccl_lost(d, s, err);
     *ticket = -2 - slot;
     c->ticket = -1;
@@ -50089,7 +50327,7 @@ ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_er
 
 ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
 {
-    const ddp_backend *b = d->host.backend;
+    const ddp_backend *b = ddp__backend_of(d);
     struct ddp__nccl *x = d->nccl;
     const int slot = (int)(-2 - ticket);
     const ddp__crossing *c = &x->crossing[slot];
@@ -50101,9 +50339,9 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
             ddp__stager_flag(d->stager, c->ticket, &held, &turn);
         else if (c->ticket >= 0)
             DDP__TRY(ddp__stager_wait(d->stager, c->ticket, 0, err));
-        DDP__TRY(b->spread(d->host.device, slot, held, turn, c->data, c->count, ddp__count(c->data), err));
+        DDP__TRY(b->spread(ddp__device_of(d), slot, held, turn, c->data, c->count, ddp__count(c->data), err));
     }
-    b->finish(d->host.device, slot);
+    b->finish(ddp__device_of(d), slot);
     return DDP_OK;
 }
 
@@ -50166,11 +50404,12 @@ static const ddp__transport ddp__device_transport = {
 
 ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
 {
-    const ddp_backend *b = d->cfg.backend;
+    const ddp_backend *b = ddp__cfg(d)->backend;
+    void *device = NULL;
 
     if (!b || ddp__is_server(d)) return DDP_OK; /* what it serves is here */
-    DDP__TRY(b->open(b, ddp_local_rank(d), d->cfg.cuda_stream, &d->host.device, err));
-    d->host.backend = b;
+    DDP__TRY(b->open(b, ddp_local_rank(d), ddp__cfg(d)->cuda_stream, &device, err));
+    ddp__device_set(d, b, device);
     return DDP_OK;
 }
 
@@ -50178,18 +50417,18 @@ ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
  * own. */
 static int ddp__device_room(const ddp_ctx *d)
 {
-    return d->posted_room + 2 * d->layers + 16 + d->edge_messages;
+    return d->posted_room + 2 * ddp__layers(d) + 16 + d->edge_messages;
 }
 
 ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
 {
-    const ddp_backend *b = d->host.backend;
+    const ddp_backend *b = ddp__backend_of(d);
     size_t total = 0, largest = 0;
 
     if (!b) return DDP_OK;
     DDP__TRY(ddp__clock_open(d, err));
-    if (!d->engine) return DDP_OK;
-    for (int l = 0; l < d->layers; l++) {
+    if (!ddp__engine_of(d, 0)) return DDP_OK;
+    for (int l = 0; l < ddp__layers(d); l++) {
         const ddp__unit *u = &d->unit[l];
         size_t layer = u->count + u->state_count;
 
@@ -50198,7 +50437,7 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
         total += layer;
         if (layer > largest) largest = layer;
     }
-    if (d->ops.averages != DDP_AVERAGES_PARAMETERS || d->cfg.servers)
+    if (ddp__ops(d)->averages != DDP_AVERAGES_PARAMETERS || ddp__cfg(d)->servers)
         largest = total;                                            /* in messages of its
                                                                                           own */
     if (d->levels && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
@@ -50210,8 +50449,10 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__stager_open(d, ddp__device_room(d), largest * sizeof(float) + d->edge_bytes,
                               total * sizeof(float) + d->edge_bytes, &d->stager, err));
     d->over = &ddp__device_transport;
-    return d->cfg.nccl ? ddp__nccl_open(d, ddp__device_room(d), err) : DDP_OK;
+    return ddp__cfg(d)->nccl ? ddp__nccl_open(d, ddp__device_room(d), err) : DDP_OK;
 }
+
+void ddp__device_loaded(ddp_ctx *d) { d->loaded = 1; }
 
 void ddp__device_stop(ddp_ctx *d)
 {
@@ -50223,26 +50464,26 @@ void ddp__device_close(ddp_ctx *d)
 {
     ddp__stager_free(d->stager);
     ddp__nccl_close(d);
-    if (d->host.backend) d->host.backend->close(d->host.device);
-    d->host.backend = NULL;
+    if (ddp__backend_of(d)) ddp__backend_of(d)->close(ddp__device_of(d));
+    ddp__device_set(d, NULL, NULL);
     d->stager = NULL;
     d->over = NULL;
 }
 
 ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err)
 {
-    const ddp_backend *b = d->host.backend;
+    const ddp_backend *b = ddp__backend_of(d);
 
     if (!b) return DDP_OK;
-    DDP__TRY(b->check(d->host.device, err));
-    if (d->joined) DDP__TRY(ddp__nccl_lost(d, b->poll(d->host.device, err), err));
+    DDP__TRY(b->check(ddp__device_of(d), err));
+    if (d->joined) DDP__TRY(ddp__nccl_lost(d, b->poll(ddp__device_of(d), err), err));
     return d->stager ? ddp__stager_error(d->stager, err) : DDP_OK;
 }
 
 ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
 {
-    if (!d->host.backend) return DDP_OK;
-    DDP__TRY(ddp__nccl_lost(d, d->host.backend->wait(d->host.device, err), err));
+    if (!ddp__backend_of(d)) return DDP_OK;
+    DDP__TRY(ddp__nccl_lost(d, ddp__backend_of(d)->wait(ddp__device_of(d), err), err));
     ddp__clock_collect(d);
     return ddp__device_check(d, err);
 }
@@ -50264,9 +50505,10 @@ DDP_LIB void ddp__drift_start(ddp_ctx *d);
 /* Of both links, into op_scratch. */
 static int ddp__link_spans(ddp_ctx *d, double begin, double end)
 {
-    int n = ddp__engine_spans(d->engine, begin, end, d->op_scratch, d->op_room);
+    int n = ddp__engine_spans(ddp__engine_of(d, 0), begin, end, d->op_scratch, d->op_room);
 
-    if (d->second) n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
+    if (ddp__second_of(d))
+        n += ddp__engine_spans(ddp__second_of(d), begin, end, d->op_scratch + n, d->op_room - n);
     return n;
 }
 
@@ -50302,7 +50544,7 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
         double e = o->end >= 0 && o->end < end ? o->end : end;
         if (o->filler || e <= b) continue;
         d->merge[n++] = ddp__span_of(o, DDP_SPAN_COMM, b, e);
-        if (o->end >= 0) d->stats.peer_wait_s += o->peer_wait;
+        if (o->end >= 0) ddp__stats(d)->peer_wait_s += o->peer_wait;
     }
     return n;
 }
@@ -50434,10 +50676,10 @@ void ddp__drift_start(ddp_ctx *d)
 {
     double bytes = 0;
 
-    for (int l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
+    for (int l = 0; l < ddp__layers(d); l++) bytes += (double)ddp__layer_bytes(d, l) / ddp__layers(d);
     d->mean_layer_bytes = bytes;
     for (int link = 0; link < 2; link++)
-        ddp_linkfit_start(&d->fit[link], d->link[link], bytes, 4.0 * d->layers);
+        ddp_linkfit_start(&d->fit[link], d->link[link], bytes, 4.0 * ddp__layers(d));
     d->drift_ticket = -1;
 }
 
@@ -50445,18 +50687,18 @@ void ddp__drift_start(ddp_ctx *d)
 
 static void ddp__account_step(ddp_ctx *d, double now, double wait_s)
 {
-    if (d->engine) {
+    if (ddp__engine_of(d, 0)) {
         double comm, exposed;
         int n = ddp__gather_spans(d, d->step_begin, now);
         ddp__sort_spans(d->merge, n);
         ddp__sweep_spans(d->merge, n, &comm, &exposed);
-        d->stats.comm_s += comm;
-        d->stats.exposed_s += exposed;
+        ddp__stats(d)->comm_s += comm;
+        ddp__stats(d)->exposed_s += exposed;
         if (d->measured) ddp__drift_observe(d, d->step_begin, now);
     }
     d->sum_step_s += now - d->step_begin;
     d->sum_wait_s += wait_s;
-    d->stats.counted_steps++;
+    ddp__stats(d)->counted_steps++;
     d->step_begin = now;
 }
 
@@ -50471,8 +50713,8 @@ void ddp__account_steps(ddp_ctx *d)
 void ddp__account_reset(ddp_ctx *d)
 {
     ddp__account_steps(d);
-    d->stats.counted_steps = 0;
-    d->stats.comm_s = d->stats.exposed_s = d->stats.peer_wait_s = 0;
+    ddp__stats(d)->counted_steps = 0;
+    ddp__stats(d)->comm_s = ddp__stats(d)->exposed_s = ddp__stats(d)->peer_wait_s = 0;
     d->sum_step_s = d->sum_wait_s = 0;
     d->step_begin = ddp_now();
 }
@@ -50481,20 +50723,21 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
 {
     memset(out, 0, sizeof *out);
     if (!d) return;
-    if (!ddp__host_forked(&d->host)) {
+    if (!ddp__host_forked(ddp__host_of(d))) {
         ddp__clock_collect(d);
         ddp__account_steps(d);
     }
     *out = d->stats;
-    out->strategy = d->ops.name;
-    out->steps = d->step;
-    if (d->stats.counted_steps) {
-        out->step_s = d->sum_step_s / (double)d->stats.counted_steps;
-        out->wait_s = d->sum_wait_s / (double)d->stats.counted_steps;
+    out->strategy = ddp__ops(d)->name;
+    out->steps = ddp_step(d);
+    if (ddp__stats(d)->counted_steps) {
+        out->step_s = d->sum_step_s / (double)ddp__stats(d)->counted_steps;
+        out->wait_s = d->sum_wait_s / (double)ddp__stats(d)->counted_steps;
     }
-    out->hidden_pct = d->stats.comm_s > 0 ? 100 * (1 - d->stats.exposed_s / d->stats.comm_s) : 100;
+    out->hidden_pct =
+        ddp__stats(d)->comm_s > 0 ? 100 * (1 - ddp__stats(d)->exposed_s / ddp__stats(d)->comm_s) : 100;
     for (int link = 0; link < 2; link++) {
-        ddp__engine *e = link ? d->second : d->engine;
+        ddp__engine *e = link ? ddp__second_of(d) : ddp__engine_of(d, 0);
         ddp__net_stats net;
         if (!e || !ddp__has_engine(d)) continue;
         ddp__engine_stats(e, &net);
@@ -50504,7 +50747,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
     }
     out->divergence = 0;
     out->optimizer_bytes = d->muon_count * sizeof(float);
-    for (int l = 0; l < d->layers; l++) {
+    for (int l = 0; l < ddp__layers(d); l++) {
         out->divergence += d->unit[l].last_divergence;
         out->optimizer_bytes += d->unit[l].state_count * sizeof(float);
     }
@@ -50513,7 +50756,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
 
 double ddp_divergence(const ddp_ctx *d, int layer)
 {
-    return d && layer >= 0 && layer < d->layers ? d->unit[layer].last_divergence : 0;
+    return d && layer >= 0 && layer < ddp__layers(d) ? d->unit[layer].last_divergence : 0;
 }
 
 const char *ddp_last_algorithm(const ddp_ctx *d)
@@ -50521,7 +50764,7 @@ const char *ddp_last_algorithm(const ddp_ctx *d)
     ddp__net_stats net;
 
     if (!d || !ddp__has_engine(d)) return "none";
-    ddp__engine_stats(d->engine, &net);
+    ddp__engine_stats(ddp__engine_of(d, 0), &net);
     return ddp__algorithm_name(net.algorithm);
 }
 
@@ -50530,10 +50773,10 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
     long oldest;
     int n = 0, ops = 0;
 
-    if (ddp__host_forked(&d->host)) return 0;
+    if (ddp__host_forked(ddp__host_of(d))) return 0;
     ddp__clock_collect(d);
     oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
-    if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);
+    if (ddp__engine_of(d, 0)) ops = ddp__link_spans(d, -1, DBL_MAX);
     /* newest last: when room is short the oldest compute spans are left out */
     if (ops > room / 2) ops = room / 2; /* each may give two */
     if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);
@@ -50641,7 +50884,7 @@ static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, i
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, list, pieces, DDP__OWN_WORD);
     long ticket;
 
-    m.group = d->team;
+    m.group = ddp__team_group(d);
     m.overlap = 1;
     m.mean = 1;
     m.link = link;
@@ -50677,7 +50920,7 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
             next = (float)*pieces;
         }
         /* the first one decides; and all leave this together, as far as the link allows */
-        m = ddp__own_word(d, &p, DDP_ALL_REDUCE, d->team, &next, 1);
+        m = ddp__own_word(d, &p, DDP_ALL_REDUCE, ddp__team_group(d), &next, 1);
         m.bytes = 0;
         m.link = link;
         DDP__TRY(ddp__run(d, &m, 0, err));
@@ -50701,7 +50944,7 @@ static ddp_status ddp__probe_fit(ddp_ctx *d, int link, const ddp_piece *list, dd
         *out = ddp__link_nominal(d, 0); /* who led was lost */
     else
         DDP__TRY(ddp_link_fit(meter.bytes, meter.seconds, meter.n, out, err));
-    return ddp__tell(d, d->team, out, sizeof *out, err);
+    return ddp__tell(d, ddp__team_group(d), out, sizeof *out, err);
 }
 
 ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
@@ -50711,7 +50954,7 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
 
     if (!list) return ddp__fail(err, DDP_MEMORY, "out of memory to measure link %d", link);
     for (int i = 0; i < DDP__PROBE_MOST; i++) {
-        list->piece[i].data = d->nccl && link == 0 && !d->team ? d->nccl->zeros : list->x;
+        list->piece[i].data = d->nccl && link == 0 && !ddp__team_group(d) ? d->nccl->zeros : list->x;
         list->piece[i].count = DDP__PROBE_FLOATS;
     }
     s = ddp__probe_fit(d, link, list->piece, out, err);
@@ -50728,7 +50971,7 @@ static ddp_status ddp__probe_burst(ddp_ctx *d, int link, const ddp_piece *list, 
 
     for (int i = 0; i < messages; i++) {
         ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &list[i], 1, DDP__OWN_WORD);
-        m.group = d->team;
+        m.group = ddp__team_group(d);
         m.mean = 1;
         m.link = link;
         DDP__TRY(ddp__post_here(d, &m, &ticket[i], err));
@@ -50743,8 +50986,8 @@ static void ddp__burst_sizes(ddp_ctx *d, ddp_piece *list, int n)
 {
     int sending = 0, before = 0, i = 0;
 
-    for (int l = 0; l < d->layers; l++) sending += ddp__layer_bytes(d, l) > 0;
-    for (int l = 0; l < d->layers; l++) {
+    for (int l = 0; l < ddp__layers(d); l++) sending += ddp__layer_bytes(d, l) > 0;
+    for (int l = 0; l < ddp__layers(d); l++) {
         const size_t floats = ddp__layer_bytes(d, l) / sizeof(float);
         if (floats == 0) continue;
         before++;
@@ -50782,28 +51025,28 @@ static ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out
     qsort(more, DDP__BURSTS, sizeof *more, ddp__rising);
     *out = (more[DDP__BURSTS / 2] - fit.beta_s * bytes) / (n - 1);
     if (!(*out > 0)) *out = 0;
-    return ddp__tell(d, d->team, out, sizeof *out, err);
+    return ddp__tell(d, ddp__team_group(d), out, sizeof *out, err);
 }
 
 double ddp_described_rate(const ddp_ctx *d, double *delay_s)
 {
-    *delay_s = d->links[0].plan_delay_s;
-    return d->links[0].plan_rate > 0 ? d->links[0].plan_rate : 0;
+    *delay_s = ddp__links_of(d, 0)->plan_delay_s;
+    return ddp__links_of(d, 0)->plan_rate > 0 ? ddp__links_of(d, 0)->plan_rate : 0;
 }
 
 /* 1 Gbit/s where no link is described. */
 static double ddp__nominal_rate(const ddp__links *l) { return l->plan_rate > 0 ? l->plan_rate : 125e6; }
 
-double ddp_nominal_rate(const ddp_ctx *d) { return ddp__nominal_rate(&d->links[0]); }
+double ddp_nominal_rate(const ddp_ctx *d) { return ddp__nominal_rate(ddp__links_of(d, 0)); }
 
 /* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, there and back. */
 ddp_link ddp__link_nominal(const ddp_ctx *d, int link)
 {
-    const int n = d->team ? d->team_size : ddp_workers(d);
+    const int n = ddp__team_group(d) ? ddp__team_size(d) : ddp_workers(d);
     ddp_link k;
 
-    k.beta_s = 2.0 * (n - 1) / n / ddp__nominal_rate(&d->links[link]);
-    k.alpha_s = n > 1 ? 2 * d->links[link].plan_delay_s : 0;
+    k.beta_s = 2.0 * (n - 1) / n / ddp__nominal_rate(ddp__links_of(d, link));
+    k.alpha_s = n > 1 ? 2 * ddp__links_of(d, link)->plan_delay_s : 0;
     return k;
 }
 
@@ -50816,13 +51059,13 @@ static double ddp__unit_flops(const ddp__unit *u) { return ddp__nominal_flops(u-
 ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
     memset(p, 0, sizeof *p);
-    DDP__TRY(ddp_profile_new(d->layers, p, err));
-    for (int l = 0; l < d->layers; l++) {
+    DDP__TRY(ddp_profile_new(ddp__layers(d), p, err));
+    for (int l = 0; l < ddp__layers(d); l++) {
         p->name[l] = ddp__strdup(d->unit[l].name);
         p->params[l] = (double)d->unit[l].count;
         if (p->name[l]) continue;
         ddp_profile_free(p);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", d->layers);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", ddp__layers(d));
     }
     return DDP_OK;
 }
@@ -50831,7 +51074,8 @@ ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 static double ddp__occupancy(const ddp_ctx *d, double bytes)
 {
     /* only so many operations are in flight, and each takes alpha at least */
-    const double least = d->engine ? d->link[0].alpha_s / ddp__engine_width(d->engine) - d->gap_s[0] : 0;
+    const double least =
+        ddp__engine_of(d, 0) ? d->link[0].alpha_s / ddp__engine_width(ddp__engine_of(d, 0)) - d->gap_s[0] : 0;
     const double seconds = d->link[0].beta_s * bytes;
 
     return bytes > 0 && seconds < least ? least : seconds;
@@ -50847,7 +51091,7 @@ static void ddp__profile_startup(const ddp_ctx *d, ddp_profile *p)
 void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 {
     ddp__profile_startup(d, p);
-    for (int l = 0; l < d->layers; l++) p->comm_s[l] = ddp__occupancy(d, (double)ddp__layer_bytes(d, l));
+    for (int l = 0; l < ddp__layers(d); l++) p->comm_s[l] = ddp__occupancy(d, (double)ddp__layer_bytes(d, l));
 }
 
 /* Without clocks: 10 GFLOP/s, backward twice the forward, the nominal link. */
@@ -50855,7 +51099,7 @@ double ddp_nominal_compute_s(const ddp_ctx *d)
 {
     double flops = 0;
 
-    for (int l = 0; l < d->layers; l++) flops += ddp__unit_flops(&d->unit[l]);
+    for (int l = 0; l < ddp__layers(d); l++) flops += ddp__unit_flops(&d->unit[l]);
     return 3e-10 * flops;
 }
 
@@ -50869,7 +51113,7 @@ void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 {
     d->link[0] = ddp__link_nominal(d, 0);
     d->gap_s[0] = d->gap_s[1] = 0;
-    for (int l = 0; l < d->layers; l++) ddp__nominal_times(p, l, ddp__unit_flops(&d->unit[l]));
+    for (int l = 0; l < ddp__layers(d); l++) ddp__nominal_times(p, l, ddp__unit_flops(&d->unit[l]));
     ddp__profile_link(d, p);
 }
 
@@ -50883,8 +51127,8 @@ ddp_status ddp__profile_model(ddp_ctx *d, ddp_profile *p, ddp_error *err)
         const ddp__layer_cost *c = &d->model[l];
         ddp__nominal_times(p, l, ddp__nominal_flops(c->flops, c->count));
         p->params[l] = c->count;
-        p->comm_s[l] =
-            ddp__occupancy(d, (double)ddp__average_bytes(d, d->team, (size_t)c->trained, (size_t)c->others));
+        p->comm_s[l] = ddp__occupancy(
+            d, (double)ddp__average_bytes(d, ddp__team_group(d), (size_t)c->trained, (size_t)c->others));
     }
     return DDP_OK;
 }
@@ -50904,36 +51148,36 @@ void ddp__profile_between(const ddp_ctx *d, ddp_profile *p)
     double pass = -ddp__timer_median(&d->timer, DDP__T_UPDATE, -1);
 
     for (int l = 0; l < p->layers; l++) pass += p->forward_s[l] + p->backward_s[l];
-    p->between_s = (d->cfg.micro_batches - 1) * fmax(pass, 0);
+    p->between_s = (ddp__cfg(d)->micro_batches - 1) * fmax(pass, 0);
 }
 
 /* What one micro-batch took on this rank; times that no hook told apart are split by FLOPs. */
 static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 {
-    double flops = 0, last = 2 * ddp__unit_flops(&d->unit[d->layers - 1]);
+    double flops = 0, last = 2 * ddp__unit_flops(&d->unit[ddp__layers(d) - 1]);
     int l;
 
-    for (l = 0; l < d->layers; l++) {
+    for (l = 0; l < ddp__layers(d); l++) {
         p->forward_s[l] = ddp__timer_median(&d->timer, DDP__T_FORWARD, l);
         p->backward_s[l] = ddp__timer_median(&d->timer, DDP__T_BACKWARD, l);
         flops += ddp__unit_flops(&d->unit[l]);
     }
     /* layers in proportion to their medians, passes as long as passes are */
-    ddp__scale_to(p->forward_s, d->layers, ddp__timer_median(&d->timer, DDP__T_FORWARD, -1));
-    ddp__scale_to(p->backward_s, d->layers, ddp__timer_median(&d->timer, DDP__T_BACKWARD, -1));
-    l = d->layers - 1;
+    ddp__scale_to(p->forward_s, ddp__layers(d), ddp__timer_median(&d->timer, DDP__T_FORWARD, -1));
+    ddp__scale_to(p->backward_s, ddp__layers(d), ddp__timer_median(&d->timer, DDP__T_BACKWARD, -1));
+    l = ddp__layers(d) - 1;
     if (d->timer.whole > 0) { /* no forward hook: forward and the last layer's backward are one */
-        for (int k = 0; k < d->layers; k++)
+        for (int k = 0; k < ddp__layers(d); k++)
             p->forward_s[k] = d->timer.whole * ddp__unit_flops(&d->unit[k]) / (flops + last);
         p->backward_s[l] += d->timer.whole * last / (flops + last);
     } else if (p->backward_s[l] <= 0) { /* forward hooks, no backward_begin */
         p->backward_s[l] = p->forward_s[l] * 2 / 3;
         p->forward_s[l] /= 3;
     }
-    for (l = 0; l < d->layers; l++) {
-        p->forward_s[l] /= d->cfg.micro_batches;
+    for (l = 0; l < ddp__layers(d); l++) {
+        p->forward_s[l] /= ddp__cfg(d)->micro_batches;
         p->backward_s[l] =
-            p->backward_s[l] / d->cfg.micro_batches + ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
+            p->backward_s[l] / ddp__cfg(d)->micro_batches + ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
     }
 }
 
@@ -50958,19 +51202,19 @@ static void ddp__slowest(const double *all, int world, size_t layers, double *ou
 
 static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
-    const size_t L = (size_t)d->layers, row = 2 * L * sizeof(double);
-    double *all = (double *)ddp__calloc((size_t)d->team_size, row), *own;
+    const size_t L = (size_t)ddp__layers(d), row = 2 * L * sizeof(double);
+    double *all = (double *)ddp__calloc((size_t)ddp__team_size(d), row), *own;
     ddp_status s;
 
     if (!all)
-        return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers", d->layers);
-    own = all + (size_t)d->team_place * 2 * L;
+        return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers", ddp__layers(d));
+    own = all + (size_t)ddp__team_place(d) * 2 * L;
     memcpy(own, p->forward_s, L * sizeof *own);
     memcpy(own + L, p->backward_s, L * sizeof *own);
-    s = ddp__gather_words(d, d->team, all, row, err);
+    s = ddp__gather_words(d, ddp__team_group(d), all, row, err);
     if (s == DDP_OK) {
-        ddp__slowest(all, d->team_size, L, p->forward_s);
-        ddp__slowest(all + L, d->team_size, L, p->backward_s);
+        ddp__slowest(all, ddp__team_size(d), L, p->forward_s);
+        ddp__slowest(all + L, ddp__team_size(d), L, p->backward_s);
     }
     DDP_FREE(all);
     return s;
@@ -50981,7 +51225,7 @@ ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     ddp_profile_free(p);
     DDP__TRY(ddp__profile_start(d, p, err));
     ddp__profile_local(d, p);
-    if (d->engine) {
+    if (ddp__engine_of(d, 0)) {
         for (int k = 0; k < ddp_links(d); k++) {
             DDP__TRY(ddp__probe_link(d, k, &d->link[k], err));
             DDP__TRY(ddp__probe_gap(d, k, d->link[k], &d->gap_s[k], err));
@@ -51011,7 +51255,7 @@ DDP_LIB int ddp__note_members(ddp_ctx *d);
 
 void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now)
 {
-    const ddp_note n = {kind, d->step, ddp_now(), rank, ddp_workers(d), before, now};
+    const ddp_note n = {kind, ddp_step(d), ddp_now(), rank, ddp_workers(d), before, now};
 
     d->note[d->notes++ % DDP__NOTES] = n;
 }
@@ -51020,10 +51264,10 @@ int ddp__note_members(ddp_ctx *d)
 {
     uint64_t live, changed;
 
-    if (!d->cfg.min_world) return 0;
+    if (!ddp__cfg(d)->min_world) return 0;
     live = ddp__live(d);
     changed = d->noted_live ? live ^ d->noted_live : 0;
-    for (int r = 0; changed && r < d->world; r++)
+    for (int r = 0; changed && r < ddp_world(d); r++)
         if (changed >> r & 1) ddp__note_add(d, live >> r & 1 ? DDP_NOTE_JOINED : DDP_NOTE_LOST, r, 0, 0);
     d->noted_live = live;
     return changed != 0;
@@ -51088,7 +51332,7 @@ static double ddp__pace_median(ddp_ctx *d)
     double *sorted = d->pace_sorted;
     int n = 0;
 
-    for (int r = 0; r < d->team_size; r++)
+    for (int r = 0; r < ddp__team_size(d); r++)
         if (d->pace[r].compute_s > 0) sorted[n++] = d->pace[r].compute_s;
     qsort(sorted, (size_t)n, sizeof *sorted, ddp__rising);
     return n ? sorted[(n - 1) / 2] : 0;
@@ -51102,13 +51346,13 @@ static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
 
     if (!ddp__leads(d) || !ddp_notes(d, &note, 1)) return;
     ddp_note_text(&note, text, sizeof text);
-    ddp__log(&d->host.log, level, "step %ld: %s", d->step, text);
+    ddp__log(ddp__log_of(d), level, "step %ld: %s", ddp_step(d), text);
 }
 
 /* A note and a line when somebody becomes slow, changes by a fifth, or is slow no more. */
 static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
 {
-    double ratio = d->stats.slow_ratio, told = d->pace_told;
+    double ratio = ddp__stats(d)->slow_ratio, told = d->pace_told;
 
     if (ratio < ddp__pace_slow || d->pace[slowest].compute_s - median_s < ddp__pace_floor) {
         d->pace_told = 0;
@@ -51121,7 +51365,7 @@ static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
     if (told > 0 && slowest == d->pace_place && fabs(ratio / told - 1) < 0.2) return;
     d->pace_told = ratio;
     d->pace_place = slowest;
-    ddp__note_add(d, DDP_NOTE_SLOW, d->stats.slowest_rank, median_s, d->pace[slowest].compute_s);
+    ddp__note_add(d, DDP_NOTE_SLOW, ddp__stats(d)->slowest_rank, median_s, d->pace[slowest].compute_s);
     ddp__pace_log(d, DDP_LOG_WARN);
 }
 
@@ -51130,12 +51374,12 @@ static void ddp__pace_judge(ddp_ctx *d)
     double median = ddp__pace_median(d);
     int slowest = 0;
 
-    for (int r = 1; r < d->team_size; r++)
+    for (int r = 1; r < ddp__team_size(d); r++)
         if (d->pace[r].compute_s > d->pace[slowest].compute_s) slowest = r;
     if (!(median > 0)) return;
-    d->stats.slowest_rank = ddp__team_rank(d, slowest);
-    d->stats.slow_ratio = d->pace[slowest].compute_s / median;
-    d->stats.median_compute_s = median;
+    ddp__stats(d)->slowest_rank = ddp__team_rank(d, slowest);
+    ddp__stats(d)->slow_ratio = d->pace[slowest].compute_s / median;
+    ddp__stats(d)->median_compute_s = median;
     ddp__pace_tell(d, slowest, median);
 }
 
@@ -51144,7 +51388,7 @@ static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
 {
     const ddp__pace_word *first = d->pace;
 
-    for (int r = 0; r < d->team_size; r++) {
+    for (int r = 0; r < ddp__team_size(d); r++) {
         const ddp__pace_word *w = &d->pace[r];
         if (!(w->present > 0)) continue;
         if (!(first->present > 0)) first = w;
@@ -51152,7 +51396,7 @@ static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
             return ddp__fail(err, DDP_MISMATCH,
                              "step %ld: rank %d has learning rate %.9g, rank %d has %.9g: start every rank "
                              "with the same schedule, warm-up and number of steps",
-                             d->step - d->cfg.period - 1, ddp__team_rank(d, r), w->lr,
+                             ddp_step(d) - ddp__cfg(d)->period - 1, ddp__team_rank(d, r), w->lr,
                              ddp__team_rank(d, (int)(first - d->pace)), first->lr);
     }
     return DDP_OK;
@@ -51161,14 +51405,14 @@ static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
 {
     ddp_piece p;
-    const ddp_message m =
-        ddp__own_word(d, &p, DDP_ALL_GATHER, d->team, d->pace, (size_t)d->team_size * sizeof *d->pace);
-    const ddp__pace_word own = {d->compute_sum_s / (double)d->compute_steps, (double)d->lr, 1};
+    const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), d->pace,
+                                        (size_t)ddp__team_size(d) * sizeof *d->pace);
+    const ddp__pace_word own = {d->compute_sum_s / (double)d->compute_steps, (double)ddp__lr(d), 1};
 
-    memset(d->pace, 0, (size_t)d->team_size * sizeof *d->pace); /* a rank that was lost since the last
+    memset(d->pace, 0, (size_t)ddp__team_size(d) * sizeof *d->pace); /* a rank that was lost since the last
                                                                    exchange sends nothing */
-    d->stats.compute_s = own.compute_s;
-    d->pace[d->team_place] = own;
+    ddp__stats(d)->compute_s = own.compute_s;
+    d->pace[ddp__team_place(d)] = own;
     d->compute_sum_s = 0;
     d->compute_steps = 0;
     return ddp__post(d, &m, 0, &d->pace_ticket, err);
@@ -51178,13 +51422,13 @@ static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
  * rank has been through an averaging that came after it. */
 ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
 {
-    long period = d->cfg.period, at = d->step % (period * DDP__PACE_PERIODS);
+    long period = ddp__cfg(d)->period, at = ddp_step(d) % (period * DDP__PACE_PERIODS);
 
     d->compute_sum_s += d->compute_this_step;
     d->compute_this_step = 0;
     d->compute_steps++;
-    if (!d->engine || (d->ops.traits & DDP_OUT_OF_STEP)) {
-        d->stats.compute_s = d->compute_sum_s / (double)d->compute_steps;
+    if (!ddp__engine_of(d, 0) || (ddp__ops(d)->traits & DDP_OUT_OF_STEP)) {
+        ddp__stats(d)->compute_s = d->compute_sum_s / (double)d->compute_steps;
         return DDP_OK;
     }
     if (at == 2 * period && d->pace_ticket < 0) return ddp__pace_send(d, err);
@@ -51252,7 +51496,7 @@ static ddp__op_span ddp__recorded(ddp__prober *q, ddp_verb verb, double since)
 {
     ddp__op_span seen[DDP__PROBE_SPANS], last;
     double now = ddp_now();
-    int n = ddp__engine_spans(q->d->engine, since, now, seen, DDP__PROBE_SPANS);
+    int n = ddp__engine_spans(ddp__engine_of(q->d, 0), since, now, seen, DDP__PROBE_SPANS);
 
     while (n > 0 && (seen[n - 1].verb != verb || seen[n - 1].end < 0)) n--;
     if (n > 0) return seen[n - 1];
@@ -51354,7 +51598,7 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
     data = best - out->ping_s;
     out->rate = (double)bytes / (data > best / 2 ? data : best);
     return (int)ddp_link_fit(q->bytes + first, q->seconds + first, q->n - first, &out->link,
-                             &q->d->host.error);
+                             ddp__error(q->d));
 }
 
 /* Answers pings and transfers until no more comes: *w is the last word. */
@@ -51375,7 +51619,7 @@ static int ddp__probe_pair(ddp__prober *q, int peer, ddp_pair *out)
 {
     ddp__probe_word last;
 
-    if (q->d->rank < peer) {
+    if (ddp_rank(q->d) < peer) {
         DDP__DO(ddp__ping(q, peer, out));
         DDP__DO(ddp__source(q, peer, out));
         return ddp__probe_answer(q, peer, &last);
@@ -51398,15 +51642,15 @@ static int ddp__opponent(int rank, int round, int even)
 
 static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
 {
-    const int world = q->d->world, even = world + world % 2;
+    const int world = ddp_world(q->d), even = world + world % 2;
 
     for (int round = 0; round < even - 1; round++) {
-        const int peer = ddp__opponent(q->d->rank, round, even);
-        ddp_pair *pair = &out->pair[q->d->rank * world + peer];
+        const int peer = ddp__opponent(ddp_rank(q->d), round, even);
+        ddp_pair *pair = &out->pair[ddp_rank(q->d) * world + peer];
         DDP__DO(ddp_barrier(q->d));
         if (peer >= world) continue;
         DDP__DO(ddp__probe_pair(q, peer, pair));
-        pair->relayed = ddp__wire_relay(q->d->engine->wire, peer) >= 0;
+        pair->relayed = ddp__wire_relay(ddp__engine_of(q->d, 0)->wire, peer) >= 0;
     }
     return 0;
 }
@@ -51414,8 +51658,8 @@ static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
 /* What every rank measured to everybody. */
 static int ddp__probe_share(ddp__prober *q, ddp_probe_result *out)
 {
-    const size_t world = (size_t)q->d->world;
-    ddp_error *err = &q->d->host.error;
+    const size_t world = (size_t)ddp_world(q->d);
+    ddp_error *err = ddp__error(q->d);
 
     if (ddp__gather_words(q->d, 0, out->pair, world * sizeof *out->pair, err) ||
         ddp__gather_words(q->d, 0, out->host, sizeof *out->host, err) ||
@@ -51442,29 +51686,30 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
 
     DDP__ENTER(d);
     if (!out) return ddp__ctx_failf(d, DDP_ARG, "ddp_probe: the result is NULL");
-    if (ddp_workers(d) < d->world)
+    if (ddp_workers(d) < ddp_world(d))
         return ddp__ctx_failf(d, DDP_UNSUPPORTED,
                               "ddp_probe: %d of %d workers are there; links are measured when all "
                               "are, so without max_world",
-                              ddp_workers(d), d->world);
-    if (d->world < 2) return ddp__ctx_failf(d, DDP_USAGE, "ddp_probe: one worker has no links to measure");
-    world = (size_t)d->world;
+                              ddp_workers(d), ddp_world(d));
+    if (ddp_world(d) < 2)
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_probe: one worker has no links to measure");
+    world = (size_t)ddp_world(d);
     memset(out, 0, sizeof *out);
     q.d = d;
-    out->world = d->world;
+    out->world = ddp_world(d);
     out->pair = (ddp_pair *)ddp__calloc(world * world, sizeof *out->pair);
     out->host = (ddp_link *)ddp__calloc(world, sizeof *out->host);
     out->name = (char(*)[64])ddp__calloc(world, sizeof *out->name);
     q.x = (char *)ddp__calloc(DDP__PROBE_LARGE, 1);
     q.bytes = (double *)ddp__calloc(2 * world * DDP__PROBE_SIZES, sizeof *q.bytes);
     if (!out->pair || !out->host || !out->name || !q.x || !q.bytes) {
-        bad = ddp__ctx_failf(d, DDP_MEMORY, "out of memory for probing %d ranks", d->world);
+        bad = ddp__ctx_failf(d, DDP_MEMORY, "out of memory for probing %d ranks", ddp_world(d));
     } else {
         q.seconds = q.bytes + world * DDP__PROBE_SIZES;
-        (void)gethostname(out->name[d->rank], sizeof *out->name - 1);
+        (void)gethostname(out->name[ddp_rank(d)], sizeof *out->name - 1);
         bad = ddp__probe_rounds(&q, out);
-        if (!bad) bad = (int)ddp_link_fit(q.bytes, q.seconds, q.n, &out->host[d->rank], &d->host.error);
-        bad = bad ? ddp__ctx_fail(d, &d->host.error) : ddp__probe_share(&q, out);
+        if (!bad) bad = (int)ddp_link_fit(q.bytes, q.seconds, q.n, &out->host[ddp_rank(d)], ddp__error(d));
+        bad = bad ? ddp__ctx_fail(d, ddp__error(d)) : ddp__probe_share(&q, out);
     }
     DDP_FREE(q.x);
     DDP_FREE(q.bytes);
@@ -51530,19 +51775,19 @@ static ddp_ring_choice ddp__ring_choose(const ddp_network *net, double least, si
 
 static int ddp__ring_set(ddp_ctx *d, const ddp_network *net, ddp_ring_choice *out)
 {
-    int *order = (int *)ddp__calloc((size_t)d->world, sizeof *order), bad;
+    int *order = (int *)ddp__calloc((size_t)ddp_world(d), sizeof *order), bad;
     double least;
     size_t from;
 
     if (!order) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_ring_tune: out of memory");
-    bad = (int)ddp_plan_ring(d->world, net->rate, net->delay_s, order, &least, &d->host.error);
+    bad = (int)ddp_plan_ring(ddp_world(d), net->rate, net->delay_s, order, &least, ddp__error(d));
     if (!bad) {
-        *out = ddp__ring_choose(net, least, ddp__engine_window(d->engine));
+        *out = ddp__ring_choose(net, least, ddp__engine_window(ddp__engine_of(d, 0)));
         from = out->from_bytes < 1e18 ? (size_t)out->from_bytes : SIZE_MAX;
-        bad = (int)ddp__engine_ring(d->engine, order, from, &d->host.error);
+        bad = (int)ddp__engine_ring(ddp__engine_of(d, 0), order, from, ddp__error(d));
     }
     DDP_FREE(order);
-    return bad ? ddp__ctx_fail(d, &d->host.error) : 0;
+    return bad ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
 
 int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
@@ -51552,13 +51797,13 @@ int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
     int bad;
 
     DDP__ENTER(d);
-    if (!r || r->world != d->world)
+    if (!r || r->world != ddp_world(d))
         return ddp__ctx_failf(d, DDP_ARG, "ddp_ring_tune: a measurement of this world is needed");
     if (!out) out = &own;
     out->least_rate = 0;
     out->from_bytes = DBL_MAX;
-    if (d->world < 3) return 0;
-    if (ddp_probe_network(r, &net, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    if (ddp_world(d) < 3) return 0;
+    if (ddp_probe_network(r, &net, ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
     bad = ddp__ring_set(d, &net, out);
     ddp_network_free(&net);
     return bad;
@@ -51602,14 +51847,15 @@ static const char *ddp__name_of_layer(void *user, int layer)
 {
     ddp_ctx *d = (ddp_ctx *)user;
 
-    return layer >= 0 && layer < d->layers ? d->unit[layer].name : "";
+    return layer >= 0 && layer < ddp__layers(d) ? d->unit[layer].name : "";
 }
 
 ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err)
 {
-    const ddp__tls_files files = {d->cfg.tls_psk, d->cfg.tls_ca, d->cfg.tls_cert, d->cfg.tls_key};
+    const ddp__tls_files files = {ddp__cfg(d)->tls_psk, ddp__cfg(d)->tls_ca, ddp__cfg(d)->tls_cert,
+                                  ddp__cfg(d)->tls_key};
 
-    return d->tls ? DDP_OK : ddp__tls_open(&files, ddp__run_id(d->cfg.run_id), &d->tls, err);
+    return d->tls ? DDP_OK : ddp__tls_open(&files, ddp__run_id(ddp__cfg(d)->run_id), &d->tls, err);
 }
 
 ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd, ddp__wire **wire,
@@ -51618,38 +51864,38 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     ddp__rendezvous r = DDP__ZEROS;
     const char *resume;
 
-    if (d->cfg.transport == DDP_THREADS) {
+    if (ddp__cfg(d)->transport == DDP_THREADS) {
         if (!hub)
             return ddp__fail(err, DDP_USAGE,
                              "the threads transport needs its ranks in one process: start them with "
                              "ddp_launch");
-        return ddp__wire_threads(hub, d->rank, wire, err);
+        return ddp__wire_threads(hub, ddp_rank(d), wire, err);
     }
-    if (d->cfg.transport == DDP_MPI) return ddp__wire_mpi(d->rank, d->world, wire, err);
-    r.wire.rank = d->rank;
+    if (ddp__cfg(d)->transport == DDP_MPI) return ddp__wire_mpi(ddp_rank(d), ddp_world(d), wire, err);
+    r.wire.rank = ddp_rank(d);
     r.world = d->met;
-    r.wire.world = d->world;
-    r.wire.self.run_id = ddp__run_id(d->cfg.run_id);
-    r.wire.self.run_name = d->cfg.run_id;
-    r.timeout_s = d->cfg.connect_timeout_s;
-    r.join_timeout_s = d->cfg.join_timeout_s;
-    r.cancel = d->cfg.cancel;
-    r.wire.peer_timeout_s = d->cfg.peer_timeout_s;
+    r.wire.world = ddp_world(d);
+    r.wire.self.run_id = ddp__run_id(ddp__cfg(d)->run_id);
+    r.wire.self.run_name = ddp__cfg(d)->run_id;
+    r.timeout_s = ddp__cfg(d)->connect_timeout_s;
+    r.join_timeout_s = ddp__cfg(d)->join_timeout_s;
+    r.cancel = ddp__cfg(d)->cancel;
+    r.wire.peer_timeout_s = ddp__cfg(d)->peer_timeout_s;
     r.wire.log = d->host.log;
-    if (d->cfg.transport == DDP_SOCKETS) {
-        r.wire.fds = d->cfg.sockets;
-        d->cfg.sockets = NULL; /* borrowed until here */
+    if (ddp__cfg(d)->transport == DDP_SOCKETS) {
+        r.wire.fds = ddp__cfg(d)->sockets;
+        ddp__sockets_taken(d); /* borrowed until here */
         return ddp__rendezvous_given(&r, wire, err);
     }
     r.addr = addr;
     r.wire.listen_fd = listen_fd;
-    if (addr == d->cfg.addr) r.ifname = d->cfg.socket_ifname; /* the second link has another */
-    r.insecure = d->cfg.insecure;
+    if (addr == ddp__cfg(d)->addr) r.ifname = ddp__cfg(d)->socket_ifname; /* the second link has another */
+    r.insecure = ddp__cfg(d)->insecure;
     DDP__TRY(ddp__session_tls(d, err));
     r.wire.tls = d->tls;
-    r.wire.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
-    resume = d->cfg.no_env ? NULL : getenv("DREAMDDP_RESUME");
-    r.resume = d->cfg.min_world > 0 || !resume || strcmp(resume, "0");
+    r.wire.congestion = ddp__cfg(d)->no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
+    resume = ddp__cfg(d)->no_env ? NULL : getenv("DREAMDDP_RESUME");
+    r.resume = ddp__cfg(d)->min_world > 0 || !resume || strcmp(resume, "0");
     DDP__TRY(ddp__rendezvous_tcp(&r, wire, err));
     (*wire)->intact = d->tls != NULL;
     return DDP_OK;
@@ -51662,32 +51908,32 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     ddp_status s;
 
     e.wire = wire;
-    e.rank = d->rank;
-    e.world = d->world;
+    e.rank = ddp_rank(d);
+    e.world = ddp_world(d);
     if (links->path) e.links = links;
-    e.deterministic = d->cfg.deterministic;
-    e.coding = ddp__wire_coding(d->cfg.wire);
+    e.deterministic = ddp__cfg(d)->deterministic;
+    e.coding = ddp__wire_coding(ddp__cfg(d)->wire);
     e.coder = ddp__blocks_coder();
-    e.serves = (d->ops.traits & DDP_NEEDS_SERVERS) != 0;
-    e.no_checksum = d->cfg.no_checksum;
-    if (d->cfg.algorithm == DDP_FULL)
+    e.serves = (ddp__ops(d)->traits & DDP_NEEDS_SERVERS) != 0;
+    e.no_checksum = ddp__cfg(d)->no_checksum;
+    if (ddp__cfg(d)->algorithm == DDP_FULL)
         e.full_bytes = SIZE_MAX;
-    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT)
+    else if (ddp__cfg(d)->algorithm != DDP_ALGORITHM_DEFAULT)
         e.full_bytes = 1; /* none */
-    if (d->cfg.algorithm == DDP_RING)
+    if (ddp__cfg(d)->algorithm == DDP_RING)
         e.ring_bytes = 1;
-    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT)
+    else if (ddp__cfg(d)->algorithm != DDP_ALGORITHM_DEFAULT)
         e.ring_bytes = SIZE_MAX;
-    e.peer_timeout_s = d->cfg.peer_timeout_s;
-    e.op_timeout_s = d->cfg.op_timeout_s;
-    e.min_world = d->cfg.min_world;
-    e.servers = d->cfg.min_world > 0 ? ddp_servers(d) : 0;
-    if (d->cfg.min_world > 0) e.membership = ddp__elastic_membership();
-    e.kept_bytes = d->cfg.elastic_bytes;
+    e.peer_timeout_s = ddp__cfg(d)->peer_timeout_s;
+    e.op_timeout_s = ddp__cfg(d)->op_timeout_s;
+    e.min_world = ddp__cfg(d)->min_world;
+    e.servers = ddp__cfg(d)->min_world > 0 ? ddp_servers(d) : 0;
+    if (ddp__cfg(d)->min_world > 0) e.membership = ddp__elastic_membership();
+    e.kept_bytes = ddp__cfg(d)->elastic_bytes;
     e.joining = joining;
     e.live = live;
     e.queue = 512; /* more layers than that in one step wait at the door, which costs nothing */
-    e.allocator = d->cfg.allocator;
+    e.allocator = ddp__cfg(d)->allocator;
     e.log = d->host.log;
     e.layer_name = ddp__name_of_layer;
     e.user = d;
@@ -51700,12 +51946,13 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
  * one. */
 static ddp_status ddp__first_address(const ddp_ctx *d, const char *first, ddp__addr *a, ddp_error *err)
 {
-    const double until = ddp_now() + d->cfg.connect_timeout_s;
+    const double until = ddp_now() + ddp__cfg(d)->connect_timeout_s;
     int count = 0;
 
     for (;;) {
         const ddp_status s = ddp__addr_parse(first, a, 1, &count, err);
-        if (s != DDP_NET || ddp_now() >= until || (d->cfg.cancel && ddp__atomic_load(d->cfg.cancel)))
+        if (s != DDP_NET || ddp_now() >= until ||
+            (ddp__cfg(d)->cancel && ddp__atomic_load(ddp__cfg(d)->cancel)))
             return s;
         ddp__sleep_until(ddp_now() + 0.2);
     }
@@ -51713,20 +51960,21 @@ static ddp_status ddp__first_address(const ddp_ctx *d, const char *first, ddp__a
 
 static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *listen_fd, ddp_error *err)
 {
-    const char *first = d->cfg.addr ? d->cfg.addr : "127.0.0.1";
+    const char *first = ddp__cfg(d)->addr ? ddp__cfg(d)->addr : "127.0.0.1";
     ddp__addr list[1];
     int32_t port = 0;
     ddp_status s = DDP_OK;
-    int beside = d->cfg.transport == DDP_TCP && !d->cfg.addr2; /* on another port of the first link's
+    int beside =
+        ddp__cfg(d)->transport == DDP_TCP && !ddp__cfg(d)->addr2; /* on another port of the first link's
                                                                   address */
     char text[DDP__ADDR_TEXT];
 
     *listen_fd = -1;
     addr[0] = 0;
-    if (d->cfg.addr2) snprintf(addr, room, "%s", d->cfg.addr2);
+    if (ddp__cfg(d)->addr2) snprintf(addr, room, "%s", ddp__cfg(d)->addr2);
     if (beside) {
         s = ddp__first_address(d, first, &list[0], err);
-        if (s == DDP_OK && d->rank == 0) {
+        if (s == DDP_OK && ddp_rank(d) == 0) {
             ddp__addr bound;
             ddp__addr_set_port(&list[0], 0);
             s = ddp__tcp_listen(&list[0], listen_fd, &bound, err);
@@ -51750,16 +51998,19 @@ static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *li
 
 ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err)
 {
+    ddp__engine *second = NULL;
     ddp__wire *wire = NULL;
     char addr[320];
     int listen_fd;
 
-    if (!ddp__two_links(&d->cfg)) return DDP_OK;
-    DDP__TRY(ddp__links_open(&d->cfg, 1, &d->links[1], err));
+    if (!ddp__two_links(ddp__cfg(d))) return DDP_OK;
+    DDP__TRY(ddp__links_second(d, err));
     DDP__TRY(ddp__second_place(d, addr, sizeof addr, &listen_fd, err));
     if (hub) hub = ddp__hub_second(hub, 0);
     DDP__TRY(ddp__connect(d, hub, addr, listen_fd, &wire, err));
-    return ddp__engine_start(d, wire, &d->links[1], 0, 0, &d->second, err);
+    DDP__TRY(ddp__engine_start(d, wire, ddp__links_of(d, 1), 0, 0, &second, err));
+    ddp__second_set(d, second);
+    return DDP_OK;
 }
 
 /* ==== session/serve.h ==== [session] */
@@ -51795,9 +52046,9 @@ struct ddp__desk {
 
 ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
 {
-    if (ddp__engine_error(d->engine, err)) return err->code;
-    return code ? ddp__fail(err, DDP_FAILED, "strategy %s: serve returned %d and gave no reason", d->ops.name,
-                            code)
+    if (ddp__engine_error(ddp__engine_of(d, 0), err)) return err->code;
+    return code ? ddp__fail(err, DDP_FAILED, "strategy %s: serve returned %d and gave no reason",
+                            ddp__ops(d)->name, code)
                 : DDP_OK;
 }
 
@@ -51811,10 +52062,10 @@ static void *ddp__desk_run(void *arg)
     ddp_status s;
     int code;
 
-    do code = d->ops.serve(d, d->self); /* its share is in the worker's own checkpoint */
+    do code = ddp__ops(d)->serve(d, ddp__self(d)); /* its share is in the worker's own checkpoint */
     while (code == (int)DDP_SERVE_SAVE);
     s = ddp__serve_status(d, code, &err);
-    if (s != DDP_OK) ddp__engine_abort(d->engine, s, err.msg);
+    if (s != DDP_OK) ddp__engine_abort(ddp__engine_of(d, 0), s, err.msg);
     pthread_mutex_lock(&k->lock);
     k->over = 1;
     k->status = s;
@@ -51828,13 +52079,13 @@ ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err)
     struct ddp__desk *k;
     int why;
 
-    if (!d->ops.serve) return DDP_OK;
-    k = (struct ddp__desk *)ddp__scratch_take(&d->lists, 1, sizeof *k);
+    if (!ddp__ops(d)->serve) return DDP_OK;
+    k = (struct ddp__desk *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *k);
     if (!k) return ddp__fail(err, DDP_MEMORY, "out of memory for a server");
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->changed, NULL);
     d->desk = k;
-    if (d->cfg.servers > 0 || !d->engine) return DDP_OK;
+    if (ddp__cfg(d)->servers > 0 || !ddp__engine_of(d, 0)) return DDP_OK;
     why = ddp__thread_deep(&k->thread, ddp__desk_run, d);
     if (why) return ddp__fail(err, DDP_MEMORY, "cannot start a thread that serves: %s", strerror(why));
     k->running = 1;
@@ -51845,9 +52096,9 @@ void ddp__desk_close(ddp_ctx *d)
 {
     struct ddp__desk *k = d->desk;
 
-    if (d->started && d->ops.tell_servers && !d->host.error.code && !ddp__is_server(d) &&
-        DDP__EVENT(d, tell_servers, (d, d->self, 1)))
-        ddp__ctx_fail(d, &d->host.error);
+    if (ddp__started(d) && ddp__ops(d)->tell_servers && !ddp__error(d)->code && !ddp__is_server(d) &&
+        DDP__EVENT(d, tell_servers, (d, ddp__self(d), 1)))
+        ddp__ctx_fail(d, ddp__error(d));
     if (!k) return;
     if (k->running) pthread_join(k->thread, NULL);
     pthread_cond_destroy(&k->changed);
@@ -51861,30 +52112,30 @@ int ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket)
 {
     ddp_error err;
 
-    DDP__DO(ddp__host_check(&d->host, &d->host.error));
-    return (int)ddp__engine_submit(d->engine, m, ticket, &err);
+    DDP__DO(ddp__host_check(ddp__host_of(d), ddp__error(d)));
+    return (int)ddp__engine_submit(ddp__engine_of(d, 0), m, ticket, &err);
 }
 
 int ddp_server_done(ddp_ctx *d, long ticket)
 {
-    return ddp__host_forked(&d->host) || ddp__engine_done(d->engine, ticket);
+    return ddp__host_forked(ddp__host_of(d)) || ddp__engine_done(ddp__engine_of(d, 0), ticket);
 }
 
 int ddp_server_wait(ddp_ctx *d, const long *tickets, int n)
 {
     ddp_error err;
 
-    DDP__DO(ddp__host_check(&d->host, &d->host.error));
-    if (ddp__engine_wait_any(d->engine, tickets, n, &d->desk->wake) >= 0) return 0;
+    DDP__DO(ddp__host_check(ddp__host_of(d), ddp__error(d)));
+    if (ddp__engine_wait_any(ddp__engine_of(d, 0), tickets, n, &d->desk->wake) >= 0) return 0;
     ddp__atomic_store(&d->desk->wake, 0);
-    return (int)ddp__engine_error(d->engine, &err);
+    return (int)ddp__engine_error(ddp__engine_of(d, 0), &err);
 }
 
 void ddp_server_wake(ddp_ctx *d)
 {
     if (!ddp__has_engine(d)) return;
     ddp__atomic_store(&d->desk->wake, 1);
-    ddp__engine_nudge(d->engine);
+    ddp__engine_nudge(ddp__engine_of(d, 0));
 }
 
 int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...)
@@ -51895,17 +52146,17 @@ int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...)
     va_start(ap, fmt);
     ddp__format_list(text, sizeof text, fmt, ap);
     va_end(ap);
-    DDP__DO(ddp__host_check(&d->host, &d->host.error));
-    if (d->engine)
-        ddp__engine_abort(d->engine, code, text);
+    DDP__DO(ddp__host_check(ddp__host_of(d), ddp__error(d)));
+    if (ddp__engine_of(d, 0))
+        ddp__engine_abort(ddp__engine_of(d, 0), code, text);
     else
-        ddp__fail(&d->host.error, code, "%s", text); /* no other thread is there */
+        ddp__fail(ddp__error(d), code, "%s", text); /* no other thread is there */
     return (int)code;
 }
 
 void ddp_server_set(ddp_ctx *d, int *flag, int value)
 {
-    if (ddp__host_forked(&d->host)) return;
+    if (ddp__host_forked(ddp__host_of(d))) return;
     pthread_mutex_lock(&d->desk->lock);
     ddp__atomic_store(flag, value);
     pthread_cond_broadcast(&d->desk->changed);
@@ -51918,16 +52169,16 @@ int ddp_server_await(ddp_ctx *d, const int *flag)
     struct ddp__desk *k = d->desk;
     const double begin = ddp_now();
 
-    DDP__DO(ddp__host_check(&d->host, &d->host.error));
+    DDP__DO(ddp__host_check(ddp__host_of(d), ddp__error(d)));
     pthread_mutex_lock(&k->lock);
     while (!ddp__atomic_load(flag) && k->running && !k->over) pthread_cond_wait(&k->changed, &k->lock);
     pthread_mutex_unlock(&k->lock);
     d->wait_this_step += ddp_now() - begin;
     ddp__record(d, DDP_SPAN_WAIT, DDP_NO_LAYER, begin, ddp_now());
     if (ddp__atomic_load(flag)) return 0;
-    if (d->engine) ddp__engine_error(d->engine, &d->host.error);
-    return d->host.error.code ? (int)d->host.error.code
-                              : ddp_complain(d, DDP_FAILED, "the server of rank %d has ended", d->rank);
+    if (ddp__engine_of(d, 0)) ddp__engine_error(ddp__engine_of(d, 0), ddp__error(d));
+    return ddp__error(d)->code ? (int)ddp__error(d)->code
+                               : ddp_complain(d, DDP_FAILED, "the server of rank %d has ended", ddp_rank(d));
 }
 
 /* ---- the ranks that compute ---- */
@@ -51935,24 +52186,25 @@ int ddp_server_await(ddp_ctx *d, const int *flag)
 ddp_status ddp__computes(ddp_ctx *d, const char *hook)
 {
     if (!ddp__is_server(d)) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_USAGE,
+    return ddp__fail(ddp__error(d), DDP_USAGE,
                      "%s: rank %d of %d serves (servers %d): call ddp_serve there instead "
                      "of the steps",
-                     hook, d->rank, d->world, d->cfg.servers);
+                     hook, ddp_rank(d), ddp_world(d), ddp__cfg(d)->servers);
 }
 
 ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
 {
-    const int workers = d->world - ddp_servers(d);
+    const int workers = ddp_world(d) - ddp_servers(d);
     int *rank;
     ddp_status s;
 
-    if (!ddp_servers(d) || d->cfg.min_world > 0) return DDP_OK;
+    if (!ddp_servers(d) || ddp__cfg(d)->min_world > 0) return DDP_OK;
     rank = (int *)ddp__calloc((size_t)workers, sizeof *rank);
     if (!rank) return ddp__fail(err, DDP_MEMORY, "out of memory for a group of %d ranks", workers);
     for (int r = 0; r < workers; r++) rank[r] = r;
-    s = ddp__engine_group(d->engine, rank, workers, &d->computing, err);
-    if (s == DDP_OK && d->second) s = ddp__engine_group(d->second, rank, workers, &d->computing, err);
+    s = ddp__engine_group(ddp__engine_of(d, 0), rank, workers, &d->computing, err);
+    if (s == DDP_OK && ddp__second_of(d))
+        s = ddp__engine_group(ddp__second_of(d), rank, workers, &d->computing, err);
     DDP_FREE(rank);
     return s;
 }
@@ -51961,12 +52213,9 @@ ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
 void ddp__computing_team(ddp_ctx *d)
 {
     if (!ddp_servers(d)) return;
-    if (!d->computing) ddp__engine_retire(d->engine);
+    if (!d->computing) ddp__engine_retire(ddp__engine_of(d, 0));
     if (ddp__is_server(d)) return;
-    d->team = d->computing;
-    d->team_size = d->world - ddp_servers(d);
-    d->team_root = 0;
-    d->team_place = d->rank;
+    ddp__team_set(d, d->computing, ddp_world(d) - ddp_servers(d), 0, ddp_rank(d));
 }
 
 /* ==== session/planning.h ==== [session] */
@@ -52026,7 +52275,7 @@ DDP_LIB ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_erro
 /* Each stage's part of each layer into own [layers]. */
 static void ddp__stages_fill(const ddp_ctx *d, ddp__layer_cost *own)
 {
-    for (int l = 0; l < d->layers; l++) {
+    for (int l = 0; l < ddp__layers(d); l++) {
         const ddp__unit *u = &d->unit[l];
         ddp__layer_cost *c = &own[d->cut->whole[l]];
         c->flops = u->flops;
@@ -52047,7 +52296,7 @@ static ddp_status ddp__stages_parts(const ddp_ctx *d, ddp_error *err)
                              "%s%s is on %.0f stages, and split_params %d makes %d parts of it: cut the "
                              "model between layers, or leave split_params 0",
                              ddp__layer_prefix(d->cut->name[k]), d->cut->name[k], c->holders,
-                             d->cfg.split_params, ddp__parts_for(d, (size_t)c->trained));
+                             ddp__cfg(d)->split_params, ddp__parts_for(d, (size_t)c->trained));
     }
     return DDP_OK;
 }
@@ -52061,20 +52310,21 @@ ddp_status ddp__stages_open(ddp_ctx *d, ddp_error *err)
     ddp_status s;
     int place = 0;
 
-    if (!cut || !cut->group || !d->plan_final || !d->ops.plan_whole || !d->ops.plan_adopt) return DDP_OK;
-    if (d->layers != cut->units)
+    if (!cut || !cut->group || !d->plan_final || !ddp__ops(d)->plan_whole || !ddp__ops(d)->plan_adopt)
+        return DDP_OK;
+    if (ddp__layers(d) != cut->units)
         return ddp__fail(err, DDP_USAGE,
                          "%d layers on stage %d, %d of them of its graph: strategy %s plans for the graph's "
                          "layers: add no others with ddp_add_layer",
-                         d->layers, cut->stage, cut->units, d->ops.name);
-    d->model = (ddp__layer_cost *)ddp__scratch_take(&d->lists, L, sizeof *d->model);
+                         ddp__layers(d), cut->stage, cut->units, ddp__ops(d)->name);
+    d->model = (ddp__layer_cost *)ddp__scratch_take(ddp__lists_of(d), L, sizeof *d->model);
     all = (ddp__layer_cost *)ddp__calloc((size_t)cut->stages, row);
     if (!d->model || !all) {
         if (all) DDP_FREE(all);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the plan of %d layers", cut->layers);
     }
-    ranks = ddp__engine_group_ranks(d->engine, cut->group);
-    while (ranks[place] != d->rank) place++;
+    ranks = ddp__engine_group_ranks(ddp__engine_of(d, 0), cut->group);
+    while (ranks[place] != ddp_rank(d)) place++;
     ddp__stages_fill(d, all + (size_t)place * L);
     s = ddp__gather_words(d, cut->group, all, row, err);
     for (size_t i = 0; s == DDP_OK && i < (size_t)cut->stages * L; i++) {
@@ -52121,7 +52371,7 @@ ddp_status ddp__stages_take(const ddp_ctx *d, const ddp_plan *whole, ddp_plan *o
     own->cost = whole->cost;
     for (int k = 0, from = 0; k < d->cut->layers; k++, from += parts) {
         parts = ddp__parts_for(d, (size_t)d->model[k].trained);
-        if (l == d->layers || d->cut->whole[l] != k) continue; /* another stage's */
+        if (l == ddp__layers(d) || d->cut->whole[l] != k) continue; /* another stage's */
         /* the last part has the buffers too: of a stage that has nothing else it is the only one */
         for (int i = parts - ddp_parts_of(d, l); i < parts; i++, row++) {
             own->step_of[row] = whole->step_of[from + i];
@@ -52142,17 +52392,17 @@ ddp_status ddp__stages_make(ddp_ctx *d, const ddp_profile *model, ddp_plan *out,
     p.params = (double *)ddp__calloc((size_t)p.layers, sizeof *p.params);
     if (!p.params) return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", p.layers);
     for (int k = 0; k < p.layers; k++) p.params[k] = d->model[k].trained;
-    s = DDP__EVENT(d, plan_whole, (d, d->self, &p, out));
+    s = DDP__EVENT(d, plan_whole, (d, ddp__self(d), &p, out));
     DDP_FREE(p.params);
     return s;
 }
 
 ddp_status ddp__stages_profile(const ddp_ctx *d, const ddp_profile *model, ddp_profile *own, ddp_error *err)
 {
-    DDP__TRY(ddp_profile_new(d->layers, own, err));
+    DDP__TRY(ddp_profile_new(ddp__layers(d), own, err));
     own->alpha_s = model->alpha_s;
     own->gap_s = model->gap_s;
-    for (int l = 0; l < d->layers; l++) {
+    for (int l = 0; l < ddp__layers(d); l++) {
         const int k = d->cut->whole[l];
         own->params[l] = model->params ? model->params[k] : (double)d->unit[l].count;
         own->forward_s[l] = model->forward_s ? model->forward_s[k] : 0;
@@ -52161,7 +52411,7 @@ ddp_status ddp__stages_profile(const ddp_ctx *d, const ddp_profile *model, ddp_p
         own->name[l] = ddp__strdup(model->name && model->name[k] ? model->name[k] : d->unit[l].name);
         if (own->name[l]) continue;
         ddp_profile_free(own);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", d->layers);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", ddp__layers(d));
     }
     return DDP_OK;
 }
@@ -52263,22 +52513,23 @@ ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error 
 /* A plan for another number of rows: of another model, or of one stage alone. */
 static ddp_status ddp__plan_counts(const ddp_ctx *d, const ddp__json *root, ddp_error *err)
 {
-    const int rows = ddp__stages_rows(d), layers = d->model ? d->cut->layers : d->layers;
+    const int rows = ddp__stages_rows(d), layers = d->model ? d->cut->layers : ddp__layers(d);
     const double count = ddp__plan_count(root);
     char parts[80] = "";
 
     if (!(count > 0) || count == (double)rows) return DDP_OK;
     if (rows != layers)
-        snprintf(parts, sizeof parts, " in %d parts of at most %d parameters", rows, d->cfg.split_params);
+        snprintf(parts, sizeof parts, " in %d parts of at most %d parameters", rows,
+                 ddp__cfg(d)->split_params);
     if (!d->model)
         return ddp__fail(err, DDP_MISMATCH,
                          "%.200s is a plan for %.10g layers, the model has %d%s: plan with a profile of "
                          "this model",
-                         d->cfg.plan_path, count, layers, parts);
+                         ddp__cfg(d)->plan_path, count, layers, parts);
     return ddp__fail(err, DDP_MISMATCH,
                      "%.160s is a plan for %.10g layers, the model has %d%s, of which stage %d has %d: "
                      "with stages the plan is for the whole model: plan with a profile of all its layers",
-                     d->cfg.plan_path, count, layers, parts, d->cut->stage, d->layers);
+                     ddp__cfg(d)->plan_path, count, layers, parts, d->cut->stage, ddp__layers(d));
 }
 
 /* Its names, where it has any, are the model's. */
@@ -52297,26 +52548,26 @@ static ddp_status ddp__plan_names(const ddp_ctx *d, const ddp__json *root, ddp_e
             return ddp__fail(err, DDP_MISMATCH,
                              "%.160s, line %d: layer %d of the plan is \"%.80s\", of the model \"%.80s\": "
                              "plan with a profile of this model",
-                             d->cfg.plan_path, v->line, row, v->string, name);
+                             ddp__cfg(d)->plan_path, v->line, row, v->string, name);
     }
     return DDP_OK;
 }
 
 ddp_status ddp__plan_open(const ddp_ctx *d, ddp_plan *out, ddp_error *err)
 {
-    ddp__json *root = ddp__json_read(d->cfg.plan_path, err);
+    ddp__json *root = ddp__json_read(ddp__cfg(d)->plan_path, err);
     ddp_plan plan = DDP__ZEROS;
     ddp_status s;
 
     if (!root) return err->code;
     s = ddp__plan_counts(d, root, err);
     if (s == DDP_OK) s = ddp__plan_names(d, root, err);
-    if (s == DDP_OK) s = ddp__plan_parse(d->cfg.plan_path, root, ddp__stages_rows(d), &plan, err);
+    if (s == DDP_OK) s = ddp__plan_parse(ddp__cfg(d)->plan_path, root, ddp__stages_rows(d), &plan, err);
     ddp__json_free(root);
-    if (s == DDP_OK && plan.period != d->cfg.period)
+    if (s == DDP_OK && plan.period != ddp__cfg(d)->period)
         s = ddp__fail(err, DDP_MISMATCH,
                       "the plan %s is for period %d, this run has period %d: set the period to %d",
-                      d->cfg.plan_path, plan.period, d->cfg.period, plan.period);
+                      ddp__cfg(d)->plan_path, plan.period, ddp__cfg(d)->period, plan.period);
     if (s == DDP_OK)
         *out = plan;
     else
@@ -52328,7 +52579,7 @@ ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err)
 {
     ddp_plan plan;
 
-    if (!d->model || !d->cfg.plan_path) return DDP_OK;
+    if (!d->model || !ddp__cfg(d)->plan_path) return DDP_OK;
     DDP__TRY(ddp__plan_open(d, &plan, err));
     ddp_plan_free(&plan);
     return DDP_OK;
@@ -52347,18 +52598,18 @@ static const double ddp__drift_limit = 0.2;
 /* *steps of it; NULL with *n 0 where the strategy does not tell. A list of the caller's. */
 static ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err)
 {
-    int room = d->layers;
+    int room = ddp__layers(d);
 
     *list = NULL;
     *n = 0;
     *steps = 1;
-    for (; d->ops.transfers; room *= 2) { /* as many as fit: there may be more */
+    for (; ddp__ops(d)->transfers; room *= 2) { /* as many as fit: there may be more */
         if (!ddp__reserve(*list, room)) {
             ddp__array_free(*list);
             return ddp__fail(err, DDP_MEMORY, "out of memory for %d transfers", room);
         }
-        *n = d->ops.transfers(d, d->self, steps, *list, room);
-        if (*n < room || room > 1000 * d->layers) break;
+        *n = ddp__ops(d)->transfers(d, ddp__self(d), steps, *list, room);
+        if (*n < room || room > 1000 * ddp__layers(d)) break;
     }
     return DDP_OK;
 }
@@ -52408,22 +52659,22 @@ static void ddp__transfer_links(ddp_ctx *d, const ddp_profile *p, const ddp_tran
 
 static ddp_status ddp__balance_by(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
 {
-    int32_t *links = (int32_t *)ddp__calloc((size_t)d->layers, sizeof *links);
+    int32_t *links = (int32_t *)ddp__calloc((size_t)ddp__layers(d), sizeof *links);
     ddp_transfer *t;
     ddp_status s;
     int n, steps, taken = 0;
 
-    if (!links) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", d->layers);
+    if (!links) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", ddp__layers(d));
     s = ddp__transfers(d, &t, &n, &steps, err);
     if (s == DDP_OK) ddp__transfer_links(d, p, t, n);
     if (s == DDP_OK) ddp__array_free(t);
-    for (int l = 0; l < d->layers; l++) links[l] = d->unit[l].link;
-    if (s == DDP_OK) s = ddp__tell(d, d->team, links, (size_t)d->layers * sizeof *links, err);
-    for (int l = 0; l < d->layers; l++) taken += d->unit[l].link = links[l] != 0;
+    for (int l = 0; l < ddp__layers(d); l++) links[l] = d->unit[l].link;
+    if (s == DDP_OK) s = ddp__tell(d, ddp__team_group(d), links, (size_t)ddp__layers(d) * sizeof *links, err);
+    for (int l = 0; l < ddp__layers(d); l++) taken += d->unit[l].link = links[l] != 0;
     DDP_FREE(links);
-    if (s == DDP_OK && d->team_place == 0)
-        ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: %d of %d layers go over the second link", d->step,
-                 taken, d->layers);
+    if (s == DDP_OK && ddp__team_place(d) == 0)
+        ddp__log(ddp__log_of(d), DDP_LOG_INFO, "step %ld: %d of %d layers go over the second link",
+                 ddp_step(d), taken, ddp__layers(d));
     return s;
 }
 
@@ -52432,7 +52683,7 @@ ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
     ddp_profile nominal;
     ddp_status s;
 
-    if (ddp_links(d) < 2 || d->ops.traits & DDP_CHOOSES_LINKS) return DDP_OK;
+    if (ddp_links(d) < 2 || ddp__ops(d)->traits & DDP_CHOOSES_LINKS) return DDP_OK;
     if (p) return ddp__balance_by(d, p, err);
     DDP__TRY(ddp__profile_start(d, &nominal, err));
     ddp__profile_nominal(d, &nominal);
@@ -52461,11 +52712,11 @@ static double ddp__transfers_exposed(ddp_ctx *d, const ddp_profile *p, const ddp
         if (free_at > 0 && behind > 0) exposed += behind;
         free_at = 0;
     }
-    return d->ops.plan_exposed ? d->ops.plan_exposed(d->self) : exposed;
+    return ddp__ops(d)->plan_exposed ? ddp__ops(d)->plan_exposed(ddp__self(d)) : exposed;
 }
 
 /* "step 6: dreamddp sends 12 messages in 5 steps (3 2 3 2 2); a step should take 41.2 ms, 93 % of .." */
-static void ddp__plan_tell(const ddp_ctx *d, const ddp_transfer *t, int n, int steps)
+static void ddp__plan_tell(ddp_ctx *d, const ddp_transfer *t, int n, int steps)
 {
     char sets[64] = "";
     size_t at = 0;
@@ -52476,11 +52727,11 @@ static void ddp__plan_tell(const ddp_ctx *d, const ddp_transfer *t, int n, int s
         at += (size_t)snprintf(sets + at, sizeof sets - at, "%s%d", s ? " " : "", i - from);
         if (at >= sizeof sets - 8 && s + 1 < steps) snprintf(sets + at, sizeof sets - at, " ..");
     }
-    ddp__log(&d->host.log, DDP_LOG_INFO,
+    ddp__log(ddp__log_of(d), DDP_LOG_INFO,
              "step %ld: %s sends %d message%s in %d step%s (%s); a step should take %.1f ms, with "
              "%.0f %% of communication hidden",
-             d->step, d->ops.name, n, n == 1 ? "" : "s", steps, steps == 1 ? "" : "s", sets,
-             1e3 * d->stats.predicted_step_s, d->stats.predicted_hidden_pct);
+             ddp_step(d), ddp__ops(d)->name, n, n == 1 ? "" : "s", steps, steps == 1 ? "" : "s", sets,
+             1e3 * ddp__stats(d)->predicted_step_s, ddp__stats(d)->predicted_hidden_pct);
 }
 
 /* What a step should take, into the statistics. */
@@ -52496,12 +52747,14 @@ static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
         forward += p->forward_s ? p->forward_s[l] : 0;
         backward += p->backward_s[l];
     }
-    if (d->team_size > 1) exposed = ddp__transfers_exposed(d, p, t, n, backward, &comm);
+    if (ddp__team_size(d) > 1) exposed = ddp__transfers_exposed(d, p, t, n, backward, &comm);
     d->plan_steps = steps;
-    if (d->ops.transfers) { /* else nobody knows */
-        d->stats.predicted_step_s = forward + p->between_s + backward + exposed / steps;
-        d->stats.predicted_hidden_pct = !(comm > 0) ? 100 : exposed < comm ? 100 * (1 - exposed / comm) : 0;
-        if (d->team_size > 1 && ddp__leads(d)) ddp__plan_tell(d, t, n, steps);
+    if (ddp__ops(d)->transfers) { /* else nobody knows */
+        ddp__stats(d)->predicted_step_s = forward + p->between_s + backward + exposed / steps;
+        ddp__stats(d)->predicted_hidden_pct = !(comm > 0)      ? 100
+                                              : exposed < comm ? 100 * (1 - exposed / comm)
+                                                               : 0;
+        if (ddp__team_size(d) > 1 && ddp__leads(d)) ddp__plan_tell(d, t, n, steps);
     }
     ddp__array_free(t);
     return DDP_OK;
@@ -52524,7 +52777,7 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
 {
     uint64_t live;
 
-    if (!d->engine) return DDP_OK;
+    if (!ddp__engine_of(d, 0)) return DDP_OK;
     do {
         ddp__plan_head head;
         ddp_blob got;
@@ -52533,19 +52786,19 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
         live = ddp__live(d);
         head.size = b->size;
         head.hash = ddp__plan_hash(b);
-        DDP__TRY(ddp__tell(d, d->team, &head, sizeof head, err));
+        DDP__TRY(ddp__tell(d, ddp__team_group(d), &head, sizeof head, err));
         if (head.size > DDP__PLAN_MOST)
             return ddp__fail(err, DDP_FORMAT,
                              "rank %d sends a plan of %" PRIu64
                              " bytes; at most %d are possible: build all ranks "
                              "from one header",
-                             d->team_root, head.size, (int)DDP__PLAN_MOST);
+                             ddp__team_root(d), head.size, (int)DDP__PLAN_MOST);
         got = ddp_blob_new((size_t)head.size);
         if (!got.bytes)
             return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %lu bytes",
                              (unsigned long)head.size);
         if (b->size) memcpy(got.bytes, b->bytes, got.size < b->size ? got.size : b->size);
-        s = ddp__tell(d, d->team, got.bytes, got.size, err);
+        s = ddp__tell(d, ddp__team_group(d), got.bytes, got.size, err);
         if (s == DDP_OK && ddp__plan_hash(&got) == head.hash) {
             ddp_blob_free(b);
             *b = got;
@@ -52554,8 +52807,8 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
         ddp_blob_free(&got);
         DDP__TRY(s);
     } while (ddp__live(d) != live);
-    return ddp__fail(err, DDP_MISMATCH, "rank %d received another plan than rank %d sent", d->rank,
-                     d->team_root);
+    return ddp__fail(err, DDP_MISMATCH, "rank %d received another plan than rank %d sent", ddp_rank(d),
+                     ddp__team_root(d));
 }
 
 ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p, ddp_error *err)
@@ -52566,7 +52819,7 @@ ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p
     memcpy(own.bytes, plan->bytes, plan->size);
     ddp_blob_free(&d->plan);
     d->plan = own;
-    return DDP__EVENT(d, plan_take, (d, d->self, &d->plan, p));
+    return DDP__EVENT(d, plan_take, (d, ddp__self(d), &d->plan, p));
 }
 
 ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err)
@@ -52582,9 +52835,10 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
 {
     ddp_blob plan = {NULL, 0};
 
-    if (!d->ops.plan_make) return DDP_OK;
+    if (!ddp__ops(d)->plan_make) return DDP_OK;
     /* who leads may be lost before it has shared its plan */
-    if (d->team_place == 0 || d->cfg.min_world) DDP__TRY(DDP__EVENT(d, plan_make, (d, d->self, p, 1, &plan)));
+    if (ddp__team_place(d) == 0 || ddp__cfg(d)->min_world)
+        DDP__TRY(DDP__EVENT(d, plan_make, (d, ddp__self(d), p, 1, &plan)));
     return ddp__plan_set(d, &plan, p, err);
 }
 
@@ -52596,7 +52850,7 @@ static ddp_status ddp__plan_adopt(ddp_ctx *d, ddp_plan *plan, const ddp_profile 
     ddp_plan own = DDP__ZEROS;
     ddp_status s = d->model ? ddp__stages_take(d, plan, &own, err) : DDP_OK;
 
-    if (s == DDP_OK) s = DDP__EVENT(d, plan_adopt, (d, d->self, d->model ? &own : plan, &blob));
+    if (s == DDP_OK) s = DDP__EVENT(d, plan_adopt, (d, ddp__self(d), d->model ? &own : plan, &blob));
     ddp_plan_free(&own);
     ddp_plan_free(plan);
     return s == DDP_OK ? ddp__plan_set(d, &blob, p, err) : s;
@@ -52617,7 +52871,7 @@ static ddp_status ddp__plan_of_model(ddp_ctx *d, const ddp_profile *model, const
     ddp_blob none = {NULL, 0};
     ddp_plan plan;
 
-    if (d->team_place > 0) return ddp__plan_set(d, &none, p, err);
+    if (ddp__team_place(d) > 0) return ddp__plan_set(d, &none, p, err);
     DDP__TRY(ddp__stages_make(d, model, &plan, err));
     return ddp__plan_adopt(d, &plan, p, err);
 }
@@ -52625,18 +52879,18 @@ static ddp_status ddp__plan_of_model(ddp_ctx *d, const ddp_profile *model, const
 /* A profile has a row for each layer of the model. */
 static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
-    const int layers = d->cut ? d->cut->layers : d->layers;
+    const int layers = d->cut ? d->cut->layers : ddp__layers(d);
 
     d->link[0] = ddp__link_nominal(d, 0);
     d->gap_s[0] = d->gap_s[1] = 0;
-    DDP__TRY(ddp_profile_read(d->cfg.profile_path, &d->link[0], p, err));
+    DDP__TRY(ddp_profile_read(ddp__cfg(d)->profile_path, &d->link[0], p, err));
     if (p->layers != layers) {
         int rows = p->layers;
         ddp_profile_free(p);
         return ddp__fail(err, DDP_MISMATCH,
                          "the profile %s has %d rows, the model has %d layers: one row per layer is "
                          "needed",
-                         d->cfg.profile_path, rows, layers);
+                         ddp__cfg(d)->profile_path, rows, layers);
     }
     return DDP_OK;
 }
@@ -52645,14 +52899,14 @@ static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *
  * Freed by the caller also after an error. */
 static ddp_status ddp__profile_first(ddp_ctx *d, ddp_profile *model, ddp_profile *p, ddp_error *err)
 {
-    if (d->cfg.profile_path && !d->cut) return ddp__profile_from_file(d, p, err);
-    if (d->cfg.profile_path) {
+    if (ddp__cfg(d)->profile_path && !d->cut) return ddp__profile_from_file(d, p, err);
+    if (ddp__cfg(d)->profile_path) {
         DDP__TRY(ddp__profile_from_file(d, model, err));
         return ddp__stages_profile(d, model, p, err);
     }
     DDP__TRY(ddp__profile_start(d, p, err));
     ddp__profile_nominal(d, p);
-    return d->model && !d->cfg.plan_path ? ddp__profile_model(d, model, err) : DDP_OK;
+    return d->model && !ddp__cfg(d)->plan_path ? ddp__profile_model(d, model, err) : DDP_OK;
 }
 
 /* What follows from a profile that will stay. */
@@ -52669,11 +52923,11 @@ static ddp_status ddp__plan_unmeasured(ddp_ctx *d, const ddp_profile *model, con
     ddp_blob plan = {NULL, 0};
     ddp_status s;
 
-    if (d->cfg.plan_path) return ddp__plan_from_file(d, p, err);
+    if (ddp__cfg(d)->plan_path) return ddp__plan_from_file(d, p, err);
     if (d->model) return ddp__plan_of_model(d, model, p, err);
     if (d->plan_final) return ddp__plan_make(d, p, err);
     /* the same on all ranks by itself */
-    s = DDP__EVENT(d, plan_make, (d, d->self, p, 0, &plan));
+    s = DDP__EVENT(d, plan_make, (d, ddp__self(d), p, 0, &plan));
     if (s == DDP_OK) s = ddp__plan_take(d, &plan, p, err);
     ddp_blob_free(&plan);
     return s;
@@ -52730,9 +52984,11 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 {
     double most = ddp__drift_limit;
     ddp_piece p;
-    const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->team, &d->drift_word, sizeof d->drift_word);
+    const ddp_message m =
+        ddp__own_word(d, &p, DDP_BROADCAST, ddp__team_group(d), &d->drift_word, sizeof d->drift_word);
 
-    d->drift_word.again = d->ops.plan_stale && d->ops.plan_stale(d, d->self) ? DDP__PLAN_STALE : 0;
+    d->drift_word.again =
+        ddp__ops(d)->plan_stale && ddp__ops(d)->plan_stale(d, ddp__self(d)) ? DDP__PLAN_STALE : 0;
     for (int link = 0; link < 2; link++) {
         double moved = fabs(ddp_link_drift(d->link[link], d->fit[link].link, &d->mean_layer_bytes, 1));
         if (moved > most) d->drift_word.again = DDP__LINK_MOVED + link;
@@ -52744,13 +53000,14 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 
 ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 {
-    long every = (long)(d->plan_steps > d->cfg.period ? d->plan_steps : d->cfg.period) * DDP__DRIFT_PERIODS;
+    long every = (long)(d->plan_steps > ddp__cfg(d)->period ? d->plan_steps : ddp__cfg(d)->period) *
+                 DDP__DRIFT_PERIODS;
     ddp_link was, is;
     int link;
 
-    if (!d->engine || !d->ops.plan_make || d->nccl) return DDP_OK;
-    if (d->step % every == 0) return ddp__drift_ask(d, err);
-    if (d->drift_ticket < 0 || d->step % every != d->plan_steps) return DDP_OK;
+    if (!ddp__engine_of(d, 0) || !ddp__ops(d)->plan_make || d->nccl) return DDP_OK;
+    if (ddp_step(d) % every == 0) return ddp__drift_ask(d, err);
+    if (d->drift_ticket < 0 || ddp_step(d) % every != d->plan_steps) return DDP_OK;
     DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
     d->drift_ticket = -1;
     if (!d->drift_word.again) return DDP_OK;
@@ -52758,15 +53015,16 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     was = d->link[link];
     is = d->drift_word.link[link];
     if (d->drift_word.again == DDP__PLAN_STALE)
-        ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: strategy %s plans again", d->step, d->ops.name);
+        ddp__log(ddp__log_of(d), DDP_LOG_INFO, "step %ld: strategy %s plans again", ddp_step(d),
+                 ddp__ops(d)->name);
     else
-        ddp__log(&d->host.log, DDP_LOG_INFO,
+        ddp__log(ddp__log_of(d), DDP_LOG_INFO,
                  "step %ld: averaging a layer%s now takes %.2f ms + %.1f ns per byte (was "
                  "%.2f ms + %.1f ns): planning again",
-                 d->step, link ? " over the second link" : "", 1e3 * is.alpha_s, 1e9 * is.beta_s,
+                 ddp_step(d), link ? " over the second link" : "", 1e3 * is.alpha_s, 1e9 * is.beta_s,
                  1e3 * was.alpha_s, 1e9 * was.beta_s);
     memcpy(d->link, d->drift_word.link, sizeof d->link);
-    d->stats.replans++;
+    ddp__stats(d)->replans++;
     ddp__note_add(d, DDP_NOTE_REPLAN, -1, was.alpha_s + was.beta_s * d->mean_layer_bytes,
                   is.alpha_s + is.beta_s * d->mean_layer_bytes);
     return ddp__plan_again(d, err);
@@ -52863,7 +53121,7 @@ static int ddp__shares(const ddp_ctx *d, ddp__share *out)
 {
     int count = 0;
 
-    for (int l = 0; l < d->layers; l++) {
+    for (int l = 0; l < ddp__layers(d); l++) {
         ddp__share_walk w;
         memset(&w, 0, sizeof w);
         for (int b = 0; b < ddp__count(d->unit[l].block); b++)
@@ -52886,7 +53144,7 @@ static ddp_status ddp__plan_is_sane(ddp_ctx *d, const ddp__worker *s)
     blob.bytes = (unsigned char *)plan->data;
     blob.size = plan->count;
     if (!plan->count) return DDP_OK;
-    return DDP__EVENT(d, plan_fits, (d, d->self, &blob));
+    return DDP__EVENT(d, plan_fits, (d, ddp__self(d), &blob));
 }
 
 static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const char *path, ddp_error *err)
@@ -52906,7 +53164,7 @@ static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const cha
 /* told: parameters and optimizer state are the same on all workers, between steps. */
 static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
 {
-    const int there = d->host.backend ? DDP__WORKER_THERE : 0;
+    const int there = ddp__backend_of(d) ? DDP__WORKER_THERE : 0;
     ddp__unit *u = &d->unit[l];
 
     for (int b = 0; b < ddp__count(u->block); b++)
@@ -52924,12 +53182,12 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
 /* More than any plan takes: nothing that arrives decides about an allocation. */
 static size_t ddp__plan_most(const ddp_ctx *d)
 {
-    return 65536 + 16 * (size_t)d->layers * ((size_t)d->cfg.period + 16);
+    return 65536 + 16 * (size_t)ddp__layers(d) * ((size_t)ddp__cfg(d)->period + 16);
 }
 
 static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_error *err)
 {
-    const size_t L = (size_t)d->layers, times = ddp__profile_numbers(d->layers);
+    const size_t L = (size_t)ddp__layers(d), times = ddp__profile_numbers(ddp__layers(d));
     const int shares = ddp__shares(d, NULL);
     const ddp__owned *o;
     int64_t *number, *updates, *random;
@@ -52950,17 +53208,17 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     lr = (float *)ddp__worker_small(s, "lr", DDP_ST_F32, 1, 0, DDP__WORKER_TOLD);
     share = (ddp__share *)ddp__worker_small(s, "shares", DDP_ST_I64, (size_t)shares * DDP__SHARE_WORDS, 0, 0);
     if (!share || !number || !updates || !random || !plan || !profile || !lr)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the state of %d layers", d->layers);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the state of %d layers", ddp__layers(d));
     ddp__shares(d, share);
     s->cut = ddp__hash(DDP__HASH_START, share, (size_t)shares * sizeof *share);
-    number[DDP__N_STEP] = d->step;
+    number[DDP__N_STEP] = ddp_step(d);
     number[DDP__N_TAKEN] = d->taken;
     number[DDP__N_FINAL] = d->plan_final;
-    for (int l = 0; l < d->layers; l++) updates[l] = d->unit[l].updates;
+    for (int l = 0; l < ddp__layers(d); l++) updates[l] = d->unit[l].updates;
     for (o = d->host.owned; o; o = o->next)
         if (o->passes) *random++ = (int64_t)*o->passes;
     if (d->plan.size) memcpy(plan, d->plan.bytes, d->plan.size);
-    *lr = d->lr;
+    *lr = ddp__lr(d);
     if (!d->measured) return DDP_OK;
     memcpy(profile, d->profile.forward_s, L * sizeof *profile);
     memcpy(profile + L, d->profile.backward_s, L * sizeof *profile);
@@ -52972,45 +53230,46 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
 
 ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
 {
-    const int told = d->ops.averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
-    const int there = d->host.backend ? DDP__WORKER_THERE : 0;
+    const int told = ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
+    const int there = ddp__backend_of(d) ? DDP__WORKER_THERE : 0;
     int room = DDP__SMALL + ddp__count(d->kept) + d->programs + 1;
 
-    for (int l = 0; l < d->layers; l++) room += ddp__count(d->unit[l].block) + 3;
-    DDP__TRY(ddp__worker_open(s, d->layers, room, err));
-    s->host = &d->host;
+    for (int l = 0; l < ddp__layers(d); l++) room += ddp__count(d->unit[l].block) + 3;
+    DDP__TRY(ddp__worker_open(s, ddp__layers(d), room, err));
+    s->host = ddp__host_of(d);
     ddp__coded_fold(d);
-    s->engine = d->engine;
-    s->rank = d->rank;
-    s->world = d->world;
+    s->engine = ddp__engine_of(d, 0);
+    s->rank = ddp_rank(d);
+    s->world = ddp_world(d);
     s->hub = ddp__hub_of(d);
-    s->step = d->step;
-    s->strategy = d->ops.name;
-    s->optimizer = d->optimizer.name;
-    s->period = d->cfg.period;
+    s->step = ddp_step(d);
+    s->strategy = ddp__ops(d)->name;
+    s->optimizer = ddp__optimizer(d)->name;
+    s->period = ddp__cfg(d)->period;
     s->model = ddp__model_hash(d);
     s->run = d->saves_as;
     s->check = ddp__worker_is_sane;
     s->owner = d;
-    s->part = (size_t)(d->cfg.elastic_bytes / 64 * 64); /* in memory that is allocated in units of that */
+    s->part =
+        (size_t)(ddp__cfg(d)->elastic_bytes / 64 * 64); /* in memory that is allocated in units of that */
     s->takes_plan = 1;
     s->whole = d->cut ? d->cut->name : s->layer;
-    s->wholes = d->cut ? d->cut->layers : d->layers;
-    s->copies = d->cut ? d->cut->copies : d->world;
-    s->copy = d->cut ? d->cut->copy : d->rank;
-    for (int l = 0; l < d->layers; l++) s->layer[l] = d->unit[l].name;
+    s->wholes = d->cut ? d->cut->layers : ddp__layers(d);
+    s->copies = d->cut ? d->cut->copies : ddp_world(d);
+    s->copy = d->cut ? d->cut->copy : ddp_rank(d);
+    for (int l = 0; l < ddp__layers(d); l++) s->layer[l] = d->unit[l].name;
     DDP__TRY(ddp__worker_values(d, s, told, err));
-    for (int l = 0; l < d->layers; l++) ddp__worker_layer(d, s, l, told);
+    for (int l = 0; l < ddp__layers(d); l++) ddp__worker_layer(d, s, l, told);
     for (int i = 0; i < ddp__count(d->kept); i++) {
         const ddp__own_state *k = &d->kept[i];
         const int own = k->equal & DDP_KEPT_DRAINED ? 0 : k->equal & 1 ? DDP__WORKER_TOLD : DDP__WORKER_OWN;
         const int enters = k->equal & DDP_KEPT_TOLD ? DDP__WORKER_TOLD : 0;
         if (k->equal & DDP_KEPT_NOWHERE) continue;
-        ddp__worker_add(s, k->name, k->layer < 0 ? d->layers : k->layer, -1, k->data, k->count,
+        ddp__worker_add(s, k->name, k->layer < 0 ? ddp__layers(d) : k->layer, -1, k->data, k->count,
                         own | enters | (k->equal & DDP_KEPT_HERE ? 0 : there));
     }
     if (d->cut && d->cut->residuals)
-        ddp__worker_add(s, DDP__EDGE_RESIDUAL, d->layers, -1, d->cut->residual, d->cut->residuals,
+        ddp__worker_add(s, DDP__EDGE_RESIDUAL, ddp__layers(d), -1, d->cut->residual, d->cut->residuals,
                         DDP__WORKER_OWN);
     return DDP_OK;
 }
@@ -53024,16 +53283,15 @@ ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, dd
     ddp__owned *o;
     ddp_blob blob;
 
-    d->step = (long)number[DDP__N_STEP];
-    d->taken = number[DDP__N_TAKEN];
+    ddp__step_set(d, (long)number[DDP__N_STEP], number[DDP__N_TAKEN]);
     d->saves_as = s->run;
-    d->lr = *(const float *)ddp__worker_find(s, "lr")->data;
-    for (int l = 0; l < d->layers; l++) d->unit[l].updates = (long)updates[l];
+    ddp_set_lr(d, *(const float *)ddp__worker_find(s, "lr")->data);
+    for (int l = 0; l < ddp__layers(d); l++) d->unit[l].updates = (long)updates[l];
     for (o = d->host.owned; o; o = o->next)
         if (o->passes) *o->passes = (uint64_t)*random++;
     if (keep_plan && number[DDP__N_FINAL]) d->plan_final = 1;
-    d->timed_from = d->step;
-    if (!d->plan_final) d->cfg.profile_steps += (int)d->step; /* it has still to measure */
+    d->timed_from = ddp_step(d);
+    if (!d->plan_final) ddp__profile_for(d, ddp_step(d)); /* it has still to measure */
     if (!keep_plan || !plan->count) return DDP_OK;
     blob.bytes = (unsigned char *)plan->data;
     blob.size = plan->count;
@@ -53044,7 +53302,7 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
 {
     const ddp__tensor *t = ddp__worker_find(s, "profile");
     const double *profile = (const double *)t->data;
-    const size_t L = (size_t)d->layers;
+    const size_t L = (size_t)ddp__layers(d);
 
     d->measured = t->count != 0;
     d->drift_ticket = -1;
@@ -53103,7 +53361,7 @@ int ddp_add_state(ddp_ctx *d, const ddp_program_state *s)
             "ddp_add_state: '%s' has %s and no %s: set both functions, or neither if the program "
             "has no state",
             s->name, s->save ? "save" : "load", s->save ? "load" : "save");
-    if (d->started)
+    if (ddp__started(d))
         return ddp__ctx_failf(d, DDP_USAGE,
                               "ddp_add_state: '%s' comes too late, training has begun: register it before "
                               "ddp_set_optimizer",
@@ -53119,7 +53377,8 @@ int ddp_add_state(ddp_ctx *d, const ddp_program_state *s)
             "in one",
             s->name, (int)DDP_PROGRAM_STATES);
     if (!d->program)
-        d->program = (ddp__program *)ddp__scratch_take(&d->lists, DDP_PROGRAM_STATES, sizeof *d->program);
+        d->program =
+            (ddp__program *)ddp__scratch_take(ddp__lists_of(d), DDP_PROGRAM_STATES, sizeof *d->program);
     if (!d->program) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_add_state: out of memory for '%s'", s->name);
     p = &d->program[d->programs++];
     snprintf(p->name, sizeof p->name, "%s", s->name);
@@ -53147,15 +53406,15 @@ static ddp_status ddp__program_over(ddp_ctx *d, const ddp__program *p, int code,
     const char *call = d->in_program;
 
     d->in_program = NULL;
-    if (d->host.error.code) {
-        if (err != &d->host.error) *err = d->host.error;
+    if (ddp__error(d)->code) {
+        if (err != ddp__error(d)) *err = *ddp__error(d);
         return err->code;
     }
     if (!code) return DDP_OK;
     why->msg[sizeof why->msg - 1] = 0;
     return ddp__fail(err, DDP_FAILED,
                      "rank %d: the %s function of the state '%s' (ddp_add_state) returned %d%s%.300s",
-                     d->rank, call, p->name, code, why->msg[0] ? ": " : "", why->msg);
+                     ddp_rank(d), call, p->name, code, why->msg[0] ? ": " : "", why->msg);
 }
 
 /* ddp__worker.lend */
@@ -53173,7 +53432,7 @@ static ddp_status ddp__program_lend(const ddp__worker *s, ddp__tensor *t, ddp_er
     p->lent = 1;
     if (size && !bytes)
         return ddp__fail(err, DDP_ARG, "rank %d: the save function of the state '%s' gave NULL for %zu bytes",
-                         d->rank, p->name, size);
+                         ddp_rank(d), p->name, size);
     if (!(t->flags & DDP__WORKER_LENT)) DDP_FREE(t->data);
     t->flags |= DDP__WORKER_LENT;
     t->data = bytes;
@@ -53244,7 +53503,7 @@ static ddp_status ddp__block_hash(ddp_ctx *d, const ddp_block *k, float *room, u
     for (size_t at = 0, n; at < k->count; at += n) {
         const float *x = k->params + at;
         n = k->count - at < DDP__HASHED_FLOATS ? k->count - at : (size_t)DDP__HASHED_FLOATS;
-        if (room) DDP__TRY(ddp__host_download(&d->host, room, x, n * sizeof *room, err));
+        if (room) DDP__TRY(ddp__host_download(ddp__host_of(d), room, x, n * sizeof *room, err));
         hash = ddp_hash_floats(hash, room ? room : x, n);
     }
     *out = hash | 1;
@@ -53253,7 +53512,7 @@ static ddp_status ddp__block_hash(ddp_ctx *d, const ddp_block *k, float *room, u
 
 static ddp_status ddp__hashes_fill(ddp_ctx *d, float *room, uint64_t *hash, ddp_error *err)
 {
-    for (int l = 0; l < d->layers; l++)
+    for (int l = 0; l < ddp__layers(d); l++)
         for (int b = 0; b < ddp__count(d->unit[l].block); b++)
             DDP__TRY(ddp__block_hash(d, &d->unit[l].block[b], room, hash++, err));
     return DDP_OK;
@@ -53261,9 +53520,9 @@ static ddp_status ddp__hashes_fill(ddp_ctx *d, float *room, uint64_t *hash, ddp_
 
 static int ddp__in_group(const ddp_ctx *d, int group, int rank)
 {
-    const int *ranks = ddp__engine_group_ranks(d->engine, group);
+    const int *ranks = ddp__engine_group_ranks(ddp__engine_of(d, 0), group);
 
-    for (int i = 0; ranks && i < ddp__engine_group_size(d->engine, group); i++)
+    for (int i = 0; ranks && i < ddp__engine_group_size(ddp__engine_of(d, 0), group); i++)
         if (ranks[i] == rank) return 1;
     return !ranks;
 }
@@ -53271,9 +53530,9 @@ static int ddp__in_group(const ddp_ctx *d, int group, int rank)
 /* Whether number `at` of the hashes of a rank of this group is not this rank's. */
 static int ddp__hashes_differ(const ddp_ctx *d, const uint64_t *all, size_t each, size_t at, int group)
 {
-    const uint64_t own = all[(size_t)d->team_place * each + at];
+    const uint64_t own = all[(size_t)ddp__team_place(d) * each + at];
 
-    for (int i = 0; i < d->team_size; i++) {
+    for (int i = 0; i < ddp__team_size(d); i++) {
         const uint64_t other = all[(size_t)i * each + at];
         if (other && other != own && ddp__in_group(d, group, ddp__team_rank(d, i))) return 1;
     }
@@ -53294,8 +53553,8 @@ static ddp_status ddp__replicas_compare(ddp_ctx *d, uint64_t *all, size_t each, 
 {
     size_t at = 0;
 
-    DDP__TRY(ddp__gather_words(d, d->team, all, each * sizeof *all, err));
-    for (int l = 0; l < d->layers; l++)
+    DDP__TRY(ddp__gather_words(d, ddp__team_group(d), all, each * sizeof *all, err));
+    for (int l = 0; l < ddp__layers(d); l++)
         for (int b = 0; b < ddp__count(d->unit[l].block); b++, at++)
             if (ddp__hashes_differ(d, all, each, at, d->unit[l].group))
                 DDP__TRY(ddp__block_average(d, &d->unit[l], &d->unit[l].block[b], err));
@@ -53309,14 +53568,15 @@ ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err)
     size_t each = 0;
     ddp_status s;
 
-    if (!d->engine || d->host.paper || d->team_size < 2) return DDP_OK;
-    for (int l = 0; l < d->layers; l++) each += (size_t)ddp__count(d->unit[l].block);
-    all = (uint64_t *)ddp__calloc((size_t)d->team_size * each + 1, sizeof *all);
-    if (d->host.backend) room = (float *)ddp__calloc(DDP__HASHED_FLOATS, sizeof *room);
-    if (!all || (d->host.backend && !room))
-        s = ddp__fail(err, DDP_MEMORY, "out of memory comparing %zu arrays of %d ranks", each, d->team_size);
+    if (!ddp__engine_of(d, 0) || d->host.paper || ddp__team_size(d) < 2) return DDP_OK;
+    for (int l = 0; l < ddp__layers(d); l++) each += (size_t)ddp__count(d->unit[l].block);
+    all = (uint64_t *)ddp__calloc((size_t)ddp__team_size(d) * each + 1, sizeof *all);
+    if (ddp__backend_of(d)) room = (float *)ddp__calloc(DDP__HASHED_FLOATS, sizeof *room);
+    if (!all || (ddp__backend_of(d) && !room))
+        s = ddp__fail(err, DDP_MEMORY, "out of memory comparing %zu arrays of %d ranks", each,
+                      ddp__team_size(d));
     else
-        s = ddp__hashes_fill(d, room, all + (size_t)d->team_place * each, err);
+        s = ddp__hashes_fill(d, room, all + (size_t)ddp__team_place(d) * each, err);
     if (s == DDP_OK) s = ddp__replicas_compare(d, all, each, err);
     if (all) DDP_FREE(all);
     if (room) DDP_FREE(room);
@@ -53329,23 +53589,23 @@ ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err)
 
 static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
 {
-    const size_t L = (size_t)d->layers;
-    int32_t *all = (int32_t *)ddp__calloc((size_t)d->world * L, sizeof *all);
+    const size_t L = (size_t)ddp__layers(d);
+    int32_t *all = (int32_t *)ddp__calloc((size_t)ddp_world(d) * L, sizeof *all);
     ddp_status s;
 
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
-    for (int l = 0; l < d->layers; l++) all[(size_t)d->rank * L + (size_t)l] = d->unit[l].group;
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", ddp__layers(d));
+    for (int l = 0; l < ddp__layers(d); l++) all[(size_t)ddp_rank(d) * L + (size_t)l] = d->unit[l].group;
     s = ddp__gather_words(d, 0, all, L * sizeof *all, err);
-    for (int l = 0; s == DDP_OK && l < d->layers; l++) {
-        const int group = d->unit[l].group, *ranks = ddp__engine_group_ranks(d->engine, group);
-        int n = ranks ? ddp__engine_group_size(d->engine, group) : d->world;
+    for (int l = 0; s == DDP_OK && l < ddp__layers(d); l++) {
+        const int group = d->unit[l].group, *ranks = ddp__engine_group_ranks(ddp__engine_of(d, 0), group);
+        int n = ranks ? ddp__engine_group_size(ddp__engine_of(d, 0), group) : ddp_world(d);
         for (int i = 0; i < n; i++) {
             const int r = ranks ? ranks[i] : i, other = (int)all[(size_t)r * L + (size_t)l];
             if (other == group) continue;
             s = ddp__fail(err, DDP_MISMATCH,
                           "layer %d (%s) belongs to group %d on rank %d and to group %d on rank %d: "
                           "all ranks of a group must register it with the same group (0 = all ranks)",
-                          l, d->unit[l].name, group, d->rank, other, r);
+                          l, d->unit[l].name, group, ddp_rank(d), other, r);
             break;
         }
     }
@@ -53386,10 +53646,10 @@ static const char *const *ddp__optimizer_names(const ddp_optimizer *o)
 int ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out)
 {
     const ddp__setting more[DDP__SESSION_SETTINGS] = {
-        {"net (bytes/s of the slowest link)", d->links[0].slowest, NULL},
-        {"learning rate", (double)d->optimizer.lr, NULL},
+        {"net (bytes/s of the slowest link)", ddp__links_of(d, 0)->slowest, NULL},
+        {"learning rate", (double)ddp__optimizer(d)->lr, NULL},
         {"dropout", ddp__dropout(d), NULL}};
-    const int n = ddp__settings_compared(&d->cfg, joined, out);
+    const int n = ddp__settings_compared(ddp__cfg(d), joined, out);
 
     memcpy(out + n, more, sizeof more);
     return n + DDP__SESSION_SETTINGS;
@@ -53400,14 +53660,14 @@ static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
     ddp__setting setting[DDP__SETTINGS];
 
     f->version = DDP_VERSION_MAJOR * 10000 + DDP_VERSION_MINOR * 100 + DDP_VERSION_PATCH;
-    f->layers = d->layers;
-    f->micro_batches = d->cfg.micro_batches;
-    f->team = d->team;
+    f->layers = ddp__layers(d);
+    f->micro_batches = ddp__cfg(d)->micro_batches;
+    f->team = ddp__team_group(d);
     f->mixed = d->mixed;
-    f->site = d->cfg.site;
-    snprintf(f->strategy, sizeof f->strategy, "%s", d->ops.name);
-    snprintf(f->optimizer, sizeof f->optimizer, "%s", d->optimizer.name);
-    if (ddp__optimizer_names(&d->optimizer)) memcpy(f->hyper, d->optimizer.hyper, sizeof f->hyper);
+    f->site = ddp__cfg(d)->site;
+    snprintf(f->strategy, sizeof f->strategy, "%s", ddp__ops(d)->name);
+    snprintf(f->optimizer, sizeof f->optimizer, "%s", ddp__optimizer(d)->name);
+    if (ddp__optimizer_names(ddp__optimizer(d))) memcpy(f->hyper, ddp__optimizer(d)->hyper, sizeof f->hyper);
     f->layout = ddp__layout_hash(d);
     f->model = ddp__model_hash(d);
     f->dropout = ddp__dropout_hash(d);
@@ -53419,7 +53679,7 @@ static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
 
 static int ddp__in_team(const ddp_ctx *d, int rank)
 {
-    for (int i = 0; i < d->team_size; i++)
+    for (int i = 0; i < ddp__team_size(d); i++)
         if (ddp__team_rank(d, i) == rank) return 1;
     return 0;
 }
@@ -53511,7 +53771,7 @@ static ddp_status ddp__compare_settings(const ddp_ctx *d, int r, const ddp__fing
 static ddp_status ddp__compare_optimizers(const ddp_ctx *d, int r, const ddp__fingerprint *f, int first,
                                           const ddp__fingerprint *team, ddp_error *err)
 {
-    const char *const *names = ddp__optimizer_names(&d->optimizer);
+    const char *const *names = ddp__optimizer_names(ddp__optimizer(d));
 
     if (strcmp(f->optimizer, team->optimizer))
         return ddp__fail(err, DDP_MISMATCH,
@@ -53532,16 +53792,17 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *a
 
     while (zero->version == 0) zero++; /* a lost worker's */
     first = (int)(zero - all);
-    root = d->team ? d->team_root : first;
+    root = ddp__team_group(d) ? ddp__team_root(d) : first;
     team = all + root;
-    for (int r = 0; r < d->world; r++) {
+    for (int r = 0; r < ddp_world(d); r++) {
         const ddp__fingerprint *f = all + r;
         if (f->version == 0) continue;
         if (f->version == zero->version && ddp__in_team(d, r) && f->layers != team->layers)
             return ddp__fail(err, DDP_MISMATCH,
                              "rank %d registered %d layers, rank %d has %d: every rank%s must "
                              "register the same model",
-                             r, (int)f->layers, root, (int)team->layers, d->team ? " of a group" : "");
+                             r, (int)f->layers, root, (int)team->layers,
+                             ddp__team_group(d) ? " of a group" : "");
         DDP__TRY(ddp__compare_settings(d, r, f, first, zero, err));
         if (ddp__in_team(d, r)) DDP__TRY(ddp__compare_optimizers(d, r, f, root, team, err));
     }
@@ -53551,15 +53812,15 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *a
 /* Whether the ranks of this one's team see it the same. */
 static ddp_status ddp__team_agree(ddp_ctx *d, const ddp__fingerprint *all, ddp_error *err)
 {
-    for (int i = 0; i < d->team_size; i++) {
+    for (int i = 0; i < ddp__team_size(d); i++) {
         const int r = ddp__team_rank(d, i), team = (int)all[r].team;
-        if (all[r].version == 0 || team == d->team) continue;
+        if (all[r].version == 0 || team == ddp__team_group(d)) continue;
         return ddp__fail(
             err, DDP_MISMATCH,
             "all layers of rank %d belong to group %d, those of rank %d to %s: where "
             "one rank has layers of all ranks or of several groups, every rank must register the same "
             "layers",
-            team ? r : d->rank, team ? team : d->team, team ? d->rank : r,
+            team ? r : ddp_rank(d), team ? team : ddp__team_group(d), team ? ddp_rank(d) : r,
             d->mixed || !team ? "none or to several" : "another");
     }
     return DDP_OK;
@@ -53587,24 +53848,24 @@ static ddp__shape_word ddp__shape_of(const ddp__unit *u)
 /* Same number of layers, other contents: the layers of the first rank show which one differs. */
 static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
 {
-    const size_t bytes = (size_t)d->layers * sizeof(ddp__shape_word);
+    const size_t bytes = (size_t)ddp__layers(d) * sizeof(ddp__shape_word);
     ddp__shape_word *first = (ddp__shape_word *)ddp__calloc(bytes, 1);
     ddp_status s;
 
-    if (!first) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
-    for (int l = 0; l < d->layers; l++) first[l] = ddp__shape_of(&d->unit[l]);
-    s = ddp__tell(d, d->team, first, bytes, err);
-    for (int l = 0; s == DDP_OK && l < d->layers; l++) first[l].name[sizeof first[l].name - 1] = 0;
-    for (int l = 0; s == DDP_OK && l < d->layers; l++) {
+    if (!first) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", ddp__layers(d));
+    for (int l = 0; l < ddp__layers(d); l++) first[l] = ddp__shape_of(&d->unit[l]);
+    s = ddp__tell(d, ddp__team_group(d), first, bytes, err);
+    for (int l = 0; s == DDP_OK && l < ddp__layers(d); l++) first[l].name[sizeof first[l].name - 1] = 0;
+    for (int l = 0; s == DDP_OK && l < ddp__layers(d); l++) {
         const ddp__shape_word own = ddp__shape_of(&d->unit[l]), *f = &first[l];
         const int alike = own.count == f->count && own.blocks == f->blocks && !strcmp(own.name, f->name);
         if (own.hash == f->hash) continue;
         s = ddp__fail(err, DDP_MISMATCH,
                       "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d %s with %zu "
                       "in %d%s: every rank%s must register the same model",
-                      l, d->rank, own.name, (size_t)own.count, (int)own.blocks, d->team_root, f->name,
-                      (size_t)f->count, (int)f->blocks, alike ? ", of other lengths or kinds" : "",
-                      d->team ? " of a group" : "");
+                      l, ddp_rank(d), own.name, (size_t)own.count, (int)own.blocks, ddp__team_root(d),
+                      f->name, (size_t)f->count, (int)f->blocks, alike ? ", of other lengths or kinds" : "",
+                      ddp__team_group(d) ? " of a group" : "");
     }
     DDP_FREE(first);
     return s;
@@ -53614,12 +53875,13 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__compare_models(ddp_ctx *d, int other, const char *what, ddp_error *err)
 {
     DDP__TRY(ddp__compare_layers(d, err));
-    DDP__TRY(ddp__all_come(d, d->team, err)); /* it agrees with the first; wait for the abort of the one that
+    DDP__TRY(ddp__all_come(d, ddp__team_group(d),
+                           err)); /* it agrees with the first; wait for the abort of the one that
                                                  does not */
     return ddp__fail(err, DDP_MISMATCH,
                      "the models of rank %d and rank %d have equal layers and different %s: start every "
                      "rank with the same model",
-                     d->rank, other, what);
+                     ddp_rank(d), other, what);
 }
 
 /* One warning for all numbers of ddp_usually_same that differ from the first live rank's. */
@@ -53636,10 +53898,10 @@ static void ddp__find_unlike(ddp_ctx *d, const ddp__fingerprint *all)
     for (int i = 0; i < DDP_SAME && *first->usual[i].name; i++) {
         const ddp__same *x = &first->usual[i];
         const ddp__fingerprint *f = first;
-        while (f < all + d->world &&
+        while (f < all + ddp_world(d) &&
                (!f->version || strcmp(f->usual[i].name, x->name) || f->usual[i].value == x->value))
             f++;
-        if (f == all + d->world) continue;
+        if (f == all + ddp_world(d)) continue;
         if (!t.size) {
             ddp__text_addf(&t, "rank %d has ", (int)(first - all));
             begin = t.size;
@@ -53649,30 +53911,30 @@ static void ddp__find_unlike(ddp_ctx *d, const ddp__fingerprint *all)
     }
     if (!t.size) return;
     ddp__text_addf(&t, ": the run continues, and averages give every rank the same weight");
-    if (ddp__leads(d)) ddp__log(&d->host.log, DDP_LOG_WARN, "%s", d->unlike);
+    if (ddp__leads(d)) ddp__log(ddp__log_of(d), DDP_LOG_WARN, "%s", d->unlike);
 }
 
 ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
 {
-    const size_t world = (size_t)d->world;
+    const size_t world = (size_t)ddp_world(d);
     ddp__fingerprint *all, *own;
     const char *what = NULL; /* differs between this rank and `other` */
     int *site, other = -1, mixed = 0;
     ddp_status s;
 
-    if (d->host.paper && d->world > DDP__LARGE_WORLD)
+    if (d->host.paper && ddp_world(d) > DDP__LARGE_WORLD)
         return DDP_OK; /* one program made them all, and each
                                                                         would hold a word of each */
     all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all + sizeof(int));
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", d->world);
-    own = all + d->rank;
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", ddp_world(d));
+    own = all + ddp_rank(d);
     site = (int *)(void *)(all + world);
     ddp__fingerprint_fill(d, own);
     s = ddp__gather_words(d, 0, all, sizeof *all, err);
     if (s == DDP_OK) s = ddp__team_agree(d, all, err);
     if (s == DDP_OK) s = ddp__compare_ranks(d, all, err);
     if (s == DDP_OK) ddp__find_unlike(d, all);
-    for (int r = 0; r < d->world; r++) {
+    for (int r = 0; r < ddp_world(d); r++) {
         site[r] = (int)all[r].site;
         mixed |= all[r].mixed;
         if (other >= 0 || !all[r].version || !ddp__in_team(d, r)) continue;
@@ -53684,7 +53946,7 @@ ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     }
     if (s == DDP_OK && other < 0) s = ddp__levels_open(d, site, err);
     DDP_FREE(all);
-    if (s == DDP_OK && other < 0 && mixed && !d->team) s = ddp__team_layers(d, err);
+    if (s == DDP_OK && other < 0 && mixed && !ddp__team_group(d)) s = ddp__team_layers(d, err);
     return s == DDP_OK && other >= 0 ? ddp__compare_models(d, other, what, err) : s;
 }
 
@@ -53692,8 +53954,8 @@ ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
 static int ddp__same_add(ddp_ctx *d, const char *verb, ddp__same *list, int *count, const char *name,
                          int64_t value)
 {
-    if (!name || !*name || strlen(name) >= sizeof list->name || *count == DDP_SAME || d->started)
-        return ddp__ctx_failf(d, d->started ? DDP_USAGE : DDP_ARG,
+    if (!name || !*name || strlen(name) >= sizeof list->name || *count == DDP_SAME || ddp__started(d))
+        return ddp__ctx_failf(d, ddp__started(d) ? DDP_USAGE : DDP_ARG,
                               "%s: '%.40s': at most %d names of up to %d characters, before the "
                               "first step",
                               verb, name ? name : "", DDP_SAME, (int)sizeof list->name - 1);
@@ -53736,17 +53998,17 @@ DDP_LIB void ddp__arrival_close(ddp_ctx *d);
 static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
 {
     memset(c, 0, sizeof *c);
-    c->rank = d->rank;
-    c->world = d->world;
-    c->min_world = d->cfg.min_world;
-    c->run_id = ddp__run_id(d->cfg.run_id);
-    c->addr = d->cfg.addr;
-    c->insecure = d->cfg.insecure;
+    c->rank = ddp_rank(d);
+    c->world = ddp_world(d);
+    c->min_world = ddp__cfg(d)->min_world;
+    c->run_id = ddp__run_id(ddp__cfg(d)->run_id);
+    c->addr = ddp__cfg(d)->addr;
+    c->insecure = ddp__cfg(d)->insecure;
     c->tls = d->tls;
-    c->connect_timeout_s = d->cfg.connect_timeout_s;
-    c->peer_timeout_s = d->cfg.peer_timeout_s;
-    c->op_timeout_s = d->cfg.op_timeout_s;
-    c->congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
+    c->connect_timeout_s = ddp__cfg(d)->connect_timeout_s;
+    c->peer_timeout_s = ddp__cfg(d)->peer_timeout_s;
+    c->op_timeout_s = ddp__cfg(d)->op_timeout_s;
+    c->congestion = ddp__cfg(d)->no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
     c->log = d->host.log;
 }
 
@@ -53760,9 +54022,9 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
 
     memset(l, 0, sizeof *l);
     s->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
-    s->layers = d->layers;
-    snprintf(s->how, sizeof s->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name,
-             d->cfg.period, d->cfg.micro_batches, ddp_wire_name(d->cfg.wire));
+    s->layers = ddp__layers(d);
+    snprintf(s->how, sizeof s->how, "%.40s with period %d, %d micro-batches and wire %s", ddp__ops(d)->name,
+             ddp__cfg(d)->period, ddp__cfg(d)->micro_batches, ddp_wire_name(ddp__cfg(d)->wire));
     memcpy(s->same, d->same, sizeof s->same);
     ddp__program_names(d, s->states);
     s->settings = ddp__settings(d, 1, setting);
@@ -53788,7 +54050,7 @@ void ddp__admission_ready(ddp_ctx *d)
     ddp__join_layout l;
 
     ddp__layout_fill(d, &l);
-    ddp__join_ready(d->join, d->engine, &l);
+    ddp__join_ready(d->join, ddp__engine_of(d, 0), &l);
 }
 
 /* The coordinator's next word; members and newcomers. */
@@ -53809,7 +54071,7 @@ static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
 
     if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
     if (code == DDP_OK) code = ddp__worker_enter(&s, newcomer, err);
-    if (code == DDP_OK && d->rank == newcomer) {
+    if (code == DDP_OK && ddp_rank(d) == newcomer) {
         d->plan_final = 1;
         code = ddp__worker_apply(d, &s, 1, err);
         if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
@@ -53818,7 +54080,7 @@ static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
     ddp__programs_release(d);
     ddp__worker_free(&s);
     if (code == DDP_OK) code = ddp__levels_again(d, err);
-    if (code != DDP_OK || !d->measured || !d->ops.plan_make) return code;
+    if (code != DDP_OK || !d->measured || !ddp__ops(d)->plan_make) return code;
     return ddp__plan_again(d, err);
 }
 
@@ -53839,8 +54101,8 @@ static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
     DDP__TRY(ddp__join_admit(d->join, id, &in, err));
     if (!in) return DDP_OK;
     DDP__TRY(ddp__entry(d, id, err));
-    ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: worker %d has joined at step %ld, in %.2f s", d->rank, id,
-             d->step, ddp_now() - begin);
+    ddp__log(ddp__log_of(d), DDP_LOG_WARN, "rank %d: worker %d has joined at step %ld, in %.2f s",
+             ddp_rank(d), id, ddp_step(d), ddp_now() - begin);
     return DDP_OK;
 }
 
@@ -53866,7 +54128,7 @@ ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
         DDP__TRY(ddp__post_wait(d, 0, d->join_ticket, err));
         d->join_ticket = -1;
         id = (int)d->join_word;
-        if (id >= 0 && id < d->world) DDP__TRY(ddp__admit(d, id, err));
+        if (id >= 0 && id < ddp_world(d)) DDP__TRY(ddp__admit(d, id, err));
     }
     return ddp__admission_ask(d, err);
 }
@@ -53880,12 +54142,9 @@ ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__session_tls(d, err));
     ddp__join_settings(d, &c);
     DDP__TRY(ddp__joiner_open(&c, &d->joiner, err));
-    d->rank = d->cfg.rank = d->joiner->place.id;
-    d->world = d->cfg.world = d->joiner->place.world;
-    d->cfg.min_world = d->joiner->place.min_world;
-    ddp__links_free(&d->links[0]); /* they were those of another world */
-    DDP__TRY(ddp__links_open(&d->cfg, 0, &d->links[0], err));
-    ddp__log(&d->host.log, DDP_LOG_INFO, "joins as rank %d of %d", d->rank, d->world);
+    DDP__TRY(
+        ddp__context_joins(d, d->joiner->place.id, d->joiner->place.world, d->joiner->place.min_world, err));
+    ddp__log(ddp__log_of(d), DDP_LOG_INFO, "joins as rank %d of %d", ddp_rank(d), ddp_world(d));
     return DDP_OK;
 }
 
@@ -53911,7 +54170,8 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     ddp__coded_start(d, 0); /* what the donor has still to send it sends itself */
     s = ddp__admission_open(d, wire, err);
     if (s != DDP_OK) wire->table->close(wire);
-    if (s == DDP_OK) s = ddp__engine_start(d, wire, &d->links[0], 1, d->joiner->place.live, &engine, err);
+    if (s == DDP_OK)
+        s = ddp__engine_start(d, wire, ddp__links_of(d, 0), 1, d->joiner->place.live, &engine, err);
     ddp__engine_set(d, engine);
     if (s == DDP_OK) s = ddp__session_pieces(d, err);
     if (s == DDP_OK) s = ddp__joiner_wait(d->joiner, engine, err);
@@ -53926,7 +54186,7 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
 
 ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
 {
-    double until = ddp_now() + d->cfg.connect_timeout_s;
+    double until = ddp_now() + ddp__cfg(d)->connect_timeout_s;
     ddp_error local;
     ddp_status s;
 
@@ -53934,23 +54194,23 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
         memset(&local, 0, sizeof local);
         s = ddp__arrival_try(d, until, &local);
         if (s != DDP_PEER_LOST || ddp_now() >= until) break;
-        ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: %s; joining begins again", d->rank, local.msg);
+        ddp__log(ddp__log_of(d), DDP_LOG_WARN, "rank %d: %s; joining begins again", ddp_rank(d), local.msg);
         ddp__joiner_again(d->joiner);
         ddp__sleep_until(ddp_now() + 0.3);
     }
-    if (s == DDP_OK) s = ddp__entry(d, d->rank, &local);
+    if (s == DDP_OK) s = ddp__entry(d, ddp_rank(d), &local);
     if (s == DDP_OK) {
         ddp__admission_ready(d);
         s = ddp__admission_ask(d, &local);
     }
     ddp__arrival_close(d);
     if (s != DDP_OK) {
-        if (d->engine) ddp__engine_hush(d->engine);
+        if (ddp__engine_of(d, 0)) ddp__engine_hush(ddp__engine_of(d, 0));
         if (err && local.code) *err = local; /* else the context has it */
         return s;
     }
     d->entered = 1;
-    ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d: in, at step %ld", d->rank, d->step);
+    ddp__log(ddp__log_of(d), DDP_LOG_INFO, "rank %d: in, at step %ld", ddp_rank(d), ddp_step(d));
     return DDP_OK;
 }
 
@@ -53979,7 +54239,7 @@ static int ddp__arrays(const ddp_ctx *d, ddp__array *out)
 {
     int n = 0;
 
-    for (int l = 0; l < d->layers; l++)
+    for (int l = 0; l < ddp__layers(d); l++)
         for (int b = 0; b < ddp__count(d->unit[l].block); b++) {
             const ddp_block *k = &d->unit[l].block[b];
             const ddp__array params = {k->params, k->params + k->count, l, b, 0},
@@ -54003,7 +54263,7 @@ static void ddp__arrays_tie(ddp_ctx *d, const ddp__array *x, int n)
         else
             kept = i;
     }
-    for (int l = 0; l < d->layers; l++) {
+    for (int l = 0; l < ddp__layers(d); l++) {
         ddp__unit *u = &d->unit[l];
         int left = 0;
         for (int b = 0; b < ddp__count(u->block); b++)
@@ -54018,9 +54278,9 @@ static ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
     ddp__array *all;
     int n = 0;
 
-    for (int l = 0; l < d->layers; l++) n += 2 * ddp__count(d->unit[l].block);
+    for (int l = 0; l < ddp__layers(d); l++) n += 2 * ddp__count(d->unit[l].block);
     all = (ddp__array *)ddp__calloc((size_t)n + 1, sizeof *all);
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for the arrays of %d layers", d->layers);
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for the arrays of %d layers", ddp__layers(d));
     ddp__arrays_tie(d, all, ddp__arrays(d, all));
     n = ddp__arrays(d, all);
     err->code = DDP_OK;
@@ -54050,7 +54310,7 @@ static const ddp_matrix *ddp__next_matrix(const ddp_ctx *d, const ddp__unit *u, 
 {
     const ddp_matrix *next = NULL, *x = u->matrix;
 
-    for (; d->optimizer.matrix_state && x < u->matrix + u->matrices; x++)
+    for (; ddp__optimizer(d)->matrix_state && x < u->matrix + u->matrices; x++)
         if (x->params >= k->params + at && x->params < k->params + k->count &&
             (!next || x->params < next->params))
             next = x;
@@ -54081,12 +54341,12 @@ static void ddp__unit_trains(const ddp_ctx *d, ddp__unit *u, const ddp_block *k)
 static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
     const size_t room = (size_t)(ddp__count(u->block) + 2 * u->matrices + 1);
-    const int arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0;
+    const int arrays = ddp__cfg(d)->average_state ? ddp__optimizer(d)->state_per_param : 0;
     int parts;
 
-    u->shape = (ddp_matrix *)ddp__scratch_take(&d->lists, room, sizeof *u->shape);
-    u->gradient = (ddp_piece *)ddp__scratch_take(&d->lists, 4 * room, sizeof *u->gradient);
-    if (d->lists.failed)
+    u->shape = (ddp_matrix *)ddp__scratch_take(ddp__lists_of(d), room, sizeof *u->shape);
+    u->gradient = (ddp_piece *)ddp__scratch_take(ddp__lists_of(d), 4 * room, sizeof *u->gradient);
+    if (ddp__scratch_failed(ddp__lists_of(d)))
         return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", ddp__layer_prefix(u->name), u->name);
     u->trains = u->gradient + room;
     u->average = u->trains + room;
@@ -54105,9 +54365,9 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     u->forward_step = -1;
     parts = ddp_parts_of(d, (int)(u - d->unit));
     if (parts == 1 &&
-        !(u->state_count && arrays && (d->cfg.state_period[0] > 1 || d->cfg.state_period[1] > 1)))
+        !(u->state_count && arrays && (ddp__cfg(d)->state_period[0] > 1 || ddp__cfg(d)->state_period[1] > 1)))
         return DDP_OK;
-    u->moved = (ddp_piece *)ddp__scratch_take(&d->lists, ddp__unit_pieces(d, u), sizeof *u->moved);
+    u->moved = (ddp_piece *)ddp__scratch_take(ddp__lists_of(d), ddp__unit_pieces(d, u), sizeof *u->moved);
     return u->moved ? DDP_OK
                     : ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", ddp__layer_prefix(u->name), u->name);
 }
@@ -54115,11 +54375,11 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
     if (u->state_count == 0) return DDP_OK;
-    u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
+    u->state = (float *)ddp__host_alloc(ddp__host_of(d), u->state_count * sizeof(float));
     if (!u->state)
         return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory for %zu bytes of optimizer state",
                          ddp__layer_prefix(u->name), u->name, u->state_count * sizeof(float));
-    if (d->cfg.average_state) {
+    if (ddp__cfg(d)->average_state) {
         const ddp_piece state = {{u->state}, u->state_count};
         u->average[u->averages++] = u->other[u->others++] = state;
     }
@@ -54131,17 +54391,17 @@ static ddp_status ddp__session_muon(ddp_ctx *d, ddp_error *err)
 {
     int matrices = 0;
 
-    if (!ddp__is_muon(&d->optimizer)) return DDP_OK;
-    if (d->host.backend)
+    if (!ddp__is_muon(ddp__optimizer(d))) return DDP_OK;
+    if (ddp__backend_of(d))
         return ddp__fail(err, DDP_UNSUPPORTED,
                          "optimizer muon with a backend: its matrices are multiplied on the CPU: "
                          "train there, or choose adamw");
-    if (d->ops.traits & DDP_NEEDS_SERVERS)
+    if (ddp__ops(d)->traits & DDP_NEEDS_SERVERS)
         return ddp__fail(err, DDP_UNSUPPORTED,
                          "optimizer muon with strategy %s: a server updates what it serves on its "
                          "own, not matrix by matrix: choose adamw, or a strategy without servers",
-                         d->ops.name);
-    for (int l = 0; l < d->layers; l++)
+                         ddp__ops(d)->name);
+    for (int l = 0; l < ddp__layers(d); l++)
         for (int i = 0; i < d->unit[l].gradients; i++) {
             const ddp_matrix *x = &d->unit[l].shape[i];
             const size_t room = ddp__muon_room(x->rows, x->columns);
@@ -54153,9 +54413,9 @@ static ddp_status ddp__session_muon(ddp_ctx *d, ddp_error *err)
         return ddp__fail(err, DDP_USAGE,
                          "optimizer muon: none of %d layers has a matrix to train: give them in "
                          "ddp_layer.matrices, or choose adamw",
-                         d->layers);
-    d->muon.pool = d->host.pool;
-    d->muon.at = (float *)ddp__alloc(&d->host.allocator, d->muon_count * sizeof(float));
+                         ddp__layers(d));
+    d->muon.pool = ddp__pool_of(d);
+    d->muon.at = (float *)ddp__alloc(ddp__allocator_of(d), d->muon_count * sizeof(float));
     return d->muon.at ? DDP_OK
                       : ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes that muon works in",
                                   d->muon_count * sizeof(float));
@@ -54168,8 +54428,8 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
     double state = 0, graphs = 0;
     const ddp__owned *o;
 
-    if (d->host.backend || d->host.allocator.alloc || !(total > 0)) return DDP_OK;
-    for (int l = 0; l < d->layers; l++) state += (double)d->unit[l].state_count * sizeof(float);
+    if (ddp__backend_of(d) || d->host.allocator.alloc || !(total > 0)) return DDP_OK;
+    for (int l = 0; l < ddp__layers(d); l++) state += (double)d->unit[l].state_count * sizeof(float);
     for (o = d->host.owned; o; o = o->next) graphs += o->bytes;
     if (state + graphs <= total) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY,
@@ -54177,36 +54437,38 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
                      "gradients and activations; this process may use %.0f: use a smaller model, or an "
                      "optimizer with less "
                      "state",
-                     state, d->optimizer.name, graphs, total);
+                     state, ddp__optimizer(d)->name, graphs, total);
 }
 
 static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 {
-    const int per_step = 8 * d->layers * d->cfg.micro_batches + 64, timed = d->cfg.profile_steps + 1;
+    const int per_step = 8 * ddp__layers(d) * ddp__cfg(d)->micro_batches + 64,
+              timed = ddp__cfg(d)->profile_steps + 1;
 
-    for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
+    for (int l = 0; l < ddp__layers(d); l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__session_fits(d, err));
-    for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
+    for (int l = 0; l < ddp__layers(d); l++) DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
     DDP__TRY(ddp__session_muon(d, err));
     DDP__TRY(ddp__coded_memory(d, err));
     DDP__TRY(ddp__posted_open(d, err));
-    d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
-    d->op_room = d->cfg.trace_spans > 0 ? 2048 : (d->cfg.site > 0 ? 12 : 4) * d->layers + 64;
+    d->spans = ddp__cfg(d)->trace_spans > per_step ? ddp__cfg(d)->trace_spans : per_step;
+    d->op_room = ddp__cfg(d)->trace_spans > 0 ? 2048 : (ddp__cfg(d)->site > 0 ? 12 : 4) * ddp__layers(d) + 64;
     d->merge_room = per_step + d->op_room;
-    d->span = (ddp_span *)ddp__scratch_take(&d->lists, (size_t)d->spans, sizeof *d->span);
-    d->op_scratch = (ddp__op_span *)ddp__scratch_take(&d->lists, (size_t)d->op_room, sizeof *d->op_scratch);
-    d->merge = (ddp_span *)ddp__scratch_take(&d->lists, (size_t)d->merge_room, sizeof *d->merge);
+    d->span = (ddp_span *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->spans, sizeof *d->span);
+    d->op_scratch =
+        (ddp__op_span *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->op_room, sizeof *d->op_scratch);
+    d->merge = (ddp_span *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->merge_room, sizeof *d->merge);
     d->ended_room = ddp__clock_room(d);
-    d->ended = (ddp__ended *)ddp__scratch_take(&d->lists, (size_t)d->ended_room, sizeof *d->ended);
-    d->pace = (ddp__pace_word *)ddp__scratch_take(&d->lists, (size_t)d->world, sizeof *d->pace);
-    d->pace_sorted = ddp__doubles(&d->lists, (size_t)d->world);
+    d->ended = (ddp__ended *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->ended_room, sizeof *d->ended);
+    d->pace = (ddp__pace_word *)ddp__scratch_take(ddp__lists_of(d), (size_t)ddp_world(d), sizeof *d->pace);
+    d->pace_sorted = ddp__doubles(ddp__lists_of(d), (size_t)ddp_world(d));
     d->pace_ticket = -1;
-    d->timer.layers = d->layers;
+    d->timer.layers = ddp__layers(d);
     d->timer.room = timed;
-    d->timer.sample = (float *)ddp__scratch_take(&d->lists, (size_t)d->layers * (size_t)timed * DDP__T_KINDS,
-                                                 sizeof *d->timer.sample);
-    if (d->lists.failed)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", d->layers);
+    d->timer.sample = (float *)ddp__scratch_take(
+        ddp__lists_of(d), (size_t)ddp__layers(d) * (size_t)timed * DDP__T_KINDS, sizeof *d->timer.sample);
+    if (ddp__scratch_failed(ddp__lists_of(d)))
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", ddp__layers(d));
     return DDP_OK;
 }
 
@@ -54216,32 +54478,31 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
  * all of a rank's layers; all ranks where layers belong to none or to several. */
 static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 {
-    ddp_config checked = d->cfg;
-    int i, groups = 0;
+    ddp_config checked = *ddp__cfg(d);
+    int i, groups = 0, place = ddp_rank(d), team = d->unit[0].group;
 
-    d->team = d->unit[0].group;
-    for (int l = 0; l < d->layers; l++) {
+    for (int l = 0; l < ddp__layers(d); l++) {
         const int group = d->unit[l].group,
-                  *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
-        int n = ranks ? ddp__engine_group_size(d->engine, group) : 0;
-        for (i = 0; i < n && ranks[i] != d->rank; i++) {
+                  *ranks = ddp__engine_of(d, 0) ? ddp__engine_group_ranks(ddp__engine_of(d, 0), group) : NULL;
+        int n = ranks ? ddp__engine_group_size(ddp__engine_of(d, 0), group) : 0;
+        for (i = 0; i < n && ranks[i] != ddp_rank(d); i++) {
         }
         if (group && (i == n || !ranks))
             return ddp__fail(err, DDP_ARG,
                              "layer %d (%s) belongs to group %d, which rank %d is not in: make the group "
                              "with ddp_group, and leave the layer to its ranks",
-                             l, d->unit[l].name, group, d->rank);
+                             l, d->unit[l].name, group, ddp_rank(d));
         if (group) groups = 1;
         if (group != d->unit[0].group) d->mixed = 1;
     }
     if (d->norm.pass) checked.clip_norm = 0; /* which a pipeline knows */
-    DDP__TRY(ddp__goes_check(&checked, &d->ops, groups, err));
-    if (d->mixed) d->team = 0;
-    d->team_size = d->team ? ddp__engine_group_size(d->engine, d->team) : d->world;
-    d->team_root = ddp__group_root(d, d->team);
-    d->team_place = d->rank;
-    for (i = 0; i < d->team_size; i++)
-        if (ddp__team_rank(d, i) == d->rank) d->team_place = i;
+    DDP__TRY(ddp__goes_check(&checked, ddp__ops(d), groups, err));
+    if (d->mixed) team = 0;
+    ddp__team_set(d, team, team ? ddp__engine_group_size(ddp__engine_of(d, 0), team) : ddp_world(d),
+                  ddp__group_root(d, team), place);
+    for (i = 0; i < ddp__team_size(d); i++)
+        if (ddp__team_rank(d, i) == ddp_rank(d)) place = i;
+    ddp__team_set(d, team, ddp__team_size(d), ddp__team_root(d), place);
     return DDP_OK;
 }
 
@@ -54249,7 +54510,7 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
  * and frozen layers included. */
 ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 {
-    for (int l = 0; l < d->layers; l++)
+    for (int l = 0; l < ddp__layers(d); l++)
         for (int b = 0; b < ddp__count(d->unit[l].block); b++) {
             const ddp_block *k = &d->unit[l].block[b];
             ddp_piece p;
@@ -54266,10 +54527,10 @@ static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
 {
     size_t count = 0;
 
-    for (int l = 0; l < d->layers; l++)
-        count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
-    if (d->second) DDP__TRY(ddp__engine_guard(d->second, count, err));
-    return ddp__engine_guard(d->engine, count, err);
+    for (int l = 0; l < ddp__layers(d); l++)
+        count += d->unit[l].count + (ddp__cfg(d)->average_state ? d->unit[l].state_count : 0);
+    if (ddp__second_of(d)) DDP__TRY(ddp__engine_guard(ddp__second_of(d), count, err));
+    return ddp__engine_guard(ddp__engine_of(d, 0), count, err);
 }
 
 /* Without this, ranks whose program forgot to give the gradients would part in silence. */
@@ -54277,35 +54538,36 @@ static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
 {
     int frozen = 0;
 
-    if (d->ops.averages != DDP_AVERAGES_GRADIENTS || !d->engine) return DDP_OK;
-    for (int l = 0; l < d->layers; l++) {
+    if (ddp__ops(d)->averages != DDP_AVERAGES_GRADIENTS || !ddp__engine_of(d, 0)) return DDP_OK;
+    for (int l = 0; l < ddp__layers(d); l++) {
         if (d->unit[l].gradients) return DDP_OK;
         frozen += ddp__count(d->unit[l].block);
     }
-    if (d->team && !frozen) return DDP_OK; /* a stage of a pipeline that has nothing to train */
+    if (ddp__team_group(d) && !frozen) return DDP_OK; /* a stage of a pipeline that has nothing to train */
     return ddp__fail(err, DDP_USAGE,
                      "strategy %s averages gradients, and none of %d layers has any: give them in "
                      "ddp_layer.grads, or choose a strategy that averages parameters",
-                     d->ops.name, d->layers);
+                     ddp__ops(d)->name, ddp__layers(d));
 }
 
 /* A joining worker whose optimizer began at zero would take other steps than the members, without an
  * error. */
 static ddp_status ddp__own_state_given(const ddp_ctx *d, ddp_error *err)
 {
-    if (d->optimizer.update || d->programs || (!d->cfg.join && d->met >= d->world)) return DDP_OK;
+    if (ddp__optimizer(d)->update || d->programs || (!ddp__cfg(d)->join && d->met >= ddp_world(d)))
+        return DDP_OK;
     return ddp__fail(err, DDP_UNSUPPORTED,
                      "%s with your own update: a joining worker needs the state of your optimizer: register "
                      "it with ddp_add_state before ddp_set_optimizer, or leave join and max_world 0",
-                     d->cfg.join ? "join" : "max_world");
+                     ddp__cfg(d)->join ? "join" : "max_world");
 }
 
 ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 {
     const int joins = d->joiner != NULL;
 
-    if (d->started) return DDP_OK;
-    if (d->layers == 0)
+    if (ddp__started(d)) return DDP_OK;
+    if (ddp__layers(d) == 0)
         return ddp__fail(err, DDP_USAGE,
                          "no layer is registered: call ddp_add_layer, or ddp_graph_build, before the "
                          "first step");
@@ -54315,28 +54577,30 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__gradients_given(d, err));
     DDP__TRY(ddp__own_state_given(d, err));
     DDP__TRY(ddp__session_pieces(d, err));
-    if (d->engine) {
-        if (d->cfg.check_writes) DDP__TRY(ddp__guard_layers(d, err));
+    if (ddp__engine_of(d, 0)) {
+        if (ddp__cfg(d)->check_writes) DDP__TRY(ddp__guard_layers(d, err));
         DDP__TRY(ddp__agree(d, err));
         DDP__TRY(ddp__stages_open(d, err));
         DDP__TRY(ddp__plan_fits_stages(d, err));
     }
     if (!joins) DDP__TRY(ddp__device_start(d, err));
-    if (d->engine) {
+    if (ddp__engine_of(d, 0)) {
         DDP__TRY(ddp__share_parameters(d, err));
         ddp__computing_team(d);
         ddp__coded_start(d, 1);
     }
-    DDP__TRY(DDP__EVENT(d, start, (d, d->self)));
-    if (d->engine) ddp__admission_ready(d);
+    DDP__TRY(DDP__EVENT(d, start, (d, ddp__self(d))));
+    if (ddp__engine_of(d, 0)) ddp__admission_ready(d);
     if (joins) { /* from here on it has an engine, and the members' state */
         DDP__TRY(ddp__arrival_enter(d, err));
         DDP__TRY(ddp__device_start(d, err));
     }
-    if (d->plan_final && !d->ops.plan_make && !ddp__is_server(d)) DDP__TRY(ddp__balance_links(d, NULL, err));
+    if (d->plan_final && !ddp__ops(d)->plan_make && !ddp__is_server(d))
+        DDP__TRY(ddp__balance_links(d, NULL, err));
     DDP__TRY(ddp__desk_open(d, err));
-    d->started = 1;
-    d->at.mark = d->step_begin = ddp_now();
+    ddp__layers_freeze(d);
+    ddp__clock_start(d);
+    ddp__account_reset(d);
     return DDP_OK;
 }
 
@@ -54351,7 +54615,7 @@ static ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, 
     code = ddp__worker_list(d, &s, err);
     if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
     if (code == DDP_OK) code = ddp__programs_save(&s, err);
-    if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, d->cfg.overwrite, err);
+    if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, ddp__cfg(d)->overwrite, err);
     if (code == DDP_OK) d->saves_as = s.run;
     ddp__programs_release(d);
     ddp__worker_free(&s);
@@ -54373,12 +54637,13 @@ static ddp_status ddp__save_told(ddp_ctx *d, ddp__save_word *w, ddp_error *err)
     int r = 0;
 
     if (!ddp__hub_of(d)) return ddp__tell(d, 0, w, sizeof *w, err);
-    all = (ddp__save_word *)ddp__calloc((size_t)d->world, sizeof *all);
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for the words of %d ranks", d->world);
-    all[d->rank] = *w;
-    s = ddp__gather_by(d->engine, d->rank, d->world, ddp__hub_of(d), all, sizeof *all, err);
-    while (s == DDP_OK && r < d->world && !all[r].folder[0]) r++;
-    if (s == DDP_OK && r < d->world)
+    all = (ddp__save_word *)ddp__calloc((size_t)ddp_world(d), sizeof *all);
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for the words of %d ranks", ddp_world(d));
+    all[ddp_rank(d)] = *w;
+    s = ddp__gather_by(ddp__engine_of(d, 0), ddp_rank(d), ddp_world(d), ddp__hub_of(d), all, sizeof *all,
+                       err);
+    while (s == DDP_OK && r < ddp_world(d) && !all[r].folder[0]) r++;
+    if (s == DDP_OK && r < ddp_world(d))
         *w = all[r];
     else if (s == DDP_OK)
         s = ddp__fail(err, DDP_PEER_LOST, "all workers were lost while a checkpoint began");
@@ -54394,9 +54659,9 @@ static ddp_status ddp__tell_servers(ddp_ctx *d, const char *folder, int keep, dd
     if (strlen(folder) >= sizeof w.folder)
         return ddp__fail(err, DDP_ARG, "ddp_checkpoint_save: with servers a folder has at most %d characters",
                          (int)sizeof w.folder - 1);
-    DDP__TRY(DDP__EVENT(d, tell_servers, (d, d->self, 0)));
+    DDP__TRY(DDP__EVENT(d, tell_servers, (d, ddp__self(d), 0)));
     memset(&w, 0, sizeof w);
-    w.step = d->step;
+    w.step = ddp_step(d);
     w.taken = d->taken;
     w.keep = keep;
     snprintf(w.folder, sizeof w.folder, "%s", folder);
@@ -54410,14 +54675,13 @@ ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err)
     memset(&w, 0, sizeof w);
     DDP__TRY(ddp__save_told(d, &w, err));
     w.folder[sizeof w.folder - 1] = 0;
-    d->step = (long)w.step;
-    d->taken = w.taken;
+    ddp__step_set(d, (long)w.step, w.taken);
     return ddp__checkpoint_now(d, w.folder, w.keep, err);
 }
 
 static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
 {
-    if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    if (!ddp__started(d)) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__is_in_step(d, "ddp_checkpoint_save"));
     DDP__TRY(ddp__strategy_wait(d, err));
     DDP__TRY(ddp__post_flush(d, err));
@@ -54434,8 +54698,8 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
         return ddp__ctx_failf(d, DDP_USAGE,
                               "ddp_checkpoint_save: step %ld is under way; save "
                               "after ddp_step_end",
-                              d->step);
-    return ddp__save(d, folder, keep, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
+                              ddp_step(d));
+    return ddp__save(d, folder, keep, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
 
 /* Of other stages or replicas, or of another run's averages. */
@@ -54443,8 +54707,8 @@ static void ddp__residuals_clear(ddp_ctx *d, const char *folder)
 {
     if (!d->cut || !d->cut->residuals) return;
     memset(d->cut->residual, 0, d->cut->residuals * sizeof(float));
-    if (d->rank == 0)
-        ddp__log(&d->host.log, DDP_LOG_INFO,
+    if (ddp_rank(d) == 0)
+        ddp__log(ddp__log_of(d), DDP_LOG_INFO,
                  "the checkpoint in %.200s is of other stages or replicas, or of another "
                  "strategy or period: what edges had cut off begins at zero",
                  folder);
@@ -54456,7 +54720,7 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
     ddp__loaded of = {0, 0, 0};
     ddp_status code;
 
-    if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    if (!ddp__started(d)) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__post_flush(d, err));
     code = ddp__worker_list(d, &s, err);
     if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
@@ -54465,9 +54729,10 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
     if (code == DDP_OK) code = ddp__programs_load(d, &s, err);
     if (code == DDP_OK && !of.kin) ddp__coded_start(d, 1);
     if (code == DDP_OK && !of.same) ddp__residuals_clear(d, folder);
-    if (code == DDP_OK && of.kin && !of.same && d->rank == 0 && d->ops.plan_make)
-        ddp__log(&d->host.log, DDP_LOG_INFO,
-                 "the checkpoint in %.200s was cut otherwise: strategy %s plans anew", folder, d->ops.name);
+    if (code == DDP_OK && of.kin && !of.same && ddp_rank(d) == 0 && ddp__ops(d)->plan_make)
+        ddp__log(ddp__log_of(d), DDP_LOG_INFO,
+                 "the checkpoint in %.200s was cut otherwise: strategy %s plans anew", folder,
+                 ddp__ops(d)->name);
     *world = of.world;
     ddp__worker_free(&s);
     return code;
@@ -54479,11 +54744,11 @@ int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
 
     DDP__ENTER(d);
     if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
-    if (ddp__is_in_step(d, "ddp_checkpoint_load")) return ddp__ctx_fail(d, &d->host.error);
-    if (d->step || d->at.phase != DDP__OUTSIDE)
+    if (ddp__is_in_step(d, "ddp_checkpoint_load")) return ddp__ctx_fail(d, ddp__error(d));
+    if (ddp_step(d) || d->at.phase != DDP__OUTSIDE)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before the first",
-                              d->step);
-    if (ddp__load(d, folder, &of, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+                              ddp_step(d));
+    if (ddp__load(d, folder, &of, ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
     if (world) *world = of;
     return 0;
 }
@@ -54494,18 +54759,16 @@ int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
 /* Leaves a hook: the time from here on belongs to phase of layer. */
 static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
 {
-    if (s != DDP_OK) return ddp__ctx_fail(d, &d->host.error);
-    d->at.phase = phase;
-    d->at.layer = layer;
+    if (s != DDP_OK) return ddp__ctx_fail(d, ddp__error(d));
     ddp__clock_note(d, DDP__M_LEAVE, layer, phase);
     return 0;
 }
 
 static ddp_status ddp__members_changed(ddp_ctx *d)
 {
-    if (!d->ops.members_changed) return DDP_OK;
-    DDP__TRY(ddp__strategy_wait(d, &d->host.error));
-    return DDP__EVENT(d, members_changed, (d, d->self));
+    if (!ddp__ops(d)->members_changed) return DDP_OK;
+    DDP__TRY(ddp__strategy_wait(d, ddp__error(d)));
+    return DDP__EVENT(d, members_changed, (d, ddp__self(d)));
 }
 
 /* Joining workers enter at the first hook of a step. Collectives of the program between two steps, such as a
@@ -54514,7 +54777,7 @@ static ddp_status ddp__let_in(ddp_ctx *d)
 {
     d->admission_due = 0;
     ddp__clock_note(d, DDP__M_ENTER, -1, DDP__OUTSIDE);
-    DDP__TRY(ddp__admission_step(d, &d->host.error));
+    DDP__TRY(ddp__admission_step(d, ddp__error(d)));
     if (ddp__note_members(d)) DDP__TRY(ddp__members_changed(d));
     ddp__clock_note(d, DDP__M_LEAVE, -1, DDP__OUTSIDE);
     return DDP_OK;
@@ -54523,13 +54786,13 @@ static ddp_status ddp__let_in(ddp_ctx *d)
 /* Enters a hook of layer: checks it, starts the session at the first one, closes the interval. */
 static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp__phase entering)
 {
-    if (layer < 0 || layer >= d->layers)
-        return ddp__fail(&d->host.error, DDP_ARG,
+    if (layer < 0 || layer >= ddp__layers(d))
+        return ddp__fail(ddp__error(d), DDP_ARG,
                          "%s: layer %d does not exist; %d layers are registered, numbered "
                          "from 0",
-                         hook, layer, d->layers);
+                         hook, layer, ddp__layers(d));
     DDP__TRY(ddp__computes(d, hook));
-    if (!d->started) DDP__TRY(ddp__session_start(d, &d->host.error));
+    if (!ddp__started(d)) DDP__TRY(ddp__session_start(d, ddp__error(d)));
     d->entered = 0;
     if (d->admission_due) DDP__TRY(ddp__let_in(d));
     ddp__clock_note(d, DDP__M_ENTER, layer, entering);
@@ -54543,8 +54806,8 @@ int ddp_forward_begin(ddp_ctx *d, int layer)
     DDP__ENTER(d);
     s = ddp__enter_layer(d, layer, "ddp_forward_begin", DDP__IN_FORWARD);
     if (s == DDP_OK) {
-        d->unit[layer].forward_step = d->step;
-        s = DDP__EVENT(d, forward_begin, (d, d->self, layer));
+        d->unit[layer].forward_step = ddp_step(d);
+        s = DDP__EVENT(d, forward_begin, (d, ddp__self(d), layer));
     }
     if (s == DDP_OK) s = ddp__posted_look(d);
     return ddp__leave(d, s, DDP__IN_FORWARD, layer);
@@ -54564,33 +54827,34 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
 
     if (skips && u->skipped == u->passes) ddp__gradients_none(d, u); /* they hold nothing of this step */
     u->skipped += skips;
-    if (++u->passes > d->cfg.micro_batches)
-        return ddp__fail(&d->host.error, DDP_USAGE,
+    if (++u->passes > ddp__cfg(d)->micro_batches)
+        return ddp__fail(ddp__error(d), DDP_USAGE,
                          "step %ld: %s(%d) was called %d times for %s%s, "
                          "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?",
-                         d->step, skips ? "ddp_skip" : "ddp_backward_end", layer, u->passes,
-                         ddp__layer_prefix(u->name), u->name, d->cfg.micro_batches);
+                         ddp_step(d), skips ? "ddp_skip" : "ddp_backward_end", layer, u->passes,
+                         ddp__layer_prefix(u->name), u->name, ddp__cfg(d)->micro_batches);
     if (u->ticket != -1 || u->other_ticket != -1)
         return ddp__fail(
-            &d->host.error, DDP_USAGE,
+            ddp__error(d), DDP_USAGE,
             "step %ld: %s%s was used while its average of the step before "
             "was still on its way: earlier steps called ddp_forward_begin(%d), this one did not; call it "
             "in every step or in none",
-            d->step, ddp__layer_prefix(u->name), u->name, layer);
+            ddp_step(d), ddp__layer_prefix(u->name), u->name, layer);
     DDP__TRY(ddp__posted_of_layer(d, layer));
-    if (u->passes < d->cfg.micro_batches) return ddp__posted_look(d);
+    if (u->passes < ddp__cfg(d)->micro_batches) return ddp__posted_look(d);
     if (u->skipped < u->passes) ddp__gradients_some(d, u);
-    for (int i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
-        ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, 1.0f / (float)d->cfg.micro_batches);
-    DDP__TRY(ddp__finite_gradient(d, layer, &d->host.error));
-    if (d->ops.plan_make && !d->plan.bytes) DDP__TRY(ddp__plan_first(d, &d->host.error));
-    DDP__TRY(DDP__EVENT(d, backward_end, (d, d->self, layer)));
+    for (int i = 0; ddp__cfg(d)->micro_batches > 1 && i < u->gradients; i++)
+        ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count,
+                         1.0f / (float)ddp__cfg(d)->micro_batches);
+    DDP__TRY(ddp__finite_gradient(d, layer, ddp__error(d)));
+    if (ddp__ops(d)->plan_make && !d->plan.bytes) DDP__TRY(ddp__plan_first(d, ddp__error(d)));
+    DDP__TRY(DDP__EVENT(d, backward_end, (d, ddp__self(d), layer)));
     return ddp__posted_look(d);
 }
 
 int ddp__last_pass(const ddp_ctx *d, int layer)
 {
-    return layer < d->layers && d->unit[layer].passes + 1 >= d->cfg.micro_batches;
+    return layer < ddp__layers(d) && d->unit[layer].passes + 1 >= ddp__cfg(d)->micro_batches;
 }
 
 int ddp_backward_end(ddp_ctx *d, int layer)
@@ -54615,7 +54879,7 @@ int ddp_skip(ddp_ctx *d, int layer)
 
 int ddp_left_out(const ddp_ctx *d, int layer)
 {
-    return d && layer >= 0 && layer < d->layers && d->unit[layer].left_out;
+    return d && layer >= 0 && layer < ddp__layers(d) && d->unit[layer].left_out;
 }
 
 int ddp_report(ddp_ctx *d, const ddp_step_info *info)
@@ -54628,11 +54892,11 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
         return ddp__ctx_failf(d, DDP_NUMERIC,
                               "step %ld: the loss is %g on rank %d: lower the learning rate, warm it "
                               "up or clip gradients",
-                              d->step, info->loss, d->rank);
+                              ddp_step(d), info->loss, ddp_rank(d));
     if (info->samples < 0)
-        return ddp__ctx_failf(d, DDP_ARG, "step %ld: ddp_report tells %ld samples; 0 or more", d->step,
+        return ddp__ctx_failf(d, DDP_ARG, "step %ld: ddp_report tells %ld samples; 0 or more", ddp_step(d),
                               info->samples);
-    if (info->lr > 0) d->lr = info->lr;
+    if (info->lr > 0) ddp_set_lr(d, info->lr);
     loss = info->loss != 0 ? info->loss : d->info->loss;
     *d->info = *info;
     d->info->loss = loss;
@@ -54644,35 +54908,35 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     int forward = 1;
 
     /* a layer that was skipped in the first micro-batches alone is skipped in all */
-    for (int l = d->layers - 1; l >= 0; l--)
+    for (int l = ddp__layers(d) - 1; l >= 0; l--)
         while (d->unit[l].skipped && d->unit[l].skipped == d->unit[l].passes &&
-               d->unit[l].passes < d->cfg.micro_batches)
+               d->unit[l].passes < ddp__cfg(d)->micro_batches)
             DDP__TRY(ddp__gradient_ready(d, l, 1));
-    for (int l = 0; l < d->layers; l++) {
-        if (d->unit[l].passes != d->cfg.micro_batches)
+    for (int l = 0; l < ddp__layers(d); l++) {
+        if (d->unit[l].passes != ddp__cfg(d)->micro_batches)
             return ddp__fail(
-                &d->host.error, DDP_USAGE,
+                ddp__error(d), DDP_USAGE,
                 "step %ld: %s%s had %d of %d ddp_backward_end calls on "
                 "rank %d when ddp_step_end came: is a call missing, or had it no gradient (ddp_skip)?",
-                d->step, ddp__layer_prefix(d->unit[l].name), d->unit[l].name, d->unit[l].passes,
-                d->cfg.micro_batches, d->rank);
-        if (d->unit[l].forward_step != d->step) forward = 0;
+                ddp_step(d), ddp__layer_prefix(d->unit[l].name), d->unit[l].name, d->unit[l].passes,
+                ddp__cfg(d)->micro_batches, ddp_rank(d));
+        if (d->unit[l].forward_step != ddp_step(d)) forward = 0;
     }
-    if (!forward && (d->ops.traits & DDP_NEEDS_FORWARD))
-        return ddp__fail(&d->host.error, DDP_USAGE,
+    if (!forward && (ddp__ops(d)->traits & DDP_NEEDS_FORWARD))
+        return ddp__fail(ddp__error(d), DDP_USAGE,
                          "strategy %s needs ddp_forward_begin of every layer "
                          "in every step; step %ld did without",
-                         d->ops.name, d->step);
-    if (d->cfg.average_first) forward = 0;
+                         ddp__ops(d)->name, ddp_step(d));
+    if (ddp__cfg(d)->average_first) forward = 0;
     d->hooks_forward = forward;
-    DDP__TRY(DDP__EVENT(d, step_end, (d, d->self, forward)));
+    DDP__TRY(DDP__EVENT(d, step_end, (d, ddp__self(d), forward)));
     /* programs without forward_begin find parameters whole when ddp_step_end returns */
     if (!forward) DDP__TRY(ddp__posted_none(d, 1, "in step_end, and the program has no forward hooks"));
-    for (int l = 0; l < d->layers; l++) d->unit[l].passes = d->unit[l].skipped = 0;
-    if (d->engine) DDP__TRY(ddp__engine_error(d->engine, &d->host.error));
-    if (d->second) DDP__TRY(ddp__engine_error(d->second, &d->host.error));
-    DDP__TRY(ddp__device_check(d, &d->host.error));
-    if (ddp__atomic_load(&d->aborted)) return ddp__fail(&d->host.error, DDP_ABORTED, "%s", d->abort_text);
+    for (int l = 0; l < ddp__layers(d); l++) d->unit[l].passes = d->unit[l].skipped = 0;
+    if (ddp__engine_of(d, 0)) DDP__TRY(ddp__engine_error(ddp__engine_of(d, 0), ddp__error(d)));
+    if (ddp__second_of(d)) DDP__TRY(ddp__engine_error(ddp__second_of(d), ddp__error(d)));
+    DDP__TRY(ddp__device_check(d, ddp__error(d)));
+    if (ddp__atomic_load(&d->aborted)) return ddp__fail(ddp__error(d), DDP_ABORTED, "%s", d->abort_text);
     return DDP_OK;
 }
 
@@ -54680,10 +54944,11 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
  * machine or a device begin together, so that they are timed sharing it, as they will run. */
 static ddp_status ddp__timed_together(ddp_ctx *d)
 {
-    if (!d->engine || d->plan_final || d->step != d->timed_from + 1 || d->step == d->cfg.profile_steps)
+    if (!ddp__engine_of(d, 0) || d->plan_final || ddp_step(d) != d->timed_from + 1 ||
+        ddp_step(d) == ddp__cfg(d)->profile_steps)
         return DDP_OK;
-    DDP__TRY(ddp__device_wait(d, &d->host.error));
-    return ddp__all_come(d, d->team, &d->host.error);
+    DDP__TRY(ddp__device_wait(d, ddp__error(d)));
+    return ddp__all_come(d, ddp__team_group(d), ddp__error(d));
 }
 
 int ddp_step_end(ddp_ctx *d)
@@ -54692,7 +54957,7 @@ int ddp_step_end(ddp_ctx *d)
 
     DDP__ENTER(d);
     s = ddp__computes(d, "ddp_step_end");
-    if (s == DDP_OK && !d->started) s = ddp__session_start(d, &d->host.error);
+    if (s == DDP_OK && !ddp__started(d)) s = ddp__session_start(d, ddp__error(d));
     if (s == DDP_OK) {
         ddp__clock_note(d, DDP__M_ENTER, -1, DDP__OUTSIDE);
         s = ddp__finish_step(d);
@@ -54701,18 +54966,18 @@ int ddp_step_end(ddp_ctx *d)
         const double loss = d->info->loss; /* stays until another is told */
         ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
         ddp__account_steps(d);
-        d->step++;
-        d->taken += (int64_t)(d->cut ? d->cut->copies : d->world - ddp_servers(d)) * d->cfg.micro_batches;
+        ddp__step_over(d, (int64_t)(d->cut ? d->cut->copies : ddp_world(d) - ddp_servers(d)) *
+                              ddp__cfg(d)->micro_batches);
         memset(d->info, 0, sizeof *d->info);
         d->info->loss = loss;
-        d->loaded = 1;
-        s = ddp__pace_step(d, &d->host.error);
+        ddp__device_loaded(d);
+        s = ddp__pace_step(d, ddp__error(d));
         if (s == DDP_OK) s = ddp__timed_together(d);
-        if (s == DDP_OK && !d->plan_final && d->step == d->cfg.profile_steps)
-            s = ddp__plan_measured(d, &d->host.error);
+        if (s == DDP_OK && !d->plan_final && ddp_step(d) == ddp__cfg(d)->profile_steps)
+            s = ddp__plan_measured(d, ddp__error(d));
         else if (s == DDP_OK && d->measured)
-            s = ddp__drift_step(d, &d->host.error);
-        d->admission_due = d->join && d->step % d->cfg.period == 0;
+            s = ddp__drift_step(d, ddp__error(d));
+        d->admission_due = d->join && ddp_step(d) % ddp__cfg(d)->period == 0;
         if (s == DDP_OK && ddp__note_members(d)) s = ddp__members_changed(d);
     }
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
@@ -54723,8 +54988,8 @@ int ddp_wait(ddp_ctx *d)
     ddp_status s;
 
     DDP__ENTER(d);
-    s = ddp__strategy_wait(d, &d->host.error);
-    if (s == DDP_OK) s = ddp__device_wait(d, &d->host.error);
+    s = ddp__strategy_wait(d, ddp__error(d));
+    if (s == DDP_OK) s = ddp__device_wait(d, ddp__error(d));
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
 }
 
@@ -54737,35 +55002,36 @@ static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
         if (u->block[b].kind != DDP_BUFFERS) continue;
         m.mean = 1;
         m.group = u->group ? u->group : d->computing;
-        DDP__TRY(ddp__run(d, &m, 1, &d->host.error));
+        DDP__TRY(ddp__run(d, &m, 1, ddp__error(d)));
     }
     return DDP_OK;
 }
 
 static ddp_status ddp__sync_everything(ddp_ctx *d)
 {
-    DDP__TRY(ddp__strategy_drain(d, &d->host.error));
-    if (d->ops.sync_all) {
-        DDP__TRY(DDP__EVENT(d, sync_all, (d, d->self)));
+    DDP__TRY(ddp__strategy_drain(d, ddp__error(d)));
+    if (ddp__ops(d)->sync_all) {
+        DDP__TRY(DDP__EVENT(d, sync_all, (d, ddp__self(d))));
         DDP__TRY(ddp__posted_none(d, 0, "at the end of its event sync_all"));
     } else {
-        for (int l = d->layers - 1; d->engine && l >= 0; l--)
-            DDP__TRY(d->ops.averages == DDP_AVERAGES_GRADIENTS ? ddp__average_buffers(d, &d->unit[l])
-                                                               : ddp__average_exact(d, l, &d->host.error));
+        for (int l = ddp__layers(d) - 1; ddp__engine_of(d, 0) && l >= 0; l--)
+            DDP__TRY(ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS
+                         ? ddp__average_buffers(d, &d->unit[l])
+                         : ddp__average_exact(d, l, ddp__error(d)));
     }
-    DDP__TRY(ddp__replicas_settle(d, &d->host.error));
-    return ddp__device_wait(d, &d->host.error);
+    DDP__TRY(ddp__replicas_settle(d, ddp__error(d)));
+    return ddp__device_wait(d, ddp__error(d));
 }
 
 static ddp_status ddp__between_steps(ddp_ctx *d, const char *call)
 {
     DDP__TRY(ddp__is_in_step(d, call));
-    for (int l = 0; l < d->layers; l++)
+    for (int l = 0; l < ddp__layers(d); l++)
         if (d->unit[l].passes)
-            return ddp__fail(&d->host.error, DDP_USAGE,
+            return ddp__fail(ddp__error(d), DDP_USAGE,
                              "step %ld: %s comes in the middle of a step: %s%s has had its "
                              "ddp_backward_end, and ddp_step_end is missing",
-                             d->step, call, ddp__layer_prefix(d->unit[l].name), d->unit[l].name);
+                             ddp_step(d), call, ddp__layer_prefix(d->unit[l].name), d->unit[l].name);
     return DDP_OK;
 }
 
@@ -54774,7 +55040,7 @@ int ddp_sync_all(ddp_ctx *d)
     ddp_status s = DDP_OK;
 
     DDP__ENTER(d);
-    if (!d->started) s = ddp__session_start(d, &d->host.error);
+    if (!ddp__started(d)) s = ddp__session_start(d, ddp__error(d));
     if (s == DDP_OK) s = ddp__between_steps(d, "ddp_sync_all");
     if (s == DDP_OK) s = ddp__sync_everything(d);
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
@@ -54782,20 +55048,20 @@ int ddp_sync_all(ddp_ctx *d)
 
 static ddp_status ddp__share_again(ddp_ctx *d)
 {
-    ddp_error *err = &d->host.error;
+    ddp_error *err = ddp__error(d);
 
     DDP__TRY(ddp__between_steps(d, "ddp_share"));
-    if (d->ops.traits & DDP_NEEDS_SERVERS)
+    if (ddp__ops(d)->traits & DDP_NEEDS_SERVERS)
         return ddp__fail(err, DDP_UNSUPPORTED,
                          "ddp_share with strategy %s: its servers hold the parameters: replace them "
                          "before ddp_set_optimizer",
-                         d->ops.name);
+                         ddp__ops(d)->name);
     DDP__TRY(ddp__strategy_drain(d, err));
-    if (d->engine) {
+    if (ddp__engine_of(d, 0)) {
         DDP__TRY(ddp__share_parameters(d, err));
         ddp__coded_start(d, 1);
     }
-    DDP__TRY(DDP__EVENT(d, restart, (d, d->self)));
+    DDP__TRY(DDP__EVENT(d, restart, (d, ddp__self(d))));
     return ddp__device_wait(d, err);
 }
 
@@ -54804,8 +55070,8 @@ int ddp_share(ddp_ctx *d)
     ddp_status s = DDP_OK;
 
     DDP__ENTER(d);
-    if (!d->started)
-        s = ddp__session_start(d, &d->host.error);
+    if (!ddp__started(d))
+        s = ddp__session_start(d, ddp__error(d));
     else
         s = ddp__share_again(d);
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
@@ -54817,8 +55083,9 @@ static ddp_status ddp__serve(ddp_ctx *d, ddp_error *err)
 {
     int code;
 
-    if (!d->started) DDP__TRY(ddp__session_start(d, err));
-    while ((code = d->ops.serve(d, d->self)) == (int)DDP_SERVE_SAVE) DDP__TRY(ddp__checkpoint_told(d, err));
+    if (!ddp__started(d)) DDP__TRY(ddp__session_start(d, err));
+    while ((code = ddp__ops(d)->serve(d, ddp__self(d))) == (int)DDP_SERVE_SAVE)
+        DDP__TRY(ddp__checkpoint_told(d, err));
     return ddp__serve_status(d, code, err);
 }
 
@@ -54828,9 +55095,9 @@ int ddp_serve(ddp_ctx *d)
     if (!ddp__is_server(d))
         return ddp__ctx_failf(d, DDP_USAGE,
                               "ddp_serve: rank %d of %d computes; %d rank%s serve%s (ddp_config.servers)",
-                              d->rank, d->world, ddp_servers(d), ddp_servers(d) == 1 ? "" : "s",
+                              ddp_rank(d), ddp_world(d), ddp_servers(d), ddp_servers(d) == 1 ? "" : "s",
                               ddp_servers(d) == 1 ? "s" : "");
-    return ddp__serve(d, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
+    return ddp__serve(d, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
 
 /* ==== session/launch.h ==== [session] */
@@ -54875,43 +55142,25 @@ DDP_LIB ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, dd
 
 static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
-    static const ddp__hooks hooks = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin, ddp_backward_end,
-                                     ddp__last_pass};
+    ddp__engine *engine = NULL;
     ddp__wire *wire = NULL;
+    int met = ddp__met(d);
 
-    d->host.allocator = d->cfg.allocator;
-    d->info = (ddp_step_info *)ddp__scratch_take(&d->lists, 1, sizeof *d->info);
+    d->info = (ddp_step_info *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->info);
     if (!d->info) return ddp__fail(err, DDP_MEMORY, "out of memory for a context");
-    d->host.log = ddp__log_resolve(&d->cfg.logger, d->cfg.no_env);
-    d->host.hooks = &hooks;
-    d->host.seed = d->cfg.seed;
-    d->host.kernels = (int)d->cfg.kernels;
-    d->rank = d->cfg.rank;
-    d->met = d->world = d->cfg.world;
-    if (d->cfg.max_world > d->world) d->world = d->cfg.world = d->cfg.max_world;
-    if (d->ops.self_bytes) d->self = ddp__scratch_take(&d->lists, 1, d->ops.self_bytes);
-    if (d->ops.self_bytes && !d->self)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", d->ops.name);
-    d->optimizer = ddp_sgd(0.01f, 0);
-    d->lr = d->optimizer.lr;
-    d->plan_final = d->cfg.profile_steps == 0;
-    DDP__TRY(ddp__links_open(&d->cfg, 0, &d->links[0], err));
-    if (d->cfg.threads > 1) {
-        d->host.pool = ddp__pool_open(d->cfg.threads);
-        if (!d->host.pool)
-            return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
-    }
+    d->plan_final = ddp__cfg(d)->profile_steps == 0;
     DDP__TRY(ddp__device_open(d, err));
-    if (d->cfg.join) return ddp__arrival_open(d, err);
-    if (d->world == 1) return DDP_OK;
-    DDP__TRY(ddp__connect(d, hub, d->cfg.addr, listen_fd, &wire, err));
-    if (d->cfg.min_world > 0 && d->cfg.transport == DDP_TCP && !ddp_servers(d) &&
+    if (ddp__cfg(d)->join) return ddp__arrival_open(d, err);
+    if (ddp_world(d) == 1) return DDP_OK;
+    DDP__TRY(ddp__connect(d, hub, ddp__cfg(d)->addr, listen_fd, &wire, err));
+    if (ddp__cfg(d)->min_world > 0 && ddp__cfg(d)->transport == DDP_TCP && !ddp_servers(d) &&
         ddp__admission_open(d, wire, err)) {
         wire->table->close(wire);
         return err->code;
     }
-    DDP__TRY(ddp__engine_start(d, wire, &d->links[0], 0, d->met < d->world ? ((uint64_t)1 << d->met) - 1 : 0,
-                               &d->engine, err));
+    DDP__TRY(ddp__engine_start(d, wire, ddp__links_of(d, 0), 0,
+                               met < ddp_world(d) ? ((uint64_t)1 << met) - 1 : 0, &engine, err));
+    ddp__engine_set(d, engine);
     DDP__TRY(ddp__open_second(d, hub, err));
     return ddp__computing_open(d, err);
 }
@@ -54919,19 +55168,15 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
 ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd,
                    ddp_error *err)
 {
-    ddp_config zero = DDP__ZEROS;
-    ddp_ctx *d = (ddp_ctx *)ddp__calloc(1, sizeof *d);
+    static const ddp__hooks hooks = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin, ddp_backward_end,
+                                     ddp__last_pass};
     ddp_error local;
+    ddp_ctx *d;
 
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
-    if (!d) {
-        ddp__fail(err, DDP_MEMORY, "out of memory for a context");
-        return NULL;
-    }
-    d->host.process = getpid();
-    if (ddp__config_resolve(cfg ? cfg : &zero, list, &d->cfg, &d->ops, err) ||
-        ddp__open_parts(d, hub, listen_fd, err)) {
+    d = ddp__context_new(cfg, list, &hooks, err);
+    if (d && ddp__open_parts(d, hub, listen_fd, err)) {
         ddp_close(d);
         return NULL;
     }
@@ -54942,7 +55187,7 @@ static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
 {
     if (u->name) DDP_FREE(u->name);
     ddp__array_free(u->block);
-    ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
+    ddp__host_release(ddp__host_of(d), u->state, u->state_count * sizeof(float));
 }
 
 /* What it came to, for the log: ddprun reads these lines. */
@@ -54950,14 +55195,14 @@ static void ddp__closing_tell(ddp_ctx *d)
 {
     ddp_stats s;
 
-    if (d->step == 0 || !d->host.log.fn || d->host.log.level < DDP_LOG_INFO) return;
+    if (ddp_step(d) == 0 || !ddp__log_of(d)->fn || ddp__log_of(d)->level < DDP_LOG_INFO) return;
     ddp_get_stats(d, &s);
     if (ddp__is_first(d))
-        ddp__log(&d->host.log, DDP_LOG_INFO,
+        ddp__log(ddp__log_of(d), DDP_LOG_INFO,
                  "closed: %s, %ld steps of %.1f ms, %.0f %% of communication hidden, %.3g MB sent",
                  s.strategy, s.steps, 1e3 * s.step_s, s.hidden_pct, 1e-6 * (double)s.bytes_sent);
     else
-        ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d closed: %.3g MB sent", d->rank,
+        ddp__log(ddp__log_of(d), DDP_LOG_INFO, "rank %d closed: %.3g MB sent", ddp_rank(d),
                  1e-6 * (double)s.bytes_sent);
 }
 
@@ -54967,14 +55212,14 @@ static void ddp__disown(ddp_ctx *d)
 {
     ddp__joiner_disown(d->joiner);
     ddp__join_disown(d->join);
-    ddp__engine_disown(d->second);
-    ddp__engine_disown(d->engine);
+    ddp__engine_disown(ddp__second_of(d));
+    ddp__engine_disown(ddp__engine_of(d, 0));
 }
 
 void ddp_close(ddp_ctx *d)
 {
     if (!d) return;
-    if (ddp__host_forked(&d->host)) {
+    if (ddp__host_forked(ddp__host_of(d))) {
         ddp__disown(d);
         return;
     }
@@ -54983,31 +55228,22 @@ void ddp_close(ddp_ctx *d)
     ddp__join_stop(d->join);
     ddp__desk_close(d);
     ddp__device_stop(d);
-    if (d->second) ddp__engine_close(d->second);
-    if (d->engine) ddp__engine_close(d->engine);
+    if (ddp__second_of(d)) ddp__engine_close(ddp__second_of(d));
+    if (ddp__engine_of(d, 0)) ddp__engine_close(ddp__engine_of(d, 0));
     ddp__join_close(d->join); /* the coordinator's word may have been on its way until then */
     ddp__tls_free(d->tls);
-    while (d->host.owned) {
-        ddp__owned *o = d->host.owned;
-        d->host.owned = o->next;
-        o->destroy(o);
-    }
-    if (d->ops.close && (d->self || !d->ops.self_bytes)) d->ops.close(d, d->self);
-    for (int i = 0; i < d->layers; i++) ddp__unit_free(d, &d->unit[i]);
+    ddp__graphs_free(d);
+    ddp__strategy_close(d);
+    for (int i = 0; i < ddp__layers(d); i++) ddp__unit_free(d, &d->unit[i]);
     ddp__posted_close(d);
-    ddp__release(&d->host.allocator, d->coded, d->coded_count * sizeof(float));
-    ddp__host_release(&d->host, d->bases, d->bases_count * sizeof(float));
-    ddp__host_release(&d->host, d->coded_there, 2 * d->coded_count * sizeof(float));
+    ddp__release(ddp__allocator_of(d), d->coded, d->coded_count * sizeof(float));
+    ddp__host_release(ddp__host_of(d), d->bases, d->bases_count * sizeof(float));
+    ddp__host_release(ddp__host_of(d), d->coded_there, 2 * d->coded_count * sizeof(float));
     ddp__device_close(d);
-    ddp__release(&d->host.allocator, d->muon.at, d->muon_count * sizeof(float));
+    ddp__release(ddp__allocator_of(d), d->muon.at, d->muon_count * sizeof(float));
     ddp__array_free(d->unit);
-    ddp__links_free(&d->links[0]);
-    ddp__links_free(&d->links[1]);
     ddp_profile_free(&d->profile);
-    ddp__pool_close(d->host.pool);
-    ddp__config_free(&d->cfg);
-    ddp__scratch_free(&d->lists);
-    DDP_FREE(d);
+    ddp__context_free(d);
 }
 
 /* ---- registration ---- */
@@ -55015,13 +55251,14 @@ void ddp_close(ddp_ctx *d)
 static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b, ddp_error *err)
 {
     if (b->count == 0)
-        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out", d->layers, name);
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out", ddp__layers(d),
+                         name);
     if (!b->params)
-        return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values", d->layers,
-                         name, b->count);
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values",
+                         ddp__layers(d), name, b->count);
     if (b->kind == DDP_BUFFERS && b->grads)
         return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of buffers has no gradients; leave grads NULL",
-                         d->layers, name);
+                         ddp__layers(d), name);
     return DDP_OK;
 }
 
@@ -55042,7 +55279,7 @@ static ddp_status ddp__check_matrix(const ddp_ctx *d, const ddp__unit *u, int i,
                      x->params + count <= u->matrix[k].params))
         k++;
     if (count && b < ddp__count(u->block) && k == i) return DDP_OK;
-    return ddp__fail(err, DDP_ARG, "layer %d (%s): matrix %d of %zu rows and %zu columns %s", d->layers,
+    return ddp__fail(err, DDP_ARG, "layer %d (%s): matrix %d of %zu rows and %zu columns %s", ddp__layers(d),
                      u->name, i, x->rows, x->columns,
                      count && b < ddp__count(u->block)
                          ? "overlaps another: leave one of them out"
@@ -55054,11 +55291,12 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
     int own = layer->params || layer->count;
     char number[32];
 
-    snprintf(number, sizeof number, "layer %d", d->layers);
+    snprintf(number, sizeof number, "layer %d", ddp__layers(d));
     u->name = ddp__strdup(layer->name ? layer->name : number);
-    u->matrix = (ddp_matrix *)ddp__scratch_take(&d->lists, (size_t)layer->matrix_count, sizeof *u->matrix);
+    u->matrix =
+        (ddp_matrix *)ddp__scratch_take(ddp__lists_of(d), (size_t)layer->matrix_count, sizeof *u->matrix);
     if (!u->name || !u->matrix || !ddp__reserve(u->block, layer->block_count + own))
-        return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+        return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", ddp__layers(d));
     if (own) {
         const ddp_block first = {layer->params, layer->grads, layer->count, DDP_PARAMS};
         stbds_arrput(u->block, first);
@@ -55083,18 +55321,18 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
         layer->matrix_count < 0 || (layer->matrix_count > 0 && !layer->matrices))
         return ddp__ctx_failf(d, DDP_ARG,
                               "ddp_add_layer: layer %d is NULL or has blocks or matrices without an array",
-                              d->layers);
-    if (d->started)
+                              ddp__layers(d));
+    if (ddp__started(d))
         return ddp__ctx_failf(d, DDP_USAGE,
                               "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d "
                               "layers by ddp_set_optimizer or the first hook; register all layers before",
-                              d->layers, layer->name ? layer->name : "unnamed", d->layers);
-    if (!ddp__reserve(d->unit, d->layers + 1))
-        return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+                              ddp__layers(d), layer->name ? layer->name : "unnamed", ddp__layers(d));
+    if (!ddp__reserve(d->unit, ddp__layers(d) + 1))
+        return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", ddp__layers(d));
     u.ticket = u.other_ticket = -1;
-    if (ddp__unit_fill(d, &u, layer, &d->host.error)) {
+    if (ddp__unit_fill(d, &u, layer, ddp__error(d))) {
         ddp__unit_free(d, &u);
-        return ddp__ctx_fail(d, &d->host.error);
+        return ddp__ctx_fail(d, ddp__error(d));
     }
     stbds_arrput(d->unit, u);
     d->layers++;
@@ -55103,7 +55341,7 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
 
 int ddp_layer_named(const ddp_ctx *d, const char *name)
 {
-    for (int l = 0; d && name && l < d->layers; l++)
+    for (int l = 0; d && name && l < ddp__layers(d); l++)
         if (!strcmp(d->unit[l].name, name)) return l;
     return -1;
 }
@@ -55123,7 +55361,7 @@ int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, si
             "values it has are needed",
             layer ? layer : "", count, (void *)params);
     l = ddp_layer_named(d, layer);
-    if (l < 0 || d->started) { /* too late: ddp_add_layer says so */
+    if (l < 0 || ddp__started(d)) { /* too late: ddp_add_layer says so */
         memset(&first, 0, sizeof first);
         first.name = layer;
         first.params = params;
@@ -55179,18 +55417,15 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
         return ddp__ctx_failf(d, DDP_ARG,
                               "ddp_set_optimizer: an update function with state_per_param >= 0, matrix_state "
                               "from 0 to that and a learning rate >= 0 are needed, or ddp_own_update()");
-    if (!o->update && d->cfg.average_state)
+    if (!o->update && ddp__cfg(d)->average_state)
         return ddp__ctx_failf(d, DDP_ARG,
                               "average_state with your own update: the optimizer's state is yours: leave "
                               "average_state 0");
-    if (d->started)
+    if (ddp__started(d))
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s comes too late, training has begun",
                               o->name ? o->name : "the optimizer");
-    d->optimizer = *o;
-    if (!o->update) d->cfg.average_first = 1;
-    if (!d->optimizer.name) d->optimizer.name = o->update ? "user" : ddp_own_update().name;
-    d->lr = o->lr;
-    return d->layers && ddp__session_start(d, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
+    ddp__optimizer_set(d, o);
+    return ddp__layers(d) && ddp__session_start(d, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
 
 /* ---- reading ---- */
@@ -55201,20 +55436,20 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
     ddp_blob blob = {NULL, 0};
 
     DDP__ENTER(d);
-    err = &d->host.error;
-    if (!d->ops.plan_adopt)
+    err = ddp__error(d);
+    if (!ddp__ops(d)->plan_adopt)
         return ddp__ctx_failf(d, DDP_USAGE,
                               "ddp_plan_adopt: strategy %s follows no such plan; use one that averages "
                               "each layer in its own step of a period, as dreamddp does",
-                              d->ops.name);
+                              ddp__ops(d)->name);
     if (!plan || plan->layers != ddp__plan_rows(d) || plan->period < 1)
         return ddp__ctx_failf(d, DDP_ARG,
                               "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and "
                               "period %d",
                               ddp__plan_rows(d), plan ? plan->layers : 0, plan ? plan->period : 0);
-    if (!d->started && ddp__session_start(d, err)) return ddp__ctx_fail(d, err);
+    if (!ddp__started(d) && ddp__session_start(d, err)) return ddp__ctx_fail(d, err);
     if (ddp__is_in_step(d, "ddp_plan_adopt") || ddp__strategy_wait(d, err) ||
-        DDP__EVENT(d, plan_adopt, (d, d->self, plan, &blob)) || ddp__plan_set(d, &blob, NULL, err) ||
+        DDP__EVENT(d, plan_adopt, (d, ddp__self(d), plan, &blob)) || ddp__plan_set(d, &blob, NULL, err) ||
         ddp__balance_links(d, d->profile.layers ? &d->profile : NULL, err))
         return ddp__ctx_fail(d, err);
     d->plan_final = 1;
@@ -55224,7 +55459,7 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
 
 const ddp_plan *ddp_plan_get(const ddp_ctx *d)
 {
-    return d && d->ops.plan_view ? d->ops.plan_view(d->self) : NULL;
+    return d && ddp__ops(d)->plan_view ? ddp__ops(d)->plan_view(ddp__self(d)) : NULL;
 }
 
 const ddp_profile *ddp_profile_get(const ddp_ctx *d) { return d && d->profile.layers ? &d->profile : NULL; }
@@ -55232,11 +55467,11 @@ const ddp_profile *ddp_profile_get(const ddp_ctx *d) { return d && d->profile.la
 int ddp_measure_links(ddp_ctx *d)
 {
     DDP__ENTER(d);
-    if (ddp__is_in_step(d, "ddp_measure_links")) return ddp__ctx_fail(d, &d->host.error);
-    if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error))
-        return ddp__ctx_fail(d, &d->host.error);
+    if (ddp__is_in_step(d, "ddp_measure_links")) return ddp__ctx_fail(d, ddp__error(d));
+    if (ddp__cfg(d)->nccl && !ddp__started(d) && ddp__session_start(d, ddp__error(d)))
+        return ddp__ctx_fail(d, ddp__error(d));
     for (int link = 0; link < ddp_links(d); link++)
-        if (ddp__probe_link(d, link, &d->link[link], &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+        if (ddp__probe_link(d, link, &d->link[link], ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
     return 0;
 }
 
@@ -55246,7 +55481,7 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
 
     memset(out, 0, sizeof *out);
     if (link < 0 || link >= ddp_links(d)) return (int)DDP_ARG;
-    DDP__DO(ddp__host_check(&d->host, &d->host.error));
+    DDP__DO(ddp__host_check(ddp__host_of(d), ddp__error(d)));
     if (d->nccl && link == 0) {
         out->operations = d->nccl->messages;
         out->bytes_sent = d->nccl->bytes;
@@ -55605,13 +55840,13 @@ static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, vo
         return err->code;
     }
     code = L->fn(d, L->user);
-    if (d->host.error.code) {
-        *err = d->host.error;
-        code = (int)d->host.error.code;
+    if (ddp__error(d)->code) {
+        *err = *ddp__error(d);
+        code = (int)ddp__error(d)->code;
     } else if (code) {
         if (code < 0 || code >= (int)DDP_STATUS_COUNT) code = (int)DDP_FAILED;
-        ddp__fail(err, (ddp_status)code, "rank %d returned %d (%s) without an error of the context", d->rank,
-                  code, ddp_status_text((ddp_status)code));
+        ddp__fail(err, (ddp_status)code, "rank %d returned %d (%s) without an error of the context",
+                  ddp_rank(d), code, ddp_status_text((ddp_status)code));
     }
     ddp_close(d);
     return (ddp_status)code;
@@ -61016,7 +61251,7 @@ int ddp__lanes_open(ddp_pipe *p)
     ddp__lanes *x = &p->lanes;
     const size_t M = (size_t)p->micro_batches, ends = (size_t)(p->hops[0] + p->hops[1]);
 
-    if (p->d->host.backend || p->d->cfg.trace_spans <= 0) return 1;
+    if (ddp__backend_of(p->d) || ddp__cfg(p->d)->trace_spans <= 0) return 1;
     x->room = (int)(3 * M + 2 * M * ends);
     x->slot = (ddp_pipeline_slot *)ddp__scratch_take(&p->room, (size_t)x->room, sizeof *x->slot);
     x->post = (ddp_pipeline_slot *)ddp__scratch_take(&p->room, 4 * M, sizeof *x->post);
@@ -61072,7 +61307,7 @@ void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_verb verb, int gradi
 static void ddp__lane_messages(ddp_pipe *p)
 {
     const ddp_ctx *d = p->d;
-    const int n = ddp__engine_spans(d->engine, p->lanes.begun, DBL_MAX, d->op_scratch, d->op_room);
+    const int n = ddp__engine_spans(ddp__engine_of(d, 0), p->lanes.begun, DBL_MAX, d->op_scratch, d->op_room);
 
     for (int i = 0; i < n; i++) {
         const ddp__op_span *o = &d->op_scratch[i];
@@ -61095,7 +61330,7 @@ void ddp__lanes_end(ddp_pipe *p)
 {
     p->lanes.step_s += ddp_now() - p->lanes.begun;
     p->lanes.steps++;
-    if (p->lanes.room && p->d->engine && !p->d->stager) ddp__lane_messages(p);
+    if (p->lanes.room && ddp__engine_of(p->d, 0) && !p->d->stager) ddp__lane_messages(p);
 }
 
 int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room)
@@ -61137,10 +61372,10 @@ static double ddp__stage_exposed(ddp_ctx *d)
     const ddp_profile *f = ddp_profile_get(d);
     double compute;
 
-    if (!(d->stats.predicted_step_s > 0) || !f) return 0;
+    if (!(ddp__stats(d)->predicted_step_s > 0) || !f) return 0;
     compute = f->between_s;
     for (int l = 0; l < f->layers; l++) compute += f->forward_s[l] + f->backward_s[l];
-    return fmax(0, d->stats.predicted_step_s - compute);
+    return fmax(0, ddp__stats(d)->predicted_step_s - compute);
 }
 
 static void ddp__told_fill(ddp_pipe *p, ddp__told *own, ddp__told_way *way)
@@ -61154,12 +61389,12 @@ static void ddp__told_fill(ddp_pipe *p, ddp__told *own, ddp__told_way *way)
     own->step_s = x->step_s / steps;
     for (int k = 0; k <= (int)DDP_TASK_WEIGHT_GRADIENT; k++) own->busy_s += x->sum[k] / steps;
     own->exposed_s = ddp__stage_exposed(p->d);
-    own->rate = p->d->links[0].own.rate;
+    own->rate = ddp__links_of(p->d, 0)->own.rate;
     for (int s = 0; s < p->stages; s++) {
         const int rank = ddp__pipe_rank(p, s);
-        if (s == p->stage || !p->d->links[0].path) continue;
-        way[s].rate = p->d->links[0].path[rank].rate;
-        way[s].delay_s = p->d->links[0].path[rank].delay_s;
+        if (s == p->stage || !ddp__links_of(p->d, 0)->path) continue;
+        way[s].rate = ddp__links_of(p->d, 0)->path[rank].rate;
+        way[s].delay_s = ddp__links_of(p->d, 0)->path[rank].delay_s;
     }
     for (int i = 0; i < p->hops[0]; i++) {
         const ddp__hop *e = &p->hop[0][i];
@@ -61248,13 +61483,13 @@ int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out)
     a.cost = (ddp_stage_cost *)ddp__scratch_take(&room, S, sizeof *a.cost);
     a.boundary = (ddp_boundary *)ddp__scratch_take(&room, S * S, sizeof *a.boundary);
     s = !room.failed
-            ? ddp__told_play(p, &a, out, &p->d->host.error)
-            : ddp__fail(&p->d->host.error, DDP_MEMORY, "out of memory for what %d stages tell", p->stages);
-    if (s == DDP_OK && p->d->host.backend)
+            ? ddp__told_play(p, &a, out, ddp__error(p->d))
+            : ddp__fail(ddp__error(p->d), DDP_MEMORY, "out of memory for what %d stages tell", p->stages);
+    if (s == DDP_OK && ddp__backend_of(p->d))
         out->step_s = out->bubble_pct = out->predicted_step_s = ddp__unknown();
     out->steps = p->lanes.steps;
     ddp__scratch_free(&room);
-    return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+    return s ? ddp__ctx_fail(p->d, ddp__error(p->d)) : 0;
 }
 
 /* ==== pipe/samples.c ==== [pipe] */
@@ -61406,15 +61641,15 @@ ddp_status ddp__samples_begin(ddp_pipe *p)
     if (!s->id) return DDP_OK;
     for (int i = 0; i < all; i++)
         if (s->fresh[i] != DDP__NAMED)
-            return ddp__fail(&p->d->host.error, DDP_USAGE,
+            return ddp__fail(ddp__error(p->d), DDP_USAGE,
                              "edge wire aq: the samples of micro-batch %d have no names: call "
                              "ddp_pipe_samples for each one before every step",
                              i / s->batch);
-    if (p->d->step > 0 && !p->lanes.steps && !p->lanes.warm)
-        ddp__log(&p->d->host.log, DDP_LOG_INFO,
+    if (ddp_step(p->d) > 0 && !p->lanes.steps && !p->lanes.warm)
+        ddp__log(ddp__log_of(p->d), DDP_LOG_INFO,
                  "stage %d: edge wire aq begins anew at step %ld: each sample crosses as float32 "
                  "once more",
-                 p->stage, p->d->step);
+                 p->stage, ddp_step(p->d));
     for (int i = 0; i < all; i++) {
         s->fresh[i] = (char)!s->seen[s->id[i]];
         s->seen[s->id[i]] = 1;
@@ -61508,13 +61743,13 @@ static void ddp__crossings(const ddp_graph *g, int stages, double *floats)
  * 0: no limit. As emulated: each rank tells its ways to the stages of its pipeline, and its own access. */
 static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
 {
-    const int S = p->stages, world = p->d->world;
-    const ddp__links *l = &p->d->links[0];
+    const int S = p->stages, world = ddp_world(p->d);
+    const ddp__links *l = ddp__links_of(p->d, 0);
     double *told = (double *)ddp__calloc((size_t)world * (size_t)(S + 1), sizeof *told), *own;
     ddp_status s;
 
     if (!told) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d ranks", world);
-    own = told + (size_t)p->d->rank * (size_t)(S + 1);
+    own = told + (size_t)ddp_rank(p->d) * (size_t)(S + 1);
     own[S] = l->own.rate;
     for (int to = 0; to < S; to++)
         own[to] = to == p->stage ? 0 : ddp__slower(l->path[ddp__pipe_rank(p, to)].rate, own[S]);
@@ -61531,11 +61766,11 @@ static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
 /* Measured, or without clocks all alike. */
 static ddp_status ddp__rates_measured(ddp_pipe *p, double *rate, ddp_error *err)
 {
-    const int S = p->stages, world = p->d->world;
+    const int S = p->stages, world = ddp_world(p->d);
     ddp_probe_result r;
 
-    for (int at = 0; at < S * S && p->d->cfg.deterministic; at++) rate[at] = 1;
-    if (p->d->cfg.deterministic) return DDP_OK;
+    for (int at = 0; at < S * S && ddp__cfg(p->d)->deterministic; at++) rate[at] = 1;
+    if (ddp__cfg(p->d)->deterministic) return DDP_OK;
     if (ddp_probe(p->d, &r)) return err->code;
     for (int i = 0; i < world * S; i++)
         rate[i % (S * S)] = ddp__slower(
@@ -61557,8 +61792,8 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
     if (room.failed) s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     if (s == DDP_OK) ddp__crossings(p->g, p->stages, floats);
     if (s == DDP_OK) /* rates, of which times follow */
-        s = p->d->links[0].slowest > 0 ? ddp__rates_emulated(p, time, err)
-                                       : ddp__rates_measured(p, time, err);
+        s = ddp__links_of(p->d, 0)->slowest > 0 ? ddp__rates_emulated(p, time, err)
+                                                : ddp__rates_measured(p, time, err);
     for (size_t at = 0; s == DDP_OK && at < links; at++) {
         time[at] = time[at] > 0 ? 4 * floats[at] / time[at] : 0;
         count[at] = floats[at] > 0 ? (size_t)floats[at] : 1; /* 1: nothing crosses, in no time */
@@ -61758,7 +61993,7 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
     w->index = (uint64_t *)ddp__scratch_take(&p->room, p->edge.coding == DDP_EDGE_AQ ? 0 : w->keeps,
                                              sizeof *w->index);
     w->value = (float *)ddp__scratch_take(&p->room, w->keeps, sizeof *w->value);
-    if (w->values && p->d->host.backend)
+    if (w->values && ddp__backend_of(p->d))
         w->here = (float *)ddp__scratch_take(&p->room, w->values, sizeof *w->here);
     if (p->cut.residuals)
         p->cut.residual = (float *)ddp__scratch_take(&p->room, p->cut.residuals, sizeof(float));
@@ -61807,7 +62042,7 @@ static ddp_status ddp__part_unpack(const ddp__flow *l, const unsigned char *in, 
 
 ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int sends)
 {
-    const ddp__host *h = &p->d->host;
+    const ddp__host *h = ddp__host_of(p->d);
     const ddp__flow *l = &e->flow[gradients];
     const int pieces = ddp__hop_list(p, e, m, gradients);
     unsigned char *message = l->wire + (size_t)(m % p->states) * l->room;
@@ -61819,11 +62054,11 @@ ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int se
         const size_t n = p->piece[i].count, bytes = ddp__part_bytes(p, l, n);
         float *own = p->piece[i].data, *x = p->select.here ? p->select.here : own;
         if (sends && x != own)
-            DDP__TRY(h->backend->download_elements(h->device, x, own, p->shape[i], &p->d->host.error));
+            DDP__TRY(h->backend->download_elements(h->device, x, own, p->shape[i], ddp__error(p->d)));
         if (l->last ? ddp__samples_cross(p, l, m, sends, x, n, at, &message, &why)
             : sends ? ddp__part_pack(p, l, x, n, residual ? residual + at : NULL, message, bytes, &why)
                     : ddp__part_unpack(l, message, bytes, x, n, &why))
-            return ddp__fail(&p->d->host.error, why.code,
+            return ddp__fail(ddp__error(p->d), why.code,
                              "stage %d cannot %s %s of micro-batch %d, stage %d at the other "
                              "end: %.300s",
                              p->stage, sends ? "send" : "read", gradients ? "gradients" : "activations", m,
@@ -61889,7 +62124,7 @@ ddp_status ddp__pipe_post(ddp_pipe *p, ddp_message *m, int peer, int here, long 
     if (m->from_count == 0) return DDP_OK;
     m->peer = peer;
     m->filler = 0;
-    return ddp__post(p->d, m, p->d->host.backend && !here, ticket, &p->d->host.error);
+    return ddp__post(p->d, m, ddp__backend_of(p->d) && !here, ticket, ddp__error(p->d));
 }
 
 ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket, int here)
@@ -61898,8 +62133,8 @@ ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket, int here)
 
     *ticket = -1;
     if (held == -1) return DDP_OK;
-    return here && p->d->stager ? ddp__post_wait(p->d, 0, held, &p->d->host.error)
-                                : ddp__post_hold(p->d, 0, held, DDP_NO_LAYER, &p->d->host.error);
+    return here && p->d->stager ? ddp__post_wait(p->d, 0, held, ddp__error(p->d))
+                                : ddp__post_hold(p->d, 0, held, DDP_NO_LAYER, ddp__error(p->d));
 }
 
 static ddp_status ddp__flow_post(ddp_pipe *p, ddp_verb verb, ddp__hop *e, int m, int gradients)
@@ -61994,7 +62229,8 @@ ddp_status ddp__guests_begin(ddp_pipe *p)
     for (int i = 0; i < p->guests; i++) {
         ddp__guest *u = &p->guest[i];
         DDP__TRY(ddp__pipe_hold(p, &u->ticket[1], 0));
-        ddp__host_zero(&p->d->host, p->g->node[u->node]->grad[0], ddp__guest_floats(p, u) * sizeof(float));
+        ddp__host_zero(ddp__host_of(p->d), p->g->node[u->node]->grad[0],
+                       ddp__guest_floats(p, u) * sizeof(float));
         DDP__TRY(ddp__guest_post(p, DDP_RECEIVE, u, 0));
     }
     for (int i = 0; i < p->guests; i++) DDP__TRY(ddp__pipe_hold(p, &p->guest[i].ticket[0], 0));
@@ -62024,7 +62260,8 @@ static int ddp__hosts_end(void *user, int owner)
         DDP__DO(ddp__pipe_hold(p, &u->ticket[0], 0));
         DDP__DO(ddp__pipe_hold(p, &u->ticket[1], u->arrived != NULL));
         if (comes)
-            ddp__host_upload(&p->d->host, n->grad[0], u->arrived, ddp__guest_floats(p, u) * sizeof(float));
+            ddp__host_upload(ddp__host_of(p->d), n->grad[0], u->arrived,
+                             ddp__guest_floats(p, u) * sizeof(float));
     }
     return 0;
 }
@@ -62063,7 +62300,7 @@ int ddp__tied_open(ddp_pipe *p)
             p->host[p->hosts++] = u;
         }
     }
-    for (int i = 0; p->d->host.backend && i < p->hosts; i++)
+    for (int i = 0; ddp__backend_of(p->d) && i < p->hosts; i++)
         p->host[i].arrived =
             (float *)ddp__scratch_take(&p->room, ddp__guest_floats(p, &p->host[i]), sizeof(float));
     p->g->fetch_uses = ddp__hosts_end;
@@ -62081,7 +62318,7 @@ ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes
     ddp_message m = ddp__own_word(p->d, &piece, verb, verb == DDP_BROADCAST ? p->team : 0, bytes, n);
 
     m.peer = ddp__pipe_rank(p, stage);
-    return ddp__run(p->d, &m, 0, &p->d->host.error);
+    return ddp__run(p->d, &m, 0, ddp__error(p->d));
 }
 
 /* ---- the norm: each stage goes on from the sum of the stage before it ---- */
@@ -62115,8 +62352,8 @@ static ddp_status ddp__hash_layer(ddp_pipe *p, int layer, int home, float *value
         float *part = p->stage == home ? values + n->place : values;
         if (!count) continue;
         if (p->stage == n->stage)
-            DDP__TRY(ddp__host_download(&p->d->host, part, n->param[own], count * sizeof *part,
-                                        &p->d->host.error));
+            DDP__TRY(ddp__host_download(ddp__host_of(p->d), part, n->param[own], count * sizeof *part,
+                                        ddp__error(p->d)));
         if (p->stage == n->stage && p->stage != home)
             DDP__TRY(ddp__word_exchange(p, DDP_SEND, home, part, count * sizeof *part));
         if (p->stage != n->stage && p->stage == home)
@@ -62175,7 +62412,7 @@ int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash)
         return ddp__ctx_failf(p->d, DDP_MEMORY, "out of memory for the %zu parameters of a layer", most);
     s = ddp__pipe_hash(p, values, hash);
     DDP_FREE(values);
-    return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+    return s ? ddp__ctx_fail(p->d, ddp__error(p->d)) : 0;
 }
 
 /* ---- the file: rank 0 writes what the others send, part by part ---- */
@@ -62220,12 +62457,12 @@ int ddp_pipe_export(ddp_pipe *p, const char *path)
         if (ddp__pipe_rank(p, i) == 0) x.home = i;
     if (x.home < 0) return 0;
     x.part = (float *)ddp__calloc(DDP__EXPORT_PART, sizeof *x.part);
-    s = x.part ? ddp__weights_save(p->g, path, ddp__export_pass, &x, p->stage == x.home, &p->d->host.error)
-               : ddp__fail(&p->d->host.error, DDP_MEMORY, "out of memory for writing %.200s", path);
+    s = x.part ? ddp__weights_save(p->g, path, ddp__export_pass, &x, p->stage == x.home, ddp__error(p->d))
+               : ddp__fail(ddp__error(p->d), DDP_MEMORY, "out of memory for writing %.200s", path);
     DDP_FREE(x.part);
     if (s == DDP_OK && p->stages > 1)
         s = ddp__word_exchange(p, DDP_BROADCAST, x.home, &done, 1); /* the file is there */
-    return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+    return s ? ddp__ctx_fail(p->d, ddp__error(p->d)) : 0;
 }
 
 /* ==== pipe/faults.c ==== [pipe] */
@@ -62233,11 +62470,11 @@ int ddp_pipe_export(ddp_pipe *p, const char *path)
 
 void ddp__pipe_names(const ddp_pipe *p)
 {
-    for (int i = 0; p->stages > 1 && i < p->d->world; i++) {
+    for (int i = 0; p->stages > 1 && i < ddp_world(p->d); i++) {
         char name[48];
         snprintf(name, sizeof name, "stage %d of pipeline %d", i % p->stages, i / p->stages);
-        ddp__engine_call(p->d->engine, p->rank_of[i], name);
-        if (p->d->second) ddp__engine_call(p->d->second, p->rank_of[i], name);
+        ddp__engine_call(ddp__engine_of(p->d, 0), p->rank_of[i], name);
+        if (ddp__second_of(p->d)) ddp__engine_call(ddp__second_of(p->d), p->rank_of[i], name);
     }
 }
 
@@ -62259,7 +62496,7 @@ static ddp_status ddp__kept_take(ddp_ctx *d, ddp__kept_step *k, ddp_error *err)
     if (code == DDP_OK) code = ddp__worker_pack(&s, &now.bytes, &now.size, err);
     ddp__worker_free(&s);
     if (code != DDP_OK) return code;
-    now.step = d->step;
+    now.step = ddp_step(d);
     ddp__kept_free(k);
     *k = now;
     return DDP_OK;
@@ -62270,8 +62507,8 @@ static ddp_status ddp__kept_take(ddp_ctx *d, ddp__kept_step *k, ddp_error *err)
 static int ddp__keeps_now(const ddp_ctx *d, const ddp__keeper *k)
 {
     if (k->kept.step < 0) return 1;
-    return k->kept.step != d->step &&
-           (d->ops.averages == DDP_AVERAGES_GRADIENTS || d->step % d->cfg.period == 0);
+    return k->kept.step != ddp_step(d) &&
+           (ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS || ddp_step(d) % ddp__cfg(d)->period == 0);
 }
 
 /* Who has passed the meeting of a step knows that all others have come to it: they have what this one keeps,
@@ -62280,14 +62517,14 @@ ddp_status ddp__pipe_keep(ddp_pipe *p)
 {
     ddp_ctx *d = p->d;
     ddp__keeper *k = d->keeper;
-    ddp_error *err = &d->host.error, local;
+    ddp_error *err = ddp__error(d), local;
     ddp_status s;
 
     if (!k || !ddp__keeps_now(d, k)) return DDP_OK;
-    if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    if (!ddp__started(d)) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__strategy_wait(d, err));
     DDP__TRY(ddp__post_flush(d, err));
-    s = d->engine ? ddp__all_come(d, 0, err) : DDP_OK;
+    s = ddp__engine_of(d, 0) ? ddp__all_come(d, 0, err) : DDP_OK;
     if (s == DDP_OK) return ddp__kept_take(d, &k->kept, err);
     (void)ddp__kept_take(d, &k->next, &local); /* without it the step before will do */
     return s;
@@ -62301,7 +62538,7 @@ static ddp_status ddp__pipe_restore(ddp_ctx *d, const ddp__kept_step *k, ddp_err
     ddp_status code;
 
     if (!f) return err->code;
-    code = d->started ? DDP_OK : ddp__session_start(d, err);
+    code = ddp__started(d) ? DDP_OK : ddp__session_start(d, err);
     if (code == DDP_OK) code = ddp__post_flush(d, err);
     if (code == DDP_OK) code = ddp__worker_list(d, &s, err);
     if (code == DDP_OK) code = ddp__worker_fits(&s, f, name, err);
@@ -62319,8 +62556,8 @@ int ddp_pipe_resume(ddp_pipe *p)
     if (!p) return (int)DDP_ARG;
     DDP__ENTER(p->d);
     if (!p->d->keeper || p->d->keeper->kept.step < 0) return 0;
-    return ddp__pipe_restore(p->d, &p->d->keeper->kept, &p->d->host.error)
-               ? ddp__ctx_fail(p->d, &p->d->host.error)
+    return ddp__pipe_restore(p->d, &p->d->keeper->kept, ddp__error(p->d))
+               ? ddp__ctx_fail(p->d, ddp__error(p->d))
                : 0;
 }
 
@@ -62358,8 +62595,8 @@ static ddp_status ddp__loss_take(ddp_pipe *p, int m)
     float value;
 
     if (p->loss->here != (int)DDP__HERE_OWN) return DDP_OK;
-    DDP__TRY(ddp__host_download(&p->d->host, &value, ddp_state_data(ddp__pipe_state(p, m), p->loss),
-                                sizeof value, &p->d->host.error));
+    DDP__TRY(ddp__host_download(ddp__host_of(p->d), &value, ddp_state_data(ddp__pipe_state(p, m), p->loss),
+                                sizeof value, ddp__error(p->d)));
     p->loss_sum += (double)value;
     p->losses++;
     return DDP_OK;
@@ -62378,7 +62615,7 @@ static ddp_status ddp__pipe_forward(ddp_pipe *p, int m, int training)
     ddp__inputs_feed(p, m);
     ddp_state_micro_batch(s, p->g->state->pass + (uint64_t)m + 1);
     at = ddp__lane_now(p);
-    if (ddp__graph_forward(s, training)) return p->d->host.error.code;
+    if (ddp__graph_forward(s, training)) return ddp__error(p->d)->code;
     if (training) ddp__lane_task(p, at, DDP_TASK_FORWARD, m);
     if (m == 0) DDP__TRY(ddp__hosts_begin(p, training));
     DDP__TRY(ddp__edges_post(p, DDP_SEND, m, 0));
@@ -62396,7 +62633,7 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
 
     if (inputs) DDP__TRY(ddp__edges_hold(p, m, 1));
     at = ddp__lane_now(p);
-    if (ddp__graph_backward(ddp__pipe_state(p, m), p->loss, part)) return p->d->host.error.code;
+    if (ddp__graph_backward(ddp__pipe_state(p, m), p->loss, part)) return ddp__error(p->d)->code;
     ddp__lane_task(p, at, t->kind, m);
     if (inputs) DDP__TRY(ddp__edges_post(p, DDP_SEND, m, 1));
     if (part == DDP__CUT_INPUTS) return DDP_OK;
@@ -62412,7 +62649,7 @@ static ddp_status ddp__pipe_begin(ddp_pipe *p, int micro_batches, int trains)
     p->asked = micro_batches;
     p->trains = trains;
     p->loss_sum = 0;
-    return p->d->host.backend && !p->d->started ? ddp__session_start(p->d, &p->d->host.error) : DDP_OK;
+    return ddp__backend_of(p->d) && !ddp__started(p->d) ? ddp__session_start(p->d, ddp__error(p->d)) : DDP_OK;
 }
 
 static ddp_status ddp__pipe_run(ddp_pipe *p)
@@ -62434,7 +62671,7 @@ int ddp_pipe_step(ddp_pipe *p)
 {
     if (!p) return (int)DDP_ARG;
     DDP__ENTER(p->d);
-    return ddp__pipe_keep(p) || ddp__pipe_run(p) ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+    return ddp__pipe_keep(p) || ddp__pipe_run(p) ? ddp__ctx_fail(p->d, ddp__error(p->d)) : 0;
 }
 
 static ddp_status ddp__pipe_evaluate(ddp_pipe *p, int n)
@@ -62457,18 +62694,18 @@ int ddp_pipe_evaluate(ddp_pipe *p, int n)
     if (n < 1 || n > p->micro_batches)
         return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_evaluate: %d micro-batches; a step has %d", n,
                               p->micro_batches);
-    return ddp__pipe_evaluate(p, n) ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+    return ddp__pipe_evaluate(p, n) ? ddp__ctx_fail(p->d, ddp__error(p->d)) : 0;
 }
 
 float ddp_pipe_loss(ddp_pipe *p)
 {
     float mean = (float)ddp__unknown();
 
-    if (!p || ddp__host_check(&p->d->host, &p->d->host.error) || p->d->host.error.code) return mean;
+    if (!p || ddp__host_check(ddp__host_of(p->d), ddp__error(p->d)) || ddp__error(p->d)->code) return mean;
     if (p->losses) mean = (float)(p->loss_sum / p->losses);
     if (p->stages == 1) return mean;
     if (!ddp__word_exchange(p, DDP_BROADCAST, p->loss->stage, &mean, sizeof mean)) return mean;
-    ddp__ctx_fail(p->d, &p->d->host.error);
+    ddp__ctx_fail(p->d, ddp__error(p->d));
     return (float)ddp__unknown();
 }
 
@@ -62964,7 +63201,7 @@ int ddp__shares_open(ddp_pipe *p)
 
     for (int i = 0; i < ddp__count(p->g->node); i++)
         arrays += (size_t)(p->g->node[i]->spec.params + p->g->node[i]->spec.buffers);
-    c->copies = p->d->world / p->stages;
+    c->copies = ddp_world(p->d) / p->stages;
     c->copy = p->number;
     c->stages = p->stages;
     c->stage = p->stage;
@@ -63032,9 +63269,9 @@ ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error
  * which cross as they lie, would be others. */
 static ddp_status ddp__pipe_same(ddp_pipe *p, const int *stage_of)
 {
-    const ddp_backend *b = p->d->host.backend;
+    const ddp_backend *b = ddp__backend_of(p->d);
     uint64_t h = ddp__hash(DDP__HASH_START + (uint64_t)p->schedule, p->rank_of,
-                           (size_t)p->d->world * sizeof *p->rank_of);
+                           (size_t)ddp_world(p->d) * sizeof *p->rank_of);
     int images = 0, bad;
 
     for (int i = 0; i < ddp__count(p->g->node); i++) {
@@ -63079,7 +63316,7 @@ static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp
 /* Each rank stands once; finds this one's stage and pipeline. */
 static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *err)
 {
-    const int world = p->d->world;
+    const int world = ddp_world(p->d);
     int *at; /* how often a rank stands, behind the list */
 
     p->rank_of = ddp__ints(&p->room, 2 * (size_t)world);
@@ -63094,7 +63331,7 @@ static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *e
                 "once",
                 r, i % p->stages, i / p->stages, world);
         p->rank_of[i] = r;
-        if (r == p->d->rank) {
+        if (r == ddp_rank(p->d)) {
             p->stage = i % p->stages;
             p->number = i / p->stages;
         }
@@ -63106,7 +63343,7 @@ static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *e
 /* All ranks make all groups, of ranks that rise: those of each stage, then those of each pipeline. */
 static ddp_status ddp__pipe_groups(ddp_pipe *p, ddp_error *err)
 {
-    const int world = p->d->world, S = p->stages;
+    const int world = ddp_world(p->d), S = p->stages;
     int *place = (int *)ddp__calloc(2 * (size_t)world, sizeof *place), *ranks, bad = 0;
 
     if (!place) return ddp__fail(err, DDP_MEMORY, "out of memory for the groups of %d ranks", world);
@@ -63164,7 +63401,7 @@ static int ddp__states_open(ddp_pipe *p)
 {
     const ddp_pipeline_shape shape = ddp__pipe_shape(p);
     const int most = p->held < p->micro_batches ? p->held + 1 : p->held;
-    const double total = p->d->host.backend || p->d->host.allocator.alloc ? 0 : ddp__memory_total();
+    const double total = ddp__backend_of(p->d) || p->d->host.allocator.alloc ? 0 : ddp__memory_total();
 
     if (total > 0 && p->g->owned.bytes + (double)ddp__pipe_bytes(p, most) > total) return 0;
     p->task = (ddp_task *)ddp__scratch_take(&p->room, 3 * (size_t)p->micro_batches, sizeof *p->task);
@@ -63175,7 +63412,7 @@ static int ddp__states_open(ddp_pipe *p)
         p->state[p->states] = ddp_state_new(p->g);
         if (!p->state[p->states]) return 0;
     }
-    p->arena = (char *)ddp__host_alloc(&p->d->host, ddp__pipe_arena(p));
+    p->arena = (char *)ddp__host_alloc(ddp__host_of(p->d), ddp__pipe_arena(p));
     return p->arena || !ddp__pipe_arena(p);
 }
 
@@ -63189,7 +63426,7 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
                          "ddp_pipe_open: there is no graph: ddp_graph_new was out of memory");
     if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
     if (!c || c->stages < 1) return ddp__fail(err, DDP_ARG, "ddp_pipe_open: at least one stage is needed");
-    if (g->host != &d->host)
+    if (g->host != ddp__host_seen(d))
         return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the graph was made for another context");
     if (!loss || loss->graph != g || !loss->op || ddp_shape_count(&loss->spec.out) != 1 ||
         !loss->has_gradient)
@@ -63205,17 +63442,17 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
                          "%d stages on a device that computes in %zu bytes an element: what passes "
                          "between stages is float32: choose that",
                          c->stages, g->element);
-    for (int i = 0; d->keeper && c->rank_of && i < d->world; i++)
+    for (int i = 0; d->keeper && c->rank_of && i < ddp_world(d); i++)
         if (c->rank_of[i] != i)
             return ddp__fail(err, DDP_UNSUPPORTED,
                              "a layout with rank %d at place %d in ddp_launch_pipelines, which places the "
                              "ranks of every world that is left in their order",
                              c->rank_of[i], i);
-    if (d->world % c->stages)
+    if (ddp_world(d) % c->stages)
         return ddp__fail(err, DDP_ARG,
                          "%d stages in a world of %d: a multiple of %d ranks is needed, the same number for "
                          "each stage",
-                         c->stages, d->world, c->stages);
+                         c->stages, ddp_world(d), c->stages);
     return DDP_OK;
 }
 
@@ -63242,7 +63479,7 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     p->edge = c->edge;
     p->samples.count = c->samples;
     p->samples.batch = c->batch;
-    p->micro_batches = p->d->cfg.micro_batches;
+    p->micro_batches = ddp__cfg(p->d)->micro_batches;
     DDP__TRY(ddp__pipe_layout(p, c->rank_of, err));
     if (p->stages > 1) ddp__pipe_clips(p);
     p->evaluated = -1;
@@ -63260,7 +63497,7 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__lanes_open(p) &&
         ddp__states_open(p)) {
         ddp__pipe_room(p);
-        if (!p->d->host.backend) p->g->owned.bytes += (double)ddp_pipe_bytes(p);
+        if (!ddp__backend_of(p->d)) p->g->owned.bytes += (double)ddp_pipe_bytes(p);
         return ddp__wires_open(p, err);
     }
     return ddp__fail(err, DDP_MEMORY,
@@ -63275,18 +63512,18 @@ ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe
     ddp_pipe *p = NULL;
     ddp_status s;
 
-    if (!d || ddp__host_check(&d->host, &d->host.error) || d->host.error.code) return NULL;
-    s = ddp__pipe_check(d, g, loss, c, &d->host.error);
+    if (!d || ddp__host_check(ddp__host_of(d), ddp__error(d)) || ddp__error(d)->code) return NULL;
+    s = ddp__pipe_check(d, g, loss, c, ddp__error(d));
     if (s == DDP_OK) p = (ddp_pipe *)ddp__calloc(1, sizeof *p);
-    if (s == DDP_OK && !p) s = ddp__fail(&d->host.error, DDP_MEMORY, "out of memory for a pipeline");
+    if (s == DDP_OK && !p) s = ddp__fail(ddp__error(d), DDP_MEMORY, "out of memory for a pipeline");
     if (s == DDP_OK) {
         p->d = d;
         p->g = g;
         p->loss = loss;
-        s = ddp__pipe_open(p, c, &d->host.error);
+        s = ddp__pipe_open(p, c, ddp__error(d));
     }
     if (s == DDP_OK) return p;
-    ddp__ctx_fail(d, &d->host.error);
+    ddp__ctx_fail(d, ddp__error(d));
     ddp_pipe_close(p);
     return NULL;
 }
@@ -63298,7 +63535,7 @@ void ddp_pipe_close(ddp_pipe *p)
     if (p->d->cut == &p->cut) p->d->cut = NULL;
     p->g->fetch_uses = NULL;
     for (int i = 0; i < p->states; i++) ddp_state_free(p->state[i]);
-    ddp__host_release(&p->d->host, p->arena, ddp__pipe_arena(p));
+    ddp__host_release(ddp__host_of(p->d), p->arena, ddp__pipe_arena(p));
     ddp__scratch_free(&p->room);
     DDP_FREE(p);
 }
@@ -63340,8 +63577,8 @@ typedef struct ddp__shrink {
 
 static ddp_status ddp__shrink_tell(ddp__shrink *s, const ddp__survivor *own, ddp_error *err)
 {
-    memset(s->word, 0, (size_t)s->outer->world * sizeof *s->word);
-    s->word[s->outer->rank] = *own;
+    memset(s->word, 0, (size_t)ddp_world(s->outer) * sizeof *s->word);
+    s->word[ddp_rank(s->outer)] = *own;
     return ddp__gather_words(s->outer, 0, s->word, sizeof *s->word, err);
 }
 
@@ -63358,13 +63595,13 @@ static int ddp__is_whole(const ddp__shrink *s, int pipeline)
 /* From the words, which are the same on all: who goes on, at which place, from which step. */
 static void ddp__shrink_settle(ddp__shrink *s)
 {
-    const int stages = s->run->stages, rank = s->outer->rank;
+    const int stages = s->run->stages, rank = ddp_rank(s->outer);
     ddp__keeper *k = &s->keeper;
     int64_t step = INT64_MAX; /* that all who go on have: the newest of the last among them */
 
     s->replicas = 0;
     s->place = s->first = -1;
-    for (int q = 0; q < s->outer->world / stages; q++) {
+    for (int q = 0; q < ddp_world(s->outer) / stages; q++) {
         if (!ddp__is_whole(s, q)) continue;
         if (s->first < 0) s->first = q * stages;
         if (q == rank / stages) s->place = s->replicas * stages + rank % stages;
@@ -63390,12 +63627,12 @@ static ddp_status ddp__shrink_listen(ddp__shrink *s, ddp__survivor *own, ddp_err
     ddp_error local;
     int count = 0;
 
-    if (d->cfg.transport == DDP_THREADS) {
+    if (ddp__cfg(d)->transport == DDP_THREADS) {
         s->hub = ddp__hub_new(s->replicas * s->run->stages);
         own->hub = (uint64_t)(uintptr_t)s->hub;
         return s->hub ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of threads");
     }
-    if (!d->cfg.addr || ddp__addr_parse(d->cfg.addr, &bound, 1, &count, &local) ||
+    if (!ddp__cfg(d)->addr || ddp__addr_parse(ddp__cfg(d)->addr, &bound, 1, &count, &local) ||
         ddp__iface_toward(&bound, &at) < 0)
         ddp__iface_default(&at);
     DDP__TRY(ddp__tcp_listen(&at, &s->listen_fd, &bound, err));
@@ -63413,7 +63650,7 @@ static ddp_status ddp__shrink_open(ddp__shrink *s, ddp_error *err)
     c.rank = s->place;
     c.world = s->replicas * s->run->stages;
     c.micro_batches =
-        c.micro_batches * (s->outer->world / s->run->stages) / s->replicas; /* divides, where it trains */
+        c.micro_batches * (ddp_world(s->outer) / s->run->stages) / s->replicas; /* divides, where it trains */
     c.addr = first->addr;
     if (s->was >= 0) {
         c.net_script = NULL; /* its times and ranks are those of the first world */
@@ -63429,7 +63666,7 @@ static ddp_status ddp__shrink_open(ddp__shrink *s, ddp_error *err)
 static ddp_status ddp__shrink_few(const ddp__shrink *s, ddp_error *err)
 {
     return ddp__fail(err, DDP_PEER_LOST, "%.280s; %d of %d pipelines %s left, min_replicas is %d", s->why.msg,
-                     s->replicas, s->outer->world / s->run->stages, s->replicas == 1 ? "is" : "are",
+                     s->replicas, ddp_world(s->outer) / s->run->stages, s->replicas == 1 ? "is" : "are",
                      s->run->min_replicas);
 }
 
@@ -63448,7 +63685,7 @@ static ddp_status ddp__shrink_meet(ddp__shrink *s, int *again, ddp_error *err)
         return ddp__fail(err, s->why.code, "%s", s->why.msg); /* nobody is lost */
     s->keeper.ends = s->replicas < s->run->min_replicas;
     if (s->keeper.ends && (s->replicas == 0 || k->kept.step < 0)) return ddp__shrink_few(s, err);
-    if (s->outer->rank == s->first) bad = ddp__shrink_listen(s, &own, err);
+    if (ddp_rank(s->outer) == s->first) bad = ddp__shrink_listen(s, &own, err);
     if (bad == DDP_OK) bad = ddp__shrink_tell(s, &own, err);
     if (bad == DDP_OK && s->place >= 0) {
         bad = s->word[s->first].there ? ddp__shrink_open(s, err) : DDP_PEER_LOST;
@@ -63463,7 +63700,7 @@ static ddp_status ddp__shrink_meet(ddp__shrink *s, int *again, ddp_error *err)
     ddp__hub_free(s->hub); /* who has opened it holds it */
     s->hub = NULL;
     *again = 0;
-    for (int r = 0; r < s->outer->world; r++)
+    for (int r = 0; r < ddp_world(s->outer); r++)
         if (s->word[r].there && ddp__is_whole(s, r / s->run->stages) && !s->word[r].opened) *again = 1;
     return bad;
 }
@@ -63476,22 +63713,22 @@ static ddp_status ddp__shrink_run(ddp__shrink *s, ddp_error *err)
         if (s->place < 0) return DDP_OK;
         s->was = s->replicas;
         ddp__log(&s->outer->host.log, DDP_LOG_INFO,
-                 "rank %d is rank %d of %d pipelines of %d stages, from step %ld on", s->outer->rank,
+                 "rank %d is rank %d of %d pipelines of %d stages, from step %ld on", ddp_rank(s->outer),
                  s->place, s->replicas, s->run->stages, s->keeper.kept.step < 0 ? 0 : s->keeper.kept.step);
         s->lost = s->why;
         code = again ? (int)DDP_PEER_LOST : s->run->fn(s->d, s->run->user);
         memset(&s->why, 0, sizeof s->why);
         if (code < 0 || code >= (int)DDP_STATUS_COUNT) code = (int)DDP_FAILED;
-        if (code == (int)DDP_ABORTED && !s->d->host.error.code)
+        if (code == (int)DDP_ABORTED && !ddp__error(s->d)->code)
             return ddp__fail(err, DDP_ABORTED, "rank %d has left, of its own will; the others go on",
-                             s->outer->rank);
+                             ddp_rank(s->outer));
         if (again)
             ddp__fail(&s->why, DDP_PEER_LOST, "a rank could not come into a world of %d pipelines",
                       s->replicas);
-        else if (code && !s->d->host.error.code)
+        else if (code && !ddp__error(s->d)->code)
             ddp__ctx_failf(s->d, (ddp_status)code, "rank %d ended with %s", s->place,
                            ddp_status_text((ddp_status)code));
-        if (!again) s->why = s->d->host.error;
+        if (!again) s->why = *ddp__error(s->d);
         ddp_close(s->d);
         s->d = NULL;
         if (s->why.code == DDP_OK && s->keeper.ends) {
@@ -63514,9 +63751,9 @@ static int ddp__survive(ddp_ctx *outer, void *user)
     s.outer = outer;
     s.was = s.listen_fd = -1;
     s.keeper.kept.step = s.keeper.next.step = -1;
-    s.word = (ddp__survivor *)ddp__calloc((size_t)outer->world, sizeof *s.word);
+    s.word = (ddp__survivor *)ddp__calloc((size_t)ddp_world(outer), sizeof *s.word);
     code = s.word ? ddp__shrink_run(&s, &err)
-                  : ddp__fail(&err, DDP_MEMORY, "out of memory for the words of %d ranks", outer->world);
+                  : ddp__fail(&err, DDP_MEMORY, "out of memory for the words of %d ranks", ddp_world(outer));
     ddp_close(s.d);
     ddp__kept_free(&s.keeper.kept);
     ddp__kept_free(&s.keeper.next);
@@ -63526,7 +63763,7 @@ static int ddp__survive(ddp_ctx *outer, void *user)
         snprintf(rest, sizeof rest, "%.119s", err.msg);
         ddp__fail(&err, code, "%.270s; %s", s.why.msg, rest);
     }
-    if (code != DDP_OK) outer->host.error = err; /* the others have theirs */
+    if (code != DDP_OK) *ddp__error(outer) = err; /* the others have theirs */
     return (int)code;
 }
 
@@ -65095,11 +65332,10 @@ static void *ddp__play_worker(void *arg)
     cfg.rank = s->rank;
     d = ddp__open(&cfg, ddp__built_in(), x->play->hub, -1, &s->error);
     if (d) {
-        d->host.paper = w->paper;
-        d->host.paper_bytes = w->paper_bytes;
+        ddp__paper_set(d, w->paper, w->paper_bytes);
         code = x->play->fn(d, x->play->user);
-        if (d->host.error.code)
-            s->error = d->host.error;
+        if (ddp__error(d)->code)
+            s->error = *ddp__error(d);
         else if (code)
             (void)ddp__fail(&s->error,
                             code > 0 && code < (int)DDP_STATUS_COUNT ? (ddp_status)code : DDP_FAILED,

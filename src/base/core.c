@@ -202,6 +202,8 @@ void *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size)
 
 const char *ddp__layer_prefix(const char *name) { return strncmp(name, "layer ", 6) ? "layer " : ""; }
 
+int ddp__scratch_failed(const ddp__scratch *s) { return s->failed; }
+
 int *ddp__ints(ddp__scratch *s, size_t count) { return (int *)ddp__scratch_take(s, count, sizeof(int)); }
 
 double *ddp__doubles(ddp__scratch *s, size_t count)

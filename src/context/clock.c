@@ -69,6 +69,8 @@ ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
     return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
 }
 
+void ddp__clock_start(ddp_ctx *d) { d->at.mark = ddp_now(); }
+
 /* Each step has at least three moments, so that the list has room for those that are not accounted yet. */
 static void ddp__clock_step(ddp_ctx *d, double now)
 {

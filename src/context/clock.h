@@ -19,6 +19,7 @@ DDP_LIB ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase);
 /* Makes the accounts of what the device has done by now. */
 DDP_LIB void ddp__clock_collect(ddp_ctx *d);
+DDP_LIB void ddp__clock_start(ddp_ctx *d);     /* the first step begins */
 DDP_LIB int ddp__clock_room(const ddp_ctx *d); /* moments that may be to come */
 /* A span of time that layer, or DDP_NO_LAYER, took; it counts as computing unless it is a wait. */
 DDP_LIB void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end);

@@ -1,7 +1,7 @@
 /* Inside of a ddp_ctx. */
 #pragma once
 
-#include "config/config.h"
+#include "config/settings.h"
 #include "config/strategy.h"
 #include "context/reading.h"
 #include "context/stats.h"
@@ -293,6 +293,66 @@ struct ddp_ctx {
     } while (0)
 DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
 DDP_LIB const char *ddp__event_name(ddp__strategy_event event); /* "backward_end" */
+
+/* ---- facts.c: what other modules may know of a context ----
+ *
+ * Only src/context reads and writes the members of a ddp_ctx that are its own. ddp_rank, ddp_world and ddp_step
+ * are in reading.h. */
+DDP_LIB const ddp_config *ddp__cfg(const ddp_ctx *d);       /* as resolved */
+DDP_LIB const ddp_strategy_ops *ddp__ops(const ddp_ctx *d); /* of the strategy that runs */
+DDP_LIB void *ddp__self(const ddp_ctx *d);                  /* the strategy's memory */
+DDP_LIB ddp_error *ddp__error(ddp_ctx *d);                  /* the first error of the context; sticky */
+DDP_LIB const ddp_logger *ddp__log_of(const ddp_ctx *d);
+DDP_LIB ddp__host *ddp__host_of(ddp_ctx *d); /* what graphs may know */
+DDP_LIB const ddp__host *ddp__host_seen(const ddp_ctx *d);
+DDP_LIB const ddp_allocator *ddp__allocator_of(const ddp_ctx *d);
+DDP_LIB ddp__pool *ddp__pool_of(const ddp_ctx *d);
+DDP_LIB const ddp_backend *ddp__backend_of(const ddp_ctx *d); /* where the layers are; NULL: here */
+DDP_LIB void *ddp__device_of(const ddp_ctx *d);
+DDP_LIB ddp__scratch *ddp__lists_of(ddp_ctx *d); /* memory that ddp_close frees */
+DDP_LIB ddp_stats *ddp__stats(ddp_ctx *d);
+DDP_LIB ddp__engine *ddp__second_of(const ddp_ctx *d);               /* of link 1; NULL without */
+DDP_LIB const ddp__links *ddp__links_of(const ddp_ctx *d, int link); /* emulated ones */
+DDP_LIB int ddp__layers(const ddp_ctx *d);
+DDP_LIB int ddp__started(const ddp_ctx *d); /* the layers are frozen */
+DDP_LIB const ddp_optimizer *ddp__optimizer(const ddp_ctx *d);
+DDP_LIB float ddp__lr(const ddp_ctx *d);
+/* Ranks that plan and measure together: their group (0: all ranks), their number, this rank's place. */
+DDP_LIB int ddp__team_group(const ddp_ctx *d);
+DDP_LIB int ddp__team_size(const ddp_ctx *d);
+DDP_LIB int ddp__team_place(const ddp_ctx *d);
+
+DDP_LIB int ddp__team_root(const ddp_ctx *d); /* the first of them */
+DDP_LIB int ddp__met(const ddp_ctx *d);       /* ranks from the start, where others may join */
+
+/* ---- open.c: a context from its configuration, its end, and what changes of it ----
+ *
+ *   new           also links and operator threads; NULL: *err says why
+ *   graphs_free, strategy_close, free   in this order, with the other modules' parts between them
+ *   links_second  opens the emulated links of link 1
+ *   joins         of a joining worker: its place in the run, and the links of that world
+ *   optimizer_set an own update has average_first
+ *   step_over     a step is over, in which all ranks took so many micro-batches
+ *   profile_for   profiling goes on for so many steps more
+ *   call_is       the program's call, for errors */
+DDP_LIB ddp_ctx *ddp__context_new(const ddp_config *cfg, const ddp__strategies *list, const ddp__hooks *hooks,
+                                  ddp_error *err);
+DDP_LIB void ddp__graphs_free(ddp_ctx *d);
+DDP_LIB void ddp__strategy_close(ddp_ctx *d);
+DDP_LIB void ddp__context_free(ddp_ctx *d);
+DDP_LIB ddp_status ddp__links_second(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__context_joins(ddp_ctx *d, int rank, int world, int min_world, ddp_error *err);
+DDP_LIB void ddp__sockets_taken(ddp_ctx *d);
+DDP_LIB void ddp__second_set(ddp_ctx *d, ddp__engine *e);
+DDP_LIB void ddp__device_set(ddp_ctx *d, const ddp_backend *backend, void *device);
+DDP_LIB void ddp__paper_set(ddp_ctx *d, const unsigned char *paper, size_t bytes);
+DDP_LIB void ddp__optimizer_set(ddp_ctx *d, const ddp_optimizer *o);
+DDP_LIB void ddp__team_set(ddp_ctx *d, int group, int size, int root, int place);
+DDP_LIB void ddp__layers_freeze(ddp_ctx *d);
+DDP_LIB void ddp__step_over(ddp_ctx *d, int64_t taken);
+DDP_LIB void ddp__step_set(ddp_ctx *d, long step, int64_t taken);
+DDP_LIB void ddp__profile_for(ddp_ctx *d, long more);
+DDP_LIB void ddp__call_is(ddp_ctx *d, const char *name);
 
 /* ---- context.c: what it knows of itself ---- */
 

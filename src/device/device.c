@@ -38,31 +38,31 @@ static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
     struct ddp__nccl *x = d->nccl;
     int gone;
 
-    DDP__TRY(ddp__engine_error(d->engine, err));
+    DDP__TRY(ddp__engine_error(ddp__engine_of(d, 0), err));
     DDP__TRY(ddp__stager_error(d->stager, err));
-    gone = since > 0 ? ddp__engine_left(d->engine) : -1;
+    gone = since > 0 ? ddp__engine_left(ddp__engine_of(d, 0)) : -1;
     if (gone < 0) return DDP_OK;
     if (x->left_s <= 0) x->left_s = ddp_now();
-    if (ddp_now() - (since > x->left_s ? since : x->left_s) < d->cfg.peer_timeout_s) return DDP_OK;
+    if (ddp_now() - (since > x->left_s ? since : x->left_s) < ddp__cfg(d)->peer_timeout_s) return DDP_OK;
     return ddp__fail(err, DDP_PEER_LOST,
                      "rank %d closed its context while rank %d waits for an average with it: every "
                      "rank must run the same steps",
-                     gone, d->rank);
+                     gone, ddp_rank(d));
 }
 
 /* A failure of the devices' network does not say which peer it lost: the transport hears soon who left. */
 static ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
 {
-    const double until = ddp_now() + d->cfg.peer_timeout_s;
+    const double until = ddp_now() + ddp__cfg(d)->peer_timeout_s;
     ddp_error why;
     int gone = -1;
 
     while (s == DDP_PEER_LOST && d->joined && gone < 0 && ddp_now() < until) {
-        if (ddp__engine_error(d->engine, &why)) {
+        if (ddp__engine_error(ddp__engine_of(d, 0), &why)) {
             *err = why;
             return why.code;
         }
-        gone = ddp__engine_left(d->engine);
+        gone = ddp__engine_left(ddp__engine_of(d, 0));
         if (gone < 0) ddp__sleep_until(ddp_now() + 1e-3);
     }
     if (gone < 0) return s;
@@ -70,48 +70,48 @@ static ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
         err, s,
         "rank %d closed its context while rank %d averages with it: every rank must run the same "
         "steps",
-        gone, d->rank);
+        gone, ddp_rank(d));
 }
 
 static ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
 {
-    const ddp_backend *b = d->host.backend;
-    struct ddp__nccl *x = (struct ddp__nccl *)ddp__scratch_take(&d->lists, 1, sizeof *x);
+    const ddp_backend *b = ddp__backend_of(d);
+    struct ddp__nccl *x = (struct ddp__nccl *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *x);
     ddp_backend_peers p = DDP__ZEROS;
 
     if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the network of the devices");
     d->nccl = x;
     x->slots = slots;
     x->site = ddp_sites_of(d);
-    x->crossing = (ddp__crossing *)ddp__scratch_take(&d->lists, (size_t)slots, sizeof *x->crossing);
+    x->crossing = (ddp__crossing *)ddp__scratch_take(ddp__lists_of(d), (size_t)slots, sizeof *x->crossing);
     if (!x->crossing) return ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of devices", slots);
-    x->zeros = (float *)b->alloc(d->host.device, DDP__PROBE_FLOATS * sizeof(float));
+    x->zeros = (float *)b->alloc(ddp__device_of(d), DDP__PROBE_FLOATS * sizeof(float));
     if (!x->zeros) {
-        DDP__TRY(b->check(d->host.device, err));
+        DDP__TRY(b->check(ddp__device_of(d), err));
         return ddp__fail(err, DDP_MEMORY,
                          "out of device memory for the %d floats that links are "
                          "probed with; use a smaller batch or model",
                          DDP__PROBE_FLOATS);
     }
-    p.rank = x->site ? x->site->place : d->rank;
-    p.world = x->site ? x->site->members : d->world;
-    p.join_timeout_s = d->cfg.join_timeout_s;
-    p.op_timeout_s = d->cfg.op_timeout_s;
+    p.rank = x->site ? x->site->place : ddp_rank(d);
+    p.world = x->site ? x->site->members : ddp_world(d);
+    p.join_timeout_s = ddp__cfg(d)->join_timeout_s;
+    p.op_timeout_s = ddp__cfg(d)->op_timeout_s;
     p.share = ddp__nccl_share;
     p.watch = ddp__nccl_watch;
     p.user = d;
-    DDP__TRY(b->join(d->host.device, &p, err));
+    DDP__TRY(b->join(ddp__device_of(d), &p, err));
     d->joined = 1;
     return DDP_OK;
 }
 
 static void ddp__nccl_stop(ddp_ctx *d)
 {
-    const ddp_backend *b = d->host.backend;
+    const ddp_backend *b = ddp__backend_of(d);
 
     if (!d->joined) return;
-    if (d->host.error.code != DDP_OK) b->raise_all(d->host.device); /* it may wait for one */
-    b->leave(d->host.device, d->host.error.code != DDP_OK);
+    if (ddp__error(d)->code != DDP_OK) b->raise_all(ddp__device_of(d)); /* it may wait for one */
+    b->leave(ddp__device_of(d), ddp__error(d)->code != DDP_OK);
     d->joined = 0;
 }
 
@@ -120,7 +120,7 @@ static void ddp__nccl_close(ddp_ctx *d)
     struct ddp__nccl *x = d->nccl;
 
     if (!x) return;
-    if (x->zeros) d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
+    if (x->zeros) ddp__backend_of(d)->release(ddp__device_of(d), x->zeros, DDP__PROBE_FLOATS * sizeof(float));
     for (int i = 0; x->crossing && i < x->slots; i++) {
         ddp__array_free(x->crossing[i].data);
         ddp__array_free(x->crossing[i].count);
@@ -163,8 +163,8 @@ ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_er
 
     DDP__TRY(ddp__nccl_arrays(c, m, &total, err));
     x->bytes += (int64_t)(total * sizeof(float));
-    s = d->host.backend->average(d->host.device, slot, c->data, c->count, ddp__count(c->data),
-                                 x->site != NULL, err);
+    s = ddp__backend_of(d)->average(ddp__device_of(d), slot, c->data, c->count, ddp__count(c->data),
+                                    x->site != NULL, err);
     if (s != DDP_OK) return ddp__nccl_lost(d, s, err);
     *ticket = -2 - slot;
     c->ticket = -1;
@@ -176,7 +176,7 @@ ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_er
 
 ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
 {
-    const ddp_backend *b = d->host.backend;
+    const ddp_backend *b = ddp__backend_of(d);
     struct ddp__nccl *x = d->nccl;
     const int slot = (int)(-2 - ticket);
     const ddp__crossing *c = &x->crossing[slot];
@@ -188,9 +188,9 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
             ddp__stager_flag(d->stager, c->ticket, &held, &turn);
         else if (c->ticket >= 0)
             DDP__TRY(ddp__stager_wait(d->stager, c->ticket, 0, err));
-        DDP__TRY(b->spread(d->host.device, slot, held, turn, c->data, c->count, ddp__count(c->data), err));
+        DDP__TRY(b->spread(ddp__device_of(d), slot, held, turn, c->data, c->count, ddp__count(c->data), err));
     }
-    b->finish(d->host.device, slot);
+    b->finish(ddp__device_of(d), slot);
     return DDP_OK;
 }
 
@@ -253,11 +253,12 @@ static const ddp__transport ddp__device_transport = {
 
 ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
 {
-    const ddp_backend *b = d->cfg.backend;
+    const ddp_backend *b = ddp__cfg(d)->backend;
+    void *device = NULL;
 
     if (!b || ddp__is_server(d)) return DDP_OK; /* what it serves is here */
-    DDP__TRY(b->open(b, ddp_local_rank(d), d->cfg.cuda_stream, &d->host.device, err));
-    d->host.backend = b;
+    DDP__TRY(b->open(b, ddp_local_rank(d), ddp__cfg(d)->cuda_stream, &device, err));
+    ddp__device_set(d, b, device);
     return DDP_OK;
 }
 
@@ -265,18 +266,18 @@ ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
  * own. */
 static int ddp__device_room(const ddp_ctx *d)
 {
-    return d->posted_room + 2 * d->layers + 16 + d->edge_messages;
+    return d->posted_room + 2 * ddp__layers(d) + 16 + d->edge_messages;
 }
 
 ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
 {
-    const ddp_backend *b = d->host.backend;
+    const ddp_backend *b = ddp__backend_of(d);
     size_t total = 0, largest = 0;
 
     if (!b) return DDP_OK;
     DDP__TRY(ddp__clock_open(d, err));
-    if (!d->engine) return DDP_OK;
-    for (int l = 0; l < d->layers; l++) {
+    if (!ddp__engine_of(d, 0)) return DDP_OK;
+    for (int l = 0; l < ddp__layers(d); l++) {
         const ddp__unit *u = &d->unit[l];
         size_t layer = u->count + u->state_count;
 
@@ -285,7 +286,7 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
         total += layer;
         if (layer > largest) largest = layer;
     }
-    if (d->ops.averages != DDP_AVERAGES_PARAMETERS || d->cfg.servers)
+    if (ddp__ops(d)->averages != DDP_AVERAGES_PARAMETERS || ddp__cfg(d)->servers)
         largest = total;                                            /* in messages of its
                                                                                           own */
     if (d->levels && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
@@ -297,8 +298,10 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__stager_open(d, ddp__device_room(d), largest * sizeof(float) + d->edge_bytes,
                               total * sizeof(float) + d->edge_bytes, &d->stager, err));
     d->over = &ddp__device_transport;
-    return d->cfg.nccl ? ddp__nccl_open(d, ddp__device_room(d), err) : DDP_OK;
+    return ddp__cfg(d)->nccl ? ddp__nccl_open(d, ddp__device_room(d), err) : DDP_OK;
 }
+
+void ddp__device_loaded(ddp_ctx *d) { d->loaded = 1; }
 
 void ddp__device_stop(ddp_ctx *d)
 {
@@ -310,26 +313,26 @@ void ddp__device_close(ddp_ctx *d)
 {
     ddp__stager_free(d->stager);
     ddp__nccl_close(d);
-    if (d->host.backend) d->host.backend->close(d->host.device);
-    d->host.backend = NULL;
+    if (ddp__backend_of(d)) ddp__backend_of(d)->close(ddp__device_of(d));
+    ddp__device_set(d, NULL, NULL);
     d->stager = NULL;
     d->over = NULL;
 }
 
 ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err)
 {
-    const ddp_backend *b = d->host.backend;
+    const ddp_backend *b = ddp__backend_of(d);
 
     if (!b) return DDP_OK;
-    DDP__TRY(b->check(d->host.device, err));
-    if (d->joined) DDP__TRY(ddp__nccl_lost(d, b->poll(d->host.device, err), err));
+    DDP__TRY(b->check(ddp__device_of(d), err));
+    if (d->joined) DDP__TRY(ddp__nccl_lost(d, b->poll(ddp__device_of(d), err), err));
     return d->stager ? ddp__stager_error(d->stager, err) : DDP_OK;
 }
 
 ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
 {
-    if (!d->host.backend) return DDP_OK;
-    DDP__TRY(ddp__nccl_lost(d, d->host.backend->wait(d->host.device, err), err));
+    if (!ddp__backend_of(d)) return DDP_OK;
+    DDP__TRY(ddp__nccl_lost(d, ddp__backend_of(d)->wait(ddp__device_of(d), err), err));
     ddp__clock_collect(d);
     return ddp__device_check(d, err);
 }

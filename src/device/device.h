@@ -11,6 +11,8 @@ enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
 DDP_LIB ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err);
 /* When the layers are known: the stager, or the devices' own network, and the times. Collective. */
 DDP_LIB ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err);
+/* A step has run: kernels are there. */
+DDP_LIB void ddp__device_loaded(ddp_ctx *d);
 /* stop: before the engine ends; close: behind all else. */
 DDP_LIB void ddp__device_stop(ddp_ctx *d);
 DDP_LIB void ddp__device_close(ddp_ctx *d);

@@ -135,7 +135,7 @@ static ddp_status ddp__stager_send(ddp__stager *s, ddp__stager_entry *x, int slo
             DDP__TRY(ddp__coded_round(s->d, &m, err));
     }
     if (m.divergence) m.divergence = &x->divergence;
-    return ddp__engine_submit(s->d->engine, &m, &x->operation, err);
+    return ddp__engine_submit(ddp__engine_of(s->d, 0), &m, &x->operation, err);
 }
 
 static void *ddp__stager_out(void *user)
@@ -165,7 +165,7 @@ static void *ddp__stager_out(void *user)
             s->sent++;
             pthread_cond_broadcast(&s->changed);
             ddp__atomic_store(&s->woken, 1);
-            ddp__engine_nudge(s->d->engine);
+            ddp__engine_nudge(ddp__engine_of(s->d, 0));
         }
     }
     pthread_mutex_unlock(&s->lock);
@@ -202,7 +202,7 @@ static void ddp__stager_return(ddp__stager *s, long ticket)
 
     x->state = DDP__STAGER_BACK;
     pthread_mutex_unlock(&s->lock);
-    bad = ddp__engine_wait(s->d->engine, x->operation, &why);
+    bad = ddp__engine_wait(ddp__engine_of(s->d, 0), x->operation, &why);
     if (bad == DDP_OK) bad = ddp__stager_give(s, x, &why);
     if (bad == DDP_OK && x->codes) bad = ddp__coded_rest(s->d, &x->m, x->host->count, &why);
     if (bad == DDP_OK) s->b->raise(s->device, slot, ddp__stager_turn(s, ticket));
@@ -240,7 +240,7 @@ static void *ddp__stager_in(void *user)
             continue;
         }
         pthread_mutex_unlock(&s->lock);
-        done = ddp__engine_wait_any(s->d->engine, s->waiting, n, &s->woken);
+        done = ddp__engine_wait_any(ddp__engine_of(s->d, 0), s->waiting, n, &s->woken);
         pthread_mutex_lock(&s->lock);
         /* none: something was added, or the engine failed, which the oldest then says */
         if (done < 0 && !ddp__atomic_load(&s->woken)) done = 0;
@@ -259,8 +259,8 @@ static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
     s->pinned.bytes = total < DDP__STAGER_BYTES ? total : DDP__STAGER_BYTES;
     if (s->pinned.bytes < bytes) s->pinned.bytes = bytes;
     s->pinned.bytes = (s->pinned.bytes / 256 + 1 + n) * 256; /* parts are rounded up */
-    s->entry = (ddp__stager_entry *)ddp__scratch_take(&s->d->lists, n, sizeof *s->entry);
-    s->waiting = (long *)ddp__scratch_take(&s->d->lists, 2 * n, sizeof *s->waiting);
+    s->entry = (ddp__stager_entry *)ddp__scratch_take(ddp__lists_of(s->d), n, sizeof *s->entry);
+    s->waiting = (long *)ddp__scratch_take(ddp__lists_of(s->d), 2 * n, sizeof *s->waiting);
     s->pinned.data = (char *)s->b->pin(s->device, s->pinned.bytes);
     s->slots = s->pinned.data && s->b->slots(s->device, s->room);
     if (s->d->coded_there) {
@@ -268,19 +268,19 @@ static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
                                                                                 1.07 of 5.3 */
         s->codes.data = (char *)s->b->alloc(s->device, s->codes.bytes);
     }
-    return !s->d->lists.failed && s->slots && (s->codes.data || !s->codes.bytes);
+    return !ddp__scratch_failed(ddp__lists_of(s->d)) && s->slots && (s->codes.data || !s->codes.bytes);
 }
 
 ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out,
                             ddp_error *err)
 {
-    ddp__stager *s = (ddp__stager *)ddp__scratch_take(&d->lists, 1, sizeof *s);
+    ddp__stager *s = (ddp__stager *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *s);
     int locked;
 
     if (!s) return ddp__fail(err, DDP_MEMORY, "out of memory for the stager");
     s->d = d;
-    s->b = d->host.backend;
-    s->device = d->host.device;
+    s->b = ddp__backend_of(d);
+    s->device = ddp__device_of(d);
     s->room = room;
     locked = !pthread_mutex_init(&s->lock, NULL);
     if (!locked || ddp__cond_init(&s->changed)) {
@@ -310,7 +310,7 @@ void ddp__stager_stop(ddp__stager *s)
     if (s->slots) s->b->raise_all(s->device);
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
-    ddp__engine_nudge(s->d->engine);
+    ddp__engine_nudge(ddp__engine_of(s->d, 0));
     if (s->threads > 0) pthread_join(s->out, NULL);
     if (s->threads > 1) pthread_join(s->in, NULL);
 }

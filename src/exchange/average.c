@@ -19,9 +19,11 @@
  * alone, so that a checkpoint or a newcomer needs no count. Whether array k of it does in this one. */
 static int ddp__state_due(const ddp_ctx *d, int k)
 {
-    const ddp_plan *plan = d->ops.plan_view ? d->ops.plan_view(d->self) : NULL;
+    const ddp_plan *plan = ddp__ops(d)->plan_view ? ddp__ops(d)->plan_view(ddp__self(d)) : NULL;
 
-    return (d->step / (plan ? plan->period : d->cfg.period) + 1) % d->cfg.state_period[k > 0] == 0;
+    return (ddp_step(d) / (plan ? plan->period : ddp__cfg(d)->period) + 1) %
+               ddp__cfg(d)->state_period[k > 0] ==
+           0;
 }
 
 const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece *list, int *count)
@@ -30,7 +32,8 @@ const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece
     float *state = u->state;
     int n = 0;
 
-    if (!u->moved || !d->cfg.average_state || (ddp__state_due(d, 0) && ddp__state_due(d, 1))) return list;
+    if (!u->moved || !ddp__cfg(d)->average_state || (ddp__state_due(d, 0) && ddp__state_due(d, 1)))
+        return list;
     for (int i = 0; i < *count; i++)
         if (list[i].data != u->state) u->moved[n++] = list[i];
     for (int i = 0; i < u->gradients; i++)
@@ -58,7 +61,7 @@ static int ddp__average_range(const ddp_ctx *d, const ddp__unit *u, size_t from,
             u->moved[n++].count = end - begin;
         }
         for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += all) {
-            if (!here || !d->cfg.average_state || !ddp__state_due(d, k)) continue;
+            if (!here || !ddp__cfg(d)->average_state || !ddp__state_due(d, k)) continue;
             u->moved[n].data = state + begin;
             u->moved[n++].count = end - begin;
         }
@@ -85,27 +88,27 @@ static void ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, 
 
 ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
 {
-    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
+    const ddp_coding coding = ddp__wire_coding(ddp__cfg(d)->wire);
     const int there =
-        d->host.backend && d->host.backend->split && (coding == DDP_AS_INT8 || coding == DDP_AS_INT4);
+        ddp__backend_of(d) && ddp__backend_of(d)->split && (coding == DDP_AS_INT8 || coding == DDP_AS_INT4);
     size_t count = 0;
     float *next, *base;
 
-    if (!ddp__in_blocks((int)coding) || !(d->engine || d->joiner)) return DDP_OK;
-    for (int l = 0; l < d->layers; l++) count += d->unit[l].trained;
+    if (!ddp__in_blocks((int)coding) || !(ddp__engine_of(d, 0) || d->joiner)) return DDP_OK;
+    for (int l = 0; l < ddp__layers(d); l++) count += d->unit[l].trained;
     if (!count) return DDP_OK;
     d->coded_count = count;
-    d->coded = (float *)ddp__alloc(&d->host.allocator, count * sizeof(float));
-    d->bases_count = d->ops.averages == DDP_AVERAGES_PARAMETERS ? 2 * count : 0;
-    d->bases = (float *)ddp__host_alloc(&d->host, d->bases_count * sizeof(float));
-    if (there) d->coded_there = (float *)ddp__host_alloc(&d->host, 2 * count * sizeof(float));
+    d->coded = (float *)ddp__alloc(ddp__allocator_of(d), count * sizeof(float));
+    d->bases_count = ddp__ops(d)->averages == DDP_AVERAGES_PARAMETERS ? 2 * count : 0;
+    d->bases = (float *)ddp__host_alloc(ddp__host_of(d), d->bases_count * sizeof(float));
+    if (there) d->coded_there = (float *)ddp__host_alloc(ddp__host_of(d), 2 * count * sizeof(float));
     if (!d->coded || (d->bases_count && !d->bases) || (there && !d->coded_there))
         return ddp__fail(err, DDP_MEMORY, "out of memory for %zu bytes of what %s cut off",
                          (count + d->bases_count) * sizeof(float), ddp__coding_name((int)coding));
     memset(d->coded, 0, d->coded_count * sizeof(float));
     next = d->coded;
     base = d->bases;
-    for (int l = d->layers - 1; l >= 0; l--) { /* as gradients lie in a message of several layers */
+    for (int l = ddp__layers(d) - 1; l >= 0; l--) { /* as gradients lie in a message of several layers */
         ddp__unit *u = &d->unit[l];
         u->residual = next;
         if (base) {
@@ -124,13 +127,13 @@ static void ddp__coded_base(ddp_ctx *d, int layer)
     float *base = u->base;
 
     for (int k = 0; base && k < u->gradients; base += u->trains[k++].count)
-        ddp__host_copy(&d->host, base, u->trains[k].data, u->trains[k].count * sizeof *base);
+        ddp__host_copy(ddp__host_of(d), base, u->trains[k].data, u->trains[k].count * sizeof *base);
 }
 
 void ddp__coded_start(ddp_ctx *d, int base)
 {
-    if (d->coded_there) ddp__host_zero(&d->host, d->coded_there, 2 * d->coded_count * sizeof(float));
-    for (int l = 0; d->coded && l < d->layers; l++) {
+    if (d->coded_there) ddp__host_zero(ddp__host_of(d), d->coded_there, 2 * d->coded_count * sizeof(float));
+    for (int l = 0; d->coded && l < ddp__layers(d); l++) {
         if (d->unit[l].trained) memset(d->unit[l].residual, 0, d->unit[l].trained * sizeof(float));
         if (base) ddp__coded_base(d, l);
     }
@@ -142,20 +145,20 @@ void ddp__coded_start(ddp_ctx *d, int base)
  * where who sends it does that: between sites, and from a device. */
 static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *err)
 {
-    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
+    const ddp_coding coding = ddp__wire_coding(ddp__cfg(d)->wire);
     ddp__unit *u = &d->unit[layer];
     float *to = later ? u->delta : u->residual;
     const float *base = u->base;
     ddp_error why;
 
-    for (int k = 0; k < u->gradients && d->host.backend; k++) {
+    for (int k = 0; k < u->gradients && ddp__backend_of(d); k++) {
         const ddp_piece *p = &u->trains[k];
-        ddp__host_copy(&d->host, to, p->data, p->count * sizeof *to);
+        ddp__host_copy(ddp__host_of(d), to, p->data, p->count * sizeof *to);
         ddp__axpy(d, to, base, p->count, -1);
         to += p->count;
         base += p->count;
     }
-    if (d->host.backend) return DDP_OK;
+    if (ddp__backend_of(d)) return DDP_OK;
     if (later) memset(to, 0, u->trained * sizeof *to);
     for (int k = 0; k < u->gradients; k++)
         for (size_t i = 0; i < u->trains[k].count; i++) *to++ += u->trains[k].data[i] - *base++;
@@ -163,7 +166,8 @@ static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *
     return ddp__fail(err, why.code,
                      "step %ld: what %s%s changed by cannot travel as %s: %.200s; lower the "
                      "learning rate, warm it up or clip gradients",
-                     d->step, ddp__layer_prefix(u->name), u->name, ddp__coding_name((int)coding), why.msg);
+                     ddp_step(d), ddp__layer_prefix(u->name), u->name, ddp__coding_name((int)coding),
+                     why.msg);
 }
 
 static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err)
@@ -180,7 +184,7 @@ static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_
     if (!u->trained) return DDP_OK;
     m->from = &delta;
     m->from_count = 1;
-    m->coding = ddp__wire_coding(d->cfg.wire);
+    m->coding = ddp__wire_coding(ddp__cfg(d)->wire);
     DDP__TRY(ddp__coded_delta(d, layer, d->over || ddp__levels_takes(d, m), err));
     m->residual = u->residual;
     m->divergence = &u->divergence;
@@ -196,7 +200,7 @@ static void ddp__coded_arrived(ddp_ctx *d, int layer)
 
     for (int k = 0; u->changing && k < u->gradients; k++) {
         const ddp_piece *p = &u->trains[k];
-        ddp__host_copy(&d->host, p->data, base, p->count * sizeof *base);
+        ddp__host_copy(ddp__host_of(d), p->data, base, p->count * sizeof *base);
         ddp__axpy(d, p->data, delta, p->count, 1);
         base += p->count;
         delta += p->count;
@@ -212,12 +216,12 @@ ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes,
 {
     ddp__unit *u = &d->unit[layer];
     const int parts = ddp__parts_for(d, u->trained);
-    ddp_coding coding = exact ? DDP_AS_FLOAT : ddp__wire_coding(d->cfg.wire);
+    ddp_coding coding = exact ? DDP_AS_FLOAT : ddp__wire_coding(ddp__cfg(d)->wire);
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, u->average, u->averages, layer);
 
-    if (!d->engine || u->count == 0) return DDP_OK;
+    if (!ddp__engine_of(d, 0) || u->count == 0) return DDP_OK;
     /* where changes travel in blocks, these are parameters */
-    if (d->ops.averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT) coding = DDP_AS_FLOAT;
+    if (ddp__ops(d)->averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT) coding = DDP_AS_FLOAT;
     for (int j = u->moving = 0; j < parts; j++) u->moving += !takes || takes[j];
     m.mean = 1;
     m.group = u->group ? u->group : d->computing;

@@ -128,7 +128,7 @@ static ddp_status ddp__coded_fail(const ddp_ctx *d, const ddp_message *m, const 
     return ddp__fail(err, DDP_NUMERIC,
                      "step %ld: %s of %s%s cannot travel as %s: %.200s; lower the learning rate, warm it up "
                      "or clip gradients",
-                     m->step, d->ops.averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "changes",
+                     m->step, ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "changes",
                      m->layer < 0 ? "all layers" : "layer ", m->layer < 0 ? "" : d->unit[m->layer].name,
                      ddp__coding_name((int)m->coding), why->msg);
 }
@@ -188,16 +188,17 @@ int ddp__coded_goes_there(const ddp_ctx *d, const ddp_message *m)
 
 void ddp__coded_there(ddp_ctx *d, const ddp_message *m, void *out)
 {
-    const ddp_backend *b = d->host.backend;
+    const ddp_backend *b = ddp__backend_of(d);
     float *residual = d->coded_there + (m->residual - d->coded);
     size_t n = 0;
 
     for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
-    b->axpy(d->host.device, residual, residual + d->coded_count, n, 1);
-    b->fill(d->host.device, residual + d->coded_count, n, 0);
+    b->axpy(ddp__device_of(d), residual, residual + d->coded_count, n, 1);
+    b->fill(ddp__device_of(d), residual + d->coded_count, n, 0);
     for (size_t i = 0, from = 0; i < (size_t)m->from_count; from += m->from[i++].count)
-        if (m->from[i].count) b->axpy(d->host.device, residual + from, m->from[i].data, m->from[i].count, 1);
-    b->split(d->host.device, m->coding == DDP_AS_INT8 ? 8 : 4, residual, out, n);
+        if (m->from[i].count)
+            b->axpy(ddp__device_of(d), residual + from, m->from[i].data, m->from[i].count, 1);
+    b->split(ddp__device_of(d), m->coding == DDP_AS_INT8 ? 8 : 4, residual, out, n);
 }
 
 size_t ddp__coded_bytes(const ddp_message *m, size_t n)
@@ -221,20 +222,20 @@ ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_t n, ddp
     size_t from = 0, to = n;
 
     if (m->owner) return DDP_OK; /* whose results are as they travel */
-    if (d->cfg.min_world == 0 && !d->cfg.join)
-        ddp__engine_segment(d->engine, m->group, m->coding, n, &from, &to);
+    if (ddp__cfg(d)->min_world == 0 && !ddp__cfg(d)->join)
+        ddp__engine_segment(ddp__engine_of(d, 0), m->group, m->coding, n, &from, &to);
     if (from == to) return DDP_OK;
-    DDP__TRY(d->host.backend->give(d->host.device, d->coded_there + d->coded_count + at + from,
-                                   m->residual + from, (to - from) * sizeof(float), err));
+    DDP__TRY(ddp__backend_of(d)->give(ddp__device_of(d), d->coded_there + d->coded_count + at + from,
+                                      m->residual + from, (to - from) * sizeof(float), err));
     memset(m->residual + from, 0, (to - from) * sizeof(float));
     return DDP_OK;
 }
 
 void ddp__coded_fold(ddp_ctx *d)
 {
-    const ddp_backend *b = d->host.backend;
+    const ddp_backend *b = ddp__backend_of(d);
 
     if (!d->coded_there) return;
-    b->axpy(d->host.device, d->coded_there, d->coded_there + d->coded_count, d->coded_count, 1);
-    b->fill(d->host.device, d->coded_there + d->coded_count, d->coded_count, 0);
+    b->axpy(ddp__device_of(d), d->coded_there, d->coded_there + d->coded_count, d->coded_count, 1);
+    b->fill(ddp__device_of(d), d->coded_there + d->coded_count, d->coded_count, 0);
 }

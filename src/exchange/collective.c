@@ -23,7 +23,7 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
     if (m->here && (m->here != 1 || !count[0] || count[1]))
         return ddp__fail(err, DDP_ARG, "%s: here %d: the first array of a message in place can be", who,
                          (int)m->here);
-    if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))
+    if (m->link < 0 || m->link > 1 || (m->link == 1 && ddp__engine_of(d, 0) && ddp_links(d) < 2))
         return ddp__fail(err, DDP_ARG,
                          "%s: this context has no link %d; a second one is opened where net2 or addr2 "
                          "is set, or nccl is 2",
@@ -37,7 +37,7 @@ ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err) { return d->over ? d->ove
 
 ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
 {
-    if (!d->engine) return ddp__post_alone(d, m, there, err);
+    if (!ddp__engine_of(d, 0)) return ddp__post_alone(d, m, there, err);
     if (there && d->over) return d->over->run(d, m, err);
     DDP__TRY(ddp__post_flush(d, err));
     return ddp__engine_run(ddp__engine_of(d, m->link), m, err);
@@ -50,7 +50,7 @@ ddp_message ddp__message(const ddp_ctx *d, ddp_verb verb, const ddp_piece *list,
     m.verb = verb;
     m.from = list;
     m.from_count = n;
-    m.step = d->step;
+    m.step = ddp_step(d);
     m.layer = layer;
     m.filler = 1;
     return m;
@@ -65,7 +65,7 @@ ddp_message ddp__own_word(const ddp_ctx *d, ddp_piece *p, ddp_verb verb, int gro
     m.bytes = 1;
     m.group = group;
     if (verb == DDP_BROADCAST) m.peer = ddp__group_root(d, group);
-    m.priority = d->layers;
+    m.priority = ddp__layers(d);
     return m;
 }
 
@@ -89,7 +89,7 @@ ddp_status ddp__all_come(ddp_ctx *d, int group, ddp_error *err)
 
 ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err)
 {
-    const int members = ddp__engine_group_size(d->engine, group);
+    const int members = ddp__engine_group_size(ddp__engine_of(d, 0), group);
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, group, bytes, size * (size_t)members);
 
@@ -102,29 +102,29 @@ int ddp__plain(ddp_ctx *d, const char *name, const ddp_message *m)
 {
     const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
 
-    if (ddp__message_looks(d, name, m, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    if (!any && (m->peer < 0 || m->peer >= d->world))
+    if (ddp__message_looks(d, name, m, ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
+    if (!any && (m->peer < 0 || m->peer >= ddp_world(d)))
         return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name, m->peer,
-                              d->world);
-    if (m->verb >= DDP_SEND && m->peer == d->rank)
+                              ddp_world(d));
+    if (m->verb >= DDP_SEND && m->peer == ddp_rank(d))
         return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d cannot exchange with itself", name, m->peer);
-    if (m->coding && m->coding != ddp__wire_coding(d->cfg.wire))
+    if (m->coding && m->coding != ddp__wire_coding(ddp__cfg(d)->wire))
         return ddp__ctx_failf(d, DDP_ARG,
                               "%s: the context was opened for %s; open it with wire = DDP_WIRE_%s or "
                               "DREAMDDP_WIRE=%s",
-                              name, ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)),
+                              name, ddp__coding_name((int)ddp__wire_coding(ddp__cfg(d)->wire)),
                               m->coding == DDP_AS_BFLOAT ? "BF16"
                               : m->coding == DDP_AS_INT8 ? "INT8"
                               : m->coding == DDP_AS_INT4 ? "INT4"
                                                          : "E3M0",
                               ddp_wire_name((ddp_wire)((int)m->coding + 1)));
-    if (ddp__is_in_step(d, name)) return ddp__ctx_fail(d, &d->host.error);
-    if (ddp__hub_of(d) && !d->started && m->verb < DDP_SEND) /* it would be of the servers too */
+    if (ddp__is_in_step(d, name)) return ddp__ctx_fail(d, ddp__error(d));
+    if (ddp__hub_of(d) && !ddp__started(d) && m->verb < DDP_SEND) /* it would be of the servers too */
         return ddp__ctx_failf(d, DDP_USAGE,
                               "%s: with servers and min_world collectives begin behind ddp_set_optimizer, or "
                               "the first step",
                               name);
-    return ddp__run(d, m, 0, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
+    return ddp__run(d, m, 0, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
 
 int ddp_exchange(ddp_ctx *d, const ddp_message *m)
@@ -139,12 +139,12 @@ static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x
                            int peer)
 {
     const int blocks =
-        d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? d->world - ddp_servers(d) : 1;
+        d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? ddp_world(d) - ddp_servers(d) : 1;
     const ddp_piece p = {{x}, n * (size_t)blocks};
     ddp_message m;
 
     DDP__ENTER(d);
-    d->call = name;
+    ddp__call_is(d, name);
     if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
     m = ddp__message(d, verb, &p, 1, DDP_NO_LAYER);
     if (verb < DDP_SEND) m.group = d->computing;
@@ -205,7 +205,7 @@ int ddp_barrier(ddp_ctx *d)
 
     DDP__ENTER(d);
     /* an empty contribution to each is enough: nobody is done before everybody has come */
-    workers = d->world - ddp_servers(d);
+    workers = ddp_world(d) - ddp_servers(d);
     token = (unsigned char *)ddp__calloc((size_t)workers, 1);
     if (!token) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_barrier: out of memory");
     m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->computing, token, (size_t)workers);

@@ -90,7 +90,7 @@ static int ddp__reduce_differs(ddp_ctx *d, const ddp__reduce_head *own, const dd
     return ddp__ctx_failf(d, DDP_MISMATCH,
                           "rank %d calls %s with %s, rank %d %s with %s: make the same call on all "
                           "ranks",
-                          d->rank, ddp__operands[own->type].call, ddp__reductions[own->op], rank,
+                          ddp_rank(d), ddp__operands[own->type].call, ddp__reductions[own->op], rank,
                           known ? ddp__operands[other->type].call : "another collective",
                           known ? ddp__reductions[other->op] : "other data");
 }
@@ -126,7 +126,7 @@ static int ddp__reduce_blocks(ddp_ctx *d, const unsigned char *all, int blocks, 
 static int ddp__reduce_gathered(ddp_ctx *d, int type, void *x, size_t n, ddp_reduction op)
 {
     const ddp__operand *kind = &ddp__operands[type];
-    const int blocks = d->world - ddp_servers(d);
+    const int blocks = ddp_world(d) - ddp_servers(d);
     const size_t most = (DDP__REDUCE_BYTES / (size_t)blocks - sizeof(ddp__reduce_head)) / kind->size;
     ddp__reduce_head head = DDP__ZEROS;
     unsigned char *all;
@@ -146,8 +146,8 @@ static int ddp__reduce_gathered(ddp_ctx *d, int type, void *x, size_t n, ddp_red
         here = n - at < most ? n - at : most;
         p.bytes = all;
         p.count = (size_t)blocks * (sizeof head + here * kind->size);
-        if (d->rank < blocks) {
-            unsigned char *own = all + (size_t)d->rank * (sizeof head + here * kind->size);
+        if (ddp_rank(d) < blocks) {
+            unsigned char *own = all + (size_t)ddp_rank(d) * (sizeof head + here * kind->size);
             memcpy(own, &head, sizeof head);
             if (here) memcpy(own + sizeof head, part, here * kind->size);
         }
@@ -185,8 +185,8 @@ int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction op)
     ddp_message m;
 
     DDP__ENTER(d);
-    if (ddp__reduce_check(d, DDP__FLOAT, x, n, op)) return (int)d->host.error.code;
-    if (!d->engine) return 0;
+    if (ddp__reduce_check(d, DDP__FLOAT, x, n, op)) return (int)ddp__error(d)->code;
+    if (!ddp__engine_of(d, 0)) return 0;
     if (op == DDP_MAX || op == DDP_MIN) return ddp__reduce_gathered(d, DDP__FLOAT, x, n, op);
     m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
     m.group = d->computing;
@@ -197,15 +197,15 @@ int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction op)
 int ddp_all_reduce_double(ddp_ctx *d, double *x, size_t n, ddp_reduction op)
 {
     DDP__ENTER(d);
-    if (ddp__reduce_check(d, DDP__DOUBLE, x, n, op)) return (int)d->host.error.code;
-    return d->engine ? ddp__reduce_gathered(d, DDP__DOUBLE, x, n, op) : 0;
+    if (ddp__reduce_check(d, DDP__DOUBLE, x, n, op)) return (int)ddp__error(d)->code;
+    return ddp__engine_of(d, 0) ? ddp__reduce_gathered(d, DDP__DOUBLE, x, n, op) : 0;
 }
 
 int ddp_all_reduce_int64(ddp_ctx *d, int64_t *x, size_t n, ddp_reduction op)
 {
     DDP__ENTER(d);
-    if (ddp__reduce_check(d, DDP__INT64, x, n, op)) return (int)d->host.error.code;
-    return d->engine ? ddp__reduce_gathered(d, DDP__INT64, x, n, op) : 0;
+    if (ddp__reduce_check(d, DDP__INT64, x, n, op)) return (int)ddp__error(d)->code;
+    return ddp__engine_of(d, 0) ? ddp__reduce_gathered(d, DDP__INT64, x, n, op) : 0;
 }
 
 /* ---- bytes ---- */
@@ -245,5 +245,5 @@ int ddp_broadcast_bytes(ddp_ctx *d, void *x, size_t n, int root)
 int ddp_all_gather_bytes(ddp_ctx *d, void *x, size_t n)
 {
     DDP__ENTER(d);
-    return ddp__bytes_of(d, "ddp_all_gather_bytes", DDP_ALL_GATHER, x, n, d->world - ddp_servers(d), 0);
+    return ddp__bytes_of(d, "ddp_all_gather_bytes", DDP_ALL_GATHER, x, n, ddp_world(d) - ddp_servers(d), 0);
 }

@@ -16,17 +16,18 @@ int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
 {
     DDP__ENTER(d);
     if (!ranks || !group) return ddp__ctx_failf(d, DDP_ARG, "ddp_group: the list or the result is NULL");
-    if ((d->cfg.min_world > 0 || d->cfg.join) && ddp__goes_check(&d->cfg, &d->ops, 1, &d->host.error))
-        return ddp__ctx_fail(d, &d->host.error);
-    if (!d->engine) { /* alone: every group is the world */
+    if ((ddp__cfg(d)->min_world > 0 || ddp__cfg(d)->join) &&
+        ddp__goes_check(ddp__cfg(d), ddp__ops(d), 1, ddp__error(d)))
+        return ddp__ctx_fail(d, ddp__error(d));
+    if (!ddp__engine_of(d, 0)) { /* alone: every group is the world */
         if (n != 1 || ranks[0] != 0)
             return ddp__ctx_failf(d, DDP_ARG, "ddp_group: a group of %d ranks in a world of 1", n);
         *group = 0;
         return 0;
     }
-    if (ddp__engine_group(d->engine, ranks, n, group, &d->host.error) ||
-        (d->second && ddp__engine_group(d->second, ranks, n, group, &d->host.error)))
-        return ddp__ctx_fail(d, &d->host.error);
+    if (ddp__engine_group(ddp__engine_of(d, 0), ranks, n, group, ddp__error(d)) ||
+        (ddp__second_of(d) && ddp__engine_group(ddp__second_of(d), ranks, n, group, ddp__error(d))))
+        return ddp__ctx_fail(d, ddp__error(d));
     return 0;
 }
 
@@ -43,10 +44,10 @@ static int ddp__ranks_with(int world, const int *key, int value, int *list)
 /* list: [2 x world] to work with. gathers: sites get another group each for that. */
 static int ddp__sites_make(ddp_ctx *d, const int *site_of, int gathers, ddp_sites *out, int *list)
 {
-    int *place = list + d->world, n, group, bad = 0, most = 0, least = d->world;
+    int *place = list + ddp_world(d), n, group, bad = 0, most = 0, least = ddp_world(d);
 
-    for (int r = 0; !bad && r < d->world; r++) { /* a site is made where its lowest rank comes */
-        n = ddp__ranks_with(d->world, site_of, site_of[r], list);
+    for (int r = 0; !bad && r < ddp_world(d); r++) { /* a site is made where its lowest rank comes */
+        n = ddp__ranks_with(ddp_world(d), site_of, site_of[r], list);
         for (place[r] = 0; list[place[r]] != r; place[r]++) {
         }
         if (n > most) most = n;
@@ -54,18 +55,18 @@ static int ddp__sites_make(ddp_ctx *d, const int *site_of, int gathers, ddp_site
         if (place[r]) continue;
         out->sites++;
         bad = ddp_group(d, list, n, &group);
-        if (site_of[r] == site_of[d->rank]) {
+        if (site_of[r] == site_of[ddp_rank(d)]) {
             out->inside = group;
             out->members = n;
             out->leader = r;
         }
         if (gathers && !bad) bad = ddp_group(d, list, n, &group);
-        if (site_of[r] == site_of[d->rank]) out->gather = group;
+        if (site_of[r] == site_of[ddp_rank(d)]) out->gather = group;
     }
-    out->place = place[d->rank];
+    out->place = place[ddp_rank(d)];
     out->equal = most == least;
     for (int q = 0; !bad && q < (out->equal ? most : 1); q++) {
-        n = ddp__ranks_with(d->world, place, q, list);
+        n = ddp__ranks_with(ddp_world(d), place, q, list);
         bad = ddp_group(d, list, n, &group);
         if (q == out->place) out->across = group;
     }
@@ -80,7 +81,7 @@ int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out)
     if (!site_of || !out)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_open: the sites or the result are NULL");
     memset(out, 0, sizeof *out);
-    work = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *work);
+    work = (int *)ddp__calloc(2 * (size_t)ddp_world(d), sizeof *work);
     if (!work) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_sites_open: out of memory");
     bad = ddp__sites_make(d, site_of, 0, out, work);
     DDP_FREE(work);
@@ -98,7 +99,7 @@ int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, flo
     m = ddp__message(d, s->equal ? DDP_REDUCE_SCATTER : DDP_ALL_REDUCE, &all, 1, DDP_NO_LAYER);
     m.ragged = 1;
     m.group = s->inside;
-    if (ddp__run(d, &m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    if (ddp__run(d, &m, 0, ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
     if (s->equal) { /* as an all-reduce cuts its segments */
         const size_t k = (size_t)s->members, j = (size_t)s->place, first = ddp__part_start(n, k, j);
         own.data = x + first;
@@ -107,12 +108,12 @@ int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, flo
     across = ddp__message(d, DDP_ALL_REDUCE, &own, 1, DDP_NO_LAYER);
     across.group = s->across;
     across.scale = scale;
-    if ((s->equal || s->place == 0) && ddp__run(d, &across, 0, &d->host.error))
-        return ddp__ctx_fail(d, &d->host.error);
+    if ((s->equal || s->place == 0) && ddp__run(d, &across, 0, ddp__error(d)))
+        return ddp__ctx_fail(d, ddp__error(d));
     m.verb = s->equal ? DDP_ALL_GATHER : DDP_BROADCAST;
     m.group = s->gather;
     m.peer = s->leader;
-    return ddp__run(d, &m, 0, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
+    return ddp__run(d, &m, 0, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
 
 /* ---- a strategy's averages ---- */
@@ -121,29 +122,29 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
 {
     int *list, bad = 0, alike = 1, unlike = 1;
 
-    if (!(d->cfg.site > 0)) return DDP_OK;
-    list = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *list);
-    if (!list) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
-    if (!d->sites) d->sites = (ddp_sites *)ddp__scratch_take(&d->lists, 1, sizeof *d->sites);
+    if (!(ddp__cfg(d)->site > 0)) return DDP_OK;
+    list = (int *)ddp__calloc(2 * (size_t)ddp_world(d), sizeof *list);
+    if (!list) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", ddp_world(d));
+    if (!d->sites) d->sites = (ddp_sites *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->sites);
     if (!d->sites) {
         DDP_FREE(list);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", ddp_world(d));
     }
     memset(d->sites, 0, sizeof *d->sites);
     d->levels = d->sites;
-    for (int r = 0; r < d->world; r++)
+    for (int r = 0; r < ddp_world(d); r++)
         for (int q = 0; q < r && site[r]; q++) {
             alike &= site[r] == site[q] || !site[q];
             unlike &= site[r] != site[q];
         }
-    if (alike) d->sites->members = d->world;
+    if (alike) d->sites->members = ddp_world(d);
     for (int link = 0; link < ddp_links(d) && !alike; link++)
         ddp__engine_sites(ddp__engine_of(d, link), site);
-    if (!alike && !(d->cfg.min_world > 0)) bad = ddp__sites_make(d, site, 1, d->sites, list);
+    if (!alike && !(ddp__cfg(d)->min_world > 0)) bad = ddp__sites_make(d, site, 1, d->sites, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
     /* one level is all there is; the devices' own network joins those of a site in any case */
-    if ((alike && d->cfg.backend) || (unlike && !d->cfg.nccl)) d->levels = NULL;
+    if ((alike && ddp__cfg(d)->backend) || (unlike && !ddp__cfg(d)->nccl)) d->levels = NULL;
     return DDP_OK;
 }
 
@@ -152,10 +153,10 @@ ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err)
     int *site;
     ddp_status s;
 
-    if (!(d->cfg.site > 0)) return DDP_OK;
-    site = (int *)ddp__calloc((size_t)d->world, sizeof *site);
-    if (!site) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
-    site[d->rank] = d->cfg.site;
+    if (!(ddp__cfg(d)->site > 0)) return DDP_OK;
+    site = (int *)ddp__calloc((size_t)ddp_world(d), sizeof *site);
+    if (!site) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", ddp_world(d));
+    site[ddp_rank(d)] = ddp__cfg(d)->site;
     s = ddp__gather_words(d, 0, site, sizeof *site, err);
     d->levels = NULL;
     if (s == DDP_OK) s = ddp__levels_open(d, site, err);
@@ -175,7 +176,7 @@ void ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *par
     *part = *m;
     part->group = d->levels->across;
     part->mean = 0;
-    part->scale = 1.0f / (float)d->world;
+    part->scale = 1.0f / (float)ddp_world(d);
     part->divergence = NULL;
     part->round = m->residual != NULL;
 }
@@ -184,7 +185,7 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
 {
     ddp_message one = *m;
 
-    if (d->levels->members == d->world) { /* a site is all there is: floats, in one level */
+    if (d->levels->members == ddp_world(d)) { /* a site is all there is: floats, in one level */
         one.coding = DDP_AS_FLOAT;
         one.residual = NULL;
     } else {

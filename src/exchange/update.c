@@ -11,9 +11,9 @@ void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
 {
     size_t i = 0;
 
-    if (ddp__on_paper(&d->host, y) || ddp__on_paper(&d->host, x)) return;
-    if (d->host.backend) {
-        d->host.backend->axpy(d->host.device, y, x, n, a);
+    if (ddp__on_paper(ddp__host_of(d), y) || ddp__on_paper(ddp__host_of(d), x)) return;
+    if (ddp__backend_of(d)) {
+        ddp__backend_of(d)->axpy(ddp__device_of(d), y, x, n, a);
         return;
     }
     for (; i + 4 <= n; i += 4)
@@ -27,9 +27,9 @@ void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
 
 void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a)
 {
-    if (ddp__on_paper(&d->host, x)) return;
-    if (d->host.backend)
-        d->host.backend->scale(d->host.device, x, n, a);
+    if (ddp__on_paper(ddp__host_of(d), x)) return;
+    if (ddp__backend_of(d))
+        ddp__backend_of(d)->scale(ddp__device_of(d), x, n, a);
     else
         ddp__scale(x, n, a);
 }
@@ -84,7 +84,7 @@ ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_erro
             continue;
         }
         if (x != y && there)
-            ddp__host_copy(&d->host, y, x, n * sizeof *y);
+            ddp__host_copy(ddp__host_of(d), y, x, n * sizeof *y);
         else if (x != y)
             memcpy(y, x, n * sizeof *y);
         if (scale != 1 && there)
@@ -120,9 +120,9 @@ void ddp__gradients_none(ddp_ctx *d, ddp__unit *u)
     ddp__floats_none(&none, 1);
     for (int k = 0; k < u->gradients; k++) {
         float *x = u->gradient[k].data;
-        if (ddp__on_paper(&d->host, x)) continue;
-        if (d->host.backend)
-            d->host.backend->fill(d->host.device, x, u->gradient[k].count, none);
+        if (ddp__on_paper(ddp__host_of(d), x)) continue;
+        if (ddp__backend_of(d))
+            ddp__backend_of(d)->fill(ddp__device_of(d), x, u->gradient[k].count, none);
         else
             ddp__floats_none(x, u->gradient[k].count);
     }
@@ -133,17 +133,18 @@ void ddp__gradients_some(ddp_ctx *d, ddp__unit *u)
 {
     float *first = u->gradients ? u->gradient[0].data : NULL;
 
-    if (first && !d->host.backend && !ddp__on_paper(&d->host, first) && ddp_no_gradient(first, 1)) *first = 0;
+    if (first && !ddp__backend_of(d) && !ddp__on_paper(ddp__host_of(d), first) && ddp_no_gradient(first, 1))
+        *first = 0;
 }
 
 /* Whether an update has no gradient. from: the averaged gradient, NULL: the layer's own gradient. On a device
  * the update kernel looks at an averaged gradient; a rank knows whether its own one was skipped. */
 static int ddp__nothing_to_update(const ddp_ctx *d, const ddp__unit *u, const float *from)
 {
-    if (d->host.backend)
-        return u->skipped == d->cfg.micro_batches && d->ops.averages != DDP_AVERAGES_GRADIENTS &&
-               !(d->ops.traits & DDP_NEEDS_SERVERS);
-    if (!u->gradients || ddp__on_paper(&d->host, u->gradient[0].data)) return 0;
+    if (ddp__backend_of(d))
+        return u->skipped == ddp__cfg(d)->micro_batches && ddp__ops(d)->averages != DDP_AVERAGES_GRADIENTS &&
+               !(ddp__ops(d)->traits & DDP_NEEDS_SERVERS);
+    if (!u->gradients || ddp__on_paper(ddp__host_seen(d), u->gradient[0].data)) return 0;
     if (from) return ddp_no_gradient(from, u->trained);
     for (int i = 0; i < u->gradients; i++)
         if (!ddp_no_gradient(u->gradient[i].data, u->gradient[i].count)) return 0;
@@ -155,16 +156,16 @@ void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads
 {
     const ddp__unit *u = &d->unit[layer];
 
-    if (ddp__on_paper(&d->host, params) || ddp__on_paper(&d->host, grads)) return;
-    if (!(there && d->host.backend) && ddp_no_gradient(grads, u->trained)) return;
+    if (ddp__on_paper(ddp__host_of(d), params) || ddp__on_paper(ddp__host_of(d), grads)) return;
+    if (!(there && ddp__backend_of(d)) && ddp_no_gradient(grads, u->trained)) return;
     for (int i = 0; i < u->gradients; i++) {
         const size_t n = u->gradient[i].count;
         const ddp_update call = {layer, params, grads, state, n, step, rate, NULL, 0, 0, NULL};
-        if (there && d->host.backend)
-            d->host.backend->update(d->host.device, &d->optimizer, &call, 0);
+        if (there && ddp__backend_of(d))
+            ddp__backend_of(d)->update(ddp__device_of(d), ddp__optimizer(d), &call, 0);
         else
-            d->optimizer.update(&d->optimizer, &call);
-        if (state) state += (size_t)d->optimizer.state_per_param * n;
+            ddp__optimizer(d)->update(ddp__optimizer(d), &call);
+        if (state) state += (size_t)ddp__optimizer(d)->state_per_param * n;
         params += n;
         grads += n;
     }
@@ -184,28 +185,28 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
     u->left_out = ddp__nothing_to_update(d, u, from);
     if (u->left_out) {
         for (int i = 0; i < u->gradients; i++)
-            ddp__host_zero(&d->host, u->gradient[i].data, u->gradient[i].count * sizeof(float));
+            ddp__host_zero(ddp__host_of(d), u->gradient[i].data, u->gradient[i].count * sizeof(float));
         return;
     }
-    if (!d->optimizer.update) { /* the program's own: it finds the gradients in its arrays */
+    if (!ddp__optimizer(d)->update) { /* the program's own: it finds the gradients in its arrays */
         for (int i = 0; from && i < u->gradients; from += u->gradient[i++].count)
-            ddp__host_copy(&d->host, u->gradient[i].data, from, u->gradient[i].count * sizeof *from);
+            ddp__host_copy(ddp__host_of(d), u->gradient[i].data, from, u->gradient[i].count * sizeof *from);
         u->updates++;
         return;
     }
     ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
-    for (int i = 0; i < u->gradients && !ddp__on_paper(&d->host, u->trains[i].data); i++) {
+    for (int i = 0; i < u->gradients && !ddp__on_paper(ddp__host_of(d), u->trains[i].data); i++) {
         const size_t n = u->gradient[i].count;
         float *grads = u->gradient[i].data;
         const ddp_update call = {layer, u->trains[i].data, from ? from : grads, state,   n, u->updates, rate,
                                  NULL,  u->shape[i].rows,  u->shape[i].columns, &d->muon};
         if (state) state += n * (size_t)ddp__piece_state(d, u, i);
         if (from) from += n;
-        if (d->host.backend) {
-            d->host.backend->update(d->host.device, &d->optimizer, &call, !from);
+        if (ddp__backend_of(d)) {
+            ddp__backend_of(d)->update(ddp__device_of(d), ddp__optimizer(d), &call, !from);
             continue;
         }
-        d->optimizer.update(&d->optimizer, &call);
+        ddp__optimizer(d)->update(ddp__optimizer(d), &call);
         if (!from) memset(grads, 0, n * sizeof *grads);
     }
     u->updates++;
@@ -236,25 +237,26 @@ ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
     const ddp__unit *u = &d->unit[layer];
     char what[200];
 
-    if (d->cfg.no_finite_check || d->host.backend || u->skipped == d->cfg.micro_batches) return DDP_OK;
+    if (ddp__cfg(d)->no_finite_check || ddp__backend_of(d) || u->skipped == ddp__cfg(d)->micro_batches)
+        return DDP_OK;
     for (int i = 0; i < u->gradients; i++) {
         ddp__finite_scan s = {u->gradient[i].data, u->gradient[i].count, 0};
         size_t at;
-        if (ddp__on_paper(&d->host, s.x)) continue;
-        ddp__pool_run(d->host.pool, (long)((s.n + DDP__FINITE_BLOCK - 1) / DDP__FINITE_BLOCK), 1,
+        if (ddp__on_paper(ddp__host_of(d), s.x)) continue;
+        ddp__pool_run(ddp__pool_of(d), (long)((s.n + DDP__FINITE_BLOCK - 1) / DDP__FINITE_BLOCK), 1,
                       ddp__finite_some, &s);
         if (!s.found) continue;
         at = ddp__first_not_finite(s.x, s.n);
         ddp__format(what, sizeof what,
-                    "step %ld: the gradient of %s%.80s is %g on rank %d (value %zu of %zu)", d->step,
-                    ddp__layer_prefix(u->name), u->name, (double)s.x[at], d->rank, at, s.n);
-        if (d->optimizer.update)
+                    "step %ld: the gradient of %s%.80s is %g on rank %d (value %zu of %zu)", ddp_step(d),
+                    ddp__layer_prefix(u->name), u->name, (double)s.x[at], ddp_rank(d), at, s.n);
+        if (ddp__optimizer(d)->update)
             return ddp__fail(err, DDP_NUMERIC,
                              "%s: lower the learning rate, warm it up or clip gradients; "
                              "no_finite_check = 1 switches this check off",
                              what);
-        if (d->stats.not_finite++ == 0)
-            ddp__log(&d->host.log, DDP_LOG_WARN,
+        if (ddp__stats(d)->not_finite++ == 0)
+            ddp__log(ddp__log_of(d), DDP_LOG_WARN,
                      "%s; your own update decides about the step, and ddp_stats.not_finite counts", what);
         return DDP_OK;
     }
@@ -264,21 +266,21 @@ ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
 /* A norm that nobody else waits for stays on the device. */
 static void ddp__clip_there(ddp_ctx *d)
 {
-    const ddp_backend *b = d->host.backend;
+    const ddp_backend *b = ddp__backend_of(d);
     int first = 1;
 
-    for (int l = 0; l < d->layers; l++)
+    for (int l = 0; l < ddp__layers(d); l++)
         for (int i = 0; i < d->unit[l].gradients; i++, first = 0)
-            b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, first);
-    for (int l = 0; l < d->layers; l++)
+            b->clip_add(ddp__device_of(d), d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, first);
+    for (int l = 0; l < ddp__layers(d); l++)
         for (int i = 0; i < d->unit[l].gradients; i++)
-            b->clip_scale(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
-                          d->cfg.clip_norm);
+            b->clip_scale(ddp__device_of(d), d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
+                          ddp__cfg(d)->clip_norm);
 }
 
 ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
 {
-    const ddp_backend *b = d->host.backend;
+    const ddp_backend *b = ddp__backend_of(d);
     double squares = 0;
     float factor;
 
@@ -287,21 +289,21 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
         return DDP_OK;
     }
     if (d->norm.pass) DDP__TRY(d->norm.pass(d->norm.user, 0, &squares));
-    for (int l = 0; l < d->layers; l++)
+    for (int l = 0; l < ddp__layers(d); l++)
         for (int i = 0; i < d->unit[l].gradients; i++) {
             const ddp_piece *g = &d->unit[l].gradient[i];
             double more = 0;
-            if (ddp__on_paper(&d->host, g->data)) continue;
+            if (ddp__on_paper(ddp__host_of(d), g->data)) continue;
             if (b)
-                DDP__TRY(b->norm2(d->host.device, g->data, g->count, &more, err));
+                DDP__TRY(b->norm2(ddp__device_of(d), g->data, g->count, &more, err));
             else
                 more = ddp__sum_squares(g->data, g->count);
             squares += more;
         }
     if (d->norm.pass) DDP__TRY(d->norm.pass(d->norm.user, 1, &squares));
-    factor = ddp__clip_factor(squares, (double)d->cfg.clip_norm);
+    factor = ddp__clip_factor(squares, (double)ddp__cfg(d)->clip_norm);
     if (factor == 1) return DDP_OK;
-    for (int l = 0; l < d->layers; l++)
+    for (int l = 0; l < ddp__layers(d); l++)
         for (int i = 0; i < d->unit[l].gradients; i++)
             ddp__scale_there(d, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, factor);
     return DDP_OK;
@@ -319,7 +321,7 @@ int ddp_axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
 int ddp_copy(ddp_ctx *d, float *y, const float *x, size_t n)
 {
     DDP__VERB("ddp_copy");
-    ddp__host_copy(&d->host, y, x, n * sizeof *y);
+    ddp__host_copy(ddp__host_of(d), y, x, n * sizeof *y);
     return 0;
 }
 
@@ -333,9 +335,9 @@ int ddp_scale(ddp_ctx *d, float *x, size_t n, float a)
 int ddp_set(ddp_ctx *d, float *x, size_t n, float a)
 {
     DDP__VERB("ddp_set");
-    if (ddp__on_paper(&d->host, x)) return 0;
-    if (d->host.backend)
-        d->host.backend->fill(d->host.device, x, n, a);
+    if (ddp__on_paper(ddp__host_of(d), x)) return 0;
+    if (ddp__backend_of(d))
+        ddp__backend_of(d)->fill(ddp__device_of(d), x, n, a);
     else
         for (size_t i = 0; i < n; i++) x[i] = a;
     return 0;
@@ -345,8 +347,9 @@ int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
 {
     DDP__VERB("ddp_norm2");
     *out = 0;
-    if (ddp__on_paper(&d->host, x)) return 0;
-    if (d->host.backend) return (int)d->host.backend->norm2(d->host.device, x, n, out, &d->host.error);
+    if (ddp__on_paper(ddp__host_of(d), x)) return 0;
+    if (ddp__backend_of(d))
+        return (int)ddp__backend_of(d)->norm2(ddp__device_of(d), x, n, out, ddp__error(d));
     *out = ddp__sum_squares(x, n);
     return 0;
 }
@@ -354,13 +357,13 @@ int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
 int ddp_download(ddp_ctx *d, float *y, const float *x, size_t n)
 {
     DDP__VERB("ddp_download");
-    return (int)ddp__host_download(&d->host, y, x, n * sizeof *y, &d->host.error);
+    return (int)ddp__host_download(ddp__host_of(d), y, x, n * sizeof *y, ddp__error(d));
 }
 
 int ddp_upload(ddp_ctx *d, float *y, const float *x, size_t n)
 {
     DDP__VERB("ddp_upload");
-    ddp__host_upload(&d->host, y, x, n * sizeof *y);
+    ddp__host_upload(ddp__host_of(d), y, x, n * sizeof *y);
     return 0;
 }
 
@@ -370,20 +373,20 @@ int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, siz
     switch (rule) {
     case DDP_LATE_MIX:
         if (f == 0)
-            ddp__host_copy(&d->host, target, late, n * sizeof *target);
+            ddp__host_copy(ddp__host_of(d), target, late, n * sizeof *target);
         else {
             ddp__scale_there(d, target, n, f);
             ddp__axpy(d, target, late, n, 1 - f);
         }
         return 0;
     case DDP_LATE_OWN:
-        ddp__host_copy(&d->host, target, late, n * sizeof *target);
+        ddp__host_copy(ddp__host_of(d), target, late, n * sizeof *target);
         ddp__axpy(d, target, own, n, -f);
         return 0;
     case DDP_LATE_COMPENSATE:
-        if (ddp__on_paper(&d->host, late)) return 0;
-        if (d->host.backend)
-            d->host.backend->compensate(d->host.device, late, target, own, n, f);
+        if (ddp__on_paper(ddp__host_of(d), late)) return 0;
+        if (ddp__backend_of(d))
+            ddp__backend_of(d)->compensate(ddp__device_of(d), late, target, own, n, f);
         else
             ddp__late_compensate(late, target, own, n, f);
         return 0;

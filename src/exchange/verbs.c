@@ -7,7 +7,7 @@
 #include "exchange/update.h"
 #include "exchange/verbs.h"
 
-static int ddp__has_layer(const ddp_ctx *d, int layer) { return d && layer >= 0 && layer < d->layers; }
+static int ddp__has_layer(const ddp_ctx *d, int layer) { return d && layer >= 0 && layer < ddp__layers(d); }
 
 static ddp_status ddp__verb_layer(ddp_ctx *d, const char *verb, int layer)
 {
@@ -16,7 +16,7 @@ static ddp_status ddp__verb_layer(ddp_ctx *d, const char *verb, int layer)
     return (ddp_status)ddp_complain(d, DDP_ARG,
                                     "%s: layer %d does not exist; %d layers are registered, numbered from "
                                     "0",
-                                    verb, layer, d->layers);
+                                    verb, layer, ddp__layers(d));
 }
 
 /* Whether messages may begin here. */
@@ -31,10 +31,10 @@ static ddp_status ddp__verb_posts(ddp_ctx *d)
     case DDP__EVENT_plan_take:
     case DDP__EVENT_plan_fits:
         return ddp__fail(
-            &d->host.error, DDP_USAGE,
+            ddp__error(d), DDP_USAGE,
             "strategy %s posts a message in %s: start declares state and wait "
             "finishes what is in flight; post in forward_begin, backward_end, step_end, arrived or sync_all",
-            d->ops.name, ddp__event_name(d->event));
+            ddp__ops(d)->name, ddp__event_name(d->event));
     default:
         return DDP_OK;
     }
@@ -44,13 +44,13 @@ static ddp_status ddp__verb_posts(ddp_ctx *d)
 
 ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err)
 {
-    d->posted_room = 5 * d->layers + 64;
-    d->posted = (ddp__posted *)ddp__scratch_take(&d->lists, (size_t)d->posted_room, sizeof *d->posted);
+    d->posted_room = 5 * ddp__layers(d) + 64;
+    d->posted = (ddp__posted *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->posted_room, sizeof *d->posted);
     return d->posted ? DDP_OK
                      : ddp__fail(err, DDP_MEMORY,
                                  "out of memory for %d messages of strategy "
                                  "%s",
-                                 d->posted_room, d->ops.name);
+                                 d->posted_room, ddp__ops(d)->name);
 }
 
 void ddp__posted_close(ddp_ctx *d)
@@ -59,9 +59,9 @@ void ddp__posted_close(ddp_ctx *d)
     for (int i = 0; i < ddp__count(d->kept); i++) {
         const ddp__own_state *k = &d->kept[i];
         if (k->equal & DDP_KEPT_HERE)
-            ddp__release(&d->host.allocator, k->data, k->count * sizeof(float));
+            ddp__release(ddp__allocator_of(d), k->data, k->count * sizeof(float));
         else
-            ddp__host_release(&d->host, k->data, k->count * sizeof(float));
+            ddp__host_release(ddp__host_of(d), k->data, k->count * sizeof(float));
     }
     ddp__array_free(d->kept);
     ddp_blob_free(&d->plan);
@@ -87,22 +87,22 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
     while (in_layers && i < d->posted_count && !p[i].in_layer) i++;
     if (i == d->posted_count) return DDP_OK;
     p += i;
-    layer = p->layer >= 0 && p->layer < d->layers ? d->unit[p->layer].name : "no layer";
-    return ddp__fail(&d->host.error, DDP_USAGE,
+    layer = p->layer >= 0 && p->layer < ddp__layers(d) ? d->unit[p->layer].name : "no layer";
+    return ddp__fail(ddp__error(d), DDP_USAGE,
                      "strategy %s posted a message of %s%s in step %ld and did not hold it "
                      "%s: every message has to be held, at the latest in its event wait",
-                     d->ops.name, ddp__layer_prefix(layer), layer, p->step, when);
+                     ddp__ops(d)->name, ddp__layer_prefix(layer), layer, p->step, when);
 }
 
 ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
 {
     for (int i = 0; i < d->posted_count; i++)
-        if (d->posted[i].in_layer && d->posted[i].layer == layer && d->posted[i].step < d->step)
-            return ddp__fail(&d->host.error, DDP_USAGE,
+        if (d->posted[i].in_layer && d->posted[i].layer == layer && d->posted[i].step < ddp_step(d))
+            return ddp__fail(ddp__error(d), DDP_USAGE,
                              "strategy %s: %s%s was used in step %ld while its message "
                              "of step %ld was still on its way: hold it in forward_begin or in step_end",
-                             d->ops.name, ddp__layer_prefix(d->unit[layer].name), d->unit[layer].name,
-                             d->step, d->posted[i].step);
+                             ddp__ops(d)->name, ddp__layer_prefix(d->unit[layer].name), d->unit[layer].name,
+                             ddp_step(d), d->posted[i].step);
     return DDP_OK;
 }
 
@@ -134,7 +134,7 @@ static ddp_status ddp__posted_after(ddp_ctx *d, ddp_message *m, ddp_error *err)
     const ddp__posted *before = m->after ? ddp__posted_find(d, m->after - 1) : NULL;
 
     m->after = 0;
-    if (!before || !d->engine) return DDP_OK; /* it is done */
+    if (!before || !ddp__engine_of(d, 0)) return DDP_OK; /* it is done */
     if (d->over) return ddp__post_hold(d, before->link, before->ticket, DDP_NO_LAYER, err);
     if (before->link != m->link) return ddp__post_wait(d, before->link, before->ticket, err);
     m->after = before->ticket + 1;
@@ -163,8 +163,8 @@ static ddp_status ddp__posted_check(ddp_ctx *d, const ddp_message *m)
 {
     ddp_error why;
 
-    if (!d->engine || !ddp__engine_accepts(ddp__engine_of(d, m->link), m, &why)) return DDP_OK;
-    return ddp__fail(&d->host.error, why.code, "strategy %s: %s", d->ops.name, why.msg);
+    if (!ddp__engine_of(d, 0) || !ddp__engine_accepts(ddp__engine_of(d, m->link), m, &why)) return DDP_OK;
+    return ddp__fail(ddp__error(d), why.code, "strategy %s: %s", ddp__ops(d)->name, why.msg);
 }
 
 int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
@@ -176,13 +176,13 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
     DDP__VERB("ddp_post");
     if (!m || !ticket) return ddp_complain(d, DDP_ARG, "ddp_post needs a message and a place for its ticket");
     DDP__DO(ddp__verb_posts(d));
-    snprintf(who, sizeof who, "strategy %s", d->ops.name);
-    DDP__DO(ddp__message_looks(d, who, m, &d->host.error));
+    snprintf(who, sizeof who, "strategy %s", ddp__ops(d)->name);
+    DDP__DO(ddp__message_looks(d, who, m, ddp__error(d)));
     if (d->posted_count == d->posted_room)
-        return (int)ddp__fail(&d->host.error, DDP_USAGE,
+        return (int)ddp__fail(ddp__error(d), DDP_USAGE,
                               "strategy %s has %d messages that it did not hold; hold some "
                               "of them before it posts more",
-                              d->ops.name, d->posted_room);
+                              ddp__ops(d)->name, d->posted_room);
     p = &d->posted[d->posted_count];
     if (d->computing && m->group == 0 && (m->verb < DDP_SEND)) {
         among = *m;
@@ -190,13 +190,13 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
         m = &among;
     }
     DDP__DO(ddp__posted_check(d, m));
-    DDP__DO(ddp__posted_send(d, p, m, &d->host.error));
+    DDP__DO(ddp__posted_send(d, p, m, ddp__error(d)));
     p->layer = m->layer;
     p->link = m->link;
-    p->step = d->step;
+    p->step = ddp_step(d);
     p->told = 0;
     p->here = m->here;
-    p->in_layer = m->layer >= 0 && m->layer < d->layers &&
+    p->in_layer = m->layer >= 0 && m->layer < ddp__layers(d) &&
                   (ddp__in_layer(&d->unit[m->layer], m->from, m->from_count) ||
                    ddp__in_layer(&d->unit[m->layer], m->to, m->to ? m->to_count : 0));
     *ticket = p->name = d->posted_next++;
@@ -210,10 +210,10 @@ static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
     long name = p->name;
     int code;
 
-    if (p->told || !d->ops.arrived) return DDP_OK;
+    if (p->told || !ddp__ops(d)->arrived) return DDP_OK;
     p->told = 1;
     d->event = DDP__EVENT_arrived;
-    code = d->ops.arrived(d, d->self, name);
+    code = ddp__ops(d)->arrived(d, ddp__self(d), name);
     DDP__TRY(ddp__event_over(d, code));
     d->event = event;
     return DDP_OK;
@@ -221,7 +221,7 @@ static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
 
 ddp_status ddp__posted_look(ddp_ctx *d)
 {
-    if (!d->ops.arrived) return DDP_OK;
+    if (!ddp__ops(d)->arrived) return DDP_OK;
     for (int i = 0; i < d->posted_count; i++)
         if (!d->posted[i].told && ddp__post_is_done(d, d->posted[i].link, d->posted[i].ticket))
             DDP__TRY(ddp__posted_tell(d, &d->posted[i]));
@@ -242,8 +242,8 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     *p = d->posted[--d->posted_count];
     d->posted[d->posted_count] = held; /* its list stays with the place */
     if (!ddp__has_layer(d, layer)) layer = DDP_NO_LAYER;
-    DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
-    if (held.here && d->over) DDP__DO(ddp__post_wait(d, held.link, held.ticket, &d->host.error));
+    DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, ddp__error(d)));
+    if (held.here && d->over) DDP__DO(ddp__post_wait(d, held.link, held.ticket, ddp__error(d)));
     w = ddp__walk_of(held.sum, held.from, held.sum ? held.sum + held.from : NULL, held.to);
     while ((n = ddp__walk_next(&w, &from, &to)) > 0) ddp__axpy(d, to, from, n, 1);
     return (int)ddp__posted_tell(d, &held);
@@ -256,12 +256,12 @@ int ddp_hold_input(ddp_ctx *d, long ticket)
     DDP__VERB("ddp_hold_input");
     p = ddp__posted_find(d, ticket);
     if (p && p->to) return 0; /* `from` is taken until the message is held */
-    return p ? (int)ddp__post_hold_input(d, p->link, p->ticket, &d->host.error) : 0;
+    return p ? (int)ddp__post_hold_input(d, p->link, p->ticket, ddp__error(d)) : 0;
 }
 
 int ddp_is_done(ddp_ctx *d, long ticket)
 {
-    const ddp__posted *p = d && !ddp__host_forked(&d->host) ? ddp__posted_find(d, ticket) : NULL;
+    const ddp__posted *p = d && !ddp__host_forked(ddp__host_of(d)) ? ddp__posted_find(d, ticket) : NULL;
 
     return p ? ddp__post_is_done(d, p->link, p->ticket) : 1;
 }
@@ -279,7 +279,7 @@ int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int pri
                             "%s of %s%s, whose last average is still on its way: hold it "
                             "first with ddp_average_hold",
                             name, ddp__layer_prefix(d->unit[layer].name), d->unit[layer].name);
-    return (int)ddp__average_layer(d, layer, takes, priority, filler, 0, &d->host.error);
+    return (int)ddp__average_layer(d, layer, takes, priority, filler, 0, ddp__error(d));
 }
 
 int ddp_average(ddp_ctx *d, int layer, int priority, int filler)
@@ -290,20 +290,20 @@ int ddp_average(ddp_ctx *d, int layer, int priority, int filler)
 int ddp_average_hold(ddp_ctx *d, int layer)
 {
     DDP__DO(ddp__verb_layer(d, "ddp_average_hold", layer));
-    return (int)ddp__average_hold(d, layer, &d->host.error);
+    return (int)ddp__average_hold(d, layer, ddp__error(d));
 }
 
 int ddp_average_exact(ddp_ctx *d, int layer)
 {
     DDP__DO(ddp__verb_layer(d, "ddp_average_exact", layer));
     DDP__DO(ddp__verb_posts(d));
-    return (int)ddp__average_exact(d, layer, &d->host.error);
+    return (int)ddp__average_exact(d, layer, ddp__error(d));
 }
 
 int ddp_update_layer(ddp_ctx *d, int layer, const float *from)
 {
     DDP__DO(ddp__verb_layer(d, "ddp_update_layer", layer));
-    ddp__update_layer(d, layer, from, d->lr);
+    ddp__update_layer(d, layer, from, ddp__lr(d));
     return 0;
 }
 
@@ -324,7 +324,7 @@ int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const fl
 int ddp_clip(ddp_ctx *d)
 {
     DDP__VERB("ddp_clip");
-    return d->cfg.clip_norm > 0 ? (int)ddp__clip_gradients(d, &d->host.error) : 0;
+    return ddp__cfg(d)->clip_norm > 0 ? (int)ddp__clip_gradients(d, ddp__error(d)) : 0;
 }
 
 /* ---- state ---- */
@@ -335,19 +335,19 @@ static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equa
     int room;
 
     DDP__VERB("ddp_keep");
-    if (d->started || d->event != DDP__EVENT_start)
+    if (ddp__started(d) || d->event != DDP__EVENT_start)
         return ddp_complain(d, DDP_USAGE, "state %s is declared in %s; only start may", name,
                             ddp__event_name(d->event));
-    if (layer >= d->layers || !name || strlen(name) >= sizeof k->name || n == 0)
+    if (layer >= ddp__layers(d) || !name || strlen(name) >= sizeof k->name || n == 0)
         return ddp_complain(d, DDP_ARG,
                             "state '%.40s' of %zu floats for layer %d: a name of at most %d characters, a "
                             "size and a layer below %d are needed",
-                            name ? name : "", n, layer, (int)sizeof k->name - 1, d->layers);
+                            name ? name : "", n, layer, (int)sizeof k->name - 1, ddp__layers(d));
     room = ddp__reserve(d->kept, ddp__count(d->kept) + 1);
     if (room && equal & DDP_KEPT_HERE)
-        *out = (float *)ddp__alloc(&d->host.allocator, n * sizeof **out);
+        *out = (float *)ddp__alloc(ddp__allocator_of(d), n * sizeof **out);
     else if (room)
-        *out = (float *)ddp__host_alloc(&d->host, n * sizeof **out);
+        *out = (float *)ddp__host_alloc(ddp__host_of(d), n * sizeof **out);
     if (!*out) return ddp_complain(d, DDP_MEMORY, "out of memory for %zu floats of state %s", n, name);
     k = stbds_arraddnptr(d->kept, 1u);
     memset(k, 0, sizeof *k);
@@ -390,14 +390,14 @@ int ddp_parts_of(const ddp_ctx *d, int layer) { return ddp__parts_for(d, d->unit
 
 int ddp_has_forward(const ddp_ctx *d)
 {
-    if (d->cfg.average_first) return 0; /* nothing waits for one */
+    if (ddp__cfg(d)->average_first) return 0; /* nothing waits for one */
     if (d->hooks_forward) return 1;
-    for (int l = 0; l < d->layers; l++)
-        if (d->unit[l].forward_step != d->step) return 0;
+    for (int l = 0; l < ddp__layers(d); l++)
+        if (d->unit[l].forward_step != ddp_step(d)) return 0;
     return 1;
 }
 
-int ddp_layers(const ddp_ctx *d) { return d ? d->layers : 0; }
+int ddp_layers(const ddp_ctx *d) { return d ? ddp__layers(d) : 0; }
 
 const char *ddp_name_of(const ddp_ctx *d, int layer)
 {
@@ -437,7 +437,7 @@ double ddp_computed_s(const ddp_ctx *d) { return d->compute_this_step; }
 
 const struct ddp_step_info *ddp_reported(const ddp_ctx *d) { return d->info; }
 
-ddp_stats *ddp_stats_of(ddp_ctx *d) { return &d->stats; }
+ddp_stats *ddp_stats_of(ddp_ctx *d) { return ddp__stats(d); }
 const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count)
 {
     *count = ddp__has_layer(d, layer) ? d->unit[layer].others : 0;
@@ -446,12 +446,12 @@ const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count)
 
 int ddp_blocks_of(const ddp_ctx *d, int group, int *own)
 {
-    const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
+    const int *ranks = ddp__engine_of(d, 0) ? ddp__engine_group_ranks(ddp__engine_of(d, 0), group) : NULL;
 
-    for (*own = 0; ranks && ranks[*own] != d->rank; ++*own) {
+    for (*own = 0; ranks && ranks[*own] != ddp_rank(d); ++*own) {
     }
-    if (!ranks) *own = d->rank;
-    return ranks ? ddp__engine_group_size(d->engine, group) : d->world;
+    if (!ranks) *own = ddp_rank(d);
+    return ranks ? ddp__engine_group_size(ddp__engine_of(d, 0), group) : ddp_world(d);
 }
 
 size_t ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, size_t *from)
@@ -459,17 +459,17 @@ size_t ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, 
     size_t to = n;
 
     *from = 0;
-    if (d->engine) ddp__engine_segment(d->engine, group, coding, n, from, &to);
+    if (ddp__engine_of(d, 0)) ddp__engine_segment(ddp__engine_of(d, 0), group, coding, n, from, &to);
     return to - *from;
 }
 
 int ddp_group_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].group : 0; }
 
-const ddp_config *ddp_settings(const ddp_ctx *d) { return &d->cfg; }
+const ddp_config *ddp_settings(const ddp_ctx *d) { return ddp__cfg(d); }
 
-float ddp_rate(const ddp_ctx *d) { return d->lr; }
+float ddp_rate(const ddp_ctx *d) { return ddp__lr(d); }
 
-ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(d->cfg.wire); }
+ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(ddp__cfg(d)->wire); }
 
 int ddp_link_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].link : 0; }
 
@@ -482,13 +482,13 @@ float *ddp_residual_of(const ddp_ctx *d, int layer)
 
 ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err)
 {
-    DDP__TRY(DDP__EVENT(d, wait, (d, d->self)));
-    for (int l = d->layers - 1; l >= 0; l--) DDP__TRY(ddp__average_hold(d, l, err));
+    DDP__TRY(DDP__EVENT(d, wait, (d, ddp__self(d))));
+    for (int l = ddp__layers(d) - 1; l >= 0; l--) DDP__TRY(ddp__average_hold(d, l, err));
     return ddp__posted_none(d, 0, "in its event wait");
 }
 
 ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err)
 {
     DDP__TRY(ddp__strategy_wait(d, err));
-    return DDP__EVENT(d, drain, (d, d->self));
+    return DDP__EVENT(d, drain, (d, ddp__self(d)));
 }

@@ -7,9 +7,10 @@
 /* Of both links, into op_scratch. */
 static int ddp__link_spans(ddp_ctx *d, double begin, double end)
 {
-    int n = ddp__engine_spans(d->engine, begin, end, d->op_scratch, d->op_room);
+    int n = ddp__engine_spans(ddp__engine_of(d, 0), begin, end, d->op_scratch, d->op_room);
 
-    if (d->second) n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
+    if (ddp__second_of(d))
+        n += ddp__engine_spans(ddp__second_of(d), begin, end, d->op_scratch + n, d->op_room - n);
     return n;
 }
 
@@ -45,7 +46,7 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
         double e = o->end >= 0 && o->end < end ? o->end : end;
         if (o->filler || e <= b) continue;
         d->merge[n++] = ddp__span_of(o, DDP_SPAN_COMM, b, e);
-        if (o->end >= 0) d->stats.peer_wait_s += o->peer_wait;
+        if (o->end >= 0) ddp__stats(d)->peer_wait_s += o->peer_wait;
     }
     return n;
 }
@@ -177,10 +178,10 @@ void ddp__drift_start(ddp_ctx *d)
 {
     double bytes = 0;
 
-    for (int l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
+    for (int l = 0; l < ddp__layers(d); l++) bytes += (double)ddp__layer_bytes(d, l) / ddp__layers(d);
     d->mean_layer_bytes = bytes;
     for (int link = 0; link < 2; link++)
-        ddp_linkfit_start(&d->fit[link], d->link[link], bytes, 4.0 * d->layers);
+        ddp_linkfit_start(&d->fit[link], d->link[link], bytes, 4.0 * ddp__layers(d));
     d->drift_ticket = -1;
 }
 
@@ -188,18 +189,18 @@ void ddp__drift_start(ddp_ctx *d)
 
 static void ddp__account_step(ddp_ctx *d, double now, double wait_s)
 {
-    if (d->engine) {
+    if (ddp__engine_of(d, 0)) {
         double comm, exposed;
         int n = ddp__gather_spans(d, d->step_begin, now);
         ddp__sort_spans(d->merge, n);
         ddp__sweep_spans(d->merge, n, &comm, &exposed);
-        d->stats.comm_s += comm;
-        d->stats.exposed_s += exposed;
+        ddp__stats(d)->comm_s += comm;
+        ddp__stats(d)->exposed_s += exposed;
         if (d->measured) ddp__drift_observe(d, d->step_begin, now);
     }
     d->sum_step_s += now - d->step_begin;
     d->sum_wait_s += wait_s;
-    d->stats.counted_steps++;
+    ddp__stats(d)->counted_steps++;
     d->step_begin = now;
 }
 
@@ -214,8 +215,8 @@ void ddp__account_steps(ddp_ctx *d)
 void ddp__account_reset(ddp_ctx *d)
 {
     ddp__account_steps(d);
-    d->stats.counted_steps = 0;
-    d->stats.comm_s = d->stats.exposed_s = d->stats.peer_wait_s = 0;
+    ddp__stats(d)->counted_steps = 0;
+    ddp__stats(d)->comm_s = ddp__stats(d)->exposed_s = ddp__stats(d)->peer_wait_s = 0;
     d->sum_step_s = d->sum_wait_s = 0;
     d->step_begin = ddp_now();
 }
@@ -224,20 +225,21 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
 {
     memset(out, 0, sizeof *out);
     if (!d) return;
-    if (!ddp__host_forked(&d->host)) {
+    if (!ddp__host_forked(ddp__host_of(d))) {
         ddp__clock_collect(d);
         ddp__account_steps(d);
     }
     *out = d->stats;
-    out->strategy = d->ops.name;
-    out->steps = d->step;
-    if (d->stats.counted_steps) {
-        out->step_s = d->sum_step_s / (double)d->stats.counted_steps;
-        out->wait_s = d->sum_wait_s / (double)d->stats.counted_steps;
+    out->strategy = ddp__ops(d)->name;
+    out->steps = ddp_step(d);
+    if (ddp__stats(d)->counted_steps) {
+        out->step_s = d->sum_step_s / (double)ddp__stats(d)->counted_steps;
+        out->wait_s = d->sum_wait_s / (double)ddp__stats(d)->counted_steps;
     }
-    out->hidden_pct = d->stats.comm_s > 0 ? 100 * (1 - d->stats.exposed_s / d->stats.comm_s) : 100;
+    out->hidden_pct =
+        ddp__stats(d)->comm_s > 0 ? 100 * (1 - ddp__stats(d)->exposed_s / ddp__stats(d)->comm_s) : 100;
     for (int link = 0; link < 2; link++) {
-        ddp__engine *e = link ? d->second : d->engine;
+        ddp__engine *e = link ? ddp__second_of(d) : ddp__engine_of(d, 0);
         ddp__net_stats net;
         if (!e || !ddp__has_engine(d)) continue;
         ddp__engine_stats(e, &net);
@@ -247,7 +249,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
     }
     out->divergence = 0;
     out->optimizer_bytes = d->muon_count * sizeof(float);
-    for (int l = 0; l < d->layers; l++) {
+    for (int l = 0; l < ddp__layers(d); l++) {
         out->divergence += d->unit[l].last_divergence;
         out->optimizer_bytes += d->unit[l].state_count * sizeof(float);
     }
@@ -256,7 +258,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
 
 double ddp_divergence(const ddp_ctx *d, int layer)
 {
-    return d && layer >= 0 && layer < d->layers ? d->unit[layer].last_divergence : 0;
+    return d && layer >= 0 && layer < ddp__layers(d) ? d->unit[layer].last_divergence : 0;
 }
 
 const char *ddp_last_algorithm(const ddp_ctx *d)
@@ -264,7 +266,7 @@ const char *ddp_last_algorithm(const ddp_ctx *d)
     ddp__net_stats net;
 
     if (!d || !ddp__has_engine(d)) return "none";
-    ddp__engine_stats(d->engine, &net);
+    ddp__engine_stats(ddp__engine_of(d, 0), &net);
     return ddp__algorithm_name(net.algorithm);
 }
 
@@ -273,10 +275,10 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
     long oldest;
     int n = 0, ops = 0;
 
-    if (ddp__host_forked(&d->host)) return 0;
+    if (ddp__host_forked(ddp__host_of(d))) return 0;
     ddp__clock_collect(d);
     oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
-    if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);
+    if (ddp__engine_of(d, 0)) ops = ddp__link_spans(d, -1, DBL_MAX);
     /* newest last: when room is short the oldest compute spans are left out */
     if (ops > room / 2) ops = room / 2; /* each may give two */
     if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);

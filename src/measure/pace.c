@@ -8,7 +8,7 @@
 
 void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now)
 {
-    const ddp_note n = {kind, d->step, ddp_now(), rank, ddp_workers(d), before, now};
+    const ddp_note n = {kind, ddp_step(d), ddp_now(), rank, ddp_workers(d), before, now};
 
     d->note[d->notes++ % DDP__NOTES] = n;
 }
@@ -17,10 +17,10 @@ int ddp__note_members(ddp_ctx *d)
 {
     uint64_t live, changed;
 
-    if (!d->cfg.min_world) return 0;
+    if (!ddp__cfg(d)->min_world) return 0;
     live = ddp__live(d);
     changed = d->noted_live ? live ^ d->noted_live : 0;
-    for (int r = 0; changed && r < d->world; r++)
+    for (int r = 0; changed && r < ddp_world(d); r++)
         if (changed >> r & 1) ddp__note_add(d, live >> r & 1 ? DDP_NOTE_JOINED : DDP_NOTE_LOST, r, 0, 0);
     d->noted_live = live;
     return changed != 0;
@@ -85,7 +85,7 @@ static double ddp__pace_median(ddp_ctx *d)
     double *sorted = d->pace_sorted;
     int n = 0;
 
-    for (int r = 0; r < d->team_size; r++)
+    for (int r = 0; r < ddp__team_size(d); r++)
         if (d->pace[r].compute_s > 0) sorted[n++] = d->pace[r].compute_s;
     qsort(sorted, (size_t)n, sizeof *sorted, ddp__rising);
     return n ? sorted[(n - 1) / 2] : 0;
@@ -99,13 +99,13 @@ static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
 
     if (!ddp__leads(d) || !ddp_notes(d, &note, 1)) return;
     ddp_note_text(&note, text, sizeof text);
-    ddp__log(&d->host.log, level, "step %ld: %s", d->step, text);
+    ddp__log(ddp__log_of(d), level, "step %ld: %s", ddp_step(d), text);
 }
 
 /* A note and a line when somebody becomes slow, changes by a fifth, or is slow no more. */
 static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
 {
-    double ratio = d->stats.slow_ratio, told = d->pace_told;
+    double ratio = ddp__stats(d)->slow_ratio, told = d->pace_told;
 
     if (ratio < ddp__pace_slow || d->pace[slowest].compute_s - median_s < ddp__pace_floor) {
         d->pace_told = 0;
@@ -118,7 +118,7 @@ static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
     if (told > 0 && slowest == d->pace_place && fabs(ratio / told - 1) < 0.2) return;
     d->pace_told = ratio;
     d->pace_place = slowest;
-    ddp__note_add(d, DDP_NOTE_SLOW, d->stats.slowest_rank, median_s, d->pace[slowest].compute_s);
+    ddp__note_add(d, DDP_NOTE_SLOW, ddp__stats(d)->slowest_rank, median_s, d->pace[slowest].compute_s);
     ddp__pace_log(d, DDP_LOG_WARN);
 }
 
@@ -127,12 +127,12 @@ static void ddp__pace_judge(ddp_ctx *d)
     double median = ddp__pace_median(d);
     int slowest = 0;
 
-    for (int r = 1; r < d->team_size; r++)
+    for (int r = 1; r < ddp__team_size(d); r++)
         if (d->pace[r].compute_s > d->pace[slowest].compute_s) slowest = r;
     if (!(median > 0)) return;
-    d->stats.slowest_rank = ddp__team_rank(d, slowest);
-    d->stats.slow_ratio = d->pace[slowest].compute_s / median;
-    d->stats.median_compute_s = median;
+    ddp__stats(d)->slowest_rank = ddp__team_rank(d, slowest);
+    ddp__stats(d)->slow_ratio = d->pace[slowest].compute_s / median;
+    ddp__stats(d)->median_compute_s = median;
     ddp__pace_tell(d, slowest, median);
 }
 
@@ -141,7 +141,7 @@ static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
 {
     const ddp__pace_word *first = d->pace;
 
-    for (int r = 0; r < d->team_size; r++) {
+    for (int r = 0; r < ddp__team_size(d); r++) {
         const ddp__pace_word *w = &d->pace[r];
         if (!(w->present > 0)) continue;
         if (!(first->present > 0)) first = w;
@@ -149,7 +149,7 @@ static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
             return ddp__fail(err, DDP_MISMATCH,
                              "step %ld: rank %d has learning rate %.9g, rank %d has %.9g: start every rank "
                              "with the same schedule, warm-up and number of steps",
-                             d->step - d->cfg.period - 1, ddp__team_rank(d, r), w->lr,
+                             ddp_step(d) - ddp__cfg(d)->period - 1, ddp__team_rank(d, r), w->lr,
                              ddp__team_rank(d, (int)(first - d->pace)), first->lr);
     }
     return DDP_OK;
@@ -158,14 +158,14 @@ static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
 {
     ddp_piece p;
-    const ddp_message m =
-        ddp__own_word(d, &p, DDP_ALL_GATHER, d->team, d->pace, (size_t)d->team_size * sizeof *d->pace);
-    const ddp__pace_word own = {d->compute_sum_s / (double)d->compute_steps, (double)d->lr, 1};
+    const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), d->pace,
+                                        (size_t)ddp__team_size(d) * sizeof *d->pace);
+    const ddp__pace_word own = {d->compute_sum_s / (double)d->compute_steps, (double)ddp__lr(d), 1};
 
-    memset(d->pace, 0, (size_t)d->team_size * sizeof *d->pace); /* a rank that was lost since the last
+    memset(d->pace, 0, (size_t)ddp__team_size(d) * sizeof *d->pace); /* a rank that was lost since the last
                                                                    exchange sends nothing */
-    d->stats.compute_s = own.compute_s;
-    d->pace[d->team_place] = own;
+    ddp__stats(d)->compute_s = own.compute_s;
+    d->pace[ddp__team_place(d)] = own;
     d->compute_sum_s = 0;
     d->compute_steps = 0;
     return ddp__post(d, &m, 0, &d->pace_ticket, err);
@@ -175,13 +175,13 @@ static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
  * rank has been through an averaging that came after it. */
 ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
 {
-    long period = d->cfg.period, at = d->step % (period * DDP__PACE_PERIODS);
+    long period = ddp__cfg(d)->period, at = ddp_step(d) % (period * DDP__PACE_PERIODS);
 
     d->compute_sum_s += d->compute_this_step;
     d->compute_this_step = 0;
     d->compute_steps++;
-    if (!d->engine || (d->ops.traits & DDP_OUT_OF_STEP)) {
-        d->stats.compute_s = d->compute_sum_s / (double)d->compute_steps;
+    if (!ddp__engine_of(d, 0) || (ddp__ops(d)->traits & DDP_OUT_OF_STEP)) {
+        ddp__stats(d)->compute_s = d->compute_sum_s / (double)d->compute_steps;
         return DDP_OK;
     }
     if (at == 2 * period && d->pace_ticket < 0) return ddp__pace_send(d, err);

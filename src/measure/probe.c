@@ -59,7 +59,7 @@ static ddp__op_span ddp__recorded(ddp__prober *q, ddp_verb verb, double since)
 {
     ddp__op_span seen[DDP__PROBE_SPANS], last;
     double now = ddp_now();
-    int n = ddp__engine_spans(q->d->engine, since, now, seen, DDP__PROBE_SPANS);
+    int n = ddp__engine_spans(ddp__engine_of(q->d, 0), since, now, seen, DDP__PROBE_SPANS);
 
     while (n > 0 && (seen[n - 1].verb != verb || seen[n - 1].end < 0)) n--;
     if (n > 0) return seen[n - 1];
@@ -161,7 +161,7 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
     data = best - out->ping_s;
     out->rate = (double)bytes / (data > best / 2 ? data : best);
     return (int)ddp_link_fit(q->bytes + first, q->seconds + first, q->n - first, &out->link,
-                             &q->d->host.error);
+                             ddp__error(q->d));
 }
 
 /* Answers pings and transfers until no more comes: *w is the last word. */
@@ -182,7 +182,7 @@ static int ddp__probe_pair(ddp__prober *q, int peer, ddp_pair *out)
 {
     ddp__probe_word last;
 
-    if (q->d->rank < peer) {
+    if (ddp_rank(q->d) < peer) {
         DDP__DO(ddp__ping(q, peer, out));
         DDP__DO(ddp__source(q, peer, out));
         return ddp__probe_answer(q, peer, &last);
@@ -205,15 +205,15 @@ static int ddp__opponent(int rank, int round, int even)
 
 static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
 {
-    const int world = q->d->world, even = world + world % 2;
+    const int world = ddp_world(q->d), even = world + world % 2;
 
     for (int round = 0; round < even - 1; round++) {
-        const int peer = ddp__opponent(q->d->rank, round, even);
-        ddp_pair *pair = &out->pair[q->d->rank * world + peer];
+        const int peer = ddp__opponent(ddp_rank(q->d), round, even);
+        ddp_pair *pair = &out->pair[ddp_rank(q->d) * world + peer];
         DDP__DO(ddp_barrier(q->d));
         if (peer >= world) continue;
         DDP__DO(ddp__probe_pair(q, peer, pair));
-        pair->relayed = ddp__wire_relay(q->d->engine->wire, peer) >= 0;
+        pair->relayed = ddp__wire_relay(ddp__engine_of(q->d, 0)->wire, peer) >= 0;
     }
     return 0;
 }
@@ -221,8 +221,8 @@ static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
 /* What every rank measured to everybody. */
 static int ddp__probe_share(ddp__prober *q, ddp_probe_result *out)
 {
-    const size_t world = (size_t)q->d->world;
-    ddp_error *err = &q->d->host.error;
+    const size_t world = (size_t)ddp_world(q->d);
+    ddp_error *err = ddp__error(q->d);
 
     if (ddp__gather_words(q->d, 0, out->pair, world * sizeof *out->pair, err) ||
         ddp__gather_words(q->d, 0, out->host, sizeof *out->host, err) ||
@@ -249,29 +249,30 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
 
     DDP__ENTER(d);
     if (!out) return ddp__ctx_failf(d, DDP_ARG, "ddp_probe: the result is NULL");
-    if (ddp_workers(d) < d->world)
+    if (ddp_workers(d) < ddp_world(d))
         return ddp__ctx_failf(d, DDP_UNSUPPORTED,
                               "ddp_probe: %d of %d workers are there; links are measured when all "
                               "are, so without max_world",
-                              ddp_workers(d), d->world);
-    if (d->world < 2) return ddp__ctx_failf(d, DDP_USAGE, "ddp_probe: one worker has no links to measure");
-    world = (size_t)d->world;
+                              ddp_workers(d), ddp_world(d));
+    if (ddp_world(d) < 2)
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_probe: one worker has no links to measure");
+    world = (size_t)ddp_world(d);
     memset(out, 0, sizeof *out);
     q.d = d;
-    out->world = d->world;
+    out->world = ddp_world(d);
     out->pair = (ddp_pair *)ddp__calloc(world * world, sizeof *out->pair);
     out->host = (ddp_link *)ddp__calloc(world, sizeof *out->host);
     out->name = (char(*)[64])ddp__calloc(world, sizeof *out->name);
     q.x = (char *)ddp__calloc(DDP__PROBE_LARGE, 1);
     q.bytes = (double *)ddp__calloc(2 * world * DDP__PROBE_SIZES, sizeof *q.bytes);
     if (!out->pair || !out->host || !out->name || !q.x || !q.bytes) {
-        bad = ddp__ctx_failf(d, DDP_MEMORY, "out of memory for probing %d ranks", d->world);
+        bad = ddp__ctx_failf(d, DDP_MEMORY, "out of memory for probing %d ranks", ddp_world(d));
     } else {
         q.seconds = q.bytes + world * DDP__PROBE_SIZES;
-        (void)gethostname(out->name[d->rank], sizeof *out->name - 1);
+        (void)gethostname(out->name[ddp_rank(d)], sizeof *out->name - 1);
         bad = ddp__probe_rounds(&q, out);
-        if (!bad) bad = (int)ddp_link_fit(q.bytes, q.seconds, q.n, &out->host[d->rank], &d->host.error);
-        bad = bad ? ddp__ctx_fail(d, &d->host.error) : ddp__probe_share(&q, out);
+        if (!bad) bad = (int)ddp_link_fit(q.bytes, q.seconds, q.n, &out->host[ddp_rank(d)], ddp__error(d));
+        bad = bad ? ddp__ctx_fail(d, ddp__error(d)) : ddp__probe_share(&q, out);
     }
     DDP_FREE(q.x);
     DDP_FREE(q.bytes);
@@ -337,19 +338,19 @@ static ddp_ring_choice ddp__ring_choose(const ddp_network *net, double least, si
 
 static int ddp__ring_set(ddp_ctx *d, const ddp_network *net, ddp_ring_choice *out)
 {
-    int *order = (int *)ddp__calloc((size_t)d->world, sizeof *order), bad;
+    int *order = (int *)ddp__calloc((size_t)ddp_world(d), sizeof *order), bad;
     double least;
     size_t from;
 
     if (!order) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_ring_tune: out of memory");
-    bad = (int)ddp_plan_ring(d->world, net->rate, net->delay_s, order, &least, &d->host.error);
+    bad = (int)ddp_plan_ring(ddp_world(d), net->rate, net->delay_s, order, &least, ddp__error(d));
     if (!bad) {
-        *out = ddp__ring_choose(net, least, ddp__engine_window(d->engine));
+        *out = ddp__ring_choose(net, least, ddp__engine_window(ddp__engine_of(d, 0)));
         from = out->from_bytes < 1e18 ? (size_t)out->from_bytes : SIZE_MAX;
-        bad = (int)ddp__engine_ring(d->engine, order, from, &d->host.error);
+        bad = (int)ddp__engine_ring(ddp__engine_of(d, 0), order, from, ddp__error(d));
     }
     DDP_FREE(order);
-    return bad ? ddp__ctx_fail(d, &d->host.error) : 0;
+    return bad ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
 
 int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
@@ -359,13 +360,13 @@ int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
     int bad;
 
     DDP__ENTER(d);
-    if (!r || r->world != d->world)
+    if (!r || r->world != ddp_world(d))
         return ddp__ctx_failf(d, DDP_ARG, "ddp_ring_tune: a measurement of this world is needed");
     if (!out) out = &own;
     out->least_rate = 0;
     out->from_bytes = DBL_MAX;
-    if (d->world < 3) return 0;
-    if (ddp_probe_network(r, &net, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    if (ddp_world(d) < 3) return 0;
+    if (ddp_probe_network(r, &net, ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
     bad = ddp__ring_set(d, &net, out);
     ddp_network_free(&net);
     return bad;

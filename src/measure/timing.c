@@ -64,7 +64,7 @@ static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, i
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, list, pieces, DDP__OWN_WORD);
     long ticket;
 
-    m.group = d->team;
+    m.group = ddp__team_group(d);
     m.overlap = 1;
     m.mean = 1;
     m.link = link;
@@ -100,7 +100,7 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
             next = (float)*pieces;
         }
         /* the first one decides; and all leave this together, as far as the link allows */
-        m = ddp__own_word(d, &p, DDP_ALL_REDUCE, d->team, &next, 1);
+        m = ddp__own_word(d, &p, DDP_ALL_REDUCE, ddp__team_group(d), &next, 1);
         m.bytes = 0;
         m.link = link;
         DDP__TRY(ddp__run(d, &m, 0, err));
@@ -124,7 +124,7 @@ static ddp_status ddp__probe_fit(ddp_ctx *d, int link, const ddp_piece *list, dd
         *out = ddp__link_nominal(d, 0); /* who led was lost */
     else
         DDP__TRY(ddp_link_fit(meter.bytes, meter.seconds, meter.n, out, err));
-    return ddp__tell(d, d->team, out, sizeof *out, err);
+    return ddp__tell(d, ddp__team_group(d), out, sizeof *out, err);
 }
 
 ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
@@ -134,7 +134,7 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
 
     if (!list) return ddp__fail(err, DDP_MEMORY, "out of memory to measure link %d", link);
     for (int i = 0; i < DDP__PROBE_MOST; i++) {
-        list->piece[i].data = d->nccl && link == 0 && !d->team ? d->nccl->zeros : list->x;
+        list->piece[i].data = d->nccl && link == 0 && !ddp__team_group(d) ? d->nccl->zeros : list->x;
         list->piece[i].count = DDP__PROBE_FLOATS;
     }
     s = ddp__probe_fit(d, link, list->piece, out, err);
@@ -151,7 +151,7 @@ static ddp_status ddp__probe_burst(ddp_ctx *d, int link, const ddp_piece *list, 
 
     for (int i = 0; i < messages; i++) {
         ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &list[i], 1, DDP__OWN_WORD);
-        m.group = d->team;
+        m.group = ddp__team_group(d);
         m.mean = 1;
         m.link = link;
         DDP__TRY(ddp__post_here(d, &m, &ticket[i], err));
@@ -166,8 +166,8 @@ static void ddp__burst_sizes(ddp_ctx *d, ddp_piece *list, int n)
 {
     int sending = 0, before = 0, i = 0;
 
-    for (int l = 0; l < d->layers; l++) sending += ddp__layer_bytes(d, l) > 0;
-    for (int l = 0; l < d->layers; l++) {
+    for (int l = 0; l < ddp__layers(d); l++) sending += ddp__layer_bytes(d, l) > 0;
+    for (int l = 0; l < ddp__layers(d); l++) {
         const size_t floats = ddp__layer_bytes(d, l) / sizeof(float);
         if (floats == 0) continue;
         before++;
@@ -205,28 +205,28 @@ static ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out
     qsort(more, DDP__BURSTS, sizeof *more, ddp__rising);
     *out = (more[DDP__BURSTS / 2] - fit.beta_s * bytes) / (n - 1);
     if (!(*out > 0)) *out = 0;
-    return ddp__tell(d, d->team, out, sizeof *out, err);
+    return ddp__tell(d, ddp__team_group(d), out, sizeof *out, err);
 }
 
 double ddp_described_rate(const ddp_ctx *d, double *delay_s)
 {
-    *delay_s = d->links[0].plan_delay_s;
-    return d->links[0].plan_rate > 0 ? d->links[0].plan_rate : 0;
+    *delay_s = ddp__links_of(d, 0)->plan_delay_s;
+    return ddp__links_of(d, 0)->plan_rate > 0 ? ddp__links_of(d, 0)->plan_rate : 0;
 }
 
 /* 1 Gbit/s where no link is described. */
 static double ddp__nominal_rate(const ddp__links *l) { return l->plan_rate > 0 ? l->plan_rate : 125e6; }
 
-double ddp_nominal_rate(const ddp_ctx *d) { return ddp__nominal_rate(&d->links[0]); }
+double ddp_nominal_rate(const ddp_ctx *d) { return ddp__nominal_rate(ddp__links_of(d, 0)); }
 
 /* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, there and back. */
 ddp_link ddp__link_nominal(const ddp_ctx *d, int link)
 {
-    const int n = d->team ? d->team_size : ddp_workers(d);
+    const int n = ddp__team_group(d) ? ddp__team_size(d) : ddp_workers(d);
     ddp_link k;
 
-    k.beta_s = 2.0 * (n - 1) / n / ddp__nominal_rate(&d->links[link]);
-    k.alpha_s = n > 1 ? 2 * d->links[link].plan_delay_s : 0;
+    k.beta_s = 2.0 * (n - 1) / n / ddp__nominal_rate(ddp__links_of(d, link));
+    k.alpha_s = n > 1 ? 2 * ddp__links_of(d, link)->plan_delay_s : 0;
     return k;
 }
 
@@ -239,13 +239,13 @@ static double ddp__unit_flops(const ddp__unit *u) { return ddp__nominal_flops(u-
 ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
     memset(p, 0, sizeof *p);
-    DDP__TRY(ddp_profile_new(d->layers, p, err));
-    for (int l = 0; l < d->layers; l++) {
+    DDP__TRY(ddp_profile_new(ddp__layers(d), p, err));
+    for (int l = 0; l < ddp__layers(d); l++) {
         p->name[l] = ddp__strdup(d->unit[l].name);
         p->params[l] = (double)d->unit[l].count;
         if (p->name[l]) continue;
         ddp_profile_free(p);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", d->layers);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", ddp__layers(d));
     }
     return DDP_OK;
 }
@@ -254,7 +254,8 @@ ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 static double ddp__occupancy(const ddp_ctx *d, double bytes)
 {
     /* only so many operations are in flight, and each takes alpha at least */
-    const double least = d->engine ? d->link[0].alpha_s / ddp__engine_width(d->engine) - d->gap_s[0] : 0;
+    const double least =
+        ddp__engine_of(d, 0) ? d->link[0].alpha_s / ddp__engine_width(ddp__engine_of(d, 0)) - d->gap_s[0] : 0;
     const double seconds = d->link[0].beta_s * bytes;
 
     return bytes > 0 && seconds < least ? least : seconds;
@@ -270,7 +271,7 @@ static void ddp__profile_startup(const ddp_ctx *d, ddp_profile *p)
 void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 {
     ddp__profile_startup(d, p);
-    for (int l = 0; l < d->layers; l++) p->comm_s[l] = ddp__occupancy(d, (double)ddp__layer_bytes(d, l));
+    for (int l = 0; l < ddp__layers(d); l++) p->comm_s[l] = ddp__occupancy(d, (double)ddp__layer_bytes(d, l));
 }
 
 /* Without clocks: 10 GFLOP/s, backward twice the forward, the nominal link. */
@@ -278,7 +279,7 @@ double ddp_nominal_compute_s(const ddp_ctx *d)
 {
     double flops = 0;
 
-    for (int l = 0; l < d->layers; l++) flops += ddp__unit_flops(&d->unit[l]);
+    for (int l = 0; l < ddp__layers(d); l++) flops += ddp__unit_flops(&d->unit[l]);
     return 3e-10 * flops;
 }
 
@@ -292,7 +293,7 @@ void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 {
     d->link[0] = ddp__link_nominal(d, 0);
     d->gap_s[0] = d->gap_s[1] = 0;
-    for (int l = 0; l < d->layers; l++) ddp__nominal_times(p, l, ddp__unit_flops(&d->unit[l]));
+    for (int l = 0; l < ddp__layers(d); l++) ddp__nominal_times(p, l, ddp__unit_flops(&d->unit[l]));
     ddp__profile_link(d, p);
 }
 
@@ -306,8 +307,8 @@ ddp_status ddp__profile_model(ddp_ctx *d, ddp_profile *p, ddp_error *err)
         const ddp__layer_cost *c = &d->model[l];
         ddp__nominal_times(p, l, ddp__nominal_flops(c->flops, c->count));
         p->params[l] = c->count;
-        p->comm_s[l] =
-            ddp__occupancy(d, (double)ddp__average_bytes(d, d->team, (size_t)c->trained, (size_t)c->others));
+        p->comm_s[l] = ddp__occupancy(
+            d, (double)ddp__average_bytes(d, ddp__team_group(d), (size_t)c->trained, (size_t)c->others));
     }
     return DDP_OK;
 }
@@ -327,36 +328,36 @@ void ddp__profile_between(const ddp_ctx *d, ddp_profile *p)
     double pass = -ddp__timer_median(&d->timer, DDP__T_UPDATE, -1);
 
     for (int l = 0; l < p->layers; l++) pass += p->forward_s[l] + p->backward_s[l];
-    p->between_s = (d->cfg.micro_batches - 1) * fmax(pass, 0);
+    p->between_s = (ddp__cfg(d)->micro_batches - 1) * fmax(pass, 0);
 }
 
 /* What one micro-batch took on this rank; times that no hook told apart are split by FLOPs. */
 static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 {
-    double flops = 0, last = 2 * ddp__unit_flops(&d->unit[d->layers - 1]);
+    double flops = 0, last = 2 * ddp__unit_flops(&d->unit[ddp__layers(d) - 1]);
     int l;
 
-    for (l = 0; l < d->layers; l++) {
+    for (l = 0; l < ddp__layers(d); l++) {
         p->forward_s[l] = ddp__timer_median(&d->timer, DDP__T_FORWARD, l);
         p->backward_s[l] = ddp__timer_median(&d->timer, DDP__T_BACKWARD, l);
         flops += ddp__unit_flops(&d->unit[l]);
     }
     /* layers in proportion to their medians, passes as long as passes are */
-    ddp__scale_to(p->forward_s, d->layers, ddp__timer_median(&d->timer, DDP__T_FORWARD, -1));
-    ddp__scale_to(p->backward_s, d->layers, ddp__timer_median(&d->timer, DDP__T_BACKWARD, -1));
-    l = d->layers - 1;
+    ddp__scale_to(p->forward_s, ddp__layers(d), ddp__timer_median(&d->timer, DDP__T_FORWARD, -1));
+    ddp__scale_to(p->backward_s, ddp__layers(d), ddp__timer_median(&d->timer, DDP__T_BACKWARD, -1));
+    l = ddp__layers(d) - 1;
     if (d->timer.whole > 0) { /* no forward hook: forward and the last layer's backward are one */
-        for (int k = 0; k < d->layers; k++)
+        for (int k = 0; k < ddp__layers(d); k++)
             p->forward_s[k] = d->timer.whole * ddp__unit_flops(&d->unit[k]) / (flops + last);
         p->backward_s[l] += d->timer.whole * last / (flops + last);
     } else if (p->backward_s[l] <= 0) { /* forward hooks, no backward_begin */
         p->backward_s[l] = p->forward_s[l] * 2 / 3;
         p->forward_s[l] /= 3;
     }
-    for (l = 0; l < d->layers; l++) {
-        p->forward_s[l] /= d->cfg.micro_batches;
+    for (l = 0; l < ddp__layers(d); l++) {
+        p->forward_s[l] /= ddp__cfg(d)->micro_batches;
         p->backward_s[l] =
-            p->backward_s[l] / d->cfg.micro_batches + ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
+            p->backward_s[l] / ddp__cfg(d)->micro_batches + ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
     }
 }
 
@@ -381,19 +382,19 @@ static void ddp__slowest(const double *all, int world, size_t layers, double *ou
 
 static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
-    const size_t L = (size_t)d->layers, row = 2 * L * sizeof(double);
-    double *all = (double *)ddp__calloc((size_t)d->team_size, row), *own;
+    const size_t L = (size_t)ddp__layers(d), row = 2 * L * sizeof(double);
+    double *all = (double *)ddp__calloc((size_t)ddp__team_size(d), row), *own;
     ddp_status s;
 
     if (!all)
-        return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers", d->layers);
-    own = all + (size_t)d->team_place * 2 * L;
+        return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers", ddp__layers(d));
+    own = all + (size_t)ddp__team_place(d) * 2 * L;
     memcpy(own, p->forward_s, L * sizeof *own);
     memcpy(own + L, p->backward_s, L * sizeof *own);
-    s = ddp__gather_words(d, d->team, all, row, err);
+    s = ddp__gather_words(d, ddp__team_group(d), all, row, err);
     if (s == DDP_OK) {
-        ddp__slowest(all, d->team_size, L, p->forward_s);
-        ddp__slowest(all + L, d->team_size, L, p->backward_s);
+        ddp__slowest(all, ddp__team_size(d), L, p->forward_s);
+        ddp__slowest(all + L, ddp__team_size(d), L, p->backward_s);
     }
     DDP_FREE(all);
     return s;
@@ -404,7 +405,7 @@ ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     ddp_profile_free(p);
     DDP__TRY(ddp__profile_start(d, p, err));
     ddp__profile_local(d, p);
-    if (d->engine) {
+    if (ddp__engine_of(d, 0)) {
         for (int k = 0; k < ddp_links(d); k++) {
             DDP__TRY(ddp__probe_link(d, k, &d->link[k], err));
             DDP__TRY(ddp__probe_gap(d, k, d->link[k], &d->gap_s[k], err));

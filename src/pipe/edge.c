@@ -53,7 +53,7 @@ ddp_status ddp__pipe_post(ddp_pipe *p, ddp_message *m, int peer, int here, long 
     if (m->from_count == 0) return DDP_OK;
     m->peer = peer;
     m->filler = 0;
-    return ddp__post(p->d, m, p->d->host.backend && !here, ticket, &p->d->host.error);
+    return ddp__post(p->d, m, ddp__backend_of(p->d) && !here, ticket, ddp__error(p->d));
 }
 
 ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket, int here)
@@ -62,8 +62,8 @@ ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket, int here)
 
     *ticket = -1;
     if (held == -1) return DDP_OK;
-    return here && p->d->stager ? ddp__post_wait(p->d, 0, held, &p->d->host.error)
-                                : ddp__post_hold(p->d, 0, held, DDP_NO_LAYER, &p->d->host.error);
+    return here && p->d->stager ? ddp__post_wait(p->d, 0, held, ddp__error(p->d))
+                                : ddp__post_hold(p->d, 0, held, DDP_NO_LAYER, ddp__error(p->d));
 }
 
 static ddp_status ddp__flow_post(ddp_pipe *p, ddp_verb verb, ddp__hop *e, int m, int gradients)

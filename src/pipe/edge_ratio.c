@@ -25,13 +25,13 @@ static void ddp__crossings(const ddp_graph *g, int stages, double *floats)
  * 0: no limit. As emulated: each rank tells its ways to the stages of its pipeline, and its own access. */
 static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
 {
-    const int S = p->stages, world = p->d->world;
-    const ddp__links *l = &p->d->links[0];
+    const int S = p->stages, world = ddp_world(p->d);
+    const ddp__links *l = ddp__links_of(p->d, 0);
     double *told = (double *)ddp__calloc((size_t)world * (size_t)(S + 1), sizeof *told), *own;
     ddp_status s;
 
     if (!told) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d ranks", world);
-    own = told + (size_t)p->d->rank * (size_t)(S + 1);
+    own = told + (size_t)ddp_rank(p->d) * (size_t)(S + 1);
     own[S] = l->own.rate;
     for (int to = 0; to < S; to++)
         own[to] = to == p->stage ? 0 : ddp__slower(l->path[ddp__pipe_rank(p, to)].rate, own[S]);
@@ -48,11 +48,11 @@ static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
 /* Measured, or without clocks all alike. */
 static ddp_status ddp__rates_measured(ddp_pipe *p, double *rate, ddp_error *err)
 {
-    const int S = p->stages, world = p->d->world;
+    const int S = p->stages, world = ddp_world(p->d);
     ddp_probe_result r;
 
-    for (int at = 0; at < S * S && p->d->cfg.deterministic; at++) rate[at] = 1;
-    if (p->d->cfg.deterministic) return DDP_OK;
+    for (int at = 0; at < S * S && ddp__cfg(p->d)->deterministic; at++) rate[at] = 1;
+    if (ddp__cfg(p->d)->deterministic) return DDP_OK;
     if (ddp_probe(p->d, &r)) return err->code;
     for (int i = 0; i < world * S; i++)
         rate[i % (S * S)] = ddp__slower(
@@ -74,8 +74,8 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
     if (room.failed) s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     if (s == DDP_OK) ddp__crossings(p->g, p->stages, floats);
     if (s == DDP_OK) /* rates, of which times follow */
-        s = p->d->links[0].slowest > 0 ? ddp__rates_emulated(p, time, err)
-                                       : ddp__rates_measured(p, time, err);
+        s = ddp__links_of(p->d, 0)->slowest > 0 ? ddp__rates_emulated(p, time, err)
+                                                : ddp__rates_measured(p, time, err);
     for (size_t at = 0; s == DDP_OK && at < links; at++) {
         time[at] = time[at] > 0 ? 4 * floats[at] / time[at] : 0;
         count[at] = floats[at] > 0 ? (size_t)floats[at] : 1; /* 1: nothing crosses, in no time */

@@ -189,7 +189,7 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
     w->index = (uint64_t *)ddp__scratch_take(&p->room, p->edge.coding == DDP_EDGE_AQ ? 0 : w->keeps,
                                              sizeof *w->index);
     w->value = (float *)ddp__scratch_take(&p->room, w->keeps, sizeof *w->value);
-    if (w->values && p->d->host.backend)
+    if (w->values && ddp__backend_of(p->d))
         w->here = (float *)ddp__scratch_take(&p->room, w->values, sizeof *w->here);
     if (p->cut.residuals)
         p->cut.residual = (float *)ddp__scratch_take(&p->room, p->cut.residuals, sizeof(float));
@@ -238,7 +238,7 @@ static ddp_status ddp__part_unpack(const ddp__flow *l, const unsigned char *in, 
 
 ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int sends)
 {
-    const ddp__host *h = &p->d->host;
+    const ddp__host *h = ddp__host_of(p->d);
     const ddp__flow *l = &e->flow[gradients];
     const int pieces = ddp__hop_list(p, e, m, gradients);
     unsigned char *message = l->wire + (size_t)(m % p->states) * l->room;
@@ -250,11 +250,11 @@ ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int se
         const size_t n = p->piece[i].count, bytes = ddp__part_bytes(p, l, n);
         float *own = p->piece[i].data, *x = p->select.here ? p->select.here : own;
         if (sends && x != own)
-            DDP__TRY(h->backend->download_elements(h->device, x, own, p->shape[i], &p->d->host.error));
+            DDP__TRY(h->backend->download_elements(h->device, x, own, p->shape[i], ddp__error(p->d)));
         if (l->last ? ddp__samples_cross(p, l, m, sends, x, n, at, &message, &why)
             : sends ? ddp__part_pack(p, l, x, n, residual ? residual + at : NULL, message, bytes, &why)
                     : ddp__part_unpack(l, message, bytes, x, n, &why))
-            return ddp__fail(&p->d->host.error, why.code,
+            return ddp__fail(ddp__error(p->d), why.code,
                              "stage %d cannot %s %s of micro-batch %d, stage %d at the other "
                              "end: %.300s",
                              p->stage, sends ? "send" : "read", gradients ? "gradients" : "activations", m,

@@ -7,11 +7,11 @@
 
 void ddp__pipe_names(const ddp_pipe *p)
 {
-    for (int i = 0; p->stages > 1 && i < p->d->world; i++) {
+    for (int i = 0; p->stages > 1 && i < ddp_world(p->d); i++) {
         char name[48];
         snprintf(name, sizeof name, "stage %d of pipeline %d", i % p->stages, i / p->stages);
-        ddp__engine_call(p->d->engine, p->rank_of[i], name);
-        if (p->d->second) ddp__engine_call(p->d->second, p->rank_of[i], name);
+        ddp__engine_call(ddp__engine_of(p->d, 0), p->rank_of[i], name);
+        if (ddp__second_of(p->d)) ddp__engine_call(ddp__second_of(p->d), p->rank_of[i], name);
     }
 }
 
@@ -33,7 +33,7 @@ static ddp_status ddp__kept_take(ddp_ctx *d, ddp__kept_step *k, ddp_error *err)
     if (code == DDP_OK) code = ddp__worker_pack(&s, &now.bytes, &now.size, err);
     ddp__worker_free(&s);
     if (code != DDP_OK) return code;
-    now.step = d->step;
+    now.step = ddp_step(d);
     ddp__kept_free(k);
     *k = now;
     return DDP_OK;
@@ -44,8 +44,8 @@ static ddp_status ddp__kept_take(ddp_ctx *d, ddp__kept_step *k, ddp_error *err)
 static int ddp__keeps_now(const ddp_ctx *d, const ddp__keeper *k)
 {
     if (k->kept.step < 0) return 1;
-    return k->kept.step != d->step &&
-           (d->ops.averages == DDP_AVERAGES_GRADIENTS || d->step % d->cfg.period == 0);
+    return k->kept.step != ddp_step(d) &&
+           (ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS || ddp_step(d) % ddp__cfg(d)->period == 0);
 }
 
 /* Who has passed the meeting of a step knows that all others have come to it: they have what this one keeps,
@@ -54,14 +54,14 @@ ddp_status ddp__pipe_keep(ddp_pipe *p)
 {
     ddp_ctx *d = p->d;
     ddp__keeper *k = d->keeper;
-    ddp_error *err = &d->host.error, local;
+    ddp_error *err = ddp__error(d), local;
     ddp_status s;
 
     if (!k || !ddp__keeps_now(d, k)) return DDP_OK;
-    if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    if (!ddp__started(d)) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__strategy_wait(d, err));
     DDP__TRY(ddp__post_flush(d, err));
-    s = d->engine ? ddp__all_come(d, 0, err) : DDP_OK;
+    s = ddp__engine_of(d, 0) ? ddp__all_come(d, 0, err) : DDP_OK;
     if (s == DDP_OK) return ddp__kept_take(d, &k->kept, err);
     (void)ddp__kept_take(d, &k->next, &local); /* without it the step before will do */
     return s;
@@ -75,7 +75,7 @@ static ddp_status ddp__pipe_restore(ddp_ctx *d, const ddp__kept_step *k, ddp_err
     ddp_status code;
 
     if (!f) return err->code;
-    code = d->started ? DDP_OK : ddp__session_start(d, err);
+    code = ddp__started(d) ? DDP_OK : ddp__session_start(d, err);
     if (code == DDP_OK) code = ddp__post_flush(d, err);
     if (code == DDP_OK) code = ddp__worker_list(d, &s, err);
     if (code == DDP_OK) code = ddp__worker_fits(&s, f, name, err);
@@ -93,8 +93,8 @@ int ddp_pipe_resume(ddp_pipe *p)
     if (!p) return (int)DDP_ARG;
     DDP__ENTER(p->d);
     if (!p->d->keeper || p->d->keeper->kept.step < 0) return 0;
-    return ddp__pipe_restore(p->d, &p->d->keeper->kept, &p->d->host.error)
-               ? ddp__ctx_fail(p->d, &p->d->host.error)
+    return ddp__pipe_restore(p->d, &p->d->keeper->kept, ddp__error(p->d))
+               ? ddp__ctx_fail(p->d, ddp__error(p->d))
                : 0;
 }
 

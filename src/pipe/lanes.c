@@ -10,7 +10,7 @@ int ddp__lanes_open(ddp_pipe *p)
     ddp__lanes *x = &p->lanes;
     const size_t M = (size_t)p->micro_batches, ends = (size_t)(p->hops[0] + p->hops[1]);
 
-    if (p->d->host.backend || p->d->cfg.trace_spans <= 0) return 1;
+    if (ddp__backend_of(p->d) || ddp__cfg(p->d)->trace_spans <= 0) return 1;
     x->room = (int)(3 * M + 2 * M * ends);
     x->slot = (ddp_pipeline_slot *)ddp__scratch_take(&p->room, (size_t)x->room, sizeof *x->slot);
     x->post = (ddp_pipeline_slot *)ddp__scratch_take(&p->room, 4 * M, sizeof *x->post);
@@ -66,7 +66,7 @@ void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_verb verb, int gradi
 static void ddp__lane_messages(ddp_pipe *p)
 {
     const ddp_ctx *d = p->d;
-    const int n = ddp__engine_spans(d->engine, p->lanes.begun, DBL_MAX, d->op_scratch, d->op_room);
+    const int n = ddp__engine_spans(ddp__engine_of(d, 0), p->lanes.begun, DBL_MAX, d->op_scratch, d->op_room);
 
     for (int i = 0; i < n; i++) {
         const ddp__op_span *o = &d->op_scratch[i];
@@ -89,7 +89,7 @@ void ddp__lanes_end(ddp_pipe *p)
 {
     p->lanes.step_s += ddp_now() - p->lanes.begun;
     p->lanes.steps++;
-    if (p->lanes.room && p->d->engine && !p->d->stager) ddp__lane_messages(p);
+    if (p->lanes.room && ddp__engine_of(p->d, 0) && !p->d->stager) ddp__lane_messages(p);
 }
 
 int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room)
@@ -131,10 +131,10 @@ static double ddp__stage_exposed(ddp_ctx *d)
     const ddp_profile *f = ddp_profile_get(d);
     double compute;
 
-    if (!(d->stats.predicted_step_s > 0) || !f) return 0;
+    if (!(ddp__stats(d)->predicted_step_s > 0) || !f) return 0;
     compute = f->between_s;
     for (int l = 0; l < f->layers; l++) compute += f->forward_s[l] + f->backward_s[l];
-    return fmax(0, d->stats.predicted_step_s - compute);
+    return fmax(0, ddp__stats(d)->predicted_step_s - compute);
 }
 
 static void ddp__told_fill(ddp_pipe *p, ddp__told *own, ddp__told_way *way)
@@ -148,12 +148,12 @@ static void ddp__told_fill(ddp_pipe *p, ddp__told *own, ddp__told_way *way)
     own->step_s = x->step_s / steps;
     for (int k = 0; k <= (int)DDP_TASK_WEIGHT_GRADIENT; k++) own->busy_s += x->sum[k] / steps;
     own->exposed_s = ddp__stage_exposed(p->d);
-    own->rate = p->d->links[0].own.rate;
+    own->rate = ddp__links_of(p->d, 0)->own.rate;
     for (int s = 0; s < p->stages; s++) {
         const int rank = ddp__pipe_rank(p, s);
-        if (s == p->stage || !p->d->links[0].path) continue;
-        way[s].rate = p->d->links[0].path[rank].rate;
-        way[s].delay_s = p->d->links[0].path[rank].delay_s;
+        if (s == p->stage || !ddp__links_of(p->d, 0)->path) continue;
+        way[s].rate = ddp__links_of(p->d, 0)->path[rank].rate;
+        way[s].delay_s = ddp__links_of(p->d, 0)->path[rank].delay_s;
     }
     for (int i = 0; i < p->hops[0]; i++) {
         const ddp__hop *e = &p->hop[0][i];
@@ -242,11 +242,11 @@ int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out)
     a.cost = (ddp_stage_cost *)ddp__scratch_take(&room, S, sizeof *a.cost);
     a.boundary = (ddp_boundary *)ddp__scratch_take(&room, S * S, sizeof *a.boundary);
     s = !room.failed
-            ? ddp__told_play(p, &a, out, &p->d->host.error)
-            : ddp__fail(&p->d->host.error, DDP_MEMORY, "out of memory for what %d stages tell", p->stages);
-    if (s == DDP_OK && p->d->host.backend)
+            ? ddp__told_play(p, &a, out, ddp__error(p->d))
+            : ddp__fail(ddp__error(p->d), DDP_MEMORY, "out of memory for what %d stages tell", p->stages);
+    if (s == DDP_OK && ddp__backend_of(p->d))
         out->step_s = out->bubble_pct = out->predicted_step_s = ddp__unknown();
     out->steps = p->lanes.steps;
     ddp__scratch_free(&room);
-    return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+    return s ? ddp__ctx_fail(p->d, ddp__error(p->d)) : 0;
 }

@@ -47,9 +47,9 @@ ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error
  * which cross as they lie, would be others. */
 static ddp_status ddp__pipe_same(ddp_pipe *p, const int *stage_of)
 {
-    const ddp_backend *b = p->d->host.backend;
+    const ddp_backend *b = ddp__backend_of(p->d);
     uint64_t h = ddp__hash(DDP__HASH_START + (uint64_t)p->schedule, p->rank_of,
-                           (size_t)p->d->world * sizeof *p->rank_of);
+                           (size_t)ddp_world(p->d) * sizeof *p->rank_of);
     int images = 0, bad;
 
     for (int i = 0; i < ddp__count(p->g->node); i++) {
@@ -94,7 +94,7 @@ static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp
 /* Each rank stands once; finds this one's stage and pipeline. */
 static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *err)
 {
-    const int world = p->d->world;
+    const int world = ddp_world(p->d);
     int *at; /* how often a rank stands, behind the list */
 
     p->rank_of = ddp__ints(&p->room, 2 * (size_t)world);
@@ -109,7 +109,7 @@ static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *e
                 "once",
                 r, i % p->stages, i / p->stages, world);
         p->rank_of[i] = r;
-        if (r == p->d->rank) {
+        if (r == ddp_rank(p->d)) {
             p->stage = i % p->stages;
             p->number = i / p->stages;
         }
@@ -121,7 +121,7 @@ static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *e
 /* All ranks make all groups, of ranks that rise: those of each stage, then those of each pipeline. */
 static ddp_status ddp__pipe_groups(ddp_pipe *p, ddp_error *err)
 {
-    const int world = p->d->world, S = p->stages;
+    const int world = ddp_world(p->d), S = p->stages;
     int *place = (int *)ddp__calloc(2 * (size_t)world, sizeof *place), *ranks, bad = 0;
 
     if (!place) return ddp__fail(err, DDP_MEMORY, "out of memory for the groups of %d ranks", world);
@@ -179,7 +179,7 @@ static int ddp__states_open(ddp_pipe *p)
 {
     const ddp_pipeline_shape shape = ddp__pipe_shape(p);
     const int most = p->held < p->micro_batches ? p->held + 1 : p->held;
-    const double total = p->d->host.backend || p->d->host.allocator.alloc ? 0 : ddp__memory_total();
+    const double total = ddp__backend_of(p->d) || p->d->host.allocator.alloc ? 0 : ddp__memory_total();
 
     if (total > 0 && p->g->owned.bytes + (double)ddp__pipe_bytes(p, most) > total) return 0;
     p->task = (ddp_task *)ddp__scratch_take(&p->room, 3 * (size_t)p->micro_batches, sizeof *p->task);
@@ -190,7 +190,7 @@ static int ddp__states_open(ddp_pipe *p)
         p->state[p->states] = ddp_state_new(p->g);
         if (!p->state[p->states]) return 0;
     }
-    p->arena = (char *)ddp__host_alloc(&p->d->host, ddp__pipe_arena(p));
+    p->arena = (char *)ddp__host_alloc(ddp__host_of(p->d), ddp__pipe_arena(p));
     return p->arena || !ddp__pipe_arena(p);
 }
 
@@ -204,7 +204,7 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
                          "ddp_pipe_open: there is no graph: ddp_graph_new was out of memory");
     if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
     if (!c || c->stages < 1) return ddp__fail(err, DDP_ARG, "ddp_pipe_open: at least one stage is needed");
-    if (g->host != &d->host)
+    if (g->host != ddp__host_seen(d))
         return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the graph was made for another context");
     if (!loss || loss->graph != g || !loss->op || ddp_shape_count(&loss->spec.out) != 1 ||
         !loss->has_gradient)
@@ -220,17 +220,17 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
                          "%d stages on a device that computes in %zu bytes an element: what passes "
                          "between stages is float32: choose that",
                          c->stages, g->element);
-    for (int i = 0; d->keeper && c->rank_of && i < d->world; i++)
+    for (int i = 0; d->keeper && c->rank_of && i < ddp_world(d); i++)
         if (c->rank_of[i] != i)
             return ddp__fail(err, DDP_UNSUPPORTED,
                              "a layout with rank %d at place %d in ddp_launch_pipelines, which places the "
                              "ranks of every world that is left in their order",
                              c->rank_of[i], i);
-    if (d->world % c->stages)
+    if (ddp_world(d) % c->stages)
         return ddp__fail(err, DDP_ARG,
                          "%d stages in a world of %d: a multiple of %d ranks is needed, the same number for "
                          "each stage",
-                         c->stages, d->world, c->stages);
+                         c->stages, ddp_world(d), c->stages);
     return DDP_OK;
 }
 
@@ -257,7 +257,7 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     p->edge = c->edge;
     p->samples.count = c->samples;
     p->samples.batch = c->batch;
-    p->micro_batches = p->d->cfg.micro_batches;
+    p->micro_batches = ddp__cfg(p->d)->micro_batches;
     DDP__TRY(ddp__pipe_layout(p, c->rank_of, err));
     if (p->stages > 1) ddp__pipe_clips(p);
     p->evaluated = -1;
@@ -275,7 +275,7 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__lanes_open(p) &&
         ddp__states_open(p)) {
         ddp__pipe_room(p);
-        if (!p->d->host.backend) p->g->owned.bytes += (double)ddp_pipe_bytes(p);
+        if (!ddp__backend_of(p->d)) p->g->owned.bytes += (double)ddp_pipe_bytes(p);
         return ddp__wires_open(p, err);
     }
     return ddp__fail(err, DDP_MEMORY,
@@ -290,18 +290,18 @@ ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe
     ddp_pipe *p = NULL;
     ddp_status s;
 
-    if (!d || ddp__host_check(&d->host, &d->host.error) || d->host.error.code) return NULL;
-    s = ddp__pipe_check(d, g, loss, c, &d->host.error);
+    if (!d || ddp__host_check(ddp__host_of(d), ddp__error(d)) || ddp__error(d)->code) return NULL;
+    s = ddp__pipe_check(d, g, loss, c, ddp__error(d));
     if (s == DDP_OK) p = (ddp_pipe *)ddp__calloc(1, sizeof *p);
-    if (s == DDP_OK && !p) s = ddp__fail(&d->host.error, DDP_MEMORY, "out of memory for a pipeline");
+    if (s == DDP_OK && !p) s = ddp__fail(ddp__error(d), DDP_MEMORY, "out of memory for a pipeline");
     if (s == DDP_OK) {
         p->d = d;
         p->g = g;
         p->loss = loss;
-        s = ddp__pipe_open(p, c, &d->host.error);
+        s = ddp__pipe_open(p, c, ddp__error(d));
     }
     if (s == DDP_OK) return p;
-    ddp__ctx_fail(d, &d->host.error);
+    ddp__ctx_fail(d, ddp__error(d));
     ddp_pipe_close(p);
     return NULL;
 }
@@ -313,7 +313,7 @@ void ddp_pipe_close(ddp_pipe *p)
     if (p->d->cut == &p->cut) p->d->cut = NULL;
     p->g->fetch_uses = NULL;
     for (int i = 0; i < p->states; i++) ddp_state_free(p->state[i]);
-    ddp__host_release(&p->d->host, p->arena, ddp__pipe_arena(p));
+    ddp__host_release(ddp__host_of(p->d), p->arena, ddp__pipe_arena(p));
     ddp__scratch_free(&p->room);
     DDP_FREE(p);
 }

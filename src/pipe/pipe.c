@@ -30,8 +30,8 @@ static ddp_status ddp__loss_take(ddp_pipe *p, int m)
     float value;
 
     if (p->loss->here != (int)DDP__HERE_OWN) return DDP_OK;
-    DDP__TRY(ddp__host_download(&p->d->host, &value, ddp_state_data(ddp__pipe_state(p, m), p->loss),
-                                sizeof value, &p->d->host.error));
+    DDP__TRY(ddp__host_download(ddp__host_of(p->d), &value, ddp_state_data(ddp__pipe_state(p, m), p->loss),
+                                sizeof value, ddp__error(p->d)));
     p->loss_sum += (double)value;
     p->losses++;
     return DDP_OK;
@@ -50,7 +50,7 @@ static ddp_status ddp__pipe_forward(ddp_pipe *p, int m, int training)
     ddp__inputs_feed(p, m);
     ddp_state_micro_batch(s, p->g->state->pass + (uint64_t)m + 1);
     at = ddp__lane_now(p);
-    if (ddp__graph_forward(s, training)) return p->d->host.error.code;
+    if (ddp__graph_forward(s, training)) return ddp__error(p->d)->code;
     if (training) ddp__lane_task(p, at, DDP_TASK_FORWARD, m);
     if (m == 0) DDP__TRY(ddp__hosts_begin(p, training));
     DDP__TRY(ddp__edges_post(p, DDP_SEND, m, 0));
@@ -68,7 +68,7 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
 
     if (inputs) DDP__TRY(ddp__edges_hold(p, m, 1));
     at = ddp__lane_now(p);
-    if (ddp__graph_backward(ddp__pipe_state(p, m), p->loss, part)) return p->d->host.error.code;
+    if (ddp__graph_backward(ddp__pipe_state(p, m), p->loss, part)) return ddp__error(p->d)->code;
     ddp__lane_task(p, at, t->kind, m);
     if (inputs) DDP__TRY(ddp__edges_post(p, DDP_SEND, m, 1));
     if (part == DDP__CUT_INPUTS) return DDP_OK;
@@ -84,7 +84,7 @@ static ddp_status ddp__pipe_begin(ddp_pipe *p, int micro_batches, int trains)
     p->asked = micro_batches;
     p->trains = trains;
     p->loss_sum = 0;
-    return p->d->host.backend && !p->d->started ? ddp__session_start(p->d, &p->d->host.error) : DDP_OK;
+    return ddp__backend_of(p->d) && !ddp__started(p->d) ? ddp__session_start(p->d, ddp__error(p->d)) : DDP_OK;
 }
 
 static ddp_status ddp__pipe_run(ddp_pipe *p)
@@ -106,7 +106,7 @@ int ddp_pipe_step(ddp_pipe *p)
 {
     if (!p) return (int)DDP_ARG;
     DDP__ENTER(p->d);
-    return ddp__pipe_keep(p) || ddp__pipe_run(p) ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+    return ddp__pipe_keep(p) || ddp__pipe_run(p) ? ddp__ctx_fail(p->d, ddp__error(p->d)) : 0;
 }
 
 static ddp_status ddp__pipe_evaluate(ddp_pipe *p, int n)
@@ -129,18 +129,18 @@ int ddp_pipe_evaluate(ddp_pipe *p, int n)
     if (n < 1 || n > p->micro_batches)
         return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_evaluate: %d micro-batches; a step has %d", n,
                               p->micro_batches);
-    return ddp__pipe_evaluate(p, n) ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+    return ddp__pipe_evaluate(p, n) ? ddp__ctx_fail(p->d, ddp__error(p->d)) : 0;
 }
 
 float ddp_pipe_loss(ddp_pipe *p)
 {
     float mean = (float)ddp__unknown();
 
-    if (!p || ddp__host_check(&p->d->host, &p->d->host.error) || p->d->host.error.code) return mean;
+    if (!p || ddp__host_check(ddp__host_of(p->d), ddp__error(p->d)) || ddp__error(p->d)->code) return mean;
     if (p->losses) mean = (float)(p->loss_sum / p->losses);
     if (p->stages == 1) return mean;
     if (!ddp__word_exchange(p, DDP_BROADCAST, p->loss->stage, &mean, sizeof mean)) return mean;
-    ddp__ctx_fail(p->d, &p->d->host.error);
+    ddp__ctx_fail(p->d, ddp__error(p->d));
     return (float)ddp__unknown();
 }
 

@@ -148,15 +148,15 @@ ddp_status ddp__samples_begin(ddp_pipe *p)
     if (!s->id) return DDP_OK;
     for (int i = 0; i < all; i++)
         if (s->fresh[i] != DDP__NAMED)
-            return ddp__fail(&p->d->host.error, DDP_USAGE,
+            return ddp__fail(ddp__error(p->d), DDP_USAGE,
                              "edge wire aq: the samples of micro-batch %d have no names: call "
                              "ddp_pipe_samples for each one before every step",
                              i / s->batch);
-    if (p->d->step > 0 && !p->lanes.steps && !p->lanes.warm)
-        ddp__log(&p->d->host.log, DDP_LOG_INFO,
+    if (ddp_step(p->d) > 0 && !p->lanes.steps && !p->lanes.warm)
+        ddp__log(ddp__log_of(p->d), DDP_LOG_INFO,
                  "stage %d: edge wire aq begins anew at step %ld: each sample crosses as float32 "
                  "once more",
-                 p->stage, p->d->step);
+                 p->stage, ddp_step(p->d));
     for (int i = 0; i < all; i++) {
         s->fresh[i] = (char)!s->seen[s->id[i]];
         s->seen[s->id[i]] = 1;

@@ -40,7 +40,7 @@ int ddp__shares_open(ddp_pipe *p)
 
     for (int i = 0; i < ddp__count(p->g->node); i++)
         arrays += (size_t)(p->g->node[i]->spec.params + p->g->node[i]->spec.buffers);
-    c->copies = p->d->world / p->stages;
+    c->copies = ddp_world(p->d) / p->stages;
     c->copy = p->number;
     c->stages = p->stages;
     c->stage = p->stage;

@@ -40,8 +40,8 @@ typedef struct ddp__shrink {
 
 static ddp_status ddp__shrink_tell(ddp__shrink *s, const ddp__survivor *own, ddp_error *err)
 {
-    memset(s->word, 0, (size_t)s->outer->world * sizeof *s->word);
-    s->word[s->outer->rank] = *own;
+    memset(s->word, 0, (size_t)ddp_world(s->outer) * sizeof *s->word);
+    s->word[ddp_rank(s->outer)] = *own;
     return ddp__gather_words(s->outer, 0, s->word, sizeof *s->word, err);
 }
 
@@ -58,13 +58,13 @@ static int ddp__is_whole(const ddp__shrink *s, int pipeline)
 /* From the words, which are the same on all: who goes on, at which place, from which step. */
 static void ddp__shrink_settle(ddp__shrink *s)
 {
-    const int stages = s->run->stages, rank = s->outer->rank;
+    const int stages = s->run->stages, rank = ddp_rank(s->outer);
     ddp__keeper *k = &s->keeper;
     int64_t step = INT64_MAX; /* that all who go on have: the newest of the last among them */
 
     s->replicas = 0;
     s->place = s->first = -1;
-    for (int q = 0; q < s->outer->world / stages; q++) {
+    for (int q = 0; q < ddp_world(s->outer) / stages; q++) {
         if (!ddp__is_whole(s, q)) continue;
         if (s->first < 0) s->first = q * stages;
         if (q == rank / stages) s->place = s->replicas * stages + rank % stages;
@@ -90,12 +90,12 @@ static ddp_status ddp__shrink_listen(ddp__shrink *s, ddp__survivor *own, ddp_err
     ddp_error local;
     int count = 0;
 
-    if (d->cfg.transport == DDP_THREADS) {
+    if (ddp__cfg(d)->transport == DDP_THREADS) {
         s->hub = ddp__hub_new(s->replicas * s->run->stages);
         own->hub = (uint64_t)(uintptr_t)s->hub;
         return s->hub ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of threads");
     }
-    if (!d->cfg.addr || ddp__addr_parse(d->cfg.addr, &bound, 1, &count, &local) ||
+    if (!ddp__cfg(d)->addr || ddp__addr_parse(ddp__cfg(d)->addr, &bound, 1, &count, &local) ||
         ddp__iface_toward(&bound, &at) < 0)
         ddp__iface_default(&at);
     DDP__TRY(ddp__tcp_listen(&at, &s->listen_fd, &bound, err));
@@ -113,7 +113,7 @@ static ddp_status ddp__shrink_open(ddp__shrink *s, ddp_error *err)
     c.rank = s->place;
     c.world = s->replicas * s->run->stages;
     c.micro_batches =
-        c.micro_batches * (s->outer->world / s->run->stages) / s->replicas; /* divides, where it trains */
+        c.micro_batches * (ddp_world(s->outer) / s->run->stages) / s->replicas; /* divides, where it trains */
     c.addr = first->addr;
     if (s->was >= 0) {
         c.net_script = NULL; /* its times and ranks are those of the first world */
@@ -129,7 +129,7 @@ static ddp_status ddp__shrink_open(ddp__shrink *s, ddp_error *err)
 static ddp_status ddp__shrink_few(const ddp__shrink *s, ddp_error *err)
 {
     return ddp__fail(err, DDP_PEER_LOST, "%.280s; %d of %d pipelines %s left, min_replicas is %d", s->why.msg,
-                     s->replicas, s->outer->world / s->run->stages, s->replicas == 1 ? "is" : "are",
+                     s->replicas, ddp_world(s->outer) / s->run->stages, s->replicas == 1 ? "is" : "are",
                      s->run->min_replicas);
 }
 
@@ -148,7 +148,7 @@ static ddp_status ddp__shrink_meet(ddp__shrink *s, int *again, ddp_error *err)
         return ddp__fail(err, s->why.code, "%s", s->why.msg); /* nobody is lost */
     s->keeper.ends = s->replicas < s->run->min_replicas;
     if (s->keeper.ends && (s->replicas == 0 || k->kept.step < 0)) return ddp__shrink_few(s, err);
-    if (s->outer->rank == s->first) bad = ddp__shrink_listen(s, &own, err);
+    if (ddp_rank(s->outer) == s->first) bad = ddp__shrink_listen(s, &own, err);
     if (bad == DDP_OK) bad = ddp__shrink_tell(s, &own, err);
     if (bad == DDP_OK && s->place >= 0) {
         bad = s->word[s->first].there ? ddp__shrink_open(s, err) : DDP_PEER_LOST;
@@ -163,7 +163,7 @@ static ddp_status ddp__shrink_meet(ddp__shrink *s, int *again, ddp_error *err)
     ddp__hub_free(s->hub); /* who has opened it holds it */
     s->hub = NULL;
     *again = 0;
-    for (int r = 0; r < s->outer->world; r++)
+    for (int r = 0; r < ddp_world(s->outer); r++)
         if (s->word[r].there && ddp__is_whole(s, r / s->run->stages) && !s->word[r].opened) *again = 1;
     return bad;
 }
@@ -176,22 +176,22 @@ static ddp_status ddp__shrink_run(ddp__shrink *s, ddp_error *err)
         if (s->place < 0) return DDP_OK;
         s->was = s->replicas;
         ddp__log(&s->outer->host.log, DDP_LOG_INFO,
-                 "rank %d is rank %d of %d pipelines of %d stages, from step %ld on", s->outer->rank,
+                 "rank %d is rank %d of %d pipelines of %d stages, from step %ld on", ddp_rank(s->outer),
                  s->place, s->replicas, s->run->stages, s->keeper.kept.step < 0 ? 0 : s->keeper.kept.step);
         s->lost = s->why;
         code = again ? (int)DDP_PEER_LOST : s->run->fn(s->d, s->run->user);
         memset(&s->why, 0, sizeof s->why);
         if (code < 0 || code >= (int)DDP_STATUS_COUNT) code = (int)DDP_FAILED;
-        if (code == (int)DDP_ABORTED && !s->d->host.error.code)
+        if (code == (int)DDP_ABORTED && !ddp__error(s->d)->code)
             return ddp__fail(err, DDP_ABORTED, "rank %d has left, of its own will; the others go on",
-                             s->outer->rank);
+                             ddp_rank(s->outer));
         if (again)
             ddp__fail(&s->why, DDP_PEER_LOST, "a rank could not come into a world of %d pipelines",
                       s->replicas);
-        else if (code && !s->d->host.error.code)
+        else if (code && !ddp__error(s->d)->code)
             ddp__ctx_failf(s->d, (ddp_status)code, "rank %d ended with %s", s->place,
                            ddp_status_text((ddp_status)code));
-        if (!again) s->why = s->d->host.error;
+        if (!again) s->why = *ddp__error(s->d);
         ddp_close(s->d);
         s->d = NULL;
         if (s->why.code == DDP_OK && s->keeper.ends) {
@@ -214,9 +214,9 @@ static int ddp__survive(ddp_ctx *outer, void *user)
     s.outer = outer;
     s.was = s.listen_fd = -1;
     s.keeper.kept.step = s.keeper.next.step = -1;
-    s.word = (ddp__survivor *)ddp__calloc((size_t)outer->world, sizeof *s.word);
+    s.word = (ddp__survivor *)ddp__calloc((size_t)ddp_world(outer), sizeof *s.word);
     code = s.word ? ddp__shrink_run(&s, &err)
-                  : ddp__fail(&err, DDP_MEMORY, "out of memory for the words of %d ranks", outer->world);
+                  : ddp__fail(&err, DDP_MEMORY, "out of memory for the words of %d ranks", ddp_world(outer));
     ddp_close(s.d);
     ddp__kept_free(&s.keeper.kept);
     ddp__kept_free(&s.keeper.next);
@@ -226,7 +226,7 @@ static int ddp__survive(ddp_ctx *outer, void *user)
         snprintf(rest, sizeof rest, "%.119s", err.msg);
         ddp__fail(&err, code, "%.270s; %s", s.why.msg, rest);
     }
-    if (code != DDP_OK) outer->host.error = err; /* the others have theirs */
+    if (code != DDP_OK) *ddp__error(outer) = err; /* the others have theirs */
     return (int)code;
 }
 

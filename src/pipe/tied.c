@@ -29,7 +29,8 @@ ddp_status ddp__guests_begin(ddp_pipe *p)
     for (int i = 0; i < p->guests; i++) {
         ddp__guest *u = &p->guest[i];
         DDP__TRY(ddp__pipe_hold(p, &u->ticket[1], 0));
-        ddp__host_zero(&p->d->host, p->g->node[u->node]->grad[0], ddp__guest_floats(p, u) * sizeof(float));
+        ddp__host_zero(ddp__host_of(p->d), p->g->node[u->node]->grad[0],
+                       ddp__guest_floats(p, u) * sizeof(float));
         DDP__TRY(ddp__guest_post(p, DDP_RECEIVE, u, 0));
     }
     for (int i = 0; i < p->guests; i++) DDP__TRY(ddp__pipe_hold(p, &p->guest[i].ticket[0], 0));
@@ -59,7 +60,8 @@ static int ddp__hosts_end(void *user, int owner)
         DDP__DO(ddp__pipe_hold(p, &u->ticket[0], 0));
         DDP__DO(ddp__pipe_hold(p, &u->ticket[1], u->arrived != NULL));
         if (comes)
-            ddp__host_upload(&p->d->host, n->grad[0], u->arrived, ddp__guest_floats(p, u) * sizeof(float));
+            ddp__host_upload(ddp__host_of(p->d), n->grad[0], u->arrived,
+                             ddp__guest_floats(p, u) * sizeof(float));
     }
     return 0;
 }
@@ -98,7 +100,7 @@ int ddp__tied_open(ddp_pipe *p)
             p->host[p->hosts++] = u;
         }
     }
-    for (int i = 0; p->d->host.backend && i < p->hosts; i++)
+    for (int i = 0; ddp__backend_of(p->d) && i < p->hosts; i++)
         p->host[i].arrived =
             (float *)ddp__scratch_take(&p->room, ddp__guest_floats(p, &p->host[i]), sizeof(float));
     p->g->fetch_uses = ddp__hosts_end;

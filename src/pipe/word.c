@@ -9,7 +9,7 @@ ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes
     ddp_message m = ddp__own_word(p->d, &piece, verb, verb == DDP_BROADCAST ? p->team : 0, bytes, n);
 
     m.peer = ddp__pipe_rank(p, stage);
-    return ddp__run(p->d, &m, 0, &p->d->host.error);
+    return ddp__run(p->d, &m, 0, ddp__error(p->d));
 }
 
 /* ---- the norm: each stage goes on from the sum of the stage before it ---- */
@@ -43,8 +43,8 @@ static ddp_status ddp__hash_layer(ddp_pipe *p, int layer, int home, float *value
         float *part = p->stage == home ? values + n->place : values;
         if (!count) continue;
         if (p->stage == n->stage)
-            DDP__TRY(ddp__host_download(&p->d->host, part, n->param[own], count * sizeof *part,
-                                        &p->d->host.error));
+            DDP__TRY(ddp__host_download(ddp__host_of(p->d), part, n->param[own], count * sizeof *part,
+                                        ddp__error(p->d)));
         if (p->stage == n->stage && p->stage != home)
             DDP__TRY(ddp__word_exchange(p, DDP_SEND, home, part, count * sizeof *part));
         if (p->stage != n->stage && p->stage == home)
@@ -103,7 +103,7 @@ int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash)
         return ddp__ctx_failf(p->d, DDP_MEMORY, "out of memory for the %zu parameters of a layer", most);
     s = ddp__pipe_hash(p, values, hash);
     DDP_FREE(values);
-    return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+    return s ? ddp__ctx_fail(p->d, ddp__error(p->d)) : 0;
 }
 
 /* ---- the file: rank 0 writes what the others send, part by part ---- */
@@ -148,10 +148,10 @@ int ddp_pipe_export(ddp_pipe *p, const char *path)
         if (ddp__pipe_rank(p, i) == 0) x.home = i;
     if (x.home < 0) return 0;
     x.part = (float *)ddp__calloc(DDP__EXPORT_PART, sizeof *x.part);
-    s = x.part ? ddp__weights_save(p->g, path, ddp__export_pass, &x, p->stage == x.home, &p->d->host.error)
-               : ddp__fail(&p->d->host.error, DDP_MEMORY, "out of memory for writing %.200s", path);
+    s = x.part ? ddp__weights_save(p->g, path, ddp__export_pass, &x, p->stage == x.home, ddp__error(p->d))
+               : ddp__fail(ddp__error(p->d), DDP_MEMORY, "out of memory for writing %.200s", path);
     DDP_FREE(x.part);
     if (s == DDP_OK && p->stages > 1)
         s = ddp__word_exchange(p, DDP_BROADCAST, x.home, &done, 1); /* the file is there */
-    return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+    return s ? ddp__ctx_fail(p->d, ddp__error(p->d)) : 0;
 }

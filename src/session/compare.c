@@ -10,23 +10,23 @@
 
 static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
 {
-    const size_t L = (size_t)d->layers;
-    int32_t *all = (int32_t *)ddp__calloc((size_t)d->world * L, sizeof *all);
+    const size_t L = (size_t)ddp__layers(d);
+    int32_t *all = (int32_t *)ddp__calloc((size_t)ddp_world(d) * L, sizeof *all);
     ddp_status s;
 
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
-    for (int l = 0; l < d->layers; l++) all[(size_t)d->rank * L + (size_t)l] = d->unit[l].group;
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", ddp__layers(d));
+    for (int l = 0; l < ddp__layers(d); l++) all[(size_t)ddp_rank(d) * L + (size_t)l] = d->unit[l].group;
     s = ddp__gather_words(d, 0, all, L * sizeof *all, err);
-    for (int l = 0; s == DDP_OK && l < d->layers; l++) {
-        const int group = d->unit[l].group, *ranks = ddp__engine_group_ranks(d->engine, group);
-        int n = ranks ? ddp__engine_group_size(d->engine, group) : d->world;
+    for (int l = 0; s == DDP_OK && l < ddp__layers(d); l++) {
+        const int group = d->unit[l].group, *ranks = ddp__engine_group_ranks(ddp__engine_of(d, 0), group);
+        int n = ranks ? ddp__engine_group_size(ddp__engine_of(d, 0), group) : ddp_world(d);
         for (int i = 0; i < n; i++) {
             const int r = ranks ? ranks[i] : i, other = (int)all[(size_t)r * L + (size_t)l];
             if (other == group) continue;
             s = ddp__fail(err, DDP_MISMATCH,
                           "layer %d (%s) belongs to group %d on rank %d and to group %d on rank %d: "
                           "all ranks of a group must register it with the same group (0 = all ranks)",
-                          l, d->unit[l].name, group, d->rank, other, r);
+                          l, d->unit[l].name, group, ddp_rank(d), other, r);
             break;
         }
     }
@@ -67,10 +67,10 @@ static const char *const *ddp__optimizer_names(const ddp_optimizer *o)
 int ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out)
 {
     const ddp__setting more[DDP__SESSION_SETTINGS] = {
-        {"net (bytes/s of the slowest link)", d->links[0].slowest, NULL},
-        {"learning rate", (double)d->optimizer.lr, NULL},
+        {"net (bytes/s of the slowest link)", ddp__links_of(d, 0)->slowest, NULL},
+        {"learning rate", (double)ddp__optimizer(d)->lr, NULL},
         {"dropout", ddp__dropout(d), NULL}};
-    const int n = ddp__settings_compared(&d->cfg, joined, out);
+    const int n = ddp__settings_compared(ddp__cfg(d), joined, out);
 
     memcpy(out + n, more, sizeof more);
     return n + DDP__SESSION_SETTINGS;
@@ -81,14 +81,14 @@ static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
     ddp__setting setting[DDP__SETTINGS];
 
     f->version = DDP_VERSION_MAJOR * 10000 + DDP_VERSION_MINOR * 100 + DDP_VERSION_PATCH;
-    f->layers = d->layers;
-    f->micro_batches = d->cfg.micro_batches;
-    f->team = d->team;
+    f->layers = ddp__layers(d);
+    f->micro_batches = ddp__cfg(d)->micro_batches;
+    f->team = ddp__team_group(d);
     f->mixed = d->mixed;
-    f->site = d->cfg.site;
-    snprintf(f->strategy, sizeof f->strategy, "%s", d->ops.name);
-    snprintf(f->optimizer, sizeof f->optimizer, "%s", d->optimizer.name);
-    if (ddp__optimizer_names(&d->optimizer)) memcpy(f->hyper, d->optimizer.hyper, sizeof f->hyper);
+    f->site = ddp__cfg(d)->site;
+    snprintf(f->strategy, sizeof f->strategy, "%s", ddp__ops(d)->name);
+    snprintf(f->optimizer, sizeof f->optimizer, "%s", ddp__optimizer(d)->name);
+    if (ddp__optimizer_names(ddp__optimizer(d))) memcpy(f->hyper, ddp__optimizer(d)->hyper, sizeof f->hyper);
     f->layout = ddp__layout_hash(d);
     f->model = ddp__model_hash(d);
     f->dropout = ddp__dropout_hash(d);
@@ -100,7 +100,7 @@ static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
 
 static int ddp__in_team(const ddp_ctx *d, int rank)
 {
-    for (int i = 0; i < d->team_size; i++)
+    for (int i = 0; i < ddp__team_size(d); i++)
         if (ddp__team_rank(d, i) == rank) return 1;
     return 0;
 }
@@ -192,7 +192,7 @@ static ddp_status ddp__compare_settings(const ddp_ctx *d, int r, const ddp__fing
 static ddp_status ddp__compare_optimizers(const ddp_ctx *d, int r, const ddp__fingerprint *f, int first,
                                           const ddp__fingerprint *team, ddp_error *err)
 {
-    const char *const *names = ddp__optimizer_names(&d->optimizer);
+    const char *const *names = ddp__optimizer_names(ddp__optimizer(d));
 
     if (strcmp(f->optimizer, team->optimizer))
         return ddp__fail(err, DDP_MISMATCH,
@@ -213,16 +213,17 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *a
 
     while (zero->version == 0) zero++; /* a lost worker's */
     first = (int)(zero - all);
-    root = d->team ? d->team_root : first;
+    root = ddp__team_group(d) ? ddp__team_root(d) : first;
     team = all + root;
-    for (int r = 0; r < d->world; r++) {
+    for (int r = 0; r < ddp_world(d); r++) {
         const ddp__fingerprint *f = all + r;
         if (f->version == 0) continue;
         if (f->version == zero->version && ddp__in_team(d, r) && f->layers != team->layers)
             return ddp__fail(err, DDP_MISMATCH,
                              "rank %d registered %d layers, rank %d has %d: every rank%s must "
                              "register the same model",
-                             r, (int)f->layers, root, (int)team->layers, d->team ? " of a group" : "");
+                             r, (int)f->layers, root, (int)team->layers,
+                             ddp__team_group(d) ? " of a group" : "");
         DDP__TRY(ddp__compare_settings(d, r, f, first, zero, err));
         if (ddp__in_team(d, r)) DDP__TRY(ddp__compare_optimizers(d, r, f, root, team, err));
     }
@@ -232,15 +233,15 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *a
 /* Whether the ranks of this one's team see it the same. */
 static ddp_status ddp__team_agree(ddp_ctx *d, const ddp__fingerprint *all, ddp_error *err)
 {
-    for (int i = 0; i < d->team_size; i++) {
+    for (int i = 0; i < ddp__team_size(d); i++) {
         const int r = ddp__team_rank(d, i), team = (int)all[r].team;
-        if (all[r].version == 0 || team == d->team) continue;
+        if (all[r].version == 0 || team == ddp__team_group(d)) continue;
         return ddp__fail(
             err, DDP_MISMATCH,
             "all layers of rank %d belong to group %d, those of rank %d to %s: where "
             "one rank has layers of all ranks or of several groups, every rank must register the same "
             "layers",
-            team ? r : d->rank, team ? team : d->team, team ? d->rank : r,
+            team ? r : ddp_rank(d), team ? team : ddp__team_group(d), team ? ddp_rank(d) : r,
             d->mixed || !team ? "none or to several" : "another");
     }
     return DDP_OK;
@@ -268,24 +269,24 @@ static ddp__shape_word ddp__shape_of(const ddp__unit *u)
 /* Same number of layers, other contents: the layers of the first rank show which one differs. */
 static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
 {
-    const size_t bytes = (size_t)d->layers * sizeof(ddp__shape_word);
+    const size_t bytes = (size_t)ddp__layers(d) * sizeof(ddp__shape_word);
     ddp__shape_word *first = (ddp__shape_word *)ddp__calloc(bytes, 1);
     ddp_status s;
 
-    if (!first) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
-    for (int l = 0; l < d->layers; l++) first[l] = ddp__shape_of(&d->unit[l]);
-    s = ddp__tell(d, d->team, first, bytes, err);
-    for (int l = 0; s == DDP_OK && l < d->layers; l++) first[l].name[sizeof first[l].name - 1] = 0;
-    for (int l = 0; s == DDP_OK && l < d->layers; l++) {
+    if (!first) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", ddp__layers(d));
+    for (int l = 0; l < ddp__layers(d); l++) first[l] = ddp__shape_of(&d->unit[l]);
+    s = ddp__tell(d, ddp__team_group(d), first, bytes, err);
+    for (int l = 0; s == DDP_OK && l < ddp__layers(d); l++) first[l].name[sizeof first[l].name - 1] = 0;
+    for (int l = 0; s == DDP_OK && l < ddp__layers(d); l++) {
         const ddp__shape_word own = ddp__shape_of(&d->unit[l]), *f = &first[l];
         const int alike = own.count == f->count && own.blocks == f->blocks && !strcmp(own.name, f->name);
         if (own.hash == f->hash) continue;
         s = ddp__fail(err, DDP_MISMATCH,
                       "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d %s with %zu "
                       "in %d%s: every rank%s must register the same model",
-                      l, d->rank, own.name, (size_t)own.count, (int)own.blocks, d->team_root, f->name,
-                      (size_t)f->count, (int)f->blocks, alike ? ", of other lengths or kinds" : "",
-                      d->team ? " of a group" : "");
+                      l, ddp_rank(d), own.name, (size_t)own.count, (int)own.blocks, ddp__team_root(d),
+                      f->name, (size_t)f->count, (int)f->blocks, alike ? ", of other lengths or kinds" : "",
+                      ddp__team_group(d) ? " of a group" : "");
     }
     DDP_FREE(first);
     return s;
@@ -295,12 +296,13 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__compare_models(ddp_ctx *d, int other, const char *what, ddp_error *err)
 {
     DDP__TRY(ddp__compare_layers(d, err));
-    DDP__TRY(ddp__all_come(d, d->team, err)); /* it agrees with the first; wait for the abort of the one that
+    DDP__TRY(ddp__all_come(d, ddp__team_group(d),
+                           err)); /* it agrees with the first; wait for the abort of the one that
                                                  does not */
     return ddp__fail(err, DDP_MISMATCH,
                      "the models of rank %d and rank %d have equal layers and different %s: start every "
                      "rank with the same model",
-                     d->rank, other, what);
+                     ddp_rank(d), other, what);
 }
 
 /* One warning for all numbers of ddp_usually_same that differ from the first live rank's. */
@@ -317,10 +319,10 @@ static void ddp__find_unlike(ddp_ctx *d, const ddp__fingerprint *all)
     for (int i = 0; i < DDP_SAME && *first->usual[i].name; i++) {
         const ddp__same *x = &first->usual[i];
         const ddp__fingerprint *f = first;
-        while (f < all + d->world &&
+        while (f < all + ddp_world(d) &&
                (!f->version || strcmp(f->usual[i].name, x->name) || f->usual[i].value == x->value))
             f++;
-        if (f == all + d->world) continue;
+        if (f == all + ddp_world(d)) continue;
         if (!t.size) {
             ddp__text_addf(&t, "rank %d has ", (int)(first - all));
             begin = t.size;
@@ -330,30 +332,30 @@ static void ddp__find_unlike(ddp_ctx *d, const ddp__fingerprint *all)
     }
     if (!t.size) return;
     ddp__text_addf(&t, ": the run continues, and averages give every rank the same weight");
-    if (ddp__leads(d)) ddp__log(&d->host.log, DDP_LOG_WARN, "%s", d->unlike);
+    if (ddp__leads(d)) ddp__log(ddp__log_of(d), DDP_LOG_WARN, "%s", d->unlike);
 }
 
 ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
 {
-    const size_t world = (size_t)d->world;
+    const size_t world = (size_t)ddp_world(d);
     ddp__fingerprint *all, *own;
     const char *what = NULL; /* differs between this rank and `other` */
     int *site, other = -1, mixed = 0;
     ddp_status s;
 
-    if (d->host.paper && d->world > DDP__LARGE_WORLD)
+    if (d->host.paper && ddp_world(d) > DDP__LARGE_WORLD)
         return DDP_OK; /* one program made them all, and each
                                                                         would hold a word of each */
     all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all + sizeof(int));
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", d->world);
-    own = all + d->rank;
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", ddp_world(d));
+    own = all + ddp_rank(d);
     site = (int *)(void *)(all + world);
     ddp__fingerprint_fill(d, own);
     s = ddp__gather_words(d, 0, all, sizeof *all, err);
     if (s == DDP_OK) s = ddp__team_agree(d, all, err);
     if (s == DDP_OK) s = ddp__compare_ranks(d, all, err);
     if (s == DDP_OK) ddp__find_unlike(d, all);
-    for (int r = 0; r < d->world; r++) {
+    for (int r = 0; r < ddp_world(d); r++) {
         site[r] = (int)all[r].site;
         mixed |= all[r].mixed;
         if (other >= 0 || !all[r].version || !ddp__in_team(d, r)) continue;
@@ -365,7 +367,7 @@ ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     }
     if (s == DDP_OK && other < 0) s = ddp__levels_open(d, site, err);
     DDP_FREE(all);
-    if (s == DDP_OK && other < 0 && mixed && !d->team) s = ddp__team_layers(d, err);
+    if (s == DDP_OK && other < 0 && mixed && !ddp__team_group(d)) s = ddp__team_layers(d, err);
     return s == DDP_OK && other >= 0 ? ddp__compare_models(d, other, what, err) : s;
 }
 
@@ -373,8 +375,8 @@ ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
 static int ddp__same_add(ddp_ctx *d, const char *verb, ddp__same *list, int *count, const char *name,
                          int64_t value)
 {
-    if (!name || !*name || strlen(name) >= sizeof list->name || *count == DDP_SAME || d->started)
-        return ddp__ctx_failf(d, d->started ? DDP_USAGE : DDP_ARG,
+    if (!name || !*name || strlen(name) >= sizeof list->name || *count == DDP_SAME || ddp__started(d))
+        return ddp__ctx_failf(d, ddp__started(d) ? DDP_USAGE : DDP_ARG,
                               "%s: '%.40s': at most %d names of up to %d characters, before the "
                               "first step",
                               verb, name ? name : "", DDP_SAME, (int)sizeof list->name - 1);

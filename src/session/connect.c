@@ -10,14 +10,15 @@ static const char *ddp__name_of_layer(void *user, int layer)
 {
     ddp_ctx *d = (ddp_ctx *)user;
 
-    return layer >= 0 && layer < d->layers ? d->unit[layer].name : "";
+    return layer >= 0 && layer < ddp__layers(d) ? d->unit[layer].name : "";
 }
 
 ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err)
 {
-    const ddp__tls_files files = {d->cfg.tls_psk, d->cfg.tls_ca, d->cfg.tls_cert, d->cfg.tls_key};
+    const ddp__tls_files files = {ddp__cfg(d)->tls_psk, ddp__cfg(d)->tls_ca, ddp__cfg(d)->tls_cert,
+                                  ddp__cfg(d)->tls_key};
 
-    return d->tls ? DDP_OK : ddp__tls_open(&files, ddp__run_id(d->cfg.run_id), &d->tls, err);
+    return d->tls ? DDP_OK : ddp__tls_open(&files, ddp__run_id(ddp__cfg(d)->run_id), &d->tls, err);
 }
 
 ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd, ddp__wire **wire,
@@ -26,38 +27,38 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     ddp__rendezvous r = DDP__ZEROS;
     const char *resume;
 
-    if (d->cfg.transport == DDP_THREADS) {
+    if (ddp__cfg(d)->transport == DDP_THREADS) {
         if (!hub)
             return ddp__fail(err, DDP_USAGE,
                              "the threads transport needs its ranks in one process: start them with "
                              "ddp_launch");
-        return ddp__wire_threads(hub, d->rank, wire, err);
+        return ddp__wire_threads(hub, ddp_rank(d), wire, err);
     }
-    if (d->cfg.transport == DDP_MPI) return ddp__wire_mpi(d->rank, d->world, wire, err);
-    r.wire.rank = d->rank;
+    if (ddp__cfg(d)->transport == DDP_MPI) return ddp__wire_mpi(ddp_rank(d), ddp_world(d), wire, err);
+    r.wire.rank = ddp_rank(d);
     r.world = d->met;
-    r.wire.world = d->world;
-    r.wire.self.run_id = ddp__run_id(d->cfg.run_id);
-    r.wire.self.run_name = d->cfg.run_id;
-    r.timeout_s = d->cfg.connect_timeout_s;
-    r.join_timeout_s = d->cfg.join_timeout_s;
-    r.cancel = d->cfg.cancel;
-    r.wire.peer_timeout_s = d->cfg.peer_timeout_s;
+    r.wire.world = ddp_world(d);
+    r.wire.self.run_id = ddp__run_id(ddp__cfg(d)->run_id);
+    r.wire.self.run_name = ddp__cfg(d)->run_id;
+    r.timeout_s = ddp__cfg(d)->connect_timeout_s;
+    r.join_timeout_s = ddp__cfg(d)->join_timeout_s;
+    r.cancel = ddp__cfg(d)->cancel;
+    r.wire.peer_timeout_s = ddp__cfg(d)->peer_timeout_s;
     r.wire.log = d->host.log;
-    if (d->cfg.transport == DDP_SOCKETS) {
-        r.wire.fds = d->cfg.sockets;
-        d->cfg.sockets = NULL; /* borrowed until here */
+    if (ddp__cfg(d)->transport == DDP_SOCKETS) {
+        r.wire.fds = ddp__cfg(d)->sockets;
+        ddp__sockets_taken(d); /* borrowed until here */
         return ddp__rendezvous_given(&r, wire, err);
     }
     r.addr = addr;
     r.wire.listen_fd = listen_fd;
-    if (addr == d->cfg.addr) r.ifname = d->cfg.socket_ifname; /* the second link has another */
-    r.insecure = d->cfg.insecure;
+    if (addr == ddp__cfg(d)->addr) r.ifname = ddp__cfg(d)->socket_ifname; /* the second link has another */
+    r.insecure = ddp__cfg(d)->insecure;
     DDP__TRY(ddp__session_tls(d, err));
     r.wire.tls = d->tls;
-    r.wire.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
-    resume = d->cfg.no_env ? NULL : getenv("DREAMDDP_RESUME");
-    r.resume = d->cfg.min_world > 0 || !resume || strcmp(resume, "0");
+    r.wire.congestion = ddp__cfg(d)->no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
+    resume = ddp__cfg(d)->no_env ? NULL : getenv("DREAMDDP_RESUME");
+    r.resume = ddp__cfg(d)->min_world > 0 || !resume || strcmp(resume, "0");
     DDP__TRY(ddp__rendezvous_tcp(&r, wire, err));
     (*wire)->intact = d->tls != NULL;
     return DDP_OK;
@@ -70,32 +71,32 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     ddp_status s;
 
     e.wire = wire;
-    e.rank = d->rank;
-    e.world = d->world;
+    e.rank = ddp_rank(d);
+    e.world = ddp_world(d);
     if (links->path) e.links = links;
-    e.deterministic = d->cfg.deterministic;
-    e.coding = ddp__wire_coding(d->cfg.wire);
+    e.deterministic = ddp__cfg(d)->deterministic;
+    e.coding = ddp__wire_coding(ddp__cfg(d)->wire);
     e.coder = ddp__blocks_coder();
-    e.serves = (d->ops.traits & DDP_NEEDS_SERVERS) != 0;
-    e.no_checksum = d->cfg.no_checksum;
-    if (d->cfg.algorithm == DDP_FULL)
+    e.serves = (ddp__ops(d)->traits & DDP_NEEDS_SERVERS) != 0;
+    e.no_checksum = ddp__cfg(d)->no_checksum;
+    if (ddp__cfg(d)->algorithm == DDP_FULL)
         e.full_bytes = SIZE_MAX;
-    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT)
+    else if (ddp__cfg(d)->algorithm != DDP_ALGORITHM_DEFAULT)
         e.full_bytes = 1; /* none */
-    if (d->cfg.algorithm == DDP_RING)
+    if (ddp__cfg(d)->algorithm == DDP_RING)
         e.ring_bytes = 1;
-    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT)
+    else if (ddp__cfg(d)->algorithm != DDP_ALGORITHM_DEFAULT)
         e.ring_bytes = SIZE_MAX;
-    e.peer_timeout_s = d->cfg.peer_timeout_s;
-    e.op_timeout_s = d->cfg.op_timeout_s;
-    e.min_world = d->cfg.min_world;
-    e.servers = d->cfg.min_world > 0 ? ddp_servers(d) : 0;
-    if (d->cfg.min_world > 0) e.membership = ddp__elastic_membership();
-    e.kept_bytes = d->cfg.elastic_bytes;
+    e.peer_timeout_s = ddp__cfg(d)->peer_timeout_s;
+    e.op_timeout_s = ddp__cfg(d)->op_timeout_s;
+    e.min_world = ddp__cfg(d)->min_world;
+    e.servers = ddp__cfg(d)->min_world > 0 ? ddp_servers(d) : 0;
+    if (ddp__cfg(d)->min_world > 0) e.membership = ddp__elastic_membership();
+    e.kept_bytes = ddp__cfg(d)->elastic_bytes;
     e.joining = joining;
     e.live = live;
     e.queue = 512; /* more layers than that in one step wait at the door, which costs nothing */
-    e.allocator = d->cfg.allocator;
+    e.allocator = ddp__cfg(d)->allocator;
     e.log = d->host.log;
     e.layer_name = ddp__name_of_layer;
     e.user = d;
@@ -108,12 +109,13 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
  * one. */
 static ddp_status ddp__first_address(const ddp_ctx *d, const char *first, ddp__addr *a, ddp_error *err)
 {
-    const double until = ddp_now() + d->cfg.connect_timeout_s;
+    const double until = ddp_now() + ddp__cfg(d)->connect_timeout_s;
     int count = 0;
 
     for (;;) {
         const ddp_status s = ddp__addr_parse(first, a, 1, &count, err);
-        if (s != DDP_NET || ddp_now() >= until || (d->cfg.cancel && ddp__atomic_load(d->cfg.cancel)))
+        if (s != DDP_NET || ddp_now() >= until ||
+            (ddp__cfg(d)->cancel && ddp__atomic_load(ddp__cfg(d)->cancel)))
             return s;
         ddp__sleep_until(ddp_now() + 0.2);
     }
@@ -121,20 +123,21 @@ static ddp_status ddp__first_address(const ddp_ctx *d, const char *first, ddp__a
 
 static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *listen_fd, ddp_error *err)
 {
-    const char *first = d->cfg.addr ? d->cfg.addr : "127.0.0.1";
+    const char *first = ddp__cfg(d)->addr ? ddp__cfg(d)->addr : "127.0.0.1";
     ddp__addr list[1];
     int32_t port = 0;
     ddp_status s = DDP_OK;
-    int beside = d->cfg.transport == DDP_TCP && !d->cfg.addr2; /* on another port of the first link's
+    int beside =
+        ddp__cfg(d)->transport == DDP_TCP && !ddp__cfg(d)->addr2; /* on another port of the first link's
                                                                   address */
     char text[DDP__ADDR_TEXT];
 
     *listen_fd = -1;
     addr[0] = 0;
-    if (d->cfg.addr2) snprintf(addr, room, "%s", d->cfg.addr2);
+    if (ddp__cfg(d)->addr2) snprintf(addr, room, "%s", ddp__cfg(d)->addr2);
     if (beside) {
         s = ddp__first_address(d, first, &list[0], err);
-        if (s == DDP_OK && d->rank == 0) {
+        if (s == DDP_OK && ddp_rank(d) == 0) {
             ddp__addr bound;
             ddp__addr_set_port(&list[0], 0);
             s = ddp__tcp_listen(&list[0], listen_fd, &bound, err);
@@ -158,14 +161,17 @@ static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *li
 
 ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err)
 {
+    ddp__engine *second = NULL;
     ddp__wire *wire = NULL;
     char addr[320];
     int listen_fd;
 
-    if (!ddp__two_links(&d->cfg)) return DDP_OK;
-    DDP__TRY(ddp__links_open(&d->cfg, 1, &d->links[1], err));
+    if (!ddp__two_links(ddp__cfg(d))) return DDP_OK;
+    DDP__TRY(ddp__links_second(d, err));
     DDP__TRY(ddp__second_place(d, addr, sizeof addr, &listen_fd, err));
     if (hub) hub = ddp__hub_second(hub, 0);
     DDP__TRY(ddp__connect(d, hub, addr, listen_fd, &wire, err));
-    return ddp__engine_start(d, wire, &d->links[1], 0, 0, &d->second, err);
+    DDP__TRY(ddp__engine_start(d, wire, ddp__links_of(d, 1), 0, 0, &second, err));
+    ddp__second_set(d, second);
+    return DDP_OK;
 }

@@ -18,18 +18,16 @@
 /* Leaves a hook: the time from here on belongs to phase of layer. */
 static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
 {
-    if (s != DDP_OK) return ddp__ctx_fail(d, &d->host.error);
-    d->at.phase = phase;
-    d->at.layer = layer;
+    if (s != DDP_OK) return ddp__ctx_fail(d, ddp__error(d));
     ddp__clock_note(d, DDP__M_LEAVE, layer, phase);
     return 0;
 }
 
 static ddp_status ddp__members_changed(ddp_ctx *d)
 {
-    if (!d->ops.members_changed) return DDP_OK;
-    DDP__TRY(ddp__strategy_wait(d, &d->host.error));
-    return DDP__EVENT(d, members_changed, (d, d->self));
+    if (!ddp__ops(d)->members_changed) return DDP_OK;
+    DDP__TRY(ddp__strategy_wait(d, ddp__error(d)));
+    return DDP__EVENT(d, members_changed, (d, ddp__self(d)));
 }
 
 /* Joining workers enter at the first hook of a step. Collectives of the program between two steps, such as a
@@ -38,7 +36,7 @@ static ddp_status ddp__let_in(ddp_ctx *d)
 {
     d->admission_due = 0;
     ddp__clock_note(d, DDP__M_ENTER, -1, DDP__OUTSIDE);
-    DDP__TRY(ddp__admission_step(d, &d->host.error));
+    DDP__TRY(ddp__admission_step(d, ddp__error(d)));
     if (ddp__note_members(d)) DDP__TRY(ddp__members_changed(d));
     ddp__clock_note(d, DDP__M_LEAVE, -1, DDP__OUTSIDE);
     return DDP_OK;
@@ -47,13 +45,13 @@ static ddp_status ddp__let_in(ddp_ctx *d)
 /* Enters a hook of layer: checks it, starts the session at the first one, closes the interval. */
 static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp__phase entering)
 {
-    if (layer < 0 || layer >= d->layers)
-        return ddp__fail(&d->host.error, DDP_ARG,
+    if (layer < 0 || layer >= ddp__layers(d))
+        return ddp__fail(ddp__error(d), DDP_ARG,
                          "%s: layer %d does not exist; %d layers are registered, numbered "
                          "from 0",
-                         hook, layer, d->layers);
+                         hook, layer, ddp__layers(d));
     DDP__TRY(ddp__computes(d, hook));
-    if (!d->started) DDP__TRY(ddp__session_start(d, &d->host.error));
+    if (!ddp__started(d)) DDP__TRY(ddp__session_start(d, ddp__error(d)));
     d->entered = 0;
     if (d->admission_due) DDP__TRY(ddp__let_in(d));
     ddp__clock_note(d, DDP__M_ENTER, layer, entering);
@@ -67,8 +65,8 @@ int ddp_forward_begin(ddp_ctx *d, int layer)
     DDP__ENTER(d);
     s = ddp__enter_layer(d, layer, "ddp_forward_begin", DDP__IN_FORWARD);
     if (s == DDP_OK) {
-        d->unit[layer].forward_step = d->step;
-        s = DDP__EVENT(d, forward_begin, (d, d->self, layer));
+        d->unit[layer].forward_step = ddp_step(d);
+        s = DDP__EVENT(d, forward_begin, (d, ddp__self(d), layer));
     }
     if (s == DDP_OK) s = ddp__posted_look(d);
     return ddp__leave(d, s, DDP__IN_FORWARD, layer);
@@ -88,33 +86,34 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
 
     if (skips && u->skipped == u->passes) ddp__gradients_none(d, u); /* they hold nothing of this step */
     u->skipped += skips;
-    if (++u->passes > d->cfg.micro_batches)
-        return ddp__fail(&d->host.error, DDP_USAGE,
+    if (++u->passes > ddp__cfg(d)->micro_batches)
+        return ddp__fail(ddp__error(d), DDP_USAGE,
                          "step %ld: %s(%d) was called %d times for %s%s, "
                          "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?",
-                         d->step, skips ? "ddp_skip" : "ddp_backward_end", layer, u->passes,
-                         ddp__layer_prefix(u->name), u->name, d->cfg.micro_batches);
+                         ddp_step(d), skips ? "ddp_skip" : "ddp_backward_end", layer, u->passes,
+                         ddp__layer_prefix(u->name), u->name, ddp__cfg(d)->micro_batches);
     if (u->ticket != -1 || u->other_ticket != -1)
         return ddp__fail(
-            &d->host.error, DDP_USAGE,
+            ddp__error(d), DDP_USAGE,
             "step %ld: %s%s was used while its average of the step before "
             "was still on its way: earlier steps called ddp_forward_begin(%d), this one did not; call it "
             "in every step or in none",
-            d->step, ddp__layer_prefix(u->name), u->name, layer);
+            ddp_step(d), ddp__layer_prefix(u->name), u->name, layer);
     DDP__TRY(ddp__posted_of_layer(d, layer));
-    if (u->passes < d->cfg.micro_batches) return ddp__posted_look(d);
+    if (u->passes < ddp__cfg(d)->micro_batches) return ddp__posted_look(d);
     if (u->skipped < u->passes) ddp__gradients_some(d, u);
-    for (int i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
-        ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, 1.0f / (float)d->cfg.micro_batches);
-    DDP__TRY(ddp__finite_gradient(d, layer, &d->host.error));
-    if (d->ops.plan_make && !d->plan.bytes) DDP__TRY(ddp__plan_first(d, &d->host.error));
-    DDP__TRY(DDP__EVENT(d, backward_end, (d, d->self, layer)));
+    for (int i = 0; ddp__cfg(d)->micro_batches > 1 && i < u->gradients; i++)
+        ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count,
+                         1.0f / (float)ddp__cfg(d)->micro_batches);
+    DDP__TRY(ddp__finite_gradient(d, layer, ddp__error(d)));
+    if (ddp__ops(d)->plan_make && !d->plan.bytes) DDP__TRY(ddp__plan_first(d, ddp__error(d)));
+    DDP__TRY(DDP__EVENT(d, backward_end, (d, ddp__self(d), layer)));
     return ddp__posted_look(d);
 }
 
 int ddp__last_pass(const ddp_ctx *d, int layer)
 {
-    return layer < d->layers && d->unit[layer].passes + 1 >= d->cfg.micro_batches;
+    return layer < ddp__layers(d) && d->unit[layer].passes + 1 >= ddp__cfg(d)->micro_batches;
 }
 
 int ddp_backward_end(ddp_ctx *d, int layer)
@@ -139,7 +138,7 @@ int ddp_skip(ddp_ctx *d, int layer)
 
 int ddp_left_out(const ddp_ctx *d, int layer)
 {
-    return d && layer >= 0 && layer < d->layers && d->unit[layer].left_out;
+    return d && layer >= 0 && layer < ddp__layers(d) && d->unit[layer].left_out;
 }
 
 int ddp_report(ddp_ctx *d, const ddp_step_info *info)
@@ -152,11 +151,11 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
         return ddp__ctx_failf(d, DDP_NUMERIC,
                               "step %ld: the loss is %g on rank %d: lower the learning rate, warm it "
                               "up or clip gradients",
-                              d->step, info->loss, d->rank);
+                              ddp_step(d), info->loss, ddp_rank(d));
     if (info->samples < 0)
-        return ddp__ctx_failf(d, DDP_ARG, "step %ld: ddp_report tells %ld samples; 0 or more", d->step,
+        return ddp__ctx_failf(d, DDP_ARG, "step %ld: ddp_report tells %ld samples; 0 or more", ddp_step(d),
                               info->samples);
-    if (info->lr > 0) d->lr = info->lr;
+    if (info->lr > 0) ddp_set_lr(d, info->lr);
     loss = info->loss != 0 ? info->loss : d->info->loss;
     *d->info = *info;
     d->info->loss = loss;
@@ -168,35 +167,35 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     int forward = 1;
 
     /* a layer that was skipped in the first micro-batches alone is skipped in all */
-    for (int l = d->layers - 1; l >= 0; l--)
+    for (int l = ddp__layers(d) - 1; l >= 0; l--)
         while (d->unit[l].skipped && d->unit[l].skipped == d->unit[l].passes &&
-               d->unit[l].passes < d->cfg.micro_batches)
+               d->unit[l].passes < ddp__cfg(d)->micro_batches)
             DDP__TRY(ddp__gradient_ready(d, l, 1));
-    for (int l = 0; l < d->layers; l++) {
-        if (d->unit[l].passes != d->cfg.micro_batches)
+    for (int l = 0; l < ddp__layers(d); l++) {
+        if (d->unit[l].passes != ddp__cfg(d)->micro_batches)
             return ddp__fail(
-                &d->host.error, DDP_USAGE,
+                ddp__error(d), DDP_USAGE,
                 "step %ld: %s%s had %d of %d ddp_backward_end calls on "
                 "rank %d when ddp_step_end came: is a call missing, or had it no gradient (ddp_skip)?",
-                d->step, ddp__layer_prefix(d->unit[l].name), d->unit[l].name, d->unit[l].passes,
-                d->cfg.micro_batches, d->rank);
-        if (d->unit[l].forward_step != d->step) forward = 0;
+                ddp_step(d), ddp__layer_prefix(d->unit[l].name), d->unit[l].name, d->unit[l].passes,
+                ddp__cfg(d)->micro_batches, ddp_rank(d));
+        if (d->unit[l].forward_step != ddp_step(d)) forward = 0;
     }
-    if (!forward && (d->ops.traits & DDP_NEEDS_FORWARD))
-        return ddp__fail(&d->host.error, DDP_USAGE,
+    if (!forward && (ddp__ops(d)->traits & DDP_NEEDS_FORWARD))
+        return ddp__fail(ddp__error(d), DDP_USAGE,
                          "strategy %s needs ddp_forward_begin of every layer "
                          "in every step; step %ld did without",
-                         d->ops.name, d->step);
-    if (d->cfg.average_first) forward = 0;
+                         ddp__ops(d)->name, ddp_step(d));
+    if (ddp__cfg(d)->average_first) forward = 0;
     d->hooks_forward = forward;
-    DDP__TRY(DDP__EVENT(d, step_end, (d, d->self, forward)));
+    DDP__TRY(DDP__EVENT(d, step_end, (d, ddp__self(d), forward)));
     /* programs without forward_begin find parameters whole when ddp_step_end returns */
     if (!forward) DDP__TRY(ddp__posted_none(d, 1, "in step_end, and the program has no forward hooks"));
-    for (int l = 0; l < d->layers; l++) d->unit[l].passes = d->unit[l].skipped = 0;
-    if (d->engine) DDP__TRY(ddp__engine_error(d->engine, &d->host.error));
-    if (d->second) DDP__TRY(ddp__engine_error(d->second, &d->host.error));
-    DDP__TRY(ddp__device_check(d, &d->host.error));
-    if (ddp__atomic_load(&d->aborted)) return ddp__fail(&d->host.error, DDP_ABORTED, "%s", d->abort_text);
+    for (int l = 0; l < ddp__layers(d); l++) d->unit[l].passes = d->unit[l].skipped = 0;
+    if (ddp__engine_of(d, 0)) DDP__TRY(ddp__engine_error(ddp__engine_of(d, 0), ddp__error(d)));
+    if (ddp__second_of(d)) DDP__TRY(ddp__engine_error(ddp__second_of(d), ddp__error(d)));
+    DDP__TRY(ddp__device_check(d, ddp__error(d)));
+    if (ddp__atomic_load(&d->aborted)) return ddp__fail(ddp__error(d), DDP_ABORTED, "%s", d->abort_text);
     return DDP_OK;
 }
 
@@ -204,10 +203,11 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
  * machine or a device begin together, so that they are timed sharing it, as they will run. */
 static ddp_status ddp__timed_together(ddp_ctx *d)
 {
-    if (!d->engine || d->plan_final || d->step != d->timed_from + 1 || d->step == d->cfg.profile_steps)
+    if (!ddp__engine_of(d, 0) || d->plan_final || ddp_step(d) != d->timed_from + 1 ||
+        ddp_step(d) == ddp__cfg(d)->profile_steps)
         return DDP_OK;
-    DDP__TRY(ddp__device_wait(d, &d->host.error));
-    return ddp__all_come(d, d->team, &d->host.error);
+    DDP__TRY(ddp__device_wait(d, ddp__error(d)));
+    return ddp__all_come(d, ddp__team_group(d), ddp__error(d));
 }
 
 int ddp_step_end(ddp_ctx *d)
@@ -216,7 +216,7 @@ int ddp_step_end(ddp_ctx *d)
 
     DDP__ENTER(d);
     s = ddp__computes(d, "ddp_step_end");
-    if (s == DDP_OK && !d->started) s = ddp__session_start(d, &d->host.error);
+    if (s == DDP_OK && !ddp__started(d)) s = ddp__session_start(d, ddp__error(d));
     if (s == DDP_OK) {
         ddp__clock_note(d, DDP__M_ENTER, -1, DDP__OUTSIDE);
         s = ddp__finish_step(d);
@@ -225,18 +225,18 @@ int ddp_step_end(ddp_ctx *d)
         const double loss = d->info->loss; /* stays until another is told */
         ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
         ddp__account_steps(d);
-        d->step++;
-        d->taken += (int64_t)(d->cut ? d->cut->copies : d->world - ddp_servers(d)) * d->cfg.micro_batches;
+        ddp__step_over(d, (int64_t)(d->cut ? d->cut->copies : ddp_world(d) - ddp_servers(d)) *
+                              ddp__cfg(d)->micro_batches);
         memset(d->info, 0, sizeof *d->info);
         d->info->loss = loss;
-        d->loaded = 1;
-        s = ddp__pace_step(d, &d->host.error);
+        ddp__device_loaded(d);
+        s = ddp__pace_step(d, ddp__error(d));
         if (s == DDP_OK) s = ddp__timed_together(d);
-        if (s == DDP_OK && !d->plan_final && d->step == d->cfg.profile_steps)
-            s = ddp__plan_measured(d, &d->host.error);
+        if (s == DDP_OK && !d->plan_final && ddp_step(d) == ddp__cfg(d)->profile_steps)
+            s = ddp__plan_measured(d, ddp__error(d));
         else if (s == DDP_OK && d->measured)
-            s = ddp__drift_step(d, &d->host.error);
-        d->admission_due = d->join && d->step % d->cfg.period == 0;
+            s = ddp__drift_step(d, ddp__error(d));
+        d->admission_due = d->join && ddp_step(d) % ddp__cfg(d)->period == 0;
         if (s == DDP_OK && ddp__note_members(d)) s = ddp__members_changed(d);
     }
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
@@ -247,8 +247,8 @@ int ddp_wait(ddp_ctx *d)
     ddp_status s;
 
     DDP__ENTER(d);
-    s = ddp__strategy_wait(d, &d->host.error);
-    if (s == DDP_OK) s = ddp__device_wait(d, &d->host.error);
+    s = ddp__strategy_wait(d, ddp__error(d));
+    if (s == DDP_OK) s = ddp__device_wait(d, ddp__error(d));
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
 }
 
@@ -261,35 +261,36 @@ static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
         if (u->block[b].kind != DDP_BUFFERS) continue;
         m.mean = 1;
         m.group = u->group ? u->group : d->computing;
-        DDP__TRY(ddp__run(d, &m, 1, &d->host.error));
+        DDP__TRY(ddp__run(d, &m, 1, ddp__error(d)));
     }
     return DDP_OK;
 }
 
 static ddp_status ddp__sync_everything(ddp_ctx *d)
 {
-    DDP__TRY(ddp__strategy_drain(d, &d->host.error));
-    if (d->ops.sync_all) {
-        DDP__TRY(DDP__EVENT(d, sync_all, (d, d->self)));
+    DDP__TRY(ddp__strategy_drain(d, ddp__error(d)));
+    if (ddp__ops(d)->sync_all) {
+        DDP__TRY(DDP__EVENT(d, sync_all, (d, ddp__self(d))));
         DDP__TRY(ddp__posted_none(d, 0, "at the end of its event sync_all"));
     } else {
-        for (int l = d->layers - 1; d->engine && l >= 0; l--)
-            DDP__TRY(d->ops.averages == DDP_AVERAGES_GRADIENTS ? ddp__average_buffers(d, &d->unit[l])
-                                                               : ddp__average_exact(d, l, &d->host.error));
+        for (int l = ddp__layers(d) - 1; ddp__engine_of(d, 0) && l >= 0; l--)
+            DDP__TRY(ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS
+                         ? ddp__average_buffers(d, &d->unit[l])
+                         : ddp__average_exact(d, l, ddp__error(d)));
     }
-    DDP__TRY(ddp__replicas_settle(d, &d->host.error));
-    return ddp__device_wait(d, &d->host.error);
+    DDP__TRY(ddp__replicas_settle(d, ddp__error(d)));
+    return ddp__device_wait(d, ddp__error(d));
 }
 
 static ddp_status ddp__between_steps(ddp_ctx *d, const char *call)
 {
     DDP__TRY(ddp__is_in_step(d, call));
-    for (int l = 0; l < d->layers; l++)
+    for (int l = 0; l < ddp__layers(d); l++)
         if (d->unit[l].passes)
-            return ddp__fail(&d->host.error, DDP_USAGE,
+            return ddp__fail(ddp__error(d), DDP_USAGE,
                              "step %ld: %s comes in the middle of a step: %s%s has had its "
                              "ddp_backward_end, and ddp_step_end is missing",
-                             d->step, call, ddp__layer_prefix(d->unit[l].name), d->unit[l].name);
+                             ddp_step(d), call, ddp__layer_prefix(d->unit[l].name), d->unit[l].name);
     return DDP_OK;
 }
 
@@ -298,7 +299,7 @@ int ddp_sync_all(ddp_ctx *d)
     ddp_status s = DDP_OK;
 
     DDP__ENTER(d);
-    if (!d->started) s = ddp__session_start(d, &d->host.error);
+    if (!ddp__started(d)) s = ddp__session_start(d, ddp__error(d));
     if (s == DDP_OK) s = ddp__between_steps(d, "ddp_sync_all");
     if (s == DDP_OK) s = ddp__sync_everything(d);
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
@@ -306,20 +307,20 @@ int ddp_sync_all(ddp_ctx *d)
 
 static ddp_status ddp__share_again(ddp_ctx *d)
 {
-    ddp_error *err = &d->host.error;
+    ddp_error *err = ddp__error(d);
 
     DDP__TRY(ddp__between_steps(d, "ddp_share"));
-    if (d->ops.traits & DDP_NEEDS_SERVERS)
+    if (ddp__ops(d)->traits & DDP_NEEDS_SERVERS)
         return ddp__fail(err, DDP_UNSUPPORTED,
                          "ddp_share with strategy %s: its servers hold the parameters: replace them "
                          "before ddp_set_optimizer",
-                         d->ops.name);
+                         ddp__ops(d)->name);
     DDP__TRY(ddp__strategy_drain(d, err));
-    if (d->engine) {
+    if (ddp__engine_of(d, 0)) {
         DDP__TRY(ddp__share_parameters(d, err));
         ddp__coded_start(d, 1);
     }
-    DDP__TRY(DDP__EVENT(d, restart, (d, d->self)));
+    DDP__TRY(DDP__EVENT(d, restart, (d, ddp__self(d))));
     return ddp__device_wait(d, err);
 }
 
@@ -328,8 +329,8 @@ int ddp_share(ddp_ctx *d)
     ddp_status s = DDP_OK;
 
     DDP__ENTER(d);
-    if (!d->started)
-        s = ddp__session_start(d, &d->host.error);
+    if (!ddp__started(d))
+        s = ddp__session_start(d, ddp__error(d));
     else
         s = ddp__share_again(d);
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
@@ -341,8 +342,9 @@ static ddp_status ddp__serve(ddp_ctx *d, ddp_error *err)
 {
     int code;
 
-    if (!d->started) DDP__TRY(ddp__session_start(d, err));
-    while ((code = d->ops.serve(d, d->self)) == (int)DDP_SERVE_SAVE) DDP__TRY(ddp__checkpoint_told(d, err));
+    if (!ddp__started(d)) DDP__TRY(ddp__session_start(d, err));
+    while ((code = ddp__ops(d)->serve(d, ddp__self(d))) == (int)DDP_SERVE_SAVE)
+        DDP__TRY(ddp__checkpoint_told(d, err));
     return ddp__serve_status(d, code, err);
 }
 
@@ -352,7 +354,7 @@ int ddp_serve(ddp_ctx *d)
     if (!ddp__is_server(d))
         return ddp__ctx_failf(d, DDP_USAGE,
                               "ddp_serve: rank %d of %d computes; %d rank%s serve%s (ddp_config.servers)",
-                              d->rank, d->world, ddp_servers(d), ddp_servers(d) == 1 ? "" : "s",
+                              ddp_rank(d), ddp_world(d), ddp_servers(d), ddp_servers(d) == 1 ? "" : "s",
                               ddp_servers(d) == 1 ? "s" : "");
-    return ddp__serve(d, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
+    return ddp__serve(d, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }

@@ -15,17 +15,17 @@
 static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
 {
     memset(c, 0, sizeof *c);
-    c->rank = d->rank;
-    c->world = d->world;
-    c->min_world = d->cfg.min_world;
-    c->run_id = ddp__run_id(d->cfg.run_id);
-    c->addr = d->cfg.addr;
-    c->insecure = d->cfg.insecure;
+    c->rank = ddp_rank(d);
+    c->world = ddp_world(d);
+    c->min_world = ddp__cfg(d)->min_world;
+    c->run_id = ddp__run_id(ddp__cfg(d)->run_id);
+    c->addr = ddp__cfg(d)->addr;
+    c->insecure = ddp__cfg(d)->insecure;
     c->tls = d->tls;
-    c->connect_timeout_s = d->cfg.connect_timeout_s;
-    c->peer_timeout_s = d->cfg.peer_timeout_s;
-    c->op_timeout_s = d->cfg.op_timeout_s;
-    c->congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
+    c->connect_timeout_s = ddp__cfg(d)->connect_timeout_s;
+    c->peer_timeout_s = ddp__cfg(d)->peer_timeout_s;
+    c->op_timeout_s = ddp__cfg(d)->op_timeout_s;
+    c->congestion = ddp__cfg(d)->no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
     c->log = d->host.log;
 }
 
@@ -39,9 +39,9 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
 
     memset(l, 0, sizeof *l);
     s->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
-    s->layers = d->layers;
-    snprintf(s->how, sizeof s->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name,
-             d->cfg.period, d->cfg.micro_batches, ddp_wire_name(d->cfg.wire));
+    s->layers = ddp__layers(d);
+    snprintf(s->how, sizeof s->how, "%.40s with period %d, %d micro-batches and wire %s", ddp__ops(d)->name,
+             ddp__cfg(d)->period, ddp__cfg(d)->micro_batches, ddp_wire_name(ddp__cfg(d)->wire));
     memcpy(s->same, d->same, sizeof s->same);
     ddp__program_names(d, s->states);
     s->settings = ddp__settings(d, 1, setting);
@@ -67,7 +67,7 @@ void ddp__admission_ready(ddp_ctx *d)
     ddp__join_layout l;
 
     ddp__layout_fill(d, &l);
-    ddp__join_ready(d->join, d->engine, &l);
+    ddp__join_ready(d->join, ddp__engine_of(d, 0), &l);
 }
 
 /* The coordinator's next word; members and newcomers. */
@@ -88,7 +88,7 @@ static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
 
     if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
     if (code == DDP_OK) code = ddp__worker_enter(&s, newcomer, err);
-    if (code == DDP_OK && d->rank == newcomer) {
+    if (code == DDP_OK && ddp_rank(d) == newcomer) {
         d->plan_final = 1;
         code = ddp__worker_apply(d, &s, 1, err);
         if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
@@ -97,7 +97,7 @@ static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
     ddp__programs_release(d);
     ddp__worker_free(&s);
     if (code == DDP_OK) code = ddp__levels_again(d, err);
-    if (code != DDP_OK || !d->measured || !d->ops.plan_make) return code;
+    if (code != DDP_OK || !d->measured || !ddp__ops(d)->plan_make) return code;
     return ddp__plan_again(d, err);
 }
 
@@ -118,8 +118,8 @@ static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
     DDP__TRY(ddp__join_admit(d->join, id, &in, err));
     if (!in) return DDP_OK;
     DDP__TRY(ddp__entry(d, id, err));
-    ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: worker %d has joined at step %ld, in %.2f s", d->rank, id,
-             d->step, ddp_now() - begin);
+    ddp__log(ddp__log_of(d), DDP_LOG_WARN, "rank %d: worker %d has joined at step %ld, in %.2f s",
+             ddp_rank(d), id, ddp_step(d), ddp_now() - begin);
     return DDP_OK;
 }
 
@@ -145,7 +145,7 @@ ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
         DDP__TRY(ddp__post_wait(d, 0, d->join_ticket, err));
         d->join_ticket = -1;
         id = (int)d->join_word;
-        if (id >= 0 && id < d->world) DDP__TRY(ddp__admit(d, id, err));
+        if (id >= 0 && id < ddp_world(d)) DDP__TRY(ddp__admit(d, id, err));
     }
     return ddp__admission_ask(d, err);
 }
@@ -159,12 +159,9 @@ ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__session_tls(d, err));
     ddp__join_settings(d, &c);
     DDP__TRY(ddp__joiner_open(&c, &d->joiner, err));
-    d->rank = d->cfg.rank = d->joiner->place.id;
-    d->world = d->cfg.world = d->joiner->place.world;
-    d->cfg.min_world = d->joiner->place.min_world;
-    ddp__links_free(&d->links[0]); /* they were those of another world */
-    DDP__TRY(ddp__links_open(&d->cfg, 0, &d->links[0], err));
-    ddp__log(&d->host.log, DDP_LOG_INFO, "joins as rank %d of %d", d->rank, d->world);
+    DDP__TRY(
+        ddp__context_joins(d, d->joiner->place.id, d->joiner->place.world, d->joiner->place.min_world, err));
+    ddp__log(ddp__log_of(d), DDP_LOG_INFO, "joins as rank %d of %d", ddp_rank(d), ddp_world(d));
     return DDP_OK;
 }
 
@@ -190,7 +187,8 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     ddp__coded_start(d, 0); /* what the donor has still to send it sends itself */
     s = ddp__admission_open(d, wire, err);
     if (s != DDP_OK) wire->table->close(wire);
-    if (s == DDP_OK) s = ddp__engine_start(d, wire, &d->links[0], 1, d->joiner->place.live, &engine, err);
+    if (s == DDP_OK)
+        s = ddp__engine_start(d, wire, ddp__links_of(d, 0), 1, d->joiner->place.live, &engine, err);
     ddp__engine_set(d, engine);
     if (s == DDP_OK) s = ddp__session_pieces(d, err);
     if (s == DDP_OK) s = ddp__joiner_wait(d->joiner, engine, err);
@@ -205,7 +203,7 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
 
 ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
 {
-    double until = ddp_now() + d->cfg.connect_timeout_s;
+    double until = ddp_now() + ddp__cfg(d)->connect_timeout_s;
     ddp_error local;
     ddp_status s;
 
@@ -213,22 +211,22 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
         memset(&local, 0, sizeof local);
         s = ddp__arrival_try(d, until, &local);
         if (s != DDP_PEER_LOST || ddp_now() >= until) break;
-        ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: %s; joining begins again", d->rank, local.msg);
+        ddp__log(ddp__log_of(d), DDP_LOG_WARN, "rank %d: %s; joining begins again", ddp_rank(d), local.msg);
         ddp__joiner_again(d->joiner);
         ddp__sleep_until(ddp_now() + 0.3);
     }
-    if (s == DDP_OK) s = ddp__entry(d, d->rank, &local);
+    if (s == DDP_OK) s = ddp__entry(d, ddp_rank(d), &local);
     if (s == DDP_OK) {
         ddp__admission_ready(d);
         s = ddp__admission_ask(d, &local);
     }
     ddp__arrival_close(d);
     if (s != DDP_OK) {
-        if (d->engine) ddp__engine_hush(d->engine);
+        if (ddp__engine_of(d, 0)) ddp__engine_hush(ddp__engine_of(d, 0));
         if (err && local.code) *err = local; /* else the context has it */
         return s;
     }
     d->entered = 1;
-    ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d: in, at step %ld", d->rank, d->step);
+    ddp__log(ddp__log_of(d), DDP_LOG_INFO, "rank %d: in, at step %ld", ddp_rank(d), ddp_step(d));
     return DDP_OK;
 }

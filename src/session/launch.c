@@ -339,13 +339,13 @@ static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, vo
         return err->code;
     }
     code = L->fn(d, L->user);
-    if (d->host.error.code) {
-        *err = d->host.error;
-        code = (int)d->host.error.code;
+    if (ddp__error(d)->code) {
+        *err = *ddp__error(d);
+        code = (int)ddp__error(d)->code;
     } else if (code) {
         if (code < 0 || code >= (int)DDP_STATUS_COUNT) code = (int)DDP_FAILED;
-        ddp__fail(err, (ddp_status)code, "rank %d returned %d (%s) without an error of the context", d->rank,
-                  code, ddp_status_text((ddp_status)code));
+        ddp__fail(err, (ddp_status)code, "rank %d returned %d (%s) without an error of the context",
+                  ddp_rank(d), code, ddp_status_text((ddp_status)code));
     }
     ddp_close(d);
     return (ddp_status)code;

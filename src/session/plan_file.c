@@ -97,22 +97,23 @@ ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error 
 /* A plan for another number of rows: of another model, or of one stage alone. */
 static ddp_status ddp__plan_counts(const ddp_ctx *d, const ddp__json *root, ddp_error *err)
 {
-    const int rows = ddp__stages_rows(d), layers = d->model ? d->cut->layers : d->layers;
+    const int rows = ddp__stages_rows(d), layers = d->model ? d->cut->layers : ddp__layers(d);
     const double count = ddp__plan_count(root);
     char parts[80] = "";
 
     if (!(count > 0) || count == (double)rows) return DDP_OK;
     if (rows != layers)
-        snprintf(parts, sizeof parts, " in %d parts of at most %d parameters", rows, d->cfg.split_params);
+        snprintf(parts, sizeof parts, " in %d parts of at most %d parameters", rows,
+                 ddp__cfg(d)->split_params);
     if (!d->model)
         return ddp__fail(err, DDP_MISMATCH,
                          "%.200s is a plan for %.10g layers, the model has %d%s: plan with a profile of "
                          "this model",
-                         d->cfg.plan_path, count, layers, parts);
+                         ddp__cfg(d)->plan_path, count, layers, parts);
     return ddp__fail(err, DDP_MISMATCH,
                      "%.160s is a plan for %.10g layers, the model has %d%s, of which stage %d has %d: "
                      "with stages the plan is for the whole model: plan with a profile of all its layers",
-                     d->cfg.plan_path, count, layers, parts, d->cut->stage, d->layers);
+                     ddp__cfg(d)->plan_path, count, layers, parts, d->cut->stage, ddp__layers(d));
 }
 
 /* Its names, where it has any, are the model's. */
@@ -131,26 +132,26 @@ static ddp_status ddp__plan_names(const ddp_ctx *d, const ddp__json *root, ddp_e
             return ddp__fail(err, DDP_MISMATCH,
                              "%.160s, line %d: layer %d of the plan is \"%.80s\", of the model \"%.80s\": "
                              "plan with a profile of this model",
-                             d->cfg.plan_path, v->line, row, v->string, name);
+                             ddp__cfg(d)->plan_path, v->line, row, v->string, name);
     }
     return DDP_OK;
 }
 
 ddp_status ddp__plan_open(const ddp_ctx *d, ddp_plan *out, ddp_error *err)
 {
-    ddp__json *root = ddp__json_read(d->cfg.plan_path, err);
+    ddp__json *root = ddp__json_read(ddp__cfg(d)->plan_path, err);
     ddp_plan plan = DDP__ZEROS;
     ddp_status s;
 
     if (!root) return err->code;
     s = ddp__plan_counts(d, root, err);
     if (s == DDP_OK) s = ddp__plan_names(d, root, err);
-    if (s == DDP_OK) s = ddp__plan_parse(d->cfg.plan_path, root, ddp__stages_rows(d), &plan, err);
+    if (s == DDP_OK) s = ddp__plan_parse(ddp__cfg(d)->plan_path, root, ddp__stages_rows(d), &plan, err);
     ddp__json_free(root);
-    if (s == DDP_OK && plan.period != d->cfg.period)
+    if (s == DDP_OK && plan.period != ddp__cfg(d)->period)
         s = ddp__fail(err, DDP_MISMATCH,
                       "the plan %s is for period %d, this run has period %d: set the period to %d",
-                      d->cfg.plan_path, plan.period, d->cfg.period, plan.period);
+                      ddp__cfg(d)->plan_path, plan.period, ddp__cfg(d)->period, plan.period);
     if (s == DDP_OK)
         *out = plan;
     else
@@ -162,7 +163,7 @@ ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err)
 {
     ddp_plan plan;
 
-    if (!d->model || !d->cfg.plan_path) return DDP_OK;
+    if (!d->model || !ddp__cfg(d)->plan_path) return DDP_OK;
     DDP__TRY(ddp__plan_open(d, &plan, err));
     ddp_plan_free(&plan);
     return DDP_OK;

@@ -21,18 +21,18 @@ static const double ddp__drift_limit = 0.2;
 /* *steps of it; NULL with *n 0 where the strategy does not tell. A list of the caller's. */
 static ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err)
 {
-    int room = d->layers;
+    int room = ddp__layers(d);
 
     *list = NULL;
     *n = 0;
     *steps = 1;
-    for (; d->ops.transfers; room *= 2) { /* as many as fit: there may be more */
+    for (; ddp__ops(d)->transfers; room *= 2) { /* as many as fit: there may be more */
         if (!ddp__reserve(*list, room)) {
             ddp__array_free(*list);
             return ddp__fail(err, DDP_MEMORY, "out of memory for %d transfers", room);
         }
-        *n = d->ops.transfers(d, d->self, steps, *list, room);
-        if (*n < room || room > 1000 * d->layers) break;
+        *n = ddp__ops(d)->transfers(d, ddp__self(d), steps, *list, room);
+        if (*n < room || room > 1000 * ddp__layers(d)) break;
     }
     return DDP_OK;
 }
@@ -82,22 +82,22 @@ static void ddp__transfer_links(ddp_ctx *d, const ddp_profile *p, const ddp_tran
 
 static ddp_status ddp__balance_by(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
 {
-    int32_t *links = (int32_t *)ddp__calloc((size_t)d->layers, sizeof *links);
+    int32_t *links = (int32_t *)ddp__calloc((size_t)ddp__layers(d), sizeof *links);
     ddp_transfer *t;
     ddp_status s;
     int n, steps, taken = 0;
 
-    if (!links) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", d->layers);
+    if (!links) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", ddp__layers(d));
     s = ddp__transfers(d, &t, &n, &steps, err);
     if (s == DDP_OK) ddp__transfer_links(d, p, t, n);
     if (s == DDP_OK) ddp__array_free(t);
-    for (int l = 0; l < d->layers; l++) links[l] = d->unit[l].link;
-    if (s == DDP_OK) s = ddp__tell(d, d->team, links, (size_t)d->layers * sizeof *links, err);
-    for (int l = 0; l < d->layers; l++) taken += d->unit[l].link = links[l] != 0;
+    for (int l = 0; l < ddp__layers(d); l++) links[l] = d->unit[l].link;
+    if (s == DDP_OK) s = ddp__tell(d, ddp__team_group(d), links, (size_t)ddp__layers(d) * sizeof *links, err);
+    for (int l = 0; l < ddp__layers(d); l++) taken += d->unit[l].link = links[l] != 0;
     DDP_FREE(links);
-    if (s == DDP_OK && d->team_place == 0)
-        ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: %d of %d layers go over the second link", d->step,
-                 taken, d->layers);
+    if (s == DDP_OK && ddp__team_place(d) == 0)
+        ddp__log(ddp__log_of(d), DDP_LOG_INFO, "step %ld: %d of %d layers go over the second link",
+                 ddp_step(d), taken, ddp__layers(d));
     return s;
 }
 
@@ -106,7 +106,7 @@ ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
     ddp_profile nominal;
     ddp_status s;
 
-    if (ddp_links(d) < 2 || d->ops.traits & DDP_CHOOSES_LINKS) return DDP_OK;
+    if (ddp_links(d) < 2 || ddp__ops(d)->traits & DDP_CHOOSES_LINKS) return DDP_OK;
     if (p) return ddp__balance_by(d, p, err);
     DDP__TRY(ddp__profile_start(d, &nominal, err));
     ddp__profile_nominal(d, &nominal);
@@ -135,11 +135,11 @@ static double ddp__transfers_exposed(ddp_ctx *d, const ddp_profile *p, const ddp
         if (free_at > 0 && behind > 0) exposed += behind;
         free_at = 0;
     }
-    return d->ops.plan_exposed ? d->ops.plan_exposed(d->self) : exposed;
+    return ddp__ops(d)->plan_exposed ? ddp__ops(d)->plan_exposed(ddp__self(d)) : exposed;
 }
 
 /* "step 6: dreamddp sends 12 messages in 5 steps (3 2 3 2 2); a step should take 41.2 ms, 93 % of .." */
-static void ddp__plan_tell(const ddp_ctx *d, const ddp_transfer *t, int n, int steps)
+static void ddp__plan_tell(ddp_ctx *d, const ddp_transfer *t, int n, int steps)
 {
     char sets[64] = "";
     size_t at = 0;
@@ -150,11 +150,11 @@ static void ddp__plan_tell(const ddp_ctx *d, const ddp_transfer *t, int n, int s
         at += (size_t)snprintf(sets + at, sizeof sets - at, "%s%d", s ? " " : "", i - from);
         if (at >= sizeof sets - 8 && s + 1 < steps) snprintf(sets + at, sizeof sets - at, " ..");
     }
-    ddp__log(&d->host.log, DDP_LOG_INFO,
+    ddp__log(ddp__log_of(d), DDP_LOG_INFO,
              "step %ld: %s sends %d message%s in %d step%s (%s); a step should take %.1f ms, with "
              "%.0f %% of communication hidden",
-             d->step, d->ops.name, n, n == 1 ? "" : "s", steps, steps == 1 ? "" : "s", sets,
-             1e3 * d->stats.predicted_step_s, d->stats.predicted_hidden_pct);
+             ddp_step(d), ddp__ops(d)->name, n, n == 1 ? "" : "s", steps, steps == 1 ? "" : "s", sets,
+             1e3 * ddp__stats(d)->predicted_step_s, ddp__stats(d)->predicted_hidden_pct);
 }
 
 /* What a step should take, into the statistics. */
@@ -170,12 +170,14 @@ static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
         forward += p->forward_s ? p->forward_s[l] : 0;
         backward += p->backward_s[l];
     }
-    if (d->team_size > 1) exposed = ddp__transfers_exposed(d, p, t, n, backward, &comm);
+    if (ddp__team_size(d) > 1) exposed = ddp__transfers_exposed(d, p, t, n, backward, &comm);
     d->plan_steps = steps;
-    if (d->ops.transfers) { /* else nobody knows */
-        d->stats.predicted_step_s = forward + p->between_s + backward + exposed / steps;
-        d->stats.predicted_hidden_pct = !(comm > 0) ? 100 : exposed < comm ? 100 * (1 - exposed / comm) : 0;
-        if (d->team_size > 1 && ddp__leads(d)) ddp__plan_tell(d, t, n, steps);
+    if (ddp__ops(d)->transfers) { /* else nobody knows */
+        ddp__stats(d)->predicted_step_s = forward + p->between_s + backward + exposed / steps;
+        ddp__stats(d)->predicted_hidden_pct = !(comm > 0)      ? 100
+                                              : exposed < comm ? 100 * (1 - exposed / comm)
+                                                               : 0;
+        if (ddp__team_size(d) > 1 && ddp__leads(d)) ddp__plan_tell(d, t, n, steps);
     }
     ddp__array_free(t);
     return DDP_OK;
@@ -198,7 +200,7 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
 {
     uint64_t live;
 
-    if (!d->engine) return DDP_OK;
+    if (!ddp__engine_of(d, 0)) return DDP_OK;
     do {
         ddp__plan_head head;
         ddp_blob got;
@@ -207,19 +209,19 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
         live = ddp__live(d);
         head.size = b->size;
         head.hash = ddp__plan_hash(b);
-        DDP__TRY(ddp__tell(d, d->team, &head, sizeof head, err));
+        DDP__TRY(ddp__tell(d, ddp__team_group(d), &head, sizeof head, err));
         if (head.size > DDP__PLAN_MOST)
             return ddp__fail(err, DDP_FORMAT,
                              "rank %d sends a plan of %" PRIu64
                              " bytes; at most %d are possible: build all ranks "
                              "from one header",
-                             d->team_root, head.size, (int)DDP__PLAN_MOST);
+                             ddp__team_root(d), head.size, (int)DDP__PLAN_MOST);
         got = ddp_blob_new((size_t)head.size);
         if (!got.bytes)
             return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %lu bytes",
                              (unsigned long)head.size);
         if (b->size) memcpy(got.bytes, b->bytes, got.size < b->size ? got.size : b->size);
-        s = ddp__tell(d, d->team, got.bytes, got.size, err);
+        s = ddp__tell(d, ddp__team_group(d), got.bytes, got.size, err);
         if (s == DDP_OK && ddp__plan_hash(&got) == head.hash) {
             ddp_blob_free(b);
             *b = got;
@@ -228,8 +230,8 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
         ddp_blob_free(&got);
         DDP__TRY(s);
     } while (ddp__live(d) != live);
-    return ddp__fail(err, DDP_MISMATCH, "rank %d received another plan than rank %d sent", d->rank,
-                     d->team_root);
+    return ddp__fail(err, DDP_MISMATCH, "rank %d received another plan than rank %d sent", ddp_rank(d),
+                     ddp__team_root(d));
 }
 
 ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p, ddp_error *err)
@@ -240,7 +242,7 @@ ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p
     memcpy(own.bytes, plan->bytes, plan->size);
     ddp_blob_free(&d->plan);
     d->plan = own;
-    return DDP__EVENT(d, plan_take, (d, d->self, &d->plan, p));
+    return DDP__EVENT(d, plan_take, (d, ddp__self(d), &d->plan, p));
 }
 
 ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err)
@@ -256,9 +258,10 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
 {
     ddp_blob plan = {NULL, 0};
 
-    if (!d->ops.plan_make) return DDP_OK;
+    if (!ddp__ops(d)->plan_make) return DDP_OK;
     /* who leads may be lost before it has shared its plan */
-    if (d->team_place == 0 || d->cfg.min_world) DDP__TRY(DDP__EVENT(d, plan_make, (d, d->self, p, 1, &plan)));
+    if (ddp__team_place(d) == 0 || ddp__cfg(d)->min_world)
+        DDP__TRY(DDP__EVENT(d, plan_make, (d, ddp__self(d), p, 1, &plan)));
     return ddp__plan_set(d, &plan, p, err);
 }
 
@@ -270,7 +273,7 @@ static ddp_status ddp__plan_adopt(ddp_ctx *d, ddp_plan *plan, const ddp_profile 
     ddp_plan own = DDP__ZEROS;
     ddp_status s = d->model ? ddp__stages_take(d, plan, &own, err) : DDP_OK;
 
-    if (s == DDP_OK) s = DDP__EVENT(d, plan_adopt, (d, d->self, d->model ? &own : plan, &blob));
+    if (s == DDP_OK) s = DDP__EVENT(d, plan_adopt, (d, ddp__self(d), d->model ? &own : plan, &blob));
     ddp_plan_free(&own);
     ddp_plan_free(plan);
     return s == DDP_OK ? ddp__plan_set(d, &blob, p, err) : s;
@@ -291,7 +294,7 @@ static ddp_status ddp__plan_of_model(ddp_ctx *d, const ddp_profile *model, const
     ddp_blob none = {NULL, 0};
     ddp_plan plan;
 
-    if (d->team_place > 0) return ddp__plan_set(d, &none, p, err);
+    if (ddp__team_place(d) > 0) return ddp__plan_set(d, &none, p, err);
     DDP__TRY(ddp__stages_make(d, model, &plan, err));
     return ddp__plan_adopt(d, &plan, p, err);
 }
@@ -299,18 +302,18 @@ static ddp_status ddp__plan_of_model(ddp_ctx *d, const ddp_profile *model, const
 /* A profile has a row for each layer of the model. */
 static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
-    const int layers = d->cut ? d->cut->layers : d->layers;
+    const int layers = d->cut ? d->cut->layers : ddp__layers(d);
 
     d->link[0] = ddp__link_nominal(d, 0);
     d->gap_s[0] = d->gap_s[1] = 0;
-    DDP__TRY(ddp_profile_read(d->cfg.profile_path, &d->link[0], p, err));
+    DDP__TRY(ddp_profile_read(ddp__cfg(d)->profile_path, &d->link[0], p, err));
     if (p->layers != layers) {
         int rows = p->layers;
         ddp_profile_free(p);
         return ddp__fail(err, DDP_MISMATCH,
                          "the profile %s has %d rows, the model has %d layers: one row per layer is "
                          "needed",
-                         d->cfg.profile_path, rows, layers);
+                         ddp__cfg(d)->profile_path, rows, layers);
     }
     return DDP_OK;
 }
@@ -319,14 +322,14 @@ static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *
  * Freed by the caller also after an error. */
 static ddp_status ddp__profile_first(ddp_ctx *d, ddp_profile *model, ddp_profile *p, ddp_error *err)
 {
-    if (d->cfg.profile_path && !d->cut) return ddp__profile_from_file(d, p, err);
-    if (d->cfg.profile_path) {
+    if (ddp__cfg(d)->profile_path && !d->cut) return ddp__profile_from_file(d, p, err);
+    if (ddp__cfg(d)->profile_path) {
         DDP__TRY(ddp__profile_from_file(d, model, err));
         return ddp__stages_profile(d, model, p, err);
     }
     DDP__TRY(ddp__profile_start(d, p, err));
     ddp__profile_nominal(d, p);
-    return d->model && !d->cfg.plan_path ? ddp__profile_model(d, model, err) : DDP_OK;
+    return d->model && !ddp__cfg(d)->plan_path ? ddp__profile_model(d, model, err) : DDP_OK;
 }
 
 /* What follows from a profile that will stay. */
@@ -343,11 +346,11 @@ static ddp_status ddp__plan_unmeasured(ddp_ctx *d, const ddp_profile *model, con
     ddp_blob plan = {NULL, 0};
     ddp_status s;
 
-    if (d->cfg.plan_path) return ddp__plan_from_file(d, p, err);
+    if (ddp__cfg(d)->plan_path) return ddp__plan_from_file(d, p, err);
     if (d->model) return ddp__plan_of_model(d, model, p, err);
     if (d->plan_final) return ddp__plan_make(d, p, err);
     /* the same on all ranks by itself */
-    s = DDP__EVENT(d, plan_make, (d, d->self, p, 0, &plan));
+    s = DDP__EVENT(d, plan_make, (d, ddp__self(d), p, 0, &plan));
     if (s == DDP_OK) s = ddp__plan_take(d, &plan, p, err);
     ddp_blob_free(&plan);
     return s;
@@ -404,9 +407,11 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 {
     double most = ddp__drift_limit;
     ddp_piece p;
-    const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->team, &d->drift_word, sizeof d->drift_word);
+    const ddp_message m =
+        ddp__own_word(d, &p, DDP_BROADCAST, ddp__team_group(d), &d->drift_word, sizeof d->drift_word);
 
-    d->drift_word.again = d->ops.plan_stale && d->ops.plan_stale(d, d->self) ? DDP__PLAN_STALE : 0;
+    d->drift_word.again =
+        ddp__ops(d)->plan_stale && ddp__ops(d)->plan_stale(d, ddp__self(d)) ? DDP__PLAN_STALE : 0;
     for (int link = 0; link < 2; link++) {
         double moved = fabs(ddp_link_drift(d->link[link], d->fit[link].link, &d->mean_layer_bytes, 1));
         if (moved > most) d->drift_word.again = DDP__LINK_MOVED + link;
@@ -418,13 +423,14 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 
 ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 {
-    long every = (long)(d->plan_steps > d->cfg.period ? d->plan_steps : d->cfg.period) * DDP__DRIFT_PERIODS;
+    long every = (long)(d->plan_steps > ddp__cfg(d)->period ? d->plan_steps : ddp__cfg(d)->period) *
+                 DDP__DRIFT_PERIODS;
     ddp_link was, is;
     int link;
 
-    if (!d->engine || !d->ops.plan_make || d->nccl) return DDP_OK;
-    if (d->step % every == 0) return ddp__drift_ask(d, err);
-    if (d->drift_ticket < 0 || d->step % every != d->plan_steps) return DDP_OK;
+    if (!ddp__engine_of(d, 0) || !ddp__ops(d)->plan_make || d->nccl) return DDP_OK;
+    if (ddp_step(d) % every == 0) return ddp__drift_ask(d, err);
+    if (d->drift_ticket < 0 || ddp_step(d) % every != d->plan_steps) return DDP_OK;
     DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
     d->drift_ticket = -1;
     if (!d->drift_word.again) return DDP_OK;
@@ -432,15 +438,16 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     was = d->link[link];
     is = d->drift_word.link[link];
     if (d->drift_word.again == DDP__PLAN_STALE)
-        ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: strategy %s plans again", d->step, d->ops.name);
+        ddp__log(ddp__log_of(d), DDP_LOG_INFO, "step %ld: strategy %s plans again", ddp_step(d),
+                 ddp__ops(d)->name);
     else
-        ddp__log(&d->host.log, DDP_LOG_INFO,
+        ddp__log(ddp__log_of(d), DDP_LOG_INFO,
                  "step %ld: averaging a layer%s now takes %.2f ms + %.1f ns per byte (was "
                  "%.2f ms + %.1f ns): planning again",
-                 d->step, link ? " over the second link" : "", 1e3 * is.alpha_s, 1e9 * is.beta_s,
+                 ddp_step(d), link ? " over the second link" : "", 1e3 * is.alpha_s, 1e9 * is.beta_s,
                  1e3 * was.alpha_s, 1e9 * was.beta_s);
     memcpy(d->link, d->drift_word.link, sizeof d->link);
-    d->stats.replans++;
+    ddp__stats(d)->replans++;
     ddp__note_add(d, DDP_NOTE_REPLAN, -1, was.alpha_s + was.beta_s * d->mean_layer_bytes,
                   is.alpha_s + is.beta_s * d->mean_layer_bytes);
     return ddp__plan_again(d, err);

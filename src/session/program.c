@@ -43,7 +43,7 @@ int ddp_add_state(ddp_ctx *d, const ddp_program_state *s)
             "ddp_add_state: '%s' has %s and no %s: set both functions, or neither if the program "
             "has no state",
             s->name, s->save ? "save" : "load", s->save ? "load" : "save");
-    if (d->started)
+    if (ddp__started(d))
         return ddp__ctx_failf(d, DDP_USAGE,
                               "ddp_add_state: '%s' comes too late, training has begun: register it before "
                               "ddp_set_optimizer",
@@ -59,7 +59,8 @@ int ddp_add_state(ddp_ctx *d, const ddp_program_state *s)
             "in one",
             s->name, (int)DDP_PROGRAM_STATES);
     if (!d->program)
-        d->program = (ddp__program *)ddp__scratch_take(&d->lists, DDP_PROGRAM_STATES, sizeof *d->program);
+        d->program =
+            (ddp__program *)ddp__scratch_take(ddp__lists_of(d), DDP_PROGRAM_STATES, sizeof *d->program);
     if (!d->program) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_add_state: out of memory for '%s'", s->name);
     p = &d->program[d->programs++];
     snprintf(p->name, sizeof p->name, "%s", s->name);
@@ -87,15 +88,15 @@ static ddp_status ddp__program_over(ddp_ctx *d, const ddp__program *p, int code,
     const char *call = d->in_program;
 
     d->in_program = NULL;
-    if (d->host.error.code) {
-        if (err != &d->host.error) *err = d->host.error;
+    if (ddp__error(d)->code) {
+        if (err != ddp__error(d)) *err = *ddp__error(d);
         return err->code;
     }
     if (!code) return DDP_OK;
     why->msg[sizeof why->msg - 1] = 0;
     return ddp__fail(err, DDP_FAILED,
                      "rank %d: the %s function of the state '%s' (ddp_add_state) returned %d%s%.300s",
-                     d->rank, call, p->name, code, why->msg[0] ? ": " : "", why->msg);
+                     ddp_rank(d), call, p->name, code, why->msg[0] ? ": " : "", why->msg);
 }
 
 /* ddp__worker.lend */
@@ -113,7 +114,7 @@ static ddp_status ddp__program_lend(const ddp__worker *s, ddp__tensor *t, ddp_er
     p->lent = 1;
     if (size && !bytes)
         return ddp__fail(err, DDP_ARG, "rank %d: the save function of the state '%s' gave NULL for %zu bytes",
-                         d->rank, p->name, size);
+                         ddp_rank(d), p->name, size);
     if (!(t->flags & DDP__WORKER_LENT)) DDP_FREE(t->data);
     t->flags |= DDP__WORKER_LENT;
     t->data = bytes;

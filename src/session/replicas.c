@@ -14,7 +14,7 @@ static ddp_status ddp__block_hash(ddp_ctx *d, const ddp_block *k, float *room, u
     for (size_t at = 0, n; at < k->count; at += n) {
         const float *x = k->params + at;
         n = k->count - at < DDP__HASHED_FLOATS ? k->count - at : (size_t)DDP__HASHED_FLOATS;
-        if (room) DDP__TRY(ddp__host_download(&d->host, room, x, n * sizeof *room, err));
+        if (room) DDP__TRY(ddp__host_download(ddp__host_of(d), room, x, n * sizeof *room, err));
         hash = ddp_hash_floats(hash, room ? room : x, n);
     }
     *out = hash | 1;
@@ -23,7 +23,7 @@ static ddp_status ddp__block_hash(ddp_ctx *d, const ddp_block *k, float *room, u
 
 static ddp_status ddp__hashes_fill(ddp_ctx *d, float *room, uint64_t *hash, ddp_error *err)
 {
-    for (int l = 0; l < d->layers; l++)
+    for (int l = 0; l < ddp__layers(d); l++)
         for (int b = 0; b < ddp__count(d->unit[l].block); b++)
             DDP__TRY(ddp__block_hash(d, &d->unit[l].block[b], room, hash++, err));
     return DDP_OK;
@@ -31,9 +31,9 @@ static ddp_status ddp__hashes_fill(ddp_ctx *d, float *room, uint64_t *hash, ddp_
 
 static int ddp__in_group(const ddp_ctx *d, int group, int rank)
 {
-    const int *ranks = ddp__engine_group_ranks(d->engine, group);
+    const int *ranks = ddp__engine_group_ranks(ddp__engine_of(d, 0), group);
 
-    for (int i = 0; ranks && i < ddp__engine_group_size(d->engine, group); i++)
+    for (int i = 0; ranks && i < ddp__engine_group_size(ddp__engine_of(d, 0), group); i++)
         if (ranks[i] == rank) return 1;
     return !ranks;
 }
@@ -41,9 +41,9 @@ static int ddp__in_group(const ddp_ctx *d, int group, int rank)
 /* Whether number `at` of the hashes of a rank of this group is not this rank's. */
 static int ddp__hashes_differ(const ddp_ctx *d, const uint64_t *all, size_t each, size_t at, int group)
 {
-    const uint64_t own = all[(size_t)d->team_place * each + at];
+    const uint64_t own = all[(size_t)ddp__team_place(d) * each + at];
 
-    for (int i = 0; i < d->team_size; i++) {
+    for (int i = 0; i < ddp__team_size(d); i++) {
         const uint64_t other = all[(size_t)i * each + at];
         if (other && other != own && ddp__in_group(d, group, ddp__team_rank(d, i))) return 1;
     }
@@ -64,8 +64,8 @@ static ddp_status ddp__replicas_compare(ddp_ctx *d, uint64_t *all, size_t each, 
 {
     size_t at = 0;
 
-    DDP__TRY(ddp__gather_words(d, d->team, all, each * sizeof *all, err));
-    for (int l = 0; l < d->layers; l++)
+    DDP__TRY(ddp__gather_words(d, ddp__team_group(d), all, each * sizeof *all, err));
+    for (int l = 0; l < ddp__layers(d); l++)
         for (int b = 0; b < ddp__count(d->unit[l].block); b++, at++)
             if (ddp__hashes_differ(d, all, each, at, d->unit[l].group))
                 DDP__TRY(ddp__block_average(d, &d->unit[l], &d->unit[l].block[b], err));
@@ -79,14 +79,15 @@ ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err)
     size_t each = 0;
     ddp_status s;
 
-    if (!d->engine || d->host.paper || d->team_size < 2) return DDP_OK;
-    for (int l = 0; l < d->layers; l++) each += (size_t)ddp__count(d->unit[l].block);
-    all = (uint64_t *)ddp__calloc((size_t)d->team_size * each + 1, sizeof *all);
-    if (d->host.backend) room = (float *)ddp__calloc(DDP__HASHED_FLOATS, sizeof *room);
-    if (!all || (d->host.backend && !room))
-        s = ddp__fail(err, DDP_MEMORY, "out of memory comparing %zu arrays of %d ranks", each, d->team_size);
+    if (!ddp__engine_of(d, 0) || d->host.paper || ddp__team_size(d) < 2) return DDP_OK;
+    for (int l = 0; l < ddp__layers(d); l++) each += (size_t)ddp__count(d->unit[l].block);
+    all = (uint64_t *)ddp__calloc((size_t)ddp__team_size(d) * each + 1, sizeof *all);
+    if (ddp__backend_of(d)) room = (float *)ddp__calloc(DDP__HASHED_FLOATS, sizeof *room);
+    if (!all || (ddp__backend_of(d) && !room))
+        s = ddp__fail(err, DDP_MEMORY, "out of memory comparing %zu arrays of %d ranks", each,
+                      ddp__team_size(d));
     else
-        s = ddp__hashes_fill(d, room, all + (size_t)d->team_place * each, err);
+        s = ddp__hashes_fill(d, room, all + (size_t)ddp__team_place(d) * each, err);
     if (s == DDP_OK) s = ddp__replicas_compare(d, all, each, err);
     if (all) DDP_FREE(all);
     if (room) DDP_FREE(room);

@@ -16,7 +16,7 @@ static ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, 
     code = ddp__worker_list(d, &s, err);
     if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
     if (code == DDP_OK) code = ddp__programs_save(&s, err);
-    if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, d->cfg.overwrite, err);
+    if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, ddp__cfg(d)->overwrite, err);
     if (code == DDP_OK) d->saves_as = s.run;
     ddp__programs_release(d);
     ddp__worker_free(&s);
@@ -38,12 +38,13 @@ static ddp_status ddp__save_told(ddp_ctx *d, ddp__save_word *w, ddp_error *err)
     int r = 0;
 
     if (!ddp__hub_of(d)) return ddp__tell(d, 0, w, sizeof *w, err);
-    all = (ddp__save_word *)ddp__calloc((size_t)d->world, sizeof *all);
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for the words of %d ranks", d->world);
-    all[d->rank] = *w;
-    s = ddp__gather_by(d->engine, d->rank, d->world, ddp__hub_of(d), all, sizeof *all, err);
-    while (s == DDP_OK && r < d->world && !all[r].folder[0]) r++;
-    if (s == DDP_OK && r < d->world)
+    all = (ddp__save_word *)ddp__calloc((size_t)ddp_world(d), sizeof *all);
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for the words of %d ranks", ddp_world(d));
+    all[ddp_rank(d)] = *w;
+    s = ddp__gather_by(ddp__engine_of(d, 0), ddp_rank(d), ddp_world(d), ddp__hub_of(d), all, sizeof *all,
+                       err);
+    while (s == DDP_OK && r < ddp_world(d) && !all[r].folder[0]) r++;
+    if (s == DDP_OK && r < ddp_world(d))
         *w = all[r];
     else if (s == DDP_OK)
         s = ddp__fail(err, DDP_PEER_LOST, "all workers were lost while a checkpoint began");
@@ -59,9 +60,9 @@ static ddp_status ddp__tell_servers(ddp_ctx *d, const char *folder, int keep, dd
     if (strlen(folder) >= sizeof w.folder)
         return ddp__fail(err, DDP_ARG, "ddp_checkpoint_save: with servers a folder has at most %d characters",
                          (int)sizeof w.folder - 1);
-    DDP__TRY(DDP__EVENT(d, tell_servers, (d, d->self, 0)));
+    DDP__TRY(DDP__EVENT(d, tell_servers, (d, ddp__self(d), 0)));
     memset(&w, 0, sizeof w);
-    w.step = d->step;
+    w.step = ddp_step(d);
     w.taken = d->taken;
     w.keep = keep;
     snprintf(w.folder, sizeof w.folder, "%s", folder);
@@ -75,14 +76,13 @@ ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err)
     memset(&w, 0, sizeof w);
     DDP__TRY(ddp__save_told(d, &w, err));
     w.folder[sizeof w.folder - 1] = 0;
-    d->step = (long)w.step;
-    d->taken = w.taken;
+    ddp__step_set(d, (long)w.step, w.taken);
     return ddp__checkpoint_now(d, w.folder, w.keep, err);
 }
 
 static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
 {
-    if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    if (!ddp__started(d)) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__is_in_step(d, "ddp_checkpoint_save"));
     DDP__TRY(ddp__strategy_wait(d, err));
     DDP__TRY(ddp__post_flush(d, err));
@@ -99,8 +99,8 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
         return ddp__ctx_failf(d, DDP_USAGE,
                               "ddp_checkpoint_save: step %ld is under way; save "
                               "after ddp_step_end",
-                              d->step);
-    return ddp__save(d, folder, keep, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
+                              ddp_step(d));
+    return ddp__save(d, folder, keep, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
 
 /* Of other stages or replicas, or of another run's averages. */
@@ -108,8 +108,8 @@ static void ddp__residuals_clear(ddp_ctx *d, const char *folder)
 {
     if (!d->cut || !d->cut->residuals) return;
     memset(d->cut->residual, 0, d->cut->residuals * sizeof(float));
-    if (d->rank == 0)
-        ddp__log(&d->host.log, DDP_LOG_INFO,
+    if (ddp_rank(d) == 0)
+        ddp__log(ddp__log_of(d), DDP_LOG_INFO,
                  "the checkpoint in %.200s is of other stages or replicas, or of another "
                  "strategy or period: what edges had cut off begins at zero",
                  folder);
@@ -121,7 +121,7 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
     ddp__loaded of = {0, 0, 0};
     ddp_status code;
 
-    if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    if (!ddp__started(d)) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__post_flush(d, err));
     code = ddp__worker_list(d, &s, err);
     if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
@@ -130,9 +130,10 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
     if (code == DDP_OK) code = ddp__programs_load(d, &s, err);
     if (code == DDP_OK && !of.kin) ddp__coded_start(d, 1);
     if (code == DDP_OK && !of.same) ddp__residuals_clear(d, folder);
-    if (code == DDP_OK && of.kin && !of.same && d->rank == 0 && d->ops.plan_make)
-        ddp__log(&d->host.log, DDP_LOG_INFO,
-                 "the checkpoint in %.200s was cut otherwise: strategy %s plans anew", folder, d->ops.name);
+    if (code == DDP_OK && of.kin && !of.same && ddp_rank(d) == 0 && ddp__ops(d)->plan_make)
+        ddp__log(ddp__log_of(d), DDP_LOG_INFO,
+                 "the checkpoint in %.200s was cut otherwise: strategy %s plans anew", folder,
+                 ddp__ops(d)->name);
     *world = of.world;
     ddp__worker_free(&s);
     return code;
@@ -144,11 +145,11 @@ int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
 
     DDP__ENTER(d);
     if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
-    if (ddp__is_in_step(d, "ddp_checkpoint_load")) return ddp__ctx_fail(d, &d->host.error);
-    if (d->step || d->at.phase != DDP__OUTSIDE)
+    if (ddp__is_in_step(d, "ddp_checkpoint_load")) return ddp__ctx_fail(d, ddp__error(d));
+    if (ddp_step(d) || d->at.phase != DDP__OUTSIDE)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before the first",
-                              d->step);
-    if (ddp__load(d, folder, &of, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+                              ddp_step(d));
+    if (ddp__load(d, folder, &of, ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
     if (world) *world = of;
     return 0;
 }

@@ -18,9 +18,9 @@ struct ddp__desk {
 
 ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
 {
-    if (ddp__engine_error(d->engine, err)) return err->code;
-    return code ? ddp__fail(err, DDP_FAILED, "strategy %s: serve returned %d and gave no reason", d->ops.name,
-                            code)
+    if (ddp__engine_error(ddp__engine_of(d, 0), err)) return err->code;
+    return code ? ddp__fail(err, DDP_FAILED, "strategy %s: serve returned %d and gave no reason",
+                            ddp__ops(d)->name, code)
                 : DDP_OK;
 }
 
@@ -34,10 +34,10 @@ static void *ddp__desk_run(void *arg)
     ddp_status s;
     int code;
 
-    do code = d->ops.serve(d, d->self); /* its share is in the worker's own checkpoint */
+    do code = ddp__ops(d)->serve(d, ddp__self(d)); /* its share is in the worker's own checkpoint */
     while (code == (int)DDP_SERVE_SAVE);
     s = ddp__serve_status(d, code, &err);
-    if (s != DDP_OK) ddp__engine_abort(d->engine, s, err.msg);
+    if (s != DDP_OK) ddp__engine_abort(ddp__engine_of(d, 0), s, err.msg);
     pthread_mutex_lock(&k->lock);
     k->over = 1;
     k->status = s;
@@ -51,13 +51,13 @@ ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err)
     struct ddp__desk *k;
     int why;
 
-    if (!d->ops.serve) return DDP_OK;
-    k = (struct ddp__desk *)ddp__scratch_take(&d->lists, 1, sizeof *k);
+    if (!ddp__ops(d)->serve) return DDP_OK;
+    k = (struct ddp__desk *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *k);
     if (!k) return ddp__fail(err, DDP_MEMORY, "out of memory for a server");
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->changed, NULL);
     d->desk = k;
-    if (d->cfg.servers > 0 || !d->engine) return DDP_OK;
+    if (ddp__cfg(d)->servers > 0 || !ddp__engine_of(d, 0)) return DDP_OK;
     why = ddp__thread_deep(&k->thread, ddp__desk_run, d);
     if (why) return ddp__fail(err, DDP_MEMORY, "cannot start a thread that serves: %s", strerror(why));
     k->running = 1;
@@ -68,9 +68,9 @@ void ddp__desk_close(ddp_ctx *d)
 {
     struct ddp__desk *k = d->desk;
 
-    if (d->started && d->ops.tell_servers && !d->host.error.code && !ddp__is_server(d) &&
-        DDP__EVENT(d, tell_servers, (d, d->self, 1)))
-        ddp__ctx_fail(d, &d->host.error);
+    if (ddp__started(d) && ddp__ops(d)->tell_servers && !ddp__error(d)->code && !ddp__is_server(d) &&
+        DDP__EVENT(d, tell_servers, (d, ddp__self(d), 1)))
+        ddp__ctx_fail(d, ddp__error(d));
     if (!k) return;
     if (k->running) pthread_join(k->thread, NULL);
     pthread_cond_destroy(&k->changed);
@@ -84,30 +84,30 @@ int ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket)
 {
     ddp_error err;
 
-    DDP__DO(ddp__host_check(&d->host, &d->host.error));
-    return (int)ddp__engine_submit(d->engine, m, ticket, &err);
+    DDP__DO(ddp__host_check(ddp__host_of(d), ddp__error(d)));
+    return (int)ddp__engine_submit(ddp__engine_of(d, 0), m, ticket, &err);
 }
 
 int ddp_server_done(ddp_ctx *d, long ticket)
 {
-    return ddp__host_forked(&d->host) || ddp__engine_done(d->engine, ticket);
+    return ddp__host_forked(ddp__host_of(d)) || ddp__engine_done(ddp__engine_of(d, 0), ticket);
 }
 
 int ddp_server_wait(ddp_ctx *d, const long *tickets, int n)
 {
     ddp_error err;
 
-    DDP__DO(ddp__host_check(&d->host, &d->host.error));
-    if (ddp__engine_wait_any(d->engine, tickets, n, &d->desk->wake) >= 0) return 0;
+    DDP__DO(ddp__host_check(ddp__host_of(d), ddp__error(d)));
+    if (ddp__engine_wait_any(ddp__engine_of(d, 0), tickets, n, &d->desk->wake) >= 0) return 0;
     ddp__atomic_store(&d->desk->wake, 0);
-    return (int)ddp__engine_error(d->engine, &err);
+    return (int)ddp__engine_error(ddp__engine_of(d, 0), &err);
 }
 
 void ddp_server_wake(ddp_ctx *d)
 {
     if (!ddp__has_engine(d)) return;
     ddp__atomic_store(&d->desk->wake, 1);
-    ddp__engine_nudge(d->engine);
+    ddp__engine_nudge(ddp__engine_of(d, 0));
 }
 
 int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...)
@@ -118,17 +118,17 @@ int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...)
     va_start(ap, fmt);
     ddp__format_list(text, sizeof text, fmt, ap);
     va_end(ap);
-    DDP__DO(ddp__host_check(&d->host, &d->host.error));
-    if (d->engine)
-        ddp__engine_abort(d->engine, code, text);
+    DDP__DO(ddp__host_check(ddp__host_of(d), ddp__error(d)));
+    if (ddp__engine_of(d, 0))
+        ddp__engine_abort(ddp__engine_of(d, 0), code, text);
     else
-        ddp__fail(&d->host.error, code, "%s", text); /* no other thread is there */
+        ddp__fail(ddp__error(d), code, "%s", text); /* no other thread is there */
     return (int)code;
 }
 
 void ddp_server_set(ddp_ctx *d, int *flag, int value)
 {
-    if (ddp__host_forked(&d->host)) return;
+    if (ddp__host_forked(ddp__host_of(d))) return;
     pthread_mutex_lock(&d->desk->lock);
     ddp__atomic_store(flag, value);
     pthread_cond_broadcast(&d->desk->changed);
@@ -141,16 +141,16 @@ int ddp_server_await(ddp_ctx *d, const int *flag)
     struct ddp__desk *k = d->desk;
     const double begin = ddp_now();
 
-    DDP__DO(ddp__host_check(&d->host, &d->host.error));
+    DDP__DO(ddp__host_check(ddp__host_of(d), ddp__error(d)));
     pthread_mutex_lock(&k->lock);
     while (!ddp__atomic_load(flag) && k->running && !k->over) pthread_cond_wait(&k->changed, &k->lock);
     pthread_mutex_unlock(&k->lock);
     d->wait_this_step += ddp_now() - begin;
     ddp__record(d, DDP_SPAN_WAIT, DDP_NO_LAYER, begin, ddp_now());
     if (ddp__atomic_load(flag)) return 0;
-    if (d->engine) ddp__engine_error(d->engine, &d->host.error);
-    return d->host.error.code ? (int)d->host.error.code
-                              : ddp_complain(d, DDP_FAILED, "the server of rank %d has ended", d->rank);
+    if (ddp__engine_of(d, 0)) ddp__engine_error(ddp__engine_of(d, 0), ddp__error(d));
+    return ddp__error(d)->code ? (int)ddp__error(d)->code
+                               : ddp_complain(d, DDP_FAILED, "the server of rank %d has ended", ddp_rank(d));
 }
 
 /* ---- the ranks that compute ---- */
@@ -158,24 +158,25 @@ int ddp_server_await(ddp_ctx *d, const int *flag)
 ddp_status ddp__computes(ddp_ctx *d, const char *hook)
 {
     if (!ddp__is_server(d)) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_USAGE,
+    return ddp__fail(ddp__error(d), DDP_USAGE,
                      "%s: rank %d of %d serves (servers %d): call ddp_serve there instead "
                      "of the steps",
-                     hook, d->rank, d->world, d->cfg.servers);
+                     hook, ddp_rank(d), ddp_world(d), ddp__cfg(d)->servers);
 }
 
 ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
 {
-    const int workers = d->world - ddp_servers(d);
+    const int workers = ddp_world(d) - ddp_servers(d);
     int *rank;
     ddp_status s;
 
-    if (!ddp_servers(d) || d->cfg.min_world > 0) return DDP_OK;
+    if (!ddp_servers(d) || ddp__cfg(d)->min_world > 0) return DDP_OK;
     rank = (int *)ddp__calloc((size_t)workers, sizeof *rank);
     if (!rank) return ddp__fail(err, DDP_MEMORY, "out of memory for a group of %d ranks", workers);
     for (int r = 0; r < workers; r++) rank[r] = r;
-    s = ddp__engine_group(d->engine, rank, workers, &d->computing, err);
-    if (s == DDP_OK && d->second) s = ddp__engine_group(d->second, rank, workers, &d->computing, err);
+    s = ddp__engine_group(ddp__engine_of(d, 0), rank, workers, &d->computing, err);
+    if (s == DDP_OK && ddp__second_of(d))
+        s = ddp__engine_group(ddp__second_of(d), rank, workers, &d->computing, err);
     DDP_FREE(rank);
     return s;
 }
@@ -184,10 +185,7 @@ ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
 void ddp__computing_team(ddp_ctx *d)
 {
     if (!ddp_servers(d)) return;
-    if (!d->computing) ddp__engine_retire(d->engine);
+    if (!d->computing) ddp__engine_retire(ddp__engine_of(d, 0));
     if (ddp__is_server(d)) return;
-    d->team = d->computing;
-    d->team_size = d->world - ddp_servers(d);
-    d->team_root = 0;
-    d->team_place = d->rank;
+    ddp__team_set(d, d->computing, ddp_world(d) - ddp_servers(d), 0, ddp_rank(d));
 }

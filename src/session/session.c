@@ -15,43 +15,25 @@
 
 static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
-    static const ddp__hooks hooks = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin, ddp_backward_end,
-                                     ddp__last_pass};
+    ddp__engine *engine = NULL;
     ddp__wire *wire = NULL;
+    int met = ddp__met(d);
 
-    d->host.allocator = d->cfg.allocator;
-    d->info = (ddp_step_info *)ddp__scratch_take(&d->lists, 1, sizeof *d->info);
+    d->info = (ddp_step_info *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->info);
     if (!d->info) return ddp__fail(err, DDP_MEMORY, "out of memory for a context");
-    d->host.log = ddp__log_resolve(&d->cfg.logger, d->cfg.no_env);
-    d->host.hooks = &hooks;
-    d->host.seed = d->cfg.seed;
-    d->host.kernels = (int)d->cfg.kernels;
-    d->rank = d->cfg.rank;
-    d->met = d->world = d->cfg.world;
-    if (d->cfg.max_world > d->world) d->world = d->cfg.world = d->cfg.max_world;
-    if (d->ops.self_bytes) d->self = ddp__scratch_take(&d->lists, 1, d->ops.self_bytes);
-    if (d->ops.self_bytes && !d->self)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", d->ops.name);
-    d->optimizer = ddp_sgd(0.01f, 0);
-    d->lr = d->optimizer.lr;
-    d->plan_final = d->cfg.profile_steps == 0;
-    DDP__TRY(ddp__links_open(&d->cfg, 0, &d->links[0], err));
-    if (d->cfg.threads > 1) {
-        d->host.pool = ddp__pool_open(d->cfg.threads);
-        if (!d->host.pool)
-            return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
-    }
+    d->plan_final = ddp__cfg(d)->profile_steps == 0;
     DDP__TRY(ddp__device_open(d, err));
-    if (d->cfg.join) return ddp__arrival_open(d, err);
-    if (d->world == 1) return DDP_OK;
-    DDP__TRY(ddp__connect(d, hub, d->cfg.addr, listen_fd, &wire, err));
-    if (d->cfg.min_world > 0 && d->cfg.transport == DDP_TCP && !ddp_servers(d) &&
+    if (ddp__cfg(d)->join) return ddp__arrival_open(d, err);
+    if (ddp_world(d) == 1) return DDP_OK;
+    DDP__TRY(ddp__connect(d, hub, ddp__cfg(d)->addr, listen_fd, &wire, err));
+    if (ddp__cfg(d)->min_world > 0 && ddp__cfg(d)->transport == DDP_TCP && !ddp_servers(d) &&
         ddp__admission_open(d, wire, err)) {
         wire->table->close(wire);
         return err->code;
     }
-    DDP__TRY(ddp__engine_start(d, wire, &d->links[0], 0, d->met < d->world ? ((uint64_t)1 << d->met) - 1 : 0,
-                               &d->engine, err));
+    DDP__TRY(ddp__engine_start(d, wire, ddp__links_of(d, 0), 0,
+                               met < ddp_world(d) ? ((uint64_t)1 << met) - 1 : 0, &engine, err));
+    ddp__engine_set(d, engine);
     DDP__TRY(ddp__open_second(d, hub, err));
     return ddp__computing_open(d, err);
 }
@@ -59,19 +41,15 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
 ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd,
                    ddp_error *err)
 {
-    ddp_config zero = DDP__ZEROS;
-    ddp_ctx *d = (ddp_ctx *)ddp__calloc(1, sizeof *d);
+    static const ddp__hooks hooks = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin, ddp_backward_end,
+                                     ddp__last_pass};
     ddp_error local;
+    ddp_ctx *d;
 
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
-    if (!d) {
-        ddp__fail(err, DDP_MEMORY, "out of memory for a context");
-        return NULL;
-    }
-    d->host.process = getpid();
-    if (ddp__config_resolve(cfg ? cfg : &zero, list, &d->cfg, &d->ops, err) ||
-        ddp__open_parts(d, hub, listen_fd, err)) {
+    d = ddp__context_new(cfg, list, &hooks, err);
+    if (d && ddp__open_parts(d, hub, listen_fd, err)) {
         ddp_close(d);
         return NULL;
     }
@@ -82,7 +60,7 @@ static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
 {
     if (u->name) DDP_FREE(u->name);
     ddp__array_free(u->block);
-    ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
+    ddp__host_release(ddp__host_of(d), u->state, u->state_count * sizeof(float));
 }
 
 /* What it came to, for the log: ddprun reads these lines. */
@@ -90,14 +68,14 @@ static void ddp__closing_tell(ddp_ctx *d)
 {
     ddp_stats s;
 
-    if (d->step == 0 || !d->host.log.fn || d->host.log.level < DDP_LOG_INFO) return;
+    if (ddp_step(d) == 0 || !ddp__log_of(d)->fn || ddp__log_of(d)->level < DDP_LOG_INFO) return;
     ddp_get_stats(d, &s);
     if (ddp__is_first(d))
-        ddp__log(&d->host.log, DDP_LOG_INFO,
+        ddp__log(ddp__log_of(d), DDP_LOG_INFO,
                  "closed: %s, %ld steps of %.1f ms, %.0f %% of communication hidden, %.3g MB sent",
                  s.strategy, s.steps, 1e3 * s.step_s, s.hidden_pct, 1e-6 * (double)s.bytes_sent);
     else
-        ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d closed: %.3g MB sent", d->rank,
+        ddp__log(ddp__log_of(d), DDP_LOG_INFO, "rank %d closed: %.3g MB sent", ddp_rank(d),
                  1e-6 * (double)s.bytes_sent);
 }
 
@@ -107,14 +85,14 @@ static void ddp__disown(ddp_ctx *d)
 {
     ddp__joiner_disown(d->joiner);
     ddp__join_disown(d->join);
-    ddp__engine_disown(d->second);
-    ddp__engine_disown(d->engine);
+    ddp__engine_disown(ddp__second_of(d));
+    ddp__engine_disown(ddp__engine_of(d, 0));
 }
 
 void ddp_close(ddp_ctx *d)
 {
     if (!d) return;
-    if (ddp__host_forked(&d->host)) {
+    if (ddp__host_forked(ddp__host_of(d))) {
         ddp__disown(d);
         return;
     }
@@ -123,31 +101,22 @@ void ddp_close(ddp_ctx *d)
     ddp__join_stop(d->join);
     ddp__desk_close(d);
     ddp__device_stop(d);
-    if (d->second) ddp__engine_close(d->second);
-    if (d->engine) ddp__engine_close(d->engine);
+    if (ddp__second_of(d)) ddp__engine_close(ddp__second_of(d));
+    if (ddp__engine_of(d, 0)) ddp__engine_close(ddp__engine_of(d, 0));
     ddp__join_close(d->join); /* the coordinator's word may have been on its way until then */
     ddp__tls_free(d->tls);
-    while (d->host.owned) {
-        ddp__owned *o = d->host.owned;
-        d->host.owned = o->next;
-        o->destroy(o);
-    }
-    if (d->ops.close && (d->self || !d->ops.self_bytes)) d->ops.close(d, d->self);
-    for (int i = 0; i < d->layers; i++) ddp__unit_free(d, &d->unit[i]);
+    ddp__graphs_free(d);
+    ddp__strategy_close(d);
+    for (int i = 0; i < ddp__layers(d); i++) ddp__unit_free(d, &d->unit[i]);
     ddp__posted_close(d);
-    ddp__release(&d->host.allocator, d->coded, d->coded_count * sizeof(float));
-    ddp__host_release(&d->host, d->bases, d->bases_count * sizeof(float));
-    ddp__host_release(&d->host, d->coded_there, 2 * d->coded_count * sizeof(float));
+    ddp__release(ddp__allocator_of(d), d->coded, d->coded_count * sizeof(float));
+    ddp__host_release(ddp__host_of(d), d->bases, d->bases_count * sizeof(float));
+    ddp__host_release(ddp__host_of(d), d->coded_there, 2 * d->coded_count * sizeof(float));
     ddp__device_close(d);
-    ddp__release(&d->host.allocator, d->muon.at, d->muon_count * sizeof(float));
+    ddp__release(ddp__allocator_of(d), d->muon.at, d->muon_count * sizeof(float));
     ddp__array_free(d->unit);
-    ddp__links_free(&d->links[0]);
-    ddp__links_free(&d->links[1]);
     ddp_profile_free(&d->profile);
-    ddp__pool_close(d->host.pool);
-    ddp__config_free(&d->cfg);
-    ddp__scratch_free(&d->lists);
-    DDP_FREE(d);
+    ddp__context_free(d);
 }
 
 /* ---- registration ---- */
@@ -155,13 +124,14 @@ void ddp_close(ddp_ctx *d)
 static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b, ddp_error *err)
 {
     if (b->count == 0)
-        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out", d->layers, name);
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out", ddp__layers(d),
+                         name);
     if (!b->params)
-        return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values", d->layers,
-                         name, b->count);
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values",
+                         ddp__layers(d), name, b->count);
     if (b->kind == DDP_BUFFERS && b->grads)
         return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of buffers has no gradients; leave grads NULL",
-                         d->layers, name);
+                         ddp__layers(d), name);
     return DDP_OK;
 }
 
@@ -182,7 +152,7 @@ static ddp_status ddp__check_matrix(const ddp_ctx *d, const ddp__unit *u, int i,
                      x->params + count <= u->matrix[k].params))
         k++;
     if (count && b < ddp__count(u->block) && k == i) return DDP_OK;
-    return ddp__fail(err, DDP_ARG, "layer %d (%s): matrix %d of %zu rows and %zu columns %s", d->layers,
+    return ddp__fail(err, DDP_ARG, "layer %d (%s): matrix %d of %zu rows and %zu columns %s", ddp__layers(d),
                      u->name, i, x->rows, x->columns,
                      count && b < ddp__count(u->block)
                          ? "overlaps another: leave one of them out"
@@ -194,11 +164,12 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
     int own = layer->params || layer->count;
     char number[32];
 
-    snprintf(number, sizeof number, "layer %d", d->layers);
+    snprintf(number, sizeof number, "layer %d", ddp__layers(d));
     u->name = ddp__strdup(layer->name ? layer->name : number);
-    u->matrix = (ddp_matrix *)ddp__scratch_take(&d->lists, (size_t)layer->matrix_count, sizeof *u->matrix);
+    u->matrix =
+        (ddp_matrix *)ddp__scratch_take(ddp__lists_of(d), (size_t)layer->matrix_count, sizeof *u->matrix);
     if (!u->name || !u->matrix || !ddp__reserve(u->block, layer->block_count + own))
-        return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+        return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", ddp__layers(d));
     if (own) {
         const ddp_block first = {layer->params, layer->grads, layer->count, DDP_PARAMS};
         stbds_arrput(u->block, first);
@@ -223,18 +194,18 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
         layer->matrix_count < 0 || (layer->matrix_count > 0 && !layer->matrices))
         return ddp__ctx_failf(d, DDP_ARG,
                               "ddp_add_layer: layer %d is NULL or has blocks or matrices without an array",
-                              d->layers);
-    if (d->started)
+                              ddp__layers(d));
+    if (ddp__started(d))
         return ddp__ctx_failf(d, DDP_USAGE,
                               "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d "
                               "layers by ddp_set_optimizer or the first hook; register all layers before",
-                              d->layers, layer->name ? layer->name : "unnamed", d->layers);
-    if (!ddp__reserve(d->unit, d->layers + 1))
-        return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+                              ddp__layers(d), layer->name ? layer->name : "unnamed", ddp__layers(d));
+    if (!ddp__reserve(d->unit, ddp__layers(d) + 1))
+        return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", ddp__layers(d));
     u.ticket = u.other_ticket = -1;
-    if (ddp__unit_fill(d, &u, layer, &d->host.error)) {
+    if (ddp__unit_fill(d, &u, layer, ddp__error(d))) {
         ddp__unit_free(d, &u);
-        return ddp__ctx_fail(d, &d->host.error);
+        return ddp__ctx_fail(d, ddp__error(d));
     }
     stbds_arrput(d->unit, u);
     d->layers++;
@@ -243,7 +214,7 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
 
 int ddp_layer_named(const ddp_ctx *d, const char *name)
 {
-    for (int l = 0; d && name && l < d->layers; l++)
+    for (int l = 0; d && name && l < ddp__layers(d); l++)
         if (!strcmp(d->unit[l].name, name)) return l;
     return -1;
 }
@@ -263,7 +234,7 @@ int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, si
             "values it has are needed",
             layer ? layer : "", count, (void *)params);
     l = ddp_layer_named(d, layer);
-    if (l < 0 || d->started) { /* too late: ddp_add_layer says so */
+    if (l < 0 || ddp__started(d)) { /* too late: ddp_add_layer says so */
         memset(&first, 0, sizeof first);
         first.name = layer;
         first.params = params;
@@ -319,18 +290,15 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
         return ddp__ctx_failf(d, DDP_ARG,
                               "ddp_set_optimizer: an update function with state_per_param >= 0, matrix_state "
                               "from 0 to that and a learning rate >= 0 are needed, or ddp_own_update()");
-    if (!o->update && d->cfg.average_state)
+    if (!o->update && ddp__cfg(d)->average_state)
         return ddp__ctx_failf(d, DDP_ARG,
                               "average_state with your own update: the optimizer's state is yours: leave "
                               "average_state 0");
-    if (d->started)
+    if (ddp__started(d))
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s comes too late, training has begun",
                               o->name ? o->name : "the optimizer");
-    d->optimizer = *o;
-    if (!o->update) d->cfg.average_first = 1;
-    if (!d->optimizer.name) d->optimizer.name = o->update ? "user" : ddp_own_update().name;
-    d->lr = o->lr;
-    return d->layers && ddp__session_start(d, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
+    ddp__optimizer_set(d, o);
+    return ddp__layers(d) && ddp__session_start(d, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
 
 /* ---- reading ---- */
@@ -341,20 +309,20 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
     ddp_blob blob = {NULL, 0};
 
     DDP__ENTER(d);
-    err = &d->host.error;
-    if (!d->ops.plan_adopt)
+    err = ddp__error(d);
+    if (!ddp__ops(d)->plan_adopt)
         return ddp__ctx_failf(d, DDP_USAGE,
                               "ddp_plan_adopt: strategy %s follows no such plan; use one that averages "
                               "each layer in its own step of a period, as dreamddp does",
-                              d->ops.name);
+                              ddp__ops(d)->name);
     if (!plan || plan->layers != ddp__plan_rows(d) || plan->period < 1)
         return ddp__ctx_failf(d, DDP_ARG,
                               "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and "
                               "period %d",
                               ddp__plan_rows(d), plan ? plan->layers : 0, plan ? plan->period : 0);
-    if (!d->started && ddp__session_start(d, err)) return ddp__ctx_fail(d, err);
+    if (!ddp__started(d) && ddp__session_start(d, err)) return ddp__ctx_fail(d, err);
     if (ddp__is_in_step(d, "ddp_plan_adopt") || ddp__strategy_wait(d, err) ||
-        DDP__EVENT(d, plan_adopt, (d, d->self, plan, &blob)) || ddp__plan_set(d, &blob, NULL, err) ||
+        DDP__EVENT(d, plan_adopt, (d, ddp__self(d), plan, &blob)) || ddp__plan_set(d, &blob, NULL, err) ||
         ddp__balance_links(d, d->profile.layers ? &d->profile : NULL, err))
         return ddp__ctx_fail(d, err);
     d->plan_final = 1;
@@ -364,7 +332,7 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
 
 const ddp_plan *ddp_plan_get(const ddp_ctx *d)
 {
-    return d && d->ops.plan_view ? d->ops.plan_view(d->self) : NULL;
+    return d && ddp__ops(d)->plan_view ? ddp__ops(d)->plan_view(ddp__self(d)) : NULL;
 }
 
 const ddp_profile *ddp_profile_get(const ddp_ctx *d) { return d && d->profile.layers ? &d->profile : NULL; }
@@ -372,11 +340,11 @@ const ddp_profile *ddp_profile_get(const ddp_ctx *d) { return d && d->profile.la
 int ddp_measure_links(ddp_ctx *d)
 {
     DDP__ENTER(d);
-    if (ddp__is_in_step(d, "ddp_measure_links")) return ddp__ctx_fail(d, &d->host.error);
-    if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error))
-        return ddp__ctx_fail(d, &d->host.error);
+    if (ddp__is_in_step(d, "ddp_measure_links")) return ddp__ctx_fail(d, ddp__error(d));
+    if (ddp__cfg(d)->nccl && !ddp__started(d) && ddp__session_start(d, ddp__error(d)))
+        return ddp__ctx_fail(d, ddp__error(d));
     for (int link = 0; link < ddp_links(d); link++)
-        if (ddp__probe_link(d, link, &d->link[link], &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+        if (ddp__probe_link(d, link, &d->link[link], ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
     return 0;
 }
 
@@ -386,7 +354,7 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
 
     memset(out, 0, sizeof *out);
     if (link < 0 || link >= ddp_links(d)) return (int)DDP_ARG;
-    DDP__DO(ddp__host_check(&d->host, &d->host.error));
+    DDP__DO(ddp__host_check(ddp__host_of(d), ddp__error(d)));
     if (d->nccl && link == 0) {
         out->operations = d->nccl->messages;
         out->bytes_sent = d->nccl->bytes;

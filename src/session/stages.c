@@ -16,7 +16,7 @@
 /* Each stage's part of each layer into own [layers]. */
 static void ddp__stages_fill(const ddp_ctx *d, ddp__layer_cost *own)
 {
-    for (int l = 0; l < d->layers; l++) {
+    for (int l = 0; l < ddp__layers(d); l++) {
         const ddp__unit *u = &d->unit[l];
         ddp__layer_cost *c = &own[d->cut->whole[l]];
         c->flops = u->flops;
@@ -37,7 +37,7 @@ static ddp_status ddp__stages_parts(const ddp_ctx *d, ddp_error *err)
                              "%s%s is on %.0f stages, and split_params %d makes %d parts of it: cut the "
                              "model between layers, or leave split_params 0",
                              ddp__layer_prefix(d->cut->name[k]), d->cut->name[k], c->holders,
-                             d->cfg.split_params, ddp__parts_for(d, (size_t)c->trained));
+                             ddp__cfg(d)->split_params, ddp__parts_for(d, (size_t)c->trained));
     }
     return DDP_OK;
 }
@@ -51,20 +51,21 @@ ddp_status ddp__stages_open(ddp_ctx *d, ddp_error *err)
     ddp_status s;
     int place = 0;
 
-    if (!cut || !cut->group || !d->plan_final || !d->ops.plan_whole || !d->ops.plan_adopt) return DDP_OK;
-    if (d->layers != cut->units)
+    if (!cut || !cut->group || !d->plan_final || !ddp__ops(d)->plan_whole || !ddp__ops(d)->plan_adopt)
+        return DDP_OK;
+    if (ddp__layers(d) != cut->units)
         return ddp__fail(err, DDP_USAGE,
                          "%d layers on stage %d, %d of them of its graph: strategy %s plans for the graph's "
                          "layers: add no others with ddp_add_layer",
-                         d->layers, cut->stage, cut->units, d->ops.name);
-    d->model = (ddp__layer_cost *)ddp__scratch_take(&d->lists, L, sizeof *d->model);
+                         ddp__layers(d), cut->stage, cut->units, ddp__ops(d)->name);
+    d->model = (ddp__layer_cost *)ddp__scratch_take(ddp__lists_of(d), L, sizeof *d->model);
     all = (ddp__layer_cost *)ddp__calloc((size_t)cut->stages, row);
     if (!d->model || !all) {
         if (all) DDP_FREE(all);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the plan of %d layers", cut->layers);
     }
-    ranks = ddp__engine_group_ranks(d->engine, cut->group);
-    while (ranks[place] != d->rank) place++;
+    ranks = ddp__engine_group_ranks(ddp__engine_of(d, 0), cut->group);
+    while (ranks[place] != ddp_rank(d)) place++;
     ddp__stages_fill(d, all + (size_t)place * L);
     s = ddp__gather_words(d, cut->group, all, row, err);
     for (size_t i = 0; s == DDP_OK && i < (size_t)cut->stages * L; i++) {
@@ -111,7 +112,7 @@ ddp_status ddp__stages_take(const ddp_ctx *d, const ddp_plan *whole, ddp_plan *o
     own->cost = whole->cost;
     for (int k = 0, from = 0; k < d->cut->layers; k++, from += parts) {
         parts = ddp__parts_for(d, (size_t)d->model[k].trained);
-        if (l == d->layers || d->cut->whole[l] != k) continue; /* another stage's */
+        if (l == ddp__layers(d) || d->cut->whole[l] != k) continue; /* another stage's */
         /* the last part has the buffers too: of a stage that has nothing else it is the only one */
         for (int i = parts - ddp_parts_of(d, l); i < parts; i++, row++) {
             own->step_of[row] = whole->step_of[from + i];
@@ -132,17 +133,17 @@ ddp_status ddp__stages_make(ddp_ctx *d, const ddp_profile *model, ddp_plan *out,
     p.params = (double *)ddp__calloc((size_t)p.layers, sizeof *p.params);
     if (!p.params) return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", p.layers);
     for (int k = 0; k < p.layers; k++) p.params[k] = d->model[k].trained;
-    s = DDP__EVENT(d, plan_whole, (d, d->self, &p, out));
+    s = DDP__EVENT(d, plan_whole, (d, ddp__self(d), &p, out));
     DDP_FREE(p.params);
     return s;
 }
 
 ddp_status ddp__stages_profile(const ddp_ctx *d, const ddp_profile *model, ddp_profile *own, ddp_error *err)
 {
-    DDP__TRY(ddp_profile_new(d->layers, own, err));
+    DDP__TRY(ddp_profile_new(ddp__layers(d), own, err));
     own->alpha_s = model->alpha_s;
     own->gap_s = model->gap_s;
-    for (int l = 0; l < d->layers; l++) {
+    for (int l = 0; l < ddp__layers(d); l++) {
         const int k = d->cut->whole[l];
         own->params[l] = model->params ? model->params[k] : (double)d->unit[l].count;
         own->forward_s[l] = model->forward_s ? model->forward_s[k] : 0;
@@ -151,7 +152,7 @@ ddp_status ddp__stages_profile(const ddp_ctx *d, const ddp_profile *model, ddp_p
         own->name[l] = ddp__strdup(model->name && model->name[k] ? model->name[k] : d->unit[l].name);
         if (own->name[l]) continue;
         ddp_profile_free(own);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", d->layers);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", ddp__layers(d));
     }
     return DDP_OK;
 }

@@ -8,6 +8,7 @@
 #include "exchange/post.h"
 #include "exchange/verbs.h"
 #include "session/admission.h"
+#include "measure/account.h"
 #include "session/planning.h"
 #include "session/serve.h"
 #include "session/start.h"
@@ -34,7 +35,7 @@ static int ddp__arrays(const ddp_ctx *d, ddp__array *out)
 {
     int n = 0;
 
-    for (int l = 0; l < d->layers; l++)
+    for (int l = 0; l < ddp__layers(d); l++)
         for (int b = 0; b < ddp__count(d->unit[l].block); b++) {
             const ddp_block *k = &d->unit[l].block[b];
             const ddp__array params = {k->params, k->params + k->count, l, b, 0},
@@ -58,7 +59,7 @@ static void ddp__arrays_tie(ddp_ctx *d, const ddp__array *x, int n)
         else
             kept = i;
     }
-    for (int l = 0; l < d->layers; l++) {
+    for (int l = 0; l < ddp__layers(d); l++) {
         ddp__unit *u = &d->unit[l];
         int left = 0;
         for (int b = 0; b < ddp__count(u->block); b++)
@@ -73,9 +74,9 @@ static ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
     ddp__array *all;
     int n = 0;
 
-    for (int l = 0; l < d->layers; l++) n += 2 * ddp__count(d->unit[l].block);
+    for (int l = 0; l < ddp__layers(d); l++) n += 2 * ddp__count(d->unit[l].block);
     all = (ddp__array *)ddp__calloc((size_t)n + 1, sizeof *all);
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for the arrays of %d layers", d->layers);
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for the arrays of %d layers", ddp__layers(d));
     ddp__arrays_tie(d, all, ddp__arrays(d, all));
     n = ddp__arrays(d, all);
     err->code = DDP_OK;
@@ -105,7 +106,7 @@ static const ddp_matrix *ddp__next_matrix(const ddp_ctx *d, const ddp__unit *u, 
 {
     const ddp_matrix *next = NULL, *x = u->matrix;
 
-    for (; d->optimizer.matrix_state && x < u->matrix + u->matrices; x++)
+    for (; ddp__optimizer(d)->matrix_state && x < u->matrix + u->matrices; x++)
         if (x->params >= k->params + at && x->params < k->params + k->count &&
             (!next || x->params < next->params))
             next = x;
@@ -136,12 +137,12 @@ static void ddp__unit_trains(const ddp_ctx *d, ddp__unit *u, const ddp_block *k)
 static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
     const size_t room = (size_t)(ddp__count(u->block) + 2 * u->matrices + 1);
-    const int arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0;
+    const int arrays = ddp__cfg(d)->average_state ? ddp__optimizer(d)->state_per_param : 0;
     int parts;
 
-    u->shape = (ddp_matrix *)ddp__scratch_take(&d->lists, room, sizeof *u->shape);
-    u->gradient = (ddp_piece *)ddp__scratch_take(&d->lists, 4 * room, sizeof *u->gradient);
-    if (d->lists.failed)
+    u->shape = (ddp_matrix *)ddp__scratch_take(ddp__lists_of(d), room, sizeof *u->shape);
+    u->gradient = (ddp_piece *)ddp__scratch_take(ddp__lists_of(d), 4 * room, sizeof *u->gradient);
+    if (ddp__scratch_failed(ddp__lists_of(d)))
         return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", ddp__layer_prefix(u->name), u->name);
     u->trains = u->gradient + room;
     u->average = u->trains + room;
@@ -160,9 +161,9 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     u->forward_step = -1;
     parts = ddp_parts_of(d, (int)(u - d->unit));
     if (parts == 1 &&
-        !(u->state_count && arrays && (d->cfg.state_period[0] > 1 || d->cfg.state_period[1] > 1)))
+        !(u->state_count && arrays && (ddp__cfg(d)->state_period[0] > 1 || ddp__cfg(d)->state_period[1] > 1)))
         return DDP_OK;
-    u->moved = (ddp_piece *)ddp__scratch_take(&d->lists, ddp__unit_pieces(d, u), sizeof *u->moved);
+    u->moved = (ddp_piece *)ddp__scratch_take(ddp__lists_of(d), ddp__unit_pieces(d, u), sizeof *u->moved);
     return u->moved ? DDP_OK
                     : ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", ddp__layer_prefix(u->name), u->name);
 }
@@ -170,11 +171,11 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
     if (u->state_count == 0) return DDP_OK;
-    u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
+    u->state = (float *)ddp__host_alloc(ddp__host_of(d), u->state_count * sizeof(float));
     if (!u->state)
         return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory for %zu bytes of optimizer state",
                          ddp__layer_prefix(u->name), u->name, u->state_count * sizeof(float));
-    if (d->cfg.average_state) {
+    if (ddp__cfg(d)->average_state) {
         const ddp_piece state = {{u->state}, u->state_count};
         u->average[u->averages++] = u->other[u->others++] = state;
     }
@@ -186,17 +187,17 @@ static ddp_status ddp__session_muon(ddp_ctx *d, ddp_error *err)
 {
     int matrices = 0;
 
-    if (!ddp__is_muon(&d->optimizer)) return DDP_OK;
-    if (d->host.backend)
+    if (!ddp__is_muon(ddp__optimizer(d))) return DDP_OK;
+    if (ddp__backend_of(d))
         return ddp__fail(err, DDP_UNSUPPORTED,
                          "optimizer muon with a backend: its matrices are multiplied on the CPU: "
                          "train there, or choose adamw");
-    if (d->ops.traits & DDP_NEEDS_SERVERS)
+    if (ddp__ops(d)->traits & DDP_NEEDS_SERVERS)
         return ddp__fail(err, DDP_UNSUPPORTED,
                          "optimizer muon with strategy %s: a server updates what it serves on its "
                          "own, not matrix by matrix: choose adamw, or a strategy without servers",
-                         d->ops.name);
-    for (int l = 0; l < d->layers; l++)
+                         ddp__ops(d)->name);
+    for (int l = 0; l < ddp__layers(d); l++)
         for (int i = 0; i < d->unit[l].gradients; i++) {
             const ddp_matrix *x = &d->unit[l].shape[i];
             const size_t room = ddp__muon_room(x->rows, x->columns);
@@ -208,9 +209,9 @@ static ddp_status ddp__session_muon(ddp_ctx *d, ddp_error *err)
         return ddp__fail(err, DDP_USAGE,
                          "optimizer muon: none of %d layers has a matrix to train: give them in "
                          "ddp_layer.matrices, or choose adamw",
-                         d->layers);
-    d->muon.pool = d->host.pool;
-    d->muon.at = (float *)ddp__alloc(&d->host.allocator, d->muon_count * sizeof(float));
+                         ddp__layers(d));
+    d->muon.pool = ddp__pool_of(d);
+    d->muon.at = (float *)ddp__alloc(ddp__allocator_of(d), d->muon_count * sizeof(float));
     return d->muon.at ? DDP_OK
                       : ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes that muon works in",
                                   d->muon_count * sizeof(float));
@@ -223,8 +224,8 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
     double state = 0, graphs = 0;
     const ddp__owned *o;
 
-    if (d->host.backend || d->host.allocator.alloc || !(total > 0)) return DDP_OK;
-    for (int l = 0; l < d->layers; l++) state += (double)d->unit[l].state_count * sizeof(float);
+    if (ddp__backend_of(d) || d->host.allocator.alloc || !(total > 0)) return DDP_OK;
+    for (int l = 0; l < ddp__layers(d); l++) state += (double)d->unit[l].state_count * sizeof(float);
     for (o = d->host.owned; o; o = o->next) graphs += o->bytes;
     if (state + graphs <= total) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY,
@@ -232,36 +233,38 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
                      "gradients and activations; this process may use %.0f: use a smaller model, or an "
                      "optimizer with less "
                      "state",
-                     state, d->optimizer.name, graphs, total);
+                     state, ddp__optimizer(d)->name, graphs, total);
 }
 
 static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 {
-    const int per_step = 8 * d->layers * d->cfg.micro_batches + 64, timed = d->cfg.profile_steps + 1;
+    const int per_step = 8 * ddp__layers(d) * ddp__cfg(d)->micro_batches + 64,
+              timed = ddp__cfg(d)->profile_steps + 1;
 
-    for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
+    for (int l = 0; l < ddp__layers(d); l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__session_fits(d, err));
-    for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
+    for (int l = 0; l < ddp__layers(d); l++) DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
     DDP__TRY(ddp__session_muon(d, err));
     DDP__TRY(ddp__coded_memory(d, err));
     DDP__TRY(ddp__posted_open(d, err));
-    d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
-    d->op_room = d->cfg.trace_spans > 0 ? 2048 : (d->cfg.site > 0 ? 12 : 4) * d->layers + 64;
+    d->spans = ddp__cfg(d)->trace_spans > per_step ? ddp__cfg(d)->trace_spans : per_step;
+    d->op_room = ddp__cfg(d)->trace_spans > 0 ? 2048 : (ddp__cfg(d)->site > 0 ? 12 : 4) * ddp__layers(d) + 64;
     d->merge_room = per_step + d->op_room;
-    d->span = (ddp_span *)ddp__scratch_take(&d->lists, (size_t)d->spans, sizeof *d->span);
-    d->op_scratch = (ddp__op_span *)ddp__scratch_take(&d->lists, (size_t)d->op_room, sizeof *d->op_scratch);
-    d->merge = (ddp_span *)ddp__scratch_take(&d->lists, (size_t)d->merge_room, sizeof *d->merge);
+    d->span = (ddp_span *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->spans, sizeof *d->span);
+    d->op_scratch =
+        (ddp__op_span *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->op_room, sizeof *d->op_scratch);
+    d->merge = (ddp_span *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->merge_room, sizeof *d->merge);
     d->ended_room = ddp__clock_room(d);
-    d->ended = (ddp__ended *)ddp__scratch_take(&d->lists, (size_t)d->ended_room, sizeof *d->ended);
-    d->pace = (ddp__pace_word *)ddp__scratch_take(&d->lists, (size_t)d->world, sizeof *d->pace);
-    d->pace_sorted = ddp__doubles(&d->lists, (size_t)d->world);
+    d->ended = (ddp__ended *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->ended_room, sizeof *d->ended);
+    d->pace = (ddp__pace_word *)ddp__scratch_take(ddp__lists_of(d), (size_t)ddp_world(d), sizeof *d->pace);
+    d->pace_sorted = ddp__doubles(ddp__lists_of(d), (size_t)ddp_world(d));
     d->pace_ticket = -1;
-    d->timer.layers = d->layers;
+    d->timer.layers = ddp__layers(d);
     d->timer.room = timed;
-    d->timer.sample = (float *)ddp__scratch_take(&d->lists, (size_t)d->layers * (size_t)timed * DDP__T_KINDS,
-                                                 sizeof *d->timer.sample);
-    if (d->lists.failed)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", d->layers);
+    d->timer.sample = (float *)ddp__scratch_take(
+        ddp__lists_of(d), (size_t)ddp__layers(d) * (size_t)timed * DDP__T_KINDS, sizeof *d->timer.sample);
+    if (ddp__scratch_failed(ddp__lists_of(d)))
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", ddp__layers(d));
     return DDP_OK;
 }
 
@@ -271,32 +274,31 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
  * all of a rank's layers; all ranks where layers belong to none or to several. */
 static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 {
-    ddp_config checked = d->cfg;
-    int i, groups = 0;
+    ddp_config checked = *ddp__cfg(d);
+    int i, groups = 0, place = ddp_rank(d), team = d->unit[0].group;
 
-    d->team = d->unit[0].group;
-    for (int l = 0; l < d->layers; l++) {
+    for (int l = 0; l < ddp__layers(d); l++) {
         const int group = d->unit[l].group,
-                  *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
-        int n = ranks ? ddp__engine_group_size(d->engine, group) : 0;
-        for (i = 0; i < n && ranks[i] != d->rank; i++) {
+                  *ranks = ddp__engine_of(d, 0) ? ddp__engine_group_ranks(ddp__engine_of(d, 0), group) : NULL;
+        int n = ranks ? ddp__engine_group_size(ddp__engine_of(d, 0), group) : 0;
+        for (i = 0; i < n && ranks[i] != ddp_rank(d); i++) {
         }
         if (group && (i == n || !ranks))
             return ddp__fail(err, DDP_ARG,
                              "layer %d (%s) belongs to group %d, which rank %d is not in: make the group "
                              "with ddp_group, and leave the layer to its ranks",
-                             l, d->unit[l].name, group, d->rank);
+                             l, d->unit[l].name, group, ddp_rank(d));
         if (group) groups = 1;
         if (group != d->unit[0].group) d->mixed = 1;
     }
     if (d->norm.pass) checked.clip_norm = 0; /* which a pipeline knows */
-    DDP__TRY(ddp__goes_check(&checked, &d->ops, groups, err));
-    if (d->mixed) d->team = 0;
-    d->team_size = d->team ? ddp__engine_group_size(d->engine, d->team) : d->world;
-    d->team_root = ddp__group_root(d, d->team);
-    d->team_place = d->rank;
-    for (i = 0; i < d->team_size; i++)
-        if (ddp__team_rank(d, i) == d->rank) d->team_place = i;
+    DDP__TRY(ddp__goes_check(&checked, ddp__ops(d), groups, err));
+    if (d->mixed) team = 0;
+    ddp__team_set(d, team, team ? ddp__engine_group_size(ddp__engine_of(d, 0), team) : ddp_world(d),
+                  ddp__group_root(d, team), place);
+    for (i = 0; i < ddp__team_size(d); i++)
+        if (ddp__team_rank(d, i) == ddp_rank(d)) place = i;
+    ddp__team_set(d, team, ddp__team_size(d), ddp__team_root(d), place);
     return DDP_OK;
 }
 
@@ -304,7 +306,7 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
  * and frozen layers included. */
 ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 {
-    for (int l = 0; l < d->layers; l++)
+    for (int l = 0; l < ddp__layers(d); l++)
         for (int b = 0; b < ddp__count(d->unit[l].block); b++) {
             const ddp_block *k = &d->unit[l].block[b];
             ddp_piece p;
@@ -321,10 +323,10 @@ static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
 {
     size_t count = 0;
 
-    for (int l = 0; l < d->layers; l++)
-        count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
-    if (d->second) DDP__TRY(ddp__engine_guard(d->second, count, err));
-    return ddp__engine_guard(d->engine, count, err);
+    for (int l = 0; l < ddp__layers(d); l++)
+        count += d->unit[l].count + (ddp__cfg(d)->average_state ? d->unit[l].state_count : 0);
+    if (ddp__second_of(d)) DDP__TRY(ddp__engine_guard(ddp__second_of(d), count, err));
+    return ddp__engine_guard(ddp__engine_of(d, 0), count, err);
 }
 
 /* Without this, ranks whose program forgot to give the gradients would part in silence. */
@@ -332,35 +334,36 @@ static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
 {
     int frozen = 0;
 
-    if (d->ops.averages != DDP_AVERAGES_GRADIENTS || !d->engine) return DDP_OK;
-    for (int l = 0; l < d->layers; l++) {
+    if (ddp__ops(d)->averages != DDP_AVERAGES_GRADIENTS || !ddp__engine_of(d, 0)) return DDP_OK;
+    for (int l = 0; l < ddp__layers(d); l++) {
         if (d->unit[l].gradients) return DDP_OK;
         frozen += ddp__count(d->unit[l].block);
     }
-    if (d->team && !frozen) return DDP_OK; /* a stage of a pipeline that has nothing to train */
+    if (ddp__team_group(d) && !frozen) return DDP_OK; /* a stage of a pipeline that has nothing to train */
     return ddp__fail(err, DDP_USAGE,
                      "strategy %s averages gradients, and none of %d layers has any: give them in "
                      "ddp_layer.grads, or choose a strategy that averages parameters",
-                     d->ops.name, d->layers);
+                     ddp__ops(d)->name, ddp__layers(d));
 }
 
 /* A joining worker whose optimizer began at zero would take other steps than the members, without an
  * error. */
 static ddp_status ddp__own_state_given(const ddp_ctx *d, ddp_error *err)
 {
-    if (d->optimizer.update || d->programs || (!d->cfg.join && d->met >= d->world)) return DDP_OK;
+    if (ddp__optimizer(d)->update || d->programs || (!ddp__cfg(d)->join && d->met >= ddp_world(d)))
+        return DDP_OK;
     return ddp__fail(err, DDP_UNSUPPORTED,
                      "%s with your own update: a joining worker needs the state of your optimizer: register "
                      "it with ddp_add_state before ddp_set_optimizer, or leave join and max_world 0",
-                     d->cfg.join ? "join" : "max_world");
+                     ddp__cfg(d)->join ? "join" : "max_world");
 }
 
 ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 {
     const int joins = d->joiner != NULL;
 
-    if (d->started) return DDP_OK;
-    if (d->layers == 0)
+    if (ddp__started(d)) return DDP_OK;
+    if (ddp__layers(d) == 0)
         return ddp__fail(err, DDP_USAGE,
                          "no layer is registered: call ddp_add_layer, or ddp_graph_build, before the "
                          "first step");
@@ -370,27 +373,29 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__gradients_given(d, err));
     DDP__TRY(ddp__own_state_given(d, err));
     DDP__TRY(ddp__session_pieces(d, err));
-    if (d->engine) {
-        if (d->cfg.check_writes) DDP__TRY(ddp__guard_layers(d, err));
+    if (ddp__engine_of(d, 0)) {
+        if (ddp__cfg(d)->check_writes) DDP__TRY(ddp__guard_layers(d, err));
         DDP__TRY(ddp__agree(d, err));
         DDP__TRY(ddp__stages_open(d, err));
         DDP__TRY(ddp__plan_fits_stages(d, err));
     }
     if (!joins) DDP__TRY(ddp__device_start(d, err));
-    if (d->engine) {
+    if (ddp__engine_of(d, 0)) {
         DDP__TRY(ddp__share_parameters(d, err));
         ddp__computing_team(d);
         ddp__coded_start(d, 1);
     }
-    DDP__TRY(DDP__EVENT(d, start, (d, d->self)));
-    if (d->engine) ddp__admission_ready(d);
+    DDP__TRY(DDP__EVENT(d, start, (d, ddp__self(d))));
+    if (ddp__engine_of(d, 0)) ddp__admission_ready(d);
     if (joins) { /* from here on it has an engine, and the members' state */
         DDP__TRY(ddp__arrival_enter(d, err));
         DDP__TRY(ddp__device_start(d, err));
     }
-    if (d->plan_final && !d->ops.plan_make && !ddp__is_server(d)) DDP__TRY(ddp__balance_links(d, NULL, err));
+    if (d->plan_final && !ddp__ops(d)->plan_make && !ddp__is_server(d))
+        DDP__TRY(ddp__balance_links(d, NULL, err));
     DDP__TRY(ddp__desk_open(d, err));
-    d->started = 1;
-    d->at.mark = d->step_begin = ddp_now();
+    ddp__layers_freeze(d);
+    ddp__clock_start(d);
+    ddp__account_reset(d);
     return DDP_OK;
 }

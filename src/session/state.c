@@ -74,7 +74,7 @@ static int ddp__shares(const ddp_ctx *d, ddp__share *out)
 {
     int count = 0;
 
-    for (int l = 0; l < d->layers; l++) {
+    for (int l = 0; l < ddp__layers(d); l++) {
         ddp__share_walk w;
         memset(&w, 0, sizeof w);
         for (int b = 0; b < ddp__count(d->unit[l].block); b++)
@@ -97,7 +97,7 @@ static ddp_status ddp__plan_is_sane(ddp_ctx *d, const ddp__worker *s)
     blob.bytes = (unsigned char *)plan->data;
     blob.size = plan->count;
     if (!plan->count) return DDP_OK;
-    return DDP__EVENT(d, plan_fits, (d, d->self, &blob));
+    return DDP__EVENT(d, plan_fits, (d, ddp__self(d), &blob));
 }
 
 static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const char *path, ddp_error *err)
@@ -117,7 +117,7 @@ static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const cha
 /* told: parameters and optimizer state are the same on all workers, between steps. */
 static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
 {
-    const int there = d->host.backend ? DDP__WORKER_THERE : 0;
+    const int there = ddp__backend_of(d) ? DDP__WORKER_THERE : 0;
     ddp__unit *u = &d->unit[l];
 
     for (int b = 0; b < ddp__count(u->block); b++)
@@ -135,12 +135,12 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
 /* More than any plan takes: nothing that arrives decides about an allocation. */
 static size_t ddp__plan_most(const ddp_ctx *d)
 {
-    return 65536 + 16 * (size_t)d->layers * ((size_t)d->cfg.period + 16);
+    return 65536 + 16 * (size_t)ddp__layers(d) * ((size_t)ddp__cfg(d)->period + 16);
 }
 
 static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_error *err)
 {
-    const size_t L = (size_t)d->layers, times = ddp__profile_numbers(d->layers);
+    const size_t L = (size_t)ddp__layers(d), times = ddp__profile_numbers(ddp__layers(d));
     const int shares = ddp__shares(d, NULL);
     const ddp__owned *o;
     int64_t *number, *updates, *random;
@@ -161,17 +161,17 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     lr = (float *)ddp__worker_small(s, "lr", DDP_ST_F32, 1, 0, DDP__WORKER_TOLD);
     share = (ddp__share *)ddp__worker_small(s, "shares", DDP_ST_I64, (size_t)shares * DDP__SHARE_WORDS, 0, 0);
     if (!share || !number || !updates || !random || !plan || !profile || !lr)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the state of %d layers", d->layers);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the state of %d layers", ddp__layers(d));
     ddp__shares(d, share);
     s->cut = ddp__hash(DDP__HASH_START, share, (size_t)shares * sizeof *share);
-    number[DDP__N_STEP] = d->step;
+    number[DDP__N_STEP] = ddp_step(d);
     number[DDP__N_TAKEN] = d->taken;
     number[DDP__N_FINAL] = d->plan_final;
-    for (int l = 0; l < d->layers; l++) updates[l] = d->unit[l].updates;
+    for (int l = 0; l < ddp__layers(d); l++) updates[l] = d->unit[l].updates;
     for (o = d->host.owned; o; o = o->next)
         if (o->passes) *random++ = (int64_t)*o->passes;
     if (d->plan.size) memcpy(plan, d->plan.bytes, d->plan.size);
-    *lr = d->lr;
+    *lr = ddp__lr(d);
     if (!d->measured) return DDP_OK;
     memcpy(profile, d->profile.forward_s, L * sizeof *profile);
     memcpy(profile + L, d->profile.backward_s, L * sizeof *profile);
@@ -183,45 +183,46 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
 
 ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
 {
-    const int told = d->ops.averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
-    const int there = d->host.backend ? DDP__WORKER_THERE : 0;
+    const int told = ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
+    const int there = ddp__backend_of(d) ? DDP__WORKER_THERE : 0;
     int room = DDP__SMALL + ddp__count(d->kept) + d->programs + 1;
 
-    for (int l = 0; l < d->layers; l++) room += ddp__count(d->unit[l].block) + 3;
-    DDP__TRY(ddp__worker_open(s, d->layers, room, err));
-    s->host = &d->host;
+    for (int l = 0; l < ddp__layers(d); l++) room += ddp__count(d->unit[l].block) + 3;
+    DDP__TRY(ddp__worker_open(s, ddp__layers(d), room, err));
+    s->host = ddp__host_of(d);
     ddp__coded_fold(d);
-    s->engine = d->engine;
-    s->rank = d->rank;
-    s->world = d->world;
+    s->engine = ddp__engine_of(d, 0);
+    s->rank = ddp_rank(d);
+    s->world = ddp_world(d);
     s->hub = ddp__hub_of(d);
-    s->step = d->step;
-    s->strategy = d->ops.name;
-    s->optimizer = d->optimizer.name;
-    s->period = d->cfg.period;
+    s->step = ddp_step(d);
+    s->strategy = ddp__ops(d)->name;
+    s->optimizer = ddp__optimizer(d)->name;
+    s->period = ddp__cfg(d)->period;
     s->model = ddp__model_hash(d);
     s->run = d->saves_as;
     s->check = ddp__worker_is_sane;
     s->owner = d;
-    s->part = (size_t)(d->cfg.elastic_bytes / 64 * 64); /* in memory that is allocated in units of that */
+    s->part =
+        (size_t)(ddp__cfg(d)->elastic_bytes / 64 * 64); /* in memory that is allocated in units of that */
     s->takes_plan = 1;
     s->whole = d->cut ? d->cut->name : s->layer;
-    s->wholes = d->cut ? d->cut->layers : d->layers;
-    s->copies = d->cut ? d->cut->copies : d->world;
-    s->copy = d->cut ? d->cut->copy : d->rank;
-    for (int l = 0; l < d->layers; l++) s->layer[l] = d->unit[l].name;
+    s->wholes = d->cut ? d->cut->layers : ddp__layers(d);
+    s->copies = d->cut ? d->cut->copies : ddp_world(d);
+    s->copy = d->cut ? d->cut->copy : ddp_rank(d);
+    for (int l = 0; l < ddp__layers(d); l++) s->layer[l] = d->unit[l].name;
     DDP__TRY(ddp__worker_values(d, s, told, err));
-    for (int l = 0; l < d->layers; l++) ddp__worker_layer(d, s, l, told);
+    for (int l = 0; l < ddp__layers(d); l++) ddp__worker_layer(d, s, l, told);
     for (int i = 0; i < ddp__count(d->kept); i++) {
         const ddp__own_state *k = &d->kept[i];
         const int own = k->equal & DDP_KEPT_DRAINED ? 0 : k->equal & 1 ? DDP__WORKER_TOLD : DDP__WORKER_OWN;
         const int enters = k->equal & DDP_KEPT_TOLD ? DDP__WORKER_TOLD : 0;
         if (k->equal & DDP_KEPT_NOWHERE) continue;
-        ddp__worker_add(s, k->name, k->layer < 0 ? d->layers : k->layer, -1, k->data, k->count,
+        ddp__worker_add(s, k->name, k->layer < 0 ? ddp__layers(d) : k->layer, -1, k->data, k->count,
                         own | enters | (k->equal & DDP_KEPT_HERE ? 0 : there));
     }
     if (d->cut && d->cut->residuals)
-        ddp__worker_add(s, DDP__EDGE_RESIDUAL, d->layers, -1, d->cut->residual, d->cut->residuals,
+        ddp__worker_add(s, DDP__EDGE_RESIDUAL, ddp__layers(d), -1, d->cut->residual, d->cut->residuals,
                         DDP__WORKER_OWN);
     return DDP_OK;
 }
@@ -235,16 +236,15 @@ ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, dd
     ddp__owned *o;
     ddp_blob blob;
 
-    d->step = (long)number[DDP__N_STEP];
-    d->taken = number[DDP__N_TAKEN];
+    ddp__step_set(d, (long)number[DDP__N_STEP], number[DDP__N_TAKEN]);
     d->saves_as = s->run;
-    d->lr = *(const float *)ddp__worker_find(s, "lr")->data;
-    for (int l = 0; l < d->layers; l++) d->unit[l].updates = (long)updates[l];
+    ddp_set_lr(d, *(const float *)ddp__worker_find(s, "lr")->data);
+    for (int l = 0; l < ddp__layers(d); l++) d->unit[l].updates = (long)updates[l];
     for (o = d->host.owned; o; o = o->next)
         if (o->passes) *o->passes = (uint64_t)*random++;
     if (keep_plan && number[DDP__N_FINAL]) d->plan_final = 1;
-    d->timed_from = d->step;
-    if (!d->plan_final) d->cfg.profile_steps += (int)d->step; /* it has still to measure */
+    d->timed_from = ddp_step(d);
+    if (!d->plan_final) ddp__profile_for(d, ddp_step(d)); /* it has still to measure */
     if (!keep_plan || !plan->count) return DDP_OK;
     blob.bytes = (unsigned char *)plan->data;
     blob.size = plan->count;
@@ -255,7 +255,7 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
 {
     const ddp__tensor *t = ddp__worker_find(s, "profile");
     const double *profile = (const double *)t->data;
-    const size_t L = (size_t)d->layers;
+    const size_t L = (size_t)ddp__layers(d);
 
     d->measured = t->count != 0;
     d->drift_ticket = -1;

@@ -56,11 +56,10 @@ static void *ddp__play_worker(void *arg)
     cfg.rank = s->rank;
     d = ddp__open(&cfg, ddp__built_in(), x->play->hub, -1, &s->error);
     if (d) {
-        d->host.paper = w->paper;
-        d->host.paper_bytes = w->paper_bytes;
+        ddp__paper_set(d, w->paper, w->paper_bytes);
         code = x->play->fn(d, x->play->user);
-        if (d->host.error.code)
-            s->error = d->host.error;
+        if (ddp__error(d)->code)
+            s->error = *ddp__error(d);
         else if (code)
             (void)ddp__fail(&s->error,
                             code > 0 && code < (int)DDP_STATUS_COUNT ? (ddp_status)code : DDP_FAILED,

@@ -1,0 +1,167 @@
+"""Counts accesses to members of a struct of another module, for tools/house.py.
+
+A struct belongs to the module that declares it. Modules call each other's functions; they do not read or write the
+members of each other's structs. Public structs (ddp_ without a second underscore) are exempt, and so are records: structs
+that carry values from one module to another and have no state of their own.
+
+Types are found by reading: structs and their members, then the variables of each function, then each chain a->b.c.
+"""
+import collections
+import re
+
+# What carries values: configurations that a caller fills, results, and what is on a wire or in a file.
+RECORDS = {
+    "ddp__act": "what an emulated link does at a time, made from a script",
+    "ddp__addr": "an address and its size",
+    "ddp__engine_config": "filled by who opens an engine",
+    "ddp__epoch_info": "a result: who is there",
+    "ddp__frame": "what is on the wire",
+    "ddp__hello": "what is on the wire",
+    "ddp__incidents": "lines of a script",
+    "ddp__incident": "a line of a script",
+    "ddp__join_config": "filled by who opens the admission of workers",
+    "ddp__join_layout": "filled by who opens the admission of workers",
+    "ddp__join_place": "a result: where a joining worker enters",
+    "ddp__join_says": "what is on the wire",
+    "ddp__json": "a value of a file, read member by member",
+    "ddp__layer_cost": "sums over a model that is cut, gathered from its ranks",
+    "ddp__link": "rates and times of an emulated link",
+    "ddp__links": "emulated links, made from a configuration",
+    "ddp__loaded": "a result: what a checkpoint has",
+    "ddp__mapped": "a file in memory",
+    "ddp__net_stats": "a result: figures of an engine",
+    "ddp__op_record": "a result: an operation, for a dump",
+    "ddp__op_span": "a result: when an operation ran",
+    "ddp__oplog": "a result: operations, for a dump",
+    "ddp__path": "delays of an emulated link",
+    "ddp__peer_record": "a result: a peer, for a dump",
+    "ddp__rendezvous": "filled by who opens a wire",
+    "ddp__same": "a name and a number that ranks compare",
+    "ddp__setting": "a name and a number that ranks compare",
+    "ddp__share": "a result: whose file of a checkpoint a rank takes",
+    "ddp__tcp_config": "filled by who opens a wire",
+    "ddp__tensor": "an array in a checkpoint",
+    "ddp__text": "a text that grows, and its length",
+    "ddp__worker": "the arrays of a checkpoint, listed by who has them",
+}
+# member and sim run inside the comm thread, under its lock: comm/state.h is the state of all three.
+SHARED = {"comm/state.h": ("member", "sim")}
+STRUCT = re.compile(r"(typedef\s+)?struct\s*(\w*)\s*\{")
+DECLARATION = re.compile(r"\b(?:struct\s+)?(ddp_\w+)\s+([^;(){}=]*?)\s*(?=[;=,)\[])")
+CHAIN = re.compile(r"(?<![\w.>])([A-Za-z_]\w*)((?:\s*(?:->|\.)\s*[A-Za-z_]\w*)+)")
+BRACKETS = re.compile(r"\[[^\[\]]*\]")
+
+
+def closing(text, i):
+    depth = 0
+    for j in range(i, len(text)):
+        depth += (text[j] == "{") - (text[j] == "}")
+        if depth == 0:
+            return j
+    return len(text)
+
+
+def members_of(body):
+    """{member: its type} of the lines of a struct without structs inside"""
+    found = {}
+    while BRACKETS.search(body):
+        body = BRACKETS.sub("", body)
+    for line in body.split(";"):
+        line = " ".join(re.sub(r"\b(const|volatile|struct|unsigned|static)\b", " ", line).split())
+        function = re.search(r"\(\s*\*\s*(\w+)\s*\)\s*\(", line)
+        if function:
+            found[function.group(1)] = None
+            continue
+        m = re.match(r"([\w.]+)\s*(.*)$", line)
+        for name in m.group(2).split(",") if m else []:
+            name = name.strip(" *").split(":")[0].strip()
+            if re.match(r"\w+$", name):
+                found[name] = m.group(1)
+    return found
+
+
+class Members:
+    """structs[type] = {member: type}; home[type] = file; alias[name] = type"""
+
+    def __init__(self, house):
+        self.house, self.structs, self.home, self.alias = house, {}, {}, {}
+        for path, text in house.bare.items():
+            if not path.startswith("cuda/"):
+                text = re.sub(r"^\s*#.*(?:\\\n.*)*$", "", text, flags=re.M)
+                for m in STRUCT.finditer(text):
+                    self.read_struct(path, text, m)
+
+    def read_struct(self, path, text, m):
+        end = closing(text, m.end() - 1)
+        body, behind = text[m.end():end], re.match(r"\s*(\w*)", text[end + 1:]).group(1)
+        name = m.group(2) or (behind if m.group(1) else "")
+        if not name.startswith("ddp"):
+            return
+        inner = re.search(r"(?:struct|union)\s*\w*\s*\{", body)
+        own = {}
+        while inner:  # its members are the outer one's, or those of a type that only it has
+            stop = closing(body, inner.end() - 1)
+            label = re.match(r"\s*\**\s*(\w*)[^;]*;", body[stop + 1:])
+            nested = members_of(body[inner.end():stop])
+            if label.group(1):
+                self.structs[name + "." + label.group(1)] = nested
+                self.home[name + "." + label.group(1)] = path
+                own[label.group(1)] = name + "." + label.group(1)
+            else:
+                own.update(nested)
+            body = body[:inner.start()] + body[stop + 1 + label.end():]
+            inner = re.search(r"(?:struct|union)\s*\w*\s*\{", body)
+        own.update(members_of(body))
+        self.structs[name], self.home[name] = own, path
+        for known in (m.group(2), behind if m.group(1) else ""):
+            if known:
+                self.alias[known] = name
+
+    def variables(self, function):
+        found = {}
+        for m in DECLARATION.finditer(function):
+            if m.group(1) in self.alias:
+                for name in m.group(2).split(","):
+                    name = name.replace("const", " ").strip(" *\n")
+                    if re.match(r"\w+$", name):
+                        found.setdefault(name, m.group(1))
+        for m in re.finditer(r"\b(?:struct\s+)?(ddp_\w+)\s+([^;(){}]*?);", function):
+            if m.group(1) in self.alias:
+                for name in re.sub(r"=[^,;]*", "", m.group(2)).split(","):
+                    name = BRACKETS.sub("", name).replace("const", " ").strip(" *\n")
+                    if re.match(r"\w+$", name):
+                        found.setdefault(name, m.group(1))
+        return found
+
+    def counts(self, struct, path):
+        """Whether an access in path to a member of struct is a foreign one."""
+        home = self.home[struct]
+        mine, owner = path.split("/")[0], home.split("/")[0]
+        private = struct.startswith("ddp__") or struct.split(".")[0] == "ddp_ctx"
+        return private and mine != owner and struct not in RECORDS and mine not in SHARED.get(home, ())
+
+    def foreign(self):
+        """{(struct, file): Counter of members}"""
+        found = collections.defaultdict(collections.Counter)
+        for path, bodies in self.house.defined.items():
+            if not path.endswith(".c") or path.startswith("cuda/"):
+                continue
+            for _, parameters, body in bodies:
+                function = parameters + body
+                variables = self.variables(function)
+                texts, inside = [function], BRACKETS.findall(function)
+                while inside:
+                    texts[0] = BRACKETS.sub("", texts[0])
+                    texts += [t[1:-1] for t in inside]
+                    inside = BRACKETS.findall(texts[0])
+                for text in texts:
+                    for m in CHAIN.finditer(text):
+                        struct = self.alias.get(variables.get(m.group(1)))
+                        for member in re.findall(r"[A-Za-z_]\w*", m.group(2)):
+                            if struct is None or member not in self.structs[struct]:
+                                break
+                            if self.counts(struct, path):
+                                found[struct, path][member] += 1
+                            kind = self.structs[struct][member]
+                            struct = kind if kind in self.structs else self.alias.get(kind)
+        return found
