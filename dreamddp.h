@@ -4356,6 +4356,63 @@ DDP__C int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeou
 DDP_LIB int ddp__array_reserve(void *at, size_t n, size_t size);
 DDP_LIB void ddp__array_release(const void *list);
 
+/* ==== base/array.c ==== [base] */
+/* Growing lists; stb_ds is instantiated here. */
+
+enum { DDP__ARRAY_LEAST = 8 }; /* elements of the first allocation */
+
+int ddp__array_reserve(void *at, size_t n, size_t size)
+{
+    stbds_array_header *head = NULL;
+    void *list;
+    size_t room = 0;
+
+    memcpy(&list, at, sizeof list); /* a T * is not accessed as a void * */
+    if (list) {
+        head = stbds_header(list);
+        room = head->capacity;
+    }
+    if (n <= room) return 1;
+    room = room < SIZE_MAX / 2 ? 2 * room : n;
+    if (room < n) room = n;
+    if (room < DDP__ARRAY_LEAST) room = DDP__ARRAY_LEAST;
+    if (room > (SIZE_MAX - sizeof *head) / size) return 0;
+    head = (stbds_array_header *)DDP_REALLOC(head, sizeof *head + room * size);
+    if (!head) return 0;
+    if (!list) memset(head, 0, sizeof *head);
+    head->capacity = room;
+    list = head + 1;
+    memcpy(at, &list, sizeof list);
+    return 1;
+}
+
+void ddp__array_release(const void *list)
+{
+    if (list) DDP_FREE(stbds_header(list));
+}
+
+/* Instantiates stb_ds, once per program: here, unless DREAMDDP_NO_STB_DS_IMPLEMENTATION says
+ * that another file does (define it beside a program's own instantiation, and in all but one of
+ * several DDP_STATIC files), or unless this very file has STB_DS_IMPLEMENTATION defined. */
+#if !defined(DREAMDDP_NO_STB_DS_IMPLEMENTATION) && !defined(STB_DS_IMPLEMENTATION)
+#define STB_DS_IMPLEMENTATION
+#if defined(__GNUC__) || defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wconversion"
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#pragma GCC diagnostic ignored "-Wshadow"
+#endif
+#if __has_include(<stb_ds.h>)
+#include <stb_ds.h>
+#else
+#include <stb/stb_ds.h>
+#endif
+#if defined(__GNUC__) || defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+#undef STB_DS_IMPLEMENTATION
+#endif
+
 /* ==== base/core.h ==== [base] */
 /* What nearly every file of the implementation uses: failures and log lines, memory, text and files, arrays,
  * hashes, shuffled decks, threads. A failure fills the caller's ddp_error and returns the code; log lines go
@@ -35508,6 +35565,9 @@ typedef struct ddp__timer {
     double whole;  /* forward and backward that no hook told apart, mean over the kept steps */
 } ddp__timer;
 
+/* Memory for so many layers and steps; lists->failed where it is short. */
+DDP_LIB void ddp__timer_open(ddp__timer *t, int layers, int steps, ddp__scratch *lists);
+DDP_LIB double ddp__timer_whole(const ddp__timer *t);
 DDP_LIB void ddp__timer_add(ddp__timer *t, ddp__timer_kind kind, int layer, double seconds);
 DDP_LIB void ddp__timer_add_whole(ddp__timer *t, double seconds);
 DDP_LIB void ddp__timer_step(ddp__timer *t); /* the step is over; the next one begins */
@@ -35518,6 +35578,16 @@ DDP_LIB double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int 
 
 /* ==== profile/timer.c ==== [profile] */
 /* The layer timer: samples and their medians. And the names of spans. */
+
+void ddp__timer_open(ddp__timer *t, int layers, int steps, ddp__scratch *lists)
+{
+    t->layers = layers;
+    t->room = steps;
+    t->sample =
+        (float *)ddp__scratch_take(lists, (size_t)layers * (size_t)steps * DDP__T_KINDS, sizeof *t->sample);
+}
+
+double ddp__timer_whole(const ddp__timer *t) { return t->whole; }
 
 static float *ddp__timer_cell(const ddp__timer *t, int step, ddp__timer_kind kind, int layer)
 {
@@ -46044,6 +46114,27 @@ typedef struct ddp__ended {
     double at, wait_s;
 } ddp__ended;
 
+/* Where a worker that joins a run stands. */
+typedef enum ddp__joining {
+    DDP__JOINS_NOT,
+    DDP__JOINS,      /* it is not in yet */
+    DDP__HAS_ENTERED /* it is in, and has not called a hook of a layer yet */
+} ddp__joining;
+
+/* The clock of a context (clock.c). */
+typedef struct ddp__times {
+    ddp__at at;
+    ddp__timer timer;
+    ddp_span *span; /* [spans] ring of compute and waits */
+    int spans;
+    long span_count; /* spans ever recorded */
+    double compute_this_step, wait_this_step;
+    ddp__ended *ended; /* [ended_room] ring of steps that are over; those below ended_first are accounted */
+    int ended_room;
+    long ended_first, ended_next;
+    struct ddp__clock *clock; /* of a device's times; NULL = hooks are punctual */
+} ddp__times;
+
 /* A registered layer. */
 typedef struct ddp__unit {
     char *name;
@@ -46077,190 +46168,43 @@ typedef struct ddp__unit {
     int moving, averaged;                    /* parts in flight, and averaged so far */
 } ddp__unit;
 
-/* A message that the strategy posted and has not held. */
-typedef struct ddp__posted {
-    long name;   /* its ticket to the strategy */
-    long ticket; /* of the engine, the stager or the devices' network */
-    int link, layer, told;
-    int in_layer; /* it lies in that layer's own memory */
-    int here;     /* parts of it lie in this machine's, which holding waits for */
-    long step;
-    ddp_piece *sum; /* [from + to] on a device: what comes in those is added to these; to 0: nothing
-                               is */
-    int from, to;
-} ddp__posted;
-
-/* A tensor of the strategy's own (ddp_keep). */
-typedef struct ddp__own_state {
-    char name[32];
-    int layer, equal; /* the latter as ddp_keep has it */
-    float *data;
-    size_t count;
-} ddp__own_state;
-
-enum { DDP__NOTES = 64 };
-
-/* What a rank tells the others every few periods. */
-typedef struct ddp__pace_word {
-    double compute_s; /* mean of its steps since the last one, without waits */
-    double lr;        /* of this step */
-    double present;   /* 1; 0: it is lost */
-} ddp__pace_word;
-
-/* The layers of this rank are a part of a model: the sum of squares of the parts before it comes first, and
- * becomes that of all. */
-typedef struct ddp__norm_chain {
-    ddp_status (*pass)(void *user, int after, double *squares); /* NULL: they are all there is; the context
-                                                                   has the error */
-    void *user;
-} ddp__norm_chain;
-
-/* The layers of this rank are a part of a model, of which there are several copies. */
-typedef struct ddp__cut_span {
-    int unit, buffers;      /* a layer here; 1: its buffers, 0: its parameters */
-    size_t from, at, count; /* in the whole layer; here */
-} ddp__cut_span;
-
-typedef struct ddp__cut {
-    int copies, copy;
-    int stages, stage; /* that one copy is cut into; this rank's */
-    int group;         /* of the ranks of its copy; 0 where stages is 1 */
-    const char **name; /* [layers] of the model */
-    int layers;
-    int *whole;          /* [units] the number of each in the model, rising */
-    int units;           /* layers of the model that are here */
-    ddp__cut_span *span; /* [spans] */
-    int spans;
-    float *residual; /* [residuals] what its edges have cut off (ddp_edge_wire.feedback), in this
-                                machine's memory */
-    size_t residuals;
-} ddp__cut;
-
-/* What planning needs of a layer of the whole model, which may be on several stages. Counts are of floats. */
-typedef struct ddp__layer_cost {
-    double flops;
-    double count, trained, others; /* ddp__unit's count and trained; what else an average moves, optimizer
-                                      state included */
-    double holders;                /* stages that have some of the trained */
-} ddp__layer_cost;
-
 struct ddp_ctx {
     ddp__host host;       /* first: src/graph reads the context as a host */
     ddp_config cfg;       /* resolved; strings owned by the context */
     int rank, world, met; /* id, how many ids there are, and how many from the start */
     ddp__links links[2];  /* of cfg.net and cfg.net_script, and of cfg.net2; no paths: they are not
-                                    set */
+                             set */
     ddp_strategy_ops ops;
-    void *self;                /* the strategy's memory */
-    ddp__strategy_event event; /* that the strategy is in */
-    const char *call;          /* the program's last call: "ddp_step_end" */
-    int said_where;            /* the error says in which call and step this rank was */
-    ddp__posted *posted;       /* [posted_room] */
-    int posted_count, posted_room;
-    long posted_next;
-    ddp__own_state *kept;         /* a list */
+    void *self;                   /* the strategy's memory */
+    ddp__strategy_event event;    /* that the strategy is in */
+    const char *call;             /* the program's last call: "ddp_step_end" */
+    int said_where;               /* the error says in which call and step this rank was */
     ddp__engine *engine, *second; /* NULL with one worker; of link 1, NULL without */
-    ddp_link link[2];             /* measured */
-    double gap_s[2];              /* of either: see ddp_profile; 0 where nothing was measured */
-    ddp__norm_chain norm;         /* for clip_norm */
-    const ddp__cut *cut;          /* NULL: each rank has the whole model; borrowed */
-    ddp__layer_cost *model;       /* [cut->layers] where all stages follow one plan; NULL: each rank plans its
-                                    own layers */
-    int edge_messages;            /* of a pipeline, which may be under way at a time, and their bytes */
-    size_t edge_bytes;
-    struct ddp__keeper *keeper; /* of a pipeline that others go on without; NULL */
-    ddp__tls *tls;              /* NULL = plain */
-    struct ddp__join *join;     /* serves newcomers; NULL where none can come */
-    long join_ticket;           /* the coordinator's word on newcomers on the way, or -1 */
-    int32_t join_word;          /* id to admit, or -1 */
-    struct ddp__joiner *joiner; /* this worker is one, not yet in; else NULL */
-    int admission_due;          /* a period is over: the next hook of a layer lets joining workers in */
-    int entered;                /* this worker has joined and not called a hook of a layer yet */
-    uint64_t saves_as;          /* run identity in its checkpoints; 0: none yet */
-
-    ddp__unit *unit;            /* [layers], grows until the session starts */
-    int layers;                 /* of the list unit */
-    int computing;              /* group of the ranks that compute, where others serve; 0 = all, or (elastic)
-                                    those who did not ddp__engine_retire */
-    struct ddp__desk *desk;     /* of a rank that serves; NULL */
-    struct ddp_step_info *info; /* what was reported of this step, and the last loss */
+    ddp__unit *unit;              /* [layers], grows until the session starts */
+    int layers;                   /* of the list unit */
     ddp_optimizer optimizer;
     float lr;
-    ddp__muon_desk muon; /* of the largest matrix, muon_count floats */
-    size_t muon_count;
     int team;                             /* group of the ranks that this one plans with; 0 = all ranks; */
     int team_size, team_place, team_root; /* their number, this rank's place, the first */
-    const struct ddp_sites *levels;       /* averages go in two; NULL: in one */
-    struct ddp_sites *sites;              /* which they are; NULL before they are known */
-    int mixed, started;                   /* layers belong to unlike groups; they are frozen */
-    int aborts, aborted; /* atomic; ddp_abort with one worker: how often, and abort_text is there */
+    int started;                          /* the layers are frozen */
+    const char *in_program; /* "save" or "load": such a function of ddp_add_state runs; NULL = none */
+    ddp__joining joining;   /* this worker joins a run */
+    int aborts, aborted;    /* atomic; ddp_abort with one worker: how often, and abort_text is there */
     char abort_text[DDP_ERROR_TEXT];
     int engine_held;     /* atomic: a thread uses `engine`, which must not close meanwhile */
-    int dumping, dumped; /* somebody writes a dump, atomic; cfg.dump_path was written, or could not
-                                     be */
-
+    int dumping, dumped; /* somebody writes a dump, atomic; cfg.dump_path was written, or could not be */
     long step;
-    int64_t taken;     /* micro-batches of all ranks together */
-    int hooks_forward; /* every layer had its forward_begin in the last whole step */
-    ddp__at at;
-
-    float *coded, *bases; /* int8 blocks: residuals of all layers, here, and where they are, bases and
-                                    deltas; NULL */
-    size_t coded_count, bases_count;
-    float *coded_there; /* where a device makes its blocks itself: [coded_count] residuals, and
-                                    [coded_count] what was cut off of results, to be added to them; NULL */
-
-    ddp_blob plan;       /* in force; no bytes = none */
-    ddp_profile profile; /* profile.layers 0 = none yet */
-    ddp__timer timer;
-    ddp_linkfit fit[2]; /* follows each link while training */
-    double mean_layer_bytes;
-    int plan_steps;    /* of a period of what the strategy sends */
-    long drift_ticket; /* the first rank's word on planning again, or -1 */
-    struct {
-        int again;
-        ddp_link link[2];
-    } drift_word;
-    double compute_this_step, compute_sum_s; /* of this rank, waits left out */
-    long compute_steps;
-    ddp__pace_word *pace;      /* [world] */
-    double *pace_sorted;       /* [world] room for their times */
-    long pace_ticket;          /* the exchange of these, or -1 */
-    double pace_told;          /* the ratio that was logged last; 0 = nobody is slow */
-    int pace_place;            /* in the team, of whom that was */
-    ddp_note note[DDP__NOTES]; /* ring */
-    long notes;                /* ever */
-    uint64_t noted_live;       /* the workers at the last look; 0 = none yet */
-    long timed_from;           /* the first step of those that are timed for the plan */
-    int measured, plan_final;  /* it came from clocks: it follows the link; no measured one will
-                                          replace it */
-
-    ddp_span *span, *merge;   /* [spans] ring of compute and waits; [merge_room] scratch of the hidden
-                                    share */
-    ddp__op_span *op_scratch; /* [op_room] for statistics and traces */
-    int spans, op_room, merge_room;
-    long span_count; /* spans ever recorded */
-
-    const struct ddp__transport *over; /* of messages; NULL = they go straight to the engine */
-    struct ddp__stager *stager;        /* of a device's messages; NULL = they are here */
-    struct ddp__clock *clock;          /* of a device's times; NULL = hooks are punctual */
-    int loaded, joined;     /* a step has run on the device: its kernels are there; it has a network of
-                                    its own */
-    struct ddp__nccl *nccl; /* what is sent over that */
-
-    ddp__same same[DDP__JOIN_SAMES];  /* ddp_same */
-    ddp__same usual[DDP__JOIN_SAMES]; /* ddp_usually_same */
-    int sames, usuals;
-    struct ddp__program *program; /* [programs] ddp_add_state */
-    int programs;
-    const char *in_program; /* "save" or "load": such a function of the program runs; NULL = none */
-    char unlike[400];       /* ddp_unlike */
+    int64_t taken; /* micro-batches of all ranks together */
     ddp_stats stats;
-    ddp__ended *ended; /* [ended_room] ring of steps that are over; those below ended_first are accounted */
-    int ended_room;
-    long ended_first, ended_next;
-    double step_begin, wait_this_step, sum_step_s, sum_wait_s; /* the first: end of the previous step */
-    ddp__scratch lists;                                        /* all of fixed length */
+    ddp__scratch lists; /* all of fixed length */
+    ddp__times times;
+
+    /* The parts of other modules, each of which only that module reads and writes. */
+    struct ddp__exchanging *exchange;
+    struct ddp__gpu *gpu;
+    struct ddp__measure *measure;
+    struct ddp__session *session;
+    struct ddp__keeper *keeper; /* of a pipeline that others go on without; NULL */
 };
 
 /* First line of every hook: a forked child's error, the sticky error; events of strategies and functions of
@@ -46305,7 +46249,8 @@ DDP_LIB int ddp__team_size(const ddp_ctx *d);
 DDP_LIB int ddp__team_place(const ddp_ctx *d);
 
 DDP_LIB int ddp__team_root(const ddp_ctx *d); /* the first of them */
-DDP_LIB int ddp__met(const ddp_ctx *d);       /* ranks from the start, where others may join */
+DDP_LIB ddp__joining ddp__joining_of(const ddp_ctx *d);
+DDP_LIB int ddp__met(const ddp_ctx *d); /* ranks from the start, where others may join */
 
 /* ---- open.c: a context from its configuration, its end, and what changes of it ----
  *
@@ -46335,6 +46280,9 @@ DDP_LIB void ddp__step_over(ddp_ctx *d, int64_t taken);
 DDP_LIB void ddp__step_set(ddp_ctx *d, long step, int64_t taken);
 DDP_LIB void ddp__profile_for(ddp_ctx *d, long more);
 DDP_LIB void ddp__call_is(ddp_ctx *d, const char *name);
+/* A function of ddp_add_state runs: "save" or "load"; NULL: it is over. Returns what ran before. */
+DDP_LIB const char *ddp__program_runs(ddp_ctx *d, const char *function);
+DDP_LIB void ddp__joining_set(ddp_ctx *d, ddp__joining state);
 
 /* ---- context.c: what it knows of itself ---- */
 
@@ -46424,6 +46372,7 @@ int ddp__team_size(const ddp_ctx *d) { return d->team_size; }
 int ddp__team_place(const ddp_ctx *d) { return d->team_place; }
 int ddp__team_root(const ddp_ctx *d) { return d->team_root; }
 int ddp__met(const ddp_ctx *d) { return d->met; }
+ddp__joining ddp__joining_of(const ddp_ctx *d) { return d->joining; }
 
 /* ==== context/engine_slot.c ==== [context] */
 /* The engine of a context. Other threads read it while a joining worker replaces it. */
@@ -46795,12 +46744,12 @@ void ddp_abort(ddp_ctx *d, const char *why)
 
 ddp_status ddp__is_in_step(ddp_ctx *d, const char *call)
 {
-    if (d->joiner)
+    if (d->joining == DDP__JOINS)
         return ddp__fail(&d->host.error, DDP_USAGE,
                          "%s before ddp_set_optimizer: this worker joins a run whose members are "
                          "past that call; call it after ddp_set_optimizer, and only if ddp_step is 0",
                          call);
-    if (!d->entered) return DDP_OK;
+    if (d->joining != DDP__HAS_ENTERED) return DDP_OK;
     ddp__engine_hush(d->engine);
     return ddp__fail(
         &d->host.error, DDP_USAGE,
@@ -47114,6 +47063,16 @@ void ddp__profile_for(ddp_ctx *d, long more) { d->cfg.profile_steps += (int)more
 
 void ddp__call_is(ddp_ctx *d, const char *name) { d->call = name; }
 
+const char *ddp__program_runs(ddp_ctx *d, const char *function)
+{
+    const char *before = d->in_program;
+
+    d->in_program = function;
+    return before;
+}
+
+void ddp__joining_set(ddp_ctx *d, ddp__joining state) { d->joining = state; }
+
 /* ==== context/clock.h ==== [context] */
 /* The clock of a step. */
 
@@ -47133,10 +47092,25 @@ DDP_LIB ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase);
 /* Makes the accounts of what the device has done by now. */
 DDP_LIB void ddp__clock_collect(ddp_ctx *d);
-DDP_LIB void ddp__clock_start(ddp_ctx *d);     /* the first step begins */
-DDP_LIB int ddp__clock_room(const ddp_ctx *d); /* moments that may be to come */
+DDP_LIB ddp_status ddp__clock_memory(ddp_ctx *d, ddp_error *err); /* when the layers are known */
+DDP_LIB int ddp__clock_spans_of_step(const ddp_ctx *d);           /* at most */
+DDP_LIB void ddp__clock_start(ddp_ctx *d);                        /* the first step begins */
+DDP_LIB int ddp__clock_room(const ddp_ctx *d);                    /* moments that may be to come */
 /* A span of time that layer, or DDP_NO_LAYER, took; it counts as computing unless it is a wait. */
 DDP_LIB void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end);
+/* A wait that no moment tells, such as for a server of this rank. */
+DDP_LIB void ddp__clock_wait(ddp_ctx *d, double begin, double end);
+DDP_LIB double ddp__clock_waited(const ddp_ctx *d);   /* seconds of this step so far */
+DDP_LIB double ddp__clock_computed(const ddp_ctx *d); /* the same, computing */
+DDP_LIB double ddp__clock_take_computed(ddp_ctx *d);  /* the same, and they begin at 0 again */
+DDP_LIB const ddp__timer *ddp__clock_timer(const ddp_ctx *d);
+DDP_LIB int ddp__clock_outside(const ddp_ctx *d); /* no hook of a layer has come since the last step ended */
+/* Spans are numbered; the oldest that is kept, and one behind the newest. */
+DDP_LIB long ddp__clock_oldest(const ddp_ctx *d);
+DDP_LIB long ddp__clock_newest(const ddp_ctx *d);
+DDP_LIB const ddp_span *ddp__clock_span(const ddp_ctx *d, long number);
+/* The next step that is over and not accounted yet: 1, and when it ended and how long it waited; 0: none. */
+DDP_LIB int ddp__clock_next_step(ddp_ctx *d, double *at, double *wait_s);
 
 /* ==== context/clock.c ==== [context] */
 /* The clock of a step: which phase the time between two hooks belongs to, on this machine or, from marks in
@@ -47146,13 +47120,13 @@ void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double
 {
     const ddp_span s = {begin, end, d->step, layer, kind, 0};
 
-    d->span[d->span_count++ % d->spans] = s;
-    if (kind != DDP_SPAN_WAIT) d->compute_this_step += end - begin;
+    d->times.span[d->times.span_count++ % d->times.spans] = s;
+    if (kind != DDP_SPAN_WAIT) d->times.compute_this_step += end - begin;
     if (d->step >= d->cfg.profile_steps || kind == DDP_SPAN_WAIT) return;
     if (layer < 0)
-        ddp__timer_add_whole(&d->timer, end - begin);
+        ddp__timer_add_whole(&d->times.timer, end - begin);
     else
-        ddp__timer_add(&d->timer,
+        ddp__timer_add(&d->times.timer,
                        kind == DDP_SPAN_FORWARD    ? DDP__T_FORWARD
                        : kind == DDP_SPAN_BACKWARD ? DDP__T_BACKWARD
                                                    : DDP__T_UPDATE,
@@ -47163,7 +47137,7 @@ void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double
  * that the hook of layer opens. */
 static void ddp__clock_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
 {
-    const ddp__phase ran = d->at.phase;
+    const ddp__phase ran = d->times.at.phase;
     const int backward = entering == DDP__IN_BACKWARD || entering == DDP__AFTER_BACKWARD;
 
     if ((ran == DDP__OUTSIDE || ran == DDP__AFTER_BACKWARD) && !backward) return;
@@ -47171,9 +47145,9 @@ static void ddp__clock_hook(ddp_ctx *d, double now, int layer, ddp__phase enteri
     if (ran == DDP__OUTSIDE)
         layer = -1;
     else if (ran != DDP__AFTER_BACKWARD)
-        layer = d->at.layer;
+        layer = d->times.at.layer;
     ddp__record(d, ran == DDP__OUTSIDE || ran == DDP__IN_FORWARD ? DDP_SPAN_FORWARD : DDP_SPAN_BACKWARD,
-                layer, d->at.mark, now);
+                layer, d->times.at.mark, now);
 }
 
 typedef struct ddp__moment {
@@ -47193,12 +47167,28 @@ typedef struct ddp__clock {
 /* A host may be so many steps ahead of its device. */
 int ddp__clock_room(const ddp_ctx *d) { return 4 * (12 * d->layers * d->cfg.micro_batches + 8); }
 
+int ddp__clock_spans_of_step(const ddp_ctx *d) { return 8 * d->layers * d->cfg.micro_batches + 64; }
+
+ddp_status ddp__clock_memory(ddp_ctx *d, ddp_error *err)
+{
+    const int per_step = ddp__clock_spans_of_step(d), timed = d->cfg.profile_steps + 1;
+    ddp__times *t = &d->times;
+
+    t->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
+    t->span = (ddp_span *)ddp__scratch_take(&d->lists, (size_t)t->spans, sizeof *t->span);
+    t->ended_room = ddp__clock_room(d);
+    t->ended = (ddp__ended *)ddp__scratch_take(&d->lists, (size_t)t->ended_room, sizeof *t->ended);
+    ddp__timer_open(&t->timer, d->layers, timed, &d->lists);
+    if (!ddp__scratch_failed(&d->lists)) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", d->layers);
+}
+
 ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
 {
     ddp__clock *c = (ddp__clock *)ddp__scratch_take(&d->lists, 1, sizeof *c);
 
     if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the times of a device");
-    d->clock = c;
+    d->times.clock = c;
     c->room = ddp__clock_room(d);
     c->moment = (ddp__moment *)ddp__scratch_take(&d->lists, (size_t)c->room, sizeof *c->moment);
     c->step = d->step;
@@ -47208,16 +47198,16 @@ ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
     return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
 }
 
-void ddp__clock_start(ddp_ctx *d) { d->at.mark = ddp_now(); }
+void ddp__clock_start(ddp_ctx *d) { d->times.at.mark = ddp_now(); }
 
 /* Each step has at least three moments, so that the list has room for those that are not accounted yet. */
 static void ddp__clock_step(ddp_ctx *d, double now)
 {
-    const ddp__ended e = {now, d->wait_this_step};
+    const ddp__ended e = {now, d->times.wait_this_step};
 
-    if (d->step < d->cfg.profile_steps) ddp__timer_step(&d->timer);
-    d->ended[d->ended_next++ % d->ended_room] = e;
-    d->wait_this_step = 0;
+    if (d->step < d->cfg.profile_steps) ddp__timer_step(&d->times.timer);
+    d->times.ended[d->times.ended_next++ % d->times.ended_room] = e;
+    d->times.wait_this_step = 0;
 }
 
 /* What came at a time, on a device or here. */
@@ -47228,20 +47218,20 @@ static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now)
         ddp__clock_hook(d, now, m->layer, m->phase);
         break;
     case DDP__M_LEAVE:
-        d->at.phase = m->phase;
-        d->at.layer = m->layer;
-        d->at.mark = now;
+        d->times.at.phase = m->phase;
+        d->times.at.layer = m->layer;
+        d->times.at.mark = now;
         break;
     case DDP__M_BEGIN:
-        d->at.begun = now;
+        d->times.at.begun = now;
         break;
     case DDP__M_HELD:
-        d->wait_this_step += now - d->at.begun;
-        d->at.mark += now - d->at.begun; /* between two hooks, it is no computing of theirs */
-        ddp__record(d, DDP_SPAN_WAIT, m->layer, d->at.begun, now);
+        d->times.wait_this_step += now - d->times.at.begun;
+        d->times.at.mark += now - d->times.at.begun; /* between two hooks, it is no computing of theirs */
+        ddp__record(d, DDP_SPAN_WAIT, m->layer, d->times.at.begun, now);
         break;
     case DDP__M_UPDATED:
-        ddp__record(d, DDP_SPAN_UPDATE, m->layer, d->at.begun, now);
+        ddp__record(d, DDP_SPAN_UPDATE, m->layer, d->times.at.begun, now);
         break;
     case DDP__M_STEP:
         ddp__clock_step(d, now);
@@ -47251,12 +47241,12 @@ static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now)
 
 void ddp__clock_collect(ddp_ctx *d)
 {
-    ddp__clock *c = d->clock;
-    const ddp__at here = d->at;
+    ddp__clock *c = d->times.clock;
+    const ddp__at here = d->times.at;
     const long step = d->step;
 
     if (!c) return;
-    d->at = c->at;
+    d->times.at = c->at;
     for (; c->first < c->next; c->first++) {
         const int i = (int)(c->first % c->room);
         const double now = d->host.backend->marked(d->host.device, i);
@@ -47266,14 +47256,14 @@ void ddp__clock_collect(ddp_ctx *d)
         ddp__clock_account(d, &c->moment[i], now);
         c->step += c->moment[i].kind == DDP__M_STEP;
     }
-    c->at = d->at;
-    d->at = here;
+    c->at = d->times.at;
+    d->times.at = here;
     d->step = step;
 }
 
 void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase)
 {
-    ddp__clock *c = d->clock;
+    ddp__clock *c = d->times.clock;
     const ddp__moment m = {kind, layer, phase};
 
     if (!c) {
@@ -47291,6 +47281,152 @@ void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase ph
     d->host.backend->mark(d->host.device, (int)(c->next % c->room));
     c->next++;
 }
+
+/* ---- reading ---- */
+
+void ddp__clock_wait(ddp_ctx *d, double begin, double end)
+{
+    d->times.wait_this_step += end - begin;
+    ddp__record(d, DDP_SPAN_WAIT, DDP_NO_LAYER, begin, end);
+}
+
+double ddp__clock_waited(const ddp_ctx *d) { return d->times.wait_this_step; }
+double ddp__clock_computed(const ddp_ctx *d) { return d->times.compute_this_step; }
+
+double ddp__clock_take_computed(ddp_ctx *d)
+{
+    const double seconds = d->times.compute_this_step;
+
+    d->times.compute_this_step = 0;
+    return seconds;
+}
+
+const ddp__timer *ddp__clock_timer(const ddp_ctx *d) { return &d->times.timer; }
+int ddp__clock_outside(const ddp_ctx *d) { return d->times.at.phase == DDP__OUTSIDE; }
+
+long ddp__clock_oldest(const ddp_ctx *d)
+{
+    const ddp__times *t = &d->times;
+
+    return t->span_count > t->spans ? t->span_count - t->spans : 0;
+}
+
+long ddp__clock_newest(const ddp_ctx *d) { return d->times.span_count; }
+
+const ddp_span *ddp__clock_span(const ddp_ctx *d, long number)
+{
+    return &d->times.span[number % d->times.spans];
+}
+
+int ddp__clock_next_step(ddp_ctx *d, double *at, double *wait_s)
+{
+    ddp__times *t = &d->times;
+    const ddp__ended *e;
+
+    if (t->ended_first == t->ended_next) return 0;
+    e = &t->ended[t->ended_first++ % t->ended_room];
+    *at = e->at;
+    *wait_s = e->wait_s;
+    return 1;
+}
+
+/* ==== exchange/transport.h ==== [exchange] */
+/* How messages travel that do not go straight to an engine: src/device fills this table for a context whose
+ * layers are on a device. */
+
+/* All functions are called on the context's thread. Tickets are the transport's own.
+ *   post     a message, whose values are in the memory of layers (there) or here
+ *   run      the same of a message in the memory of layers, and the caller waits until it is done
+ *   hold     later work on the layers waits until the message is done, without waiting here if possible
+ *   hold_input  the caller waits until the message's input may change
+ *   wait     the caller waits until the message is done
+ *   is_done  1: wait would not wait
+ *   flush    the caller waits until the engine has all messages so far, in order
+ *   divergence  ddp_message.divergence, of the last message that named `of` and is done */
+typedef struct ddp__transport {
+    ddp_status (*post)(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err);
+    ddp_status (*run)(ddp_ctx *d, const ddp_message *m, ddp_error *err);
+    ddp_status (*hold)(ddp_ctx *d, long ticket, ddp_error *err);
+    ddp_status (*hold_input)(ddp_ctx *d, long ticket, ddp_error *err);
+    ddp_status (*wait)(ddp_ctx *d, long ticket, ddp_error *err);
+    int (*is_done)(ddp_ctx *d, long ticket);
+    ddp_status (*flush)(ddp_ctx *d, ddp_error *err);
+    double (*divergence)(ddp_ctx *d, const double *of);
+} ddp__transport;
+
+/* ==== exchange/exchange.h ==== [exchange] */
+/* The part of a context that belongs to src/exchange. */
+
+/* A message that the strategy posted and has not held. */
+typedef struct ddp__posted {
+    long name;   /* its ticket to the strategy */
+    long ticket; /* of the engine, the stager or the devices' network */
+    int link, layer, told;
+    int in_layer; /* it lies in that layer's own memory */
+    int here;     /* parts of it lie in this machine's, which holding waits for */
+    long step;
+    ddp_piece *sum; /* [from + to] on a device: what comes in those is added to these; to 0: nothing
+                               is */
+    int from, to;
+} ddp__posted;
+
+/* A tensor of the strategy's own (ddp_keep). */
+typedef struct ddp__own_state {
+    char name[32];
+    int layer, equal; /* the latter as ddp_keep has it */
+    float *data;
+    size_t count;
+} ddp__own_state;
+
+/* The layers of this rank are a part of a model: the sum of squares of the parts before it comes first, and
+ * becomes that of all. */
+typedef struct ddp__norm_chain {
+    ddp_status (*pass)(void *user, int after, double *squares); /* NULL: they are all there is; the context
+                                                                   has the error */
+    void *user;
+} ddp__norm_chain;
+
+struct ddp__exchanging {
+    ddp__posted *posted; /* [posted_room] */
+    int posted_count, posted_room;
+    long posted_next;
+    ddp__own_state *kept;    /* a list */
+    ddp__norm_chain norm;    /* for clip_norm */
+    const ddp_sites *levels; /* averages go in two; NULL: in one */
+    ddp_sites *sites;        /* which they are; NULL before they are known */
+    int computing; /* group of the ranks that compute, where others serve; 0 = all, or (elastic) those
+                                 who did not ddp__engine_retire */
+    const ddp__transport *over;           /* of messages; NULL = they go straight to the engine */
+    const struct ddp_step_info *reported; /* of this step, by the program */
+    ddp__muon_desk muon;                  /* of the largest matrix, muon_count floats */
+    size_t muon_count;
+    int hooks_forward;    /* every layer had its forward_begin in the last whole step */
+    float *coded, *bases; /* int8 blocks: residuals of all layers, here, and where they are, bases and
+                                   deltas; NULL */
+    size_t coded_count, bases_count;
+    float *coded_there; /* where a device makes its blocks itself: [coded_count] residuals, and [coded_count]
+                           what was cut off of results, to be added to them; NULL */
+};
+
+/* part.c. open: 0: out of memory. close: what was posted or kept, and residuals. */
+DDP_LIB int ddp__exchange_open(ddp_ctx *d);
+DDP_LIB void ddp__exchange_close(ddp_ctx *d);
+DDP_LIB void ddp__transport_set(ddp_ctx *d, const ddp__transport *over);
+/* The layers of this rank are a part of a model: how its norm becomes that of all parts. */
+DDP_LIB void ddp__norm_chain_set(ddp_ctx *d, const ddp__norm_chain *norm);
+/* What the program reports of each step, which the session keeps. */
+DDP_LIB void ddp__reported_set(ddp_ctx *d, const struct ddp_step_info *info);
+/* Memory for muon, whose matrices may all be in other stages of the model (elsewhere). */
+DDP_LIB ddp_status ddp__muon_open(ddp_ctx *d, int elsewhere, ddp_error *err);
+DDP_LIB size_t ddp__muon_floats(const ddp_ctx *d);
+DDP_LIB int ddp__norm_is_shared(const ddp_ctx *d);
+DDP_LIB int ddp__computing(const ddp_ctx *d); /* the group of the ranks that compute; 0: all */
+DDP_LIB void ddp__computing_set(ddp_ctx *d, int group);
+DDP_LIB int ddp__posted_room(const ddp_ctx *d);                 /* messages that the strategy may post */
+DDP_LIB const ddp__own_state *ddp__kept_list(const ddp_ctx *d); /* what the strategy keeps, a list */
+DDP_LIB void ddp__forward_hooks(ddp_ctx *d, int all); /* of the step that is over: all layers had one */
+DDP_LIB float *ddp__residual_memory(const ddp_ctx *d, const ddp__unit *u); /* of a layer, where it is */
+DDP_LIB int ddp__coded_on_device(const ddp_ctx *d); /* a device makes blocks of values itself */
 
 /* ==== exchange/events.h ==== [exchange] */
 /* A strategy's events, and the messages that it has posted. */
@@ -47595,8 +47731,17 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
     for (int i = 0; i < u->gradients && !ddp__on_paper(ddp__host_of(d), u->trains[i].data); i++) {
         const size_t n = u->gradient[i].count;
         float *grads = u->gradient[i].data;
-        const ddp_update call = {layer, u->trains[i].data, from ? from : grads, state,   n, u->updates, rate,
-                                 NULL,  u->shape[i].rows,  u->shape[i].columns, &d->muon};
+        const ddp_update call = {layer,
+                                 u->trains[i].data,
+                                 from ? from : grads,
+                                 state,
+                                 n,
+                                 u->updates,
+                                 rate,
+                                 NULL,
+                                 u->shape[i].rows,
+                                 u->shape[i].columns,
+                                 &d->exchange->muon};
         if (state) state += n * (size_t)ddp__piece_state(d, u, i);
         if (from) from += n;
         if (ddp__backend_of(d)) {
@@ -47608,6 +47753,41 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
     }
     u->updates++;
     ddp__clock_note(d, DDP__M_UPDATED, layer, DDP__OUTSIDE);
+}
+
+ddp_status ddp__muon_open(ddp_ctx *d, int elsewhere, ddp_error *err)
+{
+    int matrices = 0;
+
+    if (!ddp__is_muon(ddp__optimizer(d))) return DDP_OK;
+    if (ddp__backend_of(d))
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "optimizer muon with a backend: its matrices are multiplied on the CPU: "
+                         "train there, or choose adamw");
+    if (ddp__ops(d)->traits & DDP_NEEDS_SERVERS)
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "optimizer muon with strategy %s: a server updates what it serves on its "
+                         "own, not matrix by matrix: choose adamw, or a strategy without servers",
+                         ddp__ops(d)->name);
+    for (int l = 0; l < ddp__layers(d); l++)
+        for (int i = 0; i < d->unit[l].gradients; i++) {
+            const ddp_matrix *x = &d->unit[l].shape[i];
+            const size_t room = ddp__muon_room(x->rows, x->columns);
+            matrices += x->rows > 0;
+            if (room > d->exchange->muon_count) d->exchange->muon_count = room;
+        }
+    if (!matrices && elsewhere) return DDP_OK; /* another stage has them */
+    if (!matrices)
+        return ddp__fail(err, DDP_USAGE,
+                         "optimizer muon: none of %d layers has a matrix to train: give them in "
+                         "ddp_layer.matrices, or choose adamw",
+                         ddp__layers(d));
+    d->exchange->muon.pool = ddp__pool_of(d);
+    d->exchange->muon.at = (float *)ddp__alloc(ddp__allocator_of(d), d->exchange->muon_count * sizeof(float));
+    return d->exchange->muon.at
+               ? DDP_OK
+               : ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes that muon works in",
+                           d->exchange->muon_count * sizeof(float));
 }
 
 /* ---- values that are not finite ---- */
@@ -47681,11 +47861,11 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
     double squares = 0;
     float factor;
 
-    if (b && !d->norm.pass) {
+    if (b && !d->exchange->norm.pass) {
         ddp__clip_there(d);
         return DDP_OK;
     }
-    if (d->norm.pass) DDP__TRY(d->norm.pass(d->norm.user, 0, &squares));
+    if (d->exchange->norm.pass) DDP__TRY(d->exchange->norm.pass(d->exchange->norm.user, 0, &squares));
     for (int l = 0; l < ddp__layers(d); l++)
         for (int i = 0; i < d->unit[l].gradients; i++) {
             const ddp_piece *g = &d->unit[l].gradient[i];
@@ -47697,7 +47877,7 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
                 more = ddp__sum_squares(g->data, g->count);
             squares += more;
         }
-    if (d->norm.pass) DDP__TRY(d->norm.pass(d->norm.user, 1, &squares));
+    if (d->exchange->norm.pass) DDP__TRY(d->exchange->norm.pass(d->exchange->norm.user, 1, &squares));
     factor = ddp__clip_factor(squares, (double)ddp__cfg(d)->clip_norm);
     if (factor == 1) return DDP_OK;
     for (int l = 0; l < ddp__layers(d); l++)
@@ -47835,30 +48015,6 @@ DDP_LIB ddp_status ddp__all_come(ddp_ctx *d, int group, ddp_error *err); /* all 
                                                                             this rank */
 DDP_LIB ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err);
 
-/* ==== exchange/transport.h ==== [exchange] */
-/* How messages travel that do not go straight to an engine: src/device fills this table for a context whose
- * layers are on a device. */
-
-/* All functions are called on the context's thread. Tickets are the transport's own.
- *   post     a message, whose values are in the memory of layers (there) or here
- *   run      the same of a message in the memory of layers, and the caller waits until it is done
- *   hold     later work on the layers waits until the message is done, without waiting here if possible
- *   hold_input  the caller waits until the message's input may change
- *   wait     the caller waits until the message is done
- *   is_done  1: wait would not wait
- *   flush    the caller waits until the engine has all messages so far, in order
- *   divergence  ddp_message.divergence, of the last message that named `of` and is done */
-typedef struct ddp__transport {
-    ddp_status (*post)(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err);
-    ddp_status (*run)(ddp_ctx *d, const ddp_message *m, ddp_error *err);
-    ddp_status (*hold)(ddp_ctx *d, long ticket, ddp_error *err);
-    ddp_status (*hold_input)(ddp_ctx *d, long ticket, ddp_error *err);
-    ddp_status (*wait)(ddp_ctx *d, long ticket, ddp_error *err);
-    int (*is_done)(ddp_ctx *d, long ticket);
-    ddp_status (*flush)(ddp_ctx *d, ddp_error *err);
-    double (*divergence)(ddp_ctx *d, const double *of);
-} ddp__transport;
-
 /* ==== exchange/collective.c ==== [exchange] */
 /* Messages that are waited for: plain collectives, and the library's own words. */
 
@@ -47889,12 +48045,15 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
 
 /* ---- messages that are waited for ---- */
 
-ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err) { return d->over ? d->over->flush(d, err) : DDP_OK; }
+ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
+{
+    return d->exchange->over ? d->exchange->over->flush(d, err) : DDP_OK;
+}
 
 ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
 {
     if (!ddp__engine_of(d, 0)) return ddp__post_alone(d, m, there, err);
-    if (there && d->over) return d->over->run(d, m, err);
+    if (there && d->exchange->over) return d->exchange->over->run(d, m, err);
     DDP__TRY(ddp__post_flush(d, err));
     return ddp__engine_run(ddp__engine_of(d, m->link), m, err);
 }
@@ -48003,7 +48162,7 @@ static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x
     ddp__call_is(d, name);
     if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
     m = ddp__message(d, verb, &p, 1, DDP_NO_LAYER);
-    if (verb < DDP_SEND) m.group = d->computing;
+    if (verb < DDP_SEND) m.group = d->exchange->computing;
     m.scale = scale;
     m.peer = peer;
     return ddp__plain(d, name, &m);
@@ -48021,7 +48180,7 @@ int ddp_all_mean(ddp_ctx *d, float *x, size_t n)
 
     DDP__ENTER(d);
     m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
-    m.group = d->computing;
+    m.group = d->exchange->computing;
     m.mean = 1;
     m.scale = 0;
     return ddp__plain(d, "ddp_all_mean", &m);
@@ -48064,7 +48223,7 @@ int ddp_barrier(ddp_ctx *d)
     workers = ddp_world(d) - ddp_servers(d);
     token = (unsigned char *)ddp__calloc((size_t)workers, 1);
     if (!token) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_barrier: out of memory");
-    m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->computing, token, (size_t)workers);
+    m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->exchange->computing, token, (size_t)workers);
     m.layer = DDP__BARRIER;
     m.priority = 0;
     s = ddp__plain(d, "ddp_barrier", &m);
@@ -48225,7 +48384,7 @@ static int ddp__reduce_gathered(ddp_ctx *d, int type, void *x, size_t n, ddp_red
         }
         m = ddp__message(d, DDP_ALL_GATHER, &p, 1, DDP_NO_LAYER);
         m.bytes = 1;
-        m.group = d->computing;
+        m.group = d->exchange->computing;
         s = ddp__plain(d, kind->call, &m);
         if (!s) s = ddp__reduce_blocks(d, all, blocks, &head, part, here);
     }
@@ -48261,7 +48420,7 @@ int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction op)
     if (!ddp__engine_of(d, 0)) return 0;
     if (op == DDP_MAX || op == DDP_MIN) return ddp__reduce_gathered(d, DDP__FLOAT, x, n, op);
     m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
-    m.group = d->computing;
+    m.group = d->exchange->computing;
     m.mean = op == DDP_MEAN;
     return ddp__plain(d, "ddp_all_reduce_float", &m);
 }
@@ -48300,7 +48459,7 @@ static int ddp__bytes_of(ddp_ctx *d, const char *name, ddp_verb verb, void *x, s
             list[r].count = here;
         }
         m.bytes = 1;
-        m.group = d->computing;
+        m.group = d->exchange->computing;
         m.peer = root;
         s = ddp__plain(d, name, &m);
     }
@@ -48458,26 +48617,27 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     if (!(ddp__cfg(d)->site > 0)) return DDP_OK;
     list = (int *)ddp__calloc(2 * (size_t)ddp_world(d), sizeof *list);
     if (!list) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", ddp_world(d));
-    if (!d->sites) d->sites = (ddp_sites *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->sites);
-    if (!d->sites) {
+    if (!d->exchange->sites)
+        d->exchange->sites = (ddp_sites *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->exchange->sites);
+    if (!d->exchange->sites) {
         DDP_FREE(list);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", ddp_world(d));
     }
-    memset(d->sites, 0, sizeof *d->sites);
-    d->levels = d->sites;
+    memset(d->exchange->sites, 0, sizeof *d->exchange->sites);
+    d->exchange->levels = d->exchange->sites;
     for (int r = 0; r < ddp_world(d); r++)
         for (int q = 0; q < r && site[r]; q++) {
             alike &= site[r] == site[q] || !site[q];
             unlike &= site[r] != site[q];
         }
-    if (alike) d->sites->members = ddp_world(d);
+    if (alike) d->exchange->sites->members = ddp_world(d);
     for (int link = 0; link < ddp_links(d) && !alike; link++)
         ddp__engine_sites(ddp__engine_of(d, link), site);
-    if (!alike && !(ddp__cfg(d)->min_world > 0)) bad = ddp__sites_make(d, site, 1, d->sites, list);
+    if (!alike && !(ddp__cfg(d)->min_world > 0)) bad = ddp__sites_make(d, site, 1, d->exchange->sites, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
     /* one level is all there is; the devices' own network joins those of a site in any case */
-    if ((alike && ddp__cfg(d)->backend) || (unlike && !ddp__cfg(d)->nccl)) d->levels = NULL;
+    if ((alike && ddp__cfg(d)->backend) || (unlike && !ddp__cfg(d)->nccl)) d->exchange->levels = NULL;
     return DDP_OK;
 }
 
@@ -48491,23 +48651,23 @@ ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err)
     if (!site) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", ddp_world(d));
     site[ddp_rank(d)] = ddp__cfg(d)->site;
     s = ddp__gather_words(d, 0, site, sizeof *site, err);
-    d->levels = NULL;
+    d->exchange->levels = NULL;
     if (s == DDP_OK) s = ddp__levels_open(d, site, err);
     DDP_FREE(site);
     return s;
 }
 
-const ddp_sites *ddp_sites_of(const ddp_ctx *d) { return d->levels; }
+const ddp_sites *ddp_sites_of(const ddp_ctx *d) { return d->exchange->levels; }
 
 int ddp__levels_takes(const ddp_ctx *d, const ddp_message *m)
 {
-    return d->levels && m->mean && !m->group && m->verb == DDP_ALL_REDUCE && !m->to;
+    return d->exchange->levels && m->mean && !m->group && m->verb == DDP_ALL_REDUCE && !m->to;
 }
 
 void ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *part)
 {
     *part = *m;
-    part->group = d->levels->across;
+    part->group = d->exchange->levels->across;
     part->mean = 0;
     part->scale = 1.0f / (float)ddp_world(d);
     part->divergence = NULL;
@@ -48518,7 +48678,7 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
 {
     ddp_message one = *m;
 
-    if (d->levels->members == ddp_world(d)) { /* a site is all there is: floats, in one level */
+    if (d->exchange->levels->members == ddp_world(d)) { /* a site is all there is: floats, in one level */
         one.coding = DDP_AS_FLOAT;
         one.residual = NULL;
     } else {
@@ -48536,7 +48696,7 @@ ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, 
     *ticket = -1;
     if (m->here && m->from_count == 1) there = 0;
     if (!ddp__engine_of(d, 0)) return ddp__post_alone(d, m, there, err);
-    if (d->over) return d->over->post(d, m, there, ticket, err);
+    if (d->exchange->over) return d->exchange->over->post(d, m, there, ticket, err);
     return ddp__post_here(d, m, ticket, err);
 }
 
@@ -48552,7 +48712,8 @@ ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_erro
 
     if (!ddp__engine_of(d, 0)) return DDP_OK;
     ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
-    s = d->over ? d->over->hold(d, ticket, err) : ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
+    s = d->exchange->over ? d->exchange->over->hold(d, ticket, err)
+                          : ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
     ddp__clock_note(d, DDP__M_HELD, layer, DDP__OUTSIDE);
     return s;
 }
@@ -48560,20 +48721,20 @@ ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_erro
 ddp_status ddp__post_hold_input(ddp_ctx *d, int link, long ticket, ddp_error *err)
 {
     if (!ddp__engine_of(d, 0)) return DDP_OK;
-    if (d->over) return d->over->hold_input(d, ticket, err);
+    if (d->exchange->over) return d->exchange->over->hold_input(d, ticket, err);
     return ddp__engine_wait_input(ddp__engine_of(d, link), ticket, err);
 }
 
 ddp_status ddp__post_wait(ddp_ctx *d, int link, long ticket, ddp_error *err)
 {
-    if (d->over) return d->over->wait(d, ticket, err);
+    if (d->exchange->over) return d->exchange->over->wait(d, ticket, err);
     return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
 }
 
 int ddp__post_is_done(ddp_ctx *d, int link, long ticket)
 {
     if (!ddp__engine_of(d, 0)) return 1;
-    if (d->over) return d->over->is_done(d, ticket);
+    if (d->exchange->over) return d->exchange->over->is_done(d, ticket);
     return ddp__engine_done(ddp__engine_of(d, link), ticket);
 }
 
@@ -48787,19 +48948,19 @@ ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *e
 
 int ddp__coded_goes_there(const ddp_ctx *d, const ddp_message *m)
 {
-    return d->coded_there && ddp__coded_rounds(m) && m->residual >= d->coded &&
-           m->residual < d->coded + d->coded_count;
+    return d->exchange->coded_there && ddp__coded_rounds(m) && m->residual >= d->exchange->coded &&
+           m->residual < d->exchange->coded + d->exchange->coded_count;
 }
 
 void ddp__coded_there(ddp_ctx *d, const ddp_message *m, void *out)
 {
     const ddp_backend *b = ddp__backend_of(d);
-    float *residual = d->coded_there + (m->residual - d->coded);
+    float *residual = d->exchange->coded_there + (m->residual - d->exchange->coded);
     size_t n = 0;
 
     for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
-    b->axpy(ddp__device_of(d), residual, residual + d->coded_count, n, 1);
-    b->fill(ddp__device_of(d), residual + d->coded_count, n, 0);
+    b->axpy(ddp__device_of(d), residual, residual + d->exchange->coded_count, n, 1);
+    b->fill(ddp__device_of(d), residual + d->exchange->coded_count, n, 0);
     for (size_t i = 0, from = 0; i < (size_t)m->from_count; from += m->from[i++].count)
         if (m->from[i].count)
             b->axpy(ddp__device_of(d), residual + from, m->from[i].data, m->from[i].count, 1);
@@ -48823,14 +48984,15 @@ ddp_status ddp__coded_read(const ddp_ctx *d, const ddp_message *m, const unsigne
 /* A rank's segment is another where some were lost. */
 ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_t n, ddp_error *err)
 {
-    const size_t at = (size_t)(m->residual - d->coded);
+    const size_t at = (size_t)(m->residual - d->exchange->coded);
     size_t from = 0, to = n;
 
     if (m->owner) return DDP_OK; /* whose results are as they travel */
     if (ddp__cfg(d)->min_world == 0 && !ddp__cfg(d)->join)
         ddp__engine_segment(ddp__engine_of(d, 0), m->group, m->coding, n, &from, &to);
     if (from == to) return DDP_OK;
-    DDP__TRY(ddp__backend_of(d)->give(ddp__device_of(d), d->coded_there + d->coded_count + at + from,
+    DDP__TRY(ddp__backend_of(d)->give(ddp__device_of(d),
+                                      d->exchange->coded_there + d->exchange->coded_count + at + from,
                                       m->residual + from, (to - from) * sizeof(float), err));
     memset(m->residual + from, 0, (to - from) * sizeof(float));
     return DDP_OK;
@@ -48840,9 +49002,11 @@ void ddp__coded_fold(ddp_ctx *d)
 {
     const ddp_backend *b = ddp__backend_of(d);
 
-    if (!d->coded_there) return;
-    b->axpy(ddp__device_of(d), d->coded_there, d->coded_there + d->coded_count, d->coded_count, 1);
-    b->fill(ddp__device_of(d), d->coded_there + d->coded_count, d->coded_count, 0);
+    if (!d->exchange->coded_there) return;
+    b->axpy(ddp__device_of(d), d->exchange->coded_there, d->exchange->coded_there + d->exchange->coded_count,
+            d->exchange->coded_count, 1);
+    b->fill(ddp__device_of(d), d->exchange->coded_there + d->exchange->coded_count, d->exchange->coded_count,
+            0);
 }
 
 /* ==== exchange/average.c ==== [exchange] */
@@ -48934,20 +49098,23 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
     size_t count = 0;
     float *next, *base;
 
-    if (!ddp__in_blocks((int)coding) || !(ddp__engine_of(d, 0) || d->joiner)) return DDP_OK;
+    if (!ddp__in_blocks((int)coding) || !(ddp__engine_of(d, 0) || ddp__joining_of(d) == DDP__JOINS))
+        return DDP_OK;
     for (int l = 0; l < ddp__layers(d); l++) count += d->unit[l].trained;
     if (!count) return DDP_OK;
-    d->coded_count = count;
-    d->coded = (float *)ddp__alloc(ddp__allocator_of(d), count * sizeof(float));
-    d->bases_count = ddp__ops(d)->averages == DDP_AVERAGES_PARAMETERS ? 2 * count : 0;
-    d->bases = (float *)ddp__host_alloc(ddp__host_of(d), d->bases_count * sizeof(float));
-    if (there) d->coded_there = (float *)ddp__host_alloc(ddp__host_of(d), 2 * count * sizeof(float));
-    if (!d->coded || (d->bases_count && !d->bases) || (there && !d->coded_there))
+    d->exchange->coded_count = count;
+    d->exchange->coded = (float *)ddp__alloc(ddp__allocator_of(d), count * sizeof(float));
+    d->exchange->bases_count = ddp__ops(d)->averages == DDP_AVERAGES_PARAMETERS ? 2 * count : 0;
+    d->exchange->bases = (float *)ddp__host_alloc(ddp__host_of(d), d->exchange->bases_count * sizeof(float));
+    if (there)
+        d->exchange->coded_there = (float *)ddp__host_alloc(ddp__host_of(d), 2 * count * sizeof(float));
+    if (!d->exchange->coded || (d->exchange->bases_count && !d->exchange->bases) ||
+        (there && !d->exchange->coded_there))
         return ddp__fail(err, DDP_MEMORY, "out of memory for %zu bytes of what %s cut off",
-                         (count + d->bases_count) * sizeof(float), ddp__coding_name((int)coding));
-    memset(d->coded, 0, d->coded_count * sizeof(float));
-    next = d->coded;
-    base = d->bases;
+                         (count + d->exchange->bases_count) * sizeof(float), ddp__coding_name((int)coding));
+    memset(d->exchange->coded, 0, d->exchange->coded_count * sizeof(float));
+    next = d->exchange->coded;
+    base = d->exchange->bases;
     for (int l = ddp__layers(d) - 1; l >= 0; l--) { /* as gradients lie in a message of several layers */
         ddp__unit *u = &d->unit[l];
         u->residual = next;
@@ -48972,8 +49139,10 @@ static void ddp__coded_base(ddp_ctx *d, int layer)
 
 void ddp__coded_start(ddp_ctx *d, int base)
 {
-    if (d->coded_there) ddp__host_zero(ddp__host_of(d), d->coded_there, 2 * d->coded_count * sizeof(float));
-    for (int l = 0; d->coded && l < ddp__layers(d); l++) {
+    if (d->exchange->coded_there)
+        ddp__host_zero(ddp__host_of(d), d->exchange->coded_there,
+                       2 * d->exchange->coded_count * sizeof(float));
+    for (int l = 0; d->exchange->coded && l < ddp__layers(d); l++) {
         if (d->unit[l].trained) memset(d->unit[l].residual, 0, d->unit[l].trained * sizeof(float));
         if (base) ddp__coded_base(d, l);
     }
@@ -49025,7 +49194,7 @@ static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_
     m->from = &delta;
     m->from_count = 1;
     m->coding = ddp__wire_coding(ddp__cfg(d)->wire);
-    DDP__TRY(ddp__coded_delta(d, layer, d->over || ddp__levels_takes(d, m), err));
+    DDP__TRY(ddp__coded_delta(d, layer, d->exchange->over || ddp__levels_takes(d, m), err));
     m->residual = u->residual;
     m->divergence = &u->divergence;
     DDP__TRY(ddp__post(d, m, 1, &u->ticket, err));
@@ -49064,7 +49233,7 @@ ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes,
     if (ddp__ops(d)->averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT) coding = DDP_AS_FLOAT;
     for (int j = u->moving = 0; j < parts; j++) u->moving += !takes || takes[j];
     m.mean = 1;
-    m.group = u->group ? u->group : d->computing;
+    m.group = u->group ? u->group : d->exchange->computing;
     m.priority = priority;
     m.filler = filler;
     m.link = u->link;
@@ -49082,7 +49251,7 @@ static ddp_status ddp__layer_hold(ddp_ctx *d, long ticket, int layer, ddp_error 
 {
     const int link = d->unit[layer].link;
 
-    if (!d->over && ddp__post_is_done(d, link, ticket)) return ddp__post_wait(d, link, ticket, err);
+    if (!d->exchange->over && ddp__post_is_done(d, link, ticket)) return ddp__post_wait(d, link, ticket, err);
     return ddp__post_hold(d, link, ticket, layer, err);
 }
 
@@ -49095,7 +49264,8 @@ ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err)
     if (u->other_ticket != -1) s = ddp__layer_hold(d, u->other_ticket, layer, err);
     if (s == DDP_OK && u->ticket != -1) s = ddp__layer_hold(d, u->ticket, layer, err);
     u->ticket = u->other_ticket = -1;
-    u->part_divergence += d->over ? d->over->divergence(d, &u->divergence) : u->divergence;
+    u->part_divergence +=
+        d->exchange->over ? d->exchange->over->divergence(d, &u->divergence) : u->divergence;
     u->averaged += u->moving;
     if (u->averaged >= ddp__parts_for(d, u->trained)) {
         u->last_divergence = u->part_divergence;
@@ -49152,27 +49322,28 @@ static ddp_status ddp__verb_posts(ddp_ctx *d)
 
 ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err)
 {
-    d->posted_room = 5 * ddp__layers(d) + 64;
-    d->posted = (ddp__posted *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->posted_room, sizeof *d->posted);
-    return d->posted ? DDP_OK
-                     : ddp__fail(err, DDP_MEMORY,
-                                 "out of memory for %d messages of strategy "
-                                 "%s",
-                                 d->posted_room, ddp__ops(d)->name);
+    d->exchange->posted_room = 5 * ddp__layers(d) + 64;
+    d->exchange->posted = (ddp__posted *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->exchange->posted_room,
+                                                           sizeof *d->exchange->posted);
+    return d->exchange->posted ? DDP_OK
+                               : ddp__fail(err, DDP_MEMORY,
+                                           "out of memory for %d messages of strategy "
+                                           "%s",
+                                           d->exchange->posted_room, ddp__ops(d)->name);
 }
 
 void ddp__posted_close(ddp_ctx *d)
 {
-    for (int i = 0; d->posted && i < d->posted_room; i++) ddp__array_free(d->posted[i].sum);
-    for (int i = 0; i < ddp__count(d->kept); i++) {
-        const ddp__own_state *k = &d->kept[i];
+    for (int i = 0; d->exchange->posted && i < d->exchange->posted_room; i++)
+        ddp__array_free(d->exchange->posted[i].sum);
+    for (int i = 0; i < ddp__count(d->exchange->kept); i++) {
+        const ddp__own_state *k = &d->exchange->kept[i];
         if (k->equal & DDP_KEPT_HERE)
             ddp__release(ddp__allocator_of(d), k->data, k->count * sizeof(float));
         else
             ddp__host_release(ddp__host_of(d), k->data, k->count * sizeof(float));
     }
-    ddp__array_free(d->kept);
-    ddp_blob_free(&d->plan);
+    ddp__array_free(d->exchange->kept);
 }
 
 static int ddp__in_layer(const ddp__unit *u, const ddp_piece *list, int n)
@@ -49188,12 +49359,12 @@ static int ddp__in_layer(const ddp__unit *u, const ddp_piece *list, int n)
 
 ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
 {
-    const ddp__posted *p = d->posted;
+    const ddp__posted *p = d->exchange->posted;
     const char *layer;
     int i = 0;
 
-    while (in_layers && i < d->posted_count && !p[i].in_layer) i++;
-    if (i == d->posted_count) return DDP_OK;
+    while (in_layers && i < d->exchange->posted_count && !p[i].in_layer) i++;
+    if (i == d->exchange->posted_count) return DDP_OK;
     p += i;
     layer = p->layer >= 0 && p->layer < ddp__layers(d) ? d->unit[p->layer].name : "no layer";
     return ddp__fail(ddp__error(d), DDP_USAGE,
@@ -49204,13 +49375,14 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
 
 ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
 {
-    for (int i = 0; i < d->posted_count; i++)
-        if (d->posted[i].in_layer && d->posted[i].layer == layer && d->posted[i].step < ddp_step(d))
+    for (int i = 0; i < d->exchange->posted_count; i++)
+        if (d->exchange->posted[i].in_layer && d->exchange->posted[i].layer == layer &&
+            d->exchange->posted[i].step < ddp_step(d))
             return ddp__fail(ddp__error(d), DDP_USAGE,
                              "strategy %s: %s%s was used in step %ld while its message "
                              "of step %ld was still on its way: hold it in forward_begin or in step_end",
                              ddp__ops(d)->name, ddp__layer_prefix(d->unit[layer].name), d->unit[layer].name,
-                             ddp_step(d), d->posted[i].step);
+                             ddp_step(d), d->exchange->posted[i].step);
     return DDP_OK;
 }
 
@@ -49230,8 +49402,8 @@ static ddp_status ddp__posted_sums(ddp__posted *p, const ddp_message *m, ddp_err
 
 static ddp__posted *ddp__posted_find(ddp_ctx *d, long ticket)
 {
-    for (int i = 0; i < d->posted_count; i++)
-        if (d->posted[i].name == ticket) return &d->posted[i];
+    for (int i = 0; i < d->exchange->posted_count; i++)
+        if (d->exchange->posted[i].name == ticket) return &d->exchange->posted[i];
     return NULL;
 }
 
@@ -49243,7 +49415,7 @@ static ddp_status ddp__posted_after(ddp_ctx *d, ddp_message *m, ddp_error *err)
 
     m->after = 0;
     if (!before || !ddp__engine_of(d, 0)) return DDP_OK; /* it is done */
-    if (d->over) return ddp__post_hold(d, before->link, before->ticket, DDP_NO_LAYER, err);
+    if (d->exchange->over) return ddp__post_hold(d, before->link, before->ticket, DDP_NO_LAYER, err);
     if (before->link != m->link) return ddp__post_wait(d, before->link, before->ticket, err);
     m->after = before->ticket + 1;
     return DDP_OK;
@@ -49256,10 +49428,11 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     DDP__TRY(ddp__posted_after(d, &in_place, err));
     m = &in_place;
     p->to = 0;
-    if (ddp__coded_rounds(m) && !d->over && !ddp__levels_takes(d, m)) /* else who crosses sites rounds, or
+    if (ddp__coded_rounds(m) && !d->exchange->over &&
+        !ddp__levels_takes(d, m)) /* else who crosses sites rounds, or
                                                                            the stager */
         DDP__TRY(ddp__coded_round(d, m, err));
-    if (!m->add || !d->over) return ddp__post(d, m, 1, &p->ticket, err);
+    if (!m->add || !d->exchange->over) return ddp__post(d, m, 1, &p->ticket, err);
     DDP__TRY(ddp__posted_sums(p, m, err));
     in_place.add = 0;
     in_place.to = NULL;
@@ -49286,15 +49459,15 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
     DDP__DO(ddp__verb_posts(d));
     snprintf(who, sizeof who, "strategy %s", ddp__ops(d)->name);
     DDP__DO(ddp__message_looks(d, who, m, ddp__error(d)));
-    if (d->posted_count == d->posted_room)
+    if (d->exchange->posted_count == d->exchange->posted_room)
         return (int)ddp__fail(ddp__error(d), DDP_USAGE,
                               "strategy %s has %d messages that it did not hold; hold some "
                               "of them before it posts more",
-                              ddp__ops(d)->name, d->posted_room);
-    p = &d->posted[d->posted_count];
-    if (d->computing && m->group == 0 && (m->verb < DDP_SEND)) {
+                              ddp__ops(d)->name, d->exchange->posted_room);
+    p = &d->exchange->posted[d->exchange->posted_count];
+    if (d->exchange->computing && m->group == 0 && (m->verb < DDP_SEND)) {
         among = *m;
-        among.group = d->computing;
+        among.group = d->exchange->computing;
         m = &among;
     }
     DDP__DO(ddp__posted_check(d, m));
@@ -49307,8 +49480,8 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
     p->in_layer = m->layer >= 0 && m->layer < ddp__layers(d) &&
                   (ddp__in_layer(&d->unit[m->layer], m->from, m->from_count) ||
                    ddp__in_layer(&d->unit[m->layer], m->to, m->to ? m->to_count : 0));
-    *ticket = p->name = d->posted_next++;
-    d->posted_count++;
+    *ticket = p->name = d->exchange->posted_next++;
+    d->exchange->posted_count++;
     return 0;
 }
 
@@ -49330,9 +49503,10 @@ static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
 ddp_status ddp__posted_look(ddp_ctx *d)
 {
     if (!ddp__ops(d)->arrived) return DDP_OK;
-    for (int i = 0; i < d->posted_count; i++)
-        if (!d->posted[i].told && ddp__post_is_done(d, d->posted[i].link, d->posted[i].ticket))
-            DDP__TRY(ddp__posted_tell(d, &d->posted[i]));
+    for (int i = 0; i < d->exchange->posted_count; i++)
+        if (!d->exchange->posted[i].told &&
+            ddp__post_is_done(d, d->exchange->posted[i].link, d->exchange->posted[i].ticket))
+            DDP__TRY(ddp__posted_tell(d, &d->exchange->posted[i]));
     return DDP_OK;
 }
 
@@ -49347,11 +49521,11 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     p = ddp__posted_find(d, ticket);
     if (!p) return ddp_complain(d, DDP_USAGE, "message %ld was held before, or was never posted", ticket);
     held = *p;
-    *p = d->posted[--d->posted_count];
-    d->posted[d->posted_count] = held; /* its list stays with the place */
+    *p = d->exchange->posted[--d->exchange->posted_count];
+    d->exchange->posted[d->exchange->posted_count] = held; /* its list stays with the place */
     if (!ddp__has_layer(d, layer)) layer = DDP_NO_LAYER;
     DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, ddp__error(d)));
-    if (held.here && d->over) DDP__DO(ddp__post_wait(d, held.link, held.ticket, ddp__error(d)));
+    if (held.here && d->exchange->over) DDP__DO(ddp__post_wait(d, held.link, held.ticket, ddp__error(d)));
     w = ddp__walk_of(held.sum, held.from, held.sum ? held.sum + held.from : NULL, held.to);
     while ((n = ddp__walk_next(&w, &from, &to)) > 0) ddp__axpy(d, to, from, n, 1);
     return (int)ddp__posted_tell(d, &held);
@@ -49451,13 +49625,13 @@ static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equa
                             "state '%.40s' of %zu floats for layer %d: a name of at most %d characters, a "
                             "size and a layer below %d are needed",
                             name ? name : "", n, layer, (int)sizeof k->name - 1, ddp__layers(d));
-    room = ddp__reserve(d->kept, ddp__count(d->kept) + 1);
+    room = ddp__reserve(d->exchange->kept, ddp__count(d->exchange->kept) + 1);
     if (room && equal & DDP_KEPT_HERE)
         *out = (float *)ddp__alloc(ddp__allocator_of(d), n * sizeof **out);
     else if (room)
         *out = (float *)ddp__host_alloc(ddp__host_of(d), n * sizeof **out);
     if (!*out) return ddp_complain(d, DDP_MEMORY, "out of memory for %zu floats of state %s", n, name);
-    k = stbds_arraddnptr(d->kept, 1u);
+    k = stbds_arraddnptr(d->exchange->kept, 1u);
     memset(k, 0, sizeof *k);
     snprintf(k->name, sizeof k->name, "%s", name);
     k->layer = layer < 0 ? DDP_NO_LAYER : layer;
@@ -49499,7 +49673,7 @@ int ddp_parts_of(const ddp_ctx *d, int layer) { return ddp__parts_for(d, d->unit
 int ddp_has_forward(const ddp_ctx *d)
 {
     if (ddp__cfg(d)->average_first) return 0; /* nothing waits for one */
-    if (d->hooks_forward) return 1;
+    if (d->exchange->hooks_forward) return 1;
     for (int l = 0; l < ddp__layers(d); l++)
         if (d->unit[l].forward_step != ddp_step(d)) return 0;
     return 1;
@@ -49541,9 +49715,9 @@ long ddp_updates_of(const ddp_ctx *d, int layer)
     return ddp__has_layer(d, layer) ? d->unit[layer].updates : 0;
 }
 
-double ddp_computed_s(const ddp_ctx *d) { return d->compute_this_step; }
+double ddp_computed_s(const ddp_ctx *d) { return ddp__clock_computed(d); }
 
-const struct ddp_step_info *ddp_reported(const ddp_ctx *d) { return d->info; }
+const struct ddp_step_info *ddp_reported(const ddp_ctx *d) { return d->exchange->reported; }
 
 ddp_stats *ddp_stats_of(ddp_ctx *d) { return ddp__stats(d); }
 const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count)
@@ -49600,6 +49774,98 @@ ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__strategy_wait(d, err));
     return DDP__EVENT(d, drain, (d, ddp__self(d)));
 }
+
+/* ==== exchange/part.c ==== [exchange] */
+/* The part of a context that belongs to this module: opened, closed, and what others tell it. */
+
+int ddp__exchange_open(ddp_ctx *d)
+{
+    d->exchange = (struct ddp__exchanging *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->exchange);
+    return d->exchange != NULL;
+}
+
+void ddp__exchange_close(ddp_ctx *d)
+{
+    struct ddp__exchanging *x = d->exchange;
+
+    ddp__posted_close(d);
+    ddp__release(ddp__allocator_of(d), x->muon.at, x->muon_count * sizeof(float));
+    ddp__release(ddp__allocator_of(d), x->coded, x->coded_count * sizeof(float));
+    ddp__host_release(ddp__host_of(d), x->bases, x->bases_count * sizeof(float));
+    ddp__host_release(ddp__host_of(d), x->coded_there, 2 * x->coded_count * sizeof(float));
+}
+
+void ddp__transport_set(ddp_ctx *d, const ddp__transport *over) { d->exchange->over = over; }
+void ddp__norm_chain_set(ddp_ctx *d, const ddp__norm_chain *norm) { d->exchange->norm = *norm; }
+int ddp__norm_is_shared(const ddp_ctx *d) { return d->exchange->norm.pass != NULL; }
+int ddp__computing(const ddp_ctx *d) { return d->exchange->computing; }
+void ddp__computing_set(ddp_ctx *d, int group) { d->exchange->computing = group; }
+int ddp__posted_room(const ddp_ctx *d) { return d->exchange->posted_room; }
+const ddp__own_state *ddp__kept_list(const ddp_ctx *d) { return d->exchange->kept; }
+void ddp__forward_hooks(ddp_ctx *d, int all) { d->exchange->hooks_forward = all; }
+int ddp__coded_on_device(const ddp_ctx *d) { return d->exchange->coded_there != NULL; }
+
+float *ddp__residual_memory(const ddp_ctx *d, const ddp__unit *u)
+{
+    const struct ddp__exchanging *x = d->exchange;
+
+    return x->coded_there ? x->coded_there + (u->residual - x->coded) : u->residual;
+}
+
+void ddp__reported_set(ddp_ctx *d, const struct ddp_step_info *info) { d->exchange->reported = info; }
+
+size_t ddp__muon_floats(const ddp_ctx *d) { return d->exchange->muon_count; }
+
+/* ==== device/device.h ==== [device] */
+/* What a context does through its backend, over the host or from device to device. */
+
+/* The longest transfers that links are probed with: at most so many times as many floats. */
+enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
+
+/* Opens the backend of the configuration, if it names one: before the first message. */
+DDP_LIB ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err);
+/* When the layers are known: the stager, with room for a pipeline's messages, or the devices' own network, and the times. Collective. */
+DDP_LIB ddp_status ddp__device_start(ddp_ctx *d, int edge_messages, size_t edge_bytes, ddp_error *err);
+/* A step has run: kernels are there. */
+DDP_LIB void ddp__device_loaded(ddp_ctx *d);
+/* stop: before the engine ends; close: behind all else. */
+DDP_LIB void ddp__device_stop(ddp_ctx *d);
+DDP_LIB void ddp__device_close(ddp_ctx *d);
+/* First failure of the device, its stager or its network, without waiting. */
+DDP_LIB ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err);
+/* Waits for all that was queued on the device; its times are then known. */
+DDP_LIB ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err);
+
+/* ---- from device to device ---- */
+
+struct ddp__nccl {
+    const ddp_sites *site;          /* NULL = one level */
+    struct ddp__crossing *crossing; /* [slots] and what each averages */
+    int slots;
+    int64_t messages, bytes; /* averaged so far; no headers are known */
+    double left_s;           /* when a rank was first seen to have left; 0 = none has */
+    float *zeros;            /* [DDP__PROBE_FLOATS] on the device, what the link is probed with */
+};
+
+/* The part of a context that belongs to src/device. */
+struct ddp__gpu {
+    struct ddp__stager *stager; /* of a device's messages; NULL = they are here */
+    int loaded, joined; /* a step has run on the device: its kernels are there; it has a network of its own */
+    struct ddp__nccl *nccl; /* what is sent over that */
+};
+/* 0: out of memory. */
+DDP_LIB int ddp__gpu_open(ddp_ctx *d);
+DDP_LIB int ddp__has_nccl(const ddp_ctx *d); /* averages go from device to device */
+DDP_LIB int ddp__has_stager(const ddp_ctx *d);
+/* What went from device to device so far, for link 0. */
+DDP_LIB void ddp__nccl_stats(const ddp_ctx *d, int64_t *messages, int64_t *bytes);
+DDP_LIB float *ddp__nccl_zeros(const ddp_ctx *d); /* [DDP__PROBE_FLOATS] on the device */
+
+/* Whether a message over a layer's memory goes this way. Tickets of such messages are below -1. */
+DDP_LIB int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m);
+DDP_LIB ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
+/* The device's work that is queued from now on waits until the message is done. */
+DDP_LIB ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err);
 
 /* ==== device/stager.h ==== [device] */
 /* Messages of a device over the host. */
@@ -49909,7 +50175,7 @@ static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
     s->waiting = (long *)ddp__scratch_take(ddp__lists_of(s->d), 2 * n, sizeof *s->waiting);
     s->pinned.data = (char *)s->b->pin(s->device, s->pinned.bytes);
     s->slots = s->pinned.data && s->b->slots(s->device, s->room);
-    if (s->d->coded_there) {
+    if (ddp__coded_on_device(s->d)) {
         s->codes.bytes = (2 * bytes > total ? 2 * bytes : total) / 5 + 1024; /* of a value with its blocks:
                                                                                 1.07 of 5.3 */
         s->codes.data = (char *)s->b->alloc(s->device, s->codes.bytes);
@@ -50119,43 +50385,6 @@ double ddp__stager_divergence(ddp__stager *s, const double *of)
     return x;
 }
 
-/* ==== device/device.h ==== [device] */
-/* What a context does through its backend, over the host or from device to device. */
-
-/* The longest transfers that links are probed with: at most so many times as many floats. */
-enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
-
-/* Opens the backend of the configuration, if it names one: before the first message. */
-DDP_LIB ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err);
-/* When the layers are known: the stager, or the devices' own network, and the times. Collective. */
-DDP_LIB ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err);
-/* A step has run: kernels are there. */
-DDP_LIB void ddp__device_loaded(ddp_ctx *d);
-/* stop: before the engine ends; close: behind all else. */
-DDP_LIB void ddp__device_stop(ddp_ctx *d);
-DDP_LIB void ddp__device_close(ddp_ctx *d);
-/* First failure of the device, its stager or its network, without waiting. */
-DDP_LIB ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err);
-/* Waits for all that was queued on the device; its times are then known. */
-DDP_LIB ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err);
-
-/* ---- from device to device ---- */
-
-struct ddp__nccl {
-    const ddp_sites *site;          /* NULL = one level */
-    struct ddp__crossing *crossing; /* [slots] and what each averages */
-    int slots;
-    int64_t messages, bytes; /* averaged so far; no headers are known */
-    double left_s;           /* when a rank was first seen to have left; 0 = none has */
-    float *zeros;            /* [DDP__PROBE_FLOATS] on the device, what the link is probed with */
-};
-
-/* Whether a message over a layer's memory goes this way. Tickets of such messages are below -1. */
-DDP_LIB int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m);
-DDP_LIB ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
-/* The device's work that is queued from now on waits until the message is done. */
-DDP_LIB ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err);
-
 /* ==== device/device.c ==== [device] */
 /* A context on a device: opening its backend, what is checked and waited for there, and averages from device
  * to device, over the network that the devices have of their own (NCCL).
@@ -50164,6 +50393,24 @@ DDP_LIB ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err);
  * ranks of one site: they sum, the first of them sends the sum over the slow links to the first ones of the
  * other sites, and the site gets the result from it when later work needs it. Sums go as sites.c says. With
  * nccl 2 this network is one of two links, the engine the other (planning.c). */
+
+int ddp__has_stager(const ddp_ctx *d) { return d->gpu->stager != NULL; }
+
+void ddp__nccl_stats(const ddp_ctx *d, int64_t *messages, int64_t *bytes)
+{
+    *messages = d->gpu->nccl->messages;
+    *bytes = d->gpu->nccl->bytes;
+}
+
+float *ddp__nccl_zeros(const ddp_ctx *d) { return d->gpu->nccl->zeros; }
+
+int ddp__has_nccl(const ddp_ctx *d) { return d->gpu->nccl != NULL; }
+
+int ddp__gpu_open(ddp_ctx *d)
+{
+    d->gpu = (struct ddp__gpu *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->gpu);
+    return d->gpu != NULL;
+}
 
 /* ---- from device to device ---- */
 
@@ -50178,7 +50425,7 @@ static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_err
 {
     ddp_ctx *d = (ddp_ctx *)user;
 
-    return ddp__tell(d, d->nccl->site ? d->nccl->site->inside : 0, bytes, count, err);
+    return ddp__tell(d, d->gpu->nccl->site ? d->gpu->nccl->site->inside : 0, bytes, count, err);
 }
 
 /* Who closed its context has done its part of all that was in flight, or will never do it: what is
@@ -50186,11 +50433,11 @@ static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_err
 static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
 {
     ddp_ctx *d = (ddp_ctx *)user;
-    struct ddp__nccl *x = d->nccl;
+    struct ddp__nccl *x = d->gpu->nccl;
     int gone;
 
     DDP__TRY(ddp__engine_error(ddp__engine_of(d, 0), err));
-    DDP__TRY(ddp__stager_error(d->stager, err));
+    DDP__TRY(ddp__stager_error(d->gpu->stager, err));
     gone = since > 0 ? ddp__engine_left(ddp__engine_of(d, 0)) : -1;
     if (gone < 0) return DDP_OK;
     if (x->left_s <= 0) x->left_s = ddp_now();
@@ -50208,7 +50455,7 @@ static ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
     ddp_error why;
     int gone = -1;
 
-    while (s == DDP_PEER_LOST && d->joined && gone < 0 && ddp_now() < until) {
+    while (s == DDP_PEER_LOST && d->gpu->joined && gone < 0 && ddp_now() < until) {
         if (ddp__engine_error(ddp__engine_of(d, 0), &why)) {
             *err = why;
             return why.code;
@@ -50231,7 +50478,7 @@ static ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
     ddp_backend_peers p = DDP__ZEROS;
 
     if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the network of the devices");
-    d->nccl = x;
+    d->gpu->nccl = x;
     x->slots = slots;
     x->site = ddp_sites_of(d);
     x->crossing = (ddp__crossing *)ddp__scratch_take(ddp__lists_of(d), (size_t)slots, sizeof *x->crossing);
@@ -50252,7 +50499,7 @@ static ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
     p.watch = ddp__nccl_watch;
     p.user = d;
     DDP__TRY(b->join(ddp__device_of(d), &p, err));
-    d->joined = 1;
+    d->gpu->joined = 1;
     return DDP_OK;
 }
 
@@ -50260,15 +50507,15 @@ static void ddp__nccl_stop(ddp_ctx *d)
 {
     const ddp_backend *b = ddp__backend_of(d);
 
-    if (!d->joined) return;
+    if (!d->gpu->joined) return;
     if (ddp__error(d)->code != DDP_OK) b->raise_all(ddp__device_of(d)); /* it may wait for one */
     b->leave(ddp__device_of(d), ddp__error(d)->code != DDP_OK);
-    d->joined = 0;
+    d->gpu->joined = 0;
 }
 
 static void ddp__nccl_close(ddp_ctx *d)
 {
-    struct ddp__nccl *x = d->nccl;
+    struct ddp__nccl *x = d->gpu->nccl;
 
     if (!x) return;
     if (x->zeros) ddp__backend_of(d)->release(ddp__device_of(d), x->zeros, DDP__PROBE_FLOATS * sizeof(float));
@@ -50276,12 +50523,12 @@ static void ddp__nccl_close(ddp_ctx *d)
         ddp__array_free(x->crossing[i].data);
         ddp__array_free(x->crossing[i].count);
     }
-    d->nccl = NULL;
+    d->gpu->nccl = NULL;
 }
 
 int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m)
 {
-    return d->joined && !m->group && m->link == 0 && m->verb == DDP_ALL_REDUCE && m->mean && !m->to &&
+    return d->gpu->joined && !m->group && m->link == 0 && m->verb == DDP_ALL_REDUCE && m->mean && !m->to &&
            !m->here;
 }
 
@@ -50305,7 +50552,7 @@ static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_
 
 ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
 {
-    struct ddp__nccl *x = d->nccl;
+    struct ddp__nccl *x = d->gpu->nccl;
     const int slot = (int)(x->messages++ % x->slots);
     ddp__crossing *c = &x->crossing[slot];
     ddp_message part;
@@ -50322,23 +50569,23 @@ ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_er
     if (!x->site || x->site->place) return DDP_OK;
     /* the first of a site sends the sum of its site when the device has it */
     ddp__levels_across(d, m, &part);
-    return ddp__stager_submit(d->stager, &part, DDP__BEHIND_AVERAGES, &c->ticket, err);
+    return ddp__stager_submit(d->gpu->stager, &part, DDP__BEHIND_AVERAGES, &c->ticket, err);
 }
 
 ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
 {
     const ddp_backend *b = ddp__backend_of(d);
-    struct ddp__nccl *x = d->nccl;
+    struct ddp__nccl *x = d->gpu->nccl;
     const int slot = (int)(-2 - ticket);
     const ddp__crossing *c = &x->crossing[slot];
 
     if (x->site) {
         unsigned turn = 0;
         int held = 0;
-        if (c->ticket >= 0 && d->loaded)
-            ddp__stager_flag(d->stager, c->ticket, &held, &turn);
+        if (c->ticket >= 0 && d->gpu->loaded)
+            ddp__stager_flag(d->gpu->stager, c->ticket, &held, &turn);
         else if (c->ticket >= 0)
-            DDP__TRY(ddp__stager_wait(d->stager, c->ticket, 0, err));
+            DDP__TRY(ddp__stager_wait(d->gpu->stager, c->ticket, 0, err));
         DDP__TRY(b->spread(ddp__device_of(d), slot, held, turn, c->data, c->count, ddp__count(c->data), err));
     }
     b->finish(ddp__device_of(d), slot);
@@ -50350,15 +50597,15 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
 static ddp_status ddp__device_post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
 {
     if (there && ddp__nccl_takes(d, m)) return ddp__nccl_post(d, m, ticket, err);
-    return ddp__stager_submit(d->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
+    return ddp__stager_submit(d->gpu->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
 }
 
 static ddp_status ddp__device_run(ddp_ctx *d, const ddp_message *m, ddp_error *err)
 {
     long ticket;
 
-    DDP__TRY(ddp__stager_submit(d->stager, m, DDP__BEHIND_WORK, &ticket, err));
-    return ddp__stager_wait(d->stager, ticket, 0, err);
+    DDP__TRY(ddp__stager_submit(d->gpu->stager, m, DDP__BEHIND_WORK, &ticket, err));
+    return ddp__stager_wait(d->gpu->stager, ticket, 0, err);
 }
 
 /* The first step waits here: kernels are loaded when they are launched first, and loading may wait for all
@@ -50367,33 +50614,36 @@ static ddp_status ddp__device_hold(ddp_ctx *d, long ticket, ddp_error *err)
 {
     if (ticket < -1)
         DDP__TRY(ddp__nccl_hold(d, ticket, err));
-    else if (d->loaded)
-        ddp__stager_hold(d->stager, ticket);
+    else if (d->gpu->loaded)
+        ddp__stager_hold(d->gpu->stager, ticket);
     else
-        DDP__TRY(ddp__stager_wait(d->stager, ticket, 0, err));
-    return ddp__stager_error(d->stager, err);
+        DDP__TRY(ddp__stager_wait(d->gpu->stager, ticket, 0, err));
+    return ddp__stager_error(d->gpu->stager, err);
 }
 
 static ddp_status ddp__device_hold_input(ddp_ctx *d, long ticket, ddp_error *err)
 {
-    return ticket < -1 ? ddp__nccl_hold(d, ticket, err) : ddp__stager_wait(d->stager, ticket, 1, err);
+    return ticket < -1 ? ddp__nccl_hold(d, ticket, err) : ddp__stager_wait(d->gpu->stager, ticket, 1, err);
 }
 
 static ddp_status ddp__device_wait_for(ddp_ctx *d, long ticket, ddp_error *err)
 {
-    return ddp__stager_wait(d->stager, ticket, 0, err);
+    return ddp__stager_wait(d->gpu->stager, ticket, 0, err);
 }
 
 static int ddp__device_is_done(ddp_ctx *d, long ticket)
 {
-    return ticket >= 0 && ddp__stager_is_done(d->stager, ticket);
+    return ticket >= 0 && ddp__stager_is_done(d->gpu->stager, ticket);
 }
 
-static ddp_status ddp__device_flush(ddp_ctx *d, ddp_error *err) { return ddp__stager_flush(d->stager, err); }
+static ddp_status ddp__device_flush(ddp_ctx *d, ddp_error *err)
+{
+    return ddp__stager_flush(d->gpu->stager, err);
+}
 
 static double ddp__device_divergence(ddp_ctx *d, const double *of)
 {
-    return ddp__stager_divergence(d->stager, of);
+    return ddp__stager_divergence(d->gpu->stager, of);
 }
 
 static const ddp__transport ddp__device_transport = {
@@ -50415,12 +50665,12 @@ ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
 
 /* Messages that may be under way: what the strategy may post, a pipeline's, and a few are the context's
  * own. */
-static int ddp__device_room(const ddp_ctx *d)
+static int ddp__device_room(const ddp_ctx *d, int edge_messages)
 {
-    return d->posted_room + 2 * ddp__layers(d) + 16 + d->edge_messages;
+    return ddp__posted_room(d) + 2 * ddp__layers(d) + 16 + edge_messages;
 }
 
-ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
+ddp_status ddp__device_start(ddp_ctx *d, int edge_messages, size_t edge_bytes, ddp_error *err)
 {
     const ddp_backend *b = ddp__backend_of(d);
     size_t total = 0, largest = 0;
@@ -50438,36 +50688,36 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
         if (layer > largest) largest = layer;
     }
     if (ddp__ops(d)->averages != DDP_AVERAGES_PARAMETERS || ddp__cfg(d)->servers)
-        largest = total;                                            /* in messages of its
+        largest = total;                                                  /* in messages of its
                                                                                           own */
-    if (d->levels && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
+    if (ddp_sites_of(d) && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
         largest = DDP__PROBE_MOST * DDP__PROBE_FLOATS;
-    if (d->coded_there) {
+    if (ddp__coded_on_device(d)) {
         largest += largest / 3 + 1;
         total += total / 3 + 1;
     } /* its blocks, too */
-    DDP__TRY(ddp__stager_open(d, ddp__device_room(d), largest * sizeof(float) + d->edge_bytes,
-                              total * sizeof(float) + d->edge_bytes, &d->stager, err));
-    d->over = &ddp__device_transport;
-    return ddp__cfg(d)->nccl ? ddp__nccl_open(d, ddp__device_room(d), err) : DDP_OK;
+    DDP__TRY(ddp__stager_open(d, ddp__device_room(d, edge_messages), largest * sizeof(float) + edge_bytes,
+                              total * sizeof(float) + edge_bytes, &d->gpu->stager, err));
+    ddp__transport_set(d, &ddp__device_transport);
+    return ddp__cfg(d)->nccl ? ddp__nccl_open(d, ddp__device_room(d, edge_messages), err) : DDP_OK;
 }
 
-void ddp__device_loaded(ddp_ctx *d) { d->loaded = 1; }
+void ddp__device_loaded(ddp_ctx *d) { d->gpu->loaded = 1; }
 
 void ddp__device_stop(ddp_ctx *d)
 {
     ddp__nccl_stop(d); /* the stager may wait behind an average that never ends */
-    ddp__stager_stop(d->stager);
+    ddp__stager_stop(d->gpu->stager);
 }
 
 void ddp__device_close(ddp_ctx *d)
 {
-    ddp__stager_free(d->stager);
+    ddp__stager_free(d->gpu->stager);
     ddp__nccl_close(d);
     if (ddp__backend_of(d)) ddp__backend_of(d)->close(ddp__device_of(d));
     ddp__device_set(d, NULL, NULL);
-    d->stager = NULL;
-    d->over = NULL;
+    d->gpu->stager = NULL;
+    ddp__transport_set(d, NULL);
 }
 
 ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err)
@@ -50476,8 +50726,8 @@ ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err)
 
     if (!b) return DDP_OK;
     DDP__TRY(b->check(ddp__device_of(d), err));
-    if (d->joined) DDP__TRY(ddp__nccl_lost(d, b->poll(ddp__device_of(d), err), err));
-    return d->stager ? ddp__stager_error(d->stager, err) : DDP_OK;
+    if (d->gpu->joined) DDP__TRY(ddp__nccl_lost(d, b->poll(ddp__device_of(d), err), err));
+    return d->gpu->stager ? ddp__stager_error(d->gpu->stager, err) : DDP_OK;
 }
 
 ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
@@ -50487,6 +50737,51 @@ ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
     ddp__clock_collect(d);
     return ddp__device_check(d, err);
 }
+
+/* ==== measure/measure.h ==== [measure] */
+/* The part of a context that belongs to src/measure. */
+
+enum { DDP__NOTES = 64 };
+
+/* What a rank tells the others every few periods. */
+typedef struct ddp__pace_word {
+    double compute_s; /* mean of its steps since the last one, without waits */
+    double lr;        /* of this step */
+    double present;   /* 1; 0: it is lost */
+} ddp__pace_word;
+
+struct ddp__measure {
+    ddp_link link[2];   /* measured */
+    double gap_s[2];    /* of either: see ddp_profile; 0 where nothing was measured */
+    ddp_linkfit fit[2]; /* follows each link while training */
+    double mean_layer_bytes;
+    int follows;          /* the plan came from clocks */
+    double compute_sum_s; /* of this rank, waits left out */
+    long compute_steps;
+    ddp__pace_word *pace;      /* [world] */
+    double *pace_sorted;       /* [world] room for their times */
+    long pace_ticket;          /* the exchange of these, or -1 */
+    double pace_told;          /* the ratio that was logged last; 0 = nobody is slow */
+    int pace_place;            /* in the team, of whom that was */
+    ddp_note note[DDP__NOTES]; /* ring */
+    long notes;                /* ever */
+    uint64_t noted_live;       /* the workers at the last look; 0 = none yet */
+    ddp_span *merge;           /* [merge_room] scratch of the hidden share */
+    ddp__op_span *op_scratch;  /* [op_room] for statistics and traces */
+    int op_room, merge_room;
+    double step_begin, sum_step_s, sum_wait_s; /* the first: end of the previous step */
+};
+
+/* part.c. open: 0: out of memory. start: when the layers are known. */
+DDP_LIB int ddp__measure_open(ddp_ctx *d);
+DDP_LIB ddp_status ddp__measure_start(ddp_ctx *d, ddp_error *err);
+/* 1: the plan came from clocks: the links are followed while training. */
+DDP_LIB int ddp__follows(const ddp_ctx *d);
+DDP_LIB void ddp__follows_set(ddp_ctx *d, int follows);
+DDP_LIB ddp_link ddp__link_followed(const ddp_ctx *d, int link);
+DDP_LIB double ddp__mean_layer_bytes(const ddp_ctx *d);
+/* Operations of link 0 that began since then, in *out until the next call; how many. */
+DDP_LIB int ddp__operations_since(ddp_ctx *d, double begun, const ddp__op_span **out);
 
 /* ==== measure/account.h ==== [measure] */
 /* Where the time of a step went. */
@@ -50499,16 +50794,118 @@ DDP_LIB void ddp__account_reset(ddp_ctx *d);
 /* Follows the links from here on, as they are measured or nominal now. */
 DDP_LIB void ddp__drift_start(ddp_ctx *d);
 
+/* ==== measure/pace.h ==== [measure] */
+/* What changed while a run went on, and how long each rank computes. */
+
+/* pace.c: at the end of every step */
+DDP_LIB ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err);
+
+/* What changed; members are looked at after every step: 1 if they have changed */
+DDP_LIB void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now);
+DDP_LIB int ddp__note_members(ddp_ctx *d);
+/* Waits for the exchange of times that is under way, if any. */
+DDP_LIB ddp_status ddp__pace_wait(ddp_ctx *d, ddp_error *err);
+
+/* ==== measure/timing.h ==== [measure] */
+/* What layers and links take: from FLOPs and the links as configured, or as measured. */
+
+/* What planning needs of a layer of the whole model, which may be on several stages. Counts are of floats. */
+typedef struct ddp__layer_cost {
+    double flops;
+    double count, trained, others; /* ddp__unit's count and trained; what else an average moves, optimizer
+                                      state included */
+    double holders;                /* stages that have some of the trained */
+} ddp__layer_cost;
+
+/* The links as measured, else nominal: average of n bytes takes alpha + beta n; the gap that a message occupies the
+ * link for beside its bytes. */
+DDP_LIB ddp_link ddp__link_is(const ddp_ctx *d, int link);
+DDP_LIB double ddp__gap_is(const ddp_ctx *d, int link);
+DDP_LIB void ddp__link_set(ddp_ctx *d, int link, ddp_link is);
+DDP_LIB void ddp__gap_set(ddp_ctx *d, int link, double seconds);
+
+/* timing.c: names and sizes of the layers, no times; times without clocks: 10 GFLOP/s, the link as
+ * configured; as measured, agreed on by the team; what transfers take, from d->measure->link[0]. */
+DDP_LIB ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err);
+DDP_LIB void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p);
+DDP_LIB void ddp__profile_between(const ddp_ctx *d, ddp_profile *p);
+DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err);
+DDP_LIB void ddp__profile_link(ddp_ctx *d, ddp_profile *p);
+DDP_LIB double ddp__nominal_flops(double flops, double count); /* of a layer's forward; flops 0:
+                                                                      unknown */
+/* A profile of all layers of a model that is cut into stages, without clocks. */
+DDP_LIB ddp_status ddp__profile_model(ddp_ctx *d, const ddp__layer_cost *model, int layers, ddp_profile *p,
+                                      ddp_error *err);
+
+/* timing.c, probe.c: the link as configured; transfers of one size after the other, each repeated until it is
+ * settled */
+DDP_LIB ddp_link ddp__link_nominal(const ddp_ctx *d, int link);
+typedef struct ddp__meter {
+    double bytes[64], seconds[64];
+    int n, first; /* those from `first` on are of one size */
+    double begun; /* of that size; 0: not yet */
+} ddp__meter;
+/* 1: the two fastest of this size agree, or it took long enough, and another begins. */
+DDP_LIB int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest);
+/* Times averages over one link, of at most DDP__PROBE_MOST times DDP__PROBE_FLOATS floats; all ranks get the
+ * first one's fit. */
+DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_error *err);
+
+/* ==== measure/part.c ==== [measure] */
+/* The part of a context that belongs to this module. */
+
+int ddp__measure_open(ddp_ctx *d)
+{
+    d->measure = (struct ddp__measure *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->measure);
+    return d->measure != NULL;
+}
+
+ddp_status ddp__measure_start(ddp_ctx *d, ddp_error *err)
+{
+    struct ddp__measure *m = d->measure;
+    ddp__scratch *lists = ddp__lists_of(d);
+    const size_t world = (size_t)ddp_world(d);
+
+    m->op_room = ddp__cfg(d)->trace_spans > 0 ? 2048 : (ddp__cfg(d)->site > 0 ? 12 : 4) * ddp__layers(d) + 64;
+    m->merge_room = ddp__clock_spans_of_step(d) + m->op_room;
+    m->op_scratch = (ddp__op_span *)ddp__scratch_take(lists, (size_t)m->op_room, sizeof *m->op_scratch);
+    m->merge = (ddp_span *)ddp__scratch_take(lists, (size_t)m->merge_room, sizeof *m->merge);
+    m->pace = (ddp__pace_word *)ddp__scratch_take(lists, world, sizeof *m->pace);
+    m->pace_sorted = ddp__doubles(lists, world);
+    m->pace_ticket = -1;
+    if (!ddp__scratch_failed(lists)) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", ddp__layers(d));
+}
+
+int ddp__follows(const ddp_ctx *d) { return d->measure->follows; }
+void ddp__follows_set(ddp_ctx *d, int follows) { d->measure->follows = follows; }
+
+ddp_link ddp__link_is(const ddp_ctx *d, int link) { return d->measure->link[link]; }
+double ddp__gap_is(const ddp_ctx *d, int link) { return d->measure->gap_s[link]; }
+void ddp__link_set(ddp_ctx *d, int link, ddp_link is) { d->measure->link[link] = is; }
+void ddp__gap_set(ddp_ctx *d, int link, double seconds) { d->measure->gap_s[link] = seconds; }
+ddp_link ddp__link_followed(const ddp_ctx *d, int link) { return d->measure->fit[link].link; }
+double ddp__mean_layer_bytes(const ddp_ctx *d) { return d->measure->mean_layer_bytes; }
+
+int ddp__operations_since(ddp_ctx *d, double begun, const ddp__op_span **out)
+{
+    struct ddp__measure *m = d->measure;
+
+    *out = m->op_scratch;
+    return ddp__engine_spans(ddp__engine_of(d, 0), begun, DBL_MAX, m->op_scratch, m->op_room);
+}
+
 /* ==== measure/account.c ==== [measure] */
 /* Where the time of a step went: spans, the layer timer and the hidden share. */
 
 /* Of both links, into op_scratch. */
 static int ddp__link_spans(ddp_ctx *d, double begin, double end)
 {
-    int n = ddp__engine_spans(ddp__engine_of(d, 0), begin, end, d->op_scratch, d->op_room);
+    int n = ddp__engine_spans(ddp__engine_of(d, 0), begin, end, d->measure->op_scratch, d->measure->op_room);
 
     if (ddp__second_of(d))
-        n += ddp__engine_spans(ddp__second_of(d), begin, end, d->op_scratch + n, d->op_room - n);
+        n += ddp__engine_spans(ddp__second_of(d), begin, end, d->measure->op_scratch + n,
+                               d->measure->op_room - n);
     return n;
 }
 
@@ -50524,26 +50921,26 @@ static ddp_span ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double b
 static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
 {
     int n = 0, ops;
-    long oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+    const long oldest = ddp__clock_oldest(d);
 
-    for (long s = d->span_count - 1; s >= oldest && n < d->merge_room; s--) {
-        const ddp_span *x = &d->span[s % d->spans];
+    for (long s = ddp__clock_newest(d) - 1; s >= oldest && n < d->measure->merge_room; s--) {
+        const ddp_span *x = ddp__clock_span(d, s);
         if (x->end_s <= begin) break;
         if (x->kind == DDP_SPAN_WAIT || x->begin_s >= end)
             continue; /* a device is a step ahead of its
                                                                         accounts */
-        d->merge[n] = *x;
-        if (d->merge[n].begin_s < begin) d->merge[n].begin_s = begin;
+        d->measure->merge[n] = *x;
+        if (d->measure->merge[n].begin_s < begin) d->measure->merge[n].begin_s = begin;
         n++;
     }
     ops = ddp__link_spans(d, begin, end);
-    for (int i = 0; i < ops && n < d->merge_room; i++) {
-        const ddp__op_span *o = &d->op_scratch[i];
+    for (int i = 0; i < ops && n < d->measure->merge_room; i++) {
+        const ddp__op_span *o = &d->measure->op_scratch[i];
         /* an operation that waits for a slower peer is not communicating */
         double from = o->begin + o->peer_wait, b = from > begin ? from : begin;
         double e = o->end >= 0 && o->end < end ? o->end : end;
         if (o->filler || e <= b) continue;
-        d->merge[n++] = ddp__span_of(o, DDP_SPAN_COMM, b, e);
+        d->measure->merge[n++] = ddp__span_of(o, DDP_SPAN_COMM, b, e);
         if (o->end >= 0) ddp__stats(d)->peer_wait_s += o->peer_wait;
     }
     return n;
@@ -50653,22 +51050,25 @@ static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *
 
 static void ddp__drift_observe(ddp_ctx *d, double since, double now)
 {
-    if (d->nccl) return; /* the engine's operations tell nothing of the devices' network */
+    if (ddp__has_nccl(d)) return; /* the engine's operations tell nothing of the devices' network */
     for (int link = 0; link < ddp_links(d); link++) {
         /* a step more than is new, so that no cluster is seen without its beginning */
-        int ops = ddp__engine_spans(ddp__engine_of(d, link), 2 * since - now, now, d->op_scratch, d->op_room),
+        int ops = ddp__engine_spans(ddp__engine_of(d, link), 2 * since - now, now, d->measure->op_scratch,
+                                    d->measure->op_room),
             n, seen = 0;
-        ddp_linkfit *fit = &d->fit[link];
+        ddp_linkfit *fit = &d->measure->fit[link];
         double begin, end, bytes;
         for (int i = 0; i < ops; i++) {
-            n = d->op_scratch[i].end < 0 ? 0 : ddp__cluster(d->op_scratch, ops, i, &begin, &end, &bytes);
+            n = d->measure->op_scratch[i].end < 0
+                    ? 0
+                    : ddp__cluster(d->measure->op_scratch, ops, i, &begin, &end, &bytes);
             if (n == 0 || !(end > since)) continue;
             /* the fit is of one message: the others' gaps are not its bytes */
-            ddp_linkfit_add(fit, bytes, end - begin - (n - 1) * d->gap_s[link]);
+            ddp_linkfit_add(fit, bytes, end - begin - (n - 1) * d->measure->gap_s[link]);
             seen++;
         }
-        n = seen ? 0 : ddp__saturated(d->op_scratch, ops, since, &begin, &end, &bytes);
-        if (n > 0) ddp_linkfit_add(fit, bytes, fit->link.alpha_s + end - begin - n * d->gap_s[link]);
+        n = seen ? 0 : ddp__saturated(d->measure->op_scratch, ops, since, &begin, &end, &bytes);
+        if (n > 0) ddp_linkfit_add(fit, bytes, fit->link.alpha_s + end - begin - n * d->measure->gap_s[link]);
     }
 }
 
@@ -50677,10 +51077,9 @@ void ddp__drift_start(ddp_ctx *d)
     double bytes = 0;
 
     for (int l = 0; l < ddp__layers(d); l++) bytes += (double)ddp__layer_bytes(d, l) / ddp__layers(d);
-    d->mean_layer_bytes = bytes;
+    d->measure->mean_layer_bytes = bytes;
     for (int link = 0; link < 2; link++)
-        ddp_linkfit_start(&d->fit[link], d->link[link], bytes, 4.0 * ddp__layers(d));
-    d->drift_ticket = -1;
+        ddp_linkfit_start(&d->measure->fit[link], d->measure->link[link], bytes, 4.0 * ddp__layers(d));
 }
 
 /* ---- steps and statistics ---- */
@@ -50689,25 +51088,24 @@ static void ddp__account_step(ddp_ctx *d, double now, double wait_s)
 {
     if (ddp__engine_of(d, 0)) {
         double comm, exposed;
-        int n = ddp__gather_spans(d, d->step_begin, now);
-        ddp__sort_spans(d->merge, n);
-        ddp__sweep_spans(d->merge, n, &comm, &exposed);
+        int n = ddp__gather_spans(d, d->measure->step_begin, now);
+        ddp__sort_spans(d->measure->merge, n);
+        ddp__sweep_spans(d->measure->merge, n, &comm, &exposed);
         ddp__stats(d)->comm_s += comm;
         ddp__stats(d)->exposed_s += exposed;
-        if (d->measured) ddp__drift_observe(d, d->step_begin, now);
+        if (ddp__follows(d)) ddp__drift_observe(d, d->measure->step_begin, now);
     }
-    d->sum_step_s += now - d->step_begin;
-    d->sum_wait_s += wait_s;
+    d->measure->sum_step_s += now - d->measure->step_begin;
+    d->measure->sum_wait_s += wait_s;
     ddp__stats(d)->counted_steps++;
-    d->step_begin = now;
+    d->measure->step_begin = now;
 }
 
 void ddp__account_steps(ddp_ctx *d)
 {
-    for (; d->ended_first < d->ended_next; d->ended_first++) {
-        const ddp__ended *e = &d->ended[d->ended_first % d->ended_room];
-        ddp__account_step(d, e->at, e->wait_s);
-    }
+    double at, wait_s;
+
+    while (ddp__clock_next_step(d, &at, &wait_s)) ddp__account_step(d, at, wait_s);
 }
 
 void ddp__account_reset(ddp_ctx *d)
@@ -50715,8 +51113,8 @@ void ddp__account_reset(ddp_ctx *d)
     ddp__account_steps(d);
     ddp__stats(d)->counted_steps = 0;
     ddp__stats(d)->comm_s = ddp__stats(d)->exposed_s = ddp__stats(d)->peer_wait_s = 0;
-    d->sum_step_s = d->sum_wait_s = 0;
-    d->step_begin = ddp_now();
+    d->measure->sum_step_s = d->measure->sum_wait_s = 0;
+    d->measure->step_begin = ddp_now();
 }
 
 void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
@@ -50731,8 +51129,8 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
     out->strategy = ddp__ops(d)->name;
     out->steps = ddp_step(d);
     if (ddp__stats(d)->counted_steps) {
-        out->step_s = d->sum_step_s / (double)ddp__stats(d)->counted_steps;
-        out->wait_s = d->sum_wait_s / (double)ddp__stats(d)->counted_steps;
+        out->step_s = d->measure->sum_step_s / (double)ddp__stats(d)->counted_steps;
+        out->wait_s = d->measure->sum_wait_s / (double)ddp__stats(d)->counted_steps;
     }
     out->hidden_pct =
         ddp__stats(d)->comm_s > 0 ? 100 * (1 - ddp__stats(d)->exposed_s / ddp__stats(d)->comm_s) : 100;
@@ -50746,12 +51144,12 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
         out->comm_cpu_s += net.cpu_s;
     }
     out->divergence = 0;
-    out->optimizer_bytes = d->muon_count * sizeof(float);
+    out->optimizer_bytes = ddp__muon_floats(d) * sizeof(float);
     for (int l = 0; l < ddp__layers(d); l++) {
         out->divergence += d->unit[l].last_divergence;
         out->optimizer_bytes += d->unit[l].state_count * sizeof(float);
     }
-    out->link = d->measured ? d->fit[0].link : d->link[0];
+    out->link = ddp__follows(d) ? d->measure->fit[0].link : d->measure->link[0];
 }
 
 double ddp_divergence(const ddp_ctx *d, int layer)
@@ -50775,14 +51173,14 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
 
     if (ddp__host_forked(ddp__host_of(d))) return 0;
     ddp__clock_collect(d);
-    oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+    oldest = ddp__clock_oldest(d);
     if (ddp__engine_of(d, 0)) ops = ddp__link_spans(d, -1, DBL_MAX);
     /* newest last: when room is short the oldest compute spans are left out */
     if (ops > room / 2) ops = room / 2; /* each may give two */
-    if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);
-    for (long s = oldest; s < d->span_count; s++) out[n++] = d->span[s % d->spans];
+    if (ddp__clock_newest(d) - oldest > room - 2 * ops) oldest = ddp__clock_newest(d) - (room - 2 * ops);
+    for (long s = oldest; s < ddp__clock_newest(d); s++) out[n++] = *ddp__clock_span(d, s);
     for (int i = 0; i < ops; i++) {
-        const ddp__op_span *o = &d->op_scratch[i];
+        const ddp__op_span *o = &d->measure->op_scratch[i];
         if (o->end < 0) continue;
         /* as in the statistics: standing still for a slower peer is not communicating */
         if (o->peer_wait > 0 && n + ops - i < room)
@@ -50792,35 +51190,6 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
     }
     return n;
 }
-
-/* ==== measure/timing.h ==== [measure] */
-/* What layers and links take: from FLOPs and the links as configured, or as measured. */
-
-/* timing.c: names and sizes of the layers, no times; times without clocks: 10 GFLOP/s, the link as
- * configured; as measured, agreed on by the team; what transfers take, from d->link[0]. */
-DDP_LIB ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err);
-DDP_LIB void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p);
-DDP_LIB void ddp__profile_between(const ddp_ctx *d, ddp_profile *p);
-DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err);
-DDP_LIB void ddp__profile_link(ddp_ctx *d, ddp_profile *p);
-DDP_LIB double ddp__nominal_flops(double flops, double count); /* of a layer's forward; flops 0:
-                                                                      unknown */
-/* A profile of all layers of a model that is cut into stages, without clocks. */
-DDP_LIB ddp_status ddp__profile_model(ddp_ctx *d, ddp_profile *p, ddp_error *err);
-
-/* timing.c, probe.c: the link as configured; transfers of one size after the other, each repeated until it is
- * settled */
-DDP_LIB ddp_link ddp__link_nominal(const ddp_ctx *d, int link);
-typedef struct ddp__meter {
-    double bytes[64], seconds[64];
-    int n, first; /* those from `first` on are of one size */
-    double begun; /* of that size; 0: not yet */
-} ddp__meter;
-/* 1: the two fastest of this size agree, or it took long enough, and another begins. */
-DDP_LIB int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest);
-/* Times averages over one link, of at most DDP__PROBE_MOST times DDP__PROBE_FLOATS floats; all ranks get the
- * first one's fit. */
-DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err);
 
 /* ==== measure/timing.c ==== [measure] */
 /* What the layers and the links take: from FLOPs and the links as configured, or as hooks and probes measured
@@ -50889,7 +51258,7 @@ static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, i
     m.mean = 1;
     m.link = link;
     DDP__TRY(ddp__post_flush(d, err));
-    if (d->nccl && ddp__nccl_takes(d, &m)) {
+    if (ddp__has_nccl(d) && ddp__nccl_takes(d, &m)) {
         DDP__TRY(ddp__nccl_post(d, &m, &ticket, err));
         DDP__TRY(ddp__nccl_hold(d, ticket, err));
         return ddp__device_wait(d, err);
@@ -50947,17 +51316,18 @@ static ddp_status ddp__probe_fit(ddp_ctx *d, int link, const ddp_piece *list, dd
     return ddp__tell(d, ddp__team_group(d), out, sizeof *out, err);
 }
 
-ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
+ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_error *err)
 {
     ddp__probe_list *list = (ddp__probe_list *)ddp__calloc(1, sizeof *list);
     ddp_status s;
 
     if (!list) return ddp__fail(err, DDP_MEMORY, "out of memory to measure link %d", link);
     for (int i = 0; i < DDP__PROBE_MOST; i++) {
-        list->piece[i].data = d->nccl && link == 0 && !ddp__team_group(d) ? d->nccl->zeros : list->x;
+        list->piece[i].data =
+            ddp__has_nccl(d) && link == 0 && !ddp__team_group(d) ? ddp__nccl_zeros(d) : list->x;
         list->piece[i].count = DDP__PROBE_FLOATS;
     }
-    s = ddp__probe_fit(d, link, list->piece, out, err);
+    s = ddp__probe_fit(d, link, list->piece, &d->measure->link[link], err);
     DDP_FREE(list);
     return s;
 }
@@ -51010,7 +51380,7 @@ static ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out
     float x[DDP__PROBE_FLOATS];
 
     *out = 0;
-    if (n < 2 || (d->nccl && link == 0)) return DDP_OK;
+    if (n < 2 || (ddp__has_nccl(d) && link == 0)) return DDP_OK;
     memset(x, 0, sizeof x);
     ddp__burst_sizes(d, list, n);
     for (int i = 0; i < n; i++) {
@@ -51075,16 +51445,19 @@ static double ddp__occupancy(const ddp_ctx *d, double bytes)
 {
     /* only so many operations are in flight, and each takes alpha at least */
     const double least =
-        ddp__engine_of(d, 0) ? d->link[0].alpha_s / ddp__engine_width(ddp__engine_of(d, 0)) - d->gap_s[0] : 0;
-    const double seconds = d->link[0].beta_s * bytes;
+        ddp__engine_of(d, 0)
+            ? d->measure->link[0].alpha_s / ddp__engine_width(ddp__engine_of(d, 0)) - d->measure->gap_s[0]
+            : 0;
+    const double seconds = d->measure->link[0].beta_s * bytes;
 
     return bytes > 0 && seconds < least ? least : seconds;
 }
 
 static void ddp__profile_startup(const ddp_ctx *d, ddp_profile *p)
 {
-    p->gap_s = d->gap_s[0];
-    p->alpha_s = d->link[0].alpha_s > p->gap_s ? d->link[0].alpha_s - p->gap_s : 0; /* a single message takes
+    p->gap_s = d->measure->gap_s[0];
+    p->alpha_s = d->measure->link[0].alpha_s > p->gap_s ? d->measure->link[0].alpha_s - p->gap_s
+                                                        : 0; /* a single message takes
                                                                                        both */
 }
 
@@ -51111,20 +51484,21 @@ static void ddp__nominal_times(ddp_profile *p, int l, double flops)
 
 void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 {
-    d->link[0] = ddp__link_nominal(d, 0);
-    d->gap_s[0] = d->gap_s[1] = 0;
+    d->measure->link[0] = ddp__link_nominal(d, 0);
+    d->measure->gap_s[0] = d->measure->gap_s[1] = 0;
     for (int l = 0; l < ddp__layers(d); l++) ddp__nominal_times(p, l, ddp__unit_flops(&d->unit[l]));
     ddp__profile_link(d, p);
 }
 
-ddp_status ddp__profile_model(ddp_ctx *d, ddp_profile *p, ddp_error *err)
+ddp_status ddp__profile_model(ddp_ctx *d, const ddp__layer_cost *model, int layers, ddp_profile *p,
+                              ddp_error *err)
 {
-    DDP__TRY(ddp_profile_new(d->cut->layers, p, err));
-    d->link[0] = ddp__link_nominal(d, 0);
-    d->gap_s[0] = d->gap_s[1] = 0;
+    DDP__TRY(ddp_profile_new(layers, p, err));
+    d->measure->link[0] = ddp__link_nominal(d, 0);
+    d->measure->gap_s[0] = d->measure->gap_s[1] = 0;
     ddp__profile_startup(d, p);
     for (int l = 0; l < p->layers; l++) {
-        const ddp__layer_cost *c = &d->model[l];
+        const ddp__layer_cost *c = &model[l];
         ddp__nominal_times(p, l, ddp__nominal_flops(c->flops, c->count));
         p->params[l] = c->count;
         p->comm_s[l] = ddp__occupancy(
@@ -51145,7 +51519,7 @@ static void ddp__scale_to(double *x, int n, double total)
 /* The step's micro-batches but one; updates come once. */
 void ddp__profile_between(const ddp_ctx *d, ddp_profile *p)
 {
-    double pass = -ddp__timer_median(&d->timer, DDP__T_UPDATE, -1);
+    double pass = -ddp__timer_median(ddp__clock_timer(d), DDP__T_UPDATE, -1);
 
     for (int l = 0; l < p->layers; l++) pass += p->forward_s[l] + p->backward_s[l];
     p->between_s = (ddp__cfg(d)->micro_batches - 1) * fmax(pass, 0);
@@ -51158,26 +51532,28 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
     int l;
 
     for (l = 0; l < ddp__layers(d); l++) {
-        p->forward_s[l] = ddp__timer_median(&d->timer, DDP__T_FORWARD, l);
-        p->backward_s[l] = ddp__timer_median(&d->timer, DDP__T_BACKWARD, l);
+        p->forward_s[l] = ddp__timer_median(ddp__clock_timer(d), DDP__T_FORWARD, l);
+        p->backward_s[l] = ddp__timer_median(ddp__clock_timer(d), DDP__T_BACKWARD, l);
         flops += ddp__unit_flops(&d->unit[l]);
     }
     /* layers in proportion to their medians, passes as long as passes are */
-    ddp__scale_to(p->forward_s, ddp__layers(d), ddp__timer_median(&d->timer, DDP__T_FORWARD, -1));
-    ddp__scale_to(p->backward_s, ddp__layers(d), ddp__timer_median(&d->timer, DDP__T_BACKWARD, -1));
+    ddp__scale_to(p->forward_s, ddp__layers(d), ddp__timer_median(ddp__clock_timer(d), DDP__T_FORWARD, -1));
+    ddp__scale_to(p->backward_s, ddp__layers(d), ddp__timer_median(ddp__clock_timer(d), DDP__T_BACKWARD, -1));
     l = ddp__layers(d) - 1;
-    if (d->timer.whole > 0) { /* no forward hook: forward and the last layer's backward are one */
+    if (ddp__timer_whole(ddp__clock_timer(d)) >
+        0) { /* no forward hook: forward and the last layer's backward are one */
         for (int k = 0; k < ddp__layers(d); k++)
-            p->forward_s[k] = d->timer.whole * ddp__unit_flops(&d->unit[k]) / (flops + last);
-        p->backward_s[l] += d->timer.whole * last / (flops + last);
+            p->forward_s[k] =
+                ddp__timer_whole(ddp__clock_timer(d)) * ddp__unit_flops(&d->unit[k]) / (flops + last);
+        p->backward_s[l] += ddp__timer_whole(ddp__clock_timer(d)) * last / (flops + last);
     } else if (p->backward_s[l] <= 0) { /* forward hooks, no backward_begin */
         p->backward_s[l] = p->forward_s[l] * 2 / 3;
         p->forward_s[l] /= 3;
     }
     for (l = 0; l < ddp__layers(d); l++) {
         p->forward_s[l] /= ddp__cfg(d)->micro_batches;
-        p->backward_s[l] =
-            p->backward_s[l] / ddp__cfg(d)->micro_batches + ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
+        p->backward_s[l] = p->backward_s[l] / ddp__cfg(d)->micro_batches +
+                           ddp__timer_median(ddp__clock_timer(d), DDP__T_UPDATE, l);
     }
 }
 
@@ -51227,8 +51603,8 @@ ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     ddp__profile_local(d, p);
     if (ddp__engine_of(d, 0)) {
         for (int k = 0; k < ddp_links(d); k++) {
-            DDP__TRY(ddp__probe_link(d, k, &d->link[k], err));
-            DDP__TRY(ddp__probe_gap(d, k, d->link[k], &d->gap_s[k], err));
+            DDP__TRY(ddp__probe_link(d, k, err));
+            DDP__TRY(ddp__probe_gap(d, k, d->measure->link[k], &d->measure->gap_s[k], err));
         }
         DDP__TRY(ddp__profile_agree(d, p, err));
     }
@@ -51236,16 +51612,6 @@ ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     ddp__profile_between(d, p);
     return DDP_OK;
 }
-
-/* ==== measure/pace.h ==== [measure] */
-/* What changed while a run went on, and how long each rank computes. */
-
-/* pace.c: at the end of every step */
-DDP_LIB ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err);
-
-/* What changed; members are looked at after every step: 1 if they have changed */
-DDP_LIB void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now);
-DDP_LIB int ddp__note_members(ddp_ctx *d);
 
 /* ==== measure/pace.c ==== [measure] */
 /* What changed while a run went on, for those who look; and how long each rank computes, waits left out: a
@@ -51257,7 +51623,7 @@ void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, doub
 {
     const ddp_note n = {kind, ddp_step(d), ddp_now(), rank, ddp_workers(d), before, now};
 
-    d->note[d->notes++ % DDP__NOTES] = n;
+    d->measure->note[d->measure->notes++ % DDP__NOTES] = n;
 }
 
 int ddp__note_members(ddp_ctx *d)
@@ -51266,19 +51632,20 @@ int ddp__note_members(ddp_ctx *d)
 
     if (!ddp__cfg(d)->min_world) return 0;
     live = ddp__live(d);
-    changed = d->noted_live ? live ^ d->noted_live : 0;
+    changed = d->measure->noted_live ? live ^ d->measure->noted_live : 0;
     for (int r = 0; changed && r < ddp_world(d); r++)
         if (changed >> r & 1) ddp__note_add(d, live >> r & 1 ? DDP_NOTE_JOINED : DDP_NOTE_LOST, r, 0, 0);
-    d->noted_live = live;
+    d->measure->noted_live = live;
     return changed != 0;
 }
 
 int ddp_notes(const ddp_ctx *d, ddp_note *out, int room)
 {
-    long n = !d || !out ? 0 : d->notes < (long)DDP__NOTES ? d->notes : (long)DDP__NOTES;
+    long n = !d || !out ? 0 : d->measure->notes < (long)DDP__NOTES ? d->measure->notes : (long)DDP__NOTES;
 
     if (n > room) n = room > 0 ? room : 0;
-    for (long from = 0; from < n; from++) out[from] = d->note[(d->notes - n + from) % DDP__NOTES];
+    for (long from = 0; from < n; from++)
+        out[from] = d->measure->note[(d->measure->notes - n + from) % DDP__NOTES];
     return (int)n;
 }
 
@@ -51329,11 +51696,11 @@ static const double ddp__pace_floor = 1e-3; /* unless it is so many seconds: wha
  * time. */
 static double ddp__pace_median(ddp_ctx *d)
 {
-    double *sorted = d->pace_sorted;
+    double *sorted = d->measure->pace_sorted;
     int n = 0;
 
     for (int r = 0; r < ddp__team_size(d); r++)
-        if (d->pace[r].compute_s > 0) sorted[n++] = d->pace[r].compute_s;
+        if (d->measure->pace[r].compute_s > 0) sorted[n++] = d->measure->pace[r].compute_s;
     qsort(sorted, (size_t)n, sizeof *sorted, ddp__rising);
     return n ? sorted[(n - 1) / 2] : 0;
 }
@@ -51352,20 +51719,21 @@ static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
 /* A note and a line when somebody becomes slow, changes by a fifth, or is slow no more. */
 static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
 {
-    double ratio = ddp__stats(d)->slow_ratio, told = d->pace_told;
+    double ratio = ddp__stats(d)->slow_ratio, told = d->measure->pace_told;
 
-    if (ratio < ddp__pace_slow || d->pace[slowest].compute_s - median_s < ddp__pace_floor) {
-        d->pace_told = 0;
+    if (ratio < ddp__pace_slow || d->measure->pace[slowest].compute_s - median_s < ddp__pace_floor) {
+        d->measure->pace_told = 0;
         if (!(told > 0)) return;
-        ddp__note_add(d, DDP_NOTE_EVEN, ddp__team_rank(d, d->pace_place), median_s,
-                      d->pace[d->pace_place].compute_s);
+        ddp__note_add(d, DDP_NOTE_EVEN, ddp__team_rank(d, d->measure->pace_place), median_s,
+                      d->measure->pace[d->measure->pace_place].compute_s);
         ddp__pace_log(d, DDP_LOG_INFO);
         return;
     }
-    if (told > 0 && slowest == d->pace_place && fabs(ratio / told - 1) < 0.2) return;
-    d->pace_told = ratio;
-    d->pace_place = slowest;
-    ddp__note_add(d, DDP_NOTE_SLOW, ddp__stats(d)->slowest_rank, median_s, d->pace[slowest].compute_s);
+    if (told > 0 && slowest == d->measure->pace_place && fabs(ratio / told - 1) < 0.2) return;
+    d->measure->pace_told = ratio;
+    d->measure->pace_place = slowest;
+    ddp__note_add(d, DDP_NOTE_SLOW, ddp__stats(d)->slowest_rank, median_s,
+                  d->measure->pace[slowest].compute_s);
     ddp__pace_log(d, DDP_LOG_WARN);
 }
 
@@ -51375,10 +51743,10 @@ static void ddp__pace_judge(ddp_ctx *d)
     int slowest = 0;
 
     for (int r = 1; r < ddp__team_size(d); r++)
-        if (d->pace[r].compute_s > d->pace[slowest].compute_s) slowest = r;
+        if (d->measure->pace[r].compute_s > d->measure->pace[slowest].compute_s) slowest = r;
     if (!(median > 0)) return;
     ddp__stats(d)->slowest_rank = ddp__team_rank(d, slowest);
-    ddp__stats(d)->slow_ratio = d->pace[slowest].compute_s / median;
+    ddp__stats(d)->slow_ratio = d->measure->pace[slowest].compute_s / median;
     ddp__stats(d)->median_compute_s = median;
     ddp__pace_tell(d, slowest, median);
 }
@@ -51386,10 +51754,10 @@ static void ddp__pace_judge(ddp_ctx *d)
 /* The learning rates of one step. A lost rank has none. */
 static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
 {
-    const ddp__pace_word *first = d->pace;
+    const ddp__pace_word *first = d->measure->pace;
 
     for (int r = 0; r < ddp__team_size(d); r++) {
-        const ddp__pace_word *w = &d->pace[r];
+        const ddp__pace_word *w = &d->measure->pace[r];
         if (!(w->present > 0)) continue;
         if (!(first->present > 0)) first = w;
         if (w->lr < first->lr || w->lr > first->lr)
@@ -51397,7 +51765,7 @@ static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
                              "step %ld: rank %d has learning rate %.9g, rank %d has %.9g: start every rank "
                              "with the same schedule, warm-up and number of steps",
                              ddp_step(d) - ddp__cfg(d)->period - 1, ddp__team_rank(d, r), w->lr,
-                             ddp__team_rank(d, (int)(first - d->pace)), first->lr);
+                             ddp__team_rank(d, (int)(first - d->measure->pace)), first->lr);
     }
     return DDP_OK;
 }
@@ -51405,17 +51773,19 @@ static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
 {
     ddp_piece p;
-    const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), d->pace,
-                                        (size_t)ddp__team_size(d) * sizeof *d->pace);
-    const ddp__pace_word own = {d->compute_sum_s / (double)d->compute_steps, (double)ddp__lr(d), 1};
+    const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), d->measure->pace,
+                                        (size_t)ddp__team_size(d) * sizeof *d->measure->pace);
+    const ddp__pace_word own = {d->measure->compute_sum_s / (double)d->measure->compute_steps,
+                                (double)ddp__lr(d), 1};
 
-    memset(d->pace, 0, (size_t)ddp__team_size(d) * sizeof *d->pace); /* a rank that was lost since the last
+    memset(d->measure->pace, 0,
+           (size_t)ddp__team_size(d) * sizeof *d->measure->pace); /* a rank that was lost since the last
                                                                    exchange sends nothing */
     ddp__stats(d)->compute_s = own.compute_s;
-    d->pace[ddp__team_place(d)] = own;
-    d->compute_sum_s = 0;
-    d->compute_steps = 0;
-    return ddp__post(d, &m, 0, &d->pace_ticket, err);
+    d->measure->pace[ddp__team_place(d)] = own;
+    d->measure->compute_sum_s = 0;
+    d->measure->compute_steps = 0;
+    return ddp__post(d, &m, 0, &d->measure->pace_ticket, err);
 }
 
 /* Submitted in the middle of a stretch of periods and waited for a period later: by then every
@@ -51424,19 +51794,26 @@ ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
 {
     long period = ddp__cfg(d)->period, at = ddp_step(d) % (period * DDP__PACE_PERIODS);
 
-    d->compute_sum_s += d->compute_this_step;
-    d->compute_this_step = 0;
-    d->compute_steps++;
+    d->measure->compute_sum_s += ddp__clock_take_computed(d);
+    d->measure->compute_steps++;
     if (!ddp__engine_of(d, 0) || (ddp__ops(d)->traits & DDP_OUT_OF_STEP)) {
-        ddp__stats(d)->compute_s = d->compute_sum_s / (double)d->compute_steps;
+        ddp__stats(d)->compute_s = d->measure->compute_sum_s / (double)d->measure->compute_steps;
         return DDP_OK;
     }
-    if (at == 2 * period && d->pace_ticket < 0) return ddp__pace_send(d, err);
-    if (at != 3 * period || d->pace_ticket < 0) return DDP_OK;
-    DDP__TRY(ddp__post_wait(d, 0, d->pace_ticket, err));
-    d->pace_ticket = -1;
+    if (at == 2 * period && d->measure->pace_ticket < 0) return ddp__pace_send(d, err);
+    if (at != 3 * period || d->measure->pace_ticket < 0) return DDP_OK;
+    DDP__TRY(ddp__post_wait(d, 0, d->measure->pace_ticket, err));
+    d->measure->pace_ticket = -1;
     ddp__pace_judge(d);
     return ddp__pace_rates(d, err);
+}
+
+ddp_status ddp__pace_wait(ddp_ctx *d, ddp_error *err)
+{
+    const long ticket = d->measure->pace_ticket;
+
+    d->measure->pace_ticket = -1;
+    return ticket < 0 ? DDP_OK : ddp__post_wait(d, 0, ticket, err);
 }
 
 #ifndef DDP_NO_PLANNERS
@@ -51811,10 +52188,101 @@ int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
 
 #endif
 
+/* ==== session/cut.h ==== [session] */
+/* How a model is cut into stages, of which there may be several copies: src/pipe makes it. */
+
+/* The layers of this rank are a part of a model, of which there are several copies. */
+typedef struct ddp__cut_span {
+    int unit, buffers;      /* a layer here; 1: its buffers, 0: its parameters */
+    size_t from, at, count; /* in the whole layer; here */
+} ddp__cut_span;
+
+typedef struct ddp__cut {
+    int copies, copy;
+    int stages, stage; /* that one copy is cut into; this rank's */
+    int group;         /* of the ranks of its copy; 0 where stages is 1 */
+    const char **name; /* [layers] of the model */
+    int layers;
+    int *whole;          /* [units] the number of each in the model, rising */
+    int units;           /* layers of the model that are here */
+    ddp__cut_span *span; /* [spans] */
+    int spans;
+    float *residual; /* [residuals] what its edges have cut off (ddp_edge_wire.feedback), in this
+                                machine's memory */
+    size_t residuals;
+} ddp__cut;
+
+/* The layers of this context are that part of a model; NULL: they are the whole model again. Borrowed. */
+DDP_LIB void ddp__cut_set(ddp_ctx *d, const ddp__cut *cut);
+DDP_LIB const ddp__cut *ddp__cut_of(const ddp_ctx *d);
+/* Messages of a pipeline that may be under way at a time, and their bytes. */
+DDP_LIB void ddp__edges_set(ddp_ctx *d, int messages, size_t bytes);
+
+/* ==== session/part.h ==== [session] */
+/* The part of a context that belongs to src/session. */
+
+struct ddp__session {
+    const ddp__cut *cut;    /* NULL: each rank has the whole model; borrowed */
+    ddp__layer_cost *model; /* [cut->layers] where all stages follow one plan; NULL: each rank plans its own
+                               layers */
+    int edge_messages;      /* of a pipeline, which may be under way at a time, and their bytes */
+    size_t edge_bytes;
+    ddp__tls *tls;              /* NULL = plain */
+    struct ddp__join *join;     /* serves newcomers; NULL where none can come */
+    long join_ticket;           /* the coordinator's word on newcomers on the way, or -1 */
+    int32_t join_word;          /* id to admit, or -1 */
+    struct ddp__joiner *joiner; /* this worker is one, not yet in; else NULL */
+    int admission_due;          /* a period is over: the next hook of a layer lets joining workers in */
+    uint64_t saves_as;          /* run identity in its checkpoints; 0: none yet */
+    struct ddp__desk *desk;     /* of a rank that serves; NULL */
+    ddp_step_info *info;        /* what was reported of this step, and the last loss */
+    int mixed;                  /* layers belong to unlike groups */
+    ddp_blob plan;              /* in force; no bytes = none */
+    ddp_profile profile;        /* profile.layers 0 = none yet */
+    int plan_steps;             /* of a period of what the strategy sends */
+    long drift_ticket;          /* the first rank's word on planning again, or -1 */
+    struct {
+        int again;
+        ddp_link link[2];
+    } drift_word;
+    long timed_from;          /* the first step of those that are timed for the plan */
+    int measured, plan_final; /* it came from clocks: it follows the link; no measured one will replace it */
+    ddp__same same[DDP__JOIN_SAMES];  /* ddp_same */
+    ddp__same usual[DDP__JOIN_SAMES]; /* ddp_usually_same */
+    int sames, usuals;
+    struct ddp__program *program; /* [programs] ddp_add_state */
+    int programs;
+    char unlike[400]; /* ddp_unlike */
+};
+
+/* part.c. open: 0: out of memory. */
+DDP_LIB int ddp__session_open(ddp_ctx *d);
+
+/* ==== session/part.c ==== [session] */
+/* The part of a context that belongs to this module. */
+
+int ddp__session_open(ddp_ctx *d)
+{
+    d->session = (struct ddp__session *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->session);
+    if (d->session)
+        d->session->info = (ddp_step_info *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->session->info);
+    return d->session && d->session->info;
+}
+
+void ddp__cut_set(ddp_ctx *d, const ddp__cut *cut) { d->session->cut = cut; }
+const ddp__cut *ddp__cut_of(const ddp_ctx *d) { return d->session->cut; }
+
+void ddp__edges_set(ddp_ctx *d, int messages, size_t bytes)
+{
+    d->session->edge_messages = messages;
+    d->session->edge_bytes = bytes;
+}
+
 /* ==== session/start.h ==== [session] */
 /* The start of a session: connections, comparison of the ranks, layers. */
 
-DDP_LIB ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err); /* d->tls, where the configuration says so */
+DDP_LIB ddp_status ddp__session_tls(ddp_ctx *d,
+                                    ddp_error *err); /* d->session->tls, where the configuration says so */
 /* The wire of the first link, or of another that meets at addr. */
 DDP_LIB ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd, ddp__wire **wire,
                                 ddp_error *err);
@@ -51855,7 +52323,8 @@ ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err)
     const ddp__tls_files files = {ddp__cfg(d)->tls_psk, ddp__cfg(d)->tls_ca, ddp__cfg(d)->tls_cert,
                                   ddp__cfg(d)->tls_key};
 
-    return d->tls ? DDP_OK : ddp__tls_open(&files, ddp__run_id(ddp__cfg(d)->run_id), &d->tls, err);
+    return d->session->tls ? DDP_OK
+                           : ddp__tls_open(&files, ddp__run_id(ddp__cfg(d)->run_id), &d->session->tls, err);
 }
 
 ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd, ddp__wire **wire,
@@ -51892,12 +52361,12 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     if (addr == ddp__cfg(d)->addr) r.ifname = ddp__cfg(d)->socket_ifname; /* the second link has another */
     r.insecure = ddp__cfg(d)->insecure;
     DDP__TRY(ddp__session_tls(d, err));
-    r.wire.tls = d->tls;
+    r.wire.tls = d->session->tls;
     r.wire.congestion = ddp__cfg(d)->no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
     resume = ddp__cfg(d)->no_env ? NULL : getenv("DREAMDDP_RESUME");
     r.resume = ddp__cfg(d)->min_world > 0 || !resume || strcmp(resume, "0");
     DDP__TRY(ddp__rendezvous_tcp(&r, wire, err));
-    (*wire)->intact = d->tls != NULL;
+    (*wire)->intact = d->session->tls != NULL;
     return DDP_OK;
 }
 
@@ -52057,7 +52526,7 @@ ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
 static void *ddp__desk_run(void *arg)
 {
     ddp_ctx *d = (ddp_ctx *)arg;
-    struct ddp__desk *k = d->desk;
+    struct ddp__desk *k = d->session->desk;
     ddp_error err;
     ddp_status s;
     int code;
@@ -52084,7 +52553,7 @@ ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err)
     if (!k) return ddp__fail(err, DDP_MEMORY, "out of memory for a server");
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->changed, NULL);
-    d->desk = k;
+    d->session->desk = k;
     if (ddp__cfg(d)->servers > 0 || !ddp__engine_of(d, 0)) return DDP_OK;
     why = ddp__thread_deep(&k->thread, ddp__desk_run, d);
     if (why) return ddp__fail(err, DDP_MEMORY, "cannot start a thread that serves: %s", strerror(why));
@@ -52094,7 +52563,7 @@ ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err)
 
 void ddp__desk_close(ddp_ctx *d)
 {
-    struct ddp__desk *k = d->desk;
+    struct ddp__desk *k = d->session->desk;
 
     if (ddp__started(d) && ddp__ops(d)->tell_servers && !ddp__error(d)->code && !ddp__is_server(d) &&
         DDP__EVENT(d, tell_servers, (d, ddp__self(d), 1)))
@@ -52103,7 +52572,7 @@ void ddp__desk_close(ddp_ctx *d)
     if (k->running) pthread_join(k->thread, NULL);
     pthread_cond_destroy(&k->changed);
     pthread_mutex_destroy(&k->lock);
-    d->desk = NULL;
+    d->session->desk = NULL;
 }
 
 /* ---- what serve may call ---- */
@@ -52126,15 +52595,15 @@ int ddp_server_wait(ddp_ctx *d, const long *tickets, int n)
     ddp_error err;
 
     DDP__DO(ddp__host_check(ddp__host_of(d), ddp__error(d)));
-    if (ddp__engine_wait_any(ddp__engine_of(d, 0), tickets, n, &d->desk->wake) >= 0) return 0;
-    ddp__atomic_store(&d->desk->wake, 0);
+    if (ddp__engine_wait_any(ddp__engine_of(d, 0), tickets, n, &d->session->desk->wake) >= 0) return 0;
+    ddp__atomic_store(&d->session->desk->wake, 0);
     return (int)ddp__engine_error(ddp__engine_of(d, 0), &err);
 }
 
 void ddp_server_wake(ddp_ctx *d)
 {
     if (!ddp__has_engine(d)) return;
-    ddp__atomic_store(&d->desk->wake, 1);
+    ddp__atomic_store(&d->session->desk->wake, 1);
     ddp__engine_nudge(ddp__engine_of(d, 0));
 }
 
@@ -52157,24 +52626,23 @@ int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...)
 void ddp_server_set(ddp_ctx *d, int *flag, int value)
 {
     if (ddp__host_forked(ddp__host_of(d))) return;
-    pthread_mutex_lock(&d->desk->lock);
+    pthread_mutex_lock(&d->session->desk->lock);
     ddp__atomic_store(flag, value);
-    pthread_cond_broadcast(&d->desk->changed);
-    pthread_mutex_unlock(&d->desk->lock);
+    pthread_cond_broadcast(&d->session->desk->changed);
+    pthread_mutex_unlock(&d->session->desk->lock);
 }
 
 /* A failure ends serve, and with it the wait. */
 int ddp_server_await(ddp_ctx *d, const int *flag)
 {
-    struct ddp__desk *k = d->desk;
+    struct ddp__desk *k = d->session->desk;
     const double begin = ddp_now();
 
     DDP__DO(ddp__host_check(ddp__host_of(d), ddp__error(d)));
     pthread_mutex_lock(&k->lock);
     while (!ddp__atomic_load(flag) && k->running && !k->over) pthread_cond_wait(&k->changed, &k->lock);
     pthread_mutex_unlock(&k->lock);
-    d->wait_this_step += ddp_now() - begin;
-    ddp__record(d, DDP_SPAN_WAIT, DDP_NO_LAYER, begin, ddp_now());
+    ddp__clock_wait(d, begin, ddp_now());
     if (ddp__atomic_load(flag)) return 0;
     if (ddp__engine_of(d, 0)) ddp__engine_error(ddp__engine_of(d, 0), ddp__error(d));
     return ddp__error(d)->code ? (int)ddp__error(d)->code
@@ -52195,17 +52663,18 @@ ddp_status ddp__computes(ddp_ctx *d, const char *hook)
 ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
 {
     const int workers = ddp_world(d) - ddp_servers(d);
-    int *rank;
+    int *rank, group = 0;
     ddp_status s;
 
     if (!ddp_servers(d) || ddp__cfg(d)->min_world > 0) return DDP_OK;
     rank = (int *)ddp__calloc((size_t)workers, sizeof *rank);
     if (!rank) return ddp__fail(err, DDP_MEMORY, "out of memory for a group of %d ranks", workers);
     for (int r = 0; r < workers; r++) rank[r] = r;
-    s = ddp__engine_group(ddp__engine_of(d, 0), rank, workers, &d->computing, err);
+    s = ddp__engine_group(ddp__engine_of(d, 0), rank, workers, &group, err);
     if (s == DDP_OK && ddp__second_of(d))
-        s = ddp__engine_group(ddp__second_of(d), rank, workers, &d->computing, err);
+        s = ddp__engine_group(ddp__second_of(d), rank, workers, &group, err);
     DDP_FREE(rank);
+    ddp__computing_set(d, group);
     return s;
 }
 
@@ -52213,9 +52682,9 @@ ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
 void ddp__computing_team(ddp_ctx *d)
 {
     if (!ddp_servers(d)) return;
-    if (!d->computing) ddp__engine_retire(ddp__engine_of(d, 0));
+    if (!ddp__computing(d)) ddp__engine_retire(ddp__engine_of(d, 0));
     if (ddp__is_server(d)) return;
-    ddp__team_set(d, d->computing, ddp_world(d) - ddp_servers(d), 0, ddp_rank(d));
+    ddp__team_set(d, ddp__computing(d), ddp_world(d) - ddp_servers(d), 0, ddp_rank(d));
 }
 
 /* ==== session/planning.h ==== [session] */
@@ -52277,7 +52746,7 @@ static void ddp__stages_fill(const ddp_ctx *d, ddp__layer_cost *own)
 {
     for (int l = 0; l < ddp__layers(d); l++) {
         const ddp__unit *u = &d->unit[l];
-        ddp__layer_cost *c = &own[d->cut->whole[l]];
+        ddp__layer_cost *c = &own[d->session->cut->whole[l]];
         c->flops = u->flops;
         c->count = (double)u->count;
         c->trained = (double)u->trained;
@@ -52289,37 +52758,38 @@ static void ddp__stages_fill(const ddp_ctx *d, ddp__layer_cost *own)
 /* A stage averages the parts of the values that it has, which are not the parts of the whole layer. */
 static ddp_status ddp__stages_parts(const ddp_ctx *d, ddp_error *err)
 {
-    for (int k = 0; k < d->cut->layers; k++) {
-        const ddp__layer_cost *c = &d->model[k];
+    for (int k = 0; k < d->session->cut->layers; k++) {
+        const ddp__layer_cost *c = &d->session->model[k];
         if (c->holders > 1 && ddp__parts_for(d, (size_t)c->trained) > 1)
             return ddp__fail(err, DDP_UNSUPPORTED,
                              "%s%s is on %.0f stages, and split_params %d makes %d parts of it: cut the "
                              "model between layers, or leave split_params 0",
-                             ddp__layer_prefix(d->cut->name[k]), d->cut->name[k], c->holders,
-                             ddp__cfg(d)->split_params, ddp__parts_for(d, (size_t)c->trained));
+                             ddp__layer_prefix(d->session->cut->name[k]), d->session->cut->name[k],
+                             c->holders, ddp__cfg(d)->split_params, ddp__parts_for(d, (size_t)c->trained));
     }
     return DDP_OK;
 }
 
 ddp_status ddp__stages_open(ddp_ctx *d, ddp_error *err)
 {
-    const ddp__cut *const cut = d->cut;
+    const ddp__cut *const cut = d->session->cut;
     const size_t L = cut ? (size_t)cut->layers : 0, row = L * sizeof(ddp__layer_cost);
     const int *ranks;
     ddp__layer_cost *all;
     ddp_status s;
     int place = 0;
 
-    if (!cut || !cut->group || !d->plan_final || !ddp__ops(d)->plan_whole || !ddp__ops(d)->plan_adopt)
+    if (!cut || !cut->group || !d->session->plan_final || !ddp__ops(d)->plan_whole ||
+        !ddp__ops(d)->plan_adopt)
         return DDP_OK;
     if (ddp__layers(d) != cut->units)
         return ddp__fail(err, DDP_USAGE,
                          "%d layers on stage %d, %d of them of its graph: strategy %s plans for the graph's "
                          "layers: add no others with ddp_add_layer",
                          ddp__layers(d), cut->stage, cut->units, ddp__ops(d)->name);
-    d->model = (ddp__layer_cost *)ddp__scratch_take(ddp__lists_of(d), L, sizeof *d->model);
+    d->session->model = (ddp__layer_cost *)ddp__scratch_take(ddp__lists_of(d), L, sizeof *d->session->model);
     all = (ddp__layer_cost *)ddp__calloc((size_t)cut->stages, row);
-    if (!d->model || !all) {
+    if (!d->session->model || !all) {
         if (all) DDP_FREE(all);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the plan of %d layers", cut->layers);
     }
@@ -52328,7 +52798,7 @@ ddp_status ddp__stages_open(ddp_ctx *d, ddp_error *err)
     ddp__stages_fill(d, all + (size_t)place * L);
     s = ddp__gather_words(d, cut->group, all, row, err);
     for (size_t i = 0; s == DDP_OK && i < (size_t)cut->stages * L; i++) {
-        ddp__layer_cost *c = &d->model[i % L];
+        ddp__layer_cost *c = &d->session->model[i % L];
         c->flops += all[i].flops;
         c->count += all[i].count;
         c->trained += all[i].trained;
@@ -52345,8 +52815,9 @@ int ddp__stages_rows(const ddp_ctx *d)
 {
     int rows = 0;
 
-    if (!d->model) return ddp__plan_rows(d);
-    for (int k = 0; k < d->cut->layers; k++) rows += ddp__parts_for(d, (size_t)d->model[k].trained);
+    if (!d->session->model) return ddp__plan_rows(d);
+    for (int k = 0; k < d->session->cut->layers; k++)
+        rows += ddp__parts_for(d, (size_t)d->session->model[k].trained);
     return rows;
 }
 
@@ -52355,10 +52826,11 @@ void ddp__stages_name(const ddp_ctx *d, int row, char *out, size_t room)
     int k = 0, parts;
 
     for (;; k++, row -= parts) {
-        parts = d->model ? ddp__parts_for(d, (size_t)d->model[k].trained) : ddp_parts_of(d, k);
+        parts =
+            d->session->model ? ddp__parts_for(d, (size_t)d->session->model[k].trained) : ddp_parts_of(d, k);
         if (row < parts) break;
     }
-    snprintf(out, room, "%.120s", d->model ? d->cut->name[k] : d->unit[k].name);
+    snprintf(out, room, "%.120s", d->session->model ? d->session->cut->name[k] : d->unit[k].name);
     if (parts > 1) ddp__format(out + strlen(out), room - strlen(out), " [%d/%d]", row + 1, parts);
 }
 
@@ -52369,9 +52841,9 @@ ddp_status ddp__stages_take(const ddp_ctx *d, const ddp_plan *whole, ddp_plan *o
     DDP__TRY(ddp_plan_new(ddp__plan_rows(d), whole->period, own, err));
     own->solver = whole->solver;
     own->cost = whole->cost;
-    for (int k = 0, from = 0; k < d->cut->layers; k++, from += parts) {
-        parts = ddp__parts_for(d, (size_t)d->model[k].trained);
-        if (l == ddp__layers(d) || d->cut->whole[l] != k) continue; /* another stage's */
+    for (int k = 0, from = 0; k < d->session->cut->layers; k++, from += parts) {
+        parts = ddp__parts_for(d, (size_t)d->session->model[k].trained);
+        if (l == ddp__layers(d) || d->session->cut->whole[l] != k) continue; /* another stage's */
         /* the last part has the buffers too: of a stage that has nothing else it is the only one */
         for (int i = parts - ddp_parts_of(d, l); i < parts; i++, row++) {
             own->step_of[row] = whole->step_of[from + i];
@@ -52391,7 +52863,7 @@ ddp_status ddp__stages_make(ddp_ctx *d, const ddp_profile *model, ddp_plan *out,
 
     p.params = (double *)ddp__calloc((size_t)p.layers, sizeof *p.params);
     if (!p.params) return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", p.layers);
-    for (int k = 0; k < p.layers; k++) p.params[k] = d->model[k].trained;
+    for (int k = 0; k < p.layers; k++) p.params[k] = d->session->model[k].trained;
     s = DDP__EVENT(d, plan_whole, (d, ddp__self(d), &p, out));
     DDP_FREE(p.params);
     return s;
@@ -52403,7 +52875,7 @@ ddp_status ddp__stages_profile(const ddp_ctx *d, const ddp_profile *model, ddp_p
     own->alpha_s = model->alpha_s;
     own->gap_s = model->gap_s;
     for (int l = 0; l < ddp__layers(d); l++) {
-        const int k = d->cut->whole[l];
+        const int k = d->session->cut->whole[l];
         own->params[l] = model->params ? model->params[k] : (double)d->unit[l].count;
         own->forward_s[l] = model->forward_s ? model->forward_s[k] : 0;
         own->backward_s[l] = model->backward_s[k];
@@ -52513,7 +52985,8 @@ ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error 
 /* A plan for another number of rows: of another model, or of one stage alone. */
 static ddp_status ddp__plan_counts(const ddp_ctx *d, const ddp__json *root, ddp_error *err)
 {
-    const int rows = ddp__stages_rows(d), layers = d->model ? d->cut->layers : ddp__layers(d);
+    const int rows = ddp__stages_rows(d),
+              layers = d->session->model ? d->session->cut->layers : ddp__layers(d);
     const double count = ddp__plan_count(root);
     char parts[80] = "";
 
@@ -52521,7 +52994,7 @@ static ddp_status ddp__plan_counts(const ddp_ctx *d, const ddp__json *root, ddp_
     if (rows != layers)
         snprintf(parts, sizeof parts, " in %d parts of at most %d parameters", rows,
                  ddp__cfg(d)->split_params);
-    if (!d->model)
+    if (!d->session->model)
         return ddp__fail(err, DDP_MISMATCH,
                          "%.200s is a plan for %.10g layers, the model has %d%s: plan with a profile of "
                          "this model",
@@ -52529,7 +53002,7 @@ static ddp_status ddp__plan_counts(const ddp_ctx *d, const ddp__json *root, ddp_
     return ddp__fail(err, DDP_MISMATCH,
                      "%.160s is a plan for %.10g layers, the model has %d%s, of which stage %d has %d: "
                      "with stages the plan is for the whole model: plan with a profile of all its layers",
-                     ddp__cfg(d)->plan_path, count, layers, parts, d->cut->stage, ddp__layers(d));
+                     ddp__cfg(d)->plan_path, count, layers, parts, d->session->cut->stage, ddp__layers(d));
 }
 
 /* Its names, where it has any, are the model's. */
@@ -52579,7 +53052,7 @@ ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err)
 {
     ddp_plan plan;
 
-    if (!d->model || !ddp__cfg(d)->plan_path) return DDP_OK;
+    if (!d->session->model || !ddp__cfg(d)->plan_path) return DDP_OK;
     DDP__TRY(ddp__plan_open(d, &plan, err));
     ddp_plan_free(&plan);
     return DDP_OK;
@@ -52635,7 +53108,7 @@ static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, 
 
     for (int l = t->first; l >= t->last; l--) bytes += (double)ddp__layer_bytes(d, l);
     for (k = 0; k < 2; k++) {
-        takes[k] = link[k].beta_s * bytes + d->gap_s[k];
+        takes[k] = link[k].beta_s * bytes + ddp__gap_is(d, k);
         alpha[k] = link[k].alpha_s;
     }
     k = ddp__link_first(2, free_at, ready, takes, alpha);
@@ -52649,7 +53122,8 @@ static void ddp__transfer_links(ddp_ctx *d, const ddp_profile *p, const ddp_tran
     double free_at[2] = {0, 0};
     int step = 0;
 
-    for (int k = 0; k < 2; k++) link[k] = d->link[k].beta_s > 0 ? d->link[k] : ddp__link_nominal(d, k);
+    for (int k = 0; k < 2; k++)
+        link[k] = ddp__link_is(d, k).beta_s > 0 ? ddp__link_is(d, k) : ddp__link_nominal(d, k);
     for (int i = 0; i < n; i++) {
         if (t[i].step != step) free_at[0] = free_at[1] = 0;
         step = t[i].step;
@@ -52737,7 +53211,7 @@ static void ddp__plan_tell(ddp_ctx *d, const ddp_transfer *t, int n, int steps)
 /* What a step should take, into the statistics. */
 static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
 {
-    const ddp_profile *p = &d->profile;
+    const ddp_profile *p = &d->session->profile;
     double forward = 0, backward = 0, comm = 0, exposed = 0;
     int n, steps;
     ddp_transfer *t;
@@ -52748,7 +53222,7 @@ static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
         backward += p->backward_s[l];
     }
     if (ddp__team_size(d) > 1) exposed = ddp__transfers_exposed(d, p, t, n, backward, &comm);
-    d->plan_steps = steps;
+    d->session->plan_steps = steps;
     if (ddp__ops(d)->transfers) { /* else nobody knows */
         ddp__stats(d)->predicted_step_s = forward + p->between_s + backward + exposed / steps;
         ddp__stats(d)->predicted_hidden_pct = !(comm > 0)      ? 100
@@ -52817,9 +53291,9 @@ ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p
 
     if (!own.bytes) return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %zu bytes", plan->size);
     memcpy(own.bytes, plan->bytes, plan->size);
-    ddp_blob_free(&d->plan);
-    d->plan = own;
-    return DDP__EVENT(d, plan_take, (d, ddp__self(d), &d->plan, p));
+    ddp_blob_free(&d->session->plan);
+    d->session->plan = own;
+    return DDP__EVENT(d, plan_take, (d, ddp__self(d), &d->session->plan, p));
 }
 
 ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err)
@@ -52848,9 +53322,9 @@ static ddp_status ddp__plan_adopt(ddp_ctx *d, ddp_plan *plan, const ddp_profile 
 {
     ddp_blob blob = {NULL, 0};
     ddp_plan own = DDP__ZEROS;
-    ddp_status s = d->model ? ddp__stages_take(d, plan, &own, err) : DDP_OK;
+    ddp_status s = d->session->model ? ddp__stages_take(d, plan, &own, err) : DDP_OK;
 
-    if (s == DDP_OK) s = DDP__EVENT(d, plan_adopt, (d, ddp__self(d), d->model ? &own : plan, &blob));
+    if (s == DDP_OK) s = DDP__EVENT(d, plan_adopt, (d, ddp__self(d), d->session->model ? &own : plan, &blob));
     ddp_plan_free(&own);
     ddp_plan_free(plan);
     return s == DDP_OK ? ddp__plan_set(d, &blob, p, err) : s;
@@ -52879,11 +53353,14 @@ static ddp_status ddp__plan_of_model(ddp_ctx *d, const ddp_profile *model, const
 /* A profile has a row for each layer of the model. */
 static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
-    const int layers = d->cut ? d->cut->layers : ddp__layers(d);
+    const int layers = d->session->cut ? d->session->cut->layers : ddp__layers(d);
+    ddp_link link;
 
-    d->link[0] = ddp__link_nominal(d, 0);
-    d->gap_s[0] = d->gap_s[1] = 0;
-    DDP__TRY(ddp_profile_read(ddp__cfg(d)->profile_path, &d->link[0], p, err));
+    link = ddp__link_nominal(d, 0);
+    ddp__gap_set(d, 0, 0);
+    ddp__gap_set(d, 1, 0);
+    DDP__TRY(ddp_profile_read(ddp__cfg(d)->profile_path, &link, p, err));
+    ddp__link_set(d, 0, link);
     if (p->layers != layers) {
         int rows = p->layers;
         ddp_profile_free(p);
@@ -52899,20 +53376,22 @@ static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *
  * Freed by the caller also after an error. */
 static ddp_status ddp__profile_first(ddp_ctx *d, ddp_profile *model, ddp_profile *p, ddp_error *err)
 {
-    if (ddp__cfg(d)->profile_path && !d->cut) return ddp__profile_from_file(d, p, err);
+    if (ddp__cfg(d)->profile_path && !d->session->cut) return ddp__profile_from_file(d, p, err);
     if (ddp__cfg(d)->profile_path) {
         DDP__TRY(ddp__profile_from_file(d, model, err));
         return ddp__stages_profile(d, model, p, err);
     }
     DDP__TRY(ddp__profile_start(d, p, err));
     ddp__profile_nominal(d, p);
-    return d->model && !ddp__cfg(d)->plan_path ? ddp__profile_model(d, model, err) : DDP_OK;
+    return d->session->model && !ddp__cfg(d)->plan_path
+               ? ddp__profile_model(d, d->session->model, d->session->cut->layers, model, err)
+               : DDP_OK;
 }
 
 /* What follows from a profile that will stay. */
 static ddp_status ddp__plan_settled(ddp_ctx *d, ddp_error *err)
 {
-    DDP__TRY(ddp__balance_links(d, &d->profile, err));
+    DDP__TRY(ddp__balance_links(d, &d->session->profile, err));
     return ddp__predict(d, err);
 }
 
@@ -52924,8 +53403,8 @@ static ddp_status ddp__plan_unmeasured(ddp_ctx *d, const ddp_profile *model, con
     ddp_status s;
 
     if (ddp__cfg(d)->plan_path) return ddp__plan_from_file(d, p, err);
-    if (d->model) return ddp__plan_of_model(d, model, p, err);
-    if (d->plan_final) return ddp__plan_make(d, p, err);
+    if (d->session->model) return ddp__plan_of_model(d, model, p, err);
+    if (d->session->plan_final) return ddp__plan_make(d, p, err);
     /* the same on all ranks by itself */
     s = DDP__EVENT(d, plan_make, (d, ddp__self(d), p, 0, &plan));
     if (s == DDP_OK) s = ddp__plan_take(d, &plan, p, err);
@@ -52941,17 +53420,17 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
     if (s == DDP_OK) {
         ddp__profile_between(d, &model);
         ddp__profile_between(d, &p);
-        if (ddp_links(d) == 2) d->link[1] = ddp__link_nominal(d, 1);
+        if (ddp_links(d) == 2) ddp__link_set(d, 1, ddp__link_nominal(d, 1));
         s = ddp__plan_unmeasured(d, &model, &p, err);
     }
     ddp_profile_free(&model);
-    if (s != DDP_OK || !d->plan_final) {
+    if (s != DDP_OK || !d->session->plan_final) {
         ddp_profile_free(&p);
         return s;
     }
-    ddp_profile_free(&d->profile);
-    d->profile = p;
-    d->hooks_forward = ddp_has_forward(d);
+    ddp_profile_free(&d->session->profile);
+    d->session->profile = p;
+    ddp__forward_hooks(d, ddp_has_forward(d));
     return ddp__plan_settled(d, err);
 }
 
@@ -52959,10 +53438,12 @@ ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
 {
     DDP__TRY(ddp__strategy_drain(d, err));
     DDP__TRY(ddp__device_wait(d, err));
-    DDP__TRY(ddp__profile_measured(d, &d->profile, err));
-    d->plan_final = d->measured = 1;
-    DDP__TRY(ddp__plan_make(d, &d->profile, err));
+    DDP__TRY(ddp__profile_measured(d, &d->session->profile, err));
+    d->session->plan_final = 1;
+    ddp__follows_set(d, 1);
+    DDP__TRY(ddp__plan_make(d, &d->session->profile, err));
     ddp__drift_start(d);
+    d->session->drift_ticket = -1;
     DDP__TRY(ddp__plan_settled(d, err));
     ddp__account_reset(d);
     return DDP_OK;
@@ -52971,9 +53452,10 @@ ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
 {
     DDP__TRY(ddp__strategy_drain(d, err));
-    ddp__profile_link(d, &d->profile);
-    DDP__TRY(ddp__plan_make(d, &d->profile, err));
+    ddp__profile_link(d, &d->session->profile);
+    DDP__TRY(ddp__plan_make(d, &d->session->profile, err));
     ddp__drift_start(d);
+    d->session->drift_ticket = -1;
     return ddp__plan_settled(d, err);
 }
 
@@ -52983,38 +53465,40 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 {
     double most = ddp__drift_limit;
+    double bytes = ddp__mean_layer_bytes(d);
     ddp_piece p;
-    const ddp_message m =
-        ddp__own_word(d, &p, DDP_BROADCAST, ddp__team_group(d), &d->drift_word, sizeof d->drift_word);
+    const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, ddp__team_group(d), &d->session->drift_word,
+                                        sizeof d->session->drift_word);
 
-    d->drift_word.again =
+    d->session->drift_word.again =
         ddp__ops(d)->plan_stale && ddp__ops(d)->plan_stale(d, ddp__self(d)) ? DDP__PLAN_STALE : 0;
     for (int link = 0; link < 2; link++) {
-        double moved = fabs(ddp_link_drift(d->link[link], d->fit[link].link, &d->mean_layer_bytes, 1));
-        if (moved > most) d->drift_word.again = DDP__LINK_MOVED + link;
+        double moved = fabs(ddp_link_drift(ddp__link_is(d, link), ddp__link_followed(d, link), &bytes, 1));
+        if (moved > most) d->session->drift_word.again = DDP__LINK_MOVED + link;
         most = fmax(most, moved);
-        d->drift_word.link[link] = d->fit[link].link;
+        d->session->drift_word.link[link] = ddp__link_followed(d, link);
     }
-    return ddp__post(d, &m, 0, &d->drift_ticket, err);
+    return ddp__post(d, &m, 0, &d->session->drift_ticket, err);
 }
 
 ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 {
-    long every = (long)(d->plan_steps > ddp__cfg(d)->period ? d->plan_steps : ddp__cfg(d)->period) *
-                 DDP__DRIFT_PERIODS;
+    long every =
+        (long)(d->session->plan_steps > ddp__cfg(d)->period ? d->session->plan_steps : ddp__cfg(d)->period) *
+        DDP__DRIFT_PERIODS;
     ddp_link was, is;
     int link;
 
-    if (!ddp__engine_of(d, 0) || !ddp__ops(d)->plan_make || d->nccl) return DDP_OK;
+    if (!ddp__engine_of(d, 0) || !ddp__ops(d)->plan_make || ddp__has_nccl(d)) return DDP_OK;
     if (ddp_step(d) % every == 0) return ddp__drift_ask(d, err);
-    if (d->drift_ticket < 0 || ddp_step(d) % every != d->plan_steps) return DDP_OK;
-    DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
-    d->drift_ticket = -1;
-    if (!d->drift_word.again) return DDP_OK;
-    link = d->drift_word.again == DDP__LINK_MOVED + 1;
-    was = d->link[link];
-    is = d->drift_word.link[link];
-    if (d->drift_word.again == DDP__PLAN_STALE)
+    if (d->session->drift_ticket < 0 || ddp_step(d) % every != d->session->plan_steps) return DDP_OK;
+    DDP__TRY(ddp__post_wait(d, 0, d->session->drift_ticket, err));
+    d->session->drift_ticket = -1;
+    if (!d->session->drift_word.again) return DDP_OK;
+    link = d->session->drift_word.again == DDP__LINK_MOVED + 1;
+    was = ddp__link_is(d, link);
+    is = d->session->drift_word.link[link];
+    if (d->session->drift_word.again == DDP__PLAN_STALE)
         ddp__log(ddp__log_of(d), DDP_LOG_INFO, "step %ld: strategy %s plans again", ddp_step(d),
                  ddp__ops(d)->name);
     else
@@ -53023,10 +53507,10 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
                  "%.2f ms + %.1f ns): planning again",
                  ddp_step(d), link ? " over the second link" : "", 1e3 * is.alpha_s, 1e9 * is.beta_s,
                  1e3 * was.alpha_s, 1e9 * was.beta_s);
-    memcpy(d->link, d->drift_word.link, sizeof d->link);
+    for (int k = 0; k < 2; k++) ddp__link_set(d, k, d->session->drift_word.link[k]);
     ddp__stats(d)->replans++;
-    ddp__note_add(d, DDP_NOTE_REPLAN, -1, was.alpha_s + was.beta_s * d->mean_layer_bytes,
-                  is.alpha_s + is.beta_s * d->mean_layer_bytes);
+    ddp__note_add(d, DDP_NOTE_REPLAN, -1, was.alpha_s + was.beta_s * ddp__mean_layer_bytes(d),
+                  is.alpha_s + is.beta_s * ddp__mean_layer_bytes(d));
     return ddp__plan_again(d, err);
 }
 
@@ -53069,7 +53553,7 @@ typedef struct ddp__share_walk {
  * too. */
 static size_t ddp__share_from(const ddp_ctx *d, int l, int buffers, size_t at, size_t *n)
 {
-    const ddp__cut *c = d->cut;
+    const ddp__cut *c = d->session->cut;
 
     for (int i = 0; c && i < c->spans; i++) {
         const ddp__cut_span *s = &c->span[i];
@@ -53090,7 +53574,8 @@ static int ddp__shares_block(const ddp_ctx *d, int l, int b, ddp__share_walk *w,
     int count = 0;
 
     for (; at < k->count; at += n, w->at[buffers] += n) {
-        ddp__share h = {l, b, d->cut ? d->cut->whole[l] : l, buffers, 0, (int64_t)at, 0, -1, 0, 0, 0};
+        ddp__share h = {
+            l, b, d->session->cut ? d->session->cut->whole[l] : l, buffers, 0, (int64_t)at, 0, -1, 0, 0, 0};
         n = k->count - at;
         h.from = (int64_t)ddp__share_from(d, l, buffers, w->at[buffers], &n);
         if (!buffers && k->grads) {
@@ -53174,9 +53659,8 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
     /* the layer's last average, which was another when a newcomer's clone was taken */
     if (u->base) ddp__worker_add(s, "base", l, -1, u->base, u->trained, there | DDP__WORKER_TOLD);
     if (u->residual && u->trained)
-        ddp__worker_add(s, "residual", l, -1,
-                        d->coded_there ? d->coded_there + (u->residual - d->coded) : u->residual, u->trained,
-                        DDP__WORKER_OWN | (d->coded_there ? there : 0));
+        ddp__worker_add(s, "residual", l, -1, ddp__residual_memory(d, u), u->trained,
+                        DDP__WORKER_OWN | (ddp__coded_on_device(d) ? there : 0));
 }
 
 /* More than any plan takes: nothing that arrives decides about an allocation. */
@@ -53201,9 +53685,9 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     number = (int64_t *)ddp__worker_small(s, "numbers", DDP_ST_I64, DDP__N_NUMBERS, 0, DDP__WORKER_TOLD);
     updates = (int64_t *)ddp__worker_small(s, "updates", DDP_ST_I64, L, 0, told);
     random = (int64_t *)ddp__worker_small(s, "random", DDP_ST_I64, graphs, 0, 0);
-    plan = (unsigned char *)ddp__worker_small(s, "plan", DDP_ST_U8, d->plan.size, ddp__plan_most(d),
+    plan = (unsigned char *)ddp__worker_small(s, "plan", DDP_ST_U8, d->session->plan.size, ddp__plan_most(d),
                                               DDP__WORKER_TOLD | DDP__WORKER_BLOB);
-    profile = (double *)ddp__worker_small(s, "profile", DDP_ST_F64, d->measured ? times : 0, times,
+    profile = (double *)ddp__worker_small(s, "profile", DDP_ST_F64, ddp__follows(d) ? times : 0, times,
                                           DDP__WORKER_TOLD | DDP__WORKER_BLOB | DDP__WORKER_OWN);
     lr = (float *)ddp__worker_small(s, "lr", DDP_ST_F32, 1, 0, DDP__WORKER_TOLD);
     share = (ddp__share *)ddp__worker_small(s, "shares", DDP_ST_I64, (size_t)shares * DDP__SHARE_WORDS, 0, 0);
@@ -53213,18 +53697,18 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     s->cut = ddp__hash(DDP__HASH_START, share, (size_t)shares * sizeof *share);
     number[DDP__N_STEP] = ddp_step(d);
     number[DDP__N_TAKEN] = d->taken;
-    number[DDP__N_FINAL] = d->plan_final;
+    number[DDP__N_FINAL] = d->session->plan_final;
     for (int l = 0; l < ddp__layers(d); l++) updates[l] = d->unit[l].updates;
     for (o = d->host.owned; o; o = o->next)
         if (o->passes) *random++ = (int64_t)*o->passes;
-    if (d->plan.size) memcpy(plan, d->plan.bytes, d->plan.size);
+    if (d->session->plan.size) memcpy(plan, d->session->plan.bytes, d->session->plan.size);
     *lr = ddp__lr(d);
-    if (!d->measured) return DDP_OK;
-    memcpy(profile, d->profile.forward_s, L * sizeof *profile);
-    memcpy(profile + L, d->profile.backward_s, L * sizeof *profile);
-    profile[2 * L] = d->link[0].alpha_s;
-    profile[2 * L + 1] = d->link[0].beta_s;
-    profile[2 * L + 2] = d->gap_s[0];
+    if (!ddp__follows(d)) return DDP_OK;
+    memcpy(profile, d->session->profile.forward_s, L * sizeof *profile);
+    memcpy(profile + L, d->session->profile.backward_s, L * sizeof *profile);
+    profile[2 * L] = ddp__link_is(d, 0).alpha_s;
+    profile[2 * L + 1] = ddp__link_is(d, 0).beta_s;
+    profile[2 * L + 2] = ddp__gap_is(d, 0);
     return DDP_OK;
 }
 
@@ -53232,7 +53716,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
 {
     const int told = ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
     const int there = ddp__backend_of(d) ? DDP__WORKER_THERE : 0;
-    int room = DDP__SMALL + ddp__count(d->kept) + d->programs + 1;
+    int room = DDP__SMALL + ddp__count(ddp__kept_list(d)) + d->session->programs + 1;
 
     for (int l = 0; l < ddp__layers(d); l++) room += ddp__count(d->unit[l].block) + 3;
     DDP__TRY(ddp__worker_open(s, ddp__layers(d), room, err));
@@ -53247,30 +53731,30 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->optimizer = ddp__optimizer(d)->name;
     s->period = ddp__cfg(d)->period;
     s->model = ddp__model_hash(d);
-    s->run = d->saves_as;
+    s->run = d->session->saves_as;
     s->check = ddp__worker_is_sane;
     s->owner = d;
     s->part =
         (size_t)(ddp__cfg(d)->elastic_bytes / 64 * 64); /* in memory that is allocated in units of that */
     s->takes_plan = 1;
-    s->whole = d->cut ? d->cut->name : s->layer;
-    s->wholes = d->cut ? d->cut->layers : ddp__layers(d);
-    s->copies = d->cut ? d->cut->copies : ddp_world(d);
-    s->copy = d->cut ? d->cut->copy : ddp_rank(d);
+    s->whole = d->session->cut ? d->session->cut->name : s->layer;
+    s->wholes = d->session->cut ? d->session->cut->layers : ddp__layers(d);
+    s->copies = d->session->cut ? d->session->cut->copies : ddp_world(d);
+    s->copy = d->session->cut ? d->session->cut->copy : ddp_rank(d);
     for (int l = 0; l < ddp__layers(d); l++) s->layer[l] = d->unit[l].name;
     DDP__TRY(ddp__worker_values(d, s, told, err));
     for (int l = 0; l < ddp__layers(d); l++) ddp__worker_layer(d, s, l, told);
-    for (int i = 0; i < ddp__count(d->kept); i++) {
-        const ddp__own_state *k = &d->kept[i];
+    for (int i = 0; i < ddp__count(ddp__kept_list(d)); i++) {
+        const ddp__own_state *k = &ddp__kept_list(d)[i];
         const int own = k->equal & DDP_KEPT_DRAINED ? 0 : k->equal & 1 ? DDP__WORKER_TOLD : DDP__WORKER_OWN;
         const int enters = k->equal & DDP_KEPT_TOLD ? DDP__WORKER_TOLD : 0;
         if (k->equal & DDP_KEPT_NOWHERE) continue;
         ddp__worker_add(s, k->name, k->layer < 0 ? ddp__layers(d) : k->layer, -1, k->data, k->count,
                         own | enters | (k->equal & DDP_KEPT_HERE ? 0 : there));
     }
-    if (d->cut && d->cut->residuals)
-        ddp__worker_add(s, DDP__EDGE_RESIDUAL, ddp__layers(d), -1, d->cut->residual, d->cut->residuals,
-                        DDP__WORKER_OWN);
+    if (d->session->cut && d->session->cut->residuals)
+        ddp__worker_add(s, DDP__EDGE_RESIDUAL, ddp__layers(d), -1, d->session->cut->residual,
+                        d->session->cut->residuals, DDP__WORKER_OWN);
     return DDP_OK;
 }
 
@@ -53284,14 +53768,14 @@ ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, dd
     ddp_blob blob;
 
     ddp__step_set(d, (long)number[DDP__N_STEP], number[DDP__N_TAKEN]);
-    d->saves_as = s->run;
+    d->session->saves_as = s->run;
     ddp_set_lr(d, *(const float *)ddp__worker_find(s, "lr")->data);
     for (int l = 0; l < ddp__layers(d); l++) d->unit[l].updates = (long)updates[l];
     for (o = d->host.owned; o; o = o->next)
         if (o->passes) *o->passes = (uint64_t)*random++;
-    if (keep_plan && number[DDP__N_FINAL]) d->plan_final = 1;
-    d->timed_from = ddp_step(d);
-    if (!d->plan_final) ddp__profile_for(d, ddp_step(d)); /* it has still to measure */
+    if (keep_plan && number[DDP__N_FINAL]) d->session->plan_final = 1;
+    d->session->timed_from = ddp_step(d);
+    if (!d->session->plan_final) ddp__profile_for(d, ddp_step(d)); /* it has still to measure */
     if (!keep_plan || !plan->count) return DDP_OK;
     blob.bytes = (unsigned char *)plan->data;
     blob.size = plan->count;
@@ -53303,18 +53787,20 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
     const ddp__tensor *t = ddp__worker_find(s, "profile");
     const double *profile = (const double *)t->data;
     const size_t L = (size_t)ddp__layers(d);
+    ddp_link link = DDP__ZEROS;
 
-    d->measured = t->count != 0;
-    d->drift_ticket = -1;
-    if (!d->measured) return DDP_OK;
-    ddp_profile_free(&d->profile);
-    DDP__TRY(ddp__profile_start(d, &d->profile, err));
-    memcpy(d->profile.forward_s, profile, L * sizeof *profile);
-    memcpy(d->profile.backward_s, profile + L, L * sizeof *profile);
-    d->link[0].alpha_s = profile[2 * L];
-    d->link[0].beta_s = profile[2 * L + 1];
-    d->gap_s[0] = profile[2 * L + 2];
-    ddp__profile_between(d, &d->profile);
+    ddp__follows_set(d, t->count != 0);
+    d->session->drift_ticket = -1;
+    if (!ddp__follows(d)) return DDP_OK;
+    ddp_profile_free(&d->session->profile);
+    DDP__TRY(ddp__profile_start(d, &d->session->profile, err));
+    memcpy(d->session->profile.forward_s, profile, L * sizeof *profile);
+    memcpy(d->session->profile.backward_s, profile + L, L * sizeof *profile);
+    link.alpha_s = profile[2 * L];
+    link.beta_s = profile[2 * L + 1];
+    ddp__link_set(d, 0, link);
+    ddp__gap_set(d, 0, profile[2 * L + 2]);
+    ddp__profile_between(d, &d->session->profile);
     return DDP_OK;
 }
 
@@ -53366,21 +53852,22 @@ int ddp_add_state(ddp_ctx *d, const ddp_program_state *s)
                               "ddp_add_state: '%s' comes too late, training has begun: register it before "
                               "ddp_set_optimizer",
                               s->name);
-    for (int i = 0; i < d->programs; i++)
-        if (!strcmp(d->program[i].name, s->name))
+    for (int i = 0; i < d->session->programs; i++)
+        if (!strcmp(d->session->program[i].name, s->name))
             return ddp__ctx_failf(d, DDP_ARG,
                                   "ddp_add_state: '%s' is registered already: choose another name", s->name);
-    if (d->programs == DDP_PROGRAM_STATES)
+    if (d->session->programs == DDP_PROGRAM_STATES)
         return ddp__ctx_failf(
             d, DDP_ARG,
             "ddp_add_state: '%s' is one too many, at most %d states are possible: save several "
             "in one",
             s->name, (int)DDP_PROGRAM_STATES);
-    if (!d->program)
-        d->program =
-            (ddp__program *)ddp__scratch_take(ddp__lists_of(d), DDP_PROGRAM_STATES, sizeof *d->program);
-    if (!d->program) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_add_state: out of memory for '%s'", s->name);
-    p = &d->program[d->programs++];
+    if (!d->session->program)
+        d->session->program = (ddp__program *)ddp__scratch_take(ddp__lists_of(d), DDP_PROGRAM_STATES,
+                                                                sizeof *d->session->program);
+    if (!d->session->program)
+        return ddp__ctx_failf(d, DDP_MEMORY, "ddp_add_state: out of memory for '%s'", s->name);
+    p = &d->session->program[d->session->programs++];
     snprintf(p->name, sizeof p->name, "%s", s->name);
     p->of = *s;
     p->of.name = p->name;
@@ -53392,8 +53879,9 @@ void ddp__program_names(const ddp_ctx *d, char *out)
     int n = 0;
 
     out[0] = 0;
-    for (int i = 0; i < d->programs; i++)
-        n += snprintf(out + n, (size_t)(DDP__PROGRAM_NAMES - n), "%s%s", i ? ", " : "", d->program[i].name);
+    for (int i = 0; i < d->session->programs; i++)
+        n += snprintf(out + n, (size_t)(DDP__PROGRAM_NAMES - n), "%s%s", i ? ", " : "",
+                      d->session->program[i].name);
 }
 
 /* ---- the calls ---- */
@@ -53403,9 +53891,8 @@ void ddp__program_names(const ddp_ctx *d, char *out)
 static ddp_status ddp__program_over(ddp_ctx *d, const ddp__program *p, int code, ddp_error *why,
                                     ddp_error *err)
 {
-    const char *call = d->in_program;
+    const char *call = ddp__program_runs(d, NULL);
 
-    d->in_program = NULL;
     if (ddp__error(d)->code) {
         if (err != ddp__error(d)) *err = *ddp__error(d);
         return err->code;
@@ -53421,12 +53908,12 @@ static ddp_status ddp__program_over(ddp_ctx *d, const ddp__program *p, int code,
 static ddp_status ddp__program_lend(const ddp__worker *s, ddp__tensor *t, ddp_error *err)
 {
     ddp_ctx *d = (ddp_ctx *)s->owner;
-    ddp__program *p = &d->program[t->l];
+    ddp__program *p = &d->session->program[t->l];
     ddp_error why = {DDP_OK, ""};
     void *bytes = NULL;
     size_t size = 0;
 
-    d->in_program = "save";
+    ddp__program_runs(d, "save");
     DDP__TRY(ddp__program_over(d, p, p->of.save(p->of.user, &bytes, &size, &why), &why, err));
     p->bytes = bytes;
     p->lent = 1;
@@ -53447,12 +53934,13 @@ ddp_status ddp__programs_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     char name[sizeof((ddp__tensor *)0)->name];
 
     s->lend = ddp__program_lend;
-    for (int i = 0; i < d->programs; i++) {
-        if (!d->program[i].of.save) continue;
-        snprintf(name, sizeof name, DDP__PROGRAM "%s", d->program[i].name);
+    for (int i = 0; i < d->session->programs; i++) {
+        if (!d->session->program[i].of.save) continue;
+        snprintf(name, sizeof name, DDP__PROGRAM "%s", d->session->program[i].name);
         if (!ddp__worker_small(s, name, DDP_ST_U8, 0, 0,
                                DDP__WORKER_OWN | DDP__WORKER_BLOB | DDP__WORKER_PROGRAM))
-            return ddp__fail(err, DDP_MEMORY, "out of memory for the state '%s'", d->program[i].name);
+            return ddp__fail(err, DDP_MEMORY, "out of memory for the state '%s'",
+                             d->session->program[i].name);
         s->tensor[s->tensors - 1].l = i;
     }
     return DDP_OK;
@@ -53472,8 +53960,8 @@ ddp_status ddp__programs_load(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
         const ddp__program *p;
         ddp_error why = {DDP_OK, ""};
         if (!(t->flags & DDP__WORKER_PROGRAM) || !(t->flags & DDP__WORKER_FOUND)) continue;
-        p = &d->program[t->l];
-        d->in_program = "load";
+        p = &d->session->program[t->l];
+        ddp__program_runs(d, "load");
         DDP__TRY(ddp__program_over(d, p, p->of.load(p->of.user, t->data, t->count, &why), &why, err));
     }
     return DDP_OK;
@@ -53481,8 +53969,8 @@ ddp_status ddp__programs_load(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
 
 void ddp__programs_release(ddp_ctx *d)
 {
-    for (int i = 0; i < d->programs; i++) {
-        ddp__program *p = &d->program[i];
+    for (int i = 0; i < d->session->programs; i++) {
+        ddp__program *p = &d->session->program[i];
         if (p->lent && p->of.release) p->of.release(p->of.user, p->bytes);
         p->lent = 0;
         p->bytes = NULL;
@@ -53545,7 +54033,7 @@ static ddp_status ddp__block_average(ddp_ctx *d, const ddp__unit *u, const ddp_b
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP__ALL_VALUES);
 
     m.mean = 1;
-    m.group = u->group ? u->group : d->computing;
+    m.group = u->group ? u->group : ddp__computing(d);
     return ddp__run(d, &m, 1, err);
 }
 
@@ -53663,7 +54151,7 @@ static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
     f->layers = ddp__layers(d);
     f->micro_batches = ddp__cfg(d)->micro_batches;
     f->team = ddp__team_group(d);
-    f->mixed = d->mixed;
+    f->mixed = d->session->mixed;
     f->site = ddp__cfg(d)->site;
     snprintf(f->strategy, sizeof f->strategy, "%s", ddp__ops(d)->name);
     snprintf(f->optimizer, sizeof f->optimizer, "%s", ddp__optimizer(d)->name);
@@ -53672,8 +54160,8 @@ static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
     f->model = ddp__model_hash(d);
     f->dropout = ddp__dropout_hash(d);
     for (int i = ddp__settings(d, 0, setting) - 1; i >= 0; i--) f->setting[i] = setting[i].value;
-    memcpy(f->same, d->same, sizeof f->same);
-    memcpy(f->usual, d->usual, sizeof f->usual);
+    memcpy(f->same, d->session->same, sizeof f->same);
+    memcpy(f->usual, d->session->usual, sizeof f->usual);
     ddp__program_names(d, f->states);
 }
 
@@ -53821,7 +54309,7 @@ static ddp_status ddp__team_agree(ddp_ctx *d, const ddp__fingerprint *all, ddp_e
             "one rank has layers of all ranks or of several groups, every rank must register the same "
             "layers",
             team ? r : ddp_rank(d), team ? team : ddp__team_group(d), team ? ddp_rank(d) : r,
-            d->mixed || !team ? "none or to several" : "another");
+            d->session->mixed || !team ? "none or to several" : "another");
     }
     return DDP_OK;
 }
@@ -53892,8 +54380,8 @@ static void ddp__find_unlike(ddp_ctx *d, const ddp__fingerprint *all)
     size_t begin = 0;
 
     while (first->version == 0) first++;
-    t.data = d->unlike;
-    t.room = sizeof d->unlike;
+    t.data = d->session->unlike;
+    t.room = sizeof d->session->unlike;
     t.fixed = 1;
     for (int i = 0; i < DDP_SAME && *first->usual[i].name; i++) {
         const ddp__same *x = &first->usual[i];
@@ -53911,7 +54399,7 @@ static void ddp__find_unlike(ddp_ctx *d, const ddp__fingerprint *all)
     }
     if (!t.size) return;
     ddp__text_addf(&t, ": the run continues, and averages give every rank the same weight");
-    if (ddp__leads(d)) ddp__log(ddp__log_of(d), DDP_LOG_WARN, "%s", d->unlike);
+    if (ddp__leads(d)) ddp__log(ddp__log_of(d), DDP_LOG_WARN, "%s", d->session->unlike);
 }
 
 ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
@@ -53967,16 +54455,16 @@ static int ddp__same_add(ddp_ctx *d, const char *verb, ddp__same *list, int *cou
 int ddp_same(ddp_ctx *d, const char *name, int64_t value)
 {
     DDP__ENTER(d);
-    return ddp__same_add(d, "ddp_same", d->same, &d->sames, name, value);
+    return ddp__same_add(d, "ddp_same", d->session->same, &d->session->sames, name, value);
 }
 
 int ddp_usually_same(ddp_ctx *d, const char *name, int64_t value)
 {
     DDP__ENTER(d);
-    return ddp__same_add(d, "ddp_usually_same", d->usual, &d->usuals, name, value);
+    return ddp__same_add(d, "ddp_usually_same", d->session->usual, &d->session->usuals, name, value);
 }
 
-const char *ddp_unlike(const ddp_ctx *d) { return d ? d->unlike : ""; }
+const char *ddp_unlike(const ddp_ctx *d) { return d ? d->session->unlike : ""; }
 
 /* ==== session/admission.h ==== [session] */
 /* Workers that join a run, on both sides. */
@@ -54004,7 +54492,7 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
     c->run_id = ddp__run_id(ddp__cfg(d)->run_id);
     c->addr = ddp__cfg(d)->addr;
     c->insecure = ddp__cfg(d)->insecure;
-    c->tls = d->tls;
+    c->tls = d->session->tls;
     c->connect_timeout_s = ddp__cfg(d)->connect_timeout_s;
     c->peer_timeout_s = ddp__cfg(d)->peer_timeout_s;
     c->op_timeout_s = ddp__cfg(d)->op_timeout_s;
@@ -54025,7 +54513,7 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     s->layers = ddp__layers(d);
     snprintf(s->how, sizeof s->how, "%.40s with period %d, %d micro-batches and wire %s", ddp__ops(d)->name,
              ddp__cfg(d)->period, ddp__cfg(d)->micro_batches, ddp_wire_name(ddp__cfg(d)->wire));
-    memcpy(s->same, d->same, sizeof s->same);
+    memcpy(s->same, d->session->same, sizeof s->same);
     ddp__program_names(d, s->states);
     s->settings = ddp__settings(d, 1, setting);
     for (int i = 0; i < s->settings; i++) {
@@ -54041,8 +54529,8 @@ ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
     ddp__join_config c;
 
     ddp__join_settings(d, &c);
-    d->join_ticket = -1;
-    return ddp__join_open(&c, wire, &d->join, err);
+    d->session->join_ticket = -1;
+    return ddp__join_open(&c, wire, &d->session->join, err);
 }
 
 void ddp__admission_ready(ddp_ctx *d)
@@ -54050,17 +54538,18 @@ void ddp__admission_ready(ddp_ctx *d)
     ddp__join_layout l;
 
     ddp__layout_fill(d, &l);
-    ddp__join_ready(d->join, ddp__engine_of(d, 0), &l);
+    ddp__join_ready(d->session->join, ddp__engine_of(d, 0), &l);
 }
 
 /* The coordinator's next word; members and newcomers. */
 static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
 {
     ddp_piece p; /* from rank 0, or the lowest that lives */
-    const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, 0, &d->join_word, sizeof d->join_word);
+    const ddp_message m =
+        ddp__own_word(d, &p, DDP_BROADCAST, 0, &d->session->join_word, sizeof d->session->join_word);
 
-    d->join_word = d->plan_final ? ddp__join_next(d->join) : -1;
-    return ddp__post(d, &m, 0, &d->join_ticket, err);
+    d->session->join_word = d->session->plan_final ? ddp__join_next(d->session->join) : -1;
+    return ddp__post(d, &m, 0, &d->session->join_ticket, err);
 }
 
 /* The first operations of an epoch with a newcomer. */
@@ -54072,7 +54561,7 @@ static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
     if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
     if (code == DDP_OK) code = ddp__worker_enter(&s, newcomer, err);
     if (code == DDP_OK && ddp_rank(d) == newcomer) {
-        d->plan_final = 1;
+        d->session->plan_final = 1;
         code = ddp__worker_apply(d, &s, 1, err);
         if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
         if (code == DDP_OK) code = ddp__programs_load(d, &s, err);
@@ -54080,7 +54569,7 @@ static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
     ddp__programs_release(d);
     ddp__worker_free(&s);
     if (code == DDP_OK) code = ddp__levels_again(d, err);
-    if (code != DDP_OK || !d->measured || !ddp__ops(d)->plan_make) return code;
+    if (code != DDP_OK || !ddp__follows(d) || !ddp__ops(d)->plan_make) return code;
     return ddp__plan_again(d, err);
 }
 
@@ -54092,13 +54581,13 @@ static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
     DDP__TRY(ddp__strategy_drain(d, err)); /* what the members put off is nothing that a newcomer could
                                               have */
     /* the newcomer does not know of these words */
-    if (d->measured && d->drift_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
-    if (d->measured) d->drift_ticket = -1;
-    if (d->pace_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->pace_ticket, err));
-    d->pace_ticket = -1;
+    if (ddp__follows(d) && d->session->drift_ticket >= 0)
+        DDP__TRY(ddp__post_wait(d, 0, d->session->drift_ticket, err));
+    if (ddp__follows(d)) d->session->drift_ticket = -1;
+    DDP__TRY(ddp__pace_wait(d, err));
     DDP__TRY(ddp__device_wait(d, err));
     DDP__TRY(ddp__post_flush(d, err));
-    DDP__TRY(ddp__join_admit(d->join, id, &in, err));
+    DDP__TRY(ddp__join_admit(d->session->join, id, &in, err));
     if (!in) return DDP_OK;
     DDP__TRY(ddp__entry(d, id, err));
     ddp__log(ddp__log_of(d), DDP_LOG_WARN, "rank %d: worker %d has joined at step %ld, in %.2f s",
@@ -54114,7 +54603,7 @@ static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
 
     DDP__TRY(ddp__strategy_wait(d, err));
     code = ddp__worker_list(d, &s, err);
-    if (code == DDP_OK) code = ddp__join_give(d->join, &s, err);
+    if (code == DDP_OK) code = ddp__join_give(d->session->join, &s, err);
     ddp__worker_free(&s);
     return code;
 }
@@ -54123,11 +54612,11 @@ ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
 {
     int id;
 
-    if (ddp__join_wants(d->join)) DDP__TRY(ddp__admission_clone(d, err));
-    if (d->join_ticket >= 0) {
-        DDP__TRY(ddp__post_wait(d, 0, d->join_ticket, err));
-        d->join_ticket = -1;
-        id = (int)d->join_word;
+    if (ddp__join_wants(d->session->join)) DDP__TRY(ddp__admission_clone(d, err));
+    if (d->session->join_ticket >= 0) {
+        DDP__TRY(ddp__post_wait(d, 0, d->session->join_ticket, err));
+        d->session->join_ticket = -1;
+        id = (int)d->session->join_word;
         if (id >= 0 && id < ddp_world(d)) DDP__TRY(ddp__admit(d, id, err));
     }
     return ddp__admission_ask(d, err);
@@ -54141,17 +54630,19 @@ ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
 
     DDP__TRY(ddp__session_tls(d, err));
     ddp__join_settings(d, &c);
-    DDP__TRY(ddp__joiner_open(&c, &d->joiner, err));
-    DDP__TRY(
-        ddp__context_joins(d, d->joiner->place.id, d->joiner->place.world, d->joiner->place.min_world, err));
+    DDP__TRY(ddp__joiner_open(&c, &d->session->joiner, err));
+    DDP__TRY(ddp__context_joins(d, d->session->joiner->place.id, d->session->joiner->place.world,
+                                d->session->joiner->place.min_world, err));
+    ddp__joining_set(d, DDP__JOINS);
     ddp__log(ddp__log_of(d), DDP_LOG_INFO, "joins as rank %d of %d", ddp_rank(d), ddp_world(d));
     return DDP_OK;
 }
 
 void ddp__arrival_close(ddp_ctx *d)
 {
-    ddp__joiner_close(d->joiner);
-    d->joiner = NULL;
+    ddp__joiner_close(d->session->joiner);
+    d->session->joiner = NULL;
+    if (ddp__joining_of(d) == DDP__JOINS) ddp__joining_set(d, DDP__JOINS_NOT);
 }
 
 static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
@@ -54163,7 +54654,7 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     ddp_status s = ddp__worker_list(d, &state, err);
 
     ddp__layout_fill(d, &l);
-    if (s == DDP_OK) s = ddp__joiner_prepare(d->joiner, &l, &state, until, &wire, err);
+    if (s == DDP_OK) s = ddp__joiner_prepare(d->session->joiner, &l, &state, until, &wire, err);
     if (s == DDP_OK) s = ddp__worker_apply(d, &state, 1, err);
     ddp__worker_free(&state);
     DDP__TRY(s);
@@ -54171,16 +54662,16 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     s = ddp__admission_open(d, wire, err);
     if (s != DDP_OK) wire->table->close(wire);
     if (s == DDP_OK)
-        s = ddp__engine_start(d, wire, ddp__links_of(d, 0), 1, d->joiner->place.live, &engine, err);
+        s = ddp__engine_start(d, wire, ddp__links_of(d, 0), 1, d->session->joiner->place.live, &engine, err);
     ddp__engine_set(d, engine);
     if (s == DDP_OK) s = ddp__session_pieces(d, err);
-    if (s == DDP_OK) s = ddp__joiner_wait(d->joiner, engine, err);
+    if (s == DDP_OK) s = ddp__joiner_wait(d->session->joiner, engine, err);
     if (s == DDP_OK) return s;
-    ddp__join_stop(d->join);
+    ddp__join_stop(d->session->join);
     ddp__engine_set(d, NULL);
     if (engine) ddp__engine_close(engine);
-    ddp__join_close(d->join);
-    d->join = NULL;
+    ddp__join_close(d->session->join);
+    d->session->join = NULL;
     return s;
 }
 
@@ -54195,7 +54686,7 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
         s = ddp__arrival_try(d, until, &local);
         if (s != DDP_PEER_LOST || ddp_now() >= until) break;
         ddp__log(ddp__log_of(d), DDP_LOG_WARN, "rank %d: %s; joining begins again", ddp_rank(d), local.msg);
-        ddp__joiner_again(d->joiner);
+        ddp__joiner_again(d->session->joiner);
         ddp__sleep_until(ddp_now() + 0.3);
     }
     if (s == DDP_OK) s = ddp__entry(d, ddp_rank(d), &local);
@@ -54209,7 +54700,7 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
         if (err && local.code) *err = local; /* else the context has it */
         return s;
     }
-    d->entered = 1;
+    ddp__joining_set(d, DDP__HAS_ENTERED);
     ddp__log(ddp__log_of(d), DDP_LOG_INFO, "rank %d: in, at step %ld", ddp_rank(d), ddp_step(d));
     return DDP_OK;
 }
@@ -54387,40 +54878,6 @@ static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 }
 
 /* Muon's room, and what it cannot do. */
-static ddp_status ddp__session_muon(ddp_ctx *d, ddp_error *err)
-{
-    int matrices = 0;
-
-    if (!ddp__is_muon(ddp__optimizer(d))) return DDP_OK;
-    if (ddp__backend_of(d))
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "optimizer muon with a backend: its matrices are multiplied on the CPU: "
-                         "train there, or choose adamw");
-    if (ddp__ops(d)->traits & DDP_NEEDS_SERVERS)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "optimizer muon with strategy %s: a server updates what it serves on its "
-                         "own, not matrix by matrix: choose adamw, or a strategy without servers",
-                         ddp__ops(d)->name);
-    for (int l = 0; l < ddp__layers(d); l++)
-        for (int i = 0; i < d->unit[l].gradients; i++) {
-            const ddp_matrix *x = &d->unit[l].shape[i];
-            const size_t room = ddp__muon_room(x->rows, x->columns);
-            matrices += x->rows > 0;
-            if (room > d->muon_count) d->muon_count = room;
-        }
-    if (!matrices && d->cut) return DDP_OK; /* another stage has them */
-    if (!matrices)
-        return ddp__fail(err, DDP_USAGE,
-                         "optimizer muon: none of %d layers has a matrix to train: give them in "
-                         "ddp_layer.matrices, or choose adamw",
-                         ddp__layers(d));
-    d->muon.pool = ddp__pool_of(d);
-    d->muon.at = (float *)ddp__alloc(ddp__allocator_of(d), d->muon_count * sizeof(float));
-    return d->muon.at ? DDP_OK
-                      : ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes that muon works in",
-                                  d->muon_count * sizeof(float));
-}
-
 /* A system that promises more memory than it has would end the process later, without a word. */
 static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
 {
@@ -54442,34 +54899,14 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
 
 static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 {
-    const int per_step = 8 * ddp__layers(d) * ddp__cfg(d)->micro_batches + 64,
-              timed = ddp__cfg(d)->profile_steps + 1;
-
     for (int l = 0; l < ddp__layers(d); l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__session_fits(d, err));
     for (int l = 0; l < ddp__layers(d); l++) DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
-    DDP__TRY(ddp__session_muon(d, err));
+    DDP__TRY(ddp__muon_open(d, d->session->cut != NULL, err));
     DDP__TRY(ddp__coded_memory(d, err));
     DDP__TRY(ddp__posted_open(d, err));
-    d->spans = ddp__cfg(d)->trace_spans > per_step ? ddp__cfg(d)->trace_spans : per_step;
-    d->op_room = ddp__cfg(d)->trace_spans > 0 ? 2048 : (ddp__cfg(d)->site > 0 ? 12 : 4) * ddp__layers(d) + 64;
-    d->merge_room = per_step + d->op_room;
-    d->span = (ddp_span *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->spans, sizeof *d->span);
-    d->op_scratch =
-        (ddp__op_span *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->op_room, sizeof *d->op_scratch);
-    d->merge = (ddp_span *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->merge_room, sizeof *d->merge);
-    d->ended_room = ddp__clock_room(d);
-    d->ended = (ddp__ended *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->ended_room, sizeof *d->ended);
-    d->pace = (ddp__pace_word *)ddp__scratch_take(ddp__lists_of(d), (size_t)ddp_world(d), sizeof *d->pace);
-    d->pace_sorted = ddp__doubles(ddp__lists_of(d), (size_t)ddp_world(d));
-    d->pace_ticket = -1;
-    d->timer.layers = ddp__layers(d);
-    d->timer.room = timed;
-    d->timer.sample = (float *)ddp__scratch_take(
-        ddp__lists_of(d), (size_t)ddp__layers(d) * (size_t)timed * DDP__T_KINDS, sizeof *d->timer.sample);
-    if (ddp__scratch_failed(ddp__lists_of(d)))
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", ddp__layers(d));
-    return DDP_OK;
+    DDP__TRY(ddp__clock_memory(d, err));
+    return ddp__measure_start(d, err);
 }
 
 /* ---- teams ---- */
@@ -54493,11 +54930,11 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
                              "with ddp_group, and leave the layer to its ranks",
                              l, d->unit[l].name, group, ddp_rank(d));
         if (group) groups = 1;
-        if (group != d->unit[0].group) d->mixed = 1;
+        if (group != d->unit[0].group) d->session->mixed = 1;
     }
-    if (d->norm.pass) checked.clip_norm = 0; /* which a pipeline knows */
+    if (ddp__norm_is_shared(d)) checked.clip_norm = 0; /* which a pipeline knows */
     DDP__TRY(ddp__goes_check(&checked, ddp__ops(d), groups, err));
-    if (d->mixed) team = 0;
+    if (d->session->mixed) team = 0;
     ddp__team_set(d, team, team ? ddp__engine_group_size(ddp__engine_of(d, 0), team) : ddp_world(d),
                   ddp__group_root(d, team), place);
     for (i = 0; i < ddp__team_size(d); i++)
@@ -54554,7 +54991,7 @@ static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
  * error. */
 static ddp_status ddp__own_state_given(const ddp_ctx *d, ddp_error *err)
 {
-    if (ddp__optimizer(d)->update || d->programs || (!ddp__cfg(d)->join && d->met >= ddp_world(d)))
+    if (ddp__optimizer(d)->update || d->session->programs || (!ddp__cfg(d)->join && d->met >= ddp_world(d)))
         return DDP_OK;
     return ddp__fail(err, DDP_UNSUPPORTED,
                      "%s with your own update: a joining worker needs the state of your optimizer: register "
@@ -54564,7 +55001,7 @@ static ddp_status ddp__own_state_given(const ddp_ctx *d, ddp_error *err)
 
 ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 {
-    const int joins = d->joiner != NULL;
+    const int joins = d->session->joiner != NULL;
 
     if (ddp__started(d)) return DDP_OK;
     if (ddp__layers(d) == 0)
@@ -54583,7 +55020,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
         DDP__TRY(ddp__stages_open(d, err));
         DDP__TRY(ddp__plan_fits_stages(d, err));
     }
-    if (!joins) DDP__TRY(ddp__device_start(d, err));
+    if (!joins) DDP__TRY(ddp__device_start(d, d->session->edge_messages, d->session->edge_bytes, err));
     if (ddp__engine_of(d, 0)) {
         DDP__TRY(ddp__share_parameters(d, err));
         ddp__computing_team(d);
@@ -54593,9 +55030,9 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     if (ddp__engine_of(d, 0)) ddp__admission_ready(d);
     if (joins) { /* from here on it has an engine, and the members' state */
         DDP__TRY(ddp__arrival_enter(d, err));
-        DDP__TRY(ddp__device_start(d, err));
+        DDP__TRY(ddp__device_start(d, d->session->edge_messages, d->session->edge_bytes, err));
     }
-    if (d->plan_final && !ddp__ops(d)->plan_make && !ddp__is_server(d))
+    if (d->session->plan_final && !ddp__ops(d)->plan_make && !ddp__is_server(d))
         DDP__TRY(ddp__balance_links(d, NULL, err));
     DDP__TRY(ddp__desk_open(d, err));
     ddp__layers_freeze(d);
@@ -54616,7 +55053,7 @@ static ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, 
     if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
     if (code == DDP_OK) code = ddp__programs_save(&s, err);
     if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, ddp__cfg(d)->overwrite, err);
-    if (code == DDP_OK) d->saves_as = s.run;
+    if (code == DDP_OK) d->session->saves_as = s.run;
     ddp__programs_release(d);
     ddp__worker_free(&s);
     return code;
@@ -54694,7 +55131,7 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
     DDP__ENTER(d);
     if (!folder || !*folder || keep < 0)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_save: a folder and keep >= 0 are needed");
-    if (d->at.phase != DDP__OUTSIDE)
+    if (!ddp__clock_outside(d))
         return ddp__ctx_failf(d, DDP_USAGE,
                               "ddp_checkpoint_save: step %ld is under way; save "
                               "after ddp_step_end",
@@ -54705,8 +55142,8 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
 /* Of other stages or replicas, or of another run's averages. */
 static void ddp__residuals_clear(ddp_ctx *d, const char *folder)
 {
-    if (!d->cut || !d->cut->residuals) return;
-    memset(d->cut->residual, 0, d->cut->residuals * sizeof(float));
+    if (!d->session->cut || !d->session->cut->residuals) return;
+    memset(d->session->cut->residual, 0, d->session->cut->residuals * sizeof(float));
     if (ddp_rank(d) == 0)
         ddp__log(ddp__log_of(d), DDP_LOG_INFO,
                  "the checkpoint in %.200s is of other stages or replicas, or of another "
@@ -54745,7 +55182,7 @@ int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
     DDP__ENTER(d);
     if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
     if (ddp__is_in_step(d, "ddp_checkpoint_load")) return ddp__ctx_fail(d, ddp__error(d));
-    if (ddp_step(d) || d->at.phase != DDP__OUTSIDE)
+    if (ddp_step(d) || !ddp__clock_outside(d))
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before the first",
                               ddp_step(d));
     if (ddp__load(d, folder, &of, ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
@@ -54775,7 +55212,7 @@ static ddp_status ddp__members_changed(ddp_ctx *d)
  * checkpoint, run among the members of the step before. */
 static ddp_status ddp__let_in(ddp_ctx *d)
 {
-    d->admission_due = 0;
+    d->session->admission_due = 0;
     ddp__clock_note(d, DDP__M_ENTER, -1, DDP__OUTSIDE);
     DDP__TRY(ddp__admission_step(d, ddp__error(d)));
     if (ddp__note_members(d)) DDP__TRY(ddp__members_changed(d));
@@ -54793,8 +55230,8 @@ static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp_
                          hook, layer, ddp__layers(d));
     DDP__TRY(ddp__computes(d, hook));
     if (!ddp__started(d)) DDP__TRY(ddp__session_start(d, ddp__error(d)));
-    d->entered = 0;
-    if (d->admission_due) DDP__TRY(ddp__let_in(d));
+    if (ddp__joining_of(d) == DDP__HAS_ENTERED) ddp__joining_set(d, DDP__JOINS_NOT);
+    if (d->session->admission_due) DDP__TRY(ddp__let_in(d));
     ddp__clock_note(d, DDP__M_ENTER, layer, entering);
     return DDP_OK;
 }
@@ -54847,7 +55284,7 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count,
                          1.0f / (float)ddp__cfg(d)->micro_batches);
     DDP__TRY(ddp__finite_gradient(d, layer, ddp__error(d)));
-    if (ddp__ops(d)->plan_make && !d->plan.bytes) DDP__TRY(ddp__plan_first(d, ddp__error(d)));
+    if (ddp__ops(d)->plan_make && !d->session->plan.bytes) DDP__TRY(ddp__plan_first(d, ddp__error(d)));
     DDP__TRY(DDP__EVENT(d, backward_end, (d, ddp__self(d), layer)));
     return ddp__posted_look(d);
 }
@@ -54897,9 +55334,9 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
         return ddp__ctx_failf(d, DDP_ARG, "step %ld: ddp_report tells %ld samples; 0 or more", ddp_step(d),
                               info->samples);
     if (info->lr > 0) ddp_set_lr(d, info->lr);
-    loss = info->loss != 0 ? info->loss : d->info->loss;
-    *d->info = *info;
-    d->info->loss = loss;
+    loss = info->loss != 0 ? info->loss : d->session->info->loss;
+    *d->session->info = *info;
+    d->session->info->loss = loss;
     return 0;
 }
 
@@ -54928,7 +55365,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
                          "in every step; step %ld did without",
                          ddp__ops(d)->name, ddp_step(d));
     if (ddp__cfg(d)->average_first) forward = 0;
-    d->hooks_forward = forward;
+    ddp__forward_hooks(d, forward);
     DDP__TRY(DDP__EVENT(d, step_end, (d, ddp__self(d), forward)));
     /* programs without forward_begin find parameters whole when ddp_step_end returns */
     if (!forward) DDP__TRY(ddp__posted_none(d, 1, "in step_end, and the program has no forward hooks"));
@@ -54944,7 +55381,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
  * machine or a device begin together, so that they are timed sharing it, as they will run. */
 static ddp_status ddp__timed_together(ddp_ctx *d)
 {
-    if (!ddp__engine_of(d, 0) || d->plan_final || ddp_step(d) != d->timed_from + 1 ||
+    if (!ddp__engine_of(d, 0) || d->session->plan_final || ddp_step(d) != d->session->timed_from + 1 ||
         ddp_step(d) == ddp__cfg(d)->profile_steps)
         return DDP_OK;
     DDP__TRY(ddp__device_wait(d, ddp__error(d)));
@@ -54963,21 +55400,22 @@ int ddp_step_end(ddp_ctx *d)
         s = ddp__finish_step(d);
     }
     if (s == DDP_OK) {
-        const double loss = d->info->loss; /* stays until another is told */
+        const double loss = d->session->info->loss; /* stays until another is told */
         ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
         ddp__account_steps(d);
-        ddp__step_over(d, (int64_t)(d->cut ? d->cut->copies : ddp_world(d) - ddp_servers(d)) *
-                              ddp__cfg(d)->micro_batches);
-        memset(d->info, 0, sizeof *d->info);
-        d->info->loss = loss;
+        ddp__step_over(d,
+                       (int64_t)(d->session->cut ? d->session->cut->copies : ddp_world(d) - ddp_servers(d)) *
+                           ddp__cfg(d)->micro_batches);
+        memset(d->session->info, 0, sizeof *d->session->info);
+        d->session->info->loss = loss;
         ddp__device_loaded(d);
         s = ddp__pace_step(d, ddp__error(d));
         if (s == DDP_OK) s = ddp__timed_together(d);
-        if (s == DDP_OK && !d->plan_final && ddp_step(d) == ddp__cfg(d)->profile_steps)
+        if (s == DDP_OK && !d->session->plan_final && ddp_step(d) == ddp__cfg(d)->profile_steps)
             s = ddp__plan_measured(d, ddp__error(d));
-        else if (s == DDP_OK && d->measured)
+        else if (s == DDP_OK && ddp__follows(d))
             s = ddp__drift_step(d, ddp__error(d));
-        d->admission_due = d->join && ddp_step(d) % ddp__cfg(d)->period == 0;
+        d->session->admission_due = d->session->join && ddp_step(d) % ddp__cfg(d)->period == 0;
         if (s == DDP_OK && ddp__note_members(d)) s = ddp__members_changed(d);
     }
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
@@ -55001,7 +55439,7 @@ static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
         ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP__ALL_VALUES);
         if (u->block[b].kind != DDP_BUFFERS) continue;
         m.mean = 1;
-        m.group = u->group ? u->group : d->computing;
+        m.group = u->group ? u->group : ddp__computing(d);
         DDP__TRY(ddp__run(d, &m, 1, ddp__error(d)));
     }
     return DDP_OK;
@@ -55146,9 +55584,8 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     ddp__wire *wire = NULL;
     int met = ddp__met(d);
 
-    d->info = (ddp_step_info *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->info);
-    if (!d->info) return ddp__fail(err, DDP_MEMORY, "out of memory for a context");
-    d->plan_final = ddp__cfg(d)->profile_steps == 0;
+    ddp__reported_set(d, d->session->info);
+    d->session->plan_final = ddp__cfg(d)->profile_steps == 0;
     DDP__TRY(ddp__device_open(d, err));
     if (ddp__cfg(d)->join) return ddp__arrival_open(d, err);
     if (ddp_world(d) == 1) return DDP_OK;
@@ -55176,6 +55613,13 @@ ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub 
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
     d = ddp__context_new(cfg, list, &hooks, err);
+    if (d &&
+        (!ddp__exchange_open(d) || !ddp__gpu_open(d) || !ddp__measure_open(d) || !ddp__session_open(d))) {
+        ddp__fail(err, DDP_MEMORY, "out of memory for a context");
+        ddp__strategy_close(d);
+        ddp__context_free(d);
+        return NULL;
+    }
     if (d && ddp__open_parts(d, hub, listen_fd, err)) {
         ddp_close(d);
         return NULL;
@@ -55210,8 +55654,8 @@ static void ddp__closing_tell(ddp_ctx *d)
  * are. */
 static void ddp__disown(ddp_ctx *d)
 {
-    ddp__joiner_disown(d->joiner);
-    ddp__join_disown(d->join);
+    ddp__joiner_disown(d->session->joiner);
+    ddp__join_disown(d->session->join);
     ddp__engine_disown(ddp__second_of(d));
     ddp__engine_disown(ddp__engine_of(d, 0));
 }
@@ -55225,24 +55669,21 @@ void ddp_close(ddp_ctx *d)
     }
     ddp__closing_tell(d);
     ddp__arrival_close(d);
-    ddp__join_stop(d->join);
+    ddp__join_stop(d->session->join);
     ddp__desk_close(d);
     ddp__device_stop(d);
     if (ddp__second_of(d)) ddp__engine_close(ddp__second_of(d));
     if (ddp__engine_of(d, 0)) ddp__engine_close(ddp__engine_of(d, 0));
-    ddp__join_close(d->join); /* the coordinator's word may have been on its way until then */
-    ddp__tls_free(d->tls);
+    ddp__join_close(d->session->join); /* the coordinator's word may have been on its way until then */
+    ddp__tls_free(d->session->tls);
     ddp__graphs_free(d);
     ddp__strategy_close(d);
     for (int i = 0; i < ddp__layers(d); i++) ddp__unit_free(d, &d->unit[i]);
-    ddp__posted_close(d);
-    ddp__release(ddp__allocator_of(d), d->coded, d->coded_count * sizeof(float));
-    ddp__host_release(ddp__host_of(d), d->bases, d->bases_count * sizeof(float));
-    ddp__host_release(ddp__host_of(d), d->coded_there, 2 * d->coded_count * sizeof(float));
+    ddp__exchange_close(d);
+    ddp_blob_free(&d->session->plan);
     ddp__device_close(d);
-    ddp__release(ddp__allocator_of(d), d->muon.at, d->muon_count * sizeof(float));
     ddp__array_free(d->unit);
-    ddp_profile_free(&d->profile);
+    ddp_profile_free(&d->session->profile);
     ddp__context_free(d);
 }
 
@@ -55450,9 +55891,9 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
     if (!ddp__started(d) && ddp__session_start(d, err)) return ddp__ctx_fail(d, err);
     if (ddp__is_in_step(d, "ddp_plan_adopt") || ddp__strategy_wait(d, err) ||
         DDP__EVENT(d, plan_adopt, (d, ddp__self(d), plan, &blob)) || ddp__plan_set(d, &blob, NULL, err) ||
-        ddp__balance_links(d, d->profile.layers ? &d->profile : NULL, err))
+        ddp__balance_links(d, d->session->profile.layers ? &d->session->profile : NULL, err))
         return ddp__ctx_fail(d, err);
-    d->plan_final = 1;
+    d->session->plan_final = 1;
     ddp__account_reset(d);
     return 0;
 }
@@ -55462,7 +55903,10 @@ const ddp_plan *ddp_plan_get(const ddp_ctx *d)
     return d && ddp__ops(d)->plan_view ? ddp__ops(d)->plan_view(ddp__self(d)) : NULL;
 }
 
-const ddp_profile *ddp_profile_get(const ddp_ctx *d) { return d && d->profile.layers ? &d->profile : NULL; }
+const ddp_profile *ddp_profile_get(const ddp_ctx *d)
+{
+    return d && d->session->profile.layers ? &d->session->profile : NULL;
+}
 
 int ddp_measure_links(ddp_ctx *d)
 {
@@ -55471,7 +55915,7 @@ int ddp_measure_links(ddp_ctx *d)
     if (ddp__cfg(d)->nccl && !ddp__started(d) && ddp__session_start(d, ddp__error(d)))
         return ddp__ctx_fail(d, ddp__error(d));
     for (int link = 0; link < ddp_links(d); link++)
-        if (ddp__probe_link(d, link, &d->link[link], ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
+        if (ddp__probe_link(d, link, ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
     return 0;
 }
 
@@ -55482,9 +55926,8 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
     memset(out, 0, sizeof *out);
     if (link < 0 || link >= ddp_links(d)) return (int)DDP_ARG;
     DDP__DO(ddp__host_check(ddp__host_of(d), ddp__error(d)));
-    if (d->nccl && link == 0) {
-        out->operations = d->nccl->messages;
-        out->bytes_sent = d->nccl->bytes;
+    if (ddp__has_nccl(d) && link == 0) {
+        ddp__nccl_stats(d, &out->operations, &out->bytes_sent);
         out->algorithm = "nccl";
     } else {
         ddp__engine_stats(ddp__engine_of(d, link), &net);
@@ -55493,12 +55936,12 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
         out->busy_s = net.busy_s;
         out->algorithm = ddp__algorithm_name(net.algorithm);
     }
-    out->link = d->link[link];
-    out->gap_s = d->gap_s[link];
+    out->link = ddp__link_is(d, link);
+    out->gap_s = ddp__gap_is(d, link);
     if (link == 0)
         out->mu = 1;
-    else if (d->link[0].beta_s > 0)
-        out->mu = d->link[1].beta_s / d->link[0].beta_s;
+    else if (ddp__link_is(d, 0).beta_s > 0)
+        out->mu = ddp__link_is(d, 1).beta_s / ddp__link_is(d, 0).beta_s;
     return 0;
 }
 
@@ -61274,7 +61717,7 @@ void ddp__lanes_begin(ddp_pipe *p)
 
 ddp__lane_mark ddp__lane_now(const ddp_pipe *p)
 {
-    const ddp__lane_mark at = {ddp_now(), p->d->wait_this_step};
+    const ddp__lane_mark at = {ddp_now(), ddp__clock_waited(p->d)};
 
     return at;
 }
@@ -61290,7 +61733,7 @@ void ddp__lane_task(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int m)
     const double now = ddp_now();
     const ddp_pipeline_slot s = {p->stage, -1, {kind, m}, 0, from.now_s, now};
 
-    p->lanes.sum[kind] += fmax(0, now - from.now_s - (p->d->wait_this_step - from.waited_s));
+    p->lanes.sum[kind] += fmax(0, now - from.now_s - (ddp__clock_waited(p->d) - from.waited_s));
     ddp__lane_add(p, &s);
 }
 
@@ -61306,11 +61749,11 @@ void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_verb verb, int gradi
 /* The messages of a post are those that the link was given meanwhile. */
 static void ddp__lane_messages(ddp_pipe *p)
 {
-    const ddp_ctx *d = p->d;
-    const int n = ddp__engine_spans(ddp__engine_of(d, 0), p->lanes.begun, DBL_MAX, d->op_scratch, d->op_room);
+    const ddp__op_span *spans;
+    const int n = ddp__operations_since(p->d, p->lanes.begun, &spans);
 
     for (int i = 0; i < n; i++) {
-        const ddp__op_span *o = &d->op_scratch[i];
+        const ddp__op_span *o = &spans[i];
         ddp_pipeline_slot s = {p->stage, 0, {DDP_TASK_SEND, 0}, 0, o->begin + o->peer_wait, o->end};
         while (s.boundary < p->stages && ddp__pipe_rank(p, s.boundary) != o->peer) s.boundary++;
         for (int k = 0; k < p->lanes.posts && s.boundary < p->stages && o->end >= 0; k++) {
@@ -61330,7 +61773,7 @@ void ddp__lanes_end(ddp_pipe *p)
 {
     p->lanes.step_s += ddp_now() - p->lanes.begun;
     p->lanes.steps++;
-    if (p->lanes.room && ddp__engine_of(p->d, 0) && !p->d->stager) ddp__lane_messages(p);
+    if (p->lanes.room && ddp__engine_of(p->d, 0) && !ddp__has_stager(p->d)) ddp__lane_messages(p);
 }
 
 int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room)
@@ -62133,8 +62576,8 @@ ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket, int here)
 
     *ticket = -1;
     if (held == -1) return DDP_OK;
-    return here && p->d->stager ? ddp__post_wait(p->d, 0, held, ddp__error(p->d))
-                                : ddp__post_hold(p->d, 0, held, DDP_NO_LAYER, ddp__error(p->d));
+    return here && ddp__has_stager(p->d) ? ddp__post_wait(p->d, 0, held, ddp__error(p->d))
+                                         : ddp__post_hold(p->d, 0, held, DDP_NO_LAYER, ddp__error(p->d));
 }
 
 static ddp_status ddp__flow_post(ddp_pipe *p, ddp_verb verb, ddp__hop *e, int m, int gradients)
@@ -62336,8 +62779,9 @@ static ddp_status ddp__norm_pass(void *user, int after, double *squares)
 
 void ddp__pipe_clips(ddp_pipe *p)
 {
-    p->d->norm.pass = ddp__norm_pass;
-    p->d->norm.user = p;
+    const ddp__norm_chain chain = {ddp__norm_pass, p};
+
+    ddp__norm_chain_set(p->d, &chain);
 }
 
 /* ---- the hash ---- */
@@ -63218,7 +63662,7 @@ int ddp__shares_open(ddp_pipe *p)
         c->units++;
         for (int buffers = 0; buffers < 2; buffers++) ddp__layer_spans(p, l, buffers);
     }
-    p->d->cut = c;
+    ddp__cut_set(p->d, c);
     return 1;
 }
 
@@ -63460,13 +63904,14 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
  * tied weights at any time of a step. */
 static void ddp__pipe_room(ddp_pipe *p)
 {
-    p->d->edge_messages = 2 * p->micro_batches * (p->hops[0] + p->hops[1]) + 2 * (p->guests + p->hosts);
-    p->d->edge_bytes = ((size_t)p->states + 1) * p->g->plain.bytes[DDP__ARENA_OWN];
+    size_t bytes = ((size_t)p->states + 1) * p->g->plain.bytes[DDP__ARENA_OWN];
+
     for (int i = 0; i < p->guests + p->hosts; i++) {
         const ddp__guest *u = i < p->guests ? &p->guest[i] : &p->host[i - p->guests];
-        p->d->edge_bytes +=
-            2 * (size_t)ddp_shape_count(&p->g->node[u->node]->spec.param[0].shape) * sizeof(float);
+        bytes += 2 * (size_t)ddp_shape_count(&p->g->node[u->node]->spec.param[0].shape) * sizeof(float);
     }
+    ddp__edges_set(p->d, 2 * p->micro_batches * (p->hops[0] + p->hops[1]) + 2 * (p->guests + p->hosts),
+                   bytes);
 }
 
 static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_error *err)
@@ -63530,9 +63975,11 @@ ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe
 
 void ddp_pipe_close(ddp_pipe *p)
 {
+    const ddp__norm_chain none = DDP__ZEROS;
+
     if (!p) return;
-    memset(&p->d->norm, 0, sizeof p->d->norm);
-    if (p->d->cut == &p->cut) p->d->cut = NULL;
+    ddp__norm_chain_set(p->d, &none);
+    if (ddp__cut_of(p->d) == &p->cut) ddp__cut_set(p->d, NULL);
     p->g->fetch_uses = NULL;
     for (int i = 0; i < p->states; i++) ddp_state_free(p->state[i]);
     ddp__host_release(ddp__host_of(p->d), p->arena, ddp__pipe_arena(p));

@@ -123,6 +123,7 @@
 #ifndef DDP__IMPLEMENTED
 #define DDP__IMPLEMENTED
 
+#include "base/array.c"
 #include "base/number.c"
 #include "base/core.c"
 #include "base/thread.c"
@@ -279,14 +280,17 @@
 #include "exchange/blocks.c"
 #include "exchange/average.c"
 #include "exchange/verbs.c"
+#include "exchange/part.c"
 #include "device/stager.c"
 #include "device/device.c"
+#include "measure/part.c"
 #include "measure/account.c"
 #include "measure/timing.c"
 #include "measure/pace.c"
 #ifndef DDP_NO_PLANNERS
 #include "measure/probe.c"
 #endif
+#include "session/part.c"
 #include "session/connect.c"
 #include "session/serve.c"
 #include "session/stages.c"

@@ -12,6 +12,9 @@ import re
 # What carries values: configurations that a caller fills, results, and what is on a wire or in a file.
 RECORDS = {
     "ddp__act": "what an emulated link does at a time, made from a script",
+    "ddp__cut": "how a model is cut, made by src/pipe",
+    "ddp__cut_span": "a part of a layer that is cut",
+    "ddp__own_state": "a tensor that a strategy keeps, listed for checkpoints",
     "ddp__addr": "an address and its size",
     "ddp__engine_config": "filled by who opens an engine",
     "ddp__epoch_info": "a result: who is there",
@@ -45,7 +48,7 @@ RECORDS = {
     "ddp__worker": "the arrays of a checkpoint, listed by who has them",
 }
 # member and sim run inside the comm thread, under its lock: comm/state.h is the state of all three.
-SHARED = {"comm/state.h": ("member", "sim")}
+SHARED = {"comm/state.h": ("member", "sim"), "graph/host.h": ("context",)}
 STRUCT = re.compile(r"(typedef\s+)?struct\s*(\w*)\s*\{")
 DECLARATION = re.compile(r"\b(?:struct\s+)?(ddp_\w+)\s+([^;(){}=]*?)\s*(?=[;=,)\[])")
 CHAIN = re.compile(r"(?<![\w.>])([A-Za-z_]\w*)((?:\s*(?:->|\.)\s*[A-Za-z_]\w*)+)")

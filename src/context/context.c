@@ -187,12 +187,12 @@ void ddp_abort(ddp_ctx *d, const char *why)
 
 ddp_status ddp__is_in_step(ddp_ctx *d, const char *call)
 {
-    if (d->joiner)
+    if (d->joining == DDP__JOINS)
         return ddp__fail(&d->host.error, DDP_USAGE,
                          "%s before ddp_set_optimizer: this worker joins a run whose members are "
                          "past that call; call it after ddp_set_optimizer, and only if ddp_step is 0",
                          call);
-    if (!d->entered) return DDP_OK;
+    if (d->joining != DDP__HAS_ENTERED) return DDP_OK;
     ddp__engine_hush(d->engine);
     return ddp__fail(
         &d->host.error, DDP_USAGE,

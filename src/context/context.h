@@ -62,6 +62,27 @@ typedef struct ddp__ended {
     double at, wait_s;
 } ddp__ended;
 
+/* Where a worker that joins a run stands. */
+typedef enum ddp__joining {
+    DDP__JOINS_NOT,
+    DDP__JOINS,      /* it is not in yet */
+    DDP__HAS_ENTERED /* it is in, and has not called a hook of a layer yet */
+} ddp__joining;
+
+/* The clock of a context (clock.c). */
+typedef struct ddp__times {
+    ddp__at at;
+    ddp__timer timer;
+    ddp_span *span; /* [spans] ring of compute and waits */
+    int spans;
+    long span_count; /* spans ever recorded */
+    double compute_this_step, wait_this_step;
+    ddp__ended *ended; /* [ended_room] ring of steps that are over; those below ended_first are accounted */
+    int ended_room;
+    long ended_first, ended_next;
+    struct ddp__clock *clock; /* of a device's times; NULL = hooks are punctual */
+} ddp__times;
+
 /* A registered layer. */
 typedef struct ddp__unit {
     char *name;
@@ -95,190 +116,43 @@ typedef struct ddp__unit {
     int moving, averaged;                    /* parts in flight, and averaged so far */
 } ddp__unit;
 
-/* A message that the strategy posted and has not held. */
-typedef struct ddp__posted {
-    long name;   /* its ticket to the strategy */
-    long ticket; /* of the engine, the stager or the devices' network */
-    int link, layer, told;
-    int in_layer; /* it lies in that layer's own memory */
-    int here;     /* parts of it lie in this machine's, which holding waits for */
-    long step;
-    ddp_piece *sum; /* [from + to] on a device: what comes in those is added to these; to 0: nothing
-                               is */
-    int from, to;
-} ddp__posted;
-
-/* A tensor of the strategy's own (ddp_keep). */
-typedef struct ddp__own_state {
-    char name[32];
-    int layer, equal; /* the latter as ddp_keep has it */
-    float *data;
-    size_t count;
-} ddp__own_state;
-
-enum { DDP__NOTES = 64 };
-
-/* What a rank tells the others every few periods. */
-typedef struct ddp__pace_word {
-    double compute_s; /* mean of its steps since the last one, without waits */
-    double lr;        /* of this step */
-    double present;   /* 1; 0: it is lost */
-} ddp__pace_word;
-
-/* The layers of this rank are a part of a model: the sum of squares of the parts before it comes first, and
- * becomes that of all. */
-typedef struct ddp__norm_chain {
-    ddp_status (*pass)(void *user, int after, double *squares); /* NULL: they are all there is; the context
-                                                                   has the error */
-    void *user;
-} ddp__norm_chain;
-
-/* The layers of this rank are a part of a model, of which there are several copies. */
-typedef struct ddp__cut_span {
-    int unit, buffers;      /* a layer here; 1: its buffers, 0: its parameters */
-    size_t from, at, count; /* in the whole layer; here */
-} ddp__cut_span;
-
-typedef struct ddp__cut {
-    int copies, copy;
-    int stages, stage; /* that one copy is cut into; this rank's */
-    int group;         /* of the ranks of its copy; 0 where stages is 1 */
-    const char **name; /* [layers] of the model */
-    int layers;
-    int *whole;          /* [units] the number of each in the model, rising */
-    int units;           /* layers of the model that are here */
-    ddp__cut_span *span; /* [spans] */
-    int spans;
-    float *residual; /* [residuals] what its edges have cut off (ddp_edge_wire.feedback), in this
-                                machine's memory */
-    size_t residuals;
-} ddp__cut;
-
-/* What planning needs of a layer of the whole model, which may be on several stages. Counts are of floats. */
-typedef struct ddp__layer_cost {
-    double flops;
-    double count, trained, others; /* ddp__unit's count and trained; what else an average moves, optimizer
-                                      state included */
-    double holders;                /* stages that have some of the trained */
-} ddp__layer_cost;
-
 struct ddp_ctx {
     ddp__host host;       /* first: src/graph reads the context as a host */
     ddp_config cfg;       /* resolved; strings owned by the context */
     int rank, world, met; /* id, how many ids there are, and how many from the start */
     ddp__links links[2];  /* of cfg.net and cfg.net_script, and of cfg.net2; no paths: they are not
-                                    set */
+                             set */
     ddp_strategy_ops ops;
-    void *self;                /* the strategy's memory */
-    ddp__strategy_event event; /* that the strategy is in */
-    const char *call;          /* the program's last call: "ddp_step_end" */
-    int said_where;            /* the error says in which call and step this rank was */
-    ddp__posted *posted;       /* [posted_room] */
-    int posted_count, posted_room;
-    long posted_next;
-    ddp__own_state *kept;         /* a list */
+    void *self;                   /* the strategy's memory */
+    ddp__strategy_event event;    /* that the strategy is in */
+    const char *call;             /* the program's last call: "ddp_step_end" */
+    int said_where;               /* the error says in which call and step this rank was */
     ddp__engine *engine, *second; /* NULL with one worker; of link 1, NULL without */
-    ddp_link link[2];             /* measured */
-    double gap_s[2];              /* of either: see ddp_profile; 0 where nothing was measured */
-    ddp__norm_chain norm;         /* for clip_norm */
-    const ddp__cut *cut;          /* NULL: each rank has the whole model; borrowed */
-    ddp__layer_cost *model;       /* [cut->layers] where all stages follow one plan; NULL: each rank plans its
-                                    own layers */
-    int edge_messages;            /* of a pipeline, which may be under way at a time, and their bytes */
-    size_t edge_bytes;
-    struct ddp__keeper *keeper; /* of a pipeline that others go on without; NULL */
-    ddp__tls *tls;              /* NULL = plain */
-    struct ddp__join *join;     /* serves newcomers; NULL where none can come */
-    long join_ticket;           /* the coordinator's word on newcomers on the way, or -1 */
-    int32_t join_word;          /* id to admit, or -1 */
-    struct ddp__joiner *joiner; /* this worker is one, not yet in; else NULL */
-    int admission_due;          /* a period is over: the next hook of a layer lets joining workers in */
-    int entered;                /* this worker has joined and not called a hook of a layer yet */
-    uint64_t saves_as;          /* run identity in its checkpoints; 0: none yet */
-
-    ddp__unit *unit;            /* [layers], grows until the session starts */
-    int layers;                 /* of the list unit */
-    int computing;              /* group of the ranks that compute, where others serve; 0 = all, or (elastic)
-                                    those who did not ddp__engine_retire */
-    struct ddp__desk *desk;     /* of a rank that serves; NULL */
-    struct ddp_step_info *info; /* what was reported of this step, and the last loss */
+    ddp__unit *unit;              /* [layers], grows until the session starts */
+    int layers;                   /* of the list unit */
     ddp_optimizer optimizer;
     float lr;
-    ddp__muon_desk muon; /* of the largest matrix, muon_count floats */
-    size_t muon_count;
     int team;                             /* group of the ranks that this one plans with; 0 = all ranks; */
     int team_size, team_place, team_root; /* their number, this rank's place, the first */
-    const struct ddp_sites *levels;       /* averages go in two; NULL: in one */
-    struct ddp_sites *sites;              /* which they are; NULL before they are known */
-    int mixed, started;                   /* layers belong to unlike groups; they are frozen */
-    int aborts, aborted; /* atomic; ddp_abort with one worker: how often, and abort_text is there */
+    int started;                          /* the layers are frozen */
+    const char *in_program; /* "save" or "load": such a function of ddp_add_state runs; NULL = none */
+    ddp__joining joining;   /* this worker joins a run */
+    int aborts, aborted;    /* atomic; ddp_abort with one worker: how often, and abort_text is there */
     char abort_text[DDP_ERROR_TEXT];
     int engine_held;     /* atomic: a thread uses `engine`, which must not close meanwhile */
-    int dumping, dumped; /* somebody writes a dump, atomic; cfg.dump_path was written, or could not
-                                     be */
-
+    int dumping, dumped; /* somebody writes a dump, atomic; cfg.dump_path was written, or could not be */
     long step;
-    int64_t taken;     /* micro-batches of all ranks together */
-    int hooks_forward; /* every layer had its forward_begin in the last whole step */
-    ddp__at at;
-
-    float *coded, *bases; /* int8 blocks: residuals of all layers, here, and where they are, bases and
-                                    deltas; NULL */
-    size_t coded_count, bases_count;
-    float *coded_there; /* where a device makes its blocks itself: [coded_count] residuals, and
-                                    [coded_count] what was cut off of results, to be added to them; NULL */
-
-    ddp_blob plan;       /* in force; no bytes = none */
-    ddp_profile profile; /* profile.layers 0 = none yet */
-    ddp__timer timer;
-    ddp_linkfit fit[2]; /* follows each link while training */
-    double mean_layer_bytes;
-    int plan_steps;    /* of a period of what the strategy sends */
-    long drift_ticket; /* the first rank's word on planning again, or -1 */
-    struct {
-        int again;
-        ddp_link link[2];
-    } drift_word;
-    double compute_this_step, compute_sum_s; /* of this rank, waits left out */
-    long compute_steps;
-    ddp__pace_word *pace;      /* [world] */
-    double *pace_sorted;       /* [world] room for their times */
-    long pace_ticket;          /* the exchange of these, or -1 */
-    double pace_told;          /* the ratio that was logged last; 0 = nobody is slow */
-    int pace_place;            /* in the team, of whom that was */
-    ddp_note note[DDP__NOTES]; /* ring */
-    long notes;                /* ever */
-    uint64_t noted_live;       /* the workers at the last look; 0 = none yet */
-    long timed_from;           /* the first step of those that are timed for the plan */
-    int measured, plan_final;  /* it came from clocks: it follows the link; no measured one will
-                                          replace it */
-
-    ddp_span *span, *merge;   /* [spans] ring of compute and waits; [merge_room] scratch of the hidden
-                                    share */
-    ddp__op_span *op_scratch; /* [op_room] for statistics and traces */
-    int spans, op_room, merge_room;
-    long span_count; /* spans ever recorded */
-
-    const struct ddp__transport *over; /* of messages; NULL = they go straight to the engine */
-    struct ddp__stager *stager;        /* of a device's messages; NULL = they are here */
-    struct ddp__clock *clock;          /* of a device's times; NULL = hooks are punctual */
-    int loaded, joined;     /* a step has run on the device: its kernels are there; it has a network of
-                                    its own */
-    struct ddp__nccl *nccl; /* what is sent over that */
-
-    ddp__same same[DDP__JOIN_SAMES];  /* ddp_same */
-    ddp__same usual[DDP__JOIN_SAMES]; /* ddp_usually_same */
-    int sames, usuals;
-    struct ddp__program *program; /* [programs] ddp_add_state */
-    int programs;
-    const char *in_program; /* "save" or "load": such a function of the program runs; NULL = none */
-    char unlike[400];       /* ddp_unlike */
+    int64_t taken; /* micro-batches of all ranks together */
     ddp_stats stats;
-    ddp__ended *ended; /* [ended_room] ring of steps that are over; those below ended_first are accounted */
-    int ended_room;
-    long ended_first, ended_next;
-    double step_begin, wait_this_step, sum_step_s, sum_wait_s; /* the first: end of the previous step */
-    ddp__scratch lists;                                        /* all of fixed length */
+    ddp__scratch lists; /* all of fixed length */
+    ddp__times times;
+
+    /* The parts of other modules, each of which only that module reads and writes. */
+    struct ddp__exchanging *exchange;
+    struct ddp__gpu *gpu;
+    struct ddp__measure *measure;
+    struct ddp__session *session;
+    struct ddp__keeper *keeper; /* of a pipeline that others go on without; NULL */
 };
 
 /* First line of every hook: a forked child's error, the sticky error; events of strategies and functions of
@@ -323,7 +197,8 @@ DDP_LIB int ddp__team_size(const ddp_ctx *d);
 DDP_LIB int ddp__team_place(const ddp_ctx *d);
 
 DDP_LIB int ddp__team_root(const ddp_ctx *d); /* the first of them */
-DDP_LIB int ddp__met(const ddp_ctx *d);       /* ranks from the start, where others may join */
+DDP_LIB ddp__joining ddp__joining_of(const ddp_ctx *d);
+DDP_LIB int ddp__met(const ddp_ctx *d); /* ranks from the start, where others may join */
 
 /* ---- open.c: a context from its configuration, its end, and what changes of it ----
  *
@@ -353,6 +228,9 @@ DDP_LIB void ddp__step_over(ddp_ctx *d, int64_t taken);
 DDP_LIB void ddp__step_set(ddp_ctx *d, long step, int64_t taken);
 DDP_LIB void ddp__profile_for(ddp_ctx *d, long more);
 DDP_LIB void ddp__call_is(ddp_ctx *d, const char *name);
+/* A function of ddp_add_state runs: "save" or "load"; NULL: it is over. Returns what ran before. */
+DDP_LIB const char *ddp__program_runs(ddp_ctx *d, const char *function);
+DDP_LIB void ddp__joining_set(ddp_ctx *d, ddp__joining state);
 
 /* ---- context.c: what it knows of itself ---- */
 

@@ -25,3 +25,4 @@ int ddp__team_size(const ddp_ctx *d) { return d->team_size; }
 int ddp__team_place(const ddp_ctx *d) { return d->team_place; }
 int ddp__team_root(const ddp_ctx *d) { return d->team_root; }
 int ddp__met(const ddp_ctx *d) { return d->met; }
+ddp__joining ddp__joining_of(const ddp_ctx *d) { return d->joining; }

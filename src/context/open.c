@@ -131,3 +131,13 @@ void ddp__step_set(ddp_ctx *d, long step, int64_t taken)
 void ddp__profile_for(ddp_ctx *d, long more) { d->cfg.profile_steps += (int)more; }
 
 void ddp__call_is(ddp_ctx *d, const char *name) { d->call = name; }
+
+const char *ddp__program_runs(ddp_ctx *d, const char *function)
+{
+    const char *before = d->in_program;
+
+    d->in_program = function;
+    return before;
+}
+
+void ddp__joining_set(ddp_ctx *d, ddp__joining state) { d->joining = state; }

@@ -9,10 +9,29 @@
 #include "context/context.h"
 #include "device/device.h"
 #include "device/stager.h"
+#include "exchange/exchange.h"
 #include "exchange/post.h"
 #include "exchange/sites.h"
 #include "exchange/transport.h"
 #include "exchange/verbs.h"
+
+int ddp__has_stager(const ddp_ctx *d) { return d->gpu->stager != NULL; }
+
+void ddp__nccl_stats(const ddp_ctx *d, int64_t *messages, int64_t *bytes)
+{
+    *messages = d->gpu->nccl->messages;
+    *bytes = d->gpu->nccl->bytes;
+}
+
+float *ddp__nccl_zeros(const ddp_ctx *d) { return d->gpu->nccl->zeros; }
+
+int ddp__has_nccl(const ddp_ctx *d) { return d->gpu->nccl != NULL; }
+
+int ddp__gpu_open(ddp_ctx *d)
+{
+    d->gpu = (struct ddp__gpu *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->gpu);
+    return d->gpu != NULL;
+}
 
 /* ---- from device to device ---- */
 
@@ -27,7 +46,7 @@ static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_err
 {
     ddp_ctx *d = (ddp_ctx *)user;
 
-    return ddp__tell(d, d->nccl->site ? d->nccl->site->inside : 0, bytes, count, err);
+    return ddp__tell(d, d->gpu->nccl->site ? d->gpu->nccl->site->inside : 0, bytes, count, err);
 }
 
 /* Who closed its context has done its part of all that was in flight, or will never do it: what is
@@ -35,11 +54,11 @@ static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_err
 static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
 {
     ddp_ctx *d = (ddp_ctx *)user;
-    struct ddp__nccl *x = d->nccl;
+    struct ddp__nccl *x = d->gpu->nccl;
     int gone;
 
     DDP__TRY(ddp__engine_error(ddp__engine_of(d, 0), err));
-    DDP__TRY(ddp__stager_error(d->stager, err));
+    DDP__TRY(ddp__stager_error(d->gpu->stager, err));
     gone = since > 0 ? ddp__engine_left(ddp__engine_of(d, 0)) : -1;
     if (gone < 0) return DDP_OK;
     if (x->left_s <= 0) x->left_s = ddp_now();
@@ -57,7 +76,7 @@ static ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
     ddp_error why;
     int gone = -1;
 
-    while (s == DDP_PEER_LOST && d->joined && gone < 0 && ddp_now() < until) {
+    while (s == DDP_PEER_LOST && d->gpu->joined && gone < 0 && ddp_now() < until) {
         if (ddp__engine_error(ddp__engine_of(d, 0), &why)) {
             *err = why;
             return why.code;
@@ -80,7 +99,7 @@ static ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
     ddp_backend_peers p = DDP__ZEROS;
 
     if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the network of the devices");
-    d->nccl = x;
+    d->gpu->nccl = x;
     x->slots = slots;
     x->site = ddp_sites_of(d);
     x->crossing = (ddp__crossing *)ddp__scratch_take(ddp__lists_of(d), (size_t)slots, sizeof *x->crossing);
@@ -101,7 +120,7 @@ static ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
     p.watch = ddp__nccl_watch;
     p.user = d;
     DDP__TRY(b->join(ddp__device_of(d), &p, err));
-    d->joined = 1;
+    d->gpu->joined = 1;
     return DDP_OK;
 }
 
@@ -109,15 +128,15 @@ static void ddp__nccl_stop(ddp_ctx *d)
 {
     const ddp_backend *b = ddp__backend_of(d);
 
-    if (!d->joined) return;
+    if (!d->gpu->joined) return;
     if (ddp__error(d)->code != DDP_OK) b->raise_all(ddp__device_of(d)); /* it may wait for one */
     b->leave(ddp__device_of(d), ddp__error(d)->code != DDP_OK);
-    d->joined = 0;
+    d->gpu->joined = 0;
 }
 
 static void ddp__nccl_close(ddp_ctx *d)
 {
-    struct ddp__nccl *x = d->nccl;
+    struct ddp__nccl *x = d->gpu->nccl;
 
     if (!x) return;
     if (x->zeros) ddp__backend_of(d)->release(ddp__device_of(d), x->zeros, DDP__PROBE_FLOATS * sizeof(float));
@@ -125,12 +144,12 @@ static void ddp__nccl_close(ddp_ctx *d)
         ddp__array_free(x->crossing[i].data);
         ddp__array_free(x->crossing[i].count);
     }
-    d->nccl = NULL;
+    d->gpu->nccl = NULL;
 }
 
 int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m)
 {
-    return d->joined && !m->group && m->link == 0 && m->verb == DDP_ALL_REDUCE && m->mean && !m->to &&
+    return d->gpu->joined && !m->group && m->link == 0 && m->verb == DDP_ALL_REDUCE && m->mean && !m->to &&
            !m->here;
 }
 
@@ -154,7 +173,7 @@ static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_
 
 ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
 {
-    struct ddp__nccl *x = d->nccl;
+    struct ddp__nccl *x = d->gpu->nccl;
     const int slot = (int)(x->messages++ % x->slots);
     ddp__crossing *c = &x->crossing[slot];
     ddp_message part;
@@ -171,23 +190,23 @@ ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_er
     if (!x->site || x->site->place) return DDP_OK;
     /* the first of a site sends the sum of its site when the device has it */
     ddp__levels_across(d, m, &part);
-    return ddp__stager_submit(d->stager, &part, DDP__BEHIND_AVERAGES, &c->ticket, err);
+    return ddp__stager_submit(d->gpu->stager, &part, DDP__BEHIND_AVERAGES, &c->ticket, err);
 }
 
 ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
 {
     const ddp_backend *b = ddp__backend_of(d);
-    struct ddp__nccl *x = d->nccl;
+    struct ddp__nccl *x = d->gpu->nccl;
     const int slot = (int)(-2 - ticket);
     const ddp__crossing *c = &x->crossing[slot];
 
     if (x->site) {
         unsigned turn = 0;
         int held = 0;
-        if (c->ticket >= 0 && d->loaded)
-            ddp__stager_flag(d->stager, c->ticket, &held, &turn);
+        if (c->ticket >= 0 && d->gpu->loaded)
+            ddp__stager_flag(d->gpu->stager, c->ticket, &held, &turn);
         else if (c->ticket >= 0)
-            DDP__TRY(ddp__stager_wait(d->stager, c->ticket, 0, err));
+            DDP__TRY(ddp__stager_wait(d->gpu->stager, c->ticket, 0, err));
         DDP__TRY(b->spread(ddp__device_of(d), slot, held, turn, c->data, c->count, ddp__count(c->data), err));
     }
     b->finish(ddp__device_of(d), slot);
@@ -199,15 +218,15 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
 static ddp_status ddp__device_post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
 {
     if (there && ddp__nccl_takes(d, m)) return ddp__nccl_post(d, m, ticket, err);
-    return ddp__stager_submit(d->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
+    return ddp__stager_submit(d->gpu->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
 }
 
 static ddp_status ddp__device_run(ddp_ctx *d, const ddp_message *m, ddp_error *err)
 {
     long ticket;
 
-    DDP__TRY(ddp__stager_submit(d->stager, m, DDP__BEHIND_WORK, &ticket, err));
-    return ddp__stager_wait(d->stager, ticket, 0, err);
+    DDP__TRY(ddp__stager_submit(d->gpu->stager, m, DDP__BEHIND_WORK, &ticket, err));
+    return ddp__stager_wait(d->gpu->stager, ticket, 0, err);
 }
 
 /* The first step waits here: kernels are loaded when they are launched first, and loading may wait for all
@@ -216,33 +235,36 @@ static ddp_status ddp__device_hold(ddp_ctx *d, long ticket, ddp_error *err)
 {
     if (ticket < -1)
         DDP__TRY(ddp__nccl_hold(d, ticket, err));
-    else if (d->loaded)
-        ddp__stager_hold(d->stager, ticket);
+    else if (d->gpu->loaded)
+        ddp__stager_hold(d->gpu->stager, ticket);
     else
-        DDP__TRY(ddp__stager_wait(d->stager, ticket, 0, err));
-    return ddp__stager_error(d->stager, err);
+        DDP__TRY(ddp__stager_wait(d->gpu->stager, ticket, 0, err));
+    return ddp__stager_error(d->gpu->stager, err);
 }
 
 static ddp_status ddp__device_hold_input(ddp_ctx *d, long ticket, ddp_error *err)
 {
-    return ticket < -1 ? ddp__nccl_hold(d, ticket, err) : ddp__stager_wait(d->stager, ticket, 1, err);
+    return ticket < -1 ? ddp__nccl_hold(d, ticket, err) : ddp__stager_wait(d->gpu->stager, ticket, 1, err);
 }
 
 static ddp_status ddp__device_wait_for(ddp_ctx *d, long ticket, ddp_error *err)
 {
-    return ddp__stager_wait(d->stager, ticket, 0, err);
+    return ddp__stager_wait(d->gpu->stager, ticket, 0, err);
 }
 
 static int ddp__device_is_done(ddp_ctx *d, long ticket)
 {
-    return ticket >= 0 && ddp__stager_is_done(d->stager, ticket);
+    return ticket >= 0 && ddp__stager_is_done(d->gpu->stager, ticket);
 }
 
-static ddp_status ddp__device_flush(ddp_ctx *d, ddp_error *err) { return ddp__stager_flush(d->stager, err); }
+static ddp_status ddp__device_flush(ddp_ctx *d, ddp_error *err)
+{
+    return ddp__stager_flush(d->gpu->stager, err);
+}
 
 static double ddp__device_divergence(ddp_ctx *d, const double *of)
 {
-    return ddp__stager_divergence(d->stager, of);
+    return ddp__stager_divergence(d->gpu->stager, of);
 }
 
 static const ddp__transport ddp__device_transport = {
@@ -264,12 +286,12 @@ ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
 
 /* Messages that may be under way: what the strategy may post, a pipeline's, and a few are the context's
  * own. */
-static int ddp__device_room(const ddp_ctx *d)
+static int ddp__device_room(const ddp_ctx *d, int edge_messages)
 {
-    return d->posted_room + 2 * ddp__layers(d) + 16 + d->edge_messages;
+    return ddp__posted_room(d) + 2 * ddp__layers(d) + 16 + edge_messages;
 }
 
-ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
+ddp_status ddp__device_start(ddp_ctx *d, int edge_messages, size_t edge_bytes, ddp_error *err)
 {
     const ddp_backend *b = ddp__backend_of(d);
     size_t total = 0, largest = 0;
@@ -287,36 +309,36 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
         if (layer > largest) largest = layer;
     }
     if (ddp__ops(d)->averages != DDP_AVERAGES_PARAMETERS || ddp__cfg(d)->servers)
-        largest = total;                                            /* in messages of its
+        largest = total;                                                  /* in messages of its
                                                                                           own */
-    if (d->levels && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
+    if (ddp_sites_of(d) && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
         largest = DDP__PROBE_MOST * DDP__PROBE_FLOATS;
-    if (d->coded_there) {
+    if (ddp__coded_on_device(d)) {
         largest += largest / 3 + 1;
         total += total / 3 + 1;
     } /* its blocks, too */
-    DDP__TRY(ddp__stager_open(d, ddp__device_room(d), largest * sizeof(float) + d->edge_bytes,
-                              total * sizeof(float) + d->edge_bytes, &d->stager, err));
-    d->over = &ddp__device_transport;
-    return ddp__cfg(d)->nccl ? ddp__nccl_open(d, ddp__device_room(d), err) : DDP_OK;
+    DDP__TRY(ddp__stager_open(d, ddp__device_room(d, edge_messages), largest * sizeof(float) + edge_bytes,
+                              total * sizeof(float) + edge_bytes, &d->gpu->stager, err));
+    ddp__transport_set(d, &ddp__device_transport);
+    return ddp__cfg(d)->nccl ? ddp__nccl_open(d, ddp__device_room(d, edge_messages), err) : DDP_OK;
 }
 
-void ddp__device_loaded(ddp_ctx *d) { d->loaded = 1; }
+void ddp__device_loaded(ddp_ctx *d) { d->gpu->loaded = 1; }
 
 void ddp__device_stop(ddp_ctx *d)
 {
     ddp__nccl_stop(d); /* the stager may wait behind an average that never ends */
-    ddp__stager_stop(d->stager);
+    ddp__stager_stop(d->gpu->stager);
 }
 
 void ddp__device_close(ddp_ctx *d)
 {
-    ddp__stager_free(d->stager);
+    ddp__stager_free(d->gpu->stager);
     ddp__nccl_close(d);
     if (ddp__backend_of(d)) ddp__backend_of(d)->close(ddp__device_of(d));
     ddp__device_set(d, NULL, NULL);
-    d->stager = NULL;
-    d->over = NULL;
+    d->gpu->stager = NULL;
+    ddp__transport_set(d, NULL);
 }
 
 ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err)
@@ -325,8 +347,8 @@ ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err)
 
     if (!b) return DDP_OK;
     DDP__TRY(b->check(ddp__device_of(d), err));
-    if (d->joined) DDP__TRY(ddp__nccl_lost(d, b->poll(ddp__device_of(d), err), err));
-    return d->stager ? ddp__stager_error(d->stager, err) : DDP_OK;
+    if (d->gpu->joined) DDP__TRY(ddp__nccl_lost(d, b->poll(ddp__device_of(d), err), err));
+    return d->gpu->stager ? ddp__stager_error(d->gpu->stager, err) : DDP_OK;
 }
 
 ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)

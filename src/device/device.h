@@ -9,8 +9,8 @@ enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
 
 /* Opens the backend of the configuration, if it names one: before the first message. */
 DDP_LIB ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err);
-/* When the layers are known: the stager, or the devices' own network, and the times. Collective. */
-DDP_LIB ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err);
+/* When the layers are known: the stager, with room for a pipeline's messages, or the devices' own network, and the times. Collective. */
+DDP_LIB ddp_status ddp__device_start(ddp_ctx *d, int edge_messages, size_t edge_bytes, ddp_error *err);
 /* A step has run: kernels are there. */
 DDP_LIB void ddp__device_loaded(ddp_ctx *d);
 /* stop: before the engine ends; close: behind all else. */
@@ -31,6 +31,20 @@ struct ddp__nccl {
     double left_s;           /* when a rank was first seen to have left; 0 = none has */
     float *zeros;            /* [DDP__PROBE_FLOATS] on the device, what the link is probed with */
 };
+
+/* The part of a context that belongs to src/device. */
+struct ddp__gpu {
+    struct ddp__stager *stager; /* of a device's messages; NULL = they are here */
+    int loaded, joined; /* a step has run on the device: its kernels are there; it has a network of its own */
+    struct ddp__nccl *nccl; /* what is sent over that */
+};
+/* 0: out of memory. */
+DDP_LIB int ddp__gpu_open(ddp_ctx *d);
+DDP_LIB int ddp__has_nccl(const ddp_ctx *d); /* averages go from device to device */
+DDP_LIB int ddp__has_stager(const ddp_ctx *d);
+/* What went from device to device so far, for link 0. */
+DDP_LIB void ddp__nccl_stats(const ddp_ctx *d, int64_t *messages, int64_t *bytes);
+DDP_LIB float *ddp__nccl_zeros(const ddp_ctx *d); /* [DDP__PROBE_FLOATS] on the device */
 
 /* Whether a message over a layer's memory goes this way. Tickets of such messages are below -1. */
 DDP_LIB int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m);

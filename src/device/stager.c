@@ -1,7 +1,9 @@
 /* Messages of a device over the host: two threads between pinned memory and the engine. */
 #include "context/context.h"
+#include "device/device.h"
 #include "device/stager.h"
 #include "exchange/average.h"
+#include "exchange/exchange.h"
 
 /* Layers are sent one by one and links are slow: so much pinned memory keeps them busy. */
 #define DDP__STAGER_BYTES ((size_t)256 << 20)
@@ -263,7 +265,7 @@ static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
     s->waiting = (long *)ddp__scratch_take(ddp__lists_of(s->d), 2 * n, sizeof *s->waiting);
     s->pinned.data = (char *)s->b->pin(s->device, s->pinned.bytes);
     s->slots = s->pinned.data && s->b->slots(s->device, s->room);
-    if (s->d->coded_there) {
+    if (ddp__coded_on_device(s->d)) {
         s->codes.bytes = (2 * bytes > total ? 2 * bytes : total) / 5 + 1024; /* of a value with its blocks:
                                                                                 1.07 of 5.3 */
         s->codes.data = (char *)s->b->alloc(s->device, s->codes.bytes);

@@ -5,6 +5,7 @@
  * the engine. Then parameters are not sent, but what they changed by since their last average, which all
  * ranks hold: eight bits of a weight are few, eight bits of its change are enough. */
 #include "comm/frame.h"
+#include "exchange/exchange.h"
 #include "context/context.h"
 #include "exchange/average.h"
 #include "exchange/post.h"
@@ -94,20 +95,23 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
     size_t count = 0;
     float *next, *base;
 
-    if (!ddp__in_blocks((int)coding) || !(ddp__engine_of(d, 0) || d->joiner)) return DDP_OK;
+    if (!ddp__in_blocks((int)coding) || !(ddp__engine_of(d, 0) || ddp__joining_of(d) == DDP__JOINS))
+        return DDP_OK;
     for (int l = 0; l < ddp__layers(d); l++) count += d->unit[l].trained;
     if (!count) return DDP_OK;
-    d->coded_count = count;
-    d->coded = (float *)ddp__alloc(ddp__allocator_of(d), count * sizeof(float));
-    d->bases_count = ddp__ops(d)->averages == DDP_AVERAGES_PARAMETERS ? 2 * count : 0;
-    d->bases = (float *)ddp__host_alloc(ddp__host_of(d), d->bases_count * sizeof(float));
-    if (there) d->coded_there = (float *)ddp__host_alloc(ddp__host_of(d), 2 * count * sizeof(float));
-    if (!d->coded || (d->bases_count && !d->bases) || (there && !d->coded_there))
+    d->exchange->coded_count = count;
+    d->exchange->coded = (float *)ddp__alloc(ddp__allocator_of(d), count * sizeof(float));
+    d->exchange->bases_count = ddp__ops(d)->averages == DDP_AVERAGES_PARAMETERS ? 2 * count : 0;
+    d->exchange->bases = (float *)ddp__host_alloc(ddp__host_of(d), d->exchange->bases_count * sizeof(float));
+    if (there)
+        d->exchange->coded_there = (float *)ddp__host_alloc(ddp__host_of(d), 2 * count * sizeof(float));
+    if (!d->exchange->coded || (d->exchange->bases_count && !d->exchange->bases) ||
+        (there && !d->exchange->coded_there))
         return ddp__fail(err, DDP_MEMORY, "out of memory for %zu bytes of what %s cut off",
-                         (count + d->bases_count) * sizeof(float), ddp__coding_name((int)coding));
-    memset(d->coded, 0, d->coded_count * sizeof(float));
-    next = d->coded;
-    base = d->bases;
+                         (count + d->exchange->bases_count) * sizeof(float), ddp__coding_name((int)coding));
+    memset(d->exchange->coded, 0, d->exchange->coded_count * sizeof(float));
+    next = d->exchange->coded;
+    base = d->exchange->bases;
     for (int l = ddp__layers(d) - 1; l >= 0; l--) { /* as gradients lie in a message of several layers */
         ddp__unit *u = &d->unit[l];
         u->residual = next;
@@ -132,8 +136,10 @@ static void ddp__coded_base(ddp_ctx *d, int layer)
 
 void ddp__coded_start(ddp_ctx *d, int base)
 {
-    if (d->coded_there) ddp__host_zero(ddp__host_of(d), d->coded_there, 2 * d->coded_count * sizeof(float));
-    for (int l = 0; d->coded && l < ddp__layers(d); l++) {
+    if (d->exchange->coded_there)
+        ddp__host_zero(ddp__host_of(d), d->exchange->coded_there,
+                       2 * d->exchange->coded_count * sizeof(float));
+    for (int l = 0; d->exchange->coded && l < ddp__layers(d); l++) {
         if (d->unit[l].trained) memset(d->unit[l].residual, 0, d->unit[l].trained * sizeof(float));
         if (base) ddp__coded_base(d, l);
     }
@@ -185,7 +191,7 @@ static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_
     m->from = &delta;
     m->from_count = 1;
     m->coding = ddp__wire_coding(ddp__cfg(d)->wire);
-    DDP__TRY(ddp__coded_delta(d, layer, d->over || ddp__levels_takes(d, m), err));
+    DDP__TRY(ddp__coded_delta(d, layer, d->exchange->over || ddp__levels_takes(d, m), err));
     m->residual = u->residual;
     m->divergence = &u->divergence;
     DDP__TRY(ddp__post(d, m, 1, &u->ticket, err));
@@ -224,7 +230,7 @@ ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes,
     if (ddp__ops(d)->averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT) coding = DDP_AS_FLOAT;
     for (int j = u->moving = 0; j < parts; j++) u->moving += !takes || takes[j];
     m.mean = 1;
-    m.group = u->group ? u->group : d->computing;
+    m.group = u->group ? u->group : d->exchange->computing;
     m.priority = priority;
     m.filler = filler;
     m.link = u->link;
@@ -242,7 +248,7 @@ static ddp_status ddp__layer_hold(ddp_ctx *d, long ticket, int layer, ddp_error 
 {
     const int link = d->unit[layer].link;
 
-    if (!d->over && ddp__post_is_done(d, link, ticket)) return ddp__post_wait(d, link, ticket, err);
+    if (!d->exchange->over && ddp__post_is_done(d, link, ticket)) return ddp__post_wait(d, link, ticket, err);
     return ddp__post_hold(d, link, ticket, layer, err);
 }
 
@@ -255,7 +261,8 @@ ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err)
     if (u->other_ticket != -1) s = ddp__layer_hold(d, u->other_ticket, layer, err);
     if (s == DDP_OK && u->ticket != -1) s = ddp__layer_hold(d, u->ticket, layer, err);
     u->ticket = u->other_ticket = -1;
-    u->part_divergence += d->over ? d->over->divergence(d, &u->divergence) : u->divergence;
+    u->part_divergence +=
+        d->exchange->over ? d->exchange->over->divergence(d, &u->divergence) : u->divergence;
     u->averaged += u->moving;
     if (u->averaged >= ddp__parts_for(d, u->trained)) {
         u->last_divergence = u->part_divergence;

@@ -1,6 +1,7 @@
 /* How values become blocks of few bits (DDP_WIRE_INT8 and those behind it), and what that cuts off,
  * exactly. */
 #include "comm/frame.h"
+#include "exchange/exchange.h"
 #include "compress/codec.h"
 #include "context/context.h"
 #include "exchange/average.h"
@@ -182,19 +183,19 @@ ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *e
 
 int ddp__coded_goes_there(const ddp_ctx *d, const ddp_message *m)
 {
-    return d->coded_there && ddp__coded_rounds(m) && m->residual >= d->coded &&
-           m->residual < d->coded + d->coded_count;
+    return d->exchange->coded_there && ddp__coded_rounds(m) && m->residual >= d->exchange->coded &&
+           m->residual < d->exchange->coded + d->exchange->coded_count;
 }
 
 void ddp__coded_there(ddp_ctx *d, const ddp_message *m, void *out)
 {
     const ddp_backend *b = ddp__backend_of(d);
-    float *residual = d->coded_there + (m->residual - d->coded);
+    float *residual = d->exchange->coded_there + (m->residual - d->exchange->coded);
     size_t n = 0;
 
     for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
-    b->axpy(ddp__device_of(d), residual, residual + d->coded_count, n, 1);
-    b->fill(ddp__device_of(d), residual + d->coded_count, n, 0);
+    b->axpy(ddp__device_of(d), residual, residual + d->exchange->coded_count, n, 1);
+    b->fill(ddp__device_of(d), residual + d->exchange->coded_count, n, 0);
     for (size_t i = 0, from = 0; i < (size_t)m->from_count; from += m->from[i++].count)
         if (m->from[i].count)
             b->axpy(ddp__device_of(d), residual + from, m->from[i].data, m->from[i].count, 1);
@@ -218,14 +219,15 @@ ddp_status ddp__coded_read(const ddp_ctx *d, const ddp_message *m, const unsigne
 /* A rank's segment is another where some were lost. */
 ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_t n, ddp_error *err)
 {
-    const size_t at = (size_t)(m->residual - d->coded);
+    const size_t at = (size_t)(m->residual - d->exchange->coded);
     size_t from = 0, to = n;
 
     if (m->owner) return DDP_OK; /* whose results are as they travel */
     if (ddp__cfg(d)->min_world == 0 && !ddp__cfg(d)->join)
         ddp__engine_segment(ddp__engine_of(d, 0), m->group, m->coding, n, &from, &to);
     if (from == to) return DDP_OK;
-    DDP__TRY(ddp__backend_of(d)->give(ddp__device_of(d), d->coded_there + d->coded_count + at + from,
+    DDP__TRY(ddp__backend_of(d)->give(ddp__device_of(d),
+                                      d->exchange->coded_there + d->exchange->coded_count + at + from,
                                       m->residual + from, (to - from) * sizeof(float), err));
     memset(m->residual + from, 0, (to - from) * sizeof(float));
     return DDP_OK;
@@ -235,7 +237,9 @@ void ddp__coded_fold(ddp_ctx *d)
 {
     const ddp_backend *b = ddp__backend_of(d);
 
-    if (!d->coded_there) return;
-    b->axpy(ddp__device_of(d), d->coded_there, d->coded_there + d->coded_count, d->coded_count, 1);
-    b->fill(ddp__device_of(d), d->coded_there + d->coded_count, d->coded_count, 0);
+    if (!d->exchange->coded_there) return;
+    b->axpy(ddp__device_of(d), d->exchange->coded_there, d->exchange->coded_there + d->exchange->coded_count,
+            d->exchange->coded_count, 1);
+    b->fill(ddp__device_of(d), d->exchange->coded_there + d->exchange->coded_count, d->exchange->coded_count,
+            0);
 }

@@ -1,5 +1,6 @@
 /* Messages that are waited for: plain collectives, and the library's own words. */
 #include "comm/frame.h"
+#include "exchange/exchange.h"
 #include "context/context.h"
 #include "exchange/collective.h"
 #include "exchange/post.h"
@@ -33,12 +34,15 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
 
 /* ---- messages that are waited for ---- */
 
-ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err) { return d->over ? d->over->flush(d, err) : DDP_OK; }
+ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
+{
+    return d->exchange->over ? d->exchange->over->flush(d, err) : DDP_OK;
+}
 
 ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
 {
     if (!ddp__engine_of(d, 0)) return ddp__post_alone(d, m, there, err);
-    if (there && d->over) return d->over->run(d, m, err);
+    if (there && d->exchange->over) return d->exchange->over->run(d, m, err);
     DDP__TRY(ddp__post_flush(d, err));
     return ddp__engine_run(ddp__engine_of(d, m->link), m, err);
 }
@@ -147,7 +151,7 @@ static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x
     ddp__call_is(d, name);
     if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
     m = ddp__message(d, verb, &p, 1, DDP_NO_LAYER);
-    if (verb < DDP_SEND) m.group = d->computing;
+    if (verb < DDP_SEND) m.group = d->exchange->computing;
     m.scale = scale;
     m.peer = peer;
     return ddp__plain(d, name, &m);
@@ -165,7 +169,7 @@ int ddp_all_mean(ddp_ctx *d, float *x, size_t n)
 
     DDP__ENTER(d);
     m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
-    m.group = d->computing;
+    m.group = d->exchange->computing;
     m.mean = 1;
     m.scale = 0;
     return ddp__plain(d, "ddp_all_mean", &m);
@@ -208,7 +212,7 @@ int ddp_barrier(ddp_ctx *d)
     workers = ddp_world(d) - ddp_servers(d);
     token = (unsigned char *)ddp__calloc((size_t)workers, 1);
     if (!token) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_barrier: out of memory");
-    m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->computing, token, (size_t)workers);
+    m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->exchange->computing, token, (size_t)workers);
     m.layer = DDP__BARRIER;
     m.priority = 0;
     s = ddp__plain(d, "ddp_barrier", &m);

@@ -1,5 +1,6 @@
 /* What a strategy's events did and said. */
 #include "context/context.h"
+#include "exchange/exchange.h"
 #include "exchange/events.h"
 #include "exchange/verbs.h"
 

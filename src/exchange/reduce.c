@@ -2,6 +2,7 @@
  * floats only. So the others gather the arrays of all ranks, a piece of limited size at a time, and each rank
  * combines them. */
 #include "context/context.h"
+#include "exchange/exchange.h"
 #include "exchange/collective.h"
 #include "exchange/post.h"
 
@@ -153,7 +154,7 @@ static int ddp__reduce_gathered(ddp_ctx *d, int type, void *x, size_t n, ddp_red
         }
         m = ddp__message(d, DDP_ALL_GATHER, &p, 1, DDP_NO_LAYER);
         m.bytes = 1;
-        m.group = d->computing;
+        m.group = d->exchange->computing;
         s = ddp__plain(d, kind->call, &m);
         if (!s) s = ddp__reduce_blocks(d, all, blocks, &head, part, here);
     }
@@ -189,7 +190,7 @@ int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction op)
     if (!ddp__engine_of(d, 0)) return 0;
     if (op == DDP_MAX || op == DDP_MIN) return ddp__reduce_gathered(d, DDP__FLOAT, x, n, op);
     m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
-    m.group = d->computing;
+    m.group = d->exchange->computing;
     m.mean = op == DDP_MEAN;
     return ddp__plain(d, "ddp_all_reduce_float", &m);
 }
@@ -228,7 +229,7 @@ static int ddp__bytes_of(ddp_ctx *d, const char *name, ddp_verb verb, void *x, s
             list[r].count = here;
         }
         m.bytes = 1;
-        m.group = d->computing;
+        m.group = d->exchange->computing;
         m.peer = root;
         s = ddp__plain(d, name, &m);
     }

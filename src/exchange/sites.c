@@ -4,6 +4,7 @@
  * as floats. Sums go in rank order inside a site, then in the order of sites: the same bits on all ranks, not
  * those of one level. */
 #include "config/settings.h"
+#include "exchange/exchange.h"
 #include "context/context.h"
 #include "exchange/collective.h"
 #include "exchange/post.h"
@@ -125,26 +126,27 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     if (!(ddp__cfg(d)->site > 0)) return DDP_OK;
     list = (int *)ddp__calloc(2 * (size_t)ddp_world(d), sizeof *list);
     if (!list) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", ddp_world(d));
-    if (!d->sites) d->sites = (ddp_sites *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->sites);
-    if (!d->sites) {
+    if (!d->exchange->sites)
+        d->exchange->sites = (ddp_sites *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->exchange->sites);
+    if (!d->exchange->sites) {
         DDP_FREE(list);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", ddp_world(d));
     }
-    memset(d->sites, 0, sizeof *d->sites);
-    d->levels = d->sites;
+    memset(d->exchange->sites, 0, sizeof *d->exchange->sites);
+    d->exchange->levels = d->exchange->sites;
     for (int r = 0; r < ddp_world(d); r++)
         for (int q = 0; q < r && site[r]; q++) {
             alike &= site[r] == site[q] || !site[q];
             unlike &= site[r] != site[q];
         }
-    if (alike) d->sites->members = ddp_world(d);
+    if (alike) d->exchange->sites->members = ddp_world(d);
     for (int link = 0; link < ddp_links(d) && !alike; link++)
         ddp__engine_sites(ddp__engine_of(d, link), site);
-    if (!alike && !(ddp__cfg(d)->min_world > 0)) bad = ddp__sites_make(d, site, 1, d->sites, list);
+    if (!alike && !(ddp__cfg(d)->min_world > 0)) bad = ddp__sites_make(d, site, 1, d->exchange->sites, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
     /* one level is all there is; the devices' own network joins those of a site in any case */
-    if ((alike && ddp__cfg(d)->backend) || (unlike && !ddp__cfg(d)->nccl)) d->levels = NULL;
+    if ((alike && ddp__cfg(d)->backend) || (unlike && !ddp__cfg(d)->nccl)) d->exchange->levels = NULL;
     return DDP_OK;
 }
 
@@ -158,23 +160,23 @@ ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err)
     if (!site) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", ddp_world(d));
     site[ddp_rank(d)] = ddp__cfg(d)->site;
     s = ddp__gather_words(d, 0, site, sizeof *site, err);
-    d->levels = NULL;
+    d->exchange->levels = NULL;
     if (s == DDP_OK) s = ddp__levels_open(d, site, err);
     DDP_FREE(site);
     return s;
 }
 
-const ddp_sites *ddp_sites_of(const ddp_ctx *d) { return d->levels; }
+const ddp_sites *ddp_sites_of(const ddp_ctx *d) { return d->exchange->levels; }
 
 int ddp__levels_takes(const ddp_ctx *d, const ddp_message *m)
 {
-    return d->levels && m->mean && !m->group && m->verb == DDP_ALL_REDUCE && !m->to;
+    return d->exchange->levels && m->mean && !m->group && m->verb == DDP_ALL_REDUCE && !m->to;
 }
 
 void ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *part)
 {
     *part = *m;
-    part->group = d->levels->across;
+    part->group = d->exchange->levels->across;
     part->mean = 0;
     part->scale = 1.0f / (float)ddp_world(d);
     part->divergence = NULL;
@@ -185,7 +187,7 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
 {
     ddp_message one = *m;
 
-    if (d->levels->members == ddp_world(d)) { /* a site is all there is: floats, in one level */
+    if (d->exchange->levels->members == ddp_world(d)) { /* a site is all there is: floats, in one level */
         one.coding = DDP_AS_FLOAT;
         one.residual = NULL;
     } else {

@@ -1,6 +1,7 @@
 /* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of the
  * device; and what a strategy computes with. */
 #include "context/clock.h"
+#include "exchange/exchange.h"
 #include "context/context.h"
 #include "exchange/events.h"
 #include "exchange/update.h"
@@ -198,8 +199,17 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
     for (int i = 0; i < u->gradients && !ddp__on_paper(ddp__host_of(d), u->trains[i].data); i++) {
         const size_t n = u->gradient[i].count;
         float *grads = u->gradient[i].data;
-        const ddp_update call = {layer, u->trains[i].data, from ? from : grads, state,   n, u->updates, rate,
-                                 NULL,  u->shape[i].rows,  u->shape[i].columns, &d->muon};
+        const ddp_update call = {layer,
+                                 u->trains[i].data,
+                                 from ? from : grads,
+                                 state,
+                                 n,
+                                 u->updates,
+                                 rate,
+                                 NULL,
+                                 u->shape[i].rows,
+                                 u->shape[i].columns,
+                                 &d->exchange->muon};
         if (state) state += n * (size_t)ddp__piece_state(d, u, i);
         if (from) from += n;
         if (ddp__backend_of(d)) {
@@ -211,6 +221,41 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
     }
     u->updates++;
     ddp__clock_note(d, DDP__M_UPDATED, layer, DDP__OUTSIDE);
+}
+
+ddp_status ddp__muon_open(ddp_ctx *d, int elsewhere, ddp_error *err)
+{
+    int matrices = 0;
+
+    if (!ddp__is_muon(ddp__optimizer(d))) return DDP_OK;
+    if (ddp__backend_of(d))
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "optimizer muon with a backend: its matrices are multiplied on the CPU: "
+                         "train there, or choose adamw");
+    if (ddp__ops(d)->traits & DDP_NEEDS_SERVERS)
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "optimizer muon with strategy %s: a server updates what it serves on its "
+                         "own, not matrix by matrix: choose adamw, or a strategy without servers",
+                         ddp__ops(d)->name);
+    for (int l = 0; l < ddp__layers(d); l++)
+        for (int i = 0; i < d->unit[l].gradients; i++) {
+            const ddp_matrix *x = &d->unit[l].shape[i];
+            const size_t room = ddp__muon_room(x->rows, x->columns);
+            matrices += x->rows > 0;
+            if (room > d->exchange->muon_count) d->exchange->muon_count = room;
+        }
+    if (!matrices && elsewhere) return DDP_OK; /* another stage has them */
+    if (!matrices)
+        return ddp__fail(err, DDP_USAGE,
+                         "optimizer muon: none of %d layers has a matrix to train: give them in "
+                         "ddp_layer.matrices, or choose adamw",
+                         ddp__layers(d));
+    d->exchange->muon.pool = ddp__pool_of(d);
+    d->exchange->muon.at = (float *)ddp__alloc(ddp__allocator_of(d), d->exchange->muon_count * sizeof(float));
+    return d->exchange->muon.at
+               ? DDP_OK
+               : ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes that muon works in",
+                           d->exchange->muon_count * sizeof(float));
 }
 
 /* ---- values that are not finite ---- */
@@ -284,11 +329,11 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
     double squares = 0;
     float factor;
 
-    if (b && !d->norm.pass) {
+    if (b && !d->exchange->norm.pass) {
         ddp__clip_there(d);
         return DDP_OK;
     }
-    if (d->norm.pass) DDP__TRY(d->norm.pass(d->norm.user, 0, &squares));
+    if (d->exchange->norm.pass) DDP__TRY(d->exchange->norm.pass(d->exchange->norm.user, 0, &squares));
     for (int l = 0; l < ddp__layers(d); l++)
         for (int i = 0; i < d->unit[l].gradients; i++) {
             const ddp_piece *g = &d->unit[l].gradient[i];
@@ -300,7 +345,7 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
                 more = ddp__sum_squares(g->data, g->count);
             squares += more;
         }
-    if (d->norm.pass) DDP__TRY(d->norm.pass(d->norm.user, 1, &squares));
+    if (d->exchange->norm.pass) DDP__TRY(d->exchange->norm.pass(d->exchange->norm.user, 1, &squares));
     factor = ddp__clip_factor(squares, (double)ddp__cfg(d)->clip_norm);
     if (factor == 1) return DDP_OK;
     for (int l = 0; l < ddp__layers(d); l++)

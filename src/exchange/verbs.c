@@ -1,5 +1,7 @@
 /* What a strategy's events may call: messages, updates, arithmetic, state. */
+#include "context/clock.h"
 #include "context/context.h"
+#include "exchange/exchange.h"
 #include "exchange/average.h"
 #include "exchange/events.h"
 #include "exchange/post.h"
@@ -44,27 +46,28 @@ static ddp_status ddp__verb_posts(ddp_ctx *d)
 
 ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err)
 {
-    d->posted_room = 5 * ddp__layers(d) + 64;
-    d->posted = (ddp__posted *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->posted_room, sizeof *d->posted);
-    return d->posted ? DDP_OK
-                     : ddp__fail(err, DDP_MEMORY,
-                                 "out of memory for %d messages of strategy "
-                                 "%s",
-                                 d->posted_room, ddp__ops(d)->name);
+    d->exchange->posted_room = 5 * ddp__layers(d) + 64;
+    d->exchange->posted = (ddp__posted *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->exchange->posted_room,
+                                                           sizeof *d->exchange->posted);
+    return d->exchange->posted ? DDP_OK
+                               : ddp__fail(err, DDP_MEMORY,
+                                           "out of memory for %d messages of strategy "
+                                           "%s",
+                                           d->exchange->posted_room, ddp__ops(d)->name);
 }
 
 void ddp__posted_close(ddp_ctx *d)
 {
-    for (int i = 0; d->posted && i < d->posted_room; i++) ddp__array_free(d->posted[i].sum);
-    for (int i = 0; i < ddp__count(d->kept); i++) {
-        const ddp__own_state *k = &d->kept[i];
+    for (int i = 0; d->exchange->posted && i < d->exchange->posted_room; i++)
+        ddp__array_free(d->exchange->posted[i].sum);
+    for (int i = 0; i < ddp__count(d->exchange->kept); i++) {
+        const ddp__own_state *k = &d->exchange->kept[i];
         if (k->equal & DDP_KEPT_HERE)
             ddp__release(ddp__allocator_of(d), k->data, k->count * sizeof(float));
         else
             ddp__host_release(ddp__host_of(d), k->data, k->count * sizeof(float));
     }
-    ddp__array_free(d->kept);
-    ddp_blob_free(&d->plan);
+    ddp__array_free(d->exchange->kept);
 }
 
 static int ddp__in_layer(const ddp__unit *u, const ddp_piece *list, int n)
@@ -80,12 +83,12 @@ static int ddp__in_layer(const ddp__unit *u, const ddp_piece *list, int n)
 
 ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
 {
-    const ddp__posted *p = d->posted;
+    const ddp__posted *p = d->exchange->posted;
     const char *layer;
     int i = 0;
 
-    while (in_layers && i < d->posted_count && !p[i].in_layer) i++;
-    if (i == d->posted_count) return DDP_OK;
+    while (in_layers && i < d->exchange->posted_count && !p[i].in_layer) i++;
+    if (i == d->exchange->posted_count) return DDP_OK;
     p += i;
     layer = p->layer >= 0 && p->layer < ddp__layers(d) ? d->unit[p->layer].name : "no layer";
     return ddp__fail(ddp__error(d), DDP_USAGE,
@@ -96,13 +99,14 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
 
 ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
 {
-    for (int i = 0; i < d->posted_count; i++)
-        if (d->posted[i].in_layer && d->posted[i].layer == layer && d->posted[i].step < ddp_step(d))
+    for (int i = 0; i < d->exchange->posted_count; i++)
+        if (d->exchange->posted[i].in_layer && d->exchange->posted[i].layer == layer &&
+            d->exchange->posted[i].step < ddp_step(d))
             return ddp__fail(ddp__error(d), DDP_USAGE,
                              "strategy %s: %s%s was used in step %ld while its message "
                              "of step %ld was still on its way: hold it in forward_begin or in step_end",
                              ddp__ops(d)->name, ddp__layer_prefix(d->unit[layer].name), d->unit[layer].name,
-                             ddp_step(d), d->posted[i].step);
+                             ddp_step(d), d->exchange->posted[i].step);
     return DDP_OK;
 }
 
@@ -122,8 +126,8 @@ static ddp_status ddp__posted_sums(ddp__posted *p, const ddp_message *m, ddp_err
 
 static ddp__posted *ddp__posted_find(ddp_ctx *d, long ticket)
 {
-    for (int i = 0; i < d->posted_count; i++)
-        if (d->posted[i].name == ticket) return &d->posted[i];
+    for (int i = 0; i < d->exchange->posted_count; i++)
+        if (d->exchange->posted[i].name == ticket) return &d->exchange->posted[i];
     return NULL;
 }
 
@@ -135,7 +139,7 @@ static ddp_status ddp__posted_after(ddp_ctx *d, ddp_message *m, ddp_error *err)
 
     m->after = 0;
     if (!before || !ddp__engine_of(d, 0)) return DDP_OK; /* it is done */
-    if (d->over) return ddp__post_hold(d, before->link, before->ticket, DDP_NO_LAYER, err);
+    if (d->exchange->over) return ddp__post_hold(d, before->link, before->ticket, DDP_NO_LAYER, err);
     if (before->link != m->link) return ddp__post_wait(d, before->link, before->ticket, err);
     m->after = before->ticket + 1;
     return DDP_OK;
@@ -148,10 +152,11 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     DDP__TRY(ddp__posted_after(d, &in_place, err));
     m = &in_place;
     p->to = 0;
-    if (ddp__coded_rounds(m) && !d->over && !ddp__levels_takes(d, m)) /* else who crosses sites rounds, or
+    if (ddp__coded_rounds(m) && !d->exchange->over &&
+        !ddp__levels_takes(d, m)) /* else who crosses sites rounds, or
                                                                            the stager */
         DDP__TRY(ddp__coded_round(d, m, err));
-    if (!m->add || !d->over) return ddp__post(d, m, 1, &p->ticket, err);
+    if (!m->add || !d->exchange->over) return ddp__post(d, m, 1, &p->ticket, err);
     DDP__TRY(ddp__posted_sums(p, m, err));
     in_place.add = 0;
     in_place.to = NULL;
@@ -178,15 +183,15 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
     DDP__DO(ddp__verb_posts(d));
     snprintf(who, sizeof who, "strategy %s", ddp__ops(d)->name);
     DDP__DO(ddp__message_looks(d, who, m, ddp__error(d)));
-    if (d->posted_count == d->posted_room)
+    if (d->exchange->posted_count == d->exchange->posted_room)
         return (int)ddp__fail(ddp__error(d), DDP_USAGE,
                               "strategy %s has %d messages that it did not hold; hold some "
                               "of them before it posts more",
-                              ddp__ops(d)->name, d->posted_room);
-    p = &d->posted[d->posted_count];
-    if (d->computing && m->group == 0 && (m->verb < DDP_SEND)) {
+                              ddp__ops(d)->name, d->exchange->posted_room);
+    p = &d->exchange->posted[d->exchange->posted_count];
+    if (d->exchange->computing && m->group == 0 && (m->verb < DDP_SEND)) {
         among = *m;
-        among.group = d->computing;
+        among.group = d->exchange->computing;
         m = &among;
     }
     DDP__DO(ddp__posted_check(d, m));
@@ -199,8 +204,8 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
     p->in_layer = m->layer >= 0 && m->layer < ddp__layers(d) &&
                   (ddp__in_layer(&d->unit[m->layer], m->from, m->from_count) ||
                    ddp__in_layer(&d->unit[m->layer], m->to, m->to ? m->to_count : 0));
-    *ticket = p->name = d->posted_next++;
-    d->posted_count++;
+    *ticket = p->name = d->exchange->posted_next++;
+    d->exchange->posted_count++;
     return 0;
 }
 
@@ -222,9 +227,10 @@ static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
 ddp_status ddp__posted_look(ddp_ctx *d)
 {
     if (!ddp__ops(d)->arrived) return DDP_OK;
-    for (int i = 0; i < d->posted_count; i++)
-        if (!d->posted[i].told && ddp__post_is_done(d, d->posted[i].link, d->posted[i].ticket))
-            DDP__TRY(ddp__posted_tell(d, &d->posted[i]));
+    for (int i = 0; i < d->exchange->posted_count; i++)
+        if (!d->exchange->posted[i].told &&
+            ddp__post_is_done(d, d->exchange->posted[i].link, d->exchange->posted[i].ticket))
+            DDP__TRY(ddp__posted_tell(d, &d->exchange->posted[i]));
     return DDP_OK;
 }
 
@@ -239,11 +245,11 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     p = ddp__posted_find(d, ticket);
     if (!p) return ddp_complain(d, DDP_USAGE, "message %ld was held before, or was never posted", ticket);
     held = *p;
-    *p = d->posted[--d->posted_count];
-    d->posted[d->posted_count] = held; /* its list stays with the place */
+    *p = d->exchange->posted[--d->exchange->posted_count];
+    d->exchange->posted[d->exchange->posted_count] = held; /* its list stays with the place */
     if (!ddp__has_layer(d, layer)) layer = DDP_NO_LAYER;
     DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, ddp__error(d)));
-    if (held.here && d->over) DDP__DO(ddp__post_wait(d, held.link, held.ticket, ddp__error(d)));
+    if (held.here && d->exchange->over) DDP__DO(ddp__post_wait(d, held.link, held.ticket, ddp__error(d)));
     w = ddp__walk_of(held.sum, held.from, held.sum ? held.sum + held.from : NULL, held.to);
     while ((n = ddp__walk_next(&w, &from, &to)) > 0) ddp__axpy(d, to, from, n, 1);
     return (int)ddp__posted_tell(d, &held);
@@ -343,13 +349,13 @@ static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equa
                             "state '%.40s' of %zu floats for layer %d: a name of at most %d characters, a "
                             "size and a layer below %d are needed",
                             name ? name : "", n, layer, (int)sizeof k->name - 1, ddp__layers(d));
-    room = ddp__reserve(d->kept, ddp__count(d->kept) + 1);
+    room = ddp__reserve(d->exchange->kept, ddp__count(d->exchange->kept) + 1);
     if (room && equal & DDP_KEPT_HERE)
         *out = (float *)ddp__alloc(ddp__allocator_of(d), n * sizeof **out);
     else if (room)
         *out = (float *)ddp__host_alloc(ddp__host_of(d), n * sizeof **out);
     if (!*out) return ddp_complain(d, DDP_MEMORY, "out of memory for %zu floats of state %s", n, name);
-    k = stbds_arraddnptr(d->kept, 1u);
+    k = stbds_arraddnptr(d->exchange->kept, 1u);
     memset(k, 0, sizeof *k);
     snprintf(k->name, sizeof k->name, "%s", name);
     k->layer = layer < 0 ? DDP_NO_LAYER : layer;
@@ -391,7 +397,7 @@ int ddp_parts_of(const ddp_ctx *d, int layer) { return ddp__parts_for(d, d->unit
 int ddp_has_forward(const ddp_ctx *d)
 {
     if (ddp__cfg(d)->average_first) return 0; /* nothing waits for one */
-    if (d->hooks_forward) return 1;
+    if (d->exchange->hooks_forward) return 1;
     for (int l = 0; l < ddp__layers(d); l++)
         if (d->unit[l].forward_step != ddp_step(d)) return 0;
     return 1;
@@ -433,9 +439,9 @@ long ddp_updates_of(const ddp_ctx *d, int layer)
     return ddp__has_layer(d, layer) ? d->unit[layer].updates : 0;
 }
 
-double ddp_computed_s(const ddp_ctx *d) { return d->compute_this_step; }
+double ddp_computed_s(const ddp_ctx *d) { return ddp__clock_computed(d); }
 
-const struct ddp_step_info *ddp_reported(const ddp_ctx *d) { return d->info; }
+const struct ddp_step_info *ddp_reported(const ddp_ctx *d) { return d->exchange->reported; }
 
 ddp_stats *ddp_stats_of(ddp_ctx *d) { return ddp__stats(d); }
 const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count)

@@ -2,15 +2,18 @@
 #include "comm/frame.h"
 #include "context/clock.h"
 #include "context/context.h"
+#include "exchange/exchange.h"
 #include "measure/account.h"
+#include "measure/measure.h"
 
 /* Of both links, into op_scratch. */
 static int ddp__link_spans(ddp_ctx *d, double begin, double end)
 {
-    int n = ddp__engine_spans(ddp__engine_of(d, 0), begin, end, d->op_scratch, d->op_room);
+    int n = ddp__engine_spans(ddp__engine_of(d, 0), begin, end, d->measure->op_scratch, d->measure->op_room);
 
     if (ddp__second_of(d))
-        n += ddp__engine_spans(ddp__second_of(d), begin, end, d->op_scratch + n, d->op_room - n);
+        n += ddp__engine_spans(ddp__second_of(d), begin, end, d->measure->op_scratch + n,
+                               d->measure->op_room - n);
     return n;
 }
 
@@ -26,26 +29,26 @@ static ddp_span ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double b
 static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
 {
     int n = 0, ops;
-    long oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+    const long oldest = ddp__clock_oldest(d);
 
-    for (long s = d->span_count - 1; s >= oldest && n < d->merge_room; s--) {
-        const ddp_span *x = &d->span[s % d->spans];
+    for (long s = ddp__clock_newest(d) - 1; s >= oldest && n < d->measure->merge_room; s--) {
+        const ddp_span *x = ddp__clock_span(d, s);
         if (x->end_s <= begin) break;
         if (x->kind == DDP_SPAN_WAIT || x->begin_s >= end)
             continue; /* a device is a step ahead of its
                                                                         accounts */
-        d->merge[n] = *x;
-        if (d->merge[n].begin_s < begin) d->merge[n].begin_s = begin;
+        d->measure->merge[n] = *x;
+        if (d->measure->merge[n].begin_s < begin) d->measure->merge[n].begin_s = begin;
         n++;
     }
     ops = ddp__link_spans(d, begin, end);
-    for (int i = 0; i < ops && n < d->merge_room; i++) {
-        const ddp__op_span *o = &d->op_scratch[i];
+    for (int i = 0; i < ops && n < d->measure->merge_room; i++) {
+        const ddp__op_span *o = &d->measure->op_scratch[i];
         /* an operation that waits for a slower peer is not communicating */
         double from = o->begin + o->peer_wait, b = from > begin ? from : begin;
         double e = o->end >= 0 && o->end < end ? o->end : end;
         if (o->filler || e <= b) continue;
-        d->merge[n++] = ddp__span_of(o, DDP_SPAN_COMM, b, e);
+        d->measure->merge[n++] = ddp__span_of(o, DDP_SPAN_COMM, b, e);
         if (o->end >= 0) ddp__stats(d)->peer_wait_s += o->peer_wait;
     }
     return n;
@@ -155,22 +158,25 @@ static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *
 
 static void ddp__drift_observe(ddp_ctx *d, double since, double now)
 {
-    if (d->nccl) return; /* the engine's operations tell nothing of the devices' network */
+    if (ddp__has_nccl(d)) return; /* the engine's operations tell nothing of the devices' network */
     for (int link = 0; link < ddp_links(d); link++) {
         /* a step more than is new, so that no cluster is seen without its beginning */
-        int ops = ddp__engine_spans(ddp__engine_of(d, link), 2 * since - now, now, d->op_scratch, d->op_room),
+        int ops = ddp__engine_spans(ddp__engine_of(d, link), 2 * since - now, now, d->measure->op_scratch,
+                                    d->measure->op_room),
             n, seen = 0;
-        ddp_linkfit *fit = &d->fit[link];
+        ddp_linkfit *fit = &d->measure->fit[link];
         double begin, end, bytes;
         for (int i = 0; i < ops; i++) {
-            n = d->op_scratch[i].end < 0 ? 0 : ddp__cluster(d->op_scratch, ops, i, &begin, &end, &bytes);
+            n = d->measure->op_scratch[i].end < 0
+                    ? 0
+                    : ddp__cluster(d->measure->op_scratch, ops, i, &begin, &end, &bytes);
             if (n == 0 || !(end > since)) continue;
             /* the fit is of one message: the others' gaps are not its bytes */
-            ddp_linkfit_add(fit, bytes, end - begin - (n - 1) * d->gap_s[link]);
+            ddp_linkfit_add(fit, bytes, end - begin - (n - 1) * d->measure->gap_s[link]);
             seen++;
         }
-        n = seen ? 0 : ddp__saturated(d->op_scratch, ops, since, &begin, &end, &bytes);
-        if (n > 0) ddp_linkfit_add(fit, bytes, fit->link.alpha_s + end - begin - n * d->gap_s[link]);
+        n = seen ? 0 : ddp__saturated(d->measure->op_scratch, ops, since, &begin, &end, &bytes);
+        if (n > 0) ddp_linkfit_add(fit, bytes, fit->link.alpha_s + end - begin - n * d->measure->gap_s[link]);
     }
 }
 
@@ -179,10 +185,9 @@ void ddp__drift_start(ddp_ctx *d)
     double bytes = 0;
 
     for (int l = 0; l < ddp__layers(d); l++) bytes += (double)ddp__layer_bytes(d, l) / ddp__layers(d);
-    d->mean_layer_bytes = bytes;
+    d->measure->mean_layer_bytes = bytes;
     for (int link = 0; link < 2; link++)
-        ddp_linkfit_start(&d->fit[link], d->link[link], bytes, 4.0 * ddp__layers(d));
-    d->drift_ticket = -1;
+        ddp_linkfit_start(&d->measure->fit[link], d->measure->link[link], bytes, 4.0 * ddp__layers(d));
 }
 
 /* ---- steps and statistics ---- */
@@ -191,25 +196,24 @@ static void ddp__account_step(ddp_ctx *d, double now, double wait_s)
 {
     if (ddp__engine_of(d, 0)) {
         double comm, exposed;
-        int n = ddp__gather_spans(d, d->step_begin, now);
-        ddp__sort_spans(d->merge, n);
-        ddp__sweep_spans(d->merge, n, &comm, &exposed);
+        int n = ddp__gather_spans(d, d->measure->step_begin, now);
+        ddp__sort_spans(d->measure->merge, n);
+        ddp__sweep_spans(d->measure->merge, n, &comm, &exposed);
         ddp__stats(d)->comm_s += comm;
         ddp__stats(d)->exposed_s += exposed;
-        if (d->measured) ddp__drift_observe(d, d->step_begin, now);
+        if (ddp__follows(d)) ddp__drift_observe(d, d->measure->step_begin, now);
     }
-    d->sum_step_s += now - d->step_begin;
-    d->sum_wait_s += wait_s;
+    d->measure->sum_step_s += now - d->measure->step_begin;
+    d->measure->sum_wait_s += wait_s;
     ddp__stats(d)->counted_steps++;
-    d->step_begin = now;
+    d->measure->step_begin = now;
 }
 
 void ddp__account_steps(ddp_ctx *d)
 {
-    for (; d->ended_first < d->ended_next; d->ended_first++) {
-        const ddp__ended *e = &d->ended[d->ended_first % d->ended_room];
-        ddp__account_step(d, e->at, e->wait_s);
-    }
+    double at, wait_s;
+
+    while (ddp__clock_next_step(d, &at, &wait_s)) ddp__account_step(d, at, wait_s);
 }
 
 void ddp__account_reset(ddp_ctx *d)
@@ -217,8 +221,8 @@ void ddp__account_reset(ddp_ctx *d)
     ddp__account_steps(d);
     ddp__stats(d)->counted_steps = 0;
     ddp__stats(d)->comm_s = ddp__stats(d)->exposed_s = ddp__stats(d)->peer_wait_s = 0;
-    d->sum_step_s = d->sum_wait_s = 0;
-    d->step_begin = ddp_now();
+    d->measure->sum_step_s = d->measure->sum_wait_s = 0;
+    d->measure->step_begin = ddp_now();
 }
 
 void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
@@ -233,8 +237,8 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
     out->strategy = ddp__ops(d)->name;
     out->steps = ddp_step(d);
     if (ddp__stats(d)->counted_steps) {
-        out->step_s = d->sum_step_s / (double)ddp__stats(d)->counted_steps;
-        out->wait_s = d->sum_wait_s / (double)ddp__stats(d)->counted_steps;
+        out->step_s = d->measure->sum_step_s / (double)ddp__stats(d)->counted_steps;
+        out->wait_s = d->measure->sum_wait_s / (double)ddp__stats(d)->counted_steps;
     }
     out->hidden_pct =
         ddp__stats(d)->comm_s > 0 ? 100 * (1 - ddp__stats(d)->exposed_s / ddp__stats(d)->comm_s) : 100;
@@ -248,12 +252,12 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
         out->comm_cpu_s += net.cpu_s;
     }
     out->divergence = 0;
-    out->optimizer_bytes = d->muon_count * sizeof(float);
+    out->optimizer_bytes = ddp__muon_floats(d) * sizeof(float);
     for (int l = 0; l < ddp__layers(d); l++) {
         out->divergence += d->unit[l].last_divergence;
         out->optimizer_bytes += d->unit[l].state_count * sizeof(float);
     }
-    out->link = d->measured ? d->fit[0].link : d->link[0];
+    out->link = ddp__follows(d) ? d->measure->fit[0].link : d->measure->link[0];
 }
 
 double ddp_divergence(const ddp_ctx *d, int layer)
@@ -277,14 +281,14 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
 
     if (ddp__host_forked(ddp__host_of(d))) return 0;
     ddp__clock_collect(d);
-    oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+    oldest = ddp__clock_oldest(d);
     if (ddp__engine_of(d, 0)) ops = ddp__link_spans(d, -1, DBL_MAX);
     /* newest last: when room is short the oldest compute spans are left out */
     if (ops > room / 2) ops = room / 2; /* each may give two */
-    if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);
-    for (long s = oldest; s < d->span_count; s++) out[n++] = d->span[s % d->spans];
+    if (ddp__clock_newest(d) - oldest > room - 2 * ops) oldest = ddp__clock_newest(d) - (room - 2 * ops);
+    for (long s = oldest; s < ddp__clock_newest(d); s++) out[n++] = *ddp__clock_span(d, s);
     for (int i = 0; i < ops; i++) {
-        const ddp__op_span *o = &d->op_scratch[i];
+        const ddp__op_span *o = &d->measure->op_scratch[i];
         if (o->end < 0) continue;
         /* as in the statistics: standing still for a slower peer is not communicating */
         if (o->peer_wait > 0 && n + ops - i < room)

@@ -2,7 +2,9 @@
  * rank that is slow makes all the others wait, and in wall-clock times all look the same. The times travel
  * unhurried, every few periods, with the learning rate: ranks whose programs have different schedules differ
  * in nothing else. */
+#include "context/clock.h"
 #include "context/context.h"
+#include "measure/measure.h"
 #include "exchange/post.h"
 #include "measure/pace.h"
 
@@ -10,7 +12,7 @@ void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, doub
 {
     const ddp_note n = {kind, ddp_step(d), ddp_now(), rank, ddp_workers(d), before, now};
 
-    d->note[d->notes++ % DDP__NOTES] = n;
+    d->measure->note[d->measure->notes++ % DDP__NOTES] = n;
 }
 
 int ddp__note_members(ddp_ctx *d)
@@ -19,19 +21,20 @@ int ddp__note_members(ddp_ctx *d)
 
     if (!ddp__cfg(d)->min_world) return 0;
     live = ddp__live(d);
-    changed = d->noted_live ? live ^ d->noted_live : 0;
+    changed = d->measure->noted_live ? live ^ d->measure->noted_live : 0;
     for (int r = 0; changed && r < ddp_world(d); r++)
         if (changed >> r & 1) ddp__note_add(d, live >> r & 1 ? DDP_NOTE_JOINED : DDP_NOTE_LOST, r, 0, 0);
-    d->noted_live = live;
+    d->measure->noted_live = live;
     return changed != 0;
 }
 
 int ddp_notes(const ddp_ctx *d, ddp_note *out, int room)
 {
-    long n = !d || !out ? 0 : d->notes < (long)DDP__NOTES ? d->notes : (long)DDP__NOTES;
+    long n = !d || !out ? 0 : d->measure->notes < (long)DDP__NOTES ? d->measure->notes : (long)DDP__NOTES;
 
     if (n > room) n = room > 0 ? room : 0;
-    for (long from = 0; from < n; from++) out[from] = d->note[(d->notes - n + from) % DDP__NOTES];
+    for (long from = 0; from < n; from++)
+        out[from] = d->measure->note[(d->measure->notes - n + from) % DDP__NOTES];
     return (int)n;
 }
 
@@ -82,11 +85,11 @@ static const double ddp__pace_floor = 1e-3; /* unless it is so many seconds: wha
  * time. */
 static double ddp__pace_median(ddp_ctx *d)
 {
-    double *sorted = d->pace_sorted;
+    double *sorted = d->measure->pace_sorted;
     int n = 0;
 
     for (int r = 0; r < ddp__team_size(d); r++)
-        if (d->pace[r].compute_s > 0) sorted[n++] = d->pace[r].compute_s;
+        if (d->measure->pace[r].compute_s > 0) sorted[n++] = d->measure->pace[r].compute_s;
     qsort(sorted, (size_t)n, sizeof *sorted, ddp__rising);
     return n ? sorted[(n - 1) / 2] : 0;
 }
@@ -105,20 +108,21 @@ static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
 /* A note and a line when somebody becomes slow, changes by a fifth, or is slow no more. */
 static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
 {
-    double ratio = ddp__stats(d)->slow_ratio, told = d->pace_told;
+    double ratio = ddp__stats(d)->slow_ratio, told = d->measure->pace_told;
 
-    if (ratio < ddp__pace_slow || d->pace[slowest].compute_s - median_s < ddp__pace_floor) {
-        d->pace_told = 0;
+    if (ratio < ddp__pace_slow || d->measure->pace[slowest].compute_s - median_s < ddp__pace_floor) {
+        d->measure->pace_told = 0;
         if (!(told > 0)) return;
-        ddp__note_add(d, DDP_NOTE_EVEN, ddp__team_rank(d, d->pace_place), median_s,
-                      d->pace[d->pace_place].compute_s);
+        ddp__note_add(d, DDP_NOTE_EVEN, ddp__team_rank(d, d->measure->pace_place), median_s,
+                      d->measure->pace[d->measure->pace_place].compute_s);
         ddp__pace_log(d, DDP_LOG_INFO);
         return;
     }
-    if (told > 0 && slowest == d->pace_place && fabs(ratio / told - 1) < 0.2) return;
-    d->pace_told = ratio;
-    d->pace_place = slowest;
-    ddp__note_add(d, DDP_NOTE_SLOW, ddp__stats(d)->slowest_rank, median_s, d->pace[slowest].compute_s);
+    if (told > 0 && slowest == d->measure->pace_place && fabs(ratio / told - 1) < 0.2) return;
+    d->measure->pace_told = ratio;
+    d->measure->pace_place = slowest;
+    ddp__note_add(d, DDP_NOTE_SLOW, ddp__stats(d)->slowest_rank, median_s,
+                  d->measure->pace[slowest].compute_s);
     ddp__pace_log(d, DDP_LOG_WARN);
 }
 
@@ -128,10 +132,10 @@ static void ddp__pace_judge(ddp_ctx *d)
     int slowest = 0;
 
     for (int r = 1; r < ddp__team_size(d); r++)
-        if (d->pace[r].compute_s > d->pace[slowest].compute_s) slowest = r;
+        if (d->measure->pace[r].compute_s > d->measure->pace[slowest].compute_s) slowest = r;
     if (!(median > 0)) return;
     ddp__stats(d)->slowest_rank = ddp__team_rank(d, slowest);
-    ddp__stats(d)->slow_ratio = d->pace[slowest].compute_s / median;
+    ddp__stats(d)->slow_ratio = d->measure->pace[slowest].compute_s / median;
     ddp__stats(d)->median_compute_s = median;
     ddp__pace_tell(d, slowest, median);
 }
@@ -139,10 +143,10 @@ static void ddp__pace_judge(ddp_ctx *d)
 /* The learning rates of one step. A lost rank has none. */
 static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
 {
-    const ddp__pace_word *first = d->pace;
+    const ddp__pace_word *first = d->measure->pace;
 
     for (int r = 0; r < ddp__team_size(d); r++) {
-        const ddp__pace_word *w = &d->pace[r];
+        const ddp__pace_word *w = &d->measure->pace[r];
         if (!(w->present > 0)) continue;
         if (!(first->present > 0)) first = w;
         if (w->lr < first->lr || w->lr > first->lr)
@@ -150,7 +154,7 @@ static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
                              "step %ld: rank %d has learning rate %.9g, rank %d has %.9g: start every rank "
                              "with the same schedule, warm-up and number of steps",
                              ddp_step(d) - ddp__cfg(d)->period - 1, ddp__team_rank(d, r), w->lr,
-                             ddp__team_rank(d, (int)(first - d->pace)), first->lr);
+                             ddp__team_rank(d, (int)(first - d->measure->pace)), first->lr);
     }
     return DDP_OK;
 }
@@ -158,17 +162,19 @@ static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
 {
     ddp_piece p;
-    const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), d->pace,
-                                        (size_t)ddp__team_size(d) * sizeof *d->pace);
-    const ddp__pace_word own = {d->compute_sum_s / (double)d->compute_steps, (double)ddp__lr(d), 1};
+    const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), d->measure->pace,
+                                        (size_t)ddp__team_size(d) * sizeof *d->measure->pace);
+    const ddp__pace_word own = {d->measure->compute_sum_s / (double)d->measure->compute_steps,
+                                (double)ddp__lr(d), 1};
 
-    memset(d->pace, 0, (size_t)ddp__team_size(d) * sizeof *d->pace); /* a rank that was lost since the last
+    memset(d->measure->pace, 0,
+           (size_t)ddp__team_size(d) * sizeof *d->measure->pace); /* a rank that was lost since the last
                                                                    exchange sends nothing */
     ddp__stats(d)->compute_s = own.compute_s;
-    d->pace[ddp__team_place(d)] = own;
-    d->compute_sum_s = 0;
-    d->compute_steps = 0;
-    return ddp__post(d, &m, 0, &d->pace_ticket, err);
+    d->measure->pace[ddp__team_place(d)] = own;
+    d->measure->compute_sum_s = 0;
+    d->measure->compute_steps = 0;
+    return ddp__post(d, &m, 0, &d->measure->pace_ticket, err);
 }
 
 /* Submitted in the middle of a stretch of periods and waited for a period later: by then every
@@ -177,17 +183,24 @@ ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
 {
     long period = ddp__cfg(d)->period, at = ddp_step(d) % (period * DDP__PACE_PERIODS);
 
-    d->compute_sum_s += d->compute_this_step;
-    d->compute_this_step = 0;
-    d->compute_steps++;
+    d->measure->compute_sum_s += ddp__clock_take_computed(d);
+    d->measure->compute_steps++;
     if (!ddp__engine_of(d, 0) || (ddp__ops(d)->traits & DDP_OUT_OF_STEP)) {
-        ddp__stats(d)->compute_s = d->compute_sum_s / (double)d->compute_steps;
+        ddp__stats(d)->compute_s = d->measure->compute_sum_s / (double)d->measure->compute_steps;
         return DDP_OK;
     }
-    if (at == 2 * period && d->pace_ticket < 0) return ddp__pace_send(d, err);
-    if (at != 3 * period || d->pace_ticket < 0) return DDP_OK;
-    DDP__TRY(ddp__post_wait(d, 0, d->pace_ticket, err));
-    d->pace_ticket = -1;
+    if (at == 2 * period && d->measure->pace_ticket < 0) return ddp__pace_send(d, err);
+    if (at != 3 * period || d->measure->pace_ticket < 0) return DDP_OK;
+    DDP__TRY(ddp__post_wait(d, 0, d->measure->pace_ticket, err));
+    d->measure->pace_ticket = -1;
     ddp__pace_judge(d);
     return ddp__pace_rates(d, err);
+}
+
+ddp_status ddp__pace_wait(ddp_ctx *d, ddp_error *err)
+{
+    const long ticket = d->measure->pace_ticket;
+
+    d->measure->pace_ticket = -1;
+    return ticket < 0 ? DDP_OK : ddp__post_wait(d, 0, ticket, err);
 }

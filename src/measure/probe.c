@@ -4,6 +4,7 @@
  * On a busy machine a thread wakes up late, which is no property of the link: times are those at which the
  * comm thread's events were due, and an answer says how long its question lay until the rank woke up. */
 #include "comm/state.h"
+#include "measure/measure.h"
 #include "context/context.h"
 #include "exchange/collective.h"
 #include "exchange/post.h"

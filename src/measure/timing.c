@@ -1,7 +1,9 @@
 /* What the layers and the links take: from FLOPs and the links as configured, or as hooks and probes measured
  * it, the same on all ranks. The meter: transfers of one size after the other, each repeated until it is
  * settled. */
+#include "context/clock.h"
 #include "context/context.h"
+#include "measure/measure.h"
 #include "device/device.h"
 #include "exchange/post.h"
 #include "exchange/verbs.h"
@@ -69,7 +71,7 @@ static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, i
     m.mean = 1;
     m.link = link;
     DDP__TRY(ddp__post_flush(d, err));
-    if (d->nccl && ddp__nccl_takes(d, &m)) {
+    if (ddp__has_nccl(d) && ddp__nccl_takes(d, &m)) {
         DDP__TRY(ddp__nccl_post(d, &m, &ticket, err));
         DDP__TRY(ddp__nccl_hold(d, ticket, err));
         return ddp__device_wait(d, err);
@@ -127,17 +129,18 @@ static ddp_status ddp__probe_fit(ddp_ctx *d, int link, const ddp_piece *list, dd
     return ddp__tell(d, ddp__team_group(d), out, sizeof *out, err);
 }
 
-ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
+ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_error *err)
 {
     ddp__probe_list *list = (ddp__probe_list *)ddp__calloc(1, sizeof *list);
     ddp_status s;
 
     if (!list) return ddp__fail(err, DDP_MEMORY, "out of memory to measure link %d", link);
     for (int i = 0; i < DDP__PROBE_MOST; i++) {
-        list->piece[i].data = d->nccl && link == 0 && !ddp__team_group(d) ? d->nccl->zeros : list->x;
+        list->piece[i].data =
+            ddp__has_nccl(d) && link == 0 && !ddp__team_group(d) ? ddp__nccl_zeros(d) : list->x;
         list->piece[i].count = DDP__PROBE_FLOATS;
     }
-    s = ddp__probe_fit(d, link, list->piece, out, err);
+    s = ddp__probe_fit(d, link, list->piece, &d->measure->link[link], err);
     DDP_FREE(list);
     return s;
 }
@@ -190,7 +193,7 @@ static ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out
     float x[DDP__PROBE_FLOATS];
 
     *out = 0;
-    if (n < 2 || (d->nccl && link == 0)) return DDP_OK;
+    if (n < 2 || (ddp__has_nccl(d) && link == 0)) return DDP_OK;
     memset(x, 0, sizeof x);
     ddp__burst_sizes(d, list, n);
     for (int i = 0; i < n; i++) {
@@ -255,16 +258,19 @@ static double ddp__occupancy(const ddp_ctx *d, double bytes)
 {
     /* only so many operations are in flight, and each takes alpha at least */
     const double least =
-        ddp__engine_of(d, 0) ? d->link[0].alpha_s / ddp__engine_width(ddp__engine_of(d, 0)) - d->gap_s[0] : 0;
-    const double seconds = d->link[0].beta_s * bytes;
+        ddp__engine_of(d, 0)
+            ? d->measure->link[0].alpha_s / ddp__engine_width(ddp__engine_of(d, 0)) - d->measure->gap_s[0]
+            : 0;
+    const double seconds = d->measure->link[0].beta_s * bytes;
 
     return bytes > 0 && seconds < least ? least : seconds;
 }
 
 static void ddp__profile_startup(const ddp_ctx *d, ddp_profile *p)
 {
-    p->gap_s = d->gap_s[0];
-    p->alpha_s = d->link[0].alpha_s > p->gap_s ? d->link[0].alpha_s - p->gap_s : 0; /* a single message takes
+    p->gap_s = d->measure->gap_s[0];
+    p->alpha_s = d->measure->link[0].alpha_s > p->gap_s ? d->measure->link[0].alpha_s - p->gap_s
+                                                        : 0; /* a single message takes
                                                                                        both */
 }
 
@@ -291,20 +297,21 @@ static void ddp__nominal_times(ddp_profile *p, int l, double flops)
 
 void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 {
-    d->link[0] = ddp__link_nominal(d, 0);
-    d->gap_s[0] = d->gap_s[1] = 0;
+    d->measure->link[0] = ddp__link_nominal(d, 0);
+    d->measure->gap_s[0] = d->measure->gap_s[1] = 0;
     for (int l = 0; l < ddp__layers(d); l++) ddp__nominal_times(p, l, ddp__unit_flops(&d->unit[l]));
     ddp__profile_link(d, p);
 }
 
-ddp_status ddp__profile_model(ddp_ctx *d, ddp_profile *p, ddp_error *err)
+ddp_status ddp__profile_model(ddp_ctx *d, const ddp__layer_cost *model, int layers, ddp_profile *p,
+                              ddp_error *err)
 {
-    DDP__TRY(ddp_profile_new(d->cut->layers, p, err));
-    d->link[0] = ddp__link_nominal(d, 0);
-    d->gap_s[0] = d->gap_s[1] = 0;
+    DDP__TRY(ddp_profile_new(layers, p, err));
+    d->measure->link[0] = ddp__link_nominal(d, 0);
+    d->measure->gap_s[0] = d->measure->gap_s[1] = 0;
     ddp__profile_startup(d, p);
     for (int l = 0; l < p->layers; l++) {
-        const ddp__layer_cost *c = &d->model[l];
+        const ddp__layer_cost *c = &model[l];
         ddp__nominal_times(p, l, ddp__nominal_flops(c->flops, c->count));
         p->params[l] = c->count;
         p->comm_s[l] = ddp__occupancy(
@@ -325,7 +332,7 @@ static void ddp__scale_to(double *x, int n, double total)
 /* The step's micro-batches but one; updates come once. */
 void ddp__profile_between(const ddp_ctx *d, ddp_profile *p)
 {
-    double pass = -ddp__timer_median(&d->timer, DDP__T_UPDATE, -1);
+    double pass = -ddp__timer_median(ddp__clock_timer(d), DDP__T_UPDATE, -1);
 
     for (int l = 0; l < p->layers; l++) pass += p->forward_s[l] + p->backward_s[l];
     p->between_s = (ddp__cfg(d)->micro_batches - 1) * fmax(pass, 0);
@@ -338,26 +345,28 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
     int l;
 
     for (l = 0; l < ddp__layers(d); l++) {
-        p->forward_s[l] = ddp__timer_median(&d->timer, DDP__T_FORWARD, l);
-        p->backward_s[l] = ddp__timer_median(&d->timer, DDP__T_BACKWARD, l);
+        p->forward_s[l] = ddp__timer_median(ddp__clock_timer(d), DDP__T_FORWARD, l);
+        p->backward_s[l] = ddp__timer_median(ddp__clock_timer(d), DDP__T_BACKWARD, l);
         flops += ddp__unit_flops(&d->unit[l]);
     }
     /* layers in proportion to their medians, passes as long as passes are */
-    ddp__scale_to(p->forward_s, ddp__layers(d), ddp__timer_median(&d->timer, DDP__T_FORWARD, -1));
-    ddp__scale_to(p->backward_s, ddp__layers(d), ddp__timer_median(&d->timer, DDP__T_BACKWARD, -1));
+    ddp__scale_to(p->forward_s, ddp__layers(d), ddp__timer_median(ddp__clock_timer(d), DDP__T_FORWARD, -1));
+    ddp__scale_to(p->backward_s, ddp__layers(d), ddp__timer_median(ddp__clock_timer(d), DDP__T_BACKWARD, -1));
     l = ddp__layers(d) - 1;
-    if (d->timer.whole > 0) { /* no forward hook: forward and the last layer's backward are one */
+    if (ddp__timer_whole(ddp__clock_timer(d)) >
+        0) { /* no forward hook: forward and the last layer's backward are one */
         for (int k = 0; k < ddp__layers(d); k++)
-            p->forward_s[k] = d->timer.whole * ddp__unit_flops(&d->unit[k]) / (flops + last);
-        p->backward_s[l] += d->timer.whole * last / (flops + last);
+            p->forward_s[k] =
+                ddp__timer_whole(ddp__clock_timer(d)) * ddp__unit_flops(&d->unit[k]) / (flops + last);
+        p->backward_s[l] += ddp__timer_whole(ddp__clock_timer(d)) * last / (flops + last);
     } else if (p->backward_s[l] <= 0) { /* forward hooks, no backward_begin */
         p->backward_s[l] = p->forward_s[l] * 2 / 3;
         p->forward_s[l] /= 3;
     }
     for (l = 0; l < ddp__layers(d); l++) {
         p->forward_s[l] /= ddp__cfg(d)->micro_batches;
-        p->backward_s[l] =
-            p->backward_s[l] / ddp__cfg(d)->micro_batches + ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
+        p->backward_s[l] = p->backward_s[l] / ddp__cfg(d)->micro_batches +
+                           ddp__timer_median(ddp__clock_timer(d), DDP__T_UPDATE, l);
     }
 }
 
@@ -407,8 +416,8 @@ ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     ddp__profile_local(d, p);
     if (ddp__engine_of(d, 0)) {
         for (int k = 0; k < ddp_links(d); k++) {
-            DDP__TRY(ddp__probe_link(d, k, &d->link[k], err));
-            DDP__TRY(ddp__probe_gap(d, k, d->link[k], &d->gap_s[k], err));
+            DDP__TRY(ddp__probe_link(d, k, err));
+            DDP__TRY(ddp__probe_gap(d, k, d->measure->link[k], &d->measure->gap_s[k], err));
         }
         DDP__TRY(ddp__profile_agree(d, p, err));
     }

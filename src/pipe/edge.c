@@ -62,8 +62,8 @@ ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket, int here)
 
     *ticket = -1;
     if (held == -1) return DDP_OK;
-    return here && p->d->stager ? ddp__post_wait(p->d, 0, held, ddp__error(p->d))
-                                : ddp__post_hold(p->d, 0, held, DDP_NO_LAYER, ddp__error(p->d));
+    return here && ddp__has_stager(p->d) ? ddp__post_wait(p->d, 0, held, ddp__error(p->d))
+                                         : ddp__post_hold(p->d, 0, held, DDP_NO_LAYER, ddp__error(p->d));
 }
 
 static ddp_status ddp__flow_post(ddp_pipe *p, ddp_verb verb, ddp__hop *e, int m, int gradients)

@@ -2,6 +2,9 @@
 #pragma once
 
 #include "device/device.h"
+#include "exchange/exchange.h"
+#include "measure/measure.h"
+#include "session/cut.h"
 #include "graph/graph_internal.h"
 #include "pipe/pipe.h"
 

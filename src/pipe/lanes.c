@@ -1,4 +1,5 @@
 /* What a stage did of a step and when; what its tasks take, and what a step should take. */
+#include "context/clock.h"
 #include "exchange/post.h"
 #include "pipe/executor.h"
 
@@ -33,7 +34,7 @@ void ddp__lanes_begin(ddp_pipe *p)
 
 ddp__lane_mark ddp__lane_now(const ddp_pipe *p)
 {
-    const ddp__lane_mark at = {ddp_now(), p->d->wait_this_step};
+    const ddp__lane_mark at = {ddp_now(), ddp__clock_waited(p->d)};
 
     return at;
 }
@@ -49,7 +50,7 @@ void ddp__lane_task(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int m)
     const double now = ddp_now();
     const ddp_pipeline_slot s = {p->stage, -1, {kind, m}, 0, from.now_s, now};
 
-    p->lanes.sum[kind] += fmax(0, now - from.now_s - (p->d->wait_this_step - from.waited_s));
+    p->lanes.sum[kind] += fmax(0, now - from.now_s - (ddp__clock_waited(p->d) - from.waited_s));
     ddp__lane_add(p, &s);
 }
 
@@ -65,11 +66,11 @@ void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_verb verb, int gradi
 /* The messages of a post are those that the link was given meanwhile. */
 static void ddp__lane_messages(ddp_pipe *p)
 {
-    const ddp_ctx *d = p->d;
-    const int n = ddp__engine_spans(ddp__engine_of(d, 0), p->lanes.begun, DBL_MAX, d->op_scratch, d->op_room);
+    const ddp__op_span *spans;
+    const int n = ddp__operations_since(p->d, p->lanes.begun, &spans);
 
     for (int i = 0; i < n; i++) {
-        const ddp__op_span *o = &d->op_scratch[i];
+        const ddp__op_span *o = &spans[i];
         ddp_pipeline_slot s = {p->stage, 0, {DDP_TASK_SEND, 0}, 0, o->begin + o->peer_wait, o->end};
         while (s.boundary < p->stages && ddp__pipe_rank(p, s.boundary) != o->peer) s.boundary++;
         for (int k = 0; k < p->lanes.posts && s.boundary < p->stages && o->end >= 0; k++) {
@@ -89,7 +90,7 @@ void ddp__lanes_end(ddp_pipe *p)
 {
     p->lanes.step_s += ddp_now() - p->lanes.begun;
     p->lanes.steps++;
-    if (p->lanes.room && ddp__engine_of(p->d, 0) && !p->d->stager) ddp__lane_messages(p);
+    if (p->lanes.room && ddp__engine_of(p->d, 0) && !ddp__has_stager(p->d)) ddp__lane_messages(p);
 }
 
 int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room)

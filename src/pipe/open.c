@@ -238,13 +238,14 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
  * tied weights at any time of a step. */
 static void ddp__pipe_room(ddp_pipe *p)
 {
-    p->d->edge_messages = 2 * p->micro_batches * (p->hops[0] + p->hops[1]) + 2 * (p->guests + p->hosts);
-    p->d->edge_bytes = ((size_t)p->states + 1) * p->g->plain.bytes[DDP__ARENA_OWN];
+    size_t bytes = ((size_t)p->states + 1) * p->g->plain.bytes[DDP__ARENA_OWN];
+
     for (int i = 0; i < p->guests + p->hosts; i++) {
         const ddp__guest *u = i < p->guests ? &p->guest[i] : &p->host[i - p->guests];
-        p->d->edge_bytes +=
-            2 * (size_t)ddp_shape_count(&p->g->node[u->node]->spec.param[0].shape) * sizeof(float);
+        bytes += 2 * (size_t)ddp_shape_count(&p->g->node[u->node]->spec.param[0].shape) * sizeof(float);
     }
+    ddp__edges_set(p->d, 2 * p->micro_batches * (p->hops[0] + p->hops[1]) + 2 * (p->guests + p->hosts),
+                   bytes);
 }
 
 static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_error *err)
@@ -308,9 +309,11 @@ ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe
 
 void ddp_pipe_close(ddp_pipe *p)
 {
+    const ddp__norm_chain none = DDP__ZEROS;
+
     if (!p) return;
-    memset(&p->d->norm, 0, sizeof p->d->norm);
-    if (p->d->cut == &p->cut) p->d->cut = NULL;
+    ddp__norm_chain_set(p->d, &none);
+    if (ddp__cut_of(p->d) == &p->cut) ddp__cut_set(p->d, NULL);
     p->g->fetch_uses = NULL;
     for (int i = 0; i < p->states; i++) ddp_state_free(p->state[i]);
     ddp__host_release(ddp__host_of(p->d), p->arena, ddp__pipe_arena(p));

@@ -57,6 +57,6 @@ int ddp__shares_open(ddp_pipe *p)
         c->units++;
         for (int buffers = 0; buffers < 2; buffers++) ddp__layer_spans(p, l, buffers);
     }
-    p->d->cut = c;
+    ddp__cut_set(p->d, c);
     return 1;
 }

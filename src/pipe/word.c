@@ -27,8 +27,9 @@ static ddp_status ddp__norm_pass(void *user, int after, double *squares)
 
 void ddp__pipe_clips(ddp_pipe *p)
 {
-    p->d->norm.pass = ddp__norm_pass;
-    p->d->norm.user = p;
+    const ddp__norm_chain chain = {ddp__norm_pass, p};
+
+    ddp__norm_chain_set(p->d, &chain);
 }
 
 /* ---- the hash ---- */

@@ -3,6 +3,16 @@
 #include "profile/timer.h"
 #include "profile/trace.h"
 
+void ddp__timer_open(ddp__timer *t, int layers, int steps, ddp__scratch *lists)
+{
+    t->layers = layers;
+    t->room = steps;
+    t->sample =
+        (float *)ddp__scratch_take(lists, (size_t)layers * (size_t)steps * DDP__T_KINDS, sizeof *t->sample);
+}
+
+double ddp__timer_whole(const ddp__timer *t) { return t->whole; }
+
 static float *ddp__timer_cell(const ddp__timer *t, int step, ddp__timer_kind kind, int layer)
 {
     return t->sample + ((size_t)step * DDP__T_KINDS + (size_t)kind) * (size_t)t->layers + layer;

@@ -1,6 +1,7 @@
 /* The comparison of the ranks when a session starts: a difference in a setting, the model or the optimizer is
  * an error that names it. */
 #include "config/settings.h"
+#include "session/part.h"
 #include "context/context.h"
 #include "exchange/post.h"
 #include "exchange/sites.h"
@@ -84,7 +85,7 @@ static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
     f->layers = ddp__layers(d);
     f->micro_batches = ddp__cfg(d)->micro_batches;
     f->team = ddp__team_group(d);
-    f->mixed = d->mixed;
+    f->mixed = d->session->mixed;
     f->site = ddp__cfg(d)->site;
     snprintf(f->strategy, sizeof f->strategy, "%s", ddp__ops(d)->name);
     snprintf(f->optimizer, sizeof f->optimizer, "%s", ddp__optimizer(d)->name);
@@ -93,8 +94,8 @@ static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
     f->model = ddp__model_hash(d);
     f->dropout = ddp__dropout_hash(d);
     for (int i = ddp__settings(d, 0, setting) - 1; i >= 0; i--) f->setting[i] = setting[i].value;
-    memcpy(f->same, d->same, sizeof f->same);
-    memcpy(f->usual, d->usual, sizeof f->usual);
+    memcpy(f->same, d->session->same, sizeof f->same);
+    memcpy(f->usual, d->session->usual, sizeof f->usual);
     ddp__program_names(d, f->states);
 }
 
@@ -242,7 +243,7 @@ static ddp_status ddp__team_agree(ddp_ctx *d, const ddp__fingerprint *all, ddp_e
             "one rank has layers of all ranks or of several groups, every rank must register the same "
             "layers",
             team ? r : ddp_rank(d), team ? team : ddp__team_group(d), team ? ddp_rank(d) : r,
-            d->mixed || !team ? "none or to several" : "another");
+            d->session->mixed || !team ? "none or to several" : "another");
     }
     return DDP_OK;
 }
@@ -313,8 +314,8 @@ static void ddp__find_unlike(ddp_ctx *d, const ddp__fingerprint *all)
     size_t begin = 0;
 
     while (first->version == 0) first++;
-    t.data = d->unlike;
-    t.room = sizeof d->unlike;
+    t.data = d->session->unlike;
+    t.room = sizeof d->session->unlike;
     t.fixed = 1;
     for (int i = 0; i < DDP_SAME && *first->usual[i].name; i++) {
         const ddp__same *x = &first->usual[i];
@@ -332,7 +333,7 @@ static void ddp__find_unlike(ddp_ctx *d, const ddp__fingerprint *all)
     }
     if (!t.size) return;
     ddp__text_addf(&t, ": the run continues, and averages give every rank the same weight");
-    if (ddp__leads(d)) ddp__log(ddp__log_of(d), DDP_LOG_WARN, "%s", d->unlike);
+    if (ddp__leads(d)) ddp__log(ddp__log_of(d), DDP_LOG_WARN, "%s", d->session->unlike);
 }
 
 ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
@@ -388,13 +389,13 @@ static int ddp__same_add(ddp_ctx *d, const char *verb, ddp__same *list, int *cou
 int ddp_same(ddp_ctx *d, const char *name, int64_t value)
 {
     DDP__ENTER(d);
-    return ddp__same_add(d, "ddp_same", d->same, &d->sames, name, value);
+    return ddp__same_add(d, "ddp_same", d->session->same, &d->session->sames, name, value);
 }
 
 int ddp_usually_same(ddp_ctx *d, const char *name, int64_t value)
 {
     DDP__ENTER(d);
-    return ddp__same_add(d, "ddp_usually_same", d->usual, &d->usuals, name, value);
+    return ddp__same_add(d, "ddp_usually_same", d->session->usual, &d->session->usuals, name, value);
 }
 
-const char *ddp_unlike(const ddp_ctx *d) { return d ? d->unlike : ""; }
+const char *ddp_unlike(const ddp_ctx *d) { return d ? d->session->unlike : ""; }

@@ -1,5 +1,6 @@
 /* How a context meets the others: the wire, the engine over it, and the second link's meeting place. */
 #include "config/settings.h"
+#include "session/part.h"
 #include "context/context.h"
 #include "exchange/average.h"
 #include "exchange/post.h"
@@ -18,7 +19,8 @@ ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err)
     const ddp__tls_files files = {ddp__cfg(d)->tls_psk, ddp__cfg(d)->tls_ca, ddp__cfg(d)->tls_cert,
                                   ddp__cfg(d)->tls_key};
 
-    return d->tls ? DDP_OK : ddp__tls_open(&files, ddp__run_id(ddp__cfg(d)->run_id), &d->tls, err);
+    return d->session->tls ? DDP_OK
+                           : ddp__tls_open(&files, ddp__run_id(ddp__cfg(d)->run_id), &d->session->tls, err);
 }
 
 ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd, ddp__wire **wire,
@@ -55,12 +57,12 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     if (addr == ddp__cfg(d)->addr) r.ifname = ddp__cfg(d)->socket_ifname; /* the second link has another */
     r.insecure = ddp__cfg(d)->insecure;
     DDP__TRY(ddp__session_tls(d, err));
-    r.wire.tls = d->tls;
+    r.wire.tls = d->session->tls;
     r.wire.congestion = ddp__cfg(d)->no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
     resume = ddp__cfg(d)->no_env ? NULL : getenv("DREAMDDP_RESUME");
     r.resume = ddp__cfg(d)->min_world > 0 || !resume || strcmp(resume, "0");
     DDP__TRY(ddp__rendezvous_tcp(&r, wire, err));
-    (*wire)->intact = d->tls != NULL;
+    (*wire)->intact = d->session->tls != NULL;
     return DDP_OK;
 }
 

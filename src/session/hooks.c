@@ -4,12 +4,15 @@
 #include "device/device.h"
 #include "exchange/average.h"
 #include "exchange/events.h"
+#include "exchange/exchange.h"
 #include "exchange/post.h"
 #include "exchange/update.h"
 #include "exchange/verbs.h"
 #include "measure/account.h"
+#include "measure/measure.h"
 #include "measure/pace.h"
 #include "session/admission.h"
+#include "session/part.h"
 #include "session/planning.h"
 #include "session/serve.h"
 #include "session/session.h"
@@ -34,7 +37,7 @@ static ddp_status ddp__members_changed(ddp_ctx *d)
  * checkpoint, run among the members of the step before. */
 static ddp_status ddp__let_in(ddp_ctx *d)
 {
-    d->admission_due = 0;
+    d->session->admission_due = 0;
     ddp__clock_note(d, DDP__M_ENTER, -1, DDP__OUTSIDE);
     DDP__TRY(ddp__admission_step(d, ddp__error(d)));
     if (ddp__note_members(d)) DDP__TRY(ddp__members_changed(d));
@@ -52,8 +55,8 @@ static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp_
                          hook, layer, ddp__layers(d));
     DDP__TRY(ddp__computes(d, hook));
     if (!ddp__started(d)) DDP__TRY(ddp__session_start(d, ddp__error(d)));
-    d->entered = 0;
-    if (d->admission_due) DDP__TRY(ddp__let_in(d));
+    if (ddp__joining_of(d) == DDP__HAS_ENTERED) ddp__joining_set(d, DDP__JOINS_NOT);
+    if (d->session->admission_due) DDP__TRY(ddp__let_in(d));
     ddp__clock_note(d, DDP__M_ENTER, layer, entering);
     return DDP_OK;
 }
@@ -106,7 +109,7 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count,
                          1.0f / (float)ddp__cfg(d)->micro_batches);
     DDP__TRY(ddp__finite_gradient(d, layer, ddp__error(d)));
-    if (ddp__ops(d)->plan_make && !d->plan.bytes) DDP__TRY(ddp__plan_first(d, ddp__error(d)));
+    if (ddp__ops(d)->plan_make && !d->session->plan.bytes) DDP__TRY(ddp__plan_first(d, ddp__error(d)));
     DDP__TRY(DDP__EVENT(d, backward_end, (d, ddp__self(d), layer)));
     return ddp__posted_look(d);
 }
@@ -156,9 +159,9 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
         return ddp__ctx_failf(d, DDP_ARG, "step %ld: ddp_report tells %ld samples; 0 or more", ddp_step(d),
                               info->samples);
     if (info->lr > 0) ddp_set_lr(d, info->lr);
-    loss = info->loss != 0 ? info->loss : d->info->loss;
-    *d->info = *info;
-    d->info->loss = loss;
+    loss = info->loss != 0 ? info->loss : d->session->info->loss;
+    *d->session->info = *info;
+    d->session->info->loss = loss;
     return 0;
 }
 
@@ -187,7 +190,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
                          "in every step; step %ld did without",
                          ddp__ops(d)->name, ddp_step(d));
     if (ddp__cfg(d)->average_first) forward = 0;
-    d->hooks_forward = forward;
+    ddp__forward_hooks(d, forward);
     DDP__TRY(DDP__EVENT(d, step_end, (d, ddp__self(d), forward)));
     /* programs without forward_begin find parameters whole when ddp_step_end returns */
     if (!forward) DDP__TRY(ddp__posted_none(d, 1, "in step_end, and the program has no forward hooks"));
@@ -203,7 +206,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
  * machine or a device begin together, so that they are timed sharing it, as they will run. */
 static ddp_status ddp__timed_together(ddp_ctx *d)
 {
-    if (!ddp__engine_of(d, 0) || d->plan_final || ddp_step(d) != d->timed_from + 1 ||
+    if (!ddp__engine_of(d, 0) || d->session->plan_final || ddp_step(d) != d->session->timed_from + 1 ||
         ddp_step(d) == ddp__cfg(d)->profile_steps)
         return DDP_OK;
     DDP__TRY(ddp__device_wait(d, ddp__error(d)));
@@ -222,21 +225,22 @@ int ddp_step_end(ddp_ctx *d)
         s = ddp__finish_step(d);
     }
     if (s == DDP_OK) {
-        const double loss = d->info->loss; /* stays until another is told */
+        const double loss = d->session->info->loss; /* stays until another is told */
         ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
         ddp__account_steps(d);
-        ddp__step_over(d, (int64_t)(d->cut ? d->cut->copies : ddp_world(d) - ddp_servers(d)) *
-                              ddp__cfg(d)->micro_batches);
-        memset(d->info, 0, sizeof *d->info);
-        d->info->loss = loss;
+        ddp__step_over(d,
+                       (int64_t)(d->session->cut ? d->session->cut->copies : ddp_world(d) - ddp_servers(d)) *
+                           ddp__cfg(d)->micro_batches);
+        memset(d->session->info, 0, sizeof *d->session->info);
+        d->session->info->loss = loss;
         ddp__device_loaded(d);
         s = ddp__pace_step(d, ddp__error(d));
         if (s == DDP_OK) s = ddp__timed_together(d);
-        if (s == DDP_OK && !d->plan_final && ddp_step(d) == ddp__cfg(d)->profile_steps)
+        if (s == DDP_OK && !d->session->plan_final && ddp_step(d) == ddp__cfg(d)->profile_steps)
             s = ddp__plan_measured(d, ddp__error(d));
-        else if (s == DDP_OK && d->measured)
+        else if (s == DDP_OK && ddp__follows(d))
             s = ddp__drift_step(d, ddp__error(d));
-        d->admission_due = d->join && ddp_step(d) % ddp__cfg(d)->period == 0;
+        d->session->admission_due = d->session->join && ddp_step(d) % ddp__cfg(d)->period == 0;
         if (s == DDP_OK && ddp__note_members(d)) s = ddp__members_changed(d);
     }
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
@@ -260,7 +264,7 @@ static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
         ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP__ALL_VALUES);
         if (u->block[b].kind != DDP_BUFFERS) continue;
         m.mean = 1;
-        m.group = u->group ? u->group : d->computing;
+        m.group = u->group ? u->group : ddp__computing(d);
         DDP__TRY(ddp__run(d, &m, 1, ddp__error(d)));
     }
     return DDP_OK;

@@ -4,10 +4,14 @@
 #include "device/device.h"
 #include "exchange/average.h"
 #include "exchange/events.h"
+#include "exchange/exchange.h"
 #include "exchange/post.h"
 #include "exchange/sites.h"
+#include "measure/measure.h"
+#include "measure/pace.h"
 #include "session/admission.h"
 #include "session/keep.h"
+#include "session/part.h"
 #include "session/planning.h"
 #include "session/session.h"
 #include "session/start.h"
@@ -21,7 +25,7 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
     c->run_id = ddp__run_id(ddp__cfg(d)->run_id);
     c->addr = ddp__cfg(d)->addr;
     c->insecure = ddp__cfg(d)->insecure;
-    c->tls = d->tls;
+    c->tls = d->session->tls;
     c->connect_timeout_s = ddp__cfg(d)->connect_timeout_s;
     c->peer_timeout_s = ddp__cfg(d)->peer_timeout_s;
     c->op_timeout_s = ddp__cfg(d)->op_timeout_s;
@@ -42,7 +46,7 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     s->layers = ddp__layers(d);
     snprintf(s->how, sizeof s->how, "%.40s with period %d, %d micro-batches and wire %s", ddp__ops(d)->name,
              ddp__cfg(d)->period, ddp__cfg(d)->micro_batches, ddp_wire_name(ddp__cfg(d)->wire));
-    memcpy(s->same, d->same, sizeof s->same);
+    memcpy(s->same, d->session->same, sizeof s->same);
     ddp__program_names(d, s->states);
     s->settings = ddp__settings(d, 1, setting);
     for (int i = 0; i < s->settings; i++) {
@@ -58,8 +62,8 @@ ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
     ddp__join_config c;
 
     ddp__join_settings(d, &c);
-    d->join_ticket = -1;
-    return ddp__join_open(&c, wire, &d->join, err);
+    d->session->join_ticket = -1;
+    return ddp__join_open(&c, wire, &d->session->join, err);
 }
 
 void ddp__admission_ready(ddp_ctx *d)
@@ -67,17 +71,18 @@ void ddp__admission_ready(ddp_ctx *d)
     ddp__join_layout l;
 
     ddp__layout_fill(d, &l);
-    ddp__join_ready(d->join, ddp__engine_of(d, 0), &l);
+    ddp__join_ready(d->session->join, ddp__engine_of(d, 0), &l);
 }
 
 /* The coordinator's next word; members and newcomers. */
 static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
 {
     ddp_piece p; /* from rank 0, or the lowest that lives */
-    const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, 0, &d->join_word, sizeof d->join_word);
+    const ddp_message m =
+        ddp__own_word(d, &p, DDP_BROADCAST, 0, &d->session->join_word, sizeof d->session->join_word);
 
-    d->join_word = d->plan_final ? ddp__join_next(d->join) : -1;
-    return ddp__post(d, &m, 0, &d->join_ticket, err);
+    d->session->join_word = d->session->plan_final ? ddp__join_next(d->session->join) : -1;
+    return ddp__post(d, &m, 0, &d->session->join_ticket, err);
 }
 
 /* The first operations of an epoch with a newcomer. */
@@ -89,7 +94,7 @@ static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
     if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
     if (code == DDP_OK) code = ddp__worker_enter(&s, newcomer, err);
     if (code == DDP_OK && ddp_rank(d) == newcomer) {
-        d->plan_final = 1;
+        d->session->plan_final = 1;
         code = ddp__worker_apply(d, &s, 1, err);
         if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
         if (code == DDP_OK) code = ddp__programs_load(d, &s, err);
@@ -97,7 +102,7 @@ static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
     ddp__programs_release(d);
     ddp__worker_free(&s);
     if (code == DDP_OK) code = ddp__levels_again(d, err);
-    if (code != DDP_OK || !d->measured || !ddp__ops(d)->plan_make) return code;
+    if (code != DDP_OK || !ddp__follows(d) || !ddp__ops(d)->plan_make) return code;
     return ddp__plan_again(d, err);
 }
 
@@ -109,13 +114,13 @@ static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
     DDP__TRY(ddp__strategy_drain(d, err)); /* what the members put off is nothing that a newcomer could
                                               have */
     /* the newcomer does not know of these words */
-    if (d->measured && d->drift_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
-    if (d->measured) d->drift_ticket = -1;
-    if (d->pace_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->pace_ticket, err));
-    d->pace_ticket = -1;
+    if (ddp__follows(d) && d->session->drift_ticket >= 0)
+        DDP__TRY(ddp__post_wait(d, 0, d->session->drift_ticket, err));
+    if (ddp__follows(d)) d->session->drift_ticket = -1;
+    DDP__TRY(ddp__pace_wait(d, err));
     DDP__TRY(ddp__device_wait(d, err));
     DDP__TRY(ddp__post_flush(d, err));
-    DDP__TRY(ddp__join_admit(d->join, id, &in, err));
+    DDP__TRY(ddp__join_admit(d->session->join, id, &in, err));
     if (!in) return DDP_OK;
     DDP__TRY(ddp__entry(d, id, err));
     ddp__log(ddp__log_of(d), DDP_LOG_WARN, "rank %d: worker %d has joined at step %ld, in %.2f s",
@@ -131,7 +136,7 @@ static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
 
     DDP__TRY(ddp__strategy_wait(d, err));
     code = ddp__worker_list(d, &s, err);
-    if (code == DDP_OK) code = ddp__join_give(d->join, &s, err);
+    if (code == DDP_OK) code = ddp__join_give(d->session->join, &s, err);
     ddp__worker_free(&s);
     return code;
 }
@@ -140,11 +145,11 @@ ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
 {
     int id;
 
-    if (ddp__join_wants(d->join)) DDP__TRY(ddp__admission_clone(d, err));
-    if (d->join_ticket >= 0) {
-        DDP__TRY(ddp__post_wait(d, 0, d->join_ticket, err));
-        d->join_ticket = -1;
-        id = (int)d->join_word;
+    if (ddp__join_wants(d->session->join)) DDP__TRY(ddp__admission_clone(d, err));
+    if (d->session->join_ticket >= 0) {
+        DDP__TRY(ddp__post_wait(d, 0, d->session->join_ticket, err));
+        d->session->join_ticket = -1;
+        id = (int)d->session->join_word;
         if (id >= 0 && id < ddp_world(d)) DDP__TRY(ddp__admit(d, id, err));
     }
     return ddp__admission_ask(d, err);
@@ -158,17 +163,19 @@ ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
 
     DDP__TRY(ddp__session_tls(d, err));
     ddp__join_settings(d, &c);
-    DDP__TRY(ddp__joiner_open(&c, &d->joiner, err));
-    DDP__TRY(
-        ddp__context_joins(d, d->joiner->place.id, d->joiner->place.world, d->joiner->place.min_world, err));
+    DDP__TRY(ddp__joiner_open(&c, &d->session->joiner, err));
+    DDP__TRY(ddp__context_joins(d, d->session->joiner->place.id, d->session->joiner->place.world,
+                                d->session->joiner->place.min_world, err));
+    ddp__joining_set(d, DDP__JOINS);
     ddp__log(ddp__log_of(d), DDP_LOG_INFO, "joins as rank %d of %d", ddp_rank(d), ddp_world(d));
     return DDP_OK;
 }
 
 void ddp__arrival_close(ddp_ctx *d)
 {
-    ddp__joiner_close(d->joiner);
-    d->joiner = NULL;
+    ddp__joiner_close(d->session->joiner);
+    d->session->joiner = NULL;
+    if (ddp__joining_of(d) == DDP__JOINS) ddp__joining_set(d, DDP__JOINS_NOT);
 }
 
 static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
@@ -180,7 +187,7 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     ddp_status s = ddp__worker_list(d, &state, err);
 
     ddp__layout_fill(d, &l);
-    if (s == DDP_OK) s = ddp__joiner_prepare(d->joiner, &l, &state, until, &wire, err);
+    if (s == DDP_OK) s = ddp__joiner_prepare(d->session->joiner, &l, &state, until, &wire, err);
     if (s == DDP_OK) s = ddp__worker_apply(d, &state, 1, err);
     ddp__worker_free(&state);
     DDP__TRY(s);
@@ -188,16 +195,16 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     s = ddp__admission_open(d, wire, err);
     if (s != DDP_OK) wire->table->close(wire);
     if (s == DDP_OK)
-        s = ddp__engine_start(d, wire, ddp__links_of(d, 0), 1, d->joiner->place.live, &engine, err);
+        s = ddp__engine_start(d, wire, ddp__links_of(d, 0), 1, d->session->joiner->place.live, &engine, err);
     ddp__engine_set(d, engine);
     if (s == DDP_OK) s = ddp__session_pieces(d, err);
-    if (s == DDP_OK) s = ddp__joiner_wait(d->joiner, engine, err);
+    if (s == DDP_OK) s = ddp__joiner_wait(d->session->joiner, engine, err);
     if (s == DDP_OK) return s;
-    ddp__join_stop(d->join);
+    ddp__join_stop(d->session->join);
     ddp__engine_set(d, NULL);
     if (engine) ddp__engine_close(engine);
-    ddp__join_close(d->join);
-    d->join = NULL;
+    ddp__join_close(d->session->join);
+    d->session->join = NULL;
     return s;
 }
 
@@ -212,7 +219,7 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
         s = ddp__arrival_try(d, until, &local);
         if (s != DDP_PEER_LOST || ddp_now() >= until) break;
         ddp__log(ddp__log_of(d), DDP_LOG_WARN, "rank %d: %s; joining begins again", ddp_rank(d), local.msg);
-        ddp__joiner_again(d->joiner);
+        ddp__joiner_again(d->session->joiner);
         ddp__sleep_until(ddp_now() + 0.3);
     }
     if (s == DDP_OK) s = ddp__entry(d, ddp_rank(d), &local);
@@ -226,7 +233,7 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
         if (err && local.code) *err = local; /* else the context has it */
         return s;
     }
-    d->entered = 1;
+    ddp__joining_set(d, DDP__HAS_ENTERED);
     ddp__log(ddp__log_of(d), DDP_LOG_INFO, "rank %d: in, at step %ld", ddp_rank(d), ddp_step(d));
     return DDP_OK;
 }

@@ -1,6 +1,7 @@
 /* Workers of one machine as processes: started on a free port, watched, ended when one of them has failed; as
  * threads; and ddp_launch, which gives each a context. */
 #include "config/settings.h"
+#include "session/part.h"
 #include "context/context.h"
 #include "session/launch.h"
 #include "session/session.h"

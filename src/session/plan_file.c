@@ -1,5 +1,6 @@
 /* Plans from files: the JSON object that `plan partial` prints. */
 #include "context/context.h"
+#include "session/part.h"
 #include "plan/partial/partial.h"
 #include "session/planning.h"
 
@@ -97,7 +98,8 @@ ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error 
 /* A plan for another number of rows: of another model, or of one stage alone. */
 static ddp_status ddp__plan_counts(const ddp_ctx *d, const ddp__json *root, ddp_error *err)
 {
-    const int rows = ddp__stages_rows(d), layers = d->model ? d->cut->layers : ddp__layers(d);
+    const int rows = ddp__stages_rows(d),
+              layers = d->session->model ? d->session->cut->layers : ddp__layers(d);
     const double count = ddp__plan_count(root);
     char parts[80] = "";
 
@@ -105,7 +107,7 @@ static ddp_status ddp__plan_counts(const ddp_ctx *d, const ddp__json *root, ddp_
     if (rows != layers)
         snprintf(parts, sizeof parts, " in %d parts of at most %d parameters", rows,
                  ddp__cfg(d)->split_params);
-    if (!d->model)
+    if (!d->session->model)
         return ddp__fail(err, DDP_MISMATCH,
                          "%.200s is a plan for %.10g layers, the model has %d%s: plan with a profile of "
                          "this model",
@@ -113,7 +115,7 @@ static ddp_status ddp__plan_counts(const ddp_ctx *d, const ddp__json *root, ddp_
     return ddp__fail(err, DDP_MISMATCH,
                      "%.160s is a plan for %.10g layers, the model has %d%s, of which stage %d has %d: "
                      "with stages the plan is for the whole model: plan with a profile of all its layers",
-                     ddp__cfg(d)->plan_path, count, layers, parts, d->cut->stage, ddp__layers(d));
+                     ddp__cfg(d)->plan_path, count, layers, parts, d->session->cut->stage, ddp__layers(d));
 }
 
 /* Its names, where it has any, are the model's. */
@@ -163,7 +165,7 @@ ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err)
 {
     ddp_plan plan;
 
-    if (!d->model || !ddp__cfg(d)->plan_path) return DDP_OK;
+    if (!d->session->model || !ddp__cfg(d)->plan_path) return DDP_OK;
     DDP__TRY(ddp__plan_open(d, &plan, err));
     ddp_plan_free(&plan);
     return DDP_OK;

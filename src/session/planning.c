@@ -3,13 +3,16 @@
 #include "context/context.h"
 #include "device/device.h"
 #include "exchange/events.h"
+#include "exchange/exchange.h"
 #include "exchange/post.h"
 #include "exchange/verbs.h"
 #include "measure/account.h"
+#include "measure/measure.h"
 #include "measure/pace.h"
 #include "measure/timing.h"
 #include "plan/link_clock.h"
 #include "plan/partial/partial.h"
+#include "session/part.h"
 #include "session/planning.h"
 
 enum { DDP__DRIFT_PERIODS = 4 };                   /* how often rank 0 says whether to plan again */
@@ -58,7 +61,7 @@ static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, 
 
     for (int l = t->first; l >= t->last; l--) bytes += (double)ddp__layer_bytes(d, l);
     for (k = 0; k < 2; k++) {
-        takes[k] = link[k].beta_s * bytes + d->gap_s[k];
+        takes[k] = link[k].beta_s * bytes + ddp__gap_is(d, k);
         alpha[k] = link[k].alpha_s;
     }
     k = ddp__link_first(2, free_at, ready, takes, alpha);
@@ -72,7 +75,8 @@ static void ddp__transfer_links(ddp_ctx *d, const ddp_profile *p, const ddp_tran
     double free_at[2] = {0, 0};
     int step = 0;
 
-    for (int k = 0; k < 2; k++) link[k] = d->link[k].beta_s > 0 ? d->link[k] : ddp__link_nominal(d, k);
+    for (int k = 0; k < 2; k++)
+        link[k] = ddp__link_is(d, k).beta_s > 0 ? ddp__link_is(d, k) : ddp__link_nominal(d, k);
     for (int i = 0; i < n; i++) {
         if (t[i].step != step) free_at[0] = free_at[1] = 0;
         step = t[i].step;
@@ -160,7 +164,7 @@ static void ddp__plan_tell(ddp_ctx *d, const ddp_transfer *t, int n, int steps)
 /* What a step should take, into the statistics. */
 static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
 {
-    const ddp_profile *p = &d->profile;
+    const ddp_profile *p = &d->session->profile;
     double forward = 0, backward = 0, comm = 0, exposed = 0;
     int n, steps;
     ddp_transfer *t;
@@ -171,7 +175,7 @@ static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
         backward += p->backward_s[l];
     }
     if (ddp__team_size(d) > 1) exposed = ddp__transfers_exposed(d, p, t, n, backward, &comm);
-    d->plan_steps = steps;
+    d->session->plan_steps = steps;
     if (ddp__ops(d)->transfers) { /* else nobody knows */
         ddp__stats(d)->predicted_step_s = forward + p->between_s + backward + exposed / steps;
         ddp__stats(d)->predicted_hidden_pct = !(comm > 0)      ? 100
@@ -240,9 +244,9 @@ ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p
 
     if (!own.bytes) return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %zu bytes", plan->size);
     memcpy(own.bytes, plan->bytes, plan->size);
-    ddp_blob_free(&d->plan);
-    d->plan = own;
-    return DDP__EVENT(d, plan_take, (d, ddp__self(d), &d->plan, p));
+    ddp_blob_free(&d->session->plan);
+    d->session->plan = own;
+    return DDP__EVENT(d, plan_take, (d, ddp__self(d), &d->session->plan, p));
 }
 
 ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err)
@@ -271,9 +275,9 @@ static ddp_status ddp__plan_adopt(ddp_ctx *d, ddp_plan *plan, const ddp_profile 
 {
     ddp_blob blob = {NULL, 0};
     ddp_plan own = DDP__ZEROS;
-    ddp_status s = d->model ? ddp__stages_take(d, plan, &own, err) : DDP_OK;
+    ddp_status s = d->session->model ? ddp__stages_take(d, plan, &own, err) : DDP_OK;
 
-    if (s == DDP_OK) s = DDP__EVENT(d, plan_adopt, (d, ddp__self(d), d->model ? &own : plan, &blob));
+    if (s == DDP_OK) s = DDP__EVENT(d, plan_adopt, (d, ddp__self(d), d->session->model ? &own : plan, &blob));
     ddp_plan_free(&own);
     ddp_plan_free(plan);
     return s == DDP_OK ? ddp__plan_set(d, &blob, p, err) : s;
@@ -302,11 +306,14 @@ static ddp_status ddp__plan_of_model(ddp_ctx *d, const ddp_profile *model, const
 /* A profile has a row for each layer of the model. */
 static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
-    const int layers = d->cut ? d->cut->layers : ddp__layers(d);
+    const int layers = d->session->cut ? d->session->cut->layers : ddp__layers(d);
+    ddp_link link;
 
-    d->link[0] = ddp__link_nominal(d, 0);
-    d->gap_s[0] = d->gap_s[1] = 0;
-    DDP__TRY(ddp_profile_read(ddp__cfg(d)->profile_path, &d->link[0], p, err));
+    link = ddp__link_nominal(d, 0);
+    ddp__gap_set(d, 0, 0);
+    ddp__gap_set(d, 1, 0);
+    DDP__TRY(ddp_profile_read(ddp__cfg(d)->profile_path, &link, p, err));
+    ddp__link_set(d, 0, link);
     if (p->layers != layers) {
         int rows = p->layers;
         ddp_profile_free(p);
@@ -322,20 +329,22 @@ static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *
  * Freed by the caller also after an error. */
 static ddp_status ddp__profile_first(ddp_ctx *d, ddp_profile *model, ddp_profile *p, ddp_error *err)
 {
-    if (ddp__cfg(d)->profile_path && !d->cut) return ddp__profile_from_file(d, p, err);
+    if (ddp__cfg(d)->profile_path && !d->session->cut) return ddp__profile_from_file(d, p, err);
     if (ddp__cfg(d)->profile_path) {
         DDP__TRY(ddp__profile_from_file(d, model, err));
         return ddp__stages_profile(d, model, p, err);
     }
     DDP__TRY(ddp__profile_start(d, p, err));
     ddp__profile_nominal(d, p);
-    return d->model && !ddp__cfg(d)->plan_path ? ddp__profile_model(d, model, err) : DDP_OK;
+    return d->session->model && !ddp__cfg(d)->plan_path
+               ? ddp__profile_model(d, d->session->model, d->session->cut->layers, model, err)
+               : DDP_OK;
 }
 
 /* What follows from a profile that will stay. */
 static ddp_status ddp__plan_settled(ddp_ctx *d, ddp_error *err)
 {
-    DDP__TRY(ddp__balance_links(d, &d->profile, err));
+    DDP__TRY(ddp__balance_links(d, &d->session->profile, err));
     return ddp__predict(d, err);
 }
 
@@ -347,8 +356,8 @@ static ddp_status ddp__plan_unmeasured(ddp_ctx *d, const ddp_profile *model, con
     ddp_status s;
 
     if (ddp__cfg(d)->plan_path) return ddp__plan_from_file(d, p, err);
-    if (d->model) return ddp__plan_of_model(d, model, p, err);
-    if (d->plan_final) return ddp__plan_make(d, p, err);
+    if (d->session->model) return ddp__plan_of_model(d, model, p, err);
+    if (d->session->plan_final) return ddp__plan_make(d, p, err);
     /* the same on all ranks by itself */
     s = DDP__EVENT(d, plan_make, (d, ddp__self(d), p, 0, &plan));
     if (s == DDP_OK) s = ddp__plan_take(d, &plan, p, err);
@@ -364,17 +373,17 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
     if (s == DDP_OK) {
         ddp__profile_between(d, &model);
         ddp__profile_between(d, &p);
-        if (ddp_links(d) == 2) d->link[1] = ddp__link_nominal(d, 1);
+        if (ddp_links(d) == 2) ddp__link_set(d, 1, ddp__link_nominal(d, 1));
         s = ddp__plan_unmeasured(d, &model, &p, err);
     }
     ddp_profile_free(&model);
-    if (s != DDP_OK || !d->plan_final) {
+    if (s != DDP_OK || !d->session->plan_final) {
         ddp_profile_free(&p);
         return s;
     }
-    ddp_profile_free(&d->profile);
-    d->profile = p;
-    d->hooks_forward = ddp_has_forward(d);
+    ddp_profile_free(&d->session->profile);
+    d->session->profile = p;
+    ddp__forward_hooks(d, ddp_has_forward(d));
     return ddp__plan_settled(d, err);
 }
 
@@ -382,10 +391,12 @@ ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
 {
     DDP__TRY(ddp__strategy_drain(d, err));
     DDP__TRY(ddp__device_wait(d, err));
-    DDP__TRY(ddp__profile_measured(d, &d->profile, err));
-    d->plan_final = d->measured = 1;
-    DDP__TRY(ddp__plan_make(d, &d->profile, err));
+    DDP__TRY(ddp__profile_measured(d, &d->session->profile, err));
+    d->session->plan_final = 1;
+    ddp__follows_set(d, 1);
+    DDP__TRY(ddp__plan_make(d, &d->session->profile, err));
     ddp__drift_start(d);
+    d->session->drift_ticket = -1;
     DDP__TRY(ddp__plan_settled(d, err));
     ddp__account_reset(d);
     return DDP_OK;
@@ -394,9 +405,10 @@ ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
 {
     DDP__TRY(ddp__strategy_drain(d, err));
-    ddp__profile_link(d, &d->profile);
-    DDP__TRY(ddp__plan_make(d, &d->profile, err));
+    ddp__profile_link(d, &d->session->profile);
+    DDP__TRY(ddp__plan_make(d, &d->session->profile, err));
     ddp__drift_start(d);
+    d->session->drift_ticket = -1;
     return ddp__plan_settled(d, err);
 }
 
@@ -406,38 +418,40 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 {
     double most = ddp__drift_limit;
+    double bytes = ddp__mean_layer_bytes(d);
     ddp_piece p;
-    const ddp_message m =
-        ddp__own_word(d, &p, DDP_BROADCAST, ddp__team_group(d), &d->drift_word, sizeof d->drift_word);
+    const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, ddp__team_group(d), &d->session->drift_word,
+                                        sizeof d->session->drift_word);
 
-    d->drift_word.again =
+    d->session->drift_word.again =
         ddp__ops(d)->plan_stale && ddp__ops(d)->plan_stale(d, ddp__self(d)) ? DDP__PLAN_STALE : 0;
     for (int link = 0; link < 2; link++) {
-        double moved = fabs(ddp_link_drift(d->link[link], d->fit[link].link, &d->mean_layer_bytes, 1));
-        if (moved > most) d->drift_word.again = DDP__LINK_MOVED + link;
+        double moved = fabs(ddp_link_drift(ddp__link_is(d, link), ddp__link_followed(d, link), &bytes, 1));
+        if (moved > most) d->session->drift_word.again = DDP__LINK_MOVED + link;
         most = fmax(most, moved);
-        d->drift_word.link[link] = d->fit[link].link;
+        d->session->drift_word.link[link] = ddp__link_followed(d, link);
     }
-    return ddp__post(d, &m, 0, &d->drift_ticket, err);
+    return ddp__post(d, &m, 0, &d->session->drift_ticket, err);
 }
 
 ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 {
-    long every = (long)(d->plan_steps > ddp__cfg(d)->period ? d->plan_steps : ddp__cfg(d)->period) *
-                 DDP__DRIFT_PERIODS;
+    long every =
+        (long)(d->session->plan_steps > ddp__cfg(d)->period ? d->session->plan_steps : ddp__cfg(d)->period) *
+        DDP__DRIFT_PERIODS;
     ddp_link was, is;
     int link;
 
-    if (!ddp__engine_of(d, 0) || !ddp__ops(d)->plan_make || d->nccl) return DDP_OK;
+    if (!ddp__engine_of(d, 0) || !ddp__ops(d)->plan_make || ddp__has_nccl(d)) return DDP_OK;
     if (ddp_step(d) % every == 0) return ddp__drift_ask(d, err);
-    if (d->drift_ticket < 0 || ddp_step(d) % every != d->plan_steps) return DDP_OK;
-    DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
-    d->drift_ticket = -1;
-    if (!d->drift_word.again) return DDP_OK;
-    link = d->drift_word.again == DDP__LINK_MOVED + 1;
-    was = d->link[link];
-    is = d->drift_word.link[link];
-    if (d->drift_word.again == DDP__PLAN_STALE)
+    if (d->session->drift_ticket < 0 || ddp_step(d) % every != d->session->plan_steps) return DDP_OK;
+    DDP__TRY(ddp__post_wait(d, 0, d->session->drift_ticket, err));
+    d->session->drift_ticket = -1;
+    if (!d->session->drift_word.again) return DDP_OK;
+    link = d->session->drift_word.again == DDP__LINK_MOVED + 1;
+    was = ddp__link_is(d, link);
+    is = d->session->drift_word.link[link];
+    if (d->session->drift_word.again == DDP__PLAN_STALE)
         ddp__log(ddp__log_of(d), DDP_LOG_INFO, "step %ld: strategy %s plans again", ddp_step(d),
                  ddp__ops(d)->name);
     else
@@ -446,9 +460,9 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
                  "%.2f ms + %.1f ns): planning again",
                  ddp_step(d), link ? " over the second link" : "", 1e3 * is.alpha_s, 1e9 * is.beta_s,
                  1e3 * was.alpha_s, 1e9 * was.beta_s);
-    memcpy(d->link, d->drift_word.link, sizeof d->link);
+    for (int k = 0; k < 2; k++) ddp__link_set(d, k, d->session->drift_word.link[k]);
     ddp__stats(d)->replans++;
-    ddp__note_add(d, DDP_NOTE_REPLAN, -1, was.alpha_s + was.beta_s * d->mean_layer_bytes,
-                  is.alpha_s + is.beta_s * d->mean_layer_bytes);
+    ddp__note_add(d, DDP_NOTE_REPLAN, -1, was.alpha_s + was.beta_s * ddp__mean_layer_bytes(d),
+                  is.alpha_s + is.beta_s * ddp__mean_layer_bytes(d));
     return ddp__plan_again(d, err);
 }

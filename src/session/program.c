@@ -1,5 +1,6 @@
 /* States of the program (ddp_add_state), and their way into checkpoints and to joining workers. */
 #include "context/context.h"
+#include "session/part.h"
 #include "session/keep.h"
 #include "session/session.h"
 
@@ -48,21 +49,22 @@ int ddp_add_state(ddp_ctx *d, const ddp_program_state *s)
                               "ddp_add_state: '%s' comes too late, training has begun: register it before "
                               "ddp_set_optimizer",
                               s->name);
-    for (int i = 0; i < d->programs; i++)
-        if (!strcmp(d->program[i].name, s->name))
+    for (int i = 0; i < d->session->programs; i++)
+        if (!strcmp(d->session->program[i].name, s->name))
             return ddp__ctx_failf(d, DDP_ARG,
                                   "ddp_add_state: '%s' is registered already: choose another name", s->name);
-    if (d->programs == DDP_PROGRAM_STATES)
+    if (d->session->programs == DDP_PROGRAM_STATES)
         return ddp__ctx_failf(
             d, DDP_ARG,
             "ddp_add_state: '%s' is one too many, at most %d states are possible: save several "
             "in one",
             s->name, (int)DDP_PROGRAM_STATES);
-    if (!d->program)
-        d->program =
-            (ddp__program *)ddp__scratch_take(ddp__lists_of(d), DDP_PROGRAM_STATES, sizeof *d->program);
-    if (!d->program) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_add_state: out of memory for '%s'", s->name);
-    p = &d->program[d->programs++];
+    if (!d->session->program)
+        d->session->program = (ddp__program *)ddp__scratch_take(ddp__lists_of(d), DDP_PROGRAM_STATES,
+                                                                sizeof *d->session->program);
+    if (!d->session->program)
+        return ddp__ctx_failf(d, DDP_MEMORY, "ddp_add_state: out of memory for '%s'", s->name);
+    p = &d->session->program[d->session->programs++];
     snprintf(p->name, sizeof p->name, "%s", s->name);
     p->of = *s;
     p->of.name = p->name;
@@ -74,8 +76,9 @@ void ddp__program_names(const ddp_ctx *d, char *out)
     int n = 0;
 
     out[0] = 0;
-    for (int i = 0; i < d->programs; i++)
-        n += snprintf(out + n, (size_t)(DDP__PROGRAM_NAMES - n), "%s%s", i ? ", " : "", d->program[i].name);
+    for (int i = 0; i < d->session->programs; i++)
+        n += snprintf(out + n, (size_t)(DDP__PROGRAM_NAMES - n), "%s%s", i ? ", " : "",
+                      d->session->program[i].name);
 }
 
 /* ---- the calls ---- */
@@ -85,9 +88,8 @@ void ddp__program_names(const ddp_ctx *d, char *out)
 static ddp_status ddp__program_over(ddp_ctx *d, const ddp__program *p, int code, ddp_error *why,
                                     ddp_error *err)
 {
-    const char *call = d->in_program;
+    const char *call = ddp__program_runs(d, NULL);
 
-    d->in_program = NULL;
     if (ddp__error(d)->code) {
         if (err != ddp__error(d)) *err = *ddp__error(d);
         return err->code;
@@ -103,12 +105,12 @@ static ddp_status ddp__program_over(ddp_ctx *d, const ddp__program *p, int code,
 static ddp_status ddp__program_lend(const ddp__worker *s, ddp__tensor *t, ddp_error *err)
 {
     ddp_ctx *d = (ddp_ctx *)s->owner;
-    ddp__program *p = &d->program[t->l];
+    ddp__program *p = &d->session->program[t->l];
     ddp_error why = {DDP_OK, ""};
     void *bytes = NULL;
     size_t size = 0;
 
-    d->in_program = "save";
+    ddp__program_runs(d, "save");
     DDP__TRY(ddp__program_over(d, p, p->of.save(p->of.user, &bytes, &size, &why), &why, err));
     p->bytes = bytes;
     p->lent = 1;
@@ -129,12 +131,13 @@ ddp_status ddp__programs_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     char name[sizeof((ddp__tensor *)0)->name];
 
     s->lend = ddp__program_lend;
-    for (int i = 0; i < d->programs; i++) {
-        if (!d->program[i].of.save) continue;
-        snprintf(name, sizeof name, DDP__PROGRAM "%s", d->program[i].name);
+    for (int i = 0; i < d->session->programs; i++) {
+        if (!d->session->program[i].of.save) continue;
+        snprintf(name, sizeof name, DDP__PROGRAM "%s", d->session->program[i].name);
         if (!ddp__worker_small(s, name, DDP_ST_U8, 0, 0,
                                DDP__WORKER_OWN | DDP__WORKER_BLOB | DDP__WORKER_PROGRAM))
-            return ddp__fail(err, DDP_MEMORY, "out of memory for the state '%s'", d->program[i].name);
+            return ddp__fail(err, DDP_MEMORY, "out of memory for the state '%s'",
+                             d->session->program[i].name);
         s->tensor[s->tensors - 1].l = i;
     }
     return DDP_OK;
@@ -154,8 +157,8 @@ ddp_status ddp__programs_load(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
         const ddp__program *p;
         ddp_error why = {DDP_OK, ""};
         if (!(t->flags & DDP__WORKER_PROGRAM) || !(t->flags & DDP__WORKER_FOUND)) continue;
-        p = &d->program[t->l];
-        d->in_program = "load";
+        p = &d->session->program[t->l];
+        ddp__program_runs(d, "load");
         DDP__TRY(ddp__program_over(d, p, p->of.load(p->of.user, t->data, t->count, &why), &why, err));
     }
     return DDP_OK;
@@ -163,8 +166,8 @@ ddp_status ddp__programs_load(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
 
 void ddp__programs_release(ddp_ctx *d)
 {
-    for (int i = 0; i < d->programs; i++) {
-        ddp__program *p = &d->program[i];
+    for (int i = 0; i < d->session->programs; i++) {
+        ddp__program *p = &d->session->program[i];
         if (p->lent && p->of.release) p->of.release(p->of.user, p->bytes);
         p->lent = 0;
         p->bytes = NULL;

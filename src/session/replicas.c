@@ -1,7 +1,10 @@
 /* Makes the parameters bit-identical on all ranks. They differ if the program changed some or skipped its own
  * update: a strategy does not average arrays that it assumes to be equal. */
 #include "context/context.h"
+#include "exchange/exchange.h"
 #include "exchange/post.h"
+#include "measure/measure.h"
+#include "session/part.h"
 #include "session/start.h"
 
 enum { DDP__HASHED_FLOATS = 1 << 16 }; /* of a device, at a time */
@@ -56,7 +59,7 @@ static ddp_status ddp__block_average(ddp_ctx *d, const ddp__unit *u, const ddp_b
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP__ALL_VALUES);
 
     m.mean = 1;
-    m.group = u->group ? u->group : d->computing;
+    m.group = u->group ? u->group : ddp__computing(d);
     return ddp__run(d, &m, 1, err);
 }
 

@@ -1,5 +1,7 @@
 /* Saving and loading a context. */
+#include "context/clock.h"
 #include "context/context.h"
+#include "session/part.h"
 #include "exchange/average.h"
 #include "exchange/events.h"
 #include "exchange/post.h"
@@ -17,7 +19,7 @@ static ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, 
     if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
     if (code == DDP_OK) code = ddp__programs_save(&s, err);
     if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, ddp__cfg(d)->overwrite, err);
-    if (code == DDP_OK) d->saves_as = s.run;
+    if (code == DDP_OK) d->session->saves_as = s.run;
     ddp__programs_release(d);
     ddp__worker_free(&s);
     return code;
@@ -95,7 +97,7 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
     DDP__ENTER(d);
     if (!folder || !*folder || keep < 0)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_save: a folder and keep >= 0 are needed");
-    if (d->at.phase != DDP__OUTSIDE)
+    if (!ddp__clock_outside(d))
         return ddp__ctx_failf(d, DDP_USAGE,
                               "ddp_checkpoint_save: step %ld is under way; save "
                               "after ddp_step_end",
@@ -106,8 +108,8 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
 /* Of other stages or replicas, or of another run's averages. */
 static void ddp__residuals_clear(ddp_ctx *d, const char *folder)
 {
-    if (!d->cut || !d->cut->residuals) return;
-    memset(d->cut->residual, 0, d->cut->residuals * sizeof(float));
+    if (!d->session->cut || !d->session->cut->residuals) return;
+    memset(d->session->cut->residual, 0, d->session->cut->residuals * sizeof(float));
     if (ddp_rank(d) == 0)
         ddp__log(ddp__log_of(d), DDP_LOG_INFO,
                  "the checkpoint in %.200s is of other stages or replicas, or of another "
@@ -146,7 +148,7 @@ int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
     DDP__ENTER(d);
     if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
     if (ddp__is_in_step(d, "ddp_checkpoint_load")) return ddp__ctx_fail(d, ddp__error(d));
-    if (ddp_step(d) || d->at.phase != DDP__OUTSIDE)
+    if (ddp_step(d) || !ddp__clock_outside(d))
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before the first",
                               ddp_step(d));
     if (ddp__load(d, folder, &of, ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));

@@ -3,7 +3,10 @@
 #include "context/clock.h"
 #include "context/context.h"
 #include "exchange/events.h"
+#include "exchange/exchange.h"
 #include "exchange/verbs.h"
+#include "measure/measure.h"
+#include "session/part.h"
 #include "session/serve.h"
 
 /* Where that thread and the worker's meet. */
@@ -29,7 +32,7 @@ ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
 static void *ddp__desk_run(void *arg)
 {
     ddp_ctx *d = (ddp_ctx *)arg;
-    struct ddp__desk *k = d->desk;
+    struct ddp__desk *k = d->session->desk;
     ddp_error err;
     ddp_status s;
     int code;
@@ -56,7 +59,7 @@ ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err)
     if (!k) return ddp__fail(err, DDP_MEMORY, "out of memory for a server");
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->changed, NULL);
-    d->desk = k;
+    d->session->desk = k;
     if (ddp__cfg(d)->servers > 0 || !ddp__engine_of(d, 0)) return DDP_OK;
     why = ddp__thread_deep(&k->thread, ddp__desk_run, d);
     if (why) return ddp__fail(err, DDP_MEMORY, "cannot start a thread that serves: %s", strerror(why));
@@ -66,7 +69,7 @@ ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err)
 
 void ddp__desk_close(ddp_ctx *d)
 {
-    struct ddp__desk *k = d->desk;
+    struct ddp__desk *k = d->session->desk;
 
     if (ddp__started(d) && ddp__ops(d)->tell_servers && !ddp__error(d)->code && !ddp__is_server(d) &&
         DDP__EVENT(d, tell_servers, (d, ddp__self(d), 1)))
@@ -75,7 +78,7 @@ void ddp__desk_close(ddp_ctx *d)
     if (k->running) pthread_join(k->thread, NULL);
     pthread_cond_destroy(&k->changed);
     pthread_mutex_destroy(&k->lock);
-    d->desk = NULL;
+    d->session->desk = NULL;
 }
 
 /* ---- what serve may call ---- */
@@ -98,15 +101,15 @@ int ddp_server_wait(ddp_ctx *d, const long *tickets, int n)
     ddp_error err;
 
     DDP__DO(ddp__host_check(ddp__host_of(d), ddp__error(d)));
-    if (ddp__engine_wait_any(ddp__engine_of(d, 0), tickets, n, &d->desk->wake) >= 0) return 0;
-    ddp__atomic_store(&d->desk->wake, 0);
+    if (ddp__engine_wait_any(ddp__engine_of(d, 0), tickets, n, &d->session->desk->wake) >= 0) return 0;
+    ddp__atomic_store(&d->session->desk->wake, 0);
     return (int)ddp__engine_error(ddp__engine_of(d, 0), &err);
 }
 
 void ddp_server_wake(ddp_ctx *d)
 {
     if (!ddp__has_engine(d)) return;
-    ddp__atomic_store(&d->desk->wake, 1);
+    ddp__atomic_store(&d->session->desk->wake, 1);
     ddp__engine_nudge(ddp__engine_of(d, 0));
 }
 
@@ -129,24 +132,23 @@ int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...)
 void ddp_server_set(ddp_ctx *d, int *flag, int value)
 {
     if (ddp__host_forked(ddp__host_of(d))) return;
-    pthread_mutex_lock(&d->desk->lock);
+    pthread_mutex_lock(&d->session->desk->lock);
     ddp__atomic_store(flag, value);
-    pthread_cond_broadcast(&d->desk->changed);
-    pthread_mutex_unlock(&d->desk->lock);
+    pthread_cond_broadcast(&d->session->desk->changed);
+    pthread_mutex_unlock(&d->session->desk->lock);
 }
 
 /* A failure ends serve, and with it the wait. */
 int ddp_server_await(ddp_ctx *d, const int *flag)
 {
-    struct ddp__desk *k = d->desk;
+    struct ddp__desk *k = d->session->desk;
     const double begin = ddp_now();
 
     DDP__DO(ddp__host_check(ddp__host_of(d), ddp__error(d)));
     pthread_mutex_lock(&k->lock);
     while (!ddp__atomic_load(flag) && k->running && !k->over) pthread_cond_wait(&k->changed, &k->lock);
     pthread_mutex_unlock(&k->lock);
-    d->wait_this_step += ddp_now() - begin;
-    ddp__record(d, DDP_SPAN_WAIT, DDP_NO_LAYER, begin, ddp_now());
+    ddp__clock_wait(d, begin, ddp_now());
     if (ddp__atomic_load(flag)) return 0;
     if (ddp__engine_of(d, 0)) ddp__engine_error(ddp__engine_of(d, 0), ddp__error(d));
     return ddp__error(d)->code ? (int)ddp__error(d)->code
@@ -167,17 +169,18 @@ ddp_status ddp__computes(ddp_ctx *d, const char *hook)
 ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
 {
     const int workers = ddp_world(d) - ddp_servers(d);
-    int *rank;
+    int *rank, group = 0;
     ddp_status s;
 
     if (!ddp_servers(d) || ddp__cfg(d)->min_world > 0) return DDP_OK;
     rank = (int *)ddp__calloc((size_t)workers, sizeof *rank);
     if (!rank) return ddp__fail(err, DDP_MEMORY, "out of memory for a group of %d ranks", workers);
     for (int r = 0; r < workers; r++) rank[r] = r;
-    s = ddp__engine_group(ddp__engine_of(d, 0), rank, workers, &d->computing, err);
+    s = ddp__engine_group(ddp__engine_of(d, 0), rank, workers, &group, err);
     if (s == DDP_OK && ddp__second_of(d))
-        s = ddp__engine_group(ddp__second_of(d), rank, workers, &d->computing, err);
+        s = ddp__engine_group(ddp__second_of(d), rank, workers, &group, err);
     DDP_FREE(rank);
+    ddp__computing_set(d, group);
     return s;
 }
 
@@ -185,7 +188,7 @@ ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
 void ddp__computing_team(ddp_ctx *d)
 {
     if (!ddp_servers(d)) return;
-    if (!d->computing) ddp__engine_retire(ddp__engine_of(d, 0));
+    if (!ddp__computing(d)) ddp__engine_retire(ddp__engine_of(d, 0));
     if (ddp__is_server(d)) return;
-    ddp__team_set(d, d->computing, ddp_world(d) - ddp_servers(d), 0, ddp_rank(d));
+    ddp__team_set(d, ddp__computing(d), ddp_world(d) - ddp_servers(d), 0, ddp_rank(d));
 }

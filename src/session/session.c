@@ -4,10 +4,13 @@
 #include "device/device.h"
 #include "exchange/collective.h"
 #include "exchange/events.h"
+#include "exchange/exchange.h"
 #include "measure/account.h"
+#include "measure/measure.h"
 #include "measure/timing.h"
 #include "session/admission.h"
 #include "session/launch.h"
+#include "session/part.h"
 #include "session/planning.h"
 #include "session/serve.h"
 #include "session/session.h"
@@ -19,9 +22,8 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     ddp__wire *wire = NULL;
     int met = ddp__met(d);
 
-    d->info = (ddp_step_info *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->info);
-    if (!d->info) return ddp__fail(err, DDP_MEMORY, "out of memory for a context");
-    d->plan_final = ddp__cfg(d)->profile_steps == 0;
+    ddp__reported_set(d, d->session->info);
+    d->session->plan_final = ddp__cfg(d)->profile_steps == 0;
     DDP__TRY(ddp__device_open(d, err));
     if (ddp__cfg(d)->join) return ddp__arrival_open(d, err);
     if (ddp_world(d) == 1) return DDP_OK;
@@ -49,6 +51,13 @@ ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub 
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
     d = ddp__context_new(cfg, list, &hooks, err);
+    if (d &&
+        (!ddp__exchange_open(d) || !ddp__gpu_open(d) || !ddp__measure_open(d) || !ddp__session_open(d))) {
+        ddp__fail(err, DDP_MEMORY, "out of memory for a context");
+        ddp__strategy_close(d);
+        ddp__context_free(d);
+        return NULL;
+    }
     if (d && ddp__open_parts(d, hub, listen_fd, err)) {
         ddp_close(d);
         return NULL;
@@ -83,8 +92,8 @@ static void ddp__closing_tell(ddp_ctx *d)
  * are. */
 static void ddp__disown(ddp_ctx *d)
 {
-    ddp__joiner_disown(d->joiner);
-    ddp__join_disown(d->join);
+    ddp__joiner_disown(d->session->joiner);
+    ddp__join_disown(d->session->join);
     ddp__engine_disown(ddp__second_of(d));
     ddp__engine_disown(ddp__engine_of(d, 0));
 }
@@ -98,24 +107,21 @@ void ddp_close(ddp_ctx *d)
     }
     ddp__closing_tell(d);
     ddp__arrival_close(d);
-    ddp__join_stop(d->join);
+    ddp__join_stop(d->session->join);
     ddp__desk_close(d);
     ddp__device_stop(d);
     if (ddp__second_of(d)) ddp__engine_close(ddp__second_of(d));
     if (ddp__engine_of(d, 0)) ddp__engine_close(ddp__engine_of(d, 0));
-    ddp__join_close(d->join); /* the coordinator's word may have been on its way until then */
-    ddp__tls_free(d->tls);
+    ddp__join_close(d->session->join); /* the coordinator's word may have been on its way until then */
+    ddp__tls_free(d->session->tls);
     ddp__graphs_free(d);
     ddp__strategy_close(d);
     for (int i = 0; i < ddp__layers(d); i++) ddp__unit_free(d, &d->unit[i]);
-    ddp__posted_close(d);
-    ddp__release(ddp__allocator_of(d), d->coded, d->coded_count * sizeof(float));
-    ddp__host_release(ddp__host_of(d), d->bases, d->bases_count * sizeof(float));
-    ddp__host_release(ddp__host_of(d), d->coded_there, 2 * d->coded_count * sizeof(float));
+    ddp__exchange_close(d);
+    ddp_blob_free(&d->session->plan);
     ddp__device_close(d);
-    ddp__release(ddp__allocator_of(d), d->muon.at, d->muon_count * sizeof(float));
     ddp__array_free(d->unit);
-    ddp_profile_free(&d->profile);
+    ddp_profile_free(&d->session->profile);
     ddp__context_free(d);
 }
 
@@ -323,9 +329,9 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
     if (!ddp__started(d) && ddp__session_start(d, err)) return ddp__ctx_fail(d, err);
     if (ddp__is_in_step(d, "ddp_plan_adopt") || ddp__strategy_wait(d, err) ||
         DDP__EVENT(d, plan_adopt, (d, ddp__self(d), plan, &blob)) || ddp__plan_set(d, &blob, NULL, err) ||
-        ddp__balance_links(d, d->profile.layers ? &d->profile : NULL, err))
+        ddp__balance_links(d, d->session->profile.layers ? &d->session->profile : NULL, err))
         return ddp__ctx_fail(d, err);
-    d->plan_final = 1;
+    d->session->plan_final = 1;
     ddp__account_reset(d);
     return 0;
 }
@@ -335,7 +341,10 @@ const ddp_plan *ddp_plan_get(const ddp_ctx *d)
     return d && ddp__ops(d)->plan_view ? ddp__ops(d)->plan_view(ddp__self(d)) : NULL;
 }
 
-const ddp_profile *ddp_profile_get(const ddp_ctx *d) { return d && d->profile.layers ? &d->profile : NULL; }
+const ddp_profile *ddp_profile_get(const ddp_ctx *d)
+{
+    return d && d->session->profile.layers ? &d->session->profile : NULL;
+}
 
 int ddp_measure_links(ddp_ctx *d)
 {
@@ -344,7 +353,7 @@ int ddp_measure_links(ddp_ctx *d)
     if (ddp__cfg(d)->nccl && !ddp__started(d) && ddp__session_start(d, ddp__error(d)))
         return ddp__ctx_fail(d, ddp__error(d));
     for (int link = 0; link < ddp_links(d); link++)
-        if (ddp__probe_link(d, link, &d->link[link], ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
+        if (ddp__probe_link(d, link, ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
     return 0;
 }
 
@@ -355,9 +364,8 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
     memset(out, 0, sizeof *out);
     if (link < 0 || link >= ddp_links(d)) return (int)DDP_ARG;
     DDP__DO(ddp__host_check(ddp__host_of(d), ddp__error(d)));
-    if (d->nccl && link == 0) {
-        out->operations = d->nccl->messages;
-        out->bytes_sent = d->nccl->bytes;
+    if (ddp__has_nccl(d) && link == 0) {
+        ddp__nccl_stats(d, &out->operations, &out->bytes_sent);
         out->algorithm = "nccl";
     } else {
         ddp__engine_stats(ddp__engine_of(d, link), &net);
@@ -366,11 +374,11 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
         out->busy_s = net.busy_s;
         out->algorithm = ddp__algorithm_name(net.algorithm);
     }
-    out->link = d->link[link];
-    out->gap_s = d->gap_s[link];
+    out->link = ddp__link_is(d, link);
+    out->gap_s = ddp__gap_is(d, link);
     if (link == 0)
         out->mu = 1;
-    else if (d->link[0].beta_s > 0)
-        out->mu = d->link[1].beta_s / d->link[0].beta_s;
+    else if (ddp__link_is(d, 0).beta_s > 0)
+        out->mu = ddp__link_is(d, 1).beta_s / ddp__link_is(d, 0).beta_s;
     return 0;
 }

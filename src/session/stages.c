@@ -5,6 +5,7 @@
  * backward pass, over its own link, and a plan for one worker's backward would give all its layers to few
  * steps. */
 #include "context/context.h"
+#include "session/part.h"
 #include "exchange/events.h"
 #include "exchange/post.h"
 #include "exchange/verbs.h"
@@ -18,7 +19,7 @@ static void ddp__stages_fill(const ddp_ctx *d, ddp__layer_cost *own)
 {
     for (int l = 0; l < ddp__layers(d); l++) {
         const ddp__unit *u = &d->unit[l];
-        ddp__layer_cost *c = &own[d->cut->whole[l]];
+        ddp__layer_cost *c = &own[d->session->cut->whole[l]];
         c->flops = u->flops;
         c->count = (double)u->count;
         c->trained = (double)u->trained;
@@ -30,37 +31,38 @@ static void ddp__stages_fill(const ddp_ctx *d, ddp__layer_cost *own)
 /* A stage averages the parts of the values that it has, which are not the parts of the whole layer. */
 static ddp_status ddp__stages_parts(const ddp_ctx *d, ddp_error *err)
 {
-    for (int k = 0; k < d->cut->layers; k++) {
-        const ddp__layer_cost *c = &d->model[k];
+    for (int k = 0; k < d->session->cut->layers; k++) {
+        const ddp__layer_cost *c = &d->session->model[k];
         if (c->holders > 1 && ddp__parts_for(d, (size_t)c->trained) > 1)
             return ddp__fail(err, DDP_UNSUPPORTED,
                              "%s%s is on %.0f stages, and split_params %d makes %d parts of it: cut the "
                              "model between layers, or leave split_params 0",
-                             ddp__layer_prefix(d->cut->name[k]), d->cut->name[k], c->holders,
-                             ddp__cfg(d)->split_params, ddp__parts_for(d, (size_t)c->trained));
+                             ddp__layer_prefix(d->session->cut->name[k]), d->session->cut->name[k],
+                             c->holders, ddp__cfg(d)->split_params, ddp__parts_for(d, (size_t)c->trained));
     }
     return DDP_OK;
 }
 
 ddp_status ddp__stages_open(ddp_ctx *d, ddp_error *err)
 {
-    const ddp__cut *const cut = d->cut;
+    const ddp__cut *const cut = d->session->cut;
     const size_t L = cut ? (size_t)cut->layers : 0, row = L * sizeof(ddp__layer_cost);
     const int *ranks;
     ddp__layer_cost *all;
     ddp_status s;
     int place = 0;
 
-    if (!cut || !cut->group || !d->plan_final || !ddp__ops(d)->plan_whole || !ddp__ops(d)->plan_adopt)
+    if (!cut || !cut->group || !d->session->plan_final || !ddp__ops(d)->plan_whole ||
+        !ddp__ops(d)->plan_adopt)
         return DDP_OK;
     if (ddp__layers(d) != cut->units)
         return ddp__fail(err, DDP_USAGE,
                          "%d layers on stage %d, %d of them of its graph: strategy %s plans for the graph's "
                          "layers: add no others with ddp_add_layer",
                          ddp__layers(d), cut->stage, cut->units, ddp__ops(d)->name);
-    d->model = (ddp__layer_cost *)ddp__scratch_take(ddp__lists_of(d), L, sizeof *d->model);
+    d->session->model = (ddp__layer_cost *)ddp__scratch_take(ddp__lists_of(d), L, sizeof *d->session->model);
     all = (ddp__layer_cost *)ddp__calloc((size_t)cut->stages, row);
-    if (!d->model || !all) {
+    if (!d->session->model || !all) {
         if (all) DDP_FREE(all);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the plan of %d layers", cut->layers);
     }
@@ -69,7 +71,7 @@ ddp_status ddp__stages_open(ddp_ctx *d, ddp_error *err)
     ddp__stages_fill(d, all + (size_t)place * L);
     s = ddp__gather_words(d, cut->group, all, row, err);
     for (size_t i = 0; s == DDP_OK && i < (size_t)cut->stages * L; i++) {
-        ddp__layer_cost *c = &d->model[i % L];
+        ddp__layer_cost *c = &d->session->model[i % L];
         c->flops += all[i].flops;
         c->count += all[i].count;
         c->trained += all[i].trained;
@@ -86,8 +88,9 @@ int ddp__stages_rows(const ddp_ctx *d)
 {
     int rows = 0;
 
-    if (!d->model) return ddp__plan_rows(d);
-    for (int k = 0; k < d->cut->layers; k++) rows += ddp__parts_for(d, (size_t)d->model[k].trained);
+    if (!d->session->model) return ddp__plan_rows(d);
+    for (int k = 0; k < d->session->cut->layers; k++)
+        rows += ddp__parts_for(d, (size_t)d->session->model[k].trained);
     return rows;
 }
 
@@ -96,10 +99,11 @@ void ddp__stages_name(const ddp_ctx *d, int row, char *out, size_t room)
     int k = 0, parts;
 
     for (;; k++, row -= parts) {
-        parts = d->model ? ddp__parts_for(d, (size_t)d->model[k].trained) : ddp_parts_of(d, k);
+        parts =
+            d->session->model ? ddp__parts_for(d, (size_t)d->session->model[k].trained) : ddp_parts_of(d, k);
         if (row < parts) break;
     }
-    snprintf(out, room, "%.120s", d->model ? d->cut->name[k] : d->unit[k].name);
+    snprintf(out, room, "%.120s", d->session->model ? d->session->cut->name[k] : d->unit[k].name);
     if (parts > 1) ddp__format(out + strlen(out), room - strlen(out), " [%d/%d]", row + 1, parts);
 }
 
@@ -110,9 +114,9 @@ ddp_status ddp__stages_take(const ddp_ctx *d, const ddp_plan *whole, ddp_plan *o
     DDP__TRY(ddp_plan_new(ddp__plan_rows(d), whole->period, own, err));
     own->solver = whole->solver;
     own->cost = whole->cost;
-    for (int k = 0, from = 0; k < d->cut->layers; k++, from += parts) {
-        parts = ddp__parts_for(d, (size_t)d->model[k].trained);
-        if (l == ddp__layers(d) || d->cut->whole[l] != k) continue; /* another stage's */
+    for (int k = 0, from = 0; k < d->session->cut->layers; k++, from += parts) {
+        parts = ddp__parts_for(d, (size_t)d->session->model[k].trained);
+        if (l == ddp__layers(d) || d->session->cut->whole[l] != k) continue; /* another stage's */
         /* the last part has the buffers too: of a stage that has nothing else it is the only one */
         for (int i = parts - ddp_parts_of(d, l); i < parts; i++, row++) {
             own->step_of[row] = whole->step_of[from + i];
@@ -132,7 +136,7 @@ ddp_status ddp__stages_make(ddp_ctx *d, const ddp_profile *model, ddp_plan *out,
 
     p.params = (double *)ddp__calloc((size_t)p.layers, sizeof *p.params);
     if (!p.params) return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", p.layers);
-    for (int k = 0; k < p.layers; k++) p.params[k] = d->model[k].trained;
+    for (int k = 0; k < p.layers; k++) p.params[k] = d->session->model[k].trained;
     s = DDP__EVENT(d, plan_whole, (d, ddp__self(d), &p, out));
     DDP_FREE(p.params);
     return s;
@@ -144,7 +148,7 @@ ddp_status ddp__stages_profile(const ddp_ctx *d, const ddp_profile *model, ddp_p
     own->alpha_s = model->alpha_s;
     own->gap_s = model->gap_s;
     for (int l = 0; l < ddp__layers(d); l++) {
-        const int k = d->cut->whole[l];
+        const int k = d->session->cut->whole[l];
         own->params[l] = model->params ? model->params[k] : (double)d->unit[l].count;
         own->forward_s[l] = model->forward_s ? model->forward_s[k] : 0;
         own->backward_s[l] = model->backward_s[k];

@@ -5,10 +5,13 @@
 #include "device/device.h"
 #include "exchange/average.h"
 #include "exchange/events.h"
+#include "exchange/exchange.h"
 #include "exchange/post.h"
 #include "exchange/verbs.h"
-#include "session/admission.h"
 #include "measure/account.h"
+#include "measure/measure.h"
+#include "session/admission.h"
+#include "session/part.h"
 #include "session/planning.h"
 #include "session/serve.h"
 #include "session/start.h"
@@ -183,40 +186,6 @@ static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 }
 
 /* Muon's room, and what it cannot do. */
-static ddp_status ddp__session_muon(ddp_ctx *d, ddp_error *err)
-{
-    int matrices = 0;
-
-    if (!ddp__is_muon(ddp__optimizer(d))) return DDP_OK;
-    if (ddp__backend_of(d))
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "optimizer muon with a backend: its matrices are multiplied on the CPU: "
-                         "train there, or choose adamw");
-    if (ddp__ops(d)->traits & DDP_NEEDS_SERVERS)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "optimizer muon with strategy %s: a server updates what it serves on its "
-                         "own, not matrix by matrix: choose adamw, or a strategy without servers",
-                         ddp__ops(d)->name);
-    for (int l = 0; l < ddp__layers(d); l++)
-        for (int i = 0; i < d->unit[l].gradients; i++) {
-            const ddp_matrix *x = &d->unit[l].shape[i];
-            const size_t room = ddp__muon_room(x->rows, x->columns);
-            matrices += x->rows > 0;
-            if (room > d->muon_count) d->muon_count = room;
-        }
-    if (!matrices && d->cut) return DDP_OK; /* another stage has them */
-    if (!matrices)
-        return ddp__fail(err, DDP_USAGE,
-                         "optimizer muon: none of %d layers has a matrix to train: give them in "
-                         "ddp_layer.matrices, or choose adamw",
-                         ddp__layers(d));
-    d->muon.pool = ddp__pool_of(d);
-    d->muon.at = (float *)ddp__alloc(ddp__allocator_of(d), d->muon_count * sizeof(float));
-    return d->muon.at ? DDP_OK
-                      : ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes that muon works in",
-                                  d->muon_count * sizeof(float));
-}
-
 /* A system that promises more memory than it has would end the process later, without a word. */
 static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
 {
@@ -238,34 +207,14 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
 
 static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 {
-    const int per_step = 8 * ddp__layers(d) * ddp__cfg(d)->micro_batches + 64,
-              timed = ddp__cfg(d)->profile_steps + 1;
-
     for (int l = 0; l < ddp__layers(d); l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__session_fits(d, err));
     for (int l = 0; l < ddp__layers(d); l++) DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
-    DDP__TRY(ddp__session_muon(d, err));
+    DDP__TRY(ddp__muon_open(d, d->session->cut != NULL, err));
     DDP__TRY(ddp__coded_memory(d, err));
     DDP__TRY(ddp__posted_open(d, err));
-    d->spans = ddp__cfg(d)->trace_spans > per_step ? ddp__cfg(d)->trace_spans : per_step;
-    d->op_room = ddp__cfg(d)->trace_spans > 0 ? 2048 : (ddp__cfg(d)->site > 0 ? 12 : 4) * ddp__layers(d) + 64;
-    d->merge_room = per_step + d->op_room;
-    d->span = (ddp_span *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->spans, sizeof *d->span);
-    d->op_scratch =
-        (ddp__op_span *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->op_room, sizeof *d->op_scratch);
-    d->merge = (ddp_span *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->merge_room, sizeof *d->merge);
-    d->ended_room = ddp__clock_room(d);
-    d->ended = (ddp__ended *)ddp__scratch_take(ddp__lists_of(d), (size_t)d->ended_room, sizeof *d->ended);
-    d->pace = (ddp__pace_word *)ddp__scratch_take(ddp__lists_of(d), (size_t)ddp_world(d), sizeof *d->pace);
-    d->pace_sorted = ddp__doubles(ddp__lists_of(d), (size_t)ddp_world(d));
-    d->pace_ticket = -1;
-    d->timer.layers = ddp__layers(d);
-    d->timer.room = timed;
-    d->timer.sample = (float *)ddp__scratch_take(
-        ddp__lists_of(d), (size_t)ddp__layers(d) * (size_t)timed * DDP__T_KINDS, sizeof *d->timer.sample);
-    if (ddp__scratch_failed(ddp__lists_of(d)))
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", ddp__layers(d));
-    return DDP_OK;
+    DDP__TRY(ddp__clock_memory(d, err));
+    return ddp__measure_start(d, err);
 }
 
 /* ---- teams ---- */
@@ -289,11 +238,11 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
                              "with ddp_group, and leave the layer to its ranks",
                              l, d->unit[l].name, group, ddp_rank(d));
         if (group) groups = 1;
-        if (group != d->unit[0].group) d->mixed = 1;
+        if (group != d->unit[0].group) d->session->mixed = 1;
     }
-    if (d->norm.pass) checked.clip_norm = 0; /* which a pipeline knows */
+    if (ddp__norm_is_shared(d)) checked.clip_norm = 0; /* which a pipeline knows */
     DDP__TRY(ddp__goes_check(&checked, ddp__ops(d), groups, err));
-    if (d->mixed) team = 0;
+    if (d->session->mixed) team = 0;
     ddp__team_set(d, team, team ? ddp__engine_group_size(ddp__engine_of(d, 0), team) : ddp_world(d),
                   ddp__group_root(d, team), place);
     for (i = 0; i < ddp__team_size(d); i++)
@@ -350,7 +299,7 @@ static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
  * error. */
 static ddp_status ddp__own_state_given(const ddp_ctx *d, ddp_error *err)
 {
-    if (ddp__optimizer(d)->update || d->programs || (!ddp__cfg(d)->join && d->met >= ddp_world(d)))
+    if (ddp__optimizer(d)->update || d->session->programs || (!ddp__cfg(d)->join && d->met >= ddp_world(d)))
         return DDP_OK;
     return ddp__fail(err, DDP_UNSUPPORTED,
                      "%s with your own update: a joining worker needs the state of your optimizer: register "
@@ -360,7 +309,7 @@ static ddp_status ddp__own_state_given(const ddp_ctx *d, ddp_error *err)
 
 ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 {
-    const int joins = d->joiner != NULL;
+    const int joins = d->session->joiner != NULL;
 
     if (ddp__started(d)) return DDP_OK;
     if (ddp__layers(d) == 0)
@@ -379,7 +328,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
         DDP__TRY(ddp__stages_open(d, err));
         DDP__TRY(ddp__plan_fits_stages(d, err));
     }
-    if (!joins) DDP__TRY(ddp__device_start(d, err));
+    if (!joins) DDP__TRY(ddp__device_start(d, d->session->edge_messages, d->session->edge_bytes, err));
     if (ddp__engine_of(d, 0)) {
         DDP__TRY(ddp__share_parameters(d, err));
         ddp__computing_team(d);
@@ -389,9 +338,9 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     if (ddp__engine_of(d, 0)) ddp__admission_ready(d);
     if (joins) { /* from here on it has an engine, and the members' state */
         DDP__TRY(ddp__arrival_enter(d, err));
-        DDP__TRY(ddp__device_start(d, err));
+        DDP__TRY(ddp__device_start(d, d->session->edge_messages, d->session->edge_bytes, err));
     }
-    if (d->plan_final && !ddp__ops(d)->plan_make && !ddp__is_server(d))
+    if (d->session->plan_final && !ddp__ops(d)->plan_make && !ddp__is_server(d))
         DDP__TRY(ddp__balance_links(d, NULL, err));
     DDP__TRY(ddp__desk_open(d, err));
     ddp__layers_freeze(d);

@@ -3,7 +3,8 @@
 
 #include "context/context.h"
 
-DDP_LIB ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err); /* d->tls, where the configuration says so */
+DDP_LIB ddp_status ddp__session_tls(ddp_ctx *d,
+                                    ddp_error *err); /* d->session->tls, where the configuration says so */
 /* The wire of the first link, or of another that meets at addr. */
 DDP_LIB ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd, ddp__wire **wire,
                                 ddp_error *err);

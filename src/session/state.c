@@ -2,9 +2,12 @@
 #include "context/context.h"
 #include "exchange/average.h"
 #include "exchange/events.h"
+#include "exchange/exchange.h"
 #include "exchange/verbs.h"
+#include "measure/measure.h"
 #include "measure/timing.h"
 #include "session/keep.h"
+#include "session/part.h"
 #include "session/planning.h"
 
 enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 7 };
@@ -22,7 +25,7 @@ typedef struct ddp__share_walk {
  * too. */
 static size_t ddp__share_from(const ddp_ctx *d, int l, int buffers, size_t at, size_t *n)
 {
-    const ddp__cut *c = d->cut;
+    const ddp__cut *c = d->session->cut;
 
     for (int i = 0; c && i < c->spans; i++) {
         const ddp__cut_span *s = &c->span[i];
@@ -43,7 +46,8 @@ static int ddp__shares_block(const ddp_ctx *d, int l, int b, ddp__share_walk *w,
     int count = 0;
 
     for (; at < k->count; at += n, w->at[buffers] += n) {
-        ddp__share h = {l, b, d->cut ? d->cut->whole[l] : l, buffers, 0, (int64_t)at, 0, -1, 0, 0, 0};
+        ddp__share h = {
+            l, b, d->session->cut ? d->session->cut->whole[l] : l, buffers, 0, (int64_t)at, 0, -1, 0, 0, 0};
         n = k->count - at;
         h.from = (int64_t)ddp__share_from(d, l, buffers, w->at[buffers], &n);
         if (!buffers && k->grads) {
@@ -127,9 +131,8 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
     /* the layer's last average, which was another when a newcomer's clone was taken */
     if (u->base) ddp__worker_add(s, "base", l, -1, u->base, u->trained, there | DDP__WORKER_TOLD);
     if (u->residual && u->trained)
-        ddp__worker_add(s, "residual", l, -1,
-                        d->coded_there ? d->coded_there + (u->residual - d->coded) : u->residual, u->trained,
-                        DDP__WORKER_OWN | (d->coded_there ? there : 0));
+        ddp__worker_add(s, "residual", l, -1, ddp__residual_memory(d, u), u->trained,
+                        DDP__WORKER_OWN | (ddp__coded_on_device(d) ? there : 0));
 }
 
 /* More than any plan takes: nothing that arrives decides about an allocation. */
@@ -154,9 +157,9 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     number = (int64_t *)ddp__worker_small(s, "numbers", DDP_ST_I64, DDP__N_NUMBERS, 0, DDP__WORKER_TOLD);
     updates = (int64_t *)ddp__worker_small(s, "updates", DDP_ST_I64, L, 0, told);
     random = (int64_t *)ddp__worker_small(s, "random", DDP_ST_I64, graphs, 0, 0);
-    plan = (unsigned char *)ddp__worker_small(s, "plan", DDP_ST_U8, d->plan.size, ddp__plan_most(d),
+    plan = (unsigned char *)ddp__worker_small(s, "plan", DDP_ST_U8, d->session->plan.size, ddp__plan_most(d),
                                               DDP__WORKER_TOLD | DDP__WORKER_BLOB);
-    profile = (double *)ddp__worker_small(s, "profile", DDP_ST_F64, d->measured ? times : 0, times,
+    profile = (double *)ddp__worker_small(s, "profile", DDP_ST_F64, ddp__follows(d) ? times : 0, times,
                                           DDP__WORKER_TOLD | DDP__WORKER_BLOB | DDP__WORKER_OWN);
     lr = (float *)ddp__worker_small(s, "lr", DDP_ST_F32, 1, 0, DDP__WORKER_TOLD);
     share = (ddp__share *)ddp__worker_small(s, "shares", DDP_ST_I64, (size_t)shares * DDP__SHARE_WORDS, 0, 0);
@@ -166,18 +169,18 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     s->cut = ddp__hash(DDP__HASH_START, share, (size_t)shares * sizeof *share);
     number[DDP__N_STEP] = ddp_step(d);
     number[DDP__N_TAKEN] = d->taken;
-    number[DDP__N_FINAL] = d->plan_final;
+    number[DDP__N_FINAL] = d->session->plan_final;
     for (int l = 0; l < ddp__layers(d); l++) updates[l] = d->unit[l].updates;
     for (o = d->host.owned; o; o = o->next)
         if (o->passes) *random++ = (int64_t)*o->passes;
-    if (d->plan.size) memcpy(plan, d->plan.bytes, d->plan.size);
+    if (d->session->plan.size) memcpy(plan, d->session->plan.bytes, d->session->plan.size);
     *lr = ddp__lr(d);
-    if (!d->measured) return DDP_OK;
-    memcpy(profile, d->profile.forward_s, L * sizeof *profile);
-    memcpy(profile + L, d->profile.backward_s, L * sizeof *profile);
-    profile[2 * L] = d->link[0].alpha_s;
-    profile[2 * L + 1] = d->link[0].beta_s;
-    profile[2 * L + 2] = d->gap_s[0];
+    if (!ddp__follows(d)) return DDP_OK;
+    memcpy(profile, d->session->profile.forward_s, L * sizeof *profile);
+    memcpy(profile + L, d->session->profile.backward_s, L * sizeof *profile);
+    profile[2 * L] = ddp__link_is(d, 0).alpha_s;
+    profile[2 * L + 1] = ddp__link_is(d, 0).beta_s;
+    profile[2 * L + 2] = ddp__gap_is(d, 0);
     return DDP_OK;
 }
 
@@ -185,7 +188,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
 {
     const int told = ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
     const int there = ddp__backend_of(d) ? DDP__WORKER_THERE : 0;
-    int room = DDP__SMALL + ddp__count(d->kept) + d->programs + 1;
+    int room = DDP__SMALL + ddp__count(ddp__kept_list(d)) + d->session->programs + 1;
 
     for (int l = 0; l < ddp__layers(d); l++) room += ddp__count(d->unit[l].block) + 3;
     DDP__TRY(ddp__worker_open(s, ddp__layers(d), room, err));
@@ -200,30 +203,30 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->optimizer = ddp__optimizer(d)->name;
     s->period = ddp__cfg(d)->period;
     s->model = ddp__model_hash(d);
-    s->run = d->saves_as;
+    s->run = d->session->saves_as;
     s->check = ddp__worker_is_sane;
     s->owner = d;
     s->part =
         (size_t)(ddp__cfg(d)->elastic_bytes / 64 * 64); /* in memory that is allocated in units of that */
     s->takes_plan = 1;
-    s->whole = d->cut ? d->cut->name : s->layer;
-    s->wholes = d->cut ? d->cut->layers : ddp__layers(d);
-    s->copies = d->cut ? d->cut->copies : ddp_world(d);
-    s->copy = d->cut ? d->cut->copy : ddp_rank(d);
+    s->whole = d->session->cut ? d->session->cut->name : s->layer;
+    s->wholes = d->session->cut ? d->session->cut->layers : ddp__layers(d);
+    s->copies = d->session->cut ? d->session->cut->copies : ddp_world(d);
+    s->copy = d->session->cut ? d->session->cut->copy : ddp_rank(d);
     for (int l = 0; l < ddp__layers(d); l++) s->layer[l] = d->unit[l].name;
     DDP__TRY(ddp__worker_values(d, s, told, err));
     for (int l = 0; l < ddp__layers(d); l++) ddp__worker_layer(d, s, l, told);
-    for (int i = 0; i < ddp__count(d->kept); i++) {
-        const ddp__own_state *k = &d->kept[i];
+    for (int i = 0; i < ddp__count(ddp__kept_list(d)); i++) {
+        const ddp__own_state *k = &ddp__kept_list(d)[i];
         const int own = k->equal & DDP_KEPT_DRAINED ? 0 : k->equal & 1 ? DDP__WORKER_TOLD : DDP__WORKER_OWN;
         const int enters = k->equal & DDP_KEPT_TOLD ? DDP__WORKER_TOLD : 0;
         if (k->equal & DDP_KEPT_NOWHERE) continue;
         ddp__worker_add(s, k->name, k->layer < 0 ? ddp__layers(d) : k->layer, -1, k->data, k->count,
                         own | enters | (k->equal & DDP_KEPT_HERE ? 0 : there));
     }
-    if (d->cut && d->cut->residuals)
-        ddp__worker_add(s, DDP__EDGE_RESIDUAL, ddp__layers(d), -1, d->cut->residual, d->cut->residuals,
-                        DDP__WORKER_OWN);
+    if (d->session->cut && d->session->cut->residuals)
+        ddp__worker_add(s, DDP__EDGE_RESIDUAL, ddp__layers(d), -1, d->session->cut->residual,
+                        d->session->cut->residuals, DDP__WORKER_OWN);
     return DDP_OK;
 }
 
@@ -237,14 +240,14 @@ ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, dd
     ddp_blob blob;
 
     ddp__step_set(d, (long)number[DDP__N_STEP], number[DDP__N_TAKEN]);
-    d->saves_as = s->run;
+    d->session->saves_as = s->run;
     ddp_set_lr(d, *(const float *)ddp__worker_find(s, "lr")->data);
     for (int l = 0; l < ddp__layers(d); l++) d->unit[l].updates = (long)updates[l];
     for (o = d->host.owned; o; o = o->next)
         if (o->passes) *o->passes = (uint64_t)*random++;
-    if (keep_plan && number[DDP__N_FINAL]) d->plan_final = 1;
-    d->timed_from = ddp_step(d);
-    if (!d->plan_final) ddp__profile_for(d, ddp_step(d)); /* it has still to measure */
+    if (keep_plan && number[DDP__N_FINAL]) d->session->plan_final = 1;
+    d->session->timed_from = ddp_step(d);
+    if (!d->session->plan_final) ddp__profile_for(d, ddp_step(d)); /* it has still to measure */
     if (!keep_plan || !plan->count) return DDP_OK;
     blob.bytes = (unsigned char *)plan->data;
     blob.size = plan->count;
@@ -256,17 +259,19 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
     const ddp__tensor *t = ddp__worker_find(s, "profile");
     const double *profile = (const double *)t->data;
     const size_t L = (size_t)ddp__layers(d);
+    ddp_link link = DDP__ZEROS;
 
-    d->measured = t->count != 0;
-    d->drift_ticket = -1;
-    if (!d->measured) return DDP_OK;
-    ddp_profile_free(&d->profile);
-    DDP__TRY(ddp__profile_start(d, &d->profile, err));
-    memcpy(d->profile.forward_s, profile, L * sizeof *profile);
-    memcpy(d->profile.backward_s, profile + L, L * sizeof *profile);
-    d->link[0].alpha_s = profile[2 * L];
-    d->link[0].beta_s = profile[2 * L + 1];
-    d->gap_s[0] = profile[2 * L + 2];
-    ddp__profile_between(d, &d->profile);
+    ddp__follows_set(d, t->count != 0);
+    d->session->drift_ticket = -1;
+    if (!ddp__follows(d)) return DDP_OK;
+    ddp_profile_free(&d->session->profile);
+    DDP__TRY(ddp__profile_start(d, &d->session->profile, err));
+    memcpy(d->session->profile.forward_s, profile, L * sizeof *profile);
+    memcpy(d->session->profile.backward_s, profile + L, L * sizeof *profile);
+    link.alpha_s = profile[2 * L];
+    link.beta_s = profile[2 * L + 1];
+    ddp__link_set(d, 0, link);
+    ddp__gap_set(d, 0, profile[2 * L + 2]);
+    ddp__profile_between(d, &d->session->profile);
     return DDP_OK;
 }

@@ -1,6 +1,7 @@
 /* [asan] Stragglers are named by their compute time; a plan follows the link. */
 #include "dreamddp.h"
 #include "context/context.h"
+#include "measure/timing.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -79,13 +80,13 @@ static int worker(ddp_ctx *d, void *user)
         if (!bad) bad = ddp_step_end(d);
         if (step + 1 == p->until) ddp_get_stats(d, &p->at[r]);
         if (step == 8) {
-            p->before[r] = d->link[p->link].beta_s;
+            p->before[r] = ddp__link_is(d, p->link).beta_s;
             p->plan[r] = ddp_plan_get(d) ? ddp_plan_hash(ddp_plan_get(d)) : 0;
         }
     }
     ddp_get_stats(d, &p->end[r]);
     p->notes[r] = ddp_notes(d, p->note[r], 64);
-    p->after[r] = d->link[p->link].beta_s;
+    p->after[r] = ddp__link_is(d, p->link).beta_s;
     p->last[r] = ddp_plan_get(d) ? ddp_plan_hash(ddp_plan_get(d)) : 0;
     if (!bad) bad = ddp_sync_all(d);
     free(x);

@@ -86,9 +86,9 @@ static long kept_rest(const plan_of_run *p, const ddp_ctx *d)
 
     for (int l = 0; outer && l < p->layers; l++) n += ((const ddp__outer *)d->self)->layer[l].fresh;
 
-    for (int i = 0; i < ddp__count(d->kept); i++)
-        for (size_t k = 0; !strcmp(d->kept[i].name, "residual") && k < d->kept[i].count; k++)
-            n += d->kept[i].data[k] != 0;
+    for (int i = 0; i < ddp__count(d->exchange->kept); i++)
+        for (size_t k = 0; !strcmp(d->exchange->kept[i].name, "residual") && k < d->exchange->kept[i].count; k++)
+            n += d->exchange->kept[i].data[k] != 0;
     return n;
 }
 
@@ -146,7 +146,7 @@ static ddp_status train(const plan_of_run *p, ddp_ctx *d, int number)
         ddp__atomic_store(&b->step[number], s + 1);
     }
     if (ddp_wait(d)) return ddp_last_error(d)->code;
-    for (int r = 0; d->levels && !ddp_sites_of(d)->members && r < p->world; r++)
+    for (int r = 0; d->exchange->levels && !ddp_sites_of(d)->members && r < p->world; r++)
         if (d->engine->place[r] >= 0) b->sites[number] = 10 * b->sites[number] + d->engine->site[r];
     for (int l = 0; l < p->layers; l++)
         b->averaged[number] = ddp_hash_floats(b->averaged[number], params[l], p->count);
@@ -222,7 +222,7 @@ static void work(const plan_of_run *p, int number, int join)
     }
     d = ddp_open(&c, &err);
     s = err.code;
-    if (d && d->join) ddp__addr_text(&d->join->door[d->rank], p->b->door[number]);
+    if (d && d->session->join) ddp__addr_text(&d->session->join->door[d->rank], p->b->door[number]);
     if (d) {
         s = train(p, d, number);
         if (s != DDP_OK) err = *ddp_last_error(d);

@@ -74,7 +74,7 @@ static void joins_a_run_that_dies(const plan_of_run *p, const pid_t *member)
     layer.grads = g;
     layer.count = 2;
     d->cfg.connect_timeout_s = 0.5;
-    d->joiner->c.connect_timeout_s = 0.5;
+    d->session->joiner->c.connect_timeout_s = 0.5;
     if (ddp_add_layer(d, &layer) || !ddp_set_optimizer(d, &o)) _exit(98);
     if (ddp_dump(d, in_folder("after.jsonl"), NULL)) _exit(97);
     if (!strstr(ddp_last_error(d)->msg, "the last operations are in ")) _exit(96);
@@ -180,7 +180,7 @@ static void worker_enters_after_the_collectives_between_two_steps(void **state)
 static int notes_that_it_opened(const plan_of_run *p, ddp_ctx *d, int number)
 {
     if (number < 2) return 0;
-    d->cfg.connect_timeout_s = d->joiner->c.connect_timeout_s = 1;
+    d->cfg.connect_timeout_s = d->session->joiner->c.connect_timeout_s = 1;
     ddp__atomic_store(&p->b->opened, 1);
     return 0;
 }

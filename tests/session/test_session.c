@@ -995,7 +995,7 @@ static int sends_a_burst(ddp_ctx *d, trial *t)
     for (int l = LAYERS - 1; t->cfg.deterministic && !bad && l >= 0; l--) bad = ddp_backward_end(d, l);
     if (!bad && t->cfg.deterministic) bad = ddp_step_end(d);
     if (bad) return bad;
-    gap = d->profile.gap_s;
+    gap = d->session->profile.gap_s;
     if (t->cfg.deterministic) return !ddp_profile_get(d) || gap > 0 ? DDP_FAILED : 0;
     memcpy(word, &gap, sizeof gap);
     if (ddp_broadcast(d, word, 2, 0) || memcmp(word, &gap, sizeof gap)) return DDP_FAILED;
@@ -1014,10 +1014,11 @@ static int sends_a_burst(ddp_ctx *d, trial *t)
         if (ddp__engine_wait(d->engine, ticket[i], &err)) return DDP_FAILED;
     took = ddp_now() - begin;
     if (ddp_rank(d) == 0) {
-        const double said = d->profile.alpha_s + 12 * (gap + d->link[0].beta_s * bytes);
+        const double said = d->session->profile.alpha_s + 12 * (gap + d->measure->link[0].beta_s * bytes);
         print_message(
             "alpha %.3f ms, gap %.3f ms, %.3f ms for the bytes of one: 12 take %.2f ms, said %.2f\n",
-            1e3 * d->profile.alpha_s, 1e3 * gap, 1e3 * d->link[0].beta_s * bytes, 1e3 * took, 1e3 * said);
+            1e3 * d->session->profile.alpha_s, 1e3 * gap, 1e3 * d->measure->link[0].beta_s * bytes,
+            1e3 * took, 1e3 * said);
         t->flag = gap > 1e-4 && took > 0.75 * said && took < 1.3 * said;
     }
     return 0;
@@ -1058,10 +1059,10 @@ static int trains_on_a_link_slower_than_planned(ddp_ctx *d, trial *t)
     if (!bad) bad = ddp_set_optimizer(d, &o);
     for (step = 0; !bad && step < 60; step++) {
         if (step == 12) {
-            d->link[0].beta_s /= 4;
-            ddp__profile_link(d, &d->profile);
+            d->measure->link[0].beta_s /= 4;
+            ddp__profile_link(d, &d->session->profile);
             ddp__drift_start(d);
-            before = d->link[0].beta_s;
+            before = d->measure->link[0].beta_s;
         }
         for (l = 0; !bad && l < 2; l++) bad = ddp_forward_begin(d, l);
         for (l = 1; !bad && l >= 0; l--) {
@@ -1072,7 +1073,8 @@ static int trains_on_a_link_slower_than_planned(ddp_ctx *d, trial *t)
     }
     /* planned again with the slower link: the plan's own figures, not only the estimate, moved */
     if (ddp_rank(d) == 0)
-        t->flag = before > 0 && d->link[0].beta_s > 2 * before && d->profile.comm_s[0] > 2 * before * 120000;
+        t->flag = before > 0 && d->measure->link[0].beta_s > 2 * before &&
+                  d->session->profile.comm_s[0] > 2 * before * 120000;
     return bad ? bad : ddp_sync_all(d);
 }
 
@@ -1095,14 +1097,14 @@ static int trains_on_a_steady_link(ddp_ctx *d, trial *t)
     }
     if (!bad) bad = ddp_set_optimizer(d, &o);
     for (step = 0; !bad && step < 40; step++) {
-        if (step == d->cfg.profile_steps) first = d->link[0];
+        if (step == d->cfg.profile_steps) first = d->measure->link[0];
         for (l = 0; !bad && l < 2; l++) bad = ddp_forward_begin(d, l);
         for (l = 1; !bad && l >= 0; l--) bad = ddp_backward_end(d, l);
         if (!bad) bad = ddp_step_end(d);
     }
     if (!bad) bad = ddp_sync_all(d);
     if (ddp_rank(d) == 0)
-        t->flag = first.beta_s > 0 && ddp_link_drift(first, d->fit[0].link, &bytes, 1) > -0.3;
+        t->flag = first.beta_s > 0 && ddp_link_drift(first, d->measure->fit[0].link, &bytes, 1) > -0.3;
     return bad;
 }
 

@@ -507,9 +507,9 @@ static int drifts(ddp_ctx *d, void *user)
         }
         if (!bad) bad = ddp_report(d, &info) || ddp_step_end(d);
         if (r) continue;
-        for (int i = 0; i < ddp__count(d->kept); i++) /* ddp__late_numbers */
-            if (!strcmp(d->kept[i].name, "deferral"))
-                u_max[step > BEFORE][step % LOOKED] = ((const double *)(const void *)d->kept[i].data)[6];
+        for (int i = 0; i < ddp__count(d->exchange->kept); i++) /* ddp__late_numbers */
+            if (!strcmp(d->exchange->kept[i].name, "deferral"))
+                u_max[step > BEFORE][step % LOOKED] = ((const double *)(const void *)d->exchange->kept[i].data)[6];
         if (step == BEFORE) ddp_sleep_until(begin + 3.2); /* no hook: nobody computes or sends */
     }
     return bad;

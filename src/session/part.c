@@ -1,0 +1,19 @@
+/* The part of a context that belongs to this module. */
+#include "session/part.h"
+
+int ddp__session_open(ddp_ctx *d)
+{
+    d->session = (struct ddp__session *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->session);
+    if (d->session)
+        d->session->info = (ddp_step_info *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->session->info);
+    return d->session && d->session->info;
+}
+
+void ddp__cut_set(ddp_ctx *d, const ddp__cut *cut) { d->session->cut = cut; }
+const ddp__cut *ddp__cut_of(const ddp_ctx *d) { return d->session->cut; }
+
+void ddp__edges_set(ddp_ctx *d, int messages, size_t bytes)
+{
+    d->session->edge_messages = messages;
+    d->session->edge_bytes = bytes;
+}
