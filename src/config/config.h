@@ -51,7 +51,7 @@ typedef enum ddp_transport {
     DDP_SOCKETS            /* ranks are processes that the program has connected: ddp_config.sockets */
 } ddp_transport;
 
-/* ddp_config.servers: every worker serves a share of the layers. ddp_config.defer: nothing. */
+/* ddp_config.server.count: every worker serves a share of the layers. ddp_config.osp.defer: nothing. */
 enum { DDP_SERVERS_COLOCATED = -1, DDP_DEFER_NONE = -1 };
 
 /* osp: what a layer that is late is in the meantime. */
@@ -101,134 +101,195 @@ typedef enum ddp_kernels {
     DDP_KERNELS_AVX512   /* x86-64 with AVX-512F */
 } ddp_kernels;
 
-/* Everything is optional: zero = the default named last on the line. Strings are read during ddp_open and
- * need not outlive it. With world == 0 and no_env == 0 the environment says rank, world and address
- * (DREAMDDP_*, then torchrun, Open MPI, MPICH, PMIx, Slurm names) and fills what is zero, from DREAMDDP_ and
- * the field's name in capitals, without _s or _path (DREAMDDP_PERIOD, DREAMDDP_OP_TIMEOUT, DREAMDDP_DUMP;
- * docs/settings.md). world > 0 makes rank literal. */
+/* Settings of a context. Zero is the default of every field, so an all-zero ddp_config is valid. Fields
+ * that every program may need are flat; the others are in structs, one for each topic ("chapters"). Strings
+ * are read during ddp_open and need not outlive it.
+ *
+ * If world and no_env are 0, the environment supplies rank, world and address (DREAMDDP_* variables, then
+ * those of torchrun, Open MPI, MPICH, PMIx and Slurm) and each field that is zero. docs/settings.md lists
+ * the variable of each field, its range, and the name that ddp_config_set, the flags of programs and Python
+ * use. */
 struct ddp_config {
-    ddp_strategy strategy;                       /* dreamddp */
-    const struct ddp_strategy_ops *own_strategy; /* yours instead (docs/own-strategy.md); copied; NULL */
-    int period;                                  /* H, steps in which each layer is averaged once; 5 */
-    ddp_transport transport;                     /* tcp */
-    int rank, world;                             /* 0 of 1 */
-    const int *sockets;        /* transport DDP_SOCKETS: [world] descriptors of stream sockets, connected to
-                                 the ranks; the own entry is ignored. ddp_open makes duplicates and sets
-                                 O_NONBLOCK: close yours after it, or later. The connections end with
-                                 ddp_close, or when ddp_open fails; NULL */
-    const char *addr;          /* of rank 0: "host:port", "tcp://host:port", "[v6]:port", or
-                                 "file://PATH", in which rank 0 tells it; "127.0.0.1:29500" */
-    const char *run_id;        /* workers with another id are refused; "" */
-    const char *socket_ifname; /* interfaces to listen on: "eth", "=eth0", "^lo,docker";
-                                  that from which rank 0 is reached */
-    const char *net;        /* shape this worker's links, "RATE,DELAY,JITTER": "100mbit,20ms"; or a topology,
-                        "FILE.json", with ":VARIANT" where that member of it is meant, then "@0,16,32" where
-                        those devices are the workers, the same on all ranks; unshaped */
-    const char *net_script; /* file of stalls, drops, kills, rates (docs/links.md); none */
-    const char *net2;  /* as net, for a second link between the same workers, which no script touches; none */
-    const char *addr2; /* host:port of rank 0 on the second link's interface; where
-                                 net2 is set and this is not, a free port of addr */
-    ddp_wire wire;     /* how what strategies average travels; ddp_sync_all and plain collectives do not. int8
-                      takes one float for each parameter with a gradient, three where parameters are averaged;
-                      f32 */
-    double topk_fraction;     /* topk: of each 4096 values those that travel, at least one; 1/64 */
-    int site;                 /* > 0: this worker's site, and every other has one: averages go inside the
-                                 sites, then between them (docs/links.md); 0 = one level */
-    int threads;              /* operator threads of this worker; 1 */
-    ddp_kernels kernels;      /* CPU kernels of the operators: the same set gives the same bits on processors
-                                 of one architecture; the fastest that this processor has */
-    uint64_t seed;            /* of initialisation and dropout; 0 */
-    int micro_batches;        /* backward passes per step; their mean gradient is used; 1 */
-    float clip_norm;          /* global gradient norm limit; dreamddp and enp then average_first; 0 = none */
-    int average_first;        /* 1: a step's averages are of parameters as they stand before its update, which
-                                 is made in ddp_step_end when they are whole; so with your own update
-                                 (ddp_own_update); 0 */
-    int average_state;        /* 1: average the optimizer state with the parameters */
-    int state_period[2];      /* average_state with the first array of state (momentum) in every so many-th
-                                 period alone, the other arrays in every so many-th; the second as the first;
-                                 1 with average_state */
-    int split_params;         /* dreamddp, enp: a layer of more parameters than this is averaged in equal
-                                 parts, each in the step that the plan gives it; 0 = layers are averaged
-                                 whole */
-    ddp_algorithm algorithm;  /* of all-reduces; by size and link */
-    int deterministic;        /* 1: equal bits on every transport, plan from FLOPs and bytes, not from
-                                 clocks */
-    int paper;                /* 1: the paper's own rule: contiguous sets, timeline cost, all complete at step
-                                 end; deft: Algorithm 1 as printed */
-    ddp_solver solver;        /* scatter */
-    ddp_cost cost;            /* window with forward hooks, else timeline */
-    ddp_fill fill;            /* none */
-    int profile_steps;        /* measured before the plan is made, the first discarded; 6 */
-    const char *profile_path; /* CSV that replaces measuring; NULL */
-    const char *plan_path;    /* JSON of `plan partial` that replaces planning; NULL */
-    size_t bucket_bytes;      /* wfbp, ascwfbp: a bucket; 25 MiB (the first holds 1 MiB) */
-    size_t partition_bytes;   /* bytescheduler, usbyte, deft: most of a layer in one part; 26 MB */
-    double credit;            /* bytescheduler: parts on their way at once; 1 */
-    int merge_sum;            /* deft: 1: a merged gradient is the sum of its steps'; 0 = their mean */
-    int no_barrier;           /* deft: 1: plans sends that straddle forward and backward */
-    double update_frequency;  /* deft: updates for each step that the plan must reach, up to 1; 0 = as many as
-                                 hide, or as the Preserver asks for */
-    double preserve;          /* deft: how far from 1 the Preserver's ratio of losses may be; 0.01 */
-    int servers;              /* > 0: the last so many ranks compute nothing and serve (ddp_serve): with bsp,
-                                 asp, ssp, r2sp, osp. DDP_SERVERS_COLOCATED: every worker serves a share;
-                                 none */
-    int staleness;            /* ssp: s, steps that a worker may be ahead of the slowest; 0, the rule of
-                                 bsp */
-    float push_scale;         /* asp, ssp, r2sp: a push's update has this times the learning rate; 1 /
-                                 workers */
-    double defer;             /* osp: share of the model's bytes that may be late, at most 1, or
-                                 DDP_DEFER_NONE; 0 = by the loss that ddp_report tells (and its epoch), as
-                                 much as hides behind computing */
-    ddp_lgp lgp;              /* osp: on */
-    ddp_correct correct;      /* osp: deferred */
-    ddp_osp_rule split;       /* osp: which layers are late; by rising importance */
-    double outer_lr;          /* diloco, sparseloco: nu; 0.7; 1 of sparseloco and of eager */
-    double outer_momentum;    /* mu of Nesterov's momentum, below 1; DDP_NO_MOMENTUM is 0; 0.9; none of those
-                                 two */
-    ddp_overlap overlap;      /* diloco, sparseloco: none */
-    double mixture;           /* stream: the share of its own parameters that a worker keeps when the others'
-                                 land; 0.5, DDP_OVERWRITE is 0 */
-    int fragments;            /* stream: layers 0, n, 2 n.. are the first of n fragments (at most H), which
-                                 are sent in equal distances; 0: each layer when the planner says, landing
-                                 when it can */
-    int landing;              /* stream with fragments: steps after which one lands, below H; 0 */
-    double compensation;      /* eager: lambda of what corrects a change that comes late; 0 = none */
-    double connect_timeout_s; /* for rank 0 to answer; 30 */
-    double join_timeout_s;    /* for all ranks to come; connect_timeout_s */
-    double peer_timeout_s;    /* silence after which a peer is lost; 30, with min_world 10 */
-    double op_timeout_s;      /* an operation fails so long after the first rank began it; 1800 */
-    const char *dump_path;    /* where ddp_dump writes when the context fails (not when it
-                                 is aborted), %r = rank; NULL = nowhere */
-    int overwrite; /* 1: ddp_checkpoint_save replaces what another run has saved in its folder; 0 = that is an
-                      error */
-    int min_world; /* > 0: training goes on without lost workers while a majority (or all servers)
-                                 and at least so many that compute are left (docs/elastic.md); 0 = an error */
-    int max_world; /* min_world, tcp: ids that the run has room for, at most 64:
-                                 newcomers get those beyond world too; world */
-    int join;      /* 1: come into a run that is going on, whose workers addr names, separated by
-                                 commas; rank, world and min_world are its (docs/elastic-join.md) */
-    size_t elastic_bytes; /* min_world: memory for inputs and results in flight, at least the
-                                 longest message (int8 blocks: two of it); twice that */
-    int insecure;         /* 1: allow addresses beyond this machine without encryption */
-    const char *tls_psk;  /* file with the pre-shared key of all workers: TLS 1.3 on TCP */
-    const char *tls_ca, *tls_cert, *tls_key; /* or certificates (PEM files), this worker's with the name
-                                                rank-R */
-    int no_env;                              /* 1: never read the environment (embedders) */
-    int no_checksum;                         /* 1: bytes on tcp without TLS travel without a CRC-32C; 0 */
-    int no_finite_check;                     /* 1: gradients that are NaN or infinite are not reported; 0 */
-    int check_writes;           /* 1: report writes to a layer in flight; on under DREAMDDP_DEBUG */
-    int trace_spans;            /* kept for ddp_trace_copy; 0 = only what statistics need */
-    const volatile int *cancel; /* non-zero ends ddp_open, and ddp_launch stops its workers; borrowed */
-    const struct ddp_backend *backend; /* where layers and activations live: &ddp_cuda(...) of
-                                          dreamddp_cuda.cuh, borrowed until ddp_close; the CPU */
-    int nccl;                /* with a backend, averages of layers go: 0: by transport; 1: from device to
-                                 device (NCCL), and between sites by transport; 2: over both, as two links,
-                                 each by the one that should finish it first. All else goes by transport */
-    void *cuda_stream;       /* with a backend: the program's own stream (cudaStream_t), so that its kernels
-                                 and the library's follow each other, borrowed until ddp_close; one of the
-                                 context's own */
-    ddp_allocator allocator; /* malloc */
-    ddp_logger logger;       /* none (DREAMDDP_LOG=info prints to stderr) */
+    ddp_strategy strategy; /* what is sent and when (default: dreamddp) */
+    /* in place of strategy: your own (docs/own-strategy.md); copied by ddp_open (default: NULL) */
+    const struct ddp_strategy_ops *own_strategy;
+    int period;              /* H: steps in which each layer is averaged once (default: 5) */
+    ddp_transport transport; /* how ranks reach each other (default: tcp) */
+    int rank, world;         /* this rank, number of ranks; world > 0: both as given (default: 0 of 1) */
+    /* DDP_SOCKETS: [world] stream sockets, connected to the ranks; the own entry is ignored. ddp_open
+     * duplicates them and sets O_NONBLOCK; close yours after it. The connections end with ddp_close, or when
+     * ddp_open fails (default: NULL) */
+    const int *sockets;
+    /* of rank 0: "host:port", "[v6]:port", or "file://PATH", a file to which rank 0 writes it (default:
+     * "127.0.0.1:29500") */
+    const char *addr;
+    const char *run_id; /* name of the run: ranks with another name are rejected (default: "") */
+    /* emulated link of this worker, "RATE,DELAY,JITTER" as in "100mbit,20ms"; or a topology, "FILE.json",
+     * then ":VARIANT" for a member of it, then "@0,16,32" for the devices that are the workers, the same on
+     * all ranks (default: no emulation) */
+    const char *net;
+    /* number format of averages; not of ddp_sync_all and plain collectives. int8 needs memory for one float
+     * per parameter with a gradient, for three where parameters are averaged (default: f32) */
+    ddp_wire wire;
+    /* DDP_WIRE_TOPK: share of each 4096 values that is sent, at least 1 (default: 1/64) */
+    double topk_fraction;
+    /* > 0: site of this worker: averages go inside sites, then between them (docs/links.md); all workers have
+     * one, or none (default: 0) */
+    int site;
+    int threads; /* operator threads of this worker (default: 1) */
+    /* instruction set of the CPU operators: bit-identical on all processors of an architecture (default: the
+     * fastest of this processor) */
+    ddp_kernels kernels;
+    uint64_t seed;     /* of initialisation and dropout (default: 0) */
+    int micro_batches; /* backward passes per step, whose mean gradient is used (default: 1) */
+    /* limit of the global gradient norm; sets average.first of dreamddp and enp (default: 0, none) */
+    float clip_norm;
+    ddp_algorithm algorithm;  /* of all-reduces (default: by size and link) */
+    int deterministic;        /* 1: bit-identical on every transport, plans without clocks (default: 0) */
+    int profile_steps;        /* steps measured before planning, the first discarded (default: 6) */
+    const char *profile_path; /* CSV profile in place of measuring (default: NULL) */
+    const char *plan_path;    /* JSON of `plan partial` in place of planning (default: NULL) */
+    int no_env;               /* 1: ignore the environment, for embedders (default: 0) */
+    /* non-zero ends ddp_open, and ddp_launch stops its workers; borrowed (default: NULL) */
+    const volatile int *cancel;
+    /* device of layers and activations, such as &ddp_cuda(...); borrowed until ddp_close (default: NULL, the
+     * CPU) */
+    const struct ddp_backend *backend;
+    ddp_allocator allocator; /* memory of tensors, optimizer state and staging (default: malloc) */
+    ddp_logger logger;       /* log lines (default: none; stderr if DREAMDDP_LOG is set) */
+
+    /* Averages of parameters: localsgd, enp, dreamddp. */
+    struct {
+        /* 1: average parameters as they are before the update, which ddp_step_end then makes; required with
+         * ddp_own_update (default: 0) */
+        int first;
+        int state; /* 1: average the optimizer state with the parameters (default: 0) */
+        /* periods between averages of the first state array (momentum), and of the others (default: 1 with
+         * average.state; the second: as the first) */
+        int state_period[2];
+        /* dreamddp, enp: larger layers, in parameters, are averaged in equal parts, each in the step of the
+         * plan (default: 0, whole layers) */
+        int split_params;
+    } average;
+
+    /* The plan of partial averaging: dreamddp, enp (docs/plan.md). */
+    struct {
+        /* 1: rule of the paper: contiguous sets, timeline cost, complete at step end; deft: Algorithm 1
+         * (default: 0) */
+        int paper;
+        ddp_solver solver; /* search method (default: scatter) */
+        ddp_cost cost;     /* cost model (default: window; timeline without forward hooks) */
+        ddp_fill fill;     /* extra transfers in the idle time of the link (default: none) */
+    } plan;
+
+    /* Messages of gradients: wfbp, ascwfbp, bytescheduler, usbyte, deft. */
+    struct {
+        size_t bucket_bytes;    /* wfbp, ascwfbp: size of a bucket (default: 25 MiB; the first 1 MiB) */
+        size_t partition_bytes; /* bytescheduler, usbyte, deft: largest part of a layer (default: 26 MB) */
+        double credit;          /* bytescheduler: parts in flight (default: 1) */
+    } gradient;
+
+    /* Delayed, merged gradients (docs/deft.md). */
+    struct {
+        int merge_sum;  /* 1: a merged gradient is the sum of its steps, 0: their mean (default: 0) */
+        int no_barrier; /* 1: plans transfers that overlap both forward and backward passes (default: 0) */
+        /* updates per step, at most 1, of the plan (default: 0, by overlap and Preserver) */
+        double update_frequency;
+        double preserve; /* tolerance of the ratio of losses (default: 0.01) */
+    } deft;
+
+    /* Parameter servers: bsp, asp, ssp, r2sp, osp (docs/servers.md). */
+    struct {
+        /* the last ranks, which call ddp_serve and compute nothing, or DDP_SERVERS_COLOCATED (default: 0,
+         * none) */
+        int count;
+        int staleness;    /* ssp: steps a worker may be ahead of the slowest (default: 0, as bsp) */
+        float push_scale; /* asp, ssp, r2sp: factor on the rate of a push (default: 1 / workers) */
+    } server;
+
+    /* Late layers of osp, until their correction (docs/servers.md). */
+    struct {
+        /* share of the bytes that may be late, at most 1, or DDP_DEFER_NONE (default: 0, by the loss and
+         * epoch of ddp_report, at most what overlaps computing) */
+        double defer;
+        ddp_lgp lgp;         /* update of a late layer until its correction (default: on) */
+        ddp_correct correct; /* time of the correction (default: deferred) */
+        ddp_osp_rule split;  /* rule that chooses the late layers (default: walk) */
+    } osp;
+
+    /* The outer optimizer: diloco, sparseloco (docs/outer.md). */
+    struct {
+        double lr; /* learning rate (default: 0.7; 1 for sparseloco and eager) */
+        /* Nesterov momentum, below 1; DDP_NO_MOMENTUM is 0 (default: 0.9; 0 for sparseloco, eager) */
+        double momentum;
+        ddp_overlap overlap; /* when an average must be complete (default: none) */
+        /* stream: share of its own parameters that a worker retains when an average arrives, below 1;
+         * DDP_OVERWRITE is 0 (default: 0.5) */
+        double mixture;
+        /* stream: n fragments, at most H, of the layers 0, n, 2 n, ..; 1, n + 1, ..; sent at equal distances
+         * (default: 0, a step for each layer by the planner) */
+        int fragments;
+        int landing;         /* stream with fragments: steps until a fragment is used, below H (default: 0) */
+        double compensation; /* eager: lambda of the correction of the delay (default: 0) */
+    } outer;
+
+    /* Time-outs, in seconds. */
+    struct {
+        double connect_s; /* for rank 0 to answer (default: 30) */
+        double join_s;    /* for all ranks to connect (default: timeout.connect_s) */
+        double peer_s;    /* of silence until a peer is lost (default: 30; 10 with min_world) */
+        double op_s;      /* for an operation, from its start on the first rank (default: 1800) */
+    } timeout;
+
+    /* Worlds that lose and admit workers (docs/elastic.md, docs/elastic-join.md). */
+    struct {
+        /* > 0: training continues without lost workers while a quorum (or all servers) and this number of
+         * computing workers are left (default: 0, a lost worker is an error) */
+        int min_world;
+        /* min_world, tcp: number of ids, at most 64, for joining workers too (default: world) */
+        int max_world;
+        /* 1: join the run whose workers addr names, separated by commas; it determines rank, world and
+         * min_world (default: 0) */
+        int join;
+        size_t bytes; /* min_world: memory for operations in flight (default: twice the longest message) */
+    } elastic;
+
+    /* Encryption and integrity of TCP connections (docs/security.md). */
+    struct {
+        int insecure;    /* 1: allow addresses beyond this machine without encryption (default: 0) */
+        const char *psk; /* file with the pre-shared key of all workers: TLS 1.3 (default: NULL) */
+        /* or PEM files: authority, certificate with the name rank-R, its private key (default: NULL) */
+        const char *ca, *cert, *key;
+        int no_checksum; /* 1: no CRC-32C of data without TLS (default: 0) */
+    } security;
+
+    /* Interfaces, second link, faults (docs/links.md). */
+    struct {
+        /* interfaces to listen on: "eth", "=eth0", "^lo,docker" (default: that to rank 0) */
+        const char *socket_ifname;
+        const char *net_script; /* file of stalls, drops, kills and rates for net (default: NULL) */
+        const char *net2;       /* a second link of the workers, as net; without scripts (default: NULL) */
+        const char *addr2;      /* host:port of rank 0 on the second link (default: a free port of addr) */
+    } network;
+
+    /* Used with backend (docs/gpu.md). */
+    struct {
+        /* averages of layers go 0: by transport; 1: by NCCL, and between sites by transport; 2: by both, each
+         * on the link that should finish it first (default: 0) */
+        int nccl;
+        /* cudaStream_t of the program, borrowed until ddp_close (default: NULL, one of the context) */
+        void *cuda_stream;
+    } device;
+
+    /* Checks, traces and dumps. */
+    struct {
+        const char *dump_path; /* file for ddp_dump on a failure, not on an abort; %r: rank (default: NULL) */
+        int trace_spans;       /* spans for ddp_trace_copy (default: 0, those of statistics) */
+        int check_writes;      /* 1: report writes to a layer in flight (default: 0; DREAMDDP_DEBUG: 1) */
+        int no_finite_check;   /* 1: do not report gradients that are NaN or infinite (default: 0) */
+        /* 1: ddp_checkpoint_save replaces those of another run (default: 0, an error) */
+        int overwrite;
+    } debug;
 };
 
 /* Names as in --strategy and so on, and back. Unknown: "default", the _DEFAULT value, or 0.
@@ -243,21 +304,26 @@ DDP_API ddp_transport ddp_transport_named(const char *name);
 DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
 DDP_API const char *ddp_wire_name(ddp_wire wire); /* the default's is f32 */
-/* A row of the table of settings, which docs/settings.md shows. */
+/* A row of the table of settings, which docs/settings.md shows. Texts are constant unless they are arrays. */
 typedef struct ddp_setting {
-    const char *field, *variable; /* "period", "DREAMDDP_PERIOD"; NULL where it has none */
-    const char *preset;           /* what the field's zero means; NULL of a variable without a field */
+    const char
+        *field; /* "staleness": the name for ddp_config_set and Python; NULL: a variable without a field */
+    const char *member;   /* "server.staleness" of ddp_config; NULL without a field */
+    const char *variable; /* "DREAMDDP_STALENESS"; NULL of no_env */
+    const char *preset;   /* meaning of zero in the field; NULL without a field */
     const char *help;
-    int same;         /* 1: all ranks must have the same */
+    int same;         /* 1: all ranks must have the same value */
+    char chapter[16]; /* "server"; "core" of a member without a struct; "" without a field */
+    char flag[40]; /* "--staleness": the option of programs that have one; "" without a variable or a field */
     char values[256]; /* "1 to 1000000 steps", "none, stream or eager" */
-    char value[256];  /* the field's; "" where it is zero */
+    char value[256];  /* of the field; "" if it is zero */
 } ddp_setting;
 
-/* ddp_config_set - sets a field by its name, as "period" to "5" or "wire" to "topk:0.01"; "" is the default.
- * A text is borrowed until ddp_open or ddp_launch. Errors: DDP_ARG for a name that no field has (with the one
- * that was meant) or a value that it cannot have, *c is as it was.
- * ddp_config_describe - setting i, with what c (may be NULL) has it set to; 0: there are no more. Fields that
- * are pointers of the program (own_strategy, backend, allocator..) are in no row. */
+/* ddp_config_set - sets a field by its name: "period" to "5", "staleness" to "3", "wire" to "topk:0.01"; ""
+ * is the default. Text is borrowed until ddp_open or ddp_launch. Errors: DDP_ARG for an unknown name (the
+ * sentence has the nearest one) and for a value out of range; *c is unchanged.
+ * ddp_config_describe - setting i, with its value in c (may be NULL), chapter by chapter; returns 0 if there
+ * is none. Members that are pointers of the program (own_strategy, backend, allocator, ..) have no row. */
 DDP_API ddp_status ddp_config_set(ddp_config *c, const char *field, const char *value, ddp_error *err);
 DDP_API int ddp_config_describe(const ddp_config *c, int i, ddp_setting *out);
 

@@ -1,5 +1,7 @@
-/* Settings by name: one row for each field of ddp_config that a text can say. What the environment fills,
- * what ddp_config_set takes, ranges, defaults, what ranks compare and docs/settings.md are of these rows. */
+/* The table of settings: one row for each field of ddp_config that text can set. It connects the member of
+ * the struct, the name, the variable, the range, the default, and whether all ranks must agree. The
+ * environment, ddp_config_set, the checks of ddp_open, the comparison of ranks and docs/settings.md all read
+ * it. */
 #include "config/settings.h"
 #include "plan/names.h"
 #include "plan/partial/partial_names.h"
@@ -27,7 +29,7 @@ typedef enum ddp__kind { /* no number, whole numbers, real ones */
 enum {
     DDP__ALL = 1,       /* the same on all ranks, or they do not start */
     DDP__MATCH = 3,     /* and compared as a number with those that ddp__settings lists */
-    DDP__JOINED = 7,    /* a newcomer's too */
+    DDP__JOINED = 7,    /* and with a joining worker's */
     DDP__FILL = 8,      /* 0 becomes the default before the strategy settles */
     DDP__ZERO = 16,     /* 0 in words is a value, which the field has as -1 */
     DDP__LAUNCHED = 32, /* ddp__env_read reads the variable, with the launchers' */
@@ -35,13 +37,15 @@ enum {
 };
 
 typedef struct ddp__knob {
-    const char *field, *variable;
+    const char *member;   /* "server.staleness" */
+    const char *name;     /* "staleness": of ddp_config_set, Python keywords and messages */
+    const char *variable; /* "DREAMDDP_STALENESS"; the flag of a program is "--staleness" */
     ddp__kind kind;
     unsigned flags;
     size_t at, size;
-    double least, most;               /* beside the default; most 0: no limit */
-    const char *unit, *preset, *help; /* the unit of servers, defer and pairs: what values they have */
-    const char *const *names;         /* of a choice, by value; that of 0 is the default's */
+    double least, most;               /* besides the default; most 0: no limit */
+    const char *unit, *preset, *help; /* the unit of servers, defer and pairs: the possible values */
+    const char *const *names;         /* of a choice, by value; names[0] is the default's */
 } ddp__knob;
 
 #define DDP__NAMES_OF(name, ...) static const char *const name[] = {__VA_ARGS__, NULL}
@@ -59,148 +63,190 @@ DDP__NAMES_OF(ddp__fills_set, DDP__FILLS);
 
 #define DDP__ABOVE_0 DBL_MIN
 #define DDP__BELOW_1 (1 - DBL_EPSILON)
-#define DDP__KNOB(field, variable, kind, flags, least, most, unit, preset, names, help)  \
-    {                                                                                    \
-#field, "DREAMDDP_" variable, DDP__K_##kind, flags, offsetof(ddp_config, field), \
-            sizeof((ddp_config *)0)->field, least, most, unit, preset, help, names       \
+#define DDP__KNOB(member, name, variable, kind, flags, least, most, unit, preset, names, help)   \
+    {                                                                                            \
+#member, name, "DREAMDDP_" variable, DDP__K_##kind, flags, offsetof(ddp_config, member), \
+            sizeof((ddp_config *)0)->member, least, most, unit, preset, help, names              \
     }
-#define DDP__OF_T(field, variable, flags, preset, help) \
-    DDP__KNOB(field, variable, TEXT, flags, 0, 0, "", preset, NULL, help)
-#define DDP__OF_B(field, variable, flags, help) \
-    DDP__KNOB(field, variable, FLAG, flags, 0, 1, "", "0", NULL, help)
-#define DDP__OF_C(field, variable, flags, names, help) \
-    DDP__KNOB(field, variable, CHOICE, flags, 0, 0, "", NULL, names, help)
-#define DDP__OF_N(field, variable, flags, least, most, unit, preset, help) \
-    DDP__KNOB(field, variable, WHOLE, flags, least, most, unit, preset, NULL, help)
-#define DDP__OF_R(field, variable, flags, least, most, unit, preset, help) \
-    DDP__KNOB(field, variable, REAL, flags, least, most, unit, preset, NULL, help)
+#define DDP__OF_T(member, name, variable, flags, preset, help) \
+    DDP__KNOB(member, name, variable, TEXT, flags, 0, 0, "", preset, NULL, help)
+#define DDP__OF_B(member, name, variable, flags, help) \
+    DDP__KNOB(member, name, variable, FLAG, flags, 0, 1, "", "0", NULL, help)
+#define DDP__OF_C(member, name, variable, flags, names, help) \
+    DDP__KNOB(member, name, variable, CHOICE, flags, 0, 0, "", NULL, names, help)
+#define DDP__OF_N(member, name, variable, flags, least, most, unit, preset, help) \
+    DDP__KNOB(member, name, variable, WHOLE, flags, least, most, unit, preset, NULL, help)
+#define DDP__OF_R(member, name, variable, flags, least, most, unit, preset, help) \
+    DDP__KNOB(member, name, variable, REAL, flags, least, most, unit, preset, NULL, help)
+
+/* In the order of ddp_config, chapter by chapter; ddp_config_describe and docs/settings.md keep it. */
 static const ddp__knob ddp__knobs[] = {
-    DDP__KNOB(strategy, "STRATEGY", STRATEGY, DDP__ALL, 0, 0, "", NULL, NULL,
-              "what is averaged, and when (docs/choose.md)"),
-    DDP__OF_N(period, "PERIOD", DDP__MATCH | DDP__FILL, 1, 1000000, "steps", "5",
-              "H, in which each layer is averaged once"),
-    DDP__OF_C(transport, "TRANSPORT", DDP__ALL | DDP__FILL, ddp__transports,
-              "how ranks reach each other; threads only with ddp_launch, sockets with ddp_config.sockets"),
-    DDP__OF_N(rank, "RANK", DDP__LAUNCHED, 0, 65534, "", "0",
-              "which of the workers this is; read where world is 0"),
-    DDP__OF_N(world, "WORLD_SIZE", DDP__LAUNCHED | DDP__ALL | DDP__FILL, 1, 65535, "", "1",
-              "number of workers; at most 4096 in a real run, more only in a simulation"),
-    DDP__OF_T(addr, "ADDR", DDP__LAUNCHED | DDP__ALL, "127.0.0.1:29500",
-              "rank 0: HOST:PORT, [V6]:PORT, or file://PATH in which it tells; read where world is 0"),
-    DDP__OF_T(run_id, "RUN_ID", DDP__LAUNCHED | DDP__ALL, "",
-              "what the run is called: workers of another are refused"),
-    DDP__OF_T(socket_ifname, "SOCKET_IFNAME", 0, "that from which rank 0 is reached",
-              "interfaces to listen on: eth, =eth0, ^lo,docker"),
-    DDP__OF_T(net, "NET", 0, "unshaped",
-              "shape of this worker's links, 100mbit,20ms or 100mbit,20ms,JITTER, or a topology FILE.json"),
-    DDP__OF_T(net_script, "NET_SCRIPT", 0, "none", "file of stalls, drops, kills and rates (docs/links.md)"),
-    DDP__OF_T(net2, "NET2", 0, "none", "as net, of a second link between the same workers"),
-    DDP__OF_T(addr2, "ADDR2", DDP__ALL, "a free port of addr", "HOST:PORT of rank 0 on the second link"),
-    DDP__KNOB(wire, "WIRE", WIRE, DDP__MATCH, 0, 0, "", NULL, ddp__wires,
-              "how averages travel (docs/links.md, docs/outer.md)"),
-    DDP__OF_R(topk_fraction, "TOPK_FRACTION", DDP__JOINED, DDP__ABOVE_0, 1, "", "1/64",
-              "topk: the share of values that travels"),
+    DDP__KNOB(strategy, "strategy", "STRATEGY", STRATEGY, DDP__ALL, 0, 0, "", NULL, NULL,
+              "algorithm that decides what is sent and when (docs/choose.md)"),
+    DDP__OF_N(period, "period", "PERIOD", DDP__MATCH | DDP__FILL, 1, 1000000, "steps", "5",
+              "H, the steps in which each layer is averaged once"),
+    DDP__OF_C(transport, "transport", "TRANSPORT", DDP__ALL | DDP__FILL, ddp__transports,
+              "connection of the ranks; threads only with ddp_launch, sockets only with ddp_config.sockets"),
+    DDP__OF_N(rank, "rank", "RANK", DDP__LAUNCHED, 0, 65534, "", "0",
+              "rank of this worker; the variable counts only where world is 0"),
+    DDP__OF_N(world, "world", "WORLD_SIZE", DDP__LAUNCHED | DDP__ALL | DDP__FILL, 1, 65535, "", "1",
+              "number of ranks; at most 4096 in a real run, more only in a simulation"),
+    DDP__OF_T(addr, "addr", "ADDR", DDP__LAUNCHED | DDP__ALL, "127.0.0.1:29500",
+              "address of rank 0: HOST:PORT, [V6]:PORT, or file://PATH, a file to which rank 0 writes it; "
+              "the variable counts only where world is 0"),
+    DDP__OF_T(run_id, "run_id", "RUN_ID", DDP__LAUNCHED | DDP__ALL, "",
+              "name of the run: ranks with another name are rejected"),
+    DDP__OF_T(net, "net", "NET", 0, "unshaped",
+              "emulated link of this worker: 100mbit,20ms or 100mbit,20ms,JITTER, or a topology FILE.json"),
+    DDP__KNOB(wire, "wire", "WIRE", WIRE, DDP__MATCH, 0, 0, "", NULL, ddp__wires,
+              "number format of averages (docs/links.md, docs/outer.md)"),
+    DDP__OF_R(topk_fraction, "topk_fraction", "TOPK_FRACTION", DDP__JOINED, DDP__ABOVE_0, 1, "", "1/64",
+              "share of the values that is sent, with wire topk"),
     DDP__OF_N(
-        site, "SITE", 0, 0, 1000000, "", "none",
-        "this worker's site: averages go inside sites, then between them; every worker has one, or none"),
-    DDP__OF_N(threads, "THREADS", DDP__FILL, 1, 1024, "", "1", "operator threads of this worker"),
-    DDP__OF_C(kernels, "KERNELS", 0, ddp__kernel_sets,
-              "instruction set of the CPU operators; one set gives equal bits on all x86-64 processors"),
-    DDP__OF_N(seed, "SEED", DDP__JOINED, 0, 0, "", "0", "of initialisation and dropout"),
-    DDP__OF_N(micro_batches, "MICRO_BATCHES", DDP__ALL | DDP__FILL, 1, 0, "", "1",
-              "backward passes of a step; the mean of their gradients is used"),
-    DDP__OF_R(clip_norm, "CLIP_NORM", DDP__JOINED, 0, 0, "", "none", "limit of the gradients' global norm"),
-    DDP__OF_B(average_first, "AVERAGE_FIRST", DDP__JOINED,
-              "average parameters as they stand before a step's update"),
-    DDP__OF_B(average_state, "AVERAGE_STATE", DDP__JOINED,
-              "average the optimizer's state with the parameters"),
-    DDP__KNOB(state_period, "STATE_PERIOD", PAIR, DDP__ALL, 1, 1000000, "1 to 1000000 periods each, or 0,0",
-              "1,1 with average_state", NULL,
-              "how often the first array of state (momentum) and the others are averaged, as in 3,6"),
-    DDP__OF_N(split_params, "SPLIT_PARAMS", DDP__JOINED, 0, 0, "parameters", "whole layers",
-              "dreamddp, enp: larger layers are averaged in equal parts"),
-    DDP__OF_C(algorithm, "ALGORITHM", DDP__JOINED, ddp__algorithms,
-              "of all-reduces; auto is by size and link"),
-    DDP__OF_B(deterministic, "DETERMINISTIC", DDP__JOINED,
-              "equal bits on every transport, a plan without clocks"),
-    DDP__OF_B(paper, "PAPER", DDP__JOINED, "the paper's own rule: contiguous sets, all complete at step end"),
-    DDP__OF_C(solver, "SOLVER", DDP__MATCH, ddp__solvers_set, "of the partial plan (docs/plan.md)"),
-    DDP__OF_C(cost, "COST", DDP__MATCH, ddp__costs_set,
-              "of the partial plan; timeline without forward hooks"),
-    DDP__OF_C(fill, "FILL", DDP__MATCH, ddp__fills_set, "of the partial plan's bubbles"),
-    DDP__OF_N(profile_steps, "PROFILE_STEPS", DDP__MATCH | DDP__FILL | DDP__ZERO, 1, 0, "steps", "6",
-              "measured before the plan is made; 0 plans at once"),
-    DDP__OF_T(profile_path, "PROFILE", DDP__ALL, "none", "CSV that replaces measuring"),
-    DDP__OF_T(plan_path, "PLAN", DDP__ALL, "none", "JSON of `plan partial` that replaces planning"),
-    DDP__OF_N(bucket_bytes, "BUCKET_BYTES", DDP__JOINED | DDP__FILL, 1, 0, "bytes", "26214400",
-              "wfbp, ascwfbp: a bucket; the first holds 1 MiB"),
-    DDP__OF_N(partition_bytes, "PARTITION_BYTES", DDP__MATCH | DDP__FILL, 256, 0, "bytes", "26000000",
-              "bytescheduler, usbyte, deft: most of a layer in one part"),
-    DDP__OF_R(credit, "CREDIT", DDP__MATCH | DDP__FILL, DDP__ABOVE_0, 1e6, "", "1",
-              "bytescheduler: parts on their way at once"),
-    DDP__OF_B(merge_sum, "MERGE_SUM", DDP__MATCH,
-              "deft: a merged gradient is the sum of its steps', not their mean"),
-    DDP__OF_B(no_barrier, "NO_BARRIER", DDP__MATCH, "deft: plan sends that straddle forward and backward"),
-    DDP__OF_R(update_frequency, "UPDATE_FREQUENCY", DDP__MATCH, DDP__ABOVE_0, 1, "", "as many as hide",
-              "deft: updates for each step that the plan must reach"),
-    DDP__OF_R(preserve, "PRESERVE", DDP__MATCH | DDP__FILL, DDP__ABOVE_0, 1e6, "", "0.01",
-              "deft: how far from 1 the Preserver's ratio of losses may be"),
-    DDP__KNOB(servers, "SERVERS", SERVERS, DDP__MATCH, 0, 65535, "a number of ranks that serve, or colocated",
-              "none", NULL, "bsp, asp, ssp, r2sp, osp: the last ranks"),
-    DDP__OF_N(staleness, "STALENESS", DDP__MATCH, 0, 0, "steps", "0",
-              "ssp: that a worker may be ahead of the slowest"),
-    DDP__OF_R(push_scale, "PUSH_SCALE", DDP__MATCH, DDP__ABOVE_0, 0, "", "1 / workers",
-              "asp, ssp, r2sp: a push's update has this times the learning rate"),
-    DDP__KNOB(defer, "DEFER", DEFER, DDP__MATCH | DDP__ZERO, DDP__ABOVE_0, 1,
+        site, "site", "SITE", 0, 0, 1000000, "", "no sites",
+        "site of this worker: averages go inside sites, then between them; all workers have one, or none"),
+    DDP__OF_N(threads, "threads", "THREADS", DDP__FILL, 1, 1024, "", "1", "operator threads of this worker"),
+    DDP__OF_C(kernels, "kernels", "KERNELS", 0, ddp__kernel_sets,
+              "instruction set of the CPU operators; a set gives equal bits on all x86-64 processors"),
+    DDP__OF_N(seed, "seed", "SEED", DDP__JOINED, 0, 0, "", "0", "seed of initialisation and dropout"),
+    DDP__OF_N(micro_batches, "micro_batches", "MICRO_BATCHES", DDP__ALL | DDP__FILL, 1, 0, "", "1",
+              "backward passes per step, whose mean gradient is used"),
+    DDP__OF_R(clip_norm, "clip_norm", "CLIP_NORM", DDP__JOINED, 0, 0, "", "none",
+              "limit of the global gradient norm"),
+    DDP__OF_C(algorithm, "algorithm", "ALGORITHM", DDP__JOINED, ddp__algorithms,
+              "algorithm of all-reduces; auto chooses by size and link"),
+    DDP__OF_B(deterministic, "deterministic", "DETERMINISTIC", DDP__JOINED,
+              "bit-identical results on every transport, and plans without clocks"),
+    DDP__OF_N(profile_steps, "profile_steps", "PROFILE_STEPS", DDP__MATCH | DDP__FILL | DDP__ZERO, 1, 0,
+              "steps", "6", "steps that are measured before planning; 0 plans at once"),
+    DDP__OF_T(profile_path, "profile_path", "PROFILE", DDP__ALL, "none",
+              "CSV profile that replaces measuring"),
+    DDP__OF_T(plan_path, "plan_path", "PLAN", DDP__ALL, "none",
+              "JSON plan of `plan partial` that replaces planning"),
+    {"no_env", "no_env", NULL, DDP__K_FLAG, 0, offsetof(ddp_config, no_env), sizeof(int), 0, 1, "", "0",
+     "ignore the environment", NULL},
+
+    DDP__OF_B(average.first, "average_first", "AVERAGE_FIRST", DDP__JOINED,
+              "average parameters as they are before the update of the step"),
+    DDP__OF_B(average.state, "average_state", "AVERAGE_STATE", DDP__JOINED,
+              "average the optimizer state with the parameters"),
+    DDP__KNOB(average.state_period, "state_period", "STATE_PERIOD", PAIR, DDP__ALL, 1, 1000000,
+              "1 to 1000000 periods each, or 0,0", "1,1 with average_state", NULL,
+              "periods between averages of the first state array (momentum) and of the others, as in 3,6"),
+    DDP__OF_N(average.split_params, "split_params", "SPLIT_PARAMS", DDP__JOINED, 0, 0, "parameters",
+              "whole layers", "dreamddp, enp: larger layers are averaged in equal parts"),
+
+    DDP__OF_B(plan.paper, "paper", "PAPER", DDP__JOINED,
+              "follow the paper's own rule: contiguous sets, all complete at step end"),
+    DDP__OF_C(plan.solver, "solver", "SOLVER", DDP__MATCH, ddp__solvers_set,
+              "search method of the partial plan (docs/plan.md)"),
+    DDP__OF_C(plan.cost, "cost", "COST", DDP__MATCH, ddp__costs_set,
+              "cost model of the partial plan; without forward hooks timeline"),
+    DDP__OF_C(plan.fill, "fill", "FILL", DDP__MATCH, ddp__fills_set,
+              "extra transfers of the partial plan in the idle time of the link"),
+
+    DDP__OF_N(gradient.bucket_bytes, "bucket_bytes", "BUCKET_BYTES", DDP__JOINED | DDP__FILL, 1, 0, "bytes",
+              "26214400", "wfbp, ascwfbp: size of a bucket; the first has 1 MiB"),
+    DDP__OF_N(gradient.partition_bytes, "partition_bytes", "PARTITION_BYTES", DDP__MATCH | DDP__FILL, 256, 0,
+              "bytes", "26000000", "bytescheduler, usbyte, deft: largest part of a layer"),
+    DDP__OF_R(gradient.credit, "credit", "CREDIT", DDP__MATCH | DDP__FILL, DDP__ABOVE_0, 1e6, "", "1",
+              "bytescheduler: parts in flight"),
+
+    DDP__OF_B(deft.merge_sum, "merge_sum", "MERGE_SUM", DDP__MATCH,
+              "deft: use the sum of merged gradients, not their mean"),
+    DDP__OF_B(deft.no_barrier, "no_barrier", "NO_BARRIER", DDP__MATCH,
+              "deft: plan transfers that overlap both forward and backward passes"),
+    DDP__OF_R(deft.update_frequency, "update_frequency", "UPDATE_FREQUENCY", DDP__MATCH, DDP__ABOVE_0, 1, "",
+              "what overlap allows", "deft: updates per step that the plan must reach"),
+    DDP__OF_R(deft.preserve, "preserve", "PRESERVE", DDP__MATCH | DDP__FILL, DDP__ABOVE_0, 1e6, "", "0.01",
+              "deft: tolerance of the Preserver's ratio of losses"),
+
+    DDP__KNOB(server.count, "servers", "SERVERS", SERVERS, DDP__MATCH, 0, 65535,
+              "a number of ranks that serve, or colocated", "none", NULL,
+              "bsp, asp, ssp, r2sp, osp: number of the last ranks that serve"),
+    DDP__OF_N(server.staleness, "staleness", "STALENESS", DDP__MATCH, 0, 0, "steps", "0",
+              "ssp: steps a worker may be ahead of the slowest"),
+    DDP__OF_R(server.push_scale, "push_scale", "PUSH_SCALE", DDP__MATCH, DDP__ABOVE_0, 0, "", "1 / workers",
+              "asp, ssp, r2sp: factor on the learning rate of each push"),
+
+    DDP__KNOB(osp.defer, "defer", "DEFER", DEFER, DDP__MATCH | DDP__ZERO, DDP__ABOVE_0, 1,
               "auto, or a share of the model from 0 to 1", "auto", NULL,
-              "osp: of the model's bytes those that may be late; auto is by the loss"),
-    DDP__OF_C(lgp, "LGP", DDP__MATCH, ddp__lgps, "osp: what updates a late layer in the meantime"),
-    DDP__OF_C(correct, "CORRECT", DDP__MATCH, ddp__corrects, "osp: when a late layer is corrected"),
-    DDP__OF_C(split, "SPLIT", DDP__MATCH, ddp__splits, "osp: which layers are late"),
-    DDP__OF_R(outer_lr, "OUTER_LR", DDP__JOINED, DDP__ABOVE_0, 1e6, "", "0.7; sparseloco, eager: 1",
-              "diloco, sparseloco: rate of the outer optimizer"),
-    DDP__OF_R(outer_momentum, "OUTER_MOMENTUM", DDP__JOINED | DDP__ZERO, DDP__ABOVE_0, DDP__BELOW_1, "",
-              "0.9; sparseloco, eager: 0", "its momentum"),
-    DDP__OF_C(overlap, "OVERLAP", DDP__JOINED | DDP__FILL, ddp__overlaps,
-              "diloco, sparseloco: when an average is waited for"),
-    DDP__OF_R(mixture, "MIXTURE", DDP__JOINED | DDP__ZERO, DDP__ABOVE_0, DDP__BELOW_1, "", "0.5",
-              "stream: share of its own that a worker keeps when layers land"),
-    DDP__OF_N(fragments, "FRAGMENTS", DDP__JOINED, 0, 0, "", "the planner's steps",
-              "stream: every so many-th layer travels together"),
-    DDP__OF_N(landing, "LANDING", DDP__JOINED, 0, 0, "steps", "0",
-              "stream with fragments: after which one lands, below the period"),
-    DDP__OF_R(compensation, "COMPENSATION", DDP__JOINED, 0, 1e6, "", "0",
-              "eager: lambda of what corrects a change that comes late"),
-    DDP__OF_R(connect_timeout_s, "CONNECT_TIMEOUT", DDP__FILL, DDP__ABOVE_0, 0, "seconds", "30",
-              "for rank 0 to answer"),
-    DDP__OF_R(join_timeout_s, "JOIN_TIMEOUT", 0, DDP__ABOVE_0, 0, "seconds", "connect_timeout_s",
-              "for all ranks to come"),
-    DDP__OF_R(peer_timeout_s, "PEER_TIMEOUT", 0, DDP__ABOVE_0, 0, "seconds", "30; min_world: 10",
-              "of silence after which a peer is lost"),
-    DDP__OF_R(op_timeout_s, "OP_TIMEOUT", DDP__FILL, DDP__ABOVE_0, 0, "seconds", "1800",
-              "after the first rank began it an operation fails"),
-    DDP__OF_T(dump_path, "DUMP", 0, "none", "where a failure's last operations are written, %r = rank"),
-    DDP__OF_B(overwrite, "OVERWRITE", 0, "checkpoints replace what another run has saved in their folder"),
-    DDP__OF_N(min_world, "MIN_WORLD", DDP__MATCH, 0, 0, "", "a lost worker is an error",
-              "training goes on while so many workers are left (docs/elastic.md)"),
-    DDP__OF_N(max_world, "MAX_WORLD", DDP__MATCH, 0, 64, "", "world",
-              "min_world: ids that the run has room for"),
-    DDP__OF_B(join, "JOIN", 0, "come into a run that is going on, whose workers addr names"),
-    DDP__OF_N(elastic_bytes, "ELASTIC_BYTES", 0, 1, 0, "bytes", "twice the longest message",
-              "min_world: for inputs and results in flight"),
-    DDP__OF_B(insecure, "INSECURE", 0, "addresses beyond this machine without encryption (docs/security.md)"),
-    DDP__OF_T(tls_psk, "TLS_PSK", DDP__KEYS, "none", "file with the key of all workers: TLS 1.3 on TCP"),
-    DDP__OF_T(tls_ca, "TLS_CA", DDP__KEYS, "none", "or certificates (PEM files): of who signed them all"),
-    DDP__OF_T(tls_cert, "TLS_CERT", DDP__KEYS, "none", "this worker's certificate, with the name rank-R"),
-    DDP__OF_T(tls_key, "TLS_KEY", DDP__KEYS, "none", "the private key of tls_cert"),
-    DDP__OF_B(no_checksum, "NO_CHECKSUM", DDP__MATCH, "bytes on tcp without TLS travel without a CRC-32C"),
-    DDP__OF_B(no_finite_check, "NO_FINITE_CHECK", 0, "gradients that are NaN or infinite are not reported"),
-    DDP__OF_B(check_writes, "CHECK_WRITES", 0, "report writes to a layer in flight; on under DREAMDDP_DEBUG"),
-    DDP__OF_N(trace_spans, "TRACE_SPANS", 0, 0, 0, "", "what statistics need", "kept for ddp_trace_copy"),
-    DDP__OF_N(nccl, "NCCL", DDP__MATCH, 0, 2, "", "0",
-              "with a backend, layers go: 0 by transport, 1 from device to device, 2 over both"),
-    {"no_env", NULL, DDP__K_FLAG, 0, offsetof(ddp_config, no_env), sizeof(int), 0, 1, "", "0",
-     "never read the environment", NULL}};
+              "osp: share of the model's bytes that may be late; auto follows the loss"),
+    DDP__OF_C(osp.lgp, "lgp", "LGP", DDP__MATCH, ddp__lgps,
+              "osp: update of a late layer until its correction"),
+    DDP__OF_C(osp.correct, "correct", "CORRECT", DDP__MATCH, ddp__corrects,
+              "osp: time of the correction of a late layer"),
+    DDP__OF_C(osp.split, "split", "SPLIT", DDP__MATCH, ddp__splits, "osp: rule that chooses the late layers"),
+
+    DDP__OF_R(outer.lr, "outer_lr", "OUTER_LR", DDP__JOINED, DDP__ABOVE_0, 1e6, "",
+              "0.7; sparseloco, eager: 1", "diloco, sparseloco: learning rate of the outer optimizer"),
+    DDP__OF_R(outer.momentum, "outer_momentum", "OUTER_MOMENTUM", DDP__JOINED | DDP__ZERO, DDP__ABOVE_0,
+              DDP__BELOW_1, "", "0.9; sparseloco, eager: 0",
+              "diloco, sparseloco: Nesterov momentum of the outer optimizer"),
+    DDP__OF_C(outer.overlap, "overlap", "OVERLAP", DDP__JOINED | DDP__FILL, ddp__overlaps,
+              "diloco, sparseloco: when an average must be complete"),
+    DDP__OF_R(outer.mixture, "mixture", "MIXTURE", DDP__JOINED | DDP__ZERO, DDP__ABOVE_0, DDP__BELOW_1, "",
+              "0.5", "stream: share of its own parameters that a worker retains when an average arrives"),
+    DDP__OF_N(outer.fragments, "fragments", "FRAGMENTS", DDP__JOINED, 0, 0, "",
+              "a step for each layer by the planner",
+              "stream: number of fragments; fragment i has the layers i, i + n, i + 2 n, .."),
+    DDP__OF_N(outer.landing, "landing", "LANDING", DDP__JOINED, 0, 0, "steps", "0",
+              "stream: steps until a fragment is used, below the period"),
+    DDP__OF_R(outer.compensation, "compensation", "COMPENSATION", DDP__JOINED, 0, 1e6, "", "0",
+              "eager: lambda of the correction of the delay"),
+
+    DDP__OF_R(timeout.connect_s, "connect_timeout_s", "CONNECT_TIMEOUT", DDP__FILL, DDP__ABOVE_0, 0,
+              "seconds", "30", "time-out for rank 0 to answer"),
+    DDP__OF_R(timeout.join_s, "join_timeout_s", "JOIN_TIMEOUT", 0, DDP__ABOVE_0, 0, "seconds",
+              "connect_timeout_s", "time-out for all ranks to connect"),
+    DDP__OF_R(timeout.peer_s, "peer_timeout_s", "PEER_TIMEOUT", 0, DDP__ABOVE_0, 0, "seconds",
+              "30; min_world: 10", "silence until a peer is lost"),
+    DDP__OF_R(timeout.op_s, "op_timeout_s", "OP_TIMEOUT", DDP__FILL, DDP__ABOVE_0, 0, "seconds", "1800",
+              "time-out of an operation, from its start on the first rank"),
+
+    DDP__OF_N(elastic.min_world, "min_world", "MIN_WORLD", DDP__MATCH, 0, 0, "", "a lost worker is an error",
+              "continue without lost workers while this number is left (docs/elastic.md)"),
+    DDP__OF_N(elastic.max_world, "max_world", "MAX_WORLD", DDP__MATCH, 0, 64, "", "world",
+              "min_world: number of ids, joining workers included"),
+    DDP__OF_B(elastic.join, "join", "JOIN", 0, "join a running run, whose workers addr names"),
+    DDP__OF_N(elastic.bytes, "elastic_bytes", "ELASTIC_BYTES", 0, 1, 0, "bytes", "twice the longest message",
+              "min_world: memory for operations in flight"),
+
+    DDP__OF_B(security.insecure, "insecure", "INSECURE", 0,
+              "allow addresses beyond this machine without encryption (docs/security.md)"),
+    DDP__OF_T(security.psk, "tls_psk", "TLS_PSK", DDP__KEYS, "none",
+              "file with the pre-shared key of all workers: TLS 1.3 on TCP"),
+    DDP__OF_T(security.ca, "tls_ca", "TLS_CA", DDP__KEYS, "none",
+              "PEM file of the authority that signed all certificates"),
+    DDP__OF_T(security.cert, "tls_cert", "TLS_CERT", DDP__KEYS, "none",
+              "PEM file of this worker's certificate, with the name rank-R"),
+    DDP__OF_T(security.key, "tls_key", "TLS_KEY", DDP__KEYS, "none",
+              "PEM file of the private key of tls_cert"),
+    DDP__OF_B(security.no_checksum, "no_checksum", "NO_CHECKSUM", DDP__MATCH,
+              "send data on TCP without TLS without a CRC-32C"),
+
+    DDP__OF_T(network.socket_ifname, "socket_ifname", "SOCKET_IFNAME", 0, "the interface that reaches rank 0",
+              "interfaces to listen on: eth, =eth0, ^lo,docker"),
+    DDP__OF_T(network.net_script, "net_script", "NET_SCRIPT", 0, "none",
+              "file of stalls, drops, kills and rates of net (docs/links.md)"),
+    DDP__OF_T(network.net2, "net2", "NET2", 0, "none",
+              "emulated second link between the same workers, as net"),
+    DDP__OF_T(network.addr2, "addr2", "ADDR2", DDP__ALL, "a free port of addr",
+              "HOST:PORT of rank 0 on the second link"),
+
+    DDP__OF_N(device.nccl, "nccl", "NCCL", DDP__MATCH, 0, 2, "", "0",
+              "route of averages with a backend: 0 by transport, 1 between devices, 2 by both"),
+
+    DDP__OF_T(debug.dump_path, "dump_path", "DUMP", 0, "none",
+              "file for the last operations before a failure; %r is the rank"),
+    DDP__OF_N(debug.trace_spans, "trace_spans", "TRACE_SPANS", 0, 0, 0, "", "what statistics need",
+              "spans that ddp_trace_copy can return"),
+    DDP__OF_B(debug.check_writes, "check_writes", "CHECK_WRITES", 0,
+              "report writes to a layer in flight; 1 with DREAMDDP_DEBUG"),
+    DDP__OF_B(debug.no_finite_check, "no_finite_check", "NO_FINITE_CHECK", 0,
+              "do not report gradients that are NaN or infinite"),
+    DDP__OF_B(debug.overwrite, "overwrite", "OVERWRITE", 0,
+              "replace checkpoints of another run in the same folder")};
 #undef DDP__KNOB
 #undef DDP__OF_T
 #undef DDP__OF_B
@@ -212,11 +258,12 @@ static const ddp__knob ddp__knobs[] = {
 
 /* Variables that are no field. */
 static const char *const ddp__others[][2] = {
-    {"DREAMDDP_LOG",
-     "off, error, warn, info or debug: where the program has no logger of its own, lines on stderr"},
-    {"DREAMDDP_LOCAL_RANK", "which of the workers of this machine this is; the rank"},
-    {"DREAMDDP_RESUME", "0: a connection that breaks is a lost peer (docs/elastic-join.md); 1"},
-    {"DREAMDDP_TCP_CONGESTION", "TCP congestion control, such as bbr; the system's"}};
+    {"DREAMDDP_LOG", "level of the log on stderr, without a logger of the program: off, error, warn, info or "
+                     "debug (default: no lines)"},
+    {"DREAMDDP_LOCAL_RANK", "rank of this worker among those of its machine (default: the rank)"},
+    {"DREAMDDP_RESUME",
+     "0: a broken connection is a lost peer (docs/elastic-join.md); 1: it is made again (default: 1)"},
+    {"DREAMDDP_TCP_CONGESTION", "TCP congestion control, such as bbr (default: that of the system)"}};
 #define DDP__OTHERS ((int)(sizeof ddp__others / sizeof *ddp__others))
 
 /* ---- names to values ---- */
@@ -348,11 +395,12 @@ static void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, ch
             ddp__text_addf(&t, "%.0f or more", r->least);
         ddp__text_addf(&t, "%s%s", *unit ? " " : "", unit);
     } else {
-        ddp__text_addf(&t, "%s %s", *unit ? unit : "a number", from);
+        ddp__text_addf(&t, "a number %s", from);
         if (r->most == DDP__BELOW_1)
             ddp__text_addf(&t, ", below 1");
         else if (r->most > 0)
             ddp__text_addf(&t, ", at most %g", r->most);
+        if (*unit) ddp__text_addf(&t, ", in %s", unit);
     }
     if (r->kind == DDP__K_WIRE) ddp__text_addf(&t, ":FRACTION");
 }
@@ -389,22 +437,42 @@ static const char *ddp__knob_preset(const ddp__strategies *list, const ddp__knob
     return r->preset ? r->preset : r->names ? r->names[0] : list->name(list->number(0));
 }
 
-/* "period -3: 1 to 1000000 steps; H, in which each layer is averaged once (5)" */
-static ddp_status ddp__knob_refuse(const ddp__strategies *list, const ddp__knob *r, const char *said,
-                                   char between, const char *text, ddp_error *err)
+/* "0,5": writes "0.5" to point. 0: text is no number with a decimal comma. */
+static int ddp__decimal_comma(const char *text, char *point, size_t room)
 {
-    const char *whole = "";
-    char values[400];
-    long n;
+    double x;
 
-    if (r->kind == DDP__K_WHOLE && !ddp__parse_long(text, &n)) whole = "a whole number, ";
-    if (r->kind == DDP__K_FLAG)
-        return ddp__fail(err, DDP_ARG, "%s%c%.60s is neither 1 nor 0", said, between, text);
+    if (strlen(text) >= room || !strchr(text, ',')) return 0;
+    snprintf(point, room, "%s", text);
+    *strchr(point, ',') = '.';
+    return ddp__parse_ratio(point, &x);
+}
+
+/* What is wrong with a text for the row. */
+static const char *ddp__knob_fault(const ddp__knob *r, const char *text)
+{
+    const char *digits = text + (*text == '-');
+    double x;
+
+    if (r->kind == DDP__K_REAL) return ddp__parse_ratio(text, &x) ? "out of range" : "not a number";
+    if (r->kind != DDP__K_WHOLE) return r->names || r->kind == DDP__K_STRATEGY ? "unknown" : "invalid";
+    return *digits && !digits[strspn(digits, "0123456789")] ? "out of range" : "not a whole number";
+}
+
+/* "period=-3 is out of range: choose 1 to 1000000 steps (default: 5)" */
+static ddp_status ddp__knob_refuse(const ddp__strategies *list, const ddp__knob *r, const char *said,
+                                   char between, const char *text, const char *fault, ddp_error *err)
+{
+    const char *wire = strncmp(text, "topk:", 5) ? "" : "topk:";
+    char values[400], point[64];
+
+    if ((r->kind >= DDP__K_REAL || r->kind == DDP__K_WIRE) &&
+        ddp__decimal_comma(text + strlen(wire), point, sizeof point))
+        return ddp__fail(err, DDP_ARG, "%s%c%.60s has a decimal comma: write %s%s", said, between, text, wire,
+                         point);
     ddp__knob_values(list, r, values, sizeof values);
-    if (r->names || r->kind == DDP__K_STRATEGY)
-        return ddp__fail(err, DDP_ARG, "%s%c%.60s is unknown: choose %s", said, between, text, values);
-    return ddp__fail(err, DDP_ARG, "%s%c%.60s: %s%s; %s (default: %s)", said, between, text, whole, values,
-                     r->help, ddp__knob_preset(list, r));
+    return ddp__fail(err, DDP_ARG, "%s%c%.60s is %s: choose %s (default: %s)", said, between, text, fault,
+                     values, ddp__knob_preset(list, r));
 }
 
 /* From text; that of a field of text is borrowed. "" is the default. */
@@ -470,7 +538,7 @@ static ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r,
         }
         break;
     }
-    return ok ? DDP_OK : ddp__knob_refuse(list, r, said, '=', text, err);
+    return ok ? DDP_OK : ddp__knob_refuse(list, r, said, '=', text, ddp__knob_fault(r, text), err);
 }
 
 /* ---- all rows ---- */
@@ -487,7 +555,7 @@ ddp_status ddp__settings_check(const ddp__strategies *list, const ddp_config *c,
             (r->names ? strcmp(ddp__name_of(r->names, (int)x), "unknown") != 0 : ddp__knob_fits(r, x)))
             continue;
         ddp__format(text, sizeof text, "%.15g", x);
-        return ddp__knob_refuse(list, r, r->field, ' ', text, err);
+        return ddp__knob_refuse(list, r, r->name, ' ', text, r->names ? "unknown" : "out of range", err);
     }
     return DDP_OK;
 }
@@ -496,7 +564,7 @@ void ddp__settings_default(const ddp__strategies *list, ddp_config *c)
 {
     DDP__EACH_KNOB(r)
     if (r->flags & DDP__FILL && ddp__knob_unset(r, c))
-        (void)ddp__knob_set(list, r, c, r->field, ddp__knob_preset(list, r), NULL);
+        (void)ddp__knob_set(list, r, c, r->name, ddp__knob_preset(list, r), NULL);
 }
 
 int ddp__settings_own(ddp_config *c)
@@ -557,8 +625,8 @@ int ddp__settings_compared(const ddp_config *c, int joined, ddp__setting *out)
     const ddp__setting more[DDP__MORE_SETTINGS] = {
         {"profile_path (0: none, else a hash of the file)", ddp__path_number(c->profile_path), NULL},
         {"plan_path (0: none, else a hash of the file)", ddp__path_number(c->plan_path), NULL},
-        {"first state_period", (double)c->state_period[0], NULL},
-        {"second state_period", (double)c->state_period[1], NULL},
+        {"first state_period", (double)c->average.state_period[0], NULL},
+        {"second state_period", (double)c->average.state_period[1], NULL},
         {"a site (0: no, 1: yes)", (double)(c->site > 0), NULL},
         {"seed, of which the last 32 bits are", (double)(c->seed & 0xffffffffu), NULL}}; /* of 64, a double
                                                                                             has 53 */
@@ -567,7 +635,7 @@ int ddp__settings_compared(const ddp_config *c, int joined, ddp__setting *out)
     for (int i = 0; i < 2 && !joined; i++) out[n++] = more[i];
     DDP__EACH_KNOB(r)
     if ((r->flags & which) == which) {
-        out[n].name = r->field;
+        out[n].name = r->name;
         out[n].names = r->names;
         out[n++].value = ddp__knob_compared(r, c);
     }
@@ -585,8 +653,8 @@ void ddp__setting_text(const ddp__setting *s, double value, int digits, char *ou
 
 /* ---- by name ---- */
 
-/* The field, or the variable behind DREAMDDP_, that is spelled most like name; NULL: more than 3 letters
- * differ. */
+/* The name of a setting, or a variable, that is spelled most like name (of a variable: without DREAMDDP_);
+ * NULL: more than 3 letters differ. */
 static const char *ddp__nearest(int variables, const char *name, size_t n)
 {
     const char *nearest = NULL;
@@ -595,7 +663,7 @@ static const char *ddp__nearest(int variables, const char *name, size_t n)
     for (int i = 0; i < DDP__KNOBS + (variables ? DDP__OTHERS : 0); i++) {
         const char *known = i >= DDP__KNOBS ? ddp__others[i - DDP__KNOBS][0]
                             : variables     ? ddp__knobs[i].variable
-                                            : ddp__knobs[i].field;
+                                            : ddp__knobs[i].name;
         const int d = known ? ddp__word_distance(name, n, known + (variables ? 9 : 0)) : least;
         if (d < least) {
             least = d;
@@ -609,16 +677,39 @@ ddp_status ddp__setting_set(const ddp__strategies *list, ddp_config *c, const ch
                             ddp_error *err)
 {
     const ddp__knob *r = ddp__knobs;
-    const char *nearest;
+    const char *nearest = NULL;
 
     if (!c || !field || !value)
         return ddp__fail(err, DDP_ARG, "ddp_config_set: a configuration, a field and a value are needed");
-    while (r < ddp__knobs + DDP__KNOBS && strcmp(r->field, field)) r++;
+    while (r < ddp__knobs + DDP__KNOBS && strcmp(r->name, field)) r++;
     if (r < ddp__knobs + DDP__KNOBS) return ddp__knob_set(list, r, c, field, value, err);
-    nearest = ddp__nearest(0, field, strlen(field));
+    DDP__EACH_KNOB(other)
+    if (!strcmp(other->member, field)) nearest = other->name; /* the member of the C struct */
+    if (!nearest) nearest = ddp__nearest(0, field, strlen(field));
     if (nearest)
-        return ddp__fail(err, DDP_ARG, "no setting is called %.60s: did you mean %s?", field, nearest);
-    return ddp__fail(err, DDP_ARG, "no setting is called %.60s: docs/settings.md lists them", field);
+        return ddp__fail(err, DDP_ARG, "unknown setting %.60s=%.60s: did you mean %s?", field, value,
+                         nearest);
+    return ddp__fail(err, DDP_ARG, "unknown setting %.60s=%.60s: docs/settings.md lists all settings", field,
+                     value);
+}
+
+/* "server" of server.staleness; "core" of a member without a struct. */
+static void ddp__knob_chapter(const ddp__knob *r, char *out, size_t room)
+{
+    const char *dot = strchr(r->member, '.');
+
+    if (dot)
+        snprintf(out, room, "%.*s", (int)(dot - r->member), r->member);
+    else
+        snprintf(out, room, "core");
+}
+
+/* "--outer-lr" of DREAMDDP_OUTER_LR. */
+static void ddp__knob_flag(const ddp__knob *r, char *out, size_t room)
+{
+    if (!r->variable) return;
+    snprintf(out, room, "--%s", r->variable + 9);
+    for (char *c = out; *c; c++) *c = *c == '_' ? '-' : (char)tolower((unsigned char)*c);
 }
 
 int ddp__setting_describe(const ddp__strategies *list, const ddp_config *c, int i, ddp_setting *out)
@@ -633,8 +724,11 @@ int ddp__setting_describe(const ddp__strategies *list, const ddp_config *c, int 
         return 1;
     }
     r = &ddp__knobs[i];
-    out->field = r->field;
+    out->field = r->name;
+    out->member = r->member;
+    ddp__knob_chapter(r, out->chapter, sizeof out->chapter);
     out->variable = r->variable;
+    ddp__knob_flag(r, out->flag, sizeof out->flag);
     out->preset = ddp__knob_preset(list, r);
     out->help = r->help;
     out->same = r->flags & DDP__ALL;
@@ -669,7 +763,7 @@ ddp_status ddp__env_check_names(ddp_error *err)
 ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
     const char *resume = ddp__env_get("DREAMDDP_RESUME"); /* connect.c's */
-    const int keys = c->tls_psk || c->tls_ca || c->tls_cert || c->tls_key;
+    const int keys = c->security.psk || c->security.ca || c->security.cert || c->security.key;
 
     DDP__EACH_KNOB(r)
     {
