@@ -220,8 +220,8 @@ DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void
 /* ddp_add_layer - registers the next layer, in forward order, the same on every rank. Layers are
  * numbered from 0. ddp_set_optimizer - registers the update rule (copied; default ddp_sgd(0.01,
  * 0)). Called after the layers it also starts the session: layer lists are compared and every rank
- * takes rank 0's parameters; otherwise the first hook does. Collective. With ddp_config.join it enters
- * the run instead: ddp_step is then the run's, and no collective may follow before the first hook of a
+ * takes rank 0's parameters; otherwise the first hook does. Collective. With ddp_config.elastic.join it
+ * enters the run instead: ddp_step is then the run's, and no collective may follow before the first hook of a
  * layer. */
 DDP_API int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer);
 DDP_API int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o);
@@ -347,8 +347,8 @@ DDP_API int ddp_wait(ddp_ctx *d);
 DDP_API int ddp_sync_all(ddp_ctx *d);
 DDP_API int ddp_share(ddp_ctx *d);
 
-/* ddp_serve - on the last ddp_config.servers ranks, in place of the steps: after the layers are added and
- * the optimizer is set, serves until all other ranks have closed their contexts; a checkpoint that they
+/* ddp_serve - on the last ddp_config.server.count ranks, in place of the steps: after the layers are added
+ * and the optimizer is set, serves until all other ranks have closed their contexts; a checkpoint that they
  * save or load has this rank's share too (load it before, as they do). 0 or the context's first error.
  * ddp_servers (context/reading.h) is their number. */
 DDP_API int ddp_serve(ddp_ctx *d);
@@ -368,7 +368,7 @@ DDP_API int ddp_serve(ddp_ctx *d);
  * ddp_checkpoint_save - writes one into folder (made if it is not there), then removes all but the
  * newest keep of those in it (0 = keeps all), half ones before them too. Finishes what is in
  * flight and averages nothing. What another run has saved in folder is neither replaced nor removed:
- * that is an error unless this run has loaded it, or ddp_config.overwrite is set.
+ * that is an error unless this run has loaded it, or ddp_config.debug.overwrite is set.
  * ddp_checkpoint_load - after ddp_set_optimizer, before the first step: takes the newest of folder. ddp_step
  * then says where to go on, and *world (may be NULL) of how many ranks it is. With the same layers,
  * optimizer, world, strategy and period every rank goes on from its own file, bit for bit as if the run had
@@ -417,7 +417,7 @@ DDP_API void ddp_abort(ddp_ctx *d, const char *why);
  * plain collectives are among these. */
 DDP_API int ddp_servers(const ddp_ctx *d);
 
-/* Elastic worlds (ddp_config.min_world). ddp_rank and ddp_world are ids and their number (with
+/* Elastic worlds (ddp_config.elastic.min_world). ddp_rank and ddp_world are ids and their number (with
  * max_world that): they stay what they were when workers are lost or come. ddp_workers is the
  * number of those that are live, ddp_live has bit r set for each of them (all ones of world where
  * not elastic), ddp_epoch rises with each change. A lost worker changes them in any hook or collective, a
@@ -511,7 +511,7 @@ typedef enum ddp_transport {
     DDP_SOCKETS            /* ranks are processes that the program has connected: ddp_config.sockets */
 } ddp_transport;
 
-/* ddp_config.servers: every worker serves a share of the layers. ddp_config.defer: nothing. */
+/* ddp_config.server.count: every worker serves a share of the layers. ddp_config.osp.defer: nothing. */
 enum { DDP_SERVERS_COLOCATED = -1, DDP_DEFER_NONE = -1 };
 
 /* osp: what a layer that is late is in the meantime. */
@@ -561,134 +561,195 @@ typedef enum ddp_kernels {
     DDP_KERNELS_AVX512   /* x86-64 with AVX-512F */
 } ddp_kernels;
 
-/* Everything is optional: zero = the default named last on the line. Strings are read during ddp_open and
- * need not outlive it. With world == 0 and no_env == 0 the environment says rank, world and address
- * (DREAMDDP_*, then torchrun, Open MPI, MPICH, PMIx, Slurm names) and fills what is zero, from DREAMDDP_ and
- * the field's name in capitals, without _s or _path (DREAMDDP_PERIOD, DREAMDDP_OP_TIMEOUT, DREAMDDP_DUMP;
- * docs/settings.md). world > 0 makes rank literal. */
+/* Settings of a context. Zero is the default of every field, so an all-zero ddp_config is valid. Fields
+ * that every program may need are flat; the others are in structs, one for each topic ("chapters"). Strings
+ * are read during ddp_open and need not outlive it.
+ *
+ * If world and no_env are 0, the environment supplies rank, world and address (DREAMDDP_* variables, then
+ * those of torchrun, Open MPI, MPICH, PMIx and Slurm) and each field that is zero. docs/settings.md lists
+ * the variable of each field, its range, and the name that ddp_config_set, the flags of programs and Python
+ * use. */
 struct ddp_config {
-    ddp_strategy strategy;                       /* dreamddp */
-    const struct ddp_strategy_ops *own_strategy; /* yours instead (docs/own-strategy.md); copied; NULL */
-    int period;                                  /* H, steps in which each layer is averaged once; 5 */
-    ddp_transport transport;                     /* tcp */
-    int rank, world;                             /* 0 of 1 */
-    const int *sockets;        /* transport DDP_SOCKETS: [world] descriptors of stream sockets, connected to
-                                 the ranks; the own entry is ignored. ddp_open makes duplicates and sets
-                                 O_NONBLOCK: close yours after it, or later. The connections end with
-                                 ddp_close, or when ddp_open fails; NULL */
-    const char *addr;          /* of rank 0: "host:port", "tcp://host:port", "[v6]:port", or
-                                 "file://PATH", in which rank 0 tells it; "127.0.0.1:29500" */
-    const char *run_id;        /* workers with another id are refused; "" */
-    const char *socket_ifname; /* interfaces to listen on: "eth", "=eth0", "^lo,docker";
-                                  that from which rank 0 is reached */
-    const char *net;        /* shape this worker's links, "RATE,DELAY,JITTER": "100mbit,20ms"; or a topology,
-                        "FILE.json", with ":VARIANT" where that member of it is meant, then "@0,16,32" where
-                        those devices are the workers, the same on all ranks; unshaped */
-    const char *net_script; /* file of stalls, drops, kills, rates (docs/links.md); none */
-    const char *net2;  /* as net, for a second link between the same workers, which no script touches; none */
-    const char *addr2; /* host:port of rank 0 on the second link's interface; where
-                                 net2 is set and this is not, a free port of addr */
-    ddp_wire wire;     /* how what strategies average travels; ddp_sync_all and plain collectives do not. int8
-                      takes one float for each parameter with a gradient, three where parameters are averaged;
-                      f32 */
-    double topk_fraction;     /* topk: of each 4096 values those that travel, at least one; 1/64 */
-    int site;                 /* > 0: this worker's site, and every other has one: averages go inside the
-                                 sites, then between them (docs/links.md); 0 = one level */
-    int threads;              /* operator threads of this worker; 1 */
-    ddp_kernels kernels;      /* CPU kernels of the operators: the same set gives the same bits on processors
-                                 of one architecture; the fastest that this processor has */
-    uint64_t seed;            /* of initialisation and dropout; 0 */
-    int micro_batches;        /* backward passes per step; their mean gradient is used; 1 */
-    float clip_norm;          /* global gradient norm limit; dreamddp and enp then average_first; 0 = none */
-    int average_first;        /* 1: a step's averages are of parameters as they stand before its update, which
-                                 is made in ddp_step_end when they are whole; so with your own update
-                                 (ddp_own_update); 0 */
-    int average_state;        /* 1: average the optimizer state with the parameters */
-    int state_period[2];      /* average_state with the first array of state (momentum) in every so many-th
-                                 period alone, the other arrays in every so many-th; the second as the first;
-                                 1 with average_state */
-    int split_params;         /* dreamddp, enp: a layer of more parameters than this is averaged in equal
-                                 parts, each in the step that the plan gives it; 0 = layers are averaged
-                                 whole */
-    ddp_algorithm algorithm;  /* of all-reduces; by size and link */
-    int deterministic;        /* 1: equal bits on every transport, plan from FLOPs and bytes, not from
-                                 clocks */
-    int paper;                /* 1: the paper's own rule: contiguous sets, timeline cost, all complete at step
-                                 end; deft: Algorithm 1 as printed */
-    ddp_solver solver;        /* scatter */
-    ddp_cost cost;            /* window with forward hooks, else timeline */
-    ddp_fill fill;            /* none */
-    int profile_steps;        /* measured before the plan is made, the first discarded; 6 */
-    const char *profile_path; /* CSV that replaces measuring; NULL */
-    const char *plan_path;    /* JSON of `plan partial` that replaces planning; NULL */
-    size_t bucket_bytes;      /* wfbp, ascwfbp: a bucket; 25 MiB (the first holds 1 MiB) */
-    size_t partition_bytes;   /* bytescheduler, usbyte, deft: most of a layer in one part; 26 MB */
-    double credit;            /* bytescheduler: parts on their way at once; 1 */
-    int merge_sum;            /* deft: 1: a merged gradient is the sum of its steps'; 0 = their mean */
-    int no_barrier;           /* deft: 1: plans sends that straddle forward and backward */
-    double update_frequency;  /* deft: updates for each step that the plan must reach, up to 1; 0 = as many as
-                                 hide, or as the Preserver asks for */
-    double preserve;          /* deft: how far from 1 the Preserver's ratio of losses may be; 0.01 */
-    int servers;              /* > 0: the last so many ranks compute nothing and serve (ddp_serve): with bsp,
-                                 asp, ssp, r2sp, osp. DDP_SERVERS_COLOCATED: every worker serves a share;
-                                 none */
-    int staleness;            /* ssp: s, steps that a worker may be ahead of the slowest; 0, the rule of
-                                 bsp */
-    float push_scale;         /* asp, ssp, r2sp: a push's update has this times the learning rate; 1 /
-                                 workers */
-    double defer;             /* osp: share of the model's bytes that may be late, at most 1, or
-                                 DDP_DEFER_NONE; 0 = by the loss that ddp_report tells (and its epoch), as
-                                 much as hides behind computing */
-    ddp_lgp lgp;              /* osp: on */
-    ddp_correct correct;      /* osp: deferred */
-    ddp_osp_rule split;       /* osp: which layers are late; by rising importance */
-    double outer_lr;          /* diloco, sparseloco: nu; 0.7; 1 of sparseloco and of eager */
-    double outer_momentum;    /* mu of Nesterov's momentum, below 1; DDP_NO_MOMENTUM is 0; 0.9; none of those
-                                 two */
-    ddp_overlap overlap;      /* diloco, sparseloco: none */
-    double mixture;           /* stream: the share of its own parameters that a worker keeps when the others'
-                                 land; 0.5, DDP_OVERWRITE is 0 */
-    int fragments;            /* stream: layers 0, n, 2 n.. are the first of n fragments (at most H), which
-                                 are sent in equal distances; 0: each layer when the planner says, landing
-                                 when it can */
-    int landing;              /* stream with fragments: steps after which one lands, below H; 0 */
-    double compensation;      /* eager: lambda of what corrects a change that comes late; 0 = none */
-    double connect_timeout_s; /* for rank 0 to answer; 30 */
-    double join_timeout_s;    /* for all ranks to come; connect_timeout_s */
-    double peer_timeout_s;    /* silence after which a peer is lost; 30, with min_world 10 */
-    double op_timeout_s;      /* an operation fails so long after the first rank began it; 1800 */
-    const char *dump_path;    /* where ddp_dump writes when the context fails (not when it
-                                 is aborted), %r = rank; NULL = nowhere */
-    int overwrite; /* 1: ddp_checkpoint_save replaces what another run has saved in its folder; 0 = that is an
-                      error */
-    int min_world; /* > 0: training goes on without lost workers while a majority (or all servers)
-                                 and at least so many that compute are left (docs/elastic.md); 0 = an error */
-    int max_world; /* min_world, tcp: ids that the run has room for, at most 64:
-                                 newcomers get those beyond world too; world */
-    int join;      /* 1: come into a run that is going on, whose workers addr names, separated by
-                                 commas; rank, world and min_world are its (docs/elastic-join.md) */
-    size_t elastic_bytes; /* min_world: memory for inputs and results in flight, at least the
-                                 longest message (int8 blocks: two of it); twice that */
-    int insecure;         /* 1: allow addresses beyond this machine without encryption */
-    const char *tls_psk;  /* file with the pre-shared key of all workers: TLS 1.3 on TCP */
-    const char *tls_ca, *tls_cert, *tls_key; /* or certificates (PEM files), this worker's with the name
-                                                rank-R */
-    int no_env;                              /* 1: never read the environment (embedders) */
-    int no_checksum;                         /* 1: bytes on tcp without TLS travel without a CRC-32C; 0 */
-    int no_finite_check;                     /* 1: gradients that are NaN or infinite are not reported; 0 */
-    int check_writes;           /* 1: report writes to a layer in flight; on under DREAMDDP_DEBUG */
-    int trace_spans;            /* kept for ddp_trace_copy; 0 = only what statistics need */
-    const volatile int *cancel; /* non-zero ends ddp_open, and ddp_launch stops its workers; borrowed */
-    const struct ddp_backend *backend; /* where layers and activations live: &ddp_cuda(...) of
-                                          dreamddp_cuda.cuh, borrowed until ddp_close; the CPU */
-    int nccl;                /* with a backend, averages of layers go: 0: by transport; 1: from device to
-                                 device (NCCL), and between sites by transport; 2: over both, as two links,
-                                 each by the one that should finish it first. All else goes by transport */
-    void *cuda_stream;       /* with a backend: the program's own stream (cudaStream_t), so that its kernels
-                                 and the library's follow each other, borrowed until ddp_close; one of the
-                                 context's own */
-    ddp_allocator allocator; /* malloc */
-    ddp_logger logger;       /* none (DREAMDDP_LOG=info prints to stderr) */
+    ddp_strategy strategy; /* what is sent and when (default: dreamddp) */
+    /* in place of strategy: your own (docs/own-strategy.md); copied by ddp_open (default: NULL) */
+    const struct ddp_strategy_ops *own_strategy;
+    int period;              /* H: steps in which each layer is averaged once (default: 5) */
+    ddp_transport transport; /* how ranks reach each other (default: tcp) */
+    int rank, world;         /* this rank, number of ranks; world > 0: both as given (default: 0 of 1) */
+    /* DDP_SOCKETS: [world] stream sockets, connected to the ranks; the own entry is ignored. ddp_open
+     * duplicates them and sets O_NONBLOCK; close yours after it. The connections end with ddp_close, or when
+     * ddp_open fails (default: NULL) */
+    const int *sockets;
+    /* of rank 0: "host:port", "[v6]:port", or "file://PATH", a file to which rank 0 writes it (default:
+     * "127.0.0.1:29500") */
+    const char *addr;
+    const char *run_id; /* name of the run: ranks with another name are rejected (default: "") */
+    /* emulated link of this worker, "RATE,DELAY,JITTER" as in "100mbit,20ms"; or a topology, "FILE.json",
+     * then ":VARIANT" for a member of it, then "@0,16,32" for the devices that are the workers, the same on
+     * all ranks (default: no emulation) */
+    const char *net;
+    /* number format of averages; not of ddp_sync_all and plain collectives. int8 needs memory for one float
+     * per parameter with a gradient, for three where parameters are averaged (default: f32) */
+    ddp_wire wire;
+    /* DDP_WIRE_TOPK: share of each 4096 values that is sent, at least 1 (default: 1/64) */
+    double topk_fraction;
+    /* > 0: site of this worker: averages go inside sites, then between them (docs/links.md); all workers have
+     * one, or none (default: 0) */
+    int site;
+    int threads; /* operator threads of this worker (default: 1) */
+    /* instruction set of the CPU operators: bit-identical on all processors of an architecture (default: the
+     * fastest of this processor) */
+    ddp_kernels kernels;
+    uint64_t seed;     /* of initialisation and dropout (default: 0) */
+    int micro_batches; /* backward passes per step, whose mean gradient is used (default: 1) */
+    /* limit of the global gradient norm; sets average.first of dreamddp and enp (default: 0, none) */
+    float clip_norm;
+    ddp_algorithm algorithm;  /* of all-reduces (default: by size and link) */
+    int deterministic;        /* 1: bit-identical on every transport, plans without clocks (default: 0) */
+    int profile_steps;        /* steps measured before planning, the first discarded (default: 6) */
+    const char *profile_path; /* CSV profile in place of measuring (default: NULL) */
+    const char *plan_path;    /* JSON of `plan partial` in place of planning (default: NULL) */
+    int no_env;               /* 1: ignore the environment, for embedders (default: 0) */
+    /* non-zero ends ddp_open, and ddp_launch stops its workers; borrowed (default: NULL) */
+    const volatile int *cancel;
+    /* device of layers and activations, such as &ddp_cuda(...); borrowed until ddp_close (default: NULL, the
+     * CPU) */
+    const struct ddp_backend *backend;
+    ddp_allocator allocator; /* memory of tensors, optimizer state and staging (default: malloc) */
+    ddp_logger logger;       /* log lines (default: none; stderr if DREAMDDP_LOG is set) */
+
+    /* Averages of parameters: localsgd, enp, dreamddp. */
+    struct {
+        /* 1: average parameters as they are before the update, which ddp_step_end then makes; required with
+         * ddp_own_update (default: 0) */
+        int first;
+        int state; /* 1: average the optimizer state with the parameters (default: 0) */
+        /* periods between averages of the first state array (momentum), and of the others (default: 1 with
+         * average.state; the second: as the first) */
+        int state_period[2];
+        /* dreamddp, enp: larger layers, in parameters, are averaged in equal parts, each in the step of the
+         * plan (default: 0, whole layers) */
+        int split_params;
+    } average;
+
+    /* The plan of partial averaging: dreamddp, enp (docs/plan.md). */
+    struct {
+        /* 1: rule of the paper: contiguous sets, timeline cost, complete at step end; deft: Algorithm 1
+         * (default: 0) */
+        int paper;
+        ddp_solver solver; /* search method (default: scatter) */
+        ddp_cost cost;     /* cost model (default: window; timeline without forward hooks) */
+        ddp_fill fill;     /* extra transfers in the idle time of the link (default: none) */
+    } plan;
+
+    /* Messages of gradients: wfbp, ascwfbp, bytescheduler, usbyte, deft. */
+    struct {
+        size_t bucket_bytes;    /* wfbp, ascwfbp: size of a bucket (default: 25 MiB; the first 1 MiB) */
+        size_t partition_bytes; /* bytescheduler, usbyte, deft: largest part of a layer (default: 26 MB) */
+        double credit;          /* bytescheduler: parts in flight (default: 1) */
+    } gradient;
+
+    /* Delayed, merged gradients (docs/deft.md). */
+    struct {
+        int merge_sum;  /* 1: a merged gradient is the sum of its steps, 0: their mean (default: 0) */
+        int no_barrier; /* 1: plans transfers that overlap both forward and backward passes (default: 0) */
+        /* updates per step, at most 1, of the plan (default: 0, by overlap and Preserver) */
+        double update_frequency;
+        double preserve; /* tolerance of the ratio of losses (default: 0.01) */
+    } deft;
+
+    /* Parameter servers: bsp, asp, ssp, r2sp, osp (docs/servers.md). */
+    struct {
+        /* the last ranks, which call ddp_serve and compute nothing, or DDP_SERVERS_COLOCATED (default: 0,
+         * none) */
+        int count;
+        int staleness;    /* ssp: steps a worker may be ahead of the slowest (default: 0, as bsp) */
+        float push_scale; /* asp, ssp, r2sp: factor on the rate of a push (default: 1 / workers) */
+    } server;
+
+    /* Late layers of osp, until their correction (docs/servers.md). */
+    struct {
+        /* share of the bytes that may be late, at most 1, or DDP_DEFER_NONE (default: 0, by the loss and
+         * epoch of ddp_report, at most what overlaps computing) */
+        double defer;
+        ddp_lgp lgp;         /* update of a late layer until its correction (default: on) */
+        ddp_correct correct; /* time of the correction (default: deferred) */
+        ddp_osp_rule split;  /* rule that chooses the late layers (default: walk) */
+    } osp;
+
+    /* The outer optimizer: diloco, sparseloco (docs/outer.md). */
+    struct {
+        double lr; /* learning rate (default: 0.7; 1 for sparseloco and eager) */
+        /* Nesterov momentum, below 1; DDP_NO_MOMENTUM is 0 (default: 0.9; 0 for sparseloco, eager) */
+        double momentum;
+        ddp_overlap overlap; /* when an average must be complete (default: none) */
+        /* stream: share of its own parameters that a worker retains when an average arrives, below 1;
+         * DDP_OVERWRITE is 0 (default: 0.5) */
+        double mixture;
+        /* stream: n fragments, at most H, of the layers 0, n, 2 n, ..; 1, n + 1, ..; sent at equal distances
+         * (default: 0, a step for each layer by the planner) */
+        int fragments;
+        int landing;         /* stream with fragments: steps until a fragment is used, below H (default: 0) */
+        double compensation; /* eager: lambda of the correction of the delay (default: 0) */
+    } outer;
+
+    /* Time-outs, in seconds. */
+    struct {
+        double connect_s; /* for rank 0 to answer (default: 30) */
+        double join_s;    /* for all ranks to connect (default: timeout.connect_s) */
+        double peer_s;    /* of silence until a peer is lost (default: 30; 10 with min_world) */
+        double op_s;      /* for an operation, from its start on the first rank (default: 1800) */
+    } timeout;
+
+    /* Worlds that lose and admit workers (docs/elastic.md, docs/elastic-join.md). */
+    struct {
+        /* > 0: training continues without lost workers while a quorum (or all servers) and this number of
+         * computing workers are left (default: 0, a lost worker is an error) */
+        int min_world;
+        /* min_world, tcp: number of ids, at most 64, for joining workers too (default: world) */
+        int max_world;
+        /* 1: join the run whose workers addr names, separated by commas; it determines rank, world and
+         * min_world (default: 0) */
+        int join;
+        size_t bytes; /* min_world: memory for operations in flight (default: twice the longest message) */
+    } elastic;
+
+    /* Encryption and integrity of TCP connections (docs/security.md). */
+    struct {
+        int insecure;    /* 1: allow addresses beyond this machine without encryption (default: 0) */
+        const char *psk; /* file with the pre-shared key of all workers: TLS 1.3 (default: NULL) */
+        /* or PEM files: authority, certificate with the name rank-R, its private key (default: NULL) */
+        const char *ca, *cert, *key;
+        int no_checksum; /* 1: no CRC-32C of data without TLS (default: 0) */
+    } security;
+
+    /* Interfaces, second link, faults (docs/links.md). */
+    struct {
+        /* interfaces to listen on: "eth", "=eth0", "^lo,docker" (default: that to rank 0) */
+        const char *socket_ifname;
+        const char *net_script; /* file of stalls, drops, kills and rates for net (default: NULL) */
+        const char *net2;       /* a second link of the workers, as net; without scripts (default: NULL) */
+        const char *addr2;      /* host:port of rank 0 on the second link (default: a free port of addr) */
+    } network;
+
+    /* Used with backend (docs/gpu.md). */
+    struct {
+        /* averages of layers go 0: by transport; 1: by NCCL, and between sites by transport; 2: by both, each
+         * on the link that should finish it first (default: 0) */
+        int nccl;
+        /* cudaStream_t of the program, borrowed until ddp_close (default: NULL, one of the context) */
+        void *cuda_stream;
+    } device;
+
+    /* Checks, traces and dumps. */
+    struct {
+        const char *dump_path; /* file for ddp_dump on a failure, not on an abort; %r: rank (default: NULL) */
+        int trace_spans;       /* spans for ddp_trace_copy (default: 0, those of statistics) */
+        int check_writes;      /* 1: report writes to a layer in flight (default: 0; DREAMDDP_DEBUG: 1) */
+        int no_finite_check;   /* 1: do not report gradients that are NaN or infinite (default: 0) */
+        /* 1: ddp_checkpoint_save replaces those of another run (default: 0, an error) */
+        int overwrite;
+    } debug;
 };
 
 /* Names as in --strategy and so on, and back. Unknown: "default", the _DEFAULT value, or 0.
@@ -703,21 +764,26 @@ DDP_API ddp_transport ddp_transport_named(const char *name);
 DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
 DDP_API const char *ddp_wire_name(ddp_wire wire); /* the default's is f32 */
-/* A row of the table of settings, which docs/settings.md shows. */
+/* A row of the table of settings, which docs/settings.md shows. Texts are constant unless they are arrays. */
 typedef struct ddp_setting {
-    const char *field, *variable; /* "period", "DREAMDDP_PERIOD"; NULL where it has none */
-    const char *preset;           /* what the field's zero means; NULL of a variable without a field */
+    const char
+        *field; /* "staleness": the name for ddp_config_set and Python; NULL: a variable without a field */
+    const char *member;   /* "server.staleness" of ddp_config; NULL without a field */
+    const char *variable; /* "DREAMDDP_STALENESS"; NULL of no_env */
+    const char *preset;   /* meaning of zero in the field; NULL without a field */
     const char *help;
-    int same;         /* 1: all ranks must have the same */
+    int same;         /* 1: all ranks must have the same value */
+    char chapter[16]; /* "server"; "core" of a member without a struct; "" without a field */
+    char flag[40]; /* "--staleness": the option of programs that have one; "" without a variable or a field */
     char values[256]; /* "1 to 1000000 steps", "none, stream or eager" */
-    char value[256];  /* the field's; "" where it is zero */
+    char value[256];  /* of the field; "" if it is zero */
 } ddp_setting;
 
-/* ddp_config_set - sets a field by its name, as "period" to "5" or "wire" to "topk:0.01"; "" is the default.
- * A text is borrowed until ddp_open or ddp_launch. Errors: DDP_ARG for a name that no field has (with the one
- * that was meant) or a value that it cannot have, *c is as it was.
- * ddp_config_describe - setting i, with what c (may be NULL) has it set to; 0: there are no more. Fields that
- * are pointers of the program (own_strategy, backend, allocator..) are in no row. */
+/* ddp_config_set - sets a field by its name: "period" to "5", "staleness" to "3", "wire" to "topk:0.01"; ""
+ * is the default. Text is borrowed until ddp_open or ddp_launch. Errors: DDP_ARG for an unknown name (the
+ * sentence has the nearest one) and for a value out of range; *c is unchanged.
+ * ddp_config_describe - setting i, with its value in c (may be NULL), chapter by chapter; returns 0 if there
+ * is none. Members that are pointers of the program (own_strategy, backend, allocator, ..) have no row. */
 DDP_API ddp_status ddp_config_set(ddp_config *c, const char *field, const char *value, ddp_error *err);
 DDP_API int ddp_config_describe(const ddp_config *c, int i, ddp_setting *out);
 
@@ -827,7 +893,7 @@ DDP_API ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float 
 /* ddp_own_update - the program's own optimizer, as is a zeroed one: the library never updates, and the
  * program does after ddp_step_end. Under strategies that average gradients their averages are then in the
  * program's arrays, clipped where that is set; the program zeroes them. Under those that average parameters,
- * or changes, a step's averages are of parameters as they stand before its update (ddp_config.average_first),
+ * or changes, a step's averages are of parameters as they stand before its update (ddp_config.average.first),
  * whole when ddp_step_end returns. The state is the program's: ddp_add_state gives it to checkpoints and to
  * joining workers. Strategies that update later, or on a server, refuse it. */
 DDP_API ddp_optimizer ddp_own_update(void);
@@ -1071,9 +1137,10 @@ typedef struct ddp_strategy_ops {
     int (*restart)(ddp_ctx *d, void *self);
     /* Workers were lost or have come: ddp_live. Between two steps, nothing in flight. */
     int (*members_changed)(ddp_ctx *d, void *self);
-    /* Where ddp_config.servers is set, on the ranks that serve, once start is over: in ddp_serve, or on a
-     * thread of its own beside the worker's. It may call ddp_server_ and ddp_update_apart alone. Returns when
-     * all workers have left, or DDP_SERVE_SAVE: when they want a checkpoint, after which it comes again. */
+    /* Where ddp_config.server.count is set, on the ranks that serve, once start is over: in ddp_serve, or on
+     * a thread of its own beside the worker's. It may call ddp_server_ and ddp_update_apart alone. Returns
+     * when all workers have left, or DDP_SERVE_SAVE: when they want a checkpoint, after which it comes
+     * again. */
     int (*serve)(ddp_ctx *d, void *self);
     /* On a worker: tells its servers that a checkpoint comes, or (leaves) that its context closes without
      * error. */
@@ -1223,8 +1290,8 @@ DDP_API int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP_
 DDP_API void ddp_explain(ddp_ctx *d, const char *text);
 DDP_API void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
 
-/* Reading: layers and their names; the parts that ddp_config.split_params makes of one, 1 if none; a layer's
- * memory, as lists that messages take (gradients; what averaging moves; of that the parameters with
+/* Reading: layers and their names; the parts that ddp_config.average.split_params makes of one, 1 if none; a
+ * layer's memory, as lists that messages take (gradients; what averaging moves; of that the parameters with
  * gradients, and the rest: buffers, and the averaged optimizer state that is due in this period
  * (state_period), valid until the next call) and its group; live workers of a group; the blocks of an
  * all-gather over it, and which is this rank's; where averages go in two levels, how this rank lies in sites
@@ -3422,7 +3489,7 @@ typedef struct ddp_pipe_stats {
 /* ddp_pipe_get_stats - all ranks of the pipeline call it, between steps; all get the same numbers but for
  * `steps`. ddp_pipe_lanes - what this stage computed, sent and received in the last step, in any order,
  * ddp_now() seconds, boundary
- *   the other stage; returns how many were copied. Recorded where ddp_config.trace_spans is set, on the
+ *   the other stage; returns how many were copied. Recorded where ddp_config.debug.trace_spans is set, on the
  *   CPU. */
 DDP_API int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out);
 DDP_API int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room);
@@ -4117,7 +4184,7 @@ struct ddp_backend {
     int channels_last;   /* 1: an array of four dimensions (n, c, h, w), and its gradient, lies there as (n,
                             h, w, c) */
 
-    /* stream: ddp_config.cuda_stream, NULL = one of its own. One sentence where no device is. */
+    /* stream: ddp_config.device.cuda_stream, NULL = one of its own. One sentence where no device is. */
     ddp_status (*open)(const ddp_backend *b, int local_rank, void *stream, void **self, ddp_error *err);
     void (*close)(void *self);
     ddp_status (*wait)(void *self, ddp_error *err);  /* waits for all that was queued */
@@ -33662,7 +33729,7 @@ static ddp_status ddp__refuse_foreign(ddp__saving *v, ddp_error *err)
                 err, DDP_ARG,
                 "%.200s holds step %ld of another run: go on from it (--resume, "
                 "ddp_checkpoint_load), save into another folder, or let this run replace it (--overwrite, "
-                "ddp_config.overwrite)",
+                "ddp_config.debug.overwrite)",
                 v->folder, step[i]);
     }
     return DDP_OK;
@@ -44514,37 +44581,38 @@ DDP_LIB uint64_t ddp__run_id(const char *text);
  * docs/what-goes-with-what.md are made. What no row forbids goes. */
 
 /* A setting: its name, its value (%ld; none where there is no %), and whether it is on. */
-#define DDP__FEATURES(X)                                                                                    \
-    X(CLIP, "clip_norm", 0, c->clip_norm > 0)                                                               \
-    X(BF16, "wire bf16", 0, c->wire == DDP_WIRE_BF16)                                                       \
-    X(INT8, "wire int8", 0, c->wire == DDP_WIRE_INT8)                                                       \
-    X(INT4, "wire int4 or e3m0", 0, c->wire == DDP_WIRE_INT4 || c->wire == DDP_WIRE_E3M0)                   \
-    X(TOPK, "wire topk", 0, c->wire == DDP_WIRE_TOPK)                                                       \
-    X(FIRST, "your own update, or average_first", 0, c->average_first)                                      \
-    X(PARTS, "split_params %ld", c->split_params, c->split_params > 0)                                      \
-    X(GROUPS, "layers of a group", 0, groups)                                                               \
-    X(SITE, "site %ld", c->site, c->site > 0)                                                               \
-    X(ELASTIC, "min_world %ld", c->min_world, c->min_world > 0)                                             \
-    X(ROOM, "max_world %ld", c->max_world, c->max_world > c->world && c->world > 0)                         \
-    X(JOIN, "join", 0, c->join)                                                                             \
-    X(SECOND, "net2 or addr2", 0, c->net2 || c->addr2)                                                      \
-    X(THREADS, "transport threads", 0, c->transport == DDP_THREADS)                                         \
-    X(MPI, "transport mpi", 0, c->transport == DDP_MPI)                                                     \
-    X(SOCKETS, "transport sockets", 0, c->transport == DDP_SOCKETS)                                         \
-    X(TLS, "tls_psk or tls_ca, tls_cert, tls_key", 0, c->tls_psk || c->tls_ca || c->tls_cert || c->tls_key) \
-    X(RING, "algorithm ring", 0, c->algorithm == DDP_RING)                                                  \
-    X(DETERMINISTIC, "deterministic", 0, c->deterministic)                                                  \
-    X(DEVICE, "a backend", 0, c->backend != NULL)                                                           \
-    X(NCCL, "nccl %ld", c->nccl, c->nccl > 0)                                                               \
-    X(NO_NCCL1, "nccl %ld", c->nccl, c->nccl != 1)                                                          \
-    X(NO_NETWORK, "no backend with a network of its own", 0, !c->backend || !c->backend->join)              \
-    X(STREAM, "cuda_stream", 0, c->cuda_stream != NULL)                                                     \
-    X(NO_DEVICE, "no backend", 0, !c->backend)                                                              \
-    X(STEADY, "neither min_world nor join", 0, c->min_world == 0 && !c->join)                               \
-    X(SERVERS, "servers %ld", c->servers, c->servers != 0)                                                  \
-    X(NO_SERVERS, "no servers", 0, c->servers == 0)                                                         \
-    X(COLOCATED, "servers colocated", 0, c->servers < 0)                                                    \
-    X(ONE_LINK, "one link", 0, c->world > 1 && !c->net2 && !c->addr2 && c->nccl != 2)
+#define DDP__FEATURES(X)                                                                            \
+    X(CLIP, "clip_norm", 0, c->clip_norm > 0)                                                       \
+    X(BF16, "wire bf16", 0, c->wire == DDP_WIRE_BF16)                                               \
+    X(INT8, "wire int8", 0, c->wire == DDP_WIRE_INT8)                                               \
+    X(INT4, "wire int4 or e3m0", 0, c->wire == DDP_WIRE_INT4 || c->wire == DDP_WIRE_E3M0)           \
+    X(TOPK, "wire topk", 0, c->wire == DDP_WIRE_TOPK)                                               \
+    X(FIRST, "your own update, or average_first", 0, c->average.first)                              \
+    X(PARTS, "split_params %ld", c->average.split_params, c->average.split_params > 0)              \
+    X(GROUPS, "layers of a group", 0, groups)                                                       \
+    X(SITE, "site %ld", c->site, c->site > 0)                                                       \
+    X(ELASTIC, "min_world %ld", c->elastic.min_world, c->elastic.min_world > 0)                     \
+    X(ROOM, "max_world %ld", c->elastic.max_world, c->elastic.max_world > c->world && c->world > 0) \
+    X(JOIN, "join", 0, c->elastic.join)                                                             \
+    X(SECOND, "net2 or addr2", 0, c->network.net2 || c->network.addr2)                              \
+    X(THREADS, "transport threads", 0, c->transport == DDP_THREADS)                                 \
+    X(MPI, "transport mpi", 0, c->transport == DDP_MPI)                                             \
+    X(SOCKETS, "transport sockets", 0, c->transport == DDP_SOCKETS)                                 \
+    X(TLS, "tls_psk or tls_ca, tls_cert, tls_key", 0,                                               \
+      c->security.psk || c->security.ca || c->security.cert || c->security.key)                     \
+    X(RING, "algorithm ring", 0, c->algorithm == DDP_RING)                                          \
+    X(DETERMINISTIC, "deterministic", 0, c->deterministic)                                          \
+    X(DEVICE, "a backend", 0, c->backend != NULL)                                                   \
+    X(NCCL, "nccl %ld", c->device.nccl, c->device.nccl > 0)                                         \
+    X(NO_NCCL1, "nccl %ld", c->device.nccl, c->device.nccl != 1)                                    \
+    X(NO_NETWORK, "no backend with a network of its own", 0, !c->backend || !c->backend->join)      \
+    X(STREAM, "cuda_stream", 0, c->device.cuda_stream != NULL)                                      \
+    X(NO_DEVICE, "no backend", 0, !c->backend)                                                      \
+    X(STEADY, "neither min_world nor join", 0, c->elastic.min_world == 0 && !c->elastic.join)       \
+    X(SERVERS, "servers %ld", c->server.count, c->server.count != 0)                                \
+    X(NO_SERVERS, "no servers", 0, c->server.count == 0)                                            \
+    X(COLOCATED, "servers colocated", 0, c->server.count < 0)                                       \
+    X(ONE_LINK, "one link", 0, c->world > 1 && !c->network.net2 && !c->network.addr2 && c->device.nccl != 2)
 
 typedef enum ddp__feature {
 #define DDP__FEATURE_ID(id, name, value, on) DDP__ON_##id,
@@ -44893,19 +44961,20 @@ ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, d
     ddp_status status = DDP_OK;
     size_t variant = 0, path;
 
-    second.net = given->net2;
-    second.net_script = NULL;
+    second.net = given->network.net2;
+    second.network.net_script = NULL;
     second.seed++;
     path = c->net ? ddp__net_path(c->net, &variant) : 0;
     memset(out, 0, sizeof *out);
-    if (!c->net && !c->net_script) return DDP_OK;
+    if (!c->net && !c->network.net_script) return DDP_OK;
     if (path) {
         status = ddp__links_file(c, path, variant, &l, &s, err);
     } else {
         if (c->net) DDP__TRY(ddp__netspec_parse(c->net, &spec, err));
         status = ddp__links_alike(&spec, c->rank, c->world, c->seed, &l, err);
     }
-    if (status == DDP_OK && c->net_script) status = ddp__script_read(c->net_script, c->world, &s, err);
+    if (status == DDP_OK && c->network.net_script)
+        status = ddp__script_read(c->network.net_script, c->world, &s, err);
     if (status == DDP_OK) status = ddp__links_allowed(c, &s, err);
     if (status == DDP_OK) status = ddp__script_apply(&s, c->rank, &l, err);
     ddp__incidents_free(&s);
@@ -44917,8 +44986,10 @@ ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, d
 }
 
 /* ==== config/settings.c ==== [config] */
-/* Settings by name: one row for each field of ddp_config that a text can say. What the environment fills,
- * what ddp_config_set takes, ranges, defaults, what ranks compare and docs/settings.md are of these rows. */
+/* The table of settings: one row for each field of ddp_config that text can set. It connects the member of
+ * the struct, the name, the variable, the range, the default, and whether all ranks must agree. The
+ * environment, ddp_config_set, the checks of ddp_open, the comparison of ranks and docs/settings.md all read
+ * it. */
 
 #ifdef __APPLE__
 #include <crt_externs.h>
@@ -44943,7 +45014,7 @@ typedef enum ddp__kind { /* no number, whole numbers, real ones */
 enum {
     DDP__ALL = 1,       /* the same on all ranks, or they do not start */
     DDP__MATCH = 3,     /* and compared as a number with those that ddp__settings lists */
-    DDP__JOINED = 7,    /* a newcomer's too */
+    DDP__JOINED = 7,    /* and with a joining worker's */
     DDP__FILL = 8,      /* 0 becomes the default before the strategy settles */
     DDP__ZERO = 16,     /* 0 in words is a value, which the field has as -1 */
     DDP__LAUNCHED = 32, /* ddp__env_read reads the variable, with the launchers' */
@@ -44951,13 +45022,15 @@ enum {
 };
 
 typedef struct ddp__knob {
-    const char *field, *variable;
+    const char *member;   /* "server.staleness" */
+    const char *name;     /* "staleness": of ddp_config_set, Python keywords and messages */
+    const char *variable; /* "DREAMDDP_STALENESS"; the flag of a program is "--staleness" */
     ddp__kind kind;
     unsigned flags;
     size_t at, size;
-    double least, most;               /* beside the default; most 0: no limit */
-    const char *unit, *preset, *help; /* the unit of servers, defer and pairs: what values they have */
-    const char *const *names;         /* of a choice, by value; that of 0 is the default's */
+    double least, most;               /* besides the default; most 0: no limit */
+    const char *unit, *preset, *help; /* the unit of servers, defer and pairs: the possible values */
+    const char *const *names;         /* of a choice, by value; names[0] is the default's */
 } ddp__knob;
 
 #define DDP__NAMES_OF(name, ...) static const char *const name[] = {__VA_ARGS__, NULL}
@@ -44975,148 +45048,190 @@ DDP__NAMES_OF(ddp__fills_set, DDP__FILLS);
 
 #define DDP__ABOVE_0 DBL_MIN
 #define DDP__BELOW_1 (1 - DBL_EPSILON)
-#define DDP__KNOB(field, variable, kind, flags, least, most, unit, preset, names, help)  \
-    {                                                                                    \
-#field, "DREAMDDP_" variable, DDP__K_##kind, flags, offsetof(ddp_config, field), \
-            sizeof((ddp_config *)0)->field, least, most, unit, preset, help, names       \
+#define DDP__KNOB(member, name, variable, kind, flags, least, most, unit, preset, names, help)   \
+    {                                                                                            \
+#member, name, "DREAMDDP_" variable, DDP__K_##kind, flags, offsetof(ddp_config, member), \
+            sizeof((ddp_config *)0)->member, least, most, unit, preset, help, names              \
     }
-#define DDP__OF_T(field, variable, flags, preset, help) \
-    DDP__KNOB(field, variable, TEXT, flags, 0, 0, "", preset, NULL, help)
-#define DDP__OF_B(field, variable, flags, help) \
-    DDP__KNOB(field, variable, FLAG, flags, 0, 1, "", "0", NULL, help)
-#define DDP__OF_C(field, variable, flags, names, help) \
-    DDP__KNOB(field, variable, CHOICE, flags, 0, 0, "", NULL, names, help)
-#define DDP__OF_N(field, variable, flags, least, most, unit, preset, help) \
-    DDP__KNOB(field, variable, WHOLE, flags, least, most, unit, preset, NULL, help)
-#define DDP__OF_R(field, variable, flags, least, most, unit, preset, help) \
-    DDP__KNOB(field, variable, REAL, flags, least, most, unit, preset, NULL, help)
+#define DDP__OF_T(member, name, variable, flags, preset, help) \
+    DDP__KNOB(member, name, variable, TEXT, flags, 0, 0, "", preset, NULL, help)
+#define DDP__OF_B(member, name, variable, flags, help) \
+    DDP__KNOB(member, name, variable, FLAG, flags, 0, 1, "", "0", NULL, help)
+#define DDP__OF_C(member, name, variable, flags, names, help) \
+    DDP__KNOB(member, name, variable, CHOICE, flags, 0, 0, "", NULL, names, help)
+#define DDP__OF_N(member, name, variable, flags, least, most, unit, preset, help) \
+    DDP__KNOB(member, name, variable, WHOLE, flags, least, most, unit, preset, NULL, help)
+#define DDP__OF_R(member, name, variable, flags, least, most, unit, preset, help) \
+    DDP__KNOB(member, name, variable, REAL, flags, least, most, unit, preset, NULL, help)
+
+/* In the order of ddp_config, chapter by chapter; ddp_config_describe and docs/settings.md keep it. */
 static const ddp__knob ddp__knobs[] = {
-    DDP__KNOB(strategy, "STRATEGY", STRATEGY, DDP__ALL, 0, 0, "", NULL, NULL,
-              "what is averaged, and when (docs/choose.md)"),
-    DDP__OF_N(period, "PERIOD", DDP__MATCH | DDP__FILL, 1, 1000000, "steps", "5",
-              "H, in which each layer is averaged once"),
-    DDP__OF_C(transport, "TRANSPORT", DDP__ALL | DDP__FILL, ddp__transports,
-              "how ranks reach each other; threads only with ddp_launch, sockets with ddp_config.sockets"),
-    DDP__OF_N(rank, "RANK", DDP__LAUNCHED, 0, 65534, "", "0",
-              "which of the workers this is; read where world is 0"),
-    DDP__OF_N(world, "WORLD_SIZE", DDP__LAUNCHED | DDP__ALL | DDP__FILL, 1, 65535, "", "1",
-              "number of workers; at most 4096 in a real run, more only in a simulation"),
-    DDP__OF_T(addr, "ADDR", DDP__LAUNCHED | DDP__ALL, "127.0.0.1:29500",
-              "rank 0: HOST:PORT, [V6]:PORT, or file://PATH in which it tells; read where world is 0"),
-    DDP__OF_T(run_id, "RUN_ID", DDP__LAUNCHED | DDP__ALL, "",
-              "what the run is called: workers of another are refused"),
-    DDP__OF_T(socket_ifname, "SOCKET_IFNAME", 0, "that from which rank 0 is reached",
-              "interfaces to listen on: eth, =eth0, ^lo,docker"),
-    DDP__OF_T(net, "NET", 0, "unshaped",
-              "shape of this worker's links, 100mbit,20ms or 100mbit,20ms,JITTER, or a topology FILE.json"),
-    DDP__OF_T(net_script, "NET_SCRIPT", 0, "none", "file of stalls, drops, kills and rates (docs/links.md)"),
-    DDP__OF_T(net2, "NET2", 0, "none", "as net, of a second link between the same workers"),
-    DDP__OF_T(addr2, "ADDR2", DDP__ALL, "a free port of addr", "HOST:PORT of rank 0 on the second link"),
-    DDP__KNOB(wire, "WIRE", WIRE, DDP__MATCH, 0, 0, "", NULL, ddp__wires,
-              "how averages travel (docs/links.md, docs/outer.md)"),
-    DDP__OF_R(topk_fraction, "TOPK_FRACTION", DDP__JOINED, DDP__ABOVE_0, 1, "", "1/64",
-              "topk: the share of values that travels"),
+    DDP__KNOB(strategy, "strategy", "STRATEGY", STRATEGY, DDP__ALL, 0, 0, "", NULL, NULL,
+              "algorithm that decides what is sent and when (docs/choose.md)"),
+    DDP__OF_N(period, "period", "PERIOD", DDP__MATCH | DDP__FILL, 1, 1000000, "steps", "5",
+              "H, the steps in which each layer is averaged once"),
+    DDP__OF_C(transport, "transport", "TRANSPORT", DDP__ALL | DDP__FILL, ddp__transports,
+              "connection of the ranks; threads only with ddp_launch, sockets only with ddp_config.sockets"),
+    DDP__OF_N(rank, "rank", "RANK", DDP__LAUNCHED, 0, 65534, "", "0",
+              "rank of this worker; the variable counts only where world is 0"),
+    DDP__OF_N(world, "world", "WORLD_SIZE", DDP__LAUNCHED | DDP__ALL | DDP__FILL, 1, 65535, "", "1",
+              "number of ranks; at most 4096 in a real run, more only in a simulation"),
+    DDP__OF_T(addr, "addr", "ADDR", DDP__LAUNCHED | DDP__ALL, "127.0.0.1:29500",
+              "address of rank 0: HOST:PORT, [V6]:PORT, or file://PATH, a file to which rank 0 writes it; "
+              "the variable counts only where world is 0"),
+    DDP__OF_T(run_id, "run_id", "RUN_ID", DDP__LAUNCHED | DDP__ALL, "",
+              "name of the run: ranks with another name are rejected"),
+    DDP__OF_T(net, "net", "NET", 0, "unshaped",
+              "emulated link of this worker: 100mbit,20ms or 100mbit,20ms,JITTER, or a topology FILE.json"),
+    DDP__KNOB(wire, "wire", "WIRE", WIRE, DDP__MATCH, 0, 0, "", NULL, ddp__wires,
+              "number format of averages (docs/links.md, docs/outer.md)"),
+    DDP__OF_R(topk_fraction, "topk_fraction", "TOPK_FRACTION", DDP__JOINED, DDP__ABOVE_0, 1, "", "1/64",
+              "share of the values that is sent, with wire topk"),
     DDP__OF_N(
-        site, "SITE", 0, 0, 1000000, "", "none",
-        "this worker's site: averages go inside sites, then between them; every worker has one, or none"),
-    DDP__OF_N(threads, "THREADS", DDP__FILL, 1, 1024, "", "1", "operator threads of this worker"),
-    DDP__OF_C(kernels, "KERNELS", 0, ddp__kernel_sets,
-              "instruction set of the CPU operators; one set gives equal bits on all x86-64 processors"),
-    DDP__OF_N(seed, "SEED", DDP__JOINED, 0, 0, "", "0", "of initialisation and dropout"),
-    DDP__OF_N(micro_batches, "MICRO_BATCHES", DDP__ALL | DDP__FILL, 1, 0, "", "1",
-              "backward passes of a step; the mean of their gradients is used"),
-    DDP__OF_R(clip_norm, "CLIP_NORM", DDP__JOINED, 0, 0, "", "none", "limit of the gradients' global norm"),
-    DDP__OF_B(average_first, "AVERAGE_FIRST", DDP__JOINED,
-              "average parameters as they stand before a step's update"),
-    DDP__OF_B(average_state, "AVERAGE_STATE", DDP__JOINED,
-              "average the optimizer's state with the parameters"),
-    DDP__KNOB(state_period, "STATE_PERIOD", PAIR, DDP__ALL, 1, 1000000, "1 to 1000000 periods each, or 0,0",
-              "1,1 with average_state", NULL,
-              "how often the first array of state (momentum) and the others are averaged, as in 3,6"),
-    DDP__OF_N(split_params, "SPLIT_PARAMS", DDP__JOINED, 0, 0, "parameters", "whole layers",
-              "dreamddp, enp: larger layers are averaged in equal parts"),
-    DDP__OF_C(algorithm, "ALGORITHM", DDP__JOINED, ddp__algorithms,
-              "of all-reduces; auto is by size and link"),
-    DDP__OF_B(deterministic, "DETERMINISTIC", DDP__JOINED,
-              "equal bits on every transport, a plan without clocks"),
-    DDP__OF_B(paper, "PAPER", DDP__JOINED, "the paper's own rule: contiguous sets, all complete at step end"),
-    DDP__OF_C(solver, "SOLVER", DDP__MATCH, ddp__solvers_set, "of the partial plan (docs/plan.md)"),
-    DDP__OF_C(cost, "COST", DDP__MATCH, ddp__costs_set,
-              "of the partial plan; timeline without forward hooks"),
-    DDP__OF_C(fill, "FILL", DDP__MATCH, ddp__fills_set, "of the partial plan's bubbles"),
-    DDP__OF_N(profile_steps, "PROFILE_STEPS", DDP__MATCH | DDP__FILL | DDP__ZERO, 1, 0, "steps", "6",
-              "measured before the plan is made; 0 plans at once"),
-    DDP__OF_T(profile_path, "PROFILE", DDP__ALL, "none", "CSV that replaces measuring"),
-    DDP__OF_T(plan_path, "PLAN", DDP__ALL, "none", "JSON of `plan partial` that replaces planning"),
-    DDP__OF_N(bucket_bytes, "BUCKET_BYTES", DDP__JOINED | DDP__FILL, 1, 0, "bytes", "26214400",
-              "wfbp, ascwfbp: a bucket; the first holds 1 MiB"),
-    DDP__OF_N(partition_bytes, "PARTITION_BYTES", DDP__MATCH | DDP__FILL, 256, 0, "bytes", "26000000",
-              "bytescheduler, usbyte, deft: most of a layer in one part"),
-    DDP__OF_R(credit, "CREDIT", DDP__MATCH | DDP__FILL, DDP__ABOVE_0, 1e6, "", "1",
-              "bytescheduler: parts on their way at once"),
-    DDP__OF_B(merge_sum, "MERGE_SUM", DDP__MATCH,
-              "deft: a merged gradient is the sum of its steps', not their mean"),
-    DDP__OF_B(no_barrier, "NO_BARRIER", DDP__MATCH, "deft: plan sends that straddle forward and backward"),
-    DDP__OF_R(update_frequency, "UPDATE_FREQUENCY", DDP__MATCH, DDP__ABOVE_0, 1, "", "as many as hide",
-              "deft: updates for each step that the plan must reach"),
-    DDP__OF_R(preserve, "PRESERVE", DDP__MATCH | DDP__FILL, DDP__ABOVE_0, 1e6, "", "0.01",
-              "deft: how far from 1 the Preserver's ratio of losses may be"),
-    DDP__KNOB(servers, "SERVERS", SERVERS, DDP__MATCH, 0, 65535, "a number of ranks that serve, or colocated",
-              "none", NULL, "bsp, asp, ssp, r2sp, osp: the last ranks"),
-    DDP__OF_N(staleness, "STALENESS", DDP__MATCH, 0, 0, "steps", "0",
-              "ssp: that a worker may be ahead of the slowest"),
-    DDP__OF_R(push_scale, "PUSH_SCALE", DDP__MATCH, DDP__ABOVE_0, 0, "", "1 / workers",
-              "asp, ssp, r2sp: a push's update has this times the learning rate"),
-    DDP__KNOB(defer, "DEFER", DEFER, DDP__MATCH | DDP__ZERO, DDP__ABOVE_0, 1,
+        site, "site", "SITE", 0, 0, 1000000, "", "no sites",
+        "site of this worker: averages go inside sites, then between them; all workers have one, or none"),
+    DDP__OF_N(threads, "threads", "THREADS", DDP__FILL, 1, 1024, "", "1", "operator threads of this worker"),
+    DDP__OF_C(kernels, "kernels", "KERNELS", 0, ddp__kernel_sets,
+              "instruction set of the CPU operators; a set gives equal bits on all x86-64 processors"),
+    DDP__OF_N(seed, "seed", "SEED", DDP__JOINED, 0, 0, "", "0", "seed of initialisation and dropout"),
+    DDP__OF_N(micro_batches, "micro_batches", "MICRO_BATCHES", DDP__ALL | DDP__FILL, 1, 0, "", "1",
+              "backward passes per step, whose mean gradient is used"),
+    DDP__OF_R(clip_norm, "clip_norm", "CLIP_NORM", DDP__JOINED, 0, 0, "", "none",
+              "limit of the global gradient norm"),
+    DDP__OF_C(algorithm, "algorithm", "ALGORITHM", DDP__JOINED, ddp__algorithms,
+              "algorithm of all-reduces; auto chooses by size and link"),
+    DDP__OF_B(deterministic, "deterministic", "DETERMINISTIC", DDP__JOINED,
+              "bit-identical results on every transport, and plans without clocks"),
+    DDP__OF_N(profile_steps, "profile_steps", "PROFILE_STEPS", DDP__MATCH | DDP__FILL | DDP__ZERO, 1, 0,
+              "steps", "6", "steps that are measured before planning; 0 plans at once"),
+    DDP__OF_T(profile_path, "profile_path", "PROFILE", DDP__ALL, "none",
+              "CSV profile that replaces measuring"),
+    DDP__OF_T(plan_path, "plan_path", "PLAN", DDP__ALL, "none",
+              "JSON plan of `plan partial` that replaces planning"),
+    {"no_env", "no_env", NULL, DDP__K_FLAG, 0, offsetof(ddp_config, no_env), sizeof(int), 0, 1, "", "0",
+     "ignore the environment", NULL},
+
+    DDP__OF_B(average.first, "average_first", "AVERAGE_FIRST", DDP__JOINED,
+              "average parameters as they are before the update of the step"),
+    DDP__OF_B(average.state, "average_state", "AVERAGE_STATE", DDP__JOINED,
+              "average the optimizer state with the parameters"),
+    DDP__KNOB(average.state_period, "state_period", "STATE_PERIOD", PAIR, DDP__ALL, 1, 1000000,
+              "1 to 1000000 periods each, or 0,0", "1,1 with average_state", NULL,
+              "periods between averages of the first state array (momentum) and of the others, as in 3,6"),
+    DDP__OF_N(average.split_params, "split_params", "SPLIT_PARAMS", DDP__JOINED, 0, 0, "parameters",
+              "whole layers", "dreamddp, enp: larger layers are averaged in equal parts"),
+
+    DDP__OF_B(plan.paper, "paper", "PAPER", DDP__JOINED,
+              "follow the paper's own rule: contiguous sets, all complete at step end"),
+    DDP__OF_C(plan.solver, "solver", "SOLVER", DDP__MATCH, ddp__solvers_set,
+              "search method of the partial plan (docs/plan.md)"),
+    DDP__OF_C(plan.cost, "cost", "COST", DDP__MATCH, ddp__costs_set,
+              "cost model of the partial plan; without forward hooks timeline"),
+    DDP__OF_C(plan.fill, "fill", "FILL", DDP__MATCH, ddp__fills_set,
+              "extra transfers of the partial plan in the idle time of the link"),
+
+    DDP__OF_N(gradient.bucket_bytes, "bucket_bytes", "BUCKET_BYTES", DDP__JOINED | DDP__FILL, 1, 0, "bytes",
+              "26214400", "wfbp, ascwfbp: size of a bucket; the first has 1 MiB"),
+    DDP__OF_N(gradient.partition_bytes, "partition_bytes", "PARTITION_BYTES", DDP__MATCH | DDP__FILL, 256, 0,
+              "bytes", "26000000", "bytescheduler, usbyte, deft: largest part of a layer"),
+    DDP__OF_R(gradient.credit, "credit", "CREDIT", DDP__MATCH | DDP__FILL, DDP__ABOVE_0, 1e6, "", "1",
+              "bytescheduler: parts in flight"),
+
+    DDP__OF_B(deft.merge_sum, "merge_sum", "MERGE_SUM", DDP__MATCH,
+              "deft: use the sum of merged gradients, not their mean"),
+    DDP__OF_B(deft.no_barrier, "no_barrier", "NO_BARRIER", DDP__MATCH,
+              "deft: plan transfers that overlap both forward and backward passes"),
+    DDP__OF_R(deft.update_frequency, "update_frequency", "UPDATE_FREQUENCY", DDP__MATCH, DDP__ABOVE_0, 1, "",
+              "what overlap allows", "deft: updates per step that the plan must reach"),
+    DDP__OF_R(deft.preserve, "preserve", "PRESERVE", DDP__MATCH | DDP__FILL, DDP__ABOVE_0, 1e6, "", "0.01",
+              "deft: tolerance of the Preserver's ratio of losses"),
+
+    DDP__KNOB(server.count, "servers", "SERVERS", SERVERS, DDP__MATCH, 0, 65535,
+              "a number of ranks that serve, or colocated", "none", NULL,
+              "bsp, asp, ssp, r2sp, osp: number of the last ranks that serve"),
+    DDP__OF_N(server.staleness, "staleness", "STALENESS", DDP__MATCH, 0, 0, "steps", "0",
+              "ssp: steps a worker may be ahead of the slowest"),
+    DDP__OF_R(server.push_scale, "push_scale", "PUSH_SCALE", DDP__MATCH, DDP__ABOVE_0, 0, "", "1 / workers",
+              "asp, ssp, r2sp: factor on the learning rate of each push"),
+
+    DDP__KNOB(osp.defer, "defer", "DEFER", DEFER, DDP__MATCH | DDP__ZERO, DDP__ABOVE_0, 1,
               "auto, or a share of the model from 0 to 1", "auto", NULL,
-              "osp: of the model's bytes those that may be late; auto is by the loss"),
-    DDP__OF_C(lgp, "LGP", DDP__MATCH, ddp__lgps, "osp: what updates a late layer in the meantime"),
-    DDP__OF_C(correct, "CORRECT", DDP__MATCH, ddp__corrects, "osp: when a late layer is corrected"),
-    DDP__OF_C(split, "SPLIT", DDP__MATCH, ddp__splits, "osp: which layers are late"),
-    DDP__OF_R(outer_lr, "OUTER_LR", DDP__JOINED, DDP__ABOVE_0, 1e6, "", "0.7; sparseloco, eager: 1",
-              "diloco, sparseloco: rate of the outer optimizer"),
-    DDP__OF_R(outer_momentum, "OUTER_MOMENTUM", DDP__JOINED | DDP__ZERO, DDP__ABOVE_0, DDP__BELOW_1, "",
-              "0.9; sparseloco, eager: 0", "its momentum"),
-    DDP__OF_C(overlap, "OVERLAP", DDP__JOINED | DDP__FILL, ddp__overlaps,
-              "diloco, sparseloco: when an average is waited for"),
-    DDP__OF_R(mixture, "MIXTURE", DDP__JOINED | DDP__ZERO, DDP__ABOVE_0, DDP__BELOW_1, "", "0.5",
-              "stream: share of its own that a worker keeps when layers land"),
-    DDP__OF_N(fragments, "FRAGMENTS", DDP__JOINED, 0, 0, "", "the planner's steps",
-              "stream: every so many-th layer travels together"),
-    DDP__OF_N(landing, "LANDING", DDP__JOINED, 0, 0, "steps", "0",
-              "stream with fragments: after which one lands, below the period"),
-    DDP__OF_R(compensation, "COMPENSATION", DDP__JOINED, 0, 1e6, "", "0",
-              "eager: lambda of what corrects a change that comes late"),
-    DDP__OF_R(connect_timeout_s, "CONNECT_TIMEOUT", DDP__FILL, DDP__ABOVE_0, 0, "seconds", "30",
-              "for rank 0 to answer"),
-    DDP__OF_R(join_timeout_s, "JOIN_TIMEOUT", 0, DDP__ABOVE_0, 0, "seconds", "connect_timeout_s",
-              "for all ranks to come"),
-    DDP__OF_R(peer_timeout_s, "PEER_TIMEOUT", 0, DDP__ABOVE_0, 0, "seconds", "30; min_world: 10",
-              "of silence after which a peer is lost"),
-    DDP__OF_R(op_timeout_s, "OP_TIMEOUT", DDP__FILL, DDP__ABOVE_0, 0, "seconds", "1800",
-              "after the first rank began it an operation fails"),
-    DDP__OF_T(dump_path, "DUMP", 0, "none", "where a failure's last operations are written, %r = rank"),
-    DDP__OF_B(overwrite, "OVERWRITE", 0, "checkpoints replace what another run has saved in their folder"),
-    DDP__OF_N(min_world, "MIN_WORLD", DDP__MATCH, 0, 0, "", "a lost worker is an error",
-              "training goes on while so many workers are left (docs/elastic.md)"),
-    DDP__OF_N(max_world, "MAX_WORLD", DDP__MATCH, 0, 64, "", "world",
-              "min_world: ids that the run has room for"),
-    DDP__OF_B(join, "JOIN", 0, "come into a run that is going on, whose workers addr names"),
-    DDP__OF_N(elastic_bytes, "ELASTIC_BYTES", 0, 1, 0, "bytes", "twice the longest message",
-              "min_world: for inputs and results in flight"),
-    DDP__OF_B(insecure, "INSECURE", 0, "addresses beyond this machine without encryption (docs/security.md)"),
-    DDP__OF_T(tls_psk, "TLS_PSK", DDP__KEYS, "none", "file with the key of all workers: TLS 1.3 on TCP"),
-    DDP__OF_T(tls_ca, "TLS_CA", DDP__KEYS, "none", "or certificates (PEM files): of who signed them all"),
-    DDP__OF_T(tls_cert, "TLS_CERT", DDP__KEYS, "none", "this worker's certificate, with the name rank-R"),
-    DDP__OF_T(tls_key, "TLS_KEY", DDP__KEYS, "none", "the private key of tls_cert"),
-    DDP__OF_B(no_checksum, "NO_CHECKSUM", DDP__MATCH, "bytes on tcp without TLS travel without a CRC-32C"),
-    DDP__OF_B(no_finite_check, "NO_FINITE_CHECK", 0, "gradients that are NaN or infinite are not reported"),
-    DDP__OF_B(check_writes, "CHECK_WRITES", 0, "report writes to a layer in flight; on under DREAMDDP_DEBUG"),
-    DDP__OF_N(trace_spans, "TRACE_SPANS", 0, 0, 0, "", "what statistics need", "kept for ddp_trace_copy"),
-    DDP__OF_N(nccl, "NCCL", DDP__MATCH, 0, 2, "", "0",
-              "with a backend, layers go: 0 by transport, 1 from device to device, 2 over both"),
-    {"no_env", NULL, DDP__K_FLAG, 0, offsetof(ddp_config, no_env), sizeof(int), 0, 1, "", "0",
-     "never read the environment", NULL}};
+              "osp: share of the model's bytes that may be late; auto follows the loss"),
+    DDP__OF_C(osp.lgp, "lgp", "LGP", DDP__MATCH, ddp__lgps,
+              "osp: update of a late layer until its correction"),
+    DDP__OF_C(osp.correct, "correct", "CORRECT", DDP__MATCH, ddp__corrects,
+              "osp: time of the correction of a late layer"),
+    DDP__OF_C(osp.split, "split", "SPLIT", DDP__MATCH, ddp__splits, "osp: rule that chooses the late layers"),
+
+    DDP__OF_R(outer.lr, "outer_lr", "OUTER_LR", DDP__JOINED, DDP__ABOVE_0, 1e6, "",
+              "0.7; sparseloco, eager: 1", "diloco, sparseloco: learning rate of the outer optimizer"),
+    DDP__OF_R(outer.momentum, "outer_momentum", "OUTER_MOMENTUM", DDP__JOINED | DDP__ZERO, DDP__ABOVE_0,
+              DDP__BELOW_1, "", "0.9; sparseloco, eager: 0",
+              "diloco, sparseloco: Nesterov momentum of the outer optimizer"),
+    DDP__OF_C(outer.overlap, "overlap", "OVERLAP", DDP__JOINED | DDP__FILL, ddp__overlaps,
+              "diloco, sparseloco: when an average must be complete"),
+    DDP__OF_R(outer.mixture, "mixture", "MIXTURE", DDP__JOINED | DDP__ZERO, DDP__ABOVE_0, DDP__BELOW_1, "",
+              "0.5", "stream: share of its own parameters that a worker retains when an average arrives"),
+    DDP__OF_N(outer.fragments, "fragments", "FRAGMENTS", DDP__JOINED, 0, 0, "",
+              "a step for each layer by the planner",
+              "stream: number of fragments; fragment i has the layers i, i + n, i + 2 n, .."),
+    DDP__OF_N(outer.landing, "landing", "LANDING", DDP__JOINED, 0, 0, "steps", "0",
+              "stream: steps until a fragment is used, below the period"),
+    DDP__OF_R(outer.compensation, "compensation", "COMPENSATION", DDP__JOINED, 0, 1e6, "", "0",
+              "eager: lambda of the correction of the delay"),
+
+    DDP__OF_R(timeout.connect_s, "connect_timeout_s", "CONNECT_TIMEOUT", DDP__FILL, DDP__ABOVE_0, 0,
+              "seconds", "30", "time-out for rank 0 to answer"),
+    DDP__OF_R(timeout.join_s, "join_timeout_s", "JOIN_TIMEOUT", 0, DDP__ABOVE_0, 0, "seconds",
+              "connect_timeout_s", "time-out for all ranks to connect"),
+    DDP__OF_R(timeout.peer_s, "peer_timeout_s", "PEER_TIMEOUT", 0, DDP__ABOVE_0, 0, "seconds",
+              "30; min_world: 10", "silence until a peer is lost"),
+    DDP__OF_R(timeout.op_s, "op_timeout_s", "OP_TIMEOUT", DDP__FILL, DDP__ABOVE_0, 0, "seconds", "1800",
+              "time-out of an operation, from its start on the first rank"),
+
+    DDP__OF_N(elastic.min_world, "min_world", "MIN_WORLD", DDP__MATCH, 0, 0, "", "a lost worker is an error",
+              "continue without lost workers while this number is left (docs/elastic.md)"),
+    DDP__OF_N(elastic.max_world, "max_world", "MAX_WORLD", DDP__MATCH, 0, 64, "", "world",
+              "min_world: number of ids, joining workers included"),
+    DDP__OF_B(elastic.join, "join", "JOIN", 0, "join a running run, whose workers addr names"),
+    DDP__OF_N(elastic.bytes, "elastic_bytes", "ELASTIC_BYTES", 0, 1, 0, "bytes", "twice the longest message",
+              "min_world: memory for operations in flight"),
+
+    DDP__OF_B(security.insecure, "insecure", "INSECURE", 0,
+              "allow addresses beyond this machine without encryption (docs/security.md)"),
+    DDP__OF_T(security.psk, "tls_psk", "TLS_PSK", DDP__KEYS, "none",
+              "file with the pre-shared key of all workers: TLS 1.3 on TCP"),
+    DDP__OF_T(security.ca, "tls_ca", "TLS_CA", DDP__KEYS, "none",
+              "PEM file of the authority that signed all certificates"),
+    DDP__OF_T(security.cert, "tls_cert", "TLS_CERT", DDP__KEYS, "none",
+              "PEM file of this worker's certificate, with the name rank-R"),
+    DDP__OF_T(security.key, "tls_key", "TLS_KEY", DDP__KEYS, "none",
+              "PEM file of the private key of tls_cert"),
+    DDP__OF_B(security.no_checksum, "no_checksum", "NO_CHECKSUM", DDP__MATCH,
+              "send data on TCP without TLS without a CRC-32C"),
+
+    DDP__OF_T(network.socket_ifname, "socket_ifname", "SOCKET_IFNAME", 0, "the interface that reaches rank 0",
+              "interfaces to listen on: eth, =eth0, ^lo,docker"),
+    DDP__OF_T(network.net_script, "net_script", "NET_SCRIPT", 0, "none",
+              "file of stalls, drops, kills and rates of net (docs/links.md)"),
+    DDP__OF_T(network.net2, "net2", "NET2", 0, "none",
+              "emulated second link between the same workers, as net"),
+    DDP__OF_T(network.addr2, "addr2", "ADDR2", DDP__ALL, "a free port of addr",
+              "HOST:PORT of rank 0 on the second link"),
+
+    DDP__OF_N(device.nccl, "nccl", "NCCL", DDP__MATCH, 0, 2, "", "0",
+              "route of averages with a backend: 0 by transport, 1 between devices, 2 by both"),
+
+    DDP__OF_T(debug.dump_path, "dump_path", "DUMP", 0, "none",
+              "file for the last operations before a failure; %r is the rank"),
+    DDP__OF_N(debug.trace_spans, "trace_spans", "TRACE_SPANS", 0, 0, 0, "", "what statistics need",
+              "spans that ddp_trace_copy can return"),
+    DDP__OF_B(debug.check_writes, "check_writes", "CHECK_WRITES", 0,
+              "report writes to a layer in flight; 1 with DREAMDDP_DEBUG"),
+    DDP__OF_B(debug.no_finite_check, "no_finite_check", "NO_FINITE_CHECK", 0,
+              "do not report gradients that are NaN or infinite"),
+    DDP__OF_B(debug.overwrite, "overwrite", "OVERWRITE", 0,
+              "replace checkpoints of another run in the same folder")};
 #undef DDP__KNOB
 #undef DDP__OF_T
 #undef DDP__OF_B
@@ -45128,11 +45243,12 @@ static const ddp__knob ddp__knobs[] = {
 
 /* Variables that are no field. */
 static const char *const ddp__others[][2] = {
-    {"DREAMDDP_LOG",
-     "off, error, warn, info or debug: where the program has no logger of its own, lines on stderr"},
-    {"DREAMDDP_LOCAL_RANK", "which of the workers of this machine this is; the rank"},
-    {"DREAMDDP_RESUME", "0: a connection that breaks is a lost peer (docs/elastic-join.md); 1"},
-    {"DREAMDDP_TCP_CONGESTION", "TCP congestion control, such as bbr; the system's"}};
+    {"DREAMDDP_LOG", "level of the log on stderr, without a logger of the program: off, error, warn, info or "
+                     "debug (default: no lines)"},
+    {"DREAMDDP_LOCAL_RANK", "rank of this worker among those of its machine (default: the rank)"},
+    {"DREAMDDP_RESUME",
+     "0: a broken connection is a lost peer (docs/elastic-join.md); 1: it is made again (default: 1)"},
+    {"DREAMDDP_TCP_CONGESTION", "TCP congestion control, such as bbr (default: that of the system)"}};
 #define DDP__OTHERS ((int)(sizeof ddp__others / sizeof *ddp__others))
 
 /* ---- names to values ---- */
@@ -45264,11 +45380,12 @@ static void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, ch
             ddp__text_addf(&t, "%.0f or more", r->least);
         ddp__text_addf(&t, "%s%s", *unit ? " " : "", unit);
     } else {
-        ddp__text_addf(&t, "%s %s", *unit ? unit : "a number", from);
+        ddp__text_addf(&t, "a number %s", from);
         if (r->most == DDP__BELOW_1)
             ddp__text_addf(&t, ", below 1");
         else if (r->most > 0)
             ddp__text_addf(&t, ", at most %g", r->most);
+        if (*unit) ddp__text_addf(&t, ", in %s", unit);
     }
     if (r->kind == DDP__K_WIRE) ddp__text_addf(&t, ":FRACTION");
 }
@@ -45305,22 +45422,42 @@ static const char *ddp__knob_preset(const ddp__strategies *list, const ddp__knob
     return r->preset ? r->preset : r->names ? r->names[0] : list->name(list->number(0));
 }
 
-/* "period -3: 1 to 1000000 steps; H, in which each layer is averaged once (5)" */
-static ddp_status ddp__knob_refuse(const ddp__strategies *list, const ddp__knob *r, const char *said,
-                                   char between, const char *text, ddp_error *err)
+/* "0,5": writes "0.5" to point. 0: text is no number with a decimal comma. */
+static int ddp__decimal_comma(const char *text, char *point, size_t room)
 {
-    const char *whole = "";
-    char values[400];
-    long n;
+    double x;
 
-    if (r->kind == DDP__K_WHOLE && !ddp__parse_long(text, &n)) whole = "a whole number, ";
-    if (r->kind == DDP__K_FLAG)
-        return ddp__fail(err, DDP_ARG, "%s%c%.60s is neither 1 nor 0", said, between, text);
+    if (strlen(text) >= room || !strchr(text, ',')) return 0;
+    snprintf(point, room, "%s", text);
+    *strchr(point, ',') = '.';
+    return ddp__parse_ratio(point, &x);
+}
+
+/* What is wrong with a text for the row. */
+static const char *ddp__knob_fault(const ddp__knob *r, const char *text)
+{
+    const char *digits = text + (*text == '-');
+    double x;
+
+    if (r->kind == DDP__K_REAL) return ddp__parse_ratio(text, &x) ? "out of range" : "not a number";
+    if (r->kind != DDP__K_WHOLE) return r->names || r->kind == DDP__K_STRATEGY ? "unknown" : "invalid";
+    return *digits && !digits[strspn(digits, "0123456789")] ? "out of range" : "not a whole number";
+}
+
+/* "period=-3 is out of range: choose 1 to 1000000 steps (default: 5)" */
+static ddp_status ddp__knob_refuse(const ddp__strategies *list, const ddp__knob *r, const char *said,
+                                   char between, const char *text, const char *fault, ddp_error *err)
+{
+    const char *wire = strncmp(text, "topk:", 5) ? "" : "topk:";
+    char values[400], point[64];
+
+    if ((r->kind >= DDP__K_REAL || r->kind == DDP__K_WIRE) &&
+        ddp__decimal_comma(text + strlen(wire), point, sizeof point))
+        return ddp__fail(err, DDP_ARG, "%s%c%.60s has a decimal comma: write %s%s", said, between, text, wire,
+                         point);
     ddp__knob_values(list, r, values, sizeof values);
-    if (r->names || r->kind == DDP__K_STRATEGY)
-        return ddp__fail(err, DDP_ARG, "%s%c%.60s is unknown: choose %s", said, between, text, values);
-    return ddp__fail(err, DDP_ARG, "%s%c%.60s: %s%s; %s (default: %s)", said, between, text, whole, values,
-                     r->help, ddp__knob_preset(list, r));
+    return ddp__fail(err, DDP_ARG, "%s%c%.60s is %s: choose %s (default: %s)", said, between, text, fault,
+                     values, ddp__knob_preset(list, r));
 }
 
 /* From text; that of a field of text is borrowed. "" is the default. */
@@ -45386,7 +45523,7 @@ static ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r,
         }
         break;
     }
-    return ok ? DDP_OK : ddp__knob_refuse(list, r, said, '=', text, err);
+    return ok ? DDP_OK : ddp__knob_refuse(list, r, said, '=', text, ddp__knob_fault(r, text), err);
 }
 
 /* ---- all rows ---- */
@@ -45403,7 +45540,7 @@ ddp_status ddp__settings_check(const ddp__strategies *list, const ddp_config *c,
             (r->names ? strcmp(ddp__name_of(r->names, (int)x), "unknown") != 0 : ddp__knob_fits(r, x)))
             continue;
         ddp__format(text, sizeof text, "%.15g", x);
-        return ddp__knob_refuse(list, r, r->field, ' ', text, err);
+        return ddp__knob_refuse(list, r, r->name, ' ', text, r->names ? "unknown" : "out of range", err);
     }
     return DDP_OK;
 }
@@ -45412,7 +45549,7 @@ void ddp__settings_default(const ddp__strategies *list, ddp_config *c)
 {
     DDP__EACH_KNOB(r)
     if (r->flags & DDP__FILL && ddp__knob_unset(r, c))
-        (void)ddp__knob_set(list, r, c, r->field, ddp__knob_preset(list, r), NULL);
+        (void)ddp__knob_set(list, r, c, r->name, ddp__knob_preset(list, r), NULL);
 }
 
 int ddp__settings_own(ddp_config *c)
@@ -45473,8 +45610,8 @@ int ddp__settings_compared(const ddp_config *c, int joined, ddp__setting *out)
     const ddp__setting more[DDP__MORE_SETTINGS] = {
         {"profile_path (0: none, else a hash of the file)", ddp__path_number(c->profile_path), NULL},
         {"plan_path (0: none, else a hash of the file)", ddp__path_number(c->plan_path), NULL},
-        {"first state_period", (double)c->state_period[0], NULL},
-        {"second state_period", (double)c->state_period[1], NULL},
+        {"first state_period", (double)c->average.state_period[0], NULL},
+        {"second state_period", (double)c->average.state_period[1], NULL},
         {"a site (0: no, 1: yes)", (double)(c->site > 0), NULL},
         {"seed, of which the last 32 bits are", (double)(c->seed & 0xffffffffu), NULL}}; /* of 64, a double
                                                                                             has 53 */
@@ -45483,7 +45620,7 @@ int ddp__settings_compared(const ddp_config *c, int joined, ddp__setting *out)
     for (int i = 0; i < 2 && !joined; i++) out[n++] = more[i];
     DDP__EACH_KNOB(r)
     if ((r->flags & which) == which) {
-        out[n].name = r->field;
+        out[n].name = r->name;
         out[n].names = r->names;
         out[n++].value = ddp__knob_compared(r, c);
     }
@@ -45501,8 +45638,8 @@ void ddp__setting_text(const ddp__setting *s, double value, int digits, char *ou
 
 /* ---- by name ---- */
 
-/* The field, or the variable behind DREAMDDP_, that is spelled most like name; NULL: more than 3 letters
- * differ. */
+/* The name of a setting, or a variable, that is spelled most like name (of a variable: without DREAMDDP_);
+ * NULL: more than 3 letters differ. */
 static const char *ddp__nearest(int variables, const char *name, size_t n)
 {
     const char *nearest = NULL;
@@ -45511,7 +45648,7 @@ static const char *ddp__nearest(int variables, const char *name, size_t n)
     for (int i = 0; i < DDP__KNOBS + (variables ? DDP__OTHERS : 0); i++) {
         const char *known = i >= DDP__KNOBS ? ddp__others[i - DDP__KNOBS][0]
                             : variables     ? ddp__knobs[i].variable
-                                            : ddp__knobs[i].field;
+                                            : ddp__knobs[i].name;
         const int d = known ? ddp__word_distance(name, n, known + (variables ? 9 : 0)) : least;
         if (d < least) {
             least = d;
@@ -45525,16 +45662,39 @@ ddp_status ddp__setting_set(const ddp__strategies *list, ddp_config *c, const ch
                             ddp_error *err)
 {
     const ddp__knob *r = ddp__knobs;
-    const char *nearest;
+    const char *nearest = NULL;
 
     if (!c || !field || !value)
         return ddp__fail(err, DDP_ARG, "ddp_config_set: a configuration, a field and a value are needed");
-    while (r < ddp__knobs + DDP__KNOBS && strcmp(r->field, field)) r++;
+    while (r < ddp__knobs + DDP__KNOBS && strcmp(r->name, field)) r++;
     if (r < ddp__knobs + DDP__KNOBS) return ddp__knob_set(list, r, c, field, value, err);
-    nearest = ddp__nearest(0, field, strlen(field));
+    DDP__EACH_KNOB(other)
+    if (!strcmp(other->member, field)) nearest = other->name; /* the member of the C struct */
+    if (!nearest) nearest = ddp__nearest(0, field, strlen(field));
     if (nearest)
-        return ddp__fail(err, DDP_ARG, "no setting is called %.60s: did you mean %s?", field, nearest);
-    return ddp__fail(err, DDP_ARG, "no setting is called %.60s: docs/settings.md lists them", field);
+        return ddp__fail(err, DDP_ARG, "unknown setting %.60s=%.60s: did you mean %s?", field, value,
+                         nearest);
+    return ddp__fail(err, DDP_ARG, "unknown setting %.60s=%.60s: docs/settings.md lists all settings", field,
+                     value);
+}
+
+/* "server" of server.staleness; "core" of a member without a struct. */
+static void ddp__knob_chapter(const ddp__knob *r, char *out, size_t room)
+{
+    const char *dot = strchr(r->member, '.');
+
+    if (dot)
+        snprintf(out, room, "%.*s", (int)(dot - r->member), r->member);
+    else
+        snprintf(out, room, "core");
+}
+
+/* "--outer-lr" of DREAMDDP_OUTER_LR. */
+static void ddp__knob_flag(const ddp__knob *r, char *out, size_t room)
+{
+    if (!r->variable) return;
+    snprintf(out, room, "--%s", r->variable + 9);
+    for (char *c = out; *c; c++) *c = *c == '_' ? '-' : (char)tolower((unsigned char)*c);
 }
 
 int ddp__setting_describe(const ddp__strategies *list, const ddp_config *c, int i, ddp_setting *out)
@@ -45549,8 +45709,11 @@ int ddp__setting_describe(const ddp__strategies *list, const ddp_config *c, int 
         return 1;
     }
     r = &ddp__knobs[i];
-    out->field = r->field;
+    out->field = r->name;
+    out->member = r->member;
+    ddp__knob_chapter(r, out->chapter, sizeof out->chapter);
     out->variable = r->variable;
+    ddp__knob_flag(r, out->flag, sizeof out->flag);
     out->preset = ddp__knob_preset(list, r);
     out->help = r->help;
     out->same = r->flags & DDP__ALL;
@@ -45585,7 +45748,7 @@ ddp_status ddp__env_check_names(ddp_error *err)
 ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
     const char *resume = ddp__env_get("DREAMDDP_RESUME"); /* connect.c's */
-    const int keys = c->tls_psk || c->tls_ca || c->tls_cert || c->tls_key;
+    const int keys = c->security.psk || c->security.ca || c->security.cert || c->security.key;
 
     DDP__EACH_KNOB(r)
     {
@@ -45903,33 +46066,34 @@ static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_co
 /* What no range of one field says. */
 static ddp_status ddp__config_check(const ddp__strategies *list, const ddp_config *c, ddp_error *err)
 {
-    const int workers = c->world - (c->servers > 0 ? c->servers : 0);
+    const int workers = c->world - (c->server.count > 0 ? c->server.count : 0);
 
     DDP__TRY(ddp__settings_check(list, c, err));
     DDP__REFUSE(c->world > 0 && c->rank >= c->world, "rank %d is outside a world of %d: ranks are 0 to %d",
                 c->rank, c->world, c->world - 1);
-    DDP__REFUSE(c->world > 0 && c->min_world > workers && !c->join,
-                "min_world %d is outside a world of %d that compute: 1 to %d, or 0", c->min_world, workers,
-                workers);
-    DDP__REFUSE(c->min_world > 0 && c->world > 64,
+    DDP__REFUSE(c->world > 0 && c->elastic.min_world > workers && !c->elastic.join,
+                "min_world %d is outside a world of %d that compute: 1 to %d, or 0", c->elastic.min_world,
+                workers, workers);
+    DDP__REFUSE(c->elastic.min_world > 0 && c->world > 64,
                 "min_world: an elastic world has at most 64 workers, not %d", c->world);
-    DDP__REFUSE(c->max_world > 0 && c->max_world < c->world,
+    DDP__REFUSE(c->elastic.max_world > 0 && c->elastic.max_world < c->world,
                 "max_world %d: an elastic world of %d workers has room for %d "
                 "to 64 ids",
-                c->max_world, c->world, c->world);
-    DDP__REFUSE(c->state_period[0] < 0 || c->state_period[1] < 0 || c->state_period[0] > 1000000 ||
-                    c->state_period[1] > 1000000 || (c->state_period[1] > 0 && !c->state_period[0]),
-                "state_period %d,%d: 1 to 1000000 periods each, or 0,0", c->state_period[0],
-                c->state_period[1]);
-    DDP__REFUSE(c->world > 0 && c->servers >= c->world,
+                c->elastic.max_world, c->world, c->world);
+    DDP__REFUSE(c->average.state_period[0] < 0 || c->average.state_period[1] < 0 ||
+                    c->average.state_period[0] > 1000000 || c->average.state_period[1] > 1000000 ||
+                    (c->average.state_period[1] > 0 && !c->average.state_period[0]),
+                "state_period %d,%d: 1 to 1000000 periods each, or 0,0", c->average.state_period[0],
+                c->average.state_period[1]);
+    DDP__REFUSE(c->world > 0 && c->server.count >= c->world,
                 "servers %d: a world of %d has %s; it is the workers and the "
                 "servers together",
-                c->servers, c->world, c->world > 1 ? "no rank left that computes" : "one rank only");
-    DDP__REFUSE(c->period > 0 && c->fragments > c->period,
-                "fragments %d: 1 to the period of %d, or 0 for the planner's", c->fragments, c->period);
-    DDP__REFUSE(c->period > 0 && c->landing >= c->period,
-                "landing %d: below the period of %d, as a fragment lands before it is sent again", c->landing,
-                c->period);
+                c->server.count, c->world, c->world > 1 ? "no rank left that computes" : "one rank only");
+    DDP__REFUSE(c->period > 0 && c->outer.fragments > c->period,
+                "fragments %d: 1 to the period of %d, or 0 for the planner's", c->outer.fragments, c->period);
+    DDP__REFUSE(c->period > 0 && c->outer.landing >= c->period,
+                "landing %d: below the period of %d, as a fragment lands before it is sent again",
+                c->outer.landing, c->period);
     if (c->transport == DDP_MPI) DDP__TRY(ddp__mpi_built(err));
     DDP__REFUSE(!ddp__cpu_runs((int)c->kernels),
                 "kernels %s: this processor runs base%s%s only; choose a set that every "
@@ -45959,16 +46123,16 @@ static ddp_status ddp__config_sockets(const ddp_config *c, ddp_error *err)
 static void ddp__config_defaults(const ddp__strategies *list, ddp_config *c)
 {
     ddp__settings_default(list, c);
-    if (c->state_period[0] > 0) c->average_state = 1;
-    if (c->average_state && c->state_period[0] == 0) c->state_period[0] = 1;
-    if (c->state_period[1] == 0) c->state_period[1] = c->state_period[0];
-    if (!(c->join_timeout_s > 0)) c->join_timeout_s = c->connect_timeout_s;
+    if (c->average.state_period[0] > 0) c->average.state = 1;
+    if (c->average.state && c->average.state_period[0] == 0) c->average.state_period[0] = 1;
+    if (c->average.state_period[1] == 0) c->average.state_period[1] = c->average.state_period[0];
+    if (!(c->timeout.join_s > 0)) c->timeout.join_s = c->timeout.connect_s;
     /* where a lost worker ends the run, a starved one is given more time */
-    if (!(c->peer_timeout_s > 0)) c->peer_timeout_s = c->min_world > 0 || c->join ? 10 : 30;
+    if (!(c->timeout.peer_s > 0)) c->timeout.peer_s = c->elastic.min_world > 0 || c->elastic.join ? 10 : 30;
     /* a plan that does not come from clocks needs no measured steps */
     if (c->profile_steps < 0 || c->deterministic || c->profile_path || c->plan_path) c->profile_steps = 0;
 #ifdef DREAMDDP_DEBUG
-    c->check_writes = 1;
+    c->debug.check_writes = 1;
 #endif
 }
 
@@ -46038,9 +46202,9 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     DDP__TRY(ddp__goes_check(&c, ops, 0, err));
     DDP__TRY(ddp__config_sockets(&c, err));
     if (ops->traits & DDP_NEEDS_SERVERS)
-        c.profile_steps = 0;     /* it plans by no profile, and servers have
+        c.profile_steps = 0;                     /* it plans by no profile, and servers have
                                                                  none */
-    if (c.join) c.max_world = 0; /* the run's */
+    if (c.elastic.join) c.elastic.max_world = 0; /* the run's */
     if (c.transport == DDP_MPI && given->world < 1 && !env.launcher)
         (void)ddp__mpi_ranks(&c.rank, &c.world); /* a launcher that set no variable we know */
     for (int link = 0; link < 2; link++) {       /* a file that cannot be read, before any start */
@@ -46222,8 +46386,8 @@ DDP_LIB const char *ddp__event_name(ddp__strategy_event event); /* "backward_end
 
 /* ---- facts.c: what other modules may know of a context ----
  *
- * Only src/context reads and writes the members of a ddp_ctx that are its own. ddp_rank, ddp_world and ddp_step
- * are in reading.h. */
+ * Only src/context reads and writes the members of a ddp_ctx that are its own. ddp_rank, ddp_world and
+ * ddp_step are in reading.h. */
 DDP_LIB const ddp_config *ddp__cfg(const ddp_ctx *d);       /* as resolved */
 DDP_LIB const ddp_strategy_ops *ddp__ops(const ddp_ctx *d); /* of the strategy that runs */
 DDP_LIB void *ddp__self(const ddp_ctx *d);                  /* the strategy's memory */
@@ -46546,9 +46710,9 @@ void ddp__dump_failure(ddp_ctx *d)
     char *own;
 
     /* who ends a run by request knows why, and wants no file */
-    if (!d->cfg.dump_path || d->dumped || e->code == DDP_ABORTED) return;
+    if (!d->cfg.debug.dump_path || d->dumped || e->code == DDP_ABORTED) return;
     d->dumped = 1;
-    own = ddp__rank_path(d->cfg.dump_path, d->rank);
+    own = ddp__rank_path(d->cfg.debug.dump_path, d->rank);
     if (!own) return;
     if (ddp__dump_to(d, own, &why) == DDP_OK)
         snprintf(e->msg + n, sizeof e->msg - n, "; the last operations are in %s", own);
@@ -46685,13 +46849,16 @@ int ddp__group_size(const ddp_ctx *d, int group)
     return !d || !d->engine ? 1 : group ? ddp__engine_group_size(d->engine, group) : ddp_workers(d);
 }
 
-int ddp__is_server(const ddp_ctx *d) { return d->cfg.servers > 0 && d->rank >= d->world - d->cfg.servers; }
+int ddp__is_server(const ddp_ctx *d)
+{
+    return d->cfg.server.count > 0 && d->rank >= d->world - d->cfg.server.count;
+}
 
-int ddp_servers(const ddp_ctx *d) { return d && d->cfg.servers > 0 ? d->cfg.servers : 0; }
+int ddp_servers(const ddp_ctx *d) { return d && d->cfg.server.count > 0 ? d->cfg.server.count : 0; }
 
 int ddp__hub_of(const ddp_ctx *d)
 {
-    return d->cfg.min_world > 0 && ddp_servers(d) ? d->world - ddp_servers(d) : 0;
+    return d->cfg.elastic.min_world > 0 && ddp_servers(d) ? d->world - ddp_servers(d) : 0;
 }
 
 uint64_t ddp_live(const ddp_ctx *d) { return d ? ddp__live(d) : 1; }
@@ -46760,13 +46927,13 @@ ddp_status ddp__is_in_step(ddp_ctx *d, const char *call)
 
 /* ---- links, groups and sizes ---- */
 
-int ddp__two_links(const ddp_config *c) { return c->world > 1 && (c->net2 || c->addr2); }
+int ddp__two_links(const ddp_config *c) { return c->world > 1 && (c->network.net2 || c->network.addr2); }
 
 ddp__engine *ddp__engine_of(const ddp_ctx *d, int link) { return link && d->second ? d->second : d->engine; }
 
 size_t ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u)
 {
-    const int arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0,
+    const int arrays = d->cfg.average.state ? d->optimizer.state_per_param : 0,
               parts = ddp__parts_for(d, u->trained);
 
     return (size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) + (size_t)ddp__count(u->block);
@@ -46781,7 +46948,10 @@ ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err)
     return d->engine ? ddp__engine_pieces(d->engine, pieces, err) : DDP_OK;
 }
 
-int ddp_links(const ddp_ctx *d) { return !d || !d->engine ? 0 : d->second || d->cfg.nccl == 2 ? 2 : 1; }
+int ddp_links(const ddp_ctx *d)
+{
+    return !d || !d->engine ? 0 : d->second || d->cfg.device.nccl == 2 ? 2 : 1;
+}
 
 int ddp__group_root(const ddp_ctx *d, int group)
 {
@@ -46813,9 +46983,9 @@ static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
 {
     double n = 0;
 
-    for (int i = 0; d->cfg.average_state && i < u->gradients; i++)
+    for (int i = 0; d->cfg.average.state && i < u->gradients; i++)
         for (int k = 0; k < ddp__piece_state(d, u, i); k++)
-            n += (double)u->gradient[i].count / d->cfg.state_period[k > 0];
+            n += (double)u->gradient[i].count / d->cfg.average.state_period[k > 0];
     return (size_t)n;
 }
 
@@ -46856,7 +47026,7 @@ size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
 
 int ddp__parts_for(const ddp_ctx *d, size_t trained)
 {
-    const size_t most = (size_t)d->cfg.split_params;
+    const size_t most = (size_t)d->cfg.average.split_params;
 
     return most && trained > most ? (int)((trained + most - 1) / most) : 1;
 }
@@ -46942,7 +47112,7 @@ static ddp_status ddp__context_fill(ddp_ctx *d, ddp_error *err)
     d->host.kernels = (int)d->cfg.kernels;
     d->rank = d->cfg.rank;
     d->met = d->world = d->cfg.world;
-    if (d->cfg.max_world > d->world) d->world = d->cfg.world = d->cfg.max_world;
+    if (d->cfg.elastic.max_world > d->world) d->world = d->cfg.world = d->cfg.elastic.max_world;
     if (d->ops.self_bytes) d->self = ddp__scratch_take(&d->lists, 1, d->ops.self_bytes);
     if (d->ops.self_bytes && !d->self)
         return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", d->ops.name);
@@ -47008,7 +47178,7 @@ ddp_status ddp__context_joins(ddp_ctx *d, int rank, int world, int min_world, dd
 {
     d->rank = d->cfg.rank = rank;
     d->world = d->cfg.world = world;
-    d->cfg.min_world = min_world;
+    d->cfg.elastic.min_world = min_world;
     ddp__links_free(&d->links[0]); /* they were those of another world */
     return ddp__links_open(&d->cfg, 0, &d->links[0], err);
 }
@@ -47032,7 +47202,7 @@ void ddp__paper_set(ddp_ctx *d, const unsigned char *paper, size_t bytes)
 void ddp__optimizer_set(ddp_ctx *d, const ddp_optimizer *o)
 {
     d->optimizer = *o;
-    if (!o->update) d->cfg.average_first = 1;
+    if (!o->update) d->cfg.average.first = 1;
     if (!d->optimizer.name) d->optimizer.name = o->update ? "user" : ddp_own_update().name;
     d->lr = o->lr;
 }
@@ -47174,7 +47344,7 @@ ddp_status ddp__clock_memory(ddp_ctx *d, ddp_error *err)
     const int per_step = ddp__clock_spans_of_step(d), timed = d->cfg.profile_steps + 1;
     ddp__times *t = &d->times;
 
-    t->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
+    t->spans = d->cfg.debug.trace_spans > per_step ? d->cfg.debug.trace_spans : per_step;
     t->span = (ddp_span *)ddp__scratch_take(&d->lists, (size_t)t->spans, sizeof *t->span);
     t->ended_room = ddp__clock_room(d);
     t->ended = (ddp__ended *)ddp__scratch_take(&d->lists, (size_t)t->ended_room, sizeof *t->ended);
@@ -47814,7 +47984,7 @@ ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
     const ddp__unit *u = &d->unit[layer];
     char what[200];
 
-    if (ddp__cfg(d)->no_finite_check || ddp__backend_of(d) || u->skipped == ddp__cfg(d)->micro_batches)
+    if (ddp__cfg(d)->debug.no_finite_check || ddp__backend_of(d) || u->skipped == ddp__cfg(d)->micro_batches)
         return DDP_OK;
     for (int i = 0; i < u->gradients; i++) {
         ddp__finite_scan s = {u->gradient[i].data, u->gradient[i].count, 0};
@@ -48508,7 +48678,7 @@ int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
 {
     DDP__ENTER(d);
     if (!ranks || !group) return ddp__ctx_failf(d, DDP_ARG, "ddp_group: the list or the result is NULL");
-    if ((ddp__cfg(d)->min_world > 0 || ddp__cfg(d)->join) &&
+    if ((ddp__cfg(d)->elastic.min_world > 0 || ddp__cfg(d)->elastic.join) &&
         ddp__goes_check(ddp__cfg(d), ddp__ops(d), 1, ddp__error(d)))
         return ddp__ctx_fail(d, ddp__error(d));
     if (!ddp__engine_of(d, 0)) { /* alone: every group is the world */
@@ -48633,11 +48803,12 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     if (alike) d->exchange->sites->members = ddp_world(d);
     for (int link = 0; link < ddp_links(d) && !alike; link++)
         ddp__engine_sites(ddp__engine_of(d, link), site);
-    if (!alike && !(ddp__cfg(d)->min_world > 0)) bad = ddp__sites_make(d, site, 1, d->exchange->sites, list);
+    if (!alike && !(ddp__cfg(d)->elastic.min_world > 0))
+        bad = ddp__sites_make(d, site, 1, d->exchange->sites, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
     /* one level is all there is; the devices' own network joins those of a site in any case */
-    if ((alike && ddp__cfg(d)->backend) || (unlike && !ddp__cfg(d)->nccl)) d->exchange->levels = NULL;
+    if ((alike && ddp__cfg(d)->backend) || (unlike && !ddp__cfg(d)->device.nccl)) d->exchange->levels = NULL;
     return DDP_OK;
 }
 
@@ -48988,7 +49159,7 @@ ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_t n, ddp
     size_t from = 0, to = n;
 
     if (m->owner) return DDP_OK; /* whose results are as they travel */
-    if (ddp__cfg(d)->min_world == 0 && !ddp__cfg(d)->join)
+    if (ddp__cfg(d)->elastic.min_world == 0 && !ddp__cfg(d)->elastic.join)
         ddp__engine_segment(ddp__engine_of(d, 0), m->group, m->coding, n, &from, &to);
     if (from == to) return DDP_OK;
     DDP__TRY(ddp__backend_of(d)->give(ddp__device_of(d),
@@ -49026,7 +49197,7 @@ static int ddp__state_due(const ddp_ctx *d, int k)
     const ddp_plan *plan = ddp__ops(d)->plan_view ? ddp__ops(d)->plan_view(ddp__self(d)) : NULL;
 
     return (ddp_step(d) / (plan ? plan->period : ddp__cfg(d)->period) + 1) %
-               ddp__cfg(d)->state_period[k > 0] ==
+               ddp__cfg(d)->average.state_period[k > 0] ==
            0;
 }
 
@@ -49036,7 +49207,7 @@ const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece
     float *state = u->state;
     int n = 0;
 
-    if (!u->moved || !ddp__cfg(d)->average_state || (ddp__state_due(d, 0) && ddp__state_due(d, 1)))
+    if (!u->moved || !ddp__cfg(d)->average.state || (ddp__state_due(d, 0) && ddp__state_due(d, 1)))
         return list;
     for (int i = 0; i < *count; i++)
         if (list[i].data != u->state) u->moved[n++] = list[i];
@@ -49065,7 +49236,7 @@ static int ddp__average_range(const ddp_ctx *d, const ddp__unit *u, size_t from,
             u->moved[n++].count = end - begin;
         }
         for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += all) {
-            if (!here || !ddp__cfg(d)->average_state || !ddp__state_due(d, k)) continue;
+            if (!here || !ddp__cfg(d)->average.state || !ddp__state_due(d, k)) continue;
             u->moved[n].data = state + begin;
             u->moved[n++].count = end - begin;
         }
@@ -49672,7 +49843,7 @@ int ddp_parts_of(const ddp_ctx *d, int layer) { return ddp__parts_for(d, d->unit
 
 int ddp_has_forward(const ddp_ctx *d)
 {
-    if (ddp__cfg(d)->average_first) return 0; /* nothing waits for one */
+    if (ddp__cfg(d)->average.first) return 0; /* nothing waits for one */
     if (d->exchange->hooks_forward) return 1;
     for (int l = 0; l < ddp__layers(d); l++)
         if (d->unit[l].forward_step != ddp_step(d)) return 0;
@@ -49824,7 +49995,8 @@ enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
 
 /* Opens the backend of the configuration, if it names one: before the first message. */
 DDP_LIB ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err);
-/* When the layers are known: the stager, with room for a pipeline's messages, or the devices' own network, and the times. Collective. */
+/* When the layers are known: the stager, with room for a pipeline's messages, or the devices' own network,
+ * and the times. Collective. */
 DDP_LIB ddp_status ddp__device_start(ddp_ctx *d, int edge_messages, size_t edge_bytes, ddp_error *err);
 /* A step has run: kernels are there. */
 DDP_LIB void ddp__device_loaded(ddp_ctx *d);
@@ -50441,7 +50613,7 @@ static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
     gone = since > 0 ? ddp__engine_left(ddp__engine_of(d, 0)) : -1;
     if (gone < 0) return DDP_OK;
     if (x->left_s <= 0) x->left_s = ddp_now();
-    if (ddp_now() - (since > x->left_s ? since : x->left_s) < ddp__cfg(d)->peer_timeout_s) return DDP_OK;
+    if (ddp_now() - (since > x->left_s ? since : x->left_s) < ddp__cfg(d)->timeout.peer_s) return DDP_OK;
     return ddp__fail(err, DDP_PEER_LOST,
                      "rank %d closed its context while rank %d waits for an average with it: every "
                      "rank must run the same steps",
@@ -50451,7 +50623,7 @@ static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
 /* A failure of the devices' network does not say which peer it lost: the transport hears soon who left. */
 static ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
 {
-    const double until = ddp_now() + ddp__cfg(d)->peer_timeout_s;
+    const double until = ddp_now() + ddp__cfg(d)->timeout.peer_s;
     ddp_error why;
     int gone = -1;
 
@@ -50493,8 +50665,8 @@ static ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
     }
     p.rank = x->site ? x->site->place : ddp_rank(d);
     p.world = x->site ? x->site->members : ddp_world(d);
-    p.join_timeout_s = ddp__cfg(d)->join_timeout_s;
-    p.op_timeout_s = ddp__cfg(d)->op_timeout_s;
+    p.join_timeout_s = ddp__cfg(d)->timeout.join_s;
+    p.op_timeout_s = ddp__cfg(d)->timeout.op_s;
     p.share = ddp__nccl_share;
     p.watch = ddp__nccl_watch;
     p.user = d;
@@ -50658,7 +50830,7 @@ ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
     void *device = NULL;
 
     if (!b || ddp__is_server(d)) return DDP_OK; /* what it serves is here */
-    DDP__TRY(b->open(b, ddp_local_rank(d), ddp__cfg(d)->cuda_stream, &device, err));
+    DDP__TRY(b->open(b, ddp_local_rank(d), ddp__cfg(d)->device.cuda_stream, &device, err));
     ddp__device_set(d, b, device);
     return DDP_OK;
 }
@@ -50687,7 +50859,7 @@ ddp_status ddp__device_start(ddp_ctx *d, int edge_messages, size_t edge_bytes, d
         total += layer;
         if (layer > largest) largest = layer;
     }
-    if (ddp__ops(d)->averages != DDP_AVERAGES_PARAMETERS || ddp__cfg(d)->servers)
+    if (ddp__ops(d)->averages != DDP_AVERAGES_PARAMETERS || ddp__cfg(d)->server.count)
         largest = total;                                                  /* in messages of its
                                                                                           own */
     if (ddp_sites_of(d) && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
@@ -50699,7 +50871,7 @@ ddp_status ddp__device_start(ddp_ctx *d, int edge_messages, size_t edge_bytes, d
     DDP__TRY(ddp__stager_open(d, ddp__device_room(d, edge_messages), largest * sizeof(float) + edge_bytes,
                               total * sizeof(float) + edge_bytes, &d->gpu->stager, err));
     ddp__transport_set(d, &ddp__device_transport);
-    return ddp__cfg(d)->nccl ? ddp__nccl_open(d, ddp__device_room(d, edge_messages), err) : DDP_OK;
+    return ddp__cfg(d)->device.nccl ? ddp__nccl_open(d, ddp__device_room(d, edge_messages), err) : DDP_OK;
 }
 
 void ddp__device_loaded(ddp_ctx *d) { d->gpu->loaded = 1; }
@@ -50817,8 +50989,8 @@ typedef struct ddp__layer_cost {
     double holders;                /* stages that have some of the trained */
 } ddp__layer_cost;
 
-/* The links as measured, else nominal: average of n bytes takes alpha + beta n; the gap that a message occupies the
- * link for beside its bytes. */
+/* The links as measured, else nominal: average of n bytes takes alpha + beta n; the gap that a message
+ * occupies the link for beside its bytes. */
 DDP_LIB ddp_link ddp__link_is(const ddp_ctx *d, int link);
 DDP_LIB double ddp__gap_is(const ddp_ctx *d, int link);
 DDP_LIB void ddp__link_set(ddp_ctx *d, int link, ddp_link is);
@@ -50866,7 +51038,8 @@ ddp_status ddp__measure_start(ddp_ctx *d, ddp_error *err)
     ddp__scratch *lists = ddp__lists_of(d);
     const size_t world = (size_t)ddp_world(d);
 
-    m->op_room = ddp__cfg(d)->trace_spans > 0 ? 2048 : (ddp__cfg(d)->site > 0 ? 12 : 4) * ddp__layers(d) + 64;
+    m->op_room =
+        ddp__cfg(d)->debug.trace_spans > 0 ? 2048 : (ddp__cfg(d)->site > 0 ? 12 : 4) * ddp__layers(d) + 64;
     m->merge_room = ddp__clock_spans_of_step(d) + m->op_room;
     m->op_scratch = (ddp__op_span *)ddp__scratch_take(lists, (size_t)m->op_room, sizeof *m->op_scratch);
     m->merge = (ddp_span *)ddp__scratch_take(lists, (size_t)m->merge_room, sizeof *m->merge);
@@ -51630,7 +51803,7 @@ int ddp__note_members(ddp_ctx *d)
 {
     uint64_t live, changed;
 
-    if (!ddp__cfg(d)->min_world) return 0;
+    if (!ddp__cfg(d)->elastic.min_world) return 0;
     live = ddp__live(d);
     changed = d->measure->noted_live ? live ^ d->measure->noted_live : 0;
     for (int r = 0; changed && r < ddp_world(d); r++)
@@ -52320,8 +52493,8 @@ static const char *ddp__name_of_layer(void *user, int layer)
 
 ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err)
 {
-    const ddp__tls_files files = {ddp__cfg(d)->tls_psk, ddp__cfg(d)->tls_ca, ddp__cfg(d)->tls_cert,
-                                  ddp__cfg(d)->tls_key};
+    const ddp__tls_files files = {ddp__cfg(d)->security.psk, ddp__cfg(d)->security.ca,
+                                  ddp__cfg(d)->security.cert, ddp__cfg(d)->security.key};
 
     return d->session->tls ? DDP_OK
                            : ddp__tls_open(&files, ddp__run_id(ddp__cfg(d)->run_id), &d->session->tls, err);
@@ -52346,10 +52519,10 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     r.wire.world = ddp_world(d);
     r.wire.self.run_id = ddp__run_id(ddp__cfg(d)->run_id);
     r.wire.self.run_name = ddp__cfg(d)->run_id;
-    r.timeout_s = ddp__cfg(d)->connect_timeout_s;
-    r.join_timeout_s = ddp__cfg(d)->join_timeout_s;
+    r.timeout_s = ddp__cfg(d)->timeout.connect_s;
+    r.join_timeout_s = ddp__cfg(d)->timeout.join_s;
     r.cancel = ddp__cfg(d)->cancel;
-    r.wire.peer_timeout_s = ddp__cfg(d)->peer_timeout_s;
+    r.wire.peer_timeout_s = ddp__cfg(d)->timeout.peer_s;
     r.wire.log = d->host.log;
     if (ddp__cfg(d)->transport == DDP_SOCKETS) {
         r.wire.fds = ddp__cfg(d)->sockets;
@@ -52358,13 +52531,14 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     }
     r.addr = addr;
     r.wire.listen_fd = listen_fd;
-    if (addr == ddp__cfg(d)->addr) r.ifname = ddp__cfg(d)->socket_ifname; /* the second link has another */
-    r.insecure = ddp__cfg(d)->insecure;
+    if (addr == ddp__cfg(d)->addr)
+        r.ifname = ddp__cfg(d)->network.socket_ifname; /* the second link has another */
+    r.insecure = ddp__cfg(d)->security.insecure;
     DDP__TRY(ddp__session_tls(d, err));
     r.wire.tls = d->session->tls;
     r.wire.congestion = ddp__cfg(d)->no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
     resume = ddp__cfg(d)->no_env ? NULL : getenv("DREAMDDP_RESUME");
-    r.resume = ddp__cfg(d)->min_world > 0 || !resume || strcmp(resume, "0");
+    r.resume = ddp__cfg(d)->elastic.min_world > 0 || !resume || strcmp(resume, "0");
     DDP__TRY(ddp__rendezvous_tcp(&r, wire, err));
     (*wire)->intact = d->session->tls != NULL;
     return DDP_OK;
@@ -52384,7 +52558,7 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     e.coding = ddp__wire_coding(ddp__cfg(d)->wire);
     e.coder = ddp__blocks_coder();
     e.serves = (ddp__ops(d)->traits & DDP_NEEDS_SERVERS) != 0;
-    e.no_checksum = ddp__cfg(d)->no_checksum;
+    e.no_checksum = ddp__cfg(d)->security.no_checksum;
     if (ddp__cfg(d)->algorithm == DDP_FULL)
         e.full_bytes = SIZE_MAX;
     else if (ddp__cfg(d)->algorithm != DDP_ALGORITHM_DEFAULT)
@@ -52393,12 +52567,12 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
         e.ring_bytes = 1;
     else if (ddp__cfg(d)->algorithm != DDP_ALGORITHM_DEFAULT)
         e.ring_bytes = SIZE_MAX;
-    e.peer_timeout_s = ddp__cfg(d)->peer_timeout_s;
-    e.op_timeout_s = ddp__cfg(d)->op_timeout_s;
-    e.min_world = ddp__cfg(d)->min_world;
-    e.servers = ddp__cfg(d)->min_world > 0 ? ddp_servers(d) : 0;
-    if (ddp__cfg(d)->min_world > 0) e.membership = ddp__elastic_membership();
-    e.kept_bytes = ddp__cfg(d)->elastic_bytes;
+    e.peer_timeout_s = ddp__cfg(d)->timeout.peer_s;
+    e.op_timeout_s = ddp__cfg(d)->timeout.op_s;
+    e.min_world = ddp__cfg(d)->elastic.min_world;
+    e.servers = ddp__cfg(d)->elastic.min_world > 0 ? ddp_servers(d) : 0;
+    if (ddp__cfg(d)->elastic.min_world > 0) e.membership = ddp__elastic_membership();
+    e.kept_bytes = ddp__cfg(d)->elastic.bytes;
     e.joining = joining;
     e.live = live;
     e.queue = 512; /* more layers than that in one step wait at the door, which costs nothing */
@@ -52415,7 +52589,7 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
  * one. */
 static ddp_status ddp__first_address(const ddp_ctx *d, const char *first, ddp__addr *a, ddp_error *err)
 {
-    const double until = ddp_now() + ddp__cfg(d)->connect_timeout_s;
+    const double until = ddp_now() + ddp__cfg(d)->timeout.connect_s;
     int count = 0;
 
     for (;;) {
@@ -52433,14 +52607,14 @@ static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *li
     ddp__addr list[1];
     int32_t port = 0;
     ddp_status s = DDP_OK;
-    int beside =
-        ddp__cfg(d)->transport == DDP_TCP && !ddp__cfg(d)->addr2; /* on another port of the first link's
+    int beside = ddp__cfg(d)->transport == DDP_TCP &&
+                 !ddp__cfg(d)->network.addr2; /* on another port of the first link's
                                                                   address */
     char text[DDP__ADDR_TEXT];
 
     *listen_fd = -1;
     addr[0] = 0;
-    if (ddp__cfg(d)->addr2) snprintf(addr, room, "%s", ddp__cfg(d)->addr2);
+    if (ddp__cfg(d)->network.addr2) snprintf(addr, room, "%s", ddp__cfg(d)->network.addr2);
     if (beside) {
         s = ddp__first_address(d, first, &list[0], err);
         if (s == DDP_OK && ddp_rank(d) == 0) {
@@ -52554,7 +52728,7 @@ ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err)
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->changed, NULL);
     d->session->desk = k;
-    if (ddp__cfg(d)->servers > 0 || !ddp__engine_of(d, 0)) return DDP_OK;
+    if (ddp__cfg(d)->server.count > 0 || !ddp__engine_of(d, 0)) return DDP_OK;
     why = ddp__thread_deep(&k->thread, ddp__desk_run, d);
     if (why) return ddp__fail(err, DDP_MEMORY, "cannot start a thread that serves: %s", strerror(why));
     k->running = 1;
@@ -52657,7 +52831,7 @@ ddp_status ddp__computes(ddp_ctx *d, const char *hook)
     return ddp__fail(ddp__error(d), DDP_USAGE,
                      "%s: rank %d of %d serves (servers %d): call ddp_serve there instead "
                      "of the steps",
-                     hook, ddp_rank(d), ddp_world(d), ddp__cfg(d)->servers);
+                     hook, ddp_rank(d), ddp_world(d), ddp__cfg(d)->server.count);
 }
 
 ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
@@ -52666,7 +52840,7 @@ ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
     int *rank, group = 0;
     ddp_status s;
 
-    if (!ddp_servers(d) || ddp__cfg(d)->min_world > 0) return DDP_OK;
+    if (!ddp_servers(d) || ddp__cfg(d)->elastic.min_world > 0) return DDP_OK;
     rank = (int *)ddp__calloc((size_t)workers, sizeof *rank);
     if (!rank) return ddp__fail(err, DDP_MEMORY, "out of memory for a group of %d ranks", workers);
     for (int r = 0; r < workers; r++) rank[r] = r;
@@ -52765,7 +52939,8 @@ static ddp_status ddp__stages_parts(const ddp_ctx *d, ddp_error *err)
                              "%s%s is on %.0f stages, and split_params %d makes %d parts of it: cut the "
                              "model between layers, or leave split_params 0",
                              ddp__layer_prefix(d->session->cut->name[k]), d->session->cut->name[k],
-                             c->holders, ddp__cfg(d)->split_params, ddp__parts_for(d, (size_t)c->trained));
+                             c->holders, ddp__cfg(d)->average.split_params,
+                             ddp__parts_for(d, (size_t)c->trained));
     }
     return DDP_OK;
 }
@@ -52993,7 +53168,7 @@ static ddp_status ddp__plan_counts(const ddp_ctx *d, const ddp__json *root, ddp_
     if (!(count > 0) || count == (double)rows) return DDP_OK;
     if (rows != layers)
         snprintf(parts, sizeof parts, " in %d parts of at most %d parameters", rows,
-                 ddp__cfg(d)->split_params);
+                 ddp__cfg(d)->average.split_params);
     if (!d->session->model)
         return ddp__fail(err, DDP_MISMATCH,
                          "%.200s is a plan for %.10g layers, the model has %d%s: plan with a profile of "
@@ -53311,7 +53486,7 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
 
     if (!ddp__ops(d)->plan_make) return DDP_OK;
     /* who leads may be lost before it has shared its plan */
-    if (ddp__team_place(d) == 0 || ddp__cfg(d)->min_world)
+    if (ddp__team_place(d) == 0 || ddp__cfg(d)->elastic.min_world)
         DDP__TRY(DDP__EVENT(d, plan_make, (d, ddp__self(d), p, 1, &plan)));
     return ddp__plan_set(d, &plan, p, err);
 }
@@ -53735,7 +53910,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->check = ddp__worker_is_sane;
     s->owner = d;
     s->part =
-        (size_t)(ddp__cfg(d)->elastic_bytes / 64 * 64); /* in memory that is allocated in units of that */
+        (size_t)(ddp__cfg(d)->elastic.bytes / 64 * 64); /* in memory that is allocated in units of that */
     s->takes_plan = 1;
     s->whole = d->session->cut ? d->session->cut->name : s->layer;
     s->wholes = d->session->cut ? d->session->cut->layers : ddp__layers(d);
@@ -54488,14 +54663,14 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
     memset(c, 0, sizeof *c);
     c->rank = ddp_rank(d);
     c->world = ddp_world(d);
-    c->min_world = ddp__cfg(d)->min_world;
+    c->min_world = ddp__cfg(d)->elastic.min_world;
     c->run_id = ddp__run_id(ddp__cfg(d)->run_id);
     c->addr = ddp__cfg(d)->addr;
-    c->insecure = ddp__cfg(d)->insecure;
+    c->insecure = ddp__cfg(d)->security.insecure;
     c->tls = d->session->tls;
-    c->connect_timeout_s = ddp__cfg(d)->connect_timeout_s;
-    c->peer_timeout_s = ddp__cfg(d)->peer_timeout_s;
-    c->op_timeout_s = ddp__cfg(d)->op_timeout_s;
+    c->connect_timeout_s = ddp__cfg(d)->timeout.connect_s;
+    c->peer_timeout_s = ddp__cfg(d)->timeout.peer_s;
+    c->op_timeout_s = ddp__cfg(d)->timeout.op_s;
     c->congestion = ddp__cfg(d)->no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
     c->log = d->host.log;
 }
@@ -54677,7 +54852,7 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
 
 ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
 {
-    double until = ddp_now() + ddp__cfg(d)->connect_timeout_s;
+    double until = ddp_now() + ddp__cfg(d)->timeout.connect_s;
     ddp_error local;
     ddp_status s;
 
@@ -54832,7 +55007,7 @@ static void ddp__unit_trains(const ddp_ctx *d, ddp__unit *u, const ddp_block *k)
 static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
     const size_t room = (size_t)(ddp__count(u->block) + 2 * u->matrices + 1);
-    const int arrays = ddp__cfg(d)->average_state ? ddp__optimizer(d)->state_per_param : 0;
+    const int arrays = ddp__cfg(d)->average.state ? ddp__optimizer(d)->state_per_param : 0;
     int parts;
 
     u->shape = (ddp_matrix *)ddp__scratch_take(ddp__lists_of(d), room, sizeof *u->shape);
@@ -54856,7 +55031,8 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     u->forward_step = -1;
     parts = ddp_parts_of(d, (int)(u - d->unit));
     if (parts == 1 &&
-        !(u->state_count && arrays && (ddp__cfg(d)->state_period[0] > 1 || ddp__cfg(d)->state_period[1] > 1)))
+        !(u->state_count && arrays &&
+          (ddp__cfg(d)->average.state_period[0] > 1 || ddp__cfg(d)->average.state_period[1] > 1)))
         return DDP_OK;
     u->moved = (ddp_piece *)ddp__scratch_take(ddp__lists_of(d), ddp__unit_pieces(d, u), sizeof *u->moved);
     return u->moved ? DDP_OK
@@ -54870,7 +55046,7 @@ static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     if (!u->state)
         return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory for %zu bytes of optimizer state",
                          ddp__layer_prefix(u->name), u->name, u->state_count * sizeof(float));
-    if (ddp__cfg(d)->average_state) {
+    if (ddp__cfg(d)->average.state) {
         const ddp_piece state = {{u->state}, u->state_count};
         u->average[u->averages++] = u->other[u->others++] = state;
     }
@@ -54965,7 +55141,7 @@ static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
     size_t count = 0;
 
     for (int l = 0; l < ddp__layers(d); l++)
-        count += d->unit[l].count + (ddp__cfg(d)->average_state ? d->unit[l].state_count : 0);
+        count += d->unit[l].count + (ddp__cfg(d)->average.state ? d->unit[l].state_count : 0);
     if (ddp__second_of(d)) DDP__TRY(ddp__engine_guard(ddp__second_of(d), count, err));
     return ddp__engine_guard(ddp__engine_of(d, 0), count, err);
 }
@@ -54991,12 +55167,13 @@ static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
  * error. */
 static ddp_status ddp__own_state_given(const ddp_ctx *d, ddp_error *err)
 {
-    if (ddp__optimizer(d)->update || d->session->programs || (!ddp__cfg(d)->join && d->met >= ddp_world(d)))
+    if (ddp__optimizer(d)->update || d->session->programs ||
+        (!ddp__cfg(d)->elastic.join && d->met >= ddp_world(d)))
         return DDP_OK;
     return ddp__fail(err, DDP_UNSUPPORTED,
                      "%s with your own update: a joining worker needs the state of your optimizer: register "
                      "it with ddp_add_state before ddp_set_optimizer, or leave join and max_world 0",
-                     ddp__cfg(d)->join ? "join" : "max_world");
+                     ddp__cfg(d)->elastic.join ? "join" : "max_world");
 }
 
 ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
@@ -55015,7 +55192,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__own_state_given(d, err));
     DDP__TRY(ddp__session_pieces(d, err));
     if (ddp__engine_of(d, 0)) {
-        if (ddp__cfg(d)->check_writes) DDP__TRY(ddp__guard_layers(d, err));
+        if (ddp__cfg(d)->debug.check_writes) DDP__TRY(ddp__guard_layers(d, err));
         DDP__TRY(ddp__agree(d, err));
         DDP__TRY(ddp__stages_open(d, err));
         DDP__TRY(ddp__plan_fits_stages(d, err));
@@ -55052,7 +55229,7 @@ static ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, 
     code = ddp__worker_list(d, &s, err);
     if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
     if (code == DDP_OK) code = ddp__programs_save(&s, err);
-    if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, ddp__cfg(d)->overwrite, err);
+    if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, ddp__cfg(d)->debug.overwrite, err);
     if (code == DDP_OK) d->session->saves_as = s.run;
     ddp__programs_release(d);
     ddp__worker_free(&s);
@@ -55364,7 +55541,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
                          "strategy %s needs ddp_forward_begin of every layer "
                          "in every step; step %ld did without",
                          ddp__ops(d)->name, ddp_step(d));
-    if (ddp__cfg(d)->average_first) forward = 0;
+    if (ddp__cfg(d)->average.first) forward = 0;
     ddp__forward_hooks(d, forward);
     DDP__TRY(DDP__EVENT(d, step_end, (d, ddp__self(d), forward)));
     /* programs without forward_begin find parameters whole when ddp_step_end returns */
@@ -55531,10 +55708,10 @@ int ddp_serve(ddp_ctx *d)
 {
     DDP__ENTER(d);
     if (!ddp__is_server(d))
-        return ddp__ctx_failf(d, DDP_USAGE,
-                              "ddp_serve: rank %d of %d computes; %d rank%s serve%s (ddp_config.servers)",
-                              ddp_rank(d), ddp_world(d), ddp_servers(d), ddp_servers(d) == 1 ? "" : "s",
-                              ddp_servers(d) == 1 ? "s" : "");
+        return ddp__ctx_failf(
+            d, DDP_USAGE, "ddp_serve: rank %d of %d computes; %d rank%s serve%s (ddp_config.server.count)",
+            ddp_rank(d), ddp_world(d), ddp_servers(d), ddp_servers(d) == 1 ? "" : "s",
+            ddp_servers(d) == 1 ? "s" : "");
     return ddp__serve(d, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
 
@@ -55587,10 +55764,10 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     ddp__reported_set(d, d->session->info);
     d->session->plan_final = ddp__cfg(d)->profile_steps == 0;
     DDP__TRY(ddp__device_open(d, err));
-    if (ddp__cfg(d)->join) return ddp__arrival_open(d, err);
+    if (ddp__cfg(d)->elastic.join) return ddp__arrival_open(d, err);
     if (ddp_world(d) == 1) return DDP_OK;
     DDP__TRY(ddp__connect(d, hub, ddp__cfg(d)->addr, listen_fd, &wire, err));
-    if (ddp__cfg(d)->min_world > 0 && ddp__cfg(d)->transport == DDP_TCP && !ddp_servers(d) &&
+    if (ddp__cfg(d)->elastic.min_world > 0 && ddp__cfg(d)->transport == DDP_TCP && !ddp_servers(d) &&
         ddp__admission_open(d, wire, err)) {
         wire->table->close(wire);
         return err->code;
@@ -55858,7 +56035,7 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
         return ddp__ctx_failf(d, DDP_ARG,
                               "ddp_set_optimizer: an update function with state_per_param >= 0, matrix_state "
                               "from 0 to that and a learning rate >= 0 are needed, or ddp_own_update()");
-    if (!o->update && ddp__cfg(d)->average_state)
+    if (!o->update && ddp__cfg(d)->average.state)
         return ddp__ctx_failf(d, DDP_ARG,
                               "average_state with your own update: the optimizer's state is yours: leave "
                               "average_state 0");
@@ -55912,7 +56089,7 @@ int ddp_measure_links(ddp_ctx *d)
 {
     DDP__ENTER(d);
     if (ddp__is_in_step(d, "ddp_measure_links")) return ddp__ctx_fail(d, ddp__error(d));
-    if (ddp__cfg(d)->nccl && !ddp__started(d) && ddp__session_start(d, ddp__error(d)))
+    if (ddp__cfg(d)->device.nccl && !ddp__started(d) && ddp__session_start(d, ddp__error(d)))
         return ddp__ctx_fail(d, ddp__error(d));
     for (int link = 0; link < ddp_links(d); link++)
         if (ddp__probe_link(d, link, ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
@@ -56335,7 +56512,9 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list, int (*
                   : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of %d threads", cfg.world);
         if (L.hub) ddp__hub_free(L.hub);
     } else {
-        s = ddp__spawn(cfg.world, cfg.min_world + (cfg.min_world && cfg.servers > 0 ? cfg.servers : 0),
+        s = ddp__spawn(cfg.world,
+                       cfg.elastic.min_world +
+                           (cfg.elastic.min_world && cfg.server.count > 0 ? cfg.server.count : 0),
                        cfg.cancel, 0, ddp__launch_rank, &L, err);
     }
     ddp__config_free(&cfg);
@@ -56743,7 +56922,8 @@ static int ddp__gradient_transfers(ddp_ctx *d, void *self, int *period, ddp_tran
 
 static int ddp__wfbp_start(ddp_ctx *d, void *self)
 {
-    return ddp__buckets_new(d, (ddp__gradient *)self, DDP__FIRST_BUCKET_BYTES, ddp_settings(d)->bucket_bytes);
+    return ddp__buckets_new(d, (ddp__gradient *)self, DDP__FIRST_BUCKET_BYTES,
+                            ddp_settings(d)->gradient.bucket_bytes);
 }
 
 static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)
@@ -56786,12 +56966,12 @@ int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
 
 int ddp__updates_last(const ddp_ctx *d)
 {
-    return ddp_settings(d)->average_first || ddp_settings(d)->clip_norm > 0;
+    return ddp_settings(d)->average.first || ddp_settings(d)->clip_norm > 0;
 }
 
 int ddp__clip_and_update(ddp_ctx *d, int averaged)
 {
-    if (!ddp__updates_last(d) || averaged != !!ddp_settings(d)->average_first) return 0;
+    if (!ddp__updates_last(d) || averaged != !!ddp_settings(d)->average.first) return 0;
     DDP__DO(ddp_clip(d));
     return ddp__update_all(d);
 }
@@ -56854,7 +57034,7 @@ static int ddp__partial_send(ddp_ctx *d, const ddp__partial *x, int layer)
 {
     const ddp_plan *p = &x->plan;
     /* the layer that the next forward needs first goes first; the paper's rule is first come */
-    const int priority = ddp_settings(d)->paper ? 0 : layer, h = (int)(ddp_step(d) % p->period);
+    const int priority = ddp_settings(d)->plan.paper ? 0 : layer, h = (int)(ddp_step(d) % p->period);
     const size_t at = (size_t)h * (size_t)p->layers + (size_t)x->first[layer];
     const size_t parts = (size_t)(x->first[layer + 1] - x->first[layer]);
 
@@ -56885,7 +57065,7 @@ static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__turn_again(d, (ddp__partial *)self);
     /* with forward hooks a transfer may end as late as its layer's own next forward */
-    if (forward && !ddp_settings(d)->paper) return 0;
+    if (forward && !ddp_settings(d)->plan.paper) return 0;
     DDP__DO(ddp__hold_all(d));
     return ddp__clip_and_update(d, 1);
 }
@@ -56985,13 +57165,15 @@ int ddp__partial_plan(ddp_ctx *d, const ddp_profile *p, int unmeasured, ddp_plan
     ddp_error err;
 
     o.period = c->period;
-    o.fill = unmeasured ? DDP_FILL_NONE : c->fill;
-    o.cost = c->cost;
-    o.solver = unmeasured || c->strategy == DDP_ENP ? DDP_SOLVER_ENP : c->solver;
+    o.fill = unmeasured ? DDP_FILL_NONE : c->plan.fill;
+    o.cost = c->plan.cost;
+    o.solver = unmeasured || c->strategy == DDP_ENP ? DDP_SOLVER_ENP : c->plan.solver;
     if (o.cost == DDP_COST_DEFAULT)
-        o.cost = ddp_has_forward(d) && !c->paper && !(c->clip_norm > 0) ? DDP_COST_WINDOW : DDP_COST_TIMELINE;
-    if (o.solver == DDP_SOLVER_DEFAULT) o.solver = c->paper ? DDP_SOLVER_OPTIMAL : DDP_SOLVER_SCATTER;
-    if (unmeasured || c->paper ? ddp_plan_partial(p, &o, out, &err) : ddp__plan_with_slack(p, &o, out, &err))
+        o.cost =
+            ddp_has_forward(d) && !c->plan.paper && !(c->clip_norm > 0) ? DDP_COST_WINDOW : DDP_COST_TIMELINE;
+    if (o.solver == DDP_SOLVER_DEFAULT) o.solver = c->plan.paper ? DDP_SOLVER_OPTIMAL : DDP_SOLVER_SCATTER;
+    if (unmeasured || c->plan.paper ? ddp_plan_partial(p, &o, out, &err)
+                                    : ddp__plan_with_slack(p, &o, out, &err))
         return ddp__plan_failed(d, &err);
     if (!out->solver) out->solver = o.solver;
     if (!out->cost) out->cost = o.cost;
@@ -57006,7 +57188,7 @@ enum { DDP__PARTS = 16 }; /* of a layer, on average: what a plan may have */
  * freed by the caller. */
 static int ddp__rows_split(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
 {
-    const int split = ddp_settings(d)->split_params;
+    const int split = ddp_settings(d)->average.split_params;
     double rows = 0;
     ddp_error err;
 
@@ -57157,7 +57339,7 @@ static ddp_status ddp__partial_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_
 {
     (void)ops;
     (void)err;
-    if (c->clip_norm > 0) c->average_first = 1;
+    if (c->clip_norm > 0) c->average.first = 1;
     return DDP_OK;
 }
 
@@ -57497,7 +57679,7 @@ static int ddp__push_together(ddp_ctx *d, ddp__servers *s, ddp__store *t)
         gone += ddp__client_gone(&t->client[w]);
         if (ddp__has_pushed(&t->client[w]) && pushed++ == 0) first = w;
     }
-    if (gone && pushed && ddp_settings(d)->min_world == 0)
+    if (gone && pushed && ddp_settings(d)->elastic.min_world == 0)
         return -ddp_server_fail(d, DDP_PEER_LOST,
                                 "a worker has left and %d others go on: every rank must run the same "
                                 "number of steps",
@@ -57535,7 +57717,8 @@ static void ddp__store_merge(ddp__store *t, const float *theirs, float scale)
 
 static int ddp__push_each(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
 {
-    const float given = ddp_settings(d)->push_scale, scale = given > 0 ? given : 1.0f / (float)s->workers;
+    const float given = ddp_settings(d)->server.push_scale,
+                scale = given > 0 ? given : 1.0f / (float)s->workers;
     const float *in = t->client[w].in + DDP__HEAD_WORDS;
     ddp__client *x = &t->client[w];
     int bad = 0;
@@ -58156,14 +58339,14 @@ static int ddp__push_start(ddp_ctx *d, void *self)
 {
     ddp__servers *s = (ddp__servers *)self;
     const ddp_config *c = ddp_settings(d);
-    const int slack = c->strategy == DDP_SSP ? c->staleness : 0;
+    const int slack = c->strategy == DDP_SSP ? c->server.staleness : 0;
 
     if (c->strategy == DDP_BSP || (c->strategy == DDP_SSP && !slack))
         s->rule = DDP_SERVING_TOGETHER;
     else
         s->rule = c->deterministic || c->strategy == DDP_R2SP ? DDP_SERVING_IN_TURN : DDP_SERVING_EACH;
     s->ahead = slack ? slack : -1;
-    s->pushes_params = c->strategy == DDP_ASP && c->paper;
+    s->pushes_params = c->strategy == DDP_ASP && c->plan.paper;
     return ddp__servers_start(d, s);
 }
 
@@ -58357,11 +58540,11 @@ static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_prof
     for (int l = 0; l < p->layers; l++) largest = p->params[l] > largest ? p->params[l] : largest;
     memset(t, 0, sizeof *t);
     o.scheme = scheme;
-    o.partition_params = (double)c->partition_bytes / sizeof(float);
+    o.partition_params = (double)c->gradient.partition_bytes / sizeof(float);
     if (o.partition_params < least) o.partition_params = least;
-    o.credit = c->credit;
-    if (scheme == DDP_SCHEME_ASCWFBP) o.bucket_bytes = (double)c->bucket_bytes;
-    if (c->bucket_bytes < DDP__FIRST_BUCKET_BYTES) o.first_bucket_bytes = o.bucket_bytes;
+    o.credit = c->gradient.credit;
+    if (scheme == DDP_SCHEME_ASCWFBP) o.bucket_bytes = (double)c->gradient.bucket_bytes;
+    if (c->gradient.bucket_bytes < DDP__FIRST_BUCKET_BYTES) o.first_bucket_bytes = o.bucket_bytes;
     for (;; o.partition_params *= 2) {
         DDP__TRY(ddp_plan_timeline(p, &o, &next, err));
         if (next.intervals - 2 * p->layers > 4 * p->layers ||
@@ -58945,9 +59128,9 @@ static int ddp__delayed_model(ddp_ctx *d, const ddp__noise *n, ddp_preserver *mo
     model->sigma = sqrt(n->square);
     model->batch = ddp_workers(d);
     model->start = n->loss;
-    model->tolerance = c->preserve;
-    model->sum = c->merge_sum;
-    return n->samples > 0 && n->loss > 0 && model->eta > 0 && !(c->update_frequency > 0);
+    model->tolerance = c->deft.preserve;
+    model->sum = c->deft.merge_sum;
+    return n->samples > 0 && n->loss > 0 && model->eta > 0 && !(c->deft.update_frequency > 0);
 }
 
 int ddp__delayed_stale(ddp_ctx *d, const void *self)
@@ -59046,14 +59229,14 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured
     if (s != DDP_OK) return ddp__plan_failed(d, &err);
     w.profile = &own;
     w.alpha = p->alpha_s;
-    w.paper = c->paper;
+    w.paper = c->plan.paper;
     o.links = ddp__delayed_links(d, &own, &w);
     o.mu = w.mu;
-    o.select = c->paper ? DDP_SELECT_PAPER : DDP_SELECT_RELEASE;
-    o.no_barrier = c->no_barrier;
-    o.target_frequency = c->update_frequency;
+    o.select = c->plan.paper ? DDP_SELECT_PAPER : DDP_SELECT_RELEASE;
+    o.no_barrier = c->deft.no_barrier;
+    o.target_frequency = c->deft.update_frequency;
     o.partition_params =
-        fmax((double)c->partition_bytes / sizeof(float), ddp__gradient_part_least(&own, w.alpha));
+        fmax((double)c->gradient.partition_bytes / sizeof(float), ddp__gradient_part_least(&own, w.alpha));
     for (int l = 0; l < own.layers; l++) params += own.params[l];
     for (; s == DDP_OK && !out->bytes; o.partition_params *= 2) {
         s = ddp__delayed_solve(d, noise, &w, &o, out, &err);
@@ -59221,7 +59404,7 @@ static int ddp__noise_post(ddp_ctx *d, ddp__delayed *x)
     double product, value[DDP__NOISE_WORDS];
 
     DDP__DO(ddp__noise_product(d, x, &product));
-    if (ddp_settings(d)->merge_sum) product /= x->averaged;
+    if (ddp_settings(d)->deft.merge_sum) product /= x->averaged;
     value[0] = fmax(product, 0);
     value[1] = fmax(-product, 0);
     value[2] = product * product;
@@ -59263,7 +59446,7 @@ static int ddp__noise_start(ddp_ctx *d, ddp__noise *n)
 
     for (int l = 0; l < ddp_layers(d); l++) grouped |= ddp_group_of(d, l) != 0;
     n->ticket = -1;
-    n->measured = ddp_world(d) > 1 && !c->deterministic && !(c->update_frequency > 0) && !grouped;
+    n->measured = ddp_world(d) > 1 && !c->deterministic && !(c->deft.update_frequency > 0) && !grouped;
     n->words = ddp_keep(d, DDP_NO_LAYER, "noise", DDP__NOISE_WORDS, 1);
     return n->words ? 0 : DDP_FAILED;
 }
@@ -59301,7 +59484,7 @@ static int ddp__delayed_mean(ddp_ctx *d, ddp__delayed *x, int layer, int k)
 {
     const ddp__delayed_layer *of = &x->of[layer];
 
-    if (k == 1 || ddp_settings(d)->merge_sum || !of->count) return 0;
+    if (k == 1 || ddp_settings(d)->deft.merge_sum || !of->count) return 0;
     return ddp_scale(d, of->sum[!x->now], of->count, 1.0f / (float)k);
 }
 
@@ -59345,7 +59528,7 @@ static int ddp__delayed_step_end(ddp_ctx *d, void *self, int forward)
     DDP__DO(ddp__noise_take(d, &x->noise));
     ddp__queues_end(&x->q, k);
     if (opens) DDP__DO(ddp__delayed_open(d, x, k));
-    if (ddp_settings(d)->paper) DDP__DO(ddp__flights_hold(d, x, x->flights));
+    if (ddp_settings(d)->plan.paper) DDP__DO(ddp__flights_hold(d, x, x->flights));
     if (++x->at == x->plan.head.iterations) x->at = x->plan.head.warmup;
     return ddp__delayed_begin(d, x, 0);
 }
@@ -59518,7 +59701,7 @@ static void ddp__bit_set(unsigned char *set, int layer, int on)
 static int ddp__late_pools(ddp_ctx *d, ddp__late *x)
 {
     const ddp_config *c = ddp_settings(d);
-    const double share = c->defer > 0 ? c->defer : c->defer < 0 ? 0 : ddp__late_most;
+    const double share = c->osp.defer > 0 ? c->osp.defer : c->osp.defer < 0 ? 0 : ddp__late_most;
     const int worker = ddp_rank(d) < x->servers.workers;
     size_t most = 1, state = 1, n;
 
@@ -59536,7 +59719,7 @@ static int ddp__late_pools(ddp_ctx *d, ddp__late *x)
     x->own = ddp_keep(d, DDP_NO_LAYER, "late gradients", x->room, 0);
     x->mean = ddp_keep(d, DDP_NO_LAYER, "late mean gradients", x->room, 0);
     if (!x->old || !x->own || !x->mean) return DDP_MEMORY;
-    for (int l = 0; l < ddp_layers(d) && c->lgp == DDP_LGP_EMA; l++) {
+    for (int l = 0; l < ddp_layers(d) && c->osp.lgp == DDP_LGP_EMA; l++) {
         if (x->servers.floats[l] == 0) continue;
         x->past_of[l] = ddp_keep(d, l, "past gradients", x->servers.floats[l], 0);
         if (!x->past_of[l]) return DDP_MEMORY;
@@ -59553,7 +59736,7 @@ static int ddp__late_lists(ddp_ctx *d, ddp__late *x)
     x->bytes = (double *)ddp__lists(d, L, sizeof *x->bytes);
     x->now = (unsigned char *)ddp__lists(d, words, 4);
     if (!x->servers.late_at || !x->past_of || !x->bytes || !x->now) return DDP_MEMORY;
-    x->split = ddp__osp_open((int)L, ddp_settings(d)->split);
+    x->split = ddp__osp_open((int)L, ddp_settings(d)->osp.split);
     if (!x->split) return ddp_complain(d, DDP_MEMORY, "out of memory for the lists of %d layers", (int)L);
     for (int l = 0; l < (int)L; l++) x->bytes[l] = (double)(x->servers.floats[l] * sizeof(float));
     return 0;
@@ -59597,12 +59780,12 @@ static int ddp__budget_follow(ddp_ctx *d, ddp__late *x, const ddp__answer_head *
     ddp_error err;
     int again;
 
-    if (c->defer != 0) {
-        n->budget = c->defer > 0 ? c->defer * model : 0;
+    if (c->osp.defer != 0) {
+        n->budget = c->osp.defer > 0 ? c->osp.defer * model : 0;
         return 0;
     }
     if (told->bytes_per_s > 0 && ddp_osp_umax((double)told->bytes_per_s, 0, (double)told->compute_s,
-                                              (int)told->workers, model, c->paper, &u_max, &err))
+                                              (int)told->workers, model, c->plan.paper, &u_max, &err))
         return ddp__plan_failed(d, &err);
     again = n->count > 0 && epoch > n->epoch;
     if (again) {
@@ -59639,7 +59822,7 @@ static int ddp__late_choose(ddp_ctx *d, ddp__late *x)
 
     memset(x->now, 0xff, 4 * (size_t)x->servers.set_words);
     if (x->number->begun != 0 && ddp__osp_split(x->split, x->importance, x->bytes, x->number->budget,
-                                                ddp_settings(d)->split, x->now, NULL, &err))
+                                                ddp_settings(d)->osp.split, x->now, NULL, &err))
         return ddp__plan_failed(d, &err);
     for (int l = 0; l < ddp_layers(d); l++) {
         ddp__bit_set(x->late, l, !ddp__in_set(x->now, l));
@@ -59681,7 +59864,7 @@ static int ddp__late_put_off(ddp_ctx *d, ddp__late *x, int l)
     DDP__DO(ddp__pieces_read(d, g, n, x->own + at));
     DDP__DO(ddp__pieces_read(d, p, n, x->old + at));
     DDP__DO(ddp__gradients_zero(d, l));
-    if (ddp_settings(d)->lgp == DDP_LGP_OFF) return 0;
+    if (ddp_settings(d)->osp.lgp == DDP_LGP_OFF) return 0;
     if (x->past_of[l]) {
         DDP__DO(ddp_copy(d, x->mean + at, x->past_of[l], count));
         DDP__DO(ddp__past_mix(d, x->mean + at, x->own + at, count));
@@ -59698,7 +59881,8 @@ static int ddp__late_correct(ddp_ctx *d, ddp__late *x, int l)
     const size_t count = x->servers.floats[l], at = x->servers.late_at[l];
     int n;
     const ddp_piece *p = ddp_trained_of(d, l, &n);
-    const int literal = ddp_settings(d)->paper && ddp_settings(d)->lgp != DDP_LGP_OFF && !x->past_of[l];
+    const int literal =
+        ddp_settings(d)->plan.paper && ddp_settings(d)->osp.lgp != DDP_LGP_OFF && !x->past_of[l];
     float *guess = x->own + at, *own = x->work, *now = x->mean + at, *old = x->old + at;
 
     ddp__bit_set(x->late, l, 0);
@@ -59838,7 +60022,7 @@ static int ddp__late_forward_begin(ddp_ctx *d, void *self, int l)
     ddp__line *k = &x->servers.line[x->servers.line_of[l]];
     const ddp_config *c = ddp_settings(d);
 
-    if (c->correct != DDP_CORRECT_EAGER || c->deterministic || !x->placed || !ddp__in_set(x->late, l))
+    if (c->osp.correct != DDP_CORRECT_EAGER || c->deterministic || !x->placed || !ddp__in_set(x->late, l))
         return 0;
     if (!ddp__line_is_here(d, &x->servers, k)) return 0;
     DDP__DO(ddp__line_arrived(d, x, k));
@@ -59850,7 +60034,7 @@ static int ddp__late_sync_all(ddp_ctx *d, void *self)
     ddp__late *x = (ddp__late *)self;
 
     DDP__DO(ddp__late_settle(d, x));
-    if (!ddp_settings(d)->paper) return ddp__servers_average_buffers(d, &x->servers);
+    if (!ddp_settings(d)->plan.paper) return ddp__servers_average_buffers(d, &x->servers);
     /* Eq. 7 as printed leaves parameters a rounding apart */
     for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_average_exact(d, l));
     return ddp__servers_meet(d, &x->servers);
@@ -60342,7 +60526,8 @@ static int ddp__outer_keep(ddp_ctx *d, const ddp__outer_layer *y, const char *na
  * block is cut. */
 static size_t ddp__outer_room(const ddp_ctx *d, size_t n)
 {
-    const size_t least = ddp_settings(d)->min_world > 0 ? (size_t)ddp_settings(d)->min_world : 1;
+    const size_t least =
+        ddp_settings(d)->elastic.min_world > 0 ? (size_t)ddp_settings(d)->elastic.min_world : 1;
     const size_t room = n / least + DDP_QUANTISE_BLOCK;
 
     return room < n ? room : n;
@@ -60351,7 +60536,7 @@ static size_t ddp__outer_room(const ddp_ctx *d, size_t n)
 static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
 {
     ddp__outer_layer *y = &o->layer[layer];
-    const ddp_overlap overlap = ddp_settings(d)->overlap;
+    const ddp_overlap overlap = ddp_settings(d)->outer.overlap;
     const int eager = overlap == DDP_OVERLAP_EAGER, late = overlap != DDP_OVERLAP_NONE;
 
     y->all = o;
@@ -60365,7 +60550,7 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
     y->piece = ddp_trained_of(d, layer, &y->pieces);
     y->count = ddp__gradient_count(d, layer);
     if (!y->count || (o->mean && !late)) return 0;
-    y->fresh = ddp_settings(d)->join;
+    y->fresh = ddp_settings(d)->elastic.join;
     y->length = y->count;
     if (!o->whole && !o->elastic)
         y->length = ddp_segment_of(d, ddp_group_of(d, layer), o->coding, y->count, &y->from);
@@ -60432,10 +60617,10 @@ int ddp__outer_start(ddp_ctx *d, void *self)
     ddp__outer *o = (ddp__outer *)self;
     const int alone = ddp_world(d) == 1; /* which sends nothing and codes nothing */
 
-    o->nu = (float)c->outer_lr;
-    o->mu = c->outer_momentum > 0 ? (float)c->outer_momentum : 0;
-    o->lambda = (float)c->compensation;
-    o->mixture = c->mixture > 0 ? (float)c->mixture : 0;
+    o->nu = (float)c->outer.lr;
+    o->mu = c->outer.momentum > 0 ? (float)c->outer.momentum : 0;
+    o->lambda = (float)c->outer.compensation;
+    o->mixture = c->outer.mixture > 0 ? (float)c->outer.mixture : 0;
     o->coding = alone ? DDP_AS_FLOAT : ddp_coding_of(d);
 #ifndef DDP_NO_PLANNERS
     o->sites = ddp_sites_of(d);
@@ -60445,13 +60630,14 @@ int ddp__outer_start(ddp_ctx *d, void *self)
     if (o->keep) DDP__DO(ddp__outer_shared(d, o));
 #endif
     /* where sums are not made by one owner here */
-    o->whole = alone || o->keep || c->site > 0 || (c->backend && (c->nccl || c->compensation > 0));
-    if (c->min_world > 0 || c->join) { /* a rank may be lost with its part of the momentum */
+    o->whole =
+        alone || o->keep || c->site > 0 || (c->backend && (c->device.nccl || c->outer.compensation > 0));
+    if (c->elastic.min_world > 0 || c->elastic.join) { /* a rank may be lost with its part of the momentum */
         o->whole |= o->coding == DDP_AS_FLOAT;
         o->elastic = !o->whole;
     }
     o->mean = o->nu == 1 && !(o->mu > 0) && o->coding == DDP_AS_FLOAT && !o->keep &&
-              c->overlap != DDP_OVERLAP_EAGER;
+              c->outer.overlap != DDP_OVERLAP_EAGER;
     o->layer = (ddp__outer_layer *)ddp__lists(d, (size_t)ddp_layers(d), sizeof *o->layer);
     o->trained = (float *)ddp__lists(d, (size_t)ddp_layers(d), sizeof *o->trained);
     if (!o->layer || !o->trained) return DDP_MEMORY;
@@ -60639,7 +60825,7 @@ static int ddp__streaming_forward_begin(ddp_ctx *d, void *self, int layer)
 /* Behind the update, which waits for the norm of all gradients. */
 static int ddp__sends_last(const ddp_ctx *d)
 {
-    return ddp__updates_last(d) && !ddp_settings(d)->average_first;
+    return ddp__updates_last(d) && !ddp_settings(d)->average.first;
 }
 
 static int ddp__streaming_backward_end(ddp_ctx *d, void *self, int layer)
@@ -60716,7 +60902,7 @@ static int ddp__streaming_strided(ddp_ctx *d, ddp_plan *plan)
 
     if (ddp_plan_new(ddp_layers(d), c->period, plan, &err)) return ddp__plan_failed(d, &err);
     for (int l = 0; l < plan->layers; l++)
-        plan->step_of[l] = (int)((int64_t)(l % c->fragments + 1) * c->period / c->fragments) - 1;
+        plan->step_of[l] = (int)((int64_t)(l % c->outer.fragments + 1) * c->period / c->outer.fragments) - 1;
     return 0;
 }
 
@@ -60747,9 +60933,9 @@ static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, int
     (void)self;
     if (!landing)
         return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
-    bad = c->fragments ? ddp__streaming_strided(d, &plan) : ddp__partial_plan(d, p, !measured, &plan);
-    for (size_t l = 0; l < L; l++) landing[l] = c->landing;
-    if (!bad && !c->fragments) bad = ddp__streaming_land(d, p, &plan, landing, &exposed_s);
+    bad = c->outer.fragments ? ddp__streaming_strided(d, &plan) : ddp__partial_plan(d, p, !measured, &plan);
+    for (size_t l = 0; l < L; l++) landing[l] = c->outer.landing;
+    if (!bad && !c->outer.fragments) bad = ddp__streaming_land(d, p, &plan, landing, &exposed_s);
     if (!bad) bad = ddp__plan_pack(d, &plan, more, out);
     if (!bad) {
         memcpy(out->bytes + out->size - more, &exposed_s, sizeof exposed_s);
@@ -60905,34 +61091,35 @@ static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_er
 {
     const int sparse = !strcmp(ops->name, "sparseloco");
     /* momentum overshoots where few values are sent, or a period late (docs/outer.md) */
-    const int plain = sparse || c->overlap == DDP_OVERLAP_EAGER;
+    const int plain = sparse || c->outer.overlap == DDP_OVERLAP_EAGER;
 
-    if ((c->mixture != 0 || c->fragments || c->landing) && c->overlap != DDP_OVERLAP_STREAM)
+    if ((c->outer.mixture != 0 || c->outer.fragments || c->outer.landing) &&
+        c->outer.overlap != DDP_OVERLAP_STREAM)
         return ddp__fail(err, DDP_ARG,
                          "strategy %s: mixture, fragments and landing are of overlap stream: choose that, "
                          "or leave them out",
                          ops->name);
-    if (c->landing && !c->fragments)
+    if (c->outer.landing && !c->outer.fragments)
         return ddp__fail(err, DDP_ARG,
                          "strategy %s: landing %d without fragments: the plan says when layers land",
-                         ops->name, c->landing);
-    if (c->compensation > 0 && c->overlap != DDP_OVERLAP_EAGER)
+                         ops->name, c->outer.landing);
+    if (c->outer.compensation > 0 && c->outer.overlap != DDP_OVERLAP_EAGER)
         return ddp__fail(
             err, DDP_ARG,
             "strategy %s: compensation %g corrects what overlap eager applies late: choose that, "
             "or leave it 0",
-            ops->name, c->compensation);
-    if (c->overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops);
-    if (c->overlap == DDP_OVERLAP_EAGER) {
+            ops->name, c->outer.compensation);
+    if (c->outer.overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops);
+    if (c->outer.overlap == DDP_OVERLAP_EAGER) {
         ops->start = ddp__late_start;
         ops->step_end = ddp__eager_step_end;
         ops->wait = ddp__late_wait;
         ops->sync_all = ddp__eager_sync_all;
         ops->restart = ddp__late_restart;
     }
-    if (c->mixture == 0 && c->overlap == DDP_OVERLAP_STREAM) c->mixture = 0.5;
-    if (!(c->outer_lr > 0)) c->outer_lr = plain ? 1 : 0.7;
-    if (c->outer_momentum == 0) c->outer_momentum = plain ? DDP_NO_MOMENTUM : 0.9;
+    if (c->outer.mixture == 0 && c->outer.overlap == DDP_OVERLAP_STREAM) c->outer.mixture = 0.5;
+    if (!(c->outer.lr > 0)) c->outer.lr = plain ? 1 : 0.7;
+    if (c->outer.momentum == 0) c->outer.momentum = plain ? DDP_NO_MOMENTUM : 0.9;
     if (sparse && c->wire == DDP_WIRE_DEFAULT) c->wire = DDP_WIRE_TOPK;
     return DDP_OK;
 }
@@ -61694,7 +61881,7 @@ int ddp__lanes_open(ddp_pipe *p)
     ddp__lanes *x = &p->lanes;
     const size_t M = (size_t)p->micro_batches, ends = (size_t)(p->hops[0] + p->hops[1]);
 
-    if (ddp__backend_of(p->d) || ddp__cfg(p->d)->trace_spans <= 0) return 1;
+    if (ddp__backend_of(p->d) || ddp__cfg(p->d)->debug.trace_spans <= 0) return 1;
     x->room = (int)(3 * M + 2 * M * ends);
     x->slot = (ddp_pipeline_slot *)ddp__scratch_take(&p->room, (size_t)x->room, sizeof *x->slot);
     x->post = (ddp_pipeline_slot *)ddp__scratch_take(&p->room, 4 * M, sizeof *x->post);
@@ -64100,8 +64287,8 @@ static ddp_status ddp__shrink_open(ddp__shrink *s, ddp_error *err)
         c.micro_batches * (ddp_world(s->outer) / s->run->stages) / s->replicas; /* divides, where it trains */
     c.addr = first->addr;
     if (s->was >= 0) {
-        c.net_script = NULL; /* its times and ranks are those of the first world */
-        c.overwrite = 1;     /* this run's own checkpoints */
+        c.network.net_script = NULL; /* its times and ranks are those of the first world */
+        c.debug.overwrite = 1;       /* this run's own checkpoints */
     }
     s->d = ddp__open(&c, ddp__built_in(), (ddp__hub *)(uintptr_t)first->hub, s->listen_fd, err);
     s->listen_fd = -1;
@@ -64230,7 +64417,7 @@ static ddp_status ddp__survival_check(const ddp__survival *run, ddp_error *err)
     if (run->min_replicas < 1 || run->min_replicas > replicas)
         return ddp__fail(err, DDP_ARG, "min_replicas %d: there are %d pipelines of %d stages: 1 to %d",
                          run->min_replicas, replicas, run->stages, replicas);
-    if (run->cfg.servers || run->cfg.min_world || run->cfg.join)
+    if (run->cfg.server.count || run->cfg.elastic.min_world || run->cfg.elastic.join)
         return ddp__fail(err, DDP_UNSUPPORTED,
                          "min_replicas %d with servers, min_world or join: pipelines have none of "
                          "them",
@@ -64273,17 +64460,17 @@ static ddp_config ddp__survival_outer(const ddp__survival *run)
     o.world = c->world;
     o.addr = c->addr;
     o.run_id = c->run_id;
-    o.socket_ifname = c->socket_ifname;
-    o.connect_timeout_s = c->connect_timeout_s;
-    o.join_timeout_s = c->join_timeout_s;
-    o.peer_timeout_s = c->peer_timeout_s;
-    o.op_timeout_s = c->op_timeout_s;
-    o.min_world = run->stages; /* fewer pipelines than min_replicas say so themselves */
-    o.insecure = c->insecure;
-    o.tls_psk = c->tls_psk;
-    o.tls_ca = c->tls_ca;
-    o.tls_cert = c->tls_cert;
-    o.tls_key = c->tls_key;
+    o.network.socket_ifname = c->network.socket_ifname;
+    o.timeout.connect_s = c->timeout.connect_s;
+    o.timeout.join_s = c->timeout.join_s;
+    o.timeout.peer_s = c->timeout.peer_s;
+    o.timeout.op_s = c->timeout.op_s;
+    o.elastic.min_world = run->stages; /* fewer pipelines than min_replicas say so themselves */
+    o.security.insecure = c->security.insecure;
+    o.security.psk = c->security.psk;
+    o.security.ca = c->security.ca;
+    o.security.cert = c->security.cert;
+    o.security.key = c->security.key;
     o.no_env = c->no_env;
     o.cancel = c->cancel;
     o.allocator = c->allocator;
@@ -65827,16 +66014,16 @@ static ddp_status ddp__players_run(const ddp__play_of *play, ddp_error *err)
 
 static ddp_status ddp__simulated_check(const ddp_config *c, const ddp_strategy_ops *ops, ddp_error *err)
 {
-    if (c->backend || c->join || c->max_world > c->world)
+    if (c->backend || c->elastic.join || c->elastic.max_world > c->world)
         return ddp__fail(err, DDP_UNSUPPORTED, "%s is not simulated: leave it out",
                          c->backend ? "a device" : "joining");
-    if (c->servers < 0 && ops->traits & DDP_NEEDS_SERVERS)
+    if (c->server.count < 0 && ops->traits & DDP_NEEDS_SERVERS)
         return ddp__fail(
             err, DDP_UNSUPPORTED,
             "servers beside workers are not simulated: set servers to a number of ranks that serve");
-    if (c->min_world > 0 && (c->world > 64 || ops->traits & DDP_NEEDS_SERVERS))
+    if (c->elastic.min_world > 0 && (c->world > 64 || ops->traits & DDP_NEEDS_SERVERS))
         return ddp__fail(err, DDP_UNSUPPORTED, "min_world %d with %s is not simulated: leave min_world 0",
-                         c->min_world, c->world > 64 ? "more than 64 workers" : "servers");
+                         c->elastic.min_world, c->world > 64 ? "more than 64 workers" : "servers");
     return DDP_OK;
 }
 
@@ -65847,7 +66034,7 @@ static int ddp__simulated_alike(const ddp_config *c)
     int alike = 1;
 
     for (int link = 0; alike && link < 2; link++) {
-        const char *net = link ? c->net2 : c->net;
+        const char *net = link ? c->network.net2 : c->net;
         alike = !net || (ddp__netspec_parse(net, &spec, NULL) == DDP_OK && spec.jitter_s == 0);
     }
     return alike;
@@ -65860,7 +66047,7 @@ static ddp_status ddp__world_open(ddp__world *w, const ddp_simulation *how, cons
     ddp__port_rules(w);
     w->size = c->world;
     w->alike = alike;
-    w->min_world = c->min_world;
+    w->min_world = c->elastic.min_world;
     w->live = c->world >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << c->world) - 1;
     w->seats = how && how->fold && alike && folds && c->world > 2 ? 2 : c->world;
     w->scale = how && how->scale > 0 ? how->scale : 1;
@@ -65917,7 +66104,8 @@ int ddp_simulate(const ddp_config *given, const ddp_simulation *how, int (*fn)(d
     s = ddp__simulated_check(&cfg, &ops, err);
     if (s == DDP_OK)
         s = ddp__world_open(&w, how, &cfg, ddp__simulated_alike(&cfg),
-                            !cfg.net_script && cfg.site == 0 && !(ops.traits & DDP_NEEDS_SERVERS), err);
+                            !cfg.network.net_script && cfg.site == 0 && !(ops.traits & DDP_NEEDS_SERVERS),
+                            err);
     else
         memset(&w, 0, sizeof w);
     if (s == DDP_OK) {

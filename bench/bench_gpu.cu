@@ -337,7 +337,7 @@ static double step_seconds(const bench *b, void *stream)
     cfg.world = 1;
     cfg.no_env = 1;
     cfg.backend = &backend;
-    cfg.cuda_stream = stream;
+    cfg.device.cuda_stream = stream;
     memset(&c, 0, sizeof c);
     c.vocabulary = 512;
     c.context = 64;

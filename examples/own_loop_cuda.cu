@@ -123,7 +123,7 @@ int main(void)
     if (cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking))
         return fprintf(stderr, "own_loop_cuda: no GPU was found here\n"), 1;
     cfg.backend = &gpu;
-    cfg.cuda_stream = s;
+    cfg.device.cuda_stream = s;
     cfg.period = 4;                    /* dreamddp */
     ddp_ctx *d = ddp_open(&cfg, &err); /* dreamddp */
     int bad = d ? train(d, s) : (int)err.code;

@@ -369,7 +369,7 @@ static void make_slower(follower *f)
     f->cfg.world = WORLD;
     f->cfg.strategy = DDP_DREAMDDP;
     f->cfg.net = "40mbit,1ms";
-    f->cfg.net_script = script;
+    f->cfg.network.net_script = script;
 }
 
 /* Rank 0's access link, from 40 to 10 Mbit/s while the training goes on. */
@@ -397,9 +397,9 @@ static void make_second(follower *f)
         f[i].p.link = 1;
         f[i].cfg.world = WORLD;
         f[i].cfg.strategy = strategies[i];
-        f[i].cfg.update_frequency = i ? 0 : 0.5;
+        f[i].cfg.deft.update_frequency = i ? 0 : 0.5;
         f[i].cfg.net = "40mbit,1ms";
-        f[i].cfg.net2 = network[0];
+        f[i].cfg.network.net2 = network[0];
     }
 }
 
@@ -431,7 +431,7 @@ static void make_sites(follower *f)
         f[unlike].cfg.world = 4 - unlike;
         f[unlike].cfg.strategy = DDP_DREAMDDP;
         f[unlike].cfg.net = network[unlike];
-        f[unlike].cfg.net_script = script;
+        f[unlike].cfg.network.net_script = script;
         for (int r = 0; r < 4 - unlike; r++) f[unlike].p.site[r] = 1 + r / 2;
     }
 }

@@ -41,7 +41,7 @@ static void two_links_at_once_have_nearly_the_sum_of_the_rates(void **state)
     (void)state;
     second_config(&c, 2, DDP_THREADS);
     c.net = "40mbit,1ms";
-    c.net2 = "20mbit,2ms";
+    c.network.net2 = "20mbit,2ms";
     one = time_both(&c, 500000, 0, 0.401);
     other = time_both(&c, 0, 250000, 0.402);
     two = time_both(&c, 500000, 250000, 0.402);
@@ -58,7 +58,7 @@ static void each_link_is_measured_alone(void **state)
     for (int attempt = 0; bad && attempt < 4; attempt++) {
         second_config(&c, 2, DDP_TCP);
         c.net = "40mbit,2ms";
-        c.net2 = "20mbit,5ms";
+        c.network.net2 = "20mbit,5ms";
         bad = ddp_launch(&c, measure, NULL, &err);
     }
     assert_int_equal(bad, 0);

@@ -19,26 +19,26 @@ static int connect_options(connection *c, ddp_config *cfg, cli_option *table)
          "tcp (processes), threads, or mpi under mpirun [tcp]"},
         {"--net", CLI_TEXT, &cfg->net, "RATE,DELAY",
          "shape each worker's links, e.g. 100mbit,20ms, or a topology FILE.json [unshaped]"},
-        {"--net-script", CLI_TEXT, &cfg->net_script, "FILE",
+        {"--net-script", CLI_TEXT, &cfg->network.net_script, "FILE",
          "stalls, drops, kills and rates at given times (docs/links.md)"},
         {"--rank", CLI_COUNT, &c->rank, "R", "be one rank; the others are started elsewhere"},
         {"--addr", CLI_TEXT, &c->addr, "HOST:PORT",
          "where rank 0 listens, or file://PATH; with --rank [127.0.0.1:29500]"},
-        {"--insecure", CLI_FLAG, &cfg->insecure, "",
+        {"--insecure", CLI_FLAG, &cfg->security.insecure, "",
          "allow addresses beyond this machine, without encryption"},
-        {"--connect-timeout", CLI_REAL, &cfg->connect_timeout_s, "S", "seconds for rank 0 to answer [30]"},
-        {"--join-timeout", CLI_REAL, &cfg->join_timeout_s, "S",
+        {"--connect-timeout", CLI_REAL, &cfg->timeout.connect_s, "S", "seconds for rank 0 to answer [30]"},
+        {"--join-timeout", CLI_REAL, &cfg->timeout.join_s, "S",
          "seconds for all workers to come [as --connect-timeout]"},
-        {"--peer-timeout", CLI_REAL, &cfg->peer_timeout_s, "S",
+        {"--peer-timeout", CLI_REAL, &cfg->timeout.peer_s, "S",
          "seconds of silence after which a worker is lost [30; with --min-world 10]"},
-        {"--op-timeout", CLI_REAL, &cfg->op_timeout_s, "S",
+        {"--op-timeout", CLI_REAL, &cfg->timeout.op_s, "S",
          "seconds for an operation, from the first worker's on [1800]"},
-        {"--tls-psk", CLI_TEXT, &cfg->tls_psk, "FILE",
+        {"--tls-psk", CLI_TEXT, &cfg->security.psk, "FILE",
          "encrypt: TLS 1.3 with the key in FILE, the same for all workers"},
-        {"--tls-ca", CLI_TEXT, &cfg->tls_ca, "FILE",
+        {"--tls-ca", CLI_TEXT, &cfg->security.ca, "FILE",
          "or with certificates: the authority that signed them all (PEM),"},
-        {"--tls-cert", CLI_TEXT, &cfg->tls_cert, "FILE", "this worker's, with the name rank-R,"},
-        {"--tls-key", CLI_TEXT, &cfg->tls_key, "FILE", "and its private key"},
+        {"--tls-cert", CLI_TEXT, &cfg->security.cert, "FILE", "this worker's, with the name rank-R,"},
+        {"--tls-key", CLI_TEXT, &cfg->security.key, "FILE", "and its private key"},
     };
 
     memset(c, 0, sizeof *c);
@@ -83,8 +83,8 @@ static int connect_configure(const char *program, const connection *c, ddp_confi
                 program, c->rank);
         return 2;
     }
-    if (!(cfg->connect_timeout_s >= 0 && cfg->join_timeout_s >= 0 && cfg->peer_timeout_s >= 0 &&
-          cfg->op_timeout_s >= 0)) {
+    if (!(cfg->timeout.connect_s >= 0 && cfg->timeout.join_s >= 0 && cfg->timeout.peer_s >= 0 &&
+          cfg->timeout.op_s >= 0)) {
         fprintf(stderr, "%s: a time-out below 0 s is not possible; 0 is the default\n", program);
         return 2;
     }

@@ -155,11 +155,11 @@ static void configure(const node *n, ddp_config *cfg, int rank, int world, const
     cfg->addr = addr;
     cfg->transport = DDP_TCP;
     cfg->strategy = DDP_SSGD;
-    cfg->insecure = n->keys.insecure;
-    cfg->tls_psk = n->keys.file.psk;
-    cfg->tls_ca = n->keys.file.ca;
-    cfg->tls_cert = n->keys.file.cert;
-    cfg->tls_key = n->keys.file.key;
+    cfg->security.insecure = n->keys.insecure;
+    cfg->security.psk = n->keys.file.psk;
+    cfg->security.ca = n->keys.file.ca;
+    cfg->security.cert = n->keys.file.cert;
+    cfg->security.key = n->keys.file.key;
     cfg->threads = (int)n->threads;
     cfg->cancel = &cli_interrupted;
 }
@@ -324,7 +324,7 @@ static ddp_status train(node *n, ddp_error *err)
     cfg.deterministic = 1;
     cfg.seed = n->j.seed;
     cfg.micro_batches = n->j.micro_batches;
-    cfg.peer_timeout_s = start.peer_timeout_s;
+    cfg.timeout.peer_s = start.peer_timeout_s;
     snprintf(net, sizeof net, "%s%s", n->network, start.devices);
     if (start.devices[0]) cfg.net = net;
     d = ddp_open(&cfg, err);

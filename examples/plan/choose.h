@@ -69,7 +69,7 @@ static ddp_status choose_timeline(const choose_entry *e, const choose_case *c, i
     (void)period;
     memset(&o, 0, sizeof o);
     p.alpha_s = 0;              /* a latency, which ddp_timeline_exposed adds */
-    o.partition_params = 6.5e6; /* ddp_config.partition_bytes */
+    o.partition_params = 6.5e6; /* ddp_config.gradient.partition_bytes */
     s = ddp_scheme_named(e->strategy, &o.scheme, err);
     if (o.scheme == DDP_SCHEME_WFBP || o.scheme == DDP_SCHEME_ASCWFBP) o.bucket_bytes = 26214400;
     if (s == DDP_OK) s = ddp_plan_timeline(&p, &o, &t, err);

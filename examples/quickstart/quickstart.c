@@ -68,11 +68,11 @@ static ddp_status train(quickstart *q, int s, ddp_error *err)
     cfg.strategy = q->strategy[s];
     cfg.world = (int)q->workers;
     cfg.period = (int)q->period;
-    if (ddp_strategy_traits(cfg.strategy) & DDP_NEEDS_SERVERS) cfg.servers = DDP_SERVERS_COLOCATED;
+    if (ddp_strategy_traits(cfg.strategy) & DDP_NEEDS_SERVERS) cfg.server.count = DDP_SERVERS_COLOCATED;
     cfg.net = q->net;
     cfg.seed = (uint64_t)q->seed;
     cfg.profile_steps = 21; /* four workers share two cores: times scatter */
-    cfg.trace_spans = TRAINING_SPANS / 2;
+    cfg.debug.trace_spans = TRAINING_SPANS / 2;
     cfg.cancel = &cli_interrupted;
     q->result[s] = training_result_new((int)q->workers, q->steps, (int)q->period);
     if (!q->result[s]) {

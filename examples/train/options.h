@@ -298,7 +298,7 @@ static ddp_status choose(program *p, ddp_error *err)
 /* The number of workers: of the option, or of the launcher that has started this process as one of them. */
 static ddp_status choose_workers(program *p, ddp_error *err)
 {
-    const int servers = p->cfg.servers > 0 ? p->cfg.servers : 0;
+    const int servers = p->cfg.server.count > 0 ? p->cfg.server.count : 0;
     const char *launcher = NULL, *starter;
     int rank = 0, world = 0;
 
@@ -404,9 +404,9 @@ static ddp_status check(const program *p, ddp_error *err)
         return refuse(err, "--forward %g: a multiple of the backward time, from 0 to 1000", p->forward);
     if (!(p->emulate_scale >= 1))
         return refuse(err, "--emulate-scale %g: at least 1, which sends every byte", p->emulate_scale);
-    if (p->rank >= p->workers + (p->cfg.servers > 0 ? p->cfg.servers : 0))
+    if (p->rank >= p->workers + (p->cfg.server.count > 0 ? p->cfg.server.count : 0))
         return refuse(err, "--rank %ld is outside --workers %ld%s; ranks count from 0", p->rank, p->workers,
-                      p->cfg.servers > 0 ? " and --servers" : "");
+                      p->cfg.server.count > 0 ? " and --servers" : "");
     if (p->min_world > p->workers && !p->join) /* a newcomer takes both from the run */
         return refuse(err, "--min-world %ld is more than --workers %ld", p->min_world, p->workers);
     if (p->max_world && ((p->max_world < p->workers && !p->join) || p->max_world > 64))
@@ -462,7 +462,7 @@ static void choose_dump(program *p)
         snprintf(p->dump_path, sizeof p->dump_path, "%.1000s/dump.%%r.jsonl", p->t.save);
     else
         snprintf(p->dump_path, sizeof p->dump_path, "%.1000s%s", name, strstr(name, "%r") ? "" : ".%r");
-    p->cfg.dump_path = p->t.dump = p->dump_path;
+    p->cfg.debug.dump_path = p->t.dump = p->dump_path;
 }
 
 static void configure(program *p)
@@ -471,14 +471,14 @@ static void configure(program *p)
 
     if (p->period > 0) c->period = (int)p->period;
     choose_dump(p);
-    if (!p->launched && (p->rank >= 0 || p->workers > 1 || c->servers > 0))
-        c->world = (int)p->workers + (c->servers > 0 ? c->servers : 0);
+    if (!p->launched && (p->rank >= 0 || p->workers > 1 || c->server.count > 0))
+        c->world = (int)p->workers + (c->server.count > 0 ? c->server.count : 0);
     c->addr = p->addr;
-    c->min_world = (int)p->min_world;
-    c->max_world = (int)p->max_world;
-    c->join = p->join;
+    c->elastic.min_world = (int)p->min_world;
+    c->elastic.max_world = (int)p->max_world;
+    c->elastic.join = p->join;
     p->t.elastic = p->min_world > 0 || p->min_replicas > 0 || p->join;
-    p->t.alone = c->servers != 0;
+    p->t.alone = c->server.count != 0;
     if (p->rank >= 0 && !p->launched) {
         c->rank = (int)p->rank;
         if (!p->addr) c->addr = or_environment(NULL, "DREAMDDP_ADDR", "127.0.0.1:29500");
@@ -487,12 +487,13 @@ static void configure(program *p)
     c->seed = (uint64_t)p->seed;
     c->micro_batches = (int)p->accumulate;
     p->t.edge.feedback = p->edge_feedback;
-    if (p->emulate && !c->bucket_bytes)
-        c->bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* shrink as well */
-    if (p->emulate && !c->partition_bytes) c->partition_bytes = (size_t)(26e6 / p->emulate_scale);
+    if (p->emulate && !c->gradient.bucket_bytes)
+        c->gradient.bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* shrink as well */
+    if (p->emulate && !c->gradient.partition_bytes)
+        c->gradient.partition_bytes = (size_t)(26e6 / p->emulate_scale);
     c->clip_norm = (float)p->clip;
-    c->overwrite = p->overwrite;
-    c->trace_spans = p->trace || p->report ? TRAINING_SPANS : 0;
+    c->debug.overwrite = p->overwrite;
+    c->debug.trace_spans = p->trace || p->report ? TRAINING_SPANS : 0;
     c->cancel = &cli_interrupted;
 }
 

@@ -136,8 +136,8 @@ static void write_results(const program *p, ddp_jsonl *j)
         ddp_jsonl_number(j, "boundary_bytes", r->pipe.boundary_bytes);
         ddp_jsonl_number(j, "predicted_step_s", r->pipe.predicted_step_s);
     }
-    if (p->cfg.servers) {
-        ddp_jsonl_integer(j, "servers", p->cfg.servers > 0 ? p->cfg.servers : r->world);
+    if (p->cfg.server.count) {
+        ddp_jsonl_integer(j, "servers", p->cfg.server.count > 0 ? p->cfg.server.count : r->world);
         ddp_jsonl_number(j, "staleness", r->rank[r->leader].stats.staleness);
         ddp_jsonl_integer(j, "staleness_most", r->rank[r->leader].stats.staleness_most);
         ddp_jsonl_number(j, "deferred_pct", r->rank[r->leader].stats.deferred_pct);

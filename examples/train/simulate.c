@@ -112,8 +112,10 @@ static void simulate_scale(simulate *x)
         p->emulated.params[l] = p->emulated.params[l] > 0 && whole < 1 ? 1 : whole;
         had += p->emulated.params[l];
     }
-    p->cfg.bucket_bytes = p->cfg.bucket_bytes ? p->cfg.bucket_bytes : (size_t)(25 * 1048576 / scale);
-    p->cfg.partition_bytes = p->cfg.partition_bytes ? p->cfg.partition_bytes : (size_t)(26e6 / scale);
+    p->cfg.gradient.bucket_bytes =
+        p->cfg.gradient.bucket_bytes ? p->cfg.gradient.bucket_bytes : (size_t)(25 * 1048576 / scale);
+    p->cfg.gradient.partition_bytes =
+        p->cfg.gradient.partition_bytes ? p->cfg.gradient.partition_bytes : (size_t)(26e6 / scale);
     x->how.scale = scale;
     x->how.paper_bytes = 0;
     if (p->stages > 1) return;
@@ -152,10 +154,10 @@ static int simulate_launch(program *p, ddp_error *err)
     c = p->cfg;
     c.no_env = 1;
     if (x->real) c.transport = p->transport && !strcmp(p->transport, "tcp") ? DDP_TCP : DDP_THREADS;
-    c.net_script = NULL;
+    c.network.net_script = NULL;
     code = x->faults ? simulate_once(x, &c, err) : 0;
     x->whole_s = x->faults ? p->t.result->step_s : 0;
-    c.net_script = x->faults;
+    c.network.net_script = x->faults;
     if (!code) code = simulate_once(x, &c, err);
     if (x->how.scale > 1) /* it goes by the values that are there */
         p->t.result->rank[p->t.result->leader].stats.predicted_step_s =
@@ -229,9 +231,9 @@ static int simulate_read(int argc, char **argv, const char *strategy, const char
     code = simulate_parse(x, n, args);
     if (code >= 0) return code;
     x->swept = option ? swept : NULL;
-    if (strategy && !x->p.cfg.servers &&
+    if (strategy && !x->p.cfg.server.count &&
         ddp_strategy_traits(ddp_strategy_named(strategy)) & DDP_NEEDS_SERVERS)
-        x->p.cfg.servers = 1;
+        x->p.cfg.server.count = 1;
     return -1;
 }
 

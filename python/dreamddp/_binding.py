@@ -664,29 +664,19 @@ ddp_step_info._fields_ = [
 ddp_config._fields_ = [
     ("strategy", c_int), ("own_strategy", POINTER(ddp_strategy_ops)), ("period", c_int),
     ("transport", c_int), ("rank", c_int), ("world", c_int), ("sockets", POINTER(c_int)),
-    ("addr", c_char_p), ("run_id", c_char_p), ("socket_ifname", c_char_p), ("net", c_char_p),
-    ("net_script", c_char_p), ("net2", c_char_p), ("addr2", c_char_p), ("wire", c_int),
+    ("addr", c_char_p), ("run_id", c_char_p), ("net", c_char_p), ("wire", c_int),
     ("topk_fraction", c_double), ("site", c_int), ("threads", c_int), ("kernels", c_int),
-    ("seed", c_uint64), ("micro_batches", c_int), ("clip_norm", c_float), ("average_first", c_int),
-    ("average_state", c_int), ("state_period", c_int * 2), ("split_params", c_int),
-    ("algorithm", c_int), ("deterministic", c_int), ("paper", c_int), ("solver", c_int),
-    ("cost", c_int), ("fill", c_int), ("profile_steps", c_int), ("profile_path", c_char_p),
-    ("plan_path", c_char_p), ("bucket_bytes", c_size_t), ("partition_bytes", c_size_t),
-    ("credit", c_double), ("merge_sum", c_int), ("no_barrier", c_int), ("update_frequency", c_double),
-    ("preserve", c_double), ("servers", c_int), ("staleness", c_int), ("push_scale", c_float),
-    ("defer", c_double), ("lgp", c_int), ("correct", c_int), ("split", c_int), ("outer_lr", c_double),
-    ("outer_momentum", c_double), ("overlap", c_int), ("mixture", c_double), ("fragments", c_int),
-    ("landing", c_int), ("compensation", c_double), ("connect_timeout_s", c_double),
-    ("join_timeout_s", c_double), ("peer_timeout_s", c_double), ("op_timeout_s", c_double),
-    ("dump_path", c_char_p), ("overwrite", c_int), ("min_world", c_int), ("max_world", c_int),
-    ("join", c_int), ("elastic_bytes", c_size_t), ("insecure", c_int), ("tls_psk", c_char_p),
-    ("tls_ca", c_char_p), ("tls_cert", c_char_p), ("tls_key", c_char_p), ("no_env", c_int),
-    ("no_checksum", c_int), ("no_finite_check", c_int), ("check_writes", c_int),
-    ("trace_spans", c_int), ("cancel", POINTER(c_int)), ("backend", POINTER(ddp_backend)),
-    ("nccl", c_int), ("cuda_stream", c_void_p), ("allocator", ddp_allocator), ("logger", ddp_logger)]
+    ("seed", c_uint64), ("micro_batches", c_int), ("clip_norm", c_float), ("algorithm", c_int),
+    ("deterministic", c_int), ("profile_steps", c_int), ("profile_path", c_char_p),
+    ("plan_path", c_char_p), ("no_env", c_int), ("cancel", POINTER(c_int)),
+    ("backend", POINTER(ddp_backend)), ("allocator", ddp_allocator), ("logger", ddp_logger),
+    ("average", None), ("plan", None), ("gradient", None), ("deft", None), ("server", None),
+    ("osp", None), ("outer", None), ("timeout", None), ("elastic", None), ("security", None),
+    ("network", None), ("device", None), ("debug", None)]
 ddp_setting._fields_ = [
-    ("field", c_char_p), ("variable", c_char_p), ("preset", c_char_p), ("help", c_char_p),
-    ("same", c_int), ("values", c_char * 256), ("value", c_char * 256)]
+    ("field", c_char_p), ("member", c_char_p), ("variable", c_char_p), ("preset", c_char_p),
+    ("help", c_char_p), ("same", c_int), ("chapter", c_char * 16), ("flag", c_char * 40),
+    ("values", c_char * 256), ("value", c_char * 256)]
 ddp_block._fields_ = [
     ("params", c_void_p), ("grads", c_void_p), ("count", c_size_t), ("kind", c_int)]
 ddp_matrix._fields_ = [

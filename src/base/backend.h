@@ -36,7 +36,7 @@ struct ddp_backend {
     int channels_last;   /* 1: an array of four dimensions (n, c, h, w), and its gradient, lies there as (n,
                             h, w, c) */
 
-    /* stream: ddp_config.cuda_stream, NULL = one of its own. One sentence where no device is. */
+    /* stream: ddp_config.device.cuda_stream, NULL = one of its own. One sentence where no device is. */
     ddp_status (*open)(const ddp_backend *b, int local_rank, void *stream, void **self, ddp_error *err);
     void (*close)(void *self);
     ddp_status (*wait)(void *self, ddp_error *err);  /* waits for all that was queued */

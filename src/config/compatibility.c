@@ -4,37 +4,38 @@
 #include "config/settings.h"
 
 /* A setting: its name, its value (%ld; none where there is no %), and whether it is on. */
-#define DDP__FEATURES(X)                                                                                    \
-    X(CLIP, "clip_norm", 0, c->clip_norm > 0)                                                               \
-    X(BF16, "wire bf16", 0, c->wire == DDP_WIRE_BF16)                                                       \
-    X(INT8, "wire int8", 0, c->wire == DDP_WIRE_INT8)                                                       \
-    X(INT4, "wire int4 or e3m0", 0, c->wire == DDP_WIRE_INT4 || c->wire == DDP_WIRE_E3M0)                   \
-    X(TOPK, "wire topk", 0, c->wire == DDP_WIRE_TOPK)                                                       \
-    X(FIRST, "your own update, or average_first", 0, c->average_first)                                      \
-    X(PARTS, "split_params %ld", c->split_params, c->split_params > 0)                                      \
-    X(GROUPS, "layers of a group", 0, groups)                                                               \
-    X(SITE, "site %ld", c->site, c->site > 0)                                                               \
-    X(ELASTIC, "min_world %ld", c->min_world, c->min_world > 0)                                             \
-    X(ROOM, "max_world %ld", c->max_world, c->max_world > c->world && c->world > 0)                         \
-    X(JOIN, "join", 0, c->join)                                                                             \
-    X(SECOND, "net2 or addr2", 0, c->net2 || c->addr2)                                                      \
-    X(THREADS, "transport threads", 0, c->transport == DDP_THREADS)                                         \
-    X(MPI, "transport mpi", 0, c->transport == DDP_MPI)                                                     \
-    X(SOCKETS, "transport sockets", 0, c->transport == DDP_SOCKETS)                                         \
-    X(TLS, "tls_psk or tls_ca, tls_cert, tls_key", 0, c->tls_psk || c->tls_ca || c->tls_cert || c->tls_key) \
-    X(RING, "algorithm ring", 0, c->algorithm == DDP_RING)                                                  \
-    X(DETERMINISTIC, "deterministic", 0, c->deterministic)                                                  \
-    X(DEVICE, "a backend", 0, c->backend != NULL)                                                           \
-    X(NCCL, "nccl %ld", c->nccl, c->nccl > 0)                                                               \
-    X(NO_NCCL1, "nccl %ld", c->nccl, c->nccl != 1)                                                          \
-    X(NO_NETWORK, "no backend with a network of its own", 0, !c->backend || !c->backend->join)              \
-    X(STREAM, "cuda_stream", 0, c->cuda_stream != NULL)                                                     \
-    X(NO_DEVICE, "no backend", 0, !c->backend)                                                              \
-    X(STEADY, "neither min_world nor join", 0, c->min_world == 0 && !c->join)                               \
-    X(SERVERS, "servers %ld", c->servers, c->servers != 0)                                                  \
-    X(NO_SERVERS, "no servers", 0, c->servers == 0)                                                         \
-    X(COLOCATED, "servers colocated", 0, c->servers < 0)                                                    \
-    X(ONE_LINK, "one link", 0, c->world > 1 && !c->net2 && !c->addr2 && c->nccl != 2)
+#define DDP__FEATURES(X)                                                                            \
+    X(CLIP, "clip_norm", 0, c->clip_norm > 0)                                                       \
+    X(BF16, "wire bf16", 0, c->wire == DDP_WIRE_BF16)                                               \
+    X(INT8, "wire int8", 0, c->wire == DDP_WIRE_INT8)                                               \
+    X(INT4, "wire int4 or e3m0", 0, c->wire == DDP_WIRE_INT4 || c->wire == DDP_WIRE_E3M0)           \
+    X(TOPK, "wire topk", 0, c->wire == DDP_WIRE_TOPK)                                               \
+    X(FIRST, "your own update, or average_first", 0, c->average.first)                              \
+    X(PARTS, "split_params %ld", c->average.split_params, c->average.split_params > 0)              \
+    X(GROUPS, "layers of a group", 0, groups)                                                       \
+    X(SITE, "site %ld", c->site, c->site > 0)                                                       \
+    X(ELASTIC, "min_world %ld", c->elastic.min_world, c->elastic.min_world > 0)                     \
+    X(ROOM, "max_world %ld", c->elastic.max_world, c->elastic.max_world > c->world && c->world > 0) \
+    X(JOIN, "join", 0, c->elastic.join)                                                             \
+    X(SECOND, "net2 or addr2", 0, c->network.net2 || c->network.addr2)                              \
+    X(THREADS, "transport threads", 0, c->transport == DDP_THREADS)                                 \
+    X(MPI, "transport mpi", 0, c->transport == DDP_MPI)                                             \
+    X(SOCKETS, "transport sockets", 0, c->transport == DDP_SOCKETS)                                 \
+    X(TLS, "tls_psk or tls_ca, tls_cert, tls_key", 0,                                               \
+      c->security.psk || c->security.ca || c->security.cert || c->security.key)                     \
+    X(RING, "algorithm ring", 0, c->algorithm == DDP_RING)                                          \
+    X(DETERMINISTIC, "deterministic", 0, c->deterministic)                                          \
+    X(DEVICE, "a backend", 0, c->backend != NULL)                                                   \
+    X(NCCL, "nccl %ld", c->device.nccl, c->device.nccl > 0)                                         \
+    X(NO_NCCL1, "nccl %ld", c->device.nccl, c->device.nccl != 1)                                    \
+    X(NO_NETWORK, "no backend with a network of its own", 0, !c->backend || !c->backend->join)      \
+    X(STREAM, "cuda_stream", 0, c->device.cuda_stream != NULL)                                      \
+    X(NO_DEVICE, "no backend", 0, !c->backend)                                                      \
+    X(STEADY, "neither min_world nor join", 0, c->elastic.min_world == 0 && !c->elastic.join)       \
+    X(SERVERS, "servers %ld", c->server.count, c->server.count != 0)                                \
+    X(NO_SERVERS, "no servers", 0, c->server.count == 0)                                            \
+    X(COLOCATED, "servers colocated", 0, c->server.count < 0)                                       \
+    X(ONE_LINK, "one link", 0, c->world > 1 && !c->network.net2 && !c->network.addr2 && c->device.nccl != 2)
 
 typedef enum ddp__feature {
 #define DDP__FEATURE_ID(id, name, value, on) DDP__ON_##id,

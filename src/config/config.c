@@ -26,33 +26,34 @@ static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_co
 /* What no range of one field says. */
 static ddp_status ddp__config_check(const ddp__strategies *list, const ddp_config *c, ddp_error *err)
 {
-    const int workers = c->world - (c->servers > 0 ? c->servers : 0);
+    const int workers = c->world - (c->server.count > 0 ? c->server.count : 0);
 
     DDP__TRY(ddp__settings_check(list, c, err));
     DDP__REFUSE(c->world > 0 && c->rank >= c->world, "rank %d is outside a world of %d: ranks are 0 to %d",
                 c->rank, c->world, c->world - 1);
-    DDP__REFUSE(c->world > 0 && c->min_world > workers && !c->join,
-                "min_world %d is outside a world of %d that compute: 1 to %d, or 0", c->min_world, workers,
-                workers);
-    DDP__REFUSE(c->min_world > 0 && c->world > 64,
+    DDP__REFUSE(c->world > 0 && c->elastic.min_world > workers && !c->elastic.join,
+                "min_world %d is outside a world of %d that compute: 1 to %d, or 0", c->elastic.min_world,
+                workers, workers);
+    DDP__REFUSE(c->elastic.min_world > 0 && c->world > 64,
                 "min_world: an elastic world has at most 64 workers, not %d", c->world);
-    DDP__REFUSE(c->max_world > 0 && c->max_world < c->world,
+    DDP__REFUSE(c->elastic.max_world > 0 && c->elastic.max_world < c->world,
                 "max_world %d: an elastic world of %d workers has room for %d "
                 "to 64 ids",
-                c->max_world, c->world, c->world);
-    DDP__REFUSE(c->state_period[0] < 0 || c->state_period[1] < 0 || c->state_period[0] > 1000000 ||
-                    c->state_period[1] > 1000000 || (c->state_period[1] > 0 && !c->state_period[0]),
-                "state_period %d,%d: 1 to 1000000 periods each, or 0,0", c->state_period[0],
-                c->state_period[1]);
-    DDP__REFUSE(c->world > 0 && c->servers >= c->world,
+                c->elastic.max_world, c->world, c->world);
+    DDP__REFUSE(c->average.state_period[0] < 0 || c->average.state_period[1] < 0 ||
+                    c->average.state_period[0] > 1000000 || c->average.state_period[1] > 1000000 ||
+                    (c->average.state_period[1] > 0 && !c->average.state_period[0]),
+                "state_period %d,%d: 1 to 1000000 periods each, or 0,0", c->average.state_period[0],
+                c->average.state_period[1]);
+    DDP__REFUSE(c->world > 0 && c->server.count >= c->world,
                 "servers %d: a world of %d has %s; it is the workers and the "
                 "servers together",
-                c->servers, c->world, c->world > 1 ? "no rank left that computes" : "one rank only");
-    DDP__REFUSE(c->period > 0 && c->fragments > c->period,
-                "fragments %d: 1 to the period of %d, or 0 for the planner's", c->fragments, c->period);
-    DDP__REFUSE(c->period > 0 && c->landing >= c->period,
-                "landing %d: below the period of %d, as a fragment lands before it is sent again", c->landing,
-                c->period);
+                c->server.count, c->world, c->world > 1 ? "no rank left that computes" : "one rank only");
+    DDP__REFUSE(c->period > 0 && c->outer.fragments > c->period,
+                "fragments %d: 1 to the period of %d, or 0 for the planner's", c->outer.fragments, c->period);
+    DDP__REFUSE(c->period > 0 && c->outer.landing >= c->period,
+                "landing %d: below the period of %d, as a fragment lands before it is sent again",
+                c->outer.landing, c->period);
     if (c->transport == DDP_MPI) DDP__TRY(ddp__mpi_built(err));
     DDP__REFUSE(!ddp__cpu_runs((int)c->kernels),
                 "kernels %s: this processor runs base%s%s only; choose a set that every "
@@ -82,16 +83,16 @@ static ddp_status ddp__config_sockets(const ddp_config *c, ddp_error *err)
 static void ddp__config_defaults(const ddp__strategies *list, ddp_config *c)
 {
     ddp__settings_default(list, c);
-    if (c->state_period[0] > 0) c->average_state = 1;
-    if (c->average_state && c->state_period[0] == 0) c->state_period[0] = 1;
-    if (c->state_period[1] == 0) c->state_period[1] = c->state_period[0];
-    if (!(c->join_timeout_s > 0)) c->join_timeout_s = c->connect_timeout_s;
+    if (c->average.state_period[0] > 0) c->average.state = 1;
+    if (c->average.state && c->average.state_period[0] == 0) c->average.state_period[0] = 1;
+    if (c->average.state_period[1] == 0) c->average.state_period[1] = c->average.state_period[0];
+    if (!(c->timeout.join_s > 0)) c->timeout.join_s = c->timeout.connect_s;
     /* where a lost worker ends the run, a starved one is given more time */
-    if (!(c->peer_timeout_s > 0)) c->peer_timeout_s = c->min_world > 0 || c->join ? 10 : 30;
+    if (!(c->timeout.peer_s > 0)) c->timeout.peer_s = c->elastic.min_world > 0 || c->elastic.join ? 10 : 30;
     /* a plan that does not come from clocks needs no measured steps */
     if (c->profile_steps < 0 || c->deterministic || c->profile_path || c->plan_path) c->profile_steps = 0;
 #ifdef DREAMDDP_DEBUG
-    c->check_writes = 1;
+    c->debug.check_writes = 1;
 #endif
 }
 
@@ -161,9 +162,9 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     DDP__TRY(ddp__goes_check(&c, ops, 0, err));
     DDP__TRY(ddp__config_sockets(&c, err));
     if (ops->traits & DDP_NEEDS_SERVERS)
-        c.profile_steps = 0;     /* it plans by no profile, and servers have
+        c.profile_steps = 0;                     /* it plans by no profile, and servers have
                                                                  none */
-    if (c.join) c.max_world = 0; /* the run's */
+    if (c.elastic.join) c.elastic.max_world = 0; /* the run's */
     if (c.transport == DDP_MPI && given->world < 1 && !env.launcher)
         (void)ddp__mpi_ranks(&c.rank, &c.world); /* a launcher that set no variable we know */
     for (int link = 0; link < 2; link++) {       /* a file that cannot be read, before any start */

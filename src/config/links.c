@@ -182,19 +182,20 @@ ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, d
     ddp_status status = DDP_OK;
     size_t variant = 0, path;
 
-    second.net = given->net2;
-    second.net_script = NULL;
+    second.net = given->network.net2;
+    second.network.net_script = NULL;
     second.seed++;
     path = c->net ? ddp__net_path(c->net, &variant) : 0;
     memset(out, 0, sizeof *out);
-    if (!c->net && !c->net_script) return DDP_OK;
+    if (!c->net && !c->network.net_script) return DDP_OK;
     if (path) {
         status = ddp__links_file(c, path, variant, &l, &s, err);
     } else {
         if (c->net) DDP__TRY(ddp__netspec_parse(c->net, &spec, err));
         status = ddp__links_alike(&spec, c->rank, c->world, c->seed, &l, err);
     }
-    if (status == DDP_OK && c->net_script) status = ddp__script_read(c->net_script, c->world, &s, err);
+    if (status == DDP_OK && c->network.net_script)
+        status = ddp__script_read(c->network.net_script, c->world, &s, err);
     if (status == DDP_OK) status = ddp__links_allowed(c, &s, err);
     if (status == DDP_OK) status = ddp__script_apply(&s, c->rank, &l, err);
     ddp__incidents_free(&s);

@@ -86,9 +86,10 @@ typedef struct ddp_strategy_ops {
     int (*restart)(ddp_ctx *d, void *self);
     /* Workers were lost or have come: ddp_live. Between two steps, nothing in flight. */
     int (*members_changed)(ddp_ctx *d, void *self);
-    /* Where ddp_config.servers is set, on the ranks that serve, once start is over: in ddp_serve, or on a
-     * thread of its own beside the worker's. It may call ddp_server_ and ddp_update_apart alone. Returns when
-     * all workers have left, or DDP_SERVE_SAVE: when they want a checkpoint, after which it comes again. */
+    /* Where ddp_config.server.count is set, on the ranks that serve, once start is over: in ddp_serve, or on
+     * a thread of its own beside the worker's. It may call ddp_server_ and ddp_update_apart alone. Returns
+     * when all workers have left, or DDP_SERVE_SAVE: when they want a checkpoint, after which it comes
+     * again. */
     int (*serve)(ddp_ctx *d, void *self);
     /* On a worker: tells its servers that a checkpoint comes, or (leaves) that its context closes without
      * error. */

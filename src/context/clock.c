@@ -61,7 +61,7 @@ ddp_status ddp__clock_memory(ddp_ctx *d, ddp_error *err)
     const int per_step = ddp__clock_spans_of_step(d), timed = d->cfg.profile_steps + 1;
     ddp__times *t = &d->times;
 
-    t->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
+    t->spans = d->cfg.debug.trace_spans > per_step ? d->cfg.debug.trace_spans : per_step;
     t->span = (ddp_span *)ddp__scratch_take(&d->lists, (size_t)t->spans, sizeof *t->span);
     t->ended_room = ddp__clock_room(d);
     t->ended = (ddp__ended *)ddp__scratch_take(&d->lists, (size_t)t->ended_room, sizeof *t->ended);

@@ -128,13 +128,16 @@ int ddp__group_size(const ddp_ctx *d, int group)
     return !d || !d->engine ? 1 : group ? ddp__engine_group_size(d->engine, group) : ddp_workers(d);
 }
 
-int ddp__is_server(const ddp_ctx *d) { return d->cfg.servers > 0 && d->rank >= d->world - d->cfg.servers; }
+int ddp__is_server(const ddp_ctx *d)
+{
+    return d->cfg.server.count > 0 && d->rank >= d->world - d->cfg.server.count;
+}
 
-int ddp_servers(const ddp_ctx *d) { return d && d->cfg.servers > 0 ? d->cfg.servers : 0; }
+int ddp_servers(const ddp_ctx *d) { return d && d->cfg.server.count > 0 ? d->cfg.server.count : 0; }
 
 int ddp__hub_of(const ddp_ctx *d)
 {
-    return d->cfg.min_world > 0 && ddp_servers(d) ? d->world - ddp_servers(d) : 0;
+    return d->cfg.elastic.min_world > 0 && ddp_servers(d) ? d->world - ddp_servers(d) : 0;
 }
 
 uint64_t ddp_live(const ddp_ctx *d) { return d ? ddp__live(d) : 1; }
@@ -203,13 +206,13 @@ ddp_status ddp__is_in_step(ddp_ctx *d, const char *call)
 
 /* ---- links, groups and sizes ---- */
 
-int ddp__two_links(const ddp_config *c) { return c->world > 1 && (c->net2 || c->addr2); }
+int ddp__two_links(const ddp_config *c) { return c->world > 1 && (c->network.net2 || c->network.addr2); }
 
 ddp__engine *ddp__engine_of(const ddp_ctx *d, int link) { return link && d->second ? d->second : d->engine; }
 
 size_t ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u)
 {
-    const int arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0,
+    const int arrays = d->cfg.average.state ? d->optimizer.state_per_param : 0,
               parts = ddp__parts_for(d, u->trained);
 
     return (size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) + (size_t)ddp__count(u->block);
@@ -224,7 +227,10 @@ ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err)
     return d->engine ? ddp__engine_pieces(d->engine, pieces, err) : DDP_OK;
 }
 
-int ddp_links(const ddp_ctx *d) { return !d || !d->engine ? 0 : d->second || d->cfg.nccl == 2 ? 2 : 1; }
+int ddp_links(const ddp_ctx *d)
+{
+    return !d || !d->engine ? 0 : d->second || d->cfg.device.nccl == 2 ? 2 : 1;
+}
 
 int ddp__group_root(const ddp_ctx *d, int group)
 {
@@ -256,9 +262,9 @@ static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
 {
     double n = 0;
 
-    for (int i = 0; d->cfg.average_state && i < u->gradients; i++)
+    for (int i = 0; d->cfg.average.state && i < u->gradients; i++)
         for (int k = 0; k < ddp__piece_state(d, u, i); k++)
-            n += (double)u->gradient[i].count / d->cfg.state_period[k > 0];
+            n += (double)u->gradient[i].count / d->cfg.average.state_period[k > 0];
     return (size_t)n;
 }
 
@@ -299,7 +305,7 @@ size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
 
 int ddp__parts_for(const ddp_ctx *d, size_t trained)
 {
-    const size_t most = (size_t)d->cfg.split_params;
+    const size_t most = (size_t)d->cfg.average.split_params;
 
     return most && trained > most ? (int)((trained + most - 1) / most) : 1;
 }

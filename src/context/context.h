@@ -170,8 +170,8 @@ DDP_LIB const char *ddp__event_name(ddp__strategy_event event); /* "backward_end
 
 /* ---- facts.c: what other modules may know of a context ----
  *
- * Only src/context reads and writes the members of a ddp_ctx that are its own. ddp_rank, ddp_world and ddp_step
- * are in reading.h. */
+ * Only src/context reads and writes the members of a ddp_ctx that are its own. ddp_rank, ddp_world and
+ * ddp_step are in reading.h. */
 DDP_LIB const ddp_config *ddp__cfg(const ddp_ctx *d);       /* as resolved */
 DDP_LIB const ddp_strategy_ops *ddp__ops(const ddp_ctx *d); /* of the strategy that runs */
 DDP_LIB void *ddp__self(const ddp_ctx *d);                  /* the strategy's memory */

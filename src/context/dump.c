@@ -154,9 +154,9 @@ void ddp__dump_failure(ddp_ctx *d)
     char *own;
 
     /* who ends a run by request knows why, and wants no file */
-    if (!d->cfg.dump_path || d->dumped || e->code == DDP_ABORTED) return;
+    if (!d->cfg.debug.dump_path || d->dumped || e->code == DDP_ABORTED) return;
     d->dumped = 1;
-    own = ddp__rank_path(d->cfg.dump_path, d->rank);
+    own = ddp__rank_path(d->cfg.debug.dump_path, d->rank);
     if (!own) return;
     if (ddp__dump_to(d, own, &why) == DDP_OK)
         snprintf(e->msg + n, sizeof e->msg - n, "; the last operations are in %s", own);

@@ -11,7 +11,7 @@ static ddp_status ddp__context_fill(ddp_ctx *d, ddp_error *err)
     d->host.kernels = (int)d->cfg.kernels;
     d->rank = d->cfg.rank;
     d->met = d->world = d->cfg.world;
-    if (d->cfg.max_world > d->world) d->world = d->cfg.world = d->cfg.max_world;
+    if (d->cfg.elastic.max_world > d->world) d->world = d->cfg.world = d->cfg.elastic.max_world;
     if (d->ops.self_bytes) d->self = ddp__scratch_take(&d->lists, 1, d->ops.self_bytes);
     if (d->ops.self_bytes && !d->self)
         return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", d->ops.name);
@@ -77,7 +77,7 @@ ddp_status ddp__context_joins(ddp_ctx *d, int rank, int world, int min_world, dd
 {
     d->rank = d->cfg.rank = rank;
     d->world = d->cfg.world = world;
-    d->cfg.min_world = min_world;
+    d->cfg.elastic.min_world = min_world;
     ddp__links_free(&d->links[0]); /* they were those of another world */
     return ddp__links_open(&d->cfg, 0, &d->links[0], err);
 }
@@ -101,7 +101,7 @@ void ddp__paper_set(ddp_ctx *d, const unsigned char *paper, size_t bytes)
 void ddp__optimizer_set(ddp_ctx *d, const ddp_optimizer *o)
 {
     d->optimizer = *o;
-    if (!o->update) d->cfg.average_first = 1;
+    if (!o->update) d->cfg.average.first = 1;
     if (!d->optimizer.name) d->optimizer.name = o->update ? "user" : ddp_own_update().name;
     d->lr = o->lr;
 }

@@ -30,7 +30,7 @@ DDP_API void ddp_abort(ddp_ctx *d, const char *why);
  * plain collectives are among these. */
 DDP_API int ddp_servers(const ddp_ctx *d);
 
-/* Elastic worlds (ddp_config.min_world). ddp_rank and ddp_world are ids and their number (with
+/* Elastic worlds (ddp_config.elastic.min_world). ddp_rank and ddp_world are ids and their number (with
  * max_world that): they stay what they were when workers are lost or come. ddp_workers is the
  * number of those that are live, ddp_live has bit r set for each of them (all ones of world where
  * not elastic), ddp_epoch rises with each change. A lost worker changes them in any hook or collective, a

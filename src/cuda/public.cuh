@@ -15,7 +15,7 @@ typedef enum ddp_cuda_numbers {
 
 /* ddp_cuda - what ddp_config.backend points at (until ddp_close) for contexts on a GPU: device as
  * CUDA counts them, or -1: the ranks of a machine share its GPUs out. The program's own stream goes
- * into ddp_config.cuda_stream. Errors come from ddp_open. Pure. */
+ * into ddp_config.device.cuda_stream. Errors come from ddp_open. Pure. */
 DDP_API ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device);
 
 /* ---- compression: what compress/compress.h does, with the same bits ---- */

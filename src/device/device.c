@@ -62,7 +62,7 @@ static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
     gone = since > 0 ? ddp__engine_left(ddp__engine_of(d, 0)) : -1;
     if (gone < 0) return DDP_OK;
     if (x->left_s <= 0) x->left_s = ddp_now();
-    if (ddp_now() - (since > x->left_s ? since : x->left_s) < ddp__cfg(d)->peer_timeout_s) return DDP_OK;
+    if (ddp_now() - (since > x->left_s ? since : x->left_s) < ddp__cfg(d)->timeout.peer_s) return DDP_OK;
     return ddp__fail(err, DDP_PEER_LOST,
                      "rank %d closed its context while rank %d waits for an average with it: every "
                      "rank must run the same steps",
@@ -72,7 +72,7 @@ static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
 /* A failure of the devices' network does not say which peer it lost: the transport hears soon who left. */
 static ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
 {
-    const double until = ddp_now() + ddp__cfg(d)->peer_timeout_s;
+    const double until = ddp_now() + ddp__cfg(d)->timeout.peer_s;
     ddp_error why;
     int gone = -1;
 
@@ -114,8 +114,8 @@ static ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
     }
     p.rank = x->site ? x->site->place : ddp_rank(d);
     p.world = x->site ? x->site->members : ddp_world(d);
-    p.join_timeout_s = ddp__cfg(d)->join_timeout_s;
-    p.op_timeout_s = ddp__cfg(d)->op_timeout_s;
+    p.join_timeout_s = ddp__cfg(d)->timeout.join_s;
+    p.op_timeout_s = ddp__cfg(d)->timeout.op_s;
     p.share = ddp__nccl_share;
     p.watch = ddp__nccl_watch;
     p.user = d;
@@ -279,7 +279,7 @@ ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
     void *device = NULL;
 
     if (!b || ddp__is_server(d)) return DDP_OK; /* what it serves is here */
-    DDP__TRY(b->open(b, ddp_local_rank(d), ddp__cfg(d)->cuda_stream, &device, err));
+    DDP__TRY(b->open(b, ddp_local_rank(d), ddp__cfg(d)->device.cuda_stream, &device, err));
     ddp__device_set(d, b, device);
     return DDP_OK;
 }
@@ -308,7 +308,7 @@ ddp_status ddp__device_start(ddp_ctx *d, int edge_messages, size_t edge_bytes, d
         total += layer;
         if (layer > largest) largest = layer;
     }
-    if (ddp__ops(d)->averages != DDP_AVERAGES_PARAMETERS || ddp__cfg(d)->servers)
+    if (ddp__ops(d)->averages != DDP_AVERAGES_PARAMETERS || ddp__cfg(d)->server.count)
         largest = total;                                                  /* in messages of its
                                                                                           own */
     if (ddp_sites_of(d) && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
@@ -320,7 +320,7 @@ ddp_status ddp__device_start(ddp_ctx *d, int edge_messages, size_t edge_bytes, d
     DDP__TRY(ddp__stager_open(d, ddp__device_room(d, edge_messages), largest * sizeof(float) + edge_bytes,
                               total * sizeof(float) + edge_bytes, &d->gpu->stager, err));
     ddp__transport_set(d, &ddp__device_transport);
-    return ddp__cfg(d)->nccl ? ddp__nccl_open(d, ddp__device_room(d, edge_messages), err) : DDP_OK;
+    return ddp__cfg(d)->device.nccl ? ddp__nccl_open(d, ddp__device_room(d, edge_messages), err) : DDP_OK;
 }
 
 void ddp__device_loaded(ddp_ctx *d) { d->gpu->loaded = 1; }

@@ -9,7 +9,8 @@ enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
 
 /* Opens the backend of the configuration, if it names one: before the first message. */
 DDP_LIB ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err);
-/* When the layers are known: the stager, with room for a pipeline's messages, or the devices' own network, and the times. Collective. */
+/* When the layers are known: the stager, with room for a pipeline's messages, or the devices' own network,
+ * and the times. Collective. */
 DDP_LIB ddp_status ddp__device_start(ddp_ctx *d, int edge_messages, size_t edge_bytes, ddp_error *err);
 /* A step has run: kernels are there. */
 DDP_LIB void ddp__device_loaded(ddp_ctx *d);

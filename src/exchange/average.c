@@ -23,7 +23,7 @@ static int ddp__state_due(const ddp_ctx *d, int k)
     const ddp_plan *plan = ddp__ops(d)->plan_view ? ddp__ops(d)->plan_view(ddp__self(d)) : NULL;
 
     return (ddp_step(d) / (plan ? plan->period : ddp__cfg(d)->period) + 1) %
-               ddp__cfg(d)->state_period[k > 0] ==
+               ddp__cfg(d)->average.state_period[k > 0] ==
            0;
 }
 
@@ -33,7 +33,7 @@ const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece
     float *state = u->state;
     int n = 0;
 
-    if (!u->moved || !ddp__cfg(d)->average_state || (ddp__state_due(d, 0) && ddp__state_due(d, 1)))
+    if (!u->moved || !ddp__cfg(d)->average.state || (ddp__state_due(d, 0) && ddp__state_due(d, 1)))
         return list;
     for (int i = 0; i < *count; i++)
         if (list[i].data != u->state) u->moved[n++] = list[i];
@@ -62,7 +62,7 @@ static int ddp__average_range(const ddp_ctx *d, const ddp__unit *u, size_t from,
             u->moved[n++].count = end - begin;
         }
         for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += all) {
-            if (!here || !ddp__cfg(d)->average_state || !ddp__state_due(d, k)) continue;
+            if (!here || !ddp__cfg(d)->average.state || !ddp__state_due(d, k)) continue;
             u->moved[n].data = state + begin;
             u->moved[n++].count = end - begin;
         }

@@ -223,7 +223,7 @@ ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_t n, ddp
     size_t from = 0, to = n;
 
     if (m->owner) return DDP_OK; /* whose results are as they travel */
-    if (ddp__cfg(d)->min_world == 0 && !ddp__cfg(d)->join)
+    if (ddp__cfg(d)->elastic.min_world == 0 && !ddp__cfg(d)->elastic.join)
         ddp__engine_segment(ddp__engine_of(d, 0), m->group, m->coding, n, &from, &to);
     if (from == to) return DDP_OK;
     DDP__TRY(ddp__backend_of(d)->give(ddp__device_of(d),

@@ -17,7 +17,7 @@ int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
 {
     DDP__ENTER(d);
     if (!ranks || !group) return ddp__ctx_failf(d, DDP_ARG, "ddp_group: the list or the result is NULL");
-    if ((ddp__cfg(d)->min_world > 0 || ddp__cfg(d)->join) &&
+    if ((ddp__cfg(d)->elastic.min_world > 0 || ddp__cfg(d)->elastic.join) &&
         ddp__goes_check(ddp__cfg(d), ddp__ops(d), 1, ddp__error(d)))
         return ddp__ctx_fail(d, ddp__error(d));
     if (!ddp__engine_of(d, 0)) { /* alone: every group is the world */
@@ -142,11 +142,12 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     if (alike) d->exchange->sites->members = ddp_world(d);
     for (int link = 0; link < ddp_links(d) && !alike; link++)
         ddp__engine_sites(ddp__engine_of(d, link), site);
-    if (!alike && !(ddp__cfg(d)->min_world > 0)) bad = ddp__sites_make(d, site, 1, d->exchange->sites, list);
+    if (!alike && !(ddp__cfg(d)->elastic.min_world > 0))
+        bad = ddp__sites_make(d, site, 1, d->exchange->sites, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
     /* one level is all there is; the devices' own network joins those of a site in any case */
-    if ((alike && ddp__cfg(d)->backend) || (unlike && !ddp__cfg(d)->nccl)) d->exchange->levels = NULL;
+    if ((alike && ddp__cfg(d)->backend) || (unlike && !ddp__cfg(d)->device.nccl)) d->exchange->levels = NULL;
     return DDP_OK;
 }
 

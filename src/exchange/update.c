@@ -282,7 +282,7 @@ ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
     const ddp__unit *u = &d->unit[layer];
     char what[200];
 
-    if (ddp__cfg(d)->no_finite_check || ddp__backend_of(d) || u->skipped == ddp__cfg(d)->micro_batches)
+    if (ddp__cfg(d)->debug.no_finite_check || ddp__backend_of(d) || u->skipped == ddp__cfg(d)->micro_batches)
         return DDP_OK;
     for (int i = 0; i < u->gradients; i++) {
         ddp__finite_scan s = {u->gradient[i].data, u->gradient[i].count, 0};

@@ -396,7 +396,7 @@ int ddp_parts_of(const ddp_ctx *d, int layer) { return ddp__parts_for(d, d->unit
 
 int ddp_has_forward(const ddp_ctx *d)
 {
-    if (ddp__cfg(d)->average_first) return 0; /* nothing waits for one */
+    if (ddp__cfg(d)->average.first) return 0; /* nothing waits for one */
     if (d->exchange->hooks_forward) return 1;
     for (int l = 0; l < ddp__layers(d); l++)
         if (d->unit[l].forward_step != ddp_step(d)) return 0;

@@ -114,8 +114,8 @@ DDP_API int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP_
 DDP_API void ddp_explain(ddp_ctx *d, const char *text);
 DDP_API void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
 
-/* Reading: layers and their names; the parts that ddp_config.split_params makes of one, 1 if none; a layer's
- * memory, as lists that messages take (gradients; what averaging moves; of that the parameters with
+/* Reading: layers and their names; the parts that ddp_config.average.split_params makes of one, 1 if none; a
+ * layer's memory, as lists that messages take (gradients; what averaging moves; of that the parameters with
  * gradients, and the rest: buffers, and the averaged optimizer state that is due in this period
  * (state_period), valid until the next call) and its group; live workers of a group; the blocks of an
  * all-gather over it, and which is this rank's; where averages go in two levels, how this rank lies in sites

@@ -19,7 +19,7 @@ int ddp__note_members(ddp_ctx *d)
 {
     uint64_t live, changed;
 
-    if (!ddp__cfg(d)->min_world) return 0;
+    if (!ddp__cfg(d)->elastic.min_world) return 0;
     live = ddp__live(d);
     changed = d->measure->noted_live ? live ^ d->measure->noted_live : 0;
     for (int r = 0; changed && r < ddp_world(d); r++)

@@ -17,7 +17,8 @@ ddp_status ddp__measure_start(ddp_ctx *d, ddp_error *err)
     ddp__scratch *lists = ddp__lists_of(d);
     const size_t world = (size_t)ddp_world(d);
 
-    m->op_room = ddp__cfg(d)->trace_spans > 0 ? 2048 : (ddp__cfg(d)->site > 0 ? 12 : 4) * ddp__layers(d) + 64;
+    m->op_room =
+        ddp__cfg(d)->debug.trace_spans > 0 ? 2048 : (ddp__cfg(d)->site > 0 ? 12 : 4) * ddp__layers(d) + 64;
     m->merge_room = ddp__clock_spans_of_step(d) + m->op_room;
     m->op_scratch = (ddp__op_span *)ddp__scratch_take(lists, (size_t)m->op_room, sizeof *m->op_scratch);
     m->merge = (ddp_span *)ddp__scratch_take(lists, (size_t)m->merge_room, sizeof *m->merge);

@@ -11,8 +11,8 @@ typedef struct ddp__layer_cost {
     double holders;                /* stages that have some of the trained */
 } ddp__layer_cost;
 
-/* The links as measured, else nominal: average of n bytes takes alpha + beta n; the gap that a message occupies the
- * link for beside its bytes. */
+/* The links as measured, else nominal: average of n bytes takes alpha + beta n; the gap that a message
+ * occupies the link for beside its bytes. */
 DDP_LIB ddp_link ddp__link_is(const ddp_ctx *d, int link);
 DDP_LIB double ddp__gap_is(const ddp_ctx *d, int link);
 DDP_LIB void ddp__link_set(ddp_ctx *d, int link, ddp_link is);

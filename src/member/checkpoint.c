@@ -153,7 +153,7 @@ static ddp_status ddp__refuse_foreign(ddp__saving *v, ddp_error *err)
                 err, DDP_ARG,
                 "%.200s holds step %ld of another run: go on from it (--resume, "
                 "ddp_checkpoint_load), save into another folder, or let this run replace it (--overwrite, "
-                "ddp_config.overwrite)",
+                "ddp_config.debug.overwrite)",
                 v->folder, step[i]);
     }
     return DDP_OK;

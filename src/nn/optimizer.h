@@ -56,7 +56,7 @@ DDP_API ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float 
 /* ddp_own_update - the program's own optimizer, as is a zeroed one: the library never updates, and the
  * program does after ddp_step_end. Under strategies that average gradients their averages are then in the
  * program's arrays, clipped where that is set; the program zeroes them. Under those that average parameters,
- * or changes, a step's averages are of parameters as they stand before its update (ddp_config.average_first),
+ * or changes, a step's averages are of parameters as they stand before its update (ddp_config.average.first),
  * whole when ddp_step_end returns. The state is the program's: ddp_add_state gives it to checkpoints and to
  * joining workers. Strategies that update later, or on a server, refuse it. */
 DDP_API ddp_optimizer ddp_own_update(void);

@@ -11,7 +11,7 @@ int ddp__lanes_open(ddp_pipe *p)
     ddp__lanes *x = &p->lanes;
     const size_t M = (size_t)p->micro_batches, ends = (size_t)(p->hops[0] + p->hops[1]);
 
-    if (ddp__backend_of(p->d) || ddp__cfg(p->d)->trace_spans <= 0) return 1;
+    if (ddp__backend_of(p->d) || ddp__cfg(p->d)->debug.trace_spans <= 0) return 1;
     x->room = (int)(3 * M + 2 * M * ends);
     x->slot = (ddp_pipeline_slot *)ddp__scratch_take(&p->room, (size_t)x->room, sizeof *x->slot);
     x->post = (ddp_pipeline_slot *)ddp__scratch_take(&p->room, 4 * M, sizeof *x->post);

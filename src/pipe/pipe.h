@@ -120,7 +120,7 @@ typedef struct ddp_pipe_stats {
 /* ddp_pipe_get_stats - all ranks of the pipeline call it, between steps; all get the same numbers but for
  * `steps`. ddp_pipe_lanes - what this stage computed, sent and received in the last step, in any order,
  * ddp_now() seconds, boundary
- *   the other stage; returns how many were copied. Recorded where ddp_config.trace_spans is set, on the
+ *   the other stage; returns how many were copied. Recorded where ddp_config.debug.trace_spans is set, on the
  *   CPU. */
 DDP_API int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out);
 DDP_API int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room);

@@ -116,8 +116,8 @@ static ddp_status ddp__shrink_open(ddp__shrink *s, ddp_error *err)
         c.micro_batches * (ddp_world(s->outer) / s->run->stages) / s->replicas; /* divides, where it trains */
     c.addr = first->addr;
     if (s->was >= 0) {
-        c.net_script = NULL; /* its times and ranks are those of the first world */
-        c.overwrite = 1;     /* this run's own checkpoints */
+        c.network.net_script = NULL; /* its times and ranks are those of the first world */
+        c.debug.overwrite = 1;       /* this run's own checkpoints */
     }
     s->d = ddp__open(&c, ddp__built_in(), (ddp__hub *)(uintptr_t)first->hub, s->listen_fd, err);
     s->listen_fd = -1;
@@ -246,7 +246,7 @@ static ddp_status ddp__survival_check(const ddp__survival *run, ddp_error *err)
     if (run->min_replicas < 1 || run->min_replicas > replicas)
         return ddp__fail(err, DDP_ARG, "min_replicas %d: there are %d pipelines of %d stages: 1 to %d",
                          run->min_replicas, replicas, run->stages, replicas);
-    if (run->cfg.servers || run->cfg.min_world || run->cfg.join)
+    if (run->cfg.server.count || run->cfg.elastic.min_world || run->cfg.elastic.join)
         return ddp__fail(err, DDP_UNSUPPORTED,
                          "min_replicas %d with servers, min_world or join: pipelines have none of "
                          "them",
@@ -289,17 +289,17 @@ static ddp_config ddp__survival_outer(const ddp__survival *run)
     o.world = c->world;
     o.addr = c->addr;
     o.run_id = c->run_id;
-    o.socket_ifname = c->socket_ifname;
-    o.connect_timeout_s = c->connect_timeout_s;
-    o.join_timeout_s = c->join_timeout_s;
-    o.peer_timeout_s = c->peer_timeout_s;
-    o.op_timeout_s = c->op_timeout_s;
-    o.min_world = run->stages; /* fewer pipelines than min_replicas say so themselves */
-    o.insecure = c->insecure;
-    o.tls_psk = c->tls_psk;
-    o.tls_ca = c->tls_ca;
-    o.tls_cert = c->tls_cert;
-    o.tls_key = c->tls_key;
+    o.network.socket_ifname = c->network.socket_ifname;
+    o.timeout.connect_s = c->timeout.connect_s;
+    o.timeout.join_s = c->timeout.join_s;
+    o.timeout.peer_s = c->timeout.peer_s;
+    o.timeout.op_s = c->timeout.op_s;
+    o.elastic.min_world = run->stages; /* fewer pipelines than min_replicas say so themselves */
+    o.security.insecure = c->security.insecure;
+    o.security.psk = c->security.psk;
+    o.security.ca = c->security.ca;
+    o.security.cert = c->security.cert;
+    o.security.key = c->security.key;
     o.no_env = c->no_env;
     o.cancel = c->cancel;
     o.allocator = c->allocator;

@@ -16,8 +16,8 @@ static const char *ddp__name_of_layer(void *user, int layer)
 
 ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err)
 {
-    const ddp__tls_files files = {ddp__cfg(d)->tls_psk, ddp__cfg(d)->tls_ca, ddp__cfg(d)->tls_cert,
-                                  ddp__cfg(d)->tls_key};
+    const ddp__tls_files files = {ddp__cfg(d)->security.psk, ddp__cfg(d)->security.ca,
+                                  ddp__cfg(d)->security.cert, ddp__cfg(d)->security.key};
 
     return d->session->tls ? DDP_OK
                            : ddp__tls_open(&files, ddp__run_id(ddp__cfg(d)->run_id), &d->session->tls, err);
@@ -42,10 +42,10 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     r.wire.world = ddp_world(d);
     r.wire.self.run_id = ddp__run_id(ddp__cfg(d)->run_id);
     r.wire.self.run_name = ddp__cfg(d)->run_id;
-    r.timeout_s = ddp__cfg(d)->connect_timeout_s;
-    r.join_timeout_s = ddp__cfg(d)->join_timeout_s;
+    r.timeout_s = ddp__cfg(d)->timeout.connect_s;
+    r.join_timeout_s = ddp__cfg(d)->timeout.join_s;
     r.cancel = ddp__cfg(d)->cancel;
-    r.wire.peer_timeout_s = ddp__cfg(d)->peer_timeout_s;
+    r.wire.peer_timeout_s = ddp__cfg(d)->timeout.peer_s;
     r.wire.log = d->host.log;
     if (ddp__cfg(d)->transport == DDP_SOCKETS) {
         r.wire.fds = ddp__cfg(d)->sockets;
@@ -54,13 +54,14 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     }
     r.addr = addr;
     r.wire.listen_fd = listen_fd;
-    if (addr == ddp__cfg(d)->addr) r.ifname = ddp__cfg(d)->socket_ifname; /* the second link has another */
-    r.insecure = ddp__cfg(d)->insecure;
+    if (addr == ddp__cfg(d)->addr)
+        r.ifname = ddp__cfg(d)->network.socket_ifname; /* the second link has another */
+    r.insecure = ddp__cfg(d)->security.insecure;
     DDP__TRY(ddp__session_tls(d, err));
     r.wire.tls = d->session->tls;
     r.wire.congestion = ddp__cfg(d)->no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
     resume = ddp__cfg(d)->no_env ? NULL : getenv("DREAMDDP_RESUME");
-    r.resume = ddp__cfg(d)->min_world > 0 || !resume || strcmp(resume, "0");
+    r.resume = ddp__cfg(d)->elastic.min_world > 0 || !resume || strcmp(resume, "0");
     DDP__TRY(ddp__rendezvous_tcp(&r, wire, err));
     (*wire)->intact = d->session->tls != NULL;
     return DDP_OK;
@@ -80,7 +81,7 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     e.coding = ddp__wire_coding(ddp__cfg(d)->wire);
     e.coder = ddp__blocks_coder();
     e.serves = (ddp__ops(d)->traits & DDP_NEEDS_SERVERS) != 0;
-    e.no_checksum = ddp__cfg(d)->no_checksum;
+    e.no_checksum = ddp__cfg(d)->security.no_checksum;
     if (ddp__cfg(d)->algorithm == DDP_FULL)
         e.full_bytes = SIZE_MAX;
     else if (ddp__cfg(d)->algorithm != DDP_ALGORITHM_DEFAULT)
@@ -89,12 +90,12 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
         e.ring_bytes = 1;
     else if (ddp__cfg(d)->algorithm != DDP_ALGORITHM_DEFAULT)
         e.ring_bytes = SIZE_MAX;
-    e.peer_timeout_s = ddp__cfg(d)->peer_timeout_s;
-    e.op_timeout_s = ddp__cfg(d)->op_timeout_s;
-    e.min_world = ddp__cfg(d)->min_world;
-    e.servers = ddp__cfg(d)->min_world > 0 ? ddp_servers(d) : 0;
-    if (ddp__cfg(d)->min_world > 0) e.membership = ddp__elastic_membership();
-    e.kept_bytes = ddp__cfg(d)->elastic_bytes;
+    e.peer_timeout_s = ddp__cfg(d)->timeout.peer_s;
+    e.op_timeout_s = ddp__cfg(d)->timeout.op_s;
+    e.min_world = ddp__cfg(d)->elastic.min_world;
+    e.servers = ddp__cfg(d)->elastic.min_world > 0 ? ddp_servers(d) : 0;
+    if (ddp__cfg(d)->elastic.min_world > 0) e.membership = ddp__elastic_membership();
+    e.kept_bytes = ddp__cfg(d)->elastic.bytes;
     e.joining = joining;
     e.live = live;
     e.queue = 512; /* more layers than that in one step wait at the door, which costs nothing */
@@ -111,7 +112,7 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
  * one. */
 static ddp_status ddp__first_address(const ddp_ctx *d, const char *first, ddp__addr *a, ddp_error *err)
 {
-    const double until = ddp_now() + ddp__cfg(d)->connect_timeout_s;
+    const double until = ddp_now() + ddp__cfg(d)->timeout.connect_s;
     int count = 0;
 
     for (;;) {
@@ -129,14 +130,14 @@ static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *li
     ddp__addr list[1];
     int32_t port = 0;
     ddp_status s = DDP_OK;
-    int beside =
-        ddp__cfg(d)->transport == DDP_TCP && !ddp__cfg(d)->addr2; /* on another port of the first link's
+    int beside = ddp__cfg(d)->transport == DDP_TCP &&
+                 !ddp__cfg(d)->network.addr2; /* on another port of the first link's
                                                                   address */
     char text[DDP__ADDR_TEXT];
 
     *listen_fd = -1;
     addr[0] = 0;
-    if (ddp__cfg(d)->addr2) snprintf(addr, room, "%s", ddp__cfg(d)->addr2);
+    if (ddp__cfg(d)->network.addr2) snprintf(addr, room, "%s", ddp__cfg(d)->network.addr2);
     if (beside) {
         s = ddp__first_address(d, first, &list[0], err);
         if (s == DDP_OK && ddp_rank(d) == 0) {

@@ -189,7 +189,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
                          "strategy %s needs ddp_forward_begin of every layer "
                          "in every step; step %ld did without",
                          ddp__ops(d)->name, ddp_step(d));
-    if (ddp__cfg(d)->average_first) forward = 0;
+    if (ddp__cfg(d)->average.first) forward = 0;
     ddp__forward_hooks(d, forward);
     DDP__TRY(DDP__EVENT(d, step_end, (d, ddp__self(d), forward)));
     /* programs without forward_begin find parameters whole when ddp_step_end returns */
@@ -356,9 +356,9 @@ int ddp_serve(ddp_ctx *d)
 {
     DDP__ENTER(d);
     if (!ddp__is_server(d))
-        return ddp__ctx_failf(d, DDP_USAGE,
-                              "ddp_serve: rank %d of %d computes; %d rank%s serve%s (ddp_config.servers)",
-                              ddp_rank(d), ddp_world(d), ddp_servers(d), ddp_servers(d) == 1 ? "" : "s",
-                              ddp_servers(d) == 1 ? "s" : "");
+        return ddp__ctx_failf(
+            d, DDP_USAGE, "ddp_serve: rank %d of %d computes; %d rank%s serve%s (ddp_config.server.count)",
+            ddp_rank(d), ddp_world(d), ddp_servers(d), ddp_servers(d) == 1 ? "" : "s",
+            ddp_servers(d) == 1 ? "s" : "");
     return ddp__serve(d, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }

@@ -21,14 +21,14 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
     memset(c, 0, sizeof *c);
     c->rank = ddp_rank(d);
     c->world = ddp_world(d);
-    c->min_world = ddp__cfg(d)->min_world;
+    c->min_world = ddp__cfg(d)->elastic.min_world;
     c->run_id = ddp__run_id(ddp__cfg(d)->run_id);
     c->addr = ddp__cfg(d)->addr;
-    c->insecure = ddp__cfg(d)->insecure;
+    c->insecure = ddp__cfg(d)->security.insecure;
     c->tls = d->session->tls;
-    c->connect_timeout_s = ddp__cfg(d)->connect_timeout_s;
-    c->peer_timeout_s = ddp__cfg(d)->peer_timeout_s;
-    c->op_timeout_s = ddp__cfg(d)->op_timeout_s;
+    c->connect_timeout_s = ddp__cfg(d)->timeout.connect_s;
+    c->peer_timeout_s = ddp__cfg(d)->timeout.peer_s;
+    c->op_timeout_s = ddp__cfg(d)->timeout.op_s;
     c->congestion = ddp__cfg(d)->no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
     c->log = d->host.log;
 }
@@ -210,7 +210,7 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
 
 ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
 {
-    double until = ddp_now() + ddp__cfg(d)->connect_timeout_s;
+    double until = ddp_now() + ddp__cfg(d)->timeout.connect_s;
     ddp_error local;
     ddp_status s;
 

@@ -392,7 +392,9 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list, int (*
                   : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of %d threads", cfg.world);
         if (L.hub) ddp__hub_free(L.hub);
     } else {
-        s = ddp__spawn(cfg.world, cfg.min_world + (cfg.min_world && cfg.servers > 0 ? cfg.servers : 0),
+        s = ddp__spawn(cfg.world,
+                       cfg.elastic.min_world +
+                           (cfg.elastic.min_world && cfg.server.count > 0 ? cfg.server.count : 0),
                        cfg.cancel, 0, ddp__launch_rank, &L, err);
     }
     ddp__config_free(&cfg);

@@ -106,7 +106,7 @@ static ddp_status ddp__plan_counts(const ddp_ctx *d, const ddp__json *root, ddp_
     if (!(count > 0) || count == (double)rows) return DDP_OK;
     if (rows != layers)
         snprintf(parts, sizeof parts, " in %d parts of at most %d parameters", rows,
-                 ddp__cfg(d)->split_params);
+                 ddp__cfg(d)->average.split_params);
     if (!d->session->model)
         return ddp__fail(err, DDP_MISMATCH,
                          "%.200s is a plan for %.10g layers, the model has %d%s: plan with a profile of "

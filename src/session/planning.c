@@ -264,7 +264,7 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
 
     if (!ddp__ops(d)->plan_make) return DDP_OK;
     /* who leads may be lost before it has shared its plan */
-    if (ddp__team_place(d) == 0 || ddp__cfg(d)->min_world)
+    if (ddp__team_place(d) == 0 || ddp__cfg(d)->elastic.min_world)
         DDP__TRY(DDP__EVENT(d, plan_make, (d, ddp__self(d), p, 1, &plan)));
     return ddp__plan_set(d, &plan, p, err);
 }

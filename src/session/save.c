@@ -18,7 +18,7 @@ static ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, 
     code = ddp__worker_list(d, &s, err);
     if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
     if (code == DDP_OK) code = ddp__programs_save(&s, err);
-    if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, ddp__cfg(d)->overwrite, err);
+    if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, ddp__cfg(d)->debug.overwrite, err);
     if (code == DDP_OK) d->session->saves_as = s.run;
     ddp__programs_release(d);
     ddp__worker_free(&s);

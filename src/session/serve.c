@@ -60,7 +60,7 @@ ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err)
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->changed, NULL);
     d->session->desk = k;
-    if (ddp__cfg(d)->servers > 0 || !ddp__engine_of(d, 0)) return DDP_OK;
+    if (ddp__cfg(d)->server.count > 0 || !ddp__engine_of(d, 0)) return DDP_OK;
     why = ddp__thread_deep(&k->thread, ddp__desk_run, d);
     if (why) return ddp__fail(err, DDP_MEMORY, "cannot start a thread that serves: %s", strerror(why));
     k->running = 1;
@@ -163,7 +163,7 @@ ddp_status ddp__computes(ddp_ctx *d, const char *hook)
     return ddp__fail(ddp__error(d), DDP_USAGE,
                      "%s: rank %d of %d serves (servers %d): call ddp_serve there instead "
                      "of the steps",
-                     hook, ddp_rank(d), ddp_world(d), ddp__cfg(d)->servers);
+                     hook, ddp_rank(d), ddp_world(d), ddp__cfg(d)->server.count);
 }
 
 ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
@@ -172,7 +172,7 @@ ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
     int *rank, group = 0;
     ddp_status s;
 
-    if (!ddp_servers(d) || ddp__cfg(d)->min_world > 0) return DDP_OK;
+    if (!ddp_servers(d) || ddp__cfg(d)->elastic.min_world > 0) return DDP_OK;
     rank = (int *)ddp__calloc((size_t)workers, sizeof *rank);
     if (!rank) return ddp__fail(err, DDP_MEMORY, "out of memory for a group of %d ranks", workers);
     for (int r = 0; r < workers; r++) rank[r] = r;

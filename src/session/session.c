@@ -25,10 +25,10 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     ddp__reported_set(d, d->session->info);
     d->session->plan_final = ddp__cfg(d)->profile_steps == 0;
     DDP__TRY(ddp__device_open(d, err));
-    if (ddp__cfg(d)->join) return ddp__arrival_open(d, err);
+    if (ddp__cfg(d)->elastic.join) return ddp__arrival_open(d, err);
     if (ddp_world(d) == 1) return DDP_OK;
     DDP__TRY(ddp__connect(d, hub, ddp__cfg(d)->addr, listen_fd, &wire, err));
-    if (ddp__cfg(d)->min_world > 0 && ddp__cfg(d)->transport == DDP_TCP && !ddp_servers(d) &&
+    if (ddp__cfg(d)->elastic.min_world > 0 && ddp__cfg(d)->transport == DDP_TCP && !ddp_servers(d) &&
         ddp__admission_open(d, wire, err)) {
         wire->table->close(wire);
         return err->code;
@@ -296,7 +296,7 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
         return ddp__ctx_failf(d, DDP_ARG,
                               "ddp_set_optimizer: an update function with state_per_param >= 0, matrix_state "
                               "from 0 to that and a learning rate >= 0 are needed, or ddp_own_update()");
-    if (!o->update && ddp__cfg(d)->average_state)
+    if (!o->update && ddp__cfg(d)->average.state)
         return ddp__ctx_failf(d, DDP_ARG,
                               "average_state with your own update: the optimizer's state is yours: leave "
                               "average_state 0");
@@ -350,7 +350,7 @@ int ddp_measure_links(ddp_ctx *d)
 {
     DDP__ENTER(d);
     if (ddp__is_in_step(d, "ddp_measure_links")) return ddp__ctx_fail(d, ddp__error(d));
-    if (ddp__cfg(d)->nccl && !ddp__started(d) && ddp__session_start(d, ddp__error(d)))
+    if (ddp__cfg(d)->device.nccl && !ddp__started(d) && ddp__session_start(d, ddp__error(d)))
         return ddp__ctx_fail(d, ddp__error(d));
     for (int link = 0; link < ddp_links(d); link++)
         if (ddp__probe_link(d, link, ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));

@@ -28,8 +28,8 @@ DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void
 /* ddp_add_layer - registers the next layer, in forward order, the same on every rank. Layers are
  * numbered from 0. ddp_set_optimizer - registers the update rule (copied; default ddp_sgd(0.01,
  * 0)). Called after the layers it also starts the session: layer lists are compared and every rank
- * takes rank 0's parameters; otherwise the first hook does. Collective. With ddp_config.join it enters
- * the run instead: ddp_step is then the run's, and no collective may follow before the first hook of a
+ * takes rank 0's parameters; otherwise the first hook does. Collective. With ddp_config.elastic.join it
+ * enters the run instead: ddp_step is then the run's, and no collective may follow before the first hook of a
  * layer. */
 DDP_API int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer);
 DDP_API int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o);
@@ -155,8 +155,8 @@ DDP_API int ddp_wait(ddp_ctx *d);
 DDP_API int ddp_sync_all(ddp_ctx *d);
 DDP_API int ddp_share(ddp_ctx *d);
 
-/* ddp_serve - on the last ddp_config.servers ranks, in place of the steps: after the layers are added and
- * the optimizer is set, serves until all other ranks have closed their contexts; a checkpoint that they
+/* ddp_serve - on the last ddp_config.server.count ranks, in place of the steps: after the layers are added
+ * and the optimizer is set, serves until all other ranks have closed their contexts; a checkpoint that they
  * save or load has this rank's share too (load it before, as they do). 0 or the context's first error.
  * ddp_servers (context/reading.h) is their number. */
 DDP_API int ddp_serve(ddp_ctx *d);
@@ -176,7 +176,7 @@ DDP_API int ddp_serve(ddp_ctx *d);
  * ddp_checkpoint_save - writes one into folder (made if it is not there), then removes all but the
  * newest keep of those in it (0 = keeps all), half ones before them too. Finishes what is in
  * flight and averages nothing. What another run has saved in folder is neither replaced nor removed:
- * that is an error unless this run has loaded it, or ddp_config.overwrite is set.
+ * that is an error unless this run has loaded it, or ddp_config.debug.overwrite is set.
  * ddp_checkpoint_load - after ddp_set_optimizer, before the first step: takes the newest of folder. ddp_step
  * then says where to go on, and *world (may be NULL) of how many ranks it is. With the same layers,
  * optimizer, world, strategy and period every rank goes on from its own file, bit for bit as if the run had

@@ -38,7 +38,8 @@ static ddp_status ddp__stages_parts(const ddp_ctx *d, ddp_error *err)
                              "%s%s is on %.0f stages, and split_params %d makes %d parts of it: cut the "
                              "model between layers, or leave split_params 0",
                              ddp__layer_prefix(d->session->cut->name[k]), d->session->cut->name[k],
-                             c->holders, ddp__cfg(d)->split_params, ddp__parts_for(d, (size_t)c->trained));
+                             c->holders, ddp__cfg(d)->average.split_params,
+                             ddp__parts_for(d, (size_t)c->trained));
     }
     return DDP_OK;
 }

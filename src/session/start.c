@@ -140,7 +140,7 @@ static void ddp__unit_trains(const ddp_ctx *d, ddp__unit *u, const ddp_block *k)
 static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
     const size_t room = (size_t)(ddp__count(u->block) + 2 * u->matrices + 1);
-    const int arrays = ddp__cfg(d)->average_state ? ddp__optimizer(d)->state_per_param : 0;
+    const int arrays = ddp__cfg(d)->average.state ? ddp__optimizer(d)->state_per_param : 0;
     int parts;
 
     u->shape = (ddp_matrix *)ddp__scratch_take(ddp__lists_of(d), room, sizeof *u->shape);
@@ -164,7 +164,8 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     u->forward_step = -1;
     parts = ddp_parts_of(d, (int)(u - d->unit));
     if (parts == 1 &&
-        !(u->state_count && arrays && (ddp__cfg(d)->state_period[0] > 1 || ddp__cfg(d)->state_period[1] > 1)))
+        !(u->state_count && arrays &&
+          (ddp__cfg(d)->average.state_period[0] > 1 || ddp__cfg(d)->average.state_period[1] > 1)))
         return DDP_OK;
     u->moved = (ddp_piece *)ddp__scratch_take(ddp__lists_of(d), ddp__unit_pieces(d, u), sizeof *u->moved);
     return u->moved ? DDP_OK
@@ -178,7 +179,7 @@ static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     if (!u->state)
         return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory for %zu bytes of optimizer state",
                          ddp__layer_prefix(u->name), u->name, u->state_count * sizeof(float));
-    if (ddp__cfg(d)->average_state) {
+    if (ddp__cfg(d)->average.state) {
         const ddp_piece state = {{u->state}, u->state_count};
         u->average[u->averages++] = u->other[u->others++] = state;
     }
@@ -273,7 +274,7 @@ static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
     size_t count = 0;
 
     for (int l = 0; l < ddp__layers(d); l++)
-        count += d->unit[l].count + (ddp__cfg(d)->average_state ? d->unit[l].state_count : 0);
+        count += d->unit[l].count + (ddp__cfg(d)->average.state ? d->unit[l].state_count : 0);
     if (ddp__second_of(d)) DDP__TRY(ddp__engine_guard(ddp__second_of(d), count, err));
     return ddp__engine_guard(ddp__engine_of(d, 0), count, err);
 }
@@ -299,12 +300,13 @@ static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
  * error. */
 static ddp_status ddp__own_state_given(const ddp_ctx *d, ddp_error *err)
 {
-    if (ddp__optimizer(d)->update || d->session->programs || (!ddp__cfg(d)->join && d->met >= ddp_world(d)))
+    if (ddp__optimizer(d)->update || d->session->programs ||
+        (!ddp__cfg(d)->elastic.join && d->met >= ddp_world(d)))
         return DDP_OK;
     return ddp__fail(err, DDP_UNSUPPORTED,
                      "%s with your own update: a joining worker needs the state of your optimizer: register "
                      "it with ddp_add_state before ddp_set_optimizer, or leave join and max_world 0",
-                     ddp__cfg(d)->join ? "join" : "max_world");
+                     ddp__cfg(d)->elastic.join ? "join" : "max_world");
 }
 
 ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
@@ -323,7 +325,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__own_state_given(d, err));
     DDP__TRY(ddp__session_pieces(d, err));
     if (ddp__engine_of(d, 0)) {
-        if (ddp__cfg(d)->check_writes) DDP__TRY(ddp__guard_layers(d, err));
+        if (ddp__cfg(d)->debug.check_writes) DDP__TRY(ddp__guard_layers(d, err));
         DDP__TRY(ddp__agree(d, err));
         DDP__TRY(ddp__stages_open(d, err));
         DDP__TRY(ddp__plan_fits_stages(d, err));

@@ -207,7 +207,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->check = ddp__worker_is_sane;
     s->owner = d;
     s->part =
-        (size_t)(ddp__cfg(d)->elastic_bytes / 64 * 64); /* in memory that is allocated in units of that */
+        (size_t)(ddp__cfg(d)->elastic.bytes / 64 * 64); /* in memory that is allocated in units of that */
     s->takes_plan = 1;
     s->whole = d->session->cut ? d->session->cut->name : s->layer;
     s->wholes = d->session->cut ? d->session->cut->layers : ddp__layers(d);

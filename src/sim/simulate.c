@@ -104,16 +104,16 @@ static ddp_status ddp__players_run(const ddp__play_of *play, ddp_error *err)
 
 static ddp_status ddp__simulated_check(const ddp_config *c, const ddp_strategy_ops *ops, ddp_error *err)
 {
-    if (c->backend || c->join || c->max_world > c->world)
+    if (c->backend || c->elastic.join || c->elastic.max_world > c->world)
         return ddp__fail(err, DDP_UNSUPPORTED, "%s is not simulated: leave it out",
                          c->backend ? "a device" : "joining");
-    if (c->servers < 0 && ops->traits & DDP_NEEDS_SERVERS)
+    if (c->server.count < 0 && ops->traits & DDP_NEEDS_SERVERS)
         return ddp__fail(
             err, DDP_UNSUPPORTED,
             "servers beside workers are not simulated: set servers to a number of ranks that serve");
-    if (c->min_world > 0 && (c->world > 64 || ops->traits & DDP_NEEDS_SERVERS))
+    if (c->elastic.min_world > 0 && (c->world > 64 || ops->traits & DDP_NEEDS_SERVERS))
         return ddp__fail(err, DDP_UNSUPPORTED, "min_world %d with %s is not simulated: leave min_world 0",
-                         c->min_world, c->world > 64 ? "more than 64 workers" : "servers");
+                         c->elastic.min_world, c->world > 64 ? "more than 64 workers" : "servers");
     return DDP_OK;
 }
 
@@ -124,7 +124,7 @@ static int ddp__simulated_alike(const ddp_config *c)
     int alike = 1;
 
     for (int link = 0; alike && link < 2; link++) {
-        const char *net = link ? c->net2 : c->net;
+        const char *net = link ? c->network.net2 : c->net;
         alike = !net || (ddp__netspec_parse(net, &spec, NULL) == DDP_OK && spec.jitter_s == 0);
     }
     return alike;
@@ -137,7 +137,7 @@ static ddp_status ddp__world_open(ddp__world *w, const ddp_simulation *how, cons
     ddp__port_rules(w);
     w->size = c->world;
     w->alike = alike;
-    w->min_world = c->min_world;
+    w->min_world = c->elastic.min_world;
     w->live = c->world >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << c->world) - 1;
     w->seats = how && how->fold && alike && folds && c->world > 2 ? 2 : c->world;
     w->scale = how && how->scale > 0 ? how->scale : 1;
@@ -194,7 +194,8 @@ int ddp_simulate(const ddp_config *given, const ddp_simulation *how, int (*fn)(d
     s = ddp__simulated_check(&cfg, &ops, err);
     if (s == DDP_OK)
         s = ddp__world_open(&w, how, &cfg, ddp__simulated_alike(&cfg),
-                            !cfg.net_script && cfg.site == 0 && !(ops.traits & DDP_NEEDS_SERVERS), err);
+                            !cfg.network.net_script && cfg.site == 0 && !(ops.traits & DDP_NEEDS_SERVERS),
+                            err);
     else
         memset(&w, 0, sizeof w);
     if (s == DDP_OK) {

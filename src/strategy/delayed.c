@@ -137,7 +137,7 @@ static int ddp__noise_post(ddp_ctx *d, ddp__delayed *x)
     double product, value[DDP__NOISE_WORDS];
 
     DDP__DO(ddp__noise_product(d, x, &product));
-    if (ddp_settings(d)->merge_sum) product /= x->averaged;
+    if (ddp_settings(d)->deft.merge_sum) product /= x->averaged;
     value[0] = fmax(product, 0);
     value[1] = fmax(-product, 0);
     value[2] = product * product;
@@ -179,7 +179,7 @@ static int ddp__noise_start(ddp_ctx *d, ddp__noise *n)
 
     for (int l = 0; l < ddp_layers(d); l++) grouped |= ddp_group_of(d, l) != 0;
     n->ticket = -1;
-    n->measured = ddp_world(d) > 1 && !c->deterministic && !(c->update_frequency > 0) && !grouped;
+    n->measured = ddp_world(d) > 1 && !c->deterministic && !(c->deft.update_frequency > 0) && !grouped;
     n->words = ddp_keep(d, DDP_NO_LAYER, "noise", DDP__NOISE_WORDS, 1);
     return n->words ? 0 : DDP_FAILED;
 }
@@ -217,7 +217,7 @@ static int ddp__delayed_mean(ddp_ctx *d, ddp__delayed *x, int layer, int k)
 {
     const ddp__delayed_layer *of = &x->of[layer];
 
-    if (k == 1 || ddp_settings(d)->merge_sum || !of->count) return 0;
+    if (k == 1 || ddp_settings(d)->deft.merge_sum || !of->count) return 0;
     return ddp_scale(d, of->sum[!x->now], of->count, 1.0f / (float)k);
 }
 
@@ -261,7 +261,7 @@ static int ddp__delayed_step_end(ddp_ctx *d, void *self, int forward)
     DDP__DO(ddp__noise_take(d, &x->noise));
     ddp__queues_end(&x->q, k);
     if (opens) DDP__DO(ddp__delayed_open(d, x, k));
-    if (ddp_settings(d)->paper) DDP__DO(ddp__flights_hold(d, x, x->flights));
+    if (ddp_settings(d)->plan.paper) DDP__DO(ddp__flights_hold(d, x, x->flights));
     if (++x->at == x->plan.head.iterations) x->at = x->plan.head.warmup;
     return ddp__delayed_begin(d, x, 0);
 }

@@ -289,9 +289,9 @@ static int ddp__delayed_model(ddp_ctx *d, const ddp__noise *n, ddp_preserver *mo
     model->sigma = sqrt(n->square);
     model->batch = ddp_workers(d);
     model->start = n->loss;
-    model->tolerance = c->preserve;
-    model->sum = c->merge_sum;
-    return n->samples > 0 && n->loss > 0 && model->eta > 0 && !(c->update_frequency > 0);
+    model->tolerance = c->deft.preserve;
+    model->sum = c->deft.merge_sum;
+    return n->samples > 0 && n->loss > 0 && model->eta > 0 && !(c->deft.update_frequency > 0);
 }
 
 int ddp__delayed_stale(ddp_ctx *d, const void *self)
@@ -390,14 +390,14 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured
     if (s != DDP_OK) return ddp__plan_failed(d, &err);
     w.profile = &own;
     w.alpha = p->alpha_s;
-    w.paper = c->paper;
+    w.paper = c->plan.paper;
     o.links = ddp__delayed_links(d, &own, &w);
     o.mu = w.mu;
-    o.select = c->paper ? DDP_SELECT_PAPER : DDP_SELECT_RELEASE;
-    o.no_barrier = c->no_barrier;
-    o.target_frequency = c->update_frequency;
+    o.select = c->plan.paper ? DDP_SELECT_PAPER : DDP_SELECT_RELEASE;
+    o.no_barrier = c->deft.no_barrier;
+    o.target_frequency = c->deft.update_frequency;
     o.partition_params =
-        fmax((double)c->partition_bytes / sizeof(float), ddp__gradient_part_least(&own, w.alpha));
+        fmax((double)c->gradient.partition_bytes / sizeof(float), ddp__gradient_part_least(&own, w.alpha));
     for (int l = 0; l < own.layers; l++) params += own.params[l];
     for (; s == DDP_OK && !out->bytes; o.partition_params *= 2) {
         s = ddp__delayed_solve(d, noise, &w, &o, out, &err);

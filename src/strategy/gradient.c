@@ -203,7 +203,8 @@ static int ddp__gradient_transfers(ddp_ctx *d, void *self, int *period, ddp_tran
 
 static int ddp__wfbp_start(ddp_ctx *d, void *self)
 {
-    return ddp__buckets_new(d, (ddp__gradient *)self, DDP__FIRST_BUCKET_BYTES, ddp_settings(d)->bucket_bytes);
+    return ddp__buckets_new(d, (ddp__gradient *)self, DDP__FIRST_BUCKET_BYTES,
+                            ddp_settings(d)->gradient.bucket_bytes);
 }
 
 static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)

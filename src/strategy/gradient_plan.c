@@ -27,11 +27,11 @@ static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_prof
     for (int l = 0; l < p->layers; l++) largest = p->params[l] > largest ? p->params[l] : largest;
     memset(t, 0, sizeof *t);
     o.scheme = scheme;
-    o.partition_params = (double)c->partition_bytes / sizeof(float);
+    o.partition_params = (double)c->gradient.partition_bytes / sizeof(float);
     if (o.partition_params < least) o.partition_params = least;
-    o.credit = c->credit;
-    if (scheme == DDP_SCHEME_ASCWFBP) o.bucket_bytes = (double)c->bucket_bytes;
-    if (c->bucket_bytes < DDP__FIRST_BUCKET_BYTES) o.first_bucket_bytes = o.bucket_bytes;
+    o.credit = c->gradient.credit;
+    if (scheme == DDP_SCHEME_ASCWFBP) o.bucket_bytes = (double)c->gradient.bucket_bytes;
+    if (c->gradient.bucket_bytes < DDP__FIRST_BUCKET_BYTES) o.first_bucket_bytes = o.bucket_bytes;
     for (;; o.partition_params *= 2) {
         DDP__TRY(ddp_plan_timeline(p, &o, &next, err));
         if (next.intervals - 2 * p->layers > 4 * p->layers ||

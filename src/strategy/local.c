@@ -13,12 +13,12 @@ int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
 
 int ddp__updates_last(const ddp_ctx *d)
 {
-    return ddp_settings(d)->average_first || ddp_settings(d)->clip_norm > 0;
+    return ddp_settings(d)->average.first || ddp_settings(d)->clip_norm > 0;
 }
 
 int ddp__clip_and_update(ddp_ctx *d, int averaged)
 {
-    if (!ddp__updates_last(d) || averaged != !!ddp_settings(d)->average_first) return 0;
+    if (!ddp__updates_last(d) || averaged != !!ddp_settings(d)->average.first) return 0;
     DDP__DO(ddp_clip(d));
     return ddp__update_all(d);
 }
@@ -81,7 +81,7 @@ static int ddp__partial_send(ddp_ctx *d, const ddp__partial *x, int layer)
 {
     const ddp_plan *p = &x->plan;
     /* the layer that the next forward needs first goes first; the paper's rule is first come */
-    const int priority = ddp_settings(d)->paper ? 0 : layer, h = (int)(ddp_step(d) % p->period);
+    const int priority = ddp_settings(d)->plan.paper ? 0 : layer, h = (int)(ddp_step(d) % p->period);
     const size_t at = (size_t)h * (size_t)p->layers + (size_t)x->first[layer];
     const size_t parts = (size_t)(x->first[layer + 1] - x->first[layer]);
 
@@ -112,7 +112,7 @@ static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__turn_again(d, (ddp__partial *)self);
     /* with forward hooks a transfer may end as late as its layer's own next forward */
-    if (forward && !ddp_settings(d)->paper) return 0;
+    if (forward && !ddp_settings(d)->plan.paper) return 0;
     DDP__DO(ddp__hold_all(d));
     return ddp__clip_and_update(d, 1);
 }
@@ -212,13 +212,15 @@ int ddp__partial_plan(ddp_ctx *d, const ddp_profile *p, int unmeasured, ddp_plan
     ddp_error err;
 
     o.period = c->period;
-    o.fill = unmeasured ? DDP_FILL_NONE : c->fill;
-    o.cost = c->cost;
-    o.solver = unmeasured || c->strategy == DDP_ENP ? DDP_SOLVER_ENP : c->solver;
+    o.fill = unmeasured ? DDP_FILL_NONE : c->plan.fill;
+    o.cost = c->plan.cost;
+    o.solver = unmeasured || c->strategy == DDP_ENP ? DDP_SOLVER_ENP : c->plan.solver;
     if (o.cost == DDP_COST_DEFAULT)
-        o.cost = ddp_has_forward(d) && !c->paper && !(c->clip_norm > 0) ? DDP_COST_WINDOW : DDP_COST_TIMELINE;
-    if (o.solver == DDP_SOLVER_DEFAULT) o.solver = c->paper ? DDP_SOLVER_OPTIMAL : DDP_SOLVER_SCATTER;
-    if (unmeasured || c->paper ? ddp_plan_partial(p, &o, out, &err) : ddp__plan_with_slack(p, &o, out, &err))
+        o.cost =
+            ddp_has_forward(d) && !c->plan.paper && !(c->clip_norm > 0) ? DDP_COST_WINDOW : DDP_COST_TIMELINE;
+    if (o.solver == DDP_SOLVER_DEFAULT) o.solver = c->plan.paper ? DDP_SOLVER_OPTIMAL : DDP_SOLVER_SCATTER;
+    if (unmeasured || c->plan.paper ? ddp_plan_partial(p, &o, out, &err)
+                                    : ddp__plan_with_slack(p, &o, out, &err))
         return ddp__plan_failed(d, &err);
     if (!out->solver) out->solver = o.solver;
     if (!out->cost) out->cost = o.cost;
@@ -233,7 +235,7 @@ enum { DDP__PARTS = 16 }; /* of a layer, on average: what a plan may have */
  * freed by the caller. */
 static int ddp__rows_split(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
 {
-    const int split = ddp_settings(d)->split_params;
+    const int split = ddp_settings(d)->average.split_params;
     double rows = 0;
     ddp_error err;
 
@@ -384,7 +386,7 @@ static ddp_status ddp__partial_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_
 {
     (void)ops;
     (void)err;
-    if (c->clip_norm > 0) c->average_first = 1;
+    if (c->clip_norm > 0) c->average.first = 1;
     return DDP_OK;
 }
 

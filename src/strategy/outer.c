@@ -254,7 +254,8 @@ static int ddp__outer_keep(ddp_ctx *d, const ddp__outer_layer *y, const char *na
  * block is cut. */
 static size_t ddp__outer_room(const ddp_ctx *d, size_t n)
 {
-    const size_t least = ddp_settings(d)->min_world > 0 ? (size_t)ddp_settings(d)->min_world : 1;
+    const size_t least =
+        ddp_settings(d)->elastic.min_world > 0 ? (size_t)ddp_settings(d)->elastic.min_world : 1;
     const size_t room = n / least + DDP_QUANTISE_BLOCK;
 
     return room < n ? room : n;
@@ -263,7 +264,7 @@ static size_t ddp__outer_room(const ddp_ctx *d, size_t n)
 static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
 {
     ddp__outer_layer *y = &o->layer[layer];
-    const ddp_overlap overlap = ddp_settings(d)->overlap;
+    const ddp_overlap overlap = ddp_settings(d)->outer.overlap;
     const int eager = overlap == DDP_OVERLAP_EAGER, late = overlap != DDP_OVERLAP_NONE;
 
     y->all = o;
@@ -277,7 +278,7 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
     y->piece = ddp_trained_of(d, layer, &y->pieces);
     y->count = ddp__gradient_count(d, layer);
     if (!y->count || (o->mean && !late)) return 0;
-    y->fresh = ddp_settings(d)->join;
+    y->fresh = ddp_settings(d)->elastic.join;
     y->length = y->count;
     if (!o->whole && !o->elastic)
         y->length = ddp_segment_of(d, ddp_group_of(d, layer), o->coding, y->count, &y->from);
@@ -344,10 +345,10 @@ int ddp__outer_start(ddp_ctx *d, void *self)
     ddp__outer *o = (ddp__outer *)self;
     const int alone = ddp_world(d) == 1; /* which sends nothing and codes nothing */
 
-    o->nu = (float)c->outer_lr;
-    o->mu = c->outer_momentum > 0 ? (float)c->outer_momentum : 0;
-    o->lambda = (float)c->compensation;
-    o->mixture = c->mixture > 0 ? (float)c->mixture : 0;
+    o->nu = (float)c->outer.lr;
+    o->mu = c->outer.momentum > 0 ? (float)c->outer.momentum : 0;
+    o->lambda = (float)c->outer.compensation;
+    o->mixture = c->outer.mixture > 0 ? (float)c->outer.mixture : 0;
     o->coding = alone ? DDP_AS_FLOAT : ddp_coding_of(d);
 #ifndef DDP_NO_PLANNERS
     o->sites = ddp_sites_of(d);
@@ -357,13 +358,14 @@ int ddp__outer_start(ddp_ctx *d, void *self)
     if (o->keep) DDP__DO(ddp__outer_shared(d, o));
 #endif
     /* where sums are not made by one owner here */
-    o->whole = alone || o->keep || c->site > 0 || (c->backend && (c->nccl || c->compensation > 0));
-    if (c->min_world > 0 || c->join) { /* a rank may be lost with its part of the momentum */
+    o->whole =
+        alone || o->keep || c->site > 0 || (c->backend && (c->device.nccl || c->outer.compensation > 0));
+    if (c->elastic.min_world > 0 || c->elastic.join) { /* a rank may be lost with its part of the momentum */
         o->whole |= o->coding == DDP_AS_FLOAT;
         o->elastic = !o->whole;
     }
     o->mean = o->nu == 1 && !(o->mu > 0) && o->coding == DDP_AS_FLOAT && !o->keep &&
-              c->overlap != DDP_OVERLAP_EAGER;
+              c->outer.overlap != DDP_OVERLAP_EAGER;
     o->layer = (ddp__outer_layer *)ddp__lists(d, (size_t)ddp_layers(d), sizeof *o->layer);
     o->trained = (float *)ddp__lists(d, (size_t)ddp_layers(d), sizeof *o->trained);
     if (!o->layer || !o->trained) return DDP_MEMORY;

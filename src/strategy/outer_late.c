@@ -122,7 +122,7 @@ static int ddp__streaming_forward_begin(ddp_ctx *d, void *self, int layer)
 /* Behind the update, which waits for the norm of all gradients. */
 static int ddp__sends_last(const ddp_ctx *d)
 {
-    return ddp__updates_last(d) && !ddp_settings(d)->average_first;
+    return ddp__updates_last(d) && !ddp_settings(d)->average.first;
 }
 
 static int ddp__streaming_backward_end(ddp_ctx *d, void *self, int layer)
@@ -199,7 +199,7 @@ static int ddp__streaming_strided(ddp_ctx *d, ddp_plan *plan)
 
     if (ddp_plan_new(ddp_layers(d), c->period, plan, &err)) return ddp__plan_failed(d, &err);
     for (int l = 0; l < plan->layers; l++)
-        plan->step_of[l] = (int)((int64_t)(l % c->fragments + 1) * c->period / c->fragments) - 1;
+        plan->step_of[l] = (int)((int64_t)(l % c->outer.fragments + 1) * c->period / c->outer.fragments) - 1;
     return 0;
 }
 
@@ -230,9 +230,9 @@ static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, int
     (void)self;
     if (!landing)
         return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
-    bad = c->fragments ? ddp__streaming_strided(d, &plan) : ddp__partial_plan(d, p, !measured, &plan);
-    for (size_t l = 0; l < L; l++) landing[l] = c->landing;
-    if (!bad && !c->fragments) bad = ddp__streaming_land(d, p, &plan, landing, &exposed_s);
+    bad = c->outer.fragments ? ddp__streaming_strided(d, &plan) : ddp__partial_plan(d, p, !measured, &plan);
+    for (size_t l = 0; l < L; l++) landing[l] = c->outer.landing;
+    if (!bad && !c->outer.fragments) bad = ddp__streaming_land(d, p, &plan, landing, &exposed_s);
     if (!bad) bad = ddp__plan_pack(d, &plan, more, out);
     if (!bad) {
         memcpy(out->bytes + out->size - more, &exposed_s, sizeof exposed_s);
@@ -388,34 +388,35 @@ static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_er
 {
     const int sparse = !strcmp(ops->name, "sparseloco");
     /* momentum overshoots where few values are sent, or a period late (docs/outer.md) */
-    const int plain = sparse || c->overlap == DDP_OVERLAP_EAGER;
+    const int plain = sparse || c->outer.overlap == DDP_OVERLAP_EAGER;
 
-    if ((c->mixture != 0 || c->fragments || c->landing) && c->overlap != DDP_OVERLAP_STREAM)
+    if ((c->outer.mixture != 0 || c->outer.fragments || c->outer.landing) &&
+        c->outer.overlap != DDP_OVERLAP_STREAM)
         return ddp__fail(err, DDP_ARG,
                          "strategy %s: mixture, fragments and landing are of overlap stream: choose that, "
                          "or leave them out",
                          ops->name);
-    if (c->landing && !c->fragments)
+    if (c->outer.landing && !c->outer.fragments)
         return ddp__fail(err, DDP_ARG,
                          "strategy %s: landing %d without fragments: the plan says when layers land",
-                         ops->name, c->landing);
-    if (c->compensation > 0 && c->overlap != DDP_OVERLAP_EAGER)
+                         ops->name, c->outer.landing);
+    if (c->outer.compensation > 0 && c->outer.overlap != DDP_OVERLAP_EAGER)
         return ddp__fail(
             err, DDP_ARG,
             "strategy %s: compensation %g corrects what overlap eager applies late: choose that, "
             "or leave it 0",
-            ops->name, c->compensation);
-    if (c->overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops);
-    if (c->overlap == DDP_OVERLAP_EAGER) {
+            ops->name, c->outer.compensation);
+    if (c->outer.overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops);
+    if (c->outer.overlap == DDP_OVERLAP_EAGER) {
         ops->start = ddp__late_start;
         ops->step_end = ddp__eager_step_end;
         ops->wait = ddp__late_wait;
         ops->sync_all = ddp__eager_sync_all;
         ops->restart = ddp__late_restart;
     }
-    if (c->mixture == 0 && c->overlap == DDP_OVERLAP_STREAM) c->mixture = 0.5;
-    if (!(c->outer_lr > 0)) c->outer_lr = plain ? 1 : 0.7;
-    if (c->outer_momentum == 0) c->outer_momentum = plain ? DDP_NO_MOMENTUM : 0.9;
+    if (c->outer.mixture == 0 && c->outer.overlap == DDP_OVERLAP_STREAM) c->outer.mixture = 0.5;
+    if (!(c->outer.lr > 0)) c->outer.lr = plain ? 1 : 0.7;
+    if (c->outer.momentum == 0) c->outer.momentum = plain ? DDP_NO_MOMENTUM : 0.9;
     if (sparse && c->wire == DDP_WIRE_DEFAULT) c->wire = DDP_WIRE_TOPK;
     return DDP_OK;
 }

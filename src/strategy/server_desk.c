@@ -176,7 +176,7 @@ static int ddp__push_together(ddp_ctx *d, ddp__servers *s, ddp__store *t)
         gone += ddp__client_gone(&t->client[w]);
         if (ddp__has_pushed(&t->client[w]) && pushed++ == 0) first = w;
     }
-    if (gone && pushed && ddp_settings(d)->min_world == 0)
+    if (gone && pushed && ddp_settings(d)->elastic.min_world == 0)
         return -ddp_server_fail(d, DDP_PEER_LOST,
                                 "a worker has left and %d others go on: every rank must run the same "
                                 "number of steps",
@@ -214,7 +214,8 @@ static void ddp__store_merge(ddp__store *t, const float *theirs, float scale)
 
 static int ddp__push_each(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
 {
-    const float given = ddp_settings(d)->push_scale, scale = given > 0 ? given : 1.0f / (float)s->workers;
+    const float given = ddp_settings(d)->server.push_scale,
+                scale = given > 0 ? given : 1.0f / (float)s->workers;
     const float *in = t->client[w].in + DDP__HEAD_WORDS;
     ddp__client *x = &t->client[w];
     int bad = 0;

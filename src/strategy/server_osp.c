@@ -48,7 +48,7 @@ static void ddp__bit_set(unsigned char *set, int layer, int on)
 static int ddp__late_pools(ddp_ctx *d, ddp__late *x)
 {
     const ddp_config *c = ddp_settings(d);
-    const double share = c->defer > 0 ? c->defer : c->defer < 0 ? 0 : ddp__late_most;
+    const double share = c->osp.defer > 0 ? c->osp.defer : c->osp.defer < 0 ? 0 : ddp__late_most;
     const int worker = ddp_rank(d) < x->servers.workers;
     size_t most = 1, state = 1, n;
 
@@ -66,7 +66,7 @@ static int ddp__late_pools(ddp_ctx *d, ddp__late *x)
     x->own = ddp_keep(d, DDP_NO_LAYER, "late gradients", x->room, 0);
     x->mean = ddp_keep(d, DDP_NO_LAYER, "late mean gradients", x->room, 0);
     if (!x->old || !x->own || !x->mean) return DDP_MEMORY;
-    for (int l = 0; l < ddp_layers(d) && c->lgp == DDP_LGP_EMA; l++) {
+    for (int l = 0; l < ddp_layers(d) && c->osp.lgp == DDP_LGP_EMA; l++) {
         if (x->servers.floats[l] == 0) continue;
         x->past_of[l] = ddp_keep(d, l, "past gradients", x->servers.floats[l], 0);
         if (!x->past_of[l]) return DDP_MEMORY;
@@ -83,7 +83,7 @@ static int ddp__late_lists(ddp_ctx *d, ddp__late *x)
     x->bytes = (double *)ddp__lists(d, L, sizeof *x->bytes);
     x->now = (unsigned char *)ddp__lists(d, words, 4);
     if (!x->servers.late_at || !x->past_of || !x->bytes || !x->now) return DDP_MEMORY;
-    x->split = ddp__osp_open((int)L, ddp_settings(d)->split);
+    x->split = ddp__osp_open((int)L, ddp_settings(d)->osp.split);
     if (!x->split) return ddp_complain(d, DDP_MEMORY, "out of memory for the lists of %d layers", (int)L);
     for (int l = 0; l < (int)L; l++) x->bytes[l] = (double)(x->servers.floats[l] * sizeof(float));
     return 0;
@@ -127,12 +127,12 @@ static int ddp__budget_follow(ddp_ctx *d, ddp__late *x, const ddp__answer_head *
     ddp_error err;
     int again;
 
-    if (c->defer != 0) {
-        n->budget = c->defer > 0 ? c->defer * model : 0;
+    if (c->osp.defer != 0) {
+        n->budget = c->osp.defer > 0 ? c->osp.defer * model : 0;
         return 0;
     }
     if (told->bytes_per_s > 0 && ddp_osp_umax((double)told->bytes_per_s, 0, (double)told->compute_s,
-                                              (int)told->workers, model, c->paper, &u_max, &err))
+                                              (int)told->workers, model, c->plan.paper, &u_max, &err))
         return ddp__plan_failed(d, &err);
     again = n->count > 0 && epoch > n->epoch;
     if (again) {
@@ -169,7 +169,7 @@ static int ddp__late_choose(ddp_ctx *d, ddp__late *x)
 
     memset(x->now, 0xff, 4 * (size_t)x->servers.set_words);
     if (x->number->begun != 0 && ddp__osp_split(x->split, x->importance, x->bytes, x->number->budget,
-                                                ddp_settings(d)->split, x->now, NULL, &err))
+                                                ddp_settings(d)->osp.split, x->now, NULL, &err))
         return ddp__plan_failed(d, &err);
     for (int l = 0; l < ddp_layers(d); l++) {
         ddp__bit_set(x->late, l, !ddp__in_set(x->now, l));
@@ -211,7 +211,7 @@ static int ddp__late_put_off(ddp_ctx *d, ddp__late *x, int l)
     DDP__DO(ddp__pieces_read(d, g, n, x->own + at));
     DDP__DO(ddp__pieces_read(d, p, n, x->old + at));
     DDP__DO(ddp__gradients_zero(d, l));
-    if (ddp_settings(d)->lgp == DDP_LGP_OFF) return 0;
+    if (ddp_settings(d)->osp.lgp == DDP_LGP_OFF) return 0;
     if (x->past_of[l]) {
         DDP__DO(ddp_copy(d, x->mean + at, x->past_of[l], count));
         DDP__DO(ddp__past_mix(d, x->mean + at, x->own + at, count));
@@ -228,7 +228,8 @@ static int ddp__late_correct(ddp_ctx *d, ddp__late *x, int l)
     const size_t count = x->servers.floats[l], at = x->servers.late_at[l];
     int n;
     const ddp_piece *p = ddp_trained_of(d, l, &n);
-    const int literal = ddp_settings(d)->paper && ddp_settings(d)->lgp != DDP_LGP_OFF && !x->past_of[l];
+    const int literal =
+        ddp_settings(d)->plan.paper && ddp_settings(d)->osp.lgp != DDP_LGP_OFF && !x->past_of[l];
     float *guess = x->own + at, *own = x->work, *now = x->mean + at, *old = x->old + at;
 
     ddp__bit_set(x->late, l, 0);
@@ -368,7 +369,7 @@ static int ddp__late_forward_begin(ddp_ctx *d, void *self, int l)
     ddp__line *k = &x->servers.line[x->servers.line_of[l]];
     const ddp_config *c = ddp_settings(d);
 
-    if (c->correct != DDP_CORRECT_EAGER || c->deterministic || !x->placed || !ddp__in_set(x->late, l))
+    if (c->osp.correct != DDP_CORRECT_EAGER || c->deterministic || !x->placed || !ddp__in_set(x->late, l))
         return 0;
     if (!ddp__line_is_here(d, &x->servers, k)) return 0;
     DDP__DO(ddp__line_arrived(d, x, k));
@@ -380,7 +381,7 @@ static int ddp__late_sync_all(ddp_ctx *d, void *self)
     ddp__late *x = (ddp__late *)self;
 
     DDP__DO(ddp__late_settle(d, x));
-    if (!ddp_settings(d)->paper) return ddp__servers_average_buffers(d, &x->servers);
+    if (!ddp_settings(d)->plan.paper) return ddp__servers_average_buffers(d, &x->servers);
     /* Eq. 7 as printed leaves parameters a rounding apart */
     for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_average_exact(d, l));
     return ddp__servers_meet(d, &x->servers);

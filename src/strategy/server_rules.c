@@ -9,14 +9,14 @@ static int ddp__push_start(ddp_ctx *d, void *self)
 {
     ddp__servers *s = (ddp__servers *)self;
     const ddp_config *c = ddp_settings(d);
-    const int slack = c->strategy == DDP_SSP ? c->staleness : 0;
+    const int slack = c->strategy == DDP_SSP ? c->server.staleness : 0;
 
     if (c->strategy == DDP_BSP || (c->strategy == DDP_SSP && !slack))
         s->rule = DDP_SERVING_TOGETHER;
     else
         s->rule = c->deterministic || c->strategy == DDP_R2SP ? DDP_SERVING_IN_TURN : DDP_SERVING_EACH;
     s->ahead = slack ? slack : -1;
-    s->pushes_params = c->strategy == DDP_ASP && c->paper;
+    s->pushes_params = c->strategy == DDP_ASP && c->plan.paper;
     return ddp__servers_start(d, s);
 }
 

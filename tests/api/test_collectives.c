@@ -324,7 +324,7 @@ static void a_second_link_has_its_own(void **state)
     (void)state;
     memset(&cfg, 0, sizeof cfg);
     cfg.net = "400mbit,1ms";
-    cfg.net2 = "100mbit,1ms";
+    cfg.network.net2 = "100mbit,1ms";
     launch(cfg, over_two_links, NULL);
 }
 

@@ -288,7 +288,7 @@ static void a_context_tells_what_it_measured_and_did(void **state)
     cfg.transport = DDP_THREADS;
     cfg.world = 2;
     cfg.period = 2;
-    cfg.trace_spans = 1000;
+    cfg.debug.trace_spans = 1000;
     cfg.no_env = 1;
     if (ddp_launch(&cfg, look, folder, &err)) fail_msg("%s", err.msg);
     for (r = 0; r < 2; r++) snprintf(name[r], sizeof name[r], "%s/dump.%d", folder, r);

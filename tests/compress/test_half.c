@@ -328,7 +328,7 @@ static void training_in_halves_has_the_same_bits_everywhere(void **state)
         first.model = other.model = exact.model = s % 2 ? LAB_MLP : LAB_ODD;
         first.cfg.wire = other.cfg.wire = DDP_WIRE_BF16;
         other.cfg.transport = DDP_TCP;
-        other.cfg.bucket_bytes = 5000;
+        other.cfg.gradient.bucket_bytes = 5000;
         lab_run(&first);
         lab_run(&other);
         lab_run(&exact);

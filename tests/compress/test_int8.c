@@ -448,14 +448,14 @@ static void strategies_do_what_a_plain_loop_does(void **state)
             h->cfg.strategy = strategies[s];
             h->cfg.period = 3;
             h->cfg.wire = DDP_WIRE_INT8;
-            h->cfg.peer_timeout_s = 60;
+            h->cfg.timeout.peer_s = 60;
             if (ddp_launch(&h->cfg, hand_worker, h, &err)) fail_msg("%s", err.msg);
             hand_plain(strategies[s] == DDP_WFBP ? DDP_SSGD : strategies[s], 3, want);
             for (int r = 0; r < 3; r++) assert_memory_equal(h->w[r], want[0], sizeof want[0]);
         }
     for (int s = 0; s < 3; s += 2) {
         h->break_at = 4;
-        h->cfg.no_finite_check = 1;
+        h->cfg.debug.no_finite_check = 1;
         h->cfg.strategy = strategies[s];
         assert_int_equal(ddp_launch(&h->cfg, hand_worker, h, &err), DDP_NUMERIC);
         assert_non_null(strstr(err.msg, s ? "what layer 1 changed by cannot travel as int8"
@@ -477,11 +477,11 @@ static void training_in_blocks_has_the_same_bits_everywhere(void **state)
         lab_new(&exact, 3, strategies[s], 3);
         first.model = other.model = exact.model = s % 2 ? LAB_GPT : LAB_ODD;
         first.rule = other.rule = exact.rule = s == 2 ? LAB_ADAMW : LAB_MOMENTUM;
-        first.cfg.average_state = other.cfg.average_state = exact.cfg.average_state = s == 2;
+        first.cfg.average.state = other.cfg.average.state = exact.cfg.average.state = s == 2;
         first.cfg.wire = other.cfg.wire = DDP_WIRE_INT8;
         first.cfg.threads = 2;
         other.cfg.transport = DDP_TCP;
-        first.cfg.bucket_bytes = other.cfg.bucket_bytes = 5000;
+        first.cfg.gradient.bucket_bytes = other.cfg.gradient.bucket_bytes = 5000;
         lab_run(&first);
         lab_run(&other);
         lab_run(&exact);
@@ -559,7 +559,7 @@ static void training_goes_on_from_a_checkpoint(void **state)
         x->cfg.strategy = strategies[s];
         x->cfg.period = 3;
         x->cfg.wire = DDP_WIRE_INT8;
-        x->cfg.peer_timeout_s = 60;
+        x->cfg.timeout.peer_s = 60;
         snprintf(x->folder, sizeof x->folder, "/tmp/test_int8_XXXXXX");
         assert_non_null(mkdtemp(x->folder));
         x->save = 7;

@@ -126,33 +126,33 @@ static void configure(cell *c, unsigned on, ddp_strategy strategy)
         has(on, THREADS) || ((has(on, NCCL1) || has(on, NCCL2)) && !has(on, ROOM) && !has(on, JOIN))
             ? DDP_THREADS
             : DDP_TCP;
-    g->connect_timeout_s = 60;
-    g->peer_timeout_s = 60; /* sanitizers on a busy machine */
+    g->timeout.connect_s = 60;
+    g->timeout.peer_s = 60; /* sanitizers on a busy machine */
     g->clip_norm = has(on, CLIP) ? 0.5f : 0;
     g->wire = has(on, BF16)   ? DDP_WIRE_BF16
               : has(on, INT8) ? DDP_WIRE_INT8
               : has(on, TOPK) ? DDP_WIRE_TOPK
               : has(on, INT4) ? (strategy % 2 ? DDP_WIRE_INT4 : DDP_WIRE_E3M0)
                               : DDP_WIRE_DEFAULT;
-    g->split_params = has(on, PARTS) ? N / 3 : 0;
-    g->average_first = has(on, FIRST);
+    g->average.split_params = has(on, PARTS) ? N / 3 : 0;
+    g->average.first = has(on, FIRST);
     g->site = has(on, SITE);
-    g->min_world = has(on, ELASTIC);
-    g->max_world = has(on, ROOM) ? WORLD + 1 : 0;
-    g->net2 = has(on, SECOND) ? "500mbit,1ms" : NULL;
+    g->elastic.min_world = has(on, ELASTIC);
+    g->elastic.max_world = has(on, ROOM) ? WORLD + 1 : 0;
+    g->network.net2 = has(on, SECOND) ? "500mbit,1ms" : NULL;
     if (has(on, MPI)) g->transport = DDP_MPI;
     if (has(on, SOCKETS)) g->transport = DDP_SOCKETS;
-    g->tls_psk = has(on, TLS) ? psk_path : NULL;
+    g->security.psk = has(on, TLS) ? psk_path : NULL;
     g->algorithm = has(on, RING) ? DDP_RING : DDP_ALGORITHM_DEFAULT;
     g->deterministic = has(on, DETERMINISTIC);
     g->backend = has(on, DEVICE) ? &device : NULL;
-    g->nccl = has(on, NCCL1) ? 1 : has(on, NCCL2) ? 2 : 0;
-    g->cuda_stream = has(on, STREAM) ? &stream : NULL;
+    g->device.nccl = has(on, NCCL1) ? 1 : has(on, NCCL2) ? 2 : 0;
+    g->device.cuda_stream = has(on, STREAM) ? &stream : NULL;
     /* those that need servers have them in any case */
     if (has(on, SERVERS) || (strategy >= DDP_BSP && strategy <= DDP_OSP))
-        g->servers = has(on, ELASTIC) && !has(on, SERVERS) ? 1 : DDP_SERVERS_COLOCATED;
+        g->server.count = has(on, ELASTIC) && !has(on, SERVERS) ? 1 : DDP_SERVERS_COLOCATED;
     if (has(on, JOIN)) {
-        g->join = 1;
+        g->elastic.join = 1;
         g->world = 0;
     }
 }
@@ -252,10 +252,10 @@ static void come(cell c, int number, const char *addr)
     c.cfg.rank = c.comes ? 0 : number;
     if (!c.comes) c.on &= ~(1u << GROUPS); /* the run has none in any case */
     if (!c.comes) {
-        c.cfg.join = 0;
+        c.cfg.elastic.join = 0;
         c.cfg.world = 2;
-        c.cfg.min_world = 1;
-        c.cfg.max_world = 3;
+        c.cfg.elastic.min_world = 1;
+        c.cfg.elastic.max_world = 3;
     }
     d = ddp_open(&c.cfg, &err);
     bad = d ? train(d, &c) : (int)err.code;
@@ -331,7 +331,7 @@ static void prefer_threads(cell *c, const ddp_strategy_ops *ops)
     ddp_error as_processes[2], as_threads[2];
     int same = 1, groups;
 
-    if (getenv("PROCESSES") || c->cfg.transport != DDP_TCP || c->cfg.join || cells++ % 8 == 0) return;
+    if (getenv("PROCESSES") || c->cfg.transport != DDP_TCP || c->cfg.elastic.join || cells++ % 8 == 0) return;
     memset(as_processes, 0, sizeof as_processes);
     memset(as_threads, 0, sizeof as_threads);
     for (groups = 0; groups <= has(c->on, GROUPS); groups++) { /* 0: before the layers are registered */
@@ -355,16 +355,16 @@ static int is_so(cell *c, const ddp_strategy_ops *ops, char *why, size_t room)
     memset(&err, 0, sizeof err);
     memset(shared, 0, sizeof *shared);
     if (cannot_run(c)) return 1;
-    if (c->cfg.join && (goes || has(c->on, GROUPS))) return !run_joined(c, told.msg, why, room);
+    if (c->cfg.elastic.join && (goes || has(c->on, GROUPS))) return !run_joined(c, told.msg, why, room);
     if (goes) {
         const int bad = has(c->on, SOCKETS) ? given_launch(&c->cfg, 0, train, c, &err)
                                             : ddp_launch(&c->cfg, train, c, &err);
         (void)fake_nets(); /* those of the next run begin */
         if (bad) return snprintf(why, room, "goes, but '%s'", err.msg) < 0;
-        return equal_at_the_end(c, WORLD - (c->cfg.servers > 0 ? c->cfg.servers : 0)) ||
+        return equal_at_the_end(c, WORLD - (c->cfg.server.count > 0 ? c->cfg.server.count : 0)) ||
                snprintf(why, room, "unlike parameters") < 0;
     }
-    if (c->cfg.join) {
+    if (c->cfg.elastic.join) {
         ddp_ctx *d = ddp_open(&c->cfg, &err);
         if (d) snprintf(err.msg, sizeof err.msg, "opened");
         ddp_close(d);

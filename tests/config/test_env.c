@@ -269,10 +269,10 @@ static void run_ids_and_settings_are_handed_on(void **state)
     memset(&cfg, 0, sizeof cfg);
     assert_int_equal(ddp__env_settings(ddp__built_in(), &cfg, &err), DDP_OK);
     assert_string_equal(cfg.net, "1gbit");
-    assert_string_equal(cfg.socket_ifname, "^lo");
-    assert_int_equal(cfg.join, 1);
-    assert_int_equal(cfg.no_checksum, 1);
-    assert_null(cfg.net2);
+    assert_string_equal(cfg.network.socket_ifname, "^lo");
+    assert_int_equal(cfg.elastic.join, 1);
+    assert_int_equal(cfg.security.no_checksum, 1);
+    assert_null(cfg.network.net2);
     assert_null(ddp__env_get("DREAMDDP_LOG"));
     assert_null(ddp__env_get("DREAMDDP_STRATEGY"));
     assert_int_equal(read_with(b, &env, &err), DDP_OK);

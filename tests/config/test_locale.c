@@ -67,7 +67,7 @@ static void variables_take_a_point(void **state)
     unsetenv("DREAMDDP_PEER_TIMEOUT");
     if (!d) fail_msg("%s", err.msg);
     assert_true(d->cfg.clip_norm > 0.24f && d->cfg.clip_norm < 0.26f);
-    assert_true(d->cfg.peer_timeout_s > 2.4 && d->cfg.peer_timeout_s < 2.6);
+    assert_true(d->cfg.timeout.peer_s > 2.4 && d->cfg.timeout.peer_s < 2.6);
     ddp_close(d);
 }
 

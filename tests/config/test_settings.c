@@ -222,18 +222,18 @@ static void zeros_that_are_values_and_fractions_are_kept(void **state)
     (void)state;
     memset(&c, 0, sizeof c);
     assert_int_equal(ddp_config_set(&c, "outer_momentum", "0", NULL), DDP_OK);
-    assert_true(c.outer_momentum == DDP_NO_MOMENTUM);
+    assert_true(c.outer.momentum == DDP_NO_MOMENTUM);
     assert_int_equal(ddp_config_set(&c, "mixture", "0", NULL), DDP_OK);
-    assert_true(c.mixture == DDP_OVERWRITE);
+    assert_true(c.outer.mixture == DDP_OVERWRITE);
     assert_int_equal(ddp_config_set(&c, "profile_steps", "0", NULL), DDP_OK);
     assert_true(c.profile_steps < 0);
     assert_int_equal(ddp_config_set(&c, "defer", "0", NULL), DDP_OK);
-    assert_true(c.defer == (double)DDP_DEFER_NONE);
+    assert_true(c.osp.defer == (double)DDP_DEFER_NONE);
     assert_true(setting(&c, "defer", &s) >= 0 && !strcmp(s.value, "0"));
     assert_int_equal(ddp_config_set(&c, "defer", "auto", NULL), DDP_OK);
-    assert_true(c.defer == 0);
+    assert_true(c.osp.defer == 0);
     assert_int_equal(ddp_config_set(&c, "servers", "2", NULL), DDP_OK);
-    assert_int_equal(c.servers, 2);
+    assert_int_equal(c.server.count, 2);
     assert_int_equal(ddp_config_set(&c, "wire", "topk:0.25", NULL), DDP_OK);
     assert_true(c.wire == DDP_WIRE_TOPK && c.topk_fraction == 0.25);
     assert_int_equal(ddp_config_set(&c, "topk_fraction", "1/64", NULL), DDP_OK);
@@ -249,7 +249,7 @@ static void zeros_that_are_values_and_fractions_are_kept(void **state)
     assert_string_equal(err.msg,
                         "wire=topk:2 is unknown: choose f32, bf16, int8, int4, e3m0 or topk:FRACTION");
     assert_int_equal(ddp_config_set(&c, "state_period", "4", NULL), DDP_OK);
-    assert_true(c.state_period[0] == 4 && c.state_period[1] == 4);
+    assert_true(c.average.state_period[0] == 4 && c.average.state_period[1] == 4);
     assert_int_equal(ddp_config_set(&c, "period", "-3", &err), DDP_ARG);
     assert_string_equal(
         err.msg, "period=-3: 1 to 1000000 steps; H, in which each layer is averaged once (default: 5)");
@@ -325,13 +325,13 @@ static void keys_of_the_environment_do_not_mix_with_those_of_the_program(void **
 
     (void)state;
     memset(&c, 0, sizeof c);
-    c.tls_psk = "mine";
+    c.security.psk = "mine";
     setenv("DREAMDDP_TLS_CA", "theirs", 1);
     assert_int_equal(ddp__env_settings(ddp__built_in(), &c, &err), DDP_OK);
-    assert_null(c.tls_ca);
-    c.tls_psk = NULL;
+    assert_null(c.security.ca);
+    c.security.psk = NULL;
     assert_int_equal(ddp__env_settings(ddp__built_in(), &c, &err), DDP_OK);
-    assert_string_equal(c.tls_ca, "theirs");
+    assert_string_equal(c.security.ca, "theirs");
     unsetenv("DREAMDDP_TLS_CA");
 }
 
@@ -343,18 +343,19 @@ static void defaults_are_those_of_the_table(void **state)
     (void)state;
     memset(&zero, 0, sizeof zero);
     assert_int_equal(resolve(&zero, &c, &err), DDP_OK);
-    assert_true(c.transport == DDP_TCP && c.strategy == DDP_DREAMDDP && c.overlap == DDP_OVERLAP_NONE);
-    assert_true(c.wire == DDP_WIRE_DEFAULT && c.solver == DDP_SOLVER_DEFAULT);
+    assert_true(c.transport == DDP_TCP && c.strategy == DDP_DREAMDDP && c.outer.overlap == DDP_OVERLAP_NONE);
+    assert_true(c.wire == DDP_WIRE_DEFAULT && c.plan.solver == DDP_SOLVER_DEFAULT);
     assert_true(c.period == 5 && c.world == 1 && c.threads == 1 && c.micro_batches == 1 &&
                 c.profile_steps == 6);
-    assert_true(c.bucket_bytes == (size_t)25 << 20 && c.partition_bytes == 26000000 && c.credit == 1);
-    assert_true(c.preserve == 0.01 && c.connect_timeout_s == 30 && c.join_timeout_s == 30 &&
-                c.peer_timeout_s == 30);
-    assert_true(c.op_timeout_s == 1800 && c.state_period[0] == 0 && c.no_env == 0);
+    assert_true(c.gradient.bucket_bytes == (size_t)25 << 20 && c.gradient.partition_bytes == 26000000 &&
+                c.gradient.credit == 1);
+    assert_true(c.deft.preserve == 0.01 && c.timeout.connect_s == 30 && c.timeout.join_s == 30 &&
+                c.timeout.peer_s == 30);
+    assert_true(c.timeout.op_s == 1800 && c.average.state_period[0] == 0 && c.no_env == 0);
     ddp__config_free(&c);
-    zero.min_world = 1;
+    zero.elastic.min_world = 1;
     assert_int_equal(resolve(&zero, &c, &err), DDP_OK);
-    assert_true(c.peer_timeout_s == 10);
+    assert_true(c.timeout.peer_s == 10);
     ddp__config_free(&c);
 }
 
@@ -375,16 +376,16 @@ static void ranges_hold_for_fields_that_a_program_sets(void **state)
             "period 1000001: 1 to 1000000 steps; H, in which each layer is averaged once (default: 5)");
     REFUSED(threads, -2, "threads -2: 1 to 1024; operator threads of this worker (default: 1)");
     REFUSED(clip_norm, -1.5f, "clip_norm -1.5: a number from 0; ");
-    REFUSED(outer_lr, (double)NAN, "outer_lr nan: a number above 0, at most 1e+06; ");
-    REFUSED(outer_momentum, 1, "outer_momentum 1: a number from 0, below 1; ");
-    REFUSED(outer_momentum, -0.5, "outer_momentum -0.5: ");
-    REFUSED(defer, 2, "defer 2: auto, or a share of the model from 0 to 1; ");
-    REFUSED(servers, -2, "servers -2: a number of ranks that serve, or colocated; ");
-    REFUSED(partition_bytes, 255, "partition_bytes 255: 256 or more bytes; ");
+    REFUSED(outer.lr, (double)NAN, "outer_lr nan: a number above 0, at most 1e+06; ");
+    REFUSED(outer.momentum, 1, "outer_momentum 1: a number from 0, below 1; ");
+    REFUSED(outer.momentum, -0.5, "outer_momentum -0.5: ");
+    REFUSED(osp.defer, 2, "defer 2: auto, or a share of the model from 0 to 1; ");
+    REFUSED(server.count, -2, "servers -2: a number of ranks that serve, or colocated; ");
+    REFUSED(gradient.partition_bytes, 255, "partition_bytes 255: 256 or more bytes; ");
     REFUSED(transport, (ddp_transport)5, "transport 5 is unknown: choose tcp, threads, mpi or sockets");
-    REFUSED(overlap, (ddp_overlap)-1, "overlap -1 is unknown: choose none, stream or eager");
-    REFUSED(lgp, (ddp_lgp)4, "lgp 4 is unknown: choose on, off or ema");
-    REFUSED(nccl, 3, "nccl 3: 0 to 2; ");
+    REFUSED(outer.overlap, (ddp_overlap)-1, "overlap -1 is unknown: choose none, stream or eager");
+    REFUSED(osp.lgp, (ddp_lgp)4, "lgp 4 is unknown: choose on, off or ema");
+    REFUSED(device.nccl, 3, "nccl 3: 0 to 2; ");
 #undef REFUSED
 }
 

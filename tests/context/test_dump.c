@@ -81,9 +81,9 @@ static int launch(int (*fn)(ddp_ctx *, void *), const char *dump_path, ddp_error
     cfg.transport = DDP_THREADS;
     cfg.strategy = DDP_SSGD;
     cfg.run_id = "dump test";
-    cfg.dump_path = dump_path;
-    cfg.op_timeout_s = 2.5; /* a machine may hold up a rank for a second */
-    cfg.peer_timeout_s = 30;
+    cfg.debug.dump_path = dump_path;
+    cfg.timeout.op_s = 2.5; /* a machine may hold up a rank for a second */
+    cfg.timeout.peer_s = 30;
     return ddp_launch(&cfg, fn, NULL, err);
 }
 

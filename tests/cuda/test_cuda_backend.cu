@@ -437,7 +437,7 @@ static void networks_train_as_the_cpu(ddp_strategy strategy, lab_model model, la
     cpu.model = device.model = model;
     cpu.rule = device.rule = rule;
     device.cfg.backend = &b;
-    device.cfg.nccl = nccl;
+    device.cfg.device.nccl = nccl;
     device.cfg.site = first_site;
     if (nccl == 2) {
         device.cfg.net = "50mbit,1ms";
@@ -522,9 +522,9 @@ static void a_lost_rank_ends_the_wait_for_its_average(void **state)
         lab x;
         lab_new(&x, 3, DDP_LOCALSGD, 3);
         x.cfg.backend = &b;
-        x.cfg.nccl = 1;
+        x.cfg.device.nccl = 1;
         x.cfg.site = site;
-        x.cfg.peer_timeout_s = 1;
+        x.cfg.timeout.peer_s = 1;
         x.model = LAB_MLP;
         x.no_sync_all = 1;
         assert_int_not_equal(ddp_launch(&x.cfg, leaves_early, &x, &err), 0);
@@ -586,8 +586,8 @@ static void a_lost_rank_ends_the_wait_for_parameters(void **state)
     x.cfg.transport = DDP_THREADS;
     x.cfg.strategy = DDP_LOCALSGD;
     x.cfg.period = 1;
-    x.cfg.nccl = 1;
-    x.cfg.peer_timeout_s = 1;
+    x.cfg.device.nccl = 1;
+    x.cfg.timeout.peer_s = 1;
     x.cfg.backend = &b;
     assert_int_not_equal(ddp_launch(&x.cfg, reads_behind_an_average, &x, &err), 0);
     if (!strstr(x.err.msg, "rank 1")) fail_msg("%s (%s)", x.err.msg, err.msg);
@@ -883,7 +883,7 @@ static void graphs_change_no_bit(ddp_cuda_numbers numbers, int model, int recomp
         cfg.no_env = 1;
         cfg.deterministic = 1;
         cfg.backend = &b;
-        if (i) cfg.cuda_stream = stream;
+        if (i) cfg.device.cuda_stream = stream;
         x[i].model = model;
         x[i].recompute = recompute;
         if (ddp_launch(&cfg, paired_worker, &x[i], &err)) fail_msg("%s", err.msg);
@@ -1033,7 +1033,7 @@ static void the_device_times_its_layers(void **state)
     x.cfg.backend = &b;
     x.cfg.deterministic = 0;
     x.cfg.profile_steps = 4;
-    x.cfg.trace_spans = 300;
+    x.cfg.debug.trace_spans = 300;
     if (ddp_launch(&x.cfg, timed, &x, &err)) fail_msg("%s", err.msg);
     lab_free(&x);
     nothing_left();
@@ -1356,7 +1356,7 @@ static const char *refused(const ddp_backend *b, int world, int nccl, int (*work
     lab_new(&x, world, DDP_DREAMDDP, 3);
     x.model = LAB_MLP;
     x.cfg.backend = b;
-    x.cfg.nccl = nccl;
+    x.cfg.device.nccl = nccl;
     memset(&err, 0, sizeof err);
     assert_int_not_equal(ddp_launch(&x.cfg, worker, &x, &err), 0);
     snprintf(text, sizeof text, "%s", err.msg);
@@ -1502,7 +1502,7 @@ static void nothing_is_loaded_behind_an_average(void **state)
         x.model = LAB_MLP;
         x.cfg.backend = &b;
         x.cfg.net = "100mbit,50ms";
-        x.cfg.nccl = sites;
+        x.cfg.device.nccl = sites;
         x.cfg.site = 2 * sites;
         if (ddp_launch(&x.cfg, in_its_site, &x, &err)) fail_msg("%s", err.msg);
         lab_free(&x);

@@ -27,7 +27,7 @@ static void equal_to_the_cpu(ddp_strategy strategy, lab_model model, lab_rule ru
     cpu.model = device.model = model;
     cpu.rule = device.rule = rule;
     cpu.cfg.clip_norm = device.cfg.clip_norm = clip;
-    cpu.cfg.average_state = device.cfg.average_state = state;
+    cpu.cfg.average.state = device.cfg.average.state = state;
     device.cfg.backend = &b;
     lab_run(&cpu);
     lab_run(&device);
@@ -217,7 +217,7 @@ static void without_a_gradient_nothing_moves(void **state)
         c.backend = &b;
         c.no_env = c.deterministic = 1;
         c.transport = DDP_THREADS;
-        if (ddp_strategy_traits(some[s]) & DDP_NEEDS_SERVERS) c.servers = DDP_SERVERS_COLOCATED;
+        if (ddp_strategy_traits(some[s]) & DDP_NEEDS_SERVERS) c.server.count = DDP_SERVERS_COLOCATED;
         if (ddp_launch(&c, still, seen, &err)) fail_msg("%s: %s", ddp_strategy_name(some[s]), err.msg);
         if (memcmp(seen[0], seen[1], sizeof seen[0]))
             fail_msg("%s: skipped layers moved", ddp_strategy_name(some[s]));
@@ -298,7 +298,7 @@ static void journey_go(const ddp_backend *b, journey *j)
     cfg.transport = DDP_THREADS;
     cfg.backend = b;
     cfg.period = 3;
-    cfg.deterministic = cfg.overwrite = 1;
+    cfg.deterministic = cfg.debug.overwrite = 1;
     if (ddp_launch(&cfg, journey_run, j, &err)) fail_msg("%s", err.msg);
     assert_int_equal(fake.alive, 0);
 }
@@ -336,11 +336,11 @@ static const char *sentence_of(ddp_config *cfg, lab_model model)
 
     lab_new(&x, 2, DDP_DREAMDDP, 3);
     x.cfg.backend = cfg->backend;
-    x.cfg.min_world = cfg->min_world;
-    x.cfg.nccl = cfg->nccl;
+    x.cfg.elastic.min_world = cfg->elastic.min_world;
+    x.cfg.device.nccl = cfg->device.nccl;
     x.cfg.site = cfg->site;
-    x.cfg.net2 = cfg->net2;
-    x.cfg.cuda_stream = cfg->cuda_stream;
+    x.cfg.network.net2 = cfg->network.net2;
+    x.cfg.device.cuda_stream = cfg->device.cuda_stream;
     x.model = model;
     memset(&err, 0, sizeof err);
     assert_int_not_equal(ddp_launch(&x.cfg, lab_worker, &x, &err), 0);
@@ -359,26 +359,26 @@ static void what_cannot_be_is_said(void **state)
     (void)state;
     lone.join = NULL;
     memset(&cfg, 0, sizeof cfg);
-    cfg.nccl = 1;
+    cfg.device.nccl = 1;
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "nccl"));
     cfg.backend = &lone;
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "nccl"));
     cfg.backend = &b;
-    cfg.nccl = 3;
+    cfg.device.nccl = 3;
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "nccl 3: 0 to 2"));
-    cfg.nccl = 2;
+    cfg.device.nccl = 2;
     cfg.site = 4;
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "two levels where nccl is 1"));
     cfg.site = 0;
-    cfg.net2 = "1Gbit";
+    cfg.network.net2 = "1Gbit";
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "set nccl to 2"));
-    cfg.net2 = NULL;
-    cfg.nccl = 1;
-    cfg.min_world = 1;
+    cfg.network.net2 = NULL;
+    cfg.device.nccl = 1;
+    cfg.elastic.min_world = 1;
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "elastic"));
-    cfg.min_world = cfg.nccl = 0;
+    cfg.elastic.min_world = cfg.device.nccl = 0;
     cfg.backend = NULL;
-    cfg.cuda_stream = &cfg;
+    cfg.device.cuda_stream = &cfg;
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "cuda_stream"));
 }
 
@@ -540,7 +540,7 @@ static void devices_go_on_without_a_lost_rank(void **state)
             lab_new(run[k], 3, (ddp_strategy)s, 3);
             run[k]->rule = LAB_ADAMW;
             run[k]->cfg.transport = DDP_TCP;
-            run[k]->cfg.min_world = 2;
+            run[k]->cfg.elastic.min_world = 2;
             run[k]->cfg.backend = k ? &b : NULL;
             if (ddp_launch(&run[k]->cfg, dies_in_the_middle, run[k], &err))
                 fail_msg("%s, %s: %s", ddp_strategy_name((ddp_strategy)s), k ? "device" : "CPU", err.msg);
@@ -578,8 +578,8 @@ static void networks_give_the_cpus_bits(ddp_strategy strategy, lab_model model, 
     cpu.rule = device.rule = rule;
     cpu.cfg.site = device.cfg.site = first_site;
     device.cfg.backend = &b;
-    device.cfg.nccl = nccl;
-    cpu.cfg.trace_spans = device.cfg.trace_spans = 0;
+    device.cfg.device.nccl = nccl;
+    cpu.cfg.debug.trace_spans = device.cfg.debug.trace_spans = 0;
     if (ddp_launch(&cpu.cfg, in_its_site, &cpu, &err)) fail_msg("%s", err.msg);
     if (ddp_launch(&device.cfg, in_its_site, &device, &err)) fail_msg("%s", err.msg);
     for (r = 0; r < world; r++)
@@ -663,7 +663,7 @@ static void both_links_give_the_cpus_bits(void **state)
     cpu.model = device.lab.model = LAB_GPT;
     lab_run(&cpu);
     device.lab.cfg.backend = &b;
-    device.lab.cfg.nccl = 2;
+    device.lab.cfg.device.nccl = 2;
     device.lab.cfg.net = "4mbit,1ms"; /* so slow that a busy machine hardly matters */
     device.lab.cfg.deterministic = 0; /* the links are measured */
     device.lab.cfg.profile_steps = 2;
@@ -695,9 +695,9 @@ static void a_rank_lost_behind_an_average_is_no_hang(void **state)
         lab x;
         lab_new(&x, 2, DDP_LOCALSGD, 3);
         x.cfg.backend = &b;
-        x.cfg.nccl = 1;
+        x.cfg.device.nccl = 1;
         x.cfg.site = site; /* both in one, or none */
-        x.cfg.peer_timeout_s = 3;
+        x.cfg.timeout.peer_s = 3;
         x.model = LAB_MLP;
         x.no_sync_all = 1;
         assert_int_not_equal(ddp_launch(&x.cfg, leaves_early, &x, &err), 0);
@@ -797,7 +797,7 @@ static void an_own_loop_is_timed_by_the_device(void **state)
     cfg.no_env = 1;
     cfg.backend = &b;
     cfg.profile_steps = 4;
-    cfg.trace_spans = 400;
+    cfg.debug.trace_spans = 400;
     if (ddp_launch(&cfg, own_loop, &calls, &err)) fail_msg("%s", err.msg);
     assert_int_equal(calls, 27);
     cfg.world = 2;

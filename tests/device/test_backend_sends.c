@@ -32,7 +32,7 @@ static void both_run(both *x, const char *what)
 {
     lab *cpu = &x->run[0], *device = &x->run[1], empty;
     const int blocks = cpu->cfg.wire == DDP_WIRE_INT8 || cpu->cfg.wire == DDP_WIRE_INT4;
-    const int servers = cpu->cfg.servers > 0 ? cpu->cfg.servers : 0;
+    const int servers = cpu->cfg.server.count > 0 ? cpu->cfg.server.count : 0;
     int own, r;
 
     lab_new(&empty, cpu->cfg.world, cpu->cfg.strategy, 3);
@@ -77,9 +77,9 @@ static void every_server_gives_the_cpus_bits(void **state)
             const int apart = k < 2 ? servers[k] : 0;
             ddp_config *c = both_new(&x, 3 + apart, (ddp_strategy)s, k ? LAB_MLP : LAB_GPT,
                                      k == 1 ? LAB_MOMENTUM : LAB_ADAMW);
-            c->servers = servers[k];
-            c->staleness = k;
-            c->defer = 0.6;
+            c->server.count = servers[k];
+            c->server.staleness = k;
+            c->osp.defer = 0.6;
             x.run[0].rates = 1;
             both_run(&x, k < 2 ? "servers of their own" : "co-located");
         }
@@ -96,10 +96,10 @@ static void every_way_of_osp_gives_the_cpus_bits(void **state)
         for (paper = 0; paper < 2; paper++)
             for (apart = 0; apart < 2; apart++) {
                 ddp_config *c = both_new(&x, 2 + apart, DDP_OSP, k == 1 ? LAB_MLP : LAB_GPT, (lab_rule)k);
-                c->servers = apart ? 1 : DDP_SERVERS_COLOCATED;
-                c->defer = 0.7;
-                c->lgp = lgp[k];
-                c->paper = paper;
+                c->server.count = apart ? 1 : DDP_SERVERS_COLOCATED;
+                c->osp.defer = 0.7;
+                c->osp.lgp = lgp[k];
+                c->plan.paper = paper;
                 both_run(&x, paper ? "paper" : "ours");
             }
 }
@@ -111,16 +111,16 @@ static void servers_are_reached_over_tcp_and_alone(void **state)
 
     (void)state;
     c = both_new(&x, 3, DDP_ASP, LAB_MLP, LAB_ADAMW);
-    c->servers = 1;
-    c->paper = 1;
+    c->server.count = 1;
+    c->plan.paper = 1;
     c->transport = DDP_TCP;
     both_run(&x, "tcp");
     c = both_new(&x, 2, DDP_BSP, LAB_MLP, LAB_ADAMW);
-    c->servers = 1;
+    c->server.count = 1;
     both_run(&x, "one worker and a server");
     c = both_new(&x, 1, DDP_OSP, LAB_MLP, LAB_ADAMW);
-    c->servers = DDP_SERVERS_COLOCATED;
-    c->defer = 0.6;
+    c->server.count = DDP_SERVERS_COLOCATED;
+    c->osp.defer = 0.6;
     both_run(&x, "one worker, its own server");
 }
 
@@ -142,18 +142,18 @@ static void changes_in_every_coding_give_the_cpus_bits(void **state)
             ddp_config *c = both_new(&x, 2 + w % 2, k == 1 && w == 5 ? DDP_SPARSELOCO : DDP_DILOCO,
                                      k % 2 ? LAB_MLP : LAB_GPT, (lab_rule)k);
             c->wire = wires[w];
-            c->overlap = overlaps[k];
+            c->outer.overlap = overlaps[k];
             both_run(&x, wire_names[w]);
             c = both_new(&x, 3, DDP_DILOCO, LAB_MLP, LAB_ADAMW); /* each keeps all of the momentum */
             c->wire = wires[w];
-            c->overlap = overlaps[k];
+            c->outer.overlap = overlaps[k];
             c->transport = DDP_TCP;
-            c->min_world = 2;
+            c->elastic.min_world = 2;
             both_run(&x, "elastic");
         }
     both_new(&x, 3, DDP_DILOCO, LAB_GPT, LAB_ADAMW);
-    x.run[0].cfg.overlap = DDP_OVERLAP_EAGER;
-    x.run[0].cfg.compensation = 0.5;
+    x.run[0].cfg.outer.overlap = DDP_OVERLAP_EAGER;
+    x.run[0].cfg.outer.compensation = 0.5;
     both_run(&x, "compensated");
 }
 
@@ -170,7 +170,7 @@ static void int8_averages_give_the_cpus_bits(void **state)
         ddp_config *c =
             both_new(&x, 2 + (int)(s % 2), strategies[s], s % 2 ? LAB_GPT : LAB_MLP, (lab_rule)(s % 4));
         c->wire = DDP_WIRE_INT8;
-        c->average_state = s % 2 == 0;
+        c->average.state = s % 2 == 0;
         both_run(&x, "int8");
     }
 }
@@ -304,12 +304,12 @@ static void journey_both_ways(ddp_strategy strategy, ddp_wire wire, ddp_overlap 
     j.cfg.world = 3;
     j.cfg.transport = DDP_THREADS;
     j.cfg.period = 3;
-    j.cfg.deterministic = j.cfg.overwrite = 1;
+    j.cfg.deterministic = j.cfg.debug.overwrite = 1;
     j.cfg.strategy = strategy;
     j.cfg.wire = wire;
-    j.cfg.overlap = overlap;
-    j.cfg.servers = servers;
-    j.cfg.defer = 0.6;
+    j.cfg.outer.overlap = overlap;
+    j.cfg.server.count = servers;
+    j.cfg.osp.defer = 0.6;
     journey_go(&j, NULL, NULL, NULL, 9, whole);
     assert_true(whole[0][0] != 0 && whole[1][0] != 0);
     journey_go(&j, &backend, folder, NULL, 5, half);
@@ -347,13 +347,13 @@ static void what_cannot_be_is_said(void **state)
     lab_new(&x, 2, DDP_DILOCO, 3);
     x.model = LAB_MLP;
     x.cfg.backend = &backend;
-    x.cfg.nccl = 1;
+    x.cfg.device.nccl = 1;
     x.cfg.wire = DDP_WIRE_INT4;
     assert_int_equal(ddp_launch(&x.cfg, lab_worker, &x, &err), DDP_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "NCCL moves floats"));
     x.cfg.wire = DDP_WIRE_DEFAULT;
     x.cfg.strategy = DDP_ASP;
-    x.cfg.servers = 1;
+    x.cfg.server.count = 1;
     assert_int_equal(ddp_launch(&x.cfg, lab_worker, &x, &err), DDP_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "servers are reached by transport"));
     lab_free(&x);

@@ -54,7 +54,7 @@ static void links_for(int world, const char *net, const char *script)
         c.rank = r;
         c.world = world;
         c.net = net;
-        c.net_script = path;
+        c.network.net_script = path;
         if (ddp__links_open(&c, 0, &rank_links[r], &err) != DDP_OK) fail_msg("%s", err.msg);
     }
 }

@@ -419,7 +419,7 @@ static void a_killed_worker_is_a_lost_peer(void **state)
     c.no_env = 1;
     c.world = 3;
     c.transport = DDP_THREADS;
-    c.net_script = write_file("kill", "t=0.3 kill 1\n");
+    c.network.net_script = write_file("kill", "t=0.3 kill 1\n");
     assert_int_equal(ddp_launch(&c, train_until_killed, NULL, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "kills worker 1 at t=0.3"));
     c.transport = DDP_TCP;

@@ -15,7 +15,7 @@ static void second_config(ddp_config *c, int world, ddp_transport transport)
     c->world = world;
     c->transport = transport;
     c->deterministic = 1;
-    c->peer_timeout_s = 60;
+    c->timeout.peer_s = 60;
 }
 
 static void run_worker(const ddp_config *c, int (*fn)(ddp_ctx *, void *), void *user)
@@ -151,9 +151,9 @@ static void trained_config(trained *t, ddp_strategy s, ddp_transport transport, 
     second_config(&t->cfg, 3, transport);
     t->cfg.strategy = s;
     t->cfg.period = 3;
-    t->cfg.bucket_bytes = 4 * N;
+    t->cfg.gradient.bucket_bytes = 4 * N;
     t->cfg.net = net;
-    t->cfg.net2 = net2;
+    t->cfg.network.net2 = net2;
 }
 
 #endif /* SECOND_LAB_H */

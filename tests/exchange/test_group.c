@@ -39,7 +39,7 @@ static void run(trial *t, ddp_transport transport, int world, int expected)
     t->cfg.transport = transport;
     t->cfg.world = world;
     t->cfg.no_env = 1;
-    t->cfg.op_timeout_s = 60;
+    t->cfg.timeout.op_s = 60;
     memset(&err, 0, sizeof err);
     code = ddp_launch(&t->cfg, worker, t, &err);
     if (code != expected) fail_msg("%d instead of %d: %s", code, expected, err.msg);
@@ -158,7 +158,7 @@ static void wrong_groups_are_refused(void **state)
     t.work = wrong_group;
     t.order = &kind;
     for (kind = 0; kind < 6; kind++) run(&t, DDP_THREADS, 3, DDP_ARG);
-    t.cfg.min_world = 2;
+    t.cfg.elastic.min_world = 2;
     kind = 5;
     run(&t, DDP_THREADS, 3, DDP_UNSUPPORTED);
 }

@@ -174,8 +174,8 @@ static void run_config(run *x, ddp_strategy strategy, int world, const int *site
     x->cfg.transport = DDP_THREADS;
     x->cfg.deterministic = 1;
     x->cfg.period = 3;
-    x->cfg.bucket_bytes = 2500;
-    x->cfg.peer_timeout_s = 60;
+    x->cfg.gradient.bucket_bytes = 2500;
+    x->cfg.timeout.peer_s = 60;
     for (int r = 0; r < world; r++) x->site[r] = site[r];
 }
 
@@ -290,7 +290,7 @@ static void one_site_of_all_is_one_level_of_floats(void **state)
             run_config(&two, strategies[s], 4, one_site);
             run_config(&one, strategies[s], 4, none);
             two.cfg.wire = wires[w];
-            two.cfg.min_world = w == 1;
+            two.cfg.elastic.min_world = w == 1;
             run_it(&two);
             run_it(&one);
             for (int r = 0; r < 4; r++) /* what parameters changed by, in blocks, has a last place of its
@@ -341,8 +341,8 @@ static void an_elastic_world_has_the_same_bits(void **state)
             run_config(&elastic, strategies[s], unlike ? 5 : 4, unlike ? unlike_sites : equal_sites);
             run_config(&fixed, strategies[s], unlike ? 5 : 4, unlike ? unlike_sites : equal_sites);
             elastic.cfg.wire = fixed.cfg.wire = wires[kind / 2];
-            elastic.cfg.min_world = 2;
-            elastic.cfg.check_writes = 1;
+            elastic.cfg.elastic.min_world = 2;
+            elastic.cfg.debug.check_writes = 1;
             run_it(&elastic);
             run_it(&fixed);
             for (int r = 0; r < elastic.cfg.world; r++)
@@ -369,7 +369,7 @@ static void sites_go_on_with_those_who_live(void **state)
             run *x = over_tcp ? tcp : &threads;
             run_config(x, DDP_SSGD, 5, unlike_sites);
             x->cfg.transport = over_tcp ? DDP_TCP : DDP_THREADS;
-            x->cfg.min_world = 2;
+            x->cfg.elastic.min_world = 2;
             memcpy(x->leaves, leaves[i], sizeof x->leaves);
             run_it(x);
             plain(x, want);
@@ -447,7 +447,7 @@ static void blocks_cross_sites_alone(void **state)
             run_config(&floats, strategies[s], world, site);
             run_config(tcp, strategies[s], world, site);
             threads.cfg.wire = tcp->cfg.wire = DDP_WIRE_INT8;
-            threads.cfg.check_writes = 1;
+            threads.cfg.debug.check_writes = 1;
             tcp->cfg.transport = DDP_TCP;
             run_it(&threads);
             run_it(&floats);

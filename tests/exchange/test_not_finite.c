@@ -83,11 +83,11 @@ static int run(board *b, ddp_strategy strategy, ddp_wire wire, int no_check, ddp
     cfg.wire = wire;
     cfg.transport = DDP_THREADS;
     cfg.world = 2;
-    cfg.servers =
+    cfg.server.count =
         (ddp_strategy_traits(strategy) & (unsigned)DDP_NEEDS_SERVERS) ? (int)DDP_SERVERS_COLOCATED : 0;
     cfg.period = strategy == DDP_LOCALSGD || strategy == DDP_DILOCO ? 2 : 0;
     cfg.no_env = 1;
-    cfg.no_finite_check = no_check;
+    cfg.debug.no_finite_check = no_check;
     cfg.micro_batches = skips_first ? 2 : 1;
     cfg.logger.fn = count_line;
     cfg.logger.user = b;

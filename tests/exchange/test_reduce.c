@@ -43,7 +43,7 @@ static ddp_config of_world(ddp_transport transport, int world)
     c.transport = transport;
     c.world = world;
     c.no_env = 1;
-    c.op_timeout_s = 60;
+    c.timeout.op_s = 60;
     return c;
 }
 
@@ -219,7 +219,7 @@ static void servers_take_no_part(void **state)
 
     (void)state;
     c.strategy = DDP_BSP;
-    c.servers = 1;
+    c.server.count = 1;
     launch(c, beside_a_server, NULL, 0, "");
 }
 
@@ -274,7 +274,7 @@ static void lost_workers_are_left_out(void **state)
     ddp_config c = of_world(DDP_TCP, 3);
 
     (void)state;
-    c.min_world = 2;
+    c.elastic.min_world = 2;
     launch(c, without_the_lost, NULL, 0, "");
     c.net = "1gbit";
     for (int us = 20000; us < 100000; us += 17000) launch(c, during_a_call, &us, 0, "");

@@ -73,7 +73,7 @@ static void each_link_carries_what_is_sent_over_it(void **state)
     for (int tcp = 0; tcp < 2; tcp++) {
         ddp_config c;
         second_config(&c, 3, tcp ? DDP_TCP : DDP_THREADS);
-        c.net2 = "none";
+        c.network.net2 = "none";
         run_worker(&c, use_both, NULL);
     }
 }
@@ -103,7 +103,7 @@ static void two_links_at_once_have_nearly_the_sum_of_the_rates(void **state)
     (void)state;
     second_config(&c, 2, DDP_THREADS);
     c.net = "40mbit,1ms";
-    c.net2 = "20mbit,2ms";
+    c.network.net2 = "20mbit,2ms";
     one = simulate_both(&c, 500000, 0, 0.401);
     other = simulate_both(&c, 0, 250000, 0.402);
     two = simulate_both(&c, 500000, 250000, 0.402);
@@ -121,7 +121,7 @@ static void each_link_is_measured_alone(void **state)
     (void)state;
     second_config(&c, 2, DDP_THREADS);
     c.net = "40mbit,2ms";
-    c.net2 = "20mbit,5ms";
+    c.network.net2 = "20mbit,5ms";
     if (ddp_simulate(&c, NULL, measure, NULL, NULL, &err)) fail_msg("%s", err.msg);
 }
 
@@ -154,11 +154,11 @@ static void a_link_that_is_not_there_is_named(void **state)
         assert_non_null(strstr(err.msg, "ddp_exchange: this context has no link"));
     }
     second_config(&c, 2, DDP_THREADS);
-    c.net2 = "fast";
+    c.network.net2 = "fast";
     assert_int_equal(ddp_launch(&c, use_both, NULL, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "the rate 'fast'"));
     c.world = 1;
-    c.net2 = "none";
+    c.network.net2 = "none";
     d = ddp_open(&c, &err);
     assert_int_equal(ddp_links(d), 0);
     assert_int_equal(exchange(d, DDP_ALL_REDUCE, on_link(1), x, 1, 3, 0), 0); /* alone: nothing travels */
@@ -187,7 +187,7 @@ static void an_abort_reaches_both_links(void **state)
         ddp_config c;
         ddp_error err;
         second_config(&c, 3, tcp ? DDP_TCP : DDP_THREADS);
-        c.net2 = "none";
+        c.network.net2 = "none";
         assert_int_equal(ddp_launch(&c, abort_one, NULL, &err), DDP_ABORTED);
         assert_non_null(strstr(err.msg, "enough"));
     }

@@ -542,12 +542,12 @@ static void fuzz_run(fuzz_input *in)
     w.cfg.period = 2;
     w.cfg.strategy = strategy[how % 6];
     if (w.cfg.strategy == DDP_BSP)
-        w.cfg.servers = DDP_SERVERS_COLOCATED;
+        w.cfg.server.count = DDP_SERVERS_COLOCATED;
     else if (how / 6 % 3 == 1 && how % 6 < 2)
         w.cfg.wire = DDP_WIRE_INT8;
     else if (how / 6 % 3 == 2 && how % 6 < 2)
-        w.cfg.min_world = 1;
-    w.cfg.peer_timeout_s = w.cfg.op_timeout_s = w.meddles ? 0.15 : 60;
+        w.cfg.elastic.min_world = 1;
+    w.cfg.timeout.peer_s = w.cfg.timeout.op_s = w.meddles ? 0.15 : 60;
     fuzz_expect(w.inside && w.hub);
     if (pthread_create(&other, NULL, run_other, &w)) abort();
     run_rank(&w, 0);

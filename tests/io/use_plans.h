@@ -314,7 +314,7 @@ static void links_opened(const char *net, const char *script, int rank, int worl
 
     memset(&c, 0, sizeof c);
     c.net = net;
-    c.net_script = script;
+    c.network.net_script = script;
     c.rank = rank;
     c.world = world;
     c.transport = DDP_TCP;

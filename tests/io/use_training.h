@@ -76,7 +76,7 @@ static ddp_ctx *checkpoint_open(int rule, model *m)
     ddp_ctx *d;
 
     memset(&c, 0, sizeof c);
-    c.world = c.no_env = c.deterministic = c.overwrite = 1;
+    c.world = c.no_env = c.deterministic = c.debug.overwrite = 1;
     c.strategy = strategy[rule];
     c.period = 3;
     d = ddp_open(&c, &err);

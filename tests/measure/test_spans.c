@@ -32,7 +32,7 @@ static void configure(run *x, ddp_strategy s, int way)
     x->cfg.no_env = 1;
     x->cfg.period = 2;
     x->cfg.deterministic = 1;
-    x->cfg.peer_timeout_s = 60;
+    x->cfg.timeout.peer_s = 60;
     x->way = way;
 }
 

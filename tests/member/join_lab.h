@@ -87,7 +87,8 @@ static long kept_rest(const plan_of_run *p, const ddp_ctx *d)
     for (int l = 0; outer && l < p->layers; l++) n += ((const ddp__outer *)d->self)->layer[l].fresh;
 
     for (int i = 0; i < ddp__count(d->exchange->kept); i++)
-        for (size_t k = 0; !strcmp(d->exchange->kept[i].name, "residual") && k < d->exchange->kept[i].count; k++)
+        for (size_t k = 0; !strcmp(d->exchange->kept[i].name, "residual") && k < d->exchange->kept[i].count;
+             k++)
             n += d->exchange->kept[i].data[k] != 0;
     return n;
 }
@@ -165,9 +166,9 @@ static void certify(const plan_of_run *p, ddp_config *c)
     snprintf(path[0], sizeof path[0], "%s/ca.pem", p->folder);
     snprintf(path[1], sizeof path[1], "%s/%s.pem", p->folder, p->cert ? p->cert : name);
     snprintf(path[2], sizeof path[2], "%s/%s.key", p->folder, p->cert ? p->cert : name);
-    c->tls_ca = path[0];
-    c->tls_cert = path[1];
-    c->tls_key = path[2];
+    c->security.ca = path[0];
+    c->security.cert = path[1];
+    c->security.key = path[2];
 }
 
 /* The run waits for no more joining workers: it ends with a period, later than any rank is. */
@@ -192,29 +193,30 @@ static void work(const plan_of_run *p, int number, int join)
     memset(&err, 0, sizeof err);
     c.strategy = p->strategy;
     c.wire = p->wire;
-    c.overlap = overlap;
-    if (p->strategy == DDP_DEFT) c.update_frequency = 0.5; /* merged gradients wait when a worker is lost */
-    c.outer_lr = mean_itself;
-    c.outer_momentum = mean_itself ? DDP_NO_MOMENTUM : 0;
-    c.average_state = p->average_state;
+    c.outer.overlap = overlap;
+    if (p->strategy == DDP_DEFT)
+        c.deft.update_frequency = 0.5; /* merged gradients wait when a worker is lost */
+    c.outer.lr = mean_itself;
+    c.outer.momentum = mean_itself ? DDP_NO_MOMENTUM : 0;
+    c.average.state = p->average_state;
     c.site = p->site[number];
     c.rank = join ? 0 : number;
     c.world = join ? 0 : p->world;
-    c.min_world = p->min_world;
-    c.max_world = join ? 0 : p->max_world;
-    c.join = join;
+    c.elastic.min_world = p->min_world;
+    c.elastic.max_world = join ? 0 : p->max_world;
+    c.elastic.join = join;
     c.addr = p->addr;
     c.run_id = p->run;
     c.period = p->period;
     c.no_env = 1;
-    c.peer_timeout_s = p->peer_s;
-    c.op_timeout_s = p->op_s;
-    c.tls_psk = p->psk;
-    c.insecure = p->insecure;
-    c.elastic_bytes = p->elastic_bytes;
+    c.timeout.peer_s = p->peer_s;
+    c.timeout.op_s = p->op_s;
+    c.security.psk = p->psk;
+    c.security.insecure = p->insecure;
+    c.elastic.bytes = p->elastic_bytes;
     c.profile_steps = p->elastic_bytes ? -1 : 0; /* probes of the link have 4 MiB */
     if (p->folder) certify(p, &c);
-    c.connect_timeout_s = p->connect_s;
+    c.timeout.connect_s = p->connect_s;
     if (getenv("JOIN_LOG")) c.logger.level = DDP_LOG_INFO;
     if (getenv("JOIN_LOG")) {
         c.no_env = 0;

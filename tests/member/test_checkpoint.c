@@ -162,10 +162,10 @@ static ddp_config world_of(int world, ddp_strategy s, int period)
     c.no_env = 1;
     c.seed = 5;
     c.profile_steps = 4;
-    c.peer_timeout_s = 60; /* sanitizers on a busy machine */
-    if (s >= DDP_BSP && s <= DDP_OSP) c.servers = DDP_SERVERS_COLOCATED;
-    if (s == DDP_OSP) c.defer = 0.6;
-    c.staleness = 2;
+    c.timeout.peer_s = 60; /* sanitizers on a busy machine */
+    if (s >= DDP_BSP && s <= DDP_OSP) c.server.count = DDP_SERVERS_COLOCATED;
+    if (s == DDP_OSP) c.osp.defer = 0.6;
+    c.server.staleness = 2;
     return c;
 }
 
@@ -226,7 +226,7 @@ static void same_bits_at(const ddp_config *at, int momentum, int vision, long cu
     for (r = 0; r < world; r++)
         if (second.hash[r] != whole.hash[r])
             fail_msg("%s, overlap %d, wire %d, %d ranks, cut at %ld: rank %d differs",
-                     ddp_strategy_name(c.strategy), (int)c.overlap, (int)c.wire, world, cut, r);
+                     ddp_strategy_name(c.strategy), (int)c.outer.overlap, (int)c.wire, world, cut, r);
     remove_folder(folder);
 }
 
@@ -264,14 +264,14 @@ static void servers_of_their_own_go_on_too(void **unused)
     (void)unused;
     for (s = (int)DDP_BSP; s <= (int)DDP_OSP; s++) {
         ddp_config c = world_of(3 + s % 2, (ddp_strategy)s, 3);
-        c.servers = 1 + s % 2;
+        c.server.count = 1 + s % 2;
         same_bits_at(&c, s % 2, 0, 5);
         same_bits_at(&c, 1 - s % 2, s % 2, 2);
     }
     for (i = 0; i < 4; i++) { /* what is late is in the file */
         ddp_config c = world_of(2, DDP_OSP, 3);
-        c.lgp = (ddp_lgp)i;
-        c.paper = i == 0;
+        c.osp.lgp = (ddp_lgp)i;
+        c.plan.paper = i == 0;
         same_bits_at(&c, 0, 0, 7);
     }
 }
@@ -287,13 +287,13 @@ static void changes_that_are_late_go_on_with_the_same_bits(void **unused)
         for (int w = 0; w < 5; w++)
             for (long cut = 1; cut <= 9; cut += (1 + (w > 0)) * SAMPLED(3)) {
                 ddp_config c = world_of(cut % 2 ? 3 : 2, DDP_DILOCO, 4);
-                c.overlap = (ddp_overlap)overlap;
+                c.outer.overlap = (ddp_overlap)overlap;
                 c.wire = wires[w];
-                c.min_world = (int)(cut / 2 % 2);
-                if (overlap == (int)DDP_OVERLAP_EAGER && cut % 2) c.compensation = 0.5;
+                c.elastic.min_world = (int)(cut / 2 % 2);
+                if (overlap == (int)DDP_OVERLAP_EAGER && cut % 2) c.outer.compensation = 0.5;
                 if (overlap == (int)DDP_OVERLAP_STREAM && w % 2) {
-                    c.fragments = 3;
-                    c.landing = 2;
+                    c.outer.fragments = 3;
+                    c.outer.landing = 2;
                 }
                 if (overlap == (int)DDP_OVERLAP_STREAM) c.net = "50mbit,1ms";
                 same_bits_at(&c, w % 2, 0, cut);
@@ -309,7 +309,7 @@ static void clipping_and_averaged_state_go_on_too(void **unused)
     (void)unused;
     assert_non_null(mkdtemp(folder));
     c.clip_norm = 0.5f;
-    c.average_state = 1;
+    c.average.state = 1;
     first.save = second.load = 1;
     go(&c, &whole);
     go(&c, &first);
@@ -324,8 +324,8 @@ static void parts_go_on_too(void **unused)
     (void)unused;
     for (long cut = 1; cut <= 8; cut++) {
         ddp_config c = world_of(3, DDP_DREAMDDP, 4);
-        c.split_params = 20;
-        c.average_state = (int)cut % 2;
+        c.average.split_params = 20;
+        c.average.state = (int)cut % 2;
         same_bits_at(&c, (int)cut % 3, cut % 4 == 0, cut);
     }
 }
@@ -337,8 +337,8 @@ static void state_periods_go_on_too(void **unused)
     leg whole = leg_of(NULL, 16);
 
     (void)unused;
-    c.state_period[0] = 2;
-    c.state_period[1] = 3;
+    c.average.state_period[0] = 2;
+    c.average.state_period[1] = 3;
     go(&c, &whole);
     for (long cut = 1; cut < 12; cut += 2) {
         char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
@@ -591,7 +591,7 @@ static void what_another_run_has_saved_stays(void **unused)
     a.last = 12; /* going on from it is the same run */
     go(&c, &a);
     assert_true(there(folder, 4) && there(folder, 8) && there(folder, 12));
-    c.overwrite = 1;
+    c.debug.overwrite = 1;
     go(&c, &other);
     assert_true(there(folder, 3));
     assert_true(!there(folder, 4) && !there(folder, 8) && !there(folder, 12));
@@ -698,7 +698,7 @@ static void half_a_checkpoint_is_none(void **unused)
     assert_memory_equal(b.hash, a.hash, sizeof a.hash);
     a.last = 9;
     a.keep = 1;
-    c.overwrite = 1;
+    c.debug.overwrite = 1;
     go(&c, &a);
     assert_true(there(folder, 9) && !there(folder, 7) && !there(folder, 4));
     remove_folder(folder);
@@ -712,7 +712,7 @@ static void a_save_that_fails_leaves_the_one_before(void **unused)
     leg a = leg_of(folder, 4), b = leg_of(folder, 4), other;
 
     (void)unused;
-    c.overwrite = 1;
+    c.debug.overwrite = 1;
     assert_non_null(mkdtemp(folder));
     a.save = b.load = 1;
     other = a;
@@ -768,7 +768,7 @@ static void a_kill_never_costs_the_last_checkpoint(void **unused)
     int code;
 
     (void)unused;
-    c.overwrite = 1;
+    c.debug.overwrite = 1;
     assert_non_null(mkdtemp(folder));
     a.width = 48; /* files of 700 KB: most kills fall into a save */
     a.save = 1;

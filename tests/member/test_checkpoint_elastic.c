@@ -148,10 +148,10 @@ static void run(board *b)
     c.period = 3;
     c.transport = DDP_TCP;
     c.deterministic = 1;
-    c.min_world = 1;
+    c.elastic.min_world = 1;
     c.no_env = 1;
     c.seed = 5;
-    c.peer_timeout_s = 60;
+    c.timeout.peer_s = 60;
     fflush(NULL);
     if (ddp_launch(&c, train, b, &err) != DDP_OK) fail_msg("%s", err.msg);
 }

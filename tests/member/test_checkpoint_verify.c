@@ -89,7 +89,7 @@ static ddp_config config_of(int world)
     c.no_env = 1;
     c.deterministic = 1;
     c.profile_steps = 2;
-    c.peer_timeout_s = 60; /* sanitizers on a busy machine */
+    c.timeout.peer_s = 60; /* sanitizers on a busy machine */
     return c;
 }
 
@@ -311,10 +311,10 @@ static void a_plan_that_does_not_fit_changes_no_parameter(void **unused)
 
     (void)unused;
     assert_non_null(mkdtemp(folder));
-    c.split_params = 3;
+    c.average.split_params = 3;
     saves(&c, folder);
     loads(&c, folder);
-    c.split_params = 0;
+    c.average.split_params = 0;
     refuses(&c, folder, "does not fit this model");
     shell("rm -r %s%s", folder, "");
 }

@@ -57,14 +57,14 @@ static void joins_a_run_that_dies(const plan_of_run *p, const pid_t *member)
     snprintf(dump_path, sizeof dump_path, "%s", in_folder("failure.jsonl"));
     memset(&c, 0, sizeof c);
     c.strategy = p->strategy;
-    c.min_world = p->min_world;
-    c.join = 1;
+    c.elastic.min_world = p->min_world;
+    c.elastic.join = 1;
     c.addr = p->addr;
     c.run_id = p->run;
     c.period = p->period;
     c.no_env = 1;
-    c.connect_timeout_s = 20;
-    c.dump_path = dump_path;
+    c.timeout.connect_s = 20;
+    c.debug.dump_path = dump_path;
     d = ddp_open(&c, &err);
     if (!d || ddp_dump(d, in_folder("joining.jsonl"), NULL)) _exit(99);
     for (int r = 0; r < 2; r++) kill(member[r], SIGKILL);
@@ -73,7 +73,7 @@ static void joins_a_run_that_dies(const plan_of_run *p, const pid_t *member)
     layer.params = w;
     layer.grads = g;
     layer.count = 2;
-    d->cfg.connect_timeout_s = 0.5;
+    d->cfg.timeout.connect_s = 0.5;
     d->session->joiner->c.connect_timeout_s = 0.5;
     if (ddp_add_layer(d, &layer) || !ddp_set_optimizer(d, &o)) _exit(98);
     if (ddp_dump(d, in_folder("after.jsonl"), NULL)) _exit(97);
@@ -180,7 +180,7 @@ static void worker_enters_after_the_collectives_between_two_steps(void **state)
 static int notes_that_it_opened(const plan_of_run *p, ddp_ctx *d, int number)
 {
     if (number < 2) return 0;
-    d->cfg.connect_timeout_s = d->session->joiner->c.connect_timeout_s = 1;
+    d->cfg.timeout.connect_s = d->session->joiner->c.connect_timeout_s = 1;
     ddp__atomic_store(&p->b->opened, 1);
     return 0;
 }

@@ -66,16 +66,16 @@ static void make(lab *x, ddp_rng *r, ddp_strategy s)
               servers = traits & DDP_NEEDS_SERVERS ? 1 + (int)ddp_rng_below(r, 2) : 0;
 
     lab_new(x, workers + servers, s, 2 + (int)ddp_rng_below(r, 3));
-    x->cfg.servers = servers;
-    x->cfg.min_world = 1;
+    x->cfg.server.count = servers;
+    x->cfg.elastic.min_world = 1;
     x->cfg.transport = DDP_TCP;
     x->cfg.deterministic = s != DDP_DEFT && ddp_rng_below(r, 2); /* that one's plan from FLOPs takes
                                                                     seconds */
     x->cfg.wire = some_wire(r, traits);
-    x->cfg.staleness = s == DDP_SSP ? 2 : 0;
-    x->cfg.update_frequency = s == DDP_DEFT ? 0.5 : 0;
+    x->cfg.server.staleness = s == DDP_SSP ? 2 : 0;
+    x->cfg.deft.update_frequency = s == DDP_DEFT ? 0.5 : 0;
     if (traits & DDP_WITH_INT4)
-        x->cfg.overlap = (ddp_overlap)(1 + ddp_rng_below(r, 3)); /* the outer
+        x->cfg.outer.overlap = (ddp_overlap)(1 + ddp_rng_below(r, 3)); /* the outer
                                                                                             family */
     x->model = ddp_rng_below(r, 2) ? LAB_TINY : LAB_ODD;
     gently = ddp_rng_below(r, 2) ? ddp_sgd(0.003f, 0.9f) : ddp_adamw(0.001f, 0.9f, 0.999f, 1e-8f, 0.1f);
@@ -105,7 +105,7 @@ static void one_run(int seed, ddp_strategy s)
     if (ddp_launch(&x.cfg, lab_worker, &x, &err))
         fail_msg("seed %d, %s: %s", seed, ddp_strategy_name(s), err.msg);
     while (!lives(first)) first++;
-    for (int rank = first; rank < x.cfg.world - x.cfg.servers; rank++)
+    for (int rank = first; rank < x.cfg.world - x.cfg.server.count; rank++)
         for (int i = 0; lives(rank) && i < LAB_VALUES; i++)
             if (x.params[rank][i] != x.params[first][i])
                 fail_msg("seed %d, %s: value %d is %g on rank %d, %g on rank %d", seed, ddp_strategy_name(s),

@@ -149,7 +149,7 @@ static ddp_status launches(trial *t, int world, ddp_error *err)
     c.transport = DDP_THREADS;
     c.no_env = 1;
     c.profile_steps = -1;
-    c.peer_timeout_s = 60; /* sanitizers on a busy machine */
+    c.timeout.peer_s = 60; /* sanitizers on a busy machine */
     c.logger.fn = keep_warning;
     c.logger.user = t;
     c.logger.level = DDP_LOG_WARN;

@@ -414,12 +414,12 @@ static void what_cannot_be_is_refused(void **state)
     serves.step_end = no_step;
     serves.traits = DDP_NEEDS_SERVERS;
     c.own_strategy = &serves;
-    c.servers = DDP_SERVERS_COLOCATED;
+    c.server.count = DDP_SERVERS_COLOCATED;
     assert_int_equal(own_layer(d = ddp_open(&c, NULL), w, g, 2), 0);
     assert_true(ddp_set_optimizer(d, &o));
     says(d, DDP_UNSUPPORTED, "optimizer muon with strategy serves");
     c.own_strategy = NULL;
-    c.servers = 0;
+    c.server.count = 0;
     own.matrix_state = 3;
     assert_true(ddp_set_optimizer(d = ddp_open(&c, NULL), &own));
     says(d, DDP_ARG, "matrix_state");
@@ -434,8 +434,8 @@ static void trained(lab *x, int world, lab_model model, ddp_strategy s, ddp_tran
     x->rule = LAB_MUON;
     x->forward_hooks = 1;
     x->cfg.transport = transport;
-    x->cfg.partition_bytes = 2000;
-    x->cfg.bucket_bytes = 4000;
+    x->cfg.gradient.partition_bytes = 2000;
+    x->cfg.gradient.bucket_bytes = 4000;
     x->cfg.threads = transport == DDP_TCP ? 2 : 1;
     lab_run(x);
     for (int r = 1; r < world; r++)

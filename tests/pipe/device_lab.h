@@ -201,7 +201,7 @@ static void piped_new(piped *j, piped_model m, ddp_strategy strategy, int micro_
     j->cfg.seed = 5;
     j->cfg.period = 2;
     j->cfg.profile_steps = -1;
-    j->cfg.peer_timeout_s = 60;
+    j->cfg.timeout.peer_s = 60;
 }
 
 static void piped_run(piped *j, int world)

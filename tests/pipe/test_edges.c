@@ -244,7 +244,7 @@ static int run(job *j)
     cfg.transport = j->transport ? j->transport : DDP_THREADS;
     cfg.strategy = DDP_SSGD;
     cfg.net = j->net;
-    cfg.peer_timeout_s = 60;
+    cfg.timeout.peer_s = 60;
     bad = ddp_launch(&cfg, worker, j, &err);
     snprintf(j->b->error, sizeof j->b->error, "%s", err.msg);
     return bad;

@@ -333,7 +333,7 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
         if (!bad && j->evaluate && step % 2) bad = ddp_pipe_evaluate(p, step);
         if (!bad && j->evaluate && step % 2) j->b->judged[at] = ddp_pipe_loss(p);
     }
-    if (!bad && j->cfg.trace_spans) {
+    if (!bad && j->cfg.debug.trace_spans) {
         lanes_fit(p, j, (ddp_pipe_stage(p) > 0) + (ddp_pipe_stage(p) + 1 < j->stages));
         stats_fit(p, g, j);
     }
@@ -412,7 +412,7 @@ static void run(job *j, int world)
     j->cfg.no_env = 1;
     j->cfg.transport = DDP_THREADS;
     j->cfg.seed = 5;
-    j->cfg.peer_timeout_s = 60;
+    j->cfg.timeout.peer_s = 60;
     if (j->cfg.strategy == DDP_STRATEGY_DEFAULT) j->cfg.strategy = DDP_SSGD;
     memset(&err, 0, sizeof err);
     if (ddp_launch(&j->cfg, worker, j, &err))
@@ -548,9 +548,9 @@ static void stages_that_plan_follow_the_plan_of_unpipelined_workers(void **state
             j.plans = 1;
             j.cfg.strategy = planned[i];
             j.cfg.period = 3;
-            j.cfg.fill = stages == 4 ? DDP_FILL_EXACT : DDP_FILL_NONE;
-            j.cfg.split_params = stages == 3 ? 40 : 0;
-            j.cfg.average_state = j.adamw = stages == 4;
+            j.cfg.plan.fill = stages == 4 ? DDP_FILL_EXACT : DDP_FILL_NONE;
+            j.cfg.average.split_params = stages == 3 ? 40 : 0;
+            j.cfg.average.state = j.adamw = stages == 4;
             j.cfg.clip_norm = stages == 2 ? 0.5f : 0;
             j.cfg.net = stages == 4 ? "200mbit,0.1ms" : NULL;
             compare(&j, stages, 2, b);
@@ -595,7 +595,7 @@ static void parts_of_a_layer_on_two_stages_are_refused(void **state)
     cfg.no_env = cfg.deterministic = 1;
     cfg.transport = DDP_THREADS;
     cfg.strategy = DDP_DREAMDDP;
-    cfg.split_params = 10;
+    cfg.average.split_params = 10;
     for (int both = 0; both < 2; both++)
         assert_int_equal(ddp_launch(&cfg, trains_a_parted_layer, &both, &err),
                          both ? DDP_UNSUPPORTED : DDP_OK);
@@ -736,7 +736,7 @@ static void a_plan_of_another_model_or_of_one_stage_is_refused(void **state)
         cfg.transport = DDP_THREADS;
         cfg.strategy = DDP_DREAMDDP;
         cfg.period = all[i].period;
-        cfg.split_params = all[i].split;
+        cfg.average.split_params = all[i].split;
         cfg.plan_path = path;
         assert_int_equal(ddp_launch(&cfg, trains_a_misfit, told, &err), DDP_MISMATCH);
         for (int k = 0; k < 2; k++)
@@ -760,7 +760,7 @@ static void a_step_is_recorded_as_it_was(void **state)
         j.micro_batches = 5;
         j.ahead = p == DDP_PIPELINE_ZB;
         j.schedule = (ddp_pipeline)p;
-        j.cfg.trace_spans = 200;
+        j.cfg.debug.trace_spans = 200;
         j.b = b;
         sizes(&j);
         run(&j, 6);
@@ -900,7 +900,7 @@ static void the_prediction_has_what_averaging_adds(void **state)
     cfg.transport = DDP_THREADS;
     cfg.strategy = DDP_MGWFBP;
     cfg.net = "1mbit,1ms";
-    cfg.peer_timeout_s = 60;
+    cfg.timeout.peer_s = 60;
     if (ddp_launch(&cfg, averages_slowly, exposed, &err)) fail_msg("%s", err.msg);
     print_message("averaging adds %.3f s and %.3f s: a step is predicted to take %.3f s\n", exposed[0],
                   exposed[2], exposed[1]);

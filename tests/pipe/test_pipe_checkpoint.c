@@ -305,7 +305,7 @@ static ddp_status launch(leg *x, int copies, ddp_error *err)
     x->cfg.micro_batches = MICRO;
     x->cfg.deterministic = x->cfg.no_env = 1;
     x->cfg.seed = 5;
-    x->cfg.peer_timeout_s = 60;
+    x->cfg.timeout.peer_s = 60;
     if (x->cfg.transport == DDP_TRANSPORT_DEFAULT) x->cfg.transport = DDP_THREADS;
     if (x->cfg.strategy == DDP_STRATEGY_DEFAULT) x->cfg.strategy = DDP_SSGD;
     memset(x->b, 0, sizeof *x->b);
@@ -405,7 +405,7 @@ static void every_step_goes_on(void **unused)
     (void)unused;
     for (long cut = 1; cut < 7; cut++) {
         leg x = leg_of(RESNET, DDP_DILOCO, 2), y;
-        x.cfg.overlap = DDP_OVERLAP_STREAM;
+        x.cfg.outer.overlap = DDP_OVERLAP_STREAM;
         x.cfg.net = "50mbit,1ms";
         goes_on(&x, &x, &x, 2, cut);
         x = leg_of(GPT, DDP_LOCALSGD, 2);

@@ -154,7 +154,7 @@ static void lose(job *j, int world, ddp_transport transport)
     j->cfg.micro_batches = 4;
     j->cfg.no_env = 1;
     j->cfg.transport = transport;
-    j->cfg.peer_timeout_s = transport == DDP_THREADS ? 3 : 20;
+    j->cfg.timeout.peer_s = transport == DDP_THREADS ? 3 : 20;
     code = ddp_launch(&j->cfg, worker, j, &err);
     if (j->when == NOT_FINITE) {
         assert_int_equal(code, DDP_NUMERIC);
@@ -206,7 +206,7 @@ static void so_is_a_thread_whose_link_is_cut(void **state)
         snprintf(text, sizeof text, "t=0.4 stall %d for 60\n", j.victim);
         assert_true(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
         close(fd);
-        j.cfg.net_script = path;
+        j.cfg.network.net_script = path;
         lose(&j, 4, DDP_THREADS);
         unlink(path);
         munmap(j.b, sizeof *j.b);

@@ -225,7 +225,7 @@ static int lose(job *j, ddp_transport transport, ddp_error *err)
     j->cfg.deterministic = 1;
     j->cfg.seed = 3;
     j->cfg.transport = transport;
-    j->cfg.peer_timeout_s = 30;
+    j->cfg.timeout.peer_s = 30;
     return ddp_launch_pipelines(&j->cfg, j->stages, j->min_replicas, worker, j, err);
 }
 

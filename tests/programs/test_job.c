@@ -160,7 +160,7 @@ static void train(run *r, job *j, int nodes)
     r->cfg.deterministic = r->cfg.no_env = 1;
     r->cfg.transport = DDP_THREADS;
     r->cfg.seed = j->seed;
-    r->cfg.peer_timeout_s = 60;
+    r->cfg.timeout.peer_s = 60;
     if (ddp_launch(&r->cfg, worker, r, &err)) fail_msg("%d nodes: %s", nodes, err.msg);
     for (int n = 0; n < nodes; n++) {
         job_text_free(r->text[n]);

@@ -125,8 +125,8 @@ static run *run_new(ddp_strategy strategy, int world)
     x->cfg.transport = DDP_THREADS;
     x->cfg.deterministic = 1;
     x->cfg.period = 4;
-    x->cfg.bucket_bytes = 3000;
-    x->cfg.peer_timeout_s = 60;
+    x->cfg.gradient.bucket_bytes = 3000;
+    x->cfg.timeout.peer_s = 60;
     x->stage = -1;
     return x;
 }

@@ -170,13 +170,13 @@ static void trial_new(trial *t, ddp_strategy strategy, int world)
     t->cfg.transport = DDP_THREADS;
     t->cfg.period = 2;
     t->cfg.no_env = 1;
-    t->cfg.peer_timeout_s = 60; /* sanitizers on a busy machine */
-    if (strategy >= DDP_BSP && strategy <= DDP_OSP) t->cfg.servers = DDP_SERVERS_COLOCATED;
-    t->cfg.staleness = 1;
-    t->cfg.defer = 0.5;
+    t->cfg.timeout.peer_s = 60; /* sanitizers on a busy machine */
+    if (strategy >= DDP_BSP && strategy <= DDP_OSP) t->cfg.server.count = DDP_SERVERS_COLOCATED;
+    t->cfg.server.staleness = 1;
+    t->cfg.osp.defer = 0.5;
     t->cfg.profile_steps = 3;
-    t->cfg.overlap = way;
-    if (way == DDP_OVERLAP_EAGER) t->cfg.outer_momentum = 0.9; /* it has none by default */
+    t->cfg.outer.overlap = way;
+    if (way == DDP_OVERLAP_EAGER) t->cfg.outer.momentum = 0.9; /* it has none by default */
     t->cfg.wire = wire;
     t->cfg.allocator.alloc = tensor_alloc;
     t->cfg.allocator.free = tensor_free;
@@ -436,8 +436,8 @@ static void late_layers_need_three_times_their_bytes(void **state)
         ddp_error err;
         trial_new(&t, DDP_OSP, 3);
         t.cfg.transport = DDP_TCP;
-        t.cfg.servers = 1;
-        t.cfg.defer = k ? 0.5 : (double)DDP_DEFER_NONE;
+        t.cfg.server.count = 1;
+        t.cfg.osp.defer = k ? 0.5 : (double)DDP_DEFER_NONE;
         t.inputs = 512;
         t.width = WIDTH;
         t.classes = 512;
@@ -524,15 +524,15 @@ static void a_step_allocates_nothing_once_the_plan_is_adopted(void **state)
                     t.cfg.transport = (ddp_transport)transport;
                     t.cfg.period =
                         5; /* the first look at a drifted link, which may plan again, comes later */
-                    t.cfg.fill = DDP_FILL_EXACT;
-                    if (all_strategies[s] == DDP_DREAMDDP) t.cfg.split_params = 50;
-                    t.cfg.state_period[0] = 2;
+                    t.cfg.plan.fill = DDP_FILL_EXACT;
+                    if (all_strategies[s] == DDP_DREAMDDP) t.cfg.average.split_params = 50;
+                    t.cfg.average.state_period[0] = 2;
                     t.cfg.clip_norm = s == 3 ? 1.0f : 0;
                     if (graph) {
                         t.inputs = 12;
                         t.width = 9;
                         t.classes = 3;
-                        t.muon = s % 2 && !t.cfg.servers;
+                        t.muon = s % 2 && !t.cfg.server.count;
                     }
                     t.steady_after = 6;
                     t.steps = 15;
@@ -561,7 +561,7 @@ static void a_step_of_stages_allocates_nothing(void **state)
         t.cfg.micro_batches = 3;
         t.cfg.transport = k % 2 ? DDP_TCP : DDP_THREADS;
         t.cfg.period = 5;
-        t.cfg.trace_spans = k % 2 ? 0 : 1000;
+        t.cfg.debug.trace_spans = k % 2 ? 0 : 1000;
         t.cfg.clip_norm = k % 3 ? 0 : 1.0f;
         t.steady_after = 6;
         t.steps = 15;
@@ -629,7 +629,7 @@ static void exhaust(ddp_strategy strategy, int world, int graph, int rest)
         int code, r;
 
         trial_new(&t, strategy, world);
-        if (strategy == DDP_DREAMDDP) t.cfg.split_params = 50;
+        if (strategy == DDP_DREAMDDP) t.cfg.average.split_params = 50;
         t.cfg.run_id = "exhausted";
         t.cfg.deterministic = (int)(k % 2);
         if (graph) {
@@ -641,7 +641,7 @@ static void exhaust(ddp_strategy strategy, int world, int graph, int rest)
         t.schedule = DDP_PIPELINE_ZB;
         if (t.stages) {
             t.cfg.micro_batches = 3;
-            t.cfg.trace_spans = 100;
+            t.cfg.debug.trace_spans = 100;
         }
         memset(&err, 0, sizeof err);
         count_reset(k, rest);

@@ -38,7 +38,7 @@ static void trial_new(trial *t, int world, int (*body)(ddp_ctx *, trial *))
     t->cfg.period = 2;
     t->cfg.strategy = DDP_DREAMDDP;
     t->cfg.deterministic = 1;
-    t->cfg.peer_timeout_s = 60;
+    t->cfg.timeout.peer_s = 60;
     t->body = body;
 }
 
@@ -172,21 +172,21 @@ static void another_period_is_named_with_both(void **state)
 static int opens_with_another_setting(ddp_ctx *d, trial *t)
 {
     d->cfg.seed = (uint64_t)1 << 60;
-    d->cfg.outer_lr = 0.5;
+    d->cfg.outer.lr = 0.5;
     if (ddp_rank(d) == 1) {
-        if (t->flag == 0) d->cfg.average_state = 1;
+        if (t->flag == 0) d->cfg.average.state = 1;
         if (t->flag == 1) d->cfg.clip_norm = 2.5f;
         if (t->flag == 2) d->cfg.deterministic = 0;
         if (t->flag == 3) d->cfg.profile_steps = 6;
         if (t->flag == 4) d->links[0].slowest = 1e6;
         if (t->flag == 5) d->cfg.seed++;
-        if (t->flag == 6) d->cfg.solver = DDP_SOLVER_BRUTE;
+        if (t->flag == 6) d->cfg.plan.solver = DDP_SOLVER_BRUTE;
         if (t->flag == 7) d->cfg.algorithm = DDP_DIRECT;
         if (t->flag == 8) d->cfg.plan_path = ddp__strdup("plan.json");
         if (t->flag == 9) d->cfg.wire = DDP_WIRE_BF16;
-        if (t->flag == 10) d->cfg.outer_lr = 0.5 + 1e-12;
-        if (t->flag == 11) d->cfg.no_checksum = 1;
-        if (t->flag == 12) d->cfg.solver = DDP_SOLVER_SCATTER; /* the default by its name */
+        if (t->flag == 10) d->cfg.outer.lr = 0.5 + 1e-12;
+        if (t->flag == 11) d->cfg.security.no_checksum = 1;
+        if (t->flag == 12) d->cfg.plan.solver = DDP_SOLVER_SCATTER; /* the default by its name */
     }
     return start(d, LAYERS, COUNT);
 }
@@ -718,11 +718,11 @@ static void switches_of_the_environment_are_1_or_0(void **state)
         expect(&err, DDP_ARG, "=no is neither 1 nor 0");
         setenv(name[i], "1", 1);
         assert_int_equal(resolve(&given, &c, &err), DDP_OK);
-        assert_int_equal(c.insecure + c.deterministic, 1);
+        assert_int_equal(c.security.insecure + c.deterministic, 1);
         ddp__config_free(&c);
         setenv(name[i], "0", 1);
         assert_int_equal(resolve(&given, &c, &err), DDP_OK);
-        assert_int_equal(c.insecure + c.deterministic, 0);
+        assert_int_equal(c.security.insecure + c.deterministic, 0);
         ddp__config_free(&c);
         unsetenv(name[i]);
     }
@@ -819,13 +819,13 @@ static void a_write_to_a_layer_in_flight_is_reported_by_name(void **state)
 
     (void)state;
     trial_new(&t, 2, writes_at_once);
-    t.cfg.check_writes = 1;
+    t.cfg.debug.check_writes = 1;
     t.cfg.period = 1;
     t.cfg.net = "3kbit,1ms";
     assert_int_equal(trial_run(&t, &err), DDP_USAGE);
     expect(&err, DDP_USAGE, "layer first");
     trial_new(&t, 2, writes_before_the_result_lands);
-    t.cfg.check_writes = 1;
+    t.cfg.debug.check_writes = 1;
     t.cfg.period = 1;
     t.cfg.net = "10mbit,2s";
     assert_int_equal(trial_run(&t, &err), DDP_USAGE);
@@ -856,7 +856,7 @@ static void a_killed_process_ends_the_run_with_its_rank(void **state)
     (void)state;
     trial_new(&t, 3, one_rank_is_killed);
     t.cfg.transport = DDP_TCP;
-    t.cfg.peer_timeout_s = 0;
+    t.cfg.timeout.peer_s = 0;
     assert_int_equal(trial_run(&t, &err), DDP_PEER_LOST);
     expect(&err, DDP_PEER_LOST, "rank 2");
     assert_int_equal(ddp_status_exit_code(err.code), 3);
@@ -1123,7 +1123,7 @@ static void a_message_is_charged_with_its_own_bytes(void **state)
             t.cfg.net = "80mbit,1ms";
             t.cfg.wire = wires[w];
             t.cfg.strategy = strategies[s];
-            t.cfg.partition_bytes = 40000;
+            t.cfg.gradient.partition_bytes = 40000;
             if (trial_simulate(&t, &err)) fail_msg("%s", err.msg);
             if (!t.flag) fail_msg("wire %d, %s: the link seems faster", w, ddp_strategy_name(strategies[s]));
         }

@@ -87,13 +87,13 @@ static void train(ddp_strategy strategy, ddp_overlap overlap, ddp_wire wire)
     ddp_error err = DDP__ZEROS;
 
     c.strategy = strategy;
-    c.overlap = overlap;
+    c.outer.overlap = overlap;
     c.wire = wire;
     c.world = WORLD;
     c.period = PERIOD;
     c.transport = DDP_THREADS;
     c.deterministic = 1;
-    if (overlap == DDP_OVERLAP_EAGER && wire == DDP_WIRE_F32) c.compensation = 0.5;
+    if (overlap == DDP_OVERLAP_EAGER && wire == DDP_WIRE_F32) c.outer.compensation = 0.5;
     if (ddp_launch(&c, replace_and_train, NULL, &err))
         fail_msg("%s, overlap %d, wire %s: %s", ddp_strategy_name(strategy), (int)overlap,
                  ddp_wire_name(wire), err.msg);

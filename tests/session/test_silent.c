@@ -34,7 +34,7 @@ static void configure(run *x, ddp_transport transport, ddp_strategy s, int world
     x->cfg.strategy = s;
     x->cfg.no_env = 1;
     x->cfg.period = 2;
-    x->cfg.peer_timeout_s = 30;
+    x->cfg.timeout.peer_s = 30;
 }
 
 static float *pages(size_t n)
@@ -84,9 +84,9 @@ static void freed_memory_is_named_at_once(void **state)
         double begin;
         configure(&x, i < 4 ? DDP_TCP : DDP_THREADS, of[i % 2], 2);
         x.cfg.net = "20mbit,1ms"; /* a layer takes more than a second */
-        x.cfg.bucket_bytes = 1;
+        x.cfg.gradient.bucket_bytes = 1;
         x.cfg.period = 1;
-        x.cfg.peer_timeout_s = 120;
+        x.cfg.timeout.peer_s = 120;
         x.way = i < 2 ? 0 : 150;
         begin = ddp_now();
         assert_int_not_equal(ddp_launch(&x.cfg, frees, &x, &err), DDP_OK);
@@ -170,7 +170,7 @@ static void what_is_no_layer_has_its_own_words(void **state)
     ddp_error err;
     (void)state;
     configure(&x, DDP_THREADS, DDP_WFBP, 2);
-    x.cfg.op_timeout_s = 1;
+    x.cfg.timeout.op_s = 1;
     assert_int_equal(ddp_launch(&x.cfg, late, &x, &err), DDP_TIMEOUT);
     /* who waits says so, or who is waited for, whichever looks first */
     if (!strstr(err.msg, "all-reduce of parameters and buffers (step 1)") &&

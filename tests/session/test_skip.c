@@ -57,8 +57,8 @@ static void begin(run *x, ddp_strategy s, int workers, way w)
     x->cfg.strategy = s;
     x->cfg.period = PERIOD;
     x->cfg.no_env = x->cfg.deterministic = 1;
-    x->cfg.peer_timeout_s = 60;
-    if (ddp_strategy_traits(s) & DDP_NEEDS_SERVERS) x->cfg.servers = DDP_SERVERS_COLOCATED;
+    x->cfg.timeout.peer_s = 60;
+    if (ddp_strategy_traits(s) & DDP_NEEDS_SERVERS) x->cfg.server.count = DDP_SERVERS_COLOCATED;
     x->way = w;
     x->steps = 8;
     x->hooks = workers % 2;
@@ -143,7 +143,7 @@ static void launch(run *x)
 
     if (ddp_launch(&x->cfg, train, x, &err))
         fail_msg("%s, way %d: %s", ddp_strategy_name(x->cfg.strategy), (int)x->way, err.msg);
-    for (int r = 1; r < x->cfg.world - (x->cfg.servers > 0 ? x->cfg.servers : 0); r++)
+    for (int r = 1; r < x->cfg.world - (x->cfg.server.count > 0 ? x->cfg.server.count : 0); r++)
         if (memcmp(x->end[0], x->end[r], sizeof x->end[0]))
             fail_msg("%s, way %d: rank %d has other parameters", ddp_strategy_name(x->cfg.strategy),
                      (int)x->way, r);
@@ -179,7 +179,7 @@ static void replicas_are_equal_after_any_skip(void **state)
                 x.moment = (moment)(k % MOMENTS);
                 x.cfg.micro_batches = k / MOMENTS == 2 ? 4 : 1;
                 x.cfg.period = 1 + k % 2; /* 1: every layer in every step */
-                if (every[s] == DDP_DILOCO && k % 2) x.cfg.overlap = DDP_OVERLAP_STREAM;
+                if (every[s] == DDP_DILOCO && k % 2) x.cfg.outer.overlap = DDP_OVERLAP_STREAM;
                 launch(&x);
             }
 }
@@ -223,11 +223,11 @@ static void skips_change_no_bit_in_an_elastic_world(void **state)
             for (int w = ALL_AT_TIMES; w <= ALL_FOR_A_PERIOD; w++) {
                 begin(&a, DDP_DILOCO, 3, (way)w);
                 a.steps = 12;
-                a.cfg.outer_momentum = 0.9;
+                a.cfg.outer.momentum = 0.9;
                 a.cfg.wire = wires[k];
-                a.cfg.overlap = (ddp_overlap)o;
+                a.cfg.outer.overlap = (ddp_overlap)o;
                 b = a;
-                b.cfg.min_world = 2;
+                b.cfg.elastic.min_world = 2;
                 launch(&a);
                 launch(&b);
                 if (memcmp(a.end[0], b.end[0], sizeof a.end[0]))
@@ -250,7 +250,7 @@ static void a_skip_travels_with_every_sum(void **state)
         if (k == 2) x.cfg.wire = DDP_WIRE_BF16;
         if (k > 2) x.cfg.wire = DDP_WIRE_INT8;
         x.sites = k >= 5;
-        if (k == 7) x.cfg.min_world = 2;
+        if (k == 7) x.cfg.elastic.min_world = 2;
         launch(&x);
         if (memcmp(x.before + EACH, x.end[0] + EACH, EACH * sizeof(float)))
             fail_msg("case %d: the skipped layer moved", k);
@@ -267,7 +267,7 @@ static void one_rank_that_skips_has_zeros(void **state)
     for (int s = 0; s < 5; s++) {
         begin(&a, some[s], 2, RANK_1_AT_TIMES);
         begin(&b, some[s], 2, ZEROS_AT_TIMES);
-        a.cfg.defer = b.cfg.defer = DDP_DEFER_NONE;
+        a.cfg.osp.defer = b.cfg.osp.defer = DDP_DEFER_NONE;
         launch(&a);
         launch(&b);
         if (memcmp(a.end[0], b.end[0], sizeof a.end[0]))

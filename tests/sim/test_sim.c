@@ -43,9 +43,9 @@ static void configure(run *x, ddp_strategy s, int world, const char *net)
     x->cfg.period = 3;
     x->cfg.profile_steps = 4;
     x->cfg.deterministic = 1;
-    x->cfg.outer_lr = 0.7f;
+    x->cfg.outer.lr = 0.7f;
     if (ddp_strategy_traits(s) & DDP_NEEDS_SERVERS) {
-        x->cfg.servers = 1;
+        x->cfg.server.count = 1;
         x->cfg.world++;
     }
     for (int l = 0; l < LAYERS; l++) x->count[l] = (size_t)(37 + 151 * l % 400);
@@ -103,7 +103,7 @@ static int train(ddp_ctx *d, void *user)
         x->members[rank] = ddp_workers(d);
         if (x->fails && rank == 1 && s == 2) return 0;
     }
-    if (!bad && !x->cfg.min_world) bad = ddp_sync_all(d);
+    if (!bad && !x->cfg.elastic.min_world) bad = ddp_sync_all(d);
     if (rank == 0) ddp_get_stats(d, &x->stats);
     for (size_t i = 0; x->real && i < at[LAYERS]; i++) x->value[rank][i] = own[i];
     return bad;
@@ -294,15 +294,15 @@ static void a_lost_worker(void **state)
     script(path, "t=0.9 kill 2\nt=1.2 stall 0 for 0.25\n");
     configure(x, DDP_SSGD, 5, "20mbit,3ms");
     on_paper(x, 3000);
-    x->cfg.net_script = path;
+    x->cfg.network.net_script = path;
     assert_int_equal(simulate(x), DDP_PEER_LOST);
     assert_non_null(strstr(x->err.msg, "rank 2 was lost"));
-    x->cfg.min_world = 3;
+    x->cfg.elastic.min_world = 3;
     assert_int_equal(simulate(x), DDP_OK);
     assert_int_equal(x->members[0], 4);
     assert_int_equal(x->members[4], 4);
     assert_true(x->ends[0][STEPS - 1] > 0 && x->ends[2][STEPS - 1] == 0);
-    x->cfg.min_world = 5;
+    x->cfg.elastic.min_world = 5;
     assert_int_equal(simulate(x), DDP_PEER_LOST);
     ddp_paper_free(x->how.paper, x->how.paper_bytes);
     remove(path);
@@ -321,7 +321,7 @@ static void a_stall(void **state)
     on_paper(a, 30000);
     *b = *a;
     script(path, "t=1.3 stall 1 for 0.5\n");
-    b->cfg.net_script = path;
+    b->cfg.network.net_script = path;
     assert_int_equal(simulate(a), DDP_OK);
     assert_int_equal(simulate(b), DDP_OK);
     longer = b->ends[0][STEPS - 1] - a->ends[0][STEPS - 1];
@@ -394,11 +394,11 @@ static void refusals(void **state)
     assert_int_equal(ddp_simulate(&x->cfg, NULL, NULL, x, NULL, &x->err), DDP_ARG);
     assert_int_equal(ddp_simulate(&x->cfg, NULL, sends, x, NULL, &x->err), DDP_OK);
     configure(x, DDP_BSP, 3, "20mbit,3ms");
-    x->cfg.servers = DDP_SERVERS_COLOCATED;
+    x->cfg.server.count = DDP_SERVERS_COLOCATED;
     assert_int_equal(simulate(x), DDP_UNSUPPORTED);
     assert_non_null(strstr(x->err.msg, "servers beside workers"));
     configure(x, DDP_SSGD, 80, "20mbit,3ms");
-    x->cfg.min_world = 3;
+    x->cfg.elastic.min_world = 3;
     assert_int_not_equal(simulate(x), DDP_OK);
     free(x);
 }

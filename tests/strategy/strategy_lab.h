@@ -55,7 +55,7 @@ static void lab_new(lab *x, int world, ddp_strategy strategy, int period)
     x->cfg.transport = DDP_THREADS;
     x->cfg.deterministic = 1;
     x->cfg.no_env = 1;
-    x->cfg.peer_timeout_s = 600; /* sanitizers on a busy machine */
+    x->cfg.timeout.peer_s = 600; /* sanitizers on a busy machine */
     x->steps = 11;
     x->params = (float(*)[LAB_VALUES])lab_share(LAB_RANKS * sizeof *x->params);
     x->values = (size_t *)lab_share(sizeof *x->values);
@@ -331,7 +331,7 @@ static void lab_average_state(const lab *x, lab_replica *r, const ddp_optimizer 
     int k, array;
 
     for (array = 0; array < o->state_per_param; array++) {
-        if (!x->cfg.state_period[0] || (period + 1) % x->cfg.state_period[array]) continue;
+        if (!x->cfg.average.state_period[0] || (period + 1) % x->cfg.average.state_period[array]) continue;
         for (k = 0; k < x->cfg.world; k++) parts[k] = r[k].s[layer] + (size_t)array * n;
         lab_mean(parts, x->cfg.world, n);
     }
@@ -375,9 +375,9 @@ static DDP__UNUSED void lab_reference(const lab *x, int gradients, const int *st
         for (l = 0; l < L; l++) {
             const int due = !gradients && step % H == (step_of ? step_of[l] : H - 1);
             if (gradients) lab_average(r, K, l, count[l], 1);
-            if (due && x->cfg.average_first) lab_average(r, K, l, count[l], 0);
+            if (due && x->cfg.average.first) lab_average(r, K, l, count[l], 0);
             for (k = 0; k < K; k++) lab_update(&o, &r[k], l, count[l], step);
-            if (due && !x->cfg.average_first) {
+            if (due && !x->cfg.average.first) {
                 lab_average(r, K, l, count[l], 0);
                 lab_average_state(x, r, &o, l, count[l], step / H);
             }

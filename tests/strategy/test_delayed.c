@@ -144,7 +144,7 @@ static void replay_open(replay *p, int k, float rate)
         for (int l = 0; l < p->layers; l++)
             for (size_t i = 0; i < p->count[l]; i++) {
                 float g = p->fut[r][l][i];
-                if (k > 1 && !p->x->cfg.merge_sum) g *= 1.0f / (float)k;
+                if (k > 1 && !p->x->cfg.deft.merge_sum) g *= 1.0f / (float)k;
                 p->cur[r][l][i] = g;
             }
     p->rate = rate;
@@ -234,9 +234,9 @@ static void as_replayed(const lab *like, const ddp_delayed_plan *plan, const cha
     lab_new(&x, like->cfg.world, DDP_DEFT, 3);
     x.cfg.own_strategy = deft();
     x.cfg.transport = like->cfg.transport ? like->cfg.transport : DDP_THREADS;
-    x.cfg.net2 = like->cfg.net2;
-    x.cfg.merge_sum = like->cfg.merge_sum;
-    x.cfg.paper = like->cfg.paper;
+    x.cfg.network.net2 = like->cfg.network.net2;
+    x.cfg.deft.merge_sum = like->cfg.deft.merge_sum;
+    x.cfg.plan.paper = like->cfg.plan.paper;
     x.model = like->model;
     x.rule = like->rule;
     x.steps = like->steps;
@@ -281,9 +281,9 @@ static void the_plans_sums_in_a_plain_loop_have_the_same_bits(void **state)
             o.select = i == 6 ? DDP_SELECT_PAPER : DDP_SELECT_RELEASE;
             o.partition_params = i % 3 == 1 ? 500 : 0;
             plan_of(x.model, comm[i % 3], &o, (uint64_t)(10 * world + i), &plan);
-            if (plan.links == 2 && world > 1) x.cfg.net2 = "1gbit,0ms";
-            x.cfg.paper = o.select == DDP_SELECT_PAPER;
-            x.cfg.merge_sum = i == 5;
+            if (plan.links == 2 && world > 1) x.cfg.network.net2 = "1gbit,0ms";
+            x.cfg.plan.paper = o.select == DDP_SELECT_PAPER;
+            x.cfg.deft.merge_sum = i == 5;
             as_replayed(&x, &plan, "replay");
             for (int u = 0; u < plan.updates; u++) {
                 merged += plan.k[u] > 1;
@@ -318,7 +318,7 @@ static void tcp_has_the_bits_too(void **state)
     (void)state;
     plan_of(LAB_ODD, 1.7, &o, 5, &plan);
     x.cfg.transport = DDP_TCP;
-    x.cfg.net2 = "1gbit,0ms";
+    x.cfg.network.net2 = "1gbit,0ms";
     as_replayed(&x, &plan, "tcp");
     ddp_delayed_plan_free(&plan);
 }
@@ -387,7 +387,7 @@ static void two_links_are_one_given_the_same_sums(void **state)
         one.model = two.model = LAB_ODD;
         one.rule = two.rule = LAB_ADAMW;
         one.cfg.own_strategy = two.cfg.own_strategy = deft();
-        two.cfg.net2 = "1gbit,0ms";
+        two.cfg.network.net2 = "1gbit,0ms";
         over_second = 0;
         lab_run(&two);
         assert_true(over_second > 4 * 4099); /* the longest layers are cut */
@@ -481,7 +481,7 @@ static void no_gradient_is_lost(void **state)
         for (int steps = 1; steps <= 21; steps += 2) {
             lab x;
             lab_new(&x, world, DDP_DEFT, 3);
-            x.cfg.merge_sum = 1;
+            x.cfg.deft.merge_sum = 1;
             x.cfg.net = "10mbit,1ms"; /* of which the plan is made, with one worker too */
             if (ddp_launch(&x.cfg, constant_gradients, &steps, &err))
                 fail_msg("%d workers, %d steps: %s", world, steps, err.msg);
@@ -527,8 +527,8 @@ static void a_measured_plan_keeps_ranks_equal(void **state)
         x.cfg.deterministic = 0;
         x.cfg.profile_steps = 4;
         x.cfg.net = "50mbit,1ms";
-        x.cfg.net2 = world == 3 ? "30mbit,1ms" : NULL;
-        x.cfg.no_barrier = world == 4;
+        x.cfg.network.net2 = world == 3 ? "30mbit,1ms" : NULL;
+        x.cfg.deft.no_barrier = world == 4;
         x.model = LAB_GPT;
         x.rule = LAB_ADAMW;
         x.steps = 60;
@@ -662,8 +662,8 @@ static void plan_with_gain(double takes, double seconds, double tolerance, doubl
     ops.plan_make = make_with_gain;
     ops.step_end = ask_when_stale;
     x.cfg.own_strategy = &ops;
-    x.cfg.preserve = tolerance;
-    x.cfg.update_frequency = frequency;
+    x.cfg.deft.preserve = tolerance;
+    x.cfg.deft.update_frequency = frequency;
     x.model = LAB_TINY;
     gain = takes;
     comm_s = seconds;

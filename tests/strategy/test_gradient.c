@@ -32,12 +32,12 @@ static void as_ssgd(const lab *like, ddp_strategy s, const char *what)
     a.cfg.clip_norm = b.cfg.clip_norm = like->cfg.clip_norm;
     a.cfg.micro_batches = b.cfg.micro_batches = like->cfg.micro_batches;
     a.cfg.wire = b.cfg.wire = like->cfg.wire;
-    a.cfg.average_state = b.cfg.average_state = like->cfg.average_state;
+    a.cfg.average.state = b.cfg.average.state = like->cfg.average.state;
     b.cfg.transport = like->cfg.transport;
     b.cfg.net = like->cfg.net;
-    b.cfg.bucket_bytes = like->cfg.bucket_bytes;
-    b.cfg.partition_bytes = like->cfg.partition_bytes;
-    b.cfg.credit = like->cfg.credit;
+    b.cfg.gradient.bucket_bytes = like->cfg.gradient.bucket_bytes;
+    b.cfg.gradient.partition_bytes = like->cfg.gradient.partition_bytes;
+    b.cfg.gradient.credit = like->cfg.gradient.credit;
     b.cfg.deterministic = like->cfg.deterministic;
     b.cfg.profile_steps = like->cfg.profile_steps;
     a.forward_hooks = 1;
@@ -61,8 +61,8 @@ static lab like_this(int world, lab_model model, lab_rule rule, int hooks)
     x.cfg.world = world;
     x.cfg.transport = DDP_THREADS;
     x.cfg.deterministic = 1;
-    x.cfg.partition_bytes = 2000;
-    x.cfg.bucket_bytes = 4000;
+    x.cfg.gradient.partition_bytes = 2000;
+    x.cfg.gradient.bucket_bytes = 4000;
     x.model = model;
     x.rule = rule;
     x.forward_hooks = hooks;
@@ -77,7 +77,7 @@ static void every_model_every_rule_every_number_of_workers(void **state)
         for (int model = 0; model < LAB_MODELS; model++)
             for (int s = 0; s < FOUR; s++) {
                 lab x = like_this(world, (lab_model)model, (lab_rule)((world + model + s) % LAB_RULES), 1);
-                if (world % 2) x.cfg.partition_bytes = 256; /* many parts */
+                if (world % 2) x.cfg.gradient.partition_bytes = 256; /* many parts */
                 as_ssgd(&x, four[s], "unlike ssgd");
             }
 }

@@ -76,10 +76,10 @@ static void trained(run *x, ddp_strategy s, model m, int state)
     x->cfg.strategy = s;
     x->cfg.period = 2;
     x->cfg.deterministic = x->cfg.no_env = 1;
-    x->cfg.average_state = state;
+    x->cfg.average.state = state;
     x->cfg.transport = DDP_THREADS;
-    x->cfg.servers = (ddp_strategy_traits(s) & DDP_NEEDS_SERVERS) != 0;
-    x->cfg.world += x->cfg.servers;
+    x->cfg.server.count = (ddp_strategy_traits(s) & DDP_NEEDS_SERVERS) != 0;
+    x->cfg.world += x->cfg.server.count;
     if (ddp_launch(&x->cfg, train, x, &err))
         fail_msg("%s, model %d: %s", ddp_strategy_name(s), (int)m, err.msg);
     if (memcmp(x->end[0], x->end[1], sizeof x->end[0]))

@@ -19,8 +19,8 @@ extern "C" {
 static void late(lab *x, int workers, int servers, double defer)
 {
     lab_new(x, workers + (servers > 0 ? servers : 0), DDP_OSP, 3);
-    x->cfg.servers = servers;
-    x->cfg.defer = defer;
+    x->cfg.server.count = servers;
+    x->cfg.osp.defer = defer;
     x->rates = 1;
     x->forward_hooks = workers % 2;
 }
@@ -44,7 +44,7 @@ static void as_ssgd(lab *x, int workers, const char *what)
     lab_run(&a);
     lab_run(x);
     if (memcmp(a.params[0], x->params[0], *a.values * sizeof(float)))
-        fail_msg("%s: %d workers, servers %d, model %d, rule %d", what, workers, x->cfg.servers,
+        fail_msg("%s: %d workers, servers %d, model %d, rule %d", what, workers, x->cfg.server.count,
                  (int)x->model, (int)x->rule);
     all_equal(x, workers);
     lab_free(&a);
@@ -93,7 +93,7 @@ static void workers_with_the_same_data_guess_right(void **state)
         for (int rule = 0; rule < LAB_RULES; rule++) {
             lab x;
             late(&x, workers, rule - 1, 0.6);
-            if (!x.cfg.servers) continue;
+            if (!x.cfg.server.count) continue;
             x.model = LAB_ODD;
             x.rule = (lab_rule)rule;
             x.same_data = 1;
@@ -183,8 +183,8 @@ static void replay(const lab *like, int workers, world *x)
             for (int l = 0; l < x->layers; l++)
                 lab_gradient(x->own[w] + x->at[l], x->g[w] + x->at[l], x->count[l], w, l, step * 10);
         if (step > 0) {
-            assert_int_equal(ddp_osp_rank(x->layers, x->importance, x->bytes, like->cfg.defer * model,
-                                          like->cfg.split, gib, &deferred, &err),
+            assert_int_equal(ddp_osp_rank(x->layers, x->importance, x->bytes, like->cfg.osp.defer * model,
+                                          like->cfg.osp.split, gib, &deferred, &err),
                              0);
             x->late_bytes += deferred;
             if (deferred > x->most_late) x->most_late = deferred;
@@ -194,7 +194,7 @@ static void replay(const lab *like, int workers, world *x)
             const size_t at = x->at[l];
             /* what workers had of a late layer is gone: they begin at the servers' parameters of before */
             for (int w = 0; w < workers; w++) memcpy(x->own[w] + at, x->p + at, x->count[l] * sizeof(float));
-            for (int w = 0; w < workers && !now; w++) guess(&o, x, l, w, like->cfg.lgp, rate);
+            for (int w = 0; w < workers && !now; w++) guess(&o, x, l, w, like->cfg.osp.lgp, rate);
             globally(&o, x, l, rate);
             for (int w = 0; w < workers && now; w++)
                 memcpy(x->own[w] + at, x->p + at, x->count[l] * sizeof(float));
@@ -210,11 +210,12 @@ static void as_replayed(const lab *given, int workers)
     replay(&x, workers, &want);
     lab_run(&x);
     assert_int_equal(*x.values, want.all);
-    assert_true(want.late_bytes > 0 && want.most_late <= x.cfg.defer * 4.0 * (double)want.all);
+    assert_true(want.late_bytes > 0 && want.most_late <= x.cfg.osp.defer * 4.0 * (double)want.all);
     for (int r = 0; r < workers; r++) {
         if (memcmp(want.p, x.params[r], want.all * sizeof(float)))
             fail_msg("%d workers, servers %d, model %d, rule %d, lgp %d, split %d: rank %d differs", workers,
-                     x.cfg.servers, (int)x.model, (int)x.rule, (int)x.cfg.lgp, (int)x.cfg.split, r);
+                     x.cfg.server.count, (int)x.model, (int)x.rule, (int)x.cfg.osp.lgp, (int)x.cfg.osp.split,
+                     r);
         assert_true(fabs(x.stats[r].deferred_pct -
                          100 * want.late_bytes / (4.0 * (double)want.all * x.steps)) < 1e-9);
     }
@@ -233,12 +234,12 @@ static void it_is_a_sequential_program(void **state)
                 late(&x, workers, servers, defer[(workers + lgp) % 3]);
                 x.model = (workers + servers) % 3 ? LAB_ODD : LAB_TINY;
                 x.rule = (lab_rule)((workers + lgp + servers + 1) % LAB_RULES);
-                x.cfg.lgp = (ddp_lgp)lgp;
-                x.cfg.split = (ddp_osp_rule)((workers + servers + 1) % 4);
+                x.cfg.osp.lgp = (ddp_lgp)lgp;
+                x.cfg.osp.split = (ddp_osp_rule)((workers + servers + 1) % 4);
                 if (servers == 2 && workers == 3) x.cfg.transport = DDP_TCP;
                 if (x.model == LAB_TINY) {
-                    x.cfg.defer = 0.7;
-                    x.cfg.split = DDP_OSP_WALK;
+                    x.cfg.osp.defer = 0.7;
+                    x.cfg.osp.split = DDP_OSP_WALK;
                 }
                 as_replayed(&x, workers);
                 lab_free(&x);
@@ -282,7 +283,7 @@ static void all_late_without_a_guess_is_one_step_stale(void **state)
     (void)state;
     late(&x, W, -1, 1);
     x.rates = 0;
-    x.cfg.lgp = DDP_LGP_OFF;
+    x.cfg.osp.lgp = DDP_LGP_OFF;
     x.model = LAB_ODD;
     lab_run(&x);
     for (int l = 0; l < lab_sizes(LAB_ODD, count); at += count[l++]) {
@@ -318,7 +319,7 @@ static void correcting_as_printed_stays_near(void **state)
         late(&b, 3, servers, 0.7);
         a.steps = b.steps = 1000;
         a.rates = b.rates = 0;
-        b.cfg.paper = 1;
+        b.cfg.plan.paper = 1;
         lab_run(&a);
         lab_run(&b);
         assert_true(a.stats[0].deferred_pct > 10);
@@ -354,7 +355,7 @@ static void each_gradient_is_applied_once(void **state)
     o.update = counted_sgd;
     late(&x, 3, 1, 0.7);
     x.optimizer = &o;
-    x.cfg.lgp = DDP_LGP_OFF; /* guesses are updates of nobody's */
+    x.cfg.osp.lgp = DDP_LGP_OFF; /* guesses are updates of nobody's */
     updated[0] = 0;
     lab_run(&x);
     /* three replicas and the server: every float of every step once */
@@ -392,7 +393,7 @@ static void eager_corrections_come_to_the_same(void **state)
         late(&x, 3, servers, 0.6);
         x.model = LAB_ODD;
         x.cfg.deterministic = 0;
-        x.cfg.correct = DDP_CORRECT_EAGER;
+        x.cfg.osp.correct = DDP_CORRECT_EAGER;
         x.forward_hooks = 1;
         lab_run(&x);
         assert_true(x.stats[0].deferred_pct > 30);
@@ -419,7 +420,7 @@ static int by_hand(ddp_ctx *d, lab *x, int waits, int less)
     }
     if (lab_serves(d)) return ddp_serve(d);
     for (int step = 0; step < 9 && !bad; step++) {
-        if (less && ddp_rank(d) == 1 && step == 4) d->cfg.defer = DDP_DEFER_NONE;
+        if (less && ddp_rank(d) == 1 && step == 4) d->cfg.osp.defer = DDP_DEFER_NONE;
         for (int l = 2; l >= 0 && !bad; l--) {
             lab_gradient(w[l], g[l], 50, ddp_rank(d), l, step);
             bad = ddp_backward_end(d, l);
@@ -509,7 +510,8 @@ static int drifts(ddp_ctx *d, void *user)
         if (r) continue;
         for (int i = 0; i < ddp__count(d->exchange->kept); i++) /* ddp__late_numbers */
             if (!strcmp(d->exchange->kept[i].name, "deferral"))
-                u_max[step > BEFORE][step % LOOKED] = ((const double *)(const void *)d->exchange->kept[i].data)[6];
+                u_max[step > BEFORE][step % LOOKED] =
+                    ((const double *)(const void *)d->exchange->kept[i].data)[6];
         if (step == BEFORE) ddp_sleep_until(begin + 3.2); /* no hook: nobody computes or sends */
     }
     return bad;
@@ -534,10 +536,10 @@ static void a_link_that_slows_down_moves_what_is_late(void **state)
     fprintf(f, "t=3 slow 2 to 10mbit\n"); /* the server's, of 80 */
     fclose(f);
     lab_new(&x, 3, DDP_OSP, 1);
-    x.cfg.servers = 1;
+    x.cfg.server.count = 1;
     x.cfg.deterministic = 0;
     x.cfg.net = "80mbit,0.2ms";
-    x.cfg.net_script = path;
+    x.cfg.network.net_script = path;
     if (ddp_simulate(&x.cfg, NULL, drifts, NULL, NULL, &err)) fail_msg("%s", err.msg);
     unlink(path);
     for (int i = 0; i < 2; i++) qsort(u_max[i], LOOKED, sizeof u_max[i][0], by_size);

@@ -23,8 +23,8 @@ static lab outer_lab(int world, lab_model model, lab_rule rule, double nu, doubl
     lab_new(&x, world, DDP_DILOCO, 3);
     x.model = model;
     x.rule = rule;
-    x.cfg.outer_lr = nu;
-    x.cfg.outer_momentum = mu > 0 ? mu : DDP_NO_MOMENTUM;
+    x.cfg.outer.lr = nu;
+    x.cfg.outer.momentum = mu > 0 ? mu : DDP_NO_MOMENTUM;
     return x;
 }
 
@@ -99,8 +99,8 @@ static void replay_step(const lab *x, replay *y, size_t at, size_t n, float (*si
 {
     static float d[LAB_RANKS][LAB_VALUES];
     const int world = x->cfg.world;
-    const float part = 1.0f / (float)world, nu = (float)x->cfg.outer_lr;
-    const float mu = x->cfg.outer_momentum > 0 ? (float)x->cfg.outer_momentum : 0;
+    const float part = 1.0f / (float)world, nu = (float)x->cfg.outer.lr;
+    const float mu = x->cfg.outer.momentum > 0 ? (float)x->cfg.outer.momentum : 0;
     float *step = d[0];
 
     for (int r = 0; r < world; r++) {
@@ -126,7 +126,9 @@ static void replay_step(const lab *x, replay *y, size_t at, size_t n, float (*si
 
 static void replay_land(const lab *x, replay *y, size_t at, size_t n)
 {
-    const float a = x->cfg.overlap == DDP_OVERLAP_STREAM && x->cfg.mixture > 0 ? (float)x->cfg.mixture : 0;
+    const float a = x->cfg.outer.overlap == DDP_OVERLAP_STREAM && x->cfg.outer.mixture > 0
+                        ? (float)x->cfg.outer.mixture
+                        : 0;
 
     for (size_t i = at; i < at + n; i++) {
         y->anchor[i] -= y->step[i];
@@ -150,13 +152,13 @@ static void replay_waits(const lab *x, replay *y, const size_t *count, int L, in
 /* Fragments of every n-th layer. */
 static void replay_streams(const lab *x, replay *y, const size_t *count, int L, int step)
 {
-    const int H = x->cfg.period, n = x->cfg.fragments;
+    const int H = x->cfg.period, n = x->cfg.outer.fragments;
     size_t at = 0;
 
     for (int l = 0; l < L; at += count[l++]) {
         if ((step + 1) % H == (l % n + 1) * H / n % H) {
             replay_step(x, y, at, count[l], NULL);
-            y->late[l] = step + x->cfg.landing + 1;
+            y->late[l] = step + x->cfg.outer.landing + 1;
         }
         if (y->late[l] == step + 1) replay_land(x, y, at, count[l]);
     }
@@ -166,7 +168,7 @@ static void replay_is_eager(const lab *x, replay *y, const size_t *count, int L,
 {
     static float last[LAB_VALUES];
     const int K = x->cfg.world;
-    const float part = (float)x->cfg.outer_lr / (float)K;
+    const float part = (float)x->cfg.outer.lr / (float)K;
     size_t at = 0;
 
     for (int l = 0; (step + 1) % x->cfg.period == 0 && l < L; at += count[l++]) {
@@ -208,9 +210,9 @@ static void replay_run(const lab *x, replay *y)
                 lab_update(&o, &part, l, count[l], step);
             }
         }
-        if (x->cfg.overlap == DDP_OVERLAP_STREAM)
+        if (x->cfg.outer.overlap == DDP_OVERLAP_STREAM)
             replay_streams(x, y, count, L, step);
-        else if (x->cfg.overlap == DDP_OVERLAP_EAGER)
+        else if (x->cfg.outer.overlap == DDP_OVERLAP_EAGER)
             replay_is_eager(x, y, count, L, step);
         else
             replay_waits(x, y, count, L, step);
@@ -273,7 +275,7 @@ static void momentum_in_parts_is_the_momentum_of_all(void **state)
     for (int world = 2; world <= 5; world += 3) {
         lab x = outer_lab(world, LAB_ODD, LAB_ADAMW, 0.6, 0.8),
             y = outer_lab(world, LAB_ODD, LAB_ADAMW, 0.6, 0.8);
-        y.cfg.min_world = 1; /* who may be lost keeps nothing alone */
+        y.cfg.elastic.min_world = 1; /* who may be lost keeps nothing alone */
         y.cfg.transport = DDP_TCP;
         lab_run(&x);
         lab_run(&y);
@@ -332,7 +334,7 @@ static void elastic_is_like_plain(lab *x, int tcp)
     y.no_sync_all = x->no_sync_all = 1;
     y.steps = x->steps = 14;
     y.cfg = x->cfg;
-    y.cfg.min_world = 1 + x->cfg.world / 2;
+    y.cfg.elastic.min_world = 1 + x->cfg.world / 2;
     if (tcp) y.cfg.transport = DDP_TCP;
     lab_run(x);
     lab_run(&y);
@@ -352,15 +354,15 @@ static void an_elastic_world_ends_with_a_plain_worlds_bits(void **state)
             lab x = outer_lab(2 + (w + kind) % 4, kind % 2 ? LAB_ODD : LAB_TINY,
                               (lab_rule)((w + kind) % LAB_RULES), 0.7, 0.9);
             x.cfg.wire = few[w];
-            x.cfg.overlap = overlaps[kind % 3];
+            x.cfg.outer.overlap = overlaps[kind % 3];
             if (kind == 1) {
-                x.cfg.fragments = 2;
-                x.cfg.landing = 1;
+                x.cfg.outer.fragments = 2;
+                x.cfg.outer.landing = 1;
             }
-            if (kind == 2) x.cfg.compensation = 0.5;
+            if (kind == 2) x.cfg.outer.compensation = 0.5;
             if (kind == 3) {
                 x.cfg.strategy = DDP_SPARSELOCO;
-                x.cfg.outer_lr = x.cfg.outer_momentum = 0;
+                x.cfg.outer.lr = x.cfg.outer.momentum = 0;
             }
             if (kind == 4) {
                 x.model = LAB_ODD;
@@ -383,7 +385,7 @@ static lab left_by_rank_2(ddp_wire wire)
     x.steps = 24;
     x.no_sync_all = 1;
     x.leaves = rank_2_leaves;
-    x.cfg.min_world = 2;
+    x.cfg.elastic.min_world = 2;
     x.cfg.transport = DDP_TCP;
     x.cfg.wire = wire;
     lab_run(&x);
@@ -418,10 +420,10 @@ static void sparseloco_is_rate_1_without_momentum(void **state)
 
     (void)state;
     x.cfg.strategy = DDP_SPARSELOCO;
-    x.cfg.outer_momentum = 0; /* its defaults */
+    x.cfg.outer.momentum = 0; /* its defaults */
     x.no_sync_all = 1;
     lab_run(&x);
-    x.cfg.outer_lr = 1;
+    x.cfg.outer.lr = 1;
     x.cfg.wire = DDP_WIRE_TOPK;
     replay_is(&x, "sparseloco");
     lab_free(&x);
@@ -464,9 +466,9 @@ static void streaming_in_one_set_at_once_is_diloco(void **state)
             const double nu = model % 2 ? 0.7 : 1, mu = model % 2 ? 0.9 : 0; /* the mean itself too */
             lab a = outer_lab(world, (lab_model)model, (lab_rule)((world + model) % LAB_RULES), nu, mu);
             lab b = outer_lab(world, (lab_model)model, a.rule, nu, mu);
-            b.cfg.overlap = DDP_OVERLAP_STREAM;
-            b.cfg.fragments = 1;
-            b.cfg.mixture = DDP_OVERWRITE;
+            b.cfg.outer.overlap = DDP_OVERLAP_STREAM;
+            b.cfg.outer.fragments = 1;
+            b.cfg.outer.mixture = DDP_OVERWRITE;
             b.forward_hooks = world % 2;
             if (world == 3) b.cfg.transport = DDP_TCP;
             if (world == 4) a.cfg.clip_norm = b.cfg.clip_norm = 0.5f;
@@ -486,10 +488,10 @@ static void streaming_is_the_rule_replayed(void **state)
         for (int kind = 0; kind < 4; kind++) {
             lab x = outer_lab(world, kind % 2 ? LAB_ODD : LAB_TINY, (lab_rule)((world + kind) % LAB_RULES),
                               0.7, 0.9);
-            x.cfg.overlap = DDP_OVERLAP_STREAM;
-            x.cfg.fragments = 1 + kind % 3;
-            x.cfg.landing = kind % 3;
-            x.cfg.mixture = kind == 2 ? DDP_OVERWRITE : 0.5 - 0.125 * kind;
+            x.cfg.outer.overlap = DDP_OVERLAP_STREAM;
+            x.cfg.outer.fragments = 1 + kind % 3;
+            x.cfg.outer.landing = kind % 3;
+            x.cfg.outer.mixture = kind == 2 ? DDP_OVERWRITE : 0.5 - 0.125 * kind;
             x.cfg.wire = kind == 3 ? DDP_WIRE_TOPK : kind == 2 ? DDP_WIRE_E3M0 : DDP_WIRE_F32;
             x.forward_hooks = world % 2;
             x.steps = 14;
@@ -508,7 +510,7 @@ static double predicted_of(int world, ddp_wire wire)
     lab x = outer_lab(world, LAB_ODD, LAB_SGD, 0.7, 0.9);
     double step_s;
 
-    x.cfg.overlap = DDP_OVERLAP_STREAM;
+    x.cfg.outer.overlap = DDP_OVERLAP_STREAM;
     x.cfg.wire = wire;
     x.cfg.net = "4mbit";
     x.steps = 1;
@@ -544,7 +546,7 @@ static void planned_streaming_is_the_same_on_all_ranks(void **state)
     for (int model = 0; model < LAB_MODELS; model++) {
         lab a = outer_lab(4, (lab_model)model, LAB_ADAMW, 0.7, 0.9),
             b = outer_lab(4, (lab_model)model, LAB_ADAMW, 0.7, 0.9);
-        a.cfg.overlap = b.cfg.overlap = DDP_OVERLAP_STREAM;
+        a.cfg.outer.overlap = b.cfg.outer.overlap = DDP_OVERLAP_STREAM;
         a.cfg.net = b.cfg.net = "20mbit,1ms"; /* layers land later */
         a.forward_hooks = b.forward_hooks = 1;
         b.cfg.transport = DDP_TCP;
@@ -563,7 +565,7 @@ static void measured_streaming_ends_with_equal_ranks(void **state)
     lab x = outer_lab(3, LAB_GPT, LAB_ADAMW, 0.7, 0.9);
 
     (void)state;
-    x.cfg.overlap = DDP_OVERLAP_STREAM;
+    x.cfg.outer.overlap = DDP_OVERLAP_STREAM;
     x.cfg.deterministic = 0;
     x.cfg.profile_steps = 5;
     x.cfg.net = "20mbit,2ms";
@@ -582,7 +584,7 @@ static void eager_is_the_rule_replayed(void **state)
         for (int kind = 0; kind < 4; kind++) {
             lab x = outer_lab(world, kind % 2 ? LAB_ODD : LAB_TINY, (lab_rule)((world + kind) % LAB_RULES),
                               0.7, kind ? 0.9 : 0);
-            x.cfg.overlap = DDP_OVERLAP_EAGER;
+            x.cfg.outer.overlap = DDP_OVERLAP_EAGER;
             x.cfg.wire = kind == 3 ? DDP_WIRE_TOPK : kind == 2 ? DDP_WIRE_INT8 : DDP_WIRE_F32;
             x.forward_hooks = world % 2;
             x.steps = 14;
@@ -605,8 +607,8 @@ static void eager_is_the_printed_form(float nu)
     const int L = lab_sizes(LAB_ODD, count), K = x.cfg.world;
     ddp_optimizer o = lab_optimizer(LAB_SGD);
 
-    x.cfg.overlap = DDP_OVERLAP_EAGER;
-    if (nu >= 1) x.cfg.outer_lr = x.cfg.outer_momentum = 0; /* its defaults */
+    x.cfg.outer.overlap = DDP_OVERLAP_EAGER;
+    if (nu >= 1) x.cfg.outer.lr = x.cfg.outer.momentum = 0; /* its defaults */
     memset(before, 0, sizeof before);
     memset(s, 0, sizeof s);
     x.steps = 12;
@@ -659,9 +661,9 @@ static void eager_ranks_are_equal_after_sync_all(void **state)
     for (int model = 0; model < LAB_MODELS; model++)
         for (int kind = 0; kind < 3; kind++) {
             lab x = outer_lab(4, (lab_model)model, LAB_ADAMW, 0.7, 0.9), y = x;
-            x.cfg.overlap = DDP_OVERLAP_EAGER;
-            x.cfg.compensation = kind ? 0.5 : 0;
-            x.cfg.min_world = kind == 2; /* the momentum of all on every rank, and what compensates */
+            x.cfg.outer.overlap = DDP_OVERLAP_EAGER;
+            x.cfg.outer.compensation = kind ? 0.5 : 0;
+            x.cfg.elastic.min_world = kind == 2; /* the momentum of all on every rank, and what compensates */
             if (kind == 2) x.cfg.transport = DDP_TCP;
             lab_run(&x);
             ranks_are_equal(&x);
@@ -670,7 +672,7 @@ static void eager_ranks_are_equal_after_sync_all(void **state)
                 y.model = x.model;
                 y.rule = x.rule;
                 y.cfg = x.cfg;
-                y.cfg.min_world = 0;
+                y.cfg.elastic.min_world = 0;
                 lab_run(&y);
                 same(&y, &x, "compensated in parts");
                 lab_free(&y);

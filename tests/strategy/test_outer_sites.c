@@ -44,8 +44,8 @@ static lab sites_lab(int world, const int *site, lab_model model, ddp_wire wire)
     lab_new(&x, world, DDP_DILOCO, 3);
     x.model = model;
     x.rule = LAB_ADAMW;
-    x.cfg.outer_lr = 0.7;
-    x.cfg.outer_momentum = 0.9;
+    x.cfg.outer.lr = 0.7;
+    x.cfg.outer.momentum = 0.9;
     x.cfg.wire = wire;
     x.no_sync_all = 1; /* ends in the middle of a period */
     x.opened = own_site;
@@ -244,7 +244,7 @@ static void replay_mean(const lab *x, replay *y, const lie *s, size_t at, size_t
 
 static void replay_land(const lab *x, replay *y, size_t at, size_t n)
 {
-    const float nu = (float)x->cfg.outer_lr, mu = (float)x->cfg.outer_momentum;
+    const float nu = (float)x->cfg.outer.lr, mu = (float)x->cfg.outer.momentum;
 
     for (size_t i = at; i < at + n; i++) {
         y->m[i] = times(mu, y->m[i]) + y->step[i];
@@ -296,8 +296,8 @@ static void replay_is(const lab *x, const char *what)
     for (int r = 0; r < x->cfg.world; r++)
         if (!world_of.leaves[r] && memcmp(x->params[r], y.theta[r], *x->values * sizeof(float)))
             fail_msg("%s: %d workers, model %d, wire %d, elastic %d, transport %d, rank %d", what,
-                     x->cfg.world, (int)x->model, (int)x->cfg.wire, x->cfg.min_world, (int)x->cfg.transport,
-                     r);
+                     x->cfg.world, (int)x->model, (int)x->cfg.wire, x->cfg.elastic.min_world,
+                     (int)x->cfg.transport, r);
 }
 
 /* ---- blocks ---- */
@@ -319,7 +319,7 @@ static void codings_between_sites_are_the_rule_replayed(void **state)
         for (int w = 0; w < CODED; w++)
             for (int elastic = 0; elastic < 2; elastic++) {
                 lab x = sites_lab(workers[c], cases[c], (c + w) % 2 ? LAB_ODD : LAB_TINY, coded[w]);
-                x.cfg.min_world = elastic;
+                x.cfg.elastic.min_world = elastic;
                 if ((c + w + elastic) % 2) x.cfg.transport = DDP_TCP;
                 if (w == 2) x.cfg.net = "20mbit,1ms"; /* many small chunks */
                 lab_run(&x);
@@ -341,7 +341,7 @@ static void who_lives_goes_on_with_what_it_kept(void **state)
                 lab x = sites_lab(world, cases[world == 5 ? 3 + c % 2 : 1 + c % 2], LAB_ODD, coded[w]);
                 memcpy(world_of.leaves, leaving[c], sizeof world_of.leaves);
                 if (world == 4) world_of.leaves[4] = 0;
-                x.cfg.min_world = 1;
+                x.cfg.elastic.min_world = 1;
                 x.steps = 17;
                 if ((c + w) % 2) x.cfg.transport = DDP_TCP;
                 lab_run(&x);
@@ -359,7 +359,7 @@ static void sparse_changes_between_sites_are_the_rule_replayed(void **state)
             lab x = sites_lab(workers[c], cases[c], kind ? LAB_ODD : LAB_TINY, DDP_WIRE_TOPK);
             x.cfg.topk_fraction = kind == 3 ? 0.1 : 0;
             if ((c + kind) % 2) x.cfg.transport = DDP_TCP;
-            if (kind == 1) x.cfg.net = x.cfg.net2 = "20mbit,1ms";
+            if (kind == 1) x.cfg.net = x.cfg.network.net2 = "20mbit,1ms";
             x.forward_hooks = kind == 2;
             lab_run(&x);
             replay_is(&x, "sparse");
@@ -378,11 +378,11 @@ static void late_ways_between_sites_are_the_same_everywhere(void **state)
                 b = sites_lab(workers[c], cases[c], LAB_ODD, wire);
             lab e = sites_lab(workers[c], cases[c], LAB_ODD, wire),
                 f = sites_lab(workers[c], cases[c], LAB_ODD, wire);
-            b.cfg.overlap = DDP_OVERLAP_STREAM;
-            b.cfg.fragments = 1;
-            b.cfg.mixture = DDP_OVERWRITE;
+            b.cfg.outer.overlap = DDP_OVERLAP_STREAM;
+            b.cfg.outer.fragments = 1;
+            b.cfg.outer.mixture = DDP_OVERWRITE;
             b.cfg.transport = c % 2 ? DDP_TCP : DDP_THREADS;
-            e.cfg.overlap = f.cfg.overlap = c % 2 ? DDP_OVERLAP_EAGER : DDP_OVERLAP_STREAM;
+            e.cfg.outer.overlap = f.cfg.outer.overlap = c % 2 ? DDP_OVERLAP_EAGER : DDP_OVERLAP_STREAM;
             e.cfg.net = f.cfg.net = "200mbit,2ms"; /* layers land later */
             e.forward_hooks = f.forward_hooks = c % 2 == 0;
             f.cfg.transport = DDP_TCP;
@@ -411,7 +411,7 @@ static void one_site_of_all_is_floats(void **state)
         lab a = sites_lab(4, one, LAB_ODD, w < CODED ? coded[w] : DDP_WIRE_TOPK),
             b = sites_lab(4, one, LAB_ODD, DDP_WIRE_F32);
         b.opened = NULL;
-        a.cfg.min_world = w % 2 && w < CODED;
+        a.cfg.elastic.min_world = w % 2 && w < CODED;
         lab_run(&a);
         lab_run(&b);
         same(&a, &b, "one site");

@@ -35,7 +35,7 @@ static void as_the_library(const lab *like, int own, const char *what)
     lab_new(&b, like->cfg.world, like->cfg.strategy, 3);
     a.cfg = like->cfg;
     b.cfg = like->cfg;
-    a.cfg.average_first = !averages_gradients(like->cfg.strategy);
+    a.cfg.average.first = !averages_gradients(like->cfg.strategy);
     a.model = b.model = like->model;
     a.rule = b.rule = like->rule;
     a.rates = b.rates = like->rates;
@@ -58,8 +58,8 @@ static lab like_this(int world, ddp_strategy s, lab_model model, lab_rule rule)
 
     lab_new(&x, world, s, 3);
     lab_free(&x);
-    x.cfg.partition_bytes = 2000;
-    x.cfg.bucket_bytes = 4000;
+    x.cfg.gradient.partition_bytes = 2000;
+    x.cfg.gradient.bucket_bytes = 4000;
     x.model = model;
     x.rule = rule;
     x.rates = 1;
@@ -114,7 +114,7 @@ static void averages_that_come_late_and_rounded(void **state)
         for (int hooks = 0; hooks < 2; hooks++) {
             lab x = like_this(3, DDP_DILOCO, LAB_ODD, LAB_ADAMW);
             x.forward_hooks = hooks;
-            x.cfg.overlap = (ddp_overlap)overlap;
+            x.cfg.outer.overlap = (ddp_overlap)overlap;
             as_the_library(&x, 1, "late");
         }
     for (int s = 0; s < WITH; s++)
@@ -142,7 +142,7 @@ static void average_first_is_what_it_says(void **state)
             x.no_sync_all = 1;
             x.forward_hooks = rule % 2;
             x.own = s % 2;
-            x.cfg.average_first = 1;
+            x.cfg.average.first = 1;
             lab_run(&x);
             lab_reference(&x, 0, both[s] == DDP_LOCALSGD ? NULL : x.step_of, expected);
             for (int r = 0; r < 3; r++)
@@ -157,9 +157,9 @@ static void refused(ddp_strategy s, int average_state, const char *says)
     lab x;
 
     lab_new(&x, 2, s, 3);
-    x.cfg.average_state = average_state;
-    x.cfg.servers = s == DDP_BSP ? DDP_SERVERS_COLOCATED : 0;
-    x.cfg.net2 = s == DDP_DEFT ? "100mbit" : NULL;
+    x.cfg.average.state = average_state;
+    x.cfg.server.count = s == DDP_BSP ? DDP_SERVERS_COLOCATED : 0;
+    x.cfg.network.net2 = s == DDP_DEFT ? "100mbit" : NULL;
     x.cfg.transport = s == DDP_DEFT ? DDP_TCP : DDP_THREADS;
     x.model = LAB_ODD;
     x.own = 1;

@@ -81,7 +81,7 @@ static void reference(const lab *x, uint64_t seed, int sync, float (*out)[LAB_VA
         draw(seed, step, K, order);
         for (k = 0; (step + 1) % H == 0 && k + 1 < K; k += 2)
             for (l = 0; l < L; l++) {
-                const size_t state = x->cfg.average_state ? (size_t)o.state_per_param * count[l] : 0;
+                const size_t state = x->cfg.average.state ? (size_t)o.state_per_param * count[l] : 0;
                 meet(r[order[k]].w[l], r[order[k + 1]].w[l], count[l]);
                 meet(r[order[k]].s[l], r[order[k + 1]].s[l], state);
             }
@@ -119,7 +119,7 @@ static void two_who_meet_have_the_mean_of_both(void **state)
                 lab x;
                 pairs_new(&x, world, model ? LAB_ODD : LAB_TINY);
                 x.forward_hooks = hooks;
-                x.cfg.average_state = hooks; /* two arrays for each layer */
+                x.cfg.average.state = hooks; /* two arrays for each layer */
                 lab_run(&x);
                 reference(&x, x.cfg.seed, 0, expected);
                 assert_true(*x.values > 0 && same(&x, expected));

@@ -28,7 +28,7 @@ static int rows_of(const lab *x)
     size_t count[LAB_LAYERS];
     int L = lab_sizes(x->model, count), rows = 0;
 
-    for (int l = 0; l < L; l++) rows += parts_of(count[l], x->cfg.split_params);
+    for (int l = 0; l < L; l++) rows += parts_of(count[l], x->cfg.average.split_params);
     return rows;
 }
 
@@ -39,7 +39,7 @@ static lab parts_lab(int world, lab_rule rule)
     lab_new(&x, world, DDP_DREAMDDP, PERIOD);
     x.model = LAB_ODD;
     x.rule = rule;
-    x.cfg.split_params = PART;
+    x.cfg.average.split_params = PART;
     return x;
 }
 
@@ -81,14 +81,14 @@ static void replay(const lab *x, const int *step_of, float (*out)[LAB_VALUES])
                 lab_update(&o, &r[k], l, count[l], step);
             }
         for (int l = 0, row = 0; l < L; l++) {
-            const size_t n = count[l], all = (size_t)parts_of(n, x->cfg.split_params);
+            const size_t n = count[l], all = (size_t)parts_of(n, x->cfg.average.split_params);
             for (size_t j = 0; j < all; j++, row++) {
                 const size_t from = n * j / all, to = n * (j + 1) / all;
                 if (step_of[row] != step % PERIOD) continue;
                 for (int k = 0; k < K; k++) parts[k] = r[k].w[l] + from;
                 lab_mean(parts, K, to - from);
-                for (int a = 0; x->cfg.average_state && a < o.state_per_param; a++) {
-                    if ((step / PERIOD + 1) % x->cfg.state_period[a]) continue;
+                for (int a = 0; x->cfg.average.state && a < o.state_per_param; a++) {
+                    if ((step / PERIOD + 1) % x->cfg.average.state_period[a]) continue;
                     for (int k = 0; k < K; k++) parts[k] = r[k].s[l] + (size_t)a * n + from;
                     lab_mean(parts, K, to - from);
                 }
@@ -129,7 +129,7 @@ static void every_value_is_averaged_once_a_period_in_its_step(void **state)
             lab x = parts_lab(world, (lab_rule)rule);
             x.forward_hooks = world % 2;
             if (world == 3) x.cfg.transport = DDP_TCP;
-            if (world == 5) x.cfg.split_params = 1021; /* a layer of so many stays whole */
+            if (world == 5) x.cfg.average.split_params = 1021; /* a layer of so many stays whole */
             check_replay(&x, "scattered parts");
         }
 }
@@ -143,8 +143,8 @@ static void a_part_brings_its_optimizer_state(void **state)
         for (int rule = LAB_MOMENTUM; rule < LAB_RULES; rule++) {
             lab x = parts_lab(3, (lab_rule)rule);
             x.steps = 20;
-            x.cfg.average_state = 1;
-            memcpy(x.cfg.state_period, periods[k], sizeof periods[k]);
+            x.cfg.average.state = 1;
+            memcpy(x.cfg.average.state_period, periods[k], sizeof periods[k]);
             check_replay(&x, "parts with state");
         }
 }
@@ -165,7 +165,7 @@ static void the_plan_is_of_parts(void **state)
         double params[LAB_LAYERS];
         if (enp) x.cfg.strategy = DDP_ENP;
         x.cfg.net = "100mbit,1ms";
-        x.cfg.solver = DDP_SOLVER_ENP; /* by numbers of rows alone */
+        x.cfg.plan.solver = DDP_SOLVER_ENP; /* by numbers of rows alone */
         x.no_sync_all = 1;
         lab_run(&x);
         memset(&p, 0, sizeof p);
@@ -199,11 +199,11 @@ static void all_parts_in_one_step_are_localsgd(void **state)
                 memset(&plan, 0, sizeof plan);
                 whole.model = parts.model = (lab_model)model;
                 whole.cfg.strategy = DDP_LOCALSGD;
-                whole.cfg.split_params = 0;
-                parts.cfg.solver = DDP_SOLVER_ENP;
+                whole.cfg.average.split_params = 0;
+                parts.cfg.plan.solver = DDP_SOLVER_ENP;
                 parts.cfg.period = whole.cfg.period = hand ? PERIOD : 1; /* of 1: one set without being
                                                                             told */
-                parts.cfg.split_params = model == LAB_TINY ? 2 : hand ? PART : 40;
+                parts.cfg.average.split_params = model == LAB_TINY ? 2 : hand ? PART : 40;
                 if (hand) scattered(&plan, &parts);
                 for (int r = 0; r < plan.layers; r++) plan.step_of[r] = PERIOD - 1;
                 parts.plan = hand ? &plan : NULL;
@@ -224,8 +224,8 @@ static void parts_that_no_layer_fills_are_layers(void **state)
     for (int model = 0; model < LAB_MODELS; model++) {
         lab whole = parts_lab(3, LAB_ADAMW), parts = parts_lab(3, LAB_ADAMW);
         whole.model = parts.model = (lab_model)model;
-        whole.cfg.split_params = 0;
-        parts.cfg.split_params = LAB_VALUES;
+        whole.cfg.average.split_params = 0;
+        parts.cfg.average.split_params = LAB_VALUES;
         whole.cfg.net = parts.cfg.net = "100mbit,1ms";
         whole.no_sync_all = parts.no_sync_all = 1;
         lab_run(&whole);
@@ -266,7 +266,7 @@ static void what_cannot_be_split_is_said(void **state)
         lab x = parts_lab(2, LAB_SGD);
         ddp_error err;
         x.cfg.strategy = bad[k].strategy;
-        x.cfg.split_params = bad[k].split;
+        x.cfg.average.split_params = bad[k].split;
         x.cfg.wire = bad[k].wire;
         assert_int_not_equal(ddp_launch(&x.cfg, lab_worker, &x, &err), 0);
         if (!strstr(err.msg, bad[k].says)) fail_msg("%s", err.msg);

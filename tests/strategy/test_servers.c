@@ -20,7 +20,7 @@ extern "C" {
 static void served(lab *x, int workers, ddp_strategy s, int servers)
 {
     lab_new(x, workers + (servers > 0 ? servers : 0), s, 3);
-    x->cfg.servers = servers;
+    x->cfg.server.count = servers;
     x->forward_hooks = workers % 2;
 }
 
@@ -106,7 +106,7 @@ static void in_turn(ddp_strategy s, int workers, int servers, lab_rule rule, ddp
     x.model = workers % 2 ? LAB_ODD : LAB_TINY;
     x.rule = rule;
     x.cfg.transport = t;
-    x.cfg.staleness = s == DDP_SSP ? 2 : 0;
+    x.cfg.server.staleness = s == DDP_SSP ? 2 : 0;
     if (s == DDP_R2SP) x.cfg.deterministic = 0; /* in turn in any case */
     lab_run(&x);
     replay(&x, workers, 1.0f / (float)workers, want);
@@ -196,7 +196,7 @@ static void a_stopped_worker_does_not_stop_others_and_the_trace_replays(void **s
         x.cfg.deterministic = 0;
         x.optimizer = &o;
         x.before_step = last_is_stopped;
-        x.cfg.push_scale = servers > 0 ? 0.5f : 0;
+        x.cfg.server.push_scale = servers > 0 ? 0.5f : 0;
         memset(done, 0, sizeof done);
         trace.updates = 0;
         lab_run(&x);
@@ -258,7 +258,7 @@ static void nobody_is_more_than_s_steps_ahead(void **state)
             lab x;
             served(&x, 3, DDP_SSP, servers);
             x.cfg.deterministic = 0;
-            x.cfg.staleness = s;
+            x.cfg.server.staleness = s;
             x.steps = 20;
             x.before_step = clocks_are_watched;
             memset(done, 0, sizeof done);
@@ -324,13 +324,13 @@ static void parameters_can_be_pushed(void **state)
     (void)state;
     lab_new(&a, 1, DDP_SSGD, 3);
     served(&x, 1, DDP_ASP, 1);
-    x.cfg.paper = 1;
+    x.cfg.plan.paper = 1;
     lab_run(&a);
     lab_run(&x);
     for (size_t i = 0; i < *a.values; i++) assert_true(fabsf(a.params[0][i] - x.params[0][i]) < 1e-5f);
     lab_free(&x);
     served(&x, 3, DDP_ASP, -1);
-    x.cfg.paper = 1;
+    x.cfg.plan.paper = 1;
     lab_run(&x);
     all_equal(&x, 3);
     lab_free(&x);
@@ -401,7 +401,7 @@ static void mistakes_are_told(void **state)
         ddp_error err;
         int way = row[i].way;
         lab_new(&x, row[i].world, row[i].s, 3);
-        x.cfg.servers = row[i].servers;
+        x.cfg.server.count = row[i].servers;
         assert_int_not_equal(ddp_launch(&x.cfg, trains_everywhere, &way, &err), 0);
         if (!strstr(err.msg, row[i].says)) fail_msg("'%s' instead of '%s'", err.msg, row[i].says);
         lab_free(&x);
@@ -432,7 +432,7 @@ static void unlike_numbers_of_steps_are_an_error(void **state)
 
     (void)state;
     lab_new(&x, 3, DDP_BSP, 3);
-    x.cfg.servers = DDP_SERVERS_COLOCATED;
+    x.cfg.server.count = DDP_SERVERS_COLOCATED;
     assert_int_equal(ddp_launch(&x.cfg, leaves_early, NULL, &err), DDP_PEER_LOST);
     assert_non_null(strstr(err.msg, "same number of steps"));
     lab_free(&x);
@@ -475,9 +475,9 @@ static void sync_all_averages_buffers_once(void **state)
         memset(&c, 0, sizeof c);
         c.world = WORKERS;
         c.strategy = some[s];
-        c.servers = DDP_SERVERS_COLOCATED;
+        c.server.count = DDP_SERVERS_COLOCATED;
         c.transport = DDP_THREADS;
-        c.staleness = some[s] == DDP_SSP;
+        c.server.staleness = some[s] == DDP_SSP;
         c.no_env = 1;
         if (ddp_launch(&c, with_buffers, end, &err)) fail_msg("%s", err.msg);
         for (int i = 0; i < STATISTICS; i++) {

@@ -39,11 +39,11 @@ static void dies(const lab *x, int rank, int step)
 static void elastic(lab *x, ddp_strategy s, int servers, int least)
 {
     lab_new(x, W + servers, s, 3);
-    x->cfg.servers = servers;
-    x->cfg.min_world = least;
+    x->cfg.server.count = servers;
+    x->cfg.elastic.min_world = least;
     x->cfg.transport = DDP_TCP;
-    x->cfg.staleness = s == DDP_SSP ? 2 : 0;
-    x->cfg.defer = 0.5;
+    x->cfg.server.staleness = s == DDP_SSP ? 2 : 0;
+    x->cfg.osp.defer = 0.5;
     x->before_step = dies;
     x->model = LAB_ODD;
 }
@@ -138,7 +138,7 @@ static void dies_at(ddp_strategy s, int who, int servers, lab_rule rule, int sam
     elastic(&x, s, servers, 1);
     x.rule = rule;
     x.samples = samples;
-    x.cfg.defer = DDP_DEFER_NONE;
+    x.cfg.osp.defer = DDP_DEFER_NONE;
     x.model = who == 1 ? LAB_TINY : LAB_ODD;
     victim = who;
     at_step = 4;
@@ -295,7 +295,7 @@ static void a_lost_server_names_its_layers_and_its_checkpoint_goes_on(void **sta
             x.model = LAB_TINY;
             x.rule = LAB_ADAMW;
             x.before_step = saves_and_kills;
-            x.cfg.overwrite = 1;
+            x.cfg.debug.overwrite = 1;
             v.x = &x;
             v.resumes = run == 2;
             kills_server = run == 1;
@@ -326,7 +326,7 @@ static void a_run_that_lost_a_worker_saves(void **state)
             ddp_error err;
             elastic(&x, every[s], 2, 2);
             x.model = LAB_TINY;
-            x.cfg.overwrite = 1;
+            x.cfg.debug.overwrite = 1;
             victim = resumes ? -1 : 1;
             at_step = 3;
             microseconds = 0;

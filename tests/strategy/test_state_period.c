@@ -24,8 +24,8 @@ static void begin(lab *x, int world, ddp_strategy s, lab_model model, lab_rule r
     x->forward_hooks = 1;
     x->no_sync_all = 1;
     x->steps = 17;
-    x->cfg.state_period[0] = first;
-    x->cfg.state_period[1] = second;
+    x->cfg.average.state_period[0] = first;
+    x->cfg.average.state_period[1] = second;
 }
 
 static void each_array_is_averaged_in_its_own_periods(void **state)
@@ -65,7 +65,7 @@ static void one_and_one_is_average_state(void **state)
             for (int rule = LAB_MOMENTUM; rule <= LAB_MUON; rule++) {
                 begin(&a, 2 + w, w ? DDP_ENP : DDP_LOCALSGD, (lab_model)model, (lab_rule)rule, 0, 0);
                 begin(&b, 2 + w, w ? DDP_ENP : DDP_LOCALSGD, (lab_model)model, (lab_rule)rule, 1, 0);
-                a.cfg.average_state = 1;
+                a.cfg.average.state = 1;
                 a.cfg.wire = b.cfg.wire = wire[w];
                 lab_run(&a);
                 lab_run(&b);
@@ -152,8 +152,8 @@ static void changes_are_averaged_without_state_that_is_not_due(void **state)
             for (int periods = 3; periods <= 6; periods++) {
                 begin(&x, 2, some[s], LAB_ODD, LAB_ADAMW, 3, 6);
                 x.steps = 2 * periods;
-                x.cfg.overlap = overlap[o];
-                x.cfg.fragments = overlap[o] == DDP_OVERLAP_STREAM;
+                x.cfg.outer.overlap = overlap[o];
+                x.cfg.outer.fragments = overlap[o] == DDP_OVERLAP_STREAM;
                 if (ddp_launch(&x.cfg, hashing_arrays, &x, &err)) fail_msg("%s", err.msg);
                 for (int k = 0; k < 2; k++)
                     if ((array_hash[0][k] == array_hash[1][k]) != (periods % (k ? 6 : 3) == 0))
@@ -171,11 +171,11 @@ static void streamed_changes_have_the_bits_of_localsgd(void **state)
     (void)state;
     begin(&a, 3, DDP_LOCALSGD, LAB_ODD, LAB_ADAMW, 2, 3);
     begin(&b, 3, DDP_DILOCO, LAB_ODD, LAB_ADAMW, 2, 3);
-    b.cfg.overlap = DDP_OVERLAP_STREAM;
-    b.cfg.fragments = 1;
-    b.cfg.mixture = DDP_OVERWRITE;
-    b.cfg.outer_lr = 1;
-    b.cfg.outer_momentum = DDP_NO_MOMENTUM;
+    b.cfg.outer.overlap = DDP_OVERLAP_STREAM;
+    b.cfg.outer.fragments = 1;
+    b.cfg.outer.mixture = DDP_OVERWRITE;
+    b.cfg.outer.lr = 1;
+    b.cfg.outer.momentum = DDP_NO_MOMENTUM;
     lab_run(&a);
     lab_run(&b);
     for (int r = 0; r < 3; r++) assert_memory_equal(a.params[r], b.params[r], *a.values * sizeof(float));
@@ -217,8 +217,8 @@ static void periods_that_make_no_sense_are_refused(void **state)
         char want[80];
         memset(&c, 0, sizeof c);
         c.no_env = 1;
-        c.state_period[0] = bad[i][0];
-        c.state_period[1] = bad[i][1];
+        c.average.state_period[0] = bad[i][0];
+        c.average.state_period[1] = bad[i][1];
         assert_int_equal(ddp_launch(&c, nothing, NULL, &err), DDP_ARG);
         snprintf(want, sizeof want, "state_period %d,%d: 1 to 1000000 periods each, or 0,0", bad[i][0],
                  bad[i][1]);
@@ -230,7 +230,7 @@ static int unlike(ddp_ctx *d, void *user)
 {
     lab *x = (lab *)user;
 
-    d->cfg.state_period[1] += ddp_rank(d);
+    d->cfg.average.state_period[1] += ddp_rank(d);
     return lab_worker(d, x);
 }
 

@@ -35,8 +35,8 @@ static void one_worker_is_plain_sgd_under_every_strategy(void **state)
             lab_new(&x, 1, all_strategies[s], 3);
             x.model = LAB_ODD;
             x.rule = (lab_rule)rule;
-            x.cfg.outer_lr = 1; /* of the outer family */
-            x.cfg.outer_momentum = DDP_NO_MOMENTUM;
+            x.cfg.outer.lr = 1; /* of the outer family */
+            x.cfg.outer.momentum = DDP_NO_MOMENTUM;
             lab_run(&x);
             lab_reference(&x, 1, NULL, expected);
             same_bits(x.params[0], expected[0], *x.values);
@@ -102,7 +102,7 @@ static void wfbp_has_the_bits_of_ssgd_whatever_the_bucket(void **state)
             lab_new(&b, world, DDP_WFBP, 3);
             a.model = b.model = (lab_model)model;
             a.rule = b.rule = (lab_rule)(model % LAB_RULES);
-            b.cfg.bucket_bytes = bucket[world - 2];
+            b.cfg.gradient.bucket_bytes = bucket[world - 2];
             lab_run(&a);
             lab_run(&b);
             same_bits(a.params[0], b.params[0], *a.values);
@@ -230,7 +230,7 @@ static void averaged_state_travels_with_the_parameters(void **state)
     lab_new(&b, 2, DDP_LOCALSGD, 2);
     a.model = b.model = LAB_ODD;
     a.rule = b.rule = LAB_MOMENTUM;
-    b.cfg.average_state = 1;
+    b.cfg.average.state = 1;
     lab_run(&a);
     lab_run(&b);
     assert_memory_not_equal(a.params[0], b.params[0], *a.values * sizeof(float));
@@ -315,8 +315,8 @@ static void clipping_limits_the_step_under_every_strategy(void **state)
         x.model = LAB_ODD;
         x.steps = 1;
         x.cfg.clip_norm = 0.5f;
-        x.cfg.outer_lr = 1;
-        x.cfg.outer_momentum = DDP_NO_MOMENTUM;
+        x.cfg.outer.lr = 1;
+        x.cfg.outer.momentum = DDP_NO_MOMENTUM;
         lab_run(&x);
         L = lab_sizes(x.model, count);
         for (l = 0; l < L; l++)

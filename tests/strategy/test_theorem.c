@@ -121,7 +121,7 @@ static course *run(ddp_strategy strategy, int period, int world)
     c->cfg.transport = DDP_THREADS;
     c->cfg.deterministic = 1;
     c->cfg.no_env = 1;
-    c->cfg.peer_timeout_s = 60; /* sanitizers on a busy machine */
+    c->cfg.timeout.peer_s = 60; /* sanitizers on a busy machine */
     c->hooks = strategy == DDP_DREAMDDP && world == 2;
     c->a = 1 + (16 * beta / mu > period ? 16 * beta / mu : period);
     if (ddp_launch(&c->cfg, descend, c, &err)) fail_msg("%s", err.msg);

@@ -426,7 +426,7 @@ static void try_with(const ddp_config *given, scenario s)
     ops.arrived = arrived;
     now = s;
     cfg.own_strategy = &ops;
-    if (traits & DDP_NEEDS_SERVERS) cfg.servers = DDP_SERVERS_COLOCATED;
+    if (traits & DDP_NEEDS_SERVERS) cfg.server.count = DDP_SERVERS_COLOCATED;
     cfg.no_env = 1;
     if (ddp_launch(&cfg, train, NULL, &err)) fail_msg("%s", err.msg);
 }
@@ -444,11 +444,11 @@ static void try_everywhere(scenario s)
             try_with(&cfg, s);
     cfg.world = WORLD;
     cfg.transport = DDP_THREADS;
-    cfg.net2 = "1000mbit,1ms";
+    cfg.network.net2 = "1000mbit,1ms";
     link_used = 1;
     try_with(&cfg, s);
     link_used = 0;
-    cfg.net2 = NULL;
+    cfg.network.net2 = NULL;
     cfg.backend = &b;
     on_device = 1;
     for (cfg.world = 2; cfg.world <= WORLD; cfg.world++)

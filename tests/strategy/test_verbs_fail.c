@@ -290,9 +290,9 @@ static void make_run(ddp_config *c, const char *fields)
     c->transport = DDP_THREADS;
     c->deterministic = 1;
     c->no_env = 1;
-    c->peer_timeout_s = 60;
+    c->timeout.peer_s = 60;
     set_fields(c, fields);
-    if (c->servers > 0) c->world += c->servers;
+    if (c->server.count > 0) c->world += c->server.count;
 }
 
 /* Of the first and of the last calls each third (SWEEP=whole in the environment: each), and of long runs some

@@ -64,9 +64,9 @@ static void alone(ddp_config *c)
     memset(c, 0, sizeof *c);
     c->world = 1;
     c->no_env = 1;
-    c->overwrite = 1;
+    c->debug.overwrite = 1;
     c->profile_steps = 2;
-    c->trace_spans = 50;
+    c->debug.trace_spans = 50;
     c->allocator.alloc = tensor_alloc;
     c->allocator.free = tensor_free;
 }

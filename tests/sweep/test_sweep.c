@@ -378,8 +378,8 @@ static ddp_status launched(ddp_strategy strategy, ddp_transport transport, uint6
     x.cfg.strategy = strategy;
     x.cfg.transport = transport;
     x.cfg.deterministic = 1;
-    x.cfg.connect_timeout_s = 2;
-    x.cfg.peer_timeout_s = 5;
+    x.cfg.timeout.connect_s = 2;
+    x.cfg.timeout.peer_s = 5;
     x.hash = (uint64_t *)mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if ((void *)x.hash == MAP_FAILED)
         return ddp__fail(err, DDP_MEMORY, "the test has no room for its own hashes");
@@ -469,12 +469,12 @@ static void joins(joined *b, const char *addr, int number)
     c.run_id = "sweep";
     c.rank = number;
     c.world = number < 2 ? 2 : 0;
-    c.min_world = 1;
-    c.max_world = number < 2 ? 3 : 0;
-    c.join = number == 2;
-    c.connect_timeout_s = 3;
-    c.peer_timeout_s = 5;
-    c.op_timeout_s = 8;
+    c.elastic.min_world = 1;
+    c.elastic.max_world = number < 2 ? 3 : 0;
+    c.elastic.join = number == 2;
+    c.timeout.connect_s = 3;
+    c.timeout.peer_s = 5;
+    c.timeout.op_s = 8;
     if (number == 2) c.rank = 0;
     d = ddp_open(&c, &b->err[number]);
     for (int l = 0; d && l < 3 && !bad; l++) {

@@ -761,11 +761,11 @@ static ddp_status crowded(crowd *c, int (*fn)(ddp_ctx *, void *), ddp_strategy s
     c->cfg.period = 2;
     c->cfg.deterministic = 1;
     c->cfg.profile_steps = 1;
-    c->cfg.connect_timeout_s = 2;
-    c->cfg.peer_timeout_s = 5;
-    c->cfg.staleness = 1;
-    c->cfg.defer = 0.5;
-    if (strategy >= DDP_BSP && strategy <= DDP_OSP) c->cfg.servers = 1;
+    c->cfg.timeout.connect_s = 2;
+    c->cfg.timeout.peer_s = 5;
+    c->cfg.server.staleness = 1;
+    c->cfg.osp.defer = 0.5;
+    if (strategy >= DDP_BSP && strategy <= DDP_OSP) c->cfg.server.count = 1;
     if (c->own.name) c->cfg.own_strategy = &c->own;
     s = (ddp_status)ddp_launch(&c->cfg, fn, c, err);
     if (!s) *h = mixed(*h, c->hash, sizeof c->hash);

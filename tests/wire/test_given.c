@@ -39,7 +39,7 @@ static ddp_config small(ddp_strategy strategy)
     cfg.period = 2;
     cfg.deterministic = 1;
     cfg.no_env = 1;
-    cfg.peer_timeout_s = cfg.op_timeout_s = 300; /* a failure is found by the end of the connection */
+    cfg.timeout.peer_s = cfg.timeout.op_s = 300; /* a failure is found by the end of the connection */
     return cfg;
 }
 
@@ -105,7 +105,7 @@ static void same_bits_as_over_threads(void **state)
         memset(&threads, 0, sizeof threads);
         memset(&sockets, 0, sizeof sockets);
         threads.dies = sockets.dies = -1;
-        cfg.servers = run[i].servers;
+        cfg.server.count = run[i].servers;
         cfg.algorithm = run[i].algorithm;
         cfg.net = run[i].net;
         if (given_launch(&cfg, run[i].buffer, train, &sockets, &err))
@@ -174,7 +174,7 @@ static void elastic_world_continues_without_the_dead_rank(void **state)
     ddp_config cfg = small(DDP_LOCALSGD);
 
     (void)state;
-    cfg.min_world = 2;
+    cfg.elastic.min_world = 2;
     as_processes(b, cfg);
     for (int r = 0; r < 2; r++)
         if (b->status[r]) fail_msg("rank %d: %d '%s'", r, b->status[r], b->text[r]);
@@ -230,12 +230,12 @@ static void wrong_descriptor_is_named(void **state)
     refused(cfg, list, DDP_ARG, "which is not connected");
     list[1] = list[2] = pair[0];
     refused(cfg, list, DDP_ARG, "sockets[1] and sockets[2] are both descriptor");
-    cfg.tls_psk = "key";
+    cfg.security.psk = "key";
     refused(cfg, list, DDP_ARG, "transport sockets with tls_psk");
-    cfg.tls_psk = NULL;
-    cfg.net2 = "1gbit";
+    cfg.security.psk = NULL;
+    cfg.network.net2 = "1gbit";
     refused(cfg, list, DDP_ARG, "a second link needs the tcp or threads transport");
-    cfg.net2 = NULL;
+    cfg.network.net2 = NULL;
     cfg.sockets = list;
     assert_int_equal(ddp_launch(&cfg, nothing, NULL, &err), DDP_USAGE);
     if (!strstr(err.msg, "call ddp_open in each of the 3 processes")) fail_msg("%s", err.msg);
@@ -282,7 +282,7 @@ static void wrong_peer_is_named(void **state)
     cfg.cancel = &yes;
     met(cfg, letter, 20, 0, DDP_ABORTED, "cancelled");
     cfg.cancel = NULL;
-    cfg.join_timeout_s = 0.05;
+    cfg.timeout.join_s = 0.05;
     met(cfg, letter, 20, 0, DDP_TIMEOUT, "rank 1 sent nothing on descriptor");
 }
 
