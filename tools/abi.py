@@ -61,7 +61,7 @@ def record():
     for line in compiled_layouts():
         name, size, *offsets = line.split()
         found["struct " + name] = size
-        direct = [f for f in structs[name]._fields_ if not f[0].startswith("_")]
+        direct = [(field, kind) for field, _, kind in python_binding.members(structs[name])]
         inner = [f for union, kind in structs[name]._fields_ if union.startswith("_") for f in kind._fields_]
         offsets += [getattr(structs[name], field).offset for field, _ in inner]  # ctypes sees through an unnamed union
         for (field, kind), offset in zip(direct + inner, offsets):

@@ -164,18 +164,20 @@ class Binding:
     # ---- text ----
 
     def fields(self, name, node, helpers):
-        """[(name, type)] and the anonymous ones, which become types of their own."""
+        """[(name, type)] and the unnamed ones; structs within structs become types of their own, in helpers."""
         c = self.c
         out, anonymous = [], []
         for d in node.decls:
-            if isinstance(d.type, (c.Union, c.Struct)) and d.name is None:
-                field = "_%d" % len(helpers)
-                own = "%s%s" % (name, field)
-                inner, _ = self.fields(own, d.type, helpers)
+            kind = d.type.type if isinstance(d.type, c.TypeDecl) else d.type
+            if isinstance(kind, (c.Union, c.Struct)) and kind.decls:
+                field = d.name or "_%d" % len(helpers)
+                own = "%s_%s" % (name, field.lstrip("_"))
+                inner, _ = self.fields(own, kind, helpers)
                 helpers.append("class %s(%s):\n    _fields_ = [%s]\n" % (
-                    own, "Union" if isinstance(d.type, c.Union) else "Structure", self.rows(inner)))
+                    own, "Union" if isinstance(kind, c.Union) else "Structure", self.rows(inner)))
                 out.append((field, own))
-                anonymous.append(field)
+                if d.name is None:
+                    anonymous.append(field)
             else:
                 out.append((d.name, self.type(d.type)))
         return out, anonymous
@@ -241,21 +243,31 @@ def made():
     return Binding(c_parser.CParser().parse(preprocessed()), c_ast).text()
 
 
+def members(struct, name="", at=0):
+    """[(member, offset, type)]: "outer.lr" of a struct within the struct too, but not those of unnamed unions."""
+    found = []
+    for field, kind in struct._fields_:
+        if field.startswith("_"):
+            continue
+        here = (name + field, at + getattr(struct, field).offset, kind)
+        within = kind.__name__ == "%s_%s" % (struct.__name__, field)
+        found += members(kind, here[0] + ".", here[1]) if within else [here]
+    return found
+
+
 def layouts():
-    """{struct: [size, offset of each field...]}, as ctypes has them."""
+    """{struct: [size, offset of each member...]}, as ctypes has them."""
     sys.path.insert(0, os.path.join(ROOT, "python", "dreamddp"))
     import _binding
     import ctypes
-    return {s.__name__: [ctypes.sizeof(s)] + [getattr(s, f[0]).offset for f in s._fields_ if not f[0].startswith("_")]
-            for s in _binding.STRUCTS}, _binding.STRUCTS
+    return {s.__name__: [ctypes.sizeof(s)] + [at for _, at, _ in members(s)] for s in _binding.STRUCTS}, _binding.STRUCTS
 
 
 def layout_program():
     lines = ["#include <stdio.h>", '#include "dreamddp.h"', "int main(void) {"]
     for s in layouts()[1]:
         lines.append('printf("%s %%zu", sizeof(struct %s));' % (s.__name__, s.__name__))
-        fields = [f[0] for f in s._fields_ if not f[0].startswith("_")]
-        lines += ['printf(" %%zu", offsetof(struct %s, %s));' % (s.__name__, f) for f in fields]
+        lines += ['printf(" %%zu", offsetof(struct %s, %s));' % (s.__name__, name) for name, _, _ in members(s)]
         lines.append('puts("");')
     return "\n".join(lines + ["return 0;", "}", ""])
 

@@ -23,7 +23,7 @@ class Beside:
 
     def beside(self):
         """Another context of the same ranks and settings, over further connections. Collective."""
-        if self.lib.ddp_settings(self._alive()).contents.min_world > 0:
+        if self.lib.ddp_settings(self._alive()).contents.elastic.min_world > 0:
             raise Unsupported("an elastic world (min_world) has one context, since a joining worker could not enter two: put "
                               "all models into one torch.nn.ModuleList, wrap that with a list of optimizers, and let all "
                               "parameters that are trained later require a gradient before wrap")

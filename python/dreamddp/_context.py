@@ -67,7 +67,7 @@ def _cuda(lib, config, stream):
     backend = lib.ddp_cuda(0, device)
     config.backend = ctypes.pointer(backend)
     # 0 would be a stream of the library's own; 1 is CUDA's name for the default stream
-    config.cuda_stream = (current if stream is None else stream) or 1
+    config.device.cuda_stream = (current if stream is None else stream) or 1
     return backend
 
 
