@@ -21,17 +21,18 @@
  *     ddp_close(d);
  *
  * CONTENTS. Each part begins with "==== PATH ==== [TAG]".
+ *     config/config.h       settings and their defaults
  *     session/session.h     the calls of a training loop: open, layers, hooks, close
- *     config/config.h      settings and their defaults
- *     graph/layer.h     what a layer is; nn/optimizer.h  when and how it is updated
- *     context/stats.h       what was measured; exchange/collective.h
- *     [profile] [plan]  costs of layers and links; planners: what to send when, what to run where
- *     [pipe]            pipelines: orders of micro-batches and their time
- *     [compress]        Top-K, quantised messages, AdaTopK, error feedback, all on plain arrays
- *     [graph] [nn]      models as static graphs of operators, forward and backward
- *     [data] [io]       token streams, images, safetensors, weights of other programs
- *     [report]          a table, JSON lines, Perfetto traces, HTML
- *     base/backend.h    the table that a device fills in, as dreamddp_cuda.cuh does
+ *     graph/layer.h         a layer; nn/optimizer.h: its update
+ *     config/strategy.h     a strategy of your own; exchange/verbs.h: the calls that it may use
+ *     context/stats.h       statistics; session/checkpoint.h; exchange/collective.h
+ *     [profile] [plan]      costs of layers and links; planners: what to send when, what to run where
+ *     [pipe]                pipelines: schedules of micro-batches and their time
+ *     [compress]            Top-K, quantised messages, AdaTopK, error feedback, all on plain arrays
+ *     [graph] [nn]          models as static graphs of operators, forward and backward
+ *     [data] [io]           token streams, images, safetensors, weights of other programs
+ *     [report]              a table, JSON lines, Perfetto traces, HTML
+ *     base/backend.h        the table that a device fills in, as dreamddp_cuda.cuh does
  *
  * OPTIONS. Macros, defined before the #include; none changes a public struct or signature.
  *     DREAMDDP_IMPLEMENTATION            in exactly one file (or in each, with DDP_STATIC)
@@ -68,25 +69,25 @@
 #define DREAMDDP_H
 
 #include "base/status.h"
-#include "session/session.h"
-#include "context/reading.h"
-
-#include "plan/partial/choice.h"
-#include "plan/osp/rule.h"
 #include "config/config.h"
+#include "session/session.h"
+#include "config/names.h"
+#include "context/reading.h"
 #include "graph/layer.h"
 #include "nn/optimizer.h"
+
 #include "comm/message.h"
 #include "config/strategy.h"
 #include "exchange/verbs.h"
 
 #include "profile/profile.h"
 #include "context/stats.h"
-#include "exchange/collective.h"
-#include "emulate/netspec.h"
-
-#include "profile/network.h"
 #include "profile/trace.h"
+#include "session/checkpoint.h"
+#include "exchange/collective.h"
+
+#include "emulate/netspec.h"
+#include "profile/network.h"
 
 #include "plan/oplist_graph.h"
 #include "plan/tour.h"

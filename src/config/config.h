@@ -1,4 +1,4 @@
-/* ddp_config: everything that a program can set, one comment per field. */
+/* ddp_config: the settings of a context. */
 #pragma once
 
 #include "base/status.h"
@@ -12,91 +12,88 @@ struct ddp_backend;
 
 typedef enum ddp_strategy {
     DDP_STRATEGY_DEFAULT, /* dreamddp */
-    DDP_SSGD,             /* gradients averaged after the whole backward, then one update */
-    DDP_WFBP,             /* gradients in buckets, sent while the backward goes on; same bits as ssgd */
-    DDP_LOCALSGD,         /* local updates; all parameters averaged every H-th step */
-    DDP_ENP,              /* partial averaging, equal number of layers per step */
-    DDP_DREAMDDP,         /* partial averaging, each layer in the step where its transfer hides */
-    DDP_MGWFBP,  /* wfbp, in buckets that the measured times choose; same bits as ssgd, as the next three */
-    DDP_ASCWFBP, /* wfbp, several messages at once */
-    DDP_BYTESCHEDULER, /* gradients in parts, those that the next forward needs first go first */
-    DDP_USBYTE,        /* the same with unequal parts and a searched order */
-    DDP_DEFT,          /* gradients of several steps merged, sent behind later steps, applied late */
-    DDP_BSP,       /* gradients to servers (docs/servers.md): all workers, one update; same bits as ssgd */
-    DDP_ASP,       /* each push is an update of its own */
-    DDP_SSP,       /* asp, but no worker is more than `staleness` steps ahead */
-    DDP_R2SP,      /* asp, the workers one after the other */
-    DDP_OSP,       /* bsp, but what matters least is sent and corrected during the next step */
-    DDP_DILOCO,    /* what parameters changed by in H steps, averaged, is a gradient to an outer optimizer
-                     (docs/outer.md) */
-    DDP_SPARSELOCO /* the same, of which the largest 1 in 64 travel, in 2 bits each */
+    DDP_SSGD,             /* average of the gradients after the whole backward pass, then one update */
+    DDP_WFBP,             /* gradients in buckets, sent during the backward pass; bit-identical to ssgd */
+    DDP_LOCALSGD,         /* local updates; average of all parameters in every H-th step */
+    DDP_ENP,              /* partial averages: an equal number of layers per step */
+    DDP_DREAMDDP,         /* partial averages: each layer in the step where its transfer overlaps */
+    DDP_MGWFBP,           /* wfbp with buckets by measured times; bit-identical to ssgd, as the next three */
+    DDP_ASCWFBP,          /* wfbp with several messages in flight */
+    DDP_BYTESCHEDULER,    /* parts of gradients by priority: those of the first layers first */
+    DDP_USBYTE,           /* bytescheduler with unequal parts and a searched order */
+    DDP_DEFT,             /* merged gradients of several steps, sent during later steps, applied late */
+    DDP_BSP,              /* gradients to servers, one update (docs/servers.md); bit-identical to ssgd */
+    DDP_ASP,              /* each push to a server is an update of its own */
+    DDP_SSP,              /* asp; no worker is more than server.staleness steps ahead */
+    DDP_R2SP,             /* asp; the workers push one after the other */
+    DDP_OSP,              /* bsp; the least important layers are sent and corrected during the next step */
+    DDP_DILOCO,           /* parameter deltas of H steps, averaged for an outer optimizer (docs/outer.md) */
+    DDP_SPARSELOCO        /* diloco with the largest 1/64 of the deltas, in 2 bits each */
 } ddp_strategy;
 
-/* diloco, sparseloco: when an average is waited for. */
+/* diloco, sparseloco: the step in which an average must be complete. */
 typedef enum ddp_overlap {
     DDP_OVERLAP_DEFAULT, /* none */
-    DDP_OVERLAP_NONE,    /* in the step that posts it */
-    DDP_OVERLAP_STREAM,  /* some layers at a time, each some steps later */
-    DDP_OVERLAP_EAGER    /* a period later; until then each worker goes on with its own change */
+    DDP_OVERLAP_NONE,    /* the step that starts it */
+    DDP_OVERLAP_STREAM,  /* a later step, for some layers at a time */
+    DDP_OVERLAP_EAGER    /* the end of the next period; until then each worker uses its own delta */
 } ddp_overlap;
-/* outer_momentum and mixture of 0, since 0 is their default. */
+/* outer.momentum and outer.mixture of 0, because 0 is their default. */
 #define DDP_NO_MOMENTUM (-1.0)
 #define DDP_OVERWRITE   (-1.0)
 
 typedef enum ddp_transport {
     DDP_TRANSPORT_DEFAULT, /* tcp */
-    DDP_THREADS,           /* ranks are threads of one process: only through ddp_launch */
+    DDP_THREADS,           /* ranks are threads of one process: only with ddp_launch */
     DDP_TCP,               /* ranks are processes */
-    DDP_MPI,               /* of mpirun or srun; needs DDP_USE_MPI. The comm thread calls MPI: docs/mpi.md */
-    DDP_SOCKETS            /* ranks are processes that the program has connected: ddp_config.sockets */
+    DDP_MPI,               /* ranks of mpirun or srun; needs DDP_USE_MPI: docs/mpi.md */
+    DDP_SOCKETS            /* ranks are processes, over connections of the program: ddp_config.sockets */
 } ddp_transport;
 
-/* ddp_config.server.count: every worker serves a share of the layers. ddp_config.osp.defer: nothing. */
+/* server.count: every worker serves a share of the layers. osp.defer: no layer is late. */
 enum { DDP_SERVERS_COLOCATED = -1, DDP_DEFER_NONE = -1 };
 
-/* osp: what a layer that is late is in the meantime. */
+/* osp: update of a late layer until its correction. */
 typedef enum ddp_lgp {
     DDP_LGP_DEFAULT, /* on */
-    DDP_LGP_ON,      /* updated with the worker's own gradient */
-    DDP_LGP_OFF,     /* as it was */
-    DDP_LGP_EMA      /* updated with a mean of past means (0.9) and the worker's own gradient (0.1) */
+    DDP_LGP_ON,      /* by the worker's own gradient */
+    DDP_LGP_OFF,     /* none */
+    DDP_LGP_EMA      /* by 0.9 of the mean of past means and 0.1 of the worker's own gradient */
 } ddp_lgp;
 
-/* osp: when a late layer is corrected. */
+/* osp: time of the correction of late layers. */
 typedef enum ddp_correct {
     DDP_CORRECT_DEFAULT,  /* deferred */
     DDP_CORRECT_DEFERRED, /* all before the next update */
-    DDP_CORRECT_EAGER     /* each when it has come, but not between its forward and its backward */
+    DDP_CORRECT_EAGER     /* each on arrival, but not between its forward and its backward pass */
 } ddp_correct;
 
-/* How averages travel; sums are in float32 in any case. */
+/* Number format of averages; sums are float32. int4, e3m0 and topk are for parameter deltas only (diloco). */
 typedef enum ddp_wire {
     DDP_WIRE_DEFAULT, /* float32 */
     DDP_WIRE_F32,
-    DDP_WIRE_BF16, /* bfloat16, half the bytes: to nearest even when sent; never a ring */
-    DDP_WIRE_INT8, /* blocks of 64 values with a scale each (compress/quantise.h), 0.27 of the bytes; never a
-                      ring. What rounding cuts off is sent with the next message. Gradients as they are; of
-                      parameters what they changed by since the layer's last average; buffers and optimizer
+    DDP_WIRE_BF16, /* bfloat16, rounded to nearest even: half the bytes; never a ring */
+    DDP_WIRE_INT8, /* blocks of 64 values with a scale, with error feedback: 0.27 of the bytes; never a ring.
+                      Gradients, or deltas of parameters since the layer's last average; buffers and optimizer
                       state as float32 */
-    DDP_WIRE_INT4, /* changes alone (diloco): the same with half a byte for each value, 0.14 of the bytes */
-    DDP_WIRE_E3M0, /* changes: half a byte, a sign and seven powers of two beside 0 */
-    DDP_WIRE_TOPK  /* changes: the largest of each 4096, in 2 bits with 12 bits of index (topk_fraction); what
-                      is not sent is kept, and decays (sparseloco's way) */
+    DDP_WIRE_INT4, /* as int8 with 4 bits per value: 0.14 of the bytes */
+    DDP_WIRE_E3M0, /* 4 bits per value: a sign, and 0 or one of seven powers of two */
+    DDP_WIRE_TOPK  /* the largest topk_fraction of each 4096 values: 2 bits and an index of 12 bits each, with
+                      error feedback that decays (sparseloco) */
 } ddp_wire;
 
-/* How sums over all ranks are made; what differs is time, and for rings the order of the sums. */
+/* Algorithm of all-reduces. They differ in time, and a ring in the order of its sums. */
 typedef enum ddp_algorithm {
-    DDP_ALGORITHM_DEFAULT, /* by the array's size and the link */
-    DDP_FULL,              /* everybody sends everything to everybody; not in elastic worlds */
-    DDP_DIRECT,            /* each rank sums one segment and sends it back to all */
-    DDP_RING               /* from rank to rank; not where deterministic, nor with two ranks */
+    DDP_ALGORITHM_DEFAULT, /* by the size of the array and the link */
+    DDP_FULL,              /* all-to-all exchange; not in elastic worlds */
+    DDP_DIRECT,            /* each rank sums one segment and sends the result to all */
+    DDP_RING               /* from rank to rank; not with deterministic, nor with two ranks */
 } ddp_algorithm;
 
-/* The instruction set of the operators' CPU kernels. Each set sums in an order of its own, so it has bits of
- * its own. */
+/* Instruction set of the CPU operators. The order of sums, and so the last bits, differ between sets. */
 typedef enum ddp_kernels {
-    DDP_KERNELS_DEFAULT, /* the fastest that this processor has */
-    DDP_KERNELS_BASE,    /* every processor: SSE2 on x86-64, NEON on arm64 */
+    DDP_KERNELS_DEFAULT, /* the fastest of this processor */
+    DDP_KERNELS_BASE,    /* SSE2 on x86-64, NEON on arm64: every processor */
     DDP_KERNELS_AVX2,    /* x86-64 with AVX2 and FMA */
     DDP_KERNELS_AVX512   /* x86-64 with AVX-512F */
 } ddp_kernels;
@@ -291,45 +288,3 @@ struct ddp_config {
         int overwrite;
     } debug;
 };
-
-/* Names as in --strategy and so on, and back. Unknown: "default", the _DEFAULT value, or 0.
- *   algorithm  auto, full, direct, ring      wire       f32, bf16, int8, int4, e3m0, topk
- *   transport  tcp, threads, mpi, sockets    (all others: ddp_config_set) */
-DDP_API const char *ddp_strategy_name(ddp_strategy s);
-DDP_API ddp_strategy ddp_strategy_named(const char *name);
-DDP_API ddp_strategy ddp_strategy_number(int i); /* the i-th built-in one; DDP_STRATEGY_DEFAULT: no more */
-DDP_API unsigned ddp_strategy_traits(ddp_strategy s); /* what it needs and goes with: config/strategy.h;
-                                                             unknown: 0 */
-DDP_API ddp_transport ddp_transport_named(const char *name);
-DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
-DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
-DDP_API const char *ddp_wire_name(ddp_wire wire); /* the default's is f32 */
-/* A row of the table of settings, which docs/settings.md shows. Texts are constant unless they are arrays. */
-typedef struct ddp_setting {
-    const char
-        *field; /* "staleness": the name for ddp_config_set and Python; NULL: a variable without a field */
-    const char *member;   /* "server.staleness" of ddp_config; NULL without a field */
-    const char *variable; /* "DREAMDDP_STALENESS"; NULL of no_env */
-    const char *preset;   /* meaning of zero in the field; NULL without a field */
-    const char *help;
-    int same;         /* 1: all ranks must have the same value */
-    char chapter[16]; /* "server"; "core" of a member without a struct; "" without a field */
-    char flag[40]; /* "--staleness": the option of programs that have one; "" without a variable or a field */
-    char values[256]; /* "1 to 1000000 steps", "none, stream or eager" */
-    char value[256];  /* of the field; "" if it is zero */
-} ddp_setting;
-
-/* ddp_config_set - sets a field by its name: "period" to "5", "staleness" to "3", "wire" to "topk:0.01"; ""
- * is the default. Text is borrowed until ddp_open or ddp_launch. Errors: DDP_ARG for an unknown name (the
- * sentence has the nearest one) and for a value out of range; *c is unchanged.
- * ddp_config_describe - setting i, with its value in c (may be NULL), chapter by chapter; returns 0 if there
- * is none. Members that are pointers of the program (own_strategy, backend, allocator, ..) have no row. */
-DDP_API ddp_status ddp_config_set(ddp_config *c, const char *field, const char *value, ddp_error *err);
-DDP_API int ddp_config_describe(const ddp_config *c, int i, ddp_setting *out);
-
-/* ddp_launched - who started this process as one rank of several: "DREAMDDP_RANK" (ddprun), "torchrun", "Open
- * MPI", "MPICH", "PMIx" or "Slurm", with its rank and the number of ranks; NULL, 0 and 0 if no launcher did.
- * A program reads it to choose by the number of ranks before it opens a context; ddp_open and ddp_launch read
- * the same. Errors: DDP_ARG as ddp_open, for variables that contradict each other. Not while another thread
- * changes the environment. */
-DDP_API ddp_status ddp_launched(const char **launcher, int *rank, int *world, ddp_error *err);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "config/config.h"
+#include "config/names.h"
 #include "config/strategy.h"
 #include "emulate/links.h"
 #include "member/join.h"

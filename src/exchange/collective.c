@@ -1,8 +1,9 @@
 /* Messages that are waited for: plain collectives, and the library's own words. */
 #include "comm/frame.h"
-#include "exchange/exchange.h"
+#include "config/names.h"
 #include "context/context.h"
 #include "exchange/collective.h"
+#include "exchange/exchange.h"
 #include "exchange/post.h"
 #include "exchange/transport.h"
 #include "exchange/update.h"

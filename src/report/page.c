@@ -1,5 +1,6 @@
 /* Pieces of a page: numbers, escaped text, line charts, and the lanes of what workers did when. */
 #include "config/config.h"
+#include "config/names.h"
 #include "io/json.h"
 #include "report/page.h"
 

@@ -1,5 +1,6 @@
 /* The closing table of a program. */
 #include "config/config.h"
+#include "config/names.h"
 #include "report/page.h"
 
 /* Step time of the run that others are measured against over that of r: above 1 = faster. NAN without such a

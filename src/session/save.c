@@ -7,6 +7,7 @@
 #include "exchange/post.h"
 #include "session/keep.h"
 #include "session/serve.h"
+#include "session/checkpoint.h"
 #include "session/session.h"
 #include "session/start.h"
 

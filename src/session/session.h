@@ -17,14 +17,6 @@ typedef struct ddp_optimizer ddp_optimizer; /* nn/optimizer.h */
 DDP_API ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err);
 DDP_API void ddp_close(ddp_ctx *d);
 
-/* ddp_launch - runs fn once per rank: cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on a free
- * loopback port), or once here when a launcher already made the ranks, whose number counts instead of
- * cfg->world, or world <= 1. fn gets an open context, which ddp_launch closes; it returns 0 or a ddp_status.
- * With processes the parent only supervises: nothing that fn stores is seen by it.
- * Returns DDP_OK when every rank did (with min_world: when so many did and the others were killed or lost),
- * else the first failure with its sentence in *err. */
-DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
-
 /* ddp_add_layer - registers the next layer, in forward order, the same on every rank. Layers are
  * numbered from 0. ddp_set_optimizer - registers the update rule (copied; default ddp_sgd(0.01,
  * 0)). Called after the layers it also starts the session: layer lists are compared and every rank
@@ -33,6 +25,48 @@ DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void
  * layer. */
 DDP_API int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer);
 DDP_API int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o);
+
+/* What the program knows of its step; zero fields are ignored. */
+typedef struct ddp_step_info {
+    double loss;
+    long samples; /* local samples of the step */
+    double epoch;
+    float lr; /* > 0: learning rate of this step's updates that are still to come */
+} ddp_step_info;
+
+/* The hooks of a step. Each returns 0 or the context's first error; after a failure every call
+ * returns it and does nothing.
+ *   ddp_forward_begin   before layer is used: waits until its parameters are whole. Optional, but
+ *                       once used for a layer, used in every step
+ *   ddp_backward_begin  optional: timing
+ *   ddp_backward_end    the gradient of layer is complete (for this micro-batch). From here until
+ *                       ddp_forward_begin(layer), or ddp_step_end where that hook is not used,
+ *                       its parameters and gradients are the library's. Gradients come back zeroed
+ *   ddp_skip            in place of ddp_backward_end, where this micro-batch had no gradient of layer (an
+ *                       unused branch, a layer frozen in it). It counts as zero in averages. A layer that all
+ *                       ranks skip in a whole step is not updated in that step; under strategies that average
+ *                       parameters or parameter deltas, a rank that skips it does not update it. One call
+ *                       in a step, without ddp_backward_end, is for all its micro-batches
+ *   ddp_left_out        1: the last update of the layer was left out, as no rank had a gradient, or as this
+ *                       rank skipped the layer under a strategy that averages parameters or parameter deltas.
+ *                       A program with its own update leaves the layer as it is then. Not on a device
+ *   ddp_report          optional, before ddp_step_end
+ *   ddp_step_end        every layer must have had its ddp_backward_end, or ddp_skip */
+DDP_API int ddp_forward_begin(ddp_ctx *d, int layer);
+DDP_API int ddp_backward_begin(ddp_ctx *d, int layer);
+DDP_API int ddp_backward_end(ddp_ctx *d, int layer);
+DDP_API int ddp_skip(ddp_ctx *d, int layer);
+DDP_API int ddp_left_out(const ddp_ctx *d, int layer);
+DDP_API int ddp_report(ddp_ctx *d, const ddp_step_info *info);
+DDP_API int ddp_step_end(ddp_ctx *d);
+
+/* ddp_launch - runs fn once per rank: cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on a free
+ * loopback port), or once here when a launcher already made the ranks, whose number counts instead of
+ * cfg->world, or world <= 1. fn gets an open context, which ddp_launch closes; it returns 0 or a ddp_status.
+ * With processes the parent only supervises: nothing that fn stores is seen by it.
+ * Returns DDP_OK when every rank did (with min_world: when so many did and the others were killed or lost),
+ * else the first failure with its sentence in *err. */
+DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
 
 /* ddp_add_block - adds an array to the layer of that name, in any order of calls; the first mention of a
  * name is ddp_add_layer's: layers are numbered by it, in forward order. grads NULL: frozen.
@@ -110,40 +144,6 @@ typedef struct ddp_program_state {
 enum { DDP_PROGRAM_STATES = 8 };
 DDP_API int ddp_add_state(ddp_ctx *d, const ddp_program_state *state);
 
-/* What the program knows of its step; zero fields are ignored. */
-typedef struct ddp_step_info {
-    double loss;
-    long samples; /* local samples of the step */
-    double epoch;
-    float lr; /* > 0: learning rate of this step's updates that are still to come */
-} ddp_step_info;
-
-/* The hooks of a step. Each returns 0 or the context's first error; after a failure every call
- * returns it and does nothing.
- *   ddp_forward_begin   before layer is used: waits until its parameters are whole. Optional, but
- *                       once used for a layer, used in every step
- *   ddp_backward_begin  optional: timing
- *   ddp_backward_end    the gradient of layer is complete (for this micro-batch). From here until
- *                       ddp_forward_begin(layer), or ddp_step_end where that hook is not used,
- *                       its parameters and gradients are the library's. Gradients come back zeroed
- *   ddp_skip            in place of ddp_backward_end, where this micro-batch had no gradient of layer (an
- *                       unused branch, a layer frozen in it). It counts as zero in averages. A layer that all
- *                       ranks skip in a whole step is not updated in that step; under strategies that average
- *                       parameters or parameter deltas, a rank that skips it does not update it. One call
- *                       in a step, without ddp_backward_end, is for all its micro-batches
- *   ddp_left_out        1: the last update of the layer was left out, as no rank had a gradient, or as this
- *                       rank skipped the layer under a strategy that averages parameters or parameter deltas.
- *                       A program with its own update leaves the layer as it is then. Not on a device
- *   ddp_report          optional, before ddp_step_end
- *   ddp_step_end        every layer must have had its ddp_backward_end, or ddp_skip */
-DDP_API int ddp_forward_begin(ddp_ctx *d, int layer);
-DDP_API int ddp_backward_begin(ddp_ctx *d, int layer);
-DDP_API int ddp_backward_end(ddp_ctx *d, int layer);
-DDP_API int ddp_skip(ddp_ctx *d, int layer);
-DDP_API int ddp_left_out(const ddp_ctx *d, int layer);
-DDP_API int ddp_report(ddp_ctx *d, const ddp_step_info *info);
-DDP_API int ddp_step_end(ddp_ctx *d);
-
 /* ddp_wait - finishes what is in flight and averages nothing more: parameters can be read.
  * ddp_sync_all - finishes and averages: every rank leaves with equal parameters. Collective.
  * ddp_share - every rank gets the parameters and buffers of rank 0 (of the lowest live rank), and the
@@ -160,37 +160,3 @@ DDP_API int ddp_share(ddp_ctx *d);
  * save or load has this rank's share too (load it before, as they do). 0 or the context's first error.
  * ddp_servers (context/reading.h) is their number. */
 DDP_API int ddp_serve(ddp_ctx *d);
-
-/* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors (parameters,
- * buffers, optimizer state, states of ddp_add_state, counts of updates, step, learning rate, the number that
- * dropout masks depend on, the plan, ddp_taken, its identity), and manifest.json (step, world, strategy,
- * period, optimizer, layers, a hash of the operators and one of every file, a checksum of all this), which
- * the lowest live rank writes when all files are there: a folder without it is no checkpoint. Every file is
- * written under another name, flushed and renamed; a step that is saved once more leaves the files of the
- * save before alone until the new manifest is there. Where ranks do not see one file system, each machine
- * gets the manifest beside its ranks' files, and every rank has to be started where its file is. Where the
- * data go on follows from ddp_taken. In an elastic world those who are lost have no file; when the run is
- * started again with as many ranks, they take that of another rank, as a newcomer would
- * (docs/elastic-join.md).
- *
- * ddp_checkpoint_save - writes one into folder (made if it is not there), then removes all but the
- * newest keep of those in it (0 = keeps all), half ones before them too. Finishes what is in
- * flight and averages nothing. What another run has saved in folder is neither replaced nor removed:
- * that is an error unless this run has loaded it, or ddp_config.debug.overwrite is set.
- * ddp_checkpoint_load - after ddp_set_optimizer, before the first step: takes the newest of folder. ddp_step
- * then says where to go on, and *world (may be NULL) of how many ranks it is. With the same layers,
- * optimizer, world, strategy and period every rank goes on from its own file, bit for bit as if the run had
- * not stopped (a plan that was measured stays and no longer follows the link; one that was not yet made is
- * made as many steps later). With another world, strategy or period only a synchronised checkpoint is taken,
- * one whose ranks hold equal bits, buffers aside: always under ssgd and wfbp, else after an averaging of all
- * layers, momentum included. Buffers (running statistics) then come from the rank of the same number, counted
- * around. The graphs must have the same operators and arguments, but for the batch and dropout. Every rank
- * verifies its files before any rank changes a parameter (docs/files.md). Of a pipeline (ddp_pipe_open) ranks
- * are its stages, and a worker is a pipeline. A checkpoint of one cut goes on with any other, one worker's
- * with stages and back, by the layers' names: parameters, buffers, optimizer state and what a strategy keeps
- * of each parameter; with as many pipelines, the same strategy and period also where they hold unlike values.
- * Plans are made anew. What a strategy keeps otherwise follows a layer that is whole before and after, or is
- * refused unless it is all zero. For that every rank has to see all files of its pipeline; else its own is
- * enough. Both are collective, between steps, and return 0 or the context's first error. */
-DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
-DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);

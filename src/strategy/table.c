@@ -1,6 +1,7 @@
 /* The table of the built-in strategies, and the two doors that hand it to a context: run knows no strategy's
  * name. */
 #include "session/launch.h"
+#include "config/names.h"
 #include "session/session.h"
 #include "strategy/strategy.h"
 
