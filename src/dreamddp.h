@@ -263,6 +263,7 @@
 #endif
 #include "config/compatibility.c"
 #include "config/links.c"
+#include "config/knob.c"
 #include "config/settings.c"
 #include "config/env.c"
 #include "config/config.c"

@@ -1,6 +1,5 @@
-/* [pure] The table of settings (src/config/settings.c): every field by name and by its variable, what is
- * refused, what is the default. docs/settings.md is made here too: it is compared, and with REWRITE=1 in the
- * environment written. */
+/* [pure] The table of settings (src/config/settings.c): each field by its name and by its variable, errors,
+ * defaults. It compares docs/settings.md with the table; REWRITE=1 in the environment writes the page. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -22,8 +21,8 @@ extern "C" {
 #include "strategy/strategy.h"
 
 /* Fields that are the program's own pointers. */
-static const char *const pointers[] = {"own_strategy", "sockets",   "cancel", "backend",
-                                       "cuda_stream",  "allocator", "logger"};
+static const char *const pointers[] = {"own_strategy",       "sockets",   "cancel", "backend",
+                                       "device.cuda_stream", "allocator", "logger"};
 
 /* A value of each field, and one that it cannot have; NULL: any text will do. */
 static const struct {
@@ -123,50 +122,117 @@ static int forget(void **state)
     return 0;
 }
 
-/* The values above are of all rows, and rows of all fields that the header declares. */
-static void every_field_has_a_row(void **state)
+static int is_pointer(const char *member)
+{
+    for (size_t k = 0; k < sizeof pointers / sizeof *pointers; k++)
+        if (!strcmp(member, pointers[k])) return 1;
+    return 0;
+}
+
+/* Names in front of the semicolon of a declaration, into names; returns their number. */
+static int declared(char *line, char (*names)[64])
+{
+    char *end = strchr(line, ';');
+    int count = 0;
+
+    if (!end || line[strspn(line, " ")] == '/' || line[strspn(line, " ")] == '*') return 0;
+    *end = 0;
+    for (char *name = strtok(line, ","); name; name = strtok(NULL, ",")) {
+        const size_t n = strcspn(name, "[");
+        size_t at = n;
+        while (at > 0 && (isalnum((unsigned char)name[at - 1]) || name[at - 1] == '_')) at--;
+        snprintf(names[count++], 64, "%.*s", (int)(n - at), name + at);
+    }
+    return count;
+}
+
+static int has_row(const char *member)
+{
+    ddp_setting s;
+
+    for (int i = 0; ddp_config_describe(NULL, i, &s); i++)
+        if (s.member && !strcmp(s.member, member)) return 1;
+    return 0;
+}
+
+static void every_member_of_ddp_config_has_a_row(void **state)
+{
+    FILE *f = fopen("src/config/config.h", "r");
+    char line[200], names[32][64], member[80];
+    int fields = 0, inside = 0, nested = 0, count = 0;
+
+    (void)state;
+    if (!f) fail_msg("no src/config/config.h; run this in the repository");
+    while (fgets(line, sizeof line, f)) {
+        inside |= !strcmp(line, "struct ddp_config {\n");
+        if (!inside) continue;
+        if (!strcmp(line, "};\n")) break;
+        if (!strcmp(line, "    struct {\n")) {
+            nested = 1;
+            count = 0;
+        } else if (nested && !strncmp(line, "    } ", 6)) {
+            line[strcspn(line, ";")] = 0;
+            for (int k = 0; k < count; k++) {
+                snprintf(member, sizeof member, "%.12s.%.60s", line + 6, names[k]);
+                fields += !is_pointer(member);
+                if (!is_pointer(member) && !has_row(member)) fail_msg("%s of ddp_config has no row", member);
+            }
+            nested = 0;
+        } else if (nested && strspn(line, " ") == 8) {
+            count += declared(line, names + count);
+        } else if (!nested && strspn(line, " ") == 4) {
+            count = declared(line, names);
+            for (int k = 0; k < count; k++) {
+                fields += !is_pointer(names[k]);
+                if (!is_pointer(names[k]) && !has_row(names[k]))
+                    fail_msg("%s of ddp_config has no row", names[k]);
+            }
+        }
+    }
+    fclose(f);
+    assert_int_equal(fields, VALUES);
+}
+
+static void every_row_is_described(void **state)
 {
     ddp_config c;
     ddp_setting s;
-    FILE *f = fopen("src/config/config.h", "r");
-    char line[200];
-    int rows = 0, fields = 0, inside = 0;
+    int rows = 0;
 
     (void)state;
     memset(&c, 0, sizeof c);
     for (int i = 0; ddp_config_describe(&c, i, &s); i++) {
         int k = 0;
-        if (!s.field) continue;
+        const char *dot;
+        if (!s.field) {
+            assert_true(!s.member && !*s.chapter && !*s.flag && s.variable);
+            continue;
+        }
         rows++;
         while (k < VALUES && strcmp(values[k].field, s.field)) k++;
         if (k == VALUES) fail_msg("no value of %s is tried here", s.field);
         assert_string_equal(s.value, "");
         assert_true(*s.help && s.preset && *s.values);
-        if (!s.variable) assert_string_equal(s.field, "no_env");
-    }
-    assert_int_equal(rows, VALUES);
-    assert_non_null(f);
-    while (fgets(line, sizeof line, f)) { /* and the declaration: names in front of a semicolon */
-        char *end = strchr(line, ';'), *comment = strstr(line, "/*");
-        inside |= !strcmp(line, "struct ddp_config {\n");
-        if (inside && !strcmp(line, "};\n")) break;
-        if (!inside || !end || (comment && comment < end) || strspn(line, " ") != 4) continue;
-        *end = 0;
-        for (char *name = strtok(line, ","); name; name = strtok(NULL, ",")) {
-            char word[64];
-            size_t n = strcspn(name, "["), at;
-            int known = 0;
-            for (at = n; at > 0 && (isalnum((unsigned char)name[at - 1]) || name[at - 1] == '_'); at--) {
-            }
-            snprintf(word, sizeof word, "%.*s", (int)(n - at), name + at);
-            for (size_t k = 0; k < sizeof pointers / sizeof *pointers; k++)
-                known |= !strcmp(word, pointers[k]);
-            fields += !known;
-            if (!known && setting(NULL, word, &s) < 0) fail_msg("%s of ddp_config has no row", word);
+        dot = strchr(s.member, '.');
+        if (dot) {
+            assert_int_equal(strncmp(s.member, s.chapter, (size_t)(dot - s.member)), 0);
+            assert_int_equal(strlen(s.chapter), dot - s.member);
+        } else {
+            assert_string_equal(s.chapter, "core");
+        }
+        if (s.variable) {
+            assert_int_equal(strncmp(s.flag, "--", 2), 0);
+            assert_null(strpbrk(s.flag, "_ABCDEFGHIJKLMNOPQRSTUVWXYZ"));
+        } else {
+            assert_string_equal(s.field, "no_env");
         }
     }
-    fclose(f);
-    assert_int_equal(fields, VALUES);
+    assert_int_equal(rows, VALUES);
+    assert_true(setting(NULL, "outer_momentum", &s) >= 0);
+    assert_string_equal(s.member, "outer.momentum");
+    assert_string_equal(s.chapter, "outer");
+    assert_string_equal(s.variable, "DREAMDDP_OUTER_MOMENTUM");
+    assert_string_equal(s.flag, "--outer-momentum");
 }
 
 static void every_field_round_trips(void **state)
@@ -189,7 +255,7 @@ static void every_field_round_trips(void **state)
     }
 }
 
-static void a_bad_value_is_told_with_the_field_what_it_may_be_and_its_default(void **state)
+static void an_invalid_value_fails_with_the_name_the_value_and_the_choices(void **state)
 {
     (void)state;
     for (int i = 0; i < VALUES; i++) {
@@ -206,10 +272,52 @@ static void a_bad_value_is_told_with_the_field_what_it_may_be_and_its_default(vo
         snprintf(begins, sizeof begins, "%s=%s", field, bad);
         assert_true(setting(NULL, field, &s) >= 0);
         if (strncmp(err.msg, begins, strlen(begins))) fail_msg("'%s' does not name %s", err.msg, begins);
-        if (!strstr(err.msg, s.values) && !strstr(err.msg, "is neither 1 nor 0"))
-            fail_msg("'%s': no values", err.msg);
-        if (strstr(err.msg, "(default: ") && !strstr(err.msg, s.help))
-            fail_msg("'%s': what is it for?", err.msg);
+        if (!strstr(err.msg, ": choose ") || !strstr(err.msg, s.values))
+            fail_msg("'%s': no choices", err.msg);
+        if (!strstr(err.msg, s.preset)) fail_msg("'%s': no default", err.msg);
+    }
+}
+
+static void an_error_tells_a_range_from_a_word(void **state)
+{
+    static const struct {
+        const char *field, *value, *msg;
+    } cases[] = {
+        {"period", "0", "period=0 is out of range: choose 1 to 1000000 steps (default: 5)"},
+        {"period", "99999999999999999999",
+         "period=99999999999999999999 is out of range: choose 1 to 1000000 steps (default: 5)"},
+        {"period", "five", "period=five is not a whole number: choose 1 to 1000000 steps (default: 5)"},
+        {"period", "2.5", "period=2.5 is not a whole number: choose 1 to 1000000 steps (default: 5)"},
+        {"period", "-", "period=- is not a whole number: choose 1 to 1000000 steps (default: 5)"},
+        {"seed", "-1", "seed=-1 is out of range: choose 0 or more (default: 0)"},
+        {"peer_timeout_s", "soon",
+         "peer_timeout_s=soon is not a number: choose a number above 0, in seconds (default: 30; min_world: "
+         "10)"},
+        {"peer_timeout_s", "-3",
+         "peer_timeout_s=-3 is out of range: choose a number above 0, in seconds (default: 30; min_world: "
+         "10)"},
+        {"clip_norm", "0,5", "clip_norm=0,5 has a decimal comma: write 0.5"},
+        {"outer_lr", "-0,7", "outer_lr=-0,7 has a decimal comma: write -0.7"},
+        {"defer", "0,25", "defer=0,25 has a decimal comma: write 0.25"},
+        {"wire", "topk:0,01", "wire=topk:0,01 has a decimal comma: write topk:0.01"},
+        {"clip_norm", "1,000,000",
+         "clip_norm=1,000,000 is not a number: choose a number from 0 (default: none)"},
+        {"paper", "yes", "paper=yes is invalid: choose 1 or 0 (default: 0)"},
+        {"wire", "bf17",
+         "wire=bf17 is unknown: choose f32, bf16, int8, int4, e3m0 or topk:FRACTION (default: f32)"},
+        {"servers", "all",
+         "servers=all is invalid: choose a number of ranks that serve, or colocated (default: none)"},
+        {"state_period", "3;4",
+         "state_period=3;4 is invalid: choose 1 to 1000000 periods each, or 0,0 (default: 1,1 with "
+         "average_state)"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ddp_config c;
+        ddp_error err;
+        memset(&c, 0, sizeof c);
+        assert_int_equal(ddp_config_set(&c, cases[i].field, cases[i].value, &err), DDP_ARG);
+        assert_string_equal(err.msg, cases[i].msg);
     }
 }
 
@@ -244,18 +352,16 @@ static void zeros_that_are_values_and_fractions_are_kept(void **state)
     assert_int_equal(ddp_config_set(&c, "topk_fraction", "1/", &err), DDP_ARG);
     assert_int_equal(ddp_config_set(&c, "topk_fraction", "/2", &err), DDP_ARG);
     assert_int_equal(ddp_config_set(&c, "period", "5.0", &err), DDP_ARG);
-    assert_non_null(strstr(err.msg, "period=5.0: a whole number, 1 to 1000000 steps"));
+    assert_non_null(strstr(err.msg, "period=5.0 is not a whole number: choose 1 to 1000000 steps"));
     assert_int_equal(ddp_config_set(&c, "wire", "topk:2", &err), DDP_ARG);
-    assert_string_equal(err.msg,
-                        "wire=topk:2 is unknown: choose f32, bf16, int8, int4, e3m0 or topk:FRACTION");
+    assert_string_equal(
+        err.msg,
+        "wire=topk:2 is unknown: choose f32, bf16, int8, int4, e3m0 or topk:FRACTION (default: f32)");
     assert_int_equal(ddp_config_set(&c, "state_period", "4", NULL), DDP_OK);
     assert_true(c.average.state_period[0] == 4 && c.average.state_period[1] == 4);
-    assert_int_equal(ddp_config_set(&c, "period", "-3", &err), DDP_ARG);
-    assert_string_equal(
-        err.msg, "period=-3: 1 to 1000000 steps; H, in which each layer is averaged once (default: 5)");
 }
 
-static void a_field_that_is_not_there_is_told_with_the_one_that_was_meant(void **state)
+static void an_unknown_name_fails_with_the_nearest_one(void **state)
 {
     ddp_config c;
     ddp_error err;
@@ -263,9 +369,11 @@ static void a_field_that_is_not_there_is_told_with_the_one_that_was_meant(void *
     (void)state;
     memset(&c, 0, sizeof c);
     assert_int_equal(ddp_config_set(&c, "perod", "5", &err), DDP_ARG);
-    assert_string_equal(err.msg, "no setting is called perod: did you mean period?");
+    assert_string_equal(err.msg, "unknown setting perod=5: did you mean period?");
     assert_int_equal(ddp_config_set(&c, "backend", "cuda", &err), DDP_ARG);
-    assert_string_equal(err.msg, "no setting is called backend: docs/settings.md lists them");
+    assert_string_equal(err.msg, "unknown setting backend=cuda: docs/settings.md lists all settings");
+    assert_int_equal(ddp_config_set(&c, "server.count", "2", &err), DDP_ARG); /* a member of the C struct */
+    assert_string_equal(err.msg, "unknown setting server.count=2: did you mean servers?");
     assert_int_equal(ddp_config_set(&c, "period", NULL, &err), DDP_ARG);
     assert_int_equal(ddp_config_set(NULL, "period", "5", &err), DDP_ARG);
     assert_int_equal(ddp_config_set(&c, NULL, "5", NULL), DDP_ARG);
@@ -279,8 +387,7 @@ static ddp_status resolve(const ddp_config *given, ddp_config *out, ddp_error *e
     return ddp__config_resolve(given, ddp__built_in(), out, &ops, err);
 }
 
-/* One variable at a time: it fills what is zero, and says which one is wrong; who set the field is not
- * overridden. */
+/* One variable at a time fills what is zero, with the same value as ddp_config_set; an invalid one fails. */
 static void every_variable_fills_its_field(void **state)
 {
     (void)state;
@@ -291,31 +398,69 @@ static void every_variable_fills_its_field(void **state)
         assert_true(setting(NULL, values[i].field, &s) >= 0);
         if (!s.variable) continue;
         assert_int_equal(strncmp(s.variable, "DREAMDDP_", 9), 0);
+        if (!strcmp(s.field, "rank") || !strcmp(s.field, "world") || !strcmp(s.field, "addr") ||
+            !strcmp(s.field, "run_id"))
+            continue; /* variables_of_the_launcher_fill_their_fields */
         memset(&c, 0, sizeof c);
-        if (strcmp(s.variable, "DREAMDDP_RANK") && strcmp(s.variable, "DREAMDDP_WORLD_SIZE") &&
-            strcmp(s.variable, "DREAMDDP_ADDR") &&
-            strcmp(s.variable, "DREAMDDP_RUN_ID")) { /* the launchers' */
-            setenv(s.variable, values[i].good, 1);
-            if (ddp__env_settings(ddp__built_in(), &c, &err)) fail_msg("%s", err.msg);
-            (void)setting(&c, values[i].field, &t);
-            if (strcmp(t.value, values[i].good))
-                fail_msg("%s: '%s', not '%s'", s.variable, t.value, values[i].good);
-            set = c;
-            setenv(s.variable, values[i].bad ? values[i].bad : "another", 1);
-            assert_int_equal(ddp__env_settings(ddp__built_in(), &set, &err), DDP_OK);
-            assert_memory_equal(&set, &c, sizeof c);
-            if (values[i].bad && *values[i].bad) {
-                memset(&other, 0, sizeof other);
-                assert_int_equal(ddp__env_settings(ddp__built_in(), &other, &err), DDP_ARG);
-                assert_int_equal(strncmp(err.msg, s.variable, strlen(s.variable)), 0);
-            }
-            setenv(s.variable, "", 1);
+        setenv(s.variable, values[i].good, 1);
+        if (ddp__env_settings(ddp__built_in(), &c, &err)) fail_msg("%s", err.msg);
+        (void)setting(&c, values[i].field, &t);
+        assert_string_equal(t.value, values[i].good);
+        memset(&other, 0, sizeof other);
+        assert_int_equal(ddp_config_set(&other, values[i].field,
+                                        !strcmp(s.values, "text") ? getenv(s.variable) : values[i].good,
+                                        NULL),
+                         DDP_OK);
+        assert_memory_equal(&c, &other, sizeof c);
+        set = c;
+        setenv(s.variable, values[i].bad ? values[i].bad : "another", 1);
+        assert_int_equal(ddp__env_settings(ddp__built_in(), &set, &err), DDP_OK);
+        assert_memory_equal(&set, &c, sizeof c);
+        if (values[i].bad && *values[i].bad) {
+            char begins[80];
             memset(&other, 0, sizeof other);
-            assert_int_equal(ddp__env_settings(ddp__built_in(), &other, &err), DDP_OK);
-            assert_int_equal(setting(&other, values[i].field, &t) >= 0 ? t.value[0] : 1, 0);
+            assert_int_equal(ddp__env_settings(ddp__built_in(), &other, &err), DDP_ARG);
+            snprintf(begins, sizeof begins, "%.50s=%.20s", s.variable, values[i].bad);
+            assert_int_equal(strncmp(err.msg, begins, strlen(begins)), 0);
+            assert_non_null(strstr(err.msg, ": choose "));
         }
+        setenv(s.variable, "", 1);
+        memset(&other, 0, sizeof other);
+        assert_int_equal(ddp__env_settings(ddp__built_in(), &other, &err), DDP_OK);
+        assert_int_equal(setting(&other, values[i].field, &t) >= 0 ? t.value[0] : 1, 0);
         unsetenv(s.variable);
     }
+}
+
+static void variables_of_the_launcher_fill_their_fields(void **state)
+{
+    static const char *const names[] = {"rank", "world", "addr", "run_id"};
+    static const char *const good[] = {"2", "4", "10.0.0.1:5", "red"};
+    ddp_config zero, given, c, other;
+    ddp_setting s, t;
+    ddp_error err;
+
+    (void)state;
+    memset(&zero, 0, sizeof zero);
+    memset(&given, 0, sizeof given);
+    for (int i = 0; i < 4; i++) {
+        assert_true(setting(NULL, names[i], &s) >= 0);
+        setenv(s.variable, good[i], 1);
+        assert_int_equal(ddp_config_set(&given, names[i], good[i], NULL), DDP_OK);
+    }
+    assert_int_equal(resolve(&zero, &c, &err), DDP_OK);
+    forget(NULL);
+    assert_int_equal(resolve(&given, &other, &err), DDP_OK);
+    for (int i = 0; ddp_config_describe(&c, i, &s); i++) {
+        assert_int_equal(ddp_config_describe(&other, i, &t), 1);
+        if (strcmp(s.value, t.value)) fail_msg("%s: '%s', not '%s'", s.field, s.value, t.value);
+    }
+    for (int i = 0; i < 4; i++) {
+        (void)setting(&c, names[i], &s);
+        assert_string_equal(s.value, good[i]);
+    }
+    ddp__config_free(&c);
+    ddp__config_free(&other);
 }
 
 static void keys_of_the_environment_do_not_mix_with_those_of_the_program(void **state)
@@ -372,20 +517,28 @@ static void ranges_hold_for_fields_that_a_program_sets(void **state)
         assert_int_equal(resolve(&c, &out, &err), DDP_ARG);                                     \
         if (strncmp(err.msg, words, strlen(words))) fail_msg("'%s', not '%s'", err.msg, words); \
     } while (0)
-    REFUSED(period, 1000001,
-            "period 1000001: 1 to 1000000 steps; H, in which each layer is averaged once (default: 5)");
-    REFUSED(threads, -2, "threads -2: 1 to 1024; operator threads of this worker (default: 1)");
-    REFUSED(clip_norm, -1.5f, "clip_norm -1.5: a number from 0; ");
-    REFUSED(outer.lr, (double)NAN, "outer_lr nan: a number above 0, at most 1e+06; ");
-    REFUSED(outer.momentum, 1, "outer_momentum 1: a number from 0, below 1; ");
-    REFUSED(outer.momentum, -0.5, "outer_momentum -0.5: ");
-    REFUSED(osp.defer, 2, "defer 2: auto, or a share of the model from 0 to 1; ");
-    REFUSED(server.count, -2, "servers -2: a number of ranks that serve, or colocated; ");
-    REFUSED(gradient.partition_bytes, 255, "partition_bytes 255: 256 or more bytes; ");
-    REFUSED(transport, (ddp_transport)5, "transport 5 is unknown: choose tcp, threads, mpi or sockets");
-    REFUSED(outer.overlap, (ddp_overlap)-1, "overlap -1 is unknown: choose none, stream or eager");
-    REFUSED(osp.lgp, (ddp_lgp)4, "lgp 4 is unknown: choose on, off or ema");
-    REFUSED(device.nccl, 3, "nccl 3: 0 to 2; ");
+    REFUSED(period, 1000001, "period 1000001 is out of range: choose 1 to 1000000 steps (default: 5)");
+    REFUSED(threads, -2, "threads -2 is out of range: choose 1 to 1024 (default: 1)");
+    REFUSED(clip_norm, -1.5f, "clip_norm -1.5 is out of range: choose a number from 0 (default: none)");
+    REFUSED(outer.lr, (double)NAN,
+            "outer_lr nan is out of range: choose a number above 0, at most 1e+06 (default: ");
+    REFUSED(outer.momentum, 1,
+            "outer_momentum 1 is out of range: choose a number from 0, below 1 (default: ");
+    REFUSED(outer.momentum, -0.5, "outer_momentum -0.5 is out of range: ");
+    REFUSED(osp.defer, 2,
+            "defer 2 is out of range: choose auto, or a share of the model from 0 to 1 (default: auto)");
+    REFUSED(server.count, -2,
+            "servers -2 is out of range: choose a number of ranks that serve, or colocated (default: ");
+    REFUSED(gradient.partition_bytes, 255,
+            "partition_bytes 255 is out of range: choose 256 or more bytes (default: ");
+    REFUSED(timeout.peer_s, -1,
+            "peer_timeout_s -1 is out of range: choose a number above 0, in seconds (default: ");
+    REFUSED(transport, (ddp_transport)5,
+            "transport 5 is unknown: choose tcp, threads, mpi or sockets (default: tcp)");
+    REFUSED(outer.overlap, (ddp_overlap)-1,
+            "overlap -1 is unknown: choose none, stream or eager (default: none)");
+    REFUSED(osp.lgp, (ddp_lgp)4, "lgp 4 is unknown: choose on, off or ema (default: on)");
+    REFUSED(device.nccl, 3, "nccl 3 is out of range: choose 0 to 2 (default: 0)");
 #undef REFUSED
 }
 
@@ -423,41 +576,82 @@ static void put(char *page, size_t room, const char *fmt, ...)
     va_end(args);
 }
 
-static void the_page_says_the_same(void **state)
+/* "`timeout`: time-outs, in seconds" */
+static const char *chapter_title(const char *chapter)
+{
+    static const char *const titles[][2] = {{"core", "Core settings"},
+                                            {"average", "`average`: averages of parameters"},
+                                            {"plan", "`plan`: the plan of partial averaging"},
+                                            {"gradient", "`gradient`: messages of gradients"},
+                                            {"deft", "`deft`: delayed, merged gradients"},
+                                            {"server", "`server`: parameter servers"},
+                                            {"osp", "`osp`: late layers of osp"},
+                                            {"outer", "`outer`: the outer optimizer"},
+                                            {"timeout", "`timeout`: time-outs"},
+                                            {"elastic", "`elastic`: worlds that lose and admit workers"},
+                                            {"security", "`security`: encryption and integrity"},
+                                            {"network", "`network`: interfaces, second link, faults"},
+                                            {"device", "`device`: GPUs"},
+                                            {"debug", "`debug`: checks, traces and dumps"}};
+
+    for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
+        if (!strcmp(titles[i][0], chapter)) return titles[i][1];
+    fail_msg("chapter %s has no title", chapter);
+    return "";
+}
+
+static void the_page_is_the_table(void **state)
 {
     static char page[32768], there[32768];
+    static const char head[] =
+        "# Settings\n\n"
+        "Use this page to look up a setting: its field of `ddp_config`, its name, its variable, its range "
+        "and its "
+        "default.\n\n"
+        "| set it by | example |\n|---|---|\n"
+        "| the C struct | `cfg.outer.lr = 0.5;` |\n"
+        "| the name | `ddp_config_set(&cfg, \"outer_lr\", \"0.5\", &err)` |\n"
+        "| Python | `dreamddp.init(outer_lr=0.5)` |\n"
+        "| the environment | `DREAMDDP_OUTER_LR=0.5` |\n"
+        "| the flag of a program | `build/train_gpt --outer-lr 0.5`; `--help` lists the flags of a program "
+        "|\n\n"
+        "Zero in the struct means the default. A variable counts where the program leaves the field zero; an "
+        "empty "
+        "variable is\n"
+        "unset, `no_env` = 1 ignores all variables, and an unknown `DREAMDDP_` variable is an error. Numbers "
+        "have a "
+        "decimal point\n"
+        "in every locale. Text is borrowed until `ddp_open`. All ranks must have the same value of a setting "
+        "with "
+        "\"yes\" in the last\n"
+        "column. A program reads these rows with `ddp_config_describe`. Members that are pointers "
+        "(`own_strategy`, "
+        "`sockets`,\n"
+        "`cancel`, `backend`, `device.cuda_stream`, `allocator`, `logger`) have no name.\n\n"
+        "This page is generated from src/config/settings.c:\n\n"
+        "```\n$ make build/plain/config/test_settings && REWRITE=1 build/plain/config/test_settings\n```\n";
     const char *path = "docs/settings.md";
+    char chapter[16] = "";
     ddp_setting s;
     FILE *f;
     size_t n;
 
     (void)state;
-    put(page, sizeof page,
-        "# Settings\n\n"
-        "Each row is a field of `ddp_config` and the variable that fills it where the program leaves it "
-        "zero\n"
-        "(an empty variable counts as unset; `no_env` = 1 reads none; a misspelt one is an error). Numbers "
-        "have a decimal\n"
-        "point in every locale, here and in the files that the library reads and writes. By name, from a "
-        "file or a command\n"
-        "line of your own:\n\n"
-        "```c\nif (ddp_config_set(&cfg, \"period\", \"10\", &err)) fprintf(stderr, \"%%s\\n\", "
-        "err.msg);\n```\n\n"
-        "A text is borrowed until `ddp_open`. `ddp_config_describe` gives these rows to a program. The last "
-        "column says what\n"
-        "all ranks must have the same. Pointers (`own_strategy`, `backend`, `allocator`, ..) are set in the "
-        "program alone.\n"
-        "This page is made from the library's own table, src/config/settings.c, by "
-        "tests/config/test_settings.c:\n\n"
-        "```\n$ make build/plain/config/test_settings && REWRITE=1 build/plain/config/test_settings\n```\n\n"
-        "| field | variable | what | values | default | same |\n|---|---|---|---|---|---|\n");
+    put(page, sizeof page, "%s", head);
     for (int i = 0; ddp_config_describe(NULL, i, &s); i++) {
         if (!s.field) break;
-        put(page, sizeof page, "| `%s` | %s%s%s | %s | %s | %s | %s |\n", s.field, s.variable ? "`" : "",
-            s.variable ? s.variable : "", s.variable ? "`" : "", s.help, s.values, s.preset,
-            s.same ? "yes" : "");
+        if (strcmp(chapter, s.chapter)) {
+            snprintf(chapter, sizeof chapter, "%s", s.chapter);
+            put(page, sizeof page, "\n## %s\n\n", chapter_title(chapter));
+            put(page, sizeof page,
+                "| field of `ddp_config` | name | variable | what | values | default | same |\n"
+                "|---|---|---|---|---|---|---|\n");
+        }
+        put(page, sizeof page, "| `%s` | `%s` | %s%s%s | %s | %s | %s | %s |\n", s.member, s.field,
+            s.variable ? "`" : "", s.variable ? s.variable : "", s.variable ? "`" : "", s.help, s.values,
+            s.preset, s.same ? "yes" : "");
     }
-    put(page, sizeof page, "\nVariables that are no field:\n\n| variable | what |\n|---|---|\n");
+    put(page, sizeof page, "\n## Variables without a field\n\n| variable | what |\n|---|---|\n");
     for (int i = 0; ddp_config_describe(NULL, i, &s); i++)
         if (!s.field) put(page, sizeof page, "| `%s` | %s |\n", s.variable, s.help);
     if (getenv("REWRITE")) {
@@ -477,17 +671,20 @@ static void the_page_says_the_same(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_field_has_a_row),
+        cmocka_unit_test(every_member_of_ddp_config_has_a_row),
+        cmocka_unit_test(every_row_is_described),
         cmocka_unit_test(every_field_round_trips),
-        cmocka_unit_test(a_bad_value_is_told_with_the_field_what_it_may_be_and_its_default),
+        cmocka_unit_test(an_invalid_value_fails_with_the_name_the_value_and_the_choices),
+        cmocka_unit_test(an_error_tells_a_range_from_a_word),
         cmocka_unit_test(zeros_that_are_values_and_fractions_are_kept),
-        cmocka_unit_test(a_field_that_is_not_there_is_told_with_the_one_that_was_meant),
+        cmocka_unit_test(an_unknown_name_fails_with_the_nearest_one),
         cmocka_unit_test(every_variable_fills_its_field),
+        cmocka_unit_test(variables_of_the_launcher_fill_their_fields),
         cmocka_unit_test(keys_of_the_environment_do_not_mix_with_those_of_the_program),
         cmocka_unit_test(defaults_are_those_of_the_table),
         cmocka_unit_test(ranges_hold_for_fields_that_a_program_sets),
         cmocka_unit_test(what_ranks_compare_has_room),
-        cmocka_unit_test(the_page_says_the_same)};
+        cmocka_unit_test(the_page_is_the_table)};
 
     return cmocka_run_group_tests(tests, forget, NULL);
 }
