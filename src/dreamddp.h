@@ -1,4 +1,4 @@
-/* dreamddp.h 0.2.0 - train neural networks over slow links. MIT licence (at the end).
+/* dreamddp.h 0.3.0 - train neural networks over slow links. MIT licence (at the end).
  *
  * DO THIS in one C or C++ file of your program, before any libc header:
  *     #define DREAMDDP_IMPLEMENTATION

@@ -19,9 +19,9 @@
 #include <stdint.h>
 
 #define DDP_VERSION_MAJOR  0
-#define DDP_VERSION_MINOR  2
+#define DDP_VERSION_MINOR  3
 #define DDP_VERSION_PATCH  0
-#define DDP_VERSION_STRING "0.2.0"
+#define DDP_VERSION_STRING "0.3.0"
 
 #if defined(__GNUC__) || defined(__clang__)
 #define DDP__UNUSED       __attribute__((unused))

@@ -179,7 +179,7 @@ def find_package_works_after_make_install(folder):
     prefix = os.path.join(by_make(), "opt")
     consumer("made", "with_library", WARNINGS, "-DCMAKE_PREFIX_PATH=" + prefix)
     consumer("made_header", "with_header", LESS + " -isystem " + stb_folder(), "-DCMAKE_PREFIX_PATH=" + prefix)
-    for wanted in ("0.1", "0.2.999", "1.2"):
+    for wanted in ("0.1", minor() + ".999", "1.2"):
         told = fails("cmake", "-S", CONSUMER, "-B", folder, "-DWANTED=" + wanted, "-DCMAKE_PREFIX_PATH=" + prefix)
         expect("version: " + version() in told, told[-600:])
 
