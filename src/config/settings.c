@@ -466,7 +466,8 @@ ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_err
         DDP__TRY(ddp__knob_set(list, r, c, r->variable, text, err));
     }
     if (resume && strcmp(resume, "0") && strcmp(resume, "1"))
-        return ddp__fail(err, DDP_ARG, "DREAMDDP_RESUME=%.60s is neither 1 nor 0", resume);
+        return ddp__fail(err, DDP_ARG, "DREAMDDP_RESUME=%.60s is invalid: choose 1 or 0 (default: 1)",
+                         resume);
     return DDP_OK;
 }
 #undef DDP__EACH_KNOB

@@ -620,10 +620,14 @@ def what_cannot_be_trained_is_one_sentence():
 
 @worker
 def settings_are_named_like_the_fields():
-    for words, settings in (("init: no setting is called perid: did you mean period?", {"perid": 3}),
+    for words, settings in (("init: unknown setting perid=3: did you mean period?", {"perid": 3}),
                             ("strategy=dreamdp is unknown: choose", {"strategy": "dreamdp"}),
-                            ("period=2.5: a whole number, 1 to 1000000 steps", {"period": 2.5}),
-                            ("state_period=2,x: 1 to 1000000 periods", {"state_period": (2, "x")}),
+                            ("period=2.5 is not a whole number: choose 1 to 1000000 steps (default: 5)", {"period": 2.5}),
+                            ("period=0 is out of range: choose 1 to 1000000 steps", {"period": 0}),
+                            ("peer_timeout_s=soon is not a number: choose", {"peer_timeout_s": "soon"}),
+                            ("clip_norm=0,5 has a decimal comma: write 0.5", {"clip_norm": "0,5"}),
+                            ("unknown setting outer.lr=0.5: did you mean outer_lr?", {"outer.lr": 0.5}),
+                            ("state_period=2,x is invalid: choose 1 to 1000000 periods", {"state_period": (2, "x")}),
                             ("device='tpu'", {"device": "tpu"}),
                             ("fast", {"net": "fast"}),
                             ("wire=int3 is unknown: choose", {"wire": "int3"})):

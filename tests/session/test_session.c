@@ -710,12 +710,12 @@ static void switches_of_the_environment_are_1_or_0(void **state)
     memset(&given, 0, sizeof given);
     setenv("DREAMDDP_RESUME", "off", 1);
     assert_int_equal(resolve(&given, &c, &err), DDP_ARG);
-    expect(&err, DDP_ARG, "DREAMDDP_RESUME=off is neither 1 nor 0");
+    expect(&err, DDP_ARG, "DREAMDDP_RESUME=off is invalid: choose 1 or 0 (default: 1)");
     unsetenv("DREAMDDP_RESUME");
     for (i = 0; i < 2; i++) {
         setenv(name[i], "no", 1);
         assert_int_equal(resolve(&given, &c, &err), DDP_ARG);
-        expect(&err, DDP_ARG, "=no is neither 1 nor 0");
+        expect(&err, DDP_ARG, "=no is invalid: choose 1 or 0 (default: 0)");
         setenv(name[i], "1", 1);
         assert_int_equal(resolve(&given, &c, &err), DDP_OK);
         assert_int_equal(c.security.insecure + c.deterministic, 1);
