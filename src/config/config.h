@@ -102,17 +102,16 @@ typedef enum ddp_kernels {
  * that every program may need are flat; the others are in structs, one for each topic ("chapters"). Strings
  * are read during ddp_open and need not outlive it.
  *
- * If world and no_env are 0, the environment supplies rank, world and address (DREAMDDP_* variables, then
- * those of torchrun, Open MPI, MPICH, PMIx and Slurm) and each field that is zero. docs/settings.md lists
- * the variable of each field, its range, and the name that ddp_config_set, the flags of programs and Python
- * use. */
+ * Unless no_env is set, DREAMDDP_ variables fill fields that are zero. If world is 0, they and the variables
+ * of torchrun, Open MPI, MPICH, PMIx and Slurm supply rank, world and address too. docs/settings.md lists the
+ * variable of each field, its range, and its name for ddp_config_set, Python and the flags of programs. */
 struct ddp_config {
     ddp_strategy strategy; /* what is sent and when (default: dreamddp) */
     /* in place of strategy: your own (docs/own-strategy.md); copied by ddp_open (default: NULL) */
     const struct ddp_strategy_ops *own_strategy;
     int period;              /* H: steps in which each layer is averaged once (default: 5) */
     ddp_transport transport; /* how ranks reach each other (default: tcp) */
-    int rank, world;         /* this rank, number of ranks; world > 0: both as given (default: 0 of 1) */
+    int rank, world;         /* this rank, number of ranks; world > 0: both are literal (default: 0 of 1) */
     /* DDP_SOCKETS: [world] stream sockets, connected to the ranks; the own entry is ignored. ddp_open
      * duplicates them and sets O_NONBLOCK; close yours after it. The connections end with ddp_close, or when
      * ddp_open fails (default: NULL) */
@@ -143,7 +142,7 @@ struct ddp_config {
     float clip_norm;
     ddp_algorithm algorithm;  /* of all-reduces (default: by size and link) */
     int deterministic;        /* 1: bit-identical on every transport, plans without clocks (default: 0) */
-    int profile_steps;        /* steps measured before planning, the first discarded (default: 6) */
+    int profile_steps;        /* steps measured before planning, the first discarded; -1: none (default: 6) */
     const char *profile_path; /* CSV profile in place of measuring (default: NULL) */
     const char *plan_path;    /* JSON of `plan partial` in place of planning (default: NULL) */
     int no_env;               /* 1: ignore the environment, for embedders (default: 0) */
@@ -192,7 +191,7 @@ struct ddp_config {
         int no_barrier; /* 1: plans transfers that overlap both forward and backward passes (default: 0) */
         /* updates per step, at most 1, of the plan (default: 0, by overlap and Preserver) */
         double update_frequency;
-        double preserve; /* tolerance of the ratio of losses (default: 0.01) */
+        double preserve; /* tolerance of the Preserver's ratio of losses (default: 0.01) */
     } deft;
 
     /* Parameter servers: bsp, asp, ssp, r2sp, osp (docs/servers.md). */

@@ -3,29 +3,32 @@
 
 #include "config/config.h"
 
-/* Names as in --strategy and so on, and back. Unknown: "default", the _DEFAULT value, or 0.
- *   algorithm  auto, full, direct, ring      wire       f32, bf16, int8, int4, e3m0, topk
- *   transport  tcp, threads, mpi, sockets    (all others: ddp_config_set) */
+/* Names of enums, as in --strategy. An unknown name gives the _DEFAULT value or 0, an unknown value
+ *   "default". algorithm  auto, full, direct, ring      wire       f32, bf16, int8, int4, e3m0, topk
+ *   transport  tcp, threads, mpi, sockets    (ddp_config_set knows all others) */
 DDP_API const char *ddp_strategy_name(ddp_strategy s);
 DDP_API ddp_strategy ddp_strategy_named(const char *name);
-DDP_API ddp_strategy ddp_strategy_number(int i); /* the i-th built-in one; DDP_STRATEGY_DEFAULT: no more */
-DDP_API unsigned ddp_strategy_traits(ddp_strategy s); /* what it needs and goes with: config/strategy.h;
-                                                             unknown: 0 */
+/* ddp_strategy_number - the built-in strategy i, from 0; DDP_STRATEGY_DEFAULT if there is none.
+ * ddp_strategy_traits - its requirements and compatible settings, as bits of config/strategy.h; 0 if
+ * unknown. */
+DDP_API ddp_strategy ddp_strategy_number(int i);
+DDP_API unsigned ddp_strategy_traits(ddp_strategy s);
 DDP_API ddp_transport ddp_transport_named(const char *name);
 DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
-DDP_API const char *ddp_wire_name(ddp_wire wire); /* the default's is f32 */
-/* A row of the table of settings, which docs/settings.md shows. Texts are constant unless they are arrays. */
+DDP_API const char *ddp_wire_name(ddp_wire wire); /* "f32" for the default */
+
+/* A row of the table of settings, which docs/settings.md shows. Pointers are to constant text. Of a variable
+ * without a field, only variable and help are set. */
 typedef struct ddp_setting {
-    const char
-        *field; /* "staleness": the name for ddp_config_set and Python; NULL: a variable without a field */
-    const char *member;   /* "server.staleness" of ddp_config; NULL without a field */
-    const char *variable; /* "DREAMDDP_STALENESS"; NULL of no_env */
-    const char *preset;   /* meaning of zero in the field; NULL without a field */
+    const char *field;    /* "staleness": the name for ddp_config_set and Python */
+    const char *member;   /* "server.staleness" of ddp_config */
+    const char *variable; /* "DREAMDDP_STALENESS"; NULL: the field has none */
+    const char *preset;   /* meaning of zero in the field */
     const char *help;
     int same;         /* 1: all ranks must have the same value */
-    char chapter[16]; /* "server"; "core" of a member without a struct; "" without a field */
-    char flag[40]; /* "--staleness": the option of programs that have one; "" without a variable or a field */
+    char chapter[16]; /* "server"; "core": the member is in no chapter */
+    char flag[40];    /* "--staleness", in programs that have it; "" without a variable */
     char values[256]; /* "1 to 1000000 steps", "none, stream or eager" */
     char value[256];  /* of the field; "" if it is zero */
 } ddp_setting;
@@ -38,9 +41,9 @@ typedef struct ddp_setting {
 DDP_API ddp_status ddp_config_set(ddp_config *c, const char *field, const char *value, ddp_error *err);
 DDP_API int ddp_config_describe(const ddp_config *c, int i, ddp_setting *out);
 
-/* ddp_launched - who started this process as one rank of several: "DREAMDDP_RANK" (ddprun), "torchrun", "Open
- * MPI", "MPICH", "PMIx" or "Slurm", with its rank and the number of ranks; NULL, 0 and 0 if no launcher did.
- * A program reads it to choose by the number of ranks before it opens a context; ddp_open and ddp_launch read
- * the same. Errors: DDP_ARG as ddp_open, for variables that contradict each other. Not while another thread
- * changes the environment. */
+/* ddp_launched - the launcher of this process, as *launcher: "DREAMDDP_RANK" (ddprun), "torchrun", "Open
+ * MPI", "MPICH", "PMIx" or "Slurm", with its rank and the number of ranks; NULL, 0 and 0 without a launcher.
+ * ddp_open and ddp_launch read the same variables, so a program can choose by the number of ranks before it
+ * opens a context. Errors: DDP_ARG for variables that contradict each other. No other thread may change the
+ * environment meanwhile. */
 DDP_API ddp_status ddp_launched(const char **launcher, int *rank, int *world, ddp_error *err);
