@@ -1,4 +1,4 @@
-/* dreamddp.h 0.2.0 - train neural networks over slow links. MIT licence (at the end).
+/* dreamddp.h 0.3.0 - train neural networks over slow links. MIT licence (at the end).
  *
  * DO THIS in one C or C++ file of your program, before any libc header:
  *     #define DREAMDDP_IMPLEMENTATION
@@ -21,17 +21,18 @@
  *     ddp_close(d);
  *
  * CONTENTS. Each part begins with "==== PATH ==== [TAG]".
+ *     config/config.h       settings and their defaults
  *     session/session.h     the calls of a training loop: open, layers, hooks, close
- *     config/config.h      settings and their defaults
- *     graph/layer.h     what a layer is; nn/optimizer.h  when and how it is updated
- *     context/stats.h       what was measured; exchange/collective.h
- *     [profile] [plan]  costs of layers and links; planners: what to send when, what to run where
- *     [pipe]            pipelines: orders of micro-batches and their time
- *     [compress]        Top-K, quantised messages, AdaTopK, error feedback, all on plain arrays
- *     [graph] [nn]      models as static graphs of operators, forward and backward
- *     [data] [io]       token streams, images, safetensors, weights of other programs
- *     [report]          a table, JSON lines, Perfetto traces, HTML
- *     base/backend.h    the table that a device fills in, as dreamddp_cuda.cuh does
+ *     graph/layer.h         a layer; nn/optimizer.h: its update
+ *     config/strategy.h     a strategy of your own; exchange/verbs.h: the calls that it may use
+ *     context/stats.h       statistics; session/checkpoint.h; exchange/collective.h
+ *     [profile] [plan]      costs of layers and links; planners: what to send when, what to run where
+ *     [pipe]                pipelines: schedules of micro-batches and their time
+ *     [compress]            Top-K, quantised messages, AdaTopK, error feedback, all on plain arrays
+ *     [graph] [nn]          models as static graphs of operators, forward and backward
+ *     [data] [io]           token streams, images, safetensors, weights of other programs
+ *     [report]              a table, JSON lines, Perfetto traces, HTML
+ *     base/backend.h        the table that a device fills in, as dreamddp_cuda.cuh does
  *
  * OPTIONS. Macros, defined before the #include; none changes a public struct or signature.
  *     DREAMDDP_IMPLEMENTATION            in exactly one file (or in each, with DDP_STATIC)
@@ -88,9 +89,9 @@
 #include <stdint.h>
 
 #define DDP_VERSION_MAJOR  0
-#define DDP_VERSION_MINOR  2
+#define DDP_VERSION_MINOR  3
 #define DDP_VERSION_PATCH  0
-#define DDP_VERSION_STRING "0.2.0"
+#define DDP_VERSION_STRING "0.3.0"
 
 #if defined(__GNUC__) || defined(__clang__)
 #define DDP__UNUSED       __attribute__((unused))
@@ -192,244 +193,15 @@ typedef struct ddp_allocator {
     void *user;
 } ddp_allocator;
 
-/* ==== session/session.h ==== [session] */
-/* The calls of a training loop: open a context, register its layers, hooks in every step, close.
- * The library decides when a layer is updated and what is sent when. */
+/* ==== plan/osp/rule.h ==== [plan] */
+/* The rules by which OSP chooses late layers. */
 
-typedef struct ddp_ctx ddp_ctx;
-typedef struct ddp_config ddp_config;       /* config/config.h */
-typedef struct ddp_layer ddp_layer;         /* graph/layer.h */
-typedef struct ddp_optimizer ddp_optimizer; /* nn/optimizer.h */
-
-/* ddp_open - joins the world that cfg (NULL = all zero) describes; blocks until all ranks are
- * there. NULL on failure, then *err (may be NULL) says why. One thread at a time may call a context;
- * several contexts in one process are independent. ddp_close frees it (NULL is fine). In a process forked
- * from the one that opened the context, ddp_close only closes the descriptors, and every other call that can
- * fail returns DDP_USAGE. */
-DDP_API ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err);
-DDP_API void ddp_close(ddp_ctx *d);
-
-/* ddp_launch - runs fn once per rank: cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on a free
- * loopback port), or once here when a launcher already made the ranks, whose number counts instead of
- * cfg->world, or world <= 1. fn gets an open context, which ddp_launch closes; it returns 0 or a ddp_status.
- * With processes the parent only supervises: nothing that fn stores is seen by it.
- * Returns DDP_OK when every rank did (with min_world: when so many did and the others were killed or lost),
- * else the first failure with its sentence in *err. */
-DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
-
-/* ddp_add_layer - registers the next layer, in forward order, the same on every rank. Layers are
- * numbered from 0. ddp_set_optimizer - registers the update rule (copied; default ddp_sgd(0.01,
- * 0)). Called after the layers it also starts the session: layer lists are compared and every rank
- * takes rank 0's parameters; otherwise the first hook does. Collective. With ddp_config.elastic.join it
- * enters the run instead: ddp_step is then the run's, and no collective may follow before the first hook of a
- * layer. */
-DDP_API int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer);
-DDP_API int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o);
-
-/* ddp_add_block - adds an array to the layer of that name, in any order of calls; the first mention of a
- * name is ddp_add_layer's: layers are numbered by it, in forward order. grads NULL: frozen.
- * An array that is given twice, by two layers, is a tied weight, and the first one's, which is the last in
- * the backward; arrays that overlap otherwise are an error when the session starts. */
-DDP_API int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, size_t count);
-
-/* ddp_add_stack - adds one tensor of all layers of a model, whose values are in one array, layer after layer,
- * as in llm.c.
- *
- *   name    layer i is called NAMEi: name "h" gives "h0", "h1", ...
- *   params  [copies * count] the tensor; block i, count values from params + i * count, becomes a block of
- *           layer i
- *   grads   [copies * count] its gradients, or NULL: frozen
- *   copies  number of layers, at least 1
- *   count   values in one layer, at least 1
- *
- * Calls with the same name collect the tensors of each layer: the result is that of ddp_add_block(d, NAMEi,
- * params + i * count, grads + i * count, count) for i = 0, 1, ... A model that allocates its gradients during
- * the first backward pass calls it there, before the first hook. The arrays are borrowed until ddp_close; the
- * name is copied. Errors: DDP_ARG for a missing name or array, for copies or count below 1, and for a name
- * above 200 characters; DDP_USAGE after ddp_set_optimizer or the first hook. */
-DDP_API int ddp_add_stack(ddp_ctx *d, const char *name, float *params, float *grads, int copies,
-                          size_t count);
-
-/* ddp_layer_named - the number of a layer, or -1 if no layer has that name. */
-DDP_API int ddp_layer_named(const ddp_ctx *d, const char *name);
-
-/* ddp_same - registers a number that must be the same on all ranks, such as the length of the data or the
- * number of steps. The ranks compare it with the layer list when the session starts; a joining worker with
- * another one is rejected, and the run continues. At most DDP_SAME names of up to 31 characters. */
-enum { DDP_SAME = 32 };
-DDP_API int ddp_same(ddp_ctx *d, const char *name, int64_t value);
-
-/* ddp_usually_same - registers a number that usually is the same on all ranks, such as the batch size. If the
- * ranks have different numbers when the session starts, the run continues: the lowest live rank logs one
- * warning, which ddp_unlike returns on every rank ("": no difference). At most DDP_SAME names of up to 31
- * characters. */
-DDP_API int ddp_usually_same(ddp_ctx *d, const char *name, int64_t value);
-DDP_API const char *ddp_unlike(const ddp_ctx *d);
-
-/* A state of the program, as bytes of any number: of an optimizer of its own (ddp_own_update), a
- * learning-rate schedule, a sampler. save and load return 0, or another number on failure; then they may have
- * written the reason into err->msg. That ends the run with an error that names the state. They call no
- * function of the context but those that only read it. */
-typedef struct ddp_program_state {
-    const char *name; /* such as "optimizer": 1 to 31 printable ASCII characters, no comma, quote or
-                         backslash; copied */
-    /* *bytes and *size become the state of this moment. The library reads the bytes until it calls
-     * release. */
-    int (*save)(void *user, void **bytes, size_t *size, ddp_error *err);
-    int (*load)(void *user, const void *bytes, size_t size, ddp_error *err); /* the state becomes these
-                                                                                 bytes */
-    void (*release)(void *user, void *bytes); /* after each save; NULL: nothing is to be released */
-    void *user;                               /* borrowed until ddp_close */
-} ddp_program_state;
-
-/* ddp_add_state - registers a state of the program before ddp_set_optimizer: the same names in the same order
- * on every rank, at most DDP_PROGRAM_STATES. save and load NULL: the program has no state of that name, but
- * workers may join.
- *   ddp_checkpoint_save calls save on every rank, and stores each rank's bytes. ddp_checkpoint_load calls
- *   load with them;
- *     rank r of more ranks than the checkpoint has gets those of the rank of the same number, counted around.
- *     If a checkpoint lacks a state, a line in the log says so, and load is not called. Another cut of a
- *     pipeline (ddp_pipe_open) is an error, because the states of its stages do not follow their layers.
- *     ddp_pipe_resume calls neither function: a program whose state a lost step has changed restores it
- *     itself.
- *   When a worker joins, save is called on the lowest live member, in its first hook of a step, and load on
- *   the joining
- *     worker, in its ddp_set_optimizer: the bytes are of the very step in which it enters. All members wait
- *     until they have arrived. If load fails there, or memory is short, the joining worker fails alone. A
- *     worker can join a run with ddp_own_update only if a state is registered.
- * Both are called on the thread that called the library. Errors: DDP_ARG, DDP_USAGE after ddp_set_optimizer;
- * ddp_set_optimizer returns DDP_MISMATCH where ranks have different names. */
-enum { DDP_PROGRAM_STATES = 8 };
-DDP_API int ddp_add_state(ddp_ctx *d, const ddp_program_state *state);
-
-/* What the program knows of its step; zero fields are ignored. */
-typedef struct ddp_step_info {
-    double loss;
-    long samples; /* local samples of the step */
-    double epoch;
-    float lr; /* > 0: learning rate of this step's updates that are still to come */
-} ddp_step_info;
-
-/* The hooks of a step. Each returns 0 or the context's first error; after a failure every call
- * returns it and does nothing.
- *   ddp_forward_begin   before layer is used: waits until its parameters are whole. Optional, but
- *                       once used for a layer, used in every step
- *   ddp_backward_begin  optional: timing
- *   ddp_backward_end    the gradient of layer is complete (for this micro-batch). From here until
- *                       ddp_forward_begin(layer), or ddp_step_end where that hook is not used,
- *                       its parameters and gradients are the library's. Gradients come back zeroed
- *   ddp_skip            in place of ddp_backward_end, where this micro-batch had no gradient of layer (an
- *                       unused branch, a layer frozen in it). It counts as zero in averages. A layer that all
- *                       ranks skip in a whole step is not updated in that step; under strategies that average
- *                       parameters or parameter deltas, a rank that skips it does not update it. One call
- *                       in a step, without ddp_backward_end, is for all its micro-batches
- *   ddp_left_out        1: the last update of the layer was left out, as no rank had a gradient, or as this
- *                       rank skipped the layer under a strategy that averages parameters or parameter deltas.
- *                       A program with its own update leaves the layer as it is then. Not on a device
- *   ddp_report          optional, before ddp_step_end
- *   ddp_step_end        every layer must have had its ddp_backward_end, or ddp_skip */
-DDP_API int ddp_forward_begin(ddp_ctx *d, int layer);
-DDP_API int ddp_backward_begin(ddp_ctx *d, int layer);
-DDP_API int ddp_backward_end(ddp_ctx *d, int layer);
-DDP_API int ddp_skip(ddp_ctx *d, int layer);
-DDP_API int ddp_left_out(const ddp_ctx *d, int layer);
-DDP_API int ddp_report(ddp_ctx *d, const ddp_step_info *info);
-DDP_API int ddp_step_end(ddp_ctx *d);
-
-/* ddp_wait - finishes what is in flight and averages nothing more: parameters can be read.
- * ddp_sync_all - finishes and averages: every rank leaves with equal parameters. Collective.
- * ddp_share - every rank gets the parameters and buffers of rank 0 (of the lowest live rank), and the
- * strategy begins from
- *   them: a program that has replaced them, for example from a file, calls it before the next step. The outer
- *   momentum and what rounding has cut off become 0; the optimizer's state stays. Collective, between two
- *   steps. DDP_UNSUPPORTED with servers, which hold the parameters. */
-DDP_API int ddp_wait(ddp_ctx *d);
-DDP_API int ddp_sync_all(ddp_ctx *d);
-DDP_API int ddp_share(ddp_ctx *d);
-
-/* ddp_serve - on the last ddp_config.server.count ranks, in place of the steps: after the layers are added
- * and the optimizer is set, serves until all other ranks have closed their contexts; a checkpoint that they
- * save or load has this rank's share too (load it before, as they do). 0 or the context's first error.
- * ddp_servers (context/reading.h) is their number. */
-DDP_API int ddp_serve(ddp_ctx *d);
-
-/* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors (parameters,
- * buffers, optimizer state, states of ddp_add_state, counts of updates, step, learning rate, the number that
- * dropout masks depend on, the plan, ddp_taken, its identity), and manifest.json (step, world, strategy,
- * period, optimizer, layers, a hash of the operators and one of every file, a checksum of all this), which
- * the lowest live rank writes when all files are there: a folder without it is no checkpoint. Every file is
- * written under another name, flushed and renamed; a step that is saved once more leaves the files of the
- * save before alone until the new manifest is there. Where ranks do not see one file system, each machine
- * gets the manifest beside its ranks' files, and every rank has to be started where its file is. Where the
- * data go on follows from ddp_taken. In an elastic world those who are lost have no file; when the run is
- * started again with as many ranks, they take that of another rank, as a newcomer would
- * (docs/elastic-join.md).
- *
- * ddp_checkpoint_save - writes one into folder (made if it is not there), then removes all but the
- * newest keep of those in it (0 = keeps all), half ones before them too. Finishes what is in
- * flight and averages nothing. What another run has saved in folder is neither replaced nor removed:
- * that is an error unless this run has loaded it, or ddp_config.debug.overwrite is set.
- * ddp_checkpoint_load - after ddp_set_optimizer, before the first step: takes the newest of folder. ddp_step
- * then says where to go on, and *world (may be NULL) of how many ranks it is. With the same layers,
- * optimizer, world, strategy and period every rank goes on from its own file, bit for bit as if the run had
- * not stopped (a plan that was measured stays and no longer follows the link; one that was not yet made is
- * made as many steps later). With another world, strategy or period only a synchronised checkpoint is taken,
- * one whose ranks hold equal bits, buffers aside: always under ssgd and wfbp, else after an averaging of all
- * layers, momentum included. Buffers (running statistics) then come from the rank of the same number, counted
- * around. The graphs must have the same operators and arguments, but for the batch and dropout. Every rank
- * verifies its files before any rank changes a parameter (docs/files.md). Of a pipeline (ddp_pipe_open) ranks
- * are its stages, and a worker is a pipeline. A checkpoint of one cut goes on with any other, one worker's
- * with stages and back, by the layers' names: parameters, buffers, optimizer state and what a strategy keeps
- * of each parameter; with as many pipelines, the same strategy and period also where they hold unlike values.
- * Plans are made anew. What a strategy keeps otherwise follows a layer that is whole before and after, or is
- * refused unless it is all zero. For that every rank has to see all files of its pipeline; else its own is
- * enough. Both are collective, between steps, and return 0 or the context's first error. */
-DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
-DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
-
-/* ==== context/reading.h ==== [context] */
-/* What a context knows of itself: rank, world, step, live workers, servers, links, its error. */
-
-typedef struct ddp_ctx ddp_ctx;
-
-/* Reading the context. ddp_last_error is never NULL; code DDP_OK means none. ddp_taken: so many micro-batches
- * all workers together have trained on since the first step, also those before a checkpoint was loaded, on
- * whatever world. Divided by ddp_world (where a pipeline is several ranks, by the pipelines) and rounded down
- * it is the number of the next one of each worker. ddp_set_lr: the learning rate of the updates to come. */
-DDP_API int ddp_rank(const ddp_ctx *d);
-DDP_API int ddp_world(const ddp_ctx *d);
-DDP_API long ddp_step(const ddp_ctx *d);
-DDP_API int64_t ddp_taken(const ddp_ctx *d);
-/* ddp_local_rank - the number of this rank among the ranks of its machine, from 0: the launcher's variable
- * (ddprun, torchrun, mpirun, srun), else ddp_rank. */
-DDP_API int ddp_local_rank(const ddp_ctx *d);
-DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
-DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
-/* ddp_lost_rank - the rank whose loss is the context's error (DDP_PEER_LOST), one of them if several were
- * lost; -1 for another error, without an error, and if the rank is not known. */
-DDP_API int ddp_lost_rank(const ddp_ctx *d);
-
-/* ddp_abort - fails everything in flight on all ranks with this sentence: a call that waits there, or
- * begins to wait, returns within a second. Any thread. */
-DDP_API void ddp_abort(ddp_ctx *d, const char *why);
-
-/* ddp_servers - how many ranks serve (ddp_serve): data are dealt over ddp_world(d) - ddp_servers(d), and
- * plain collectives are among these. */
-DDP_API int ddp_servers(const ddp_ctx *d);
-
-/* Elastic worlds (ddp_config.elastic.min_world). ddp_rank and ddp_world are ids and their number (with
- * max_world that): they stay what they were when workers are lost or come. ddp_workers is the
- * number of those that are live, ddp_live has bit r set for each of them (all ones of world where
- * not elastic), ddp_epoch rises with each change. A lost worker changes them in any hook or collective, a
- * joining one in the first hook of a layer in a period: collectives between two steps run among the workers
- * that did the last one. */
-DDP_API int ddp_workers(const ddp_ctx *d);
-DDP_API uint64_t ddp_live(const ddp_ctx *d);
-DDP_API unsigned ddp_epoch(const ddp_ctx *d);
-
-/* ddp_links - how many links this context has: 0 with one worker, 1 or 2; with nccl the devices' network is
- * the first. */
-DDP_API int ddp_links(const ddp_ctx *d);
+typedef enum ddp_osp_rule {
+    DDP_OSP_WALK,    /* by rising importance; a layer that does not fit is skipped */
+    DDP_OSP_STOP,    /* the same; the first layer that does not fit ends the walk */
+    DDP_OSP_DENSITY, /* walk by rising importance per byte */
+    DDP_OSP_KNAPSACK /* at least the bytes of the walk, with less importance */
+} ddp_osp_rule;
 
 /* ==== plan/partial/choice.h ==== [plan] */
 /* The options of partial averaging: solver, cost and filling. */
@@ -452,18 +224,8 @@ typedef enum ddp_cost {
 
 typedef enum ddp_fill { DDP_FILL_NONE, DDP_FILL_EXACT, DDP_FILL_EQ12 } ddp_fill;
 
-/* ==== plan/osp/rule.h ==== [plan] */
-/* The rules by which OSP chooses late layers. */
-
-typedef enum ddp_osp_rule {
-    DDP_OSP_WALK,    /* by rising importance; a layer that does not fit is skipped */
-    DDP_OSP_STOP,    /* the same; the first layer that does not fit ends the walk */
-    DDP_OSP_DENSITY, /* walk by rising importance per byte */
-    DDP_OSP_KNAPSACK /* at least the bytes of the walk, with less importance */
-} ddp_osp_rule;
-
 /* ==== config/config.h ==== [config] */
-/* ddp_config: everything that a program can set, one comment per field. */
+/* ddp_config: the settings of a context. */
 
 typedef struct ddp_ctx ddp_ctx;
 typedef struct ddp_config ddp_config;
@@ -472,91 +234,88 @@ struct ddp_backend;
 
 typedef enum ddp_strategy {
     DDP_STRATEGY_DEFAULT, /* dreamddp */
-    DDP_SSGD,             /* gradients averaged after the whole backward, then one update */
-    DDP_WFBP,             /* gradients in buckets, sent while the backward goes on; same bits as ssgd */
-    DDP_LOCALSGD,         /* local updates; all parameters averaged every H-th step */
-    DDP_ENP,              /* partial averaging, equal number of layers per step */
-    DDP_DREAMDDP,         /* partial averaging, each layer in the step where its transfer hides */
-    DDP_MGWFBP,  /* wfbp, in buckets that the measured times choose; same bits as ssgd, as the next three */
-    DDP_ASCWFBP, /* wfbp, several messages at once */
-    DDP_BYTESCHEDULER, /* gradients in parts, those that the next forward needs first go first */
-    DDP_USBYTE,        /* the same with unequal parts and a searched order */
-    DDP_DEFT,          /* gradients of several steps merged, sent behind later steps, applied late */
-    DDP_BSP,       /* gradients to servers (docs/servers.md): all workers, one update; same bits as ssgd */
-    DDP_ASP,       /* each push is an update of its own */
-    DDP_SSP,       /* asp, but no worker is more than `staleness` steps ahead */
-    DDP_R2SP,      /* asp, the workers one after the other */
-    DDP_OSP,       /* bsp, but what matters least is sent and corrected during the next step */
-    DDP_DILOCO,    /* what parameters changed by in H steps, averaged, is a gradient to an outer optimizer
-                     (docs/outer.md) */
-    DDP_SPARSELOCO /* the same, of which the largest 1 in 64 travel, in 2 bits each */
+    DDP_SSGD,             /* average of the gradients after the whole backward pass, then one update */
+    DDP_WFBP,             /* gradients in buckets, sent during the backward pass; bit-identical to ssgd */
+    DDP_LOCALSGD,         /* local updates; average of all parameters in every H-th step */
+    DDP_ENP,              /* partial averages: an equal number of layers per step */
+    DDP_DREAMDDP,         /* partial averages: each layer in the step where its transfer overlaps */
+    DDP_MGWFBP,           /* wfbp with buckets by measured times; bit-identical to ssgd, as the next three */
+    DDP_ASCWFBP,          /* wfbp with several messages in flight */
+    DDP_BYTESCHEDULER,    /* parts of gradients by priority: those of the first layers first */
+    DDP_USBYTE,           /* bytescheduler with unequal parts and a searched order */
+    DDP_DEFT,             /* merged gradients of several steps, sent during later steps, applied late */
+    DDP_BSP,              /* gradients to servers, one update (docs/servers.md); bit-identical to ssgd */
+    DDP_ASP,              /* each push to a server is an update of its own */
+    DDP_SSP,              /* asp; no worker is more than server.staleness steps ahead */
+    DDP_R2SP,             /* asp; the workers push one after the other */
+    DDP_OSP,              /* bsp; the least important layers are sent and corrected during the next step */
+    DDP_DILOCO,           /* parameter deltas of H steps, averaged for an outer optimizer (docs/outer.md) */
+    DDP_SPARSELOCO        /* diloco with the largest 1/64 of the deltas, in 2 bits each */
 } ddp_strategy;
 
-/* diloco, sparseloco: when an average is waited for. */
+/* diloco, sparseloco: the step in which an average must be complete. */
 typedef enum ddp_overlap {
     DDP_OVERLAP_DEFAULT, /* none */
-    DDP_OVERLAP_NONE,    /* in the step that posts it */
-    DDP_OVERLAP_STREAM,  /* some layers at a time, each some steps later */
-    DDP_OVERLAP_EAGER    /* a period later; until then each worker goes on with its own change */
+    DDP_OVERLAP_NONE,    /* the step that starts it */
+    DDP_OVERLAP_STREAM,  /* a later step, for some layers at a time */
+    DDP_OVERLAP_EAGER    /* the end of the next period; until then each worker uses its own delta */
 } ddp_overlap;
-/* outer_momentum and mixture of 0, since 0 is their default. */
+/* outer.momentum and outer.mixture of 0, because 0 is their default. */
 #define DDP_NO_MOMENTUM (-1.0)
 #define DDP_OVERWRITE   (-1.0)
 
 typedef enum ddp_transport {
     DDP_TRANSPORT_DEFAULT, /* tcp */
-    DDP_THREADS,           /* ranks are threads of one process: only through ddp_launch */
+    DDP_THREADS,           /* ranks are threads of one process: only with ddp_launch */
     DDP_TCP,               /* ranks are processes */
-    DDP_MPI,               /* of mpirun or srun; needs DDP_USE_MPI. The comm thread calls MPI: docs/mpi.md */
-    DDP_SOCKETS            /* ranks are processes that the program has connected: ddp_config.sockets */
+    DDP_MPI,               /* ranks of mpirun or srun; needs DDP_USE_MPI: docs/mpi.md */
+    DDP_SOCKETS            /* ranks are processes, over connections of the program: ddp_config.sockets */
 } ddp_transport;
 
-/* ddp_config.server.count: every worker serves a share of the layers. ddp_config.osp.defer: nothing. */
+/* server.count: every worker serves a share of the layers. osp.defer: no layer is late. */
 enum { DDP_SERVERS_COLOCATED = -1, DDP_DEFER_NONE = -1 };
 
-/* osp: what a layer that is late is in the meantime. */
+/* osp: update of a late layer until its correction. */
 typedef enum ddp_lgp {
     DDP_LGP_DEFAULT, /* on */
-    DDP_LGP_ON,      /* updated with the worker's own gradient */
-    DDP_LGP_OFF,     /* as it was */
-    DDP_LGP_EMA      /* updated with a mean of past means (0.9) and the worker's own gradient (0.1) */
+    DDP_LGP_ON,      /* by the worker's own gradient */
+    DDP_LGP_OFF,     /* none */
+    DDP_LGP_EMA      /* by 0.9 of the mean of past means and 0.1 of the worker's own gradient */
 } ddp_lgp;
 
-/* osp: when a late layer is corrected. */
+/* osp: time of the correction of late layers. */
 typedef enum ddp_correct {
     DDP_CORRECT_DEFAULT,  /* deferred */
     DDP_CORRECT_DEFERRED, /* all before the next update */
-    DDP_CORRECT_EAGER     /* each when it has come, but not between its forward and its backward */
+    DDP_CORRECT_EAGER     /* each on arrival, but not between its forward and its backward pass */
 } ddp_correct;
 
-/* How averages travel; sums are in float32 in any case. */
+/* Number format of averages; sums are float32. int4, e3m0 and topk are for parameter deltas only (diloco). */
 typedef enum ddp_wire {
     DDP_WIRE_DEFAULT, /* float32 */
     DDP_WIRE_F32,
-    DDP_WIRE_BF16, /* bfloat16, half the bytes: to nearest even when sent; never a ring */
-    DDP_WIRE_INT8, /* blocks of 64 values with a scale each (compress/quantise.h), 0.27 of the bytes; never a
-                      ring. What rounding cuts off is sent with the next message. Gradients as they are; of
-                      parameters what they changed by since the layer's last average; buffers and optimizer
+    DDP_WIRE_BF16, /* bfloat16, rounded to nearest even: half the bytes; never a ring */
+    DDP_WIRE_INT8, /* blocks of 64 values with a scale, with error feedback: 0.27 of the bytes; never a ring.
+                      Gradients, or deltas of parameters since the layer's last average; buffers and optimizer
                       state as float32 */
-    DDP_WIRE_INT4, /* changes alone (diloco): the same with half a byte for each value, 0.14 of the bytes */
-    DDP_WIRE_E3M0, /* changes: half a byte, a sign and seven powers of two beside 0 */
-    DDP_WIRE_TOPK  /* changes: the largest of each 4096, in 2 bits with 12 bits of index (topk_fraction); what
-                      is not sent is kept, and decays (sparseloco's way) */
+    DDP_WIRE_INT4, /* as int8 with 4 bits per value: 0.14 of the bytes */
+    DDP_WIRE_E3M0, /* 4 bits per value: a sign, and 0 or one of seven powers of two */
+    DDP_WIRE_TOPK  /* the largest topk_fraction of each 4096 values: 2 bits and an index of 12 bits each, with
+                      error feedback that decays (sparseloco) */
 } ddp_wire;
 
-/* How sums over all ranks are made; what differs is time, and for rings the order of the sums. */
+/* Algorithm of all-reduces. They differ in time, and a ring in the order of its sums. */
 typedef enum ddp_algorithm {
-    DDP_ALGORITHM_DEFAULT, /* by the array's size and the link */
-    DDP_FULL,              /* everybody sends everything to everybody; not in elastic worlds */
-    DDP_DIRECT,            /* each rank sums one segment and sends it back to all */
-    DDP_RING               /* from rank to rank; not where deterministic, nor with two ranks */
+    DDP_ALGORITHM_DEFAULT, /* by the size of the array and the link */
+    DDP_FULL,              /* all-to-all exchange; not in elastic worlds */
+    DDP_DIRECT,            /* each rank sums one segment and sends the result to all */
+    DDP_RING               /* from rank to rank; not with deterministic, nor with two ranks */
 } ddp_algorithm;
 
-/* The instruction set of the operators' CPU kernels. Each set sums in an order of its own, so it has bits of
- * its own. */
+/* Instruction set of the CPU operators. The order of sums, and so the last bits, differ between sets. */
 typedef enum ddp_kernels {
-    DDP_KERNELS_DEFAULT, /* the fastest that this processor has */
-    DDP_KERNELS_BASE,    /* every processor: SSE2 on x86-64, NEON on arm64 */
+    DDP_KERNELS_DEFAULT, /* the fastest of this processor */
+    DDP_KERNELS_BASE,    /* SSE2 on x86-64, NEON on arm64: every processor */
     DDP_KERNELS_AVX2,    /* x86-64 with AVX2 and FMA */
     DDP_KERNELS_AVX512   /* x86-64 with AVX-512F */
 } ddp_kernels;
@@ -565,17 +324,16 @@ typedef enum ddp_kernels {
  * that every program may need are flat; the others are in structs, one for each topic ("chapters"). Strings
  * are read during ddp_open and need not outlive it.
  *
- * If world and no_env are 0, the environment supplies rank, world and address (DREAMDDP_* variables, then
- * those of torchrun, Open MPI, MPICH, PMIx and Slurm) and each field that is zero. docs/settings.md lists
- * the variable of each field, its range, and the name that ddp_config_set, the flags of programs and Python
- * use. */
+ * Unless no_env is set, DREAMDDP_ variables fill fields that are zero. If world is 0, they and the variables
+ * of torchrun, Open MPI, MPICH, PMIx and Slurm supply rank, world and address too. docs/settings.md lists the
+ * variable of each field, its range, and its name for ddp_config_set, Python and the flags of programs. */
 struct ddp_config {
     ddp_strategy strategy; /* what is sent and when (default: dreamddp) */
     /* in place of strategy: your own (docs/own-strategy.md); copied by ddp_open (default: NULL) */
     const struct ddp_strategy_ops *own_strategy;
     int period;              /* H: steps in which each layer is averaged once (default: 5) */
     ddp_transport transport; /* how ranks reach each other (default: tcp) */
-    int rank, world;         /* this rank, number of ranks; world > 0: both as given (default: 0 of 1) */
+    int rank, world;         /* this rank, number of ranks; world > 0: both are literal (default: 0 of 1) */
     /* DDP_SOCKETS: [world] stream sockets, connected to the ranks; the own entry is ignored. ddp_open
      * duplicates them and sets O_NONBLOCK; close yours after it. The connections end with ddp_close, or when
      * ddp_open fails (default: NULL) */
@@ -606,7 +364,7 @@ struct ddp_config {
     float clip_norm;
     ddp_algorithm algorithm;  /* of all-reduces (default: by size and link) */
     int deterministic;        /* 1: bit-identical on every transport, plans without clocks (default: 0) */
-    int profile_steps;        /* steps measured before planning, the first discarded (default: 6) */
+    int profile_steps;        /* steps measured before planning, the first discarded; -1: none (default: 6) */
     const char *profile_path; /* CSV profile in place of measuring (default: NULL) */
     const char *plan_path;    /* JSON of `plan partial` in place of planning (default: NULL) */
     int no_env;               /* 1: ignore the environment, for embedders (default: 0) */
@@ -655,7 +413,7 @@ struct ddp_config {
         int no_barrier; /* 1: plans transfers that overlap both forward and backward passes (default: 0) */
         /* updates per step, at most 1, of the plan (default: 0, by overlap and Preserver) */
         double update_frequency;
-        double preserve; /* tolerance of the ratio of losses (default: 0.01) */
+        double preserve; /* tolerance of the Preserver's ratio of losses (default: 0.01) */
     } deft;
 
     /* Parameter servers: bsp, asp, ssp, r2sp, osp (docs/servers.md). */
@@ -752,29 +510,196 @@ struct ddp_config {
     } debug;
 };
 
-/* Names as in --strategy and so on, and back. Unknown: "default", the _DEFAULT value, or 0.
- *   algorithm  auto, full, direct, ring      wire       f32, bf16, int8, int4, e3m0, topk
- *   transport  tcp, threads, mpi, sockets    (all others: ddp_config_set) */
+/* ==== session/session.h ==== [session] */
+/* The calls of a training loop: open a context, register its layers, hooks in every step, close.
+ * The library decides when a layer is updated and what is sent when. */
+
+typedef struct ddp_ctx ddp_ctx;
+typedef struct ddp_config ddp_config;       /* config/config.h */
+typedef struct ddp_layer ddp_layer;         /* graph/layer.h */
+typedef struct ddp_optimizer ddp_optimizer; /* nn/optimizer.h */
+
+/* ddp_open - joins the world that cfg (NULL = all zero) describes; blocks until all ranks are
+ * there. NULL on failure, then *err (may be NULL) says why. One thread at a time may call a context;
+ * several contexts in one process are independent. ddp_close frees it (NULL is fine). In a process forked
+ * from the one that opened the context, ddp_close only closes the descriptors, and every other call that can
+ * fail returns DDP_USAGE. */
+DDP_API ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err);
+DDP_API void ddp_close(ddp_ctx *d);
+
+/* ddp_add_layer - registers the next layer, in forward order, the same on every rank. Layers are
+ * numbered from 0. ddp_set_optimizer - registers the update rule (copied; default ddp_sgd(0.01,
+ * 0)). Called after the layers it also starts the session: layer lists are compared and every rank
+ * takes rank 0's parameters; otherwise the first hook does. Collective. With ddp_config.elastic.join it
+ * enters the run instead: ddp_step is then the run's, and no collective may follow before the first hook of a
+ * layer. */
+DDP_API int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer);
+DDP_API int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o);
+
+/* What the program knows of its step; zero fields are ignored. */
+typedef struct ddp_step_info {
+    double loss;
+    long samples; /* local samples of the step */
+    double epoch;
+    float lr; /* > 0: learning rate of this step's updates that are still to come */
+} ddp_step_info;
+
+/* The hooks of a step. Each returns 0 or the context's first error; after a failure every call
+ * returns it and does nothing.
+ *   ddp_forward_begin   before layer is used: waits until its parameters are whole. Optional, but
+ *                       once used for a layer, used in every step
+ *   ddp_backward_begin  optional: timing
+ *   ddp_backward_end    the gradient of layer is complete (for this micro-batch). From here until
+ *                       ddp_forward_begin(layer), or ddp_step_end where that hook is not used,
+ *                       its parameters and gradients are the library's. Gradients come back zeroed
+ *   ddp_skip            in place of ddp_backward_end, where this micro-batch had no gradient of layer (an
+ *                       unused branch, a layer frozen in it). It counts as zero in averages. A layer that all
+ *                       ranks skip in a whole step is not updated in that step; under strategies that average
+ *                       parameters or parameter deltas, a rank that skips it does not update it. One call
+ *                       in a step, without ddp_backward_end, is for all its micro-batches
+ *   ddp_left_out        1: the last update of the layer was left out, as no rank had a gradient, or as this
+ *                       rank skipped the layer under a strategy that averages parameters or parameter deltas.
+ *                       A program with its own update leaves the layer as it is then. Not on a device
+ *   ddp_report          optional, before ddp_step_end
+ *   ddp_step_end        every layer must have had its ddp_backward_end, or ddp_skip */
+DDP_API int ddp_forward_begin(ddp_ctx *d, int layer);
+DDP_API int ddp_backward_begin(ddp_ctx *d, int layer);
+DDP_API int ddp_backward_end(ddp_ctx *d, int layer);
+DDP_API int ddp_skip(ddp_ctx *d, int layer);
+DDP_API int ddp_left_out(const ddp_ctx *d, int layer);
+DDP_API int ddp_report(ddp_ctx *d, const ddp_step_info *info);
+DDP_API int ddp_step_end(ddp_ctx *d);
+
+/* ddp_launch - runs fn once per rank: cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on a free
+ * loopback port), or once here when a launcher already made the ranks, whose number counts instead of
+ * cfg->world, or world <= 1. fn gets an open context, which ddp_launch closes; it returns 0 or a ddp_status.
+ * With processes the parent only supervises: nothing that fn stores is seen by it.
+ * Returns DDP_OK when every rank did (with min_world: when so many did and the others were killed or lost),
+ * else the first failure with its sentence in *err. */
+DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
+
+/* ddp_add_block - adds an array to the layer of that name, in any order of calls; the first mention of a
+ * name is ddp_add_layer's: layers are numbered by it, in forward order. grads NULL: frozen.
+ * An array that is given twice, by two layers, is a tied weight, and the first one's, which is the last in
+ * the backward; arrays that overlap otherwise are an error when the session starts. */
+DDP_API int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, size_t count);
+
+/* ddp_add_stack - adds one tensor of all layers of a model, whose values are in one array, layer after layer,
+ * as in llm.c.
+ *
+ *   name    layer i is called NAMEi: name "h" gives "h0", "h1", ...
+ *   params  [copies * count] the tensor; block i, count values from params + i * count, becomes a block of
+ *           layer i
+ *   grads   [copies * count] its gradients, or NULL: frozen
+ *   copies  number of layers, at least 1
+ *   count   values in one layer, at least 1
+ *
+ * Calls with the same name collect the tensors of each layer: the result is that of ddp_add_block(d, NAMEi,
+ * params + i * count, grads + i * count, count) for i = 0, 1, ... A model that allocates its gradients during
+ * the first backward pass calls it there, before the first hook. The arrays are borrowed until ddp_close; the
+ * name is copied. Errors: DDP_ARG for a missing name or array, for copies or count below 1, and for a name
+ * above 200 characters; DDP_USAGE after ddp_set_optimizer or the first hook. */
+DDP_API int ddp_add_stack(ddp_ctx *d, const char *name, float *params, float *grads, int copies,
+                          size_t count);
+
+/* ddp_layer_named - the number of a layer, or -1 if no layer has that name. */
+DDP_API int ddp_layer_named(const ddp_ctx *d, const char *name);
+
+/* ddp_same - registers a number that must be the same on all ranks, such as the length of the data or the
+ * number of steps. The ranks compare it with the layer list when the session starts; a joining worker with
+ * another one is rejected, and the run continues. At most DDP_SAME names of up to 31 characters. */
+enum { DDP_SAME = 32 };
+DDP_API int ddp_same(ddp_ctx *d, const char *name, int64_t value);
+
+/* ddp_usually_same - registers a number that usually is the same on all ranks, such as the batch size. If the
+ * ranks have different numbers when the session starts, the run continues: the lowest live rank logs one
+ * warning, which ddp_unlike returns on every rank ("": no difference). At most DDP_SAME names of up to 31
+ * characters. */
+DDP_API int ddp_usually_same(ddp_ctx *d, const char *name, int64_t value);
+DDP_API const char *ddp_unlike(const ddp_ctx *d);
+
+/* A state of the program, as bytes of any number: of an optimizer of its own (ddp_own_update), a
+ * learning-rate schedule, a sampler. save and load return 0, or another number on failure; then they may have
+ * written the reason into err->msg. That ends the run with an error that names the state. They call no
+ * function of the context but those that only read it. */
+typedef struct ddp_program_state {
+    const char *name; /* such as "optimizer": 1 to 31 printable ASCII characters, no comma, quote or
+                         backslash; copied */
+    /* *bytes and *size become the state of this moment. The library reads the bytes until it calls
+     * release. */
+    int (*save)(void *user, void **bytes, size_t *size, ddp_error *err);
+    int (*load)(void *user, const void *bytes, size_t size, ddp_error *err); /* the state becomes these
+                                                                                 bytes */
+    void (*release)(void *user, void *bytes); /* after each save; NULL: nothing is to be released */
+    void *user;                               /* borrowed until ddp_close */
+} ddp_program_state;
+
+/* ddp_add_state - registers a state of the program before ddp_set_optimizer: the same names in the same order
+ * on every rank, at most DDP_PROGRAM_STATES. save and load NULL: the program has no state of that name, but
+ * workers may join.
+ *   ddp_checkpoint_save calls save on every rank, and stores each rank's bytes. ddp_checkpoint_load calls
+ *   load with them;
+ *     rank r of more ranks than the checkpoint has gets those of the rank of the same number, counted around.
+ *     If a checkpoint lacks a state, a line in the log says so, and load is not called. Another cut of a
+ *     pipeline (ddp_pipe_open) is an error, because the states of its stages do not follow their layers.
+ *     ddp_pipe_resume calls neither function: a program whose state a lost step has changed restores it
+ *     itself.
+ *   When a worker joins, save is called on the lowest live member, in its first hook of a step, and load on
+ *   the joining
+ *     worker, in its ddp_set_optimizer: the bytes are of the very step in which it enters. All members wait
+ *     until they have arrived. If load fails there, or memory is short, the joining worker fails alone. A
+ *     worker can join a run with ddp_own_update only if a state is registered.
+ * Both are called on the thread that called the library. Errors: DDP_ARG, DDP_USAGE after ddp_set_optimizer;
+ * ddp_set_optimizer returns DDP_MISMATCH where ranks have different names. */
+enum { DDP_PROGRAM_STATES = 8 };
+DDP_API int ddp_add_state(ddp_ctx *d, const ddp_program_state *state);
+
+/* ddp_wait - finishes what is in flight and averages nothing more: parameters can be read.
+ * ddp_sync_all - finishes and averages: every rank leaves with equal parameters. Collective.
+ * ddp_share - every rank gets the parameters and buffers of rank 0 (of the lowest live rank), and the
+ * strategy begins from
+ *   them: a program that has replaced them, for example from a file, calls it before the next step. The outer
+ *   momentum and what rounding has cut off become 0; the optimizer's state stays. Collective, between two
+ *   steps. DDP_UNSUPPORTED with servers, which hold the parameters. */
+DDP_API int ddp_wait(ddp_ctx *d);
+DDP_API int ddp_sync_all(ddp_ctx *d);
+DDP_API int ddp_share(ddp_ctx *d);
+
+/* ddp_serve - on the last ddp_config.server.count ranks, in place of the steps: after the layers are added
+ * and the optimizer is set, serves until all other ranks have closed their contexts; a checkpoint that they
+ * save or load has this rank's share too (load it before, as they do). 0 or the context's first error.
+ * ddp_servers (context/reading.h) is their number. */
+DDP_API int ddp_serve(ddp_ctx *d);
+
+/* ==== config/names.h ==== [config] */
+/* Settings by name: enums and their names, ddp_config_set, the table of settings, the launcher. */
+
+/* Names of enums, as in --strategy. An unknown name gives the _DEFAULT value or 0, an unknown value
+ *   "default". algorithm  auto, full, direct, ring      wire       f32, bf16, int8, int4, e3m0, topk
+ *   transport  tcp, threads, mpi, sockets    (ddp_config_set knows all others) */
 DDP_API const char *ddp_strategy_name(ddp_strategy s);
 DDP_API ddp_strategy ddp_strategy_named(const char *name);
-DDP_API ddp_strategy ddp_strategy_number(int i); /* the i-th built-in one; DDP_STRATEGY_DEFAULT: no more */
-DDP_API unsigned ddp_strategy_traits(ddp_strategy s); /* what it needs and goes with: config/strategy.h;
-                                                             unknown: 0 */
+/* ddp_strategy_number - the built-in strategy i, from 0; DDP_STRATEGY_DEFAULT if there is none.
+ * ddp_strategy_traits - its requirements and compatible settings, as bits of config/strategy.h; 0 if
+ * unknown. */
+DDP_API ddp_strategy ddp_strategy_number(int i);
+DDP_API unsigned ddp_strategy_traits(ddp_strategy s);
 DDP_API ddp_transport ddp_transport_named(const char *name);
 DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
-DDP_API const char *ddp_wire_name(ddp_wire wire); /* the default's is f32 */
-/* A row of the table of settings, which docs/settings.md shows. Texts are constant unless they are arrays. */
+DDP_API const char *ddp_wire_name(ddp_wire wire); /* "f32" for the default */
+
+/* A row of the table of settings, which docs/settings.md shows. Pointers are to constant text. Of a variable
+ * without a field, only variable and help are set. */
 typedef struct ddp_setting {
-    const char
-        *field; /* "staleness": the name for ddp_config_set and Python; NULL: a variable without a field */
-    const char *member;   /* "server.staleness" of ddp_config; NULL without a field */
-    const char *variable; /* "DREAMDDP_STALENESS"; NULL of no_env */
-    const char *preset;   /* meaning of zero in the field; NULL without a field */
+    const char *field;    /* "staleness": the name for ddp_config_set and Python */
+    const char *member;   /* "server.staleness" of ddp_config */
+    const char *variable; /* "DREAMDDP_STALENESS"; NULL: the field has none */
+    const char *preset;   /* meaning of zero in the field */
     const char *help;
     int same;         /* 1: all ranks must have the same value */
-    char chapter[16]; /* "server"; "core" of a member without a struct; "" without a field */
-    char flag[40]; /* "--staleness": the option of programs that have one; "" without a variable or a field */
+    char chapter[16]; /* "server"; "core": the member is in no chapter */
+    char flag[40];    /* "--staleness", in programs that have it; "" without a variable */
     char values[256]; /* "1 to 1000000 steps", "none, stream or eager" */
     char value[256];  /* of the field; "" if it is zero */
 } ddp_setting;
@@ -787,12 +712,56 @@ typedef struct ddp_setting {
 DDP_API ddp_status ddp_config_set(ddp_config *c, const char *field, const char *value, ddp_error *err);
 DDP_API int ddp_config_describe(const ddp_config *c, int i, ddp_setting *out);
 
-/* ddp_launched - who started this process as one rank of several: "DREAMDDP_RANK" (ddprun), "torchrun", "Open
- * MPI", "MPICH", "PMIx" or "Slurm", with its rank and the number of ranks; NULL, 0 and 0 if no launcher did.
- * A program reads it to choose by the number of ranks before it opens a context; ddp_open and ddp_launch read
- * the same. Errors: DDP_ARG as ddp_open, for variables that contradict each other. Not while another thread
- * changes the environment. */
+/* ddp_launched - the launcher of this process, as *launcher: "DREAMDDP_RANK" (ddprun), "torchrun", "Open
+ * MPI", "MPICH", "PMIx" or "Slurm", with its rank and the number of ranks; NULL, 0 and 0 without a launcher.
+ * ddp_open and ddp_launch read the same variables, so a program can choose by the number of ranks before it
+ * opens a context. Errors: DDP_ARG for variables that contradict each other. No other thread may change the
+ * environment meanwhile. */
 DDP_API ddp_status ddp_launched(const char **launcher, int *rank, int *world, ddp_error *err);
+
+/* ==== context/reading.h ==== [context] */
+/* What a context knows of itself: rank, world, step, live workers, servers, links, its error. */
+
+typedef struct ddp_ctx ddp_ctx;
+
+/* Reading the context. ddp_last_error is never NULL; code DDP_OK means none. ddp_taken: so many micro-batches
+ * all workers together have trained on since the first step, also those before a checkpoint was loaded, on
+ * whatever world. Divided by ddp_world (where a pipeline is several ranks, by the pipelines) and rounded down
+ * it is the number of the next one of each worker. ddp_set_lr: the learning rate of the updates to come. */
+DDP_API int ddp_rank(const ddp_ctx *d);
+DDP_API int ddp_world(const ddp_ctx *d);
+DDP_API long ddp_step(const ddp_ctx *d);
+DDP_API int64_t ddp_taken(const ddp_ctx *d);
+/* ddp_local_rank - the number of this rank among the ranks of its machine, from 0: the launcher's variable
+ * (ddprun, torchrun, mpirun, srun), else ddp_rank. */
+DDP_API int ddp_local_rank(const ddp_ctx *d);
+DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
+DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
+/* ddp_lost_rank - the rank whose loss is the context's error (DDP_PEER_LOST), one of them if several were
+ * lost; -1 for another error, without an error, and if the rank is not known. */
+DDP_API int ddp_lost_rank(const ddp_ctx *d);
+
+/* ddp_abort - fails everything in flight on all ranks with this sentence: a call that waits there, or
+ * begins to wait, returns within a second. Any thread. */
+DDP_API void ddp_abort(ddp_ctx *d, const char *why);
+
+/* ddp_servers - how many ranks serve (ddp_serve): data are dealt over ddp_world(d) - ddp_servers(d), and
+ * plain collectives are among these. */
+DDP_API int ddp_servers(const ddp_ctx *d);
+
+/* Elastic worlds (ddp_config.elastic.min_world). ddp_rank and ddp_world are ids and their number (with
+ * max_world that): they stay what they were when workers are lost or come. ddp_workers is the
+ * number of those that are live, ddp_live has bit r set for each of them (all ones of world where
+ * not elastic), ddp_epoch rises with each change. A lost worker changes them in any hook or collective, a
+ * joining one in the first hook of a layer in a period: collectives between two steps run among the workers
+ * that did the last one. */
+DDP_API int ddp_workers(const ddp_ctx *d);
+DDP_API uint64_t ddp_live(const ddp_ctx *d);
+DDP_API unsigned ddp_epoch(const ddp_ctx *d);
+
+/* ddp_links - how many links this context has: 0 with one worker, 1 or 2; with nccl the devices' network is
+ * the first. */
+DDP_API int ddp_links(const ddp_ctx *d);
 
 /* ==== graph/layer.h ==== [graph] */
 /* A layer: the unit of synchronisation. Registered by the user's loop or by a built graph. */
@@ -1574,6 +1543,72 @@ DDP_API int ddp_notes(const ddp_ctx *d, ddp_note *out, int room);
 DDP_API const char *ddp_note_name(ddp_note_kind kind);
 DDP_API void ddp_note_text(const ddp_note *note, char *out, size_t room);
 
+/* ==== profile/trace.h ==== [profile] */
+/* Spans of what a worker did and when. */
+
+typedef enum ddp_span_kind {
+    DDP_SPAN_FORWARD,
+    DDP_SPAN_BACKWARD,
+    DDP_SPAN_UPDATE,
+    DDP_SPAN_WAIT,     /* the training thread waits for a transfer */
+    DDP_SPAN_COMM,     /* one operation, first to last byte on this rank */
+    DDP_SPAN_FILL,     /* the same, of a transfer that only fills a bubble */
+    DDP_SPAN_PEER_WAIT /* an operation waits for a slower peer */
+} ddp_span_kind;
+
+#define DDP_SPAN_KINDS   (DDP_SPAN_PEER_WAIT + 1)
+#define DDP_SPAN_COMPUTE (1u << DDP_SPAN_FORWARD | 1u << DDP_SPAN_BACKWARD | 1u << DDP_SPAN_UPDATE)
+
+/* One interval [begin_s, end_s) of one worker, ddp_now() seconds. A span that is still running (end_s not
+ * above begin_s) counts nothing. */
+typedef struct ddp_span {
+    double begin_s, end_s;
+    long step;
+    int layer; /* -1 none */
+    ddp_span_kind kind;
+    int64_t bytes; /* sent by this rank; 0 for compute */
+} ddp_span;
+
+/* ddp_span_kind_name - "forward", "backward", "update", "wait", "comm", "fill", "peer wait". */
+DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);
+
+/* ==== session/checkpoint.h ==== [session] */
+/* Checkpoints: saving and loading the state of a run. */
+
+/* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors (parameters,
+ * buffers, optimizer state, states of ddp_add_state, counts of updates, step, learning rate, the number that
+ * dropout masks depend on, the plan, ddp_taken, its identity), and manifest.json (step, world, strategy,
+ * period, optimizer, layers, a hash of the operators and one of every file, a checksum of all this), which
+ * the lowest live rank writes when all files are there: a folder without it is no checkpoint. Every file is
+ * written under another name, flushed and renamed; a step that is saved once more leaves the files of the
+ * save before alone until the new manifest is there. Where ranks do not see one file system, each machine
+ * gets the manifest beside its ranks' files, and every rank has to be started where its file is. Where the
+ * data go on follows from ddp_taken. In an elastic world those who are lost have no file; when the run is
+ * started again with as many ranks, they take that of another rank, as a newcomer would
+ * (docs/elastic-join.md).
+ *
+ * ddp_checkpoint_save - writes one into folder (made if it is not there), then removes all but the
+ * newest keep of those in it (0 = keeps all), half ones before them too. Finishes what is in
+ * flight and averages nothing. What another run has saved in folder is neither replaced nor removed:
+ * that is an error unless this run has loaded it, or ddp_config.debug.overwrite is set.
+ * ddp_checkpoint_load - after ddp_set_optimizer, before the first step: takes the newest of folder. ddp_step
+ * then says where to go on, and *world (may be NULL) of how many ranks it is. With the same layers,
+ * optimizer, world, strategy and period every rank goes on from its own file, bit for bit as if the run had
+ * not stopped (a plan that was measured stays and no longer follows the link; one that was not yet made is
+ * made as many steps later). With another world, strategy or period only a synchronised checkpoint is taken,
+ * one whose ranks hold equal bits, buffers aside: always under ssgd and wfbp, else after an averaging of all
+ * layers, momentum included. Buffers (running statistics) then come from the rank of the same number, counted
+ * around. The graphs must have the same operators and arguments, but for the batch and dropout. Every rank
+ * verifies its files before any rank changes a parameter (docs/files.md). Of a pipeline (ddp_pipe_open) ranks
+ * are its stages, and a worker is a pipeline. A checkpoint of one cut goes on with any other, one worker's
+ * with stages and back, by the layers' names: parameters, buffers, optimizer state and what a strategy keeps
+ * of each parameter; with as many pipelines, the same strategy and period also where they hold unlike values.
+ * Plans are made anew. What a strategy keeps otherwise follows a layer that is whole before and after, or is
+ * refused unless it is all zero. For that every rank has to see all files of its pipeline; else its own is
+ * enough. Both are collective, between steps, and return 0 or the context's first error. */
+DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
+DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
+
 /* ==== exchange/collective.h ==== [exchange] */
 /* Plain collectives over all ranks, over groups, or in two levels; links, live ranks, and measurements of the
  * links between all ranks. */
@@ -1811,35 +1846,6 @@ DDP_API ddp_status ddp_network_check(const ddp_network *n, ddp_error *err);
  * Errors: DDP_ARG for a sigma outside 0..4 or no network, n untouched. */
 DDP_API ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, double delay_sigma,
                                      ddp_error *err);
-
-/* ==== profile/trace.h ==== [profile] */
-/* Spans of what a worker did and when. */
-
-typedef enum ddp_span_kind {
-    DDP_SPAN_FORWARD,
-    DDP_SPAN_BACKWARD,
-    DDP_SPAN_UPDATE,
-    DDP_SPAN_WAIT,     /* the training thread waits for a transfer */
-    DDP_SPAN_COMM,     /* one operation, first to last byte on this rank */
-    DDP_SPAN_FILL,     /* the same, of a transfer that only fills a bubble */
-    DDP_SPAN_PEER_WAIT /* an operation waits for a slower peer */
-} ddp_span_kind;
-
-#define DDP_SPAN_KINDS   (DDP_SPAN_PEER_WAIT + 1)
-#define DDP_SPAN_COMPUTE (1u << DDP_SPAN_FORWARD | 1u << DDP_SPAN_BACKWARD | 1u << DDP_SPAN_UPDATE)
-
-/* One interval [begin_s, end_s) of one worker, ddp_now() seconds. A span that is still running (end_s not
- * above begin_s) counts nothing. */
-typedef struct ddp_span {
-    double begin_s, end_s;
-    long step;
-    int layer; /* -1 none */
-    ddp_span_kind kind;
-    int64_t bytes; /* sent by this rank; 0 for compute */
-} ddp_span;
-
-/* ddp_span_kind_name - "forward", "backward", "update", "wait", "comm", "fill", "peer wait". */
-DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);
 
 /* ==== plan/oplist_graph.h ==== [plan] */
 /* From this project's graphs to the operator lists that planners read. */
@@ -44985,18 +44991,8 @@ ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, d
     return status;
 }
 
-/* ==== config/settings.c ==== [config] */
-/* The table of settings: one row for each field of ddp_config that text can set. It connects the member of
- * the struct, the name, the variable, the range, the default, and whether all ranks must agree. The
- * environment, ddp_config_set, the checks of ddp_open, the comparison of ranks and docs/settings.md all read
- * it. */
-
-#ifdef __APPLE__
-#include <crt_externs.h>
-#define DDP__ENVIRON (*_NSGetEnviron())
-#else
-#define DDP__ENVIRON environ
-#endif
+/* ==== config/knob.h ==== [config] */
+/* One row of the table of settings: a field of ddp_config by name, as text and as a number. */
 
 typedef enum ddp__kind { /* no number, whole numbers, real ones */
                          DDP__K_TEXT,
@@ -45033,6 +45029,319 @@ typedef struct ddp__knob {
     const char *const *names;         /* of a choice, by value; names[0] is the default's */
 } ddp__knob;
 
+#define DDP__ABOVE_0 DBL_MIN /* least of a range without 0 */
+#define DDP__BELOW_1 (1 - DBL_EPSILON)
+
+/* The value of a name, into the enum at out. Returns 0 if the name is unknown. */
+DDP_LIB int ddp__chosen(const char *const *names, const char *name, void *out);
+
+/* The field of c. Text has the number 0. */
+DDP_LIB void *ddp__knob_at(const ddp__knob *r, const ddp_config *c);
+DDP_LIB int ddp__knob_unset(const ddp__knob *r, const ddp_config *c);
+DDP_LIB double ddp__knob_number(const ddp__knob *r, const ddp_config *c);
+DDP_LIB int ddp__knob_fits(const ddp__knob *r, double x);
+
+/* From text, which a field of text borrows; "" is the default. said: the name in errors, of the setting or of
+ * its variable. */
+DDP_LIB ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r, ddp_config *c,
+                                 const char *said, const char *text, ddp_error *err);
+/* The error for a value: "period=-3 is out of range: choose 1 to 1000000 steps (default: 5)". */
+DDP_LIB ddp_status ddp__knob_refuse(const ddp__strategies *list, const ddp__knob *r, const char *said,
+                                    char between, const char *text, const char *fault, ddp_error *err);
+
+/* For ddp_config_describe: the default, the possible values, the value of c as ddp__knob_set reads it, the
+ * chapter, the flag of programs. */
+DDP_LIB const char *ddp__knob_preset(const ddp__strategies *list, const ddp__knob *r);
+DDP_LIB void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, char *out, size_t room);
+DDP_LIB void ddp__knob_text(const ddp__strategies *list, const ddp__knob *r, const ddp_config *c, char *out,
+                            size_t room);
+DDP_LIB void ddp__knob_chapter(const ddp__knob *r, char *out, size_t room);
+DDP_LIB void ddp__knob_flag(const ddp__knob *r, char *out, size_t room);
+
+/* ==== config/knob.c ==== [config] */
+/* One row of the table of settings: reading, checking and writing a field of ddp_config. */
+
+/* The value of a name; that of the default is its own where it has one. */
+int ddp__chosen(const char *const *names, const char *name, void *out)
+{
+    int i = 1;
+
+    while (name && names[i] && strcmp(names[i], name)) i++;
+    if (!name || !names[i]) i = name && !strcmp(names[0], name) ? 0 : -1;
+    if (i >= 0) memcpy(out, &i, sizeof i); /* an enum is an int */
+    return i >= 0;
+}
+
+void *ddp__knob_at(const ddp__knob *r, const ddp_config *c) { return (char *)(uintptr_t)c + r->at; }
+
+int ddp__knob_unset(const ddp__knob *r, const ddp_config *c)
+{
+    static const unsigned char zero[16] = {0};
+
+    return !memcmp(ddp__knob_at(r, c), zero, r->size);
+}
+
+double ddp__knob_number(const ddp__knob *r, const ddp_config *c)
+{
+    const void *at = ddp__knob_at(r, c);
+    uint64_t large;
+
+    if (r->kind <= DDP__K_PAIR) return 0;
+    if (r->kind >= DDP__K_REAL)
+        return r->size == sizeof(float) ? (double)*(const float *)at : *(const double *)at;
+    if (r->size == sizeof(int)) return *(const int *)at;
+    memcpy(&large, at, sizeof large);
+    return (double)large;
+}
+
+static void ddp__knob_put(const ddp__knob *r, ddp_config *c, double x, long n)
+{
+    void *at = ddp__knob_at(r, c);
+    const uint64_t large = (uint64_t)n;
+
+    if (r->kind >= DDP__K_REAL && r->size == sizeof(float))
+        *(float *)at = (float)x;
+    else if (r->kind >= DDP__K_REAL)
+        *(double *)at = x;
+    else if (r->size == sizeof(int))
+        *(int *)at = (int)n;
+    else
+        memcpy(at, &large, sizeof large);
+}
+
+int ddp__knob_fits(const ddp__knob *r, double x) { return x >= r->least && (r->most == 0 || x <= r->most); }
+
+void ddp__strategy_names(const ddp__strategies *list, char *out, size_t room)
+{
+    size_t n = 0;
+
+    out[0] = '\0';
+    for (int i = 0; list->number(i) != DDP_STRATEGY_DEFAULT && n + 1 < room; i++)
+        n += (size_t)snprintf(out + n, room - n, "%s%s",
+                              i == 0                                        ? ""
+                              : list->number(i + 1) == DDP_STRATEGY_DEFAULT ? " or "
+                                                                            : ", ",
+                              list->name(list->number(i)));
+}
+
+/* "tcp, threads or mpi": the default first. */
+static void ddp__choices(const char *const *names, ddp__text *out)
+{
+    const char *held = names[0];
+
+    for (int i = 1; names[i]; i++) { /* one is held back, as the last follows "or" */
+        if (!strcmp(names[i], names[0])) continue;
+        ddp__text_addf(out, "%s%s", held == names[0] ? "" : ", ", held);
+        held = names[i];
+    }
+    ddp__text_addf(out, " or %s", held);
+}
+
+/* What a text for the row may be. */
+void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, char *out, size_t room)
+{
+    const char *unit = r->unit, *from = r->flags & DDP__ZERO || r->least == 0 ? "from 0" : "above 0";
+    ddp__text t = DDP__ZEROS;
+
+    t.data = out;
+    t.room = room;
+    t.fixed = 1;
+    out[0] = 0;
+    if (r->kind == DDP__K_STRATEGY)
+        ddp__strategy_names(list, out, room);
+    else if (r->kind == DDP__K_FLAG)
+        ddp__text_addf(&t, "1 or 0");
+    else if (r->names)
+        ddp__choices(r->names, &t);
+    else if (r->kind == DDP__K_TEXT)
+        ddp__text_addf(&t, "text");
+    else if (r->kind == DDP__K_SERVERS || r->kind == DDP__K_DEFER || r->kind == DDP__K_PAIR)
+        ddp__text_addf(&t, "%s", unit);
+    else if (r->kind == DDP__K_WHOLE) {
+        if (r->most > 0)
+            ddp__text_addf(&t, "%.0f to %.0f", r->least, r->most);
+        else
+            ddp__text_addf(&t, "%.0f or more", r->least);
+        ddp__text_addf(&t, "%s%s", *unit ? " " : "", unit);
+    } else {
+        ddp__text_addf(&t, "a number %s", from);
+        if (r->most == DDP__BELOW_1)
+            ddp__text_addf(&t, ", below 1");
+        else if (r->most > 0)
+            ddp__text_addf(&t, ", at most %g", r->most);
+        if (*unit) ddp__text_addf(&t, ", in %s", unit);
+    }
+    if (r->kind == DDP__K_WIRE) ddp__text_addf(&t, ":FRACTION");
+}
+
+/* What the field holds, as ddp__knob_set takes it. */
+void ddp__knob_text(const ddp__strategies *list, const ddp__knob *r, const ddp_config *c, char *out,
+                    size_t room)
+{
+    const int *n = (const int *)ddp__knob_at(r, c);
+    const double x = ddp__knob_number(r, c);
+
+    if (ddp__knob_unset(r, c))
+        snprintf(out, room, "%s", "");
+    else if (r->kind == DDP__K_TEXT)
+        snprintf(out, room, "%s", *(const char *const *)ddp__knob_at(r, c));
+    else if (r->kind == DDP__K_STRATEGY)
+        snprintf(out, room, "%s", list->name((ddp_strategy)*n));
+    else if (r->names)
+        snprintf(out, room, "%s", ddp__name_of(r->names, *n));
+    else if (r->kind == DDP__K_PAIR)
+        snprintf(out, room, "%d,%d", n[0], n[1]);
+    else if (r->kind == DDP__K_SERVERS && x < 0)
+        snprintf(out, room, "colocated");
+    else if (r->flags & DDP__ZERO && x < 0)
+        snprintf(out, room, "0");
+    else if (r->kind < DDP__K_REAL)
+        ddp__format(out, room, "%.0f", x);
+    else
+        ddp__format(out, room, r->size == sizeof(float) ? "%.7g" : "%.15g", x);
+}
+
+const char *ddp__knob_preset(const ddp__strategies *list, const ddp__knob *r)
+{
+    return r->preset ? r->preset : r->names ? r->names[0] : list->name(list->number(0));
+}
+
+/* "0,5": writes "0.5" to point. 0: text is no number with a decimal comma. */
+static int ddp__decimal_comma(const char *text, char *point, size_t room)
+{
+    double x;
+
+    if (strlen(text) >= room || !strchr(text, ',')) return 0;
+    snprintf(point, room, "%s", text);
+    *strchr(point, ',') = '.';
+    return ddp__parse_ratio(point, &x);
+}
+
+/* What is wrong with a text for the row. */
+static const char *ddp__knob_fault(const ddp__knob *r, const char *text)
+{
+    const char *digits = text + (*text == '-');
+    double x;
+
+    if (r->kind == DDP__K_REAL) return ddp__parse_ratio(text, &x) ? "out of range" : "not a number";
+    if (r->kind != DDP__K_WHOLE) return r->names || r->kind == DDP__K_STRATEGY ? "unknown" : "invalid";
+    return *digits && !digits[strspn(digits, "0123456789")] ? "out of range" : "not a whole number";
+}
+
+/* "period=-3 is out of range: choose 1 to 1000000 steps (default: 5)" */
+ddp_status ddp__knob_refuse(const ddp__strategies *list, const ddp__knob *r, const char *said, char between,
+                            const char *text, const char *fault, ddp_error *err)
+{
+    const char *wire = strncmp(text, "topk:", 5) ? "" : "topk:";
+    char values[400], point[64];
+
+    if ((r->kind >= DDP__K_REAL || r->kind == DDP__K_WIRE) &&
+        ddp__decimal_comma(text + strlen(wire), point, sizeof point))
+        return ddp__fail(err, DDP_ARG, "%s%c%.60s has a decimal comma: write %s%s", said, between, text, wire,
+                         point);
+    ddp__knob_values(list, r, values, sizeof values);
+    return ddp__fail(err, DDP_ARG, "%s%c%.60s is %s: choose %s (default: %s)", said, between, text, fault,
+                     values, ddp__knob_preset(list, r));
+}
+
+/* From text; that of a field of text is borrowed. "" is the default. */
+ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r, ddp_config *c, const char *said,
+                         const char *text, ddp_error *err)
+{
+    void *at = ddp__knob_at(r, c);
+    double x = 0;
+    long n = 0, second;
+    char *comma;
+    int ok = 1;
+
+    if (r->kind == DDP__K_DEFER && !strcmp(text, "auto")) text = "";
+    switch (*text ? r->kind : DDP__K_TEXT) {
+    case DDP__K_TEXT:
+        memset(at, 0, r->size);
+        if (*text) memcpy(at, &text, sizeof text);
+        break;
+    case DDP__K_SERVERS:
+    case DDP__K_FLAG:
+    case DDP__K_WHOLE:
+    case DDP__K_REAL:
+    case DDP__K_DEFER:
+        if (r->kind >= DDP__K_REAL)
+            ok = ddp__parse_ratio(text, &x);
+        else {
+            ok = ddp__parse_long(text, &n) && (r->size > sizeof(int) || n <= INT_MAX);
+            x = (double)n;
+        }
+        if (r->kind == DDP__K_FLAG && text[1]) ok = 0;
+        if (r->kind == DDP__K_SERVERS && !strcmp(text, "colocated")) {
+            n = DDP_SERVERS_COLOCATED;
+            ok = 1;
+        } else if (x == 0 && r->flags & DDP__ZERO) {
+            n = -1;
+            x = -1;
+        } else
+            ok = ok && ddp__knob_fits(r, x);
+        if (ok) ddp__knob_put(r, c, x, n);
+        break;
+    case DDP__K_CHOICE:
+    case DDP__K_WIRE:
+        if (r->kind == DDP__K_WIRE && !strncmp(text, "topk:", 5)) {
+            ok = ddp__parse_ratio(text + 5, &x) && x > 0 && x <= 1;
+            if (ok) {
+                c->topk_fraction = x;
+                text = "topk";
+            }
+        }
+        ok = ok && ddp__chosen(r->names, text, at);
+        break;
+    case DDP__K_STRATEGY:
+        ok = list->named(text) != DDP_STRATEGY_DEFAULT;
+        if (ok) c->strategy = list->named(text);
+        break;
+    case DDP__K_PAIR:
+        n = second = strtol(text, &comma, 10);
+        ok = comma > text && (!*comma || (*comma == ',' && ddp__parse_long(comma + 1, &second)));
+        ok = ok && ddp__knob_fits(r, (double)n) && ddp__knob_fits(r, (double)second);
+        if (ok) {
+            ((int *)at)[0] = (int)n;
+            ((int *)at)[1] = (int)second;
+        }
+        break;
+    }
+    return ok ? DDP_OK : ddp__knob_refuse(list, r, said, '=', text, ddp__knob_fault(r, text), err);
+}
+
+/* "server" of server.staleness; "core" of a member without a struct. */
+void ddp__knob_chapter(const ddp__knob *r, char *out, size_t room)
+{
+    const char *dot = strchr(r->member, '.');
+
+    if (dot)
+        snprintf(out, room, "%.*s", (int)(dot - r->member), r->member);
+    else
+        snprintf(out, room, "core");
+}
+
+/* "--outer-lr" of DREAMDDP_OUTER_LR. */
+void ddp__knob_flag(const ddp__knob *r, char *out, size_t room)
+{
+    if (!r->variable) return;
+    snprintf(out, room, "--%s", r->variable + 9);
+    for (char *c = out; *c; c++) *c = *c == '_' ? '-' : (char)tolower((unsigned char)*c);
+}
+
+/* ==== config/settings.c ==== [config] */
+/* The table of settings: one row for each field of ddp_config that text can set. It connects the member of
+ * the struct, the name, the variable, the range, the default, and whether all ranks must agree. The
+ * environment, ddp_config_set, the checks of ddp_open, the comparison of ranks and docs/settings.md all read
+ * it. */
+
+#ifdef __APPLE__
+#include <crt_externs.h>
+#define DDP__ENVIRON (*_NSGetEnviron())
+#else
+#define DDP__ENVIRON environ
+#endif
+
 #define DDP__NAMES_OF(name, ...) static const char *const name[] = {__VA_ARGS__, NULL}
 DDP__NAMES_OF(ddp__transports, "tcp", "threads", "tcp", "mpi", "sockets");
 DDP__NAMES_OF(ddp__algorithms, "auto", "full", "direct", "ring");
@@ -45046,8 +45355,6 @@ DDP__NAMES_OF(ddp__solvers_set, DDP__SOLVERS);
 DDP__NAMES_OF(ddp__costs_set, DDP__COSTS);
 DDP__NAMES_OF(ddp__fills_set, DDP__FILLS);
 
-#define DDP__ABOVE_0 DBL_MIN
-#define DDP__BELOW_1 (1 - DBL_EPSILON)
 #define DDP__KNOB(member, name, variable, kind, flags, least, most, unit, preset, names, help)   \
     {                                                                                            \
 #member, name, "DREAMDDP_" variable, DDP__K_##kind, flags, offsetof(ddp_config, member), \
@@ -45253,17 +45560,6 @@ static const char *const ddp__others[][2] = {
 
 /* ---- names to values ---- */
 
-/* The value of a name; that of the default is its own where it has one. */
-static int ddp__chosen(const char *const *names, const char *name, void *out)
-{
-    int i = 1;
-
-    while (name && names[i] && strcmp(names[i], name)) i++;
-    if (!name || !names[i]) i = name && !strcmp(names[0], name) ? 0 : -1;
-    if (i >= 0) memcpy(out, &i, sizeof i); /* an enum is an int */
-    return i >= 0;
-}
-
 ddp_transport ddp_transport_named(const char *name)
 {
     ddp_transport t = DDP_TRANSPORT_DEFAULT;
@@ -45281,249 +45577,6 @@ int ddp_wire_named(const char *name, ddp_wire *out) { return ddp__chosen(ddp__wi
 const char *ddp_wire_name(ddp_wire wire)
 {
     return ddp__wires[wire > DDP_WIRE_DEFAULT && wire <= DDP_WIRE_TOPK ? wire : DDP_WIRE_F32];
-}
-
-/* ---- rows ---- */
-
-static void *ddp__knob_at(const ddp__knob *r, const ddp_config *c) { return (char *)(uintptr_t)c + r->at; }
-
-static int ddp__knob_unset(const ddp__knob *r, const ddp_config *c)
-{
-    static const unsigned char zero[16] = {0};
-
-    return !memcmp(ddp__knob_at(r, c), zero, r->size);
-}
-
-static double ddp__knob_number(const ddp__knob *r, const ddp_config *c)
-{
-    const void *at = ddp__knob_at(r, c);
-    uint64_t large;
-
-    if (r->kind <= DDP__K_PAIR) return 0;
-    if (r->kind >= DDP__K_REAL)
-        return r->size == sizeof(float) ? (double)*(const float *)at : *(const double *)at;
-    if (r->size == sizeof(int)) return *(const int *)at;
-    memcpy(&large, at, sizeof large);
-    return (double)large;
-}
-
-static void ddp__knob_put(const ddp__knob *r, ddp_config *c, double x, long n)
-{
-    void *at = ddp__knob_at(r, c);
-    const uint64_t large = (uint64_t)n;
-
-    if (r->kind >= DDP__K_REAL && r->size == sizeof(float))
-        *(float *)at = (float)x;
-    else if (r->kind >= DDP__K_REAL)
-        *(double *)at = x;
-    else if (r->size == sizeof(int))
-        *(int *)at = (int)n;
-    else
-        memcpy(at, &large, sizeof large);
-}
-
-static int ddp__knob_fits(const ddp__knob *r, double x)
-{
-    return x >= r->least && (r->most == 0 || x <= r->most);
-}
-
-void ddp__strategy_names(const ddp__strategies *list, char *out, size_t room)
-{
-    size_t n = 0;
-
-    out[0] = '\0';
-    for (int i = 0; list->number(i) != DDP_STRATEGY_DEFAULT && n + 1 < room; i++)
-        n += (size_t)snprintf(out + n, room - n, "%s%s",
-                              i == 0                                        ? ""
-                              : list->number(i + 1) == DDP_STRATEGY_DEFAULT ? " or "
-                                                                            : ", ",
-                              list->name(list->number(i)));
-}
-
-/* "tcp, threads or mpi": the default first. */
-static void ddp__choices(const char *const *names, ddp__text *out)
-{
-    const char *held = names[0];
-
-    for (int i = 1; names[i]; i++) { /* one is held back, as the last follows "or" */
-        if (!strcmp(names[i], names[0])) continue;
-        ddp__text_addf(out, "%s%s", held == names[0] ? "" : ", ", held);
-        held = names[i];
-    }
-    ddp__text_addf(out, " or %s", held);
-}
-
-/* What a text for the row may be. */
-static void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, char *out, size_t room)
-{
-    const char *unit = r->unit, *from = r->flags & DDP__ZERO || r->least == 0 ? "from 0" : "above 0";
-    ddp__text t = DDP__ZEROS;
-
-    t.data = out;
-    t.room = room;
-    t.fixed = 1;
-    out[0] = 0;
-    if (r->kind == DDP__K_STRATEGY)
-        ddp__strategy_names(list, out, room);
-    else if (r->kind == DDP__K_FLAG)
-        ddp__text_addf(&t, "1 or 0");
-    else if (r->names)
-        ddp__choices(r->names, &t);
-    else if (r->kind == DDP__K_TEXT)
-        ddp__text_addf(&t, "text");
-    else if (r->kind == DDP__K_SERVERS || r->kind == DDP__K_DEFER || r->kind == DDP__K_PAIR)
-        ddp__text_addf(&t, "%s", unit);
-    else if (r->kind == DDP__K_WHOLE) {
-        if (r->most > 0)
-            ddp__text_addf(&t, "%.0f to %.0f", r->least, r->most);
-        else
-            ddp__text_addf(&t, "%.0f or more", r->least);
-        ddp__text_addf(&t, "%s%s", *unit ? " " : "", unit);
-    } else {
-        ddp__text_addf(&t, "a number %s", from);
-        if (r->most == DDP__BELOW_1)
-            ddp__text_addf(&t, ", below 1");
-        else if (r->most > 0)
-            ddp__text_addf(&t, ", at most %g", r->most);
-        if (*unit) ddp__text_addf(&t, ", in %s", unit);
-    }
-    if (r->kind == DDP__K_WIRE) ddp__text_addf(&t, ":FRACTION");
-}
-
-/* What the field holds, as ddp__knob_set takes it. */
-static void ddp__knob_text(const ddp__strategies *list, const ddp__knob *r, const ddp_config *c, char *out,
-                           size_t room)
-{
-    const int *n = (const int *)ddp__knob_at(r, c);
-    const double x = ddp__knob_number(r, c);
-
-    if (ddp__knob_unset(r, c))
-        snprintf(out, room, "%s", "");
-    else if (r->kind == DDP__K_TEXT)
-        snprintf(out, room, "%s", *(const char *const *)ddp__knob_at(r, c));
-    else if (r->kind == DDP__K_STRATEGY)
-        snprintf(out, room, "%s", list->name((ddp_strategy)*n));
-    else if (r->names)
-        snprintf(out, room, "%s", ddp__name_of(r->names, *n));
-    else if (r->kind == DDP__K_PAIR)
-        snprintf(out, room, "%d,%d", n[0], n[1]);
-    else if (r->kind == DDP__K_SERVERS && x < 0)
-        snprintf(out, room, "colocated");
-    else if (r->flags & DDP__ZERO && x < 0)
-        snprintf(out, room, "0");
-    else if (r->kind < DDP__K_REAL)
-        ddp__format(out, room, "%.0f", x);
-    else
-        ddp__format(out, room, r->size == sizeof(float) ? "%.7g" : "%.15g", x);
-}
-
-static const char *ddp__knob_preset(const ddp__strategies *list, const ddp__knob *r)
-{
-    return r->preset ? r->preset : r->names ? r->names[0] : list->name(list->number(0));
-}
-
-/* "0,5": writes "0.5" to point. 0: text is no number with a decimal comma. */
-static int ddp__decimal_comma(const char *text, char *point, size_t room)
-{
-    double x;
-
-    if (strlen(text) >= room || !strchr(text, ',')) return 0;
-    snprintf(point, room, "%s", text);
-    *strchr(point, ',') = '.';
-    return ddp__parse_ratio(point, &x);
-}
-
-/* What is wrong with a text for the row. */
-static const char *ddp__knob_fault(const ddp__knob *r, const char *text)
-{
-    const char *digits = text + (*text == '-');
-    double x;
-
-    if (r->kind == DDP__K_REAL) return ddp__parse_ratio(text, &x) ? "out of range" : "not a number";
-    if (r->kind != DDP__K_WHOLE) return r->names || r->kind == DDP__K_STRATEGY ? "unknown" : "invalid";
-    return *digits && !digits[strspn(digits, "0123456789")] ? "out of range" : "not a whole number";
-}
-
-/* "period=-3 is out of range: choose 1 to 1000000 steps (default: 5)" */
-static ddp_status ddp__knob_refuse(const ddp__strategies *list, const ddp__knob *r, const char *said,
-                                   char between, const char *text, const char *fault, ddp_error *err)
-{
-    const char *wire = strncmp(text, "topk:", 5) ? "" : "topk:";
-    char values[400], point[64];
-
-    if ((r->kind >= DDP__K_REAL || r->kind == DDP__K_WIRE) &&
-        ddp__decimal_comma(text + strlen(wire), point, sizeof point))
-        return ddp__fail(err, DDP_ARG, "%s%c%.60s has a decimal comma: write %s%s", said, between, text, wire,
-                         point);
-    ddp__knob_values(list, r, values, sizeof values);
-    return ddp__fail(err, DDP_ARG, "%s%c%.60s is %s: choose %s (default: %s)", said, between, text, fault,
-                     values, ddp__knob_preset(list, r));
-}
-
-/* From text; that of a field of text is borrowed. "" is the default. */
-static ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r, ddp_config *c,
-                                const char *said, const char *text, ddp_error *err)
-{
-    void *at = ddp__knob_at(r, c);
-    double x = 0;
-    long n = 0, second;
-    char *comma;
-    int ok = 1;
-
-    if (r->kind == DDP__K_DEFER && !strcmp(text, "auto")) text = "";
-    switch (*text ? r->kind : DDP__K_TEXT) {
-    case DDP__K_TEXT:
-        memset(at, 0, r->size);
-        if (*text) memcpy(at, &text, sizeof text);
-        break;
-    case DDP__K_SERVERS:
-    case DDP__K_FLAG:
-    case DDP__K_WHOLE:
-    case DDP__K_REAL:
-    case DDP__K_DEFER:
-        if (r->kind >= DDP__K_REAL)
-            ok = ddp__parse_ratio(text, &x);
-        else {
-            ok = ddp__parse_long(text, &n) && (r->size > sizeof(int) || n <= INT_MAX);
-            x = (double)n;
-        }
-        if (r->kind == DDP__K_FLAG && text[1]) ok = 0;
-        if (r->kind == DDP__K_SERVERS && !strcmp(text, "colocated")) {
-            n = DDP_SERVERS_COLOCATED;
-            ok = 1;
-        } else if (x == 0 && r->flags & DDP__ZERO) {
-            n = -1;
-            x = -1;
-        } else
-            ok = ok && ddp__knob_fits(r, x);
-        if (ok) ddp__knob_put(r, c, x, n);
-        break;
-    case DDP__K_CHOICE:
-    case DDP__K_WIRE:
-        if (r->kind == DDP__K_WIRE && !strncmp(text, "topk:", 5)) {
-            ok = ddp__parse_ratio(text + 5, &x) && x > 0 && x <= 1;
-            if (ok) {
-                c->topk_fraction = x;
-                text = "topk";
-            }
-        }
-        ok = ok && ddp__chosen(r->names, text, at);
-        break;
-    case DDP__K_STRATEGY:
-        ok = list->named(text) != DDP_STRATEGY_DEFAULT;
-        if (ok) c->strategy = list->named(text);
-        break;
-    case DDP__K_PAIR:
-        n = second = strtol(text, &comma, 10);
-        ok = comma > text && (!*comma || (*comma == ',' && ddp__parse_long(comma + 1, &second)));
-        ok = ok && ddp__knob_fits(r, (double)n) && ddp__knob_fits(r, (double)second);
-        if (ok) {
-            ((int *)at)[0] = (int)n;
-            ((int *)at)[1] = (int)second;
-        }
-        break;
-    }
-    return ok ? DDP_OK : ddp__knob_refuse(list, r, said, '=', text, ddp__knob_fault(r, text), err);
 }
 
 /* ---- all rows ---- */
@@ -45678,25 +45731,6 @@ ddp_status ddp__setting_set(const ddp__strategies *list, ddp_config *c, const ch
                      value);
 }
 
-/* "server" of server.staleness; "core" of a member without a struct. */
-static void ddp__knob_chapter(const ddp__knob *r, char *out, size_t room)
-{
-    const char *dot = strchr(r->member, '.');
-
-    if (dot)
-        snprintf(out, room, "%.*s", (int)(dot - r->member), r->member);
-    else
-        snprintf(out, room, "core");
-}
-
-/* "--outer-lr" of DREAMDDP_OUTER_LR. */
-static void ddp__knob_flag(const ddp__knob *r, char *out, size_t room)
-{
-    if (!r->variable) return;
-    snprintf(out, room, "--%s", r->variable + 9);
-    for (char *c = out; *c; c++) *c = *c == '_' ? '-' : (char)tolower((unsigned char)*c);
-}
-
 int ddp__setting_describe(const ddp__strategies *list, const ddp_config *c, int i, ddp_setting *out)
 {
     const ddp__knob *r;
@@ -45759,7 +45793,8 @@ ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_err
         DDP__TRY(ddp__knob_set(list, r, c, r->variable, text, err));
     }
     if (resume && strcmp(resume, "0") && strcmp(resume, "1"))
-        return ddp__fail(err, DDP_ARG, "DREAMDDP_RESUME=%.60s is neither 1 nor 0", resume);
+        return ddp__fail(err, DDP_ARG, "DREAMDDP_RESUME=%.60s is invalid: choose 1 or 0 (default: 1)",
+                         resume);
     return DDP_OK;
 }
 #undef DDP__EACH_KNOB

@@ -1,4 +1,4 @@
-/* dreamddp_cuda.cuh 0.2.0 - dreamddp on NVIDIA GPUs. MIT licence (at the end of dreamddp.h).
+/* dreamddp_cuda.cuh 0.3.0 - dreamddp on NVIDIA GPUs. MIT licence (at the end of dreamddp.h).
  *
  * DO THIS in one .cu file of your program (or one .c file compiled with nvcc -x cu):
  *     #define DREAMDDP_IMPLEMENTATION

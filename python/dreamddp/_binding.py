@@ -3,9 +3,9 @@ from ctypes import CFUNCTYPE, POINTER, Structure, Union, c_char, c_char_p, c_dou
         c_int64, c_long, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 
 DDP_VERSION_MAJOR = 0
-DDP_VERSION_MINOR = 2
+DDP_VERSION_MINOR = 3
 DDP_VERSION_PATCH = 0
-DDP_VERSION_STRING = "0.2.0"
+DDP_VERSION_STRING = "0.3.0"
 DDP_ERROR_TEXT = 400
 DDP_NO_MOMENTUM = -1.0
 DDP_OVERWRITE = -1.0
@@ -42,8 +42,10 @@ DDP_LOG_ERROR = 2
 DDP_LOG_WARN = 3
 DDP_LOG_INFO = 4
 DDP_LOG_DEBUG = 5
-DDP_SAME = 32
-DDP_PROGRAM_STATES = 8
+DDP_OSP_WALK = 0
+DDP_OSP_STOP = 1
+DDP_OSP_DENSITY = 2
+DDP_OSP_KNAPSACK = 3
 DDP_SOLVER_DEFAULT = 0
 DDP_SOLVER_OPTIMAL = 1
 DDP_SOLVER_DFS = 2
@@ -57,10 +59,6 @@ DDP_COST_WINDOW = 3
 DDP_FILL_NONE = 0
 DDP_FILL_EXACT = 1
 DDP_FILL_EQ12 = 2
-DDP_OSP_WALK = 0
-DDP_OSP_STOP = 1
-DDP_OSP_DENSITY = 2
-DDP_OSP_KNAPSACK = 3
 DDP_STRATEGY_DEFAULT = 0
 DDP_SSGD = 1
 DDP_WFBP = 2
@@ -112,6 +110,8 @@ DDP_KERNELS_DEFAULT = 0
 DDP_KERNELS_BASE = 1
 DDP_KERNELS_AVX2 = 2
 DDP_KERNELS_AVX512 = 3
+DDP_SAME = 32
+DDP_PROGRAM_STATES = 8
 DDP_F32 = 0
 DDP_I32 = 1
 DDP_PARAMS = 0
@@ -170,10 +170,6 @@ DDP_NOTE_EVEN = 1
 DDP_NOTE_REPLAN = 2
 DDP_NOTE_LOST = 3
 DDP_NOTE_JOINED = 4
-DDP_SUM = 0
-DDP_MEAN = 1
-DDP_MAX = 2
-DDP_MIN = 3
 DDP_SPAN_FORWARD = 0
 DDP_SPAN_BACKWARD = 1
 DDP_SPAN_UPDATE = 2
@@ -181,6 +177,10 @@ DDP_SPAN_WAIT = 3
 DDP_SPAN_COMM = 4
 DDP_SPAN_FILL = 5
 DDP_SPAN_PEER_WAIT = 6
+DDP_SUM = 0
+DDP_MEAN = 1
+DDP_MAX = 2
+DDP_MIN = 3
 DDP_SCHEME_SSGD = 0
 DDP_SCHEME_WFBP = 1
 DDP_SCHEME_MGWFBP = 2
@@ -264,7 +264,7 @@ class ddp_allocator(Structure):
     pass
 
 
-class ddp_program_state(Structure):
+class ddp_config(Structure):
     pass
 
 
@@ -272,7 +272,7 @@ class ddp_step_info(Structure):
     pass
 
 
-class ddp_config(Structure):
+class ddp_program_state(Structure):
     pass
 
 
@@ -364,6 +364,10 @@ class ddp_note(Structure):
     pass
 
 
+class ddp_span(Structure):
+    pass
+
+
 class ddp_link_stats(Structure):
     pass
 
@@ -385,10 +389,6 @@ class ddp_ring_choice(Structure):
 
 
 class ddp_network(Structure):
-    pass
-
-
-class ddp_span(Structure):
     pass
 
 
@@ -654,13 +654,62 @@ ddp_logger._fields_ = [
 ddp_allocator._fields_ = [
     ("alloc", CFUNCTYPE(c_void_p, c_void_p, c_size_t)),
     ("free", CFUNCTYPE(None, c_void_p, c_void_p, c_size_t)), ("user", c_void_p)]
-ddp_program_state._fields_ = [
-    ("name", c_char_p),
-    ("save", CFUNCTYPE(c_int, c_void_p, POINTER(c_void_p), POINTER(c_size_t), POINTER(ddp_error))),
-    ("load", CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(ddp_error))),
-    ("release", CFUNCTYPE(None, c_void_p, c_void_p)), ("user", c_void_p)]
-ddp_step_info._fields_ = [
-    ("loss", c_double), ("samples", c_long), ("epoch", c_double), ("lr", c_float)]
+
+
+class ddp_config_average(Structure):
+    _fields_ = [("first", c_int), ("state", c_int), ("state_period", c_int * 2), ("split_params", c_int)]
+
+
+class ddp_config_plan(Structure):
+    _fields_ = [("paper", c_int), ("solver", c_int), ("cost", c_int), ("fill", c_int)]
+
+
+class ddp_config_gradient(Structure):
+    _fields_ = [("bucket_bytes", c_size_t), ("partition_bytes", c_size_t), ("credit", c_double)]
+
+
+class ddp_config_deft(Structure):
+    _fields_ = [("merge_sum", c_int), ("no_barrier", c_int), ("update_frequency", c_double),
+    ("preserve", c_double)]
+
+
+class ddp_config_server(Structure):
+    _fields_ = [("count", c_int), ("staleness", c_int), ("push_scale", c_float)]
+
+
+class ddp_config_osp(Structure):
+    _fields_ = [("defer", c_double), ("lgp", c_int), ("correct", c_int), ("split", c_int)]
+
+
+class ddp_config_outer(Structure):
+    _fields_ = [("lr", c_double), ("momentum", c_double), ("overlap", c_int), ("mixture", c_double),
+    ("fragments", c_int), ("landing", c_int), ("compensation", c_double)]
+
+
+class ddp_config_timeout(Structure):
+    _fields_ = [("connect_s", c_double), ("join_s", c_double), ("peer_s", c_double), ("op_s", c_double)]
+
+
+class ddp_config_elastic(Structure):
+    _fields_ = [("min_world", c_int), ("max_world", c_int), ("join", c_int), ("bytes", c_size_t)]
+
+
+class ddp_config_security(Structure):
+    _fields_ = [("insecure", c_int), ("psk", c_char_p), ("ca", c_char_p), ("cert", c_char_p), ("key", c_char_p),
+    ("no_checksum", c_int)]
+
+
+class ddp_config_network(Structure):
+    _fields_ = [("socket_ifname", c_char_p), ("net_script", c_char_p), ("net2", c_char_p), ("addr2", c_char_p)]
+
+
+class ddp_config_device(Structure):
+    _fields_ = [("nccl", c_int), ("cuda_stream", c_void_p)]
+
+
+class ddp_config_debug(Structure):
+    _fields_ = [("dump_path", c_char_p), ("trace_spans", c_int), ("check_writes", c_int),
+    ("no_finite_check", c_int), ("overwrite", c_int)]
 ddp_config._fields_ = [
     ("strategy", c_int), ("own_strategy", POINTER(ddp_strategy_ops)), ("period", c_int),
     ("transport", c_int), ("rank", c_int), ("world", c_int), ("sockets", POINTER(c_int)),
@@ -670,9 +719,18 @@ ddp_config._fields_ = [
     ("deterministic", c_int), ("profile_steps", c_int), ("profile_path", c_char_p),
     ("plan_path", c_char_p), ("no_env", c_int), ("cancel", POINTER(c_int)),
     ("backend", POINTER(ddp_backend)), ("allocator", ddp_allocator), ("logger", ddp_logger),
-    ("average", None), ("plan", None), ("gradient", None), ("deft", None), ("server", None),
-    ("osp", None), ("outer", None), ("timeout", None), ("elastic", None), ("security", None),
-    ("network", None), ("device", None), ("debug", None)]
+    ("average", ddp_config_average), ("plan", ddp_config_plan), ("gradient", ddp_config_gradient),
+    ("deft", ddp_config_deft), ("server", ddp_config_server), ("osp", ddp_config_osp),
+    ("outer", ddp_config_outer), ("timeout", ddp_config_timeout), ("elastic", ddp_config_elastic),
+    ("security", ddp_config_security), ("network", ddp_config_network), ("device", ddp_config_device),
+    ("debug", ddp_config_debug)]
+ddp_step_info._fields_ = [
+    ("loss", c_double), ("samples", c_long), ("epoch", c_double), ("lr", c_float)]
+ddp_program_state._fields_ = [
+    ("name", c_char_p),
+    ("save", CFUNCTYPE(c_int, c_void_p, POINTER(c_void_p), POINTER(c_size_t), POINTER(ddp_error))),
+    ("load", CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(ddp_error))),
+    ("release", CFUNCTYPE(None, c_void_p, c_void_p)), ("user", c_void_p)]
 ddp_setting._fields_ = [
     ("field", c_char_p), ("member", c_char_p), ("variable", c_char_p), ("preset", c_char_p),
     ("help", c_char_p), ("same", c_int), ("chapter", c_char * 16), ("flag", c_char * 40),
@@ -776,6 +834,9 @@ ddp_stats._fields_ = [
 ddp_note._fields_ = [
     ("kind", c_int), ("step", c_long), ("time_s", c_double), ("rank", c_int), ("workers", c_int),
     ("before", c_double), ("now", c_double)]
+ddp_span._fields_ = [
+    ("begin_s", c_double), ("end_s", c_double), ("step", c_long), ("layer", c_int), ("kind", c_int),
+    ("bytes", c_int64)]
 ddp_link_stats._fields_ = [
     ("bytes_sent", c_int64), ("operations", c_int64), ("busy_s", c_double), ("link", ddp_link),
     ("gap_s", c_double), ("mu", c_double), ("algorithm", c_char_p)]
@@ -796,9 +857,6 @@ ddp_network._fields_ = [
     ("speed", POINTER(c_double)), ("memory_bytes", POINTER(c_double)), ("group", POINTER(c_int)),
     ("groups", c_int), ("group_name", POINTER(c_char_p)), ("host_rate", POINTER(c_double)),
     ("jitter_s", POINTER(c_double)), ("one_at_a_time", c_int)]
-ddp_span._fields_ = [
-    ("begin_s", c_double), ("end_s", c_double), ("step", c_long), ("layer", c_int), ("kind", c_int),
-    ("bytes", c_int64)]
 ddp_plan_options._fields_ = [
     ("period", c_int), ("solver", c_int), ("cost", c_int), ("fill", c_int), ("time_limit_s", c_double)]
 ddp_plan._fields_ = [
@@ -1055,21 +1113,22 @@ ddp_backend._fields_ = [
     ("mark", CFUNCTYPE(None, c_void_p, c_int)), ("marked", CFUNCTYPE(c_double, c_void_p, c_int)),
     ("range", CFUNCTYPE(None, c_void_p, c_char_p))]
 
-STRUCTS = [ddp_error, ddp_logger, ddp_allocator, ddp_program_state, ddp_step_info, ddp_config, ddp_setting,
+STRUCTS = [ddp_error, ddp_logger, ddp_allocator, ddp_config, ddp_step_info, ddp_program_state, ddp_setting,
         ddp_block, ddp_matrix, ddp_layer, ddp_update, ddp_optimizer, ddp_lr_schedule, ddp_piece, ddp_received,
         ddp_owner, ddp_maker, ddp_message, ddp_transfer, ddp_blob, ddp_strategy_ops, ddp_link, ddp_linkfit,
-        ddp_profile, ddp_oplist_entry, ddp_oplist, ddp_stats, ddp_note, ddp_link_stats, ddp_pair, ddp_probe_result,
-        ddp_sites, ddp_ring_choice, ddp_network, ddp_span, ddp_plan_options, ddp_plan, ddp_timeline_options,
-        ddp_interval, ddp_timeline, ddp_knapsack_problem, ddp_delayed_options, ddp_delayed_send, ddp_delayed_step,
-        ddp_delayed_plan, ddp_preserver, ddp_preserved, ddp_served, ddp_place_options, ddp_placement,
-        ddp_workload_options, ddp_workload_message, ddp_workload, ddp_fence_options, ddp_fence_segment,
-        ddp_fence_plan, ddp_task, ddp_pipeline_shape, ddp_stage_cost, ddp_boundary, ddp_pipeline_costs,
-        ddp_pipeline_slot, ddp_pipeline_times, ddp_packed, ddp_adatopk_options, ddp_link_compression, ddp_rng,
-        ddp_shape, ddp_param, ddp_op_spec, ddp_op_call, ddp_op, ddp_op_pair, ddp_node_info, ddp_edge_wire,
-        ddp_pipe_config, ddp_pipe_stats, ddp_pipe_layout, ddp_simulation, ddp_simulated, ddp_gpt2_config,
-        ddp_llama2_config, ddp_mlp_config, ddp_resnet_config, ddp_vgg_config, ddp_token_range, ddp_images,
-        ddp_image_range, ddp_image_norm, ddp_safetensor, ddp_report_step, ddp_report_worker, ddp_report_layer,
-        ddp_report_note, ddp_report_run, ddp_report_data, ddp_report_pipeline, ddp_backend_peers, ddp_backend]
+        ddp_profile, ddp_oplist_entry, ddp_oplist, ddp_stats, ddp_note, ddp_span, ddp_link_stats, ddp_pair,
+        ddp_probe_result, ddp_sites, ddp_ring_choice, ddp_network, ddp_plan_options, ddp_plan,
+        ddp_timeline_options, ddp_interval, ddp_timeline, ddp_knapsack_problem, ddp_delayed_options,
+        ddp_delayed_send, ddp_delayed_step, ddp_delayed_plan, ddp_preserver, ddp_preserved, ddp_served,
+        ddp_place_options, ddp_placement, ddp_workload_options, ddp_workload_message, ddp_workload,
+        ddp_fence_options, ddp_fence_segment, ddp_fence_plan, ddp_task, ddp_pipeline_shape, ddp_stage_cost,
+        ddp_boundary, ddp_pipeline_costs, ddp_pipeline_slot, ddp_pipeline_times, ddp_packed, ddp_adatopk_options,
+        ddp_link_compression, ddp_rng, ddp_shape, ddp_param, ddp_op_spec, ddp_op_call, ddp_op, ddp_op_pair,
+        ddp_node_info, ddp_edge_wire, ddp_pipe_config, ddp_pipe_stats, ddp_pipe_layout, ddp_simulation,
+        ddp_simulated, ddp_gpt2_config, ddp_llama2_config, ddp_mlp_config, ddp_resnet_config, ddp_vgg_config,
+        ddp_token_range, ddp_images, ddp_image_range, ddp_image_norm, ddp_safetensor, ddp_report_step,
+        ddp_report_worker, ddp_report_layer, ddp_report_note, ddp_report_run, ddp_report_data, ddp_report_pipeline,
+        ddp_backend_peers, ddp_backend]
 
 # name: (what it returns, what it takes)
 FUNCTIONS = {
@@ -1077,16 +1136,8 @@ FUNCTIONS = {
     "ddp_status_exit_code": (c_int, [c_int]),
     "ddp_open": (c_void_p, [POINTER(ddp_config), POINTER(ddp_error)]),
     "ddp_close": (None, [c_void_p]),
-    "ddp_launch": (c_int, [POINTER(ddp_config), CFUNCTYPE(c_int, c_void_p, c_void_p), c_void_p, POINTER(ddp_error)]),
     "ddp_add_layer": (c_int, [c_void_p, POINTER(ddp_layer)]),
     "ddp_set_optimizer": (c_int, [c_void_p, POINTER(ddp_optimizer)]),
-    "ddp_add_block": (c_int, [c_void_p, c_char_p, c_void_p, c_void_p, c_size_t]),
-    "ddp_add_stack": (c_int, [c_void_p, c_char_p, c_void_p, c_void_p, c_int, c_size_t]),
-    "ddp_layer_named": (c_int, [c_void_p, c_char_p]),
-    "ddp_same": (c_int, [c_void_p, c_char_p, c_int64]),
-    "ddp_usually_same": (c_int, [c_void_p, c_char_p, c_int64]),
-    "ddp_unlike": (c_char_p, [c_void_p]),
-    "ddp_add_state": (c_int, [c_void_p, POINTER(ddp_program_state)]),
     "ddp_forward_begin": (c_int, [c_void_p, c_int]),
     "ddp_backward_begin": (c_int, [c_void_p, c_int]),
     "ddp_backward_end": (c_int, [c_void_p, c_int]),
@@ -1094,12 +1145,29 @@ FUNCTIONS = {
     "ddp_left_out": (c_int, [c_void_p, c_int]),
     "ddp_report": (c_int, [c_void_p, POINTER(ddp_step_info)]),
     "ddp_step_end": (c_int, [c_void_p]),
+    "ddp_launch": (c_int, [POINTER(ddp_config), CFUNCTYPE(c_int, c_void_p, c_void_p), c_void_p, POINTER(ddp_error)]),
+    "ddp_add_block": (c_int, [c_void_p, c_char_p, c_void_p, c_void_p, c_size_t]),
+    "ddp_add_stack": (c_int, [c_void_p, c_char_p, c_void_p, c_void_p, c_int, c_size_t]),
+    "ddp_layer_named": (c_int, [c_void_p, c_char_p]),
+    "ddp_same": (c_int, [c_void_p, c_char_p, c_int64]),
+    "ddp_usually_same": (c_int, [c_void_p, c_char_p, c_int64]),
+    "ddp_unlike": (c_char_p, [c_void_p]),
+    "ddp_add_state": (c_int, [c_void_p, POINTER(ddp_program_state)]),
     "ddp_wait": (c_int, [c_void_p]),
     "ddp_sync_all": (c_int, [c_void_p]),
     "ddp_share": (c_int, [c_void_p]),
     "ddp_serve": (c_int, [c_void_p]),
-    "ddp_checkpoint_save": (c_int, [c_void_p, c_char_p, c_int]),
-    "ddp_checkpoint_load": (c_int, [c_void_p, c_char_p, POINTER(c_int)]),
+    "ddp_strategy_name": (c_char_p, [c_int]),
+    "ddp_strategy_named": (c_int, [c_char_p]),
+    "ddp_strategy_number": (c_int, [c_int]),
+    "ddp_strategy_traits": (c_uint, [c_int]),
+    "ddp_transport_named": (c_int, [c_char_p]),
+    "ddp_algorithm_named": (c_int, [c_char_p, POINTER(c_int)]),
+    "ddp_wire_named": (c_int, [c_char_p, POINTER(c_int)]),
+    "ddp_wire_name": (c_char_p, [c_int]),
+    "ddp_config_set": (c_int, [POINTER(ddp_config), c_char_p, c_char_p, POINTER(ddp_error)]),
+    "ddp_config_describe": (c_int, [POINTER(ddp_config), c_int, POINTER(ddp_setting)]),
+    "ddp_launched": (c_int, [POINTER(c_char_p), POINTER(c_int), POINTER(c_int), POINTER(ddp_error)]),
     "ddp_rank": (c_int, [c_void_p]),
     "ddp_world": (c_int, [c_void_p]),
     "ddp_step": (c_long, [c_void_p]),
@@ -1114,17 +1182,6 @@ FUNCTIONS = {
     "ddp_live": (c_uint64, [c_void_p]),
     "ddp_epoch": (c_uint, [c_void_p]),
     "ddp_links": (c_int, [c_void_p]),
-    "ddp_strategy_name": (c_char_p, [c_int]),
-    "ddp_strategy_named": (c_int, [c_char_p]),
-    "ddp_strategy_number": (c_int, [c_int]),
-    "ddp_strategy_traits": (c_uint, [c_int]),
-    "ddp_transport_named": (c_int, [c_char_p]),
-    "ddp_algorithm_named": (c_int, [c_char_p, POINTER(c_int)]),
-    "ddp_wire_named": (c_int, [c_char_p, POINTER(c_int)]),
-    "ddp_wire_name": (c_char_p, [c_int]),
-    "ddp_config_set": (c_int, [POINTER(ddp_config), c_char_p, c_char_p, POINTER(ddp_error)]),
-    "ddp_config_describe": (c_int, [POINTER(ddp_config), c_int, POINTER(ddp_setting)]),
-    "ddp_launched": (c_int, [POINTER(c_char_p), POINTER(c_int), POINTER(c_int), POINTER(ddp_error)]),
     "ddp_sgd": (ddp_optimizer, [c_float, c_float]),
     "ddp_sgd_decay": (ddp_optimizer, [c_float, c_float, c_float]),
     "ddp_nesterov": (ddp_optimizer, [c_float, c_float, c_float]),
@@ -1223,6 +1280,9 @@ FUNCTIONS = {
     "ddp_notes": (c_int, [c_void_p, POINTER(ddp_note), c_int]),
     "ddp_note_name": (c_char_p, [c_int]),
     "ddp_note_text": (None, [POINTER(ddp_note), c_char_p, c_size_t]),
+    "ddp_span_kind_name": (c_char_p, [c_int]),
+    "ddp_checkpoint_save": (c_int, [c_void_p, c_char_p, c_int]),
+    "ddp_checkpoint_load": (c_int, [c_void_p, c_char_p, POINTER(c_int)]),
     "ddp_all_reduce": (c_int, [c_void_p, c_void_p, c_size_t, c_float]),
     "ddp_all_mean": (c_int, [c_void_p, c_void_p, c_size_t]),
     "ddp_broadcast": (c_int, [c_void_p, c_void_p, c_size_t, c_int]),
@@ -1253,7 +1313,6 @@ FUNCTIONS = {
     "ddp_network_free": (None, [POINTER(ddp_network)]),
     "ddp_network_check": (c_int, [POINTER(ddp_network), POINTER(ddp_error)]),
     "ddp_network_noise": (c_int, [POINTER(ddp_network), c_uint64, c_double, c_double, POINTER(ddp_error)]),
-    "ddp_span_kind_name": (c_char_p, [c_int]),
     "ddp_graph_oplist": (c_int, [c_void_p, POINTER(ddp_oplist), POINTER(ddp_error)]),
     "ddp_tour_open": (c_int, [c_int, POINTER(c_double), c_int, c_int, POINTER(c_int), POINTER(c_double),
         POINTER(ddp_error)]),

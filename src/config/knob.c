@@ -1,6 +1,6 @@
 /* One row of the table of settings: reading, checking and writing a field of ddp_config. */
 #include "config/knob.h"
-#include "plan/internal.h"
+#include "plan/names.h"
 
 /* The value of a name; that of the default is its own where it has one. */
 int ddp__chosen(const char *const *names, const char *name, void *out)

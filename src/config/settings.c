@@ -4,7 +4,6 @@
  * it. */
 #include "config/knob.h"
 #include "config/settings.h"
-#include "plan/internal.h"
 #include "plan/names.h"
 #include "plan/partial/partial_names.h"
 
