@@ -25,6 +25,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../common/nearest.h"
+
 enum {
     MOST = 1024,
     LINE = 8192,
@@ -43,28 +45,40 @@ static const char *const help =
     "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), prints their lines with [rank] in front, forwards signals, "
     "and ends all\n"
     "workers when one fails. Rank 0 reads the standard input.\n\n"
+    "Workers:\n"
     "  -n N               number of workers [with --hosts: all slots]\n"
+    "  --min-world N      number of workers with which the run continues when others fail "
+    "(DREAMDDP_MIN_WORLD)\n\n"
+    "Settings:\n"
     "  --net SPEC         emulated link of each worker: 100mbit,20ms, or a topology FILE.json "
     "(DREAMDDP_NET)\n"
     "  --strategy NAME    ssgd, wfbp, localsgd, enp, dreamddp, diloco.. (DREAMDDP_STRATEGY)\n"
     "  --period H         steps in which each layer is averaged once (DREAMDDP_PERIOD)\n"
     "  --set NAME=VALUE   variable of all workers, such as DREAMDDP_WIRE=int8 or OMP_NUM_THREADS=2; may be "
-    "repeated\n"
-    "  --min-world N      number of workers with which the run continues when others fail "
-    "(DREAMDDP_MIN_WORLD)\n"
+    "repeated\n\n"
+    "Hosts:\n"
     "  --hosts FILE       file with a host in each line: [USER@]HOST [slots=N]; starts workers there with "
     "ssh, in the\n"
     "                     current folder, rank 0 on the first host\n"
     "  --port P           rank 0's port with --hosts [29500]\n"
-    "  --ssh COMMAND      command with options that runs in place of ssh, such as \"ssh -F config\" [ssh]\n"
+    "  --ssh COMMAND      command with options that runs in place of ssh, such as \"ssh -F config\" [ssh]\n\n"
+    "Output:\n"
     "  --no-prefix        prints the lines of the workers without their ranks\n"
     "  --quiet            prints no summary, and no warning if no worker used the library\n"
     "  --help             prints this text\n\n"
-    "DREAMDDP_ADDR, DREAMDDP_RUN_ID, MASTER_ADDR and MASTER_PORT of --set or of the environment replace "
-    "those of ddprun.\n\n"
+    "An option and its value are two words or one: --port 29600 or --port=29600. DREAMDDP_ADDR, "
+    "DREAMDDP_RUN_ID,\n"
+    "MASTER_ADDR and MASTER_PORT of --set or of the environment replace those of ddprun.\n\n"
     "exit codes: 0 if all workers succeed, else the code of the first worker that fails (128 + its signal); "
     "2 usage;\n"
     "126 PROGRAM cannot be executed; 127 PROGRAM is not found\n";
+
+/* Options with a value, then those without one; the value as in the help. */
+static const char *const known[][2] = {{"-n", "N"},           {"--net", "SPEC"},       {"--strategy", "NAME"},
+                                       {"--period", "H"},     {"--set", "NAME=VALUE"}, {"--min-world", "N"},
+                                       {"--hosts", "FILE"},   {"--port", "P"},         {"--ssh", "COMMAND"},
+                                       {"--no-prefix", NULL}, {"--quiet", NULL},       {"--help", NULL}};
+enum { OPTIONS = sizeof known / sizeof known[0] };
 
 /* What ssh runs on a host: sh -c REMOTE ddprun FOLDER COMMAND... It needs a POSIX shell and nothing else.
  * sshd gives each command its own process group, so a signal to group 0 reaches the worker and its child
@@ -178,8 +192,7 @@ static int number(const char *option, const char *s, long least, long most, int 
     const long v = s ? strtol(s, &end, 10) : 0;
 
     if (!s || !*s || *end || v < least || v > most)
-        return complain(0, "%s %s: a whole number from %ld to %ld is needed", option, s ? s : "", least,
-                        most);
+        return complain(0, "%s %s is not a whole number from %ld to %ld", option, s ? s : "", least, most);
     *out = (int)v;
     return 1;
 }
@@ -351,50 +364,70 @@ static int read_hosts(const char *path)
            (hosts || complain(0, "--hosts %s names no host; write lines of [USER@]HOST [slots=N]", path));
 }
 
+/* The row of an option, or OPTIONS after a message. */
+static int option_of(const char *word, size_t length)
+{
+    char *name = format("%.*s", (int)length, word);
+    nearest_name found = nearest_begin(name);
+    int k = 0;
+
+    while (k < OPTIONS && strcmp(known[k][0], name)) k++;
+    if (k == OPTIONS) {
+        for (int i = 0; i < OPTIONS; i++) nearest_consider(&found, name, known[i][0]);
+        complain(0, "unknown option %s; %s%s%s--help lists all", name, found.name ? "did you mean " : "",
+                 found.name ? found.name : "", found.name ? "? " : "");
+    }
+    free(name);
+    return k;
+}
+
+/* An option with its value. 0 after a message. */
+static int take(const char *o, const char *value)
+{
+    if (!strcmp(o, "-n")) return number(o, value, 1, MOST, &n);
+    if (!strcmp(o, "--net")) return set(format("DREAMDDP_NET=%s", value));
+    if (!strcmp(o, "--strategy")) return set(format("DREAMDDP_STRATEGY=%s", value));
+    if (!strcmp(o, "--period")) {
+        int period;
+        return number(o, value, 1, 1000000, &period) && set(format("DREAMDDP_PERIOD=%s", value));
+    }
+    if (!strcmp(o, "--set")) return set(value);
+    if (!strcmp(o, "--min-world"))
+        return number(o, value, 1, MOST, &min_world) && set(format("DREAMDDP_MIN_WORLD=%s", value));
+    if (!strcmp(o, "--hosts")) return read_hosts(value);
+    if (!strcmp(o, "--port")) return number(o, value, 1, LAST_PORT, &port);
+    return split_ssh(value);
+}
+
 /* Options up to the program; its place in argv, or -1 - the exit code. */
 static int parse(int argc, char **argv)
 {
-    static const struct {
-        const char *option, *variable;
-    } fields[] = {
-        {"--net", "DREAMDDP_NET"}, {"--strategy", "DREAMDDP_STRATEGY"}, {"--period", "DREAMDDP_PERIOD"}};
-    int i = 1, ok = 1, port_given = 0, ssh_given = 0;
+    const char *for_hosts = NULL; /* --port or --ssh was given */
+    int i = 1;
 
-    for (; i < argc && argv[i][0] == '-' && ok; i++) {
-        const char *o = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
-        size_t k = 0;
-        if (!strcmp(o, "--help") || !strcmp(o, "-h")) return printf("%s", help), -1;
-        if (!strcmp(o, "--no-prefix") || !strcmp(o, "--quiet")) {
-            if (o[2] == 'n')
-                prefix = 0;
-            else
-                quiet = 1;
-            continue;
-        }
-        if (!value) return complain(-3, "%s needs a value, or is unknown; --help lists all options", o);
-        i++;
-        while (k < 3 && strcmp(o, fields[k].option)) k++;
-        if (k < 3)
-            ok = set(format("%s=%s", fields[k].variable, value));
-        else if (!strcmp(o, "-n"))
-            ok = number(o, value, 1, MOST, &n);
-        else if (!strcmp(o, "--set"))
-            ok = set(value);
-        else if (!strcmp(o, "--min-world"))
-            ok = number(o, value, 1, MOST, &min_world) && set(format("DREAMDDP_MIN_WORLD=%s", value));
-        else if (!strcmp(o, "--hosts"))
-            ok = read_hosts(value);
-        else if (!strcmp(o, "--port"))
-            ok = port_given = number(o, value, 1, 65535, &port);
-        else if (!strcmp(o, "--ssh"))
-            ok = ssh_given = split_ssh(value);
-        else
-            return complain(-3, "unknown option %s; --help lists all", o);
+    for (; i < argc && argv[i][0] == '-'; i++) {
+        const size_t length = strcspn(argv[i], "=");
+        const char *o, *value = argv[i][length] ? argv[i] + length + 1 : NULL;
+        const int k = strcmp(argv[i], "-h") ? option_of(argv[i], length) : OPTIONS - 1;
+        if (k == OPTIONS) return -3;
+        o = known[k][0];
+        if (!known[k][1] && value)
+            return complain(-3, "%s takes no value; write %s without =%s", o, o, value);
+        if (!strcmp(o, "--help")) return printf("%s", help), -1;
+        if (!strcmp(o, "--no-prefix")) prefix = 0;
+        if (!strcmp(o, "--quiet")) quiet = 1;
+        if (!known[k][1]) continue;
+        if (!value && i + 1 < argc) value = argv[++i];
+        if (!value || !*value)
+            return complain(-3, "%s needs a value%s: write %s %s", o, value ? ", but it is empty" : "", o,
+                            known[k][1]);
+        if (!take(o, value)) return -3;
+        if (!strcmp(o, "--port") || !strcmp(o, "--ssh")) for_hosts = o;
     }
-    if (ok && !hosts && (port_given || ssh_given))
-        return complain(-3, "%s needs --hosts FILE: the workers of one machine need no %s",
-                        port_given ? "--port" : "--ssh", port_given ? "port" : "ssh");
-    return ok ? i : -3;
+    if (for_hosts && !hosts)
+        return complain(-3, "%s needs --hosts FILE: the workers of one machine need no %s", for_hosts,
+                        for_hosts + 2);
+    return i;
 }
 
 /* ---- one worker ---- */
