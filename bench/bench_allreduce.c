@@ -164,9 +164,9 @@ static int bench_worker(ddp_ctx *d, void *user)
     return bad;
 }
 
-static int bench_usage(const char *sentence)
+static int bench_usage(const char *option, const char *value, const char *remedy)
 {
-    fprintf(stderr, "bench_allreduce: %s\n", sentence);
+    fprintf(stderr, "bench_allreduce: %s %s: choose %s\n", option, value, remedy);
     return 2;
 }
 
@@ -179,8 +179,9 @@ int main(int argc, char **argv)
     ddp_config cfg;
     ddp_error err;
     const cli_option own[] = {
-        {"--ranks", CLI_COUNT, &meet.workers, "N", "ranks in all [4]"},
-        {"--workers", CLI_COUNT, &meet.workers, "N", "the same, as the trainers call it"},
+        {"Measurement", CLI_GROUP, NULL, NULL, NULL},
+        {"--ranks", CLI_COUNT, &meet.workers, "N", "number of ranks [4]"},
+        {"--workers", CLI_COUNT, &meet.workers, "N", "another name of --ranks"},
         {"--bytes", CLI_COUNT, &b.bytes, "B", "size of the array, a multiple of 4 [16777216]"},
         {"--iters", CLI_COUNT, &b.iters, "N", "timed iterations, after two of warm-up [20]"},
         {"--wire", CLI_TEXT, &wire, "NAME", "f32, bf16: half the bytes, int8: 0.27, rounded [f32]"},
@@ -190,6 +191,8 @@ int main(int argc, char **argv)
         {"--quick", CLI_FLAG, &quick, "", "five iterations"},
     };
     cli_option table[sizeof own / sizeof own[0] + CONNECT_OPTIONS];
+    cli_range ranges[] = {{"--iters", 0, 1, 0}, {"--ranks", 0, 2, 256}};
+    char text[32];
 
     memset(&cfg, 0, sizeof cfg);
     count = (int)(sizeof own / sizeof own[0]);
@@ -199,12 +202,17 @@ int main(int argc, char **argv)
     code = cli_parse(argc, argv, "Times ddp_all_reduce and prints one JSON object.", table, count);
     if (code >= 0) return code;
     if (quick) b.iters = 5;
-    if (!ddp_wire_named(wire, &b.wire)) return bench_usage("--wire must be f32, bf16 or int8");
+    ranges[0].value = (double)b.iters;
+    ranges[1].value = (double)meet.workers;
+    if (cli_out_of_range(ranges, 2, err.msg, sizeof err.msg)) {
+        fprintf(stderr, "bench_allreduce: %s\n", err.msg);
+        return 2;
+    }
+    if (!ddp_wire_named(wire, &b.wire)) return bench_usage("--wire", wire, "f32, bf16 or int8");
     if (!ddp_algorithm_named(algorithm, &cfg.algorithm))
-        return bench_usage("--algorithm must be auto, full, direct or ring");
-    if (b.bytes < 4 || b.bytes % 4 || b.iters < 1)
-        return bench_usage("--bytes must be a multiple of 4 above 0, and --iters at least 1");
-    if (meet.workers < 2 || meet.workers > 256) return bench_usage("--ranks must be 2 to 256");
+        return bench_usage("--algorithm", algorithm, "auto, full, direct or ring");
+    snprintf(text, sizeof text, "%ld", b.bytes);
+    if (b.bytes < 4 || b.bytes % 4) return bench_usage("--bytes", text, "a multiple of 4 above 0");
     code = connect_configure("bench_allreduce", &meet, &cfg);
     if (code) return code;
     b.alone = meet.rank >= 0;

@@ -167,6 +167,26 @@ static void next_batch(work *w, long step, int m)
 
 static ddp_status work_check(const work *w, ddp_error *err)
 {
+    const cli_range ranges[] = {
+        {"--nodes", (double)w->nodes, 1, 256},
+        {"--spares", (double)w->spares, 0, 256},
+        {"--steps", (double)w->steps, 1, 0},
+        {"--batch", (double)w->batch, 1, 0},
+        {"--microbatches", (double)w->microbatches, 1, 1000000},
+        {"--layers", (double)w->layers, 1, 0},
+        {"--heads", (double)w->heads, 1, 0},
+        {"--dim", (double)w->dim, 1, 0},
+        {"--seq", (double)w->seq, 1, 0},
+        {"--lr", w->lr, DBL_MIN, 0},
+        {"--weight-decay", w->weight_decay, 0, 0},
+        {"--join-timeout", w->join_timeout, 0, 0},
+        {"--peer-timeout", w->peer_timeout, DBL_MIN, 0},
+    };
+
+    if (cli_out_of_range(ranges, sizeof ranges / sizeof ranges[0], err->msg, sizeof err->msg))
+        return err->code = DDP_ARG;
+    if (!(w->momentum >= 0 && w->momentum < 1))
+        return refuse(err, DDP_ARG, "--momentum %g: choose a number from 0 to below 1", w->momentum);
     if (!w->job_file == !w->model)
         return refuse(err, DDP_ARG, "one of --model NAME and --job FILE is needed");
     if (w->model && strcmp(w->model, "gpt2") && strcmp(w->model, "mlp") && strncmp(w->model, "resnet", 6))
@@ -177,18 +197,12 @@ static ddp_status work_check(const work *w, ddp_error *err)
         return refuse(
             err, DDP_ARG,
             "--data is missing: a folder of images (MNIST, CIFAR), or for gpt2 a text or token file");
-    if (w->nodes < 1 || w->nodes > 256) return refuse(err, DDP_ARG, "--nodes %ld: from 1 to 256", w->nodes);
-    if (w->spares > 256) return refuse(err, DDP_ARG, "--spares %ld: from 0 to 256", w->spares);
-    if (w->steps < 1 || w->batch < 1 || w->microbatches < 1 || w->microbatches > 1000000)
-        return refuse(err, DDP_ARG, "--steps %ld, --batch %ld and --microbatches %ld must be at least 1",
-                      w->steps, w->batch, w->microbatches);
     if (strcmp(w->speed, "measured") && strcmp(w->speed, "network"))
         return refuse(err, DDP_ARG, "unknown --speed %s; choose measured or network", w->speed);
     if (w->emulate && !w->network)
         return refuse(err, DDP_ARG, "--emulate needs --network FILE.json, whose links are emulated");
     if (!w->network && !strcmp(w->speed, "network"))
         return refuse(err, DDP_ARG, "--speed network needs --network FILE.json with tflops");
-    if (!(w->lr > 0)) return refuse(err, DDP_ARG, "--lr %g: it must be above 0", w->lr);
     return DDP_OK;
 }
 

@@ -1,23 +1,28 @@
-/* Command lines of the programs: one table gives parsing, --help and the sentences for mistakes. */
+/* Command lines of the programs: one table gives parsing, --help and the messages for mistakes. */
 #ifndef EXAMPLES_CLI_H
 #define EXAMPLES_CLI_H
 
 #include <ctype.h>
 #include <signal.h>
 
-/* CLI_SETTING: a field of the ddp_config at out, which is called as its variable: --outer-lr,
- * DREAMDDP_OUTER_LR. The library's table says what it may be, and its help. */
-typedef enum cli_kind { CLI_FLAG, CLI_COUNT, CLI_REAL, CLI_TEXT, CLI_SETTING } cli_kind;
+#include "nearest.h"
+
+/* CLI_SETTING: a field of the ddp_config at out. The option is named after the field's variable: --outer-lr
+ * is DREAMDDP_OUTER_LR. The library's table has its range, its default and its help.
+ * CLI_GROUP: a heading of --help. The rows below it belong to it, except settings. */
+typedef enum cli_kind { CLI_FLAG, CLI_COUNT, CLI_REAL, CLI_TEXT, CLI_SETTING, CLI_GROUP } cli_kind;
 
 typedef struct cli_option {
-    const char *name; /* "--steps" */
+    const char *name; /* "--steps"; of a group its title */
     cli_kind kind;
     void *out;         /* int *, long *, double *, const char **, ddp_config * */
     const char *value; /* "N", shown in --help; "" of a setting: it is a flag */
     const char *help;
 } cli_option;
 
-/* A long text goes on in the column in which it began. */
+enum { CLI_MOST = 192, CLI_LARGEST = 2000000000 }; /* rows of a table; the largest whole number */
+
+/* Wraps a long text in the column in which it began. */
 static void cli_wrap(const char *text)
 {
     enum { COLUMN = 30, WIDTH = 88 };
@@ -44,6 +49,7 @@ static int cli_same(const char *option, const char *variable)
     return !*a && !*b;
 }
 
+/* Of an option that is named after no variable out->variable is NULL. */
 static void cli_setting(const char *option, ddp_setting *out)
 {
     int i = 0;
@@ -51,152 +57,340 @@ static void cli_setting(const char *option, ddp_setting *out)
     while (ddp_config_describe(NULL, i, out) && !(out->variable && cli_same(option, out->variable))) i++;
 }
 
-/* The settings that a program has no option for. */
+/* The title of the group of a setting: its chapter of the configuration. */
+static const char *cli_chapter(const char *field)
+{
+    static const char *const chapters[][2] = {
+        {"Average", "average_first average_state state_period split_params"},
+        {"Plan", "paper solver cost fill loss_budget"},
+        {"Gradient", "bucket_bytes partition_bytes credit"},
+        {"DeFT", "merge_sum no_barrier update_frequency preserve"},
+        {"Server", "servers staleness push_scale"},
+        {"OSP", "defer lgp correct split"},
+        {"Outer", "outer_lr outer_momentum overlap mixture fragments landing compensation"},
+        {"Timeout", "connect_timeout_s join_timeout_s peer_timeout_s op_timeout_s"},
+        {"Elastic", "min_world max_world join elastic_bytes"},
+        {"Security", "insecure tls_psk tls_ca tls_cert tls_key no_checksum"},
+        {"Network", "socket_ifname net_script net2 addr2"},
+        {"Device", "nccl"},
+        {"Debug", "dump_path trace_spans check_writes overwrite no_finite_check"}};
+    const size_t n = field ? strlen(field) : 0;
+
+    for (size_t i = 0; field && i < sizeof chapters / sizeof chapters[0]; i++) {
+        const char *at = chapters[i][1];
+        for (; at; at = strchr(at, ' ') ? strchr(at, ' ') + 1 : NULL)
+            if (!strncmp(at, field, n) && (!at[n] || at[n] == ' ')) return chapters[i][0];
+    }
+    return "Strategy";
+}
+
+/* The row of an option, or count. */
+static int cli_find(const cli_option *table, int count, const char *name, size_t n)
+{
+    int k = 0;
+
+    while (k < count && (table[k].kind == CLI_GROUP || strncmp(table[k].name, name, n) || table[k].name[n]))
+        k++;
+    return k;
+}
+
+/* Settings of which the program has no option. */
 static void cli_variables(const cli_option *table, int count)
 {
     ddp_setting setting;
-    char text[2000] = "of what has no option:";
+    char text[2000] = "Settings without an option:";
     int i, k;
 
     for (i = 0; ddp_config_describe(NULL, i, &setting); i++) {
-        for (k = 0; setting.variable && k < count && !cli_same(table[k].name, setting.variable);) k++;
+        for (k = 0; setting.variable && k < count;) {
+            if (table[k].kind != CLI_GROUP && cli_same(table[k].name, setting.variable)) break;
+            k++;
+        }
         if (setting.variable && k == count)
             snprintf(text + strlen(text), sizeof text - strlen(text), " %s", setting.variable + 9);
     }
-    printf("\nvariables (docs/settings.md) say what no option does: DREAMDDP_PERIOD what --period would, and "
-           "so on\n"
+    printf("\nA setting is also an environment variable: --period is DREAMDDP_PERIOD (docs/settings.md). An "
+           "option overrides\nthe variable of the same setting.\n"
            "  %-27s ",
            "DREAMDDP_...");
     cli_wrap(text);
 }
 
-static void cli_help(const char *program, const char *about, const cli_option *table, int count)
+static void cli_help_row(const cli_option *o)
 {
     ddp_setting setting;
     char text[700];
-    int i;
 
-    memset(&setting, 0, sizeof setting);
-    printf("usage: %s [options]\n%s\n\noptions:\n", program, about);
-    for (i = 0; i < count; i++) {
-        printf("  %s %-*s ", table[i].name, 26 - (int)strlen(table[i].name), table[i].value);
-        if (table[i].kind == CLI_SETTING) {
-            cli_setting(table[i].name, &setting);
-            if (!strcmp(setting.values, "text"))
-                snprintf(text, sizeof text, "%s [%s]", setting.help, setting.preset);
-            else if (!*table[i].value)
-                snprintf(text, sizeof text, "%s", setting.help);
-            else
-                snprintf(text, sizeof text, "%s; %s [%s]", setting.help, setting.values, setting.preset);
-        }
-        cli_wrap(table[i].kind == CLI_SETTING ? text : table[i].help);
+    printf("  %s %-*s ", o->name, 26 - (int)strlen(o->name), o->value);
+    if (o->kind == CLI_SETTING) {
+        cli_setting(o->name, &setting);
+        if (!strcmp(setting.values, "text"))
+            snprintf(text, sizeof text, "%s [%s]", setting.help, setting.preset);
+        else if (!*o->value)
+            snprintf(text, sizeof text, "%s", setting.help);
+        else
+            snprintf(text, sizeof text, "%s; %s [%s]", setting.help, setting.values, setting.preset);
     }
-    printf("  --version                   the library's version\n"
-           "  --help                      this text\n");
-    if (setting.field) cli_variables(table, count);
-    printf("\nexit codes: 0 ok, 1 failure, 2 usage, 3 a peer was lost, 130 interrupted (SIGINT, "
-           "SIGTERM)\n");
+    cli_wrap(o->kind == CLI_SETTING ? text : o->help);
 }
 
-/* The known option that shares most leading characters with a mistyped one, at least half of its
- * name; NULL where none does. */
-static const char *cli_nearest(const char *given, const cli_option *table, int count)
+/* The number of a title in titles, which is appended if it is new. */
+static int cli_title(const char **titles, int *count, const char *title)
 {
-    const char *best = NULL;
-    size_t most = strlen(given) / 2;
-    int i;
+    int i = 0;
 
+    while (i < *count && strcmp(titles[i], title)) i++;
+    if (i == *count) titles[(*count)++] = title;
+    return i;
+}
+
+/* Groups stand in the order in which the table names them first; an empty one is not printed. */
+static void cli_help(const char *program, const char *about, const cli_option *table, int count)
+{
+    const char *titles[CLI_MOST + 1];
+    int group[CLI_MOST], groups = 0, current = 0, rows = 0, i, g;
+    ddp_setting setting;
+
+    if (count > CLI_MOST) count = CLI_MOST;
     for (i = 0; i < count; i++) {
-        size_t n = 0;
-        while (given[n] && given[n] == table[i].name[n]) n++;
-        if (n > most) {
-            most = n;
-            best = table[i].name;
+        group[i] = -1;
+        if (table[i].kind == CLI_GROUP) {
+            current = cli_title(titles, &groups, table[i].name);
+        } else if (cli_find(table, i, table[i].name, strlen(table[i].name)) == i) {
+            if (!groups) current = cli_title(titles, &groups, "Options");
+            group[i] = current;
+            if (table[i].kind != CLI_SETTING) continue;
+            cli_setting(table[i].name, &setting);
+            group[i] = cli_title(titles, &groups, cli_chapter(setting.field));
+        } /* else the program's own option replaces a shared one */
+    }
+    printf("usage: %s [options]\n%s\n", program, about);
+    for (g = 0; g < groups; g++) {
+        for (i = rows = 0; i < count; i++) {
+            if (group[i] != g) continue;
+            if (!rows++) printf("\n%s:\n", titles[g]);
+            cli_help_row(&table[i]);
         }
     }
-    return best;
+    if (groups != 1) printf("\nHelp:\n");
+    printf("  --version                   print the version of the library\n"
+           "  --help                      print this text\n");
+    if (cli_find(table, count, "--strategy", 10) < count) cli_variables(table, count);
+    printf("\nAn option and its value are two words or one: --option VALUE or --option=VALUE.\n"
+           "exit codes: 0 ok, 1 failure, 2 usage, 3 a peer was lost, 130 interrupted (SIGINT, SIGTERM)\n");
+}
+
+static int cli_unknown(const char *program, const char *word, size_t n, const cli_option *table, int count)
+{
+    nearest_name found;
+    char given[64];
+    int i;
+
+    snprintf(given, sizeof given, "%.*s", (int)(n < 60 ? n : 60), word);
+    found = nearest_begin(given);
+    for (i = 0; i < count; i++)
+        if (table[i].kind != CLI_GROUP) nearest_consider(&found, given, table[i].name);
+    nearest_consider(&found, given, "--version");
+    nearest_consider(&found, given, "--help");
+    fprintf(stderr, "%s: %s %s; %s%s%s--help lists all\n", program,
+            *word == '-' ? "unknown option" : "unexpected argument", given, found.name ? "did you mean " : "",
+            found.name ? found.name : "", found.name ? "? " : "");
+    return 2;
+}
+
+/* strtod also reads hexadecimal numbers, "inf" and "nan". *end: behind the number. */
+static int cli_begins_number(const char *s, double *out, const char **end)
+{
+    char *stop = NULL;
+
+    if (!s || !strchr("+-.0123456789", *s) || s[strspn(s, "+-.0")] == 'x' || s[strspn(s, "+-.0")] == 'X')
+        return 0;
+    *out = strtod(s, &stop);
+    *end = stop;
+    return stop > s && *out >= -DBL_MAX && *out <= DBL_MAX;
 }
 
 static int cli_number(const char *s, double *out)
 {
-    char *end;
+    const char *end;
 
-    if (!s || !*s) return 0;
-    *out = strtod(s, &end);
-    return !*end && *out >= -DBL_MAX && *out <= DBL_MAX;
+    return cli_begins_number(s, out, &end) && !*end;
+}
+
+static int cli_whole(const char *s, long *out)
+{
+    if (!*s || s[strspn(s, "0123456789")] || strlen(s) > 10) return 0;
+    *out = strtol(s, NULL, 10);
+    return *out <= CLI_LARGEST;
+}
+
+/* "0,01" -> "0.01", "5.0" -> "5"; 0: the text is something else. */
+static int cli_repair(const char *text, char *out, size_t room)
+{
+    const char *comma = strchr(text, ',');
+    double v;
+
+    if (!comma && cli_number(text, &v) && fabs(v) <= (double)CLI_LARGEST && v == (double)(long)v)
+        return snprintf(out, room, "%ld", (long)v) > 0;
+    if (!comma || strlen(text) >= room) return 0;
+    snprintf(out, room, "%s", text);
+    out[comma - text] = '.';
+    return cli_number(out, &v);
+}
+
+static int cli_wrong_number(const char *program, const cli_option *o, const char *text)
+{
+    const char *end = "";
+    char kind[48] = "number", fixed[64];
+    double v;
+
+    if (o->kind == CLI_COUNT) snprintf(kind, sizeof kind, "whole number from 0 to %d", (int)CLI_LARGEST);
+    fprintf(stderr, "%s: %s %s is not a %s", program, o->name, text, kind);
+    if (cli_repair(text, fixed, sizeof fixed) &&
+        (o->kind != CLI_COUNT || !fixed[strspn(fixed, "0123456789")]))
+        fprintf(stderr, "; write %s %s\n", o->name, fixed);
+    else if (cli_begins_number(text, &v, &end) && *end)
+        fprintf(stderr, ": remove \"%s\"; %s %s: %s\n", end, o->name, o->value, o->help);
+    else
+        fprintf(stderr, "; %s %s: %s\n", o->name, o->value, o->help);
+    return 0;
+}
+
+static int cli_store_setting(const char *program, const cli_option *o, const char *value)
+{
+    ddp_config trial = *(const ddp_config *)o->out;
+    ddp_setting setting;
+    ddp_error err;
+    char fixed[64];
+
+    cli_setting(o->name, &setting);
+    if (ddp_config_set((ddp_config *)o->out, setting.field, value, &err) == DDP_OK) return 1;
+    if (cli_repair(value, fixed, sizeof fixed) &&
+        ddp_config_set(&trial, setting.field, fixed, NULL) == DDP_OK)
+        fprintf(stderr, "%s: %s %s is not a %s; write %s %s\n", program, o->name, value,
+                strchr(fixed, '.') ? "number" : "whole number", o->name, fixed);
+    else
+        fprintf(stderr, "%s: %s %s\n", program, o->name,
+                err.msg + strlen(setting.field) + 1); /* behind "outer_lr=" */
+    return 0;
 }
 
 static int cli_store(const char *program, const cli_option *o, const char *value)
 {
-    ddp_setting setting;
-    ddp_error err;
     double v;
+    long n;
 
-    if (o->kind == CLI_SETTING) {
-        cli_setting(o->name, &setting);
-        if (ddp_config_set((ddp_config *)o->out, setting.field, value, &err) == DDP_OK) return 1;
-        fprintf(stderr, "%s: %s %s\n", program, o->name,
-                err.msg + strlen(setting.field) + 1); /* behind "outer_lr=" */
-        return 0;
-    }
+    if (o->kind == CLI_SETTING) return cli_store_setting(program, o, value);
     if (o->kind == CLI_TEXT) {
         *(const char **)o->out = value;
-        return 1;
-    }
-    if (!cli_number(value, &v) || (o->kind == CLI_COUNT && (v < 0 || v > 2e9 || v != (double)(long)v))) {
-        fprintf(stderr, "%s: %s %s is not a %s; it means: %s\n", program, o->name, value,
-                o->kind == CLI_COUNT ? "whole number from 0 to 2e9" : "number", o->help);
-        return 0;
-    }
-    if (o->kind == CLI_COUNT)
-        *(long *)o->out = (long)v;
-    else
+    } else if (o->kind == CLI_COUNT) {
+        if (!cli_whole(value, &n)) return cli_wrong_number(program, o, value);
+        *(long *)o->out = n;
+    } else {
+        if (!cli_number(value, &v)) return cli_wrong_number(program, o, value);
         *(double *)o->out = v;
+    }
     return 1;
 }
 
-/* Fills the table's variables. Returns -1 to go on, else the program's exit code. */
+/* The library fills fields that are zero from the environment, and 0 may be the value of the option. Ranks
+ * and addresses also come from launchers, whose variables belong together; the programs compare them. */
+static void cli_override_variable(const char *option)
+{
+    ddp_setting setting;
+
+    cli_setting(option, &setting);
+    if (setting.field && strcmp(setting.field, "rank") && strcmp(setting.field, "addr"))
+        (void)unsetenv(setting.variable);
+}
+
+/* NULL after a message. *i: the argument of the option; the value is in it, behind '=', or follows it. */
+static const char *cli_value(const char *program, int argc, char **argv, int *i, const cli_option *table,
+                             int count, const cli_option *o)
+{
+    const char *equal = strchr(argv[*i], '='), *value = equal ? equal + 1 : NULL;
+
+    if (!equal && *i + 1 < argc) {
+        value = argv[++*i];
+        if (cli_find(table, count, value, strlen(value)) < count) {
+            fprintf(stderr, "%s: %s needs a value, but the option %s follows; write %s %s\n", program,
+                    o->name, value, o->name, o->value);
+            return NULL;
+        }
+    }
+    if (value && *value) return value;
+    fprintf(stderr, "%s: %s needs a value%s: write %s %s\n", program, o->name,
+            value ? ", but it is empty" : "", o->name, o->value);
+    return NULL;
+}
+
+static int cli_no_value(const char *program, const char *word, size_t n)
+{
+    fprintf(stderr, "%s: %.*s takes no value; write %.*s without %s\n", program, (int)n, word, (int)n, word,
+            word + n);
+    return 2;
+}
+
+/* Fills the table's variables. Returns -1 to continue, else the program's exit code. */
 static inline int cli_parse(int argc, char **argv, const char *about, const cli_option *table, int count)
 {
     const char *program = strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0];
     int i, k;
 
     for (i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+        const char *word = argv[i], *value = "1";
+        const size_t n = strcspn(word, "=");
+        if (!strcmp(word, "--help") || !strcmp(word, "-h")) {
             cli_help(program, about, table, count);
             return 0;
         }
-        if (!strcmp(argv[i], "--version")) {
+        if (!strcmp(word, "--version")) {
             printf("%s of dreamddp %s\n", program, DDP_VERSION_STRING);
             return 0;
         }
-        for (k = 0; k < count && strcmp(argv[i], table[k].name); k++) {
+        if (!strncmp(word, "--help=", 7) || !strncmp(word, "--version=", 10))
+            return cli_no_value(program, word, n);
+        k = cli_find(table, count, word, n);
+        if (k == count) return cli_unknown(program, word, n, table, count);
+        if (table[k].kind != CLI_FLAG && *table[k].value) {
+            value = cli_value(program, argc, argv, &i, table, count, &table[k]);
+            if (!value) return 2;
+        } else if (word[n]) {
+            return cli_no_value(program, word, n);
         }
-        if (k == count) {
-            const char *nearest = cli_nearest(argv[i], table, count);
-            fprintf(stderr, "%s: unknown option %s; %s%s%s--help lists them all\n", program, argv[i],
-                    nearest ? "did you mean " : "", nearest ? nearest : "", nearest ? "? " : "");
-            return 2;
-        }
-        if (table[k].kind == CLI_FLAG) {
+        if (table[k].kind == CLI_FLAG)
             *(int *)table[k].out = 1;
-            continue;
-        }
-        if (table[k].kind == CLI_SETTING && !*table[k].value) {
-            (void)cli_store(program, &table[k], "1");
-            continue;
-        }
-        if (++i == argc) {
-            fprintf(stderr, "%s: %s needs a value: %s %s\n", program, table[k].name, table[k].name,
-                    table[k].value);
+        else if (!cli_store(program, &table[k], value))
             return 2;
-        }
-        if (!cli_store(program, &table[k], argv[i])) return 2;
+        cli_override_variable(table[k].name);
     }
     return -1;
 }
 
-/* The whole command line in one string, for reports; cut where there is no more room. */
+typedef struct cli_range {
+    const char *option;
+    double value, least, most; /* least DBL_MIN: above 0; most 0: no limit */
+} cli_range;
+
+/* Writes a message about the first value outside its range. Returns 0 if there is none. */
+static inline int cli_out_of_range(const cli_range *r, size_t count, char *out, size_t room)
+{
+    size_t i, n;
+
+    for (i = 0; i < count && r[i].value >= r[i].least && !(r[i].most > 0 && r[i].value > r[i].most);) i++;
+    if (i == count) return 0;
+    n = (size_t)snprintf(out, room, "%s %.10g: choose a number ", r[i].option, r[i].value);
+    if (n >= room) return 1;
+    if (r[i].most > 0)
+        snprintf(out + n, room - n, "from %.10g to %.10g", r[i].least, r[i].most);
+    else if (r[i].least > 0 && r[i].least < 1e-300)
+        snprintf(out + n, room - n, "above 0");
+    else
+        snprintf(out + n, room - n, "of at least %.10g", r[i].least);
+    return 1;
+}
+
+/* The command line as one string, for reports; truncated to room bytes. */
 static inline void cli_command(int argc, char **argv, char *out, size_t room)
 {
     size_t at = 0;
@@ -207,8 +401,8 @@ static inline void cli_command(int argc, char **argv, char *out, size_t room)
         at += (size_t)snprintf(out + at, room - at, "%s%s", i ? " " : "", argv[i]);
 }
 
-/* Ctrl-C and SIGTERM: set by the handler, looked at between steps and by ddp_launch. Both end a
- * run, but SIGTERM a worker of an elastic world alone. */
+/* Ctrl-C and SIGTERM: set by the handler, read between steps and by ddp_launch. Both end a run, but in an
+ * elastic world SIGTERM ends only the worker that receives it. */
 enum { CLI_CTRL_C = 1, CLI_TERMINATED };
 static volatile int cli_interrupted;
 
@@ -218,8 +412,7 @@ static void cli_on_signal(int number)
         cli_interrupted = number == SIGTERM ? CLI_TERMINATED : CLI_CTRL_C;
 }
 
-/* Also makes a closed pipe and a file that is too large errors of write(2): a sentence, not a
- * killed program. */
+/* A closed pipe and a file that is too large become errors of write(2) and do not kill the program. */
 static inline void cli_catch_interrupt(void)
 {
     struct sigaction a;

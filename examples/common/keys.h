@@ -1,25 +1,25 @@
-/* Who may take part in the job of a broker: the options of its keys, and the addresses that need some. */
+/* Keys of a broker and its nodes: their options, and the check that an address needs keys. */
 #ifndef EXAMPLES_KEYS_H
 #define EXAMPLES_KEYS_H
 
-enum { CHANNEL_OPTIONS = 5 };
+enum { CHANNEL_OPTIONS = 6 };
 
-/* Who may take part, as in the trainers. */
 typedef struct channel_keys {
     ddp__tls_files file;
     int insecure; /* 1: addresses beyond this machine are allowed without keys */
 } channel_keys;
 
-/* The options of both programs. certificate: the help of --tls-cert. Returns how many. */
+/* Writes CHANNEL_OPTIONS rows to table and returns their number. certificate: help of --tls-cert. */
 static inline int channel_options(channel_keys *k, const char *certificate, cli_option *table)
 {
     const cli_option shared[CHANNEL_OPTIONS] = {
+        {"Security", CLI_GROUP, NULL, NULL, NULL},
         {"--tls-psk", CLI_TEXT, &k->file.psk, "FILE",
-         "TLS 1.3 with the key in FILE, the same for the broker and all nodes [none]"},
+         "file with the key for TLS 1.3, the same on the broker and all nodes [none]"},
         {"--tls-ca", CLI_TEXT, &k->file.ca, "FILE",
-         "or with certificates (PEM): of the authority that signed all of them [none]"},
+         "or certificates (PEM): certificate of the authority that signed all others [none]"},
         {"--tls-cert", CLI_TEXT, &k->file.cert, "FILE", certificate},
-        {"--tls-key", CLI_TEXT, &k->file.key, "FILE", "the private key of --tls-cert [none]"},
+        {"--tls-key", CLI_TEXT, &k->file.key, "FILE", "private key of --tls-cert [none]"},
         {"--insecure", CLI_FLAG, &k->insecure, "",
          "allow addresses beyond this machine without keys: neither encrypted nor authenticated"},
     };
@@ -28,7 +28,8 @@ static inline int channel_options(channel_keys *k, const char *certificate, cli_
     return CHANNEL_OPTIONS;
 }
 
-/* Without an option the variables count. *out: NULL where no file is named, else freed by ddp__tls_free. */
+/* Without one of the options, reads the variables. *out: NULL if no file is named; free it with
+ * ddp__tls_free. */
 static inline ddp_status channel_keys_open(channel_keys *k, ddp__tls **out, ddp_error *err)
 {
     static const char *const variable[4] = {"DREAMDDP_TLS_PSK", "DREAMDDP_TLS_CA", "DREAMDDP_TLS_CERT",

@@ -416,11 +416,14 @@ int main(int argc, char **argv)
 {
     node n;
     const cli_option table[] = {
-        {"--broker", CLI_TEXT, &n.broker, "HOST:PORT", "where build/broker listens [127.0.0.1:29600]"},
-        {"--host", CLI_TEXT, &n.host, "NAME", "how other nodes reach this one [as the broker does]"},
+        {"Node", CLI_GROUP, NULL, NULL, NULL},
+        {"--broker", CLI_TEXT, &n.broker, "HOST:PORT", "address of the broker [127.0.0.1:29600]"},
+        {"--host", CLI_TEXT, &n.host, "NAME",
+         "name or address of this machine for other nodes [the address that the broker sees]"},
         {"--threads", CLI_COUNT, &n.threads, "N", "operator threads [1]"},
-        {"--connect-timeout", CLI_REAL, &n.timeout, "S", "seconds for a broker to listen there [10]"},
+        {"--connect-timeout", CLI_REAL, &n.timeout, "S", "seconds to wait for a broker at --broker [10]"},
     };
+    cli_range ranges[] = {{"--threads", 0, 1, 1024}, {"--connect-timeout", 0, 0, 0}};
     enum { OWN = sizeof table / sizeof table[0] };
     cli_option all[OWN + CHANNEL_OPTIONS];
     char hello[CHANNEL_HELLO];
@@ -440,12 +443,12 @@ int main(int argc, char **argv)
         &n.keys, "this node's certificate, with the name rank-R of every rank that the node may have [none]",
         all + OWN);
     memcpy(all, table, sizeof table);
-    code = cli_parse(argc, argv,
-                     "Trains what a broker gives it of a job: needs nothing but the broker's address.", all,
-                     OWN + shared);
+    code = cli_parse(argc, argv, "Trains the part of a job that a broker assigns to it.", all, OWN + shared);
     if (code >= 0) return code;
-    if (n.threads < 1 || n.threads > 1024) {
-        fprintf(stderr, "compnode: --threads %ld: 1 to 1024\n", n.threads);
+    ranges[0].value = (double)n.threads;
+    ranges[1].value = n.timeout;
+    if (cli_out_of_range(ranges, 2, err.msg, sizeof err.msg)) {
+        fprintf(stderr, "compnode: %s\n", err.msg);
         return 2;
     }
     cli_catch_interrupt();

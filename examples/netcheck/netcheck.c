@@ -282,41 +282,52 @@ int main(int argc, char **argv)
     netcheck n;
     ddp_config cfg;
     const cli_option own[] = {
-        {"--workers", CLI_COUNT, &meet.workers, "N", "workers in all; a launcher says it otherwise"},
-        {"--json", CLI_TEXT, &n.json, "FILE", "the same as one JSON object"},
-        {"--write-network", CLI_TEXT, &n.network, "FILE",
-         "N, delays, rates and speeds, for `plan place`, `plan fence`, --net"},
-        {"--dp-bytes", CLI_REAL, &n.dp_bytes, "B",
-         "in that file: what a stage's replicas average in an iteration, c_dp_bytes"},
-        {"--pp-bytes", CLI_REAL, &n.pp_bytes, "B",
-         "in that file: what a pipeline sends over one hop, c_pp_bytes"},
-        {"--tflops", CLI_TEXT, &n.tflops, "X,X,..",
-         "in that file: speeds of the devices, the last of the others too [one CPU thread's]"},
+        {"Measurement", CLI_GROUP, NULL, NULL, NULL},
+        {"--workers", CLI_COUNT, &meet.workers, "N", "number of workers [as many as a launcher started]"},
         {"--require", CLI_TEXT, &n.require, "RATE,DELAY",
-         "as 200mbit,80ms: is every pair so fast and so near? exit code 1 if not"},
-        {"--merge", CLI_TEXT, &merge, "FILES...", "instead: where the dumps of a run's ranks part"},
+         "required of every pair, such as 200mbit,80ms; exit code 1 if a pair is slower"},
+        {"--json", CLI_TEXT, &n.json, "FILE", "file for the results as one JSON object"},
+        {"--merge", CLI_TEXT, &merge, "FILES...",
+         "compare the dump files of a failed run and print where its ranks differ; first argument, no "
+         "others"},
+        {"Network file", CLI_GROUP, NULL, NULL, NULL},
+        {"--write-network", CLI_TEXT, &n.network, "FILE",
+         "file for N, delays, rates and speeds, input of `plan place`, `plan fence` and --net"},
+        {"--dp-bytes", CLI_REAL, &n.dp_bytes, "B",
+         "c_dp_bytes of that file: bytes that the replicas of a stage average per iteration"},
+        {"--pp-bytes", CLI_REAL, &n.pp_bytes, "B",
+         "c_pp_bytes of that file: bytes that a pipeline sends over one hop"},
+        {"--tflops", CLI_TEXT, &n.tflops, "X,X,..",
+         "speeds of the devices in that file; the last applies to the others [one CPU thread's]"},
     };
+    cli_range ranges[] = {{"--dp-bytes", 0, 0, 0}, {"--pp-bytes", 0, 0, 0}};
     cli_option table[sizeof own / sizeof own[0] + CONNECT_OPTIONS];
     ddp_error err;
 
     memset(&n, 0, sizeof n);
     memset(&cfg, 0, sizeof cfg);
     if (argc > 1 && !strcmp(argv[1], "--merge")) return netcheck_merge(argc - 2, argv + 2);
+    if (argc > 1 && !strncmp(argv[1], "--merge=", 8)) {
+        argv[1] += 8;
+        return netcheck_merge(argc - 1, argv + 1);
+    }
     count = (int)(sizeof own / sizeof own[0]);
     memcpy(table, own, sizeof own);
     count += connect_options(&meet, &cfg, table + count);
     code = cli_parse(argc, argv, "Measures the links between workers.", table, count);
     if (code >= 0) return code;
     if (merge) {
-        fprintf(stderr, "netcheck: --merge stands first and takes nothing but files\n");
+        fprintf(stderr, "netcheck: --merge must be the first argument, with files only behind it\n");
         return 2;
     }
     if ((n.dp_bytes != 0 || n.pp_bytes != 0 || n.tflops) && !n.network) {
         fprintf(stderr, "netcheck: --dp-bytes, --pp-bytes and --tflops belong to --write-network FILE\n");
         return 2;
     }
-    if (!(n.dp_bytes >= 0 && n.pp_bytes >= 0)) {
-        fprintf(stderr, "netcheck: --dp-bytes %g, --pp-bytes %g: at least 0\n", n.dp_bytes, n.pp_bytes);
+    ranges[0].value = n.dp_bytes;
+    ranges[1].value = n.pp_bytes;
+    if (cli_out_of_range(ranges, 2, err.msg, sizeof err.msg)) {
+        fprintf(stderr, "netcheck: %s\n", err.msg);
         return 2;
     }
     if (n.tflops && netcheck_tflops(n.tflops, 0) < 0) {

@@ -633,23 +633,25 @@ static int choose_run(const choose_arguments *a, choose_case *c, double rate)
 static int choose_mistake(choose_arguments *a)
 {
     const char *me = a->program;
+    int code;
 
     if (!a->profile == !a->model) return plan_usage(me, "either --profile or %s is needed", "--model");
     if (a->model && !plan_given(a->speed))
         return plan_usage(me, "--model needs %s, the rate that a worker reaches", "--speed TFLOPS");
-    if (a->model && !(a->speed > 0)) return plan_usage(me, "%s must be above 0", "--speed");
+    if (a->model && !(a->speed > 0)) return plan_refuse(me, "--speed", a->speed, "above 0");
     if (a->profile && plan_given(a->speed))
         return plan_usage(me, "--profile and %s exclude each other", "--speed");
-    if (a->workers < 2 || a->workers > 1000000)
-        return plan_usage(me, "--workers %s is needed, from 2 to 1000000", "N");
+    code = plan_count(me, "--workers", "N", a->workers, 2, 1000000);
+    if (code >= 0) return code;
     if (a->batch == 0)
         return plan_refuse(me, "--batch", 0, "at least 1; leave it out for the model's usual number");
     if (a->period == 0)
         return plan_refuse(me, "--period", 0, "at least 1; leave it out for as many as each strategy needs");
     if (a->batch < 0) a->batch = 0;
     if (a->period < 0) a->period = 0;
-    if (a->period > 1000000) return plan_usage(me, "%s is at most 1000000", "--period");
-    if (!(a->aim > 0 && a->aim < 100)) return plan_usage(me, "--utilisation is above 0 and below %s", "100");
+    if (a->period > 1000000) return plan_refuse(me, "--period", (double)a->period, "at most 1000000");
+    if (!(a->aim > 0 && a->aim < 100))
+        return plan_refuse(me, "--utilisation", a->aim, "above 0 and below 100");
     return -1;
 }
 
@@ -675,16 +677,22 @@ static int choose_tell(const choose_arguments *a, double rate, double delay)
 }
 
 #define CHOOSE_OPTIONS(a)                                                                                 \
-    {"--profile", CLI_TEXT, &(a).profile, "P.csv", "layers and their times; its comm_s is not used"},     \
+    {"Model", CLI_GROUP, NULL, NULL, NULL},                                                               \
+        {"--profile", CLI_TEXT, &(a).profile, "P.csv", "layers and their times; its comm_s is not used"}, \
         {"--model", CLI_TEXT, &(a).model, "NAME",                                                         \
          "or a model (plan fence --help lists them), with --speed"},                                      \
         {"--speed", CLI_REAL, &(a).speed, "TFLOPS", "10^12 operations per second that a worker reaches"}, \
-        {"--batch", CLI_COUNT, &(a).batch, "N", "samples per step of a model (default: a usual number)"}, \
-        {"--workers", CLI_COUNT, &(a).workers, "N", "workers, at least 2"},                               \
-        {"--text", CLI_FLAG, &(a).text, "", "print a table, the best first, in the place of JSON lines"}, \
-        {"--svg", CLI_TEXT, &(a).svg, "FILE", "draw utilisation against the rate of the link"},           \
+        {"--batch", CLI_COUNT, &(a).batch, "N", "samples per step (default: the model's usual number)"},  \
+        {"Cluster", CLI_GROUP, NULL, NULL, NULL},                                                         \
     {                                                                                                     \
-        "--json", CLI_TEXT, &(a).json, "FILE", "write the JSON lines to FILE as well"                     \
+        "--workers", CLI_COUNT, &(a).workers, "N", "number of workers, at least 2"                        \
+    }
+#define CHOOSE_OUTPUT(a)                                                                              \
+    {"Output", CLI_GROUP, NULL, NULL, NULL},                                                          \
+        {"--text", CLI_FLAG, &(a).text, "", "print a table, the best first, in place of JSON lines"}, \
+        {"--svg", CLI_TEXT, &(a).svg, "FILE", "chart of utilisation over the rate of the link"},      \
+    {                                                                                                 \
+        "--json", CLI_TEXT, &(a).json, "FILE", "file for the JSON lines, which are also printed"      \
     }
 
 static choose_arguments choose_defaults(const char *program)
@@ -695,7 +703,7 @@ static choose_arguments choose_defaults(const char *program)
     a.program = program;
     a.speed = PLAN_NOT_GIVEN;
     a.aim = 90;
-    a.period = a.batch = -1;
+    a.period = a.batch = a.workers = -1;
     return a;
 }
 
@@ -709,10 +717,12 @@ static int plan_choose(int argc, char **argv)
     choose_arguments a = choose_defaults("plan choose");
     const cli_option table[] = {
         CHOOSE_OPTIONS(a),
-        {"--net", CLI_TEXT, &a.net, "RATE,DELAY", "each worker's link, such as 100mbit,20ms"},
+        {"--net", CLI_TEXT, &a.net, "RATE,DELAY", "link of each worker, such as 100mbit,20ms"},
         {"--period", CLI_COUNT, &a.period, "H",
-         "steps between averages (default: for each as many as it needs)"},
-        {"--utilisation", CLI_REAL, &a.aim, "PCT", "how much of the time shall be computing (default 90)"},
+         "steps between averages (default: for each strategy as many as it needs)"},
+        {"--utilisation", CLI_REAL, &a.aim, "PCT",
+         "wanted share of computing in a step, in percent (default: 90)"},
+        CHOOSE_OUTPUT(a),
     };
     int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
     ddp_error err;
@@ -736,9 +746,11 @@ static int plan_bandwidth(int argc, char **argv)
     choose_arguments a = choose_defaults("plan bandwidth");
     const cli_option table[] = {
         CHOOSE_OPTIONS(a),
-        {"--delay", CLI_TEXT, &a.delay, "TIME", "one way, such as 20ms (default 0)"},
+        {"--delay", CLI_TEXT, &a.delay, "TIME",
+         "delay of a link in one direction, such as 20ms (default: 0)"},
         {"--period", CLI_COUNT, &a.period, "H",
-         "steps between averages (default 5, for outer optimizers 50)"},
+         "steps between averages (default: 5, for outer optimizers 50)"},
+        CHOOSE_OUTPUT(a),
     };
     int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
     char net[80]; /* with any rate, it is read as --net is */

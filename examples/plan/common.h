@@ -129,11 +129,24 @@ static int plan_usage(const char *program, const char *fmt, const char *what)
     return 2;
 }
 
-/* Refuses a number that means nothing, and says what does. */
+/* Prints the value of an option that is out of range, and its range. */
 static int plan_refuse(const char *program, const char *option, double value, const char *remedy)
 {
     fprintf(stderr, "%s: %s is %.15g, it must be %s; --help lists the options\n", program, option, value,
             remedy);
+    return 2;
+}
+
+/* An option that must be given, a whole number; below 0: it was not. Returns -1, or the exit code. */
+static int plan_count(const char *program, const char *option, const char *letter, long value, long least,
+                      long most)
+{
+    char range[64];
+
+    if (value >= least && value <= most) return -1;
+    snprintf(range, sizeof range, "from %ld to %ld", least, most);
+    if (value >= 0) return plan_refuse(program, option, (double)value, range);
+    fprintf(stderr, "%s: %s %s is needed, %s; --help lists the options\n", program, option, letter, range);
     return 2;
 }
 

@@ -325,25 +325,29 @@ static int plan_fence(int argc, char **argv)
     fence_arguments a = {NULL, NULL, NULL,           NULL,           "fence", NULL, NULL, NULL,
                          1,    -1,   PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, 0,       0,    0,    0};
     const cli_option table[] = {
+        {"Model", CLI_GROUP, NULL, NULL, NULL},
         {"--model", CLI_TEXT, &a.model, "NAME",
-         "gpt2-xl, resnet18, resnet101, ... (a wrong name lists them)"},
-        {"--graph", CLI_TEXT, &a.graph, "G.json",
-         "a graph of your own instead, or of a trainer's --write-graph"},
+         "gpt2-xl, resnet18, resnet101, ... (an unknown name lists all)"},
+        {"--graph", CLI_TEXT, &a.graph, "G.json", "or a graph: your own, or of a trainer's --write-graph"},
         {"--write-graph", CLI_TEXT, &a.write, "G.json",
-         "write the operators of --model for --graph, and plan nothing"},
-        {"--network", CLI_TEXT, &a.network, "NET.json", "the devices and their links"},
-        {"--variant", CLI_TEXT, &a.variant, "NAME", "a variant that the network's file holds"},
-        {"--microbatches", CLI_COUNT, &a.microbatches, "N", "micro-batches of an iteration (1)"},
-        {"--batch", CLI_COUNT, &a.batch, "N", "samples of a micro-batch (the model's usual number; 1)"},
-        {"--solver", CLI_TEXT, &a.solver, "NAME", "fence (default), equal_ops, equal_flops or all"},
-        {"--allow-idle", CLI_FLAG, &a.allow_idle, "", "fence may leave devices without operators"},
-        {"--no-memory", CLI_FLAG, &a.no_memory, "", "the devices' memory is no limit"},
+         "file for the operators of --model, input of --graph; no plan"},
+        {"--microbatches", CLI_COUNT, &a.microbatches, "N", "micro-batches of an iteration (default: 1)"},
+        {"--batch", CLI_COUNT, &a.batch, "N",
+         "samples of a micro-batch (default: the model's usual number; for --graph 1)"},
         {"--forward-only", CLI_FLAG, &a.forward_only, "", "inference: no backward pass"},
-        {"--compress", CLI_REAL, &a.compress, "R", "also what Top-K of 1 in R makes of it, by AdaTopK"},
-        {"--factor", CLI_REAL, &a.factor, "F", "AdaTopK's factor (3)"},
-        {"--uniform", CLI_FLAG, &a.uniform, "", "every link keeps 1 in R, whatever its time"},
-        {"--svg", CLI_TEXT, &a.svg, "FILE", "draw the plans"},
-        {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON lines to FILE as well"},
+        {"Network", CLI_GROUP, NULL, NULL, NULL},
+        {"--network", CLI_TEXT, &a.network, "NET.json", "devices and their links"},
+        {"--variant", CLI_TEXT, &a.variant, "NAME", "variant in the network file"},
+        {"--no-memory", CLI_FLAG, &a.no_memory, "", "ignore the memory limits of the devices"},
+        {"Plan", CLI_GROUP, NULL, NULL, NULL},
+        {"--solver", CLI_TEXT, &a.solver, "NAME", "fence, equal_ops, equal_flops or all (default: fence)"},
+        {"--allow-idle", CLI_FLAG, &a.allow_idle, "", "fence: allow devices without operators"},
+        {"--compress", CLI_REAL, &a.compress, "R", "also predict AdaTopK, which keeps 1 in R values"},
+        {"--factor", CLI_REAL, &a.factor, "F", "factor of AdaTopK (default: 3)"},
+        {"--uniform", CLI_FLAG, &a.uniform, "", "every link keeps 1 in R values, whatever its time"},
+        {"Output", CLI_GROUP, NULL, NULL, NULL},
+        {"--svg", CLI_TEXT, &a.svg, "FILE", "chart of the plans"},
+        {"--json", CLI_TEXT, &a.json, "FILE", "file for the JSON lines, which are also printed"},
     };
     int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
     ddp_fence_options o;
@@ -362,8 +366,8 @@ static int plan_fence(int argc, char **argv)
         return plan_usage("plan fence", "one of --model NAME and --graph %s is needed", "FILE");
     if (a.write && !a.model) return plan_usage("plan fence", "--write-graph needs %s", "--model NAME");
     if (!a.network && !a.write) return plan_usage("plan fence", "--network %s is needed", "FILE");
-    if (a.microbatches < 1 || a.microbatches > 1000000)
-        return plan_usage("plan fence", "--microbatches %s must be from 1 to 1000000", "N");
+    code = plan_count("plan fence", "--microbatches", "N", a.microbatches, 1, 1000000);
+    if (code >= 0) return code;
     if (a.batch == 0)
         return plan_refuse("plan fence", "--batch", 0,
                            "at least 1; leave it out for the model's usual number");

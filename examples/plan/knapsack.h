@@ -93,12 +93,13 @@ static int knapsack_form(const knapsack_arguments *a)
         return plan_usage("plan knapsack", "--capacity stands without %s",
                           "--ready, --deadline, --mu, --links");
     if (a->capacity) return -1;
-    if (a->links == 0 || a->links > 2) return plan_usage("plan knapsack", "%s is 1 or 2", "--links");
+    if (a->links == 0 || a->links > 2)
+        return plan_refuse("plan knapsack", "--links", (double)a->links, "1 or 2");
     if (a->links == 2 && !plan_given(a->mu))
         return plan_usage("plan knapsack", "--links 2 needs %s", "--mu X");
     if (plan_given(a->mu) && a->mu < 1)
-        return plan_usage("plan knapsack", "%s is time on the slow link over the fast one, at least 1",
-                          "--mu");
+        return plan_refuse("plan knapsack", "--mu", a->mu,
+                           "at least 1, the time on the slow link over the time on the fast one");
     return -1;
 }
 

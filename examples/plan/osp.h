@@ -219,21 +219,25 @@ static int plan_osp(int argc, char **argv)
         "Which layers may a parameter server receive one iteration late (OSP), and what does an\n"
         "iteration take then? Importance is the sum of |gradient x parameter| over a layer.";
     osp_arguments a = {NULL,           NULL,           NULL,           "walk",         NULL, NULL, 0,
-                       PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, 0,    0};
+                       PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, -1,   0};
     const cli_option table[] = {
-        {"--profile", CLI_TEXT, &a.profile, "P.csv", "the profile (.gz is fine)"},
-        {"--net", CLI_TEXT, &a.net, "RATE", "the server's link in each direction, such as 1gbit"},
+        {"Input", CLI_GROUP, NULL, NULL, NULL},
+        {"--profile", CLI_TEXT, &a.profile, "P.csv", "profile of the layers (.gz is read too)"},
+        {"--net", CLI_TEXT, &a.net, "RATE", "link of the server in each direction, such as 1gbit"},
         {"--workers", CLI_COUNT, &a.workers, "N", "workers of the server"},
-        {"--importance", CLI_TEXT, &a.importance, "FILE", "a number per layer (default: its parameters)"},
-        {"--rule", CLI_TEXT, &a.rule, "NAME", "walk (default), stop, density, knapsack or all"},
-        {"--share", CLI_REAL, &a.share, "X", "defer up to this part of U_max, 0 to 1 (default 1)"},
-        {"--budget", CLI_REAL, &a.budget, "BYTES", "or up to so many bytes"},
-        {"--loss", CLI_REAL, &a.loss, "X", "or what OSP defers after an epoch of this loss"},
-        {"--first-loss", CLI_REAL, &a.first_loss, "X", "with that of the first epoch"},
-        {"--loss-rate", CLI_REAL, &a.loss_rate, "LR", "packets lost, 0 to 1 (default 0)"},
+        {"--importance", CLI_TEXT, &a.importance, "FILE",
+         "file with a number per layer (default: its parameters)"},
+        {"--loss-rate", CLI_REAL, &a.loss_rate, "LR", "fraction of lost packets, 0 to 1 (default: 0)"},
+        {"Plan", CLI_GROUP, NULL, NULL, NULL},
+        {"--rule", CLI_TEXT, &a.rule, "NAME", "walk, stop, density, knapsack or all (default: walk)"},
+        {"--share", CLI_REAL, &a.share, "X", "fraction of U_max to defer at most, 0 to 1 (default: 1)"},
+        {"--budget", CLI_REAL, &a.budget, "BYTES", "or bytes to defer at most"},
+        {"--loss", CLI_REAL, &a.loss, "X", "or the loss of the last epoch, from which OSP sets the share"},
+        {"--first-loss", CLI_REAL, &a.first_loss, "X", "loss of the first epoch, with --loss"},
         {"--literal", CLI_FLAG, &a.literal, "", "U_max as the paper prints it"},
-        {"--svg", CLI_TEXT, &a.svg, "FILE", "draw the split"},
-        {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON lines to FILE as well"},
+        {"Output", CLI_GROUP, NULL, NULL, NULL},
+        {"--svg", CLI_TEXT, &a.svg, "FILE", "chart of the split"},
+        {"--json", CLI_TEXT, &a.json, "FILE", "file for the JSON lines, which are also printed"},
     };
     int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0])), i;
     double rate = 0, delay = 0;
@@ -244,8 +248,8 @@ static int plan_osp(int argc, char **argv)
     if (code >= 0) return code;
     if (!a.profile) return plan_usage("plan osp", "--profile %s is needed", "FILE");
     if (!a.net) return plan_usage("plan osp", "--net %s is needed", "RATE");
-    if (a.workers < 1 || a.workers > 1000000)
-        return plan_usage("plan osp", "--workers %s is needed, from 1 to 1000000", "N");
+    code = plan_count("plan osp", "--workers", "N", a.workers, 1, 1000000);
+    if (code >= 0) return code;
     if (plan_given(a.loss) != plan_given(a.first_loss))
         return plan_usage("plan osp", "--loss and %s belong together", "--first-loss");
     if (plan_given(a.loss) && (plan_given(a.share) || plan_given(a.budget)))
@@ -254,9 +258,9 @@ static int plan_osp(int argc, char **argv)
     if (plan_given(a.share) && plan_given(a.budget))
         return plan_usage("plan osp", "--share and %s exclude each other", "--budget");
     if (!plan_given(a.share)) a.share = 1;
-    if (!(a.share >= 0 && a.share <= 1)) return plan_usage("plan osp", "%s is 0 to 1", "--share");
+    if (!(a.share >= 0 && a.share <= 1)) return plan_refuse("plan osp", "--share", a.share, "0 to 1");
     if (plan_given(a.budget) && a.budget < 0)
-        return plan_usage("plan osp", "%s must not be negative", "--budget");
+        return plan_refuse("plan osp", "--budget", a.budget, "at least 0");
     for (i = 0; i < OSP_RULES && strcmp(a.rule, osp_rule_name[i]); i++) {
     }
     if (i == OSP_RULES && strcmp(a.rule, "all"))

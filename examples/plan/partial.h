@@ -270,25 +270,29 @@ static int plan_partial(int argc, char **argv)
         "per\n"
         "layer from the input side: layer,params,forward_s,backward_s,comm_s (seconds).";
     partial_arguments a = {NULL, "scatter", "window", "none",         NULL,           NULL, NULL,
-                           0,    -1,        0,        PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, 0,    NULL};
+                           -1,   -1,        0,        PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, 0,    NULL};
     const cli_option table[] = {
-        {"--profile", CLI_TEXT, &a.profile, "P.csv", "the profile (.gz is fine)"},
-        {"--period", CLI_COUNT, &a.period, "H", "steps until every layer has been averaged once"},
-        {"--solver", CLI_TEXT, &a.solver, "NAME", "optimal, dfs, enp, brute, scatter (default) or all"},
-        {"--cost", CLI_TEXT, &a.cost, "NAME",
-         "timeline, sum or window (default: may end in the next forward)"},
-        {"--fill", CLI_TEXT, &a.fill, "NAME",
-         "none (default), exact or eq12: average further layers where it is free"},
-        {"--net", CLI_TEXT, &a.net, "RATE,DELAY", "the link, such as 100mbit,20ms, for rows without comm_s"},
+        {"Input", CLI_GROUP, NULL, NULL, NULL},
+        {"--profile", CLI_TEXT, &a.profile, "P.csv", "profile of the layers (.gz is read too)"},
+        {"--net", CLI_TEXT, &a.net, "RATE,DELAY", "link for rows without comm_s, such as 100mbit,20ms"},
         {"--workers", CLI_COUNT, &a.workers, "N", "workers that average, for --net"},
-        {"--gap", CLI_REAL, &a.gap, "S", "seconds of the link that each message takes beside its comm_s"},
-        {"--split-params", CLI_REAL, &a.split, "N",
-         "layers of more than N parameters are planned in parts, rows of their own"},
+        {"--gap", CLI_REAL, &a.gap, "S", "per-message overhead of the link in seconds (default: 0)"},
         {"--alpha", CLI_REAL, &a.alpha, "S",
-         "seconds of startup contained in every comm_s, for --split-params"},
-        {"--curve", CLI_FLAG, &a.curve, "", "what stays exposed with periods of 1 to H, contiguous sets"},
-        {"--svg", CLI_TEXT, &a.svg, "FILE", "draw the best plan's period"},
-        {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON lines to FILE as well"},
+         "start-up time that is part of every comm_s, in seconds, for --split-params"},
+        {"Plan", CLI_GROUP, NULL, NULL, NULL},
+        {"--period", CLI_COUNT, &a.period, "H", "steps in which each layer is averaged once"},
+        {"--solver", CLI_TEXT, &a.solver, "NAME",
+         "optimal, dfs, enp, brute, scatter or all (default: scatter)"},
+        {"--cost", CLI_TEXT, &a.cost, "NAME",
+         "timeline, sum, or window: transfers may end in the next forward pass (default: window)"},
+        {"--fill", CLI_TEXT, &a.fill, "NAME",
+         "none, exact or eq12: average more layers where it costs no time (default: none)"},
+        {"--split-params", CLI_REAL, &a.split, "N",
+         "layers of more than N parameters are planned in parts, each a row"},
+        {"--curve", CLI_FLAG, &a.curve, "", "print the exposed time of periods 1 to H, contiguous sets"},
+        {"Output", CLI_GROUP, NULL, NULL, NULL},
+        {"--svg", CLI_TEXT, &a.svg, "FILE", "chart of the best plan's period"},
+        {"--json", CLI_TEXT, &a.json, "FILE", "file for the JSON lines, which are also printed"},
     };
     int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
     double rate = 0;
@@ -302,8 +306,8 @@ static int plan_partial(int argc, char **argv)
     memset(&o, 0, sizeof o);
     memset(&link, 0, sizeof link);
     if (!a.profile) return plan_usage("plan partial", "--profile %s is needed", "FILE");
-    if (a.period < 1 || a.period > 1000000)
-        return plan_usage("plan partial", "--period %s is needed, from 1 to 1000000", "H");
+    code = plan_count("plan partial", "--period", "H", a.period, 1, 1000000);
+    if (code >= 0) return code;
     if (plan_given(a.alpha) && !plan_given(a.split))
         return plan_usage("plan partial", "%s needs --split-params N", "--alpha");
     if (a.curve && a.svg) return plan_usage("plan partial", "--curve and %s exclude each other", "--svg");

@@ -120,15 +120,15 @@ static int pipeline_costs(const pipeline_arguments *a, ddp_stage_cost *stage, dd
 
 static int pipeline_check(const pipeline_arguments *a)
 {
-    if (a->stages < 1 || a->stages > 1024)
-        return plan_usage("plan pipeline", "%s is needed, 1 to 1024", "--stages N");
-    if (a->micro_batches < 1 || a->micro_batches > 65536)
-        return plan_usage("plan pipeline", "%s is needed, 1 to 65536", "--microbatches M");
-    if (a->ahead > 65536) return plan_usage("plan pipeline", "%s is at most 65536", "--ahead N");
+    int code = plan_count("plan pipeline", "--stages", "N", a->stages, 1, 1024);
+
+    if (code < 0) code = plan_count("plan pipeline", "--microbatches", "M", a->micro_batches, 1, 65536);
+    if (code >= 0) return code;
+    if (a->ahead > 65536) return plan_refuse("plan pipeline", "--ahead", (double)a->ahead, "at most 65536");
     if (!(a->weights >= 0) || a->weights > 1)
-        return plan_usage("plan pipeline", "%s is the share of weight gradients in a backward, 0 to 1",
-                          "--weights");
-    if (!(a->bytes >= 0)) return plan_usage("plan pipeline", "%s must not be negative", "--bytes");
+        return plan_refuse("plan pipeline", "--weights", a->weights,
+                           "0 to 1, the share of weight gradients in a backward pass");
+    if (!(a->bytes >= 0)) return plan_refuse("plan pipeline", "--bytes", a->bytes, "at least 0");
     if (a->bytes > 0 && !a->net) return plan_usage("plan pipeline", "--bytes needs %s", "--net RATE,DELAY");
     return -1;
 }
@@ -138,21 +138,27 @@ static int plan_pipeline(int argc, char **argv)
     static const char about[] = "How long is a step of a pipeline, and what does each stage hold? Stages are "
                                 "a chain; a micro-batch's\n"
                                 "activations go forward over each boundary and its gradients come back.";
-    pipeline_arguments a = {"all", "1", NULL, NULL, NULL, NULL, 0, 0, 0, 0.5, 0};
+    pipeline_arguments a = {"all", "1", NULL, NULL, NULL, NULL, -1, -1, 0, 0.5, 0};
     const cli_option table[] = {
+        {"Pipeline", CLI_GROUP, NULL, NULL, NULL},
         {"--stages", CLI_COUNT, &a.stages, "N", "stages of the pipeline"},
         {"--microbatches", CLI_COUNT, &a.micro_batches, "M", "micro-batches of a step"},
-        {"--schedule", CLI_TEXT, &a.schedule, "NAME", "gpipe, 1f1b, zb or all (default)"},
+        {"--schedule", CLI_TEXT, &a.schedule, "NAME", "gpipe, 1f1b, zb or all (default: all)"},
         {"--ahead", CLI_COUNT, &a.ahead, "N",
-         "1f1b, zb: forwards more before a stage's first backward (default 0)"},
+         "1f1b, zb: additional forward passes before a stage's first backward pass (default: 0)"},
+        {"Times", CLI_GROUP, NULL, NULL, NULL},
         {"--forward-s", CLI_TEXT, &a.forward, "S[,S..]",
-         "seconds of a stage's forward per micro-batch (default 1)"},
-        {"--backward-s", CLI_TEXT, &a.backward, "S[,S..]", "and of its backward (default twice that)"},
-        {"--weights", CLI_REAL, &a.weights, "X", "of that, the share of the weight gradients (default 0.5)"},
-        {"--bytes", CLI_REAL, &a.bytes, "B", "of a micro-batch's activations at a boundary (default 0)"},
-        {"--net", CLI_TEXT, &a.net, "RATE,DELAY", "each stage's uplink and downlink, such as 100mbit,20ms"},
-        {"--svg", CLI_TEXT, &a.svg, "FILE", "draw the step"},
-        {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON lines to FILE as well"},
+         "seconds of each stage's forward pass of a micro-batch (default: 1)"},
+        {"--backward-s", CLI_TEXT, &a.backward, "S[,S..]",
+         "seconds of its backward pass (default: twice the forward pass)"},
+        {"--weights", CLI_REAL, &a.weights, "X",
+         "share of weight gradients in a backward pass, 0 to 1 (default: 0.5)"},
+        {"--bytes", CLI_REAL, &a.bytes, "B",
+         "bytes of a micro-batch's activations between two stages (default: 0)"},
+        {"--net", CLI_TEXT, &a.net, "RATE,DELAY", "link of each stage, such as 100mbit,20ms"},
+        {"Output", CLI_GROUP, NULL, NULL, NULL},
+        {"--svg", CLI_TEXT, &a.svg, "FILE", "chart of the step"},
+        {"--json", CLI_TEXT, &a.json, "FILE", "file for the JSON lines, which are also printed"},
     };
     int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
     ddp_pipeline one = DDP_PIPELINE_DEFAULT;

@@ -52,9 +52,11 @@ int main(int argc, char **argv)
     int i;
 
     if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
-        printf("usage: plan SUBCOMMAND [options]\n");
+        printf("usage: plan SUBCOMMAND [options]\n\nSubcommands:\n");
         for (i = 0; i < SUBCOMMANDS; i++) printf("  %-10s%s\n", subcommands[i].name, subcommands[i].about);
-        printf("plan SUBCOMMAND --help explains one, plan --version names the library's\n");
+        printf(
+            "\n`plan SUBCOMMAND --help` lists the options of one; `plan --version` prints the version of the "
+            "library\n");
         return 0;
     }
     if (argc > 1 && !strcmp(argv[1], "--version")) {
@@ -67,10 +69,13 @@ int main(int argc, char **argv)
         argv[1] = name;
         return subcommands[i].run(argc - 1, argv + 1);
     }
-    if (argc > 1)
-        fprintf(stderr, "plan: unknown subcommand %s; known are: ", argv[1]);
-    else
-        fprintf(stderr, "plan: a subcommand is needed; known are: ");
+    if (argc > 1) {
+        nearest_name found = nearest_begin(argv[1]);
+        for (i = 0; i < SUBCOMMANDS; i++) nearest_consider(&found, argv[1], subcommands[i].name);
+        fprintf(stderr, "plan: unknown subcommand %s; %s%s%schoose ", argv[1],
+                found.name ? "did you mean " : "", found.name ? found.name : "", found.name ? "? " : "");
+    } else
+        fprintf(stderr, "plan: a subcommand is needed; choose ");
     list(stderr, "");
     return 2;
 }

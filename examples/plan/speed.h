@@ -96,7 +96,8 @@ static int plan_speed(int argc, char **argv)
 
     if (code >= 0) return code;
     if (!samples) return plan_usage("plan speed", "%s is needed", "--samples S.csv");
-    if (!(peak > 0)) return plan_usage("plan speed", "%s is needed, above 0", "--peak-tflops X");
+    if (!plan_given(peak)) return plan_usage("plan speed", "%s is needed, above 0", "--peak-tflops X");
+    if (!(peak > 0)) return plan_refuse("plan speed", "--peak-tflops", peak, "above 0");
     code = speed_read(samples, &s) ? 0 : 1;
     if (code == 0) {
         status = ddp_speed_fit(s.flops, s.seconds, s.n, peak * 1e12, &lambda, &err);

@@ -324,7 +324,7 @@ static int timeline_run(const timeline_arguments *a, const ddp_profile *p, ddp_t
 
 /* ---- the command line ---- */
 
-/* A number that was given must be positive (alpha: or 0). -1 to go on, else the exit code. */
+/* A number that was given must be above 0 (alpha: at least 0). Returns -1, or the exit code. */
 static int timeline_check(timeline_arguments *a)
 {
     const char *name[] = {"--alpha",      "--partition",        "--partition-s",      "--credit",
@@ -340,20 +340,20 @@ static int timeline_check(timeline_arguments *a)
         return plan_usage("plan timeline", "%s needs --workers N, at least 2", "--net");
     for (i = 0; i < 8; i++)
         if (plan_given(value[i]) && (value[i] < 0 || (i > 0 && value[i] <= 0)))
-            return plan_usage("plan timeline", i ? "%s must be positive" : "%s must not be negative",
-                              name[i]);
+            return plan_refuse("plan timeline", name[i], value[i], i ? "above 0" : "at least 0");
     if (plan_given(a->mu) && a->mu < 1)
-        return plan_usage("plan timeline", "%s is time on the slow link over the fast one, at least 1",
-                          "--mu");
+        return plan_refuse("plan timeline", "--mu", a->mu,
+                           "at least 1, the time on the slow link over the time on the fast one");
     if (a->links < 0) a->links = plan_given(a->mu) ? 2 : 1;
-    if (a->links < 1 || a->links > 2) return plan_usage("plan timeline", "%s is 1 or 2", "--links");
+    if (a->links < 1 || a->links > 2)
+        return plan_refuse("plan timeline", "--links", (double)a->links, "1 or 2");
     if (a->links == 2 && !plan_given(a->mu))
         return plan_usage("plan timeline", "--links 2 needs %s", "--mu X");
     if (plan_given(a->partition) && plan_given(a->partition_s))
         return plan_usage("plan timeline", "--partition and %s exclude each other", "--partition-s");
     if (a->select && strcmp(a->select, "release") && strcmp(a->select, "paper"))
         return plan_usage("plan timeline", "selection '%s' is unknown; use release or paper", a->select);
-    if (a->operations == 0) return plan_usage("plan timeline", "%s must be at least 1", "--operations");
+    if (a->operations == 0) return plan_refuse("plan timeline", "--operations", 0, "at least 1");
     return -1;
 }
 
@@ -396,31 +396,34 @@ static int plan_timeline(int argc, char **argv)
                             0,
                             0};
     const cli_option table[] = {
-        {"--profile", CLI_TEXT, &a.profile, "P.csv", "the profile (.gz is fine)"},
-        {"--scheme", CLI_TEXT, &a.scheme, "NAME",
-         "ssgd, wfbp, mgwfbp, ascwfbp, bytescheduler, usbyte, deft or all (default)"},
-        {"--alpha", CLI_REAL, &a.alpha, "S", "seconds of startup contained in every comm_s"},
-        {"--gap", CLI_REAL, &a.gap, "S", "and seconds of the link that each message takes beside it"},
-        {"--partition", CLI_REAL, &a.partition, "PARAMS",
-         "bytescheduler, usbyte, deft: parameters per part (default 6.5e6)"},
-        {"--partition-s", CLI_REAL, &a.partition_s, "SECONDS", "or seconds of the link per part"},
-        {"--credit", CLI_REAL, &a.credit, "X", "bytescheduler: partitions in flight (default 1)"},
-        {"--operations", CLI_COUNT, &a.operations, "K", "ascwfbp: operations at once (default 4)"},
-        {"--bucket-mib", CLI_REAL, &a.bucket, "MIB",
-         "wfbp, ascwfbp: rows are tensors, joined up to this size (DDP: 25)"},
-        {"--first-bucket-mib", CLI_REAL, &a.first_bucket, "MIB", "and the first up to this (default 1)"},
-        {"--links", CLI_COUNT, &a.links, "1|2", "deft: links (default 2 where --mu is given)"},
-        {"--mu", CLI_REAL, &a.mu, "X", "deft: time on the slow link over time on the fast one"},
-        {"--select", CLI_TEXT, &a.select, "NAME", "deft: release (default) or paper"},
-        {"--target-frequency", CLI_REAL, &a.frequency, "PHI",
-         "deft: at least this many updates per iteration"},
-        {"--capacity", CLI_REAL, &a.capacity, "X", "deft: knapsacks this much larger (default 1)"},
-        {"--no-barrier", CLI_FLAG, &a.no_barrier, "", "deft: sends may straddle forward and backward"},
-        {"--schedule", CLI_FLAG, &a.schedule, "", "deft: the schedule too, iteration by iteration"},
-        {"--net", CLI_TEXT, &a.net, "RATE,DELAY", "the link, such as 100mbit,20ms, for rows without comm_s"},
+        {"Input", CLI_GROUP, NULL, NULL, NULL},
+        {"--profile", CLI_TEXT, &a.profile, "P.csv", "profile of the layers (.gz is read too)"},
+        {"--net", CLI_TEXT, &a.net, "RATE,DELAY", "link for rows without comm_s, such as 100mbit,20ms"},
         {"--workers", CLI_COUNT, &a.workers, "N", "workers that average, for --net"},
-        {"--svg", CLI_TEXT, &a.svg, "FILE", "draw the iterations (deft alone: its steady period)"},
-        {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON lines to FILE as well"},
+        {"--alpha", CLI_REAL, &a.alpha, "S", "start-up time that is part of every comm_s, in seconds"},
+        {"--gap", CLI_REAL, &a.gap, "S", "per-message overhead of the link in seconds (default: 0)"},
+        {"Schemes", CLI_GROUP, NULL, NULL, NULL},
+        {"--scheme", CLI_TEXT, &a.scheme, "NAME",
+         "ssgd, wfbp, mgwfbp, ascwfbp, bytescheduler, usbyte, deft or all (default: all)"},
+        {"--partition", CLI_REAL, &a.partition, "PARAMS",
+         "bytescheduler, usbyte, deft: parameters per part (default: 6.5e6)"},
+        {"--partition-s", CLI_REAL, &a.partition_s, "SECONDS", "or link time per part, in seconds"},
+        {"--credit", CLI_REAL, &a.credit, "X", "bytescheduler: parts in flight (default: 1)"},
+        {"--operations", CLI_COUNT, &a.operations, "K", "ascwfbp: concurrent operations (default: 4)"},
+        {"--bucket-mib", CLI_REAL, &a.bucket, "MIB",
+         "wfbp, ascwfbp: size up to which rows are joined; PyTorch DDP uses 25 (default: one row each)"},
+        {"--first-bucket-mib", CLI_REAL, &a.first_bucket, "MIB", "size of the first bucket (default: 1)"},
+        {"DeFT", CLI_GROUP, NULL, NULL, NULL},
+        {"--links", CLI_COUNT, &a.links, "1|2", "number of links (default: 2 with --mu, else 1)"},
+        {"--mu", CLI_REAL, &a.mu, "X", "time on the slow link divided by time on the fast link"},
+        {"--select", CLI_TEXT, &a.select, "NAME", "release or paper (default: release)"},
+        {"--target-frequency", CLI_REAL, &a.frequency, "PHI", "least number of updates per iteration"},
+        {"--capacity", CLI_REAL, &a.capacity, "X", "factor of the knapsacks' capacity (default: 1)"},
+        {"--no-barrier", CLI_FLAG, &a.no_barrier, "", "allow sends that straddle forward and backward"},
+        {"--schedule", CLI_FLAG, &a.schedule, "", "print the schedule of each iteration"},
+        {"Output", CLI_GROUP, NULL, NULL, NULL},
+        {"--svg", CLI_TEXT, &a.svg, "FILE", "chart of the iterations; of deft alone its steady period"},
+        {"--json", CLI_TEXT, &a.json, "FILE", "file for the JSON lines, which are also printed"},
     };
     int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
     double rate = 0;

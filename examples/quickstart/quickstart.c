@@ -33,24 +33,30 @@ typedef struct quickstart {
 static int parse(quickstart *q, int argc, char **argv)
 {
     const cli_option table[] = {
-        {"--strategies", CLI_TEXT, &q->strategies, "A,B,..", "or all [ssgd,wfbp,localsgd,enp,dreamddp]"},
-        {"--data", CLI_TEXT, &q->data, "FILE", "text to learn [dreamddp.h]"},
-        {"--steps", CLI_COUNT, &q->steps, "N", "steps under each strategy [64]"},
-        {"--workers", CLI_COUNT, &q->workers, "N", "worker processes [4]"},
-        {"--net", CLI_TEXT, &q->net, "RATE,DELAY", "every worker's link [100mbit,1ms]"},
-        {"--period", CLI_COUNT, &q->period, "H", "steps in which each layer is averaged once [4]"},
+        {"Model", CLI_GROUP, NULL, NULL, NULL},
         {"--layers", CLI_COUNT, &q->layers, "N", "transformer blocks [6]"},
         {"--heads", CLI_COUNT, &q->heads, "N", "attention heads [4]"},
         {"--dim", CLI_COUNT, &q->dim, "N", "width [64]"},
         {"--seq", CLI_COUNT, &q->seq, "N", "tokens per sequence [64]"},
+        {"Data", CLI_GROUP, NULL, NULL, NULL},
+        {"--data", CLI_TEXT, &q->data, "FILE", "text to train on [dreamddp.h]"},
+        {"Strategy", CLI_GROUP, NULL, NULL, NULL},
+        {"--strategies", CLI_TEXT, &q->strategies, "A,B,..",
+         "strategies to compare, or all [ssgd,wfbp,localsgd,enp,dreamddp]"},
+        {"--period", CLI_COUNT, &q->period, "H", "steps in which each layer is averaged once [4]"},
+        {"--workers", CLI_COUNT, &q->workers, "N", "number of worker processes [4]"},
+        {"--net", CLI_TEXT, &q->net, "RATE,DELAY", "emulated link of each worker [100mbit,1ms]"},
+        {"Training", CLI_GROUP, NULL, NULL, NULL},
+        {"--steps", CLI_COUNT, &q->steps, "N", "steps under each strategy [64]"},
         {"--batch", CLI_COUNT, &q->batch, "N", "sequences per worker and step [4]"},
         {"--lr", CLI_REAL, &q->lr, "X", "learning rate of AdamW [0.004]"},
-        {"--seed", CLI_COUNT, &q->seed, "N", "of parameters and data order [1]"},
-        {"--out", CLI_TEXT, &q->out, "PREFIX", "of the files that are written [quickstart]"},
+        {"--seed", CLI_COUNT, &q->seed, "N", "seed of parameters and data order [1]"},
+        {"Reports", CLI_GROUP, NULL, NULL, NULL},
+        {"--out", CLI_TEXT, &q->out, "PREFIX", "prefix of the files to write [quickstart]"},
     };
 
     return cli_parse(argc, argv,
-                     "Trains a small GPT over a slow link under several strategies and draws what happened.",
+                     "Trains a small GPT over a slow link under several strategies and writes a report.",
                      table, (int)(sizeof table / sizeof table[0]));
 }
 
@@ -326,12 +332,18 @@ static ddp_status prepare(quickstart *q, ddp_error *err)
 
 static int check(const quickstart *q)
 {
-    if (q->workers < 1 || q->workers > 64)
-        fprintf(stderr, "quickstart: --workers %ld: 1 to 64 are possible here\n", q->workers);
-    else if (q->period < 1)
-        fprintf(stderr, "quickstart: --period %ld: H is at least 1 step\n", q->period);
+    const cli_range ranges[] = {
+        {"--workers", (double)q->workers, 1, 64}, {"--period", (double)q->period, 1, 1000000},
+        {"--layers", (double)q->layers, 1, 0},    {"--heads", (double)q->heads, 1, 0},
+        {"--dim", (double)q->dim, 1, 0},          {"--seq", (double)q->seq, 1, 0},
+        {"--batch", (double)q->batch, 1, 0},      {"--lr", q->lr, DBL_MIN, 0}};
+    char text[200];
+
+    if (cli_out_of_range(ranges, sizeof ranges / sizeof ranges[0], text, sizeof text))
+        fprintf(stderr, "quickstart: %s\n", text);
     else if (q->steps < 30)
-        fprintf(stderr, "quickstart: --steps %ld: at least 30, the first 21 are for measuring\n", q->steps);
+        fprintf(stderr, "quickstart: --steps %ld: at least 30, because the first 21 are measured\n",
+                q->steps);
     else
         return -1;
     return 2;

@@ -17,7 +17,7 @@ typedef struct program {
     long stages, ahead, min_replicas;
     const char *pipeline, *placement, *cut, *edge_wire;
     int edge_feedback;
-    long period, workers, steps, epochs, batch, vocab, warmup, accumulate, seed, rank;
+    long workers, steps, epochs, batch, vocab, warmup, accumulate, seed, rank;
     long layers, heads, dim, seq, kv_heads, hidden, val_batches, sample, top_k, min_world, max_world;
     double lr, muon_lr, clip, weight_decay, dropout, held_out, emulate_scale, forward, temperature;
     const char *dump;
@@ -68,7 +68,8 @@ static void defaults(program *p, const char *name)
     p->steps = 100;
     p->batch = 4;
     p->accumulate = 1;
-    p->workers = p->period = p->rank = p->stages = -1; /* not given */
+    p->workers = p->rank = p->stages = -1; /* not given */
+    p->clip = -DBL_MAX;
     p->samples = "sequence";
     p->most = 256;
     p->t.keep = 2;
@@ -97,45 +98,104 @@ static const char *strategy_help(program *p)
 
 #include "presets.h"
 
-enum { OPTIONS = 128 }; /* most of a program */
+enum { OPTIONS = 160 }; /* rows of a program's table, at most */
 
-/* own: the count options that only this program has. */
+/* own: the rows of the program itself. */
 static int parse(program *p, int argc, char **argv, const char *about, const cli_option *own, int count)
 {
     const cli_option shared[] = {
+        {"Strategy", CLI_GROUP, NULL, NULL, NULL},
+        {"--strategy", CLI_TEXT, &p->strategy, "NAME", strategy_help(p)},
+        {"--period", CLI_SETTING, &p->cfg, "H", NULL},
+        {"--workers", CLI_COUNT, &p->workers, "N",
+         "workers to start; with --rank, workers of the run [1, or as many as a launcher started]"},
+        {"--transport", CLI_TEXT, &p->transport, "NAME",
+         "tcp (processes), threads, or mpi under mpirun [tcp]"},
+        {"--rank", CLI_COUNT, &p->rank, "R", "rank of this process; start the other ranks on their machines"},
+        {"--addr", CLI_TEXT, &p->addr, "HOST:PORT",
+         "address of rank 0, or file://PATH; needs --rank or --join [127.0.0.1:29500]"},
+        {"--net", CLI_TEXT, &p->net, "RATE,DELAY",
+         "emulated link of each worker, such as 100mbit,20ms, or a topology FILE.json [unshaped]"},
+        {"--wire", CLI_SETTING, &p->cfg, "NAME", NULL},
+        {"--algorithm", CLI_SETTING, &p->cfg, "NAME", NULL},
+        {"--deterministic", CLI_SETTING, &p->cfg, "", NULL},
+        {"--profile", CLI_SETTING, &p->cfg, "P.csv", NULL},
+        {"--profile-steps", CLI_SETTING, &p->cfg, "N", NULL},
+        {"--plan", CLI_SETTING, &p->cfg, "FILE", NULL},
+        {"--threads", CLI_SETTING, &p->cfg, "N", NULL},
+        {"--kernels", CLI_SETTING, &p->cfg, "NAME", NULL},
+        {"Training", CLI_GROUP, NULL, NULL, NULL},
         {"--preset", CLI_TEXT, &p->preset, "NAME",
-         "a paper's model, settings and network, scaled; see above"},
-        {"--steps", CLI_COUNT, &p->steps, "N", "steps [100]"},
-        {"--epochs", CLI_COUNT, &p->epochs, "N", "instead of --steps: passes over the data"},
+         "model, settings and network of a paper, scaled down; listed above"},
+        {"--steps", CLI_COUNT, &p->steps, "N", "number of steps [100]"},
+        {"--epochs", CLI_COUNT, &p->epochs, "N", "passes over the data, in place of --steps"},
         {"--batch", CLI_COUNT, &p->batch, "N", "sequences or images per worker and micro-batch [4]"},
         {"--accumulate", CLI_COUNT, &p->accumulate, "N", "micro-batches per step [1]"},
-        {"--microbatches", CLI_COUNT, &p->accumulate, "N", "the same"},
-        {"--stages", CLI_COUNT, &p->stages, "N",
-         "pipeline: each of --workers holds one of N stages of the model [1, or as the files say]"},
-        {"--pipeline", CLI_TEXT, &p->pipeline, "NAME", "its schedule: gpipe, 1f1b or zb [1f1b]"},
-        {"--ahead", CLI_COUNT, &p->ahead, "N",
-         "1f1b, zb: N forwards more before a stage's first backward, held as well [0]"},
-        {"--placement", CLI_TEXT, &p->placement, "FILE",
-         "which worker runs which stage of which pipeline: of `plan place --json`, worker = device"},
-        {"--cut", CLI_TEXT, &p->cut, "FILE",
-         "which operators a stage has: of `plan fence --json` [about equal FLOPs]"},
-        {"--edge-wire", CLI_TEXT, &p->edge_wire, "NAME",
-         "what crosses stages: f32, bf16, int8, topk:R, adatopk:R[:FACTOR], bottleneck:R or aq:BITS [f32]"},
-        {"--edge-feedback", CLI_FLAG, &p->edge_feedback, "",
-         "int8, topk, adatopk: what was cut off goes with the next message"},
-        {"--min-replicas", CLI_COUNT, &p->min_replicas, "N",
-         "go on while N pipelines have all their ranks; 0 = a lost one ends the run [0]"},
-        {"--recompute", CLI_FLAG, &p->recompute, "", "less memory: compute each block's activations again"},
+        {"--microbatches", CLI_COUNT, &p->accumulate, "N", "another name of --accumulate"},
         {"--lr", CLI_REAL, &p->lr, "X", "learning rate [0.003]"},
         {"--optimizer", CLI_TEXT, &p->optimizer, "NAME", "sgd, nesterov, adam, adamw or muon [adamw]"},
-        {"--muon-lr", CLI_REAL, &p->muon_lr, "X", "of the matrices under muon; --lr is of the rest [0.02]"},
+        {"--muon-lr", CLI_REAL, &p->muon_lr, "X",
+         "muon: learning rate of matrices; other parameters use --lr [0.02]"},
         {"--weight-decay", CLI_REAL, &p->weight_decay, "X", "weight decay [0.01]"},
-        {"--schedule", CLI_TEXT, &p->schedule, "NAME", "constant, cosine or step [constant]"},
+        {"--schedule", CLI_TEXT, &p->schedule, "NAME",
+         "learning-rate schedule: constant, cosine or step [constant]"},
         {"--warmup", CLI_COUNT, &p->warmup, "N", "steps of linear warm-up [0]"},
-        {"--clip", CLI_REAL, &p->clip, "X", "global gradient norm limit; 0 = none [0]"},
-        {"--seed", CLI_COUNT, &p->seed, "N", "of parameters, data order and sample [0]"},
-        {"--strategy", CLI_TEXT, &p->strategy, "NAME", strategy_help(p)},
-        {"--period", CLI_COUNT, &p->period, "H", "steps in which each layer is averaged once [5]"},
+        {"--clip", CLI_REAL, &p->clip, "X", "limit of the global gradient norm; 0 = none [0]"},
+        {"--seed", CLI_COUNT, &p->seed, "N", "seed of parameters, data order and sample [0]"},
+        {"--recompute", CLI_FLAG, &p->recompute, "",
+         "save memory: compute each block's activations again in the backward pass"},
+        {"Pipeline", CLI_GROUP, NULL, NULL, NULL},
+        {"--stages", CLI_COUNT, &p->stages, "N",
+         "stages of the model, one per worker; --workers is a multiple of it [1, or as the files say]"},
+        {"--pipeline", CLI_TEXT, &p->pipeline, "NAME", "schedule of micro-batches: gpipe, 1f1b or zb [1f1b]"},
+        {"--ahead", CLI_COUNT, &p->ahead, "N",
+         "1f1b, zb: additional forward passes before a stage's first backward pass [0]"},
+        {"--placement", CLI_TEXT, &p->placement, "FILE",
+         "stage and pipeline of each worker, from `plan place --json`; worker = device"},
+        {"--cut", CLI_TEXT, &p->cut, "FILE",
+         "operators of each stage, from `plan fence --json` [about equal FLOPs]"},
+        {"--edge-wire", CLI_TEXT, &p->edge_wire, "NAME",
+         "format of activations between stages: f32, bf16, int8, topk:R, adatopk:R[:FACTOR], bottleneck:R "
+         "or aq:BITS [f32]"},
+        {"--edge-feedback", CLI_FLAG, &p->edge_feedback, "",
+         "int8, topk, adatopk: error feedback; the residual is added to the next message"},
+        {"--min-replicas", CLI_COUNT, &p->min_replicas, "N",
+         "complete pipelines with which the run continues after a loss; 0 = a loss ends the run [0]"},
+        {"Checkpoints", CLI_GROUP, NULL, NULL, NULL},
+        {"--save", CLI_TEXT, &p->t.save, "FOLDER", "folder of the checkpoints to write"},
+        {"--save-every", CLI_COUNT, &p->t.save_every, "N",
+         "steps between checkpoints; 0 = one at the end [0]"},
+        {"--keep", CLI_COUNT, &p->t.keep, "N", "number of checkpoints to retain, the newest; 0 = all [2]"},
+        {"--resume", CLI_TEXT, &p->t.resume, "FOLDER", "resume from the newest checkpoint in this folder"},
+        {"--load", CLI_TEXT, &p->t.load, "PATH",
+         "initial weights: a safetensors file, an index of shards, or a folder of them"},
+        {"--export", CLI_TEXT, &p->t.store, "FILE", "file for the trained weights (safetensors)"},
+        {"Reports", CLI_GROUP, NULL, NULL, NULL},
+        {"--eval-every", CLI_COUNT, &p->t.eval_every, "N",
+         "steps between evaluations on held-out data; 0 = one after the last step [0]"},
+        {"--json", CLI_TEXT, &p->json, "FILE", "file for the JSON lines of the run"},
+        {"--report", CLI_TEXT, &p->report, "FILE.html",
+         "page with curves, schedule, transfers of each rank and parameter deltas"},
+        {"--trace", CLI_TEXT, &p->trace, "FILE", "trace of the run for Perfetto"},
+        {"--write-profile", CLI_TEXT, &p->write_profile, "P.csv",
+         "file for the measured profile, input of --profile and `plan`"},
+        {"--write-graph", CLI_TEXT, &p->write_graph, "G.json",
+         "file for the model's operators, input of `plan fence --graph`; no training"},
+        {"--quiet", CLI_FLAG, &p->quiet, "", "print no progress"},
+        {"Emulation", CLI_GROUP, NULL, NULL, NULL},
+        {"--emulate-compute", CLI_TEXT, &p->emulate, "P.csv",
+         "profile with the times that layers sleep; they compute nothing"},
+        {"--forward", CLI_REAL, &p->forward, "F",
+         "ratio of a layer's forward time to its backward time, for a profile without forward times [0.5]"},
+        {"--sleep", CLI_TEXT, &p->t.sleep, "S,S,..",
+         "seconds that each worker sleeps in a step; the last value applies to the other workers [0]"},
+        {"--emulate-scale", CLI_REAL, &p->emulate_scale, "F",
+         "divisor of the parameters of --emulate-compute; divide the rate of --net by it too [1]"},
+        {"--emulate-bytes", CLI_REAL, &p->t.emulate_bytes, "N",
+         "with --stages: bytes of a micro-batch between two layers, before --emulate-scale [0]"},
+        {"--average-state", CLI_SETTING, &p->cfg, "", NULL},
+        {"--state-period", CLI_SETTING, &p->cfg, "M,V", NULL},
+        {"--split-params", CLI_SETTING, &p->cfg, "N", NULL},
         {"--paper", CLI_SETTING, &p->cfg, "", NULL},
         {"--solver", CLI_SETTING, &p->cfg, "NAME", NULL},
         {"--cost", CLI_SETTING, &p->cfg, "NAME", NULL},
@@ -143,7 +203,10 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--bucket-bytes", CLI_SETTING, &p->cfg, "N", NULL},
         {"--partition-bytes", CLI_SETTING, &p->cfg, "N", NULL},
         {"--credit", CLI_SETTING, &p->cfg, "C", NULL},
-        {"--split-params", CLI_SETTING, &p->cfg, "N", NULL},
+        {"--merge-sum", CLI_SETTING, &p->cfg, "", NULL},
+        {"--no-barrier", CLI_SETTING, &p->cfg, "", NULL},
+        {"--update-frequency", CLI_SETTING, &p->cfg, "F", NULL},
+        {"--preserve", CLI_SETTING, &p->cfg, "X", NULL},
         {"--servers", CLI_SETTING, &p->cfg, "N", NULL},
         {"--staleness", CLI_SETTING, &p->cfg, "S", NULL},
         {"--push-scale", CLI_SETTING, &p->cfg, "X", NULL},
@@ -154,104 +217,63 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--outer-lr", CLI_SETTING, &p->cfg, "X", NULL},
         {"--outer-momentum", CLI_SETTING, &p->cfg, "X", NULL},
         {"--overlap", CLI_SETTING, &p->cfg, "NAME", NULL},
-        {"--merge-sum", CLI_SETTING, &p->cfg, "", NULL},
-        {"--no-barrier", CLI_SETTING, &p->cfg, "", NULL},
-        {"--update-frequency", CLI_SETTING, &p->cfg, "F", NULL},
-        {"--preserve", CLI_SETTING, &p->cfg, "X", NULL},
         {"--mixture", CLI_SETTING, &p->cfg, "A", NULL},
         {"--fragments", CLI_SETTING, &p->cfg, "N", NULL},
         {"--landing", CLI_SETTING, &p->cfg, "N", NULL},
         {"--compensation", CLI_SETTING, &p->cfg, "X", NULL},
-        {"--average-state", CLI_SETTING, &p->cfg, "", NULL},
-        {"--state-period", CLI_SETTING, &p->cfg, "M,V", NULL},
-        {"--workers", CLI_COUNT, &p->workers, "N",
-         "workers to start, or the world with --rank [1, or what a launcher started]"},
-        {"--transport", CLI_TEXT, &p->transport, "NAME",
-         "tcp (processes), threads, or mpi under mpirun [tcp]"},
-        {"--net", CLI_TEXT, &p->net, "RATE,DELAY",
-         "shape each worker's links, e.g. 100mbit,20ms, or a topology FILE.json [unshaped]"},
-        {"--net2", CLI_SETTING, &p->cfg, "RATE,DELAY", NULL},
-        {"--net-script", CLI_SETTING, &p->cfg, "FILE", NULL},
-        {"--wire", CLI_SETTING, &p->cfg, "NAME", NULL},
-        {"--addr", CLI_TEXT, &p->addr, "HOST:PORT",
-         "where rank 0 listens, or file://PATH; with --rank [127.0.0.1:29500]"},
-        {"--rank", CLI_COUNT, &p->rank, "R", "be one rank of a run over several machines"},
-        {"--insecure", CLI_SETTING, &p->cfg, "", NULL},
         {"--connect-timeout", CLI_SETTING, &p->cfg, "S", NULL},
         {"--join-timeout", CLI_SETTING, &p->cfg, "S", NULL},
         {"--peer-timeout", CLI_SETTING, &p->cfg, "S", NULL},
         {"--op-timeout", CLI_SETTING, &p->cfg, "S", NULL},
-        {"--dump", CLI_TEXT, &p->dump, "FILE",
-         "last operations on an error or SIGUSR1, %r = rank [in --save]"},
-        {"--algorithm", CLI_SETTING, &p->cfg, "NAME", NULL},
-        {"--probe", CLI_FLAG, &p->t.probe, "", "measure all links first; rings then go where they are fast"},
+        {"Elastic", CLI_GROUP, NULL, NULL, NULL},
         {"--min-world", CLI_COUNT, &p->min_world, "N",
-         "elastic: go on while N workers and a majority are left; 0 = a lost one ends the run [0]"},
+         "workers with which the run continues after a loss, also a majority; 0 = a loss ends the run [0]"},
         {"--max-world", CLI_COUNT, &p->max_world, "N",
-         "elastic: room for N workers in all, those beyond --workers come with --join [--workers]"},
-        {"--join", CLI_FLAG, &p->join, "",
-         "come into an elastic run, in the place of a lost worker; with --addr"},
+         "largest number of workers; those above --workers come with --join [--workers]"},
+        {"--join", CLI_FLAG, &p->join, "", "join a running elastic run at --addr, in place of a lost worker"},
+        {"--insecure", CLI_SETTING, &p->cfg, "", NULL},
         {"--tls-psk", CLI_SETTING, &p->cfg, "FILE", NULL},
         {"--tls-ca", CLI_SETTING, &p->cfg, "FILE", NULL},
         {"--tls-cert", CLI_SETTING, &p->cfg, "FILE", NULL},
         {"--tls-key", CLI_SETTING, &p->cfg, "FILE", NULL},
+        {"Network", CLI_GROUP, NULL, NULL, NULL},
+        {"--net2", CLI_SETTING, &p->cfg, "RATE,DELAY", NULL},
+        {"--net-script", CLI_SETTING, &p->cfg, "FILE", NULL},
+        {"--probe", CLI_FLAG, &p->t.probe, "", "measure all links first; rings then use the fast links"},
+        {"Device", CLI_GROUP, NULL, NULL, NULL},
         {"--device", CLI_TEXT, &p->device, "NAME", "cpu, or cuda in a build by nvcc [cpu]"},
         {"--numbers", CLI_TEXT, &p->numbers, "NAME",
-         "of --device cuda: f32, tf32 or bf16 with float32 master weights [f32]"},
-        {"--nccl", CLI_FLAG, &p->nccl, "",
-         "of --device cuda: layers go from GPU to GPU, a GPU for each worker"},
+         "--device cuda: f32, tf32, or bf16 with float32 master weights [f32]"},
+        {"--nccl", CLI_FLAG, &p->nccl, "", "--device cuda: send layers from GPU to GPU; one GPU per worker"},
         {"--both-links", CLI_FLAG, &p->both_links, "",
-         "of --device cuda: from GPU to GPU and by --transport at once, each layer by the faster"},
-        {"--threads", CLI_SETTING, &p->cfg, "N", NULL},
-        {"--kernels", CLI_SETTING, &p->cfg, "NAME", NULL},
-        {"--deterministic", CLI_SETTING, &p->cfg, "", NULL},
-        {"--profile", CLI_SETTING, &p->cfg, "P.csv", NULL},
-        {"--profile-steps", CLI_SETTING, &p->cfg, "N", NULL},
-        {"--plan", CLI_SETTING, &p->cfg, "FILE", NULL},
-        {"--emulate-compute", CLI_TEXT, &p->emulate, "P.csv",
-         "layers sleep for these times and compute nothing"},
-        {"--forward", CLI_REAL, &p->forward, "F",
-         "forward time of a layer if the profile has none, as a multiple of its backward time [0.5]"},
-        {"--sleep", CLI_TEXT, &p->t.sleep, "S,S,..",
-         "seconds that each worker sleeps in a step; the last is of the others too [0]"},
-        {"--emulate-scale", CLI_REAL, &p->emulate_scale, "F",
-         "divide their parameters by F; scale --net the same way [1]"},
-        {"--emulate-bytes", CLI_REAL, &p->t.emulate_bytes, "N",
-         "with --stages: bytes that pass between two layers, of a micro-batch, before --emulate-scale [0]"},
+         "--device cuda: send layers from GPU to GPU and by --transport, each by the faster"},
+        {"Debug", CLI_GROUP, NULL, NULL, NULL},
+        {"--overwrite", CLI_FLAG, &p->overwrite, "", "replace the checkpoints of another run in --save"},
         {"--check-writes", CLI_SETTING, &p->cfg, "", NULL},
-        {"--save", CLI_TEXT, &p->t.save, "FOLDER", "write checkpoints into this folder"},
-        {"--save-every", CLI_COUNT, &p->t.save_every, "N", "steps between them; 0 = at the end [0]"},
-        {"--keep", CLI_COUNT, &p->t.keep, "N", "of them, keep the newest N; 0 = all [2]"},
-        {"--overwrite", CLI_FLAG, &p->overwrite, "", "replace what another run has saved in --save"},
-        {"--eval-every", CLI_COUNT, &p->t.eval_every, "N",
-         "steps between evaluations on what is held out; 0 = after the last [0]"},
-        {"--resume", CLI_TEXT, &p->t.resume, "FOLDER", "go on from the newest checkpoint in it"},
-        {"--load", CLI_TEXT, &p->t.load, "PATH",
-         "weights to begin with: a safetensors file, an index of shards, or a folder of them"},
-        {"--export", CLI_TEXT, &p->t.store, "FILE", "write the trained weights (safetensors)"},
-        {"--json", CLI_TEXT, &p->json, "FILE", "JSON lines of the run"},
-        {"--report", CLI_TEXT, &p->report, "FILE.html",
-         "a page: curves, schedule, transfers of each rank, what changed"},
-        {"--trace", CLI_TEXT, &p->trace, "FILE", "trace of the run, opens in Perfetto"},
-        {"--write-profile", CLI_TEXT, &p->write_profile, "P.csv",
-         "write the measured profile, for --profile and `plan`"},
-        {"--write-graph", CLI_TEXT, &p->write_graph, "G.json",
-         "instead of training: write the model's operators, for `plan fence --graph`"},
-        {"--quiet", CLI_FLAG, &p->quiet, "", "no progress line"},
+        {"--dump", CLI_TEXT, &p->dump, "FILE",
+         "file for the last operations after an error or SIGUSR1, %r = rank [in --save]"},
     };
 
-    const int all = count + (int)(sizeof shared / sizeof shared[0]);
+    static const char *const order[] = {"Simulation", "Model",    "Data",        "Strategy",
+                                        "Training",   "Pipeline", "Checkpoints", "Reports"};
+    enum { ORDER = sizeof order / sizeof order[0] };
+    const int all = ORDER + count + (int)(sizeof shared / sizeof shared[0]);
     cli_option table[OPTIONS];
     char text[1500];
     int code;
 
-    memcpy(table, own, (size_t)count * sizeof *own);
-    memcpy(table + count, shared, sizeof shared);
+    memset(table, 0, sizeof table);
+    for (int i = 0; i < ORDER; i++) { /* of the groups in --help */
+        table[i].name = order[i];
+        table[i].kind = CLI_GROUP;
+    }
+    memcpy(table + ORDER, own, (size_t)count * sizeof *own);
+    memcpy(table + ORDER + count, shared, sizeof shared);
     cli_command(argc, argv, p->command, sizeof p->command);
     presets_help(p->name, about, text, sizeof text);
     code = cli_parse(argc, argv, text, table, all);
     if (code < 0 && p->preset) code = preset_apply(p, table, all);
-    /* again, so that what was given beside a preset wins wherever it stands */
+    /* again: an option of the command line replaces the preset's, before or after --preset */
     return code < 0 && p->preset ? cli_parse(argc, argv, text, table, all) : code;
 }
 
@@ -378,8 +400,6 @@ static ddp_status check(const program *p, ddp_error *err)
 {
     if (p->workers < 1 || p->workers > p->most)
         return refuse(err, "--workers %ld is not possible; 1 to %ld can be started", p->workers, p->most);
-    if (p->period == 0)
-        return refuse(err, "--period 0: H is at least 1 step; 1 averages every layer in every step");
     if (p->steps < 1 && !p->epochs) return refuse(err, "--steps %ld: at least 1 step is needed", p->steps);
     if (p->batch < 1) return refuse(err, "--batch 0: at least 1 %s is needed", p->samples);
     if (p->accumulate < 1) return refuse(err, "--accumulate 0: at least 1 micro-batch is needed");
@@ -396,10 +416,12 @@ static ddp_status check(const program *p, ddp_error *err)
         return refuse(err, "--muon-lr %g: it must be above 0; 0.02 suits muon", p->muon_lr);
     if (!(p->weight_decay >= 0))
         return refuse(err, "--weight-decay %g: it must not be negative", p->weight_decay);
-    if (!(p->clip >= 0)) return refuse(err, "--clip %g: a limit above 0, or 0 for none", p->clip);
+    if (!(p->clip >= 0 || p->clip <= -DBL_MAX))
+        return refuse(err, "--clip %g: a limit above 0, or 0 for none", p->clip);
+    if (!(p->dropout >= 0 && p->dropout < 1))
+        return refuse(err, "--dropout %g: a probability from 0 to below 1; 0 is none", p->dropout);
     if (!(p->held_out >= 0 && p->held_out < 1))
-        return refuse(err, "--held-out %g: a fraction from 0 up to but not 1; the default is 0.1",
-                      p->held_out);
+        return refuse(err, "--held-out %g: a fraction from 0 to below 1; the default is 0.1", p->held_out);
     if (!(p->forward >= 0 && p->forward <= 1000))
         return refuse(err, "--forward %g: a multiple of the backward time, from 0 to 1000", p->forward);
     if (!(p->emulate_scale >= 1))
@@ -469,7 +491,6 @@ static void configure(program *p)
 {
     ddp_config *c = &p->cfg;
 
-    if (p->period > 0) c->period = (int)p->period;
     choose_dump(p);
     if (!p->launched && (p->rank >= 0 || p->workers > 1 || c->server.count > 0))
         c->world = (int)p->workers + (c->server.count > 0 ? c->server.count : 0);
@@ -487,13 +508,13 @@ static void configure(program *p)
     c->seed = (uint64_t)p->seed;
     c->micro_batches = (int)p->accumulate;
     p->t.edge.feedback = p->edge_feedback;
-    if (p->emulate && !c->gradient.bucket_bytes)
-        c->gradient.bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* shrink as well */
-    if (p->emulate && !c->gradient.partition_bytes)
-        c->gradient.partition_bytes = (size_t)(26e6 / p->emulate_scale);
-    c->clip_norm = (float)p->clip;
-    c->debug.overwrite = p->overwrite;
-    c->debug.trace_spans = p->trace || p->report ? TRAINING_SPANS : 0;
+    if (p->emulate && !c->bucket_bytes)
+        c->bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* shrink as well */
+    if (p->emulate && !c->partition_bytes) c->partition_bytes = (size_t)(26e6 / p->emulate_scale);
+    c->clip_norm = p->clip > 0 ? (float)p->clip : 0;
+    if (p->clip == 0) (void)unsetenv("DREAMDDP_CLIP_NORM"); /* the library reads it for a limit of 0 */
+    c->overwrite = p->overwrite;
+    c->trace_spans = p->trace || p->report ? TRAINING_SPANS : 0;
     c->cancel = &cli_interrupted;
 }
 

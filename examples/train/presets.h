@@ -44,29 +44,31 @@ static const preset presets[] = {
 };
 enum { PRESETS = (int)(sizeof presets / sizeof presets[0]) };
 
-/* What a program's --help says first, its presets with it. */
+/* The first lines of a program's --help: what it does, and its presets. */
 static void presets_help(const char *trainer, const char *about, char *out, size_t room)
 {
-    size_t n = (size_t)snprintf(out, room,
-                                "%s\n\npresets (docs/presets.md); an option given beside one wins:", about);
+    size_t n = (size_t)snprintf(out, room, "%s", about);
+    int found = 0;
 
-    for (int i = 0; i < PRESETS && n < room; i++)
-        if (!strcmp(presets[i].trainer, trainer))
-            n += (size_t)snprintf(out + n, room - n, "\n  --preset %-18s %s", presets[i].name,
-                                  presets[i].about);
+    for (int i = 0; i < PRESETS && n < room; i++) {
+        if (strcmp(presets[i].trainer, trainer)) continue;
+        n += (size_t)snprintf(out + n, room - n, "%s\n  --preset %-18s %s",
+                              found++ ? ""
+                                      : "\n\nPresets, described in docs/presets.md; an option that you give "
+                                        "replaces the preset's",
+                              presets[i].name, presets[i].about);
+    }
 }
 
-/* NULL after a sentence on stderr: no preset, or another program's. */
+/* NULL after a message: there is no such preset, or it belongs to another program. */
 static const preset *preset_named(const char *given, const char *trainer)
 {
-    cli_option names[PRESETS]; /* for cli_nearest */
+    nearest_name found = nearest_begin(given);
     char all[300] = "";
-    const char *nearest;
 
-    memset(names, 0, sizeof names);
     for (int i = 0; i < PRESETS; i++) {
         const preset *s = &presets[i];
-        names[i].name = s->name;
+        nearest_consider(&found, given, s->name);
         snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", s->name);
         if (strcmp(s->name, given)) continue;
         if (!strcmp(s->trainer, trainer)) return s;
@@ -74,9 +76,8 @@ static const preset *preset_named(const char *given, const char *trainer)
                 s->trainer, given);
         return NULL;
     }
-    nearest = cli_nearest(given, names, PRESETS);
     fprintf(stderr, "%s: unknown preset %s; %s%s%schoose %s\n", trainer, given,
-            nearest ? "did you mean " : "", nearest ? nearest : "", nearest ? "? " : "", all);
+            found.name ? "did you mean " : "", found.name ? found.name : "", found.name ? "? " : "", all);
     return NULL;
 }
 

@@ -36,31 +36,33 @@ static int simulate_parse(simulate *x, int argc, char **argv)
 {
     program *p = &x->p;
     const cli_option own[] = {
+        {"Simulation", CLI_GROUP, NULL, NULL, NULL},
         {"--profile", CLI_TEXT, &p->emulate, "P.csv",
-         "what each layer has and takes: layer,params,forward_s,backward_s,comm_s"},
-        {"--faults", CLI_TEXT, &x->faults, "FILE", "stalls and slow links at their times (docs/links.md)"},
+         "parameters and times of each layer: layer,params,forward_s,backward_s,comm_s"},
+        {"--faults", CLI_TEXT, &x->faults, "FILE", "file of stalls and rates at given times (docs/links.md)"},
         {"--noise", CLI_REAL, &x->noise, "X",
-         "each layer takes up to X times longer or shorter, drawn anew each time [0]"},
-        {"--slow", CLI_TEXT, &x->slow, "R:F,..", "worker R computes F times as long"},
-        {"--tokens", CLI_REAL, &x->tokens, "N", "of a worker's step, for --target [1]"},
+         "largest random change of a layer's times, as a fraction; drawn for each execution [0]"},
+        {"--slow", CLI_TEXT, &x->slow, "R:F,..", "stragglers: worker R computes F times as long"},
+        {"--tokens", CLI_REAL, &x->tokens, "N", "tokens per worker and step, for --target [1]"},
         {"--target", CLI_REAL, &x->target, "N",
-         "tokens to be trained on: says hours, and with --price what they cost"},
-        {"--price", CLI_REAL, &x->price, "X", "of a worker's hour"},
+         "tokens to train on; prints the hours, and with --price the cost"},
+        {"--price", CLI_REAL, &x->price, "X", "price of one hour of a worker"},
         {"--sweep", CLI_TEXT, &x->sweep, "KEY=A,B,..",
-         "a run for each value of an option: workers=2,4,8; by ; where values have commas: "
+         "values of an option, with a run for each: workers=2,4,8; with ; between values that contain "
+         "commas: "
          "net=1gbit,1ms;10mbit,20ms"},
-        {"--csv", CLI_TEXT, &x->csv, "FILE", "a line for each run"},
-        {"--svg", CLI_TEXT, &x->svg, "FILE",
-         "with --sweep: utilisation against its values, a curve for each strategy"},
+        {"--csv", CLI_TEXT, &x->csv, "FILE", "table with a line for each run"},
+        {"--svg", CLI_TEXT, &x->svg, "FILE", "with --sweep: chart of utilisation, a curve for each strategy"},
         {"--real", CLI_FLAG, &x->real, "",
-         "instead: really run it on this machine, layers sleep and zeros are sent"},
-        {"--each", CLI_FLAG, &x->unfolded, "", "run every worker, also where all do the same"},
+         "run it on this machine in real time: layers sleep and zeros are sent"},
+        {"--each", CLI_FLAG, &x->unfolded, "", "run every worker, also where all of them do the same"},
     };
 
-    return parse(p, argc, argv,
-                 "Says what a training would do on machines that are not there. --strategy all, or "
-                 "ssgd,dreamddp, compares them.",
-                 own, (int)(sizeof own / sizeof own[0]));
+    return parse(
+        p, argc, argv,
+        "Predicts a training run on machines that you do not have. --strategy all, or ssgd,dreamddp, "
+        "compares strategies.",
+        own, (int)(sizeof own / sizeof own[0]));
 }
 
 static ddp_status simulate_none(program *p, ddp_error *err)
@@ -74,13 +76,14 @@ static ddp_status simulate_none(program *p, ddp_error *err)
 static ddp_status simulate_chosen(program *p, ddp_error *err)
 {
     const simulate *x = (const simulate *)p;
+    const cli_range ranges[] = {
+        {"--target", x->target, 0, 0}, {"--tokens", x->tokens, DBL_MIN, 0}, {"--price", x->price, 0, 0}};
 
     if (!p->emulate) return simulate_none(p, err);
     if (!(x->noise >= 0 && x->noise < 1))
-        return refuse(err, "--noise %g: a share from 0 up to but not 1", x->noise);
-    if (!(x->target >= 0 && x->tokens > 0 && x->price >= 0))
-        return refuse(err, "--target %g, --tokens %g, --price %g: numbers above 0", x->target, x->tokens,
-                      x->price);
+        return refuse(err, "--noise %g: a fraction from 0 to below 1", x->noise);
+    if (cli_out_of_range(ranges, sizeof ranges / sizeof ranges[0], err->msg, sizeof err->msg))
+        return err->code = DDP_ARG;
     if (x->price > 0 && !(x->target > 0))
         return refuse(err, "--price %g needs --target N, the tokens to be trained on", x->price);
     return DDP_OK;

@@ -24,24 +24,29 @@
 static int parse_gpt(program *p, int argc, char **argv)
 {
     const cli_option own[] = {
+        {"Model", CLI_GROUP, NULL, NULL, NULL},
         {"--model", CLI_TEXT, &p->model, "NAME", "gpt2 or llama2 [gpt2]"},
         {"--layers", CLI_COUNT, &p->layers, "N", "transformer blocks [4]"},
         {"--heads", CLI_COUNT, &p->heads, "N", "attention heads [4]"},
         {"--dim", CLI_COUNT, &p->dim, "N", "width, a multiple of --heads [64]"},
         {"--kv-heads", CLI_COUNT, &p->kv_heads, "N", "llama2: heads of keys and values; 0 = --heads [0]"},
         {"--hidden", CLI_COUNT, &p->hidden, "N", "llama2: width of the MLP; 0 = 8/3 width [0]"},
-        {"--tied", CLI_FLAG, &p->tied, "", "llama2: the token table is also the last matrix"},
+        {"--tied", CLI_FLAG, &p->tied, "", "llama2: share the token table with the output matrix"},
         {"--seq", CLI_COUNT, &p->seq, "N", "tokens per sequence [64]"},
-        {"--vocab", CLI_COUNT, &p->vocab, "N", "vocabulary; 0 = from the data, larger pads [0]"},
+        {"--vocab", CLI_COUNT, &p->vocab, "N",
+         "size of the vocabulary, at least that of the data; 0 = that of the data [0]"},
         {"--dropout", CLI_REAL, &p->dropout, "P", "dropout probability [0]"},
+        {"Data", CLI_GROUP, NULL, NULL, NULL},
         {"--data", CLI_TEXT, &p->data, "FILE",
-         "text, learned byte by byte; tokens: llm.c or nanoGPT .bin, .u16, .u32; .gz of these"},
-        {"--held-out", CLI_REAL, &p->held_out, "F", "fraction of the data kept for val_loss [0.1]"},
+         "text, read as bytes, or tokens: llm.c or nanoGPT .bin, .u16, .u32; .gz of these"},
+        {"--held-out", CLI_REAL, &p->held_out, "F", "fraction of the data held out for val_loss [0.1]"},
         {"--val-batches", CLI_COUNT, &p->val_batches, "N",
-         "batches of it that val_loss is the mean of; 0 = all [20]"},
-        {"--sample", CLI_COUNT, &p->sample, "N", "print N tokens drawn from the trained model [0]"},
-        {"--temperature", CLI_REAL, &p->temperature, "X", "of the sample; 0 = always the likeliest [0.8]"},
-        {"--top-k", CLI_COUNT, &p->top_k, "N", "draw from the N likeliest; 0 = from all [40]"},
+         "batches of held-out data for val_loss; 0 = all [20]"},
+        {"Reports", CLI_GROUP, NULL, NULL, NULL},
+        {"--sample", CLI_COUNT, &p->sample, "N", "number of tokens to print from the trained model [0]"},
+        {"--temperature", CLI_REAL, &p->temperature, "X",
+         "temperature of the sample; 0 = always the likeliest token [0.8]"},
+        {"--top-k", CLI_COUNT, &p->top_k, "N", "number of likeliest tokens to draw from; 0 = all [40]"},
     };
 
     return parse(p, argc, argv, "Trains a GPT over slow links and prints one JSON object of results.", own,
@@ -60,6 +65,10 @@ static ddp_status choose_gpt(program *p, ddp_error *err)
         return refuse(err, "--dropout %g: llama2 has none; leave it out", p->dropout);
     if (strcmp(p->model, "llama2") && (p->kv_heads || p->hidden || p->tied))
         return refuse(err, "--kv-heads, --hidden and --tied belong to --model llama2, not to %s", p->model);
+    if (p->layers < 1) return refuse(err, "--layers %ld: at least 1 block is needed", p->layers);
+    if (p->heads < 1) return refuse(err, "--heads %ld: at least 1 attention head is needed", p->heads);
+    if (p->dim < 1) return refuse(err, "--dim %ld: at least 1; it must be a multiple of --heads", p->dim);
+    if (p->seq < 1) return refuse(err, "--seq %ld: at least 1 token per sequence is needed", p->seq);
     if (p->layers > 10000) return refuse(err, "--layers %ld: at most 10000 blocks can be built", p->layers);
     if (p->emulate && p->sample)
         return refuse(err, "--emulate-compute trains nothing that --sample %ld could draw from", p->sample);

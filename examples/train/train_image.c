@@ -227,16 +227,19 @@ static ddp_status load_images(program *p, ddp_error *err)
 static int parse_images(program *p, int argc, char **argv)
 {
     const cli_option own[] = {
+        {"Model", CLI_GROUP, NULL, NULL, NULL},
         {"--model", CLI_TEXT, &p->model, "NAME", "mlp, resnet18, resnet50, resnet101, vgg16 or vgg19 [mlp]"},
         {"--hidden", CLI_TEXT, &p->widths, "N,N,..", "mlp: widths of the hidden layers [512,256]"},
         {"--dropout", CLI_REAL, &p->dropout, "P", "vgg: dropout probability [0]"},
+        {"Data", CLI_GROUP, NULL, NULL, NULL},
         {"--data", CLI_TEXT, &p->data, "FOLDER",
-         "files of MNIST (idx), CIFAR-10 or CIFAR-100 (bin), .gz of these"},
-        {"--held-out", CLI_REAL, &p->held_out, "F", "fraction of the training images kept for val_loss [0]"},
+         "folder with files of MNIST (idx), CIFAR-10 or CIFAR-100 (bin), or .gz of these"},
+        {"--held-out", CLI_REAL, &p->held_out, "F",
+         "fraction of the training images held out for val_loss [0]"},
         {"--val-batches", CLI_COUNT, &p->val_batches, "N",
-         "batches of them that val_loss is the mean of; 0 = all [0]"},
+         "batches of held-out images for val_loss; 0 = all [0]"},
         {"--test-batches", CLI_COUNT, &p->pictures->test_batches, "N",
-         "batches of the test images that test_accuracy is of; 0 = all [0]"},
+         "batches of test images for test_accuracy; 0 = all [0]"},
     };
 
     return parse(p, argc, argv,

@@ -54,16 +54,16 @@ static ddp_status prepare(program *p, ddp_error *err)
     t->seed = (uint64_t)p->seed;
     t->ahead = (int)p->ahead;
     t->workers = (int)p->workers;
-    t->period = (int)p->period;
+    t->period = p->cfg.period ? p->cfg.period : -1;
     t->label = p->quiet ? NULL : p->strategy;
     /* only the ranks that are started here leave something behind here; a plan's filling is kept
        for the report up to a period of 4096 */
     t->result = training_result_new(
         p->rank >= 0 || p->launched ? 1 : (int)(p->places && p->places < p->workers ? p->places : p->workers),
         p->steps,
-        p->period > 4096 ? 4096
-        : p->period > 0  ? (int)p->period
-                         : 64);
+        p->cfg.period > 4096 ? 4096
+        : p->cfg.period > 0  ? p->cfg.period
+                             : 64);
     if (t->result) {
         const long evals = t->eval_every ? p->steps / t->eval_every : 0;
         t->result->sample = (int32_t *)training_share((size_t)p->sample * sizeof(int32_t));

@@ -100,7 +100,7 @@ def apart(folder):
 @case("mistakes are told in one sentence")
 def mistakes(folder):
     for args, code, word in ((["--workers", 1], 1, "no links"), (["--workers", 2, "--net", "fast"], 2, "100mbit,20ms"),
-                             (["--workers", 2, "--rank", 2], 2, "ranks from 0"), (["--merge"], 2, "dump"),
+                             (["--workers", 2, "--rank", 2], 2, "ranks count from 0"), (["--merge"], 2, "dump"),
                              (["--merge", "nowhere"], 1, "nowhere"),
                              (["--workers", 2, "--write-network", "no/such/file"], 1, "no/such/file"),
                              (["--workers", 2, "--tflops", "1"], 2, "--write-network"),
@@ -130,7 +130,7 @@ def agree(folder):
 @case("connections with certificates, through a file, and options that part")
 def certified(folder):
     for program in (NETCHECK, BENCH):
-        for args, word in ((["--tls-ca", "ca.pem"], "tls"), (["--addr", "1.2.3.4:5"], "--rank"), (["--peer-timeout", -1], "0 s"),
+        for args, word in ((["--tls-ca", "ca.pem"], "tls"), (["--addr", "1.2.3.4:5"], "--rank"), (["--peer-timeout", -1], "--peer-timeout -1"),
                            (["--rank", 0, "--transport", "threads"], "tcp")):
             _, err = run(folder, program, "--workers", 2, *args, code=None)
             expect(word in err.lower() and err.count("\n") == 1, "%s %s: %s" % (program, args, err))

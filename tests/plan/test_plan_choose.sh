@@ -66,12 +66,12 @@ assert [r["rank"] for r in a] == list(range(1, 20)) and all(p["step_ms"] <= q["s
     says 2 'either --profile or --model is needed' --net 1mbit --workers 2
     says 2 'either --profile or --model is needed' $base --model gpt2 --speed 1
     says 2 '--model needs --speed TFLOPS' --model gpt2 --net 1mbit --workers 2
-    says 2 '--speed must be above 0' --model gpt2 --speed 0 --net 1mbit --workers 2
+    says 2 '--speed is 0, it must be above 0' --model gpt2 --speed 0 --net 1mbit --workers 2
     says 2 '--profile and --speed exclude each other' $base --speed 1
     says 2 '--net RATE,DELAY is needed' --profile p.csv --workers 2
     says 2 '--net needs a rate above 0' --profile p.csv --workers 2 --net 0
-    says 2 '--workers N is needed, from 2' --profile p.csv --net 1mbit --workers 1
-    says 2 '--utilisation is above 0 and below 100' $base --utilisation 100
+    says 2 '--workers is 1, it must be from 2' --profile p.csv --net 1mbit --workers 1
+    says 2 '--utilisation is 100, it must be above 0 and below 100' $base --utilisation 100
     says 2 '--period is 0, it must be at least 1; leave it out' $base --period 0
     says 2 '--batch is 0, it must be at least 1; leave it out' --model mlp --speed 1 --net 1mbit --workers 2 --batch 0
     says 2 "there is no model 'gpt9'" --model gpt9 --speed 1 --net 1mbit --workers 2

@@ -41,10 +41,10 @@ base="partial --profile p.csv --period 3"
     fi
 
     says 2 'a subcommand is needed'
-    says 2 'unknown subcommand nonsense; known are: partial' nonsense
+    says 2 'unknown subcommand nonsense; choose partial' nonsense
     says 2 '--profile FILE is needed' partial --period 3
     says 2 '--period H is needed' partial --profile p.csv
-    says 2 '--period H is needed' partial --profile p.csv --period 0
+    says 2 '--period is 0, it must be from 1 to 1000000' partial --profile p.csv --period 0
     says 2 '--period -1 is not a whole number' partial --profile p.csv --period -1
     says 2 "solver 'greedy' is unknown; use optimal, dfs" $base --solver greedy
     says 2 "cost 'cheap' is unknown; use timeline" $base --cost cheap

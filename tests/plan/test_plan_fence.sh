@@ -81,7 +81,7 @@ base="--graph g.json --network net.json"
     says 2 'one of --model NAME and --graph FILE is needed' --network net.json
     says 2 'one of --model NAME and --graph FILE is needed' --model gpt2 $base
     says 2 '--network FILE is needed' --graph g.json
-    says 2 '--microbatches N must be from 1' $base --microbatches 0
+    says 2 '--microbatches is 0, it must be from 1 to 1000000' $base --microbatches 0
     # the same plan with shorter messages; the dense figures stay
     has '"compressed": {"latency_s": ' $base --compress 100
     "$plan" fence $base >out 2>err && "$plan" fence $base --compress 1 --factor 1 >again 2>err

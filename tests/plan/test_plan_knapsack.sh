@@ -27,7 +27,7 @@ says 2 '--items c1,c2,.. is needed' knapsack --capacity 3
 says 2 '--capacity A[,B] or --deadline D is needed' knapsack --items 3
 says 2 '--capacity stands without' knapsack --items 3 --capacity 3 --deadline 2
 says 2 '--capacity stands without' knapsack --items 3 --capacity 3 --mu 2
-says 2 "--items: '' is not a number" knapsack --items '' --capacity 3
+says 2 '--items needs a value, but it is empty' knapsack --items '' --capacity 3
 says 2 "--items: 'x' is not a number" knapsack --items 1,x --capacity 3
 says 2 "--items: 'inf' is not a number" knapsack --items 1,inf --capacity 3
 says 2 'item 1 takes 0; it must be finite and above 0' knapsack --items 1,0 --capacity 3
@@ -39,8 +39,8 @@ says 2 '--ready needs one number per item' knapsack --items 1,2 --ready 1 --dead
 says 2 'item 0 is ready at -1' knapsack --items 1 --ready -1 --deadline 3
 says 2 'the capacity of link 0 is 0' knapsack --items 1 --deadline 0
 says 2 '--links 2 needs --mu X' knapsack --items 1 --deadline 3 --links 2
-says 2 '--mu is time on the slow link' knapsack --items 1 --deadline 3 --links 2 --mu 0.5
-says 2 '--links is 1 or 2' knapsack --items 1 --deadline 3 --links 3 --mu 1
+says 2 '--mu is 0.5, it must be at least 1' knapsack --items 1 --deadline 3 --links 2 --mu 0.5
+says 2 '--links is 3, it must be 1 or 2' knapsack --items 1 --deadline 3 --links 3 --mu 1
 says 2 "solver 'brute' is unknown; use exact or greedy" knapsack --items 1 --capacity 1 --solver brute
 says 2 'unknown option --item' knapsack --item 1
 many=$(awk 'BEGIN { srand(1); for (i = 0; i < 60; i++) printf "%s%.6f", i ? "," : "", 0.1 + rand() }')

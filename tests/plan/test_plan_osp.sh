@@ -38,8 +38,8 @@ base="--profile p.csv --net 200bit --workers 1 --importance i.txt"
     says 2 '--profile FILE is needed'
     says 2 '--net RATE is needed' --profile p.csv
     says 2 '--workers N is needed' --profile p.csv --net 200bit
-    says 2 '--share is 0 to 1' $base --share 1.5
-    says 2 '--budget must not be negative' $base --budget -1
+    says 2 '--share is 1.5, it must be 0 to 1' $base --share 1.5
+    says 2 '--budget is -1, it must be at least 0' $base --budget -1
     says 2 '--share and --budget exclude each other' $base --share 0.5 --budget 10
     has '"budget_bytes": 1e+300' $base --budget 1e300
     u_max=$("$plan" osp $base --share 0.25 | sed 's/.*"budget_bytes": \([0-9.e+]*\).*/\1/;q')

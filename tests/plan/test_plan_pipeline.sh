@@ -27,13 +27,13 @@ base="--stages 4 --microbatches 8"
 [json.loads(l) for l in open("p.json")]; x.parse("p.svg")'
         result $? "plan pipeline: JSON and SVG are well-formed"
     fi
-    says 2 '--stages N is needed, 1 to 1024' --microbatches 2
-    says 2 '--microbatches M is needed, 1 to 65536' --stages 2
+    says 2 '--stages N is needed, from 1 to 1024' --microbatches 2
+    says 2 '--microbatches M is needed, from 1 to 65536' --stages 2
     says 2 "pipeline schedule '2f2b' is unknown; use gpipe, 1f1b or zb" $base --schedule 2f2b
     says 2 'one number, or one for each of the 4 stages' $base --forward-s 1,2
     says 2 'one number, or one for each of the 4 stages' $base --backward-s 1,2,3,4,5
     says 2 'one number, or one for each of the 4 stages' $base --forward-s -1
-    says 2 '0 to 1' $base --weights 1.5
+    says 2 '--weights is 1.5, it must be 0 to 1' $base --weights 1.5
     says 2 '--bytes needs --net RATE,DELAY' $base --bytes 5
     says 2 'for example 100mbit,20ms' $base --net slow
     "$plan" pipeline $base --svg absent/p.svg >out 2>err

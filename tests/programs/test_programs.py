@@ -120,8 +120,9 @@ mistake("data of one byte", 1, ["one", "1 byte"], "--data one", files={"one": "x
 mistake("data that is a directory", 1, ["directory"], "--data .")
 mistake("data shorter than a window", 2, ["short|windows", "seq"], "--data few", files={"few": "a few letters"})
 for spec in ["100", "abc", "-1mbit,5ms", "0mbit,1ms", "nan,1ms", "100mbit,5", "100mbit,-5ms", "100mbit,5ms,3",
-             ",", ""]:
+             ","]:
     mistake("net '%s'" % spec, 2, [re.escape(spec), "100mbit,20ms"], "--workers 2 --net " + spec)
+mistake("net without a value", 2, ["--net needs a value, but it is empty", "RATE,DELAY"], "--workers 2 --net ")
 for flag in ["--profile", "--emulate-compute"]:
     for what, words, text in [
             ("a missing column", ["bad.csv", "line 1", "backward_s"],

@@ -71,7 +71,7 @@ def mistakes_are_refused_in_a_sentence():
     before = everything()
     for base, code, words, args in (
             (GPT, 2, "--batch 0", "--batch 0"),
-            (GPT, 2, "context 0", "--seq 0"),
+            (GPT, 2, "--seq 0: at least 1 token", "--seq 0"),
             (GPT, 2, "seq is 100000, but the data has 9000 tokens", "--seq 100000"),
             (GPT, 2, "leaves 9 to train on", "--held-out 0.999"),
             (GPT, 2, "--lr nan", "--lr nan"),
