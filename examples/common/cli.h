@@ -58,29 +58,16 @@ static void cli_setting(const char *option, ddp_setting *out)
 }
 
 /* The title of the group of a setting: its chapter of the configuration. */
-static const char *cli_chapter(const char *field)
+static const char *cli_chapter(const char *chapter)
 {
-    static const char *const chapters[][2] = {
-        {"Average", "average_first average_state state_period split_params"},
-        {"Plan", "paper solver cost fill loss_budget"},
-        {"Gradient", "bucket_bytes partition_bytes credit"},
-        {"DeFT", "merge_sum no_barrier update_frequency preserve"},
-        {"Server", "servers staleness push_scale"},
-        {"OSP", "defer lgp correct split"},
-        {"Outer", "outer_lr outer_momentum overlap mixture fragments landing compensation"},
-        {"Timeout", "connect_timeout_s join_timeout_s peer_timeout_s op_timeout_s"},
-        {"Elastic", "min_world max_world join elastic_bytes"},
-        {"Security", "insecure tls_psk tls_ca tls_cert tls_key no_checksum"},
-        {"Network", "socket_ifname net_script net2 addr2"},
-        {"Device", "nccl"},
-        {"Debug", "dump_path trace_spans check_writes overwrite no_finite_check"}};
-    const size_t n = field ? strlen(field) : 0;
+    static const char *const titles[][2] = {
+        {"core", "Strategy"},   {"average", "Average"}, {"plan", "Plan"},         {"gradient", "Gradient"},
+        {"deft", "DeFT"},       {"server", "Server"},   {"osp", "OSP"},           {"outer", "Outer"},
+        {"timeout", "Timeout"}, {"elastic", "Elastic"}, {"security", "Security"}, {"network", "Network"},
+        {"device", "Device"},   {"debug", "Debug"}};
 
-    for (size_t i = 0; field && i < sizeof chapters / sizeof chapters[0]; i++) {
-        const char *at = chapters[i][1];
-        for (; at; at = strchr(at, ' ') ? strchr(at, ' ') + 1 : NULL)
-            if (!strncmp(at, field, n) && (!at[n] || at[n] == ' ')) return chapters[i][0];
-    }
+    for (size_t i = 0; chapter && i < sizeof titles / sizeof titles[0]; i++)
+        if (!strcmp(titles[i][0], chapter)) return titles[i][1];
     return "Strategy";
 }
 
@@ -161,7 +148,7 @@ static void cli_help(const char *program, const char *about, const cli_option *t
             group[i] = current;
             if (table[i].kind != CLI_SETTING) continue;
             cli_setting(table[i].name, &setting);
-            group[i] = cli_title(titles, &groups, cli_chapter(setting.field));
+            group[i] = cli_title(titles, &groups, cli_chapter(setting.chapter));
         } /* else the program's own option replaces a shared one */
     }
     printf("usage: %s [options]\n%s\n", program, about);

@@ -508,13 +508,14 @@ static void configure(program *p)
     c->seed = (uint64_t)p->seed;
     c->micro_batches = (int)p->accumulate;
     p->t.edge.feedback = p->edge_feedback;
-    if (p->emulate && !c->bucket_bytes)
-        c->bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* shrink as well */
-    if (p->emulate && !c->partition_bytes) c->partition_bytes = (size_t)(26e6 / p->emulate_scale);
+    if (p->emulate && !c->gradient.bucket_bytes)
+        c->gradient.bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* shrink as well */
+    if (p->emulate && !c->gradient.partition_bytes)
+        c->gradient.partition_bytes = (size_t)(26e6 / p->emulate_scale);
     c->clip_norm = p->clip > 0 ? (float)p->clip : 0;
     if (p->clip == 0) (void)unsetenv("DREAMDDP_CLIP_NORM"); /* the library reads it for a limit of 0 */
-    c->overwrite = p->overwrite;
-    c->trace_spans = p->trace || p->report ? TRAINING_SPANS : 0;
+    c->debug.overwrite = p->overwrite;
+    c->debug.trace_spans = p->trace || p->report ? TRAINING_SPANS : 0;
     c->cancel = &cli_interrupted;
 }
 
