@@ -78,7 +78,7 @@ mistake("changes that each replica has a share of", 2, ["diloco", "choose dreamd
 mistake("unknown strategy", 2, ["bogus", "dreamddp"], "--strategy bogus")
 mistake("unknown model", 2, ["vgg99", "gpt2"], "--model vgg99")
 mistake("unknown optimizer", 2, ["lion", "adamw", "muon"], "--optimizer lion")
-mistake("state period 0", 2, ["--state-period 0,3", "3,6"], "--state-period 0,3")
+mistake("state period 0", 2, ["--state-period 0,3", "1 to 1000000"], "--state-period 0,3")
 mistake("rate of matrices 0", 2, ["--muon-lr 0"], "--optimizer muon --muon-lr 0")
 mistake("unknown schedule", 2, ["zigzag", "cosine"], "--schedule zigzag")
 mistake("unknown transport", 2, ["pigeon", "tcp"], "--transport pigeon")

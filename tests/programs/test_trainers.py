@@ -77,7 +77,7 @@ def mistakes_are_refused_in_a_sentence():
             (GPT, 2, "--lr nan", "--lr nan"),
             (GPT, 2, "--lr -1", "--lr -1"),
             (GPT, 2, "--steps -3", "--steps -3"),
-            (GPT, 2, "threads 2000: 1 to 1024", "--threads 2000"),
+            (GPT, 2, "choose 1 to 1024", "--threads 2000"),
             (GPT, 2, "at most 10000 blocks", "--layers 1000000"),
             (GPT, 2, "1 to 1000000 steps", "--period 2000000000"),
             (GPT, 2, "at most 1000000 micro-batches", "--accumulate 2000000000"),

@@ -257,7 +257,7 @@ static void what_cannot_be_split_is_said(void **state)
     } bad[] = {{DDP_SSGD, 100, DDP_WIRE_F32, "strategy ssgd with split_params 100"},
                {DDP_LOCALSGD, 100, DDP_WIRE_F32, "its plan is of whole layers: leave split_params 0"},
                {DDP_DREAMDDP, 100, DDP_WIRE_INT8, "wire int8 with split_params 100"},
-               {DDP_DREAMDDP, -1, DDP_WIRE_F32, "split_params -1: 0 or more parameters"},
+               {DDP_DREAMDDP, -1, DDP_WIRE_F32, "split_params -1 is out of range"},
                {DDP_DREAMDDP, 1, DDP_WIRE_F32,
                 "split_params 1 makes 14538 parts of 8 layers, more than 16 of each"}};
 
