@@ -131,7 +131,7 @@ def check(folder):
             ("train_gpt", "--outer-lr 0,7", "is not a number; write --outer-lr 0.7$"),
             ("train_gpt", "--outer-lr 0.7x", "above 0"), ("train_gpt", "--state-period 0,5", "1 to 1000000 periods"),
             ("train_gpt", "--peer-timeout 5s", "above 0, in seconds"), ("train_gpt", "--threads 5000", "1 to 1024"),
-            ("netcheck", "--peer-timeout -1", "seconds above 0"), ("netcheck", "--workers 500", "from 2 to 256"),
+            ("netcheck", "--peer-timeout -1", "above 0, in seconds"), ("netcheck", "--workers 500", "from 2 to 256"),
             ("netcheck", "--op-timeout 1,5", "write --op-timeout 1.5$"),
             ("broker", "--nodes 0", "from 1 to 256"), ("broker", "--momentum 1", "below 1"),
             ("broker", "--peer-timeout 0", "above 0"), ("compnode", "--threads 0", "from 1 to 1024"),
