@@ -46334,37 +46334,24 @@ typedef struct ddp__times {
     struct ddp__clock *clock; /* of a device's times; NULL = hooks are punctual */
 } ddp__times;
 
-/* A registered layer. */
+/* A registered layer: made by context/layers.c at its registration and at the start, read by all. */
 typedef struct ddp__unit {
     char *name;
     ddp_block *block;   /* a list */
     ddp_matrix *matrix; /* [matrices] */
     int matrices;
     double flops;
-    int group, link;              /* that averages it, 0: all; that its messages take, of a bucket its last
-                                   layer's */
-    size_t count;                 /* floats that averaging moves, optimizer state left out */
-    float *state;                 /* [state_count] of the optimizer */
-    size_t state_count, trained;  /* the latter: floats with gradients */
-    ddp_piece *average;           /* [averages] what averaging the layer moves */
-    ddp_piece *gradient, *trains; /* [gradients] gradients, and what they are of, as the optimizer takes
-                                      them */
-    ddp_matrix *shape;            /* [gradients] rows 0: no matrix */
-    ddp_piece *other;             /* [others] what else averaging moves: buffers, optimizer state */
-    ddp_piece *moved;             /* what of `average` or `other` goes this time; NULL: all, every time */
+    int group, link;             /* that averages it, 0: all; that its messages take, of a bucket its last
+                                     layer's */
+    size_t count;                /* floats that averaging moves, optimizer state left out */
+    float *state;                /* [state_count] of the optimizer */
+    size_t state_count, trained; /* the latter: floats with gradients */
+    ddp_piece *average;          /* [averages] what averaging the layer moves */
+    ddp_piece *gradient,
+        *trains;       /* [gradients] gradients, and what they are of, as the optimizer takes them */
+    ddp_matrix *shape; /* [gradients] rows 0: no matrix */
+    ddp_piece *other;  /* [others] what else averaging moves: buffers, optimizer state */
     int averages, gradients, others;
-    long ticket, other_ticket;      /* transfers in flight, or -1 */
-    float *residual, *base, *delta; /* [trained] int8 blocks: still to be sent, the last average, what is
-                                            in flight; NULL without */
-    int changing;                   /* delta is in flight, or was */
-    int passes;                     /* backward_end calls in this step */
-    int skipped;                    /* micro-batches of this step without a gradient (ddp_skip) */
-    int left_out;                   /* the last update was: no rank had a gradient */
-    long updates;                   /* updates applied so far */
-    long forward_step;              /* last step with a forward_begin */
-    double divergence;              /* of the last averaging; written by the comm thread while in flight */
-    double last_divergence, part_divergence; /* of all parts; of those of them averaged so far */
-    int moving, averaged;                    /* parts in flight, and averaged so far */
 } ddp__unit;
 
 struct ddp_ctx {
@@ -46417,6 +46404,9 @@ struct ddp_ctx {
         (d)->call = __func__;                                                                \
     } while (0)
 DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
+DDP_LIB ddp__strategy_event ddp__event_set(ddp_ctx *d,
+                                           ddp__strategy_event event); /* returns the one before */
+DDP_LIB ddp__strategy_event ddp__event_of(const ddp_ctx *d);
 DDP_LIB const char *ddp__event_name(ddp__strategy_event event); /* "backward_end" */
 
 /* ---- facts.c: what other modules may know of a context ----
@@ -46450,6 +46440,24 @@ DDP_LIB int ddp__team_place(const ddp_ctx *d);
 DDP_LIB int ddp__team_root(const ddp_ctx *d); /* the first of them */
 DDP_LIB ddp__joining ddp__joining_of(const ddp_ctx *d);
 DDP_LIB int ddp__met(const ddp_ctx *d); /* ranks from the start, where others may join */
+
+/* ---- layers.c: the registered layers ----
+ *
+ *   layer        one of them
+ *   add          registers one, which is checked; add_block: another block of layer l
+ *   named        the number of a layer, or -1
+ *   describe     when all are registered: weights that two layers share become the first one's, and the lists
+ *                that messages and updates take are made
+ *   state        memory for the optimizer
+ *   link_set     which link its messages take */
+DDP_LIB const ddp__unit *ddp__unit_of(const ddp_ctx *d, int l);
+DDP_LIB ddp_status ddp__unit_add(ddp_ctx *d, const ddp_layer *layer, ddp_error *err);
+DDP_LIB int ddp__unit_add_block(ddp_ctx *d, int l, const ddp_block *block); /* 0: out of memory */
+DDP_LIB int ddp__unit_named(const ddp_ctx *d, const char *name);
+DDP_LIB ddp_status ddp__units_describe(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__units_state(ddp_ctx *d, ddp_error *err);
+DDP_LIB void ddp__unit_link_set(ddp_ctx *d, int l, int link);
+DDP_LIB void ddp__units_free(ddp_ctx *d);
 
 /* ---- open.c: a context from its configuration, its end, and what changes of it ----
  *
@@ -46818,6 +46826,16 @@ const char *ddp__event_name(ddp__strategy_event event)
 #undef DDP__EVENT_NAME
 
     return names[event];
+}
+
+ddp__strategy_event ddp__event_of(const ddp_ctx *d) { return d->event; }
+
+ddp__strategy_event ddp__event_set(ddp_ctx *d, ddp__strategy_event event)
+{
+    const ddp__strategy_event before = d->event;
+
+    d->event = event;
+    return before;
 }
 
 int ddp__hook_in_event(ddp_ctx *d)
@@ -47278,6 +47296,292 @@ const char *ddp__program_runs(ddp_ctx *d, const char *function)
 
 void ddp__joining_set(ddp_ctx *d, ddp__joining state) { d->joining = state; }
 
+/* ==== context/layers.c ==== [context] */
+/* The registered layers: checked, described by lists of their arrays, given memory for the optimizer. */
+
+/* ---- what lies in two layers: the same arrays once more are a tied weight, anything else is a mistake
+ * ---- */
+
+typedef struct ddp__array {
+    const float *from, *to;
+    int layer, block, gradients;
+} ddp__array;
+
+static int ddp__array_order(const void *a, const void *b)
+{
+    const ddp__array *x = (const ddp__array *)a, *y = (const ddp__array *)b;
+
+    if (x->from != y->from) return (uintptr_t)x->from < (uintptr_t)y->from ? -1 : 1;
+    if (x->gradients != y->gradients) return x->gradients - y->gradients;
+    return x->layer != y->layer ? x->layer - y->layer : x->block - y->block;
+}
+
+/* All arrays of all layers, by address; how many. */
+static int ddp__arrays(const ddp_ctx *d, ddp__array *out)
+{
+    int n = 0;
+
+    for (int l = 0; l < d->layers; l++)
+        for (int b = 0; b < ddp__count(d->unit[l].block); b++) {
+            const ddp_block *k = &d->unit[l].block[b];
+            const ddp__array params = {k->params, k->params + k->count, l, b, 0},
+                             grads = {k->grads, k->grads + k->count, l, b, 1};
+            out[n++] = params;
+            if (k->grads) out[n++] = grads;
+        }
+    qsort(out, (size_t)n, sizeof *out, ddp__array_order);
+    return n;
+}
+
+/* A tied weight belongs to the layer that is first in the forward, and so last in the backward. */
+static void ddp__arrays_tie(ddp_ctx *d, const ddp__array *x, int n)
+{
+    for (int i = 1, kept = 0; i < n; i++) {
+        const ddp_block *a = &d->unit[x[kept].layer].block[x[kept].block];
+        ddp_block *b = &d->unit[x[i].layer].block[x[i].block];
+        if (!x[i].gradients && a != b && a->params == b->params && a->grads == b->grads &&
+            a->count == b->count && a->kind == b->kind)
+            b->count = 0;
+        else
+            kept = i;
+    }
+    for (int l = 0; l < d->layers; l++) {
+        ddp__unit *u = &d->unit[l];
+        int left = 0;
+        for (int b = 0; b < ddp__count(u->block); b++)
+            if (u->block[b].count) u->block[left++] = u->block[b];
+        stbds_arrsetlen(u->block, left);
+    }
+}
+
+static ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
+{
+    const ddp__array *far; /* that which reaches furthest so far */
+    ddp__array *all;
+    int n = 0;
+
+    for (int l = 0; l < d->layers; l++) n += 2 * ddp__count(d->unit[l].block);
+    all = (ddp__array *)ddp__calloc((size_t)n + 1, sizeof *all);
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for the arrays of %d layers", d->layers);
+    ddp__arrays_tie(d, all, ddp__arrays(d, all));
+    n = ddp__arrays(d, all);
+    err->code = DDP_OK;
+    for (int i = 1, k = 0; i < n; i++) {
+        const ddp__array *x = &all[i];
+        far = &all[k];
+        if (x->from < far->to) {
+            ddp__fail(
+                err, DDP_ARG,
+                "%s of layer %d (%s) and %s of layer %d (%s) overlap by %zu bytes: give each value once; "
+                "a weight that two layers share has the same params, grads and count in both",
+                far->gradients ? "gradients" : "parameters", far->layer, d->unit[far->layer].name,
+                x->gradients ? "gradients" : "parameters", x->layer, d->unit[x->layer].name,
+                (size_t)((x->to < far->to ? x->to : far->to) - x->from) * sizeof(float));
+            break;
+        }
+        if (x->to > far->to) k = i;
+    }
+    DDP_FREE(all);
+    return err->code;
+}
+
+/* ---- memory of the layers ---- */
+
+/* The first matrix of a block at or behind `at`; NULL: none, or the rule takes all alike. */
+static const ddp_matrix *ddp__next_matrix(const ddp_ctx *d, const ddp__unit *u, const ddp_block *k, size_t at)
+{
+    const ddp_matrix *next = NULL, *x = u->matrix;
+
+    for (; d->optimizer.matrix_state && x < u->matrix + u->matrices; x++)
+        if (x->params >= k->params + at && x->params < k->params + k->count &&
+            (!next || x->params < next->params))
+            next = x;
+    return next;
+}
+
+/* A block as the optimizer takes it: each of its matrices, and what lies around them. */
+static void ddp__unit_trains(const ddp_ctx *d, ddp__unit *u, const ddp_block *k)
+{
+    size_t at = 0, n;
+
+    for (; at < k->count; at += n) {
+        const ddp_matrix *x = ddp__next_matrix(d, u, k, at);
+        n = (x ? (size_t)(x->params - k->params) : k->count) - at;
+        if (n == 0) {
+            u->shape[u->gradients] = *x;
+            n = x->rows * x->columns;
+        }
+        u->trains[u->gradients].data = k->params + at;
+        u->gradient[u->gradients].data = k->grads + at;
+        u->trains[u->gradients].count = u->gradient[u->gradients].count = n;
+        u->state_count += n * (size_t)ddp__piece_state(d, u, u->gradients++);
+    }
+    u->trained += k->count;
+}
+
+/* Room for the lists, and another where what averaging moves does not always go whole. */
+static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
+{
+    const size_t room = (size_t)(ddp__count(u->block) + 2 * u->matrices + 1);
+
+    u->shape = (ddp_matrix *)ddp__scratch_take(&d->lists, room, sizeof *u->shape);
+    u->gradient = (ddp_piece *)ddp__scratch_take(&d->lists, 4 * room, sizeof *u->gradient);
+    if (ddp__scratch_failed(&d->lists))
+        return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", ddp__layer_prefix(u->name), u->name);
+    u->trains = u->gradient + room;
+    u->average = u->trains + room;
+    u->other = u->average + room;
+    for (int b = 0; b < ddp__count(u->block); b++) {
+        const ddp_block *k = &u->block[b];
+        const ddp_piece values = {{k->params}, k->count};
+        if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal from the start on */
+        u->average[u->averages++] = values;
+        u->count += k->count;
+        if (k->kind == DDP_PARAMS)
+            ddp__unit_trains(d, u, k);
+        else
+            u->other[u->others++] = values;
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
+{
+    if (u->state_count == 0) return DDP_OK;
+    u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
+    if (!u->state)
+        return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory for %zu bytes of optimizer state",
+                         ddp__layer_prefix(u->name), u->name, u->state_count * sizeof(float));
+    if (d->cfg.average.state) {
+        const ddp_piece state = {{u->state}, u->state_count};
+        u->average[u->averages++] = u->other[u->others++] = state;
+    }
+    return DDP_OK;
+}
+
+static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
+{
+    if (u->name) DDP_FREE(u->name);
+    ddp__array_free(u->block);
+    ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
+}
+
+static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b, ddp_error *err)
+{
+    if (b->count == 0)
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out", d->layers, name);
+    if (!b->params)
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values", d->layers,
+                         name, b->count);
+    if (b->kind == DDP_BUFFERS && b->grads)
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of buffers has no gradients; leave grads NULL",
+                         d->layers, name);
+    return DDP_OK;
+}
+
+/* Matrix i lies in one block and in no other matrix. */
+static ddp_status ddp__check_matrix(const ddp_ctx *d, const ddp__unit *u, int i, ddp_error *err)
+{
+    const ddp_matrix *x = &u->matrix[i];
+    const size_t most = (size_t)-1 / sizeof(float),
+                 count = x->rows && x->columns <= most / x->rows ? x->rows * x->columns : 0;
+    int b = 0, k = 0;
+
+    while (b < ddp__count(u->block) &&
+           !(u->block[b].kind == DDP_PARAMS && x->params >= u->block[b].params &&
+             count <= u->block[b].count &&
+             (size_t)(x->params - u->block[b].params) <= u->block[b].count - count))
+        b++;
+    while (k < i && (x->params >= u->matrix[k].params + u->matrix[k].rows * u->matrix[k].columns ||
+                     x->params + count <= u->matrix[k].params))
+        k++;
+    if (count && b < ddp__count(u->block) && k == i) return DDP_OK;
+    return ddp__fail(err, DDP_ARG, "layer %d (%s): matrix %d of %zu rows and %zu columns %s", d->layers,
+                     u->name, i, x->rows, x->columns,
+                     count && b < ddp__count(u->block)
+                         ? "overlaps another: leave one of them out"
+                         : "does not lie in one block of parameters: give its first value, rows and columns");
+}
+
+static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *layer, ddp_error *err)
+{
+    int own = layer->params || layer->count;
+    char number[32];
+
+    snprintf(number, sizeof number, "layer %d", d->layers);
+    u->name = ddp__strdup(layer->name ? layer->name : number);
+    u->matrix = (ddp_matrix *)ddp__scratch_take(&d->lists, (size_t)layer->matrix_count, sizeof *u->matrix);
+    if (!u->name || !u->matrix || !ddp__reserve(u->block, layer->block_count + own))
+        return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+    if (own) {
+        const ddp_block first = {layer->params, layer->grads, layer->count, DDP_PARAMS};
+        stbds_arrput(u->block, first);
+    }
+    for (int i = 0; i < layer->block_count; i++) stbds_arrput(u->block, layer->blocks[i]);
+    u->flops = layer->flops;
+    u->group = layer->group;
+    for (int i = 0; i < ddp__count(u->block); i++) DDP__TRY(ddp__check_block(d, u->name, &u->block[i], err));
+    for (int i = 0; i < layer->matrix_count; i++) {
+        u->matrix[u->matrices++] = layer->matrices[i];
+        DDP__TRY(ddp__check_matrix(d, u, i, err));
+    }
+    return DDP_OK;
+}
+
+const ddp__unit *ddp__unit_of(const ddp_ctx *d, int l) { return &d->unit[l]; }
+
+ddp_status ddp__unit_add(ddp_ctx *d, const ddp_layer *layer, ddp_error *err)
+{
+    ddp__unit u = DDP__ZEROS;
+
+    if (!ddp__reserve(d->unit, d->layers + 1))
+        return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+    if (ddp__unit_fill(d, &u, layer, err)) {
+        ddp__unit_free(d, &u);
+        return err->code;
+    }
+    stbds_arrput(d->unit, u);
+    d->layers++;
+    return DDP_OK;
+}
+
+int ddp__unit_add_block(ddp_ctx *d, int l, const ddp_block *block)
+{
+    ddp__unit *u = &d->unit[l];
+
+    if (!ddp__reserve(u->block, ddp__count(u->block) + 1)) return 0;
+    stbds_arrput(u->block, *block);
+    return 1;
+}
+
+int ddp__unit_named(const ddp_ctx *d, const char *name)
+{
+    for (int l = 0; l < d->layers; l++)
+        if (!strcmp(d->unit[l].name, name)) return l;
+    return -1;
+}
+
+ddp_status ddp__units_describe(ddp_ctx *d, ddp_error *err)
+{
+    DDP__TRY(ddp__spans_settle(d, err));
+    for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
+    return DDP_OK;
+}
+
+ddp_status ddp__units_state(ddp_ctx *d, ddp_error *err)
+{
+    for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
+    return DDP_OK;
+}
+
+void ddp__unit_link_set(ddp_ctx *d, int l, int link) { d->unit[l].link = link; }
+
+void ddp__units_free(ddp_ctx *d)
+{
+    for (int l = 0; l < d->layers; l++) ddp__unit_free(d, &d->unit[l]);
+    ddp__array_free(d->unit);
+}
+
 /* ==== context/clock.h ==== [context] */
 /* The clock of a step. */
 
@@ -47591,8 +47895,25 @@ typedef struct ddp__norm_chain {
     void *user;
 } ddp__norm_chain;
 
+/* A layer's averages and updates. */
+typedef struct ddp__sending {
+    ddp_piece *moved;               /* what of the layer's lists goes this time; NULL: all, every time */
+    long ticket, other_ticket;      /* transfers in flight, or -1 */
+    float *residual, *base, *delta; /* [trained] int8 blocks: still to be sent, the last average, what is in
+                                       flight; NULL without */
+    int changing;                   /* delta is in flight, or was */
+    int skipped;                    /* no micro-batch of this step had a gradient (ddp_skip) */
+    int left_out;                   /* the last update was: no rank had a gradient */
+    long updates;                   /* updates applied so far */
+    long forward_step;              /* last step with a forward_begin */
+    double divergence;              /* of the last averaging; written by the comm thread while in flight */
+    double last_divergence, part_divergence; /* of all parts; of those of them averaged so far */
+    int moving, averaged;                    /* parts in flight, and averaged so far */
+} ddp__sending;
+
 struct ddp__exchanging {
-    ddp__posted *posted; /* [posted_room] */
+    ddp__sending *sending; /* [layers], from the start on */
+    ddp__posted *posted;   /* [posted_room] */
     int posted_count, posted_room;
     long posted_next;
     ddp__own_state *kept;    /* a list */
@@ -47613,7 +47934,7 @@ struct ddp__exchanging {
                            what was cut off of results, to be added to them; NULL */
 };
 
-/* part.c. open: 0: out of memory. close: what was posted or kept, and residuals. */
+/* part.c. open: 0: out of memory. close: residuals, and what muon works in; behind ddp__posted_close. */
 DDP_LIB int ddp__exchange_open(ddp_ctx *d);
 DDP_LIB void ddp__exchange_close(ddp_ctx *d);
 DDP_LIB void ddp__transport_set(ddp_ctx *d, const ddp__transport *over);
@@ -47630,15 +47951,126 @@ DDP_LIB void ddp__computing_set(ddp_ctx *d, int group);
 DDP_LIB int ddp__posted_room(const ddp_ctx *d);                 /* messages that the strategy may post */
 DDP_LIB const ddp__own_state *ddp__kept_list(const ddp_ctx *d); /* what the strategy keeps, a list */
 DDP_LIB void ddp__forward_hooks(ddp_ctx *d, int all); /* of the step that is over: all layers had one */
-DDP_LIB float *ddp__residual_memory(const ddp_ctx *d, const ddp__unit *u); /* of a layer, where it is */
-DDP_LIB int ddp__coded_on_device(const ddp_ctx *d); /* a device makes blocks of values itself */
+DDP_LIB float *ddp__residual_memory(const ddp_ctx *d, int layer); /* where it is; NULL without */
+DDP_LIB int ddp__coded_on_device(const ddp_ctx *d);               /* a device makes blocks of values itself */
+/* A layer's averages and updates, as the session sees them. open: when the layers are described. */
+DDP_LIB ddp_status ddp__sending_open(ddp_ctx *d, ddp_error *err);
+DDP_LIB int ddp__average_in_flight(const ddp_ctx *d, int layer);
+DDP_LIB void ddp__forward_began(ddp_ctx *d, int layer);
+DDP_LIB int ddp__forward_all(const ddp_ctx *d); /* every layer had its forward_begin in this step */
+DDP_LIB void ddp__skipped_set(ddp_ctx *d, int layer, int skipped); /* no micro-batch had a gradient */
+DDP_LIB int ddp__left_out(const ddp_ctx *d, int layer);
+DDP_LIB void ddp__updates_set(ddp_ctx *d, int layer, long updates);
+DDP_LIB float *ddp__base_of(const ddp_ctx *d, int layer);
+DDP_LIB double ddp__divergence_of(const ddp_ctx *d, int layer);
+
+/* ==== exchange/part.c ==== [exchange] */
+/* The part of a context that belongs to this module: opened, closed, and what others tell it. */
+
+int ddp__exchange_open(ddp_ctx *d)
+{
+    d->exchange = (struct ddp__exchanging *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->exchange);
+    return d->exchange != NULL;
+}
+
+void ddp__exchange_close(ddp_ctx *d)
+{
+    struct ddp__exchanging *x = d->exchange;
+
+    ddp__release(ddp__allocator_of(d), x->muon.at, x->muon_count * sizeof(float));
+    ddp__release(ddp__allocator_of(d), x->coded, x->coded_count * sizeof(float));
+    ddp__host_release(ddp__host_of(d), x->bases, x->bases_count * sizeof(float));
+    ddp__host_release(ddp__host_of(d), x->coded_there, 2 * x->coded_count * sizeof(float));
+}
+
+void ddp__transport_set(ddp_ctx *d, const ddp__transport *over) { d->exchange->over = over; }
+void ddp__norm_chain_set(ddp_ctx *d, const ddp__norm_chain *norm) { d->exchange->norm = *norm; }
+int ddp__norm_is_shared(const ddp_ctx *d) { return d->exchange->norm.pass != NULL; }
+int ddp__computing(const ddp_ctx *d) { return d->exchange->computing; }
+void ddp__computing_set(ddp_ctx *d, int group) { d->exchange->computing = group; }
+int ddp__posted_room(const ddp_ctx *d) { return d->exchange->posted_room; }
+const ddp__own_state *ddp__kept_list(const ddp_ctx *d) { return d->exchange->kept; }
+void ddp__forward_hooks(ddp_ctx *d, int all) { d->exchange->hooks_forward = all; }
+int ddp__coded_on_device(const ddp_ctx *d) { return d->exchange->coded_there != NULL; }
+
+float *ddp__residual_memory(const ddp_ctx *d, int layer)
+{
+    const struct ddp__exchanging *x = d->exchange;
+    float *here = x->sending[layer].residual;
+
+    return here && x->coded_there ? x->coded_there + (here - x->coded) : here;
+}
+
+/* Room for parts of lists where averages do not always move all of a layer. */
+static int ddp__sending_moves(ddp_ctx *d, int l)
+{
+    const ddp__unit *u = ddp__unit_of(d, l);
+    const ddp_config *c = ddp__cfg(d);
+    const int arrays = c->average.state ? ddp__optimizer(d)->state_per_param : 0;
+    ddp__sending *y = &d->exchange->sending[l];
+
+    if (ddp__parts_for(d, u->trained) == 1 &&
+        !(u->state_count && arrays && (c->average.state_period[0] > 1 || c->average.state_period[1] > 1)))
+        return 1;
+    y->moved = (ddp_piece *)ddp__scratch_take(ddp__lists_of(d), ddp__unit_pieces(d, u), sizeof *y->moved);
+    return y->moved != NULL;
+}
+
+ddp_status ddp__sending_open(ddp_ctx *d, ddp_error *err)
+{
+    struct ddp__exchanging *x = d->exchange;
+    const int layers = ddp__layers(d);
+
+    x->sending = (ddp__sending *)ddp__scratch_take(ddp__lists_of(d), (size_t)layers, sizeof *x->sending);
+    for (int l = 0; x->sending && l < layers; l++) {
+        x->sending[l].ticket = x->sending[l].other_ticket = x->sending[l].forward_step = -1;
+        if (!ddp__sending_moves(d, l))
+            return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory",
+                             ddp__layer_prefix(ddp__unit_of(d, l)->name), ddp__unit_of(d, l)->name);
+    }
+    return x->sending ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for %d layers", layers);
+}
+
+int ddp__average_in_flight(const ddp_ctx *d, int layer)
+{
+    const ddp__sending *y = &d->exchange->sending[layer];
+
+    return y->ticket != -1 || y->other_ticket != -1;
+}
+
+void ddp__forward_began(ddp_ctx *d, int layer) { d->exchange->sending[layer].forward_step = ddp_step(d); }
+
+int ddp__forward_all(const ddp_ctx *d)
+{
+    for (int l = 0; l < ddp__layers(d); l++)
+        if (d->exchange->sending[l].forward_step != ddp_step(d)) return 0;
+    return 1;
+}
+
+void ddp__skipped_set(ddp_ctx *d, int layer, int skipped) { d->exchange->sending[layer].skipped = skipped; }
+int ddp__left_out(const ddp_ctx *d, int layer)
+{
+    return d->exchange->sending && d->exchange->sending[layer].left_out;
+}
+void ddp__updates_set(ddp_ctx *d, int layer, long updates) { d->exchange->sending[layer].updates = updates; }
+float *ddp__base_of(const ddp_ctx *d, int layer) { return d->exchange->sending[layer].base; }
+double ddp__divergence_of(const ddp_ctx *d, int layer)
+{
+    return d->exchange->sending ? d->exchange->sending[layer].last_divergence : 0;
+}
+
+void ddp__reported_set(ddp_ctx *d, const struct ddp_step_info *info) { d->exchange->reported = info; }
+
+size_t ddp__muon_floats(const ddp_ctx *d) { return d->exchange->muon_count; }
 
 /* ==== exchange/events.h ==== [exchange] */
 /* A strategy's events, and the messages that it has posted. */
 
 /* Runs an event that the strategy has; a ddp_status. */
-#define DDP__EVENT(d, what, args) \
-    ((d)->ops.what ? ((d)->event = DDP__EVENT_##what, ddp__event_over((d), (d)->ops.what args)) : DDP_OK)
+#define DDP__EVENT(d, what, args)                                                                 \
+    (ddp__ops(d)->what                                                                            \
+         ? (ddp__event_set((d), DDP__EVENT_##what), ddp__event_over((d), ddp__ops(d)->what args)) \
+         : DDP_OK)
 DDP_LIB ddp_status ddp__event_over(ddp_ctx *d, int code);
 /* First line of every verb. */
 #define DDP__VERB(verb) DDP__DO(ddp__verb_enter(d, verb))
@@ -47660,9 +48092,8 @@ DDP_LIB ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err);
 
 ddp_status ddp__event_over(ddp_ctx *d, int code)
 {
-    const ddp__strategy_event event = d->event;
+    const ddp__strategy_event event = ddp__event_set(d, DDP__NO_EVENT);
 
-    d->event = DDP__NO_EVENT;
     if (ddp__error(d)->code) return ddp__error(d)->code; /* a verb's, or what was complained of */
     if (!code) return DDP_OK;
     return ddp__fail(ddp__error(d), DDP_FAILED,
@@ -47675,7 +48106,7 @@ ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
 {
     if (!d) return DDP_ARG;
     if (ddp__error(d)->code) return ddp__error(d)->code;
-    if (d->event) return DDP_OK; /* the hook around the event has checked the process */
+    if (ddp__event_of(d)) return DDP_OK; /* the hook around the event has checked the process */
     DDP__TRY(ddp__host_check(ddp__host_of(d), ddp__error(d)));
     return ddp__fail(ddp__error(d), DDP_USAGE,
                      "%s was called outside of an event of strategy %s: only start, "
@@ -47730,8 +48161,8 @@ DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float r
 /* floats_none marks values as the gradient of a skipped layer (ddp_no_gradient). gradients_none does so for a
  * layer, and gradients_some changes its computed gradient if it could be taken for one. */
 DDP_LIB void ddp__floats_none(float *x, size_t n);
-DDP_LIB void ddp__gradients_none(ddp_ctx *d, ddp__unit *u);
-DDP_LIB void ddp__gradients_some(ddp_ctx *d, ddp__unit *u);
+DDP_LIB void ddp__gradients_none(ddp_ctx *d, const ddp__unit *u);
+DDP_LIB void ddp__gradients_some(ddp_ctx *d, const ddp__unit *u);
 /* ddp_update_apart, or there: ddp_update_copy. */
 DDP_LIB void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state,
                                 long step, float rate, int there);
@@ -47851,7 +48282,7 @@ void ddp__floats_none(float *x, size_t n)
     for (size_t i = 0; i < n; i++) memcpy(x + i, &ddp__no_gradient_bits, sizeof *x);
 }
 
-void ddp__gradients_none(ddp_ctx *d, ddp__unit *u)
+void ddp__gradients_none(ddp_ctx *d, const ddp__unit *u)
 {
     float none;
 
@@ -47867,7 +48298,7 @@ void ddp__gradients_none(ddp_ctx *d, ddp__unit *u)
 }
 
 /* On a device kernels begin with 0, which no sum makes -0.0. */
-void ddp__gradients_some(ddp_ctx *d, ddp__unit *u)
+void ddp__gradients_some(ddp_ctx *d, const ddp__unit *u)
 {
     float *first = u->gradients ? u->gradient[0].data : NULL;
 
@@ -47877,10 +48308,12 @@ void ddp__gradients_some(ddp_ctx *d, ddp__unit *u)
 
 /* Whether an update has no gradient. from: the averaged gradient, NULL: the layer's own gradient. On a device
  * the update kernel looks at an averaged gradient; a rank knows whether its own one was skipped. */
-static int ddp__nothing_to_update(const ddp_ctx *d, const ddp__unit *u, const float *from)
+static int ddp__nothing_to_update(const ddp_ctx *d, int layer, const float *from)
 {
+    const ddp__unit *u = ddp__unit_of(d, layer);
+
     if (ddp__backend_of(d))
-        return u->skipped == ddp__cfg(d)->micro_batches && ddp__ops(d)->averages != DDP_AVERAGES_GRADIENTS &&
+        return d->exchange->sending[layer].skipped && ddp__ops(d)->averages != DDP_AVERAGES_GRADIENTS &&
                !(ddp__ops(d)->traits & DDP_NEEDS_SERVERS);
     if (!u->gradients || ddp__on_paper(ddp__host_seen(d), u->gradient[0].data)) return 0;
     if (from) return ddp_no_gradient(from, u->trained);
@@ -47892,7 +48325,7 @@ static int ddp__nothing_to_update(const ddp_ctx *d, const ddp__unit *u, const fl
 void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
                         float rate, int there)
 {
-    const ddp__unit *u = &d->unit[layer];
+    const ddp__unit *u = ddp__unit_of(d, layer);
 
     if (ddp__on_paper(ddp__host_of(d), params) || ddp__on_paper(ddp__host_of(d), grads)) return;
     if (!(there && ddp__backend_of(d)) && ddp_no_gradient(grads, u->trained)) return;
@@ -47917,11 +48350,12 @@ void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, 
 
 void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
 {
-    ddp__unit *u = &d->unit[layer];
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__sending *y = &d->exchange->sending[layer];
     float *state = u->state;
 
-    u->left_out = ddp__nothing_to_update(d, u, from);
-    if (u->left_out) {
+    y->left_out = ddp__nothing_to_update(d, layer, from);
+    if (y->left_out) {
         for (int i = 0; i < u->gradients; i++)
             ddp__host_zero(ddp__host_of(d), u->gradient[i].data, u->gradient[i].count * sizeof(float));
         return;
@@ -47929,7 +48363,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
     if (!ddp__optimizer(d)->update) { /* the program's own: it finds the gradients in its arrays */
         for (int i = 0; from && i < u->gradients; from += u->gradient[i++].count)
             ddp__host_copy(ddp__host_of(d), u->gradient[i].data, from, u->gradient[i].count * sizeof *from);
-        u->updates++;
+        y->updates++;
         return;
     }
     ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
@@ -47941,7 +48375,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
                                  from ? from : grads,
                                  state,
                                  n,
-                                 u->updates,
+                                 y->updates,
                                  rate,
                                  NULL,
                                  u->shape[i].rows,
@@ -47956,7 +48390,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
         ddp__optimizer(d)->update(ddp__optimizer(d), &call);
         if (!from) memset(grads, 0, n * sizeof *grads);
     }
-    u->updates++;
+    y->updates++;
     ddp__clock_note(d, DDP__M_UPDATED, layer, DDP__OUTSIDE);
 }
 
@@ -47975,8 +48409,8 @@ ddp_status ddp__muon_open(ddp_ctx *d, int elsewhere, ddp_error *err)
                          "own, not matrix by matrix: choose adamw, or a strategy without servers",
                          ddp__ops(d)->name);
     for (int l = 0; l < ddp__layers(d); l++)
-        for (int i = 0; i < d->unit[l].gradients; i++) {
-            const ddp_matrix *x = &d->unit[l].shape[i];
+        for (int i = 0; i < ddp__unit_of(d, l)->gradients; i++) {
+            const ddp_matrix *x = &ddp__unit_of(d, l)->shape[i];
             const size_t room = ddp__muon_room(x->rows, x->columns);
             matrices += x->rows > 0;
             if (room > d->exchange->muon_count) d->exchange->muon_count = room;
@@ -48016,11 +48450,11 @@ static void ddp__finite_some(void *user, long first, long last)
 
 ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
 {
-    const ddp__unit *u = &d->unit[layer];
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__sending *y = &d->exchange->sending[layer];
     char what[200];
 
-    if (ddp__cfg(d)->debug.no_finite_check || ddp__backend_of(d) || u->skipped == ddp__cfg(d)->micro_batches)
-        return DDP_OK;
+    if (ddp__cfg(d)->debug.no_finite_check || ddp__backend_of(d) || y->skipped) return DDP_OK;
     for (int i = 0; i < u->gradients; i++) {
         ddp__finite_scan s = {u->gradient[i].data, u->gradient[i].count, 0};
         size_t at;
@@ -48052,12 +48486,13 @@ static void ddp__clip_there(ddp_ctx *d)
     int first = 1;
 
     for (int l = 0; l < ddp__layers(d); l++)
-        for (int i = 0; i < d->unit[l].gradients; i++, first = 0)
-            b->clip_add(ddp__device_of(d), d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, first);
+        for (int i = 0; i < ddp__unit_of(d, l)->gradients; i++, first = 0)
+            b->clip_add(ddp__device_of(d), ddp__unit_of(d, l)->gradient[i].data,
+                        ddp__unit_of(d, l)->gradient[i].count, first);
     for (int l = 0; l < ddp__layers(d); l++)
-        for (int i = 0; i < d->unit[l].gradients; i++)
-            b->clip_scale(ddp__device_of(d), d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
-                          ddp__cfg(d)->clip_norm);
+        for (int i = 0; i < ddp__unit_of(d, l)->gradients; i++)
+            b->clip_scale(ddp__device_of(d), ddp__unit_of(d, l)->gradient[i].data,
+                          ddp__unit_of(d, l)->gradient[i].count, ddp__cfg(d)->clip_norm);
 }
 
 ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
@@ -48072,8 +48507,8 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
     }
     if (d->exchange->norm.pass) DDP__TRY(d->exchange->norm.pass(d->exchange->norm.user, 0, &squares));
     for (int l = 0; l < ddp__layers(d); l++)
-        for (int i = 0; i < d->unit[l].gradients; i++) {
-            const ddp_piece *g = &d->unit[l].gradient[i];
+        for (int i = 0; i < ddp__unit_of(d, l)->gradients; i++) {
+            const ddp_piece *g = &ddp__unit_of(d, l)->gradient[i];
             double more = 0;
             if (ddp__on_paper(ddp__host_of(d), g->data)) continue;
             if (b)
@@ -48086,8 +48521,9 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
     factor = ddp__clip_factor(squares, (double)ddp__cfg(d)->clip_norm);
     if (factor == 1) return DDP_OK;
     for (int l = 0; l < ddp__layers(d); l++)
-        for (int i = 0; i < d->unit[l].gradients; i++)
-            ddp__scale_there(d, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, factor);
+        for (int i = 0; i < ddp__unit_of(d, l)->gradients; i++)
+            ddp__scale_there(d, ddp__unit_of(d, l)->gradient[i].data, ddp__unit_of(d, l)->gradient[i].count,
+                             factor);
     return DDP_OK;
 }
 
@@ -49238,27 +49674,30 @@ static int ddp__state_due(const ddp_ctx *d, int k)
 
 const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece *list, int *count)
 {
-    const ddp__unit *u = &d->unit[layer];
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__sending *y = &d->exchange->sending[layer];
     float *state = u->state;
     int n = 0;
 
-    if (!u->moved || !ddp__cfg(d)->average.state || (ddp__state_due(d, 0) && ddp__state_due(d, 1)))
+    if (!y->moved || !ddp__cfg(d)->average.state || (ddp__state_due(d, 0) && ddp__state_due(d, 1)))
         return list;
     for (int i = 0; i < *count; i++)
-        if (list[i].data != u->state) u->moved[n++] = list[i];
+        if (list[i].data != u->state) y->moved[n++] = list[i];
     for (int i = 0; i < u->gradients; i++)
         for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += u->gradient[i].count) {
             if (!ddp__state_due(d, k)) continue;
-            u->moved[n].data = state;
-            u->moved[n++].count = u->gradient[i].count;
+            y->moved[n].data = state;
+            y->moved[n++].count = u->gradient[i].count;
         }
     *count = n;
-    return u->moved;
+    return y->moved;
 }
 
 /* Values from..to-1 of those with gradients, and their state where it is due. */
-static int ddp__average_range(const ddp_ctx *d, const ddp__unit *u, size_t from, size_t to, int n)
+static int ddp__average_range(const ddp_ctx *d, int layer, size_t from, size_t to, int n)
 {
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp_piece *moved = d->exchange->sending[layer].moved;
     float *state = u->state;
     size_t at = 0;
 
@@ -49267,13 +49706,13 @@ static int ddp__average_range(const ddp_ctx *d, const ddp__unit *u, size_t from,
                      end = to < at + all ? to - at : all;
         const int here = begin < all && to > at;
         if (here) {
-            u->moved[n].data = u->trains[i].data + begin;
-            u->moved[n++].count = end - begin;
+            moved[n].data = u->trains[i].data + begin;
+            moved[n++].count = end - begin;
         }
         for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += all) {
             if (!here || !ddp__cfg(d)->average.state || !ddp__state_due(d, k)) continue;
-            u->moved[n].data = state + begin;
-            u->moved[n++].count = end - begin;
+            moved[n].data = state + begin;
+            moved[n++].count = end - begin;
         }
     }
     return n;
@@ -49282,15 +49721,17 @@ static int ddp__average_range(const ddp_ctx *d, const ddp__unit *u, size_t from,
 /* Of some parts of the layer. */
 static void ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, ddp_message *m)
 {
-    const ddp__unit *u = &d->unit[layer];
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__sending *y = &d->exchange->sending[layer];
     const size_t parts = (size_t)ddp__parts_for(d, u->trained);
     int n = 0;
 
     for (size_t j = 0; j < parts; j++)
-        if (takes[j]) n = ddp__average_range(d, u, u->trained * j / parts, u->trained * (j + 1) / parts, n);
+        if (takes[j])
+            n = ddp__average_range(d, layer, u->trained * j / parts, u->trained * (j + 1) / parts, n);
     for (int i = 0; takes[parts - 1] && i < u->others; i++)
-        if (u->other[i].data != u->state) u->moved[n++] = u->other[i];
-    m->from = u->moved;
+        if (u->other[i].data != u->state) y->moved[n++] = u->other[i];
+    m->from = y->moved;
     m->from_count = n;
 }
 
@@ -49306,7 +49747,7 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
 
     if (!ddp__in_blocks((int)coding) || !(ddp__engine_of(d, 0) || ddp__joining_of(d) == DDP__JOINS))
         return DDP_OK;
-    for (int l = 0; l < ddp__layers(d); l++) count += d->unit[l].trained;
+    for (int l = 0; l < ddp__layers(d); l++) count += ddp__unit_of(d, l)->trained;
     if (!count) return DDP_OK;
     d->exchange->coded_count = count;
     d->exchange->coded = (float *)ddp__alloc(ddp__allocator_of(d), count * sizeof(float));
@@ -49322,11 +49763,12 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
     next = d->exchange->coded;
     base = d->exchange->bases;
     for (int l = ddp__layers(d) - 1; l >= 0; l--) { /* as gradients lie in a message of several layers */
-        ddp__unit *u = &d->unit[l];
-        u->residual = next;
+        const ddp__unit *u = ddp__unit_of(d, l);
+        ddp__sending *y = &d->exchange->sending[l];
+        y->residual = next;
         if (base) {
-            u->base = base;
-            u->delta = base + count;
+            y->base = base;
+            y->delta = base + count;
             base += u->trained;
         }
         next += u->trained;
@@ -49336,8 +49778,9 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
 
 static void ddp__coded_base(ddp_ctx *d, int layer)
 {
-    const ddp__unit *u = &d->unit[layer];
-    float *base = u->base;
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__sending *y = &d->exchange->sending[layer];
+    float *base = y->base;
 
     for (int k = 0; base && k < u->gradients; base += u->trains[k++].count)
         ddp__host_copy(ddp__host_of(d), base, u->trains[k].data, u->trains[k].count * sizeof *base);
@@ -49349,7 +49792,8 @@ void ddp__coded_start(ddp_ctx *d, int base)
         ddp__host_zero(ddp__host_of(d), d->exchange->coded_there,
                        2 * d->exchange->coded_count * sizeof(float));
     for (int l = 0; d->exchange->coded && l < ddp__layers(d); l++) {
-        if (d->unit[l].trained) memset(d->unit[l].residual, 0, d->unit[l].trained * sizeof(float));
+        if (ddp__unit_of(d, l)->trained)
+            memset(d->exchange->sending[l].residual, 0, ddp__unit_of(d, l)->trained * sizeof(float));
         if (base) ddp__coded_base(d, l);
     }
 }
@@ -49361,9 +49805,10 @@ void ddp__coded_start(ddp_ctx *d, int base)
 static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *err)
 {
     const ddp_coding coding = ddp__wire_coding(ddp__cfg(d)->wire);
-    ddp__unit *u = &d->unit[layer];
-    float *to = later ? u->delta : u->residual;
-    const float *base = u->base;
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__sending *y = &d->exchange->sending[layer];
+    float *to = later ? y->delta : y->residual;
+    const float *base = y->base;
     ddp_error why;
 
     for (int k = 0; k < u->gradients && ddp__backend_of(d); k++) {
@@ -49377,7 +49822,7 @@ static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *
     if (later) memset(to, 0, u->trained * sizeof *to);
     for (int k = 0; k < u->gradients; k++)
         for (size_t i = 0; i < u->trains[k].count; i++) *to++ += u->trains[k].data[i] - *base++;
-    if (later || !ddp_split(coding, u->residual, u->delta, u->trained, &why)) return DDP_OK;
+    if (later || !ddp_split(coding, y->residual, y->delta, u->trained, &why)) return DDP_OK;
     return ddp__fail(err, why.code,
                      "step %ld: what %s%s changed by cannot travel as %s: %.200s; lower the "
                      "learning rate, warm it up or clip gradients",
@@ -49387,40 +49832,42 @@ static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *
 
 static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err)
 {
-    ddp__unit *u = &d->unit[layer];
-    const ddp_piece delta = {{u->delta}, u->trained};
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__sending *y = &d->exchange->sending[layer];
+    const ddp_piece delta = {{y->delta}, u->trained};
 
     m->from_count = u->others;
     m->from = ddp__average_takes(d, layer, u->other, &m->from_count);
     if (m->from_count) {
         m->coding = DDP_AS_FLOAT;
-        DDP__TRY(ddp__post(d, m, 1, &u->other_ticket, err));
+        DDP__TRY(ddp__post(d, m, 1, &y->other_ticket, err));
     }
     if (!u->trained) return DDP_OK;
     m->from = &delta;
     m->from_count = 1;
     m->coding = ddp__wire_coding(ddp__cfg(d)->wire);
     DDP__TRY(ddp__coded_delta(d, layer, d->exchange->over || ddp__levels_takes(d, m), err));
-    m->residual = u->residual;
-    m->divergence = &u->divergence;
-    DDP__TRY(ddp__post(d, m, 1, &u->ticket, err));
-    u->changing = 1;
+    m->residual = y->residual;
+    m->divergence = &y->divergence;
+    DDP__TRY(ddp__post(d, m, 1, &y->ticket, err));
+    y->changing = 1;
     return DDP_OK;
 }
 
 static void ddp__coded_arrived(ddp_ctx *d, int layer)
 {
-    ddp__unit *u = &d->unit[layer];
-    const float *base = u->base, *delta = u->delta;
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__sending *y = &d->exchange->sending[layer];
+    const float *base = y->base, *delta = y->delta;
 
-    for (int k = 0; u->changing && k < u->gradients; k++) {
+    for (int k = 0; y->changing && k < u->gradients; k++) {
         const ddp_piece *p = &u->trains[k];
         ddp__host_copy(ddp__host_of(d), p->data, base, p->count * sizeof *base);
         ddp__axpy(d, p->data, delta, p->count, 1);
         base += p->count;
         delta += p->count;
     }
-    u->changing = 0;
+    y->changing = 0;
     ddp__coded_base(d, layer);
 }
 
@@ -49429,7 +49876,8 @@ static void ddp__coded_arrived(ddp_ctx *d, int layer)
 ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler,
                               int exact, ddp_error *err)
 {
-    ddp__unit *u = &d->unit[layer];
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__sending *y = &d->exchange->sending[layer];
     const int parts = ddp__parts_for(d, u->trained);
     ddp_coding coding = exact ? DDP_AS_FLOAT : ddp__wire_coding(ddp__cfg(d)->wire);
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, u->average, u->averages, layer);
@@ -49437,7 +49885,7 @@ ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes,
     if (!ddp__engine_of(d, 0) || u->count == 0) return DDP_OK;
     /* where changes travel in blocks, these are parameters */
     if (ddp__ops(d)->averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT) coding = DDP_AS_FLOAT;
-    for (int j = u->moving = 0; j < parts; j++) u->moving += !takes || takes[j];
+    for (int j = y->moving = 0; j < parts; j++) y->moving += !takes || takes[j];
     m.mean = 1;
     m.group = u->group ? u->group : d->exchange->computing;
     m.priority = priority;
@@ -49445,17 +49893,17 @@ ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes,
     m.link = u->link;
     if (coding > DDP_AS_BFLOAT) return ddp__coded_average(d, layer, &m, err);
     m.coding = coding;
-    if (u->moving < parts)
+    if (y->moving < parts)
         ddp__average_cut(d, layer, takes, &m);
     else if (!exact)
         m.from = ddp__average_takes(d, layer, u->average, &m.from_count);
-    m.divergence = &u->divergence;
-    return ddp__post(d, &m, 1, &u->ticket, err);
+    m.divergence = &y->divergence;
+    return ddp__post(d, &m, 1, &y->ticket, err);
 }
 
 static ddp_status ddp__layer_hold(ddp_ctx *d, long ticket, int layer, ddp_error *err)
 {
-    const int link = d->unit[layer].link;
+    const int link = ddp__unit_of(d, layer)->link;
 
     if (!d->exchange->over && ddp__post_is_done(d, link, ticket)) return ddp__post_wait(d, link, ticket, err);
     return ddp__post_hold(d, link, ticket, layer, err);
@@ -49463,22 +49911,23 @@ static ddp_status ddp__layer_hold(ddp_ctx *d, long ticket, int layer, ddp_error 
 
 ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err)
 {
-    ddp__unit *u = &d->unit[layer];
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__sending *y = &d->exchange->sending[layer];
     ddp_status s = DDP_OK;
 
-    if (u->ticket == -1 && u->other_ticket == -1) return DDP_OK;
-    if (u->other_ticket != -1) s = ddp__layer_hold(d, u->other_ticket, layer, err);
-    if (s == DDP_OK && u->ticket != -1) s = ddp__layer_hold(d, u->ticket, layer, err);
-    u->ticket = u->other_ticket = -1;
-    u->part_divergence +=
-        d->exchange->over ? d->exchange->over->divergence(d, &u->divergence) : u->divergence;
-    u->averaged += u->moving;
-    if (u->averaged >= ddp__parts_for(d, u->trained)) {
-        u->last_divergence = u->part_divergence;
-        u->part_divergence = 0;
-        u->averaged = 0;
+    if (y->ticket == -1 && y->other_ticket == -1) return DDP_OK;
+    if (y->other_ticket != -1) s = ddp__layer_hold(d, y->other_ticket, layer, err);
+    if (s == DDP_OK && y->ticket != -1) s = ddp__layer_hold(d, y->ticket, layer, err);
+    y->ticket = y->other_ticket = -1;
+    y->part_divergence +=
+        d->exchange->over ? d->exchange->over->divergence(d, &y->divergence) : y->divergence;
+    y->averaged += y->moving;
+    if (y->averaged >= ddp__parts_for(d, u->trained)) {
+        y->last_divergence = y->part_divergence;
+        y->part_divergence = 0;
+        y->averaged = 0;
     }
-    if (s == DDP_OK && u->base) ddp__coded_arrived(d, layer);
+    if (s == DDP_OK && y->base) ddp__coded_arrived(d, layer);
     return s;
 }
 
@@ -49506,7 +49955,7 @@ static ddp_status ddp__verb_layer(ddp_ctx *d, const char *verb, int layer)
 /* Whether messages may begin here. */
 static ddp_status ddp__verb_posts(ddp_ctx *d)
 {
-    switch (d->event) {
+    switch (ddp__event_of(d)) {
     case DDP__EVENT_start:
     case DDP__EVENT_wait:
     case DDP__EVENT_plan_make:
@@ -49518,7 +49967,7 @@ static ddp_status ddp__verb_posts(ddp_ctx *d)
             ddp__error(d), DDP_USAGE,
             "strategy %s posts a message in %s: start declares state and wait "
             "finishes what is in flight; post in forward_begin, backward_end, step_end, arrived or sync_all",
-            ddp__ops(d)->name, ddp__event_name(d->event));
+            ddp__ops(d)->name, ddp__event_name(ddp__event_of(d)));
     default:
         return DDP_OK;
     }
@@ -49572,7 +50021,7 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
     while (in_layers && i < d->exchange->posted_count && !p[i].in_layer) i++;
     if (i == d->exchange->posted_count) return DDP_OK;
     p += i;
-    layer = p->layer >= 0 && p->layer < ddp__layers(d) ? d->unit[p->layer].name : "no layer";
+    layer = p->layer >= 0 && p->layer < ddp__layers(d) ? ddp__unit_of(d, p->layer)->name : "no layer";
     return ddp__fail(ddp__error(d), DDP_USAGE,
                      "strategy %s posted a message of %s%s in step %ld and did not hold it "
                      "%s: every message has to be held, at the latest in its event wait",
@@ -49587,8 +50036,8 @@ ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
             return ddp__fail(ddp__error(d), DDP_USAGE,
                              "strategy %s: %s%s was used in step %ld while its message "
                              "of step %ld was still on its way: hold it in forward_begin or in step_end",
-                             ddp__ops(d)->name, ddp__layer_prefix(d->unit[layer].name), d->unit[layer].name,
-                             ddp_step(d), d->exchange->posted[i].step);
+                             ddp__ops(d)->name, ddp__layer_prefix(ddp__unit_of(d, layer)->name),
+                             ddp__unit_of(d, layer)->name, ddp_step(d), d->exchange->posted[i].step);
     return DDP_OK;
 }
 
@@ -49684,8 +50133,8 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
     p->told = 0;
     p->here = m->here;
     p->in_layer = m->layer >= 0 && m->layer < ddp__layers(d) &&
-                  (ddp__in_layer(&d->unit[m->layer], m->from, m->from_count) ||
-                   ddp__in_layer(&d->unit[m->layer], m->to, m->to ? m->to_count : 0));
+                  (ddp__in_layer(ddp__unit_of(d, m->layer), m->from, m->from_count) ||
+                   ddp__in_layer(ddp__unit_of(d, m->layer), m->to, m->to ? m->to_count : 0));
     *ticket = p->name = d->exchange->posted_next++;
     d->exchange->posted_count++;
     return 0;
@@ -49693,16 +50142,16 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
 
 static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
 {
-    const ddp__strategy_event event = d->event;
+    ddp__strategy_event event;
     long name = p->name;
     int code;
 
     if (p->told || !ddp__ops(d)->arrived) return DDP_OK;
     p->told = 1;
-    d->event = DDP__EVENT_arrived;
+    event = ddp__event_set(d, DDP__EVENT_arrived);
     code = ddp__ops(d)->arrived(d, ddp__self(d), name);
     DDP__TRY(ddp__event_over(d, code));
-    d->event = event;
+    ddp__event_set(d, event);
     return DDP_OK;
 }
 
@@ -49762,11 +50211,12 @@ int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int pri
 
     DDP__DO(ddp__verb_layer(d, name, layer));
     DDP__DO(ddp__verb_posts(d));
-    if (d->unit[layer].ticket != -1 || d->unit[layer].other_ticket != -1)
+    if (d->exchange->sending[layer].ticket != -1 || d->exchange->sending[layer].other_ticket != -1)
         return ddp_complain(d, DDP_USAGE,
                             "%s of %s%s, whose last average is still on its way: hold it "
                             "first with ddp_average_hold",
-                            name, ddp__layer_prefix(d->unit[layer].name), d->unit[layer].name);
+                            name, ddp__layer_prefix(ddp__unit_of(d, layer)->name),
+                            ddp__unit_of(d, layer)->name);
     return (int)ddp__average_layer(d, layer, takes, priority, filler, 0, ddp__error(d));
 }
 
@@ -49805,7 +50255,7 @@ int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate)
 int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const float *from, float rate)
 {
     DDP__DO(ddp__verb_layer(d, "ddp_update_copy", layer));
-    ddp__update_memory(d, layer, params, from, state, d->unit[layer].updates, rate, 1);
+    ddp__update_memory(d, layer, params, from, state, d->exchange->sending[layer].updates, rate, 1);
     return 0;
 }
 
@@ -49823,9 +50273,9 @@ static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equa
     int room;
 
     DDP__VERB("ddp_keep");
-    if (ddp__started(d) || d->event != DDP__EVENT_start)
+    if (ddp__started(d) || ddp__event_of(d) != DDP__EVENT_start)
         return ddp_complain(d, DDP_USAGE, "state %s is declared in %s; only start may", name,
-                            ddp__event_name(d->event));
+                            ddp__event_name(ddp__event_of(d)));
     if (layer >= ddp__layers(d) || !name || strlen(name) >= sizeof k->name || n == 0)
         return ddp_complain(d, DDP_ARG,
                             "state '%.40s' of %zu floats for layer %d: a name of at most %d characters, a "
@@ -49874,51 +50324,48 @@ void ddp_blob_free(ddp_blob *b)
 
 int ddp_group_size(const ddp_ctx *d, int group) { return ddp__group_size(d, group); }
 
-int ddp_parts_of(const ddp_ctx *d, int layer) { return ddp__parts_for(d, d->unit[layer].trained); }
+int ddp_parts_of(const ddp_ctx *d, int layer) { return ddp__parts_for(d, ddp__unit_of(d, layer)->trained); }
 
 int ddp_has_forward(const ddp_ctx *d)
 {
     if (ddp__cfg(d)->average.first) return 0; /* nothing waits for one */
-    if (d->exchange->hooks_forward) return 1;
-    for (int l = 0; l < ddp__layers(d); l++)
-        if (d->unit[l].forward_step != ddp_step(d)) return 0;
-    return 1;
+    return d->exchange->hooks_forward || ddp__forward_all(d);
 }
 
 int ddp_layers(const ddp_ctx *d) { return d ? ddp__layers(d) : 0; }
 
 const char *ddp_name_of(const ddp_ctx *d, int layer)
 {
-    return ddp__has_layer(d, layer) ? d->unit[layer].name : "?";
+    return ddp__has_layer(d, layer) ? ddp__unit_of(d, layer)->name : "?";
 }
 
 const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count)
 {
-    *count = ddp__has_layer(d, layer) ? d->unit[layer].gradients : 0;
-    return *count ? d->unit[layer].gradient : NULL;
+    *count = ddp__has_layer(d, layer) ? ddp__unit_of(d, layer)->gradients : 0;
+    return *count ? ddp__unit_of(d, layer)->gradient : NULL;
 }
 
 const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count)
 {
-    *count = ddp__has_layer(d, layer) ? d->unit[layer].averages : 0;
-    return *count ? d->unit[layer].average : NULL;
+    *count = ddp__has_layer(d, layer) ? ddp__unit_of(d, layer)->averages : 0;
+    return *count ? ddp__unit_of(d, layer)->average : NULL;
 }
 
 const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count)
 {
-    *count = ddp__has_layer(d, layer) ? d->unit[layer].gradients : 0;
-    return *count ? d->unit[layer].trains : NULL;
+    *count = ddp__has_layer(d, layer) ? ddp__unit_of(d, layer)->gradients : 0;
+    return *count ? ddp__unit_of(d, layer)->trains : NULL;
 }
 
 float *ddp_state_of(const ddp_ctx *d, int layer, size_t *count)
 {
-    *count = ddp__has_layer(d, layer) ? d->unit[layer].state_count : 0;
-    return *count ? d->unit[layer].state : NULL;
+    *count = ddp__has_layer(d, layer) ? ddp__unit_of(d, layer)->state_count : 0;
+    return *count ? ddp__unit_of(d, layer)->state : NULL;
 }
 
 long ddp_updates_of(const ddp_ctx *d, int layer)
 {
-    return ddp__has_layer(d, layer) ? d->unit[layer].updates : 0;
+    return ddp__has_layer(d, layer) ? d->exchange->sending[layer].updates : 0;
 }
 
 double ddp_computed_s(const ddp_ctx *d) { return ddp__clock_computed(d); }
@@ -49928,8 +50375,8 @@ const struct ddp_step_info *ddp_reported(const ddp_ctx *d) { return d->exchange-
 ddp_stats *ddp_stats_of(ddp_ctx *d) { return ddp__stats(d); }
 const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count)
 {
-    *count = ddp__has_layer(d, layer) ? d->unit[layer].others : 0;
-    return *count ? ddp__average_takes(d, layer, d->unit[layer].other, count) : NULL;
+    *count = ddp__has_layer(d, layer) ? ddp__unit_of(d, layer)->others : 0;
+    return *count ? ddp__average_takes(d, layer, ddp__unit_of(d, layer)->other, count) : NULL;
 }
 
 int ddp_blocks_of(const ddp_ctx *d, int group, int *own)
@@ -49951,7 +50398,10 @@ size_t ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, 
     return to - *from;
 }
 
-int ddp_group_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].group : 0; }
+int ddp_group_of(const ddp_ctx *d, int layer)
+{
+    return ddp__has_layer(d, layer) ? ddp__unit_of(d, layer)->group : 0;
+}
 
 const ddp_config *ddp_settings(const ddp_ctx *d) { return ddp__cfg(d); }
 
@@ -49959,11 +50409,14 @@ float ddp_rate(const ddp_ctx *d) { return ddp__lr(d); }
 
 ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(ddp__cfg(d)->wire); }
 
-int ddp_link_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].link : 0; }
+int ddp_link_of(const ddp_ctx *d, int layer)
+{
+    return ddp__has_layer(d, layer) ? ddp__unit_of(d, layer)->link : 0;
+}
 
 float *ddp_residual_of(const ddp_ctx *d, int layer)
 {
-    return ddp__has_layer(d, layer) ? d->unit[layer].residual : NULL;
+    return ddp__has_layer(d, layer) ? d->exchange->sending[layer].residual : NULL;
 }
 
 /* ---- what run asks of it ---- */
@@ -49980,47 +50433,6 @@ ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__strategy_wait(d, err));
     return DDP__EVENT(d, drain, (d, ddp__self(d)));
 }
-
-/* ==== exchange/part.c ==== [exchange] */
-/* The part of a context that belongs to this module: opened, closed, and what others tell it. */
-
-int ddp__exchange_open(ddp_ctx *d)
-{
-    d->exchange = (struct ddp__exchanging *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->exchange);
-    return d->exchange != NULL;
-}
-
-void ddp__exchange_close(ddp_ctx *d)
-{
-    struct ddp__exchanging *x = d->exchange;
-
-    ddp__posted_close(d);
-    ddp__release(ddp__allocator_of(d), x->muon.at, x->muon_count * sizeof(float));
-    ddp__release(ddp__allocator_of(d), x->coded, x->coded_count * sizeof(float));
-    ddp__host_release(ddp__host_of(d), x->bases, x->bases_count * sizeof(float));
-    ddp__host_release(ddp__host_of(d), x->coded_there, 2 * x->coded_count * sizeof(float));
-}
-
-void ddp__transport_set(ddp_ctx *d, const ddp__transport *over) { d->exchange->over = over; }
-void ddp__norm_chain_set(ddp_ctx *d, const ddp__norm_chain *norm) { d->exchange->norm = *norm; }
-int ddp__norm_is_shared(const ddp_ctx *d) { return d->exchange->norm.pass != NULL; }
-int ddp__computing(const ddp_ctx *d) { return d->exchange->computing; }
-void ddp__computing_set(ddp_ctx *d, int group) { d->exchange->computing = group; }
-int ddp__posted_room(const ddp_ctx *d) { return d->exchange->posted_room; }
-const ddp__own_state *ddp__kept_list(const ddp_ctx *d) { return d->exchange->kept; }
-void ddp__forward_hooks(ddp_ctx *d, int all) { d->exchange->hooks_forward = all; }
-int ddp__coded_on_device(const ddp_ctx *d) { return d->exchange->coded_there != NULL; }
-
-float *ddp__residual_memory(const ddp_ctx *d, const ddp__unit *u)
-{
-    const struct ddp__exchanging *x = d->exchange;
-
-    return x->coded_there ? x->coded_there + (u->residual - x->coded) : u->residual;
-}
-
-void ddp__reported_set(ddp_ctx *d, const struct ddp_step_info *info) { d->exchange->reported = info; }
-
-size_t ddp__muon_floats(const ddp_ctx *d) { return d->exchange->muon_count; }
 
 /* ==== device/device.h ==== [device] */
 /* What a context does through its backend, over the host or from device to device. */
@@ -50886,7 +51298,7 @@ ddp_status ddp__device_start(ddp_ctx *d, int edge_messages, size_t edge_bytes, d
     DDP__TRY(ddp__clock_open(d, err));
     if (!ddp__engine_of(d, 0)) return DDP_OK;
     for (int l = 0; l < ddp__layers(d); l++) {
-        const ddp__unit *u = &d->unit[l];
+        const ddp__unit *u = ddp__unit_of(d, l);
         size_t layer = u->count + u->state_count;
 
         for (int k = 0; k < ddp__count(u->block); k++) /* frozen ones are shared once */
@@ -51354,15 +51766,15 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
     out->divergence = 0;
     out->optimizer_bytes = ddp__muon_floats(d) * sizeof(float);
     for (int l = 0; l < ddp__layers(d); l++) {
-        out->divergence += d->unit[l].last_divergence;
-        out->optimizer_bytes += d->unit[l].state_count * sizeof(float);
+        out->divergence += ddp__divergence_of(d, l);
+        out->optimizer_bytes += ddp__unit_of(d, l)->state_count * sizeof(float);
     }
     out->link = ddp__follows(d) ? d->measure->fit[0].link : d->measure->link[0];
 }
 
 double ddp_divergence(const ddp_ctx *d, int layer)
 {
-    return d && layer >= 0 && layer < ddp__layers(d) ? d->unit[layer].last_divergence : 0;
+    return d && layer >= 0 && layer < ddp__layers(d) ? ddp__divergence_of(d, layer) : 0;
 }
 
 const char *ddp_last_algorithm(const ddp_ctx *d)
@@ -51639,8 +52051,8 @@ ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     memset(p, 0, sizeof *p);
     DDP__TRY(ddp_profile_new(ddp__layers(d), p, err));
     for (int l = 0; l < ddp__layers(d); l++) {
-        p->name[l] = ddp__strdup(d->unit[l].name);
-        p->params[l] = (double)d->unit[l].count;
+        p->name[l] = ddp__strdup(ddp__unit_of(d, l)->name);
+        p->params[l] = (double)ddp__unit_of(d, l)->count;
         if (p->name[l]) continue;
         ddp_profile_free(p);
         return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", ddp__layers(d));
@@ -51680,7 +52092,7 @@ double ddp_nominal_compute_s(const ddp_ctx *d)
 {
     double flops = 0;
 
-    for (int l = 0; l < ddp__layers(d); l++) flops += ddp__unit_flops(&d->unit[l]);
+    for (int l = 0; l < ddp__layers(d); l++) flops += ddp__unit_flops(ddp__unit_of(d, l));
     return 3e-10 * flops;
 }
 
@@ -51694,7 +52106,7 @@ void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 {
     d->measure->link[0] = ddp__link_nominal(d, 0);
     d->measure->gap_s[0] = d->measure->gap_s[1] = 0;
-    for (int l = 0; l < ddp__layers(d); l++) ddp__nominal_times(p, l, ddp__unit_flops(&d->unit[l]));
+    for (int l = 0; l < ddp__layers(d); l++) ddp__nominal_times(p, l, ddp__unit_flops(ddp__unit_of(d, l)));
     ddp__profile_link(d, p);
 }
 
@@ -51736,13 +52148,13 @@ void ddp__profile_between(const ddp_ctx *d, ddp_profile *p)
 /* What one micro-batch took on this rank; times that no hook told apart are split by FLOPs. */
 static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 {
-    double flops = 0, last = 2 * ddp__unit_flops(&d->unit[ddp__layers(d) - 1]);
+    double flops = 0, last = 2 * ddp__unit_flops(ddp__unit_of(d, ddp__layers(d) - 1));
     int l;
 
     for (l = 0; l < ddp__layers(d); l++) {
         p->forward_s[l] = ddp__timer_median(ddp__clock_timer(d), DDP__T_FORWARD, l);
         p->backward_s[l] = ddp__timer_median(ddp__clock_timer(d), DDP__T_BACKWARD, l);
-        flops += ddp__unit_flops(&d->unit[l]);
+        flops += ddp__unit_flops(ddp__unit_of(d, l));
     }
     /* layers in proportion to their medians, passes as long as passes are */
     ddp__scale_to(p->forward_s, ddp__layers(d), ddp__timer_median(ddp__clock_timer(d), DDP__T_FORWARD, -1));
@@ -51752,7 +52164,7 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
         0) { /* no forward hook: forward and the last layer's backward are one */
         for (int k = 0; k < ddp__layers(d); k++)
             p->forward_s[k] =
-                ddp__timer_whole(ddp__clock_timer(d)) * ddp__unit_flops(&d->unit[k]) / (flops + last);
+                ddp__timer_whole(ddp__clock_timer(d)) * ddp__unit_flops(ddp__unit_of(d, k)) / (flops + last);
         p->backward_s[l] += ddp__timer_whole(ddp__clock_timer(d)) * last / (flops + last);
     } else if (p->backward_s[l] <= 0) { /* forward hooks, no backward_begin */
         p->backward_s[l] = p->forward_s[l] * 2 / 3;
@@ -52429,7 +52841,14 @@ DDP_LIB void ddp__edges_set(ddp_ctx *d, int messages, size_t bytes);
 /* ==== session/part.h ==== [session] */
 /* The part of a context that belongs to src/session. */
 
+/* Where a layer is in a step. */
+typedef struct ddp__passes {
+    int passes;  /* backward_end calls in this step */
+    int skipped; /* micro-batches of this step without a gradient (ddp_skip) */
+} ddp__passes;
+
 struct ddp__session {
+    ddp__passes *turn;      /* [layers], from the start on */
     const ddp__cut *cut;    /* NULL: each rank has the whole model; borrowed */
     ddp__layer_cost *model; /* [cut->layers] where all stages follow one plan; NULL: each rank plans its own
                                layers */
@@ -52523,7 +52942,7 @@ static const char *ddp__name_of_layer(void *user, int layer)
 {
     ddp_ctx *d = (ddp_ctx *)user;
 
-    return layer >= 0 && layer < ddp__layers(d) ? d->unit[layer].name : "";
+    return layer >= 0 && layer < ddp__layers(d) ? ddp__unit_of(d, layer)->name : "";
 }
 
 ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err)
@@ -52954,7 +53373,7 @@ DDP_LIB ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_erro
 static void ddp__stages_fill(const ddp_ctx *d, ddp__layer_cost *own)
 {
     for (int l = 0; l < ddp__layers(d); l++) {
-        const ddp__unit *u = &d->unit[l];
+        const ddp__unit *u = ddp__unit_of(d, l);
         ddp__layer_cost *c = &own[d->session->cut->whole[l]];
         c->flops = u->flops;
         c->count = (double)u->count;
@@ -53040,7 +53459,7 @@ void ddp__stages_name(const ddp_ctx *d, int row, char *out, size_t room)
             d->session->model ? ddp__parts_for(d, (size_t)d->session->model[k].trained) : ddp_parts_of(d, k);
         if (row < parts) break;
     }
-    snprintf(out, room, "%.120s", d->session->model ? d->session->cut->name[k] : d->unit[k].name);
+    snprintf(out, room, "%.120s", d->session->model ? d->session->cut->name[k] : ddp__unit_of(d, k)->name);
     if (parts > 1) ddp__format(out + strlen(out), room - strlen(out), " [%d/%d]", row + 1, parts);
 }
 
@@ -53086,11 +53505,11 @@ ddp_status ddp__stages_profile(const ddp_ctx *d, const ddp_profile *model, ddp_p
     own->gap_s = model->gap_s;
     for (int l = 0; l < ddp__layers(d); l++) {
         const int k = d->session->cut->whole[l];
-        own->params[l] = model->params ? model->params[k] : (double)d->unit[l].count;
+        own->params[l] = model->params ? model->params[k] : (double)ddp__unit_of(d, l)->count;
         own->forward_s[l] = model->forward_s ? model->forward_s[k] : 0;
         own->backward_s[l] = model->backward_s[k];
         own->comm_s[l] = model->comm_s[k];
-        own->name[l] = ddp__strdup(model->name && model->name[k] ? model->name[k] : d->unit[l].name);
+        own->name[l] = ddp__strdup(model->name && model->name[k] ? model->name[k] : ddp__unit_of(d, l)->name);
         if (own->name[l]) continue;
         ddp_profile_free(own);
         return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", ddp__layers(d));
@@ -53323,7 +53742,7 @@ static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, 
     }
     k = ddp__link_first(2, free_at, ready, takes, alpha);
     (void)ddp__link_take(&free_at[k], ready, takes[k]);
-    for (int l = t->first; l >= t->last; l--) d->unit[l].link = k;
+    for (int l = t->first; l >= t->last; l--) ddp__unit_link_set(d, l, k);
 }
 
 static void ddp__transfer_links(ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, int n)
@@ -53352,9 +53771,12 @@ static ddp_status ddp__balance_by(ddp_ctx *d, const ddp_profile *p, ddp_error *e
     s = ddp__transfers(d, &t, &n, &steps, err);
     if (s == DDP_OK) ddp__transfer_links(d, p, t, n);
     if (s == DDP_OK) ddp__array_free(t);
-    for (int l = 0; l < ddp__layers(d); l++) links[l] = d->unit[l].link;
+    for (int l = 0; l < ddp__layers(d); l++) links[l] = ddp__unit_of(d, l)->link;
     if (s == DDP_OK) s = ddp__tell(d, ddp__team_group(d), links, (size_t)ddp__layers(d) * sizeof *links, err);
-    for (int l = 0; l < ddp__layers(d); l++) taken += d->unit[l].link = links[l] != 0;
+    for (int l = 0; l < ddp__layers(d); l++) {
+        ddp__unit_link_set(d, l, links[l] != 0);
+        taken += links[l] != 0;
+    }
     DDP_FREE(links);
     if (s == DDP_OK && ddp__team_place(d) == 0)
         ddp__log(ddp__log_of(d), DDP_LOG_INFO, "step %ld: %d of %d layers go over the second link",
@@ -53777,7 +54199,7 @@ static size_t ddp__share_from(const ddp_ctx *d, int l, int buffers, size_t at, s
 /* The shares of a block, into out unless it is NULL; how many. */
 static int ddp__shares_block(const ddp_ctx *d, int l, int b, ddp__share_walk *w, ddp__share *out)
 {
-    const ddp__unit *u = &d->unit[l];
+    const ddp__unit *u = ddp__unit_of(d, l);
     const ddp_block *k = &u->block[b];
     const int buffers = k->kind == DDP_BUFFERS;
     size_t at = 0, n;
@@ -53819,7 +54241,7 @@ static int ddp__shares(const ddp_ctx *d, ddp__share *out)
     for (int l = 0; l < ddp__layers(d); l++) {
         ddp__share_walk w;
         memset(&w, 0, sizeof w);
-        for (int b = 0; b < ddp__count(d->unit[l].block); b++)
+        for (int b = 0; b < ddp__count(ddp__unit_of(d, l)->block); b++)
             count += ddp__shares_block(d, l, b, &w, out ? out + count : NULL);
     }
     return count;
@@ -53860,16 +54282,17 @@ static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const cha
 static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
 {
     const int there = ddp__backend_of(d) ? DDP__WORKER_THERE : 0;
-    ddp__unit *u = &d->unit[l];
+    const ddp__unit *u = ddp__unit_of(d, l);
 
     for (int b = 0; b < ddp__count(u->block); b++)
         ddp__worker_add(s, "layer", l, b, u->block[b].params, u->block[b].count,
                         told | there | (u->block[b].kind == DDP_BUFFERS ? DDP__WORKER_OWN : 0));
     if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
     /* the layer's last average, which was another when a newcomer's clone was taken */
-    if (u->base) ddp__worker_add(s, "base", l, -1, u->base, u->trained, there | DDP__WORKER_TOLD);
-    if (u->residual && u->trained)
-        ddp__worker_add(s, "residual", l, -1, ddp__residual_memory(d, u), u->trained,
+    if (ddp__base_of(d, l))
+        ddp__worker_add(s, "base", l, -1, ddp__base_of(d, l), u->trained, there | DDP__WORKER_TOLD);
+    if (ddp__residual_memory(d, l) && u->trained)
+        ddp__worker_add(s, "residual", l, -1, ddp__residual_memory(d, l), u->trained,
                         DDP__WORKER_OWN | (ddp__coded_on_device(d) ? there : 0));
 }
 
@@ -53908,7 +54331,7 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     number[DDP__N_STEP] = ddp_step(d);
     number[DDP__N_TAKEN] = d->taken;
     number[DDP__N_FINAL] = d->session->plan_final;
-    for (int l = 0; l < ddp__layers(d); l++) updates[l] = d->unit[l].updates;
+    for (int l = 0; l < ddp__layers(d); l++) updates[l] = ddp_updates_of(d, l);
     for (o = d->host.owned; o; o = o->next)
         if (o->passes) *random++ = (int64_t)*o->passes;
     if (d->session->plan.size) memcpy(plan, d->session->plan.bytes, d->session->plan.size);
@@ -53928,7 +54351,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     const int there = ddp__backend_of(d) ? DDP__WORKER_THERE : 0;
     int room = DDP__SMALL + ddp__count(ddp__kept_list(d)) + d->session->programs + 1;
 
-    for (int l = 0; l < ddp__layers(d); l++) room += ddp__count(d->unit[l].block) + 3;
+    for (int l = 0; l < ddp__layers(d); l++) room += ddp__count(ddp__unit_of(d, l)->block) + 3;
     DDP__TRY(ddp__worker_open(s, ddp__layers(d), room, err));
     s->host = ddp__host_of(d);
     ddp__coded_fold(d);
@@ -53951,7 +54374,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->wholes = d->session->cut ? d->session->cut->layers : ddp__layers(d);
     s->copies = d->session->cut ? d->session->cut->copies : ddp_world(d);
     s->copy = d->session->cut ? d->session->cut->copy : ddp_rank(d);
-    for (int l = 0; l < ddp__layers(d); l++) s->layer[l] = d->unit[l].name;
+    for (int l = 0; l < ddp__layers(d); l++) s->layer[l] = ddp__unit_of(d, l)->name;
     DDP__TRY(ddp__worker_values(d, s, told, err));
     for (int l = 0; l < ddp__layers(d); l++) ddp__worker_layer(d, s, l, told);
     for (int i = 0; i < ddp__count(ddp__kept_list(d)); i++) {
@@ -53980,7 +54403,7 @@ ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, dd
     ddp__step_set(d, (long)number[DDP__N_STEP], number[DDP__N_TAKEN]);
     d->session->saves_as = s->run;
     ddp_set_lr(d, *(const float *)ddp__worker_find(s, "lr")->data);
-    for (int l = 0; l < ddp__layers(d); l++) d->unit[l].updates = (long)updates[l];
+    for (int l = 0; l < ddp__layers(d); l++) ddp__updates_set(d, l, (long)updates[l]);
     for (o = d->host.owned; o; o = o->next)
         if (o->passes) *o->passes = (uint64_t)*random++;
     if (keep_plan && number[DDP__N_FINAL]) d->session->plan_final = 1;
@@ -54211,8 +54634,8 @@ static ddp_status ddp__block_hash(ddp_ctx *d, const ddp_block *k, float *room, u
 static ddp_status ddp__hashes_fill(ddp_ctx *d, float *room, uint64_t *hash, ddp_error *err)
 {
     for (int l = 0; l < ddp__layers(d); l++)
-        for (int b = 0; b < ddp__count(d->unit[l].block); b++)
-            DDP__TRY(ddp__block_hash(d, &d->unit[l].block[b], room, hash++, err));
+        for (int b = 0; b < ddp__count(ddp__unit_of(d, l)->block); b++)
+            DDP__TRY(ddp__block_hash(d, &ddp__unit_of(d, l)->block[b], room, hash++, err));
     return DDP_OK;
 }
 
@@ -54253,9 +54676,9 @@ static ddp_status ddp__replicas_compare(ddp_ctx *d, uint64_t *all, size_t each, 
 
     DDP__TRY(ddp__gather_words(d, ddp__team_group(d), all, each * sizeof *all, err));
     for (int l = 0; l < ddp__layers(d); l++)
-        for (int b = 0; b < ddp__count(d->unit[l].block); b++, at++)
-            if (ddp__hashes_differ(d, all, each, at, d->unit[l].group))
-                DDP__TRY(ddp__block_average(d, &d->unit[l], &d->unit[l].block[b], err));
+        for (int b = 0; b < ddp__count(ddp__unit_of(d, l)->block); b++, at++)
+            if (ddp__hashes_differ(d, all, each, at, ddp__unit_of(d, l)->group))
+                DDP__TRY(ddp__block_average(d, ddp__unit_of(d, l), &ddp__unit_of(d, l)->block[b], err));
     return DDP_OK;
 }
 
@@ -54267,7 +54690,7 @@ ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err)
     ddp_status s;
 
     if (!ddp__engine_of(d, 0) || d->host.paper || ddp__team_size(d) < 2) return DDP_OK;
-    for (int l = 0; l < ddp__layers(d); l++) each += (size_t)ddp__count(d->unit[l].block);
+    for (int l = 0; l < ddp__layers(d); l++) each += (size_t)ddp__count(ddp__unit_of(d, l)->block);
     all = (uint64_t *)ddp__calloc((size_t)ddp__team_size(d) * each + 1, sizeof *all);
     if (ddp__backend_of(d)) room = (float *)ddp__calloc(DDP__HASHED_FLOATS, sizeof *room);
     if (!all || (ddp__backend_of(d) && !room))
@@ -54292,10 +54715,12 @@ static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
     ddp_status s;
 
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", ddp__layers(d));
-    for (int l = 0; l < ddp__layers(d); l++) all[(size_t)ddp_rank(d) * L + (size_t)l] = d->unit[l].group;
+    for (int l = 0; l < ddp__layers(d); l++)
+        all[(size_t)ddp_rank(d) * L + (size_t)l] = ddp__unit_of(d, l)->group;
     s = ddp__gather_words(d, 0, all, L * sizeof *all, err);
     for (int l = 0; s == DDP_OK && l < ddp__layers(d); l++) {
-        const int group = d->unit[l].group, *ranks = ddp__engine_group_ranks(ddp__engine_of(d, 0), group);
+        const int group = ddp__unit_of(d, l)->group,
+                  *ranks = ddp__engine_group_ranks(ddp__engine_of(d, 0), group);
         int n = ranks ? ddp__engine_group_size(ddp__engine_of(d, 0), group) : ddp_world(d);
         for (int i = 0; i < n; i++) {
             const int r = ranks ? ranks[i] : i, other = (int)all[(size_t)r * L + (size_t)l];
@@ -54303,7 +54728,7 @@ static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
             s = ddp__fail(err, DDP_MISMATCH,
                           "layer %d (%s) belongs to group %d on rank %d and to group %d on rank %d: "
                           "all ranks of a group must register it with the same group (0 = all ranks)",
-                          l, d->unit[l].name, group, ddp_rank(d), other, r);
+                          l, ddp__unit_of(d, l)->name, group, ddp_rank(d), other, r);
             break;
         }
     }
@@ -54551,11 +54976,11 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
     ddp_status s;
 
     if (!first) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", ddp__layers(d));
-    for (int l = 0; l < ddp__layers(d); l++) first[l] = ddp__shape_of(&d->unit[l]);
+    for (int l = 0; l < ddp__layers(d); l++) first[l] = ddp__shape_of(ddp__unit_of(d, l));
     s = ddp__tell(d, ddp__team_group(d), first, bytes, err);
     for (int l = 0; s == DDP_OK && l < ddp__layers(d); l++) first[l].name[sizeof first[l].name - 1] = 0;
     for (int l = 0; s == DDP_OK && l < ddp__layers(d); l++) {
-        const ddp__shape_word own = ddp__shape_of(&d->unit[l]), *f = &first[l];
+        const ddp__shape_word own = ddp__shape_of(ddp__unit_of(d, l)), *f = &first[l];
         const int alike = own.count == f->count && own.blocks == f->blocks && !strcmp(own.name, f->name);
         if (own.hash == f->hash) continue;
         s = ddp__fail(err, DDP_MISMATCH,
@@ -54918,176 +55343,6 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
 /* ==== session/start.c ==== [session] */
 /* The start of a session: layers are frozen, compared across ranks and made equal. */
 
-/* ---- what lies in two layers: the same arrays once more are a tied weight, anything else is a mistake
- * ---- */
-
-typedef struct ddp__array {
-    const float *from, *to;
-    int layer, block, gradients;
-} ddp__array;
-
-static int ddp__array_order(const void *a, const void *b)
-{
-    const ddp__array *x = (const ddp__array *)a, *y = (const ddp__array *)b;
-
-    if (x->from != y->from) return (uintptr_t)x->from < (uintptr_t)y->from ? -1 : 1;
-    if (x->gradients != y->gradients) return x->gradients - y->gradients;
-    return x->layer != y->layer ? x->layer - y->layer : x->block - y->block;
-}
-
-/* All arrays of all layers, by address; how many. */
-static int ddp__arrays(const ddp_ctx *d, ddp__array *out)
-{
-    int n = 0;
-
-    for (int l = 0; l < ddp__layers(d); l++)
-        for (int b = 0; b < ddp__count(d->unit[l].block); b++) {
-            const ddp_block *k = &d->unit[l].block[b];
-            const ddp__array params = {k->params, k->params + k->count, l, b, 0},
-                             grads = {k->grads, k->grads + k->count, l, b, 1};
-            out[n++] = params;
-            if (k->grads) out[n++] = grads;
-        }
-    qsort(out, (size_t)n, sizeof *out, ddp__array_order);
-    return n;
-}
-
-/* A tied weight belongs to the layer that is first in the forward, and so last in the backward. */
-static void ddp__arrays_tie(ddp_ctx *d, const ddp__array *x, int n)
-{
-    for (int i = 1, kept = 0; i < n; i++) {
-        const ddp_block *a = &d->unit[x[kept].layer].block[x[kept].block];
-        ddp_block *b = &d->unit[x[i].layer].block[x[i].block];
-        if (!x[i].gradients && a != b && a->params == b->params && a->grads == b->grads &&
-            a->count == b->count && a->kind == b->kind)
-            b->count = 0;
-        else
-            kept = i;
-    }
-    for (int l = 0; l < ddp__layers(d); l++) {
-        ddp__unit *u = &d->unit[l];
-        int left = 0;
-        for (int b = 0; b < ddp__count(u->block); b++)
-            if (u->block[b].count) u->block[left++] = u->block[b];
-        stbds_arrsetlen(u->block, left);
-    }
-}
-
-static ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
-{
-    const ddp__array *far; /* that which reaches furthest so far */
-    ddp__array *all;
-    int n = 0;
-
-    for (int l = 0; l < ddp__layers(d); l++) n += 2 * ddp__count(d->unit[l].block);
-    all = (ddp__array *)ddp__calloc((size_t)n + 1, sizeof *all);
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for the arrays of %d layers", ddp__layers(d));
-    ddp__arrays_tie(d, all, ddp__arrays(d, all));
-    n = ddp__arrays(d, all);
-    err->code = DDP_OK;
-    for (int i = 1, k = 0; i < n; i++) {
-        const ddp__array *x = &all[i];
-        far = &all[k];
-        if (x->from < far->to) {
-            ddp__fail(
-                err, DDP_ARG,
-                "%s of layer %d (%s) and %s of layer %d (%s) overlap by %zu bytes: give each value once; "
-                "a weight that two layers share has the same params, grads and count in both",
-                far->gradients ? "gradients" : "parameters", far->layer, d->unit[far->layer].name,
-                x->gradients ? "gradients" : "parameters", x->layer, d->unit[x->layer].name,
-                (size_t)((x->to < far->to ? x->to : far->to) - x->from) * sizeof(float));
-            break;
-        }
-        if (x->to > far->to) k = i;
-    }
-    DDP_FREE(all);
-    return err->code;
-}
-
-/* ---- memory of the layers ---- */
-
-/* The first matrix of a block at or behind `at`; NULL: none, or the rule takes all alike. */
-static const ddp_matrix *ddp__next_matrix(const ddp_ctx *d, const ddp__unit *u, const ddp_block *k, size_t at)
-{
-    const ddp_matrix *next = NULL, *x = u->matrix;
-
-    for (; ddp__optimizer(d)->matrix_state && x < u->matrix + u->matrices; x++)
-        if (x->params >= k->params + at && x->params < k->params + k->count &&
-            (!next || x->params < next->params))
-            next = x;
-    return next;
-}
-
-/* A block as the optimizer takes it: each of its matrices, and what lies around them. */
-static void ddp__unit_trains(const ddp_ctx *d, ddp__unit *u, const ddp_block *k)
-{
-    size_t at = 0, n;
-
-    for (; at < k->count; at += n) {
-        const ddp_matrix *x = ddp__next_matrix(d, u, k, at);
-        n = (x ? (size_t)(x->params - k->params) : k->count) - at;
-        if (n == 0) {
-            u->shape[u->gradients] = *x;
-            n = x->rows * x->columns;
-        }
-        u->trains[u->gradients].data = k->params + at;
-        u->gradient[u->gradients].data = k->grads + at;
-        u->trains[u->gradients].count = u->gradient[u->gradients].count = n;
-        u->state_count += n * (size_t)ddp__piece_state(d, u, u->gradients++);
-    }
-    u->trained += k->count;
-}
-
-/* Room for the lists, and another where what averaging moves does not always go whole. */
-static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
-{
-    const size_t room = (size_t)(ddp__count(u->block) + 2 * u->matrices + 1);
-    const int arrays = ddp__cfg(d)->average.state ? ddp__optimizer(d)->state_per_param : 0;
-    int parts;
-
-    u->shape = (ddp_matrix *)ddp__scratch_take(ddp__lists_of(d), room, sizeof *u->shape);
-    u->gradient = (ddp_piece *)ddp__scratch_take(ddp__lists_of(d), 4 * room, sizeof *u->gradient);
-    if (ddp__scratch_failed(ddp__lists_of(d)))
-        return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", ddp__layer_prefix(u->name), u->name);
-    u->trains = u->gradient + room;
-    u->average = u->trains + room;
-    u->other = u->average + room;
-    for (int b = 0; b < ddp__count(u->block); b++) {
-        const ddp_block *k = &u->block[b];
-        const ddp_piece values = {{k->params}, k->count};
-        if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal from the start on */
-        u->average[u->averages++] = values;
-        u->count += k->count;
-        if (k->kind == DDP_PARAMS)
-            ddp__unit_trains(d, u, k);
-        else
-            u->other[u->others++] = values;
-    }
-    u->forward_step = -1;
-    parts = ddp_parts_of(d, (int)(u - d->unit));
-    if (parts == 1 &&
-        !(u->state_count && arrays &&
-          (ddp__cfg(d)->average.state_period[0] > 1 || ddp__cfg(d)->average.state_period[1] > 1)))
-        return DDP_OK;
-    u->moved = (ddp_piece *)ddp__scratch_take(ddp__lists_of(d), ddp__unit_pieces(d, u), sizeof *u->moved);
-    return u->moved ? DDP_OK
-                    : ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", ddp__layer_prefix(u->name), u->name);
-}
-
-static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
-{
-    if (u->state_count == 0) return DDP_OK;
-    u->state = (float *)ddp__host_alloc(ddp__host_of(d), u->state_count * sizeof(float));
-    if (!u->state)
-        return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory for %zu bytes of optimizer state",
-                         ddp__layer_prefix(u->name), u->name, u->state_count * sizeof(float));
-    if (ddp__cfg(d)->average.state) {
-        const ddp_piece state = {{u->state}, u->state_count};
-        u->average[u->averages++] = u->other[u->others++] = state;
-    }
-    return DDP_OK;
-}
-
 /* Muon's room, and what it cannot do. */
 /* A system that promises more memory than it has would end the process later, without a word. */
 static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
@@ -55097,7 +55352,7 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
     const ddp__owned *o;
 
     if (ddp__backend_of(d) || d->host.allocator.alloc || !(total > 0)) return DDP_OK;
-    for (int l = 0; l < ddp__layers(d); l++) state += (double)d->unit[l].state_count * sizeof(float);
+    for (int l = 0; l < ddp__layers(d); l++) state += (double)ddp__unit_of(d, l)->state_count * sizeof(float);
     for (o = d->host.owned; o; o = o->next) graphs += o->bytes;
     if (state + graphs <= total) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY,
@@ -55110,9 +55365,12 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
 
 static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 {
-    for (int l = 0; l < ddp__layers(d); l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
+    d->session->turn =
+        (ddp__passes *)ddp__scratch_take(ddp__lists_of(d), (size_t)ddp__layers(d), sizeof *d->session->turn);
+    if (!d->session->turn) return ddp__fail(err, DDP_MEMORY, "out of memory for %d layers", ddp__layers(d));
+    DDP__TRY(ddp__sending_open(d, err));
     DDP__TRY(ddp__session_fits(d, err));
-    for (int l = 0; l < ddp__layers(d); l++) DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
+    DDP__TRY(ddp__units_state(d, err));
     DDP__TRY(ddp__muon_open(d, d->session->cut != NULL, err));
     DDP__TRY(ddp__coded_memory(d, err));
     DDP__TRY(ddp__posted_open(d, err));
@@ -55127,10 +55385,10 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 {
     ddp_config checked = *ddp__cfg(d);
-    int i, groups = 0, place = ddp_rank(d), team = d->unit[0].group;
+    int i, groups = 0, place = ddp_rank(d), team = ddp__unit_of(d, 0)->group;
 
     for (int l = 0; l < ddp__layers(d); l++) {
-        const int group = d->unit[l].group,
+        const int group = ddp__unit_of(d, l)->group,
                   *ranks = ddp__engine_of(d, 0) ? ddp__engine_group_ranks(ddp__engine_of(d, 0), group) : NULL;
         int n = ranks ? ddp__engine_group_size(ddp__engine_of(d, 0), group) : 0;
         for (i = 0; i < n && ranks[i] != ddp_rank(d); i++) {
@@ -55139,9 +55397,9 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
             return ddp__fail(err, DDP_ARG,
                              "layer %d (%s) belongs to group %d, which rank %d is not in: make the group "
                              "with ddp_group, and leave the layer to its ranks",
-                             l, d->unit[l].name, group, ddp_rank(d));
+                             l, ddp__unit_of(d, l)->name, group, ddp_rank(d));
         if (group) groups = 1;
-        if (group != d->unit[0].group) d->session->mixed = 1;
+        if (group != ddp__unit_of(d, 0)->group) d->session->mixed = 1;
     }
     if (ddp__norm_is_shared(d)) checked.clip_norm = 0; /* which a pipeline knows */
     DDP__TRY(ddp__goes_check(&checked, ddp__ops(d), groups, err));
@@ -55159,10 +55417,11 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 {
     for (int l = 0; l < ddp__layers(d); l++)
-        for (int b = 0; b < ddp__count(d->unit[l].block); b++) {
-            const ddp_block *k = &d->unit[l].block[b];
+        for (int b = 0; b < ddp__count(ddp__unit_of(d, l)->block); b++) {
+            const ddp_block *k = &ddp__unit_of(d, l)->block[b];
             ddp_piece p;
-            ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->unit[l].group, k->params, k->count);
+            ddp_message m =
+                ddp__own_word(d, &p, DDP_BROADCAST, ddp__unit_of(d, l)->group, k->params, k->count);
             m.bytes = 0;
             m.layer = DDP__ALL_VALUES;
             DDP__TRY(ddp__run(d, &m, 1, err));
@@ -55176,7 +55435,8 @@ static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
     size_t count = 0;
 
     for (int l = 0; l < ddp__layers(d); l++)
-        count += d->unit[l].count + (ddp__cfg(d)->average.state ? d->unit[l].state_count : 0);
+        count +=
+            ddp__unit_of(d, l)->count + (ddp__cfg(d)->average.state ? ddp__unit_of(d, l)->state_count : 0);
     if (ddp__second_of(d)) DDP__TRY(ddp__engine_guard(ddp__second_of(d), count, err));
     return ddp__engine_guard(ddp__engine_of(d, 0), count, err);
 }
@@ -55188,8 +55448,8 @@ static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
 
     if (ddp__ops(d)->averages != DDP_AVERAGES_GRADIENTS || !ddp__engine_of(d, 0)) return DDP_OK;
     for (int l = 0; l < ddp__layers(d); l++) {
-        if (d->unit[l].gradients) return DDP_OK;
-        frozen += ddp__count(d->unit[l].block);
+        if (ddp__unit_of(d, l)->gradients) return DDP_OK;
+        frozen += ddp__count(ddp__unit_of(d, l)->block);
     }
     if (ddp__team_group(d) && !frozen) return DDP_OK; /* a stage of a pipeline that has nothing to train */
     return ddp__fail(err, DDP_USAGE,
@@ -55220,7 +55480,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
         return ddp__fail(err, DDP_USAGE,
                          "no layer is registered: call ddp_add_layer, or ddp_graph_build, before the "
                          "first step");
-    DDP__TRY(ddp__spans_settle(d, err));
+    DDP__TRY(ddp__units_describe(d, err));
     DDP__TRY(ddp__team_find(d, err));
     DDP__TRY(ddp__session_memory(d, err));
     DDP__TRY(ddp__gradients_given(d, err));
@@ -55455,7 +55715,7 @@ int ddp_forward_begin(ddp_ctx *d, int layer)
     DDP__ENTER(d);
     s = ddp__enter_layer(d, layer, "ddp_forward_begin", DDP__IN_FORWARD);
     if (s == DDP_OK) {
-        d->unit[layer].forward_step = ddp_step(d);
+        ddp__forward_began(d, layer);
         s = DDP__EVENT(d, forward_begin, (d, ddp__self(d), layer));
     }
     if (s == DDP_OK) s = ddp__posted_look(d);
@@ -55472,17 +55732,19 @@ int ddp_backward_begin(ddp_ctx *d, int layer)
 /* skips: this micro-batch had none. */
 static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
 {
-    ddp__unit *u = &d->unit[layer];
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__passes *turn = &d->session->turn[layer];
 
-    if (skips && u->skipped == u->passes) ddp__gradients_none(d, u); /* they hold nothing of this step */
-    u->skipped += skips;
-    if (++u->passes > ddp__cfg(d)->micro_batches)
+    if (skips && turn->skipped == turn->passes)
+        ddp__gradients_none(d, u); /* they hold nothing of this step */
+    turn->skipped += skips;
+    if (++turn->passes > ddp__cfg(d)->micro_batches)
         return ddp__fail(ddp__error(d), DDP_USAGE,
                          "step %ld: %s(%d) was called %d times for %s%s, "
                          "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?",
-                         ddp_step(d), skips ? "ddp_skip" : "ddp_backward_end", layer, u->passes,
+                         ddp_step(d), skips ? "ddp_skip" : "ddp_backward_end", layer, turn->passes,
                          ddp__layer_prefix(u->name), u->name, ddp__cfg(d)->micro_batches);
-    if (u->ticket != -1 || u->other_ticket != -1)
+    if (ddp__average_in_flight(d, layer))
         return ddp__fail(
             ddp__error(d), DDP_USAGE,
             "step %ld: %s%s was used while its average of the step before "
@@ -55490,8 +55752,9 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
             "in every step or in none",
             ddp_step(d), ddp__layer_prefix(u->name), u->name, layer);
     DDP__TRY(ddp__posted_of_layer(d, layer));
-    if (u->passes < ddp__cfg(d)->micro_batches) return ddp__posted_look(d);
-    if (u->skipped < u->passes) ddp__gradients_some(d, u);
+    if (turn->passes < ddp__cfg(d)->micro_batches) return ddp__posted_look(d);
+    ddp__skipped_set(d, layer, turn->skipped == turn->passes);
+    if (turn->skipped < turn->passes) ddp__gradients_some(d, u);
     for (int i = 0; ddp__cfg(d)->micro_batches > 1 && i < u->gradients; i++)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count,
                          1.0f / (float)ddp__cfg(d)->micro_batches);
@@ -55503,7 +55766,8 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
 
 int ddp__last_pass(const ddp_ctx *d, int layer)
 {
-    return layer < ddp__layers(d) && d->unit[layer].passes + 1 >= ddp__cfg(d)->micro_batches;
+    return layer < ddp__layers(d) &&
+           (d->session->turn ? d->session->turn[layer].passes : 0) + 1 >= ddp__cfg(d)->micro_batches;
 }
 
 int ddp_backward_end(ddp_ctx *d, int layer)
@@ -55528,7 +55792,7 @@ int ddp_skip(ddp_ctx *d, int layer)
 
 int ddp_left_out(const ddp_ctx *d, int layer)
 {
-    return d && layer >= 0 && layer < ddp__layers(d) && d->unit[layer].left_out;
+    return d && layer >= 0 && layer < ddp__layers(d) && ddp__left_out(d, layer);
 }
 
 int ddp_report(ddp_ctx *d, const ddp_step_info *info)
@@ -55554,23 +55818,23 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
 
 static ddp_status ddp__finish_step(ddp_ctx *d)
 {
-    int forward = 1;
+    int forward;
 
     /* a layer that was skipped in the first micro-batches alone is skipped in all */
     for (int l = ddp__layers(d) - 1; l >= 0; l--)
-        while (d->unit[l].skipped && d->unit[l].skipped == d->unit[l].passes &&
-               d->unit[l].passes < ddp__cfg(d)->micro_batches)
+        while (d->session->turn[l].skipped && d->session->turn[l].skipped == d->session->turn[l].passes &&
+               d->session->turn[l].passes < ddp__cfg(d)->micro_batches)
             DDP__TRY(ddp__gradient_ready(d, l, 1));
     for (int l = 0; l < ddp__layers(d); l++) {
-        if (d->unit[l].passes != ddp__cfg(d)->micro_batches)
+        if (d->session->turn[l].passes != ddp__cfg(d)->micro_batches)
             return ddp__fail(
                 ddp__error(d), DDP_USAGE,
                 "step %ld: %s%s had %d of %d ddp_backward_end calls on "
                 "rank %d when ddp_step_end came: is a call missing, or had it no gradient (ddp_skip)?",
-                ddp_step(d), ddp__layer_prefix(d->unit[l].name), d->unit[l].name, d->unit[l].passes,
-                ddp__cfg(d)->micro_batches, ddp_rank(d));
-        if (d->unit[l].forward_step != ddp_step(d)) forward = 0;
+                ddp_step(d), ddp__layer_prefix(ddp__unit_of(d, l)->name), ddp__unit_of(d, l)->name,
+                d->session->turn[l].passes, ddp__cfg(d)->micro_batches, ddp_rank(d));
     }
+    forward = ddp__forward_all(d);
     if (!forward && (ddp__ops(d)->traits & DDP_NEEDS_FORWARD))
         return ddp__fail(ddp__error(d), DDP_USAGE,
                          "strategy %s needs ddp_forward_begin of every layer "
@@ -55581,7 +55845,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     DDP__TRY(DDP__EVENT(d, step_end, (d, ddp__self(d), forward)));
     /* programs without forward_begin find parameters whole when ddp_step_end returns */
     if (!forward) DDP__TRY(ddp__posted_none(d, 1, "in step_end, and the program has no forward hooks"));
-    for (int l = 0; l < ddp__layers(d); l++) d->unit[l].passes = d->unit[l].skipped = 0;
+    for (int l = 0; l < ddp__layers(d); l++) d->session->turn[l].passes = d->session->turn[l].skipped = 0;
     if (ddp__engine_of(d, 0)) DDP__TRY(ddp__engine_error(ddp__engine_of(d, 0), ddp__error(d)));
     if (ddp__second_of(d)) DDP__TRY(ddp__engine_error(ddp__second_of(d), ddp__error(d)));
     DDP__TRY(ddp__device_check(d, ddp__error(d)));
@@ -55666,7 +55930,7 @@ static ddp_status ddp__sync_everything(ddp_ctx *d)
     } else {
         for (int l = ddp__layers(d) - 1; ddp__engine_of(d, 0) && l >= 0; l--)
             DDP__TRY(ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS
-                         ? ddp__average_buffers(d, &d->unit[l])
+                         ? ddp__average_buffers(d, ddp__unit_of(d, l))
                          : ddp__average_exact(d, l, ddp__error(d)));
     }
     DDP__TRY(ddp__replicas_settle(d, ddp__error(d)));
@@ -55676,12 +55940,13 @@ static ddp_status ddp__sync_everything(ddp_ctx *d)
 static ddp_status ddp__between_steps(ddp_ctx *d, const char *call)
 {
     DDP__TRY(ddp__is_in_step(d, call));
-    for (int l = 0; l < ddp__layers(d); l++)
-        if (d->unit[l].passes)
+    for (int l = 0; d->session->turn && l < ddp__layers(d); l++)
+        if (d->session->turn[l].passes)
             return ddp__fail(ddp__error(d), DDP_USAGE,
                              "step %ld: %s comes in the middle of a step: %s%s has had its "
                              "ddp_backward_end, and ddp_step_end is missing",
-                             ddp_step(d), call, ddp__layer_prefix(d->unit[l].name), d->unit[l].name);
+                             ddp_step(d), call, ddp__layer_prefix(ddp__unit_of(d, l)->name),
+                             ddp__unit_of(d, l)->name);
     return DDP_OK;
 }
 
@@ -55839,13 +56104,6 @@ ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub 
     return d;
 }
 
-static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
-{
-    if (u->name) DDP_FREE(u->name);
-    ddp__array_free(u->block);
-    ddp__host_release(ddp__host_of(d), u->state, u->state_count * sizeof(float));
-}
-
 /* What it came to, for the log: ddprun reads these lines. */
 static void ddp__closing_tell(ddp_ctx *d)
 {
@@ -55890,85 +56148,19 @@ void ddp_close(ddp_ctx *d)
     ddp__tls_free(d->session->tls);
     ddp__graphs_free(d);
     ddp__strategy_close(d);
-    for (int i = 0; i < ddp__layers(d); i++) ddp__unit_free(d, &d->unit[i]);
+    ddp__posted_close(d);
     ddp__exchange_close(d);
+    ddp__units_free(d);
     ddp_blob_free(&d->session->plan);
     ddp__device_close(d);
-    ddp__array_free(d->unit);
     ddp_profile_free(&d->session->profile);
     ddp__context_free(d);
 }
 
 /* ---- registration ---- */
 
-static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b, ddp_error *err)
-{
-    if (b->count == 0)
-        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out", ddp__layers(d),
-                         name);
-    if (!b->params)
-        return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values",
-                         ddp__layers(d), name, b->count);
-    if (b->kind == DDP_BUFFERS && b->grads)
-        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of buffers has no gradients; leave grads NULL",
-                         ddp__layers(d), name);
-    return DDP_OK;
-}
-
-/* Matrix i lies in one block and in no other matrix. */
-static ddp_status ddp__check_matrix(const ddp_ctx *d, const ddp__unit *u, int i, ddp_error *err)
-{
-    const ddp_matrix *x = &u->matrix[i];
-    const size_t most = (size_t)-1 / sizeof(float),
-                 count = x->rows && x->columns <= most / x->rows ? x->rows * x->columns : 0;
-    int b = 0, k = 0;
-
-    while (b < ddp__count(u->block) &&
-           !(u->block[b].kind == DDP_PARAMS && x->params >= u->block[b].params &&
-             count <= u->block[b].count &&
-             (size_t)(x->params - u->block[b].params) <= u->block[b].count - count))
-        b++;
-    while (k < i && (x->params >= u->matrix[k].params + u->matrix[k].rows * u->matrix[k].columns ||
-                     x->params + count <= u->matrix[k].params))
-        k++;
-    if (count && b < ddp__count(u->block) && k == i) return DDP_OK;
-    return ddp__fail(err, DDP_ARG, "layer %d (%s): matrix %d of %zu rows and %zu columns %s", ddp__layers(d),
-                     u->name, i, x->rows, x->columns,
-                     count && b < ddp__count(u->block)
-                         ? "overlaps another: leave one of them out"
-                         : "does not lie in one block of parameters: give its first value, rows and columns");
-}
-
-static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *layer, ddp_error *err)
-{
-    int own = layer->params || layer->count;
-    char number[32];
-
-    snprintf(number, sizeof number, "layer %d", ddp__layers(d));
-    u->name = ddp__strdup(layer->name ? layer->name : number);
-    u->matrix =
-        (ddp_matrix *)ddp__scratch_take(ddp__lists_of(d), (size_t)layer->matrix_count, sizeof *u->matrix);
-    if (!u->name || !u->matrix || !ddp__reserve(u->block, layer->block_count + own))
-        return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", ddp__layers(d));
-    if (own) {
-        const ddp_block first = {layer->params, layer->grads, layer->count, DDP_PARAMS};
-        stbds_arrput(u->block, first);
-    }
-    for (int i = 0; i < layer->block_count; i++) stbds_arrput(u->block, layer->blocks[i]);
-    u->flops = layer->flops;
-    u->group = layer->group;
-    for (int i = 0; i < ddp__count(u->block); i++) DDP__TRY(ddp__check_block(d, u->name, &u->block[i], err));
-    for (int i = 0; i < layer->matrix_count; i++) {
-        u->matrix[u->matrices++] = layer->matrices[i];
-        DDP__TRY(ddp__check_matrix(d, u, i, err));
-    }
-    return DDP_OK;
-}
-
 int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
 {
-    ddp__unit u = DDP__ZEROS;
-
     DDP__ENTER(d);
     if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks) ||
         layer->matrix_count < 0 || (layer->matrix_count > 0 && !layer->matrices))
@@ -55980,30 +56172,15 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
                               "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d "
                               "layers by ddp_set_optimizer or the first hook; register all layers before",
                               ddp__layers(d), layer->name ? layer->name : "unnamed", ddp__layers(d));
-    if (!ddp__reserve(d->unit, ddp__layers(d) + 1))
-        return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", ddp__layers(d));
-    u.ticket = u.other_ticket = -1;
-    if (ddp__unit_fill(d, &u, layer, ddp__error(d))) {
-        ddp__unit_free(d, &u);
-        return ddp__ctx_fail(d, ddp__error(d));
-    }
-    stbds_arrput(d->unit, u);
-    d->layers++;
-    return 0;
+    return ddp__unit_add(d, layer, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
 
-int ddp_layer_named(const ddp_ctx *d, const char *name)
-{
-    for (int l = 0; d && name && l < ddp__layers(d); l++)
-        if (!strcmp(d->unit[l].name, name)) return l;
-    return -1;
-}
+int ddp_layer_named(const ddp_ctx *d, const char *name) { return d && name ? ddp__unit_named(d, name) : -1; }
 
 int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, size_t count)
 {
     const ddp_block added = {params, grads, count, DDP_PARAMS};
     ddp_layer first;
-    ddp__unit *u;
     int l;
 
     DDP__ENTER(d);
@@ -56022,10 +56199,8 @@ int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, si
         first.count = count;
         return ddp_add_layer(d, &first);
     }
-    u = &d->unit[l];
-    if (!ddp__reserve(u->block, ddp__count(u->block) + 1))
+    if (!ddp__unit_add_block(d, l, &added))
         return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %s", layer);
-    stbds_arrput(u->block, added);
     return 0;
 }
 

@@ -44,6 +44,7 @@ RECORDS = {
     "ddp__share": "a result: whose file of a checkpoint a rank takes",
     "ddp__tcp_config": "filled by who opens a wire",
     "ddp__tensor": "an array in a checkpoint",
+    "ddp__unit": "a registered layer, made by context/layers.c and read by all",
     "ddp__text": "a text that grows, and its length",
     "ddp__worker": "the arrays of a checkpoint, listed by who has them",
 }

@@ -64,6 +64,16 @@ const char *ddp__event_name(ddp__strategy_event event)
     return names[event];
 }
 
+ddp__strategy_event ddp__event_of(const ddp_ctx *d) { return d->event; }
+
+ddp__strategy_event ddp__event_set(ddp_ctx *d, ddp__strategy_event event)
+{
+    const ddp__strategy_event before = d->event;
+
+    d->event = event;
+    return before;
+}
+
 int ddp__hook_in_event(ddp_ctx *d)
 {
     if (d->in_program)

@@ -83,37 +83,24 @@ typedef struct ddp__times {
     struct ddp__clock *clock; /* of a device's times; NULL = hooks are punctual */
 } ddp__times;
 
-/* A registered layer. */
+/* A registered layer: made by context/layers.c at its registration and at the start, read by all. */
 typedef struct ddp__unit {
     char *name;
     ddp_block *block;   /* a list */
     ddp_matrix *matrix; /* [matrices] */
     int matrices;
     double flops;
-    int group, link;              /* that averages it, 0: all; that its messages take, of a bucket its last
-                                   layer's */
-    size_t count;                 /* floats that averaging moves, optimizer state left out */
-    float *state;                 /* [state_count] of the optimizer */
-    size_t state_count, trained;  /* the latter: floats with gradients */
-    ddp_piece *average;           /* [averages] what averaging the layer moves */
-    ddp_piece *gradient, *trains; /* [gradients] gradients, and what they are of, as the optimizer takes
-                                      them */
-    ddp_matrix *shape;            /* [gradients] rows 0: no matrix */
-    ddp_piece *other;             /* [others] what else averaging moves: buffers, optimizer state */
-    ddp_piece *moved;             /* what of `average` or `other` goes this time; NULL: all, every time */
+    int group, link;             /* that averages it, 0: all; that its messages take, of a bucket its last
+                                     layer's */
+    size_t count;                /* floats that averaging moves, optimizer state left out */
+    float *state;                /* [state_count] of the optimizer */
+    size_t state_count, trained; /* the latter: floats with gradients */
+    ddp_piece *average;          /* [averages] what averaging the layer moves */
+    ddp_piece *gradient,
+        *trains;       /* [gradients] gradients, and what they are of, as the optimizer takes them */
+    ddp_matrix *shape; /* [gradients] rows 0: no matrix */
+    ddp_piece *other;  /* [others] what else averaging moves: buffers, optimizer state */
     int averages, gradients, others;
-    long ticket, other_ticket;      /* transfers in flight, or -1 */
-    float *residual, *base, *delta; /* [trained] int8 blocks: still to be sent, the last average, what is
-                                            in flight; NULL without */
-    int changing;                   /* delta is in flight, or was */
-    int passes;                     /* backward_end calls in this step */
-    int skipped;                    /* micro-batches of this step without a gradient (ddp_skip) */
-    int left_out;                   /* the last update was: no rank had a gradient */
-    long updates;                   /* updates applied so far */
-    long forward_step;              /* last step with a forward_begin */
-    double divergence;              /* of the last averaging; written by the comm thread while in flight */
-    double last_divergence, part_divergence; /* of all parts; of those of them averaged so far */
-    int moving, averaged;                    /* parts in flight, and averaged so far */
 } ddp__unit;
 
 struct ddp_ctx {
@@ -166,6 +153,9 @@ struct ddp_ctx {
         (d)->call = __func__;                                                                \
     } while (0)
 DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
+DDP_LIB ddp__strategy_event ddp__event_set(ddp_ctx *d,
+                                           ddp__strategy_event event); /* returns the one before */
+DDP_LIB ddp__strategy_event ddp__event_of(const ddp_ctx *d);
 DDP_LIB const char *ddp__event_name(ddp__strategy_event event); /* "backward_end" */
 
 /* ---- facts.c: what other modules may know of a context ----
@@ -199,6 +189,24 @@ DDP_LIB int ddp__team_place(const ddp_ctx *d);
 DDP_LIB int ddp__team_root(const ddp_ctx *d); /* the first of them */
 DDP_LIB ddp__joining ddp__joining_of(const ddp_ctx *d);
 DDP_LIB int ddp__met(const ddp_ctx *d); /* ranks from the start, where others may join */
+
+/* ---- layers.c: the registered layers ----
+ *
+ *   layer        one of them
+ *   add          registers one, which is checked; add_block: another block of layer l
+ *   named        the number of a layer, or -1
+ *   describe     when all are registered: weights that two layers share become the first one's, and the lists
+ *                that messages and updates take are made
+ *   state        memory for the optimizer
+ *   link_set     which link its messages take */
+DDP_LIB const ddp__unit *ddp__unit_of(const ddp_ctx *d, int l);
+DDP_LIB ddp_status ddp__unit_add(ddp_ctx *d, const ddp_layer *layer, ddp_error *err);
+DDP_LIB int ddp__unit_add_block(ddp_ctx *d, int l, const ddp_block *block); /* 0: out of memory */
+DDP_LIB int ddp__unit_named(const ddp_ctx *d, const char *name);
+DDP_LIB ddp_status ddp__units_describe(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__units_state(ddp_ctx *d, ddp_error *err);
+DDP_LIB void ddp__unit_link_set(ddp_ctx *d, int l, int link);
+DDP_LIB void ddp__units_free(ddp_ctx *d);
 
 /* ---- open.c: a context from its configuration, its end, and what changes of it ----
  *

@@ -300,7 +300,7 @@ ddp_status ddp__device_start(ddp_ctx *d, int edge_messages, size_t edge_bytes, d
     DDP__TRY(ddp__clock_open(d, err));
     if (!ddp__engine_of(d, 0)) return DDP_OK;
     for (int l = 0; l < ddp__layers(d); l++) {
-        const ddp__unit *u = &d->unit[l];
+        const ddp__unit *u = ddp__unit_of(d, l);
         size_t layer = u->count + u->state_count;
 
         for (int k = 0; k < ddp__count(u->block); k++) /* frozen ones are shared once */

@@ -29,27 +29,30 @@ static int ddp__state_due(const ddp_ctx *d, int k)
 
 const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece *list, int *count)
 {
-    const ddp__unit *u = &d->unit[layer];
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__sending *y = &d->exchange->sending[layer];
     float *state = u->state;
     int n = 0;
 
-    if (!u->moved || !ddp__cfg(d)->average.state || (ddp__state_due(d, 0) && ddp__state_due(d, 1)))
+    if (!y->moved || !ddp__cfg(d)->average.state || (ddp__state_due(d, 0) && ddp__state_due(d, 1)))
         return list;
     for (int i = 0; i < *count; i++)
-        if (list[i].data != u->state) u->moved[n++] = list[i];
+        if (list[i].data != u->state) y->moved[n++] = list[i];
     for (int i = 0; i < u->gradients; i++)
         for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += u->gradient[i].count) {
             if (!ddp__state_due(d, k)) continue;
-            u->moved[n].data = state;
-            u->moved[n++].count = u->gradient[i].count;
+            y->moved[n].data = state;
+            y->moved[n++].count = u->gradient[i].count;
         }
     *count = n;
-    return u->moved;
+    return y->moved;
 }
 
 /* Values from..to-1 of those with gradients, and their state where it is due. */
-static int ddp__average_range(const ddp_ctx *d, const ddp__unit *u, size_t from, size_t to, int n)
+static int ddp__average_range(const ddp_ctx *d, int layer, size_t from, size_t to, int n)
 {
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp_piece *moved = d->exchange->sending[layer].moved;
     float *state = u->state;
     size_t at = 0;
 
@@ -58,13 +61,13 @@ static int ddp__average_range(const ddp_ctx *d, const ddp__unit *u, size_t from,
                      end = to < at + all ? to - at : all;
         const int here = begin < all && to > at;
         if (here) {
-            u->moved[n].data = u->trains[i].data + begin;
-            u->moved[n++].count = end - begin;
+            moved[n].data = u->trains[i].data + begin;
+            moved[n++].count = end - begin;
         }
         for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += all) {
             if (!here || !ddp__cfg(d)->average.state || !ddp__state_due(d, k)) continue;
-            u->moved[n].data = state + begin;
-            u->moved[n++].count = end - begin;
+            moved[n].data = state + begin;
+            moved[n++].count = end - begin;
         }
     }
     return n;
@@ -73,15 +76,17 @@ static int ddp__average_range(const ddp_ctx *d, const ddp__unit *u, size_t from,
 /* Of some parts of the layer. */
 static void ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, ddp_message *m)
 {
-    const ddp__unit *u = &d->unit[layer];
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__sending *y = &d->exchange->sending[layer];
     const size_t parts = (size_t)ddp__parts_for(d, u->trained);
     int n = 0;
 
     for (size_t j = 0; j < parts; j++)
-        if (takes[j]) n = ddp__average_range(d, u, u->trained * j / parts, u->trained * (j + 1) / parts, n);
+        if (takes[j])
+            n = ddp__average_range(d, layer, u->trained * j / parts, u->trained * (j + 1) / parts, n);
     for (int i = 0; takes[parts - 1] && i < u->others; i++)
-        if (u->other[i].data != u->state) u->moved[n++] = u->other[i];
-    m->from = u->moved;
+        if (u->other[i].data != u->state) y->moved[n++] = u->other[i];
+    m->from = y->moved;
     m->from_count = n;
 }
 
@@ -97,7 +102,7 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
 
     if (!ddp__in_blocks((int)coding) || !(ddp__engine_of(d, 0) || ddp__joining_of(d) == DDP__JOINS))
         return DDP_OK;
-    for (int l = 0; l < ddp__layers(d); l++) count += d->unit[l].trained;
+    for (int l = 0; l < ddp__layers(d); l++) count += ddp__unit_of(d, l)->trained;
     if (!count) return DDP_OK;
     d->exchange->coded_count = count;
     d->exchange->coded = (float *)ddp__alloc(ddp__allocator_of(d), count * sizeof(float));
@@ -113,11 +118,12 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
     next = d->exchange->coded;
     base = d->exchange->bases;
     for (int l = ddp__layers(d) - 1; l >= 0; l--) { /* as gradients lie in a message of several layers */
-        ddp__unit *u = &d->unit[l];
-        u->residual = next;
+        const ddp__unit *u = ddp__unit_of(d, l);
+        ddp__sending *y = &d->exchange->sending[l];
+        y->residual = next;
         if (base) {
-            u->base = base;
-            u->delta = base + count;
+            y->base = base;
+            y->delta = base + count;
             base += u->trained;
         }
         next += u->trained;
@@ -127,8 +133,9 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
 
 static void ddp__coded_base(ddp_ctx *d, int layer)
 {
-    const ddp__unit *u = &d->unit[layer];
-    float *base = u->base;
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__sending *y = &d->exchange->sending[layer];
+    float *base = y->base;
 
     for (int k = 0; base && k < u->gradients; base += u->trains[k++].count)
         ddp__host_copy(ddp__host_of(d), base, u->trains[k].data, u->trains[k].count * sizeof *base);
@@ -140,7 +147,8 @@ void ddp__coded_start(ddp_ctx *d, int base)
         ddp__host_zero(ddp__host_of(d), d->exchange->coded_there,
                        2 * d->exchange->coded_count * sizeof(float));
     for (int l = 0; d->exchange->coded && l < ddp__layers(d); l++) {
-        if (d->unit[l].trained) memset(d->unit[l].residual, 0, d->unit[l].trained * sizeof(float));
+        if (ddp__unit_of(d, l)->trained)
+            memset(d->exchange->sending[l].residual, 0, ddp__unit_of(d, l)->trained * sizeof(float));
         if (base) ddp__coded_base(d, l);
     }
 }
@@ -152,9 +160,10 @@ void ddp__coded_start(ddp_ctx *d, int base)
 static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *err)
 {
     const ddp_coding coding = ddp__wire_coding(ddp__cfg(d)->wire);
-    ddp__unit *u = &d->unit[layer];
-    float *to = later ? u->delta : u->residual;
-    const float *base = u->base;
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__sending *y = &d->exchange->sending[layer];
+    float *to = later ? y->delta : y->residual;
+    const float *base = y->base;
     ddp_error why;
 
     for (int k = 0; k < u->gradients && ddp__backend_of(d); k++) {
@@ -168,7 +177,7 @@ static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *
     if (later) memset(to, 0, u->trained * sizeof *to);
     for (int k = 0; k < u->gradients; k++)
         for (size_t i = 0; i < u->trains[k].count; i++) *to++ += u->trains[k].data[i] - *base++;
-    if (later || !ddp_split(coding, u->residual, u->delta, u->trained, &why)) return DDP_OK;
+    if (later || !ddp_split(coding, y->residual, y->delta, u->trained, &why)) return DDP_OK;
     return ddp__fail(err, why.code,
                      "step %ld: what %s%s changed by cannot travel as %s: %.200s; lower the "
                      "learning rate, warm it up or clip gradients",
@@ -178,40 +187,42 @@ static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *
 
 static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err)
 {
-    ddp__unit *u = &d->unit[layer];
-    const ddp_piece delta = {{u->delta}, u->trained};
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__sending *y = &d->exchange->sending[layer];
+    const ddp_piece delta = {{y->delta}, u->trained};
 
     m->from_count = u->others;
     m->from = ddp__average_takes(d, layer, u->other, &m->from_count);
     if (m->from_count) {
         m->coding = DDP_AS_FLOAT;
-        DDP__TRY(ddp__post(d, m, 1, &u->other_ticket, err));
+        DDP__TRY(ddp__post(d, m, 1, &y->other_ticket, err));
     }
     if (!u->trained) return DDP_OK;
     m->from = &delta;
     m->from_count = 1;
     m->coding = ddp__wire_coding(ddp__cfg(d)->wire);
     DDP__TRY(ddp__coded_delta(d, layer, d->exchange->over || ddp__levels_takes(d, m), err));
-    m->residual = u->residual;
-    m->divergence = &u->divergence;
-    DDP__TRY(ddp__post(d, m, 1, &u->ticket, err));
-    u->changing = 1;
+    m->residual = y->residual;
+    m->divergence = &y->divergence;
+    DDP__TRY(ddp__post(d, m, 1, &y->ticket, err));
+    y->changing = 1;
     return DDP_OK;
 }
 
 static void ddp__coded_arrived(ddp_ctx *d, int layer)
 {
-    ddp__unit *u = &d->unit[layer];
-    const float *base = u->base, *delta = u->delta;
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__sending *y = &d->exchange->sending[layer];
+    const float *base = y->base, *delta = y->delta;
 
-    for (int k = 0; u->changing && k < u->gradients; k++) {
+    for (int k = 0; y->changing && k < u->gradients; k++) {
         const ddp_piece *p = &u->trains[k];
         ddp__host_copy(ddp__host_of(d), p->data, base, p->count * sizeof *base);
         ddp__axpy(d, p->data, delta, p->count, 1);
         base += p->count;
         delta += p->count;
     }
-    u->changing = 0;
+    y->changing = 0;
     ddp__coded_base(d, layer);
 }
 
@@ -220,7 +231,8 @@ static void ddp__coded_arrived(ddp_ctx *d, int layer)
 ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler,
                               int exact, ddp_error *err)
 {
-    ddp__unit *u = &d->unit[layer];
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__sending *y = &d->exchange->sending[layer];
     const int parts = ddp__parts_for(d, u->trained);
     ddp_coding coding = exact ? DDP_AS_FLOAT : ddp__wire_coding(ddp__cfg(d)->wire);
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, u->average, u->averages, layer);
@@ -228,7 +240,7 @@ ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes,
     if (!ddp__engine_of(d, 0) || u->count == 0) return DDP_OK;
     /* where changes travel in blocks, these are parameters */
     if (ddp__ops(d)->averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT) coding = DDP_AS_FLOAT;
-    for (int j = u->moving = 0; j < parts; j++) u->moving += !takes || takes[j];
+    for (int j = y->moving = 0; j < parts; j++) y->moving += !takes || takes[j];
     m.mean = 1;
     m.group = u->group ? u->group : d->exchange->computing;
     m.priority = priority;
@@ -236,17 +248,17 @@ ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes,
     m.link = u->link;
     if (coding > DDP_AS_BFLOAT) return ddp__coded_average(d, layer, &m, err);
     m.coding = coding;
-    if (u->moving < parts)
+    if (y->moving < parts)
         ddp__average_cut(d, layer, takes, &m);
     else if (!exact)
         m.from = ddp__average_takes(d, layer, u->average, &m.from_count);
-    m.divergence = &u->divergence;
-    return ddp__post(d, &m, 1, &u->ticket, err);
+    m.divergence = &y->divergence;
+    return ddp__post(d, &m, 1, &y->ticket, err);
 }
 
 static ddp_status ddp__layer_hold(ddp_ctx *d, long ticket, int layer, ddp_error *err)
 {
-    const int link = d->unit[layer].link;
+    const int link = ddp__unit_of(d, layer)->link;
 
     if (!d->exchange->over && ddp__post_is_done(d, link, ticket)) return ddp__post_wait(d, link, ticket, err);
     return ddp__post_hold(d, link, ticket, layer, err);
@@ -254,22 +266,23 @@ static ddp_status ddp__layer_hold(ddp_ctx *d, long ticket, int layer, ddp_error 
 
 ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err)
 {
-    ddp__unit *u = &d->unit[layer];
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__sending *y = &d->exchange->sending[layer];
     ddp_status s = DDP_OK;
 
-    if (u->ticket == -1 && u->other_ticket == -1) return DDP_OK;
-    if (u->other_ticket != -1) s = ddp__layer_hold(d, u->other_ticket, layer, err);
-    if (s == DDP_OK && u->ticket != -1) s = ddp__layer_hold(d, u->ticket, layer, err);
-    u->ticket = u->other_ticket = -1;
-    u->part_divergence +=
-        d->exchange->over ? d->exchange->over->divergence(d, &u->divergence) : u->divergence;
-    u->averaged += u->moving;
-    if (u->averaged >= ddp__parts_for(d, u->trained)) {
-        u->last_divergence = u->part_divergence;
-        u->part_divergence = 0;
-        u->averaged = 0;
+    if (y->ticket == -1 && y->other_ticket == -1) return DDP_OK;
+    if (y->other_ticket != -1) s = ddp__layer_hold(d, y->other_ticket, layer, err);
+    if (s == DDP_OK && y->ticket != -1) s = ddp__layer_hold(d, y->ticket, layer, err);
+    y->ticket = y->other_ticket = -1;
+    y->part_divergence +=
+        d->exchange->over ? d->exchange->over->divergence(d, &y->divergence) : y->divergence;
+    y->averaged += y->moving;
+    if (y->averaged >= ddp__parts_for(d, u->trained)) {
+        y->last_divergence = y->part_divergence;
+        y->part_divergence = 0;
+        y->averaged = 0;
     }
-    if (s == DDP_OK && u->base) ddp__coded_arrived(d, layer);
+    if (s == DDP_OK && y->base) ddp__coded_arrived(d, layer);
     return s;
 }
 

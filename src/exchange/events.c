@@ -6,9 +6,8 @@
 
 ddp_status ddp__event_over(ddp_ctx *d, int code)
 {
-    const ddp__strategy_event event = d->event;
+    const ddp__strategy_event event = ddp__event_set(d, DDP__NO_EVENT);
 
-    d->event = DDP__NO_EVENT;
     if (ddp__error(d)->code) return ddp__error(d)->code; /* a verb's, or what was complained of */
     if (!code) return DDP_OK;
     return ddp__fail(ddp__error(d), DDP_FAILED,
@@ -21,7 +20,7 @@ ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
 {
     if (!d) return DDP_ARG;
     if (ddp__error(d)->code) return ddp__error(d)->code;
-    if (d->event) return DDP_OK; /* the hook around the event has checked the process */
+    if (ddp__event_of(d)) return DDP_OK; /* the hook around the event has checked the process */
     DDP__TRY(ddp__host_check(ddp__host_of(d), ddp__error(d)));
     return ddp__fail(ddp__error(d), DDP_USAGE,
                      "%s was called outside of an event of strategy %s: only start, "

@@ -5,8 +5,10 @@
 #include "exchange/verbs.h"
 
 /* Runs an event that the strategy has; a ddp_status. */
-#define DDP__EVENT(d, what, args) \
-    ((d)->ops.what ? ((d)->event = DDP__EVENT_##what, ddp__event_over((d), (d)->ops.what args)) : DDP_OK)
+#define DDP__EVENT(d, what, args)                                                                 \
+    (ddp__ops(d)->what                                                                            \
+         ? (ddp__event_set((d), DDP__EVENT_##what), ddp__event_over((d), ddp__ops(d)->what args)) \
+         : DDP_OK)
 DDP_LIB ddp_status ddp__event_over(ddp_ctx *d, int code);
 /* First line of every verb. */
 #define DDP__VERB(verb) DDP__DO(ddp__verb_enter(d, verb))

@@ -34,8 +34,25 @@ typedef struct ddp__norm_chain {
     void *user;
 } ddp__norm_chain;
 
+/* A layer's averages and updates. */
+typedef struct ddp__sending {
+    ddp_piece *moved;               /* what of the layer's lists goes this time; NULL: all, every time */
+    long ticket, other_ticket;      /* transfers in flight, or -1 */
+    float *residual, *base, *delta; /* [trained] int8 blocks: still to be sent, the last average, what is in
+                                       flight; NULL without */
+    int changing;                   /* delta is in flight, or was */
+    int skipped;                    /* no micro-batch of this step had a gradient (ddp_skip) */
+    int left_out;                   /* the last update was: no rank had a gradient */
+    long updates;                   /* updates applied so far */
+    long forward_step;              /* last step with a forward_begin */
+    double divergence;              /* of the last averaging; written by the comm thread while in flight */
+    double last_divergence, part_divergence; /* of all parts; of those of them averaged so far */
+    int moving, averaged;                    /* parts in flight, and averaged so far */
+} ddp__sending;
+
 struct ddp__exchanging {
-    ddp__posted *posted; /* [posted_room] */
+    ddp__sending *sending; /* [layers], from the start on */
+    ddp__posted *posted;   /* [posted_room] */
     int posted_count, posted_room;
     long posted_next;
     ddp__own_state *kept;    /* a list */
@@ -56,7 +73,7 @@ struct ddp__exchanging {
                            what was cut off of results, to be added to them; NULL */
 };
 
-/* part.c. open: 0: out of memory. close: what was posted or kept, and residuals. */
+/* part.c. open: 0: out of memory. close: residuals, and what muon works in; behind ddp__posted_close. */
 DDP_LIB int ddp__exchange_open(ddp_ctx *d);
 DDP_LIB void ddp__exchange_close(ddp_ctx *d);
 DDP_LIB void ddp__transport_set(ddp_ctx *d, const ddp__transport *over);
@@ -73,5 +90,15 @@ DDP_LIB void ddp__computing_set(ddp_ctx *d, int group);
 DDP_LIB int ddp__posted_room(const ddp_ctx *d);                 /* messages that the strategy may post */
 DDP_LIB const ddp__own_state *ddp__kept_list(const ddp_ctx *d); /* what the strategy keeps, a list */
 DDP_LIB void ddp__forward_hooks(ddp_ctx *d, int all); /* of the step that is over: all layers had one */
-DDP_LIB float *ddp__residual_memory(const ddp_ctx *d, const ddp__unit *u); /* of a layer, where it is */
-DDP_LIB int ddp__coded_on_device(const ddp_ctx *d); /* a device makes blocks of values itself */
+DDP_LIB float *ddp__residual_memory(const ddp_ctx *d, int layer); /* where it is; NULL without */
+DDP_LIB int ddp__coded_on_device(const ddp_ctx *d);               /* a device makes blocks of values itself */
+/* A layer's averages and updates, as the session sees them. open: when the layers are described. */
+DDP_LIB ddp_status ddp__sending_open(ddp_ctx *d, ddp_error *err);
+DDP_LIB int ddp__average_in_flight(const ddp_ctx *d, int layer);
+DDP_LIB void ddp__forward_began(ddp_ctx *d, int layer);
+DDP_LIB int ddp__forward_all(const ddp_ctx *d); /* every layer had its forward_begin in this step */
+DDP_LIB void ddp__skipped_set(ddp_ctx *d, int layer, int skipped); /* no micro-batch had a gradient */
+DDP_LIB int ddp__left_out(const ddp_ctx *d, int layer);
+DDP_LIB void ddp__updates_set(ddp_ctx *d, int layer, long updates);
+DDP_LIB float *ddp__base_of(const ddp_ctx *d, int layer);
+DDP_LIB double ddp__divergence_of(const ddp_ctx *d, int layer);

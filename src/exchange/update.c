@@ -114,7 +114,7 @@ void ddp__floats_none(float *x, size_t n)
     for (size_t i = 0; i < n; i++) memcpy(x + i, &ddp__no_gradient_bits, sizeof *x);
 }
 
-void ddp__gradients_none(ddp_ctx *d, ddp__unit *u)
+void ddp__gradients_none(ddp_ctx *d, const ddp__unit *u)
 {
     float none;
 
@@ -130,7 +130,7 @@ void ddp__gradients_none(ddp_ctx *d, ddp__unit *u)
 }
 
 /* On a device kernels begin with 0, which no sum makes -0.0. */
-void ddp__gradients_some(ddp_ctx *d, ddp__unit *u)
+void ddp__gradients_some(ddp_ctx *d, const ddp__unit *u)
 {
     float *first = u->gradients ? u->gradient[0].data : NULL;
 
@@ -140,10 +140,12 @@ void ddp__gradients_some(ddp_ctx *d, ddp__unit *u)
 
 /* Whether an update has no gradient. from: the averaged gradient, NULL: the layer's own gradient. On a device
  * the update kernel looks at an averaged gradient; a rank knows whether its own one was skipped. */
-static int ddp__nothing_to_update(const ddp_ctx *d, const ddp__unit *u, const float *from)
+static int ddp__nothing_to_update(const ddp_ctx *d, int layer, const float *from)
 {
+    const ddp__unit *u = ddp__unit_of(d, layer);
+
     if (ddp__backend_of(d))
-        return u->skipped == ddp__cfg(d)->micro_batches && ddp__ops(d)->averages != DDP_AVERAGES_GRADIENTS &&
+        return d->exchange->sending[layer].skipped && ddp__ops(d)->averages != DDP_AVERAGES_GRADIENTS &&
                !(ddp__ops(d)->traits & DDP_NEEDS_SERVERS);
     if (!u->gradients || ddp__on_paper(ddp__host_seen(d), u->gradient[0].data)) return 0;
     if (from) return ddp_no_gradient(from, u->trained);
@@ -155,7 +157,7 @@ static int ddp__nothing_to_update(const ddp_ctx *d, const ddp__unit *u, const fl
 void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
                         float rate, int there)
 {
-    const ddp__unit *u = &d->unit[layer];
+    const ddp__unit *u = ddp__unit_of(d, layer);
 
     if (ddp__on_paper(ddp__host_of(d), params) || ddp__on_paper(ddp__host_of(d), grads)) return;
     if (!(there && ddp__backend_of(d)) && ddp_no_gradient(grads, u->trained)) return;
@@ -180,11 +182,12 @@ void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, 
 
 void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
 {
-    ddp__unit *u = &d->unit[layer];
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__sending *y = &d->exchange->sending[layer];
     float *state = u->state;
 
-    u->left_out = ddp__nothing_to_update(d, u, from);
-    if (u->left_out) {
+    y->left_out = ddp__nothing_to_update(d, layer, from);
+    if (y->left_out) {
         for (int i = 0; i < u->gradients; i++)
             ddp__host_zero(ddp__host_of(d), u->gradient[i].data, u->gradient[i].count * sizeof(float));
         return;
@@ -192,7 +195,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
     if (!ddp__optimizer(d)->update) { /* the program's own: it finds the gradients in its arrays */
         for (int i = 0; from && i < u->gradients; from += u->gradient[i++].count)
             ddp__host_copy(ddp__host_of(d), u->gradient[i].data, from, u->gradient[i].count * sizeof *from);
-        u->updates++;
+        y->updates++;
         return;
     }
     ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
@@ -204,7 +207,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
                                  from ? from : grads,
                                  state,
                                  n,
-                                 u->updates,
+                                 y->updates,
                                  rate,
                                  NULL,
                                  u->shape[i].rows,
@@ -219,7 +222,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
         ddp__optimizer(d)->update(ddp__optimizer(d), &call);
         if (!from) memset(grads, 0, n * sizeof *grads);
     }
-    u->updates++;
+    y->updates++;
     ddp__clock_note(d, DDP__M_UPDATED, layer, DDP__OUTSIDE);
 }
 
@@ -238,8 +241,8 @@ ddp_status ddp__muon_open(ddp_ctx *d, int elsewhere, ddp_error *err)
                          "own, not matrix by matrix: choose adamw, or a strategy without servers",
                          ddp__ops(d)->name);
     for (int l = 0; l < ddp__layers(d); l++)
-        for (int i = 0; i < d->unit[l].gradients; i++) {
-            const ddp_matrix *x = &d->unit[l].shape[i];
+        for (int i = 0; i < ddp__unit_of(d, l)->gradients; i++) {
+            const ddp_matrix *x = &ddp__unit_of(d, l)->shape[i];
             const size_t room = ddp__muon_room(x->rows, x->columns);
             matrices += x->rows > 0;
             if (room > d->exchange->muon_count) d->exchange->muon_count = room;
@@ -279,11 +282,11 @@ static void ddp__finite_some(void *user, long first, long last)
 
 ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
 {
-    const ddp__unit *u = &d->unit[layer];
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__sending *y = &d->exchange->sending[layer];
     char what[200];
 
-    if (ddp__cfg(d)->debug.no_finite_check || ddp__backend_of(d) || u->skipped == ddp__cfg(d)->micro_batches)
-        return DDP_OK;
+    if (ddp__cfg(d)->debug.no_finite_check || ddp__backend_of(d) || y->skipped) return DDP_OK;
     for (int i = 0; i < u->gradients; i++) {
         ddp__finite_scan s = {u->gradient[i].data, u->gradient[i].count, 0};
         size_t at;
@@ -315,12 +318,13 @@ static void ddp__clip_there(ddp_ctx *d)
     int first = 1;
 
     for (int l = 0; l < ddp__layers(d); l++)
-        for (int i = 0; i < d->unit[l].gradients; i++, first = 0)
-            b->clip_add(ddp__device_of(d), d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, first);
+        for (int i = 0; i < ddp__unit_of(d, l)->gradients; i++, first = 0)
+            b->clip_add(ddp__device_of(d), ddp__unit_of(d, l)->gradient[i].data,
+                        ddp__unit_of(d, l)->gradient[i].count, first);
     for (int l = 0; l < ddp__layers(d); l++)
-        for (int i = 0; i < d->unit[l].gradients; i++)
-            b->clip_scale(ddp__device_of(d), d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
-                          ddp__cfg(d)->clip_norm);
+        for (int i = 0; i < ddp__unit_of(d, l)->gradients; i++)
+            b->clip_scale(ddp__device_of(d), ddp__unit_of(d, l)->gradient[i].data,
+                          ddp__unit_of(d, l)->gradient[i].count, ddp__cfg(d)->clip_norm);
 }
 
 ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
@@ -335,8 +339,8 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
     }
     if (d->exchange->norm.pass) DDP__TRY(d->exchange->norm.pass(d->exchange->norm.user, 0, &squares));
     for (int l = 0; l < ddp__layers(d); l++)
-        for (int i = 0; i < d->unit[l].gradients; i++) {
-            const ddp_piece *g = &d->unit[l].gradient[i];
+        for (int i = 0; i < ddp__unit_of(d, l)->gradients; i++) {
+            const ddp_piece *g = &ddp__unit_of(d, l)->gradient[i];
             double more = 0;
             if (ddp__on_paper(ddp__host_of(d), g->data)) continue;
             if (b)
@@ -349,8 +353,9 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
     factor = ddp__clip_factor(squares, (double)ddp__cfg(d)->clip_norm);
     if (factor == 1) return DDP_OK;
     for (int l = 0; l < ddp__layers(d); l++)
-        for (int i = 0; i < d->unit[l].gradients; i++)
-            ddp__scale_there(d, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, factor);
+        for (int i = 0; i < ddp__unit_of(d, l)->gradients; i++)
+            ddp__scale_there(d, ddp__unit_of(d, l)->gradient[i].data, ddp__unit_of(d, l)->gradient[i].count,
+                             factor);
     return DDP_OK;
 }
 

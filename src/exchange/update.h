@@ -20,8 +20,8 @@ DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float r
 /* floats_none marks values as the gradient of a skipped layer (ddp_no_gradient). gradients_none does so for a
  * layer, and gradients_some changes its computed gradient if it could be taken for one. */
 DDP_LIB void ddp__floats_none(float *x, size_t n);
-DDP_LIB void ddp__gradients_none(ddp_ctx *d, ddp__unit *u);
-DDP_LIB void ddp__gradients_some(ddp_ctx *d, ddp__unit *u);
+DDP_LIB void ddp__gradients_none(ddp_ctx *d, const ddp__unit *u);
+DDP_LIB void ddp__gradients_some(ddp_ctx *d, const ddp__unit *u);
 /* ddp_update_apart, or there: ddp_update_copy. */
 DDP_LIB void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state,
                                 long step, float rate, int there);

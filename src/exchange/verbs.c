@@ -24,7 +24,7 @@ static ddp_status ddp__verb_layer(ddp_ctx *d, const char *verb, int layer)
 /* Whether messages may begin here. */
 static ddp_status ddp__verb_posts(ddp_ctx *d)
 {
-    switch (d->event) {
+    switch (ddp__event_of(d)) {
     case DDP__EVENT_start:
     case DDP__EVENT_wait:
     case DDP__EVENT_plan_make:
@@ -36,7 +36,7 @@ static ddp_status ddp__verb_posts(ddp_ctx *d)
             ddp__error(d), DDP_USAGE,
             "strategy %s posts a message in %s: start declares state and wait "
             "finishes what is in flight; post in forward_begin, backward_end, step_end, arrived or sync_all",
-            ddp__ops(d)->name, ddp__event_name(d->event));
+            ddp__ops(d)->name, ddp__event_name(ddp__event_of(d)));
     default:
         return DDP_OK;
     }
@@ -90,7 +90,7 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
     while (in_layers && i < d->exchange->posted_count && !p[i].in_layer) i++;
     if (i == d->exchange->posted_count) return DDP_OK;
     p += i;
-    layer = p->layer >= 0 && p->layer < ddp__layers(d) ? d->unit[p->layer].name : "no layer";
+    layer = p->layer >= 0 && p->layer < ddp__layers(d) ? ddp__unit_of(d, p->layer)->name : "no layer";
     return ddp__fail(ddp__error(d), DDP_USAGE,
                      "strategy %s posted a message of %s%s in step %ld and did not hold it "
                      "%s: every message has to be held, at the latest in its event wait",
@@ -105,8 +105,8 @@ ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
             return ddp__fail(ddp__error(d), DDP_USAGE,
                              "strategy %s: %s%s was used in step %ld while its message "
                              "of step %ld was still on its way: hold it in forward_begin or in step_end",
-                             ddp__ops(d)->name, ddp__layer_prefix(d->unit[layer].name), d->unit[layer].name,
-                             ddp_step(d), d->exchange->posted[i].step);
+                             ddp__ops(d)->name, ddp__layer_prefix(ddp__unit_of(d, layer)->name),
+                             ddp__unit_of(d, layer)->name, ddp_step(d), d->exchange->posted[i].step);
     return DDP_OK;
 }
 
@@ -202,8 +202,8 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
     p->told = 0;
     p->here = m->here;
     p->in_layer = m->layer >= 0 && m->layer < ddp__layers(d) &&
-                  (ddp__in_layer(&d->unit[m->layer], m->from, m->from_count) ||
-                   ddp__in_layer(&d->unit[m->layer], m->to, m->to ? m->to_count : 0));
+                  (ddp__in_layer(ddp__unit_of(d, m->layer), m->from, m->from_count) ||
+                   ddp__in_layer(ddp__unit_of(d, m->layer), m->to, m->to ? m->to_count : 0));
     *ticket = p->name = d->exchange->posted_next++;
     d->exchange->posted_count++;
     return 0;
@@ -211,16 +211,16 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
 
 static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
 {
-    const ddp__strategy_event event = d->event;
+    ddp__strategy_event event;
     long name = p->name;
     int code;
 
     if (p->told || !ddp__ops(d)->arrived) return DDP_OK;
     p->told = 1;
-    d->event = DDP__EVENT_arrived;
+    event = ddp__event_set(d, DDP__EVENT_arrived);
     code = ddp__ops(d)->arrived(d, ddp__self(d), name);
     DDP__TRY(ddp__event_over(d, code));
-    d->event = event;
+    ddp__event_set(d, event);
     return DDP_OK;
 }
 
@@ -280,11 +280,12 @@ int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int pri
 
     DDP__DO(ddp__verb_layer(d, name, layer));
     DDP__DO(ddp__verb_posts(d));
-    if (d->unit[layer].ticket != -1 || d->unit[layer].other_ticket != -1)
+    if (d->exchange->sending[layer].ticket != -1 || d->exchange->sending[layer].other_ticket != -1)
         return ddp_complain(d, DDP_USAGE,
                             "%s of %s%s, whose last average is still on its way: hold it "
                             "first with ddp_average_hold",
-                            name, ddp__layer_prefix(d->unit[layer].name), d->unit[layer].name);
+                            name, ddp__layer_prefix(ddp__unit_of(d, layer)->name),
+                            ddp__unit_of(d, layer)->name);
     return (int)ddp__average_layer(d, layer, takes, priority, filler, 0, ddp__error(d));
 }
 
@@ -323,7 +324,7 @@ int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate)
 int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const float *from, float rate)
 {
     DDP__DO(ddp__verb_layer(d, "ddp_update_copy", layer));
-    ddp__update_memory(d, layer, params, from, state, d->unit[layer].updates, rate, 1);
+    ddp__update_memory(d, layer, params, from, state, d->exchange->sending[layer].updates, rate, 1);
     return 0;
 }
 
@@ -341,9 +342,9 @@ static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equa
     int room;
 
     DDP__VERB("ddp_keep");
-    if (ddp__started(d) || d->event != DDP__EVENT_start)
+    if (ddp__started(d) || ddp__event_of(d) != DDP__EVENT_start)
         return ddp_complain(d, DDP_USAGE, "state %s is declared in %s; only start may", name,
-                            ddp__event_name(d->event));
+                            ddp__event_name(ddp__event_of(d)));
     if (layer >= ddp__layers(d) || !name || strlen(name) >= sizeof k->name || n == 0)
         return ddp_complain(d, DDP_ARG,
                             "state '%.40s' of %zu floats for layer %d: a name of at most %d characters, a "
@@ -392,51 +393,48 @@ void ddp_blob_free(ddp_blob *b)
 
 int ddp_group_size(const ddp_ctx *d, int group) { return ddp__group_size(d, group); }
 
-int ddp_parts_of(const ddp_ctx *d, int layer) { return ddp__parts_for(d, d->unit[layer].trained); }
+int ddp_parts_of(const ddp_ctx *d, int layer) { return ddp__parts_for(d, ddp__unit_of(d, layer)->trained); }
 
 int ddp_has_forward(const ddp_ctx *d)
 {
     if (ddp__cfg(d)->average.first) return 0; /* nothing waits for one */
-    if (d->exchange->hooks_forward) return 1;
-    for (int l = 0; l < ddp__layers(d); l++)
-        if (d->unit[l].forward_step != ddp_step(d)) return 0;
-    return 1;
+    return d->exchange->hooks_forward || ddp__forward_all(d);
 }
 
 int ddp_layers(const ddp_ctx *d) { return d ? ddp__layers(d) : 0; }
 
 const char *ddp_name_of(const ddp_ctx *d, int layer)
 {
-    return ddp__has_layer(d, layer) ? d->unit[layer].name : "?";
+    return ddp__has_layer(d, layer) ? ddp__unit_of(d, layer)->name : "?";
 }
 
 const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count)
 {
-    *count = ddp__has_layer(d, layer) ? d->unit[layer].gradients : 0;
-    return *count ? d->unit[layer].gradient : NULL;
+    *count = ddp__has_layer(d, layer) ? ddp__unit_of(d, layer)->gradients : 0;
+    return *count ? ddp__unit_of(d, layer)->gradient : NULL;
 }
 
 const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count)
 {
-    *count = ddp__has_layer(d, layer) ? d->unit[layer].averages : 0;
-    return *count ? d->unit[layer].average : NULL;
+    *count = ddp__has_layer(d, layer) ? ddp__unit_of(d, layer)->averages : 0;
+    return *count ? ddp__unit_of(d, layer)->average : NULL;
 }
 
 const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count)
 {
-    *count = ddp__has_layer(d, layer) ? d->unit[layer].gradients : 0;
-    return *count ? d->unit[layer].trains : NULL;
+    *count = ddp__has_layer(d, layer) ? ddp__unit_of(d, layer)->gradients : 0;
+    return *count ? ddp__unit_of(d, layer)->trains : NULL;
 }
 
 float *ddp_state_of(const ddp_ctx *d, int layer, size_t *count)
 {
-    *count = ddp__has_layer(d, layer) ? d->unit[layer].state_count : 0;
-    return *count ? d->unit[layer].state : NULL;
+    *count = ddp__has_layer(d, layer) ? ddp__unit_of(d, layer)->state_count : 0;
+    return *count ? ddp__unit_of(d, layer)->state : NULL;
 }
 
 long ddp_updates_of(const ddp_ctx *d, int layer)
 {
-    return ddp__has_layer(d, layer) ? d->unit[layer].updates : 0;
+    return ddp__has_layer(d, layer) ? d->exchange->sending[layer].updates : 0;
 }
 
 double ddp_computed_s(const ddp_ctx *d) { return ddp__clock_computed(d); }
@@ -446,8 +444,8 @@ const struct ddp_step_info *ddp_reported(const ddp_ctx *d) { return d->exchange-
 ddp_stats *ddp_stats_of(ddp_ctx *d) { return ddp__stats(d); }
 const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count)
 {
-    *count = ddp__has_layer(d, layer) ? d->unit[layer].others : 0;
-    return *count ? ddp__average_takes(d, layer, d->unit[layer].other, count) : NULL;
+    *count = ddp__has_layer(d, layer) ? ddp__unit_of(d, layer)->others : 0;
+    return *count ? ddp__average_takes(d, layer, ddp__unit_of(d, layer)->other, count) : NULL;
 }
 
 int ddp_blocks_of(const ddp_ctx *d, int group, int *own)
@@ -469,7 +467,10 @@ size_t ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, 
     return to - *from;
 }
 
-int ddp_group_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].group : 0; }
+int ddp_group_of(const ddp_ctx *d, int layer)
+{
+    return ddp__has_layer(d, layer) ? ddp__unit_of(d, layer)->group : 0;
+}
 
 const ddp_config *ddp_settings(const ddp_ctx *d) { return ddp__cfg(d); }
 
@@ -477,11 +478,14 @@ float ddp_rate(const ddp_ctx *d) { return ddp__lr(d); }
 
 ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(ddp__cfg(d)->wire); }
 
-int ddp_link_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].link : 0; }
+int ddp_link_of(const ddp_ctx *d, int layer)
+{
+    return ddp__has_layer(d, layer) ? ddp__unit_of(d, layer)->link : 0;
+}
 
 float *ddp_residual_of(const ddp_ctx *d, int layer)
 {
-    return ddp__has_layer(d, layer) ? d->unit[layer].residual : NULL;
+    return ddp__has_layer(d, layer) ? d->exchange->sending[layer].residual : NULL;
 }
 
 /* ---- what run asks of it ---- */

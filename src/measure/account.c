@@ -254,15 +254,15 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
     out->divergence = 0;
     out->optimizer_bytes = ddp__muon_floats(d) * sizeof(float);
     for (int l = 0; l < ddp__layers(d); l++) {
-        out->divergence += d->unit[l].last_divergence;
-        out->optimizer_bytes += d->unit[l].state_count * sizeof(float);
+        out->divergence += ddp__divergence_of(d, l);
+        out->optimizer_bytes += ddp__unit_of(d, l)->state_count * sizeof(float);
     }
     out->link = ddp__follows(d) ? d->measure->fit[0].link : d->measure->link[0];
 }
 
 double ddp_divergence(const ddp_ctx *d, int layer)
 {
-    return d && layer >= 0 && layer < ddp__layers(d) ? d->unit[layer].last_divergence : 0;
+    return d && layer >= 0 && layer < ddp__layers(d) ? ddp__divergence_of(d, layer) : 0;
 }
 
 const char *ddp_last_algorithm(const ddp_ctx *d)

@@ -244,8 +244,8 @@ ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     memset(p, 0, sizeof *p);
     DDP__TRY(ddp_profile_new(ddp__layers(d), p, err));
     for (int l = 0; l < ddp__layers(d); l++) {
-        p->name[l] = ddp__strdup(d->unit[l].name);
-        p->params[l] = (double)d->unit[l].count;
+        p->name[l] = ddp__strdup(ddp__unit_of(d, l)->name);
+        p->params[l] = (double)ddp__unit_of(d, l)->count;
         if (p->name[l]) continue;
         ddp_profile_free(p);
         return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", ddp__layers(d));
@@ -285,7 +285,7 @@ double ddp_nominal_compute_s(const ddp_ctx *d)
 {
     double flops = 0;
 
-    for (int l = 0; l < ddp__layers(d); l++) flops += ddp__unit_flops(&d->unit[l]);
+    for (int l = 0; l < ddp__layers(d); l++) flops += ddp__unit_flops(ddp__unit_of(d, l));
     return 3e-10 * flops;
 }
 
@@ -299,7 +299,7 @@ void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 {
     d->measure->link[0] = ddp__link_nominal(d, 0);
     d->measure->gap_s[0] = d->measure->gap_s[1] = 0;
-    for (int l = 0; l < ddp__layers(d); l++) ddp__nominal_times(p, l, ddp__unit_flops(&d->unit[l]));
+    for (int l = 0; l < ddp__layers(d); l++) ddp__nominal_times(p, l, ddp__unit_flops(ddp__unit_of(d, l)));
     ddp__profile_link(d, p);
 }
 
@@ -341,13 +341,13 @@ void ddp__profile_between(const ddp_ctx *d, ddp_profile *p)
 /* What one micro-batch took on this rank; times that no hook told apart are split by FLOPs. */
 static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 {
-    double flops = 0, last = 2 * ddp__unit_flops(&d->unit[ddp__layers(d) - 1]);
+    double flops = 0, last = 2 * ddp__unit_flops(ddp__unit_of(d, ddp__layers(d) - 1));
     int l;
 
     for (l = 0; l < ddp__layers(d); l++) {
         p->forward_s[l] = ddp__timer_median(ddp__clock_timer(d), DDP__T_FORWARD, l);
         p->backward_s[l] = ddp__timer_median(ddp__clock_timer(d), DDP__T_BACKWARD, l);
-        flops += ddp__unit_flops(&d->unit[l]);
+        flops += ddp__unit_flops(ddp__unit_of(d, l));
     }
     /* layers in proportion to their medians, passes as long as passes are */
     ddp__scale_to(p->forward_s, ddp__layers(d), ddp__timer_median(ddp__clock_timer(d), DDP__T_FORWARD, -1));
@@ -357,7 +357,7 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
         0) { /* no forward hook: forward and the last layer's backward are one */
         for (int k = 0; k < ddp__layers(d); k++)
             p->forward_s[k] =
-                ddp__timer_whole(ddp__clock_timer(d)) * ddp__unit_flops(&d->unit[k]) / (flops + last);
+                ddp__timer_whole(ddp__clock_timer(d)) * ddp__unit_flops(ddp__unit_of(d, k)) / (flops + last);
         p->backward_s[l] += ddp__timer_whole(ddp__clock_timer(d)) * last / (flops + last);
     } else if (p->backward_s[l] <= 0) { /* forward hooks, no backward_begin */
         p->backward_s[l] = p->forward_s[l] * 2 / 3;

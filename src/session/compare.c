@@ -16,10 +16,12 @@ static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
     ddp_status s;
 
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", ddp__layers(d));
-    for (int l = 0; l < ddp__layers(d); l++) all[(size_t)ddp_rank(d) * L + (size_t)l] = d->unit[l].group;
+    for (int l = 0; l < ddp__layers(d); l++)
+        all[(size_t)ddp_rank(d) * L + (size_t)l] = ddp__unit_of(d, l)->group;
     s = ddp__gather_words(d, 0, all, L * sizeof *all, err);
     for (int l = 0; s == DDP_OK && l < ddp__layers(d); l++) {
-        const int group = d->unit[l].group, *ranks = ddp__engine_group_ranks(ddp__engine_of(d, 0), group);
+        const int group = ddp__unit_of(d, l)->group,
+                  *ranks = ddp__engine_group_ranks(ddp__engine_of(d, 0), group);
         int n = ranks ? ddp__engine_group_size(ddp__engine_of(d, 0), group) : ddp_world(d);
         for (int i = 0; i < n; i++) {
             const int r = ranks ? ranks[i] : i, other = (int)all[(size_t)r * L + (size_t)l];
@@ -27,7 +29,7 @@ static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
             s = ddp__fail(err, DDP_MISMATCH,
                           "layer %d (%s) belongs to group %d on rank %d and to group %d on rank %d: "
                           "all ranks of a group must register it with the same group (0 = all ranks)",
-                          l, d->unit[l].name, group, ddp_rank(d), other, r);
+                          l, ddp__unit_of(d, l)->name, group, ddp_rank(d), other, r);
             break;
         }
     }
@@ -275,11 +277,11 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
     ddp_status s;
 
     if (!first) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", ddp__layers(d));
-    for (int l = 0; l < ddp__layers(d); l++) first[l] = ddp__shape_of(&d->unit[l]);
+    for (int l = 0; l < ddp__layers(d); l++) first[l] = ddp__shape_of(ddp__unit_of(d, l));
     s = ddp__tell(d, ddp__team_group(d), first, bytes, err);
     for (int l = 0; s == DDP_OK && l < ddp__layers(d); l++) first[l].name[sizeof first[l].name - 1] = 0;
     for (int l = 0; s == DDP_OK && l < ddp__layers(d); l++) {
-        const ddp__shape_word own = ddp__shape_of(&d->unit[l]), *f = &first[l];
+        const ddp__shape_word own = ddp__shape_of(ddp__unit_of(d, l)), *f = &first[l];
         const int alike = own.count == f->count && own.blocks == f->blocks && !strcmp(own.name, f->name);
         if (own.hash == f->hash) continue;
         s = ddp__fail(err, DDP_MISMATCH,

@@ -11,7 +11,7 @@ static const char *ddp__name_of_layer(void *user, int layer)
 {
     ddp_ctx *d = (ddp_ctx *)user;
 
-    return layer >= 0 && layer < ddp__layers(d) ? d->unit[layer].name : "";
+    return layer >= 0 && layer < ddp__layers(d) ? ddp__unit_of(d, layer)->name : "";
 }
 
 ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err)

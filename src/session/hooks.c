@@ -68,7 +68,7 @@ int ddp_forward_begin(ddp_ctx *d, int layer)
     DDP__ENTER(d);
     s = ddp__enter_layer(d, layer, "ddp_forward_begin", DDP__IN_FORWARD);
     if (s == DDP_OK) {
-        d->unit[layer].forward_step = ddp_step(d);
+        ddp__forward_began(d, layer);
         s = DDP__EVENT(d, forward_begin, (d, ddp__self(d), layer));
     }
     if (s == DDP_OK) s = ddp__posted_look(d);
@@ -85,17 +85,19 @@ int ddp_backward_begin(ddp_ctx *d, int layer)
 /* skips: this micro-batch had none. */
 static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
 {
-    ddp__unit *u = &d->unit[layer];
+    const ddp__unit *u = ddp__unit_of(d, layer);
+    ddp__passes *turn = &d->session->turn[layer];
 
-    if (skips && u->skipped == u->passes) ddp__gradients_none(d, u); /* they hold nothing of this step */
-    u->skipped += skips;
-    if (++u->passes > ddp__cfg(d)->micro_batches)
+    if (skips && turn->skipped == turn->passes)
+        ddp__gradients_none(d, u); /* they hold nothing of this step */
+    turn->skipped += skips;
+    if (++turn->passes > ddp__cfg(d)->micro_batches)
         return ddp__fail(ddp__error(d), DDP_USAGE,
                          "step %ld: %s(%d) was called %d times for %s%s, "
                          "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?",
-                         ddp_step(d), skips ? "ddp_skip" : "ddp_backward_end", layer, u->passes,
+                         ddp_step(d), skips ? "ddp_skip" : "ddp_backward_end", layer, turn->passes,
                          ddp__layer_prefix(u->name), u->name, ddp__cfg(d)->micro_batches);
-    if (u->ticket != -1 || u->other_ticket != -1)
+    if (ddp__average_in_flight(d, layer))
         return ddp__fail(
             ddp__error(d), DDP_USAGE,
             "step %ld: %s%s was used while its average of the step before "
@@ -103,8 +105,9 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
             "in every step or in none",
             ddp_step(d), ddp__layer_prefix(u->name), u->name, layer);
     DDP__TRY(ddp__posted_of_layer(d, layer));
-    if (u->passes < ddp__cfg(d)->micro_batches) return ddp__posted_look(d);
-    if (u->skipped < u->passes) ddp__gradients_some(d, u);
+    if (turn->passes < ddp__cfg(d)->micro_batches) return ddp__posted_look(d);
+    ddp__skipped_set(d, layer, turn->skipped == turn->passes);
+    if (turn->skipped < turn->passes) ddp__gradients_some(d, u);
     for (int i = 0; ddp__cfg(d)->micro_batches > 1 && i < u->gradients; i++)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count,
                          1.0f / (float)ddp__cfg(d)->micro_batches);
@@ -116,7 +119,8 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
 
 int ddp__last_pass(const ddp_ctx *d, int layer)
 {
-    return layer < ddp__layers(d) && d->unit[layer].passes + 1 >= ddp__cfg(d)->micro_batches;
+    return layer < ddp__layers(d) &&
+           (d->session->turn ? d->session->turn[layer].passes : 0) + 1 >= ddp__cfg(d)->micro_batches;
 }
 
 int ddp_backward_end(ddp_ctx *d, int layer)
@@ -141,7 +145,7 @@ int ddp_skip(ddp_ctx *d, int layer)
 
 int ddp_left_out(const ddp_ctx *d, int layer)
 {
-    return d && layer >= 0 && layer < ddp__layers(d) && d->unit[layer].left_out;
+    return d && layer >= 0 && layer < ddp__layers(d) && ddp__left_out(d, layer);
 }
 
 int ddp_report(ddp_ctx *d, const ddp_step_info *info)
@@ -167,23 +171,23 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
 
 static ddp_status ddp__finish_step(ddp_ctx *d)
 {
-    int forward = 1;
+    int forward;
 
     /* a layer that was skipped in the first micro-batches alone is skipped in all */
     for (int l = ddp__layers(d) - 1; l >= 0; l--)
-        while (d->unit[l].skipped && d->unit[l].skipped == d->unit[l].passes &&
-               d->unit[l].passes < ddp__cfg(d)->micro_batches)
+        while (d->session->turn[l].skipped && d->session->turn[l].skipped == d->session->turn[l].passes &&
+               d->session->turn[l].passes < ddp__cfg(d)->micro_batches)
             DDP__TRY(ddp__gradient_ready(d, l, 1));
     for (int l = 0; l < ddp__layers(d); l++) {
-        if (d->unit[l].passes != ddp__cfg(d)->micro_batches)
+        if (d->session->turn[l].passes != ddp__cfg(d)->micro_batches)
             return ddp__fail(
                 ddp__error(d), DDP_USAGE,
                 "step %ld: %s%s had %d of %d ddp_backward_end calls on "
                 "rank %d when ddp_step_end came: is a call missing, or had it no gradient (ddp_skip)?",
-                ddp_step(d), ddp__layer_prefix(d->unit[l].name), d->unit[l].name, d->unit[l].passes,
-                ddp__cfg(d)->micro_batches, ddp_rank(d));
-        if (d->unit[l].forward_step != ddp_step(d)) forward = 0;
+                ddp_step(d), ddp__layer_prefix(ddp__unit_of(d, l)->name), ddp__unit_of(d, l)->name,
+                d->session->turn[l].passes, ddp__cfg(d)->micro_batches, ddp_rank(d));
     }
+    forward = ddp__forward_all(d);
     if (!forward && (ddp__ops(d)->traits & DDP_NEEDS_FORWARD))
         return ddp__fail(ddp__error(d), DDP_USAGE,
                          "strategy %s needs ddp_forward_begin of every layer "
@@ -194,7 +198,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     DDP__TRY(DDP__EVENT(d, step_end, (d, ddp__self(d), forward)));
     /* programs without forward_begin find parameters whole when ddp_step_end returns */
     if (!forward) DDP__TRY(ddp__posted_none(d, 1, "in step_end, and the program has no forward hooks"));
-    for (int l = 0; l < ddp__layers(d); l++) d->unit[l].passes = d->unit[l].skipped = 0;
+    for (int l = 0; l < ddp__layers(d); l++) d->session->turn[l].passes = d->session->turn[l].skipped = 0;
     if (ddp__engine_of(d, 0)) DDP__TRY(ddp__engine_error(ddp__engine_of(d, 0), ddp__error(d)));
     if (ddp__second_of(d)) DDP__TRY(ddp__engine_error(ddp__second_of(d), ddp__error(d)));
     DDP__TRY(ddp__device_check(d, ddp__error(d)));
@@ -279,7 +283,7 @@ static ddp_status ddp__sync_everything(ddp_ctx *d)
     } else {
         for (int l = ddp__layers(d) - 1; ddp__engine_of(d, 0) && l >= 0; l--)
             DDP__TRY(ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS
-                         ? ddp__average_buffers(d, &d->unit[l])
+                         ? ddp__average_buffers(d, ddp__unit_of(d, l))
                          : ddp__average_exact(d, l, ddp__error(d)));
     }
     DDP__TRY(ddp__replicas_settle(d, ddp__error(d)));
@@ -289,12 +293,13 @@ static ddp_status ddp__sync_everything(ddp_ctx *d)
 static ddp_status ddp__between_steps(ddp_ctx *d, const char *call)
 {
     DDP__TRY(ddp__is_in_step(d, call));
-    for (int l = 0; l < ddp__layers(d); l++)
-        if (d->unit[l].passes)
+    for (int l = 0; d->session->turn && l < ddp__layers(d); l++)
+        if (d->session->turn[l].passes)
             return ddp__fail(ddp__error(d), DDP_USAGE,
                              "step %ld: %s comes in the middle of a step: %s%s has had its "
                              "ddp_backward_end, and ddp_step_end is missing",
-                             ddp_step(d), call, ddp__layer_prefix(d->unit[l].name), d->unit[l].name);
+                             ddp_step(d), call, ddp__layer_prefix(ddp__unit_of(d, l)->name),
+                             ddp__unit_of(d, l)->name);
     return DDP_OK;
 }
 

@@ -6,7 +6,14 @@
 #include "session/cut.h"
 #include "session/session.h"
 
+/* Where a layer is in a step. */
+typedef struct ddp__passes {
+    int passes;  /* backward_end calls in this step */
+    int skipped; /* micro-batches of this step without a gradient (ddp_skip) */
+} ddp__passes;
+
 struct ddp__session {
+    ddp__passes *turn;      /* [layers], from the start on */
     const ddp__cut *cut;    /* NULL: each rank has the whole model; borrowed */
     ddp__layer_cost *model; /* [cut->layers] where all stages follow one plan; NULL: each rank plans its own
                                layers */

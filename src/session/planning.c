@@ -66,7 +66,7 @@ static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, 
     }
     k = ddp__link_first(2, free_at, ready, takes, alpha);
     (void)ddp__link_take(&free_at[k], ready, takes[k]);
-    for (int l = t->first; l >= t->last; l--) d->unit[l].link = k;
+    for (int l = t->first; l >= t->last; l--) ddp__unit_link_set(d, l, k);
 }
 
 static void ddp__transfer_links(ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, int n)
@@ -95,9 +95,12 @@ static ddp_status ddp__balance_by(ddp_ctx *d, const ddp_profile *p, ddp_error *e
     s = ddp__transfers(d, &t, &n, &steps, err);
     if (s == DDP_OK) ddp__transfer_links(d, p, t, n);
     if (s == DDP_OK) ddp__array_free(t);
-    for (int l = 0; l < ddp__layers(d); l++) links[l] = d->unit[l].link;
+    for (int l = 0; l < ddp__layers(d); l++) links[l] = ddp__unit_of(d, l)->link;
     if (s == DDP_OK) s = ddp__tell(d, ddp__team_group(d), links, (size_t)ddp__layers(d) * sizeof *links, err);
-    for (int l = 0; l < ddp__layers(d); l++) taken += d->unit[l].link = links[l] != 0;
+    for (int l = 0; l < ddp__layers(d); l++) {
+        ddp__unit_link_set(d, l, links[l] != 0);
+        taken += links[l] != 0;
+    }
     DDP_FREE(links);
     if (s == DDP_OK && ddp__team_place(d) == 0)
         ddp__log(ddp__log_of(d), DDP_LOG_INFO, "step %ld: %d of %d layers go over the second link",

@@ -27,8 +27,8 @@ static ddp_status ddp__block_hash(ddp_ctx *d, const ddp_block *k, float *room, u
 static ddp_status ddp__hashes_fill(ddp_ctx *d, float *room, uint64_t *hash, ddp_error *err)
 {
     for (int l = 0; l < ddp__layers(d); l++)
-        for (int b = 0; b < ddp__count(d->unit[l].block); b++)
-            DDP__TRY(ddp__block_hash(d, &d->unit[l].block[b], room, hash++, err));
+        for (int b = 0; b < ddp__count(ddp__unit_of(d, l)->block); b++)
+            DDP__TRY(ddp__block_hash(d, &ddp__unit_of(d, l)->block[b], room, hash++, err));
     return DDP_OK;
 }
 
@@ -69,9 +69,9 @@ static ddp_status ddp__replicas_compare(ddp_ctx *d, uint64_t *all, size_t each, 
 
     DDP__TRY(ddp__gather_words(d, ddp__team_group(d), all, each * sizeof *all, err));
     for (int l = 0; l < ddp__layers(d); l++)
-        for (int b = 0; b < ddp__count(d->unit[l].block); b++, at++)
-            if (ddp__hashes_differ(d, all, each, at, d->unit[l].group))
-                DDP__TRY(ddp__block_average(d, &d->unit[l], &d->unit[l].block[b], err));
+        for (int b = 0; b < ddp__count(ddp__unit_of(d, l)->block); b++, at++)
+            if (ddp__hashes_differ(d, all, each, at, ddp__unit_of(d, l)->group))
+                DDP__TRY(ddp__block_average(d, ddp__unit_of(d, l), &ddp__unit_of(d, l)->block[b], err));
     return DDP_OK;
 }
 
@@ -83,7 +83,7 @@ ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err)
     ddp_status s;
 
     if (!ddp__engine_of(d, 0) || d->host.paper || ddp__team_size(d) < 2) return DDP_OK;
-    for (int l = 0; l < ddp__layers(d); l++) each += (size_t)ddp__count(d->unit[l].block);
+    for (int l = 0; l < ddp__layers(d); l++) each += (size_t)ddp__count(ddp__unit_of(d, l)->block);
     all = (uint64_t *)ddp__calloc((size_t)ddp__team_size(d) * each + 1, sizeof *all);
     if (ddp__backend_of(d)) room = (float *)ddp__calloc(DDP__HASHED_FLOATS, sizeof *room);
     if (!all || (ddp__backend_of(d) && !room))

@@ -65,13 +65,6 @@ ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub 
     return d;
 }
 
-static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
-{
-    if (u->name) DDP_FREE(u->name);
-    ddp__array_free(u->block);
-    ddp__host_release(ddp__host_of(d), u->state, u->state_count * sizeof(float));
-}
-
 /* What it came to, for the log: ddprun reads these lines. */
 static void ddp__closing_tell(ddp_ctx *d)
 {
@@ -116,85 +109,19 @@ void ddp_close(ddp_ctx *d)
     ddp__tls_free(d->session->tls);
     ddp__graphs_free(d);
     ddp__strategy_close(d);
-    for (int i = 0; i < ddp__layers(d); i++) ddp__unit_free(d, &d->unit[i]);
+    ddp__posted_close(d);
     ddp__exchange_close(d);
+    ddp__units_free(d);
     ddp_blob_free(&d->session->plan);
     ddp__device_close(d);
-    ddp__array_free(d->unit);
     ddp_profile_free(&d->session->profile);
     ddp__context_free(d);
 }
 
 /* ---- registration ---- */
 
-static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b, ddp_error *err)
-{
-    if (b->count == 0)
-        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out", ddp__layers(d),
-                         name);
-    if (!b->params)
-        return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values",
-                         ddp__layers(d), name, b->count);
-    if (b->kind == DDP_BUFFERS && b->grads)
-        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of buffers has no gradients; leave grads NULL",
-                         ddp__layers(d), name);
-    return DDP_OK;
-}
-
-/* Matrix i lies in one block and in no other matrix. */
-static ddp_status ddp__check_matrix(const ddp_ctx *d, const ddp__unit *u, int i, ddp_error *err)
-{
-    const ddp_matrix *x = &u->matrix[i];
-    const size_t most = (size_t)-1 / sizeof(float),
-                 count = x->rows && x->columns <= most / x->rows ? x->rows * x->columns : 0;
-    int b = 0, k = 0;
-
-    while (b < ddp__count(u->block) &&
-           !(u->block[b].kind == DDP_PARAMS && x->params >= u->block[b].params &&
-             count <= u->block[b].count &&
-             (size_t)(x->params - u->block[b].params) <= u->block[b].count - count))
-        b++;
-    while (k < i && (x->params >= u->matrix[k].params + u->matrix[k].rows * u->matrix[k].columns ||
-                     x->params + count <= u->matrix[k].params))
-        k++;
-    if (count && b < ddp__count(u->block) && k == i) return DDP_OK;
-    return ddp__fail(err, DDP_ARG, "layer %d (%s): matrix %d of %zu rows and %zu columns %s", ddp__layers(d),
-                     u->name, i, x->rows, x->columns,
-                     count && b < ddp__count(u->block)
-                         ? "overlaps another: leave one of them out"
-                         : "does not lie in one block of parameters: give its first value, rows and columns");
-}
-
-static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *layer, ddp_error *err)
-{
-    int own = layer->params || layer->count;
-    char number[32];
-
-    snprintf(number, sizeof number, "layer %d", ddp__layers(d));
-    u->name = ddp__strdup(layer->name ? layer->name : number);
-    u->matrix =
-        (ddp_matrix *)ddp__scratch_take(ddp__lists_of(d), (size_t)layer->matrix_count, sizeof *u->matrix);
-    if (!u->name || !u->matrix || !ddp__reserve(u->block, layer->block_count + own))
-        return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", ddp__layers(d));
-    if (own) {
-        const ddp_block first = {layer->params, layer->grads, layer->count, DDP_PARAMS};
-        stbds_arrput(u->block, first);
-    }
-    for (int i = 0; i < layer->block_count; i++) stbds_arrput(u->block, layer->blocks[i]);
-    u->flops = layer->flops;
-    u->group = layer->group;
-    for (int i = 0; i < ddp__count(u->block); i++) DDP__TRY(ddp__check_block(d, u->name, &u->block[i], err));
-    for (int i = 0; i < layer->matrix_count; i++) {
-        u->matrix[u->matrices++] = layer->matrices[i];
-        DDP__TRY(ddp__check_matrix(d, u, i, err));
-    }
-    return DDP_OK;
-}
-
 int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
 {
-    ddp__unit u = DDP__ZEROS;
-
     DDP__ENTER(d);
     if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks) ||
         layer->matrix_count < 0 || (layer->matrix_count > 0 && !layer->matrices))
@@ -206,30 +133,15 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
                               "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d "
                               "layers by ddp_set_optimizer or the first hook; register all layers before",
                               ddp__layers(d), layer->name ? layer->name : "unnamed", ddp__layers(d));
-    if (!ddp__reserve(d->unit, ddp__layers(d) + 1))
-        return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", ddp__layers(d));
-    u.ticket = u.other_ticket = -1;
-    if (ddp__unit_fill(d, &u, layer, ddp__error(d))) {
-        ddp__unit_free(d, &u);
-        return ddp__ctx_fail(d, ddp__error(d));
-    }
-    stbds_arrput(d->unit, u);
-    d->layers++;
-    return 0;
+    return ddp__unit_add(d, layer, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
 
-int ddp_layer_named(const ddp_ctx *d, const char *name)
-{
-    for (int l = 0; d && name && l < ddp__layers(d); l++)
-        if (!strcmp(d->unit[l].name, name)) return l;
-    return -1;
-}
+int ddp_layer_named(const ddp_ctx *d, const char *name) { return d && name ? ddp__unit_named(d, name) : -1; }
 
 int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, size_t count)
 {
     const ddp_block added = {params, grads, count, DDP_PARAMS};
     ddp_layer first;
-    ddp__unit *u;
     int l;
 
     DDP__ENTER(d);
@@ -248,10 +160,8 @@ int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, si
         first.count = count;
         return ddp_add_layer(d, &first);
     }
-    u = &d->unit[l];
-    if (!ddp__reserve(u->block, ddp__count(u->block) + 1))
+    if (!ddp__unit_add_block(d, l, &added))
         return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %s", layer);
-    stbds_arrput(u->block, added);
     return 0;
 }
 

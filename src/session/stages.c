@@ -18,7 +18,7 @@
 static void ddp__stages_fill(const ddp_ctx *d, ddp__layer_cost *own)
 {
     for (int l = 0; l < ddp__layers(d); l++) {
-        const ddp__unit *u = &d->unit[l];
+        const ddp__unit *u = ddp__unit_of(d, l);
         ddp__layer_cost *c = &own[d->session->cut->whole[l]];
         c->flops = u->flops;
         c->count = (double)u->count;
@@ -104,7 +104,7 @@ void ddp__stages_name(const ddp_ctx *d, int row, char *out, size_t room)
             d->session->model ? ddp__parts_for(d, (size_t)d->session->model[k].trained) : ddp_parts_of(d, k);
         if (row < parts) break;
     }
-    snprintf(out, room, "%.120s", d->session->model ? d->session->cut->name[k] : d->unit[k].name);
+    snprintf(out, room, "%.120s", d->session->model ? d->session->cut->name[k] : ddp__unit_of(d, k)->name);
     if (parts > 1) ddp__format(out + strlen(out), room - strlen(out), " [%d/%d]", row + 1, parts);
 }
 
@@ -150,11 +150,11 @@ ddp_status ddp__stages_profile(const ddp_ctx *d, const ddp_profile *model, ddp_p
     own->gap_s = model->gap_s;
     for (int l = 0; l < ddp__layers(d); l++) {
         const int k = d->session->cut->whole[l];
-        own->params[l] = model->params ? model->params[k] : (double)d->unit[l].count;
+        own->params[l] = model->params ? model->params[k] : (double)ddp__unit_of(d, l)->count;
         own->forward_s[l] = model->forward_s ? model->forward_s[k] : 0;
         own->backward_s[l] = model->backward_s[k];
         own->comm_s[l] = model->comm_s[k];
-        own->name[l] = ddp__strdup(model->name && model->name[k] ? model->name[k] : d->unit[l].name);
+        own->name[l] = ddp__strdup(model->name && model->name[k] ? model->name[k] : ddp__unit_of(d, l)->name);
         if (own->name[l]) continue;
         ddp_profile_free(own);
         return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", ddp__layers(d));

@@ -16,176 +16,6 @@
 #include "session/serve.h"
 #include "session/start.h"
 
-/* ---- what lies in two layers: the same arrays once more are a tied weight, anything else is a mistake
- * ---- */
-
-typedef struct ddp__array {
-    const float *from, *to;
-    int layer, block, gradients;
-} ddp__array;
-
-static int ddp__array_order(const void *a, const void *b)
-{
-    const ddp__array *x = (const ddp__array *)a, *y = (const ddp__array *)b;
-
-    if (x->from != y->from) return (uintptr_t)x->from < (uintptr_t)y->from ? -1 : 1;
-    if (x->gradients != y->gradients) return x->gradients - y->gradients;
-    return x->layer != y->layer ? x->layer - y->layer : x->block - y->block;
-}
-
-/* All arrays of all layers, by address; how many. */
-static int ddp__arrays(const ddp_ctx *d, ddp__array *out)
-{
-    int n = 0;
-
-    for (int l = 0; l < ddp__layers(d); l++)
-        for (int b = 0; b < ddp__count(d->unit[l].block); b++) {
-            const ddp_block *k = &d->unit[l].block[b];
-            const ddp__array params = {k->params, k->params + k->count, l, b, 0},
-                             grads = {k->grads, k->grads + k->count, l, b, 1};
-            out[n++] = params;
-            if (k->grads) out[n++] = grads;
-        }
-    qsort(out, (size_t)n, sizeof *out, ddp__array_order);
-    return n;
-}
-
-/* A tied weight belongs to the layer that is first in the forward, and so last in the backward. */
-static void ddp__arrays_tie(ddp_ctx *d, const ddp__array *x, int n)
-{
-    for (int i = 1, kept = 0; i < n; i++) {
-        const ddp_block *a = &d->unit[x[kept].layer].block[x[kept].block];
-        ddp_block *b = &d->unit[x[i].layer].block[x[i].block];
-        if (!x[i].gradients && a != b && a->params == b->params && a->grads == b->grads &&
-            a->count == b->count && a->kind == b->kind)
-            b->count = 0;
-        else
-            kept = i;
-    }
-    for (int l = 0; l < ddp__layers(d); l++) {
-        ddp__unit *u = &d->unit[l];
-        int left = 0;
-        for (int b = 0; b < ddp__count(u->block); b++)
-            if (u->block[b].count) u->block[left++] = u->block[b];
-        stbds_arrsetlen(u->block, left);
-    }
-}
-
-static ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
-{
-    const ddp__array *far; /* that which reaches furthest so far */
-    ddp__array *all;
-    int n = 0;
-
-    for (int l = 0; l < ddp__layers(d); l++) n += 2 * ddp__count(d->unit[l].block);
-    all = (ddp__array *)ddp__calloc((size_t)n + 1, sizeof *all);
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for the arrays of %d layers", ddp__layers(d));
-    ddp__arrays_tie(d, all, ddp__arrays(d, all));
-    n = ddp__arrays(d, all);
-    err->code = DDP_OK;
-    for (int i = 1, k = 0; i < n; i++) {
-        const ddp__array *x = &all[i];
-        far = &all[k];
-        if (x->from < far->to) {
-            ddp__fail(
-                err, DDP_ARG,
-                "%s of layer %d (%s) and %s of layer %d (%s) overlap by %zu bytes: give each value once; "
-                "a weight that two layers share has the same params, grads and count in both",
-                far->gradients ? "gradients" : "parameters", far->layer, d->unit[far->layer].name,
-                x->gradients ? "gradients" : "parameters", x->layer, d->unit[x->layer].name,
-                (size_t)((x->to < far->to ? x->to : far->to) - x->from) * sizeof(float));
-            break;
-        }
-        if (x->to > far->to) k = i;
-    }
-    DDP_FREE(all);
-    return err->code;
-}
-
-/* ---- memory of the layers ---- */
-
-/* The first matrix of a block at or behind `at`; NULL: none, or the rule takes all alike. */
-static const ddp_matrix *ddp__next_matrix(const ddp_ctx *d, const ddp__unit *u, const ddp_block *k, size_t at)
-{
-    const ddp_matrix *next = NULL, *x = u->matrix;
-
-    for (; ddp__optimizer(d)->matrix_state && x < u->matrix + u->matrices; x++)
-        if (x->params >= k->params + at && x->params < k->params + k->count &&
-            (!next || x->params < next->params))
-            next = x;
-    return next;
-}
-
-/* A block as the optimizer takes it: each of its matrices, and what lies around them. */
-static void ddp__unit_trains(const ddp_ctx *d, ddp__unit *u, const ddp_block *k)
-{
-    size_t at = 0, n;
-
-    for (; at < k->count; at += n) {
-        const ddp_matrix *x = ddp__next_matrix(d, u, k, at);
-        n = (x ? (size_t)(x->params - k->params) : k->count) - at;
-        if (n == 0) {
-            u->shape[u->gradients] = *x;
-            n = x->rows * x->columns;
-        }
-        u->trains[u->gradients].data = k->params + at;
-        u->gradient[u->gradients].data = k->grads + at;
-        u->trains[u->gradients].count = u->gradient[u->gradients].count = n;
-        u->state_count += n * (size_t)ddp__piece_state(d, u, u->gradients++);
-    }
-    u->trained += k->count;
-}
-
-/* Room for the lists, and another where what averaging moves does not always go whole. */
-static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
-{
-    const size_t room = (size_t)(ddp__count(u->block) + 2 * u->matrices + 1);
-    const int arrays = ddp__cfg(d)->average.state ? ddp__optimizer(d)->state_per_param : 0;
-    int parts;
-
-    u->shape = (ddp_matrix *)ddp__scratch_take(ddp__lists_of(d), room, sizeof *u->shape);
-    u->gradient = (ddp_piece *)ddp__scratch_take(ddp__lists_of(d), 4 * room, sizeof *u->gradient);
-    if (ddp__scratch_failed(ddp__lists_of(d)))
-        return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", ddp__layer_prefix(u->name), u->name);
-    u->trains = u->gradient + room;
-    u->average = u->trains + room;
-    u->other = u->average + room;
-    for (int b = 0; b < ddp__count(u->block); b++) {
-        const ddp_block *k = &u->block[b];
-        const ddp_piece values = {{k->params}, k->count};
-        if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal from the start on */
-        u->average[u->averages++] = values;
-        u->count += k->count;
-        if (k->kind == DDP_PARAMS)
-            ddp__unit_trains(d, u, k);
-        else
-            u->other[u->others++] = values;
-    }
-    u->forward_step = -1;
-    parts = ddp_parts_of(d, (int)(u - d->unit));
-    if (parts == 1 &&
-        !(u->state_count && arrays &&
-          (ddp__cfg(d)->average.state_period[0] > 1 || ddp__cfg(d)->average.state_period[1] > 1)))
-        return DDP_OK;
-    u->moved = (ddp_piece *)ddp__scratch_take(ddp__lists_of(d), ddp__unit_pieces(d, u), sizeof *u->moved);
-    return u->moved ? DDP_OK
-                    : ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", ddp__layer_prefix(u->name), u->name);
-}
-
-static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
-{
-    if (u->state_count == 0) return DDP_OK;
-    u->state = (float *)ddp__host_alloc(ddp__host_of(d), u->state_count * sizeof(float));
-    if (!u->state)
-        return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory for %zu bytes of optimizer state",
-                         ddp__layer_prefix(u->name), u->name, u->state_count * sizeof(float));
-    if (ddp__cfg(d)->average.state) {
-        const ddp_piece state = {{u->state}, u->state_count};
-        u->average[u->averages++] = u->other[u->others++] = state;
-    }
-    return DDP_OK;
-}
-
 /* Muon's room, and what it cannot do. */
 /* A system that promises more memory than it has would end the process later, without a word. */
 static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
@@ -195,7 +25,7 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
     const ddp__owned *o;
 
     if (ddp__backend_of(d) || d->host.allocator.alloc || !(total > 0)) return DDP_OK;
-    for (int l = 0; l < ddp__layers(d); l++) state += (double)d->unit[l].state_count * sizeof(float);
+    for (int l = 0; l < ddp__layers(d); l++) state += (double)ddp__unit_of(d, l)->state_count * sizeof(float);
     for (o = d->host.owned; o; o = o->next) graphs += o->bytes;
     if (state + graphs <= total) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY,
@@ -208,9 +38,12 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
 
 static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 {
-    for (int l = 0; l < ddp__layers(d); l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
+    d->session->turn =
+        (ddp__passes *)ddp__scratch_take(ddp__lists_of(d), (size_t)ddp__layers(d), sizeof *d->session->turn);
+    if (!d->session->turn) return ddp__fail(err, DDP_MEMORY, "out of memory for %d layers", ddp__layers(d));
+    DDP__TRY(ddp__sending_open(d, err));
     DDP__TRY(ddp__session_fits(d, err));
-    for (int l = 0; l < ddp__layers(d); l++) DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
+    DDP__TRY(ddp__units_state(d, err));
     DDP__TRY(ddp__muon_open(d, d->session->cut != NULL, err));
     DDP__TRY(ddp__coded_memory(d, err));
     DDP__TRY(ddp__posted_open(d, err));
@@ -225,10 +58,10 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 {
     ddp_config checked = *ddp__cfg(d);
-    int i, groups = 0, place = ddp_rank(d), team = d->unit[0].group;
+    int i, groups = 0, place = ddp_rank(d), team = ddp__unit_of(d, 0)->group;
 
     for (int l = 0; l < ddp__layers(d); l++) {
-        const int group = d->unit[l].group,
+        const int group = ddp__unit_of(d, l)->group,
                   *ranks = ddp__engine_of(d, 0) ? ddp__engine_group_ranks(ddp__engine_of(d, 0), group) : NULL;
         int n = ranks ? ddp__engine_group_size(ddp__engine_of(d, 0), group) : 0;
         for (i = 0; i < n && ranks[i] != ddp_rank(d); i++) {
@@ -237,9 +70,9 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
             return ddp__fail(err, DDP_ARG,
                              "layer %d (%s) belongs to group %d, which rank %d is not in: make the group "
                              "with ddp_group, and leave the layer to its ranks",
-                             l, d->unit[l].name, group, ddp_rank(d));
+                             l, ddp__unit_of(d, l)->name, group, ddp_rank(d));
         if (group) groups = 1;
-        if (group != d->unit[0].group) d->session->mixed = 1;
+        if (group != ddp__unit_of(d, 0)->group) d->session->mixed = 1;
     }
     if (ddp__norm_is_shared(d)) checked.clip_norm = 0; /* which a pipeline knows */
     DDP__TRY(ddp__goes_check(&checked, ddp__ops(d), groups, err));
@@ -257,10 +90,11 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 {
     for (int l = 0; l < ddp__layers(d); l++)
-        for (int b = 0; b < ddp__count(d->unit[l].block); b++) {
-            const ddp_block *k = &d->unit[l].block[b];
+        for (int b = 0; b < ddp__count(ddp__unit_of(d, l)->block); b++) {
+            const ddp_block *k = &ddp__unit_of(d, l)->block[b];
             ddp_piece p;
-            ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->unit[l].group, k->params, k->count);
+            ddp_message m =
+                ddp__own_word(d, &p, DDP_BROADCAST, ddp__unit_of(d, l)->group, k->params, k->count);
             m.bytes = 0;
             m.layer = DDP__ALL_VALUES;
             DDP__TRY(ddp__run(d, &m, 1, err));
@@ -274,7 +108,8 @@ static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
     size_t count = 0;
 
     for (int l = 0; l < ddp__layers(d); l++)
-        count += d->unit[l].count + (ddp__cfg(d)->average.state ? d->unit[l].state_count : 0);
+        count +=
+            ddp__unit_of(d, l)->count + (ddp__cfg(d)->average.state ? ddp__unit_of(d, l)->state_count : 0);
     if (ddp__second_of(d)) DDP__TRY(ddp__engine_guard(ddp__second_of(d), count, err));
     return ddp__engine_guard(ddp__engine_of(d, 0), count, err);
 }
@@ -286,8 +121,8 @@ static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
 
     if (ddp__ops(d)->averages != DDP_AVERAGES_GRADIENTS || !ddp__engine_of(d, 0)) return DDP_OK;
     for (int l = 0; l < ddp__layers(d); l++) {
-        if (d->unit[l].gradients) return DDP_OK;
-        frozen += ddp__count(d->unit[l].block);
+        if (ddp__unit_of(d, l)->gradients) return DDP_OK;
+        frozen += ddp__count(ddp__unit_of(d, l)->block);
     }
     if (ddp__team_group(d) && !frozen) return DDP_OK; /* a stage of a pipeline that has nothing to train */
     return ddp__fail(err, DDP_USAGE,
@@ -318,7 +153,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
         return ddp__fail(err, DDP_USAGE,
                          "no layer is registered: call ddp_add_layer, or ddp_graph_build, before the "
                          "first step");
-    DDP__TRY(ddp__spans_settle(d, err));
+    DDP__TRY(ddp__units_describe(d, err));
     DDP__TRY(ddp__team_find(d, err));
     DDP__TRY(ddp__session_memory(d, err));
     DDP__TRY(ddp__gradients_given(d, err));

@@ -39,7 +39,7 @@ static size_t ddp__share_from(const ddp_ctx *d, int l, int buffers, size_t at, s
 /* The shares of a block, into out unless it is NULL; how many. */
 static int ddp__shares_block(const ddp_ctx *d, int l, int b, ddp__share_walk *w, ddp__share *out)
 {
-    const ddp__unit *u = &d->unit[l];
+    const ddp__unit *u = ddp__unit_of(d, l);
     const ddp_block *k = &u->block[b];
     const int buffers = k->kind == DDP_BUFFERS;
     size_t at = 0, n;
@@ -81,7 +81,7 @@ static int ddp__shares(const ddp_ctx *d, ddp__share *out)
     for (int l = 0; l < ddp__layers(d); l++) {
         ddp__share_walk w;
         memset(&w, 0, sizeof w);
-        for (int b = 0; b < ddp__count(d->unit[l].block); b++)
+        for (int b = 0; b < ddp__count(ddp__unit_of(d, l)->block); b++)
             count += ddp__shares_block(d, l, b, &w, out ? out + count : NULL);
     }
     return count;
@@ -122,16 +122,17 @@ static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const cha
 static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
 {
     const int there = ddp__backend_of(d) ? DDP__WORKER_THERE : 0;
-    ddp__unit *u = &d->unit[l];
+    const ddp__unit *u = ddp__unit_of(d, l);
 
     for (int b = 0; b < ddp__count(u->block); b++)
         ddp__worker_add(s, "layer", l, b, u->block[b].params, u->block[b].count,
                         told | there | (u->block[b].kind == DDP_BUFFERS ? DDP__WORKER_OWN : 0));
     if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
     /* the layer's last average, which was another when a newcomer's clone was taken */
-    if (u->base) ddp__worker_add(s, "base", l, -1, u->base, u->trained, there | DDP__WORKER_TOLD);
-    if (u->residual && u->trained)
-        ddp__worker_add(s, "residual", l, -1, ddp__residual_memory(d, u), u->trained,
+    if (ddp__base_of(d, l))
+        ddp__worker_add(s, "base", l, -1, ddp__base_of(d, l), u->trained, there | DDP__WORKER_TOLD);
+    if (ddp__residual_memory(d, l) && u->trained)
+        ddp__worker_add(s, "residual", l, -1, ddp__residual_memory(d, l), u->trained,
                         DDP__WORKER_OWN | (ddp__coded_on_device(d) ? there : 0));
 }
 
@@ -170,7 +171,7 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     number[DDP__N_STEP] = ddp_step(d);
     number[DDP__N_TAKEN] = d->taken;
     number[DDP__N_FINAL] = d->session->plan_final;
-    for (int l = 0; l < ddp__layers(d); l++) updates[l] = d->unit[l].updates;
+    for (int l = 0; l < ddp__layers(d); l++) updates[l] = ddp_updates_of(d, l);
     for (o = d->host.owned; o; o = o->next)
         if (o->passes) *random++ = (int64_t)*o->passes;
     if (d->session->plan.size) memcpy(plan, d->session->plan.bytes, d->session->plan.size);
@@ -190,7 +191,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     const int there = ddp__backend_of(d) ? DDP__WORKER_THERE : 0;
     int room = DDP__SMALL + ddp__count(ddp__kept_list(d)) + d->session->programs + 1;
 
-    for (int l = 0; l < ddp__layers(d); l++) room += ddp__count(d->unit[l].block) + 3;
+    for (int l = 0; l < ddp__layers(d); l++) room += ddp__count(ddp__unit_of(d, l)->block) + 3;
     DDP__TRY(ddp__worker_open(s, ddp__layers(d), room, err));
     s->host = ddp__host_of(d);
     ddp__coded_fold(d);
@@ -213,7 +214,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->wholes = d->session->cut ? d->session->cut->layers : ddp__layers(d);
     s->copies = d->session->cut ? d->session->cut->copies : ddp_world(d);
     s->copy = d->session->cut ? d->session->cut->copy : ddp_rank(d);
-    for (int l = 0; l < ddp__layers(d); l++) s->layer[l] = d->unit[l].name;
+    for (int l = 0; l < ddp__layers(d); l++) s->layer[l] = ddp__unit_of(d, l)->name;
     DDP__TRY(ddp__worker_values(d, s, told, err));
     for (int l = 0; l < ddp__layers(d); l++) ddp__worker_layer(d, s, l, told);
     for (int i = 0; i < ddp__count(ddp__kept_list(d)); i++) {
@@ -242,7 +243,7 @@ ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, dd
     ddp__step_set(d, (long)number[DDP__N_STEP], number[DDP__N_TAKEN]);
     d->session->saves_as = s->run;
     ddp_set_lr(d, *(const float *)ddp__worker_find(s, "lr")->data);
-    for (int l = 0; l < ddp__layers(d); l++) d->unit[l].updates = (long)updates[l];
+    for (int l = 0; l < ddp__layers(d); l++) ddp__updates_set(d, l, (long)updates[l]);
     for (o = d->host.owned; o; o = o->next)
         if (o->passes) *o->passes = (uint64_t)*random++;
     if (keep_plan && number[DDP__N_FINAL]) d->session->plan_final = 1;
