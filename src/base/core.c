@@ -204,6 +204,8 @@ const char *ddp__layer_prefix(const char *name) { return strncmp(name, "layer ",
 
 int ddp__scratch_failed(const ddp__scratch *s) { return s->failed; }
 
+void ddp__scratch_fail(ddp__scratch *s) { s->failed = 1; }
+
 int *ddp__ints(ddp__scratch *s, size_t count) { return (int *)ddp__scratch_take(s, count, sizeof(int)); }
 
 double *ddp__doubles(ddp__scratch *s, size_t count)

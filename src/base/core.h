@@ -73,6 +73,7 @@ DDP_LIB int *ddp__ints(ddp__scratch *s, size_t count);
 DDP_LIB double *ddp__doubles(ddp__scratch *s, size_t count);
 DDP_LIB void ddp__scratch_free(ddp__scratch *s);        /* `failed` stays */
 DDP_LIB int ddp__scratch_failed(const ddp__scratch *s); /* memory was short since the last clearing */
+DDP_LIB void ddp__scratch_fail(ddp__scratch *s);        /* memory was short elsewhere, for the same work */
 
 /* What stands before the name of a layer in a message: "layer ", or nothing if the name is "layer 5", which a
  * layer without a name of its own has. */

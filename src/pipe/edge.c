@@ -21,7 +21,7 @@ static int ddp__hop_add(ddp_pipe *p, int side, int stage, int node)
         e->node = ddp__ints(&p->room, (size_t)ddp__count(p->g->node));
         for (int i = 0; i < 2; i++) {
             e->flow[i].ticket = (long *)ddp__scratch_take(&p->room, (size_t)p->micro_batches, sizeof(long));
-            if (p->room.failed) return 0;
+            if (ddp__scratch_failed(&p->room)) return 0;
             for (int m = 0; m < p->micro_batches; m++) e->flow[i].ticket[m] = -1;
         }
     }
@@ -38,7 +38,7 @@ int ddp__edges_open(ddp_pipe *p)
         p->hop[side] = (ddp__hop *)ddp__scratch_take(&p->room, (size_t)p->stages, sizeof(ddp__hop));
     p->piece = (ddp_piece *)ddp__scratch_take(&p->room, pieces, sizeof *p->piece);
     p->shape = (const ddp_shape **)ddp__scratch_take(&p->room, pieces, sizeof *p->shape);
-    if (p->room.failed) return 0;
+    if (ddp__scratch_failed(&p->room)) return 0;
     for (int i = 0; i < ddp__count(p->g->node); i++)
         if (!ddp__hop_add(p, 0, p->g->node[i]->to, i) || !ddp__hop_add(p, 1, p->g->node[i]->from, i))
             return 0;

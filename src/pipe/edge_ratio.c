@@ -71,7 +71,8 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
     ddp_link_compression *each = (ddp_link_compression *)ddp__scratch_take(&room, links, sizeof *each);
     ddp_status s = DDP_OK;
 
-    if (room.failed) s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
+    if (ddp__scratch_failed(&room))
+        s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     if (s == DDP_OK) ddp__crossings(p->g, p->stages, floats);
     if (s == DDP_OK) /* rates, of which times follow */
         s = ddp__links_of(p->d, 0)->slowest > 0 ? ddp__rates_emulated(p, time, err)

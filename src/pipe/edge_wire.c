@@ -193,7 +193,7 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
         w->here = (float *)ddp__scratch_take(&p->room, w->values, sizeof *w->here);
     if (p->cut.residuals)
         p->cut.residual = (float *)ddp__scratch_take(&p->room, p->cut.residuals, sizeof(float));
-    fits = fits && !p->room.failed;
+    fits = fits && !ddp__scratch_failed(&p->room);
     if (p->samples.bytes > 0 && !fits) return ddp__samples_memory(p, err);
     p->g->owned.bytes += p->samples.bytes;
     if (fits) return DDP_OK;

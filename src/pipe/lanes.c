@@ -15,7 +15,7 @@ int ddp__lanes_open(ddp_pipe *p)
     x->room = (int)(3 * M + 2 * M * ends);
     x->slot = (ddp_pipeline_slot *)ddp__scratch_take(&p->room, (size_t)x->room, sizeof *x->slot);
     x->post = (ddp_pipeline_slot *)ddp__scratch_take(&p->room, 4 * M, sizeof *x->post);
-    return !p->room.failed;
+    return !ddp__scratch_failed(&p->room);
 }
 
 void ddp__lanes_begin(ddp_pipe *p)
@@ -242,7 +242,7 @@ int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out)
     a.at = ddp__ints(&room, S);
     a.cost = (ddp_stage_cost *)ddp__scratch_take(&room, S, sizeof *a.cost);
     a.boundary = (ddp_boundary *)ddp__scratch_take(&room, S * S, sizeof *a.boundary);
-    s = !room.failed
+    s = !ddp__scratch_failed(&room)
             ? ddp__told_play(p, &a, out, ddp__error(p->d))
             : ddp__fail(ddp__error(p->d), DDP_MEMORY, "out of memory for what %d stages tell", p->stages);
     if (s == DDP_OK && ddp__backend_of(p->d))

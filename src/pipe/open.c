@@ -150,11 +150,11 @@ static int ddp__pipe_inputs_open(ddp_pipe *p)
     for (int i = 0; p->input && i < ddp__count(p->g->node); i++)
         if (!p->g->node[i]->op && p->g->node[i]->here == (int)DDP__HERE_OWN) p->input[p->inputs++] = i;
     p->feed = (char **)ddp__scratch_take(&p->room, (size_t)p->inputs * M + 1, sizeof *p->feed);
-    for (size_t i = 0; !p->room.failed && i < (size_t)p->inputs * M; i++) {
+    for (size_t i = 0; !ddp__scratch_failed(&p->room) && i < (size_t)p->inputs * M; i++) {
         const ddp_node *n = p->g->node[p->input[i / M]];
         p->feed[i] = (char *)ddp__scratch_take(&p->room, (size_t)ddp_shape_count(&n->spec.out), 4);
     }
-    return !p->room.failed;
+    return !ddp__scratch_failed(&p->room);
 }
 
 /* Of what the micro-batches hold, then what every pass needs. */
@@ -184,7 +184,7 @@ static int ddp__states_open(ddp_pipe *p)
     if (total > 0 && p->g->owned.bytes + (double)ddp__pipe_bytes(p, most) > total) return 0;
     p->task = (ddp_task *)ddp__scratch_take(&p->room, 3 * (size_t)p->micro_batches, sizeof *p->task);
     p->state = (ddp_state **)ddp__scratch_take(&p->room, (size_t)most, sizeof(ddp_state *));
-    if (p->room.failed) return 0;
+    if (ddp__scratch_failed(&p->room)) return 0;
     p->tasks = ddp_pipeline_tasks(&shape, p->stage, p->task);
     for (; p->states < most; p->states++) {
         p->state[p->states] = ddp_state_new(p->g);

@@ -231,7 +231,7 @@ static int ddp__play_open(ddp__played *x)
     x->way = (ddp__played_way *)ddp__scratch_take(&x->room, ways, sizeof *x->way);
     x->out->held = (int *)ddp__calloc(S, sizeof *x->out->held);
     x->out->slot = (ddp_pipeline_slot *)ddp__calloc(3 * S * M + 2 * ways * M, sizeof *x->out->slot);
-    if (x->room.failed || !x->out->held || !x->out->slot) return 0;
+    if (ddp__scratch_failed(&x->room) || !x->out->held || !x->out->slot) return 0;
     for (size_t s = 0; s < S; s++) {
         x->stage[s].task = task + 3 * s * M;
         x->stage[s].send = send + s * ways * M;

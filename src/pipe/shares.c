@@ -49,7 +49,7 @@ int ddp__shares_open(ddp_pipe *p)
     c->name = (const char **)ddp__scratch_take(&p->room, (size_t)c->layers + 1, sizeof *c->name);
     c->whole = ddp__ints(&p->room, (size_t)c->layers + 1);
     c->span = (ddp__cut_span *)ddp__scratch_take(&p->room, arrays, sizeof *c->span);
-    if (p->room.failed) return 0;
+    if (ddp__scratch_failed(&p->room)) return 0;
     for (int l = 0; l < c->layers; l++) {
         c->name[l] = p->g->layer[l].name;
         if (p->g->layer[l].first < 0) continue;

@@ -86,7 +86,7 @@ int ddp__tied_open(ddp_pipe *p)
 
     p->guest = (ddp__guest *)ddp__scratch_take(&p->room, nodes, sizeof *p->guest);
     p->host = (ddp__guest *)ddp__scratch_take(&p->room, nodes, sizeof *p->host);
-    if (p->room.failed) return 0;
+    if (ddp__scratch_failed(&p->room)) return 0;
     for (int i = 0; i < ddp__count(p->g->node); i++) {
         const ddp_node *n = p->g->node[i], *own = n->tied >= 0 ? p->g->node[n->tied] : NULL;
         ddp__guest u = {i, 0, {-1, -1}, NULL};
@@ -105,5 +105,5 @@ int ddp__tied_open(ddp_pipe *p)
             (float *)ddp__scratch_take(&p->room, ddp__guest_floats(p, &p->host[i]), sizeof(float));
     p->g->fetch_uses = ddp__hosts_end;
     p->g->fetch_user = p;
-    return !p->room.failed;
+    return !ddp__scratch_failed(&p->room);
 }

@@ -3,7 +3,7 @@
 
 ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err)
 {
-    if (!s->failed) return DDP_OK;
+    if (!ddp__scratch_failed(s)) return DDP_OK;
     ddp__scratch_free(s);
     return ddp__fail(err, DDP_MEMORY, "no memory to plan %d %s", n, what);
 }

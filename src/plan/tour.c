@@ -186,7 +186,7 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
     t.lo = first >= 0 ? 1 : 0;
     t.hi = last >= 0 ? n - 2 : n - 1;
     *length = DBL_MAX;
-    for (int start = 0; start < starts && !room.failed; start++) {
+    for (int start = 0; start < starts && !ddp__scratch_failed(&room); start++) {
         if (first < 0 && start == last) continue;
         if (*length < DBL_MAX && over && over(user)) break;
         ddp__tour_nearest(n, cost, first >= 0 ? first : start, last, t.order);
@@ -196,7 +196,7 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
         memcpy(order, t.order, (size_t)n * sizeof(int));
     }
     ddp__scratch_free(&room);
-    return !room.failed;
+    return !ddp__scratch_failed(&room);
 }
 
 ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length,
@@ -229,8 +229,8 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
                          n, most);
     if (n <= DDP_TOUR_EXACT)
         best = ddp__doubles(&room, (size_t)n << n);
-    else
-        room.failed = !ddp__tour_local(n, cost, first, last, NULL, NULL, order, &found);
+    else if (!ddp__tour_local(n, cost, first, last, NULL, NULL, order, &found))
+        ddp__scratch_fail(&room);
     DDP__TRY(ddp__scratch_check(&room, n, "nodes", err));
     *length = best ? ddp__held_karp(n, cost, first, last, 0, best, order) : found;
     ddp__scratch_free(&room);

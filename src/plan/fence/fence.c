@@ -318,7 +318,7 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
         plan.order = job.order = (int *)ddp__calloc(N, sizeof(int));
         plan.cluster = (int *)ddp__calloc(N, sizeof(int));
         plan.device_of = job.device_of = (int *)ddp__calloc(n, sizeof(int));
-        if (room->failed || !plan.segment || !plan.order || !plan.cluster || !plan.device_of)
+        if (ddp__scratch_failed(room) || !plan.segment || !plan.order || !plan.cluster || !plan.device_of)
             status = ddp__fail(err, DDP_MEMORY, "no memory to plan %d operators", list->count);
     }
     if (status == DDP_OK) status = ddp__fence_arguments(list, net, o, err);

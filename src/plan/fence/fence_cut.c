@@ -56,8 +56,8 @@ static int ddp__fence_room(ddp__fence_search *s)
     if (count >= s->most) return 0;
     if (!ddp__reserve(s->label, wanted) || !ddp__reserve(s->lies, wanted * (size_t)s->line.tape->width) ||
         !ddp__reserve(s->heap, wanted))
-        s->line.room.failed = 1;
-    return !s->line.room.failed;
+        ddp__scratch_fail(&s->line.room);
+    return !ddp__scratch_failed(&s->line.room);
 }
 
 static void ddp__fence_push(ddp__fence_search *s, int label)
@@ -276,7 +276,7 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
 static void ddp__fence_halve(ddp__fence_search *s, double lo, double hi, double least, ddp__fence_cut *cut)
 {
     double latency = 0, worst = 0, middle, best = cut->pipeline_s * (1 - DDP__FENCE_ROUND);
-    if (s->line.room.failed || !(least + s->turns * lo < best)) return;
+    if (ddp__scratch_failed(&s->line.room) || !(least + s->turns * lo < best)) return;
     /* even then the first cap of an order goes straight down its bound */
     if (s->work > DDP__FENCE_WORK && hi < DBL_MAX) s->gave_up = 1;
     if (s->gave_up || !ddp__fence_solve(s, hi, best - s->turns * lo, cut, &latency, &worst)) return;
@@ -314,8 +314,8 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
     s.most = DDP__FENCE_LABELS / (1 + t->width / 100) + 2 * s.line.positions;
     s.newest = ddp__ints(&s.line.room, (size_t)s.line.positions * ((size_t)t->n + 1));
     s.trial = ddp__doubles(&s.line.room, (size_t)t->width);
-    if (!s.line.room.failed) ddp__fence_halve(&s, ddp__fence_floor(&s.line), DBL_MAX, 0, cut);
-    if (s.line.room.failed)
+    if (!ddp__scratch_failed(&s.line.room)) ddp__fence_halve(&s, ddp__fence_floor(&s.line), DBL_MAX, 0, cut);
+    if (ddp__scratch_failed(&s.line.room))
         status = ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n,
                            s.line.positions);
     else if (!(cut->pipeline_s < DBL_MAX) && (s.full || s.gave_up))

@@ -282,7 +282,7 @@ ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net,
     sent = (ddp_link_compression *)ddp__scratch_take(&room, messages, sizeof *sent);
     link_s = ddp__doubles(&room, messages);
     count = (size_t *)ddp__scratch_take(&room, messages, sizeof *count);
-    if (!v.compute_s || !v.receive_s || !v.memory_bytes || !v.message || room.failed) {
+    if (!v.compute_s || !v.receive_s || !v.memory_bytes || !v.message || ddp__scratch_failed(&room)) {
         status = ddp__fail(err, DDP_MEMORY, "no memory for %d messages", w->messages);
     } else {
         ddp__estimate_links(&v, net, link_s, count);

@@ -221,7 +221,7 @@ ddp__osp *ddp__osp_open(int layers, ddp_osp_rule rule)
     if (rule == DDP_OSP_KNAPSACK)
         s->subset =
             (ddp__osp_subset *)ddp__scratch_take(&s->room, 5 * ddp__osp_most(layers), sizeof *s->subset);
-    if (!s->room.failed) return s;
+    if (!ddp__scratch_failed(&s->room)) return s;
     ddp__osp_close(s);
     return NULL;
 }

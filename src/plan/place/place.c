@@ -160,7 +160,7 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
         r.assign = (int *)ddp__calloc((size_t)p.N, sizeof(int));
         r.points = ddp__count(p.curve) / 2;
         r.curve = (double *)ddp__copy(p.curve, stbds_arrlenu(p.curve), sizeof *r.curve);
-        if (p.room.failed || !r.assign || !r.curve)
+        if (ddp__scratch_failed(&p.room) || !r.assign || !r.curve)
             status = ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", p.N);
     }
     if (status == DDP_OK) {

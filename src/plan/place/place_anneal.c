@@ -91,7 +91,7 @@ static void ddp__place_descend(ddp__place *p)
     s.fresh = ddp__ints(&p->room, 4 * D);
     s.hop = ddp__doubles(&p->room, S);
     s.data = ddp__doubles(&p->room, S);
-    if (p->room.failed) return;
+    if (ddp__scratch_failed(&p->room)) return;
     memcpy(s.at, p->best, N * sizeof(int));
     for (int j = 0; j < p->S; j++) {
         s.data[j] = ddp__place_averaging(p, s.at, j);
@@ -490,7 +490,7 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     s->stage = ddp__ints(&p->room, N);
     s->spare = ddp__ints(&p->room, D);
     s->table = ddp__doubles(&p->room, DDP__ANNEAL_TABLE);
-    if (p->room.failed) return 0;
+    if (ddp__scratch_failed(&p->room)) return 0;
     for (k = 0; k < N * N; k++) {
         if (p->dp[k] > most) most = p->dp[k];
         if (p->pp[k] > most) most = p->pp[k];
@@ -518,7 +518,7 @@ static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold
     ddp__place *p = s->p;
     double moves = p->limit < LONG_MAX ? share * (double)p->limit : 1e15;
     double scale = s->N > DDP__ANNEAL_LARGE ? 64.0 * 64 / s->N / s->N : 1, cost;
-    if (p->stop || p->room.failed || p->candidates >= p->limit) return;
+    if (p->stop || ddp__scratch_failed(&p->room) || p->candidates >= p->limit) return;
     s->lam = 0x1p-4;
     s->nu = 0x1p-3;
     s->mu = s->N > DDP__ANNEAL_LARGE ? mu / 4 : mu;
@@ -538,7 +538,7 @@ static void ddp__anneal_cycles(ddp__place *p)
     const ddp__place_limit whole = {p->limit_s, p->limit};
     const double now = p->limit_s < DBL_MAX ? ddp__place_clock(p) : 0, spent = (double)p->candidates;
     ddp__place_limit more = whole;
-    if (p->stop || p->room.failed) return;
+    if (p->stop || ddp__scratch_failed(&p->room)) return;
     p->rng = ddp_rng_seed(p->o->seed, 0);
     p->limit_s = fmin(whole.seconds, now + 0.4 * whole.seconds);
     more.seconds = fmin(whole.seconds, now + 0.85 * whole.seconds);

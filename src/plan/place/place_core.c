@@ -94,7 +94,7 @@ double ddp__place_evaluate(ddp__place *p, const int *at, double enough)
     if (p->S <= DDP_TOUR_EXACT) {
         length = ddp__held_karp(p->S, p->hop, -1, -1, 0, p->tour, p->order);
     } else if (!ddp__tour_local(p->S, p->hop, -1, -1, ddp__place_over, p, p->order, &length)) {
-        p->room.failed = 1;
+        ddp__scratch_fail(&p->room);
         return DBL_MAX;
     }
     for (i = 0; i < D; i++) {
@@ -129,7 +129,7 @@ int ddp__place_late(ddp__place *p)
 
 int ddp__place_next(ddp__place *p)
 {
-    if (p->stop || p->room.failed || p->candidates >= p->limit) return 0;
+    if (p->stop || ddp__scratch_failed(&p->room) || p->candidates >= p->limit) return 0;
     if (p->limit_s < DBL_MAX || p->o->progress) ddp__place_clock(p);
     if (p->stop && p->cost < DBL_MAX) return 0;
     p->candidates++;
@@ -144,7 +144,7 @@ void ddp__place_offer(ddp__place *p, const int *at, double cost)
     memcpy(p->best, at, (size_t)p->N * sizeof(int));
     p->cost = cost;
     if (!ddp__reserve(p->curve, stbds_arrlenu(p->curve) + 2)) {
-        p->room.failed = 1;
+        ddp__scratch_fail(&p->room);
         return;
     }
     stbds_arrput(p->curve, now);
@@ -304,7 +304,7 @@ int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
     s.fill = ddp__ints(&p->room, (size_t)p->D);
     s.step = ddp__doubles(&p->room, N);
     s.sorted = ddp__doubles(&p->room, N);
-    if (p->room.failed) return 0;
+    if (ddp__scratch_failed(&p->room)) return 0;
     ddp__starts_line(&s);
     ddp__starts_runs(&s, s.line);
     ddp__starts_runs(&s, NULL);

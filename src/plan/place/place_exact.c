@@ -46,7 +46,7 @@ int ddp__place_enumerate(ddp__place *p)
     a.p = p;
     a.at = ddp__ints(&p->room, (size_t)p->N);
     a.count = ddp__ints(&p->room, (size_t)p->S);
-    if (p->room.failed) return 1;
+    if (ddp__scratch_failed(&p->room)) return 1;
     if (p->S == 1) {
         for (int k = 0; k < p->N; k++) a.at[k] = k;
         p->candidates++;
@@ -273,7 +273,7 @@ static int ddp__place_tree_open(ddp__place_tree *t, ddp__place *p)
     t->a = ddp__ints(&p->room, D);
     t->b = ddp__ints(&p->room, D);
     t->mix = ddp__ints(&p->room, N);
-    if (p->room.failed) return 0;
+    if (ddp__scratch_failed(&p->room)) return 0;
     ddp__place_classes(t);
     C = (size_t)t->classes;
     t->mix = ddp__ints(&p->room, S * C);
@@ -282,7 +282,7 @@ static int ddp__place_tree_open(ddp__place_tree *t, ddp__place *p)
     t->near = ddp__doubles(&p->room, C);
     t->least = ddp__doubles(&p->room, C);
     t->load = ddp__doubles(&p->room, S * C);
-    if (p->room.failed) return 0;
+    if (ddp__scratch_failed(&p->room)) return 0;
     ddp__place_tables(t);
     return 1;
 }
@@ -298,7 +298,7 @@ void ddp__place_exact(ddp__place *p)
     ddp__place_anneal(p);
     p->limit = limit;
     p->limit_s = limit_s;
-    if (p->room.failed || p->stop == 2) return;
+    if (ddp__scratch_failed(&p->room) || p->stop == 2) return;
     p->stop = 0;
     if (ddp__place_tree_open(&t, p)) p->proven = ddp__place_tree_node(&t, 0, 0, 0) && p->S <= DDP_TOUR_EXACT;
 }

@@ -337,17 +337,17 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *tab
     c.stride = table ? N : 1;
     c.table = table;
     if (table) memset(table, 0, N * S * sizeof(double));
-    for (k = 0; !room.failed && k < p->N; k++) {
+    for (k = 0; !ddp__scratch_failed(&room) && k < p->N; k++) {
         c.size[label[k]]++;
         for (size_t u = 0; table && u < N; u++) table[(size_t)label[k] * N + u] += p->kl[(size_t)k * N + u];
     }
-    for (k = 0; !room.failed && k < p->S && ddp__place_cycle_once(&c); k++) {
+    for (k = 0; !ddp__scratch_failed(&room) && k < p->S && ddp__place_cycle_once(&c); k++) {
         for (g = 0; g < p->S && c.got[g]; g++) {
         }
         if (g == p->S) break;
     }
     ddp__scratch_free(&room);
-    return !room.failed;
+    return !ddp__scratch_failed(&room);
 }
 
 /* Whether kl's walk may still find the best of all after so many children, of which the best costs `own`. The
@@ -389,8 +389,8 @@ void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place
         ddp__place_cross(p, &pool, &one, &two);
         if (!released)
             ddp__place_circulate(p, &c, pool.child);
-        else
-            p->room.failed |= !ddp__place_cyclic_pass(p, pool.child, solver == DDP_PLACE_KL, table);
+        else if (!ddp__place_cyclic_pass(p, pool.child, solver == DDP_PLACE_KL, table))
+            ddp__scratch_fail(&p->room);
         for (int k = out = 0; k < pool.size; k++)
             if (pool.cost[k] > pool.cost[out]) out = k;
         if (released) out = one;

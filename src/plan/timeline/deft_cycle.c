@@ -301,7 +301,7 @@ ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err)
     r.delay = ddp__ints(&r.room, most);
     r.hash = (uint64_t *)ddp__scratch_take(&r.room, most, sizeof *r.hash);
     r.step = (ddp_delayed_step *)ddp__scratch_take(&r.room, most, sizeof *r.step);
-    status = r.room.failed ? ddp__deft_no_memory(d, err) : ddp__deft_to_steady(&r, out, err);
+    status = ddp__scratch_failed(&r.room) ? ddp__deft_no_memory(d, err) : ddp__deft_to_steady(&r, out, err);
     ddp__scratch_free(&r.room);
     ddp__array_free(r.send);
     return status;
