@@ -16,7 +16,9 @@ RECORDS = {
     "ddp__cut_span": "a part of a layer that is cut",
     "ddp__own_state": "a tensor that a strategy keeps, listed for checkpoints",
     "ddp__addr": "an address and its size",
+    "ddp__digest": "a value: a hash of 128 bits",
     "ddp__engine_config": "filled by who opens an engine",
+    "ddp__env": "a result: rank, world and address that a launcher set",
     "ddp__epoch_info": "a result: who is there",
     "ddp__frame": "what is on the wire",
     "ddp__hello": "what is on the wire",
@@ -33,6 +35,9 @@ RECORDS = {
     "ddp__loaded": "a result: what a checkpoint has",
     "ddp__mapped": "a file in memory",
     "ddp__net_stats": "a result: figures of an engine",
+    "ddp__muon_desk": "memory and threads that the caller of an update lends the optimizer muon",
+    "ddp__netspec": "a link as text, read: a rate, a delay and a jitter",
+    "ddp__offer": "an array that a rank of the same process offers the others, and how far they are; wire allocates it",
     "ddp__op_record": "a result: an operation, for a dump",
     "ddp__op_span": "a result: when an operation ran",
     "ddp__oplog": "a result: operations, for a dump",
@@ -46,6 +51,7 @@ RECORDS = {
     "ddp__tensor": "an array in a checkpoint",
     "ddp__unit": "a registered layer, made by context/layers.c and read by all",
     "ddp__text": "a text that grows, and its length",
+    "ddp__wire": "the functions of a transport and the facts that belong to them; its state lies behind it, in the transport",
     "ddp__worker": "the arrays of a checkpoint, listed by who has them",
 }
 # member and sim run inside the comm thread, under its lock: comm/state.h is the state of all three.
