@@ -204,6 +204,9 @@ typedef struct ddp__file {
 
 DDP_LIB ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err);
 DDP_LIB void ddp__file_put(ddp__file *o, const void *bytes, size_t n);
+/* An unbuffered stream onto the file, and the name that it will have; both until the end. */
+DDP_LIB FILE *ddp__file_stream(ddp__file *o);
+DDP_LIB const char *ddp__file_name(const ddp__file *o);
 DDP_LIB ddp_status ddp__file_end(ddp__file *o, ddp_error *err);
 DDP_LIB void ddp__file_drop(ddp__file *o); /* nothing is left, PATH is as it was */
 /* The three in one. */

@@ -197,6 +197,14 @@ void ddp__file_put(ddp__file *o, const void *bytes, size_t n)
     if (n && !o->why && fwrite(bytes, 1, n, o->f) != n) o->why = errno ? errno : EIO;
 }
 
+FILE *ddp__file_stream(ddp__file *o)
+{
+    setvbuf(o->f, NULL, _IONBF, 0);
+    return o->f;
+}
+
+const char *ddp__file_name(const ddp__file *o) { return o->path; }
+
 ddp_status ddp__folder_flush(const char *path, ddp_error *err)
 {
     size_t n = strlen(path);

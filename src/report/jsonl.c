@@ -6,14 +6,18 @@
 
 struct ddp_jsonl {
     ddp__text line;
-    ddp__file file;  /* file.f NULL: a stream of the program's */
+    ddp__file file;  /* open while opened is 1 */
+    int opened;      /* 0: stream is the program's */
     FILE *stream;    /* where lines go */
     ddp_error error; /* the first one */
     int depth;       /* open values; 0 = between two lines */
     char closer[DDP__JSONL_DEPTH + 1];
 };
 
-static const char *ddp__jsonl_name(const ddp_jsonl *j) { return j->file.f ? j->file.path : "JSON lines"; }
+static const char *ddp__jsonl_name(const ddp_jsonl *j)
+{
+    return j->opened ? ddp__file_name(&j->file) : "JSON lines";
+}
 
 ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err)
 {
@@ -39,15 +43,15 @@ ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err)
         DDP_FREE(j);
         return NULL;
     }
-    j->stream = j->file.f;
-    setvbuf(j->stream, NULL, _IONBF, 0); /* a reader of the growing file sees whole lines */
+    j->opened = 1;
+    j->stream = ddp__file_stream(&j->file); /* a reader of the growing file sees whole lines */
     return j;
 }
 
 void ddp_jsonl_abandon(ddp_jsonl *j)
 {
     if (!j) return;
-    if (j->file.f) ddp__file_drop(&j->file);
+    if (j->opened) ddp__file_drop(&j->file);
     ddp__text_free(&j->line);
     DDP_FREE(j);
 }
@@ -60,9 +64,9 @@ ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err)
     if (j->depth) ddp_jsonl_end(j);
     status = j->error.code;
     if (status != DDP_OK && err) *err = j->error;
-    if (status == DDP_OK && j->file.f) {
+    if (status == DDP_OK && j->opened) {
         status = ddp__file_end(&j->file, err);
-        j->file.f = NULL;
+        j->opened = 0;
     }
     ddp_jsonl_abandon(j);
     return status;
