@@ -198,6 +198,11 @@ void ddp_abort(ddp_ctx *d, const char *why)
     ddp__engine_release(d);
 }
 
+ddp_status ddp__abort_check(const ddp_ctx *d, ddp_error *err)
+{
+    return ddp__atomic_load(&d->aborted) ? ddp__fail(err, DDP_ABORTED, "%s", d->abort_text) : DDP_OK;
+}
+
 ddp_status ddp__is_in_step(ddp_ctx *d, const char *call)
 {
     if (d->joining == DDP__JOINS)
@@ -359,6 +364,34 @@ uint64_t ddp__layout_hash(const ddp_ctx *d)
         }
     }
     return h;
+}
+
+double ddp__graphs_bytes(const ddp_ctx *d)
+{
+    double bytes = 0;
+
+    for (const ddp__owned *o = d->host.owned; o; o = o->next) bytes += o->bytes;
+    return bytes;
+}
+
+size_t ddp__passes_count(const ddp_ctx *d)
+{
+    size_t graphs = 0;
+
+    for (const ddp__owned *o = d->host.owned; o; o = o->next) graphs += o->passes != NULL;
+    return graphs;
+}
+
+void ddp__passes_get(const ddp_ctx *d, int64_t *out)
+{
+    for (const ddp__owned *o = d->host.owned; o; o = o->next)
+        if (o->passes) *out++ = (int64_t)*o->passes;
+}
+
+void ddp__passes_set(ddp_ctx *d, const int64_t *passes)
+{
+    for (ddp__owned *o = d->host.owned; o; o = o->next)
+        if (o->passes) *o->passes = (uint64_t)*passes++;
 }
 
 uint64_t ddp__dropout_hash(const ddp_ctx *d)

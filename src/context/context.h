@@ -177,6 +177,7 @@ DDP_LIB ddp__scratch *ddp__lists_of(ddp_ctx *d); /* memory that ddp_close frees 
 DDP_LIB ddp_stats *ddp__stats(ddp_ctx *d);
 DDP_LIB ddp__engine *ddp__second_of(const ddp_ctx *d);               /* of link 1; NULL without */
 DDP_LIB const ddp__links *ddp__links_of(const ddp_ctx *d, int link); /* emulated ones */
+DDP_LIB int ddp__is_on_paper(const ddp_ctx *d); /* 1: no value of a layer is read or written (src/sim) */
 DDP_LIB int ddp__layers(const ddp_ctx *d);
 DDP_LIB int ddp__started(const ddp_ctx *d); /* the layers are frozen */
 DDP_LIB const ddp_optimizer *ddp__optimizer(const ddp_ctx *d);
@@ -231,6 +232,7 @@ DDP_LIB void ddp__device_set(ddp_ctx *d, const ddp_backend *backend, void *devic
 DDP_LIB void ddp__paper_set(ddp_ctx *d, const unsigned char *paper, size_t bytes);
 DDP_LIB void ddp__optimizer_set(ddp_ctx *d, const ddp_optimizer *o);
 DDP_LIB void ddp__team_set(ddp_ctx *d, int group, int size, int root, int place);
+DDP_LIB void ddp__layer_added(ddp_ctx *d); /* unit has one more */
 DDP_LIB void ddp__layers_freeze(ddp_ctx *d);
 DDP_LIB void ddp__step_over(ddp_ctx *d, int64_t taken);
 DDP_LIB void ddp__step_set(ddp_ctx *d, long step, int64_t taken);
@@ -261,6 +263,8 @@ DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
 /* First check of the program's collectives: fails on a joining worker that has not begun a step, of which the
  * members expect none. Only this worker ends. */
 DDP_LIB ddp_status ddp__is_in_step(ddp_ctx *d, const char *call);
+/* DDP_ABORTED after ddp_abort of a context without an engine, which would report it. */
+DDP_LIB ddp_status ddp__abort_check(const ddp_ctx *d, ddp_error *err);
 /* engine_slot.c: other threads dump and abort while a joining worker opens and closes its engine. Between
  * hold and release `engine` does not change; set waits for the release. */
 DDP_LIB void ddp__engine_hold(ddp_ctx *d);
@@ -286,6 +290,13 @@ DDP_LIB size_t ddp__layer_others(const ddp_ctx *d, int layer);
 DDP_LIB uint64_t ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t ddp__model_hash(const ddp_ctx *d);
+/* Bytes of this machine's memory that the graphs take. */
+DDP_LIB double ddp__graphs_bytes(const ddp_ctx *d);
+/* The numbers that the random masks of the built graphs depend on, one per graph, newest graph first: their
+ * count, a copy of them, and new values. */
+DDP_LIB size_t ddp__passes_count(const ddp_ctx *d);
+DDP_LIB void ddp__passes_get(const ddp_ctx *d, int64_t *out);
+DDP_LIB void ddp__passes_set(ddp_ctx *d, const int64_t *passes);
 DDP_LIB uint64_t ddp__dropout_hash(const ddp_ctx *d); /* where dropout is in the graphs, and how much */
 DDP_LIB double ddp__dropout(const ddp_ctx *d);        /* its largest probability in the graphs; 0: there is
                                                             none */

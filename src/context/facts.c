@@ -16,6 +16,7 @@ ddp__scratch *ddp__lists_of(ddp_ctx *d) { return &d->lists; }
 ddp_stats *ddp__stats(ddp_ctx *d) { return &d->stats; }
 ddp__engine *ddp__second_of(const ddp_ctx *d) { return d->second; }
 const ddp__links *ddp__links_of(const ddp_ctx *d, int link) { return &d->links[link]; }
+int ddp__is_on_paper(const ddp_ctx *d) { return d->host.paper != NULL; }
 int ddp__layers(const ddp_ctx *d) { return d->layers; }
 int ddp__started(const ddp_ctx *d) { return d->started; }
 const ddp_optimizer *ddp__optimizer(const ddp_ctx *d) { return &d->optimizer; }

@@ -59,6 +59,9 @@ static inline ddp_status ddp__host_check(const ddp__host *h, ddp_error *err)
                      (long)h->process, (long)getpid());
 }
 
+/* Where warnings about what the host has go. */
+static inline const ddp_logger *ddp__host_log(const ddp__host *h) { return &h->log; }
+
 static inline int ddp__on_paper(const ddp__host *h, const void *at)
 {
     const unsigned char *p = (const unsigned char *)at;

@@ -233,7 +233,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
         ddp__clock_collect(d);
         ddp__account_steps(d);
     }
-    *out = d->stats;
+    *out = *ddp__stats(d);
     out->strategy = ddp__ops(d)->name;
     out->steps = ddp_step(d);
     if (ddp__stats(d)->counted_steps) {

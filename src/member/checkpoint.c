@@ -247,7 +247,7 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
     while (!v->file[r].there) r++;
     ddp__shard_path(v->path, v->folder, s->step, r, v->generation);
     if (is_new && access(v->path, F_OK))
-        ddp__log(&s->host->log, DDP_LOG_WARN,
+        ddp__log(ddp__host_log(s->host), DDP_LOG_WARN,
                  "rank %d: %s is not that of rank %d: every machine keeps the files of "
                  "its own ranks, and to go on each has to start where its are",
                  s->rank, v->folder, r);
@@ -419,7 +419,7 @@ static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__
     DDP__TRY(ddp__manifest_read(path, m, err));
     if (m->step != step) return ddp__fail(err, DDP_FORMAT, "%.200s: it is of step %ld", path, m->step);
     if (m->older && s->rank == 0)
-        ddp__log(&s->host->log, DDP_LOG_WARN,
+        ddp__log(ddp__host_log(s->host), DDP_LOG_WARN,
                  "%.200s: format \"" DDP__MANIFEST_OLDER "\" has no checksum, so a changed "
                  "manifest is not detected; the next save writes \"" DDP__MANIFEST "\"",
                  path);

@@ -140,6 +140,7 @@ typedef struct ddp__joiner { /* until it is in */
 
 /* Finds the run and an id in it: place. *out is to be closed also after an error. */
 DDP_LIB ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_error *err);
+DDP_LIB const ddp__join_place *ddp__joiner_found(const ddp__joiner *j); /* where it enters */
 /* Takes a clone into s and connects to the members in place.live: *wire, for an engine that joins.
  * DDP_PEER_LOST, here and below: to be tried again, after ddp__joiner_again. */
 DDP_LIB ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *layout, ddp__worker *s,

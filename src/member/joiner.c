@@ -230,6 +230,8 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
                      j->c.connect_timeout_s, addr);
 }
 
+const ddp__join_place *ddp__joiner_found(const ddp__joiner *j) { return &j->place; }
+
 ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_error *err)
 {
     ddp__joiner *j = (ddp__joiner *)ddp__calloc(1, sizeof *j);

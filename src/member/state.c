@@ -262,14 +262,14 @@ static int ddp__programs_in(const ddp__worker *s, const ddp_safetensors *f, cons
         if (strncmp(name, DDP__PROGRAM, prefix)) continue;
         found++;
         if (!ddp__worker_find(s, name))
-            ddp__log(&s->host->log, DDP_LOG_WARN,
+            ddp__log(ddp__host_log(s->host), DDP_LOG_WARN,
                      "rank %d: %.200s holds the state '%.60s', which the program does not "
                      "register (ddp_add_state): it is ignored",
                      s->rank, path, name + prefix);
     }
     for (int i = 0; i < s->tensors; i++)
         if (s->tensor[i].flags & DDP__WORKER_PROGRAM && !ddp_safetensors_find(f, s->tensor[i].name))
-            ddp__log(&s->host->log, DDP_LOG_WARN,
+            ddp__log(ddp__host_log(s->host), DDP_LOG_WARN,
                      "rank %d: %.200s lacks the state '%s' (ddp_add_state): the program "
                      "keeps the one that it has",
                      s->rank, path, s->tensor[i].name + prefix);

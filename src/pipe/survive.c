@@ -175,7 +175,7 @@ static ddp_status ddp__shrink_run(ddp__shrink *s, ddp_error *err)
         DDP__TRY(ddp__shrink_meet(s, &again, err));
         if (s->place < 0) return DDP_OK;
         s->was = s->replicas;
-        ddp__log(&s->outer->host.log, DDP_LOG_INFO,
+        ddp__log(ddp__log_of(s->outer), DDP_LOG_INFO,
                  "rank %d is rank %d of %d pipelines of %d stages, from step %ld on", ddp_rank(s->outer),
                  s->place, s->replicas, s->run->stages, s->keeper.kept.step < 0 ? 0 : s->keeper.kept.step);
         s->lost = s->why;

@@ -346,7 +346,7 @@ ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     int *site, other = -1, mixed = 0;
     ddp_status s;
 
-    if (d->host.paper && ddp_world(d) > DDP__LARGE_WORLD)
+    if (ddp__is_on_paper(d) && ddp_world(d) > DDP__LARGE_WORLD)
         return DDP_OK; /* one program made them all, and each
                                                                         would hold a word of each */
     all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all + sizeof(int));

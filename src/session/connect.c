@@ -38,7 +38,7 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     }
     if (ddp__cfg(d)->transport == DDP_MPI) return ddp__wire_mpi(ddp_rank(d), ddp_world(d), wire, err);
     r.wire.rank = ddp_rank(d);
-    r.world = d->met;
+    r.world = ddp__met(d);
     r.wire.world = ddp_world(d);
     r.wire.self.run_id = ddp__run_id(ddp__cfg(d)->run_id);
     r.wire.self.run_name = ddp__cfg(d)->run_id;
@@ -46,7 +46,7 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     r.join_timeout_s = ddp__cfg(d)->timeout.join_s;
     r.cancel = ddp__cfg(d)->cancel;
     r.wire.peer_timeout_s = ddp__cfg(d)->timeout.peer_s;
-    r.wire.log = d->host.log;
+    r.wire.log = *ddp__log_of(d);
     if (ddp__cfg(d)->transport == DDP_SOCKETS) {
         r.wire.fds = ddp__cfg(d)->sockets;
         ddp__sockets_taken(d); /* borrowed until here */
@@ -100,7 +100,7 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     e.live = live;
     e.queue = 512; /* more layers than that in one step wait at the door, which costs nothing */
     e.allocator = ddp__cfg(d)->allocator;
-    e.log = d->host.log;
+    e.log = *ddp__log_of(d);
     e.layer_name = ddp__name_of_layer;
     e.user = d;
     s = ddp__engine_open(&e, out, err);

@@ -202,8 +202,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     if (ddp__engine_of(d, 0)) DDP__TRY(ddp__engine_error(ddp__engine_of(d, 0), ddp__error(d)));
     if (ddp__second_of(d)) DDP__TRY(ddp__engine_error(ddp__second_of(d), ddp__error(d)));
     DDP__TRY(ddp__device_check(d, ddp__error(d)));
-    if (ddp__atomic_load(&d->aborted)) return ddp__fail(ddp__error(d), DDP_ABORTED, "%s", d->abort_text);
-    return DDP_OK;
+    return ddp__abort_check(d, ddp__error(d));
 }
 
 /* The first step loads and warms up, which takes one rank longer than another: behind it those that share a

@@ -30,7 +30,7 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
     c->peer_timeout_s = ddp__cfg(d)->timeout.peer_s;
     c->op_timeout_s = ddp__cfg(d)->timeout.op_s;
     c->congestion = ddp__cfg(d)->no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
-    c->log = d->host.log;
+    c->log = *ddp__log_of(d);
 }
 
 DDP_STATIC_ASSERT((int)DDP__JOIN_SAMES == (int)DDP_SAME, "a joining worker sends all numbers of ddp_same");
@@ -159,13 +159,14 @@ ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
 
 ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
 {
+    const ddp__join_place *place;
     ddp__join_config c;
 
     DDP__TRY(ddp__session_tls(d, err));
     ddp__join_settings(d, &c);
     DDP__TRY(ddp__joiner_open(&c, &d->session->joiner, err));
-    DDP__TRY(ddp__context_joins(d, d->session->joiner->place.id, d->session->joiner->place.world,
-                                d->session->joiner->place.min_world, err));
+    place = ddp__joiner_found(d->session->joiner);
+    DDP__TRY(ddp__context_joins(d, place->id, place->world, place->min_world, err));
     ddp__joining_set(d, DDP__JOINS);
     ddp__log(ddp__log_of(d), DDP_LOG_INFO, "joins as rank %d of %d", ddp_rank(d), ddp_world(d));
     return DDP_OK;
@@ -195,7 +196,8 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     s = ddp__admission_open(d, wire, err);
     if (s != DDP_OK) wire->table->close(wire);
     if (s == DDP_OK)
-        s = ddp__engine_start(d, wire, ddp__links_of(d, 0), 1, d->session->joiner->place.live, &engine, err);
+        s = ddp__engine_start(d, wire, ddp__links_of(d, 0), 1, ddp__joiner_found(d->session->joiner)->live,
+                              &engine, err);
     ddp__engine_set(d, engine);
     if (s == DDP_OK) s = ddp__session_pieces(d, err);
     if (s == DDP_OK) s = ddp__joiner_wait(d->session->joiner, engine, err);

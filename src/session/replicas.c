@@ -82,7 +82,7 @@ ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err)
     size_t each = 0;
     ddp_status s;
 
-    if (!ddp__engine_of(d, 0) || d->host.paper || ddp__team_size(d) < 2) return DDP_OK;
+    if (!ddp__engine_of(d, 0) || ddp__is_on_paper(d) || ddp__team_size(d) < 2) return DDP_OK;
     for (int l = 0; l < ddp__layers(d); l++) each += (size_t)ddp__count(ddp__unit_of(d, l)->block);
     all = (uint64_t *)ddp__calloc((size_t)ddp__team_size(d) * each + 1, sizeof *all);
     if (ddp__backend_of(d)) room = (float *)ddp__calloc(DDP__HASHED_FLOATS, sizeof *room);

@@ -66,7 +66,7 @@ static ddp_status ddp__tell_servers(ddp_ctx *d, const char *folder, int keep, dd
     DDP__TRY(DDP__EVENT(d, tell_servers, (d, ddp__self(d), 0)));
     memset(&w, 0, sizeof w);
     w.step = ddp_step(d);
-    w.taken = d->taken;
+    w.taken = ddp_taken(d);
     w.keep = keep;
     snprintf(w.folder, sizeof w.folder, "%s", folder);
     return ddp__save_told(d, &w, err);

@@ -21,12 +21,11 @@
 static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
 {
     const double total = ddp__memory_total();
-    double state = 0, graphs = 0;
-    const ddp__owned *o;
+    const double graphs = ddp__graphs_bytes(d);
+    double state = 0;
 
-    if (ddp__backend_of(d) || d->host.allocator.alloc || !(total > 0)) return DDP_OK;
+    if (ddp__backend_of(d) || ddp__allocator_of(d)->alloc || !(total > 0)) return DDP_OK;
     for (int l = 0; l < ddp__layers(d); l++) state += (double)ddp__unit_of(d, l)->state_count * sizeof(float);
-    for (o = d->host.owned; o; o = o->next) graphs += o->bytes;
     if (state + graphs <= total) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY,
                      "out of memory: %.0f bytes of optimizer state (%.40s) beside %.0f of parameters, "
@@ -136,7 +135,7 @@ static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__own_state_given(const ddp_ctx *d, ddp_error *err)
 {
     if (ddp__optimizer(d)->update || d->session->programs ||
-        (!ddp__cfg(d)->elastic.join && d->met >= ddp_world(d)))
+        (!ddp__cfg(d)->elastic.join && ddp__met(d) >= ddp_world(d)))
         return DDP_OK;
     return ddp__fail(err, DDP_UNSUPPORTED,
                      "%s with your own update: a joining worker needs the state of your optimizer: register "

@@ -146,18 +146,15 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
 {
     const size_t L = (size_t)ddp__layers(d), times = ddp__profile_numbers(ddp__layers(d));
     const int shares = ddp__shares(d, NULL);
-    const ddp__owned *o;
     int64_t *number, *updates, *random;
     ddp__share *share;
     unsigned char *plan;
     double *profile;
-    size_t graphs = 0;
     float *lr;
 
-    for (o = d->host.owned; o; o = o->next) graphs += o->passes != NULL;
     number = (int64_t *)ddp__worker_small(s, "numbers", DDP_ST_I64, DDP__N_NUMBERS, 0, DDP__WORKER_TOLD);
     updates = (int64_t *)ddp__worker_small(s, "updates", DDP_ST_I64, L, 0, told);
-    random = (int64_t *)ddp__worker_small(s, "random", DDP_ST_I64, graphs, 0, 0);
+    random = (int64_t *)ddp__worker_small(s, "random", DDP_ST_I64, ddp__passes_count(d), 0, 0);
     plan = (unsigned char *)ddp__worker_small(s, "plan", DDP_ST_U8, d->session->plan.size, ddp__plan_most(d),
                                               DDP__WORKER_TOLD | DDP__WORKER_BLOB);
     profile = (double *)ddp__worker_small(s, "profile", DDP_ST_F64, ddp__follows(d) ? times : 0, times,
@@ -169,11 +166,10 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     ddp__shares(d, share);
     s->cut = ddp__hash(DDP__HASH_START, share, (size_t)shares * sizeof *share);
     number[DDP__N_STEP] = ddp_step(d);
-    number[DDP__N_TAKEN] = d->taken;
+    number[DDP__N_TAKEN] = ddp_taken(d);
     number[DDP__N_FINAL] = d->session->plan_final;
     for (int l = 0; l < ddp__layers(d); l++) updates[l] = ddp_updates_of(d, l);
-    for (o = d->host.owned; o; o = o->next)
-        if (o->passes) *random++ = (int64_t)*o->passes;
+    ddp__passes_get(d, random);
     if (d->session->plan.size) memcpy(plan, d->session->plan.bytes, d->session->plan.size);
     *lr = ddp__lr(d);
     if (!ddp__follows(d)) return DDP_OK;
@@ -237,15 +233,13 @@ ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, dd
                   *updates = (const int64_t *)ddp__worker_find(s, "updates")->data,
                   *random = (const int64_t *)ddp__worker_find(s, "random")->data;
     const ddp__tensor *plan = ddp__worker_find(s, "plan");
-    ddp__owned *o;
     ddp_blob blob;
 
     ddp__step_set(d, (long)number[DDP__N_STEP], number[DDP__N_TAKEN]);
     d->session->saves_as = s->run;
     ddp_set_lr(d, *(const float *)ddp__worker_find(s, "lr")->data);
     for (int l = 0; l < ddp__layers(d); l++) ddp__updates_set(d, l, (long)updates[l]);
-    for (o = d->host.owned; o; o = o->next)
-        if (o->passes) *o->passes = (uint64_t)*random++;
+    ddp__passes_set(d, random);
     if (keep_plan && number[DDP__N_FINAL]) d->session->plan_final = 1;
     d->session->timed_from = ddp_step(d);
     if (!d->session->plan_final) ddp__profile_for(d, ddp_step(d)); /* it has still to measure */
