@@ -72,6 +72,15 @@ static double ddp__build_memory(const ddp_graph *g)
     return unused;
 }
 
+void ddp__graph_takes(ddp_graph *g, double bytes) { g->owned.bytes += bytes; }
+
+int ddp__graph_may_take(const ddp_graph *g, double more)
+{
+    const double total = ddp__memory_total();
+
+    return !(total > 0) || g->owned.bytes + more <= total;
+}
+
 static ddp_status ddp__build_too_large(ddp_graph *g)
 {
     const double parameters = ddp__build_parameters(g), activations = (double)g->reuse.bytes[DDP__ARENA_OWN];

@@ -1,6 +1,73 @@
 /* A graph cut into stages, of which this process holds one: what is here, what enters and leaves. */
 #include "graph/graph_internal.h"
 
+/* ---- layers that are added where it is cut ---- */
+
+/* The new place of index i, after the elements from end on were moved to at. */
+static int ddp__moved(int i, int at, int end, int added)
+{
+    return i < at ? i : i < end ? i + added : i - (end - at);
+}
+
+static void ddp__nodes_move(ddp_graph *g, int at, int end)
+{
+    const int added = ddp__count(g->node) - end;
+
+    for (int i = 0; i < added; i++) { /* one after the other, the rest moves up */
+        ddp_node *n = g->node[end + i];
+        memmove(g->node + at + i + 1, g->node + at + i, (size_t)(end - at) * sizeof *g->node);
+        g->node[at + i] = n;
+    }
+    for (int i = 0; i < ddp__count(g->node); i++) {
+        ddp_node *n = g->node[i];
+        n->index = i;
+        for (int k = 0; k < n->spec.inputs; k++) n->input[k] = ddp__moved(n->input[k], at, end, added);
+        if (n->tied >= 0) n->tied = ddp__moved(n->tied, at, end, added);
+    }
+    for (int l = 0; l < ddp__count(g->layer); l++) {
+        g->layer[l].first = ddp__moved(g->layer[l].first, at, end, added);
+        g->layer[l].last = ddp__moved(g->layer[l].last, at, end, added);
+    }
+    for (int s = 0; s < ddp__count(g->segment); s++) {
+        g->segment[s].first = ddp__moved(g->segment[s].first, at, end, added);
+        g->segment[s].last = ddp__moved(g->segment[s].last, at, end, added);
+    }
+}
+
+/* Layers stay in the order of their operators. */
+static void ddp__layers_move(ddp_graph *g, int at, int end)
+{
+    const int added = ddp__count(g->layer) - end;
+
+    for (int i = 0; i < added; i++) {
+        const ddp__graph_layer l = g->layer[end + i];
+        memmove(g->layer + at + i + 1, g->layer + at + i, (size_t)(end - at) * sizeof *g->layer);
+        g->layer[at + i] = l;
+    }
+    for (int i = 0; i < ddp__count(g->node); i++)
+        if (g->node[i]->layer >= 0) g->node[i]->layer = ddp__moved(g->node[i]->layer, at, end, added);
+}
+
+int ddp__place_behind(const ddp_node *x)
+{
+    const ddp_graph *g = x->graph;
+    int at = x->index;
+
+    if (x->layer >= 0) at = g->layer[x->layer].last;
+    if (x->segment >= 0 && g->segment[x->segment].last > at) at = g->segment[x->segment].last;
+    return at + 1;
+}
+
+void ddp__nodes_insert(ddp_graph *g, int at, int nodes, int layers)
+{
+    int begun = 0;
+
+    for (int l = 0; l < layers; l++) begun += g->layer[l].first < at;
+    g->node[at - 1]->pair = NULL; /* another node follows it now */
+    ddp__nodes_move(g, at, nodes);
+    ddp__layers_move(g, begun, layers);
+}
+
 /* ---- which operators are here ---- */
 
 static ddp_status ddp__cut_check(ddp_graph *g, const int *stage_of, int stages, int own)

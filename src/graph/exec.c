@@ -67,6 +67,10 @@ ddp_state *ddp_state_new(ddp_graph *g)
     return s;
 }
 
+size_t ddp__state_bytes(const ddp_graph *g, ddp__arena arena) { return g->plain.bytes[arena]; }
+
+int ddp__output_stays(const ddp_node *n) { return n->graph->plain.fate[n->index] == DDP__KEPT; }
+
 void ddp_state_free(ddp_state *s)
 {
     if (!s) return;

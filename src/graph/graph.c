@@ -94,6 +94,33 @@ static void ddp__layer_new(ddp_graph *g, const char *name)
     stbds_arrsetlen(g->layer, layers + 1);
 }
 
+const char *ddp__layer_name(const ddp_graph *g, int layer) { return layer >= 0 ? g->layer[layer].name : ""; }
+
+int ddp__layer_is_a(const ddp_graph *g, int layer, const char *name)
+{
+    return layer >= 0 && g->layer[layer].base_hash == ddp__hash(DDP__HASH_START, name, strlen(name));
+}
+
+int ddp__layer_range(const ddp_graph *g, int layer, int *first, int *last)
+{
+    if (layer < 0 || g->layer[layer].first < 0) return 0;
+    *first = g->layer[layer].first;
+    *last = g->layer[layer].last;
+    return 1;
+}
+
+int ddp__layer_unit(const ddp_graph *g, int layer)
+{
+    return layer < 0 || g->layer[layer].first < 0 ? -1 : g->layer[layer].unit;
+}
+
+size_t ddp__array_place(const ddp_node *n, int buffers, int k)
+{
+    const ddp__graph_layer *l = &n->graph->layer[n->layer];
+
+    return (size_t)(buffers ? n->buffer[k] - l->buffers : n->param[k] - l->params);
+}
+
 void ddp_layer_begin(ddp_graph *g, const char *name)
 {
     if (!ddp__graph_open(g, "ddp_layer_begin")) return;

@@ -162,6 +162,18 @@ DDP_LIB int ddp__shape_equal(const ddp_shape *a, const ddp_shape *b);
 /* Elements of the arrays first..n-1. */
 DDP_LIB size_t ddp__arrays_count(const ddp_param *p, int first, int n);
 
+/* Of layers, by number; -1 is no layer.
+ *   name    "" of no layer
+ *   is_a    1: it was begun with that name, which has a number behind it where several layers were
+ *   range   its first and last operator, inputs may be in between; 0: it has none here
+ *   unit    its number in the context; -1: it has no operators here */
+DDP_LIB const char *ddp__layer_name(const ddp_graph *g, int layer);
+DDP_LIB int ddp__layer_is_a(const ddp_graph *g, int layer, const char *name);
+DDP_LIB int ddp__layer_range(const ddp_graph *g, int layer, int *first, int *last);
+DDP_LIB int ddp__layer_unit(const ddp_graph *g, int layer);
+/* Floats of its layer's parameters, or buffers, before array k of n; n is here, and the graph is built. */
+DDP_LIB size_t ddp__array_place(const ddp_node *n, int buffers, int k);
+
 /* Node n is one more of its layer, if it has one. */
 DDP_LIB void ddp__layer_add(ddp_graph *g, const ddp_node *n);
 
@@ -197,11 +209,25 @@ DDP_LIB const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const voi
 DDP_LIB int ddp__graph_forward(ddp_state *s, int training);
 DDP_LIB int ddp__graph_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part);
 
+/* cut.c: the index at which a layer may be inserted behind x: after x's layer and segment. */
+DDP_LIB int ddp__place_behind(const ddp_node *x);
+/* Moves the nodes from index `nodes` on, and the layers from index `layers` on, before node `at`. The caller
+ * has added them at the end. */
+DDP_LIB void ddp__nodes_insert(ddp_graph *g, int at, int nodes, int layers);
 /* cut.c: the first stage behind that one which uses x; -1: none. */
 DDP_LIB int ddp__stage_after(const ddp_graph *g, const ddp_node *x, int stage);
 
 /* build.c: fills the nodes' places. */
 DDP_LIB void ddp__node_places(ddp_graph *g);
+
+/* Of states made by ddp_state_new: bytes of an arena; whether forward leaves the output of n in it. */
+DDP_LIB size_t ddp__state_bytes(const ddp_graph *g, ddp__arena arena);
+DDP_LIB int ddp__output_stays(const ddp_node *n);
+
+/* Memory of this process that serves the graph: takes adds bytes to its size; may_take returns 0 if `more`
+ * bytes would exceed what the process may use. */
+DDP_LIB void ddp__graph_takes(ddp_graph *g, double bytes);
+DDP_LIB int ddp__graph_may_take(const ddp_graph *g, double more);
 
 /* A state with that layout; NULL when memory is short. */
 DDP_LIB ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout);

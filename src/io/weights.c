@@ -96,14 +96,14 @@ typedef struct ddp__weight {
 static ddp__weight_family ddp__weights_family(const ddp_graph *g)
 {
     for (int i = 0; i < ddp__count(g->layer); i++) {
-        if (!strcmp(g->layer[i].name, "h.0.attn")) return DDP__WEIGHTS_GPT2;
-        if (!strcmp(g->layer[i].name, "layer1.0.conv1")) return DDP__WEIGHTS_RESNET;
-        if (!strcmp(g->layer[i].name, "conv1_1")) return DDP__WEIGHTS_VGG;
+        if (!strcmp(ddp__layer_name(g, i), "h.0.attn")) return DDP__WEIGHTS_GPT2;
+        if (!strcmp(ddp__layer_name(g, i), "layer1.0.conv1")) return DDP__WEIGHTS_RESNET;
+        if (!strcmp(ddp__layer_name(g, i), "conv1_1")) return DDP__WEIGHTS_VGG;
     }
     for (int i = 0; i < ddp__count(g->node); i++) { /* a user's layer may be called so, too */
         const ddp_node *n = g->node[i];
         if (n->op && n->layer >= 0 && !strcmp(n->op->name, "rope") &&
-            !strcmp(g->layer[n->layer].name, "layers.0.attn"))
+            !strcmp(ddp__layer_name(g, n->layer), "layers.0.attn"))
             return DDP__WEIGHTS_LLAMA;
     }
     return DDP__WEIGHTS_OTHER;
@@ -145,7 +145,7 @@ static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, si
     static const ddp__weight_rule *const rules[] = {NULL, ddp__weights_gpt2, ddp__weights_resnet,
                                                     ddp__weights_vgg, NULL};
     const ddp__weight_family family = ddp__weights_family(g);
-    const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
+    const char *layer = ddp__layer_name(g, n->layer);
     const ddp__weight_rule *r = rules[family];
     int others, occurrence = ddp__weight_occurrence(g, n, &others), place = 0;
     size_t rest;
@@ -187,7 +187,7 @@ static long ddp__weight_inner(const ddp_graph *g, const ddp_node *n)
 /* The names of array 0 of n in the transformers library, if it has some. */
 static void ddp__weight_llama(const ddp_graph *g, const ddp_node *n, ddp__weight *w)
 {
-    const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
+    const char *layer = ddp__layer_name(g, n->layer);
     const int64_t rows = w->as.dim[0];
     int others, occurrence = ddp__weight_occurrence(g, n, &others);
     size_t rest = 0;
@@ -304,7 +304,7 @@ static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__w
         if (n > all) all = n;
     }
     s->host = g->host;
-    there = g->host && g->host->backend;
+    there = ddp__graph_backend(g) != NULL;
     s->scratch = (float *)ddp__calloc(most, sizeof(float));
     if (there) s->here = (float *)ddp__calloc(all, sizeof(float));
     if (s->list && s->scratch && (s->here || !there)) return DDP_OK;

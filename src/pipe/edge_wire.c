@@ -195,7 +195,7 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
         p->cut.residual = (float *)ddp__scratch_take(&p->room, p->cut.residuals, sizeof(float));
     fits = fits && !ddp__scratch_failed(&p->room);
     if (p->samples.bytes > 0 && !fits) return ddp__samples_memory(p, err);
-    p->g->owned.bytes += p->samples.bytes;
+    ddp__graph_takes(p->g, p->samples.bytes);
     if (fits) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY,
                      "out of memory for the messages of stage %d, %d at a time: use 1f1b, or smaller "
@@ -238,7 +238,8 @@ static ddp_status ddp__part_unpack(const ddp__flow *l, const unsigned char *in, 
 
 ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int sends)
 {
-    const ddp__host *h = ddp__host_of(p->d);
+    const ddp_backend *b = ddp__backend_of(p->d);
+    void *device = ddp__device_of(p->d);
     const ddp__flow *l = &e->flow[gradients];
     const int pieces = ddp__hop_list(p, e, m, gradients);
     unsigned char *message = l->wire + (size_t)(m % p->states) * l->room;
@@ -249,8 +250,7 @@ ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int se
     for (int i = 0; i < pieces; i++) {
         const size_t n = p->piece[i].count, bytes = ddp__part_bytes(p, l, n);
         float *own = p->piece[i].data, *x = p->select.here ? p->select.here : own;
-        if (sends && x != own)
-            DDP__TRY(h->backend->download_elements(h->device, x, own, p->shape[i], ddp__error(p->d)));
+        if (sends && x != own) DDP__TRY(b->download_elements(device, x, own, p->shape[i], ddp__error(p->d)));
         if (l->last ? ddp__samples_cross(p, l, m, sends, x, n, at, &message, &why)
             : sends ? ddp__part_pack(p, l, x, n, residual ? residual + at : NULL, message, bytes, &why)
                     : ddp__part_unpack(l, message, bytes, x, n, &why))
@@ -259,7 +259,7 @@ ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int se
                              "end: %.300s",
                              p->stage, sends ? "send" : "read", gradients ? "gradients" : "activations", m,
                              e->stage, why.msg);
-        if (!sends && x != own) h->backend->upload_elements(h->device, own, x, p->shape[i]);
+        if (!sends && x != own) b->upload_elements(device, own, x, p->shape[i]);
         at += n;
         if (!l->last) message += bytes;
     }

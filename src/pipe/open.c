@@ -9,8 +9,9 @@
 static int ddp__cut_may_begin(const ddp_graph *g, int i)
 {
     const ddp_node *n = g->node[i];
+    int first, last;
 
-    return n->op && (n->layer < 0 || g->layer[n->layer].first == i);
+    return n->op && (!ddp__layer_range(g, n->layer, &first, &last) || first == i);
 }
 
 ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error *err)
@@ -160,12 +161,13 @@ static int ddp__pipe_inputs_open(ddp_pipe *p)
 /* Of what the micro-batches hold, then what every pass needs. */
 static size_t ddp__pipe_arena(const ddp_pipe *p)
 {
-    return (size_t)p->held * p->g->plain.bytes[DDP__ARENA_HELD] + p->g->plain.bytes[DDP__ARENA_PASS];
+    return (size_t)p->held * ddp__state_bytes(p->g, DDP__ARENA_HELD) +
+           ddp__state_bytes(p->g, DDP__ARENA_PASS);
 }
 
 static size_t ddp__pipe_bytes(const ddp_pipe *p, int states)
 {
-    return (size_t)states * p->g->plain.bytes[DDP__ARENA_OWN] + ddp__pipe_arena(p);
+    return (size_t)states * ddp__state_bytes(p->g, DDP__ARENA_OWN) + ddp__pipe_arena(p);
 }
 
 size_t ddp_pipe_bytes(const ddp_pipe *p)
@@ -174,14 +176,14 @@ size_t ddp_pipe_bytes(const ddp_pipe *p)
 }
 
 /* 0: out of memory. One state more than is held: what comes next is received meanwhile. As ddp_graph_build
- * does, what is sure not to fit is refused; owned.bytes are the parameters by now. */
+ * does, what is sure not to fit is refused; what the graph takes by now are the parameters. */
 static int ddp__states_open(ddp_pipe *p)
 {
     const ddp_pipeline_shape shape = ddp__pipe_shape(p);
     const int most = p->held < p->micro_batches ? p->held + 1 : p->held;
-    const double total = ddp__backend_of(p->d) || p->d->host.allocator.alloc ? 0 : ddp__memory_total();
+    const int here = !ddp__backend_of(p->d) && !ddp__allocator_of(p->d)->alloc;
 
-    if (total > 0 && p->g->owned.bytes + (double)ddp__pipe_bytes(p, most) > total) return 0;
+    if (here && !ddp__graph_may_take(p->g, (double)ddp__pipe_bytes(p, most))) return 0;
     p->task = (ddp_task *)ddp__scratch_take(&p->room, 3 * (size_t)p->micro_batches, sizeof *p->task);
     p->state = (ddp_state **)ddp__scratch_take(&p->room, (size_t)most, sizeof(ddp_state *));
     if (ddp__scratch_failed(&p->room)) return 0;
@@ -238,7 +240,7 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
  * tied weights at any time of a step. */
 static void ddp__pipe_room(ddp_pipe *p)
 {
-    size_t bytes = ((size_t)p->states + 1) * p->g->plain.bytes[DDP__ARENA_OWN];
+    size_t bytes = ((size_t)p->states + 1) * ddp__state_bytes(p->g, DDP__ARENA_OWN);
 
     for (int i = 0; i < p->guests + p->hosts; i++) {
         const ddp__guest *u = i < p->guests ? &p->guest[i] : &p->host[i - p->guests];
@@ -276,14 +278,14 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__lanes_open(p) &&
         ddp__states_open(p)) {
         ddp__pipe_room(p);
-        if (!ddp__backend_of(p->d)) p->g->owned.bytes += (double)ddp_pipe_bytes(p);
+        if (!ddp__backend_of(p->d)) ddp__graph_takes(p->g, (double)ddp_pipe_bytes(p));
         return ddp__wires_open(p, err);
     }
     return ddp__fail(err, DDP_MEMORY,
                      "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
                      "held at a time: use smaller ones, more stages, 1f1b with fewer ahead, or recompute the "
                      "blocks (--recompute of a trainer)",
-                     p->stage, p->held, p->g->plain.bytes[DDP__ARENA_HELD]);
+                     p->stage, p->held, ddp__state_bytes(p->g, DDP__ARENA_HELD));
 }
 
 ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe_config *c)

@@ -45,8 +45,8 @@ static ddp_status ddp__pipe_forward(ddp_pipe *p, int m, int training)
     DDP__TRY(ddp__receive_ahead(p, m));
     if (m == 0) DDP__TRY(ddp__guests_begin(p));
     DDP__TRY(ddp__edges_hold(p, m, 0));
-    s->arena[DDP__ARENA_HELD] = p->arena + (size_t)(m % p->held) * p->g->plain.bytes[DDP__ARENA_HELD];
-    s->arena[DDP__ARENA_PASS] = p->arena + (size_t)p->held * p->g->plain.bytes[DDP__ARENA_HELD];
+    s->arena[DDP__ARENA_HELD] = p->arena + (size_t)(m % p->held) * ddp__state_bytes(p->g, DDP__ARENA_HELD);
+    s->arena[DDP__ARENA_PASS] = p->arena + (size_t)p->held * ddp__state_bytes(p->g, DDP__ARENA_HELD);
     ddp__inputs_feed(p, m);
     ddp_state_micro_batch(s, p->g->state->pass + (uint64_t)m + 1);
     at = ddp__lane_now(p);
@@ -148,7 +148,7 @@ const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n)
 {
     if (!p || p->evaluated < 0 || !n || n->graph != p->g || !n->op || n->here != (int)DDP__HERE_OWN)
         return NULL;
-    if (p->g->plain.fate[n->index] != DDP__KEPT) return NULL;
+    if (!ddp__output_stays(n)) return NULL;
     return ddp__output_show(p->g, n, ddp_state_data(ddp__pipe_state(p, p->evaluated), n));
 }
 

@@ -169,10 +169,8 @@ ddp_status ddp__samples_begin(ddp_pipe *p)
 /* 0: more than there is. */
 static int ddp__samples_take(ddp_pipe *p, double bytes)
 {
-    const double total = ddp__memory_total();
-
     p->samples.bytes += bytes;
-    return !(total > 0) || p->g->owned.bytes + p->samples.bytes <= total;
+    return ddp__graph_may_take(p->g, p->samples.bytes);
 }
 
 int ddp__samples_keep(ddp_pipe *p, ddp__flow *l, size_t values)

@@ -16,18 +16,19 @@ static void ddp__span_add(ddp__cut *c, int unit, int buffers, size_t from, size_
 
 static void ddp__layer_spans(ddp_pipe *p, int layer, int buffers)
 {
-    const ddp__graph_layer *l = &p->g->layer[layer];
     const size_t before = buffers ? ddp__whole_layer(p->g, layer) : 0;
+    int first = 0, last = -1;
 
-    for (int i = l->first; i <= l->last; i++) {
+    (void)ddp__layer_range(p->g, layer, &first, &last);
+    for (int i = first; i <= last; i++) {
         const ddp_node *n = p->g->node[i];
         size_t from = (buffers ? n->buffer_place : n->place) - before;
         if (!n->op || n->layer != layer || n->here != (int)DDP__HERE_OWN) continue;
         for (int k = buffers ? 0 : n->tied >= 0; k < (buffers ? n->spec.buffers : n->spec.params); k++) {
             const size_t count =
                 (size_t)ddp_shape_count(buffers ? &n->spec.buffer[k].shape : &n->spec.param[k].shape);
-            const size_t at = (size_t)(buffers ? n->buffer[k] - l->buffers : n->param[k] - l->params);
-            ddp__span_add(&p->cut, l->unit, buffers, from, at, count);
+            ddp__span_add(&p->cut, ddp__layer_unit(p->g, layer), buffers, from,
+                          ddp__array_place(n, buffers, k), count);
             from += count;
         }
     }
@@ -51,9 +52,10 @@ int ddp__shares_open(ddp_pipe *p)
     c->span = (ddp__cut_span *)ddp__scratch_take(&p->room, arrays, sizeof *c->span);
     if (ddp__scratch_failed(&p->room)) return 0;
     for (int l = 0; l < c->layers; l++) {
-        c->name[l] = p->g->layer[l].name;
-        if (p->g->layer[l].first < 0) continue;
-        c->whole[p->g->layer[l].unit] = l;
+        const int unit = ddp__layer_unit(p->g, l);
+        c->name[l] = ddp__layer_name(p->g, l);
+        if (unit < 0) continue;
+        c->whole[unit] = l;
         c->units++;
         for (int buffers = 0; buffers < 2; buffers++) ddp__layer_spans(p, l, buffers);
     }

@@ -5,10 +5,11 @@
 /* The operators of a kind in a layer are numbered from the second on. */
 static void ddp__oplist_graph_name(const ddp_graph *g, const ddp_node *n, char *text, size_t size)
 {
-    const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
-    int i, before = 0;
-    for (i = n->layer >= 0 ? g->layer[n->layer].first : 0; i < n->index; i++)
-        before += g->node[i]->op == n->op && g->node[i]->layer == n->layer;
+    const char *layer = ddp__layer_name(g, n->layer);
+    int first = 0, last, before = 0;
+
+    (void)ddp__layer_range(g, n->layer, &first, &last);
+    for (int i = first; i < n->index; i++) before += g->node[i]->op == n->op && g->node[i]->layer == n->layer;
     if (before)
         snprintf(text, size, "%s%s%.60s.%d", layer, *layer ? "/" : "", n->op->name, before);
     else
