@@ -6,12 +6,13 @@
                               lists later, a circle of files, a module that src/dreamddp.h lists in two places or out of
                               order, a table of functions without a reason in TABLES, a file of more than 700 lines or one
                               that does not open with a sentence, a number read or written in the program's locale, a
-                              comparison that -ffast-math removes, a list that grows by hand, a page of docs/ that names
-                              what does not exist
+                              comparison that -ffast-math removes, a list that grows by hand, an access to a member of
+                              another module's private struct, a page of docs/ that names what does not exist
 
 A module is a folder of src/, in the order of tools/amalgamate.py; it may use those before it. A file is a
 .c with its .h. One uses another if it includes it, or names a function that only the other defines. A table of functions is
 a struct with function pointers. A module that fills one can be called by an earlier module, so each such table needs a reason.
+tools/members.py finds the accesses to private structs, and lists the structs that any module may read.
 """
 import glob
 import os
@@ -20,6 +21,7 @@ import sys
 
 from amalgamate import FOLDERS, ROOT
 from check_names import strip
+from members import RECORDS, Members
 
 DEFINITION = re.compile(r"^(?!typedef\b|#|extern\b)[A-Za-z_][^;{}=#\n]*?\b(ddp_\w+)\s*\((?:[^;{}]|\n)*?\)\s*\n?\{", re.M)
 WORD = re.compile(r"\bddp_\w+(?=\s*[(,;)}\]])")
@@ -65,6 +67,8 @@ TABLES = {
     "ddp__wire_table": "A transport is a table, and one of them is the simulator.",
     "ddp__worker": "A checkpoint contains the state of the program and values that only the context can check.",
 }
+# Members that other modules still use, until each use is a call; "" stands for every member of the struct.
+FOREIGN_EXEMPT = {"ddp__unit": ("",), "ddp_ctx": ("unit", "event")}
 GROWTH = re.compile(r"\b(?:DDP_REALLOC|realloc)\s*\(\s*(?!NULL\b)([^,]*)")  # of an array that is there already
 GROWS = {  # "file: array": why it is no list that ddp__reserve enlarges
     "base/array.c: head": "ddp__reserve itself",
@@ -355,6 +359,30 @@ def growth_faults(house):
         yield "tools/house.py exempts src/%s, which does not grow" % key
 
 
+def foreign_accesses(house):
+    """[(file, struct, member, number of accesses)] of each member of another module's private struct. Tables of functions
+    are called by other modules, so TABLES are left out."""
+    for (struct, path), counter in sorted(Members(house).foreign().items()):
+        if struct.split(".")[0] not in TABLES:
+            for member, n in sorted(counter.items()):
+                yield path, struct, member, n
+
+
+def foreign_faults(house, exempt=None):
+    exempt = FOREIGN_EXEMPT if exempt is None else exempt
+    for path, struct, member, n in foreign_accesses(house):
+        if not {"", member} & set(exempt.get(struct.split(".")[0], ())):
+            yield "src/%s uses %s.%s, a member of another module's private struct, %d time%s; call a function of that module, " \
+                  "or add a reason to RECORDS in tools/members.py if the struct only carries values" % (
+                      path, struct, member, n, "" if n == 1 else "s")
+
+
+def record_faults(house):
+    known = Members(house).structs
+    for name in sorted(set(RECORDS) - set(known)):
+        yield "%s in RECORDS of tools/members.py does not exist; remove it" % name
+
+
 def quantile(sizes, q):
     return sorted(sizes)[min(len(sizes) - 1, int(q * len(sizes)))] if sizes else 0
 
@@ -373,8 +401,8 @@ def table(house):
             max(sizes or [0]), sum(name in ("all", module(a)) for a, _, _ in upward),
             sum(name in ("all", module(c[0])) for c in circles),
             max(len(chain) for at, chain in chains.items() if name in ("all", at)) if chains else 0))
-    print("upward calls: %d, circles: %d, hand-written growth: %d" % (
-        len(upward), len(circles), len(list(hand_written_growth(house)))))
+    print("upward calls: %d, circles: %d, hand-written growth: %d, foreign accesses: %d" % (
+        len(upward), len(circles), len(list(hand_written_growth(house))), sum(n for _, _, _, n in foreign_accesses(house))))
     for name in FOLDERS:
         if name in chains:
             print("%s: a chain of %d calls: %s" % (name, len(chains[name]), chain_text(chains[name])))
@@ -432,6 +460,8 @@ def faults(house):
             yield "src/%s:%d names %s; -ffast-math removes what depends on it: use ddp__finite, ddp__is_nan, DBL_MAX" % (
                 path, bare.count("\n", 0, m.start()) + 1, m.group(1))
     yield from growth_faults(house)
+    yield from foreign_faults(house)
+    yield from record_faults(house)
     for page, line, name in pages():
         yield "%s:%d names %s, which does not exist" % (page, line, name)
 

@@ -150,6 +150,11 @@ class Members:
         private = struct.startswith("ddp__") or struct.split(".")[0] == "ddp_ctx"
         return private and mine != owner and struct not in RECORDS and mine not in SHARED.get(home, ())
 
+    def own_part(self, struct, member, path):
+        """Whether a member of a context is the struct that the module of path keeps in it."""
+        kind = self.alias.get(self.structs[struct][member])
+        return struct == "ddp_ctx" and kind is not None and self.home[kind].split("/")[0] == path.split("/")[0]
+
     def foreign(self):
         """{(struct, file): Counter of members}"""
         found = collections.defaultdict(collections.Counter)
@@ -170,7 +175,7 @@ class Members:
                         for member in re.findall(r"[A-Za-z_]\w*", m.group(2)):
                             if struct is None or member not in self.structs[struct]:
                                 break
-                            if self.counts(struct, path):
+                            if self.counts(struct, path) and not self.own_part(struct, member, path):
                                 found[struct, path][member] += 1
                             kind = self.structs[struct][member]
                             struct = kind if kind in self.structs else self.alias.get(kind)

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""[pure] `make house` on small made-up trees: it reports upward calls, circles, calls of later files, and unlisted tables."""
+"""[pure] `make house` on small made-up trees: it reports upward calls, circles, calls of later files,
+unlisted tables, and accesses to private structs of other modules.
+"""
 import os
 import sys
 
@@ -128,6 +130,52 @@ def reason_without_a_table_is_reported(folder):
     made = table_tree(folder, FILLS["an initialiser"])
     expect_faults(list(house.table_faults(made, {"ddp__table": "A test."})))
     expect_faults(list(house.table_faults(made, {"ddp__table": "A test.", "ddp__gone": "A test."})), ["ddp__gone", "remove it"])
+
+
+STATE = "typedef struct ddp__timing {\n    int x, y;\n} ddp__timing;\nstruct ddp_ctx {\n    ddp__timing timing;\n};\n"
+ACCESSES = {
+    "a chain of members": "int ddp__three(ddp_ctx *ctx)\n{\n    return ctx->timing.x;\n}\n",
+    "a pointer that is declared with its value":
+        "int ddp__three(ddp_ctx *ctx)\n{\n    const ddp__timing *t = &ctx->timing;\n\n    return t->x;\n}\n",
+    "a pointer that is set later":
+        "int ddp__three(ddp_ctx *ctx)\n{\n    ddp__timing *t;\n\n    t = &ctx->timing;\n    return t->x;\n}\n",
+    "an index": "int ddp__three(ddp_ctx *ctx, const int *of)\n{\n    return of[ctx->timing.x];\n}\n",
+}
+
+
+def state_tree(folder, code, path="graph/three.c"):
+    return tree(folder, {"base/one.h": TREE["base/one.h"] + STATE, path: code})
+
+
+for how, text in ACCESSES.items():
+    @case("member of another module's private struct used by %s is reported" % how)
+    def foreign(folder, code=text):
+        found = list(house.foreign_faults(state_tree(folder, code), {}))
+        expect_faults(found, ["src/graph/three.c uses ddp__timing.x", "1 time;"], ["src/graph/three.c uses ddp_ctx.timing", "1 time;"])
+
+
+@case
+def use_of_a_private_struct_by_its_own_module_is_no_fault(folder):
+    code = ACCESSES["a pointer that is set later"].replace("ddp__three", "ddp__two")
+    expect_faults(list(house.foreign_faults(state_tree(folder, code, "base/two.c"), {})))
+
+
+@case
+def use_of_a_modules_own_part_of_the_context_is_no_fault(folder):
+    part = "typedef struct ddp__part {\n    int x;\n} ddp__part;\n"
+    changes = {"base/one.h": TREE["base/one.h"] + "struct ddp_ctx {\n    struct ddp__part *part;\n};\n",
+               "graph/three.c": part + "int ddp__three(ddp_ctx *ctx)\n{\n    return ctx->part->x;\n}\n"}
+    expect_faults(list(house.foreign_faults(tree(folder, changes), {})))
+
+
+@case
+def exempt_member_and_table_are_no_fault(folder):
+    made = state_tree(folder, ACCESSES["a chain of members"])
+    expect_faults(list(house.foreign_faults(made, {"ddp_ctx": ("timing",)})), ["ddp__timing.x"])
+    expect_faults(list(house.foreign_faults(made, {"ddp_ctx": ("timing",), "ddp__timing": ("",)})))
+    house.TABLES["ddp__timing"] = "A test."
+    expect_faults(list(house.foreign_faults(made, {"ddp_ctx": ("timing",)})))
+    house.TABLES.clear()
 
 
 @case
