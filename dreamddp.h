@@ -4557,6 +4557,7 @@ DDP_LIB int *ddp__ints(ddp__scratch *s, size_t count);
 DDP_LIB double *ddp__doubles(ddp__scratch *s, size_t count);
 DDP_LIB void ddp__scratch_free(ddp__scratch *s);        /* `failed` stays */
 DDP_LIB int ddp__scratch_failed(const ddp__scratch *s); /* memory was short since the last clearing */
+DDP_LIB void ddp__scratch_fail(ddp__scratch *s);        /* memory was short elsewhere, for the same work */
 
 /* What stands before the name of a layer in a message: "layer ", or nothing if the name is "layer 5", which a
  * layer without a name of its own has. */
@@ -4687,6 +4688,9 @@ typedef struct ddp__file {
 
 DDP_LIB ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err);
 DDP_LIB void ddp__file_put(ddp__file *o, const void *bytes, size_t n);
+/* An unbuffered stream onto the file, and the name that it will have; both until the end. */
+DDP_LIB FILE *ddp__file_stream(ddp__file *o);
+DDP_LIB const char *ddp__file_name(const ddp__file *o);
 DDP_LIB ddp_status ddp__file_end(ddp__file *o, ddp_error *err);
 DDP_LIB void ddp__file_drop(ddp__file *o); /* nothing is left, PATH is as it was */
 /* The three in one. */
@@ -5063,6 +5067,8 @@ void *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size)
 const char *ddp__layer_prefix(const char *name) { return strncmp(name, "layer ", 6) ? "layer " : ""; }
 
 int ddp__scratch_failed(const ddp__scratch *s) { return s->failed; }
+
+void ddp__scratch_fail(ddp__scratch *s) { s->failed = 1; }
 
 int *ddp__ints(ddp__scratch *s, size_t count) { return (int *)ddp__scratch_take(s, count, sizeof(int)); }
 
@@ -5872,6 +5878,14 @@ void ddp__file_put(ddp__file *o, const void *bytes, size_t n)
     if (n && !o->why && fwrite(bytes, 1, n, o->f) != n) o->why = errno ? errno : EIO;
 }
 
+FILE *ddp__file_stream(ddp__file *o)
+{
+    setvbuf(o->f, NULL, _IONBF, 0);
+    return o->f;
+}
+
+const char *ddp__file_name(const ddp__file *o) { return o->path; }
+
 ddp_status ddp__folder_flush(const char *path, ddp_error *err)
 {
     size_t n = strlen(path);
@@ -6150,6 +6164,9 @@ static inline ddp_status ddp__host_check(const ddp__host *h, ddp_error *err)
                      (long)h->process, (long)getpid());
 }
 
+/* Where warnings about what the host has go. */
+static inline const ddp_logger *ddp__host_log(const ddp__host *h) { return &h->log; }
+
 static inline int ddp__on_paper(const ddp__host *h, const void *at)
 {
     const unsigned char *p = (const unsigned char *)at;
@@ -6385,6 +6402,18 @@ DDP_LIB int ddp__shape_equal(const ddp_shape *a, const ddp_shape *b);
 /* Elements of the arrays first..n-1. */
 DDP_LIB size_t ddp__arrays_count(const ddp_param *p, int first, int n);
 
+/* Of layers, by number; -1 is no layer.
+ *   name    "" of no layer
+ *   is_a    1: it was begun with that name, which has a number behind it where several layers were
+ *   range   its first and last operator, inputs may be in between; 0: it has none here
+ *   unit    its number in the context; -1: it has no operators here */
+DDP_LIB const char *ddp__layer_name(const ddp_graph *g, int layer);
+DDP_LIB int ddp__layer_is_a(const ddp_graph *g, int layer, const char *name);
+DDP_LIB int ddp__layer_range(const ddp_graph *g, int layer, int *first, int *last);
+DDP_LIB int ddp__layer_unit(const ddp_graph *g, int layer);
+/* Floats of its layer's parameters, or buffers, before array k of n; n is here, and the graph is built. */
+DDP_LIB size_t ddp__array_place(const ddp_node *n, int buffers, int k);
+
 /* Node n is one more of its layer, if it has one. */
 DDP_LIB void ddp__layer_add(ddp_graph *g, const ddp_node *n);
 
@@ -6420,11 +6449,25 @@ DDP_LIB const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const voi
 DDP_LIB int ddp__graph_forward(ddp_state *s, int training);
 DDP_LIB int ddp__graph_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part);
 
+/* cut.c: the index at which a layer may be inserted behind x: after x's layer and segment. */
+DDP_LIB int ddp__place_behind(const ddp_node *x);
+/* Moves the nodes from index `nodes` on, and the layers from index `layers` on, before node `at`. The caller
+ * has added them at the end. */
+DDP_LIB void ddp__nodes_insert(ddp_graph *g, int at, int nodes, int layers);
 /* cut.c: the first stage behind that one which uses x; -1: none. */
 DDP_LIB int ddp__stage_after(const ddp_graph *g, const ddp_node *x, int stage);
 
 /* build.c: fills the nodes' places. */
 DDP_LIB void ddp__node_places(ddp_graph *g);
+
+/* Of states made by ddp_state_new: bytes of an arena; whether forward leaves the output of n in it. */
+DDP_LIB size_t ddp__state_bytes(const ddp_graph *g, ddp__arena arena);
+DDP_LIB int ddp__output_stays(const ddp_node *n);
+
+/* Memory of this process that serves the graph: takes adds bytes to its size; may_take returns 0 if `more`
+ * bytes would exceed what the process may use. */
+DDP_LIB void ddp__graph_takes(ddp_graph *g, double bytes);
+DDP_LIB int ddp__graph_may_take(const ddp_graph *g, double more);
 
 /* A state with that layout; NULL when memory is short. */
 DDP_LIB ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout);
@@ -6523,6 +6566,33 @@ static void ddp__layer_new(ddp_graph *g, const char *name)
     }
     g->open_layer = layers;
     stbds_arrsetlen(g->layer, layers + 1);
+}
+
+const char *ddp__layer_name(const ddp_graph *g, int layer) { return layer >= 0 ? g->layer[layer].name : ""; }
+
+int ddp__layer_is_a(const ddp_graph *g, int layer, const char *name)
+{
+    return layer >= 0 && g->layer[layer].base_hash == ddp__hash(DDP__HASH_START, name, strlen(name));
+}
+
+int ddp__layer_range(const ddp_graph *g, int layer, int *first, int *last)
+{
+    if (layer < 0 || g->layer[layer].first < 0) return 0;
+    *first = g->layer[layer].first;
+    *last = g->layer[layer].last;
+    return 1;
+}
+
+int ddp__layer_unit(const ddp_graph *g, int layer)
+{
+    return layer < 0 || g->layer[layer].first < 0 ? -1 : g->layer[layer].unit;
+}
+
+size_t ddp__array_place(const ddp_node *n, int buffers, int k)
+{
+    const ddp__graph_layer *l = &n->graph->layer[n->layer];
+
+    return (size_t)(buffers ? n->buffer[k] - l->buffers : n->param[k] - l->params);
 }
 
 void ddp_layer_begin(ddp_graph *g, const char *name)
@@ -7527,6 +7597,10 @@ ddp_state *ddp_state_new(ddp_graph *g)
     return s;
 }
 
+size_t ddp__state_bytes(const ddp_graph *g, ddp__arena arena) { return g->plain.bytes[arena]; }
+
+int ddp__output_stays(const ddp_node *n) { return n->graph->plain.fate[n->index] == DDP__KEPT; }
+
 void ddp_state_free(ddp_state *s)
 {
     if (!s) return;
@@ -8135,6 +8209,15 @@ static double ddp__build_memory(const ddp_graph *g)
     return unused;
 }
 
+void ddp__graph_takes(ddp_graph *g, double bytes) { g->owned.bytes += bytes; }
+
+int ddp__graph_may_take(const ddp_graph *g, double more)
+{
+    const double total = ddp__memory_total();
+
+    return !(total > 0) || g->owned.bytes + more <= total;
+}
+
 static ddp_status ddp__build_too_large(ddp_graph *g)
 {
     const double parameters = ddp__build_parameters(g), activations = (double)g->reuse.bytes[DDP__ARENA_OWN];
@@ -8539,6 +8622,73 @@ void ddp_graph_free(ddp_graph *g)
 
 /* ==== graph/cut.c ==== [graph] */
 /* A graph cut into stages, of which this process holds one: what is here, what enters and leaves. */
+
+/* ---- layers that are added where it is cut ---- */
+
+/* The new place of index i, after the elements from end on were moved to at. */
+static int ddp__moved(int i, int at, int end, int added)
+{
+    return i < at ? i : i < end ? i + added : i - (end - at);
+}
+
+static void ddp__nodes_move(ddp_graph *g, int at, int end)
+{
+    const int added = ddp__count(g->node) - end;
+
+    for (int i = 0; i < added; i++) { /* one after the other, the rest moves up */
+        ddp_node *n = g->node[end + i];
+        memmove(g->node + at + i + 1, g->node + at + i, (size_t)(end - at) * sizeof *g->node);
+        g->node[at + i] = n;
+    }
+    for (int i = 0; i < ddp__count(g->node); i++) {
+        ddp_node *n = g->node[i];
+        n->index = i;
+        for (int k = 0; k < n->spec.inputs; k++) n->input[k] = ddp__moved(n->input[k], at, end, added);
+        if (n->tied >= 0) n->tied = ddp__moved(n->tied, at, end, added);
+    }
+    for (int l = 0; l < ddp__count(g->layer); l++) {
+        g->layer[l].first = ddp__moved(g->layer[l].first, at, end, added);
+        g->layer[l].last = ddp__moved(g->layer[l].last, at, end, added);
+    }
+    for (int s = 0; s < ddp__count(g->segment); s++) {
+        g->segment[s].first = ddp__moved(g->segment[s].first, at, end, added);
+        g->segment[s].last = ddp__moved(g->segment[s].last, at, end, added);
+    }
+}
+
+/* Layers stay in the order of their operators. */
+static void ddp__layers_move(ddp_graph *g, int at, int end)
+{
+    const int added = ddp__count(g->layer) - end;
+
+    for (int i = 0; i < added; i++) {
+        const ddp__graph_layer l = g->layer[end + i];
+        memmove(g->layer + at + i + 1, g->layer + at + i, (size_t)(end - at) * sizeof *g->layer);
+        g->layer[at + i] = l;
+    }
+    for (int i = 0; i < ddp__count(g->node); i++)
+        if (g->node[i]->layer >= 0) g->node[i]->layer = ddp__moved(g->node[i]->layer, at, end, added);
+}
+
+int ddp__place_behind(const ddp_node *x)
+{
+    const ddp_graph *g = x->graph;
+    int at = x->index;
+
+    if (x->layer >= 0) at = g->layer[x->layer].last;
+    if (x->segment >= 0 && g->segment[x->segment].last > at) at = g->segment[x->segment].last;
+    return at + 1;
+}
+
+void ddp__nodes_insert(ddp_graph *g, int at, int nodes, int layers)
+{
+    int begun = 0;
+
+    for (int l = 0; l < layers; l++) begun += g->layer[l].first < at;
+    g->node[at - 1]->pair = NULL; /* another node follows it now */
+    ddp__nodes_move(g, at, nodes);
+    ddp__layers_move(g, begun, layers);
+}
 
 /* ---- which operators are here ---- */
 
@@ -15681,14 +15831,14 @@ typedef struct ddp__weight {
 static ddp__weight_family ddp__weights_family(const ddp_graph *g)
 {
     for (int i = 0; i < ddp__count(g->layer); i++) {
-        if (!strcmp(g->layer[i].name, "h.0.attn")) return DDP__WEIGHTS_GPT2;
-        if (!strcmp(g->layer[i].name, "layer1.0.conv1")) return DDP__WEIGHTS_RESNET;
-        if (!strcmp(g->layer[i].name, "conv1_1")) return DDP__WEIGHTS_VGG;
+        if (!strcmp(ddp__layer_name(g, i), "h.0.attn")) return DDP__WEIGHTS_GPT2;
+        if (!strcmp(ddp__layer_name(g, i), "layer1.0.conv1")) return DDP__WEIGHTS_RESNET;
+        if (!strcmp(ddp__layer_name(g, i), "conv1_1")) return DDP__WEIGHTS_VGG;
     }
     for (int i = 0; i < ddp__count(g->node); i++) { /* a user's layer may be called so, too */
         const ddp_node *n = g->node[i];
         if (n->op && n->layer >= 0 && !strcmp(n->op->name, "rope") &&
-            !strcmp(g->layer[n->layer].name, "layers.0.attn"))
+            !strcmp(ddp__layer_name(g, n->layer), "layers.0.attn"))
             return DDP__WEIGHTS_LLAMA;
     }
     return DDP__WEIGHTS_OTHER;
@@ -15730,7 +15880,7 @@ static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, si
     static const ddp__weight_rule *const rules[] = {NULL, ddp__weights_gpt2, ddp__weights_resnet,
                                                     ddp__weights_vgg, NULL};
     const ddp__weight_family family = ddp__weights_family(g);
-    const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
+    const char *layer = ddp__layer_name(g, n->layer);
     const ddp__weight_rule *r = rules[family];
     int others, occurrence = ddp__weight_occurrence(g, n, &others), place = 0;
     size_t rest;
@@ -15772,7 +15922,7 @@ static long ddp__weight_inner(const ddp_graph *g, const ddp_node *n)
 /* The names of array 0 of n in the transformers library, if it has some. */
 static void ddp__weight_llama(const ddp_graph *g, const ddp_node *n, ddp__weight *w)
 {
-    const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
+    const char *layer = ddp__layer_name(g, n->layer);
     const int64_t rows = w->as.dim[0];
     int others, occurrence = ddp__weight_occurrence(g, n, &others);
     size_t rest = 0;
@@ -15889,7 +16039,7 @@ static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__w
         if (n > all) all = n;
     }
     s->host = g->host;
-    there = g->host && g->host->backend;
+    there = ddp__graph_backend(g) != NULL;
     s->scratch = (float *)ddp__calloc(most, sizeof(float));
     if (there) s->here = (float *)ddp__calloc(all, sizeof(float));
     if (s->list && s->scratch && (s->here || !there)) return DDP_OK;
@@ -32445,14 +32595,14 @@ static int ddp__programs_in(const ddp__worker *s, const ddp_safetensors *f, cons
         if (strncmp(name, DDP__PROGRAM, prefix)) continue;
         found++;
         if (!ddp__worker_find(s, name))
-            ddp__log(&s->host->log, DDP_LOG_WARN,
+            ddp__log(ddp__host_log(s->host), DDP_LOG_WARN,
                      "rank %d: %.200s holds the state '%.60s', which the program does not "
                      "register (ddp_add_state): it is ignored",
                      s->rank, path, name + prefix);
     }
     for (int i = 0; i < s->tensors; i++)
         if (s->tensor[i].flags & DDP__WORKER_PROGRAM && !ddp_safetensors_find(f, s->tensor[i].name))
-            ddp__log(&s->host->log, DDP_LOG_WARN,
+            ddp__log(ddp__host_log(s->host), DDP_LOG_WARN,
                      "rank %d: %.200s lacks the state '%s' (ddp_add_state): the program "
                      "keeps the one that it has",
                      s->rank, path, s->tensor[i].name + prefix);
@@ -33829,7 +33979,7 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
     while (!v->file[r].there) r++;
     ddp__shard_path(v->path, v->folder, s->step, r, v->generation);
     if (is_new && access(v->path, F_OK))
-        ddp__log(&s->host->log, DDP_LOG_WARN,
+        ddp__log(ddp__host_log(s->host), DDP_LOG_WARN,
                  "rank %d: %s is not that of rank %d: every machine keeps the files of "
                  "its own ranks, and to go on each has to start where its are",
                  s->rank, v->folder, r);
@@ -34001,7 +34151,7 @@ static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__
     DDP__TRY(ddp__manifest_read(path, m, err));
     if (m->step != step) return ddp__fail(err, DDP_FORMAT, "%.200s: it is of step %ld", path, m->step);
     if (m->older && s->rank == 0)
-        ddp__log(&s->host->log, DDP_LOG_WARN,
+        ddp__log(ddp__host_log(s->host), DDP_LOG_WARN,
                  "%.200s: format \"" DDP__MANIFEST_OLDER "\" has no checksum, so a changed "
                  "manifest is not detected; the next save writes \"" DDP__MANIFEST "\"",
                  path);
@@ -34176,6 +34326,7 @@ typedef struct ddp__joiner { /* until it is in */
 
 /* Finds the run and an id in it: place. *out is to be closed also after an error. */
 DDP_LIB ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_error *err);
+DDP_LIB const ddp__join_place *ddp__joiner_found(const ddp__joiner *j); /* where it enters */
 /* Takes a clone into s and connects to the members in place.live: *wire, for an engine that joins.
  * DDP_PEER_LOST, here and below: to be tried again, after ddp__joiner_again. */
 DDP_LIB ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *layout, ddp__worker *s,
@@ -34842,6 +34993,8 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
                      "going, with --min-world, and is one of its workers gone?",
                      j->c.connect_timeout_s, addr);
 }
+
+const ddp__join_place *ddp__joiner_found(const ddp__joiner *j) { return &j->place; }
 
 ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_error *err)
 {
@@ -36509,7 +36662,7 @@ DDP_LIB void *ddp__copy(const void *from, size_t count, size_t size);
 
 ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err)
 {
-    if (!s->failed) return DDP_OK;
+    if (!ddp__scratch_failed(s)) return DDP_OK;
     ddp__scratch_free(s);
     return ddp__fail(err, DDP_MEMORY, "no memory to plan %d %s", n, what);
 }
@@ -38095,7 +38248,7 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
     t.lo = first >= 0 ? 1 : 0;
     t.hi = last >= 0 ? n - 2 : n - 1;
     *length = DBL_MAX;
-    for (int start = 0; start < starts && !room.failed; start++) {
+    for (int start = 0; start < starts && !ddp__scratch_failed(&room); start++) {
         if (first < 0 && start == last) continue;
         if (*length < DBL_MAX && over && over(user)) break;
         ddp__tour_nearest(n, cost, first >= 0 ? first : start, last, t.order);
@@ -38105,7 +38258,7 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
         memcpy(order, t.order, (size_t)n * sizeof(int));
     }
     ddp__scratch_free(&room);
-    return !room.failed;
+    return !ddp__scratch_failed(&room);
 }
 
 ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length,
@@ -38138,8 +38291,8 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
                          n, most);
     if (n <= DDP_TOUR_EXACT)
         best = ddp__doubles(&room, (size_t)n << n);
-    else
-        room.failed = !ddp__tour_local(n, cost, first, last, NULL, NULL, order, &found);
+    else if (!ddp__tour_local(n, cost, first, last, NULL, NULL, order, &found))
+        ddp__scratch_fail(&room);
     DDP__TRY(ddp__scratch_check(&room, n, "nodes", err));
     *length = best ? ddp__held_karp(n, cost, first, last, 0, best, order) : found;
     ddp__scratch_free(&room);
@@ -38274,10 +38427,11 @@ ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *
 /* The operators of a kind in a layer are numbered from the second on. */
 static void ddp__oplist_graph_name(const ddp_graph *g, const ddp_node *n, char *text, size_t size)
 {
-    const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
-    int i, before = 0;
-    for (i = n->layer >= 0 ? g->layer[n->layer].first : 0; i < n->index; i++)
-        before += g->node[i]->op == n->op && g->node[i]->layer == n->layer;
+    const char *layer = ddp__layer_name(g, n->layer);
+    int first = 0, last, before = 0;
+
+    (void)ddp__layer_range(g, n->layer, &first, &last);
+    for (int i = first; i < n->index; i++) before += g->node[i]->op == n->op && g->node[i]->layer == n->layer;
     if (before)
         snprintf(text, size, "%s%s%.60s.%d", layer, *layer ? "/" : "", n->op->name, before);
     else
@@ -39848,7 +40002,7 @@ ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err)
     r.delay = ddp__ints(&r.room, most);
     r.hash = (uint64_t *)ddp__scratch_take(&r.room, most, sizeof *r.hash);
     r.step = (ddp_delayed_step *)ddp__scratch_take(&r.room, most, sizeof *r.step);
-    status = r.room.failed ? ddp__deft_no_memory(d, err) : ddp__deft_to_steady(&r, out, err);
+    status = ddp__scratch_failed(&r.room) ? ddp__deft_no_memory(d, err) : ddp__deft_to_steady(&r, out, err);
     ddp__scratch_free(&r.room);
     ddp__array_free(r.send);
     return status;
@@ -40520,7 +40674,7 @@ ddp__osp *ddp__osp_open(int layers, ddp_osp_rule rule)
     if (rule == DDP_OSP_KNAPSACK)
         s->subset =
             (ddp__osp_subset *)ddp__scratch_take(&s->room, 5 * ddp__osp_most(layers), sizeof *s->subset);
-    if (!s->room.failed) return s;
+    if (!ddp__scratch_failed(&s->room)) return s;
     ddp__osp_close(s);
     return NULL;
 }
@@ -40853,7 +41007,7 @@ double ddp__place_evaluate(ddp__place *p, const int *at, double enough)
     if (p->S <= DDP_TOUR_EXACT) {
         length = ddp__held_karp(p->S, p->hop, -1, -1, 0, p->tour, p->order);
     } else if (!ddp__tour_local(p->S, p->hop, -1, -1, ddp__place_over, p, p->order, &length)) {
-        p->room.failed = 1;
+        ddp__scratch_fail(&p->room);
         return DBL_MAX;
     }
     for (i = 0; i < D; i++) {
@@ -40888,7 +41042,7 @@ int ddp__place_late(ddp__place *p)
 
 int ddp__place_next(ddp__place *p)
 {
-    if (p->stop || p->room.failed || p->candidates >= p->limit) return 0;
+    if (p->stop || ddp__scratch_failed(&p->room) || p->candidates >= p->limit) return 0;
     if (p->limit_s < DBL_MAX || p->o->progress) ddp__place_clock(p);
     if (p->stop && p->cost < DBL_MAX) return 0;
     p->candidates++;
@@ -40903,7 +41057,7 @@ void ddp__place_offer(ddp__place *p, const int *at, double cost)
     memcpy(p->best, at, (size_t)p->N * sizeof(int));
     p->cost = cost;
     if (!ddp__reserve(p->curve, stbds_arrlenu(p->curve) + 2)) {
-        p->room.failed = 1;
+        ddp__scratch_fail(&p->room);
         return;
     }
     stbds_arrput(p->curve, now);
@@ -41063,7 +41217,7 @@ int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
     s.fill = ddp__ints(&p->room, (size_t)p->D);
     s.step = ddp__doubles(&p->room, N);
     s.sorted = ddp__doubles(&p->room, N);
-    if (p->room.failed) return 0;
+    if (ddp__scratch_failed(&p->room)) return 0;
     ddp__starts_line(&s);
     ddp__starts_runs(&s, s.line);
     ddp__starts_runs(&s, NULL);
@@ -41429,17 +41583,17 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *tab
     c.stride = table ? N : 1;
     c.table = table;
     if (table) memset(table, 0, N * S * sizeof(double));
-    for (k = 0; !room.failed && k < p->N; k++) {
+    for (k = 0; !ddp__scratch_failed(&room) && k < p->N; k++) {
         c.size[label[k]]++;
         for (size_t u = 0; table && u < N; u++) table[(size_t)label[k] * N + u] += p->kl[(size_t)k * N + u];
     }
-    for (k = 0; !room.failed && k < p->S && ddp__place_cycle_once(&c); k++) {
+    for (k = 0; !ddp__scratch_failed(&room) && k < p->S && ddp__place_cycle_once(&c); k++) {
         for (g = 0; g < p->S && c.got[g]; g++) {
         }
         if (g == p->S) break;
     }
     ddp__scratch_free(&room);
-    return !room.failed;
+    return !ddp__scratch_failed(&room);
 }
 
 /* Whether kl's walk may still find the best of all after so many children, of which the best costs `own`. The
@@ -41481,8 +41635,8 @@ void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place
         ddp__place_cross(p, &pool, &one, &two);
         if (!released)
             ddp__place_circulate(p, &c, pool.child);
-        else
-            p->room.failed |= !ddp__place_cyclic_pass(p, pool.child, solver == DDP_PLACE_KL, table);
+        else if (!ddp__place_cyclic_pass(p, pool.child, solver == DDP_PLACE_KL, table))
+            ddp__scratch_fail(&p->room);
         for (int k = out = 0; k < pool.size; k++)
             if (pool.cost[k] > pool.cost[out]) out = k;
         if (released) out = one;
@@ -41589,7 +41743,7 @@ static void ddp__place_descend(ddp__place *p)
     s.fresh = ddp__ints(&p->room, 4 * D);
     s.hop = ddp__doubles(&p->room, S);
     s.data = ddp__doubles(&p->room, S);
-    if (p->room.failed) return;
+    if (ddp__scratch_failed(&p->room)) return;
     memcpy(s.at, p->best, N * sizeof(int));
     for (int j = 0; j < p->S; j++) {
         s.data[j] = ddp__place_averaging(p, s.at, j);
@@ -41988,7 +42142,7 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     s->stage = ddp__ints(&p->room, N);
     s->spare = ddp__ints(&p->room, D);
     s->table = ddp__doubles(&p->room, DDP__ANNEAL_TABLE);
-    if (p->room.failed) return 0;
+    if (ddp__scratch_failed(&p->room)) return 0;
     for (k = 0; k < N * N; k++) {
         if (p->dp[k] > most) most = p->dp[k];
         if (p->pp[k] > most) most = p->pp[k];
@@ -42016,7 +42170,7 @@ static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold
     ddp__place *p = s->p;
     double moves = p->limit < LONG_MAX ? share * (double)p->limit : 1e15;
     double scale = s->N > DDP__ANNEAL_LARGE ? 64.0 * 64 / s->N / s->N : 1, cost;
-    if (p->stop || p->room.failed || p->candidates >= p->limit) return;
+    if (p->stop || ddp__scratch_failed(&p->room) || p->candidates >= p->limit) return;
     s->lam = 0x1p-4;
     s->nu = 0x1p-3;
     s->mu = s->N > DDP__ANNEAL_LARGE ? mu / 4 : mu;
@@ -42036,7 +42190,7 @@ static void ddp__anneal_cycles(ddp__place *p)
     const ddp__place_limit whole = {p->limit_s, p->limit};
     const double now = p->limit_s < DBL_MAX ? ddp__place_clock(p) : 0, spent = (double)p->candidates;
     ddp__place_limit more = whole;
-    if (p->stop || p->room.failed) return;
+    if (p->stop || ddp__scratch_failed(&p->room)) return;
     p->rng = ddp_rng_seed(p->o->seed, 0);
     p->limit_s = fmin(whole.seconds, now + 0.4 * whole.seconds);
     more.seconds = fmin(whole.seconds, now + 0.85 * whole.seconds);
@@ -42128,7 +42282,7 @@ int ddp__place_enumerate(ddp__place *p)
     a.p = p;
     a.at = ddp__ints(&p->room, (size_t)p->N);
     a.count = ddp__ints(&p->room, (size_t)p->S);
-    if (p->room.failed) return 1;
+    if (ddp__scratch_failed(&p->room)) return 1;
     if (p->S == 1) {
         for (int k = 0; k < p->N; k++) a.at[k] = k;
         p->candidates++;
@@ -42355,7 +42509,7 @@ static int ddp__place_tree_open(ddp__place_tree *t, ddp__place *p)
     t->a = ddp__ints(&p->room, D);
     t->b = ddp__ints(&p->room, D);
     t->mix = ddp__ints(&p->room, N);
-    if (p->room.failed) return 0;
+    if (ddp__scratch_failed(&p->room)) return 0;
     ddp__place_classes(t);
     C = (size_t)t->classes;
     t->mix = ddp__ints(&p->room, S * C);
@@ -42364,7 +42518,7 @@ static int ddp__place_tree_open(ddp__place_tree *t, ddp__place *p)
     t->near = ddp__doubles(&p->room, C);
     t->least = ddp__doubles(&p->room, C);
     t->load = ddp__doubles(&p->room, S * C);
-    if (p->room.failed) return 0;
+    if (ddp__scratch_failed(&p->room)) return 0;
     ddp__place_tables(t);
     return 1;
 }
@@ -42380,7 +42534,7 @@ void ddp__place_exact(ddp__place *p)
     ddp__place_anneal(p);
     p->limit = limit;
     p->limit_s = limit_s;
-    if (p->room.failed || p->stop == 2) return;
+    if (ddp__scratch_failed(&p->room) || p->stop == 2) return;
     p->stop = 0;
     if (ddp__place_tree_open(&t, p)) p->proven = ddp__place_tree_node(&t, 0, 0, 0) && p->S <= DDP_TOUR_EXACT;
 }
@@ -42543,7 +42697,7 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
         r.assign = (int *)ddp__calloc((size_t)p.N, sizeof(int));
         r.points = ddp__count(p.curve) / 2;
         r.curve = (double *)ddp__copy(p.curve, stbds_arrlenu(p.curve), sizeof *r.curve);
-        if (p.room.failed || !r.assign || !r.curve)
+        if (ddp__scratch_failed(&p.room) || !r.assign || !r.curve)
             status = ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", p.N);
     }
     if (status == DDP_OK) {
@@ -43134,7 +43288,7 @@ ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net,
     sent = (ddp_link_compression *)ddp__scratch_take(&room, messages, sizeof *sent);
     link_s = ddp__doubles(&room, messages);
     count = (size_t *)ddp__scratch_take(&room, messages, sizeof *count);
-    if (!v.compute_s || !v.receive_s || !v.memory_bytes || !v.message || room.failed) {
+    if (!v.compute_s || !v.receive_s || !v.memory_bytes || !v.message || ddp__scratch_failed(&room)) {
         status = ddp__fail(err, DDP_MEMORY, "no memory for %d messages", w->messages);
     } else {
         ddp__estimate_links(&v, net, link_s, count);
@@ -43880,8 +44034,8 @@ static int ddp__fence_room(ddp__fence_search *s)
     if (count >= s->most) return 0;
     if (!ddp__reserve(s->label, wanted) || !ddp__reserve(s->lies, wanted * (size_t)s->line.tape->width) ||
         !ddp__reserve(s->heap, wanted))
-        s->line.room.failed = 1;
-    return !s->line.room.failed;
+        ddp__scratch_fail(&s->line.room);
+    return !ddp__scratch_failed(&s->line.room);
 }
 
 static void ddp__fence_push(ddp__fence_search *s, int label)
@@ -44100,7 +44254,7 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
 static void ddp__fence_halve(ddp__fence_search *s, double lo, double hi, double least, ddp__fence_cut *cut)
 {
     double latency = 0, worst = 0, middle, best = cut->pipeline_s * (1 - DDP__FENCE_ROUND);
-    if (s->line.room.failed || !(least + s->turns * lo < best)) return;
+    if (ddp__scratch_failed(&s->line.room) || !(least + s->turns * lo < best)) return;
     /* even then the first cap of an order goes straight down its bound */
     if (s->work > DDP__FENCE_WORK && hi < DBL_MAX) s->gave_up = 1;
     if (s->gave_up || !ddp__fence_solve(s, hi, best - s->turns * lo, cut, &latency, &worst)) return;
@@ -44138,8 +44292,8 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
     s.most = DDP__FENCE_LABELS / (1 + t->width / 100) + 2 * s.line.positions;
     s.newest = ddp__ints(&s.line.room, (size_t)s.line.positions * ((size_t)t->n + 1));
     s.trial = ddp__doubles(&s.line.room, (size_t)t->width);
-    if (!s.line.room.failed) ddp__fence_halve(&s, ddp__fence_floor(&s.line), DBL_MAX, 0, cut);
-    if (s.line.room.failed)
+    if (!ddp__scratch_failed(&s.line.room)) ddp__fence_halve(&s, ddp__fence_floor(&s.line), DBL_MAX, 0, cut);
+    if (ddp__scratch_failed(&s.line.room))
         status = ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n,
                            s.line.positions);
     else if (!(cut->pipeline_s < DBL_MAX) && (s.full || s.gave_up))
@@ -44472,7 +44626,7 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
         plan.order = job.order = (int *)ddp__calloc(N, sizeof(int));
         plan.cluster = (int *)ddp__calloc(N, sizeof(int));
         plan.device_of = job.device_of = (int *)ddp__calloc(n, sizeof(int));
-        if (room->failed || !plan.segment || !plan.order || !plan.cluster || !plan.device_of)
+        if (ddp__scratch_failed(room) || !plan.segment || !plan.order || !plan.cluster || !plan.device_of)
             status = ddp__fail(err, DDP_MEMORY, "no memory to plan %d operators", list->count);
     }
     if (status == DDP_OK) status = ddp__fence_arguments(list, net, o, err);
@@ -46428,6 +46582,7 @@ DDP_LIB ddp__scratch *ddp__lists_of(ddp_ctx *d); /* memory that ddp_close frees 
 DDP_LIB ddp_stats *ddp__stats(ddp_ctx *d);
 DDP_LIB ddp__engine *ddp__second_of(const ddp_ctx *d);               /* of link 1; NULL without */
 DDP_LIB const ddp__links *ddp__links_of(const ddp_ctx *d, int link); /* emulated ones */
+DDP_LIB int ddp__is_on_paper(const ddp_ctx *d); /* 1: no value of a layer is read or written (src/sim) */
 DDP_LIB int ddp__layers(const ddp_ctx *d);
 DDP_LIB int ddp__started(const ddp_ctx *d); /* the layers are frozen */
 DDP_LIB const ddp_optimizer *ddp__optimizer(const ddp_ctx *d);
@@ -46512,6 +46667,8 @@ DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
 /* First check of the program's collectives: fails on a joining worker that has not begun a step, of which the
  * members expect none. Only this worker ends. */
 DDP_LIB ddp_status ddp__is_in_step(ddp_ctx *d, const char *call);
+/* DDP_ABORTED after ddp_abort of a context without an engine, which would report it. */
+DDP_LIB ddp_status ddp__abort_check(const ddp_ctx *d, ddp_error *err);
 /* engine_slot.c: other threads dump and abort while a joining worker opens and closes its engine. Between
  * hold and release `engine` does not change; set waits for the release. */
 DDP_LIB void ddp__engine_hold(ddp_ctx *d);
@@ -46537,6 +46694,13 @@ DDP_LIB size_t ddp__layer_others(const ddp_ctx *d, int layer);
 DDP_LIB uint64_t ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t ddp__model_hash(const ddp_ctx *d);
+/* Bytes of this machine's memory that the graphs take. */
+DDP_LIB double ddp__graphs_bytes(const ddp_ctx *d);
+/* The numbers that the random masks of the built graphs depend on, one per graph, newest graph first: their
+ * count, a copy of them, and new values. */
+DDP_LIB size_t ddp__passes_count(const ddp_ctx *d);
+DDP_LIB void ddp__passes_get(const ddp_ctx *d, int64_t *out);
+DDP_LIB void ddp__passes_set(ddp_ctx *d, const int64_t *passes);
 DDP_LIB uint64_t ddp__dropout_hash(const ddp_ctx *d); /* where dropout is in the graphs, and how much */
 DDP_LIB double ddp__dropout(const ddp_ctx *d);        /* its largest probability in the graphs; 0: there is
                                                             none */
@@ -46570,6 +46734,7 @@ ddp__scratch *ddp__lists_of(ddp_ctx *d) { return &d->lists; }
 ddp_stats *ddp__stats(ddp_ctx *d) { return &d->stats; }
 ddp__engine *ddp__second_of(const ddp_ctx *d) { return d->second; }
 const ddp__links *ddp__links_of(const ddp_ctx *d, int link) { return &d->links[link]; }
+int ddp__is_on_paper(const ddp_ctx *d) { return d->host.paper != NULL; }
 int ddp__layers(const ddp_ctx *d) { return d->layers; }
 int ddp__started(const ddp_ctx *d) { return d->started; }
 const ddp_optimizer *ddp__optimizer(const ddp_ctx *d) { return &d->optimizer; }
@@ -46962,6 +47127,11 @@ void ddp_abort(ddp_ctx *d, const char *why)
     ddp__engine_release(d);
 }
 
+ddp_status ddp__abort_check(const ddp_ctx *d, ddp_error *err)
+{
+    return ddp__atomic_load(&d->aborted) ? ddp__fail(err, DDP_ABORTED, "%s", d->abort_text) : DDP_OK;
+}
+
 ddp_status ddp__is_in_step(ddp_ctx *d, const char *call)
 {
     if (d->joining == DDP__JOINS)
@@ -47123,6 +47293,34 @@ uint64_t ddp__layout_hash(const ddp_ctx *d)
         }
     }
     return h;
+}
+
+double ddp__graphs_bytes(const ddp_ctx *d)
+{
+    double bytes = 0;
+
+    for (const ddp__owned *o = d->host.owned; o; o = o->next) bytes += o->bytes;
+    return bytes;
+}
+
+size_t ddp__passes_count(const ddp_ctx *d)
+{
+    size_t graphs = 0;
+
+    for (const ddp__owned *o = d->host.owned; o; o = o->next) graphs += o->passes != NULL;
+    return graphs;
+}
+
+void ddp__passes_get(const ddp_ctx *d, int64_t *out)
+{
+    for (const ddp__owned *o = d->host.owned; o; o = o->next)
+        if (o->passes) *out++ = (int64_t)*o->passes;
+}
+
+void ddp__passes_set(ddp_ctx *d, const int64_t *passes)
+{
+    for (ddp__owned *o = d->host.owned; o; o = o->next)
+        if (o->passes) *o->passes = (uint64_t)*passes++;
 }
 
 uint64_t ddp__dropout_hash(const ddp_ctx *d)
@@ -49537,7 +49735,7 @@ static ddp_status ddp__coded_fail(const ddp_ctx *d, const ddp_message *m, const 
                      "step %ld: %s of %s%s cannot travel as %s: %.200s; lower the learning rate, warm it up "
                      "or clip gradients",
                      m->step, ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "changes",
-                     m->layer < 0 ? "all layers" : "layer ", m->layer < 0 ? "" : d->unit[m->layer].name,
+                     m->layer < 0 ? "all layers" : "layer ", m->layer < 0 ? "" : ddp__unit_of(d, m->layer)->name,
                      ddp__coding_name((int)m->coding), why->msg);
 }
 
@@ -51745,7 +51943,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
         ddp__clock_collect(d);
         ddp__account_steps(d);
     }
-    *out = d->stats;
+    *out = *ddp__stats(d);
     out->strategy = ddp__ops(d)->name;
     out->steps = ddp_step(d);
     if (ddp__stats(d)->counted_steps) {
@@ -52969,7 +53167,7 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     }
     if (ddp__cfg(d)->transport == DDP_MPI) return ddp__wire_mpi(ddp_rank(d), ddp_world(d), wire, err);
     r.wire.rank = ddp_rank(d);
-    r.world = d->met;
+    r.world = ddp__met(d);
     r.wire.world = ddp_world(d);
     r.wire.self.run_id = ddp__run_id(ddp__cfg(d)->run_id);
     r.wire.self.run_name = ddp__cfg(d)->run_id;
@@ -52977,7 +53175,7 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     r.join_timeout_s = ddp__cfg(d)->timeout.join_s;
     r.cancel = ddp__cfg(d)->cancel;
     r.wire.peer_timeout_s = ddp__cfg(d)->timeout.peer_s;
-    r.wire.log = d->host.log;
+    r.wire.log = *ddp__log_of(d);
     if (ddp__cfg(d)->transport == DDP_SOCKETS) {
         r.wire.fds = ddp__cfg(d)->sockets;
         ddp__sockets_taken(d); /* borrowed until here */
@@ -53031,7 +53229,7 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     e.live = live;
     e.queue = 512; /* more layers than that in one step wait at the door, which costs nothing */
     e.allocator = ddp__cfg(d)->allocator;
-    e.log = d->host.log;
+    e.log = *ddp__log_of(d);
     e.layer_name = ddp__name_of_layer;
     e.user = d;
     s = ddp__engine_open(&e, out, err);
@@ -54306,18 +54504,15 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
 {
     const size_t L = (size_t)ddp__layers(d), times = ddp__profile_numbers(ddp__layers(d));
     const int shares = ddp__shares(d, NULL);
-    const ddp__owned *o;
     int64_t *number, *updates, *random;
     ddp__share *share;
     unsigned char *plan;
     double *profile;
-    size_t graphs = 0;
     float *lr;
 
-    for (o = d->host.owned; o; o = o->next) graphs += o->passes != NULL;
     number = (int64_t *)ddp__worker_small(s, "numbers", DDP_ST_I64, DDP__N_NUMBERS, 0, DDP__WORKER_TOLD);
     updates = (int64_t *)ddp__worker_small(s, "updates", DDP_ST_I64, L, 0, told);
-    random = (int64_t *)ddp__worker_small(s, "random", DDP_ST_I64, graphs, 0, 0);
+    random = (int64_t *)ddp__worker_small(s, "random", DDP_ST_I64, ddp__passes_count(d), 0, 0);
     plan = (unsigned char *)ddp__worker_small(s, "plan", DDP_ST_U8, d->session->plan.size, ddp__plan_most(d),
                                               DDP__WORKER_TOLD | DDP__WORKER_BLOB);
     profile = (double *)ddp__worker_small(s, "profile", DDP_ST_F64, ddp__follows(d) ? times : 0, times,
@@ -54329,11 +54524,10 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     ddp__shares(d, share);
     s->cut = ddp__hash(DDP__HASH_START, share, (size_t)shares * sizeof *share);
     number[DDP__N_STEP] = ddp_step(d);
-    number[DDP__N_TAKEN] = d->taken;
+    number[DDP__N_TAKEN] = ddp_taken(d);
     number[DDP__N_FINAL] = d->session->plan_final;
     for (int l = 0; l < ddp__layers(d); l++) updates[l] = ddp_updates_of(d, l);
-    for (o = d->host.owned; o; o = o->next)
-        if (o->passes) *random++ = (int64_t)*o->passes;
+    ddp__passes_get(d, random);
     if (d->session->plan.size) memcpy(plan, d->session->plan.bytes, d->session->plan.size);
     *lr = ddp__lr(d);
     if (!ddp__follows(d)) return DDP_OK;
@@ -54397,15 +54591,13 @@ ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, dd
                   *updates = (const int64_t *)ddp__worker_find(s, "updates")->data,
                   *random = (const int64_t *)ddp__worker_find(s, "random")->data;
     const ddp__tensor *plan = ddp__worker_find(s, "plan");
-    ddp__owned *o;
     ddp_blob blob;
 
     ddp__step_set(d, (long)number[DDP__N_STEP], number[DDP__N_TAKEN]);
     d->session->saves_as = s->run;
     ddp_set_lr(d, *(const float *)ddp__worker_find(s, "lr")->data);
     for (int l = 0; l < ddp__layers(d); l++) ddp__updates_set(d, l, (long)updates[l]);
-    for (o = d->host.owned; o; o = o->next)
-        if (o->passes) *o->passes = (uint64_t)*random++;
+    ddp__passes_set(d, random);
     if (keep_plan && number[DDP__N_FINAL]) d->session->plan_final = 1;
     d->session->timed_from = ddp_step(d);
     if (!d->session->plan_final) ddp__profile_for(d, ddp_step(d)); /* it has still to measure */
@@ -54689,7 +54881,7 @@ ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err)
     size_t each = 0;
     ddp_status s;
 
-    if (!ddp__engine_of(d, 0) || d->host.paper || ddp__team_size(d) < 2) return DDP_OK;
+    if (!ddp__engine_of(d, 0) || ddp__is_on_paper(d) || ddp__team_size(d) < 2) return DDP_OK;
     for (int l = 0; l < ddp__layers(d); l++) each += (size_t)ddp__count(ddp__unit_of(d, l)->block);
     all = (uint64_t *)ddp__calloc((size_t)ddp__team_size(d) * each + 1, sizeof *all);
     if (ddp__backend_of(d)) room = (float *)ddp__calloc(DDP__HASHED_FLOATS, sizeof *room);
@@ -55045,7 +55237,7 @@ ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     int *site, other = -1, mixed = 0;
     ddp_status s;
 
-    if (d->host.paper && ddp_world(d) > DDP__LARGE_WORLD)
+    if (ddp__is_on_paper(d) && ddp_world(d) > DDP__LARGE_WORLD)
         return DDP_OK; /* one program made them all, and each
                                                                         would hold a word of each */
     all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all + sizeof(int));
@@ -55132,7 +55324,7 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
     c->peer_timeout_s = ddp__cfg(d)->timeout.peer_s;
     c->op_timeout_s = ddp__cfg(d)->timeout.op_s;
     c->congestion = ddp__cfg(d)->no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
-    c->log = d->host.log;
+    c->log = *ddp__log_of(d);
 }
 
 DDP_STATIC_ASSERT((int)DDP__JOIN_SAMES == (int)DDP_SAME, "a joining worker sends all numbers of ddp_same");
@@ -55261,13 +55453,14 @@ ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
 
 ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
 {
+    const ddp__join_place *place;
     ddp__join_config c;
 
     DDP__TRY(ddp__session_tls(d, err));
     ddp__join_settings(d, &c);
     DDP__TRY(ddp__joiner_open(&c, &d->session->joiner, err));
-    DDP__TRY(ddp__context_joins(d, d->session->joiner->place.id, d->session->joiner->place.world,
-                                d->session->joiner->place.min_world, err));
+    place = ddp__joiner_found(d->session->joiner);
+    DDP__TRY(ddp__context_joins(d, place->id, place->world, place->min_world, err));
     ddp__joining_set(d, DDP__JOINS);
     ddp__log(ddp__log_of(d), DDP_LOG_INFO, "joins as rank %d of %d", ddp_rank(d), ddp_world(d));
     return DDP_OK;
@@ -55297,7 +55490,8 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     s = ddp__admission_open(d, wire, err);
     if (s != DDP_OK) wire->table->close(wire);
     if (s == DDP_OK)
-        s = ddp__engine_start(d, wire, ddp__links_of(d, 0), 1, d->session->joiner->place.live, &engine, err);
+        s = ddp__engine_start(d, wire, ddp__links_of(d, 0), 1, ddp__joiner_found(d->session->joiner)->live,
+                              &engine, err);
     ddp__engine_set(d, engine);
     if (s == DDP_OK) s = ddp__session_pieces(d, err);
     if (s == DDP_OK) s = ddp__joiner_wait(d->session->joiner, engine, err);
@@ -55348,12 +55542,11 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
 {
     const double total = ddp__memory_total();
-    double state = 0, graphs = 0;
-    const ddp__owned *o;
+    const double graphs = ddp__graphs_bytes(d);
+    double state = 0;
 
-    if (ddp__backend_of(d) || d->host.allocator.alloc || !(total > 0)) return DDP_OK;
+    if (ddp__backend_of(d) || ddp__allocator_of(d)->alloc || !(total > 0)) return DDP_OK;
     for (int l = 0; l < ddp__layers(d); l++) state += (double)ddp__unit_of(d, l)->state_count * sizeof(float);
-    for (o = d->host.owned; o; o = o->next) graphs += o->bytes;
     if (state + graphs <= total) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY,
                      "out of memory: %.0f bytes of optimizer state (%.40s) beside %.0f of parameters, "
@@ -55463,7 +55656,7 @@ static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__own_state_given(const ddp_ctx *d, ddp_error *err)
 {
     if (ddp__optimizer(d)->update || d->session->programs ||
-        (!ddp__cfg(d)->elastic.join && d->met >= ddp_world(d)))
+        (!ddp__cfg(d)->elastic.join && ddp__met(d) >= ddp_world(d)))
         return DDP_OK;
     return ddp__fail(err, DDP_UNSUPPORTED,
                      "%s with your own update: a joining worker needs the state of your optimizer: register "
@@ -55571,7 +55764,7 @@ static ddp_status ddp__tell_servers(ddp_ctx *d, const char *folder, int keep, dd
     DDP__TRY(DDP__EVENT(d, tell_servers, (d, ddp__self(d), 0)));
     memset(&w, 0, sizeof w);
     w.step = ddp_step(d);
-    w.taken = d->taken;
+    w.taken = ddp_taken(d);
     w.keep = keep;
     snprintf(w.folder, sizeof w.folder, "%s", folder);
     return ddp__save_told(d, &w, err);
@@ -55849,8 +56042,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     if (ddp__engine_of(d, 0)) DDP__TRY(ddp__engine_error(ddp__engine_of(d, 0), ddp__error(d)));
     if (ddp__second_of(d)) DDP__TRY(ddp__engine_error(ddp__second_of(d), ddp__error(d)));
     DDP__TRY(ddp__device_check(d, ddp__error(d)));
-    if (ddp__atomic_load(&d->aborted)) return ddp__fail(ddp__error(d), DDP_ABORTED, "%s", d->abort_text);
-    return DDP_OK;
+    return ddp__abort_check(d, ddp__error(d));
 }
 
 /* The first step loads and warms up, which takes one rank longer than another: behind it those that share a
@@ -61819,7 +62011,7 @@ static int ddp__play_open(ddp__played *x)
     x->way = (ddp__played_way *)ddp__scratch_take(&x->room, ways, sizeof *x->way);
     x->out->held = (int *)ddp__calloc(S, sizeof *x->out->held);
     x->out->slot = (ddp_pipeline_slot *)ddp__calloc(3 * S * M + 2 * ways * M, sizeof *x->out->slot);
-    if (x->room.failed || !x->out->held || !x->out->slot) return 0;
+    if (ddp__scratch_failed(&x->room) || !x->out->held || !x->out->slot) return 0;
     for (size_t s = 0; s < S; s++) {
         x->stage[s].task = task + 3 * s * M;
         x->stage[s].send = send + s * ways * M;
@@ -62095,7 +62287,7 @@ int ddp__lanes_open(ddp_pipe *p)
     x->room = (int)(3 * M + 2 * M * ends);
     x->slot = (ddp_pipeline_slot *)ddp__scratch_take(&p->room, (size_t)x->room, sizeof *x->slot);
     x->post = (ddp_pipeline_slot *)ddp__scratch_take(&p->room, 4 * M, sizeof *x->post);
-    return !p->room.failed;
+    return !ddp__scratch_failed(&p->room);
 }
 
 void ddp__lanes_begin(ddp_pipe *p)
@@ -62322,7 +62514,7 @@ int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out)
     a.at = ddp__ints(&room, S);
     a.cost = (ddp_stage_cost *)ddp__scratch_take(&room, S, sizeof *a.cost);
     a.boundary = (ddp_boundary *)ddp__scratch_take(&room, S * S, sizeof *a.boundary);
-    s = !room.failed
+    s = !ddp__scratch_failed(&room)
             ? ddp__told_play(p, &a, out, ddp__error(p->d))
             : ddp__fail(ddp__error(p->d), DDP_MEMORY, "out of memory for what %d stages tell", p->stages);
     if (s == DDP_OK && ddp__backend_of(p->d))
@@ -62502,10 +62694,8 @@ ddp_status ddp__samples_begin(ddp_pipe *p)
 /* 0: more than there is. */
 static int ddp__samples_take(ddp_pipe *p, double bytes)
 {
-    const double total = ddp__memory_total();
-
     p->samples.bytes += bytes;
-    return !(total > 0) || p->g->owned.bytes + p->samples.bytes <= total;
+    return ddp__graph_may_take(p->g, p->samples.bytes);
 }
 
 int ddp__samples_keep(ddp_pipe *p, ddp__flow *l, size_t values)
@@ -62629,7 +62819,8 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
     ddp_link_compression *each = (ddp_link_compression *)ddp__scratch_take(&room, links, sizeof *each);
     ddp_status s = DDP_OK;
 
-    if (room.failed) s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
+    if (ddp__scratch_failed(&room))
+        s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     if (s == DDP_OK) ddp__crossings(p->g, p->stages, floats);
     if (s == DDP_OK) /* rates, of which times follow */
         s = ddp__links_of(p->d, 0)->slowest > 0 ? ddp__rates_emulated(p, time, err)
@@ -62837,9 +63028,9 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
         w->here = (float *)ddp__scratch_take(&p->room, w->values, sizeof *w->here);
     if (p->cut.residuals)
         p->cut.residual = (float *)ddp__scratch_take(&p->room, p->cut.residuals, sizeof(float));
-    fits = fits && !p->room.failed;
+    fits = fits && !ddp__scratch_failed(&p->room);
     if (p->samples.bytes > 0 && !fits) return ddp__samples_memory(p, err);
-    p->g->owned.bytes += p->samples.bytes;
+    ddp__graph_takes(p->g, p->samples.bytes);
     if (fits) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY,
                      "out of memory for the messages of stage %d, %d at a time: use 1f1b, or smaller "
@@ -62882,7 +63073,8 @@ static ddp_status ddp__part_unpack(const ddp__flow *l, const unsigned char *in, 
 
 ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int sends)
 {
-    const ddp__host *h = ddp__host_of(p->d);
+    const ddp_backend *b = ddp__backend_of(p->d);
+    void *device = ddp__device_of(p->d);
     const ddp__flow *l = &e->flow[gradients];
     const int pieces = ddp__hop_list(p, e, m, gradients);
     unsigned char *message = l->wire + (size_t)(m % p->states) * l->room;
@@ -62893,8 +63085,7 @@ ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int se
     for (int i = 0; i < pieces; i++) {
         const size_t n = p->piece[i].count, bytes = ddp__part_bytes(p, l, n);
         float *own = p->piece[i].data, *x = p->select.here ? p->select.here : own;
-        if (sends && x != own)
-            DDP__TRY(h->backend->download_elements(h->device, x, own, p->shape[i], ddp__error(p->d)));
+        if (sends && x != own) DDP__TRY(b->download_elements(device, x, own, p->shape[i], ddp__error(p->d)));
         if (l->last ? ddp__samples_cross(p, l, m, sends, x, n, at, &message, &why)
             : sends ? ddp__part_pack(p, l, x, n, residual ? residual + at : NULL, message, bytes, &why)
                     : ddp__part_unpack(l, message, bytes, x, n, &why))
@@ -62903,7 +63094,7 @@ ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int se
                              "end: %.300s",
                              p->stage, sends ? "send" : "read", gradients ? "gradients" : "activations", m,
                              e->stage, why.msg);
-        if (!sends && x != own) h->backend->upload_elements(h->device, own, x, p->shape[i]);
+        if (!sends && x != own) b->upload_elements(device, own, x, p->shape[i]);
         at += n;
         if (!l->last) message += bytes;
     }
@@ -62932,7 +63123,7 @@ static int ddp__hop_add(ddp_pipe *p, int side, int stage, int node)
         e->node = ddp__ints(&p->room, (size_t)ddp__count(p->g->node));
         for (int i = 0; i < 2; i++) {
             e->flow[i].ticket = (long *)ddp__scratch_take(&p->room, (size_t)p->micro_batches, sizeof(long));
-            if (p->room.failed) return 0;
+            if (ddp__scratch_failed(&p->room)) return 0;
             for (int m = 0; m < p->micro_batches; m++) e->flow[i].ticket[m] = -1;
         }
     }
@@ -62949,7 +63140,7 @@ int ddp__edges_open(ddp_pipe *p)
         p->hop[side] = (ddp__hop *)ddp__scratch_take(&p->room, (size_t)p->stages, sizeof(ddp__hop));
     p->piece = (ddp_piece *)ddp__scratch_take(&p->room, pieces, sizeof *p->piece);
     p->shape = (const ddp_shape **)ddp__scratch_take(&p->room, pieces, sizeof *p->shape);
-    if (p->room.failed) return 0;
+    if (ddp__scratch_failed(&p->room)) return 0;
     for (int i = 0; i < ddp__count(p->g->node); i++)
         if (!ddp__hop_add(p, 0, p->g->node[i]->to, i) || !ddp__hop_add(p, 1, p->g->node[i]->from, i))
             return 0;
@@ -63126,7 +63317,7 @@ int ddp__tied_open(ddp_pipe *p)
 
     p->guest = (ddp__guest *)ddp__scratch_take(&p->room, nodes, sizeof *p->guest);
     p->host = (ddp__guest *)ddp__scratch_take(&p->room, nodes, sizeof *p->host);
-    if (p->room.failed) return 0;
+    if (ddp__scratch_failed(&p->room)) return 0;
     for (int i = 0; i < ddp__count(p->g->node); i++) {
         const ddp_node *n = p->g->node[i], *own = n->tied >= 0 ? p->g->node[n->tied] : NULL;
         ddp__guest u = {i, 0, {-1, -1}, NULL};
@@ -63145,7 +63336,7 @@ int ddp__tied_open(ddp_pipe *p)
             (float *)ddp__scratch_take(&p->room, ddp__guest_floats(p, &p->host[i]), sizeof(float));
     p->g->fetch_uses = ddp__hosts_end;
     p->g->fetch_user = p;
-    return !p->room.failed;
+    return !ddp__scratch_failed(&p->room);
 }
 
 /* ==== pipe/word.c ==== [pipe] */
@@ -63451,8 +63642,8 @@ static ddp_status ddp__pipe_forward(ddp_pipe *p, int m, int training)
     DDP__TRY(ddp__receive_ahead(p, m));
     if (m == 0) DDP__TRY(ddp__guests_begin(p));
     DDP__TRY(ddp__edges_hold(p, m, 0));
-    s->arena[DDP__ARENA_HELD] = p->arena + (size_t)(m % p->held) * p->g->plain.bytes[DDP__ARENA_HELD];
-    s->arena[DDP__ARENA_PASS] = p->arena + (size_t)p->held * p->g->plain.bytes[DDP__ARENA_HELD];
+    s->arena[DDP__ARENA_HELD] = p->arena + (size_t)(m % p->held) * ddp__state_bytes(p->g, DDP__ARENA_HELD);
+    s->arena[DDP__ARENA_PASS] = p->arena + (size_t)p->held * ddp__state_bytes(p->g, DDP__ARENA_HELD);
     ddp__inputs_feed(p, m);
     ddp_state_micro_batch(s, p->g->state->pass + (uint64_t)m + 1);
     at = ddp__lane_now(p);
@@ -63554,7 +63745,7 @@ const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n)
 {
     if (!p || p->evaluated < 0 || !n || n->graph != p->g || !n->op || n->here != (int)DDP__HERE_OWN)
         return NULL;
-    if (p->g->plain.fate[n->index] != DDP__KEPT) return NULL;
+    if (!ddp__output_stays(n)) return NULL;
     return ddp__output_show(p->g, n, ddp_state_data(ddp__pipe_state(p, p->evaluated), n));
 }
 
@@ -63572,65 +63763,10 @@ void *ddp_pipe_input(ddp_pipe *p, int m, const char *name)
 /* ==== pipe/bottleneck.c ==== [pipe] */
 /* Bottlenecks where a graph is cut: what crosses is as narrow as they are. */
 
-/* Where index i lies after what was added behind `end` has come to stand at `at`. */
-static int ddp__moved(int i, int at, int end, int added)
-{
-    return i < at ? i : i < end ? i + added : i - (end - at);
-}
-
-static void ddp__nodes_move(ddp_graph *g, int at, int end)
-{
-    const int added = ddp__count(g->node) - end;
-
-    for (int i = 0; i < added; i++) { /* one after the other, the rest moves up */
-        ddp_node *n = g->node[end + i];
-        memmove(g->node + at + i + 1, g->node + at + i, (size_t)(end - at) * sizeof *g->node);
-        g->node[at + i] = n;
-    }
-    for (int i = 0; i < ddp__count(g->node); i++) {
-        ddp_node *n = g->node[i];
-        n->index = i;
-        for (int k = 0; k < n->spec.inputs; k++) n->input[k] = ddp__moved(n->input[k], at, end, added);
-        if (n->tied >= 0) n->tied = ddp__moved(n->tied, at, end, added);
-    }
-    for (int l = 0; l < ddp__count(g->layer); l++) {
-        g->layer[l].first = ddp__moved(g->layer[l].first, at, end, added);
-        g->layer[l].last = ddp__moved(g->layer[l].last, at, end, added);
-    }
-    for (int s = 0; s < ddp__count(g->segment); s++) {
-        g->segment[s].first = ddp__moved(g->segment[s].first, at, end, added);
-        g->segment[s].last = ddp__moved(g->segment[s].last, at, end, added);
-    }
-}
-
-/* The same of layers, which stay in the order of their operators. */
-static void ddp__layers_move(ddp_graph *g, int at, int end)
-{
-    const int added = ddp__count(g->layer) - end;
-
-    for (int i = 0; i < added; i++) {
-        const ddp__graph_layer l = g->layer[end + i];
-        memmove(g->layer + at + i + 1, g->layer + at + i, (size_t)(end - at) * sizeof *g->layer);
-        g->layer[at + i] = l;
-    }
-    for (int i = 0; i < ddp__count(g->node); i++)
-        if (g->node[i]->layer >= 0) g->node[i]->layer = ddp__moved(g->node[i]->layer, at, end, added);
-}
-
 /* Node i takes x's output at its input k, in a later stage. */
 static int ddp__takes_later(const ddp_graph *g, int i, int k, const ddp_node *x)
 {
     return k < g->node[i]->spec.inputs && g->node[i]->input[k] == x->index && g->node[i]->stage > x->stage;
-}
-
-/* Where a layer of its own may stand behind x: after its layer and its segment. */
-static int ddp__place_behind(const ddp_graph *g, const ddp_node *x)
-{
-    int at = x->index;
-
-    if (x->layer >= 0) at = g->layer[x->layer].last;
-    if (x->segment >= 0 && g->segment[x->segment].last > at) at = g->segment[x->segment].last;
-    return at + 1;
 }
 
 /* Users of x in later stages read what its bottleneck passes on. */
@@ -63640,7 +63776,7 @@ static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int a
     const ddp_shape *s = &x->spec.out;
     const long wide = s->dims == 4 ? s->dim[1] : s->dim[s->dims - 1], width = (long)((double)wide / ratio);
     const int nodes = ddp__count(g->node), layers = ddp__count(g->layer);
-    int begun = 0, half;
+    int half;
     ddp_node *y;
 
     if (width < 1)
@@ -63648,7 +63784,6 @@ static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int a
                          "edge wire bottleneck:%g: of %ld channels nothing is left to cross; take at most "
                          "bottleneck:%ld, or a wider model",
                          ratio, wide, wide);
-    for (int l = 0; l < layers; l++) begun += g->layer[l].first < at;
     y = ddp_bottleneck_down(g, x, width);
     half = ddp__count(g->node);
     y = ddp_bottleneck_up(g, y, wide);
@@ -63657,18 +63792,14 @@ static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int a
         for (int k = 0; k < DDP_OP_INPUTS; k++)
             if (ddp__takes_later(g, i, k, x)) g->node[i]->input[k] = y->index;
     for (int i = nodes; i < ddp__count(g->node); i++) g->node[i]->stage = i < half ? x->stage : next;
-    g->node[at - 1]->pair = NULL; /* what stood behind it stands there no more */
-    ddp__nodes_move(g, at, nodes);
-    ddp__layers_move(g, begun, layers);
+    ddp__nodes_insert(g, at, nodes, layers);
     return DDP_OK;
 }
 
 /* 1: narrow already, by one of these or by the model's own. */
 static int ddp__is_narrow(const ddp_graph *g, const ddp_node *x)
 {
-    static const char down[] = "bottleneck.down";
-
-    return x->layer >= 0 && g->layer[x->layer].base_hash == ddp__hash(DDP__HASH_START, down, sizeof down - 1);
+    return ddp__layer_is_a(g, x->layer, "bottleneck.down");
 }
 
 ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_of, ddp_error *err)
@@ -63683,7 +63814,7 @@ ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_of, ddp_
         const int next = x->op ? ddp__stage_after(g, x, x->stage) : -1;
         int at;
         if (next < 0 || !x->has_gradient || !x->spec.out.dims || ddp__is_narrow(g, x)) continue;
-        at = ddp__place_behind(g, x);
+        at = ddp__place_behind(x);
         for (int user = i + 1; user < at; user++)
             for (int k = 0; k < DDP_OP_INPUTS; k++)
                 if (ddp__takes_later(g, user, k, x))
@@ -63691,7 +63822,7 @@ ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_of, ddp_
                         err, DDP_ARG,
                         "edge wire bottleneck:%g: the cut parts layer \"%.100s\", and a bottleneck "
                         "stands between layers: cut there",
-                        ratio, x->layer >= 0 ? g->layer[x->layer].name : "");
+                        ratio, ddp__layer_name(g, x->layer));
         DDP__TRY(ddp__bottleneck_add(g, x, next, at, ratio, err));
     }
     more = (int *)ddp__calloc((size_t)ddp__count(g->node), sizeof *more);
@@ -64018,18 +64149,19 @@ static void ddp__span_add(ddp__cut *c, int unit, int buffers, size_t from, size_
 
 static void ddp__layer_spans(ddp_pipe *p, int layer, int buffers)
 {
-    const ddp__graph_layer *l = &p->g->layer[layer];
     const size_t before = buffers ? ddp__whole_layer(p->g, layer) : 0;
+    int first = 0, last = -1;
 
-    for (int i = l->first; i <= l->last; i++) {
+    (void)ddp__layer_range(p->g, layer, &first, &last);
+    for (int i = first; i <= last; i++) {
         const ddp_node *n = p->g->node[i];
         size_t from = (buffers ? n->buffer_place : n->place) - before;
         if (!n->op || n->layer != layer || n->here != (int)DDP__HERE_OWN) continue;
         for (int k = buffers ? 0 : n->tied >= 0; k < (buffers ? n->spec.buffers : n->spec.params); k++) {
             const size_t count =
                 (size_t)ddp_shape_count(buffers ? &n->spec.buffer[k].shape : &n->spec.param[k].shape);
-            const size_t at = (size_t)(buffers ? n->buffer[k] - l->buffers : n->param[k] - l->params);
-            ddp__span_add(&p->cut, l->unit, buffers, from, at, count);
+            ddp__span_add(&p->cut, ddp__layer_unit(p->g, layer), buffers, from,
+                          ddp__array_place(n, buffers, k), count);
             from += count;
         }
     }
@@ -64051,11 +64183,12 @@ int ddp__shares_open(ddp_pipe *p)
     c->name = (const char **)ddp__scratch_take(&p->room, (size_t)c->layers + 1, sizeof *c->name);
     c->whole = ddp__ints(&p->room, (size_t)c->layers + 1);
     c->span = (ddp__cut_span *)ddp__scratch_take(&p->room, arrays, sizeof *c->span);
-    if (p->room.failed) return 0;
+    if (ddp__scratch_failed(&p->room)) return 0;
     for (int l = 0; l < c->layers; l++) {
-        c->name[l] = p->g->layer[l].name;
-        if (p->g->layer[l].first < 0) continue;
-        c->whole[p->g->layer[l].unit] = l;
+        const int unit = ddp__layer_unit(p->g, l);
+        c->name[l] = ddp__layer_name(p->g, l);
+        if (unit < 0) continue;
+        c->whole[unit] = l;
         c->units++;
         for (int buffers = 0; buffers < 2; buffers++) ddp__layer_spans(p, l, buffers);
     }
@@ -64072,8 +64205,9 @@ int ddp__shares_open(ddp_pipe *p)
 static int ddp__cut_may_begin(const ddp_graph *g, int i)
 {
     const ddp_node *n = g->node[i];
+    int first, last;
 
-    return n->op && (n->layer < 0 || g->layer[n->layer].first == i);
+    return n->op && (!ddp__layer_range(g, n->layer, &first, &last) || first == i);
 }
 
 ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error *err)
@@ -64213,22 +64347,23 @@ static int ddp__pipe_inputs_open(ddp_pipe *p)
     for (int i = 0; p->input && i < ddp__count(p->g->node); i++)
         if (!p->g->node[i]->op && p->g->node[i]->here == (int)DDP__HERE_OWN) p->input[p->inputs++] = i;
     p->feed = (char **)ddp__scratch_take(&p->room, (size_t)p->inputs * M + 1, sizeof *p->feed);
-    for (size_t i = 0; !p->room.failed && i < (size_t)p->inputs * M; i++) {
+    for (size_t i = 0; !ddp__scratch_failed(&p->room) && i < (size_t)p->inputs * M; i++) {
         const ddp_node *n = p->g->node[p->input[i / M]];
         p->feed[i] = (char *)ddp__scratch_take(&p->room, (size_t)ddp_shape_count(&n->spec.out), 4);
     }
-    return !p->room.failed;
+    return !ddp__scratch_failed(&p->room);
 }
 
 /* Of what the micro-batches hold, then what every pass needs. */
 static size_t ddp__pipe_arena(const ddp_pipe *p)
 {
-    return (size_t)p->held * p->g->plain.bytes[DDP__ARENA_HELD] + p->g->plain.bytes[DDP__ARENA_PASS];
+    return (size_t)p->held * ddp__state_bytes(p->g, DDP__ARENA_HELD) +
+           ddp__state_bytes(p->g, DDP__ARENA_PASS);
 }
 
 static size_t ddp__pipe_bytes(const ddp_pipe *p, int states)
 {
-    return (size_t)states * p->g->plain.bytes[DDP__ARENA_OWN] + ddp__pipe_arena(p);
+    return (size_t)states * ddp__state_bytes(p->g, DDP__ARENA_OWN) + ddp__pipe_arena(p);
 }
 
 size_t ddp_pipe_bytes(const ddp_pipe *p)
@@ -64237,17 +64372,17 @@ size_t ddp_pipe_bytes(const ddp_pipe *p)
 }
 
 /* 0: out of memory. One state more than is held: what comes next is received meanwhile. As ddp_graph_build
- * does, what is sure not to fit is refused; owned.bytes are the parameters by now. */
+ * does, what is sure not to fit is refused; what the graph takes by now are the parameters. */
 static int ddp__states_open(ddp_pipe *p)
 {
     const ddp_pipeline_shape shape = ddp__pipe_shape(p);
     const int most = p->held < p->micro_batches ? p->held + 1 : p->held;
-    const double total = ddp__backend_of(p->d) || p->d->host.allocator.alloc ? 0 : ddp__memory_total();
+    const int here = !ddp__backend_of(p->d) && !ddp__allocator_of(p->d)->alloc;
 
-    if (total > 0 && p->g->owned.bytes + (double)ddp__pipe_bytes(p, most) > total) return 0;
+    if (here && !ddp__graph_may_take(p->g, (double)ddp__pipe_bytes(p, most))) return 0;
     p->task = (ddp_task *)ddp__scratch_take(&p->room, 3 * (size_t)p->micro_batches, sizeof *p->task);
     p->state = (ddp_state **)ddp__scratch_take(&p->room, (size_t)most, sizeof(ddp_state *));
-    if (p->room.failed) return 0;
+    if (ddp__scratch_failed(&p->room)) return 0;
     p->tasks = ddp_pipeline_tasks(&shape, p->stage, p->task);
     for (; p->states < most; p->states++) {
         p->state[p->states] = ddp_state_new(p->g);
@@ -64301,7 +64436,7 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
  * tied weights at any time of a step. */
 static void ddp__pipe_room(ddp_pipe *p)
 {
-    size_t bytes = ((size_t)p->states + 1) * p->g->plain.bytes[DDP__ARENA_OWN];
+    size_t bytes = ((size_t)p->states + 1) * ddp__state_bytes(p->g, DDP__ARENA_OWN);
 
     for (int i = 0; i < p->guests + p->hosts; i++) {
         const ddp__guest *u = i < p->guests ? &p->guest[i] : &p->host[i - p->guests];
@@ -64339,14 +64474,14 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__lanes_open(p) &&
         ddp__states_open(p)) {
         ddp__pipe_room(p);
-        if (!ddp__backend_of(p->d)) p->g->owned.bytes += (double)ddp_pipe_bytes(p);
+        if (!ddp__backend_of(p->d)) ddp__graph_takes(p->g, (double)ddp_pipe_bytes(p));
         return ddp__wires_open(p, err);
     }
     return ddp__fail(err, DDP_MEMORY,
                      "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
                      "held at a time: use smaller ones, more stages, 1f1b with fewer ahead, or recompute the "
                      "blocks (--recompute of a trainer)",
-                     p->stage, p->held, p->g->plain.bytes[DDP__ARENA_HELD]);
+                     p->stage, p->held, ddp__state_bytes(p->g, DDP__ARENA_HELD));
 }
 
 ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe_config *c)
@@ -64556,7 +64691,7 @@ static ddp_status ddp__shrink_run(ddp__shrink *s, ddp_error *err)
         DDP__TRY(ddp__shrink_meet(s, &again, err));
         if (s->place < 0) return DDP_OK;
         s->was = s->replicas;
-        ddp__log(&s->outer->host.log, DDP_LOG_INFO,
+        ddp__log(ddp__log_of(s->outer), DDP_LOG_INFO,
                  "rank %d is rank %d of %d pipelines of %d stages, from step %ld on", ddp_rank(s->outer),
                  s->place, s->replicas, s->run->stages, s->keeper.kept.step < 0 ? 0 : s->keeper.kept.step);
         s->lost = s->why;
@@ -67110,14 +67245,18 @@ ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_error *err)
 
 struct ddp_jsonl {
     ddp__text line;
-    ddp__file file;  /* file.f NULL: a stream of the program's */
+    ddp__file file;  /* open while opened is 1 */
+    int opened;      /* 0: stream is the program's */
     FILE *stream;    /* where lines go */
     ddp_error error; /* the first one */
     int depth;       /* open values; 0 = between two lines */
     char closer[DDP__JSONL_DEPTH + 1];
 };
 
-static const char *ddp__jsonl_name(const ddp_jsonl *j) { return j->file.f ? j->file.path : "JSON lines"; }
+static const char *ddp__jsonl_name(const ddp_jsonl *j)
+{
+    return j->opened ? ddp__file_name(&j->file) : "JSON lines";
+}
 
 ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err)
 {
@@ -67143,15 +67282,15 @@ ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err)
         DDP_FREE(j);
         return NULL;
     }
-    j->stream = j->file.f;
-    setvbuf(j->stream, NULL, _IONBF, 0); /* a reader of the growing file sees whole lines */
+    j->opened = 1;
+    j->stream = ddp__file_stream(&j->file); /* a reader of the growing file sees whole lines */
     return j;
 }
 
 void ddp_jsonl_abandon(ddp_jsonl *j)
 {
     if (!j) return;
-    if (j->file.f) ddp__file_drop(&j->file);
+    if (j->opened) ddp__file_drop(&j->file);
     ddp__text_free(&j->line);
     DDP_FREE(j);
 }
@@ -67164,9 +67303,9 @@ ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err)
     if (j->depth) ddp_jsonl_end(j);
     status = j->error.code;
     if (status != DDP_OK && err) *err = j->error;
-    if (status == DDP_OK && j->file.f) {
+    if (status == DDP_OK && j->opened) {
         status = ddp__file_end(&j->file, err);
-        j->file.f = NULL;
+        j->opened = 0;
     }
     ddp_jsonl_abandon(j);
     return status;

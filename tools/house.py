@@ -67,8 +67,6 @@ TABLES = {
     "ddp__wire_table": "A transport is a table, and one of them is the simulator.",
     "ddp__worker": "A checkpoint contains the state of the program and values that only the context can check.",
 }
-# Members that other modules still use, until each use is a call; "" stands for every member of the struct.
-FOREIGN_EXEMPT = {"ddp__unit": ("",), "ddp_ctx": ("unit", "event")}
 GROWTH = re.compile(r"\b(?:DDP_REALLOC|realloc)\s*\(\s*(?!NULL\b)([^,]*)")  # of an array that is there already
 GROWS = {  # "file: array": why it is no list that ddp__reserve enlarges
     "base/array.c: head": "ddp__reserve itself",
@@ -368,13 +366,11 @@ def foreign_accesses(house):
                 yield path, struct, member, n
 
 
-def foreign_faults(house, exempt=None):
-    exempt = FOREIGN_EXEMPT if exempt is None else exempt
+def foreign_faults(house):
     for path, struct, member, n in foreign_accesses(house):
-        if not {"", member} & set(exempt.get(struct.split(".")[0], ())):
-            yield "src/%s uses %s.%s, a member of another module's private struct, %d time%s; call a function of that module, " \
-                  "or add a reason to RECORDS in tools/members.py if the struct only carries values" % (
-                      path, struct, member, n, "" if n == 1 else "s")
+        yield "src/%s uses %s.%s, a member of another module's private struct, %d time%s; call a function of that module, " \
+              "or add a reason to RECORDS in tools/members.py if the struct only carries values" % (
+                  path, struct, member, n, "" if n == 1 else "s")
 
 
 def record_faults(house):

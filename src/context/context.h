@@ -232,7 +232,6 @@ DDP_LIB void ddp__device_set(ddp_ctx *d, const ddp_backend *backend, void *devic
 DDP_LIB void ddp__paper_set(ddp_ctx *d, const unsigned char *paper, size_t bytes);
 DDP_LIB void ddp__optimizer_set(ddp_ctx *d, const ddp_optimizer *o);
 DDP_LIB void ddp__team_set(ddp_ctx *d, int group, int size, int root, int place);
-DDP_LIB void ddp__layer_added(ddp_ctx *d); /* unit has one more */
 DDP_LIB void ddp__layers_freeze(ddp_ctx *d);
 DDP_LIB void ddp__step_over(ddp_ctx *d, int64_t taken);
 DDP_LIB void ddp__step_set(ddp_ctx *d, long step, int64_t taken);
