@@ -1,5 +1,4 @@
-/* The configuration as the library reads it: fields, environment, defaults, links, and what goes with
- * what. */
+/* Settings: fields, environment variables, defaults, links, and combinations that are rejected. */
 #pragma once
 
 #include "config/config.h"

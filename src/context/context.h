@@ -1,4 +1,4 @@
-/* Inside of a ddp_ctx. */
+/* The private state of a ddp_ctx. */
 #pragma once
 
 #include "config/settings.h"

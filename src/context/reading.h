@@ -1,4 +1,4 @@
-/* What a context knows of itself: rank, world, step, live workers, servers, links, its error. */
+/* Read-only queries of a context: rank, world, step, live workers, servers, links and the first error. */
 #pragma once
 
 #include "base/status.h"

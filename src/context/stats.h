@@ -1,4 +1,4 @@
-/* What the library measured, decided and noticed: statistics, the plan in force, notes, traces. */
+/* Statistics of a run, the current plan, notes and traces. */
 #pragma once
 
 #include "config/config.h"

@@ -1,4 +1,4 @@
-/* What a context does through its backend, over the host or from device to device. */
+/* Device layers: copies through host memory, or device-to-device messages. */
 #pragma once
 
 #include "context/context.h"

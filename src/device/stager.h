@@ -1,4 +1,4 @@
-/* Messages of a device over the host. */
+/* Sends device layers through pinned host memory. */
 #pragma once
 
 #include "context/context.h"

@@ -1,4 +1,4 @@
-/* A layer's average, and how its values become blocks of few bits. */
+/* The average of a layer, and its block quantisation. */
 #pragma once
 
 #include "context/context.h"

@@ -1,4 +1,4 @@
-/* Which way a message goes, and messages that are waited for. */
+/* Chooses the path of a message, and waits for messages. */
 #pragma once
 
 #include "context/context.h"

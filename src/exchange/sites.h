@@ -1,4 +1,4 @@
-/* Averages in two levels: inside sites, then between them. */
+/* Hierarchical averages: within sites, then between sites. */
 #pragma once
 
 #include "context/context.h"

@@ -1,5 +1,4 @@
-/* How messages travel that do not go straight to an engine: src/device fills this table for a context whose
- * layers are on a device. */
+/* The table of a device transport. src/device fills it if the layers are on a device. */
 #pragma once
 
 #include "context/context.h"

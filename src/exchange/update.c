@@ -1,5 +1,5 @@
-/* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of the
- * device; and what a strategy computes with. */
+/* Arithmetic on the memory of layers, the check for NaN and infinity, and optimizer updates. They run on the
+ * caller's thread, or in the order of the device. */
 #include "context/clock.h"
 #include "exchange/exchange.h"
 #include "context/context.h"

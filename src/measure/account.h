@@ -1,4 +1,4 @@
-/* Where the time of a step went. */
+/* Splits the time of a step into computing, communication and waiting. */
 #pragma once
 
 #include "context/clock.h"

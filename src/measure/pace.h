@@ -1,4 +1,4 @@
-/* What changed while a run went on, and how long each rank computes. */
+/* Drift of measured times during a run, and the computing time of each rank. */
 #pragma once
 
 #include "context/context.h"

@@ -1,4 +1,4 @@
-/* What layers and links take: from FLOPs and the links as configured, or as measured. */
+/* Times of layers and links, estimated from FLOPs and settings or measured. */
 #pragma once
 
 #include "context/context.h"

@@ -1,6 +1,6 @@
 /* The state of a worker: all that a checkpoint's file holds and that a newcomer takes, as a list of named
- * arrays. The module run makes the list and reads the small values back. This module saves it, loads it
- * and sends it to joining workers. */
+ * arrays. src/session makes the list and reads the small values back. This module saves it, loads it and
+ * sends it to joining workers. */
 #pragma once
 
 #include "comm/engine.h"

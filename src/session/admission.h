@@ -1,4 +1,4 @@
-/* Workers that join a run, on both sides. */
+/* Admits joining workers, on both sides: the members and the joining worker. */
 #pragma once
 
 #include "context/context.h"

@@ -1,4 +1,4 @@
-/* What checkpoints and joining workers hold of a context. */
+/* The state of a context that checkpoints store and joining workers receive. */
 #pragma once
 
 #include "context/context.h"

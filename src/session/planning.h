@@ -1,4 +1,4 @@
-/* The plan of a session: made, read, shared among the ranks, made again. */
+/* Makes, reads, distributes and renews the plan of a session. */
 #pragma once
 
 #include "context/context.h"

@@ -1,4 +1,4 @@
-/* The ranks that serve, and those that compute. */
+/* Runs the server ranks, and rejects hooks on a rank that only serves. */
 #pragma once
 
 #include "context/context.h"
