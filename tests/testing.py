@@ -140,6 +140,9 @@ def of_coverage(at):
         t = at["test"]["all"] if module == "**all**" else at["test"]["modules"].get(module, [0] * 4)
         yield "| %s | %d | %s | %s | %d | %s | %s |" % (
             module, r[0], pct(t[1], t[0]), pct(r[1], r[0]), r[2], pct(t[3], t[2]), pct(r[3], r[2]))
+    if "modules_since" in at:
+        yield ""
+        yield at["modules_since"]
 
 
 def of_sweeps(at):
