@@ -9,7 +9,7 @@
 # make claims        every claim of the five papers beside ours, into docs/claims.md;  ONLY=deft-fig10-vgg19,..: those
 # make header        dreamddp.h from src/, and Python's view of it;  make check-header: are they fresh, are names right
 # make check-abi     what a program linked with the last version of the library would miss in this one
-# make house         lines, functions, upward calls, circles and chains of calls of src/ by module, tables, foreign accesses
+# make house         faults in the order of modules and files of src/ and in accesses to other modules, then sizes by module
 # make cuda          the GPU companion with nvcc, for sm_80 and sm_90a: compiles and links all, prints registers and spills
 # make gpu-check     on a machine with a GPU: all tests there, training against the CPU, bench/gpu.py
 # make gallery     runs every example and writes docs/gallery.md;  ONLY=name: one entry

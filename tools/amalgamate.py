@@ -134,7 +134,7 @@ def all_files(src):
 
 def generate(strict=False, root=ROOT):
     """[(output name, Amalgamation)]; raises Fault. strict adds the rules that a tree at work may
-    break for an hour: no file that no spine reaches, no use of a later folder."""
+    break for an hour: no file that is not included, no use of a later folder."""
     src = os.path.join(root, "src")
     result, reached = [], set()
     for spine, output in SPINES:
@@ -145,7 +145,7 @@ def generate(strict=False, root=ROOT):
             result.append((output, a))
     for name in sorted(all_files(src)):
         if strict and name not in reached:
-            raise Fault("src/%s is an orphan: no spine reaches it; add it to src/dreamddp.h" % name)
+            raise Fault("src/%s is not included: add it to src/dreamddp.h" % name)
     return result
 
 

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Measures src/ by module: lines, files, functions, the calls between files, and tables of functions.
 
-    tools/house.py            a table of modules, then each longest chain of calls, each table of functions, each fault
+    tools/house.py            each fault, then a table of modules, the ends of each longest chain of calls, and each table
+                              of functions
+    tools/house.py --chains   the same with all functions of each chain
     tools/house.py --check    one sentence per fault, exit 1: a use of a later module, a call of a file that src/dreamddp.h
-                              lists later, a circle of files, a module that src/dreamddp.h lists in two places or out of
-                              order, a table of functions without a reason in TABLES, a file of more than 700 lines or one
+                              lists later, a folder of a module that uses another one of its folders, a circle of files, a
+                              module that src/dreamddp.h lists in two places or out of order, a .c that it does not include,
+                              a table of functions without a reason in TABLES, a file of more than 700 lines or one
                               that does not open with a sentence, a number read or written in the program's locale, a
                               comparison that -ffast-math removes, a list that grows by hand, an access to a member of
                               another module's private struct, a page of docs/ that names what does not exist
@@ -127,12 +130,14 @@ class House:
         self.bare = {p: strip(t) for p, t in self.text.items()}
         self.code = {p: b + self.expanded(b) for p, b in self.bare.items()}
         self.home, self.defined = {}, {}  # {function: stems}, {path: [(function, parameters, body)]}
+        self.origin = {}  # {function: the file that defines it}
         for path, bare in self.bare.items():
             self.functions[path] = [(name, lines) for name, _, _, lines in self.definitions(bare)]
             self.defined[path] = [d[:3] for d in self.definitions(self.code[path])]
             for name, _, _ in self.defined[path]:
                 self.home.setdefault(name, set()).add(stem(path))
-        self.uses = {}
+                self.origin[name] = path
+        self.uses, self.files = {}, {}  # files: {(stem, other stem): (file, other file)}; of a call where there is one
         for path in self.text:
             self.find_uses(path)
 
@@ -172,13 +177,15 @@ class House:
         for target in INCLUDE.findall(self.text[path]):
             if stem(target) != stem(path) and target in self.text:
                 mine.setdefault(stem(target), set())
+                self.files.setdefault((stem(path), stem(target)), (path, target))
         if path.endswith(".h"):  # it declares functions of other files too: only inline functions and macros call
             code = "\n".join([body for _, _, body in self.defined[path]] + DEFINE.findall(code))
-        for name in set(WORD.findall(code)) - {name for name, _, _ in self.defined[path]}:
+        for name in sorted(set(WORD.findall(code)) - {name for name, _, _ in self.defined[path]}):
             homes = self.home.get(name, ())
             if len(homes) == 1:
                 other = next(iter(homes))
                 if other != stem(path):
+                    self.files[stem(path), other] = path, self.origin[name]
                     mine.setdefault(other, set()).add(name)
 
     def upward(self):
@@ -193,6 +200,16 @@ class House:
                       if names and module(a) == module(b)
                       and place.get(b, -1) > place.get(a, -1))
 
+    def across(self):
+        """[(file, file of another folder of the same module, names)]. Files directly in the module are shared."""
+        return sorted((a, b, sorted(names)) for a, to in self.uses.items() for b, names in to.items()
+                      if module(a) == module(b) and a.count("/") == b.count("/") == 2
+                      and os.path.dirname(a) != os.path.dirname(b))
+
+    def orphans(self):
+        """The .c files that the spine does not include."""
+        return sorted(path for path in self.text if path.endswith(".c") and path not in self.spine)
+
     def spine_faults(self):
         """One sentence for each module that the spine lists in two places or out of order."""
         listed = [module(path) for path in self.spine]
@@ -205,8 +222,8 @@ class House:
                 yield "src/dreamddp.h lists %s before %s; tools/amalgamate.py has the other order" % (a, b)
 
     def chains(self):
-        """{module: [(function, stem)]}: its longest chain of calls; of a recursion each function counts once"""
-        home = {name: stem(path) for path, found in self.defined.items() for name, _, _ in found}
+        """{module: [(function, file)]}: its longest chain of calls; of a recursion each function counts once"""
+        home = self.origin
         calls = {name: sorted({g for g in CALL.findall(body) if g != name and g in home and module(home[g]) == module(path)})
                  for path, found in self.defined.items() for name, _, body in found}
         longest, open_calls = {}, set()
@@ -341,6 +358,29 @@ class Tables:
         return sorted((name, at, sorted(self.filled[name])) for name, (at, _) in self.declared.items()
                       if name in self.filled and
                       min(map(order, self.called.get(name, {at}))) < max(map(order, self.filled[name])))
+
+
+def shortest_circle(house, group):
+    """The files of a shortest circle of calls through the first file of a group that calls itself in a circle."""
+    first, paths = group[0], [[group[0]]]
+    for path in paths:
+        for b in sorted(b for b, names in house.uses[path[-1]].items() if names and b in group):
+            if b == first:
+                return path
+            if not any(b in p for p in paths):
+                paths.append(path + [b])
+    return group
+
+
+def calls_of(house, circle):
+    """ "src/a.c calls f of src/b.c, src/b.c calls g of src/a.c" """
+    said = []
+    for a, b in zip(circle, circle[1:] + circle[:1]):
+        at, to = house.files[a, b]
+        said.append("src/%s calls %s of src/%s" % (at, ", ".join(sorted(house.uses[a][b])), to))
+    return ", ".join(said)
+
+
 def hand_written_growth(house):
     """[(file, line, array)] of each array that grows without ddp__reserve, and without a reason in GROWS"""
     for path, bare in house.bare.items():
@@ -383,7 +423,7 @@ def quantile(sizes, q):
     return sorted(sizes)[min(len(sizes) - 1, int(q * len(sizes)))] if sizes else 0
 
 
-def table(house):
+def table(house, chains_whole=False):
     circles, upward, chains = house.circles(), house.upward(), house.chains()
     print("%-10s %7s %6s %10s %7s %5s %8s %7s %8s %6s" % ("module", "lines", "files", "functions", "median", "90 %", "longest",
                                                          "upward", "circles", "chain"))
@@ -401,13 +441,14 @@ def table(house):
         len(upward), len(circles), len(list(hand_written_growth(house))), sum(n for _, _, _, n in foreign_accesses(house))))
     for name in FOLDERS:
         if name in chains:
-            print("%s: a chain of %d calls: %s" % (name, len(chains[name]), chain_text(chains[name])))
+            print("%s: a chain of %d calls: %s" % (name, len(chains[name]), chain_text(chains[name], chains_whole)))
 
 
-def chain_text(chain):
-    """Functions, each with its file where that differs from the caller's."""
+def chain_text(chain, whole):
+    """Functions, each with its file where that differs from the caller's; the first and the last one if not whole."""
     files = [""] + [file for _, file in chain]
-    return " > ".join(name + (" (%s)" % file if file != before else "") for (name, file), before in zip(chain, files))
+    said = [name + (" (%s)" % file if file != before else "") for (name, file), before in zip(chain, files)]
+    return " > ".join(said if whole or len(chain) < 3 else [said[0], "...", "%s (%s)" % chain[-1]])
 
 
 def tables(house):
@@ -429,15 +470,28 @@ def table_faults(house, reasons=None):
 
 def layer_faults(house):
     for a, b, names in house.upward():
-        yield "src/%s uses src/%s, a later module: %s" % (a, b, ", ".join(names) or "its header")
+        at, to = house.files[a, b]
+        yield "src/%s %s src/%s, of a later module%s" % (at, "uses" if names else "includes", to, listed(names))
+    for a, b, names in house.across():
+        at, to = house.files[a, b]
+        yield "src/%s %s src/%s, of another folder of the same module%s; put what both need directly into src/%s" % (
+            at, "uses" if names else "includes", to, listed(names), module(a))
     for a, b, names in house.later():
-        yield "src/%s calls src/%s, which src/dreamddp.h lists later: %s" % (a, b, ", ".join(names))
+        yield "src/%s calls src/%s, which src/dreamddp.h lists later: %s" % (*house.files[a, b], ", ".join(names))
+    for path in house.orphans():
+        yield "src/dreamddp.h does not include src/%s; add it there" % path
     for fault in house.spine_faults():
         yield fault
     for c in house.circles():
-        yield "a circle of %d files: %s" % (len(c), " ".join("src/" + file for file in c))
+        circle = shortest_circle(house, c)
+        more = "" if len(circle) == len(c) else "; %d files call each other in circles" % len(c)
+        yield "a circle of %d files: %s%s" % (len(circle), calls_of(house, circle), more)
     for fault in table_faults(house):
         yield fault
+
+
+def listed(names):
+    return ": " + ", ".join(names) if names else ""
 
 
 def faults(house):
@@ -497,17 +551,17 @@ def pages():
 
 
 def main(argv):
-    if argv not in ([], ["--check"]):
+    if argv not in ([], ["--check"], ["--chains"]):
         sys.stderr.write(__doc__)
         return 2
-    house = House()
+    house, check = House(), argv == ["--check"]
     found = list(faults(house))
-    if not argv:
-        table(house)
-        tables(house)
     for f in found:
-        print("house: " + f, file=sys.stderr if argv else sys.stdout)
-    return 1 if argv and found else 0
+        print("house: " + f, file=sys.stderr if check else sys.stdout)
+    if not check:
+        table(house, argv == ["--chains"])
+        tables(house)
+    return 1 if check and found else 0
 
 
 if __name__ == "__main__":

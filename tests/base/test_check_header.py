@@ -98,7 +98,7 @@ FAULTS = (
     ("an include under #if", include('#ifdef DDP_X\n#include "base/tools.h"\n#endif\n'), False, "stands inside #if"),
     ("an include that an option leaves out", left_out, False,
      'text.c:3: #include "base/extra.h", which #ifndef DDP_NO_CLOCK of src/dreamddp.h leaves out'),
-    ("an orphan", orphan, True, "src/wire/forgotten.c is an orphan"),
+    ("an orphan", orphan, True, "src/wire/forgotten.c is not included: add it to src/dreamddp.h"),
     ("a later folder", later_folder, True, "src/base may not use src/wire, a later folder"),
     ("a byte that is not ASCII", bad_bytes("na\u00efve"), False, "not printable ASCII"),
     ("a tab", bad_bytes("a\tb"), False, "a tab"),

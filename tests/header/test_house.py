@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""[pure] `make house` on small made-up trees: it reports upward calls, circles, calls of later files,
-unlisted tables, and accesses to private structs of other modules.
-"""
+"""[pure] `make house` on small made-up trees: it reports upward calls, circles, calls of later files and other folders, files
+that src/dreamddp.h omits, unlisted tables, and accesses to private structs of other modules."""
 import os
 import sys
 
@@ -54,27 +53,71 @@ def ordered_tree_has_no_fault(folder):
 @case
 def upward_call_is_reported(folder):
     changes = {"base/two.c": "int ddp__two(void)\n{\n    return ddp__three();\n}\n", "graph/three.c": "int ddp__three(void) { return 3; }\n"}
-    expect_faults(reported(tree(folder, changes)), ["src/base/two uses src/graph/three, a later module", "ddp__three"])
+    expect_faults(reported(tree(folder, changes)), ["src/base/two.c uses src/graph/three.c, of a later module: ddp__three"])
+
+
+@case
+def include_of_a_later_module_names_the_header(folder):
+    changes = {"base/two.c": '#include "graph/three.h"\n' + TREE["base/two.c"], "graph/three.h": "int ddp__three(void);\n"}
+    faults = reported(tree(folder, changes))
+    expect_faults(faults, ["src/base/two.c includes src/graph/three.h, of a later module"])
+    expect(faults[0].endswith("module"), faults[0])
+
+
+PLANNERS = {"plan/shared.c": "int ddp__shared(void) { return 1; }\n", "plan/a/one.c": "int ddp__a(void) { return ddp__shared(); }\n",
+            "plan/b/two.c": "int ddp__b(void) { return ddp__shared(); }\n"}
+
+
+@case
+def call_of_another_folder_of_the_module_is_reported(folder):
+    spine = SPINE + tuple(PLANNERS)
+    expect_faults(reported(tree(folder, PLANNERS, spine)))
+    changes = dict(PLANNERS, **{"plan/b/two.c": "int ddp__b(void) { return ddp__a(); }\n"})
+    expect_faults(reported(tree(folder, changes, spine)),
+                  ["src/plan/b/two.c uses src/plan/a/one.c, of another folder of the same module: ddp__a", "into src/plan"])
+
+
+@case
+def include_from_another_folder_of_the_module_is_reported(folder):
+    changes = dict(PLANNERS, **{"plan/a/one.h": "int ddp__a(void);\n", "plan/b/two.h": '#include "plan/a/one.h"\n'})
+    expect_faults(reported(tree(folder, changes, SPINE + tuple(PLANNERS))),
+                  ["src/plan/b/two.h includes src/plan/a/one.h, of another folder of the same module;"])
+
+
+@case
+def file_that_the_spine_omits_is_reported(folder):
+    changes = {"graph/lost.c": "int ddp__lost(void) { return 4; }\n"}
+    expect_faults(reported(tree(folder, changes)), ["src/dreamddp.h does not include src/graph/lost.c"])
 
 
 @case
 def call_of_a_file_that_the_spine_lists_later_is_reported(folder):
     changes = {"base/one.c": "int ddp__one(void) { return ddp__two(); }\n", "base/two.c": "int ddp__two(void) { return 2; }\n"}
-    words = ["src/base/one calls src/base/two, which src/dreamddp.h lists later", "ddp__two"]
+    words = ["src/base/one.c calls src/base/two.c, which src/dreamddp.h lists later", "ddp__two"]
     expect_faults(reported(tree(folder, changes)), words)
 
 
 @case
 def circle_of_two_files_is_reported(folder):
     changes = {"base/one.c": "int ddp__one(void) { return ddp__two(); }\n"}
-    expect_faults(reported(tree(folder, changes)), ["lists later"], ["a circle of 2 files", "src/base/one src/base/two"])
+    expect_faults(reported(tree(folder, changes)), ["lists later"],
+                  ["a circle of 2 files: src/base/one.c calls ddp__two of src/base/two.c, src/base/two.c calls ddp__one of src/base/one.c"])
+
+
+@case
+def shortest_circle_of_a_group_is_shown(folder):
+    changes = {"base/one.c": "int ddp__one(void) { return ddp__two(); }\n", "base/zero.c": "int ddp__zero(void) { return ddp__one(); }\n",
+               "base/two.c": "int ddp__two(void) { return ddp__one() + ddp__zero(); }\n"}
+    found = [f for f in reported(tree(folder, changes, SPINE + ("base/zero.c",))) if "circle" in f]
+    expect_faults(found, ["a circle of 2 files: src/base/one.c calls ddp__two of src/base/two.c, src/base/two.c calls ddp__one of",
+                          "; 3 files call each other in circles"])
 
 
 @case
 def call_of_an_inline_function_counts(folder):
     changes = {"base/one.h": TREE["base/one.h"] + "static inline int ddp__early(void)\n{\n    return ddp__two();\n}\n",
                "base/two.c": "int ddp__two(void) { return 2; }\n"}
-    expect_faults(reported(tree(folder, changes)), ["src/base/one calls src/base/two", "ddp__two"])
+    expect_faults(reported(tree(folder, changes)), ["src/base/one.h calls src/base/two.c", "ddp__two"])
 
 
 @case
@@ -83,7 +126,7 @@ def function_that_a_macro_defines_counts(folder):
                              "        return value; \\\n    }\n",
                "base/one.c": "int ddp__one(void) { return ddp__made(); }\n",
                "base/two.c": "int ddp__two(void) { return 2; }\nDDP__MAKE(made, 4)\n"}
-    expect_faults(reported(tree(folder, changes)), ["src/base/one calls src/base/two", "ddp__made"])
+    expect_faults(reported(tree(folder, changes)), ["src/base/one.c calls src/base/two.c", "ddp__made"])
 
 
 @case
@@ -179,7 +222,9 @@ def use_of_a_table_of_functions_is_no_fault(folder):
 @case
 def longest_chain_follows_the_calls_of_functions(folder):
     chain = tree(folder).chains()["base"]
-    expect(chain == [("ddp__two", "base/two"), ("ddp__half", "base/two"), ("ddp__one", "base/one")], str(chain))
+    expect(chain == [("ddp__two", "base/two.c"), ("ddp__half", "base/two.c"), ("ddp__one", "base/one.c")], str(chain))
+    expect(house.chain_text(chain, True) == "ddp__two (base/two.c) > ddp__half > ddp__one (base/one.c)", house.chain_text(chain, True))
+    expect(house.chain_text(chain, False) == "ddp__two (base/two.c) > ... > ddp__one (base/one.c)", house.chain_text(chain, False))
 
 
 sys.exit(run_cases())
