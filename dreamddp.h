@@ -720,7 +720,7 @@ DDP_API int ddp_config_describe(const ddp_config *c, int i, ddp_setting *out);
 DDP_API ddp_status ddp_launched(const char **launcher, int *rank, int *world, ddp_error *err);
 
 /* ==== context/reading.h ==== [context] */
-/* What a context knows of itself: rank, world, step, live workers, servers, links, its error. */
+/* Read-only queries of a context: rank, world, step, live workers, servers, links and the first error. */
 
 typedef struct ddp_ctx ddp_ctx;
 
@@ -1021,8 +1021,8 @@ enum { /* ddp_message.layer */
 };
 
 /* ==== config/strategy.h ==== [config] */
-/* A strategy decides, at each event of a step, what is updated and what is sent. The library's own fill
- * a ddp_strategy_ops each (src/strategy); ddp_config.own_strategy takes yours (docs/own-strategy.md). */
+/* A strategy decides, at each event of a step, what is updated and what is sent. Each built-in strategy
+ * (src/strategy) fills a ddp_strategy_ops. ddp_config.own_strategy takes yours (docs/own-strategy.md). */
 
 typedef struct ddp_ctx ddp_ctx;
 typedef struct ddp_config ddp_config; /* config/config.h */
@@ -1445,7 +1445,7 @@ DDP_API ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error 
 DDP_API ddp_status ddp_oplist_write(const ddp_oplist *list, const char *path, ddp_error *err);
 
 /* ==== context/stats.h ==== [context] */
-/* What the library measured, decided and noticed: statistics, the plan in force, notes, traces. */
+/* Statistics of a run, the current plan, notes and traces. */
 
 struct ddp_plan;
 struct ddp_profile;
@@ -32157,8 +32157,8 @@ ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_error *err)
 
 /* ==== member/state.h ==== [member] */
 /* The state of a worker: all that a checkpoint's file holds and that a newcomer takes, as a list of named
- * arrays. The module run makes the list and reads the small values back. This module saves it, loads it
- * and sends it to joining workers. */
+ * arrays. src/session makes the list and reads the small values back. This module saves it, loads it and
+ * sends it to joining workers. */
 
 enum {
     DDP__WORKER_OWN = 1,   /* each has its own, in a synchronised checkpoint too */
@@ -44642,8 +44642,7 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
 #endif
 
 /* ==== config/settings.h ==== [config] */
-/* The configuration as the library reads it: fields, environment, defaults, links, and what goes with
- * what. */
+/* Settings: fields, environment variables, defaults, links, and combinations that are rejected. */
 
 /* The strategies that there are. src/strategy fills this table, so that no earlier module knows a strategy's
  * name. */
@@ -46415,7 +46414,7 @@ void ddp__config_free(ddp_config *c)
 }
 
 /* ==== context/context.h ==== [context] */
-/* Inside of a ddp_ctx. */
+/* The private state of a ddp_ctx. */
 
 /* The events of a strategy, by their names in ddp_strategy_ops. */
 #define DDP__EVENTS(X) \
@@ -48038,8 +48037,7 @@ int ddp__clock_next_step(ddp_ctx *d, double *at, double *wait_s)
 }
 
 /* ==== exchange/transport.h ==== [exchange] */
-/* How messages travel that do not go straight to an engine: src/device fills this table for a context whose
- * layers are on a device. */
+/* The table of a device transport. src/device fills it if the layers are on a device. */
 
 /* All functions are called on the context's thread. Tickets are the transport's own.
  *   post     a message, whose values are in the memory of layers (there) or here
@@ -48370,8 +48368,8 @@ DDP_LIB ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err);
 
 /* ==== exchange/update.c ==== [exchange] */
-/* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of the
- * device; and what a strategy computes with. */
+/* Arithmetic on the memory of layers, the check for NaN and infinity, and optimizer updates. They run on the
+ * caller's thread, or in the order of the device. */
 
 /* No multiply-add: replicas on unlike processors stay equal. */
 void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
@@ -48811,7 +48809,7 @@ int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, siz
 }
 
 /* ==== exchange/post.h ==== [exchange] */
-/* Which way a message goes, and messages that are waited for. */
+/* Chooses the path of a message, and waits for messages. */
 
 /* ---- post.c, collective.c: which way a message goes, and messages that are waited for ---- */
 
@@ -49319,7 +49317,7 @@ int ddp_all_gather_bytes(ddp_ctx *d, void *x, size_t n)
 }
 
 /* ==== exchange/sites.h ==== [exchange] */
-/* Averages in two levels: inside sites, then between them. */
+/* Hierarchical averages: within sites, then between sites. */
 
 /* ---- sites.c: averages in two levels ---- */
 
@@ -49579,7 +49577,7 @@ int ddp__post_is_done(ddp_ctx *d, int link, long ticket)
 }
 
 /* ==== exchange/average.h ==== [exchange] */
-/* A layer's average, and how its values become blocks of few bits. */
+/* The average of a layer, and its block quantisation. */
 
 /* takes: of the layer's parts, NULL: all. exact: as float32, with what a period leaves out. */
 DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes, int priority,
@@ -49735,8 +49733,9 @@ static ddp_status ddp__coded_fail(const ddp_ctx *d, const ddp_message *m, const 
                      "step %ld: %s of %s%s cannot travel as %s: %.200s; lower the learning rate, warm it up "
                      "or clip gradients",
                      m->step, ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "changes",
-                     m->layer < 0 ? "all layers" : "layer ", m->layer < 0 ? "" : ddp__unit_of(d, m->layer)->name,
-                     ddp__coding_name((int)m->coding), why->msg);
+                     m->layer < 0 ? "all layers" : "layer ",
+                     m->layer < 0 ? "" : ddp__unit_of(d, m->layer)->name, ddp__coding_name((int)m->coding),
+                     why->msg);
 }
 
 /* A layer without a gradient sends none, and its residual waits for the next one: where the gradient was,
@@ -50633,7 +50632,7 @@ ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err)
 }
 
 /* ==== device/device.h ==== [device] */
-/* What a context does through its backend, over the host or from device to device. */
+/* Device layers: copies through host memory, or device-to-device messages. */
 
 /* The longest transfers that links are probed with: at most so many times as many floats. */
 enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
@@ -50685,7 +50684,7 @@ DDP_LIB ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket
 DDP_LIB ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err);
 
 /* ==== device/stager.h ==== [device] */
-/* Messages of a device over the host. */
+/* Sends device layers through pinned host memory. */
 
 /* ---- over the host (stager.c) ----
  *
@@ -51601,7 +51600,7 @@ DDP_LIB double ddp__mean_layer_bytes(const ddp_ctx *d);
 DDP_LIB int ddp__operations_since(ddp_ctx *d, double begun, const ddp__op_span **out);
 
 /* ==== measure/account.h ==== [measure] */
-/* Where the time of a step went. */
+/* Splits the time of a step into computing, communication and waiting. */
 
 /* account.c */
 /* Accounts the steps that the clock has seen end. */
@@ -51612,7 +51611,7 @@ DDP_LIB void ddp__account_reset(ddp_ctx *d);
 DDP_LIB void ddp__drift_start(ddp_ctx *d);
 
 /* ==== measure/pace.h ==== [measure] */
-/* What changed while a run went on, and how long each rank computes. */
+/* Drift of measured times during a run, and the computing time of each rank. */
 
 /* pace.c: at the end of every step */
 DDP_LIB ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err);
@@ -51624,7 +51623,7 @@ DDP_LIB int ddp__note_members(ddp_ctx *d);
 DDP_LIB ddp_status ddp__pace_wait(ddp_ctx *d, ddp_error *err);
 
 /* ==== measure/timing.h ==== [measure] */
-/* What layers and links take: from FLOPs and the links as configured, or as measured. */
+/* Times of layers and links, estimated from FLOPs and settings or measured. */
 
 /* What planning needs of a layer of the whole model, which may be on several stages. Counts are of floats. */
 typedef struct ddp__layer_cost {
@@ -53309,7 +53308,7 @@ ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err)
 }
 
 /* ==== session/serve.h ==== [session] */
-/* The ranks that serve, and those that compute. */
+/* Runs the server ranks, and rejects hooks on a rank that only serves. */
 
 /* ---- serve.c: what serves, and the ranks that compute ---- */
 
@@ -53514,7 +53513,7 @@ void ddp__computing_team(ddp_ctx *d)
 }
 
 /* ==== session/planning.h ==== [session] */
-/* The plan of a session: made, read, shared among the ranks, made again. */
+/* Makes, reads, distributes and renews the plan of a session. */
 
 /* stages.c: one plan for a model that is cut into stages.
  *   open   at the start of the session: gathers what the plan needs of all layers, where the strategy can
@@ -54345,7 +54344,7 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 }
 
 /* ==== session/keep.h ==== [session] */
-/* What checkpoints and joining workers hold of a context. */
+/* The state of a context that checkpoints store and joining workers receive. */
 
 /* ---- state.c, program.c, join.c: what checkpoints and newcomers hold ---- */
 
@@ -55294,7 +55293,7 @@ int ddp_usually_same(ddp_ctx *d, const char *name, int64_t value)
 const char *ddp_unlike(const ddp_ctx *d) { return d ? d->session->unlike : ""; }
 
 /* ==== session/admission.h ==== [session] */
-/* Workers that join a run, on both sides. */
+/* Admits joining workers, on both sides: the members and the joining worker. */
 
 /* join.c, for members: serves newcomers from now on; the wire is one that resumes. */
 DDP_LIB ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err);

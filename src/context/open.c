@@ -114,7 +114,6 @@ void ddp__team_set(ddp_ctx *d, int group, int size, int root, int place)
     d->team_place = place;
 }
 
-
 void ddp__layers_freeze(ddp_ctx *d) { d->started = 1; }
 
 void ddp__step_over(ddp_ctx *d, int64_t taken)

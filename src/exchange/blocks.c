@@ -130,8 +130,9 @@ static ddp_status ddp__coded_fail(const ddp_ctx *d, const ddp_message *m, const 
                      "step %ld: %s of %s%s cannot travel as %s: %.200s; lower the learning rate, warm it up "
                      "or clip gradients",
                      m->step, ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "changes",
-                     m->layer < 0 ? "all layers" : "layer ", m->layer < 0 ? "" : ddp__unit_of(d, m->layer)->name,
-                     ddp__coding_name((int)m->coding), why->msg);
+                     m->layer < 0 ? "all layers" : "layer ",
+                     m->layer < 0 ? "" : ddp__unit_of(d, m->layer)->name, ddp__coding_name((int)m->coding),
+                     why->msg);
 }
 
 /* A layer without a gradient sends none, and its residual waits for the next one: where the gradient was,
