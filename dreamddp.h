@@ -48590,6 +48590,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
     ddp__clock_note(d, DDP__M_UPDATED, layer, DDP__OUTSIDE);
 }
 
+/* Muon's room, and what it cannot do. */
 ddp_status ddp__muon_open(ddp_ctx *d, int elsewhere, ddp_error *err)
 {
     int matrices = 0;
@@ -55536,7 +55537,6 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
 /* ==== session/start.c ==== [session] */
 /* The start of a session: layers are frozen, compared across ranks and made equal. */
 
-/* Muon's room, and what it cannot do. */
 /* A system that promises more memory than it has would end the process later, without a word. */
 static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
 {

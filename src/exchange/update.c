@@ -226,6 +226,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
     ddp__clock_note(d, DDP__M_UPDATED, layer, DDP__OUTSIDE);
 }
 
+/* Muon's room, and what it cannot do. */
 ddp_status ddp__muon_open(ddp_ctx *d, int elsewhere, ddp_error *err)
 {
     int matrices = 0;

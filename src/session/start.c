@@ -16,7 +16,6 @@
 #include "session/serve.h"
 #include "session/start.h"
 
-/* Muon's room, and what it cannot do. */
 /* A system that promises more memory than it has would end the process later, without a word. */
 static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
 {
