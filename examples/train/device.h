@@ -17,7 +17,7 @@ static ddp_status choose_gpu(program *p, ddp_error *err)
         return refuse(err, "unknown --numbers %s; choose f32, tf32 or bf16", numbers);
     p->backend = ddp_cuda(as, -1);
     p->cfg.backend = &p->backend;
-    p->cfg.nccl = p->both_links ? 2 : p->nccl;
+    p->cfg.device.nccl = p->both_links ? 2 : p->nccl;
     return DDP_OK;
 }
 #else

@@ -174,11 +174,11 @@ static void served(ddp_config *c, int k)
 {
     static const ddp_lgp lgp[] = {DDP_LGP_ON, DDP_LGP_EMA, DDP_LGP_OFF};
 
-    c->servers = k % 2 ? DDP_SERVERS_COLOCATED : 1;
-    c->staleness = 1;
-    c->defer = 0.6;
-    c->lgp = lgp[k / 2 % 3];
-    c->paper = k >= 6;
+    c->server.count = k % 2 ? DDP_SERVERS_COLOCATED : 1;
+    c->server.staleness = 1;
+    c->osp.defer = 0.6;
+    c->osp.lgp = lgp[k / 2 % 3];
+    c->plan.paper = k >= 6;
 }
 
 static void workers_on_a_gpu_have_servers(void **state)
@@ -239,7 +239,7 @@ static void coded(ddp_config *c, int k)
     static const ddp_overlap overlaps[] = {DDP_OVERLAP_NONE, DDP_OVERLAP_STREAM, DDP_OVERLAP_EAGER};
 
     c->wire = wires[k % 6];
-    c->overlap = overlaps[k / 6];
+    c->outer.overlap = overlaps[k / 6];
 }
 
 /* Blocks of the device, read here, and what it keeps: those of ddp_split. Odd lengths, zeros, denormals, huge
@@ -301,8 +301,8 @@ static void blocks_are_made_on_a_gpu(void **state)
 static void compensated(ddp_config *c, int k)
 {
     (void)k;
-    c->overlap = DDP_OVERLAP_EAGER;
-    c->compensation = 0.5;
+    c->outer.overlap = DDP_OVERLAP_EAGER;
+    c->outer.compensation = 0.5;
 }
 
 static void in_int8(ddp_config *c, int k)
@@ -339,8 +339,8 @@ static void averages_of_a_gpu_go_as_int8(void **state)
 #ifdef DDP_CUDA_ON_CPU
 static void slowly(ddp_config *c, int k)
 {
-    c->overlap = k % 2 ? DDP_OVERLAP_EAGER : DDP_OVERLAP_STREAM;
-    c->compensation = k == 1 ? 0.5 : 0;
+    c->outer.overlap = k % 2 ? DDP_OVERLAP_EAGER : DDP_OVERLAP_STREAM;
+    c->outer.compensation = k == 1 ? 0.5 : 0;
     c->wire = k < 2 ? DDP_WIRE_F32 : DDP_WIRE_INT4;
     c->net = "100mbit,50ms";
 }
