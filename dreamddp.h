@@ -64204,7 +64204,8 @@ int ddp__shares_open(ddp_pipe *p)
 static int ddp__cut_may_begin(const ddp_graph *g, int i)
 {
     const ddp_node *n = g->node[i];
-    int first, last;
+    int first = -1;
+    int last;
 
     return n->op && (!ddp__layer_range(g, n->layer, &first, &last) || first == i);
 }

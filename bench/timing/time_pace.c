@@ -2,6 +2,7 @@
  * assertions on the virtual clock are in tests/measure/test_pace.c. */
 #include "dreamddp.h"
 #include "context/context.h"
+#include "measure/timing.h"
 
 #include <pthread.h>
 #include <setjmp.h>

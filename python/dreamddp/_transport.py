@@ -38,9 +38,9 @@ def _given(settings, name, variable):
 
 def _join_s(config):
     """The join time-out of the settings in force, in seconds."""
-    for field, variable in (("join_timeout_s", "DREAMDDP_JOIN_TIMEOUT"), ("connect_timeout_s", "DREAMDDP_CONNECT_TIMEOUT")):
+    for field, variable in (("join_s", "DREAMDDP_JOIN_TIMEOUT"), ("connect_s", "DREAMDDP_CONNECT_TIMEOUT")):
         try:
-            seconds = getattr(config, field) or float(os.environ.get(variable) or 0)
+            seconds = getattr(config.timeout, field) or float(os.environ.get(variable) or 0)
         except ValueError:
             break  # ddp_open fails with the value
         if seconds > 0:

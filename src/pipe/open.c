@@ -9,7 +9,8 @@
 static int ddp__cut_may_begin(const ddp_graph *g, int i)
 {
     const ddp_node *n = g->node[i];
-    int first, last;
+    int first = -1;
+    int last;
 
     return n->op && (!ddp__layer_range(g, n->layer, &first, &last) || first == i);
 }

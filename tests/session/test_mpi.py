@@ -42,7 +42,7 @@ int main(int argc, char **argv)
     if (!strcmp(what, "serialized")) MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level);
     memset(&cfg, 0, sizeof cfg);
     cfg.transport = DDP_MPI;
-    cfg.peer_timeout_s = !strcmp(what, "still") || !strcmp(what, "idle") ? 2 : 60;
+    cfg.timeout.peer_s = !strcmp(what, "still") || !strcmp(what, "idle") ? 2 : 60;
     if (!strcmp(what, "literal")) cfg.world = 3;
     d = ddp_open(&cfg, &err);
     if (!d) {
