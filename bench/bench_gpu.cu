@@ -1,7 +1,6 @@
 /* Kernels of the GPU companion against what the device's memory allows, one JSON object per line:
  *
- *   nvcc -O3 -std=c++17 -arch=native -I. bench/bench_gpu.cu -o bench_gpu -lcublas
- * -lcublasLt -lnccl -lpthread
+ *   nvcc -O3 -std=c++17 -arch=native -I. bench/bench_gpu.cu -o bench_gpu -lcublas -lcublasLt -lnccl -lpthread
  *   ./bench_gpu [--small | --tiny]        tiny: only to see that all of it runs
  *
  * Each time is the median of 20 after 3 that do not count, by the device's events. share: bytes

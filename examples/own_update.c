@@ -1,8 +1,8 @@
 /* Keep your own optimizer: a network written by hand and an update rule that the library does not have (Lion,
  * arXiv:2302.06675). The library averages what ddp_add_block was given, and never updates: ddp_own_update().
  *
- *   cc -O2 -I. examples/own_update.c -o own_update -lm -lpthread && build/ddprun -n 3 --net 20mbit,2ms
- *   ./own_update
+ *   cc -O2 -I. examples/own_update.c -o own_update -lm -lpthread
+ *   build/ddprun -n 3 --net 20mbit,2ms ./own_update
  *
  * Prints the loss now and then, at last a hash of the parameters, equal on all workers. Alone it is one
  * worker. */

@@ -4,8 +4,7 @@
  *   ./train_gpt --workers 4 --strategy dreamddp --net 100mbit,5ms --data dreamddp.h --steps 200
  *
  * For a GPU (--device cuda):
- *   nvcc -O3 -arch=sm_90a -x cu -I. examples/train/train_gpt.c -o build/train_gpt_cuda -lcublas -lcublasLt
- *   -lnccl
+ *   nvcc -O3 -arch=sm_90a -x cu -I. examples/train/train_gpt.c -o train_gpt_cuda -lcublas -lcublasLt -lnccl
  *
  * The last line of stdout is one JSON object with the results; --help lists the options. */
 #define DREAMDDP_IMPLEMENTATION

@@ -5,8 +5,7 @@
  *   ./train_image --model mlp --data data/mnist --threads 2
  *
  * For a GPU (--device cuda):
- *   nvcc -O3 -arch=sm_90a -x cu -I. examples/train/train_image.c -o build/train_image_cuda -lcublas
- *   -lcublasLt -lnccl
+ * nvcc -O3 -arch=sm_90a -x cu -I. examples/train/train_image.c -o train_image_cuda -lcublas -lcublasLt -lnccl
  *
  * The last line of stdout is one JSON object with the results; --help lists the options. */
 #define DREAMDDP_IMPLEMENTATION
