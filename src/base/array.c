@@ -1,4 +1,4 @@
-/* Growing lists; stb_ds is instantiated here. */
+/* Allocates and frees growing arrays, and instantiates stb_ds. */
 #include "base/array.h"
 
 enum { DDP__ARRAY_LEAST = 8 }; /* elements of the first allocation */
@@ -9,7 +9,7 @@ int ddp__array_reserve(void *at, size_t n, size_t size)
     void *list;
     size_t room = 0;
 
-    memcpy(&list, at, sizeof list); /* a T * is not accessed as a void * */
+    memcpy(&list, at, sizeof list); /* a T * must not be accessed as a void * */
     if (list) {
         head = stbds_header(list);
         room = head->capacity;
@@ -33,9 +33,9 @@ void ddp__array_release(const void *list)
     if (list) DDP_FREE(stbds_header(list));
 }
 
-/* Instantiates stb_ds, once per program: here, unless DREAMDDP_NO_STB_DS_IMPLEMENTATION says
- * that another file does (define it beside a program's own instantiation, and in all but one of
- * several DDP_STATIC files), or unless this very file has STB_DS_IMPLEMENTATION defined. */
+/* Instantiates stb_ds once per program: here, unless this file already defines STB_DS_IMPLEMENTATION or
+ * the program defines DREAMDDP_NO_STB_DS_IMPLEMENTATION. Define the latter if another file of the program
+ * instantiates stb_ds, and in all but one of several DDP_STATIC files. */
 #if !defined(DREAMDDP_NO_STB_DS_IMPLEMENTATION) && !defined(STB_DS_IMPLEMENTATION)
 #define STB_DS_IMPLEMENTATION
 #if defined(__GNUC__) || defined(__clang__)

@@ -1,30 +1,31 @@
-/* Growing lists: arrays of stb_ds whose memory comes from DDP_REALLOC, and is checked.
+/* Growing arrays: stb_ds arrays whose memory comes from DDP_REALLOC and whose allocation failures are
+ * reported.
  *
  *     int *list = NULL;
  *     if (!ddp__reserve(list, stbds_arrlenu(list) + 1)) return DDP_MEMORY;
  *     stbds_arrput(list, 7);
  *     ddp__array_free(list);
  *
- * stb_ds neither checks its realloc nor uses DDP_REALLOC. Therefore reserve room before each
- * stbds_arrput, stbds_arraddnptr or stbds_arrsetlen, which then do not allocate, and never use
- * stbds_arrfree. (stbds_arrins and stbds_arraddnindex do not compile under gcc -Wconversion.) Use arrays
- * only: the maps of stb_ds share a process-wide seed and allocate by themselves. Never in the public API.
+ * stb_ds neither checks its realloc nor uses DDP_REALLOC. So call ddp__reserve before each stbds_arrput,
+ * stbds_arraddnptr or stbds_arrsetlen, which then do not allocate, and never call stbds_arrfree.
+ * stbds_arrins and stbds_arraddnindex do not compile under gcc -Wconversion. Use only the arrays of stb_ds:
+ * its maps share a process-wide seed and allocate by themselves. Do not use these arrays in the public API.
  *
- * stb_ds is the installed package, not a copy. A program that uses stb_ds too may include it before or after
- * this header, in the same file or in others; base/array.c instantiates it. */
+ * stb_ds is the installed package, not a copy. A program that uses stb_ds, too, may include it before or
+ * after this header, in the same file or in others. base/array.c instantiates it. */
 #pragma once
 
 #include "base/platform.h"
 
-/* Only a program that includes stb_ds.h itself gets its short names (arrput). */
+/* Hides the short names of stb_ds (arrput) unless the program includes stb_ds.h itself. */
 #if !defined(INCLUDE_STB_DS_H) && !defined(DREAMDDP_NO_STB_DS_IMPLEMENTATION) && \
     !defined(STB_DS_IMPLEMENTATION) && !defined(STBDS_NO_SHORT_NAMES)
 #define STBDS_NO_SHORT_NAMES
 #define DDP__STBDS_NO_SHORT_NAMES
 #endif
 
-/* Here only its declarations: a program that asked for the implementation gets it by its own #include below
- * ours. */
+/* Includes only the declarations. A program that defined STB_DS_IMPLEMENTATION gets the implementation
+ * from its own #include after this header. */
 #ifndef INCLUDE_STB_DS_H
 #pragma push_macro("STB_DS_IMPLEMENTATION")
 #undef STB_DS_IMPLEMENTATION
@@ -42,16 +43,16 @@
 #undef STBDS_NO_SHORT_NAMES
 #endif
 
-/* The elements of a list, an int. */
+/* Number of elements of a list, as int. */
 #define ddp__count(list) ((int)stbds_arrlen(list))
 
-/* Makes room for n elements in all, and at least doubles the room where it grows; the elements and their
- * number stay. list: a T * that is NULL at first. 1; or 0 when memory is short or n elements exceed the
- * address space: the list stays as it was. New elements are not initialised. */
+/* Reserves capacity for n elements in total; if the list grows, the capacity at least doubles. The
+ * elements and their number do not change. list: a T *, NULL at first. Returns 1, or 0 if memory is short
+ * or n elements exceed the address space; the list is then unchanged. New elements are not initialised. */
 #define ddp__reserve(list, n) ddp__array_reserve(&(list), (size_t)(n), sizeof *(list))
 /* Frees a list and sets it to NULL. */
 #define ddp__array_free(list) (ddp__array_release(list), (list) = NULL)
 
-/* What the macros above call. at: where the pointer to the first element is. */
+/* Implementation of the macros above. at: address of the pointer to the first element. */
 DDP_LIB int ddp__array_reserve(void *at, size_t n, size_t size);
 DDP_LIB void ddp__array_release(const void *list);

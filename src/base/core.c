@@ -1,4 +1,4 @@
-/* Status codes, failures, log lines, memory, the clock, random numbers and hashes. */
+/* Implements status codes, errors, logging, memory, the clock, random numbers and hashes. */
 #include "base/core.h"
 
 #include <sys/mman.h>
@@ -27,7 +27,7 @@ int ddp_status_exit_code(ddp_status code)
     return ddp__status_known(code) ? ddp__statuses[code].exit_code : 1;
 }
 
-/* What a peer or a file says may hold bytes that a terminal would obey. */
+/* Replaces control characters: text from a peer or a file may contain terminal escape sequences. */
 static void ddp__text_tame(char *text)
 {
     for (; *text; text++)
@@ -105,7 +105,8 @@ void ddp__log(const ddp_logger *log, ddp_log_level level, const char *fmt, ...)
 
 /* ---- memory ---- */
 
-/* From this size on a block is aligned to, and advised as, huge pages, whose first touch costs a fourth. */
+/* Size of a huge page. Blocks of at least twice this size are aligned to it and advised as huge pages,
+ * whose first touch costs a fourth. */
 #define DDP__HUGE_BYTES ((size_t)2 << 20)
 
 void *ddp__alloc(const ddp_allocator *a, size_t bytes)
@@ -135,7 +136,7 @@ void ddp__release(const ddp_allocator *a, void *ptr, size_t bytes)
         free(ptr);
 }
 
-/* The number at the start of a file of one line, DBL_MAX where there is none ("max"). */
+/* Reads the number in a one-line file. Returns DBL_MAX if there is none ("max"). */
 static double ddp__limit_read(const char *path)
 {
     FILE *f = fopen(path, "r");
@@ -150,7 +151,7 @@ static double ddp__limit_read(const char *path)
 double ddp__memory_total(void)
 {
     FILE *f = fopen("/proc/meminfo", "r");
-    const double v2 = ddp__limit_read("/sys/fs/cgroup/memory.max"); /* of a container */
+    const double v2 = ddp__limit_read("/sys/fs/cgroup/memory.max"); /* container limit, cgroup v2 */
     const double v1 = ddp__limit_read("/sys/fs/cgroup/memory/memory.limit_in_bytes");
     double ram = 0, swap = 0;
     struct rlimit own; /* ulimit -v */
@@ -231,7 +232,7 @@ char *ddp__strdup(const char *s)
     return p;
 }
 
-/* ---- order ---- */
+/* ---- sorting ---- */
 
 int ddp__rising(const void *a, const void *b)
 {
@@ -242,7 +243,7 @@ int ddp__rising(const void *a, const void *b)
 
 /* ---- the clock ---- */
 
-static __thread double *ddp__own_time; /* NULL: the machine's */
+static __thread double *ddp__own_time; /* NULL: the machine's clock */
 
 double *ddp__time_set(double *now)
 {
@@ -296,7 +297,8 @@ uint64_t ddp_rng_u64(ddp_rng *r)
 
 uint64_t ddp_rng_below(ddp_rng *r, uint64_t n)
 {
-    uint64_t skip = (UINT64_MAX - n + 1) % n; /* 2^64 mod n values would be too many */
+    uint64_t skip =
+        (UINT64_MAX - n + 1) % n; /* 2^64 mod n values to discard, so that all results are equally likely */
     uint64_t x;
 
     do x = ddp_rng_u64(r);
@@ -306,8 +308,9 @@ uint64_t ddp_rng_below(ddp_rng *r, uint64_t n)
 
 double ddp_rng_uniform(ddp_rng *r) { return (double)(ddp_rng_u64(r) >> 11) * 0x1.0p-53; }
 
-/* libm's log and cos are not bit-equal on all platforms; twelve uniforms minus six need only
- * additions, which IEEE rounds the same way everywhere. Mean 0, variance 1, tails end at 6. */
+/* The sum of twelve uniform numbers minus six. It needs only additions, which IEEE rounds identically
+ * everywhere; libm's log and cos are not bit-identical on all platforms. Mean 0, variance 1, tails end at
+ * 6. */
 double ddp_rng_normal(ddp_rng *r)
 {
     double s = 0;
@@ -316,7 +319,7 @@ double ddp_rng_normal(ddp_rng *r)
     return s - 6;
 }
 
-/* ---- decks ---- */
+/* ---- shuffling ---- */
 
 uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key)
 {
@@ -347,10 +350,10 @@ long ddp__deal(uint64_t seed, uint64_t card, uint64_t n)
     return (long)ddp__shuffled(card % n, n, ddp_rng_u64(&key));
 }
 
-/* ---- a fingerprint of floats ---- */
+/* ---- hash of floats ---- */
 
-/* Two floats per round, read as numbers and not as bytes, so that byte order does not matter.
- * Each round is a bijection of the hash: one changed bit can never be lost. */
+/* Mixes in two floats per round, as numbers, not as bytes, so that the byte order does not matter. Each
+ * round is a bijection of the hash, so no changed bit is lost. */
 static uint64_t ddp__hash_round(uint64_t hash, uint64_t word)
 {
     hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
@@ -533,7 +536,8 @@ void ddp__sha256(const void *data, size_t n, unsigned char *digest)
 {
     uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                          0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-    const size_t rest = n % 64, last = rest < 56 ? 64 : 128; /* the last bytes, a 1 and the length in bits */
+    const size_t rest = n % 64,
+                 last = rest < 56 ? 64 : 128; /* the remaining bytes, a 1 bit and the length in bits */
     unsigned char tail[128] = {0};
 
     for (size_t at = 0; at + 64 <= n; at += 64) ddp__sha256_block(state, (const unsigned char *)data + at);

@@ -1,4 +1,4 @@
-/* Kinds of files that a user may pass by mistake, recognised by their first bytes. */
+/* Recognises file types that a user may pass by mistake, from their first bytes. */
 #include "base/core.h"
 
 #define DDP__UNPACK(program) "unpack it first with " program
@@ -6,7 +6,7 @@
 #define DDP__NO_TEXT         "give a text or token file"
 #define DDP__PICTURES        "train_image trains on images: a folder of MNIST or CIFAR files"
 
-/* A magic number: the bytes at an offset of the file. */
+/* A magic number: bytes at an offset of the file. */
 typedef struct ddp__magic {
     int at;
     const char *bytes;
@@ -58,7 +58,7 @@ static const struct {
                  {"AVI ", "an AVI file", DDP__NO_TEXT},
                  {"WEBP", "a WebP image", DDP__PICTURES}};
 
-/* A safetensors file: the length of its header in 8 bytes, then the header, a JSON object. */
+/* Recognises a safetensors file: an 8-byte header length, then the header, a JSON object. */
 static int ddp__is_safetensors(const unsigned char *p, size_t n)
 {
     uint64_t header = 0;

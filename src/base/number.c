@@ -1,7 +1,7 @@
-/* Numbers as text, with a decimal point in every locale. */
+/* Converts numbers to and from text with a decimal point in every locale. */
 #include "base/core.h"
 
-/* The C locale for this thread. glibc and musl return a constant and allocate nothing. */
+/* Switches this thread to the C locale. glibc and musl return a constant and allocate nothing. */
 static locale_t ddp__locale_enter(locale_t *plain)
 {
     *plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);

@@ -1,5 +1,5 @@
-/* What the implementation needs of the system and the compiler: headers, the small common subset of
- * C11 and C++17, the macros that a program may define. Linux first; macOS is kept compiling. */
+/* System headers, compiler differences (the common subset of C11 and C++17), and the macros that a
+ * program may define. The target is Linux; the code also compiles on macOS. */
 #pragma once
 
 #include "base/status.h"
@@ -26,20 +26,21 @@
 #include <time.h>
 #include <unistd.h>
 #ifdef __APPLE__
-#include <xlocale.h> /* newlocale */
+#include <xlocale.h> /* declares newlocale */
 #endif
 
 #ifndef CLOCK_MONOTONIC
 #error "dreamddp: a libc header hid POSIX; include dreamddp.h first, or compile with -D_GNU_SOURCE"
 #endif
 
-/* GNU's part of POSIX, which a libc header before this one hides under gcc's default -std=gnu17. */
+/* GNU extensions that stay hidden under gcc's default -std=gnu17 if the program included a libc header
+ * first. */
 #ifdef __linux__
 DDP__C char **environ;
 DDP__C int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask);
 #endif
 
-/* Memory for bookkeeping; tensors and staging buffers come from ddp_config.allocator. */
+/* Allocation for bookkeeping. Tensors and staging buffers come from ddp_config.allocator. */
 #if defined(DDP_REALLOC) != defined(DDP_FREE)
 #error "dreamddp: define both DDP_REALLOC and DDP_FREE, or neither"
 #endif
@@ -54,7 +55,7 @@ DDP__C int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeou
 #define DDP_RESTRICT
 #endif
 
-/* Before an inline function that kernels of a GPU call, too. */
+/* Marks an inline function that GPU kernels also call. */
 #ifdef __CUDACC__
 #define DDP__DEVICE __host__ __device__
 #else
@@ -67,7 +68,7 @@ DDP__C int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeou
 #define DDP_STATIC_ASSERT(cond, text) _Static_assert(cond, text)
 #endif
 
-/* Checks for our own bugs only; user mistakes are status codes. */
+/* Checks for bugs of this library only. Mistakes of the caller are reported as status codes. */
 #ifndef DDP_ASSERT
 #include <assert.h>
 #define DDP_ASSERT(cond) assert(cond)

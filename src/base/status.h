@@ -1,15 +1,15 @@
-/* What every call speaks: the version and the linkage of functions; status codes and the one sentence that
- * goes with them, log lines, and the hook that memory comes from. */
+/* Basics of the public API: version, linkage of functions, status codes and error messages, logging, and
+ * the memory allocator hook. */
 #pragma once
 
-/* CLOCK_MONOTONIC, ppoll and friends are hidden under -std=c11 unless asked for before the first libc
+/* -std=c11 hides CLOCK_MONOTONIC, ppoll and others unless _GNU_SOURCE is defined before the first libc
  * header. */
 #if (defined(DREAMDDP_IMPLEMENTATION) || defined(DDP_SEPARATE)) && defined(__linux__) && !defined(_GNU_SOURCE)
 #define _GNU_SOURCE 1
 #endif
 
-/* Files and messages hold numbers as they are in memory, and sizes of 64 bits. Elsewhere this would compile
- * and write files that no other machine reads. */
+/* Files and messages store numbers in the machine's byte order and with 64-bit sizes. On any other
+ * platform the library would compile, but no other machine could read its files. */
 #if (defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__) || \
     (defined(__SIZEOF_POINTER__) && __SIZEOF_POINTER__ != 8)
 #error "dreamddp: this platform is not supported; use a little-endian 64-bit one (x86-64, arm64, riscv64)"
@@ -31,8 +31,8 @@
 #define DDP__PRINTF(f, a)
 #endif
 
-/* Linkage of the public functions. Define DDP_STATIC to keep a private copy of the
- * library inside one file (two versions in one program then coexist). */
+/* Linkage of the public functions. DDP_STATIC makes a private copy of the library inside one file, so
+ * that one program can contain two versions. */
 #ifdef __cplusplus
 #define DDP__C extern "C"
 #else
@@ -56,7 +56,8 @@
 #endif
 #endif
 
-/* name, process exit code of the programs (1: failure, 2: usage, 3: a peer was lost, 130: aborted), text */
+/* Status codes: name, exit code of the example programs (1: failure, 2: usage, 3: a peer was lost, 130:
+ * aborted), text. */
 #define DDP_STATUS_LIST(X)                         \
     X(OK, 0, "ok")                                 \
     X(ARG, 2, "invalid argument")                  \
@@ -82,21 +83,23 @@ typedef enum ddp_status {
 
 #define DDP_ERROR_TEXT 400
 
-/* A failure: a code for the program, a sentence for the person. All-zero = no error.
- * msg names the offending value and the remedy and never ends in a newline. */
+/* An error: a code for the program and a message for the user. All-zero means no error. msg names the
+ * offending value and the remedy, and never ends in a newline. */
 typedef struct ddp_error {
     ddp_status code;
     char msg[DDP_ERROR_TEXT];
 } ddp_error;
 
-/* ddp_status_text - a short constant English text for a code ("network failure").
- * ddp_status_exit_code - the exit code that the programs of this project return for it.
- * Both are pure and safe from any thread. */
+/* ddp_status_text - a short English text for a code, such as "network failure". The string is a constant.
+ * Pure; safe from any thread. */
 DDP_API const char *ddp_status_text(ddp_status code);
+
+/* ddp_status_exit_code - the exit code that the programs of this project return for a status code. Pure;
+ * safe from any thread. */
 DDP_API int ddp_status_exit_code(ddp_status code);
 
 typedef enum ddp_log_level {
-    DDP_LOG_DEFAULT, /* what DREAMDDP_LOG says (off, error, warn, info, debug), else warn */
+    DDP_LOG_DEFAULT, /* the level that DREAMDDP_LOG names (off, error, warn, info, debug); if unset, warn */
     DDP_LOG_OFF,
     DDP_LOG_ERROR,
     DDP_LOG_WARN,
@@ -104,18 +107,18 @@ typedef enum ddp_log_level {
     DDP_LOG_DEBUG
 } ddp_log_level;
 
-/* Where log lines go. All-zero = nowhere, unless DREAMDDP_LOG is set: then stderr.
- * fn gets one line without newline; it may be called from the comm thread. */
+/* Destination of log lines. All-zero: no logging, or stderr if the environment variable DREAMDDP_LOG is
+ * set. fn receives one line without a newline. The comm thread may call it, too. */
 typedef struct ddp_logger {
     void (*fn)(void *user, ddp_log_level level, const char *line);
     void *user;
-    ddp_log_level level; /* lines above this level are not formatted */
+    ddp_log_level level; /* less important lines are not formatted */
 } ddp_logger;
 
-/* Memory for tensors, optimizer state and staging. All-zero = malloc/free (64-byte aligned,
- * huge pages where the system offers them).
- *   alloc  returns bytes bytes aligned to at least 64, not necessarily zeroed, or NULL
- *   free   takes what alloc returned and the same byte count; never called with NULL
+/* Allocator for tensors, optimizer state and staging buffers. All-zero: malloc and free, with 64-byte
+ * alignment and huge pages where the system offers them.
+ *   alloc  returns `bytes` bytes aligned to at least 64, or NULL; the memory need not be zeroed
+ *   free   receives a pointer that alloc returned, never NULL, and the same byte count
  * Both may be called from the thread that calls ddp_open, ddp_close or the first step. */
 typedef struct ddp_allocator {
     void *(*alloc)(void *user, size_t bytes);

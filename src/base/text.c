@@ -1,4 +1,5 @@
-/* Growing text, files read whole or mapped, and written whole or not at all, numbers that must be whole. */
+/* Growing text, reading and mapping whole files, writing files whole or not at all, and strict parsing of
+ * numbers. */
 #include "base/core.h"
 
 #include <sys/mman.h>
@@ -52,7 +53,7 @@ void ddp__text_free(ddp__text *t)
     memset(t, 0, sizeof *t);
 }
 
-/* Reads through `gzip -dc PATH` without a shell, so that no file name can be a command. */
+/* Opens a pipe from `gzip -dc PATH` without a shell, so that no file name can run a command. */
 static FILE *ddp__gzip_open(const char *path, pid_t *child)
 {
     int fd[2];
@@ -137,8 +138,8 @@ ddp_status ddp__file_map(const char *path, ddp__mapped *m, ddp_error *err)
 {
     const size_t n = path ? strlen(path) : 0;
     const int gz = n > 3 && !strcmp(path + n - 3, ".gz");
-    const int fd = path && !gz ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1; /* a pipe must not hold
-                                                                                        us */
+    const int fd = path && !gz ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC)
+                               : -1; /* O_NONBLOCK: opening a pipe must not block */
     struct stat st;
     void *pages = MAP_FAILED;
     ddp_status status;
@@ -153,7 +154,7 @@ ddp_status ddp__file_map(const char *path, ddp__mapped *m, ddp_error *err)
         m->size = (size_t)st.st_size;
         return DDP_OK;
     }
-    status = ddp__file_read(path, &m->copy, err); /* and its sentence, if the file cannot be read */
+    status = ddp__file_read(path, &m->copy, err); /* sets the error if the file cannot be read */
     if (status != DDP_OK) ddp__text_free(&m->copy);
     m->bytes = (const unsigned char *)m->copy.data;
     m->size = m->copy.size;
@@ -219,7 +220,7 @@ ddp_status ddp__folder_flush(const char *path, ddp_error *err)
     if (n) folder[n] = 0;
     fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DDP_FREE(folder);
-    if (fd < 0) return DDP_OK; /* one may write to folders that one may not read */
+    if (fd < 0) return DDP_OK; /* a directory may be writable but not readable */
     if (fsync(fd) && errno != EINVAL && errno != EROFS && errno != EBADF) why = errno;
     close(fd);
     if (!why) return DDP_OK;
@@ -229,7 +230,8 @@ ddp_status ddp__folder_flush(const char *path, ddp_error *err)
                      path, strerror(why));
 }
 
-/* Closes the file, and leaves it under its name if keep and all went well. */
+/* Closes the file. If keep is 1 and every write succeeded, it appears under its name; otherwise it is
+ * removed. */
 static ddp_status ddp__file_close(ddp__file *o, int keep, ddp_error *err)
 {
     const int straight = !strcmp(o->tmp, o->path);

@@ -1,7 +1,7 @@
-/* Threads that sleep, wait and share loops. */
+/* Thread sleep, condition variables with time-outs, scheduling hints, and the thread pool. */
 #include "base/core.h"
 
-/* syscall() is hidden where a libc header came first under strict C. */
+/* A libc header that was included first under strict C hides syscall(). */
 #if defined(__linux__) && (defined(__GLIBC__) ? defined(__USE_MISC) : defined(_GNU_SOURCE))
 #include <sys/syscall.h>
 #endif
@@ -42,8 +42,8 @@ void ddp__thread_prompt(void)
 
     memset(&a, 0, sizeof a);
     if (syscall(SYS_sched_getattr, 0, &a, (unsigned)sizeof a, 0u) || a.policy != 0)
-        return;         /* not SCHED_OTHER */
-    a.runtime = 100000; /* nanoseconds, the least that is allowed */
+        return;         /* the policy is not SCHED_OTHER */
+    a.runtime = 100000; /* nanoseconds, the allowed minimum */
     (void)syscall(SYS_sched_setattr, 0, &a, 0u);
 #endif
 }
@@ -97,7 +97,7 @@ int ddp__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, double when)
     struct timespec ts;
 
     if (when < 0) return pthread_cond_wait(c, m);
-    if (when > 1e9) when = 1e9; /* a clock that began with the machine is not there in 31 years */
+    if (when > 1e9) when = 1e9; /* 31 years: never reached by a clock that starts at boot */
 #ifdef __APPLE__
     {
         double left = when - ddp_now();
@@ -126,8 +126,8 @@ struct ddp__pool {
     ddp__room_fn fn;
     void *user;
     long items, grain;
-    long next;            /* first item nobody has taken; atomic */
-    unsigned char *rooms; /* aligned, in `memory`; NULL before ddp__pool_rooms */
+    long next;            /* first item that no thread has taken; atomic */
+    unsigned char *rooms; /* aligned part of `memory`; NULL before ddp__pool_rooms */
     void *memory;
     ddp__helper helper[1]; /* [threads - 1] */
 };
@@ -137,8 +137,8 @@ static void *ddp__pool_room(const ddp__pool *p, int number)
     return p && p->rooms ? p->rooms + (size_t)number * DDP__ROOM_BYTES : NULL;
 }
 
-/* Takes blocks until none is left. Which thread takes a block does not matter: blocks are independent by
- * contract. */
+/* Processes blocks until none is left. Any thread may process any block, because blocks are independent
+ * by contract. */
 static void ddp__pool_drain(ddp__pool *p, int number)
 {
     void *room = ddp__pool_room(p, number);
@@ -212,8 +212,8 @@ int ddp__pool_rooms(ddp__pool *p)
     const size_t align = 64;
 
     if (p->rooms) return 1;
-    p->memory = DDP_REALLOC(NULL, (size_t)p->threads * DDP__ROOM_BYTES + align); /* not touched before it is
-                                                                                    used */
+    p->memory = DDP_REALLOC(NULL, (size_t)p->threads * DDP__ROOM_BYTES +
+                                      align); /* the system provides a page at its first use */
     if (!p->memory) return 0;
     p->rooms = (unsigned char *)p->memory + (align - (uintptr_t)p->memory % align) % align;
     return 1;
@@ -232,7 +232,7 @@ void ddp__pool_run_rooms(ddp__pool *p, long items, long grain, ddp__room_fn fn, 
         return;
     }
     pthread_mutex_lock(&p->lock);
-    /* a helper that woke late for the previous job must leave it before its fields change */
+    /* a helper that woke late for the previous job must leave it before the fields change */
     while (p->busy) pthread_cond_wait(&p->idle, &p->lock);
     p->fn = fn;
     p->user = user;
@@ -248,7 +248,7 @@ void ddp__pool_run_rooms(ddp__pool *p, long items, long grain, ddp__room_fn fn, 
     pthread_mutex_unlock(&p->lock);
 }
 
-/* A loop that needs no room. */
+/* Adapter for a loop that needs no working memory. */
 typedef struct ddp__plain_loop {
     ddp__range_fn fn;
     void *user;
