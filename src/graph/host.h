@@ -1,55 +1,55 @@
-/* What a graph may know of the context that trains it: memory, threads and the hooks.
- * A ddp_ctx begins with this struct, so src/graph needs nothing of src/context. */
+/* The part of the context that a graph may use: memory, threads and hooks. A ddp_ctx begins with this
+ * struct, so src/graph does not depend on src/context. */
 #pragma once
 
 #include "base/backend.h"
 #include "base/core.h"
 #include "graph/layer.h"
 
-/* The same hooks that a user's own loop calls; each returns 0 or a ddp_status. */
+/* The hooks that a user's own training loop also calls. Each returns 0 or a ddp_status. */
 typedef struct ddp__hooks {
     int (*add_layer)(ddp_ctx *ctx, const ddp_layer *layer);
     int (*forward_begin)(ddp_ctx *ctx, int layer);
     int (*backward_begin)(ddp_ctx *ctx, int layer);
     int (*backward_end)(ddp_ctx *ctx, int layer);
-    int (*last_pass)(const ddp_ctx *ctx, int layer); /* 1: the next backward_end of the layer completes its
-                                                        gradient */
+    int (*last_pass)(const ddp_ctx *ctx,
+                     int layer); /* 1: the layer's next backward_end completes its gradient */
 } ddp__hooks;
 
-/* A graph hangs itself here so that ddp_close can free it. */
+/* List entry through which ddp_close frees a graph. */
 typedef struct ddp__owned {
     struct ddp__owned *next;
     void (*destroy)(struct ddp__owned *self);
-    uint64_t *passes; /* what random masks depend on, part of a checkpoint; NULL before the build */
-    uint64_t model;   /* hash of the operators: a checkpoint is of one model */
-    uint64_t dropout; /* hash of places and probabilities: a checkpoint's may be others, the ranks' of a run
-                          are equal */
+    uint64_t *passes;    /* seeds the random masks; saved in checkpoints; NULL before the build */
+    uint64_t model;      /* hash of the operators, which a checkpoint must match */
+    uint64_t dropout;    /* hash of dropout positions and probabilities: equal on all ranks, may differ from a
+                    checkpoint's */
     double most_dropout; /* the largest probability; 0: none */
-    double bytes;        /* of this machine's memory: parameters, gradients, activations */
+    double bytes;        /* of this machine's memory, for parameters, gradients and activations */
 } ddp__owned;
 
 typedef struct ddp__host {
     ddp_allocator allocator;
     ddp_logger log;
-    ddp__pool *pool; /* operator threads; NULL = one */
+    ddp__pool *pool; /* operator threads; NULL: only the caller */
     const ddp__hooks *hooks;
     ddp__owned *owned;          /* destroyed in ddp_close, newest first */
     uint64_t seed;              /* for initialisation and dropout */
-    int kernels;                /* ddp_config.kernels, of the operators; 0 = the fastest */
+    int kernels;                /* ddp_config.kernels for the operators (default: 0, the fastest) */
     ddp_error error;            /* the first error of the context; sticky */
-    const ddp_backend *backend; /* where layers and activations live; NULL = here */
-    void *device;               /* its self */
-    const unsigned char *paper; /* [paper_bytes] where nothing is read or written: the layers' memory in its
-                                   first half, */
-    size_t paper_bytes;         /* what is allocated beside it in the second. NULL = none (src/sim) */
-    pid_t process;              /* that opened the context, and has its threads; 0 = any may use it */
+    const ddp_backend *backend; /* where layers and activations are; NULL: host memory */
+    void *device;               /* the backend's self */
+    const unsigned char
+        *paper;         /* [paper_bytes] memory that is never accessed (src/sim): layers in the first half, */
+    size_t paper_bytes; /* other allocations in the second; NULL: not used */
+    pid_t process;      /* process that opened the context and has its threads; 0: any process may use it */
 } ddp__host;
 
-/* A forked child has the memory of a context and none of its threads: it may hold a lock for ever. h may be
- * NULL. */
+/* 1 in a forked child: it has a context's memory but none of its threads, and a lock may be held forever.
+ * h may be NULL. */
 static inline int ddp__host_forked(const ddp__host *h) { return h && h->process && h->process != getpid(); }
 
-/* DDP_USAGE in a forked child. */
+/* Returns DDP_USAGE in a forked child. */
 static inline ddp_status ddp__host_check(const ddp__host *h, ddp_error *err)
 {
     if (!ddp__host_forked(h)) return DDP_OK;
@@ -59,7 +59,7 @@ static inline ddp_status ddp__host_check(const ddp__host *h, ddp_error *err)
                      (long)h->process, (long)getpid());
 }
 
-/* Where warnings about what the host has go. */
+/* The logger for warnings about the host. */
 static inline const ddp_logger *ddp__host_log(const ddp__host *h) { return &h->log; }
 
 static inline int ddp__on_paper(const ddp__host *h, const void *at)
@@ -69,9 +69,9 @@ static inline int ddp__on_paper(const ddp__host *h, const void *at)
     return h && h->paper && p >= h->paper && p < h->paper + h->paper_bytes;
 }
 
-/* Memory of layers and activations: the device's where the host has a backend, else this process's own; h may
- * be NULL. alloc: zeroed, NULL when short or for 0 bytes. Copies are in the order of all work there; download
- * waits. */
+/* Memory of layers and activations: on the device if the host has a backend, else in this process. h may
+ * be NULL. ddp__host_alloc returns zeroed memory, or NULL if memory is short or bytes is 0. Copies run in
+ * the order of all work on the device; ddp__host_download waits. */
 static inline void *ddp__host_alloc(const ddp__host *h, size_t bytes)
 {
     if (h && h->backend) return bytes ? h->backend->alloc(h->device, bytes) : NULL;

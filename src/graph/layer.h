@@ -1,4 +1,4 @@
-/* A layer: the unit of synchronisation. Registered by the user's loop or by a built graph. */
+/* A layer, the unit of synchronisation. A user's training loop or a built graph registers it. */
 #pragma once
 
 #include "base/status.h"
@@ -6,39 +6,40 @@
 typedef enum ddp_dtype { DDP_F32, DDP_I32 } ddp_dtype;
 
 typedef enum ddp_block_kind {
-    DDP_PARAMS, /* updated by the optimizer; grads NULL = frozen: still timed, never changed */
+    DDP_PARAMS, /* updated by the optimizer; grads NULL: frozen, timed but never updated */
     DDP_BUFFERS /* running statistics: averaged with the layer, never updated by the optimizer */
 } ddp_block_kind;
 
-/* One contiguous array of a layer. Memory is borrowed until ddp_close. */
+/* One contiguous array of a layer. The memory is borrowed until ddp_close. */
 typedef struct ddp_block {
     float *params;
-    float *grads; /* same count, or NULL */
+    float *grads; /* `count` floats, or NULL */
     size_t count; /* floats */
     ddp_block_kind kind;
 } ddp_block;
 
-/* A matrix within a block: what ddp_muon takes as a whole. */
+/* A matrix within a block, which ddp_muon updates as a whole. */
 typedef struct ddp_matrix {
-    const float *params;  /* its first value; row after row */
-    size_t rows, columns; /* a row makes one output */
+    const float *params;  /* first value; stored row by row */
+    size_t rows, columns; /* a row produces one output */
 } ddp_matrix;
 
-/* What a layer is made of. Name, blocks and matrices are copied, the arrays behind them are borrowed
- * until ddp_close. A layer of one block fills params, grads and count; more go in blocks. */
+/* Description of a layer. Name, blocks and matrices are copied; the arrays they point to are borrowed
+ * until ddp_close. A layer with one block fills params, grads and count; further blocks go in blocks. */
 typedef struct ddp_layer {
-    const char *name; /* for plans, reports and errors; NULL = "layer N" */
+    const char *name; /* used in plans, reports and errors (default: "layer N") */
     float *params;
     float *grads;
     size_t count;
     const ddp_block *blocks; /* further blocks, or NULL */
     int block_count;
-    double flops;               /* of one forward of a micro-batch, 0 = 2 x count; only deterministic plans
-                                     read it */
-    int group;                  /* of ddp_group: the ranks that average this layer; 0 = all */
-    const ddp_matrix *matrices; /* in the order of their blocks, without embeddings and heads; only ddp_muon
-                                     and rules */
-    int matrix_count;           /* of your own ask for them */
+    double
+        flops; /* of one forward pass of a micro-batch (default: 2 x count); read only by deterministic plans
+                  */
+    int group; /* group from ddp_group that averages this layer (default: 0, all ranks) */
+    const ddp_matrix
+        *matrices;    /* in the order of their blocks, without embeddings and heads; read only by ddp_muon */
+    int matrix_count; /* and by your own update rules */
 } ddp_layer;
 
 typedef struct ddp_ctx ddp_ctx;
