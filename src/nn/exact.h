@@ -1,6 +1,6 @@
-/* Float arithmetic that every processor rounds in the same way, without fused multiply-add whatever the
- * flags; and what is made of it: clipping by the global norm, factors of the update rules, what ddp_muon
- * works in. */
+/* Float arithmetic that rounds identically on every processor (no fused multiply-add, whatever the
+ * compiler flags), and the functions based on it: clipping by the global norm, factors of the update
+ * rules, working memory of ddp_muon. */
 #pragma once
 
 #include "base/core.h"
@@ -10,11 +10,11 @@
 #include <emmintrin.h>
 #endif
 
-/* Four floats; the base instruction set of x86-64 and of ARMv8 has them. */
+/* Four floats; part of the base instruction sets of x86-64 and ARMv8. */
 typedef float ddp__f4 __attribute__((vector_size(16)));
 
-/* The compiler may not look through this, so it cannot fuse the product into a later addition.
- * Attributes and pragmas do not do: clang ignores them under -ffp-contract=fast. */
+/* An opaque asm statement that prevents the compiler from fusing the product into a later addition.
+ * Attributes and pragmas do not suffice: clang ignores them under -ffp-contract=fast. */
 #if defined(__SSE2__)
 #define DDP__ROUNDED(v) __asm__("" : "+x"(v))
 #elif defined(__aarch64__)
@@ -45,7 +45,7 @@ static inline ddp__f4 ddp__f4_mul(ddp__f4 a, ddp__f4 b)
     return product;
 }
 
-/* A square root is rounded exactly by IEEE, so all ways to take it agree. */
+/* IEEE requires correctly rounded square roots, so all implementations agree. */
 static inline ddp__f4 ddp__f4_sqrt(ddp__f4 v)
 {
 #ifdef __SSE2__
@@ -63,7 +63,7 @@ static inline double ddp__product(double a, double b)
     return product;
 }
 
-/* x to the n-th by squaring (n >= 0): libm's pow is not bit-equal on all platforms. */
+/* x to the n-th power by squaring (n >= 0). libm's pow is not bit-identical on all platforms. */
 static inline double ddp__power(double x, long n)
 {
     double r = 1;
@@ -73,7 +73,8 @@ static inline double ddp__power(double x, long n)
     return r;
 }
 
-/* late += f late^2 (now - then), rounded after each product: a gradient of one point, at another. */
+/* late += f late^2 (now - then), rounded after each product: compensates a delayed gradient for the
+ * parameters that moved meanwhile. */
 static inline void ddp__late_compensate(float *late, const float *now, const float *then, size_t n, float f)
 {
     for (size_t i = 0; i < n; i++) {
@@ -89,16 +90,16 @@ static inline void ddp__late_compensate(float *late, const float *now, const flo
 
 /* ---- clipping by the global norm of all gradients ---- */
 
-/* Sum of x[i]^2 in double, always added in the same order: a layer's sum has the same bits on
- * every processor (the product of two floats is exact in double, fused or not). Pure. */
+/* Sum of x[i]^2 in double, always added in the same order, so a layer's sum is bit-identical on every
+ * processor (the product of two floats is exact in double, fused or not). Pure. */
 DDP_LIB double ddp__sum_squares(const float *x, size_t n);
 
-/* The index of the first NaN or infinite value, n if there is none. It looks at bits: -ffast-math compiles
- * other tests away. Pure. */
+/* Index of the first NaN or infinite value, or n if there is none. Tests the bits, because -ffast-math
+ * removes other tests. Pure. */
 DDP_LIB size_t ddp__first_not_finite(const float *x, size_t n);
 
-/* What to multiply the gradients with: max_norm / (norm + 1e-6), at most 1, with norm the root
- * of sum_squares over all layers (PyTorch's clip_grad_norm_). NaN sums give NaN. Pure. */
+/* Clipping factor of the gradients: max_norm / (norm + 1e-6), at most 1; norm is the square root of
+ * sum_squares over all layers (as PyTorch's clip_grad_norm_). A NaN sum gives NaN. Pure. */
 DDP_LIB float ddp__clip_factor(double sum_squares, double max_norm);
 
 static inline void ddp__scale(float *x, size_t n, float s)
@@ -109,27 +110,27 @@ static inline void ddp__scale(float *x, size_t n, float s)
     for (; i < n; i++) x[i] *= s;
 }
 
-/* ---- the built-in rules as a device sees them: which one, and its factors ---- */
+/* ---- built-in rules for a device: the kind of rule and its factors ---- */
 
 typedef enum ddp__rule { DDP__RULE_USER, DDP__RULE_SGD, DDP__RULE_ADAM } ddp__rule;
 
-/* Adam and AdamW of one update; all devices take the same floats. */
+/* Factors of one Adam or AdamW update; all devices use the same floats. */
 typedef struct ddp__adam_step {
     float beta1, gain1, beta2, gain2; /* gain = 1 - beta */
-    float l2;                         /* of Adam: added to the gradient */
-    float shrink;                     /* of AdamW: 1 - lr decay */
+    float l2;                         /* Adam: decay added to the gradient */
+    float shrink;                     /* AdamW: 1 - lr decay */
     float root, eps, step;            /* 1 / sqrt(1 - beta2^t), eps, -lr / (1 - beta1^t) */
 } ddp__adam_step;
 
 DDP_LIB ddp__rule ddp__optimizer_rule(const ddp_optimizer *o);
-/* Of an optimizer whose rule is DDP__RULE_ADAM. */
+/* For an optimizer whose rule is DDP__RULE_ADAM. */
 DDP_LIB void ddp__adam_factors(const ddp_optimizer *o, const ddp_update *u, ddp__adam_step *k);
 
-/* ---- ddp_update.desk of a matrix, for ddp_muon ---- */
+/* ---- ddp_update.desk for a matrix that ddp_muon updates ---- */
 
 typedef struct ddp__muon_desk {
     float *at;       /* working memory of ddp__muon_room floats */
-    ddp__pool *pool; /* who computes; NULL: the caller */
+    ddp__pool *pool; /* pool that computes; NULL: the calling thread */
 } ddp__muon_desk;
 
 DDP_LIB size_t ddp__muon_room(size_t rows, size_t columns);

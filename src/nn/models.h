@@ -3,22 +3,23 @@
 
 #include "graph/graph.h"
 
-/* recompute, a field of the models below: 1 makes each block a segment of ddp_recompute_begin. The training
- * is the same bit for bit (but for the rounding of a language model's head where it has several micro-batches
- * a step), takes less memory for activations, and longer by at most one forward pass, a third of a step. */
+/* The field `recompute` of the models below: 1 makes each block a segment of ddp_recompute_begin
+ * (activation recomputation). This needs less memory for activations and adds at most one forward pass,
+ * about a third of a step. Training is bit-identical, except for the rounding of a language model's head
+ * with several micro-batches per step. */
 
 /* GPT-2 (Radford et al., Language Models are Unsupervised Multitask Learners, 2019). */
 typedef struct ddp_gpt2_config {
     long vocabulary; /* tokens */
     long context;    /* sequence length T */
     long layers;     /* transformer blocks */
-    long heads;      /* divides dim */
-    long dim;        /* width C of the residual stream; the MLP is 4 C wide */
+    long heads;      /* number of attention heads; divides dim */
+    long dim;        /* width C of the residual stream; the MLP has width 4 C */
     long batch;      /* sequences B per micro-batch */
-    float dropout;   /* of the embedding and of both branches of a block, 0 <= p < 1 */
-    float deviation; /* of the initial parameters; 0 = GPT-2's 0.02; best about 0.8 / sqrt(dim) for 64 to
-                         256 */
-    int recompute;   /* 1: drop the activations of each transformer block, see above */
+    float dropout;   /* of the embedding and of both branches of a block, in [0, 1) */
+    float deviation; /* of initial parameters (default: 0.02, as GPT-2); for dim 64 to 256, about 0.8 /
+                      sqrt(dim) is best */
+    int recompute;   /* 1: recompute each transformer block, see above */
 } ddp_gpt2_config;
 
 /* Llama 2 (Touvron et al. 2023, arXiv:2307.09288). */
@@ -26,25 +27,25 @@ typedef struct ddp_llama2_config {
     long vocabulary; /* tokens */
     long context;    /* sequence length T */
     long layers;     /* transformer blocks */
-    long heads;      /* of queries; divides dim into an even width */
-    long kv_heads;   /* of keys and values, divides heads; 0 = heads */
+    long heads;      /* query heads; dim / heads must be even */
+    long kv_heads;   /* key/value heads; divides heads (default: heads) */
     long dim;        /* width C of the residual stream */
-    long hidden;     /* width of the MLP; 0 = 8/3 dim, rounded up to a multiple of 64 */
+    long hidden;     /* width of the MLP (default: 8/3 dim, rounded up to a multiple of 64) */
     long batch;      /* sequences B per micro-batch */
-    double eps;      /* of the RMS norms; 0 = 1e-5 */
-    double theta;    /* base of the rotary angles; 0 = 10000 */
-    int tied;        /* 1: the logits are taken with the token table */
-    float deviation; /* of the initial parameters; 0 = 0.02 */
-    int recompute;   /* 1: drop the activations of each transformer block, see above */
+    double eps;      /* of the RMS norms (default: 1e-5) */
+    double theta;    /* base of the rotary angles (default: 10000) */
+    int tied;        /* 1: the token table is also the weight of the logits */
+    float deviation; /* standard deviation of initial parameters (default: 0.02) */
+    int recompute;   /* 1: recompute each transformer block, see above */
 } ddp_llama2_config;
 
-#define DDP_MLP_HIDDEN 8 /* most hidden layers */
+#define DDP_MLP_HIDDEN 8 /* maximum number of hidden layers */
 
 /* A multi-layer perceptron with ReLU between its linear layers. */
 typedef struct ddp_mlp_config {
     long batch;
     long inputs;                 /* features per sample */
-    long hidden[DDP_MLP_HIDDEN]; /* widths, ended by 0 where fewer are wanted */
+    long hidden[DDP_MLP_HIDDEN]; /* widths; 0 ends the list */
     long classes;
 } ddp_mlp_config;
 
@@ -53,11 +54,10 @@ typedef struct ddp_resnet_config {
     int depth;     /* 18, 34, 50, 101 or 152 */
     long classes;  /* at least 2 */
     long size;     /* height and width of an image; 224 in the paper */
-    long channels; /* of an image, 0 = 3 */
+    long channels; /* of an image (default: 3) */
     long batch;    /* images per micro-batch */
-    int cifar;     /* 1: for small images, begins with a 3x3 convolution, not with a 7x7 of stride 2 and
-                      pooling */
-    int recompute; /* 1: drop the activations of each residual block, see above */
+    int cifar; /* 1: for small images, starts with a 3x3 convolution instead of 7x7, stride 2 and pooling */
+    int recompute; /* 1: recompute each residual block, see above */
 } ddp_resnet_config;
 
 /* VGG (Simonyan and Zisserman, Very Deep Convolutional Networks, 2014, arXiv:1409.1556). */
@@ -65,61 +65,70 @@ typedef struct ddp_vgg_config {
     int depth;     /* 11, 13, 16 or 19 */
     long classes;  /* at least 2 */
     long size;     /* height and width of an image, at least 32; 224 in the paper */
-    long channels; /* of an image, 0 = 3 */
+    long channels; /* of an image (default: 3) */
     long batch;    /* images per micro-batch */
-    float dropout; /* after both hidden linear layers, 0 <= p < 1; 0.5 in the paper */
-    int recompute; /* 1: drop the activations of each block of convolutions, see above */
+    float dropout; /* after both hidden linear layers, in [0, 1); 0.5 in the paper */
+    int recompute; /* 1: recompute each block of convolutions, see above */
 } ddp_vgg_config;
 
-/* ddp_gpt2 - adds the model to g and returns its loss, the mean cross-entropy over B T tokens.
+/* ddp_gpt2 - adds GPT-2 to g and returns its loss, the mean cross-entropy over B T tokens.
  *
  * Inputs: "tokens" and "labels", int32 (B, T). Layers (units of synchronisation): "embed", then "h.0.attn",
- * "h.0.mlp", "h.1.attn", ..., "head" (the last layer norm; the logits are taken with the token table of
- * "embed"). *logits, if asked for, is the node (B, T, vocabulary); if not (logits NULL), they never exist
- * whole on a GPU or with c->recompute, where that saves memory. Parameters start as GPT-2's: normal with
- * c->deviation, the two projections onto the residual stream with deviation / sqrt(2 layers), biases 0. NULL
- * on error (a size that is not positive, heads that do not divide dim, a dropout outside [0, 1), an earlier
- * error of g); ddp_graph_error has the sentence. */
+ * "h.0.mlp", "h.1.attn", ..., "head". The head has the last layer norm; the token table of "embed" is the
+ * weight of the logits. *logits receives the node (B, T, vocabulary). If logits is NULL, the logits never
+ * exist as a whole on a GPU or with c->recompute, where that saves memory. Initial parameters are those of
+ * GPT-2: normal with c->deviation; the two projections onto the residual stream with deviation / sqrt(2
+ * layers); biases 0.
+ *
+ * Returns NULL on error (a size that is not positive, heads that do not divide dim, a dropout outside [0,
+ * 1), an earlier error of g); ddp_graph_error has the message. */
 DDP_API ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits);
 
-/* ddp_llama2 - adds the model to g and returns its loss, the mean cross-entropy over B T tokens.
+/* ddp_llama2 - adds Llama 2 to g and returns its loss, the mean cross-entropy over B T tokens.
  *
- * Inputs and *logits as of ddp_gpt2. Layers: "embed", then "layers.0.attn", "layers.0.mlp", ..., "head" (the
- * last norm and, unless tied, the matrix of the logits). No biases. The matrices of queries, keys and values
- * are one weight, their rows in this order; likewise the MLP's gate and up. Rotary angles pair column i of a
- * head with column d/2 + i, as the published weights in the form of the transformers library do. Parameters
- * start as ddp_gpt2's, norms at 1. NULL on error (a size that is not positive, heads that do not fit);
- * ddp_graph_error has the sentence. */
+ * Inputs and *logits are those for ddp_gpt2. Layers: "embed", then "layers.0.attn", "layers.0.mlp", ...,
+ * "head" (the last norm and, unless tied, the weight of the logits). There are no biases. The weights of
+ * queries, keys and values are one matrix, with rows in this order; so are the MLP's gate and up weights.
+ * Rotary angles pair column i of a head with column d/2 + i, as in the published weights for the
+ * transformers library. Initial parameters follow ddp_gpt2; norms start at 1.
+ *
+ * Returns NULL on error (a size that is not positive, heads that do not fit); ddp_graph_error has the
+ * message. */
 DDP_API ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits);
 
-/* ddp_mlp - adds a perceptron to g and returns its loss. Inputs: "inputs", float (batch, inputs), and
- * "labels", int32 (batch, 1). One layer per linear operator: "hidden", "hidden.1", ..., "head". *logits, if
- * asked for, is the node (batch, classes). Weights start uniform as the operator's rule has it. NULL and
- * errors as above. */
+/* ddp_mlp - adds a multi-layer perceptron to g and returns its loss. Inputs: "inputs", float (batch,
+ * inputs), and "labels", int32 (batch, 1). Each linear operator is a layer: "hidden", "hidden.1", ...,
+ * "head". *logits, unless NULL, receives the node (batch, classes). Initial weights are uniform, by the
+ * rule of ddp_linear. Returns NULL on error; ddp_graph_error has the message. */
 DDP_API ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits);
 
-/* ddp_resnet, ddp_vgg - add an image classifier to g and return its loss.
- * Inputs: "inputs", float (batch, channels, size, size), and "labels", int32 (batch, 1).
- * *logits, if asked for, is the node (batch, classes). NULL and errors as above.
- *
- * ResNet: one layer per convolution, with its batch norm: "conv1", "layer1.0.conv1", ...,
- * "layer1.0.downsample" where the shortcut changes its shape, ..., and "head"; the addition belongs to a
- * block's last convolution. A bottleneck's stride is that of its 3x3 convolution, as in today's published
- * weights; the paper's own text puts it into the first 1x1. VGG: one layer per convolution, "conv1_1" to
- * "conv5_4", the pooling in the last of a block, then "fc6", "fc7", "head". The first linear layer reads all
- * 512 (size / 32)^2 features, 25,088 at the paper's size. */
+/* ddp_resnet - adds a ResNet image classifier to g and returns its loss. Inputs: "inputs", float (batch,
+ * channels, size, size), and "labels", int32 (batch, 1). *logits, unless NULL, receives the node (batch,
+ * classes). Each convolution with its batch norm is a layer: "conv1", "layer1.0.conv1", ...,
+ * "layer1.0.downsample" if the shortcut changes its shape, ..., then "head". The addition belongs to the
+ * last convolution of a block. A bottleneck block has its stride in the 3x3 convolution, as in today's
+ * published weights; the paper's text puts it in the first 1x1. Returns NULL on error; ddp_graph_error
+ * has the message. */
 DDP_API ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits);
+
+/* ddp_vgg - adds a VGG image classifier to g and returns its loss. Inputs, *logits and errors are those
+ * of ddp_resnet. Each convolution is a layer, "conv1_1" to "conv5_4"; the pooling belongs to the last one
+ * of a block. Then follow "fc6", "fc7" and "head". The first linear layer reads all 512 (size / 32)^2
+ * features, 25,088 at the paper's size. */
 DDP_API ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits);
 
-/* ddp_bottleneck - x (..., C), or images (B, C, H, W), squeezed into `width` channels and widened again, so
- * that a stage
- *   which ends in between passes on width floats instead of C (after ResBM, arXiv:2604.11947). Two layers of
- *   their own, ddp_bottleneck_down and ddp_bottleneck_up, so it stands between layers:
- *       z = A x + D gelu(E norm(x))      A, D (width, C), E (C, C); layer norm
- *       y = B z + U gelu(V norm(z))      B, V (C, width), U (C, C); RMS norm; images without either
- *   A and B are the low-rank path; D and U start at 0, so that it is all there is at first. DDP_ARG unless 1
- *   <= width <= C.
- * ddp_bottleneck_up - width: that of the result. */
+/* ddp_bottleneck - compresses x (..., C), or images (B, C, H, W), to `width` channels and expands it again.
+ * A pipeline stage that ends in between sends width floats per position instead of C (after ResBM,
+ * arXiv:2604.11947). It adds two layers of its own, ddp_bottleneck_down and ddp_bottleneck_up, so call it
+ * between layers:
+ *     z = A x + D gelu(E norm(x))      A, D (width, C), E (C, C); layer norm
+ *     y = B z + U gelu(V norm(z))      B, V (C, width), U (C, C); RMS norm; images without either
+ * A and B are the low-rank path. D and U start at 0, so initially only that path contributes. Fails with
+ * DDP_ARG unless 1 <= width <= C. */
 DDP_API ddp_node *ddp_bottleneck(ddp_graph *g, ddp_node *x, long width);
+
+/* ddp_bottleneck_down - the first half of ddp_bottleneck, z of width `width`. */
 DDP_API ddp_node *ddp_bottleneck_down(ddp_graph *g, ddp_node *x, long width);
+
+/* ddp_bottleneck_up - the second half of ddp_bottleneck; width is the width of the result. */
 DDP_API ddp_node *ddp_bottleneck_up(ddp_graph *g, ddp_node *x, long width);
