@@ -1,69 +1,69 @@
-/* dreamddp.h 0.3.0 - train neural networks over slow links. MIT licence (at the end).
+/* dreamddp.h 0.3.0 - distributed training of neural networks over slow links. MIT licence (at the end).
  *
- * DO THIS in one C or C++ file of your program, before any libc header:
+ * USAGE. In one C or C++ file of your program, before any libc header, write:
  *     #define DREAMDDP_IMPLEMENTATION
  *     #include "dreamddp.h"
- * and #include "dreamddp.h" alone wherever else you need it. Build with -lm -lpthread. The
- * implementation needs stb_ds.h (Debian: libstb-dev). Linux; C11 or C++17; gcc, clang or nvcc.
+ * In all other files, write only #include "dreamddp.h". Link with -lm -lpthread. The implementation
+ * needs stb_ds.h (Debian: libstb-dev). Requires Linux; C11 or C++17; gcc, clang or nvcc.
  *
- * EXAMPLE. A training loop of your own, and what is added to it (without error checks):
- *     ddp_config cfg = {0};                     // dreamddp, world from the environment
+ * EXAMPLE. Your own training loop with the library calls added (error checks omitted):
+ *     ddp_config cfg = {0};                     // strategy dreamddp; world from the environment
  *     ddp_ctx *d = ddp_open(&cfg, &err);
  *     for (l = 0; l < L; l++) ddp_add_layer(d, &layer[l]);
- *     opt = ddp_sgd(0.05f, 0.9f);               // the library decides when to update
+ *     opt = ddp_sgd(0.05f, 0.9f);               // the library decides when to apply it
  *     ddp_set_optimizer(d, &opt);
  *     while (step++ < steps) {
  *         for (l = 0; l < L; l++)      { ddp_forward_begin(d, l); my_forward(l); }
  *         for (l = L - 1; l >= 0; l--) { my_backward(l); ddp_backward_end(d, l); }
  *         if (ddp_step_end(d)) break;           // the first error since the last step
  *     }
- *     ddp_sync_all(d);                          // every rank leaves with equal parameters
+ *     ddp_sync_all(d);                          // now all ranks have equal parameters
  *     ddp_close(d);
  *
  * CONTENTS. Each part begins with "==== PATH ==== [TAG]".
  *     config/config.h       settings and their defaults
  *     session/session.h     the calls of a training loop: open, layers, hooks, close
- *     graph/layer.h         a layer; nn/optimizer.h: its update
- *     config/strategy.h     a strategy of your own; exchange/verbs.h: the calls that it may use
- *     context/stats.h       statistics; session/checkpoint.h; exchange/collective.h
- *     [profile] [plan]      costs of layers and links; planners: what to send when, what to run where
- *     [pipe]                pipelines: schedules of micro-batches and their time
- *     [compress]            Top-K, quantised messages, AdaTopK, error feedback, all on plain arrays
+ *     graph/layer.h         layers; nn/optimizer.h: optimizers
+ *     config/strategy.h     how to write a strategy; exchange/verbs.h: the calls that it may use
+ *     context/stats.h       statistics; session/checkpoint.h: checkpoints; exchange/collective.h: collectives
+ *     [profile] [plan]      costs of layers and links; planners for communication and placement
+ *     [pipe]                pipelines: schedules of micro-batches and their step time
+ *     [compress]            Top-K, quantised messages, AdaTopK and error feedback on plain arrays
  *     [graph] [nn]          models as static graphs of operators, forward and backward
- *     [data] [io]           token streams, images, safetensors, weights of other programs
- *     [report]              a table, JSON lines, Perfetto traces, HTML
- *     base/backend.h        the table that a device fills in, as dreamddp_cuda.cuh does
+ *     [data] [io]           token streams, images, safetensors files, weights of other libraries
+ *     [report]              table, JSON lines, Perfetto trace and HTML reports
+ *     base/backend.h        the functions that a device backend implements (see dreamddp_cuda.cuh)
  *
- * OPTIONS. Macros, defined before the #include; none changes a public struct or signature.
- *     DREAMDDP_IMPLEMENTATION            in exactly one file (or in each, with DDP_STATIC)
+ * OPTIONS. Macros to define before the #include. None changes a public struct or signature.
+ *     DREAMDDP_IMPLEMENTATION            the implementation; in exactly one file (or in each, with DDP_STATIC)
  *     DDP_STATIC                         a private copy of the library inside this file
- *     DDP_API                            your own linkage of the public functions
- *     DREAMDDP_NO_STB_DS_IMPLEMENTATION  another file of the program instantiates stb_ds; with
+ *     DDP_API                            replaces the linkage of the public functions
+ *     DREAMDDP_NO_STB_DS_IMPLEMENTATION  another file of the program instantiates stb_ds. With
  *                                        DDP_STATIC in several files, define it in all but one
- *     DDP_USE_MPI                        the mpi transport; compile with mpicc
- *     DDP_USE_OPENSSL                    TLS over TCP: OpenSSL 3 or later, -lssl -lcrypto
- *     DDP_REALLOC, DDP_FREE              bookkeeping memory (tensors: ddp_config.allocator)
- *     DDP_ASSERT                         checks for bugs of this library, never for your mistakes
- * What a program does not call need not be compiled, with DREAMDDP_IMPLEMENTATION:
- *     DDP_NO_PLANNERS                    planners and what follows them (strategies, ddp_probe, Top-K,
- *                                        packings), but those of partial averaging
+ *     DDP_USE_MPI                        adds the mpi transport; compile with mpicc
+ *     DDP_USE_OPENSSL                    adds TLS over TCP; needs OpenSSL 3 or later, -lssl -lcrypto
+ *     DDP_REALLOC, DDP_FREE              allocation for bookkeeping (for tensors, see ddp_config.allocator)
+ *     DDP_ASSERT                         assertion for bugs of this library, never for mistakes of the caller
+ * Macros that leave out unused parts of the implementation; define them with DREAMDDP_IMPLEMENTATION:
+ *     DDP_NO_PLANNERS                    planners, and the features that need them (strategies, ddp_probe,
+ *                                        Top-K, packings), except the planners of partial averaging
  *     DDP_NO_MODELS                      graphs, operators, models, schedules, data, weights
  *     DDP_NO_SIMULATOR                   ddp_simulate
  *     DDP_NO_REPORTS                     everything under [report]
  *
- * CONVENTIONS. Zero means default, all-zero structs are valid. Times are seconds (double), sizes
- * are bytes or counts of floats as the name says, numbers are float32. Layer 0 is next to the
- * input; matrices are row-major. "Borrowed until" and "freed by" say who owns what; freeing NULL
- * is fine. Nothing is allocated inside a training step.
+ * CONVENTIONS. Zero means the default, and all-zero structs are valid. Times are in seconds (double).
+ * Sizes are bytes or numbers of floats, as the name says. Numbers are float32. Layer 0 is the layer next
+ * to the input. Matrices are row-major. "Borrowed until" and "freed by" state the ownership of memory;
+ * freeing NULL is allowed. A training step does not allocate.
  *
- * ERRORS. A ddp_status code for the program and one sentence in a ddp_error for the person, with
- * the offending value and the remedy. The first error of a context stays: every later call
- * returns it and does nothing. The library never prints (except through the logger), never
- * exits, installs no signal handlers. One exception: the mpi transport prints its error and calls
- * MPI_Abort after a failure if it initialised MPI (docs/mpi.md).
+ * ERRORS. A function returns a ddp_status code for the program and fills a ddp_error with a message for
+ * the user: it names the offending value and the remedy. The first error of a context is sticky: every
+ * later call returns it and does nothing. The library never prints (except through the logger), never
+ * exits and installs no signal handlers. One exception: if the mpi transport initialised MPI, it prints
+ * its error and calls MPI_Abort after a failure (docs/mpi.md).
  *
- * THREADS. No mutable data at file scope: contexts are independent. One context belongs to one
- * thread; what may be called from others says so. A context with peers runs a comm thread for each link.
+ * THREADS. There is no mutable data at file scope, so contexts are independent. A context belongs to one
+ * thread; functions that other threads may call say so. A context with peers runs one comm thread per link.
  */
 #ifndef DREAMDDP_H
 #define DREAMDDP_H
