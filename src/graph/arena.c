@@ -1,8 +1,9 @@
-/* The memory plan: lifetimes of all arrays of a state, then offsets in one arena. */
+/* Plans the memory of a state: lifetimes of all arrays, then their offsets in the arenas. */
 #include "graph/graph_internal.h"
 
-/* What happens to a node at one time. Times count these events: all nodes forward, then all backward, before
- * the last node of a segment those of it that run again; last the weight gradients that come apart. */
+/* Events in the life of a node. Times count events in execution order: all nodes forward; then all nodes
+ * backward, where a segment's recomputed nodes come before the backward of its last node; finally
+ * separate weight gradients. */
 enum { DDP__FORWARD, DDP__FORWARD_AGAIN, DDP__BACKWARD, DDP__WEIGHTS, DDP__EVENTS };
 
 /* Free space of an arena, sorted by offset, neighbours merged. */
@@ -10,30 +11,30 @@ typedef struct ddp__hole {
     size_t offset, bytes;
 } ddp__hole;
 
-/* An arena while it is planned. The last hole has no end: what lies above `top` was never used. */
+/* An arena during planning. The last hole is unbounded: memory above `top` was never used. */
 typedef struct ddp__space {
     ddp__hole *hole; /* [DDP__ARRAYS n + 2] */
     int holes;
     size_t top, live, live_most;
 } ddp__space;
 
-/* Everything known about the lives of arrays while the plan is made; [nodes] unless noted.
- * Array kind of node i has the id kind x nodes + i, event kind the number event x nodes + i. */
+/* Working data of the planner; arrays are [nodes] unless noted. Array kind k of node i has the id k x
+ * nodes + i, and event e the number e x nodes + i. */
 typedef struct ddp__lives {
     const ddp_graph *g;
     const unsigned char *fate;
     int n, times;
-    int now;         /* the time of the walk */
-    int *uses;       /* consumers of a node's output; the other int arrays share its allocation */
-    int *root[2];    /* node whose output memory this output lies in; of the second lives */
-    int *end[2];     /* last time the output memory of a root is needed */
-    int *over;       /* 1: the gradient lies over the output */
+    int now;         /* current time */
+    int *uses;       /* number of consumers of a node's output; the other int arrays share its allocation */
+    int *root[2];    /* node whose output memory this output shares; [1]: in the recomputed forward */
+    int *end[2];     /* last time at which the output memory of a root is needed */
+    int *over;       /* 1: the gradient overwrites the output */
     int *event;      /* [DDP__EVENTS n] number of the event at a time */
-    int *when;       /* [DDP__EVENTS n] time of an event, -1: does not happen */
-    int *dying;      /* [DDP__EVENTS n] first array that dies at a time, -1 if none */
-    int *sibling;    /* [DDP__ARRAYS n] next array that dies at the same time */
+    int *when;       /* [DDP__EVENTS n] time of an event, -1: it does not happen */
+    int *dying;      /* [DDP__EVENTS n] first array freed at a time, -1: none */
+    int *sibling;    /* [DDP__ARRAYS n] next array freed at the same time */
     size_t *bytes;   /* [DDP__ARRAYS n] */
-    ddp__hole *hole; /* of all spaces */
+    ddp__hole *hole; /* holes of all spaces */
     ddp__space space[DDP__ARENAS];
 } ddp__lives;
 
@@ -49,19 +50,20 @@ static size_t ddp__round64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 static int ddp__max_int(int a, int b) { return a > b ? a : b; }
 size_t ddp__part_stride(const ddp_node *n) { return ddp__round64(ddp__output_bytes(n)); }
 
-/* The value of a scalar stays readable after backward, a user's input until he refills it. */
+/* 1 if the output stays readable after backward: scalars, and inputs until the user refills them. */
 static int ddp__stays(const ddp_node *d) { return !d->op || ddp_shape_count(&d->spec.out) == 1; }
 
-/* No backward of node d reads d's own output. */
+/* 1 if no backward of node d reads d's output. */
 static int ddp__forgets_out(const ddp_node *d)
 {
     return !d->has_gradient || d->spec.in_place_ok || d->spec.out_unread;
 }
 
-/* ---- what a segment drops (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost,
- * arXiv:1604.06174) ---- */
+/* ---- arrays that a recomputation segment drops (Chen et al. 2016, Training Deep Nets with Sublinear
+ * Memory Cost, arXiv:1604.06174) ---- */
 
-/* Drops what only the segment of its own node uses. What nobody uses is a result. */
+/* Marks outputs that only their own segment uses as dropped. An output without users is a result and is
+ * kept. */
 static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
 {
     enum { OUTSIDE = DDP__AGAIN + 1 };
@@ -80,8 +82,8 @@ static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
         if (fate[i] == OUTSIDE) fate[i] = DDP__KEPT;
 }
 
-/* From the last operator to the first, so that all that asks for an output is known before it.
- * An operator whose dropped result nobody asks for, as the last product of a block, is spared. */
+/* Runs from the last operator to the first, so that all readers of an output are known before it. An
+ * operator whose dropped result has no reader (such as the last product of a block) is not recomputed. */
 static void ddp__recompute_fates(const ddp_graph *g, unsigned char *fate)
 {
     ddp__fates_drop(g, fate);
@@ -91,12 +93,12 @@ static void ddp__recompute_fates(const ddp_graph *g, unsigned char *fate)
         if (fate[i] == DDP__DROPPED && d->has_gradient && (d->spec.saved || !ddp__forgets_out(d)))
             fate[i] = DDP__AGAIN;
         if (fate[i] != DDP__AGAIN && (!d->has_gradient || d->spec.in_place_ok)) continue;
-        for (int k = 0; k < d->spec.inputs; k++) /* read by this second forward, or by backward */
+        for (int k = 0; k < d->spec.inputs; k++) /* read by this recomputation, or by backward */
             if (fate[d->input[k]] == DDP__DROPPED) fate[d->input[k]] = DDP__AGAIN;
     }
 }
 
-/* ---- lives ---- */
+/* ---- lifetimes ---- */
 
 static int ddp__when(const ddp__lives *v, int event, int i) { return v->when[event * v->n + i]; }
 
@@ -120,8 +122,8 @@ static void ddp__lives_times(ddp__lives *v)
     for (int i = v->n - 1; i >= 0 && v->g->halves; i--) ddp__lives_event(v, DDP__WEIGHTS, i);
 }
 
-/* When backward reads of node i for the last time. A segment's weight gradients come with its input
- * gradients: its activations would have to be held until then. */
+/* The time at which backward reads node i for the last time. A recomputed segment computes its weight
+ * gradients with its input gradients; otherwise its activations would have to be kept. */
 static int ddp__backward_ends(const ddp__lives *v, int i)
 {
     const ddp_node *d = v->g->node[i];
@@ -129,13 +131,13 @@ static int ddp__backward_ends(const ddp__lives *v, int i)
     return ddp__when(v, v->g->halves && d->spec.params && d->segment < 0 ? DDP__WEIGHTS : DDP__BACKWARD, i);
 }
 
-/* 1: the output is there also outside the passes. */
+/* 1 if the output must also exist outside the passes. */
 static int ddp__outlives(const ddp_node *d)
 {
     return d->from >= 0 || d->to >= 0 || (ddp__stays(d) && (d->op || !d->graph->stages));
 }
 
-/* The output of node i is needed until a time of the backward pass. */
+/* Extends the lifetime of node i's output to a time of the backward pass. */
 static void ddp__lives_extend(ddp__lives *v, int i, int time)
 {
     int *end = v->end[v->fate[i] == DDP__AGAIN];
@@ -143,8 +145,8 @@ static void ddp__lives_extend(ddp__lives *v, int i, int time)
     end[i] = ddp__max_int(end[i], time);
 }
 
-/* When each output is read last. What is kept lives until the end of forward in any case: ddp_output promises
- * it. */
+/* Computes the last read of each output. Kept outputs live at least until forward ends, as ddp_output
+ * promises. */
 static void ddp__lives_ends(ddp__lives *v)
 {
     for (int i = 0; i < v->n; i++) {
@@ -164,7 +166,8 @@ static void ddp__lives_ends(ddp__lives *v)
     }
 }
 
-/* Node i writes its output over that of p, in each of the lives that both have. */
+/* Makes node i write its output over the output of p, in both the first and the recomputed forward if
+ * both nodes have it. */
 static void ddp__lives_join(ddp__lives *v, int i, int p)
 {
     for (int life = 0; life <= (v->fate[i] == DDP__AGAIN); life++) {
@@ -174,9 +177,9 @@ static void ddp__lives_join(ddp__lives *v, int i, int p)
     }
 }
 
-/* Outputs written over their input, and gradients written over the array they belong to. A second forward
- * finds its inputs as the first one did: what enters a segment is not written over; nor images that become
- * rows, where they lie otherwise. */
+/* Decides which outputs overwrite their input, and which gradients overwrite their array. A recomputed
+ * forward must find its original inputs, so inputs of a segment are not overwritten. Neither are images
+ * that become rows, if the device stores them in another order. */
 static void ddp__lives_share(ddp__lives *v)
 {
     const ddp_backend *b = ddp__graph_backend(v->g);
@@ -188,7 +191,7 @@ static void ddp__lives_share(ddp__lives *v)
         if (ddp__stays(p) || v->uses[p->index] != 1 || !ddp__forgets_out(p)) continue;
         if (d->spec.in_place_ok && ddp_shape_count(&d->spec.out) == ddp_shape_count(&p->spec.out)) {
             if (b && b->channels_last && d->spec.out.dims != 4 && p->spec.out.dims == 4) continue;
-            if (d->to >= 0) continue; /* it is on its way while p's memory has other uses */
+            if (d->to >= 0) continue; /* it is still being sent while p's memory is reused */
             if (v->fate[i] != DDP__AGAIN || v->fate[p->index] == DDP__AGAIN) ddp__lives_join(v, i, p->index);
         } else if (d->spec.grad_over_input && d->has_gradient && p->has_gradient &&
                    v->fate[p->index] != DDP__DROPPED && !(v->g->halves && d->spec.params)) {
@@ -200,7 +203,7 @@ static void ddp__lives_share(ddp__lives *v)
     }
 }
 
-/* The smallest hole below the top that fits, else the last one. */
+/* Takes the smallest hole below the top that fits, else the last one. */
 static size_t ddp__space_take(ddp__space *v, size_t bytes)
 {
     size_t at, least = (size_t)-1;
@@ -224,7 +227,7 @@ static size_t ddp__space_take(ddp__space *v, size_t bytes)
     return at;
 }
 
-/* Hole h and the one behind it become one where they touch. */
+/* Merges hole h with the next one if they are adjacent. */
 static void ddp__holes_join(ddp__space *v, int h)
 {
     if (h < 0 || v->hole[h].offset + v->hole[h].bytes != v->hole[h + 1].offset) return;
@@ -238,7 +241,7 @@ static void ddp__space_return(ddp__space *v, size_t offset, size_t bytes)
     int lo = 0, hi = v->holes;
 
     v->live -= bytes;
-    while (lo < hi) { /* the first hole behind offset */
+    while (lo < hi) { /* the first hole after offset */
         int mid = (lo + hi) / 2;
         if (v->hole[mid].offset < offset)
             lo = mid + 1;
@@ -253,7 +256,7 @@ static void ddp__space_return(ddp__space *v, size_t offset, size_t bytes)
     ddp__holes_join(v, lo - 1);
 }
 
-/* The pass that a time lies in. */
+/* The pass that contains a time. */
 static int ddp__pass_of(const ddp__lives *v, int time)
 {
     const int event = v->event[time] / v->n;
@@ -261,14 +264,14 @@ static int ddp__pass_of(const ddp__lives *v, int time)
     return event == DDP__FORWARD_AGAIN ? DDP__BACKWARD : event;
 }
 
-/* Where an array lies from now until a time; < 0: it never dies. */
+/* The arena for an array that lives from now until a time; < 0: for ever. */
 static ddp__arena ddp__arena_of(const ddp__lives *v, int until)
 {
     if (!v->g->stages || until < 0) return DDP__ARENA_OWN;
     return ddp__pass_of(v, v->now) == ddp__pass_of(v, until) ? DDP__ARENA_PASS : DDP__ARENA_HELD;
 }
 
-/* Places an array now and notes when it dies; until < 0: never. */
+/* Places an array now and records when it is freed; until < 0: never. */
 static size_t ddp__array_born(ddp__lives *v, int id, size_t bytes, int until)
 {
     const size_t arena = ddp__arena_of(v, until);
@@ -281,7 +284,7 @@ static size_t ddp__array_born(ddp__lives *v, int id, size_t bytes, int until)
     return (arena << DDP__ARENA_SHIFT) + ddp__space_take(&v->space[arena], v->bytes[id]);
 }
 
-/* What was placed there dies. */
+/* Frees the array at an offset. */
 static void ddp__array_dies(ddp__lives *v, size_t offset, size_t bytes)
 {
     const size_t arena = offset >> DDP__ARENA_SHIFT;
@@ -289,8 +292,8 @@ static void ddp__array_dies(ddp__lives *v, size_t offset, size_t bytes)
     ddp__space_return(&v->space[arena], offset - (arena << DDP__ARENA_SHIFT), bytes);
 }
 
-/* The output of node i and what it saves appear, in its first life or the second; with the first, where there
- * is a second, the copy of its buffers for it. */
+/* Places the output and the saved array of node i, for the first or the recomputed forward. For the first
+ * of two, also places the copy of its buffers. */
 static void ddp__born_output(ddp__lives *v, int i, int again, ddp__layout *l)
 {
     const ddp_node *d = v->g->node[i];
@@ -324,8 +327,8 @@ static void ddp__born_gradient(ddp__lives *v, int i, int until, ddp__layout *l)
             ddp__array_born(v, DDP__GRADIENT * v->n + i, (size_t)(1 + d->parts) * ddp__part_stride(d), until);
 }
 
-/* Operator i runs backward: gradients it is the first to write appear. A scalar without users
- * is a loss, whose gradient appears just before. */
+/* Places the gradients that operator i is the first to write in backward. A scalar without users is a
+ * loss; its gradient is placed just before. */
 static void ddp__born_backward(ddp__lives *v, int i, ddp__layout *l)
 {
     const ddp_node *d = v->g->node[i];
@@ -340,7 +343,7 @@ static void ddp__born_backward(ddp__lives *v, int i, ddp__layout *l)
     }
 }
 
-/* What appears when node i runs here, if it has not yet. */
+/* Places the arrays that appear when node i runs on this process, unless they exist. */
 static void ddp__born(ddp__lives *v, int event, int i, ddp__layout *l)
 {
     if (v->g->node[i]->here != (int)DDP__HERE_OWN) return;
@@ -352,7 +355,8 @@ static void ddp__born(ddp__lives *v, int event, int i, ddp__layout *l)
         ddp__born_output(v, i, 1, l);
 }
 
-/* What exists before a pass begins: inputs; what comes from another stage, and the gradients that cross. */
+/* Places arrays that exist before a pass begins: inputs, outputs received from another stage, and
+ * gradients that cross stages. */
 static void ddp__born_before(ddp__lives *v, int i, ddp__layout *l)
 {
     const ddp_node *d = v->g->node[i];
@@ -362,7 +366,7 @@ static void ddp__born_before(ddp__lives *v, int i, ddp__layout *l)
     if ((d->from >= 0 || d->to >= 0) && d->has_gradient) ddp__born_gradient(v, i, -1, l);
 }
 
-/* The node whose turn is next and that runs at the same time as node i; -1: none. */
+/* The node that is next and runs fused with node i; -1: none. */
 static int ddp__born_with(const ddp__lives *v, int event, int i)
 {
     if (event == DDP__WEIGHTS) return -1;
@@ -371,7 +375,7 @@ static int ddp__born_with(const ddp__lives *v, int event, int i)
     return ddp__pair_inside(v->g, i) && v->fate[i + 1] == DDP__AGAIN ? i + 1 : -1;
 }
 
-/* Walks through the passes of one micro-batch. */
+/* Simulates the passes of one micro-batch. */
 static void ddp__layout_walk(ddp__lives *v, ddp__layout *l)
 {
     int t, id, i, with;
@@ -383,14 +387,14 @@ static void ddp__layout_walk(ddp__lives *v, ddp__layout *l)
         v->now = t;
         ddp__born(v, event, i, l);
         with = ddp__born_with(v, event, i);
-        if (with >= 0) ddp__born(v, event, with, l); /* nothing of either dies in between */
+        if (with >= 0) ddp__born(v, event, with, l); /* no array of either is freed in between */
         for (id = v->dying[t]; id >= 0; id = v->sibling[id]) ddp__array_dies(v, l->out[id], v->bytes[id]);
     }
     for (i = 0; i < DDP__ARENAS; i++) l->bytes[i] = v->space[i].top;
     l->live_bytes = v->space[DDP__ARENA_OWN].live_most;
 }
 
-/* Every array on its own, with a gradient for every float output and input. */
+/* Gives every array its own memory, with a gradient for every float output and input. */
 static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
 {
     size_t top = 0;

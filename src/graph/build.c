@@ -1,5 +1,5 @@
-/* From bookkeeping to arrays: checks, parameters, memory plan, registration of the layers; and the
- * first and the last of a graph. */
+/* Turns a graph into arrays: checks, memory plan, parameters, registration of the layers; also creates
+ * and frees graphs. */
 #include "graph/graph_internal.h"
 
 static ddp_status ddp__build_check(ddp_graph *g)
@@ -29,19 +29,19 @@ static ddp_status ddp__build_check(ddp_graph *g)
     return DDP_OK;
 }
 
-/* The gradient of one use of a tied parameter. */
+/* Bytes of the gradient of one use of a tied parameter. */
 static size_t ddp__use_bytes(const ddp_node *n)
 {
     return (size_t)ddp_shape_count(&n->spec.param[0].shape) * sizeof(float);
 }
 
-/* 1: this process runs the use of a tied parameter, or has the parameter. */
+/* 1 if this process runs this use of a tied parameter, or owns the parameter. */
 static int ddp__use_is_here(const ddp_graph *g, const ddp_node *n)
 {
     return n->tied >= 0 && (n->here == (int)DDP__HERE_OWN || g->node[n->tied]->here == (int)DDP__HERE_OWN);
 }
 
-/* 1: the parameter is elsewhere, and its values come from there in every step. */
+/* 1 if another stage owns the parameter and sends its values in every step. */
 static int ddp__use_is_guest(const ddp_graph *g, const ddp_node *n)
 {
     return n->tied >= 0 && n->here == (int)DDP__HERE_OWN && g->node[n->tied]->here != (int)DDP__HERE_OWN;
@@ -60,7 +60,7 @@ static double ddp__build_parameters(const ddp_graph *g)
     return bytes;
 }
 
-/* Of the machine this graph would live in; 0: unknown, or up to a user's allocator. */
+/* Memory of the machine in bytes; 0: unknown, or the user's allocator decides. */
 static double ddp__build_memory(const ddp_graph *g)
 {
     const ddp_allocator *a = ddp__graph_allocator(g);
@@ -102,8 +102,8 @@ static ddp_status ddp__build_too_large(ddp_graph *g)
                      parameters + activations, parameters, activations, has, remedy);
 }
 
-/* An allocation larger than memory may well succeed, and the process be killed when it is used. So
- * what is sure not to fit is refused. */
+/* Rejects a graph that cannot fit: an allocation beyond the machine's memory may succeed, and the process
+ * is then killed when it uses the memory. */
 static ddp_status ddp__build_plan(ddp_graph *g)
 {
     const double total = ddp__build_memory(g);
@@ -115,7 +115,7 @@ static ddp_status ddp__build_plan(ddp_graph *g)
     return DDP_OK;
 }
 
-/* Memory for floats and, where use is asked for, what operators read in place of them. 0: there is none. */
+/* Allocates floats and, if use is not NULL, the mirror that operators read. Returns 0 if memory is short. */
 static int ddp__build_floats(const ddp_graph *g, float **at, size_t count, const void **use)
 {
     const ddp_backend *b = ddp__graph_backend(g);
@@ -144,7 +144,7 @@ static ddp_status ddp__build_layers(ddp_graph *g)
     return fits ? DDP_OK : ddp__build_too_large(g);
 }
 
-/* Points every node at its arrays. Arrays follow each other without gaps. */
+/* Sets the array pointers of every node. Arrays follow each other without gaps. */
 static void ddp__build_pointers(ddp_graph *g)
 {
     size_t used = 0, buffered = 0;
@@ -193,8 +193,8 @@ void ddp__node_places(ddp_graph *g)
 
 static void ddp__param_fill(const ddp_param *p, ddp_rng r, float *w)
 {
-    const long count = p->init == DDP_INIT_ZERO ? 0 : ddp_shape_count(&p->shape); /* the block was allocated
-                                                                                     zeroed */
+    const long count =
+        p->init == DDP_INIT_ZERO ? 0 : ddp_shape_count(&p->shape); /* the memory is already zeroed */
 
     for (long i = 0; i < count; i++)
         w[i] = p->init == DDP_INIT_ONE
@@ -203,9 +203,10 @@ static void ddp__param_fill(const ddp_param *p, ddp_rng r, float *w)
                              (p->init == DDP_INIT_NORMAL ? ddp_rng_normal(&r) : 2 * ddp_rng_uniform(&r) - 1));
 }
 
-/* Fills the parameters of nodes first..last-1; every array has a stream of its own, so arrays may be filled
- * by several threads: its node would do, but its place in its whole layer, buffers behind the parameters,
- * survives an inserted dropout or another loss elsewhere in the model. */
+/* Initialises the parameters of nodes first..last-1. Every array has a random stream of its own, so
+ * several threads may fill arrays. The stream depends on the array's place in its whole layer (buffers
+ * after parameters), not on the node index, so that an inserted dropout or another loss elsewhere in the
+ * model does not change it. */
 static void ddp__build_fill(void *user, long first, long last)
 {
     ddp_graph *g = (ddp_graph *)user;
@@ -217,7 +218,7 @@ static void ddp__build_fill(void *user, long first, long last)
         size_t place = n->place;
         if (n->here != (int)DDP__HERE_OWN) continue;
         for (int k = n->tied >= 0; k < n->spec.params + n->spec.buffers; k++) {
-            const int b = k - n->spec.params; /* the number of a buffer */
+            const int b = k - n->spec.params; /* index of a buffer */
             const ddp_param *p = b < 0 ? &n->spec.param[k] : &n->spec.buffer[b];
             float *at = b < 0 ? n->param[k] : n->buffer[b];
             if (l->image) at = l->image + (b < 0 ? at - l->params : at - l->buffers + (long)l->count);
@@ -228,7 +229,7 @@ static void ddp__build_fill(void *user, long first, long last)
     }
 }
 
-/* On a device the first values are made here and then taken there. */
+/* On a device, the initial values are computed on the host and then uploaded. */
 static ddp_status ddp__build_values(ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
@@ -253,8 +254,8 @@ static ddp_status ddp__build_values(ddp_graph *g)
     return s;
 }
 
-/* Operators of the CPU work in the rooms of a pool: the context's, or where it has one thread, one of the
- * graph's own. */
+/* CPU operators need a pool with working memory: the context's pool or, if the context has one thread, a
+ * pool of the graph. */
 static ddp_status ddp__build_rooms(ddp_graph *g)
 {
     if (ddp__graph_backend(g)) return DDP_OK;
@@ -263,7 +264,7 @@ static ddp_status ddp__build_rooms(ddp_graph *g)
     return g->pool && ddp__pool_rooms(g->pool) ? DDP_OK : ddp__build_too_large(g);
 }
 
-/* Who computes each node, and what that needs besides the arrays of the plan. */
+/* Selects the implementation of each node and reserves its extra memory. */
 static ddp_status ddp__build_operators(ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
@@ -290,8 +291,9 @@ static ddp_status ddp__build_operators(ddp_graph *g)
     return !b || b->reserve(g->host->device, most) ? DDP_OK : ddp__build_too_large(g);
 }
 
-/* What the layers' names and sizes do not tell, as the number of heads: operators, their arguments and the
- * shapes of their parameters. Left out is what may change from run to run: the batch, and dropout. */
+/* Hash of the model properties that layer names and sizes do not show, such as the number of heads:
+ * operators, arguments, parameter shapes. The batch size and dropout are excluded, because they may
+ * change between runs. */
 static uint64_t ddp__build_hash(const ddp_graph *g)
 {
     uint64_t h = DDP__HASH_START;
@@ -309,7 +311,7 @@ static uint64_t ddp__build_hash(const ddp_graph *g)
     return h;
 }
 
-/* What ddp__build_hash leaves out of dropout. */
+/* Hash of the dropout settings that ddp__build_hash excludes. */
 static void ddp__build_dropout(ddp_graph *g)
 {
     uint64_t h = DDP__HASH_START;
@@ -348,7 +350,8 @@ static ddp_status ddp__build_state(ddp_graph *g)
     return DDP_OK;
 }
 
-/* The matrices of a layer, up to room; how many. The last operator with parameters is the head. */
+/* Lists the matrices of a layer, up to room, and returns their number. The last operator with parameters
+ * is the head. */
 static int ddp__build_matrices(const ddp_graph *g, int layer, ddp_matrix *out, int room)
 {
     int head = ddp__count(g->node) - 1, n = 0;
@@ -386,7 +389,7 @@ static ddp_status ddp__build_register(ddp_graph *g)
         const ddp_layer layer = {l->name,  l->params, l->grads, l->count, &buffers, l->buffer_count > 0,
                                  l->flops, g->group,  matrix,   matrices};
         if (g->stages && l->first < 0) continue;
-        l->unit = g->registered++; /* even a refusal may have left a pointer behind */
+        l->unit = g->registered++; /* even a failed call may have stored a pointer */
         code = g->host->hooks->add_layer((ddp_ctx *)(void *)g->host, &layer);
     }
     DDP_FREE(matrix);
@@ -397,7 +400,7 @@ static ddp_status ddp__build_register(ddp_graph *g)
 
 int ddp_graph_build(ddp_graph *g)
 {
-    if (!g) return (int)DDP_MEMORY; /* ddp_graph_new had none */
+    if (!g) return (int)DDP_MEMORY; /* ddp_graph_new was out of memory */
     DDP__DO(ddp__host_check(g->host, &g->error));
     if (g->error.code) return (int)g->error.code;
     if (g->built) return (int)ddp__fail(&g->error, DDP_USAGE, "ddp_graph_build was called twice");
@@ -415,7 +418,7 @@ int ddp_graph_build(ddp_graph *g)
     return 0;
 }
 
-/* ---- the life of a graph ---- */
+/* ---- creating and freeing a graph ---- */
 
 static void ddp__graph_destroy(ddp__owned *self)
 {
@@ -434,7 +437,7 @@ static void ddp__graph_destroy(ddp__owned *self)
         ddp__host_release(h, l->buffers, l->buffer_count * sizeof(float));
         DDP_FREE(l->name);
     }
-    for (int i = ddp__count(g->node) - 1; i >= 0; i--) { /* owners behind the uses of their weight */
+    for (int i = ddp__count(g->node) - 1; i >= 0; i--) { /* users of a weight are freed before its owner */
         ddp_node *n = g->node[i];
         if (n->tied >= 0) ddp__host_release(h, n->grad[0], ddp__use_bytes(n));
         if (ddp__use_is_guest(g, n)) {
@@ -476,7 +479,7 @@ void ddp_graph_free(ddp_graph *g)
 {
     ddp__owned **link;
 
-    if (!g || g->registered) return; /* the context still uses the layers; it frees the graph */
+    if (!g || g->registered) return; /* the context still uses the layers and frees the graph */
     link = g->host ? &g->host->owned : NULL;
     while (link && *link != &g->owned) link = &(*link)->next;
     if (link) *link = g->owned.next;

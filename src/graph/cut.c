@@ -1,9 +1,10 @@
-/* A graph cut into stages, of which this process holds one: what is here, what enters and leaves. */
+/* Cuts a graph into pipeline stages: which nodes this process runs, and which outputs it receives and
+ * sends. */
 #include "graph/graph_internal.h"
 
-/* ---- layers that are added where it is cut ---- */
+/* ---- layers that are inserted into a built list, where the model is cut ---- */
 
-/* The new place of index i, after the elements from end on were moved to at. */
+/* The new index of element i after the elements from end on were moved to at. */
 static int ddp__moved(int i, int at, int end, int added)
 {
     return i < at ? i : i < end ? i + added : i - (end - at);
@@ -13,7 +14,7 @@ static void ddp__nodes_move(ddp_graph *g, int at, int end)
 {
     const int added = ddp__count(g->node) - end;
 
-    for (int i = 0; i < added; i++) { /* one after the other, the rest moves up */
+    for (int i = 0; i < added; i++) { /* insert one node at a time; the rest moves up */
         ddp_node *n = g->node[end + i];
         memmove(g->node + at + i + 1, g->node + at + i, (size_t)(end - at) * sizeof *g->node);
         g->node[at + i] = n;
@@ -34,7 +35,7 @@ static void ddp__nodes_move(ddp_graph *g, int at, int end)
     }
 }
 
-/* Layers stay in the order of their operators. */
+/* Keeps layers in the order of their operators. */
 static void ddp__layers_move(ddp_graph *g, int at, int end)
 {
     const int added = ddp__count(g->layer) - end;
@@ -63,12 +64,12 @@ void ddp__nodes_insert(ddp_graph *g, int at, int nodes, int layers)
     int begun = 0;
 
     for (int l = 0; l < layers; l++) begun += g->layer[l].first < at;
-    g->node[at - 1]->pair = NULL; /* another node follows it now */
+    g->node[at - 1]->pair = NULL; /* its successor has changed */
     ddp__nodes_move(g, at, nodes);
     ddp__layers_move(g, begun, layers);
 }
 
-/* ---- which operators are here ---- */
+/* ---- operators of this stage ---- */
 
 static ddp_status ddp__cut_check(ddp_graph *g, const int *stage_of, int stages, int own)
 {
@@ -115,8 +116,8 @@ int ddp__stage_after(const ddp_graph *g, const ddp_node *x, int stage)
     return next;
 }
 
-/* Output p goes from stage to stage, to each that uses it: where it comes from to this one, where it goes on
- * to. */
+/* Output p travels through all stages that use it: finds the stage that sends it to this one, and the
+ * stage to send it to. */
 static void ddp__cut_hops(ddp_graph *g, ddp_node *p)
 {
     int at = p->stage, before = -1;
@@ -130,9 +131,9 @@ static void ddp__cut_hops(ddp_graph *g, ddp_node *p)
     p->to = at == g->own_stage ? ddp__stage_after(g, p, at) : -1;
 }
 
-/* One worker adds the gradients of an output's uses up from the last use to the first. On the way back from
- * stage to stage that order is another one where stages do not follow the uses. Two make the same sum; of
- * more each has an array of its own until p's stage adds them up. */
+/* A single worker sums the gradients of an output's uses from the last use to the first. In a pipeline
+ * the order differs if stages do not follow the order of uses. Two gradients give the same sum in either
+ * order. With more, each has its own array until p's stage adds them up. */
 static void ddp__cut_parts(ddp_graph *g, ddp_node *p)
 {
     int uses = 0, strays = 0, stage = g->stages;
@@ -148,7 +149,7 @@ static void ddp__cut_parts(ddp_graph *g, ddp_node *p)
     }
     if (!strays || uses < 3) return;
     p->parts = uses;
-    p->pair = NULL; /* the sum comes between the two */
+    p->pair = NULL; /* the gradients are summed between the two */
 }
 
 int ddp__part_stage(const ddp_node *n, int part)
@@ -161,7 +162,8 @@ int ddp__part_stage(const ddp_node *n, int part)
     return -1;
 }
 
-/* Layers are what they have here; where an array lies in the whole layer decides how it starts. */
+/* A layer has only its operators on this stage. The place of an array in the whole layer determines its
+ * initial values. */
 static void ddp__cut_layers(ddp_graph *g)
 {
     for (int i = 0; i < ddp__count(g->layer); i++) {

@@ -1,10 +1,10 @@
-/* The activations and gradients of one micro-batch; forward and backward over the graph, its stage or a range
- * of it. */
+/* Runs forward and backward of a micro-batch over the graph, its stage, or a range of operators, and
+ * manages its activations and gradients. */
 #include "graph/graph_internal.h"
 
 /* ---- states ---- */
 
-/* The array at an offset of the arena, NULL if it does not exist. */
+/* The array at an offset; NULL if it does not exist. */
 static void *ddp__state_at(const ddp_state *s, size_t offset)
 {
     if (offset == DDP__NOWHERE) return NULL;
@@ -24,7 +24,7 @@ ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
     if (!s) return NULL;
     s->graph = g;
     s->layout = layout;
-    s->pass = g->states_made++ << 32; /* states count their passes from unlike numbers */
+    s->pass = g->states_made++ << 32; /* each state counts its passes from a different number */
     s->written = (unsigned char *)ddp__calloc((size_t)ddp__count(g->node), 1);
     if (bytes) s->arena[DDP__ARENA_OWN] = (char *)ddp__host_alloc(g->host, bytes);
     if (s->written && (s->arena[DDP__ARENA_OWN] || !bytes)) return s;
@@ -32,7 +32,7 @@ ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
     return NULL;
 }
 
-/* The one element of node n's output or gradient, at, becomes 1. */
+/* Sets the only element of node n's output or gradient to 1. */
 static void ddp__node_one(const ddp_node *n, void *at)
 {
     const ddp_backend *b = ddp__graph_backend(n->graph);
@@ -49,7 +49,7 @@ static void ddp__node_one(const ddp_node *n, void *at)
 ddp_state *ddp_state_new(ddp_graph *g)
 {
     const ddp_allocator *a = g ? ddp__graph_allocator(g) : NULL;
-    const int own = g && ddp__graph_backend(g); /* a device says itself what it has not */
+    const int own = g && ddp__graph_backend(g); /* a device reports missing memory itself */
     const double total = own || (a && a->alloc) ? 0 : ddp__memory_total();
     ddp_state *s;
 
@@ -57,7 +57,7 @@ ddp_state *ddp_state_new(ddp_graph *g)
     s = ddp__state_open(g, &g->plain);
     if (!s || g->stages) return s;
 
-    /* written marks the used here; a scalar nobody uses is a loss, whose gradient is 1 */
+    /* written marks outputs with users; a scalar without users is a loss, whose gradient is 1 */
     for (int i = 0; i < ddp__count(g->node); i++)
         for (int k = 0; k < g->node[i]->spec.inputs; k++) s->written[g->node[i]->input[k]] = 1;
     for (int i = 0; i < ddp__count(g->node); i++)
@@ -119,7 +119,7 @@ void ddp__node_feed(const ddp_node *n, void *to, const void *from)
         h->backend->upload_elements(h->device, to, (const float *)from, &n->spec.out);
 }
 
-/* The inputs that the user filled go to the device. */
+/* Uploads the inputs that the user filled. */
 static void ddp__feed_inputs(const ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
@@ -129,7 +129,7 @@ static void ddp__feed_inputs(const ddp_graph *g)
             ddp__node_feed(g->node[i], ddp_state_data(g->state, g->node[i]), g->node[i]->feed);
 }
 
-/* What a node shows comes from the device when it is asked for; NULL where that fails. */
+/* Downloads a node's output when the user asks for it; NULL on failure. */
 const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from)
 {
     const ddp_backend *b = ddp__graph_backend(g);
@@ -164,7 +164,8 @@ int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count)
     return 0;
 }
 
-/* The last node of a pass, a loss most often, will be read while later work is under way. */
+/* Starts an early copy of the last scalar of a pass (usually the loss), which is read while later work
+ * runs. */
 static void ddp__value_early(ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
@@ -195,7 +196,7 @@ float ddp_value(ddp_graph *g, const ddp_node *n)
 
 /* ---- one operator ---- */
 
-/* again: the second life of what was dropped, where it has one. */
+/* again: the recomputed output, if there is one. */
 static size_t ddp__output_at(const ddp__layout *l, int node, int again)
 {
     return again && l->fate[node] == DDP__AGAIN ? l->out_again[node] : l->out[node];
@@ -224,8 +225,8 @@ static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, 
     c->random = ddp_rng_u64(&r);
 }
 
-/* The buffers of an operator that will run again, as its first forward finds them, lie one after
- * the other in its shadow: so both forwards see the same, and only the first one moves them. */
+/* A recomputed operator's buffers, as its first forward found them, are stored one after the other in its
+ * shadow. So both forwards see the same values, and only the first updates them. */
 static void ddp__shadow(const ddp_state *s, const ddp_node *n, int fill, void **at)
 {
     float *shadow = (float *)ddp__state_at(s, s->layout->shadow[n->index]);
@@ -249,7 +250,7 @@ static void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training
     n->run->forward(&c);
 }
 
-/* Forward of node first and the next as one. */
+/* Runs forward of node first and the next node as one fused pair. */
 static void ddp__run_pair(const ddp_state *s, const ddp_node *first, int training, int again)
 {
     ddp_op_call a, b;
@@ -260,7 +261,8 @@ static void ddp__run_pair(const ddp_state *s, const ddp_node *first, int trainin
     first->pair->forward(&a, &b);
 }
 
-/* Node i of a whole pass: a pair runs when its second is due, whose layer may be waited for. */
+/* Runs node i of a whole pass. A pair runs when its second node is due, because that node's layer may
+ * have to be waited for. */
 static void ddp__pass_forward(const ddp_state *s, int i, int training)
 {
     const ddp_graph *g = s->graph;
@@ -272,8 +274,8 @@ static void ddp__pass_forward(const ddp_state *s, int i, int training)
         ddp__run_forward(s, g->node[i], training, 0);
 }
 
-/* The second forward of a segment. Nothing wrote into the arena since the plan's time for it: no
- * node of the segment has run backward, and those behind it have. */
+/* Recomputes the forward of a segment. The plan holds at this time: no node of the segment has run
+ * backward, and all later nodes have. */
 static void ddp__run_again(const ddp_state *s, int segment)
 {
     const ddp_graph *g = s->graph;
@@ -287,8 +289,8 @@ static void ddp__run_again(const ddp_state *s, int segment)
     }
 }
 
-/* every_float: input gradients are wanted for all float arrays, not only where parameters lie
- * above. The first writer of a gradient overwrites it, the others add, unless each has its part. */
+/* every_float: compute gradients of all float inputs, not only if parameters are above. The first writer
+ * of a gradient overwrites it and the others add to it, unless each use has its own part. */
 static void ddp__backward_fill(ddp_state *s, const ddp_node *n, int every_float, ddp_op_call *c)
 {
     const ddp_graph *g = s->graph;
@@ -317,14 +319,14 @@ static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float, 
     n->run->backward(&c);
 }
 
-/* Nodes i - 1 and i run backward as one. */
+/* 1 if nodes i - 1 and i run backward as a fused pair. */
 static int ddp__pair_backward(const ddp_graph *g, int i)
 {
     return i > 0 && ddp__pair_inside(g, i - 1) && g->node[i - 1]->has_gradient;
 }
 
-/* The output of a pair's first, where the reader of its second goes back through that; else NULL. In another
- * segment or stage it would not be there. */
+/* The output of a pair's first node, if the reader of its second also runs backward through the second;
+ * else NULL. The output does not exist in another segment or stage. */
 static const void *ddp__pair_inner(const ddp_state *s, int second)
 {
     const ddp_graph *g = s->graph;
@@ -337,7 +339,7 @@ static const void *ddp__pair_inner(const ddp_state *s, int second)
     return ddp__state_at(s, ddp__output_at(s->layout, second - 1, 1));
 }
 
-/* Node i of a backward, and the one before it where both run as one. The last that has run. */
+/* Runs backward of node i, and of the node before it if both are fused. Returns the last node that ran. */
 static int ddp__pass_backward(ddp_state *s, int i)
 {
     const ddp_graph *g = s->graph;
@@ -412,8 +414,8 @@ static int ddp__whole_forward(ddp_graph *g, const char *what, int training)
 int ddp_forward(ddp_graph *g) { return ddp__whole_forward(g, "ddp_forward", 1); }
 int ddp_evaluate(ddp_graph *g) { return ddp__whole_forward(g, "ddp_evaluate", 0); }
 
-/* Each use of a tied parameter has its gradient summed apart over micro-batches, so that it may be on another
- * machine. They are added up in the order of backward, then join that of the owner. */
+/* The gradient of each use of a tied parameter is summed separately over micro-batches, because the use
+ * may be on another machine. The sums are added in the order of backward, then to the owner's gradient. */
 static void ddp__uses_add(ddp_graph *g, int owner)
 {
     const size_t count = (size_t)ddp_shape_count(&g->node[owner]->spec.param[0].shape);
@@ -433,7 +435,7 @@ static void ddp__uses_add(ddp_graph *g, int owner)
     ddp__host_zero(g->host, sum, count * sizeof *sum);
 }
 
-/* In the last pass of a step. */
+/* Adds them in the last pass of a step. */
 static int ddp__layer_uses_add(ddp_graph *g, int layer)
 {
     const ddp__hooks *hooks = g->host ? g->host->hooks : NULL;
@@ -448,7 +450,8 @@ static int ddp__layer_uses_add(ddp_graph *g, int layer)
     return code;
 }
 
-/* Gradients that later stages have sent are there, and the loss's will be. What nothing reaches stays out. */
+/* Marks gradients that later stages have sent, and the gradient of the loss. Nodes that no gradient
+ * reaches stay unmarked. */
 static void ddp__backward_reached(ddp_state *s, const ddp_node *loss)
 {
     const ddp_graph *g = s->graph;
@@ -458,7 +461,8 @@ static void ddp__backward_reached(ddp_state *s, const ddp_node *loss)
     if (loss && loss->here == (int)DDP__HERE_OWN) s->written[loss->index] = 1;
 }
 
-/* Parts of uses that nothing has reached are zero, as nobody writes them. */
+/* Sums the parts of node n. Parts that no gradient reached are zeroed first, because no operator writes
+ * them. */
 static void ddp__parts_add(const ddp_state *s, const ddp_node *n)
 {
     float *sum = (float *)ddp__state_at(s, s->layout->gradient[n->index]);
@@ -469,7 +473,7 @@ static void ddp__parts_add(const ddp_state *s, const ddp_node *n)
                       (size_t)ddp_shape_count(&n->spec.out));
 }
 
-/* What the stage before waits for is there, also where nothing has reached it. */
+/* Completes the gradients that the previous stage waits for; gradients that nothing reached are zero. */
 static void ddp__backward_entered(ddp_state *s)
 {
     const ddp_graph *g = s->graph;
@@ -481,8 +485,9 @@ static void ddp__backward_entered(ddp_state *s)
     }
 }
 
-/* Node i's part of a backward, and that of the one before it where both run as one. The last that has run. A
- * segment that is computed again has its weight gradients at once: its activations do not stay. */
+/* Runs the requested part of node i's backward, and of the node before it if both are fused. Returns the
+ * last node that ran. A recomputed segment computes its weight gradients at once, because its activations
+ * are not kept. */
 static int ddp__backward_node(ddp_state *s, int i, const ddp_node *loss, ddp__cut_part part)
 {
     const ddp_node *n = s->graph->node[i];
@@ -502,7 +507,7 @@ int ddp__graph_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part)
     int done = -1, segment = -1, code = 0;
 
     if (part != DDP__CUT_WEIGHTS) ddp__backward_reached(s, loss);
-    /* the hooks fire for every layer, also where no gradient flows: a context waits for each */
+    /* the hooks run for every layer, even if no gradient flows: a context waits for each */
     for (int i = ddp__count(g->node) - 1; i >= 0 && !code; i--) {
         const ddp_node *n = g->node[i];
         if (!n->op || n->here != (int)DDP__HERE_OWN) continue;
@@ -522,7 +527,7 @@ int ddp__graph_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part)
     return code;
 }
 
-/* Why loss cannot be where backward starts, or NULL. */
+/* The reason why backward cannot start at loss, or NULL. */
 static const char *ddp__loss_fault(const ddp_graph *g, const ddp_node *loss)
 {
     if (!loss || loss->graph != g) return "the loss is not a node of this graph";
@@ -555,7 +560,7 @@ void ddp_zero_gradients(ddp_graph *g)
     }
 }
 
-/* ---- ranges on a state of its own ---- */
+/* ---- ranges of operators on a separate state ---- */
 
 static ddp_status ddp__range_ok(ddp_state *s, const char *what, int first, int last)
 {
@@ -588,8 +593,8 @@ int ddp_backward_range(ddp_state *s, int first, int last)
     if (code) return code;
     g = s->graph;
 
-    /* Present before the range runs: gradients of outputs used after it, and of outputs nobody
-     * uses. Bit 2 marks the used. */
+    /* Present before the range runs: gradients of outputs used after it, and of outputs without users.
+     * Bit 2 marks outputs with users. */
     memset(s->written, 0, (size_t)ddp__count(g->node));
     for (i = 0; i < ddp__count(g->node); i++)
         for (k = 0; k < g->node[i]->spec.inputs; k++)

@@ -1,4 +1,4 @@
-/* Building a graph: layers, segments to recompute, inputs, operators; and reading what there is. */
+/* Builds a graph (layers, recomputation segments, inputs, operators) and describes it. */
 #include "graph/graph_internal.h"
 
 long ddp_shape_count(const ddp_shape *s)
@@ -27,22 +27,24 @@ const ddp_allocator *ddp__graph_allocator(const ddp_graph *g) { return g->host ?
 
 const ddp_backend *ddp__graph_backend(const ddp_graph *g) { return g->host ? g->host->backend : NULL; }
 
-static const ddp_error ddp__no_graph = {DDP_MEMORY, "out of memory for a graph"}; /* ddp_graph_new had none */
+static const ddp_error ddp__no_graph = {DDP_MEMORY,
+                                        "out of memory for a graph"}; /* ddp_graph_new was out of memory */
 const ddp_error *ddp_graph_error(const ddp_graph *g) { return g ? &g->error : &ddp__no_graph; }
 
-/* For a list that has room for another element (ddp__reserve), or failed to grow: 1, or 0 with the graph's
- * error. */
+/* Result of growing a list (ddp__reserve): returns 1 if it has capacity for another element, or 0 and
+ * sets the graph's error. */
 static int ddp__graph_room(ddp_graph *g, int room, int count)
 {
     if (room && count < DDP__MOST_NODES) return 1;
     return !ddp__fail(&g->error, DDP_MEMORY, "out of memory for a graph of more than %d entries", count);
 }
 
-/* Makes room for another element of a list of the graph. 1 on success, else the graph has the error. */
+/* Reserves capacity for another element of a list of the graph. Returns 1, or 0 and sets the graph's
+ * error. */
 #define ddp__graph_reserve(g, list) \
     ddp__graph_room(g, ddp__reserve(list, ddp__count(list) + 1), ddp__count(list))
 
-/* 1 if the graph may still be changed by what; else it remembers why not. */
+/* Returns 1 if function `what` may still change the graph; else sets the error. */
 static int ddp__graph_open(ddp_graph *g, const char *what)
 {
     if (!g || g->error.code) return 0;
@@ -50,7 +52,7 @@ static int ddp__graph_open(ddp_graph *g, const char *what)
     return !ddp__fail(&g->error, DDP_USAGE, "%s after ddp_graph_build: a built graph cannot change", what);
 }
 
-/* After a failure, for who returns a node. */
+/* Returns NULL after a failure, for functions that return a node. */
 static ddp_node *ddp__no_node(ddp_status failure)
 {
     (void)failure;
@@ -79,7 +81,7 @@ static void ddp__layer_new(ddp_graph *g, const char *name)
         if (g->layer[i].base_hash == base) repeat = g->layer[i].repeat + 1;
     snprintf(text, sizeof text, "%.200s", name);
     if (repeat) snprintf(text + strlen(text), sizeof text - strlen(text), ".%d", repeat);
-    while (ddp__layer_named(g, text)) /* the user may have named one "hidden.1" himself */
+    while (ddp__layer_named(g, text)) /* the user may have named a layer "hidden.1" */
         snprintf(text, sizeof text, "%.200s.%d", name, ++repeat);
     memset(l, 0, sizeof *l);
     l->name = ddp__strdup(text);
@@ -195,7 +197,7 @@ static ddp_node *ddp__node_add(ddp_graph *g)
     return n;
 }
 
-/* Dimensions at least 1, and few enough elements. */
+/* 1 if all dimensions are at least 1 and the array is not too large. */
 static int ddp__shape_ok(const ddp_shape *s)
 {
     double n = 1;
@@ -292,7 +294,7 @@ int ddp_register_op(ddp_graph *g, const ddp_op *op)
     return 0;
 }
 
-/* "layer "x", operator linear" for error sentences, at most size bytes. */
+/* Writes 'layer "x", operator linear' for error messages, at most size bytes. */
 static void ddp__node_where(const ddp_graph *g, const char *op, int layer, char *text, size_t size)
 {
     if (layer >= 0)
@@ -301,7 +303,8 @@ static void ddp__node_where(const ddp_graph *g, const char *op, int layer, char 
         snprintf(text, size, "operator %.60s outside layers", op);
 }
 
-/* What the shape rule filled must be executable, also where the rule is a program's own. */
+/* Checks the result of a shape rule, which may be the user's own. Returns the reason why it cannot run,
+ * or NULL. */
 static const char *ddp__spec_fault(const ddp_op_spec *s, const ddp_node *owner)
 {
     if (!ddp__shape_ok(&s->out)) return "its shape rule gave an impossible output shape";
@@ -318,8 +321,8 @@ static const char *ddp__spec_fault(const ddp_op_spec *s, const ddp_node *owner)
     return NULL;
 }
 
-/* Runs the shape rule. An operator with a parameter 0 of its own gets the tied one in its place;
- * a rule that cannot do without (its output depends on the shape) is given it. */
+/* Runs the shape rule. The tied parameter replaces parameter 0 of the operator. A rule that needs it to
+ * compute the output shape receives it as an argument. */
 static ddp_status ddp__shape_apply(const ddp_op *op, const ddp_node *owner, ddp_op_spec *spec, ddp_error *why)
 {
     const ddp_op_spec given = *spec;
@@ -332,7 +335,7 @@ static ddp_status ddp__shape_apply(const ddp_op *op, const ddp_node *owner, ddp_
     return op->shape(spec, why);
 }
 
-/* Inputs must be nodes of this graph. 1 if they are. */
+/* 1 if all inputs are nodes of this graph. */
 static int ddp__inputs_ok(ddp_graph *g, const char *where, int count, ddp_node *const *inputs,
                           const ddp_node *tied)
 {
@@ -370,7 +373,7 @@ void ddp__layer_add(ddp_graph *g, const ddp_node *n)
     l->buffer_count += ddp__arrays_count(n->spec.buffer, 0, n->spec.buffers);
 }
 
-/* Its layer and segment, and what follows from the inputs. */
+/* Sets the node's layer, segment, and properties that follow from its inputs. */
 static void ddp__node_place(ddp_graph *g, ddp_node *n)
 {
     n->layer = g->open_layer;
@@ -385,7 +388,7 @@ static void ddp__node_place(ddp_graph *g, ddp_node *n)
     ddp__layer_add(g, n);
 }
 
-/* What its backend runs as one with the operator before it. */
+/* Finds out whether the backend fuses the node with the preceding operator. */
 static void ddp__node_pair(const ddp_graph *g, const ddp_node *n)
 {
     const ddp_backend *b = ddp__graph_backend(g);
@@ -511,7 +514,7 @@ size_t ddp_param_count(const ddp_graph *g)
     return count;
 }
 
-/* of: its parameters, gradients or buffers. */
+/* Returns one block of a layer. of: selects parameters, gradients or buffers. */
 static float *ddp__layer_block(const ddp_graph *g, int layer, char of, size_t *count)
 {
     const ddp__graph_layer *l = g && layer >= 0 && layer < ddp__count(g->layer) ? &g->layer[layer] : NULL;
