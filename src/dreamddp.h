@@ -35,7 +35,7 @@
  *     base/backend.h        the functions that a device backend implements (see dreamddp_cuda.cuh)
  *
  * OPTIONS. Macros to define before the #include. None changes a public struct or signature.
- *     DREAMDDP_IMPLEMENTATION            the implementation; in exactly one file (or in each, with DDP_STATIC)
+ *     DREAMDDP_IMPLEMENTATION            in exactly one file (or in each, with DDP_STATIC)
  *     DDP_STATIC                         a private copy of the library inside this file
  *     DDP_API                            replaces the linkage of the public functions
  *     DREAMDDP_NO_STB_DS_IMPLEMENTATION  another file of the program instantiates stb_ds. With

@@ -1,4 +1,4 @@
-/* The built-in operators: their table, and one builder for each. */
+/* The table of built-in operators, and one builder function for each. */
 #include "graph/graph_internal.h"
 #include "ops/ops.h"
 
@@ -18,9 +18,9 @@ const ddp_op *ddp__builtin_op(const char *name)
 
 ddp_graph *ddp_graph_new(ddp_ctx *d) { return ddp__graph_new(d, ddp__builtin_op); }
 
-/* ---- builders: each collects the arguments for ddp_apply ---- */
+/* ---- builders: each passes its arguments to ddp_apply ---- */
 
-/* Of one input; args: how many arguments follow, each a double. */
+/* Builds an operator with one input. args: number of arguments that follow, each a double. */
 static ddp_node *ddp__build(ddp_graph *g, const char *op, ddp_node *x, int args, ...)
 {
     double arg[DDP_OP_ARGS] = {0};

@@ -1,8 +1,8 @@
 /* Elementwise operators: gelu, relu, add, swiglu, dropout. */
 #include "ops/ops.h"
 
-/* ---- gelu, tanh form (Hendrycks and Gimpel, arXiv:1606.08415), and relu, whose gradient at 0 is 0: of one
- * input, by the kernels of that name ---- */
+/* ---- gelu, tanh form (Hendrycks and Gimpel, arXiv:1606.08415), and relu, whose gradient at 0 is 0. Both
+ * have one input and use the kernels of the same name ---- */
 
 #define DDP__MAP_OP(name, flops)                                                                    \
     static ddp_status ddp__##name##_shape(ddp_op_spec *s, ddp_error *err)                           \
@@ -79,8 +79,8 @@ static void ddp__add_grad_range(void *user, long first, long last)
 static void ddp__add_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__add_range); }
 static void ddp__add_backward(const ddp_op_call *call) { ddp__op_elements(call, ddp__add_grad_range); }
 
-/* ---- swiglu (Shazeer 2020, arXiv:2002.05202, Eq. 5, its elementwise part): y = silu(a) b with silu(a) = a /
- * (1 + e^-a), from one input (..., 2F), whose rows are a then b, or from two (..., F) ---- */
+/* ---- swiglu (Shazeer 2020, arXiv:2002.05202, Eq. 5, without the matrix products): y = silu(a) b with
+ * silu(a) = a / (1 + e^-a). Takes one input (..., 2F), rows a then b, or two inputs (..., F) ---- */
 
 static ddp_status ddp__swiglu_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -108,7 +108,8 @@ static ddp_status ddp__swiglu_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* The factors in the arrays given per input; NULL stays NULL. Returns how far apart their rows are. */
+/* Finds the factors a and b in arrays that are given per input; NULL stays NULL. Returns the stride of
+ * their rows. */
 static long ddp__swiglu_factors(const ddp_op_spec *s, void *const *of, float **a, float **b)
 {
     const long n = s->out.dim[s->out.dims - 1];
@@ -155,9 +156,9 @@ static void ddp__swiglu_backward(const ddp_op_call *call)
         ddp__op_rows(call, &call->spec->out, ddp__swiglu_grad_rows);
 }
 
-/* ---- dropout, inverted (Srivastava et al. 2014): y = x / (1 - p) where kept, else 0. The mask is
- * not stored: it is a pure function of call->random and the element's index, so backward draws it
- * again, and neither depends on threads ---- */
+/* ---- dropout, inverted (Srivastava et al. 2014): y = x / (1 - p) for kept elements, else 0. The mask is
+ * a pure function of call->random and the element index. It is not stored: backward computes it again,
+ * and it does not depend on threads ---- */
 
 static ddp_status ddp__dropout_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -169,8 +170,8 @@ static ddp_status ddp__dropout_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* Keep[i] for elements i of block number block (DDP__OP_GRAIN elements, a stream each): 32 random
- * bits per element against p * 2^32. */
+/* keep[i] for the elements of one block (DDP__OP_GRAIN elements, with a random stream of its own):
+ * compares 32 random bits per element with p * 2^32. */
 static void ddp__dropout_mask(const ddp_op_call *call, long block, unsigned char *keep)
 {
     const uint32_t bound = (uint32_t)(call->spec->arg[0] * 4294967296.0);
@@ -192,7 +193,7 @@ typedef struct ddp__dropout_job {
     int add;
 } ddp__dropout_job;
 
-/* first is a multiple of DDP__OP_GRAIN, and the range one block. */
+/* first is a multiple of DDP__OP_GRAIN, and the range is one block. */
 static void ddp__dropout_range(void *user, long first, long last)
 {
     const ddp__dropout_job *job = (const ddp__dropout_job *)user;

@@ -1,8 +1,10 @@
-/* What tokens and their places become: rows of a table (embedding, position), and angles (rope). */
+/* Operators on tokens and positions: table lookup (embedding, position) and rotary position embedding
+ * (rope). */
 #include "ops/ops.h"
 
-/* ---- embedding: tokens int32 (rows..) -> (rows.., C), table (V, C). A token outside 0..V-1 gives a row of
- * NAN, which reaches the loss; a kernel cannot return an error. Its gradient is dropped. ---- */
+/* ---- embedding: tokens int32 (rows..) -> (rows.., C), table (V, C). A token outside 0..V-1 gives a row
+ * of NAN, which makes the loss NAN, because a kernel cannot return an error. The gradient of such a row
+ * is dropped. ---- */
 
 static ddp_status ddp__embedding_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -43,7 +45,7 @@ static void ddp__embedding_forward(const ddp_op_call *call)
     ddp__op_rows(call, &call->spec->out, ddp__embedding_rows);
 }
 
-/* Blocks of columns: a token may occur in many rows, so rows are added in order. */
+/* Runs over blocks of columns. A token may occur in many rows, so rows are added in order. */
 static void ddp__embedding_columns(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
@@ -126,11 +128,11 @@ static void ddp__position_each(const ddp_op_call *call, void (*elements)(void *u
 static void ddp__position_forward(const ddp_op_call *call) { ddp__position_each(call, ddp__position_rows); }
 static void ddp__position_backward(const ddp_op_call *call) { ddp__position_each(call, ddp__position_grads); }
 
-/* ---- rope: rotary position embedding (Su et al. 2021, arXiv:2104.09864, Eq. 34) in the half-split
- * form of the published Llama weights: x (B, T, (heads + 2 kv_heads) d) holds queries, keys and
- * values as attention reads them; at position t the pair (x[i], x[d/2 + i]) of every query and key
- * head is turned by the angle t theta^(-2i/d). Values pass through. Arguments: heads, kv_heads (0 =
- * heads), theta (0 = 10000). A rotation's gradient is the rotation back ---- */
+/* ---- rope: rotary position embedding (Su et al. 2021, arXiv:2104.09864, Eq. 34) in the half-split form
+ * of the published Llama weights. x (B, T, (heads + 2 kv_heads) d) contains queries, keys and values in
+ * the layout of attention. At position t, the pair (x[i], x[d/2 + i]) of every query and key head is
+ * rotated by the angle t theta^(-2i/d). Values are unchanged. Arguments: heads, kv_heads (default:
+ * heads), theta (default: 10000). The gradient is the inverse rotation ---- */
 
 static ddp_status ddp__rope_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -159,7 +161,7 @@ typedef struct ddp__rope_job {
     int direction, add;
 } ddp__rope_job;
 
-/* Items are positions: the angles of one are computed once for all sequences and heads. */
+/* Items are positions, so that the angles of a position are computed once for all sequences and heads. */
 static void ddp__rope_positions(void *user, long first, long last)
 {
     const ddp__rope_job *job = (const ddp__rope_job *)user;

@@ -1,24 +1,24 @@
-/* linear: y = x W^T + b over rows, x (rows, C), W (width, C), b (width); and the matrix product in float
- * behind it: blocks of the result, packed panels, register tiles. */
+/* linear: y = x W^T + b over rows, with x (rows, C), W (width, C), b (width); and the float matrix
+ * product that it uses (blocks of the result, packed panels, register tiles). */
 #include "ops/ops.h"
 #ifdef DDP_USE_CBLAS
 #include <cblas.h>
 #endif
 
-/* ---- the product ---- */
+/* ---- the matrix product ---- */
 
-/* A panel of b is packed once into L2, as strips of nr columns that stay in L1 while
- * the rows of a pass by, DDP__MATMUL_PANELS tiles at a time. Rows of a are read where they lie;
- * where its columns lie together, and where a last tile has fewer rows, they are copied. All is in
- * the thread's room: no allocation in a training step, no state shared between threads. */
+/* A panel of b is packed once into L2, as strips of nr columns. A strip stays in L1 while the rows of a
+ * pass are processed, DDP__MATMUL_PANELS tiles at a time. Rows of a are read in place; they are copied if
+ * the columns of a are contiguous, or if the last tile has fewer rows. All copies are in the thread's
+ * working memory: a training step does not allocate, and threads share no state. */
 enum {
     DDP__MATMUL_KC = 384,
     DDP__MATMUL_DEPTH = 256,
     DDP__MATMUL_NC = 384,
-    DDP__MATMUL_PACK = DDP__MATMUL_NC * DDP__MATMUL_DEPTH, /* floats of a packed panel, of fewer columns where
-                                                              it is deeper */
+    DDP__MATMUL_PACK =
+        DDP__MATMUL_NC * DDP__MATMUL_DEPTH, /* floats of a packed panel; a deeper panel has fewer columns */
     DDP__MATMUL_PANELS = 4,
-    DDP__MATMUL_FEW = 64 /* rows for which b is not packed where its rows lie together */
+    DDP__MATMUL_FEW = 64 /* up to this many rows, b is not packed if its rows are contiguous */
 };
 
 typedef struct ddp__matmul_room {
@@ -30,19 +30,19 @@ DDP__ROOM_FITS(ddp__matmul_room);
 typedef struct ddp__matmul_job {
     const ddp__matmul *g;
     const ddp__kernels *kernels;
-    long rows, cols; /* of a parallel block */
+    long rows, cols; /* size of a parallel block */
     long row_blocks;
 } ddp__matmul_job;
 
-/* Some rows of a, a register tile after the other, as gemm_at reads them. */
+/* Rows of a, one register tile after the other, in the form that gemm_at reads. */
 typedef struct ddp__matmul_rows {
     const float *a;
     long row, col;
-    long tile; /* floats from a tile to the next */
+    long tile; /* floats from one tile to the next */
 } ddp__matmul_rows;
 
-/* Sums are cut into equal parts; their order depends on k alone. One of at most KC saves a pass
- * over c, which may be large; else a strip of b fits L1 beside the rows of a. */
+/* Sums are split into equal parts, so their order depends only on k. A single part of at most KC saves a
+ * pass over c, which may be large. Otherwise a strip of b fits L1 next to the rows of a. */
 long ddp__matmul_depth(long k)
 {
     const long parts = k <= DDP__MATMUL_KC ? 1 : ddp__parts(k, DDP__MATMUL_DEPTH);
@@ -50,8 +50,8 @@ long ddp__matmul_depth(long k)
     return ddp__parts(k > 0 ? k : 1, parts);
 }
 
-/* dst[p*width + j] = b(p0 + p, j0 + j); further columns are zero: their results are thrown away,
- * but what the room held before may be subnormal, which is slow. */
+/* dst[p*width + j] = b(p0 + p, j0 + j). Further columns are zeroed: their results are discarded, but old
+ * values could be subnormal, which is slow. */
 static void ddp__matmul_pack(const ddp__kernels *kn, float *dst, const ddp__matmul *g, long p0, long k,
                              long j0, long cols)
 {
@@ -69,7 +69,7 @@ static void ddp__matmul_pack(const ddp__kernels *kn, float *dst, const ddp__matm
     }
 }
 
-/* Rows i0.. of a, columns p0..p0+k-1: where they are, or in pack. */
+/* Rows i0.. of a, columns p0..p0+k-1: in place, or copied to pack. */
 static ddp__matmul_rows ddp__matmul_take(const ddp__kernels *kn, float *pack, const ddp__matmul *g, long i0,
                                          long rows, long p0, long k)
 {
@@ -91,7 +91,7 @@ static ddp__matmul_rows ddp__matmul_take(const ddp__kernels *kn, float *pack, co
     return r;
 }
 
-/* One register tile; at an edge through a full tile of its own. */
+/* Computes one register tile; at an edge, in a temporary full tile. */
 static void ddp__matmul_tile(const ddp__kernels *kn, long k, const ddp__matmul_rows *a, const float *b,
                              long b_row, float *c, long c_row, long rows, long cols, const float *bias,
                              int add)
@@ -111,7 +111,7 @@ static void ddp__matmul_tile(const ddp__kernels *kn, long k, const ddp__matmul_r
         }
 }
 
-/* What the sums are added to: the bias, or zeros, or what is there. */
+/* Initialises the sums: with the bias, with zeros, or with the present values. */
 static void ddp__matmul_empty(const ddp__matmul *g, long i0, long i1, long j0, long j1)
 {
     for (long i = i0; i < i1 && !g->add; i++)
@@ -125,7 +125,7 @@ static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, ddp_
     float *a_pack = room->a_pack, *b_pack = room->b_pack;
     const long depth = ddp__matmul_depth(g->k), group = DDP__MATMUL_PANELS * kn->mr;
     const int few = g->b_col == 1 && i1 - i0 <= DDP__MATMUL_FEW;
-    const long whole = few ? (j1 - j0) / kn->nr * kn->nr : 0; /* columns of b read where they lie */
+    const long whole = few ? (j1 - j0) / kn->nr * kn->nr : 0; /* columns of b that are read in place */
 
     if (g->k == 0) ddp__matmul_empty(g, i0, i1, j0, j1);
     for (long p = 0; p < g->k; p += depth) {
@@ -161,9 +161,9 @@ static void ddp__matmul_blocks(void *user, void *room, long first, long last)
     }
 }
 
-/* Blocks of whole register tiles, as large as they may be: each packs its panel of b again. More threads get
- * smaller ones; that moves no bit, since no sum over p is ever split by blocks. Returns the number of
- * blocks. */
+/* Splits the result into blocks of whole register tiles. Blocks are as large as possible, because each
+ * packs its panel of b again; with more threads they are smaller. The result is bit-identical, because
+ * blocks never split a sum over p. Returns the number of blocks. */
 static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const ddp__kernels *kn, int threads)
 {
     const long wanted = threads > 1 ? 3L * threads : 1;
@@ -192,11 +192,11 @@ void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g)
 }
 
 #ifdef DDP_USE_CBLAS
-/* BLAS cannot be stopped from summing an element in another order at another place of a block, so
- * the slices depend on the shape alone: results are the same for any number of threads. */
+/* BLAS may sum an element in another order at another position of a block, so the slices depend only on
+ * the shape: results are the same for any number of threads. */
 enum { DDP__CBLAS_SLICE = 256 };
 
-/* BLAS wants it no shorter than a row, even where there is only one. */
+/* BLAS requires a stride of at least a row, even for a single row. */
 static int ddp__cblas_stride(long row, long col, long rows, long cols)
 {
     return (int)(col == 1 ? (row > cols ? row : cols) : (col > rows ? col : rows));
@@ -205,7 +205,7 @@ static int ddp__cblas_stride(long row, long col, long rows, long cols)
 static void ddp__matmul_cblas(void *user, long first, long last)
 {
     const ddp__matmul *g = (const ddp__matmul *)user;
-    const int wide = g->n >= g->m; /* the longer side is cut */
+    const int wide = g->n >= g->m; /* split the longer side */
     const CBLAS_TRANSPOSE a_way = g->a_col == 1 ? CblasNoTrans : CblasTrans;
     const CBLAS_TRANSPOSE b_way = g->b_col == 1 ? CblasNoTrans : CblasTrans;
     long t, i, j, rows, cols;
@@ -230,7 +230,8 @@ void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g)
     ddp__matmul job = *g;
 
     if (g->m <= 0 || g->n <= 0) return;
-        /* its helper threads would spin beside ours: half the speed of both, measured */
+        /* the helper threads of BLAS would spin and take processor time from ours: half the speed of
+         * both, measured */
 #ifdef OPENBLAS_CONFIG_H
     openblas_set_num_threads(1);
 #endif
@@ -265,7 +266,7 @@ static void ddp__linear_finish(ddp_op_spec *s, long width)
     s->flops = 2.0 * (double)z.m * (double)z.n * (double)z.k;
 }
 
-/* Weight and bias start uniform within 1 / sqrt(C), PyTorch's default. */
+/* Weight and bias start uniform in +-1 / sqrt(C), PyTorch's default. */
 ddp_status ddp__linear_start(ddp_op_spec *s, const char *op, int bias, ddp_error *err)
 {
     long width, c;

@@ -1,7 +1,7 @@
-/* Softmax cross-entropy, mean over the rows whose label is not -1 (0 if there is none):
- * row loss = log(sum exp(x - max)) + max - x[label]. Saved: max and sum per row; probabilities
- * are never stored, backward computes them over the logits. A label below -1 or beyond the last
- * column makes the loss NAN, and its row of the gradient too: a kernel cannot return an error. */
+/* Softmax cross-entropy: mean over the rows whose label is not -1 (0 if there is none). Row loss =
+ * log(sum exp(x - max)) + max - x[label]. Saves max and sum per row. Probabilities are not stored;
+ * backward computes them in place of the logits. A label below -1 or beyond the last column makes the
+ * loss and that row's gradient NAN, because a kernel cannot return an error. */
 #include "ops/ops.h"
 
 static ddp_status ddp__loss_labels(const ddp_op_spec *s, const char *op, ddp_error *err)
@@ -27,7 +27,7 @@ static ddp_status ddp__loss_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* Rows that count, at least 1 so that it may divide. */
+/* Number of rows with a label, at least 1 so that it can be a divisor. */
 static long ddp__loss_counted(const int32_t *label, long rows)
 {
     long i, n = 0;
@@ -51,7 +51,7 @@ static void ddp__loss_rows(void *user, long first, long last)
     }
 }
 
-/* loss, and those of the rows of logits. */
+/* loss plus the losses of the rows of logits. */
 static double ddp__loss_sum(const ddp_op_call *call, double loss)
 {
     const ddp_shape *s = &call->spec->in[0];
@@ -79,10 +79,10 @@ static void ddp__loss_forward(const ddp_op_call *call)
 
 typedef struct ddp__loss_job {
     const ddp_op_call *call;
-    float g; /* gradient of the loss over the rows that count */
+    float g; /* gradient of the loss / number of rows with a label */
 } ddp__loss_job;
 
-/* grad_in may be the logits themselves: nothing of them is read after it is written. */
+/* grad_in may be the logits themselves: no element is read after it is written. */
 static void ddp__loss_grad_rows(void *user, long first, long last)
 {
     const ddp_op_call *call = ((const ddp__loss_job *)user)->call;
@@ -118,9 +118,9 @@ static void ddp__loss_backward(const ddp_op_call *call)
     ddp_op_parallel(call, rows, DDP__OP_GRAIN / s->dim[s->dims - 1] + 1, ddp__loss_grad_rows, &job);
 }
 
-/* ---- linear_cross_entropy: logits x W^T and their loss, by chunks of rows. Forward of a training goes back
- * through each chunk while it has it, as if the gradient of the loss were 1; backward multiplies by what it
- * is. ---- */
+/* ---- linear_cross_entropy: the loss of logits x W^T, computed in chunks. A training forward also runs
+ * backward for each chunk while its logits exist, as if the gradient of the loss were 1; backward then
+ * multiplies by the actual gradient. ---- */
 
 long ddp__head_chunk(long rows)
 {
@@ -140,7 +140,7 @@ static ddp_status ddp__head_shape(ddp_op_spec *s, ddp_error *err)
     k = (double)w->dim[1];
     memset(&s->out, 0, sizeof s->out);
     saved = (n + rows) * k + (n + 2) * (double)ddp__head_chunk(ddp_shape_rows(&s->in[0]));
-    s->saved = saved < 1e18 ? (size_t)saved : (size_t)-1; /* which no graph takes */
+    s->saved = saved < 1e18 ? (size_t)saved : (size_t)-1; /* too large for any graph */
     s->flops = (6 * k + 10) * rows * n;
     s->backward_flops = 2 * (n + rows) * k;
     return DDP_OK;
@@ -171,7 +171,7 @@ static void ddp__head_forward(const ddp_op_call *call)
     const ddp__head h = ddp__head_of(call);
     const int32_t *label = (const int32_t *)call->in[1];
     const long counted = ddp__loss_counted(label, h.rows);
-    ddp_op_spec spec = *call->spec; /* of the loss of a chunk */
+    ddp_op_spec spec = *call->spec; /* for the loss of a chunk */
     ddp_op_call part = *call;
     ddp__loss_job job = {&part, 1 / (float)counted};
     double loss = 0;

@@ -1,15 +1,15 @@
-/* Layer norm, RMS norm and batch norm. */
+/* Layer norm, RMS norm and batch norm, forward and backward. */
 #include "ops/ops.h"
 
-/* ---- over the last dimension, y = (x - mean) * rstd * scale + shift, rstd = 1 / sqrt(var + eps):
+/* ---- norms over the last dimension: y = (x - mean) * rstd * scale + shift, rstd = 1 / sqrt(var + eps):
  *   layer_norm (Ba et al. 2016, arXiv:1607.06450, Eq. 3): biased variance. Saved per row: mean, rstd
- *   rms_norm (Zhang and Sennrich 2019, arXiv:1910.07467, Eq. 4): mean and shift are 0, var is
- *   mean(x^2). Argument 0 is eps (0 = 1e-5). Saved per row: rstd ---- */
+ *   rms_norm (Zhang and Sennrich 2019, arXiv:1910.07467, Eq. 4): mean and shift are 0, var is mean(x^2).
+ *   Argument 0 is eps (default: 1e-5). Saved per row: rstd ---- */
 
 typedef struct ddp__norm_size {
     long rows, n;
     int centred; /* 1: layer_norm */
-    long saved;  /* elements of a row, the last of which is rstd */
+    long saved;  /* saved elements of a row; the last is rstd */
 } ddp__norm_size;
 
 static ddp__norm_size ddp__norm_sizes(const ddp_op_spec *s)
@@ -80,7 +80,7 @@ static inline void ddp__norm_columns_add(float *scale, float *shift, const float
     for (long j = 0; shift && j < n; j++) shift[j] += dy[j];
 }
 
-/* Scale and shift by blocks of columns, rows in order: no sum is split over threads. */
+/* Gradients of scale and shift by blocks of columns, rows in order: no sum is split over threads. */
 static void ddp__norm_grad_columns(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
@@ -95,7 +95,7 @@ static void ddp__norm_grad_columns(void *user, long first, long last)
         const float *dy = (const float *)call->grad_out + i * z.n + first;
         const float *stat = (const float *)call->saved + i * z.saved;
         const float mean = z.centred ? stat[0] : 0, rstd = stat[z.saved - 1];
-        if (last - first == DDP__OP_COLUMNS) /* a constant: these are vectors then */
+        if (last - first == DDP__OP_COLUMNS) /* a constant length, so that the compiler vectorises the loop */
             ddp__norm_columns_add(sum_scale, shift, x, dy, mean, rstd, DDP__OP_COLUMNS);
         else
             ddp__norm_columns_add(sum_scale, shift, x, dy, mean, rstd, last - first);
@@ -119,15 +119,15 @@ static void ddp__norm_backward(const ddp_op_call *call)
     if (call->grad_in[0]) ddp__op_rows(call, &call->spec->in[0], ddp__norm_grad_rows);
 }
 
-/* ---- batch_norm2d, of each channel over images and pixels (Ioffe and Szegedy 2015, arXiv:1502.03167,
- * Algorithm 1): biased variance. Saved per channel: the batch's mean and rstd ---- */
+/* ---- batch_norm2d: normalises each channel over images and pixels (Ioffe and Szegedy 2015,
+ * arXiv:1502.03167, Algorithm 1), with biased variance. Saved per channel: the batch's mean and rstd ---- */
 
 static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
 {
     const ddp_param mean = {"running_mean", {1, {s->in[0].dim[1], 0, 0, 0}}, DDP_INIT_ZERO, 0, 0};
 
     DDP__TRY(ddp__image_input(s, "batch_norm2d", err));
-    DDP__TRY(ddp__op_same(s, "batch_norm2d", 8, err)); /* as layer_norm */
+    DDP__TRY(ddp__op_same(s, "batch_norm2d", 8, err)); /* flops per element as in layer_norm */
     ddp__op_param(s, "scale", s->in[0].dim[1], 0, DDP_INIT_ONE, 0);
     ddp__op_param(s, "shift", s->in[0].dim[1], 0, DDP_INIT_ZERO, 0);
     s->buffer[0] = s->buffer[1] = mean;
@@ -138,9 +138,9 @@ static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* Mean and biased variance of a channel. Both come from a plane while it is in the cache, and
- * planes are joined as by Chan, Golub and LeVeque (1979): squares are of differences from a mean
- * that is near, so a mean far from 0 costs no digits. */
+/* Mean and biased variance of a channel. Both are computed per plane while it is in the cache; planes are
+ * combined by the method of Chan, Golub and LeVeque (1979). Squares are of differences from a nearby
+ * mean, so a mean far from 0 costs no precision. */
 static void ddp__batch_norm_moments(const ddp_op_call *call, const ddp_shape *s, const float *x, double *mean,
                                     double *var)
 {
@@ -156,7 +156,7 @@ static void ddp__batch_norm_moments(const ddp_op_call *call, const ddp_shape *s,
         kn->moments(x, x, n, 0, 0, part);
         near = part[0] / (float)n;
         kn->moments(x, x, n, near, near, part);
-        /* near is rounded: the rest of its sum corrects both */
+        /* `near` is rounded; the sum of differences from it corrects mean and variance */
         off = (double)part[0] / (double)n;
         squares += (double)part[1] - off * (double)part[0];
         off += (double)near - *mean;
@@ -174,7 +174,7 @@ static void ddp__batch_norm_statistics(const ddp_op_call *call, const float *x, 
     float *stat = (float *)call->saved + 2 * c;
     double mean = (double)*running_mean, var = (double)*running_var;
 
-    if (call->training) { /* the running variance is unbiased; a channel of one value keeps to the biased */
+    if (call->training) { /* the running variance is unbiased, except for a channel of one value */
         ddp__batch_norm_moments(call, s, x, &mean, &var);
         *running_mean += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)*running_mean));
         *running_var += (float)(DDP__BATCH_NORM_MOVE *
@@ -223,7 +223,7 @@ static void ddp__batch_norm_grad_channels(void *user, long first, long last)
         if (dscale) dscale[c] += (float)(sum[1] * rstd);
         if (dshift) dshift[c] += (float)sum[0];
         if (!call->grad_in[0]) continue;
-        slope = -scale * rstd * rstd * sum[1] / count; /* of x */
+        slope = -scale * rstd * rstd * sum[1] / count; /* factor of x */
         for (long b = 0; b < s->dim[0]; b++)
             kn->affine((float *)call->grad_in[0] + c * n + b * image, dy + b * image, x + b * image, n,
                        (float)scale, (float)slope, (float)(-scale * sum[0] / count - slope * mean),

@@ -1,4 +1,5 @@
-/* What operators share: parallel loops, checks of inputs and arguments, heads, windows. */
+/* Shared helpers of operators: parallel loops, checks of inputs and arguments, attention heads, image
+ * windows. */
 #include "ops/ops.h"
 
 void ddp__op_elements(const ddp_op_call *call, void (*fn)(void *user, long, long))
@@ -98,7 +99,7 @@ ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__heads *z, dd
     return DDP_OK;
 }
 
-/* ---- what operators on images (batch, channels, height, width) share ---- */
+/* ---- image operators (batch, channels, height, width) ---- */
 
 double ddp__image_count(const ddp_shape *s)
 {

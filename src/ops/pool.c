@@ -1,7 +1,7 @@
-/* From images to smaller images, and to rows: max and mean over windows, mean of each channel, flatten. */
+/* Pooling operators and flatten: max and mean over windows, mean of each channel, images to rows. */
 #include "ops/ops.h"
 
-/* Arguments: kernel, stride, padding. A window may not lie in the padding alone. */
+/* Arguments: kernel, stride, padding. A window must include at least one element of the image. */
 static ddp_status ddp__pool2d_shape(ddp_op_spec *s, const char *op, ddp_error *err)
 {
     DDP__TRY(ddp__image_input(s, op, err));
@@ -17,7 +17,7 @@ static ddp_status ddp__pool2d_shape(ddp_op_spec *s, const char *op, ddp_error *e
     return DDP_OK;
 }
 
-/* Runs planes over all planes of the input. */
+/* Runs `planes` over all planes of the input. */
 static void ddp__pool_each(const ddp_op_call *call, void (*planes)(void *user, long first, long last))
 {
     const ddp_shape *s = &call->spec->in[0];
@@ -26,7 +26,7 @@ static void ddp__pool_each(const ddp_op_call *call, void (*planes)(void *user, l
                     (void *)call);
 }
 
-/* NAME_forward and NAME_backward run NAME_planes and NAME_grad_planes. */
+/* Defines NAME_forward and NAME_backward, which run NAME_planes and NAME_grad_planes. */
 #define DDP__POOL_RUNS(name)                                                                     \
     static void name##_forward(const ddp_op_call *call) { ddp__pool_each(call, name##_planes); } \
     static void name##_backward(const ddp_op_call *call)                                         \
@@ -34,10 +34,10 @@ static void ddp__pool_each(const ddp_op_call *call, void (*planes)(void *user, l
         if (call->grad_in[0]) ddp__pool_each(call, name##_grad_planes);                          \
     }
 
-/* ---- over windows: the maximum, which the first of equals has, and a NaN is one; or the mean over kernel x
- * kernel elements, padding counted as zeros ---- */
+/* ---- pooling over windows. Maximum: the first of equal values wins, and NaN counts as a maximum. Mean:
+ * over kernel x kernel elements, with padding as zeros ---- */
 
-/* Saved: where in its window each maximum was, so that backward touches no other element. */
+/* Saves the position of each maximum in its window, so that backward updates only that element. */
 static ddp_status ddp__max_pool2d_shape(ddp_op_spec *s, ddp_error *err)
 {
     DDP__TRY(ddp__pool2d_shape(s, "max_pool2d", err));
@@ -51,7 +51,7 @@ static ddp_status ddp__avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
     return ddp__pool2d_shape(s, "avg_pool2d", err);
 }
 
-/* Where the maxima of planes from first on are noted; NULL: means are taken. */
+/* Where the positions of maxima are stored, for planes from first on; NULL for means. */
 static float *ddp__pool_at(const ddp_op_call *call, long first)
 {
     return call->spec->saved ? (float *)call->saved + first * call->spec->out.dim[2] * call->spec->out.dim[3]
@@ -169,7 +169,7 @@ static void ddp__global_pool_grad_planes(void *user, long first, long last)
 
 DDP__POOL_RUNS(ddp__global_pool)
 
-/* ---- flatten: the same elements in another shape ---- */
+/* ---- flatten: same elements, other shape ---- */
 
 static ddp_status ddp__flatten_shape(ddp_op_spec *s, ddp_error *err)
 {
