@@ -1,4 +1,4 @@
-/* Labelled images: IDX and CIFAR files, alone or found in a folder, and batches of them. */
+/* Loads labelled images from IDX and CIFAR files, directly or from a folder, and deals them in batches. */
 #include "base/core.h"
 #include "data/data.h"
 
@@ -45,7 +45,7 @@ void ddp_images_close(ddp_images *m)
     DDP_FREE(m);
 }
 
-/* ---- IDX: big endian, a magic number with type and dimensions, then the dimensions ---- */
+/* ---- IDX: big-endian; a magic number with type and number of dimensions, then the dimensions ---- */
 
 static uint32_t ddp__idx_word(const unsigned char *p)
 {
@@ -95,7 +95,7 @@ static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigne
     return DDP_OK;
 }
 
-/* At least ten classes: a small part of a set may lack the last. */
+/* Assumes at least ten classes: a small part of a set may lack the last ones. */
 static ddp_status ddp__idx_labels(ddp_images *m, const char *name, const unsigned char *p, size_t n,
                                   ddp_error *err)
 {
@@ -144,7 +144,7 @@ ddp_images *ddp_images_idx(const char *images, const char *labels, ddp_error *er
     return m;
 }
 
-/* ---- CIFAR: records of one label (two of CIFAR-100: coarse, fine) and 3072 pixels ---- */
+/* ---- CIFAR: records of one label (CIFAR-100: two, coarse and fine) and 3072 pixels ---- */
 
 static ddp_status ddp__cifar_add(ddp_images *m, const char *name, const unsigned char *p, size_t n,
                                  int classes, ddp_error *err)
@@ -203,14 +203,14 @@ ddp_images *ddp_images_cifar(const char *path, int classes, ddp_error *err)
 
 /* ---- a folder ---- */
 
-/* A file of a folder. */
+/* An open folder and the current file in it. */
 typedef struct ddp__folder {
     const char *folder;
     char name[256]; /* "": none */
     ddp__text path;
 } ddp__folder;
 
-/* name = start, anything if open, end, and perhaps .gz */
+/* 1 if name = start + (any text if open) + end, optionally with .gz appended. */
 static int ddp__folder_match(const char *name, const char *start, int open, const char *end)
 {
     size_t n = strlen(name), s = strlen(start), e = strlen(end);
@@ -219,7 +219,7 @@ static int ddp__folder_match(const char *name, const char *start, int open, cons
     return n >= s + e && !memcmp(name, start, s) && !memcmp(name + n - e, end, e) && (open || n == s + e);
 }
 
-/* Goes on to the next such file in the order of names. */
+/* Advances to the next matching file, in alphabetical order. */
 static ddp_status ddp__folder_next(ddp__folder *f, const char *start, int open, const char *end,
                                    ddp_error *err)
 {
@@ -246,7 +246,7 @@ static ddp_status ddp__folder_next(ddp__folder *f, const char *start, int open, 
                : DDP_OK;
 }
 
-/* MNIST: the labels beside the images at f. */
+/* MNIST: loads the images at f and the labels file in the same folder. */
 static ddp_images *ddp__folder_idx(const ddp__folder *f, const char *start, ddp_error *err)
 {
     ddp__folder labels = {f->folder, "", {NULL, 0, 0, 0, 0}};
@@ -262,7 +262,7 @@ static ddp_images *ddp__folder_idx(const ddp__folder *f, const char *start, ddp_
     return m;
 }
 
-/* CIFAR: the file at f and all that follow. */
+/* CIFAR: loads the file at f and all matching files that follow. */
 static ddp_images *ddp__folder_cifar(ddp__folder *f, const char *start, int classes, ddp_error *err)
 {
     ddp_images *m = ddp__images_new(f->path.data, err);
@@ -340,7 +340,7 @@ ddp_image_norm ddp_images_norm(const ddp_image_range *r)
 
     for (long c = 0; c < m->channels; c++) {
         double n = (double)r->count * (double)plane, mean, square;
-        uint64_t sum = 0, squares = 0; /* exact: the same in any order */
+        uint64_t sum = 0, squares = 0; /* integers are exact: the same in any order */
         for (long i = 0; i < r->count; i++) {
             const unsigned char *p = m->pixels + (size_t)(r->first + i) * size + (size_t)c * plane;
             for (size_t k = 0; k < plane; k++) {

@@ -1,35 +1,35 @@
-/* Token streams: recognising, opening, splitting and dealing them. */
+/* Token streams: detects the file format, opens, splits and deals them. */
 #include "base/core.h"
 #include "data/data.h"
 
-/* llm.c writes 256 int32: magic, version, token count. */
+/* llm.c writes a header of 256 int32: magic, version, token count. */
 #define DDP__TOKENS_HEADER 1024
 #define DDP__TOKENS_GPT2   20240520u /* version 1, 16 bits */
 #define DDP__TOKENS_LLAMA3 20240801u /* version 7, 32 bits */
 
-/* A .bin file is judged by at most this many of its first bytes. */
+/* Number of leading bytes that are examined to validate a .bin file. */
 #define DDP__TOKENS_SAMPLE 65536
 
 struct ddp_tokens {
     char *name; /* for errors */
     const char *kind;
-    ddp__mapped file;           /* the whole file */
-    const unsigned char *first; /* first token inside it */
-    int width;                  /* bytes per token: 1, 2 or 4, little endian */
+    ddp__mapped file;           /* contents of the whole file */
+    const unsigned char *first; /* first token in the file */
+    int width;                  /* bytes per token: 1, 2 or 4, little-endian */
     long count;
     long vocabulary;
-    int byte_of[256]; /* width 1: of a token, and the token of a byte */
+    int byte_of[256]; /* width 1: byte of a token, and token of a byte */
     unsigned char token_of[256];
 };
 
-/* ---- recognising and checking a file ---- */
+/* ---- detecting and checking the format ---- */
 
 static uint32_t ddp__tokens_word(const unsigned char *p)
 {
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-/* Does name end so, or so and .gz? */
+/* 1 if name ends with `ending`, or with `ending` and .gz. */
 static int ddp__tokens_named(const char *name, const char *ending)
 {
     size_t n = strlen(name);
@@ -39,7 +39,8 @@ static int ddp__tokens_named(const char *name, const char *ending)
     return n > k && !memcmp(name + n - k, ending, k);
 }
 
-/* Text has no control characters but white space; among token numbers, small ones are the most frequent. */
+/* 1 if the bytes look like text: no control characters except white space. Small values, the most
+ * frequent token numbers, would be such characters. */
 static int ddp__tokens_text(const unsigned char *p, size_t n)
 {
     if (n < 64) return 0;
@@ -49,9 +50,9 @@ static int ddp__tokens_text(const unsigned char *p, size_t n)
     return 1;
 }
 
-/* Do these bytes hold 32-bit numbers? Seen as 16-bit numbers every second one is then the upper half of a
- * token, which is small, while the lower halves take large values. Where all upper halves are 0 the lower
- * ones need not be large. */
+/* 1 if the bytes look like 32-bit numbers. Read as 16-bit numbers, every second one is then the upper
+ * half of a token, which is small, while the lower halves take large values. If all upper halves are 0,
+ * the lower halves need not be large. */
 static int ddp__tokens_wide(const unsigned char *p, size_t n)
 {
     size_t zeros = 0;
@@ -59,7 +60,7 @@ static int ddp__tokens_wide(const unsigned char *p, size_t n)
 
     if (n < 128) return 0;
     for (size_t i = 0; i + 4 <= n; i += 4) {
-        if (p[i + 3] || p[i + 2] >= 32) return 0; /* of vocabularies below 2 million */
+        if (p[i + 3] || p[i + 2] >= 32) return 0; /* assumes vocabularies below 2 million */
         zeros += !p[i + 2];
         small |= p[i];
         large |= p[i + 1];
@@ -96,7 +97,7 @@ static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsign
     return DDP_OK;
 }
 
-/* Numbers the byte values that occur: 0, 1, ... in ascending order. */
+/* Assigns token numbers 0, 1, ... to the byte values that occur, in ascending order. */
 static void ddp__tokens_compact(ddp_tokens *t)
 {
     int seen[256];
@@ -110,7 +111,7 @@ static void ddp__tokens_compact(ddp_tokens *t)
     }
 }
 
-/* A name that ends in .bin or .u16 means 16-bit tokens without a header, .u32 32-bit tokens. */
+/* Reads a file of tokens without a header: .bin and .u16 have 16-bit tokens, .u32 has 32-bit tokens. */
 static ddp_status ddp__tokens_raw(ddp_tokens *t, const char *name, const unsigned char *p, size_t n,
                                   ddp_error *err)
 {
@@ -141,7 +142,7 @@ static ddp_status ddp__tokens_raw(ddp_tokens *t, const char *name, const unsigne
     return DDP_OK;
 }
 
-/* Text in another encoding would be learned as bytes of which every second one is 0. */
+/* 1 for UTF-16 text, which would otherwise be trained on as bytes, every second one 0. */
 static int ddp__tokens_utf16(const unsigned char *p, size_t n)
 {
     return n >= 4 && ((p[0] == 0xff && p[1] == 0xfe && !p[3]) || (p[0] == 0xfe && p[1] == 0xff && !p[2]));
@@ -327,7 +328,7 @@ void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_
     }
 }
 
-/* ---- dealing ---- */
+/* ---- dealing batches ---- */
 
 long ddp_dealt(uint64_t seed, long step, int rank, int world, long batch, long b, long count)
 {

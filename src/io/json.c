@@ -1,4 +1,4 @@
-/* JSON: reading with a place for every complaint, looking up, and what a writer needs. */
+/* JSON: parses with exact error positions, looks up values, and writes strings and numbers. */
 #include "io/json.h"
 
 #define DDP__JSON_DEPTH 64
@@ -9,11 +9,11 @@ typedef struct ddp__json_reader {
     char *chars;     /* next free byte for strings */
     int depth;
     int line;
-    const char *begin; /* of that line, which only a blank ends */
+    const char *begin; /* start of the current line */
     ddp_error *err;
 } ddp__json_reader;
 
-/* In bytes, of where in this line. */
+/* Column of `where` in the current line, in bytes. */
 static int ddp__json_column(const ddp__json_reader *r, const char *where)
 {
     return (int)(where - r->begin) + 1;
@@ -54,7 +54,7 @@ static char *ddp__utf8_write(char *out, uint32_t code)
     return out;
 }
 
-/* The four digits after \u at p into *code; 0 if they are no hexadecimal number. */
+/* Parses the four hexadecimal digits after \u at p into *code; returns 0 if they are invalid. */
 static int ddp__json_hex(const char *p, const char *end, uint32_t *code)
 {
     if (end - p < 4) return 0;
@@ -71,7 +71,7 @@ static int ddp__json_hex(const char *p, const char *end, uint32_t *code)
     return 1;
 }
 
-/* At a backslash: the character it stands for goes to r->chars. */
+/* Decodes an escape sequence and appends the character to r->chars. */
 static ddp_status ddp__json_escape(ddp__json_reader *r)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
@@ -91,7 +91,7 @@ static ddp_status ddp__json_escape(ddp__json_reader *r)
     if (!ddp__json_hex(r->at + 2, r->end, &code))
         return ddp__json_bad(r, start, "\\u needs four hexadecimal digits");
     r->at += 6;
-    if (code >= 0xd800 && code < 0xdc00) { /* the first half of a pair */
+    if (code >= 0xd800 && code < 0xdc00) { /* first half of a surrogate pair */
         if (r->end - r->at < 6 || r->at[0] != '\\' || r->at[1] != 'u' ||
             !ddp__json_hex(r->at + 2, r->end, &low) || low < 0xdc00 || low > 0xdfff)
             return ddp__json_bad(r, start, "half of a surrogate pair");
@@ -105,7 +105,7 @@ static ddp_status ddp__json_escape(ddp__json_reader *r)
     return DDP_OK;
 }
 
-/* What a string decodes to is never longer than its source with quotes, less one for the NUL. */
+/* A decoded string with its NUL is never longer than its source with quotes. */
 static ddp_status ddp__json_text(ddp__json_reader *r, const char **out)
 {
     const char *start = r->at++;
@@ -142,7 +142,7 @@ static int ddp__json_digits(ddp__json_reader *r)
     return r->at > start;
 }
 
-/* The grammar is checked here; ddp__number only converts. */
+/* Checks the grammar; ddp__number only converts. */
 static ddp_status ddp__json_digits_to_number(ddp__json_reader *r, double *out)
 {
     const char *start = r->at, *whole;
@@ -183,7 +183,7 @@ static void ddp__json_blank(ddp__json_reader *r)
         }
 }
 
-/* Skips blanks and then c, if it is next. */
+/* Skips blanks, and then c if it is next. */
 static int ddp__json_next(ddp__json_reader *r, char c)
 {
     ddp__json_blank(r);
@@ -209,7 +209,7 @@ static ddp_status ddp__json_word(ddp__json_reader *r, ddp__json *v)
 
 static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v);
 
-/* The name and the colon of a member; *key is set. */
+/* Parses the name and the colon of a member, and sets *key. */
 static ddp_status ddp__json_key(ddp__json_reader *r, const char **key)
 {
     ddp__json_blank(r);
@@ -225,10 +225,10 @@ static int ddp__json_by_key(const void *a, const void *b)
     const ddp__json *x = *(const ddp__json *const *)a, *y = *(const ddp__json *const *)b;
     const int order = strcmp(x->key, y->key);
 
-    return order ? order : (x > y) - (x < y); /* values lie in the order of the text */
+    return order ? order : (x > y) - (x < y); /* values are in the order of the text */
 }
 
-/* No key may be given twice. */
+/* Fails if a key occurs twice. */
 static ddp_status ddp__json_unlike(ddp__json_reader *r, const ddp__json *object)
 {
     const size_t n = (size_t)object->count;
@@ -248,7 +248,7 @@ static ddp_status ddp__json_unlike(ddp__json_reader *r, const ddp__json *object)
     return s;
 }
 
-/* After the opening bracket, up to and with the closing one. */
+/* Parses the children after the opening bracket, up to and including the closing one. */
 static ddp_status ddp__json_children(ddp__json_reader *r, ddp__json *v, char close)
 {
     ddp__json **link = &v->first, *child;
@@ -295,7 +295,7 @@ static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v)
     }
 }
 
-/* No value but the first stands without a bracket or a comma in front of it. */
+/* Upper bound of the number of values: each value except the first follows a bracket or a comma. */
 static size_t ddp__json_most_values(const char *text, size_t n)
 {
     size_t most = 1;
@@ -350,7 +350,7 @@ void ddp__json_free(ddp__json *root)
     if (root) DDP_FREE(root);
 }
 
-/* ---- looking things up ---- */
+/* ---- lookup ---- */
 
 const ddp__json *ddp__json_get(const ddp__json *object, const char *key)
 {

@@ -1,9 +1,9 @@
-/* Safetensors files: the header checked in whole, arrays read on demand, files written. */
+/* Safetensors files: validates the header, reads arrays on demand, writes files. */
 #include "io/json.h"
 
-/* Layout: 8 bytes, the length of the header (little endian); the header, a JSON object from name
- * to {dtype, shape, data_offsets} that may end in blanks; the arrays without gaps. */
-#define DDP__ST_HEADER ((uint64_t)8 << 20) /* longest header that is read */
+/* Layout: 8 bytes with the length of the header (little-endian); the header, a JSON object that maps
+ * names to {dtype, shape, data_offsets} and may end in blanks; the arrays, without gaps. */
+#define DDP__ST_HEADER ((uint64_t)8 << 20) /* maximum length of a header */
 #define DDP__ST_EXACT  9007199254740992.0  /* 2^53: JSON numbers are exact up to here */
 #define DDP__ST_CHUNK  8192                /* bytes read at a time */
 
@@ -11,13 +11,13 @@ DDP_STATIC_ASSERT(sizeof(float) == 4 && sizeof(double) == 8, "IEEE floats are as
 
 struct ddp_safetensors {
     char *name;
-    int fd;            /* -1: it lies in memory */
-    const char *bytes; /* of the file, where fd is -1 */
-    uint64_t begin;    /* of the arrays in the file */
-    uint64_t size;     /* of all arrays; before the header was read, of the file */
+    int fd;            /* -1: the file is in memory */
+    const char *bytes; /* contents of the file if fd is -1 */
+    uint64_t begin;    /* offset of the arrays in the file */
+    uint64_t size;     /* bytes of all arrays; before the header is read, of the file */
     ddp__json *header;
     int count;
-    ddp_safetensor *tensor; /* [count] by offset; names lie in header */
+    ddp_safetensor *tensor; /* [count], sorted by offset; names point into header */
 };
 
 /* ---- types and shapes ---- */
@@ -48,7 +48,7 @@ uint64_t ddp_safetensors_elements(const ddp_safetensor *t)
     return n;
 }
 
-/* Fills t->bytes; 0 if the shape is impossible or its bytes are more than 2^53. */
+/* Sets t->bytes. Returns 0 if the shape is invalid or needs more than 2^53 bytes. */
 static int ddp__st_measure(ddp_safetensor *t)
 {
     double n = (double)ddp_safetensors_type_bytes(t->type);
@@ -60,7 +60,8 @@ static int ddp__st_measure(ddp_safetensor *t)
         if (t->dim[i] == 0)
             empty = 1;
         else
-            n *= (double)t->dim[i]; /* also where another is 0: the product may not overflow */
+            n *= (double)
+                     t->dim[i]; /* 0 counts as 1 here: the product of the others must not overflow either */
         if (!(n <= DDP__ST_EXACT)) return 0;
     }
     t->bytes = empty ? 0 : (uint64_t)n;
@@ -153,7 +154,7 @@ static int ddp__st_by_offset(const void *a, const void *b)
     const ddp_safetensor *x = (const ddp_safetensor *)a, *y = (const ddp_safetensor *)b;
 
     if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
-    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; /* empty ones lie before */
+    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; /* empty arrays come first */
 }
 
 static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
@@ -179,7 +180,7 @@ static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
                      s->size - at);
 }
 
-/* text: the header's n bytes. */
+/* Parses the header. text: its n bytes. */
 static ddp_status ddp__st_header(ddp_safetensors *s, const char *text, size_t n, ddp_error *err)
 {
     const ddp__json *v, *note;
@@ -233,7 +234,7 @@ static ddp_status ddp__st_find(ddp_safetensors *s, ddp_error *err)
 {
     struct stat st;
 
-    s->fd = open(s->name, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not hold us */
+    s->fd = open(s->name, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* O_NONBLOCK: opening a pipe must not block */
     if (s->fd < 0 || fstat(s->fd, &st))
         return ddp__fail(err, DDP_IO, "cannot read %s: %s", s->name, strerror(errno));
     s->size = (uint64_t)st.st_size;
@@ -242,7 +243,8 @@ static ddp_status ddp__st_find(ddp_safetensors *s, ddp_error *err)
                      ddp__file_kind(st.st_mode));
 }
 
-/* A file of another kind begins with a length that makes no sense: the kind says more than the number. */
+/* Reports a file of another type: such a file begins with an impossible header length, and the type is
+ * more helpful in an error than the number. */
 static ddp_status ddp__st_stranger(const ddp_safetensors *s, uint64_t header, ddp_error *err)
 {
     unsigned char begin[262];
@@ -265,7 +267,7 @@ static ddp_status ddp__st_stranger(const ddp_safetensors *s, uint64_t header, dd
                      s->name, header, DDP__ST_HEADER);
 }
 
-/* Of s->size bytes: the length of the header, and that. */
+/* Reads the header length and the header from a file of s->size bytes. */
 static ddp_status ddp__st_begin(ddp_safetensors *s, ddp_error *err)
 {
     const uint64_t size = s->size;
@@ -292,7 +294,7 @@ static ddp_status ddp__st_begin(ddp_safetensors *s, ddp_error *err)
     return code;
 }
 
-/* bytes NULL: of a file. */
+/* Opens a file, or bytes in memory (bytes NULL: a file). */
 static ddp_safetensors *ddp__st_opened(const char *name, const void *bytes, size_t n, ddp_error *err)
 {
     ddp_safetensors *s = (ddp_safetensors *)ddp__calloc(1, sizeof *s);
@@ -336,7 +338,7 @@ void ddp_safetensors_close(ddp_safetensors *s)
     DDP_FREE(s);
 }
 
-/* ---- looking things up ---- */
+/* ---- lookup ---- */
 
 int ddp_safetensors_count(const ddp_safetensors *s) { return s ? s->count : 0; }
 
@@ -363,7 +365,7 @@ const char *ddp_safetensors_note(const ddp_safetensors *s, const char *key)
 
 static uint16_t ddp__st_half(const unsigned char *p) { return (uint16_t)(p[0] | p[1] << 8); }
 
-/* A float16 as a float: exact, subnormals and NaN payloads included. */
+/* Converts a float16 to float exactly, including subnormals and NaN payloads. */
 static float ddp__st_from_half(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31u, fraction = h & 0x3ffu, bits;
@@ -378,7 +380,8 @@ static float ddp__st_from_half(uint16_t h)
     return out;
 }
 
-/* Beyond float's range the cast would be undefined; those numbers become infinite. */
+/* Converts a double to float. Values beyond float's range become infinite, because the cast would be
+ * undefined. */
 static float ddp__st_from_double(double wide)
 {
     const uint32_t bits = (uint32_t)(wide < 0) << 31 | UINT32_C(0x7f800000);

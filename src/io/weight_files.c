@@ -1,4 +1,4 @@
-/* The files of a model's weights: one file, an index of shards, or a folder of them. */
+/* Opens the safetensors files of a model's weights: one file, an index of shards, or a folder. */
 #include "io/json.h"
 #include "io/weight_files.h"
 
@@ -32,7 +32,7 @@ static ddp_status ddp__weight_files_add(ddp__weight_files *files, const char *fo
     return added.f ? DDP_OK : err ? err->code : DDP_FORMAT;
 }
 
-/* ---- an index ---- */
+/* ---- index of shards ---- */
 
 static ddp__weight_file *ddp__weight_file_named(const ddp__weight_files *files, size_t folder,
                                                 const char *name)
@@ -42,7 +42,7 @@ static ddp__weight_file *ddp__weight_file_named(const ddp__weight_files *files, 
     return NULL;
 }
 
-/* Each entry of the map says in which shard a tensor is. */
+/* Opens the shards of an index; each entry of its map gives the shard of a tensor. */
 static ddp_status ddp__weight_index_shards(ddp__weight_files *files, const char *path, const char *folder,
                                            const ddp__json *map, ddp_error *err)
 {
@@ -88,9 +88,9 @@ static ddp_status ddp__weight_index_open(ddp__weight_files *files, const char *p
     return code;
 }
 
-/* ---- a folder ---- */
+/* ---- folder ---- */
 
-/* The name that follows `after` in alphabetical order among those that end so; "" behind the last. */
+/* Finds the next file name after `after` with that ending, in alphabetical order; "" after the last. */
 static ddp_status ddp__weight_folder_next(const char *folder, const char *after, const char *ending,
                                           char *next, size_t room, ddp_error *err)
 {
@@ -107,7 +107,8 @@ static ddp_status ddp__weight_folder_next(const char *folder, const char *after,
     return DDP_OK;
 }
 
-/* Of NAME-00002-of-00003.safetensors: are 1 to 3 there? The first that is not is named. */
+/* Checks that all shards exist, for names such as NAME-00002-of-00003.safetensors; the error names the
+ * first missing one. */
 static ddp_status ddp__weight_folder_whole(const ddp__weight_files *files, const char *folder, ddp_error *err)
 {
     const char *name = files->list[0].path + strlen(folder) + 1, *of = strstr(name, "-of-"), *digit = of;
@@ -156,7 +157,7 @@ static ddp_status ddp__weight_folder_open(ddp__weight_files *files, const char *
                      folder);
 }
 
-/* ---- any of them ---- */
+/* ---- any kind of path ---- */
 
 ddp_status ddp__weight_files_open(ddp__weight_files *files, const char *path, ddp_error *err)
 {

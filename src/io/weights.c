@@ -1,4 +1,4 @@
-/* The weights of a model in safetensors files: names, shapes, loading and saving. */
+/* Loads and saves the weights of a model in safetensors files, under the names that other libraries use. */
 #include "graph/graph_internal.h"
 #include "io/json.h"
 #include "io/weight_files.h"
@@ -7,12 +7,13 @@
 
 /* ---- names ---- */
 
-/* An operator of a layer whose name ends in `layer` is called by the rest of it and `name`. */
+/* Naming rule: the tensor of operator `op` in a layer whose name ends in `layer` is called by the rest of
+ * the layer's name plus `name`. */
 typedef struct ddp__weight_rule {
     const char *layer, *op;
-    int occurrence; /* of op in the layer, from 0 */
+    int occurrence; /* index among operators `op` of the layer, from 0 */
     const char *name;
-    int transposed; /* its matrix lies (in, out) in the file */
+    int transposed; /* the file stores the matrix as (in, out) */
 } ddp__weight_rule;
 
 static const ddp__weight_rule ddp__weights_gpt2[] = {
@@ -33,15 +34,15 @@ static const ddp__weight_rule ddp__weights_resnet[] = {{".downsample", "conv2d",
                                                        {"head", "linear", 0, "fc", 0},
                                                        {NULL, NULL, 0, NULL, 0}};
 
-/* Convolutions are numbered among the operators before the classifier: ddp__weight_node. */
+/* Convolutions are numbered by their position before the classifier: see ddp__weight_node. */
 static const ddp__weight_rule ddp__weights_vgg[] = {{"fc6", "linear", 0, "classifier.0", 0},
                                                     {"fc7", "linear", 0, "classifier.3", 0},
                                                     {"head", "linear", 0, "classifier.6", 0},
                                                     {NULL, NULL, 0, NULL, 0}};
 
-/* The names of Llama's arrays in the transformers library: read, while a save writes the names by layer. Its
- * q, k and v, and its gate and up, are one matrix here, row by row in this order. Both store queries and keys
- * for rotary angles that pair column i of a head with column d/2 + i, so no row moves. */
+/* Llama's names in the transformers library, for reading only; saving uses names by layer. Its q, k and v
+ * weights are one matrix here, in this order of rows, and so are its gate and up weights. Both libraries
+ * pair column i of a head with column d/2 + i for rotary angles, so rows need no permutation. */
 #define DDP__WEIGHT_PARTS 3
 static const struct {
     const char *layer, *op;
@@ -60,7 +61,7 @@ static const struct {
     {"head", "linear_cross_entropy", 0, {"lm_head", NULL, NULL}},
 };
 
-/* Prefixes of names: of DataParallel, of torch.compile, and of the models of the transformers library. */
+/* Name prefixes added by DataParallel, torch.compile, and the models of the transformers library. */
 static const char *const ddp__weight_prefixes[] = {"module.", "_orig_mod.", "transformer.", "model."};
 
 typedef enum ddp__weight_family {
@@ -71,28 +72,28 @@ typedef enum ddp__weight_family {
     DDP__WEIGHTS_LLAMA
 } ddp__weight_family;
 
-/* Rows of an array that are a tensor of the file. */
+/* The rows of an array that are one tensor of the file. */
 typedef struct ddp__weight_part {
-    char name[DDP__WEIGHT_NAME]; /* "" = no such name */
+    char name[DDP__WEIGHT_NAME]; /* "": no such name */
     int64_t rows;
-    ddp_safetensors *file; /* where it was found; NULL: not yet */
+    ddp_safetensors *file; /* file that has the tensor; NULL: not found yet */
     const ddp_safetensor *from;
 } ddp__weight_part;
 
-/* One array of the model and its place in the file. */
+/* An array of the model and its tensor in the file. */
 typedef struct ddp__weight {
     char name[DDP__WEIGHT_NAME];
     float *data;       /* NULL: the graph is not built, or the array is on another stage */
-    int stage;         /* that has it */
-    ddp_safetensor as; /* type and shape in the file; name points above */
+    int stage;         /* stage that has the array */
+    ddp_safetensor as; /* type and shape in the file; its name points into this struct */
     int transposed;
-    ddp_safetensors *file; /* where the whole array was found; NULL: not, or in parts */
+    ddp_safetensors *file; /* file that has the whole array; NULL: not found, or found in parts */
     const ddp_safetensor *from;
-    int parts; /* of Llama under the names of transformers; 0 = no such names */
+    int parts; /* number of Llama parts in the transformers library; 0: no parts */
     ddp__weight_part part[DDP__WEIGHT_PARTS];
 } ddp__weight;
 
-/* A layer that only models of one family have. */
+/* Detects the model family by a layer name that only this family has. */
 static ddp__weight_family ddp__weights_family(const ddp_graph *g)
 {
     for (int i = 0; i < ddp__count(g->layer); i++) {
@@ -100,7 +101,7 @@ static ddp__weight_family ddp__weights_family(const ddp_graph *g)
         if (!strcmp(ddp__layer_name(g, i), "layer1.0.conv1")) return DDP__WEIGHTS_RESNET;
         if (!strcmp(ddp__layer_name(g, i), "conv1_1")) return DDP__WEIGHTS_VGG;
     }
-    for (int i = 0; i < ddp__count(g->node); i++) { /* a user's layer may be called so, too */
+    for (int i = 0; i < ddp__count(g->node); i++) { /* a user's layer may have that name, too */
         const ddp_node *n = g->node[i];
         if (n->op && n->layer >= 0 && !strcmp(n->op->name, "rope") &&
             !strcmp(ddp__layer_name(g, n->layer), "layers.0.attn"))
@@ -109,7 +110,7 @@ static ddp__weight_family ddp__weights_family(const ddp_graph *g)
     return DDP__WEIGHTS_OTHER;
 }
 
-/* How many arrays of its own a node has in a file. */
+/* Number of arrays that a node owns in a file. */
 static int ddp__weights_of(const ddp_node *n)
 {
     return n->op ? n->spec.params - (n->tied >= 0 && n->spec.params > 0) + n->spec.buffers : 0;
@@ -124,7 +125,8 @@ static int ddp__weight_ends(const char *text, const char *end, size_t *rest)
     return 1;
 }
 
-/* Operators of the same kind before n in its layer; others: of any kind with arrays, at all. */
+/* Number of operators of the same kind before n in its layer. *others: number of operators of any kind
+ * with arrays. */
 static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *others)
 {
     int same = 0;
@@ -139,7 +141,7 @@ static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *ot
     return same;
 }
 
-/* The name of node n in the file; returns the rule's `transposed`. */
+/* Writes the name of node n in the file; returns `transposed` of its rule. */
 static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, size_t room)
 {
     static const ddp__weight_rule *const rules[] = {NULL, ddp__weights_gpt2, ddp__weights_resnet,
@@ -157,7 +159,7 @@ static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, si
         snprintf(out, room, "%.*s%s", (int)rest, layer, r->name);
         return r->transposed;
     }
-    /* torchvision numbers the operators of "features": all of ours but the inputs */
+    /* torchvision numbers the operators of "features", which are all of ours except inputs */
     for (int i = 0; i < n->index; i++) place += g->node[i]->op != NULL;
     if (family == DDP__WEIGHTS_VGG && !strcmp(n->op->name, "conv2d"))
         snprintf(out, room, "features.%d", place);
@@ -172,7 +174,8 @@ static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, si
     return 0;
 }
 
-/* Columns of the last matrix of n's layer: the width of all queries, where that is attention's projection. */
+/* Number of columns of the last matrix in n's layer: for attention, whose projection it is, the width of
+ * all queries. */
 static long ddp__weight_inner(const ddp_graph *g, const ddp_node *n)
 {
     long columns = 0;
@@ -184,7 +187,7 @@ static long ddp__weight_inner(const ddp_graph *g, const ddp_node *n)
     return columns;
 }
 
-/* The names of array 0 of n in the transformers library, if it has some. */
+/* Sets the names of array 0 of n in the transformers library, if there are any. */
 static void ddp__weight_llama(const ddp_graph *g, const ddp_node *n, ddp__weight *w)
 {
     const char *layer = ddp__layer_name(g, n->layer);
@@ -204,7 +207,7 @@ static void ddp__weight_llama(const ddp_graph *g, const ddp_node *n, ddp__weight
         }
         for (int k = 0; k < w->parts; k++) w->part[k].rows = rows / w->parts;
         if (w->parts < 3) return;
-        w->part[0].rows = ddp__weight_inner(g, n); /* fewer heads of keys and values than of queries */
+        w->part[0].rows = ddp__weight_inner(g, n); /* there may be fewer key/value heads than query heads */
         w->part[1].rows = w->part[2].rows = (rows - w->part[0].rows) / 2;
         return;
     }
@@ -236,7 +239,7 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
     if (!buffer && k == 0 && ddp__weights_family(g) == DDP__WEIGHTS_LLAMA) ddp__weight_llama(g, n, w);
 }
 
-/* Array number index; 0 behind the last. */
+/* Describes array number index; returns 0 after the last. */
 static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
 {
     for (int i = 0; i < ddp__count(g->node); i++) {
@@ -267,14 +270,14 @@ int ddp_weights_describe(const ddp_graph *g, int index, char *name, size_t room,
     return 1;
 }
 
-/* ---- lists ---- */
+/* ---- list of all arrays ---- */
 
 typedef struct ddp__weights {
     ddp__weight *list;
     int count;
-    float *scratch; /* room for the largest transposed matrix */
+    float *scratch; /* buffer for the largest transposed matrix */
     const ddp__host *host;
-    float *here; /* room for the largest array of a device; NULL = arrays lie here */
+    float *here; /* buffer for the largest device array; NULL: arrays are in host memory */
 } ddp__weights;
 
 static void ddp__weights_free(ddp__weights *s)
@@ -311,7 +314,7 @@ static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__w
     return ddp__fail(err, DDP_MEMORY, "%s: out of memory for a list of %d tensors", path, s->count);
 }
 
-/* out (columns, rows) of in (rows, columns), in blocks that fit the cache. */
+/* out (columns, rows) = transpose of in (rows, columns), in blocks that fit the cache. */
 static void ddp__weight_transpose(const float *in, int64_t rows, int64_t columns, float *out)
 {
     enum { BLOCK = 32 };
@@ -332,7 +335,7 @@ static ddp__weight *ddp__weight_named(const ddp__weights *s, const char *name)
     return NULL;
 }
 
-/* The part of that name, and the array that it is of. */
+/* Finds the part with that name, and its array. */
 static ddp__weight_part *ddp__weight_part_named(const ddp__weights *s, const char *name, ddp__weight **of)
 {
     for (int i = 0; i < s->count; i++)
@@ -344,7 +347,7 @@ static ddp__weight_part *ddp__weight_part_named(const ddp__weights *s, const cha
     return NULL;
 }
 
-/* The name without its first prefix, NULL: it has none. */
+/* The name without its first prefix; NULL if it has none. */
 static const char *ddp__weight_bare(const char *name)
 {
     for (size_t i = 0; i < sizeof ddp__weight_prefixes / sizeof ddp__weight_prefixes[0]; i++) {
@@ -354,8 +357,8 @@ static const char *ddp__weight_bare(const char *name)
     return NULL;
 }
 
-/* Tensors that other libraries save and this one has no use for: attention masks, rotary angles, and the
- * count beside the running statistics of a batch norm. */
+/* 1 for tensors that other libraries save but this one does not need: attention masks, rotary angles, and
+ * num_batches_tracked of batch norms. */
 static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family, const char *name)
 {
     char beside[DDP__WEIGHT_NAME];
@@ -371,7 +374,7 @@ static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family,
     return ddp__weight_named(s, beside) != NULL;
 }
 
-/* "[3, 4]" into text. */
+/* Formats a shape such as "[3, 4]" into text. */
 static const char *ddp__weight_shape(const ddp_safetensor *t, char *text, size_t room)
 {
     size_t at = 0;
@@ -383,7 +386,7 @@ static const char *ddp__weight_shape(const ddp_safetensor *t, char *text, size_t
     return text;
 }
 
-/* Compares a tensor with the array, or the part of one, that has its name, and notes where it is. */
+/* Checks a tensor against the array or part with its name, and records its location. */
 static ddp_status ddp__weight_match(const char *path, ddp__weight *w, ddp__weight_part *p, ddp_safetensors *f,
                                     const ddp_safetensor *t, ddp_error *err)
 {
@@ -417,12 +420,12 @@ static ddp_status ddp__weight_match(const char *path, ddp__weight *w, ddp__weigh
     return DDP_OK;
 }
 
-/* The output matrix of a model that uses its token table there: a file that holds it twice must hold it
- * twice. */
+/* The output matrix in a file, for a model that uses its token table there. If the file has both, they
+ * must be equal. */
 typedef struct ddp__weight_head {
     const char *path;
     ddp_safetensors *file;
-    const ddp_safetensor *from; /* NULL: the files have none */
+    const ddp_safetensor *from; /* NULL: the files have no such matrix */
 } ddp__weight_head;
 
 static ddp_status ddp__weights_tied(const ddp__weights *s, const ddp__weight_head *head, ddp_error *err)
@@ -457,7 +460,7 @@ static ddp_status ddp__weights_tied(const ddp__weights *s, const ddp__weight_hea
     return DDP_OK;
 }
 
-/* The array, or the part of one, that a tensor is: by its whole name, else by what follows its prefixes. */
+/* Finds the array or part for a tensor, by its full name or else by the name without prefixes. */
 static ddp_status ddp__weight_find(const ddp__weights *s, ddp__weight_family family,
                                    const ddp__weight_file *file, const ddp_safetensor *t,
                                    ddp__weight_head *head, ddp_error *err)
@@ -481,7 +484,7 @@ static ddp_status ddp__weight_find(const ddp__weights *s, ddp__weight_family fam
                      file->path, t->name, s->count);
 }
 
-/* 1: a tensor has a name of the transformers library. */
+/* 1 if a tensor has a name of the transformers library. */
 static int ddp__weights_foreign(const ddp__weights *s)
 {
     for (int i = 0; i < s->count; i++)
@@ -490,7 +493,7 @@ static int ddp__weights_foreign(const ddp__weights *s)
     return 0;
 }
 
-/* DDP_FORMAT if no file has the array, or not all of its parts. */
+/* Returns DDP_FORMAT if no file has the array, or if parts are missing. */
 static ddp_status ddp__weight_whole(const ddp__weight *w, int foreign, int files, const char *path,
                                     ddp_error *err)
 {
@@ -510,7 +513,7 @@ static ddp_status ddp__weight_whole(const ddp__weight *w, int foreign, int files
                          : "is the file of a model of this kind, with as many layers?");
 }
 
-/* Every tensor of the files finds its array, and every array its tensor or its parts. */
+/* Matches every tensor of the files to an array, and every array to its tensor or parts. */
 static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, const ddp__weight_files *files,
                                     const char *path, ddp_error *err)
 {
@@ -528,7 +531,7 @@ static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, const d
     return head.from ? ddp__weights_tied(s, &head, err) : DDP_OK;
 }
 
-/* The values of an array into data, of its only tensor or of its parts, one after the other. */
+/* Reads the values of an array into data, from its tensor or from its parts in order. */
 static ddp_status ddp__weight_values(const ddp__weight *w, float *data, ddp_error *err)
 {
     if (w->from)
@@ -548,7 +551,7 @@ static ddp_status ddp__weights_read(const ddp__weights *s, ddp_error *err)
         const ddp__weight *w = &s->list[i];
         const size_t n = (size_t)ddp_safetensors_elements(&w->as);
         float *data = s->here ? s->here : w->data;
-        if (!w->data) continue; /* another stage reads it */
+        if (!w->data) continue; /* on another stage, which reads it */
         DDP__TRY(ddp__weight_values(w, w->transposed ? s->scratch : data, err));
         if (w->transposed) ddp__weight_transpose(s->scratch, w->as.dim[0], w->as.dim[1], data);
         if (s->here) ddp__host_upload(s->host, w->data, data, n * sizeof *data);
@@ -587,7 +590,7 @@ static ddp_status ddp__weights_begin(const ddp__weights *s, ddp__file *f, const 
     return code;
 }
 
-/* Array i as it stands in the file, NULL: on another stage. */
+/* Array i as it is stored in the file; *out is NULL if another stage has it. */
 static ddp_status ddp__weight_show(const ddp__weights *s, int i, const float **out, ddp_error *err)
 {
     const ddp__weight *w = &s->list[i];

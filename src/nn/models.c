@@ -1,12 +1,11 @@
-/* Ready-made models out of a graph's operators: GPT-2, Llama 2, a perceptron, ResNet, VGG; and
- * bottlenecks. */
+/* Builds the ready-made models from graph operators: GPT-2, Llama 2, MLP, ResNet, VGG, and bottlenecks. */
 #include "graph/graph_internal.h"
 #include "nn/models.h"
 #include "ops/ops.h"
 
 /* ---- shared ---- */
 
-/* 1 if g can take a model of that configuration; *logits is NULL until there are some. */
+/* Returns 1 if a model with this configuration can be added to g. Sets *logits to NULL. */
 static int ddp__model_begin(ddp_graph *g, const char *model, const void *config, ddp_node **logits)
 {
     if (logits) *logits = NULL;
@@ -15,7 +14,7 @@ static int ddp__model_begin(ddp_graph *g, const char *model, const void *config,
     return config != NULL;
 }
 
-/* The loss of the logits x, and the end of the layer "head". */
+/* Adds the loss of the logits x and ends the layer "head". */
 static ddp_node *ddp__model_loss(ddp_graph *g, ddp_node *x, ddp_node *labels, ddp_node **logits)
 {
     if (logits) *logits = x;
@@ -31,13 +30,13 @@ static int ddp__model_dropout_ok(const char *model, float dropout, ddp_error *er
     return 0;
 }
 
-/* No operator at all where there is nothing to drop. */
+/* Adds dropout, or no operator if the probability is 0. */
 static ddp_node *ddp__model_dropout(ddp_graph *g, ddp_node *x, float probability)
 {
     return probability > 0 ? ddp_dropout(g, x, probability) : x;
 }
 
-/* A linear operator whose weight starts with that deviation, its bias with 0. */
+/* Adds a linear operator whose weight starts with that standard deviation and whose bias starts with 0. */
 static ddp_node *ddp__model_linear(ddp_graph *g, ddp_node *x, long width, float deviation)
 {
     x = ddp_linear(g, x, width);
@@ -62,7 +61,7 @@ static int ddp__language_check(const char *model, long vocabulary, long context,
     return err->code == DDP_OK;
 }
 
-/* Of the projections onto the residual stream, two in a block. */
+/* Standard deviation for the projections onto the residual stream, two per block. */
 static float ddp__language_onto_stream(float deviation, long layers)
 {
     return deviation / (float)sqrt(2 * (double)layers);
@@ -70,9 +69,9 @@ static float ddp__language_onto_stream(float deviation, long layers)
 
 static float ddp__language_deviation(float given) { return given > 0 ? given : 0.02f; }
 
-/* The loss of x by the token table, or by a matrix of its own that starts with that deviation; and the end of
- * the layer "head". Logits that nobody asks for are made in chunks where that needs less memory and, on the
- * CPU, which takes longer for it, if memory is dear. */
+/* Adds the loss of x and ends the layer "head". The weight of the logits is the token table, or a
+ * separate matrix with that initial deviation. If the caller does not need the logits, they are computed
+ * in chunks where that saves memory; on the CPU, where chunks are slower, only with recompute. */
 static ddp_node *ddp__language_loss(ddp_graph *g, ddp_node *x, ddp_node *table, long vocabulary,
                                     float deviation, int recompute, ddp_node *labels, ddp_node **logits)
 {
@@ -226,7 +225,7 @@ ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits
                               ddp__language_deviation(c->deviation), c->recompute, labels, logits);
 }
 
-/* ---- a perceptron ---- */
+/* ---- multi-layer perceptron ---- */
 
 ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
 {
@@ -260,14 +259,15 @@ ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
 
 /* ---- image classifiers ---- */
 
-/* Published depths, and how many each of their parts holds: of residual blocks (He et al. 2015, Table 1;
- * bottlenecks from 50 layers on), of convolutions (Simonyan and Zisserman 2014, Table 1: A to E). */
+/* Published depths, each with the sizes of its parts: numbers of residual blocks (He et al. 2015, Table
+ * 1; bottleneck blocks from depth 50 on), or of convolutions (Simonyan and Zisserman 2014, Table 1: A to
+ * E). */
 static const int ddp__resnet_blocks[][6] = {{18, 2, 2, 2, 2},   {34, 3, 4, 6, 3},   {50, 3, 4, 6, 3},
                                             {101, 3, 4, 23, 3}, {152, 3, 8, 36, 3}, {0, 0, 0, 0, 0}};
 static const int ddp__vgg_convs[][6] = {
     {11, 1, 1, 2, 2, 2}, {13, 2, 2, 2, 2, 2}, {16, 2, 2, 3, 3, 3}, {19, 2, 2, 4, 4, 4}, {0, 0, 0, 0, 0, 0}};
 
-/* The parts of that depth, NULL if it is not a published one. */
+/* The parts of that depth; NULL if no such depth was published. */
 static const int *ddp__parts_of(const int (*list)[6], int depth)
 {
     for (; **list; list++)
@@ -275,7 +275,7 @@ static const int *ddp__parts_of(const int (*list)[6], int depth)
     return NULL;
 }
 
-/* The inputs of a classifier of images: these, and the labels. */
+/* Adds the inputs of an image classifier: returns the images, and the labels in *labels. */
 static ddp_node *ddp__classifier_inputs(ddp_graph *g, long batch, long channels, long size, ddp_node **labels)
 {
     const ddp_shape image = {4, {batch, channels ? channels : 3, size, size}};
@@ -298,8 +298,8 @@ static int ddp__resnet_check(const ddp_resnet_config *c, ddp_error *err)
     return err->code == DDP_OK;
 }
 
-/* Convolution and batch norm, in a layer of their own that the caller ends. Weights start normal
- * with variance 2 / (values that an input reaches): He et al. 2015, arXiv:1502.01852, Eq. 14. */
+/* Adds a convolution and a batch norm in a new layer, which the caller ends. Weights start normal with
+ * variance 2 / (number of outputs that an input reaches): He et al. 2015, arXiv:1502.01852, Eq. 14. */
 static ddp_node *ddp__resnet_conv(ddp_graph *g, ddp_node *x, const char *block, const char *part,
                                   long channels, long kernel, long stride)
 {
@@ -312,8 +312,9 @@ static ddp_node *ddp__resnet_conv(ddp_graph *g, ddp_node *x, const char *block, 
     return ddp_batch_norm2d(g, x);
 }
 
-/* The sum of a shortcut and of two 3x3 convolutions, or of a 1x1, a 3x3 with the stride, and a
- * 1x1 that widens four times. A shortcut that changes its shape is a 1x1 convolution. */
+/* Adds a residual block: the sum of a shortcut and of two 3x3 convolutions, or (bottleneck) of a 1x1, a
+ * 3x3 with the stride, and a 1x1 with four times the width. A shortcut that changes its shape is a 1x1
+ * convolution. */
 static ddp_node *ddp__resnet_block(ddp_graph *g, ddp_node *x, const char *name, int bottleneck, long width,
                                    long stride, int project)
 {
@@ -389,8 +390,8 @@ static ddp_node *ddp__vgg_hidden(ddp_graph *g, ddp_node *x, float dropout)
     return ddp__model_dropout(g, ddp_relu(g, ddp__model_linear(g, x, 4096, 0.01f)), dropout);
 }
 
-/* Convolutions start normal with variance 2 / (values that an input reaches), biases 0. The paper's own
- * start, deviation 0.01 everywhere, needed layers trained in a shallower net before. */
+/* Convolutions start normal with variance 2 / (number of outputs that an input reaches), biases with 0.
+ * The paper's initial deviation of 0.01 required layers pre-trained in a shallower net. */
 ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
 {
     const int *convs;
@@ -427,10 +428,10 @@ ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
     return ddp__model_loss(g, ddp__model_linear(g, x, c->classes, 0.01f), labels, logits);
 }
 
-/* ---- a bottleneck: what a stage passes on, squeezed into a few floats for each row and widened again
+/* ---- bottleneck: compresses each row that a pipeline stage sends to a few floats, and expands it again
  * ---- */
 
-/* Over the last dimension, or the channels of images. */
+/* Width of the last dimension, or number of channels of images. */
 static long ddp__bottleneck_width(const ddp_node *x)
 {
     const ddp_shape *s = &x->spec.out;
@@ -447,8 +448,8 @@ static ddp_node *ddp__squeeze(ddp_graph *g, ddp_node *x, long width, float devia
     return x;
 }
 
-/* A layer: the low-rank path, which is all there is at first, and a hidden layer as wide as the wide side,
- * whose way out starts at zero. */
+/* Adds one half as a layer: the low-rank path, plus a hidden layer as wide as the wide side. The hidden
+ * layer's output weight starts at zero, so initially only the low-rank path contributes. */
 static ddp_node *ddp__bottleneck_half(ddp_graph *g, const char *name, const char *norm, ddp_node *x,
                                       long hidden, long width)
 {

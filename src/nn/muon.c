@@ -1,12 +1,12 @@
-/* Muon: the momentum of a matrix is brought to the nearest orthogonal one by Newton-Schulz steps (Jordan et
- * al. 2024; MuLoCo, arXiv:2505.23725). Sums go in the order of their index and no product is fused into one,
- * so that the bits are the same on every processor and with any number of threads. */
+/* Muon optimizer: Newton-Schulz steps approximate the orthogonal matrix nearest to the momentum of a
+ * matrix (Jordan et al. 2024; MuLoCo, arXiv:2505.23725). Sums follow the order of their index and no
+ * product is fused, so results are bit-identical on every processor and with any number of threads. */
 #include "nn/exact.h"
 
-/* ---- c (m x n) += a (m x k) b (k x n), row after row ---- */
+/* ---- matrix product: c (m x n) += a (m x k) b (k x n), row-major ---- */
 
-/* A panel of b's columns, packed; a's rows go by four. Of a symmetric result only tiles that reach the
- * diagonal are made. */
+/* A panel is a packed block of columns of b; rows of a are processed in fours. For a symmetric result,
+ * only tiles up to the diagonal are computed. */
 enum { DDP__PANEL = 16, DDP__PANEL_ROWS = 4, DDP__PANEL_DEPTH = 192 };
 
 typedef struct ddp__panels {
@@ -61,7 +61,7 @@ static void ddp__panel(float *c, const float *a, long stride, const float *b, lo
     ddp__panel_base(c, a, stride, b, depth);
 }
 
-/* Rows i..i+3 of a panel of `width` columns from column j; those that do not exist are zeros. */
+/* Computes rows i..i+3 of a panel of `width` columns from column j. Rows that do not exist are zeros. */
 static void ddp__panel_tile(const ddp__panels *g, long i, long j, long width, long from, long depth,
                             const float *b)
 {
@@ -105,12 +105,12 @@ static void ddp__panels_some(void *user, long first, long last)
 static void ddp__panels_run(ddp__pool *pool, ddp__panels *g)
 {
     ddp__pool_run(pool, (g->n + DDP__PANEL - 1) / DDP__PANEL, 1, ddp__panels_some, g);
-    for (long i = 1; g->symmetric && i < g->m; i++) /* (i, j) adds up the same products in the same order as
-                                                       (j, i) */
+    for (long i = 1; g->symmetric && i < g->m;
+         i++) /* bit-identical: (i, j) adds the same products in the same order as (j, i) */
         for (long j = 0; j < i; j++) g->c[i * g->n + j] = g->c[j * g->n + i];
 }
 
-/* ---- the steps ---- */
+/* ---- Newton-Schulz steps ---- */
 
 /* y = s x + t y, each product rounded. */
 static void ddp__mix(float *y, float t, const float *x, float s, size_t n)
@@ -128,7 +128,7 @@ static void ddp__mix(float *y, float t, const float *x, float s, size_t n)
     }
 }
 
-/* to (columns x rows) = from (rows x columns), turned. */
+/* to (columns x rows) = transpose of from (rows x columns). */
 static void ddp__transpose(float *to, const float *from, long rows, long columns)
 {
     for (long i = 0; i < rows; i += 16)
@@ -143,8 +143,8 @@ size_t ddp__muon_room(size_t rows, size_t columns)
     return 3 * rows * columns + 2 * m * m;
 }
 
-/* x (m x n, m <= n) comes to orthogonal rows: five times X = a X + (b A + c A A) X with A = X X'. The rest of
- * the room is taken; the result lies where the return says. */
+/* Orthogonalises the rows of x (m x n, m <= n): five times X = a X + (b A + c A A) X with A = X X'. Uses
+ * the rest of the working memory after x. Returns the address of the result. */
 static float *ddp__newton_schulz(ddp__pool *pool, float *x, long m, long n)
 {
     const float a = 3.4445f, b = -4.7750f, c = 2.0315f;
@@ -169,8 +169,8 @@ static float *ddp__newton_schulz(ddp__pool *pool, float *x, long m, long n)
     return x;
 }
 
-/* ---- the rule: hyper = momentum, weight decay, the matrices' rate by the rest's, beta1, beta2, eps of the
- * rest ---- */
+/* ---- update rule: hyper = momentum, weight decay, matrix_lr / lr, and for all other parameters beta1,
+ * beta2, eps ---- */
 
 static void ddp__muon_matrix(const ddp_optimizer *self, const ddp_update *u)
 {
@@ -184,7 +184,7 @@ static void ddp__muon_matrix(const ddp_optimizer *self, const ddp_update *u)
 
     ddp__mix(u->state, momentum, u->grads, gain, u->count);
     memcpy(x, u->grads, u->count * sizeof *x);
-    ddp__mix(x, gain, u->state, momentum, u->count); /* Nesterov's */
+    ddp__mix(x, gain, u->state, momentum, u->count); /* Nesterov momentum */
     norm = sqrt(ddp__sum_squares(x, u->count));
     ddp__scale(x, u->count, (float)(1 / (norm > 1e-7 ? norm : 1e-7)));
     if (rows > columns) {

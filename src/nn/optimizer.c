@@ -1,11 +1,12 @@
-/* The rules SGD, Adam and AdamW, clipping by the global norm, and schedules of the learning rate. */
+/* Update rules of SGD, Adam and AdamW, clipping by the global norm, and learning-rate schedules. */
 #include "nn/exact.h"
 
-/* "0.999f" means 0.999: taken as it stands, 1 - beta would be off by 1e-5. */
+/* Rounds a float argument to the decimal that was meant: with the exact value of 0.999f, 1 - beta would
+ * be off by 1e-5. */
 static double ddp__decimal(float x) { return floor(ddp__product((double)x, 1e7) + 0.5) / 1e7; }
 
-/* run takes multiples of 8 values: those that are left go through it with zeros behind them. first and second
- * are the arrays of the state, or NULL. */
+/* Runs `run`, which takes multiples of 8 values, over all values; the last ones are padded with zeros.
+ * first and second are the state arrays, or NULL. */
 static void ddp__update_padded(void (*run)(const void *k, float *w, const float *g, float *m, float *v,
                                            size_t count),
                                const void *k, const ddp_update *u, float *first, float *second)
@@ -24,7 +25,7 @@ static void ddp__update_padded(void (*run)(const void *k, float *w, const float 
         if (at[i]) memcpy(at[i] + whole, end[i], rest * sizeof *g);
 }
 
-/* ---- SGD: hyper = momentum, weight decay, 1 = Nesterov's momentum ---- */
+/* ---- SGD: hyper = momentum, weight decay, 1 for Nesterov momentum ---- */
 
 typedef struct ddp__sgd_step {
     ddp__f4 momentum, decay, lr;
@@ -63,10 +64,11 @@ static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
     ddp__update_padded(ddp__sgd_some, &k, u, self->state_per_param ? u->state : NULL, NULL);
 }
 
-/* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = mean, then square ---- */
+/* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = first moment, then second moment
+ * ---- */
 
-/* count is a multiple of the vector's length. Wider vectors round the same way; memory is what they wait
- * for. */
+/* count is a multiple of the vector length. Wider vectors round identically; the loop is limited by
+ * memory bandwidth. */
 #define DDP__ADAM_SET(S, BYTES, SQRT, ATTR)                                                               \
     typedef float ddp__adam_vec_##S __attribute__((vector_size(BYTES)));                                  \
     typedef float ddp__adam_mem_##S __attribute__((vector_size(BYTES), aligned(4), may_alias));           \
@@ -130,7 +132,7 @@ static void ddp__adam_some(const void *step, float *w, const float *g, float *m,
 
 static void ddp__adamw_update(const ddp_optimizer *self, const ddp_update *u);
 
-/* The factors are made in double and then rounded once, as PyTorch does. */
+/* Computes the factors in double and rounds them once, as PyTorch does. */
 void ddp__adam_factors(const ddp_optimizer *self, const ddp_update *u, ddp__adam_step *k)
 {
     double beta1 = ddp__decimal(self->hyper[0]), beta2 = ddp__decimal(self->hyper[1]);
@@ -161,7 +163,7 @@ static void ddp__adam_update(const ddp_optimizer *self, const ddp_update *u)
 
 static void ddp__adamw_update(const ddp_optimizer *self, const ddp_update *u)
 {
-    ddp__adam_update(self, u); /* whose factors differ */
+    ddp__adam_update(self, u); /* only the factors differ */
 }
 
 ddp__rule ddp__optimizer_rule(const ddp_optimizer *o)
@@ -170,7 +172,7 @@ ddp__rule ddp__optimizer_rule(const ddp_optimizer *o)
     return o->update == ddp__adam_update || o->update == ddp__adamw_update ? DDP__RULE_ADAM : DDP__RULE_USER;
 }
 
-/* ---- the public makers ---- */
+/* ---- public constructors ---- */
 
 ddp_optimizer ddp_own_update(void)
 {
@@ -218,7 +220,7 @@ ddp_optimizer ddp_adamw(float lr, float beta1, float beta2, float eps, float wei
 
 /* ---- clipping ---- */
 
-/* Lane k adds elements k, k + 8, k + 16, ...; the lanes are added pairwise at the end. */
+/* Lane k adds elements k, k + 8, k + 16, ...; at the end the lanes are added in pairs. */
 double ddp__sum_squares(const float *x, size_t n)
 {
     typedef double pair __attribute__((vector_size(16)));
@@ -247,7 +249,7 @@ enum { DDP__FINITE_RUN = 1024 };
 size_t ddp__first_not_finite(const float *x, size_t n)
 {
     typedef int32_t word __attribute__((vector_size(16)));
-    const int32_t ones = 0x7f800000; /* an exponent of ones: neither a number nor zero */
+    const int32_t ones = 0x7f800000; /* an exponent of all ones: NaN or infinity */
     const word exponent = {ones, ones, ones, ones};
 
     for (size_t from = 0; from < n; from += DDP__FINITE_RUN) {
