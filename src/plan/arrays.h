@@ -1,4 +1,4 @@
-/* The arrays of one search: they are checked and copied. */
+/* Checks the arrays of a search, and copies arrays into the result of a plan. */
 #pragma once
 
 #include "base/core.h"

@@ -3,10 +3,10 @@
 
 #include "base/core.h"
 
-/* Sends a message that is ready at `ready` and occupies the link for `takes` seconds. Returns the time at
- * which it starts and sets *free_at to the time at which the link is free again. The message arrives alpha
+/* Sends a message that becomes ready at `ready` and occupies the link for `takes` seconds. Returns the
+ * start time, and sets *free_at to the time at which the link is free again. The message arrives alpha
  * later. */
 DDP_LIB double ddp__link_take(double *free_at, double ready, double takes);
-/* The index of the link that would deliver the message first; the lowest index wins a tie. */
+/* The index of the link that would deliver the message first. The lowest index wins a tie. */
 DDP_LIB int ddp__link_first(int links, const double *free_at, double ready, const double *takes,
                             const double *alpha);

@@ -1,4 +1,4 @@
-/* Names of the values of an option, for people and for programs. */
+/* Converts between the values of an option and their names. */
 #pragma once
 
 #include "base/core.h"
@@ -6,8 +6,8 @@
 /* The name of a value, or "unknown" for a value without a name. `names` is indexed by value and ends with
  * NULL. */
 DDP_LIB const char *ddp__name_of(const char *const *names, int value);
-/* Writes the value of a name to *out, an enum. The first `first` names are not accepted.
- * Errors: DDP_ARG with "WHAT 'name' is unknown; use a, b or c". */
+/* Writes the value with the given name to *out, an enum. The first `first` entries of `names` are not
+ * accepted. Errors: DDP_ARG with "WHAT 'name' is unknown; use a, b or c". */
 DDP_LIB ddp_status ddp__named(const char *const *names, int first, const char *what, const char *name,
                               void *out, ddp_error *err);
 

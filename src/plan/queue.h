@@ -1,4 +1,4 @@
-/* A priority queue. Next is the entry of the least key, and among equal keys the least number. */
+/* A priority queue. The next entry has the least key; the lowest number wins a tie. */
 #pragma once
 
 #include "base/core.h"

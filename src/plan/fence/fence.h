@@ -1,23 +1,25 @@
-/* OP-Fence, FusionLLM's scheduler: a model's operators cut over unlike devices and links. */
+/* OP-Fence, the scheduler of FusionLLM: splits a model's operators over devices of different speed, joined
+ * by links of different speed, as the stages of a pipeline. */
 #pragma once
 
 #include "plan/fence/workload.h"
 
 typedef enum ddp_fence_solver {
     DDP_FENCE_DEFAULT,    /* fence */
-    DDP_FENCE_CUT,        /* OP-Fence: clusters, device order, exact cut */
-    DDP_FENCE_EQUAL_OPS,  /* baseline: modules / devices each, devices in index order */
-    DDP_FENCE_EQUAL_FLOPS /* baseline: whole modules of about equal FLOPs, blind to speed */
+    DDP_FENCE_CUT,        /* OP-Fence: clusters, device order, optimal cut */
+    DDP_FENCE_EQUAL_OPS,  /* baseline: an equal number of modules per device, devices in index order */
+    DDP_FENCE_EQUAL_FLOPS /* baseline: whole modules with about equal FLOPs per device; ignores device
+                             speed */
 } ddp_fence_solver;
 
-/* All-zero = the defaults. Those from allow_idle on are read by OP-Fence only. */
+/* All-zero selects the defaults. The baselines ignore allow_idle and the fields after it. */
 typedef struct ddp_fence_options {
     ddp_fence_solver solver;
     ddp_workload_options work;
-    int no_memory;        /* 1 = the devices' memory is no limit */
-    int allow_idle;       /* 1 = devices may stay without an operator */
-    double message_bytes; /* M that weighs links; 0 = the median over all cuts */
-    double resolution;    /* of the clustering; 0 = 1 */
+    int no_memory;        /* 1 = ignore the memory limits of the devices */
+    int allow_idle;       /* 1 = a device may run no operator */
+    double message_bytes; /* message size M for the link weights, in bytes; 0 = the median over all cuts */
+    double resolution;    /* of the clustering, see ddp_louvain; 0 = 1 */
 } ddp_fence_options;
 
 /* Operators first .. end-1 of the list run on `device`. */
@@ -29,55 +31,64 @@ typedef struct ddp_fence_plan {
     ddp_fence_solver solver;
     int devices, ops;
     int segments;
-    ddp_fence_segment *segment; /* [segments] in pipeline order, none empty, all operators */
-    int *order;                 /* [N] devices along the pipeline, idle ones included */
-    int *cluster;               /* [N] found by Louvain, 0..clusters-1 (baselines too) */
+    ddp_fence_segment *segment; /* [segments] in pipeline order; each non-empty, together all operators */
+    int *order;                 /* [N] devices in pipeline order, idle ones included */
+    int *cluster;               /* [N] cluster found by Louvain, 0..clusters-1 (also for the baselines) */
     int clusters;
-    int *device_of;       /* [ops]: input data is where its first user is */
-    double message_bytes; /* M that weighed the links */
-    int proven;           /* no cut along `order` has a smaller pipeline_s */
-    int connected;        /* every cluster's operators form a connected sub-graph */
-    ddp_workload work;    /* C_p, R_p, memory, messages, latency, pipeline, throughput */
+    int *device_of;       /* [ops]; input data is on the device of its first user */
+    double message_bytes; /* the M that the link weights used, in bytes */
+    int proven;           /* 1 = no other cut along `order` has a smaller pipeline_s */
+    int connected;        /* 1 = the operators of each cluster form a connected subgraph */
+    ddp_workload work;    /* costs of the plan: C_p, R_p, memory, messages, latency, pipeline time,
+                             throughput */
 } ddp_fence_plan;
 
-/* ddp_fence - which device runs which operators.
+/* ddp_fence - assigns each operator to a device.
  *
- *   list, net  borrowed; net->speed is needed, net->memory_bytes limits where given
- *   out        untouched on error, else freed by ddp_fence_plan_free
+ *   list, net  borrowed; net->speed is required; net->memory_bytes, if set, limits each device
+ *   o          borrowed; all-zero selects the defaults
+ *   out        untouched on error; otherwise the caller frees it with ddp_fence_plan_free
  *
- * FusionLLM (arXiv:2410.12707) section 4 leaves open how; here, each step deterministic:
- *  1. link weight M / (seconds for M bytes), both directions averaged; ddp_louvain
- *  2. clusters in the order of the shortest open tour over their cheapest links
- *  3. devices inside a cluster along a shortest path that enters and leaves at the devices of those links
- *  (with two or
- *     more devices, never the same one)
- *  4. consecutive segments of the list along that order: the minimum of T_pipe (Eq. 3) under memory, with
- *  backward and
- *     skip edges exactly as ddp_workload_estimate counts them
- *  5. 2-opt over the joined order (reversals, and swaps of two devices) on T_pipe itself with the cut held,
- *  then a new
- *     cut, until nothing improves
- *  6. with up to 7 devices every order (as long as 3e8 steps allow)
- * The order is also tried backwards and against index order, so that no baseline is better. If memory fits
- * none of them, one that fits is looked for: among all orders of a few devices (up to 16 with 95 operators,
- * 12 with 2,000), else by swaps.
- * The cut: for a cap on max(C_p, R_p) a best-first search over (operators placed, device, where results in
- * use lie) finds the least latency, guided by a dynamic programme that is exact where no result is used
- * beyond the next device; the cap is bisected over all values that matter. The effort is bounded by counts;
- * if they end it, `proven` is 0 and the best found is returned. Input data (leaves without FLOPs and
- * parameters, such as inputs and labels) is read where their first user runs, whatever segment their place in
- * the list falls in.
+ * FusionLLM (arXiv:2410.12707) section 4 does not specify the algorithm. This implementation is
+ * deterministic:
+ *  1. Weight each link with M / (seconds for M bytes), averaged over both directions, and cluster the
+ *     devices with ddp_louvain.
+ *  2. Order the clusters along the shortest open tour over the cheapest link between each pair of clusters.
+ *  3. Order the devices of each cluster along a shortest path that begins and ends at the endpoints of those
+ *     links. In a cluster of two or more devices the path begins and ends at different devices.
+ *  4. Cut the list into consecutive segments along that order. The cut minimises T_pipe (Eq. 3) within the
+ *     memory limits, and counts backward messages and skip edges exactly as ddp_workload_estimate does.
+ *  5. Improve the order with 2-opt (reversals, and swaps of two devices) on T_pipe with the cut fixed; then
+ *     cut again. Repeat until nothing improves.
+ *  6. With up to 7 devices, try every order, up to a total of 3e8 steps.
+ * The reversed order and index order are also tried, so that no baseline is better. If no cut along any of
+ * these orders fits into memory, the planner searches for an order that fits. With few devices it tries all
+ * orders (up to 16 devices with 95 operators, 12 with 2,000); otherwise it swaps devices.
  *
- * The baselines cut between modules only (ddp_oplist_entry), as the paper's do. Without allow_idle every
- * device gets an operator, as in the paper's figures. Pure; safe from any thread. Errors: DDP_ARG (bad list,
- * network or option; fewer operators than devices without allow_idle), DDP_FAILED (memory that nothing fits;
- * of a baseline: fewer modules than devices, or the device that its cut overfills), DDP_UNSUPPORTED (with n
- * operators and N devices, N n^2 / 2, plus 4 N^2 n if idle devices are allowed, beyond 1e9), DDP_MEMORY. */
+ * The cut: for a given upper bound on max(C_p, R_p), a best-first search finds the cut of least latency. A
+ * search state is the number of operators placed, the device, and the location of each result still in use.
+ * A dynamic programme guides the search; it is exact if no result is used beyond the next device. The upper
+ * bound is bisected over all values that can matter. Step counts limit the effort. If a limit ends the
+ * search, `proven` is 0 and the best cut found so far is returned. Input data (leaves without FLOPs and
+ * parameters, such as inputs and labels) is read on the device of its first user, even if its place in the
+ * list falls into another segment.
+ *
+ * The baselines cut only between modules (ddp_oplist_entry), as in the paper. Without allow_idle every
+ * device gets an operator, as in the paper's figures. Pure; safe from any thread.
+ *
+ * Errors:
+ *   DDP_ARG  bad list, network or option; fewer operators than devices without allow_idle
+ *   DDP_FAILED  no assignment fits into memory; for a baseline: fewer modules than devices, or its cut
+ *               exceeds the memory of the device that the message names
+ *   DDP_UNSUPPORTED  for n operators and N devices, N n^2 / 2 exceeds 1e9; with allow_idle, N n^2 / 2 + 4
+ *                    N^2 n
+ *   DDP_MEMORY  out of memory */
 DDP_API ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o,
                              ddp_fence_plan *out, ddp_error *err);
-DDP_API void ddp_fence_plan_free(ddp_fence_plan *plan); /* all-zero is fine */
+DDP_API void ddp_fence_plan_free(ddp_fence_plan *plan); /* accepts an all-zero plan */
 
-/* "fence", "equal_ops", "equal_flops"; DEFAULT gives "fence", a bad value "unknown". The inverse fails with
- * DDP_ARG and a sentence that lists the names. */
+/* The name of a solver: "fence", "equal_ops" or "equal_flops". DDP_FENCE_DEFAULT gives "fence"; an invalid
+ * value gives "unknown". */
 DDP_API const char *ddp_fence_solver_name(ddp_fence_solver solver);
+/* The solver with the given name. Errors: DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_fence_solver_named(const char *name, ddp_fence_solver *out, ddp_error *err);

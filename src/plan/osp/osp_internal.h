@@ -1,11 +1,11 @@
-/* The choice of OSP's late layers at every step of a run, without allocation. */
+/* Chooses OSP's late layers at every step of a run, without allocation. */
 #pragma once
 
 #include "base/core.h"
 #include "plan/osp/osp.h"
 
-/* The memory of ddp_osp_rank, reused by every step of a run. Open returns NULL if memory is exhausted; close
- * accepts NULL. */
+/* The working memory of ddp_osp_rank, reused by every step of a run. Open returns NULL if memory is
+ * exhausted. Close accepts NULL. */
 typedef struct ddp__osp ddp__osp;
 DDP_LIB ddp__osp *ddp__osp_open(int layers, ddp_osp_rule rule);
 DDP_LIB void ddp__osp_close(ddp__osp *s);

@@ -1,11 +1,11 @@
-/* The rules by which OSP chooses late layers. */
+/* The rules by which OSP chooses the deferred layers. */
 #pragma once
 
 #include "base/status.h"
 
 typedef enum ddp_osp_rule {
-    DDP_OSP_WALK,    /* by rising importance; a layer that does not fit is skipped */
-    DDP_OSP_STOP,    /* the same; the first layer that does not fit ends the walk */
-    DDP_OSP_DENSITY, /* walk by rising importance per byte */
-    DDP_OSP_KNAPSACK /* at least the bytes of the walk, with less importance */
+    DDP_OSP_WALK,    /* by ascending importance; skips a layer that does not fit */
+    DDP_OSP_STOP,    /* the same, but stops at the first layer that does not fit */
+    DDP_OSP_DENSITY, /* by ascending importance per byte; skips a layer that does not fit */
+    DDP_OSP_KNAPSACK /* at least as many bytes as the walk, with the least importance */
 } ddp_osp_rule;

@@ -1,4 +1,4 @@
-/* Names of the solvers, costs and fillings of partial averaging, by value. */
+/* The names of the solvers, costs and fillings of partial averaging, indexed by value. */
 #pragma once
 
 #define DDP__SOLVERS "scatter", "optimal", "dfs", "enp", "brute", "scatter"

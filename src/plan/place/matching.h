@@ -1,9 +1,9 @@
-/* The bottleneck matching of two sides of equal size. */
+/* Bottleneck matching: pairs two sets of equal size so that the heaviest pair is as light as possible. */
 #pragma once
 
 #include "base/core.h"
 
-/* Memory of a matching of n by n. */
+/* Working memory for an n x n matching. */
 typedef struct ddp__matching {
     int n, round;
     double *sorted;           /* [n x n] */
@@ -11,9 +11,11 @@ typedef struct ddp__matching {
     int *kept;                /* [2 x n] */
 } ddp__matching;
 
-/* Takes the arrays of m from `room`; the caller checks room->failed. */
+/* Allocates the arrays of m from `room`. The caller checks room->failed. */
 DDP_LIB void ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room);
-/* A lower bound: a perfect matching uses at least the lightest weight of each row and of each column. */
+/* A lower bound on the bottleneck: a perfect matching uses at least the lightest weight of each row and of
+ * each column. */
 DDP_LIB double ddp__matching_bound(int n, const double *weight);
-/* Writes a perfect matching whose heaviest pair is lightest to mate [n] and returns that weight. */
+/* Writes a perfect matching whose heaviest pair is as light as possible to mate [n]. Returns the weight of
+ * that pair. */
 DDP_LIB double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate);

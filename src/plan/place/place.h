@@ -1,91 +1,96 @@
-/* DT-FM's placement: which device runs which stage of which pipeline. */
+/* DT-FM's placement: assigns a device to each stage of each pipeline. */
 #pragma once
 
 #include "profile/network.h"
 
 typedef enum ddp_place_solver {
     DDP_PLACE_DEFAULT,      /* anneal */
-    DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, annealing, kl's search, re-matching;
-                               beyond 256 devices mostly descent by exchange and re-matching */
-    DDP_PLACE_GENETIC,      /* section 3.4 of the paper */
-    DDP_PLACE_GENETIC_CODE, /* the search that the authors released */
-    DDP_PLACE_KL,           /* the same with their Kernighan-Lin gain */
-    DDP_PLACE_RANDOM,       /* shuffles, stage order and pipelines as they fall */
-    DDP_PLACE_EXACT         /* branch and bound over the make-up of stages */
+    DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, then annealing, KL's search and
+                               re-matching; with more than 256 devices mostly descent by exchanges and
+                               re-matching */
+    DDP_PLACE_GENETIC,      /* the genetic search of the paper, section 3.4 */
+    DDP_PLACE_GENETIC_CODE, /* the genetic search in the authors' released program */
+    DDP_PLACE_KL,           /* the same with the Kernighan-Lin gain of that program */
+    DDP_PLACE_RANDOM,       /* random shuffles; stage order and pipelines are not optimised */
+    DDP_PLACE_EXACT         /* branch and bound over the composition of the stages */
 } ddp_place_solver;
 
 typedef struct ddp_place_options {
     ddp_place_solver solver;
-    int pipelines, stages; /* D_dp, D_pp; 0 = what the network says */
+    int pipelines, stages; /* D_dp, D_pp; 0 = as in the network */
     uint64_t seed;
-    double time_limit_s; /* 0 = none (exact: 60 s) */
-    long max_candidates; /* 0 = none if there is a time limit, else 5,000; anneal 4,000,000, exact
-                                   none */
-    /* Called at each improvement and about ten times a second, on the caller's thread; nonzero stops the
-     * search with what it has. */
+    double time_limit_s; /* 0 = no limit (exact: 60 s) */
+    long max_candidates; /* 0 = no limit if there is a time limit, else 5,000 (anneal: 4,000,000, exact: no
+                            limit) */
+    /* Called at each improvement and about ten times a second, on the caller's thread. A nonzero return
+     * value stops the search, which then returns the best placement found so far. */
     int (*progress)(void *user, double seconds, double best_s);
     void *user;
 } ddp_place_options;
 
-/* A placement, freed by ddp_placement_free. */
+/* A placement. The caller frees it with ddp_placement_free. */
 typedef struct ddp_placement {
     int pipelines, stages;
-    int *assign;        /* [pipelines x stages] device of stage j of pipeline i */
+    int *assign;        /* [pipelines x stages] device of stage j in pipeline i */
     double cost_s;      /* datap_s + pipelinep_s */
-    double datap_s;     /* the slowest stage's averaging */
-    double pipelinep_s; /* the hops of a pipeline, each as slow as its slowest pipeline */
-    int proven;         /* nothing is better */
+    double datap_s;     /* averaging time of the slowest stage */
+    double pipelinep_s; /* sum over the hops of a pipeline; each hop takes as long as in the slowest
+                           pipeline */
+    int proven;         /* 1 = no placement is better */
     double solve_s;
-    long candidates; /* anneal: moves tried, beyond 256 devices
-                            4 D_dp for a re-matching; exact: compositions entered; else partitions */
-    int points;      /* improvements */
-    double *curve;   /* [points x 2] seconds since the start, best cost then */
+    long candidates; /* candidates examined. anneal: moves tried; with more than 256 devices, a re-matching
+                        counts as 4 D_dp. exact: compositions entered. Other solvers: partitions */
+    int points;      /* number of improvements */
+    double *curve;   /* [points x 2] seconds since the start, and the best cost at that time */
 } ddp_placement;
 
-/* ddp_place - the cheapest placement of one replica of every stage in every pipeline.
+/* ddp_place - finds the cheapest placement with one replica of every stage in every pipeline.
  *
- * The cost in seconds of one iteration (DT-FM, arXiv:2206.01288, Eq. 1-4), with a = delay and b = rate of a
- * pair, both averaged over the two directions (paper section 2):
+ * The cost is the seconds of one iteration (DT-FM, arXiv:2206.01288, Eq. 1-4). a and b are the delay and the
+ * rate of a pair of devices, averaged over both directions (paper section 2):
  *     datap      max over stages j, max over d in stage j, sum over d' of 2 (a + dp_bytes/(D_dp b))
  *     pipelinep  sum over hops j -> j+1, max over pipelines of 2 (a + pp_bytes/b)
- * For a given partition into stages the best pipelines and the best order of stages are the bottleneck
- * matching of each pair of stages (Eq. 3) and an open travelling salesman over these values (Eq. 4), exact up
- * to 16 stages; every solver but random ends with both.
- * Global rank of assign[i][j] in a training run: i x stages + j.
+ * For a given partition of the devices into stages, the best pipelines are the bottleneck matching of each
+ * pair of stages (Eq. 3). The best stage order is an open travelling salesman tour over the matching values
+ * (Eq. 4), exact for up to 16 stages. Every solver except random applies both at the end. The global rank of
+ * assign[i][j] in a training run is i x stages + j.
  *
- * Readings where the paper and its program differ:
- *   pp_bytes covers all micro-batches of one pipeline in an iteration (the paper's text says one)
- *   the matching realises its value (the released one may not)
- *   the data groups use the sharded server of Eq. 2
- *   genetic: parents, five devices from the other parent, then a circular chain of the paper's swaps (fastest
- *   link of
- *     each of two groups, four candidates, the printed gain, each device once), cut at its largest sum of
- *     gains; an offspring better than the worst replaces it
- *   genetic-code: one pass of cyclic one-way moves; an offspring better than its first parent replaces the
- *   worse
- *     parent, as the released test works out; the last cycle is kept
- *   kl: gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b, the delay cancelling
+ * Interpretations where the paper and its program differ:
+ *   pp_bytes covers all micro-batches of one pipeline in an iteration (the paper's text says one
+ *   micro-batch)
+ *   the matching attains the value that it reports (in the released program it may not)
+ *   data-parallel groups use the sharded server of Eq. 2
+ *   genetic: an offspring takes five devices from the second parent, then a circular chain of the paper's
+ *   swaps (the fastest link of each of two groups, four candidates, the printed gain, each device once),
+ *   truncated at the largest sum of gains. An offspring better than the worst individual replaces it
+ *   genetic-code: one pass of cyclic one-way moves. An offspring better than its first parent replaces the
+ *   worse parent, which is the effect of the released test; the last cycle is retained
+ *   kl: gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b; the delay cancels
  *
- * The same seed and candidate limit give the same placement on every platform; a time limit stops where the
- * clock says (up to a tenth later, to end well; a network too large for one evaluation within it gets the
- * first one, its tour cut short), and anneal fits its cooling to it. With few partitions (20,000: any network
- * of up to 10 devices, and one stage always) anneal and exact try them all: `proven`. With one pipeline of up
- * to 16 stages the tour alone is exact and proven. *out is overwritten, not freed; untouched on error. Pure
- * but for ddp_now; safe from any thread. Errors: DDP_ARG (as ddp_network_check; D_dp x D_pp is not N;
- * negative limits), DDP_NUMERIC, DDP_MEMORY. */
+ * The same seed and candidate limit give the same placement on every platform. A time limit makes the result
+ * depend on the clock, and anneal adapts its cooling schedule to it. The search may exceed the time limit by
+ * up to a tenth to finish properly. If the network is too large for one evaluation within the limit, the
+ * first evaluated placement is returned, and the search for its tour is cut short. With few partitions,
+ * anneal and exact try all of them and set `proven`: up to 20,000 partitions, which covers any network of up
+ * to 10 devices and always one stage. With one pipeline of up to 16 stages, the tour alone is exact and
+ * proven.
+ *
+ * *out is overwritten, not freed; untouched on error. Pure except for ddp_now; safe from any thread.
+ * Errors: DDP_ARG (as ddp_network_check; D_dp x D_pp is not N; negative limits), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_placement *out,
                              ddp_error *err);
 
-/* ddp_place_cost - the cost of any assignment [pipelines x stages] as it stands (no re-matching). datap_s and
- * pipelinep_s may be NULL. Errors: DDP_ARG (also a device that is missing or used twice), DDP_NUMERIC,
- * DDP_MEMORY; outputs are untouched then. */
+/* ddp_place_cost - computes the cost of an assignment [pipelines x stages] as given, without re-matching.
+ * datap_s and pipelinep_s may be NULL. Errors: DDP_ARG (also for a device that is missing or used twice),
+ * DDP_NUMERIC, DDP_MEMORY; the outputs are then untouched. */
 DDP_API ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages, const int *assign,
                                   double *cost_s, double *datap_s, double *pipelinep_s, ddp_error *err);
 
-/* ddp_placement_free - all-zero is fine. */
+/* ddp_placement_free - frees a placement; accepts an all-zero one. */
 DDP_API void ddp_placement_free(ddp_placement *p);
 
-/* "anneal", "genetic", "genetic-code", "kl", "random", "exact"; a bad value gives "unknown". The inverse
- * fails with DDP_ARG and a sentence that lists them. */
+/* The name of a solver: "anneal", "genetic", "genetic-code", "kl", "random" or "exact"; "unknown" for an
+ * invalid value. */
 DDP_API const char *ddp_place_solver_name(ddp_place_solver solver);
+/* The solver with the given name. Errors: DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_place_solver_named(const char *name, ddp_place_solver *out, ddp_error *err);

@@ -1,31 +1,31 @@
-/* How long an iteration of synchronous training takes under six published ways to send gradients: the
- * baselines that every other planner here is compared with. */
+/* Predicts the iteration time of synchronous training under six published ways to send gradients: the
+ * baselines for every other planner here. */
 #pragma once
 
 #include "profile/profile.h"
 
 typedef enum ddp_scheme {
-    DDP_SCHEME_SSGD,          /* everything after the whole backward */
-    DDP_SCHEME_WFBP,          /* each bucket when its backward ends (PyTorch DDP) */
-    DDP_SCHEME_MGWFBP,        /* WFBP with buckets merged where that saves startups */
-    DDP_SCHEME_ASCWFBP,       /* WFBP with several operations at once */
-    DDP_SCHEME_BYTESCHEDULER, /* parts by priority, next to the input first */
-    DDP_SCHEME_USBYTE,        /* unequal operations, searched priorities */
-    DDP_SCHEME_DEFT           /* not computed here: see ddp_plan_delayed */
+    DDP_SCHEME_SSGD,          /* all transfers after the whole backward */
+    DDP_SCHEME_WFBP,          /* each bucket as soon as its backward ends (PyTorch DDP) */
+    DDP_SCHEME_MGWFBP,        /* WFBP with buckets merged if that saves startups */
+    DDP_SCHEME_ASCWFBP,       /* WFBP with several operations in flight */
+    DDP_SCHEME_BYTESCHEDULER, /* parts by priority; the layer next to the input comes first */
+    DDP_SCHEME_USBYTE,        /* operations of unequal size, priorities found by search */
+    DDP_SCHEME_DEFT           /* not computed here; see ddp_plan_delayed */
 } ddp_scheme;
 
-/* All-zero is the default of everything. */
+/* All-zero selects the defaults. */
 typedef struct ddp_timeline_options {
     ddp_scheme scheme;
-    double alpha_s;            /* startup contained in every comm_s, seconds; 0 = none */
+    double alpha_s;            /* startup included in every comm_s, in seconds; 0 = none */
     double partition_params;   /* bytescheduler, usbyte: most parameters in a part */
-    double partition_s;        /* or longest part on the link, startup included; neither given = 6.5e6
-                                      parameters */
-    double credit;             /* bytescheduler: in partitions; 0 = 1 */
-    long operations;           /* ascwfbp: at most this many at once, K; 0 = 4 */
-    double bucket_bytes;       /* wfbp, ascwfbp: rows are tensors, joined until a bucket has
-                                    * this many bytes (DDP: 26214400); 0 = rows are buckets */
-    double first_bucket_bytes; /* the same for the first bucket; 0 = 1 MiB */
+    double partition_s;        /* or the longest part on the link in seconds, startup included; if neither
+                                  is given, 6.5e6 parameters */
+    double credit;             /* bytescheduler: credit, in partitions; 0 = 1 */
+    long operations;           /* ascwfbp: K, the most operations in flight; 0 = 4 */
+    double bucket_bytes;       /* wfbp, ascwfbp: rows are tensors, joined until a bucket has this many
+                                  bytes (DDP: 26214400); 0 = rows are buckets */
+    double first_bucket_bytes; /* the limit of the first bucket, in bytes; 0 = 1 MiB */
 } ddp_timeline_options;
 
 typedef enum ddp_interval_kind {
@@ -34,81 +34,89 @@ typedef enum ddp_interval_kind {
     DDP_INTERVAL_LINK
 } ddp_interval_kind;
 
-/* What is busy from begin_s to end_s; 0 is the start of backward. */
+/* One activity from begin_s to end_s, in seconds after the start of backward. */
 typedef struct ddp_interval {
     ddp_interval_kind kind;
-    int bucket, last; /* rows bucket..last of the profile; last > bucket: merged */
-    int part, parts;  /* link: parts part .. part+parts-1 of the bucket, else 0, 1 */
-    int lane;         /* link: 0.. for operations at once */
+    int bucket, last; /* rows bucket..last of the profile; last > bucket: merged rows */
+    int part, parts;  /* link: parts part .. part+parts-1 of the bucket; otherwise 0, 1 */
+    int lane;         /* link: lane 0.. of an operation, if several are in flight */
     double begin_s, end_s;
 } ddp_interval;
 
-/* One steady iteration: backward, then the forward that waits for its gradients.
- * Owned by the caller of ddp_plan_timeline; ddp_timeline_free. */
+/* One iteration in the steady state: backward, then the forward that waits for its gradients. The caller
+ * of ddp_plan_timeline owns it and frees it with ddp_timeline_free. */
 typedef struct ddp_timeline {
     ddp_scheme scheme;
     int buckets; /* rows of the profile */
     double iteration_s;
-    double lower_bound_s; /* see below */
-    int *parts;           /* [buckets] parts of each (1 where it is never cut, 0: no comm) */
-    int *priority;        /* [buckets] 0 = served first among those that are ready */
+    double lower_bound_s; /* see ddp_plan_timeline */
+    int *parts;           /* [buckets] parts of each: 1 if it is never cut, 0 if it sends nothing */
+    int *priority;        /* [buckets] 0 = served first among the ready buckets */
     int intervals;
-    ddp_interval *interval; /* [intervals] backward, forward, then the link, each by begin */
+    ddp_interval *interval; /* [intervals] backward, forward, then the link, each sorted by begin_s */
 } ddp_timeline;
 
-/* ddp_plan_timeline - one steady iteration of a scheme, by discrete events.
+/* ddp_plan_timeline - simulates one steady iteration of a scheme with discrete events.
  *
- * Rows of the profile are buckets (or tensors, see bucket_bytes); row 0 is next to the input. One link, first
- * in first out, an operation in flight is never interrupted. Let c_i be comm_s[i] with startup: o->alpha_s is
- * part of comm_s, p->alpha_s and p->gap_s come on top of it, and all keep the link busy (a measured comm_s is
- * all occupancy, alpha 0). Below, alpha is their sum. A row with comm_s 0 sends nothing. T_f, T_b, T_c are
- * sums over the rows, ready_i is the end of backward of row i.
+ * The rows of the profile are buckets (or tensors, see bucket_bytes); row 0 is next to the input. There is
+ * one link, first in, first out; an operation in flight is never interrupted. c_i is comm_s[i] with startup:
+ * o->alpha_s is included in comm_s, while p->alpha_s and p->gap_s are added to it. All of them occupy the
+ * link. (In a measured profile comm_s is all occupancy and alpha is 0.) Below, alpha is the sum of these
+ * startups. A row with comm_s 0 sends nothing. T_f, T_b and T_c are sums over the rows; ready_i is the end
+ * of the backward of row i.
  *
  *   ssgd           T_f + T_b + T_c
- *   wfbp           e_i = max(e_{i+1}, ready_i) + c_i; max(T_b, e_0) + T_f. Launched strictly by row. With
- *                  bucket_bytes, rows are joined as DDP does: from the output side, closed when the size
- *                  reaches the limit; a row is never split (4 bytes a parameter); joined rows pay one
- *                  startup.
+ *   wfbp           e_i = max(e_{i+1}, ready_i) + c_i; max(T_b, e_0) + T_f. Transfers start strictly in row
+ *                  order. With bucket_bytes, rows are joined as in DDP: from the output side, closing a
+ *                  bucket when its size reaches the limit. A row is never split (4 bytes per parameter).
+ *                  Joined rows pay one startup.
  *   mgwfbp         row l joins row l-1 if ready_{l-1} comes before the end of l and either l would have to
  *                  wait anyway or waiting costs less than alpha (MG-WFBP's repository)
- *   ascwfbp        launched by row, at most K in flight; each first spends alpha without using bandwidth (a
- *                  gap uses it), then all share the link equally. K = 1 or alpha = 0 is WFBP; it is never
- *                  slower. The original also chooses a fusion; here groups are given.
- *   bytescheduler  every row in k equal parts of at most a partition, queue by (row, part); a part is
- *                  committed to the link while credit > 0. A row's forward waits for its parts only. The
- *                  repository's credit is 4 partitions; 1 keeps priority best.
- *   usbyte         blocks as bytescheduler's parts. Until backward ends, the best ready row sends as many
- *                  blocks as fill the time to the next ready row in one operation; then the remainders by
- *                  row, one operation each. Priorities are searched greedily, from the output side, and are
- *                  never worse than the order by row.
+ *   ascwfbp        starts in row order, with at most K operations in flight. Each operation first spends
+ *                  alpha without using bandwidth (a gap uses it); then all share the link equally. K = 1 or
+ *                  alpha = 0 is WFBP; it is never slower than WFBP. The original also chooses a fusion; here
+ *                  the groups are given.
+ *   bytescheduler  cuts every row into k equal parts of at most one partition, queued by (row, part). A part
+ *                  is committed to the link while credit > 0. The forward of a row waits only for its own
+ *                  parts. The repository's credit is 4 partitions; 1 follows the priorities best.
+ *   usbyte         blocks as the parts of bytescheduler. Until backward ends, the ready row of highest
+ *                  priority sends one operation of as many blocks as fill the time to the next ready row.
+ *                  Then the remainders are sent by row, one operation each. Priorities are searched
+ *                  greedily, from the output side, and are never worse than the order by row.
  *
  * Parts: a row with work w = c_i - alpha and partition S is cut into ceil(w / (S - alpha)) equal parts, or
- * ceil(params / partition_params); a part costs alpha + w / k. A row with params 0 is one part; where no row
- * has params, only partition_s can be used.
+ * into ceil(params / partition_params). A part costs alpha + w / k. A row with params 0 is one part. If no
+ * row has params, only partition_s can be used.
  *
- * At the end of forward the link is idle in all of them, so the first iteration is the steady one.
+ * At the end of forward the link is idle in every scheme, so the first iteration is already steady.
  *
- * lower_bound_s = max(T_f + T_b, b_last + T_c). Where startups are merged (mgwfbp, or wfbp with bucket_bytes)
- * or overlap (ascwfbp), T_c counts one startup only: with all of them, as in the literature, the bound would
+ * lower_bound_s = max(T_f + T_b, b_last + T_c). If startups are merged (mgwfbp, or wfbp with bucket_bytes)
+ * or overlap (ascwfbp), T_c counts only one startup: with all of them, as in the literature, the bound would
  * not hold.
  *
- * Source: S-SGD and WFBP as in MG-WFBP (arXiv:1811.11141), ByteScheduler (SOSP'19), US-Byte (TPDS 2023) and
- * the authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above. Cost: O(rows + parts); ascwfbp
- * O(rows K); usbyte O(rows^2) or so, its search stops after 1e8 simulated rows (lists of more than 7,000),
- * with the best found. *out is overwritten, not freed; untouched on error. Pure; safe from any thread.
- * Errors: DDP_ARG (names the value), DDP_NUMERIC, DDP_MEMORY, DDP_UNSUPPORTED for deft. */
+ * Source: S-SGD and WFBP as in MG-WFBP (arXiv:1811.11141), ByteScheduler (SOSP'19), US-Byte (TPDS 2023)
+ * and the authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above. Cost: O(rows + parts);
+ * ascwfbp O(rows K); usbyte about O(rows^2). The search of usbyte stops after 1e8 simulated rows (profiles
+ * of more than 7,000 rows) and returns the best order found. *out is overwritten, not freed; untouched on
+ * error. Pure; safe from any thread. Errors: DDP_ARG (names the value), DDP_NUMERIC, DDP_MEMORY,
+ * DDP_UNSUPPORTED for deft. */
 DDP_API ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o, ddp_timeline *out,
                                      ddp_error *err);
-DDP_API void ddp_timeline_free(ddp_timeline *t); /* all-zero is fine */
+DDP_API void ddp_timeline_free(ddp_timeline *t); /* accepts an all-zero timeline */
 
-/* ddp_timeline_exposed - what t's step takes beyond its computing where a message occupies the link for its
- * interval and arrives latency_s later. *each_s: a layer's forward waits for its own gradient alone; *all_s:
- * every forward waits for all gradients. p is what t was planned from. Outputs are untouched on error.
- * Errors: DDP_ARG (another number of rows, a latency below 0), DDP_MEMORY. */
+/* ddp_timeline_exposed - computes the step time of t beyond its compute if messages have a latency: a
+ * message occupies the link for its interval and arrives latency_s later.
+ *
+ *   p        the profile from which t was planned
+ *   *each_s  receives the seconds if the forward of a layer waits only for its own gradient
+ *   *all_s   receives the seconds if every forward waits for all gradients
+ *
+ * Outputs are untouched on error. Errors: DDP_ARG (another number of rows, a latency below 0), DDP_MEMORY. */
 DDP_API ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline *t, double latency_s,
                                         double *each_s, double *all_s, ddp_error *err);
 
-/* Names as the programs spell them (ssgd wfbp mgwfbp ascwfbp bytescheduler usbyte deft); a bad value gives
- * "unknown". The inverse fails with DDP_ARG and a sentence that lists the names. */
+/* The name of a scheme as used by the programs: ssgd, wfbp, mgwfbp, ascwfbp, bytescheduler, usbyte or
+ * deft; "unknown" for an invalid value. */
 DDP_API const char *ddp_scheme_name(ddp_scheme scheme);
+/* The scheme with the given name. Errors: DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_scheme_named(const char *name, ddp_scheme *out, ddp_error *err);
