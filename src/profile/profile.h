@@ -1,138 +1,159 @@
-/* What planners read of a model: the link, measured costs by layer, operators. */
+/* The inputs of the planners: a link model, the measured costs of each layer, and lists of operators. */
 #pragma once
 
 #include "base/status.h"
 
-/* ---- the link model alpha + beta x bytes from measured transfers ---- */
+/* ---- the link model alpha + beta x bytes, fitted to measured transfers ---- */
 
-/* Averaging n bytes over all ranks: occupies the link for beta_s * n, ends alpha_s later. */
+/* The cost of averaging n bytes over all ranks: it occupies the link for beta_s * n seconds and ends
+ * alpha_s later. */
 typedef struct ddp_link {
     double alpha_s;
     double beta_s;
 } ddp_link;
 
-/* A model that follows the link: least squares over transfers that fade by half every `half_life` of them.
- * All-zero until ddp_linkfit_start. */
+/* A link model that is updated with each transfer: least squares in which the weight of a transfer halves
+ * every `half_life` transfers. All-zero until ddp_linkfit_start. */
 typedef struct ddp_linkfit {
     ddp_link link;          /* the current estimate */
     double half_life;       /* in transfers */
-    double n, x, y, xx, xy; /* faded, weighted sums of 1, bytes, seconds, products */
+    double n, x, y, xx, xy; /* decayed, weighted sums of 1, bytes, seconds, and their products */
 } ddp_linkfit;
 
-/* ddp_link_fit - alpha, beta >= 0 from n transfers on an otherwise idle link (seconds from start to
- * completion). Interference only delays, so only the fastest transfer of each size counts; squares of
- * relative errors are minimised, so that short transfers decide alpha. One size alone gives alpha 0. *out is
- * untouched on error. Errors: DDP_ARG (no sample; negative or not finite; nothing longer than 0 bytes),
- * DDP_MEMORY. */
+/* ddp_link_fit - fits alpha and beta, both >= 0, to n transfers on an otherwise idle link. seconds [n] are
+ * from the start to the completion of each transfer.
+ *
+ * Interference only adds delay, so only the fastest transfer of each size counts. The fit minimises the
+ * squares of relative errors, so that short transfers determine alpha. With a single size alpha is 0. *out
+ * is untouched on error. Errors: DDP_ARG (no sample; a value is negative or not finite; no transfer is
+ * longer than 0 bytes), DDP_MEMORY. */
 DDP_API ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_link *out,
                                 ddp_error *err);
 
-/* ddp_linkfit_start - begin with link as if it had been seen in `half_life` transfers between 0 and
- * typical_bytes. ddp_linkfit_add - one real transfer; what is not finite or not positive is ignored. Neither
- * allocates. */
+/* ddp_linkfit_start - starts from `link` as if it had been observed in `half_life` transfers between 0 and
+ * typical_bytes bytes. Does not allocate. */
 DDP_API void ddp_linkfit_start(ddp_linkfit *f, ddp_link link, double typical_bytes, double half_life);
+/* ddp_linkfit_add - adds one measured transfer. Ignores values that are not finite or not positive. Does
+ * not allocate. */
 DDP_API void ddp_linkfit_add(ddp_linkfit *f, double bytes, double seconds);
 
-/* ddp_link_drift - how much longer the n messages take now than then, relative: 0.25 = a quarter longer, -0.5
- * = half; 0 if they took no time then. Re-plan when it leaves +-0.2. */
+/* ddp_link_drift - returns the relative change of the time of n messages from `then` to `now`: 0.25 = a
+ * quarter longer, -0.5 = half as long; 0 if they took no time then. Re-plan if the result leaves
+ * -0.2..0.2. */
 DDP_API double ddp_link_drift(ddp_link then, ddp_link now, const double *bytes, int n);
 
 /* ---- measured costs of one model on one cluster ---- */
 
-/* Layer 0 is next to the input; forward visits 0..layers-1, backward layers-1 down to 0: once, in one
- * micro-batch. All times in seconds. Arrays are borrowed by planners and owned by ddp_profile_free when they
- * came from ddp_profile_read. NULL stands for zeros where it says so. */
+/* A profile: the costs of one forward and backward pass of one micro-batch, all times in seconds. Layer 0
+ * is next to the input; forward visits layers 0..layers-1, backward layers-1 down to 0. A profile from
+ * ddp_profile_read or ddp_profile_new is freed with ddp_profile_free; planners borrow the arrays. Where
+ * NULL is allowed for times or counts, it means zeros. */
 typedef struct ddp_profile {
     int layers;         /* L, at least 1 */
     char **name;        /* [L] or NULL */
-    double *params;     /* [L] parameters (a count), or NULL */
+    double *params;     /* [L] number of parameters, or NULL */
     double *forward_s;  /* [L] or NULL */
-    double *backward_s; /* [L] backward plus local update */
-    double *comm_s;     /* [L] how long averaging the layer over all ranks occupies the link */
-    double alpha_s;     /* what each message arrives after its occupancy ends; 0 = in comm_s */
-    double gap_s;       /* how long each message occupies the link beside comm_s; 0 = in comm_s */
-    double between_s;   /* computing between forward and backward: a step's other micro-batches. What
-                              * must arrive before the layer's forward cannot use it; what may land a step
-                              * later can */
+    double *backward_s; /* [L] backward and local update */
+    double *comm_s;     /* [L] time for which averaging the layer over all ranks occupies the link */
+    double alpha_s;     /* time from the end of a message's occupancy to its arrival; 0 = included in
+                           comm_s */
+    double gap_s;       /* time for which each message occupies the link in addition to comm_s; 0 =
+                           included in comm_s */
+    double between_s;   /* compute between forward and backward: the other micro-batches of a step. A
+                           transfer that must end before the layer's forward cannot overlap with it; one
+                           that may end a step later can */
 } ddp_profile;
 
-/* ddp_profile_read - a profile from CSV: header `layer,params,forward_s,backward_s,comm_s` (columns in any
- * order, further ones ignored), one row per layer in forward order.
- * forward_s may be missing or empty (= 0); comm_s may be missing or empty, then comm_s[l] = link->beta_s x 4
- * x params and alpha_s = link->alpha_s (link NULL: an error that says so); beside rows with a measured
- * comm_s, which contains its startup, these contain link->alpha_s too, and alpha_s is 0.
- * A .gz is read through gzip. *out is untouched on error, else freed by ddp_profile_free.
- * Errors: DDP_IO, DDP_FORMAT (names line, column and value), DDP_MEMORY. */
+/* ddp_profile_read - reads a profile from CSV. The header is `layer,params,forward_s,backward_s,comm_s`, in
+ * any order; further columns are ignored. There is one row per layer, in forward order.
+ *
+ *   forward_s  may be missing or empty (= 0)
+ *   comm_s     may be missing or empty; then comm_s[l] = link->beta_s x 4 x params and alpha_s =
+ *              link->alpha_s. If other rows have a measured comm_s, which includes its startup, the computed
+ *              rows include link->alpha_s too, and alpha_s is 0
+ *   link       used if a comm_s is missing; if it is NULL then, the call fails
+ *   out        untouched on error; otherwise the caller frees it with ddp_profile_free
+ *
+ * A .gz file is read through gzip. Errors: DDP_IO, DDP_FORMAT (names the line, column and value),
+ * DDP_MEMORY. */
 DDP_API ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile *out, ddp_error *err);
 
-/* ddp_profile_write - the same CSV, written to a temporary name and renamed. */
+/* ddp_profile_write - writes the same CSV to a temporary file, which it then renames to path. */
 DDP_API ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *err);
 
-/* ddp_profile_new - L layers of zeros with all arrays allocated (name entries NULL). ddp_profile_free - frees
- * what ddp_profile_new and ddp_profile_read made; all-zero is fine. ddp_profile_check - DDP_OK if every cost
- * is finite and >= 0 and L >= 1; the error names the layer. */
+/* ddp_profile_new - creates a profile of L layers with all arrays allocated and zero (name entries NULL).
+ * The caller frees it with ddp_profile_free. */
 DDP_API ddp_status ddp_profile_new(int layers, ddp_profile *out, ddp_error *err);
+/* ddp_profile_free - frees a profile from ddp_profile_new or ddp_profile_read; accepts an all-zero one. */
 DDP_API void ddp_profile_free(ddp_profile *p);
+/* ddp_profile_check - returns DDP_OK if every cost is finite and >= 0 and L >= 1. The error names the
+ * layer. */
 DDP_API ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err);
 
-/* ddp_profile_split - the same model with every layer of more than most_params parameters in equal parts.
+/* ddp_profile_split - splits every layer of more than most_params parameters into equal parts.
  *
- *   most_params  of a part, at least 1; a layer of n has ceil(n / most_params) parts
- *   alpha_s      startup contained in every comm_s, which each part pays again: alpha + (comm - alpha) x its
- *                share
- *   out          a row for each part, in the order of the layers; freed by ddp_profile_free, untouched on
- *                error
- *   layer_of     receives the layer of each row, an array of out->layers for DDP_FREE; NULL is fine
+ *   most_params  most parameters in a part, at least 1; a layer of n parameters has ceil(n / most_params)
+ *                parts
+ *   alpha_s      startup included in every comm_s, in seconds. Each part pays it: alpha + (comm - alpha) x
+ *                its share
+ *   out          receives a row for each part, in the order of the layers; untouched on error; otherwise the
+ *                caller frees it with ddp_profile_free
+ *   layer_of     receives an array of out->layers with the layer of each row; free it with DDP_FREE. May be
+ *                NULL
  *
- * The parts of a layer are ready together, when its backward ends, and its forward waits for all of them: the
- * last row of a layer carries its forward and backward time, the others none. Names of parts are "NAME
- * [2/5]". A plan for such a profile averages a layer's parts in steps of their own; each parameter still once
- * a period. Errors: DDP_ARG (names the value; more than a million rows), DDP_MEMORY. */
+ * The parts of a layer become ready together, when its backward ends, and its forward waits for all of
+ * them. So the last row of a layer carries its forward and backward time, and the other rows have none.
+ * Names of parts are "NAME [2/5]". A plan for such a profile may average the parts of a layer in different
+ * steps; each parameter is still averaged once per period. Errors: DDP_ARG (names the value; more than a
+ * million rows), DDP_MEMORY. */
 DDP_API ddp_status ddp_profile_split(const ddp_profile *p, double most_params, double alpha_s,
                                      ddp_profile *out, int **layer_of, ddp_error *err);
 
-/* ---- a model as a list of operators: what the planners that cut a model over devices read ---- */
+/* ---- a model as a list of operators: the input of planners that split a model over devices ---- */
 
-/* One operator, for one micro-batch. A leaf (no args) without parameters gets no gradient; one without FLOPs
- * either is input data, which ddp_fence reads where its first user runs. */
+/* One operator, with the costs of one micro-batch. A leaf (no args) without parameters gets no gradient. A
+ * leaf that also has no FLOPs is input data, which ddp_fence reads on the device of its first user. */
 typedef struct ddp_oplist_entry {
     char *name; /* or NULL */
-    int *args;  /* [arg_count] indexes of the producers, each below the operator's own */
+    int *args;  /* [arg_count] indices of the producers, each below the operator's own index */
     int arg_count;
-    double flops;        /* forward */
-    double output_bytes; /* of its result */
-    double param_bytes;  /* of its parameters */
-    int module;          /* neighbours of one number > 0 are one module, such as a layer; 0 = a module of its
-                            own */
+    double flops;        /* of the forward pass */
+    double output_bytes; /* size of its result */
+    double param_bytes;  /* size of its parameters */
+    int module;          /* neighbours with the same number > 0 form one module, such as a layer; 0 = the
+                            operator is a separate module */
 } ddp_oplist_entry;
 
-/* Operators in topological order. What ddp_oplist_new or _read made is ddp_oplist_free's; borrowed by
- * planners. */
+/* Operators in topological order. A list from ddp_oplist_new or ddp_oplist_read is freed with
+ * ddp_oplist_free. Planners borrow it. */
 typedef struct ddp_oplist {
     int count;
     ddp_oplist_entry *op; /* [count] */
 } ddp_oplist;
 
-/* ddp_oplist_new - count operators, all-zero: no name, no args, no cost.
- * ddp_oplist_set - fills operator i; name (NULL = none) and args [arg_count] are copied, what was there is
- * freed; its module stays, which callers set themselves. Nothing changes on error. Errors: DDP_ARG (no such
- * operator; an argument that does not precede it), DDP_MEMORY.
- * ddp_oplist_free - all-zero is fine. */
+/* ddp_oplist_new - creates a list of `count` all-zero operators: no name, no args, no cost. The caller
+ * frees it with ddp_oplist_free. */
 DDP_API ddp_status ddp_oplist_new(int count, ddp_oplist *out, ddp_error *err);
+/* ddp_oplist_set - fills operator i. name (NULL = none) and args [arg_count] are copied; the previous ones
+ * are freed. `module` does not change; the caller sets it directly. On error nothing changes. Errors:
+ * DDP_ARG (no such operator; an argument that does not precede it), DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_set(ddp_oplist *list, int i, const char *name, const int *args, int arg_count,
                                   double flops, double output_bytes, double param_bytes, ddp_error *err);
+/* ddp_oplist_free - frees a list; accepts an all-zero one. */
 DDP_API void ddp_oplist_free(ddp_oplist *list);
 
-/* ddp_oplist_check - DDP_OK if there is an operator, every argument precedes its user, and every cost is
- * finite and >= 0; the error names operator and value. */
+/* ddp_oplist_check - returns DDP_OK if there is an operator, every argument precedes its user, and every
+ * cost is finite and >= 0. The error names the operator and the value. */
 DDP_API ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err);
 
-/* ddp_oplist_read - from JSON: a list of {"name", "args", "flops", "output_bytes", "param_bytes"} in
- * topological order; args are names. param_bytes may be missing (0), and so may "module", a name: neighbours
- * that share it are one module. Further members are ignored. *out is untouched on error, else freed by
- * ddp_oplist_free. Errors: DDP_IO, DDP_FORMAT (names file, place and value), DDP_MEMORY. */
+/* ddp_oplist_read - reads a list from JSON: an array of {"name", "args", "flops", "output_bytes",
+ * "param_bytes"} in topological order. args are names. param_bytes may be missing (0). "module", a name,
+ * may be missing; neighbours with the same name form one module. Other members are ignored. *out is
+ * untouched on error; otherwise the caller frees it with ddp_oplist_free. Errors: DDP_IO, DDP_FORMAT
+ * (names the file, place and value), DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err);
 
-/* ddp_oplist_write - the same, which reads back as the same list; the file appears whole or not at all.
- * Errors: DDP_ARG (ddp_oplist_check; an operator without a name of its own), DDP_IO, DDP_MEMORY. */
+/* ddp_oplist_write - writes a list in the format that ddp_oplist_read reads back unchanged. The file is
+ * written completely or not at all. Errors: DDP_ARG (as ddp_oplist_check; an operator without a unique
+ * name), DDP_IO, DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_write(const ddp_oplist *list, const char *path, ddp_error *err);

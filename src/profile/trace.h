@@ -1,4 +1,4 @@
-/* Spans of what a worker did and when. */
+/* Spans: what a worker did in each interval of time. */
 #pragma once
 
 #include "base/status.h"
@@ -8,20 +8,20 @@ typedef enum ddp_span_kind {
     DDP_SPAN_BACKWARD,
     DDP_SPAN_UPDATE,
     DDP_SPAN_WAIT,     /* the training thread waits for a transfer */
-    DDP_SPAN_COMM,     /* one operation, first to last byte on this rank */
-    DDP_SPAN_FILL,     /* the same, of a transfer that only fills a bubble */
+    DDP_SPAN_COMM,     /* one operation, from the first to the last byte on this rank */
+    DDP_SPAN_FILL,     /* the same for a transfer that only fills a bubble */
     DDP_SPAN_PEER_WAIT /* an operation waits for a slower peer */
 } ddp_span_kind;
 
 #define DDP_SPAN_KINDS   (DDP_SPAN_PEER_WAIT + 1)
 #define DDP_SPAN_COMPUTE (1u << DDP_SPAN_FORWARD | 1u << DDP_SPAN_BACKWARD | 1u << DDP_SPAN_UPDATE)
 
-/* One interval [begin_s, end_s) of one worker, ddp_now() seconds. A span that is still running (end_s not
- * above begin_s) counts nothing. */
+/* One interval [begin_s, end_s) of one worker, in seconds of ddp_now(). A span that is still in progress
+ * (end_s not above begin_s) is not counted. */
 typedef struct ddp_span {
     double begin_s, end_s;
     long step;
-    int layer; /* -1 none */
+    int layer; /* -1 = none */
     ddp_span_kind kind;
     int64_t bytes; /* sent by this rank; 0 for compute */
 } ddp_span;
