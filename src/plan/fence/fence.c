@@ -1,4 +1,4 @@
-/* OP-Fence: baselines, the search over orders, and what the plan says. */
+/* OP-Fence: the baselines, the search over device orders, and the resulting plan. */
 #include "plan/fence/fence.h"
 #include "plan/fence/fence_cut.h"
 #include "plan/fence/fence_order.h"
@@ -6,9 +6,9 @@
 #include "plan/order.h"
 
 enum { DDP__FENCE_ROUNDS = 8, DDP__FENCE_ALL = 7 };
-#define DDP__FENCE_ORDERS 3e8 /* of trying every order of up to FENCE_ALL devices */
-#define DDP__FENCE_STEPS  2e8 /* of rearranging a plan: a second or so */
-#define DDP__FENCE_SIZE   1e9 /* elementary steps of one bound; a plan takes several */
+#define DDP__FENCE_ORDERS 3e8 /* step limit for trying every order of up to FENCE_ALL devices */
+#define DDP__FENCE_STEPS  2e8 /* step limit for improving a plan: about a second */
+#define DDP__FENCE_SIZE   1e9 /* limit on the elementary steps of one bound; a plan computes several bounds */
 
 static const char *const ddp__fence_solvers[] = {"fence", "fence", "equal_ops", "equal_flops", NULL};
 
@@ -29,24 +29,24 @@ typedef struct ddp__fence_job {
     ddp__fence_tape tape;
     const ddp_fence_options *o;
     ddp__fence_cut cut;
-    int *order, *trial; /* [N] of the cut held (the plan's), and of one to try */
-    int *device_of;     /* [ops] the plan's */
-    int *edge;          /* [ops + 1] where modules begin; in the end scratch */
+    int *order, *trial; /* [N] order of the current cut (the plan's), and an order on trial */
+    int *device_of;     /* [ops] device of each operator in the plan */
+    int *edge;          /* [ops + 1] first operator of each module; reused as scratch at the end */
     ddp_workload sums;  /* C_p, R_p, memory */
-    double steps;       /* elementary steps of rearranging */
+    double steps;       /* elementary steps spent on improving the order */
 } ddp__fence_job;
 
-/* Operators to devices by a cut along an order. */
+/* Assigns operators to devices by a cut along an order. */
 static void ddp__fence_assign(const ddp__fence_tape *t, const ddp__fence_cut *cut, const int *order,
                               int *device_of)
 {
     for (int k = 0; k < t->graph.net->devices; k++)
         for (int i = cut->first[k]; i < cut->end[k]; i++) device_of[i] = order[k];
-    for (int i = 0; i < t->n; i++) /* homes are no input data, so their own place stands */
+    for (int i = 0; i < t->n; i++) /* a home is never input data, so its own device is final */
         if (t->home[i] != i) device_of[i] = device_of[t->home[i]];
 }
 
-/* The first device whose memory the job's sums exceed, -1 = none. */
+/* The first device whose memory limit the job's sums exceed, or -1. */
 static int ddp__fence_overfull(const ddp__fence_job *job)
 {
     const ddp_network *net = job->tape.graph.net;
@@ -55,7 +55,7 @@ static int ddp__fence_overfull(const ddp__fence_job *job)
     return -1;
 }
 
-/* T_pipe of the cut held along job->trial; infinity if memory is exceeded. */
+/* T_pipe of the current cut along job->trial; infinity if it exceeds the memory of a device. */
 static double ddp__fence_try(ddp__fence_job *job)
 {
     ddp__fence_assign(&job->tape, &job->cut, job->trial, job->device_of);
@@ -70,7 +70,7 @@ static double ddp__fence_price(void *user)
     return job->steps > DDP__FENCE_STEPS ? DBL_MAX : ddp__fence_try(job);
 }
 
-/* Cuts along job->trial; keeps the order if that is better than the cut held. */
+/* Cuts along job->trial. Retains that order and cut if they are better than the current ones. */
 static ddp_status ddp__fence_recut(ddp__fence_job *job, ddp_error *err)
 {
     const double before = job->cut.pipeline_s;
@@ -103,7 +103,7 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, int every, 
         t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
 }
 
-/* The next order of the devices in dictionary order; 0 after the last. */
+/* Advances to the next order of the devices in lexicographic order. Returns 0 after the last. */
 static int ddp__fence_next_order(int *order, int N)
 {
     int i = N - 2, k = N - 1;
@@ -126,7 +126,7 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
     DDP__TRY(ddp__fence_recut(job, err));
     ddp__shuffle(job->trial, N, NULL);
     DDP__TRY(ddp__fence_recut(job, err));
-    if (!(job->cut.pipeline_s < DBL_MAX)) { /* then memory decides about the order */
+    if (!(job->cut.pipeline_s < DBL_MAX)) { /* nothing fits: choose the order by memory */
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
         DDP__TRY(ddp__fence_fit_order(&job->tape, job->o->allow_idle, job->trial, &found, &every, err));
         if (found) DDP__TRY(ddp__fence_recut(job, err));
@@ -136,12 +136,12 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
         before = job->cut.pipeline_s;
         pipeline = ddp__fence_try(job);
-        if (!ddp__improve(job->trial, N, 1, ddp__fence_price, job, &pipeline)) break; /* the cut held */
+        if (!ddp__improve(job->trial, N, 1, ddp__fence_price, job, &pipeline)) break; /* with the cut fixed */
         DDP__TRY(ddp__fence_recut(job, err));
         if (!(job->cut.pipeline_s < before)) break;
     }
     if (N > DDP__FENCE_ALL) return DDP_OK;
-    ddp__shuffle(job->trial, N, NULL); /* every order of a few devices, as long as the work allows */
+    ddp__shuffle(job->trial, N, NULL); /* every order of a few devices, up to the step limit */
     do DDP__TRY(ddp__fence_recut(job, err));
     while (job->cut.work < DDP__FENCE_ORDERS && ddp__fence_next_order(job->trial, N));
     return DDP_OK;
@@ -149,7 +149,7 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
 
 /* ---- baselines: consecutive whole modules per device, devices in index order ---- */
 
-/* edge[m] = the operator that module m begins with, edge[modules] = n. Returns the modules. */
+/* edge[m] = the first operator of module m, edge[modules] = n. Returns the number of modules. */
 static int ddp__fence_modules(const ddp_oplist *list, int *edge)
 {
     int i, m = 0;
@@ -159,8 +159,8 @@ static int ddp__fence_modules(const ddp_oplist *list, int *edge)
     return m;
 }
 
-/* equal_ops: modules / devices each, the remainder to the first devices. equal_flops: cut k is the one
- * nearest to k/N of the FLOPs that leaves every device a module. */
+/* equal_ops: modules / devices for each device; the first devices get the remainder. equal_flops: cut k is
+ * the one nearest to k/N of the FLOPs that leaves every device at least one module. */
 static void ddp__fence_equal(ddp__fence_job *job, int modules)
 {
     const double *flops = job->tape.flops;
@@ -207,8 +207,8 @@ static int ddp__fence_root_of(int *parent, int i)
     return i;
 }
 
-/* Whether the operators of each cluster are connected by args among themselves: then there are as many parts
- * as clusters in use. */
+/* Returns 1 if the operators of each cluster are connected by args among themselves. This holds if the
+ * number of connected parts equals the number of clusters in use. */
 static int ddp__fence_connected(const ddp_oplist *list, const ddp_fence_plan *plan, int *parent, int *used)
 {
     int parts = 0;

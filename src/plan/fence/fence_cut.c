@@ -1,52 +1,54 @@
-/* OP-Fence: the cut of the tape of least time along an order of the devices. */
+/* OP-Fence: finds the cut of the tape with the least pipeline time along one order of the devices. */
 #include "plan/arrays.h"
 #include "plan/fence/fence_cut.h"
 #include "plan/queue.h"
 
-/* The cut of least T_pipe = latency + (n_b - 1) worst, worst = max(C_p, R_p) (Eq. 3).
+/* Finds the cut of least T_pipe = latency + (n_b - 1) worst, with worst = max(C_p, R_p) (Eq. 3).
  *
- * For a cap on worst, a best-first search finds the least latency below it. A label is a beginning of a cut:
- * so many operators placed, the position used last, and for each live result the position where it lies and
- * what that position has received so far: later segments add their gradients to it. Of two labels that agree
- * in places, one is dropped if neither its latency nor any of those sums is smaller.
+ * For a given cap on worst, a best-first search finds the least latency below the cap. A label is the
+ * beginning of a cut: the number of operators placed, the last position used, and the position of each live
+ * result. It also has the receive time of each such position so far, because later segments add their
+ * gradients to it. Of two labels with equal positions, one is dropped if neither its latency nor any of
+ * these times is smaller.
  *
- * The caps: a solution (latency f, worst t) leaves better ones only below t. Of those with worst in [lo, t)
- * none has a latency below f, so f + (n_b - 1) lo bounds them, and halving [lo, t) soon leaves nothing. */
+ * The caps: after a solution with latency f and worst t, a better solution has a worst below t. No
+ * solution with worst in [lo, t) has a latency below f, so f + (n_b - 1) lo is a lower bound for them.
+ * Halving [lo, t) therefore soon leaves no candidates. */
 
 enum { DDP__FENCE_LABELS = 200000 }; /* per cap */
-#define DDP__FENCE_WORK  6e8         /* elementary steps of a plan, a few seconds */
+#define DDP__FENCE_WORK  6e8         /* limit on the elementary steps of a plan, a few seconds */
 #define DDP__FENCE_ROUND 1e-12
 
 typedef struct ddp__fence_label {
-    double latency, rest; /* so far; and at least to come */
-    double worst;         /* of C and R so far */
+    double latency, rest; /* latency so far; lower bound on the rest */
+    double worst;         /* max of C and R so far */
     int at, position;     /* operators placed, position used last */
     int parent;
-    int older; /* label of the same (at, position) */
+    int older; /* previous label with the same (at, position) */
 } ddp__fence_label;
 
-/* Where a live result is. */
+/* The position of a live result. */
 typedef struct ddp__fence_at {
     int position;
-    double load; /* what that position has received */
+    double load; /* receive time of that position so far */
 } ddp__fence_at;
 
 typedef struct ddp__fence_search {
     ddp__fence_line line;
-    double turns, cap, limit; /* latencies from limit on are of no use */
-    ddp__fence_label *label;  /* a list; there is room for one more, the slot of the successor on trial */
-    ddp__fence_at *lies;      /* [labels, width] the live results of the label's cut */
+    double turns, cap, limit; /* limit: latencies of at least this value are useless */
+    ddp__fence_label *label;  /* a list, with room for one more: the slot of the successor on trial */
+    ddp__fence_at *lies;      /* [labels, width] the live results at the label's cut */
     int most;
-    ddp__due *heap; /* a list: least promise first, then most operators placed, then oldest */
-    int *newest;    /* [positions, n+1] label of that (position, at), -1 = none */
-    double *trial;  /* [width] loads of the label at hand */
+    ddp__due *heap; /* a list: least lower bound first, then most operators placed, then oldest */
+    int *newest;    /* [positions, n+1] newest label of that (position, at), -1 = none */
+    double *trial;  /* [width] loads of the label being expanded */
     double work;
-    int full;    /* some cap's search ran out of labels: not all of it was seen */
-    int gave_up; /* out of work: not every cap was tried, or the last not to its end */
+    int full;    /* 1 = the search for some cap ran out of labels and is incomplete */
+    int gave_up; /* 1 = out of steps: some cap was not tried, or not completely */
     int goal;    /* label of the solution, -1 = none */
 } ddp__fence_search;
 
-/* Room for one more label. */
+/* Makes room for one more label. */
 static int ddp__fence_room(ddp__fence_search *s)
 {
     const int count = ddp__count(s->label);
@@ -68,7 +70,7 @@ static void ddp__fence_push(ddp__fence_search *s, int label)
     stbds_arrsetlen(s->heap, stbds_arrlen(s->heap) + 1);
 }
 
-/* Whether an older label of the same cut and position makes label x useless. */
+/* Returns 1 if an older label with the same cut and position makes label x useless. */
 static int ddp__fence_dominated(ddp__fence_search *s, int x)
 {
     const ddp__fence_tape *t = s->line.tape;
@@ -77,7 +79,7 @@ static int ddp__fence_dominated(ddp__fence_search *s, int x)
     int count = t->from[l->at + 1] - t->from[l->at], y, i;
 
     for (y = l->older; y >= 0; y = s->label[y].older) {
-        s->work += 4; /* another place in memory */
+        s->work += 4; /* counts as 4: a cache miss */
         if (s->label[y].latency > l->latency) continue;
         old = s->lies + (size_t)y * (size_t)t->width;
         for (i = 0; i < count; i++)
@@ -88,7 +90,7 @@ static int ddp__fence_dominated(ddp__fence_search *s, int x)
     return 0;
 }
 
-/* Writes the successor of `parent` that ends position q at cut b into the slot behind the labels. */
+/* Writes the successor of `parent` that ends position q at cut b into the slot after the labels. */
 static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, double latency, double rest,
                              double worst, double received)
 {
@@ -113,7 +115,7 @@ static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, dou
     }
 }
 
-/* The slot becomes a label, unless it is useless. */
+/* Turns the slot into a label, unless it is useless. */
 static void ddp__fence_keep(ddp__fence_search *s)
 {
     const int x = ddp__count(s->label);
@@ -126,7 +128,8 @@ static void ddp__fence_keep(ddp__fence_search *s)
     ddp__fence_push(s, x);
 }
 
-/* In which segment operator `home` is, counted back from one that begins where label p ends. */
+/* The age of operator `home`: how many segments before the segment that begins at the end of label p it
+ * is. */
 static int ddp__fence_age(const ddp__fence_search *s, int p, int home)
 {
     int age = 0;
@@ -134,8 +137,8 @@ static int ddp__fence_age(const ddp__fence_search *s, int p, int home)
     return age;
 }
 
-/* Successors of label p whose segment is at position q. greedy: only the most promising of all is left in
- * slot behind the labels, where *top is its promise. Returns 0 if there is no room. */
+/* Adds the successors of label p whose segment is at position q. greedy: leaves only the most promising of
+ * all successors in the slot after the labels; *top is its bound. Returns 0 if there is no room. */
 static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy, double *top)
 {
     const ddp__fence_line *line = &s->line;
@@ -189,8 +192,8 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
     return 1;
 }
 
-/* All successors of label p, or the most promising one. Returns 0 if there is no room for one, or in the
- * greedy case none. */
+/* Adds all successors of label p or, if greedy, the most promising one. Returns 0 if there is no room for
+ * one, or if greedy finds none. */
 static int ddp__fence_expand(ddp__fence_search *s, int p, int greedy)
 {
     int at = s->label[p].at, q = s->label[p].position + 1;
@@ -226,9 +229,9 @@ static void ddp__fence_store(const ddp__fence_search *s, ddp__fence_cut *cut, do
     cut->pipeline_s = pipeline_s;
 }
 
-/* The least latency with worst below cap, if it is below limit. First straight down the bound, which often is
- * the answer and always shortens the search. Returns whether there is a solution: its latency and worst;
- * stored in cut if T_pipe is less there. */
+/* Finds the least latency with worst below cap, if it is below limit. First it follows the bound greedily,
+ * which often gives the answer and always shortens the search. Returns 1 if there is a solution, with its
+ * latency and worst. Stores the solution in cut if its T_pipe is less. */
 static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp__fence_cut *cut,
                             double *latency, double *worst)
 {
@@ -272,12 +275,12 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
     return found;
 }
 
-/* Every solution with worst in [lo, hi) has a latency of at least `least`. */
+/* Searches the solutions with worst in [lo, hi). Each of them has a latency of at least `least`. */
 static void ddp__fence_halve(ddp__fence_search *s, double lo, double hi, double least, ddp__fence_cut *cut)
 {
     double latency = 0, worst = 0, middle, best = cut->pipeline_s * (1 - DDP__FENCE_ROUND);
     if (ddp__scratch_failed(&s->line.room) || !(least + s->turns * lo < best)) return;
-    /* even then the first cap of an order goes straight down its bound */
+    /* even then, the first cap of an order follows its bound greedily */
     if (s->work > DDP__FENCE_WORK && hi < DBL_MAX) s->gave_up = 1;
     if (s->gave_up || !ddp__fence_solve(s, hi, best - s->turns * lo, cut, &latency, &worst)) return;
     middle = lo + 0.5 * (worst - lo);
@@ -286,7 +289,8 @@ static void ddp__fence_halve(ddp__fence_search *s, double lo, double hi, double 
     ddp__fence_halve(s, middle, worst, latency, cut);
 }
 
-/* No assignment has a worst below this: all devices at once, and each operator on the fastest. */
+/* A lower bound on worst for every assignment: all devices share the work equally, and each operator runs
+ * on the fastest. */
 static double ddp__fence_floor(const ddp__fence_line *line)
 {
     const ddp__fence_tape *t = line->tape;

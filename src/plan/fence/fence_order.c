@@ -1,5 +1,5 @@
-/* OP-Fence: clusters of near devices, the order in which a pipeline visits them, and orders that fit into
- * memory. */
+/* OP-Fence: clusters of near devices, the order in which a pipeline visits them, and orders along which a
+ * cut fits into memory. */
 #include "plan/arrays.h"
 #include "plan/fence/fence_order.h"
 #include "plan/fence/louvain.h"
@@ -8,12 +8,12 @@
 
 typedef struct ddp__fence_map {
     int devices, clusters;
-    double *hop;        /* [N x N] seconds that a boundary costs between two devices */
-    double *cost;       /* [N x N] bytes per second of a typical message; then scratch for the tours */
-    int *member;        /* [N] devices by cluster */
-    int *from;          /* [N + 1] cluster c: member[from[c]] .. member[from[c+1]-1] */
+    double *hop;        /* [N x N] seconds for a cut between two devices */
+    double *cost;       /* [N x N] bytes per second for a typical message; later scratch for the tours */
+    int *member;        /* [N] devices sorted by cluster */
+    int *from;          /* [N + 1] devices of cluster c: member[from[c]] .. member[from[c+1]-1] */
     int *tour;          /* [N] */
-    int *entry, *leave; /* [N] per place in the tour of clusters: a device, -1 = free */
+    int *entry, *leave; /* [N] for each place in the tour of clusters: a device, -1 = free */
     ddp__scratch room;
 } ddp__fence_map;
 
@@ -70,7 +70,7 @@ static double ddp__fence_link(const ddp__fence_map *m, int a, int b, int not_thi
     return best;
 }
 
-/* m->tour: the clusters in order, and where each is entered and left. */
+/* Sets m->tour: the order of the clusters, and the device where each is entered and left. */
 static ddp_status ddp__fence_tour(ddp__fence_map *m, ddp_error *err)
 {
     double length;
@@ -90,7 +90,7 @@ static ddp_status ddp__fence_tour(ddp__fence_map *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* The devices of the k-th cluster of the tour along a shortest path, into order. */
+/* Writes the devices of the k-th cluster of the tour to `order`, along a shortest path. */
 static ddp_status ddp__fence_path(ddp__fence_map *m, int k, int *order, ddp_error *err)
 {
     const int *member = m->member + m->from[m->tour[k]];
@@ -129,25 +129,25 @@ ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, 
     return status;
 }
 
-/* An order of the devices along which some cut fits into memory. What a segment keeps depends on where it
- * begins and ends, not on where its inputs lie; so for a few devices it is enough to know, for every set of
- * them, which cuts they can reach in some order, and the answer is exact. For more, devices are swapped as
- * long as the operators placed become more. */
+/* Finds an order of the devices along which some cut fits into memory. The memory of a segment depends on
+ * where it begins and ends, not on where its inputs are. So for a few devices it is enough to compute, for
+ * every set of devices, the cuts that the set can reach in some order; the answer is exact. With more
+ * devices, devices are swapped while that increases the number of operators placed. */
 
-#define DDP__FENCE_SETS 1e8 /* steps over all sets of devices: below a second */
-#define DDP__FENCE_FITS 3e8 /* steps of swapping */
+#define DDP__FENCE_SETS 1e8 /* limit on the steps over all sets of devices: less than a second */
+#define DDP__FENCE_FITS 3e8 /* limit on the steps of swapping */
 
 typedef struct ddp__fence_fit {
     const ddp__fence_tape *tape;
     int N, idle;
-    int *last;            /* [N, n] end of the longest segment of a device that begins at a cut */
+    int *last;            /* [N, n] end of the longest segment of each device that begins at each cut */
     int *sweep;           /* [n + 2] scratch */
     unsigned char *reach; /* [rows, n + 1] */
     double work;
     int *order;
 } ddp__fence_fit;
 
-/* f->last; need [n + 1] is scratch: what a segment from a to b keeps, which grows with b. */
+/* Fills f->last. need [n + 1] is scratch: the memory of a segment from a to b, which grows with b. */
 static void ddp__fence_fit_segments(ddp__fence_fit *f, double *need)
 {
     const ddp__fence_tape *t = f->tape;
@@ -173,7 +173,7 @@ static void ddp__fence_fit_segments(ddp__fence_fit *f, double *need)
     }
 }
 
-/* Adds to `to` the cuts that one segment of device d reaches from those of `from`. */
+/* Adds to `to` the cuts that one segment of device d reaches from the cuts in `from`. */
 static void ddp__fence_fit_extend(ddp__fence_fit *f, const unsigned char *from, int d, unsigned char *to)
 {
     const int *last = f->last + (size_t)d * (size_t)f->tape->n;
@@ -189,7 +189,7 @@ static void ddp__fence_fit_extend(ddp__fence_fit *f, const unsigned char *from, 
     f->work += n;
 }
 
-/* Every order, by sets of devices. */
+/* Tries every order, by dynamic programming over the sets of devices. */
 static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
 {
     size_t row = (size_t)f->tape->n + 1, sets = (size_t)1 << f->N, s, rest, goal = 0;
@@ -202,7 +202,7 @@ static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
     for (s = f->idle ? 1 : sets - 1; s < sets && !goal; s++)
         if (f->reach[s * row + (size_t)n]) goal = s;
     if (!goal) return 0;
-    for (d = 0, at = f->N; d < f->N; d++) /* those without an operator come last */
+    for (d = 0, at = f->N; d < f->N; d++) /* devices without an operator come last */
         if (!(goal >> d & 1)) order[--at] = d;
     for (s = goal, b = n; s; s = rest, b = k) {
         for (d = -1, k = b; k == b;) { /* the first device that may have the last segment, from k to b */
@@ -216,7 +216,7 @@ static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
     return 1;
 }
 
-/* How far an order gets: first by positions with an operator, then by operators. */
+/* How far an order gets: first the number of positions with an operator, then the number of operators. */
 static double ddp__fence_fit_far(ddp__fence_fit *f, const int *order)
 {
     size_t row = (size_t)f->tape->n + 1;
@@ -240,7 +240,7 @@ static double ddp__fence_fit_far(ddp__fence_fit *f, const int *order)
     return far;
 }
 
-/* What is left to place: 0 = everything is. */
+/* The amount left to place; 0 = everything is placed. */
 static double ddp__fence_fit_lacks(void *user)
 {
     ddp__fence_fit *f = (ddp__fence_fit *)user;

@@ -1,20 +1,20 @@
-/* OP-Fence: the operator list as a tape, what is live at each cut, and what the rest of a cut must cost at
- * least. */
+/* OP-Fence: the operator list as a tape, the live results of each cut, and a lower bound on the rest of a
+ * cut. */
 #include "plan/arrays.h"
 #include "plan/fence/fence_tape.h"
 
-/* The last user of result i, or a number below its home's if it has none. */
+/* The last user of result i; -1 if it has none. */
 static int ddp__fence_last_user(const ddp__workload_graph *g, int i)
 {
     return g->from[i + 1] > g->from[i] ? g->users[g->from[i + 1] - 1] : -1;
 }
 
-/* The live results of each cut: result i from behind its home to its last user. t->from is where each cut's
- * begin. */
+/* Lists the live results of each cut: result i is live from after its home to its last user. t->from holds
+ * where the list of each cut begins. */
 static void ddp__fence_tape_live(ddp__fence_tape *t)
 {
     const ddp__workload_graph *g = &t->graph;
-    int *count = t->oldest; /* [n + 1] scratch, until it has its own meaning */
+    int *count = t->oldest; /* [n + 1] scratch, until oldest is computed */
 
     for (int i = 0; i < t->n; i++) {
         int last = ddp__fence_last_user(g, i);
@@ -61,7 +61,7 @@ ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, 
         t->flops[i + 1] += g->compute * e->flops;
         t->memory[t->home[i] + 1] += g->state_factor * e->param_bytes + g->kept * e->output_bytes;
         if (last <= t->home[i]) continue;
-        t->from[t->home[i] + 2]++; /* how many more are live there, until they are summed up */
+        t->from[t->home[i] + 2]++; /* difference array of the live count; summed later */
         t->from[last + 2]--;
         total += last - t->home[i];
     }
@@ -94,10 +94,10 @@ ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_e
     return DDP_OK;
 }
 
-/* What the rest of a cut must cost at least. Where every result is used at the next position at the latest,
- * the bound is the exact least latency (under the cap but for sums of what one device receives from several),
- * and also where one result at a time is used further on: how many segments ago it was made is known. Of
- * other results the cheapest place is taken. */
+/* A lower bound on the cost of the rest of a cut. If every result is used no later than at the next
+ * position, the bound is the exact least latency. (Under the cap, this ignores the sum that one device
+ * receives from several.) It is also exact if only one result at a time is used further on, because its
+ * age is known. For other results, the bound assumes the cheapest position. */
 
 double ddp__fence_takes(const ddp__fence_hop *hop, int from, int to, int positions, double bytes)
 {
@@ -105,8 +105,8 @@ double ddp__fence_takes(const ddp__fence_hop *hop, int from, int to, int positio
     return hop->delay + hop->slope * bytes;
 }
 
-/* What each position receives at least: where none may stay empty, every segment but the first begins at some
- * cut and takes what its first operator needs. */
+/* A lower bound on the receive time of each position. If no position may be empty, every segment but the
+ * first begins at some cut and receives the inputs of its first operator. */
 static void ddp__fence_line_least(ddp__fence_line *line)
 {
     const ddp__fence_tape *t = line->tape;
@@ -169,7 +169,7 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
     return DDP_OK;
 }
 
-/* Seconds to hand result u from position j to q, and its gradient back. */
+/* Seconds to send result u from position j to q, plus its gradient back. */
 static double ddp__fence_pair(const ddp__fence_line *line, int j, int q, int u)
 {
     double bytes = line->tape->graph.list->op[u].output_bytes;
@@ -178,8 +178,8 @@ static double ddp__fence_pair(const ddp__fence_line *line, int j, int q, int u)
     return seconds;
 }
 
-/* The least of it for a result that lies at position k or before, where k ends at a cut `back` operators
- * behind the result. */
+/* The least such time for a result at position k or before, where k ends at a cut `back` operators after
+ * the result. */
 static double ddp__fence_pair_least(const ddp__fence_line *line, int k, int q, int u, int back)
 {
     double bytes = line->tape->graph.list->op[u].output_bytes, seconds = DBL_MAX;
@@ -189,15 +189,15 @@ static double ddp__fence_pair_least(const ddp__fence_line *line, int k, int q, i
             seconds += ddp__fence_takes(line->of, k, q, line->positions, bytes);
         return seconds;
     }
-    /* no position is empty, so it is at most `back` positions behind k */
+    /* no position is empty, so the result is at most `back` positions before k */
     for (int j = k > back ? k - back : 0; j <= k; j++)
         seconds = fmin(seconds, ddp__fence_pair(line, j, q, u));
     return seconds;
 }
 
-/* part[i] = least rest if a segment on q begins at cut a, where the oldest live result is of that age, and
- * uses exactly the first i live results; its own computing included. Returns how many parts there are; `last`
- * is the furthest cut that cap and memory allow. */
+/* part[i] = least rest if a segment on q begins at cut a, where the oldest live result has that age, and
+ * uses exactly the first i live results; includes the compute of the segment. Returns the number of parts.
+ * `last` is the furthest cut that the cap and the memory allow. */
 static int ddp__fence_parts(ddp__fence_line *line, int q, int a, int age, int last, double *work)
 {
     const ddp__fence_tape *t = line->tape;
@@ -221,7 +221,7 @@ static int ddp__fence_parts(ddp__fence_line *line, int q, int a, int age, int la
     return i;
 }
 
-/* The least rest from (k, cut a) on if the next segment is on q. */
+/* The least rest from (k, cut a) if the next segment is on q. */
 static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, int q, int a, int age,
                               int parts, double *work)
 {
@@ -253,8 +253,8 @@ static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, in
     return best;
 }
 
-/* ahead[age, b] = the rest from (q, cut b) on plus the computing up to b at q's pace; in the second half its
- * least over the ages from 1 to that one. */
+/* ahead[age, b] = the rest from (q, cut b) plus the compute up to b at q's pace. The second half holds its
+ * minimum over the ages from 1 to that age. */
 static void ddp__fence_look_ahead(ddp__fence_line *line, int q)
 {
     const ddp__fence_tape *t = line->tape;
@@ -286,7 +286,7 @@ void ddp__fence_bound(ddp__fence_line *line, double cap, double *work)
             while (last < n && (t->flops[last + 1] - t->flops[a]) * line->pace[q] < cap &&
                    t->memory[last + 1] - t->memory[a] <= line->limit[q])
                 last++;
-            /* every segment holds an operator; where nothing is live the oldest is n: age 0 only */
+            /* every segment has an operator; if nothing is live, the oldest is n and only age 0 exists */
             for (age = 0; age < line->ages && (age == 0 || age <= a - 1 - t->oldest[a]); age++) {
                 parts = ddp__fence_parts(line, q, a, age, last, work);
                 if (a == 0) {

@@ -1,24 +1,24 @@
-/* Communities of a weighted graph, by Louvain's method. */
+/* Finds communities in a weighted graph by Louvain's method. */
 #include "plan/arrays.h"
 #include "plan/fence/louvain.h"
 #include "plan/order.h"
 
 enum { DDP__LOUVAIN_STARTS = 16, DDP__LOUVAIN_MANY = 1024 };
-enum { DDP__LOUVAIN_TURNS = 1000 }; /* never met: should rounding make moves go round in circles */
+enum { DDP__LOUVAIN_TURNS = 1000 }; /* never reached; guards against moves that cycle because of rounding */
 
-/* A level of the hierarchy: communities of the level below are its nodes. */
+/* A level of the hierarchy: its nodes are the communities of the level below. */
 typedef struct ddp__louvain {
-    int n, size;              /* nodes of the graph, and of the level */
+    int n, size;              /* number of nodes in the graph, and in the level */
     double resolution, total; /* total = 2m */
     double *graph;            /* [n x n] symmetric, diagonal 0 */
-    double *w;                /* [size x size] of the level; the diagonal holds twice the inner weight */
+    double *w;                /* [size x size] weights of the level; the diagonal is twice the inner weight */
     double *degree;           /* [size] */
-    double *inside;           /* [size] degrees of each community's members */
-    double *link;             /* [size] weight from the node at hand into each community */
-    int *community;           /* [size] of the level's nodes */
-    int *flat;                /* [n] the level's node that each node of the graph is in */
+    double *inside;           /* [size] sum of the degrees of each community's members */
+    double *link;             /* [size] weight from the current node into each community */
+    int *community;           /* [size] community of each node of the level */
+    int *flat;                /* [n] node of the level that contains each node of the graph */
     int *order;               /* [n] */
-    int *number;              /* [n] scratch of the renumbering */
+    int *number;              /* [n] scratch for renumbering */
     int *best;                /* [n] */
     ddp__scratch room;
 } ddp__louvain;
@@ -62,7 +62,7 @@ static ddp_status ddp__louvain_open(int n, const double *weights, double resolut
     return ddp__fail(err, DDP_NUMERIC, "the weights add up to %g; scale them below 1e150", g->total);
 }
 
-/* Numbers communities 0.. by their lowest node; returns how many there are. */
+/* Renumbers communities as 0.. by their lowest node; returns their number. */
 static int ddp__louvain_renumber(int n, int *community, int *number)
 {
     int i, next = 0;
@@ -74,7 +74,7 @@ static int ddp__louvain_renumber(int n, int *community, int *number)
     return next;
 }
 
-/* Q of a partition of the graph's nodes into `communities`. */
+/* Q of a partition of the graph's nodes into `communities` communities. */
 static double ddp__louvain_quality(const ddp__louvain *g, const int *community)
 {
     size_t n = (size_t)g->n, i, j;
@@ -91,7 +91,7 @@ static double ddp__louvain_quality(const ddp__louvain *g, const int *community)
     return q;
 }
 
-/* The level whose nodes are the sets of g->flat (numbered 0..size-1). */
+/* Builds the level whose nodes are the sets of g->flat (numbered 0..size-1). */
 static void ddp__louvain_level(ddp__louvain *g, int size)
 {
     size_t n = (size_t)g->n, k = (size_t)size, i, j;
@@ -105,8 +105,8 @@ static void ddp__louvain_level(ddp__louvain *g, int size)
     }
 }
 
-/* Moves the level's nodes, in g->order, until none gains. community [size] is begun with and improved.
- * Returns whether anything moved. */
+/* Moves the level's nodes, in g->order, until no move gains. Starts from community [size] and improves it.
+ * Returns 1 if a node moved. */
 static int ddp__louvain_move(ddp__louvain *g)
 {
     int size = g->size, moved = 0, changed = 1, turn, at, i, j, own, best;
@@ -146,8 +146,8 @@ static int ddp__louvain_move(ddp__louvain *g)
     return moved;
 }
 
-/* Levels from single nodes upwards, then single nodes again, until they gain nothing. Each turn that goes on
- * has moved something, which raises Q; r NULL = index order. */
+/* Builds levels from single nodes upwards and then moves single nodes again, until nothing gains. Each
+ * further round has moved a node, which raises Q. r NULL = index order. */
 static int ddp__louvain_climb(ddp__louvain *g, ddp_rng *r)
 {
     int i, k, size, turn, moved = 1;

@@ -1,4 +1,5 @@
-/* FusionLLM's workload estimator, what compression makes of it, and how fast a device is. */
+/* FusionLLM's workload estimator: the costs of an assignment, the same with compressed messages, and the
+ * speed of a device. */
 #include "compress/compress.h"
 #include "plan/arrays.h"
 #include "plan/fence/workload_internal.h"
@@ -37,12 +38,13 @@ static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_
     return DDP_OK;
 }
 
-/* Users of each result, without repetitions, in ascending order. from [ops + 2] is all-zero. */
+/* Lists the distinct users of each result in ascending order. from [ops + 2] must be all-zero. */
 static void ddp__workload_users(ddp__workload_graph *g)
 {
     const ddp_oplist *list = g->list;
     int i, k, u, turn;
-    for (turn = 0; turn < 2; turn++) { /* count, then place: from[u + 1] runs from start to end */
+    for (turn = 0; turn < 2; turn++) { /* turn 0 counts, turn 1 places: from[u + 1] moves from the start to
+                                          the end */
         for (i = 0; i < list->count; i++) g->seen[i] = -1;
         for (i = 0; i < list->count; i++)
             for (k = 0; k < list->op[i].arg_count; k++) {
@@ -96,7 +98,7 @@ double ddp__workload_transfer(const ddp_network *net, int from, int to, double b
     return net->delay_s[at] + bytes / net->rate[at];
 }
 
-/* What device `to` receives of operator op: the message is counted, and noted where there is room for it. */
+/* Counts a message of operator op that device `to` receives, and records it if there is room. */
 static void ddp__workload_receive(const ddp__workload_graph *g, ddp_workload *w, int op, int user, int from,
                                   int to, int gradient)
 {
@@ -107,7 +109,7 @@ static void ddp__workload_receive(const ddp__workload_graph *g, ddp_workload *w,
     w->messages++;
 }
 
-/* T_lat and T_pipe of what the devices compute and receive. */
+/* Computes T_lat and T_pipe from the compute and receive times of the devices. */
 static void ddp__workload_total(ddp_workload *w, double turns)
 {
     double worst = 0;
@@ -224,13 +226,13 @@ ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, doub
     return DDP_OK;
 }
 
-/* How long a message takes beyond its delay. */
+/* Seconds for which a message occupies the link, without its delay. */
 static double ddp__estimate_busy(const ddp_network *net, const ddp_workload_message *m)
 {
     return fmax(0, m->seconds - ddp__workload_transfer(net, m->from, m->to, 0));
 }
 
-/* link_s: R_p of each message's receiver. */
+/* Sets link_s to R_p of each message's receiver, without delays. */
 static void ddp__estimate_links(const ddp_workload *w, const ddp_network *net, double *link_s, size_t *count)
 {
     double *received = w->receive_s;

@@ -1,7 +1,7 @@
-/* The bottleneck matching of two sides of equal size, by augmenting paths and bisection. */
+/* Bottleneck matching of two sets of equal size, by augmenting paths and bisection. */
 #include "plan/place/matching.h"
 
-/* An augmenting path from u over weights of at most `most` (Kuhn). */
+/* Searches an augmenting path from u over weights of at most `most` (Kuhn's algorithm). */
 static int ddp__matching_augment(ddp__matching *m, const double *weight, double most, int u)
 {
     const double *row = weight + (size_t)u * (size_t)m->n;
@@ -16,7 +16,7 @@ static int ddp__matching_augment(ddp__matching *m, const double *weight, double 
     return 0;
 }
 
-/* Extends the matching in m to a perfect one; 0 where weights up to `most` do not allow it. */
+/* Extends the matching in m to a perfect one; returns 0 if weights up to `most` do not allow it. */
 static int ddp__matching_extend(ddp__matching *m, const double *weight, double most)
 {
     for (int u = 0; u < m->n; u++) {
@@ -44,9 +44,9 @@ double ddp__matching_bound(int n, const double *weight)
     return most;
 }
 
-/* A perfect matching whose largest weight is smallest; mate [n] realises the value returned, which the
- * released DT-FM program's may not. Thresholds are tried by bisection, each from the matching of the last
- * that was too low. */
+/* Finds a perfect matching whose largest weight is smallest. mate [n] attains the returned value, which
+ * the matching of the released DT-FM program may not. Bisects over the thresholds; each try extends the
+ * matching of the last threshold that was too low. */
 double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate)
 {
     double bound = ddp__matching_bound(m->n, weight);
@@ -68,7 +68,7 @@ double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate)
             memcpy(m->kept, m->left, bytes);
             memcpy(m->kept + m->n, m->right, bytes);
             if (!ddp__matching_extend(m, weight, m->sorted[mid])) {
-                lo = mid + 1; /* what was found stays allowed at every larger threshold */
+                lo = mid + 1; /* pairs found so far stay valid at every larger threshold */
                 continue;
             }
             hi = mid;

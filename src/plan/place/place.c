@@ -1,4 +1,4 @@
-/* DT-FM's placement: the solvers by name, networks and limits, and the result. */
+/* DT-FM's placement: selects the solver, checks networks and limits, and builds the result. */
 #include "plan/arrays.h"
 #include "plan/names.h"
 #include "plan/order.h"
@@ -16,7 +16,8 @@ static void ddp__place_close(ddp__place *p)
     ddp__scratch_free(&p->room);
 }
 
-/* Pair terms, averaged over directions; the sums of a whole placement must stay finite. */
+/* Computes the pair terms, averaged over both directions. Fails if the sums of a whole placement would not
+ * be finite. */
 static ddp_status ddp__place_pairs(ddp__place *p, const ddp_network *net, ddp_error *err)
 {
     size_t N = (size_t)p->N, i, j;
@@ -86,7 +87,7 @@ static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, 
     return ddp__place_pairs(p, net, err);
 }
 
-/* Shuffles, stage order and pipelines as they fall. */
+/* Random shuffles; stage order and pipelines are not optimised. */
 static void ddp__place_random(ddp__place *p)
 {
     while (ddp__place_next(p)) {
