@@ -1,21 +1,21 @@
-/* Placement by annealing, and for large networks by descent on the two-level cost. */
+/* Placement by simulated annealing, and for large networks by descent on the two-level cost. */
 #include "plan/order.h"
 #include "plan/place/place_solvers.h"
 
-/* Descent on the two-level cost, for networks where annealing single edges hardly moves: a device at the
- * slowest edge of a random hop's best matching changes places with any device of another stage, the up to
- * four hops this touches are matched again, and what is not worse stays. Every factor is a power of two, so
- * that no compiler changes the walk. */
+/* Descent on the two-level cost, for networks where annealing single edges makes hardly any progress. A
+ * move takes a device at the slowest edge of a random hop's best matching and exchanges it with any device
+ * of another stage. Up to four hops change and are matched again, and the move stays if the cost is not
+ * worse. Every factor is a power of two, so that the search is the same with every compiler. */
 
 typedef struct ddp__descent {
     ddp__place *p;
     int *at;            /* [N] */
-    int *mate, *fresh;  /* [S x D] of each hop; [4 x D] of those on trial */
-    double *hop, *data; /* [S] value of each matching; averaging of each stage */
+    int *mate, *fresh;  /* [S x D] matching of each hop; [4 x D] of the hops on trial */
+    double *hop, *data; /* [S] value of each matching; averaging time of each stage */
     double top, all;    /* the largest of data; the sum of hop */
 } ddp__descent;
 
-/* An end of the slowest edge of a random hop. */
+/* Returns a device at an end of the slowest edge of a random hop. */
 static int ddp__descent_slowest(ddp__descent *s)
 {
     ddp__place *p = s->p;
@@ -28,7 +28,7 @@ static int ddp__descent_slowest(ddp__descent *s)
     return ddp_rng_below(&p->rng, 2) ? j * D + a : (j + 1) * D + mate[a];
 }
 
-/* One exchange; 1 = it stays. */
+/* Tries one exchange. Returns 1 if it stays. */
 static int ddp__descent_move(ddp__descent *s)
 {
     ddp__place *p = s->p;
@@ -44,7 +44,7 @@ static int ddp__descent_move(ddp__descent *s)
     for (m = 0; m < p->S; m++)
         if (m != j && m != k && s->data[m] > top) top = s->data[m];
     change = top - s->top;
-    for (m = 0; m < 4 && change <= slack; m++) { /* rarely does a later hop make up for more */
+    for (m = 0; m < 4 && change <= slack; m++) { /* a later hop rarely makes up for more */
         h = (m < 2 ? j : k) - 1 + m % 2;
         if (h < 0 || h + 1 >= p->S || (m > 1 && (h == j - 1 || h == j))) continue;
         near[hops] = h;
@@ -67,7 +67,7 @@ static int ddp__descent_move(ddp__descent *s)
     return 1;
 }
 
-/* Lays the pipelines along the matchings into p->line and offers them. */
+/* Writes the pipelines along the matchings to p->line and offers them as the best. */
 static void ddp__descent_offer(ddp__descent *s)
 {
     ddp__place *p = s->p;
@@ -79,7 +79,8 @@ static void ddp__descent_offer(ddp__descent *s)
     ddp__place_offer(p, p->line, ddp__place_flat(p, p->line, NULL, NULL));
 }
 
-/* A re-matching takes about as long as 4 D moves of annealing, and counts as many candidates. */
+/* Runs the descent. A re-matching takes about as long as 4 D moves of annealing and counts as 4 D
+ * candidates. */
 static void ddp__place_descend(ddp__place *p)
 {
     size_t N = (size_t)p->N, S = (size_t)p->S, D = (size_t)p->D;
@@ -109,38 +110,38 @@ static void ddp__place_descend(ddp__place *p)
     ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at, DBL_MAX));
 }
 
-/* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true cost is a
- * maximum of maxima, flat almost everywhere, so what is cooled is
+/* Annealing on the flat form at[stage][pipeline], where every hop is within one pipeline. The true cost is a
+ * maximum of maxima and flat almost everywhere. So annealing minimises
  *     max_j DP_j + lam sum_j DP_j + nu (sum over devices of their averaging) + sum over hops (max_i w + mu
  *     sum_i w)
- * with the best kept by the true cost. lam, mu and nu are powers of two and the acceptance rule is a table of
- * exactly rounded operations, so that no compiler changes the walk.
- *
- * Moves: exchange two devices of different stages (half of them from a slowest edge), or of one pipeline;
- * exchange a run of stages of two pipelines (its tail, if it reaches the end); reverse a run of stages. */
+ * and the best arrangement is chosen by the true cost. lam, mu and nu are powers of two, and the
+ * acceptance rule is a table of exactly rounded operations, so that the search is the same with every
+ * compiler. Moves: exchange two devices of different stages (half of them from a slowest edge) or of one
+ * pipeline; exchange a range of stages of two pipelines (its tail, if it reaches the end); reverse a range
+ * of stages. */
 
-#define DDP__ANNEAL_CHUNK 512 /* moves between two looks at the clock */
+#define DDP__ANNEAL_CHUNK 512 /* moves between two checks of the clock */
 #define DDP__ANNEAL_TABLE 4096
 
 typedef struct ddp__anneal {
     ddp__place *p;
     int N, D, S;
-    float *dp, *pp;     /* [N x N] as in p, in our unit */
+    float *dp, *pp;     /* [N x N] as in p, in units of 2^unit seconds */
     float *edge;        /* [N] at position j D + i: pp between stages j and j+1 of pipeline i */
     int *spare;         /* [D] */
     double *load;       /* [N] by position: sum of dp over the other devices of its stage */
-    double *fresh;      /* [2 D] loads of the two stages on trial */
+    double *fresh;      /* [2 D] loads of the two stages that a trial changes */
     double *data;       /* [S] DP_j */
-    double *most, *sum; /* [S] of each hop's edges */
-    int *at, *best;     /* [N] the walk; the best of it by true cost */
-    int *stage;         /* [N] of each position */
+    double *most, *sum; /* [S] maximum and sum of each hop's edges */
+    int *at, *best;     /* [N] the current arrangement; the best one so far by true cost */
+    int *stage;         /* [N] stage of each position */
     double top, all;    /* maximum and sum of data */
     double hops;        /* sum of most */
     double lam, mu, nu, heat, best_cost;
     int unit; /* all costs here are in units of 2^unit seconds */
     int improved;
-    double *table;            /* [DDP__ANNEAL_TABLE] how much worse a move may be, in units of heat */
-    int hop_count, hop_at[4]; /* hops on trial, with what they were */
+    double *table;            /* [DDP__ANNEAL_TABLE] accepted cost increase, in units of heat */
+    int hop_count, hop_at[4]; /* hops that a trial changes, with their old values */
     double most_was[4], sum_was[4];
     int edge_count, edge_at[4];
     float edge_was[4];
@@ -151,7 +152,7 @@ static int ddp__anneal_below(ddp__anneal *s, int n)
     return (int)((ddp_rng_u64(&s->p->rng) >> 32) * (uint64_t)n >> 32);
 }
 
-/* Metropolis with 1/(1 + x/16)^16 in place of exp(-x), as a bound on x drawn beforehand. */
+/* Metropolis acceptance with 1/(1 + x/16)^16 in place of exp(-x), as a limit on x drawn in advance. */
 static int ddp__anneal_accepts(ddp__anneal *s, double worse)
 {
     if (worse <= 0) return 1;
@@ -163,7 +164,7 @@ static float ddp__anneal_pair(const ddp__anneal *s, int x, int y)
     return s->pp[(size_t)x * (size_t)s->N + (size_t)y];
 }
 
-/* Everything that follows from s->at. */
+/* Recomputes everything that depends on s->at. */
 static void ddp__anneal_rebuild(ddp__anneal *s)
 {
     s->top = s->all = s->hops = 0;
@@ -189,7 +190,7 @@ static void ddp__anneal_rebuild(ddp__anneal *s)
 
 /* ---- trial of single edges ---- */
 
-/* Edge i of hop j becomes w; what was there is kept for ddp__anneal_undo. */
+/* Sets edge i of hop j to w and saves the old value for ddp__anneal_undo. */
 static void ddp__anneal_edge(ddp__anneal *s, int at, float w)
 {
     int j = s->stage[at], k;
@@ -218,14 +219,14 @@ static void ddp__anneal_edge(ddp__anneal *s, int at, float w)
     }
 }
 
-/* Both edges of the device at a position, from s->at. */
+/* Sets both edges of the device at a position, from s->at. */
 static void ddp__anneal_edges(ddp__anneal *s, int a)
 {
     if (a >= s->D) ddp__anneal_edge(s, a - s->D, ddp__anneal_pair(s, s->at[a - s->D], s->at[a]));
     if (a + s->D < s->N) ddp__anneal_edge(s, a, ddp__anneal_pair(s, s->at[a], s->at[a + s->D]));
 }
 
-/* How much the hops on trial grew: their maxima, and with the smoothing. */
+/* How much the hops on trial grew: the sum of their maxima, and the total with the smoothing term. */
 static double ddp__anneal_growth(const ddp__anneal *s, double *maxima)
 {
     double most = 0, sum = 0;
@@ -246,9 +247,9 @@ static void ddp__anneal_undo(ddp__anneal *s)
     }
 }
 
-/* ---- moves: each returns whether it was taken ---- */
+/* ---- moves: each returns 1 if it was accepted ---- */
 
-/* Loads of the stage of position a when its device x gives way to y; the largest of them. */
+/* Loads of the stage of position a if its device x is replaced by y. Returns the largest. */
 static double ddp__anneal_load(const ddp__anneal *s, int a, int x, int y, double *fresh)
 {
     const float *rx = s->dp + (size_t)x * (size_t)s->N, *ry = s->dp + (size_t)y * (size_t)s->N;
@@ -307,7 +308,7 @@ static int ddp__anneal_exchange(ddp__anneal *s, int a, int b)
     return 1;
 }
 
-/* Stages j..k of the pipelines i and l change places; no stage gets other devices. */
+/* Exchanges stages j..k of the pipelines i and l; every stage retains its devices. */
 static int ddp__anneal_cross(ddp__anneal *s, int i, int l, int j, int k)
 {
     int D = s->D, first = j * D, last = k * D, m;
@@ -344,7 +345,7 @@ static int ddp__anneal_cross(ddp__anneal *s, int i, int l, int j, int k)
     return 1;
 }
 
-/* The maximum and sum of the hop between row j and row k, if they were neighbours. */
+/* The maximum and the sum of the hop between row j and row k, if they were neighbours. */
 static double ddp__anneal_between(const ddp__anneal *s, int j, int k, double *sum)
 {
     const int *here = s->at + (size_t)j * (size_t)s->D, *there = s->at + (size_t)k * (size_t)s->D;
@@ -384,7 +385,7 @@ static int ddp__anneal_reverse(ddp__anneal *s, int j, int k)
     return 1;
 }
 
-/* An end of the slowest edge of a random hop. */
+/* Returns a device at an end of the slowest edge of a random hop. */
 static int ddp__anneal_slowest(ddp__anneal *s)
 {
     int j = ddp__anneal_below(s, s->S - 1), i;
@@ -394,7 +395,7 @@ static int ddp__anneal_slowest(ddp__anneal *s)
     return (j + ddp__anneal_below(s, 2)) * s->D + i;
 }
 
-/* There are two stages at least: what one stage can be is enumerated. */
+/* Tries one move. There are at least two stages: one stage is solved by enumeration. */
 static int ddp__anneal_move(ddp__anneal *s)
 {
     int kind = (int)(ddp_rng_u64(&s->p->rng) >> 58), a, b, j, k; /* 0..63 */
@@ -426,8 +427,8 @@ static int ddp__anneal_move(ddp__anneal *s)
     return ddp__anneal_reverse(s, j < k ? j : k, j < k ? k : j);
 }
 
-/* Cools from heat `hot` to `cold` within `moves` moves and `seconds`, whichever is spent first, starting from
- * s->at; the best of it ends in s->best and is offered. */
+/* Cools from heat `hot` to `cold` within `moves` moves and `seconds` seconds, whichever ends first,
+ * starting from s->at. The best arrangement is left in s->best and offered. */
 static void ddp__anneal_run(ddp__anneal *s, double hot, double cold, long moves, double seconds)
 {
     static const double ratio = 0x1.ea4afa2a490dap-1; /* 2^(-1/16) */
@@ -495,7 +496,8 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
         if (p->dp[k] > most) most = p->dp[k];
         if (p->pp[k] > most) most = p->pp[k];
     }
-    (void)frexp(most, &s->unit); /* a power of two changes no walk; the largest is 0.5 to 1 */
+    (void)frexp(most, &s->unit); /* a power of two does not change the search; the largest value is then
+                                    0.5 to 1 */
     for (k = 0; k < N * N; k++) {
         s->dp[k] = (float)ldexp(p->dp[k], -s->unit);
         s->pp[k] = (float)ldexp(p->pp[k], -s->unit);
@@ -506,13 +508,13 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     return 1;
 }
 
-/* Beyond LARGE devices no budget is long enough to leave a structure: the best start is refined, at a heat
- * that suits the smaller share of one device in the cost. */
+/* With more than LARGE devices, no budget is long enough to change the structure of a placement. So the
+ * best start is refined, at a heat that suits the smaller share of one device in the cost. */
 #define DDP__ANNEAL_STARTS 4
 #define DDP__ANNEAL_LARGE  256
 
-/* One run within a share of the limits; heats are fractions of the best cost so far. What it found is then
- * exactly matched and ordered again. */
+/* One run within a share of the limits. Heats are fractions of the best cost so far. The result is then
+ * matched and ordered exactly. */
 static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold, double share)
 {
     ddp__place *p = s->p;
@@ -530,8 +532,9 @@ static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold
     ddp__place_offer(p, p->line, cost);
 }
 
-/* The walk that DDP_PLACE_KL takes from this seed, for two fifths of the limits, and where it is near the
- * best known for 85 % of them: at the same time it has then gone further than DDP_PLACE_KL itself. */
+/* Runs the search of DDP_PLACE_KL from this seed for two fifths of the limits. If its result is near the
+ * best, it continues to 85 % of the limits. Because its steps are cheaper, it then visits more candidates
+ * than DDP_PLACE_KL does in the whole time. */
 static void ddp__anneal_cycles(ddp__place *p)
 {
     const ddp_rng rng = p->rng;
@@ -553,10 +556,10 @@ static void ddp__anneal_cycles(ddp__place *p)
     if (p->stop == 1) p->stop = 0;
 }
 
-/* Beyond LARGE, a tenth of the limits anneals the best start and descent has the rest. Below, short runs from
- * each start show which structure of the network carries (from cold random starts a run mostly freezes in a
- * worse one); where none does, kl's cyclic moves find more; then what is left anneals the best of all mildly,
- * in up to two runs. */
+/* With more than LARGE devices, annealing refines the best start for a tenth of the limits and descent
+ * uses the rest. Otherwise short runs from each start show which structure of the network is good (from
+ * cold random starts, a run mostly freezes in a worse one). If none is, kl's cyclic moves find more. The
+ * remaining budget anneals the best arrangement at low heat, in up to two runs. */
 void ddp__place_anneal(ddp__place *p)
 {
     size_t N = (size_t)p->N;

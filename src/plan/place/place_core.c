@@ -1,4 +1,5 @@
-/* What all placement searches share: exact evaluation, limits, the best so far, and where to start. */
+/* Shared code of all placement searches: exact evaluation, limits, the best arrangement so far, and start
+ * arrangements. */
 #include "plan/place/place_core.h"
 #include "plan/tour_internal.h"
 
@@ -43,8 +44,8 @@ double ddp__place_match(ddp__place *p, const int *here, const int *there, int *m
     return mate ? ddp__matching_solve(&p->matching, p->weight, mate) : ddp__matching_bound(p->D, p->weight);
 }
 
-/* Hop values of every pair of stages into p->hop, and partners into p->mate or, without `exact`, bounds
- * alone. 0 = too late. */
+/* Computes the hop values of every pair of stages into p->hop, and the partners into p->mate. Without
+ * `exact`, only lower bounds of the values. Returns 0 if the search is late. */
 static int ddp__place_match_all(ddp__place *p, const int *at, int exact)
 {
     size_t D = (size_t)p->D, S = (size_t)p->S;
@@ -62,7 +63,8 @@ static int ddp__place_match_all(ddp__place *p, const int *at, int exact)
 
 static int ddp__place_over(void *search) { return ddp__place_late((ddp__place *)search); }
 
-/* No path through all stages is shorter than a spanning tree (Prim's); p->order and p->reach are scratch. */
+/* A lower bound on the path through all stages: the weight of a minimum spanning tree (Prim). p->order and
+ * p->reach are scratch. */
 static double ddp__place_span(ddp__place *p)
 {
     size_t S = (size_t)p->S, at = 0, next, k, j;
@@ -108,7 +110,7 @@ double ddp__place_evaluate(ddp__place *p, const int *at, double enough)
     return ddp__place_flat(p, p->line, NULL, NULL);
 }
 
-/* ---- limits and the best so far ---- */
+/* ---- limits, and the best arrangement so far ---- */
 
 double ddp__place_clock(ddp__place *p)
 {
@@ -154,20 +156,23 @@ void ddp__place_offer(ddp__place *p, const int *at, double cost)
     if (p->o->progress(p->o->user, now, cost)) p->stop = 2;
 }
 
-/* Arrangements that follow the structure of the network. The line of devices is the order in which Prim's
- * algorithm reaches them over the lightest hops, so that well connected ones are neighbours; cutting its
- * heavy steps gives clusters. From the line, and from the order given:
- *   pipelines inside clusters: each run of S devices is a pipeline
- *   stages inside clusters: each run of D devices is a stage
- *   packed: a cluster smaller than a pipeline gives one device to each of the first free stages of a
- *   pipeline, the largest clusters first, for the cuts with the largest relative steps */
+/* Start arrangements that follow the structure of the network.
+ *
+ * The line of devices is the order in which Prim's algorithm reaches them over the lightest hops, so well
+ * connected devices are neighbours. Cutting the heaviest steps of the line gives clusters. From the line,
+ * and from index order:
+ *   pipelines inside clusters:  each run of S devices is a pipeline
+ *   stages inside clusters:     each run of D devices is a stage
+ *   packed:                     a cluster smaller than a pipeline gives one device to each of the first
+ *                               free stages of a pipeline, largest clusters first; tried for the cuts with
+ *                               the largest relative steps */
 
 enum { DDP__STARTS_CUTS = 4 };
 
 typedef struct ddp__starts {
     ddp__place *p;
     int *line;              /* [N] */
-    double *step;           /* [N] hop over which line[k] was reached */
+    double *step;           /* [N] weight of the hop over which line[k] was reached */
     double *sorted;         /* [N] */
     int *at, *fill, *chunk; /* [N], [D], [2 N] */
     int most, count, *kept;
@@ -199,7 +204,7 @@ static void ddp__starts_line(ddp__starts *s)
     }
 }
 
-/* Evaluates s->at exactly and keeps it among the best. */
+/* Evaluates s->at exactly and retains it if it is among the best. */
 static void ddp__starts_keep(ddp__starts *s)
 {
     ddp__place *p = s->p;
@@ -212,7 +217,7 @@ static void ddp__starts_keep(ddp__starts *s)
     ddp__place_offer(p, p->line, cost);
     for (k = 0; k < s->count && s->cost[k] < cost; k++) {
     }
-    if (k < s->count && !(cost < s->cost[k])) return; /* the same again */
+    if (k < s->count && !(cost < s->cost[k])) return; /* a duplicate */
     if (k == s->most) return;
     if (s->count < s->most) s->count++;
     memmove(s->kept + (size_t)(k + 1) * N, s->kept + (size_t)k * N,
@@ -237,7 +242,7 @@ static int ddp__starts_larger(const void *a, const void *b)
     return x[1] != y[1] ? y[1] - x[1] : x[0] - y[0];
 }
 
-/* Lays devices into the pipeline with the fewest so far. */
+/* Adds devices to the pipeline with the fewest devices so far. */
 static void ddp__starts_lay(ddp__starts *s, int begin, int length)
 {
     const ddp__place *p = s->p;
@@ -266,7 +271,7 @@ static void ddp__starts_pack(ddp__starts *s, double cut)
     ddp__starts_keep(s);
 }
 
-/* The cuts with the largest relative steps between neighbouring distinct weights of the line. */
+/* Finds the cuts with the largest relative steps between neighbouring distinct weights of the line. */
 static void ddp__starts_cuts(ddp__starts *s)
 {
     const ddp__place *p = s->p;
@@ -274,7 +279,7 @@ static void ddp__starts_cuts(ddp__starts *s)
     int n = 0, k, m;
     memcpy(s->sorted, s->step, (size_t)p->N * sizeof(double));
     qsort(s->sorted, (size_t)p->N, sizeof(double), ddp__rising);
-    for (k = 0; k + 2 < p->N; k++) { /* the last one is the first device's infinity */
+    for (k = 0; k + 2 < p->N; k++) { /* the last weight is the infinity of the first device */
         double low = s->sorted[k], ratio = (s->sorted[k + 1] - low) / s->sorted[k + 1];
         if (!(s->sorted[k + 1] > low)) continue;
         for (m = n < DDP__STARTS_CUTS ? n++ : DDP__STARTS_CUTS; m > 0 && jump[m - 1] < ratio; m--)

@@ -1,23 +1,26 @@
-/* Proven placements: every partition where there are few, else branch and bound over the make-up of
- * stages. */
+/* Proven placements: tries every partition if there are few, otherwise branch and bound over the
+ * composition of stages. */
 #include "plan/place/place_solvers.h"
 #include "plan/tour.h"
 
-/* Stages are made up in path order. Devices with equal rows (towards all others) form a class; only how many
- * of each class a stage has matters. A node fixes the first k stages. Its bound is the largest DP so far, or
- * the least DP that any device left over can have, plus the hops so far, plus the least hop that the last
- * stage can have towards what is left, plus the least hop of any device for the rest. Partial stages are
- * bounded too: loads only grow while devices are added. */
+/* Stages are composed in path order. Devices with equal rows (towards all other devices) form a class. Only
+ * the number of devices of each class in a stage matters. A node of the search fixes the first k stages. Its
+ * lower bound is the sum of:
+ *   - the larger of the largest DP so far and the least DP that any remaining device can have
+ *   - the hops so far
+ *   - the least hop from the last stage to the remaining devices
+ *   - the least hop of any device, for each of the remaining hops
+ * Partial stages are bounded too: a load only grows when devices are added. */
 
 /* ---- every partition ---- */
 
 typedef struct ddp__place_all {
     ddp__place *p;
-    int *at;    /* [N] members so far, at[j * D ..] */
+    int *at;    /* [N] members so far, stage by stage: at[j * D ..] */
     int *count; /* [S] */
 } ddp__place_all;
 
-/* Device v joins each stage with room, and of the empty ones the first. */
+/* Adds device v to each stage with room in turn; of the empty stages only to the first. */
 static int ddp__place_all_from(ddp__place_all *a, int v)
 {
     ddp__place *p = a->p;
@@ -63,18 +66,18 @@ int ddp__place_enumerate(ddp__place *p)
 typedef struct ddp__place_tree {
     ddp__place *p;
     int classes;
-    int *member;     /* [N] devices by class */
+    int *member;     /* [N] devices sorted by class */
     int *first;      /* [classes + 1] where each class begins in member */
     double *dp, *pp; /* [classes x classes] between two devices of these classes */
     double *near;    /* [classes] least hop of a device */
     double *least;   /* [classes] least DP of a device */
-    int *left;       /* [classes] not yet in a stage */
-    int *mix;        /* [S x classes] make-up of the stages so far */
+    int *left;       /* [classes] devices not yet in a stage */
+    int *mix;        /* [S x classes] composition of the stages so far */
     int *mate;       /* [D] */
     int *a, *b;      /* [D] classes of the members of two stages */
     int *at;         /* [N] */
-    double *load;    /* [S x classes] of one device, from the members so far */
-    double low;      /* least hop of all */
+    double *load;    /* [S x classes] load of one device of the class, from the members so far */
+    double low;      /* the least hop of all */
     long looks;
 } ddp__place_tree;
 
@@ -88,7 +91,7 @@ static int ddp__place_same(const ddp__place *p, int i, int k)
     return 1;
 }
 
-/* Between two devices of classes c and d; 0 for a class of one with itself. */
+/* The pair term between devices of classes c and d; 0 for a class of one device with itself. */
 static double ddp__place_between(const ddp__place_tree *t, const double *w, int c, int d)
 {
     if (c == d && t->first[c + 1] - t->first[c] < 2) return 0;
@@ -113,7 +116,7 @@ static void ddp__place_classes(ddp__place_tree *t)
     t->first[c] = n;
 }
 
-/* Pair terms between classes, and the least hop and DP of each. */
+/* Computes the pair terms between classes, and the least hop and DP of each class. */
 static void ddp__place_tables(ddp__place_tree *t)
 {
     int C = t->classes, c, d, k;
@@ -130,7 +133,7 @@ static void ddp__place_tables(ddp__place_tree *t)
         }
         if (t->near[c] < t->low) t->low = t->near[c];
     }
-    for (c = 0; c < C; c++) { /* the D - 1 nearest companions, found by repeated selection */
+    for (c = 0; c < C; c++) { /* the D - 1 nearest companions, by repeated selection */
         memset(t->left, 0, (size_t)C * sizeof(int));
         for (int need = t->p->D - 1, best, room; need > 0; need -= room) {
             best = -1;
@@ -148,7 +151,7 @@ static void ddp__place_tables(ddp__place_tree *t)
     for (c = 0; c < C; c++) t->left[c] = t->first[c + 1] - t->first[c];
 }
 
-/* The exact hop between two make-ups. */
+/* The exact hop between two compositions. */
 static double ddp__place_tree_hop(ddp__place_tree *t, const int *x, const int *y)
 {
     int D = t->p->D, C = t->classes, c, k, n = 0, m = 0;
@@ -161,7 +164,7 @@ static double ddp__place_tree_hop(ddp__place_tree *t, const int *x, const int *y
     return ddp__matching_solve(&t->p->matching, t->p->weight, t->mate);
 }
 
-/* Least hop from make-up x towards what is left; with nothing left none is needed. */
+/* The least hop from composition x to the remaining devices; 0 if none remain. */
 static double ddp__place_tree_reach(const ddp__place_tree *t, const int *x)
 {
     int C = t->classes, c, d;
@@ -183,7 +186,7 @@ static int ddp__place_tree_worse(const ddp__place_tree *t, double bound)
 
 static int ddp__place_tree_node(ddp__place_tree *t, int k, double top, double hops);
 
-/* A whole stage k has been chosen: 0 = stop. */
+/* Continues with a complete stage k. Returns 0 to stop the search. */
 static int ddp__place_tree_stage(ddp__place_tree *t, int k, double top, double hops)
 {
     ddp__place *p = t->p;
@@ -206,7 +209,7 @@ static int ddp__place_tree_stage(ddp__place_tree *t, int k, double top, double h
     return ddp__place_tree_node(t, k + 1, top, hops);
 }
 
-/* Chooses how many devices of class c and later ones stage k gets, `need` in all. */
+/* Chooses how many devices of class c and later classes stage k gets, `need` in total. */
 static int ddp__place_tree_fill(ddp__place_tree *t, int k, int c, int need, double top, double hops)
 {
     int C = t->classes, *x = t->mix + (size_t)k * (size_t)C, d, m, most;
@@ -235,7 +238,8 @@ static int ddp__place_tree_fill(ddp__place_tree *t, int k, int c, int need, doub
     return 1;
 }
 
-/* All stages are made up: devices of a class in order, exactly evaluated. 0 = stop. */
+/* All stages are composed: takes the devices of each class in order and evaluates exactly. Returns 0 to
+ * stop the search. */
 static int ddp__place_tree_leaf(ddp__place_tree *t)
 {
     ddp__place *p = t->p;
@@ -292,7 +296,7 @@ void ddp__place_exact(ddp__place *p)
     ddp__place_tree t;
     long limit = p->limit;
     double limit_s = p->limit_s;
-    /* a good placement first: 400,000 moves, at most a quarter of the limits */
+    /* first find a good placement: 400,000 moves, at most a quarter of the limits */
     p->limit = limit < 1600000 ? (limit + 3) / 4 : 400000;
     p->limit_s = limit_s / 4;
     ddp__place_anneal(p);

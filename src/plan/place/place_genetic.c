@@ -1,26 +1,27 @@
-/* DT-FM's genetic searches: the paper's, and the one that its authors released. */
+/* DT-FM's genetic searches: the one of the paper, and the one that the authors released. */
 #include "plan/order.h"
 #include "plan/place/place_solvers.h"
 #include "plan/tour.h"
 
-/* The paper's hybrid genetic search (DT-FM section 3.4), and the population that the released variant shares.
- * A genome is the stage of each device, label[N].
+/* The hybrid genetic search of the paper (DT-FM section 3.4), and the population that the released variant
+ * shares. A genome is the stage of each device, label[N].
  *
- * Local search, read as follows. A group's fastest link is the lightest pair (d1, d2) of its unlocked
- * devices. Two groups have four candidate swaps, each of one end with one end, with
+ * Local search, as interpreted here. The fastest link of a group is the lightest pair (d1, d2) of its
+ * unlocked devices. Two groups have four candidate swaps: one end of one link with one end of the other. The
+ * gain of a swap is
  *     gain = mean of w(d, C') - w(d1, d2) + mean of w(d', C) - w(d1', d2')
- * A chain begins with the best swap of all, then goes on from the second group to the best third one, each
- * swapped device being locked, until it returns to the first group or no group has two unlocked devices; it
- * is cut behind its largest sum of gains. w is one direction, a + c_pp/b. */
+ * A chain begins with the best swap of all. It continues from the second group to the best third one, and
+ * locks each swapped device. It ends when it returns to the first group or when no group has two unlocked
+ * devices. It is truncated at its largest sum of gains. w is one direction, a + c_pp/b. */
 
 enum { DDP__PLACE_POPULATION = 100, DDP__PLACE_CROSSED = 5 };
 
 typedef struct ddp__place_pool {
     int size;
-    int *label;       /* [size x N] stage of each device */
+    int *label;       /* [size x N] stage of each device in each genome */
     double *cost;     /* [size]; -1 = not evaluated yet */
-    long pass, whole; /* what a child and an evaluation count beyond one candidate; 0 = all is evaluated at
-                            once */
+    long pass, whole; /* number of candidates that a child and an evaluation count beyond one; 0 =
+                         everything is evaluated at once */
     int *child, *at;  /* [N] */
 } ddp__place_pool;
 
@@ -38,7 +39,7 @@ static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool, const int *
     return cost;
 }
 
-/* The cost of a member. */
+/* The cost of a member, evaluated if it is not known yet. */
 static double ddp__place_known(ddp__place *p, ddp__place_pool *pool, int k)
 {
     if (pool->cost[k] < 0)
@@ -46,7 +47,7 @@ static double ddp__place_known(ddp__place *p, ddp__place_pool *pool, int k)
     return pool->cost[k];
 }
 
-/* Random shuffles; fewer than 100 where the limits end first. */
+/* Fills the population with random shuffles; fewer than 100 if the limits end first. */
 static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
 {
     size_t N = (size_t)p->N;
@@ -62,8 +63,9 @@ static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
     }
 }
 
-/* "Five-point crossover": the second parent, but five random devices follow the first one; then each device
- * of an over-full group moves to the first group with room. Parents may be equal. */
+/* "Five-point crossover": copies the second parent, except that five random devices take their group from
+ * the first. Then each device of an over-full group moves to the first group with room. The parents may be
+ * equal. */
 static void ddp__place_cross(ddp__place *p, ddp__place_pool *pool, int *one, int *two)
 {
     size_t N = (size_t)p->N;
@@ -89,11 +91,11 @@ static void ddp__place_cross(ddp__place *p, ddp__place_pool *pool, int *one, int
 /* ---- the paper's swaps ---- */
 
 typedef struct ddp__place_swap {
-    int u, v; /* device of the one group, of the other */
+    int u, v; /* a device of each of the two groups */
     double gain;
 } ddp__place_swap;
 
-/* The lightest pair of unlocked devices in each group; end[2g] = -1 where there are not two. */
+/* The lightest pair of unlocked devices in each group; end[2g] = -1 if the group has no such pair. */
 static void ddp__place_fastest(const ddp__place *p, const int *label, const char *locked, int *end,
                                double *link)
 {
@@ -113,7 +115,7 @@ static void ddp__place_fastest(const ddp__place *p, const int *label, const char
         }
 }
 
-/* Mean weight between u and the devices of group g (u itself counts 0 in its own). */
+/* The mean weight between u and the devices of group g (in its own group, u itself counts as 0). */
 static double ddp__place_mean(const ddp__place *p, const int *label, int u, int g)
 {
     double sum = 0;
@@ -122,7 +124,7 @@ static double ddp__place_mean(const ddp__place *p, const int *label, int u, int 
     return sum / p->D;
 }
 
-/* The best swap of group g (-1 = any) with another one. */
+/* The best swap of group g (-1 = any group) with another group. */
 static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *end, const double *link,
                                             const double *mean, int g)
 {
@@ -145,7 +147,7 @@ typedef struct ddp__place_chain {
     char *locked;          /* [N] */
     int *end;              /* [2 S] */
     double *link;          /* [S] */
-    double *mean;          /* [2 S x S] of each end with each group */
+    double *mean;          /* [2 S x S] mean weight of each end to each group */
     ddp__place_swap *swap; /* [N] */
 } ddp__place_chain;
 
@@ -182,28 +184,29 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
     while (n-- > keep) ddp__swap(label, c->swap[n].u, c->swap[n].v);
 }
 
-/* The search that the DT-FM authors released: cyclic partition moves, one device at a time, each into the
- * group that the last one left for. Two gains of moving v to group q:
- *     genetic-code  mean of w(v, u in q) - own(v),  own(v) = the lightest w(v, u) in v's group; only the
+/* The search that the authors of DT-FM released: cyclic partition moves. Each move takes one device out of
+ * the group that received the last one. The gain of moving v to group q is one of:
+ *     genetic-code  mean of w(v, u in q) - own(v), own(v) = the lightest w(v, u) in v's group; only the
  *                   unlocked v with the smallest own of its group may move
- *     kl            s(v, q) - s(v, own group),  s = sum of (c_pp - c_dp)/b; any unlocked v
- * with w = a + c_pp/b one way. A cycle begins at the group S0 with the largest gain and ends when it comes
- * back to it; it is closed where the gains so far plus that of sending the device straight to S0 are largest,
- * and undone if that is nowhere positive. Locks last for the whole pass. */
+ *     kl            s(v, q) - s(v, own group), s = sum of (c_pp - c_dp)/b; any unlocked v may move
+ * with w = a + c_pp/b one way. A cycle begins at the group S0 with the largest gain and ends when it
+ * returns to S0. It is closed at the move with the largest value of: gains so far, plus the gain of
+ * sending the device directly to S0. If no such value is positive, the cycle is undone. A device stays
+ * locked for the whole pass. */
 
 typedef struct ddp__place_cycle {
     ddp__place *p;
     int kl, *label;
-    int *size;         /* [S] devices in each group now */
+    int *size;         /* [S] current number of devices in each group */
     char *locked;      /* [N] */
-    char *got;         /* [S] has received a device in this pass */
+    char *got;         /* [S] 1 = the group has received a device in this pass */
     int *moved, *from; /* [N] moves of this cycle */
-    double *sum;       /* weight between one device and group q at q x stride */
+    double *sum;       /* weight between one device and group q, at index q x stride */
     size_t stride;     /* 1, or N in the table */
-    double *table;     /* [S x N] sum of each device, kept up to date; NULL = summed afresh each time */
+    double *table;     /* [S x N] sums of each device, updated in place; NULL = summed again each time */
 } ddp__place_cycle;
 
-/* Sums of v's weights with every group into c->sum; the lightest weight in its own group. */
+/* Sums the weights of v with every group into c->sum. Returns the lightest weight in its own group. */
 static double ddp__place_weigh(ddp__place_cycle *c, int v)
 {
     const ddp__place *p = c->p;
@@ -222,14 +225,14 @@ static double ddp__place_weigh(ddp__place_cycle *c, int v)
     return own < DBL_MAX ? own : 0;
 }
 
-/* The gain of sending the device last weighed, with that own link, to group q. pp is twice w. */
+/* The gain of sending the device that was weighed last, with own link `own`, to group q. pp is twice w. */
 static double ddp__place_gain(const ddp__place_cycle *c, int v, double own, int q)
 {
     if (c->kl) return c->sum[(size_t)q * c->stride] - c->sum[(size_t)c->label[v] * c->stride];
     return ((c->size[q] ? c->sum[q] / c->size[q] : 0) - own) / 2;
 }
 
-/* The best move out of group g: the device (-1 = none unlocked), where to, and the gain. */
+/* The best move out of group g: the device (-1 = none is unlocked), its new group, and the gain. */
 static int ddp__place_leave(ddp__place_cycle *c, int g, int *to, double *gain)
 {
     const ddp__place *p = c->p;
@@ -277,7 +280,7 @@ static void ddp__place_send(ddp__place_cycle *c, int v, int q)
     c->label[v] = q;
 }
 
-/* One cycle; 0 where no group has an unlocked device, or it is too late. */
+/* Runs one cycle. Returns 0 if no group has an unlocked device, or if the search is late. */
 static int ddp__place_cycle_once(ddp__place_cycle *c)
 {
     int home = -1, g, v, to = 0, n = 0, keep = 0, k;
@@ -316,8 +319,8 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
     return 1;
 }
 
-/* The device of the last move where the chain ran into a group without an unlocked device goes on to S0: that
- * is the closing at the last prefix. */
+/* If the chain reaches a group without an unlocked device, the device of the last move moves to S0
+ * instead. This is the closing at the last prefix of the chain. */
 static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *table)
 {
     size_t N = (size_t)p->N, S = (size_t)p->S;
@@ -350,8 +353,8 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *tab
     return !ddp__scratch_failed(&room);
 }
 
-/* Whether kl's walk may still find the best of all after so many children, of which the best costs `own`. The
- * first hundred halve what the random ones cost. */
+/* Returns 1 if the walk of kl may still find the best placement after `children` children, the best of
+ * which costs `own`. The first hundred children halve the cost of the random ones. */
 static int ddp__place_promising(const ddp__place *p, long children, double own)
 {
     return children == 0 || own < (children < 100 ? 1.5 : 1.1) * p->cost;

@@ -1,11 +1,11 @@
-/* DeFT's planner: options, tensor partition, the search for a frequency. */
+/* DeFT's planner: options, tensor partition, and the search over capacities. */
 #include "plan/arrays.h"
 #include "plan/names.h"
 #include "plan/timeline/deft_internal.h"
 #include "plan/timeline/partition.h"
 #include "plan/times.h"
 
-/* More parts than this, or than two a bucket, and the partition rule asks for less. */
+/* With more parts than this, or than two per bucket, a coarser partition rule is used. */
 #define DDP__DEFT_PARTS 512
 #define DDP__DEFT_TRIES 40
 
@@ -36,13 +36,14 @@ static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_option
     return DDP_OK;
 }
 
-/* How many equal parts of at most `limit`, which is longer than a startup, a bucket of c seconds needs. */
+/* The number of equal parts of at most `limit` seconds for a bucket of c seconds. limit is longer than a
+ * startup. */
 static double ddp__deft_cut(double c, double alpha, double limit)
 {
     return c <= limit ? 1 : ceil((c - alpha) / (limit - alpha) * (1 - 1e-14));
 }
 
-/* joined: rule 2, a part takes all the blocks of the partition that rule 3 lets it take. */
+/* joined: rule 2; a part contains as many blocks of the partition as rule 3 allows. */
 static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o, double limit, int joined,
                               int bucket)
 {
@@ -55,7 +56,8 @@ static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o
     return k;
 }
 
-/* The longest part that the way allows; *longest of the stages, one that computes nothing left out. */
+/* The longest part that the way allows. *longest is the length of the longer stage. A stage without
+ * compute is left out. */
 static double ddp__deft_limit(const ddp__deft *d, double *longest)
 {
     double f = d->forward, b = d->backward, s;
@@ -94,12 +96,12 @@ static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_op
         if (d->part_s[i] < shortest) shortest = d->part_s[i];
     }
     if (shortest * d->mu > longest * d->scale * (1 + 1e-12))
-        d->links = 1; /* the slow one carries none of
-                                                                              them */
+        d->links = 1; /* the slow link can carry none of them */
     return DDP_OK;
 }
 
-/* Cuts the buckets into parts and checks that they can travel; d->room is to be freed in any case. */
+/* Cuts the buckets into parts and checks that the links can carry them. The caller frees d->room in every
+ * case. */
 static ddp_status ddp__deft_open(ddp__deft_search *s, ddp__deft_way way, ddp__deft *d, ddp_error *err)
 {
     const ddp_profile *p = s->p;
@@ -140,8 +142,8 @@ static ddp_status ddp__deft_open(ddp__deft_search *s, ddp__deft_way way, ddp__de
     return ddp__scratch_check(&d->room, d->parts, "parts", err);
 }
 
-/* Is x better than y? With a target frequency: the shorter iteration, then more updates; without: less time
- * per update. Equal ones are not. */
+/* Returns 1 if x is better than y. With a target frequency: the shorter iteration, then more updates.
+ * Without: less time per update. Equal plans are not better. */
 static int ddp__deft_better(double target, const ddp_delayed_plan *x, const ddp_delayed_plan *y)
 {
     double a = x->iteration_s, b = y->iteration_s;
@@ -153,7 +155,7 @@ static int ddp__deft_better(double target, const ddp_delayed_plan *x, const ddp_
     return target > 0 && a <= b * (1 + 1e-9) && x->update_frequency > y->update_frequency;
 }
 
-/* Keeps the better of *best and *next, the earlier if equal, and frees the other. */
+/* Retains the better of *best and *next in *best (ties: *best) and frees the other. */
 static void ddp__deft_keep(double target, ddp_delayed_plan *next, ddp_delayed_plan *best)
 {
     ddp_delayed_plan swap = *next;
@@ -165,9 +167,9 @@ static void ddp__deft_keep(double target, ddp_delayed_plan *next, ddp_delayed_pl
     ddp_delayed_plan_free(next);
 }
 
-/* With a target: bisects the capacity between one that reaches the frequency and one that does not. Frequency
- * need not be monotone in it, so the best of all tries counts; one does, as 2^39 times the capacity holds all
- * there is. */
+/* With a target: bisects the capacity between one that reaches the frequency and one that does not. The
+ * frequency need not be monotonic in the capacity, so the best of all tries is used. Some try reaches it,
+ * because 2^39 times the capacity holds all parts. */
 static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan *out, ddp_error *err)
 {
     const double scale = d->scale;
@@ -196,7 +198,7 @@ static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan 
     return status;
 }
 
-/* Is it a partition that no other way has had? With other stages or links it is another problem. */
+/* Returns 1 if no other way had this partition. Different stages or links make it a different problem. */
 static int ddp__deft_new_cut(ddp__deft_search *s, const ddp__deft *d)
 {
     uint64_t h = ddp__hash(DDP__HASH_START, d->parts_of, (size_t)d->buckets * sizeof *d->parts_of);
@@ -208,8 +210,8 @@ static int ddp__deft_new_cut(ddp__deft_search *s, const ddp__deft *d)
     return 1;
 }
 
-/* No way to fill a stage is better in every period, so by default greedy, the plain queue and the exact
- * knapsack try. */
+/* Tries greedy, the plain queue and the exact knapsack by default, because none of them is best in every
+ * period. */
 static ddp_status ddp__deft_choices(ddp__deft_search *s, ddp__deft *d, ddp_error *err)
 {
     int all = s->o->solver == DDP_KNAPSACK_DEFAULT && (d->links == 2 || d->alpha > 0), done = 0;
@@ -236,15 +238,16 @@ ddp_status ddp__deft_variant(ddp__deft_search *s, ddp__deft_way way, ddp_error *
     return status;
 }
 
-/* No plan has less time per update than an update in every iteration that takes no longer than it
- * computes. */
+/* No plan has less time per update than one with an update in every iteration and no iteration longer than
+ * its compute. */
 static int ddp__deft_ideal(const ddp_delayed_plan *p)
 {
     return p->period && p->updates == p->period && p->iteration_s <= p->forward_s + p->backward_s;
 }
 
-/* The rules from the finest parts on. Startups make fine parts dear and two links pack some coarse parts
- * better, so that every rule is tried; else the first that does not give too many parts. */
+/* Tries the rules from the finest parts on. Startups make fine parts expensive, and two links pack some
+ * coarse parts better, so in these cases every rule is tried. Otherwise the first rule that does not give
+ * too many parts is used. */
 static ddp_status ddp__deft_rules(ddp__deft_search *s, ddp__deft_way way, ddp_error *err)
 {
     int all = s->o->alpha_s + ddp__startup(s->p) > 0 || s->o->links == 2;
@@ -263,16 +266,15 @@ ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_option
     ddp_status status = DDP_OK;
     ddp__deft_search s = DDP__ZEROS;
     ddp__deft_way way = DDP__ZEROS;
-    ddp_error local; /* of a try that another one makes good */
+    ddp_error local; /* the error of a try; ignored if another try succeeds */
     int may_join;
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: out is NULL");
     DDP__TRY(ddp__deft_check(buckets, o, err));
     s.p = buckets;
     s.o = o;
-    /* without a startup or a partition there is nothing that fewer parts could save */
+    /* without a startup or a partition, fewer parts cannot save anything */
     may_join = o->alpha_s + ddp__startup(buckets) > 0 && (o->partition_s > 0 || o->partition_params > 0);
-    for (int i = 0; i < 6 && status == DDP_OK; i++) { /* the first must be possible, the others are further
-                                                         tries */
+    for (int i = 0; i < 6 && status == DDP_OK; i++) { /* the first must succeed, the others are optional */
         way.joined = i % 2;
         way.no_barrier = i >= 2;
         way.coarse = i >= 4;

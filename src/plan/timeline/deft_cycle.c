@@ -1,22 +1,23 @@
-/* DeFT: one stage's choice of parts, and the queues and cases that lead to the steady period. */
+/* DeFT: chooses the parts of one stage, and runs the queues and cases until the steady period. */
 #include "plan/arrays.h"
 #include "plan/link_clock.h"
 #include "plan/timeline/deft_internal.h"
 #include "plan/timeline/knapsack_internal.h"
 
-/* Half a second or so, but counted: every machine has the same plan. */
+/* About half a second, but counted in work, so that every machine makes the same plan. */
 int ddp__deft_spent(int64_t work) { return work > 50000000; }
 
-/* One stage's choice, Knap and SelectNew of plan/timeline/deft.h: which of the parts left[N] travel on which
- * link; d->on[l * N + i] parts of bucket i on link l. room = end of the stage. Part of bucket i is ready at
- * offset + ready[i]; one that waits for nothing has an offset of -infinity. */
+/* The choice of one stage, Knap and SelectNew of plan/timeline/deft.h: the link on which each of the parts
+ * left[N] travels. d->on[l * N + i] is the number of parts of bucket i on link l. room = end of the stage.
+ * A part of bucket i is ready at offset + ready[i]; the offset of a gradient that is ready already is
+ * -infinity. */
 
 static double ddp__deft_ready(const ddp__deft *d, double offset, int i)
 {
     return fmax(0, offset + d->ready[i]);
 }
 
-/* Each part in the order of the list, over the first link that has it there in time. */
+/* Assigns each part, in list order, to the link that delivers it first in time. */
 static void ddp__deft_queue(ddp__deft *d, const ddp_knapsack_problem *p)
 {
     double busy[2] = {p->start_s[0], p->start_s[1]}, after;
@@ -25,15 +26,15 @@ static void ddp__deft_queue(ddp__deft *d, const ddp_knapsack_problem *p)
         for (l = 0; l < p->links && d->assign[i] < 0; l++) {
             after = busy[l];
             ddp__link_take(&after, p->ready_s[i], p->item_s[i] * p->slowdown[l]);
-            if (after > p->deadline_s[l] * (1 + 1e-13)) continue; /* mere rounding */
+            if (after > p->deadline_s[l] * (1 + 1e-13)) continue; /* rounding error only */
             d->assign[i] = l;
             busy[l] = after;
         }
     }
 }
 
-/* Fills the links from start[l] to room with the parts left of buckets 0..last, output side first; *sum of
- * them. */
+/* Fills the links from start[l] to room with the parts left of buckets 0..last, output side first. *sum
+ * receives their total. */
 static ddp_status ddp__deft_fill(ddp__deft *d, const int *left, int last, double offset, const double *start,
                                  double room, double *sum, ddp_error *err)
 {
@@ -66,8 +67,8 @@ static ddp_status ddp__deft_fill(ddp__deft *d, const int *left, int last, double
     return DDP_OK;
 }
 
-/* Algorithm 1: level j knows only that nothing can start before bucket j is ready, and forgets that the
- * buckets nearer to the input are ready later still. Equal sums keep the shorter list. */
+/* Algorithm 1. Level j only uses that nothing can start before bucket j is ready, and ignores that buckets
+ * nearer to the input become ready later. Ties go to the shorter list. */
 static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *busy, double offset,
                                    double room, ddp_error *err)
 {
@@ -86,23 +87,23 @@ static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *
     return DDP_OK;
 }
 
-/* The two queues of DeFT, iteration by iteration, until a state comes back. From there the iterations since
- * its first appearance can be repeated forever. */
+/* Runs the two queues of DeFT, iteration by iteration, until a state repeats. The iterations since its
+ * first occurrence can then be repeated forever. */
 
-/* Iterations that may pass before a state must have come back. */
+/* The number of iterations within which a state must repeat. */
 #define DDP__DEFT_ITERATIONS 4096
 
-/* The state is state[0..N+1]: parts pending per bucket, k of the pending gradient (0 = none), k of the stored
- * ones. */
+/* The state is state[0..N+1]: the pending parts of each bucket, k of the pending gradient (0 = none), and
+ * k of the stored gradients. */
 typedef struct ddp__deft_run {
     ddp__deft *d;
-    int n;                  /* integers in a state */
-    int *state;             /* the present one */
+    int n;                  /* number of integers in a state */
+    int *state;             /* the current state */
     int *history;           /* [DDP__DEFT_ITERATIONS x n] the state before each iteration */
     uint64_t *hash;         /* [DDP__DEFT_ITERATIONS] */
     int born;               /* the iteration that opened the pending gradient */
     ddp_delayed_step *step; /* [DDP__DEFT_ITERATIONS] */
-    int *delay;             /* [DDP__DEFT_ITERATIONS] of applied */
+    int *delay;             /* [DDP__DEFT_ITERATIONS] delay of the applied gradient */
     ddp_delayed_send *send; /* a list */
     ddp__scratch room;
 } ddp__deft_run;
@@ -112,8 +113,8 @@ static ddp_status ddp__deft_no_memory(const ddp__deft *d, ddp_error *err)
     return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets in %d parts", d->buckets, d->parts);
 }
 
-/* Sends the chosen parts, output side first, which is the order of release; lowest parts first. The state
- * loses them, busy[l] moves on. at = start of the stage in the iteration. */
+/* Sends the chosen parts, output side first, which is the order of release, lowest part numbers first.
+ * Removes them from the state and advances busy[l]. at = start of the stage within the iteration. */
 static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, double at, double offset, double *busy,
                                  ddp_error *err)
 {
@@ -125,7 +126,7 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, double at, dou
                 ddp_delayed_send *x;
                 if (!ddp__reserve(r->send, stbds_arrlenu(r->send) + 1)) return ddp__deft_no_memory(d, err);
                 x = stbds_arraddnptr(r->send, 1u);
-                memset(x, 0, sizeof *x); /* its gaps as well: plans are compared byte by byte */
+                memset(x, 0, sizeof *x); /* clears the padding too: plans are compared byte by byte */
                 begin =
                     ddp__link_take(&busy[l], ddp__deft_ready(d, offset, i), d->part_s[i] * (l ? d->mu : 1));
                 x->iteration = iteration;
@@ -139,7 +140,7 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, double at, dou
     return DDP_OK;
 }
 
-/* Chooses among the pending parts, and sends. */
+/* Chooses among the pending parts, and sends the chosen ones. */
 static ddp_status ddp__deft_stage(ddp__deft_run *r, int iteration, double at, double offset, double *busy,
                                   double room, ddp_error *err)
 {
@@ -152,7 +153,7 @@ static ddp_status ddp__deft_stage(ddp__deft_run *r, int iteration, double at, do
     return ddp__deft_send(r, iteration, at, offset, busy, err);
 }
 
-/* How much longer than it computes a stage lasts because of its sends; 0 for mere rounding. */
+/* Seconds by which sends make a stage longer than its compute; 0 for a rounding error. */
 static double ddp__deft_overrun(double compute, const double *busy)
 {
     double last = busy[0] > busy[1] ? busy[0] : busy[1];
@@ -166,7 +167,7 @@ static int ddp__deft_pending(const ddp__deft_run *r)
     return 0;
 }
 
-/* Cases 2 to 4. offset: when backward begins in the stage (0, or T_f without barrier). */
+/* Cases 2 to 4. offset: the start of backward within the stage (0, or T_f without a barrier). */
 static ddp_status ddp__deft_backward(ddp__deft_run *r, int t, double at, double offset, ddp_error *err)
 {
     ddp__deft *d = r->d;
@@ -222,7 +223,7 @@ static int ddp__deft_send_order(const void *a, const void *b)
     return x->part - y->part;
 }
 
-/* Iterations [first, end) are the steady period. */
+/* Builds the plan in which iterations [first, end) are the steady period. */
 static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_delayed_plan *out,
                                    ddp_error *err)
 {
@@ -282,7 +283,7 @@ static ddp_status ddp__deft_to_steady(ddp__deft_run *r, ddp_delayed_plan *out, d
             if (r->hash[u] == r->hash[t] && !memcmp(r->history + (size_t)u * (size_t)r->n, r->state, bytes))
                 return ddp__deft_result(r, u, t, out, err);
         DDP__TRY(ddp__deft_iterate(r, t, err));
-        *r->d->work += 64 * r->d->parts + t; /* greedy knapsacks, and the comparisons above */
+        *r->d->work += 64 * r->d->parts + t; /* the greedy knapsacks, and the comparisons above */
     }
     return ddp__fail(err, DDP_UNSUPPORTED,
                      "no steady period within %d iterations of %d parts; use fewer, larger parts",

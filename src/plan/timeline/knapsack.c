@@ -1,4 +1,4 @@
-/* The knapsack: checks, the change from seconds to ticks, and the greedy solver. */
+/* The knapsack: checks, the conversion from seconds to ticks, and the greedy solver. */
 #include "plan/arrays.h"
 #include "plan/names.h"
 #include "plan/order.h"
@@ -37,17 +37,17 @@ static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *
     return DDP_OK;
 }
 
-/* Beyond every deadline, which is at most 2^44 + 1 ticks, and far from overflow. */
+/* Later than every deadline, which is at most 2^44 + 1 ticks, and far from overflow. */
 #define DDP__KNAPSACK_NEVER INT64_C(100000000000000)
 
-/* Rounded down. */
+/* Converts to ticks, rounding down. */
 static int64_t ddp__knapsack_ticks(double x, double tick)
 {
     double n = floor(x / tick);
     return n < (double)DDP__KNAPSACK_NEVER ? (int64_t)n : DDP__KNAPSACK_NEVER;
 }
 
-/* Release order; longer items first, then more valuable ones. */
+/* Compares by release time; then longer items first, then more valuable ones. */
 static int ddp__knapsack_compare(const ddp__knapsack_class *x, const ddp__knapsack_class *y)
 {
     if (x->ready != y->ready) return x->ready < y->ready ? -1 : 1;
@@ -56,7 +56,7 @@ static int ddp__knapsack_compare(const ddp__knapsack_class *x, const ddp__knapsa
     return (x->value < y->value) - (x->value > y->value);
 }
 
-/* The same; then as they were listed. */
+/* The same for qsort; ties in list order. */
 static int ddp__knapsack_order(const void *a, const void *b)
 {
     const ddp__knapsack_class *x = (const ddp__knapsack_class *)a, *y = (const ddp__knapsack_class *)b;
@@ -71,7 +71,7 @@ static int ddp__knapsack_fits_alone(const ddp__knapsack *k, const ddp__knapsack_
     return 0;
 }
 
-/* Sorts the items, each a class of one with its number in `first`, and joins equal ones. */
+/* Sorts the items, each a class of one with its number in `first`, and joins equal items. */
 static void ddp__knapsack_classes(ddp__knapsack *k)
 {
     int n = 0;
@@ -114,7 +114,7 @@ static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_proble
     }
     for (int i = 0; i < p->items; i++) unit += k->value[i];
     unit = ldexp(unit, -46);
-    if (!(unit > 0)) unit = 1; /* nothing has any value */
+    if (!(unit > 0)) unit = 1; /* no item has any value */
     for (int i = 0; i < p->items; i++) {
         ddp__knapsack_class *x = &k->cls[i];
         x->first = i;
@@ -130,8 +130,8 @@ static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_proble
     return DDP_OK;
 }
 
-/* When the items of a link end, kept up to date in O(log classes): a heap-shaped tree over the classes in
- * release order. Of its classes a node knows how long they take, and when they end on a link that was idle
+/* The end time of the items of a link, updated in O(log classes): a heap-shaped tree over the classes in
+ * release order. Each node stores how long its classes take, and when they end on a link that was idle
  * before. */
 typedef struct ddp__knapsack_span {
     int64_t takes, end;
@@ -149,7 +149,7 @@ static void ddp__knapsack_count(ddp__knapsack_span *tree, int leaves, int c, int
     }
 }
 
-/* Adds an item of class c to the link, if it still ends in time. */
+/* Adds an item of class c to the link if it then still ends in time. */
 static int ddp__knapsack_join(const ddp__knapsack *k, ddp__knapsack_span *tree, int leaves, int link, int c)
 {
     const ddp__knapsack_class *x = &k->cls[c];
@@ -205,7 +205,7 @@ ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solv
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use exact or greedy", (int)solver);
     status = ddp__knapsack_open(&k, p, err);
     k.work = work;
-    /* greedy first: it settles the case that everything fits, and bounds the exact search */
+    /* greedy first: it handles the case that everything fits, and bounds the exact search */
     if (status == DDP_OK) status = ddp__knapsack_greedy(&k, p, &found, err);
     if (status == DDP_OK && solver != DDP_KNAPSACK_GREEDY && found != k.total)
         status = ddp__knapsack_exact(&k, found, most, err);

@@ -1,33 +1,37 @@
-/* The exact knapsack, by meeting in the middle. */
+/* The exact knapsack: a meet-in-the-middle search. */
 #include "plan/arrays.h"
 #include "plan/timeline/knapsack_internal.h"
 
-/* Items of one link run best in release order, so a choice of items for link l ends at a time that a pass
- * over the classes in that order gives. Cut the order in two. A choice from the front is summed up by when it
- * leaves each link, f, and its value; a choice from the back by how much time it takes on each link, s, and
- * its value, and it is possible by itself if everything of it from any class on fits between that class's
- * release and the deadline. Together they are possible if and only if f + s <= deadline on both links: either
- * the back waits for the front, or for a release, and both were tested. So the best pair is a dominance
- * search: fronts by falling f of link 0, backs entered by rising s of link 0 into a Fenwick tree over their s
- * of link 1 that keeps the largest value. The cut lies where both lists stay short: the shorter one grows, by
- * a class of equal items at once where that is not too much, else by some of them. */
+/* The items of one link run best in release order. So a choice of items for link l ends at the time that one
+ * pass over the classes in that order computes.
+ *
+ * Cut the order in two. A choice from the front is described by its value and by f, the time at which it
+ * leaves each link. A choice from the back is described by its value and by s, the time that it takes on
+ * each link. A back is feasible by itself if, from any class on, its items fit between the release of that
+ * class and the deadline. A front and a back are feasible together if and only if f + s <= deadline on both
+ * links: the back waits either for the front or for a release, and both were tested.
+ *
+ * So the best pair is a dominance search. The fronts are visited by descending f of link 0. The backs are
+ * entered by ascending s of link 0 into a Fenwick tree over their s of link 1, which stores the largest
+ * value. The cut is chosen so that both lists stay short: the shorter list grows, by a whole class of
+ * equal items if that is not too much, otherwise by some of them. */
 
-/* Two counts of items below this fit into one int. */
+/* Two counts of items below this limit fit into one int. */
 #define DDP__KNAPSACK_ITEMS 32768
 
 typedef struct ddp__knapsack_entry {
-    int64_t t[2]; /* when the front leaves, or how long the back takes, each link */
+    int64_t t[2]; /* for each link: the time at which the front leaves it, or the time that the back takes */
     int64_t value;
-    int node; /* of the chain of choices */
-    int rank; /* of t[1] among the backs; before that, the choice just made */
+    int node; /* last node of the chain of choices */
+    int rank; /* rank of t[1] among the backs; before that, the most recent choice */
 } ddp__knapsack_entry;
 
-/* How many items from position `first` on run on each link, after the choices of `parent`. */
+/* The number of items from position `first` on that run on each link, after the choices of `parent`. */
 typedef struct ddp__knapsack_node {
     int parent, first, count[2];
 } ddp__knapsack_node;
 
-/* Equal items by which a list grows: `count` of class `cls` from position `first` on. */
+/* Equal items by which a list grows: `count` items of class `cls` from position `first` on. */
 typedef struct ddp__knapsack_slice {
     int cls, first, count;
 } ddp__knapsack_slice;
@@ -36,7 +40,7 @@ typedef struct ddp__knapsack_search {
     ddp__knapsack *k;
     size_t most;
     int64_t known;
-    ddp__knapsack_entry *list[2], *spare; /* lists: fronts, backs, and the one in the making */
+    ddp__knapsack_entry *list[2], *spare; /* lists: fronts, backs, and the one being built */
     ddp__knapsack_node *node;             /* a list */
 } ddp__knapsack_search;
 
@@ -77,7 +81,7 @@ static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack
     return DDP_OK;
 }
 
-/* The entries that were kept remember their choice among the items from position `first` on. */
+/* Records, for each retained entry, its choice among the items from position `first` on. */
 static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_entry *a, int first,
                                          ddp_error *err)
 {
@@ -113,8 +117,8 @@ static int ddp__knapsack_by_first(const void *a, const void *b)
     return ddp__knapsack_by_second(a, b);
 }
 
-/* Sorts by t[1]; of entries with equal t[1] only those stay that are worth more than every one with a smaller
- * t[0]. On one link that is the whole Pareto set. */
+/* Sorts by t[1]. Of entries with equal t[1], retains those with a larger value than every entry with a
+ * smaller t[0]. On one link the result is the whole Pareto set. */
 static void ddp__knapsack_prune(ddp__knapsack_entry *a)
 {
     const size_t all = stbds_arrlenu(a);
@@ -126,8 +130,9 @@ static void ddp__knapsack_prune(ddp__knapsack_entry *a)
     stbds_arrsetlen(a, n);
 }
 
-/* Fills s->spare with the fronts (back 0) or backs (back 1) extended by the slice. rest = value of all items
- * that neither this list nor the slice covers: entries that cannot pass `known` with it are dropped. */
+/* Fills s->spare with the fronts (back 0) or backs (back 1) extended by the slice. rest = value of all
+ * items that neither this list nor the slice covers. Drops entries that cannot exceed `known` even with
+ * it. */
 static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back, const ddp__knapsack_slice *x,
                                        int64_t rest, ddp_error *err)
 {
@@ -154,10 +159,10 @@ static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back, const 
     return stbds_arrlenu(s->spare) > s->most ? ddp__knapsack_too_many(s, err) : DDP_OK;
 }
 
-/* Extends a list by the slice, or by a half of it, a quarter, ... where that would be too much. x->count
- * receives how many items it took, *rest loses their value. One item at most doubles a list (trebles it on
- * two links), equal ones less, so that both lists hold half of the promised number of items before neither
- * can grow. */
+/* Extends a list by the slice, or by a half of it, a quarter, ... if that would be too much. x->count
+ * receives the number of items taken, and *rest decreases by their value. One item at most doubles a list
+ * (triples it on two links), and equal items add less. So both lists hold half of the promised number of
+ * items before neither can grow. */
 static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__knapsack_slice *x,
                                        int64_t *rest, ddp_error *err)
 {
@@ -180,8 +185,8 @@ static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__k
     return ddp__knapsack_remember(s, s->list[back], x->first, err);
 }
 
-/* The best pair of a front and a back, or *best_value unchanged. tree [ranks + 1]: the entry with the largest
- * value of each Fenwick range, 1-based, 0 = none. */
+/* Finds the best pair of a front and a back; without one, *best_value is unchanged. tree [ranks + 1]: the
+ * entry with the largest value of each Fenwick range, 1-based, 0 = none. */
 static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const int64_t *second, int ranks,
                                 int64_t *best_value, int *best)
 {
@@ -189,7 +194,7 @@ static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const 
     const size_t backs = stbds_arrlenu(back);
     size_t i, entered = 0;
     int r, low, high;
-    for (i = stbds_arrlenu(front); i-- > 0;) { /* falling t[0]: more and more backs fit behind */
+    for (i = stbds_arrlenu(front); i-- > 0;) { /* descending t[0]: more and more backs fit after the front */
         const ddp__knapsack_entry *f = &front[i];
         while (entered < backs && back[entered].t[0] + f->t[0] <= s->k->deadline[0]) {
             for (r = back[entered].rank + 1; r <= ranks; r += r & -r)
@@ -252,7 +257,7 @@ static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
     const ddp__knapsack_entry none = {{0, 0}, 0, -1, 0};
     ddp__knapsack_slice x;
     int64_t rest[2];
-    int at[2], b, begin = 0, end; /* classes; begin to end: the positions that are in no list */
+    int at[2], b, begin = 0, end; /* classes; begin to end: the positions in neither list */
 
     for (b = 0; b < 2; b++) {
         if (!ddp__reserve(s->list[b], 1)) return ddp__knapsack_no_memory(s, err);
@@ -273,7 +278,7 @@ static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
         x.count = cls[x.cls].first + cls[x.cls].count;
         x.count = (x.count < end ? x.count : end) - x.first;
         DDP__TRY(ddp__knapsack_extend(s, b, &x, &rest[b], err));
-        if (stbds_arrlenu(s->list[b]) == 0) break; /* nothing can be better than `known` */
+        if (stbds_arrlenu(s->list[b]) == 0) break; /* nothing can exceed `known` */
         if (b)
             end -= x.count;
         else

@@ -1,4 +1,4 @@
-/* Options that cut buckets into parts: checks, and the startup of each part. */
+/* Options that cut buckets into parts: their checks, and the startup of each part. */
 #include "plan/timeline/partition.h"
 
 double ddp__startup(const ddp_profile *p) { return p->alpha_s + p->gap_s; }

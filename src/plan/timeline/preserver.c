@@ -1,8 +1,8 @@
-/* DeFT's Preserver: the expected loss, the ratio test, and plans that pass it. */
+/* DeFT's Preserver: the expected loss, the ratio test, and the search for a plan that passes it. */
 #include "base/core.h"
 #include "plan/timeline/preserver.h"
 
-/* Retries, growth of the capacity, and the most iterations that one sequence may stand for. */
+/* Retries, growth of the capacity, and the most iterations in one sequence. */
 #define DDP__PRESERVER_RETRIES    10
 #define DDP__PRESERVER_GROWTH     1.1
 #define DDP__PRESERVER_ITERATIONS 10000000
@@ -49,7 +49,7 @@ static ddp_status ddp__preserver_check(const ddp_preserver *m, const int *k, int
     return DDP_OK;
 }
 
-/* How far a ratio is from acceptance, for comparing: smaller is better. */
+/* The distance of a ratio from acceptance, for comparisons: smaller is better. */
 static double ddp__preserver_badness(const ddp_preserver *m, double ratio)
 {
     return m->one_sided ? -ratio : fabs(ratio - 1);
@@ -83,7 +83,7 @@ ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int upda
         r.expected_plan = plan;
         r.ratio = ratio;
     }
-    /* 1e-12: a ratio that is 1 - tolerance but for rounding passes */
+    /* 1e-12: accept a ratio that differs from 1 - tolerance only by rounding */
     r.accepted = model->one_sided ? r.ratio >= 1 - tolerance - 1e-12 : fabs(r.ratio - 1) <= tolerance + 1e-12;
     *out = r;
     return DDP_OK;
@@ -105,7 +105,7 @@ ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_opti
     memset(&best, 0, sizeof best);
     memset(&found, 0, sizeof found);
     for (int i = 0; i <= DDP__PRESERVER_RETRIES && !found.accepted; i++) {
-        ddp_error *why = best.period ? NULL : err; /* a retry that fails costs only itself */
+        ddp_error *why = best.period ? NULL : err; /* a failed retry is ignored if there is a plan */
         status = ddp_plan_delayed(buckets, &grown, &next, why);
         grown.capacity_scale *= DDP__PRESERVER_GROWTH;
         if (status == DDP_OK) {
