@@ -1,4 +1,4 @@
-/* The arrays of one search: checks and copies. */
+/* Checks the arrays of a search, and copies arrays into the result of a plan. */
 #include "plan/arrays.h"
 
 ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err)

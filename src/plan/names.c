@@ -1,4 +1,4 @@
-/* Names of the values of an option, and the value of a name. */
+/* Converts between the values of an option and their names. */
 #include "plan/names.h"
 
 const char *ddp__name_of(const char *const *names, int value)

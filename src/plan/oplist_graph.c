@@ -1,8 +1,8 @@
-/* From this project's graphs to the operator lists that planners read. */
+/* Converts a ddp_graph to the operator list that planners read. */
 #include "graph/graph_internal.h"
 #include "plan/oplist_graph.h"
 
-/* The operators of a kind in a layer are numbered from the second on. */
+/* The operators of one kind in a layer are numbered from the second one on. */
 static void ddp__oplist_graph_name(const ddp_graph *g, const ddp_node *n, char *text, size_t size)
 {
     const char *layer = ddp__layer_name(g, n->layer);
@@ -16,7 +16,7 @@ static void ddp__oplist_graph_name(const ddp_graph *g, const ddp_node *n, char *
         snprintf(text, size, "%s%s%.60s", layer, *layer ? "/" : "", n->op->name);
 }
 
-/* Fills the list; place[node] is the operator's index in it, -1 for inputs. */
+/* Fills the list. place[node] is the index of the operator in it, or -1 for inputs. */
 static ddp_status ddp__oplist_graph_fill(const ddp_graph *g, const int *place, ddp_oplist *list,
                                          ddp_error *err)
 {

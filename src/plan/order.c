@@ -1,4 +1,4 @@
-/* Orders of things: by a key, shuffled, and improved by exchanges. */
+/* Operations on orders: sort by a key, shuffle, improve by exchanges. */
 #include "plan/order.h"
 
 int ddp__by_rank(const void *a, const void *b)
@@ -33,7 +33,7 @@ int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user
             for (int kind = !turn; kind < 2 && *least > 0; kind++) {
                 void (*move)(int *, int, int) = kind ? ddp__swap : ddp__reverse;
                 double now;
-                if (turn && kind && j - i < 3) continue; /* the same as a reversal */
+                if (turn && kind && j - i < 3) continue; /* identical to a reversal */
                 move(order, i, j);
                 now = cost(user);
                 if (now < *least * (1 - 1e-9)) {

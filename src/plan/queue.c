@@ -1,4 +1,4 @@
-/* A priority queue in an array. */
+/* A priority queue, stored as a heap in an array. */
 #include "plan/queue.h"
 
 static int ddp__due_before(const ddp__due *a, const ddp__due *b)

@@ -1,4 +1,5 @@
-/* Orders of nodes: a shortest open path through all, and the ring whose slowest hop is fastest. */
+/* Orders nodes: a shortest open path through all nodes, and the ring whose slowest hop is as fast as
+ * possible. */
 #include "plan/arrays.h"
 #include "plan/order.h"
 #include "plan/tour_internal.h"
@@ -10,8 +11,9 @@ static double ddp__tour_join(double path, double hop, int slowest)
     return !slowest ? path + hop : path > hop ? path : hop;
 }
 
-/* best[set * n + e] = the least of the paths that visit exactly `set` and end at e; sets in ascending order,
- * so that every smaller set is done first. The path is read back as the least of these values again. */
+/* best[set * n + e] = the least cost of a path that visits exactly `set` and ends at e. Sets are visited
+ * in ascending order, so that every smaller set is complete. The path is then traced back through these
+ * minima. */
 double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best, int *order)
 {
     size_t N = (size_t)n, sets = (size_t)1 << n, set, rest, e, b, at = 0, from;
@@ -57,10 +59,10 @@ double ddp__held_karp(int n, const double *cost, int first, int last, int slowes
     return least;
 }
 
-/* ---- beyond: nearest neighbour, then 2-opt and or-opt ---- */
+/* ---- many nodes: nearest neighbour, then 2-opt and or-opt ---- */
 
-/* From `start` to the nearest node left each time, of equal ones the lowest; `last`, if it is given, comes
- * last. */
+/* Builds a path from `start` to the nearest remaining node each time (ties: the lowest). `last`, if given,
+ * comes last. */
 static void ddp__tour_nearest(int n, const double *cost, int start, int last, int *order)
 {
     const int end = last >= 0 ? n - 1 : n;
@@ -79,7 +81,7 @@ static void ddp__tour_nearest(int n, const double *cost, int start, int last, in
     }
 }
 
-/* Puts the run i..j, perhaps turned, between the positions p and p+1, both outside of it. */
+/* Moves the range i..j, reversed if `turned`, between the positions p and p+1, both outside of it. */
 static void ddp__tour_move(int *order, int i, int j, int p, int turned)
 {
     const int from = p < i ? p + 1 : i, to = p < i ? j : p;
@@ -95,12 +97,12 @@ typedef struct ddp__tour {
     int n, lo, hi; /* positions lo..hi may change */
     const double *cost;
     int *order;
-    double *along, *against; /* [n] cost of order[0..k], and of the same way back */
+    double *along, *against; /* [n] cost of order[0..k], and of the same path in reverse */
     int (*over)(void *);     /* nonzero ends the improvement; NULL = never */
     void *user;
 } ddp__tour;
 
-/* Cost of the edge from one position to another; before the first and behind the last there is none. */
+/* Cost of the edge from one position to another; 0 before the first and after the last position. */
 static double ddp__tour_edge(const ddp__tour *t, int a, int b)
 {
     if (a < 0 || b >= t->n) return 0;
@@ -121,7 +123,7 @@ static double ddp__tour_inside(const ddp__tour *t, int i, int j, int turned)
     return turned ? t->against[j] - t->against[i] : t->along[j] - t->along[i];
 }
 
-/* Reverses the run i..j where that is shorter. */
+/* Reverses the range i..j if that makes the path shorter. */
 static int ddp__tour_two_opt(ddp__tour *t, int i, int j, double least)
 {
     double old = ddp__tour_edge(t, i - 1, i) + ddp__tour_inside(t, i, j, 0) + ddp__tour_edge(t, j, j + 1);
@@ -132,7 +134,7 @@ static int ddp__tour_two_opt(ddp__tour *t, int i, int j, double least)
     return 1;
 }
 
-/* Moves the run i..j where that is shorter. */
+/* Moves the range i..j if that makes the path shorter. */
 static int ddp__tour_or_opt(ddp__tour *t, int i, int j, int p, int turned, double least)
 {
     int head = turned ? j : i, tail = turned ? i : j;
@@ -147,7 +149,7 @@ static int ddp__tour_or_opt(ddp__tour *t, int i, int j, int p, int turned, doubl
     return 1;
 }
 
-/* All moves until none shortens the path by more than rounding, or the time is over. */
+/* Applies all moves until none shortens the path by more than a rounding error, or the time is over. */
 static double ddp__tour_improve(ddp__tour *t)
 {
     int i, j, p, turned, better = 1;
@@ -246,8 +248,8 @@ static double ddp__ring_cost(int n, const double *cost, const int *order)
     return sum;
 }
 
-/* What a large ring is judged by: a steep power of the slowness, so that the slowest hop outweighs all
- * others, yet what a move gains elsewhere counts. */
+/* The cost of a hop in a large ring: a steep power of its slowness. The slowest hop outweighs all others,
+ * but a gain at another hop still counts. */
 static void ddp__ring_costs(int n, const double *rate, const double *delay_s, double *cost)
 {
     double most = 0, late = 0;
@@ -263,7 +265,7 @@ static void ddp__ring_costs(int n, const double *rate, const double *delay_s, do
     }
 }
 
-/* One move that shortens the ring, kept in order; 0 if there is none. Position 0 stays. */
+/* Applies one move that shortens the ring `order`. Returns 0 if there is none. Position 0 stays. */
 static int ddp__ring_improve(int n, const double *weight, int *order, int *trial, double *cost)
 {
     const size_t bytes = (size_t)n * sizeof *order;
@@ -283,7 +285,7 @@ static int ddp__ring_improve(int n, const double *weight, int *order, int *trial
     return 0;
 }
 
-/* A move costs O(n) to judge and there are O(n^2) of them: few starts where n is large. room [2 n]. */
+/* A move costs O(n) to evaluate and there are O(n^2) moves, so a large n gets few starts. room [2 n]. */
 static void ddp__ring_search(int n, const double *weight, int *order, int *room)
 {
     const int starts = n <= 24 ? n : n <= 64 ? 4 : 1;
@@ -341,7 +343,8 @@ ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *
     best = ddp__doubles(&room, n <= DDP_RING_EXACT ? N << n : 1);
     lists = ddp__ints(&room, 2 * N);
     DDP__TRY(ddp__scratch_check(&room, n, "workers", err));
-    if (n <= DDP_RING_EXACT) { /* the fastest slowest hop; then the least delays over hops no slower */
+    if (n <= DDP_RING_EXACT) { /* first the fastest slowest hop; then the least delays over hops no slower
+                                  than that */
         for (size_t i = 0; i < N * N; i++) cost[i] = -rate[i];
         slowest = -ddp__held_karp(n, cost, 0, 0, 1, best, order);
         for (size_t i = 0; i < N * N; i++) cost[i] = rate[i] < slowest ? DBL_MAX : delay_s ? delay_s[i] : 0;

@@ -1,9 +1,9 @@
-/* The link model: alpha and beta fitted to transfers, and how far they have drifted. */
+/* The link model: fits alpha and beta to transfers, and measures their drift. */
 #include "base/core.h"
 #include "profile/profile.h"
 
-/* The minimum over alpha, beta >= 0 of sum w (alpha + beta x - y)^2 from its moments; where the free optimum
- * is outside, the minimum of a convex function lies on the edge it crossed. */
+/* Minimises sum w (alpha + beta x - y)^2 over alpha, beta >= 0, from the moments. The function is convex,
+ * so if its unconstrained minimum is outside, the constrained one is on the boundary that was crossed. */
 static ddp_link ddp__link_solve(const ddp_linkfit *f)
 {
     ddp_link link = {0, f->xx > 0 ? f->xy / f->xx : 0};
@@ -61,7 +61,7 @@ ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_l
     }
     qsort(s, (size_t)n, sizeof *s, ddp__link_sample_order);
     for (int i = 0; i < n; i++) {
-        if (i > 0 && !(s[i].bytes > s[i - 1].bytes)) continue; /* slower, of the same size */
+        if (i > 0 && !(s[i].bytes > s[i - 1].bytes)) continue; /* slower transfer of the same size */
         w = s[i].seconds > 1e-9 ? s[i].seconds : 1e-9;
         ddp__linkfit_weigh(&f, s[i].bytes, s[i].seconds, 1 / (w * w));
     }
@@ -77,7 +77,7 @@ void ddp_linkfit_start(ddp_linkfit *f, ddp_link link, double typical_bytes, doub
     memset(f, 0, sizeof *f);
     f->link = link;
     f->half_life = half_life > 1 ? half_life : 1;
-    for (int i = 0; i < 3; i++) { /* the prior: an empty, a half and a full message */
+    for (int i = 0; i < 3; i++) { /* the prior: a transfer of zero, half and typical size */
         double bytes = typical_bytes * i / 2, seconds = link.alpha_s + link.beta_s * bytes;
         double w = f->half_life / 3 / (seconds * seconds);
         if (ddp__finite(seconds) && seconds > 0) ddp__linkfit_weigh(f, bytes, seconds, w);

@@ -1,8 +1,8 @@
-/* Networks of devices: checked, varied, read from JSON and written. */
+/* Networks of devices: checks, random variation, and reading and writing JSON. */
 #include "io/json.h"
 #include "profile/network.h"
 
-#define DDP__NETWORK_MOST 16384 /* devices: two matrices of 2 GiB */
+#define DDP__NETWORK_MOST 16384 /* most devices: two matrices of 2 GiB */
 
 ddp_status ddp_network_new(int devices, ddp_network *out, ddp_error *err)
 {
@@ -149,7 +149,7 @@ static ddp_status ddp__network_bad(const ddp__network_file *f, const ddp__json *
                      key, what);
 }
 
-/* A whole number of at least 1; a missing one leaves *out. */
+/* Reads an integer of at least 1. If the key is missing, *out is unchanged. */
 static ddp_status ddp__network_count(const ddp__network_file *f, const char *key, int *out)
 {
     const ddp__json *v = ddp__network_get(f, key);
@@ -170,7 +170,7 @@ static ddp_status ddp__network_bytes(const ddp__network_file *f, const char *key
     return DDP_OK;
 }
 
-/* groups and devices_per_group; a file with N x N matrices may go without. */
+/* Reads groups and devices_per_group; optional in a file with N x N matrices. */
 static ddp_status ddp__network_groups(const ddp__network_file *f, ddp_network *n)
 {
     const ddp__json *sizes = ddp__network_get(f, "devices_per_group"), *names, *v;
@@ -211,7 +211,7 @@ static ddp_status ddp__network_groups(const ddp__network_file *f, ddp_network *n
     return DDP_OK;
 }
 
-/* The number of devices: the file's N, or else what groups or the matrices say. */
+/* The number of devices: N of the file, otherwise derived from the groups or the matrices. */
 static ddp_status ddp__network_size(const ddp__network_file *f, ddp_network *n)
 {
     const ddp__json *rates;
@@ -229,8 +229,8 @@ static ddp_status ddp__network_size(const ddp__network_file *f, ddp_network *n)
     return DDP_OK;
 }
 
-/* Row i of a square matrix of `size` into row[size]; the diagonal of an N x N matrix may be any number or
- * null. */
+/* Reads row i of a square matrix of `size` into row[size]. The diagonal of an N x N matrix may be any
+ * number or null. */
 static ddp_status ddp__network_row(const ddp__network_file *f, const ddp__json *line, const char *key, int i,
                                    int size, int skip_diagonal, double *row)
 {
@@ -250,7 +250,7 @@ static ddp_status ddp__network_row(const ddp__network_file *f, const ddp__json *
     return DDP_OK;
 }
 
-/* A matrix of groups or of devices, times scale, into out [N x N]. */
+/* Reads a matrix per group or per device, multiplied by scale, into out [N x N]. */
 static ddp_status ddp__network_matrix(const ddp__network_file *f, const ddp_network *n, const char *key,
                                       double scale, double *out)
 {
@@ -282,7 +282,7 @@ static ddp_status ddp__network_matrix(const ddp__network_file *f, const ddp_netw
     return status;
 }
 
-/* One number per device or per group, times scale; *out stays NULL where the key is missing. */
+/* Reads one number per device or per group, multiplied by scale. *out stays NULL if the key is missing. */
 static ddp_status ddp__network_vector(const ddp__network_file *f, const ddp_network *n, const char *key,
                                       double scale, double **out)
 {
@@ -314,7 +314,7 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
     DDP__TRY(ddp__network_size(f, n));
     DDP__TRY(ddp__network_count(f, "D_dp", &n->pipelines));
     DDP__TRY(ddp__network_count(f, "D_pp", &n->stages));
-    meant = n->pipelines || n->stages; /* a file for placement: a forgotten size is no zero */
+    meant = n->pipelines || n->stages; /* a file for placement: a missing size is an error, not zero */
     DDP__TRY(ddp__network_bytes(f, "c_dp_bytes", meant, &n->dp_bytes));
     DDP__TRY(ddp__network_bytes(f, "c_pp_bytes", meant, &n->pp_bytes));
     DDP__TRY(ddp_network_new(n->devices, &whole, f->err));
@@ -337,7 +337,7 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
     return ddp_network_check(n, f->err);
 }
 
-/* The object whose members replace those above it. */
+/* Finds the object whose members replace those of the root. */
 static ddp_status ddp__network_variant(ddp__network_file *f, const char *variant)
 {
     const ddp__json *v;

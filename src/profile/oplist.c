@@ -1,4 +1,4 @@
-/* Operator lists: made, checked, read from JSON and written. */
+/* Operator lists: construction, checks, and reading and writing JSON. */
 #include "io/json.h"
 #include "profile/profile.h"
 
@@ -96,7 +96,7 @@ ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err)
 
 /* ---- the graph file ---- */
 
-/* Names in order of strcmp with their place in the file, to find arguments by halving. */
+/* Names sorted by strcmp, with their index in the file, for a binary search of arguments. */
 typedef struct ddp__oplist_key {
     const char *name;
     int i;
@@ -107,7 +107,7 @@ static int ddp__oplist_by_name(const void *a, const void *b)
     return strcmp(((const ddp__oplist_key *)a)->name, ((const ddp__oplist_key *)b)->name);
 }
 
-/* No two operators have one name. */
+/* Sorts the names and checks that no two operators have the same one. */
 static ddp_status ddp__oplist_sort(const char *path, ddp__oplist_key *key, int n, ddp_status code,
                                    ddp_error *err)
 {
@@ -135,7 +135,7 @@ static ddp_status ddp__oplist_number(const char *path, const ddp__json *v, const
     return DDP_OK;
 }
 
-/* The arguments of operator i, by name, into args (room for all of them). */
+/* Looks up the arguments of operator i by name and writes them to args (with room for all of them). */
 static ddp_status ddp__oplist_args(const char *path, const ddp__json *list, int i, const ddp__oplist_key *key,
                                    int n, int *args, ddp_error *err)
 {
@@ -157,7 +157,7 @@ static ddp_status ddp__oplist_args(const char *path, const ddp__json *list, int 
     return DDP_OK;
 }
 
-/* Numbers operator i's module: its predecessor's number if they share the name. */
+/* Sets the module number of operator i: the number of its predecessor if they have the same module name. */
 static ddp_status ddp__oplist_module(const char *path, const ddp__json *v, int i, const char **before,
                                      ddp_oplist *list, ddp_error *err)
 {

@@ -1,4 +1,4 @@
-/* Profiles of a model: in parts, and as CSV. */
+/* Profiles of a model: construction, splitting of layers, and CSV. */
 #include "base/core.h"
 #include "profile/profile.h"
 
@@ -60,7 +60,7 @@ ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- layers in parts ---- */
+/* ---- splitting of layers ---- */
 
 static ddp_status ddp__split_check(const ddp_profile *p, double most, double alpha, double *rows,
                                    ddp_error *err)
@@ -84,7 +84,7 @@ static ddp_status ddp__split_check(const ddp_profile *p, double most, double alp
                      most, *rows, p->layers);
 }
 
-/* Part j of k of layer l as row i; 0 if memory is short. */
+/* Writes part j of k of layer l as row i. Returns 0 if memory is exhausted. */
 static int ddp__split_row(const ddp_profile *p, int l, int j, int k, double alpha, ddp_profile *q, int i)
 {
     const char *name = p->name && p->name[l] ? p->name[l] : NULL;
@@ -144,8 +144,9 @@ ddp_status ddp_profile_split(const ddp_profile *p, double most_params, double al
 enum { DDP__COL_LAYER, DDP__COL_PARAMS, DDP__COL_FORWARD, DDP__COL_BACKWARD, DDP__COL_COMM, DDP__COLS };
 static const char *const ddp__columns[] = {"layer", "params", "forward_s", "backward_s", "comm_s"};
 
-/* Takes the next field of a NUL-terminated line apart, in place: surrounding blanks go, "..." is unquoted, ""
- * inside becomes ". *at moves on, to NULL after the last field. NULL = bad quotes. */
+/* Parses the next field of a NUL-terminated line in place: strips surrounding blanks, unquotes "..." and
+ * replaces "" inside by ". Advances *at, to NULL after the last field. Returns NULL if the quotes are
+ * malformed. */
 static char *ddp__csv_field(char **at)
 {
     char *s = *at + strspn(*at, " \t"), *end, *to;
@@ -166,7 +167,7 @@ static char *ddp__csv_field(char **at)
     return s;
 }
 
-/* Splits off the next line, without its line end, which is LF, CRLF or CR; NULL at the end of the text. */
+/* Splits off the next line without its line end (LF, CRLF or CR). Returns NULL at the end of the text. */
 static char *ddp__csv_line(char **at)
 {
     char *s = *at, *end;
@@ -177,7 +178,7 @@ static char *ddp__csv_line(char **at)
     return s;
 }
 
-/* where[c] = position of column c in the header, -1 = absent. */
+/* where[c] = position of column c in the header, or -1 if it is missing. */
 static ddp_status ddp__csv_header(const char *path, char *line, int *where, ddp_error *err)
 {
     for (int c = 0; c < DDP__COLS; c++) where[c] = -1;
@@ -217,7 +218,8 @@ static ddp_status ddp__csv_number(const char *path, int line, int column, const 
     return DDP_OK;
 }
 
-/* Row l of p from one line of the file; a comm_s from the link is negative until all rows are here. */
+/* Parses row l of p from one line of the file. A comm_s computed from the link stays negative until all
+ * rows are read. */
 static ddp_status ddp__csv_row(const char *path, int number, char *line, const int *where,
                                const ddp_link *link, ddp_profile *p, int l, ddp_error *err)
 {
@@ -260,8 +262,8 @@ static ddp_status ddp__csv_row(const char *path, int number, char *line, const i
     return DDP_OK;
 }
 
-/* A profile has one alpha: beside measured rows, which contain theirs, the others get it as part of their
- * time. */
+/* A profile has one alpha. If some rows are measured, and so include their startup, the computed rows get
+ * alpha as a part of their comm_s. */
 static void ddp__csv_alpha(ddp_profile *p)
 {
     int measured = 0;
@@ -292,7 +294,7 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
         return ddp__fail(err, DDP_FORMAT,
                          "%s is empty; a profile begins with layer,params,forward_s,backward_s,comm_s", path);
     DDP__TRY(ddp__csv_header(path, line, where, err));
-    DDP__TRY(ddp_profile_new(rows + 1, out, err)); /* lines after the header, or a few more */
+    DDP__TRY(ddp_profile_new(rows + 1, out, err)); /* number of lines after the header, or a few more */
     while ((line = ddp__csv_line(&text)) != NULL) {
         number++;
         if (!line[strspn(line, " \t")]) continue;

@@ -1,7 +1,8 @@
-/* The report as one HTML page. */
+/* Writes the report as one HTML page. */
 #include "report/page.h"
 
-/* Okabe and Ito's colours, told apart by colour-blind eyes; lines differ by their dashes too. */
+/* The colours of Okabe and Ito, which colour-blind readers can distinguish; lines also differ by their
+ * dashes. */
 static const char ddp__html_head[] =
     "<style>\n:root{color-scheme:light "
     "dark;--bg:#fff;--fg:#1c2024;--dim:#667079;--rule:#dfe3e6;--soft:#f5f7f8;"
@@ -67,7 +68,7 @@ static void ddp__html_facts(ddp__text *t, const ddp_report_data *d)
 
 static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
 {
-    const ddp_report_run *best = NULL; /* the smallest step time */
+    const ddp_report_run *best = NULL; /* the run with the smallest step time */
 
     if (d->run_count < 1) return;
     for (int i = 0; i < d->run_count; i++)
@@ -91,11 +92,11 @@ static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
     ddp__text_addf(t, "</p>\n");
 }
 
-/* ---- what changed during a run: slow ranks, re-plans, workers lost ---- */
+/* ---- changes during a run: stragglers, re-plans, lost workers ---- */
 
-enum { DDP__CHANGES_SHOWN = 24 }; /* rows for a run; what is older counts */
+enum { DDP__CHANGES_SHOWN = 24 }; /* rows per run; older changes are only counted */
 
-static const double ddp__changes_slow = 1.1; /* below it all ranks are equally fast */
+static const double ddp__changes_slow = 1.1; /* below this ratio all ranks count as equally fast */
 
 static void ddp__changes_pace(ddp__text *t, const ddp_report_run *r)
 {
@@ -130,8 +131,8 @@ static void ddp__changes_table(ddp__text *t, const ddp_report_run *r, int named)
     if (first > 0) ddp__add_page(t, "<p class=\"note\">%d earlier ones are left out.</p>\n", first);
 }
 
-/* A sentence on the slowest rank and the re-plans of each run, and the table of its notes, where any are
- * known. */
+/* Describes the slowest rank and the number of re-plans of each run, and adds a table of its notes, if any
+ * of these are known. */
 static void ddp__html_changes(ddp__text *t, const ddp_report_data *d)
 {
     int any = 0;
@@ -201,7 +202,7 @@ static void ddp__html_lanes(ddp__text *t, const ddp_report_data *d)
 
 enum { DDP__PIPELINES_SHOWN = 4 };
 
-/* How many pipelines a run has recorded. */
+/* The number of pipelines recorded in a run. */
 static int ddp__run_pipelines(const ddp_report_run *r)
 {
     int most = 0;
@@ -211,7 +212,7 @@ static int ddp__run_pipelines(const ddp_report_run *r)
     return most;
 }
 
-/* One of them; its slots go to slot. */
+/* Collects one of them; its slots are written to `slot`. */
 static void ddp__run_pipeline(const ddp_report_run *r, int number, ddp_pipeline_slot *slot,
                               ddp_report_pipeline *out)
 {
@@ -223,7 +224,7 @@ static void ddp__run_pipeline(const ddp_report_run *r, int number, ddp_pipeline_
             slot[out->slots++] = r->workers[w].slot[i];
     out->slot = slot;
     out->stages = r->stages;
-    /* a step is what is computed: messages lie between */
+    /* a step is measured from its computations; messages are in between */
     for (int i = 0, any = 0; i < out->slots; i++) {
         if (slot[i].boundary >= 0) continue;
         if (!any++ || slot[i].begin_s < out->begin_s) out->begin_s = slot[i].begin_s;
@@ -275,8 +276,8 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
         for (int k = 0; k < d->runs[i].note_count; k++) marks |= ddp__note_marks(&d->runs[i].notes[k]);
     }
     if (!loss && !divergence) return;
-    over = most / 25 > 1 ? (most / 25 < 200 ? most / 25 : 200) : 1; /* steps of a mean: what the eye should
-                                                                       follow */
+    over = most / 25 > 1 ? (most / 25 < 200 ? most / 25 : 200) : 1; /* number of steps in a moving average,
+                                                                       which the reader should follow */
     ddp__text_addf(t, "<h2>Training</h2>\n");
     if (over > 1 && loss)
         ddp__text_addf(t,
@@ -298,7 +299,7 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
 
 /* ---- layers, prediction ---- */
 
-/* The step of the period that averages a layer, then those that fill bubbles with it: "2 (+4)". */
+/* The step of the period that averages a layer, then the steps that fill bubbles with it: "2 (+4)". */
 static void ddp__html_plan_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int layer)
 {
     int count = 0;

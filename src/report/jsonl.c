@@ -6,11 +6,11 @@
 
 struct ddp_jsonl {
     ddp__text line;
-    ddp__file file;  /* open while opened is 1 */
-    int opened;      /* 0: stream is the program's */
-    FILE *stream;    /* where lines go */
-    ddp_error error; /* the first one */
-    int depth;       /* open values; 0 = between two lines */
+    ddp__file file;  /* in use if opened is 1 */
+    int opened;      /* 0 = the stream belongs to the program */
+    FILE *stream;    /* the output */
+    ddp_error error; /* the first error */
+    int depth;       /* number of open values; 0 = between two lines */
     char closer[DDP__JSONL_DEPTH + 1];
 };
 
@@ -44,7 +44,7 @@ ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err)
         return NULL;
     }
     j->opened = 1;
-    j->stream = ddp__file_stream(&j->file); /* a reader of the growing file sees whole lines */
+    j->stream = ddp__file_stream(&j->file); /* whoever reads the file while it grows sees whole lines */
     return j;
 }
 
@@ -72,7 +72,8 @@ ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err)
     return status;
 }
 
-/* What stands before a member: a comma, and its key where it is one of an object. 0 = drop it. */
+/* Writes the prefix of a member: a comma, and the key if the member is in an object. Returns 0 if the
+ * member must be dropped. */
 static int ddp__jsonl_member(ddp_jsonl *j, const char *key)
 {
     if (!j || j->error.code || j->depth < 1) return 0;

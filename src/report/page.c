@@ -1,19 +1,19 @@
-/* Pieces of a page: numbers, escaped text, line charts, and the lanes of what workers did when. */
+/* Parts of a page: numbers, escaped text, line charts, and swimlanes of the workers. */
 #include "config/config.h"
 #include "config/names.h"
 #include "io/json.h"
 #include "report/page.h"
 
-/* Of a chart, and its edges inside. */
+/* The size of a chart, and the edges of its plot area. */
 #define DDP__CHART_W      540
 #define DDP__CHART_H      300
 #define DDP__CHART_LEFT   52
-#define DDP__CHART_RIGHT  432 /* the names of the lines stand beyond */
+#define DDP__CHART_RIGHT  432 /* the labels of the lines are to the right of it */
 #define DDP__CHART_TOP    20
 #define DDP__CHART_BOTTOM 260
 #define DDP__CHART_NAME_H 14
 
-/* ---- numbers and texts ---- */
+/* ---- numbers and text ---- */
 
 void ddp__add_fixed(ddp__text *t, double v, int decimals)
 {
@@ -49,7 +49,7 @@ static void ddp__add_escaped(ddp__text *t, const char *s)
     while (left) {
         int n = ddp__utf8_length((const unsigned char *)s, left);
         if (n == 3 && (!memcmp(s, "\xef\xbf\xbe", 3) || !memcmp(s, "\xef\xbf\xbf", 3)))
-            n = 0; /* the two that XML forbids */
+            n = 0; /* the two code points that XML forbids */
         switch (*s) {
         case '&':
             ddp__text_add(t, "&amp;", 5);
@@ -140,8 +140,8 @@ double ddp__tick_step(double range, int most, int *decimals)
 typedef struct ddp__chart {
     const ddp_report_data *d;
     ddp__curve what;
-    int log_y;         /* of the divergence: y0 and y1 in decades, values <= 0 are stepped over */
-    double x1, y0, y1; /* bounds; x runs from 0 */
+    int log_y;         /* 1 for the divergence: y0 and y1 are in decades, and values <= 0 are skipped */
+    double x1, y0, y1; /* bounds; x starts at 0 */
 } ddp__chart;
 
 static double ddp__chart_x(const ddp__chart *c, double x)
@@ -156,7 +156,7 @@ static double ddp__chart_y(const ddp__chart *c, double y)
     return DDP__CHART_TOP + (c->y1 - v) / (c->y1 - c->y0) * (DDP__CHART_BOTTOM - DDP__CHART_TOP);
 }
 
-/* The point of a run's step; 0: there is none to draw. */
+/* The point of one step of a run. Returns 0 if there is nothing to draw. */
 static int ddp__chart_point(const ddp__chart *c, const ddp_report_run *r, int i, double *x, double *y)
 {
     const ddp_report_step *s = &r->steps[i];
@@ -166,7 +166,7 @@ static int ddp__chart_point(const ddp__chart *c, const ddp_report_run *r, int i,
     return ddp__finite(*x) && ddp__finite(*y) && (!c->log_y || *y > 0);
 }
 
-/* Bounds over all points; 0 if there is none. */
+/* Computes the bounds over all points. Returns 0 if there are no points. */
 static int ddp__chart_fit(ddp__chart *c)
 {
     int any = 0;
@@ -189,7 +189,7 @@ static int ddp__chart_fit(ddp__chart *c)
     return any;
 }
 
-/* y = digit x 10^exponent on a logarithmic axis, where small and large ticks read 2e-5. */
+/* A tick at y = digit x 10^exponent of a logarithmic axis; small and large values are written as 2e-5. */
 static void ddp__svg_y_tick(ddp__text *t, const ddp__chart *c, double y, int digit, int exponent,
                             int decimals)
 {
@@ -203,7 +203,7 @@ static void ddp__svg_y_tick(ddp__text *t, const ddp__chart *c, double y, int dig
         ddp__add_page(t, "@*</text>", decimals, y);
 }
 
-/* Numbers below a picture, from 0 to most, which lie unit apart from left on. */
+/* Numbers below a drawing, from 0 to most, `unit` apart, starting at `left`. */
 static void ddp__svg_x_ticks(ddp__text *t, double left, double unit, double most, int parts, int top,
                              int bottom, int below, const char *of)
 {
@@ -246,8 +246,8 @@ static void ddp__svg_axes(ddp__text *t, const ddp__chart *c)
         c->log_y ? "divergence (log scale)" : "loss");
 }
 
-/* The default strategy is always s0; the others take the styles in their order, s1 to s7 again with other
- * dashes where there are more: 8 times the round, and the colour. */
+/* The style of a run. The default strategy is always s0. The others use the styles s1 to s7 in order, and
+ * again with other dashes if there are more. The value is 8 x round + style. */
 static int ddp__run_style(const ddp_report_data *d, int run)
 {
     const char *first = ddp_strategy_name(DDP_STRATEGY_DEFAULT);
@@ -260,7 +260,7 @@ static int ddp__run_style(const ddp_report_data *d, int run)
     return is_first ? 0 : 1 + (style - 1) % 7 + (style - 1) / 7 * 8;
 }
 
-/* Of the losses of so many steps, up to one. */
+/* The mean of the losses of `over` steps, up to and including step `last`. */
 static double ddp__loss_mean(const ddp_report_run *r, int last, int over)
 {
     double sum = 0;
@@ -274,8 +274,8 @@ static double ddp__loss_mean(const ddp_report_run *r, int last, int over)
     return sum / n;
 }
 
-/* One path, of means over so many points, 0: pale, of the points; *end_y is where it stops. A long series is
- * thinned to about a thousand points. */
+/* Draws one path: the means over `over` points, or with 0 the points themselves, pale. *end_y receives the
+ * y where it ends. A long series is thinned to about a thousand points. */
 static int ddp__svg_line(ddp__text *t, const ddp__chart *c, int run, int over, double *end_y)
 {
     const ddp_report_run *r = &c->d->runs[run];
@@ -297,7 +297,7 @@ static int ddp__svg_line(ddp__text *t, const ddp__chart *c, int run, int over, d
     return points;
 }
 
-/* Names in the order of the ends of their lines, pushed apart so that none covers another. */
+/* Labels the lines in the order of their ends, and moves labels apart so that none covers another. */
 static void ddp__svg_names(ddp__text *t, const ddp_report_data *d, const double *end_y, int *order)
 {
     double floor_y = DDP__CHART_TOP - DDP__CHART_NAME_H, limit;
@@ -426,18 +426,18 @@ void ddp__run_window(const ddp_report_run *r, double *begin, double *end)
     }
 }
 
-/* ---- the picture ---- */
+/* ---- the drawing ---- */
 
 #define DDP__SWIM_W       1100
 #define DDP__SWIM_LEFT    56
-#define DDP__SWIM_TOP     16 /* step numbers */
+#define DDP__SWIM_TOP     16 /* height of the step numbers */
 #define DDP__SWIM_COMPUTE 14 /* heights of the lanes */
 #define DDP__SWIM_COMM    12
-#define DDP__SWIM_WORKER  34 /* from one worker to the next */
-#define DDP__SWIM_BOTTOM  18 /* time axis */
+#define DDP__SWIM_WORKER  34 /* distance from one worker to the next */
+#define DDP__SWIM_BOTTOM  18 /* height of the time axis */
 
 typedef struct ddp__swim {
-    double begin, end, per_s; /* window, and units of the drawing per second */
+    double begin, end, per_s; /* the window, and drawing units per second */
 } ddp__swim;
 
 static double ddp__swim_x(const ddp__swim *m, double s) { return DDP__SWIM_LEFT + (s - m->begin) * m->per_s; }
@@ -464,7 +464,7 @@ static void ddp__swim_lane(ddp__text *t, const ddp_report_data *d, const ddp__sw
     ddp__add_page(t, "\n");
 }
 
-/* A line where worker 0 begins the computing of a step, numbered where there is room. */
+/* Draws a line where worker 0 begins the compute of each step, numbered if there is space. */
 static void ddp__swim_steps(ddp__text *t, const ddp__swim *m, const ddp__lane *lane, int bottom)
 {
     double named = -1e9;

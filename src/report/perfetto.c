@@ -1,8 +1,8 @@
-/* The spans of all workers as a Chrome trace. */
+/* Writes the spans of all workers as a Chrome trace. */
 #include "io/json.h"
 #include "report/page.h"
 
-/* The file being made. */
+/* The trace being written. */
 typedef struct ddp__perfetto {
     ddp__text text;
     const ddp_report_data *data;
@@ -10,10 +10,10 @@ typedef struct ddp__perfetto {
     long pid, next_tid;
 } ddp__perfetto;
 
-/* What stands before an event. */
+/* The separator before an event. */
 static const char *ddp__perfetto_comma(const ddp__perfetto *p) { return p->text.size ? "," : "["; }
 
-/* The name of a process or thread, and its place among the others. */
+/* Writes the name of a process or thread, and its position among the others. */
 static void ddp__perfetto_name(ddp__perfetto *p, const char *what, long tid, const char *name, long index)
 {
     ddp__text_addf(&p->text,
@@ -26,8 +26,8 @@ static void ddp__perfetto_name(ddp__perfetto *p, const char *what, long tid, con
                    what, p->pid, tid, index);
 }
 
-/* What a thread did, up to the args; in whole nanoseconds, so that ends and begins that are equal stay
- * equal. */
+/* Writes one span of a thread, up to the args. Times are in whole nanoseconds, so that equal begins and
+ * ends stay equal. */
 static void ddp__perfetto_event(ddp__perfetto *p, long tid, const char *kind, double begin_s, double end_s,
                                 const char *name)
 {
@@ -42,7 +42,7 @@ static void ddp__perfetto_event(ddp__perfetto *p, long tid, const char *kind, do
     ddp__json_string(&p->text, name);
 }
 
-/* One lane of a worker, as many threads as it has rows. */
+/* Writes one lane of a worker, as one thread per row. */
 static void ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, unsigned kinds, const char *name)
 {
     char numbered[40];
@@ -68,7 +68,7 @@ static void ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, uns
     DDP_FREE(lane.items);
 }
 
-/* A step of a stage: what it received, computed and sent. */
+/* Writes one step of a stage: received messages, compute, sent messages. */
 static void ddp__perfetto_stage(ddp__perfetto *p, const ddp_report_worker *w)
 {
     static const char *const name[3] = {"receive", "stage", "send"};

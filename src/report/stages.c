@@ -1,9 +1,9 @@
-/* Steps of pipelines as pictures: per stage three lanes, receiving above, computing, sending below. */
+/* Draws steps of pipelines: three lanes per stage, receive on top, compute in the middle, send below. */
 #include "report/page.h"
 
 static const double ddp__stages_left = 96, ddp__stages_width = 1080, ddp__stages_lane = 18,
                     ddp__stages_thin = 5;
-static const double ddp__stages_row = 34; /* three lanes, and room */
+static const double ddp__stages_row = 34; /* three lanes and a margin */
 
 static const char *ddp__stages_colour(const ddp_pipeline_slot *s)
 {

@@ -1,10 +1,10 @@
-/* The closing table of a program. */
+/* Writes the summary table of a program. */
 #include "config/config.h"
 #include "config/names.h"
 #include "report/page.h"
 
-/* Step time of the run that others are measured against over that of r: above 1 = faster. NAN without such a
- * run. */
+/* The step time of the baseline run divided by the step time of r: above 1 = faster. NAN without a
+ * baseline run. */
 static double ddp__summary_ratio(const ddp_report_data *d, const ddp_report_run *r)
 {
     const char *reference = ddp_strategy_name(DDP_SSGD);
@@ -20,8 +20,7 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
     static const char *const heading[DDP__SUMMARY_COLUMNS] = {
         "strategy", "step ms", "predicted", "vs ", "s to loss", "MB sent", "hidden %", "final loss"};
     static const int decimals[DDP__SUMMARY_COLUMNS] = {0,  -1, -1, 2, 1,
-                                                       -1, 1,  4}; /* -1: 2 below 10, else
-                                                                                      1 */
+                                                       -1, 1,  4}; /* -1: 2 decimals below 10, otherwise 1 */
     double value[DDP__SUMMARY_COLUMNS], v;
 
     if (!r)
@@ -46,7 +45,7 @@ static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
     size_t width[DDP__SUMMARY_COLUMNS] = {0};
     ddp__text cell = DDP__ZEROS;
 
-    /* the first pass measures, the second writes; names stand left, numbers right */
+    /* the first pass measures, the second writes; names are left-aligned, numbers right-aligned */
     for (int pass = 0; pass < 2; pass++)
         for (int row = -1; row < d->run_count; row++) {
             for (int c = 0; c < DDP__SUMMARY_COLUMNS && !cell.failed; c++) {

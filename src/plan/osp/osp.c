@@ -1,9 +1,10 @@
-/* OSP's planner: importance, which layers are late, and how many bytes. */
+/* OSP's planner: the importance of layers, the choice of the late layers, and the byte budget. */
 #include "plan/order.h"
 #include "plan/osp/osp_internal.h"
 
-/* Sums go in parts of a fixed shape, so that a GPU can give the same bits: each chunk in 32 lanes, elements
- * in turn, and the chunks in 32 lanes again; then lanes in pairs. */
+/* Sums have parts of a fixed shape, so that a GPU can give a bit-identical result. Each chunk is summed in
+ * 32 lanes, one element after another. The chunks are summed in 32 lanes again. Then the lanes are added
+ * in pairs. */
 static double ddp__osp_lanes(double *lane)
 {
     for (int half = DDP__OSP_LANES / 2; half; half /= 2)
@@ -43,13 +44,13 @@ struct ddp__osp {
     const double *importance, *bytes;
     double budget;
     ddp__ranked *rank;              /* [layers] scratch */
-    int *late, *next;               /* [layers] 1 = deferred: the choice, and one that may be better */
-    struct ddp__osp_subset *subset; /* [5 most] of the knapsack rule, most = the subsets of half a window;
-                                       else NULL */
+    int *late, *next;               /* [layers] 1 = deferred: the current choice, and a candidate */
+    struct ddp__osp_subset *subset; /* scratch of the knapsack rule, 5 x the subsets of half a window;
+                                       otherwise NULL */
     ddp__scratch room;
 };
 
-/* late[l] = 1 for the layers that the walk defers; returns their bytes. */
+/* Sets late[l] = 1 for the layers that the walk defers. Returns their bytes. */
 static double ddp__osp_walk(ddp__osp *s, ddp_osp_rule rule, int *late)
 {
     double sum = 0, bytes;
@@ -73,15 +74,15 @@ static double ddp__osp_walk(ddp__osp *s, ddp_osp_rule rule, int *late)
     return sum;
 }
 
-/* ---- the knapsack rule: least importance with bytes between those of the walk and the budget ----
+/* ---- the knapsack rule: least importance with bytes between those deferred by the walk and the budget ----
  *
- * By rising importance per byte, the layers at the front are deferred, those at the back are sent, and only a
- * window around the place where the walk's bytes are reached is in doubt. All subsets of the window are met
- * in the middle: each half lists its subsets by bytes, and as the front's bytes fall, those of the back that
- * keep within both bounds slide up; a queue holds their minimum. With no more layers than the window has,
- * that is the optimum. */
+ * In the order of importance per byte, the layers at the front are deferred and the layers at the back are
+ * sent. Only a window around the place where the bytes of the walk are reached is undecided. A
+ * meet-in-the-middle search tries all subsets of the window. Each half lists its subsets by bytes. As the
+ * bytes of the first half fall, the subsets of the second half that satisfy both bounds move up, and a
+ * queue stores their minimum. If the window contains all layers, the result is the optimum. */
 
-/* Layers in the window, half of them on each side: 2^16 subsets each. */
+/* Half of the layers in the window; each half has 2^16 subsets. */
 enum { DDP__OSP_HALF = 16 };
 
 typedef struct ddp__osp_subset {
@@ -89,8 +90,9 @@ typedef struct ddp__osp_subset {
     unsigned set;
 } ddp__osp_subset;
 
-/* All subsets of the n layers of `rank`, by rising bytes: with each layer the list is merged with itself
- * moved up. to and spare have room for 2^n; returns which of the two holds the list. */
+/* Lists all subsets of the n layers of `rank` by ascending bytes. For each layer, the list is merged with
+ * a copy of itself that contains the layer. to and spare have room for 2^n; returns the one that holds the
+ * list. */
 static ddp__osp_subset *ddp__osp_subsets(const ddp__osp *s, const ddp__ranked *rank, int n,
                                          ddp__osp_subset *to, ddp__osp_subset *spare)
 {
@@ -116,7 +118,8 @@ static ddp__osp_subset *ddp__osp_subsets(const ddp__osp *s, const ddp__ranked *r
     return to;
 }
 
-/* The least important pair with bytes from low to high; 0 if there is none. queue: room for nb. */
+/* Finds the least important pair with low to high bytes. Returns 0 if there is none. queue has room for nb
+ * entries. */
 static int ddp__osp_pair(const ddp__osp_subset *a, size_t na, const ddp__osp_subset *b, size_t nb, double low,
                          double high, int *queue, unsigned *set_a, unsigned *set_b)
 {
@@ -136,13 +139,14 @@ static int ddp__osp_pair(const ddp__osp_subset *a, size_t na, const ddp__osp_sub
     return least < DBL_MAX;
 }
 
-/* Subsets of half a window of so many layers. */
+/* The number of subsets of half a window for a model of `layers` layers. */
 static size_t ddp__osp_most(int layers)
 {
     return (size_t)1 << (layers < 2 * DDP__OSP_HALF ? (layers + 1) / 2 : DDP__OSP_HALF);
 }
 
-/* s->next by the window's best choice of at least `low` bytes; 0 if there is none. s->rank is by density. */
+/* Sets s->next to the best choice of the window with at least `low` bytes. Returns 0 if there is none.
+ * s->rank is sorted by density. */
 static int ddp__osp_window(ddp__osp *s, double low)
 {
     const size_t most = ddp__osp_most(s->layers);
@@ -174,8 +178,8 @@ static int ddp__osp_window(ddp__osp *s, double low)
     return 1;
 }
 
-/* Takes s->next if it keeps to low..budget bytes with less importance than s->late, whose bytes *deferred
- * are. */
+/* Replaces s->late by s->next if that has low..budget bytes and less importance. *deferred holds the bytes
+ * of s->late. */
 static void ddp__osp_take(ddp__osp *s, double low, double *deferred)
 {
     double sum = 0, before = 0, after = 0;
@@ -243,7 +247,7 @@ ddp_status ddp__osp_split(ddp__osp *s, const double *importance, const double *b
     s->bytes = bytes;
     s->budget = budget;
     low = sum = ddp__osp_walk(s, rule, s->late);
-    if (rule == DDP_OSP_KNAPSACK && low > 0) { /* what improves the walk */
+    if (rule == DDP_OSP_KNAPSACK && low > 0) { /* try to improve on the walk */
         ddp__osp_walk(s, DDP_OSP_DENSITY, s->next);
         ddp__osp_take(s, low, &sum);
         if (ddp__osp_window(s, low)) ddp__osp_take(s, low, &sum);

@@ -1,9 +1,9 @@
-/* A few steps of workers and servers, event by event: who sends what when, and whose link is busy until
- * then. */
+/* Simulates a few steps of workers and servers, event by event, with the messages and the busy time of
+ * each link. */
 #include "plan/osp/served.h"
 #include "plan/queue.h"
 
-/* Parts share a link that several messages come over, as chunks do. */
+/* Messages on one link share it in parts, as chunks do in a real run. */
 enum { DDP__SERVED_STEPS = 24, DDP__SERVED_SKIP = 8, DDP__SERVED_PARTS = 8 };
 
 typedef enum ddp__served_state {
@@ -13,23 +13,24 @@ typedef enum ddp__served_state {
     DDP__SERVED_ANSWERED
 } ddp__served_state;
 
-/* A worker and a server: what is sent at once (0), and late (1). */
+/* The messages between a worker and a server: sent at once (line 0), and late (line 1). */
 typedef struct ddp__served_line {
-    double left; /* when the last part so far has left the sender */
+    double left; /* when the latest part has left the sender */
     int state;   /* ddp__served_state */
-    int parts;   /* that have not reached the receiver's link; -1: the last one is on its way through it */
-    int clock;   /* pushes */
+    int parts;   /* parts that have not reached the receiver's link; -1 = the last one is passing through
+                    it */
+    int clock;   /* number of pushes */
 } ddp__served_line;
 
 typedef struct ddp__served_run {
     const ddp_served *s;
-    double *up, *down; /* [workers + servers] when a rank's link is free */
-    ddp__due *heap;    /* [events] of a worker: its computing is over; or of workers + a line, one each at
-                             most */
+    double *up, *down; /* [workers + servers] when the link of each rank is free */
+    ddp__due *heap;    /* [events] number of a worker: its compute ends; or of workers + a line. At most
+                          one event each */
     int events;
-    int *computes;          /* [workers] 1: it does */
-    double *mark;           /* [workers] when its step DDP__SERVED_SKIP was over; in the end, how long the
-                               rest took */
+    int *computes;          /* [workers] 1 = the worker is computing */
+    double *mark;           /* [workers] when its step DDP__SERVED_SKIP ended; at the end, the duration of
+                               the remaining steps */
     ddp__served_line *line; /* [2][servers][workers] */
     int *step;              /* [workers] */
     int *turn;              /* [servers] */
@@ -76,7 +77,8 @@ static double ddp__served_takes(const ddp_served *s, int late, int k)
     return (late ? put_off : s->bytes[k] - put_off) / s->bytes_per_s / (int)DDP__SERVED_PARTS;
 }
 
-/* A message of line (late, k, w) begins: to its server, or back. It takes the sender's link whole. */
+/* Starts a message of line (late, k, w), to its server or back. It occupies the whole uplink of the
+ * sender. */
 static void ddp__served_send(ddp__served_run *r, int late, int k, int w, int back, double now)
 {
     const ddp_served *s = r->s;
@@ -93,7 +95,7 @@ static void ddp__served_send(ddp__served_run *r, int late, int k, int w, int bac
     ddp__due_add(r->heap, r->events++, x->left, s->workers + (int)(x - r->line));
 }
 
-/* A part is at the receiver's link, which several senders share; 1: the message is there. */
+/* A part reaches the receiver's link, which several senders share. Returns 1 if the message is complete. */
 static int ddp__served_part(ddp__served_run *r, ddp__served_line *x, int late, int k, int w)
 {
     const ddp_served *s = r->s;
@@ -112,7 +114,7 @@ static int ddp__served_part(ddp__served_run *r, ddp__served_line *x, int late, i
 
 /* ---- workers and servers ---- */
 
-/* All lines of a worker that are in some state but NONE. */
+/* The number of lines of a worker that are in any state except NONE. */
 static int ddp__served_open(const ddp__served_run *r, int late, int w)
 {
     int n = 0;
@@ -128,7 +130,7 @@ static void ddp__served_push(ddp__served_run *r, int late, int w, double now)
         if (!late || (r->s->late && r->s->late[k] > 0)) ddp__served_send(r, late, k, w, 0, now);
 }
 
-/* Something is new at server k: whom it answers. */
+/* Server k answers the workers that its rule allows after a change. */
 static void ddp__served_rule(ddp__served_run *r, int late, int k, double now)
 {
     const ddp_served *s = r->s;
@@ -151,7 +153,7 @@ static void ddp__served_rule(ddp__served_run *r, int late, int k, double now)
     }
 }
 
-/* A worker has all of its answers. */
+/* A worker has received all answers of a step. */
 static void ddp__served_stepped(ddp__served_run *r, int w, double now)
 {
     r->step[w]++;
@@ -162,7 +164,7 @@ static void ddp__served_stepped(ddp__served_run *r, int w, double now)
     ddp__served_push(r, 1, w, now);
 }
 
-/* The next thing that happens; 0: all workers are through. */
+/* Processes the next event. Returns 0 if all workers have finished. */
 static int ddp__served_next(ddp__served_run *r)
 {
     const int workers = r->s->workers, servers = r->s->servers;

@@ -1,17 +1,17 @@
-/* When transfers that may span several steps arrive: the window cost of plan/partial/partial.h, with landing
- * times. */
+/* Computes when transfers that may span several steps arrive: the window cost of plan/partial/partial.h
+ * with landing times. */
 #include "plan/link_clock.h"
 #include "plan/partial/partial.h"
 
-/* Steps of a plan, which follow each other without end. */
+/* The steps of a plan, repeated forever. */
 typedef struct ddp__steps {
     const ddp_profile *p;
     const ddp_plan *plan;
-    double forward, step, period; /* before a step's last backward; of a step, waits included; H
-                                                 of them */
+    double forward, step, period; /* seconds: before the last backward of a step; of a step with its waits;
+                                     of the H steps together */
 } ddp__steps;
 
-/* The smallest landing of layer l, whose transfer of step h of the first period arrives then. */
+/* The smallest landing of layer l if its transfer of step h of the first period arrives at `arrives`. */
 static int ddp__landing_of(const ddp__steps *s, int l, double arrives)
 {
     double before = 0, slack;
@@ -19,14 +19,14 @@ static int ddp__landing_of(const ddp__steps *s, int l, double arrives)
 
     for (int j = 0; s->plan->cost == DDP_COST_WINDOW && s->p->forward_s && j < l; j++)
         before += s->p->forward_s[j];
-    slack = arrives - before - 1e-12 * s->period; /* sums that are equal but for rounding are */
+    slack = arrives - before - 1e-12 * s->period; /* sums that differ only by rounding are equal */
     landing = (int)ceil(slack / s->step) - s->plan->step_of[l] - 1;
     return landing < 0 ? 0 : landing < s->plan->period ? landing : s->plan->period - 1;
 }
 
-/* The link serves in the order of posting. After one period it is what it will always be: what waits at a
- * moment is the largest of what was posted since some earlier one less the time since, and a whole period
- * adds nothing to that. */
+/* The link serves messages in the order in which they were posted. After one period it is in the steady
+ * state: the backlog at any time is the largest value, over all earlier times, of the work posted since
+ * then minus the time since then. A whole period adds nothing to it. */
 static void ddp__landing_link(const ddp__steps *s, int *landing)
 {
     double free_at = -DBL_MAX;
@@ -54,7 +54,7 @@ ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *lan
     if (!p || !plan || !plan->step_of || !landing || !exposed_s)
         return ddp__fail(err, DDP_ARG, "ddp_plan_landing: a profile, a plan and both results are needed");
     checked = *plan;
-    DDP__TRY(ddp_plan_evaluate(p, plan->cost, &checked, err)); /* all of it makes sense */
+    DDP__TRY(ddp_plan_evaluate(p, plan->cost, &checked, err)); /* checks all arguments */
     s.p = p;
     s.plan = &checked;
     s.forward = p->between_s;

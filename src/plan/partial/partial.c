@@ -1,4 +1,4 @@
-/* DreamDDP's planner: the solvers by name, bubble filling, the plan and its costs. */
+/* DreamDDP's planner: selects the solver, fills bubbles, and builds the plan with its costs. */
 #include "plan/names.h"
 #include "plan/partial/partial_brute.h"
 #include "plan/partial/partial_names.h"
@@ -40,14 +40,14 @@ void ddp_plan_free(ddp_plan *plan)
     memset(plan, 0, sizeof *plan);
 }
 
-/* Bubble filling: in each step average further layers from the output side, where it is free.
- * exact: the longest prefix 0..m-1 (own layers in it count once) with which the step costs no more than
- * without; empty
- *        steps too.
- * eq12:  the paper's test, T - P(a+1) >= comm of set and prefix, where a is the first sending layer of the
- *        set and the prefix ends before it; empty steps have no a and stay empty. */
+/* Bubble filling: each step averages further layers from the output side where that costs nothing.
+ *
+ * exact: the longest prefix 0..m-1 with which the step costs no more than without it. The step's own
+ * layers in the prefix count once. Empty steps are filled too. eq12: the paper's test, T - P(a+1) >= comm
+ * of the set and the prefix. a is the first sending layer of the set, and the prefix ends before it. Empty
+ * steps have no a and stay empty. */
 
-/* Excess of step h of c->step with the prefix 0..m-1 as well. */
+/* The excess of step h of c->step if it also averages the prefix 0..m-1. */
 static double ddp__excess_step(const ddp__costs *c, int h, int m)
 {
     int n = 0;
@@ -56,8 +56,9 @@ static double ddp__excess_step(const ddp__costs *c, int h, int m)
     return ddp__excess_list(c, c->list, n, -1, -1);
 }
 
-/* A longer prefix costs no less. (With the sum cost the first filled layer may make the step start sooner and
- * so cheaper than without; from there on the same holds.) Bisection finds the last. */
+/* Finds the longest free prefix by bisection, because a longer prefix costs no less. (With the sum cost,
+ * the first filled layer may let the step start earlier, and so make it cheaper than without; from there
+ * on the same holds.) */
 static int ddp__fill_exact(const ddp__costs *c, int h)
 {
     double own = ddp__excess_step(c, h, 0);
@@ -89,7 +90,7 @@ static int ddp__fill_eq12(const ddp__costs *c, int h)
     return m;
 }
 
-/* Marks plan->fill [H x L, forward order] from c->step. */
+/* Sets plan->fill [H x L, forward order] from c->step. */
 static void ddp__fill(const ddp__costs *c, ddp_fill rule, ddp_plan *plan)
 {
     int L = c->layers;
@@ -101,7 +102,7 @@ static void ddp__fill(const ddp__costs *c, ddp_fill rule, ddp_plan *plan)
     }
 }
 
-/* Costs of the assignment c->step into plan. */
+/* Writes the costs of the assignment c->step to the plan. */
 static void ddp__plan_costs(const ddp__costs *c, ddp_plan *plan)
 {
     double excess = 0;
@@ -112,8 +113,8 @@ static void ddp__plan_costs(const ddp__costs *c, ddp_plan *plan)
     plan->lower_bound_s = plan->period * c->T + ddp__excess_bound(c, plan->period);
 }
 
-/* Layers with parameters (without parameter counts: layers that send), ceil(n/H) to a step; one without
- * parameters goes with the next that has some. */
+/* Equal number of layers per step: ceil(n/H) of the n layers with parameters (without parameter counts, of
+ * the layers that send). A layer without parameters goes to the step of the next layer that has some. */
 static void ddp__enp(const ddp_profile *p, const ddp__costs *c, int period)
 {
     const double *size = p->params ? p->params : p->comm_s;
@@ -126,7 +127,7 @@ static void ddp__enp(const ddp_profile *p, const ddp__costs *c, int period)
     }
 }
 
-/* c->step by the chosen solver. */
+/* Sets c->step with the chosen solver. */
 static ddp_status ddp__partial_solve(const ddp_profile *p, const ddp_plan_options *o, ddp__costs *c,
                                      ddp_error *err)
 {

@@ -1,11 +1,12 @@
-/* The yardstick of DreamDDP's planner: the definitions of plan/partial/partial.h played event by event, and
- * every contiguous partition (empty sets allowed). Deliberately shares no arithmetic. */
+/* The reference for DreamDDP's planner: simulates the definitions of plan/partial/partial.h event by
+ * event, for every contiguous partition (empty sets allowed). Deliberately shares no arithmetic with the
+ * solvers. */
 #include "plan/arrays.h"
 #include "plan/partial/partial_brute.h"
 
 #define DDP__BRUTE_PARTITIONS 5e7
 
-/* Transfers in order of backward on one first-in-first-out link. */
+/* Transfers run in backward order on one first-in-first-out link. */
 static double ddp__brute_timeline(const ddp_profile *p, const unsigned char *member)
 {
     double now = 0, link = 0, done = 0;
@@ -33,8 +34,8 @@ static double ddp__brute_sum(const ddp_profile *p, const unsigned char *member)
     return done > now ? done : now;
 }
 
-/* The link always serves the waiting layer nearest to the input, interrupting any other; layers become ready
- * from the output side, so the waiting ones are a stack. left and done: [L]. */
+/* The link always serves the waiting layer nearest to the input, and interrupts any other. Layers become
+ * ready from the output side, so the waiting layers form a stack. left and done: [L]. */
 static double ddp__brute_window(const ddp_profile *p, const unsigned char *member, int *stack, double *left,
                                 double *done)
 {
@@ -86,7 +87,7 @@ ddp_status ddp__brute_step(const ddp_profile *p, ddp_cost cost, const unsigned c
 
 typedef struct ddp__brute_state {
     int layers, period, *cut, *best_cut;
-    const double *cost; /* [(L+1) x (L+1)] of [a, b) in backward order */
+    const double *cost; /* [(L+1) x (L+1)] cost of each set [a, b) in backward order */
     double best, deadline;
     long seen;
     int late;
@@ -116,7 +117,7 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
     ddp__scratch room = {NULL, 0};
     double *table, partitions = 1;
     unsigned char *member;
-    int a, b, i, sets = period < p->layers ? period : p->layers; /* more would be empty */
+    int a, b, i, sets = period < p->layers ? period : p->layers; /* further sets would be empty */
     ddp_status status = DDP_OK;
 
     for (i = 1; i < sets && partitions <= DDP__BRUTE_PARTITIONS; i++)

@@ -1,18 +1,22 @@
-/* What an assignment of layers to steps costs, and DreamDDP's solvers: contiguous sets (memoised, programme,
- * Algorithm 2) and scattered ones. */
+/* The cost of an assignment of layers to steps, and DreamDDP's solvers: contiguous sets (memoised search,
+ * dynamic programme, Algorithm 2) and scattered sets. */
 #include "plan/arrays.h"
 #include "plan/partial/partial_search.h"
 #include "plan/times.h"
 
 /* Interval and set costs of the partial planner in closed form (stated in plan/partial/partial.h).
  *
- * Timeline: the link is busy without a gap from the last moment at which it was free, which is some layer's
- * backward end P(i+1), so the last transfer ends at the largest P(i+1) + comm of the set from i on. Window: a
- * layer's forward cannot begin before its transfer, so the step is late by the largest (transfer end - due
- * time). Layers from i towards the input are released at P(i+1) or later and due no later than layer i, so
- * some of them is late by at least P(i+1) + their comm - due(i); serving the input side first attains the
- * largest of these, because layer i then waits for nothing else. In both the maximum is what a link's clock
- * shows that serves the set in backward order, layer i ready at w(i). */
+ * Timeline: from the last time at which it was free, the link is busy without a gap. That time is the
+ * backward end P(i+1) of some layer. So the last transfer ends at the largest P(i+1) + comm of the set from
+ * i on.
+ *
+ * Window: the forward of a layer cannot begin before its transfer ends, so the step is late by the largest
+ * (transfer end - due time). Layers from i towards the input are released at P(i+1) or later and due no
+ * later than layer i. So one of them is late by at least P(i+1) + their comm - due(i). Serving the input
+ * side first attains the largest of these bounds, because layer i then waits for nothing else.
+ *
+ * In both cases the maximum is the clock of a link that serves the set in backward order, with layer i
+ * ready at w(i). */
 
 /* Seconds for which the message of row l alone occupies the link; 0 if row l sends nothing. */
 static double ddp__occupies(const ddp_profile *p, int l)
@@ -22,7 +26,7 @@ static double ddp__occupies(const ddp_profile *p, int l)
 
 ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err)
 {
-    double before = 0; /* forward time of the layers ahead of layer i in the forward pass */
+    double before = 0; /* forward time of the layers before layer i in the forward pass */
     ddp_status status;
     size_t L;
     int i, l;
@@ -62,7 +66,7 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
     return status;
 }
 
-/* Excess of the interval [a, b); kmax = max of k over it (read by timeline and window only). */
+/* The excess of the interval [a, b). kmax = max of k over it (used by timeline and window only). */
 static double ddp__excess_interval(const ddp__costs *c, int a, int b, double kmax)
 {
     double late;
@@ -95,11 +99,11 @@ double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, i
     return late > 0 ? late : 0;
 }
 
-/* Let v(s) be such that a step which averages a subset X of the layers s.. (maybe with others) costs at least
- * v(s) + alpha + comm(X): w(s) for timeline and window; for sum the step may have started with an earlier
- * layer a, whose comm then counts too. Summed over the n steps that hold such layers the excess is at least
- * comm[s..L) - n (T - v(s) - alpha), with n = H the worst case if that slack is positive and n = 1 if not; a
- * single layer s gives the same with its own comm. */
+/* A lower bound. Let v(s) be such that a step that averages a subset X of the layers s.. (and possibly
+ * others) costs at least v(s) + alpha + comm(X). For timeline and window, v(s) is w(s). For sum, the step
+ * may have started with an earlier layer a, whose comm then counts too. Summed over the n steps that
+ * contain such layers, the excess is at least comm[s..L) - n (T - v(s) - alpha). The worst case is n = H
+ * if that slack is positive, and n = 1 otherwise. A single layer s gives the same bound with its own comm. */
 double ddp__excess_bound(const ddp__costs *c, int period)
 {
     double best = 0, early = DBL_MAX, v, slack, rest, one;
@@ -122,14 +126,12 @@ double ddp__excess_bound(const ddp__costs *c, int period)
 
 /* Algorithm 2 of DreamDDP: exact and memoised, and as printed.
  *
- * Let m(l) be the largest b for which [l, b) is hidden. Algorithm 2 ends a set that begins at l only at m(l)
- * or m(l)+1. With the timeline or window cost and alpha 0 that loses nothing:
- *  - cutting before m(l) never helps: the cost of [a, b) falls with a, so the later sets lose layers at no
- *  cost to this
- *    one;
- *  - cutting after m(l)+1 never helps: handing [m+1, x) to the next set saves this set exactly its comm, and
- *  the next
- *    set grows by no more, because w does not decrease (and w <= T).
+ * Let m(l) be the largest b for which [l, b) is completely overlapped. Algorithm 2 ends a set that begins at
+ * l only at m(l) or m(l)+1. With the timeline or window cost and alpha 0 this loses nothing:
+ *   - Cutting before m(l) never helps: the cost of [a, b) falls with a, so the later sets lose layers at no
+ *     cost to this one.
+ *   - Cutting after m(l)+1 never helps: moving [m+1, x) to the next set saves this set exactly its comm. The
+ *     next set grows by no more, because w does not decrease (and w <= T).
  * So the tree contains an optimum, and one table over (sets left, l) finds it in O(L H). */
 
 /* m(l), and the excess of [l, m(l)+1) and of [l, L). */
@@ -138,7 +140,7 @@ typedef struct ddp__windows {
     double *next, *last;
 } ddp__windows;
 
-/* By two pointers and a queue of the maxima of k. */
+/* Computes them with two pointers and a queue of the maxima of k. */
 static void ddp__search_windows(const ddp__costs *c, ddp__windows *x)
 {
     int L = c->layers, l, b = 0, head = 0, tail = 0;
@@ -165,7 +167,7 @@ static void ddp__search_windows(const ddp__costs *c, ddp__windows *x)
     }
 }
 
-/* Row r of best [L+1] and pick [L+1] from the row before, `was`; r = sets left less one. */
+/* Fills row r of best [L+1] and pick [L+1] from the previous row, `was`; r = sets left minus one. */
 static void ddp__search_row(const ddp__costs *c, const ddp__windows *x, int r, const double *was, double *now,
                             int *pick)
 {
@@ -184,8 +186,9 @@ static void ddp__search_row(const ddp__costs *c, const ddp__windows *x, int r, c
     }
 }
 
-/* For any interval cost that does not fall as the set grows: best(r, l) = min over b > l of excess[l, b) +
- * best(r-1, b). Empty sets are left to the end: the cost of a set does not depend on its step. */
+/* For any interval cost that does not fall as the set grows:
+ *     best(r, l) = min over b > l of excess[l, b) + best(r-1, b)
+ * Empty sets go to the end, because the cost of a set does not depend on its step. */
 static void ddp__programme_row(const ddp__costs *c, int r, const double *was, double *now, int *pick)
 {
     for (int L = c->layers, l = L - 1; l >= 0; l--) {
@@ -261,8 +264,9 @@ static void ddp__dfs_leaf(ddp__dfs_state *s, int h, double excess)
     for (int i = h + 1; i <= s->period; i++) s->best_cut[i] = s->c->layers;
 }
 
-/* Lines 8-30 with the corrections: the last set is one solution (15), the first branch gets its own copy
- * (28), the second goes on to h+1 (30). A layer of the recursion is a turn of the loop. */
+/* Lines 8-30 of Algorithm 2 with corrections: the last set is one solution (line 15), the first branch
+ * gets its own copy (line 28), and the second branch continues with h+1 (line 30). One pass of the loop is
+ * one level of the recursion. */
 static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
 {
     const ddp__costs *c = s->c;
@@ -283,7 +287,7 @@ static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
     for (; b < L; b++) {
         if (c->k[b] > kmax) kmax = c->k[b];
         more = ddp__excess_interval(c, l, b + 1, kmax);
-        if (b == l || !(more > 0)) { /* lines 17-22: at least one, and whatever is hidden */
+        if (b == l || !(more > 0)) { /* lines 17-22: at least one layer, and all that are overlapped */
             own = more;
             continue;
         }
@@ -315,12 +319,13 @@ ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
     return DDP_OK;
 }
 
-/* Non-contiguous assignment: single moves and swaps from the contiguous one, then from small disturbances of
- * the best. Contiguous sets leave the link idle while the output side of every later step runs backward;
- * scattering uses that time, and convergence needs only each layer once per period. Bounded by a count of
- * looked-at members, so that the plan is the same on every machine; the clock is only a safety net. */
+/* Non-contiguous assignment: single moves and swaps, from the contiguous assignment and then from small
+ * perturbations of the best one. Contiguous sets leave the link idle while the output side of every later
+ * step runs backward. Scattered sets use that time, and convergence only needs each layer once per period.
+ * A count of visited members limits the search, so that the plan is the same on every machine; the clock
+ * is only a safety net. */
 
-/* Members looked at, for each pair of layer and step, and at most. */
+/* The members to visit for each pair of layer and step, and the total limit. */
 #define DDP__SCATTER_VISITS_EACH 2e4
 #define DDP__SCATTER_VISITS      2e7
 
@@ -328,14 +333,14 @@ typedef struct ddp__scatter_state {
     const ddp__costs *c;
     int period;
     int *step;      /* [L] */
-    int *member;    /* [L] layers grouped by step, ascending in a step; sending layers only */
+    int *member;    /* [L] sending layers grouped by step, ascending within a step */
     int *begin;     /* [H+1] */
     double *excess; /* [H] */
     double total, eps, visits, most_visits, deadline;
 } ddp__scatter_state;
 
-/* Layers that send nothing cost nothing anywhere, except that Eq. 8 starts a set at its first layer whether
- * it sends or not. */
+/* Layers that send nothing cost nothing in any step. The exception is Eq. 8: a set starts at its first
+ * layer even if that layer sends nothing. */
 static int ddp__scatter_counts(const ddp__costs *c, int i)
 {
     return c->comm[i] > 0 || c->cost == DDP_COST_SUM;
@@ -348,7 +353,7 @@ static double ddp__scatter_try(ddp__scatter_state *s, int h, int less, int more)
     return ddp__excess_list(s->c, s->member + s->begin[h], n, less, more);
 }
 
-/* Rebuilds lists and costs from step. */
+/* Rebuilds the lists and the costs from step. */
 static void ddp__scatter_index(ddp__scatter_state *s)
 {
     int i, h, L = s->c->layers;
@@ -370,7 +375,7 @@ static int ddp__scatter_stop(const ddp__scatter_state *s)
     return s->visits > s->most_visits || ddp_now() > s->deadline;
 }
 
-/* Moves layer x of an exposed step to where it adds least, if that gains. */
+/* Moves layer x of an exposed step to the step where it adds least, if that gains. */
 static int ddp__scatter_move(ddp__scatter_state *s, int x, double gain)
 {
     int g, h = s->step[x], best = h;
@@ -389,7 +394,7 @@ static int ddp__scatter_move(ddp__scatter_state *s, int x, double gain)
     return 1;
 }
 
-/* Exchanges x with the first layer of another step that gains. */
+/* Exchanges x with the first layer of another step for which that gains. */
 static int ddp__scatter_swap(ddp__scatter_state *s, int x, double gain)
 {
     int h = s->step[x], y, g;
@@ -409,7 +414,7 @@ static int ddp__scatter_swap(ddp__scatter_state *s, int x, double gain)
     return 0;
 }
 
-/* Down to a local minimum of moves, then of moves and swaps. */
+/* Descends to a local minimum of moves, then of moves and swaps. */
 static void ddp__scatter_descend(ddp__scatter_state *s)
 {
     int x, moved, swaps;
@@ -428,8 +433,8 @@ static void ddp__scatter_descend(ddp__scatter_state *s)
     } while (moved);
 }
 
-/* Iterated local search around the best, at first without a disturbance; an equal result replaces it: so
- * plateaus are crossed. */
+/* Iterated local search around the best assignment; the first round has no perturbation. An equal result
+ * replaces the best, so that the search can cross plateaus. */
 static void ddp__scatter_search(ddp__scatter_state *s, int *best, double bound)
 {
     ddp_rng rng = ddp_rng_seed(1, (uint64_t)s->c->layers);
@@ -467,7 +472,7 @@ ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, in
     s.begin = ddp__ints(&room, H + 1);
     DDP__TRY(ddp__scratch_check(&room, c->layers, "layers", err));
     s.c = c;
-    s.period = (int)H; /* with more steps than layers the rest stay empty */
+    s.period = (int)H; /* with more steps than layers, the remaining steps stay empty */
     s.most_visits = DDP__SCATTER_VISITS_EACH * (double)L * (double)H;
     if (s.most_visits > DDP__SCATTER_VISITS) s.most_visits = DDP__SCATTER_VISITS;
     s.eps = 1e-12 * (c->T + c->C[c->layers] + c->alpha);

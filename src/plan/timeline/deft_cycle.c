@@ -17,7 +17,7 @@ static double ddp__deft_ready(const ddp__deft *d, double offset, int i)
     return fmax(0, offset + d->ready[i]);
 }
 
-/* Assigns each part, in list order, to the link that delivers it first in time. */
+/* Assigns each part, in list order, to the first link that can deliver it by the deadline. */
 static void ddp__deft_queue(ddp__deft *d, const ddp_knapsack_problem *p)
 {
     double busy[2] = {p->start_s[0], p->start_s[1]}, after;

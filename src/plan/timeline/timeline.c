@@ -1,4 +1,4 @@
-/* The baselines' timelines: S-SGD, WFBP, MG-WFBP, ASC-WFBP, ByteScheduler and US-Byte. */
+/* Simulates the baselines: S-SGD, WFBP, MG-WFBP, ASC-WFBP, ByteScheduler and US-Byte. */
 #include "plan/arrays.h"
 #include "plan/link_clock.h"
 #include "plan/names.h"
@@ -25,24 +25,25 @@ enum { DDP__BL_MOST_PARTS = 1000000 };
 /* One message: rows first..last of the profile as one operation. */
 typedef struct ddp__bl_group {
     int first, last;
-    double ready; /* the end of backward of row first, from the start of backward */
-    double c;     /* on the link, startup included */
+    double ready; /* the end of the backward of row first, from the start of backward */
+    double c;     /* seconds on the link, startup included */
 } ddp__bl_group;
 
-/* A profile checked and summed up. Times in seconds from the start of backward. */
+/* A checked profile with its sums. Times are in seconds from the start of backward. */
 typedef struct ddp__bl_model {
     const ddp_profile *p;
     const ddp_timeline_options *o;
-    int groups;           /* what is sent */
-    ddp__bl_group *group; /* [groups] in order of backward: the output side first */
-    int *parts;           /* [groups] equal parts of each */
-    double *size;         /* [groups] of one part, in partitions: at most 1 */
-    double *arrive;       /* [rows] when a row's forward may begin for its gradient's sake */
+    int groups;           /* number of messages */
+    ddp__bl_group *group; /* [groups] in backward order: the output side first */
+    int *parts;           /* [groups] number of equal parts of each */
+    double *size;         /* [groups] size of one part, in partitions: at most 1 */
+    double *arrive;       /* [rows] time at which the gradient of a row has arrived and its forward may
+                             begin */
     int *priority;        /* [groups] 0 = first */
-    double alpha;         /* startup contained in every group's c */
-    double most_params;   /* in a part, where partition_s is 0 */
+    double alpha;         /* startup included in every group's c */
+    double most_params;   /* most parameters in a part; used if partition_s is 0 */
     double forward, backward, bound;
-    ddp_interval *log; /* link operations as they begin; NULL where nobody looks */
+    ddp_interval *log; /* link operations in order of their start; NULL = not recorded */
     int logged;
     ddp__scratch room;
 } ddp__bl_model;
@@ -97,7 +98,7 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
     return ddp__check_sum(m->forward + m->backward + comm, DBL_MAX / 2, err);
 }
 
-/* Notes an operation of a group on lane 0; NULL without a log. */
+/* Records an operation of a group on lane 0. Returns NULL without a log. */
 static ddp_interval *ddp__bl_note(ddp__bl_model *m, int group, int part, int parts, double begin, double end)
 {
     const ddp__bl_group *g = &m->group[group];
@@ -107,8 +108,8 @@ static ddp_interval *ddp__bl_note(ddp__bl_model *m, int group, int part, int par
     return &m->log[m->logged++];
 }
 
-/* The end of the forward pass that begins when backward has ended, row i not before m->arrive[i]; noted, if
- * at is not NULL. */
+/* The end of the forward pass that begins at the end of backward, where row i starts no earlier than
+ * m->arrive[i]. Records the intervals if `at` is not NULL. */
 static double ddp__bl_forward(const ddp__bl_model *m, ddp_interval *at)
 {
     double begin, end = m->backward;
@@ -123,7 +124,7 @@ static double ddp__bl_forward(const ddp__bl_model *m, ddp_interval *at)
 
 /* ---- fusion: which rows travel as one message ---- */
 
-/* Row `next` (nearer to the input) joins g: one startup for both, ready with the later. */
+/* Row `next` (nearer to the input) joins g: one startup for both, ready at the later of the two times. */
 static void ddp__bl_join(ddp__bl_group *g, const ddp__bl_group *next, double alpha)
 {
     g->first = next->first;
@@ -158,8 +159,8 @@ static ddp_status ddp__bl_buckets(ddp__bl_model *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* Walking from the output side, start is when the group on top would begin under WFBP; joining changes only
- * what comes after it, so that one pass is enough. */
+/* Walks from the output side. start is the time at which the top group would begin under WFBP. A join only
+ * changes later groups, so one pass suffices. */
 static void ddp__bl_merge(ddp__bl_model *m)
 {
     ddp__bl_group *top = m->group, *next;
@@ -177,7 +178,7 @@ static void ddp__bl_merge(ddp__bl_model *m)
     if (m->groups) m->groups = (int)(top - m->group) + 1;
 }
 
-/* ---- links that serve in the order of backward: one message at a time, or several sharing ---- */
+/* ---- links that serve in backward order: one message at a time, or several that share the link ---- */
 
 static void ddp__bl_fifo(ddp__bl_model *m, double from)
 {
@@ -188,26 +189,26 @@ static void ddp__bl_fifo(ddp__bl_model *m, double from)
     }
 }
 
-/* An operation in flight; note NULL: none. It needs no bandwidth before `starts`; from then on it ends when
- * the service that every such operation has received in common reaches `target`. */
+/* An operation in flight; note NULL = no operation. It needs no bandwidth before `starts`. From then on,
+ * it ends when the service that each such operation has received reaches `target`. */
 typedef struct ddp__bl_flight {
     ddp_interval *note;
     int served;
-    double starts, target; /* target: as long as it is not served, its work */
+    double starts, target; /* target: the work of the operation, until its service begins */
 } ddp__bl_flight;
 
 static ddp_status ddp__bl_shared(ddp__bl_model *m, ddp_error *err)
 {
     const long most = m->o->operations ? m->o->operations : 4;
     const int lanes = most < m->groups ? (int)most : m->groups;
-    const double startup = m->alpha - m->p->gap_s; /* a gap is bandwidth lost */
+    const double startup = m->alpha - m->p->gap_s; /* a gap is lost bandwidth */
     ddp__bl_flight *lane = (ddp__bl_flight *)ddp__scratch_take(&m->room, (size_t)lanes, sizeof *lane), *x;
     double now = 0, service = 0, when, t;
     int i = 0, serving = 0, next, idle, launch;
 
     if (!lane) return ddp__fail(err, DDP_MEMORY, "no memory for %d operations at once", lanes);
     for (;;) {
-        when = DBL_MAX; /* of the next change: the end of a startup or of an operation */
+        when = DBL_MAX; /* time of the next change: the end of a startup or of an operation */
         next = idle = -1;
         for (int k = lanes - 1; k >= 0; k--) {
             x = &lane[k];
@@ -223,7 +224,7 @@ static ddp_status ddp__bl_shared(ddp__bl_model *m, ddp_error *err)
         if (!launch && next < 0) break;
         x = &lane[launch ? idle : next];
         if (launch) when = fmax(m->group[i].ready, now);
-        /* exactly the target at its end, so that rounding leaves no operation with a remainder */
+        /* set to exactly the target at its end, so that rounding leaves no operation with a remainder */
         if (!launch && x->served)
             service = x->target;
         else if (serving)
@@ -249,7 +250,7 @@ static ddp_status ddp__bl_shared(ddp__bl_model *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- partition, ByteScheduler; a group is one row here, whose forward waits for its own parts only ---- */
+/* ---- partition, ByteScheduler; here a group is one row, whose forward waits only for its own parts ---- */
 
 static ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err)
 {
@@ -260,7 +261,7 @@ static ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err)
             whole = (m->group[i].c - m->alpha) / (longest - m->alpha);
         else
             whole = m->p->params[m->group[i].first] / m->most_params;
-        k = ceil(whole - 1e-9); /* 3 x 0.1 s is three parts of 0.1 s, however it was rounded */
+        k = ceil(whole - 1e-9); /* 3 x 0.1 s gives three parts of 0.1 s, in spite of rounding */
         if (k < 1) k = 1;
         total += k;
         if (!ddp__finite(total) || total > most)
@@ -274,14 +275,15 @@ static ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* A part that was committed to the link and has not arrived. */
+/* A part that has been committed to the link and has not arrived. */
 typedef struct ddp__bl_sent {
     int group, last;
     double end;
 } ddp__bl_sent;
 
-/* Groups become ready from the output side, so the best by row among those that wait is always the newest:
- * the queue is a stack of groups, each with the parts it still has to send. */
+/* Groups become ready from the output side, so the waiting group with the highest priority is always the
+ * newest one. The queue is therefore a stack of groups, each with the number of parts that it still has to
+ * send. */
 static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
 {
     double limit = m->o->credit > 0 ? m->o->credit : 1, out = 0, now, link = 0;
@@ -304,7 +306,7 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
             if (sent[head].last) m->arrive[m->group[sent[head].group].first] = sent[head].end;
             out = head + 1 == tail ? 0 : out - m->size[sent[head].group];
         }
-        /* credit is what is left of the limit; a rounding error is not credit */
+        /* credit is the unused part of the limit; a rounding error is not credit */
         while (depth && limit - out > 1e-9 * limit) {
             int g = stack[depth - 1], part = m->parts[g] - left[g];
             double begin = ddp__link_take(&link, now, m->alpha);
@@ -320,14 +322,14 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- US-Byte: operations of unequal size fill the gaps between ready gradients. Parts are its blocks.
+/* ---- US-Byte: operations of unequal size fill the gaps between ready gradients; its blocks are the parts
  * ---- */
 
 typedef struct ddp__bl_us {
     ddp__bl_model *m;
     int *left;      /* [groups] blocks still to send */
-    int *waiting;   /* ready groups with blocks left, the best one last */
-    double *first;  /* [groups] begin of a group's first operation */
+    int *waiting;   /* ready groups with blocks left, the highest priority last */
+    double *first;  /* [groups] start of a group's first operation */
     int64_t visits; /* groups simulated so far */
 } ddp__bl_us;
 
@@ -336,7 +338,7 @@ static double ddp__bl_blocks(const ddp__bl_model *m, int g, int k)
     return k * ((m->group[g].c - m->alpha) / m->parts[g]);
 }
 
-/* Blocks of g that the gap until the next ready gradient asks for; the last may overrun it. */
+/* The number of blocks of g that fill the gap until the next ready gradient; the last one may overrun it. */
 static int ddp__bl_fill(const ddp__bl_us *u, int g, double gap, double startup)
 {
     double one = ddp__bl_blocks(u->m, g, 1), k;
@@ -346,7 +348,7 @@ static int ddp__bl_fill(const ddp__bl_us *u, int g, double gap, double startup)
     return k < u->left[g] ? (int)k : u->left[g];
 }
 
-/* Sends k blocks from time t, `more` of the operation before or a new one; returns the end. */
+/* Sends k blocks at time t, as part of the previous operation (`more`) or as a new one. Returns the end. */
 static double ddp__bl_send(ddp__bl_us *u, int g, int k, double t, int more)
 {
     ddp__bl_model *m = u->m;
@@ -364,7 +366,7 @@ static double ddp__bl_send(ddp__bl_us *u, int g, int k, double t, int more)
     return end;
 }
 
-/* One iteration under m->priority; its length. */
+/* Simulates one iteration under m->priority. Returns its length. */
 static double ddp__bl_us_run(ddp__bl_us *u)
 {
     ddp__bl_model *m = u->m;
@@ -395,11 +397,11 @@ static double ddp__bl_us_run(ddp__bl_us *u)
     return ddp__bl_forward(m, NULL);
 }
 
-/* Bounds the search for lists far beyond any model, the same on every machine: seconds. */
+/* A limit for profiles far larger than any model, the same on every machine: a few seconds. */
 enum { DDP__BL_MOST_VISITS = 100000000 };
 
-/* From the output side: could a group have been sent whole, had it gone before those that became ready
- * meanwhile? */
+/* Searches from the output side: could a group have been sent completely if it had gone before the groups
+ * that became ready in the meantime? */
 static void ddp__bl_us_search(ddp__bl_us *u)
 {
     ddp__bl_model *m = u->m;
@@ -410,11 +412,12 @@ static void ddp__bl_us_search(ddp__bl_us *u)
         for (to = g; to < m->groups - 1 && m->group[to + 1].ready < tau; to++) {
         }
         if (to > g) {
-            own = m->priority[g]; /* g gets the place of `to`, which and those between step back by one */
+            own = m->priority[g]; /* g takes the place of `to`, which moves back by one with those in
+                                     between */
             m->priority[g] = m->priority[to];
             for (i = g + 1; i <= to; i++) m->priority[i]++;
             t = ddp__bl_us_run(u);
-            if (t < best * (1 - 1e-12)) { /* more than rounding */
+            if (t < best * (1 - 1e-12)) { /* more than a rounding error */
                 best = t;
                 g = to + 1;
                 continue;
@@ -445,12 +448,12 @@ static ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* Everything that is decided before anything is sent: who is merged, cut, or goes first. */
+/* Decides everything that does not depend on time: which rows are merged or cut, and their priorities. */
 static ddp_status ddp__bl_shape(ddp__bl_model *m, ddp_error *err)
 {
     ddp_scheme s = m->o->scheme;
     int joins = m->o->bucket_bytes > 0 && (s == DDP_SCHEME_WFBP || s == DDP_SCHEME_ASCWFBP);
-    /* startups that are merged or overlap can be saved: all but one of the messages as given */
+    /* merged or overlapping startups can be saved: all but one of the messages as given */
     if ((joins || s == DDP_SCHEME_MGWFBP || s == DDP_SCHEME_ASCWFBP) && m->groups > 1)
         m->bound -= (m->groups - 1) * m->alpha;
     if (joins) return ddp__bl_buckets(m, err);
@@ -498,7 +501,7 @@ static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
     t->buckets = m->p->layers;
     t->intervals = m->logged;
     t->lower_bound_s = fmax(m->forward + m->backward, m->bound);
-    /* sums in another order: a bound that is attained must not exceed the iteration by an ulp */
+    /* the sums are added in a different order: an attained bound must not exceed the iteration by an ulp */
     if (t->lower_bound_s > t->iteration_s && t->lower_bound_s < t->iteration_s * (1 + 1e-12))
         t->lower_bound_s = t->iteration_s;
     return DDP_OK;
