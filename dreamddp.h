@@ -1,85 +1,85 @@
-/* dreamddp.h 0.3.0 - train neural networks over slow links. MIT licence (at the end).
+/* dreamddp.h 0.3.0 - distributed training of neural networks over slow links. MIT licence (at the end).
  *
- * DO THIS in one C or C++ file of your program, before any libc header:
+ * USAGE. In one C or C++ file of your program, before any libc header, write:
  *     #define DREAMDDP_IMPLEMENTATION
  *     #include "dreamddp.h"
- * and #include "dreamddp.h" alone wherever else you need it. Build with -lm -lpthread. The
- * implementation needs stb_ds.h (Debian: libstb-dev). Linux; C11 or C++17; gcc, clang or nvcc.
+ * In all other files, write only #include "dreamddp.h". Link with -lm -lpthread. The implementation
+ * needs stb_ds.h (Debian: libstb-dev). Requires Linux; C11 or C++17; gcc, clang or nvcc.
  *
- * EXAMPLE. A training loop of your own, and what is added to it (without error checks):
- *     ddp_config cfg = {0};                     // dreamddp, world from the environment
+ * EXAMPLE. Your own training loop with the library calls added (error checks omitted):
+ *     ddp_config cfg = {0};                     // strategy dreamddp; world from the environment
  *     ddp_ctx *d = ddp_open(&cfg, &err);
  *     for (l = 0; l < L; l++) ddp_add_layer(d, &layer[l]);
- *     opt = ddp_sgd(0.05f, 0.9f);               // the library decides when to update
+ *     opt = ddp_sgd(0.05f, 0.9f);               // the library decides when to apply it
  *     ddp_set_optimizer(d, &opt);
  *     while (step++ < steps) {
  *         for (l = 0; l < L; l++)      { ddp_forward_begin(d, l); my_forward(l); }
  *         for (l = L - 1; l >= 0; l--) { my_backward(l); ddp_backward_end(d, l); }
  *         if (ddp_step_end(d)) break;           // the first error since the last step
  *     }
- *     ddp_sync_all(d);                          // every rank leaves with equal parameters
+ *     ddp_sync_all(d);                          // now all ranks have equal parameters
  *     ddp_close(d);
  *
  * CONTENTS. Each part begins with "==== PATH ==== [TAG]".
  *     config/config.h       settings and their defaults
  *     session/session.h     the calls of a training loop: open, layers, hooks, close
- *     graph/layer.h         a layer; nn/optimizer.h: its update
- *     config/strategy.h     a strategy of your own; exchange/verbs.h: the calls that it may use
- *     context/stats.h       statistics; session/checkpoint.h; exchange/collective.h
- *     [profile] [plan]      costs of layers and links; planners: what to send when, what to run where
- *     [pipe]                pipelines: schedules of micro-batches and their time
- *     [compress]            Top-K, quantised messages, AdaTopK, error feedback, all on plain arrays
+ *     graph/layer.h         layers; nn/optimizer.h: optimizers
+ *     config/strategy.h     how to write a strategy; exchange/verbs.h: the calls that it may use
+ *     context/stats.h       statistics; session/checkpoint.h: checkpoints; exchange/collective.h: collectives
+ *     [profile] [plan]      costs of layers and links; planners for communication and placement
+ *     [pipe]                pipelines: schedules of micro-batches and their step time
+ *     [compress]            Top-K, quantised messages, AdaTopK and error feedback on plain arrays
  *     [graph] [nn]          models as static graphs of operators, forward and backward
- *     [data] [io]           token streams, images, safetensors, weights of other programs
- *     [report]              a table, JSON lines, Perfetto traces, HTML
- *     base/backend.h        the table that a device fills in, as dreamddp_cuda.cuh does
+ *     [data] [io]           token streams, images, safetensors files, weights of other libraries
+ *     [report]              table, JSON lines, Perfetto trace and HTML reports
+ *     base/backend.h        the functions that a device backend implements (see dreamddp_cuda.cuh)
  *
- * OPTIONS. Macros, defined before the #include; none changes a public struct or signature.
+ * OPTIONS. Macros to define before the #include. None changes a public struct or signature.
  *     DREAMDDP_IMPLEMENTATION            in exactly one file (or in each, with DDP_STATIC)
  *     DDP_STATIC                         a private copy of the library inside this file
- *     DDP_API                            your own linkage of the public functions
- *     DREAMDDP_NO_STB_DS_IMPLEMENTATION  another file of the program instantiates stb_ds; with
+ *     DDP_API                            replaces the linkage of the public functions
+ *     DREAMDDP_NO_STB_DS_IMPLEMENTATION  another file of the program instantiates stb_ds. With
  *                                        DDP_STATIC in several files, define it in all but one
- *     DDP_USE_MPI                        the mpi transport; compile with mpicc
- *     DDP_USE_OPENSSL                    TLS over TCP: OpenSSL 3 or later, -lssl -lcrypto
- *     DDP_REALLOC, DDP_FREE              bookkeeping memory (tensors: ddp_config.allocator)
- *     DDP_ASSERT                         checks for bugs of this library, never for your mistakes
- * What a program does not call need not be compiled, with DREAMDDP_IMPLEMENTATION:
- *     DDP_NO_PLANNERS                    planners and what follows them (strategies, ddp_probe, Top-K,
- *                                        packings), but those of partial averaging
+ *     DDP_USE_MPI                        adds the mpi transport; compile with mpicc
+ *     DDP_USE_OPENSSL                    adds TLS over TCP; needs OpenSSL 3 or later, -lssl -lcrypto
+ *     DDP_REALLOC, DDP_FREE              allocation for bookkeeping (for tensors, see ddp_config.allocator)
+ *     DDP_ASSERT                         assertion for bugs of this library, never for mistakes of the caller
+ * Macros that leave out unused parts of the implementation; define them with DREAMDDP_IMPLEMENTATION:
+ *     DDP_NO_PLANNERS                    planners, and the features that need them (strategies, ddp_probe,
+ *                                        Top-K, packings), except the planners of partial averaging
  *     DDP_NO_MODELS                      graphs, operators, models, schedules, data, weights
  *     DDP_NO_SIMULATOR                   ddp_simulate
  *     DDP_NO_REPORTS                     everything under [report]
  *
- * CONVENTIONS. Zero means default, all-zero structs are valid. Times are seconds (double), sizes
- * are bytes or counts of floats as the name says, numbers are float32. Layer 0 is next to the
- * input; matrices are row-major. "Borrowed until" and "freed by" say who owns what; freeing NULL
- * is fine. Nothing is allocated inside a training step.
+ * CONVENTIONS. Zero means the default, and all-zero structs are valid. Times are in seconds (double).
+ * Sizes are bytes or numbers of floats, as the name says. Numbers are float32. Layer 0 is the layer next
+ * to the input. Matrices are row-major. "Borrowed until" and "freed by" state the ownership of memory;
+ * freeing NULL is allowed. A training step does not allocate.
  *
- * ERRORS. A ddp_status code for the program and one sentence in a ddp_error for the person, with
- * the offending value and the remedy. The first error of a context stays: every later call
- * returns it and does nothing. The library never prints (except through the logger), never
- * exits, installs no signal handlers. One exception: the mpi transport prints its error and calls
- * MPI_Abort after a failure if it initialised MPI (docs/mpi.md).
+ * ERRORS. A function returns a ddp_status code for the program and fills a ddp_error with a message for
+ * the user: it names the offending value and the remedy. The first error of a context is sticky: every
+ * later call returns it and does nothing. The library never prints (except through the logger), never
+ * exits and installs no signal handlers. One exception: if the mpi transport initialised MPI, it prints
+ * its error and calls MPI_Abort after a failure (docs/mpi.md).
  *
- * THREADS. No mutable data at file scope: contexts are independent. One context belongs to one
- * thread; what may be called from others says so. A context with peers runs a comm thread for each link.
+ * THREADS. There is no mutable data at file scope, so contexts are independent. A context belongs to one
+ * thread; functions that other threads may call say so. A context with peers runs one comm thread per link.
  */
 #ifndef DREAMDDP_H
 #define DREAMDDP_H
 
 /* ==== base/status.h ==== [base] */
-/* What every call speaks: the version and the linkage of functions; status codes and the one sentence that
- * goes with them, log lines, and the hook that memory comes from. */
+/* Basics of the public API: version, linkage of functions, status codes and error messages, logging, and
+ * the memory allocator hook. */
 
-/* CLOCK_MONOTONIC, ppoll and friends are hidden under -std=c11 unless asked for before the first libc
+/* -std=c11 hides CLOCK_MONOTONIC, ppoll and others unless _GNU_SOURCE is defined before the first libc
  * header. */
 #if (defined(DREAMDDP_IMPLEMENTATION) || defined(DDP_SEPARATE)) && defined(__linux__) && !defined(_GNU_SOURCE)
 #define _GNU_SOURCE 1
 #endif
 
-/* Files and messages hold numbers as they are in memory, and sizes of 64 bits. Elsewhere this would compile
- * and write files that no other machine reads. */
+/* Files and messages store numbers in the machine's byte order and with 64-bit sizes. On any other
+ * platform the library would compile, but no other machine could read its files. */
 #if (defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__) || \
     (defined(__SIZEOF_POINTER__) && __SIZEOF_POINTER__ != 8)
 #error "dreamddp: this platform is not supported; use a little-endian 64-bit one (x86-64, arm64, riscv64)"
@@ -101,8 +101,8 @@
 #define DDP__PRINTF(f, a)
 #endif
 
-/* Linkage of the public functions. Define DDP_STATIC to keep a private copy of the
- * library inside one file (two versions in one program then coexist). */
+/* Linkage of the public functions. DDP_STATIC makes a private copy of the library inside one file, so
+ * that one program can contain two versions. */
 #ifdef __cplusplus
 #define DDP__C extern "C"
 #else
@@ -126,7 +126,8 @@
 #endif
 #endif
 
-/* name, process exit code of the programs (1: failure, 2: usage, 3: a peer was lost, 130: aborted), text */
+/* Status codes: name, exit code of the example programs (1: failure, 2: usage, 3: a peer was lost, 130:
+ * aborted), text. */
 #define DDP_STATUS_LIST(X)                         \
     X(OK, 0, "ok")                                 \
     X(ARG, 2, "invalid argument")                  \
@@ -152,21 +153,23 @@ typedef enum ddp_status {
 
 #define DDP_ERROR_TEXT 400
 
-/* A failure: a code for the program, a sentence for the person. All-zero = no error.
- * msg names the offending value and the remedy and never ends in a newline. */
+/* An error: a code for the program and a message for the user. All-zero means no error. msg names the
+ * offending value and the remedy, and never ends in a newline. */
 typedef struct ddp_error {
     ddp_status code;
     char msg[DDP_ERROR_TEXT];
 } ddp_error;
 
-/* ddp_status_text - a short constant English text for a code ("network failure").
- * ddp_status_exit_code - the exit code that the programs of this project return for it.
- * Both are pure and safe from any thread. */
+/* ddp_status_text - a short English text for a code, such as "network failure". The string is a constant.
+ * Pure; safe from any thread. */
 DDP_API const char *ddp_status_text(ddp_status code);
+
+/* ddp_status_exit_code - the exit code that the programs of this project return for a status code. Pure;
+ * safe from any thread. */
 DDP_API int ddp_status_exit_code(ddp_status code);
 
 typedef enum ddp_log_level {
-    DDP_LOG_DEFAULT, /* what DREAMDDP_LOG says (off, error, warn, info, debug), else warn */
+    DDP_LOG_DEFAULT, /* the level that DREAMDDP_LOG names (off, error, warn, info, debug); if unset, warn */
     DDP_LOG_OFF,
     DDP_LOG_ERROR,
     DDP_LOG_WARN,
@@ -174,18 +177,18 @@ typedef enum ddp_log_level {
     DDP_LOG_DEBUG
 } ddp_log_level;
 
-/* Where log lines go. All-zero = nowhere, unless DREAMDDP_LOG is set: then stderr.
- * fn gets one line without newline; it may be called from the comm thread. */
+/* Destination of log lines. All-zero: no logging, or stderr if the environment variable DREAMDDP_LOG is
+ * set. fn receives one line without a newline. The comm thread may call it, too. */
 typedef struct ddp_logger {
     void (*fn)(void *user, ddp_log_level level, const char *line);
     void *user;
-    ddp_log_level level; /* lines above this level are not formatted */
+    ddp_log_level level; /* less important lines are not formatted */
 } ddp_logger;
 
-/* Memory for tensors, optimizer state and staging. All-zero = malloc/free (64-byte aligned,
- * huge pages where the system offers them).
- *   alloc  returns bytes bytes aligned to at least 64, not necessarily zeroed, or NULL
- *   free   takes what alloc returned and the same byte count; never called with NULL
+/* Allocator for tensors, optimizer state and staging buffers. All-zero: malloc and free, with 64-byte
+ * alignment and huge pages where the system offers them.
+ *   alloc  returns `bytes` bytes aligned to at least 64, or NULL; the memory need not be zeroed
+ *   free   receives a pointer that alloc returned, never NULL, and the same byte count
  * Both may be called from the thread that calls ddp_open, ddp_close or the first step. */
 typedef struct ddp_allocator {
     void *(*alloc)(void *user, size_t bytes);
@@ -194,13 +197,13 @@ typedef struct ddp_allocator {
 } ddp_allocator;
 
 /* ==== plan/osp/rule.h ==== [plan] */
-/* The rules by which OSP chooses late layers. */
+/* The rules by which OSP chooses the deferred layers. */
 
 typedef enum ddp_osp_rule {
-    DDP_OSP_WALK,    /* by rising importance; a layer that does not fit is skipped */
-    DDP_OSP_STOP,    /* the same; the first layer that does not fit ends the walk */
-    DDP_OSP_DENSITY, /* walk by rising importance per byte */
-    DDP_OSP_KNAPSACK /* at least the bytes of the walk, with less importance */
+    DDP_OSP_WALK,    /* by ascending importance; skips a layer that does not fit */
+    DDP_OSP_STOP,    /* the same, but stops at the first layer that does not fit */
+    DDP_OSP_DENSITY, /* by ascending importance per byte; skips a layer that does not fit */
+    DDP_OSP_KNAPSACK /* at least as many bytes as the walk, with the least importance */
 } ddp_osp_rule;
 
 /* ==== plan/partial/choice.h ==== [plan] */
@@ -208,18 +211,18 @@ typedef enum ddp_osp_rule {
 
 typedef enum ddp_solver {
     DDP_SOLVER_DEFAULT, /* scatter */
-    DDP_SOLVER_OPTIMAL, /* contiguous optimum: memoised search, else O(L^2 H) programme */
-    DDP_SOLVER_DFS,     /* Algorithm 2 as printed, typos corrected */
+    DDP_SOLVER_OPTIMAL, /* optimal among contiguous sets: memoised search, else the O(L^2 H) programme */
+    DDP_SOLVER_DFS,     /* Algorithm 2 as printed, with typos corrected */
     DDP_SOLVER_ENP,     /* equal number of layers per step */
-    DDP_SOLVER_BRUTE,   /* every contiguous partition; small instances only */
-    DDP_SOLVER_SCATTER  /* any assignment: longest first + moves */
+    DDP_SOLVER_BRUTE,   /* tries every contiguous partition; small instances only */
+    DDP_SOLVER_SCATTER  /* any assignment: longest layer first, then improving moves */
 } ddp_solver;
 
 typedef enum ddp_cost {
     DDP_COST_DEFAULT,  /* window */
-    DDP_COST_TIMELINE, /* transfers queue on one link; the step ends with the last of them */
-    DDP_COST_SUM,      /* Eq. 8-11: a set's transfers as one lump after its first layer */
-    DDP_COST_WINDOW    /* timeline, but a transfer may end as late as its layer's next forward */
+    DDP_COST_TIMELINE, /* transfers queue on one link; the step ends with the last transfer */
+    DDP_COST_SUM,      /* Eq. 8-11: the transfers of a set count as one block after its first layer */
+    DDP_COST_WINDOW    /* like timeline, but a transfer may last until its layer's next forward */
 } ddp_cost;
 
 typedef enum ddp_fill { DDP_FILL_NONE, DDP_FILL_EXACT, DDP_FILL_EQ12 } ddp_fill;
@@ -764,94 +767,93 @@ DDP_API unsigned ddp_epoch(const ddp_ctx *d);
 DDP_API int ddp_links(const ddp_ctx *d);
 
 /* ==== graph/layer.h ==== [graph] */
-/* A layer: the unit of synchronisation. Registered by the user's loop or by a built graph. */
+/* A layer, the unit of synchronisation. A user's training loop or a built graph registers it. */
 
 typedef enum ddp_dtype { DDP_F32, DDP_I32 } ddp_dtype;
 
 typedef enum ddp_block_kind {
-    DDP_PARAMS, /* updated by the optimizer; grads NULL = frozen: still timed, never changed */
+    DDP_PARAMS, /* updated by the optimizer; grads NULL: frozen, timed but never updated */
     DDP_BUFFERS /* running statistics: averaged with the layer, never updated by the optimizer */
 } ddp_block_kind;
 
-/* One contiguous array of a layer. Memory is borrowed until ddp_close. */
+/* One contiguous array of a layer. The memory is borrowed until ddp_close. */
 typedef struct ddp_block {
     float *params;
-    float *grads; /* same count, or NULL */
+    float *grads; /* `count` floats, or NULL */
     size_t count; /* floats */
     ddp_block_kind kind;
 } ddp_block;
 
-/* A matrix within a block: what ddp_muon takes as a whole. */
+/* A matrix within a block, which ddp_muon updates as a whole. */
 typedef struct ddp_matrix {
-    const float *params;  /* its first value; row after row */
-    size_t rows, columns; /* a row makes one output */
+    const float *params;  /* first value; stored row by row */
+    size_t rows, columns; /* a row produces one output */
 } ddp_matrix;
 
-/* What a layer is made of. Name, blocks and matrices are copied, the arrays behind them are borrowed
- * until ddp_close. A layer of one block fills params, grads and count; more go in blocks. */
+/* Description of a layer. Name, blocks and matrices are copied; the arrays they point to are borrowed
+ * until ddp_close. A layer with one block fills params, grads and count; further blocks go in blocks. */
 typedef struct ddp_layer {
-    const char *name; /* for plans, reports and errors; NULL = "layer N" */
+    const char *name; /* used in plans, reports and errors (default: "layer N") */
     float *params;
     float *grads;
     size_t count;
     const ddp_block *blocks; /* further blocks, or NULL */
     int block_count;
-    double flops;               /* of one forward of a micro-batch, 0 = 2 x count; only deterministic plans
-                                     read it */
-    int group;                  /* of ddp_group: the ranks that average this layer; 0 = all */
-    const ddp_matrix *matrices; /* in the order of their blocks, without embeddings and heads; only ddp_muon
-                                     and rules */
-    int matrix_count;           /* of your own ask for them */
+    double
+        flops; /* of one forward pass of a micro-batch (default: 2 x count); read only by deterministic plans
+                  */
+    int group; /* group from ddp_group that averages this layer (default: 0, all ranks) */
+    const ddp_matrix
+        *matrices;    /* in the order of their blocks, without embeddings and heads; read only by ddp_muon */
+    int matrix_count; /* and by your own update rules */
 } ddp_layer;
 
 typedef struct ddp_ctx ddp_ctx;
 
 /* ==== nn/optimizer.h ==== [nn] */
-/* Optimizers, which are registered, not called: the library decides when an update is applied. And
- * the learning rate as a pure function of the step. */
+/* Optimizers and learning-rate schedules. A program registers an optimizer, and the library decides when
+ * to apply its update. */
 
-/* One call updates one contiguous block of a layer, or one matrix of it or what lies around them. All arrays
- * have count floats. */
+/* Arguments of one update: one contiguous block of a layer, one matrix of it, or the part around its
+ * matrices. All arrays have count floats. */
 typedef struct ddp_update {
     int layer;
     float *params;
     const float *grads;
-    float *state; /* state_per_param x count floats, zero before the first update: array k begins at k
-                            x count */
+    float *state; /* state_per_param x count floats, initially zero; array k starts at k x count */
     size_t count;
     long step; /* number of this update, from 0 */
     float lr;
-    void *stream;         /* on a device, whose arrays these are: where the rule queues its kernels; NULL on
-                            the CPU */
-    size_t rows, columns; /* of a matrix, row after row; 0: it is none, or the rule takes all alike */
-    void *desk;           /* the library's own, for ddp_muon */
+    void *
+        stream; /* stream on which a device rule queues its kernels on these device arrays; NULL on the CPU */
+    size_t rows, columns; /* shape of a matrix, row-major; 0: no matrix, or a rule without matrix_state */
+    void *desk;           /* for ddp_muon only */
 } ddp_update;
 
-/* A registered optimizer. hyper is what the built-in rules read; a user's rule may use user. */
+/* A registered optimizer. The built-in rules read hyper; a user's rule may use `user`. */
 typedef struct ddp_optimizer {
-    const char *name;    /* "sgd", "adamw", ...: part of the fingerprint of a run */
+    const char *name;    /* "sgd", "adamw", ...; part of the run's fingerprint */
     int state_per_param; /* floats of state per parameter: 0, 1 or 2 */
     void (*update)(const struct ddp_optimizer *self, const ddp_update *u);
-    float lr;         /* default learning rate; ddp_set_lr changes it per step */
-    float hyper[6];   /* as the rule's maker fills it */
-    void *user;       /* the rule's own data, borrowed until ddp_close */
-    int matrix_state; /* > 0: each matrix (ddp_layer.matrices) has a call of its own, and so many
-                                     floats of state per parameter, at most state_per_param; 0: the rule takes
-                                     all alike */
+    float lr;         /* default learning rate; ddp_set_lr changes it for each step */
+    float hyper[6];   /* parameters of the built-in rules */
+    void *user;       /* data of a user's rule, borrowed until ddp_close */
+    int matrix_state; /* > 0: update each matrix (ddp_layer.matrices) in a separate call, with this many
+                         floats of state per parameter, at most state_per_param; 0: no separate calls */
 } ddp_optimizer;
 
-/* The built-in rules. Same arithmetic as PyTorch's of the same name (float32, no fused
- * multiply-add, so that unlike processors stay equal).
+/* Built-in optimizers, with the arithmetic of the PyTorch optimizer of the same name. They use float32
+ * without fused multiply-add, so heterogeneous processors get bit-identical results. Pass the result to
+ * ddp_set_optimizer. Pure; safe from any thread.
  *   ddp_sgd       v = momentum v + (g + decay w); w -= lr v      (momentum 0: no state)
  *   ddp_nesterov  the same v; w -= lr (g + decay w + momentum v)
- *   ddp_adam      L2 decay added to the gradient
+ *   ddp_adam      L2 decay, added to the gradient
  *   ddp_adamw     decoupled decay: w -= lr decay w
- *   ddp_muon      matrices: v = momentum v + (1 - momentum) g, the direction (1 - momentum) g + momentum v
- *                 brought to the nearest orthogonal matrix by five Newton-Schulz steps (nn/muon.c) and scaled
- *                 by sqrt(max(1, rows / columns)), at the rate matrix_lr; decoupled decay. All else: AdamW
- *                 (0.9, 0.95, 1e-8) at the rate lr, above 0. ddp_set_lr changes both in proportion. On the
- *                 CPU
- * Pass the result to ddp_set_optimizer. Pure; safe from any thread. */
+ *   ddp_muon      matrices: v = momentum v + (1 - momentum) g. Five Newton-Schulz steps (nn/muon.c)
+ *                 approximate the orthogonal matrix nearest to (1 - momentum) g + momentum v. It is scaled
+ *                 by sqrt(max(1, rows / columns)) and applied at the rate matrix_lr, with decoupled decay.
+ *                 All other parameters: AdamW (0.9, 0.95, 1e-8) at the rate lr, which must be above 0.
+ *                 ddp_set_lr changes both rates in proportion. CPU only */
 DDP_API ddp_optimizer ddp_sgd(float lr, float momentum);
 DDP_API ddp_optimizer ddp_sgd_decay(float lr, float momentum, float weight_decay);
 DDP_API ddp_optimizer ddp_nesterov(float lr, float momentum, float weight_decay);
@@ -859,33 +861,38 @@ DDP_API ddp_optimizer ddp_adam(float lr, float beta1, float beta2, float eps, fl
 DDP_API ddp_optimizer ddp_adamw(float lr, float beta1, float beta2, float eps, float weight_decay);
 DDP_API ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float weight_decay);
 
-/* ddp_own_update - the program's own optimizer, as is a zeroed one: the library never updates, and the
- * program does after ddp_step_end. Under strategies that average gradients their averages are then in the
- * program's arrays, clipped where that is set; the program zeroes them. Under those that average parameters,
- * or changes, a step's averages are of parameters as they stand before its update (ddp_config.average.first),
- * whole when ddp_step_end returns. The state is the program's: ddp_add_state gives it to checkpoints and to
- * joining workers. Strategies that update later, or on a server, refuse it. */
+/* ddp_own_update - for a program with its own optimizer; a zeroed ddp_optimizer means the same. The library
+ * never updates parameters. The program updates them after ddp_step_end.
+ *
+ * Strategies that average gradients leave the averages in the program's gradient arrays, clipped if clipping
+ * is set; the program zeroes them. Strategies that average parameters or parameter deltas average the
+ * parameters as they are before the step's update (ddp_config.average.first); the average is complete when
+ * ddp_step_end returns. Strategies that update later, or on a server, return an error.
+ *
+ * The optimizer state belongs to the program; ddp_add_state includes it in checkpoints and sends it to
+ * joining workers. */
 DDP_API ddp_optimizer ddp_own_update(void);
 
 /* ---- learning rate ---- */
 
 typedef enum ddp_schedule_kind { DDP_LR_CONSTANT, DDP_LR_COSINE, DDP_LR_STEP } ddp_schedule_kind;
 
-/* All-zero but base = a constant rate. */
+/* A learning-rate schedule. All-zero except base means a constant rate. */
 typedef struct ddp_lr_schedule {
     ddp_schedule_kind kind;
-    double base;      /* rate after the warm-up */
-    long warmup;      /* steps of linear warm-up: step s has base (s + 1) / warmup; 0 = none */
-    long total;       /* cosine: the step at which the minimum is reached, and then kept */
+    double base;      /* learning rate after the warm-up */
+    long warmup;      /* steps of linear warm-up; step s has rate base (s + 1) / warmup (default: 0, none) */
+    long total;       /* cosine: step at which the rate reaches its minimum, where it stays */
     double min_ratio; /* cosine: the minimum is min_ratio x base */
-    long step_size;   /* step: after the warm-up the rate is multiplied by gamma every step_size */
+    long step_size;   /* step: after the warm-up, the rate is multiplied by gamma every step_size steps */
     double gamma;
 } ddp_lr_schedule;
 
-/* ddp_lr_at - the rate of a step, counted from 0. Pure; safe from any thread. */
+/* ddp_lr_at - the learning rate of a step, counted from 0. Pure; safe from any thread. */
 DDP_API double ddp_lr_at(const ddp_lr_schedule *s, long step);
 
-/* ddp_schedule_named - constant, cosine or step: 1 and *out set, or 0. */
+/* ddp_schedule_named - converts "constant", "cosine" or "step" to its kind. Returns 1 and sets *out, or
+ * returns 0. */
 DDP_API int ddp_schedule_named(const char *name, ddp_schedule_kind *out);
 
 /* ==== comm/message.h ==== [comm] */
@@ -1308,140 +1315,161 @@ DDP_API ddp_blob ddp_blob_new(size_t size);
 DDP_API void ddp_blob_free(ddp_blob *b);
 
 /* ==== profile/profile.h ==== [profile] */
-/* What planners read of a model: the link, measured costs by layer, operators. */
+/* The inputs of the planners: a link model, the measured costs of each layer, and lists of operators. */
 
-/* ---- the link model alpha + beta x bytes from measured transfers ---- */
+/* ---- the link model alpha + beta x bytes, fitted to measured transfers ---- */
 
-/* Averaging n bytes over all ranks: occupies the link for beta_s * n, ends alpha_s later. */
+/* The cost of averaging n bytes over all ranks: it occupies the link for beta_s * n seconds and ends
+ * alpha_s later. */
 typedef struct ddp_link {
     double alpha_s;
     double beta_s;
 } ddp_link;
 
-/* A model that follows the link: least squares over transfers that fade by half every `half_life` of them.
- * All-zero until ddp_linkfit_start. */
+/* A link model that is updated with each transfer: least squares in which the weight of a transfer halves
+ * every `half_life` transfers. All-zero until ddp_linkfit_start. */
 typedef struct ddp_linkfit {
     ddp_link link;          /* the current estimate */
     double half_life;       /* in transfers */
-    double n, x, y, xx, xy; /* faded, weighted sums of 1, bytes, seconds, products */
+    double n, x, y, xx, xy; /* decayed, weighted sums of 1, bytes, seconds, and their products */
 } ddp_linkfit;
 
-/* ddp_link_fit - alpha, beta >= 0 from n transfers on an otherwise idle link (seconds from start to
- * completion). Interference only delays, so only the fastest transfer of each size counts; squares of
- * relative errors are minimised, so that short transfers decide alpha. One size alone gives alpha 0. *out is
- * untouched on error. Errors: DDP_ARG (no sample; negative or not finite; nothing longer than 0 bytes),
- * DDP_MEMORY. */
+/* ddp_link_fit - fits alpha and beta, both >= 0, to n transfers on an otherwise idle link. seconds [n] are
+ * from the start to the completion of each transfer.
+ *
+ * Interference only adds delay, so only the fastest transfer of each size counts. The fit minimises the
+ * squares of relative errors, so that short transfers determine alpha. With a single size alpha is 0. *out
+ * is untouched on error. Errors: DDP_ARG (no sample; a value is negative or not finite; no transfer is
+ * longer than 0 bytes), DDP_MEMORY. */
 DDP_API ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_link *out,
                                 ddp_error *err);
 
-/* ddp_linkfit_start - begin with link as if it had been seen in `half_life` transfers between 0 and
- * typical_bytes. ddp_linkfit_add - one real transfer; what is not finite or not positive is ignored. Neither
- * allocates. */
+/* ddp_linkfit_start - starts from `link` as if it had been observed in `half_life` transfers between 0 and
+ * typical_bytes bytes. Does not allocate. */
 DDP_API void ddp_linkfit_start(ddp_linkfit *f, ddp_link link, double typical_bytes, double half_life);
+/* ddp_linkfit_add - adds one measured transfer. Ignores values that are not finite or not positive. Does
+ * not allocate. */
 DDP_API void ddp_linkfit_add(ddp_linkfit *f, double bytes, double seconds);
 
-/* ddp_link_drift - how much longer the n messages take now than then, relative: 0.25 = a quarter longer, -0.5
- * = half; 0 if they took no time then. Re-plan when it leaves +-0.2. */
+/* ddp_link_drift - returns the relative change of the time of n messages from `then` to `now`: 0.25 = a
+ * quarter longer, -0.5 = half as long; 0 if they took no time then. Re-plan if the result leaves
+ * -0.2..0.2. */
 DDP_API double ddp_link_drift(ddp_link then, ddp_link now, const double *bytes, int n);
 
 /* ---- measured costs of one model on one cluster ---- */
 
-/* Layer 0 is next to the input; forward visits 0..layers-1, backward layers-1 down to 0: once, in one
- * micro-batch. All times in seconds. Arrays are borrowed by planners and owned by ddp_profile_free when they
- * came from ddp_profile_read. NULL stands for zeros where it says so. */
+/* A profile: the costs of one forward and backward pass of one micro-batch, all times in seconds. Layer 0
+ * is next to the input; forward visits layers 0..layers-1, backward layers-1 down to 0. A profile from
+ * ddp_profile_read or ddp_profile_new is freed with ddp_profile_free; planners borrow the arrays. Where
+ * NULL is allowed for times or counts, it means zeros. */
 typedef struct ddp_profile {
     int layers;         /* L, at least 1 */
     char **name;        /* [L] or NULL */
-    double *params;     /* [L] parameters (a count), or NULL */
+    double *params;     /* [L] number of parameters, or NULL */
     double *forward_s;  /* [L] or NULL */
-    double *backward_s; /* [L] backward plus local update */
-    double *comm_s;     /* [L] how long averaging the layer over all ranks occupies the link */
-    double alpha_s;     /* what each message arrives after its occupancy ends; 0 = in comm_s */
-    double gap_s;       /* how long each message occupies the link beside comm_s; 0 = in comm_s */
-    double between_s;   /* computing between forward and backward: a step's other micro-batches. What
-                              * must arrive before the layer's forward cannot use it; what may land a step
-                              * later can */
+    double *backward_s; /* [L] backward and local update */
+    double *comm_s;     /* [L] time for which averaging the layer over all ranks occupies the link */
+    double alpha_s;     /* time from the end of a message's occupancy to its arrival; 0 = included in
+                           comm_s */
+    double gap_s;       /* time for which each message occupies the link in addition to comm_s; 0 =
+                           included in comm_s */
+    double between_s;   /* compute between forward and backward: the other micro-batches of a step. A
+                           transfer that must end before the layer's forward cannot overlap with it; one
+                           that may end a step later can */
 } ddp_profile;
 
-/* ddp_profile_read - a profile from CSV: header `layer,params,forward_s,backward_s,comm_s` (columns in any
- * order, further ones ignored), one row per layer in forward order.
- * forward_s may be missing or empty (= 0); comm_s may be missing or empty, then comm_s[l] = link->beta_s x 4
- * x params and alpha_s = link->alpha_s (link NULL: an error that says so); beside rows with a measured
- * comm_s, which contains its startup, these contain link->alpha_s too, and alpha_s is 0.
- * A .gz is read through gzip. *out is untouched on error, else freed by ddp_profile_free.
- * Errors: DDP_IO, DDP_FORMAT (names line, column and value), DDP_MEMORY. */
+/* ddp_profile_read - reads a profile from CSV. The header is `layer,params,forward_s,backward_s,comm_s`, in
+ * any order; further columns are ignored. There is one row per layer, in forward order.
+ *
+ *   forward_s  may be missing or empty (= 0)
+ *   comm_s     may be missing or empty; then comm_s[l] = link->beta_s x 4 x params and alpha_s =
+ *              link->alpha_s. If other rows have a measured comm_s, which includes its startup, the computed
+ *              rows include link->alpha_s too, and alpha_s is 0
+ *   link       used if a comm_s is missing; if it is NULL then, the call fails
+ *   out        untouched on error; otherwise the caller frees it with ddp_profile_free
+ *
+ * A .gz file is read through gzip. Errors: DDP_IO, DDP_FORMAT (names the line, column and value),
+ * DDP_MEMORY. */
 DDP_API ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile *out, ddp_error *err);
 
-/* ddp_profile_write - the same CSV, written to a temporary name and renamed. */
+/* ddp_profile_write - writes the same CSV to a temporary file, which it then renames to path. */
 DDP_API ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *err);
 
-/* ddp_profile_new - L layers of zeros with all arrays allocated (name entries NULL). ddp_profile_free - frees
- * what ddp_profile_new and ddp_profile_read made; all-zero is fine. ddp_profile_check - DDP_OK if every cost
- * is finite and >= 0 and L >= 1; the error names the layer. */
+/* ddp_profile_new - creates a profile of L layers with all arrays allocated and zero (name entries NULL).
+ * The caller frees it with ddp_profile_free. */
 DDP_API ddp_status ddp_profile_new(int layers, ddp_profile *out, ddp_error *err);
+/* ddp_profile_free - frees a profile from ddp_profile_new or ddp_profile_read; accepts an all-zero one. */
 DDP_API void ddp_profile_free(ddp_profile *p);
+/* ddp_profile_check - returns DDP_OK if every cost is finite and >= 0 and L >= 1. The error names the
+ * layer. */
 DDP_API ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err);
 
-/* ddp_profile_split - the same model with every layer of more than most_params parameters in equal parts.
+/* ddp_profile_split - splits every layer of more than most_params parameters into equal parts.
  *
- *   most_params  of a part, at least 1; a layer of n has ceil(n / most_params) parts
- *   alpha_s      startup contained in every comm_s, which each part pays again: alpha + (comm - alpha) x its
- *                share
- *   out          a row for each part, in the order of the layers; freed by ddp_profile_free, untouched on
- *                error
- *   layer_of     receives the layer of each row, an array of out->layers for DDP_FREE; NULL is fine
+ *   most_params  most parameters in a part, at least 1; a layer of n parameters has ceil(n / most_params)
+ *                parts
+ *   alpha_s      startup included in every comm_s, in seconds. Each part pays it: alpha + (comm - alpha) x
+ *                its share
+ *   out          receives a row for each part, in the order of the layers; untouched on error; otherwise the
+ *                caller frees it with ddp_profile_free
+ *   layer_of     receives an array of out->layers with the layer of each row; free it with DDP_FREE. May be
+ *                NULL
  *
- * The parts of a layer are ready together, when its backward ends, and its forward waits for all of them: the
- * last row of a layer carries its forward and backward time, the others none. Names of parts are "NAME
- * [2/5]". A plan for such a profile averages a layer's parts in steps of their own; each parameter still once
- * a period. Errors: DDP_ARG (names the value; more than a million rows), DDP_MEMORY. */
+ * The parts of a layer become ready together, when its backward ends, and its forward waits for all of
+ * them. So the last row of a layer carries its forward and backward time, and the other rows have none.
+ * Names of parts are "NAME [2/5]". A plan for such a profile may average the parts of a layer in different
+ * steps; each parameter is still averaged once per period. Errors: DDP_ARG (names the value; more than a
+ * million rows), DDP_MEMORY. */
 DDP_API ddp_status ddp_profile_split(const ddp_profile *p, double most_params, double alpha_s,
                                      ddp_profile *out, int **layer_of, ddp_error *err);
 
-/* ---- a model as a list of operators: what the planners that cut a model over devices read ---- */
+/* ---- a model as a list of operators: the input of planners that split a model over devices ---- */
 
-/* One operator, for one micro-batch. A leaf (no args) without parameters gets no gradient; one without FLOPs
- * either is input data, which ddp_fence reads where its first user runs. */
+/* One operator, with the costs of one micro-batch. A leaf (no args) without parameters gets no gradient. A
+ * leaf that also has no FLOPs is input data, which ddp_fence reads on the device of its first user. */
 typedef struct ddp_oplist_entry {
     char *name; /* or NULL */
-    int *args;  /* [arg_count] indexes of the producers, each below the operator's own */
+    int *args;  /* [arg_count] indices of the producers, each below the operator's own index */
     int arg_count;
-    double flops;        /* forward */
-    double output_bytes; /* of its result */
-    double param_bytes;  /* of its parameters */
-    int module;          /* neighbours of one number > 0 are one module, such as a layer; 0 = a module of its
-                            own */
+    double flops;        /* of the forward pass */
+    double output_bytes; /* size of its result */
+    double param_bytes;  /* size of its parameters */
+    int module;          /* neighbours with the same number > 0 form one module, such as a layer; 0 = the
+                            operator is a separate module */
 } ddp_oplist_entry;
 
-/* Operators in topological order. What ddp_oplist_new or _read made is ddp_oplist_free's; borrowed by
- * planners. */
+/* Operators in topological order. A list from ddp_oplist_new or ddp_oplist_read is freed with
+ * ddp_oplist_free. Planners borrow it. */
 typedef struct ddp_oplist {
     int count;
     ddp_oplist_entry *op; /* [count] */
 } ddp_oplist;
 
-/* ddp_oplist_new - count operators, all-zero: no name, no args, no cost.
- * ddp_oplist_set - fills operator i; name (NULL = none) and args [arg_count] are copied, what was there is
- * freed; its module stays, which callers set themselves. Nothing changes on error. Errors: DDP_ARG (no such
- * operator; an argument that does not precede it), DDP_MEMORY.
- * ddp_oplist_free - all-zero is fine. */
+/* ddp_oplist_new - creates a list of `count` all-zero operators: no name, no args, no cost. The caller
+ * frees it with ddp_oplist_free. */
 DDP_API ddp_status ddp_oplist_new(int count, ddp_oplist *out, ddp_error *err);
+/* ddp_oplist_set - fills operator i. name (NULL = none) and args [arg_count] are copied; the previous ones
+ * are freed. `module` does not change; the caller sets it directly. On error nothing changes. Errors:
+ * DDP_ARG (no such operator; an argument that does not precede it), DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_set(ddp_oplist *list, int i, const char *name, const int *args, int arg_count,
                                   double flops, double output_bytes, double param_bytes, ddp_error *err);
+/* ddp_oplist_free - frees a list; accepts an all-zero one. */
 DDP_API void ddp_oplist_free(ddp_oplist *list);
 
-/* ddp_oplist_check - DDP_OK if there is an operator, every argument precedes its user, and every cost is
- * finite and >= 0; the error names operator and value. */
+/* ddp_oplist_check - returns DDP_OK if there is an operator, every argument precedes its user, and every
+ * cost is finite and >= 0. The error names the operator and the value. */
 DDP_API ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err);
 
-/* ddp_oplist_read - from JSON: a list of {"name", "args", "flops", "output_bytes", "param_bytes"} in
- * topological order; args are names. param_bytes may be missing (0), and so may "module", a name: neighbours
- * that share it are one module. Further members are ignored. *out is untouched on error, else freed by
- * ddp_oplist_free. Errors: DDP_IO, DDP_FORMAT (names file, place and value), DDP_MEMORY. */
+/* ddp_oplist_read - reads a list from JSON: an array of {"name", "args", "flops", "output_bytes",
+ * "param_bytes"} in topological order. args are names. param_bytes may be missing (0). "module", a name,
+ * may be missing; neighbours with the same name form one module. Other members are ignored. *out is
+ * untouched on error; otherwise the caller frees it with ddp_oplist_free. Errors: DDP_IO, DDP_FORMAT
+ * (names the file, place and value), DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err);
 
-/* ddp_oplist_write - the same, which reads back as the same list; the file appears whole or not at all.
- * Errors: DDP_ARG (ddp_oplist_check; an operator without a name of its own), DDP_IO, DDP_MEMORY. */
+/* ddp_oplist_write - writes a list in the format that ddp_oplist_read reads back unchanged. The file is
+ * written completely or not at all. Errors: DDP_ARG (as ddp_oplist_check; an operator without a unique
+ * name), DDP_IO, DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_write(const ddp_oplist *list, const char *path, ddp_error *err);
 
 /* ==== context/stats.h ==== [context] */
@@ -1544,27 +1572,27 @@ DDP_API const char *ddp_note_name(ddp_note_kind kind);
 DDP_API void ddp_note_text(const ddp_note *note, char *out, size_t room);
 
 /* ==== profile/trace.h ==== [profile] */
-/* Spans of what a worker did and when. */
+/* Spans: what a worker did in each interval of time. */
 
 typedef enum ddp_span_kind {
     DDP_SPAN_FORWARD,
     DDP_SPAN_BACKWARD,
     DDP_SPAN_UPDATE,
     DDP_SPAN_WAIT,     /* the training thread waits for a transfer */
-    DDP_SPAN_COMM,     /* one operation, first to last byte on this rank */
-    DDP_SPAN_FILL,     /* the same, of a transfer that only fills a bubble */
+    DDP_SPAN_COMM,     /* one operation, from the first to the last byte on this rank */
+    DDP_SPAN_FILL,     /* the same for a transfer that only fills a bubble */
     DDP_SPAN_PEER_WAIT /* an operation waits for a slower peer */
 } ddp_span_kind;
 
 #define DDP_SPAN_KINDS   (DDP_SPAN_PEER_WAIT + 1)
 #define DDP_SPAN_COMPUTE (1u << DDP_SPAN_FORWARD | 1u << DDP_SPAN_BACKWARD | 1u << DDP_SPAN_UPDATE)
 
-/* One interval [begin_s, end_s) of one worker, ddp_now() seconds. A span that is still running (end_s not
- * above begin_s) counts nothing. */
+/* One interval [begin_s, end_s) of one worker, in seconds of ddp_now(). A span that is still in progress
+ * (end_s not above begin_s) is not counted. */
 typedef struct ddp_span {
     double begin_s, end_s;
     long step;
-    int layer; /* -1 none */
+    int layer; /* -1 = none */
     ddp_span_kind kind;
     int64_t bytes; /* sent by this rank; 0 for compute */
 } ddp_span;
@@ -1794,250 +1822,270 @@ DDP_API int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice
 DDP_API ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s, ddp_error *err);
 
 /* ==== profile/network.h ==== [profile] */
-/* Devices and the links between them: what the placement planners read. */
+/* A network of devices and the links between them: the input of the placement planners. */
 
-/* Matrices are row-major, row = sender; the diagonal is 0 and never read. Owned by ddp_network_free when they
- * came from ddp_network_read or ddp_network_new; borrowed by planners. */
+/* A network. Matrices are row-major with the sender as row; the diagonal is 0 and never read. A network
+ * from ddp_network_read or ddp_network_new is freed with ddp_network_free. Planners borrow it. */
 typedef struct ddp_network {
     int devices;          /* N */
-    int pipelines;        /* D_dp replicas, or 0 where the file says nothing */
-    int stages;           /* D_pp, or 0; pipelines x stages = devices */
-    double dp_bytes;      /* c_dp: what a stage's replicas average in an iteration */
-    double pp_bytes;      /* c_pp: what one pipeline sends over one hop in an iteration, one way */
-    double *delay_s;      /* [N x N] one-way delay */
+    int pipelines;        /* D_dp, the replicas of each stage; 0 = not given */
+    int stages;           /* D_pp; 0 = not given; pipelines x stages = devices */
+    double dp_bytes;      /* c_dp: bytes that the replicas of a stage average per iteration */
+    double pp_bytes;      /* c_pp: bytes that one pipeline sends over one hop per iteration, one way */
+    double *delay_s;      /* [N x N] one-way delay, seconds */
     double *rate;         /* [N x N] bytes per second */
     double *speed;        /* [N] FLOP/s that a device reaches, or NULL */
     double *memory_bytes; /* [N] or NULL */
-    int *group;           /* [N] region or machine of a device, 0..groups-1, or NULL */
+    int *group;           /* [N] region or machine of each device, 0..groups-1, or NULL */
     int groups;
     char **group_name; /* [groups] or NULL */
-    double *host_rate; /* [N] bytes per second of a device's own access in each direction,
-                             shared by all its pairs; NULL = no such limit. Planners ignore it */
-    double *jitter_s;  /* [N x N] most that a message is late beyond delay_s, or NULL; ignored likewise */
-    int one_at_a_time; /* 1: a device sends to one other at a time, as the placement's cost has it.
-                              Planners ignore it */
+    double *host_rate; /* [N] bytes per second of a device's own network access in each direction, shared
+                          by all its pairs; NULL = no limit. Planners ignore it */
+    double *jitter_s;  /* [N x N] largest extra delay of a message beyond delay_s, in seconds, or NULL.
+                          Planners ignore it */
+    int one_at_a_time; /* 1 = a device sends to one other device at a time, as the cost of a placement
+                          assumes. Planners ignore it */
 } ddp_network;
 
-/* ddp_network_read - a network from JSON: `N`, `D_dp`, `D_pp`, `c_pp_bytes`, `c_dp_bytes`, and either groups
- * x groups matrices with `groups` and `devices_per_group`, or N x N matrices, of `delay_ms` and
- * `bandwidth_gbps` (10^9 bit/s); optional per device or per group: `tflops`, `memory_gb`, `host_gbps`, and a
- * matrix `jitter_ms`; `one_at_a_time`. A variant ("as_in_code") names an object whose members replace those
- * above. *out is untouched on error, else freed by ddp_network_free.
- * Errors: DDP_IO, DDP_FORMAT (names file, place, key and value), DDP_ARG (N is not D_dp x D_pp, unknown
- * variant), DDP_MEMORY. */
+/* ddp_network_read - reads a network from a JSON file.
+ *
+ *   Members:   `N`, `D_dp`, `D_pp`, `c_pp_bytes`, `c_dp_bytes`, and the matrices `delay_ms` and
+ *              `bandwidth_gbps` (10^9 bit/s). The matrices are N x N, or groups x groups with `groups` and
+ *              `devices_per_group`
+ *   Optional:  `tflops`, `memory_gb` and `host_gbps`, per device or per group; the matrix `jitter_ms`;
+ *              `one_at_a_time`
+ *   variant    the name of an object in the file ("as_in_code") whose members replace the ones above
+ *   out        untouched on error; otherwise the caller frees it with ddp_network_free
+ *
+ * Errors: DDP_IO, DDP_FORMAT (names the file, place, key and value), DDP_ARG (N is not D_dp x D_pp,
+ * unknown variant), DDP_MEMORY. */
 DDP_API ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *out, ddp_error *err);
 
-/* ddp_network_write - N, D_dp, D_pp, the bytes, both matrices N x N, speeds and memories; groups and what
- * planners ignore are left out. The file appears whole or not at all. Errors: DDP_ARG (ddp_network_check),
- * DDP_IO, DDP_MEMORY. */
+/* ddp_network_write - writes N, D_dp, D_pp, the bytes, both N x N matrices, speeds and memories. It leaves
+ * out the groups and everything that planners ignore. The file is written completely or not at all.
+ * Errors: DDP_ARG (as ddp_network_check), DDP_IO, DDP_MEMORY. */
 DDP_API ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *err);
 
-/* ddp_network_new - N devices, all matrices allocated and 0, speed, memory and groups NULL. ddp_network_free
- * - frees what ddp_network_new and ddp_network_read made; all-zero is fine. ddp_network_check - DDP_OK if N
- * >= 1, delays are finite and >= 0, rates finite and > 0 off the diagonal, D_dp x D_pp = N where both are
- * given; the error names the pair and the value. */
+/* ddp_network_new - creates a network of N devices with all matrices allocated and 0. Speed, memory and
+ * groups are NULL. The caller frees it with ddp_network_free. */
 DDP_API ddp_status ddp_network_new(int devices, ddp_network *out, ddp_error *err);
+/* ddp_network_free - frees a network from ddp_network_new or ddp_network_read; accepts an all-zero one. */
 DDP_API void ddp_network_free(ddp_network *n);
+/* ddp_network_check - returns DDP_OK if N >= 1, delays are finite and >= 0, rates are finite and > 0 off
+ * the diagonal, and D_dp x D_pp = N if both are given. The error names the pair and the value. */
 DDP_API ddp_status ddp_network_check(const ddp_network *n, ddp_error *err);
 
-/* ddp_network_noise - multiplies each pair's rates by exp(rate_sigma x), its delays by exp(delay_sigma y), x
- * and y standard normal and the same in both directions: is a plan still good where no two links are the
- * same? The same seed gives the same network on every platform up to the last bit of its exp.
- * Errors: DDP_ARG for a sigma outside 0..4 or no network, n untouched. */
+/* ddp_network_noise - multiplies the rates of each pair by exp(rate_sigma x) and its delays by
+ * exp(delay_sigma y). x and y are standard normal and the same in both directions. Use it to check that a
+ * plan is still good if no two links are the same. The same seed gives the same network on every platform,
+ * up to the last bit of its exp(). Errors: DDP_ARG for a sigma outside 0..4 or no network; n is then
+ * untouched. */
 DDP_API ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, double delay_sigma,
                                      ddp_error *err);
 
 /* ==== plan/oplist_graph.h ==== [plan] */
-/* From this project's graphs to the operator lists that planners read. */
+/* Converts a ddp_graph to the operator list that planners read. */
 
 struct ddp_graph; /* graph/graph.h */
 
-/* ddp_graph_oplist - the operators of g, built or not, in the order in which they were added.
+/* ddp_graph_oplist - lists the operators of g, built or not, in the order in which they were added.
  *
- * Inputs of the graph are left out: they are read wherever they are used, so nothing of them crosses a cut.
- * args are the operators among a node's inputs, in their order. flops is forward; output_bytes are of
- * float32; a tied parameter counts where it is owned, so that param_bytes add up to 4 ddp_param_count. Names
- * are "layer/operator", "layer/operator.1", ... ("operator" alone outside layers); a layer is a module. *out
- * is untouched on error, else freed by ddp_oplist_free and independent of g. Errors: DDP_ARG (no graph, no
- * operators), the graph's own first error (also that of a ddp_graph_build that failed), DDP_MEMORY. */
+ * Inputs of the graph are left out: an input is read where it is used, so it never crosses a cut. The args
+ * of an entry are the operators among the node's inputs, in the order of the inputs. flops is for the
+ * forward pass; output_bytes is for float32. A tied parameter counts at its owner, so the param_bytes add up
+ * to 4 ddp_param_count. Names are "layer/operator", "layer/operator.1", ..., or "operator" outside layers. A
+ * layer is a module.
+ *
+ * *out is untouched on error; otherwise the caller frees it with ddp_oplist_free. It does not refer to g.
+ * Errors: DDP_ARG (no graph, no operators), the first error of the graph itself (including a failed
+ * ddp_graph_build), DDP_MEMORY. */
 DDP_API ddp_status ddp_graph_oplist(const struct ddp_graph *g, ddp_oplist *out, ddp_error *err);
 
 /* ==== plan/tour.h ==== [plan] */
-/* Orders of nodes: the shortest open path through all, and the ring whose slowest hop is fastest. */
+/* Orders nodes: the shortest open path through all nodes, and the ring whose slowest hop is as fast as
+ * possible. */
 
-#define DDP_TOUR_EXACT 16 /* up to so many nodes the order is optimal */
+#define DDP_TOUR_EXACT 16 /* the largest n for which the order is optimal */
 
-/* ddp_tour_open - a shortest path through all n nodes.
+/* ddp_tour_open - finds a shortest path through all n nodes.
  *
- *   cost     [n x n] cost of going from row to column; finite, >= 0, need not be symmetric; the diagonal is
- *            not read
- *   first    the node to begin with, or -1 = free
- *   last     the node to end with, or -1 = free; unlike first where n > 1
- *   order    [n] receives the nodes in order
- *   length   receives the sum along them
+ *   cost    [n x n] cost of the hop from row to column; finite, >= 0; need not be symmetric; the diagonal is
+ *           not read
+ *   first   the first node, or -1 = free
+ *   last    the last node, or -1 = free; different from first if n > 1
+ *   order   [n] receives the nodes in order
+ *   length  receives the sum of the costs along the path
  *
- * n <= DDP_TOUR_EXACT: Held-Karp, optimal, O(n^2 2^n) time and n 2^n doubles (8 MiB at 16).
- * Above: nearest neighbour from every (at most 64) start, then 2-opt and or-opt until no move of either
- * shortens the path, the best of the starts; not proven.
- * DT-FM (arXiv:2206.01288) Eq. 4 with both ends free.
- * Deterministic. Outputs are untouched on error. Pure; safe from any thread. Errors: DDP_ARG (n < 1, a bad
- * end, a cost that is negative or not finite), DDP_NUMERIC (4 n times the largest cost is not finite),
- * DDP_MEMORY. */
+ * n <= DDP_TOUR_EXACT: Held-Karp, optimal, O(n^2 2^n) time and n 2^n doubles (8 MiB for n = 16). Larger n:
+ * nearest neighbour from every start (at most 64 starts), then 2-opt and or-opt until no such move
+ * shortens the path. Returns the best path over all starts, which is not proven to be optimal. With both
+ * ends free, this solves Eq. 4 of DT-FM (arXiv:2206.01288). Deterministic. Outputs are untouched on error.
+ * Pure; safe from any thread. Errors: DDP_ARG (n < 1, an invalid end, a cost that is negative or not
+ * finite), DDP_NUMERIC (4 n times the largest cost is not finite), DDP_MEMORY. */
 DDP_API ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length,
                                  ddp_error *err);
 
-#define DDP_RING_EXACT 12 /* up to so many workers the order is optimal */
+#define DDP_RING_EXACT 12 /* the largest n for which the order is optimal */
 
-/* ddp_plan_ring - a closed tour of n workers whose slowest hop is as fast as possible: a pipelined ring
- * all-reduce runs at the rate of that hop. Among orders with the same slowest hop one with the least sum of
- * delays.
+/* ddp_plan_ring - finds a closed tour of n workers whose slowest hop is as fast as possible. A pipelined
+ * ring all-reduce runs at the rate of its slowest hop. Among orders with the same slowest hop, it minimises
+ * the sum of the delays.
  *
- *   rate     [n x n] bytes per second from row to column; finite, > 0 off the diagonal, need not be
+ *   rate     [n x n] bytes per second from row to column; finite, > 0 off the diagonal; need not be
  *            symmetric; the diagonal is not read
- *   delay_s  [n x n] one-way delays, finite, >= 0; or NULL = all equal
- *   order    [n] receives the workers in ring order, beginning with 0: order[i] sends to order[i + 1], the
- *            last one to worker 0
- *   least    receives the rate of the slowest hop, 0 for n = 1
+ *   delay_s  [n x n] one-way delays in seconds, finite, >= 0; or NULL = all equal
+ *   order    [n] receives the workers in ring order, beginning with worker 0: order[i] sends to order[i +
+ *            1], and the last one to worker 0
+ *   least    receives the rate of the slowest hop in bytes per second; 0 for n = 1
  *
- * n <= DDP_RING_EXACT: dynamic programming over sets, optimal in both respects, O(n^2 2^n). Above: fastest
- * neighbour from every (at most 64) start, then 2-opt and or-opt on a smooth stand-in for the slowest hop;
- * not proven. Deterministic. Outputs are untouched on error. Pure; safe from any thread. Errors: DDP_ARG
- * (names the pair and the value), DDP_MEMORY. */
+ * n <= DDP_RING_EXACT: dynamic programming over sets, optimal in both respects, O(n^2 2^n). Larger n:
+ * fastest neighbour from every start (at most 64 starts), then 2-opt and or-opt on a smooth approximation
+ * of the slowest hop; not proven to be optimal. Deterministic. Outputs are untouched on error. Pure; safe
+ * from any thread. Errors: DDP_ARG (names the pair and the value), DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *order, double *least,
                                  ddp_error *err);
 
 /* ==== plan/partial/partial.h ==== [plan] */
-/* DreamDDP's planner: in which local step of the period each layer is averaged. */
+/* DreamDDP's planner: chooses the local step of the period in which each layer is averaged. */
 
 typedef struct ddp_plan_options {
-    int period; /* H >= 1 */
+    int period; /* H >= 1, in steps */
     ddp_solver solver;
     ddp_cost cost;
     ddp_fill fill;
-    double time_limit_s; /* brute and scatter stop here with the best found; 0 = 60 s */
+    double time_limit_s; /* brute and scatter stop then and return the best plan so far; 0 = 60 s */
 } ddp_plan_options;
 
-/* A plan. Owned by the caller of ddp_plan_partial or ddp_plan_new; ddp_plan_free. */
+/* A plan. The caller of ddp_plan_partial or ddp_plan_new owns it and frees it with ddp_plan_free. */
 typedef struct ddp_plan {
     int layers, period;
-    int *step_of;        /* [L] step 0..H-1 whose backward averages layer l */
+    int *step_of;        /* [L] step 0..H-1; the backward of that step averages layer l */
     unsigned char *fill; /* [H x L] 1 = layer l is averaged once more in step h */
     ddp_solver solver;
     ddp_cost cost;
-    double objective_s;   /* sum over the period, forward time left out */
+    double objective_s;   /* seconds of one period without forward time */
     double exposed_s;     /* objective minus period x backward */
-    double lower_bound_s; /* no assignment can have a smaller objective */
+    double lower_bound_s; /* no assignment has a smaller objective */
 } ddp_plan;
 
-/* Costs of one step whose backward averages the set S of layers. Backward order counts layers i = 0.. from
- * the output side, P(i) is the backward time of layers 0..i-1, T = P(L) of all.
- *   timeline  max(T, end of the last transfer + alpha): a transfer starts when its layer's backward has ended
- *             and the link is free (DreamDDP, text under Eq. 7)
- *   sum       max(T, P(a+1) + sum of S + alpha), a = the output-most layer of S (Eq. 8-11)
- *   window    end of the next forward minus all forward time: a layer's forward waits only for its own
+/* The costs of one step whose backward averages the set S of layers. Backward order counts the layers i =
+ * 0.. from the output side. P(i) is the backward time of layers 0..i-1, and T = P(L) the backward time of
+ * all layers.
+ *   timeline  max(T, end of the last transfer + alpha). A transfer starts when its layer's backward has
+ *             ended and the link is free (DreamDDP, text under Eq. 7)
+ *   sum       max(T, P(a+1) + sum of S + alpha); a is the layer of S nearest to the output (Eq. 8-11)
+ *   window    end of the next forward minus all forward time. The forward of a layer waits only for its own
  *             transfer, and the link serves the layer nearest to the input first
  *   S empty   T
- * A layer with comm_s 0 sends nothing and pays neither alpha nor gap_s, which each other layer's comm
- * contains here.
+ * A layer with comm_s 0 sends nothing and pays neither alpha nor gap_s. Here the comm of every other layer
+ * includes gap_s.
  *
- * For timeline and window, with w(i) = P(i+1) (timeline) or P(i+1) minus the forward time of the layers
- * before layer i in the forward pass (window), the cost is exactly
+ * For timeline and window, the cost is exactly
  *     max(T, max over i in S of w(i) + alpha + comm of the layers of S from i towards the input).
- * Whatever runs before i can be started no earlier than w(i) allows, and layers released early are due late,
- * so the earliest-deadline order attains the largest of these bounds. */
+ * w(i) is P(i+1) for timeline. For window it is P(i+1) minus the forward time of the layers before layer i
+ * in the forward pass. The transfers of i and of the layers of S towards the input cannot start earlier
+ * than w(i) allows, so each of these bounds holds. Layers released early are due late, so the
+ * earliest-deadline order attains the largest bound. */
 
-/* ddp_plan_partial - in which step of the period each layer is averaged.
+/* ddp_plan_partial - chooses the step of the period in which each layer is averaged.
  *
- *   o->period       H steps; every layer is averaged once in each period
- *   o->time_limit_s reached only by instances far beyond a few hundred layers: otherwise the search is
- *   bounded by
- *                   counts, and the plan is the same on every machine
+ *   o->period        H steps; every layer is averaged once per period
+ *   o->time_limit_s  only reached by instances far beyond a few hundred layers. Otherwise counts limit the
+ *                    search, and the plan is the same on every machine
  *
- * Equal objectives: the contiguous solvers put as many layers as possible in the earlier step; scatter takes
- * the last that it meets, from the contiguous optimum on, which it never exceeds. optimal is exact among
- * contiguous sets: in O(L H) where alpha_s is 0 (timeline, window), else by the O(L^2 H) programme. brute
- * refuses more than 5e7 partitions or 2000 layers, dfs more than 4e6 leaves.
+ * Equal objectives: the contiguous solvers put as many layers as possible in the earlier step. scatter
+ * starts from the contiguous optimum, never exceeds its objective, and returns the last of equal assignments
+ * that it visits. optimal is exact among contiguous sets: O(L H) if alpha_s is 0 (timeline, window), else
+ * the O(L^2 H) programme. brute rejects more than 5e7 partitions or 2000 layers, and dfs more than 4e6
+ * leaves.
  *
- * Source: DreamDDP (arXiv:2502.11058) section 3.3, Algorithm 2, Eq. 8-12. Its symbols are here: H period, L
- * layers, t_FP t_BP forward_s backward_s, t_COMM comm_s, a partition of the layers over H steps step_of; and
- * Gamma ddp_stats.divergence.
- * *out is overwritten, not freed; it is untouched on error, else freed by ddp_plan_free.
- * Pure; safe from any thread. Errors: DDP_ARG, DDP_NUMERIC, DDP_MEMORY, DDP_UNSUPPORTED. */
+ * Source: DreamDDP (arXiv:2502.11058) section 3.3, Algorithm 2, Eq. 8-12. The paper's symbols are named: H
+ * period, L layers, t_FP forward_s, t_BP backward_s, t_COMM comm_s, a partition of the layers over H steps
+ * step_of, Gamma ddp_stats.divergence. *out is overwritten, not freed; untouched on error, otherwise the
+ * caller frees it with ddp_plan_free. Pure; safe from any thread. Errors: DDP_ARG, DDP_NUMERIC,
+ * DDP_MEMORY, DDP_UNSUPPORTED. */
 DDP_API ddp_status ddp_plan_partial(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *out,
                                     ddp_error *err);
 
-/* ddp_plan_new - every layer in step 0, no filling, costs 0. ddp_plan_free - all-zero is fine. */
+/* ddp_plan_new - creates a plan with every layer in step 0, no filling, and costs 0. The caller frees it
+ * with ddp_plan_free. */
 DDP_API ddp_status ddp_plan_new(int layers, int period, ddp_plan *out, ddp_error *err);
+/* ddp_plan_free - frees a plan; accepts an all-zero one. */
 DDP_API void ddp_plan_free(ddp_plan *plan);
 
-/* ddp_plan_evaluate - objective_s, exposed_s, lower_bound_s and cost of any assignment (plan->step_of may be
- * non-contiguous; filling is free by construction and not counted).
- * The bound holds for every assignment of the layers to the steps. Cost: O(L H). */
+/* ddp_plan_evaluate - sets objective_s, exposed_s, lower_bound_s and cost of any assignment. plan->step_of
+ * need not be contiguous. Filling costs nothing by construction and is not counted. The bound holds for
+ * every assignment of the layers to the steps. Cost: O(L H). */
 DDP_API ddp_status ddp_plan_evaluate(const ddp_profile *p, ddp_cost cost, ddp_plan *plan, ddp_error *err);
 
-/* ddp_plan_step_time - predicted length of local step `step`, without forward time, in seconds.
- *   step_of [L]  the step that averages each layer
- *   out_s        untouched on error
+/* ddp_plan_step_time - predicts the length of local step `step` in seconds, without forward time.
+ *   step_of  [L] the step that averages each layer
+ *   out_s    receives the seconds; untouched on error
  * Cost: O(L). Errors: DDP_ARG, DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, int step, ddp_cost cost,
                                       double *out_s, ddp_error *err);
 
-/* ddp_plan_landing - how many steps after its own each layer's transfer lands, where transfers may span
- * several.
+/* ddp_plan_landing - computes how many steps after its own step each layer's transfer ends, if transfers may
+ * span several steps.
  *
- *   landing [L]  0: before the layer's next forward (cost window; timeline: before the next step), n: n steps
- *                later. The smallest with which, in the long run, nothing ever waits; at most H - 1, as a
- *                layer lands before it is sent again, and what would take longer waits
- *   *exposed_s   what a period takes beyond its computing: 0, or, where the link is slower than that, the
- *                difference (steps are then taken to be longer by equal parts of it)
- * A transfer starts when its layer's backward has ended and the link is free of those that were posted before
- * it. Cost: O(L^2 + L H). Errors: as ddp_plan_evaluate. */
+ *   landing     [L] 0: before the layer's next forward (cost window) or before the next step (cost
+ *               timeline); n: n steps later. It is the smallest value with which no layer waits in the
+ *               steady state. It is at most H - 1, because a transfer ends before the layer is sent again; a
+ *               longer transfer causes a wait
+ *   *exposed_s  receives the seconds of a period beyond its compute: 0, or the difference if the link is
+ *               slower than compute. In that case every step is assumed longer by an equal share of it
+ *
+ * A transfer starts when its layer's backward has ended and the link has finished the transfers posted
+ * before it. Cost: O(L^2 + L H). Errors: as ddp_plan_evaluate. */
 DDP_API ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *landing,
                                     double *exposed_s, ddp_error *err);
 
-/* ddp_plan_curve - exposed_s[h-1] = smallest exposed communication of a period of h steps with contiguous
- * sets, for h = 1..max_period, from one run. Use it to choose the period. */
+/* ddp_plan_curve - computes the smallest exposed communication for each period up to max_period, in one
+ * run: exposed_s[h-1] is the seconds per period of h steps with contiguous sets. Use it to choose the
+ * period. */
 DDP_API ddp_status ddp_plan_curve(const ddp_profile *p, ddp_cost cost, int max_period, double *exposed_s,
                                   ddp_error *err);
 
-/* ddp_plan_hash - 64 bits over layers, period, step_of and fill; the same on every platform. */
+/* ddp_plan_hash - a 64-bit hash of layers, period, step_of and fill. It is the same on every platform. */
 DDP_API uint64_t ddp_plan_hash(const ddp_plan *plan);
 
-/* Names as the programs spell them; DEFAULT gives the default's name, a bad value "unknown". The inverse
- * fails with DDP_ARG and a sentence that lists the names. */
+/* The name of a solver as used by the programs. DDP_SOLVER_DEFAULT gives the name of the default; an
+ * invalid value gives "unknown". ddp_cost_name and ddp_fill_name do the same for costs and fillings. */
 DDP_API const char *ddp_solver_name(ddp_solver solver);
 DDP_API const char *ddp_cost_name(ddp_cost cost);
 DDP_API const char *ddp_fill_name(ddp_fill fill);
+/* The solver with the given name; ddp_cost_named and ddp_fill_named do the same for costs and fillings.
+ * Errors: DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_solver_named(const char *name, ddp_solver *out, ddp_error *err);
 DDP_API ddp_status ddp_cost_named(const char *name, ddp_cost *out, ddp_error *err);
 DDP_API ddp_status ddp_fill_named(const char *name, ddp_fill *out, ddp_error *err);
 
 /* ==== plan/timeline/timeline.h ==== [plan] */
-/* How long an iteration of synchronous training takes under six published ways to send gradients: the
- * baselines that every other planner here is compared with. */
+/* Predicts the iteration time of synchronous training under six published ways to send gradients: the
+ * baselines for every other planner here. */
 
 typedef enum ddp_scheme {
-    DDP_SCHEME_SSGD,          /* everything after the whole backward */
-    DDP_SCHEME_WFBP,          /* each bucket when its backward ends (PyTorch DDP) */
-    DDP_SCHEME_MGWFBP,        /* WFBP with buckets merged where that saves startups */
-    DDP_SCHEME_ASCWFBP,       /* WFBP with several operations at once */
-    DDP_SCHEME_BYTESCHEDULER, /* parts by priority, next to the input first */
-    DDP_SCHEME_USBYTE,        /* unequal operations, searched priorities */
-    DDP_SCHEME_DEFT           /* not computed here: see ddp_plan_delayed */
+    DDP_SCHEME_SSGD,          /* all transfers after the whole backward */
+    DDP_SCHEME_WFBP,          /* each bucket as soon as its backward ends (PyTorch DDP) */
+    DDP_SCHEME_MGWFBP,        /* WFBP with buckets merged if that saves startups */
+    DDP_SCHEME_ASCWFBP,       /* WFBP with several operations in flight */
+    DDP_SCHEME_BYTESCHEDULER, /* parts by priority; the layer next to the input comes first */
+    DDP_SCHEME_USBYTE,        /* operations of unequal size, priorities found by search */
+    DDP_SCHEME_DEFT           /* not computed here; see ddp_plan_delayed */
 } ddp_scheme;
 
-/* All-zero is the default of everything. */
+/* All-zero selects the defaults. */
 typedef struct ddp_timeline_options {
     ddp_scheme scheme;
-    double alpha_s;            /* startup contained in every comm_s, seconds; 0 = none */
+    double alpha_s;            /* startup included in every comm_s, in seconds; 0 = none */
     double partition_params;   /* bytescheduler, usbyte: most parameters in a part */
-    double partition_s;        /* or longest part on the link, startup included; neither given = 6.5e6
-                                      parameters */
-    double credit;             /* bytescheduler: in partitions; 0 = 1 */
-    long operations;           /* ascwfbp: at most this many at once, K; 0 = 4 */
-    double bucket_bytes;       /* wfbp, ascwfbp: rows are tensors, joined until a bucket has
-                                    * this many bytes (DDP: 26214400); 0 = rows are buckets */
-    double first_bucket_bytes; /* the same for the first bucket; 0 = 1 MiB */
+    double partition_s;        /* or the longest part on the link in seconds, startup included; if neither
+                                  is given, 6.5e6 parameters */
+    double credit;             /* bytescheduler: credit, in partitions; 0 = 1 */
+    long operations;           /* ascwfbp: K, the most operations in flight; 0 = 4 */
+    double bucket_bytes;       /* wfbp, ascwfbp: rows are tensors, joined until a bucket has this many
+                                  bytes (DDP: 26214400); 0 = rows are buckets */
+    double first_bucket_bytes; /* the limit of the first bucket, in bytes; 0 = 1 MiB */
 } ddp_timeline_options;
 
 typedef enum ddp_interval_kind {
@@ -2046,593 +2094,655 @@ typedef enum ddp_interval_kind {
     DDP_INTERVAL_LINK
 } ddp_interval_kind;
 
-/* What is busy from begin_s to end_s; 0 is the start of backward. */
+/* One activity from begin_s to end_s, in seconds after the start of backward. */
 typedef struct ddp_interval {
     ddp_interval_kind kind;
-    int bucket, last; /* rows bucket..last of the profile; last > bucket: merged */
-    int part, parts;  /* link: parts part .. part+parts-1 of the bucket, else 0, 1 */
-    int lane;         /* link: 0.. for operations at once */
+    int bucket, last; /* rows bucket..last of the profile; last > bucket: merged rows */
+    int part, parts;  /* link: parts part .. part+parts-1 of the bucket; otherwise 0, 1 */
+    int lane;         /* link: lane 0.. of an operation, if several are in flight */
     double begin_s, end_s;
 } ddp_interval;
 
-/* One steady iteration: backward, then the forward that waits for its gradients.
- * Owned by the caller of ddp_plan_timeline; ddp_timeline_free. */
+/* One iteration in the steady state: backward, then the forward that waits for its gradients. The caller
+ * of ddp_plan_timeline owns it and frees it with ddp_timeline_free. */
 typedef struct ddp_timeline {
     ddp_scheme scheme;
     int buckets; /* rows of the profile */
     double iteration_s;
-    double lower_bound_s; /* see below */
-    int *parts;           /* [buckets] parts of each (1 where it is never cut, 0: no comm) */
-    int *priority;        /* [buckets] 0 = served first among those that are ready */
+    double lower_bound_s; /* see ddp_plan_timeline */
+    int *parts;           /* [buckets] parts of each: 1 if it is never cut, 0 if it sends nothing */
+    int *priority;        /* [buckets] 0 = served first among the ready buckets */
     int intervals;
-    ddp_interval *interval; /* [intervals] backward, forward, then the link, each by begin */
+    ddp_interval *interval; /* [intervals] backward, forward, then the link, each sorted by begin_s */
 } ddp_timeline;
 
-/* ddp_plan_timeline - one steady iteration of a scheme, by discrete events.
+/* ddp_plan_timeline - simulates one steady iteration of a scheme with discrete events.
  *
- * Rows of the profile are buckets (or tensors, see bucket_bytes); row 0 is next to the input. One link, first
- * in first out, an operation in flight is never interrupted. Let c_i be comm_s[i] with startup: o->alpha_s is
- * part of comm_s, p->alpha_s and p->gap_s come on top of it, and all keep the link busy (a measured comm_s is
- * all occupancy, alpha 0). Below, alpha is their sum. A row with comm_s 0 sends nothing. T_f, T_b, T_c are
- * sums over the rows, ready_i is the end of backward of row i.
+ * The rows of the profile are buckets (or tensors, see bucket_bytes); row 0 is next to the input. There is
+ * one link, first in, first out; an operation in flight is never interrupted. c_i is comm_s[i] with startup:
+ * o->alpha_s is included in comm_s, while p->alpha_s and p->gap_s are added to it. All of them occupy the
+ * link. (In a measured profile comm_s is all occupancy and alpha is 0.) Below, alpha is the sum of these
+ * startups. A row with comm_s 0 sends nothing. T_f, T_b and T_c are sums over the rows; ready_i is the end
+ * of the backward of row i.
  *
  *   ssgd           T_f + T_b + T_c
- *   wfbp           e_i = max(e_{i+1}, ready_i) + c_i; max(T_b, e_0) + T_f. Launched strictly by row. With
- *                  bucket_bytes, rows are joined as DDP does: from the output side, closed when the size
- *                  reaches the limit; a row is never split (4 bytes a parameter); joined rows pay one
- *                  startup.
+ *   wfbp           e_i = max(e_{i+1}, ready_i) + c_i; max(T_b, e_0) + T_f. Transfers start strictly in row
+ *                  order. With bucket_bytes, rows are joined as in DDP: from the output side, closing a
+ *                  bucket when its size reaches the limit. A row is never split (4 bytes per parameter).
+ *                  Joined rows pay one startup.
  *   mgwfbp         row l joins row l-1 if ready_{l-1} comes before the end of l and either l would have to
  *                  wait anyway or waiting costs less than alpha (MG-WFBP's repository)
- *   ascwfbp        launched by row, at most K in flight; each first spends alpha without using bandwidth (a
- *                  gap uses it), then all share the link equally. K = 1 or alpha = 0 is WFBP; it is never
- *                  slower. The original also chooses a fusion; here groups are given.
- *   bytescheduler  every row in k equal parts of at most a partition, queue by (row, part); a part is
- *                  committed to the link while credit > 0. A row's forward waits for its parts only. The
- *                  repository's credit is 4 partitions; 1 keeps priority best.
- *   usbyte         blocks as bytescheduler's parts. Until backward ends, the best ready row sends as many
- *                  blocks as fill the time to the next ready row in one operation; then the remainders by
- *                  row, one operation each. Priorities are searched greedily, from the output side, and are
- *                  never worse than the order by row.
+ *   ascwfbp        starts in row order, with at most K operations in flight. Each operation first spends
+ *                  alpha without using bandwidth (a gap uses it); then all share the link equally. K = 1 or
+ *                  alpha = 0 is WFBP; it is never slower than WFBP. The original also chooses a fusion; here
+ *                  the groups are given.
+ *   bytescheduler  cuts every row into k equal parts of at most one partition, queued by (row, part). A part
+ *                  is committed to the link while credit > 0. The forward of a row waits only for its own
+ *                  parts. The repository's credit is 4 partitions; 1 follows the priorities best.
+ *   usbyte         blocks as the parts of bytescheduler. Until backward ends, the ready row of highest
+ *                  priority sends one operation of as many blocks as fill the time to the next ready row.
+ *                  Then the remainders are sent by row, one operation each. Priorities are searched
+ *                  greedily, from the output side, and are never worse than the order by row.
  *
  * Parts: a row with work w = c_i - alpha and partition S is cut into ceil(w / (S - alpha)) equal parts, or
- * ceil(params / partition_params); a part costs alpha + w / k. A row with params 0 is one part; where no row
- * has params, only partition_s can be used.
+ * into ceil(params / partition_params). A part costs alpha + w / k. A row with params 0 is one part. If no
+ * row has params, only partition_s can be used.
  *
- * At the end of forward the link is idle in all of them, so the first iteration is the steady one.
+ * At the end of forward the link is idle in every scheme, so the first iteration is already steady.
  *
- * lower_bound_s = max(T_f + T_b, b_last + T_c). Where startups are merged (mgwfbp, or wfbp with bucket_bytes)
- * or overlap (ascwfbp), T_c counts one startup only: with all of them, as in the literature, the bound would
+ * lower_bound_s = max(T_f + T_b, b_last + T_c). If startups are merged (mgwfbp, or wfbp with bucket_bytes)
+ * or overlap (ascwfbp), T_c counts only one startup: with all of them, as in the literature, the bound would
  * not hold.
  *
- * Source: S-SGD and WFBP as in MG-WFBP (arXiv:1811.11141), ByteScheduler (SOSP'19), US-Byte (TPDS 2023) and
- * the authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above. Cost: O(rows + parts); ascwfbp
- * O(rows K); usbyte O(rows^2) or so, its search stops after 1e8 simulated rows (lists of more than 7,000),
- * with the best found. *out is overwritten, not freed; untouched on error. Pure; safe from any thread.
- * Errors: DDP_ARG (names the value), DDP_NUMERIC, DDP_MEMORY, DDP_UNSUPPORTED for deft. */
+ * Source: S-SGD and WFBP as in MG-WFBP (arXiv:1811.11141), ByteScheduler (SOSP'19), US-Byte (TPDS 2023)
+ * and the authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above. Cost: O(rows + parts);
+ * ascwfbp O(rows K); usbyte about O(rows^2). The search of usbyte stops after 1e8 simulated rows (profiles
+ * of more than 7,000 rows) and returns the best order found. *out is overwritten, not freed; untouched on
+ * error. Pure; safe from any thread. Errors: DDP_ARG (names the value), DDP_NUMERIC, DDP_MEMORY,
+ * DDP_UNSUPPORTED for deft. */
 DDP_API ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o, ddp_timeline *out,
                                      ddp_error *err);
-DDP_API void ddp_timeline_free(ddp_timeline *t); /* all-zero is fine */
+DDP_API void ddp_timeline_free(ddp_timeline *t); /* accepts an all-zero timeline */
 
-/* ddp_timeline_exposed - what t's step takes beyond its computing where a message occupies the link for its
- * interval and arrives latency_s later. *each_s: a layer's forward waits for its own gradient alone; *all_s:
- * every forward waits for all gradients. p is what t was planned from. Outputs are untouched on error.
- * Errors: DDP_ARG (another number of rows, a latency below 0), DDP_MEMORY. */
+/* ddp_timeline_exposed - computes the step time of t beyond its compute if messages have a latency: a
+ * message occupies the link for its interval and arrives latency_s later.
+ *
+ *   p        the profile from which t was planned
+ *   *each_s  receives the seconds if the forward of a layer waits only for its own gradient
+ *   *all_s   receives the seconds if every forward waits for all gradients
+ *
+ * Outputs are untouched on error. Errors: DDP_ARG (another number of rows, a latency below 0), DDP_MEMORY. */
 DDP_API ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline *t, double latency_s,
                                         double *each_s, double *all_s, ddp_error *err);
 
-/* Names as the programs spell them (ssgd wfbp mgwfbp ascwfbp bytescheduler usbyte deft); a bad value gives
- * "unknown". The inverse fails with DDP_ARG and a sentence that lists the names. */
+/* The name of a scheme as used by the programs: ssgd, wfbp, mgwfbp, ascwfbp, bytescheduler, usbyte or
+ * deft; "unknown" for an invalid value. */
 DDP_API const char *ddp_scheme_name(ddp_scheme scheme);
+/* The scheme with the given name. Errors: DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_scheme_named(const char *name, ddp_scheme *out, ddp_error *err);
 
 /* ==== plan/timeline/knapsack.h ==== [plan] */
-/* The 0/1 knapsack on one or two links, with release times: the transfers that fit behind computing. */
+/* The 0/1 knapsack on one or two links, with release times: chooses the transfers that overlap with
+ * compute. */
 
 typedef enum ddp_knapsack_solver {
-    DDP_KNAPSACK_DEFAULT, /* exact where 2^16 entries for a half are enough, else greedy */
+    DDP_KNAPSACK_DEFAULT, /* exact if 2^16 entries per half suffice, else greedy */
     DDP_KNAPSACK_EXACT,
     DDP_KNAPSACK_GREEDY
 } ddp_knapsack_solver;
 
-/* Item i starts at or after ready_s[i] on link 0, where it takes item_s[i], or on link 1, where it takes
- * slowdown[1] x item_s[i]; a link carries one item at a time, begins at start_s and is done by deadline_s. A
- * plain knapsack has no ready_s: capacity = deadline - start. All arrays are borrowed; all-zero fields have
- * the default named. */
+/* Item i starts at or after ready_s[i], on link 0 or on link 1. It takes item_s[i] seconds on link 0 and
+ * slowdown[1] x item_s[i] on link 1. A link carries one item at a time, starts at start_s and must finish
+ * by deadline_s. A plain knapsack has no ready_s; its capacity is deadline - start. All arrays are
+ * borrowed. */
 typedef struct ddp_knapsack_problem {
     int items;
-    const double *item_s;  /* [items] > 0, on the fast link */
+    const double *item_s;  /* [items] > 0, seconds on the fast link */
     const double *ready_s; /* [items] >= 0, or NULL = all 0 */
-    const double *value;   /* [items] >= 0, what is maximised, or NULL = item_s */
+    const double *value;   /* [items] >= 0, the quantity to maximise, or NULL = item_s */
     int links;             /* 1 or 2 */
     double start_s[2];     /* >= 0 */
-    double deadline_s[2];  /* >= 0; an empty link (start >= deadline) takes nothing */
-    double slowdown[2];    /* >= 1, 0 = 1 */
+    double deadline_s[2];  /* >= 0; a link with start >= deadline carries nothing */
+    double slowdown[2];    /* >= 1; 0 = 1 */
 } ddp_knapsack_problem;
 
-/* ddp_knapsack - the items of largest total value that all links can carry in time.
+/* ddp_knapsack - chooses the items of largest total value that the links can carry in time.
  *
  *   assign  [items] receives the link of each item, or -1
- *   value   receives the sum of the values sent (seconds where value is NULL); NULL is fine
+ *   value   receives the sum of the values sent (seconds if p->value is NULL); may be NULL
  *
- * Items of one link run in the order of their release times, which serves a common deadline best.
- * exact: maximum, by meeting in the middle: the items in release order are split in two, each half lists what
- * it can reach, equal items as one class, and the halves are matched in
- * O(M log M). It refuses (DDP_UNSUPPORTED) what would need more than 2^20 entries for a half. Every list of
- * at most 24 items on two links, or 40 on one, is within; equal items are counted, not permuted, so that far
- * more fit when transfers are cut into equal parts.
- * greedy: links in the order of their capacity in fast-link time, items by falling value, each where it first
- * fits. Ties: lower link, lower item index. (DeFT, section III-C.)
- * Times are compared in units of 2^-44 of the longest deadline: sums that exceed a deadline by nothing but
- * rounding (0.1 + 0.2 in 0.3) fit.
+ * The items of one link run in the order of their release times, which is optimal for a common deadline.
  *
- * Source: DeFT, Problems 1 and 2. Errata: Problem 2 prints the second capacity as mu times the first, which
- * holds for item times on the slow link; here all item times are those of the fast link and the slow link
- * takes mu times longer. Outputs are untouched on error. Pure; safe from any thread.
- * Errors: DDP_ARG (names item and value), DDP_UNSUPPORTED, DDP_MEMORY. */
+ * exact: the maximum, by a meet-in-the-middle search. The items in release order are split into two halves.
+ * Each half lists the combinations that it can reach, with equal items as one class, and the halves are
+ * matched in O(M log M). Returns DDP_UNSUPPORTED if a half would need more than 2^20 entries. Up to 24 items
+ * on two links, or 40 on one, always fit. Equal items are counted, not permuted, so many more fit if
+ * transfers are cut into equal parts.
+ *
+ * greedy: takes the links in the order of their capacity in fast-link time and the items by descending
+ * value, and puts each item on the first link where it fits. Ties: lower link, lower item index. (DeFT,
+ * section III-C.)
+ *
+ * Times are compared in units of 2^-44 of the longest deadline: a sum that exceeds a deadline only by
+ * rounding (0.1 + 0.2 with a deadline of 0.3) fits.
+ *
+ * Source: DeFT, Problems 1 and 2. Errata: Problem 2 prints the second capacity as mu times the first,
+ * which holds for item times on the slow link. Here all item times are for the fast link, and the slow
+ * link takes mu times as long. Outputs are untouched on error. Pure; safe from any thread. Errors: DDP_ARG
+ * (names the item and the value), DDP_UNSUPPORTED, DDP_MEMORY. */
 DDP_API ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, int *assign,
                                 double *value, ddp_error *err);
 
-/* Names as the programs spell them; DEFAULT gives "default", a bad value "unknown". The inverse fails with
- * DDP_ARG and a sentence that lists the names. */
+/* The name of a solver as used by the programs. DDP_KNAPSACK_DEFAULT gives "default"; an invalid value
+ * gives "unknown". */
 DDP_API const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver);
+/* The solver with the given name. Errors: DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out, ddp_error *err);
 
 /* ==== plan/timeline/deft.h ==== [plan] */
-/* DeFT's planner: delayed, merged gradients whose transfers overlap with forward and backward. */
+/* DeFT's planner: delays and merges gradients so that their transfers overlap with forward and backward. */
 
 typedef enum ddp_delayed_select {
     DDP_SELECT_DEFAULT, /* release */
-    DDP_SELECT_RELEASE, /* a part is taken only if it ends within the stage once it is ready */
-    DDP_SELECT_PAPER    /* Algorithm 1 as printed; its sends may overrun the stage */
+    DDP_SELECT_RELEASE, /* takes a part only if it ends within the stage, counted from its release */
+    DDP_SELECT_PAPER    /* Algorithm 1 as printed; a send may outlast the stage */
 } ddp_delayed_select;
 
 typedef struct ddp_delayed_options {
     int links;               /* 1 or 2; 0 = 1 */
-    double mu;               /* time on the slow link / on the fast one, 2 links */
-    double alpha_s;          /* startup within each comm_s; every part pays it again */
-    double partition_s;      /* longest block on the fast link; 0 = no such limit */
-    double partition_params; /* or most parameters in a block; 0 = no such limit */
+    double mu;               /* time on the slow link / time on the fast link; used with 2 links */
+    double alpha_s;          /* startup included in each comm_s, in seconds; every part pays it */
+    double partition_s;      /* longest block on the fast link, in seconds; 0 = no limit */
+    double partition_params; /* most parameters in a block; 0 = no limit */
     ddp_delayed_select select;
-    ddp_knapsack_solver solver; /* 0 = exact where it is quick, else greedy; on two links the better
-                                           * plan of that, of greedy and of a queue; paper on two links:
-                                           * greedy */
-    double capacity_scale;      /* knapsacks of both stages are this much larger; 0 = 1 */
-    double target_frequency;    /* 0 = none; else the shortest iteration found with at
-                                           * least this many updates per iteration (0..1] */
-    int no_barrier;             /* sends may straddle forward and backward, where that gives more
-                                             updates */
+    ddp_knapsack_solver solver; /* 0 = exact if that is quick, else greedy; with two links, the best plan
+                                   of that one, greedy and a queue. paper with two links: greedy */
+    double capacity_scale;      /* factor on the knapsack capacity of both stages; 0 = 1 */
+    double target_frequency;    /* updates per iteration, in (0..1]; 0 = none; else the plan has the
+                                   shortest iteration found with at least this frequency */
+    int no_barrier;             /* 1 = a send may span forward and backward, if that gives more updates */
 } ddp_delayed_options;
 
-/* One part on its way, in the order of starting. */
+/* One part on a link. Sends are in the order of their start. */
 typedef struct ddp_delayed_send {
     int iteration;    /* 0 .. warmup + period - 1 */
-    int fresh;        /* 1 = of the gradient merged in this iteration's backward, else of the pending
-                              one */
+    int fresh;        /* 1 = part of the gradient merged in this iteration's backward, 0 = of the pending
+                         gradient */
     int bucket, part; /* part 0 .. parts_of[bucket]-1 */
     int link;
-    double begin_s, end_s; /* after the start of the iteration's forward */
+    double begin_s, end_s; /* seconds after the start of the iteration's forward */
 } ddp_delayed_send;
 
-/* One iteration. Its gradient joins the stored ones; opened > 0: the stored ones are merged into one
- * gradient, which may be sent from then on. At its end the pending gradient is applied (applied = how many
- * iterations it merged, or 0), then the opened one, if it is complete (applied_now). */
+/* One iteration. Its gradient is added to the stored ones. If opened > 0, the stored gradients are merged
+ * into one, which may be sent from then on. At the end of the iteration the pending gradient is applied:
+ * `applied` is the number of iterations that it merged, or 0. Then the opened one is applied if it is
+ * complete (applied_now). */
 typedef struct ddp_delayed_step {
-    double forward_s, backward_s; /* how long the stages last: compute, or the last send */
+    double forward_s, backward_s; /* length of the stages: compute, or the end of the last send */
     int opened, applied, applied_now;
     int first_send, sends;
 } ddp_delayed_step;
 
-/* A plan: `warmup` iterations from nothing pending, then `period` iterations forever. Owned by the caller of
- * ddp_plan_delayed; freed by ddp_delayed_plan_free. */
+/* A plan: `warmup` iterations that start with nothing pending, then `period` iterations that repeat. The
+ * caller of ddp_plan_delayed owns it and frees it with ddp_delayed_plan_free. */
 typedef struct ddp_delayed_plan {
     int buckets, parts;
-    int *parts_of;  /* [buckets] 0 where nothing is sent */
-    double *part_s; /* [buckets] one part on the fast link, startup included */
-    int links;      /* in use: 1 where the slow one cannot carry any part */
+    int *parts_of;  /* [buckets] 0 if the bucket sends nothing */
+    double *part_s; /* [buckets] seconds for one part on the fast link, startup included */
+    int links;      /* number of links in use; 1 if the slow one cannot carry any part */
     int warmup, period;
     ddp_delayed_step *step; /* [warmup + period] */
     ddp_delayed_send *send; /* [sends] */
     int sends;
-    int updates;                          /* in the steady period */
-    int *k;                               /* [updates] iterations merged, the batch-size sequence */
-    int *delay;                           /* [updates] iterations by which an update is later than its
-                                         * newest gradient; the oldest waits k - 1 more */
+    int updates;                          /* per steady period */
+    int *k;                               /* [updates] iterations that each update merges: the batch-size
+                                             sequence */
+    int *delay;                           /* [updates] iterations from the newest gradient of an update to
+                                             the update; the oldest gradient waits k - 1 more */
     double iteration_s;                   /* mean over the steady period */
     double update_frequency;              /* updates / period */
-    double forward_s, backward_s, comm_s; /* T_f, T_b and T_c after partition */
+    double forward_s, backward_s, comm_s; /* T_f, T_b, and T_c after partitioning */
     double lower_bound_s;                 /* max(T_f + T_b, frequency x T_c / (1 + 1/mu)) */
     double capacity_scale;
-    int no_barrier; /* sends may straddle the stages */
-    int limited;    /* the search was ended: more of it might find a better plan */
+    int no_barrier; /* 1 = sends may span the stages */
+    int limited;    /* 1 = a limit ended the search; a longer search might find a better plan */
 } ddp_delayed_plan;
 
-/* ddp_plan_delayed - DeFT's schedule for buckets (rows of the profile, row 0 = input side).
+/* ddp_plan_delayed - plans DeFT's schedule for buckets (the rows of the profile; row 0 is next to the
+ * input).
  *
- * The two queues and four cases of Algorithm 2 run from an empty start until a state comes back: that is the
- * steady period. Gradients of all iterations are merged (a mean of k), each part of a merged gradient is
- * reduced exactly once, no part starves. With select = release and capacity_scale 1 no send outlasts its
- * stage: every iteration takes T_f + T_b.
+ * The two queues and four cases of Algorithm 2 run from an empty start until a state repeats: the iterations
+ * between the two are the steady period. The gradients of all iterations are merged (a mean over k). Each
+ * part of a merged gradient is reduced exactly once, and no part starves. With select = release and
+ * capacity_scale 1, no send outlasts its stage: every iteration takes T_f + T_b.
  *
- * Partition: a bucket of c seconds becomes k = max(1, ceil((c - alpha)/(limit - alpha))) equal parts of alpha
- * + (c - alpha)/k; parts of a bucket are ready together. limit = min(partition, min(T_f, T_b)/mu), the
- * paper's rule 3. With a startup, or on two links, longer parts may be better, so that limits of min(T_f,
- * T_b), max(T_f, T_b)/mu and max(T_f, T_b) are planned as well: a part that only one stage can take still
- * travels once an iteration. Without, they are tried in turn where more than 512 parts (or two a bucket)
- * would result. With a startup and a partition, parts are also planned as long as the limit, each of several
- * blocks of the partition with one startup (rule 2, US-Byte's unequal operations). A stage that computes
- * nothing is left out of the rule. no_barrier: also one knapsack of T_f + T_b an iteration, with the parts
- * above and with limits that have T_f + T_b for both stages. By default a stage is filled by the knapsack
- * and, with a startup or two links, also by greedy and by a plain queue. Of all plans the one with the least
- * time per update is taken, with a target the shortest iteration. target_frequency: the capacity is bisected
- * and the shortest iteration of all tries kept (equal: more updates); capacity_scale is then the start of the
- * search. The floor is lower_bound_s. A profile's own alpha_s and gap_s are added to every comm_s and to
- * alpha. After 5e7 entries of knapsacks (a second or less) the search ends with what it has, on every machine
- * the same: `limited`.
+ * Partition. A bucket of c seconds becomes k = max(1, ceil((c - alpha)/(limit - alpha))) equal parts of
+ * alpha + (c - alpha)/k seconds each. The parts of a bucket become ready together. By the paper's rule 3,
+ * limit = min(partition, min(T_f, T_b)/mu). The planner also tries other ways to partition:
+ *   - With a startup or two links, longer parts may be better. It also plans with the limits min(T_f, T_b),
+ *     max(T_f, T_b)/mu and max(T_f, T_b): a part that only one stage can carry still travels once per
+ *     iteration.
+ *   - Without a startup and with one link, it tries these limits in turn if more than 512 parts (or two per
+ *     bucket) would result.
+ *   - With a startup and a partition, it also plans parts as long as the limit. Each consists of several
+ *     blocks of the partition and pays one startup (rule 2, the unequal operations of US-Byte).
+ *   - A stage without compute is left out of rule 3.
+ *   - With no_barrier, it also plans one knapsack of T_f + T_b per iteration, with the parts above and with
+ *     limits in which both stages have T_f + T_b.
  *
- * Source: DeFT (Meng and Sun), Algorithms 1 and 2, sections III and IV. Decided against the print: the first
- * remainTime of Algorithm 1 is the backward time of the buckets below N, not all of it; in case 3 a part
- * starts at max(link load, ready), not after the sum of both; a merged gradient that is complete in its own
- * backward is applied in the same iteration, without delay; capacities are compared in fast-link time. *out
- * is overwritten, not freed; untouched on error. Pure; safe from any thread. Errors: DDP_ARG (names the
- * value), DDP_UNSUPPORTED (no steady period within 4096 iterations; exact on more parts than ddp_knapsack
- * takes), DDP_NUMERIC, DDP_MEMORY. */
+ * Choice. By default the knapsack fills a stage; with a startup or two links, greedy and a plain queue are
+ * also tried. The plan with the least time per update is returned; with a target_frequency, the plan with
+ * the shortest iteration. For a target_frequency the capacity is bisected, starting at capacity_scale, and
+ * the shortest iteration of all tries is returned (ties: more updates). No iteration is shorter than
+ * lower_bound_s. The profile's own alpha_s and gap_s are added to every comm_s and to alpha. After 5e7
+ * knapsack entries (a second or less) the search ends with the best plan so far, the same on every machine,
+ * and sets `limited`.
+ *
+ * Source: DeFT (Meng and Sun), Algorithms 1 and 2, sections III and IV. Differences from the printed text:
+ *   - The first remainTime of Algorithm 1 is the backward time of the buckets below N, not of all buckets.
+ *   - In case 3, a part starts at max(link load, ready), not after the sum of both.
+ *   - A merged gradient that is complete in its own backward is applied in the same iteration, without
+ *     delay.
+ *   - Capacities are compared in fast-link time.
+ *
+ * *out is overwritten, not freed; untouched on error. Pure; safe from any thread. Errors: DDP_ARG (names
+ * the value), DDP_UNSUPPORTED (no steady period within 4096 iterations; exact with more parts than
+ * ddp_knapsack accepts), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o,
                                     ddp_delayed_plan *out, ddp_error *err);
-DDP_API void ddp_delayed_plan_free(ddp_delayed_plan *plan); /* all-zero is fine */
+DDP_API void ddp_delayed_plan_free(ddp_delayed_plan *plan); /* accepts an all-zero plan */
 
+/* The name of a selection rule, or "unknown" for an invalid value. */
 DDP_API const char *ddp_delayed_select_name(ddp_delayed_select select);
+/* The selection rule with the given name. Errors: DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_delayed_select_named(const char *name, ddp_delayed_select *out, ddp_error *err);
 
 /* ==== plan/timeline/preserver.h ==== [plan] */
-/* DeFT's Preserver: the effect on convergence of merging k iterations into one update. */
+/* DeFT's Preserver: estimates how merging k iterations into one update affects convergence. */
 
-/* The loss as a random walk that rebounds at its lowest point:
- * s' = S* + |s - S* - eta Delta|, Delta ~ N(mu, sigma^2 / batch). */
+/* Models the loss as a random walk that rebounds at its lowest point: s' = S* + |s - S* - eta Delta|,
+ * Delta ~ N(mu, sigma^2 / batch). */
 typedef struct ddp_preserver {
     double eta;       /* learning rate, > 0 */
     double mu;        /* mean of Delta: |g|^2, >= 0 */
-    double sigma;     /* sqrt(g' Sigma g), Sigma the covariance of one sample's gradient; >= 0.
-                       * Estimate: deviation of g . g_w over workers x sqrt(samples of a worker) */
-    double batch;     /* samples in an unmerged update, > 0 */
-    double start;     /* s, the loss now; >= target */
-    double target;    /* S*, the lowest loss, >= 0: an offset in both dilutes the ratio */
+    double sigma;     /* sqrt(g' Sigma g), with Sigma the covariance of one sample's gradient; >= 0.
+                         Estimate: deviation of g . g_w over workers x sqrt(samples per worker) */
+    double batch;     /* samples in an update without merging, > 0 */
+    double start;     /* s, the current loss; >= target */
+    double target;    /* S*, the lowest loss, >= 0; an offset in both losses dilutes the ratio */
     double tolerance; /* 0 = 0.01, the paper's epsilon */
-    int sum;          /* a merged gradient is the sum of k (k x eta), not their mean */
-    int one_sided;    /* accept every ratio above 1 (the plan's loss is then the lower one) */
-    int rotations;    /* judge the sequence by its worst rotation, not as it begins */
+    int sum;          /* 1 = a merged gradient is the sum of k gradients (k x eta), not their mean */
+    int one_sided;    /* 1 = accept every ratio above 1, in which the plan's loss is the lower one */
+    int rotations;    /* 1 = judge the sequence by its worst rotation, not by its own order */
 } ddp_preserver;
 
 typedef struct ddp_preserved {
     double expected_base; /* loss after sum(k) updates with batch B */
-    double expected_plan; /* after one update per k, batch k x B */
-    double ratio;         /* base / plan */
+    double expected_plan; /* loss after one update per k, each with batch k x B */
+    double ratio;         /* expected_base / expected_plan */
     int accepted;
-    int retries; /* ddp_preserver_plan: how often the capacity was raised, 0..10 */
+    int retries; /* set by ddp_preserver_plan: how often the capacity was raised, 0..10 */
 } ddp_preserved;
 
-/* ddp_preserver_expect - expected loss after one update from loss s that merges k iterations:
+/* ddp_preserver_expect - returns the expected loss after one update from loss s that merges k iterations:
  *     m = s - S* - eta mu,  d = eta sigma / sqrt(k B),  a = m / d
  *     E = m (Phi(a) - Phi(-a)) + d sqrt(2/pi) exp(-a a / 2) + S*       (d = 0: |m| + S*)
- * Errata: the printed E_B has the random Delta where its mean belongs, and calls Phi the distribution of
- * Delta; with this a it is the standard normal one. */
+ * Errata: the printed E_B contains the random Delta in place of its mean, and calls Phi the distribution
+ * of Delta. With this a, Phi is the standard normal distribution. */
 DDP_API double ddp_preserver_expect(const ddp_preserver *model, double s, int k);
 
-/* ddp_preserver_test - the ratio test on the batch-size sequence k[updates]: accepted if |ratio - 1| <=
- * tolerance (one_sided: ratio >= 1 - tolerance). The expectation is fed forward as the next state. The model
- * ignores the delay of updates.
- * Errors: DDP_ARG (names the value), DDP_NUMERIC. */
+/* ddp_preserver_test - applies the ratio test to the batch-size sequence k[updates]. Accepts if |ratio -
+ * 1| <= tolerance; with one_sided, if ratio >= 1 - tolerance. The expected loss after each update is the
+ * start of the next one. The model ignores the delay of updates. Errors: DDP_ARG (names the value),
+ * DDP_NUMERIC. */
 DDP_API ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int updates,
                                       ddp_preserved *out, ddp_error *err);
 
-/* ddp_preserver_plan - ddp_plan_delayed whose capacity grows until the test accepts: by 1.1 a time, at most
- * ten times (the paper gives no factor). If none passes, the plan with the best ratio is returned with
- * accepted = 0; a retry that cannot be planned is passed over. *plan is freed by ddp_delayed_plan_free.
- * Source: DeFT section IV-C. Both outputs are untouched on error. Pure; safe from any thread. */
+/* ddp_preserver_plan - calls ddp_plan_delayed with a growing capacity until the test accepts the plan.
+ *
+ * Each retry multiplies the capacity by 1.1, at most ten times (the paper gives no factor). If no plan
+ * passes, the plan with the best ratio is returned with accepted = 0. A retry that cannot be planned is
+ * skipped. The caller frees *plan with ddp_delayed_plan_free. Source: DeFT section IV-C. Both outputs are
+ * untouched on error. Pure; safe from any thread. */
 DDP_API ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_options *o,
                                       const ddp_preserver *model, ddp_delayed_plan *plan, ddp_preserved *out,
                                       ddp_error *err);
 
 /* ==== plan/osp/osp.h ==== [plan] */
-/* OSP's planner: which layers a parameter server may receive one iteration late, and how much. */
+/* OSP's planner: chooses which layers a parameter server may receive one iteration late, and how many
+ * bytes of them. */
 
-/* Parts of an importance's sum: elements of a chunk, and lanes of each. */
+/* The fixed shape of the importance sum: elements per chunk, and lanes per chunk. */
 enum { DDP__OSP_CHUNK = 4096, DDP__OSP_LANES = 32 };
 
-/* ddp_osp_importance - PGP of one layer: sum over its n elements of |gradient x parameter|, in double and in
- * parts of a fixed shape, on a GPU as here; mean != 0: divided by n (as printed large layers rank high). The
- * gradient is the mean of all workers, the parameters those before its update. Errors: DDP_ARG, DDP_NUMERIC
- * (names the element). Source: OSP (Fu and others), section 4.1.1. */
+/* ddp_osp_importance - computes PGP, the importance of one layer: the sum over its n elements of |gradient x
+ * parameter|.
+ *
+ *   gradient   [n] the mean over all workers
+ *   parameter  [n] the values before the update with that gradient
+ *   mean       nonzero: divide the sum by n (the printed formula ranks large layers high)
+ *
+ * Sums in double, in parts of a fixed shape, so that a GPU gets the same result. Errors: DDP_ARG,
+ * DDP_NUMERIC (names the element). Source: OSP (Fu and others), section 4.1.1. */
 DDP_API ddp_status ddp_osp_importance(const float *gradient, const float *parameter, size_t n, int mean,
                                       double *out, ddp_error *err);
 
-/* ddp_osp_rank - the bitmap GIB: bit l (gib[l / 8] >> l % 8) = 1 if layer l is sent at once (RS), 0 if it may
- * travel during the next computation (ICS).
+/* ddp_osp_rank - computes the bitmap GIB: bit l (gib[l / 8] >> l % 8) is 1 if layer l is sent at once (RS),
+ * and 0 if its transfer may overlap with the next computation (ICS).
  *
- *   importance [layers] >= 0, bytes [layers] >= 0
- *   budget     S(G^u): the deferred layers together have at most so many bytes; 0 defers nothing
- *   gib        [(layers + 7) / 8]; deferred (may be NULL) receives the bytes of the 0 bits
+ *   importance  [layers] >= 0
+ *   bytes       [layers] >= 0
+ *   budget      S(G^u), the most bytes that the deferred layers may have together; 0 defers no layer
+ *   gib         [(layers + 7) / 8] receives the bitmap
+ *   deferred    receives the bytes of the 0 bits; may be NULL
  *
- * Equal importance: lower index first, the same for all workers. A layer without bytes is never deferred.
- * knapsack defers the set of least importance with bytes from those of the walk to the
- * budget: exactly on up to 32 layers that have bytes; of more, all choices of the 32 around the break of the
- * order by density are tried, so that it is near the optimum, and never defers more importance than the walk,
- * nor than density where that defers the walk's bytes. At most 8 MB and some milliseconds.
- * Outputs are untouched on error. Errors: DDP_ARG (names the layer), DDP_NUMERIC, DDP_MEMORY. */
+ * Among layers of equal importance the lower index comes first, so all workers get the same bitmap. A
+ * layer without bytes is never deferred. The knapsack rule defers the set of least importance whose bytes
+ * are between the bytes that the walk rule defers and the budget. The result is exact for up to 32 layers
+ * that have bytes. With more, the rule tries all choices of the 32 layers around the break item of the
+ * density order, so the result is near the optimum. It never defers more importance than the walk rule,
+ * nor than the density rule if that defers at least the bytes of the walk. It takes at most 8 MB and some
+ * milliseconds. Outputs are untouched on error. Errors: DDP_ARG (names the layer), DDP_NUMERIC,
+ * DDP_MEMORY. */
 DDP_API ddp_status ddp_osp_rank(int layers, const double *importance, const double *bytes, double budget,
                                 ddp_osp_rule rule, unsigned char *gib, double *deferred, ddp_error *err);
 
-/* ddp_osp_umax - the most bytes that ICS can hide behind one computation, at most 0.8 of the model:
+/* ddp_osp_umax - computes the most bytes that ICS can overlap with one computation, at most 0.8 of the
+ * model:
  *     b T_c / (N (1 + lr))       (default)
- *     b (1 + lr) T_c / N         (literal: Eq. 5 as printed; more loss would allow more)
- * b bytes per second of the server in each direction, lr the packet loss rate 0..1, T_c the computing time of
- * an iteration, N workers. Errors: DDP_ARG. */
+ *     b (1 + lr) T_c / N         (literal: Eq. 5 as printed, in which more packet loss would allow more
+ *                                bytes)
+ * b is bytes per second of the server in each direction, lr the packet loss rate 0..1, T_c the compute
+ * time of an iteration in seconds, and N the number of workers. Errors: DDP_ARG. */
 DDP_API ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double compute_s, int workers,
                                 double model_bytes, int literal, double *out, ddp_error *err);
 
-/* ddp_osp_budget - S(G^u) of the next epoch: (1 - loss / first_loss) u_max within 0..u_max, where loss is
- * that of the epoch just finished and first_loss that of the first one. So the first two epochs defer nothing
- * (before the first is finished use 0). A loss that is not finite, or a first_loss that is not above 0, gives
- * 0. Source: OSP, Algorithm 1. */
+/* ddp_osp_budget - computes S(G^u) of the next epoch: (1 - loss / first_loss) u_max, clamped to 0..u_max.
+ * loss is the loss of the epoch that has just ended, first_loss the loss of the first epoch. So the first
+ * two epochs defer nothing; use 0 until the first epoch ends. Returns 0 if loss is not finite or
+ * first_loss is not above 0. Source: OSP, Algorithm 1. */
 DDP_API double ddp_osp_budget(double loss, double first_loss, double u_max);
 
 /* ==== plan/osp/served.h ==== [plan] */
-/* How long a step takes with servers of layers (bsp, asp, ssp, r2sp, osp). */
+/* Predicts the step time with parameter servers (bsp, asp, ssp, r2sp, osp). */
 
-/* What a server makes of pushes. */
+/* When a server answers a push. */
 typedef enum ddp_serving {
-    DDP_SERVING_TOGETHER, /* answers all when all have pushed: bsp, osp, ssp 0 */
-    DDP_SERVING_EACH,     /* answers each at once, ssp as far as it may be ahead */
-    DDP_SERVING_IN_TURN   /* in the order of ranks: r2sp, or deterministic */
+    DDP_SERVING_TOGETHER, /* when all workers have pushed: bsp, osp, ssp with 0 steps ahead */
+    DDP_SERVING_EACH,     /* at once, as far as `ahead` allows: asp, ssp */
+    DDP_SERVING_IN_TURN   /* in rank order: r2sp, or a deterministic run */
 } ddp_serving;
 
 typedef struct ddp_served {
     ddp_serving rule;
-    int ahead; /* steps that a worker may be ahead of the slowest; -1 = any number */
+    int ahead; /* steps a worker may be ahead of the slowest one; -1 = no limit */
     int workers, servers;
-    int colocated;       /* worker k is server k, with one link: servers = workers */
-    const double *bytes; /* [servers] of gradients, and of what is returned; borrowed */
-    const double *late;  /* [servers] of these that travel during the next step's computing (osp); NULL:
-                                  none */
-    double compute_s;    /* of a step of a worker */
-    double bytes_per_s;  /* of each rank's link, in each direction */
-    double delay_s;      /* one way */
+    int colocated;       /* 1 = worker k is also server k and both use one link; servers = workers */
+    const double *bytes; /* [servers] bytes of gradients, and as many in the answer; borrowed */
+    const double *late;  /* [servers] the part of these bytes that travels during the next step's compute
+                            (osp); NULL = none */
+    double compute_s;    /* compute time of one step of a worker, in seconds */
+    double bytes_per_s;  /* rate of each rank's link, in each direction */
+    double delay_s;      /* one-way delay, in seconds */
 } ddp_served;
 
-/* ddp_served_step - seconds of a step in the steady state: a worker computes, pushes to all servers one after
- * another and
- *   goes on when all have answered; late bytes follow, and are back before its next push. A message takes
- *   bytes / rate of the sender's uplink and of the receiver's downlink, each first come first served, and
- *   arrives delay_s later. Updates take no time.
+/* ddp_served_step - computes the seconds per step in the steady state.
  *
- *   work    ddp_served_room(workers, servers) bytes, or NULL: it is allocated for the call
- *   out     untouched on error
+ * A worker computes, pushes to all servers one after another, and continues when all have answered. Late
+ * bytes follow; their answer arrives before the worker's next push. A message takes bytes / rate on the
+ * sender's uplink and on the receiver's downlink. Each link serves messages first come, first served. A
+ * message arrives delay_s later. Updates take no time.
  *
- * Source: OSP, specs 4.3, with the order of messages. Cost: 24 steps of every worker, each looked for among
- * workers x servers. Errors: DDP_ARG (names the number), DDP_MEMORY. */
+ *   work  ddp_served_room(workers, servers) bytes of scratch, or NULL to allocate it for the call
+ *   out   receives the seconds; untouched on error
+ *
+ * Source: OSP, specs 4.3, with the order of the messages. Cost: simulates 24 steps of every worker;
+ * finding each message takes O(workers x servers). Errors: DDP_ARG (names the number), DDP_MEMORY. */
 DDP_API ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_error *err);
+/* ddp_served_room - the bytes of scratch memory that ddp_served_step needs. */
 DDP_API size_t ddp_served_room(int workers, int servers);
 
 /* ==== plan/place/place.h ==== [plan] */
-/* DT-FM's placement: which device runs which stage of which pipeline. */
+/* DT-FM's placement: assigns a device to each stage of each pipeline. */
 
 typedef enum ddp_place_solver {
     DDP_PLACE_DEFAULT,      /* anneal */
-    DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, annealing, kl's search, re-matching;
-                               beyond 256 devices mostly descent by exchange and re-matching */
-    DDP_PLACE_GENETIC,      /* section 3.4 of the paper */
-    DDP_PLACE_GENETIC_CODE, /* the search that the authors released */
-    DDP_PLACE_KL,           /* the same with their Kernighan-Lin gain */
-    DDP_PLACE_RANDOM,       /* shuffles, stage order and pipelines as they fall */
-    DDP_PLACE_EXACT         /* branch and bound over the make-up of stages */
+    DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, then annealing, KL's search and
+                               re-matching; with more than 256 devices mostly descent by exchanges and
+                               re-matching */
+    DDP_PLACE_GENETIC,      /* the genetic search of the paper, section 3.4 */
+    DDP_PLACE_GENETIC_CODE, /* the genetic search in the authors' released program */
+    DDP_PLACE_KL,           /* the same with the Kernighan-Lin gain of that program */
+    DDP_PLACE_RANDOM,       /* random shuffles; stage order and pipelines are not optimised */
+    DDP_PLACE_EXACT         /* branch and bound over the composition of the stages */
 } ddp_place_solver;
 
 typedef struct ddp_place_options {
     ddp_place_solver solver;
-    int pipelines, stages; /* D_dp, D_pp; 0 = what the network says */
+    int pipelines, stages; /* D_dp, D_pp; 0 = as in the network */
     uint64_t seed;
-    double time_limit_s; /* 0 = none (exact: 60 s) */
-    long max_candidates; /* 0 = none if there is a time limit, else 5,000; anneal 4,000,000, exact
-                                   none */
-    /* Called at each improvement and about ten times a second, on the caller's thread; nonzero stops the
-     * search with what it has. */
+    double time_limit_s; /* 0 = no limit (exact: 60 s) */
+    long max_candidates; /* 0 = no limit if there is a time limit, else 5,000 (anneal: 4,000,000, exact: no
+                            limit) */
+    /* Called at each improvement and about ten times a second, on the caller's thread. A nonzero return
+     * value stops the search, which then returns the best placement found so far. */
     int (*progress)(void *user, double seconds, double best_s);
     void *user;
 } ddp_place_options;
 
-/* A placement, freed by ddp_placement_free. */
+/* A placement. The caller frees it with ddp_placement_free. */
 typedef struct ddp_placement {
     int pipelines, stages;
-    int *assign;        /* [pipelines x stages] device of stage j of pipeline i */
+    int *assign;        /* [pipelines x stages] device of stage j in pipeline i */
     double cost_s;      /* datap_s + pipelinep_s */
-    double datap_s;     /* the slowest stage's averaging */
-    double pipelinep_s; /* the hops of a pipeline, each as slow as its slowest pipeline */
-    int proven;         /* nothing is better */
+    double datap_s;     /* averaging time of the slowest stage */
+    double pipelinep_s; /* sum over the hops of a pipeline; each hop takes as long as in the slowest
+                           pipeline */
+    int proven;         /* 1 = no placement is better */
     double solve_s;
-    long candidates; /* anneal: moves tried, beyond 256 devices
-                            4 D_dp for a re-matching; exact: compositions entered; else partitions */
-    int points;      /* improvements */
-    double *curve;   /* [points x 2] seconds since the start, best cost then */
+    long candidates; /* candidates examined. anneal: moves tried; with more than 256 devices, a re-matching
+                        counts as 4 D_dp. exact: compositions entered. Other solvers: partitions */
+    int points;      /* number of improvements */
+    double *curve;   /* [points x 2] seconds since the start, and the best cost at that time */
 } ddp_placement;
 
-/* ddp_place - the cheapest placement of one replica of every stage in every pipeline.
+/* ddp_place - finds the cheapest placement with one replica of every stage in every pipeline.
  *
- * The cost in seconds of one iteration (DT-FM, arXiv:2206.01288, Eq. 1-4), with a = delay and b = rate of a
- * pair, both averaged over the two directions (paper section 2):
+ * The cost is the seconds of one iteration (DT-FM, arXiv:2206.01288, Eq. 1-4). a and b are the delay and the
+ * rate of a pair of devices, averaged over both directions (paper section 2):
  *     datap      max over stages j, max over d in stage j, sum over d' of 2 (a + dp_bytes/(D_dp b))
  *     pipelinep  sum over hops j -> j+1, max over pipelines of 2 (a + pp_bytes/b)
- * For a given partition into stages the best pipelines and the best order of stages are the bottleneck
- * matching of each pair of stages (Eq. 3) and an open travelling salesman over these values (Eq. 4), exact up
- * to 16 stages; every solver but random ends with both.
- * Global rank of assign[i][j] in a training run: i x stages + j.
+ * For a given partition of the devices into stages, the best pipelines are the bottleneck matching of each
+ * pair of stages (Eq. 3). The best stage order is an open travelling salesman tour over the matching values
+ * (Eq. 4), exact for up to 16 stages. Every solver except random applies both at the end. The global rank of
+ * assign[i][j] in a training run is i x stages + j.
  *
- * Readings where the paper and its program differ:
- *   pp_bytes covers all micro-batches of one pipeline in an iteration (the paper's text says one)
- *   the matching realises its value (the released one may not)
- *   the data groups use the sharded server of Eq. 2
- *   genetic: parents, five devices from the other parent, then a circular chain of the paper's swaps (fastest
- *   link of
- *     each of two groups, four candidates, the printed gain, each device once), cut at its largest sum of
- *     gains; an offspring better than the worst replaces it
- *   genetic-code: one pass of cyclic one-way moves; an offspring better than its first parent replaces the
- *   worse
- *     parent, as the released test works out; the last cycle is kept
- *   kl: gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b, the delay cancelling
+ * Interpretations where the paper and its program differ:
+ *   pp_bytes covers all micro-batches of one pipeline in an iteration (the paper's text says one
+ *   micro-batch)
+ *   the matching attains the value that it reports (in the released program it may not)
+ *   data-parallel groups use the sharded server of Eq. 2
+ *   genetic: an offspring takes five devices from the second parent, then a circular chain of the paper's
+ *   swaps (the fastest link of each of two groups, four candidates, the printed gain, each device once),
+ *   truncated at the largest sum of gains. An offspring better than the worst individual replaces it
+ *   genetic-code: one pass of cyclic one-way moves. An offspring better than its first parent replaces the
+ *   worse parent, which is the effect of the released test; the last cycle is retained
+ *   kl: gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b; the delay cancels
  *
- * The same seed and candidate limit give the same placement on every platform; a time limit stops where the
- * clock says (up to a tenth later, to end well; a network too large for one evaluation within it gets the
- * first one, its tour cut short), and anneal fits its cooling to it. With few partitions (20,000: any network
- * of up to 10 devices, and one stage always) anneal and exact try them all: `proven`. With one pipeline of up
- * to 16 stages the tour alone is exact and proven. *out is overwritten, not freed; untouched on error. Pure
- * but for ddp_now; safe from any thread. Errors: DDP_ARG (as ddp_network_check; D_dp x D_pp is not N;
- * negative limits), DDP_NUMERIC, DDP_MEMORY. */
+ * The same seed and candidate limit give the same placement on every platform. A time limit makes the result
+ * depend on the clock, and anneal adapts its cooling schedule to it. The search may exceed the time limit by
+ * up to a tenth to finish properly. If the network is too large for one evaluation within the limit, the
+ * first evaluated placement is returned, and the search for its tour is cut short. With few partitions,
+ * anneal and exact try all of them and set `proven`: up to 20,000 partitions, which covers any network of up
+ * to 10 devices and always one stage. With one pipeline of up to 16 stages, the tour alone is exact and
+ * proven.
+ *
+ * *out is overwritten, not freed; untouched on error. Pure except for ddp_now; safe from any thread.
+ * Errors: DDP_ARG (as ddp_network_check; D_dp x D_pp is not N; negative limits), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_placement *out,
                              ddp_error *err);
 
-/* ddp_place_cost - the cost of any assignment [pipelines x stages] as it stands (no re-matching). datap_s and
- * pipelinep_s may be NULL. Errors: DDP_ARG (also a device that is missing or used twice), DDP_NUMERIC,
- * DDP_MEMORY; outputs are untouched then. */
+/* ddp_place_cost - computes the cost of an assignment [pipelines x stages] as given, without re-matching.
+ * datap_s and pipelinep_s may be NULL. Errors: DDP_ARG (also for a device that is missing or used twice),
+ * DDP_NUMERIC, DDP_MEMORY; the outputs are then untouched. */
 DDP_API ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages, const int *assign,
                                   double *cost_s, double *datap_s, double *pipelinep_s, ddp_error *err);
 
-/* ddp_placement_free - all-zero is fine. */
+/* ddp_placement_free - frees a placement; accepts an all-zero one. */
 DDP_API void ddp_placement_free(ddp_placement *p);
 
-/* "anneal", "genetic", "genetic-code", "kl", "random", "exact"; a bad value gives "unknown". The inverse
- * fails with DDP_ARG and a sentence that lists them. */
+/* The name of a solver: "anneal", "genetic", "genetic-code", "kl", "random" or "exact"; "unknown" for an
+ * invalid value. */
 DDP_API const char *ddp_place_solver_name(ddp_place_solver solver);
+/* The solver with the given name. Errors: DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_place_solver_named(const char *name, ddp_place_solver *out, ddp_error *err);
 
 /* ==== plan/fence/louvain.h ==== [plan] */
-/* Communities of a weighted graph: modularity, and Louvain's method to maximise it. */
+/* Finds communities in a weighted graph: modularity, and Louvain's method to maximise it. */
 
-/* ddp_modularity - Q = sum over communities c of (L_c / m - resolution (d_c / 2m)^2): L_c the weight inside
- * c, d_c the weight at its nodes, m all weight.
+/* ddp_modularity - computes Q = sum over communities c of (L_c / m - resolution (d_c / 2m)^2). L_c is the
+ * sum of the weights inside c, d_c the sum of the degrees of its nodes, and m the sum of all weights.
  *
- *   weights    [n x n] finite, >= 0; both directions are averaged, the diagonal is not read
- *   resolution above 0; 1 = Newman's modularity; larger = smaller communities
- *   community  [n] any numbers 0..n-1; equal = same community
- *   out        receives Q; 0 for a graph without weight; untouched on error */
+ *   weights  [n x n] finite, >= 0; both directions are averaged, the diagonal is not read
+ *   resolution  above 0; 1 gives Newman's modularity, a larger value smaller communities
+ *   community  [n] community of each node, a number in 0..n-1; the numbers need not be consecutive
+ *   out  receives Q; 0 for a graph without weight; untouched on error */
 DDP_API ddp_status ddp_modularity(int n, const double *weights, double resolution, const int *community,
                                   double *out, ddp_error *err);
 
-/* ddp_louvain - communities of high modularity (arguments as above).
+/* ddp_louvain - finds communities of high modularity. The other arguments are as in ddp_modularity.
  *
- *   community   [n] receives 0..communities-1, numbered by their lowest node
- *   communities receives their number, or NULL
- *   modularity  receives Q, or NULL
+ *   community    [n] receives 0..communities-1, numbered by the lowest node of each community
+ *   communities  receives the number of communities; may be NULL
+ *   modularity   receives Q; may be NULL
  *
- * Blondel et al. 2008: nodes move one by one to the neighbouring community of largest gain (ties: the lowest
- * number; only gains beyond rounding), then communities become nodes, until nothing gains. Beyond the paper:
- * the result is handed back to the single nodes until they gain nothing either, and where n <= 1024 the same
- * is done in 15 seeded orders besides index order; the best Q wins, index order on ties. Nodes without weight
- * stay alone; a disconnected graph has at least its components.
- * Deterministic. O(n^2) per pass and n^2 doubles. Outputs untouched on error. Pure; safe from any thread.
- * Errors: DDP_ARG (names the pair and the value), DDP_NUMERIC, DDP_MEMORY. */
+ * Blondel et al. 2008: each node in turn moves to the neighbouring community with the largest gain. Ties go
+ * to the lowest number, and only a gain larger than the rounding error counts. Then communities become
+ * nodes, and the procedure repeats until no move gains anything.
+ *
+ * Beyond the paper, the result is refined by moving single nodes again until no move gains anything. For n
+ * <= 1024 the whole method also runs with 15 seeded orders of the nodes. The best Q wins; index order wins
+ * ties. A node without weight stays alone. A disconnected graph has at least one community per component.
+ *
+ * Deterministic. O(n^2) time per pass and n^2 doubles of memory. Outputs are untouched on error. Pure;
+ * safe from any thread. Errors: DDP_ARG (names the pair and the value), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_louvain(int n, const double *weights, double resolution, int *community,
                                int *communities, double *modularity, ddp_error *err);
 
 /* ==== plan/fence/workload.h ==== [plan] */
-/* FusionLLM's workload estimator: what an assignment of operators to devices costs. */
+/* The workload estimator of FusionLLM: computes the cost of an assignment of operators to devices. */
 
 struct ddp_adatopk_options; /* compress/compress.h */
 
 typedef struct ddp_workload_options {
-    int microbatches;    /* n_b per iteration; 0 = 1 */
-    double samples;      /* N_s per iteration; 0 = the number of micro-batches */
+    int microbatches;    /* n_b, micro-batches per iteration; 0 = 1 */
+    double samples;      /* N_s, samples per iteration; 0 = the number of micro-batches */
     int forward_only;    /* 1 = no backward pass */
-    double state_factor; /* memory per byte of parameters; 0 = 4 (gradients, Adam's two moments),
-                            or 1 if forward only */
+    double state_factor; /* memory per byte of parameters; 0 = 4 (parameters, gradients, Adam's
+                            two moments), or 1 with forward_only */
 } ddp_workload_options;
 
-/* A tensor that crosses devices, once per micro-batch. */
+/* A tensor that one device sends to another, once per micro-batch. */
 typedef struct ddp_workload_message {
-    int op;       /* whose result it is, or whose result's gradient */
-    int user;     /* the first operator on the other device that takes it (a gradient is named
-                        "op-user" in the paper) */
+    int op;       /* the operator whose result (or whose result's gradient) is sent */
+    int user;     /* the first operator on the other device that uses the result (the paper names a
+                     gradient "op-user") */
     int from, to; /* devices */
-    int gradient; /* 0 = the result, forward; 1 = its gradient, backward */
+    int gradient; /* 0 = the result, sent in forward; 1 = its gradient, sent in backward */
     double bytes, seconds;
 } ddp_workload_message;
 
-/* Seconds of one micro-batch, [N] each. Owned by the caller of ddp_workload_estimate. */
+/* The costs of one micro-batch; arrays are [N]. The caller of ddp_workload_estimate owns it. */
 typedef struct ddp_workload {
     int devices;
-    double *compute_s;    /* C_p */
-    double *receive_s;    /* R_p */
-    double *memory_bytes; /* parameters and their state, results kept for backward */
-    double latency_s;     /* Eq. 2 */
-    double pipeline_s;    /* Eq. 3: one iteration */
-    double throughput;    /* Eq. 4: samples per second */
+    double *compute_s;    /* C_p, compute time */
+    double *receive_s;    /* R_p, receive time */
+    double *memory_bytes; /* parameters and their state, and the results retained for backward */
+    double latency_s;     /* Eq. 2, one micro-batch */
+    double pipeline_s;    /* Eq. 3, one iteration */
+    double throughput;    /* Eq. 4, samples per second */
     int messages;
-    ddp_workload_message *message; /* [messages], by op */
+    ddp_workload_message *message; /* [messages], sorted by op */
 } ddp_workload;
 
-/* ddp_workload_estimate - Eq. 1-4 of FusionLLM (arXiv:2410.12707) for any assignment.
+/* ddp_workload_estimate - computes Eq. 1-4 of FusionLLM (arXiv:2410.12707) for any assignment.
  *
- *   device_of [ops] the device that runs each operator, 0..N-1
- *   out       untouched on error, else freed by ddp_workload_free
+ *   device_of  [ops] the device that runs each operator, 0..N-1
+ *   o          borrowed; all-zero selects the defaults
+ *   out        untouched on error; otherwise the caller frees it with ddp_workload_free
  *
- *   C_p    sum of flops / speed[p] over the operators of p, three times that with backward
- *   R_p    sum of delay + bytes/rate over what p receives: a producer's result once per remote device that
- *          uses it, however many users it has there; with backward the gradient of that result the other way,
- *          charged to the producer's device
- *   T_lat  sum of C_p + R_p                                          Eq. 2
- *   T_pipe T_lat + (n_b - 1) max over p of max(C_p, R_p)             Eq. 3
- *   phi    N_s / T_pipe                                              Eq. 4
- * Readings: the paper's "outputs of f" in R is the parent's output; reading and writing local memory costs
- * nothing; input data (leaves without parameters) receives no gradient, other leaves and operators do.
- * Memory: state_factor x parameters + what stays until backward, that is results and received results of all
- * n_b micro-batches (of one, if forward only). O(operators + args). Pure; safe from any thread.
- * Errors: DDP_ARG (no speeds in the network, no such device, bad costs), DDP_MEMORY. */
+ *   C_p     sum of flops / speed[p] over the operators on p; three times that with backward
+ *   R_p     sum of delay + bytes / rate over the messages that p receives. A result is sent once to each
+ *           remote device that uses it, however many users it has there. With backward, the gradient of that
+ *           result returns to the producer's device, which is charged for receiving it
+ *   T_lat   sum of C_p + R_p                                          Eq. 2
+ *   T_pipe  T_lat + (n_b - 1) max over p of max(C_p, R_p)             Eq. 3
+ *   phi     N_s / T_pipe                                              Eq. 4
+ *
+ * Interpretations of the paper: "outputs of f" in R means the output of the parent. Access to local memory
+ * costs nothing. Input data (a leaf without parameters) receives no gradient; every other leaf and operator
+ * does.
+ *
+ * Memory: state_factor x parameters, plus the results and received results retained for backward. They are
+ * counted for all n_b micro-batches, or for one with forward_only.
+ *
+ * Cost: O(operators + args). Pure; safe from any thread. Errors: DDP_ARG (no speeds in the network, no
+ * such device, bad costs), DDP_MEMORY. */
 DDP_API ddp_status ddp_workload_estimate(const ddp_oplist *list, const ddp_network *net, const int *device_of,
                                          const ddp_workload_options *o, ddp_workload *out, ddp_error *err);
-DDP_API void ddp_workload_free(ddp_workload *w); /* all-zero is fine */
+DDP_API void ddp_workload_free(ddp_workload *w); /* accepts an all-zero struct */
 
-/* ddp_speed_fit - the fraction lambda of its peak that a device reaches: S(p) = lambda S*(p). flops, seconds
- * [n] of
- *   measured operators; peak = S*(p) in FLOP/s
- * Least squares through the origin of seconds on flops / peak; lambda = 1 / slope. A link's alpha and beta
- * come from ddp_link_fit. *lambda is untouched on error.
- * Errors: DDP_ARG (no sample, negative or not finite, nothing but zeros). */
+/* ddp_speed_fit - fits lambda, the fraction of its peak speed that a device reaches: S(p) = lambda S*(p).
+ *
+ *   flops, seconds  [n] FLOPs and measured times of n operators
+ *   peak            S*(p) in FLOP/s
+ *   lambda          receives the fraction; untouched on error
+ *
+ * Least squares through the origin of seconds over flops / peak; lambda = 1 / slope. To fit alpha and beta
+ * of a link, use ddp_link_fit. Errors: DDP_ARG (no sample; a value is negative or not finite; all values
+ * are zero). */
 DDP_API ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, double peak,
                                  double *lambda, ddp_error *err);
 
-/* ddp_workload_compress - the estimate w with every message compressed by AdaTopK or uniformly.
+/* ddp_workload_compress - the estimate w with every message compressed, by AdaTopK or uniformly.
  *
- *   w, net, work  an estimate, and the network and options that it was made with
- *   out           its copy with shorter messages; untouched on error, else freed by ddp_workload_free
+ *   w, net, work  an estimate, and the network and options that produced it
+ *   out           receives a copy of w with smaller messages; untouched on error; otherwise the caller frees
+ *                 it with ddp_workload_free
  *
- * R_p of Eq. 7 is what device p receives, without delays; its ratio applies to each message that it receives,
- * in floats. A message that would not shrink is sent dense. Delays stay as they are, and so does computing:
- * the time to compress is not counted.
- *   T_lat  = sum of C_p + R'_p,  T_pipe = T_lat + (n_b - 1) max over p of max(C_p, R'_p)
- * which is Eq. 8 without its two slips (see ddp_adatopk).
+ * R_p of Eq. 7 is the receive time of device p without delays. The ratio of the device applies to each
+ * message that it receives, counted in floats. A message that compression would not shrink is sent dense.
+ * Delays and compute times do not change: the time for compression itself is not included.
+ *   T_lat = sum of C_p + R'_p,  T_pipe = T_lat + (n_b - 1) max over p of max(C_p, R'_p)
+ * This is Eq. 8 with its two errors corrected (see ddp_adatopk).
  *
- * Source: FusionLLM (arXiv:2410.12707) section 5.2. Pure; safe from any thread.
- * Errors: DDP_ARG (as ddp_adatopk, or net has another number of devices), DDP_MEMORY. */
+ * Source: FusionLLM (arXiv:2410.12707) section 5.2. Pure; safe from any thread. Errors: DDP_ARG (as
+ * ddp_adatopk, or the network has a different number of devices), DDP_MEMORY. */
 DDP_API ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net,
                                          const ddp_workload_options *work,
                                          const struct ddp_adatopk_options *o, ddp_workload *out,
                                          ddp_error *err);
 
 /* ==== plan/fence/fence.h ==== [plan] */
-/* OP-Fence, FusionLLM's scheduler: a model's operators cut over unlike devices and links. */
+/* OP-Fence, the scheduler of FusionLLM: splits a model's operators over devices of different speed, joined
+ * by links of different speed, as the stages of a pipeline. */
 
 typedef enum ddp_fence_solver {
     DDP_FENCE_DEFAULT,    /* fence */
-    DDP_FENCE_CUT,        /* OP-Fence: clusters, device order, exact cut */
-    DDP_FENCE_EQUAL_OPS,  /* baseline: modules / devices each, devices in index order */
-    DDP_FENCE_EQUAL_FLOPS /* baseline: whole modules of about equal FLOPs, blind to speed */
+    DDP_FENCE_CUT,        /* OP-Fence: clusters, device order, optimal cut */
+    DDP_FENCE_EQUAL_OPS,  /* baseline: an equal number of modules per device, devices in index order */
+    DDP_FENCE_EQUAL_FLOPS /* baseline: whole modules with about equal FLOPs per device; ignores device
+                             speed */
 } ddp_fence_solver;
 
-/* All-zero = the defaults. Those from allow_idle on are read by OP-Fence only. */
+/* All-zero selects the defaults. The baselines ignore allow_idle and the fields after it. */
 typedef struct ddp_fence_options {
     ddp_fence_solver solver;
     ddp_workload_options work;
-    int no_memory;        /* 1 = the devices' memory is no limit */
-    int allow_idle;       /* 1 = devices may stay without an operator */
-    double message_bytes; /* M that weighs links; 0 = the median over all cuts */
-    double resolution;    /* of the clustering; 0 = 1 */
+    int no_memory;        /* 1 = ignore the memory limits of the devices */
+    int allow_idle;       /* 1 = a device may run no operator */
+    double message_bytes; /* message size M for the link weights, in bytes; 0 = the median over all cuts */
+    double resolution;    /* of the clustering, see ddp_louvain; 0 = 1 */
 } ddp_fence_options;
 
 /* Operators first .. end-1 of the list run on `device`. */
@@ -2644,57 +2754,66 @@ typedef struct ddp_fence_plan {
     ddp_fence_solver solver;
     int devices, ops;
     int segments;
-    ddp_fence_segment *segment; /* [segments] in pipeline order, none empty, all operators */
-    int *order;                 /* [N] devices along the pipeline, idle ones included */
-    int *cluster;               /* [N] found by Louvain, 0..clusters-1 (baselines too) */
+    ddp_fence_segment *segment; /* [segments] in pipeline order; each non-empty, together all operators */
+    int *order;                 /* [N] devices in pipeline order, idle ones included */
+    int *cluster;               /* [N] cluster found by Louvain, 0..clusters-1 (also for the baselines) */
     int clusters;
-    int *device_of;       /* [ops]: input data is where its first user is */
-    double message_bytes; /* M that weighed the links */
-    int proven;           /* no cut along `order` has a smaller pipeline_s */
-    int connected;        /* every cluster's operators form a connected sub-graph */
-    ddp_workload work;    /* C_p, R_p, memory, messages, latency, pipeline, throughput */
+    int *device_of;       /* [ops]; input data is on the device of its first user */
+    double message_bytes; /* the M that the link weights used, in bytes */
+    int proven;           /* 1 = no other cut along `order` has a smaller pipeline_s */
+    int connected;        /* 1 = the operators of each cluster form a connected subgraph */
+    ddp_workload work;    /* costs of the plan: C_p, R_p, memory, messages, latency, pipeline time,
+                             throughput */
 } ddp_fence_plan;
 
-/* ddp_fence - which device runs which operators.
+/* ddp_fence - assigns each operator to a device.
  *
- *   list, net  borrowed; net->speed is needed, net->memory_bytes limits where given
- *   out        untouched on error, else freed by ddp_fence_plan_free
+ *   list, net  borrowed; net->speed is required; net->memory_bytes, if set, limits each device
+ *   o          borrowed; all-zero selects the defaults
+ *   out        untouched on error; otherwise the caller frees it with ddp_fence_plan_free
  *
- * FusionLLM (arXiv:2410.12707) section 4 leaves open how; here, each step deterministic:
- *  1. link weight M / (seconds for M bytes), both directions averaged; ddp_louvain
- *  2. clusters in the order of the shortest open tour over their cheapest links
- *  3. devices inside a cluster along a shortest path that enters and leaves at the devices of those links
- *  (with two or
- *     more devices, never the same one)
- *  4. consecutive segments of the list along that order: the minimum of T_pipe (Eq. 3) under memory, with
- *  backward and
- *     skip edges exactly as ddp_workload_estimate counts them
- *  5. 2-opt over the joined order (reversals, and swaps of two devices) on T_pipe itself with the cut held,
- *  then a new
- *     cut, until nothing improves
- *  6. with up to 7 devices every order (as long as 3e8 steps allow)
- * The order is also tried backwards and against index order, so that no baseline is better. If memory fits
- * none of them, one that fits is looked for: among all orders of a few devices (up to 16 with 95 operators,
- * 12 with 2,000), else by swaps.
- * The cut: for a cap on max(C_p, R_p) a best-first search over (operators placed, device, where results in
- * use lie) finds the least latency, guided by a dynamic programme that is exact where no result is used
- * beyond the next device; the cap is bisected over all values that matter. The effort is bounded by counts;
- * if they end it, `proven` is 0 and the best found is returned. Input data (leaves without FLOPs and
- * parameters, such as inputs and labels) is read where their first user runs, whatever segment their place in
- * the list falls in.
+ * FusionLLM (arXiv:2410.12707) section 4 does not specify the algorithm. This implementation is
+ * deterministic:
+ *  1. Weight each link with M / (seconds for M bytes), averaged over both directions, and cluster the
+ *     devices with ddp_louvain.
+ *  2. Order the clusters along the shortest open tour over the cheapest link between each pair of clusters.
+ *  3. Order the devices of each cluster along a shortest path that begins and ends at the endpoints of those
+ *     links. In a cluster of two or more devices the path begins and ends at different devices.
+ *  4. Cut the list into consecutive segments along that order. The cut minimises T_pipe (Eq. 3) within the
+ *     memory limits, and counts backward messages and skip edges exactly as ddp_workload_estimate does.
+ *  5. Improve the order with 2-opt (reversals, and swaps of two devices) on T_pipe with the cut fixed; then
+ *     cut again. Repeat until nothing improves.
+ *  6. With up to 7 devices, try every order, up to a total of 3e8 steps.
+ * The reversed order and index order are also tried, so that no baseline is better. If no cut along any of
+ * these orders fits into memory, the planner searches for an order that fits. With few devices it tries all
+ * orders (up to 16 devices with 95 operators, 12 with 2,000); otherwise it swaps devices.
  *
- * The baselines cut between modules only (ddp_oplist_entry), as the paper's do. Without allow_idle every
- * device gets an operator, as in the paper's figures. Pure; safe from any thread. Errors: DDP_ARG (bad list,
- * network or option; fewer operators than devices without allow_idle), DDP_FAILED (memory that nothing fits;
- * of a baseline: fewer modules than devices, or the device that its cut overfills), DDP_UNSUPPORTED (with n
- * operators and N devices, N n^2 / 2, plus 4 N^2 n if idle devices are allowed, beyond 1e9), DDP_MEMORY. */
+ * The cut: for a given upper bound on max(C_p, R_p), a best-first search finds the cut of least latency. A
+ * search state is the number of operators placed, the device, and the location of each result still in use.
+ * A dynamic programme guides the search; it is exact if no result is used beyond the next device. The upper
+ * bound is bisected over all values that can matter. Step counts limit the effort. If a limit ends the
+ * search, `proven` is 0 and the best cut found so far is returned. Input data (leaves without FLOPs and
+ * parameters, such as inputs and labels) is read on the device of its first user, even if its place in the
+ * list falls into another segment.
+ *
+ * The baselines cut only between modules (ddp_oplist_entry), as in the paper. Without allow_idle every
+ * device gets an operator, as in the paper's figures. Pure; safe from any thread.
+ *
+ * Errors:
+ *   DDP_ARG  bad list, network or option; fewer operators than devices without allow_idle
+ *   DDP_FAILED  no assignment fits into memory; for a baseline: fewer modules than devices, or its cut
+ *               exceeds the memory of the device that the message names
+ *   DDP_UNSUPPORTED  for n operators and N devices, N n^2 / 2 exceeds 1e9; with allow_idle, N n^2 / 2 + 4
+ *                    N^2 n
+ *   DDP_MEMORY  out of memory */
 DDP_API ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o,
                              ddp_fence_plan *out, ddp_error *err);
-DDP_API void ddp_fence_plan_free(ddp_fence_plan *plan); /* all-zero is fine */
+DDP_API void ddp_fence_plan_free(ddp_fence_plan *plan); /* accepts an all-zero plan */
 
-/* "fence", "equal_ops", "equal_flops"; DEFAULT gives "fence", a bad value "unknown". The inverse fails with
- * DDP_ARG and a sentence that lists the names. */
+/* The name of a solver: "fence", "equal_ops" or "equal_flops". DDP_FENCE_DEFAULT gives "fence"; an invalid
+ * value gives "unknown". */
 DDP_API const char *ddp_fence_solver_name(ddp_fence_solver solver);
+/* The solver with the given name. Errors: DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_fence_solver_named(const char *name, ddp_fence_solver *out, ddp_error *err);
 
 /* ==== pipe/schedule.h ==== [pipe] */
@@ -3032,44 +3151,51 @@ DDP_API ddp_status ddp_adatopk(const double *link_s, const size_t *count, int li
 DDP_API size_t ddp_keep_count(size_t n, double ratio);
 
 /* ==== base/tools.h ==== [base] */
-/* Small tools that programs share with the library: the clock, random numbers, a fingerprint. */
+/* Utilities that programs share with the library: the clock, random numbers, and a hash of floats. */
 
-/* ddp_now - seconds on a clock that never goes back; the origin is arbitrary but the same for
- * all processes of one machine. Safe from any thread. */
+/* ddp_now - the time in seconds on a monotonic clock. The origin is arbitrary, but the same for all
+ * processes of one machine. Safe from any thread. */
 DDP_API double ddp_now(void);
 
-/* State of one stream (splitmix64: 64 bits, equidistributed, any seed is good).
- * Copying the struct copies the stream; it can be saved as one integer. */
+/* State of one random stream (splitmix64: 64 bits, equidistributed, any seed is good). Copying the struct
+ * copies the stream. One integer is enough to save it. */
 typedef struct ddp_rng {
     uint64_t state;
 } ddp_rng;
 
-/* ddp_rng_seed - a stream for (seed, stream); unlike pairs give unrelated streams.
- * ddp_rng_u64 - the next 64 bits.  ddp_rng_below - uniform in 0..n-1, exact (n >= 1).
- * ddp_rng_uniform - uniform in [0, 1) with 53 bits.  ddp_rng_normal - mean 0, deviation 1.
- * A stream belongs to one thread at a time. */
+/* ddp_rng_seed - starts the random stream of (seed, stream). Different pairs give unrelated streams. A
+ * stream belongs to one thread at a time. */
 DDP_API ddp_rng ddp_rng_seed(uint64_t seed, uint64_t stream);
+
+/* ddp_rng_u64 - the next 64 bits. */
 DDP_API uint64_t ddp_rng_u64(ddp_rng *r);
+
+/* ddp_rng_below - uniform in 0..n-1 without bias (n >= 1). */
 DDP_API uint64_t ddp_rng_below(ddp_rng *r, uint64_t n);
+
+/* ddp_rng_uniform - uniform in [0, 1), with 53 bits. */
 DDP_API double ddp_rng_uniform(ddp_rng *r);
+
+/* ddp_rng_normal - approximately normal with mean 0 and standard deviation 1; values are within [-6, 6]. */
 DDP_API double ddp_rng_normal(ddp_rng *r);
 
-/* ddp_hash_floats - 64 bits that depend on every bit, and on the order, of x[0..n-1], chained:
- * pass the hash of the arrays before it, 0 at first. Equal bits give equal hashes on every
- * platform; 0.0 and -0.0 differ, as do NaNs with unlike payloads. Not for adversaries. Pure. */
+/* ddp_hash_floats - a 64-bit hash of x[0..n-1] that depends on every bit and on the order. To hash
+ * several arrays, pass the hash of the previous ones (0 at first). Bit-identical arrays give the same
+ * hash on every platform. 0.0 and -0.0 hash differently, as do NaNs with different payloads. Not
+ * collision-resistant against an attacker. Pure. */
 DDP_API uint64_t ddp_hash_floats(uint64_t hash, const float *x, size_t n);
 
 /* ==== graph/graph.h ==== [graph] */
-/* The model: operators, and a static graph of them, built once, then executed forward and backward. */
+/* Static graphs of operators: define operators, build a graph once, then run it forward and backward. */
 
-/* ---- an operator: one table entry with its shape rule, costs and kernels ---- */
+/* ---- operators: a table entry with a shape rule, costs and kernels ---- */
 
-#define DDP_OP_INPUTS  4 /* most inputs of an operator */
-#define DDP_OP_PARAMS  4 /* most parameter arrays of an operator */
-#define DDP_OP_BUFFERS 2 /* most buffers of an operator */
+#define DDP_OP_INPUTS  4 /* maximum number of inputs of an operator */
+#define DDP_OP_PARAMS  4 /* maximum number of parameter arrays of an operator */
+#define DDP_OP_BUFFERS 2 /* maximum number of buffers of an operator */
 #define DDP_OP_ARGS    8
 
-/* Row-major: dim[dims - 1] is contiguous. dims 0 = a scalar of one element. */
+/* Row-major: dim[dims - 1] is contiguous. dims 0 is a scalar with one element. */
 typedef struct ddp_shape {
     int dims;
     long dim[4];
@@ -3077,64 +3203,63 @@ typedef struct ddp_shape {
 
 typedef enum ddp_init { DDP_INIT_ZERO, DDP_INIT_ONE, DDP_INIT_NORMAL, DDP_INIT_UNIFORM } ddp_init;
 
-/* One parameter array (or buffer) of an operator and how it starts: normal deviation or uniform bound =
- * scale. */
+/* A parameter array or buffer of an operator and its initial values. scale: standard deviation of
+ * DDP_INIT_NORMAL, bound of DDP_INIT_UNIFORM. */
 typedef struct ddp_param {
-    const char *name; /* "weight", "bias": static text */
+    const char *name; /* "weight", "bias"; a constant string */
     ddp_shape shape;
     ddp_init init;
     float scale;
-    int matrix; /* 1: its first dimension by all others is a matrix for ddp_muon; not of tables that
-                           are looked up */
+    int matrix; /* 1: ddp_muon treats it as a matrix, first dimension by all others; 0 for lookup tables */
 } ddp_param;
 
-/* What the shape rule reads and fills. Inputs and args are given; the rest starts zeroed. A rule that fails
- * or needs no parameters is run again with a tied node's parameter as param[0], params 1. */
+/* Input and output of a shape rule. Inputs and args are given; all other fields start zeroed. For a tied
+ * node, a rule that fails or defines no parameters is called again with the tied parameter as param[0]
+ * and params 1. */
 typedef struct ddp_op_spec {
     int inputs;
     ddp_shape in[DDP_OP_INPUTS];
     ddp_dtype in_type[DDP_OP_INPUTS];
-    double arg[DDP_OP_ARGS]; /* meaning is the operator's: width, heads, probability ... */
+    double arg[DDP_OP_ARGS]; /* defined by the operator: width, heads, probability ... */
     ddp_shape out;           /* always float32 */
     int params;
     ddp_param param[DDP_OP_PARAMS];
-    int buffers; /* running statistics: part of the layer, no parameters */
+    int buffers; /* running statistics: part of the layer, but not parameters */
     ddp_param buffer[DDP_OP_BUFFERS];
-    size_t saved;          /* elements that forward leaves for backward, besides in and out */
-    double flops;          /* of forward */
-    double backward_flops; /* 0 = 2 x flops */
-    int in_place_ok;       /* 1: out may share the memory of input 0 (backward reads neither) */
-    int out_unread;        /* 1: backward does not read out, so its memory is free earlier */
+    size_t saved;          /* elements that forward saves for backward, in addition to in and out */
+    double flops;          /* of the forward pass */
+    double backward_flops; /* of the backward pass (default: 2 x flops) */
+    int in_place_ok;       /* 1: out may use the memory of input 0, because backward reads neither */
+    int out_unread;        /* 1: backward does not read out, so its memory is freed earlier */
     int grad_over_input;   /* 1: backward may write grad_in[0] over in[0] (never with add_in[0]) */
 } ddp_op_spec;
 
-/* One execution. Elements are float, those of integer inputs int32_t. */
+/* One execution of an operator. Elements are float, or int32_t for integer inputs. */
 typedef struct ddp_op_call {
     const ddp_op_spec *spec;
     const void *in[DDP_OP_INPUTS];
     const void *param[DDP_OP_PARAMS];
-    void *buffer[DDP_OP_BUFFERS]; /* changed by forward with training 1; run again, it gets a
-                                                 copy */
+    void *buffer[DDP_OP_BUFFERS]; /* forward with training 1 updates it; a recomputed forward gets a copy */
     void *out;
     void *saved; /* spec->saved elements */
-    /* backward only */
+    /* for backward only */
     const void *grad_out;            /* shape of out */
-    void *grad_in[DDP_OP_INPUTS];    /* NULL: not wanted */
+    void *grad_in[DDP_OP_INPUTS];    /* NULL: not needed */
     int add_in[DDP_OP_INPUTS];       /* 1: add to grad_in, 0: overwrite it */
-    void *grad_param[DDP_OP_PARAMS]; /* always added to; NULL: frozen */
+    void *grad_param[DDP_OP_PARAMS]; /* always accumulated; NULL: frozen */
     /* execution */
     void *pool;      /* ddp__pool *, for ddp_op_parallel; may be NULL */
-    int training;    /* 0: dropout passes through, buffers are read */
+    int training;    /* 0: dropout is off and buffers are only read */
     uint64_t random; /* seed of this node in this micro-batch and step */
-    /* backward of pairs, see ddp_op_pair */
-    const void *inner; /* of a reader: first's output; NULL: there is none */
-    int through;       /* of second: its reader had that */
+    /* for backward of pairs, see ddp_op_pair */
+    const void *inner; /* for a reader: output of the pair's first operator, or NULL */
+    int through;       /* for the second operator: 1 if its reader had `inner` */
     /* execution on the CPU */
-    int kernels; /* ddp_config.kernels of the context; 0: the fastest */
+    int kernels; /* ddp_config.kernels of the context (default: 0, the fastest) */
 } ddp_op_call;
 
-/* A table entry. Functions are called with spec filled by shape(). Everything is borrowed for the life of the
- * graph. backward may be NULL (no gradient flows through). */
+/* An operator. shape() fills spec before the other functions are called. The struct is borrowed for the
+ * life of the graph. backward may be NULL: no gradient flows through the operator. */
 typedef struct ddp_op {
     const char *name;
     ddp_status (*shape)(ddp_op_spec *s, ddp_error *err);
@@ -3142,27 +3267,28 @@ typedef struct ddp_op {
     void (*backward)(const ddp_op_call *c);
 } ddp_op;
 
-/* Two operators that a backend runs as one, the second without buffers: it directly follows first and takes
- * its output as input 0. The calls are those that each alone would get, and what they ask for is
- * written, but for second's grad_in[0]: only first would read it.
+/* Two operators that a backend runs fused. The second directly follows the first, takes its output as input
+ * 0 and has no buffers. Each gets the call that it would get alone, and all requested results are written,
+ * except the second's grad_in[0], which only the first would read.
  *
- * Where an operator of the name `reader` alone takes second's output, as input 0, it goes back through second
- * too: with `inner` it writes the gradient of that to its grad_in[0], where the pair finds it as second's
- * grad_out (`through`). */
+ * If the only consumer of the second's output is an operator named `reader`, with that output as its input
+ * 0, the reader's backward also includes the second's: if `inner` is set, it writes the gradient of `inner`
+ * to its grad_in[0]. The pair receives that array as the second's grad_out, with `through` 1. */
 typedef struct ddp_op_pair {
     void (*forward)(const ddp_op_call *first, const ddp_op_call *second);
     void (*backward)(const ddp_op_call *first, const ddp_op_call *second);
-    const char *reader; /* NULL: none does */
+    const char *reader; /* NULL: no such operator */
 } ddp_op_pair;
 
-/* ddp_shape_count - elements of a shape (1 for a scalar).  ddp_shape_rows - product of all but
- * the last dimension. Pure. */
+/* ddp_shape_count - number of elements of a shape (1 for a scalar). Pure. */
 DDP_API long ddp_shape_count(const ddp_shape *s);
+
+/* ddp_shape_rows - product of all dimensions but the last. Pure. */
 DDP_API long ddp_shape_rows(const ddp_shape *s);
 
-/* ddp_op_parallel - runs fn(user, first, last) over blocks of 0..items of grain items on the
- * worker's operator threads. The blocks depend only on items and grain, so results do not
- * depend on the number of threads as long as blocks write disjoint memory. */
+/* ddp_op_parallel - runs fn(user, first, last) over items 0..items-1 in blocks of grain items, on the
+ * operator threads of the worker. Returns when all blocks are done. The blocks depend only on items and
+ * grain. If they write disjoint memory, results do not depend on the number of threads. */
 DDP_API void ddp_op_parallel(const ddp_op_call *c, long items, long grain,
                              void (*fn)(void *user, long first, long last), void *user);
 
@@ -3172,88 +3298,101 @@ typedef struct ddp_graph ddp_graph;
 typedef struct ddp_node ddp_node;
 typedef struct ddp_state ddp_state; /* activations and their gradients of one micro-batch */
 
-/* What a planner reads of one operator; names live as long as the graph. */
+/* Description of one operator for a planner. The names are valid as long as the graph. */
 typedef struct ddp_node_info {
     const char *name;  /* operator name */
-    const char *layer; /* name of its layer, "" outside layers */
+    const char *layer; /* name of its layer; "" outside layers */
     int layer_index;   /* -1 outside layers */
     int inputs;
     int input[DDP_OP_INPUTS]; /* indexes of the producing nodes */
     ddp_shape out;
     double flops, backward_flops;
-    double output_bytes, param_bytes; /* a tied parameter counts where it is owned */
+    double output_bytes, param_bytes; /* a tied parameter counts for the node that owns it */
     double buffer_bytes;              /* running statistics, not part of param_bytes */
 } ddp_node_info;
 
-/* ---- building: nothing but bookkeeping is allocated until ddp_graph_build, so the graph of a model that
- * does not fit the machine can be read by the planner. A builder that fails returns NULL and the graph
- * remembers the first error; NULL inputs pass through, so one check at ddp_graph_build is enough. ---- */
+/* ---- building. Until ddp_graph_build, a graph allocates only bookkeeping, so a planner can read the
+ * graph of a model that does not fit on the machine. A builder that fails returns NULL, and the graph
+ * stores the first error. Builders accept NULL inputs and return NULL, so one check at ddp_graph_build is
+ * enough. ---- */
 
-/* ddp_graph_new - an empty graph. d may be NULL: a graph for planning or for training without
- * synchronisation (then ddp_graph_free frees it); else ddp_close frees it. NULL: out of memory. */
+/* ddp_graph_new - creates an empty graph. d NULL: a graph for planning, or for training without
+ * synchronisation; free it with ddp_graph_free. Otherwise ddp_close frees it. Returns NULL if out of
+ * memory. */
 DDP_API ddp_graph *ddp_graph_new(ddp_ctx *d);
 DDP_API void ddp_graph_free(ddp_graph *g);
 
-/* ddp_layer_begin / ddp_layer_end - operators built in between belong to one synchronisation
- * unit. The name is copied; a repeated name gets its number: "hidden", "hidden.1", ... */
+/* ddp_layer_begin / ddp_layer_end - the operators built in between form one layer, the unit of
+ * synchronisation. The name is copied. A repeated name gets a number: "hidden", "hidden.1", ... */
 DDP_API void ddp_layer_begin(ddp_graph *g, const char *name);
 DDP_API void ddp_layer_end(ddp_graph *g);
 
-/* ddp_recompute_begin / ddp_recompute_end - operators built in between are a segment, over any number of
- * layers or within one: what only the segment itself reads (outputs, and what operators save) dies in
- * forward, and the segment's forward runs again before its backward, but for the operators whose result no
- * backward asks for. What enters the segment and what is used outside of it, or by nobody, is kept. Segments
- * are not nested. Gradients, parameters and buffers are the same bit for bit: the second forward draws the
- * same dropout masks, and moves no running statistics (an operator of your own must make the same of equal
- * inputs, parameters, buffers and random). It counts as backward of the layer of the segment's last operator;
- * flops do not count it. States of ddp_state_new keep everything and ignore segments. */
+/* ddp_recompute_begin / ddp_recompute_end - the operators built in between form a segment for activation
+ * recomputation. A segment may span several layers or be part of one; segments do not nest.
+ *
+ * Arrays that only the segment reads (outputs, and data that operators save) are dropped in forward. Inputs
+ * of the segment and outputs that are used outside it, or nowhere, are kept. The segment's forward runs
+ * again before its backward, except operators whose results no backward reads. Its time counts as backward
+ * of the layer of the segment's last operator; flops does not include it.
+ *
+ * Gradients, parameters and buffers are bit-identical to a run without segments: the second forward draws
+ * the same dropout masks and does not update running statistics. An operator of your own must give equal
+ * results for equal inputs, parameters, buffers and random. States from ddp_state_new ignore segments and
+ * keep everything. */
 DDP_API void ddp_recompute_begin(ddp_graph *g);
 DDP_API void ddp_recompute_end(ddp_graph *g);
 
-/* ddp_input - a named array the user fills before each forward, shape (rows, cols); type
- * DDP_F32 or DDP_I32. ddp_input_shape - the same for any shape. */
+/* ddp_input - a named input array of shape (rows, cols) that the user fills before each forward pass.
+ * type: DDP_F32 or DDP_I32. */
 DDP_API ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long rows, long cols);
+
+/* ddp_input_shape - ddp_input for any shape. */
 DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const ddp_shape *s);
 
-/* Operators. x is (..., C). Shapes of the result:
- *   ddp_linear          (..., width)   weight (width, C), bias (width)
- *   ddp_linear_no_bias  (..., width)
- *   ddp_linear_tied     (..., V)       no bias; the weight (V, C) is that of an ddp_embedding node
- *   ddp_embedding       (rows.., C)    tokens int32, table (vocabulary, C)
- *   ddp_position        (B, T, C)      x plus a learned row per position, table (T, C)
- *   ddp_layer_norm      same           scale and shift (C), eps 1e-5
- *   ddp_rms_norm        same           scale (C); eps 0 = 1e-5
- *   ddp_attention       (B, T, C)      x (B, T, 3C) = queries, keys, values; causal, heads heads
- *   ddp_attention_grouped  (B, T, heads d)  x (B, T, (heads + 2 kv_heads) d); kv_heads divides
- *                       heads, each head of keys and values serves heads / kv_heads of queries;
- *                       d at most 512
- *   ddp_rope            same           x as ddp_attention_grouped reads it: queries and keys are
- *                       turned by their position (d even), values pass; theta 0 = 10000
- *   ddp_swiglu          (..., F)       x (..., 2F), rows a then b: silu(a) * b; two inputs a and
- *                       b of one shape through ddp_apply("swiglu")
- *   ddp_gelu (tanh form), ddp_relu, ddp_add, ddp_dropout(probability): same shape
- *   ddp_cross_entropy   scalar         mean over rows; logits (..., V), labels int32 (...), -1 =
- *                       ignored. Its backward consumes the logits: do not read them after
- *                       ddp_backward
- *   ddp_linear_cross_entropy  scalar   that of ddp_linear_no_bias, or with an embedding of ddp_linear_tied,
- *                             whose width
- *                       is then ignored; the logits never exist whole: less memory where rows outnumber C
- * A token or label out of range makes the loss NaN; ddp_tokens_check finds it beforehand.
+/* Built-in operators. x is (..., C). Shapes of the results:
+ *   ddp_linear                                (..., width). Weight (width, C), bias (width)
+ *   ddp_linear_no_bias                        (..., width)
+ *   ddp_linear_tied                           (..., V). No bias; uses the table (V, C) of a ddp_embedding
+ *                                             node as its weight
+ *   ddp_embedding                             (rows.., C). Tokens int32, table (vocabulary, C)
+ *   ddp_position                              (B, T, C). x plus a learned row per position, table (T, C)
+ *   ddp_layer_norm                            same as x. Scale and shift (C), eps 1e-5
+ *   ddp_rms_norm                              same as x. Scale (C) (default of eps: 1e-5, if 0)
+ *   ddp_attention                             (B, T, C). x (B, T, 3C) contains queries, keys and values;
+ *                                             causal
+ *   ddp_attention_grouped                     (B, T, heads d). x (B, T, (heads + 2 kv_heads) d); kv_heads
+ *                                             divides heads, and each key/value head serves heads / kv_heads
+ *                                             query heads; d is at most 512
+ *   ddp_rope                                  same as x, which has the layout of ddp_attention_grouped.
+ *                                             Rotates queries and keys by their position (d even); values
+ *                                             are unchanged (default of theta: 10000, if 0)
+ *   ddp_swiglu                                (..., F). x (..., 2F), rows a then b: silu(a) * b.
+ *                                             ddp_apply("swiglu") also takes two inputs a and b of one shape
+ *   ddp_gelu, ddp_relu, ddp_add, ddp_dropout  same as x. ddp_gelu uses the tanh form
+ *   ddp_cross_entropy                         scalar, the mean over rows. Logits (..., V), labels int32
+ *                                             (...), -1 is ignored. Its backward overwrites the logits: do
+ *                                             not read them after ddp_backward
+ *   ddp_linear_cross_entropy                  scalar. ddp_cross_entropy of ddp_linear_no_bias or, with an
+ *                                             embedding, of ddp_linear_tied; width is then ignored. The
+ *                                             logits never exist as a whole, which saves memory if rows
+ *                                             outnumber C
+ * An out-of-range token or label makes the loss NaN; use ddp_tokens_check to detect it beforehand.
  *
- * Operators on images, x (B, C, H, W). A window moves by stride over H and W with padding on all
- * four sides: H' = (H + 2 padding - kernel) / stride + 1, rounded down, and W' likewise.
- *   ddp_conv2d          (B, channels, H', W')  weight (channels, C / groups, kernel, kernel), bias
- *                       (channels) unless bias is 0; groups divides C and channels; kernel <= 64
- *   ddp_batch_norm2d    same                   scale and shift (C), eps 1e-5; over B H W of each
- *                       channel. Buffers: running mean and variance (C), 0 and 1 at first, moved by
- *                       each training forward 0.1 of the way to the batch's mean and unbiased
- *                       variance; ddp_evaluate normalises with them
- *   ddp_max_pool2d, ddp_avg_pool2d   (B, C, H', W')   padding at most kernel / 2; padding is never
- *                       a maximum, and counts as zeros in a mean
- *   ddp_global_avg_pool2d  (B, C)              mean of each channel
- *   ddp_flatten         (B, C H W)             any x: all dimensions but the first become one
+ * Image operators, x (B, C, H, W). A window slides over H and W with a stride, and with padding on all four
+ * sides: H' = (H + 2 padding - kernel) / stride + 1, rounded down, and likewise W'.
+ *   ddp_conv2d                      (B, channels, H', W'). Weight (channels, C / groups, kernel, kernel),
+ *                                   bias (channels) unless bias is 0; groups divides C and channels; kernel
+ *                                   <= 64
+ *   ddp_batch_norm2d                same as x. Scale and shift (C), eps 1e-5; normalises each channel over B
+ *                                   H W. Buffers: running mean and variance (C), initially 0 and 1. Each
+ *                                   training forward moves them by 0.1 of the distance to the batch's mean
+ *                                   and unbiased variance. ddp_evaluate normalises with them
+ *   ddp_max_pool2d, ddp_avg_pool2d  (B, C, H', W'). Padding is at most kernel / 2. It is never a maximum,
+ *                                   and counts as zeros in a mean
+ *   ddp_global_avg_pool2d           (B, C). Mean of each channel
+ *   ddp_flatten                     (B, C H W). Any x: merges all dimensions but the first
  *
- * flops counts a multiply-add as two operations; a bias as none. */
+ * flops counts a multiply-add as two operations, and a bias as none. */
 DDP_API ddp_node *ddp_linear(ddp_graph *g, ddp_node *x, long width);
 DDP_API ddp_node *ddp_linear_no_bias(ddp_graph *g, ddp_node *x, long width);
 DDP_API ddp_node *ddp_linear_tied(ddp_graph *g, ddp_node *x, ddp_node *embedding);
@@ -3280,75 +3419,86 @@ DDP_API ddp_node *ddp_avg_pool2d(ddp_graph *g, ddp_node *x, long kernel, long st
 DDP_API ddp_node *ddp_global_avg_pool2d(ddp_graph *g, ddp_node *x);
 DDP_API ddp_node *ddp_flatten(ddp_graph *g, ddp_node *x);
 
-/* ddp_register_op - adds a user's operator to this graph (op is borrowed); ddp_apply uses it, or
- * any built-in, by name: inputs[count] nodes, args[arg_count] numbers. tied (may be NULL) is a
- * node whose parameter 0 is used in place of an own parameter 0. */
+/* ddp_register_op - adds a user's operator to this graph. op is borrowed for the life of the graph.
+ * Returns 0 or a ddp_status. */
 DDP_API int ddp_register_op(ddp_graph *g, const ddp_op *op);
+
+/* ddp_apply - adds an operator by name, registered or built-in, with count input nodes and arg_count
+ * numbers. tied (may be NULL): a node whose parameter 0 replaces parameter 0 of the new node. */
 DDP_API ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *inputs, int arg_count,
                             const double *args, ddp_node *tied);
 
-/* ddp_init_scale - overrides the initial deviation of a node's parameter (GPT-2's projections). */
+/* ddp_init_scale - replaces the scale of a parameter's initial values (standard deviation or bound), as
+ * for the projections of GPT-2. */
 DDP_API void ddp_init_scale(ddp_graph *g, ddp_node *n, int param, float scale);
 
-/* ddp_init_normal - makes a node's parameter start normally distributed with this deviation,
- * whatever the operator's own rule is; 0 = all zeros. */
+/* ddp_init_normal - makes a parameter start normally distributed with this standard deviation, instead of
+ * the operator's rule; 0 means all zeros. */
 DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviation);
 
-/* ddp_graph_cut - before ddp_graph_build: the model is cut into stages, and this process holds stage `own` of
- * them: parameters, gradients and activations of its operators alone. stage_of [ddp_node_count]: of each
- * operator (inputs belong to whoever reads them); users lie in the same stage or a later one. Initial values
- * are those of the whole model. Such a graph is run by ddp_pipe. Returns 0 or a ddp_status; ddp_graph_error
- * names the operator. */
+/* ddp_graph_cut - splits the model into pipeline stages; call it before ddp_graph_build. This process
+ * allocates only stage `own`: parameters, gradients and activations of its operators. stage_of
+ * [ddp_node_count]: the stage of each operator (an input belongs to its readers). Every user of an output
+ * is in the same stage or a later one. Initial values equal those of the whole model. ddp_pipe runs such
+ * a graph. Returns 0 or a ddp_status; ddp_graph_error names the operator. */
 DDP_API int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own);
 
-/* ddp_graph_build - checks shapes, plans memory, allocates and initialises parameters (each layer's
- * parameters, and its gradients, lie in one contiguous block; initialisation depends only on the seed and the
- * parameter's position) and registers the layers with the context. A layer's buffers are one block too,
- * registered as DDP_BUFFERS: averaged with the layer. A graph that is larger than the machine's memory is
- * refused with DDP_MEMORY before anything is allocated, unless a ddp_allocator says where memory comes from.
- * Returns 0 or a ddp_status; ddp_graph_error has the sentence. */
+/* ddp_graph_build - checks shapes, plans memory, allocates and initialises parameters, and registers the
+ * layers with the context. Each layer's parameters are one contiguous block, and so are its gradients.
+ * Its buffers are one block, registered as DDP_BUFFERS and averaged with the layer. Initial values depend
+ * only on the seed and the parameter's position. Returns DDP_MEMORY before any allocation if the graph is
+ * larger than the machine's memory, unless a ddp_allocator provides the memory. Returns 0 or a
+ * ddp_status; ddp_graph_error has the message. */
 DDP_API int ddp_graph_build(ddp_graph *g);
 DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
 
 /* ---- running, after ddp_graph_build ---- */
 
-/* ddp_data - the array of a named input of the built-in state (float or int32_t). With a backend it lies on
- * the host all the same: each pass takes it to the device; ddp_value and ddp_output copy from there and wait
- * for it. ddp_value - the scalar of a node after forward, NAN where it is not a scalar.
- * ddp_output - a node's output array, valid until its memory is reused by backward; a node whose
- * only user works in place (dropout, add) shows that user's output. NULL (ddp_value: NAN) for what
- * a segment of ddp_recompute_begin dropped; scalars it never drops. */
+/* ddp_data - the array of a named input of the built-in state (float or int32_t). It is in host memory
+ * even with a backend; each pass copies it to the device. */
 DDP_API void *ddp_data(ddp_graph *g, const char *name);
+
+/* ddp_value - the value of a scalar node after forward; NAN if the node is not a scalar. With a backend
+ * it waits for the copy from the device. */
 DDP_API float ddp_value(ddp_graph *g, const ddp_node *n);
+
+/* ddp_output - the output array of a node, valid until backward reuses its memory. With a backend it
+ * waits for the copy from the device. If the node's only user works in place (dropout, add), the array
+ * has that user's output. NULL if a ddp_recompute_begin segment dropped the output; scalars are never
+ * dropped. */
 DDP_API const float *ddp_output(ddp_graph *g, const ddp_node *n);
 
-/* ddp_forward - all operators in order, calling forward_begin before a layer's first use.
- * ddp_backward - from loss (a scalar), calling backward_begin and, after the last use of a layer's
- * parameters, backward_end. Gradients are added to; the consumer zeroes them (the context, or
- * ddp_zero_gradients without one). ddp_evaluate - forward without hooks, with dropout off and with the
- * running statistics, which it leaves alone. Each returns 0 or the first error. */
+/* ddp_forward - runs all operators in order and calls forward_begin before the first use of each layer.
+ * Returns 0 or the first error. */
 DDP_API int ddp_forward(ddp_graph *g);
+
+/* ddp_backward - runs backward from loss, a scalar. Calls backward_begin and, after the last use of a
+ * layer's parameters, backward_end. Gradients are accumulated; the context zeroes them, or you do with
+ * ddp_zero_gradients if there is none. Returns 0 or the first error. */
 DDP_API int ddp_backward(ddp_graph *g, ddp_node *loss);
+
+/* ddp_evaluate - forward without hooks, with dropout off; it reads the running statistics but does not
+ * update them. Returns 0 or the first error. */
 DDP_API int ddp_evaluate(ddp_graph *g);
 DDP_API void ddp_zero_gradients(ddp_graph *g);
 
-/* ---- several micro-batches in flight, and parts of the graph alone ---- */
-DDP_API ddp_state *ddp_state_new(ddp_graph *g); /* NULL: out of memory; freed by ddp_state_free */
+/* ---- several micro-batches in flight, and partial execution ---- */
+DDP_API ddp_state *ddp_state_new(ddp_graph *g); /* NULL if out of memory; free with ddp_state_free */
 DDP_API void ddp_state_free(ddp_state *s);
 DDP_API void *ddp_state_data(ddp_state *s, const ddp_node *n);     /* output or input array */
 DDP_API void *ddp_state_gradient(ddp_state *s, const ddp_node *n); /* gradient of that array */
-/* Operators first..last (node indexes, inclusive) without hooks. Outputs of earlier operators, and for
- * backward the gradients of outputs used after last, must have been fed through ddp_state_data /
- * ddp_state_gradient; input gradients are taken out the same way: those of outputs before first that the
- * range uses, and of float inputs. A gradient that is fed is added to. Outputs that nobody uses start with
- * gradient 1 if they are scalars, 0 otherwise, until it is fed. Every array of such a state has its own
- * memory. Buffers are the graph's, not the state's: each ddp_forward_range moves them, in the order of the
- * calls. */
+/* ddp_forward_range, ddp_backward_range - run operators first..last (node indexes, inclusive) without
+ * hooks. Before the call, write outputs of earlier operators through ddp_state_data and, for backward,
+ * gradients of outputs used after last through ddp_state_gradient. Read input gradients through
+ * ddp_state_gradient: those of float inputs, and of outputs before first that the range uses. A gradient
+ * that you write is accumulated to. The gradient of an output without users is 1 for a scalar and 0
+ * otherwise, until you write it. Every array of such a state has its own memory. Buffers belong to the
+ * graph, not to the state: each ddp_forward_range updates them, in call order. Return 0 or a ddp_status. */
 DDP_API int ddp_forward_range(ddp_state *s, int first, int last);
 DDP_API int ddp_backward_range(ddp_state *s, int first, int last);
-/* ddp_state_micro_batch - the number that dropout masks of this state depend on, besides seed and
- * node: equal numbers give equal masks, in any process. Without it each state counts its own
- * forward passes: a new one begins where forward goes back to an earlier operator. */
+/* ddp_state_micro_batch - sets the number that seeds the dropout masks of this state, together with the
+ * seed and the node. Equal numbers give equal masks in every process. Without this call each state counts
+ * its forward passes; a new pass begins when forward returns to an earlier operator. */
 DDP_API void ddp_state_micro_batch(ddp_state *s, uint64_t number);
 
 /* ---- reading the graph ---- */
@@ -3357,23 +3507,25 @@ DDP_API int ddp_node_index(const ddp_node *n);
 DDP_API int ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out);
 DDP_API int ddp_layer_count(const ddp_graph *g);
 DDP_API size_t ddp_param_count(const ddp_graph *g);
-/* Parameters and gradients of layer l after ddp_graph_build: one block of *count floats each. */
+/* ddp_layer_params, ddp_layer_gradients - parameters and gradients of a layer after ddp_graph_build, each
+ * one block of *count floats. */
 DDP_API float *ddp_layer_params(ddp_graph *g, int layer, size_t *count);
 DDP_API float *ddp_layer_gradients(ddp_graph *g, int layer, size_t *count);
-/* Its buffers, likewise; NULL and 0 where it has none. */
+/* ddp_layer_buffers - the buffers of a layer, one block of *count floats; NULL and 0 if it has none. */
 DDP_API float *ddp_layer_buffers(ddp_graph *g, int layer, size_t *count);
-/* Parameter k of a node (weight 0, bias 1), NULL if it has none. */
+/* ddp_node_param, ddp_node_gradient - parameter k of a node (weight 0, bias 1) and its gradient; NULL if
+ * there is none. */
 DDP_API float *ddp_node_param(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape);
 DDP_API float *ddp_node_gradient(ddp_graph *g, const ddp_node *n, int k);
-/* Buffer k of a node (running mean 0, running variance 1), NULL if it has none. */
+/* ddp_node_buffer - buffer k of a node (running mean 0, running variance 1); NULL if it has none. */
 DDP_API float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape);
-/* Memory of the built-in state: activations, their gradients and what is computed again, planned so
- * that the dead make room for the living. Works before ddp_graph_build. */
+/* ddp_activation_bytes - bytes of the built-in state: activations, their gradients and recomputed arrays,
+ * with memory reuse. May be called before ddp_graph_build. */
 DDP_API size_t ddp_activation_bytes(const ddp_graph *g);
-/* On a device (ddp_config.backend) the arrays above lie there, and those of ddp_state_data and
- * ddp_state_gradient (on a GPU channels-last if they have four dimensions): these copy count floats of
- * parameters, gradients or buffers from and to the host, and wait for it. The same on the CPU. Return 0 or a
- * ddp_status. */
+/* ddp_graph_read, ddp_graph_write - copy count floats of parameters, gradients or buffers to and from
+ * host memory, and wait for the copy. With a backend (ddp_config.backend) the arrays above, and those of
+ * ddp_state_data and ddp_state_gradient, are on the device; on a GPU, 4-dimensional activations are
+ * channels-last. The functions also work on the CPU. Return 0 or a ddp_status. */
 DDP_API int ddp_graph_read(ddp_graph *g, float *to, const float *from, size_t count);
 DDP_API int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count);
 
@@ -3614,22 +3766,23 @@ DDP_API void ddp_paper_free(void *paper, size_t bytes);
 /* ==== nn/models.h ==== [nn] */
 /* Ready-made models, built from the public operators of a graph. */
 
-/* recompute, a field of the models below: 1 makes each block a segment of ddp_recompute_begin. The training
- * is the same bit for bit (but for the rounding of a language model's head where it has several micro-batches
- * a step), takes less memory for activations, and longer by at most one forward pass, a third of a step. */
+/* The field `recompute` of the models below: 1 makes each block a segment of ddp_recompute_begin
+ * (activation recomputation). This needs less memory for activations and adds at most one forward pass,
+ * about a third of a step. Training is bit-identical, except for the rounding of a language model's head
+ * with several micro-batches per step. */
 
 /* GPT-2 (Radford et al., Language Models are Unsupervised Multitask Learners, 2019). */
 typedef struct ddp_gpt2_config {
     long vocabulary; /* tokens */
     long context;    /* sequence length T */
     long layers;     /* transformer blocks */
-    long heads;      /* divides dim */
-    long dim;        /* width C of the residual stream; the MLP is 4 C wide */
+    long heads;      /* number of attention heads; divides dim */
+    long dim;        /* width C of the residual stream; the MLP has width 4 C */
     long batch;      /* sequences B per micro-batch */
-    float dropout;   /* of the embedding and of both branches of a block, 0 <= p < 1 */
-    float deviation; /* of the initial parameters; 0 = GPT-2's 0.02; best about 0.8 / sqrt(dim) for 64 to
-                         256 */
-    int recompute;   /* 1: drop the activations of each transformer block, see above */
+    float dropout;   /* of the embedding and of both branches of a block, in [0, 1) */
+    float deviation; /* of initial parameters (default: 0.02, as GPT-2); for dim 64 to 256, about 0.8 /
+                      sqrt(dim) is best */
+    int recompute;   /* 1: recompute each transformer block, see above */
 } ddp_gpt2_config;
 
 /* Llama 2 (Touvron et al. 2023, arXiv:2307.09288). */
@@ -3637,25 +3790,25 @@ typedef struct ddp_llama2_config {
     long vocabulary; /* tokens */
     long context;    /* sequence length T */
     long layers;     /* transformer blocks */
-    long heads;      /* of queries; divides dim into an even width */
-    long kv_heads;   /* of keys and values, divides heads; 0 = heads */
+    long heads;      /* query heads; dim / heads must be even */
+    long kv_heads;   /* key/value heads; divides heads (default: heads) */
     long dim;        /* width C of the residual stream */
-    long hidden;     /* width of the MLP; 0 = 8/3 dim, rounded up to a multiple of 64 */
+    long hidden;     /* width of the MLP (default: 8/3 dim, rounded up to a multiple of 64) */
     long batch;      /* sequences B per micro-batch */
-    double eps;      /* of the RMS norms; 0 = 1e-5 */
-    double theta;    /* base of the rotary angles; 0 = 10000 */
-    int tied;        /* 1: the logits are taken with the token table */
-    float deviation; /* of the initial parameters; 0 = 0.02 */
-    int recompute;   /* 1: drop the activations of each transformer block, see above */
+    double eps;      /* of the RMS norms (default: 1e-5) */
+    double theta;    /* base of the rotary angles (default: 10000) */
+    int tied;        /* 1: the token table is also the weight of the logits */
+    float deviation; /* standard deviation of initial parameters (default: 0.02) */
+    int recompute;   /* 1: recompute each transformer block, see above */
 } ddp_llama2_config;
 
-#define DDP_MLP_HIDDEN 8 /* most hidden layers */
+#define DDP_MLP_HIDDEN 8 /* maximum number of hidden layers */
 
 /* A multi-layer perceptron with ReLU between its linear layers. */
 typedef struct ddp_mlp_config {
     long batch;
     long inputs;                 /* features per sample */
-    long hidden[DDP_MLP_HIDDEN]; /* widths, ended by 0 where fewer are wanted */
+    long hidden[DDP_MLP_HIDDEN]; /* widths; 0 ends the list */
     long classes;
 } ddp_mlp_config;
 
@@ -3664,11 +3817,10 @@ typedef struct ddp_resnet_config {
     int depth;     /* 18, 34, 50, 101 or 152 */
     long classes;  /* at least 2 */
     long size;     /* height and width of an image; 224 in the paper */
-    long channels; /* of an image, 0 = 3 */
+    long channels; /* of an image (default: 3) */
     long batch;    /* images per micro-batch */
-    int cifar;     /* 1: for small images, begins with a 3x3 convolution, not with a 7x7 of stride 2 and
-                      pooling */
-    int recompute; /* 1: drop the activations of each residual block, see above */
+    int cifar; /* 1: for small images, starts with a 3x3 convolution instead of 7x7, stride 2 and pooling */
+    int recompute; /* 1: recompute each residual block, see above */
 } ddp_resnet_config;
 
 /* VGG (Simonyan and Zisserman, Very Deep Convolutional Networks, 2014, arXiv:1409.1556). */
@@ -3676,211 +3828,232 @@ typedef struct ddp_vgg_config {
     int depth;     /* 11, 13, 16 or 19 */
     long classes;  /* at least 2 */
     long size;     /* height and width of an image, at least 32; 224 in the paper */
-    long channels; /* of an image, 0 = 3 */
+    long channels; /* of an image (default: 3) */
     long batch;    /* images per micro-batch */
-    float dropout; /* after both hidden linear layers, 0 <= p < 1; 0.5 in the paper */
-    int recompute; /* 1: drop the activations of each block of convolutions, see above */
+    float dropout; /* after both hidden linear layers, in [0, 1); 0.5 in the paper */
+    int recompute; /* 1: recompute each block of convolutions, see above */
 } ddp_vgg_config;
 
-/* ddp_gpt2 - adds the model to g and returns its loss, the mean cross-entropy over B T tokens.
+/* ddp_gpt2 - adds GPT-2 to g and returns its loss, the mean cross-entropy over B T tokens.
  *
  * Inputs: "tokens" and "labels", int32 (B, T). Layers (units of synchronisation): "embed", then "h.0.attn",
- * "h.0.mlp", "h.1.attn", ..., "head" (the last layer norm; the logits are taken with the token table of
- * "embed"). *logits, if asked for, is the node (B, T, vocabulary); if not (logits NULL), they never exist
- * whole on a GPU or with c->recompute, where that saves memory. Parameters start as GPT-2's: normal with
- * c->deviation, the two projections onto the residual stream with deviation / sqrt(2 layers), biases 0. NULL
- * on error (a size that is not positive, heads that do not divide dim, a dropout outside [0, 1), an earlier
- * error of g); ddp_graph_error has the sentence. */
+ * "h.0.mlp", "h.1.attn", ..., "head". The head has the last layer norm; the token table of "embed" is the
+ * weight of the logits. *logits receives the node (B, T, vocabulary). If logits is NULL, the logits never
+ * exist as a whole on a GPU or with c->recompute, where that saves memory. Initial parameters are those of
+ * GPT-2: normal with c->deviation; the two projections onto the residual stream with deviation / sqrt(2
+ * layers); biases 0.
+ *
+ * Returns NULL on error (a size that is not positive, heads that do not divide dim, a dropout outside [0,
+ * 1), an earlier error of g); ddp_graph_error has the message. */
 DDP_API ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits);
 
-/* ddp_llama2 - adds the model to g and returns its loss, the mean cross-entropy over B T tokens.
+/* ddp_llama2 - adds Llama 2 to g and returns its loss, the mean cross-entropy over B T tokens.
  *
- * Inputs and *logits as of ddp_gpt2. Layers: "embed", then "layers.0.attn", "layers.0.mlp", ..., "head" (the
- * last norm and, unless tied, the matrix of the logits). No biases. The matrices of queries, keys and values
- * are one weight, their rows in this order; likewise the MLP's gate and up. Rotary angles pair column i of a
- * head with column d/2 + i, as the published weights in the form of the transformers library do. Parameters
- * start as ddp_gpt2's, norms at 1. NULL on error (a size that is not positive, heads that do not fit);
- * ddp_graph_error has the sentence. */
+ * Inputs and *logits are those for ddp_gpt2. Layers: "embed", then "layers.0.attn", "layers.0.mlp", ...,
+ * "head" (the last norm and, unless tied, the weight of the logits). There are no biases. The weights of
+ * queries, keys and values are one matrix, with rows in this order; so are the MLP's gate and up weights.
+ * Rotary angles pair column i of a head with column d/2 + i, as in the published weights for the
+ * transformers library. Initial parameters follow ddp_gpt2; norms start at 1.
+ *
+ * Returns NULL on error (a size that is not positive, heads that do not fit); ddp_graph_error has the
+ * message. */
 DDP_API ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits);
 
-/* ddp_mlp - adds a perceptron to g and returns its loss. Inputs: "inputs", float (batch, inputs), and
- * "labels", int32 (batch, 1). One layer per linear operator: "hidden", "hidden.1", ..., "head". *logits, if
- * asked for, is the node (batch, classes). Weights start uniform as the operator's rule has it. NULL and
- * errors as above. */
+/* ddp_mlp - adds a multi-layer perceptron to g and returns its loss. Inputs: "inputs", float (batch,
+ * inputs), and "labels", int32 (batch, 1). Each linear operator is a layer: "hidden", "hidden.1", ...,
+ * "head". *logits, unless NULL, receives the node (batch, classes). Initial weights are uniform, by the
+ * rule of ddp_linear. Returns NULL on error; ddp_graph_error has the message. */
 DDP_API ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits);
 
-/* ddp_resnet, ddp_vgg - add an image classifier to g and return its loss.
- * Inputs: "inputs", float (batch, channels, size, size), and "labels", int32 (batch, 1).
- * *logits, if asked for, is the node (batch, classes). NULL and errors as above.
- *
- * ResNet: one layer per convolution, with its batch norm: "conv1", "layer1.0.conv1", ...,
- * "layer1.0.downsample" where the shortcut changes its shape, ..., and "head"; the addition belongs to a
- * block's last convolution. A bottleneck's stride is that of its 3x3 convolution, as in today's published
- * weights; the paper's own text puts it into the first 1x1. VGG: one layer per convolution, "conv1_1" to
- * "conv5_4", the pooling in the last of a block, then "fc6", "fc7", "head". The first linear layer reads all
- * 512 (size / 32)^2 features, 25,088 at the paper's size. */
+/* ddp_resnet - adds a ResNet image classifier to g and returns its loss. Inputs: "inputs", float (batch,
+ * channels, size, size), and "labels", int32 (batch, 1). *logits, unless NULL, receives the node (batch,
+ * classes). Each convolution with its batch norm is a layer: "conv1", "layer1.0.conv1", ...,
+ * "layer1.0.downsample" if the shortcut changes its shape, ..., then "head". The addition belongs to the
+ * last convolution of a block. A bottleneck block has its stride in the 3x3 convolution, as in today's
+ * published weights; the paper's text puts it in the first 1x1. Returns NULL on error; ddp_graph_error
+ * has the message. */
 DDP_API ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits);
+
+/* ddp_vgg - adds a VGG image classifier to g and returns its loss. Inputs, *logits and errors are those
+ * of ddp_resnet. Each convolution is a layer, "conv1_1" to "conv5_4"; the pooling belongs to the last one
+ * of a block. Then follow "fc6", "fc7" and "head". The first linear layer reads all 512 (size / 32)^2
+ * features, 25,088 at the paper's size. */
 DDP_API ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits);
 
-/* ddp_bottleneck - x (..., C), or images (B, C, H, W), squeezed into `width` channels and widened again, so
- * that a stage
- *   which ends in between passes on width floats instead of C (after ResBM, arXiv:2604.11947). Two layers of
- *   their own, ddp_bottleneck_down and ddp_bottleneck_up, so it stands between layers:
- *       z = A x + D gelu(E norm(x))      A, D (width, C), E (C, C); layer norm
- *       y = B z + U gelu(V norm(z))      B, V (C, width), U (C, C); RMS norm; images without either
- *   A and B are the low-rank path; D and U start at 0, so that it is all there is at first. DDP_ARG unless 1
- *   <= width <= C.
- * ddp_bottleneck_up - width: that of the result. */
+/* ddp_bottleneck - compresses x (..., C), or images (B, C, H, W), to `width` channels and expands it again.
+ * A pipeline stage that ends in between sends width floats per position instead of C (after ResBM,
+ * arXiv:2604.11947). It adds two layers of its own, ddp_bottleneck_down and ddp_bottleneck_up, so call it
+ * between layers:
+ *     z = A x + D gelu(E norm(x))      A, D (width, C), E (C, C); layer norm
+ *     y = B z + U gelu(V norm(z))      B, V (C, width), U (C, C); RMS norm; images without either
+ * A and B are the low-rank path. D and U start at 0, so initially only that path contributes. Fails with
+ * DDP_ARG unless 1 <= width <= C. */
 DDP_API ddp_node *ddp_bottleneck(ddp_graph *g, ddp_node *x, long width);
+
+/* ddp_bottleneck_down - the first half of ddp_bottleneck, z of width `width`. */
 DDP_API ddp_node *ddp_bottleneck_down(ddp_graph *g, ddp_node *x, long width);
+
+/* ddp_bottleneck_up - the second half of ddp_bottleneck; width is the width of the result. */
 DDP_API ddp_node *ddp_bottleneck_up(ddp_graph *g, ddp_node *x, long width);
 
 /* ==== data/data.h ==== [data] */
-/* Training data, dealt to ranks as batches: token streams, that is files of tokens or of bytes cut
- * into windows, and labelled images of IDX (MNIST) and CIFAR files. */
+/* Training data, dealt to ranks in batches: token streams (files of tokens or bytes, cut into windows),
+ * and labelled images from IDX (MNIST) and CIFAR files. */
 
 /* ---- token streams ---- */
 
-/* A stream of tokens; never changed after loading, so any thread may read it. */
+/* A stream of tokens. It is immutable after loading, so any thread may read it. */
 typedef struct ddp_tokens ddp_tokens;
 
-/* A part of a stream, cut into windows of seq tokens: window w predicts tokens first + w seq + 1 .. first +
- * (w + 1) seq from the ones before them. Tokens that do not fill a window at the end are not used. */
+/* A part of a stream, cut into windows of seq tokens. Window w predicts tokens first + w seq + 1 .. first
+ * + (w + 1) seq from the preceding ones. Tokens at the end that do not fill a window are not used. */
 typedef struct ddp_token_range {
     const ddp_tokens *tokens; /* borrowed */
     long first, count;        /* tokens */
     long seq;                 /* window length, at least 1 */
 } ddp_token_range;
 
-/* ddp_tokens_open - maps a file of tokens or text into memory, so that the processes of a machine share its
- * pages:
- *   llm.c's .bin             its header says 16 or 32 bits
- *   a name in .bin or .u16   16-bit tokens without a header, as nanoGPT writes them
- *   a name in .u32           32-bit tokens without a header
- *   any other                bytes, whose distinct values are numbered in ascending order
- * A name ending in .gz is unpacked first, into memory of the process. The file must not become shorter before
- * ddp_tokens_close.
- * ddp_tokens_from_bytes - the same for bytes in memory; name is for errors, and its ending chooses the format
- * as above. bytes is copied. Both: NULL and *err on failure: unreadable, empty, shorter than two tokens, a
- * header that contradicts the size, a size that holds no whole number of tokens, and files of other kinds
- * (compressed, archives, arrays, tables, images, weights, UTF-16; a .bin of text or of 32-bit tokens). Freed
- * by ddp_tokens_close. */
+/* ddp_tokens_open - maps a file of tokens or text into memory, so that all processes of a machine share its
+ * pages. Formats:
+ *   llm.c .bin       the header says whether tokens have 16 or 32 bits
+ *   *.bin, *.u16     16-bit tokens without a header, as written by nanoGPT
+ *   *.u32            32-bit tokens without a header
+ *   other            bytes; the distinct values are numbered in ascending order
+ * A name ending in .gz is decompressed first, into memory of the process. The file must not shrink before
+ * ddp_tokens_close. Returns NULL and fills *err on failure: the file is unreadable, empty, or shorter than
+ * two tokens; the header contradicts the size; the size is not a whole number of tokens; or the file has
+ * another type (compressed, archive, array, table, image, weights, UTF-16; a .bin of text or of 32-bit
+ * tokens). Free with ddp_tokens_close. */
 DDP_API ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err);
+
+/* ddp_tokens_from_bytes - ddp_tokens_open for bytes in memory, which are copied. name appears in errors,
+ * and its ending selects the format. Free with ddp_tokens_close. */
 DDP_API ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err);
 DDP_API void ddp_tokens_close(ddp_tokens *t);
 
-/* ddp_tokens_kind - the format of the file: "bytes", "16-bit tokens", "32-bit tokens", "llm.c file of 16-bit
- * tokens" or "llm.c file of 32-bit tokens". A constant.
- * ddp_tokens_count - tokens in the stream.  ddp_tokens_at - token i, 0 <= i < count.
- * ddp_tokens_vocabulary - one more than the largest token.
- * ddp_tokens_byte - the byte behind a token, for writing samples; -1 if the file held token
- * numbers, or the token is not one of the stream's. */
+/* ddp_tokens_kind - the format of the file: "bytes", "16-bit tokens", "32-bit tokens", "llm.c file of
+ * 16-bit tokens" or "llm.c file of 32-bit tokens". A constant string. */
 DDP_API const char *ddp_tokens_kind(const ddp_tokens *t);
+
+/* ddp_tokens_count - number of tokens in the stream. */
 DDP_API long ddp_tokens_count(const ddp_tokens *t);
+
+/* ddp_tokens_vocabulary - the largest token plus one. */
 DDP_API long ddp_tokens_vocabulary(const ddp_tokens *t);
+
+/* ddp_tokens_at - token i, 0 <= i < count. */
 DDP_API int32_t ddp_tokens_at(const ddp_tokens *t, long i);
+
+/* ddp_tokens_byte - the byte that a token represents, to print samples. Returns -1 if the file contains
+ * token numbers or the stream has no such token. */
 DDP_API int ddp_tokens_byte(const ddp_tokens *t, long token);
 
-/* ddp_tokens_check - DDP_FORMAT if a token is not below vocabulary; the sentence names the first and its
- * place. */
+/* ddp_tokens_check - returns DDP_FORMAT if a token is >= vocabulary; the message names the first such
+ * token and its position. */
 DDP_API ddp_status ddp_tokens_check(const ddp_tokens *t, long vocabulary, ddp_error *err);
 
-/* ddp_tokens_split - the stream as two ranges: the last held_out (0 <= held_out < 1) of it in
- * *val, the rest in *train. held_out 0: val->count is 0 and val may be NULL.
- * Errors: a part that should not be empty is shorter than one window, seq + 1 tokens. */
+/* ddp_tokens_split - splits the stream into two ranges: *val gets the last share held_out (0 <= held_out
+ * < 1), *train the rest. With held_out 0, val->count is 0 and val may be NULL. Fails if a range that must
+ * not be empty is shorter than one window (seq + 1 tokens). */
 DDP_API ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long seq, ddp_token_range *train,
                                     ddp_token_range *val, ddp_error *err);
 
-/* ddp_tokens_windows - windows of a range, 0 if it is too short.
- * ddp_tokens_window - window 0 <= w < windows into tokens [seq] and labels [seq], the tokens one place
- * later. */
+/* ddp_tokens_windows - number of windows of a range; 0 if it is too short. */
 DDP_API long ddp_tokens_windows(const ddp_token_range *r);
+
+/* ddp_tokens_window - copies window w, 0 <= w < windows, to tokens [seq] and labels [seq]; labels are the
+ * tokens shifted by one. */
 DDP_API void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_t *labels);
 
-/* ddp_tokens_batch - what rank of world trains on in a step: tokens and labels, [batch x seq].
+/* ddp_tokens_batch - the batch of a rank in a step: tokens and labels, each [batch x seq].
  *
- * Windows are dealt from a deck that the seed shuffles afresh for each pass over the data: the deck of a pass
- * is a permutation of all windows; step s takes world x batch of them, rank 0 the first batch, rank 1 the
- * next. So in one pass each window is used exactly once over all ranks, and ranks x batch can be cut
- * differently without changing what a step sees. A pass may end inside a step. The deck is never stored: a
- * keyed bijection (Feistel network with cycle walking) finds its card in O(1). Depends only on the arguments;
- * no allocation; any thread. */
+ * All windows form a deck, which the seed shuffles again for each pass over the data. Step s takes the next
+ * world x batch windows: rank 0 the first batch of them, rank 1 the second, and so on. Each window is
+ * therefore used once per pass over all ranks, and another split into ranks and batch size gives the same
+ * data for a step. A pass may end within a step. The deck is not stored: a keyed bijection (Feistel network
+ * with cycle walking) computes a card in O(1). The result depends only on the arguments. Does not allocate;
+ * safe from any thread. */
 DDP_API void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank, int world,
                               long batch, int32_t *tokens, int32_t *labels);
 
-/* ddp_dealt - which of `count` windows that batch has as its b-th, 0 <= b < batch; the same of the `count`
- * images of ddp_images_batch. -1 of none. */
+/* ddp_dealt - the index of the b-th sample (0 <= b < batch) of that batch among `count` windows, or among
+ * the `count` images of ddp_images_batch; -1 if count is 0. */
 DDP_API long ddp_dealt(uint64_t seed, long step, int rank, int world, long batch, long b, long count);
 
 /* ---- images ---- */
 
-#define DDP_IMAGE_CHANNELS 3 /* most channels of an image */
+#define DDP_IMAGE_CHANNELS 3 /* maximum number of channels of an image */
 
-/* A set of images in memory; never changed after loading, so any thread may read it. */
+/* A set of images in memory. It is immutable after loading, so any thread may read it. */
 typedef struct ddp_images {
     long count;
     long channels, height, width;
     long classes;          /* labels are 0 .. classes - 1 */
     unsigned char *pixels; /* [count x channels x height x width] */
     unsigned char *labels; /* [count] */
-    char *name;            /* of its first file */
+    char *name;            /* name of the set's first file */
 } ddp_images;
 
-/* A part of a set. */
+/* A part of a set of images. */
 typedef struct ddp_image_range {
     const ddp_images *images; /* borrowed */
     long first, count;
 } ddp_image_range;
 
-/* What makes floats of pixels: (pixel / 255 - mean) / deviation, for each channel. */
+/* Normalisation of pixels to floats: (pixel / 255 - mean) / deviation, for each channel. */
 typedef struct ddp_image_norm {
     float mean[DDP_IMAGE_CHANNELS], deviation[DDP_IMAGE_CHANNELS];
 } ddp_image_norm;
 
-/* ddp_images_open - the training (test 0) or test (test 1) images of a folder, which holds
- *   MNIST      train-images-idx3-ubyte, train-labels-idx1-ubyte; t10k-... for the test
- *   CIFAR-10   data_batch*.bin, in the order of their names; test_batch*.bin
- *   CIFAR-100  train.bin; test.bin (fine labels)
- * each also with .gz behind its name. NULL and *err on failure, which names the file, the place
- * and the value; freed by ddp_images_close.
- * ddp_images_idx - one pair of IDX files, of bytes: images (count, height, width), labels (count).
- * ddp_images_cifar - one file of any number of records: classes 10 or 100. */
+/* ddp_images_open - loads the training (test 0) or test (test 1) images of a folder, which contains one of:
+ *   MNIST      train-images-idx3-ubyte, train-labels-idx1-ubyte; test: t10k-...
+ *   CIFAR-10   data_batch*.bin, sorted by name; test: test_batch*.bin
+ *   CIFAR-100  train.bin; test: test.bin (fine labels)
+ * Each file may also be compressed, with .gz appended to its name. Returns NULL and fills *err on failure;
+ * the message names the file, the position and the value. Free with ddp_images_close. */
 DDP_API ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err);
+
+/* ddp_images_idx - loads one pair of IDX files of bytes: images (count, height, width) and labels
+ * (count). */
 DDP_API ddp_images *ddp_images_idx(const char *images, const char *labels, ddp_error *err);
+
+/* ddp_images_cifar - loads one file with any number of CIFAR records. classes: 10 or 100. */
 DDP_API ddp_images *ddp_images_cifar(const char *path, int classes, ddp_error *err);
 DDP_API void ddp_images_close(ddp_images *images);
 
-/* ddp_images_idx_bytes, ddp_images_cifar_bytes - of files in memory; names are for errors, bytes are
- * copied. */
+/* ddp_images_idx_bytes, ddp_images_cifar_bytes - the same for files in memory, which are copied. Names
+ * appear in errors. */
 DDP_API ddp_images *ddp_images_idx_bytes(const char *image_name, const void *images, size_t n,
                                          const char *label_name, const void *labels, size_t m,
                                          ddp_error *err);
 DDP_API ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n, int classes,
                                            ddp_error *err);
 
-/* ddp_images_split - the set as two ranges: the last held_out (0 <= held_out < 1) of it in *val,
- * the rest in *train. held_out 0: val->count is 0 and val may be NULL. Errors: a share outside
- * that range, or one that leaves a part empty. */
+/* ddp_images_split - splits the set into two ranges: *val gets the last share held_out (0 <= held_out <
+ * 1), *train the rest. With held_out 0, val->count is 0 and val may be NULL. Fails if held_out is outside
+ * that range or leaves a part empty. */
 DDP_API ddp_status ddp_images_split(const ddp_images *images, double held_out, ddp_image_range *train,
                                     ddp_image_range *val, ddp_error *err);
 
-/* ddp_images_norm - mean and deviation of each channel over a range, so that its floats have mean
- * 0 and deviation 1. Take those of the training images for all others too. */
+/* ddp_images_norm - mean and standard deviation of each channel over a range, which normalise it to mean
+ * 0 and deviation 1. Use the values of the training images for all other images, too. */
 DDP_API ddp_image_norm ddp_images_norm(const ddp_image_range *r);
 
-/* ddp_images_get - image 0 <= i < r->count: inputs [channels x height x width], one label.
- * ddp_images_batch - what rank of world trains on in a step: inputs [batch x channels x height x
- * width] and labels [batch], dealt as ddp_tokens_batch deals windows: each image once per pass
- * over all ranks, in an order that the seed gives afresh for each pass.
- * They depend only on their arguments; no allocation; any thread. */
+/* ddp_images_get - image 0 <= i < r->count as inputs [channels x height x width] and one label. Does not
+ * allocate; safe from any thread. */
 DDP_API void ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i, float *inputs,
                             int32_t *label);
+
+/* ddp_images_batch - the batch of a rank in a step: inputs [batch x channels x height x width] and labels
+ * [batch]. Images are dealt as ddp_tokens_batch deals windows: once per pass over all ranks, in an order
+ * that the seed shuffles again for each pass. The result depends only on the arguments. Does not
+ * allocate; safe from any thread. */
 DDP_API void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint64_t seed, long step,
                               int rank, int world, long batch, float *inputs, int32_t *labels);
 
 /* ==== io/safetensors.h ==== [io] */
-/* Safetensors files (github.com/huggingface/safetensors), named arrays behind a JSON header; and
- * the weights of a model in one, under the names that other libraries use. */
+/* Reads and writes safetensors files (github.com/huggingface/safetensors: named arrays after a JSON
+ * header), and loads and saves the weights of a model under the names that other libraries use. */
 
 #define DDP_SAFETENSORS_DIMS 8
 
@@ -3897,129 +4070,145 @@ typedef enum ddp_safetensors_type {
     DDP_ST_BOOL
 } ddp_safetensors_type;
 
-/* One array of a file, row-major, little endian. */
+/* One array of a file; row-major, little-endian. */
 typedef struct ddp_safetensor {
     const char *name;
     ddp_safetensors_type type;
-    int dims; /* 0 = a scalar */
+    int dims; /* 0: a scalar */
     int64_t dim[DDP_SAFETENSORS_DIMS];
-    uint64_t offset; /* bytes from the first array; ignored in writing */
-    uint64_t bytes;  /* ignored in writing */
+    uint64_t offset; /* in bytes from the first array; ignored when writing */
+    uint64_t bytes;  /* ignored when writing */
 } ddp_safetensor;
 
-/* A file that was opened and wholly checked; its arrays are read on demand. */
+/* An opened file with a validated header. Its arrays are read on demand. */
 typedef struct ddp_safetensors ddp_safetensors;
 
-/* ddp_safetensors_open - opens a file and checks all of its header: JSON, types, shapes, no array
- * beyond the end, none over another, no gap, no name twice. Headers of up to 8 MiB. No array is
- * read. NULL and *err on failure, which names file, array and value.
- * ddp_safetensors_from_bytes - the same for a file in memory, borrowed until the close; name is
- * for errors. An open file belongs to one thread. */
+/* ddp_safetensors_open - opens a file and validates its header: JSON, types and shapes; no array may be
+ * outside the file, overlap another or leave a gap; names must be unique. Headers may have up to 8 MiB.
+ * Reads no array. Returns NULL and fills *err on failure; the message names file, array and value. An
+ * open file belongs to one thread. Close with ddp_safetensors_close. */
 DDP_API ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err);
+
+/* ddp_safetensors_from_bytes - the same for a file in memory, which is borrowed until
+ * ddp_safetensors_close. name appears in errors. */
 DDP_API ddp_safetensors *ddp_safetensors_from_bytes(const char *name, const void *bytes, size_t n,
                                                     ddp_error *err);
 DDP_API void ddp_safetensors_close(ddp_safetensors *s);
 
-/* ddp_safetensors_count - arrays; ddp_safetensors_at - number 0 <= index < count, in the order of
- * their offsets; ddp_safetensors_find - by name, NULL if there is none.
- * ddp_safetensors_note - an entry of the header's __metadata__, NULL if there is none. All borrowed until the
- * close. */
+/* ddp_safetensors_count - number of arrays. */
 DDP_API int ddp_safetensors_count(const ddp_safetensors *s);
+
+/* ddp_safetensors_at - array 0 <= index < count, in the order of offsets. Borrowed until the file is
+ * closed. */
 DDP_API const ddp_safetensor *ddp_safetensors_at(const ddp_safetensors *s, int index);
+
+/* ddp_safetensors_find - an array by name; NULL if there is none. Borrowed until the file is closed. */
 DDP_API const ddp_safetensor *ddp_safetensors_find(const ddp_safetensors *s, const char *name);
+
+/* ddp_safetensors_note - an entry of the header's __metadata__; NULL if there is none. Borrowed until the
+ * file is closed. */
 DDP_API const char *ddp_safetensors_note(const ddp_safetensors *s, const char *key);
 
-/* ddp_safetensors_elements - product of the dimensions.
- * ddp_safetensors_floats - elements first .. first + count - 1 of a float array (F32, F64, F16, BF16) into
- * out[count], converted to float. ddp_safetensors_bytes - the same elements of any array as they stand. F32
- * goes from the file to out without a copy in between. Errors: another type, a range outside the array
- * (DDP_ARG), the disk (DDP_IO). */
+/* ddp_safetensors_elements - product of the dimensions. */
 DDP_API uint64_t ddp_safetensors_elements(const ddp_safetensor *t);
+
+/* ddp_safetensors_floats - reads elements first .. first + count - 1 of a float array (F32, F64, F16,
+ * BF16) into out[count], converted to float. F32 is read directly into out, without a temporary copy.
+ * Errors: another type or a range outside the array (DDP_ARG), a disk error (DDP_IO). */
 DDP_API ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
                                           size_t count, float *out, ddp_error *err);
+
+/* ddp_safetensors_bytes - reads the same elements of an array of any type, unconverted. Errors as above. */
 DDP_API ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
                                          size_t count, void *out, ddp_error *err);
 
-/* ddp_safetensors_write - a file of count arrays; data[i] points at array i. notes: pairs of key and text,
- * ended by NULL; NULL = none. PATH is the old file or the whole new one, never between: written under another
- * name, flushed, renamed. The arrays begin at a multiple of 8 bytes and follow each other without gaps.
- * Errors: a name twice, an impossible shape, a header of more than 8 MiB, the disk. */
+/* ddp_safetensors_write - writes a file of count arrays; data[i] points at array i. notes: pairs of key
+ * and text, ended by NULL; NULL: no notes. The replacement is atomic: the file is written under another
+ * name, flushed and renamed. The arrays start at a multiple of 8 bytes and have no gaps. Errors: a
+ * duplicate name, an invalid shape, a header of more than 8 MiB, a disk error. */
 DDP_API ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetensor *tensors,
                                          const void *const *data, const char *const *notes, ddp_error *err);
 
-/* "F32"; bytes of one element. */
+/* ddp_safetensors_type_name - the name of a type, such as "F32". */
 DDP_API const char *ddp_safetensors_type_name(ddp_safetensors_type type);
+
+/* ddp_safetensors_type_bytes - the size of one element in bytes. */
 DDP_API size_t ddp_safetensors_type_bytes(ddp_safetensors_type type);
 
 /* ---- weights of a model ---- */
 
-/* A path names a safetensors file; an index (model.safetensors.index.json), whose shards are in its own
+/* ddp_weights_load - loads every parameter and buffer of a model from F32, F64, F16 or BF16 tensors; call it
+ * after ddp_graph_build.
+ *
+ * path names a safetensors file; an index (model.safetensors.index.json), whose shards are in the same
  * folder; or a folder with such an index or, without one, with *.safetensors files that together have all
  * tensors. Names in the files:
- *   ddp_gpt2    of the transformers library: wte.weight, wpe.weight, h.0.ln_1.weight,
- *               h.0.attn.c_attn.weight, ..., ln_f.bias. Matrices of linear layers lie transposed,
- *               as its Conv1D keeps them. Attention masks (h.0.attn.bias) and a lm_head.weight equal to
- *               wte.weight are passed over
- *   ddp_llama2  read: of the transformers library: model.embed_tokens.weight,
- *               model.layers.0.self_attn.q_proj.weight, ..., lm_head.weight. Its queries, keys and
- *               values become one matrix, its gate and up another; rotary angles pair the same
- *               columns. Written: as any other
- *   ddp_resnet, ddp_vgg    of torchvision: conv1.weight, bn1.running_mean, layer1.0.conv1.weight,
- *               layer2.0.downsample.0.weight, fc.bias; features.0.weight, classifier.6.bias.
- *               num_batches_tracked beside running statistics is passed over. Other sizes than
- *               224 give the first linear layer of VGG other columns than torchvision's, whose
- *               pooling before it always makes 7 x 7
- *   any other   LAYER.weight, or LAYER.OPERATOR.weight where a layer has several operators with
- *               parameters, LAYER.OPERATOR.1.weight for the second of a kind
+ *   ddp_gpt2             of the transformers library: wte.weight, wpe.weight, h.0.ln_1.weight,
+ *                        h.0.attn.c_attn.weight, ..., ln_f.bias. Matrices of linear layers are transposed,
+ *                        as in its Conv1D. Attention masks (h.0.attn.bias) and a lm_head.weight equal to
+ *                        wte.weight are ignored
+ *   ddp_llama2           read: of the transformers library: model.embed_tokens.weight,
+ *                        model.layers.0.self_attn.q_proj.weight, ..., lm_head.weight. Its queries, keys and
+ *                        values become one matrix, its gate and up weights another; rotary angles pair the
+ *                        same columns. Written: as any other model
+ *   ddp_resnet, ddp_vgg  of torchvision: conv1.weight, bn1.running_mean, layer1.0.conv1.weight,
+ *                        layer2.0.downsample.0.weight, fc.bias; features.0.weight, classifier.6.bias.
+ *                        num_batches_tracked is ignored. For image sizes other than 224, the first linear
+ *                        layer of VGG has a different number of columns than torchvision's, whose pooling
+ *                        always produces 7 x 7
+ *   any other            LAYER.weight, or LAYER.OPERATOR.weight if a layer has several operators with
+ *                        parameters; LAYER.OPERATOR.1.weight for the second operator of a kind
  * The prefixes "module.", "_orig_mod.", "transformer." and "model." of a name are skipped, in any order.
  *
- * ddp_weights_load - after ddp_graph_build: every parameter and buffer from the file; F32, F64, F16 or BF16.
- * All is checked before the first is changed: a tensor that is missing, not of this model, of another shape
- * or no float is an error (DDP_FORMAT) that names file and tensor; a shard that cannot be read is DDP_IO.
- * Only a disk that fails half way through (DDP_IO) leaves a mixture.
- * With a context, load before ddp_set_optimizer and on rank 0 alone, if you like: the session starts from
- * rank 0's. Of a model in stages (ddp_graph_cut) each process loads: it compares all names and reads its own
- * stage's tensors. ddp_weights_save - writes them as F32, whole or not at all, __metadata__ {"format": "pt"}.
- * Of a model in stages ddp_pipe_export does. */
+ * All tensors are checked before the model is changed. A tensor that is missing, unknown, of another shape
+ * or not float is DDP_FORMAT; the message names file and tensor. A shard that cannot be read is DDP_IO. Only
+ * a disk error while reading values (DDP_IO) leaves a partly loaded model. With a context, load before
+ * ddp_set_optimizer; loading on rank 0 is enough, because the session starts from rank 0's values. For a
+ * model in stages (ddp_graph_cut), each process calls it, checks all names and reads the tensors of its own
+ * stage. */
 DDP_API ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err);
+
+/* ddp_weights_save - writes the weights as F32 with __metadata__ {"format": "pt"}, under the names above.
+ * The file is written whole or not at all. For a model in stages use ddp_pipe_export. */
 DDP_API ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err);
 
-/* ddp_weights_describe - name and shape, as in the file, of array number index >= 0 of a model,
- * built or not. Returns 0 behind the last. */
+/* ddp_weights_describe - name and shape, as in the file, of array number index >= 0 of a model, built or
+ * not. Returns 0 if index is past the last array. */
 DDP_API int ddp_weights_describe(const ddp_graph *g, int index, char *name, size_t room, ddp_shape *shape);
 
 /* ==== report/report.h ==== [report] */
-/* Reports of runs: plain data that programs fill, and what is made of it: a table, an HTML page, a trace,
- * JSON lines. */
+/* Reports of runs: plain data that programs fill in, and its output formats: a table, an HTML page, a
+ * trace, and JSON lines. */
 
 #include <stdio.h>
 
 /* One training step of one run. */
 typedef struct ddp_report_step {
-    double time_s;     /* since the start of the run, at the end of the step */
-    double loss;       /* NAN: not known */
+    double time_s;     /* at the end of the step, since the start of the run */
+    double loss;       /* NAN = unknown */
     int64_t bytes;     /* sent by one worker since the start of the run */
-    double divergence; /* Gamma, measured where something was averaged in the step; NAN: not */
+    double divergence; /* Gamma, in steps that averaged something; NAN = not measured */
 } ddp_report_step;
 
-/* What one worker did: its spans in any order, ddp_now() seconds. */
+/* The spans of one worker, in any order, in seconds of ddp_now(). */
 typedef struct ddp_report_worker {
     const ddp_span *spans;
     int count;
-    const ddp_pipeline_slot *slot; /* [slots] of ddp_pipe_lanes, where it holds a stage: one step */
+    const ddp_pipeline_slot *slot; /* [slots] of ddp_pipe_lanes for one step, if the worker has a pipeline
+                                      stage */
     int slots;
-    int pipeline; /* of that stage */
+    int pipeline; /* the pipeline of that stage */
 } ddp_report_worker;
 
 /* One layer of the model, in forward order. Unknown costs are NAN. */
 typedef struct ddp_report_layer {
-    const char *name; /* NULL: shown by its index */
+    const char *name; /* NULL = shown by its index */
     double params;
     double backward_s;
-    double comm_s; /* how long averaging it occupies the link */
+    double comm_s; /* time for which averaging it occupies the link */
 } ddp_report_layer;
 
-/* Something that changed during a run: ddp_note_text and ddp_note_name say it. */
+/* Something that changed during a run. ddp_note_text and ddp_note_name write it. */
 typedef struct ddp_report_note {
     double time_s; /* since the start of the run */
     long step;
@@ -4027,123 +4216,127 @@ typedef struct ddp_report_note {
     const char *text; /* "rank 2 was lost, 3 workers" */
 } ddp_report_note;
 
-/* One strategy. Unknown figures are NAN, unknown counts 0, unknown texts NULL. */
+/* One run of one strategy. Unknown numbers are NAN, unknown counts 0, unknown strings NULL. */
 typedef struct ddp_report_run {
     const char *strategy;
     double step_ms;
     double hidden_pct; /* 0..100 */
     double predicted_step_ms, predicted_hidden_pct;
-    int64_t bytes_sent;    /* per worker; -1 unknown */
-    double time_to_loss_s; /* until ddp_report_data.target_loss; NAN: not reached */
+    int64_t bytes_sent;    /* per worker; -1 = unknown */
+    double time_to_loss_s; /* time until ddp_report_data.target_loss; NAN = not reached */
     double final_loss;
     const char *param_hash;
-    int slowest_rank;  /* whose computing takes longest ... */
-    double slow_ratio; /* ... against the median; 0 = not known */
-    long replans;      /* the plan followed a link that had changed so many times */
+    int slowest_rank;  /* the rank with the longest compute time ... */
+    double slow_ratio; /* ... and its ratio to the median; 0 = unknown */
+    long replans;      /* number of times the plan was recomputed because a link had changed */
 
     const ddp_report_step *steps; /* [step_count] */
     int step_count;
 
     int period;                     /* H; 0 = the run has no plan */
-    const int *step_of;             /* [layer_count] step 0..H-1 that averages the layer, or NULL */
-    const unsigned char *fill;      /* [H x layer_count] 1 = averaged once more there, or NULL */
+    const int *step_of;             /* [layer_count] step 0..H-1 that averages each layer, or NULL */
+    const unsigned char *fill;      /* [H x layer_count] 1 = the layer is averaged once more in that step,
+                                       or NULL */
     const double *layer_divergence; /* [layer_count] mean Gamma per layer, or NULL */
 
-    const ddp_report_note *notes; /* [note_count], in the order of their times */
+    const ddp_report_note *notes; /* [note_count], in order of time */
     int note_count;
 
     const ddp_report_worker *workers; /* [worker_count] */
     int worker_count;
-    double window_begin_s, window_end_s; /* the part drawn; equal = everything */
+    double window_begin_s, window_end_s; /* the part that is drawn; equal = the whole run */
 
-    const char *schedule; /* of a pipeline: "1f1b"; NULL = none */
+    const char *schedule; /* schedule of a pipeline: "1f1b"; NULL = none */
     int stages;
 } ddp_report_run;
 
-/* All pointers are borrowed for the length of a call. All-zero is a valid, empty report. */
+/* The data of a report. All pointers are borrowed for the duration of a call. All-zero is a valid, empty
+ * report. */
 typedef struct ddp_report_data {
     const char *title, *command, *version, *host, *net, *model; /* NULL = left out */
     uint64_t seed;
     int workers;
-    double target_loss; /* the common loss that time_to_loss_s is about; NAN = none */
+    double target_loss; /* the common loss of time_to_loss_s; NAN = none */
 
     const ddp_report_layer *layers; /* [layer_count] */
     int layer_count;
-    const ddp_report_run *runs; /* [run_count]; ratios are against the run called "ssgd" */
+    const ddp_report_run *runs; /* [run_count]; ratios are relative to the run named "ssgd" */
     int run_count;
 } ddp_report_data;
 
-/* ---- a table, on a FILE that the program chooses ---- */
+/* ---- a table, written to a FILE of the program ---- */
 
-/* ddp_report_table - aligned columns, one row per run: strategy, step ms, step time of ssgd over
- * this run's, seconds to the common loss, MB (1e6 bytes) sent per worker, hidden communication %,
- * final loss; `-` where a figure is not known. Errors: DDP_MEMORY, DDP_IO. */
+/* ddp_report_table - writes aligned columns, one row per run: strategy, step ms, step time of ssgd divided
+ * by the step time of the run, seconds to the common loss, MB (1e6 bytes) sent per worker, hidden
+ * communication in %, final loss. An unknown number is `-`. Errors: DDP_MEMORY, DDP_IO. */
 DDP_API ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_error *err);
 
 /* ---- files ---- */
 
-/* ddp_report_html - a self-contained page: no script, nothing fetched, light and dark.
+/* ddp_report_html - writes a self-contained page: no scripts, no external resources, light and dark mode.
  *
- * Facts of the run, the summary table, the lanes of computing and communication of every run on
- * one time scale, loss against time and against bytes sent, divergence against steps, the layers
- * with the step of the period that averages each, prediction beside measurement. What the data
- * lacks is left out. Texts may hold anything: they are escaped.
+ * The page contains: facts of the run; the summary table; the compute and communication lanes of every run
+ * on one time scale; loss against time and against bytes sent; divergence against steps; the layers with the
+ * step of the period that averages each; prediction next to measurement. Sections without data are left out.
+ * Strings may have any content: they are escaped.
  *
- * The page is built in memory and written to a temporary name, then renamed: on failure PATH is
- * untouched. Safe from any thread. Errors: DDP_MEMORY, DDP_IO (names the path and the reason). */
+ * The page is built in memory, written to a temporary file and renamed. On failure PATH is untouched. Safe
+ * from any thread. Errors: DDP_MEMORY, DDP_IO (names the path and the reason). */
 DDP_API ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error *err);
 
-/* One step of a pipeline, played (ddp_pipeline_time) or measured. Borrowed. */
+/* One step of a pipeline, simulated (ddp_pipeline_time) or measured. Borrowed. */
 typedef struct ddp_report_pipeline {
     const char *name; /* "1f1b" */
     int stages;
     const ddp_pipeline_slot *slot; /* [slots] in any order */
     int slots;
-    double begin_s; /* when the step begins, on the clock of the slots */
+    double begin_s; /* start of the step, on the clock of the slots */
     double step_s, bubble_pct;
 } ddp_report_pipeline;
 
-/* ddp_report_pipelines - writes an SVG of steps below each other on one time scale: per stage three lanes,
- * receiving, computing and sending. Errors: DDP_MEMORY, DDP_IO. */
+/* ddp_report_pipelines - writes an SVG of several steps below each other on one time scale. Each stage has
+ * three lanes: receive, compute and send. Errors: DDP_MEMORY, DDP_IO. */
 DDP_API ddp_status ddp_report_pipelines(const ddp_report_pipeline *p, int count, FILE *out, ddp_error *err);
 
-/* ddp_report_trace - a Chrome trace, which ui.perfetto.dev and chrome://tracing open: every
- * finished span of every run (not only the window) in the array form.
+/* ddp_report_trace - writes a Chrome trace in array form, for ui.perfetto.dev and chrome://tracing. It
+ * contains every finished span of every run, also outside the window.
  *
- * A worker of a run is a process, "dreamddp rank 0", numbered 1 + rank + 1000 x run (more where a
- * run has more workers); its threads are "compute" and "communication", the latter several times
- * where transfers overlap, and where it holds a stage of a pipeline, of one step, "receive", "stage" and
- * "send". One "X" event per span: name = layer or kind, cat = kind, ts and dur in microseconds, args step,
- * layer, bytes. Each run starts at 0, so that runs lie side by side.
+ * A worker of a run is a process, "dreamddp rank 0", with the number 1 + rank + 1000 x run (more than 1000
+ * if a run has more workers). Its threads are "compute" and "communication". Overlapping transfers use
+ * several communication threads. A worker with a pipeline stage also has the threads "receive", "stage" and
+ * "send", for one step. Each span is one "X" event: name = layer or kind, cat = kind, ts and dur in
+ * microseconds, args step, layer, bytes. Each run starts at time 0, so that runs can be compared side by
+ * side.
  *
- * Written to a temporary name, then renamed: on failure PATH is untouched. Errors: DDP_MEMORY,
- * DDP_IO (names the path and the reason). Safe from any thread. */
+ * The trace is written to a temporary file and renamed. On failure PATH is untouched. Safe from any
+ * thread. Errors: DDP_MEMORY, DDP_IO (names the path and the reason). */
 DDP_API ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_error *err);
 
-/* ---- JSON lines: one object per line, to a file that appears only when it is complete ---- */
+/* ---- JSON lines: one object per line, in a file that appears only when it is complete ---- */
 
-/* A writer. Errors are sticky: after the first one nothing more is written, and ddp_jsonl_close
- * returns it. A NULL writer is silent: a program without --json needs no ifs. One thread. */
+/* A writer of JSON lines. Errors are sticky: after the first error nothing more is written, and
+ * ddp_jsonl_close returns it. Every function accepts a NULL writer and then does nothing, so a program
+ * without --json needs no checks. Use a writer from one thread only. */
 typedef struct ddp_jsonl ddp_jsonl;
 
-/* ddp_jsonl_open - writes to PATH.tmp.PID, which ddp_jsonl_close renames to PATH; something at
- * PATH that is no regular file (/dev/stdout, a pipe) is written directly. NULL and *err on failure.
- * ddp_jsonl_stream - writes each line to out (borrowed, flushed after each line): stdout, say.
- *
- * ddp_jsonl_close - finishes and frees; returns the first error, and leaves no file then.
- * ddp_jsonl_abandon - frees and leaves no file: for runs that were interrupted. */
+/* ddp_jsonl_open - opens a writer to PATH.tmp.PID, which ddp_jsonl_close renames to PATH. If PATH is not a
+ * regular file (/dev/stdout, a pipe), it is written directly. Returns NULL and sets *err on failure. */
 DDP_API ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err);
+/* ddp_jsonl_stream - opens a writer to a FILE such as stdout. The FILE is borrowed, and flushed after each
+ * line. Returns NULL and sets *err on failure. */
 DDP_API ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err);
+/* ddp_jsonl_close - finishes and frees the writer. Returns the first error; in that case no file remains. */
 DDP_API ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err);
+/* ddp_jsonl_abandon - frees the writer and leaves no file. Use it for an interrupted run. */
 DDP_API void ddp_jsonl_abandon(ddp_jsonl *j);
 
-/* ddp_jsonl_event - begins a line, {"event":"name"; NULL = a plain object without "event".
- * Then members; inside an array key is NULL (and is ignored).
- *   string   NULL gives null            integer   exact
- *   number   round-trips; NaN and infinities give null
- *   array, object   opens a nested value, ended by ddp_jsonl_up (at most 30 deep)
- *   integers   a whole array at once
- * ddp_jsonl_end - closes what is open and writes the whole line at once. */
+/* ddp_jsonl_event - begins a line: {"event":"name"; a NULL name begins a plain object without "event". Add
+ * members with the functions below. Inside an array the key is NULL (it is ignored).
+ *   string         NULL gives null
+ *   integer        exact
+ *   number         reads back as the same value; NaN and infinities give null
+ *   array, object  opens a nested value, which ddp_jsonl_up closes (at most 30 levels)
+ *   integers       writes a whole array */
 DDP_API void ddp_jsonl_event(ddp_jsonl *j, const char *name);
 DDP_API void ddp_jsonl_string(ddp_jsonl *j, const char *key, const char *value);
 DDP_API void ddp_jsonl_integer(ddp_jsonl *j, const char *key, int64_t value);
@@ -4152,13 +4345,14 @@ DDP_API void ddp_jsonl_array(ddp_jsonl *j, const char *key);
 DDP_API void ddp_jsonl_object(ddp_jsonl *j, const char *key);
 DDP_API void ddp_jsonl_up(ddp_jsonl *j);
 DDP_API void ddp_jsonl_integers(ddp_jsonl *j, const char *key, const int *values, int count);
+/* ddp_jsonl_end - closes all open values and writes the whole line at once. */
 DDP_API void ddp_jsonl_end(ddp_jsonl *j);
 
 /* ==== base/backend.h ==== [base] */
-/* The backend table: where the memory of layers and activations lies, and who works on it. NULL in
- * ddp_config.backend is the CPU; dreamddp_cuda.cuh fills one in for CUDA (ddp_cuda). The graph and
- * the session reach parameters, gradients, optimizer state, buffers and activations through it
- * alone, so that they never read an address of a device. */
+/* The backend table: functions for the memory of layers and activations on a device, and for the work on
+ * it. ddp_config.backend NULL means the CPU; dreamddp_cuda.cuh fills in a table for CUDA (ddp_cuda). The
+ * graph and the session access parameters, gradients, optimizer state, buffers and activations only
+ * through this table, and never dereference a device address. */
 
 struct ddp_op;
 struct ddp_op_pair;
@@ -4167,40 +4361,46 @@ struct ddp_shape;
 struct ddp_update;
 typedef struct ddp_backend ddp_backend;
 
-/* The ranks whose devices have a network of their own, as one of them sees them. */
+/* The ranks whose devices share a network of their own (NCCL), as seen by one of them. */
 typedef struct ddp_backend_peers {
-    int rank, world;       /* this one's place among them */
-    double join_timeout_s; /* until all have come */
-    double op_timeout_s;   /* a message that takes longer has failed */
-    /* While they start: the bytes of the first reach all. */
+    int rank, world;       /* this rank's index among them */
+    double join_timeout_s; /* seconds until all ranks have joined */
+    double op_timeout_s;   /* seconds; a longer message has failed */
+    /* During start-up: broadcasts the bytes of the first rank to all. */
     ddp_status (*share)(void *user, void *bytes, size_t count, ddp_error *err);
-    /* What else has told of a lost peer, without waiting; the context's thread. since: when the
-     * oldest message in flight was queued, ddp_now(); 0 = none is. */
+    /* Reports a lost peer that another channel has detected, without waiting. Called from the context's
+     * thread. since: when the oldest message in flight was queued, on ddp_now(); 0: no message is in
+     * flight. */
     ddp_status (*watch)(void *user, double since, ddp_error *err);
     void *user;
 } ddp_backend_peers;
 
-/* self is what open gave: one per context. Work is queued in the order of the calls and done later
- * ("in order"), unless a line says that it waits. Functions without a status note their first
- * failure; check tells it. All calls come from the context's thread but those marked "stager",
- * which come from one thread more. Sizes are bytes, counts are floats. */
+/* self is what open returned; there is one per context. Unless stated otherwise, a function only queues
+ * its work, which runs later in the order of the calls ("in order"). Functions without a status record
+ * their first failure, and check reports it. All calls come from the context's thread, except those
+ * marked "stager", which come from one other thread. Sizes are bytes, counts are floats. */
 struct ddp_backend {
     const char *name;    /* "cuda" */
-    int device, numbers; /* options that open reads; the backend's own meaning */
-    int channels_last;   /* 1: an array of four dimensions (n, c, h, w), and its gradient, lies there as (n,
-                            h, w, c) */
+    int device, numbers; /* options that open reads; the backend defines their meaning */
+    int channels_last; /* 1: on the device, a 4-dimensional array (n, c, h, w) and its gradient are stored as
+                          (n, h, w, c) */
 
-    /* stream: ddp_config.device.cuda_stream, NULL = one of its own. One sentence where no device is. */
+    /* stream: ddp_config.device.cuda_stream; NULL creates one. Fails with a clear error if there is no
+     * device. */
     ddp_status (*open)(const ddp_backend *b, int local_rank, void *stream, void **self, ddp_error *err);
     void (*close)(void *self);
-    ddp_status (*wait)(void *self, ddp_error *err);  /* waits for all that was queued */
-    ddp_status (*check)(void *self, ddp_error *err); /* first failure, without waiting */
+    ddp_status (*wait)(void *self, ddp_error *err);  /* waits for all queued work */
+    ddp_status (*check)(void *self, ddp_error *err); /* reports the first failure, without waiting */
 
-    /* Memory. alloc: zeroed, aligned to 256, NULL when short. pin: host memory, zeroed, that copies are fast
-     * from and to. element_bytes: of outputs and their gradients, 4 or 2; outputs of one element, integers
-     * and saved arrays take 4 in any case. mirror: what operators read in place of count parameters; those
-     * themselves where an element takes 4 bytes, otherwise a copy that whatever writes parameters keeps
-     * current. forget: before release. */
+    /* Memory.
+     *   alloc          returns memory that is zeroed and aligned to 256 bytes, or NULL if memory is short
+     *   pin            returns zeroed host memory with fast copies to and from the device
+     *   element_bytes  size of an element of outputs and their gradients: 4 or 2 bytes. Outputs of one
+     *                  element, integers and saved arrays always take 4
+     *   mirror         the array that operators read instead of the count floats at params. With 4-byte
+     *                  elements this is params itself. Otherwise it is a copy, which every function that
+     *                  writes parameters also updates
+     *   forget         drops the mirror; call it before release */
     void *(*alloc)(void *self, size_t bytes);
     void (*release)(void *self, void *ptr, size_t bytes);
     void *(*pin)(void *self, size_t bytes);
@@ -4210,57 +4410,71 @@ struct ddp_backend {
     void *(*mirror)(void *self, float *params, size_t count);
     void (*forget)(void *self, float *params);
 
-    /* Copies in order. upload: from may change when it returns. download waits. */
+    /* Copies, in order. upload: the caller may change `from` after the call returns. download waits for
+     * the copy. */
     void (*upload)(void *self, void *to, const void *from, size_t bytes);
     ddp_status (*download)(void *self, void *to, const void *from, size_t bytes, ddp_error *err);
     void (*copy)(void *self, void *to, const void *from, size_t bytes);
     void (*zero)(void *self, void *at, size_t bytes);
-    /* early: in order, a float is copied to where early_value reads it, which waits for that copy and
-     * not for later work; 0 = another was copied since. */
+    /* early copies one float, in order, to a place from which early_value reads it. early_value waits for
+     * that copy but not for later work. It returns 0 if another float was copied since. */
     void (*early)(void *self, const float *from);
     int (*early_value)(void *self, const float *from, float *value);
-    /* upload and download of an output, or its gradient, whose floats lie on the host in the order of
+    /* Upload and download of an output or its gradient; on the host, the floats are in the order of
      * shape. */
     void (*upload_elements)(void *self, void *to, const float *from, const struct ddp_shape *shape);
     ddp_status (*download_elements)(void *self, float *to, const void *from, const struct ddp_shape *shape,
                                     ddp_error *err);
 
-    /* Arithmetic in order. y[i] += s * x[i], rounded twice; x[i] *= s; x[i] = s; x[i] += s x[i]^2 (now[i] -
-     * then[i]), rounded each time (ddp__late_compensate). norm2 waits: the sum of x[i]^2, in double. update
-     * applies a registered optimizer, and with zero 1 zeroes u->grads; gradients whose first and last value
-     * is -0.0 are none (ddp_no_gradient): nothing is updated, and they may stay. A user's rule is called with
-     * device arrays and u->stream, also then. Clipping needs no host: clip_add adds the squares of x to one
-     * sum (first: begins it), clip_scale multiplies x with the factor that this sum asks for, if the norm is
-     * above limit. */
+    /* Arithmetic, in order, unless stated otherwise.
+     *   axpy        y[i] += s * x[i], rounded twice
+     *   scale       x[i] *= s
+     *   fill        x[i] = s
+     *   compensate  x[i] += s x[i]^2 (now[i] - then[i]), rounded after each operation (ddp__late_compensate)
+     *   norm2       waits; the sum of x[i]^2, in double
+     *   update      applies a registered optimizer; zero 1 also zeroes u->grads. If the first and last
+     *               gradient are -0.0, there is no gradient (ddp_no_gradient): nothing is updated, and the
+     *               gradients may stay. A user's rule is called even then, with device arrays and u->stream
+     *   clip_add    adds the squares of x to a sum on the device; first 1 resets the sum
+     *   clip_scale  scales x by the clipping factor of that sum if the norm exceeds limit; no value goes to
+     *               the host */
     void (*axpy)(void *self, float *y, const float *x, size_t count, float s);
     void (*scale)(void *self, float *x, size_t count, float s);
     void (*fill)(void *self, float *x, size_t count, float s);
     void (*compensate)(void *self, float *x, const float *now, const float *then, size_t count, float s);
     ddp_status (*norm2)(void *self, const float *x, size_t count, double *out, ddp_error *err);
     void (*update)(void *self, const struct ddp_optimizer *o, const struct ddp_update *u, int zero);
-    /* In order: what blocks of `bits` bits can say of x goes to out, x keeps the rest, as ddp_split has it: a
-     * float's scale for each 64 values, then the levels. A block that is not finite has such a scale. NULL:
-     * none. */
+    /* In order: quantises x to `bits` bits per value into out; x keeps the residual, as in ddp_split.
+     * Blocks have 64 values: first a float scale for each block, then the levels. The scale of a block
+     * with a NaN or infinity is not finite. NULL: not supported. */
     void (*split)(void *self, int bits, float *x, void *out, size_t count);
     void (*clip_add)(void *self, const float *x, size_t count, int first);
     void (*clip_scale)(void *self, float *x, size_t count, float limit);
 
-    /* The operator of that name, NULL where it has none; its calls get compute as pool. Scratch: bytes that
-     * one execution of spec needs besides, (size_t)-1 where it takes no arrays of such shapes; reserve takes
-     * the most that any needs and may be called again with more, 0 = short of memory. pair: two of those
-     * names as one, NULL: each runs alone. */
+    /* Operators.
+     *   op       the operator of that name, or NULL if the backend has none; its calls receive compute() as
+     *            pool
+     *   pair     two operators fused into one, or NULL if each runs alone
+     *   scratch  bytes of extra memory that one execution of spec needs, or (size_t)-1 if the operator does
+     *            not support these shapes
+     *   reserve  allocates the largest scratch size; may be called again with a larger size. Returns 0 if
+     *            memory is short */
     const struct ddp_op *(*op)(void *self, const char *name);
     const struct ddp_op_pair *(*pair)(void *self, const char *first, const char *second);
     size_t (*scratch)(void *self, const struct ddp_op *op, const void *spec);
     int (*reserve)(void *self, size_t bytes);
     void *(*compute)(void *self);
 
-    /* Messages over the host (src/device/stager.c). A slot is one of 0..slots-1. record notes in order that
-     * the work so far is done; fetch (stager) waits for that and copies to the host; give (stager) copies to
-     * the device; raise (stager) lets pass what hold made wait: hold queues that all later work waits until
-     * raise was called with at least turn, or waits itself where the device cannot. fetch and give wait for
-     * their copies only. raise_all (any thread): nothing waits any more. */
-    int (*slots)(void *self, int slots); /* once, before the others; 0 = short of memory */
+    /* Messages through host memory (src/device/stager.c). A slot is in 0..slots-1.
+     *   record     marks, in order, the completion of the work so far
+     *   fetch      (stager) waits for that mark, then copies to the host
+     *   give       (stager) copies to the device
+     *   hold       makes all later work wait until raise was called for the slot with at least turn. If the
+     *              device cannot wait, hold itself blocks
+     *   raise      (stager) releases work that hold made wait
+     *   raise_all  (any thread) releases all waiting work
+     * fetch and give wait only for their own copies. */
+    int (*slots)(void *self, int slots); /* called once, before the others; returns 0 if memory is short */
     void (*record)(void *self, int slot);
     ddp_status (*fetch)(void *self, int slot, void *to, const void *from, size_t bytes, ddp_error *err);
     ddp_status (*give)(void *self, void *to, const void *from, size_t bytes, ddp_error *err);
@@ -4268,13 +4482,17 @@ struct ddp_backend {
     void (*hold)(void *self, int slot, unsigned turn);
     void (*raise_all)(void *self);
 
-    /* Messages from device to device (NCCL); join NULL = none; p is copied. average: in order after the work
-     * so far, the arrays become their mean over the ranks (sum 1: their sum), beside later work. follow:
-     * fetch of message slot waits for the averages so far, in place of record. spread: the first rank's
-     * arrays reach all; turn > 0: there once raise was called for message slot held with that turn. finish:
-     * later work waits for the average or spread in that slot. poll: the first failure of a peer, without
-     * waiting; once joined, no other function waits for a peer that poll knows to be lost. leave: on_error 1
-     * = give up what is in flight. */
+    /* Device-to-device messages (NCCL); join NULL means that they are not supported.
+     *   join     connects the ranks; p is copied
+     *   average  in order after the work so far, but overlapped with later work: the arrays become their
+     *            mean over the ranks (sum 1: their sum)
+     *   follow   instead of record: makes fetch of message slot wait for the averages so far
+     *   spread   broadcasts the first rank's arrays to all. turn > 0: on this rank it starts after raise was
+     *            called for message slot `held` with that turn
+     *   finish   makes later work wait for the average or broadcast in that slot
+     *   poll     reports the first failure of a peer, without waiting. After join, no other function waits
+     *            for a peer that poll has reported lost
+     *   leave    disconnects; on_error 1 abandons messages in flight */
     ddp_status (*join)(void *self, const ddp_backend_peers *p, ddp_error *err);
     ddp_status (*average)(void *self, int slot, float *const *arrays, const size_t *counts, int arrays_count,
                           int sum, ddp_error *err);
@@ -4285,9 +4503,11 @@ struct ddp_backend {
     ddp_status (*poll)(void *self, ddp_error *err);
     void (*leave)(void *self, int on_error);
 
-    /* Times. marks: how many there are, once; mark notes in order when the work so far is done;
-     * marked: that moment in ddp_now() seconds, or -1 while it is to come. range: a name for
-     * what is queued from here on in a profiler's view, NULL ends it. */
+    /* Timing.
+     *   marks   sets the number of marks; called once
+     *   mark    records, in order, when the work so far is done
+     *   marked  that time in ddp_now() seconds, or -1 if it has not happened
+     *   range   names the work that is queued from here on, for a profiler; NULL ends the range */
     int (*marks)(void *self, int marks);
     void (*mark)(void *self, int mark);
     double (*marked)(void *self, int mark);
@@ -4301,8 +4521,8 @@ struct ddp_backend {
 #define DDP__IMPLEMENTED
 
 /* ==== base/platform.h ==== [base] */
-/* What the implementation needs of the system and the compiler: headers, the small common subset of
- * C11 and C++17, the macros that a program may define. Linux first; macOS is kept compiling. */
+/* System headers, compiler differences (the common subset of C11 and C++17), and the macros that a
+ * program may define. The target is Linux; the code also compiles on macOS. */
 
 #include <ctype.h>
 #include <errno.h>
@@ -4326,20 +4546,21 @@ struct ddp_backend {
 #include <time.h>
 #include <unistd.h>
 #ifdef __APPLE__
-#include <xlocale.h> /* newlocale */
+#include <xlocale.h> /* declares newlocale */
 #endif
 
 #ifndef CLOCK_MONOTONIC
 #error "dreamddp: a libc header hid POSIX; include dreamddp.h first, or compile with -D_GNU_SOURCE"
 #endif
 
-/* GNU's part of POSIX, which a libc header before this one hides under gcc's default -std=gnu17. */
+/* GNU extensions that stay hidden under gcc's default -std=gnu17 if the program included a libc header
+ * first. */
 #ifdef __linux__
 DDP__C char **environ;
 DDP__C int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask);
 #endif
 
-/* Memory for bookkeeping; tensors and staging buffers come from ddp_config.allocator. */
+/* Allocation for bookkeeping. Tensors and staging buffers come from ddp_config.allocator. */
 #if defined(DDP_REALLOC) != defined(DDP_FREE)
 #error "dreamddp: define both DDP_REALLOC and DDP_FREE, or neither"
 #endif
@@ -4354,7 +4575,7 @@ DDP__C int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeou
 #define DDP_RESTRICT
 #endif
 
-/* Before an inline function that kernels of a GPU call, too. */
+/* Marks an inline function that GPU kernels also call. */
 #ifdef __CUDACC__
 #define DDP__DEVICE __host__ __device__
 #else
@@ -4367,37 +4588,38 @@ DDP__C int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeou
 #define DDP_STATIC_ASSERT(cond, text) _Static_assert(cond, text)
 #endif
 
-/* Checks for our own bugs only; user mistakes are status codes. */
+/* Checks for bugs of this library only. Mistakes of the caller are reported as status codes. */
 #ifndef DDP_ASSERT
 #include <assert.h>
 #define DDP_ASSERT(cond) assert(cond)
 #endif
 
 /* ==== base/array.h ==== [base] */
-/* Growing lists: arrays of stb_ds whose memory comes from DDP_REALLOC, and is checked.
+/* Growing arrays: stb_ds arrays whose memory comes from DDP_REALLOC and whose allocation failures are
+ * reported.
  *
  *     int *list = NULL;
  *     if (!ddp__reserve(list, stbds_arrlenu(list) + 1)) return DDP_MEMORY;
  *     stbds_arrput(list, 7);
  *     ddp__array_free(list);
  *
- * stb_ds neither checks its realloc nor uses DDP_REALLOC. Therefore reserve room before each
- * stbds_arrput, stbds_arraddnptr or stbds_arrsetlen, which then do not allocate, and never use
- * stbds_arrfree. (stbds_arrins and stbds_arraddnindex do not compile under gcc -Wconversion.) Use arrays
- * only: the maps of stb_ds share a process-wide seed and allocate by themselves. Never in the public API.
+ * stb_ds neither checks its realloc nor uses DDP_REALLOC. So call ddp__reserve before each stbds_arrput,
+ * stbds_arraddnptr or stbds_arrsetlen, which then do not allocate, and never call stbds_arrfree.
+ * stbds_arrins and stbds_arraddnindex do not compile under gcc -Wconversion. Use only the arrays of stb_ds:
+ * its maps share a process-wide seed and allocate by themselves. Do not use these arrays in the public API.
  *
- * stb_ds is the installed package, not a copy. A program that uses stb_ds too may include it before or after
- * this header, in the same file or in others; base/array.c instantiates it. */
+ * stb_ds is the installed package, not a copy. A program that uses stb_ds, too, may include it before or
+ * after this header, in the same file or in others. base/array.c instantiates it. */
 
-/* Only a program that includes stb_ds.h itself gets its short names (arrput). */
+/* Hides the short names of stb_ds (arrput) unless the program includes stb_ds.h itself. */
 #if !defined(INCLUDE_STB_DS_H) && !defined(DREAMDDP_NO_STB_DS_IMPLEMENTATION) && \
     !defined(STB_DS_IMPLEMENTATION) && !defined(STBDS_NO_SHORT_NAMES)
 #define STBDS_NO_SHORT_NAMES
 #define DDP__STBDS_NO_SHORT_NAMES
 #endif
 
-/* Here only its declarations: a program that asked for the implementation gets it by its own #include below
- * ours. */
+/* Includes only the declarations. A program that defined STB_DS_IMPLEMENTATION gets the implementation
+ * from its own #include after this header. */
 #ifndef INCLUDE_STB_DS_H
 #pragma push_macro("STB_DS_IMPLEMENTATION")
 #undef STB_DS_IMPLEMENTATION
@@ -4415,22 +4637,22 @@ DDP__C int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeou
 #undef STBDS_NO_SHORT_NAMES
 #endif
 
-/* The elements of a list, an int. */
+/* Number of elements of a list, as int. */
 #define ddp__count(list) ((int)stbds_arrlen(list))
 
-/* Makes room for n elements in all, and at least doubles the room where it grows; the elements and their
- * number stay. list: a T * that is NULL at first. 1; or 0 when memory is short or n elements exceed the
- * address space: the list stays as it was. New elements are not initialised. */
+/* Reserves capacity for n elements in total; if the list grows, the capacity at least doubles. The
+ * elements and their number do not change. list: a T *, NULL at first. Returns 1, or 0 if memory is short
+ * or n elements exceed the address space; the list is then unchanged. New elements are not initialised. */
 #define ddp__reserve(list, n) ddp__array_reserve(&(list), (size_t)(n), sizeof *(list))
 /* Frees a list and sets it to NULL. */
 #define ddp__array_free(list) (ddp__array_release(list), (list) = NULL)
 
-/* What the macros above call. at: where the pointer to the first element is. */
+/* Implementation of the macros above. at: address of the pointer to the first element. */
 DDP_LIB int ddp__array_reserve(void *at, size_t n, size_t size);
 DDP_LIB void ddp__array_release(const void *list);
 
 /* ==== base/array.c ==== [base] */
-/* Growing lists; stb_ds is instantiated here. */
+/* Allocates and frees growing arrays, and instantiates stb_ds. */
 
 enum { DDP__ARRAY_LEAST = 8 }; /* elements of the first allocation */
 
@@ -4440,7 +4662,7 @@ int ddp__array_reserve(void *at, size_t n, size_t size)
     void *list;
     size_t room = 0;
 
-    memcpy(&list, at, sizeof list); /* a T * is not accessed as a void * */
+    memcpy(&list, at, sizeof list); /* a T * must not be accessed as a void * */
     if (list) {
         head = stbds_header(list);
         room = head->capacity;
@@ -4464,9 +4686,9 @@ void ddp__array_release(const void *list)
     if (list) DDP_FREE(stbds_header(list));
 }
 
-/* Instantiates stb_ds, once per program: here, unless DREAMDDP_NO_STB_DS_IMPLEMENTATION says
- * that another file does (define it beside a program's own instantiation, and in all but one of
- * several DDP_STATIC files), or unless this very file has STB_DS_IMPLEMENTATION defined. */
+/* Instantiates stb_ds once per program: here, unless this file already defines STB_DS_IMPLEMENTATION or
+ * the program defines DREAMDDP_NO_STB_DS_IMPLEMENTATION. Define the latter if another file of the program
+ * instantiates stb_ds, and in all but one of several DDP_STATIC files. */
 #if !defined(DREAMDDP_NO_STB_DS_IMPLEMENTATION) && !defined(STB_DS_IMPLEMENTATION)
 #define STB_DS_IMPLEMENTATION
 #if defined(__GNUC__) || defined(__clang__)
@@ -4487,32 +4709,33 @@ void ddp__array_release(const void *list)
 #endif
 
 /* ==== base/core.h ==== [base] */
-/* What nearly every file of the implementation uses: failures and log lines, memory, text and files, arrays,
- * hashes, shuffled decks, threads. A failure fills the caller's ddp_error and returns the code; log lines go
- * to the logger. */
+/* Utilities that nearly every file of the implementation uses: errors and logging, memory, text and
+ * files, arrays, hashes, shuffling, threads. A function that fails fills the caller's ddp_error and
+ * returns the code. */
 
-/* Fills *err (may be NULL) with code and the formatted sentence; returns code. */
+/* Stores code and the formatted message in *err (may be NULL) and returns code. */
 DDP_LIB ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 
-/* DDP_OK if value is finite and at least 0, or above it; else DDP_ARG and what fmt says; "it must be finite
- * and ...". */
+/* Returns DDP_OK if value is finite and >= 0 (above 1: > 0). Otherwise returns DDP_ARG with the formatted
+ * text, followed by "it must be finite and ...". */
 DDP_LIB ddp_status ddp__check_finite(double value, int above, ddp_error *err, const char *fmt, ...)
     DDP__PRINTF(4, 5);
 
-/* Forwards a failure of a call that returns ddp_status. */
+/* Returns from the calling function if the call fails. For functions that return ddp_status. */
 #define DDP__TRY(call)                             \
     do {                                           \
         ddp_status ddp__try_ = (call);             \
         if (ddp__try_ != DDP_OK) return ddp__try_; \
     } while (0)
-/* The same where an int is returned. */
+/* The same for functions that return int. */
 #define DDP__DO(call)                 \
     do {                              \
         const int bad_ = (int)(call); \
         if (bad_) return bad_;        \
     } while (0)
 
-/* What an object begins as where it is declared; not of unions nor of what is sent with its padding. */
+/* Initialiser that zeroes an object at its declaration. Not for unions, nor for structs that are sent
+ * with their padding. */
 #ifdef __cplusplus
 #define DDP__ZEROS \
     {              \
@@ -4524,47 +4747,49 @@ DDP_LIB ddp_status ddp__check_finite(double value, int above, ddp_error *err, co
     }
 #endif
 
-/* Resolves level and fn from the environment (unless no_env). */
+/* Takes a level or fn that the program did not set from the environment (unless no_env). */
 DDP_LIB ddp_logger ddp__log_resolve(const ddp_logger *given, int no_env);
 DDP_LIB void ddp__log(const ddp_logger *log, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
-/* off, error, warn, info, debug -> level; DDP_LOG_DEFAULT if unknown. */
+/* Converts "off", "error", "warn", "info" or "debug" to its level. Returns DDP_LOG_DEFAULT for other
+ * names. */
 DDP_LIB ddp_log_level ddp__log_level_named(const char *name);
 
-/* Memory for tensors: zeroed, 64-byte aligned, from a (NULL or all-zero = default). NULL if bytes is 0 or
- * short. */
+/* Allocates zeroed, 64-byte aligned memory for tensors from a (NULL or all-zero: the default). Returns
+ * NULL if bytes is 0 or memory is short. */
 DDP_LIB void *ddp__alloc(const ddp_allocator *a, size_t bytes);
 DDP_LIB void ddp__release(const ddp_allocator *a, void *ptr, size_t bytes);
 
-/* Bytes that this process can have, whatever malloc promises: the machine's or container's, and swap; 0:
- * unknown. */
+/* Bytes that this process can use: RAM of the machine or container plus swap, limited by ulimit -v.
+ * malloc may promise more. 0: unknown. */
 DDP_LIB double ddp__memory_total(void);
 
-/* Bookkeeping: count zeroed elements (at least 1 byte); NULL when memory is short or it overflows. For
- * DDP_FREE. */
+/* Allocates count zeroed elements for bookkeeping (at least 1 byte). Returns NULL if memory is short or
+ * the size overflows. Freed with DDP_FREE. */
 DDP_LIB void *ddp__calloc(size_t count, size_t size);
 DDP_LIB char *ddp__strdup(const char *s);
-DDP_LIB int ddp__rising(const void *a, const void *b); /* qsort's order of doubles, and of what begins with
-                                                            one */
+DDP_LIB int ddp__rising(const void *a,
+                        const void *b); /* qsort order: ascending; doubles, or structs with a double first */
 
 /* Arrays that are freed together. */
 typedef struct ddp__scratch {
-    void *last; /* all-zero: none */
-    int failed; /* memory was short: some array is NULL */
+    void *last; /* NULL: no arrays */
+    int failed; /* 1: an allocation failed, so some array is NULL */
 } ddp__scratch;
 
 DDP_LIB void *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size); /* zeroed */
 DDP_LIB int *ddp__ints(ddp__scratch *s, size_t count);
 DDP_LIB double *ddp__doubles(ddp__scratch *s, size_t count);
-DDP_LIB void ddp__scratch_free(ddp__scratch *s);        /* `failed` stays */
-DDP_LIB int ddp__scratch_failed(const ddp__scratch *s); /* memory was short since the last clearing */
-DDP_LIB void ddp__scratch_fail(ddp__scratch *s);        /* memory was short elsewhere, for the same work */
+DDP_LIB void ddp__scratch_free(ddp__scratch *s); /* keeps `failed` */
+DDP_LIB int
+ddp__scratch_failed(const ddp__scratch *s);      /* 1: an allocation failed since the struct was zeroed */
+DDP_LIB void ddp__scratch_fail(ddp__scratch *s); /* records a failed allocation elsewhere in the same work */
 
-/* What stands before the name of a layer in a message: "layer ", or nothing if the name is "layer 5", which a
- * layer without a name of its own has. */
+/* The prefix of a layer's name in a message: "layer ", or "" if the name begins with it. An unnamed layer
+ * is called "layer 5". */
 DDP_LIB const char *ddp__layer_prefix(const char *name);
 
-/* ---- the streams of ddp_rng: a state goes up by a constant, so that a kernel of a GPU can have any draw at
- * once ---- */
+/* ---- random streams of ddp_rng. The state advances by a constant, so a GPU kernel can compute any draw
+ * directly. ---- */
 
 #define DDP__RNG_STEP UINT64_C(0x9e3779b97f4a7c15)
 
@@ -4575,16 +4800,16 @@ static inline DDP__DEVICE uint64_t ddp__mix64(uint64_t z)
     return z ^ (z >> 31);
 }
 
-/* The state of ddp_rng_seed(seed, stream); mixed: ddp__mix64(seed + DDP__RNG_STEP). */
+/* The state of ddp_rng_seed(seed, stream). mixed: ddp__mix64(seed + DDP__RNG_STEP). */
 static inline DDP__DEVICE uint64_t ddp__rng_stream(uint64_t mixed, uint64_t stream)
 {
     return mixed ^ ddp__mix64(stream * UINT64_C(0xd1342543de82ef95) + UINT64_C(0x2545f4914f6cdd1d));
 }
 
-/* ---- numbers that are not finite. Under -ffinite-math-only, which -Ofast and -ffast-math include, a
- * compiler assumes that there are none and removes every comparison that would find them. So only these
- * functions look for them, by their bits, which the compiler may not trace back to the number. A sentinel is
- * DBL_MAX, never INFINITY. ---- */
+/* ---- tests for NaN and infinity. Under -ffinite-math-only (part of -Ofast and -ffast-math) a compiler
+ * assumes that all numbers are finite and removes comparisons that test for it. Use only the functions
+ * below: they test the bits, and the asm statement prevents the compiler from relating the bits to the
+ * number. Use DBL_MAX as a sentinel, never INFINITY. ---- */
 
 static inline int ddp__finite(double x)
 {
@@ -4604,19 +4829,19 @@ static inline int ddp__is_nan(double x)
     return bits << 1 > UINT64_C(0xffe) << 52;
 }
 
-/* Finite and from least to most; an argument that is NaN is in no range. */
+/* 1 if x is finite and in [least, most]. A NaN is in no range. */
 static inline int ddp__within(double x, double least, double most)
 {
     return ddp__finite(x) && x >= least && x <= most;
 }
 
-/* The same, or 0 for the default. */
+/* The same, but x may also be 0, which means the default. */
 static inline int ddp__zero_or_within(double x, double least, double most)
 {
     return ddp__finite(x) && (x == 0 || (x >= least && x <= most));
 }
 
-/* NaN, for figures that are not known. */
+/* NaN, for values that are not known. */
 static inline double ddp__unknown(void)
 {
     uint64_t bits = UINT64_C(0x7ff8) << 48;
@@ -4627,110 +4852,121 @@ static inline double ddp__unknown(void)
     return x;
 }
 
-/* ---- numbers as text. A program may call setlocale and get a decimal comma; this library reads and writes a
- * point. Only these functions call strtod and vsnprintf. ---- */
+/* ---- numbers as text. A program may call setlocale and get a decimal comma; this library reads and
+ * writes a point. Only the functions below call strtod and vsnprintf. ---- */
 
-/* snprintf and vsnprintf with a decimal point, whatever locale the program or the thread has chosen. */
+/* snprintf and vsnprintf with a decimal point, whatever the locale of the program or the thread. */
 DDP_LIB int ddp__format(char *out, size_t room, const char *fmt, ...) DDP__PRINTF(3, 4);
 DDP_LIB int ddp__format_list(char *out, size_t room, const char *fmt, va_list list) DDP__PRINTF(3, 0);
 /* strtod with a decimal point. */
 DDP_LIB double ddp__number(const char *s, char **end);
 
-/* ---- growing text, files read whole and written whole or not at all, numbers that must be whole ---- */
+/* ---- growing text; files that are read whole, and written whole or not at all; strict parsing of
+ * numbers ---- */
 
-/* A growing, NUL-terminated buffer; all-zero = empty. Once `failed` appends do nothing: check at the end. */
+/* A growing, NUL-terminated buffer; all-zero is empty. After a failed allocation, `failed` is 1 and
+ * appends do nothing, so one check at the end is enough. */
 typedef struct ddp__text {
     char *data;
     size_t size, room;
-    int failed, fixed; /* fixed: data is the caller's, and does not grow */
+    int failed, fixed; /* fixed 1: data is the caller's and does not grow */
 } ddp__text;
 
 DDP_LIB void ddp__text_add(ddp__text *t, const char *bytes, size_t n);
 DDP_LIB void ddp__text_addf(ddp__text *t, const char *fmt, ...) DDP__PRINTF(2, 3);
 DDP_LIB void ddp__text_free(ddp__text *t);
 
-/* "a file", "a directory", "a pipe", "a socket", "a device", of stat's st_mode. */
+/* "a file", "a directory", "a pipe", "a socket" or "a device", from st_mode of stat. */
 DDP_LIB const char *ddp__file_kind(mode_t mode);
 
-/* Reads a whole file (.gz through `gzip -dc`) into t. What is no regular file, and might never end, is
- * refused. */
+/* Reads a whole file into t; files ending in .gz are read through `gzip -dc`. Fails if path is not a
+ * regular file, because reading a pipe or device might never end. */
 DDP_LIB ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err);
-/* Bytes of a byte order mark of UTF-8 at the beginning of a text, as editors of Windows write one: 3, or 0
- * without. */
+/* Length of the UTF-8 byte order mark at the beginning of a text: 3, or 0 if there is none. Windows
+ * editors write one. */
 DDP_LIB size_t ddp__bom_bytes(const char *text, size_t n);
 
-/* The same without a copy where the system can: the file's pages, read-only and shared by all processes that
- * map it. */
+/* A file in memory: its mapped pages, read-only and shared by all processes that map it, or a copy. */
 typedef struct ddp__mapped {
     const unsigned char *bytes;
     size_t size;
-    void *pages; /* NULL: `copy` holds the bytes */
+    void *pages; /* NULL: `copy` has the bytes */
     ddp__text copy;
 } ddp__mapped;
 
-/* A name ending in .gz, an empty file and a file system that cannot map give a copy. The file must keep its
- * length until the unmap: reading behind its new end is a SIGBUS. All-zero = nothing mapped. */
+/* ddp__file_map maps a file, or copies it if the name ends in .gz, the file is empty or the file system
+ * cannot map it. The file must not shrink before ddp__file_unmap: a read past its new end raises SIGBUS.
+ * All-zero means that nothing is mapped. */
 DDP_LIB ddp_status ddp__file_map(const char *path, ddp__mapped *m, ddp_error *err);
 DDP_LIB void ddp__file_unmap(ddp__mapped *m);
 
-/* The kind of a file that begins with these n bytes, e.g. "a zip archive", and in *remedy how to train on its
- * content. NULL: an unknown kind. tar archives need 262 bytes. Both are constants. */
+/* The type of a file that begins with these n bytes, such as "a zip archive"; NULL if unknown. *remedy
+ * receives a hint how to train on its content. Both strings are constants. Detecting a tar archive needs
+ * 262 bytes. */
 DDP_LIB const char *ddp__file_type(const void *bytes, size_t n, const char **remedy);
 
-/* A file that appears under its name whole or not at all: written to PATH.tmp.PID, flushed, renamed, and its
- * folder flushed. What is no regular file (/dev/stdout, a pipe) is written straight to. After a failure puts
- * do nothing, and the end reports it; every begin that succeeds needs an end or a drop. */
+/* A file that appears under its name whole or not at all. It is written to PATH.tmp.PID, flushed and
+ * renamed; then its directory is flushed. If PATH exists and is not a regular file (/dev/stdout, a pipe),
+ * it is written directly. After a failure, ddp__file_put does nothing and ddp__file_end reports the
+ * error. Each successful ddp__file_begin needs one ddp__file_end or ddp__file_drop. */
 typedef struct ddp__file {
     FILE *f;
-    char *path, *tmp; /* equal where the file is written straight to */
+    char *path, *tmp; /* the same string if the file is written directly */
     int why;          /* errno of the first failure */
 } ddp__file;
 
 DDP_LIB ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err);
 DDP_LIB void ddp__file_put(ddp__file *o, const void *bytes, size_t n);
-/* An unbuffered stream onto the file, and the name that it will have; both until the end. */
+/* The file as an unbuffered stream, and its final name. Both are valid until ddp__file_end or
+ * ddp__file_drop. */
 DDP_LIB FILE *ddp__file_stream(ddp__file *o);
 DDP_LIB const char *ddp__file_name(const ddp__file *o);
 DDP_LIB ddp_status ddp__file_end(ddp__file *o, ddp_error *err);
-DDP_LIB void ddp__file_drop(ddp__file *o); /* nothing is left, PATH is as it was */
-/* The three in one. */
+DDP_LIB void ddp__file_drop(ddp__file *o); /* discards the file; PATH is unchanged */
+/* Begin, put and end in one call. */
 DDP_LIB ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err);
-DDP_LIB ddp_status ddp__text_write(ddp__text *t, const char *path, ddp_error *err); /* and frees the text */
+DDP_LIB ddp_status ddp__text_write(ddp__text *t, const char *path, ddp_error *err); /* also frees the text */
 
-/* Flushes the folder that holds path: what was made there outlives a crash. Errors: DDP_IO, DDP_MEMORY. */
+/* Flushes the directory that contains path, so that new files in it survive a crash. Errors: DDP_IO,
+ * DDP_MEMORY. */
 DDP_LIB ddp_status ddp__folder_flush(const char *path, ddp_error *err);
 
-/* The whole of s must be one number: 1 and *out set, or 0. Infinities and NaN are refused. */
-DDP_LIB const char *ddp__env_get(const char *name); /* a variable; NULL if it is unset or empty */
+/* The value of an environment variable, or NULL if it is unset or empty. */
+DDP_LIB const char *ddp__env_get(const char *name);
+
+/* Parse a string that must be one number and nothing else. Return 1 and set *out, or return 0. Infinities
+ * and NaN are not accepted. */
 DDP_LIB int ddp__parse_double(const char *s, double *out);
-DDP_LIB int ddp__parse_ratio(const char *s, double *out); /* the same, or a fraction of two: "1/64" */
+DDP_LIB int ddp__parse_ratio(const char *s, double *out); /* also accepts a fraction: "1/64" */
 DDP_LIB int ddp__parse_long(const char *s, long *out);
-/* Levenshtein distance of two short words, the first of an letters; 99: one is long. */
+/* Levenshtein distance of two short words; an is the length of a. Returns 99 if a word is too long. */
 DDP_LIB int ddp__word_distance(const char *a, size_t an, const char *b);
 
-/* ---- hashes of bytes: FNV-1a for names and settings, MurmurHash3 against damage, SHA-256 (FIPS 180-4)
- * against adversaries ---- */
+/* ---- hashes of bytes: FNV-1a for names and settings, MurmurHash3 to detect corruption, SHA-256 (FIPS
+ * 180-4) against attackers ---- */
 
-/* 64-bit FNV-1a, chained: pass the previous result, or DDP__HASH_START. */
+/* 64-bit FNV-1a. To hash several arrays, pass the previous result; start with DDP__HASH_START. */
 #define DDP__HASH_START UINT64_C(0xcbf29ce484222325)
 DDP_LIB uint64_t ddp__hash(uint64_t h, const void *data, size_t n);
 
-/* A number that no other call has given, in any process on any machine; odd, so never 0. */
+/* A random number that is unique over all calls, processes and machines with high probability. It is odd,
+ * so never 0. */
 DDP_LIB uint64_t ddp__fresh_number(void);
 
-/* 128 bits of any number of bytes, in pieces of any length: MurmurHash3_x64_128 with seed 0 (Austin Appleby,
- * public domain). A change within 16 aligned bytes always changes it. An all-zero digester is the start. */
+/* 128-bit hash of a byte stream that may arrive in pieces of any length: MurmurHash3_x64_128 with seed 0
+ * (Austin Appleby, public domain). A change confined to 16 aligned bytes always changes the hash. Start
+ * with an all-zero digester. */
 typedef struct ddp__digest {
     uint64_t word[2];
 } ddp__digest;
 
 typedef struct ddp__digester {
     ddp__digest state;
-    uint64_t bytes;         /* so far */
-    unsigned char tail[16]; /* the last bytes % 16 of them */
+    uint64_t bytes;         /* hashed so far */
+    unsigned char tail[16]; /* the last bytes % 16 bytes, not yet mixed */
 } ddp__digester;
 
-enum { DDP__DIGEST_TEXT = 33 }; /* 32 hexadecimal digits */
+enum { DDP__DIGEST_TEXT = 33 }; /* 32 hexadecimal digits and a NUL */
 
 DDP_LIB void ddp__digest_add(ddp__digester *d, const void *data, size_t n);
 DDP_LIB ddp__digest ddp__digest_end(const ddp__digester *d);
@@ -4741,24 +4977,25 @@ DDP_LIB void ddp__digest_text(ddp__digest x, char out[DDP__DIGEST_TEXT]);
 #define DDP__SHA256_BYTES 32
 DDP_LIB void ddp__sha256(const void *data, size_t n, unsigned char *digest);
 
-/* ---- dealing samples to ranks: a deck of all samples, shuffled afresh each pass by the seed ---- */
+/* ---- assignment of samples to ranks: all samples form a deck, which the seed shuffles again for each
+ * pass ---- */
 
-/* Card number i of a shuffled deck of n >= 1: a four-round Feistel network permutes the next power of four,
- * again until the value falls inside the deck (Black and Rogaway, Ciphers with arbitrary finite domains,
- * 2002). */
+/* Card number i of a shuffled deck of n >= 1 cards. A four-round Feistel network permutes a power of four
+ * >= n, repeatedly until the value is below n (cycle walking; Black and Rogaway, Ciphers with arbitrary
+ * finite domains, 2002). */
 DDP_LIB uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key);
 
-/* Which of n >= 1 samples is card number `card`, counted from the start of training: the deck of pass card /
- * n is a permutation of all samples. Never stored: O(1). Pure. */
+/* The sample, out of n >= 1, that is card number `card` counted from the start of training. The deck of
+ * pass card / n is a permutation of all samples. It is never stored; the cost is O(1). Pure. */
 DDP_LIB long ddp__deal(uint64_t seed, uint64_t card, uint64_t n);
 
 /* ---- the processor ---- */
 
-/* 1: it runs the instructions of that ddp_kernels (config/config.h): 0 and base always, avx2 with FMA,
- * avx512f. */
+/* Returns 1 if the processor supports the instructions of that ddp_kernels value (config/config.h):
+ * always for 0 and base; avx2 needs FMA, too; avx512f. */
 DDP_LIB int ddp__cpu_runs(int kernels);
 
-/* ---- threads, locks and atomics with one spelling in C11 and C++17 ---- */
+/* ---- threads, locks and atomics, written the same in C11 and C++17 ---- */
 
 #define ddp__atomic_load(p)     __atomic_load_n((p), __ATOMIC_ACQUIRE)
 #define ddp__atomic_store(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
@@ -4766,58 +5003,62 @@ DDP_LIB int ddp__cpu_runs(int kernels);
 #define ddp__atomic_swap(p, v)  __atomic_exchange_n((p), (v), __ATOMIC_ACQ_REL)
 
 DDP_LIB struct timespec ddp__timespec(double s);
-/* This thread's time is a variable's from here on (NULL: the machine's again), which only its sleeping and
- * whoever owns the variable change; returns what it was. time: what it is. */
+/* ddp__time_set replaces this thread's clock with the variable *now (NULL: the machine's clock again) and
+ * returns the previous variable. Only sleeps of this thread and the owner of the variable advance it.
+ * ddp__time returns the current variable. */
 DDP_LIB double *ddp__time_set(double *now);
 DDP_LIB double *ddp__time(void);
-DDP_LIB void ddp__sleep_until(double when); /* sleeps until ddp_now() >= when (seconds), whatever signals
-                                               arrive */
+DDP_LIB void
+ddp__sleep_until(double when); /* returns when ddp_now() >= when (seconds), whatever signals arrive */
 
-/* Moves the start of a time limit later by `seconds`, at most to now. A start below 0 means that no limit
- * runs. */
+/* Moves the start of a time limit later by `seconds`, at most to now. A negative start means that no
+ * limit is active. */
 DDP_LIB void ddp__extend(double *since, double seconds, double now);
 
-/* Asks the scheduler to run the calling thread soon after it wakes, even where computing threads keep every
- * core busy: short time slices, which need no privilege (Linux 6.12 and later; elsewhere nothing happens). */
+/* Asks the scheduler to run the calling thread soon after it wakes, even while compute threads occupy
+ * every core. It requests short time slices, which needs no privilege. Linux 6.12 and later; no effect
+ * elsewhere. */
 DDP_LIB void ddp__thread_prompt(void);
 
-/* pthread_create of a thread that calls functions of the program, which may need more stack than the 128 KiB
- * of musl and the 512 KiB of macOS. No function of the library has a frame above 16 KiB. */
+/* pthread_create for a thread that calls functions of the program. They may need more stack than the
+ * default of 128 KiB on musl and 512 KiB on macOS. No function of the library has a frame above 16 KiB. */
 DDP_LIB int ddp__thread_deep(pthread_t *thread, void *(*fn)(void *), void *arg);
 
-/* Processor time that a running thread has used so far, seconds; 0 where the system does not tell. */
+/* Processor time of a running thread so far, in seconds; 0 if the system does not report it. */
 DDP_LIB double ddp__thread_cpu_s(pthread_t thread);
 
-DDP_LIB int ddp__cond_init(pthread_cond_t *c); /* A condition variable on the monotonic clock */
-/* Waits for c until ddp_now() reaches when; when < 0 waits without limit. 0, or ETIMEDOUT. */
+DDP_LIB int ddp__cond_init(pthread_cond_t *c); /* uses the monotonic clock */
+/* Waits for c until ddp_now() reaches when (seconds); when < 0 waits without a limit. Returns 0 or
+ * ETIMEDOUT. */
 DDP_LIB int ddp__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, double when);
 
-/* A pool that splits loops over threads and sleeps in between; one caller at a time.
- * fn(user, first, last) handles items first..last-1. The split depends only on items and
- * grain, never on the number of threads, so results cannot either. */
+/* A pool that splits loops over threads, which sleep between loops. One caller at a time. fn(user, first,
+ * last) processes items first..last-1. The split depends only on items and grain, so results do not
+ * depend on the number of threads. */
 typedef struct ddp__pool ddp__pool;
 typedef void (*ddp__range_fn)(void *user, long first, long last);
 
-/* threads >= 1, the caller included; NULL when memory or threads are short. */
+/* Opens a pool of threads >= 1, which include the caller. Returns NULL if memory or threads are short. */
 DDP_LIB ddp__pool *ddp__pool_open(int threads);
 DDP_LIB void ddp__pool_close(ddp__pool *pool);
 DDP_LIB int ddp__pool_threads(const ddp__pool *pool);
-/* Runs fn over 0..items in blocks of grain items; returns when all are done. NULL pool: inline. */
+/* Runs fn over items 0..items-1 in blocks of grain items and returns when all are done. pool NULL: runs
+ * in the calling thread. */
 DDP_LIB void ddp__pool_run(ddp__pool *pool, long items, long grain, ddp__range_fn fn, void *user);
 
-/* Working memory of a thread, for arrays that are too large for a stack: DDP__ROOM_BYTES, aligned to 64
- * bytes, as the last call left it. ddp__pool_rooms allocates one for each thread, once; 0 when memory is
- * short. ddp__pool_run_rooms - as ddp__pool_run of a pool that has rooms; fn may use its thread's room until
- * it returns. */
+/* Per-thread working memory for arrays that are too large for a stack: DDP__ROOM_BYTES, aligned to 64
+ * bytes, with the content of the last call. ddp__pool_rooms allocates it for each thread, once; it
+ * returns 0 if memory is short. ddp__pool_run_rooms is ddp__pool_run for a pool with working memory: fn
+ * may use the room of its thread until it returns. */
 enum { DDP__ROOM_BYTES = 672 << 10 };
 typedef void (*ddp__room_fn)(void *user, void *room, long first, long last);
 DDP_LIB int ddp__pool_rooms(ddp__pool *pool);
 DDP_LIB void ddp__pool_run_rooms(ddp__pool *pool, long items, long grain, ddp__room_fn fn, void *user);
 
 /* ==== base/number.c ==== [base] */
-/* Numbers as text, with a decimal point in every locale. */
+/* Converts numbers to and from text with a decimal point in every locale. */
 
-/* The C locale for this thread. glibc and musl return a constant and allocate nothing. */
+/* Switches this thread to the C locale. glibc and musl return a constant and allocate nothing. */
 static locale_t ddp__locale_enter(locale_t *plain)
 {
     *plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
@@ -4863,7 +5104,7 @@ double ddp__number(const char *s, char **end)
 }
 
 /* ==== base/core.c ==== [base] */
-/* Status codes, failures, log lines, memory, the clock, random numbers and hashes. */
+/* Implements status codes, errors, logging, memory, the clock, random numbers and hashes. */
 
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -4891,7 +5132,7 @@ int ddp_status_exit_code(ddp_status code)
     return ddp__status_known(code) ? ddp__statuses[code].exit_code : 1;
 }
 
-/* What a peer or a file says may hold bytes that a terminal would obey. */
+/* Replaces control characters: text from a peer or a file may contain terminal escape sequences. */
 static void ddp__text_tame(char *text)
 {
     for (; *text; text++)
@@ -4969,7 +5210,8 @@ void ddp__log(const ddp_logger *log, ddp_log_level level, const char *fmt, ...)
 
 /* ---- memory ---- */
 
-/* From this size on a block is aligned to, and advised as, huge pages, whose first touch costs a fourth. */
+/* Size of a huge page. Blocks of at least twice this size are aligned to it and advised as huge pages,
+ * whose first touch costs a fourth. */
 #define DDP__HUGE_BYTES ((size_t)2 << 20)
 
 void *ddp__alloc(const ddp_allocator *a, size_t bytes)
@@ -4999,7 +5241,7 @@ void ddp__release(const ddp_allocator *a, void *ptr, size_t bytes)
         free(ptr);
 }
 
-/* The number at the start of a file of one line, DBL_MAX where there is none ("max"). */
+/* Reads the number in a one-line file. Returns DBL_MAX if there is none ("max"). */
 static double ddp__limit_read(const char *path)
 {
     FILE *f = fopen(path, "r");
@@ -5014,7 +5256,7 @@ static double ddp__limit_read(const char *path)
 double ddp__memory_total(void)
 {
     FILE *f = fopen("/proc/meminfo", "r");
-    const double v2 = ddp__limit_read("/sys/fs/cgroup/memory.max"); /* of a container */
+    const double v2 = ddp__limit_read("/sys/fs/cgroup/memory.max"); /* container limit, cgroup v2 */
     const double v1 = ddp__limit_read("/sys/fs/cgroup/memory/memory.limit_in_bytes");
     double ram = 0, swap = 0;
     struct rlimit own; /* ulimit -v */
@@ -5095,7 +5337,7 @@ char *ddp__strdup(const char *s)
     return p;
 }
 
-/* ---- order ---- */
+/* ---- sorting ---- */
 
 int ddp__rising(const void *a, const void *b)
 {
@@ -5106,7 +5348,7 @@ int ddp__rising(const void *a, const void *b)
 
 /* ---- the clock ---- */
 
-static __thread double *ddp__own_time; /* NULL: the machine's */
+static __thread double *ddp__own_time; /* NULL: the machine's clock */
 
 double *ddp__time_set(double *now)
 {
@@ -5160,7 +5402,8 @@ uint64_t ddp_rng_u64(ddp_rng *r)
 
 uint64_t ddp_rng_below(ddp_rng *r, uint64_t n)
 {
-    uint64_t skip = (UINT64_MAX - n + 1) % n; /* 2^64 mod n values would be too many */
+    uint64_t skip =
+        (UINT64_MAX - n + 1) % n; /* 2^64 mod n values to discard, so that all results are equally likely */
     uint64_t x;
 
     do x = ddp_rng_u64(r);
@@ -5170,8 +5413,9 @@ uint64_t ddp_rng_below(ddp_rng *r, uint64_t n)
 
 double ddp_rng_uniform(ddp_rng *r) { return (double)(ddp_rng_u64(r) >> 11) * 0x1.0p-53; }
 
-/* libm's log and cos are not bit-equal on all platforms; twelve uniforms minus six need only
- * additions, which IEEE rounds the same way everywhere. Mean 0, variance 1, tails end at 6. */
+/* The sum of twelve uniform numbers minus six. It needs only additions, which IEEE rounds identically
+ * everywhere; libm's log and cos are not bit-identical on all platforms. Mean 0, variance 1, tails end at
+ * 6. */
 double ddp_rng_normal(ddp_rng *r)
 {
     double s = 0;
@@ -5180,7 +5424,7 @@ double ddp_rng_normal(ddp_rng *r)
     return s - 6;
 }
 
-/* ---- decks ---- */
+/* ---- shuffling ---- */
 
 uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key)
 {
@@ -5211,10 +5455,10 @@ long ddp__deal(uint64_t seed, uint64_t card, uint64_t n)
     return (long)ddp__shuffled(card % n, n, ddp_rng_u64(&key));
 }
 
-/* ---- a fingerprint of floats ---- */
+/* ---- hash of floats ---- */
 
-/* Two floats per round, read as numbers and not as bytes, so that byte order does not matter.
- * Each round is a bijection of the hash: one changed bit can never be lost. */
+/* Mixes in two floats per round, as numbers, not as bytes, so that the byte order does not matter. Each
+ * round is a bijection of the hash, so no changed bit is lost. */
 static uint64_t ddp__hash_round(uint64_t hash, uint64_t word)
 {
     hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
@@ -5397,7 +5641,8 @@ void ddp__sha256(const void *data, size_t n, unsigned char *digest)
 {
     uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                          0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-    const size_t rest = n % 64, last = rest < 56 ? 64 : 128; /* the last bytes, a 1 and the length in bits */
+    const size_t rest = n % 64,
+                 last = rest < 56 ? 64 : 128; /* the remaining bytes, a 1 bit and the length in bits */
     unsigned char tail[128] = {0};
 
     for (size_t at = 0; at + 64 <= n; at += 64) ddp__sha256_block(state, (const unsigned char *)data + at);
@@ -5409,9 +5654,9 @@ void ddp__sha256(const void *data, size_t n, unsigned char *digest)
 }
 
 /* ==== base/thread.c ==== [base] */
-/* Threads that sleep, wait and share loops. */
+/* Thread sleep, condition variables with time-outs, scheduling hints, and the thread pool. */
 
-/* syscall() is hidden where a libc header came first under strict C. */
+/* A libc header that was included first under strict C hides syscall(). */
 #if defined(__linux__) && (defined(__GLIBC__) ? defined(__USE_MISC) : defined(_GNU_SOURCE))
 #include <sys/syscall.h>
 #endif
@@ -5452,8 +5697,8 @@ void ddp__thread_prompt(void)
 
     memset(&a, 0, sizeof a);
     if (syscall(SYS_sched_getattr, 0, &a, (unsigned)sizeof a, 0u) || a.policy != 0)
-        return;         /* not SCHED_OTHER */
-    a.runtime = 100000; /* nanoseconds, the least that is allowed */
+        return;         /* the policy is not SCHED_OTHER */
+    a.runtime = 100000; /* nanoseconds, the allowed minimum */
     (void)syscall(SYS_sched_setattr, 0, &a, 0u);
 #endif
 }
@@ -5507,7 +5752,7 @@ int ddp__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, double when)
     struct timespec ts;
 
     if (when < 0) return pthread_cond_wait(c, m);
-    if (when > 1e9) when = 1e9; /* a clock that began with the machine is not there in 31 years */
+    if (when > 1e9) when = 1e9; /* 31 years: never reached by a clock that starts at boot */
 #ifdef __APPLE__
     {
         double left = when - ddp_now();
@@ -5536,8 +5781,8 @@ struct ddp__pool {
     ddp__room_fn fn;
     void *user;
     long items, grain;
-    long next;            /* first item nobody has taken; atomic */
-    unsigned char *rooms; /* aligned, in `memory`; NULL before ddp__pool_rooms */
+    long next;            /* first item that no thread has taken; atomic */
+    unsigned char *rooms; /* aligned part of `memory`; NULL before ddp__pool_rooms */
     void *memory;
     ddp__helper helper[1]; /* [threads - 1] */
 };
@@ -5547,8 +5792,8 @@ static void *ddp__pool_room(const ddp__pool *p, int number)
     return p && p->rooms ? p->rooms + (size_t)number * DDP__ROOM_BYTES : NULL;
 }
 
-/* Takes blocks until none is left. Which thread takes a block does not matter: blocks are independent by
- * contract. */
+/* Processes blocks until none is left. Any thread may process any block, because blocks are independent
+ * by contract. */
 static void ddp__pool_drain(ddp__pool *p, int number)
 {
     void *room = ddp__pool_room(p, number);
@@ -5622,8 +5867,8 @@ int ddp__pool_rooms(ddp__pool *p)
     const size_t align = 64;
 
     if (p->rooms) return 1;
-    p->memory = DDP_REALLOC(NULL, (size_t)p->threads * DDP__ROOM_BYTES + align); /* not touched before it is
-                                                                                    used */
+    p->memory = DDP_REALLOC(NULL, (size_t)p->threads * DDP__ROOM_BYTES +
+                                      align); /* the system provides a page at its first use */
     if (!p->memory) return 0;
     p->rooms = (unsigned char *)p->memory + (align - (uintptr_t)p->memory % align) % align;
     return 1;
@@ -5642,7 +5887,7 @@ void ddp__pool_run_rooms(ddp__pool *p, long items, long grain, ddp__room_fn fn, 
         return;
     }
     pthread_mutex_lock(&p->lock);
-    /* a helper that woke late for the previous job must leave it before its fields change */
+    /* a helper that woke late for the previous job must leave it before the fields change */
     while (p->busy) pthread_cond_wait(&p->idle, &p->lock);
     p->fn = fn;
     p->user = user;
@@ -5658,7 +5903,7 @@ void ddp__pool_run_rooms(ddp__pool *p, long items, long grain, ddp__room_fn fn, 
     pthread_mutex_unlock(&p->lock);
 }
 
-/* A loop that needs no room. */
+/* Adapter for a loop that needs no working memory. */
 typedef struct ddp__plain_loop {
     ddp__range_fn fn;
     void *user;
@@ -5680,7 +5925,8 @@ void ddp__pool_run(ddp__pool *p, long items, long grain, ddp__range_fn fn, void 
 }
 
 /* ==== base/text.c ==== [base] */
-/* Growing text, files read whole or mapped, and written whole or not at all, numbers that must be whole. */
+/* Growing text, reading and mapping whole files, writing files whole or not at all, and strict parsing of
+ * numbers. */
 
 #include <sys/mman.h>
 
@@ -5733,7 +5979,7 @@ void ddp__text_free(ddp__text *t)
     memset(t, 0, sizeof *t);
 }
 
-/* Reads through `gzip -dc PATH` without a shell, so that no file name can be a command. */
+/* Opens a pipe from `gzip -dc PATH` without a shell, so that no file name can run a command. */
 static FILE *ddp__gzip_open(const char *path, pid_t *child)
 {
     int fd[2];
@@ -5818,8 +6064,8 @@ ddp_status ddp__file_map(const char *path, ddp__mapped *m, ddp_error *err)
 {
     const size_t n = path ? strlen(path) : 0;
     const int gz = n > 3 && !strcmp(path + n - 3, ".gz");
-    const int fd = path && !gz ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1; /* a pipe must not hold
-                                                                                        us */
+    const int fd = path && !gz ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC)
+                               : -1; /* O_NONBLOCK: opening a pipe must not block */
     struct stat st;
     void *pages = MAP_FAILED;
     ddp_status status;
@@ -5834,7 +6080,7 @@ ddp_status ddp__file_map(const char *path, ddp__mapped *m, ddp_error *err)
         m->size = (size_t)st.st_size;
         return DDP_OK;
     }
-    status = ddp__file_read(path, &m->copy, err); /* and its sentence, if the file cannot be read */
+    status = ddp__file_read(path, &m->copy, err); /* sets the error if the file cannot be read */
     if (status != DDP_OK) ddp__text_free(&m->copy);
     m->bytes = (const unsigned char *)m->copy.data;
     m->size = m->copy.size;
@@ -5900,7 +6146,7 @@ ddp_status ddp__folder_flush(const char *path, ddp_error *err)
     if (n) folder[n] = 0;
     fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DDP_FREE(folder);
-    if (fd < 0) return DDP_OK; /* one may write to folders that one may not read */
+    if (fd < 0) return DDP_OK; /* a directory may be writable but not readable */
     if (fsync(fd) && errno != EINVAL && errno != EROFS && errno != EBADF) why = errno;
     close(fd);
     if (!why) return DDP_OK;
@@ -5910,7 +6156,8 @@ ddp_status ddp__folder_flush(const char *path, ddp_error *err)
                      path, strerror(why));
 }
 
-/* Closes the file, and leaves it under its name if keep and all went well. */
+/* Closes the file. If keep is 1 and every write succeeded, it appears under its name; otherwise it is
+ * removed. */
 static ddp_status ddp__file_close(ddp__file *o, int keep, ddp_error *err)
 {
     const int straight = !strcmp(o->tmp, o->path);
@@ -6014,14 +6261,14 @@ int ddp__word_distance(const char *a, size_t an, const char *b)
 }
 
 /* ==== base/filetype.c ==== [base] */
-/* Kinds of files that a user may pass by mistake, recognised by their first bytes. */
+/* Recognises file types that a user may pass by mistake, from their first bytes. */
 
 #define DDP__UNPACK(program) "unpack it first with " program
 #define DDP__EXPORT          "export its text to a text file, or its tokens to a .bin file of 16-bit numbers"
 #define DDP__NO_TEXT         "give a text or token file"
 #define DDP__PICTURES        "train_image trains on images: a folder of MNIST or CIFAR files"
 
-/* A magic number: the bytes at an offset of the file. */
+/* A magic number: bytes at an offset of the file. */
 typedef struct ddp__magic {
     int at;
     const char *bytes;
@@ -6073,7 +6320,7 @@ static const struct {
                  {"AVI ", "an AVI file", DDP__NO_TEXT},
                  {"WEBP", "a WebP image", DDP__PICTURES}};
 
-/* A safetensors file: the length of its header in 8 bytes, then the header, a JSON object. */
+/* Recognises a safetensors file: an 8-byte header length, then the header, a JSON object. */
 static int ddp__is_safetensors(const unsigned char *p, size_t n)
 {
     uint64_t header = 0;
@@ -6108,53 +6355,53 @@ const char *ddp__file_type(const void *bytes, size_t n, const char **remedy)
 }
 
 /* ==== graph/host.h ==== [graph] */
-/* What a graph may know of the context that trains it: memory, threads and the hooks.
- * A ddp_ctx begins with this struct, so src/graph needs nothing of src/context. */
+/* The part of the context that a graph may use: memory, threads and hooks. A ddp_ctx begins with this
+ * struct, so src/graph does not depend on src/context. */
 
-/* The same hooks that a user's own loop calls; each returns 0 or a ddp_status. */
+/* The hooks that a user's own training loop also calls. Each returns 0 or a ddp_status. */
 typedef struct ddp__hooks {
     int (*add_layer)(ddp_ctx *ctx, const ddp_layer *layer);
     int (*forward_begin)(ddp_ctx *ctx, int layer);
     int (*backward_begin)(ddp_ctx *ctx, int layer);
     int (*backward_end)(ddp_ctx *ctx, int layer);
-    int (*last_pass)(const ddp_ctx *ctx, int layer); /* 1: the next backward_end of the layer completes its
-                                                        gradient */
+    int (*last_pass)(const ddp_ctx *ctx,
+                     int layer); /* 1: the layer's next backward_end completes its gradient */
 } ddp__hooks;
 
-/* A graph hangs itself here so that ddp_close can free it. */
+/* List entry through which ddp_close frees a graph. */
 typedef struct ddp__owned {
     struct ddp__owned *next;
     void (*destroy)(struct ddp__owned *self);
-    uint64_t *passes; /* what random masks depend on, part of a checkpoint; NULL before the build */
-    uint64_t model;   /* hash of the operators: a checkpoint is of one model */
-    uint64_t dropout; /* hash of places and probabilities: a checkpoint's may be others, the ranks' of a run
-                          are equal */
+    uint64_t *passes;    /* seeds the random masks; saved in checkpoints; NULL before the build */
+    uint64_t model;      /* hash of the operators, which a checkpoint must match */
+    uint64_t dropout;    /* hash of dropout positions and probabilities: equal on all ranks, may differ from a
+                    checkpoint's */
     double most_dropout; /* the largest probability; 0: none */
-    double bytes;        /* of this machine's memory: parameters, gradients, activations */
+    double bytes;        /* of this machine's memory, for parameters, gradients and activations */
 } ddp__owned;
 
 typedef struct ddp__host {
     ddp_allocator allocator;
     ddp_logger log;
-    ddp__pool *pool; /* operator threads; NULL = one */
+    ddp__pool *pool; /* operator threads; NULL: only the caller */
     const ddp__hooks *hooks;
     ddp__owned *owned;          /* destroyed in ddp_close, newest first */
     uint64_t seed;              /* for initialisation and dropout */
-    int kernels;                /* ddp_config.kernels, of the operators; 0 = the fastest */
+    int kernels;                /* ddp_config.kernels for the operators (default: 0, the fastest) */
     ddp_error error;            /* the first error of the context; sticky */
-    const ddp_backend *backend; /* where layers and activations live; NULL = here */
-    void *device;               /* its self */
-    const unsigned char *paper; /* [paper_bytes] where nothing is read or written: the layers' memory in its
-                                   first half, */
-    size_t paper_bytes;         /* what is allocated beside it in the second. NULL = none (src/sim) */
-    pid_t process;              /* that opened the context, and has its threads; 0 = any may use it */
+    const ddp_backend *backend; /* where layers and activations are; NULL: host memory */
+    void *device;               /* the backend's self */
+    const unsigned char
+        *paper;         /* [paper_bytes] memory that is never accessed (src/sim): layers in the first half, */
+    size_t paper_bytes; /* other allocations in the second; NULL: not used */
+    pid_t process;      /* process that opened the context and has its threads; 0: any process may use it */
 } ddp__host;
 
-/* A forked child has the memory of a context and none of its threads: it may hold a lock for ever. h may be
- * NULL. */
+/* 1 in a forked child: it has a context's memory but none of its threads, and a lock may be held forever.
+ * h may be NULL. */
 static inline int ddp__host_forked(const ddp__host *h) { return h && h->process && h->process != getpid(); }
 
-/* DDP_USAGE in a forked child. */
+/* Returns DDP_USAGE in a forked child. */
 static inline ddp_status ddp__host_check(const ddp__host *h, ddp_error *err)
 {
     if (!ddp__host_forked(h)) return DDP_OK;
@@ -6164,7 +6411,7 @@ static inline ddp_status ddp__host_check(const ddp__host *h, ddp_error *err)
                      (long)h->process, (long)getpid());
 }
 
-/* Where warnings about what the host has go. */
+/* The logger for warnings about the host. */
 static inline const ddp_logger *ddp__host_log(const ddp__host *h) { return &h->log; }
 
 static inline int ddp__on_paper(const ddp__host *h, const void *at)
@@ -6174,9 +6421,9 @@ static inline int ddp__on_paper(const ddp__host *h, const void *at)
     return h && h->paper && p >= h->paper && p < h->paper + h->paper_bytes;
 }
 
-/* Memory of layers and activations: the device's where the host has a backend, else this process's own; h may
- * be NULL. alloc: zeroed, NULL when short or for 0 bytes. Copies are in the order of all work there; download
- * waits. */
+/* Memory of layers and activations: on the device if the host has a backend, else in this process. h may
+ * be NULL. ddp__host_alloc returns zeroed memory, or NULL if memory is short or bytes is 0. Copies run in
+ * the order of all work on the device; ddp__host_download waits. */
 static inline void *ddp__host_alloc(const ddp__host *h, size_t bytes)
 {
     if (h && h->backend) return bytes ? h->backend->alloc(h->device, bytes) : NULL;
@@ -6242,106 +6489,112 @@ static inline void ddp__host_add(const ddp__host *h, float *y, const float *x, s
 #ifndef DDP_NO_MODELS
 
 /* ==== graph/graph_internal.h ==== [graph] */
-/* The graph's own bookkeeping, shared by the files of this folder. */
+/* Internal data structures of the graph, shared by the files of this folder. */
 
 #define DDP__NOWHERE     ((size_t)-1) /* offset of an array that does not exist */
-#define DDP__MOST_NODES  (1 << 27)    /* times and array ids of the memory plan fit an int */
-#define DDP__MOST_LAYERS (1 << 14)    /* each name is compared with all before it */
-#define DDP__MOST_FLOATS 1e15         /* elements of one array; sums of bytes cannot overflow */
+#define DDP__MOST_NODES  (1 << 27)    /* limit, so that times and array ids of the memory plan fit an int */
+#define DDP__MOST_LAYERS (1 << 14)    /* limit, because each name is compared with all earlier ones */
+#define DDP__MOST_FLOATS 1e15 /* limit on the elements of an array, so that sums of bytes cannot overflow */
 
 struct ddp_node {
     ddp_graph *graph;
-    const ddp_op *op; /* NULL: an input */
-    char *name;       /* of an input; NULL for operators */
+    const ddp_op *op; /* NULL for an input */
+    char *name;       /* name of an input; NULL for operators */
     int index;
-    int layer; /* -1: outside layers, and every input */
+    int layer; /* -1 outside layers, and for every input */
     int input[DDP_OP_INPUTS];
-    int part[DDP_OP_INPUTS]; /* of a cut graph: the use's number among all of that input, from the
-                                          last, 0 */
-    int parts; /* of a cut graph: 0, or how many uses have a gradient each, which are added up in
-                               the end */
+    int part
+        [DDP_OP_INPUTS]; /* in a cut graph: index of this use among all uses of that input, counted from the
+                            last */
+    int parts; /* in a cut graph: number of uses with separate gradients, which are summed at the end; 0: none
+                  */
     ddp_dtype type;
-    int segment;                /* whose forward runs again before its backward; -1: in none */
-    int tied;                   /* node that owns the array used as parameter 0; -1: own parameters */
-    int uses;                   /* tied nodes that use parameter 0 of this one */
-    int readers, reader;        /* nodes that take the output; the last of them */
-    int here;                   /* ddp__here */
-    int stage;                  /* of a cut graph: where it runs */
-    int from, to;               /* the stage that its output comes from and that it goes on to, or -1 */
-    size_t place, buffer_place; /* of its arrays in the whole layer's parameters, then buffers */
-    int has_gradient;           /* a parameter at or above this node is reached by its backward */
-    ddp_op_spec spec;           /* of an input only spec.out is filled */
+    int segment;         /* recomputation segment; -1: none */
+    int tied;            /* node whose parameter 0 this node uses; -1: none */
+    int uses;            /* number of tied nodes that use parameter 0 of this node */
+    int readers, reader; /* number of nodes that read the output; the last of them */
+    int here;            /* a ddp__here value */
+    int stage;           /* in a cut graph: stage that runs the node */
+    int from, to;        /* stages that the output is received from and sent to; -1: none */
+    size_t place,
+        buffer_place; /* offsets of its arrays in the layer of the whole model: parameters, buffers */
+    int has_gradient; /* 1: its backward reaches a parameter at or above this node */
+    ddp_op_spec spec; /* for an input, only spec.out is set */
     float *param[DDP_OP_PARAMS];
-    const void *use[DDP_OP_PARAMS]; /* what operators read in place of param */
-    float *grad[DDP_OP_PARAMS];     /* of a tied node [0] is its own use's, added to its owner's by
-                                          ddp__uses_add */
+    const void *use[DDP_OP_PARAMS]; /* arrays that operators read instead of param (backend mirror) */
+    float *grad
+        [DDP_OP_PARAMS]; /* for a tied node, [0] is the gradient of its own use; ddp__uses_add adds it to the
+                            owner's */
     float *buffer[DDP_OP_BUFFERS];
-    const ddp_op *run;       /* op, or the backend's of its name */
-    const ddp_op_pair *pair; /* this node and the next run as one in whole passes; NULL: alone */
-    void *feed;              /* on a device: an input of the built-in state, as the user fills it */
-    float *shown;            /* on a device: what ddp_output showed last */
+    const ddp_op *run;       /* op, or the backend's operator of that name */
+    const ddp_op_pair *pair; /* fusion with the next node in whole passes; NULL: none */
+    void *feed;              /* on a device: host array of an input, which the user fills */
+    float *shown;            /* on a device: host copy that ddp_output returned last */
 };
 
-/* Operators of a layer are consecutive, and a tied parameter is owned by an earlier node than
- * its users. So in forward a layer is first needed at node first, and in backward it is complete
- * after node first, whatever else used its parameters. */
+/* A layer of a graph. Its operators are consecutive, and the owner of a tied parameter precedes its
+ * users. So forward first needs the layer at node `first`, and backward completes it after node `first`,
+ * whatever else used its parameters. */
 typedef struct ddp__graph_layer {
     char *name;
-    uint64_t base_hash; /* of the name the user gave */
-    int repeat;         /* how many earlier layers were given that name */
-    int unit;           /* its number in the context */
-    int first, last;    /* operators; -1: none yet (inputs in between may lie in the range) */
+    uint64_t base_hash; /* of the name that the user gave */
+    int repeat;         /* number of earlier layers with that name */
+    int unit;           /* index of the layer in the context */
+    int first, last;    /* operators; -1: none yet (inputs may be in the range) */
     size_t count;       /* floats */
     size_t buffer_count;
     double flops;
     float *params, *grads, *buffers;
-    const void *use; /* the block that operators read in place of params */
-    float *image;    /* while a device's layer is built: parameters, then buffers, on the host */
+    const void *use; /* mirror of params, which operators read */
+    float *image;    /* while a layer on a device is built: host copy of parameters, then buffers */
 } ddp__graph_layer;
 
-/* Operators between ddp_recompute_begin and ddp_recompute_end: consecutive, as those of a layer. */
+/* The operators between ddp_recompute_begin and ddp_recompute_end; consecutive, like the operators of a
+ * layer. */
 typedef struct ddp__recompute_segment {
     int first, last;
 } ddp__recompute_segment;
 
-/* Whether a node is this process's, where the graph is cut: its own, or an output that it gets from an
- * earlier stage. */
+/* Location of a node's output in a cut graph: computed by this process, received from an earlier stage,
+ * or not present. */
 typedef enum ddp__here { DDP__HERE_OWN, DDP__HERE_ENTERS, DDP__HERE_NOT } ddp__here;
 
-/* What of a backward runs. */
+/* The part of a backward pass to run: all, input gradients, or weight gradients. */
 typedef enum ddp__cut_part { DDP__CUT_BOTH, DDP__CUT_INPUTS, DDP__CUT_WEIGHTS } ddp__cut_part;
 
-/* What becomes of a node's output after its last use in forward. */
+/* Fate of a node's output after its last use in forward. */
 typedef enum ddp__fate {
-    DDP__KEPT,    /* until its last use in backward; for ddp_output at least until forward ends */
-    DDP__DROPPED, /* dies, and no backward asks for it */
-    DDP__AGAIN    /* dies with what the operator saved, and the operator runs once more */
+    DDP__KEPT,    /* kept until its last use in backward; for ddp_output at least until forward ends */
+    DDP__DROPPED, /* freed; no backward reads it */
+    DDP__AGAIN    /* freed with the operator's saved array; the operator runs again before backward */
 } ddp__fate;
 
-/* The arrays a node may have. */
+/* Kinds of arrays of a node. */
 enum {
     DDP__OUT,
     DDP__SAVED,
     DDP__GRADIENT,
     DDP__OUT_AGAIN,
-    DDP__SAVED_AGAIN, /* the second lives, from the second forward on */
-    DDP__SHADOW,      /* its buffers as the first forward found them */
+    DDP__SAVED_AGAIN, /* the *_AGAIN arrays are those of the recomputed forward */
+    DDP__SHADOW,      /* copy of its buffers from before the first forward */
     DDP__ARRAYS
 };
 
-/* The arenas of a state. All arrays lie in the first, but for a graph that is cut: there the first has what
- * crosses between stages and what is read after a pass, the second what a micro-batch holds from its forward
- * to its backward, the third what no more than one pass needs, which all micro-batches share. */
+/* The arenas of a state. A whole graph uses only the first. In a cut graph, DDP__ARENA_OWN has arrays
+ * that cross between stages or are read after a pass; DDP__ARENA_HELD has arrays that a micro-batch needs
+ * from its forward to its backward; DDP__ARENA_PASS has arrays that are needed only within one pass, and
+ * all micro-batches share it. */
 typedef enum ddp__arena { DDP__ARENA_OWN, DDP__ARENA_HELD, DDP__ARENA_PASS, DDP__ARENAS } ddp__arena;
 
-#define DDP__ARENA_SHIFT (8 * sizeof(size_t) - 2) /* of an offset: its arena lies above, the bytes below */
+#define DDP__ARENA_SHIFT \
+    (8 * sizeof(size_t) - 2) /* of an offset: the bits above select the arena, the bits below are bytes */
 
-/* Where each array of a state lies, in bytes of its arena. Offsets are multiples of 64, those of
- * arrays that do not exist DDP__NOWHERE. */
+/* Memory layout of a state: the offset of each array in its arena, in bytes. Offsets are multiples of 64,
+ * or DDP__NOWHERE for arrays that do not exist. */
 typedef struct ddp__layout {
     size_t bytes[DDP__ARENAS];
-    size_t live_bytes; /* most bytes of the first live at one time: no layout can be smaller */
-    size_t *out;       /* [nodes]; one allocation with those below, in the order of DDP__OUT ... */
+    size_t live_bytes; /* maximum bytes alive at one time in the first arena: a lower bound for any layout */
+    size_t *out;       /* [nodes]; one allocation with the arrays below, in the order of DDP__OUT ... */
     size_t *saved, *gradient, *out_again, *saved_again, *shadow;
     unsigned char *fate; /* [nodes] ddp__fate */
 } ddp__layout;
@@ -6349,131 +6602,134 @@ typedef struct ddp__layout {
 struct ddp_state {
     ddp_graph *graph;
     const ddp__layout *layout;
-    char *arena[DDP__ARENAS]; /* the first is its own, the others are lent */
-    unsigned char *written;   /* [nodes] gradient has been written in this pass */
-    uint64_t pass;            /* number of the micro-batch: what random masks depend on */
-    int pass_given;           /* by ddp_state_micro_batch: not counted up */
+    char *arena[DDP__ARENAS]; /* the state owns the first arena and borrows the others */
+    unsigned char *written;   /* [nodes] 1: the gradient was written in this pass */
+    uint64_t pass;            /* micro-batch number, which seeds random masks */
+    int pass_given;           /* 1: set by ddp_state_micro_batch, not counted */
     int next;                 /* operator after the last one that ran forward */
     int ready;                /* 1: a training forward ran, backward may follow */
 };
 
 struct ddp_graph {
-    ddp__owned owned;                           /* first: what the host's list points at */
-    ddp__host *host;                            /* NULL: no context */
-    const ddp_op *(*builtin)(const char *name); /* what need not be registered; NULL: none such */
-    const ddp_op **ops;                         /* a list: registered by the user */
-    ddp_node **node;                            /* a list, as are layer and segment */
+    ddp__owned owned; /* first member: the host's list points at it */
+    ddp__host *host;  /* NULL: no context */
+    const ddp_op *(*builtin)(
+        const char *name); /* finds an operator that needs no registration; NULL: there is none */
+    const ddp_op **ops;    /* growing array: operators that the user registered */
+    ddp_node **node;       /* growing array, as are layer and segment */
     ddp__graph_layer *layer;
     int open_layer; /* -1: none */
     ddp__recompute_segment *segment;
     int open_segment; /* -1: none */
     int built;
-    int stages, own_stage; /* 0: it is whole */
-    int halves;            /* 1: backward of a stage comes as input gradients, later weight gradients */
-    int group;             /* of ranks that average its layers; 0: all */
-    int (*fetch_uses)(void *user, int node); /* brings the gradients of a tied weight's uses
-                                                             elsewhere */
+    int stages, own_stage; /* of a cut graph; stages 0: the graph is whole */
+    int halves; /* 1: backward of a stage runs in two parts, input gradients first, weight gradients later */
+    int group;  /* group of ranks that averages its layers; 0: all ranks */
+    int (*fetch_uses)(void *user,
+                      int node); /* receives the gradients of a tied weight's uses on other stages */
     void *fetch_user;
-    size_t element;      /* bytes of an element of outputs and gradients, 4 or 2 */
-    int registered;      /* layers the context borrows memory of */
-    ddp__layout reuse;   /* of the built-in state */
-    ddp__layout plain;   /* of states made by ddp_state_new: every array on its own, or a stage's */
+    size_t element;      /* bytes of an element of outputs and gradients: 4 or 2 */
+    int registered;      /* number of layers registered with the context, which borrows their memory */
+    ddp__layout reuse;   /* layout of the built-in state */
+    ddp__layout plain;   /* layout for ddp_state_new: separate memory for every array; or a stage's layout */
     ddp_state *state;    /* the built-in one */
-    int early;           /* node whose scalar the device copies in good time; -1: none */
-    ddp__pool *pool;     /* of its operators, with rooms; NULL on a device */
-    ddp__pool *own_pool; /* the same where the context has none, else NULL */
+    int early;           /* scalar node whose value the device copies early; -1: none */
+    ddp__pool *pool;     /* thread pool of its operators, with working memory; NULL on a device */
+    ddp__pool *own_pool; /* the same pool if the graph owns it, else NULL */
     uint64_t states_made;
     ddp_error error;
 };
 
-/* An empty graph that finds its built-in operators by builtin: what ddp_graph_new of src/ops calls. */
+/* Creates an empty graph that looks up built-in operators with `builtin`. Called by ddp_graph_new in
+ * src/ops. */
 DDP_LIB ddp_graph *ddp__graph_new(ddp_ctx *d, const ddp_op *(*builtin)(const char *name));
 
 DDP_LIB const ddp_allocator *ddp__graph_allocator(const ddp_graph *g);
 
-/* The backend of the graph's memory, NULL = the CPU. */
+/* The backend of the graph's memory; NULL: the CPU. */
 DDP_LIB const ddp_backend *ddp__graph_backend(const ddp_graph *g);
 
-/* The operator of that name, registered or built in; NULL: none. */
+/* Finds an operator by name, registered or built-in; NULL: none. */
 DDP_LIB const ddp_op *ddp__op_find(const ddp_graph *g, const char *name);
 
 DDP_LIB int ddp__shape_equal(const ddp_shape *a, const ddp_shape *b);
 
-/* Elements of the arrays first..n-1. */
+/* Total number of elements of arrays first..n-1. */
 DDP_LIB size_t ddp__arrays_count(const ddp_param *p, int first, int n);
 
-/* Of layers, by number; -1 is no layer.
- *   name    "" of no layer
- *   is_a    1: it was begun with that name, which has a number behind it where several layers were
- *   range   its first and last operator, inputs may be in between; 0: it has none here
- *   unit    its number in the context; -1: it has no operators here */
+/* Properties of a layer, by index; -1 means no layer.
+ *   name   "" for no layer
+ *   is_a   1 if the layer was begun with that name, even if a number was appended because the name repeats
+ *   range  first and last operator (inputs may be in between); returns 0 if it has no operators here
+ *   unit   index of the layer in the context; -1 if it has no operators here */
 DDP_LIB const char *ddp__layer_name(const ddp_graph *g, int layer);
 DDP_LIB int ddp__layer_is_a(const ddp_graph *g, int layer, const char *name);
 DDP_LIB int ddp__layer_range(const ddp_graph *g, int layer, int *first, int *last);
 DDP_LIB int ddp__layer_unit(const ddp_graph *g, int layer);
-/* Floats of its layer's parameters, or buffers, before array k of n; n is here, and the graph is built. */
+/* Offset of array k of node n in its layer's parameters or buffers, in floats. n is on this process, and
+ * the graph is built. */
 DDP_LIB size_t ddp__array_place(const ddp_node *n, int buffers, int k);
 
-/* Node n is one more of its layer, if it has one. */
+/* Adds node n to its layer, if it has one. */
 DDP_LIB void ddp__layer_add(ddp_graph *g, const ddp_node *n);
 
-/* Bytes of node n's output, and of its gradient. */
+/* Bytes of node n's output, which is also the size of its gradient. */
 DDP_LIB size_t ddp__output_bytes(const ddp_node *n);
 
-/* Of a node with parts, which lie behind its gradient, their sum: bytes from one to the next; the array of
- * one in a state; the stage that makes it. */
+/* A node with parts stores them after its gradient, which is their sum. Returned are the bytes from one
+ * part to the next; the array of a part in a state; the stage that computes a part. */
 DDP_LIB size_t ddp__part_stride(const ddp_node *n);
 DDP_LIB void *ddp__part_at(const ddp_state *s, const ddp_node *n, int part);
 DDP_LIB int ddp__part_stage(const ddp_node *n, int part);
 
-/* A user's values of input n go to where it lies. */
+/* Copies a user's values of input n to its array. */
 DDP_LIB void ddp__node_feed(const ddp_node *n, void *to, const void *from);
 
-/* 1 if nodes i and i + 1 are a pair also backward, and where they run again: no other segment's
- * second forward lies between them. */
+/* 1 if nodes i and i + 1 may be fused in backward and in recomputation: no second forward of another
+ * segment runs between them. */
 DDP_LIB int ddp__pair_inside(const ddp_graph *g, int i);
 
-/* Computes offsets for every array; share = 0 gives each array memory of its own and runs nothing again,
- * share = 1, or any stage, reuses memory of the dead (a stage has no built-in state: share = 1 places
- * nothing). An array gets the smallest hole that fits when its life begins and returns it when it ends. Cost:
- * O(nodes x holes). */
+/* Computes the offset of every array. share 0: each array has memory of its own, and nothing is
+ * recomputed. share 1, or any stage: arrays reuse freed memory (a stage has no built-in state, so share 1
+ * places nothing there). An array gets the smallest hole that fits when its lifetime begins, and returns
+ * it when it ends. Cost: O(nodes x holes). */
 DDP_LIB ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp_error *err);
 DDP_LIB void ddp__layout_free(ddp__layout *l);
 
-/* exec.c: a node's output on the host. */
+/* exec.c: a node's output in host memory. */
 DDP_LIB const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from);
 
-/* One micro-batch through the graph, or this process's stage of it, with the hooks of its layers. What enters
- * a stage has been written to the state before; gradients of what enters are there after DDP__CUT_INPUTS or
- * DDP__CUT_BOTH. loss: the node, on any stage. */
+/* Runs one micro-batch through the graph, or through this process's stage, with the hooks of its layers.
+ * The caller writes the inputs of a stage to the state first. The gradients of these inputs are complete
+ * after DDP__CUT_INPUTS or DDP__CUT_BOTH. loss: the node, on any stage. */
 DDP_LIB int ddp__graph_forward(ddp_state *s, int training);
 DDP_LIB int ddp__graph_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part);
 
-/* cut.c: the index at which a layer may be inserted behind x: after x's layer and segment. */
+/* cut.c: the index at which a layer may be inserted after x, which is after x's layer and segment. */
 DDP_LIB int ddp__place_behind(const ddp_node *x);
-/* Moves the nodes from index `nodes` on, and the layers from index `layers` on, before node `at`. The caller
- * has added them at the end. */
+/* Moves the nodes from index `nodes` on, and the layers from index `layers` on, to before node `at`. The
+ * caller has appended them. */
 DDP_LIB void ddp__nodes_insert(ddp_graph *g, int at, int nodes, int layers);
-/* cut.c: the first stage behind that one which uses x; -1: none. */
+/* cut.c: the first stage after `stage` that uses x; -1: none. */
 DDP_LIB int ddp__stage_after(const ddp_graph *g, const ddp_node *x, int stage);
 
-/* build.c: fills the nodes' places. */
+/* build.c: sets the nodes' place and buffer_place. */
 DDP_LIB void ddp__node_places(ddp_graph *g);
 
-/* Of states made by ddp_state_new: bytes of an arena; whether forward leaves the output of n in it. */
+/* For states of ddp_state_new: size of an arena in bytes; whether forward leaves the output of n in it. */
 DDP_LIB size_t ddp__state_bytes(const ddp_graph *g, ddp__arena arena);
 DDP_LIB int ddp__output_stays(const ddp_node *n);
 
-/* Memory of this process that serves the graph: takes adds bytes to its size; may_take returns 0 if `more`
- * bytes would exceed what the process may use. */
+/* Accounts for memory of the graph in this process. ddp__graph_takes adds bytes to its size.
+ * ddp__graph_may_take returns 0 if `more` bytes would exceed the memory that the process may use. */
 DDP_LIB void ddp__graph_takes(ddp_graph *g, double bytes);
 DDP_LIB int ddp__graph_may_take(const ddp_graph *g, double more);
 
-/* A state with that layout; NULL when memory is short. */
+/* Creates a state with that layout; NULL if memory is short. */
 DDP_LIB ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout);
 
 /* ==== graph/graph.c ==== [graph] */
-/* Building a graph: layers, segments to recompute, inputs, operators; and reading what there is. */
+/* Builds a graph (layers, recomputation segments, inputs, operators) and describes it. */
 
 long ddp_shape_count(const ddp_shape *s)
 {
@@ -6501,22 +6757,24 @@ const ddp_allocator *ddp__graph_allocator(const ddp_graph *g) { return g->host ?
 
 const ddp_backend *ddp__graph_backend(const ddp_graph *g) { return g->host ? g->host->backend : NULL; }
 
-static const ddp_error ddp__no_graph = {DDP_MEMORY, "out of memory for a graph"}; /* ddp_graph_new had none */
+static const ddp_error ddp__no_graph = {DDP_MEMORY,
+                                        "out of memory for a graph"}; /* ddp_graph_new was out of memory */
 const ddp_error *ddp_graph_error(const ddp_graph *g) { return g ? &g->error : &ddp__no_graph; }
 
-/* For a list that has room for another element (ddp__reserve), or failed to grow: 1, or 0 with the graph's
- * error. */
+/* Result of growing a list (ddp__reserve): returns 1 if it has capacity for another element, or 0 and
+ * sets the graph's error. */
 static int ddp__graph_room(ddp_graph *g, int room, int count)
 {
     if (room && count < DDP__MOST_NODES) return 1;
     return !ddp__fail(&g->error, DDP_MEMORY, "out of memory for a graph of more than %d entries", count);
 }
 
-/* Makes room for another element of a list of the graph. 1 on success, else the graph has the error. */
+/* Reserves capacity for another element of a list of the graph. Returns 1, or 0 and sets the graph's
+ * error. */
 #define ddp__graph_reserve(g, list) \
     ddp__graph_room(g, ddp__reserve(list, ddp__count(list) + 1), ddp__count(list))
 
-/* 1 if the graph may still be changed by what; else it remembers why not. */
+/* Returns 1 if function `what` may still change the graph; else sets the error. */
 static int ddp__graph_open(ddp_graph *g, const char *what)
 {
     if (!g || g->error.code) return 0;
@@ -6524,7 +6782,7 @@ static int ddp__graph_open(ddp_graph *g, const char *what)
     return !ddp__fail(&g->error, DDP_USAGE, "%s after ddp_graph_build: a built graph cannot change", what);
 }
 
-/* After a failure, for who returns a node. */
+/* Returns NULL after a failure, for functions that return a node. */
 static ddp_node *ddp__no_node(ddp_status failure)
 {
     (void)failure;
@@ -6553,7 +6811,7 @@ static void ddp__layer_new(ddp_graph *g, const char *name)
         if (g->layer[i].base_hash == base) repeat = g->layer[i].repeat + 1;
     snprintf(text, sizeof text, "%.200s", name);
     if (repeat) snprintf(text + strlen(text), sizeof text - strlen(text), ".%d", repeat);
-    while (ddp__layer_named(g, text)) /* the user may have named one "hidden.1" himself */
+    while (ddp__layer_named(g, text)) /* the user may have named a layer "hidden.1" */
         snprintf(text, sizeof text, "%.200s.%d", name, ++repeat);
     memset(l, 0, sizeof *l);
     l->name = ddp__strdup(text);
@@ -6669,7 +6927,7 @@ static ddp_node *ddp__node_add(ddp_graph *g)
     return n;
 }
 
-/* Dimensions at least 1, and few enough elements. */
+/* 1 if all dimensions are at least 1 and the array is not too large. */
 static int ddp__shape_ok(const ddp_shape *s)
 {
     double n = 1;
@@ -6766,7 +7024,7 @@ int ddp_register_op(ddp_graph *g, const ddp_op *op)
     return 0;
 }
 
-/* "layer "x", operator linear" for error sentences, at most size bytes. */
+/* Writes 'layer "x", operator linear' for error messages, at most size bytes. */
 static void ddp__node_where(const ddp_graph *g, const char *op, int layer, char *text, size_t size)
 {
     if (layer >= 0)
@@ -6775,7 +7033,8 @@ static void ddp__node_where(const ddp_graph *g, const char *op, int layer, char 
         snprintf(text, size, "operator %.60s outside layers", op);
 }
 
-/* What the shape rule filled must be executable, also where the rule is a program's own. */
+/* Checks the result of a shape rule, which may be the user's own. Returns the reason why it cannot run,
+ * or NULL. */
 static const char *ddp__spec_fault(const ddp_op_spec *s, const ddp_node *owner)
 {
     if (!ddp__shape_ok(&s->out)) return "its shape rule gave an impossible output shape";
@@ -6792,8 +7051,8 @@ static const char *ddp__spec_fault(const ddp_op_spec *s, const ddp_node *owner)
     return NULL;
 }
 
-/* Runs the shape rule. An operator with a parameter 0 of its own gets the tied one in its place;
- * a rule that cannot do without (its output depends on the shape) is given it. */
+/* Runs the shape rule. The tied parameter replaces parameter 0 of the operator. A rule that needs it to
+ * compute the output shape receives it as an argument. */
 static ddp_status ddp__shape_apply(const ddp_op *op, const ddp_node *owner, ddp_op_spec *spec, ddp_error *why)
 {
     const ddp_op_spec given = *spec;
@@ -6806,7 +7065,7 @@ static ddp_status ddp__shape_apply(const ddp_op *op, const ddp_node *owner, ddp_
     return op->shape(spec, why);
 }
 
-/* Inputs must be nodes of this graph. 1 if they are. */
+/* 1 if all inputs are nodes of this graph. */
 static int ddp__inputs_ok(ddp_graph *g, const char *where, int count, ddp_node *const *inputs,
                           const ddp_node *tied)
 {
@@ -6844,7 +7103,7 @@ void ddp__layer_add(ddp_graph *g, const ddp_node *n)
     l->buffer_count += ddp__arrays_count(n->spec.buffer, 0, n->spec.buffers);
 }
 
-/* Its layer and segment, and what follows from the inputs. */
+/* Sets the node's layer, segment, and properties that follow from its inputs. */
 static void ddp__node_place(ddp_graph *g, ddp_node *n)
 {
     n->layer = g->open_layer;
@@ -6859,7 +7118,7 @@ static void ddp__node_place(ddp_graph *g, ddp_node *n)
     ddp__layer_add(g, n);
 }
 
-/* What its backend runs as one with the operator before it. */
+/* Finds out whether the backend fuses the node with the preceding operator. */
 static void ddp__node_pair(const ddp_graph *g, const ddp_node *n)
 {
     const ddp_backend *b = ddp__graph_backend(g);
@@ -6985,7 +7244,7 @@ size_t ddp_param_count(const ddp_graph *g)
     return count;
 }
 
-/* of: its parameters, gradients or buffers. */
+/* Returns one block of a layer. of: selects parameters, gradients or buffers. */
 static float *ddp__layer_block(const ddp_graph *g, int layer, char of, size_t *count)
 {
     const ddp__graph_layer *l = g && layer >= 0 && layer < ddp__count(g->layer) ? &g->layer[layer] : NULL;
@@ -7028,10 +7287,11 @@ float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape)
 }
 
 /* ==== graph/arena.c ==== [graph] */
-/* The memory plan: lifetimes of all arrays of a state, then offsets in one arena. */
+/* Plans the memory of a state: lifetimes of all arrays, then their offsets in the arenas. */
 
-/* What happens to a node at one time. Times count these events: all nodes forward, then all backward, before
- * the last node of a segment those of it that run again; last the weight gradients that come apart. */
+/* Events in the life of a node. Times count events in execution order: all nodes forward; then all nodes
+ * backward, where a segment's recomputed nodes come before the backward of its last node; finally
+ * separate weight gradients. */
 enum { DDP__FORWARD, DDP__FORWARD_AGAIN, DDP__BACKWARD, DDP__WEIGHTS, DDP__EVENTS };
 
 /* Free space of an arena, sorted by offset, neighbours merged. */
@@ -7039,30 +7299,30 @@ typedef struct ddp__hole {
     size_t offset, bytes;
 } ddp__hole;
 
-/* An arena while it is planned. The last hole has no end: what lies above `top` was never used. */
+/* An arena during planning. The last hole is unbounded: memory above `top` was never used. */
 typedef struct ddp__space {
     ddp__hole *hole; /* [DDP__ARRAYS n + 2] */
     int holes;
     size_t top, live, live_most;
 } ddp__space;
 
-/* Everything known about the lives of arrays while the plan is made; [nodes] unless noted.
- * Array kind of node i has the id kind x nodes + i, event kind the number event x nodes + i. */
+/* Working data of the planner; arrays are [nodes] unless noted. Array kind k of node i has the id k x
+ * nodes + i, and event e the number e x nodes + i. */
 typedef struct ddp__lives {
     const ddp_graph *g;
     const unsigned char *fate;
     int n, times;
-    int now;         /* the time of the walk */
-    int *uses;       /* consumers of a node's output; the other int arrays share its allocation */
-    int *root[2];    /* node whose output memory this output lies in; of the second lives */
-    int *end[2];     /* last time the output memory of a root is needed */
-    int *over;       /* 1: the gradient lies over the output */
+    int now;         /* current time */
+    int *uses;       /* number of consumers of a node's output; the other int arrays share its allocation */
+    int *root[2];    /* node whose output memory this output shares; [1]: in the recomputed forward */
+    int *end[2];     /* last time at which the output memory of a root is needed */
+    int *over;       /* 1: the gradient overwrites the output */
     int *event;      /* [DDP__EVENTS n] number of the event at a time */
-    int *when;       /* [DDP__EVENTS n] time of an event, -1: does not happen */
-    int *dying;      /* [DDP__EVENTS n] first array that dies at a time, -1 if none */
-    int *sibling;    /* [DDP__ARRAYS n] next array that dies at the same time */
+    int *when;       /* [DDP__EVENTS n] time of an event, -1: it does not happen */
+    int *dying;      /* [DDP__EVENTS n] first array freed at a time, -1: none */
+    int *sibling;    /* [DDP__ARRAYS n] next array freed at the same time */
     size_t *bytes;   /* [DDP__ARRAYS n] */
-    ddp__hole *hole; /* of all spaces */
+    ddp__hole *hole; /* holes of all spaces */
     ddp__space space[DDP__ARENAS];
 } ddp__lives;
 
@@ -7078,19 +7338,20 @@ static size_t ddp__round64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 static int ddp__max_int(int a, int b) { return a > b ? a : b; }
 size_t ddp__part_stride(const ddp_node *n) { return ddp__round64(ddp__output_bytes(n)); }
 
-/* The value of a scalar stays readable after backward, a user's input until he refills it. */
+/* 1 if the output stays readable after backward: scalars, and inputs until the user refills them. */
 static int ddp__stays(const ddp_node *d) { return !d->op || ddp_shape_count(&d->spec.out) == 1; }
 
-/* No backward of node d reads d's own output. */
+/* 1 if no backward of node d reads d's output. */
 static int ddp__forgets_out(const ddp_node *d)
 {
     return !d->has_gradient || d->spec.in_place_ok || d->spec.out_unread;
 }
 
-/* ---- what a segment drops (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost,
- * arXiv:1604.06174) ---- */
+/* ---- arrays that a recomputation segment drops (Chen et al. 2016, Training Deep Nets with Sublinear
+ * Memory Cost, arXiv:1604.06174) ---- */
 
-/* Drops what only the segment of its own node uses. What nobody uses is a result. */
+/* Marks outputs that only their own segment uses as dropped. An output without users is a result and is
+ * kept. */
 static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
 {
     enum { OUTSIDE = DDP__AGAIN + 1 };
@@ -7109,8 +7370,8 @@ static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
         if (fate[i] == OUTSIDE) fate[i] = DDP__KEPT;
 }
 
-/* From the last operator to the first, so that all that asks for an output is known before it.
- * An operator whose dropped result nobody asks for, as the last product of a block, is spared. */
+/* Runs from the last operator to the first, so that all readers of an output are known before it. An
+ * operator whose dropped result has no reader (such as the last product of a block) is not recomputed. */
 static void ddp__recompute_fates(const ddp_graph *g, unsigned char *fate)
 {
     ddp__fates_drop(g, fate);
@@ -7120,12 +7381,12 @@ static void ddp__recompute_fates(const ddp_graph *g, unsigned char *fate)
         if (fate[i] == DDP__DROPPED && d->has_gradient && (d->spec.saved || !ddp__forgets_out(d)))
             fate[i] = DDP__AGAIN;
         if (fate[i] != DDP__AGAIN && (!d->has_gradient || d->spec.in_place_ok)) continue;
-        for (int k = 0; k < d->spec.inputs; k++) /* read by this second forward, or by backward */
+        for (int k = 0; k < d->spec.inputs; k++) /* read by this recomputation, or by backward */
             if (fate[d->input[k]] == DDP__DROPPED) fate[d->input[k]] = DDP__AGAIN;
     }
 }
 
-/* ---- lives ---- */
+/* ---- lifetimes ---- */
 
 static int ddp__when(const ddp__lives *v, int event, int i) { return v->when[event * v->n + i]; }
 
@@ -7149,8 +7410,8 @@ static void ddp__lives_times(ddp__lives *v)
     for (int i = v->n - 1; i >= 0 && v->g->halves; i--) ddp__lives_event(v, DDP__WEIGHTS, i);
 }
 
-/* When backward reads of node i for the last time. A segment's weight gradients come with its input
- * gradients: its activations would have to be held until then. */
+/* The time at which backward reads node i for the last time. A recomputed segment computes its weight
+ * gradients with its input gradients; otherwise its activations would have to be kept. */
 static int ddp__backward_ends(const ddp__lives *v, int i)
 {
     const ddp_node *d = v->g->node[i];
@@ -7158,13 +7419,13 @@ static int ddp__backward_ends(const ddp__lives *v, int i)
     return ddp__when(v, v->g->halves && d->spec.params && d->segment < 0 ? DDP__WEIGHTS : DDP__BACKWARD, i);
 }
 
-/* 1: the output is there also outside the passes. */
+/* 1 if the output must also exist outside the passes. */
 static int ddp__outlives(const ddp_node *d)
 {
     return d->from >= 0 || d->to >= 0 || (ddp__stays(d) && (d->op || !d->graph->stages));
 }
 
-/* The output of node i is needed until a time of the backward pass. */
+/* Extends the lifetime of node i's output to a time of the backward pass. */
 static void ddp__lives_extend(ddp__lives *v, int i, int time)
 {
     int *end = v->end[v->fate[i] == DDP__AGAIN];
@@ -7172,8 +7433,8 @@ static void ddp__lives_extend(ddp__lives *v, int i, int time)
     end[i] = ddp__max_int(end[i], time);
 }
 
-/* When each output is read last. What is kept lives until the end of forward in any case: ddp_output promises
- * it. */
+/* Computes the last read of each output. Kept outputs live at least until forward ends, as ddp_output
+ * promises. */
 static void ddp__lives_ends(ddp__lives *v)
 {
     for (int i = 0; i < v->n; i++) {
@@ -7193,7 +7454,8 @@ static void ddp__lives_ends(ddp__lives *v)
     }
 }
 
-/* Node i writes its output over that of p, in each of the lives that both have. */
+/* Makes node i write its output over the output of p, in both the first and the recomputed forward if
+ * both nodes have it. */
 static void ddp__lives_join(ddp__lives *v, int i, int p)
 {
     for (int life = 0; life <= (v->fate[i] == DDP__AGAIN); life++) {
@@ -7203,9 +7465,9 @@ static void ddp__lives_join(ddp__lives *v, int i, int p)
     }
 }
 
-/* Outputs written over their input, and gradients written over the array they belong to. A second forward
- * finds its inputs as the first one did: what enters a segment is not written over; nor images that become
- * rows, where they lie otherwise. */
+/* Decides which outputs overwrite their input, and which gradients overwrite their array. A recomputed
+ * forward must find its original inputs, so inputs of a segment are not overwritten. Neither are images
+ * that become rows, if the device stores them in another order. */
 static void ddp__lives_share(ddp__lives *v)
 {
     const ddp_backend *b = ddp__graph_backend(v->g);
@@ -7217,7 +7479,7 @@ static void ddp__lives_share(ddp__lives *v)
         if (ddp__stays(p) || v->uses[p->index] != 1 || !ddp__forgets_out(p)) continue;
         if (d->spec.in_place_ok && ddp_shape_count(&d->spec.out) == ddp_shape_count(&p->spec.out)) {
             if (b && b->channels_last && d->spec.out.dims != 4 && p->spec.out.dims == 4) continue;
-            if (d->to >= 0) continue; /* it is on its way while p's memory has other uses */
+            if (d->to >= 0) continue; /* it is still being sent while p's memory is reused */
             if (v->fate[i] != DDP__AGAIN || v->fate[p->index] == DDP__AGAIN) ddp__lives_join(v, i, p->index);
         } else if (d->spec.grad_over_input && d->has_gradient && p->has_gradient &&
                    v->fate[p->index] != DDP__DROPPED && !(v->g->halves && d->spec.params)) {
@@ -7229,7 +7491,7 @@ static void ddp__lives_share(ddp__lives *v)
     }
 }
 
-/* The smallest hole below the top that fits, else the last one. */
+/* Takes the smallest hole below the top that fits, else the last one. */
 static size_t ddp__space_take(ddp__space *v, size_t bytes)
 {
     size_t at, least = (size_t)-1;
@@ -7253,7 +7515,7 @@ static size_t ddp__space_take(ddp__space *v, size_t bytes)
     return at;
 }
 
-/* Hole h and the one behind it become one where they touch. */
+/* Merges hole h with the next one if they are adjacent. */
 static void ddp__holes_join(ddp__space *v, int h)
 {
     if (h < 0 || v->hole[h].offset + v->hole[h].bytes != v->hole[h + 1].offset) return;
@@ -7267,7 +7529,7 @@ static void ddp__space_return(ddp__space *v, size_t offset, size_t bytes)
     int lo = 0, hi = v->holes;
 
     v->live -= bytes;
-    while (lo < hi) { /* the first hole behind offset */
+    while (lo < hi) { /* the first hole after offset */
         int mid = (lo + hi) / 2;
         if (v->hole[mid].offset < offset)
             lo = mid + 1;
@@ -7282,7 +7544,7 @@ static void ddp__space_return(ddp__space *v, size_t offset, size_t bytes)
     ddp__holes_join(v, lo - 1);
 }
 
-/* The pass that a time lies in. */
+/* The pass that contains a time. */
 static int ddp__pass_of(const ddp__lives *v, int time)
 {
     const int event = v->event[time] / v->n;
@@ -7290,14 +7552,14 @@ static int ddp__pass_of(const ddp__lives *v, int time)
     return event == DDP__FORWARD_AGAIN ? DDP__BACKWARD : event;
 }
 
-/* Where an array lies from now until a time; < 0: it never dies. */
+/* The arena for an array that lives from now until a time; < 0: for ever. */
 static ddp__arena ddp__arena_of(const ddp__lives *v, int until)
 {
     if (!v->g->stages || until < 0) return DDP__ARENA_OWN;
     return ddp__pass_of(v, v->now) == ddp__pass_of(v, until) ? DDP__ARENA_PASS : DDP__ARENA_HELD;
 }
 
-/* Places an array now and notes when it dies; until < 0: never. */
+/* Places an array now and records when it is freed; until < 0: never. */
 static size_t ddp__array_born(ddp__lives *v, int id, size_t bytes, int until)
 {
     const size_t arena = ddp__arena_of(v, until);
@@ -7310,7 +7572,7 @@ static size_t ddp__array_born(ddp__lives *v, int id, size_t bytes, int until)
     return (arena << DDP__ARENA_SHIFT) + ddp__space_take(&v->space[arena], v->bytes[id]);
 }
 
-/* What was placed there dies. */
+/* Frees the array at an offset. */
 static void ddp__array_dies(ddp__lives *v, size_t offset, size_t bytes)
 {
     const size_t arena = offset >> DDP__ARENA_SHIFT;
@@ -7318,8 +7580,8 @@ static void ddp__array_dies(ddp__lives *v, size_t offset, size_t bytes)
     ddp__space_return(&v->space[arena], offset - (arena << DDP__ARENA_SHIFT), bytes);
 }
 
-/* The output of node i and what it saves appear, in its first life or the second; with the first, where there
- * is a second, the copy of its buffers for it. */
+/* Places the output and the saved array of node i, for the first or the recomputed forward. For the first
+ * of two, also places the copy of its buffers. */
 static void ddp__born_output(ddp__lives *v, int i, int again, ddp__layout *l)
 {
     const ddp_node *d = v->g->node[i];
@@ -7353,8 +7615,8 @@ static void ddp__born_gradient(ddp__lives *v, int i, int until, ddp__layout *l)
             ddp__array_born(v, DDP__GRADIENT * v->n + i, (size_t)(1 + d->parts) * ddp__part_stride(d), until);
 }
 
-/* Operator i runs backward: gradients it is the first to write appear. A scalar without users
- * is a loss, whose gradient appears just before. */
+/* Places the gradients that operator i is the first to write in backward. A scalar without users is a
+ * loss; its gradient is placed just before. */
 static void ddp__born_backward(ddp__lives *v, int i, ddp__layout *l)
 {
     const ddp_node *d = v->g->node[i];
@@ -7369,7 +7631,7 @@ static void ddp__born_backward(ddp__lives *v, int i, ddp__layout *l)
     }
 }
 
-/* What appears when node i runs here, if it has not yet. */
+/* Places the arrays that appear when node i runs on this process, unless they exist. */
 static void ddp__born(ddp__lives *v, int event, int i, ddp__layout *l)
 {
     if (v->g->node[i]->here != (int)DDP__HERE_OWN) return;
@@ -7381,7 +7643,8 @@ static void ddp__born(ddp__lives *v, int event, int i, ddp__layout *l)
         ddp__born_output(v, i, 1, l);
 }
 
-/* What exists before a pass begins: inputs; what comes from another stage, and the gradients that cross. */
+/* Places arrays that exist before a pass begins: inputs, outputs received from another stage, and
+ * gradients that cross stages. */
 static void ddp__born_before(ddp__lives *v, int i, ddp__layout *l)
 {
     const ddp_node *d = v->g->node[i];
@@ -7391,7 +7654,7 @@ static void ddp__born_before(ddp__lives *v, int i, ddp__layout *l)
     if ((d->from >= 0 || d->to >= 0) && d->has_gradient) ddp__born_gradient(v, i, -1, l);
 }
 
-/* The node whose turn is next and that runs at the same time as node i; -1: none. */
+/* The node that is next and runs fused with node i; -1: none. */
 static int ddp__born_with(const ddp__lives *v, int event, int i)
 {
     if (event == DDP__WEIGHTS) return -1;
@@ -7400,7 +7663,7 @@ static int ddp__born_with(const ddp__lives *v, int event, int i)
     return ddp__pair_inside(v->g, i) && v->fate[i + 1] == DDP__AGAIN ? i + 1 : -1;
 }
 
-/* Walks through the passes of one micro-batch. */
+/* Simulates the passes of one micro-batch. */
 static void ddp__layout_walk(ddp__lives *v, ddp__layout *l)
 {
     int t, id, i, with;
@@ -7412,14 +7675,14 @@ static void ddp__layout_walk(ddp__lives *v, ddp__layout *l)
         v->now = t;
         ddp__born(v, event, i, l);
         with = ddp__born_with(v, event, i);
-        if (with >= 0) ddp__born(v, event, with, l); /* nothing of either dies in between */
+        if (with >= 0) ddp__born(v, event, with, l); /* no array of either is freed in between */
         for (id = v->dying[t]; id >= 0; id = v->sibling[id]) ddp__array_dies(v, l->out[id], v->bytes[id]);
     }
     for (i = 0; i < DDP__ARENAS; i++) l->bytes[i] = v->space[i].top;
     l->live_bytes = v->space[DDP__ARENA_OWN].live_most;
 }
 
-/* Every array on its own, with a gradient for every float output and input. */
+/* Gives every array its own memory, with a gradient for every float output and input. */
 static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
 {
     size_t top = 0;
@@ -7529,12 +7792,12 @@ size_t ddp_activation_bytes(const ddp_graph *g)
 }
 
 /* ==== graph/exec.c ==== [graph] */
-/* The activations and gradients of one micro-batch; forward and backward over the graph, its stage or a range
- * of it. */
+/* Runs forward and backward of a micro-batch over the graph, its stage, or a range of operators, and
+ * manages its activations and gradients. */
 
 /* ---- states ---- */
 
-/* The array at an offset of the arena, NULL if it does not exist. */
+/* The array at an offset; NULL if it does not exist. */
 static void *ddp__state_at(const ddp_state *s, size_t offset)
 {
     if (offset == DDP__NOWHERE) return NULL;
@@ -7554,7 +7817,7 @@ ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
     if (!s) return NULL;
     s->graph = g;
     s->layout = layout;
-    s->pass = g->states_made++ << 32; /* states count their passes from unlike numbers */
+    s->pass = g->states_made++ << 32; /* each state counts its passes from a different number */
     s->written = (unsigned char *)ddp__calloc((size_t)ddp__count(g->node), 1);
     if (bytes) s->arena[DDP__ARENA_OWN] = (char *)ddp__host_alloc(g->host, bytes);
     if (s->written && (s->arena[DDP__ARENA_OWN] || !bytes)) return s;
@@ -7562,7 +7825,7 @@ ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
     return NULL;
 }
 
-/* The one element of node n's output or gradient, at, becomes 1. */
+/* Sets the only element of node n's output or gradient to 1. */
 static void ddp__node_one(const ddp_node *n, void *at)
 {
     const ddp_backend *b = ddp__graph_backend(n->graph);
@@ -7579,7 +7842,7 @@ static void ddp__node_one(const ddp_node *n, void *at)
 ddp_state *ddp_state_new(ddp_graph *g)
 {
     const ddp_allocator *a = g ? ddp__graph_allocator(g) : NULL;
-    const int own = g && ddp__graph_backend(g); /* a device says itself what it has not */
+    const int own = g && ddp__graph_backend(g); /* a device reports missing memory itself */
     const double total = own || (a && a->alloc) ? 0 : ddp__memory_total();
     ddp_state *s;
 
@@ -7587,7 +7850,7 @@ ddp_state *ddp_state_new(ddp_graph *g)
     s = ddp__state_open(g, &g->plain);
     if (!s || g->stages) return s;
 
-    /* written marks the used here; a scalar nobody uses is a loss, whose gradient is 1 */
+    /* written marks outputs with users; a scalar without users is a loss, whose gradient is 1 */
     for (int i = 0; i < ddp__count(g->node); i++)
         for (int k = 0; k < g->node[i]->spec.inputs; k++) s->written[g->node[i]->input[k]] = 1;
     for (int i = 0; i < ddp__count(g->node); i++)
@@ -7649,7 +7912,7 @@ void ddp__node_feed(const ddp_node *n, void *to, const void *from)
         h->backend->upload_elements(h->device, to, (const float *)from, &n->spec.out);
 }
 
-/* The inputs that the user filled go to the device. */
+/* Uploads the inputs that the user filled. */
 static void ddp__feed_inputs(const ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
@@ -7659,7 +7922,7 @@ static void ddp__feed_inputs(const ddp_graph *g)
             ddp__node_feed(g->node[i], ddp_state_data(g->state, g->node[i]), g->node[i]->feed);
 }
 
-/* What a node shows comes from the device when it is asked for; NULL where that fails. */
+/* Downloads a node's output when the user asks for it; NULL on failure. */
 const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from)
 {
     const ddp_backend *b = ddp__graph_backend(g);
@@ -7694,7 +7957,8 @@ int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count)
     return 0;
 }
 
-/* The last node of a pass, a loss most often, will be read while later work is under way. */
+/* Starts an early copy of the last scalar of a pass (usually the loss), which is read while later work
+ * runs. */
 static void ddp__value_early(ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
@@ -7725,7 +7989,7 @@ float ddp_value(ddp_graph *g, const ddp_node *n)
 
 /* ---- one operator ---- */
 
-/* again: the second life of what was dropped, where it has one. */
+/* again: the recomputed output, if there is one. */
 static size_t ddp__output_at(const ddp__layout *l, int node, int again)
 {
     return again && l->fate[node] == DDP__AGAIN ? l->out_again[node] : l->out[node];
@@ -7754,8 +8018,8 @@ static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, 
     c->random = ddp_rng_u64(&r);
 }
 
-/* The buffers of an operator that will run again, as its first forward finds them, lie one after
- * the other in its shadow: so both forwards see the same, and only the first one moves them. */
+/* A recomputed operator's buffers, as its first forward found them, are stored one after the other in its
+ * shadow. So both forwards see the same values, and only the first updates them. */
 static void ddp__shadow(const ddp_state *s, const ddp_node *n, int fill, void **at)
 {
     float *shadow = (float *)ddp__state_at(s, s->layout->shadow[n->index]);
@@ -7779,7 +8043,7 @@ static void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training
     n->run->forward(&c);
 }
 
-/* Forward of node first and the next as one. */
+/* Runs forward of node first and the next node as one fused pair. */
 static void ddp__run_pair(const ddp_state *s, const ddp_node *first, int training, int again)
 {
     ddp_op_call a, b;
@@ -7790,7 +8054,8 @@ static void ddp__run_pair(const ddp_state *s, const ddp_node *first, int trainin
     first->pair->forward(&a, &b);
 }
 
-/* Node i of a whole pass: a pair runs when its second is due, whose layer may be waited for. */
+/* Runs node i of a whole pass. A pair runs when its second node is due, because that node's layer may
+ * have to be waited for. */
 static void ddp__pass_forward(const ddp_state *s, int i, int training)
 {
     const ddp_graph *g = s->graph;
@@ -7802,8 +8067,8 @@ static void ddp__pass_forward(const ddp_state *s, int i, int training)
         ddp__run_forward(s, g->node[i], training, 0);
 }
 
-/* The second forward of a segment. Nothing wrote into the arena since the plan's time for it: no
- * node of the segment has run backward, and those behind it have. */
+/* Recomputes the forward of a segment. The plan holds at this time: no node of the segment has run
+ * backward, and all later nodes have. */
 static void ddp__run_again(const ddp_state *s, int segment)
 {
     const ddp_graph *g = s->graph;
@@ -7817,8 +8082,8 @@ static void ddp__run_again(const ddp_state *s, int segment)
     }
 }
 
-/* every_float: input gradients are wanted for all float arrays, not only where parameters lie
- * above. The first writer of a gradient overwrites it, the others add, unless each has its part. */
+/* every_float: compute gradients of all float inputs, not only if parameters are above. The first writer
+ * of a gradient overwrites it and the others add to it, unless each use has its own part. */
 static void ddp__backward_fill(ddp_state *s, const ddp_node *n, int every_float, ddp_op_call *c)
 {
     const ddp_graph *g = s->graph;
@@ -7847,14 +8112,14 @@ static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float, 
     n->run->backward(&c);
 }
 
-/* Nodes i - 1 and i run backward as one. */
+/* 1 if nodes i - 1 and i run backward as a fused pair. */
 static int ddp__pair_backward(const ddp_graph *g, int i)
 {
     return i > 0 && ddp__pair_inside(g, i - 1) && g->node[i - 1]->has_gradient;
 }
 
-/* The output of a pair's first, where the reader of its second goes back through that; else NULL. In another
- * segment or stage it would not be there. */
+/* The output of a pair's first node, if the reader of its second also runs backward through the second;
+ * else NULL. The output does not exist in another segment or stage. */
 static const void *ddp__pair_inner(const ddp_state *s, int second)
 {
     const ddp_graph *g = s->graph;
@@ -7867,7 +8132,7 @@ static const void *ddp__pair_inner(const ddp_state *s, int second)
     return ddp__state_at(s, ddp__output_at(s->layout, second - 1, 1));
 }
 
-/* Node i of a backward, and the one before it where both run as one. The last that has run. */
+/* Runs backward of node i, and of the node before it if both are fused. Returns the last node that ran. */
 static int ddp__pass_backward(ddp_state *s, int i)
 {
     const ddp_graph *g = s->graph;
@@ -7942,8 +8207,8 @@ static int ddp__whole_forward(ddp_graph *g, const char *what, int training)
 int ddp_forward(ddp_graph *g) { return ddp__whole_forward(g, "ddp_forward", 1); }
 int ddp_evaluate(ddp_graph *g) { return ddp__whole_forward(g, "ddp_evaluate", 0); }
 
-/* Each use of a tied parameter has its gradient summed apart over micro-batches, so that it may be on another
- * machine. They are added up in the order of backward, then join that of the owner. */
+/* The gradient of each use of a tied parameter is summed separately over micro-batches, because the use
+ * may be on another machine. The sums are added in the order of backward, then to the owner's gradient. */
 static void ddp__uses_add(ddp_graph *g, int owner)
 {
     const size_t count = (size_t)ddp_shape_count(&g->node[owner]->spec.param[0].shape);
@@ -7963,7 +8228,7 @@ static void ddp__uses_add(ddp_graph *g, int owner)
     ddp__host_zero(g->host, sum, count * sizeof *sum);
 }
 
-/* In the last pass of a step. */
+/* Adds them in the last pass of a step. */
 static int ddp__layer_uses_add(ddp_graph *g, int layer)
 {
     const ddp__hooks *hooks = g->host ? g->host->hooks : NULL;
@@ -7978,7 +8243,8 @@ static int ddp__layer_uses_add(ddp_graph *g, int layer)
     return code;
 }
 
-/* Gradients that later stages have sent are there, and the loss's will be. What nothing reaches stays out. */
+/* Marks gradients that later stages have sent, and the gradient of the loss. Nodes that no gradient
+ * reaches stay unmarked. */
 static void ddp__backward_reached(ddp_state *s, const ddp_node *loss)
 {
     const ddp_graph *g = s->graph;
@@ -7988,7 +8254,8 @@ static void ddp__backward_reached(ddp_state *s, const ddp_node *loss)
     if (loss && loss->here == (int)DDP__HERE_OWN) s->written[loss->index] = 1;
 }
 
-/* Parts of uses that nothing has reached are zero, as nobody writes them. */
+/* Sums the parts of node n. Parts that no gradient reached are zeroed first, because no operator writes
+ * them. */
 static void ddp__parts_add(const ddp_state *s, const ddp_node *n)
 {
     float *sum = (float *)ddp__state_at(s, s->layout->gradient[n->index]);
@@ -7999,7 +8266,7 @@ static void ddp__parts_add(const ddp_state *s, const ddp_node *n)
                       (size_t)ddp_shape_count(&n->spec.out));
 }
 
-/* What the stage before waits for is there, also where nothing has reached it. */
+/* Completes the gradients that the previous stage waits for; gradients that nothing reached are zero. */
 static void ddp__backward_entered(ddp_state *s)
 {
     const ddp_graph *g = s->graph;
@@ -8011,8 +8278,9 @@ static void ddp__backward_entered(ddp_state *s)
     }
 }
 
-/* Node i's part of a backward, and that of the one before it where both run as one. The last that has run. A
- * segment that is computed again has its weight gradients at once: its activations do not stay. */
+/* Runs the requested part of node i's backward, and of the node before it if both are fused. Returns the
+ * last node that ran. A recomputed segment computes its weight gradients at once, because its activations
+ * are not kept. */
 static int ddp__backward_node(ddp_state *s, int i, const ddp_node *loss, ddp__cut_part part)
 {
     const ddp_node *n = s->graph->node[i];
@@ -8032,7 +8300,7 @@ int ddp__graph_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part)
     int done = -1, segment = -1, code = 0;
 
     if (part != DDP__CUT_WEIGHTS) ddp__backward_reached(s, loss);
-    /* the hooks fire for every layer, also where no gradient flows: a context waits for each */
+    /* the hooks run for every layer, even if no gradient flows: a context waits for each */
     for (int i = ddp__count(g->node) - 1; i >= 0 && !code; i--) {
         const ddp_node *n = g->node[i];
         if (!n->op || n->here != (int)DDP__HERE_OWN) continue;
@@ -8052,7 +8320,7 @@ int ddp__graph_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part)
     return code;
 }
 
-/* Why loss cannot be where backward starts, or NULL. */
+/* The reason why backward cannot start at loss, or NULL. */
 static const char *ddp__loss_fault(const ddp_graph *g, const ddp_node *loss)
 {
     if (!loss || loss->graph != g) return "the loss is not a node of this graph";
@@ -8085,7 +8353,7 @@ void ddp_zero_gradients(ddp_graph *g)
     }
 }
 
-/* ---- ranges on a state of its own ---- */
+/* ---- ranges of operators on a separate state ---- */
 
 static ddp_status ddp__range_ok(ddp_state *s, const char *what, int first, int last)
 {
@@ -8118,8 +8386,8 @@ int ddp_backward_range(ddp_state *s, int first, int last)
     if (code) return code;
     g = s->graph;
 
-    /* Present before the range runs: gradients of outputs used after it, and of outputs nobody
-     * uses. Bit 2 marks the used. */
+    /* Present before the range runs: gradients of outputs used after it, and of outputs without users.
+     * Bit 2 marks outputs with users. */
     memset(s->written, 0, (size_t)ddp__count(g->node));
     for (i = 0; i < ddp__count(g->node); i++)
         for (k = 0; k < g->node[i]->spec.inputs; k++)
@@ -8136,8 +8404,8 @@ int ddp_backward_range(ddp_state *s, int first, int last)
 }
 
 /* ==== graph/build.c ==== [graph] */
-/* From bookkeeping to arrays: checks, parameters, memory plan, registration of the layers; and the
- * first and the last of a graph. */
+/* Turns a graph into arrays: checks, memory plan, parameters, registration of the layers; also creates
+ * and frees graphs. */
 
 static ddp_status ddp__build_check(ddp_graph *g)
 {
@@ -8166,19 +8434,19 @@ static ddp_status ddp__build_check(ddp_graph *g)
     return DDP_OK;
 }
 
-/* The gradient of one use of a tied parameter. */
+/* Bytes of the gradient of one use of a tied parameter. */
 static size_t ddp__use_bytes(const ddp_node *n)
 {
     return (size_t)ddp_shape_count(&n->spec.param[0].shape) * sizeof(float);
 }
 
-/* 1: this process runs the use of a tied parameter, or has the parameter. */
+/* 1 if this process runs this use of a tied parameter, or owns the parameter. */
 static int ddp__use_is_here(const ddp_graph *g, const ddp_node *n)
 {
     return n->tied >= 0 && (n->here == (int)DDP__HERE_OWN || g->node[n->tied]->here == (int)DDP__HERE_OWN);
 }
 
-/* 1: the parameter is elsewhere, and its values come from there in every step. */
+/* 1 if another stage owns the parameter and sends its values in every step. */
 static int ddp__use_is_guest(const ddp_graph *g, const ddp_node *n)
 {
     return n->tied >= 0 && n->here == (int)DDP__HERE_OWN && g->node[n->tied]->here != (int)DDP__HERE_OWN;
@@ -8197,7 +8465,7 @@ static double ddp__build_parameters(const ddp_graph *g)
     return bytes;
 }
 
-/* Of the machine this graph would live in; 0: unknown, or up to a user's allocator. */
+/* Memory of the machine in bytes; 0: unknown, or the user's allocator decides. */
 static double ddp__build_memory(const ddp_graph *g)
 {
     const ddp_allocator *a = ddp__graph_allocator(g);
@@ -8239,8 +8507,8 @@ static ddp_status ddp__build_too_large(ddp_graph *g)
                      parameters + activations, parameters, activations, has, remedy);
 }
 
-/* An allocation larger than memory may well succeed, and the process be killed when it is used. So
- * what is sure not to fit is refused. */
+/* Rejects a graph that cannot fit: an allocation beyond the machine's memory may succeed, and the process
+ * is then killed when it uses the memory. */
 static ddp_status ddp__build_plan(ddp_graph *g)
 {
     const double total = ddp__build_memory(g);
@@ -8252,7 +8520,7 @@ static ddp_status ddp__build_plan(ddp_graph *g)
     return DDP_OK;
 }
 
-/* Memory for floats and, where use is asked for, what operators read in place of them. 0: there is none. */
+/* Allocates floats and, if use is not NULL, the mirror that operators read. Returns 0 if memory is short. */
 static int ddp__build_floats(const ddp_graph *g, float **at, size_t count, const void **use)
 {
     const ddp_backend *b = ddp__graph_backend(g);
@@ -8281,7 +8549,7 @@ static ddp_status ddp__build_layers(ddp_graph *g)
     return fits ? DDP_OK : ddp__build_too_large(g);
 }
 
-/* Points every node at its arrays. Arrays follow each other without gaps. */
+/* Sets the array pointers of every node. Arrays follow each other without gaps. */
 static void ddp__build_pointers(ddp_graph *g)
 {
     size_t used = 0, buffered = 0;
@@ -8330,8 +8598,8 @@ void ddp__node_places(ddp_graph *g)
 
 static void ddp__param_fill(const ddp_param *p, ddp_rng r, float *w)
 {
-    const long count = p->init == DDP_INIT_ZERO ? 0 : ddp_shape_count(&p->shape); /* the block was allocated
-                                                                                     zeroed */
+    const long count =
+        p->init == DDP_INIT_ZERO ? 0 : ddp_shape_count(&p->shape); /* the memory is already zeroed */
 
     for (long i = 0; i < count; i++)
         w[i] = p->init == DDP_INIT_ONE
@@ -8340,9 +8608,10 @@ static void ddp__param_fill(const ddp_param *p, ddp_rng r, float *w)
                              (p->init == DDP_INIT_NORMAL ? ddp_rng_normal(&r) : 2 * ddp_rng_uniform(&r) - 1));
 }
 
-/* Fills the parameters of nodes first..last-1; every array has a stream of its own, so arrays may be filled
- * by several threads: its node would do, but its place in its whole layer, buffers behind the parameters,
- * survives an inserted dropout or another loss elsewhere in the model. */
+/* Initialises the parameters of nodes first..last-1. Every array has a random stream of its own, so
+ * several threads may fill arrays. The stream depends on the array's place in its whole layer (buffers
+ * after parameters), not on the node index, so that an inserted dropout or another loss elsewhere in the
+ * model does not change it. */
 static void ddp__build_fill(void *user, long first, long last)
 {
     ddp_graph *g = (ddp_graph *)user;
@@ -8354,7 +8623,7 @@ static void ddp__build_fill(void *user, long first, long last)
         size_t place = n->place;
         if (n->here != (int)DDP__HERE_OWN) continue;
         for (int k = n->tied >= 0; k < n->spec.params + n->spec.buffers; k++) {
-            const int b = k - n->spec.params; /* the number of a buffer */
+            const int b = k - n->spec.params; /* index of a buffer */
             const ddp_param *p = b < 0 ? &n->spec.param[k] : &n->spec.buffer[b];
             float *at = b < 0 ? n->param[k] : n->buffer[b];
             if (l->image) at = l->image + (b < 0 ? at - l->params : at - l->buffers + (long)l->count);
@@ -8365,7 +8634,7 @@ static void ddp__build_fill(void *user, long first, long last)
     }
 }
 
-/* On a device the first values are made here and then taken there. */
+/* On a device, the initial values are computed on the host and then uploaded. */
 static ddp_status ddp__build_values(ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
@@ -8390,8 +8659,8 @@ static ddp_status ddp__build_values(ddp_graph *g)
     return s;
 }
 
-/* Operators of the CPU work in the rooms of a pool: the context's, or where it has one thread, one of the
- * graph's own. */
+/* CPU operators need a pool with working memory: the context's pool or, if the context has one thread, a
+ * pool of the graph. */
 static ddp_status ddp__build_rooms(ddp_graph *g)
 {
     if (ddp__graph_backend(g)) return DDP_OK;
@@ -8400,7 +8669,7 @@ static ddp_status ddp__build_rooms(ddp_graph *g)
     return g->pool && ddp__pool_rooms(g->pool) ? DDP_OK : ddp__build_too_large(g);
 }
 
-/* Who computes each node, and what that needs besides the arrays of the plan. */
+/* Selects the implementation of each node and reserves its extra memory. */
 static ddp_status ddp__build_operators(ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
@@ -8427,8 +8696,9 @@ static ddp_status ddp__build_operators(ddp_graph *g)
     return !b || b->reserve(g->host->device, most) ? DDP_OK : ddp__build_too_large(g);
 }
 
-/* What the layers' names and sizes do not tell, as the number of heads: operators, their arguments and the
- * shapes of their parameters. Left out is what may change from run to run: the batch, and dropout. */
+/* Hash of the model properties that layer names and sizes do not show, such as the number of heads:
+ * operators, arguments, parameter shapes. The batch size and dropout are excluded, because they may
+ * change between runs. */
 static uint64_t ddp__build_hash(const ddp_graph *g)
 {
     uint64_t h = DDP__HASH_START;
@@ -8446,7 +8716,7 @@ static uint64_t ddp__build_hash(const ddp_graph *g)
     return h;
 }
 
-/* What ddp__build_hash leaves out of dropout. */
+/* Hash of the dropout settings that ddp__build_hash excludes. */
 static void ddp__build_dropout(ddp_graph *g)
 {
     uint64_t h = DDP__HASH_START;
@@ -8485,7 +8755,8 @@ static ddp_status ddp__build_state(ddp_graph *g)
     return DDP_OK;
 }
 
-/* The matrices of a layer, up to room; how many. The last operator with parameters is the head. */
+/* Lists the matrices of a layer, up to room, and returns their number. The last operator with parameters
+ * is the head. */
 static int ddp__build_matrices(const ddp_graph *g, int layer, ddp_matrix *out, int room)
 {
     int head = ddp__count(g->node) - 1, n = 0;
@@ -8523,7 +8794,7 @@ static ddp_status ddp__build_register(ddp_graph *g)
         const ddp_layer layer = {l->name,  l->params, l->grads, l->count, &buffers, l->buffer_count > 0,
                                  l->flops, g->group,  matrix,   matrices};
         if (g->stages && l->first < 0) continue;
-        l->unit = g->registered++; /* even a refusal may have left a pointer behind */
+        l->unit = g->registered++; /* even a failed call may have stored a pointer */
         code = g->host->hooks->add_layer((ddp_ctx *)(void *)g->host, &layer);
     }
     DDP_FREE(matrix);
@@ -8534,7 +8805,7 @@ static ddp_status ddp__build_register(ddp_graph *g)
 
 int ddp_graph_build(ddp_graph *g)
 {
-    if (!g) return (int)DDP_MEMORY; /* ddp_graph_new had none */
+    if (!g) return (int)DDP_MEMORY; /* ddp_graph_new was out of memory */
     DDP__DO(ddp__host_check(g->host, &g->error));
     if (g->error.code) return (int)g->error.code;
     if (g->built) return (int)ddp__fail(&g->error, DDP_USAGE, "ddp_graph_build was called twice");
@@ -8552,7 +8823,7 @@ int ddp_graph_build(ddp_graph *g)
     return 0;
 }
 
-/* ---- the life of a graph ---- */
+/* ---- creating and freeing a graph ---- */
 
 static void ddp__graph_destroy(ddp__owned *self)
 {
@@ -8571,7 +8842,7 @@ static void ddp__graph_destroy(ddp__owned *self)
         ddp__host_release(h, l->buffers, l->buffer_count * sizeof(float));
         DDP_FREE(l->name);
     }
-    for (int i = ddp__count(g->node) - 1; i >= 0; i--) { /* owners behind the uses of their weight */
+    for (int i = ddp__count(g->node) - 1; i >= 0; i--) { /* users of a weight are freed before its owner */
         ddp_node *n = g->node[i];
         if (n->tied >= 0) ddp__host_release(h, n->grad[0], ddp__use_bytes(n));
         if (ddp__use_is_guest(g, n)) {
@@ -8613,7 +8884,7 @@ void ddp_graph_free(ddp_graph *g)
 {
     ddp__owned **link;
 
-    if (!g || g->registered) return; /* the context still uses the layers; it frees the graph */
+    if (!g || g->registered) return; /* the context still uses the layers and frees the graph */
     link = g->host ? &g->host->owned : NULL;
     while (link && *link != &g->owned) link = &(*link)->next;
     if (link) *link = g->owned.next;
@@ -8621,11 +8892,12 @@ void ddp_graph_free(ddp_graph *g)
 }
 
 /* ==== graph/cut.c ==== [graph] */
-/* A graph cut into stages, of which this process holds one: what is here, what enters and leaves. */
+/* Cuts a graph into pipeline stages: which nodes this process runs, and which outputs it receives and
+ * sends. */
 
-/* ---- layers that are added where it is cut ---- */
+/* ---- layers that are inserted into a built list, where the model is cut ---- */
 
-/* The new place of index i, after the elements from end on were moved to at. */
+/* The new index of element i after the elements from end on were moved to at. */
 static int ddp__moved(int i, int at, int end, int added)
 {
     return i < at ? i : i < end ? i + added : i - (end - at);
@@ -8635,7 +8907,7 @@ static void ddp__nodes_move(ddp_graph *g, int at, int end)
 {
     const int added = ddp__count(g->node) - end;
 
-    for (int i = 0; i < added; i++) { /* one after the other, the rest moves up */
+    for (int i = 0; i < added; i++) { /* insert one node at a time; the rest moves up */
         ddp_node *n = g->node[end + i];
         memmove(g->node + at + i + 1, g->node + at + i, (size_t)(end - at) * sizeof *g->node);
         g->node[at + i] = n;
@@ -8656,7 +8928,7 @@ static void ddp__nodes_move(ddp_graph *g, int at, int end)
     }
 }
 
-/* Layers stay in the order of their operators. */
+/* Keeps layers in the order of their operators. */
 static void ddp__layers_move(ddp_graph *g, int at, int end)
 {
     const int added = ddp__count(g->layer) - end;
@@ -8685,12 +8957,12 @@ void ddp__nodes_insert(ddp_graph *g, int at, int nodes, int layers)
     int begun = 0;
 
     for (int l = 0; l < layers; l++) begun += g->layer[l].first < at;
-    g->node[at - 1]->pair = NULL; /* another node follows it now */
+    g->node[at - 1]->pair = NULL; /* its successor has changed */
     ddp__nodes_move(g, at, nodes);
     ddp__layers_move(g, begun, layers);
 }
 
-/* ---- which operators are here ---- */
+/* ---- operators of this stage ---- */
 
 static ddp_status ddp__cut_check(ddp_graph *g, const int *stage_of, int stages, int own)
 {
@@ -8737,8 +9009,8 @@ int ddp__stage_after(const ddp_graph *g, const ddp_node *x, int stage)
     return next;
 }
 
-/* Output p goes from stage to stage, to each that uses it: where it comes from to this one, where it goes on
- * to. */
+/* Output p travels through all stages that use it: finds the stage that sends it to this one, and the
+ * stage to send it to. */
 static void ddp__cut_hops(ddp_graph *g, ddp_node *p)
 {
     int at = p->stage, before = -1;
@@ -8752,9 +9024,9 @@ static void ddp__cut_hops(ddp_graph *g, ddp_node *p)
     p->to = at == g->own_stage ? ddp__stage_after(g, p, at) : -1;
 }
 
-/* One worker adds the gradients of an output's uses up from the last use to the first. On the way back from
- * stage to stage that order is another one where stages do not follow the uses. Two make the same sum; of
- * more each has an array of its own until p's stage adds them up. */
+/* A single worker sums the gradients of an output's uses from the last use to the first. In a pipeline
+ * the order differs if stages do not follow the order of uses. Two gradients give the same sum in either
+ * order. With more, each has its own array until p's stage adds them up. */
 static void ddp__cut_parts(ddp_graph *g, ddp_node *p)
 {
     int uses = 0, strays = 0, stage = g->stages;
@@ -8770,7 +9042,7 @@ static void ddp__cut_parts(ddp_graph *g, ddp_node *p)
     }
     if (!strays || uses < 3) return;
     p->parts = uses;
-    p->pair = NULL; /* the sum comes between the two */
+    p->pair = NULL; /* the gradients are summed between the two */
 }
 
 int ddp__part_stage(const ddp_node *n, int part)
@@ -8783,7 +9055,8 @@ int ddp__part_stage(const ddp_node *n, int part)
     return -1;
 }
 
-/* Layers are what they have here; where an array lies in the whole layer decides how it starts. */
+/* A layer has only its operators on this stage. The place of an array in the whole layer determines its
+ * initial values. */
 static void ddp__cut_layers(ddp_graph *g)
 {
     for (int i = 0; i < ddp__count(g->layer); i++) {
@@ -8820,14 +9093,14 @@ int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)
 }
 
 /* ==== ops/ops.h ==== [ops] */
-/* What the operator files share: kernels and matrix products, tables, parallel loops, what shape rules check.
- * The same operators as plain loops in double, which the kernels are tested against, are
- * tests/ops/reference.h. */
+/* Declarations shared by the operator files: kernels and matrix products, operator tables, parallel
+ * loops, checks for shape rules. tests/ops/reference.h implements the same operators as plain loops in
+ * double; the tests compare the kernels with it. */
 
-/* ---- the inner loops that carry nearly all of the time, one set per instruction set; and the matrix
- * products made of them: of matrices, and behind a convolution ---- */
+/* ---- inner loops, one set per instruction set, which take nearly all of the time; and the matrix
+ * products built from them ---- */
 
-/* GCC fuses multiply and add neither under -std=c11 nor below -O2; Clang does by default. */
+/* Enables fused multiply-add. GCC does not fuse under -std=c11 or below -O2; Clang fuses by default. */
 #if defined(__GNUC__) && !defined(__clang__)
 #define DDP__CONTRACT        optimize("O2", "fp-contract=fast")
 #define DDP__KERNEL(target_) __attribute__((target_, DDP__CONTRACT))
@@ -8837,31 +9110,33 @@ int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)
 #define DDP__KERNEL_PLAIN
 #endif
 
-#define DDP__GEMM_MR 8 /* most rows and columns of a register tile over all sets */
+#define DDP__GEMM_MR 8 /* largest rows and columns of a register tile over all sets */
 #define DDP__GEMM_NR 32
 
-/* The working memory of a block of a kernel, which would be too large for a stack. */
+/* Checks that the working memory of a kernel block, which is too large for a stack, fits the thread's
+ * room. */
 #define DDP__ROOM_FITS(type) DDP_STATIC_ASSERT(sizeof(type) <= DDP__ROOM_BYTES, "raise DDP__ROOM_BYTES")
-/* As ddp_op_parallel; fn has its thread's room (ddp__pool_run_rooms). */
+/* ddp_op_parallel, but fn also receives its thread's working memory (ddp__pool_run_rooms). */
 static inline void ddp__op_rooms(const ddp_op_call *call, long items, long grain, ddp__room_fn fn, void *user)
 {
     ddp__pool_run_rooms((ddp__pool *)call->pool, items, grain, fn, user);
 }
 
-/* Of an array that gemm reads as b: a vector across two cache lines takes twice as long. */
+/* Alignment of an array that gemm reads as b: a vector that crosses a cache line takes twice as long. */
 #define DDP__ALIGNED __attribute__((aligned(64)))
 
-/* One set. Rows are n contiguous floats, any n >= 1, any alignment; an output may be the same
- * array as an input of equal index range. add = 1 adds to the output, 0 overwrites it. */
+/* A set of kernels for one instruction set. Rows are n contiguous floats, any n >= 1, any alignment. An
+ * output may be the same array as an input with the same index range. add 1 adds to the output, 0
+ * overwrites it. */
 typedef struct ddp__kernels {
     const char *name;
     int mr, nr; /* register tile of gemm; nr is two vectors */
 
-    /* c (mr x nr, leading dimension c_row) = or += sum over p of a[p*mr + i] * b[p*nr + j]. The
-     * right half of its columns lies at d: c + nr/2, or elsewhere. */
+    /* c (mr x nr, leading dimension c_row) = or += sum over p of a[p*mr + i] * b[p*nr + j]. The right
+     * half of the columns is at d: c + nr/2, or elsewhere. */
     void (*gemm)(long k, const float *a, const float *b, float *c, float *d, long c_row, int add);
-    /* The same of operands where they lie: sums of a[i*a_row + p*a_col] * b[p*b_row + j], to which
-     * bias[j] is added unless it is NULL or add is 1. Fastest where b is aligned to its vectors. */
+    /* gemm for unpacked operands: sums of a[i*a_row + p*a_col] * b[p*b_row + j]. Adds bias[j], unless
+     * bias is NULL or add is 1. Fastest if b is aligned to its vectors. */
     void (*gemm_at)(long k, const float *a, long a_row, long a_col, const float *b, long b_row, float *c,
                     long c_row, const float *bias, int add);
     /* max over x. */
@@ -8870,44 +9145,44 @@ typedef struct ddp__kernels {
     float (*dot)(const float *x, const float *y, long n);
     /* sum of e = factor * exp(scale * x - shift); y (may be NULL) = or += e. */
     float (*softmax)(float *y, const float *x, long n, float scale, float shift, float factor, int add);
-    /* d = factor * p * (d - mean): through a softmax whose probabilities are p. */
+    /* d = factor * p * (d - mean): gradient of a softmax with probabilities p. */
     void (*softmax_grad)(float *d, const float *p, long n, float mean, float factor);
-    /* GELU, tanh form, and dx = or += dy * gelu'(x). */
+    /* gelu: tanh form. gelu_grad: dx = or += dy * gelu'(x). */
     void (*gelu)(float *y, const float *x, long n);
     void (*gelu_grad)(float *dx, const float *x, const float *dy, long n, int add);
-    /* y = (x - mean) * rstd * scale + shift; stat receives mean and rstd = 1/sqrt(var + eps). shift NULL, rms
-     * 1: mean and shift are 0, var is mean(x^2), and stat has rstd alone. */
+    /* y = (x - mean) * rstd * scale + shift. stat receives mean and rstd = 1/sqrt(var + eps). RMS norm
+     * (shift NULL; rms 1 in norm_grad): mean and shift are 0, var is mean(x^2), and stat has only rstd. */
     void (*norm)(float *y, const float *x, const float *scale, const float *shift, long n, float eps,
                  float *stat);
     void (*norm_grad)(float *dx, const float *x, const float *scale, const float *dy, long n,
                       const float *stat, int rms, int add);
-    /* y = silu(a) * b; its gradients, each may be NULL. */
+    /* y = silu(a) * b and its gradients, either of which may be NULL. */
     void (*swiglu)(float *y, const float *a, const float *b, long n);
     void (*swiglu_grad)(float *da, float *db, const float *a, const float *b, const float *dy, long n,
                         int add_a, int add_b);
-    /* Rotates the points (x[i], x[half + i]) by the angles of cosine[i] and sine[i]. */
+    /* Rotates the points (x[i], x[half + i]) by the angles with cosine[i] and sine[i]. */
     void (*rotate)(float *y, const float *x, const float *cosine, const float *sine, long half, int add);
-    /* sum[0] = sum of y - y_mean, sum[1] = of (y - y_mean) (x - x_mean). */
+    /* sum[0] = sum of y - y_mean; sum[1] = sum of (y - y_mean) (x - x_mean). */
     void (*moments)(const float *x, const float *y, long n, float x_mean, float y_mean, float *sum);
     /* z = or += a x + b y + c; y NULL: z = or += a x + c. */
     void (*affine)(float *z, const float *x, const float *y, long n, float a, float b, float c, int add);
-    /* dst[p*width + j] = src[at[p] + j] for p < k, j < n: rows picked up from here and there. */
+    /* dst[p*width + j] = src[at[p] + j] for p < k, j < n: gathers scattered rows. */
     void (*gather)(float *dst, long width, const float *src, const long *at, long k, long n);
-    /* dst[(i / mr * k + p) * mr + i % mr] = src[p*step + i] for p < k, i < rows: panels of mr rows
-     * for gemm of a matrix whose columns lie together. */
+    /* dst[(i / mr * k + p) * mr + i % mr] = src[p*step + i] for p < k, i < rows: packs a matrix with
+     * contiguous columns into panels of mr rows for gemm. */
     void (*panels)(float *dst, const float *src, long step, long rows, long k);
-    /* dst[p*width + i] = src[at[i] + p] for p < k, i < rows: rows turned into columns. */
+    /* dst[p*width + i] = src[at[i] + p] for p < k, i < rows: transposes gathered rows. */
     void (*turn)(float *dst, long width, const float *src, const long *at, long rows, long k);
     /* y = max(x, 0) and dx = or += dy where x > 0. */
     void (*relu)(float *y, const float *x, long n);
     void (*relu_grad)(float *dx, const float *x, const float *dy, long n, int add);
 } ddp__kernels;
 
-/* The fastest set that this processor runs. Cheap: a few loads, no state. */
+/* The fastest set that this processor supports. Cheap: a few loads, no state. */
 DDP_LIB const ddp__kernels *ddp__kernels_best(void);
-/* Set number i, slowest first, or NULL past the last one that this processor runs: tests try each. */
+/* Set number i, slowest first; NULL after the last one that this processor supports. Tests try each. */
 DDP_LIB const ddp__kernels *ddp__kernels_at(int i);
-/* The set of a call: that of its context, else the fastest. */
+/* The set of a call: the set that its context selects, else the fastest. */
 static inline const ddp__kernels *ddp__kernels_of(const ddp_op_call *call)
 {
     const ddp__kernels *kn = call->kernels ? ddp__kernels_at(call->kernels - 1) : NULL;
@@ -8917,10 +9192,10 @@ static inline const ddp__kernels *ddp__kernels_of(const ddp_op_call *call)
 
 static inline long ddp__min_long(long a, long b) { return a < b ? a : b; }
 
-/* How many parts of that size n needs. */
+/* Number of parts of that size that cover n. */
 static inline long ddp__parts(long n, long part) { return (n + part - 1) / part; }
 
-/* Asks for n floats that are read next: the processor follows a stream to the end of its page alone. */
+/* Prefetches n floats that are read next. The hardware prefetcher stops at the end of a page. */
 static inline void ddp__ahead(const float *x, long n)
 {
     for (long i = 0; i < n; i += 16) __builtin_prefetch(x + i);
@@ -8928,10 +9203,10 @@ static inline void ddp__ahead(const float *x, long n)
 
 /* ---- matrix product in float: packed, blocked, parallel over blocks of the result ---- */
 
-/* c (m x n) = or += a (m x k) times b (k x n). Strides in floats: a(i, p) is
- * a[i*a_row + p*a_col], b(p, j) is b[p*b_row + j*b_col], so a transpose is two numbers exchanged;
- * one of the two is 1. c has contiguous rows. Every element is summed over p in one fixed order,
- * whatever the blocks, so results depend on neither threads nor position. m, n, k >= 0. */
+/* c (m x n) = or += a (m x k) times b (k x n). Strides are in floats: a(i, p) is a[i*a_row + p*a_col],
+ * b(p, j) is b[p*b_row + j*b_col]. One stride of each is 1; exchange the two to transpose a matrix. c has
+ * contiguous rows. Every element is summed over p in one fixed order, whatever the blocks, so results
+ * depend neither on threads nor on position. m, n, k >= 0. */
 typedef struct ddp__matmul {
     long m, n, k;
     const float *a;
@@ -8944,52 +9219,54 @@ typedef struct ddp__matmul {
     int add;
 } ddp__matmul;
 
-/* On the operator threads of call; with DDP_USE_CBLAS blocks of the result go to cblas_sgemm, whose own
- * threads are switched off, else to ddp__matmul_kernels, our own, which need a pool with rooms. */
+/* ddp__matmul_run computes the product on the operator threads of call. With DDP_USE_CBLAS, blocks of the
+ * result go to cblas_sgemm, whose own threads are switched off; otherwise it calls ddp__matmul_kernels,
+ * which needs a pool with working memory. */
 DDP_LIB void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g);
 DDP_LIB void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g);
-DDP_LIB long ddp__matmul_depth(long k); /* sums over k are cut into parts of that many */
+DDP_LIB long ddp__matmul_depth(long k); /* sums over k are split into parts of this length */
 
-/* c (m x n) = or += a (m x k) b (k x n), plus bias (n) unless that is NULL; turned: the matrix lies column by
- * column. */
+/* c (m x n) = or += a (m x k) b (k x n), plus bias (n) unless it is NULL. a_turned, b_turned: the matrix
+ * is stored column by column. */
 DDP_LIB void ddp__linear_product(const ddp_op_call *call, long m, long n, long k, const void *a, int a_turned,
                                  const void *b, int b_turned, void *c, const void *bias, int add);
-/* Shape rules of op with a weight of its own, of a width in its arguments; and with a borrowed one, whose
- * shape the graph has put into parameter 0. */
+/* Shape rules for an operator with its own weight, whose width is an argument; and for one with a tied
+ * weight, whose shape the graph has stored as parameter 0. */
 DDP_LIB ddp_status ddp__linear_start(ddp_op_spec *s, const char *op, int bias, ddp_error *err);
 DDP_LIB ddp_status ddp__linear_borrow(ddp_op_spec *s, const char *op, ddp_error *err);
 
-/* linear_cross_entropy: x (rows, k), W (n, k); and what forward saves: gradients, a chunk of logits, and of
- * each of its rows the greatest and the sum of exponentials. A chunk is a part of a product's sum over all
- * rows, so that no bit moves, or, of many rows, some of those. */
+/* Data of linear_cross_entropy: x (rows, k), W (n, k), and the arrays that forward saves. These are
+ * gradients, a chunk of logits, and for each row of a chunk the maximum and the sum of exponentials. A
+ * chunk is a part of a product's sum over all rows, so the results are bit-identical; with many rows it
+ * is a part of that. */
 typedef struct ddp__head {
     long rows, n, k, chunk;
     float *dw, *dx, *logits, *stat;
 } ddp__head;
 
 DDP_LIB ddp__head ddp__head_of(const ddp_op_call *call);
-DDP_LIB long ddp__head_chunk(long rows); /* the rows of a chunk */
+DDP_LIB long ddp__head_chunk(long rows); /* number of rows of a chunk */
 
-/* ---- the two matrix products behind a convolution, in float. One operand is an image batch seen
- * through a sliding window; the matrix of all windows (im2col) never exists: what a block of the
- * product needs of it is packed straight from the images. ---- */
+/* ---- the two matrix products of a convolution, in float. One operand is a batch of images seen through
+ * a sliding window. The matrix of all windows (im2col) is never stored: the part that a block of the
+ * product needs is packed directly from the images. ---- */
 
-/* Images through a window of kh x kw taps that stops at rows x cols positions of each image. Tap
- * (a, b) at position (r, c) reads element (top + r step + a, left + c step + b) of a plane of
- * h x w, or 0 where there is none. Plane p of image i begins at x + i*image + p*h*w. */
+/* Images seen through a window of kh x kw taps at rows x cols positions of each image. Tap (a, b) at
+ * position (r, c) reads element (top + r step + a, left + c step + b) of a plane of h x w, or 0 outside
+ * the plane. Plane p of image i begins at x + i*image + p*h*w. */
 typedef struct ddp__conv_view {
     const float *x;
     long images, image, planes, h, w, rows, cols, step, top, left, kh, kw;
 } ddp__conv_view;
 
-/* With W a matrix of m rows whose columns are (plane, a, b), for every group g:
+/* W is a matrix of m rows with columns (plane, a, b). For every group g:
  *   over images: y(i, position) = or += sum over columns of W(i, column) x(column, position)
  *   over weights: W(i, column) += sum over positions of y(i, position) x(column, position)
- * Element (i, p, a, b) of W is w[i*w_row + p*w_plane + a*w_kh + b*w_kw]; over weights the columns are
- * contiguous. Element (image, i, r, c) of y is y[image*y_image + i*y_plane + r*y_row + c*y_col]; over weights
- * a plane of y is contiguous. Group g begins at x + g*planes*h*w, w + g*w_group and y + g*m*y_plane. Every
- * sum runs in one fixed order whatever the blocks, so results depend on neither threads nor position. The
- * pool of a call needs rooms. */
+ * Element (i, p, a, b) of W is w[i*w_row + p*w_plane + a*w_kh + b*w_kw]; over weights, the columns are
+ * contiguous. Element (image, i, r, c) of y is y[image*y_image + i*y_plane + r*y_row + c*y_col]; over
+ * weights, a plane of y is contiguous. Group g begins at x + g*planes*h*w, w + g*w_group and y +
+ * g*m*y_plane. Every sum has one fixed order, whatever the blocks, so results depend neither on threads nor
+ * on position. The pool of the call needs working memory. */
 typedef struct ddp__conv_product {
     ddp__conv_view view;
     long groups, m;
@@ -8997,20 +9274,21 @@ typedef struct ddp__conv_product {
     long w_group, w_row, w_plane, w_kh, w_kw;
     float *y;
     long y_image, y_plane, y_row, y_col;
-    int add; /* over images */
+    int add; /* for the product over images */
 } ddp__conv_product;
 
-/* Most taps of a side: then the part of an image behind any one position fits the slab. */
+/* Maximum number of taps per side. The image region of any one position then fits the slab. */
 enum { DDP__CONV_KERNEL = 64 };
 
-/* The product that forward is, without its arrays; and that of the gradient of x at rows r0, r0 + step, ...
- * and columns c0, c0 + step, ...: dy through a window, by the weights of those taps with their two channel
- * dimensions exchanged, of which element *w is the first, as element *y of the result is. 0: no output saw
- * these. */
+/* ddp__conv_product_of sets up the product of forward, without its arrays. ddp__conv_input_phase sets up
+ * the product for the gradient of x at rows r0, r0 + step, ... and columns c0, c0 + step, ...: a window
+ * over dy, times the weights of the taps that meet these elements, with the two channel dimensions
+ * exchanged. The first weight is element *w, the first result element *y. Returns 0 if no output used
+ * these elements. */
 DDP_LIB void ddp__conv_product_of(const ddp_op_spec *s, ddp__conv_product *g);
 DDP_LIB int ddp__conv_input_phase(const ddp__conv_product *forward, long r0, long c0, ddp__conv_product *g,
                                   long *w, long *y);
-/* A 1x1 window that skips nothing sees an image as one long row. */
+/* Treats an image as one long row if a 1x1 window visits every element. */
 DDP_LIB void ddp__conv_flat(ddp__conv_product *g);
 
 DDP_LIB void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g);
@@ -9018,10 +9296,10 @@ DDP_LIB void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_pro
 
 /* ---- the built-in operators ---- */
 
-/* The built-in operator of that name, NULL if there is none. */
+/* Finds a built-in operator by name; NULL if there is none. */
 DDP_LIB const ddp_op *ddp__builtin_op(const char *name);
 
-/* The table entries of each family, ended by one without a name. */
+/* The operator table of each family; an entry without a name ends it. */
 DDP_LIB const ddp_op *ddp__linear_ops(void);
 DDP_LIB const ddp_op *ddp__embedding_ops(void);
 DDP_LIB const ddp_op *ddp__norm_ops(void);
@@ -9030,7 +9308,7 @@ DDP_LIB const ddp_op *ddp__elementwise_ops(void);
 DDP_LIB const ddp_op *ddp__loss_ops(void);
 DDP_LIB const ddp_op *ddp__conv_ops(void);
 DDP_LIB const ddp_op *ddp__pool_ops(void);
-/* Defines the function that returns the table of a family, whose entries follow. */
+/* Defines the function that returns the operator table of a family. */
 #define DDP__OPS(family, ...)                                                \
     const ddp_op *family(void)                                               \
     {                                                                        \
@@ -9038,46 +9316,46 @@ DDP_LIB const ddp_op *ddp__pool_ops(void);
         return ops;                                                          \
     }
 
-/* ---- running on the operator threads ---- */
+/* ---- parallel loops on the operator threads ---- */
 
-enum { DDP__OP_GRAIN = 8192, DDP__OP_COLUMNS = 64 }; /* elements, columns of a parallel block */
+enum { DDP__OP_GRAIN = 8192, DDP__OP_COLUMNS = 64 }; /* elements, or columns, of a parallel block */
 
-/* fn(call, first, last) over all elements of out, or over the rows of s. */
+/* Run fn(call, first, last) over all elements of out, or over the rows of s. */
 DDP_LIB void ddp__op_elements(const ddp_op_call *call, void (*fn)(void *user, long, long));
 DDP_LIB void ddp__op_rows(const ddp_op_call *call, const ddp_shape *s, void (*fn)(void *user, long, long));
 
-/* ---- what shape rules share ---- */
+/* ---- helpers for shape rules ---- */
 
-/* Checks that inputs first..last exist and hold floats and have at least one dimension. */
+/* Checks that inputs first..last exist, are float and have at least one dimension. */
 DDP_LIB ddp_status ddp__op_floats(const ddp_op_spec *s, const char *op, int first, int last, ddp_error *err);
-/* The shape rule of an operator whose output has the shape of input 0 and takes flops for each element. */
+/* Shape rule of an operator whose output has the shape of input 0. flops: per element. */
 DDP_LIB ddp_status ddp__op_same(ddp_op_spec *s, const char *op, double flops, ddp_error *err);
-/* Reads argument i as a whole number of at least 1. */
+/* Reads argument i, which must be a whole number >= 1. */
 DDP_LIB ddp_status ddp__op_count(const ddp_op_spec *s, const char *op, int i, const char *what, long *value,
                                  ddp_error *err);
-/* Adds one parameter of up to two dimensions (second 0: one). */
+/* Adds a parameter with one (d1 0) or two dimensions. */
 DDP_LIB void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, ddp_init init, double scale);
 
-/* What attention and rope read of x (b, t, (heads + 2 kv_heads) d): argument 0 is heads, 1 is kv_heads (0 =
- * heads). A head of keys and values serves `group` consecutive heads of queries. */
+/* Dimensions of attention and rope, for x (b, t, (heads + 2 kv_heads) d). Argument 0 is heads, argument 1
+ * kv_heads (default: heads). A key/value head serves `group` consecutive query heads. */
 typedef struct ddp__heads {
     long b, t, heads, kv_heads, group;
-    long row, width; /* columns of x; of the queries, as of attention's output */
+    long row, width; /* columns of x; columns of the queries and of attention's output */
     int d;           /* columns of a head */
-    float scale;     /* of attention's scores: 1 / sqrt(d) */
+    float scale;     /* of attention's scores, 1 / sqrt(d) */
 } ddp__heads;
 
 #define DDP__NORM_EPS        1e-5
-#define DDP__BATCH_NORM_MOVE 0.1 /* the way of the running statistics to those of a batch */
+#define DDP__BATCH_NORM_MOVE 0.1 /* fraction by which running statistics move towards the batch's */
 
-enum { DDP__ROPE_PAIRS = 256 }; /* most pairs of a head that rope turns: their angles lie on the stack */
+enum { DDP__ROPE_PAIRS = 256 }; /* maximum pairs of a head for rope, whose angles are on the stack */
 
 DDP_LIB ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__heads *z, ddp_error *err);
-/* The same of a spec that has passed it. */
+/* The same for a spec that has passed this check. */
 DDP_LIB ddp__heads ddp__heads_of(const ddp_op_spec *s);
 
-/* Where in x the queries of (batch, head) number head begin, and the keys of number kv_head; and in out, the
- * former. */
+/* Offset in x of the queries of head number `head` of all (batch, head), and of the keys of number
+ * kv_head; and the offset of that query head in out. */
 static inline DDP__DEVICE long ddp__heads_q(const ddp__heads *z, long head)
 {
     return head / z->heads * z->t * z->row + head % z->heads * z->d;
@@ -9095,29 +9373,29 @@ static inline DDP__DEVICE long ddp__heads_out(const ddp__heads *z, long head)
 
 /* Checks that input 0 is (batch, channels, height, width). */
 DDP_LIB ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err);
-/* Elements of such a shape, also of one that is refused later for being too large. */
+/* Number of elements of such a shape, even if it is rejected later as too large. */
 DDP_LIB double ddp__image_count(const ddp_shape *s);
 
-/* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over a channel of images of shape s, where both begin:
- * a plane in float, planes in double, in order. */
+/* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over one channel of images of shape s; x and y
+ * point to its first element. Sums are in float within a plane and in double across planes, in order. */
 DDP_LIB void ddp__channel_sums(const ddp_op_call *call, const ddp_shape *s, const float *x, const float *y,
                                float x_mean, float y_mean, double *sum);
 
-/* A square window that slides over the image: sets out, with channels channels, from the
- * arguments first (kernel), first + 1 (stride) and first + 2 (padding on every side). */
+/* Shape rule for a square window that slides over the image: sets out, with `channels` channels. The
+ * arguments are first (kernel), first + 1 (stride) and first + 2 (padding on every side). */
 DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long channels,
                                      ddp_error *err);
 
-/* Windows and planes of a pool whose arguments are kernel, stride and padding. */
+/* Dimensions of a pooling operator with arguments kernel, stride and padding. */
 typedef struct ddp__pool_size {
     long planes;
-    int h, w, rows, cols; /* of the input; of the output */
+    int h, w, rows, cols; /* size of the input; size of the output */
     int kernel, stride, padding;
 } ddp__pool_size;
 
 DDP_LIB ddp__pool_size ddp__pool_sizes(const ddp_op_spec *s);
 
-/* Where window number i begins and ends along a side of size, padding cut off. */
+/* Range of window number i along a side of length size, without the padding. */
 static inline DDP__DEVICE void ddp__pool_span(const ddp__pool_size *z, int i, int size, int *first, int *last)
 {
     const int at = i * z->stride - z->padding;
@@ -9634,7 +9912,8 @@ const ddp__kernels *ddp__kernels_best(void)
 }
 
 /* ==== ops/ops.c ==== [ops] */
-/* What operators share: parallel loops, checks of inputs and arguments, heads, windows. */
+/* Shared helpers of operators: parallel loops, checks of inputs and arguments, attention heads, image
+ * windows. */
 
 void ddp__op_elements(const ddp_op_call *call, void (*fn)(void *user, long, long))
 {
@@ -9733,7 +10012,7 @@ ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__heads *z, dd
     return DDP_OK;
 }
 
-/* ---- what operators on images (batch, channels, height, width) share ---- */
+/* ---- image operators (batch, channels, height, width) ---- */
 
 double ddp__image_count(const ddp_shape *s)
 {
@@ -10237,26 +10516,26 @@ void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_product *g)
 }
 
 /* ==== ops/linear.c ==== [ops] */
-/* linear: y = x W^T + b over rows, x (rows, C), W (width, C), b (width); and the matrix product in float
- * behind it: blocks of the result, packed panels, register tiles. */
+/* linear: y = x W^T + b over rows, with x (rows, C), W (width, C), b (width); and the float matrix
+ * product that it uses (blocks of the result, packed panels, register tiles). */
 #ifdef DDP_USE_CBLAS
 #include <cblas.h>
 #endif
 
-/* ---- the product ---- */
+/* ---- the matrix product ---- */
 
-/* A panel of b is packed once into L2, as strips of nr columns that stay in L1 while
- * the rows of a pass by, DDP__MATMUL_PANELS tiles at a time. Rows of a are read where they lie;
- * where its columns lie together, and where a last tile has fewer rows, they are copied. All is in
- * the thread's room: no allocation in a training step, no state shared between threads. */
+/* A panel of b is packed once into L2, as strips of nr columns. A strip stays in L1 while the rows of a
+ * pass are processed, DDP__MATMUL_PANELS tiles at a time. Rows of a are read in place; they are copied if
+ * the columns of a are contiguous, or if the last tile has fewer rows. All copies are in the thread's
+ * working memory: a training step does not allocate, and threads share no state. */
 enum {
     DDP__MATMUL_KC = 384,
     DDP__MATMUL_DEPTH = 256,
     DDP__MATMUL_NC = 384,
-    DDP__MATMUL_PACK = DDP__MATMUL_NC * DDP__MATMUL_DEPTH, /* floats of a packed panel, of fewer columns where
-                                                              it is deeper */
+    DDP__MATMUL_PACK =
+        DDP__MATMUL_NC * DDP__MATMUL_DEPTH, /* floats of a packed panel; a deeper panel has fewer columns */
     DDP__MATMUL_PANELS = 4,
-    DDP__MATMUL_FEW = 64 /* rows for which b is not packed where its rows lie together */
+    DDP__MATMUL_FEW = 64 /* up to this many rows, b is not packed if its rows are contiguous */
 };
 
 typedef struct ddp__matmul_room {
@@ -10268,19 +10547,19 @@ DDP__ROOM_FITS(ddp__matmul_room);
 typedef struct ddp__matmul_job {
     const ddp__matmul *g;
     const ddp__kernels *kernels;
-    long rows, cols; /* of a parallel block */
+    long rows, cols; /* size of a parallel block */
     long row_blocks;
 } ddp__matmul_job;
 
-/* Some rows of a, a register tile after the other, as gemm_at reads them. */
+/* Rows of a, one register tile after the other, in the form that gemm_at reads. */
 typedef struct ddp__matmul_rows {
     const float *a;
     long row, col;
-    long tile; /* floats from a tile to the next */
+    long tile; /* floats from one tile to the next */
 } ddp__matmul_rows;
 
-/* Sums are cut into equal parts; their order depends on k alone. One of at most KC saves a pass
- * over c, which may be large; else a strip of b fits L1 beside the rows of a. */
+/* Sums are split into equal parts, so their order depends only on k. A single part of at most KC saves a
+ * pass over c, which may be large. Otherwise a strip of b fits L1 next to the rows of a. */
 long ddp__matmul_depth(long k)
 {
     const long parts = k <= DDP__MATMUL_KC ? 1 : ddp__parts(k, DDP__MATMUL_DEPTH);
@@ -10288,8 +10567,8 @@ long ddp__matmul_depth(long k)
     return ddp__parts(k > 0 ? k : 1, parts);
 }
 
-/* dst[p*width + j] = b(p0 + p, j0 + j); further columns are zero: their results are thrown away,
- * but what the room held before may be subnormal, which is slow. */
+/* dst[p*width + j] = b(p0 + p, j0 + j). Further columns are zeroed: their results are discarded, but old
+ * values could be subnormal, which is slow. */
 static void ddp__matmul_pack(const ddp__kernels *kn, float *dst, const ddp__matmul *g, long p0, long k,
                              long j0, long cols)
 {
@@ -10307,7 +10586,7 @@ static void ddp__matmul_pack(const ddp__kernels *kn, float *dst, const ddp__matm
     }
 }
 
-/* Rows i0.. of a, columns p0..p0+k-1: where they are, or in pack. */
+/* Rows i0.. of a, columns p0..p0+k-1: in place, or copied to pack. */
 static ddp__matmul_rows ddp__matmul_take(const ddp__kernels *kn, float *pack, const ddp__matmul *g, long i0,
                                          long rows, long p0, long k)
 {
@@ -10329,7 +10608,7 @@ static ddp__matmul_rows ddp__matmul_take(const ddp__kernels *kn, float *pack, co
     return r;
 }
 
-/* One register tile; at an edge through a full tile of its own. */
+/* Computes one register tile; at an edge, in a temporary full tile. */
 static void ddp__matmul_tile(const ddp__kernels *kn, long k, const ddp__matmul_rows *a, const float *b,
                              long b_row, float *c, long c_row, long rows, long cols, const float *bias,
                              int add)
@@ -10349,7 +10628,7 @@ static void ddp__matmul_tile(const ddp__kernels *kn, long k, const ddp__matmul_r
         }
 }
 
-/* What the sums are added to: the bias, or zeros, or what is there. */
+/* Initialises the sums: with the bias, with zeros, or with the present values. */
 static void ddp__matmul_empty(const ddp__matmul *g, long i0, long i1, long j0, long j1)
 {
     for (long i = i0; i < i1 && !g->add; i++)
@@ -10363,7 +10642,7 @@ static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, ddp_
     float *a_pack = room->a_pack, *b_pack = room->b_pack;
     const long depth = ddp__matmul_depth(g->k), group = DDP__MATMUL_PANELS * kn->mr;
     const int few = g->b_col == 1 && i1 - i0 <= DDP__MATMUL_FEW;
-    const long whole = few ? (j1 - j0) / kn->nr * kn->nr : 0; /* columns of b read where they lie */
+    const long whole = few ? (j1 - j0) / kn->nr * kn->nr : 0; /* columns of b that are read in place */
 
     if (g->k == 0) ddp__matmul_empty(g, i0, i1, j0, j1);
     for (long p = 0; p < g->k; p += depth) {
@@ -10399,9 +10678,9 @@ static void ddp__matmul_blocks(void *user, void *room, long first, long last)
     }
 }
 
-/* Blocks of whole register tiles, as large as they may be: each packs its panel of b again. More threads get
- * smaller ones; that moves no bit, since no sum over p is ever split by blocks. Returns the number of
- * blocks. */
+/* Splits the result into blocks of whole register tiles. Blocks are as large as possible, because each
+ * packs its panel of b again; with more threads they are smaller. The result is bit-identical, because
+ * blocks never split a sum over p. Returns the number of blocks. */
 static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const ddp__kernels *kn, int threads)
 {
     const long wanted = threads > 1 ? 3L * threads : 1;
@@ -10430,11 +10709,11 @@ void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g)
 }
 
 #ifdef DDP_USE_CBLAS
-/* BLAS cannot be stopped from summing an element in another order at another place of a block, so
- * the slices depend on the shape alone: results are the same for any number of threads. */
+/* BLAS may sum an element in another order at another position of a block, so the slices depend only on
+ * the shape: results are the same for any number of threads. */
 enum { DDP__CBLAS_SLICE = 256 };
 
-/* BLAS wants it no shorter than a row, even where there is only one. */
+/* BLAS requires a stride of at least a row, even for a single row. */
 static int ddp__cblas_stride(long row, long col, long rows, long cols)
 {
     return (int)(col == 1 ? (row > cols ? row : cols) : (col > rows ? col : rows));
@@ -10443,7 +10722,7 @@ static int ddp__cblas_stride(long row, long col, long rows, long cols)
 static void ddp__matmul_cblas(void *user, long first, long last)
 {
     const ddp__matmul *g = (const ddp__matmul *)user;
-    const int wide = g->n >= g->m; /* the longer side is cut */
+    const int wide = g->n >= g->m; /* split the longer side */
     const CBLAS_TRANSPOSE a_way = g->a_col == 1 ? CblasNoTrans : CblasTrans;
     const CBLAS_TRANSPOSE b_way = g->b_col == 1 ? CblasNoTrans : CblasTrans;
     long t, i, j, rows, cols;
@@ -10468,7 +10747,8 @@ void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g)
     ddp__matmul job = *g;
 
     if (g->m <= 0 || g->n <= 0) return;
-        /* its helper threads would spin beside ours: half the speed of both, measured */
+        /* the helper threads of BLAS would spin and take processor time from ours: half the speed of
+         * both, measured */
 #ifdef OPENBLAS_CONFIG_H
     openblas_set_num_threads(1);
 #endif
@@ -10503,7 +10783,7 @@ static void ddp__linear_finish(ddp_op_spec *s, long width)
     s->flops = 2.0 * (double)z.m * (double)z.n * (double)z.k;
 }
 
-/* Weight and bias start uniform within 1 / sqrt(C), PyTorch's default. */
+/* Weight and bias start uniform in +-1 / sqrt(C), PyTorch's default. */
 ddp_status ddp__linear_start(ddp_op_spec *s, const char *op, int bias, ddp_error *err)
 {
     long width, c;
@@ -10616,10 +10896,12 @@ DDP__OPS(ddp__linear_ops, {"linear", ddp__linear_shape, ddp__linear_forward, ddp
          {"linear_tied", ddp__linear_tied_shape, ddp__linear_forward, ddp__linear_backward})
 
 /* ==== ops/embedding.c ==== [ops] */
-/* What tokens and their places become: rows of a table (embedding, position), and angles (rope). */
+/* Operators on tokens and positions: table lookup (embedding, position) and rotary position embedding
+ * (rope). */
 
-/* ---- embedding: tokens int32 (rows..) -> (rows.., C), table (V, C). A token outside 0..V-1 gives a row of
- * NAN, which reaches the loss; a kernel cannot return an error. Its gradient is dropped. ---- */
+/* ---- embedding: tokens int32 (rows..) -> (rows.., C), table (V, C). A token outside 0..V-1 gives a row
+ * of NAN, which makes the loss NAN, because a kernel cannot return an error. The gradient of such a row
+ * is dropped. ---- */
 
 static ddp_status ddp__embedding_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -10660,7 +10942,7 @@ static void ddp__embedding_forward(const ddp_op_call *call)
     ddp__op_rows(call, &call->spec->out, ddp__embedding_rows);
 }
 
-/* Blocks of columns: a token may occur in many rows, so rows are added in order. */
+/* Runs over blocks of columns. A token may occur in many rows, so rows are added in order. */
 static void ddp__embedding_columns(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
@@ -10743,11 +11025,11 @@ static void ddp__position_each(const ddp_op_call *call, void (*elements)(void *u
 static void ddp__position_forward(const ddp_op_call *call) { ddp__position_each(call, ddp__position_rows); }
 static void ddp__position_backward(const ddp_op_call *call) { ddp__position_each(call, ddp__position_grads); }
 
-/* ---- rope: rotary position embedding (Su et al. 2021, arXiv:2104.09864, Eq. 34) in the half-split
- * form of the published Llama weights: x (B, T, (heads + 2 kv_heads) d) holds queries, keys and
- * values as attention reads them; at position t the pair (x[i], x[d/2 + i]) of every query and key
- * head is turned by the angle t theta^(-2i/d). Values pass through. Arguments: heads, kv_heads (0 =
- * heads), theta (0 = 10000). A rotation's gradient is the rotation back ---- */
+/* ---- rope: rotary position embedding (Su et al. 2021, arXiv:2104.09864, Eq. 34) in the half-split form
+ * of the published Llama weights. x (B, T, (heads + 2 kv_heads) d) contains queries, keys and values in
+ * the layout of attention. At position t, the pair (x[i], x[d/2 + i]) of every query and key head is
+ * rotated by the angle t theta^(-2i/d). Values are unchanged. Arguments: heads, kv_heads (default:
+ * heads), theta (default: 10000). The gradient is the inverse rotation ---- */
 
 static ddp_status ddp__rope_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -10776,7 +11058,7 @@ typedef struct ddp__rope_job {
     int direction, add;
 } ddp__rope_job;
 
-/* Items are positions: the angles of one are computed once for all sequences and heads. */
+/* Items are positions, so that the angles of a position are computed once for all sequences and heads. */
 static void ddp__rope_positions(void *user, long first, long last)
 {
     const ddp__rope_job *job = (const ddp__rope_job *)user;
@@ -10826,17 +11108,17 @@ DDP__OPS(ddp__embedding_ops,
          {"rope", ddp__rope_shape, ddp__rope_forward, ddp__rope_backward})
 
 /* ==== ops/norm.c ==== [ops] */
-/* Layer norm, RMS norm and batch norm. */
+/* Layer norm, RMS norm and batch norm, forward and backward. */
 
-/* ---- over the last dimension, y = (x - mean) * rstd * scale + shift, rstd = 1 / sqrt(var + eps):
+/* ---- norms over the last dimension: y = (x - mean) * rstd * scale + shift, rstd = 1 / sqrt(var + eps):
  *   layer_norm (Ba et al. 2016, arXiv:1607.06450, Eq. 3): biased variance. Saved per row: mean, rstd
- *   rms_norm (Zhang and Sennrich 2019, arXiv:1910.07467, Eq. 4): mean and shift are 0, var is
- *   mean(x^2). Argument 0 is eps (0 = 1e-5). Saved per row: rstd ---- */
+ *   rms_norm (Zhang and Sennrich 2019, arXiv:1910.07467, Eq. 4): mean and shift are 0, var is mean(x^2).
+ *   Argument 0 is eps (default: 1e-5). Saved per row: rstd ---- */
 
 typedef struct ddp__norm_size {
     long rows, n;
     int centred; /* 1: layer_norm */
-    long saved;  /* elements of a row, the last of which is rstd */
+    long saved;  /* saved elements of a row; the last is rstd */
 } ddp__norm_size;
 
 static ddp__norm_size ddp__norm_sizes(const ddp_op_spec *s)
@@ -10907,7 +11189,7 @@ static inline void ddp__norm_columns_add(float *scale, float *shift, const float
     for (long j = 0; shift && j < n; j++) shift[j] += dy[j];
 }
 
-/* Scale and shift by blocks of columns, rows in order: no sum is split over threads. */
+/* Gradients of scale and shift by blocks of columns, rows in order: no sum is split over threads. */
 static void ddp__norm_grad_columns(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
@@ -10922,7 +11204,7 @@ static void ddp__norm_grad_columns(void *user, long first, long last)
         const float *dy = (const float *)call->grad_out + i * z.n + first;
         const float *stat = (const float *)call->saved + i * z.saved;
         const float mean = z.centred ? stat[0] : 0, rstd = stat[z.saved - 1];
-        if (last - first == DDP__OP_COLUMNS) /* a constant: these are vectors then */
+        if (last - first == DDP__OP_COLUMNS) /* a constant length, so that the compiler vectorises the loop */
             ddp__norm_columns_add(sum_scale, shift, x, dy, mean, rstd, DDP__OP_COLUMNS);
         else
             ddp__norm_columns_add(sum_scale, shift, x, dy, mean, rstd, last - first);
@@ -10946,15 +11228,15 @@ static void ddp__norm_backward(const ddp_op_call *call)
     if (call->grad_in[0]) ddp__op_rows(call, &call->spec->in[0], ddp__norm_grad_rows);
 }
 
-/* ---- batch_norm2d, of each channel over images and pixels (Ioffe and Szegedy 2015, arXiv:1502.03167,
- * Algorithm 1): biased variance. Saved per channel: the batch's mean and rstd ---- */
+/* ---- batch_norm2d: normalises each channel over images and pixels (Ioffe and Szegedy 2015,
+ * arXiv:1502.03167, Algorithm 1), with biased variance. Saved per channel: the batch's mean and rstd ---- */
 
 static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
 {
     const ddp_param mean = {"running_mean", {1, {s->in[0].dim[1], 0, 0, 0}}, DDP_INIT_ZERO, 0, 0};
 
     DDP__TRY(ddp__image_input(s, "batch_norm2d", err));
-    DDP__TRY(ddp__op_same(s, "batch_norm2d", 8, err)); /* as layer_norm */
+    DDP__TRY(ddp__op_same(s, "batch_norm2d", 8, err)); /* flops per element as in layer_norm */
     ddp__op_param(s, "scale", s->in[0].dim[1], 0, DDP_INIT_ONE, 0);
     ddp__op_param(s, "shift", s->in[0].dim[1], 0, DDP_INIT_ZERO, 0);
     s->buffer[0] = s->buffer[1] = mean;
@@ -10965,9 +11247,9 @@ static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* Mean and biased variance of a channel. Both come from a plane while it is in the cache, and
- * planes are joined as by Chan, Golub and LeVeque (1979): squares are of differences from a mean
- * that is near, so a mean far from 0 costs no digits. */
+/* Mean and biased variance of a channel. Both are computed per plane while it is in the cache; planes are
+ * combined by the method of Chan, Golub and LeVeque (1979). Squares are of differences from a nearby
+ * mean, so a mean far from 0 costs no precision. */
 static void ddp__batch_norm_moments(const ddp_op_call *call, const ddp_shape *s, const float *x, double *mean,
                                     double *var)
 {
@@ -10983,7 +11265,7 @@ static void ddp__batch_norm_moments(const ddp_op_call *call, const ddp_shape *s,
         kn->moments(x, x, n, 0, 0, part);
         near = part[0] / (float)n;
         kn->moments(x, x, n, near, near, part);
-        /* near is rounded: the rest of its sum corrects both */
+        /* `near` is rounded; the sum of differences from it corrects mean and variance */
         off = (double)part[0] / (double)n;
         squares += (double)part[1] - off * (double)part[0];
         off += (double)near - *mean;
@@ -11001,7 +11283,7 @@ static void ddp__batch_norm_statistics(const ddp_op_call *call, const float *x, 
     float *stat = (float *)call->saved + 2 * c;
     double mean = (double)*running_mean, var = (double)*running_var;
 
-    if (call->training) { /* the running variance is unbiased; a channel of one value keeps to the biased */
+    if (call->training) { /* the running variance is unbiased, except for a channel of one value */
         ddp__batch_norm_moments(call, s, x, &mean, &var);
         *running_mean += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)*running_mean));
         *running_var += (float)(DDP__BATCH_NORM_MOVE *
@@ -11050,7 +11332,7 @@ static void ddp__batch_norm_grad_channels(void *user, long first, long last)
         if (dscale) dscale[c] += (float)(sum[1] * rstd);
         if (dshift) dshift[c] += (float)sum[0];
         if (!call->grad_in[0]) continue;
-        slope = -scale * rstd * rstd * sum[1] / count; /* of x */
+        slope = -scale * rstd * rstd * sum[1] / count; /* factor of x */
         for (long b = 0; b < s->dim[0]; b++)
             kn->affine((float *)call->grad_in[0] + c * n + b * image, dy + b * image, x + b * image, n,
                        (float)scale, (float)slope, (float)(-scale * sum[0] / count - slope * mean),
@@ -11397,8 +11679,8 @@ DDP__OPS(ddp__attention_ops,
 /* ==== ops/elementwise.c ==== [ops] */
 /* Elementwise operators: gelu, relu, add, swiglu, dropout. */
 
-/* ---- gelu, tanh form (Hendrycks and Gimpel, arXiv:1606.08415), and relu, whose gradient at 0 is 0: of one
- * input, by the kernels of that name ---- */
+/* ---- gelu, tanh form (Hendrycks and Gimpel, arXiv:1606.08415), and relu, whose gradient at 0 is 0. Both
+ * have one input and use the kernels of the same name ---- */
 
 #define DDP__MAP_OP(name, flops)                                                                    \
     static ddp_status ddp__##name##_shape(ddp_op_spec *s, ddp_error *err)                           \
@@ -11475,8 +11757,8 @@ static void ddp__add_grad_range(void *user, long first, long last)
 static void ddp__add_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__add_range); }
 static void ddp__add_backward(const ddp_op_call *call) { ddp__op_elements(call, ddp__add_grad_range); }
 
-/* ---- swiglu (Shazeer 2020, arXiv:2002.05202, Eq. 5, its elementwise part): y = silu(a) b with silu(a) = a /
- * (1 + e^-a), from one input (..., 2F), whose rows are a then b, or from two (..., F) ---- */
+/* ---- swiglu (Shazeer 2020, arXiv:2002.05202, Eq. 5, without the matrix products): y = silu(a) b with
+ * silu(a) = a / (1 + e^-a). Takes one input (..., 2F), rows a then b, or two inputs (..., F) ---- */
 
 static ddp_status ddp__swiglu_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -11504,7 +11786,8 @@ static ddp_status ddp__swiglu_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* The factors in the arrays given per input; NULL stays NULL. Returns how far apart their rows are. */
+/* Finds the factors a and b in arrays that are given per input; NULL stays NULL. Returns the stride of
+ * their rows. */
 static long ddp__swiglu_factors(const ddp_op_spec *s, void *const *of, float **a, float **b)
 {
     const long n = s->out.dim[s->out.dims - 1];
@@ -11551,9 +11834,9 @@ static void ddp__swiglu_backward(const ddp_op_call *call)
         ddp__op_rows(call, &call->spec->out, ddp__swiglu_grad_rows);
 }
 
-/* ---- dropout, inverted (Srivastava et al. 2014): y = x / (1 - p) where kept, else 0. The mask is
- * not stored: it is a pure function of call->random and the element's index, so backward draws it
- * again, and neither depends on threads ---- */
+/* ---- dropout, inverted (Srivastava et al. 2014): y = x / (1 - p) for kept elements, else 0. The mask is
+ * a pure function of call->random and the element index. It is not stored: backward computes it again,
+ * and it does not depend on threads ---- */
 
 static ddp_status ddp__dropout_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -11565,8 +11848,8 @@ static ddp_status ddp__dropout_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* Keep[i] for elements i of block number block (DDP__OP_GRAIN elements, a stream each): 32 random
- * bits per element against p * 2^32. */
+/* keep[i] for the elements of one block (DDP__OP_GRAIN elements, with a random stream of its own):
+ * compares 32 random bits per element with p * 2^32. */
 static void ddp__dropout_mask(const ddp_op_call *call, long block, unsigned char *keep)
 {
     const uint32_t bound = (uint32_t)(call->spec->arg[0] * 4294967296.0);
@@ -11588,7 +11871,7 @@ typedef struct ddp__dropout_job {
     int add;
 } ddp__dropout_job;
 
-/* first is a multiple of DDP__OP_GRAIN, and the range one block. */
+/* first is a multiple of DDP__OP_GRAIN, and the range is one block. */
 static void ddp__dropout_range(void *user, long first, long last)
 {
     const ddp__dropout_job *job = (const ddp__dropout_job *)user;
@@ -11636,10 +11919,10 @@ DDP__OPS(ddp__elementwise_ops, {"gelu", ddp__gelu_shape, ddp__gelu_forward, ddp_
          {"dropout", ddp__dropout_shape, ddp__dropout_forward, ddp__dropout_backward})
 
 /* ==== ops/loss.c ==== [ops] */
-/* Softmax cross-entropy, mean over the rows whose label is not -1 (0 if there is none):
- * row loss = log(sum exp(x - max)) + max - x[label]. Saved: max and sum per row; probabilities
- * are never stored, backward computes them over the logits. A label below -1 or beyond the last
- * column makes the loss NAN, and its row of the gradient too: a kernel cannot return an error. */
+/* Softmax cross-entropy: mean over the rows whose label is not -1 (0 if there is none). Row loss =
+ * log(sum exp(x - max)) + max - x[label]. Saves max and sum per row. Probabilities are not stored;
+ * backward computes them in place of the logits. A label below -1 or beyond the last column makes the
+ * loss and that row's gradient NAN, because a kernel cannot return an error. */
 
 static ddp_status ddp__loss_labels(const ddp_op_spec *s, const char *op, ddp_error *err)
 {
@@ -11664,7 +11947,7 @@ static ddp_status ddp__loss_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* Rows that count, at least 1 so that it may divide. */
+/* Number of rows with a label, at least 1 so that it can be a divisor. */
 static long ddp__loss_counted(const int32_t *label, long rows)
 {
     long i, n = 0;
@@ -11688,7 +11971,7 @@ static void ddp__loss_rows(void *user, long first, long last)
     }
 }
 
-/* loss, and those of the rows of logits. */
+/* loss plus the losses of the rows of logits. */
 static double ddp__loss_sum(const ddp_op_call *call, double loss)
 {
     const ddp_shape *s = &call->spec->in[0];
@@ -11716,10 +11999,10 @@ static void ddp__loss_forward(const ddp_op_call *call)
 
 typedef struct ddp__loss_job {
     const ddp_op_call *call;
-    float g; /* gradient of the loss over the rows that count */
+    float g; /* gradient of the loss / number of rows with a label */
 } ddp__loss_job;
 
-/* grad_in may be the logits themselves: nothing of them is read after it is written. */
+/* grad_in may be the logits themselves: no element is read after it is written. */
 static void ddp__loss_grad_rows(void *user, long first, long last)
 {
     const ddp_op_call *call = ((const ddp__loss_job *)user)->call;
@@ -11755,9 +12038,9 @@ static void ddp__loss_backward(const ddp_op_call *call)
     ddp_op_parallel(call, rows, DDP__OP_GRAIN / s->dim[s->dims - 1] + 1, ddp__loss_grad_rows, &job);
 }
 
-/* ---- linear_cross_entropy: logits x W^T and their loss, by chunks of rows. Forward of a training goes back
- * through each chunk while it has it, as if the gradient of the loss were 1; backward multiplies by what it
- * is. ---- */
+/* ---- linear_cross_entropy: the loss of logits x W^T, computed in chunks. A training forward also runs
+ * backward for each chunk while its logits exist, as if the gradient of the loss were 1; backward then
+ * multiplies by the actual gradient. ---- */
 
 long ddp__head_chunk(long rows)
 {
@@ -11777,7 +12060,7 @@ static ddp_status ddp__head_shape(ddp_op_spec *s, ddp_error *err)
     k = (double)w->dim[1];
     memset(&s->out, 0, sizeof s->out);
     saved = (n + rows) * k + (n + 2) * (double)ddp__head_chunk(ddp_shape_rows(&s->in[0]));
-    s->saved = saved < 1e18 ? (size_t)saved : (size_t)-1; /* which no graph takes */
+    s->saved = saved < 1e18 ? (size_t)saved : (size_t)-1; /* too large for any graph */
     s->flops = (6 * k + 10) * rows * n;
     s->backward_flops = 2 * (n + rows) * k;
     return DDP_OK;
@@ -11808,7 +12091,7 @@ static void ddp__head_forward(const ddp_op_call *call)
     const ddp__head h = ddp__head_of(call);
     const int32_t *label = (const int32_t *)call->in[1];
     const long counted = ddp__loss_counted(label, h.rows);
-    ddp_op_spec spec = *call->spec; /* of the loss of a chunk */
+    ddp_op_spec spec = *call->spec; /* for the loss of a chunk */
     ddp_op_call part = *call;
     ddp__loss_job job = {&part, 1 / (float)counted};
     double loss = 0;
@@ -12260,9 +12543,9 @@ static void ddp__conv_backward(const ddp_op_call *call)
 DDP__OPS(ddp__conv_ops, {"conv2d", ddp__conv2d_shape, ddp__conv_forward, ddp__conv_backward})
 
 /* ==== ops/pool.c ==== [ops] */
-/* From images to smaller images, and to rows: max and mean over windows, mean of each channel, flatten. */
+/* Pooling operators and flatten: max and mean over windows, mean of each channel, images to rows. */
 
-/* Arguments: kernel, stride, padding. A window may not lie in the padding alone. */
+/* Arguments: kernel, stride, padding. A window must include at least one element of the image. */
 static ddp_status ddp__pool2d_shape(ddp_op_spec *s, const char *op, ddp_error *err)
 {
     DDP__TRY(ddp__image_input(s, op, err));
@@ -12278,7 +12561,7 @@ static ddp_status ddp__pool2d_shape(ddp_op_spec *s, const char *op, ddp_error *e
     return DDP_OK;
 }
 
-/* Runs planes over all planes of the input. */
+/* Runs `planes` over all planes of the input. */
 static void ddp__pool_each(const ddp_op_call *call, void (*planes)(void *user, long first, long last))
 {
     const ddp_shape *s = &call->spec->in[0];
@@ -12287,7 +12570,7 @@ static void ddp__pool_each(const ddp_op_call *call, void (*planes)(void *user, l
                     (void *)call);
 }
 
-/* NAME_forward and NAME_backward run NAME_planes and NAME_grad_planes. */
+/* Defines NAME_forward and NAME_backward, which run NAME_planes and NAME_grad_planes. */
 #define DDP__POOL_RUNS(name)                                                                     \
     static void name##_forward(const ddp_op_call *call) { ddp__pool_each(call, name##_planes); } \
     static void name##_backward(const ddp_op_call *call)                                         \
@@ -12295,10 +12578,10 @@ static void ddp__pool_each(const ddp_op_call *call, void (*planes)(void *user, l
         if (call->grad_in[0]) ddp__pool_each(call, name##_grad_planes);                          \
     }
 
-/* ---- over windows: the maximum, which the first of equals has, and a NaN is one; or the mean over kernel x
- * kernel elements, padding counted as zeros ---- */
+/* ---- pooling over windows. Maximum: the first of equal values wins, and NaN counts as a maximum. Mean:
+ * over kernel x kernel elements, with padding as zeros ---- */
 
-/* Saved: where in its window each maximum was, so that backward touches no other element. */
+/* Saves the position of each maximum in its window, so that backward updates only that element. */
 static ddp_status ddp__max_pool2d_shape(ddp_op_spec *s, ddp_error *err)
 {
     DDP__TRY(ddp__pool2d_shape(s, "max_pool2d", err));
@@ -12312,7 +12595,7 @@ static ddp_status ddp__avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
     return ddp__pool2d_shape(s, "avg_pool2d", err);
 }
 
-/* Where the maxima of planes from first on are noted; NULL: means are taken. */
+/* Where the positions of maxima are stored, for planes from first on; NULL for means. */
 static float *ddp__pool_at(const ddp_op_call *call, long first)
 {
     return call->spec->saved ? (float *)call->saved + first * call->spec->out.dim[2] * call->spec->out.dim[3]
@@ -12430,7 +12713,7 @@ static void ddp__global_pool_grad_planes(void *user, long first, long last)
 
 DDP__POOL_RUNS(ddp__global_pool)
 
-/* ---- flatten: the same elements in another shape ---- */
+/* ---- flatten: same elements, other shape ---- */
 
 static ddp_status ddp__flatten_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -12469,7 +12752,7 @@ DDP__OPS(ddp__pool_ops,
          {"flatten", ddp__flatten_shape, ddp__flatten_forward, ddp__flatten_backward})
 
 /* ==== ops/builtin.c ==== [ops] */
-/* The built-in operators: their table, and one builder for each. */
+/* The table of built-in operators, and one builder function for each. */
 
 const ddp_op *ddp__builtin_op(const char *name)
 {
@@ -12487,9 +12770,9 @@ const ddp_op *ddp__builtin_op(const char *name)
 
 ddp_graph *ddp_graph_new(ddp_ctx *d) { return ddp__graph_new(d, ddp__builtin_op); }
 
-/* ---- builders: each collects the arguments for ddp_apply ---- */
+/* ---- builders: each passes its arguments to ddp_apply ---- */
 
-/* Of one input; args: how many arguments follow, each a double. */
+/* Builds an operator with one input. args: number of arguments that follow, each a double. */
 static ddp_node *ddp__build(ddp_graph *g, const char *op, ddp_node *x, int args, ...)
 {
     double arg[DDP_OP_ARGS] = {0};
@@ -12602,19 +12885,19 @@ ddp_node *ddp_flatten(ddp_graph *g, ddp_node *x) { return ddp__build(g, "flatten
 #endif
 
 /* ==== nn/exact.h ==== [nn] */
-/* Float arithmetic that every processor rounds in the same way, without fused multiply-add whatever the
- * flags; and what is made of it: clipping by the global norm, factors of the update rules, what ddp_muon
- * works in. */
+/* Float arithmetic that rounds identically on every processor (no fused multiply-add, whatever the
+ * compiler flags), and the functions based on it: clipping by the global norm, factors of the update
+ * rules, working memory of ddp_muon. */
 
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
 
-/* Four floats; the base instruction set of x86-64 and of ARMv8 has them. */
+/* Four floats; part of the base instruction sets of x86-64 and ARMv8. */
 typedef float ddp__f4 __attribute__((vector_size(16)));
 
-/* The compiler may not look through this, so it cannot fuse the product into a later addition.
- * Attributes and pragmas do not do: clang ignores them under -ffp-contract=fast. */
+/* An opaque asm statement that prevents the compiler from fusing the product into a later addition.
+ * Attributes and pragmas do not suffice: clang ignores them under -ffp-contract=fast. */
 #if defined(__SSE2__)
 #define DDP__ROUNDED(v) __asm__("" : "+x"(v))
 #elif defined(__aarch64__)
@@ -12645,7 +12928,7 @@ static inline ddp__f4 ddp__f4_mul(ddp__f4 a, ddp__f4 b)
     return product;
 }
 
-/* A square root is rounded exactly by IEEE, so all ways to take it agree. */
+/* IEEE requires correctly rounded square roots, so all implementations agree. */
 static inline ddp__f4 ddp__f4_sqrt(ddp__f4 v)
 {
 #ifdef __SSE2__
@@ -12663,7 +12946,7 @@ static inline double ddp__product(double a, double b)
     return product;
 }
 
-/* x to the n-th by squaring (n >= 0): libm's pow is not bit-equal on all platforms. */
+/* x to the n-th power by squaring (n >= 0). libm's pow is not bit-identical on all platforms. */
 static inline double ddp__power(double x, long n)
 {
     double r = 1;
@@ -12673,7 +12956,8 @@ static inline double ddp__power(double x, long n)
     return r;
 }
 
-/* late += f late^2 (now - then), rounded after each product: a gradient of one point, at another. */
+/* late += f late^2 (now - then), rounded after each product: compensates a delayed gradient for the
+ * parameters that moved meanwhile. */
 static inline void ddp__late_compensate(float *late, const float *now, const float *then, size_t n, float f)
 {
     for (size_t i = 0; i < n; i++) {
@@ -12689,16 +12973,16 @@ static inline void ddp__late_compensate(float *late, const float *now, const flo
 
 /* ---- clipping by the global norm of all gradients ---- */
 
-/* Sum of x[i]^2 in double, always added in the same order: a layer's sum has the same bits on
- * every processor (the product of two floats is exact in double, fused or not). Pure. */
+/* Sum of x[i]^2 in double, always added in the same order, so a layer's sum is bit-identical on every
+ * processor (the product of two floats is exact in double, fused or not). Pure. */
 DDP_LIB double ddp__sum_squares(const float *x, size_t n);
 
-/* The index of the first NaN or infinite value, n if there is none. It looks at bits: -ffast-math compiles
- * other tests away. Pure. */
+/* Index of the first NaN or infinite value, or n if there is none. Tests the bits, because -ffast-math
+ * removes other tests. Pure. */
 DDP_LIB size_t ddp__first_not_finite(const float *x, size_t n);
 
-/* What to multiply the gradients with: max_norm / (norm + 1e-6), at most 1, with norm the root
- * of sum_squares over all layers (PyTorch's clip_grad_norm_). NaN sums give NaN. Pure. */
+/* Clipping factor of the gradients: max_norm / (norm + 1e-6), at most 1; norm is the square root of
+ * sum_squares over all layers (as PyTorch's clip_grad_norm_). A NaN sum gives NaN. Pure. */
 DDP_LIB float ddp__clip_factor(double sum_squares, double max_norm);
 
 static inline void ddp__scale(float *x, size_t n, float s)
@@ -12709,40 +12993,41 @@ static inline void ddp__scale(float *x, size_t n, float s)
     for (; i < n; i++) x[i] *= s;
 }
 
-/* ---- the built-in rules as a device sees them: which one, and its factors ---- */
+/* ---- built-in rules for a device: the kind of rule and its factors ---- */
 
 typedef enum ddp__rule { DDP__RULE_USER, DDP__RULE_SGD, DDP__RULE_ADAM } ddp__rule;
 
-/* Adam and AdamW of one update; all devices take the same floats. */
+/* Factors of one Adam or AdamW update; all devices use the same floats. */
 typedef struct ddp__adam_step {
     float beta1, gain1, beta2, gain2; /* gain = 1 - beta */
-    float l2;                         /* of Adam: added to the gradient */
-    float shrink;                     /* of AdamW: 1 - lr decay */
+    float l2;                         /* Adam: decay added to the gradient */
+    float shrink;                     /* AdamW: 1 - lr decay */
     float root, eps, step;            /* 1 / sqrt(1 - beta2^t), eps, -lr / (1 - beta1^t) */
 } ddp__adam_step;
 
 DDP_LIB ddp__rule ddp__optimizer_rule(const ddp_optimizer *o);
-/* Of an optimizer whose rule is DDP__RULE_ADAM. */
+/* For an optimizer whose rule is DDP__RULE_ADAM. */
 DDP_LIB void ddp__adam_factors(const ddp_optimizer *o, const ddp_update *u, ddp__adam_step *k);
 
-/* ---- ddp_update.desk of a matrix, for ddp_muon ---- */
+/* ---- ddp_update.desk for a matrix that ddp_muon updates ---- */
 
 typedef struct ddp__muon_desk {
     float *at;       /* working memory of ddp__muon_room floats */
-    ddp__pool *pool; /* who computes; NULL: the caller */
+    ddp__pool *pool; /* pool that computes; NULL: the calling thread */
 } ddp__muon_desk;
 
 DDP_LIB size_t ddp__muon_room(size_t rows, size_t columns);
 DDP_LIB int ddp__is_muon(const ddp_optimizer *o);
 
 /* ==== nn/optimizer.c ==== [nn] */
-/* The rules SGD, Adam and AdamW, clipping by the global norm, and schedules of the learning rate. */
+/* Update rules of SGD, Adam and AdamW, clipping by the global norm, and learning-rate schedules. */
 
-/* "0.999f" means 0.999: taken as it stands, 1 - beta would be off by 1e-5. */
+/* Rounds a float argument to the decimal that was meant: with the exact value of 0.999f, 1 - beta would
+ * be off by 1e-5. */
 static double ddp__decimal(float x) { return floor(ddp__product((double)x, 1e7) + 0.5) / 1e7; }
 
-/* run takes multiples of 8 values: those that are left go through it with zeros behind them. first and second
- * are the arrays of the state, or NULL. */
+/* Runs `run`, which takes multiples of 8 values, over all values; the last ones are padded with zeros.
+ * first and second are the state arrays, or NULL. */
 static void ddp__update_padded(void (*run)(const void *k, float *w, const float *g, float *m, float *v,
                                            size_t count),
                                const void *k, const ddp_update *u, float *first, float *second)
@@ -12761,7 +13046,7 @@ static void ddp__update_padded(void (*run)(const void *k, float *w, const float 
         if (at[i]) memcpy(at[i] + whole, end[i], rest * sizeof *g);
 }
 
-/* ---- SGD: hyper = momentum, weight decay, 1 = Nesterov's momentum ---- */
+/* ---- SGD: hyper = momentum, weight decay, 1 for Nesterov momentum ---- */
 
 typedef struct ddp__sgd_step {
     ddp__f4 momentum, decay, lr;
@@ -12800,10 +13085,11 @@ static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
     ddp__update_padded(ddp__sgd_some, &k, u, self->state_per_param ? u->state : NULL, NULL);
 }
 
-/* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = mean, then square ---- */
+/* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = first moment, then second moment
+ * ---- */
 
-/* count is a multiple of the vector's length. Wider vectors round the same way; memory is what they wait
- * for. */
+/* count is a multiple of the vector length. Wider vectors round identically; the loop is limited by
+ * memory bandwidth. */
 #define DDP__ADAM_SET(S, BYTES, SQRT, ATTR)                                                               \
     typedef float ddp__adam_vec_##S __attribute__((vector_size(BYTES)));                                  \
     typedef float ddp__adam_mem_##S __attribute__((vector_size(BYTES), aligned(4), may_alias));           \
@@ -12867,7 +13153,7 @@ static void ddp__adam_some(const void *step, float *w, const float *g, float *m,
 
 static void ddp__adamw_update(const ddp_optimizer *self, const ddp_update *u);
 
-/* The factors are made in double and then rounded once, as PyTorch does. */
+/* Computes the factors in double and rounds them once, as PyTorch does. */
 void ddp__adam_factors(const ddp_optimizer *self, const ddp_update *u, ddp__adam_step *k)
 {
     double beta1 = ddp__decimal(self->hyper[0]), beta2 = ddp__decimal(self->hyper[1]);
@@ -12898,7 +13184,7 @@ static void ddp__adam_update(const ddp_optimizer *self, const ddp_update *u)
 
 static void ddp__adamw_update(const ddp_optimizer *self, const ddp_update *u)
 {
-    ddp__adam_update(self, u); /* whose factors differ */
+    ddp__adam_update(self, u); /* only the factors differ */
 }
 
 ddp__rule ddp__optimizer_rule(const ddp_optimizer *o)
@@ -12907,7 +13193,7 @@ ddp__rule ddp__optimizer_rule(const ddp_optimizer *o)
     return o->update == ddp__adam_update || o->update == ddp__adamw_update ? DDP__RULE_ADAM : DDP__RULE_USER;
 }
 
-/* ---- the public makers ---- */
+/* ---- public constructors ---- */
 
 ddp_optimizer ddp_own_update(void)
 {
@@ -12955,7 +13241,7 @@ ddp_optimizer ddp_adamw(float lr, float beta1, float beta2, float eps, float wei
 
 /* ---- clipping ---- */
 
-/* Lane k adds elements k, k + 8, k + 16, ...; the lanes are added pairwise at the end. */
+/* Lane k adds elements k, k + 8, k + 16, ...; at the end the lanes are added in pairs. */
 double ddp__sum_squares(const float *x, size_t n)
 {
     typedef double pair __attribute__((vector_size(16)));
@@ -12984,7 +13270,7 @@ enum { DDP__FINITE_RUN = 1024 };
 size_t ddp__first_not_finite(const float *x, size_t n)
 {
     typedef int32_t word __attribute__((vector_size(16)));
-    const int32_t ones = 0x7f800000; /* an exponent of ones: neither a number nor zero */
+    const int32_t ones = 0x7f800000; /* an exponent of all ones: NaN or infinity */
     const word exponent = {ones, ones, ones, ones};
 
     for (size_t from = 0; from < n; from += DDP__FINITE_RUN) {
@@ -13053,14 +13339,14 @@ int ddp_schedule_named(const char *name, ddp_schedule_kind *out)
 }
 
 /* ==== nn/muon.c ==== [nn] */
-/* Muon: the momentum of a matrix is brought to the nearest orthogonal one by Newton-Schulz steps (Jordan et
- * al. 2024; MuLoCo, arXiv:2505.23725). Sums go in the order of their index and no product is fused into one,
- * so that the bits are the same on every processor and with any number of threads. */
+/* Muon optimizer: Newton-Schulz steps approximate the orthogonal matrix nearest to the momentum of a
+ * matrix (Jordan et al. 2024; MuLoCo, arXiv:2505.23725). Sums follow the order of their index and no
+ * product is fused, so results are bit-identical on every processor and with any number of threads. */
 
-/* ---- c (m x n) += a (m x k) b (k x n), row after row ---- */
+/* ---- matrix product: c (m x n) += a (m x k) b (k x n), row-major ---- */
 
-/* A panel of b's columns, packed; a's rows go by four. Of a symmetric result only tiles that reach the
- * diagonal are made. */
+/* A panel is a packed block of columns of b; rows of a are processed in fours. For a symmetric result,
+ * only tiles up to the diagonal are computed. */
 enum { DDP__PANEL = 16, DDP__PANEL_ROWS = 4, DDP__PANEL_DEPTH = 192 };
 
 typedef struct ddp__panels {
@@ -13115,7 +13401,7 @@ static void ddp__panel(float *c, const float *a, long stride, const float *b, lo
     ddp__panel_base(c, a, stride, b, depth);
 }
 
-/* Rows i..i+3 of a panel of `width` columns from column j; those that do not exist are zeros. */
+/* Computes rows i..i+3 of a panel of `width` columns from column j. Rows that do not exist are zeros. */
 static void ddp__panel_tile(const ddp__panels *g, long i, long j, long width, long from, long depth,
                             const float *b)
 {
@@ -13159,12 +13445,12 @@ static void ddp__panels_some(void *user, long first, long last)
 static void ddp__panels_run(ddp__pool *pool, ddp__panels *g)
 {
     ddp__pool_run(pool, (g->n + DDP__PANEL - 1) / DDP__PANEL, 1, ddp__panels_some, g);
-    for (long i = 1; g->symmetric && i < g->m; i++) /* (i, j) adds up the same products in the same order as
-                                                       (j, i) */
+    for (long i = 1; g->symmetric && i < g->m;
+         i++) /* bit-identical: (i, j) adds the same products in the same order as (j, i) */
         for (long j = 0; j < i; j++) g->c[i * g->n + j] = g->c[j * g->n + i];
 }
 
-/* ---- the steps ---- */
+/* ---- Newton-Schulz steps ---- */
 
 /* y = s x + t y, each product rounded. */
 static void ddp__mix(float *y, float t, const float *x, float s, size_t n)
@@ -13182,7 +13468,7 @@ static void ddp__mix(float *y, float t, const float *x, float s, size_t n)
     }
 }
 
-/* to (columns x rows) = from (rows x columns), turned. */
+/* to (columns x rows) = transpose of from (rows x columns). */
 static void ddp__transpose(float *to, const float *from, long rows, long columns)
 {
     for (long i = 0; i < rows; i += 16)
@@ -13197,8 +13483,8 @@ size_t ddp__muon_room(size_t rows, size_t columns)
     return 3 * rows * columns + 2 * m * m;
 }
 
-/* x (m x n, m <= n) comes to orthogonal rows: five times X = a X + (b A + c A A) X with A = X X'. The rest of
- * the room is taken; the result lies where the return says. */
+/* Orthogonalises the rows of x (m x n, m <= n): five times X = a X + (b A + c A A) X with A = X X'. Uses
+ * the rest of the working memory after x. Returns the address of the result. */
 static float *ddp__newton_schulz(ddp__pool *pool, float *x, long m, long n)
 {
     const float a = 3.4445f, b = -4.7750f, c = 2.0315f;
@@ -13223,8 +13509,8 @@ static float *ddp__newton_schulz(ddp__pool *pool, float *x, long m, long n)
     return x;
 }
 
-/* ---- the rule: hyper = momentum, weight decay, the matrices' rate by the rest's, beta1, beta2, eps of the
- * rest ---- */
+/* ---- update rule: hyper = momentum, weight decay, matrix_lr / lr, and for all other parameters beta1,
+ * beta2, eps ---- */
 
 static void ddp__muon_matrix(const ddp_optimizer *self, const ddp_update *u)
 {
@@ -13238,7 +13524,7 @@ static void ddp__muon_matrix(const ddp_optimizer *self, const ddp_update *u)
 
     ddp__mix(u->state, momentum, u->grads, gain, u->count);
     memcpy(x, u->grads, u->count * sizeof *x);
-    ddp__mix(x, gain, u->state, momentum, u->count); /* Nesterov's */
+    ddp__mix(x, gain, u->state, momentum, u->count); /* Nesterov momentum */
     norm = sqrt(ddp__sum_squares(x, u->count));
     ddp__scale(x, u->count, (float)(1 / (norm > 1e-7 ? norm : 1e-7)));
     if (rows > columns) {
@@ -13281,12 +13567,11 @@ ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float weight_d
 #ifndef DDP_NO_MODELS
 
 /* ==== nn/models.c ==== [nn] */
-/* Ready-made models out of a graph's operators: GPT-2, Llama 2, a perceptron, ResNet, VGG; and
- * bottlenecks. */
+/* Builds the ready-made models from graph operators: GPT-2, Llama 2, MLP, ResNet, VGG, and bottlenecks. */
 
 /* ---- shared ---- */
 
-/* 1 if g can take a model of that configuration; *logits is NULL until there are some. */
+/* Returns 1 if a model with this configuration can be added to g. Sets *logits to NULL. */
 static int ddp__model_begin(ddp_graph *g, const char *model, const void *config, ddp_node **logits)
 {
     if (logits) *logits = NULL;
@@ -13295,7 +13580,7 @@ static int ddp__model_begin(ddp_graph *g, const char *model, const void *config,
     return config != NULL;
 }
 
-/* The loss of the logits x, and the end of the layer "head". */
+/* Adds the loss of the logits x and ends the layer "head". */
 static ddp_node *ddp__model_loss(ddp_graph *g, ddp_node *x, ddp_node *labels, ddp_node **logits)
 {
     if (logits) *logits = x;
@@ -13311,13 +13596,13 @@ static int ddp__model_dropout_ok(const char *model, float dropout, ddp_error *er
     return 0;
 }
 
-/* No operator at all where there is nothing to drop. */
+/* Adds dropout, or no operator if the probability is 0. */
 static ddp_node *ddp__model_dropout(ddp_graph *g, ddp_node *x, float probability)
 {
     return probability > 0 ? ddp_dropout(g, x, probability) : x;
 }
 
-/* A linear operator whose weight starts with that deviation, its bias with 0. */
+/* Adds a linear operator whose weight starts with that standard deviation and whose bias starts with 0. */
 static ddp_node *ddp__model_linear(ddp_graph *g, ddp_node *x, long width, float deviation)
 {
     x = ddp_linear(g, x, width);
@@ -13342,7 +13627,7 @@ static int ddp__language_check(const char *model, long vocabulary, long context,
     return err->code == DDP_OK;
 }
 
-/* Of the projections onto the residual stream, two in a block. */
+/* Standard deviation for the projections onto the residual stream, two per block. */
 static float ddp__language_onto_stream(float deviation, long layers)
 {
     return deviation / (float)sqrt(2 * (double)layers);
@@ -13350,9 +13635,9 @@ static float ddp__language_onto_stream(float deviation, long layers)
 
 static float ddp__language_deviation(float given) { return given > 0 ? given : 0.02f; }
 
-/* The loss of x by the token table, or by a matrix of its own that starts with that deviation; and the end of
- * the layer "head". Logits that nobody asks for are made in chunks where that needs less memory and, on the
- * CPU, which takes longer for it, if memory is dear. */
+/* Adds the loss of x and ends the layer "head". The weight of the logits is the token table, or a
+ * separate matrix with that initial deviation. If the caller does not need the logits, they are computed
+ * in chunks where that saves memory; on the CPU, where chunks are slower, only with recompute. */
 static ddp_node *ddp__language_loss(ddp_graph *g, ddp_node *x, ddp_node *table, long vocabulary,
                                     float deviation, int recompute, ddp_node *labels, ddp_node **logits)
 {
@@ -13506,7 +13791,7 @@ ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits
                               ddp__language_deviation(c->deviation), c->recompute, labels, logits);
 }
 
-/* ---- a perceptron ---- */
+/* ---- multi-layer perceptron ---- */
 
 ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
 {
@@ -13540,14 +13825,15 @@ ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
 
 /* ---- image classifiers ---- */
 
-/* Published depths, and how many each of their parts holds: of residual blocks (He et al. 2015, Table 1;
- * bottlenecks from 50 layers on), of convolutions (Simonyan and Zisserman 2014, Table 1: A to E). */
+/* Published depths, each with the sizes of its parts: numbers of residual blocks (He et al. 2015, Table
+ * 1; bottleneck blocks from depth 50 on), or of convolutions (Simonyan and Zisserman 2014, Table 1: A to
+ * E). */
 static const int ddp__resnet_blocks[][6] = {{18, 2, 2, 2, 2},   {34, 3, 4, 6, 3},   {50, 3, 4, 6, 3},
                                             {101, 3, 4, 23, 3}, {152, 3, 8, 36, 3}, {0, 0, 0, 0, 0}};
 static const int ddp__vgg_convs[][6] = {
     {11, 1, 1, 2, 2, 2}, {13, 2, 2, 2, 2, 2}, {16, 2, 2, 3, 3, 3}, {19, 2, 2, 4, 4, 4}, {0, 0, 0, 0, 0, 0}};
 
-/* The parts of that depth, NULL if it is not a published one. */
+/* The parts of that depth; NULL if no such depth was published. */
 static const int *ddp__parts_of(const int (*list)[6], int depth)
 {
     for (; **list; list++)
@@ -13555,7 +13841,7 @@ static const int *ddp__parts_of(const int (*list)[6], int depth)
     return NULL;
 }
 
-/* The inputs of a classifier of images: these, and the labels. */
+/* Adds the inputs of an image classifier: returns the images, and the labels in *labels. */
 static ddp_node *ddp__classifier_inputs(ddp_graph *g, long batch, long channels, long size, ddp_node **labels)
 {
     const ddp_shape image = {4, {batch, channels ? channels : 3, size, size}};
@@ -13578,8 +13864,8 @@ static int ddp__resnet_check(const ddp_resnet_config *c, ddp_error *err)
     return err->code == DDP_OK;
 }
 
-/* Convolution and batch norm, in a layer of their own that the caller ends. Weights start normal
- * with variance 2 / (values that an input reaches): He et al. 2015, arXiv:1502.01852, Eq. 14. */
+/* Adds a convolution and a batch norm in a new layer, which the caller ends. Weights start normal with
+ * variance 2 / (number of outputs that an input reaches): He et al. 2015, arXiv:1502.01852, Eq. 14. */
 static ddp_node *ddp__resnet_conv(ddp_graph *g, ddp_node *x, const char *block, const char *part,
                                   long channels, long kernel, long stride)
 {
@@ -13592,8 +13878,9 @@ static ddp_node *ddp__resnet_conv(ddp_graph *g, ddp_node *x, const char *block, 
     return ddp_batch_norm2d(g, x);
 }
 
-/* The sum of a shortcut and of two 3x3 convolutions, or of a 1x1, a 3x3 with the stride, and a
- * 1x1 that widens four times. A shortcut that changes its shape is a 1x1 convolution. */
+/* Adds a residual block: the sum of a shortcut and of two 3x3 convolutions, or (bottleneck) of a 1x1, a
+ * 3x3 with the stride, and a 1x1 with four times the width. A shortcut that changes its shape is a 1x1
+ * convolution. */
 static ddp_node *ddp__resnet_block(ddp_graph *g, ddp_node *x, const char *name, int bottleneck, long width,
                                    long stride, int project)
 {
@@ -13669,8 +13956,8 @@ static ddp_node *ddp__vgg_hidden(ddp_graph *g, ddp_node *x, float dropout)
     return ddp__model_dropout(g, ddp_relu(g, ddp__model_linear(g, x, 4096, 0.01f)), dropout);
 }
 
-/* Convolutions start normal with variance 2 / (values that an input reaches), biases 0. The paper's own
- * start, deviation 0.01 everywhere, needed layers trained in a shallower net before. */
+/* Convolutions start normal with variance 2 / (number of outputs that an input reaches), biases with 0.
+ * The paper's initial deviation of 0.01 required layers pre-trained in a shallower net. */
 ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
 {
     const int *convs;
@@ -13707,10 +13994,10 @@ ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
     return ddp__model_loss(g, ddp__model_linear(g, x, c->classes, 0.01f), labels, logits);
 }
 
-/* ---- a bottleneck: what a stage passes on, squeezed into a few floats for each row and widened again
+/* ---- bottleneck: compresses each row that a pipeline stage sends to a few floats, and expands it again
  * ---- */
 
-/* Over the last dimension, or the channels of images. */
+/* Width of the last dimension, or number of channels of images. */
 static long ddp__bottleneck_width(const ddp_node *x)
 {
     const ddp_shape *s = &x->spec.out;
@@ -13727,8 +14014,8 @@ static ddp_node *ddp__squeeze(ddp_graph *g, ddp_node *x, long width, float devia
     return x;
 }
 
-/* A layer: the low-rank path, which is all there is at first, and a hidden layer as wide as the wide side,
- * whose way out starts at zero. */
+/* Adds one half as a layer: the low-rank path, plus a hidden layer as wide as the wide side. The hidden
+ * layer's output weight starts at zero, so initially only the low-rank path contributes. */
 static ddp_node *ddp__bottleneck_half(ddp_graph *g, const char *name, const char *norm, ddp_node *x,
                                       long hidden, long width)
 {
@@ -13771,36 +14058,36 @@ ddp_node *ddp_bottleneck(ddp_graph *g, ddp_node *x, long width)
 }
 
 /* ==== data/tokens.c ==== [data] */
-/* Token streams: recognising, opening, splitting and dealing them. */
+/* Token streams: detects the file format, opens, splits and deals them. */
 
-/* llm.c writes 256 int32: magic, version, token count. */
+/* llm.c writes a header of 256 int32: magic, version, token count. */
 #define DDP__TOKENS_HEADER 1024
 #define DDP__TOKENS_GPT2   20240520u /* version 1, 16 bits */
 #define DDP__TOKENS_LLAMA3 20240801u /* version 7, 32 bits */
 
-/* A .bin file is judged by at most this many of its first bytes. */
+/* Number of leading bytes that are examined to validate a .bin file. */
 #define DDP__TOKENS_SAMPLE 65536
 
 struct ddp_tokens {
     char *name; /* for errors */
     const char *kind;
-    ddp__mapped file;           /* the whole file */
-    const unsigned char *first; /* first token inside it */
-    int width;                  /* bytes per token: 1, 2 or 4, little endian */
+    ddp__mapped file;           /* contents of the whole file */
+    const unsigned char *first; /* first token in the file */
+    int width;                  /* bytes per token: 1, 2 or 4, little-endian */
     long count;
     long vocabulary;
-    int byte_of[256]; /* width 1: of a token, and the token of a byte */
+    int byte_of[256]; /* width 1: byte of a token, and token of a byte */
     unsigned char token_of[256];
 };
 
-/* ---- recognising and checking a file ---- */
+/* ---- detecting and checking the format ---- */
 
 static uint32_t ddp__tokens_word(const unsigned char *p)
 {
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-/* Does name end so, or so and .gz? */
+/* 1 if name ends with `ending`, or with `ending` and .gz. */
 static int ddp__tokens_named(const char *name, const char *ending)
 {
     size_t n = strlen(name);
@@ -13810,7 +14097,8 @@ static int ddp__tokens_named(const char *name, const char *ending)
     return n > k && !memcmp(name + n - k, ending, k);
 }
 
-/* Text has no control characters but white space; among token numbers, small ones are the most frequent. */
+/* 1 if the bytes look like text: no control characters except white space. Small values, the most
+ * frequent token numbers, would be such characters. */
 static int ddp__tokens_text(const unsigned char *p, size_t n)
 {
     if (n < 64) return 0;
@@ -13820,9 +14108,9 @@ static int ddp__tokens_text(const unsigned char *p, size_t n)
     return 1;
 }
 
-/* Do these bytes hold 32-bit numbers? Seen as 16-bit numbers every second one is then the upper half of a
- * token, which is small, while the lower halves take large values. Where all upper halves are 0 the lower
- * ones need not be large. */
+/* 1 if the bytes look like 32-bit numbers. Read as 16-bit numbers, every second one is then the upper
+ * half of a token, which is small, while the lower halves take large values. If all upper halves are 0,
+ * the lower halves need not be large. */
 static int ddp__tokens_wide(const unsigned char *p, size_t n)
 {
     size_t zeros = 0;
@@ -13830,7 +14118,7 @@ static int ddp__tokens_wide(const unsigned char *p, size_t n)
 
     if (n < 128) return 0;
     for (size_t i = 0; i + 4 <= n; i += 4) {
-        if (p[i + 3] || p[i + 2] >= 32) return 0; /* of vocabularies below 2 million */
+        if (p[i + 3] || p[i + 2] >= 32) return 0; /* assumes vocabularies below 2 million */
         zeros += !p[i + 2];
         small |= p[i];
         large |= p[i + 1];
@@ -13867,7 +14155,7 @@ static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsign
     return DDP_OK;
 }
 
-/* Numbers the byte values that occur: 0, 1, ... in ascending order. */
+/* Assigns token numbers 0, 1, ... to the byte values that occur, in ascending order. */
 static void ddp__tokens_compact(ddp_tokens *t)
 {
     int seen[256];
@@ -13881,7 +14169,7 @@ static void ddp__tokens_compact(ddp_tokens *t)
     }
 }
 
-/* A name that ends in .bin or .u16 means 16-bit tokens without a header, .u32 32-bit tokens. */
+/* Reads a file of tokens without a header: .bin and .u16 have 16-bit tokens, .u32 has 32-bit tokens. */
 static ddp_status ddp__tokens_raw(ddp_tokens *t, const char *name, const unsigned char *p, size_t n,
                                   ddp_error *err)
 {
@@ -13912,7 +14200,7 @@ static ddp_status ddp__tokens_raw(ddp_tokens *t, const char *name, const unsigne
     return DDP_OK;
 }
 
-/* Text in another encoding would be learned as bytes of which every second one is 0. */
+/* 1 for UTF-16 text, which would otherwise be trained on as bytes, every second one 0. */
 static int ddp__tokens_utf16(const unsigned char *p, size_t n)
 {
     return n >= 4 && ((p[0] == 0xff && p[1] == 0xfe && !p[3]) || (p[0] == 0xfe && p[1] == 0xff && !p[2]));
@@ -14098,7 +14386,7 @@ void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_
     }
 }
 
-/* ---- dealing ---- */
+/* ---- dealing batches ---- */
 
 long ddp_dealt(uint64_t seed, long step, int rank, int world, long batch, long b, long count)
 {
@@ -14118,7 +14406,7 @@ void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int ra
 }
 
 /* ==== data/images.c ==== [data] */
-/* Labelled images: IDX and CIFAR files, alone or found in a folder, and batches of them. */
+/* Loads labelled images from IDX and CIFAR files, directly or from a folder, and deals them in batches. */
 
 #include <dirent.h>
 
@@ -14163,7 +14451,7 @@ void ddp_images_close(ddp_images *m)
     DDP_FREE(m);
 }
 
-/* ---- IDX: big endian, a magic number with type and dimensions, then the dimensions ---- */
+/* ---- IDX: big-endian; a magic number with type and number of dimensions, then the dimensions ---- */
 
 static uint32_t ddp__idx_word(const unsigned char *p)
 {
@@ -14213,7 +14501,7 @@ static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigne
     return DDP_OK;
 }
 
-/* At least ten classes: a small part of a set may lack the last. */
+/* Assumes at least ten classes: a small part of a set may lack the last ones. */
 static ddp_status ddp__idx_labels(ddp_images *m, const char *name, const unsigned char *p, size_t n,
                                   ddp_error *err)
 {
@@ -14262,7 +14550,7 @@ ddp_images *ddp_images_idx(const char *images, const char *labels, ddp_error *er
     return m;
 }
 
-/* ---- CIFAR: records of one label (two of CIFAR-100: coarse, fine) and 3072 pixels ---- */
+/* ---- CIFAR: records of one label (CIFAR-100: two, coarse and fine) and 3072 pixels ---- */
 
 static ddp_status ddp__cifar_add(ddp_images *m, const char *name, const unsigned char *p, size_t n,
                                  int classes, ddp_error *err)
@@ -14321,14 +14609,14 @@ ddp_images *ddp_images_cifar(const char *path, int classes, ddp_error *err)
 
 /* ---- a folder ---- */
 
-/* A file of a folder. */
+/* An open folder and the current file in it. */
 typedef struct ddp__folder {
     const char *folder;
     char name[256]; /* "": none */
     ddp__text path;
 } ddp__folder;
 
-/* name = start, anything if open, end, and perhaps .gz */
+/* 1 if name = start + (any text if open) + end, optionally with .gz appended. */
 static int ddp__folder_match(const char *name, const char *start, int open, const char *end)
 {
     size_t n = strlen(name), s = strlen(start), e = strlen(end);
@@ -14337,7 +14625,7 @@ static int ddp__folder_match(const char *name, const char *start, int open, cons
     return n >= s + e && !memcmp(name, start, s) && !memcmp(name + n - e, end, e) && (open || n == s + e);
 }
 
-/* Goes on to the next such file in the order of names. */
+/* Advances to the next matching file, in alphabetical order. */
 static ddp_status ddp__folder_next(ddp__folder *f, const char *start, int open, const char *end,
                                    ddp_error *err)
 {
@@ -14364,7 +14652,7 @@ static ddp_status ddp__folder_next(ddp__folder *f, const char *start, int open, 
                : DDP_OK;
 }
 
-/* MNIST: the labels beside the images at f. */
+/* MNIST: loads the images at f and the labels file in the same folder. */
 static ddp_images *ddp__folder_idx(const ddp__folder *f, const char *start, ddp_error *err)
 {
     ddp__folder labels = {f->folder, "", {NULL, 0, 0, 0, 0}};
@@ -14380,7 +14668,7 @@ static ddp_images *ddp__folder_idx(const ddp__folder *f, const char *start, ddp_
     return m;
 }
 
-/* CIFAR: the file at f and all that follow. */
+/* CIFAR: loads the file at f and all matching files that follow. */
 static ddp_images *ddp__folder_cifar(ddp__folder *f, const char *start, int classes, ddp_error *err)
 {
     ddp_images *m = ddp__images_new(f->path.data, err);
@@ -14458,7 +14746,7 @@ ddp_image_norm ddp_images_norm(const ddp_image_range *r)
 
     for (long c = 0; c < m->channels; c++) {
         double n = (double)r->count * (double)plane, mean, square;
-        uint64_t sum = 0, squares = 0; /* exact: the same in any order */
+        uint64_t sum = 0, squares = 0; /* integers are exact: the same in any order */
         for (long i = 0; i < r->count; i++) {
             const unsigned char *p = m->pixels + (size_t)(r->first + i) * size + (size_t)c * plane;
             for (size_t k = 0; k < plane; k++) {
@@ -14501,8 +14789,8 @@ void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint
 #endif
 
 /* ==== io/json.h ==== [io] */
-/* A strict, small JSON reader (RFC 8259) for plan and topology files, and what writes JSON: two
- * helpers, and safetensors files, which begin with it. */
+/* A small, strict JSON reader (RFC 8259) for plan and topology files, and writers of JSON values and
+ * safetensors files. */
 
 typedef enum ddp__json_kind {
     DDP__JSON_NULL,
@@ -14514,67 +14802,68 @@ typedef enum ddp__json_kind {
     DDP__JSON_OBJECT
 } ddp__json_kind;
 
-/* A value. Children of arrays and objects hang in a list, in the order of the file:
+/* A JSON value. The children of an array or object are a list, in the order of the file:
  *     for (v = a->first; v; v = v->next) ... */
 typedef struct ddp__json {
     ddp__json_kind kind;
-    int line, column;   /* of its first character, from 1, for later complaints */
-    long count;         /* children */
-    const char *key;    /* of a member of an object, else NULL */
+    int line, column;   /* position of its first character, from 1, for error messages */
+    long count;         /* number of children */
+    const char *key;    /* for a member of an object; otherwise NULL */
     const char *string; /* UTF-8 */
     double number;
     struct ddp__json *first, *next;
 } ddp__json;
 
-/* Parses n bytes; name stands in error sentences ("net.json, line 3, column 7: ..."). The tree
- * is one allocation, freed by ddp__json_free(root), and keeps no pointer to text.
- * Columns count bytes. Strict: refuses duplicate keys, NUL in strings, invalid UTF-8, numbers
- * beyond double, more than 64 nested values and anything after the value. NULL and *err on failure. */
+/* Parses n bytes of JSON. name appears in error messages ("net.json, line 3, column 7: ..."); columns
+ * count bytes. Strict: fails on duplicate keys, NUL in strings, invalid UTF-8, numbers beyond double,
+ * more than 64 nesting levels, and trailing text. Returns NULL and fills *err on failure. The tree is one
+ * allocation, freed by ddp__json_free(root), and has no pointers into text. */
 DDP_LIB ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_error *err);
 DDP_LIB ddp__json *ddp__json_read(const char *path, ddp_error *err);
 DDP_LIB void ddp__json_free(ddp__json *root);
 
-/* The member of an object; NULL if it has none of that name, or is no object, or is NULL. */
+/* The member of an object by name; NULL if it has none, or if object is NULL or not an object. */
 DDP_LIB const ddp__json *ddp__json_get(const ddp__json *object, const char *key);
 
-/* The same, but a member that is missing or of another kind is an error that names file, place,
- * key and kind; *out is untouched then. */
+/* The same, but a missing member or one of another kind is an error. The message names file, position,
+ * key and kind; *out is then unchanged. */
 DDP_LIB ddp_status ddp__json_need(const char *name, const ddp__json *object, const char *key,
                                   ddp__json_kind kind, const ddp__json **out, ddp_error *err);
 
-/* Bytes of the UTF-8 character at p, left of which can be read: 1 to 4, or 0 if it is not one
- * (overlong forms, surrogates and values above U+10FFFF are not one). */
+/* Length of the UTF-8 character at p, with `left` readable bytes: 1 to 4, or 0 if it is invalid (overlong
+ * forms, surrogates, values above U+10FFFF). */
 DDP_LIB int ddp__utf8_length(const unsigned char *p, size_t left);
 
-/* Appends s in quotes, escaped; bytes that are no UTF-8 become U+FFFD. NULL gives null. */
+/* Appends s in quotes, escaped. Invalid UTF-8 bytes become U+FFFD. s NULL appends null. */
 DDP_LIB void ddp__json_string(ddp__text *t, const char *s);
-/* Appends the shortest of %.15g, %.16g, %.17g that reads back as x; null if x is not finite. */
+/* Appends the shortest of %.15g, %.16g and %.17g that reads back as x, or null if x is not finite. */
 DDP_LIB void ddp__json_number(ddp__text *t, double x);
 
-/* What stands before the arrays of a safetensors file, its length included; path is for errors. */
+/* Builds the part of a safetensors file before the arrays, including its length field. path is for
+ * errors. */
 DDP_LIB ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetensor *tensors,
                                          const char *const *notes, ddp__text *text, ddp_error *err);
-/* Writing a safetensors file array by array, for arrays that do not exist in memory as a whole: begins PATH
- * with its header; then exactly the bytes of all arrays must follow, in order, by ddp__file_put, and
- * ddp__file_end. */
+/* Starts writing a safetensors file array by array, for arrays that do not fit in memory together. Writes
+ * the header to f. The caller then appends exactly the bytes of all arrays, in order, with ddp__file_put,
+ * and calls ddp__file_end. */
 DDP_LIB ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count,
                                           const ddp_safetensor *tensors, const char *const *notes,
                                           ddp_error *err);
 
 #ifndef DDP_NO_MODELS
-/* Saving the weights of a model of which other processes have a part. Array by array, in the order of the
- * file: n values that this process has (data) and does not write go to who writes; or (data NULL) those of
- * `stage` are put into f. */
+/* Callback to save a model whose weights are spread over processes. It is called for each array, in file
+ * order. data not NULL: send these n values of this process to the writing process. data NULL: append the
+ * values of `stage` to f. */
 typedef ddp_status (*ddp__weights_pass)(void *user, int stage, const float *data, size_t n, ddp__file *f,
                                         ddp_error *err);
-/* As ddp_weights_save, where no pass is an error if others have a part; writes: 1 of the process that
- * does. */
+/* ddp_weights_save for such a model. pass NULL is an error if other processes have a part. writes: 1 in
+ * the writing process. */
 DDP_LIB ddp_status ddp__weights_save(const ddp_graph *g, const char *path, ddp__weights_pass pass, void *user,
                                      int writes, ddp_error *err);
 #endif
 
 /* ==== io/json.c ==== [io] */
-/* JSON: reading with a place for every complaint, looking up, and what a writer needs. */
+/* JSON: parses with exact error positions, looks up values, and writes strings and numbers. */
 
 #define DDP__JSON_DEPTH 64
 
@@ -14584,11 +14873,11 @@ typedef struct ddp__json_reader {
     char *chars;     /* next free byte for strings */
     int depth;
     int line;
-    const char *begin; /* of that line, which only a blank ends */
+    const char *begin; /* start of the current line */
     ddp_error *err;
 } ddp__json_reader;
 
-/* In bytes, of where in this line. */
+/* Column of `where` in the current line, in bytes. */
 static int ddp__json_column(const ddp__json_reader *r, const char *where)
 {
     return (int)(where - r->begin) + 1;
@@ -14629,7 +14918,7 @@ static char *ddp__utf8_write(char *out, uint32_t code)
     return out;
 }
 
-/* The four digits after \u at p into *code; 0 if they are no hexadecimal number. */
+/* Parses the four hexadecimal digits after \u at p into *code; returns 0 if they are invalid. */
 static int ddp__json_hex(const char *p, const char *end, uint32_t *code)
 {
     if (end - p < 4) return 0;
@@ -14646,7 +14935,7 @@ static int ddp__json_hex(const char *p, const char *end, uint32_t *code)
     return 1;
 }
 
-/* At a backslash: the character it stands for goes to r->chars. */
+/* Decodes an escape sequence and appends the character to r->chars. */
 static ddp_status ddp__json_escape(ddp__json_reader *r)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
@@ -14666,7 +14955,7 @@ static ddp_status ddp__json_escape(ddp__json_reader *r)
     if (!ddp__json_hex(r->at + 2, r->end, &code))
         return ddp__json_bad(r, start, "\\u needs four hexadecimal digits");
     r->at += 6;
-    if (code >= 0xd800 && code < 0xdc00) { /* the first half of a pair */
+    if (code >= 0xd800 && code < 0xdc00) { /* first half of a surrogate pair */
         if (r->end - r->at < 6 || r->at[0] != '\\' || r->at[1] != 'u' ||
             !ddp__json_hex(r->at + 2, r->end, &low) || low < 0xdc00 || low > 0xdfff)
             return ddp__json_bad(r, start, "half of a surrogate pair");
@@ -14680,7 +14969,7 @@ static ddp_status ddp__json_escape(ddp__json_reader *r)
     return DDP_OK;
 }
 
-/* What a string decodes to is never longer than its source with quotes, less one for the NUL. */
+/* A decoded string with its NUL is never longer than its source with quotes. */
 static ddp_status ddp__json_text(ddp__json_reader *r, const char **out)
 {
     const char *start = r->at++;
@@ -14717,7 +15006,7 @@ static int ddp__json_digits(ddp__json_reader *r)
     return r->at > start;
 }
 
-/* The grammar is checked here; ddp__number only converts. */
+/* Checks the grammar; ddp__number only converts. */
 static ddp_status ddp__json_digits_to_number(ddp__json_reader *r, double *out)
 {
     const char *start = r->at, *whole;
@@ -14758,7 +15047,7 @@ static void ddp__json_blank(ddp__json_reader *r)
         }
 }
 
-/* Skips blanks and then c, if it is next. */
+/* Skips blanks, and then c if it is next. */
 static int ddp__json_next(ddp__json_reader *r, char c)
 {
     ddp__json_blank(r);
@@ -14784,7 +15073,7 @@ static ddp_status ddp__json_word(ddp__json_reader *r, ddp__json *v)
 
 static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v);
 
-/* The name and the colon of a member; *key is set. */
+/* Parses the name and the colon of a member, and sets *key. */
 static ddp_status ddp__json_key(ddp__json_reader *r, const char **key)
 {
     ddp__json_blank(r);
@@ -14800,10 +15089,10 @@ static int ddp__json_by_key(const void *a, const void *b)
     const ddp__json *x = *(const ddp__json *const *)a, *y = *(const ddp__json *const *)b;
     const int order = strcmp(x->key, y->key);
 
-    return order ? order : (x > y) - (x < y); /* values lie in the order of the text */
+    return order ? order : (x > y) - (x < y); /* values are in the order of the text */
 }
 
-/* No key may be given twice. */
+/* Fails if a key occurs twice. */
 static ddp_status ddp__json_unlike(ddp__json_reader *r, const ddp__json *object)
 {
     const size_t n = (size_t)object->count;
@@ -14823,7 +15112,7 @@ static ddp_status ddp__json_unlike(ddp__json_reader *r, const ddp__json *object)
     return s;
 }
 
-/* After the opening bracket, up to and with the closing one. */
+/* Parses the children after the opening bracket, up to and including the closing one. */
 static ddp_status ddp__json_children(ddp__json_reader *r, ddp__json *v, char close)
 {
     ddp__json **link = &v->first, *child;
@@ -14870,7 +15159,7 @@ static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v)
     }
 }
 
-/* No value but the first stands without a bracket or a comma in front of it. */
+/* Upper bound of the number of values: each value except the first follows a bracket or a comma. */
 static size_t ddp__json_most_values(const char *text, size_t n)
 {
     size_t most = 1;
@@ -14925,7 +15214,7 @@ void ddp__json_free(ddp__json *root)
     if (root) DDP_FREE(root);
 }
 
-/* ---- looking things up ---- */
+/* ---- lookup ---- */
 
 const ddp__json *ddp__json_get(const ddp__json *object, const char *key)
 {
@@ -14997,11 +15286,11 @@ void ddp__json_number(ddp__text *t, double x)
 }
 
 /* ==== io/safetensors.c ==== [io] */
-/* Safetensors files: the header checked in whole, arrays read on demand, files written. */
+/* Safetensors files: validates the header, reads arrays on demand, writes files. */
 
-/* Layout: 8 bytes, the length of the header (little endian); the header, a JSON object from name
- * to {dtype, shape, data_offsets} that may end in blanks; the arrays without gaps. */
-#define DDP__ST_HEADER ((uint64_t)8 << 20) /* longest header that is read */
+/* Layout: 8 bytes with the length of the header (little-endian); the header, a JSON object that maps
+ * names to {dtype, shape, data_offsets} and may end in blanks; the arrays, without gaps. */
+#define DDP__ST_HEADER ((uint64_t)8 << 20) /* maximum length of a header */
 #define DDP__ST_EXACT  9007199254740992.0  /* 2^53: JSON numbers are exact up to here */
 #define DDP__ST_CHUNK  8192                /* bytes read at a time */
 
@@ -15009,13 +15298,13 @@ DDP_STATIC_ASSERT(sizeof(float) == 4 && sizeof(double) == 8, "IEEE floats are as
 
 struct ddp_safetensors {
     char *name;
-    int fd;            /* -1: it lies in memory */
-    const char *bytes; /* of the file, where fd is -1 */
-    uint64_t begin;    /* of the arrays in the file */
-    uint64_t size;     /* of all arrays; before the header was read, of the file */
+    int fd;            /* -1: the file is in memory */
+    const char *bytes; /* contents of the file if fd is -1 */
+    uint64_t begin;    /* offset of the arrays in the file */
+    uint64_t size;     /* bytes of all arrays; before the header is read, of the file */
     ddp__json *header;
     int count;
-    ddp_safetensor *tensor; /* [count] by offset; names lie in header */
+    ddp_safetensor *tensor; /* [count], sorted by offset; names point into header */
 };
 
 /* ---- types and shapes ---- */
@@ -15046,7 +15335,7 @@ uint64_t ddp_safetensors_elements(const ddp_safetensor *t)
     return n;
 }
 
-/* Fills t->bytes; 0 if the shape is impossible or its bytes are more than 2^53. */
+/* Sets t->bytes. Returns 0 if the shape is invalid or needs more than 2^53 bytes. */
 static int ddp__st_measure(ddp_safetensor *t)
 {
     double n = (double)ddp_safetensors_type_bytes(t->type);
@@ -15058,7 +15347,8 @@ static int ddp__st_measure(ddp_safetensor *t)
         if (t->dim[i] == 0)
             empty = 1;
         else
-            n *= (double)t->dim[i]; /* also where another is 0: the product may not overflow */
+            n *= (double)
+                     t->dim[i]; /* 0 counts as 1 here: the product of the others must not overflow either */
         if (!(n <= DDP__ST_EXACT)) return 0;
     }
     t->bytes = empty ? 0 : (uint64_t)n;
@@ -15151,7 +15441,7 @@ static int ddp__st_by_offset(const void *a, const void *b)
     const ddp_safetensor *x = (const ddp_safetensor *)a, *y = (const ddp_safetensor *)b;
 
     if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
-    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; /* empty ones lie before */
+    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; /* empty arrays come first */
 }
 
 static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
@@ -15177,7 +15467,7 @@ static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
                      s->size - at);
 }
 
-/* text: the header's n bytes. */
+/* Parses the header. text: its n bytes. */
 static ddp_status ddp__st_header(ddp_safetensors *s, const char *text, size_t n, ddp_error *err)
 {
     const ddp__json *v, *note;
@@ -15231,7 +15521,7 @@ static ddp_status ddp__st_find(ddp_safetensors *s, ddp_error *err)
 {
     struct stat st;
 
-    s->fd = open(s->name, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not hold us */
+    s->fd = open(s->name, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* O_NONBLOCK: opening a pipe must not block */
     if (s->fd < 0 || fstat(s->fd, &st))
         return ddp__fail(err, DDP_IO, "cannot read %s: %s", s->name, strerror(errno));
     s->size = (uint64_t)st.st_size;
@@ -15240,7 +15530,8 @@ static ddp_status ddp__st_find(ddp_safetensors *s, ddp_error *err)
                      ddp__file_kind(st.st_mode));
 }
 
-/* A file of another kind begins with a length that makes no sense: the kind says more than the number. */
+/* Reports a file of another type: such a file begins with an impossible header length, and the type is
+ * more helpful in an error than the number. */
 static ddp_status ddp__st_stranger(const ddp_safetensors *s, uint64_t header, ddp_error *err)
 {
     unsigned char begin[262];
@@ -15263,7 +15554,7 @@ static ddp_status ddp__st_stranger(const ddp_safetensors *s, uint64_t header, dd
                      s->name, header, DDP__ST_HEADER);
 }
 
-/* Of s->size bytes: the length of the header, and that. */
+/* Reads the header length and the header from a file of s->size bytes. */
 static ddp_status ddp__st_begin(ddp_safetensors *s, ddp_error *err)
 {
     const uint64_t size = s->size;
@@ -15290,7 +15581,7 @@ static ddp_status ddp__st_begin(ddp_safetensors *s, ddp_error *err)
     return code;
 }
 
-/* bytes NULL: of a file. */
+/* Opens a file, or bytes in memory (bytes NULL: a file). */
 static ddp_safetensors *ddp__st_opened(const char *name, const void *bytes, size_t n, ddp_error *err)
 {
     ddp_safetensors *s = (ddp_safetensors *)ddp__calloc(1, sizeof *s);
@@ -15334,7 +15625,7 @@ void ddp_safetensors_close(ddp_safetensors *s)
     DDP_FREE(s);
 }
 
-/* ---- looking things up ---- */
+/* ---- lookup ---- */
 
 int ddp_safetensors_count(const ddp_safetensors *s) { return s ? s->count : 0; }
 
@@ -15361,7 +15652,7 @@ const char *ddp_safetensors_note(const ddp_safetensors *s, const char *key)
 
 static uint16_t ddp__st_half(const unsigned char *p) { return (uint16_t)(p[0] | p[1] << 8); }
 
-/* A float16 as a float: exact, subnormals and NaN payloads included. */
+/* Converts a float16 to float exactly, including subnormals and NaN payloads. */
 static float ddp__st_from_half(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31u, fraction = h & 0x3ffu, bits;
@@ -15376,7 +15667,8 @@ static float ddp__st_from_half(uint16_t h)
     return out;
 }
 
-/* Beyond float's range the cast would be undefined; those numbers become infinite. */
+/* Converts a double to float. Values beyond float's range become infinite, because the cast would be
+ * undefined. */
 static float ddp__st_from_double(double wide)
 {
     const uint32_t bits = (uint32_t)(wide < 0) << 31 | UINT32_C(0x7f800000);
@@ -15533,7 +15825,7 @@ ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetens
 #ifndef DDP_NO_MODELS
 
 /* ==== io/weight_files.h ==== [io] */
-/* The safetensors files that hold the weights of a model: one file, or the shards that an index or a folder
+/* The safetensors files with the weights of a model: one file, or the shards that an index or a folder
  * lists. */
 
 #ifndef DDP_NO_MODELS
@@ -15542,21 +15834,21 @@ typedef struct ddp__weight_file {
     ddp_safetensors *f;
 } ddp__weight_file;
 
-/* All-zero = none. */
+/* The opened files; all-zero means none. */
 typedef struct ddp__weight_files {
-    ddp__weight_file *list; /* a list */
+    ddp__weight_file *list; /* a growing array (base/array.h) */
 } ddp__weight_files;
 
-/* Opens the files that path names: a safetensors file; NAME.safetensors.index.json, whose weight_map lists
- * shards in its own folder; or a folder with such an index or, without one, with *.safetensors files. Errors:
- * a shard that is missing, unreadable or lacks a tensor that the index places in it; a folder without
- * weights. Closed by ddp__weight_files_close, also on error. */
+/* Opens the files that path names: a safetensors file; NAME.safetensors.index.json, whose weight_map
+ * lists shards in the same folder; or a folder with such an index or, without an index, with
+ * *.safetensors files. Errors: a shard that is missing, unreadable, or lacks a tensor that the index
+ * assigns to it; a folder without weights. Call ddp__weight_files_close also after an error. */
 DDP_LIB ddp_status ddp__weight_files_open(ddp__weight_files *files, const char *path, ddp_error *err);
 DDP_LIB void ddp__weight_files_close(ddp__weight_files *files);
 #endif
 
 /* ==== io/weight_files.c ==== [io] */
-/* The files of a model's weights: one file, an index of shards, or a folder of them. */
+/* Opens the safetensors files of a model's weights: one file, an index of shards, or a folder. */
 
 #include <dirent.h>
 
@@ -15588,7 +15880,7 @@ static ddp_status ddp__weight_files_add(ddp__weight_files *files, const char *fo
     return added.f ? DDP_OK : err ? err->code : DDP_FORMAT;
 }
 
-/* ---- an index ---- */
+/* ---- index of shards ---- */
 
 static ddp__weight_file *ddp__weight_file_named(const ddp__weight_files *files, size_t folder,
                                                 const char *name)
@@ -15598,7 +15890,7 @@ static ddp__weight_file *ddp__weight_file_named(const ddp__weight_files *files, 
     return NULL;
 }
 
-/* Each entry of the map says in which shard a tensor is. */
+/* Opens the shards of an index; each entry of its map gives the shard of a tensor. */
 static ddp_status ddp__weight_index_shards(ddp__weight_files *files, const char *path, const char *folder,
                                            const ddp__json *map, ddp_error *err)
 {
@@ -15644,9 +15936,9 @@ static ddp_status ddp__weight_index_open(ddp__weight_files *files, const char *p
     return code;
 }
 
-/* ---- a folder ---- */
+/* ---- folder ---- */
 
-/* The name that follows `after` in alphabetical order among those that end so; "" behind the last. */
+/* Finds the next file name after `after` with that ending, in alphabetical order; "" after the last. */
 static ddp_status ddp__weight_folder_next(const char *folder, const char *after, const char *ending,
                                           char *next, size_t room, ddp_error *err)
 {
@@ -15663,7 +15955,8 @@ static ddp_status ddp__weight_folder_next(const char *folder, const char *after,
     return DDP_OK;
 }
 
-/* Of NAME-00002-of-00003.safetensors: are 1 to 3 there? The first that is not is named. */
+/* Checks that all shards exist, for names such as NAME-00002-of-00003.safetensors; the error names the
+ * first missing one. */
 static ddp_status ddp__weight_folder_whole(const ddp__weight_files *files, const char *folder, ddp_error *err)
 {
     const char *name = files->list[0].path + strlen(folder) + 1, *of = strstr(name, "-of-"), *digit = of;
@@ -15712,7 +16005,7 @@ static ddp_status ddp__weight_folder_open(ddp__weight_files *files, const char *
                      folder);
 }
 
-/* ---- any of them ---- */
+/* ---- any kind of path ---- */
 
 ddp_status ddp__weight_files_open(ddp__weight_files *files, const char *path, ddp_error *err)
 {
@@ -15736,18 +16029,19 @@ void ddp__weight_files_close(ddp__weight_files *files)
 }
 
 /* ==== io/weights.c ==== [io] */
-/* The weights of a model in safetensors files: names, shapes, loading and saving. */
+/* Loads and saves the weights of a model in safetensors files, under the names that other libraries use. */
 
 #define DDP__WEIGHT_NAME 192
 
 /* ---- names ---- */
 
-/* An operator of a layer whose name ends in `layer` is called by the rest of it and `name`. */
+/* Naming rule: the tensor of operator `op` in a layer whose name ends in `layer` is called by the rest of
+ * the layer's name plus `name`. */
 typedef struct ddp__weight_rule {
     const char *layer, *op;
-    int occurrence; /* of op in the layer, from 0 */
+    int occurrence; /* index among operators `op` of the layer, from 0 */
     const char *name;
-    int transposed; /* its matrix lies (in, out) in the file */
+    int transposed; /* the file stores the matrix as (in, out) */
 } ddp__weight_rule;
 
 static const ddp__weight_rule ddp__weights_gpt2[] = {
@@ -15768,15 +16062,15 @@ static const ddp__weight_rule ddp__weights_resnet[] = {{".downsample", "conv2d",
                                                        {"head", "linear", 0, "fc", 0},
                                                        {NULL, NULL, 0, NULL, 0}};
 
-/* Convolutions are numbered among the operators before the classifier: ddp__weight_node. */
+/* Convolutions are numbered by their position before the classifier: see ddp__weight_node. */
 static const ddp__weight_rule ddp__weights_vgg[] = {{"fc6", "linear", 0, "classifier.0", 0},
                                                     {"fc7", "linear", 0, "classifier.3", 0},
                                                     {"head", "linear", 0, "classifier.6", 0},
                                                     {NULL, NULL, 0, NULL, 0}};
 
-/* The names of Llama's arrays in the transformers library: read, while a save writes the names by layer. Its
- * q, k and v, and its gate and up, are one matrix here, row by row in this order. Both store queries and keys
- * for rotary angles that pair column i of a head with column d/2 + i, so no row moves. */
+/* Llama's names in the transformers library, for reading only; saving uses names by layer. Its q, k and v
+ * weights are one matrix here, in this order of rows, and so are its gate and up weights. Both libraries
+ * pair column i of a head with column d/2 + i for rotary angles, so rows need no permutation. */
 #define DDP__WEIGHT_PARTS 3
 static const struct {
     const char *layer, *op;
@@ -15795,7 +16089,7 @@ static const struct {
     {"head", "linear_cross_entropy", 0, {"lm_head", NULL, NULL}},
 };
 
-/* Prefixes of names: of DataParallel, of torch.compile, and of the models of the transformers library. */
+/* Name prefixes added by DataParallel, torch.compile, and the models of the transformers library. */
 static const char *const ddp__weight_prefixes[] = {"module.", "_orig_mod.", "transformer.", "model."};
 
 typedef enum ddp__weight_family {
@@ -15806,28 +16100,28 @@ typedef enum ddp__weight_family {
     DDP__WEIGHTS_LLAMA
 } ddp__weight_family;
 
-/* Rows of an array that are a tensor of the file. */
+/* The rows of an array that are one tensor of the file. */
 typedef struct ddp__weight_part {
-    char name[DDP__WEIGHT_NAME]; /* "" = no such name */
+    char name[DDP__WEIGHT_NAME]; /* "": no such name */
     int64_t rows;
-    ddp_safetensors *file; /* where it was found; NULL: not yet */
+    ddp_safetensors *file; /* file that has the tensor; NULL: not found yet */
     const ddp_safetensor *from;
 } ddp__weight_part;
 
-/* One array of the model and its place in the file. */
+/* An array of the model and its tensor in the file. */
 typedef struct ddp__weight {
     char name[DDP__WEIGHT_NAME];
     float *data;       /* NULL: the graph is not built, or the array is on another stage */
-    int stage;         /* that has it */
-    ddp_safetensor as; /* type and shape in the file; name points above */
+    int stage;         /* stage that has the array */
+    ddp_safetensor as; /* type and shape in the file; its name points into this struct */
     int transposed;
-    ddp_safetensors *file; /* where the whole array was found; NULL: not, or in parts */
+    ddp_safetensors *file; /* file that has the whole array; NULL: not found, or found in parts */
     const ddp_safetensor *from;
-    int parts; /* of Llama under the names of transformers; 0 = no such names */
+    int parts; /* number of Llama parts in the transformers library; 0: no parts */
     ddp__weight_part part[DDP__WEIGHT_PARTS];
 } ddp__weight;
 
-/* A layer that only models of one family have. */
+/* Detects the model family by a layer name that only this family has. */
 static ddp__weight_family ddp__weights_family(const ddp_graph *g)
 {
     for (int i = 0; i < ddp__count(g->layer); i++) {
@@ -15835,7 +16129,7 @@ static ddp__weight_family ddp__weights_family(const ddp_graph *g)
         if (!strcmp(ddp__layer_name(g, i), "layer1.0.conv1")) return DDP__WEIGHTS_RESNET;
         if (!strcmp(ddp__layer_name(g, i), "conv1_1")) return DDP__WEIGHTS_VGG;
     }
-    for (int i = 0; i < ddp__count(g->node); i++) { /* a user's layer may be called so, too */
+    for (int i = 0; i < ddp__count(g->node); i++) { /* a user's layer may have that name, too */
         const ddp_node *n = g->node[i];
         if (n->op && n->layer >= 0 && !strcmp(n->op->name, "rope") &&
             !strcmp(ddp__layer_name(g, n->layer), "layers.0.attn"))
@@ -15844,7 +16138,7 @@ static ddp__weight_family ddp__weights_family(const ddp_graph *g)
     return DDP__WEIGHTS_OTHER;
 }
 
-/* How many arrays of its own a node has in a file. */
+/* Number of arrays that a node owns in a file. */
 static int ddp__weights_of(const ddp_node *n)
 {
     return n->op ? n->spec.params - (n->tied >= 0 && n->spec.params > 0) + n->spec.buffers : 0;
@@ -15859,7 +16153,8 @@ static int ddp__weight_ends(const char *text, const char *end, size_t *rest)
     return 1;
 }
 
-/* Operators of the same kind before n in its layer; others: of any kind with arrays, at all. */
+/* Number of operators of the same kind before n in its layer. *others: number of operators of any kind
+ * with arrays. */
 static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *others)
 {
     int same = 0;
@@ -15874,7 +16169,7 @@ static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *ot
     return same;
 }
 
-/* The name of node n in the file; returns the rule's `transposed`. */
+/* Writes the name of node n in the file; returns `transposed` of its rule. */
 static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, size_t room)
 {
     static const ddp__weight_rule *const rules[] = {NULL, ddp__weights_gpt2, ddp__weights_resnet,
@@ -15892,7 +16187,7 @@ static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, si
         snprintf(out, room, "%.*s%s", (int)rest, layer, r->name);
         return r->transposed;
     }
-    /* torchvision numbers the operators of "features": all of ours but the inputs */
+    /* torchvision numbers the operators of "features", which are all of ours except inputs */
     for (int i = 0; i < n->index; i++) place += g->node[i]->op != NULL;
     if (family == DDP__WEIGHTS_VGG && !strcmp(n->op->name, "conv2d"))
         snprintf(out, room, "features.%d", place);
@@ -15907,7 +16202,8 @@ static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, si
     return 0;
 }
 
-/* Columns of the last matrix of n's layer: the width of all queries, where that is attention's projection. */
+/* Number of columns of the last matrix in n's layer: for attention, whose projection it is, the width of
+ * all queries. */
 static long ddp__weight_inner(const ddp_graph *g, const ddp_node *n)
 {
     long columns = 0;
@@ -15919,7 +16215,7 @@ static long ddp__weight_inner(const ddp_graph *g, const ddp_node *n)
     return columns;
 }
 
-/* The names of array 0 of n in the transformers library, if it has some. */
+/* Sets the names of array 0 of n in the transformers library, if there are any. */
 static void ddp__weight_llama(const ddp_graph *g, const ddp_node *n, ddp__weight *w)
 {
     const char *layer = ddp__layer_name(g, n->layer);
@@ -15939,7 +16235,7 @@ static void ddp__weight_llama(const ddp_graph *g, const ddp_node *n, ddp__weight
         }
         for (int k = 0; k < w->parts; k++) w->part[k].rows = rows / w->parts;
         if (w->parts < 3) return;
-        w->part[0].rows = ddp__weight_inner(g, n); /* fewer heads of keys and values than of queries */
+        w->part[0].rows = ddp__weight_inner(g, n); /* there may be fewer key/value heads than query heads */
         w->part[1].rows = w->part[2].rows = (rows - w->part[0].rows) / 2;
         return;
     }
@@ -15971,7 +16267,7 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
     if (!buffer && k == 0 && ddp__weights_family(g) == DDP__WEIGHTS_LLAMA) ddp__weight_llama(g, n, w);
 }
 
-/* Array number index; 0 behind the last. */
+/* Describes array number index; returns 0 after the last. */
 static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
 {
     for (int i = 0; i < ddp__count(g->node); i++) {
@@ -16002,14 +16298,14 @@ int ddp_weights_describe(const ddp_graph *g, int index, char *name, size_t room,
     return 1;
 }
 
-/* ---- lists ---- */
+/* ---- list of all arrays ---- */
 
 typedef struct ddp__weights {
     ddp__weight *list;
     int count;
-    float *scratch; /* room for the largest transposed matrix */
+    float *scratch; /* buffer for the largest transposed matrix */
     const ddp__host *host;
-    float *here; /* room for the largest array of a device; NULL = arrays lie here */
+    float *here; /* buffer for the largest device array; NULL: arrays are in host memory */
 } ddp__weights;
 
 static void ddp__weights_free(ddp__weights *s)
@@ -16046,7 +16342,7 @@ static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__w
     return ddp__fail(err, DDP_MEMORY, "%s: out of memory for a list of %d tensors", path, s->count);
 }
 
-/* out (columns, rows) of in (rows, columns), in blocks that fit the cache. */
+/* out (columns, rows) = transpose of in (rows, columns), in blocks that fit the cache. */
 static void ddp__weight_transpose(const float *in, int64_t rows, int64_t columns, float *out)
 {
     enum { BLOCK = 32 };
@@ -16067,7 +16363,7 @@ static ddp__weight *ddp__weight_named(const ddp__weights *s, const char *name)
     return NULL;
 }
 
-/* The part of that name, and the array that it is of. */
+/* Finds the part with that name, and its array. */
 static ddp__weight_part *ddp__weight_part_named(const ddp__weights *s, const char *name, ddp__weight **of)
 {
     for (int i = 0; i < s->count; i++)
@@ -16079,7 +16375,7 @@ static ddp__weight_part *ddp__weight_part_named(const ddp__weights *s, const cha
     return NULL;
 }
 
-/* The name without its first prefix, NULL: it has none. */
+/* The name without its first prefix; NULL if it has none. */
 static const char *ddp__weight_bare(const char *name)
 {
     for (size_t i = 0; i < sizeof ddp__weight_prefixes / sizeof ddp__weight_prefixes[0]; i++) {
@@ -16089,8 +16385,8 @@ static const char *ddp__weight_bare(const char *name)
     return NULL;
 }
 
-/* Tensors that other libraries save and this one has no use for: attention masks, rotary angles, and the
- * count beside the running statistics of a batch norm. */
+/* 1 for tensors that other libraries save but this one does not need: attention masks, rotary angles, and
+ * num_batches_tracked of batch norms. */
 static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family, const char *name)
 {
     char beside[DDP__WEIGHT_NAME];
@@ -16106,7 +16402,7 @@ static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family,
     return ddp__weight_named(s, beside) != NULL;
 }
 
-/* "[3, 4]" into text. */
+/* Formats a shape such as "[3, 4]" into text. */
 static const char *ddp__weight_shape(const ddp_safetensor *t, char *text, size_t room)
 {
     size_t at = 0;
@@ -16118,7 +16414,7 @@ static const char *ddp__weight_shape(const ddp_safetensor *t, char *text, size_t
     return text;
 }
 
-/* Compares a tensor with the array, or the part of one, that has its name, and notes where it is. */
+/* Checks a tensor against the array or part with its name, and records its location. */
 static ddp_status ddp__weight_match(const char *path, ddp__weight *w, ddp__weight_part *p, ddp_safetensors *f,
                                     const ddp_safetensor *t, ddp_error *err)
 {
@@ -16152,12 +16448,12 @@ static ddp_status ddp__weight_match(const char *path, ddp__weight *w, ddp__weigh
     return DDP_OK;
 }
 
-/* The output matrix of a model that uses its token table there: a file that holds it twice must hold it
- * twice. */
+/* The output matrix in a file, for a model that uses its token table there. If the file has both, they
+ * must be equal. */
 typedef struct ddp__weight_head {
     const char *path;
     ddp_safetensors *file;
-    const ddp_safetensor *from; /* NULL: the files have none */
+    const ddp_safetensor *from; /* NULL: the files have no such matrix */
 } ddp__weight_head;
 
 static ddp_status ddp__weights_tied(const ddp__weights *s, const ddp__weight_head *head, ddp_error *err)
@@ -16192,7 +16488,7 @@ static ddp_status ddp__weights_tied(const ddp__weights *s, const ddp__weight_hea
     return DDP_OK;
 }
 
-/* The array, or the part of one, that a tensor is: by its whole name, else by what follows its prefixes. */
+/* Finds the array or part for a tensor, by its full name or else by the name without prefixes. */
 static ddp_status ddp__weight_find(const ddp__weights *s, ddp__weight_family family,
                                    const ddp__weight_file *file, const ddp_safetensor *t,
                                    ddp__weight_head *head, ddp_error *err)
@@ -16216,7 +16512,7 @@ static ddp_status ddp__weight_find(const ddp__weights *s, ddp__weight_family fam
                      file->path, t->name, s->count);
 }
 
-/* 1: a tensor has a name of the transformers library. */
+/* 1 if a tensor has a name of the transformers library. */
 static int ddp__weights_foreign(const ddp__weights *s)
 {
     for (int i = 0; i < s->count; i++)
@@ -16225,7 +16521,7 @@ static int ddp__weights_foreign(const ddp__weights *s)
     return 0;
 }
 
-/* DDP_FORMAT if no file has the array, or not all of its parts. */
+/* Returns DDP_FORMAT if no file has the array, or if parts are missing. */
 static ddp_status ddp__weight_whole(const ddp__weight *w, int foreign, int files, const char *path,
                                     ddp_error *err)
 {
@@ -16245,7 +16541,7 @@ static ddp_status ddp__weight_whole(const ddp__weight *w, int foreign, int files
                          : "is the file of a model of this kind, with as many layers?");
 }
 
-/* Every tensor of the files finds its array, and every array its tensor or its parts. */
+/* Matches every tensor of the files to an array, and every array to its tensor or parts. */
 static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, const ddp__weight_files *files,
                                     const char *path, ddp_error *err)
 {
@@ -16263,7 +16559,7 @@ static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, const d
     return head.from ? ddp__weights_tied(s, &head, err) : DDP_OK;
 }
 
-/* The values of an array into data, of its only tensor or of its parts, one after the other. */
+/* Reads the values of an array into data, from its tensor or from its parts in order. */
 static ddp_status ddp__weight_values(const ddp__weight *w, float *data, ddp_error *err)
 {
     if (w->from)
@@ -16283,7 +16579,7 @@ static ddp_status ddp__weights_read(const ddp__weights *s, ddp_error *err)
         const ddp__weight *w = &s->list[i];
         const size_t n = (size_t)ddp_safetensors_elements(&w->as);
         float *data = s->here ? s->here : w->data;
-        if (!w->data) continue; /* another stage reads it */
+        if (!w->data) continue; /* on another stage, which reads it */
         DDP__TRY(ddp__weight_values(w, w->transposed ? s->scratch : data, err));
         if (w->transposed) ddp__weight_transpose(s->scratch, w->as.dim[0], w->as.dim[1], data);
         if (s->here) ddp__host_upload(s->host, w->data, data, n * sizeof *data);
@@ -16322,7 +16618,7 @@ static ddp_status ddp__weights_begin(const ddp__weights *s, ddp__file *f, const 
     return code;
 }
 
-/* Array i as it stands in the file, NULL: on another stage. */
+/* Array i as it is stored in the file; *out is NULL if another stage has it. */
 static ddp_status ddp__weight_show(const ddp__weights *s, int i, const float **out, ddp_error *err)
 {
     const ddp__weight *w = &s->list[i];
@@ -35321,7 +35617,7 @@ ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err)
 }
 
 /* ==== profile/profile.c ==== [profile] */
-/* Profiles of a model: in parts, and as CSV. */
+/* Profiles of a model: construction, splitting of layers, and CSV. */
 
 ddp_status ddp_profile_new(int layers, ddp_profile *out, ddp_error *err)
 {
@@ -35381,7 +35677,7 @@ ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- layers in parts ---- */
+/* ---- splitting of layers ---- */
 
 static ddp_status ddp__split_check(const ddp_profile *p, double most, double alpha, double *rows,
                                    ddp_error *err)
@@ -35405,7 +35701,7 @@ static ddp_status ddp__split_check(const ddp_profile *p, double most, double alp
                      most, *rows, p->layers);
 }
 
-/* Part j of k of layer l as row i; 0 if memory is short. */
+/* Writes part j of k of layer l as row i. Returns 0 if memory is exhausted. */
 static int ddp__split_row(const ddp_profile *p, int l, int j, int k, double alpha, ddp_profile *q, int i)
 {
     const char *name = p->name && p->name[l] ? p->name[l] : NULL;
@@ -35465,8 +35761,9 @@ ddp_status ddp_profile_split(const ddp_profile *p, double most_params, double al
 enum { DDP__COL_LAYER, DDP__COL_PARAMS, DDP__COL_FORWARD, DDP__COL_BACKWARD, DDP__COL_COMM, DDP__COLS };
 static const char *const ddp__columns[] = {"layer", "params", "forward_s", "backward_s", "comm_s"};
 
-/* Takes the next field of a NUL-terminated line apart, in place: surrounding blanks go, "..." is unquoted, ""
- * inside becomes ". *at moves on, to NULL after the last field. NULL = bad quotes. */
+/* Parses the next field of a NUL-terminated line in place: strips surrounding blanks, unquotes "..." and
+ * replaces "" inside by ". Advances *at, to NULL after the last field. Returns NULL if the quotes are
+ * malformed. */
 static char *ddp__csv_field(char **at)
 {
     char *s = *at + strspn(*at, " \t"), *end, *to;
@@ -35487,7 +35784,7 @@ static char *ddp__csv_field(char **at)
     return s;
 }
 
-/* Splits off the next line, without its line end, which is LF, CRLF or CR; NULL at the end of the text. */
+/* Splits off the next line without its line end (LF, CRLF or CR). Returns NULL at the end of the text. */
 static char *ddp__csv_line(char **at)
 {
     char *s = *at, *end;
@@ -35498,7 +35795,7 @@ static char *ddp__csv_line(char **at)
     return s;
 }
 
-/* where[c] = position of column c in the header, -1 = absent. */
+/* where[c] = position of column c in the header, or -1 if it is missing. */
 static ddp_status ddp__csv_header(const char *path, char *line, int *where, ddp_error *err)
 {
     for (int c = 0; c < DDP__COLS; c++) where[c] = -1;
@@ -35538,7 +35835,8 @@ static ddp_status ddp__csv_number(const char *path, int line, int column, const 
     return DDP_OK;
 }
 
-/* Row l of p from one line of the file; a comm_s from the link is negative until all rows are here. */
+/* Parses row l of p from one line of the file. A comm_s computed from the link stays negative until all
+ * rows are read. */
 static ddp_status ddp__csv_row(const char *path, int number, char *line, const int *where,
                                const ddp_link *link, ddp_profile *p, int l, ddp_error *err)
 {
@@ -35581,8 +35879,8 @@ static ddp_status ddp__csv_row(const char *path, int number, char *line, const i
     return DDP_OK;
 }
 
-/* A profile has one alpha: beside measured rows, which contain theirs, the others get it as part of their
- * time. */
+/* A profile has one alpha. If some rows are measured, and so include their startup, the computed rows get
+ * alpha as a part of their comm_s. */
 static void ddp__csv_alpha(ddp_profile *p)
 {
     int measured = 0;
@@ -35613,7 +35911,7 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
         return ddp__fail(err, DDP_FORMAT,
                          "%s is empty; a profile begins with layer,params,forward_s,backward_s,comm_s", path);
     DDP__TRY(ddp__csv_header(path, line, where, err));
-    DDP__TRY(ddp_profile_new(rows + 1, out, err)); /* lines after the header, or a few more */
+    DDP__TRY(ddp_profile_new(rows + 1, out, err)); /* number of lines after the header, or a few more */
     while ((line = ddp__csv_line(&text)) != NULL) {
         number++;
         if (!line[strspn(line, " \t")]) continue;
@@ -35672,10 +35970,10 @@ ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *
 }
 
 /* ==== profile/link.c ==== [profile] */
-/* The link model: alpha and beta fitted to transfers, and how far they have drifted. */
+/* The link model: fits alpha and beta to transfers, and measures their drift. */
 
-/* The minimum over alpha, beta >= 0 of sum w (alpha + beta x - y)^2 from its moments; where the free optimum
- * is outside, the minimum of a convex function lies on the edge it crossed. */
+/* Minimises sum w (alpha + beta x - y)^2 over alpha, beta >= 0, from the moments. The function is convex,
+ * so if its unconstrained minimum is outside, the constrained one is on the boundary that was crossed. */
 static ddp_link ddp__link_solve(const ddp_linkfit *f)
 {
     ddp_link link = {0, f->xx > 0 ? f->xy / f->xx : 0};
@@ -35733,7 +36031,7 @@ ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_l
     }
     qsort(s, (size_t)n, sizeof *s, ddp__link_sample_order);
     for (int i = 0; i < n; i++) {
-        if (i > 0 && !(s[i].bytes > s[i - 1].bytes)) continue; /* slower, of the same size */
+        if (i > 0 && !(s[i].bytes > s[i - 1].bytes)) continue; /* slower transfer of the same size */
         w = s[i].seconds > 1e-9 ? s[i].seconds : 1e-9;
         ddp__linkfit_weigh(&f, s[i].bytes, s[i].seconds, 1 / (w * w));
     }
@@ -35749,7 +36047,7 @@ void ddp_linkfit_start(ddp_linkfit *f, ddp_link link, double typical_bytes, doub
     memset(f, 0, sizeof *f);
     f->link = link;
     f->half_life = half_life > 1 ? half_life : 1;
-    for (int i = 0; i < 3; i++) { /* the prior: an empty, a half and a full message */
+    for (int i = 0; i < 3; i++) { /* the prior: a transfer of zero, half and typical size */
         double bytes = typical_bytes * i / 2, seconds = link.alpha_s + link.beta_s * bytes;
         double w = f->half_life / 3 / (seconds * seconds);
         if (ddp__finite(seconds) && seconds > 0) ddp__linkfit_weigh(f, bytes, seconds, w);
@@ -35780,30 +36078,31 @@ double ddp_link_drift(ddp_link then, ddp_link now, const double *bytes, int n)
 }
 
 /* ==== profile/timer.h ==== [profile] */
-/* Layer timer: medians over steps of what the hooks measured. */
+/* The layer timer: takes the median over steps of the layer times that the hooks measure. */
 
 typedef enum ddp__timer_kind { DDP__T_FORWARD, DDP__T_BACKWARD, DDP__T_UPDATE, DDP__T_KINDS } ddp__timer_kind;
 
-/* Samples of up to room steps; afterwards further steps are ignored. */
+/* Samples of up to `room` steps; later steps are ignored. */
 typedef struct ddp__timer {
     int layers, room, steps;
-    float *sample; /* [room][kinds][layers] seconds; borrowed, zero at first */
-    double whole;  /* forward and backward that no hook told apart, mean over the kept steps */
+    float *sample; /* [room][kinds][layers] seconds; borrowed, initially zero */
+    double whole;  /* forward and backward time that no hook assigns to a layer, mean over the recorded
+                      steps */
 } ddp__timer;
 
-/* Memory for so many layers and steps; lists->failed where it is short. */
+/* Allocates memory for `layers` layers and `steps` steps. Sets lists->failed if memory is exhausted. */
 DDP_LIB void ddp__timer_open(ddp__timer *t, int layers, int steps, ddp__scratch *lists);
 DDP_LIB double ddp__timer_whole(const ddp__timer *t);
 DDP_LIB void ddp__timer_add(ddp__timer *t, ddp__timer_kind kind, int layer, double seconds);
 DDP_LIB void ddp__timer_add_whole(ddp__timer *t, double seconds);
-DDP_LIB void ddp__timer_step(ddp__timer *t); /* the step is over; the next one begins */
-/* Median over the steps but the first (warm-up); 0 without samples. layer -1: of the sum over all layers,
- * what a whole pass takes; a pass that is interrupted now here, now there has layer medians that do not add
- * up to it. */
+DDP_LIB void ddp__timer_step(ddp__timer *t); /* ends the current step and begins the next */
+/* The median over all steps except the first (warm-up), in seconds; 0 without samples. For layer -1, the
+ * median of the sum over all layers, which is the time of a whole pass. The medians of the layers need not
+ * add up to it if interruptions hit different layers in different steps. */
 DDP_LIB double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer);
 
 /* ==== profile/timer.c ==== [profile] */
-/* The layer timer: samples and their medians. And the names of spans. */
+/* The layer timer: samples and their medians; and the names of span kinds. */
 
 void ddp__timer_open(ddp__timer *t, int layers, int steps, ddp__scratch *lists)
 {
@@ -35836,7 +36135,7 @@ void ddp__timer_step(ddp__timer *t)
     if (t->steps < t->room) t->steps++;
 }
 
-/* Seconds of a layer in a step; layer -1 = of all layers. */
+/* Seconds of a layer in a step; for layer -1, of all layers together. */
 static double ddp__timer_value(const ddp__timer *t, int step, ddp__timer_kind kind, int layer)
 {
     double sum = 0;
@@ -35848,7 +36147,7 @@ static double ddp__timer_value(const ddp__timer *t, int step, ddp__timer_kind ki
 double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer)
 {
     int first = t->steps > 1 ? 1 : 0, n = t->steps - first, i, j;
-    /* the sample with as many smaller as larger ones, without a scratch array: room is small */
+    /* the median without a scratch array: the sample with as many smaller as larger ones; room is small */
     for (i = 0; i < n; i++) {
         double x = ddp__timer_value(t, first + i, kind, layer);
         int below = 0, equal = 0;
@@ -35869,9 +36168,9 @@ const char *ddp_span_kind_name(ddp_span_kind kind)
 }
 
 /* ==== profile/network.c ==== [profile] */
-/* Networks of devices: checked, varied, read from JSON and written. */
+/* Networks of devices: checks, random variation, and reading and writing JSON. */
 
-#define DDP__NETWORK_MOST 16384 /* devices: two matrices of 2 GiB */
+#define DDP__NETWORK_MOST 16384 /* most devices: two matrices of 2 GiB */
 
 ddp_status ddp_network_new(int devices, ddp_network *out, ddp_error *err)
 {
@@ -36018,7 +36317,7 @@ static ddp_status ddp__network_bad(const ddp__network_file *f, const ddp__json *
                      key, what);
 }
 
-/* A whole number of at least 1; a missing one leaves *out. */
+/* Reads an integer of at least 1. If the key is missing, *out is unchanged. */
 static ddp_status ddp__network_count(const ddp__network_file *f, const char *key, int *out)
 {
     const ddp__json *v = ddp__network_get(f, key);
@@ -36039,7 +36338,7 @@ static ddp_status ddp__network_bytes(const ddp__network_file *f, const char *key
     return DDP_OK;
 }
 
-/* groups and devices_per_group; a file with N x N matrices may go without. */
+/* Reads groups and devices_per_group; optional in a file with N x N matrices. */
 static ddp_status ddp__network_groups(const ddp__network_file *f, ddp_network *n)
 {
     const ddp__json *sizes = ddp__network_get(f, "devices_per_group"), *names, *v;
@@ -36080,7 +36379,7 @@ static ddp_status ddp__network_groups(const ddp__network_file *f, ddp_network *n
     return DDP_OK;
 }
 
-/* The number of devices: the file's N, or else what groups or the matrices say. */
+/* The number of devices: N of the file, otherwise derived from the groups or the matrices. */
 static ddp_status ddp__network_size(const ddp__network_file *f, ddp_network *n)
 {
     const ddp__json *rates;
@@ -36098,8 +36397,8 @@ static ddp_status ddp__network_size(const ddp__network_file *f, ddp_network *n)
     return DDP_OK;
 }
 
-/* Row i of a square matrix of `size` into row[size]; the diagonal of an N x N matrix may be any number or
- * null. */
+/* Reads row i of a square matrix of `size` into row[size]. The diagonal of an N x N matrix may be any
+ * number or null. */
 static ddp_status ddp__network_row(const ddp__network_file *f, const ddp__json *line, const char *key, int i,
                                    int size, int skip_diagonal, double *row)
 {
@@ -36119,7 +36418,7 @@ static ddp_status ddp__network_row(const ddp__network_file *f, const ddp__json *
     return DDP_OK;
 }
 
-/* A matrix of groups or of devices, times scale, into out [N x N]. */
+/* Reads a matrix per group or per device, multiplied by scale, into out [N x N]. */
 static ddp_status ddp__network_matrix(const ddp__network_file *f, const ddp_network *n, const char *key,
                                       double scale, double *out)
 {
@@ -36151,7 +36450,7 @@ static ddp_status ddp__network_matrix(const ddp__network_file *f, const ddp_netw
     return status;
 }
 
-/* One number per device or per group, times scale; *out stays NULL where the key is missing. */
+/* Reads one number per device or per group, multiplied by scale. *out stays NULL if the key is missing. */
 static ddp_status ddp__network_vector(const ddp__network_file *f, const ddp_network *n, const char *key,
                                       double scale, double **out)
 {
@@ -36183,7 +36482,7 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
     DDP__TRY(ddp__network_size(f, n));
     DDP__TRY(ddp__network_count(f, "D_dp", &n->pipelines));
     DDP__TRY(ddp__network_count(f, "D_pp", &n->stages));
-    meant = n->pipelines || n->stages; /* a file for placement: a forgotten size is no zero */
+    meant = n->pipelines || n->stages; /* a file for placement: a missing size is an error, not zero */
     DDP__TRY(ddp__network_bytes(f, "c_dp_bytes", meant, &n->dp_bytes));
     DDP__TRY(ddp__network_bytes(f, "c_pp_bytes", meant, &n->pp_bytes));
     DDP__TRY(ddp_network_new(n->devices, &whole, f->err));
@@ -36206,7 +36505,7 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
     return ddp_network_check(n, f->err);
 }
 
-/* The object whose members replace those above it. */
+/* Finds the object whose members replace those of the root. */
 static ddp_status ddp__network_variant(ddp__network_file *f, const char *variant)
 {
     const ddp__json *v;
@@ -36301,7 +36600,7 @@ ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *
 #ifndef DDP_NO_PLANNERS
 
 /* ==== profile/oplist.c ==== [profile] */
-/* Operator lists: made, checked, read from JSON and written. */
+/* Operator lists: construction, checks, and reading and writing JSON. */
 
 ddp_status ddp_oplist_new(int count, ddp_oplist *out, ddp_error *err)
 {
@@ -36397,7 +36696,7 @@ ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err)
 
 /* ---- the graph file ---- */
 
-/* Names in order of strcmp with their place in the file, to find arguments by halving. */
+/* Names sorted by strcmp, with their index in the file, for a binary search of arguments. */
 typedef struct ddp__oplist_key {
     const char *name;
     int i;
@@ -36408,7 +36707,7 @@ static int ddp__oplist_by_name(const void *a, const void *b)
     return strcmp(((const ddp__oplist_key *)a)->name, ((const ddp__oplist_key *)b)->name);
 }
 
-/* No two operators have one name. */
+/* Sorts the names and checks that no two operators have the same one. */
 static ddp_status ddp__oplist_sort(const char *path, ddp__oplist_key *key, int n, ddp_status code,
                                    ddp_error *err)
 {
@@ -36436,7 +36735,7 @@ static ddp_status ddp__oplist_number(const char *path, const ddp__json *v, const
     return DDP_OK;
 }
 
-/* The arguments of operator i, by name, into args (room for all of them). */
+/* Looks up the arguments of operator i by name and writes them to args (with room for all of them). */
 static ddp_status ddp__oplist_args(const char *path, const ddp__json *list, int i, const ddp__oplist_key *key,
                                    int n, int *args, ddp_error *err)
 {
@@ -36458,7 +36757,7 @@ static ddp_status ddp__oplist_args(const char *path, const ddp__json *list, int 
     return DDP_OK;
 }
 
-/* Numbers operator i's module: its predecessor's number if they share the name. */
+/* Sets the module number of operator i: the number of its predecessor if they have the same module name. */
 static ddp_status ddp__oplist_module(const char *path, const ddp__json *v, int i, const char **before,
                                      ddp_oplist *list, ddp_error *err)
 {
@@ -36583,13 +36882,13 @@ ddp_status ddp_oplist_write(const ddp_oplist *list, const char *path, ddp_error 
 #endif
 
 /* ==== plan/names.h ==== [plan] */
-/* Names of the values of an option, for people and for programs. */
+/* Converts between the values of an option and their names. */
 
 /* The name of a value, or "unknown" for a value without a name. `names` is indexed by value and ends with
  * NULL. */
 DDP_LIB const char *ddp__name_of(const char *const *names, int value);
-/* Writes the value of a name to *out, an enum. The first `first` names are not accepted.
- * Errors: DDP_ARG with "WHAT 'name' is unknown; use a, b or c". */
+/* Writes the value with the given name to *out, an enum. The first `first` entries of `names` are not
+ * accepted. Errors: DDP_ARG with "WHAT 'name' is unknown; use a, b or c". */
 DDP_LIB ddp_status ddp__named(const char *const *names, int first, const char *what, const char *name,
                               void *out, ddp_error *err);
 
@@ -36602,7 +36901,7 @@ DDP_LIB ddp_status ddp__named(const char *const *names, int first, const char *w
     }
 
 /* ==== plan/names.c ==== [plan] */
-/* Names of the values of an option, and the value of a name. */
+/* Converts between the values of an option and their names. */
 
 const char *ddp__name_of(const char *const *names, int value)
 {
@@ -36649,7 +36948,7 @@ ddp_status ddp__check_sum(double sum, double most, ddp_error *err)
 }
 
 /* ==== plan/arrays.h ==== [plan] */
-/* The arrays of one search: they are checked and copied. */
+/* Checks the arrays of a search, and copies arrays into the result of a plan. */
 
 /* Returns DDP_OK if every array of s was allocated. Otherwise it frees them all and returns DDP_MEMORY with
  * "no memory to plan N WHAT". */
@@ -36658,7 +36957,7 @@ DDP_LIB ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, 
 DDP_LIB void *ddp__copy(const void *from, size_t count, size_t size);
 
 /* ==== plan/arrays.c ==== [plan] */
-/* The arrays of one search: checks and copies. */
+/* Checks the arrays of a search, and copies arrays into the result of a plan. */
 
 ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err)
 {
@@ -36674,7 +36973,7 @@ void *ddp__copy(const void *from, size_t count, size_t size)
 }
 
 /* ==== plan/queue.h ==== [plan] */
-/* A priority queue. Next is the entry of the least key, and among equal keys the least number. */
+/* A priority queue. The next entry has the least key; the lowest number wins a tie. */
 
 typedef struct ddp__due {
     double key;
@@ -36686,7 +36985,7 @@ DDP_LIB void ddp__due_add(ddp__due *heap, int n, double key, int64_t i);
 DDP_LIB ddp__due ddp__due_take(ddp__due *heap, int n);
 
 /* ==== plan/queue.c ==== [plan] */
-/* A priority queue in an array. */
+/* A priority queue, stored as a heap in an array. */
 
 static int ddp__due_before(const ddp__due *a, const ddp__due *b)
 {
@@ -36716,11 +37015,11 @@ ddp__due ddp__due_take(ddp__due *heap, int n)
 /* ==== plan/link_clock.h ==== [plan] */
 /* The clock of a link that carries one message at a time. */
 
-/* Sends a message that is ready at `ready` and occupies the link for `takes` seconds. Returns the time at
- * which it starts and sets *free_at to the time at which the link is free again. The message arrives alpha
+/* Sends a message that becomes ready at `ready` and occupies the link for `takes` seconds. Returns the
+ * start time, and sets *free_at to the time at which the link is free again. The message arrives alpha
  * later. */
 DDP_LIB double ddp__link_take(double *free_at, double ready, double takes);
-/* The index of the link that would deliver the message first; the lowest index wins a tie. */
+/* The index of the link that would deliver the message first. The lowest index wins a tie. */
 DDP_LIB int ddp__link_first(int links, const double *free_at, double ready, const double *takes,
                             const double *alpha);
 
@@ -36751,10 +37050,10 @@ int ddp__link_first(int links, const double *free_at, double ready, const double
 }
 
 /* ==== plan/partial/partial_search.h ==== [plan] */
-/* The cost of an assignment of layers to steps, and the solvers that use it. */
+/* The cost of an assignment of layers to steps, and the solvers that minimise it. */
 
 /* One profile in backward order i = 0..L-1 (0 = output side, CSV row L-1-i). The cost of a step is T +
- * excess; solvers minimise the sum of excesses, which keeps its digits when T is large. */
+ * excess. The solvers minimise the sum of the excesses, because it loses no digits if T is large. */
 typedef struct ddp__costs {
     ddp_cost cost;
     int layers;
@@ -36763,42 +37062,47 @@ typedef struct ddp__costs {
     int *step, *list; /* [L] an assignment; the layers of one step */
     double *comm;     /* [L] */
     double *P, *C;    /* [L+1] prefix sums of backward and of comm */
-    double *w;        /* [L] non-decreasing: earliest start of a transfer, less its window */
-    double *k;        /* [L] w(i) - C(i); -inf where nothing is sent */
+    double *w;        /* [L] non-decreasing: earliest start of a transfer, minus its window */
+    double *k;        /* [L] w(i) - C(i); -inf if the layer sends nothing */
 } ddp__costs;
 
 /* Fills c from a profile. On success the caller frees c->room. */
 DDP_LIB ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err);
-/* Excess of layers list[0..n) (ascending), without `less` and with `more` (-1 = none). */
+/* Excess of the layers list[0..n) (ascending), without layer `less` and with layer `more` (-1 = none). */
 DDP_LIB double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, int more);
-/* Lower bound on the sum of excesses of any assignment to `period` steps. */
+/* Lower bound on the sum of the excesses of any assignment to `period` steps. */
 DDP_LIB double ddp__excess_bound(const ddp__costs *c, int period);
 
-/* Contiguous solvers: set h is [cut[h], cut[h+1]), cut [period+1]; curve [period] or NULL. With `windows` by
- * Algorithm 2, which needs a cost other than sum and alpha 0, else by an O(L^2 H) programme for all;
- * ddp__optimal picks. */
+/* Contiguous solvers. Set h is [cut[h], cut[h+1]); cut [period+1]; curve [period] or NULL. `windows`
+ * selects Algorithm 2, which needs a cost other than sum and alpha 0. Otherwise an O(L^2 H) programme
+ * handles every cost. ddp__optimal selects between the two. */
 DDP_LIB ddp_status ddp__contiguous(const ddp__costs *c, int period, int windows, int *cut, double *curve,
                                    ddp_error *err);
 DDP_LIB ddp_status ddp__optimal(const ddp__costs *c, int period, int *cut, double *curve, ddp_error *err);
 DDP_LIB ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err);
 
-/* Any assignment; step [L] in backward order holds a first assignment and receives the best. */
+/* Optimises over all assignments. step [L], in backward order, holds the first assignment and receives the
+ * best. */
 DDP_LIB ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, int *step,
                                 ddp_error *err);
 
 /* ==== plan/partial/partial_search.c ==== [plan] */
-/* What an assignment of layers to steps costs, and DreamDDP's solvers: contiguous sets (memoised, programme,
- * Algorithm 2) and scattered ones. */
+/* The cost of an assignment of layers to steps, and DreamDDP's solvers: contiguous sets (memoised search,
+ * dynamic programme, Algorithm 2) and scattered sets. */
 
 /* Interval and set costs of the partial planner in closed form (stated in plan/partial/partial.h).
  *
- * Timeline: the link is busy without a gap from the last moment at which it was free, which is some layer's
- * backward end P(i+1), so the last transfer ends at the largest P(i+1) + comm of the set from i on. Window: a
- * layer's forward cannot begin before its transfer, so the step is late by the largest (transfer end - due
- * time). Layers from i towards the input are released at P(i+1) or later and due no later than layer i, so
- * some of them is late by at least P(i+1) + their comm - due(i); serving the input side first attains the
- * largest of these, because layer i then waits for nothing else. In both the maximum is what a link's clock
- * shows that serves the set in backward order, layer i ready at w(i). */
+ * Timeline: from the last time at which it was free, the link is busy without a gap. That time is the
+ * backward end P(i+1) of some layer. So the last transfer ends at the largest P(i+1) + comm of the set from
+ * i on.
+ *
+ * Window: the forward of a layer cannot begin before its transfer ends, so the step is late by the largest
+ * (transfer end - due time). Layers from i towards the input are released at P(i+1) or later and due no
+ * later than layer i. So one of them is late by at least P(i+1) + their comm - due(i). Serving the input
+ * side first attains the largest of these bounds, because layer i then waits for nothing else.
+ *
+ * In both cases the maximum is the clock of a link that serves the set in backward order, with layer i
+ * ready at w(i). */
 
 /* Seconds for which the message of row l alone occupies the link; 0 if row l sends nothing. */
 static double ddp__occupies(const ddp_profile *p, int l)
@@ -36808,7 +37112,7 @@ static double ddp__occupies(const ddp_profile *p, int l)
 
 ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err)
 {
-    double before = 0; /* forward time of the layers ahead of layer i in the forward pass */
+    double before = 0; /* forward time of the layers before layer i in the forward pass */
     ddp_status status;
     size_t L;
     int i, l;
@@ -36848,7 +37152,7 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
     return status;
 }
 
-/* Excess of the interval [a, b); kmax = max of k over it (read by timeline and window only). */
+/* The excess of the interval [a, b). kmax = max of k over it (used by timeline and window only). */
 static double ddp__excess_interval(const ddp__costs *c, int a, int b, double kmax)
 {
     double late;
@@ -36881,11 +37185,11 @@ double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, i
     return late > 0 ? late : 0;
 }
 
-/* Let v(s) be such that a step which averages a subset X of the layers s.. (maybe with others) costs at least
- * v(s) + alpha + comm(X): w(s) for timeline and window; for sum the step may have started with an earlier
- * layer a, whose comm then counts too. Summed over the n steps that hold such layers the excess is at least
- * comm[s..L) - n (T - v(s) - alpha), with n = H the worst case if that slack is positive and n = 1 if not; a
- * single layer s gives the same with its own comm. */
+/* A lower bound. Let v(s) be such that a step that averages a subset X of the layers s.. (and possibly
+ * others) costs at least v(s) + alpha + comm(X). For timeline and window, v(s) is w(s). For sum, the step
+ * may have started with an earlier layer a, whose comm then counts too. Summed over the n steps that
+ * contain such layers, the excess is at least comm[s..L) - n (T - v(s) - alpha). The worst case is n = H
+ * if that slack is positive, and n = 1 otherwise. A single layer s gives the same bound with its own comm. */
 double ddp__excess_bound(const ddp__costs *c, int period)
 {
     double best = 0, early = DBL_MAX, v, slack, rest, one;
@@ -36908,14 +37212,12 @@ double ddp__excess_bound(const ddp__costs *c, int period)
 
 /* Algorithm 2 of DreamDDP: exact and memoised, and as printed.
  *
- * Let m(l) be the largest b for which [l, b) is hidden. Algorithm 2 ends a set that begins at l only at m(l)
- * or m(l)+1. With the timeline or window cost and alpha 0 that loses nothing:
- *  - cutting before m(l) never helps: the cost of [a, b) falls with a, so the later sets lose layers at no
- *  cost to this
- *    one;
- *  - cutting after m(l)+1 never helps: handing [m+1, x) to the next set saves this set exactly its comm, and
- *  the next
- *    set grows by no more, because w does not decrease (and w <= T).
+ * Let m(l) be the largest b for which [l, b) is completely overlapped. Algorithm 2 ends a set that begins at
+ * l only at m(l) or m(l)+1. With the timeline or window cost and alpha 0 this loses nothing:
+ *   - Cutting before m(l) never helps: the cost of [a, b) falls with a, so the later sets lose layers at no
+ *     cost to this one.
+ *   - Cutting after m(l)+1 never helps: moving [m+1, x) to the next set saves this set exactly its comm. The
+ *     next set grows by no more, because w does not decrease (and w <= T).
  * So the tree contains an optimum, and one table over (sets left, l) finds it in O(L H). */
 
 /* m(l), and the excess of [l, m(l)+1) and of [l, L). */
@@ -36924,7 +37226,7 @@ typedef struct ddp__windows {
     double *next, *last;
 } ddp__windows;
 
-/* By two pointers and a queue of the maxima of k. */
+/* Computes them with two pointers and a queue of the maxima of k. */
 static void ddp__search_windows(const ddp__costs *c, ddp__windows *x)
 {
     int L = c->layers, l, b = 0, head = 0, tail = 0;
@@ -36951,7 +37253,7 @@ static void ddp__search_windows(const ddp__costs *c, ddp__windows *x)
     }
 }
 
-/* Row r of best [L+1] and pick [L+1] from the row before, `was`; r = sets left less one. */
+/* Fills row r of best [L+1] and pick [L+1] from the previous row, `was`; r = sets left minus one. */
 static void ddp__search_row(const ddp__costs *c, const ddp__windows *x, int r, const double *was, double *now,
                             int *pick)
 {
@@ -36970,8 +37272,9 @@ static void ddp__search_row(const ddp__costs *c, const ddp__windows *x, int r, c
     }
 }
 
-/* For any interval cost that does not fall as the set grows: best(r, l) = min over b > l of excess[l, b) +
- * best(r-1, b). Empty sets are left to the end: the cost of a set does not depend on its step. */
+/* For any interval cost that does not fall as the set grows:
+ *     best(r, l) = min over b > l of excess[l, b) + best(r-1, b)
+ * Empty sets go to the end, because the cost of a set does not depend on its step. */
 static void ddp__programme_row(const ddp__costs *c, int r, const double *was, double *now, int *pick)
 {
     for (int L = c->layers, l = L - 1; l >= 0; l--) {
@@ -37047,8 +37350,9 @@ static void ddp__dfs_leaf(ddp__dfs_state *s, int h, double excess)
     for (int i = h + 1; i <= s->period; i++) s->best_cut[i] = s->c->layers;
 }
 
-/* Lines 8-30 with the corrections: the last set is one solution (15), the first branch gets its own copy
- * (28), the second goes on to h+1 (30). A layer of the recursion is a turn of the loop. */
+/* Lines 8-30 of Algorithm 2 with corrections: the last set is one solution (line 15), the first branch
+ * gets its own copy (line 28), and the second branch continues with h+1 (line 30). One pass of the loop is
+ * one level of the recursion. */
 static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
 {
     const ddp__costs *c = s->c;
@@ -37069,7 +37373,7 @@ static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
     for (; b < L; b++) {
         if (c->k[b] > kmax) kmax = c->k[b];
         more = ddp__excess_interval(c, l, b + 1, kmax);
-        if (b == l || !(more > 0)) { /* lines 17-22: at least one, and whatever is hidden */
+        if (b == l || !(more > 0)) { /* lines 17-22: at least one layer, and all that are overlapped */
             own = more;
             continue;
         }
@@ -37101,12 +37405,13 @@ ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
     return DDP_OK;
 }
 
-/* Non-contiguous assignment: single moves and swaps from the contiguous one, then from small disturbances of
- * the best. Contiguous sets leave the link idle while the output side of every later step runs backward;
- * scattering uses that time, and convergence needs only each layer once per period. Bounded by a count of
- * looked-at members, so that the plan is the same on every machine; the clock is only a safety net. */
+/* Non-contiguous assignment: single moves and swaps, from the contiguous assignment and then from small
+ * perturbations of the best one. Contiguous sets leave the link idle while the output side of every later
+ * step runs backward. Scattered sets use that time, and convergence only needs each layer once per period.
+ * A count of visited members limits the search, so that the plan is the same on every machine; the clock
+ * is only a safety net. */
 
-/* Members looked at, for each pair of layer and step, and at most. */
+/* The members to visit for each pair of layer and step, and the total limit. */
 #define DDP__SCATTER_VISITS_EACH 2e4
 #define DDP__SCATTER_VISITS      2e7
 
@@ -37114,14 +37419,14 @@ typedef struct ddp__scatter_state {
     const ddp__costs *c;
     int period;
     int *step;      /* [L] */
-    int *member;    /* [L] layers grouped by step, ascending in a step; sending layers only */
+    int *member;    /* [L] sending layers grouped by step, ascending within a step */
     int *begin;     /* [H+1] */
     double *excess; /* [H] */
     double total, eps, visits, most_visits, deadline;
 } ddp__scatter_state;
 
-/* Layers that send nothing cost nothing anywhere, except that Eq. 8 starts a set at its first layer whether
- * it sends or not. */
+/* Layers that send nothing cost nothing in any step. The exception is Eq. 8: a set starts at its first
+ * layer even if that layer sends nothing. */
 static int ddp__scatter_counts(const ddp__costs *c, int i)
 {
     return c->comm[i] > 0 || c->cost == DDP_COST_SUM;
@@ -37134,7 +37439,7 @@ static double ddp__scatter_try(ddp__scatter_state *s, int h, int less, int more)
     return ddp__excess_list(s->c, s->member + s->begin[h], n, less, more);
 }
 
-/* Rebuilds lists and costs from step. */
+/* Rebuilds the lists and the costs from step. */
 static void ddp__scatter_index(ddp__scatter_state *s)
 {
     int i, h, L = s->c->layers;
@@ -37156,7 +37461,7 @@ static int ddp__scatter_stop(const ddp__scatter_state *s)
     return s->visits > s->most_visits || ddp_now() > s->deadline;
 }
 
-/* Moves layer x of an exposed step to where it adds least, if that gains. */
+/* Moves layer x of an exposed step to the step where it adds least, if that gains. */
 static int ddp__scatter_move(ddp__scatter_state *s, int x, double gain)
 {
     int g, h = s->step[x], best = h;
@@ -37175,7 +37480,7 @@ static int ddp__scatter_move(ddp__scatter_state *s, int x, double gain)
     return 1;
 }
 
-/* Exchanges x with the first layer of another step that gains. */
+/* Exchanges x with the first layer of another step for which that gains. */
 static int ddp__scatter_swap(ddp__scatter_state *s, int x, double gain)
 {
     int h = s->step[x], y, g;
@@ -37195,7 +37500,7 @@ static int ddp__scatter_swap(ddp__scatter_state *s, int x, double gain)
     return 0;
 }
 
-/* Down to a local minimum of moves, then of moves and swaps. */
+/* Descends to a local minimum of moves, then of moves and swaps. */
 static void ddp__scatter_descend(ddp__scatter_state *s)
 {
     int x, moved, swaps;
@@ -37214,8 +37519,8 @@ static void ddp__scatter_descend(ddp__scatter_state *s)
     } while (moved);
 }
 
-/* Iterated local search around the best, at first without a disturbance; an equal result replaces it: so
- * plateaus are crossed. */
+/* Iterated local search around the best assignment; the first round has no perturbation. An equal result
+ * replaces the best, so that the search can cross plateaus. */
 static void ddp__scatter_search(ddp__scatter_state *s, int *best, double bound)
 {
     ddp_rng rng = ddp_rng_seed(1, (uint64_t)s->c->layers);
@@ -37253,7 +37558,7 @@ ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, in
     s.begin = ddp__ints(&room, H + 1);
     DDP__TRY(ddp__scratch_check(&room, c->layers, "layers", err));
     s.c = c;
-    s.period = (int)H; /* with more steps than layers the rest stay empty */
+    s.period = (int)H; /* with more steps than layers, the remaining steps stay empty */
     s.most_visits = DDP__SCATTER_VISITS_EACH * (double)L * (double)H;
     if (s.most_visits > DDP__SCATTER_VISITS) s.most_visits = DDP__SCATTER_VISITS;
     s.eps = 1e-12 * (c->T + c->C[c->layers] + c->alpha);
@@ -37266,8 +37571,8 @@ ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, in
 /* ==== plan/partial/partial_brute.h ==== [plan] */
 /* Brute force for partial averaging: the reference for every other solver. */
 
-/* The best contiguous partition, found by simulating every one; shares no code with the other solvers.
- * cut [period+1] as in ddp__optimal. */
+/* Finds the best contiguous partition by simulating every one. It shares no code with the other solvers.
+ * cut [period+1] is as in ddp__optimal. */
 DDP_LIB ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double time_limit_s, int *cut,
                               ddp_error *err);
 /* Simulates one step that averages the layers with a nonzero member [L], in forward order. */
@@ -37275,12 +37580,13 @@ DDP_LIB ddp_status ddp__brute_step(const ddp_profile *p, ddp_cost cost, const un
                                    double *out_s, ddp_error *err);
 
 /* ==== plan/partial/partial_brute.c ==== [plan] */
-/* The yardstick of DreamDDP's planner: the definitions of plan/partial/partial.h played event by event, and
- * every contiguous partition (empty sets allowed). Deliberately shares no arithmetic. */
+/* The reference for DreamDDP's planner: simulates the definitions of plan/partial/partial.h event by
+ * event, for every contiguous partition (empty sets allowed). Deliberately shares no arithmetic with the
+ * solvers. */
 
 #define DDP__BRUTE_PARTITIONS 5e7
 
-/* Transfers in order of backward on one first-in-first-out link. */
+/* Transfers run in backward order on one first-in-first-out link. */
 static double ddp__brute_timeline(const ddp_profile *p, const unsigned char *member)
 {
     double now = 0, link = 0, done = 0;
@@ -37308,8 +37614,8 @@ static double ddp__brute_sum(const ddp_profile *p, const unsigned char *member)
     return done > now ? done : now;
 }
 
-/* The link always serves the waiting layer nearest to the input, interrupting any other; layers become ready
- * from the output side, so the waiting ones are a stack. left and done: [L]. */
+/* The link always serves the waiting layer nearest to the input, and interrupts any other. Layers become
+ * ready from the output side, so the waiting layers form a stack. left and done: [L]. */
 static double ddp__brute_window(const ddp_profile *p, const unsigned char *member, int *stack, double *left,
                                 double *done)
 {
@@ -37361,7 +37667,7 @@ ddp_status ddp__brute_step(const ddp_profile *p, ddp_cost cost, const unsigned c
 
 typedef struct ddp__brute_state {
     int layers, period, *cut, *best_cut;
-    const double *cost; /* [(L+1) x (L+1)] of [a, b) in backward order */
+    const double *cost; /* [(L+1) x (L+1)] cost of each set [a, b) in backward order */
     double best, deadline;
     long seen;
     int late;
@@ -37391,7 +37697,7 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
     ddp__scratch room = {NULL, 0};
     double *table, partitions = 1;
     unsigned char *member;
-    int a, b, i, sets = period < p->layers ? period : p->layers; /* more would be empty */
+    int a, b, i, sets = period < p->layers ? period : p->layers; /* further sets would be empty */
     ddp_status status = DDP_OK;
 
     for (i = 1; i < sets && partitions <= DDP__BRUTE_PARTITIONS; i++)
@@ -37427,14 +37733,14 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
 }
 
 /* ==== plan/partial/partial_names.h ==== [plan] */
-/* Names of the solvers, costs and fillings of partial averaging, by value. */
+/* The names of the solvers, costs and fillings of partial averaging, indexed by value. */
 
 #define DDP__SOLVERS "scatter", "optimal", "dfs", "enp", "brute", "scatter"
 #define DDP__COSTS   "window", "timeline", "sum", "window"
 #define DDP__FILLS   "none", "exact", "eq12"
 
 /* ==== plan/partial/partial.c ==== [plan] */
-/* DreamDDP's planner: the solvers by name, bubble filling, the plan and its costs. */
+/* DreamDDP's planner: selects the solver, fills bubbles, and builds the plan with its costs. */
 
 static const char *const ddp__solvers[] = {DDP__SOLVERS, NULL};
 static const char *const ddp__cost_names[] = {DDP__COSTS, NULL};
@@ -37472,14 +37778,14 @@ void ddp_plan_free(ddp_plan *plan)
     memset(plan, 0, sizeof *plan);
 }
 
-/* Bubble filling: in each step average further layers from the output side, where it is free.
- * exact: the longest prefix 0..m-1 (own layers in it count once) with which the step costs no more than
- * without; empty
- *        steps too.
- * eq12:  the paper's test, T - P(a+1) >= comm of set and prefix, where a is the first sending layer of the
- *        set and the prefix ends before it; empty steps have no a and stay empty. */
+/* Bubble filling: each step averages further layers from the output side where that costs nothing.
+ *
+ * exact: the longest prefix 0..m-1 with which the step costs no more than without it. The step's own
+ * layers in the prefix count once. Empty steps are filled too. eq12: the paper's test, T - P(a+1) >= comm
+ * of the set and the prefix. a is the first sending layer of the set, and the prefix ends before it. Empty
+ * steps have no a and stay empty. */
 
-/* Excess of step h of c->step with the prefix 0..m-1 as well. */
+/* The excess of step h of c->step if it also averages the prefix 0..m-1. */
 static double ddp__excess_step(const ddp__costs *c, int h, int m)
 {
     int n = 0;
@@ -37488,8 +37794,9 @@ static double ddp__excess_step(const ddp__costs *c, int h, int m)
     return ddp__excess_list(c, c->list, n, -1, -1);
 }
 
-/* A longer prefix costs no less. (With the sum cost the first filled layer may make the step start sooner and
- * so cheaper than without; from there on the same holds.) Bisection finds the last. */
+/* Finds the longest free prefix by bisection, because a longer prefix costs no less. (With the sum cost,
+ * the first filled layer may let the step start earlier, and so make it cheaper than without; from there
+ * on the same holds.) */
 static int ddp__fill_exact(const ddp__costs *c, int h)
 {
     double own = ddp__excess_step(c, h, 0);
@@ -37521,7 +37828,7 @@ static int ddp__fill_eq12(const ddp__costs *c, int h)
     return m;
 }
 
-/* Marks plan->fill [H x L, forward order] from c->step. */
+/* Sets plan->fill [H x L, forward order] from c->step. */
 static void ddp__fill(const ddp__costs *c, ddp_fill rule, ddp_plan *plan)
 {
     int L = c->layers;
@@ -37533,7 +37840,7 @@ static void ddp__fill(const ddp__costs *c, ddp_fill rule, ddp_plan *plan)
     }
 }
 
-/* Costs of the assignment c->step into plan. */
+/* Writes the costs of the assignment c->step to the plan. */
 static void ddp__plan_costs(const ddp__costs *c, ddp_plan *plan)
 {
     double excess = 0;
@@ -37544,8 +37851,8 @@ static void ddp__plan_costs(const ddp__costs *c, ddp_plan *plan)
     plan->lower_bound_s = plan->period * c->T + ddp__excess_bound(c, plan->period);
 }
 
-/* Layers with parameters (without parameter counts: layers that send), ceil(n/H) to a step; one without
- * parameters goes with the next that has some. */
+/* Equal number of layers per step: ceil(n/H) of the n layers with parameters (without parameter counts, of
+ * the layers that send). A layer without parameters goes to the step of the next layer that has some. */
 static void ddp__enp(const ddp_profile *p, const ddp__costs *c, int period)
 {
     const double *size = p->params ? p->params : p->comm_s;
@@ -37558,7 +37865,7 @@ static void ddp__enp(const ddp_profile *p, const ddp__costs *c, int period)
     }
 }
 
-/* c->step by the chosen solver. */
+/* Sets c->step with the chosen solver. */
 static ddp_status ddp__partial_solve(const ddp_profile *p, const ddp_plan_options *o, ddp__costs *c,
                                      ddp_error *err)
 {
@@ -37673,18 +37980,18 @@ uint64_t ddp_plan_hash(const ddp_plan *plan)
 }
 
 /* ==== plan/partial/landing.c ==== [plan] */
-/* When transfers that may span several steps arrive: the window cost of plan/partial/partial.h, with landing
- * times. */
+/* Computes when transfers that may span several steps arrive: the window cost of plan/partial/partial.h
+ * with landing times. */
 
-/* Steps of a plan, which follow each other without end. */
+/* The steps of a plan, repeated forever. */
 typedef struct ddp__steps {
     const ddp_profile *p;
     const ddp_plan *plan;
-    double forward, step, period; /* before a step's last backward; of a step, waits included; H
-                                                 of them */
+    double forward, step, period; /* seconds: before the last backward of a step; of a step with its waits;
+                                     of the H steps together */
 } ddp__steps;
 
-/* The smallest landing of layer l, whose transfer of step h of the first period arrives then. */
+/* The smallest landing of layer l if its transfer of step h of the first period arrives at `arrives`. */
 static int ddp__landing_of(const ddp__steps *s, int l, double arrives)
 {
     double before = 0, slack;
@@ -37692,14 +37999,14 @@ static int ddp__landing_of(const ddp__steps *s, int l, double arrives)
 
     for (int j = 0; s->plan->cost == DDP_COST_WINDOW && s->p->forward_s && j < l; j++)
         before += s->p->forward_s[j];
-    slack = arrives - before - 1e-12 * s->period; /* sums that are equal but for rounding are */
+    slack = arrives - before - 1e-12 * s->period; /* sums that differ only by rounding are equal */
     landing = (int)ceil(slack / s->step) - s->plan->step_of[l] - 1;
     return landing < 0 ? 0 : landing < s->plan->period ? landing : s->plan->period - 1;
 }
 
-/* The link serves in the order of posting. After one period it is what it will always be: what waits at a
- * moment is the largest of what was posted since some earlier one less the time since, and a whole period
- * adds nothing to that. */
+/* The link serves messages in the order in which they were posted. After one period it is in the steady
+ * state: the backlog at any time is the largest value, over all earlier times, of the work posted since
+ * then minus the time since then. A whole period adds nothing to it. */
 static void ddp__landing_link(const ddp__steps *s, int *landing)
 {
     double free_at = -DBL_MAX;
@@ -37727,7 +38034,7 @@ ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *lan
     if (!p || !plan || !plan->step_of || !landing || !exposed_s)
         return ddp__fail(err, DDP_ARG, "ddp_plan_landing: a profile, a plan and both results are needed");
     checked = *plan;
-    DDP__TRY(ddp_plan_evaluate(p, plan->cost, &checked, err)); /* all of it makes sense */
+    DDP__TRY(ddp_plan_evaluate(p, plan->cost, &checked, err)); /* checks all arguments */
     s.p = p;
     s.plan = &checked;
     s.forward = p->between_s;
@@ -37746,10 +38053,10 @@ ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *lan
 }
 
 /* ==== plan/osp/served.c ==== [plan] */
-/* A few steps of workers and servers, event by event: who sends what when, and whose link is busy until
- * then. */
+/* Simulates a few steps of workers and servers, event by event, with the messages and the busy time of
+ * each link. */
 
-/* Parts share a link that several messages come over, as chunks do. */
+/* Messages on one link share it in parts, as chunks do in a real run. */
 enum { DDP__SERVED_STEPS = 24, DDP__SERVED_SKIP = 8, DDP__SERVED_PARTS = 8 };
 
 typedef enum ddp__served_state {
@@ -37759,23 +38066,24 @@ typedef enum ddp__served_state {
     DDP__SERVED_ANSWERED
 } ddp__served_state;
 
-/* A worker and a server: what is sent at once (0), and late (1). */
+/* The messages between a worker and a server: sent at once (line 0), and late (line 1). */
 typedef struct ddp__served_line {
-    double left; /* when the last part so far has left the sender */
+    double left; /* when the latest part has left the sender */
     int state;   /* ddp__served_state */
-    int parts;   /* that have not reached the receiver's link; -1: the last one is on its way through it */
-    int clock;   /* pushes */
+    int parts;   /* parts that have not reached the receiver's link; -1 = the last one is passing through
+                    it */
+    int clock;   /* number of pushes */
 } ddp__served_line;
 
 typedef struct ddp__served_run {
     const ddp_served *s;
-    double *up, *down; /* [workers + servers] when a rank's link is free */
-    ddp__due *heap;    /* [events] of a worker: its computing is over; or of workers + a line, one each at
-                             most */
+    double *up, *down; /* [workers + servers] when the link of each rank is free */
+    ddp__due *heap;    /* [events] number of a worker: its compute ends; or of workers + a line. At most
+                          one event each */
     int events;
-    int *computes;          /* [workers] 1: it does */
-    double *mark;           /* [workers] when its step DDP__SERVED_SKIP was over; in the end, how long the
-                               rest took */
+    int *computes;          /* [workers] 1 = the worker is computing */
+    double *mark;           /* [workers] when its step DDP__SERVED_SKIP ended; at the end, the duration of
+                               the remaining steps */
     ddp__served_line *line; /* [2][servers][workers] */
     int *step;              /* [workers] */
     int *turn;              /* [servers] */
@@ -37822,7 +38130,8 @@ static double ddp__served_takes(const ddp_served *s, int late, int k)
     return (late ? put_off : s->bytes[k] - put_off) / s->bytes_per_s / (int)DDP__SERVED_PARTS;
 }
 
-/* A message of line (late, k, w) begins: to its server, or back. It takes the sender's link whole. */
+/* Starts a message of line (late, k, w), to its server or back. It occupies the whole uplink of the
+ * sender. */
 static void ddp__served_send(ddp__served_run *r, int late, int k, int w, int back, double now)
 {
     const ddp_served *s = r->s;
@@ -37839,7 +38148,7 @@ static void ddp__served_send(ddp__served_run *r, int late, int k, int w, int bac
     ddp__due_add(r->heap, r->events++, x->left, s->workers + (int)(x - r->line));
 }
 
-/* A part is at the receiver's link, which several senders share; 1: the message is there. */
+/* A part reaches the receiver's link, which several senders share. Returns 1 if the message is complete. */
 static int ddp__served_part(ddp__served_run *r, ddp__served_line *x, int late, int k, int w)
 {
     const ddp_served *s = r->s;
@@ -37858,7 +38167,7 @@ static int ddp__served_part(ddp__served_run *r, ddp__served_line *x, int late, i
 
 /* ---- workers and servers ---- */
 
-/* All lines of a worker that are in some state but NONE. */
+/* The number of lines of a worker that are in any state except NONE. */
 static int ddp__served_open(const ddp__served_run *r, int late, int w)
 {
     int n = 0;
@@ -37874,7 +38183,7 @@ static void ddp__served_push(ddp__served_run *r, int late, int w, double now)
         if (!late || (r->s->late && r->s->late[k] > 0)) ddp__served_send(r, late, k, w, 0, now);
 }
 
-/* Something is new at server k: whom it answers. */
+/* Server k answers the workers that its rule allows after a change. */
 static void ddp__served_rule(ddp__served_run *r, int late, int k, double now)
 {
     const ddp_served *s = r->s;
@@ -37897,7 +38206,7 @@ static void ddp__served_rule(ddp__served_run *r, int late, int k, double now)
     }
 }
 
-/* A worker has all of its answers. */
+/* A worker has received all answers of a step. */
 static void ddp__served_stepped(ddp__served_run *r, int w, double now)
 {
     r->step[w]++;
@@ -37908,7 +38217,7 @@ static void ddp__served_stepped(ddp__served_run *r, int w, double now)
     ddp__served_push(r, 1, w, now);
 }
 
-/* The next thing that happens; 0: all workers are through. */
+/* Processes the next event. Returns 0 if all workers have finished. */
 static int ddp__served_next(ddp__served_run *r)
 {
     const int workers = r->s->workers, servers = r->s->servers;
@@ -37986,25 +38295,25 @@ ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_err
 #ifndef DDP_NO_PLANNERS
 
 /* ==== plan/order.h ==== [plan] */
-/* Orders of things: by a key, shuffled, and improved by exchanges. */
+/* Operations on orders: sort by a key, shuffle, improve by exchanges. */
 
 typedef struct ddp__ranked {
     double key;
     int i;
 } ddp__ranked;
 
-/* A comparison for qsort: rising keys, and rising indices among equal keys. */
+/* Compares two ddp__ranked for qsort: ascending key, then ascending index. */
 DDP_LIB int ddp__by_rank(const void *a, const void *b);
 DDP_LIB void ddp__swap(int *order, int i, int j);
-DDP_LIB void ddp__reverse(int *order, int i, int j);      /* positions i to j */
-DDP_LIB void ddp__shuffle(int *order, int n, ddp_rng *r); /* 0..n-1; r NULL: ascending */
-/* Tries one move for each pair of positions and keeps those that lower cost(user). A move exchanges the two
- * positions. With `turn`, reversing the run between them is tried first. *least is the cost, on entry and on
- * return; the pass ends when it is 0. Returns 1 if the cost fell. */
+DDP_LIB void ddp__reverse(int *order, int i, int j);      /* positions i to j, inclusive */
+DDP_LIB void ddp__shuffle(int *order, int n, ddp_rng *r); /* fills order with 0..n-1; r NULL: ascending */
+/* Tries one move for each pair of positions and retains each move that lowers cost(user). A move exchanges
+ * the two positions. With `turn`, it first tries to reverse the range between them. *least is the cost, on
+ * entry and on return; the pass ends when it is 0. Returns 1 if the cost fell. */
 DDP_LIB int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user, double *least);
 
 /* ==== plan/order.c ==== [plan] */
-/* Orders of things: by a key, shuffled, and improved by exchanges. */
+/* Operations on orders: sort by a key, shuffle, improve by exchanges. */
 
 int ddp__by_rank(const void *a, const void *b)
 {
@@ -38038,7 +38347,7 @@ int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user
             for (int kind = !turn; kind < 2 && *least > 0; kind++) {
                 void (*move)(int *, int, int) = kind ? ddp__swap : ddp__reverse;
                 double now;
-                if (turn && kind && j - i < 3) continue; /* the same as a reversal */
+                if (turn && kind && j - i < 3) continue; /* identical to a reversal */
                 move(order, i, j);
                 now = cost(user);
                 if (now < *least * (1 - 1e-9)) {
@@ -38051,19 +38360,22 @@ int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user
 }
 
 /* ==== plan/tour_internal.h ==== [plan] */
-/* The two searches behind ddp_tour_open, which placement calls directly. */
+/* The two searches of ddp_tour_open, which placement calls directly. */
 
-/* The order of all n <= DDP_TOUR_EXACT nodes from `first` to `last` (-1 = free; the same twice: a ring) of
- * least cost: the sum of the hops or, if `slowest`, the largest of them. best [n 2^n] is scratch. */
+/* Finds the cheapest order of all n <= DDP_TOUR_EXACT nodes from `first` to `last` (-1 = free; first ==
+ * last: a ring). The cost is the sum of the hops or, if `slowest`, the largest hop. best [n 2^n] is
+ * scratch. */
 DDP_LIB double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best,
                               int *order);
-/* A short path, not proven shortest, for any n. Returns 0 if memory is exhausted. The search stops when
- * over(user) is nonzero; the result is then at least the path to nearest neighbours. over may be NULL. */
+/* Finds a short path for any n, not proven to be the shortest. Returns 0 if memory is exhausted. The
+ * search stops when over(user) is nonzero; it then returns the nearest-neighbour path or a better one.
+ * over may be NULL. */
 DDP_LIB int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user,
                             int *order, double *length);
 
 /* ==== plan/tour.c ==== [plan] */
-/* Orders of nodes: a shortest open path through all, and the ring whose slowest hop is fastest. */
+/* Orders nodes: a shortest open path through all nodes, and the ring whose slowest hop is as fast as
+ * possible. */
 
 /* ---- few nodes: Held-Karp ---- */
 
@@ -38072,8 +38384,9 @@ static double ddp__tour_join(double path, double hop, int slowest)
     return !slowest ? path + hop : path > hop ? path : hop;
 }
 
-/* best[set * n + e] = the least of the paths that visit exactly `set` and end at e; sets in ascending order,
- * so that every smaller set is done first. The path is read back as the least of these values again. */
+/* best[set * n + e] = the least cost of a path that visits exactly `set` and ends at e. Sets are visited
+ * in ascending order, so that every smaller set is complete. The path is then traced back through these
+ * minima. */
 double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best, int *order)
 {
     size_t N = (size_t)n, sets = (size_t)1 << n, set, rest, e, b, at = 0, from;
@@ -38119,10 +38432,10 @@ double ddp__held_karp(int n, const double *cost, int first, int last, int slowes
     return least;
 }
 
-/* ---- beyond: nearest neighbour, then 2-opt and or-opt ---- */
+/* ---- many nodes: nearest neighbour, then 2-opt and or-opt ---- */
 
-/* From `start` to the nearest node left each time, of equal ones the lowest; `last`, if it is given, comes
- * last. */
+/* Builds a path from `start` to the nearest remaining node each time (ties: the lowest). `last`, if given,
+ * comes last. */
 static void ddp__tour_nearest(int n, const double *cost, int start, int last, int *order)
 {
     const int end = last >= 0 ? n - 1 : n;
@@ -38141,7 +38454,7 @@ static void ddp__tour_nearest(int n, const double *cost, int start, int last, in
     }
 }
 
-/* Puts the run i..j, perhaps turned, between the positions p and p+1, both outside of it. */
+/* Moves the range i..j, reversed if `turned`, between the positions p and p+1, both outside of it. */
 static void ddp__tour_move(int *order, int i, int j, int p, int turned)
 {
     const int from = p < i ? p + 1 : i, to = p < i ? j : p;
@@ -38157,12 +38470,12 @@ typedef struct ddp__tour {
     int n, lo, hi; /* positions lo..hi may change */
     const double *cost;
     int *order;
-    double *along, *against; /* [n] cost of order[0..k], and of the same way back */
+    double *along, *against; /* [n] cost of order[0..k], and of the same path in reverse */
     int (*over)(void *);     /* nonzero ends the improvement; NULL = never */
     void *user;
 } ddp__tour;
 
-/* Cost of the edge from one position to another; before the first and behind the last there is none. */
+/* Cost of the edge from one position to another; 0 before the first and after the last position. */
 static double ddp__tour_edge(const ddp__tour *t, int a, int b)
 {
     if (a < 0 || b >= t->n) return 0;
@@ -38183,7 +38496,7 @@ static double ddp__tour_inside(const ddp__tour *t, int i, int j, int turned)
     return turned ? t->against[j] - t->against[i] : t->along[j] - t->along[i];
 }
 
-/* Reverses the run i..j where that is shorter. */
+/* Reverses the range i..j if that makes the path shorter. */
 static int ddp__tour_two_opt(ddp__tour *t, int i, int j, double least)
 {
     double old = ddp__tour_edge(t, i - 1, i) + ddp__tour_inside(t, i, j, 0) + ddp__tour_edge(t, j, j + 1);
@@ -38194,7 +38507,7 @@ static int ddp__tour_two_opt(ddp__tour *t, int i, int j, double least)
     return 1;
 }
 
-/* Moves the run i..j where that is shorter. */
+/* Moves the range i..j if that makes the path shorter. */
 static int ddp__tour_or_opt(ddp__tour *t, int i, int j, int p, int turned, double least)
 {
     int head = turned ? j : i, tail = turned ? i : j;
@@ -38209,7 +38522,7 @@ static int ddp__tour_or_opt(ddp__tour *t, int i, int j, int p, int turned, doubl
     return 1;
 }
 
-/* All moves until none shortens the path by more than rounding, or the time is over. */
+/* Applies all moves until none shortens the path by more than a rounding error, or the time is over. */
 static double ddp__tour_improve(ddp__tour *t)
 {
     int i, j, p, turned, better = 1;
@@ -38308,8 +38621,8 @@ static double ddp__ring_cost(int n, const double *cost, const int *order)
     return sum;
 }
 
-/* What a large ring is judged by: a steep power of the slowness, so that the slowest hop outweighs all
- * others, yet what a move gains elsewhere counts. */
+/* The cost of a hop in a large ring: a steep power of its slowness. The slowest hop outweighs all others,
+ * but a gain at another hop still counts. */
 static void ddp__ring_costs(int n, const double *rate, const double *delay_s, double *cost)
 {
     double most = 0, late = 0;
@@ -38325,7 +38638,7 @@ static void ddp__ring_costs(int n, const double *rate, const double *delay_s, do
     }
 }
 
-/* One move that shortens the ring, kept in order; 0 if there is none. Position 0 stays. */
+/* Applies one move that shortens the ring `order`. Returns 0 if there is none. Position 0 stays. */
 static int ddp__ring_improve(int n, const double *weight, int *order, int *trial, double *cost)
 {
     const size_t bytes = (size_t)n * sizeof *order;
@@ -38345,7 +38658,7 @@ static int ddp__ring_improve(int n, const double *weight, int *order, int *trial
     return 0;
 }
 
-/* A move costs O(n) to judge and there are O(n^2) of them: few starts where n is large. room [2 n]. */
+/* A move costs O(n) to evaluate and there are O(n^2) moves, so a large n gets few starts. room [2 n]. */
 static void ddp__ring_search(int n, const double *weight, int *order, int *room)
 {
     const int starts = n <= 24 ? n : n <= 64 ? 4 : 1;
@@ -38403,7 +38716,8 @@ ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *
     best = ddp__doubles(&room, n <= DDP_RING_EXACT ? N << n : 1);
     lists = ddp__ints(&room, 2 * N);
     DDP__TRY(ddp__scratch_check(&room, n, "workers", err));
-    if (n <= DDP_RING_EXACT) { /* the fastest slowest hop; then the least delays over hops no slower */
+    if (n <= DDP_RING_EXACT) { /* first the fastest slowest hop; then the least delays over hops no slower
+                                  than that */
         for (size_t i = 0; i < N * N; i++) cost[i] = -rate[i];
         slowest = -ddp__held_karp(n, cost, 0, 0, 1, best, order);
         for (size_t i = 0; i < N * N; i++) cost[i] = rate[i] < slowest ? DBL_MAX : delay_s ? delay_s[i] : 0;
@@ -38422,9 +38736,9 @@ ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *
 #ifndef DDP_NO_MODELS
 
 /* ==== plan/oplist_graph.c ==== [plan] */
-/* From this project's graphs to the operator lists that planners read. */
+/* Converts a ddp_graph to the operator list that planners read. */
 
-/* The operators of a kind in a layer are numbered from the second on. */
+/* The operators of one kind in a layer are numbered from the second one on. */
 static void ddp__oplist_graph_name(const ddp_graph *g, const ddp_node *n, char *text, size_t size)
 {
     const char *layer = ddp__layer_name(g, n->layer);
@@ -38438,7 +38752,7 @@ static void ddp__oplist_graph_name(const ddp_graph *g, const ddp_node *n, char *
         snprintf(text, size, "%s%s%.60s", layer, *layer ? "/" : "", n->op->name);
 }
 
-/* Fills the list; place[node] is the operator's index in it, -1 for inputs. */
+/* Fills the list. place[node] is the index of the operator in it, or -1 for inputs. */
 static ddp_status ddp__oplist_graph_fill(const ddp_graph *g, const int *place, ddp_oplist *list,
                                          ddp_error *err)
 {
@@ -38485,18 +38799,19 @@ ddp_status ddp_graph_oplist(const ddp_graph *g, ddp_oplist *out, ddp_error *err)
 #endif
 
 /* ==== plan/timeline/partition.h ==== [plan] */
-/* Options that cut buckets into parts: checks, and the startup of each part. */
+/* Options that cut buckets into parts: their checks, and the startup of each part. */
 
-/* Checks alpha_s, the startup within each comm_s, and the largest part in seconds or in parameters (0 = no
- * limit). `cut`: buckets are cut into parts.
- * Errors: DDP_ARG (names the value). */
+/* Checks the options of a partition: alpha_s, the startup included in each comm_s, and the largest part in
+ * seconds or in parameters (0 = no limit). `cut` is 1 if buckets are cut into parts. Errors: DDP_ARG
+ * (names the value). */
 DDP_LIB ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double partition_s,
                                         double partition_params, int cut, ddp_error *err);
-/* Seconds for which each message occupies the link beyond its comm_s: alpha and gap of the profile. */
+/* Seconds for which each message occupies the link in addition to its comm_s: alpha_s + gap_s of the
+ * profile. */
 DDP_LIB double ddp__startup(const ddp_profile *p);
 
 /* ==== plan/timeline/partition.c ==== [plan] */
-/* Options that cut buckets into parts: checks, and the startup of each part. */
+/* Options that cut buckets into parts: their checks, and the startup of each part. */
 
 double ddp__startup(const ddp_profile *p) { return p->alpha_s + p->gap_s; }
 
@@ -38532,7 +38847,7 @@ ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double par
 }
 
 /* ==== plan/timeline/timeline.c ==== [plan] */
-/* The baselines' timelines: S-SGD, WFBP, MG-WFBP, ASC-WFBP, ByteScheduler and US-Byte. */
+/* Simulates the baselines: S-SGD, WFBP, MG-WFBP, ASC-WFBP, ByteScheduler and US-Byte. */
 
 static const char *const ddp__schemes[] = {"ssgd",          "wfbp",   "mgwfbp", "ascwfbp",
                                            "bytescheduler", "usbyte", "deft",   NULL};
@@ -38553,24 +38868,25 @@ enum { DDP__BL_MOST_PARTS = 1000000 };
 /* One message: rows first..last of the profile as one operation. */
 typedef struct ddp__bl_group {
     int first, last;
-    double ready; /* the end of backward of row first, from the start of backward */
-    double c;     /* on the link, startup included */
+    double ready; /* the end of the backward of row first, from the start of backward */
+    double c;     /* seconds on the link, startup included */
 } ddp__bl_group;
 
-/* A profile checked and summed up. Times in seconds from the start of backward. */
+/* A checked profile with its sums. Times are in seconds from the start of backward. */
 typedef struct ddp__bl_model {
     const ddp_profile *p;
     const ddp_timeline_options *o;
-    int groups;           /* what is sent */
-    ddp__bl_group *group; /* [groups] in order of backward: the output side first */
-    int *parts;           /* [groups] equal parts of each */
-    double *size;         /* [groups] of one part, in partitions: at most 1 */
-    double *arrive;       /* [rows] when a row's forward may begin for its gradient's sake */
+    int groups;           /* number of messages */
+    ddp__bl_group *group; /* [groups] in backward order: the output side first */
+    int *parts;           /* [groups] number of equal parts of each */
+    double *size;         /* [groups] size of one part, in partitions: at most 1 */
+    double *arrive;       /* [rows] time at which the gradient of a row has arrived and its forward may
+                             begin */
     int *priority;        /* [groups] 0 = first */
-    double alpha;         /* startup contained in every group's c */
-    double most_params;   /* in a part, where partition_s is 0 */
+    double alpha;         /* startup included in every group's c */
+    double most_params;   /* most parameters in a part; used if partition_s is 0 */
     double forward, backward, bound;
-    ddp_interval *log; /* link operations as they begin; NULL where nobody looks */
+    ddp_interval *log; /* link operations in order of their start; NULL = not recorded */
     int logged;
     ddp__scratch room;
 } ddp__bl_model;
@@ -38625,7 +38941,7 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
     return ddp__check_sum(m->forward + m->backward + comm, DBL_MAX / 2, err);
 }
 
-/* Notes an operation of a group on lane 0; NULL without a log. */
+/* Records an operation of a group on lane 0. Returns NULL without a log. */
 static ddp_interval *ddp__bl_note(ddp__bl_model *m, int group, int part, int parts, double begin, double end)
 {
     const ddp__bl_group *g = &m->group[group];
@@ -38635,8 +38951,8 @@ static ddp_interval *ddp__bl_note(ddp__bl_model *m, int group, int part, int par
     return &m->log[m->logged++];
 }
 
-/* The end of the forward pass that begins when backward has ended, row i not before m->arrive[i]; noted, if
- * at is not NULL. */
+/* The end of the forward pass that begins at the end of backward, where row i starts no earlier than
+ * m->arrive[i]. Records the intervals if `at` is not NULL. */
 static double ddp__bl_forward(const ddp__bl_model *m, ddp_interval *at)
 {
     double begin, end = m->backward;
@@ -38651,7 +38967,7 @@ static double ddp__bl_forward(const ddp__bl_model *m, ddp_interval *at)
 
 /* ---- fusion: which rows travel as one message ---- */
 
-/* Row `next` (nearer to the input) joins g: one startup for both, ready with the later. */
+/* Row `next` (nearer to the input) joins g: one startup for both, ready at the later of the two times. */
 static void ddp__bl_join(ddp__bl_group *g, const ddp__bl_group *next, double alpha)
 {
     g->first = next->first;
@@ -38686,8 +39002,8 @@ static ddp_status ddp__bl_buckets(ddp__bl_model *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* Walking from the output side, start is when the group on top would begin under WFBP; joining changes only
- * what comes after it, so that one pass is enough. */
+/* Walks from the output side. start is the time at which the top group would begin under WFBP. A join only
+ * changes later groups, so one pass suffices. */
 static void ddp__bl_merge(ddp__bl_model *m)
 {
     ddp__bl_group *top = m->group, *next;
@@ -38705,7 +39021,7 @@ static void ddp__bl_merge(ddp__bl_model *m)
     if (m->groups) m->groups = (int)(top - m->group) + 1;
 }
 
-/* ---- links that serve in the order of backward: one message at a time, or several sharing ---- */
+/* ---- links that serve in backward order: one message at a time, or several that share the link ---- */
 
 static void ddp__bl_fifo(ddp__bl_model *m, double from)
 {
@@ -38716,26 +39032,26 @@ static void ddp__bl_fifo(ddp__bl_model *m, double from)
     }
 }
 
-/* An operation in flight; note NULL: none. It needs no bandwidth before `starts`; from then on it ends when
- * the service that every such operation has received in common reaches `target`. */
+/* An operation in flight; note NULL = no operation. It needs no bandwidth before `starts`. From then on,
+ * it ends when the service that each such operation has received reaches `target`. */
 typedef struct ddp__bl_flight {
     ddp_interval *note;
     int served;
-    double starts, target; /* target: as long as it is not served, its work */
+    double starts, target; /* target: the work of the operation, until its service begins */
 } ddp__bl_flight;
 
 static ddp_status ddp__bl_shared(ddp__bl_model *m, ddp_error *err)
 {
     const long most = m->o->operations ? m->o->operations : 4;
     const int lanes = most < m->groups ? (int)most : m->groups;
-    const double startup = m->alpha - m->p->gap_s; /* a gap is bandwidth lost */
+    const double startup = m->alpha - m->p->gap_s; /* a gap is lost bandwidth */
     ddp__bl_flight *lane = (ddp__bl_flight *)ddp__scratch_take(&m->room, (size_t)lanes, sizeof *lane), *x;
     double now = 0, service = 0, when, t;
     int i = 0, serving = 0, next, idle, launch;
 
     if (!lane) return ddp__fail(err, DDP_MEMORY, "no memory for %d operations at once", lanes);
     for (;;) {
-        when = DBL_MAX; /* of the next change: the end of a startup or of an operation */
+        when = DBL_MAX; /* time of the next change: the end of a startup or of an operation */
         next = idle = -1;
         for (int k = lanes - 1; k >= 0; k--) {
             x = &lane[k];
@@ -38751,7 +39067,7 @@ static ddp_status ddp__bl_shared(ddp__bl_model *m, ddp_error *err)
         if (!launch && next < 0) break;
         x = &lane[launch ? idle : next];
         if (launch) when = fmax(m->group[i].ready, now);
-        /* exactly the target at its end, so that rounding leaves no operation with a remainder */
+        /* set to exactly the target at its end, so that rounding leaves no operation with a remainder */
         if (!launch && x->served)
             service = x->target;
         else if (serving)
@@ -38777,7 +39093,7 @@ static ddp_status ddp__bl_shared(ddp__bl_model *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- partition, ByteScheduler; a group is one row here, whose forward waits for its own parts only ---- */
+/* ---- partition, ByteScheduler; here a group is one row, whose forward waits only for its own parts ---- */
 
 static ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err)
 {
@@ -38788,7 +39104,7 @@ static ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err)
             whole = (m->group[i].c - m->alpha) / (longest - m->alpha);
         else
             whole = m->p->params[m->group[i].first] / m->most_params;
-        k = ceil(whole - 1e-9); /* 3 x 0.1 s is three parts of 0.1 s, however it was rounded */
+        k = ceil(whole - 1e-9); /* 3 x 0.1 s gives three parts of 0.1 s, in spite of rounding */
         if (k < 1) k = 1;
         total += k;
         if (!ddp__finite(total) || total > most)
@@ -38802,14 +39118,15 @@ static ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* A part that was committed to the link and has not arrived. */
+/* A part that has been committed to the link and has not arrived. */
 typedef struct ddp__bl_sent {
     int group, last;
     double end;
 } ddp__bl_sent;
 
-/* Groups become ready from the output side, so the best by row among those that wait is always the newest:
- * the queue is a stack of groups, each with the parts it still has to send. */
+/* Groups become ready from the output side, so the waiting group with the highest priority is always the
+ * newest one. The queue is therefore a stack of groups, each with the number of parts that it still has to
+ * send. */
 static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
 {
     double limit = m->o->credit > 0 ? m->o->credit : 1, out = 0, now, link = 0;
@@ -38832,7 +39149,7 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
             if (sent[head].last) m->arrive[m->group[sent[head].group].first] = sent[head].end;
             out = head + 1 == tail ? 0 : out - m->size[sent[head].group];
         }
-        /* credit is what is left of the limit; a rounding error is not credit */
+        /* credit is the unused part of the limit; a rounding error is not credit */
         while (depth && limit - out > 1e-9 * limit) {
             int g = stack[depth - 1], part = m->parts[g] - left[g];
             double begin = ddp__link_take(&link, now, m->alpha);
@@ -38848,14 +39165,14 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- US-Byte: operations of unequal size fill the gaps between ready gradients. Parts are its blocks.
+/* ---- US-Byte: operations of unequal size fill the gaps between ready gradients; its blocks are the parts
  * ---- */
 
 typedef struct ddp__bl_us {
     ddp__bl_model *m;
     int *left;      /* [groups] blocks still to send */
-    int *waiting;   /* ready groups with blocks left, the best one last */
-    double *first;  /* [groups] begin of a group's first operation */
+    int *waiting;   /* ready groups with blocks left, the highest priority last */
+    double *first;  /* [groups] start of a group's first operation */
     int64_t visits; /* groups simulated so far */
 } ddp__bl_us;
 
@@ -38864,7 +39181,7 @@ static double ddp__bl_blocks(const ddp__bl_model *m, int g, int k)
     return k * ((m->group[g].c - m->alpha) / m->parts[g]);
 }
 
-/* Blocks of g that the gap until the next ready gradient asks for; the last may overrun it. */
+/* The number of blocks of g that fill the gap until the next ready gradient; the last one may overrun it. */
 static int ddp__bl_fill(const ddp__bl_us *u, int g, double gap, double startup)
 {
     double one = ddp__bl_blocks(u->m, g, 1), k;
@@ -38874,7 +39191,7 @@ static int ddp__bl_fill(const ddp__bl_us *u, int g, double gap, double startup)
     return k < u->left[g] ? (int)k : u->left[g];
 }
 
-/* Sends k blocks from time t, `more` of the operation before or a new one; returns the end. */
+/* Sends k blocks at time t, as part of the previous operation (`more`) or as a new one. Returns the end. */
 static double ddp__bl_send(ddp__bl_us *u, int g, int k, double t, int more)
 {
     ddp__bl_model *m = u->m;
@@ -38892,7 +39209,7 @@ static double ddp__bl_send(ddp__bl_us *u, int g, int k, double t, int more)
     return end;
 }
 
-/* One iteration under m->priority; its length. */
+/* Simulates one iteration under m->priority. Returns its length. */
 static double ddp__bl_us_run(ddp__bl_us *u)
 {
     ddp__bl_model *m = u->m;
@@ -38923,11 +39240,11 @@ static double ddp__bl_us_run(ddp__bl_us *u)
     return ddp__bl_forward(m, NULL);
 }
 
-/* Bounds the search for lists far beyond any model, the same on every machine: seconds. */
+/* A limit for profiles far larger than any model, the same on every machine: a few seconds. */
 enum { DDP__BL_MOST_VISITS = 100000000 };
 
-/* From the output side: could a group have been sent whole, had it gone before those that became ready
- * meanwhile? */
+/* Searches from the output side: could a group have been sent completely if it had gone before the groups
+ * that became ready in the meantime? */
 static void ddp__bl_us_search(ddp__bl_us *u)
 {
     ddp__bl_model *m = u->m;
@@ -38938,11 +39255,12 @@ static void ddp__bl_us_search(ddp__bl_us *u)
         for (to = g; to < m->groups - 1 && m->group[to + 1].ready < tau; to++) {
         }
         if (to > g) {
-            own = m->priority[g]; /* g gets the place of `to`, which and those between step back by one */
+            own = m->priority[g]; /* g takes the place of `to`, which moves back by one with those in
+                                     between */
             m->priority[g] = m->priority[to];
             for (i = g + 1; i <= to; i++) m->priority[i]++;
             t = ddp__bl_us_run(u);
-            if (t < best * (1 - 1e-12)) { /* more than rounding */
+            if (t < best * (1 - 1e-12)) { /* more than a rounding error */
                 best = t;
                 g = to + 1;
                 continue;
@@ -38973,12 +39291,12 @@ static ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* Everything that is decided before anything is sent: who is merged, cut, or goes first. */
+/* Decides everything that does not depend on time: which rows are merged or cut, and their priorities. */
 static ddp_status ddp__bl_shape(ddp__bl_model *m, ddp_error *err)
 {
     ddp_scheme s = m->o->scheme;
     int joins = m->o->bucket_bytes > 0 && (s == DDP_SCHEME_WFBP || s == DDP_SCHEME_ASCWFBP);
-    /* startups that are merged or overlap can be saved: all but one of the messages as given */
+    /* merged or overlapping startups can be saved: all but one of the messages as given */
     if ((joins || s == DDP_SCHEME_MGWFBP || s == DDP_SCHEME_ASCWFBP) && m->groups > 1)
         m->bound -= (m->groups - 1) * m->alpha;
     if (joins) return ddp__bl_buckets(m, err);
@@ -39026,7 +39344,7 @@ static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
     t->buckets = m->p->layers;
     t->intervals = m->logged;
     t->lower_bound_s = fmax(m->forward + m->backward, m->bound);
-    /* sums in another order: a bound that is attained must not exceed the iteration by an ulp */
+    /* the sums are added in a different order: an attained bound must not exceed the iteration by an ulp */
     if (t->lower_bound_s > t->iteration_s && t->lower_bound_s < t->iteration_s * (1 + 1e-12))
         t->lower_bound_s = t->iteration_s;
     return DDP_OK;
@@ -39085,67 +39403,71 @@ ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline *t, dou
 }
 
 /* ==== plan/timeline/knapsack_internal.h ==== [plan] */
-/* The knapsack in whole ticks, with equal items as classes. */
+/* The knapsack in integer ticks, with equal items grouped into classes. */
 
 typedef struct ddp__knapsack_class {
     int64_t ready;
-    int64_t cost[2]; /* on each link, rounded down */
+    int64_t cost[2]; /* on each link, in ticks, rounded down */
     int64_t value;
     int first, count; /* positions in `order` */
 } ddp__knapsack_class;
 
-/* Whole ticks make every comparison exact and every order total. Costs are rounded down and deadlines up, so
- * that rounding never rejects a set that fits. */
+/* The knapsack problem in ticks. Integers make every comparison exact and every order total. Costs are
+ * rounded down and deadlines up, so that rounding never rejects a set that fits. */
 typedef struct ddp__knapsack {
     int items, links, classes;
     int64_t start[2], deadline[2];
-    ddp__knapsack_class *cls; /* in release order; items that fit nowhere are left out */
+    ddp__knapsack_class *cls; /* in release order, without items that fit on no link */
     int *order;               /* [items] item index by position */
-    double *key;              /* [items] what greedy sorts by */
-    const double *value;      /* [items] what is maximised, before it was ticks */
-    int *assign;              /* [items] the link of each, -1 = none */
-    int64_t total;            /* value of all classes */
-    int64_t *work;            /* grows by one for each entry that the exact search lists; or NULL */
+    double *key;              /* [items] sort key of greedy */
+    const double *value;      /* [items] the quantity to maximise, before conversion to ticks */
+    int *assign;              /* [items] link of each item, or -1 */
+    int64_t total;            /* sum of the values of all classes */
+    int64_t *work;            /* incremented for each entry that the exact search lists; may be NULL */
     ddp__scratch room;
 } ddp__knapsack;
 
-/* ddp_knapsack with the number of entries that a half of the exact search may list; work may be NULL. */
+/* ddp_knapsack with a limit on the entries that each half of the exact search may list. work may be NULL. */
 DDP_LIB ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver,
                                         size_t most, int64_t *work, int *assign, double *value,
                                         ddp_error *err);
 
-/* k->assign is replaced where more than `known` can be reached. most = entries of a half. */
+/* Replaces k->assign if a value above `known` can be reached. most = entries per half. */
 DDP_LIB ddp_status ddp__knapsack_exact(ddp__knapsack *k, int64_t known, size_t most, ddp_error *err);
 
 /* ==== plan/timeline/knapsack_exact.c ==== [plan] */
-/* The exact knapsack, by meeting in the middle. */
+/* The exact knapsack: a meet-in-the-middle search. */
 
-/* Items of one link run best in release order, so a choice of items for link l ends at a time that a pass
- * over the classes in that order gives. Cut the order in two. A choice from the front is summed up by when it
- * leaves each link, f, and its value; a choice from the back by how much time it takes on each link, s, and
- * its value, and it is possible by itself if everything of it from any class on fits between that class's
- * release and the deadline. Together they are possible if and only if f + s <= deadline on both links: either
- * the back waits for the front, or for a release, and both were tested. So the best pair is a dominance
- * search: fronts by falling f of link 0, backs entered by rising s of link 0 into a Fenwick tree over their s
- * of link 1 that keeps the largest value. The cut lies where both lists stay short: the shorter one grows, by
- * a class of equal items at once where that is not too much, else by some of them. */
+/* The items of one link run best in release order. So a choice of items for link l ends at the time that one
+ * pass over the classes in that order computes.
+ *
+ * Cut the order in two. A choice from the front is described by its value and by f, the time at which it
+ * leaves each link. A choice from the back is described by its value and by s, the time that it takes on
+ * each link. A back is feasible by itself if, from any class on, its items fit between the release of that
+ * class and the deadline. A front and a back are feasible together if and only if f + s <= deadline on both
+ * links: the back waits either for the front or for a release, and both were tested.
+ *
+ * So the best pair is a dominance search. The fronts are visited by descending f of link 0. The backs are
+ * entered by ascending s of link 0 into a Fenwick tree over their s of link 1, which stores the largest
+ * value. The cut is chosen so that both lists stay short: the shorter list grows, by a whole class of
+ * equal items if that is not too much, otherwise by some of them. */
 
-/* Two counts of items below this fit into one int. */
+/* Two counts of items below this limit fit into one int. */
 #define DDP__KNAPSACK_ITEMS 32768
 
 typedef struct ddp__knapsack_entry {
-    int64_t t[2]; /* when the front leaves, or how long the back takes, each link */
+    int64_t t[2]; /* for each link: the time at which the front leaves it, or the time that the back takes */
     int64_t value;
-    int node; /* of the chain of choices */
-    int rank; /* of t[1] among the backs; before that, the choice just made */
+    int node; /* last node of the chain of choices */
+    int rank; /* rank of t[1] among the backs; before that, the most recent choice */
 } ddp__knapsack_entry;
 
-/* How many items from position `first` on run on each link, after the choices of `parent`. */
+/* The number of items from position `first` on that run on each link, after the choices of `parent`. */
 typedef struct ddp__knapsack_node {
     int parent, first, count[2];
 } ddp__knapsack_node;
 
-/* Equal items by which a list grows: `count` of class `cls` from position `first` on. */
+/* Equal items by which a list grows: `count` items of class `cls` from position `first` on. */
 typedef struct ddp__knapsack_slice {
     int cls, first, count;
 } ddp__knapsack_slice;
@@ -39154,7 +39476,7 @@ typedef struct ddp__knapsack_search {
     ddp__knapsack *k;
     size_t most;
     int64_t known;
-    ddp__knapsack_entry *list[2], *spare; /* lists: fronts, backs, and the one in the making */
+    ddp__knapsack_entry *list[2], *spare; /* lists: fronts, backs, and the one being built */
     ddp__knapsack_node *node;             /* a list */
 } ddp__knapsack_search;
 
@@ -39195,7 +39517,7 @@ static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack
     return DDP_OK;
 }
 
-/* The entries that were kept remember their choice among the items from position `first` on. */
+/* Records, for each retained entry, its choice among the items from position `first` on. */
 static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_entry *a, int first,
                                          ddp_error *err)
 {
@@ -39231,8 +39553,8 @@ static int ddp__knapsack_by_first(const void *a, const void *b)
     return ddp__knapsack_by_second(a, b);
 }
 
-/* Sorts by t[1]; of entries with equal t[1] only those stay that are worth more than every one with a smaller
- * t[0]. On one link that is the whole Pareto set. */
+/* Sorts by t[1]. Of entries with equal t[1], retains those with a larger value than every entry with a
+ * smaller t[0]. On one link the result is the whole Pareto set. */
 static void ddp__knapsack_prune(ddp__knapsack_entry *a)
 {
     const size_t all = stbds_arrlenu(a);
@@ -39244,8 +39566,9 @@ static void ddp__knapsack_prune(ddp__knapsack_entry *a)
     stbds_arrsetlen(a, n);
 }
 
-/* Fills s->spare with the fronts (back 0) or backs (back 1) extended by the slice. rest = value of all items
- * that neither this list nor the slice covers: entries that cannot pass `known` with it are dropped. */
+/* Fills s->spare with the fronts (back 0) or backs (back 1) extended by the slice. rest = value of all
+ * items that neither this list nor the slice covers. Drops entries that cannot exceed `known` even with
+ * it. */
 static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back, const ddp__knapsack_slice *x,
                                        int64_t rest, ddp_error *err)
 {
@@ -39272,10 +39595,10 @@ static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back, const 
     return stbds_arrlenu(s->spare) > s->most ? ddp__knapsack_too_many(s, err) : DDP_OK;
 }
 
-/* Extends a list by the slice, or by a half of it, a quarter, ... where that would be too much. x->count
- * receives how many items it took, *rest loses their value. One item at most doubles a list (trebles it on
- * two links), equal ones less, so that both lists hold half of the promised number of items before neither
- * can grow. */
+/* Extends a list by the slice, or by a half of it, a quarter, ... if that would be too much. x->count
+ * receives the number of items taken, and *rest decreases by their value. One item at most doubles a list
+ * (triples it on two links), and equal items add less. So both lists hold half of the promised number of
+ * items before neither can grow. */
 static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__knapsack_slice *x,
                                        int64_t *rest, ddp_error *err)
 {
@@ -39298,8 +39621,8 @@ static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__k
     return ddp__knapsack_remember(s, s->list[back], x->first, err);
 }
 
-/* The best pair of a front and a back, or *best_value unchanged. tree [ranks + 1]: the entry with the largest
- * value of each Fenwick range, 1-based, 0 = none. */
+/* Finds the best pair of a front and a back; without one, *best_value is unchanged. tree [ranks + 1]: the
+ * entry with the largest value of each Fenwick range, 1-based, 0 = none. */
 static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const int64_t *second, int ranks,
                                 int64_t *best_value, int *best)
 {
@@ -39307,7 +39630,7 @@ static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const 
     const size_t backs = stbds_arrlenu(back);
     size_t i, entered = 0;
     int r, low, high;
-    for (i = stbds_arrlenu(front); i-- > 0;) { /* falling t[0]: more and more backs fit behind */
+    for (i = stbds_arrlenu(front); i-- > 0;) { /* descending t[0]: more and more backs fit after the front */
         const ddp__knapsack_entry *f = &front[i];
         while (entered < backs && back[entered].t[0] + f->t[0] <= s->k->deadline[0]) {
             for (r = back[entered].rank + 1; r <= ranks; r += r & -r)
@@ -39370,7 +39693,7 @@ static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
     const ddp__knapsack_entry none = {{0, 0}, 0, -1, 0};
     ddp__knapsack_slice x;
     int64_t rest[2];
-    int at[2], b, begin = 0, end; /* classes; begin to end: the positions that are in no list */
+    int at[2], b, begin = 0, end; /* classes; begin to end: the positions in neither list */
 
     for (b = 0; b < 2; b++) {
         if (!ddp__reserve(s->list[b], 1)) return ddp__knapsack_no_memory(s, err);
@@ -39391,7 +39714,7 @@ static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
         x.count = cls[x.cls].first + cls[x.cls].count;
         x.count = (x.count < end ? x.count : end) - x.first;
         DDP__TRY(ddp__knapsack_extend(s, b, &x, &rest[b], err));
-        if (stbds_arrlenu(s->list[b]) == 0) break; /* nothing can be better than `known` */
+        if (stbds_arrlenu(s->list[b]) == 0) break; /* nothing can exceed `known` */
         if (b)
             end -= x.count;
         else
@@ -39419,7 +39742,7 @@ ddp_status ddp__knapsack_exact(ddp__knapsack *k, int64_t known, size_t most, ddp
 }
 
 /* ==== plan/timeline/knapsack.c ==== [plan] */
-/* The knapsack: checks, the change from seconds to ticks, and the greedy solver. */
+/* The knapsack: checks, the conversion from seconds to ticks, and the greedy solver. */
 
 static double ddp__knapsack_slow(const ddp_knapsack_problem *p, int link)
 {
@@ -39454,17 +39777,17 @@ static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *
     return DDP_OK;
 }
 
-/* Beyond every deadline, which is at most 2^44 + 1 ticks, and far from overflow. */
+/* Later than every deadline, which is at most 2^44 + 1 ticks, and far from overflow. */
 #define DDP__KNAPSACK_NEVER INT64_C(100000000000000)
 
-/* Rounded down. */
+/* Converts to ticks, rounding down. */
 static int64_t ddp__knapsack_ticks(double x, double tick)
 {
     double n = floor(x / tick);
     return n < (double)DDP__KNAPSACK_NEVER ? (int64_t)n : DDP__KNAPSACK_NEVER;
 }
 
-/* Release order; longer items first, then more valuable ones. */
+/* Compares by release time; then longer items first, then more valuable ones. */
 static int ddp__knapsack_compare(const ddp__knapsack_class *x, const ddp__knapsack_class *y)
 {
     if (x->ready != y->ready) return x->ready < y->ready ? -1 : 1;
@@ -39473,7 +39796,7 @@ static int ddp__knapsack_compare(const ddp__knapsack_class *x, const ddp__knapsa
     return (x->value < y->value) - (x->value > y->value);
 }
 
-/* The same; then as they were listed. */
+/* The same for qsort; ties in list order. */
 static int ddp__knapsack_order(const void *a, const void *b)
 {
     const ddp__knapsack_class *x = (const ddp__knapsack_class *)a, *y = (const ddp__knapsack_class *)b;
@@ -39488,7 +39811,7 @@ static int ddp__knapsack_fits_alone(const ddp__knapsack *k, const ddp__knapsack_
     return 0;
 }
 
-/* Sorts the items, each a class of one with its number in `first`, and joins equal ones. */
+/* Sorts the items, each a class of one with its number in `first`, and joins equal items. */
 static void ddp__knapsack_classes(ddp__knapsack *k)
 {
     int n = 0;
@@ -39531,7 +39854,7 @@ static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_proble
     }
     for (int i = 0; i < p->items; i++) unit += k->value[i];
     unit = ldexp(unit, -46);
-    if (!(unit > 0)) unit = 1; /* nothing has any value */
+    if (!(unit > 0)) unit = 1; /* no item has any value */
     for (int i = 0; i < p->items; i++) {
         ddp__knapsack_class *x = &k->cls[i];
         x->first = i;
@@ -39547,8 +39870,8 @@ static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_proble
     return DDP_OK;
 }
 
-/* When the items of a link end, kept up to date in O(log classes): a heap-shaped tree over the classes in
- * release order. Of its classes a node knows how long they take, and when they end on a link that was idle
+/* The end time of the items of a link, updated in O(log classes): a heap-shaped tree over the classes in
+ * release order. Each node stores how long its classes take, and when they end on a link that was idle
  * before. */
 typedef struct ddp__knapsack_span {
     int64_t takes, end;
@@ -39566,7 +39889,7 @@ static void ddp__knapsack_count(ddp__knapsack_span *tree, int leaves, int c, int
     }
 }
 
-/* Adds an item of class c to the link, if it still ends in time. */
+/* Adds an item of class c to the link if it then still ends in time. */
 static int ddp__knapsack_join(const ddp__knapsack *k, ddp__knapsack_span *tree, int leaves, int link, int c)
 {
     const ddp__knapsack_class *x = &k->cls[c];
@@ -39622,7 +39945,7 @@ ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solv
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use exact or greedy", (int)solver);
     status = ddp__knapsack_open(&k, p, err);
     k.work = work;
-    /* greedy first: it settles the case that everything fits, and bounds the exact search */
+    /* greedy first: it handles the case that everything fits, and bounds the exact search */
     if (status == DDP_OK) status = ddp__knapsack_greedy(&k, p, &found, err);
     if (status == DDP_OK && solver != DDP_KNAPSACK_GREEDY && found != k.total)
         status = ddp__knapsack_exact(&k, found, most, err);
@@ -39649,75 +39972,78 @@ static const char *const ddp__knapsacks[] = {"default", "exact", "greedy", NULL}
 DDP__NAMES(ddp_knapsack_solver, ddp__knapsacks, 1, "solver")
 
 /* ==== plan/timeline/deft_internal.h ==== [plan] */
-/* The search of DeFT's planner: ways to cut buckets into parts, and the cycle of one way. */
+/* The search of DeFT's planner: the ways to partition buckets, and the steady period of one way. */
 
-/* The longest part: of the shorter stage, over mu (the paper's rule 3) or on the fast link, then of the
- * longer one. */
+/* The limits for the longest part: the length of the shorter stage, divided by mu (the paper's rule 3) or
+ * on the fast link; then the same two for the longer stage. */
 enum { DDP__DEFT_RULES = 4, DDP__DEFT_WAYS = 6 * DDP__DEFT_RULES };
 
-/* One way to plan. coarse: stages as long as T_f + T_b. joined: rule 2, no smaller parts than the rule asks
- * for. */
+/* One way to plan. coarse: both stages count as T_f + T_b long. joined: rule 2, parts as long as the rule
+ * allows. */
 typedef struct ddp__deft_way {
     int no_barrier, coarse, joined, rule;
 } ddp__deft_way;
 
-/* All ways of one call. */
+/* The search over all ways of one call. */
 typedef struct ddp__deft_search {
     const ddp_profile *p;
     const ddp_delayed_options *o;
-    ddp_delayed_plan best;             /* all-zero: none */
-    int64_t work;                      /* entries of knapsacks, and what iterations cost beside them */
-    uint64_t seen[2 * DDP__DEFT_WAYS]; /* hashes of the partitions that were tried */
+    ddp_delayed_plan best;             /* all-zero = no plan yet */
+    int64_t work;                      /* knapsack entries, plus the cost of iterations without a knapsack */
+    uint64_t seen[2 * DDP__DEFT_WAYS]; /* hashes of the partitions tried so far */
     int ways;
 } ddp__deft_search;
 
-/* Equal parts of a bucket are interchangeable, so that a state is a count of parts per bucket. */
+/* The state of one way. Equal parts of a bucket are interchangeable, so a state is a count of parts per
+ * bucket. */
 typedef struct ddp__deft {
     int buckets, links;
     double mu;
     double forward, backward; /* T_f, T_b */
-    double alpha;             /* startup of every part */
-    double scale;             /* of the capacities */
+    double alpha;             /* startup of every part, in seconds */
+    double scale;             /* factor on the capacities */
     ddp_delayed_select select;
     ddp_knapsack_solver solver;
-    size_t most; /* entries of the exact search */
-    int queue;   /* no knapsack: parts go in the order of release */
+    size_t most; /* most entries of the exact search */
+    int queue;   /* 1 = no knapsack: parts are sent in the order of release */
     ddp__deft_way way;
     int64_t *work;
-    double *ready;  /* [N] after the start of backward */
-    double *part_s; /* [N] */
+    double *ready;  /* [N] seconds after the start of backward */
+    double *part_s; /* [N] seconds for one part */
     int *parts_of;  /* [N] */
     int parts;
-    double *item, *item_ready; /* [parts] scratch of a choice */
-    int *bucket, *assign;      /* [parts] likewise */
-    int *on;                   /* [4 N] the parts chosen, [2 x N]; and the best choice so far */
+    double *item, *item_ready; /* [parts] scratch of one choice */
+    int *bucket, *assign;      /* [parts] scratch of one choice */
+    int *on;                   /* [4 N] the parts chosen, [2 x N], and the best choice so far */
     ddp__scratch room;
 } ddp__deft;
 
-/* Plans one way; s->best is replaced if the plan is better. */
+/* Plans one way. Replaces s->best if the plan is better. */
 DDP_LIB ddp_status ddp__deft_variant(ddp__deft_search *s, ddp__deft_way way, ddp_error *err);
-/* Has the search done enough? From then on knapsacks are greedy by default, and one plan suffices. */
+/* Returns 1 if the search has spent its budget. From then on knapsacks are greedy by default, and the
+ * search ends at its first plan. */
 DDP_LIB int ddp__deft_spent(int64_t work);
 
 /* Iterates to the steady period and fills out (untouched on error). */
 DDP_LIB ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err);
 
 /* ==== plan/timeline/deft_cycle.c ==== [plan] */
-/* DeFT: one stage's choice of parts, and the queues and cases that lead to the steady period. */
+/* DeFT: chooses the parts of one stage, and runs the queues and cases until the steady period. */
 
-/* Half a second or so, but counted: every machine has the same plan. */
+/* About half a second, but counted in work, so that every machine makes the same plan. */
 int ddp__deft_spent(int64_t work) { return work > 50000000; }
 
-/* One stage's choice, Knap and SelectNew of plan/timeline/deft.h: which of the parts left[N] travel on which
- * link; d->on[l * N + i] parts of bucket i on link l. room = end of the stage. Part of bucket i is ready at
- * offset + ready[i]; one that waits for nothing has an offset of -infinity. */
+/* The choice of one stage, Knap and SelectNew of plan/timeline/deft.h: the link on which each of the parts
+ * left[N] travels. d->on[l * N + i] is the number of parts of bucket i on link l. room = end of the stage.
+ * A part of bucket i is ready at offset + ready[i]; the offset of a gradient that is ready already is
+ * -infinity. */
 
 static double ddp__deft_ready(const ddp__deft *d, double offset, int i)
 {
     return fmax(0, offset + d->ready[i]);
 }
 
-/* Each part in the order of the list, over the first link that has it there in time. */
+/* Assigns each part, in list order, to the first link that can deliver it by the deadline. */
 static void ddp__deft_queue(ddp__deft *d, const ddp_knapsack_problem *p)
 {
     double busy[2] = {p->start_s[0], p->start_s[1]}, after;
@@ -39726,15 +40052,15 @@ static void ddp__deft_queue(ddp__deft *d, const ddp_knapsack_problem *p)
         for (l = 0; l < p->links && d->assign[i] < 0; l++) {
             after = busy[l];
             ddp__link_take(&after, p->ready_s[i], p->item_s[i] * p->slowdown[l]);
-            if (after > p->deadline_s[l] * (1 + 1e-13)) continue; /* mere rounding */
+            if (after > p->deadline_s[l] * (1 + 1e-13)) continue; /* rounding error only */
             d->assign[i] = l;
             busy[l] = after;
         }
     }
 }
 
-/* Fills the links from start[l] to room with the parts left of buckets 0..last, output side first; *sum of
- * them. */
+/* Fills the links from start[l] to room with the parts left of buckets 0..last, output side first. *sum
+ * receives their total. */
 static ddp_status ddp__deft_fill(ddp__deft *d, const int *left, int last, double offset, const double *start,
                                  double room, double *sum, ddp_error *err)
 {
@@ -39767,8 +40093,8 @@ static ddp_status ddp__deft_fill(ddp__deft *d, const int *left, int last, double
     return DDP_OK;
 }
 
-/* Algorithm 1: level j knows only that nothing can start before bucket j is ready, and forgets that the
- * buckets nearer to the input are ready later still. Equal sums keep the shorter list. */
+/* Algorithm 1. Level j only uses that nothing can start before bucket j is ready, and ignores that buckets
+ * nearer to the input become ready later. Ties go to the shorter list. */
 static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *busy, double offset,
                                    double room, ddp_error *err)
 {
@@ -39787,23 +40113,23 @@ static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *
     return DDP_OK;
 }
 
-/* The two queues of DeFT, iteration by iteration, until a state comes back. From there the iterations since
- * its first appearance can be repeated forever. */
+/* Runs the two queues of DeFT, iteration by iteration, until a state repeats. The iterations since its
+ * first occurrence can then be repeated forever. */
 
-/* Iterations that may pass before a state must have come back. */
+/* The number of iterations within which a state must repeat. */
 #define DDP__DEFT_ITERATIONS 4096
 
-/* The state is state[0..N+1]: parts pending per bucket, k of the pending gradient (0 = none), k of the stored
- * ones. */
+/* The state is state[0..N+1]: the pending parts of each bucket, k of the pending gradient (0 = none), and
+ * k of the stored gradients. */
 typedef struct ddp__deft_run {
     ddp__deft *d;
-    int n;                  /* integers in a state */
-    int *state;             /* the present one */
+    int n;                  /* number of integers in a state */
+    int *state;             /* the current state */
     int *history;           /* [DDP__DEFT_ITERATIONS x n] the state before each iteration */
     uint64_t *hash;         /* [DDP__DEFT_ITERATIONS] */
     int born;               /* the iteration that opened the pending gradient */
     ddp_delayed_step *step; /* [DDP__DEFT_ITERATIONS] */
-    int *delay;             /* [DDP__DEFT_ITERATIONS] of applied */
+    int *delay;             /* [DDP__DEFT_ITERATIONS] delay of the applied gradient */
     ddp_delayed_send *send; /* a list */
     ddp__scratch room;
 } ddp__deft_run;
@@ -39813,8 +40139,8 @@ static ddp_status ddp__deft_no_memory(const ddp__deft *d, ddp_error *err)
     return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets in %d parts", d->buckets, d->parts);
 }
 
-/* Sends the chosen parts, output side first, which is the order of release; lowest parts first. The state
- * loses them, busy[l] moves on. at = start of the stage in the iteration. */
+/* Sends the chosen parts, output side first, which is the order of release, lowest part numbers first.
+ * Removes them from the state and advances busy[l]. at = start of the stage within the iteration. */
 static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, double at, double offset, double *busy,
                                  ddp_error *err)
 {
@@ -39826,7 +40152,7 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, double at, dou
                 ddp_delayed_send *x;
                 if (!ddp__reserve(r->send, stbds_arrlenu(r->send) + 1)) return ddp__deft_no_memory(d, err);
                 x = stbds_arraddnptr(r->send, 1u);
-                memset(x, 0, sizeof *x); /* its gaps as well: plans are compared byte by byte */
+                memset(x, 0, sizeof *x); /* clears the padding too: plans are compared byte by byte */
                 begin =
                     ddp__link_take(&busy[l], ddp__deft_ready(d, offset, i), d->part_s[i] * (l ? d->mu : 1));
                 x->iteration = iteration;
@@ -39840,7 +40166,7 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, double at, dou
     return DDP_OK;
 }
 
-/* Chooses among the pending parts, and sends. */
+/* Chooses among the pending parts, and sends the chosen ones. */
 static ddp_status ddp__deft_stage(ddp__deft_run *r, int iteration, double at, double offset, double *busy,
                                   double room, ddp_error *err)
 {
@@ -39853,7 +40179,7 @@ static ddp_status ddp__deft_stage(ddp__deft_run *r, int iteration, double at, do
     return ddp__deft_send(r, iteration, at, offset, busy, err);
 }
 
-/* How much longer than it computes a stage lasts because of its sends; 0 for mere rounding. */
+/* Seconds by which sends make a stage longer than its compute; 0 for a rounding error. */
 static double ddp__deft_overrun(double compute, const double *busy)
 {
     double last = busy[0] > busy[1] ? busy[0] : busy[1];
@@ -39867,7 +40193,7 @@ static int ddp__deft_pending(const ddp__deft_run *r)
     return 0;
 }
 
-/* Cases 2 to 4. offset: when backward begins in the stage (0, or T_f without barrier). */
+/* Cases 2 to 4. offset: the start of backward within the stage (0, or T_f without a barrier). */
 static ddp_status ddp__deft_backward(ddp__deft_run *r, int t, double at, double offset, ddp_error *err)
 {
     ddp__deft *d = r->d;
@@ -39923,7 +40249,7 @@ static int ddp__deft_send_order(const void *a, const void *b)
     return x->part - y->part;
 }
 
-/* Iterations [first, end) are the steady period. */
+/* Builds the plan in which iterations [first, end) are the steady period. */
 static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_delayed_plan *out,
                                    ddp_error *err)
 {
@@ -39983,7 +40309,7 @@ static ddp_status ddp__deft_to_steady(ddp__deft_run *r, ddp_delayed_plan *out, d
             if (r->hash[u] == r->hash[t] && !memcmp(r->history + (size_t)u * (size_t)r->n, r->state, bytes))
                 return ddp__deft_result(r, u, t, out, err);
         DDP__TRY(ddp__deft_iterate(r, t, err));
-        *r->d->work += 64 * r->d->parts + t; /* greedy knapsacks, and the comparisons above */
+        *r->d->work += 64 * r->d->parts + t; /* the greedy knapsacks, and the comparisons above */
     }
     return ddp__fail(err, DDP_UNSUPPORTED,
                      "no steady period within %d iterations of %d parts; use fewer, larger parts",
@@ -40021,9 +40347,9 @@ void ddp_delayed_plan_free(ddp_delayed_plan *plan)
 }
 
 /* ==== plan/timeline/deft.c ==== [plan] */
-/* DeFT's planner: options, tensor partition, the search for a frequency. */
+/* DeFT's planner: options, tensor partition, and the search over capacities. */
 
-/* More parts than this, or than two a bucket, and the partition rule asks for less. */
+/* With more parts than this, or than two per bucket, a coarser partition rule is used. */
 #define DDP__DEFT_PARTS 512
 #define DDP__DEFT_TRIES 40
 
@@ -40054,13 +40380,14 @@ static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_option
     return DDP_OK;
 }
 
-/* How many equal parts of at most `limit`, which is longer than a startup, a bucket of c seconds needs. */
+/* The number of equal parts of at most `limit` seconds for a bucket of c seconds. limit is longer than a
+ * startup. */
 static double ddp__deft_cut(double c, double alpha, double limit)
 {
     return c <= limit ? 1 : ceil((c - alpha) / (limit - alpha) * (1 - 1e-14));
 }
 
-/* joined: rule 2, a part takes all the blocks of the partition that rule 3 lets it take. */
+/* joined: rule 2; a part contains as many blocks of the partition as rule 3 allows. */
 static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o, double limit, int joined,
                               int bucket)
 {
@@ -40073,7 +40400,8 @@ static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o
     return k;
 }
 
-/* The longest part that the way allows; *longest of the stages, one that computes nothing left out. */
+/* The longest part that the way allows. *longest is the length of the longer stage. A stage without
+ * compute is left out. */
 static double ddp__deft_limit(const ddp__deft *d, double *longest)
 {
     double f = d->forward, b = d->backward, s;
@@ -40112,12 +40440,12 @@ static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_op
         if (d->part_s[i] < shortest) shortest = d->part_s[i];
     }
     if (shortest * d->mu > longest * d->scale * (1 + 1e-12))
-        d->links = 1; /* the slow one carries none of
-                                                                              them */
+        d->links = 1; /* the slow link can carry none of them */
     return DDP_OK;
 }
 
-/* Cuts the buckets into parts and checks that they can travel; d->room is to be freed in any case. */
+/* Cuts the buckets into parts and checks that the links can carry them. The caller frees d->room in every
+ * case. */
 static ddp_status ddp__deft_open(ddp__deft_search *s, ddp__deft_way way, ddp__deft *d, ddp_error *err)
 {
     const ddp_profile *p = s->p;
@@ -40158,8 +40486,8 @@ static ddp_status ddp__deft_open(ddp__deft_search *s, ddp__deft_way way, ddp__de
     return ddp__scratch_check(&d->room, d->parts, "parts", err);
 }
 
-/* Is x better than y? With a target frequency: the shorter iteration, then more updates; without: less time
- * per update. Equal ones are not. */
+/* Returns 1 if x is better than y. With a target frequency: the shorter iteration, then more updates.
+ * Without: less time per update. Equal plans are not better. */
 static int ddp__deft_better(double target, const ddp_delayed_plan *x, const ddp_delayed_plan *y)
 {
     double a = x->iteration_s, b = y->iteration_s;
@@ -40171,7 +40499,7 @@ static int ddp__deft_better(double target, const ddp_delayed_plan *x, const ddp_
     return target > 0 && a <= b * (1 + 1e-9) && x->update_frequency > y->update_frequency;
 }
 
-/* Keeps the better of *best and *next, the earlier if equal, and frees the other. */
+/* Retains the better of *best and *next in *best (ties: *best) and frees the other. */
 static void ddp__deft_keep(double target, ddp_delayed_plan *next, ddp_delayed_plan *best)
 {
     ddp_delayed_plan swap = *next;
@@ -40183,9 +40511,9 @@ static void ddp__deft_keep(double target, ddp_delayed_plan *next, ddp_delayed_pl
     ddp_delayed_plan_free(next);
 }
 
-/* With a target: bisects the capacity between one that reaches the frequency and one that does not. Frequency
- * need not be monotone in it, so the best of all tries counts; one does, as 2^39 times the capacity holds all
- * there is. */
+/* With a target: bisects the capacity between one that reaches the frequency and one that does not. The
+ * frequency need not be monotonic in the capacity, so the best of all tries is used. Some try reaches it,
+ * because 2^39 times the capacity holds all parts. */
 static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan *out, ddp_error *err)
 {
     const double scale = d->scale;
@@ -40214,7 +40542,7 @@ static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan 
     return status;
 }
 
-/* Is it a partition that no other way has had? With other stages or links it is another problem. */
+/* Returns 1 if no other way had this partition. Different stages or links make it a different problem. */
 static int ddp__deft_new_cut(ddp__deft_search *s, const ddp__deft *d)
 {
     uint64_t h = ddp__hash(DDP__HASH_START, d->parts_of, (size_t)d->buckets * sizeof *d->parts_of);
@@ -40226,8 +40554,8 @@ static int ddp__deft_new_cut(ddp__deft_search *s, const ddp__deft *d)
     return 1;
 }
 
-/* No way to fill a stage is better in every period, so by default greedy, the plain queue and the exact
- * knapsack try. */
+/* Tries greedy, the plain queue and the exact knapsack by default, because none of them is best in every
+ * period. */
 static ddp_status ddp__deft_choices(ddp__deft_search *s, ddp__deft *d, ddp_error *err)
 {
     int all = s->o->solver == DDP_KNAPSACK_DEFAULT && (d->links == 2 || d->alpha > 0), done = 0;
@@ -40254,15 +40582,16 @@ ddp_status ddp__deft_variant(ddp__deft_search *s, ddp__deft_way way, ddp_error *
     return status;
 }
 
-/* No plan has less time per update than an update in every iteration that takes no longer than it
- * computes. */
+/* No plan has less time per update than one with an update in every iteration and no iteration longer than
+ * its compute. */
 static int ddp__deft_ideal(const ddp_delayed_plan *p)
 {
     return p->period && p->updates == p->period && p->iteration_s <= p->forward_s + p->backward_s;
 }
 
-/* The rules from the finest parts on. Startups make fine parts dear and two links pack some coarse parts
- * better, so that every rule is tried; else the first that does not give too many parts. */
+/* Tries the rules from the finest parts on. Startups make fine parts expensive, and two links pack some
+ * coarse parts better, so in these cases every rule is tried. Otherwise the first rule that does not give
+ * too many parts is used. */
 static ddp_status ddp__deft_rules(ddp__deft_search *s, ddp__deft_way way, ddp_error *err)
 {
     int all = s->o->alpha_s + ddp__startup(s->p) > 0 || s->o->links == 2;
@@ -40281,16 +40610,15 @@ ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_option
     ddp_status status = DDP_OK;
     ddp__deft_search s = DDP__ZEROS;
     ddp__deft_way way = DDP__ZEROS;
-    ddp_error local; /* of a try that another one makes good */
+    ddp_error local; /* the error of a try; ignored if another try succeeds */
     int may_join;
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: out is NULL");
     DDP__TRY(ddp__deft_check(buckets, o, err));
     s.p = buckets;
     s.o = o;
-    /* without a startup or a partition there is nothing that fewer parts could save */
+    /* without a startup or a partition, fewer parts cannot save anything */
     may_join = o->alpha_s + ddp__startup(buckets) > 0 && (o->partition_s > 0 || o->partition_params > 0);
-    for (int i = 0; i < 6 && status == DDP_OK; i++) { /* the first must be possible, the others are further
-                                                         tries */
+    for (int i = 0; i < 6 && status == DDP_OK; i++) { /* the first must succeed, the others are optional */
         way.joined = i % 2;
         way.no_barrier = i >= 2;
         way.coarse = i >= 4;
@@ -40312,9 +40640,9 @@ static const char *const ddp__selects[] = {"release", "release", "paper", NULL};
 DDP__NAMES(ddp_delayed_select, ddp__selects, 1, "selection")
 
 /* ==== plan/timeline/preserver.c ==== [plan] */
-/* DeFT's Preserver: the expected loss, the ratio test, and plans that pass it. */
+/* DeFT's Preserver: the expected loss, the ratio test, and the search for a plan that passes it. */
 
-/* Retries, growth of the capacity, and the most iterations that one sequence may stand for. */
+/* Retries, growth of the capacity, and the most iterations in one sequence. */
 #define DDP__PRESERVER_RETRIES    10
 #define DDP__PRESERVER_GROWTH     1.1
 #define DDP__PRESERVER_ITERATIONS 10000000
@@ -40361,7 +40689,7 @@ static ddp_status ddp__preserver_check(const ddp_preserver *m, const int *k, int
     return DDP_OK;
 }
 
-/* How far a ratio is from acceptance, for comparing: smaller is better. */
+/* The distance of a ratio from acceptance, for comparisons: smaller is better. */
 static double ddp__preserver_badness(const ddp_preserver *m, double ratio)
 {
     return m->one_sided ? -ratio : fabs(ratio - 1);
@@ -40395,7 +40723,7 @@ ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int upda
         r.expected_plan = plan;
         r.ratio = ratio;
     }
-    /* 1e-12: a ratio that is 1 - tolerance but for rounding passes */
+    /* 1e-12: accept a ratio that differs from 1 - tolerance only by rounding */
     r.accepted = model->one_sided ? r.ratio >= 1 - tolerance - 1e-12 : fabs(r.ratio - 1) <= tolerance + 1e-12;
     *out = r;
     return DDP_OK;
@@ -40417,7 +40745,7 @@ ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_opti
     memset(&best, 0, sizeof best);
     memset(&found, 0, sizeof found);
     for (int i = 0; i <= DDP__PRESERVER_RETRIES && !found.accepted; i++) {
-        ddp_error *why = best.period ? NULL : err; /* a retry that fails costs only itself */
+        ddp_error *why = best.period ? NULL : err; /* a failed retry is ignored if there is a plan */
         status = ddp_plan_delayed(buckets, &grown, &next, why);
         grown.capacity_scale *= DDP__PRESERVER_GROWTH;
         if (status == DDP_OK) {
@@ -40442,10 +40770,10 @@ ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_opti
 }
 
 /* ==== plan/osp/osp_internal.h ==== [plan] */
-/* The choice of OSP's late layers at every step of a run, without allocation. */
+/* Chooses OSP's late layers at every step of a run, without allocation. */
 
-/* The memory of ddp_osp_rank, reused by every step of a run. Open returns NULL if memory is exhausted; close
- * accepts NULL. */
+/* The working memory of ddp_osp_rank, reused by every step of a run. Open returns NULL if memory is
+ * exhausted. Close accepts NULL. */
 typedef struct ddp__osp ddp__osp;
 DDP_LIB ddp__osp *ddp__osp_open(int layers, ddp_osp_rule rule);
 DDP_LIB void ddp__osp_close(ddp__osp *s);
@@ -40453,10 +40781,11 @@ DDP_LIB ddp_status ddp__osp_split(ddp__osp *s, const double *importance, const d
                                   ddp_osp_rule rule, unsigned char *gib, double *deferred, ddp_error *err);
 
 /* ==== plan/osp/osp.c ==== [plan] */
-/* OSP's planner: importance, which layers are late, and how many bytes. */
+/* OSP's planner: the importance of layers, the choice of the late layers, and the byte budget. */
 
-/* Sums go in parts of a fixed shape, so that a GPU can give the same bits: each chunk in 32 lanes, elements
- * in turn, and the chunks in 32 lanes again; then lanes in pairs. */
+/* Sums have parts of a fixed shape, so that a GPU can give a bit-identical result. Each chunk is summed in
+ * 32 lanes, one element after another. The chunks are summed in 32 lanes again. Then the lanes are added
+ * in pairs. */
 static double ddp__osp_lanes(double *lane)
 {
     for (int half = DDP__OSP_LANES / 2; half; half /= 2)
@@ -40496,13 +40825,13 @@ struct ddp__osp {
     const double *importance, *bytes;
     double budget;
     ddp__ranked *rank;              /* [layers] scratch */
-    int *late, *next;               /* [layers] 1 = deferred: the choice, and one that may be better */
-    struct ddp__osp_subset *subset; /* [5 most] of the knapsack rule, most = the subsets of half a window;
-                                       else NULL */
+    int *late, *next;               /* [layers] 1 = deferred: the current choice, and a candidate */
+    struct ddp__osp_subset *subset; /* scratch of the knapsack rule, 5 x the subsets of half a window;
+                                       otherwise NULL */
     ddp__scratch room;
 };
 
-/* late[l] = 1 for the layers that the walk defers; returns their bytes. */
+/* Sets late[l] = 1 for the layers that the walk defers. Returns their bytes. */
 static double ddp__osp_walk(ddp__osp *s, ddp_osp_rule rule, int *late)
 {
     double sum = 0, bytes;
@@ -40526,15 +40855,15 @@ static double ddp__osp_walk(ddp__osp *s, ddp_osp_rule rule, int *late)
     return sum;
 }
 
-/* ---- the knapsack rule: least importance with bytes between those of the walk and the budget ----
+/* ---- the knapsack rule: least importance with bytes between those deferred by the walk and the budget ----
  *
- * By rising importance per byte, the layers at the front are deferred, those at the back are sent, and only a
- * window around the place where the walk's bytes are reached is in doubt. All subsets of the window are met
- * in the middle: each half lists its subsets by bytes, and as the front's bytes fall, those of the back that
- * keep within both bounds slide up; a queue holds their minimum. With no more layers than the window has,
- * that is the optimum. */
+ * In the order of importance per byte, the layers at the front are deferred and the layers at the back are
+ * sent. Only a window around the place where the bytes of the walk are reached is undecided. A
+ * meet-in-the-middle search tries all subsets of the window. Each half lists its subsets by bytes. As the
+ * bytes of the first half fall, the subsets of the second half that satisfy both bounds move up, and a
+ * queue stores their minimum. If the window contains all layers, the result is the optimum. */
 
-/* Layers in the window, half of them on each side: 2^16 subsets each. */
+/* Half of the layers in the window; each half has 2^16 subsets. */
 enum { DDP__OSP_HALF = 16 };
 
 typedef struct ddp__osp_subset {
@@ -40542,8 +40871,9 @@ typedef struct ddp__osp_subset {
     unsigned set;
 } ddp__osp_subset;
 
-/* All subsets of the n layers of `rank`, by rising bytes: with each layer the list is merged with itself
- * moved up. to and spare have room for 2^n; returns which of the two holds the list. */
+/* Lists all subsets of the n layers of `rank` by ascending bytes. For each layer, the list is merged with
+ * a copy of itself that contains the layer. to and spare have room for 2^n; returns the one that holds the
+ * list. */
 static ddp__osp_subset *ddp__osp_subsets(const ddp__osp *s, const ddp__ranked *rank, int n,
                                          ddp__osp_subset *to, ddp__osp_subset *spare)
 {
@@ -40569,7 +40899,8 @@ static ddp__osp_subset *ddp__osp_subsets(const ddp__osp *s, const ddp__ranked *r
     return to;
 }
 
-/* The least important pair with bytes from low to high; 0 if there is none. queue: room for nb. */
+/* Finds the least important pair with low to high bytes. Returns 0 if there is none. queue has room for nb
+ * entries. */
 static int ddp__osp_pair(const ddp__osp_subset *a, size_t na, const ddp__osp_subset *b, size_t nb, double low,
                          double high, int *queue, unsigned *set_a, unsigned *set_b)
 {
@@ -40589,13 +40920,14 @@ static int ddp__osp_pair(const ddp__osp_subset *a, size_t na, const ddp__osp_sub
     return least < DBL_MAX;
 }
 
-/* Subsets of half a window of so many layers. */
+/* The number of subsets of half a window for a model of `layers` layers. */
 static size_t ddp__osp_most(int layers)
 {
     return (size_t)1 << (layers < 2 * DDP__OSP_HALF ? (layers + 1) / 2 : DDP__OSP_HALF);
 }
 
-/* s->next by the window's best choice of at least `low` bytes; 0 if there is none. s->rank is by density. */
+/* Sets s->next to the best choice of the window with at least `low` bytes. Returns 0 if there is none.
+ * s->rank is sorted by density. */
 static int ddp__osp_window(ddp__osp *s, double low)
 {
     const size_t most = ddp__osp_most(s->layers);
@@ -40627,8 +40959,8 @@ static int ddp__osp_window(ddp__osp *s, double low)
     return 1;
 }
 
-/* Takes s->next if it keeps to low..budget bytes with less importance than s->late, whose bytes *deferred
- * are. */
+/* Replaces s->late by s->next if that has low..budget bytes and less importance. *deferred holds the bytes
+ * of s->late. */
 static void ddp__osp_take(ddp__osp *s, double low, double *deferred)
 {
     double sum = 0, before = 0, after = 0;
@@ -40696,7 +41028,7 @@ ddp_status ddp__osp_split(ddp__osp *s, const double *importance, const double *b
     s->bytes = bytes;
     s->budget = budget;
     low = sum = ddp__osp_walk(s, rule, s->late);
-    if (rule == DDP_OSP_KNAPSACK && low > 0) { /* what improves the walk */
+    if (rule == DDP_OSP_KNAPSACK && low > 0) { /* try to improve on the walk */
         ddp__osp_walk(s, DDP_OSP_DENSITY, s->next);
         ddp__osp_take(s, low, &sum);
         if (ddp__osp_window(s, low)) ddp__osp_take(s, low, &sum);
@@ -40749,9 +41081,9 @@ double ddp_osp_budget(double loss, double first_loss, double u_max)
 }
 
 /* ==== plan/place/matching.h ==== [plan] */
-/* The bottleneck matching of two sides of equal size. */
+/* Bottleneck matching: pairs two sets of equal size so that the heaviest pair is as light as possible. */
 
-/* Memory of a matching of n by n. */
+/* Working memory for an n x n matching. */
 typedef struct ddp__matching {
     int n, round;
     double *sorted;           /* [n x n] */
@@ -40759,17 +41091,19 @@ typedef struct ddp__matching {
     int *kept;                /* [2 x n] */
 } ddp__matching;
 
-/* Takes the arrays of m from `room`; the caller checks room->failed. */
+/* Allocates the arrays of m from `room`. The caller checks room->failed. */
 DDP_LIB void ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room);
-/* A lower bound: a perfect matching uses at least the lightest weight of each row and of each column. */
+/* A lower bound on the bottleneck: a perfect matching uses at least the lightest weight of each row and of
+ * each column. */
 DDP_LIB double ddp__matching_bound(int n, const double *weight);
-/* Writes a perfect matching whose heaviest pair is lightest to mate [n] and returns that weight. */
+/* Writes a perfect matching whose heaviest pair is as light as possible to mate [n]. Returns the weight of
+ * that pair. */
 DDP_LIB double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate);
 
 /* ==== plan/place/matching.c ==== [plan] */
-/* The bottleneck matching of two sides of equal size, by augmenting paths and bisection. */
+/* Bottleneck matching of two sets of equal size, by augmenting paths and bisection. */
 
-/* An augmenting path from u over weights of at most `most` (Kuhn). */
+/* Searches an augmenting path from u over weights of at most `most` (Kuhn's algorithm). */
 static int ddp__matching_augment(ddp__matching *m, const double *weight, double most, int u)
 {
     const double *row = weight + (size_t)u * (size_t)m->n;
@@ -40784,7 +41118,7 @@ static int ddp__matching_augment(ddp__matching *m, const double *weight, double 
     return 0;
 }
 
-/* Extends the matching in m to a perfect one; 0 where weights up to `most` do not allow it. */
+/* Extends the matching in m to a perfect one; returns 0 if weights up to `most` do not allow it. */
 static int ddp__matching_extend(ddp__matching *m, const double *weight, double most)
 {
     for (int u = 0; u < m->n; u++) {
@@ -40812,9 +41146,9 @@ double ddp__matching_bound(int n, const double *weight)
     return most;
 }
 
-/* A perfect matching whose largest weight is smallest; mate [n] realises the value returned, which the
- * released DT-FM program's may not. Thresholds are tried by bisection, each from the matching of the last
- * that was too low. */
+/* Finds a perfect matching whose largest weight is smallest. mate [n] attains the returned value, which
+ * the matching of the released DT-FM program may not. Bisects over the thresholds; each try extends the
+ * matching of the last threshold that was too low. */
 double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate)
 {
     double bound = ddp__matching_bound(m->n, weight);
@@ -40836,7 +41170,7 @@ double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate)
             memcpy(m->kept, m->left, bytes);
             memcpy(m->kept + m->n, m->right, bytes);
             if (!ddp__matching_extend(m, weight, m->sorted[mid])) {
-                lo = mid + 1; /* what was found stays allowed at every larger threshold */
+                lo = mid + 1; /* pairs found so far stay valid at every larger threshold */
                 continue;
             }
             hi = mid;
@@ -40862,58 +41196,58 @@ void ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room)
 }
 
 /* ==== plan/place/place_core.h ==== [plan] */
-/* The state of a placement search: pair costs, exact evaluation, limits and the best so far. */
+/* The state of a placement search: pair costs, exact evaluation, limits, and the best arrangement so far. */
 
-/* A search. An arrangement is an array of N devices, stage by stage: at[j * D + i] runs stage j of pipeline
- * i. As a partition only the sets at[j * D ..] count. */
+/* A search. An arrangement is an array of N devices, stage by stage: at[j * D + i] runs stage j of
+ * pipeline i. As a partition, only the set of devices in each stage at[j * D ..] matters. */
 typedef struct ddp__place {
     int N, D, S;          /* devices, pipelines, stages */
-    double *dp, *pp, *kl; /* [N x N] symmetric: pair terms of datap, pipelinep; KL's weight */
+    double *dp, *pp, *kl; /* [N x N] symmetric: pair terms of datap and pipelinep; the weight of KL */
     const ddp_place_options *o;
     ddp_rng rng;
-    double start, limit_s; /* limit_s DBL_MAX: none */
-    long limit;            /* candidates; LONG_MAX = none */
+    double start, limit_s; /* limit_s: DBL_MAX = no limit */
+    long limit;            /* most candidates; LONG_MAX = no limit */
     long candidates;
-    double told; /* when progress was last called */
-    int stop;    /* 1 = a limit is reached, 2 = the caller has had enough */
-    int *best;   /* [N] arrangement; cost DBL_MAX: none yet */
+    double told; /* time of the last call of progress */
+    int stop;    /* 1 = a limit is reached, 2 = the progress callback stopped the search */
+    int *best;   /* [N] best arrangement; none if cost is DBL_MAX */
     double cost;
     int proven;
     double *curve;          /* a list of pairs: seconds, cost */
-    ddp__matching matching; /* of D by D */
+    ddp__matching matching; /* D by D */
     double *weight;         /* [D x D] */
-    double *hop;            /* [S x S] value of each matching */
-    int *mate;              /* [S x S x D] mate[j][k][a] = member of k beside member a of j */
-    double *tour;           /* Held-Karp's table where S <= 16 */
+    double *hop;            /* [S x S] value of the matching of each pair of stages */
+    int *mate;              /* [S x S x D] mate[j][k][a] = member of k matched with member a of j */
+    double *tour;           /* Held-Karp's table, if S <= 16 */
     int *order;             /* [S] */
     double *reach;          /* [S] */
-    int *line;              /* [N] the arrangement behind the last evaluation */
-    ddp__scratch room;      /* of all solvers; where memory runs out, the search ends */
+    int *line;              /* [N] the arrangement found by the last evaluation */
+    ddp__scratch room;      /* memory of all solvers; if an allocation fails, the search ends */
 } ddp__place;
 
-/* Cost of an arrangement as it stands; datap and hops may be NULL. */
+/* Cost of an arrangement as given, without re-matching. datap and hops may be NULL. */
 DDP_LIB double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops);
 DDP_LIB double ddp__place_averaging(const ddp__place *p, const int *at, int j); /* of stage j */
-/* The value of a hop; mate NULL: a bound from below. */
+/* The value of a hop. If mate is NULL, a lower bound on it. */
 DDP_LIB double ddp__place_match(ddp__place *p, const int *here, const int *there, int *mate);
-/* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. DBL_MAX where a
- * bound shows that it is not below `enough`, or where it is too late and something better than nothing is
- * known. */
+/* Cost of a partition with the best matchings and the best stage order; p->line receives the arrangement.
+ * Returns DBL_MAX if a bound shows that the cost is not below `enough`. Also returns DBL_MAX if the search
+ * is late (ddp__place_late) and some arrangement is already known. */
 DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at, double enough);
-DDP_LIB void ddp__place_offer(ddp__place *p, const int *at, double cost); /* kept if it is better than the
-                                                                             best */
-/* The seconds since the start; reports progress and sets p->stop where the time is over. */
+DDP_LIB void ddp__place_offer(ddp__place *p, const int *at, double cost); /* replaces the best if better */
+/* Returns the seconds since the start. Reports progress, and sets p->stop if the time limit is reached. */
 DDP_LIB double ddp__place_clock(ddp__place *p);
-/* Is it time to drop even what has been begun? The last tenth beyond the time limit is for ending a search
- * well: a matching takes less. */
+/* Returns 1 if even an unfinished evaluation must be abandoned. After the time limit, a search has another
+ * tenth of the limit to finish properly; a matching takes less than that. */
 DDP_LIB int ddp__place_late(ddp__place *p);
-DDP_LIB int ddp__place_next(ddp__place *p); /* counts one candidate: 0 where the search is over */
-/* Arrangements that follow the clusters of the network, each offered exactly evaluated; kept[0..] receives up
- * to `most` of them, best first. Returns their number. */
+DDP_LIB int ddp__place_next(ddp__place *p); /* counts one candidate; returns 0 if the search is over */
+/* Builds arrangements that follow the clusters of the network, evaluates each exactly and offers it as the
+ * best. kept[0..] receives up to `most` of them, best first. Returns their number. */
 DDP_LIB int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost);
 
 /* ==== plan/place/place_core.c ==== [plan] */
-/* What all placement searches share: exact evaluation, limits, the best so far, and where to start. */
+/* Shared code of all placement searches: exact evaluation, limits, the best arrangement so far, and start
+ * arrangements. */
 
 double ddp__place_averaging(const ddp__place *p, const int *at, int j)
 {
@@ -40956,8 +41290,8 @@ double ddp__place_match(ddp__place *p, const int *here, const int *there, int *m
     return mate ? ddp__matching_solve(&p->matching, p->weight, mate) : ddp__matching_bound(p->D, p->weight);
 }
 
-/* Hop values of every pair of stages into p->hop, and partners into p->mate or, without `exact`, bounds
- * alone. 0 = too late. */
+/* Computes the hop values of every pair of stages into p->hop, and the partners into p->mate. Without
+ * `exact`, only lower bounds of the values. Returns 0 if the search is late. */
 static int ddp__place_match_all(ddp__place *p, const int *at, int exact)
 {
     size_t D = (size_t)p->D, S = (size_t)p->S;
@@ -40975,7 +41309,8 @@ static int ddp__place_match_all(ddp__place *p, const int *at, int exact)
 
 static int ddp__place_over(void *search) { return ddp__place_late((ddp__place *)search); }
 
-/* No path through all stages is shorter than a spanning tree (Prim's); p->order and p->reach are scratch. */
+/* A lower bound on the path through all stages: the weight of a minimum spanning tree (Prim). p->order and
+ * p->reach are scratch. */
 static double ddp__place_span(ddp__place *p)
 {
     size_t S = (size_t)p->S, at = 0, next, k, j;
@@ -41021,7 +41356,7 @@ double ddp__place_evaluate(ddp__place *p, const int *at, double enough)
     return ddp__place_flat(p, p->line, NULL, NULL);
 }
 
-/* ---- limits and the best so far ---- */
+/* ---- limits, and the best arrangement so far ---- */
 
 double ddp__place_clock(ddp__place *p)
 {
@@ -41067,20 +41402,23 @@ void ddp__place_offer(ddp__place *p, const int *at, double cost)
     if (p->o->progress(p->o->user, now, cost)) p->stop = 2;
 }
 
-/* Arrangements that follow the structure of the network. The line of devices is the order in which Prim's
- * algorithm reaches them over the lightest hops, so that well connected ones are neighbours; cutting its
- * heavy steps gives clusters. From the line, and from the order given:
- *   pipelines inside clusters: each run of S devices is a pipeline
- *   stages inside clusters: each run of D devices is a stage
- *   packed: a cluster smaller than a pipeline gives one device to each of the first free stages of a
- *   pipeline, the largest clusters first, for the cuts with the largest relative steps */
+/* Start arrangements that follow the structure of the network.
+ *
+ * The line of devices is the order in which Prim's algorithm reaches them over the lightest hops, so well
+ * connected devices are neighbours. Cutting the heaviest steps of the line gives clusters. From the line,
+ * and from index order:
+ *   pipelines inside clusters:  each run of S devices is a pipeline
+ *   stages inside clusters:     each run of D devices is a stage
+ *   packed:                     a cluster smaller than a pipeline gives one device to each of the first
+ *                               free stages of a pipeline, largest clusters first; tried for the cuts with
+ *                               the largest relative steps */
 
 enum { DDP__STARTS_CUTS = 4 };
 
 typedef struct ddp__starts {
     ddp__place *p;
     int *line;              /* [N] */
-    double *step;           /* [N] hop over which line[k] was reached */
+    double *step;           /* [N] weight of the hop over which line[k] was reached */
     double *sorted;         /* [N] */
     int *at, *fill, *chunk; /* [N], [D], [2 N] */
     int most, count, *kept;
@@ -41112,7 +41450,7 @@ static void ddp__starts_line(ddp__starts *s)
     }
 }
 
-/* Evaluates s->at exactly and keeps it among the best. */
+/* Evaluates s->at exactly and retains it if it is among the best. */
 static void ddp__starts_keep(ddp__starts *s)
 {
     ddp__place *p = s->p;
@@ -41125,7 +41463,7 @@ static void ddp__starts_keep(ddp__starts *s)
     ddp__place_offer(p, p->line, cost);
     for (k = 0; k < s->count && s->cost[k] < cost; k++) {
     }
-    if (k < s->count && !(cost < s->cost[k])) return; /* the same again */
+    if (k < s->count && !(cost < s->cost[k])) return; /* a duplicate */
     if (k == s->most) return;
     if (s->count < s->most) s->count++;
     memmove(s->kept + (size_t)(k + 1) * N, s->kept + (size_t)k * N,
@@ -41150,7 +41488,7 @@ static int ddp__starts_larger(const void *a, const void *b)
     return x[1] != y[1] ? y[1] - x[1] : x[0] - y[0];
 }
 
-/* Lays devices into the pipeline with the fewest so far. */
+/* Adds devices to the pipeline with the fewest devices so far. */
 static void ddp__starts_lay(ddp__starts *s, int begin, int length)
 {
     const ddp__place *p = s->p;
@@ -41179,7 +41517,7 @@ static void ddp__starts_pack(ddp__starts *s, double cut)
     ddp__starts_keep(s);
 }
 
-/* The cuts with the largest relative steps between neighbouring distinct weights of the line. */
+/* Finds the cuts with the largest relative steps between neighbouring distinct weights of the line. */
 static void ddp__starts_cuts(ddp__starts *s)
 {
     const ddp__place *p = s->p;
@@ -41187,7 +41525,7 @@ static void ddp__starts_cuts(ddp__starts *s)
     int n = 0, k, m;
     memcpy(s->sorted, s->step, (size_t)p->N * sizeof(double));
     qsort(s->sorted, (size_t)p->N, sizeof(double), ddp__rising);
-    for (k = 0; k + 2 < p->N; k++) { /* the last one is the first device's infinity */
+    for (k = 0; k + 2 < p->N; k++) { /* the last weight is the infinity of the first device */
         double low = s->sorted[k], ratio = (s->sorted[k + 1] - low) / s->sorted[k + 1];
         if (!(s->sorted[k + 1] > low)) continue;
         for (m = n < DDP__STARTS_CUTS ? n++ : DDP__STARTS_CUTS; m > 0 && jump[m - 1] < ratio; m--)
@@ -41226,9 +41564,9 @@ int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
 }
 
 /* ==== plan/place/place_solvers.h ==== [plan] */
-/* The solvers of placement. */
+/* Declares the placement solvers. */
 
-/* Annealing, or for large networks descent on the two-level cost. */
+/* Annealing; for large networks, descent on the two-level cost. */
 DDP_LIB void ddp__place_anneal(ddp__place *p);
 
 typedef struct ddp__place_limit {
@@ -41236,37 +41574,39 @@ typedef struct ddp__place_limit {
     long candidates;
 } ddp__place_limit;
 
-/* The paper's genetic search, that of the authors' program, or KL's. With `more` the walk is the same but
- * cheaper: sums are updated in place, a candidate is evaluated only for a comparison, a bound skips children
- * that are no better than their parent, and candidates count as equivalent moves of annealing. After its own
- * limits the search continues to the limits of `more` if its result is near the best. */
+/* The genetic search of the paper, the one of the authors' program, or the one with KL's gain. With
+ * `more`, the search visits the same candidates at a lower cost: it updates sums in place, evaluates a
+ * candidate only if a comparison needs it, and skips offspring that a bound shows to be no better than
+ * their parent. Candidates then count as equivalent moves of annealing. After its own limits, the search
+ * continues to the limits of `more` if its result is near the best. */
 DDP_LIB void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place_limit *more);
-/* Branch and bound. */
+/* Branch and bound over the composition of the stages. */
 DDP_LIB void ddp__place_exact(ddp__place *p);
 /* Evaluates every partition. Returns 1 if the result is proven, 0 if there are too many partitions. */
 DDP_LIB int ddp__place_enumerate(ddp__place *p);
 
 /* ==== plan/place/place_genetic.c ==== [plan] */
-/* DT-FM's genetic searches: the paper's, and the one that its authors released. */
+/* DT-FM's genetic searches: the one of the paper, and the one that the authors released. */
 
-/* The paper's hybrid genetic search (DT-FM section 3.4), and the population that the released variant shares.
- * A genome is the stage of each device, label[N].
+/* The hybrid genetic search of the paper (DT-FM section 3.4), and the population that the released variant
+ * shares. A genome is the stage of each device, label[N].
  *
- * Local search, read as follows. A group's fastest link is the lightest pair (d1, d2) of its unlocked
- * devices. Two groups have four candidate swaps, each of one end with one end, with
+ * Local search, as interpreted here. The fastest link of a group is the lightest pair (d1, d2) of its
+ * unlocked devices. Two groups have four candidate swaps: one end of one link with one end of the other. The
+ * gain of a swap is
  *     gain = mean of w(d, C') - w(d1, d2) + mean of w(d', C) - w(d1', d2')
- * A chain begins with the best swap of all, then goes on from the second group to the best third one, each
- * swapped device being locked, until it returns to the first group or no group has two unlocked devices; it
- * is cut behind its largest sum of gains. w is one direction, a + c_pp/b. */
+ * A chain begins with the best swap of all. It continues from the second group to the best third one, and
+ * locks each swapped device. It ends when it returns to the first group or when no group has two unlocked
+ * devices. It is truncated at its largest sum of gains. w is one direction, a + c_pp/b. */
 
 enum { DDP__PLACE_POPULATION = 100, DDP__PLACE_CROSSED = 5 };
 
 typedef struct ddp__place_pool {
     int size;
-    int *label;       /* [size x N] stage of each device */
+    int *label;       /* [size x N] stage of each device in each genome */
     double *cost;     /* [size]; -1 = not evaluated yet */
-    long pass, whole; /* what a child and an evaluation count beyond one candidate; 0 = all is evaluated at
-                            once */
+    long pass, whole; /* number of candidates that a child and an evaluation count beyond one; 0 =
+                         everything is evaluated at once */
     int *child, *at;  /* [N] */
 } ddp__place_pool;
 
@@ -41284,7 +41624,7 @@ static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool, const int *
     return cost;
 }
 
-/* The cost of a member. */
+/* The cost of a member, evaluated if it is not known yet. */
 static double ddp__place_known(ddp__place *p, ddp__place_pool *pool, int k)
 {
     if (pool->cost[k] < 0)
@@ -41292,7 +41632,7 @@ static double ddp__place_known(ddp__place *p, ddp__place_pool *pool, int k)
     return pool->cost[k];
 }
 
-/* Random shuffles; fewer than 100 where the limits end first. */
+/* Fills the population with random shuffles; fewer than 100 if the limits end first. */
 static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
 {
     size_t N = (size_t)p->N;
@@ -41308,8 +41648,9 @@ static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
     }
 }
 
-/* "Five-point crossover": the second parent, but five random devices follow the first one; then each device
- * of an over-full group moves to the first group with room. Parents may be equal. */
+/* "Five-point crossover": copies the second parent, except that five random devices take their group from
+ * the first. Then each device of an over-full group moves to the first group with room. The parents may be
+ * equal. */
 static void ddp__place_cross(ddp__place *p, ddp__place_pool *pool, int *one, int *two)
 {
     size_t N = (size_t)p->N;
@@ -41335,11 +41676,11 @@ static void ddp__place_cross(ddp__place *p, ddp__place_pool *pool, int *one, int
 /* ---- the paper's swaps ---- */
 
 typedef struct ddp__place_swap {
-    int u, v; /* device of the one group, of the other */
+    int u, v; /* a device of each of the two groups */
     double gain;
 } ddp__place_swap;
 
-/* The lightest pair of unlocked devices in each group; end[2g] = -1 where there are not two. */
+/* The lightest pair of unlocked devices in each group; end[2g] = -1 if the group has no such pair. */
 static void ddp__place_fastest(const ddp__place *p, const int *label, const char *locked, int *end,
                                double *link)
 {
@@ -41359,7 +41700,7 @@ static void ddp__place_fastest(const ddp__place *p, const int *label, const char
         }
 }
 
-/* Mean weight between u and the devices of group g (u itself counts 0 in its own). */
+/* The mean weight between u and the devices of group g (in its own group, u itself counts as 0). */
 static double ddp__place_mean(const ddp__place *p, const int *label, int u, int g)
 {
     double sum = 0;
@@ -41368,7 +41709,7 @@ static double ddp__place_mean(const ddp__place *p, const int *label, int u, int 
     return sum / p->D;
 }
 
-/* The best swap of group g (-1 = any) with another one. */
+/* The best swap of group g (-1 = any group) with another group. */
 static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *end, const double *link,
                                             const double *mean, int g)
 {
@@ -41391,7 +41732,7 @@ typedef struct ddp__place_chain {
     char *locked;          /* [N] */
     int *end;              /* [2 S] */
     double *link;          /* [S] */
-    double *mean;          /* [2 S x S] of each end with each group */
+    double *mean;          /* [2 S x S] mean weight of each end to each group */
     ddp__place_swap *swap; /* [N] */
 } ddp__place_chain;
 
@@ -41428,28 +41769,29 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
     while (n-- > keep) ddp__swap(label, c->swap[n].u, c->swap[n].v);
 }
 
-/* The search that the DT-FM authors released: cyclic partition moves, one device at a time, each into the
- * group that the last one left for. Two gains of moving v to group q:
- *     genetic-code  mean of w(v, u in q) - own(v),  own(v) = the lightest w(v, u) in v's group; only the
+/* The search that the authors of DT-FM released: cyclic partition moves. Each move takes one device out of
+ * the group that received the last one. The gain of moving v to group q is one of:
+ *     genetic-code  mean of w(v, u in q) - own(v), own(v) = the lightest w(v, u) in v's group; only the
  *                   unlocked v with the smallest own of its group may move
- *     kl            s(v, q) - s(v, own group),  s = sum of (c_pp - c_dp)/b; any unlocked v
- * with w = a + c_pp/b one way. A cycle begins at the group S0 with the largest gain and ends when it comes
- * back to it; it is closed where the gains so far plus that of sending the device straight to S0 are largest,
- * and undone if that is nowhere positive. Locks last for the whole pass. */
+ *     kl            s(v, q) - s(v, own group), s = sum of (c_pp - c_dp)/b; any unlocked v may move
+ * with w = a + c_pp/b one way. A cycle begins at the group S0 with the largest gain and ends when it
+ * returns to S0. It is closed at the move with the largest value of: gains so far, plus the gain of
+ * sending the device directly to S0. If no such value is positive, the cycle is undone. A device stays
+ * locked for the whole pass. */
 
 typedef struct ddp__place_cycle {
     ddp__place *p;
     int kl, *label;
-    int *size;         /* [S] devices in each group now */
+    int *size;         /* [S] current number of devices in each group */
     char *locked;      /* [N] */
-    char *got;         /* [S] has received a device in this pass */
+    char *got;         /* [S] 1 = the group has received a device in this pass */
     int *moved, *from; /* [N] moves of this cycle */
-    double *sum;       /* weight between one device and group q at q x stride */
+    double *sum;       /* weight between one device and group q, at index q x stride */
     size_t stride;     /* 1, or N in the table */
-    double *table;     /* [S x N] sum of each device, kept up to date; NULL = summed afresh each time */
+    double *table;     /* [S x N] sums of each device, updated in place; NULL = summed again each time */
 } ddp__place_cycle;
 
-/* Sums of v's weights with every group into c->sum; the lightest weight in its own group. */
+/* Sums the weights of v with every group into c->sum. Returns the lightest weight in its own group. */
 static double ddp__place_weigh(ddp__place_cycle *c, int v)
 {
     const ddp__place *p = c->p;
@@ -41468,14 +41810,14 @@ static double ddp__place_weigh(ddp__place_cycle *c, int v)
     return own < DBL_MAX ? own : 0;
 }
 
-/* The gain of sending the device last weighed, with that own link, to group q. pp is twice w. */
+/* The gain of sending the device that was weighed last, with own link `own`, to group q. pp is twice w. */
 static double ddp__place_gain(const ddp__place_cycle *c, int v, double own, int q)
 {
     if (c->kl) return c->sum[(size_t)q * c->stride] - c->sum[(size_t)c->label[v] * c->stride];
     return ((c->size[q] ? c->sum[q] / c->size[q] : 0) - own) / 2;
 }
 
-/* The best move out of group g: the device (-1 = none unlocked), where to, and the gain. */
+/* The best move out of group g: the device (-1 = none is unlocked), its new group, and the gain. */
 static int ddp__place_leave(ddp__place_cycle *c, int g, int *to, double *gain)
 {
     const ddp__place *p = c->p;
@@ -41523,7 +41865,7 @@ static void ddp__place_send(ddp__place_cycle *c, int v, int q)
     c->label[v] = q;
 }
 
-/* One cycle; 0 where no group has an unlocked device, or it is too late. */
+/* Runs one cycle. Returns 0 if no group has an unlocked device, or if the search is late. */
 static int ddp__place_cycle_once(ddp__place_cycle *c)
 {
     int home = -1, g, v, to = 0, n = 0, keep = 0, k;
@@ -41562,8 +41904,8 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
     return 1;
 }
 
-/* The device of the last move where the chain ran into a group without an unlocked device goes on to S0: that
- * is the closing at the last prefix. */
+/* If the chain reaches a group without an unlocked device, the device of the last move moves to S0
+ * instead. This is the closing at the last prefix of the chain. */
 static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *table)
 {
     size_t N = (size_t)p->N, S = (size_t)p->S;
@@ -41596,8 +41938,8 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *tab
     return !ddp__scratch_failed(&room);
 }
 
-/* Whether kl's walk may still find the best of all after so many children, of which the best costs `own`. The
- * first hundred halve what the random ones cost. */
+/* Returns 1 if the walk of kl may still find the best placement after `children` children, the best of
+ * which costs `own`. The first hundred children halve the cost of the random ones. */
 static int ddp__place_promising(const ddp__place *p, long children, double own)
 {
     return children == 0 || own < (children < 100 ? 1.5 : 1.1) * p->cost;
@@ -41652,22 +41994,22 @@ void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place
 }
 
 /* ==== plan/place/place_anneal.c ==== [plan] */
-/* Placement by annealing, and for large networks by descent on the two-level cost. */
+/* Placement by simulated annealing, and for large networks by descent on the two-level cost. */
 
-/* Descent on the two-level cost, for networks where annealing single edges hardly moves: a device at the
- * slowest edge of a random hop's best matching changes places with any device of another stage, the up to
- * four hops this touches are matched again, and what is not worse stays. Every factor is a power of two, so
- * that no compiler changes the walk. */
+/* Descent on the two-level cost, for networks where annealing single edges makes hardly any progress. A
+ * move takes a device at the slowest edge of a random hop's best matching and exchanges it with any device
+ * of another stage. Up to four hops change and are matched again, and the move stays if the cost is not
+ * worse. Every factor is a power of two, so that the search is the same with every compiler. */
 
 typedef struct ddp__descent {
     ddp__place *p;
     int *at;            /* [N] */
-    int *mate, *fresh;  /* [S x D] of each hop; [4 x D] of those on trial */
-    double *hop, *data; /* [S] value of each matching; averaging of each stage */
+    int *mate, *fresh;  /* [S x D] matching of each hop; [4 x D] of the hops on trial */
+    double *hop, *data; /* [S] value of each matching; averaging time of each stage */
     double top, all;    /* the largest of data; the sum of hop */
 } ddp__descent;
 
-/* An end of the slowest edge of a random hop. */
+/* Returns a device at an end of the slowest edge of a random hop. */
 static int ddp__descent_slowest(ddp__descent *s)
 {
     ddp__place *p = s->p;
@@ -41680,7 +42022,7 @@ static int ddp__descent_slowest(ddp__descent *s)
     return ddp_rng_below(&p->rng, 2) ? j * D + a : (j + 1) * D + mate[a];
 }
 
-/* One exchange; 1 = it stays. */
+/* Tries one exchange. Returns 1 if it stays. */
 static int ddp__descent_move(ddp__descent *s)
 {
     ddp__place *p = s->p;
@@ -41696,7 +42038,7 @@ static int ddp__descent_move(ddp__descent *s)
     for (m = 0; m < p->S; m++)
         if (m != j && m != k && s->data[m] > top) top = s->data[m];
     change = top - s->top;
-    for (m = 0; m < 4 && change <= slack; m++) { /* rarely does a later hop make up for more */
+    for (m = 0; m < 4 && change <= slack; m++) { /* a later hop rarely makes up for more */
         h = (m < 2 ? j : k) - 1 + m % 2;
         if (h < 0 || h + 1 >= p->S || (m > 1 && (h == j - 1 || h == j))) continue;
         near[hops] = h;
@@ -41719,7 +42061,7 @@ static int ddp__descent_move(ddp__descent *s)
     return 1;
 }
 
-/* Lays the pipelines along the matchings into p->line and offers them. */
+/* Writes the pipelines along the matchings to p->line and offers them as the best. */
 static void ddp__descent_offer(ddp__descent *s)
 {
     ddp__place *p = s->p;
@@ -41731,7 +42073,8 @@ static void ddp__descent_offer(ddp__descent *s)
     ddp__place_offer(p, p->line, ddp__place_flat(p, p->line, NULL, NULL));
 }
 
-/* A re-matching takes about as long as 4 D moves of annealing, and counts as many candidates. */
+/* Runs the descent. A re-matching takes about as long as 4 D moves of annealing and counts as 4 D
+ * candidates. */
 static void ddp__place_descend(ddp__place *p)
 {
     size_t N = (size_t)p->N, S = (size_t)p->S, D = (size_t)p->D;
@@ -41761,38 +42104,38 @@ static void ddp__place_descend(ddp__place *p)
     ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at, DBL_MAX));
 }
 
-/* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true cost is a
- * maximum of maxima, flat almost everywhere, so what is cooled is
+/* Annealing on the flat form at[stage][pipeline], where every hop is within one pipeline. The true cost is a
+ * maximum of maxima and flat almost everywhere. So annealing minimises
  *     max_j DP_j + lam sum_j DP_j + nu (sum over devices of their averaging) + sum over hops (max_i w + mu
  *     sum_i w)
- * with the best kept by the true cost. lam, mu and nu are powers of two and the acceptance rule is a table of
- * exactly rounded operations, so that no compiler changes the walk.
- *
- * Moves: exchange two devices of different stages (half of them from a slowest edge), or of one pipeline;
- * exchange a run of stages of two pipelines (its tail, if it reaches the end); reverse a run of stages. */
+ * and the best arrangement is chosen by the true cost. lam, mu and nu are powers of two, and the
+ * acceptance rule is a table of exactly rounded operations, so that the search is the same with every
+ * compiler. Moves: exchange two devices of different stages (half of them from a slowest edge) or of one
+ * pipeline; exchange a range of stages of two pipelines (its tail, if it reaches the end); reverse a range
+ * of stages. */
 
-#define DDP__ANNEAL_CHUNK 512 /* moves between two looks at the clock */
+#define DDP__ANNEAL_CHUNK 512 /* moves between two checks of the clock */
 #define DDP__ANNEAL_TABLE 4096
 
 typedef struct ddp__anneal {
     ddp__place *p;
     int N, D, S;
-    float *dp, *pp;     /* [N x N] as in p, in our unit */
+    float *dp, *pp;     /* [N x N] as in p, in units of 2^unit seconds */
     float *edge;        /* [N] at position j D + i: pp between stages j and j+1 of pipeline i */
     int *spare;         /* [D] */
     double *load;       /* [N] by position: sum of dp over the other devices of its stage */
-    double *fresh;      /* [2 D] loads of the two stages on trial */
+    double *fresh;      /* [2 D] loads of the two stages that a trial changes */
     double *data;       /* [S] DP_j */
-    double *most, *sum; /* [S] of each hop's edges */
-    int *at, *best;     /* [N] the walk; the best of it by true cost */
-    int *stage;         /* [N] of each position */
+    double *most, *sum; /* [S] maximum and sum of each hop's edges */
+    int *at, *best;     /* [N] the current arrangement; the best one so far by true cost */
+    int *stage;         /* [N] stage of each position */
     double top, all;    /* maximum and sum of data */
     double hops;        /* sum of most */
     double lam, mu, nu, heat, best_cost;
     int unit; /* all costs here are in units of 2^unit seconds */
     int improved;
-    double *table;            /* [DDP__ANNEAL_TABLE] how much worse a move may be, in units of heat */
-    int hop_count, hop_at[4]; /* hops on trial, with what they were */
+    double *table;            /* [DDP__ANNEAL_TABLE] accepted cost increase, in units of heat */
+    int hop_count, hop_at[4]; /* hops that a trial changes, with their old values */
     double most_was[4], sum_was[4];
     int edge_count, edge_at[4];
     float edge_was[4];
@@ -41803,7 +42146,7 @@ static int ddp__anneal_below(ddp__anneal *s, int n)
     return (int)((ddp_rng_u64(&s->p->rng) >> 32) * (uint64_t)n >> 32);
 }
 
-/* Metropolis with 1/(1 + x/16)^16 in place of exp(-x), as a bound on x drawn beforehand. */
+/* Metropolis acceptance with 1/(1 + x/16)^16 in place of exp(-x), as a limit on x drawn in advance. */
 static int ddp__anneal_accepts(ddp__anneal *s, double worse)
 {
     if (worse <= 0) return 1;
@@ -41815,7 +42158,7 @@ static float ddp__anneal_pair(const ddp__anneal *s, int x, int y)
     return s->pp[(size_t)x * (size_t)s->N + (size_t)y];
 }
 
-/* Everything that follows from s->at. */
+/* Recomputes everything that depends on s->at. */
 static void ddp__anneal_rebuild(ddp__anneal *s)
 {
     s->top = s->all = s->hops = 0;
@@ -41841,7 +42184,7 @@ static void ddp__anneal_rebuild(ddp__anneal *s)
 
 /* ---- trial of single edges ---- */
 
-/* Edge i of hop j becomes w; what was there is kept for ddp__anneal_undo. */
+/* Sets edge i of hop j to w and saves the old value for ddp__anneal_undo. */
 static void ddp__anneal_edge(ddp__anneal *s, int at, float w)
 {
     int j = s->stage[at], k;
@@ -41870,14 +42213,14 @@ static void ddp__anneal_edge(ddp__anneal *s, int at, float w)
     }
 }
 
-/* Both edges of the device at a position, from s->at. */
+/* Sets both edges of the device at a position, from s->at. */
 static void ddp__anneal_edges(ddp__anneal *s, int a)
 {
     if (a >= s->D) ddp__anneal_edge(s, a - s->D, ddp__anneal_pair(s, s->at[a - s->D], s->at[a]));
     if (a + s->D < s->N) ddp__anneal_edge(s, a, ddp__anneal_pair(s, s->at[a], s->at[a + s->D]));
 }
 
-/* How much the hops on trial grew: their maxima, and with the smoothing. */
+/* How much the hops on trial grew: the sum of their maxima, and the total with the smoothing term. */
 static double ddp__anneal_growth(const ddp__anneal *s, double *maxima)
 {
     double most = 0, sum = 0;
@@ -41898,9 +42241,9 @@ static void ddp__anneal_undo(ddp__anneal *s)
     }
 }
 
-/* ---- moves: each returns whether it was taken ---- */
+/* ---- moves: each returns 1 if it was accepted ---- */
 
-/* Loads of the stage of position a when its device x gives way to y; the largest of them. */
+/* Loads of the stage of position a if its device x is replaced by y. Returns the largest. */
 static double ddp__anneal_load(const ddp__anneal *s, int a, int x, int y, double *fresh)
 {
     const float *rx = s->dp + (size_t)x * (size_t)s->N, *ry = s->dp + (size_t)y * (size_t)s->N;
@@ -41959,7 +42302,7 @@ static int ddp__anneal_exchange(ddp__anneal *s, int a, int b)
     return 1;
 }
 
-/* Stages j..k of the pipelines i and l change places; no stage gets other devices. */
+/* Exchanges stages j..k of the pipelines i and l; every stage retains its devices. */
 static int ddp__anneal_cross(ddp__anneal *s, int i, int l, int j, int k)
 {
     int D = s->D, first = j * D, last = k * D, m;
@@ -41996,7 +42339,7 @@ static int ddp__anneal_cross(ddp__anneal *s, int i, int l, int j, int k)
     return 1;
 }
 
-/* The maximum and sum of the hop between row j and row k, if they were neighbours. */
+/* The maximum and the sum of the hop between row j and row k, if they were neighbours. */
 static double ddp__anneal_between(const ddp__anneal *s, int j, int k, double *sum)
 {
     const int *here = s->at + (size_t)j * (size_t)s->D, *there = s->at + (size_t)k * (size_t)s->D;
@@ -42036,7 +42379,7 @@ static int ddp__anneal_reverse(ddp__anneal *s, int j, int k)
     return 1;
 }
 
-/* An end of the slowest edge of a random hop. */
+/* Returns a device at an end of the slowest edge of a random hop. */
 static int ddp__anneal_slowest(ddp__anneal *s)
 {
     int j = ddp__anneal_below(s, s->S - 1), i;
@@ -42046,7 +42389,7 @@ static int ddp__anneal_slowest(ddp__anneal *s)
     return (j + ddp__anneal_below(s, 2)) * s->D + i;
 }
 
-/* There are two stages at least: what one stage can be is enumerated. */
+/* Tries one move. There are at least two stages: one stage is solved by enumeration. */
 static int ddp__anneal_move(ddp__anneal *s)
 {
     int kind = (int)(ddp_rng_u64(&s->p->rng) >> 58), a, b, j, k; /* 0..63 */
@@ -42078,8 +42421,8 @@ static int ddp__anneal_move(ddp__anneal *s)
     return ddp__anneal_reverse(s, j < k ? j : k, j < k ? k : j);
 }
 
-/* Cools from heat `hot` to `cold` within `moves` moves and `seconds`, whichever is spent first, starting from
- * s->at; the best of it ends in s->best and is offered. */
+/* Cools from heat `hot` to `cold` within `moves` moves and `seconds` seconds, whichever ends first,
+ * starting from s->at. The best arrangement is left in s->best and offered. */
 static void ddp__anneal_run(ddp__anneal *s, double hot, double cold, long moves, double seconds)
 {
     static const double ratio = 0x1.ea4afa2a490dap-1; /* 2^(-1/16) */
@@ -42147,7 +42490,8 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
         if (p->dp[k] > most) most = p->dp[k];
         if (p->pp[k] > most) most = p->pp[k];
     }
-    (void)frexp(most, &s->unit); /* a power of two changes no walk; the largest is 0.5 to 1 */
+    (void)frexp(most, &s->unit); /* a power of two does not change the search; the largest value is then
+                                    0.5 to 1 */
     for (k = 0; k < N * N; k++) {
         s->dp[k] = (float)ldexp(p->dp[k], -s->unit);
         s->pp[k] = (float)ldexp(p->pp[k], -s->unit);
@@ -42158,13 +42502,13 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     return 1;
 }
 
-/* Beyond LARGE devices no budget is long enough to leave a structure: the best start is refined, at a heat
- * that suits the smaller share of one device in the cost. */
+/* With more than LARGE devices, no budget is long enough to change the structure of a placement. So the
+ * best start is refined, at a heat that suits the smaller share of one device in the cost. */
 #define DDP__ANNEAL_STARTS 4
 #define DDP__ANNEAL_LARGE  256
 
-/* One run within a share of the limits; heats are fractions of the best cost so far. What it found is then
- * exactly matched and ordered again. */
+/* One run within a share of the limits. Heats are fractions of the best cost so far. The result is then
+ * matched and ordered exactly. */
 static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold, double share)
 {
     ddp__place *p = s->p;
@@ -42182,8 +42526,9 @@ static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold
     ddp__place_offer(p, p->line, cost);
 }
 
-/* The walk that DDP_PLACE_KL takes from this seed, for two fifths of the limits, and where it is near the
- * best known for 85 % of them: at the same time it has then gone further than DDP_PLACE_KL itself. */
+/* Runs the search of DDP_PLACE_KL from this seed for two fifths of the limits. If its result is near the
+ * best, it continues to 85 % of the limits. Because its steps are cheaper, it then visits more candidates
+ * than DDP_PLACE_KL does in the whole time. */
 static void ddp__anneal_cycles(ddp__place *p)
 {
     const ddp_rng rng = p->rng;
@@ -42205,10 +42550,10 @@ static void ddp__anneal_cycles(ddp__place *p)
     if (p->stop == 1) p->stop = 0;
 }
 
-/* Beyond LARGE, a tenth of the limits anneals the best start and descent has the rest. Below, short runs from
- * each start show which structure of the network carries (from cold random starts a run mostly freezes in a
- * worse one); where none does, kl's cyclic moves find more; then what is left anneals the best of all mildly,
- * in up to two runs. */
+/* With more than LARGE devices, annealing refines the best start for a tenth of the limits and descent
+ * uses the rest. Otherwise short runs from each start show which structure of the network is good (from
+ * cold random starts, a run mostly freezes in a worse one). If none is, kl's cyclic moves find more. The
+ * remaining budget anneals the best arrangement at low heat, in up to two runs. */
 void ddp__place_anneal(ddp__place *p)
 {
     size_t N = (size_t)p->N;
@@ -42236,24 +42581,27 @@ void ddp__place_anneal(ddp__place *p)
 }
 
 /* ==== plan/place/place_exact.c ==== [plan] */
-/* Proven placements: every partition where there are few, else branch and bound over the make-up of
- * stages. */
+/* Proven placements: tries every partition if there are few, otherwise branch and bound over the
+ * composition of stages. */
 
-/* Stages are made up in path order. Devices with equal rows (towards all others) form a class; only how many
- * of each class a stage has matters. A node fixes the first k stages. Its bound is the largest DP so far, or
- * the least DP that any device left over can have, plus the hops so far, plus the least hop that the last
- * stage can have towards what is left, plus the least hop of any device for the rest. Partial stages are
- * bounded too: loads only grow while devices are added. */
+/* Stages are composed in path order. Devices with equal rows (towards all other devices) form a class. Only
+ * the number of devices of each class in a stage matters. A node of the search fixes the first k stages. Its
+ * lower bound is the sum of:
+ *   - the larger of the largest DP so far and the least DP that any remaining device can have
+ *   - the hops so far
+ *   - the least hop from the last stage to the remaining devices
+ *   - the least hop of any device, for each of the remaining hops
+ * Partial stages are bounded too: a load only grows when devices are added. */
 
 /* ---- every partition ---- */
 
 typedef struct ddp__place_all {
     ddp__place *p;
-    int *at;    /* [N] members so far, at[j * D ..] */
+    int *at;    /* [N] members so far, stage by stage: at[j * D ..] */
     int *count; /* [S] */
 } ddp__place_all;
 
-/* Device v joins each stage with room, and of the empty ones the first. */
+/* Adds device v to each stage with room in turn; of the empty stages only to the first. */
 static int ddp__place_all_from(ddp__place_all *a, int v)
 {
     ddp__place *p = a->p;
@@ -42299,18 +42647,18 @@ int ddp__place_enumerate(ddp__place *p)
 typedef struct ddp__place_tree {
     ddp__place *p;
     int classes;
-    int *member;     /* [N] devices by class */
+    int *member;     /* [N] devices sorted by class */
     int *first;      /* [classes + 1] where each class begins in member */
     double *dp, *pp; /* [classes x classes] between two devices of these classes */
     double *near;    /* [classes] least hop of a device */
     double *least;   /* [classes] least DP of a device */
-    int *left;       /* [classes] not yet in a stage */
-    int *mix;        /* [S x classes] make-up of the stages so far */
+    int *left;       /* [classes] devices not yet in a stage */
+    int *mix;        /* [S x classes] composition of the stages so far */
     int *mate;       /* [D] */
     int *a, *b;      /* [D] classes of the members of two stages */
     int *at;         /* [N] */
-    double *load;    /* [S x classes] of one device, from the members so far */
-    double low;      /* least hop of all */
+    double *load;    /* [S x classes] load of one device of the class, from the members so far */
+    double low;      /* the least hop of all */
     long looks;
 } ddp__place_tree;
 
@@ -42324,7 +42672,7 @@ static int ddp__place_same(const ddp__place *p, int i, int k)
     return 1;
 }
 
-/* Between two devices of classes c and d; 0 for a class of one with itself. */
+/* The pair term between devices of classes c and d; 0 for a class of one device with itself. */
 static double ddp__place_between(const ddp__place_tree *t, const double *w, int c, int d)
 {
     if (c == d && t->first[c + 1] - t->first[c] < 2) return 0;
@@ -42349,7 +42697,7 @@ static void ddp__place_classes(ddp__place_tree *t)
     t->first[c] = n;
 }
 
-/* Pair terms between classes, and the least hop and DP of each. */
+/* Computes the pair terms between classes, and the least hop and DP of each class. */
 static void ddp__place_tables(ddp__place_tree *t)
 {
     int C = t->classes, c, d, k;
@@ -42366,7 +42714,7 @@ static void ddp__place_tables(ddp__place_tree *t)
         }
         if (t->near[c] < t->low) t->low = t->near[c];
     }
-    for (c = 0; c < C; c++) { /* the D - 1 nearest companions, found by repeated selection */
+    for (c = 0; c < C; c++) { /* the D - 1 nearest companions, by repeated selection */
         memset(t->left, 0, (size_t)C * sizeof(int));
         for (int need = t->p->D - 1, best, room; need > 0; need -= room) {
             best = -1;
@@ -42384,7 +42732,7 @@ static void ddp__place_tables(ddp__place_tree *t)
     for (c = 0; c < C; c++) t->left[c] = t->first[c + 1] - t->first[c];
 }
 
-/* The exact hop between two make-ups. */
+/* The exact hop between two compositions. */
 static double ddp__place_tree_hop(ddp__place_tree *t, const int *x, const int *y)
 {
     int D = t->p->D, C = t->classes, c, k, n = 0, m = 0;
@@ -42397,7 +42745,7 @@ static double ddp__place_tree_hop(ddp__place_tree *t, const int *x, const int *y
     return ddp__matching_solve(&t->p->matching, t->p->weight, t->mate);
 }
 
-/* Least hop from make-up x towards what is left; with nothing left none is needed. */
+/* The least hop from composition x to the remaining devices; 0 if none remain. */
 static double ddp__place_tree_reach(const ddp__place_tree *t, const int *x)
 {
     int C = t->classes, c, d;
@@ -42419,7 +42767,7 @@ static int ddp__place_tree_worse(const ddp__place_tree *t, double bound)
 
 static int ddp__place_tree_node(ddp__place_tree *t, int k, double top, double hops);
 
-/* A whole stage k has been chosen: 0 = stop. */
+/* Continues with a complete stage k. Returns 0 to stop the search. */
 static int ddp__place_tree_stage(ddp__place_tree *t, int k, double top, double hops)
 {
     ddp__place *p = t->p;
@@ -42442,7 +42790,7 @@ static int ddp__place_tree_stage(ddp__place_tree *t, int k, double top, double h
     return ddp__place_tree_node(t, k + 1, top, hops);
 }
 
-/* Chooses how many devices of class c and later ones stage k gets, `need` in all. */
+/* Chooses how many devices of class c and later classes stage k gets, `need` in total. */
 static int ddp__place_tree_fill(ddp__place_tree *t, int k, int c, int need, double top, double hops)
 {
     int C = t->classes, *x = t->mix + (size_t)k * (size_t)C, d, m, most;
@@ -42471,7 +42819,8 @@ static int ddp__place_tree_fill(ddp__place_tree *t, int k, int c, int need, doub
     return 1;
 }
 
-/* All stages are made up: devices of a class in order, exactly evaluated. 0 = stop. */
+/* All stages are composed: takes the devices of each class in order and evaluates exactly. Returns 0 to
+ * stop the search. */
 static int ddp__place_tree_leaf(ddp__place_tree *t)
 {
     ddp__place *p = t->p;
@@ -42528,7 +42877,7 @@ void ddp__place_exact(ddp__place *p)
     ddp__place_tree t;
     long limit = p->limit;
     double limit_s = p->limit_s;
-    /* a good placement first: 400,000 moves, at most a quarter of the limits */
+    /* first find a good placement: 400,000 moves, at most a quarter of the limits */
     p->limit = limit < 1600000 ? (limit + 3) / 4 : 400000;
     p->limit_s = limit_s / 4;
     ddp__place_anneal(p);
@@ -42540,7 +42889,7 @@ void ddp__place_exact(ddp__place *p)
 }
 
 /* ==== plan/place/place.c ==== [plan] */
-/* DT-FM's placement: the solvers by name, networks and limits, and the result. */
+/* DT-FM's placement: selects the solver, checks networks and limits, and builds the result. */
 
 static const char *const ddp__places[] = {"anneal", "anneal", "genetic", "genetic-code",
                                           "kl",     "random", "exact",   NULL};
@@ -42553,7 +42902,8 @@ static void ddp__place_close(ddp__place *p)
     ddp__scratch_free(&p->room);
 }
 
-/* Pair terms, averaged over directions; the sums of a whole placement must stay finite. */
+/* Computes the pair terms, averaged over both directions. Fails if the sums of a whole placement would not
+ * be finite. */
 static ddp_status ddp__place_pairs(ddp__place *p, const ddp_network *net, ddp_error *err)
 {
     size_t N = (size_t)p->N, i, j;
@@ -42623,7 +42973,7 @@ static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, 
     return ddp__place_pairs(p, net, err);
 }
 
-/* Shuffles, stage order and pipelines as they fall. */
+/* Random shuffles; stage order and pipelines are not optimised. */
 static void ddp__place_random(ddp__place *p)
 {
     while (ddp__place_next(p)) {
@@ -42757,24 +43107,24 @@ void ddp_placement_free(ddp_placement *p)
 }
 
 /* ==== plan/fence/louvain.c ==== [plan] */
-/* Communities of a weighted graph, by Louvain's method. */
+/* Finds communities in a weighted graph by Louvain's method. */
 
 enum { DDP__LOUVAIN_STARTS = 16, DDP__LOUVAIN_MANY = 1024 };
-enum { DDP__LOUVAIN_TURNS = 1000 }; /* never met: should rounding make moves go round in circles */
+enum { DDP__LOUVAIN_TURNS = 1000 }; /* never reached; guards against moves that cycle because of rounding */
 
-/* A level of the hierarchy: communities of the level below are its nodes. */
+/* A level of the hierarchy: its nodes are the communities of the level below. */
 typedef struct ddp__louvain {
-    int n, size;              /* nodes of the graph, and of the level */
+    int n, size;              /* number of nodes in the graph, and in the level */
     double resolution, total; /* total = 2m */
     double *graph;            /* [n x n] symmetric, diagonal 0 */
-    double *w;                /* [size x size] of the level; the diagonal holds twice the inner weight */
+    double *w;                /* [size x size] weights of the level; the diagonal is twice the inner weight */
     double *degree;           /* [size] */
-    double *inside;           /* [size] degrees of each community's members */
-    double *link;             /* [size] weight from the node at hand into each community */
-    int *community;           /* [size] of the level's nodes */
-    int *flat;                /* [n] the level's node that each node of the graph is in */
+    double *inside;           /* [size] sum of the degrees of each community's members */
+    double *link;             /* [size] weight from the current node into each community */
+    int *community;           /* [size] community of each node of the level */
+    int *flat;                /* [n] node of the level that contains each node of the graph */
     int *order;               /* [n] */
-    int *number;              /* [n] scratch of the renumbering */
+    int *number;              /* [n] scratch for renumbering */
     int *best;                /* [n] */
     ddp__scratch room;
 } ddp__louvain;
@@ -42818,7 +43168,7 @@ static ddp_status ddp__louvain_open(int n, const double *weights, double resolut
     return ddp__fail(err, DDP_NUMERIC, "the weights add up to %g; scale them below 1e150", g->total);
 }
 
-/* Numbers communities 0.. by their lowest node; returns how many there are. */
+/* Renumbers communities as 0.. by their lowest node; returns their number. */
 static int ddp__louvain_renumber(int n, int *community, int *number)
 {
     int i, next = 0;
@@ -42830,7 +43180,7 @@ static int ddp__louvain_renumber(int n, int *community, int *number)
     return next;
 }
 
-/* Q of a partition of the graph's nodes into `communities`. */
+/* Q of a partition of the graph's nodes into `communities` communities. */
 static double ddp__louvain_quality(const ddp__louvain *g, const int *community)
 {
     size_t n = (size_t)g->n, i, j;
@@ -42847,7 +43197,7 @@ static double ddp__louvain_quality(const ddp__louvain *g, const int *community)
     return q;
 }
 
-/* The level whose nodes are the sets of g->flat (numbered 0..size-1). */
+/* Builds the level whose nodes are the sets of g->flat (numbered 0..size-1). */
 static void ddp__louvain_level(ddp__louvain *g, int size)
 {
     size_t n = (size_t)g->n, k = (size_t)size, i, j;
@@ -42861,8 +43211,8 @@ static void ddp__louvain_level(ddp__louvain *g, int size)
     }
 }
 
-/* Moves the level's nodes, in g->order, until none gains. community [size] is begun with and improved.
- * Returns whether anything moved. */
+/* Moves the level's nodes, in g->order, until no move gains. Starts from community [size] and improves it.
+ * Returns 1 if a node moved. */
 static int ddp__louvain_move(ddp__louvain *g)
 {
     int size = g->size, moved = 0, changed = 1, turn, at, i, j, own, best;
@@ -42902,8 +43252,8 @@ static int ddp__louvain_move(ddp__louvain *g)
     return moved;
 }
 
-/* Levels from single nodes upwards, then single nodes again, until they gain nothing. Each turn that goes on
- * has moved something, which raises Q; r NULL = index order. */
+/* Builds levels from single nodes upwards and then moves single nodes again, until nothing gains. Each
+ * further round has moved a node, which raises Q. r NULL = index order. */
 static int ddp__louvain_climb(ddp__louvain *g, ddp_rng *r)
 {
     int i, k, size, turn, moved = 1;
@@ -42976,38 +43326,39 @@ ddp_status ddp_louvain(int n, const double *weights, double resolution, int *com
 }
 
 /* ==== plan/fence/workload_internal.h ==== [plan] */
-/* The users of each result, and the cost of a transfer. */
+/* The graph of an operator list: the users of each result, and the cost of a transfer. */
 
-/* The estimator's view of one operator list on one network. */
+/* One operator list on one network, prepared for the estimator. */
 typedef struct ddp__workload_graph {
     const ddp_oplist *list;
     const ddp_network *net;
     double turns;   /* n_b - 1 */
     double samples; /* N_s */
     double compute; /* compute time in units of the forward pass: 1, or 3 with backward */
-    double kept;    /* micro-batches whose results are in memory at once */
+    double kept;    /* number of micro-batches whose results are in memory at the same time */
     double state_factor;
     int backward;
-    int *users;              /* of op i: users[from[i]] .. users[from[i+1]-1], ascending, distinct */
+    int *users;              /* users of op i: users[from[i]] .. users[from[i+1]-1], ascending, distinct */
     int *from;               /* [ops + 2] */
-    unsigned char *gradient; /* [ops] 1 = a remote user sends the result's gradient back */
+    unsigned char *gradient; /* [ops] 1 = a remote user returns the gradient of the result */
     int *seen;               /* [max(N, ops)] scratch */
     ddp__scratch room;
 } ddp__workload_graph;
 
-/* Checks list, network and options. The caller frees g->room, also after an error. */
+/* Checks the list, the network and the options. The caller frees g->room, also after an error. */
 DDP_LIB ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *net,
                                             const ddp_workload_options *o, ddp__workload_graph *g,
                                             ddp_error *err);
 
-/* Seconds of one message, Tcomm of Eq. 1. */
+/* Seconds for one message: Tcomm of Eq. 1. */
 DDP_LIB double ddp__workload_transfer(const ddp_network *net, int from, int to, double bytes);
 
 /* Fills w: C_p, R_p and memory of every device, T_lat, T_pipe, and the messages if w->message is not NULL. */
 DDP_LIB void ddp__workload_sum(ddp__workload_graph *g, const int *device_of, ddp_workload *w);
 
 /* ==== plan/fence/workload.c ==== [plan] */
-/* FusionLLM's workload estimator, what compression makes of it, and how fast a device is. */
+/* FusionLLM's workload estimator: the costs of an assignment, the same with compressed messages, and the
+ * speed of a device. */
 
 static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_workload_options *o,
                                               ddp_error *err)
@@ -43043,12 +43394,13 @@ static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_
     return DDP_OK;
 }
 
-/* Users of each result, without repetitions, in ascending order. from [ops + 2] is all-zero. */
+/* Lists the distinct users of each result in ascending order. from [ops + 2] must be all-zero. */
 static void ddp__workload_users(ddp__workload_graph *g)
 {
     const ddp_oplist *list = g->list;
     int i, k, u, turn;
-    for (turn = 0; turn < 2; turn++) { /* count, then place: from[u + 1] runs from start to end */
+    for (turn = 0; turn < 2; turn++) { /* turn 0 counts, turn 1 places: from[u + 1] moves from the start to
+                                          the end */
         for (i = 0; i < list->count; i++) g->seen[i] = -1;
         for (i = 0; i < list->count; i++)
             for (k = 0; k < list->op[i].arg_count; k++) {
@@ -43102,7 +43454,7 @@ double ddp__workload_transfer(const ddp_network *net, int from, int to, double b
     return net->delay_s[at] + bytes / net->rate[at];
 }
 
-/* What device `to` receives of operator op: the message is counted, and noted where there is room for it. */
+/* Counts a message of operator op that device `to` receives, and records it if there is room. */
 static void ddp__workload_receive(const ddp__workload_graph *g, ddp_workload *w, int op, int user, int from,
                                   int to, int gradient)
 {
@@ -43113,7 +43465,7 @@ static void ddp__workload_receive(const ddp__workload_graph *g, ddp_workload *w,
     w->messages++;
 }
 
-/* T_lat and T_pipe of what the devices compute and receive. */
+/* Computes T_lat and T_pipe from the compute and receive times of the devices. */
 static void ddp__workload_total(ddp_workload *w, double turns)
 {
     double worst = 0;
@@ -43230,13 +43582,13 @@ ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, doub
     return DDP_OK;
 }
 
-/* How long a message takes beyond its delay. */
+/* Seconds for which a message occupies the link, without its delay. */
 static double ddp__estimate_busy(const ddp_network *net, const ddp_workload_message *m)
 {
     return fmax(0, m->seconds - ddp__workload_transfer(net, m->from, m->to, 0));
 }
 
-/* link_s: R_p of each message's receiver. */
+/* Sets link_s to R_p of each message's receiver, without delays. */
 static void ddp__estimate_links(const ddp_workload *w, const ddp_network *net, double *link_s, size_t *count)
 {
     double *received = w->receive_s;
@@ -43307,82 +43659,89 @@ ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net,
 }
 
 /* ==== plan/fence/fence_tape.h ==== [plan] */
-/* The operators as a tape to be cut, and the tape along a sequence of devices. */
+/* The operators as a list to be cut (the tape), and the costs of the tape along one sequence of devices
+ * (the line). */
 
 enum { DDP__FENCE_AGES = 8 };
 
-/* A result that lies before a cut and is used behind it. */
+/* A result that is produced before a cut and used after it. */
 typedef struct ddp__fence_live {
-    int op, next; /* next: its first user at or behind the cut */
+    int op, next; /* next: its first user at or after the cut */
 } ddp__fence_live;
 
-/* Operators 0..n-1; cut a lies before operator a. */
+/* Operators 0..n-1; cut a is just before operator a. */
 typedef struct ddp__fence_tape {
     ddp__workload_graph graph;
     int n;
-    int *home;             /* [n] whose segment holds a result: its own, or its first user's */
-    double *flops;         /* [n+1] before cut a, times 3 with backward */
-    double *memory;        /* [n+1] bytes before cut a; what is received comes on top */
-    int *from;             /* [n+2] live results of cut a: live[from[a]] .. live[from[a+1]-1], */
-    ddp__fence_live *live; /*       by next user, then by operator */
-    int *oldest;           /* [n+1] least home of the live results of cut a, n = none */
-    int width;             /* most live results of any cut, at least 1 */
+    int *home;             /* [n] operator whose segment holds a result: the operator itself, or the first
+                              user of input data */
+    double *flops;         /* [n+1] sum before cut a, times 3 with backward */
+    double *memory;        /* [n+1] bytes before cut a, without received results */
+    int *from;             /* [n+2] the live results of cut a are live[from[a]] .. live[from[a+1]-1], */
+    ddp__fence_live *live; /*       sorted by next user, then by operator */
+    int *oldest;           /* [n+1] least home of the live results of cut a; n = no live result */
+    int width;             /* the largest number of live results of any cut, at least 1 */
 } ddp__fence_tape;
 
-/* A message takes delay + slope x bytes. */
+/* A message takes delay + slope x bytes seconds. */
 typedef struct ddp__fence_hop {
     double delay, slope;
 } ddp__fence_hop;
 
-/* Links and devices in the order of a sequence: [positions], or [positions x positions] with the sender as
- * row. */
+/* The links and devices in the order of one sequence. Arrays are [positions], or [positions x positions]
+ * with the sender as row. */
 typedef struct ddp__fence_line {
     const ddp__fence_tape *tape;
-    int positions, idle;     /* idle: positions may stay empty */
-    int ages;                /* DDP__FENCE_AGES, or 2 if idle: an age names no position then */
+    int positions, idle;     /* idle: 1 = positions may stay empty */
+    int ages;                /* DDP__FENCE_AGES; 2 if idle, because an age then identifies no position */
     double *pace;            /* seconds per FLOP */
-    double *limit;           /* bytes */
+    double *limit;           /* memory limit, bytes */
     ddp__fence_hop *hop;     /* from one position to another */
-    ddp__fence_hop *to, *of; /* [k, q] least over the positions up to k: to position q, and from it */
-    double *least;           /* [positions] every segment there receives so many seconds */
+    ddp__fence_hop *to, *of; /* [k, q] minimum over positions 0..k: of the hop to position q, and of the
+                                hop from q */
+    double *least;           /* [positions] lower bound on the receive time of every segment there, seconds */
     double *bound;           /* [ages, positions + 1, n + 1], see ddp__fence_bound */
     double *ahead;           /* [2, ages, n + 1] scratch */
     double *part;            /* [width + 1] scratch */
     ddp__scratch room;
 } ddp__fence_line;
 
-/* The caller frees t->graph.room, also after an error. */
+/* Builds the tape from a list, a network and options. The caller frees t->graph.room, also after an error. */
 DDP_LIB ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net,
                                         const ddp_workload_options *o, ddp__fence_tape *t, ddp_error *err);
-/* The median of the bytes that cross a cut, over all cuts: the size of a typical message. */
+/* The size of a typical message: the median, over all cuts, of the bytes that cross the cut. */
 DDP_LIB ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_error *err);
 
+/* Seconds for a message of `bytes` bytes between two positions. */
 DDP_LIB double ddp__fence_takes(const ddp__fence_hop *hop, int from, int to, int positions, double bytes);
+/* Fills the line for one order of the devices. */
 DDP_LIB ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
                                         ddp__fence_line *line, ddp_error *err);
 
-/* line->bound[age, k+1, a]: no completion of "cut a reached, position k used last" (k = -1: none) with max(C,
- * R) < cap costs less latency; infinity = there is none. The oldest live result lies in the segment that is
- * `age` segments before the last one (the highest age: or further back); age 0 = the last one holds them all.
- * *work grows. */
+/* Fills line->bound[age, k+1, a] for the cap `cap` on max(C, R). The entry is a lower bound on the latency
+ * of every completion from the state "cut a reached, position k used last" (k = -1: no position used) in
+ * which max(C, R) < cap. Infinity means that no completion exists. `age` says which segment holds the
+ * oldest live result: the segment `age` segments before the last one; the highest age also covers all
+ * earlier segments. Age 0 means that the last segment holds all live results. Adds the number of steps to
+ * *work. */
 DDP_LIB void ddp__fence_bound(ddp__fence_line *line, double cap, double *work);
 
 /* ==== plan/fence/fence_tape.c ==== [plan] */
-/* OP-Fence: the operator list as a tape, what is live at each cut, and what the rest of a cut must cost at
- * least. */
+/* OP-Fence: the operator list as a tape, the live results of each cut, and a lower bound on the rest of a
+ * cut. */
 
-/* The last user of result i, or a number below its home's if it has none. */
+/* The last user of result i; -1 if it has none. */
 static int ddp__fence_last_user(const ddp__workload_graph *g, int i)
 {
     return g->from[i + 1] > g->from[i] ? g->users[g->from[i + 1] - 1] : -1;
 }
 
-/* The live results of each cut: result i from behind its home to its last user. t->from is where each cut's
- * begin. */
+/* Lists the live results of each cut: result i is live from after its home to its last user. t->from holds
+ * where the list of each cut begins. */
 static void ddp__fence_tape_live(ddp__fence_tape *t)
 {
     const ddp__workload_graph *g = &t->graph;
-    int *count = t->oldest; /* [n + 1] scratch, until it has its own meaning */
+    int *count = t->oldest; /* [n + 1] scratch, until oldest is computed */
 
     for (int i = 0; i < t->n; i++) {
         int last = ddp__fence_last_user(g, i);
@@ -43429,7 +43788,7 @@ ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, 
         t->flops[i + 1] += g->compute * e->flops;
         t->memory[t->home[i] + 1] += g->state_factor * e->param_bytes + g->kept * e->output_bytes;
         if (last <= t->home[i]) continue;
-        t->from[t->home[i] + 2]++; /* how many more are live there, until they are summed up */
+        t->from[t->home[i] + 2]++; /* difference array of the live count; summed later */
         t->from[last + 2]--;
         total += last - t->home[i];
     }
@@ -43462,10 +43821,10 @@ ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_e
     return DDP_OK;
 }
 
-/* What the rest of a cut must cost at least. Where every result is used at the next position at the latest,
- * the bound is the exact least latency (under the cap but for sums of what one device receives from several),
- * and also where one result at a time is used further on: how many segments ago it was made is known. Of
- * other results the cheapest place is taken. */
+/* A lower bound on the cost of the rest of a cut. If every result is used no later than at the next
+ * position, the bound is the exact least latency. (Under the cap, this ignores the sum that one device
+ * receives from several.) It is also exact if only one result at a time is used further on, because its
+ * age is known. For other results, the bound assumes the cheapest position. */
 
 double ddp__fence_takes(const ddp__fence_hop *hop, int from, int to, int positions, double bytes)
 {
@@ -43473,8 +43832,8 @@ double ddp__fence_takes(const ddp__fence_hop *hop, int from, int to, int positio
     return hop->delay + hop->slope * bytes;
 }
 
-/* What each position receives at least: where none may stay empty, every segment but the first begins at some
- * cut and takes what its first operator needs. */
+/* A lower bound on the receive time of each position. If no position may be empty, every segment but the
+ * first begins at some cut and receives the inputs of its first operator. */
 static void ddp__fence_line_least(ddp__fence_line *line)
 {
     const ddp__fence_tape *t = line->tape;
@@ -43537,7 +43896,7 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
     return DDP_OK;
 }
 
-/* Seconds to hand result u from position j to q, and its gradient back. */
+/* Seconds to send result u from position j to q, plus its gradient back. */
 static double ddp__fence_pair(const ddp__fence_line *line, int j, int q, int u)
 {
     double bytes = line->tape->graph.list->op[u].output_bytes;
@@ -43546,8 +43905,8 @@ static double ddp__fence_pair(const ddp__fence_line *line, int j, int q, int u)
     return seconds;
 }
 
-/* The least of it for a result that lies at position k or before, where k ends at a cut `back` operators
- * behind the result. */
+/* The least such time for a result at position k or before, where k ends at a cut `back` operators after
+ * the result. */
 static double ddp__fence_pair_least(const ddp__fence_line *line, int k, int q, int u, int back)
 {
     double bytes = line->tape->graph.list->op[u].output_bytes, seconds = DBL_MAX;
@@ -43557,15 +43916,15 @@ static double ddp__fence_pair_least(const ddp__fence_line *line, int k, int q, i
             seconds += ddp__fence_takes(line->of, k, q, line->positions, bytes);
         return seconds;
     }
-    /* no position is empty, so it is at most `back` positions behind k */
+    /* no position is empty, so the result is at most `back` positions before k */
     for (int j = k > back ? k - back : 0; j <= k; j++)
         seconds = fmin(seconds, ddp__fence_pair(line, j, q, u));
     return seconds;
 }
 
-/* part[i] = least rest if a segment on q begins at cut a, where the oldest live result is of that age, and
- * uses exactly the first i live results; its own computing included. Returns how many parts there are; `last`
- * is the furthest cut that cap and memory allow. */
+/* part[i] = least rest if a segment on q begins at cut a, where the oldest live result has that age, and
+ * uses exactly the first i live results; includes the compute of the segment. Returns the number of parts.
+ * `last` is the furthest cut that the cap and the memory allow. */
 static int ddp__fence_parts(ddp__fence_line *line, int q, int a, int age, int last, double *work)
 {
     const ddp__fence_tape *t = line->tape;
@@ -43589,7 +43948,7 @@ static int ddp__fence_parts(ddp__fence_line *line, int q, int a, int age, int la
     return i;
 }
 
-/* The least rest from (k, cut a) on if the next segment is on q. */
+/* The least rest from (k, cut a) if the next segment is on q. */
 static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, int q, int a, int age,
                               int parts, double *work)
 {
@@ -43621,8 +43980,8 @@ static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, in
     return best;
 }
 
-/* ahead[age, b] = the rest from (q, cut b) on plus the computing up to b at q's pace; in the second half its
- * least over the ages from 1 to that one. */
+/* ahead[age, b] = the rest from (q, cut b) plus the compute up to b at q's pace. The second half holds its
+ * minimum over the ages from 1 to that age. */
 static void ddp__fence_look_ahead(ddp__fence_line *line, int q)
 {
     const ddp__fence_tape *t = line->tape;
@@ -43654,7 +44013,7 @@ void ddp__fence_bound(ddp__fence_line *line, double cap, double *work)
             while (last < n && (t->flops[last + 1] - t->flops[a]) * line->pace[q] < cap &&
                    t->memory[last + 1] - t->memory[a] <= line->limit[q])
                 last++;
-            /* every segment holds an operator; where nothing is live the oldest is n: age 0 only */
+            /* every segment has an operator; if nothing is live, the oldest is n and only age 0 exists */
             for (age = 0; age < line->ages && (age == 0 || age <= a - 1 - t->oldest[a]); age++) {
                 parts = ddp__fence_parts(line, q, a, age, last, work);
                 if (a == 0) {
@@ -43674,29 +44033,29 @@ void ddp__fence_bound(ddp__fence_line *line, double cap, double *work)
 }
 
 /* ==== plan/fence/fence_order.h ==== [plan] */
-/* The order in which a pipeline visits the devices. */
+/* Finds the order in which a pipeline visits the devices. */
 
-/* cluster [N] and order [N] for messages of `bytes`: steps 1-3 of ddp_fence. */
+/* Fills cluster [N] and order [N] for messages of `bytes` bytes: steps 1-3 of ddp_fence. */
 DDP_LIB ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, double resolution,
                                     int *cluster, int *clusters, int *order, ddp_error *err);
 
-/* Searches from order [N] for an order along which a cut fits into memory. *found = 1: order is one. *every
- * = 1: all orders were tried. */
+/* Searches, starting from order [N], for an order along which some cut fits into memory. Sets *found to 1
+ * if `order` is now such an order, and *every to 1 if all orders were tried. */
 DDP_LIB ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found,
                                         int *every, ddp_error *err);
 
 /* ==== plan/fence/fence_order.c ==== [plan] */
-/* OP-Fence: clusters of near devices, the order in which a pipeline visits them, and orders that fit into
- * memory. */
+/* OP-Fence: clusters of near devices, the order in which a pipeline visits them, and orders along which a
+ * cut fits into memory. */
 
 typedef struct ddp__fence_map {
     int devices, clusters;
-    double *hop;        /* [N x N] seconds that a boundary costs between two devices */
-    double *cost;       /* [N x N] bytes per second of a typical message; then scratch for the tours */
-    int *member;        /* [N] devices by cluster */
-    int *from;          /* [N + 1] cluster c: member[from[c]] .. member[from[c+1]-1] */
+    double *hop;        /* [N x N] seconds for a cut between two devices */
+    double *cost;       /* [N x N] bytes per second for a typical message; later scratch for the tours */
+    int *member;        /* [N] devices sorted by cluster */
+    int *from;          /* [N + 1] devices of cluster c: member[from[c]] .. member[from[c+1]-1] */
     int *tour;          /* [N] */
-    int *entry, *leave; /* [N] per place in the tour of clusters: a device, -1 = free */
+    int *entry, *leave; /* [N] for each place in the tour of clusters: a device, -1 = free */
     ddp__scratch room;
 } ddp__fence_map;
 
@@ -43753,7 +44112,7 @@ static double ddp__fence_link(const ddp__fence_map *m, int a, int b, int not_thi
     return best;
 }
 
-/* m->tour: the clusters in order, and where each is entered and left. */
+/* Sets m->tour: the order of the clusters, and the device where each is entered and left. */
 static ddp_status ddp__fence_tour(ddp__fence_map *m, ddp_error *err)
 {
     double length;
@@ -43773,7 +44132,7 @@ static ddp_status ddp__fence_tour(ddp__fence_map *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* The devices of the k-th cluster of the tour along a shortest path, into order. */
+/* Writes the devices of the k-th cluster of the tour to `order`, along a shortest path. */
 static ddp_status ddp__fence_path(ddp__fence_map *m, int k, int *order, ddp_error *err)
 {
     const int *member = m->member + m->from[m->tour[k]];
@@ -43812,25 +44171,25 @@ ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, 
     return status;
 }
 
-/* An order of the devices along which some cut fits into memory. What a segment keeps depends on where it
- * begins and ends, not on where its inputs lie; so for a few devices it is enough to know, for every set of
- * them, which cuts they can reach in some order, and the answer is exact. For more, devices are swapped as
- * long as the operators placed become more. */
+/* Finds an order of the devices along which some cut fits into memory. The memory of a segment depends on
+ * where it begins and ends, not on where its inputs are. So for a few devices it is enough to compute, for
+ * every set of devices, the cuts that the set can reach in some order; the answer is exact. With more
+ * devices, devices are swapped while that increases the number of operators placed. */
 
-#define DDP__FENCE_SETS 1e8 /* steps over all sets of devices: below a second */
-#define DDP__FENCE_FITS 3e8 /* steps of swapping */
+#define DDP__FENCE_SETS 1e8 /* limit on the steps over all sets of devices: less than a second */
+#define DDP__FENCE_FITS 3e8 /* limit on the steps of swapping */
 
 typedef struct ddp__fence_fit {
     const ddp__fence_tape *tape;
     int N, idle;
-    int *last;            /* [N, n] end of the longest segment of a device that begins at a cut */
+    int *last;            /* [N, n] end of the longest segment of each device that begins at each cut */
     int *sweep;           /* [n + 2] scratch */
     unsigned char *reach; /* [rows, n + 1] */
     double work;
     int *order;
 } ddp__fence_fit;
 
-/* f->last; need [n + 1] is scratch: what a segment from a to b keeps, which grows with b. */
+/* Fills f->last. need [n + 1] is scratch: the memory of a segment from a to b, which grows with b. */
 static void ddp__fence_fit_segments(ddp__fence_fit *f, double *need)
 {
     const ddp__fence_tape *t = f->tape;
@@ -43856,7 +44215,7 @@ static void ddp__fence_fit_segments(ddp__fence_fit *f, double *need)
     }
 }
 
-/* Adds to `to` the cuts that one segment of device d reaches from those of `from`. */
+/* Adds to `to` the cuts that one segment of device d reaches from the cuts in `from`. */
 static void ddp__fence_fit_extend(ddp__fence_fit *f, const unsigned char *from, int d, unsigned char *to)
 {
     const int *last = f->last + (size_t)d * (size_t)f->tape->n;
@@ -43872,7 +44231,7 @@ static void ddp__fence_fit_extend(ddp__fence_fit *f, const unsigned char *from, 
     f->work += n;
 }
 
-/* Every order, by sets of devices. */
+/* Tries every order, by dynamic programming over the sets of devices. */
 static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
 {
     size_t row = (size_t)f->tape->n + 1, sets = (size_t)1 << f->N, s, rest, goal = 0;
@@ -43885,7 +44244,7 @@ static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
     for (s = f->idle ? 1 : sets - 1; s < sets && !goal; s++)
         if (f->reach[s * row + (size_t)n]) goal = s;
     if (!goal) return 0;
-    for (d = 0, at = f->N; d < f->N; d++) /* those without an operator come last */
+    for (d = 0, at = f->N; d < f->N; d++) /* devices without an operator come last */
         if (!(goal >> d & 1)) order[--at] = d;
     for (s = goal, b = n; s; s = rest, b = k) {
         for (d = -1, k = b; k == b;) { /* the first device that may have the last segment, from k to b */
@@ -43899,7 +44258,7 @@ static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
     return 1;
 }
 
-/* How far an order gets: first by positions with an operator, then by operators. */
+/* How far an order gets: first the number of positions with an operator, then the number of operators. */
 static double ddp__fence_fit_far(ddp__fence_fit *f, const int *order)
 {
     size_t row = (size_t)f->tape->n + 1;
@@ -43923,7 +44282,7 @@ static double ddp__fence_fit_far(ddp__fence_fit *f, const int *order)
     return far;
 }
 
-/* What is left to place: 0 = everything is. */
+/* The amount left to place; 0 = everything is placed. */
 static double ddp__fence_fit_lacks(void *user)
 {
     ddp__fence_fit *f = (ddp__fence_fit *)user;
@@ -43964,67 +44323,70 @@ ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, 
 }
 
 /* ==== plan/fence/fence_cut.h ==== [plan] */
-/* The cut of least time along one order of the devices. */
+/* Finds the cut of least pipeline time along one order of the devices. */
 
-/* A cut of the tape over a device sequence: position k runs [first[k], end[k]). */
+/* A cut of the tape over a sequence of devices: position k runs operators first[k] .. end[k]-1. */
 typedef struct ddp__fence_cut {
     int *first, *end;  /* [positions] */
-    double pipeline_s; /* infinity = none found */
+    double pipeline_s; /* infinity = no cut found */
     int proven;
-    double work; /* elementary steps so far, over all orders */
+    double work; /* elementary steps so far, summed over all orders */
 } ddp__fence_cut;
 
-/* The cut of least T_pipe along `order`; keeps what cut holds unless better (step 4). */
+/* Finds the cut of least T_pipe along `order` (step 4 of ddp_fence). Replaces *cut only if the new cut is
+ * better. */
 DDP_LIB ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
                                        ddp__fence_cut *cut, ddp_error *err);
 
 /* ==== plan/fence/fence_cut.c ==== [plan] */
-/* OP-Fence: the cut of the tape of least time along an order of the devices. */
+/* OP-Fence: finds the cut of the tape with the least pipeline time along one order of the devices. */
 
-/* The cut of least T_pipe = latency + (n_b - 1) worst, worst = max(C_p, R_p) (Eq. 3).
+/* Finds the cut of least T_pipe = latency + (n_b - 1) worst, with worst = max(C_p, R_p) (Eq. 3).
  *
- * For a cap on worst, a best-first search finds the least latency below it. A label is a beginning of a cut:
- * so many operators placed, the position used last, and for each live result the position where it lies and
- * what that position has received so far: later segments add their gradients to it. Of two labels that agree
- * in places, one is dropped if neither its latency nor any of those sums is smaller.
+ * For a given cap on worst, a best-first search finds the least latency below the cap. A label is the
+ * beginning of a cut: the number of operators placed, the last position used, and the position of each live
+ * result. It also has the receive time of each such position so far, because later segments add their
+ * gradients to it. Of two labels with equal positions, one is dropped if neither its latency nor any of
+ * these times is smaller.
  *
- * The caps: a solution (latency f, worst t) leaves better ones only below t. Of those with worst in [lo, t)
- * none has a latency below f, so f + (n_b - 1) lo bounds them, and halving [lo, t) soon leaves nothing. */
+ * The caps: after a solution with latency f and worst t, a better solution has a worst below t. No
+ * solution with worst in [lo, t) has a latency below f, so f + (n_b - 1) lo is a lower bound for them.
+ * Halving [lo, t) therefore soon leaves no candidates. */
 
 enum { DDP__FENCE_LABELS = 200000 }; /* per cap */
-#define DDP__FENCE_WORK  6e8         /* elementary steps of a plan, a few seconds */
+#define DDP__FENCE_WORK  6e8         /* limit on the elementary steps of a plan, a few seconds */
 #define DDP__FENCE_ROUND 1e-12
 
 typedef struct ddp__fence_label {
-    double latency, rest; /* so far; and at least to come */
-    double worst;         /* of C and R so far */
+    double latency, rest; /* latency so far; lower bound on the rest */
+    double worst;         /* max of C and R so far */
     int at, position;     /* operators placed, position used last */
     int parent;
-    int older; /* label of the same (at, position) */
+    int older; /* previous label with the same (at, position) */
 } ddp__fence_label;
 
-/* Where a live result is. */
+/* The position of a live result. */
 typedef struct ddp__fence_at {
     int position;
-    double load; /* what that position has received */
+    double load; /* receive time of that position so far */
 } ddp__fence_at;
 
 typedef struct ddp__fence_search {
     ddp__fence_line line;
-    double turns, cap, limit; /* latencies from limit on are of no use */
-    ddp__fence_label *label;  /* a list; there is room for one more, the slot of the successor on trial */
-    ddp__fence_at *lies;      /* [labels, width] the live results of the label's cut */
+    double turns, cap, limit; /* limit: latencies of at least this value are useless */
+    ddp__fence_label *label;  /* a list, with room for one more: the slot of the successor on trial */
+    ddp__fence_at *lies;      /* [labels, width] the live results at the label's cut */
     int most;
-    ddp__due *heap; /* a list: least promise first, then most operators placed, then oldest */
-    int *newest;    /* [positions, n+1] label of that (position, at), -1 = none */
-    double *trial;  /* [width] loads of the label at hand */
+    ddp__due *heap; /* a list: least lower bound first, then most operators placed, then oldest */
+    int *newest;    /* [positions, n+1] newest label of that (position, at), -1 = none */
+    double *trial;  /* [width] loads of the label being expanded */
     double work;
-    int full;    /* some cap's search ran out of labels: not all of it was seen */
-    int gave_up; /* out of work: not every cap was tried, or the last not to its end */
+    int full;    /* 1 = the search for some cap ran out of labels and is incomplete */
+    int gave_up; /* 1 = out of steps: some cap was not tried, or not completely */
     int goal;    /* label of the solution, -1 = none */
 } ddp__fence_search;
 
-/* Room for one more label. */
+/* Makes room for one more label. */
 static int ddp__fence_room(ddp__fence_search *s)
 {
     const int count = ddp__count(s->label);
@@ -44046,7 +44408,7 @@ static void ddp__fence_push(ddp__fence_search *s, int label)
     stbds_arrsetlen(s->heap, stbds_arrlen(s->heap) + 1);
 }
 
-/* Whether an older label of the same cut and position makes label x useless. */
+/* Returns 1 if an older label with the same cut and position makes label x useless. */
 static int ddp__fence_dominated(ddp__fence_search *s, int x)
 {
     const ddp__fence_tape *t = s->line.tape;
@@ -44055,7 +44417,7 @@ static int ddp__fence_dominated(ddp__fence_search *s, int x)
     int count = t->from[l->at + 1] - t->from[l->at], y, i;
 
     for (y = l->older; y >= 0; y = s->label[y].older) {
-        s->work += 4; /* another place in memory */
+        s->work += 4; /* counts as 4: a cache miss */
         if (s->label[y].latency > l->latency) continue;
         old = s->lies + (size_t)y * (size_t)t->width;
         for (i = 0; i < count; i++)
@@ -44066,7 +44428,7 @@ static int ddp__fence_dominated(ddp__fence_search *s, int x)
     return 0;
 }
 
-/* Writes the successor of `parent` that ends position q at cut b into the slot behind the labels. */
+/* Writes the successor of `parent` that ends position q at cut b into the slot after the labels. */
 static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, double latency, double rest,
                              double worst, double received)
 {
@@ -44091,7 +44453,7 @@ static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, dou
     }
 }
 
-/* The slot becomes a label, unless it is useless. */
+/* Turns the slot into a label, unless it is useless. */
 static void ddp__fence_keep(ddp__fence_search *s)
 {
     const int x = ddp__count(s->label);
@@ -44104,7 +44466,8 @@ static void ddp__fence_keep(ddp__fence_search *s)
     ddp__fence_push(s, x);
 }
 
-/* In which segment operator `home` is, counted back from one that begins where label p ends. */
+/* The age of operator `home`: how many segments before the segment that begins at the end of label p it
+ * is. */
 static int ddp__fence_age(const ddp__fence_search *s, int p, int home)
 {
     int age = 0;
@@ -44112,8 +44475,8 @@ static int ddp__fence_age(const ddp__fence_search *s, int p, int home)
     return age;
 }
 
-/* Successors of label p whose segment is at position q. greedy: only the most promising of all is left in
- * slot behind the labels, where *top is its promise. Returns 0 if there is no room. */
+/* Adds the successors of label p whose segment is at position q. greedy: leaves only the most promising of
+ * all successors in the slot after the labels; *top is its bound. Returns 0 if there is no room. */
 static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy, double *top)
 {
     const ddp__fence_line *line = &s->line;
@@ -44167,8 +44530,8 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
     return 1;
 }
 
-/* All successors of label p, or the most promising one. Returns 0 if there is no room for one, or in the
- * greedy case none. */
+/* Adds all successors of label p or, if greedy, the most promising one. Returns 0 if there is no room for
+ * one, or if greedy finds none. */
 static int ddp__fence_expand(ddp__fence_search *s, int p, int greedy)
 {
     int at = s->label[p].at, q = s->label[p].position + 1;
@@ -44204,9 +44567,9 @@ static void ddp__fence_store(const ddp__fence_search *s, ddp__fence_cut *cut, do
     cut->pipeline_s = pipeline_s;
 }
 
-/* The least latency with worst below cap, if it is below limit. First straight down the bound, which often is
- * the answer and always shortens the search. Returns whether there is a solution: its latency and worst;
- * stored in cut if T_pipe is less there. */
+/* Finds the least latency with worst below cap, if it is below limit. First it follows the bound greedily,
+ * which often gives the answer and always shortens the search. Returns 1 if there is a solution, with its
+ * latency and worst. Stores the solution in cut if its T_pipe is less. */
 static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp__fence_cut *cut,
                             double *latency, double *worst)
 {
@@ -44250,12 +44613,12 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
     return found;
 }
 
-/* Every solution with worst in [lo, hi) has a latency of at least `least`. */
+/* Searches the solutions with worst in [lo, hi). Each of them has a latency of at least `least`. */
 static void ddp__fence_halve(ddp__fence_search *s, double lo, double hi, double least, ddp__fence_cut *cut)
 {
     double latency = 0, worst = 0, middle, best = cut->pipeline_s * (1 - DDP__FENCE_ROUND);
     if (ddp__scratch_failed(&s->line.room) || !(least + s->turns * lo < best)) return;
-    /* even then the first cap of an order goes straight down its bound */
+    /* even then, the first cap of an order follows its bound greedily */
     if (s->work > DDP__FENCE_WORK && hi < DBL_MAX) s->gave_up = 1;
     if (s->gave_up || !ddp__fence_solve(s, hi, best - s->turns * lo, cut, &latency, &worst)) return;
     middle = lo + 0.5 * (worst - lo);
@@ -44264,7 +44627,8 @@ static void ddp__fence_halve(ddp__fence_search *s, double lo, double hi, double 
     ddp__fence_halve(s, middle, worst, latency, cut);
 }
 
-/* No assignment has a worst below this: all devices at once, and each operator on the fastest. */
+/* A lower bound on worst for every assignment: all devices share the work equally, and each operator runs
+ * on the fastest. */
 static double ddp__fence_floor(const ddp__fence_line *line)
 {
     const ddp__fence_tape *t = line->tape;
@@ -44311,12 +44675,12 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
 }
 
 /* ==== plan/fence/fence.c ==== [plan] */
-/* OP-Fence: baselines, the search over orders, and what the plan says. */
+/* OP-Fence: the baselines, the search over device orders, and the resulting plan. */
 
 enum { DDP__FENCE_ROUNDS = 8, DDP__FENCE_ALL = 7 };
-#define DDP__FENCE_ORDERS 3e8 /* of trying every order of up to FENCE_ALL devices */
-#define DDP__FENCE_STEPS  2e8 /* of rearranging a plan: a second or so */
-#define DDP__FENCE_SIZE   1e9 /* elementary steps of one bound; a plan takes several */
+#define DDP__FENCE_ORDERS 3e8 /* step limit for trying every order of up to FENCE_ALL devices */
+#define DDP__FENCE_STEPS  2e8 /* step limit for improving a plan: about a second */
+#define DDP__FENCE_SIZE   1e9 /* limit on the elementary steps of one bound; a plan computes several bounds */
 
 static const char *const ddp__fence_solvers[] = {"fence", "fence", "equal_ops", "equal_flops", NULL};
 
@@ -44337,24 +44701,24 @@ typedef struct ddp__fence_job {
     ddp__fence_tape tape;
     const ddp_fence_options *o;
     ddp__fence_cut cut;
-    int *order, *trial; /* [N] of the cut held (the plan's), and of one to try */
-    int *device_of;     /* [ops] the plan's */
-    int *edge;          /* [ops + 1] where modules begin; in the end scratch */
+    int *order, *trial; /* [N] order of the current cut (the plan's), and an order on trial */
+    int *device_of;     /* [ops] device of each operator in the plan */
+    int *edge;          /* [ops + 1] first operator of each module; reused as scratch at the end */
     ddp_workload sums;  /* C_p, R_p, memory */
-    double steps;       /* elementary steps of rearranging */
+    double steps;       /* elementary steps spent on improving the order */
 } ddp__fence_job;
 
-/* Operators to devices by a cut along an order. */
+/* Assigns operators to devices by a cut along an order. */
 static void ddp__fence_assign(const ddp__fence_tape *t, const ddp__fence_cut *cut, const int *order,
                               int *device_of)
 {
     for (int k = 0; k < t->graph.net->devices; k++)
         for (int i = cut->first[k]; i < cut->end[k]; i++) device_of[i] = order[k];
-    for (int i = 0; i < t->n; i++) /* homes are no input data, so their own place stands */
+    for (int i = 0; i < t->n; i++) /* a home is never input data, so its own device is final */
         if (t->home[i] != i) device_of[i] = device_of[t->home[i]];
 }
 
-/* The first device whose memory the job's sums exceed, -1 = none. */
+/* The first device whose memory limit the job's sums exceed, or -1. */
 static int ddp__fence_overfull(const ddp__fence_job *job)
 {
     const ddp_network *net = job->tape.graph.net;
@@ -44363,7 +44727,7 @@ static int ddp__fence_overfull(const ddp__fence_job *job)
     return -1;
 }
 
-/* T_pipe of the cut held along job->trial; infinity if memory is exceeded. */
+/* T_pipe of the current cut along job->trial; infinity if it exceeds the memory of a device. */
 static double ddp__fence_try(ddp__fence_job *job)
 {
     ddp__fence_assign(&job->tape, &job->cut, job->trial, job->device_of);
@@ -44378,7 +44742,7 @@ static double ddp__fence_price(void *user)
     return job->steps > DDP__FENCE_STEPS ? DBL_MAX : ddp__fence_try(job);
 }
 
-/* Cuts along job->trial; keeps the order if that is better than the cut held. */
+/* Cuts along job->trial. Retains that order and cut if they are better than the current ones. */
 static ddp_status ddp__fence_recut(ddp__fence_job *job, ddp_error *err)
 {
     const double before = job->cut.pipeline_s;
@@ -44411,7 +44775,7 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, int every, 
         t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
 }
 
-/* The next order of the devices in dictionary order; 0 after the last. */
+/* Advances to the next order of the devices in lexicographic order. Returns 0 after the last. */
 static int ddp__fence_next_order(int *order, int N)
 {
     int i = N - 2, k = N - 1;
@@ -44434,7 +44798,7 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
     DDP__TRY(ddp__fence_recut(job, err));
     ddp__shuffle(job->trial, N, NULL);
     DDP__TRY(ddp__fence_recut(job, err));
-    if (!(job->cut.pipeline_s < DBL_MAX)) { /* then memory decides about the order */
+    if (!(job->cut.pipeline_s < DBL_MAX)) { /* nothing fits: choose the order by memory */
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
         DDP__TRY(ddp__fence_fit_order(&job->tape, job->o->allow_idle, job->trial, &found, &every, err));
         if (found) DDP__TRY(ddp__fence_recut(job, err));
@@ -44444,12 +44808,12 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
         before = job->cut.pipeline_s;
         pipeline = ddp__fence_try(job);
-        if (!ddp__improve(job->trial, N, 1, ddp__fence_price, job, &pipeline)) break; /* the cut held */
+        if (!ddp__improve(job->trial, N, 1, ddp__fence_price, job, &pipeline)) break; /* with the cut fixed */
         DDP__TRY(ddp__fence_recut(job, err));
         if (!(job->cut.pipeline_s < before)) break;
     }
     if (N > DDP__FENCE_ALL) return DDP_OK;
-    ddp__shuffle(job->trial, N, NULL); /* every order of a few devices, as long as the work allows */
+    ddp__shuffle(job->trial, N, NULL); /* every order of a few devices, up to the step limit */
     do DDP__TRY(ddp__fence_recut(job, err));
     while (job->cut.work < DDP__FENCE_ORDERS && ddp__fence_next_order(job->trial, N));
     return DDP_OK;
@@ -44457,7 +44821,7 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
 
 /* ---- baselines: consecutive whole modules per device, devices in index order ---- */
 
-/* edge[m] = the operator that module m begins with, edge[modules] = n. Returns the modules. */
+/* edge[m] = the first operator of module m, edge[modules] = n. Returns the number of modules. */
 static int ddp__fence_modules(const ddp_oplist *list, int *edge)
 {
     int i, m = 0;
@@ -44467,8 +44831,8 @@ static int ddp__fence_modules(const ddp_oplist *list, int *edge)
     return m;
 }
 
-/* equal_ops: modules / devices each, the remainder to the first devices. equal_flops: cut k is the one
- * nearest to k/N of the FLOPs that leaves every device a module. */
+/* equal_ops: modules / devices for each device; the first devices get the remainder. equal_flops: cut k is
+ * the one nearest to k/N of the FLOPs that leaves every device at least one module. */
 static void ddp__fence_equal(ddp__fence_job *job, int modules)
 {
     const double *flops = job->tape.flops;
@@ -44515,8 +44879,8 @@ static int ddp__fence_root_of(int *parent, int i)
     return i;
 }
 
-/* Whether the operators of each cluster are connected by args among themselves: then there are as many parts
- * as clusters in use. */
+/* Returns 1 if the operators of each cluster are connected by args among themselves. This holds if the
+ * number of connected parts equals the number of clusters in use. */
 static int ddp__fence_connected(const ddp_oplist *list, const ddp_fence_plan *plan, int *parent, int *used)
 {
     int parts = 0;
@@ -66472,49 +66836,51 @@ int ddp_simulate(const ddp_config *given, const ddp_simulation *how, int (*fn)(d
 #ifndef DDP_NO_REPORTS
 
 /* ==== report/page.h ==== [report] */
-/* What the writers of a page share: numbers and texts in XML, line charts, the lanes of workers and
- * the cells of the table. Colours come from classes of the page. */
+/* Shared code of the page writers: numbers and text in XML, line charts, swimlanes of workers, and the
+ * cells of the summary table. Colours come from CSS classes of the page. */
 
-/* ---- numbers and texts ---- */
+/* ---- numbers and text ---- */
 
-/* v with a fixed number of decimals (0..6) and a point whatever the locale; "-" if not finite. */
+/* Appends v with a fixed number of decimals (0..6) and a decimal point in every locale; "-" if v is not
+ * finite. */
 DDP_LIB void ddp__add_fixed(ddp__text *t, double v, int decimals);
 
-/* Appends fmt, which knows
+/* Appends fmt, which supports
  *   %d %ld %s %%  as printf, without widths
- *   $             the next argument, a text: the five XML characters escaped, control characters as
- *                 blanks and bytes that are not UTF-8 as '?', so that the page stays well-formed
- *                 whatever a file is called; NULL = nothing
- *   ^N  @N        the next argument, a double, as ddp__add_fixed with N decimals; @ without
- *                 trailing zeros: for coordinates and tick labels */
+ *   $             the next argument, a string, made safe for XML: the five XML characters are escaped,
+ *                 control characters become blanks and bytes that are not UTF-8 become '?', so that the page
+ *                 is well-formed for any file name; NULL = nothing
+ *   ^N  @N        the next argument, a double, as ddp__add_fixed with N decimals; @ drops trailing zeros
+ *       (for coordinates and tick labels) */
 DDP_LIB void ddp__add_page(ddp__text *t, const char *fmt, ...);
 
-/* Writes the text to out, and frees it; what: for errors. */
+/* Writes the text to out and frees it. `what` names the output in errors. */
 DDP_LIB ddp_status ddp__text_print(ddp__text *t, FILE *out, const char *what, ddp_error *err);
 
 /* ---- charts ---- */
 
 typedef enum ddp__curve { DDP__CURVE_TIME, DDP__CURVE_BYTES, DDP__CURVE_DIVERGENCE } ddp__curve;
 
-DDP_LIB int ddp__note_marks(const ddp_report_note *note); /* 1: charts show it */
+DDP_LIB int ddp__note_marks(const ddp_report_note *note); /* 1 = charts show it */
 
-/* The smallest of 1, 2, 5 x 10^k that cuts range into at most most parts; *decimals to print it. */
+/* The smallest step of the form 1, 2 or 5 x 10^k that divides the range into at most `most` parts.
+ * *decimals receives the number of decimals needed to print it. */
 DDP_LIB double ddp__tick_step(double range, int most, int *decimals);
 
-/* An <svg> of 540 x 300 with axes, grid, a path for each run and the name of its strategy at the end, and
- * dashed lines across for the notes: the loss against time or bytes, or the divergence, in decades, against
- * steps. x starts at 0; points that are not finite are stepped over. over: lines are means over so many
- * steps, which stand behind them, pale; 1 = no means. */
+/* Appends an <svg> of 540 x 300 with axes, a grid, one path per run labelled with its strategy, and a
+ * dashed line for each note. It shows loss against time or bytes, or divergence in decades against steps.
+ * x starts at 0; points that are not finite are skipped. `over` is the number of steps that a line
+ * averages over, drawn above the pale unaveraged line; 1 = no averaging. */
 DDP_LIB void ddp__svg_chart(ddp__text *t, const ddp_report_data *d, ddp__curve what, int over);
 
-/* ---- lanes: spans sorted into rows, so that nothing in a row overlaps ---- */
+/* ---- lanes: spans sorted into rows so that no two spans in a row overlap ---- */
 
 typedef struct ddp__lane_item {
-    ddp_span span; /* cut to the window */
+    ddp_span span; /* clipped to the window */
     int row;
 } ddp__lane_item;
 
-/* In rising order of begin_s. rows is at least 1. items are freed by DDP_FREE. */
+/* Items in ascending order of begin_s. rows is at least 1. The caller frees items with DDP_FREE. */
 typedef struct ddp__lane {
     ddp__lane_item *items;
     int count, rows;
@@ -66523,18 +66889,19 @@ typedef struct ddp__lane {
 #define DDP__LANE_COMPUTE (DDP_SPAN_COMPUTE | 1u << DDP_SPAN_WAIT)
 #define DDP__LANE_COMM    (1u << DDP_SPAN_COMM | 1u << DDP_SPAN_FILL | 1u << DDP_SPAN_PEER_WAIT)
 
-/* The worker's finished spans of the given kinds inside [begin, end); each goes to the first row that is
- * free. t->failed and an empty lane when memory is short. O(n log n + n x rows). */
+/* Collects the worker's finished spans of the given kinds inside [begin, end). Each goes to the first free
+ * row. If memory is exhausted, sets t->failed and returns an empty lane. O(n log n + n x rows). */
 DDP_LIB void ddp__lane_make(ddp__text *t, const ddp_report_worker *w, unsigned kinds, double begin,
                             double end, ddp__lane *out);
 
-/* From a run's first to its last span (0, 0 if there is none); its window: what it says, or that. */
+/* ddp__run_all: from the first to the last span of a run; 0, 0 without spans. ddp__run_window: the window
+ * that the run specifies, or else the same range. */
 DDP_LIB void ddp__run_all(const ddp_report_run *r, double *begin, double *end);
 DDP_LIB void ddp__run_window(const ddp_report_run *r, double *begin, double *end);
 
-/* The run's window as an <svg>, scale_s seconds wide, so that runs drawn with one scale compare
- * by eye: per worker a lane of computing and one of communication; spans carry class "k<kind>" and
- * a <title> with kind, layer, step, ms and MB. At most DDP__SWIM_WORKERS workers are drawn. */
+/* Appends the run's window as an <svg> that is scale_s seconds wide, so that runs drawn with one scale can
+ * be compared by eye. Each worker has one lane for compute and one for communication. Spans carry class
+ * "k<kind>" and a <title> with kind, layer, step, ms and MB. At most DDP__SWIM_WORKERS workers are drawn. */
 #define DDP__SWIM_WORKERS 8
 DDP_LIB void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r,
                                 double scale_s);
@@ -66543,31 +66910,32 @@ DDP_LIB void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const dd
 
 DDP_LIB const char *ddp__slot_text(const ddp_pipeline_slot *s); /* "forward", "sends activations" */
 
-/* One <svg>, all steps on one time scale; space: the attribute that a file of its own needs, or "". */
+/* Appends one <svg> with all steps on one time scale. `space` is the attribute that a standalone file
+ * needs, or "". */
 DDP_LIB void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline *p, int count);
 
 /* ---- the table: one row per strategy, the same cells in text and in HTML ---- */
 
 #define DDP__SUMMARY_COLUMNS 8
 
-/* The cell of a run in column 0..DDP__SUMMARY_COLUMNS-1, or (NULL) its heading: strategy, step ms, as
- * predicted, ratio to the strategy that others are measured against, seconds to the common loss, MB sent per
- * worker, hidden %, final loss. */
+/* Appends the cell of a run in column 0..DDP__SUMMARY_COLUMNS-1, or the column heading if r is NULL. The
+ * columns are: strategy, step ms, predicted step ms, ratio to the baseline strategy, seconds to the common
+ * loss, MB sent per worker, hidden %, final loss. */
 DDP_LIB void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int column);
 
 /* ==== report/page.c ==== [report] */
-/* Pieces of a page: numbers, escaped text, line charts, and the lanes of what workers did when. */
+/* Parts of a page: numbers, escaped text, line charts, and swimlanes of the workers. */
 
-/* Of a chart, and its edges inside. */
+/* The size of a chart, and the edges of its plot area. */
 #define DDP__CHART_W      540
 #define DDP__CHART_H      300
 #define DDP__CHART_LEFT   52
-#define DDP__CHART_RIGHT  432 /* the names of the lines stand beyond */
+#define DDP__CHART_RIGHT  432 /* the labels of the lines are to the right of it */
 #define DDP__CHART_TOP    20
 #define DDP__CHART_BOTTOM 260
 #define DDP__CHART_NAME_H 14
 
-/* ---- numbers and texts ---- */
+/* ---- numbers and text ---- */
 
 void ddp__add_fixed(ddp__text *t, double v, int decimals)
 {
@@ -66603,7 +66971,7 @@ static void ddp__add_escaped(ddp__text *t, const char *s)
     while (left) {
         int n = ddp__utf8_length((const unsigned char *)s, left);
         if (n == 3 && (!memcmp(s, "\xef\xbf\xbe", 3) || !memcmp(s, "\xef\xbf\xbf", 3)))
-            n = 0; /* the two that XML forbids */
+            n = 0; /* the two code points that XML forbids */
         switch (*s) {
         case '&':
             ddp__text_add(t, "&amp;", 5);
@@ -66694,8 +67062,8 @@ double ddp__tick_step(double range, int most, int *decimals)
 typedef struct ddp__chart {
     const ddp_report_data *d;
     ddp__curve what;
-    int log_y;         /* of the divergence: y0 and y1 in decades, values <= 0 are stepped over */
-    double x1, y0, y1; /* bounds; x runs from 0 */
+    int log_y;         /* 1 for the divergence: y0 and y1 are in decades, and values <= 0 are skipped */
+    double x1, y0, y1; /* bounds; x starts at 0 */
 } ddp__chart;
 
 static double ddp__chart_x(const ddp__chart *c, double x)
@@ -66710,7 +67078,7 @@ static double ddp__chart_y(const ddp__chart *c, double y)
     return DDP__CHART_TOP + (c->y1 - v) / (c->y1 - c->y0) * (DDP__CHART_BOTTOM - DDP__CHART_TOP);
 }
 
-/* The point of a run's step; 0: there is none to draw. */
+/* The point of one step of a run. Returns 0 if there is nothing to draw. */
 static int ddp__chart_point(const ddp__chart *c, const ddp_report_run *r, int i, double *x, double *y)
 {
     const ddp_report_step *s = &r->steps[i];
@@ -66720,7 +67088,7 @@ static int ddp__chart_point(const ddp__chart *c, const ddp_report_run *r, int i,
     return ddp__finite(*x) && ddp__finite(*y) && (!c->log_y || *y > 0);
 }
 
-/* Bounds over all points; 0 if there is none. */
+/* Computes the bounds over all points. Returns 0 if there are no points. */
 static int ddp__chart_fit(ddp__chart *c)
 {
     int any = 0;
@@ -66743,7 +67111,7 @@ static int ddp__chart_fit(ddp__chart *c)
     return any;
 }
 
-/* y = digit x 10^exponent on a logarithmic axis, where small and large ticks read 2e-5. */
+/* A tick at y = digit x 10^exponent of a logarithmic axis; small and large values are written as 2e-5. */
 static void ddp__svg_y_tick(ddp__text *t, const ddp__chart *c, double y, int digit, int exponent,
                             int decimals)
 {
@@ -66757,7 +67125,7 @@ static void ddp__svg_y_tick(ddp__text *t, const ddp__chart *c, double y, int dig
         ddp__add_page(t, "@*</text>", decimals, y);
 }
 
-/* Numbers below a picture, from 0 to most, which lie unit apart from left on. */
+/* Numbers below a drawing, from 0 to most, `unit` apart, starting at `left`. */
 static void ddp__svg_x_ticks(ddp__text *t, double left, double unit, double most, int parts, int top,
                              int bottom, int below, const char *of)
 {
@@ -66800,8 +67168,8 @@ static void ddp__svg_axes(ddp__text *t, const ddp__chart *c)
         c->log_y ? "divergence (log scale)" : "loss");
 }
 
-/* The default strategy is always s0; the others take the styles in their order, s1 to s7 again with other
- * dashes where there are more: 8 times the round, and the colour. */
+/* The style of a run. The default strategy is always s0. The others use the styles s1 to s7 in order, and
+ * again with other dashes if there are more. The value is 8 x round + style. */
 static int ddp__run_style(const ddp_report_data *d, int run)
 {
     const char *first = ddp_strategy_name(DDP_STRATEGY_DEFAULT);
@@ -66814,7 +67182,7 @@ static int ddp__run_style(const ddp_report_data *d, int run)
     return is_first ? 0 : 1 + (style - 1) % 7 + (style - 1) / 7 * 8;
 }
 
-/* Of the losses of so many steps, up to one. */
+/* The mean of the losses of `over` steps, up to and including step `last`. */
 static double ddp__loss_mean(const ddp_report_run *r, int last, int over)
 {
     double sum = 0;
@@ -66828,8 +67196,8 @@ static double ddp__loss_mean(const ddp_report_run *r, int last, int over)
     return sum / n;
 }
 
-/* One path, of means over so many points, 0: pale, of the points; *end_y is where it stops. A long series is
- * thinned to about a thousand points. */
+/* Draws one path: the means over `over` points, or with 0 the points themselves, pale. *end_y receives the
+ * y where it ends. A long series is thinned to about a thousand points. */
 static int ddp__svg_line(ddp__text *t, const ddp__chart *c, int run, int over, double *end_y)
 {
     const ddp_report_run *r = &c->d->runs[run];
@@ -66851,7 +67219,7 @@ static int ddp__svg_line(ddp__text *t, const ddp__chart *c, int run, int over, d
     return points;
 }
 
-/* Names in the order of the ends of their lines, pushed apart so that none covers another. */
+/* Labels the lines in the order of their ends, and moves labels apart so that none covers another. */
 static void ddp__svg_names(ddp__text *t, const ddp_report_data *d, const double *end_y, int *order)
 {
     double floor_y = DDP__CHART_TOP - DDP__CHART_NAME_H, limit;
@@ -66980,18 +67348,18 @@ void ddp__run_window(const ddp_report_run *r, double *begin, double *end)
     }
 }
 
-/* ---- the picture ---- */
+/* ---- the drawing ---- */
 
 #define DDP__SWIM_W       1100
 #define DDP__SWIM_LEFT    56
-#define DDP__SWIM_TOP     16 /* step numbers */
+#define DDP__SWIM_TOP     16 /* height of the step numbers */
 #define DDP__SWIM_COMPUTE 14 /* heights of the lanes */
 #define DDP__SWIM_COMM    12
-#define DDP__SWIM_WORKER  34 /* from one worker to the next */
-#define DDP__SWIM_BOTTOM  18 /* time axis */
+#define DDP__SWIM_WORKER  34 /* distance from one worker to the next */
+#define DDP__SWIM_BOTTOM  18 /* height of the time axis */
 
 typedef struct ddp__swim {
-    double begin, end, per_s; /* window, and units of the drawing per second */
+    double begin, end, per_s; /* the window, and drawing units per second */
 } ddp__swim;
 
 static double ddp__swim_x(const ddp__swim *m, double s) { return DDP__SWIM_LEFT + (s - m->begin) * m->per_s; }
@@ -67018,7 +67386,7 @@ static void ddp__swim_lane(ddp__text *t, const ddp_report_data *d, const ddp__sw
     ddp__add_page(t, "\n");
 }
 
-/* A line where worker 0 begins the computing of a step, numbered where there is room. */
+/* Draws a line where worker 0 begins the compute of each step, numbered if there is space. */
 static void ddp__swim_steps(ddp__text *t, const ddp__swim *m, const ddp__lane *lane, int bottom)
 {
     double named = -1e9;
@@ -67069,11 +67437,11 @@ void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report
 }
 
 /* ==== report/stages.c ==== [report] */
-/* Steps of pipelines as pictures: per stage three lanes, receiving above, computing, sending below. */
+/* Draws steps of pipelines: three lanes per stage, receive on top, compute in the middle, send below. */
 
 static const double ddp__stages_left = 96, ddp__stages_width = 1080, ddp__stages_lane = 18,
                     ddp__stages_thin = 5;
-static const double ddp__stages_row = 34; /* three lanes, and room */
+static const double ddp__stages_row = 34; /* three lanes and a margin */
 
 static const char *ddp__stages_colour(const ddp_pipeline_slot *s)
 {
@@ -67170,10 +67538,10 @@ ddp_status ddp_report_pipelines(const ddp_report_pipeline *p, int count, FILE *o
 }
 
 /* ==== report/table.c ==== [report] */
-/* The closing table of a program. */
+/* Writes the summary table of a program. */
 
-/* Step time of the run that others are measured against over that of r: above 1 = faster. NAN without such a
- * run. */
+/* The step time of the baseline run divided by the step time of r: above 1 = faster. NAN without a
+ * baseline run. */
 static double ddp__summary_ratio(const ddp_report_data *d, const ddp_report_run *r)
 {
     const char *reference = ddp_strategy_name(DDP_SSGD);
@@ -67189,8 +67557,7 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
     static const char *const heading[DDP__SUMMARY_COLUMNS] = {
         "strategy", "step ms", "predicted", "vs ", "s to loss", "MB sent", "hidden %", "final loss"};
     static const int decimals[DDP__SUMMARY_COLUMNS] = {0,  -1, -1, 2, 1,
-                                                       -1, 1,  4}; /* -1: 2 below 10, else
-                                                                                      1 */
+                                                       -1, 1,  4}; /* -1: 2 decimals below 10, otherwise 1 */
     double value[DDP__SUMMARY_COLUMNS], v;
 
     if (!r)
@@ -67215,7 +67582,7 @@ static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
     size_t width[DDP__SUMMARY_COLUMNS] = {0};
     ddp__text cell = DDP__ZEROS;
 
-    /* the first pass measures, the second writes; names stand left, numbers right */
+    /* the first pass measures, the second writes; names are left-aligned, numbers right-aligned */
     for (int pass = 0; pass < 2; pass++)
         for (int row = -1; row < d->run_count; row++) {
             for (int c = 0; c < DDP__SUMMARY_COLUMNS && !cell.failed; c++) {
@@ -67245,11 +67612,11 @@ ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_error *err)
 
 struct ddp_jsonl {
     ddp__text line;
-    ddp__file file;  /* open while opened is 1 */
-    int opened;      /* 0: stream is the program's */
-    FILE *stream;    /* where lines go */
-    ddp_error error; /* the first one */
-    int depth;       /* open values; 0 = between two lines */
+    ddp__file file;  /* in use if opened is 1 */
+    int opened;      /* 0 = the stream belongs to the program */
+    FILE *stream;    /* the output */
+    ddp_error error; /* the first error */
+    int depth;       /* number of open values; 0 = between two lines */
     char closer[DDP__JSONL_DEPTH + 1];
 };
 
@@ -67283,7 +67650,7 @@ ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err)
         return NULL;
     }
     j->opened = 1;
-    j->stream = ddp__file_stream(&j->file); /* a reader of the growing file sees whole lines */
+    j->stream = ddp__file_stream(&j->file); /* whoever reads the file while it grows sees whole lines */
     return j;
 }
 
@@ -67311,7 +67678,8 @@ ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err)
     return status;
 }
 
-/* What stands before a member: a comma, and its key where it is one of an object. 0 = drop it. */
+/* Writes the prefix of a member: a comma, and the key if the member is in an object. Returns 0 if the
+ * member must be dropped. */
 static int ddp__jsonl_member(ddp_jsonl *j, const char *key)
 {
     if (!j || j->error.code || j->depth < 1) return 0;
@@ -67396,9 +67764,9 @@ void ddp_jsonl_end(ddp_jsonl *j)
 }
 
 /* ==== report/perfetto.c ==== [report] */
-/* The spans of all workers as a Chrome trace. */
+/* Writes the spans of all workers as a Chrome trace. */
 
-/* The file being made. */
+/* The trace being written. */
 typedef struct ddp__perfetto {
     ddp__text text;
     const ddp_report_data *data;
@@ -67406,10 +67774,10 @@ typedef struct ddp__perfetto {
     long pid, next_tid;
 } ddp__perfetto;
 
-/* What stands before an event. */
+/* The separator before an event. */
 static const char *ddp__perfetto_comma(const ddp__perfetto *p) { return p->text.size ? "," : "["; }
 
-/* The name of a process or thread, and its place among the others. */
+/* Writes the name of a process or thread, and its position among the others. */
 static void ddp__perfetto_name(ddp__perfetto *p, const char *what, long tid, const char *name, long index)
 {
     ddp__text_addf(&p->text,
@@ -67422,8 +67790,8 @@ static void ddp__perfetto_name(ddp__perfetto *p, const char *what, long tid, con
                    what, p->pid, tid, index);
 }
 
-/* What a thread did, up to the args; in whole nanoseconds, so that ends and begins that are equal stay
- * equal. */
+/* Writes one span of a thread, up to the args. Times are in whole nanoseconds, so that equal begins and
+ * ends stay equal. */
 static void ddp__perfetto_event(ddp__perfetto *p, long tid, const char *kind, double begin_s, double end_s,
                                 const char *name)
 {
@@ -67438,7 +67806,7 @@ static void ddp__perfetto_event(ddp__perfetto *p, long tid, const char *kind, do
     ddp__json_string(&p->text, name);
 }
 
-/* One lane of a worker, as many threads as it has rows. */
+/* Writes one lane of a worker, as one thread per row. */
 static void ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, unsigned kinds, const char *name)
 {
     char numbered[40];
@@ -67464,7 +67832,7 @@ static void ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, uns
     DDP_FREE(lane.items);
 }
 
-/* A step of a stage: what it received, computed and sent. */
+/* Writes one step of a stage: received messages, compute, sent messages. */
 static void ddp__perfetto_stage(ddp__perfetto *p, const ddp_report_worker *w)
 {
     static const char *const name[3] = {"receive", "stage", "send"};
@@ -67515,9 +67883,10 @@ ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_erro
 }
 
 /* ==== report/html.c ==== [report] */
-/* The report as one HTML page. */
+/* Writes the report as one HTML page. */
 
-/* Okabe and Ito's colours, told apart by colour-blind eyes; lines differ by their dashes too. */
+/* The colours of Okabe and Ito, which colour-blind readers can distinguish; lines also differ by their
+ * dashes. */
 static const char ddp__html_head[] =
     "<style>\n:root{color-scheme:light "
     "dark;--bg:#fff;--fg:#1c2024;--dim:#667079;--rule:#dfe3e6;--soft:#f5f7f8;"
@@ -67583,7 +67952,7 @@ static void ddp__html_facts(ddp__text *t, const ddp_report_data *d)
 
 static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
 {
-    const ddp_report_run *best = NULL; /* the smallest step time */
+    const ddp_report_run *best = NULL; /* the run with the smallest step time */
 
     if (d->run_count < 1) return;
     for (int i = 0; i < d->run_count; i++)
@@ -67607,11 +67976,11 @@ static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
     ddp__text_addf(t, "</p>\n");
 }
 
-/* ---- what changed during a run: slow ranks, re-plans, workers lost ---- */
+/* ---- changes during a run: stragglers, re-plans, lost workers ---- */
 
-enum { DDP__CHANGES_SHOWN = 24 }; /* rows for a run; what is older counts */
+enum { DDP__CHANGES_SHOWN = 24 }; /* rows per run; older changes are only counted */
 
-static const double ddp__changes_slow = 1.1; /* below it all ranks are equally fast */
+static const double ddp__changes_slow = 1.1; /* below this ratio all ranks count as equally fast */
 
 static void ddp__changes_pace(ddp__text *t, const ddp_report_run *r)
 {
@@ -67646,8 +68015,8 @@ static void ddp__changes_table(ddp__text *t, const ddp_report_run *r, int named)
     if (first > 0) ddp__add_page(t, "<p class=\"note\">%d earlier ones are left out.</p>\n", first);
 }
 
-/* A sentence on the slowest rank and the re-plans of each run, and the table of its notes, where any are
- * known. */
+/* Describes the slowest rank and the number of re-plans of each run, and adds a table of its notes, if any
+ * of these are known. */
 static void ddp__html_changes(ddp__text *t, const ddp_report_data *d)
 {
     int any = 0;
@@ -67717,7 +68086,7 @@ static void ddp__html_lanes(ddp__text *t, const ddp_report_data *d)
 
 enum { DDP__PIPELINES_SHOWN = 4 };
 
-/* How many pipelines a run has recorded. */
+/* The number of pipelines recorded in a run. */
 static int ddp__run_pipelines(const ddp_report_run *r)
 {
     int most = 0;
@@ -67727,7 +68096,7 @@ static int ddp__run_pipelines(const ddp_report_run *r)
     return most;
 }
 
-/* One of them; its slots go to slot. */
+/* Collects one of them; its slots are written to `slot`. */
 static void ddp__run_pipeline(const ddp_report_run *r, int number, ddp_pipeline_slot *slot,
                               ddp_report_pipeline *out)
 {
@@ -67739,7 +68108,7 @@ static void ddp__run_pipeline(const ddp_report_run *r, int number, ddp_pipeline_
             slot[out->slots++] = r->workers[w].slot[i];
     out->slot = slot;
     out->stages = r->stages;
-    /* a step is what is computed: messages lie between */
+    /* a step is measured from its computations; messages are in between */
     for (int i = 0, any = 0; i < out->slots; i++) {
         if (slot[i].boundary >= 0) continue;
         if (!any++ || slot[i].begin_s < out->begin_s) out->begin_s = slot[i].begin_s;
@@ -67791,8 +68160,8 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
         for (int k = 0; k < d->runs[i].note_count; k++) marks |= ddp__note_marks(&d->runs[i].notes[k]);
     }
     if (!loss && !divergence) return;
-    over = most / 25 > 1 ? (most / 25 < 200 ? most / 25 : 200) : 1; /* steps of a mean: what the eye should
-                                                                       follow */
+    over = most / 25 > 1 ? (most / 25 < 200 ? most / 25 : 200) : 1; /* number of steps in a moving average,
+                                                                       which the reader should follow */
     ddp__text_addf(t, "<h2>Training</h2>\n");
     if (over > 1 && loss)
         ddp__text_addf(t,
@@ -67814,7 +68183,7 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
 
 /* ---- layers, prediction ---- */
 
-/* The step of the period that averages a layer, then those that fill bubbles with it: "2 (+4)". */
+/* The step of the period that averages a layer, then the steps that fill bubbles with it: "2 (+4)". */
 static void ddp__html_plan_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int layer)
 {
     int count = 0;

@@ -48,8 +48,7 @@ ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, dd
     return DDP_OK;
 }
 
-/* ---- sending: whole blocks, the last padded with zeros; compilers turn fixed counts into vector code at -O2
- * ---- */
+/* ---- sending: whole blocks, the last padded with zeros: -O2 vectorises loops of a fixed length ---- */
 
 typedef int32_t ddp__quantise_lanes __attribute__((vector_size(16)));
 
@@ -137,8 +136,7 @@ static void ddp__quantise_double(const unsigned char *p, signed char *level)
     }
 }
 
-/* ---- E3M0 (Streaming DiLoCo, arXiv:2501.18512): a code, a sign and three bits of exponent, is its level + 8
- * ---- */
+/* ---- E3M0 (Streaming DiLoCo, arXiv:2501.18512): a sign and three bits of exponent; code = level + 8 ---- */
 
 enum { DDP__E3M0_LEVELS = 7, DDP__E3M0_SIGN = 8 };
 

@@ -1,8 +1,7 @@
 /* The registered layers: checked, described by lists of their arrays, given memory for the optimizer. */
 #include "context/context.h"
 
-/* ---- what lies in two layers: the same arrays once more are a tied weight, anything else is a mistake
- * ---- */
+/* ---- arrays in two layers: identical arrays are a tied weight, any other overlap is an error ---- */
 
 typedef struct ddp__array {
     const float *from, *to;

@@ -64,8 +64,7 @@ static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
     ddp__update_padded(ddp__sgd_some, &k, u, self->state_per_param ? u->state : NULL, NULL);
 }
 
-/* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = first moment, then second moment
- * ---- */
+/* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = first moment, second moment ---- */
 
 /* count is a multiple of the vector length. Wider vectors round identically; the loop is limited by
  * memory bandwidth. */
