@@ -60,8 +60,7 @@ static int ddp__st_measure(ddp_safetensor *t)
         if (t->dim[i] == 0)
             empty = 1;
         else
-            n *= (double)
-                     t->dim[i]; /* 0 counts as 1 here: the product of the others must not overflow either */
+            n *= (double)t->dim[i]; /* a 0 is left out: the rest must not overflow */
         if (!(n <= DDP__ST_EXACT)) return 0;
     }
     t->bytes = empty ? 0 : (uint64_t)n;

@@ -1,18 +1,18 @@
-/* Causal multi-head attention (Vaswani et al. 2017, arXiv:1706.03762, Eq. 1): x (B, T,
- * (heads + 2 kv_heads) d) holds queries, keys and values; per query head
+/* Causal multi-head attention (Vaswani et al. 2017, arXiv:1706.03762, Eq. 1). x (B, T, (heads + 2 kv_heads)
+ * d) contains queries, keys and values. For each query head:
  *     out[t] = sum over s <= t of p[t][s] v[s], p[t] = softmax over s <= t of q[t].k[s] / sqrt(d).
- * Arguments: heads, kv_heads (0 = heads). With fewer heads of keys and values each serves heads / kv_heads
- * consecutive heads of queries (Ainslie et al. 2023, arXiv:2305.13245). The float kernels work on tiles of up
- * to 64 x 256 scores, left of the diagonal only, and never hold more than two (online softmax as in
- * FlashAttention, arXiv:2205.14135, Algorithm 1). Saved per row and head: max of the scaled scores and 1 /
- * sum, from which backward computes p again. Backward reads out. */
+ * Arguments: heads, kv_heads (default: heads). With fewer key/value heads, each serves heads / kv_heads
+ * consecutive query heads (Ainslie et al. 2023, arXiv:2305.13245). The float kernels process tiles of up to
+ * 64 x 256 scores, only left of the diagonal, and store at most two tiles (online softmax as in
+ * FlashAttention, arXiv:2205.14135, Algorithm 1). Forward saves the maximum of the scaled scores and 1 / sum
+ * per row and head; backward recomputes p from them, and reads out. */
 #include "ops/ops.h"
 
 enum {
-    DDP__ATTENTION_PART = 256,   /* queries of an item of forward, and most keys of a tile */
+    DDP__ATTENTION_PART = 256,   /* queries per forward work item, and maximum keys of a tile */
     DDP__ATTENTION_PACK = 16384, /* floats of a packed tile of keys */
     DDP__ATTENTION_HEAD = 512,   /* widest head */
-    /* of queries, and of scores: a quarter as many as keys, and a last panel of them */
+    /* floats of a tile of queries, and of scores: a quarter of the keys, and a last panel of them */
     DDP__ATTENTION_TILE = DDP__ATTENTION_PACK / 4 + DDP__GEMM_MR * DDP__ATTENTION_HEAD + DDP__GEMM_NR,
     DDP__ATTENTION_SCORE = (DDP__ATTENTION_PART / 4 + DDP__GEMM_MR) * DDP__ATTENTION_PART
 };
@@ -35,16 +35,17 @@ static ddp_status ddp__attention_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- float: queries in tiles against keys in tiles, both packed for the register tile. The keys
- * of one head are packed once for all the queries of a part that see them, and of all heads that
- * share it; register tiles that the mask would empty are left out. ---- */
+/* ---- float kernels: tiles of queries times tiles of keys, both packed for the register tile. The keys
+ * of a head are packed once for all queries of a part that see them and for all heads that share them.
+ * Register tiles that are fully masked are skipped. ---- */
 
 typedef struct ddp__attention_tile {
     const ddp__kernels *kn;
-    long keys, queries; /* of a tile; what is packed of either fits its array */
+    long keys, queries; /* of a tile; either fits its packed array */
 } ddp__attention_tile;
 
-/* A thread's room. Forward: the packed keys and values of a tile, and the arrays of its queries. */
+/* Working memory of a forward thread: the packed keys and values of a tile, and the arrays of its
+ * queries. */
 typedef struct ddp__attention_forward_room {
     float k_pack[DDP__ATTENTION_PACK] DDP__ALIGNED, v_pack[DDP__ATTENTION_PACK] DDP__ALIGNED;
     float q_pack[DDP__ATTENTION_TILE], score[DDP__ATTENTION_SCORE],
@@ -52,7 +53,8 @@ typedef struct ddp__attention_forward_room {
 } ddp__attention_forward_room;
 DDP__ROOM_FITS(ddp__attention_forward_room);
 
-/* Backward: a tile of keys, transposed and as rows, and the arrays of a tile of queries. */
+/* Working memory of a backward thread: a tile of keys, transposed and as rows, and the arrays of a tile
+ * of queries. */
 typedef struct ddp__attention_backward_room {
     float k[DDP__ATTENTION_PACK] DDP__ALIGNED, v[DDP__ATTENTION_PACK] DDP__ALIGNED;
     float k_rows[DDP__ATTENTION_PACK] DDP__ALIGNED;
@@ -73,7 +75,7 @@ static ddp__attention_tile ddp__attention_tiles(const ddp_op_call *call, const d
     return t;
 }
 
-/* Panels of width rows of src (rows x k), each turned: panel[p*width + i] = row i, column p. */
+/* Packs panels of `width` rows of src (rows x k), each transposed: panel[p*width + i] = row i, column p. */
 static void ddp__attention_turn(const ddp__kernels *kn, float *dst, long width, const float *src, long ld,
                                 long rows, long k)
 {
@@ -86,7 +88,7 @@ static void ddp__attention_turn(const ddp__kernels *kn, float *dst, long width, 
     }
 }
 
-/* Panels of width columns of src (k x cols): panel[p*width + i] = row p, column i. */
+/* Packs panels of `width` columns of src (k x cols): panel[p*width + i] = row p, column i. */
 static void ddp__attention_pick(const ddp__kernels *kn, float *dst, long width, const float *src, long ld,
                                 long k, long cols)
 {
@@ -99,8 +101,8 @@ static void ddp__attention_pick(const ddp__kernels *kn, float *dst, long width, 
     }
 }
 
-/* rows x cols of c = or += one panel a times the panels of b, each stride floats after the other; rows <=
- * mr. */
+/* rows x cols elements of c = or += one panel a times the panels of b, which are stride floats apart;
+ * rows <= mr. */
 static void ddp__attention_row(const ddp__kernels *kn, long k, const float *a, const float *b, long stride,
                                float *c, long ldc, long rows, long cols, int add)
 {
@@ -117,8 +119,8 @@ static void ddp__attention_row(const ddp__kernels *kn, long k, const float *a, c
     }
 }
 
-/* Scores of a tile of queries from on against the keys from s on, into rows of t->keys floats. A
- * panel of queries sees ddp__attention_seen of them. */
+/* The number of the n keys from s on that the panel of queries at i sees, in a tile that starts at query
+ * `from`. Scores are in rows of t->keys floats. */
 static long ddp__attention_seen(const ddp__attention_tile *t, long from, long i, long s, long n)
 {
     return ddp__min_long(n, from + i + t->kn->mr - s);
@@ -135,7 +137,7 @@ static void ddp__attention_scores(const ddp__attention_tile *t, float *score, co
                            0);
 }
 
-/* Row i of out so far belongs to an earlier maximum, if any: exponentials of the new keys. */
+/* Exponentials of a row of new scores. Unless fresh, the row of out so far uses an earlier maximum. */
 static void ddp__attention_exp(const ddp__kernels *kn, const ddp__heads *z, float *row, long seen, int fresh,
                                float *stat, float *out)
 {
@@ -143,7 +145,7 @@ static void ddp__attention_exp(const ddp__kernels *kn, const ddp__heads *z, floa
 
     if (!fresh && stat[0] >= max) {
         max = stat[0];
-    } else if (!fresh) { /* a new maximum: what was summed so far shrinks */
+    } else if (!fresh) { /* a new maximum: rescale the sums so far */
         const float shrink = expf(stat[0] - max);
         stat[1] *= shrink;
         kn->affine(out, out, NULL, z->d, shrink, 0, 0, 0);
@@ -152,7 +154,7 @@ static void ddp__attention_exp(const ddp__kernels *kn, const ddp__heads *z, floa
     stat[1] = kn->softmax(row, row, seen, z->scale, max, 1, 0) + (fresh ? 0 : stat[1]);
 }
 
-/* One tile of queries of one head against n keys from s on. */
+/* Processes one tile of queries of one head against n keys from s on. */
 static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention_tile *t,
                                    ddp__attention_forward_room *room, long head, long from, long rows, long s,
                                    long n)
@@ -180,7 +182,7 @@ static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention
     }
 }
 
-/* Queries lo..hi-1 of the heads that share the keys of this one. */
+/* Processes queries lo..hi-1 of all heads that share the keys of this head. */
 static void ddp__attention_part(const ddp_op_call *call, ddp__attention_forward_room *room, long head,
                                 long lo, long hi)
 {
@@ -205,7 +207,7 @@ static void ddp__attention_part(const ddp_op_call *call, ddp__attention_forward_
         }
 }
 
-/* Items are (batch, head of keys, part), the last parts, which have the most work, first. */
+/* Work items are (batch, key head, part); the last parts have the most work and run first. */
 static void ddp__attention_parts(void *user, void *room, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
@@ -232,8 +234,8 @@ static void ddp__attention_clear(float *x, long rows, long ld, long d)
     for (; rows > 0; rows--, x += ld) memset(x, 0, (size_t)d * sizeof *x);
 }
 
-/* Gradients between one tile of queries of one head and one tile of n keys from s on, added: with p and
- * d = dscore, dq += d k, dv += p^T dout and dk += d^T q. */
+/* Accumulates the gradients between one tile of queries of one head and one tile of n keys from s on.
+ * With p and d = dscore: dq += d k, dv += p^T dout, dk += d^T q. */
 static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attention_tile *t,
                                      ddp__attention_backward_room *room, long s, long n, long head, long from,
                                      long rows)
@@ -279,8 +281,8 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
     }
 }
 
-/* Items are (batch, head of keys): the heads of queries that share it add to its gradients one
- * after the other, so no sum is split over threads. */
+/* Work items are (batch, key head). The query heads that share it add to its gradients one after the
+ * other, so no sum is split over threads. */
 static void ddp__attention_groups(void *user, void *room, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;

@@ -1,10 +1,10 @@
 /* Convolution of images with square kernels, in groups: y(b, o, r, c) = bias(o) + sum over p, h, w
  *     of weight(o, p, h, w) x(b, p, r stride + h - padding, c stride + w - padding)
- * with p over the channels of o's group (in the sense of every framework: a correlation). */
+ * where p runs over the input channels of o's group. As in other frameworks, this is a cross-correlation. */
 #include "ops/ops.h"
 
-/* Arguments: channels, kernel, stride, padding, groups, bias (1 or 0). Weight and bias start
- * uniform within 1 / sqrt(values read per output), PyTorch's default. */
+/* Arguments: channels, kernel, stride, padding, groups, bias (1 or 0). Weight and bias start uniform in
+ * +-1 / sqrt(values read per output), PyTorch's default. */
 static ddp_status ddp__conv2d_shape(ddp_op_spec *s, ddp_error *err)
 {
     long channels, groups, depth, kernel;
@@ -38,8 +38,8 @@ static ddp_status ddp__conv2d_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- float, where every group has one plane of input: no matrix product would have anything to
- * reuse, so planes are multiplied tap by tap ---- */
+/* ---- depthwise convolution in float: every group has one input plane. A matrix product would have no
+ * data to reuse, so planes are multiplied tap by tap ---- */
 
 enum {
     DDP__DEPTHWISE_TAPS = 49,
@@ -51,22 +51,23 @@ typedef struct ddp__depthwise_room {
 } ddp__depthwise_room;
 DDP__ROOM_FITS(ddp__depthwise_room);
 
-/* A slab is a plane of x, or some rows of it, with its zeros around, its rows and columns sorted by their
- * remainders by the step into phases. An output row is as long as a row of a phase, so that all outputs of a
- * block in one line meet a tap in one line of the slab; the values between the rows are dropped. */
+/* A slab is a zero-padded plane of x, or some rows of it. Its rows and columns are sorted into phases by
+ * their index modulo the step. An output row is as long as a row of a phase, so all outputs of a block
+ * need one contiguous line of the slab per tap. The values between the rows are discarded. */
 typedef struct ddp__depthwise {
     const ddp__conv_product *g;
     const ddp__kernels *kn;
     float *dw, *dx;
     int add;
-    long rows;  /* of outputs in a block */
-    long kinds; /* remainders that some tap meets */
+    long rows;  /* output rows of a block */
+    long kinds; /* index remainders that some tap reads */
     long deep, pitch, phase;
-    long at[DDP__DEPTHWISE_TAPS]; /* of each tap in the slab */
+    long at[DDP__DEPTHWISE_TAPS]; /* offset of each tap in the slab */
 } ddp__depthwise;
 
-/* 1: what follows takes this product (as forward has it); 0: it has one group only, several planes
- * or more than two outputs in a group, or its kernel or rows are too large. */
+/* Plans a depthwise convolution. Returns 1 if the functions below can compute the product (as set up by
+ * forward), or 0 if it has only one group, several planes, or more than two outputs per group, or if its
+ * kernel or rows are too large. */
 static int ddp__depthwise_plan(ddp__depthwise *d, const ddp_op_call *call, const ddp__conv_product *g)
 {
     const ddp__conv_view *v = &g->view;
@@ -90,13 +91,13 @@ static int ddp__depthwise_plan(ddp__depthwise *d, const ddp_op_call *call, const
     return d->rows > 0;
 }
 
-/* With what is read and thrown away beyond the last phase. */
+/* Zeroes the slab, including the elements beyond the last phase, which are read and discarded. */
 static void ddp__depthwise_clear(const ddp__depthwise *d, float *slab)
 {
     memset(slab, 0, (size_t)(d->kinds * d->kinds * d->phase + d->deep) * sizeof *slab);
 }
 
-/* Fills the slab behind n rows of outputs from r0 on out of x, or (back) adds it to dx. */
+/* Fills the slab for n output rows from r0 on from x, or (back) adds the slab to dx. */
 static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const float *x, float *dx, long r0,
                                 long n)
 {
@@ -127,7 +128,7 @@ static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const floa
     }
 }
 
-/* y = or += the convolution. Items are (image, group). */
+/* y = or += the convolution. Work items are (image, group). */
 static void ddp__depthwise_planes(void *user, void *room, long first, long last)
 {
     const ddp__depthwise *d = (const ddp__depthwise *)user;
@@ -147,7 +148,7 @@ static void ddp__depthwise_planes(void *user, void *room, long first, long last)
             for (o = 0; o < g->m; o++) {
                 const float *w = g->w + group * g->w_group + o * g->w_row;
                 float *y = g->y + image * g->y_image + (group * g->m + o) * g->y_plane;
-                for (t = 0; t + 1 < taps; t += 2) /* two taps in one pass */
+                for (t = 0; t + 1 < taps; t += 2) /* two taps per pass */
                     d->kn->affine(flat, slab + d->at[t], slab + d->at[t + 1], n * d->pitch, w[t], w[t + 1], 0,
                                   t > 0);
                 if (t < taps) d->kn->affine(flat, slab + d->at[t], NULL, n * d->pitch, w[t], 0, 0, t > 0);
@@ -159,8 +160,9 @@ static void ddp__depthwise_planes(void *user, void *room, long first, long last)
     }
 }
 
-/* With y the gradient of the output: that of the weights is added to, and that of the input set or added to.
- * Items are groups: all images add to the gradient of a group's weights, in order. */
+/* Gradients, with y the gradient of the output: accumulates the gradient of the weights, and sets or
+ * accumulates the gradient of the input. Work items are groups: all images add to the gradient of a
+ * group's weights, in order. */
 static void ddp__depthwise_groups(void *user, void *room, long first, long last)
 {
     const ddp__depthwise *d = (const ddp__depthwise *)user;
@@ -202,7 +204,7 @@ static void ddp__depthwise_groups(void *user, void *room, long first, long last)
     }
 }
 
-/* ---- float, by matrix products ---- */
+/* ---- general convolution in float, by matrix products ---- */
 
 void ddp__conv_product_of(const ddp_op_spec *s, ddp__conv_product *g)
 {
@@ -245,10 +247,10 @@ void ddp__conv_flat(ddp__conv_product *g)
     g->y_row = v->cols;
 }
 
-/* Along one side of the gradient of the image: elements first, first + stride, ... are positions of a window
- * over the gradient of the output with step 1. Tap h of the kernel meets them where first + padding - h is a
- * multiple of the stride, so every stride-th one, the last one first: where the window begins, its taps, the
- * kernel's that comes first. */
+/* Gradient of the image along one side. Elements first, first + stride, ... are positions of a window
+ * over the gradient of the output, with step 1. Tap h of the kernel applies to them if first + padding -
+ * h is a multiple of the stride: every stride-th tap, in reverse order. Fields: start of the window,
+ * number of taps, and the lowest such tap of the kernel. */
 typedef struct ddp__conv_phase {
     long begin, taps, first;
 } ddp__conv_phase;

@@ -1,20 +1,21 @@
-/* The matrix products behind a convolution, of what a window sees of the images. */
+/* The matrix products of a convolution, with the windows packed directly from the images. */
 #include "ops/ops.h"
 
-/* As in linear.c: a block of one operand is packed once into L2, strips of the other one at a time into L1.
- * Strips are cut from a slab: the part of the images behind a chunk of positions, copied with its zeros
- * around, so that packing knows no edges. Columns of a slab are sorted by their remainder by the step, so
- * that neighbouring positions are neighbours in it, too; rows and columns between windows are left out. */
+/* As in linear.c, a block of one operand is packed once into L2, and strips of the other one at a time
+ * into L1. Strips are cut from a slab: a zero-padded copy of the image region for a chunk of positions,
+ * so that packing needs no edge cases. The columns of a slab are sorted by their index modulo the step,
+ * so that neighbouring positions are also neighbours in the slab. Rows and columns between windows are
+ * left out. */
 enum {
-    DDP__CONV_MC = 528,  /* of one thread, half as many of several; a multiple of every mr */
+    DDP__CONV_MC = 528,  /* with one thread, half as many with several; a multiple of every mr */
     DDP__CONV_KC = 216,  /* 24 planes of 3 x 3 taps */
-    DDP__CONV_NC = 576,  /* columns of W in a block over weights */
-    DDP__CONV_PC = 1024, /* positions of a chunk over images */
+    DDP__CONV_NC = 576,  /* over weights: columns of W in a block */
+    DDP__CONV_PC = 1024, /* over images: positions of a chunk */
     DDP__CONV_SLAB = 40960,
-    DDP__CONV_RESULT = 262144 /* floats of the result in a block over images */
+    DDP__CONV_RESULT = 262144 /* over images: floats of the result in a block */
 };
 
-/* A thread's room. The last three arrays: over weights, the offsets in a slab. */
+/* Working memory of a thread. The last three arrays are for the product over weights: offsets in a slab. */
 typedef struct ddp__conv_room {
     float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
     float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
@@ -22,24 +23,24 @@ typedef struct ddp__conv_room {
 } ddp__conv_room;
 DDP__ROOM_FITS(ddp__conv_room);
 
-/* How a view is read chunk by chunk. A chunk is rows_each whole rows of positions, of one image or
- * of several, or where these are long, one of parts pieces of a row. */
+/* How a view is split into chunks. A chunk is rows_each whole rows of positions, of one image or of
+ * several. If rows are long, it is one of `parts` pieces of a row. */
 typedef struct ddp__conv_plan {
     const ddp__conv_product *g;
     const ddp__kernels *kernels;
-    int direct;                  /* 1: every tap of every position lies in the image; no slab */
+    int direct;                  /* 1: all taps are inside the images, and no slab is needed */
     long rows_each, parts, part; /* part: positions of a row in a chunk */
     long chunks;
     void (*block)(const struct ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0, long i1,
                   long first, long last);
-    long all;                /* chunks, or columns of W */
-    long down, across;       /* rows of the slab from a position to the next; its kinds of columns */
-    long pitch, plane, slab; /* floats of a row, of a plane and of all of the slab */
-    long rows, row_blocks;   /* of W in a block */
-    long span, spans;        /* of all in a block; how many of them */
+    long all;                /* number of chunks, or of columns of W */
+    long down, across;       /* slab rows between positions; number of column remainders */
+    long pitch, plane, slab; /* floats of a row, a plane and all of the slab */
+    long rows, row_blocks;   /* rows of W in a block; number of such blocks */
+    long span, spans;        /* part of `all` in a block; number of such parts */
 } ddp__conv_plan;
 
-/* Floats of a plane of a slab with rows_each rows of part positions, at most. */
+/* Maximum floats of a slab plane for rows_each rows of `part` positions. */
 static long ddp__conv_plane(ddp__conv_plan *plan, long rows_each, long part)
 {
     const ddp__conv_view *v = &plan->g->view;
@@ -50,7 +51,7 @@ static long ddp__conv_plane(ddp__conv_plan *plan, long rows_each, long part)
     return plan->plane;
 }
 
-/* Begins a plan: chunks of at most positions positions whose slab holds planes planes. */
+/* Starts a plan: chunks of at most `positions` positions, whose slab has `planes` planes. */
 static void ddp__conv_chunks(ddp__conv_plan *plan, const ddp_op_call *call, const ddp__conv_product *g,
                              long positions, long planes)
 {
@@ -83,7 +84,7 @@ static void ddp__conv_chunks(ddp__conv_plan *plan, const ddp_op_call *call, cons
     plan->chunks = plan->parts > 1 ? total * plan->parts : ddp__parts(total, plan->rows_each);
 }
 
-/* Positions first..last-1 of chunk t, counted through all images. */
+/* Sets the range of positions first..last-1 of chunk t, counted over all images. */
 static void ddp__conv_chunk(const ddp__conv_plan *plan, long t, long *first, long *last)
 {
     const ddp__conv_view *v = &plan->g->view;
@@ -95,8 +96,8 @@ static void ddp__conv_chunk(const ddp__conv_plan *plan, long t, long *first, lon
                             : ddp__min_long(v->images * v->rows, row + plan->rows_each) * v->cols;
 }
 
-/* Where position q lies in the slab of the chunk that begins at first (or in the images), and how
- * many positions from there on are neighbours. */
+/* Offset of position q in the slab of the chunk that begins at first (or in the images). *run: number of
+ * contiguous positions from there. */
 static long ddp__conv_at(const ddp__conv_plan *plan, long first, long q, long *run)
 {
     const ddp__conv_view *v = &plan->g->view;
@@ -114,7 +115,7 @@ static long ddp__conv_at(const ddp__conv_plan *plan, long first, long q, long *r
     return line * plan->pitch + col - (plan->parts > 1 ? first % v->cols : 0);
 }
 
-/* Where tap (a, b) of plane p lies from there. */
+/* Offset of tap (a, b) of plane p from a position. */
 static long ddp__conv_tap(const ddp__conv_plan *plan, long p, long a, long b)
 {
     if (plan->direct) return p * plan->plane + a * plan->pitch + b;
@@ -122,7 +123,8 @@ static long ddp__conv_tap(const ddp__conv_plan *plan, long p, long a, long b)
            b / plan->across;
 }
 
-/* Elements lo..hi-1 of a line: every step-th of a row of x from column first on; zeros around. */
+/* Elements lo..hi-1 of a line: every step-th element of a row of x from column first on, with zeros
+ * outside. */
 typedef struct ddp__conv_line {
     long first, lo, hi;
 } ddp__conv_line;
@@ -138,8 +140,8 @@ static ddp__conv_line ddp__conv_clip(long first, long w, long step, long n)
     return l;
 }
 
-/* The slab of planes p0..p1-1 (of x, where a group begins) behind positions first..last-1. Zeros beside the
- * lines are there from the start, where a chunk has whole rows. */
+/* Fills the slab for positions first..last-1 from planes p0..p1-1 (x: start of a group). If a chunk has
+ * whole rows, the zeros around the lines are already set. */
 static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float *x, long p0, long p1,
                            long first, long last)
 {
@@ -154,7 +156,7 @@ static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float 
     if (plan->parts > 1) memset(slab, 0, (size_t)plan->slab * sizeof *slab);
     for (kind = 0; kind < across; kind++) lines[kind] = ddp__conv_clip(left + kind, w, step, width);
     for (i = 0; step == 1 && i < row1 - row0 + v->kh; i++) at[i] = i * w;
-    for (row = row0; row < row1; row += n) { /* image by image */
+    for (row = row0; row < row1; row += n) { /* one image at a time */
         const float *image = x + row / v->rows * v->image;
         const long y0 = v->top + row % v->rows * step;
         n = ddp__min_long(v->rows - row % v->rows, row1 - row);
@@ -184,9 +186,10 @@ static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float 
     }
 }
 
-/* ---- over images ---- */
+/* ---- product over images ---- */
 
-/* Rows i0..i1-1 of W, k columns from column p on; from[] receives where each lies in a row. */
+/* Packs rows i0..i1-1 of W, k columns from column p on. from[] receives the position of each column in a
+ * row. */
 static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const float *w, long i0, long i1,
                              long p, long k)
 {
@@ -208,7 +211,7 @@ static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const floa
             plan->kernels->turn(pack, mr, src + p, at, rows, k);
         } else if (g->w_row == 1) {
             plan->kernels->gather(pack, mr, src, from, k, rows);
-        } else if (back) { /* a plane's taps, the last one first */
+        } else if (back) { /* taps of a plane in reverse order */
             for (q = 0; q < k; q += taps)
                 plan->kernels->turn(pack + (q + taps - 1) * mr, -mr, src + (from[q] - taps + 1), at, rows,
                                     taps);
@@ -219,7 +222,7 @@ static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const floa
     }
 }
 
-/* The register tiles of rows rows of y at positions q..q+n-1. */
+/* Computes the register tiles for rows of y at positions q..q+n-1. */
 static void ddp__conv_tiles(const ddp__conv_plan *plan, long k, const float *a, const float *b, float *y,
                             long rows, long q, long n, int add)
 {
@@ -265,7 +268,7 @@ static void ddp__conv_tiles(const ddp__conv_plan *plan, long k, const float *a, 
     }
 }
 
-/* Rows i0..i1-1 of y at the positions of chunks t0..t1-1. */
+/* Computes rows i0..i1-1 of y at the positions of chunks t0..t1-1. */
 static void ddp__conv_block(const ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0, long i1,
                             long t0, long t1)
 {
@@ -319,8 +322,8 @@ static long ddp__conv_most_rows(const ddp_op_call *call)
     return ddp__pool_threads((const ddp__pool *)call->pool) > 1 ? DDP__CONV_MC / 2 : DDP__CONV_MC;
 }
 
-/* Runs the plan's block for blocks of whole register tiles of at most so many rows, and spans of at most span
- * (multiples of least) of all, more and smaller ones for several threads. */
+/* Runs the plan in blocks: whole register tiles of limited height, times spans of at most `span`
+ * (multiples of least) of plan->all. Several threads get more and smaller blocks. */
 static void ddp__conv_run(ddp__conv_plan *plan, const ddp_op_call *call, long span, long least)
 {
     const ddp__conv_product *g = plan->g;
@@ -350,9 +353,9 @@ void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g)
     ddp__conv_run(&plan, call, span > 1 ? span : 1, 1);
 }
 
-/* ---- over weights ---- */
+/* ---- product over weights ---- */
 
-/* Rows i0..i1-1 of y at k positions from first on, and zeros to the end of a register tile. */
+/* Packs rows i0..i1-1 of y at k positions from first on, padded with zeros to a full register tile. */
 static void ddp__conv_pack_y(const ddp__conv_plan *plan, float *pack, const float *y, long i0, long i1,
                              long first, long k)
 {
@@ -373,7 +376,7 @@ static void ddp__conv_pack_y(const ddp__conv_plan *plan, float *pack, const floa
     }
 }
 
-/* Rows i0..i1-1 by columns j0..j1-1 of W. */
+/* Computes rows i0..i1-1 by columns j0..j1-1 of W. */
 static void ddp__conv_grad_block(const ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0,
                                  long i1, long j0, long j1)
 {
@@ -419,7 +422,8 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, ddp__conv_room *roo
     }
 }
 
-/* Chunks are cut for the widest span, whatever the threads: they order the sums. */
+/* The chunks do not depend on the number of threads, because they determine the order of sums: they are
+ * sized for the widest span. */
 void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_product *g)
 {
     const ddp__conv_view *v = &g->view;

@@ -1,11 +1,11 @@
-/* The inner loops: one text, instantiated per instruction set with vector extensions, so that -march=native
- * is not needed and -O1 is enough. A vector type wider than the function's target would be lowered to scalar
- * code (30 times slower, measured), so every function that touches one carries its set's attributes and
- * passes vectors by pointer. */
+/* The inner loops of the operators: one macro with vector extensions, instantiated for each instruction
+ * set, so that -march=native is not needed and -O1 is enough. A vector type wider than the function's
+ * target would be lowered to scalar code (30 times slower, measured). So every function that uses vectors
+ * has the attributes of its set, and passes vectors by pointer. */
 #include "ops/ops.h"
 
-/* Rows of the register tile, spelled out: whether a compiler unrolls a loop is its own affair,
- * and accumulators that stay in an array are in memory. */
+/* Rows of the register tile, unrolled by hand: not every compiler unrolls the loop, and accumulators in
+ * an array are kept in memory instead of registers. */
 #define DDP__ROWS_6(X, T)   X(T, 0) X(T, 1) X(T, 2) X(T, 3) X(T, 4) X(T, 5)
 #define DDP__ROWS_8(X, T)   DDP__ROWS_6(X, T) X(T, 6) X(T, 7)
 #define DDP__ROW_FROM(T, i) const float *a##i = a + (i)*a_row;
@@ -28,20 +28,20 @@
         }                                                          \
     }
 
-/* The lower and the upper halves of two vectors of four, element by element in turn. */
+/* Interleaves the lower halves, and the upper halves, of two vectors of four elements. */
 #if defined(__clang__) || __GNUC__ >= 12
 #define DDP__CAN_ZIP        1
 #define DDP__ZIP_LOW(u, v)  __builtin_shufflevector(u, v, 0, 4, 1, 5)
 #define DDP__ZIP_HIGH(u, v) __builtin_shufflevector(u, v, 2, 6, 3, 7)
-#else /* the loop that is left then does all of it */
+#else /* the scalar loop processes everything */
 #define DDP__CAN_ZIP        0
 #define DDP__ZIP_LOW(u, v)  (u)
 #define DDP__ZIP_HIGH(u, v) (v)
 #endif
 
-/* exp as in Cephes expf: n = round(x / ln 2), r = x - n ln 2 in two parts, a polynomial in r,
- * times 2^n. Relative error below 2e-7. The argument is held within [-87.3, 88.3], where 2^n is a
- * normal number; NaN stays NaN. The rounding constant 1.5 * 2^23 leaves n in the low bits. */
+/* exp as in Cephes expf: n = round(x / ln 2), r = x - n ln 2 in two parts, a polynomial in r, times 2^n.
+ * The relative error is below 2e-7. The argument is clamped to [-87.3, 88.3], where 2^n is a normal
+ * number; NaN stays NaN. Adding the rounding constant 1.5 * 2^23 leaves n in the low bits. */
 #define DDP__KERNEL_SET(S, BYTES, MR, ROWS, ATTR)                                                            \
     typedef float ddp__vec_##S __attribute__((vector_size(BYTES)));                                          \
     typedef float ddp__mem_##S __attribute__((vector_size(BYTES), aligned(4), may_alias));                   \
