@@ -1,13 +1,14 @@
-/* What the compressors share: bit patterns of floats, little-endian fields, the message header. */
+/* Helpers that the compressors share: bit patterns of floats, little-endian fields, the message header, and
+ * the arithmetic of block quantisation. */
 #pragma once
 
 #include "base/platform.h"
 #include "compress/compress.h"
 
-#define DDP__MAGNITUDE UINT32_C(0x7fffffff) /* all bits but the sign: ordered as the magnitudes */
-#define DDP__INFINITE  UINT32_C(0x7f800000) /* magnitudes above it are NaN */
-#define DDP__HUGE      UINT32_C(0x73000000) /* 2^103: less, added to a finite x, stays finite */
-#define DDP__PACK_MOST (SIZE_MAX / 32)      /* elements of an array: no size can overflow */
+#define DDP__MAGNITUDE UINT32_C(0x7fffffff) /* all bits but the sign; sorts like the magnitudes */
+#define DDP__INFINITE  UINT32_C(0x7f800000) /* infinity; larger patterns are NaN */
+#define DDP__HUGE      UINT32_C(0x73000000) /* 2^103: a finite x plus a magnitude below it stays finite */
+#define DDP__PACK_MOST (SIZE_MAX / 32)      /* limit for n, in elements, so that no size overflows */
 
 static inline DDP__DEVICE uint32_t ddp__codec_bits(float x)
 {
@@ -27,7 +28,7 @@ static inline DDP__DEVICE float ddp__codec_float(uint32_t bits)
 
 static inline DDP__DEVICE uint32_t ddp__magnitude(float x) { return ddp__codec_bits(x) & DDP__MAGNITUDE; }
 
-/* 1: v is not finite, or x is and x + v is not. */
+/* Returns 1 if v is not finite, or if x is finite and x + v is not. */
 static inline DDP__DEVICE int ddp__sum_spoils(float x, float v)
 {
     return ddp__magnitude(v) >= DDP__INFINITE ||
@@ -63,7 +64,7 @@ typedef enum ddp__unpack { DDP__UNPACK_STORE, DDP__UNPACK_ADD, DDP__UNPACK_SUBTR
 enum { DDP__ANY_BLOCK = 16 };
 typedef int32_t ddp__any_lanes __attribute__((vector_size(16)));
 
-/* 1 if a magnitude of x[0..15] is above floor. */
+/* Returns 1 if the bits of some magnitude of x[0..15] are above floor. */
 static inline int ddp__any_above(const float *x, int32_t floor)
 {
     const int32_t m = (int32_t)DDP__MAGNITUDE;
@@ -82,42 +83,42 @@ static inline int ddp__any_above(const float *x, int32_t floor)
     return (half[0] | half[1]) != 0;
 }
 
-/* Position of the first of x[0..n-1] whose magnitude's bits are at least `least`; n if none is. */
+/* Returns the position of the first of x[0..n-1] with magnitude bits >= `least`, or n if there is none. */
 DDP_LIB size_t ddp__first_from(const float *x, size_t n, uint32_t least);
-/* Position of the first NaN of x[0..n-1]; n if there is none. */
+/* Returns the position of the first NaN in x[0..n-1], or n if there is none. */
 DDP_LIB size_t ddp__first_nan(const float *x, size_t n);
-DDP_LIB ddp_status ddp__found_nan(uint64_t at, ddp_error *err); /* DDP_NUMERIC: x[at] is NaN. */
+DDP_LIB ddp_status ddp__found_nan(uint64_t at, ddp_error *err); /* returns DDP_NUMERIC: x[at] is NaN */
 
-/* DDP_NUMERIC if v is not finite, or a finite x[at] would not stay so; nothing to say of a |v| below
- * DDP__HUGE. */
+/* Returns DDP_NUMERIC if v is not finite, or if x[at] is finite and the sum would not be. |v| < DDP__HUGE
+ * never fails. */
 DDP_LIB ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v, ddp_error *err);
 
 #ifndef DDP_NO_PLANNERS
-/* A selection's arguments. */
+/* Checks the arguments of ddp_topk or ddp_randomk (`who`). */
 DDP_LIB ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k, const void *scratch,
                                      size_t have, size_t need, const uint64_t *index, ddp_error *err);
 
-/* DDP_ARG if bytes do not fit the capacity. */
+/* Returns DDP_ARG if a message of `bytes` bytes does not fit the capacity. */
 DDP_LIB ddp_status ddp__pack_room(const void *out, size_t capacity, size_t bytes, ddp_error *err);
 DDP_LIB void ddp__pack_head(unsigned char *p, ddp_packing packing, size_t n, size_t k);
 #endif
 
-/* ---- blocks in equal steps, of levels -levels..levels ---- */
+/* ---- int8 and int4 blocks: integer levels in -levels..levels ---- */
 
-/* What the largest level means, as it is received. */
+/* Returns the value that the receiver decodes for the largest level. */
 static inline DDP__DEVICE float ddp__quantise_top(uint32_t scale, double levels)
 {
     return (float)((double)ddp__codec_float(scale) * levels);
 }
 
-/* The smallest float of which the largest level means at least the largest magnitude of a block; one less
- * where that would not be finite. */
+/* Returns the smallest float s for which the largest level decodes to at least `largest`, the largest
+ * magnitude of a block. Returns the next smaller float if `levels` times s would not be finite. */
 static inline DDP__DEVICE float ddp__quantise_scale_of(float largest, double levels)
 {
     uint32_t bits;
 
     if (!(largest > 0)) return 0;
-    /* the float above or below the quotient, or the quotient */
+    /* start with the rounded quotient; the exact answer is at most one float away */
     bits = ddp__codec_bits((float)((double)largest * (1 / levels)));
     bits += ddp__quantise_top(bits, levels) < largest;
     bits -= ddp__quantise_top(bits - 1, levels) >= largest;
@@ -125,14 +126,14 @@ static inline DDP__DEVICE float ddp__quantise_scale_of(float largest, double lev
     return ddp__codec_float(bits);
 }
 
-/* x / s rounded, halves away from 0; inverse = 1 / s, or 0.
+/* Returns x / s rounded to the nearest integer, halves away from 0. inverse = 1 / s, or 0.
  *
- * What is added to |x| / s before it is cut to a whole number: a half, and a little. Where the quotient of
- * two floats is not h + 1/2 exactly, it is further than 2^-26 from it: for s / 2 <= |x| the numerator of (2
- * |x| - (2 h + 1) s) / 2 s is a multiple of the last place of s, which is more than s / 2^24; just below s /
- * 2 the last place of x is s / 2^25 at least. |x| (1 / s) in double is off by less than 2^-44. So exact
- * halves go up, what is below them never does, and the level is that of the exact quotient, fused
- * multiply-add or not. */
+ * The code adds slightly more than a half to |x| / s and truncates. A quotient of two floats that is not
+ * exactly h + 1/2 differs from it by more than 2^-26. For s / 2 <= |x| the numerator of (2 |x| - (2 h + 1) s)
+ * / 2 s is a multiple of the last place of s, which is more than s / 2^24; just below s / 2 the last place of
+ * x is at least s / 2^25. |x| (1 / s) in double has an error below 2^-44. Exact halves are therefore rounded
+ * up and smaller quotients never are: the level is that of the exact quotient, with or without fused
+ * multiply-add. */
 static inline DDP__DEVICE int ddp__quantise_level_of(float x, double inverse)
 {
     const int q = (int)(fabs((double)x) * inverse + (0.5 + 1.0 / (1 << 30)));
@@ -140,16 +141,16 @@ static inline DDP__DEVICE int ddp__quantise_level_of(float x, double inverse)
     return x < 0 ? -q : q;
 }
 
-/* Level `at` of a payload; wide: a byte each, else a half byte. */
+/* Returns level number `at` of a payload. wide: 1 = one byte per level, 0 = half a byte. */
 static inline DDP__DEVICE int ddp__quantised_level(int wide, const unsigned char *p, size_t at)
 {
     if (wide) return (int)(p[at] ^ 128u) - 128;
     return (int)(p[at / 2] >> 4 * (at % 2) & 15) - 8;
 }
 
-/* A quantised payload of n elements: fill writes it, of finite elements; check validates all of it; apply
- * reads it. */
-DDP_LIB size_t ddp__quantised_bytes(ddp_packing packing, size_t n); /* 0: does not fit size_t */
+/* The quantised payload of n elements: ddp__quantised_fill writes it from finite elements,
+ * ddp__quantised_check validates all of it, ddp__quantised_apply decodes it. */
+DDP_LIB size_t ddp__quantised_bytes(ddp_packing packing, size_t n); /* 0 if it does not fit size_t */
 DDP_LIB void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned char *payload);
 DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload, ddp__unpack how,
                                         const float *x, size_t n, ddp_error *err);

@@ -1,8 +1,8 @@
-/* Messages of the compressors, made and checked and applied; error feedback. */
+/* Compressed messages: encoding, validation and decoding; error feedback. */
 #include "base/core.h"
 #include "compress/codec.h"
 
-/* "DDPC" as a little-endian number; the version of everything behind it. */
+/* "DDPC" as a little-endian number; the version covers everything after it. */
 #define DDP__PACK_MAGIC UINT32_C(0x43504444)
 enum { DDP__PACK_VERSION = 1 };
 
@@ -32,8 +32,9 @@ ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_error *err)
 
 /* ---- sizes ---- */
 
-/* Bytes of k gaps: one each, one more for each that is at least 2^7, 2^14, .. The gaps and the
- * kept elements add up to n at most, so no more than n >> 7 j of them reach 2^(7 j). */
+/* Returns the maximum size, in bytes, of k gaps: one byte each, plus one for each gap that is at least 2^7,
+ * 2^14, and so on. The gaps and the kept elements add up to at most n, so that at most n >> 7 j gaps reach
+ * 2^(7 j). */
 static size_t ddp__pack_gaps(size_t n, size_t k)
 {
     size_t bytes = k;
@@ -82,7 +83,7 @@ ddp_status ddp__pack_room(const void *out, size_t capacity, size_t bytes, ddp_er
     return DDP_OK;
 }
 
-/* ---- sending ---- */
+/* ---- encoding ---- */
 
 void ddp__pack_head(unsigned char *p, ddp_packing packing, size_t n, size_t k)
 {
@@ -99,7 +100,7 @@ static void ddp__pack_values(unsigned char *p, const float *value, size_t k)
     for (size_t i = 0; i < k; i++) ddp__codec_put32(p + 4 * i, ddp__codec_bits(value[i]));
 }
 
-/* Bytes of one gap, which is written to p unless that is NULL. */
+/* Returns the size of an encoded gap, in bytes. Writes it to p unless p is NULL. */
 static size_t ddp__pack_gap(unsigned char *p, uint64_t gap)
 {
     size_t bytes = 0;
@@ -110,7 +111,7 @@ static size_t ddp__pack_gap(unsigned char *p, uint64_t gap)
     return bytes + 1;
 }
 
-/* What the message takes, if index and value are fit to be sent. */
+/* Validates index and value, and computes the size of the message. */
 static ddp_status ddp__pack_measure(ddp_packing packing, size_t n, size_t k, const uint64_t *index,
                                     const float *value, size_t *bytes, ddp_error *err)
 {
@@ -172,7 +173,7 @@ ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, const uint64
     return DDP_OK;
 }
 
-/* All of x. */
+/* Writes a message with all of x. */
 static ddp_status ddp__pack_all(const char *who, ddp_packing packing, const float *x, size_t n, void *out,
                                 size_t capacity, size_t *bytes, ddp_error *err)
 {
@@ -217,9 +218,9 @@ ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, voi
     return ddp__pack_all("ddp_pack_quantised", packing, x, n, out, capacity, bytes, err);
 }
 
-/* ---- receiving ---- */
+/* ---- decoding ---- */
 
-enum { DDP__UNPACK_PART = 1024 }; /* dense values looked at together; they stay in L1 */
+enum { DDP__UNPACK_PART = 1024 }; /* dense values checked at a time; fits in L1 */
 
 ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, ddp_error *err)
 {
@@ -255,11 +256,11 @@ ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, d
     return DDP_OK;
 }
 
-/* A walk over the kept elements of a message in their order. */
+/* An iterator over the elements of a sparse message, in their order. */
 typedef struct ddp__unpack_walk {
     const unsigned char *value, *index, *end;
     ddp_packing packing;
-    uint64_t next; /* delta: the lowest index that can follow */
+    uint64_t next; /* delta: the lowest possible value of the next index */
 } ddp__unpack_walk;
 
 static ddp__unpack_walk ddp__unpack_begin(const ddp_packed *m, const unsigned char *p, size_t bytes)
@@ -277,7 +278,8 @@ static ddp__unpack_walk ddp__unpack_begin(const ddp_packed *m, const unsigned ch
     return w;
 }
 
-/* The next index; UINT64_MAX if the bytes end within it, it overflows, or it has more bytes than it needs. */
+/* Returns the next index. Returns UINT64_MAX if the message ends within it, if it overflows, or if its
+ * encoding is longer than needed. */
 static uint64_t ddp__unpack_index(ddp__unpack_walk *w)
 {
     uint64_t at = 0, part;

@@ -1,10 +1,9 @@
-/* Block quantisation to 8 or 4 bits, in equal steps or (E3M0) in powers of two: the payload of a message,
- * written and read. And numbers that are not wanted in what travels: NaN, and sums, of a residual and a
- * gradient too, that are not finite. */
+/* Block quantisation to int8, int4 and E3M0: encoding, validation and decoding of a message payload. Also
+ * checks for NaN and for sums that are not finite. */
 #include "compress/codec.h"
 #include "nn/exact.h"
 
-/* ---- what is not wanted ---- */
+/* ---- invalid numbers ---- */
 
 size_t ddp__first_from(const float *x, size_t n, uint32_t least)
 {
@@ -48,7 +47,7 @@ ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, dd
     return DDP_OK;
 }
 
-/* ---- sending: whole blocks, the last padded with zeros: -O2 vectorises loops of a fixed length ---- */
+/* ---- encoding: whole blocks, the last padded with zeros; compilers vectorise fixed counts at -O2 ---- */
 
 typedef int32_t ddp__quantise_lanes __attribute__((vector_size(16)));
 
@@ -58,7 +57,7 @@ static size_t ddp__quantise_blocks(size_t n)
     return n / DDP_QUANTISE_BLOCK + (n % DDP_QUANTISE_BLOCK != 0);
 }
 
-/* Bytes of the levels of n elements. */
+/* Returns the size, in bytes, of the levels of n elements. */
 static size_t ddp__quantise_size(ddp_packing packing, size_t n)
 {
     return packing == DDP_PACK_INT8 ? n : n / 2 + n % 2;
@@ -71,7 +70,7 @@ size_t ddp__quantised_bytes(ddp_packing packing, size_t n)
     return levels > SIZE_MAX - scales ? 0 : scales + levels;
 }
 
-/* The largest magnitude of a block of finite elements. */
+/* Returns the largest magnitude of a block of finite elements. */
 static float ddp__quantise_largest(const float *x)
 {
     const int32_t m = (int32_t)DDP__MAGNITUDE;
@@ -93,14 +92,14 @@ static float ddp__quantise_largest(const float *x)
     return ddp__codec_float((uint32_t)largest);
 }
 
-/* Levels -levels..levels of a block. */
+/* Computes the levels of a block, in -levels..levels. */
 static void ddp__quantise_block(const float *x, float scale, signed char *level)
 {
     const double inverse = scale > 0 ? 1 / (double)scale : 0;
     int whole[DDP_QUANTISE_BLOCK], i;
 
     for (i = 0; i < DDP_QUANTISE_BLOCK; i++) whole[i] = ddp__quantise_level_of(x[i], inverse);
-#ifdef __SSE2__ /* what compilers make of the loop below takes as long as all of the above */
+#ifdef __SSE2__ /* compilers turn the loop below into code that takes as long as the loop above */
     for (i = 0; i < DDP_QUANTISE_BLOCK; i += 16) {
         __m128i part[4];
         memcpy(part, whole + i, sizeof part);
@@ -112,7 +111,7 @@ static void ddp__quantise_block(const float *x, float scale, signed char *level)
 #endif
 }
 
-/* Levels as half bytes, level + 8, the even ones low: eight at a time. */
+/* Packs levels into half bytes as level + 8, even elements in the low half, eight levels at a time. */
 static void ddp__quantise_halve(const signed char *level, unsigned char *p)
 {
     for (int i = 0; i < DDP_QUANTISE_BLOCK; i += 8, p += 4) {
@@ -136,17 +135,18 @@ static void ddp__quantise_double(const unsigned char *p, signed char *level)
     }
 }
 
-/* ---- E3M0 (Streaming DiLoCo, arXiv:2501.18512): a sign and three bits of exponent; code = level + 8 ---- */
+/* ---- E3M0 (Streaming DiLoCo, arXiv:2501.18512): a sign bit and 3 bits of exponent; level = code - 8 ---- */
 
 enum { DDP__E3M0_LEVELS = 7, DDP__E3M0_SIGN = 8 };
 
-/* A smaller scale would have denormal levels, which are not those of every processor. */
+/* With a smaller scale, levels would be denormal, which some processors flush to zero. */
 #define DDP__E3M0_LEAST 0x1p-100f
 
-/* What e means, of a code without its sign: s / 64, s / 32, .. s, exactly. */
+/* Returns the magnitude for exponent e: 0 for e = 0, else s / 64, s / 32, ..., s, exactly. */
 static float ddp__e3m0_value(float scale, int e) { return e ? ldexpf(scale, e - DDP__E3M0_LEVELS) : 0; }
 
-/* least[e]: the smallest magnitude whose nearest value is that of e or a larger one; halves go up. */
+/* Computes the levels of an E3M0 block. least[e] is the smallest magnitude that rounds to exponent e or more;
+ * halves round up. */
 static void ddp__e3m0_block(const float *x, float scale, signed char *level)
 {
     float least[DDP__E3M0_LEVELS + 1];
@@ -201,10 +201,10 @@ void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned
     }
 }
 
-/* ---- receiving ---- */
+/* ---- decoding ---- */
 
-/* Where the first eight bytes begin that hold a level below the lowest: -128, or -8. None does: at least
- * `bytes`. */
+/* Returns the offset of the first eight bytes that contain an invalid level (-128 or -8), or at least `bytes`
+ * if there is none. */
 static size_t ddp__quantised_low(ddp_packing packing, const unsigned char *p, size_t bytes)
 {
     const int wide = packing == DDP_PACK_INT8;
@@ -213,13 +213,15 @@ static size_t ddp__quantised_low(ddp_packing packing, const unsigned char *p, si
     unsigned char last[8];
     size_t at;
 
-    memset(last, 0x88, sizeof last); /* no such level */
+    memset(last, 0x88, sizeof last); /* padding that is not an invalid level */
     for (at = 0; at < bytes; at += 8) {
         const unsigned char *from = p + at;
         uint64_t w;
         if (bytes - at < 8) from = (const unsigned char *)memcpy(last, from, bytes - at);
         w = ddp__codec_get64(from) ^ lowest;
-        if ((w - one) & ~w & top) break; /* a field of zeros borrows */
+        if ((w - one) & ~w & top)
+            break; /* true if a field is zero: the subtraction borrows from its top
+                                            bit */
     }
     return at;
 }
@@ -285,7 +287,7 @@ ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payloa
     return DDP_OK;
 }
 
-/* x = level scale, or x + level scale where `add` is set, for a block. */
+/* Sets x = level * scale for a block, or x += level * scale if `add` is set. */
 static void ddp__quantised_block(const signed char *level, float scale, int add, float *x)
 {
     const ddp__f4 scales = ddp__f4_all(scale);
@@ -301,7 +303,7 @@ static void ddp__quantised_block(const signed char *level, float scale, int add,
             ddp__f4_store(x + i, ddp__f4_mul(ddp__f4_load(whole + i), scales));
 }
 
-/* The same of levels of E3M0. */
+/* Does the same for E3M0 levels. */
 static void ddp__e3m0_apply(const signed char *level, float scale, int add, float *x)
 {
     float value[2 * DDP__E3M0_SIGN];
@@ -328,7 +330,7 @@ void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp
 
     for (at = 0; at < n; at += len, payload += 4) {
         float scale = ddp__codec_float(ddp__codec_get32(payload));
-        if (how == DDP__UNPACK_SUBTRACT) scale = -scale; /* x - q s = x + q (-s), to the bit */
+        if (how == DDP__UNPACK_SUBTRACT) scale = -scale; /* x - q s = x + q (-s), bit-identical */
         len = n - at < DDP_QUANTISE_BLOCK ? n - at : DDP_QUANTISE_BLOCK;
         from = p;
         to = x + at;

@@ -1,17 +1,23 @@
-/* The largest of each chunk of an array in two bits each (SparseLoCo, arXiv:2508.15706). */
+/* Sparse 2-bit messages: the largest elements of each chunk, with a sign and one of two levels (SparseLoCo,
+ * arXiv:2508.15706). */
 #include "base/core.h"
 #include "compress/codec.h"
 
-/* A chunk: its scale u as a float, then for each kept element 14 bits, lowest first: 12 of index, 1: below 0,
- * 1: 2 u and not u. Indexes rise; an entry that does not is none. u = 0: nothing of the chunk was kept.
+/* Layout of a chunk: its scale u as a float, then 14 bits per kept element, lowest bits first: 12 bits of
+ * index, 1 bit for the sign (1 = negative), 1 bit for the level (1 = 2 u, 0 = u). Indexes ascend; the first
+ * one that does not ends the list. u = 0: the chunk has no elements.
  *
- * u is at most twice the smallest kept magnitude and has eight bits, so a level is at most twice what it
- * stands for and a multiple of that one's last place, as long as that is below 2^16 u: the difference is a
- * float, nothing is rounded away. What is larger by more than that alone in its chunk goes alone. */
+ * The residual is exact for these reasons. u is at most twice the smallest kept magnitude and has eight
+ * significant bits. A level is therefore at most twice the element it represents. It is also a multiple of
+ * the element's last place, as long as the element is below 2^16 u. The difference of the two is then a
+ * float. ddp__sparse_range drops elements that are too small compared with the largest one of the chunk for
+ * this to hold. */
 enum { DDP__SPARSE_FIELD = 14, DDP__SPARSE_SCALES = 4, DDP__SPARSE_ROUNDS = 4 };
-#define DDP__SPARSE_RANGE 0x1p-14f /* of the largest: what is below it is not kept beside it */
+#define DDP__SPARSE_RANGE \
+    0x1p-14f /* relative to the largest of the chunk: smaller elements are not kept with
+                                      it */
 #define DDP__SPARSE_LEAST 0x1p-100f
-#define DDP__SPARSE_MOST  0x1p126 /* of a scale: its double is finite */
+#define DDP__SPARSE_MOST  0x1p126 /* limit of a scale: twice the scale is finite */
 
 int ddp_sparse_keep(double fraction)
 {
@@ -20,7 +26,7 @@ int ddp_sparse_keep(double fraction)
     return !(k >= 1) ? 1 : k >= DDP_SPARSE_CHUNK ? DDP_SPARSE_CHUNK : (int)k;
 }
 
-/* Entries of a chunk of len elements. */
+/* Returns the number of entries for a chunk of len elements. */
 static size_t ddp__sparse_entries(size_t len, int keep)
 {
     return (len * (size_t)keep + DDP_SPARSE_CHUNK - 1) / DDP_SPARSE_CHUNK;
@@ -50,7 +56,7 @@ size_t ddp_sparse_scratch(int keep)
 
 /* ---- sending ---- */
 
-/* u for magnitudes of a chunk, by k-means with two levels that are bound to each other. */
+/* Returns the scale u for the magnitudes of a chunk: k-means with two levels, u and 2 u. */
 static float ddp__sparse_scale(const float *value, size_t k, float smallest)
 {
     double u = 0;
@@ -73,7 +79,8 @@ static float ddp__sparse_scale(const float *value, size_t k, float smallest)
     return ddp__codec_float(bits);
 }
 
-/* Drops what is too small beside the largest; *smallest of those that stay. */
+/* Drops the elements that are too small compared with the largest one. Returns how many remain; *smallest is
+ * the smallest magnitude of these. */
 static size_t ddp__sparse_range(uint64_t *index, float *value, size_t k, float *smallest)
 {
     float largest = 0;
@@ -157,7 +164,7 @@ static unsigned ddp__sparse_get(const unsigned char *p, size_t i)
     return field;
 }
 
-/* Adds a chunk's values to x where it is not NULL; else says what is wrong with them. */
+/* Adds a chunk's values to x. If x is NULL, only validates the chunk and reports the error. */
 static ddp_status ddp__sparse_read(const unsigned char *p, size_t len, int keep, float *x, ddp_error *err)
 {
     const float u = ddp__codec_float(ddp__codec_get32(p));
@@ -168,7 +175,7 @@ static ddp_status ddp__sparse_read(const unsigned char *p, size_t len, int keep,
     for (size_t i = 0; i < ddp__sparse_entries(len, keep) && u > 0; i++) {
         const unsigned field = ddp__sparse_get(p + DDP__SPARSE_SCALES, i);
         const size_t index = field & 4095u;
-        if (i && index <= last) break; /* no more */
+        if (i && index <= last) break; /* end of the list */
         if (index >= len) return ddp__fail(err, DDP_FORMAT, "index %zu in a chunk of %zu", index, len);
         if (x) x[index] += (field >> 12 & 1 ? -u : u) * (field >> 13 ? 2.0f : 1.0f);
         last = index;

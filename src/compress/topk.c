@@ -1,24 +1,23 @@
-/* The k largest elements of an array, exactly, and k at random; and how much each link of a pipeline
- * compresses. */
+/* Exact top-k and random-k selection, and the compression ratio of each link of a pipeline (AdaTopK). */
 #include "base/core.h"
 #include "compress/codec.h"
 
-/* Magnitudes are compared as integers: without its sign bit a float's pattern grows with |x|, NaN above
- * infinity. */
+/* Magnitudes are compared as integers: without its sign bit, the bit pattern of a float grows with |x|, and
+ * NaN is above infinity. */
 
 enum {
-    DDP__TOPK_RUN = 4096,     /* elements between two looks at the room that is left; stays in L1 */
-    DDP__TOPK_SAMPLE = 65536, /* magnitudes at most that guess the threshold */
-    DDP__TOPK_NEAR = 4,       /* of them side by side: they share a cache line */
+    DDP__TOPK_RUN = 4096,     /* elements between two checks of the free space; fits in L1 */
+    DDP__TOPK_SAMPLE = 65536, /* most magnitudes sampled for the threshold */
+    DDP__TOPK_NEAR = 4,       /* of these, adjacent elements: they share a cache line */
     DDP__TOPK_FEW = 32768,    /* shorter arrays are not sampled */
     DDP__TOPK_BINS = 2048
 };
 
-/* Elements above the threshold seen so far, by ascending index, and the room for them. */
+/* The elements above the threshold found so far, by ascending index, and the capacity of the list. */
 typedef struct ddp__topk_found {
     uint64_t *index;
     size_t *bins;
-    uint32_t *bits; /* the elements themselves */
+    uint32_t *bits; /* bit patterns of the elements */
     size_t n, most;
     int32_t floor; /* only magnitudes above it are collected */
 } ddp__topk_found;
@@ -40,18 +39,18 @@ size_t ddp_topk_scratch(size_t n, size_t k)
     return fixed + most * 12;
 }
 
-/* ---- the k-th of a list ---- */
+/* ---- the k-th largest of a list ---- */
 
-/* The rank-th largest magnitude of m, digit by digit: 11, 10 and 10 bits (of which the first `digits` are
- * found, the rest is 0). *ties = how many that agree with it in these are among the rank. Two counts of each
- * bin, taken in turn: most magnitudes fall into few bins, and a count cannot be read again before it is
- * written. */
+/* Returns the rank-th largest of m magnitudes by radix select, with digits of 11, 10 and 10 bits. Only the
+ * first `digits` digits are computed; the rest is 0. *ties receives how many of the magnitudes that agree in
+ * these digits are among the `rank` largest. Each bin has two counters that are used alternately: most
+ * magnitudes fall into few bins, and a counter cannot be read again before its last write completes. */
 static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int digits, size_t *bins,
                               size_t *ties)
 {
     static const int shift[3] = {20, 10, 0};
     size_t *odd = bins + DDP__TOPK_BINS;
-    uint32_t found = 0, fixed = 0; /* the digits found so far, and where they are */
+    uint32_t found = 0, fixed = 0; /* the digits found so far, and the mask of their bits */
 
     for (int digit = 0; digit < digits; digit++) {
         const int s = shift[digit];
@@ -72,8 +71,8 @@ static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int d
     return found;
 }
 
-/* Writes the k elements above nth, and the first of those equal to it, in order. out may be the list
- * itself. */
+/* Writes the k selected elements in index order: those above nth, and the first `ties` equal to it. out may
+ * be the list itself. */
 static void ddp__topk_keep(const ddp__topk_found *f, size_t k, uint32_t nth, size_t ties, uint64_t *index,
                            void *out)
 {
@@ -99,8 +98,8 @@ static ddp_status ddp__topk_no_nan(const ddp__topk_found *f, ddp_error *err)
 
 /* ---- the pass over the array ---- */
 
-/* Appends those of x[0..n-1] above the floor. Every element is written, and kept by counting: without a
- * branch. */
+/* Appends the elements of x[0..n-1] whose magnitude is above the floor. The loop has no branch: it writes
+ * every element and advances only past those it collects. */
 static void ddp__topk_append(ddp__topk_found *f, const float *x, size_t n, uint64_t at)
 {
     uint64_t *index = f->index;
@@ -117,8 +116,8 @@ static void ddp__topk_append(ddp__topk_found *f, const float *x, size_t n, uint6
     f->n = m;
 }
 
-/* Cuts the list back to its k largest. A later element must exceed the least: an equal one has the higher
- * index. */
+/* Reduces the list to its k largest and raises the floor to the smallest of these. A later element must
+ * exceed the floor, because of equal magnitudes the lower index is selected. */
 static ddp_status ddp__topk_cut(ddp__topk_found *f, size_t k, ddp_error *err)
 {
     size_t ties;
@@ -132,11 +131,12 @@ static ddp_status ddp__topk_cut(ddp__topk_found *f, size_t k, ddp_error *err)
     return DDP_OK;
 }
 
-/* All magnitudes above the floor; where they do not fit, at least the k largest of all. */
+/* Collects all magnitudes above the floor. If they do not fit, the list contains at least the k largest of
+ * x. */
 static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n, size_t k, ddp_error *err)
 {
-    uint32_t list[(int)DDP__TOPK_RUN / (int)DDP__ANY_BLOCK]; /* blocks of a run that hold a magnitude above
-                                                                the floor */
+    uint32_t list[(int)DDP__TOPK_RUN / (int)DDP__ANY_BLOCK]; /* blocks of a run with a magnitude above the
+                                                                floor */
     size_t at, blocks, b;
 
     for (at = 0;; at += DDP__TOPK_RUN) {
@@ -154,8 +154,8 @@ static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n
 
 /* ---- the threshold ---- */
 
-/* m elements: DDP__TOPK_NEAR neighbours from a random place of each of m / DDP__TOPK_NEAR equal parts of the
- * array. */
+/* Samples m elements: DDP__TOPK_NEAR adjacent ones from a random place in each of m / DDP__TOPK_NEAR equal
+ * parts of the array. */
 static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t m)
 {
     size_t part = n / (m / DDP__TOPK_NEAR), i;
@@ -168,8 +168,8 @@ static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t 
     }
 }
 
-/* A threshold that a few more than k magnitudes exceed; attempt 1: twice as many, 2: all. A NaN always
- * exceeds it. */
+/* Returns a threshold that slightly more than k magnitudes exceed; attempt 1: about twice as many; attempt 2:
+ * all. A NaN always exceeds it. */
 static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t n, size_t k, int attempt)
 {
     size_t m = n / 64, ties;
@@ -179,7 +179,8 @@ static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t 
     if (m > DDP__TOPK_SAMPLE) m = DDP__TOPK_SAMPLE;
     m -= m % DDP__TOPK_NEAR;
     if (n < DDP__TOPK_FEW || attempt > 1) return -1;
-    rank = (double)k / (double)n * (double)m; /* expected; its deviation is below the root */
+    rank = (double)k / (double)n * (double)m; /* expected value; the standard deviation is below its square
+                                                 root */
     rank = (attempt ? 2 : 1) * (rank + 5 * sqrt(rank) + 8);
     if (rank >= (double)m) return -1;
     ddp__topk_sample(x, n, f->bits, m);
@@ -227,11 +228,11 @@ ddp_status ddp_topk(const float *x, size_t n, size_t k, void *scratch, size_t sc
     return DDP_OK;
 }
 
-/* ---- k at random ---- */
+/* ---- random-k ---- */
 
 size_t ddp_randomk_scratch(size_t n) { return (n / 64 + (n % 64 != 0)) * sizeof(uint64_t); }
 
-/* 1 if bit i was set before; it is set now. */
+/* Sets bit i. Returns 1 if it was set before, else 0. */
 static int ddp__randomk_mark(uint64_t *bitmap, uint64_t i)
 {
     uint64_t *word = bitmap + i / 64, bit = UINT64_C(1) << i % 64;
@@ -241,8 +242,8 @@ static int ddp__randomk_mark(uint64_t *bitmap, uint64_t i)
     return was;
 }
 
-/* Floyd: round j draws from the first j+1 elements; what it draws twice stands for the newest, undrawn so
- * far. */
+/* Floyd's algorithm: each round draws from the first j + 1 elements; if the element is already drawn, the
+ * round takes element j instead, which no earlier round could draw. */
 ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch, size_t scratch_bytes,
                        uint64_t *index, float *value, ddp_error *err)
 {
@@ -256,7 +257,7 @@ ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *
     memset(bitmap, 0, words * sizeof *bitmap);
     for (j = n - k; j < n; j++)
         if (ddp__randomk_mark(bitmap, ddp_rng_below(&r, j + 1))) ddp__randomk_mark(bitmap, j);
-    for (int write = 0; write < 2; write++) /* outputs are untouched on error */
+    for (int write = 0; write < 2; write++) /* outputs are unchanged on error */
         for (w = 0; w < words; w++)
             for (word = bitmap[w]; word; word &= word - 1) {
                 size_t i = w * 64 + (size_t)__builtin_ctzll(word);
@@ -327,13 +328,13 @@ ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links, con
     for (int i = 0; i < links; i++) {
         ddp_link_compression *c = out + i;
         size_t dense = ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]);
-        /* the fraction first: the slowest link's is exactly 1 */
+        /* divide first: the fraction of the slowest link is exactly 1 */
         c->ratio = o->ratio;
         if (!o->uniform) c->ratio = slowest > 0 ? factor * o->ratio * (link_s[i] / slowest) : 1;
         if (!(c->ratio > 1)) c->ratio = 1;
         c->keep = ddp_keep_count(count[i], c->ratio);
         c->bytes = ddp_pack_bound(packing, count[i], c->keep);
-        /* 0: an array too long for the packing */
+        /* bytes is 0 if the array is too long for the packing */
         c->dense = !c->bytes || c->bytes >= dense;
         if (c->dense) {
             c->keep = count[i];
