@@ -219,9 +219,7 @@ static size_t ddp__quantised_low(ddp_packing packing, const unsigned char *p, si
         uint64_t w;
         if (bytes - at < 8) from = (const unsigned char *)memcpy(last, from, bytes - at);
         w = ddp__codec_get64(from) ^ lowest;
-        if ((w - one) & ~w & top)
-            break; /* true if a field is zero: the subtraction borrows from its top
-                                            bit */
+        if ((w - one) & ~w & top) break; /* a zero field borrows from its top bit */
     }
     return at;
 }

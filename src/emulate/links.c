@@ -1,4 +1,4 @@
-/* The texts of what is emulated, a link's and a script's, and what they mean for one worker. */
+/* Parses link specifications and scripts of incidents, and applies them to one worker. */
 #include "emulate/links.h"
 #include "emulate/netspec.h"
 
@@ -12,7 +12,8 @@ static const ddp__rate_unit ddp__rate_units[] = {
 static const ddp__rate_unit ddp__delay_units[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {NULL, 0}};
 static const ddp__rate_unit ddp__no_unit[] = {{"", 1}, {NULL, 0}};
 
-/* A number of digits and at most one point, then a unit; 1 if text[0..n) is just that. */
+/* Parses a number (digits and at most one point) followed by a unit. Returns 1 if text[0..n) is exactly
+ * that. */
 static int ddp__quantity(const char *text, size_t n, const ddp__rate_unit *units, double *out)
 {
     char word[60], *unit;
@@ -33,7 +34,7 @@ int ddp__netspec_fits(double rate, double delay_s)
     return (rate == 0 || (rate >= 1 && rate <= 1.25e14)) && delay_s >= 0 && delay_s <= 3600;
 }
 
-/* RATE alone, the first n bytes of text; 1, or 0 if it is not one. */
+/* Parses RATE from the first n bytes of text. Returns 1, or 0 if it is not a rate. */
 static int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s)
 {
     if ((n == 1 && *text == '0') || (n == 4 && !strncmp(text, "none", 4))) {
@@ -94,7 +95,7 @@ ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
 
 enum { DDP__SCRIPT_WORDS = 6 };
 
-typedef struct ddp__script_text { /* a line cut into words */
+typedef struct ddp__script_text { /* a line split into words */
     const char *name, *word[DDP__SCRIPT_WORDS];
     size_t size[DDP__SCRIPT_WORDS];
     int line, words, world;
@@ -143,7 +144,7 @@ static ddp_status ddp__script_pair(const ddp__script_text *t, ddp__incident *i)
     return i->a == i->b ? ddp__script_bad(t, 2, "a pair of two workers") : DDP_OK;
 }
 
-/* The words after "t=TIME". */
+/* Parses the words after "t=TIME". */
 static ddp_status ddp__script_words(const ddp__script_text *t, ddp__incident *i)
 {
     static const char *const kinds[] = {"stall", "slow", "drop", "kill"}, *const links[] = {"for", "to"};
@@ -223,8 +224,8 @@ ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_
 
 void ddp__incidents_free(ddp__incidents *s) { ddp__array_free(s->list); }
 
-/* The rate at a time: that of the last slow before it (of two at once the later line), unless a stall
- * lasts. */
+/* Returns the rate at a time: -1 during a stall, else the rate of the last `slow` before it (of two at the
+ * same time, the later line). */
 static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, double at)
 {
     double since = -1;

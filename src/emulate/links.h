@@ -1,76 +1,77 @@
-/* What is emulated for one worker: its access link, the ways to its peers, and a script of incidents. Texts
- * are read here; the engine gets times, rates and acts. */
+/* Network emulation for one worker: its access link, its paths to the peers, and a script of incidents.
+ * links.c parses the text forms; shape.c computes when bytes leave and arrive. */
 #pragma once
 
 #include "base/core.h"
 
 /* ---- shape.c ---- */
 
-/* From `at` seconds after the start on, an access link has this rate: bytes/s; 0 = unlimited, below: nothing
- * passes. */
+/* A change of an access link's rate, `at` seconds after the start. rate: bytes/s; 0 = unlimited, negative =
+ * stalled. */
 typedef struct ddp__turn {
     double at, rate;
 } ddp__turn;
 
-/* A worker's access link: an uplink and a downlink, each of rate bytes/s (0 = unlimited), shared by all its
+/* A worker's access link: an uplink and a downlink, each with `rate` bytes/s (0 = unlimited), shared by all
  * peers. */
 typedef struct ddp__link {
-    double rate;     /* until the first turn */
-    ddp__turn *turn; /* [turns], in order of time; the last one lets bytes pass */
+    double rate;     /* until the first change */
+    ddp__turn *turn; /* [turns] in order of time; the last one is no stall */
     int turns;
-    double zero;       /* times of turns count from here */
-    double up_free;    /* the uplink has taken everything up to here */
-    double down_free;  /* likewise the downlink */
-    int one_at_a_time; /* 1: a frame occupies the uplink until it has left the way to its peer too */
+    double zero;       /* the times in `turn` count from here */
+    double up_free;    /* time until which the uplink is occupied */
+    double down_free;  /* time until which the downlink is occupied */
+    int one_at_a_time; /* 1: a frame occupies the uplink until it has also left the path to its peer */
 } ddp__link;
 
-/* The way between this worker and one peer, besides the access links of both. */
+/* The path between this worker and one peer, without the access links of the two. */
 typedef struct ddp__path {
-    double rate;              /* to the peer, bytes per second; 0 = unlimited */
+    double rate;              /* to the peer, in bytes/s; 0 = unlimited */
     double delay_s, jitter_s; /* from the peer: each frame takes delay + uniform [0, jitter) */
-    double free;              /* the way to the peer has taken everything up to here */
+    double free;              /* time until which the path to the peer is occupied */
     double last;              /* when the last frame from the peer reached the downlink */
     ddp_rng rng;
 } ddp__path;
 
-/* When so many bytes, of which the first may go at time start, have passed. */
+/* Returns the time at which `bytes` bytes have passed the link, if the first may leave at `start`. */
 DDP_LIB double ddp__link_pass(const ddp__link *l, double start, double bytes);
-DDP_LIB int ddp__link_stalled(const ddp__link *l, double at); /* 1 if nothing passes at that time */
-/* The next time after `at` at which the rate turns; -1: it stays. */
+DDP_LIB int ddp__link_stalled(const ddp__link *l, double at); /* 1 if the link is stalled at that time */
+/* Returns the time of the next rate change after `at`, or -1 if there is none. */
 DDP_LIB double ddp__link_turns(const ddp__link *l, double at);
 
-/* A frame that could go at time ready occupies the uplink after the frames before it, and the way to its peer
- * at the same time; returns when its last byte has left both. An idle link saves up nothing. */
+/* Sends a frame that is ready at time `ready`. It occupies the uplink after the frames before it, and at the
+ * same time the path to its peer. Returns when its last byte has left both. Idle time earns no credit. */
 DDP_LIB double ddp__link_send(ddp__link *l, ddp__path *to, double ready, size_t bytes);
-/* A frame whose last byte left the sender at that time reaches this rank's downlink: delay and jitter later,
- * never before the one before it. To be called once per frame, in order. */
+/* Returns when a frame whose last byte left the sender at `left` reaches this rank's downlink: delay and
+ * jitter later, never before the previous frame. Call it once per frame, in order. */
 DDP_LIB double ddp__path_receive(ddp__path *from, double left);
-/* A frame whose last byte reached this rank's downlink at arrival; returns when it would count as received if
- * it were next. Alone: at once; behind others: one serialisation after the one before. */
+/* Returns when a frame whose last byte reached this rank's downlink at `arrival` counts as received if it is
+ * the next one: at once if the downlink is idle, else one serialisation time after the previous frame. */
 DDP_LIB double ddp__link_due(const ddp__link *l, double arrival, size_t bytes);
-DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes); /* the same, and it is next */
-/* The same for a small control frame, which uses the downlink but overtakes data. */
+DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes); /* the same, and occupies the
+                                                                                 downlink */
+/* Does the same for a small control frame, which uses downlink capacity but overtakes data frames. */
 DDP_LIB double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes);
-/* With the heads of its frame it fills two segments of a loopback device (65,483 bytes) and needs no
- * third. */
+/* Largest chunk, in bytes. With the headers of its frame it fills two segments of a loopback device (65,483
+ * bytes each). */
 #define DDP__CHUNK_MAX ((size_t)127 << 10)
 
-/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and sums come back early; 4..127
- * KiB. */
+/* Returns the chunk size for a rate, in bytes: the bytes of 1 ms, between 4 and 127 KiB. Small chunks bound
+ * the wait of high-priority frames and let sums return early. */
 DDP_LIB size_t ddp__link_chunk(double rate);
 
 /* ---- links.c ---- */
 
-/* A link as text: bytes per second, 0 = unlimited; seconds. */
+/* A parsed link: bytes/s (0 = unlimited), and seconds. */
 typedef struct ddp__netspec {
     double rate, delay_s, jitter_s;
 } ddp__netspec;
 
 typedef enum ddp__incident_kind {
-    DDP__STALL, /* nothing passes worker a's access link for `seconds` */
-    DDP__SLOW,  /* a's access link has `rate` from now on */
-    DDP__DROP,  /* the connection of a and b breaks */
-    DDP__KILL   /* a's process dies of SIGKILL */
+    DDP__STALL, /* worker a's access link is stalled for `seconds` */
+    DDP__SLOW,  /* worker a's access link has `rate` from this time on */
+    DDP__DROP,  /* the connection between a and b breaks */
+    DDP__KILL   /* worker a's process is killed with SIGKILL */
 } ddp__incident_kind;
 
 typedef struct ddp__incident {
@@ -79,44 +80,48 @@ typedef struct ddp__incident {
     int a, b;
 } ddp__incident;
 
-typedef struct ddp__incidents { /* in the order of the script; freed by ddp__incidents_free */
+typedef struct ddp__incidents { /* in script order; freed by ddp__incidents_free */
     ddp__incident *list;
 } ddp__incidents;
 
-typedef struct ddp__act { /* something this worker does at a time */
+typedef struct ddp__act { /* an action of this worker at a given time */
     double at;
-    int peer; /* whose connection it cuts; -1: it kills its process */
+    int peer; /* the peer whose connection is cut; -1: kill this process */
 } ddp__act;
 
-/* Everything for one worker; freed by ddp__links_free. */
+/* The whole emulation state of one worker; freed by ddp__links_free. */
 typedef struct ddp__links {
-    ddp__path *path; /* [world], the own entry unused */
+    ddp__path *path; /* [world]; the own entry is unused */
     ddp__link own;   /* access link */
-    ddp__act *act;   /* in order of time */
+    ddp__act *act;   /* [acts] in order of time */
     int acts;
-    double flight; /* most bytes under way from one peer */
-    /* the same on every worker */
-    double slowest;                 /* rate of any access link or way, ever; 0 = all unlimited */
-    double farthest;                /* delay and jitter of any way */
-    double plan_rate, plan_delay_s; /* what a plan takes for RATE and DELAY of all links */
-    int by_pair;                    /* ways have rates of their own: no ring is laid over them */
+    double flight; /* most bytes in flight from one peer */
+    /* identical on every worker */
+    double slowest;                 /* lowest rate of any access link or path at any time; 0 = all
+                                       unlimited */
+    double farthest;                /* largest delay plus jitter of any path */
+    double plan_rate, plan_delay_s; /* RATE and DELAY that the planner assumes for all links */
+    int by_pair;                    /* 1: paths have their own rates, so that no ring is used */
 } ddp__links;
 
 DDP_LIB ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err);
-/* What can be emulated: 0 = unlimited, or 1 byte/s to 10^15 bit/s; up to an hour. */
+/* Returns 1 if the values can be emulated: rate 0 (unlimited) or 1 byte/s to 10^15 bit/s, delay up to an
+ * hour. */
 DDP_LIB int ddp__netspec_fits(double rate, double delay_s);
 
-/* One incident a line: "t=3.0 stall 2 for 1.5", "t=5 drop 1-3", "t=8 kill 2", "t=10 slow 0 to 10mbit"; "#"
- * begins a comment. Times and durations are seconds, workers those of a world of `world`; appended to *s.
- * Errors: DDP_FORMAT, naming file, line and part; DDP_ARG for a worker that does not exist. */
+/* Parses a line of a script and appends its incident to *s. A line is one incident: "t=3.0 stall 2 for 1.5",
+ * "t=5 drop 1-3", "t=8 kill 2" or "t=10 slow 0 to 10mbit". "#" starts a comment. Times and durations are in
+ * seconds; workers are 0 to world - 1. Errors: DDP_FORMAT, which names file, line and part; DDP_ARG for a
+ * worker that does not exist; DDP_MEMORY. */
 DDP_LIB ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n, int world,
                                     ddp__incidents *s, ddp_error *err);
 DDP_LIB ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_error *err);
 DDP_LIB void ddp__incidents_free(ddp__incidents *s);
-/* Makes turns and acts of *l for worker rank, and slowest; l->own.rate is the rate until then. */
+/* Sets the rate changes and actions of *l for worker `rank`, and l->slowest. l->own.rate is the rate before
+ * the first change. */
 DDP_LIB ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, ddp_error *err);
 
-/* Every worker's access link is like spec; jitter is drawn from seed. */
+/* Gives every worker an access link as in spec. The jitter is random with this seed. */
 DDP_LIB ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint64_t seed,
                                     ddp__links *l, ddp_error *err);
 DDP_LIB ddp_rng ddp__jitter_rng(uint64_t seed, int from, int to);

@@ -1,15 +1,17 @@
-/* The text of a slow link: "100mbit,20ms". */
+/* Parses the specification of an emulated link, such as "100mbit,20ms". */
 #pragma once
 
 #include "base/status.h"
 
-/* ddp_net_parse - a link from "RATE", "RATE,DELAY" or "RATE,DELAY,JITTER".
+/* ddp_net_parse - parses a link specification: "RATE", "RATE,DELAY" or "RATE,DELAY,JITTER".
  *
- *   RATE    number and bit, kbit, mbit or gbit (per second, decimal), or 0 or none: no limit
- *   DELAY   number and us, ms or s, one way; without it 0
- *   JITTER  likewise: every message is late by up to as much more, evenly spread; without it 0
- *   bytes_per_s, delay_s  receive the values, 0 = unshaped, the delay with half the jitter: its
- *           mean; untouched on error
+ *   RATE    number and unit (bit, kbit, mbit or gbit per second, decimal); 0 or none = unlimited
+ *   DELAY   number and unit (us, ms or s), one way (default: 0)
+ *   JITTER  in the same units: each message is delayed by a further 0 to JITTER, uniformly distributed
+ *           (default: 0)
+ *   bytes_per_s  receives the rate in bytes/s; 0 = unlimited
+ *   delay_s      receives the mean delay in seconds: DELAY plus half of JITTER
+ * On error the outputs are unchanged.
  *
- * Pure; safe from any thread. Errors: DDP_ARG, naming the part that is wrong and an example. */
+ * Pure; safe from any thread. Errors: DDP_ARG, which names the invalid part and gives an example. */
 DDP_API ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s, ddp_error *err);

@@ -1,8 +1,8 @@
-/* When bytes leave an emulated link, and when they count as received: pure arithmetic on times given by the
- * caller, so that rates are exact however late a thread wakes up. */
+/* Computes when bytes leave an emulated link and when they count as received. All functions are pure
+ * arithmetic on the caller's times, so that rates are exact even if a thread wakes up late. */
 #include "emulate/links.h"
 
-/* The rate at a time; *next = the first turn after it. */
+/* Returns the rate at a time; *next receives the index of the first change after it. */
 static double ddp__link_rate(const ddp__link *l, double at, int *next)
 {
     double rate = l->rate;
@@ -65,8 +65,8 @@ double ddp__path_receive(ddp__path *from, double left)
 
 double ddp__link_due(const ddp__link *l, double arrival, size_t bytes)
 {
-    /* The sender's serialisation has passed already: the last byte of an uncontended frame is here at its
-     * arrival, so its first one entered our downlink bytes/rate before. */
+    /* The sender has already serialised the frame: the last byte of an uncontended frame arrives at
+     * `arrival`, so that its first byte entered this downlink bytes/rate earlier. */
     double done = ddp__link_pass(l, arrival, 0), behind = ddp__link_pass(l, l->down_free, (double)bytes);
 
     return behind > done ? behind : done;

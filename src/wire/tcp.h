@@ -1,5 +1,5 @@
-/* The wire between processes: one TCP connection per pair of ranks, which may break and come back: then a
- * stream goes on over a new connection at the very byte where the old one left it. */
+/* The wire between processes: one TCP connection per pair of ranks. With reconnection enabled, a stream whose
+ * connection breaks resumes on a new connection at the exact byte where it stopped. */
 #pragma once
 
 #include "wire/hello.h"
@@ -8,136 +8,150 @@
 
 typedef struct ddp__relay ddp__relay;
 
-/* What it is made of; the arrays are borrowed for the call. */
+/* The configuration of the wire. The arrays are borrowed for the call. */
 typedef struct ddp__tcp_config {
     int rank, world;
-    const int *fds;               /* [world] connections, the wire's from success on; -1: own, not there */
-    const unsigned char *relayed; /* [world] 1: connected by way of another rank, the relay; may be NULL */
-    int relay_rank;               /* that relay, which connects the two again after a break */
-    ddp__relay *relay;            /* of other ranks' connections, closed with the wire; may be NULL */
-    ddp__tls *tls;                /* NULL = plain; borrowed. Handshakes of fds are done */
-    double peer_timeout_s;        /* after which a silent connection (0 = system's) and a broken link end (0 =
-                                  never) */
-    const char *congestion;       /* name for TCP_CONGESTION ("reno"), or NULL */
-    int once;               /* 1: connections that end for good: bytes travel as they are, nothing below is
-                                  used */
-    int listen_fd;          /* where higher ranks come back to; -1 = nobody can */
-    const ddp__addr *where; /* [world] where ranks listen: lower are dialled, higher probed; size 0 =
-                                  unknown */
-    ddp__hello self;        /* version, run, rank and world; kind JOIN_MESH: a newcomer's, unheard until it
-                                  is in */
-    size_t replay_bytes;    /* per peer, sent but not acknowledged; 0 = 4 MiB, of all peers at most 32
-                                  MiB */
-    ddp_logger log;         /* warn: links that break and return */
+    const int *fds;               /* [world] connected sockets, owned by the wire after success; -1: own rank,
+                                     or no connection */
+    const unsigned char *relayed; /* [world] 1: the connection passes through a relay rank; may be NULL */
+    int relay_rank;               /* the relay rank, which also connects the pair again after a break */
+    ddp__relay *relay;            /* relays connections of other ranks, closed with the wire; may be NULL */
+    ddp__tls *tls;                /* NULL = no TLS; borrowed. The handshakes of fds are complete */
+    double peer_timeout_s;        /* time-out for a silent connection (0 = system default) and for a broken
+                                     link (0 = none) */
+    const char *congestion;       /* value for TCP_CONGESTION ("reno"), or NULL */
+    int once;               /* 1: no reconnection; bytes are sent without records, and the fields below are
+                               unused */
+    int listen_fd;          /* socket on which higher ranks reconnect; -1 = none */
+    const ddp__addr *where; /* [world] listening addresses: lower ranks are dialled, higher ranks probed; size
+                               0 = unknown */
+    ddp__hello self;        /* version, run, rank and world; kind JOIN_MESH: of a joining worker, whose peers
+                               may be silent until it is admitted */
+    size_t replay_bytes;    /* per peer, for unacknowledged bytes; 0 = 4 MiB, at most 32 MiB for all peers
+                               together */
+    ddp_logger log;         /* warnings: links that broke and were reconnected */
 } ddp__tcp_config;
 
 /* ---- reconnect.c ---- */
 
-/* ddp__wire_tcp - the wire of those connections. Both ends of each link must agree on `once`.
+/* ddp__wire_tcp - creates the wire from connected sockets. Both ends of each link must agree on `once`.
  *
- * A connection that breaks, or on which nothing is heard for 1.5 heartbeats while bytes are unacknowledged,
- * is replaced: the higher rank dials the lower one's listening address again, both say how many bytes of the
- * stream they have, and the rest is sent again from memory. Meanwhile send takes nothing and recv has
- * nothing. recv and send return -1 when the peer said that it closes, when its listening port has refused
- * connections for 0.3 s (its process is gone), or when the link stayed broken for peer_timeout_s.
- * Takes over fds and listen_fd on success. Errors: DDP_NET if a socket option is refused; DDP_MEMORY. */
+ * If a connection breaks, or if nothing is received for 1.5 heartbeats while bytes are unacknowledged, it is
+ * replaced. The higher rank dials the lower rank's listening address again, both report how many bytes of the
+ * stream they have, and the rest is sent again from memory. Meanwhile send and recv return 0. They return -1
+ * if the peer announced that it closes, if its listening port has refused connections for 0.3 s (its process
+ * is gone), or if the link stayed broken for peer_timeout_s.
+ * Takes ownership of fds and listen_fd on success. Errors: DDP_NET if a socket option fails; DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err);
 
-/* ---- newcomers ---- */
+/* ---- joining workers ---- */
 
-/* Somebody with a JOIN_ASK hello, behind which its wishes follow, and who may come: as any id, or as that one
- * only. tls: the wire's, from which the session is to be parted. 1: the socket is taken over. */
+/* Serves a joining worker that sent a JOIN_ASK hello; its request follows on the socket. only: the one id it
+ * may take, or -1 for any. tls: the wire's; move the session out of it with ddp__stream_part. Returns 1 if it
+ * takes ownership of the socket. */
 typedef int (*ddp__visit_fn)(void *user, ddp__tls *tls, int fd, int only);
-/* Who serves those; else nobody can join. Before the engine has the wire; called on its thread. */
+/* Sets the function that serves joining workers; without one no worker can join. Call it before the engine
+ * has the wire. `visit` runs on the engine's thread. */
 DDP_LIB void ddp__wire_tcp_visits(ddp__wire *w, ddp__visit_fn visit, void *user);
-/* Where any rank listens; 0 if it is not known. Before the engine has the wire, or in a ddp__attach_fn. */
+/* Returns 1 and the listening address of any rank, or 0 if it is unknown. Call it before the engine has the
+ * wire, or in a ddp__attach_fn. */
 DDP_LIB int ddp__wire_tcp_where(ddp__wire *w, int rank, ddp__addr *out);
-/* A ddp__attach_fn: the connection that newcomer id has made is now its stream, from the start; without one
- * ended. */
+/* A ddp__attach_fn: the connection that joining worker `id` has made becomes its stream, from the first byte.
+ * If there is none, the stream is ended. */
 DDP_LIB void ddp__wire_tcp_attach(ddp__wire *w, int id);
 
-/* ---- relay.c: connections of two other ranks that cannot connect directly. The relay is rank 0, for a
+/* ---- relay.c: forwards bytes between two ranks that cannot connect directly. The relay is rank 0, or for a
  * joining worker the member that gave it its id ---- */
 
 DDP_LIB ddp_status ddp__relay_open(ddp__relay **out, ddp_error *err); /* Errors: DDP_MEMORY. */
-/* From now on what comes from one socket goes to the other, both ways, at most 64 KiB of each way waiting
- * here. Both are the relay's, also on error; each is shut down when the other has ended and its last bytes
- * are through. By a name other than 0 ddp__relay_cut ends it: sockets are closed, what waits is dropped. Any
+/* Forwards bytes between two sockets in both directions, with at most 64 KiB buffered per direction. The
+ * relay owns both sockets, also on error. Each is shut down after the other has ended and its last bytes were
+ * delivered. ddp__relay_cut with a `name` other than 0 closes the sockets and drops buffered bytes. Any
  * thread. Errors: DDP_MEMORY. */
 DDP_LIB ddp_status ddp__relay_add(ddp__relay *relay, int a, int b, uint32_t name, ddp_error *err);
 DDP_LIB void ddp__relay_cut(ddp__relay *relay, uint32_t name);
-DDP_LIB int64_t ddp__relay_bytes(ddp__relay *relay); /* Bytes moved so far. Any thread. */
-/* Waits for all pairs' last words, 5 s at most and no longer than 1 s without a byte. NULL is fine. */
+DDP_LIB int64_t ddp__relay_bytes(ddp__relay *relay); /* Bytes forwarded so far. Any thread. */
+/* Waits until all pairs have delivered their last bytes, at most 5 s in all and 1 s without traffic. Accepts
+ * NULL. */
 DDP_LIB void ddp__relay_close(ddp__relay *relay);
-DDP_LIB void ddp__relay_disown(ddp__relay *relay); /* in a forked child: closes the descriptors; NULL is
-                                                      fine */
+DDP_LIB void ddp__relay_disown(ddp__relay *relay); /* in a forked child: closes the descriptors; accepts
+                                                      NULL */
 
-/* Two ranks, of which one has asked the relay for a connection to the other. */
+/* Two ranks, one of which has asked the relay for a connection to the other. */
 typedef struct ddp__pair {
     int low, high;
-    int fd[2]; /* of low, of high; -1: not here yet */
+    int fd[2]; /* of low and of high; -1: not connected yet */
 } ddp__pair;
 
-/* Those who wait for their other end, at the relay. At most one for each pair of the world, whatever
+/* The pairs at the relay that wait for their other end. There is at most one per pair of ranks, whatever
  * arrives. */
 typedef struct ddp__pairs {
-    ddp__pair *pair;    /* a list */
-    ddp__tcp_config *c; /* whose relay is made when one is needed */
+    ddp__pair *pair;    /* dynamic array */
+    ddp__tcp_config *c; /* configuration whose relay is created on first use */
 } ddp__pairs;
 
-/* A rank asks on this connection, which is ours from now on, for the rank h->detail. When that one has asked
- * too both are told, and joined; what they were joined by before ends. *waits_for: the other rank, which has
- * not asked, or -1. Errors: DDP_MEMORY, those of a relay and of ddp__tcp_tune. */
+/* Handles a request of rank h->rank for a connection to rank h->detail, and takes ownership of fd. When both
+ * ranks have asked, both are notified and joined; an earlier join of the two ends. *waits_for receives the
+ * other rank if it has not asked yet, else -1. Errors: DDP_MEMORY, and the errors of ddp__relay_open,
+ * ddp__relay_add and ddp__tcp_tune. */
 DDP_LIB ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *waits_for,
                                    ddp_error *err);
-/* "Join me to rank `about`", or from the relay "ask for that", or "you are joined". 0, or -1 and errno. */
+/* Sends a RELAY frame about rank `about`: the relay asks the receiver to request a relayed connection, or
+ * reports that the two are joined. Returns 0, or -1 and errno. */
 DDP_LIB int ddp__pairs_tell(ddp__pairs *x, int fd, int about);
-DDP_LIB void ddp__pairs_close(ddp__pairs *x); /* the relay stays */
+DDP_LIB void ddp__pairs_close(ddp__pairs *x); /* the relay stays open */
 
-/* ---- rendezvous.c: how the ranks of a run find each other: rank 0 listens, everybody else dials ---- */
+/* ---- rendezvous.c: connects the ranks of a run: rank 0 listens, all other ranks dial it ---- */
 
 typedef struct ddp__rendezvous {
-    ddp__tcp_config wire;       /* but for fds, relayed, relay, where and of self all but run_id and run_name.
-                           * world: resume: it has room for so many ranks, of all ranks the same; 0 = as many
-                           * as meet. listen_fd: -1, or for rank 0 a bound, listening socket; closed here in
-                           * any case. run_id: ranks of unlike runs refuse each other. log: who came, was
-                           * refused, is late after 5 s, is relayed */
-    int world;                  /* ranks that meet */
-    const char *addr;           /* "[tcp://]host:port" of rank 0, "file://PATH" where it says that; NULL =
-                         127.0.0.1:29500 */
-    double timeout_s;           /* for rank 0 to answer; 0 = 30 */
-    double join_timeout_s;      /* for all ranks to come; 0 = timeout_s */
-    const volatile int *cancel; /* NULL, or non-zero ends the meeting: DDP_ABORTED */
-    int insecure;               /* 1: addresses beyond this machine are allowed without tls */
-    const char *ifname; /* interfaces to listen on (socket.h); NULL: that from which rank 0 is reached */
-    int resume;         /* 1: links may break and come back, on all ranks */
-    int relay_all;      /* tests: no pair without rank 0 even tries to connect directly */
+    ddp__tcp_config wire;       /* all fields except fds, relayed, relay, where and self (of which run_id and
+                                   run_name are used). world: with resume, the number of ids, identical on all
+                                   ranks; 0 = as many as connect here. listen_fd: -1, or for rank 0 a bound,
+                                   listening socket, closed here in any case. run_id: ranks with different run
+                                   ids refuse each other. log: ranks that connect, are refused, are late after
+                                   5 s or are relayed */
+    int world;                  /* ranks that connect here */
+    const char *addr;           /* "[tcp://]host:port" of rank 0, or "file://PATH" of a file that contains it;
+                                   NULL = 127.0.0.1:29500 */
+    double timeout_s;           /* time-out for rank 0, in seconds; 0 = 30 */
+    double join_timeout_s;      /* time-out for all ranks to connect, in seconds; 0 = timeout_s */
+    const volatile int *cancel; /* a non-zero value cancels the rendezvous with DDP_ABORTED; may be NULL */
+    int insecure;               /* 1: allow non-loopback addresses without tls */
+    const char *ifname; /* interfaces to listen on (socket.h); NULL: the interface from which rank 0 is
+                           reached */
+    int resume;         /* 1: links may break and reconnect; identical on all ranks */
+    int relay_all;      /* tests: no pair without rank 0 tries a direct connection */
 } ddp__rendezvous;
 
-/* Connects every pair of ranks and returns when all pairs of all ranks stand.
+/* Connects every pair of ranks. Returns when all pairs of all ranks are connected.
  *
- * Each rank but 0 listens beside its own connection to rank 0 and dials the ranks below it. A pair that
- * cannot connect within 3 s (a firewall, NAT) meets at rank 0, which passes its bytes on, as long as rank 0's
- * wire is open; the peer's name tells. With tls a handshake precedes everything; a relayed pair has its own,
- * so that rank 0 passes on what it cannot read. Strangers (port scanners, other programs, ranks of another
- * run, those without the key) are turned away by the rules of the door (door.h) and never end the meeting.
- * Parsing is of fixed size, nothing that arrives decides about an allocation, but for a relay's buffers, at
- * most one per pair. A name in addr that does not resolve is looked up again until timeout_s, on rank 0 too;
- * one look-up may take longer. file://PATH: rank 0 takes a free port, writes it there, and takes the file
- * away when all have met; the others wait for it, passing over one that another run has left.
- * Errors: DDP_ARG (rank, world, address, interface, an address beyond loopback with neither tls nor
- * insecure), DDP_NET (cannot listen, open so many files), DDP_TIMEOUT (ranks did not come, rank 0 not there,
- * its name does not resolve), DDP_MISMATCH (version, run id, world or rank do not agree: both sides name both
- * values; TLS is refused), DDP_PEER_LOST (a rank went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
+ * Each rank except 0 opens its own listening socket and dials rank 0 and the ranks below it. A pair that
+ * cannot connect within 3 s (a firewall, NAT) is relayed through rank 0 as long as rank 0's wire is open; the
+ * peer's name shows this. With tls each connection starts with a handshake. A relayed pair has its own
+ * end-to-end session, so that rank 0 cannot read its bytes.
+ *
+ * Unknown callers (port scanners, other programs, ranks of another run, callers without the key) are refused
+ * by the rules in door.h and never end the rendezvous. Frames have a fixed size. Received data never
+ * determines the size of an allocation; relays allocate at most one buffer set per pair.
+ *
+ * A name in addr that does not resolve is looked up again until timeout_s, on rank 0 too; one look-up may
+ * take longer. With file://PATH rank 0 chooses a free port, writes its address to the file, and removes the
+ * file when all ranks are connected. The others wait for the file and ignore one that another run has left.
+ *
+ * Errors: DDP_ARG (rank, world, address, interface, or an address beyond loopback with neither tls nor
+ * insecure), DDP_NET (cannot listen or open enough files), DDP_TIMEOUT (ranks did not connect, rank 0 is not
+ * reachable, or its name does not resolve), DDP_MISMATCH (version, run id, world or rank differ: both sides
+ * report both values; or TLS is refused), DDP_PEER_LOST (a rank disconnected meanwhile), DDP_ABORTED
+ * (cancel), DDP_IO (the file), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
 
-/* ---- given.c: ranks that the program has connected ---- */
+/* ---- given.c: connections that the program has made ---- */
 
-/* Exchanges hello frames over r->wire.fds ([world] connected stream sockets, the own entry ignored) and makes
- * the wire of duplicates of them: the program's descriptors stay its own. A connection that breaks ends for
- * good. The connections are shut down when the wire closes, and when this function fails. Used of r:
- * wire.rank, world, fds, peer_timeout_s, log and self.run_id, run_name; join_timeout_s (all ranks to answer,
- * above 0), cancel. Errors: DDP_ARG (no open, connected stream socket; one of them twice), DDP_MISMATCH
- * (another rank, version, run or world at the other end, or no rank), DDP_TIMEOUT, DDP_PEER_LOST, DDP_ABORTED
- * (cancel), DDP_NET (descriptors), DDP_MEMORY. */
+/* Exchanges hello frames over r->wire.fds ([world] connected stream sockets, own entry ignored) and creates
+ * the wire from duplicates of them. The program still owns its descriptors. A connection that breaks is not
+ * replaced. The connections are shut down when the wire closes, and when this function fails. Fields used:
+ * wire.rank, world, fds, peer_timeout_s, log, self.run_id and self.run_name; join_timeout_s (time-out for all
+ * ranks, above 0); cancel. Errors: DDP_ARG (a descriptor is not an open, connected stream socket, or is given
+ * twice), DDP_MISMATCH (another rank, version, run or world at the other end, or not a rank), DDP_TIMEOUT,
+ * DDP_PEER_LOST, DDP_ABORTED (cancel), DDP_NET (descriptors), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__rendezvous_given(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
