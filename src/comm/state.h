@@ -1,30 +1,33 @@
-/* What the files of the engine share, in the order in which they call each other: each uses those above it.
- * Everything here but the part marked "shared" belongs to the thread that drives the engine: the comm thread,
- * or the caller of a blocking call while the comm thread is parked. */
+/* The data that the files of the engine share, and their functions, in the order in which they call each
+ * other: each file uses those above it. Except for the part marked "shared", everything belongs to the thread
+ * that drives the engine: the comm thread, or the caller of a blocking call while the comm thread is
+ * parked. */
 #pragma once
 
 #include "comm/engine.h"
 #include "comm/frame.h"
 
-/* Lanes of messages between two: send, urgent send, push and ask, answer; what is urgent waits for nothing
- * else. */
+/* Lanes of messages between two ranks: send, high-priority send, push and request, answer. A high-priority
+ * message waits for no message of another lane. */
 enum {
     DDP__LANE_URGENT = 1,
     DDP__LANE_SERVE = 2,
     DDP__LANE_ANSWER = 3,
     DDP__LANES = 4,
-    DDP__PAIRED = 2 * DDP__LANES,          /* in each lane a send and a receive are in flight */
-    DDP__ROWS = DDP__WINDOW + DDP__PAIRED, /* one per window position, then as in paired, of lanes in use */
+    DDP__PAIRED = 2 * DDP__LANES,          /* per lane one send and one receive are in flight */
+    DDP__ROWS = DDP__WINDOW + DDP__PAIRED, /* one row per window position, then one per entry of `paired`, of
+                                              the lanes in use */
     DDP__SLOTS_MAX = 256,
-    DDP__FEW = 3,          /* few: to a process of this machine; more would leave its caches
-                                           unread */
-    DDP__SPANS = 2048,     /* that are kept */
+    DDP__FEW = 3,          /* limit of `few` towards a process of this machine; more chunks would leave its
+                              caches before they are read */
+    DDP__SPANS = 2048,     /* spans that are retained */
     DDP__STRIPS_MIN = 4096 /* pieces of all queued messages together */
 };
-#define DDP__STAGING_BYTES ((size_t)1 << 20)  /* slots of one peer, with what the wire takes for it */
-#define DDP__CHUNK_SMALL   ((size_t)32 << 10) /* with these DDP__WINDOW operations are in flight, else 4 */
+#define DDP__STAGING_BYTES ((size_t)1 << 20) /* slots of one peer, including the wire's memory for it */
+#define DDP__CHUNK_SMALL \
+    ((size_t)32 << 10) /* up to this chunk size DDP__WINDOW operations are in flight, above it 4 */
 
-typedef struct ddp__strip { /* a piece and where it starts within its message */
+typedef struct ddp__strip { /* a piece and its offset within the message, in values */
     unsigned char *data;
     size_t start, count;
 } ddp__strip;
@@ -36,91 +39,95 @@ typedef struct ddp__strips { /* the memory of a message, in order */
 
 typedef struct ddp__chain {
     int first, last;
-} ddp__chain; /* slots, each with the next; -1: there are none */
+} ddp__chain; /* a list of slots, each with the next; -1: empty */
 
 typedef enum ddp__op_state { DDP__OP_FREE, DDP__OP_QUEUED, DDP__OP_ACTIVE, DDP__OP_DONE } ddp__op_state;
 
 typedef struct ddp__op {
     ddp_message m;
     const struct ddp__algorithm *way;
-    ddp__strips from, to; /* the same where the message is in place */
-    size_t unit;          /* bytes of a value */
-    float scale;          /* m.scale, or the mean of the epoch it runs in */
-    long strips_end;      /* the pool is free up to here once this operation is the oldest */
-    size_t n;             /* values */
+    ddp__strips from, to; /* the same if the message is in place */
+    size_t unit;          /* bytes per value */
+    float scale;          /* m.scale, or 1 / members of the epoch that it runs in */
+    long strips_end;      /* the pool of strips is free up to here when this operation is the oldest */
+    size_t n;             /* number of values */
     long ticket;
-    uint32_t seq; /* among collectives, or among sends or receives with m.peer */
+    uint32_t seq; /* number among collectives, or among sends or receives with m.peer */
     int p2p, row;
     int done, released; /* shared: under the lock */
     ddp__op_state state;
-    size_t reduced; /* values of the own segment that are final */
+    size_t reduced; /* values of this rank's segment that are final */
     size_t left;    /* values still to send or to receive */
-    int missing;    /* ranks that must send something and have not sent anything */
+    int missing;    /* ranks that must send something and have not begun */
     double active_at, waiting_since, last_move;
-    double clock;      /* when the first rank began it, as far as is known here */
-    double note_s;     /* the next line about its standing still is due after so long */
+    double clock;      /* when the first rank began it, as far as this rank knows */
+    double note_s;     /* seconds without progress until the next log line about it */
     ddp__op_span span; /* shared: under the lock, except bytes and peer_wait before done */
     int64_t bytes;
     double peer_wait;
-    union { /* what only its algorithm knows */
+    union { /* data of its algorithm */
         struct {
-            size_t sums_left, results_left; /* values not yet given to the next rank */
-            size_t to_come;                 /* values the rank before has still to send */
+            size_t sums_left, results_left; /* values not yet passed to the next rank */
+            size_t to_come;                 /* values that the previous rank has still to send */
             ddp__chain sums;                /* slots with partial sums to be sent on */
         } ring;
         struct {
             int state;
-            size_t next; /* chunks of the own segment taken so far, in order */
+            size_t next; /* chunks of this rank's segment taken so far, in order */
         } share;
         struct {
-            int donor; /* who hands over its result */
-            int asked; /* it was asked */
+            int donor; /* the rank that hands over its result */
+            int asked; /* 1: the donor has been asked */
         } handed;
         struct {
-            int sites, members, slices; /* that live; of the own site; that cross sites side by side */
-            size_t summed;              /* values of the own slice that are the site's sum */
+            int sites, members, slices; /* live sites; live members of this site; slices that are summed
+                                           between sites in parallel */
+            size_t summed;              /* values of this rank's slice for which the sum of the site is
+                                           complete */
         } sites;
     } u;
-    uint64_t *sums;            /* one hash per chunk of from; NULL: writes are not checked */
+    uint64_t *sums;            /* one hash per chunk of from; NULL: foreign writes are not checked */
     struct ddp__op *next_done; /* complete, not yet published */
 } ddp__op;
 
 /* Between one operation and one peer; offsets in values. */
 typedef struct ddp__exchange {
     int held;     /* the peer's staging slots that this operation occupies */
-    int expected; /* the peer has to send something and nothing came so far */
-    int seen;     /* something came: the peer has begun it */
+    int expected; /* 1: the peer must send something and nothing has come */
+    int seen;     /* 1: something came, so the peer has begun it */
     double divergence;
     union {
-        struct {             /* of a ring: of the segment with the peer's number */
-            size_t sent;     /* contribution or data, bytes fully taken by the wire or under way */
-            size_t results;  /* own finished values given to that peer */
+        struct {             /* in a ring: of the segment that has the peer's number */
+            size_t sent;     /* contribution or data passed to the wire, including the frame that is being
+                                written */
+            size_t results;  /* final values of this rank sent to the peer */
             size_t taken;    /* contribution of the peer, summed */
             size_t finished; /* data, or results of the peer's segment, stored */
         } flow;
         struct {
-            int frames;       /* sent so far */
-            int over;         /* it has added up its last chunk */
-            int row;          /* of its offer */
-            size_t complaint; /* 1 + where its values are not those that it submitted */
+            int frames;       /* frames sent */
+            int over;         /* 1: the peer has added its last chunk */
+            int row;          /* of the peer's offer */
+            size_t complaint; /* 1 + offset at which the peer's values differ from those that it submitted */
         } share;
     } u;
 } ddp__exchange;
 
 typedef struct ddp__slot {
     ddp__frame f;
-    double arrived; /* read from the wire */
-    double reached; /* the emulated link's end, had nobody been late */
-    int next, peer; /* next: in the free list, the pending list or the delay queue */
+    double arrived; /* when it was read from the wire */
+    double reached; /* when it passed the emulated path, if no thread had been late */
+    int next, peer; /* next: in the list of free or pending slots, or in the delay queue */
     float *data;
 } ddp__slot;
 
-typedef struct ddp__owed { /* slots freed but not yet given back */
+typedef struct ddp__owed { /* slots that are free and not yet returned as credits */
     uint32_t seq;
     int p2p, count;
 } ddp__owed;
 
-/* The comm thread leaves the engine to callers until park_until, or until one that drives it signals. */
+/* While parked, the comm thread leaves the engine to callers: until park_until, or until a caller that drives
+ * the engine signals. */
 typedef enum ddp__parking {
     DDP__NOT_PARKED,
     DDP__PARKED_FOR_A_MOMENT,
@@ -132,42 +139,43 @@ typedef enum ddp__in_state { DDP__IN_HEAD, DDP__IN_PAUSED, DDP__IN_PAYLOAD } ddp
 typedef struct ddp__peer {
     /* outgoing */
     ddp__out_state out_state;
-    double release; /* emulated links: when what is being serialised has left */
+    double release; /* emulated links: when the frame that is being serialised has left */
     ddp__frame out;
-    ddp__op *out_op;      /* whose memory is the payload; NULL: control */
-    int out_slot;         /* the payload is here instead, or -1 */
-    uint16_t *coded;      /* or here, if out.coding; [chunk], NULL without cfg.coding */
-    const char *out_text; /* or here, if there is no out_op */
+    ddp__op *out_op;      /* the operation whose memory is the payload; NULL: a control frame */
+    int out_slot;         /* slot that has the payload instead, or -1 */
+    uint16_t *coded;      /* the payload instead, if out.coding; [chunk], NULL without cfg.coding */
+    const char *out_text; /* the payload instead, if out_op is NULL */
     unsigned char out_head[DDP__FRAME_BYTES];
     size_t out_sent, out_total;
-    int held_collective, held_p2p[DDP__LANES], granted; /* granted: the peer's `more` */
+    int held_collective, held_p2p[DDP__LANES], granted; /* granted: credits that the peer added, its `more` */
     int want_heartbeat, want_abort, want_goodbye, want_farewell;
-    int send_dead; /* the wire takes no more; the reading side says why */
+    int send_dead; /* 1: the wire accepts no more bytes; the receiving side reports the cause */
     double last_beat;
     ddp__owed owed[DDP__SLOTS_MAX];
     int owed_count;
-    double owed_by; /* when they go back at the latest; 0 = not known yet */
+    double owed_by; /* latest time at which they are returned; 0 = not set */
     /* incoming */
     ddp__in_state in_state;
     ddp__frame in;
     unsigned char in_head[DDP__FRAME_BYTES];
     size_t in_got;
     uint32_t in_sum; /* CRC-32C of the payload's first in_got bytes, if in.check */
-    int in_slot;     /* -1: straight into in_op's memory, or control */
+    int in_slot;     /* -1: the payload is read directly into in_op's memory, or it is a control frame */
     ddp__op *in_op;
-    int discard; /* the frame that is being read counts for nothing */
+    int discard; /* 1: the frame that is being read is discarded */
     double last_got;
     uint32_t transit;                 /* microseconds from sent to read, plus the difference of the clocks, */
-    double transit_at;                /* of the quickest frame so far; 0: none yet */
-    double reached;                   /* by the last frame: those of one peer stay in order */
+    double transit_at;                /* of the fastest frame so far; 0: none yet */
+    double reached;                   /* when the last frame reached this rank; the frames of one peer stay in
+                                         order */
     int free_slot, solicited, staged; /* slots in use, by kind of frame */
     ddp__chain pending;
     int goodbye_read, abort_read, left, farewell, closed;
-    int out_of_world;                 /* membership: nothing it says counts */
-    uint32_t paired_seq[DDP__PAIRED]; /* of the next */
-    uint32_t begun, sends, receives;  /* what it has begun, by its last heartbeat ... */
-    double heard_at;                  /* ... read then; 0 = none yet */
-    ddp__op *paired[DDP__PAIRED];     /* oldest not yet complete: send, receive; of each lane */
+    int out_of_world;                 /* membership: 1: its frames are ignored */
+    uint32_t paired_seq[DDP__PAIRED]; /* number of the next message */
+    uint32_t begun, sends, receives;  /* operations that it has begun, by its last heartbeat, */
+    double heard_at;                  /* which was read then; 0 = none yet */
+    ddp__op *paired[DDP__PAIRED];     /* oldest incomplete send and receive of each lane */
     char text[DDP_ERROR_TEXT];
 } ddp__peer;
 
@@ -179,120 +187,127 @@ typedef struct ddp__control { /* a control frame in the delay queue */
 
 enum { DDP__GROUPS = 64, DDP__GROUP_SHIFT = 26 }; /* groups, the world included; see ddp__seq */
 
-/* The ranks that a collective runs over, rising, and where in them a rank is, or -1. */
+/* The ranks that a collective runs over, rising, and the index of each rank among them, or -1. */
 typedef struct ddp__members {
     int members;
     const int *member, *place;
 } ddp__members;
 
-/* One way in which the values of an operation travel. The operations of one number take the same on all
- * ranks. Frames of an operation come from one peer in the order in which it sent them. */
+/* One algorithm for moving the values of an operation. Operations of one number use the same on all ranks.
+ * The frames of an operation come from one peer in the order in which it sent them. */
 typedef struct ddp__algorithm {
     char letter;
     const char *name;
-    unsigned types; /* of the frames that peers send: 1 << DDP__FRAME_PART, ... */
-    int whole;      /* every rank sums all values, which are the segment of each */
-    int stages;     /* contributions stay pending until those of all are here */
-    int relays;     /* sums are sent on from the slot that they came in, from rank to rank */
-    /* 1 if it is for this operation, whose message is known, not yet its memory. NULL: the last, for what is
-     * left. */
+    unsigned types; /* types of frames that peers send: 1 << DDP__FRAME_PART, ... */
+    int whole;      /* 1: every rank sums all values; the segment of each rank is the whole message */
+    int stages;     /* 1: contributions stay in the pending list until all ranks' contributions have
+                       arrived */
+    int relays;     /* 1: a partial sum is sent on, from rank to rank, from the slot that it arrived in */
+    /* Returns 1 if the algorithm is used for this operation, whose message is set but not its memory. NULL:
+     * the last algorithm, for all other operations. */
     int (*fits)(const ddp__engine *e, const ddp__op *op);
-    /* The values that go to a peer, or (comes) that it sends: their number, and where they are. Where they
-     * are summed and go back (ddp__flow_returns) these are also those that it gives back, or gets. NULL: they
-     * go otherwise. */
+    /* The range of values that goes to a peer, or (comes) that the peer sends: returns their number and sets
+     * *from, *to. For sums whose result goes back (ddp__flow_returns) the peer gets, or returns, the results
+     * of the same range. NULL: the algorithm has no such ranges. */
     size_t (*part)(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to);
-    /* Counts what is left, and who has to send something. */
+    /* Sets the values that are left, and which ranks must send something. */
     void (*begin)(ddp__engine *e, ddp__op *op);
-    /* The next frame for a peer, credits allowing; 0: none. NULL: it sends none. */
+    /* Gets the next frame for a peer, if credits allow; 0: none. NULL: it sends none. */
     int (*next)(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
-    /* That frame begins to be written; the slot that holds its payload, or -1: it is in memory. */
+    /* A frame begins to be written. Returns the slot that has its payload, or -1: it is in memory. */
     int (*leaves)(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
-    /* It was written. NULL: that is so much less to do. */
+    /* A frame was written. NULL: its values are subtracted from those that are left. */
     void (*sent)(ddp__engine *e, ddp__op *op, const ddp__frame *f, double now);
-    /* 1 if a frame of the operation's number, verb, count and layer is one that a peer could send. NULL: by
-     * `types`. */
+    /* Returns 1 if a peer could send this frame, whose number, verb, count and layer match the operation.
+     * NULL: compares its type with `types`, and its coding. */
     int (*agrees)(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f);
-    /* It is here: staged in a slot, which is the algorithm's then (one that stages contributions finds them
-     * in the list of pending ones), or (-1) in memory already. */
+    /* A frame has arrived: in a slot, which the algorithm then owns (if `stages`, it finds contributions in
+     * the pending list), or (-1) already in memory. */
     void (*arrived)(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now);
-    /* Something is left that needs a slot at that peer. NULL: never. */
+    /* Returns 1 if something is left that needs a slot at that peer. NULL: never. */
     int (*unsent)(ddp__engine *e, const ddp__op *op, int peer);
-    /* Nothing has still to come from that peer, or to go there. */
+    /* Returns 1 if nothing has still to come from that peer, or to go to it. */
     int (*over)(ddp__engine *e, const ddp__op *op, int peer);
-    /* Complete, or given up: nobody touches its memory from here on. May be NULL. */
+    /* The operation is complete or abandoned. After it returns no thread touches its memory. May be NULL. */
     void (*finished)(ddp__engine *e, const ddp__op *op);
 } ddp__algorithm;
 
 enum { DDP__WAYS = 6 };
 
-/* What an engine asks of a membership, where a lost peer is no error. All but fits is the comm thread's. */
+/* The callbacks of a membership, with which losing a peer is no error. All except fits run on the comm
+ * thread. */
 typedef struct ddp__membership {
-    ddp_status (*open)(ddp__engine *e, ddp_error *err); /* memory; who is live from the start */
+    ddp_status (*open)(ddp__engine *e, ddp_error *err); /* allocates memory; sets the ids that are live from
+                                                           the start */
     void (*close)(ddp__engine *e);
-    /* Under the lock, before a message is queued: it can be kept; may wait. */
+    /* Under the lock, before a message is queued: makes sure that its input can be retained; may wait. */
     ddp_status (*fits)(ddp__engine *e, const ddp_message *m, ddp_error *err);
-    /* 1 if the operation may begin now. */
+    /* Returns 1 if the operation may begin now. */
     int (*may_begin)(ddp__engine *e, const ddp__op *op);
-    /* It has its number, and begins (again): who keeps its input, and which way it goes (op->way). */
+    /* The operation has its number and begins, or (again) restarts: retains its input, and may change its
+     * algorithm (op->way). */
     void (*began)(ddp__engine *e, ddp__op *op, int again);
     void (*done)(ddp__engine *e, ddp__op *op);
-    /* A peer was lost, or has left while somebody needs it. */
+    /* A peer was lost, or has left while an operation still needs it. */
     void (*lost)(ddp__engine *e, int peer, const char *why);
     void (*left)(ddp__engine *e, int peer);
-    /* Frames of its own (types from DDP__FRAME_STATE to DDP__FRAME_WANT, and kept results): the next one for
-     * a peer, urgent or not; where a payload goes, NULL: it fits none; it was read. */
+    /* Membership frames (types from DDP__FRAME_STATE to DDP__FRAME_WANT, and retained results). frame: the
+     * next one for a peer, high-priority or not. payload: where a payload is stored; NULL: it does not fit.
+     * read: a frame was read. */
     int (*frame)(ddp__engine *e, int peer, int urgent, ddp__frame *f);
     unsigned char *(*payload)(ddp__engine *e, int peer, const ddp__frame *f);
     void (*read)(ddp__engine *e, int peer, const ddp__frame *f, double now);
-    /* 1 if a frame belongs to a past epoch, or comes from nobody who counts. */
+    /* Returns 1 if a frame belongs to a past epoch, or comes from a rank that is not in the world. */
     int (*drops)(const ddp__engine *e, int peer, const ddp__frame *f);
     /* Once a round; its time limits. */
     void (*run)(ddp__engine *e, double now);
     void (*check)(ddp__engine *e, double now, double *again);
-    /* This process was stopped for `seconds`, which do not count for any time limit. */
+    /* This process was stopped for `seconds`; all time-outs are extended by them. */
     void (*stopped)(ddp__engine *e, double seconds, double now);
-    /* Others may need a result of this one: it cannot close yet. */
+    /* Returns 1 if others may need a result of this rank, so that it cannot close yet. */
     int (*busy)(const ddp__engine *e);
 } ddp__membership;
 
 struct ddp__engine {
     ddp__engine_config cfg;
-    const ddp__membership *membership;    /* NULL: a lost peer is an error */
-    struct ddp__member_data *member_data; /* what it keeps */
-    int frozen;                           /* membership: nothing but its frames moves */
-    int newcomer;                         /* membership: in no epoch yet */
-    int silent;                           /* membership: what ended this engine concerns nobody else */
+    const ddp__membership *membership;    /* NULL: losing a peer is an error */
+    struct ddp__member_data *member_data; /* data of the membership */
+    int frozen;                           /* membership: 1: only membership frames are sent */
+    int newcomer;                         /* membership: 1: this worker is in no epoch yet */
+    int silent;                           /* membership: 1: peers are not told the error that ended this
+                                             engine */
     ddp__wire *wire;
     int rank, world;
-    int *member; /* ids that are live, rising; collectives run over them */
-    int *place;  /* [world] index in member, -1: not live. Both: behind it those of each
-                                         group */
+    int *member; /* live ids, rising; collectives run over them */
+    int *place;  /* [world] index in member, -1: not live. In both arrays the entries of each group follow */
     int members;
-    int blocks;      /* ids below it may be among them: the world, behind ddp__engine_retire
-                                         the workers */
-    int knows_sites; /* ddp__engine_sites was called; [world] each: its sites; of the living,
-                                         the place */
-    int *site, *site_place, *site_part;    /* in its site, and among those of that place; */
-    int *site_side;                        /* ranks whose chunks are added up */
-    const ddp__algorithm *ways[DDP__WAYS]; /* in the order in which they are asked */
-    ddp__links links;                      /* all zero: none are emulated */
-    int shaped, paced;                     /* frames pass the delay queue; the emulated uplink */
-    int checks;                            /* payloads leave with a checksum */
-    int stalled;                           /* nothing passes the emulated access link now */
-    int acted;                             /* acts of the script that are over */
-    size_t chunk;                          /* floats */
-    /* all-reduces from here on are rings; up to here full exchanges; from here on summed in place, among
-     * threads */
+    int blocks;      /* ids below it can be in collectives: world, or the number of workers after
+                        ddp__engine_retire */
+    int knows_sites; /* 1: ddp__engine_sites was called. The next arrays are [world]: the site of each rank;
+                        of live ranks, the index */
+    int *site, *site_place, *site_part;    /* in the site, and the index among ranks of the same site_place */
+    int *site_side;                        /* ranks whose chunks are added */
+    const ddp__algorithm *ways[DDP__WAYS]; /* in order of preference */
+    ddp__links links;                      /* all zero: no emulated links */
+    int shaped, paced;                     /* shaped: frames pass through the delay queue; paced: the uplink
+                                              has an emulated rate */
+    int checks;                            /* 1: payloads are sent with a checksum */
+    int stalled;                           /* 1: the emulated access link is stalled */
+    int acted;                             /* number of acts of the script that were executed */
+    size_t chunk;                          /* in floats */
+    /* minimum bytes of an all-reduce for the ring; maximum for the all-to-all exchange; minimum for sums in
+     * shared memory */
     size_t ring_bytes, full_bytes, share_bytes;
-    int lanes;                 /* that are in use: 2, or all */
-    int credits, extra, slots; /* for each peer: for frames that need one, for results, all */
-    int more, few;             /* credits beyond those, as heartbeats tell; most slots there of an
-                                         operation */
+    int lanes;                 /* lanes in use: 2, or all */
+    int credits, extra, slots; /* slots per peer: for frames that need a credit, for results, total */
+    int more, few;             /* more: additional credits, announced by heartbeats; few: maximum number of
+                                  slots that one operation uses at a peer */
     int width;                 /* collectives in flight, at most DDP__WINDOW */
     size_t block_bytes;
 
     ddp__op *ops;       /* ring of cfg.queue, by ticket */
-    ddp__strip *strips; /* [strip_room] of all queued messages: of the block, or grown */
+    ddp__strip *strips; /* [strip_room] of all queued messages; part of the engine's block, or allocated
+                           separately (strips_grown) */
     long strip_room;
     int strips_grown;
     ddp__peer *peers;
@@ -303,291 +318,304 @@ struct ddp__engine {
     ddp__chain due; /* delay queue of slots, in order of reached */
     unsigned char *want_send, *want_recv;
     const float **terms;
-    float *rounded;         /* [chunk] own values as they travel; NULL: no coding */
-    uint16_t *recoded;      /* [chunk] blocks to be read; NULL without them */
-    float *exact;           /* [chunk] a result before it was rounded; the same */
-    unsigned char *sink;    /* [chunk] bytes that nobody reads */
-    uintptr_t looked_at[2]; /* pages of from and to that are there; until it waits */
+    float *rounded;         /* [chunk] this rank's values rounded to the coding; NULL: no coding */
+    uint16_t *recoded;      /* [chunk] blocks to be decoded; NULL if the coding has no blocks */
+    float *exact;           /* [chunk] a result before it was rounded; NULL if the coding has no blocks */
+    unsigned char *sink;    /* [chunk] bytes that are discarded */
+    uintptr_t looked_at[2]; /* pages of from and to that are known to exist; cleared after each wait */
 
     ddp__op *window[DDP__WINDOW];
-    ddp__op *carried;                 /* of a carrier: the last message between two that has begun */
-    long taken;                       /* tickets below were seen by the comm thread */
-    long begun;                       /* emulated links: tickets below had their time of submission */
-    long queued_from;                 /* no queued operation below this ticket */
-    uint32_t next_seq;                /* of the next collective to become active */
-    uint32_t retired_at;              /* of the first that is among the workers alone, where blocks < world */
-    uint32_t group_next[DDP__GROUPS]; /* the same of each group but 0, the world */
-    int *ring, *turn;                 /* live ids in ring order, and where in it an id is */
+    ddp__op *carried;                 /* with a carrier: the last message between two ranks that has begun */
+    long taken;                       /* tickets below this were seen by the comm thread */
+    long begun;                       /* emulated links: the submission time of tickets below this has
+                                         passed */
+    long queued_from;                 /* no operation with a ticket below this is queued */
+    uint32_t next_seq;                /* number of the next collective to begin */
+    uint32_t retired_at;              /* number of the first collective among the workers only, if blocks <
+                                         world */
+    uint32_t group_next[DDP__GROUPS]; /* next_seq of each group except 0, the world */
+    int *ring, *turn;                 /* live ids in ring order, and the position of each id in it */
     int *order;                       /* [world] ring order of all ids */
-    long waiting[DDP__WINDOW];        /* tickets of collectives that wait for another; */
-    int waits;                        /* each has a position of the window reserved */
-    int dirty;                        /* a position or a queued operation may have become free */
-    ddp__op *finished;                /* complete, to be published */
+    long waiting[DDP__WINDOW];        /* tickets of collectives that wait for another message; */
+    int waits;                        /* each of them reserves a window position */
+    int dirty;                        /* 1: a window position or a queued operation may have become free */
+    ddp__op *finished;                /* list of complete operations, to be published */
     int running;                      /* operations between first and last byte */
     double running_since;
-    int up_waiting;  /* a frame may wait until the uplink is free */
-    ddp_error fault; /* what ended this engine */
+    int up_waiting;  /* 1: a frame may be waiting for the uplink */
+    ddp_error fault; /* the error that ended this engine */
     int fault_origin;
-    int fault_about; /* rank whose loss the fault is; -1: it is another fault, or nobody knows */
+    int fault_about; /* rank whose loss is the fault; -1: another fault, or unknown */
     double last_move;
     int closing, stopping; /* goodbye was queued; close was called */
-    double next_check;     /* when liveness is to be looked at again */
-    double ran_at;         /* start of the last round: a longer gap than usual is a stop of this
-                                         process */
+    double next_check;     /* time of the next liveness check */
+    double ran_at;         /* start of the last round: a longer gap than usual means that this process was
+                              stopped */
 
-    /* shared, under lock */
+    /* shared, under the lock */
     pthread_mutex_t lock;
-    char (*called)[48]; /* [world] what a rank is beside its number; "": nothing */
-    int groups;         /* made so far, the world included */
+    char (*called)[48]; /* [world] name of each rank in errors; "": none */
+    int groups;         /* groups created, the world included */
     int group_members[DDP__GROUPS];
     pthread_cond_t changed;
     pthread_t thread;
-    ddp_error error;     /* first failure or request to abort */
-    int begun_wire;      /* the wire's begin has returned */
-    int retires;         /* ddp__engine_retire waits */
-    int tight;           /* a message waits for room in the queue */
-    int quiet;           /* the comm thread will not touch memory again */
+    ddp_error error;     /* first failure or abort request */
+    int begun_wire;      /* 1: the wire's begin has returned */
+    int retires;         /* 1: ddp__engine_retire waits */
+    int tight;           /* 1: a message waits for room in the queue */
+    int quiet;           /* 1: the comm thread will not touch the memory of messages again */
     ddp__parking parked; /* the comm thread leaves the engine to a caller */
-    int driven;          /* a caller moves the bytes */
+    int driven;          /* 1: a caller drives the engine */
     double park_until;   /* when the comm thread resumes, unless a caller drives */
     pthread_cond_t park;
     int stop, sleeping;
     long submitted, first; /* tickets [first, submitted) are not all done */
-    float nothing;         /* 0: what the request of a pull consists of */
+    float nothing;         /* 0: the payload of the request of a pull */
     long strips_head, strips_tail;
     ddp__op_span *spans;
     long span_count;
     int span_room, group_room;
-    ddp__net_stats stats; /* but for its bytes: the comm thread writes these, atomically */
+    ddp__net_stats stats; /* except its bytes, which the comm thread counts below, atomically */
     int64_t bytes_sent, bytes_received, sent_as[DDP__AS_BYTES + 2];
-    ddp__oplog *wanted; /* somebody waits for a copy of the log */
+    ddp__oplog *wanted; /* the caller that waits for a copy of the log */
     ddp__epoch_info epoch;
-    uint64_t *sums;               /* cfg.queue x sums_room hashes; NULL: writes are not checked */
+    uint64_t *sums;               /* cfg.queue x sums_room hashes; NULL: foreign writes are not checked */
     size_t sums_room, sums_count; /* for messages of up to sums_count floats */
 };
 
 /* ---- operation.c ---- */
-/* "layer h.0.mlp", "all layers", "a barrier", "a plain buffer" ...; "all-reduce of layer h.0.mlp (step
- * 12)". */
+/* Texts for errors: "layer h.0.mlp", "all layers", "a barrier", "a plain buffer" ...; "all-reduce of layer
+ * h.0.mlp (step 12)". */
 DDP_LIB const char *ddp__no_layer_text(int layer);
 DDP_LIB const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room);
 DDP_LIB const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room);
-/* "rank 6", or "stage 2 of pipeline 1 (rank 6)". Not under the lock. */
+/* "rank 6", or "stage 2 of pipeline 1 (rank 6)". Do not call it under the lock. */
 DDP_LIB const char *ddp__rank_text(ddp__engine *e, int rank, char *buf, size_t room);
-/* The next fault is the loss of this rank; nothing after the first fault. */
+/* Marks the next fault as the loss of this rank; no effect after the first fault. */
 DDP_LIB void ddp__fault_is_about(ddp__engine *e, int rank);
-DDP_LIB int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4); /* 0 */
-/* Under the lock; the comm thread has to look. */
+DDP_LIB int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4); /* returns
+                                                                                                    0 */
+/* Wakes the comm thread. Under the lock. */
 DDP_LIB void ddp__notify(ddp__engine *e);
-/* Under the lock, which it lets go of: until something has changed; until the carrier's time, if any, is the
- * caller's. */
+/* Blocks until something has changed; releases the lock meanwhile. With a carrier, blocks until the carrier's
+ * time has reached the caller's. Under the lock. */
 DDP_LIB void ddp__await(ddp__engine *e);
 DDP_LIB void ddp__catch_up(ddp__engine *e);
 DDP_LIB ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer);
 DDP_LIB ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op);
 DDP_LIB int ddp__takes_part(const ddp__engine *e, const ddp__op *op, int peer); /* and is another rank */
-/* These ids are live from now on: under the lock where the engine runs. */
+/* Sets the live ids. Under the lock if the engine runs. */
 DDP_LIB void ddp__members_set(ddp__engine *e, uint64_t live);
-/* The number of a group's collective: the group in the upper bits, so that frames and staging tell operations
- * of unlike groups apart; all bits count where there is a membership and no group. */
+/* The sequence number of a group's collective. The group is in the upper bits, so that frames and staging
+ * distinguish operations of different groups. With a membership, which has no groups, all bits count. */
 DDP_LIB uint32_t ddp__seq(const ddp__engine *e, int group, uint32_t next);
-/* 1 if a collective's number was given out before. */
+/* 1 if a collective's number was already used. */
 DDP_LIB int ddp__seq_past(const ddp__engine *e, uint32_t seq);
 DDP_LIB const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op);
-DDP_LIB int ddp__sums(const ddp__op *op); /* all-reduce or reduce-scatter */
-/* Whose memory a broadcast spreads: m.peer's, or that of the lowest live id. */
+DDP_LIB int ddp__sums(const ddp__op *op); /* 1 for all-reduce and reduce-scatter */
+/* The root of a broadcast: m.peer, or the lowest live id if m.peer is not live. */
 DDP_LIB int ddp__root(const ddp__engine *e, const ddp__op *op);
-/* Segment of rank `of`: what it sums in an all-reduce, its block in an all-gather. */
+/* The segment of rank `of`: the values that it sums in an all-reduce, or its block in an all-gather. */
 DDP_LIB void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to);
 DDP_LIB size_t ddp__segment_length(const ddp__engine *e, const ddp__op *op, int of);
 DDP_LIB int ddp__segment_of(const ddp__engine *e, const ddp__op *op, size_t offset);
-/* The lane of a message between two, and its place in ddp__peer.paired. */
+/* The lane of a message between two ranks, and its index in ddp__peer.paired. */
 DDP_LIB int ddp__paired_lane(const ddp__op *op);
 DDP_LIB int ddp__paired(const ddp__op *op);
 /* The operation in flight that a peer's frame belongs to, or NULL. */
 DDP_LIB ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f);
 DDP_LIB void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count);
-/* 1 if a limit has passed; else *again is to be no later than that. */
+/* Returns 1 if a time limit has passed; else lowers *again to it. */
 DDP_LIB int ddp__passed(double limit, double now, double *again);
-DDP_LIB double ddp__still_since(const ddp__op *op); /* since when an operation has not moved */
-/* Subtracts values from what is left; completes the operation at zero, which stays valid until the round's
- * end. */
+DDP_LIB double ddp__still_since(const ddp__op *op); /* when the operation last moved */
+/* Subtracts values from those that are left and completes the operation at zero. The operation stays valid
+ * until the end of the round. */
 DDP_LIB void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t values);
-/* So many bytes of it have been sent, coded so. */
+/* Counts bytes that were sent for an operation in this coding. */
 DDP_LIB void ddp__count_sent(ddp__engine *e, ddp__op *op, int coding, int64_t bytes);
-/* First sign of an operation on this rank, and the end of any wait for a peer. */
+/* Records progress of an operation: its begin on this rank, if it is the first, and the end of any wait for a
+ * peer. */
 DDP_LIB void ddp__op_moves(ddp__engine *e, ddp__op *op, double now);
-/* That peer has to send something, to be called in begin; it has begun it. */
+/* expect: a peer must send something; for use in begin. seen: the peer has begun the operation. */
 DDP_LIB void ddp__op_expect(ddp__engine *e, ddp__op *op, int peer);
 DDP_LIB void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer);
-/* A peer has left: what still needs it fails, or a membership is told. */
+/* Called when a peer has left: an operation that still needs it fails, or the membership is notified. */
 DDP_LIB void ddp__check_left(ddp__engine *e, int peer);
-/* A serve without a request is over, as is an answer to a peer that is lost; 0: it is neither, and fails. */
+/* Ends a serve without a request, or an answer to a lost peer. Returns 0 if it is neither, so that it
+ * fails. */
 DDP_LIB int ddp__op_void(ddp__engine *e, ddp__op *op);
 
 /* ---- memory.c ---- */
 /* own = scale * (terms[0] + ... + terms[count - 1]) of n floats, added in that order; own may be one of them.
- * Where divergence is not NULL, here and below, sum((new - old)^2) over the overwritten values is added to
+ * If divergence is not NULL, here and below, sum((new - old)^2) over the overwritten values is added to
  * it. */
 DDP_LIB void ddp__floats_sum(float *own, const float *const *terms, int count, size_t n, float scale,
                              double *divergence);
 DDP_LIB void ddp__floats_store(float *own, const float *from, size_t n, double *divergence);
 DDP_LIB void ddp__floats_add(float *sum, const float *x, size_t n);
-/* out = x as bfloat16, rounded to nearest even; infinities stay, NaN stay NaN. */
+/* out = x as bfloat16, rounded to nearest even; infinities stay infinite and NaN stays NaN. */
 DDP_LIB void ddp__bfloat_halve(uint16_t *out, const float *x, size_t n);
 /* out = x exactly; x may be the second half of out. */
 DDP_LIB void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n);
-DDP_LIB void ddp__strips_close(ddp__engine *e); /* where ddp__engine_pieces made room */
-/* Memory at an offset: the address, and how many values follow contiguously (at most count). */
+DDP_LIB void ddp__strips_close(ddp__engine *e); /* frees the memory that ddp__engine_pieces allocated */
+/* The address of a message's memory at an offset; *here: the number of contiguous values from there, at most
+ * count. */
 DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count,
                              size_t *here);
-/* 0 after a failure: the program has freed memory that an operation in flight uses. Asked again after each
- * wait. */
+/* Checks that the memory of an operation in flight still exists. Returns 0 after a failure: the program has
+ * freed it. Each page is checked again after each wait. */
 DDP_LIB int ddp__memory_there(ddp__engine *e, const ddp__op *op, size_t at);
-/* Where a finished value lies and is sent from: to, or from where what comes is added to `to`. */
+/* Where a final value is stored and sent from: `to`, or `from` if the result is added to `to`. */
 DDP_LIB const ddp__strips *ddp__result_of(const ddp__op *op);
-/* Values from offset at on of a list, in a row; or back. */
+/* Copies values of a list, from offset at on, into the contiguous array row; back: in the other direction. */
 DDP_LIB void ddp__memory_copy(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *row,
                               int back);
-/* What has come is written, or added: values and how far they were from those that stood there. */
+/* Stores, or adds, values that have arrived, and adds their squared distance from the previous values to
+ * *divergence. */
 DDP_LIB void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t count,
                                double *divergence);
-/* result = scale * (terms[0] + ... + terms[terms - 1]): e->terms, with the own values at place; it is
- * advanced. */
+/* result = scale * (terms[0] + ... + terms[terms - 1]), where terms is e->terms; sets terms[place] to this
+ * rank's values. Advances e->terms. */
 DDP_LIB void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
                              float scale, double *divergence);
 /* Detection of foreign writes. Hashes the memory of a new operation; under the lock. */
 DDP_LIB void ddp__guard_all(ddp__engine *e, ddp__op *op);
 DDP_LIB void ddp__guard_close(ddp__engine *e);
 DDP_LIB void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
-/* 1 unless the memory changed since it was hashed (op may be another rank's); ends the engine for that: 0;
- * both. */
+/* intact: 1 unless the memory changed since it was hashed (op may belong to another rank). fault: fails the
+ * engine for that and returns 0. check: both. */
 DDP_LIB int ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t count);
 DDP_LIB int ddp__guard_fault(ddp__engine *e, const ddp__op *op);
 DDP_LIB int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
 /* Adds the residual to the count values before they are summed, and clears it. Values without a gradient keep
- * theirs. */
+ * their residual. */
 DDP_LIB void ddp__residual_add(const ddp__op *op, size_t at, size_t count);
-/* Adds it and rounds the sum, whose rest it becomes; at a block's start. 0 after a failure: one has no
- * code. */
+/* Adds the residual, rounds the values, and stores the rounding error as the new residual; at must be the
+ * start of a block. Returns 0 after a failure: a value cannot be encoded. */
 DDP_LIB int ddp__code_input(ddp__engine *e, const ddp__op *op, size_t at, size_t count);
-/* Values that do not travel as floats. The payload of a frame about to leave; 0 after a failure: one has no
- * code. */
+/* Encodes the payload of a frame that is about to leave, if its values are not sent as floats. Returns 0
+ * after a failure: a value cannot be encoded. */
 DDP_LIB int ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f);
-/* The payload read into a slot becomes floats, bfloat16 from its second half on; 0 after a failure. */
+/* Decodes the payload in a slot to floats (bfloat16 was read into the slot's second half). Returns 0 after a
+ * failure. */
 DDP_LIB int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s);
-/* Sums count values from offset at on: e->terms are the contributions, the own one's place among them is
- * filled here. */
+/* Sums count values from offset at on. e->terms are the contributions; the function sets terms[place] to this
+ * rank's. */
 DDP_LIB int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
                               double *divergence);
 
-/* ---- staging.c: slots here and credits for slots there ---- */
+/* ---- staging.c: slots on this rank and credits for slots on peers ---- */
 DDP_LIB void ddp__slot_free(ddp__engine *e, int slot);
-/* Puts a slot behind another of a list (-1: in front); takes one out. */
+/* Inserts a slot after another of a list (-1: at the front); removes a slot. */
 DDP_LIB void ddp__chain_add(ddp__engine *e, ddp__chain *c, int slot, int behind);
 DDP_LIB void ddp__chain_remove(ddp__engine *e, ddp__chain *c, int slot);
 /* The oldest staged chunk of an operation from a peer; -1 if none. */
 DDP_LIB int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op);
-/* Room at that peer for one more chunk of an operation; forward: a sum that a ring sends on. */
+/* 1 if the peer has room for one more chunk of an operation; forward: a partial sum that a ring sends on. */
 DDP_LIB int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward);
 DDP_LIB void ddp__hold_credit(ddp__engine *e, const ddp__op *op, int peer);
 DDP_LIB void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f);
-/* Credits are to go back now. */
+/* 1 if credits are to be returned now. */
 DDP_LIB int ddp__credit_due(const ddp__engine *e, ddp__peer *p);
-/* What algorithms that have a `part` begin with, send next, count when it leaves or was stored, and find
- * unsent or over. */
-DDP_LIB int ddp__flow_returns(const ddp__op *op); /* values are summed where they go, and go back as
-                                                      results */
+/* Steps shared by all algorithms that have a `part`: begin, the next frame, a frame leaves, a frame was
+ * stored, whether something is unsent, whether the exchange with a peer is over. */
+DDP_LIB int ddp__flow_returns(const ddp__op *op); /* 1 if values are summed at their destination and the
+                                                     results go back */
 DDP_LIB void ddp__flow_begin(ddp__engine *e, ddp__op *op);
 DDP_LIB int ddp__flow_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
-/* Of what that peer sends `ready` values are results. */
+/* The next frame with results for a peer; the first `ready` of the values that this peer contributes are
+ * final. */
 DDP_LIB int ddp__flow_result(ddp__engine *e, ddp__op *op, int peer, size_t ready, ddp__frame *f);
 DDP_LIB int ddp__flow_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
 DDP_LIB void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f,
                                double now);
 DDP_LIB int ddp__flow_unsent(ddp__engine *e, const ddp__op *op, int peer);
 DDP_LIB int ddp__flow_over(ddp__engine *e, const ddp__op *op, int peer);
-/* A chunk at *at of a region is here, which must be the next one; 0 after a failure. The failure: 0. */
+/* Checks that a chunk of a region is the next one, at from + *at, and advances *at; returns 0 after a
+ * failure. ddp__out_of_order is the failure; it returns 0. */
 DDP_LIB int ddp__in_order(ddp__engine *e, int peer, const ddp__frame *f, size_t from, size_t to, size_t *at);
 DDP_LIB int ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, size_t at);
 
-/* ---- the algorithms, and the sizes up to or from which they are taken ---- */
+/* ---- the algorithms, and the minimum or maximum sizes for which they are used ---- */
 DDP_LIB const ddp__algorithm *ddp__plain_way(void);
 DDP_LIB const ddp__algorithm *ddp__sites_way(void);
-DDP_LIB const ddp__algorithm *ddp__direct_way(int whole); /* 1: the full exchange */
-/* Adds up the chunks of those ranks at a place, coded or times scale, and frees their slots; 0: not all are
- * here. */
+DDP_LIB const ddp__algorithm *ddp__direct_way(int whole); /* 1: the all-to-all exchange */
+/* Adds the chunks of these ranks at an offset, coded or times scale, and frees their slots. Returns 0 if not
+ * all have arrived. */
 DDP_LIB int ddp__sum_chunk(ddp__engine *e, ddp__op *op, const int *rank, int ranks, size_t at, size_t count,
                            int coded, float scale);
 DDP_LIB size_t ddp__full_bytes(const ddp__engine *e);
 DDP_LIB const ddp__algorithm *ddp__ring_way(void);
 DDP_LIB size_t ddp__ring_bytes(const ddp__engine *e);
-DDP_LIB void ddp__ring_reset(ddp__engine *e); /* as opened: ddp__engine_ring is undone. Under the lock */
+DDP_LIB void ddp__ring_reset(ddp__engine *e); /* reverts ddp__engine_ring to the order as opened. Under the
+                                                 lock */
 DDP_LIB const ddp__algorithm *ddp__share_way(void);
-DDP_LIB size_t ddp__share_bytes(const ddp__engine *e);  /* SIZE_MAX: the ranks are no threads */
-DDP_LIB int ddp__share_run(ddp__engine *e, double now); /* adds up a few chunks; 1 if it did */
+DDP_LIB size_t ddp__share_bytes(const ddp__engine *e);  /* SIZE_MAX: the ranks are not threads of one
+                                                           process */
+DDP_LIB int ddp__share_run(ddp__engine *e, double now); /* adds a few chunks; 1 if it did */
 
 /* ---- liveness.c ---- */
-/* Whether a peer has not begun an operation of this rank, as far as is known here. */
+/* 1 if a peer has not begun an operation of this rank, as far as this rank knows. */
 DDP_LIB int ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer);
-/* " during " the oldest operation that is in flight or needs that peer, " after " the last one, or "". */
+/* " during " the oldest operation that is in flight and needs that peer, " after " the last one, or "". */
 DDP_LIB const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t room);
 DDP_LIB void ddp__peer_lost(ddp__engine *e, int peer, const char *why);
-/* 1 if all ranks are threads of this process: a silent one is starved, since one that ended has closed its
- * streams. 0 where links are emulated, which may stall. */
+/* 1 if all ranks are threads of this process. A silent peer is then only starved of CPU time, since a thread
+ * that ended has closed its streams. 0 with emulated links, which may stall. */
 DDP_LIB int ddp__one_process(const ddp__engine *e);
 /* 1 if this process did not run since the last round for longer than a heartbeat may take (SIGSTOP, a
- * suspended machine, starvation): all time limits are extended by that gap, since the peers may have been
- * stopped with it. */
+ * suspended machine, starvation). All time-outs are extended by that gap, since the peers may have been
+ * stopped too. */
 DDP_LIB int ddp__was_stopped(ddp__engine *e, double now);
-/* Heartbeats, silent peers, old operations; sets when to look again. */
+/* Sends heartbeats, detects silent peers and operations that time out; sets the time of the next check. */
 DDP_LIB void ddp__check_liveness(ddp__engine *e, double now);
 
 /* ---- delay.c: frames in flight on the emulated link ---- */
-/* Does what the script asks for by now; returns when to look again, -1: never. */
+/* Executes the acts of the script that are due; returns the time of the next one, -1: never. */
 DDP_LIB double ddp__emulate_script(ddp__engine *e, double now);
-DDP_LIB uint32_t ddp__microseconds(double t); /* rounded up: a frame must not seem to arrive earlier than it
-                                                 may */
-/* Puts a chunk in its slot, or the control frame just read, on the emulated way. */
+DDP_LIB uint32_t ddp__microseconds(double t); /* rounded up: a frame must not seem to arrive too early */
+/* Puts a chunk in its slot, or the control frame just read, into the delay queue. */
 DDP_LIB void ddp__delay_chunk(ddp__engine *e, int slot, double now);
 DDP_LIB void ddp__delay_control(ddp__engine *e, int peer, double now);
 /* Arrival time of the last chunk in flight from a peer; -1: none. */
 DDP_LIB double ddp__last_due(const ddp__engine *e, int peer);
 
 /* ---- receive.c ---- */
-DDP_LIB int ddp__receive_all(ddp__engine *e); /* reads what is there; 1 if anything moved */
-/* Frames that have reached this rank: a chunk in its slot, a control frame. */
+DDP_LIB int ddp__receive_all(ddp__engine *e); /* reads available bytes; 1 if anything moved */
+/* Handle a frame that has reached this rank: a chunk in its slot, or a control frame. */
 DDP_LIB void ddp__slot_ready(ddp__engine *e, int slot, double now);
 DDP_LIB void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double now);
-/* Handles what came before the operation was active. */
+/* Handles chunks that came before the operation was active. */
 DDP_LIB void ddp__collect_early(ddp__engine *e, ddp__op *op, double now);
 
 /* ---- activate.c ---- */
-/* Begins, or begins again in a new epoch, an operation that has its place and number. */
+/* Begins an operation that has its window position and number, or (again) restarts it in a new epoch. */
 DDP_LIB void ddp__start(ddp__engine *e, ddp__op *op, int again, double now);
-/* Fills the window and the send/recv positions from the queue. */
+/* Fills the window and the positions of messages between two ranks from the queue. */
 DDP_LIB void ddp__activate(ddp__engine *e, double now);
 
 /* ---- send.c ---- */
-/* Bytes to the wire, over all peers, or of the frame being written; 1 if anything moved. */
+/* Write bytes to the wire: for all peers, or of the frame being written; 1 if anything moved. */
 DDP_LIB int ddp__send_all(ddp__engine *e, double now);
 DDP_LIB int ddp__continue_frame(ddp__engine *e, int peer, double now);
-/* Begins to write the next frame at once, paced or not; 0 if there is none. */
+/* Begins to write the next frame at once, even if the uplink is paced; 0 if there is none. */
 DDP_LIB int ddp__start_next(ddp__engine *e, int peer, double now);
 /* Before the thread sleeps: marks operations that wait for a peer. */
 DDP_LIB void ddp__note_waiting(ddp__engine *e, double now);
 
 /* ---- record.c ---- */
-DDP_LIB void ddp__publish(ddp__engine *e);     /* tells the submitters what is complete */
+DDP_LIB void ddp__publish(ddp__engine *e);     /* publishes the operations that are complete to the
+                                                  submitters */
 DDP_LIB void ddp__oplog_serve(ddp__engine *e); /* under the lock: copies the log for the waiting thread */
 
 /* ---- thread.c ---- */
-/* Does what can be done now; 1 if anything moved, else *until says when to look again. */
+/* One round: does all work that is possible now. Returns 1 if anything moved; else *until is the time of the
+ * next event. */
 DDP_LIB int ddp__round(ddp__engine *e, double *until);
 DDP_LIB void ddp__sleep(ddp__engine *e, double until);
-#define DDP__PARK_S 2e-3 /* the next blocking call is expected within */
+#define DDP__PARK_S 2e-3 /* the time within which the next blocking call is expected */
 #define DDP__DRIVE_S \
-    0.1 /* a longer call returns the engine to the comm thread, whose heartbeats no caller delays */
-/* Under the lock: 1 if the comm thread has work and must not sleep. */
+    0.1 /* a longer call returns the engine to the comm thread, so that no caller delays its heartbeats */
+/* 1 if the comm thread has work and must not sleep. Under the lock. */
 DDP_LIB int ddp__needed(const ddp__engine *e);
 DDP_LIB void *ddp__engine_main(void *engine);
