@@ -90,7 +90,7 @@ typedef struct ddp__op {
     struct ddp__op *next_done; /* complete, not yet published */
 } ddp__op;
 
-/* Between one operation and one peer; offsets in values. */
+/* The state of one operation towards one peer; offsets in values. */
 typedef struct ddp__exchange {
     int held;     /* the peer's staging slots that this operation occupies */
     int expected; /* 1: the peer must send something and nothing has come */
@@ -259,7 +259,7 @@ typedef struct ddp__membership {
     void (*read)(ddp__engine *e, int peer, const ddp__frame *f, double now);
     /* Returns 1 if a frame belongs to a past epoch, or comes from a rank that is not in the world. */
     int (*drops)(const ddp__engine *e, int peer, const ddp__frame *f);
-    /* Once a round; its time limits. */
+    /* Run once per round; check time-outs. */
     void (*run)(ddp__engine *e, double now);
     void (*check)(ddp__engine *e, double now, double *again);
     /* This process was stopped for `seconds`; all time-outs are extended by them. */
