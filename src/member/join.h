@@ -1,14 +1,14 @@
-/* A worker that comes while a run goes on (docs/elastic-join.md).
+/* A worker that joins a running job (docs/elastic-join.md).
  *
- *   newcomer -> any door      JOIN_ASK hello and request ENTER; who is not the coordinator names it. It gets
- *                             an id, its layout is compared, and the connection stays open as long as it
- *                             lives
- *   newcomer -> donor's door  the same with TAKE from an offset; a clone made at a period's end. Another
- *                             member is the donor where this one cannot be reached
- *   newcomer -> every door    JOIN_MESH hello: the connection of its entry. Where a member cannot be reached
- *                             (a firewall, NAT), the coordinator relays: the newcomer sends it RELAY, it
- *                             notifies the member, which connects to it (wire/callback.c)
- *   newcomer -> coordinator   ready; one or two periods later all members admit it */
+ *   joining worker -> any member     JOIN_ASK hello and request ENTER; a member that is not the coordinator
+ *                                    replies with the coordinator. The coordinator assigns an id and compares
+ *                                    the layout; this connection stays open while the joining worker lives
+ *   joining worker -> donor          the same with TAKE from an offset: a clone that was made at the end of a
+ *                                    period. If the donor cannot be reached, another member is the donor
+ *   joining worker -> every member   JOIN_MESH hello: the connection for its entry. If a member cannot be
+ *                                    reached (a firewall, NAT), the coordinator relays: the joining worker sends
+ *                                    it RELAY, it notifies the member, which connects to it (wire/callback.c)
+ *   joining worker -> coordinator    ready; one or two periods later all members admit it */
 #pragma once
 
 #include "member/state.h"
@@ -16,10 +16,11 @@
 
 enum {
     DDP__JOIN_WORLD = 64,
-    DDP__JOIN_REQUEST = 64,  /* bytes behind the hello: verb, wanted id + 1; bytes and clone that it has */
-    DDP__JOIN_PLACE = 2048,  /* answer to ENTER: status, id, world, who is where */
-    DDP__JOIN_VERDICT = 512, /* answer to that */
-    DDP__JOIN_CLONE = 64,    /* answer to TAKE, followed by bytes and SHA-256 */
+    DDP__JOIN_REQUEST = 64,  /* bytes after the hello: verb, wanted id + 1, bytes and number of the clone that
+                                it has */
+    DDP__JOIN_PLACE = 2048,  /* reply to ENTER: status, id, world, addresses of the members */
+    DDP__JOIN_VERDICT = 512, /* reply to the layout */
+    DDP__JOIN_CLONE = 64,    /* reply to TAKE, followed by the bytes and their SHA-256 */
     DDP__JOIN_TEXT = 300,
     DDP__JOIN_HOW = 128,
     DDP__JOIN_SETTINGS = 32,
@@ -31,46 +32,46 @@ typedef enum ddp__join_verb { DDP__JOIN_ENTER = 1, DDP__JOIN_TAKE } ddp__join_ve
 
 typedef enum ddp__join_answer_code {
     DDP__JOIN_OK,
-    DDP__JOIN_ELSEWHERE, /* another member coordinates */
-    DDP__JOIN_LATER,     /* another newcomer is being served, or training has not begun */
-    DDP__JOIN_FULL,      /* nobody is missing */
+    DDP__JOIN_ELSEWHERE, /* another member is the coordinator */
+    DDP__JOIN_LATER,     /* another joining worker is being served, or training has not begun */
+    DDP__JOIN_FULL,      /* the run is full: all ranks are live */
     DDP__JOIN_TAKEN,     /* the only id that its certificate allows is not free */
-    DDP__JOIN_NEVER      /* text says why */
+    DDP__JOIN_NEVER      /* the text states the reason */
 } ddp__join_answer_code;
 
 typedef struct ddp__setting {
     const char *name;
     double value;
-    const char *const *names; /* of a choice, by value; NULL: a number */
+    const char *const *names; /* the names of the values of a choice; NULL: a number */
 } ddp__setting;
 
-typedef struct ddp__same { /* ddp_same; no name: none */
+typedef struct ddp__same { /* ddp_same; empty name: unused */
     char name[32];
     int64_t value;
 } ddp__same;
 
-/* What must be the same for all workers: a newcomer sends it as it lies in memory. */
+/* The settings that must be equal on all workers. A joining worker sends the struct as it is in memory. */
 typedef struct ddp__join_says {
-    uint64_t hash;            /* of layers, operators and optimizer */
+    uint64_t hash;            /* hash of layers, operators and optimizer */
     int32_t layers, settings; /* 0 layers: training has not begun */
     double value[DDP__JOIN_SETTINGS];
     char how[DDP__JOIN_HOW];         /* "localsgd with period 4, ..." */
-    ddp__same same[DDP__JOIN_SAMES]; /* of the program */
-    char states[DDP__PROGRAM_NAMES]; /* of the program */
+    ddp__same same[DDP__JOIN_SAMES]; /* values of the program (ddp_same) */
+    char states[DDP__PROGRAM_NAMES]; /* names of the program's states */
 } ddp__join_says;
 
 typedef struct ddp__join_layout {
     ddp__join_says says;
-    const char *name[DDP__JOIN_SETTINGS]; /* of says.value */
+    const char *name[DDP__JOIN_SETTINGS]; /* names of says.value */
 } ddp__join_layout;
 
-/* Both sides; texts and tls are borrowed. */
+/* Settings of both sides; texts and tls are borrowed. */
 typedef struct ddp__join_config {
     int rank, world, min_world; /* of a member */
     uint64_t run_id;
-    const char *addr; /* newcomer: doors to ask, separated by commas */
+    const char *addr; /* joining worker: addresses of members, separated by commas */
     int insecure;
-    ddp__tls *tls; /* of the wire; NULL = plain */
+    ddp__tls *tls; /* the wire's session; NULL = no TLS */
     double connect_timeout_s, peer_timeout_s, op_timeout_s;
     const char *congestion; /* as in ddp__wire_tcp */
     ddp_logger log;
@@ -80,40 +81,40 @@ typedef struct ddp__join_config {
 
 typedef struct ddp__join {
     ddp__join_config c;
-    /* shared, under lock */
+    /* shared, under the lock */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int stop, visitors;         /* stop is atomic */
-    int fd[DDP__JOIN_VISITORS]; /* of those who are served, or -1 */
+    int fd[DDP__JOIN_VISITORS]; /* of connections that are being served, or -1 */
     ddp__engine *engine;        /* NULL until it runs */
     ddp__join_layout layout;
     ddp__addr door[DDP__JOIN_WORLD];
-    int id, ready; /* the newcomer that is served, -1 = none; it waits for its entry */
-    long turn;     /* newcomers that were given an id here */
+    int id, ready; /* the joining worker that is being served, -1 = none; ready: it waits for its entry */
+    long turn;     /* number of joining workers that got an id here */
     int want_snap, snap_users;
     unsigned char *snap;
     size_t snap_bytes;
     uint64_t snap_number;
 } ddp__join;
 
-/* Serves newcomers from now on; the wire is one that resumes. */
+/* Serves joining workers from now on; the wire must be one that can resume. */
 DDP_LIB ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join **out,
                                   ddp_error *err);
-/* Training begins. Both are borrowed, the texts of layout too. */
+/* Training begins. engine and layout are borrowed, including the texts of layout. */
 DDP_LIB void ddp__join_ready(ddp__join *j, ddp__engine *engine, const ddp__join_layout *layout);
-/* Before the engine closes: nobody serves newcomers any more. NULL is fine, here and below. */
+/* Call it before the engine closes: stops serving joining workers. j may be NULL, here and below. */
 DDP_LIB void ddp__join_stop(ddp__join *j);
 DDP_LIB void ddp__join_close(ddp__join *j);
 DDP_LIB void ddp__join_disown(ddp__join *j); /* in a forked child: closes the descriptors */
-DDP_LIB int ddp__join_wants(ddp__join *j);   /* somebody waits for a clone */
-/* s is what a newcomer gets. Short of memory there is a line and no clone. */
+DDP_LIB int ddp__join_wants(ddp__join *j);   /* 1: a joining worker waits for a clone */
+/* Offers the state s to joining workers. If memory is short, it logs a warning and makes no clone. */
 DDP_LIB ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err);
-DDP_LIB int ddp__join_next(ddp__join *j); /* The newcomer that may enter here, -1: none. */
-/* All members, with nothing in flight. *in: it is there, 0: lost. Then follows ddp__worker_enter, on its side
- * too. */
+DDP_LIB int ddp__join_next(ddp__join *j); /* the joining worker that may enter here, -1: none */
+/* Admits a worker. Called by all members, with nothing in flight. *in: 1 = admitted, 0 = lost. Then call
+ * ddp__worker_enter, as the joining worker does. */
 DDP_LIB ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err);
 
-/* ---- newcomers (joiner.c) ---- */
+/* ---- joining workers (joiner.c) ---- */
 
 typedef struct ddp__join_place {
     int code, id, world, coordinator, min_world;
@@ -121,33 +122,32 @@ typedef struct ddp__join_place {
     ddp__addr door[DDP__JOIN_WORLD];
 } ddp__join_place;
 
-typedef struct ddp__joiner { /* until it is in */
+typedef struct ddp__joiner { /* until it has joined */
     ddp__join_config c;
-    int fd;         /* to the coordinator, or -1 */
-    int connected;  /* the last request reached a listener */
-    ddp__tls *tls;  /* its session: the wire's belong to another thread once the engine runs */
-    double beat_at; /* when it is next told that this one lives */
-    ddp__addr at[DDP__JOIN_WORLD + 8]; /* doors to ask */
+    int fd;         /* connection to the coordinator, or -1 */
+    int connected;  /* 1: the last request reached a listener */
+    ddp__tls *tls;  /* its own session; the wire's session belongs to another thread once the engine runs */
+    double beat_at; /* when it next reports to the coordinator that it lives */
+    ddp__addr at[DDP__JOIN_WORLD + 8]; /* addresses of members to ask */
     int doors;
     unsigned resolved; /* a bit for each address of c.addr that is in `at` */
     ddp__join_place place;
     int donor;
-    uint64_t unreached; /* members to which this worker cannot connect directly */
+    uint64_t unreached; /* members that this worker cannot connect to directly */
     unsigned char *clone;
     size_t have, bytes;
-    uint64_t number; /* of the donor's clone; 0 = none */
+    uint64_t number; /* number of the donor's clone; 0 = none */
 } ddp__joiner;
 
-/* Finds the run and an id in it: place. *out is to be closed also after an error. */
+/* Finds the run and gets an id in it: place. *out must be closed also after an error. */
 DDP_LIB ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_error *err);
-DDP_LIB const ddp__join_place *ddp__joiner_found(const ddp__joiner *j); /* where it enters */
-/* Takes a clone into s and connects to the members in place.live: *wire, for an engine that joins.
- * DDP_PEER_LOST, here and below: to be tried again, after ddp__joiner_again. */
+DDP_LIB const ddp__join_place *ddp__joiner_found(const ddp__joiner *j); /* the place in which it enters */
+/* Receives a clone into s and connects to the members in place.live. *wire is for an engine that joins. Here
+ * and below DDP_PEER_LOST means: call ddp__joiner_again and retry. */
 DDP_LIB ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *layout, ddp__worker *s,
                                        double until, ddp__wire **wire, ddp_error *err);
-/* Waits until the members let it in. */
+/* Blocks until the members admit it. */
 DDP_LIB ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err);
 DDP_LIB void ddp__joiner_again(ddp__joiner *j);
-DDP_LIB void ddp__joiner_close(ddp__joiner *j);  /* NULL is fine */
-DDP_LIB void ddp__joiner_disown(ddp__joiner *j); /* in a forked child: closes the descriptor; NULL is
-                                                          fine */
+DDP_LIB void ddp__joiner_close(ddp__joiner *j);  /* j may be NULL */
+DDP_LIB void ddp__joiner_disown(ddp__joiner *j); /* in a forked child: closes the descriptor; j may be NULL */

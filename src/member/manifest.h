@@ -1,30 +1,30 @@
-/* The manifest of a checkpoint: which files there are, and of what. */
+/* Reads and writes the manifest of a checkpoint: the list of its files, with their hashes. */
 #pragma once
 
 #include "member/state.h"
 
 #define DDP__MANIFEST       "dreamddp checkpoint 5"
 #define DDP__MANIFEST_MOST  (1 << 26)               /* bytes */
-#define DDP__MANIFEST_OLDER "dreamddp checkpoint 4" /* hashes of 64 bits, and no checksum */
+#define DDP__MANIFEST_OLDER "dreamddp checkpoint 4" /* 64-bit hashes, and no checksum */
 
 typedef struct ddp__manifest {
     ddp__json *root;
     long step;
     int world, copies, period, synchronised, generation;
-    int older; /* of a checkpoint 4 */
+    int older; /* 1: a checkpoint of format 4 */
     uint64_t run, model;
-    const char *strategy, *optimizer; /* borrowed of root */
-    ddp__said *said;                  /* [world] but common */
+    const char *strategy, *optimizer; /* borrowed from root */
+    ddp__said *said;                  /* [world], without `common` */
 } ddp__manifest;
 
-/* said: [s->world]; generation: which of their two names the files have. */
+/* Writes a manifest. said: [s->world]; generation: which of the two names each file has. */
 DDP_LIB ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp__said *said,
                                        int generation, ddp_error *err);
-/* Verifies the checksum before anything else. m is to be freed also after an error. */
+/* Reads a manifest; verifies the checksum first. Free m also after an error. */
 DDP_LIB ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err);
 DDP_LIB void ddp__manifest_free(ddp__manifest *m);
-/* Is it of this model, and may this run resume from it? *kin: the same number of copies, strategy and period,
- * so that each copy resumes its own state. */
+/* Verifies that a checkpoint belongs to this model and that this run may resume from it. *kin: 1 if the
+ * number of copies, strategy and period are equal, so that each copy resumes its own state. */
 DDP_LIB ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp__manifest *m,
                                       int *kin, ddp_error *err);
 DDP_LIB ddp__listed ddp__manifest_listed(const ddp__manifest *m, int rank);
