@@ -1,18 +1,18 @@
-/* From the queue into the window: which operation begins when. */
+/* Moves operations from the queue into the window: decides which operation begins when. */
 #include "comm/state.h"
 
-/* All there is to do for the only worker that is left, or of a group of one. */
+/* Completes an operation for the only live worker, or for a group of one. */
 static void ddp__do_alone(ddp__engine *e, ddp__op *op)
 {
     double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
 
-    if (op->m.levels && op->m.residual) ddp__residual_add(op, 0, op->n); /* there is nobody to round for */
+    if (op->m.levels && op->m.residual) ddp__residual_add(op, 0, op->n); /* no rank to round for */
     if (ddp__sums(op) && (op->scale != 1 || op->to.strip != op->from.strip || op->m.owner))
         ddp__memory_sum(e, op, 0, op->n, 0, 1, op->scale, divergence);
     ddp__op_advance(e, op, op->left);
 }
 
-/* What the message sends is there; 0 after a failure. */
+/* Runs the message's maker, if any, to fill the memory to be sent. Returns 0 after a failure. */
 static int ddp__made(ddp__engine *e, const ddp__op *op)
 {
     const int made = op->m.maker && (op->m.verb == DDP_BROADCAST || op->m.verb == DDP_ALL_GATHER);
@@ -39,7 +39,7 @@ void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
     else
         memset(ddp__row(e, op, op->m.peer), 0, sizeof(ddp__exchange));
     way = ddp__way_of(e, op);
-    if (way != op->way) { /* fewer than three workers are no ring */
+    if (way != op->way) { /* e.g. fewer than three live workers cannot form a ring */
         pthread_mutex_lock(&e->lock);
         op->way = way;
         if (op->m.verb == DDP_ALL_REDUCE) op->span.algorithm = way->letter;
@@ -49,7 +49,7 @@ void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
     if (op->m.round && !ddp__code_input(e, op, 0, op->n)) return;
     if (e->membership && !op->p2p) e->membership->began(e, op, again);
     if (!op->p2p && op->way == way && ddp__team_of(e, op).members == 1) {
-        if (op->m.verb == DDP_ALL_GATHER) op->way->begin(e, op); /* the blocks of the lost */
+        if (op->m.verb == DDP_ALL_GATHER) op->way->begin(e, op); /* zeroes the blocks of lost workers */
         ddp__do_alone(e, op);
         return;
     }
@@ -63,7 +63,7 @@ void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
         if (r != e->rank && e->peers[r].left) ddp__check_left(e, r);
 }
 
-/* The carrier moves it from here on. */
+/* Begins an operation that the carrier moves from here on. */
 static void ddp__begin_carried(ddp__engine *e, ddp__op *op, double now)
 {
     op->active_at = op->last_move = op->clock = now;
@@ -79,7 +79,7 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
     op->row = row;
     op->state = DDP__OP_ACTIVE;
     if (op->p2p && e->wire->carrier) {
-        op->seq = 0; /* it knows their order itself */
+        op->seq = 0; /* the carrier orders its own messages */
     } else if (op->p2p) {
         uint32_t *next = &e->peers[op->m.peer].paired_seq[ddp__paired(op)];
         op->seq = (uint32_t)ddp__paired_lane(op) << 30 | ((*next)++ & 0x3fffffffu);
@@ -106,8 +106,8 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
     ddp__start(e, op, 0, now);
 }
 
-/* An operation that has to wait for another, or for one of its group that does, keeps a position
- * of the window, so that the oldest of all never lacks one. 1: it waits. */
+/* Returns 1 if an operation must wait for another message, or for an operation of its group that waits. Each
+ * such operation reserves a window position, so that the oldest of all always has one. */
 static int ddp__must_wait(ddp__engine *e, const ddp__op *op, uint64_t *groups)
 {
     const uint64_t group = (uint64_t)1 << op->m.group;
@@ -120,7 +120,7 @@ static int ddp__must_wait(ddp__engine *e, const ddp__op *op, uint64_t *groups)
     return 1;
 }
 
-/* The first chunk of the next message in a lane from that peer, -1: it is not here. */
+/* The first chunk of the next message in a lane from that peer; -1: it has not arrived. */
 static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
 {
     const uint32_t seq = (uint32_t)lane << 30 | (e->peers[peer].paired_seq[2 * lane + 1] & 0x3fffffffu);
@@ -130,8 +130,8 @@ static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
     return s;
 }
 
-/* The rank that came first becomes the peer of a receive that names none; the message of that rank, or of the
- * one that is named, says how much of a serve it is. 0: nobody has come, or it does not fit. */
+/* Sets the peer of a receive that names none to the rank whose message arrived first. Sets the length of a
+ * serve to that of the peer's message. Returns 0 if no message has arrived, or if it does not fit. */
 static int ddp__bind(ddp__engine *e, ddp__op *op)
 {
     const int lane = ddp__paired_lane(op);
@@ -160,8 +160,8 @@ static int ddp__bind(ddp__engine *e, ddp__op *op)
     return 1;
 }
 
-/* 1: a serve or an answer of a peer that is lost, which is over. Who has left, and has nothing here, is let
- * go of. */
+/* Returns 1 if this is a serve or an answer of a lost peer, which is then complete. A served peer that has
+ * left, with no message here, is reported to the membership; without one it is an error. */
 static int ddp__serves_lost(ddp__engine *e, ddp__op *op)
 {
     const int peer = op->m.peer;
@@ -179,24 +179,24 @@ static int ddp__serves_lost(ddp__engine *e, ddp__op *op)
     return !ddp__fault(e, DDP_PEER_LOST, "rank %d has left (it closed its context), yet is served", peer);
 }
 
-/* The position that an operation between two could have now; NULL: none. */
+/* The position that an operation between two ranks can use now; NULL: none. */
 static ddp__op **ddp__paired_place(ddp__engine *e, ddp__op *op)
 {
     ddp__op **place;
 
     if (e->wire->carrier) {
         e->carried = NULL;
-        return &e->carried; /* it may have any number of them */
+        return &e->carried; /* any number of messages may be in flight */
     }
     if ((op->m.peer == DDP_ANY || op->m.verb == DDP_SERVE) && !ddp__bind(e, op)) return NULL;
     place = &e->peers[op->m.peer].paired[ddp__paired(op)];
     return *place ? NULL : place;
 }
 
-/* The same of a collective, and its row; *full: those behind it have to wait. */
+/* The same for a collective, and its row. *full: later collectives have to wait. */
 static ddp__op **ddp__window_place(ddp__engine *e, const ddp__op *op, uint64_t *groups, int *full, int *row)
 {
-    int vacant = -e->waits; /* positions that nobody has or waits for */
+    int vacant = -e->waits; /* positions that are neither used nor reserved */
 
     for (int i = 0; i < e->width; i++) vacant += e->window[i] == NULL;
     if (vacant <= 0) *full = 1;
@@ -211,7 +211,7 @@ void ddp__activate(ddp__engine *e, double now)
     int later = 0, full = 0; /* full: collectives begin in order, and the next one has to wait */
 
     while (e->dirty && e->fault.code == DDP_OK) {
-        uint64_t groups = 0; /* with an operation that waits */
+        uint64_t groups = 0; /* bit per group with an operation that waits */
         e->dirty = full = e->waits = 0;
         while (e->queued_from < e->taken && e->ops[e->queued_from % e->cfg.queue].state != DDP__OP_QUEUED)
             e->queued_from++;
@@ -219,7 +219,7 @@ void ddp__activate(ddp__engine *e, double now)
             ddp__op *op = &e->ops[t % e->cfg.queue], **place;
             int row = (int)DDP__WINDOW + ddp__paired(op);
             if (op->state != DDP__OP_QUEUED) continue;
-            if (op->span.submitted > now) { /* the emulated link is still catching up */
+            if (op->span.submitted > now) { /* its submission time on the emulated link is still ahead */
                 later = 1;
                 break;
             }

@@ -1,12 +1,11 @@
-/* CRC-32C: by an instruction of the processor if it has one, else by tables. The choice is made at run
- * time. */
+/* Computes CRC-32C, with the processor's instruction if it has one, else with tables. The choice is made at
+ * run time. */
 #include "base/platform.h"
 #include "comm/frame.h"
 
-/* ---- by tables ---- */
+/* ---- with tables ---- */
 
-/* 256 checksums: entry i is the sum (exclusive or) of the numbers whose bit is set in i, because a CRC is
- * linear. */
+/* 256 checksums. A CRC is linear, so entry i is the exclusive or of the arguments whose bit is set in i. */
 #define DDP__CRC_2(v, a)                 (v), (v) ^ (a)
 #define DDP__CRC_4(v, a, b)              DDP__CRC_2(v, a), DDP__CRC_2((v) ^ (b), a)
 #define DDP__CRC_8(v, a, b, c)           DDP__CRC_4(v, a, b), DDP__CRC_4((v) ^ (c), a, b)
@@ -49,7 +48,7 @@ static uint32_t ddp__crc32c_sliced(uint32_t c, const unsigned char *p, size_t n)
     return c;
 }
 
-/* ---- by an instruction ---- */
+/* ---- with an instruction ---- */
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define DDP__CRC_HERE       __builtin_cpu_supports("sse4.2")
@@ -57,8 +56,8 @@ static uint32_t ddp__crc32c_sliced(uint32_t c, const unsigned char *p, size_t n)
 #define DDP__CRC_TARGET
 #elif defined(__AARCH64EL__) && (defined(__ARM_FEATURE_CRC32) || defined(__linux__))
 #define DDP__CRC_STEP(c, x) __asm__("crc32cx %w0, %w0, %x1" : "+r"(c) : "r"(x))
-/* The first processors of arm64 lack the instruction, so compilers accept it only in functions that say
- * so. */
+/* The first arm64 processors lack the instruction, so compilers accept it only in functions with this
+ * attribute. */
 #ifdef __clang__
 #define DDP__CRC_TARGET __attribute__((target("crc")))
 #else
@@ -73,7 +72,7 @@ static uint32_t ddp__crc32c_sliced(uint32_t c, const unsigned char *p, size_t n)
 #endif
 
 #ifdef DDP__CRC_HERE
-enum { DDP__CRC_PART = 1024 }; /* bytes of each of three streams, which a processor takes at a time */
+enum { DDP__CRC_PART = 1024 }; /* bytes of each of three streams, which the processor handles in parallel */
 
 static uint64_t ddp__crc32c_read(const unsigned char *p)
 {
@@ -83,7 +82,8 @@ static uint64_t ddp__crc32c_read(const unsigned char *p)
     return v;
 }
 
-/* The checksum after DDP__CRC_PART bytes of 0: it is linear, so one number for each bit. */
+/* Extends a checksum by DDP__CRC_PART bytes of 0. The operation is linear, so the table has one number per
+ * bit. */
 static uint64_t ddp__crc32c_shift(uint64_t c)
 {
     static const uint32_t bit[32] = {
@@ -131,14 +131,14 @@ static DDP__CRC_TARGET uint32_t ddp__crc32c_fast(uint32_t h, const unsigned char
 typedef uint64_t ddp__crc_vec __attribute__((vector_size(64)));
 typedef uint64_t ddp__crc_mem __attribute__((vector_size(64), aligned(1), may_alias));
 
-/* x = next + what x is worth d bits later: its words times x^(d+63) and x^(d-1), modulo the polynomial. */
+/* x = next + x moved d bits: its words times x^(d+63) and x^(d-1), modulo the polynomial. */
 #define DDP__CRC_MOVE(x, by, next)                                       \
     __asm__("vpclmulqdq $0, %2, %1, %0" : "=x"(even) : "x"(x), "x"(by)); \
     __asm__("vpclmulqdq $17, %2, %1, %0" : "=x"(odd) : "x"(x), "x"(by)); \
     x = even ^ odd ^ (next);
 
-/* Turns n bytes, a multiple of 256, into 64 that have the same checksum, from 0. It calls no function: a
- * function that runs before the wide registers are cleared is slower. */
+/* Folds n bytes, a multiple of 256, into 64 bytes that have the same checksum, starting from 0. It calls no
+ * function: a function that runs before the wide registers are cleared is slower. */
 static __attribute__((target("avx512f"))) void ddp__crc32c_fold(uint32_t h, const unsigned char *p, size_t n,
                                                                 unsigned char *folded)
 {

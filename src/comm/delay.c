@@ -1,4 +1,4 @@
-/* The emulated link: its script, and a queue of what is under way. */
+/* The emulated link: executes its script, and delays the frames in flight. */
 #include "comm/state.h"
 
 #include <signal.h>
@@ -13,7 +13,7 @@ double ddp__emulate_script(ddp__engine *e, double now)
 
     if (links->own.turns == 0 && e->acted == links->acts) return -1;
     e->stalled = ddp__link_stalled(&e->links.own, now);
-    /* what this rank did not read because there was no room is no silence, what the stall keeps away is */
+    /* a pause because no slot was free is not silence of the peer; a pause because of the stall is */
     for (int r = 0; e->stalled && !stalled && r < e->world; r++)
         if (e->peers[r].in_state == DDP__IN_PAUSED) e->peers[r].last_got = now;
     next = ddp__link_turns(&e->links.own, now);
@@ -32,11 +32,11 @@ double ddp__emulate_script(ddp__engine *e, double now)
     return next;
 }
 
-/* ---- what is under way ---- */
+/* ---- frames in flight ---- */
 
-/* When the frame just read from a peer would have been read, had neither side been late. The quickest frame
- * tells what the wire itself takes and how far apart the clocks are; they drift by 50 ppm at most. Without
- * this the emulated downlink would stop whenever a thread oversleeps. */
+/* When the frame just read from a peer would have been read if neither side had been late. The fastest frame
+ * so far gives the delay of the wire plus the difference of the clocks, which drift by at most 50 ppm.
+ * Without this correction the emulated downlink would stop whenever a thread wakes up late. */
 static double ddp__arrival(ddp__peer *p, double now)
 {
     uint32_t transit = ddp__microseconds(now) - p->in.sent;
@@ -51,13 +51,13 @@ static double ddp__arrival(ddp__peer *p, double now)
     return p->reached;
 }
 
-/* When it reaches this rank's downlink: delay and jitter after it left the way from its peer. */
+/* When the frame reaches this rank's downlink: after the delay and jitter of the path from its peer. */
 static double ddp__reaches(ddp__engine *e, int peer, double now)
 {
     return ddp__path_receive(&e->links.path[peer], ddp__arrival(&e->peers[peer], now));
 }
 
-/* Behind all that reached the downlink before it. */
+/* Inserts the chunk after all chunks that reach the downlink before it. */
 void ddp__delay_chunk(ddp__engine *e, int slot, double now)
 {
     ddp__slot *s = &e->slot[slot];
@@ -81,7 +81,7 @@ void ddp__delay_control(ddp__engine *e, int peer, double now)
     c.f = *f;
     c.peer = peer;
     c.due = ddp__link_receive_control(&e->links.own, reached, DDP__FRAME_BYTES + f->length);
-    /* nearer peers' frames overtake, those of one peer do not: they reach us in order */
+    /* frames of nearer peers overtake; frames of one peer stay in order */
     for (; at > e->control_first; at--) {
         const ddp__control *before = &e->control[(at - 1) % e->control_room];
         if (before->due <= c.due) break;

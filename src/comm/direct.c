@@ -1,17 +1,18 @@
-/* Values that go straight from the rank that has them to those that need them.
+/* Three algorithms that send values directly from the rank that has them to the ranks that need them.
  *
- * The plain way: values that nobody adds up, of broadcasts, all-gathers and messages between two ranks.
+ * Plain: values that are not summed, in broadcasts, all-gathers and messages between two ranks.
  *
- * The direct all-reduce and the reduce-scatter: each rank sends to every other the values of that one's
- * segment, sums those of its own in rank order, and (all-reduce) sends the result back to all.
+ * Direct all-reduce and reduce-scatter: each rank sends every other rank the values of that rank's segment,
+ * sums its own segment in rank order, and (all-reduce) sends the result to all ranks.
  *
- * And the full exchange: each rank sends all its values to everybody, and everybody adds them up in rank
- * order: the same bits after one delay instead of two, for n / 2 times the bytes. A rank must not overwrite a
- * chunk of its own values with the sum before all others were sent it. Contributions take slots as in the
- * direct way, a chunk gives them back once all of its contributions are here, and chunks come in order, so
- * what keeps direct operations from locking up (ddp__may_stage) holds for these. Not where there is a
- * membership, whose survivors would hold sums over unlike members, nor for bfloat16 or int8, where the
- * owner's rounding makes the ranks equal. */
+ * All-to-all exchange ("full"): each rank sends all its values to every rank, and every rank sums them in
+ * rank order. The result is bit-identical to the direct all-reduce, after one delay instead of two, for n / 2
+ * times the bytes. A rank must not overwrite a chunk of its own values with the sum before it has sent the
+ * chunk to all ranks. Contributions use slots as in the direct algorithm. A chunk frees them once all of its
+ * contributions have arrived, and chunks come in order, so the rules that prevent a deadlock of direct
+ * operations (ddp__may_stage) also hold here. It is not used with a membership, because survivors could have
+ * sums over different members. It is not used for bfloat16 or int8, because only the owner's rounding makes
+ * the ranks equal. */
 #include "comm/state.h"
 
 /* ---- plain ---- */
@@ -38,7 +39,7 @@ static void ddp__plain_begin(ddp__engine *e, ddp__op *op)
     const int lost = op->m.verb == DDP_ALL_GATHER && op->m.group == 0 && e->members < e->blocks;
     const size_t block = op->n / (size_t)e->blocks;
 
-    for (int r = 0; lost && r < e->blocks; r++) { /* their blocks become 0 */
+    for (int r = 0; lost && r < e->blocks; r++) { /* the blocks of lost ranks become 0 */
         size_t at = block * (size_t)r, end = at + block, here;
         for (; e->place[r] < 0 && at < end; at += here) {
             void *data = ddp__memory_at(op, &op->to, at, end - at, &here);
@@ -71,9 +72,9 @@ const ddp__algorithm *ddp__plain_way(void)
     return &way;
 }
 
-/* ---- direct, and full ---- */
+/* ---- direct, and all-to-all ---- */
 
-#define DDP__FULL_BYTES ((size_t)64 << 10) /* of two ranks on unshaped wires */
+#define DDP__FULL_BYTES ((size_t)64 << 10) /* for two ranks without emulated links */
 
 size_t ddp__full_bytes(const ddp__engine *e)
 {
@@ -84,7 +85,7 @@ size_t ddp__full_bytes(const ddp__engine *e)
     if (e->cfg.full_bytes > 0) return e->cfg.full_bytes;
     if (e->links.by_pair) return 0;
     if (!(e->links.slowest > 0)) return DDP__FULL_BYTES * 2 / ((size_t)e->world * (size_t)(e->world - 1));
-    /* one delay against n / 2 times the bytes; what is sent stays staged for one more */
+    /* one delay is traded for n / 2 times the bytes; a sent chunk stays staged for one more delay */
     if (e->world == 2) return 2 * flight <= window ? SIZE_MAX : (size_t)window;
     flight *= world / ((world - 1) * (world - 2));
     return (size_t)(flight < window ? flight : window);
@@ -115,7 +116,8 @@ static int ddp__direct_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f
            ddp__flow_next(e, op, peer, f);
 }
 
-/* Once all contributions were written, and the own segment is summed, nothing reads its input any more. */
+/* Releases the input once all contributions were written and the own segment is summed: nothing reads it any
+ * more. */
 static void ddp__direct_release(ddp__engine *e, ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
@@ -133,7 +135,7 @@ static void ddp__direct_release(ddp__engine *e, ddp__op *op)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* A chunk of the own values has been taken by the wire for every peer. */
+/* 1 if the wire has taken a chunk of this rank's values for every peer. */
 static int ddp__sent_to_all(ddp__engine *e, const ddp__op *op, size_t at, size_t count)
 {
     for (int r = 0; r < e->world; r++) {
@@ -176,7 +178,7 @@ int ddp__sum_chunk(ddp__engine *e, ddp__op *op, const int *rank, int ranks, size
     return 1;
 }
 
-/* Sums every chunk of the own part of which all contributions are here. */
+/* Sums each chunk of the own segment for which all contributions have arrived. */
 static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
 {
     const ddp__members team = ddp__team_of(e, op);

@@ -1,7 +1,7 @@
-/* An engine's memory, its opening and its closing. */
+/* Opens and closes an engine, and allocates its memory. */
 #include "comm/state.h"
 
-/* All ways in which the values of an operation travel, in the order in which they are asked. */
+/* Lists all algorithms in order of preference. */
 static void ddp__ways_fill(const ddp__algorithm *ways[DDP__WAYS])
 {
     ways[0] = ddp__sites_way();
@@ -22,7 +22,7 @@ const char *ddp__algorithm_name(char letter)
     return "none";
 }
 
-/* A place in the one block that holds everything. */
+/* Reserves space for an array in the one block that holds all memory. */
 static void *ddp__carve(unsigned char *block, size_t *used, size_t count, size_t size)
 {
     void *p = block ? block + *used : NULL;
@@ -30,11 +30,11 @@ static void *ddp__carve(unsigned char *block, size_t *used, size_t count, size_t
     return p;
 }
 
-/* Assigns all arrays within block, or with NULL only measures. */
+/* Assigns all arrays within block; if block is NULL, only measures the size. */
 static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
 {
     size_t used = 0, world = (size_t)e->world, queue = (size_t)e->cfg.queue;
-    const size_t frames = e->wire->carrier ? 0 : world; /* peers that bytes come from */
+    const size_t frames = e->wire->carrier ? 0 : world; /* peers that send bytes */
     size_t slots = (size_t)e->slots * world, stride = (e->chunk * sizeof(float) + 63) / 64 * 64;
     int **const ids[] = {&e->ring,       &e->turn,      &e->order,    &e->site,
                          &e->site_place, &e->site_part, &e->site_side};
@@ -79,7 +79,7 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     return used;
 }
 
-/* Chunk size and number of staging slots. */
+/* Computes the chunk size and the number of staging slots. */
 static void ddp__dimension(ddp__engine *e)
 {
     size_t bytes = e->cfg.chunk_bytes ? e->cfg.chunk_bytes : ddp__link_chunk(e->links.slowest);
@@ -93,8 +93,8 @@ static void ddp__dimension(ddp__engine *e)
     all = most > 0 && most / bytes < DDP__SLOTS_MAX / 4 ? 4 * (most / bytes + 1) : (size_t)DDP__SLOTS_MAX;
     slots = (DDP__STAGING_BYTES - e->wire->pair_bytes) / bytes;
     if (slots > all) slots = all;
-    /* With small chunks an operation is short against its latency. By these alone: the same over threads and
-     * TCP. */
+    /* With small chunks an operation is short compared with its latency, so more are in flight. The number
+     * depends on the chunk size alone: it is the same with threads and TCP. */
     e->width = bytes <= DDP__CHUNK_SMALL ? DDP__WINDOW : 4;
     /* one per operation in flight, the ring's bubble, the lanes of send/recv, results */
     e->lanes = e->cfg.serves ? (int)DDP__LANES : 2;
@@ -102,8 +102,8 @@ static void ddp__dimension(ddp__engine *e)
     e->chunk = bytes / sizeof(float);
     e->credits = (int)slots - 1;
     e->extra = e->control_room = 1;
-    /* what is under way until a credit is back, of 1 Gbit/s where nobody says; at most 16 MiB a peer, 32 in
-     * all */
+    /* more: bytes in flight until a credit returns, at 1 Gbit/s if the rate is unknown; at most 16 MiB per
+     * peer, 32 MiB in total */
     away = e->shaped ? 2 * e->links.flight : 1.25e8 * e->wire->round_trip / (e->world - 1);
     cap = (double)(16 * DDP__STAGING_BYTES) * fmin(1, 2.0 / (e->world - 1));
     e->more = (int)fmax(0, fmin(fmin(away, cap) / (double)bytes, (double)all - 1 - e->credits));
@@ -125,7 +125,7 @@ static void ddp__dimension(ddp__engine *e)
     e->span_room = DDP__SPANS;
     e->group_room = DDP__GROUPS;
     if (!e->wire->carrier || e->world <= DDP__LARGE_WORLD) return;
-    e->strip_room /= 4; /* one of very many in this process */
+    e->strip_room /= 4; /* one of very many engines in this process */
     e->span_room /= 8;
     e->group_room = 2;
 }
@@ -175,7 +175,7 @@ static int ddp__engine_locks(ddp__engine *e)
         pthread_cond_destroy(&e->changed);
         return 0;
     }
-    pthread_mutex_init(&e->lock, NULL); /* which does not fail */
+    pthread_mutex_init(&e->lock, NULL); /* cannot fail */
     return 1;
 }
 
@@ -242,7 +242,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     e->epoch.live = e->world >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << e->world) - 1;
     ddp__members_set(e, e->epoch.live);
     if (e->membership && (status = e->membership->open(e, err)) != DDP_OK)
-        e->membership = NULL; /* it holds nothing */
+        e->membership = NULL; /* it allocated nothing */
     if (status == DDP_OK && cfg->check_writes) status = ddp__engine_guard(e, cfg->max_count, err);
     if (status == DDP_OK) status = ddp__engine_thread(e, err);
     if (status == DDP_OK)

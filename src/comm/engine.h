@@ -132,9 +132,9 @@ DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, in
 /* Sets the site of each rank (copied). Messages with `levels` are then summed inside sites first, then
  * between them. Must be the same on all ranks, with no such message in flight. */
 DDP_LIB void ddp__engine_sites(ddp__engine *e, const int *site);
-/* Membership: removes the servers (the highest cfg.servers ids) from collectives; they still exchange messages
- * between two ranks. Call it on all ranks after the same collective, with nothing in flight here. Afterwards,
- * losing a worker ends a serve of it, and an answer to it (ddp_received). */
+/* Membership: removes the servers (the highest cfg.servers ids) from collectives; they still exchange
+ * messages between two ranks. Call it on all ranks after the same collective, with nothing in flight here.
+ * Afterwards, losing a worker ends a serve of it, and an answer to it (ddp_received). */
 DDP_LIB void ddp__engine_retire(ddp__engine *e);
 /* The number of ranks of a group; of the world, the ranks that have a block in an all-gather; 1 if there is
  * no such group. */

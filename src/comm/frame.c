@@ -1,4 +1,4 @@
-/* Frames as bytes. */
+/* Encodes and decodes frame headers, and computes payload lengths. */
 #include "base/platform.h"
 #include "comm/frame.h"
 
@@ -28,19 +28,19 @@ size_t ddp__frame_payload(int coding, size_t count)
 size_t ddp__frame_values(const ddp__frame *f)
 {
     const size_t block = ddp__frame_payload(f->coding, DDP__CODING_BLOCK), rest = f->length % block;
-    const size_t each = f->coding == (int)DDP_AS_INT8 ? 1 : 2; /* of a block, in a byte */
+    const size_t each = f->coding == (int)DDP_AS_INT8 ? 1 : 2; /* values per byte of a block */
     size_t n = f->length / ddp__frame_payload(f->coding, 1);
 
     if (ddp__in_blocks(f->coding)) {
         n = f->length / block * DDP__CODING_BLOCK +
             (rest > sizeof(float) ? (rest - sizeof(float)) * each : 0);
-        /* half bytes: an odd number of values can only end at the end of the message */
+        /* with half bytes, only the end of the message can have an odd number of values */
         if (each == 2 && f->offset <= f->count && n == (size_t)(f->count - f->offset) + 1) n--;
     }
     return ddp__frame_payload(f->coding, n) == f->length ? n : SIZE_MAX;
 }
 
-enum { DDP__FRAME_WORDS = 8 }; /* of a head, before its checksum */
+enum { DDP__FRAME_WORDS = 8 }; /* 32-bit words of a header before its checksum */
 
 void ddp__frame_encode(const ddp__frame *f, unsigned char *head)
 {

@@ -1,8 +1,9 @@
-/* Peers that are lost or silent, operations that do not move: who has not begun them, deadlines, lines about
- * waits. */
+/* Detects lost and silent peers, ranks that have not begun an operation, and operations that time out; logs
+ * long waits. */
 #include "comm/state.h"
 
-/* Not every rank sends something to every other: where a peer owes nothing, only its heartbeats tell. */
+/* A rank does not send something to every other in each operation. If a peer owes nothing, only its
+ * heartbeats show whether it has begun. */
 int ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer)
 {
     const ddp__peer *p = &e->peers[peer];
@@ -10,7 +11,7 @@ int ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer)
     uint32_t begun = op->m.verb == DDP_SEND ? p->receives : op->m.verb == DDP_RECEIVE ? p->sends : p->begun;
 
     if (x->seen || !ddp__takes_part(e, op, peer)) return 0;
-    /* heartbeats tell of the world's operations, and of nothing urgent */
+    /* heartbeats count the world's operations only, and no high-priority messages */
     if (op->m.group || (op->p2p && ddp__paired_lane(op))) return x->expected;
     if (p->heard_at > 0 && (int32_t)(begun - op->seq) > 0) return 0;
     return p->heard_at >= op->active_at || x->expected;
@@ -33,7 +34,7 @@ static const char *ddp__missing_text(ddp__engine *e, const ddp__op *op, char *bu
     return buf;
 }
 
-/* The oldest operation in flight; of one peer: that needs it; NULL when idle. */
+/* The oldest operation in flight (peer < 0), or the oldest that needs that peer; NULL: none. */
 static ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
 {
     ddp__op *oldest = NULL;
@@ -49,7 +50,7 @@ static ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
 
 static double ddp__beat(const ddp__engine *e)
 {
-    double beat = 5; /* seconds: often enough to tell before a limit passes who is where */
+    double beat = 5; /* seconds: often enough to know the state of each peer before a time-out */
 
     if (e->cfg.peer_timeout_s > 0 && e->cfg.peer_timeout_s < beat) beat = e->cfg.peer_timeout_s;
     if (e->cfg.op_timeout_s > 0 && e->cfg.op_timeout_s < beat) beat = e->cfg.op_timeout_s;
@@ -71,7 +72,7 @@ static const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, dou
     return buf;
 }
 
-/* A line about the oldest operation, if it has stood still for so long. */
+/* Logs the oldest operation if it has not moved for its note_s seconds. */
 static void ddp__note_wait(ddp__engine *e, double now, double *again)
 {
     ddp__op *op = ddp__oldest_op(e, -1);
@@ -108,7 +109,7 @@ const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t roo
     buf[0] = '\0';
     if (op) {
         snprintf(buf, room, " during %s", ddp__op_text(e, op, text, sizeof text));
-    } else if (e->span_count > 0) { /* nothing in flight: what was last */
+    } else if (e->span_count > 0) { /* nothing is in flight: name the last operation */
         const ddp__op_span *last = &e->spans[(e->span_count - 1) % e->span_room];
         snprintf(buf, room, " after %s of %s (step %ld)", ddp__verb_name((int)last->verb),
                  ddp__layer_text(e, last->layer, layer, sizeof layer), last->step);
@@ -130,7 +131,8 @@ void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
                ddp__when_text(e, peer, when, sizeof when), why);
 }
 
-/* The clock runs from the first rank's beginning, whether or not something moves since. */
+/* Fails an operation that exceeds op_timeout_s. Its clock starts when the first rank began it, whether or not
+ * it has moved since. */
 static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again)
 {
     double limit = e->cfg.op_timeout_s, passed;
@@ -155,7 +157,7 @@ static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again
                    now - ddp__still_since(op), ddp__silent_text(e, op, now, who, sizeof who), limit);
 }
 
-/* Others wait in an operation that this rank has not submitted. */
+/* Fails if other ranks have waited too long in an operation that this rank has not submitted. */
 static void ddp__check_early(ddp__engine *e, int peer, double now, double *again)
 {
     double limit = e->cfg.op_timeout_s;
@@ -174,7 +176,7 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
                    ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank, limit);
 }
 
-/* ---- stops of this process ---- */
+/* ---- when this process was stopped ---- */
 
 static void ddp__op_stopped(ddp__op *op, double seconds, double now)
 {
@@ -188,7 +190,7 @@ int ddp__was_stopped(ddp__engine *e, double now)
     const double beat = ddp__beat(e), gap = now - e->ran_at;
 
     e->ran_at = now;
-    if (gap <= 2 * beat) return 0; /* an idle engine runs a round per beat */
+    if (gap <= 2 * beat) return 0; /* an idle engine runs one round per heartbeat */
     if (gap > beat + 1)
         ddp__log(&e->cfg.log, DDP_LOG_WARN,
                  "rank %d: this process was stopped for %.1f s; time-outs are extended by that", e->rank,
@@ -207,11 +209,11 @@ int ddp__was_stopped(ddp__engine *e, double now)
     return 1;
 }
 
-/* ---- all limits ---- */
+/* ---- all time-outs ---- */
 
 int ddp__one_process(const ddp__engine *e) { return e->wire->offers && !e->links.path; }
 
-/* Whether the silence of a peer is a failure. */
+/* 1 if silence of a peer is a failure. */
 static int ddp__may_be_lost(const ddp__engine *e, const ddp__peer *p)
 {
     return e->cfg.peer_timeout_s > 0 && !ddp__one_process(e) && !e->newcomer &&
@@ -222,7 +224,7 @@ void ddp__check_liveness(ddp__engine *e, double now)
 {
     double beat = ddp__beat(e), again = now + beat;
 
-    if (ddp__was_stopped(e, now)) { /* what came meanwhile is read before a peer is declared lost */
+    if (ddp__was_stopped(e, now)) { /* frames that came meanwhile are read before a peer is declared lost */
         e->next_check = now;
         return;
     }

@@ -1,13 +1,13 @@
-/* The memory of messages: arithmetic on it, the pieces that it lies in, how its values travel, and the
- * detection of foreign writes to it: every chunk is hashed when the message is submitted and compared before
- * it leaves, before it is summed and before a result overwrites it. */
+/* Operations on the memory of messages: arithmetic, lists of pieces, wire formats, and the detection of
+ * foreign writes. For the last, every chunk is hashed when the message is submitted. The hash is compared
+ * before the chunk leaves, before it is summed and before a result overwrites it. */
 #include "comm/state.h"
 #include <sys/mman.h>
 
 /* ---- arithmetic ---- */
 
-/* Sums live in a block that stays in the first-level cache, so that every term is read from
- * memory once; its fixed length lets compilers vectorise at -O2. */
+/* Sums are computed in a block that stays in the first-level cache, so that every term is read from memory
+ * once. Its fixed length lets compilers vectorise at -O2. */
 enum { DDP__SUM_BLOCK = 1024 };
 
 static void ddp__add_block(float *DDP_RESTRICT sum, const float *DDP_RESTRICT x)
@@ -81,7 +81,7 @@ void ddp__bfloat_halve(uint16_t *out, const float *x, size_t n)
 
 void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n)
 {
-    /* Forwards: value i of out ends before value i + 1 of x where x is out's second half. */
+    /* Forward order: if x is the second half of out, value i of out ends before value i + 1 of x. */
     const unsigned char *from = (const unsigned char *)x;
 
     for (size_t i = 0; i < n; i++) {
@@ -217,7 +217,7 @@ void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int p
     size_t here;
 
     for (; count > 0; at += here, count -= here) {
-        /* three lists may part a range in unlike ways: how far all run on */
+        /* three lists may divide the range differently: `here` is contiguous in all three */
         float *result = (float *)ddp__memory_at(op, ddp__result_of(op), at, count, &here);
         float *to = (float *)ddp__memory_at(op, &op->to, at, here, &here);
         e->terms[place] = (const float *)ddp__memory_at(op, &op->from, at, here, &here);
@@ -229,12 +229,12 @@ void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int p
     }
 }
 
-/* ---- values that do not travel as floats ----
+/* ---- values that are not sent as floats ----
  *
- * All-reduces whose contributions and results do not. Sums are in float, in rank order; the owner of a
- * segment rounds its own contribution like everybody's, so that how values are cut into segments is no
- * matter, and holds the result as it sends it. Blocks begin at multiples of their length from the start of
- * the message (ddp__segment). */
+ * All-reduces whose contributions and results are coded. Sums are in float, in rank order. The owner of a
+ * segment rounds its own contribution as the other ranks do, so that the division into segments does not
+ * affect the result, and stores the result as it sends it. Blocks begin at multiples of their length from the
+ * start of the message (ddp__segment). */
 
 static int ddp__code_fault(ddp__engine *e, const ddp__op *op, const ddp_error *err)
 {
@@ -246,7 +246,7 @@ static int ddp__code_fault(ddp__engine *e, const ddp__op *op, const ddp_error *e
                       ddp__op_text(e, op, text, sizeof text), ddp__coding_name((int)op->m.coding), err->msg);
 }
 
-/* x becomes what the others will read; 0 after a failure. */
+/* Rounds x to the values that the other ranks will decode. Returns 0 after a failure. */
 static int ddp__code_round(ddp__engine *e, const ddp__op *op, float *x, size_t count)
 {
     unsigned char *room = (unsigned char *)e->recoded;
@@ -309,14 +309,14 @@ int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int 
     for (size_t i = 0; op->m.residual && i < count; i++)
         op->m.residual[at + i] += (e->exact[i] - sum[i]) / op->scale;
     if (op->m.add)
-        ddp__memory_copy(op, ddp__result_of(op), at, count, sum, 1); /* the owner sends it from
-                                                                                   there */
+        ddp__memory_copy(op, ddp__result_of(op), at, count, sum, 1); /* the owner sends the result from
+                                                                        there */
     ddp__memory_store(op, at, sum, count, divergence);
     return 1;
 }
 
-/* As INT8 -0.0 travels as it is, because all ranks may have skipped the layer: its residual waits. 0 for
- * other values. */
+/* 1 for -0.0 with int8, which is sent unchanged: all ranks may have skipped the layer, whose residual then
+ * stays. 0 for other values. */
 static int ddp__is_none(const ddp__op *op, float x)
 {
     uint32_t bits;
@@ -333,13 +333,13 @@ void ddp__residual_add(const ddp__op *op, size_t at, size_t count)
         float *x = (float *)ddp__memory_at(op, &op->from, at, count, &here), *rest = op->m.residual + at;
         for (size_t i = 0; i < here; i++) {
             if (ddp__is_none(op, x[i])) continue;
-            if (rest[i] != 0) x[i] += rest[i]; /* -0 stays what it is */
+            if (rest[i] != 0) x[i] += rest[i]; /* -0 stays -0 */
             rest[i] = 0;
         }
     }
 }
 
-/* What is summed becomes what the others will read. Chunks are whole blocks. */
+/* Rounds the input to the values that the other ranks will decode. Chunks are whole blocks. */
 int ddp__code_input(ddp__engine *e, const ddp__op *op, size_t at, size_t n)
 {
     enum { SOME = 64 * DDP__CODING_BLOCK };
@@ -363,7 +363,7 @@ int ddp__code_input(ddp__engine *e, const ddp__op *op, size_t at, size_t n)
     return 1;
 }
 
-/* ---- foreign writes ---- */
+/* ---- detection of foreign writes ---- */
 
 ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
 {
@@ -421,7 +421,8 @@ static uint64_t ddp__hash_range(const ddp__op *op, size_t offset, size_t count)
     return h;
 }
 
-/* Chunks begin again with each segment of an all-reduce: no two of them have the same number. */
+/* Chunks are numbered from the start of each segment of an all-reduce. Adding the segment's index makes the
+ * numbers unique. */
 static size_t ddp__hash_index(const ddp__engine *e, const ddp__op *op, size_t offset)
 {
     const int sums = op->m.verb == DDP_ALL_REDUCE;
@@ -429,7 +430,7 @@ static size_t ddp__hash_index(const ddp__engine *e, const ddp__op *op, size_t of
     return offset / e->chunk + (sums ? (size_t)ddp__team_of(e, op).place[ddp__segment_of(e, op, offset)] : 0);
 }
 
-/* Hashes are of what was sent or summed: a result elsewhere changes nothing of that. */
+/* Hashes cover the values that are sent or summed. A result that is stored elsewhere does not change them. */
 void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
 {
     if (op->sums) op->sums[ddp__hash_index(e, op, offset)] = ddp__hash_range(op, offset, count);
@@ -440,7 +441,7 @@ void ddp__guard_all(ddp__engine *e, ddp__op *op)
     const ddp__members team = ddp__team_of(e, op);
     int segments = op->m.verb == DDP_ALL_REDUCE && !op->way->whole ? team.members : 1;
 
-    if (op->m.after || !ddp__guards(e, op)) return; /* written by the one before until it begins */
+    if (op->m.after || !ddp__guards(e, op)) return; /* written by its predecessor until it begins */
     op->sums = e->sums + (size_t)(op->ticket % e->cfg.queue) * e->sums_room;
     for (int s = 0; s < segments; s++) {
         size_t from = 0, to = op->n;

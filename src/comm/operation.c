@@ -1,5 +1,5 @@
-/* What an operation is: who takes part, who owns its values, its words; what of it has moved; what ends an
- * engine. */
+/* Operations: their names in errors, members and segments, progress and completion, and the faults that end
+ * an engine. */
 #include "comm/state.h"
 
 const char *ddp__no_layer_text(int layer)
@@ -110,7 +110,7 @@ ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer)
     return &e->rows[(size_t)op->row * (size_t)e->world + (size_t)peer];
 }
 
-/* ---- who takes part ---- */
+/* ---- members ---- */
 
 ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op)
 {
@@ -182,7 +182,7 @@ size_t ddp__part_start(size_t n, size_t parts, size_t i) { return n / parts * i 
 void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to)
 {
     const ddp__members team = ddp__team_of(e, op);
-    /* in the world's all-gather the blocks of the lost are there, and 0 */
+    /* in the world's all-gather the blocks of lost ranks exist, and are 0 */
     int all = op->m.verb == DDP_ALL_GATHER && op->m.group == 0;
     size_t parts = (size_t)(all ? e->blocks : team.members), j;
 
@@ -193,7 +193,7 @@ void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from,
     *from = ddp__part_start(op->n, parts, j);
     *to = ddp__part_start(op->n, parts, j + 1);
     if (!ddp__in_blocks((int)op->m.coding)) return;
-    *from -= *from % DDP__CODING_BLOCK; /* no block is cut */
+    *from -= *from % DDP__CODING_BLOCK; /* no block is split */
     if (*to < op->n) *to -= *to % DDP__CODING_BLOCK;
 }
 
@@ -216,7 +216,7 @@ int ddp__segment_of(const ddp__engine *e, const ddp__op *op, size_t offset)
     return team.member[i];
 }
 
-/* ---- places and frames ---- */
+/* ---- positions and frames ---- */
 
 int ddp__paired_lane(const ddp__op *op)
 {
@@ -275,7 +275,7 @@ double ddp__still_since(const ddp__op *op)
 
 static void ddp__complete(ddp__engine *e, ddp__op *op)
 {
-    double now = ddp_now(); /* on an emulated link later than the event's time if the thread was late */
+    double now = ddp_now(); /* on an emulated link, later than the event's time if the thread was late */
 
     op->state = DDP__OP_DONE;
     if (op->way->finished) op->way->finished(e, op);
@@ -321,7 +321,7 @@ void ddp__count_sent(ddp__engine *e, ddp__op *op, int coding, int64_t bytes)
 void ddp__op_moves(ddp__engine *e, ddp__op *op, double now)
 {
     e->last_move = now;
-    if (op->note_s > e->cfg.note_s) { /* a line said that it does not move */
+    if (op->note_s > e->cfg.note_s) { /* the wait was logged */
         char text[128];
         op->note_s = e->cfg.note_s;
         ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: %s goes on after %.1f s", e->rank,

@@ -1,5 +1,5 @@
-/* Frames that arrive: read from the wire, straight into the memory of messages where possible; are they
- * right, whose are they, and have they come before their time. */
+/* Receives frames: reads them from the wire, directly into the memory of messages where possible, checks
+ * them, and assigns each to its operation or to the list of early chunks. */
 #include "comm/state.h"
 
 static const char *ddp__verb_does(int verb, int ring, int coding)
@@ -31,7 +31,7 @@ static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp
                (unsigned long)f->count);
 }
 
-/* The verb that meets one's own. */
+/* 1 if a peer's verb matches the verb of this rank's operation. */
 static int ddp__meets(const ddp__op *op, int verb)
 {
     switch (op->m.verb) {
@@ -46,7 +46,7 @@ static int ddp__meets(const ddp__op *op, int verb)
     }
 }
 
-/* The sender's operation is the same as ours; 0 after a failure. */
+/* Verifies that the sender's operation matches this rank's; returns 0 after a failure. */
 static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
 {
     int ok = ddp__meets(op, f->verb) && f->count == (uint32_t)op->n && f->layer == op->m.layer;
@@ -60,7 +60,8 @@ static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__f
     return ok;
 }
 
-/* A complete operation that is still in the queue; its place may be given away at any time. */
+/* Finds a complete operation whose queue entry still exists, and copies it, since the entry may be reused at
+ * any time. */
 static int ddp__past_op(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *out)
 {
     int found = 0;
@@ -81,18 +82,18 @@ static int ddp__is_control(const ddp__frame *f)
     return f->type >= DDP__FRAME_CREDIT && f->type < DDP__FRAME_OFFER;
 }
 
-/* Whether a chunk has a shape that some operation of this engine could have. */
+/* 1 if some operation of this engine could have a chunk of this shape. */
 static int ddp__chunk_possible(const ddp__engine *e, const ddp__frame *f)
 {
     const size_t most = e->chunk * sizeof(float);
     size_t values;
 
-    if (f->length > most) return 0; /* before anything is computed of it */
+    if (f->length > most) return 0; /* checked before any arithmetic with the length */
     if (f->type >= DDP__FRAME_OFFER) {
         if (e->share_bytes == SIZE_MAX || f->p2p || f->coding || f->length != 0) return 0;
         return f->type == DDP__FRAME_OFFER ? f->offset < DDP__OFFERS : f->offset <= f->count;
     }
-    /* a coding that this engine has no room for is another rank's setting */
+    /* another coding means that the ranks have different settings */
     if (f->coding != (int)DDP_AS_FLOAT && f->coding != (int)DDP__AS_BYTES && f->coding != (int)e->cfg.coding)
         return 0;
     if (f->length == 0 || f->offset > f->count) return 0;
@@ -111,7 +112,7 @@ static int ddp__control_possible(const ddp__engine *e, int peer, const ddp__fram
            (f->length == 0 || e->membership->payload((ddp__engine *)(uintptr_t)e, peer, f) != NULL);
 }
 
-/* A frame that is dropped: its payload is still read. */
+/* 1 if a frame that is dropped has a valid length: its payload must still be read. */
 static int ddp__length_possible(const ddp__engine *e, int peer, const ddp__frame *f)
 {
     return ddp__is_control(f) ? ddp__control_possible(e, peer, f) : f->length <= e->chunk * sizeof(float);
@@ -132,7 +133,7 @@ static int ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f)
         if (!op && ok) {
             const uint32_t *next = &e->peers[peer].paired_seq[2 * (f->seq >> 30) + 1];
             int past = f->p2p ? (int32_t)((f->seq - *next) << 2) < 0 : ddp__seq_past(e, f->seq);
-            /* An operation that is complete here, or not begun, has no use for the frame. */
+            /* An operation that is complete here, or has not begun, needs no such frame. */
             ok = f->type != DDP__FRAME_RESULT && f->type != DDP__FRAME_SUMMED && !past;
             if (!ok && ddp__past_op(e, peer, f, &old)) op = &old;
         }
@@ -164,7 +165,7 @@ void ddp__slot_ready(ddp__engine *e, int slot, double now)
     if (!op || (op->way->stages && f.type == DDP__FRAME_PART))
         ddp__chain_add(e, &e->peers[s->peer].pending, slot, e->peers[s->peer].pending.last);
     if (!op) {
-        if (f.p2p) e->dirty = 1; /* who receives from anybody may begin */
+        if (f.p2p) e->dirty = 1; /* a receive or serve from any rank may begin */
         return;
     }
     if (op->state == DDP__OP_ACTIVE && !ddp__memory_there(e, op, f.offset)) return;
@@ -174,7 +175,8 @@ void ddp__slot_ready(ddp__engine *e, int slot, double now)
 
 void ddp__collect_early(ddp__engine *e, ddp__op *op, double now)
 {
-    for (int i = 0; i < 2 * e->world; i++) { /* twice: nothing counts before all are known to agree */
+    for (int i = 0; i < 2 * e->world; i++) { /* two passes: nothing is counted before all peers are known to
+                                                agree */
         const int peer = i % e->world;
         int s = -1;
         if (peer != e->rank && (!op->p2p || (op->m.verb >= DDP_RECEIVE && peer == op->m.peer)))
@@ -190,7 +192,7 @@ void ddp__collect_early(ddp__engine *e, ddp__op *op, double now)
             const ddp__frame f = e->slot[s].f;
             if (!op->way->stages) ddp__chain_remove(e, &e->peers[peer].pending, s);
             op->way->arrived(e, op, peer, s, &f, now);
-            if (op->way->stages) return; /* it has looked at those of all */
+            if (op->way->stages) return; /* it has handled the chunks of all peers */
         }
     }
 }
@@ -234,7 +236,7 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
 
 /* ---- reading ---- */
 
-/* Chooses where the payload goes; 0 if it has to wait for a slot. */
+/* Chooses where the payload is stored; returns 0 if it has to wait for a slot. */
 static int ddp__place_payload(ddp__engine *e, int peer)
 {
     ddp__peer *p = &e->peers[peer];
@@ -246,8 +248,8 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     p->in_op = NULL;
     if (ddp__is_control(&p->in)) return 1;
     if (op && op->state == DDP__OP_ACTIVE && !ddp__memory_there(e, op, p->in.offset)) return 0;
-    /* frames of one peer and operation come in order, so nothing of it is pending: a result, or what
-     * nobody adds to, may go where it belongs */
+    /* the frames of one peer and operation come in order, so none of them is pending: a result, or values
+     * that are not summed, may be read directly into their final place */
     if (p->in.type == DDP__FRAME_SUMMED || (op && !e->shaped && plain && !op->m.divergence && !op->m.add &&
                                             (solicited || p->in.type == DDP__FRAME_DATA))) {
         if (solicited && !ddp__guard_check(e, op, p->in.offset, ddp__frame_values(&p->in))) return 0;
@@ -272,7 +274,7 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     return 1;
 }
 
-/* Where the payload's bytes from `got` on are, and how many of them follow each other. */
+/* The address of the payload from byte `got` on; *here: the number of contiguous bytes. */
 static unsigned char *ddp__payload_at(ddp__engine *e, int peer, size_t got, size_t *here)
 {
     ddp__peer *p = &e->peers[peer];
@@ -296,7 +298,7 @@ static unsigned char *ddp__payload_at(ddp__engine *e, int peer, size_t got, size
     return (unsigned char *)e->slot[p->in_slot].data + got;
 }
 
-/* 1 if the payload is what its sender sent, or the sender gave no checksum. */
+/* 1 if the checksum of the payload matches, or the sender gave none. */
 static int ddp__payload_intact(ddp__engine *e, int peer)
 {
     const ddp__frame *f = &e->peers[peer].in;
@@ -315,14 +317,14 @@ static void ddp__control_read(ddp__engine *e, int peer, double now)
     ddp__peer *p = &e->peers[peer];
 
     if (p->in.type == DDP__FRAME_STATE || p->in.type == DDP__FRAME_EPOCH) {
-        e->membership->read(e, peer, &p->in, now); /* passes every queue */
+        e->membership->read(e, peer, &p->in, now); /* not delayed by any queue */
         return;
     }
     if (p->in.type == DDP__FRAME_GOODBYE) p->goodbye_read = 1;
     if (p->in.type == DDP__FRAME_ABORT) {
         p->abort_read = 1;
         p->text[p->in.length] = '\0';
-        for (char *c = p->text; *c; c++) /* it is somebody else's, and may go to a terminal */
+        for (char *c = p->text; *c; c++) /* text from another rank, which may be printed to a terminal */
             if (iscntrl((unsigned char)*c)) *c = '?';
         if (!p->text[0]) snprintf(p->text, sizeof p->text, "a rank gave up without a word");
     }
@@ -346,7 +348,7 @@ static void ddp__frame_read(ddp__engine *e, int peer, double now)
     if (ddp__is_control(&p->in)) {
         ddp__control_read(e, peer, now);
     } else if (p->in_op) {
-        ddp__op_seen(e, p->in_op, peer); /* in memory, or without any */
+        ddp__op_seen(e, p->in_op, peer); /* in memory, or without a payload */
         p->in_op->way->arrived(e, p->in_op, peer, -1, &p->in, now);
     } else {
         ddp__slot *s = &e->slot[p->in_slot];
@@ -373,7 +375,7 @@ static void ddp__stream_end(ddp__engine *e, int peer)
                    why && why != ECONNRESET && why != EPIPE ? strerror(why) : "connection closed by peer");
 }
 
-/* The head of a frame is here; 0: nothing more can be read from that peer. */
+/* Handles a complete header. Returns 0 if nothing more can be read from that peer. */
 static int ddp__head_read(ddp__engine *e, int peer)
 {
     ddp__peer *p = &e->peers[peer];
@@ -410,7 +412,7 @@ static int ddp__head_read(ddp__engine *e, int peer)
     return ddp__frame_check(e, peer, &p->in);
 }
 
-/* Reads from one peer until it has nothing more, or a few frames, so that others get a turn. */
+/* Reads from one peer until it has nothing more, or for a few frames, so that other peers get a turn. */
 static int ddp__receive_from(ddp__engine *e, int peer)
 {
     ddp__peer *p = &e->peers[peer];
@@ -441,7 +443,7 @@ static int ddp__receive_from(ddp__engine *e, int peer)
         }
         if (got == 0) break;
         moved = 1;
-        /* now, not from memory at the end: pieces of a message may overlap */
+        /* computed now, not from memory at the end: pieces of a message may overlap */
         if (p->in_state == DDP__IN_PAYLOAD && p->in.check)
             p->in_sum = ddp__crc32c(p->in_sum, to, (size_t)got);
         p->in_got += (size_t)got;

@@ -1,5 +1,5 @@
-/* The record of what travelled when: spans, counters, and a copy of the last operations for the post-mortem.
- * What belongs to the comm thread is read by that thread, or when it has let go of everything. */
+/* The record of operations: spans, counters, and a copy of the last operations for the post-mortem. Data of
+ * the comm thread are read by that thread only, or by others once it has stopped using them. */
 #include "comm/state.h"
 
 void ddp__publish(ddp__engine *e)
@@ -82,7 +82,7 @@ static ddp__op_record *ddp__oplog_add(ddp__oplog *log, const ddp__op_span *span,
     return r;
 }
 
-/* Unfinished operations; inner: the caller may read what belongs to the comm thread. */
+/* Adds unfinished operations; inner: 1 if the caller may read data of the comm thread. */
 static void ddp__oplog_unfinished(ddp__engine *e, ddp__oplog *log, int inner)
 {
     uint32_t next = inner ? e->next_seq : 0;
@@ -160,7 +160,7 @@ ddp_status ddp__engine_oplog(ddp__engine *e, ddp__oplog *out, ddp_error *err)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the log of %d operations", (int)DDP__OPLOG);
     pthread_mutex_lock(&e->lock);
     while (!e->quiet && !out->served && !e->wire->carrier) {
-        if (!e->wanted) { /* else somebody else's turn comes first */
+        if (!e->wanted) { /* else another caller's request comes first */
             e->wanted = out;
             ddp__notify(e);
         }

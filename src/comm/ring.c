@@ -1,31 +1,30 @@
-/* The ring all-reduce. Segment j starts at rank j + 1 and gathers every rank's values on its way to rank j,
- * which scales the sum once; from there the result goes round to rank j - 1. Every segment is thus summed
- * along one path and then copied: the same bits on all ranks, each time, though not those of a sum in rank
- * order. (Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations,
- * section 3; here in chunks.)
+/* The ring all-reduce. Segment j starts at rank j + 1 and collects every rank's values on its way to rank j,
+ * which scales the sum once. From there the result travels around the ring to rank j - 1. Each segment is
+ * thus summed along one path and then copied: the result is bit-identical on all ranks and in every run, but
+ * differs from a sum in rank order. (Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms for
+ * clusters of workstations, section 3; here in chunks.)
  *
- * A partial sum is made and sent on in the staging slot it arrived in; the parameters stay as they
- * are until the result overwrites them, and results are sent on from there.
+ * A partial sum is computed in, and sent on from, the staging slot it arrived in. The parameters do not
+ * change until the result overwrites them, and results are sent on from there.
  *
- * Why this cannot lock up. Results need no credit, so only partial sums can wait for each other.
- * 1. Only the oldest ring operation of which a rank has partial sums to send may send them. Let O
- *    be the oldest operation that is unfinished on any rank. If it is a ring, a rank that has sent
- *    all of O's sums needs no more slots for it, and no other holds sums of a younger ring at the
- *    next rank.
- * 2. Everything younger than O that takes a slot at the next rank leaves it one (the bubble), and
- *    two while O holds none (ddp__may_stage). What is older than O is finished and drains.
- * 3. A sum that enters the ring leaves the bubble too; one that is sent on may take it, and gives
- *    back the slot it was in, where it becomes the bubble of the rank before. So at all times some
- *    rank has a free slot ahead of it or one about to be free (bubble flow control: Carrion et
- *    al. 1997).
- * 4. If nothing of O could move, every rank with a sum to send on would have no free slot ahead,
- *    so the next rank would hold one too, and so round the ring, against 3. If no sum is under
- *    way, O holds no slot anywhere, two are free, and the next sum may enter.
- * 5. If O is not a ring, younger rings leave it a slot like everybody else.
- * So O finishes, and by induction everything. */
+ * Why there is no deadlock. Results need no credit, so only partial sums can wait for each other.
+ * 1. Only the oldest ring operation for which a rank has partial sums to send may send them. Let O be the
+ *    oldest operation that is unfinished on any rank. If O is a ring, a rank that has sent all of O's sums
+ *    needs no more slots for it, and no other rank occupies slots with sums of a younger ring at the next
+ *    rank.
+ * 2. Every operation younger than O that takes a slot at the next rank leaves one free (the bubble), and two
+ *    while O has none (ddp__may_stage). Operations older than O are finished, and their slots drain.
+ * 3. A sum that enters the ring also leaves the bubble free. A sum that is sent on may take the bubble; it
+ *    frees the slot it was in, which becomes the bubble of the previous rank. So at all times some rank has a
+ *    free slot ahead of it, or one that is about to be free (bubble flow control: Carrion et al. 1997).
+ * 4. Suppose nothing of O could move. Then every rank with a sum to send on has no free slot ahead, so the
+ *    next rank has such a sum too, and so on around the ring, which contradicts 3. If no sum is in flight, O
+ *    has no slot anywhere, two are free, and the next sum may enter.
+ * 5. If O is not a ring, younger rings leave it a slot, as all operations do. So O finishes, and by induction
+ *    every operation does. */
 #include "comm/state.h"
 
-/* The live id that is k places after another in the ring, k from 0 to their number. */
+/* The live id k places after another in the ring, k from 0 to the number of live ids. */
 static int ddp__ring_after(const ddp__engine *e, int id, int k)
 {
     return e->ring[(e->turn[id] + k) % e->members];
@@ -38,10 +37,11 @@ size_t ddp__engine_window(const ddp__engine *e)
     return (size_t)(e->credits - e->width - e->lanes) * e->chunk * sizeof(float);
 }
 
-/* Direct pays 2 delays, the ring 2 (n - 1), but no incast where ranks are out of step (in step both take 1 to
- * 2 % more than the transfer of 2 (n - 1) / n M / B, measured with 4 and 8 ranks): ring where its extra delay
- * is at most 2 %. A hop delays by the link's delay and one chunk. Never on unshaped wires, nor where the
- * round trip outgrows staging. */
+/* Minimum size for the ring, in bytes. The direct algorithm takes 2 delays and the ring 2 (n - 1), but the
+ * ring avoids incast if ranks are out of step. (In step, both take 1 to 2 % more than the transfer of 2 (n -
+ * 1) / n M / B, measured with 4 and 8 ranks.) So the ring is used if its extra delay is at most 2 %. A hop
+ * takes the link's delay and one chunk. The ring is never used without an emulated link, or if the round trip
+ * exceeds staging. */
 size_t ddp__ring_bytes(const ddp__engine *e)
 {
     double world = (double)e->world, chunk = (double)(e->chunk * sizeof(float));
@@ -83,8 +83,8 @@ ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes,
     return status;
 }
 
-/* Operations of groups never go round: ranks may submit operations of unlike groups in unlike orders,
- * and rings wait for each other in one order. */
+/* Operations of groups never use the ring: ranks may submit operations of different groups in different
+ * orders, and rings must wait for each other in one order. */
 static int ddp__ring_fits(const ddp__engine *e, const ddp__op *op)
 {
     return op->m.verb == DDP_ALL_REDUCE && op->m.group == 0 && !op->m.coding && !op->m.owner &&
@@ -94,15 +94,15 @@ static int ddp__ring_fits(const ddp__engine *e, const ddp__op *op)
 static void ddp__ring_begin(ddp__engine *e, ddp__op *op)
 {
     int prev = ddp__ring_prev(e), next = ddp__ring_next(e);
-    size_t results = op->n - ddp__segment_length(e, op, e->rank); /* that come */
+    size_t results = op->n - ddp__segment_length(e, op, e->rank); /* results that come */
 
     op->u.ring.sums_left = op->n - ddp__segment_length(e, op, e->rank);
     op->u.ring.results_left = op->n - ddp__segment_length(e, op, next);
     op->u.ring.to_come = results + op->n - ddp__segment_length(e, op, prev);
     op->left = op->u.ring.sums_left + op->u.ring.results_left + results;
     op->u.ring.sums.first = op->u.ring.sums.last = -1;
-    op->missing = op->n > 0; /* until something is here that has been at every rank */
-    /* the first sum of the rank before depends on nobody else */
+    op->missing = op->n > 0; /* until a chunk arrives that has been at every rank */
+    /* the first sum of the previous rank depends on no other rank */
     if (ddp__segment_length(e, op, ddp__ring_after(e, prev, e->members - 1)) > 0) ddp__op_expect(e, op, prev);
 }
 
@@ -127,7 +127,8 @@ static int ddp__ring_is_oldest(const ddp__engine *e, const ddp__op *op)
     return 1;
 }
 
-/* What has come farthest goes first: results, then sums under way, then the own segment's start. */
+/* The chunk that has travelled farthest goes first: results, then sums in flight, then the first sums of the
+ * segment that starts here. */
 static int ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
     size_t from, to, at;
@@ -183,7 +184,7 @@ static int ddp__ring_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     return slot;
 }
 
-/* Counts a chunk as received; 0 if no rank of this ring would send it. */
+/* Counts a chunk as received; returns 0 if no rank of this ring would send it. */
 static int ddp__ring_counts(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
 {
     const int of = ddp__segment_of(e, op, f->offset), result = f->type == DDP__FRAME_RESULT;
@@ -205,7 +206,7 @@ static int ddp__ring_counts(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     return 1;
 }
 
-/* Adds the own values to a partial sum, to be sent on or final. */
+/* Adds this rank's values to a partial sum, which is then sent on, or is final. */
 static void ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, const ddp__frame *f)
 {
     ddp__slot *s = &e->slot[slot];
@@ -228,7 +229,7 @@ static void ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, const ddp__fra
     ddp__chain_add(e, &op->u.ring.sums, slot, op->u.ring.sums.last);
 }
 
-/* A result: it is kept where it is sent on from, too. */
+/* Stores a result, also in the memory from which it is sent on. */
 static void ddp__ring_store(ddp__engine *e, ddp__op *op, int slot, const ddp__frame *f)
 {
     ddp__exchange *x = ddp__row(e, op, e->slot[slot].peer);

@@ -1,5 +1,6 @@
-/* What to send next - control frames, then the most urgent operation that has a frame and, where the receiver
- * must stage it, a credit - and its way to the wire, straight from the memory of messages where possible. */
+/* Chooses the next frame and writes it to the wire, directly from the memory of messages where possible.
+ * Control frames go first, then the highest-priority operation that has a frame and, if the receiver must
+ * stage it, a credit. */
 #include "comm/state.h"
 
 enum { DDP__IOV = 17 };
@@ -84,8 +85,8 @@ static int ddp__next_frame(ddp__engine *e, int peer, ddp__frame *f, ddp__op **op
     return 1;
 }
 
-/* An operation that can send nothing while a peer has not shown up is waiting for it, from the
- * time on at which the peer's first chunk would be here had it submitted with this rank. */
+/* Marks operations that wait for a peer: they can send nothing, and a peer has not begun. The wait starts
+ * when the peer's first chunk would have arrived if the peer had submitted together with this rank. */
 void ddp__note_waiting(ddp__engine *e, double now)
 {
     if (e->frozen) return;
@@ -111,7 +112,7 @@ void ddp__note_waiting(ddp__engine *e, double now)
 
 /* ---- writing ---- */
 
-/* The frame's bytes from `at` on, as many as the list has room for. */
+/* Lists the frame's bytes from `at` on, as many as fit; returns the number of entries. */
 static int ddp__frame_iov(ddp__engine *e, ddp__peer *p, size_t at, struct iovec *iov)
 {
     const ddp__op *op = p->out_op;
@@ -157,8 +158,8 @@ static uint32_t ddp__payload_sum(ddp__engine *e, ddp__peer *p)
     return h;
 }
 
-/* leaves: when the frame's last byte has left the emulated uplink. 0 after a failure: nothing is to be
- * sent. */
+/* leaves: when the frame's last byte will have left the emulated uplink. Returns 0 after a failure: nothing
+ * may be sent. */
 static int ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op, double now,
                             double leaves)
 {
@@ -214,7 +215,8 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
 
     while (p->out_state == DDP__OUT_WRITING) {
         struct iovec iov[DDP__IOV];
-        long took = -1; /* a frame that has begun and is lost takes the link with it: no other may follow */
+        long took = -1; /* a frame that has begun and cannot be completed breaks the link: no other frame may
+                           follow */
         if (!p->out_op || p->out_slot >= 0 || !p->out.length ||
             ddp__memory_there(e, p->out_op, p->out.offset)) {
             const int n = ddp__frame_iov(e, p, p->out_sent, iov);
@@ -238,7 +240,7 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
     return moved;
 }
 
-/* How much of its part of an operation a peer was given. */
+/* Values of its part of an operation that were sent to a peer. */
 static size_t ddp__given(ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
@@ -246,9 +248,9 @@ static size_t ddp__given(ddp__engine *e, const ddp__op *op, int peer, const ddp_
     return f->type == DDP__FRAME_RESULT ? x->u.flow.results : x->u.flow.sent;
 }
 
-/* Whether frame f of op for peer is to leave before the best one so far: the more urgent operation, results
- * before contributions, then the peer that was given least. Equals go in the order rank + 1, rank + 2, ...:
- * so at any time each rank sends to another one, and no downlink has to serve two of them. */
+/* 1 if frame f of op for peer must leave before the best one so far. Order: the higher-priority operation,
+ * results before contributions, then the peer that was sent least. Ties go in the order rank + 1, rank + 2,
+ * ..., so that at any time each rank sends to a different one, and no downlink serves two of them. */
 static int ddp__sooner(ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f,
                        const ddp__op *best_op, int best_peer, const ddp__frame *best)
 {
@@ -258,7 +260,7 @@ static int ddp__sooner(ddp__engine *e, const ddp__op *op, int peer, const ddp__f
     return ddp__given(e, op, peer, f) < ddp__given(e, op, best_peer, best);
 }
 
-/* The uplink takes one frame at a time, the most urgent over all peers whose way is free. */
+/* Loads one frame onto the uplink: the one with the highest priority over all idle peers. */
 static int ddp__load_uplink(ddp__engine *e, double now)
 {
     int chosen = -1;
@@ -276,7 +278,7 @@ static int ddp__load_uplink(ddp__engine *e, double now)
         best = f;
         best_op = op;
         chosen = peer;
-        if (!op) break; /* ddp__next_frame took the control frame off its list */
+        if (!op) break; /* ddp__next_frame has removed the control frame from its list */
     }
     if (chosen < 0) return 0;
     e->peers[chosen].release =

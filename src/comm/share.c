@@ -1,23 +1,25 @@
-/* All-reduce between ranks that are threads of one process: no byte of an array passes a wire.
+/* All-reduce between ranks that are threads of one process: no values pass through a wire.
  *
- * A rank that begins such an operation tells the others in a frame (OFFER) where its values are. When all
- * have, each takes chunk after chunk that nobody has taken, adds up all ranks' values in rank order and
- * writes the sum into all their arrays: values are read once and overwritten while they are in the cache, and
- * a rank that gets no processor holds up nobody. A rank that finds no chunk left tells so (SUMMED), after
- * which it touches the operation's memory no more; with that of all others an operation is complete. As
- * everywhere, frames also carry what finds mismatches, late ranks and those that left.
+ * A rank that begins such an operation sends the others an OFFER frame, which says where its values are. When
+ * all have done so, each rank repeatedly takes a chunk that no rank has taken, adds all ranks' values in rank
+ * order and writes the sum into all their arrays. Values are read once and overwritten while they are in the
+ * cache, and a rank that gets no processor delays no other. A rank that finds no chunk left sends SUMMED,
+ * after which it does not touch the operation's memory. The operation is complete once all ranks have sent
+ * it. As elsewhere, frames also carry the data for detecting mismatches, late ranks and ranks that left.
  *
- * With a divergence asked for, a rank takes the chunks of its own segment only, in order: how a sum of
- * doubles is rounded must not depend on who was quicker.
+ * If a divergence is requested, a rank takes only the chunks of its own segment, in order: the rounding of a
+ * sum of doubles must not depend on which rank was faster.
  *
- * A rank that fails must not free memory on which others are at work: it shuts its offers, after which nobody
- * begins, and waits for those who are at it: for a few chunks (DDP__SHARE_BATCH), during which they never
- * wait. */
+ * A rank that fails must not free memory that others are using. It closes its offers, after which no rank
+ * begins to use them, and waits for the ranks that already do. They take at most a few chunks
+ * (DDP__SHARE_BATCH) and never wait meanwhile. */
 #include "comm/state.h"
 
-#define DDP__SHARE_BYTES ((size_t)256 << 10) /* below, two rounds of frames take longer */
-#define DDP__SHARE_BLOCK 2048                /* floats: those of all ranks stay in the second-level cache */
-#define DDP__SHARE_BATCH 8                   /* chunks, after which the thread looks at its frames again */
+#define DDP__SHARE_BYTES ((size_t)256 << 10) /* below this size, two rounds of frames take longer */
+#define DDP__SHARE_BLOCK \
+    2048                   /* floats: the blocks of all ranks stay in the second-level
+                                                cache */
+#define DDP__SHARE_BATCH 8 /* chunks after which the thread handles its frames again */
 
 DDP_STATIC_ASSERT((int)DDP__OFFERS == (int)DDP__WINDOW, "one offer for each position of the window");
 
@@ -61,7 +63,7 @@ static void ddp__share_begin(ddp__engine *e, ddp__op *op)
     ddp__atomic_add(&own->users, (long)DDP__OFFER_OPEN);
 }
 
-/* Waits until nobody is at work on the operation's memory, and nobody will be. */
+/* Waits until no rank uses the operation's memory, and prevents further use. */
 static void ddp__share_finished(ddp__engine *e, const ddp__op *op)
 {
     ddp__offer *own = ddp__offer_of(e, e->rank, op->row);
@@ -97,7 +99,7 @@ static int ddp__share_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__f
 static void ddp__share_sent(ddp__engine *e, ddp__op *op, const ddp__frame *f, double now)
 {
     (void)now;
-    /* one that complains is not the end of anything */
+    /* a SUMMED frame with a complaint does not complete anything */
     ddp__op_advance(e, op, f->type == DDP__FRAME_SUMMED && f->offset == 0 ? op->n : 0);
 }
 
@@ -109,7 +111,7 @@ static void ddp__share_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, 
         ddp__slot_free(e, slot);
         return;
     }
-    if (f->offset > 0) { /* it found values that are not those that were submitted */
+    if (f->offset > 0) { /* the peer found values that differ from those that were submitted */
         size_t at = f->offset - 1, from, to;
         ddp__segment(e, op, ddp__segment_of(e, op, at), &from, &to);
         if (ddp__guard_check(e, op, at, to - at < e->chunk ? to - at : e->chunk)) ddp__guard_fault(e, op);
@@ -132,7 +134,7 @@ static int ddp__share_is_over(ddp__engine *e, const ddp__op *op, int peer)
 
 /* ---- sums ---- */
 
-/* 0 if the values of some rank are not those that it submitted; it will say so. */
+/* Returns 0 if the values of some rank differ from those that it submitted; a frame then tells that rank. */
 static int ddp__share_intact(ddp__engine *e, ddp__op *op, size_t at, size_t count)
 {
     const ddp__members team = ddp__team_of(e, op);
@@ -150,7 +152,7 @@ static int ddp__share_intact(ddp__engine *e, ddp__op *op, size_t at, size_t coun
     return 1;
 }
 
-/* Where a rank notes what this rank adds to its divergence, or NULL. */
+/* Where another rank's divergence is accumulated by this rank, or NULL. */
 static double *ddp__share_divergence(const ddp__engine *e, const ddp__offer *offer)
 {
     return offer->op->m.divergence ? &offer->row[e->rank].divergence : NULL;
@@ -187,7 +189,7 @@ static void ddp__share_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count,
 static int ddp__share_take(ddp__engine *e, ddp__op *op, int measures, size_t *at, size_t *count)
 {
     const ddp__members team = ddp__team_of(e, op);
-    const size_t per = (op->n / (size_t)team.members + e->chunk) / e->chunk; /* of a segment */
+    const size_t per = (op->n / (size_t)team.members + e->chunk) / e->chunk; /* chunks per segment */
     size_t *next = &ddp__offered(e, op, team.member[0])->next, from, to, unit;
 
     do {
@@ -203,7 +205,8 @@ static int ddp__share_take(ddp__engine *e, ddp__op *op, int measures, size_t *at
     return 1;
 }
 
-/* 1: nobody frees what all offer, until by = -1. 0 if somebody has shut his offer. */
+/* by = 1: marks all offers as in use, so that no rank frees their memory until by = -1. Returns 0 if a rank
+ * has closed its offer. */
 static int ddp__share_hold(ddp__engine *e, const ddp__op *op, long by)
 {
     const ddp__members team = ddp__team_of(e, op);
@@ -214,8 +217,8 @@ static int ddp__share_hold(ddp__engine *e, const ddp__op *op, long by)
     return open;
 }
 
-/* Statistics count values as if they had travelled: a segment's owner gets those of the others, and gives its
- * sum. */
+/* Counts bytes as if the values had been sent: the owner of a segment receives it from the others, and sends
+ * its sum. */
 static void ddp__share_account(ddp__engine *e, ddp__op *op)
 {
     const size_t own = ddp__segment_length(e, op, e->rank),
@@ -227,7 +230,7 @@ static void ddp__share_account(ddp__engine *e, ddp__op *op)
     ddp__atomic_add(&e->bytes_received, bytes);
 }
 
-/* The most urgent operation with something to add up. */
+/* The highest-priority operation with chunks to add. */
 static ddp__op *ddp__share_best(const ddp__engine *e)
 {
     ddp__op *best = NULL;
@@ -246,14 +249,14 @@ static ddp__op *ddp__share_best(const ddp__engine *e)
 int ddp__share_run(ddp__engine *e, double now)
 {
     ddp__op *op = ddp__share_best(e);
-    int measures = 0; /* someone wants to know how far its values were from the average */
+    int measures = 0; /* 1: some rank asks for its divergence */
     size_t at, count;
     ddp__members team;
 
     if (!op) return 0;
     if (!ddp__share_hold(e, op, 1)) {
         (void)ddp__share_hold(e, op, -1);
-        op->u.share.state = DDP__SHARE_STUCK; /* until the news of the failure is here */
+        op->u.share.state = DDP__SHARE_STUCK; /* until the report of the failure arrives */
         return 0;
     }
     team = ddp__team_of(e, op);
@@ -273,7 +276,7 @@ int ddp__share_run(ddp__engine *e, double now)
 
 const ddp__algorithm *ddp__share_way(void)
 {
-    /* a shared sum has the bits of the direct way, and passes for it */
+    /* a shared sum is bit-identical to the direct algorithm's, and is reported under that name */
     static const ddp__algorithm way = {'d',
                                        "direct",
                                        1u << DDP__FRAME_OFFER | 1u << DDP__FRAME_SUMMED,

@@ -1,19 +1,19 @@
-/* The all-reduce in two levels as one operation, also for worlds that may lose a worker in the middle of it:
- * who lives, who has which place in a site, and which sites are left is looked at when it begins, and when it
- * begins again.
+/* The hierarchical all-reduce as one operation, also for worlds that may lose a worker during it. Live ranks,
+ * sites, and the place of each rank in its site are determined when it begins, and again when it restarts.
  *
- * Values are cut into a slice for each place in a site; where the sites of the living differ in size there is
- * one slice, of the lowest of each. A rank sends every slice to the one of its site that has that place, who
- * adds them up in rank order; those of one place cut the slice into a part for each site, send these sums to
- * each other as a direct all-reduce does, and what is final goes on to their sites. Between two ranks of a
- * site a slice travels, between two of one place in unlike sites a part of it, between all others nothing. A
- * rank's contribution to a value is always here before its result goes back, and sums inside wait for nothing
- * between sites: so slots suffice as in direct.c.
+ * Values are divided into one slice per place in a site. If the sites of the live ranks differ in size there
+ * is a single slice, which belongs to the lowest rank of each site. Each rank sends every slice to the rank
+ * of its site that has that place, which adds them in rank order. The ranks of one place divide the slice
+ * into one part per site and exchange these sums as a direct all-reduce does; final values are then sent to
+ * their sites. Between two ranks of a site a slice is sent, between two ranks of one place in different sites
+ * a part of it, between all others nothing. A rank's contribution to a value always arrives before its result
+ * is returned, and sums inside a site wait for nothing between sites: so slots suffice, as in direct.c.
  *
- * With a coding the sums of sites and their results travel so, blocks from the start of the slice on; what
- * stays inside are floats. A residual is added to the sum of the own slice before it is rounded, and keeps
- * what that cuts off. What of it lies outside the slice was kept when the slice was another: it goes with the
- * own values, inside. Where one site is left nothing is rounded and nothing kept. */
+ * With a coding, the sums of sites and their results are coded, in blocks from the start of the slice; values
+ * that stay inside a site are floats. A residual is added to the sum of the own slice before rounding, and
+ * then receives the rounding error. The part of the residual outside the slice dates from a different slice:
+ * it is added to this rank's own values, inside the site. If only one site is left, nothing is rounded and no
+ * residual is stored. */
 #include "comm/state.h"
 
 void ddp__engine_sites(ddp__engine *e, const int *site)
@@ -24,7 +24,8 @@ void ddp__engine_sites(ddp__engine *e, const int *site)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Of the living: the place in the own site, and among those of that place in all sites. */
+/* Determines for each live rank its place in its site, and its index among the ranks of that place in all
+ * sites. */
 static void ddp__sites_count(ddp__engine *e, ddp__op *op)
 {
     int sites = 0, most = 0, least = e->world;
@@ -50,8 +51,8 @@ static void ddp__sites_count(ddp__engine *e, ddp__op *op)
 
 static int ddp__sites_inside(const ddp__engine *e, int peer) { return e->site[peer] == e->site[e->rank]; }
 
-/* The slice of a place, empty where nobody of that place crosses sites; the part of it that one of them
- * finishes. */
+/* The slice of a place, empty if no rank of that place sends between sites. ddp__sites_part: the part of it
+ * that rank `of` completes. */
 static void ddp__sites_slice(const ddp__op *op, int place, size_t *from, size_t *to)
 {
     *from = *to = 0;
@@ -59,7 +60,7 @@ static void ddp__sites_slice(const ddp__op *op, int place, size_t *from, size_t 
     *from = ddp__part_start(op->n, (size_t)op->u.sites.slices, (size_t)place);
     *to = ddp__part_start(op->n, (size_t)op->u.sites.slices, (size_t)place + 1);
     if (op->m.coding < DDP_AS_INT4) return;
-    *from -= *from % 2; /* no byte is cut */
+    *from -= *from % 2; /* no byte is split */
     if (*to < op->n) *to -= *to % 2;
 }
 
@@ -72,11 +73,12 @@ static void ddp__sites_part(const ddp__engine *e, const ddp__op *op, int of, siz
     *from = first + ddp__part_start(last - first, sites, part);
     *to = first + ddp__part_start(last - first, sites, part + 1);
     if (!ddp__in_blocks((int)op->m.coding)) return;
-    *from -= (*from - first) % DDP__CODING_BLOCK; /* no block is cut */
+    *from -= (*from - first) % DDP__CODING_BLOCK; /* no block is split */
     if (*to < last) *to -= (*to - first) % DDP__CODING_BLOCK;
 }
 
-/* What this rank adds up with values of a peer, whose result goes there; or the other way round. */
+/* The range that this rank sums with values of a peer, which gets the result; or, with comes = 0, the range
+ * that the peer sums. */
 static size_t ddp__sites_range(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from,
                                size_t *to)
 {
@@ -96,7 +98,8 @@ static int ddp__sites_fits(const ddp__engine *e, const ddp__op *op)
     return op->m.levels && e->knows_sites && op->m.verb == DDP_ALL_REDUCE && op->m.group == 0;
 }
 
-/* The sum of the own site, from an offset on, becomes what crosses sites; 0 after a failure. */
+/* Prepares the sum of the own site, from an offset on, to be sent between sites; returns 0 after a
+ * failure. */
 static int ddp__sites_crosses(ddp__engine *e, ddp__op *op, size_t at, size_t count)
 {
     if (!op->m.residual) return 1;
@@ -123,7 +126,7 @@ static void ddp__sites_begin(ddp__engine *e, ddp__op *op)
     ddp__flow_begin(e, op);
 }
 
-/* How far the own slice is final, from `at` on. */
+/* The number of final values of the own slice, from `at` on. */
 static size_t ddp__sites_final(ddp__engine *e, const ddp__op *op, size_t at)
 {
     const int place = e->site_place[e->rank];
@@ -159,7 +162,7 @@ static int ddp__sites_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
         (void)ddp__sites_range(e, op, peer, 0, &from, &to);
         from += x->u.flow.sent;
         if (to - from > e->chunk) to = from + e->chunk;
-        if (!inside && first + op->u.sites.summed < to) return 0; /* not yet the site's sum */
+        if (!inside && first + op->u.sites.summed < to) return 0; /* the site's sum is not complete */
         if (!ddp__flow_next(e, op, peer, f)) return 0;
     }
     if (inside) {
@@ -169,7 +172,7 @@ static int ddp__sites_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
     return 1;
 }
 
-/* Adds up a chunk with those of all peers on one side, inside or across; 0: one is missing. */
+/* Adds a chunk with those of all peers inside the site, or between sites; returns 0 if one is missing. */
 static int ddp__sites_sum(ddp__engine *e, ddp__op *op, int inside, size_t at, size_t count)
 {
     const int coded = !inside && op->m.coding && op->u.sites.sites > 1;
@@ -183,7 +186,8 @@ static int ddp__sites_sum(ddp__engine *e, ddp__op *op, int inside, size_t at, si
     return ddp__sum_chunk(e, op, e->site_side, ranks, at, count, coded, inside ? 1 : op->scale);
 }
 
-/* Adds up every chunk for which all is here: of the slice inside the site, then of the part between sites. */
+/* Adds every chunk for which all contributions have arrived: of the slice inside the site, then of the part
+ * between sites. */
 static void ddp__sites_ready(ddp__engine *e, ddp__op *op, double now)
 {
     const int place = e->site_place[e->rank];

@@ -1,10 +1,10 @@
-/* Staging: chunks that came before they can be used lie in slots. A sender counts the slots that it
- * occupies at each peer, and the peer gives them back as credits. */
+/* Staging: stores chunks in slots until they can be used. A sender counts the slots that it occupies at each
+ * peer, and the peer returns them as credits. */
 #include "comm/state.h"
 
-#define DDP__CREDITS_WAIT 8 /* an eighth of the slots */
+#define DDP__CREDITS_WAIT 8 /* credits are returned once an eighth of the slots is owed */
 
-/* ---- slots here ---- */
+/* ---- slots on this rank ---- */
 
 static void ddp__owe(ddp__engine *e, int peer, const ddp__frame *f)
 {
@@ -69,14 +69,16 @@ int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op)
     return s;
 }
 
-/* ---- slots there ---- */
+/* ---- slots on peers ---- */
 
-/* Credits. A frame may reach a rank before it has submitted the operation, so the sender counts the slots it
- * occupies there. Whatever the priorities, the oldest operation that is unfinished anywhere must always get a
- * slot: an operation that holds none may take one if the older ones that hold none keep one each; one that
- * holds some leaves a slot to every operation in the window that holds none. One slot is kept for each lane
- * between two, whose order is unrelated, and one for the sums that a ring sends on (ring.c), which leave room
- * for older operations only. */
+/* Credits. A frame may reach a rank before that rank has submitted the operation, so the sender counts the
+ * slots it occupies there. The oldest operation that is unfinished anywhere must always get a slot, whatever
+ * the priorities. Therefore:
+ * - An operation that has no slot may take one if one remains for each older operation that has none.
+ * - An operation that has slots leaves one for every operation in the window that has none.
+ * - One slot is reserved for each lane between two ranks, whose order is independent.
+ * - One slot is reserved for sums that a ring sends on (ring.c), which leave room for older operations
+ * only. */
 int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward)
 {
     const ddp__peer *p = &e->peers[peer];
@@ -127,9 +129,9 @@ void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f)
                    peer);
 }
 
-/* Credits go back together where chunks are small against the slots: each frame wakes a thread.
- * They wait for one another while the peer has half of its slots left, and as long as sixteen chunks
- * travel. */
+/* Credits are returned together if chunks are small compared with the slots, because each frame wakes a
+ * thread. They wait for each other while the peer has half of its slots left, and at most as long as the
+ * transfer of sixteen chunks. */
 int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
 {
     int owed = 0;
@@ -142,14 +144,15 @@ int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
            ddp_now() >= p->owed_by;
 }
 
-/* ---- values on their way, and results ---- */
+/* ---- values in flight, and results ---- */
 
 int ddp__flow_returns(const ddp__op *op)
 {
     return op->m.verb == DDP_ALL_REDUCE && (op->way->types >> DDP__FRAME_RESULT & 1);
 }
 
-/* What goes there and comes back, and what comes here, counted once it is stored, summed or gone back. */
+/* Counts the values that are left for each peer: sent and returned, and received. A received value counts as
+ * done once it is stored, or summed (with a result: once that has been returned). */
 void ddp__flow_begin(ddp__engine *e, ddp__op *op)
 {
     for (int r = 0; r < e->world; r++) {
@@ -255,7 +258,7 @@ int ddp__flow_over(ddp__engine *e, const ddp__op *op, int peer)
     if (ddp__flow_unsent(e, op, peer) || x->expected) return 0;
     if (ddp__flow_returns(op))
         return x->u.flow.results >= comes && x->u.flow.finished >= op->way->part(e, op, peer, 0, &from, &to);
-    /* nothing goes back, so a peer may go before its values are added up */
+    /* nothing is returned, so a peer may leave before its values are summed */
     for (int s = e->peers[peer].pending.first; s >= 0; s = e->slot[s].next)
         if (e->slot[s].f.seq == op->seq && e->slot[s].f.p2p == op->p2p)
             got += ddp__frame_values(&e->slot[s].f);

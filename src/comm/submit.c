@@ -1,4 +1,4 @@
-/* What a program does with an engine: makes groups, submits messages, waits for them, aborts. */
+/* The interface to the program: creates groups, submits messages, waits for them, aborts. */
 #include "comm/state.h"
 
 /* ---- groups ---- */
@@ -98,7 +98,7 @@ void ddp__engine_segment(const ddp__engine *e, int group, ddp_coding coding, siz
 
 /* ---- messages ---- */
 
-/* Values of a list of pieces; SIZE_MAX where they are more than a frame can count. */
+/* Number of values in a list of pieces; SIZE_MAX if there are more than a frame can count. */
 static size_t ddp__pieces_count(const ddp_piece *piece, int count)
 {
     size_t n = 0;
@@ -107,7 +107,8 @@ static size_t ddp__pieces_count(const ddp_piece *piece, int count)
     return n > UINT32_MAX ? SIZE_MAX : n;
 }
 
-/* Only an all-reduce is summed, measured, coded; only values that lie apart can be added to. */
+/* Verifies that only an all-reduce is coded, that bytes are not summed, and that `add` has a separate
+ * `to`. */
 static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, const char *verb,
                                     ddp_error *err)
 {
@@ -142,7 +143,7 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
     return DDP_OK;
 }
 
-/* What is received may be named by `to` alone. */
+/* The list of input pieces. A receive may give only `to`. */
 static const ddp_piece *ddp__input_of(const ddp_message *m, int *count)
 {
     const int alone = m->verb >= DDP_RECEIVE && m->from_count == 0 && m->to;
@@ -186,7 +187,7 @@ ddp_status ddp__engine_accepts(const ddp__engine *e, const ddp_message *m, ddp_e
     return bad ? bad : ddp__group_check(e, m, verb, err);
 }
 
-/* Room for count strips in the pool, contiguous; the first index, or -1. */
+/* Finds room for count contiguous strips in the pool; returns the first index, or -1. */
 static long ddp__strip_place(const ddp__engine *e, long count)
 {
     long start = e->strips_head;
@@ -195,7 +196,7 @@ static long ddp__strip_place(const ddp__engine *e, long count)
     return start + count - e->strips_tail <= e->strip_room ? start : -1;
 }
 
-/* Copies a list of pieces into the pool; those that follow each other become one. */
+/* Copies a list of pieces into the pool and merges adjacent pieces. */
 static long ddp__strips_fill(ddp__engine *e, const ddp__op *op, ddp__strips *out, long start,
                              const ddp_piece *piece, int count)
 {
@@ -254,7 +255,8 @@ static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp_message *m, long
     ddp__guard_all(e, op);
 }
 
-/* Under the lock, which it lets go of: after a failure until nobody touches any memory. */
+/* After a failure, blocks until no thread touches the memory of messages. Under the lock, which it releases
+ * meanwhile. */
 static void ddp__settle(ddp__engine *e)
 {
     while (e->error.code != DDP_OK && !e->quiet) ddp__await(e);
@@ -278,7 +280,7 @@ static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ti
     if (bad == DDP_OK && e->error.code != DDP_OK) {
         if (err) *err = e->error;
         bad = e->error.code;
-        if (!e->driven) ddp__settle(e); /* else the comm thread waits for this one */
+        if (!e->driven) ddp__settle(e); /* else the comm thread waits for this thread */
     } else if (bad == DDP_OK) {
         ddp__op_fill(e, &e->ops[e->submitted % e->cfg.queue], m, start);
         e->strips_head = e->ops[e->submitted % e->cfg.queue].strips_end;
@@ -296,7 +298,7 @@ static int ddp__ticket_done(const ddp__engine *e, long ticket)
     return ticket < e->first || (ticket < e->submitted && e->ops[ticket % e->cfg.queue].done);
 }
 
-/* Until it is done, or (input) until nothing reads its input any more. */
+/* Blocks until the message is done, or (input) until nothing reads its input any more. */
 static ddp_status ddp__wait_until(ddp__engine *e, long ticket, int input, ddp_error *err)
 {
     const ddp__op *op = &e->ops[ticket % e->cfg.queue];
@@ -354,7 +356,7 @@ void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why)
 void ddp__engine_hush(ddp__engine *e)
 {
     pthread_mutex_lock(&e->lock);
-    if (e->error.code == DDP_OK) e->silent = 1; /* else the comm thread has begun to tell the others */
+    if (e->error.code == DDP_OK) e->silent = 1; /* else the comm thread has begun to notify the peers */
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -392,14 +394,14 @@ int ddp__engine_left(ddp__engine *e)
 
 /* ---- blocking calls ----
  *
- * To wake the comm thread for each of calls that follow each other closely, and to be woken by it, takes as
- * long as a small message. So for a moment after such a call the comm thread, if it has nothing to do, parks,
- * and the next caller moves its message itself. Only one of the two touches the engine at a time, and they
- * hand it over under the lock. */
+ * For calls that follow each other closely, waking the comm thread and being woken by it takes as long as a
+ * small message. So after such a call the comm thread, if it has nothing to do, parks for a moment, and the
+ * next caller moves its message itself. Only one of the two uses the engine at a time, and they hand it over
+ * under the lock. */
 
 ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err)
 {
-    if (m->verb == DDP_PULL) { /* two messages: its request, and what comes back */
+    if (m->verb == DDP_PULL) { /* two messages: the request, and the answer */
         ddp_message ask = *m;
         ddp_piece p;
         p.data = &e->nothing;
@@ -451,7 +453,8 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
     return status == DDP_OK ? ddp__engine_wait(e, ticket, err) : status;
 }
 
-/* ---- whichever comes first: for the stager of a device, whose layers may be back in another order ---- */
+/* ---- wait for any of several messages: for the stager of a device, whose layers may finish in another order
+ * ---- */
 
 int ddp__engine_wait_any(ddp__engine *e, const long *tickets, int count, const int *stop)
 {

@@ -1,9 +1,9 @@
-/* The comm thread: its round, the events of the emulated link, and its end. */
+/* The comm thread: its rounds, the events of the emulated link, and its end. */
 #include "comm/state.h"
 
 /* ---- the emulated link's events ---- */
 
-/* When the next chunk under way has passed the downlink, DBL_MAX: none is. */
+/* When the next chunk in flight has passed the downlink; DBL_MAX: none is in flight. */
 static double ddp__chunk_due(const ddp__engine *e)
 {
     const ddp__slot *s = &e->slot[e->due.first];
@@ -12,8 +12,8 @@ static double ddp__chunk_due(const ddp__engine *e)
                             : ddp__link_due(&e->links.own, s->reached, DDP__FRAME_BYTES + s->f.length);
 }
 
-/* When a frame has left, the uplink is free again, a frame is here or a message was submitted; DBL_MAX:
- * never. */
+/* The next event: a frame has left, the uplink is free, a frame arrives, or a message was submitted; DBL_MAX:
+ * none. */
 static double ddp__next_event(const ddp__engine *e)
 {
     double next = ddp__chunk_due(e);
@@ -30,7 +30,7 @@ static void ddp__control_due(ddp__engine *e, double when)
 {
     ddp__control *c = &e->control[e->control_first];
 
-    if (c->f.type == DDP__FRAME_GOODBYE) { /* it closes the stream: it must not overtake data */
+    if (c->f.type == DDP__FRAME_GOODBYE) { /* it closes the stream, so it must not overtake data */
         double last = ddp__last_due(e, c->peer);
         if (last >= 0) {
             c->due = last;
@@ -42,8 +42,8 @@ static void ddp__control_due(ddp__engine *e, double when)
     ddp__control_ready(e, c->peer, &c->f, when);
 }
 
-/* Events run at the time they were due, and so do the frames that they make possible: a thread that wakes up
- * late loses nothing of the rate. */
+/* Runs events at the time they were due, and sends the frames that they enable at that time: a late wake-up
+ * does not reduce the emulated rate. */
 static int ddp__run_due(ddp__engine *e, double now)
 {
     int moved = 0;
@@ -76,7 +76,7 @@ static int ddp__run_due(ddp__engine *e, double now)
 
 /* ---- rounds ---- */
 
-/* New messages, requests to abort or to stop. */
+/* Reads new messages, and requests to abort or to stop. */
 static void ddp__look(ddp__engine *e)
 {
     ddp__op *oldest;
@@ -105,7 +105,7 @@ static void ddp__look(ddp__engine *e)
     pthread_mutex_unlock(&e->lock);
     oldest = &e->ops[e->first % e->cfg.queue];
     if (tight && e->first < e->taken && oldest->state == DDP__OP_QUEUED && oldest->m.verb == DDP_SERVE)
-        (void)ddp__op_void(e, oldest); /* who is to come may take any time */
+        (void)ddp__op_void(e, oldest); /* its peer may take any time to come */
 }
 
 void ddp__sleep(ddp__engine *e, double until)
@@ -130,15 +130,15 @@ void ddp__sleep(ddp__engine *e, double until)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Nobody is at work any more on the memory of what is in flight. */
+/* Stops all use of the memory of operations in flight. */
 static void ddp__let_go(ddp__engine *e)
 {
     for (int i = 0; i < DDP__WINDOW; i++)
         if (e->window[i] && e->window[i]->way->finished) e->window[i]->way->finished(e, e->window[i]);
 }
 
-/* After a failure: finishes frames that are half written, so that streams stay readable, tells
- * the peers why, and lets go of all memory. */
+/* After a failure: completes half-written frames, so that streams stay readable, notifies the peers of the
+ * cause, and releases all memory. */
 static void ddp__give_up(ddp__engine *e)
 {
     double until = ddp_now() + 0.5;
@@ -177,14 +177,14 @@ static void ddp__give_up(ddp__engine *e)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* After close: finishes what still moves, says goodbye, and stays until the peers have read
- * everything. 1 when there is nothing left to stay for. */
+/* After close: completes operations that still move, sends goodbyes, and waits until the peers have read
+ * everything. Returns 1 when nothing is left to wait for. */
 static int ddp__may_stop(ddp__engine *e, double now, double *until)
 {
     int waiting = 0, moving = e->first < e->taken;
     double patience = 0.5 + 2 * e->links.farthest;
 
-    if (e->membership && !e->closing && e->membership->busy(e)) { /* others may need a result of ours */
+    if (e->membership && !e->closing && e->membership->busy(e)) { /* others may need a result of this rank */
         moving = 1;
         patience += e->cfg.peer_timeout_s > 0 ? 2 * e->cfg.peer_timeout_s : 10;
     }
@@ -207,7 +207,7 @@ static int ddp__may_stop(ddp__engine *e, double now, double *until)
     return !waiting || ddp__passed(e->last_move + patience + 0.5, now, until);
 }
 
-/* What the wire wants done by this thread before its first and after its last byte. */
+/* Runs the wire's own initialisation on this thread, before its first byte. */
 static int ddp__wire_begin(ddp__engine *e)
 {
     ddp_error err = DDP__ZEROS;
@@ -230,7 +230,7 @@ int ddp__round(ddp__engine *e, double *until)
     e->looked_at[0] = e->looked_at[1] = 0;
     ddp__look(e);
     now = ddp_now();
-    (void)ddp__was_stopped(e, now); /* before the wire looks at its time limits */
+    (void)ddp__was_stopped(e, now); /* before the wire checks its time-outs */
     script = ddp__emulate_script(e, now);
     moved = e->fault.code == DDP_OK && !e->stalled && ddp__receive_all(e);
     now = ddp_now();
@@ -249,8 +249,8 @@ int ddp__round(ddp__engine *e, double *until)
     if (moved || e->fault.code != DDP_OK) return moved;
     ddp__note_waiting(e, now);
     if (e->shaped) *until = fmin(*until, ddp__next_event(e));
-    for (int r = 0; e->shaped && r < e->world; r++) { /* credits that are late wait for the uplink, an event
-                                                         above */
+    for (int r = 0; e->shaped && r < e->world; r++) { /* overdue credits wait for the uplink, which is an
+                                                         event above */
         const ddp__peer *p = &e->peers[r];
         if (p->owed_count > 0 && p->owed_by > now) *until = fmin(*until, p->owed_by);
     }
@@ -286,7 +286,7 @@ void *ddp__engine_main(void *engine)
 
     if (!ddp__wire_begin(e)) return NULL;
     now = e->next_check = e->ran_at = ddp_now();
-    if (e->paced) ddp__thread_prompt(); /* the emulated link would be late where all cores compute */
+    if (e->paced) ddp__thread_prompt(); /* the emulated link would be late if all cores compute */
     for (int r = 0; r < e->world; r++) e->peers[r].last_got = now;
     for (;;) {
         int moved = ddp__round(e, &until);

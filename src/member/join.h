@@ -6,8 +6,9 @@
  *   joining worker -> donor          the same with TAKE from an offset: a clone that was made at the end of a
  *                                    period. If the donor cannot be reached, another member is the donor
  *   joining worker -> every member   JOIN_MESH hello: the connection for its entry. If a member cannot be
- *                                    reached (a firewall, NAT), the coordinator relays: the joining worker sends
- *                                    it RELAY, it notifies the member, which connects to it (wire/callback.c)
+ *                                    reached (a firewall, NAT), the coordinator relays: the joining worker
+ *                                    sends it RELAY, it notifies the member, which connects to it
+ *                                    (wire/callback.c)
  *   joining worker -> coordinator    ready; one or two periods later all members admit it */
 #pragma once
 
