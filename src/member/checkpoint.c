@@ -1,5 +1,5 @@
-/* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on
- * each disk: there is none of half a checkpoint. */
+/* Saves and loads a checkpoint: a file of each worker's state and, once all files are written, the manifest,
+ * on each disk. A checkpoint without a manifest does not count, so an incomplete one is never loaded. */
 #include "member/manifest.h"
 
 #include <dirent.h>
@@ -18,14 +18,14 @@ static ddp_status ddp__checkpoint_fits(const char *folder, ddp_error *err)
     return ddp__fail(err, DDP_MEMORY, "a checkpoint's path of %zu bytes is too long", n);
 }
 
-/* The folder of a step, or a file in it; that of folder was found to fit. */
+/* The path of a step's folder, or of a file in it. The length of folder was checked before. */
 static void ddp__checkpoint_path(char *out, const char *folder, long step, const char *file)
 {
     snprintf(out, DDP__CHECKPOINT_PATH, "%s/step-%012ld%s", folder, step, file);
 }
 
-/* A step that is saved once more must not touch the files that its manifest names until the new manifest is
- * there: so a rank's file has two names, and each save takes the other one. */
+/* When a step is saved again, the files that its manifest names must not change until the new manifest is
+ * written. So a rank's file has two names, and each save uses the other one. */
 static void ddp__shard_file(char out[40], long rank, int generation)
 {
     snprintf(out, 40, "/rank-%04ld%s.safetensors", rank, generation ? "-again" : "");
@@ -39,8 +39,8 @@ static void ddp__shard_path(char *out, const char *folder, long step, int rank, 
     ddp__checkpoint_path(out, folder, step, file);
 }
 
-/* Newest checkpoint of folder below step `below`, whole ones only or also what a killed run left; -1:
- * none. */
+/* Finds the newest checkpoint of folder below step `below`: complete ones only, or (whole = 0) also those
+ * that a killed run left; -1: none. */
 static ddp_status ddp__checkpoint_newest(const char *folder, long below, int whole, long *out, ddp_error *err)
 {
     DIR *dir = opendir(folder);
@@ -56,17 +56,16 @@ static ddp_status ddp__checkpoint_newest(const char *folder, long below, int who
             continue;
         ddp__checkpoint_path(path, folder, step, "/manifest.json");
         if (!whole || access(path, F_OK) == 0)
-            *out = step; /* one that cannot be read is an error, and no
-                                                               older step is taken */
+            *out = step; /* a checkpoint that cannot be read is an error; no older one is loaded instead */
     }
     closedir(dir);
     return DDP_OK;
 }
 
-/* ---- what goes ---- */
+/* ---- removal ---- */
 
-/* Removes what a step's folder holds of ours, but world files of that generation and their manifest; world 0:
- * all. */
+/* Removes the library's files from a step's folder, except `world` files of that generation and their
+ * manifest; world 0: all files. */
 static void ddp__checkpoint_sweep(const char *folder, long step, int world, int generation)
 {
     char path[DDP__CHECKPOINT_PATH], keep[40];
@@ -77,8 +76,7 @@ static void ddp__checkpoint_sweep(const char *folder, long step, int world, int 
     dir = opendir(path);
     if (!dir) return;
     if (!world)
-        unlinkat(dirfd(dir), "manifest.json", 0); /* first, so that half of a checkpoint does not
-                                                             count */
+        unlinkat(dirfd(dir), "manifest.json", 0); /* first, so that an incomplete checkpoint does not count */
     while ((e = readdir(dir)) != NULL) {
         const long rank = strncmp(e->d_name, "rank-", 5) ? -1 : strtol(e->d_name + 5, NULL, 10);
         ddp__shard_file(keep, rank, generation);
@@ -87,11 +85,11 @@ static void ddp__checkpoint_sweep(const char *folder, long step, int world, int 
             unlinkat(dirfd(dir), e->d_name, 0);
     }
     closedir(dir);
-    if (!world) rmdir(path); /* with a file of somebody else in it, it stays */
+    if (!world) rmdir(path); /* the folder stays if it contains other files */
 }
 
-/* Removes all of up to step but the newest keep, also what killed runs left between them; keep 0 =
- * nothing. */
+/* Removes all checkpoints up to step except the newest `keep`, including those between them that killed runs
+ * left; keep 0: removes nothing. */
 static ddp_status ddp__checkpoint_prune(const char *folder, long step, int keep, ddp_error *err)
 {
     step++;
@@ -110,20 +108,20 @@ static ddp_status ddp__checkpoint_folder(const char *path, ddp_error *err)
     return ddp__fail(err, DDP_IO, "cannot make the folder %.200s: %s", path, strerror(errno));
 }
 
-/* ---- what other runs have saved ---- */
+/* ---- checkpoints of other runs ---- */
 
 typedef struct ddp__saving {
     ddp__worker *s;
     const char *folder;
     int keep, overwrite;
-    int generation;  /* which of their two names this step's files get */
+    int generation;  /* which of the two names this step's files get */
     ddp__said *file; /* [world] */
-    uint64_t *said;  /* [world] a word of each */
+    uint64_t *said;  /* [world] a word of each rank */
     char path[DDP__CHECKPOINT_PATH];
 } ddp__saving;
 
-/* Of a step's manifest: the generation, -1: it cannot be read, -2: there is none; and 1 if it is of another
- * run, or cannot be read. */
+/* Reads the generation of a step's manifest: -1: it cannot be read, -2: there is none. *foreign: 1 if it
+ * belongs to another run, or cannot be read. */
 static ddp_status ddp__manifest_peek(ddp__saving *v, long step, int *generation, int *foreign, ddp_error *err)
 {
     ddp__manifest m;
@@ -174,8 +172,8 @@ static ddp_status ddp__remove_foreign(ddp__saving *v, ddp_error *err)
 
 /* ---- saving ---- */
 
-/* Which run this is, as the lowest says. Behind that nobody has files of another save under the names of this
- * one. */
+/* All ranks agree on the run, which the lowest rank determines. Afterwards no rank has files of another save
+ * under the names of this one. */
 static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
@@ -184,7 +182,7 @@ static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 
     if (!v->overwrite) DDP__TRY(ddp__refuse_foreign(v, err));
     DDP__TRY(ddp__manifest_peek(v, s->step, &v->generation, &foreign, err));
-    v->generation = v->generation == 0; /* the one that the manifest does not name */
+    v->generation = v->generation == 0; /* the generation that the manifest does not name */
     ddp__checkpoint_sweep(v->folder, s->step, INT_MAX, !v->generation);
     said[s->rank] = s->run ? s->run : ddp__fresh_number();
     DDP__TRY(ddp__worker_gather(s, said, 1, err));
@@ -193,17 +191,17 @@ static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
     return DDP_OK;
 }
 
-/* All files are there: on each disk the lowest of those who left one there writes the manifest. Was the
- * lowest of all lost before it wrote, the next one does, and the word goes round again. */
+/* Writes the manifest once all files are written: on each disk by the lowest rank that has a file there. If
+ * the lowest rank of all was lost before it wrote, the next one writes, and the ranks gather again. */
 static ddp_status ddp__save_seal(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
     uint64_t *said = v->said;
     int r, others, written = 0, sealed = 0;
 
-    for (r = 0; r < s->world; r++) said[r] = v->file[r].there; /* of those who are lost 0 */
+    for (r = 0; r < s->world; r++) said[r] = v->file[r].there; /* 0 for lost ranks */
     while (!sealed) {
-        for (r = others = 0; r < s->rank; r++) { /* below this one, with a file here */
+        for (r = others = 0; r < s->rank; r++) { /* ranks below this one with a file here */
             if (!said[r]) continue;
             ddp__shard_path(v->path, v->folder, s->step, r, v->generation);
             others += access(v->path, F_OK) == 0;
@@ -224,7 +222,7 @@ static ddp_status ddp__save_seal(ddp__saving *v, ddp_error *err)
         if (v->overwrite) DDP__TRY(ddp__remove_foreign(v, err));
         DDP__TRY(ddp__checkpoint_prune(v->folder, s->step, v->keep, err));
     }
-    return ddp__worker_gather(s, said, 1, err); /* nobody begins another save before that */
+    return ddp__worker_gather(s, said, 1, err); /* no rank begins another save before that */
 }
 
 static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
@@ -259,7 +257,7 @@ ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, in
     ddp__saving v = {s, folder, keep, overwrite, 0, NULL, NULL, ""};
     ddp_status code = ddp__save_all(&v, err);
 
-    if (code != DDP_OK) { /* the step's folder, if it is empty */
+    if (code != DDP_OK) { /* remove the step's folder, if it is empty */
         ddp__checkpoint_path(v.path, folder, s->step, "");
         (void)rmdir(v.path);
     }
@@ -268,7 +266,7 @@ ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, in
     return code;
 }
 
-/* ---- loading: which one, whether it fits, and whose file a rank takes ---- */
+/* ---- loading: choose a checkpoint, verify it, and choose the file of each rank ---- */
 
 static ddp_status ddp__model_fits(const ddp__worker *s, const ddp__manifest *m, const char *path,
                                   ddp_error *err)
@@ -282,7 +280,7 @@ static ddp_status ddp__model_fits(const ddp__worker *s, const ddp__manifest *m, 
                      path);
 }
 
-/* All ranks have verified their files before one of them changes its first array. */
+/* All ranks verify their files before any of them changes its first array. */
 static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, int rank, const char *path,
                                  uint64_t *words, ddp_error *err)
 {
@@ -301,7 +299,8 @@ static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, int ran
     return code;
 }
 
-/* The newest that all workers find, who may have disks of their own, and not all the last manifest. */
+/* Chooses the newest checkpoint that all workers find. Their disks may be separate, and may not all have the
+ * last manifest. */
 static ddp_status ddp__checkpoint_choose(const ddp__worker *s, const char *folder, uint64_t *words,
                                          long *step, ddp_error *err)
 {
@@ -309,7 +308,7 @@ static ddp_status ddp__checkpoint_choose(const ddp__worker *s, const char *folde
 
     do {
         DDP__TRY(ddp__checkpoint_newest(folder, below, 1, &newest, err));
-        words[s->rank] = (uint64_t)(newest + 2); /* 0 of those who are lost */
+        words[s->rank] = (uint64_t)(newest + 2); /* 0 for lost ranks */
         DDP__TRY(ddp__worker_gather(s, words, 1, err));
         least = most = newest;
         for (int r = 0; r < s->world; r++) {
@@ -332,7 +331,7 @@ static ddp_status ddp__checkpoint_choose(const ddp__worker *s, const char *folde
                      folder, newest);
 }
 
-/* Ranks with disks of their own must not mix what unlike runs have saved there. */
+/* Ranks with separate disks must not mix checkpoints of different runs. */
 static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifest *m, const char *path,
                                         uint64_t *words, ddp_error *err)
 {
@@ -350,9 +349,10 @@ static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifes
     return DDP_OK;
 }
 
-/* Whose file a rank takes: of the same part of the model that of its own copy; of another number of copies
- * all hold the same, but for buffers, and any will do. Who was lost when it was written has none, and takes
- * another's, as a newcomer would. -1: the model was cut otherwise. */
+/* Chooses the file that a rank reads: for the same part of the model, the file of its own copy. With a
+ * different number of copies all files hold the same values except for buffers, and any will do. A rank that
+ * was lost when the checkpoint was written has no file, and uses another rank's, as a joining worker would.
+ * -1: the model was cut differently. */
 static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest *m, int kin,
                                        const char *folder, char *path, int *rank, ddp_error *err)
 {
@@ -370,8 +370,7 @@ static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest
             if (errno != ENOENT && why == ENOENT) {
                 why = errno;
                 first = r;
-            } /* it is here, and says more
-                                                                                 than one that is not */
+            } /* this file exists but cannot be read: report its error first */
         }
         if (kin && c == 0 && first >= 0) break;
     }
@@ -383,7 +382,7 @@ static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest
                          : "make the file readable for the user of this rank");
 }
 
-/* The files of all ranks of the copy that this worker goes on with. */
+/* Loads the files of all ranks of the copy that this worker resumes. */
 static ddp_status ddp__copy_load(ddp__worker *s, const ddp__manifest *m, int kin, const char *folder,
                                  char *room, uint64_t *words, ddp_error *err)
 {
@@ -430,14 +429,13 @@ static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__
     words[s->rank] = rank >= 0 ? 1 : 2;
     DDP__TRY(ddp__worker_gather(s, words, 1, err));
     for (int r = 0; r < s->world; r++)
-        uncut &= words[r] != 2; /* every rank finds the part of the model that
-                                                                  it has */
+        uncut &= words[r] != 2; /* every rank finds its own part of the model */
     of->same = of->kin && uncut && m->world == s->world;
     s->takes_plan = of->same;
     DDP__TRY(uncut ? ddp__file_load(s, m, rank, path, words, err)
                    : ddp__copy_load(s, m, of->kin, folder, path, words, err));
     s->run = m->run;
-    return ddp__worker_gather(s, words, 1, err); /* all, or none goes on */
+    return ddp__worker_gather(s, words, 1, err); /* either all ranks continue, or none */
 }
 
 ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded *of, ddp_error *err)

@@ -1,8 +1,8 @@
-/* The membership of an elastic world: what an engine asks of it, how workers come in, and the frames of the
- * search. */
+/* The membership of an elastic world: its callbacks, the admission of workers, and the frames of the search
+ * for an epoch. */
 #include "member/elastic.h"
 
-/* ---- frames: what they carry as it lies in memory, up to the last id of the world ---- */
+/* ---- frames: structs as they are in memory, up to the last id of the world ---- */
 
 static uint32_t ddp__word_bytes(const ddp__engine *e)
 {
@@ -14,7 +14,7 @@ static uint32_t ddp__decision_bytes(const ddp__engine *e)
     return (uint32_t)(sizeof(ddp__view) + (size_t)e->world * sizeof(ddp__done_set));
 }
 
-/* The payload of a STATE frame; 0: it is none. */
+/* Reads the payload of a STATE frame; returns 0 if it is malformed. */
 static int ddp__word_take(const ddp__engine *e, const unsigned char *in, uint32_t length, ddp__word *w)
 {
     memset(w, 0, sizeof *w);
@@ -23,7 +23,8 @@ static int ddp__word_take(const ddp__engine *e, const unsigned char *in, uint32_
     return w->attempts <= DDP__ATTEMPTS;
 }
 
-/* That of an EPOCH frame: ballot, live set, and what each of it had completed. table: zero. */
+/* Reads the payload of an EPOCH frame: ballot, live set, and the operations that each worker had completed.
+ * table must be zero on entry. */
 static int ddp__decision_take(const ddp__engine *e, const unsigned char *in, uint32_t length, ddp__view *view,
                               ddp__done_set *table)
 {
@@ -176,7 +177,7 @@ const ddp__membership *ddp__elastic_membership(void)
     return &table;
 }
 
-/* ---- newcomers ---- */
+/* ---- joining workers ---- */
 
 ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void *user, ddp_error *err)
 {

@@ -1,13 +1,13 @@
-/* What workers send each other of their state: a few words that all gather, and the state for a joining
- * worker. */
+/* Exchanges state between workers: a few words that all ranks gather, and the state of a joining worker. */
 #include "member/state.h"
 #include "wire/hello.h"
 
-enum { DDP__TELL_BYTES = 4 << 20 }; /* of a message */
+enum { DDP__TELL_BYTES = 4 << 20 }; /* maximum size of a message */
 
 /* ---- words ---- */
 
-/* A word of the library's own: n bytes at `at`, as floats where one rank is spoken with (PUSH and beyond). */
+/* Runs one message of the library's own data: n bytes at `at`, sent as floats for PUSH and later verbs, which
+ * address one rank. */
 static ddp_status ddp__word_run(ddp__engine *e, ddp_verb verb, int peer, long step, void *at, size_t n,
                                 ddp_received *got, ddp_error *err)
 {
@@ -76,8 +76,8 @@ ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, d
 
 /* ---- a joining worker ---- */
 
-/* All hear the values of worker `from`, or of the lowest live one if that is gone. A member's memory stays as
- * it is: should `from` be lost, what is told is some other worker's, and is told again. part:
+/* Broadcasts the values of worker `from`, or of the lowest live worker if that one is lost. A member's memory
+ * does not change: if `from` is lost, the values come from another worker and are sent again. part:
  * [DDP__TELL_BYTES]. */
 static ddp_status ddp__enter_tensor(const ddp__worker *s, ddp__tensor *t, int from, int comes,
                                     unsigned char *part, ddp_error *err)
@@ -115,7 +115,7 @@ static ddp_status ddp__enter_tensor(const ddp__worker *s, ddp__tensor *t, int fr
 
 /* ---- states of the program ---- */
 
-/* Room on the joining worker for the bytes of rank `from`. */
+/* Makes room on the joining worker for the bytes of rank `from`. */
 static ddp_status ddp__program_room(ddp__tensor *t, uint64_t bytes, int from, ddp_error *err)
 {
     const double total = ddp__memory_total();
@@ -147,9 +147,9 @@ static ddp_status ddp__program_bytes(const ddp__worker *s, const ddp__tensor *t,
     return DDP_OK;
 }
 
-/* Rank `from` lends the states of its program, and the joining worker gets the bytes. Their number comes
- * first: where the newcomer has no room it fails, and the members continue without sending. words: [world];
- * part: [DDP__TELL_BYTES]. */
+/* Rank `from` lends the states of its program, and the joining worker receives the bytes. Their number is
+ * sent first: if the joining worker has no room it fails, and the members continue without sending. words:
+ * [world]; part: [DDP__TELL_BYTES]. */
 static ddp_status ddp__enter_programs(ddp__worker *s, int newcomer, int from, uint64_t *words,
                                       unsigned char *part, ddp_error *err)
 {
@@ -191,9 +191,9 @@ static ddp_status ddp__enter_programs(ddp__worker *s, int newcomer, int from, ui
     return DDP_OK;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole entry ---- */
 
-/* The lowest live member, and its description of the run. */
+/* Determines the lowest live member, and takes its description of the run. */
 static ddp_status ddp__enter_members(ddp__worker *s, int newcomer, uint64_t *words, int *from, ddp_error *err)
 {
     int r = 0;
@@ -218,7 +218,8 @@ ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err)
     ddp_status code = words && part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for an entry");
 
     if (code == DDP_OK) code = ddp__enter_members(s, newcomer, words, &from, err);
-    while (code == DDP_OK && told != from) { /* who told it all must still be there behind that */
+    while (code == DDP_OK && told != from) { /* the member that sent everything must still be live
+                                                afterwards */
         told = from;
         for (int i = 0; code == DDP_OK && i < s->tensors; i++)
             if (s->tensor[i].flags & DDP__WORKER_TOLD)

@@ -1,21 +1,23 @@
-/* The search for the next epoch, when a worker is lost or comes.
+/* The search for the next epoch, when a worker is lost or joins.
  *
- * Everybody gossips who has lost whom, computes from it who could go on together, and votes for that set,
- * once per round. The lowest of the set decides when all of it have voted for it; who reads the decision
- * passes it on. A set must hold a majority of the last epoch, and of every set that one of its members has
- * voted for since: that one may have begun unseen. (Yeger Lotem, Keidar and Dolev 1997, Dynamic voting for
- * consistent primary components.) tests/member/model has this as a model. */
+ * Every worker gossips which pairs of workers have lost each other. From that it computes the set of workers
+ * that could continue together, and votes for the set, once per round. The lowest worker of the set decides
+ * once all of it have voted for it. A worker that reads the decision passes it on. A set must be a quorum of
+ * the last epoch, and of every set that one of its members has voted for since, because that epoch may have
+ * begun without its knowledge. (Yeger Lotem, Keidar and Dolev 1997, Dynamic voting for consistent primary
+ * components.) tests/member/model models this protocol. */
 #include "member/elastic.h"
 
-/* ---- who could go on ---- */
+/* ---- sets that could continue ---- */
 
-/* Those who serve (ddp__engine_config.servers). */
+/* The servers (ddp__engine_config.servers). */
 static uint64_t ddp__serving(const ddp__engine *e)
 {
     return e->cfg.servers ? ((ddp__bit(e->cfg.servers) - 1) << (e->world - e->cfg.servers)) : 0;
 }
 
-/* Takes out those who have lost most of the others, of equals the highest id of those who compute. */
+/* Computes the survivors: repeatedly removes the worker that has lost most of the others; ties: the highest
+ * id among the workers that compute. */
 static uint64_t ddp__survivors(const ddp__engine *e, const ddp__word *w, uint64_t joining)
 {
     uint64_t set = (w->base.live & ~w->left) | joining;
@@ -26,7 +28,7 @@ static uint64_t ddp__survivors(const ddp__engine *e, const ddp__word *w, uint64_
             int n;
             if (!(set >> r & 1)) continue;
             n = ddp__bit_count(w->edge[r] & set);
-            /* a newcomer that somebody cannot reach has to wait */
+            /* a joining worker that some member cannot reach has to wait */
             if (n > 0 && (w->joining >> r & 1) && !(w->base.live >> r & 1)) n = 64;
             if (n > 0 && (n > most || (n == most && !(ddp__serving(e) >> r & 1)))) {
                 most = n;
@@ -38,8 +40,8 @@ static uint64_t ddp__survivors(const ddp__engine *e, const ddp__word *w, uint64_
     }
 }
 
-/* set holds a majority of those of `of` who have not left; of two, the lower. Servers are one: all of
- * them. */
+/* 1 if set is a quorum of `of`, not counting workers that have left: more than half; of two workers the lower
+ * one. With servers: all servers. */
 static int ddp__majority(const ddp__engine *e, uint64_t set, uint64_t of, uint64_t left)
 {
     of &= ~left;
@@ -48,7 +50,7 @@ static int ddp__majority(const ddp__engine *e, uint64_t set, uint64_t of, uint64
     return 2 * ddp__bit_count(set & of) > ddp__bit_count(of);
 }
 
-/* Why a set may not go on; 0 = it may. */
+/* Why a set may not continue; 0: it may. */
 static int ddp__hopeless(const ddp__engine *e, const ddp__word *w, uint64_t set)
 {
     set &= ~w->joining | w->base.live;
@@ -96,7 +98,7 @@ static void ddp__tell_state(ddp__engine *e)
         if (r != e->rank) e->member_data->peer[r].want_state = 1;
 }
 
-/* All of the set that this worker's vote names agree with it: it decides. */
+/* Decides, if all workers of the set that this worker votes for agree with it. */
 static void ddp__decide(ddp__engine *e, double now)
 {
     ddp__elastic *el = e->member_data;
@@ -117,9 +119,9 @@ static void ddp__decide(ddp__engine *e, double now)
     ddp__epoch_install(e, &view, table, now);
 }
 
-/* All of a set but the newcomers have spoken in this search, and have heard of every loss that is
- * known here. Who votes for the dead binds itself to them, as that epoch could have begun: where
- * one has lost another, and either may be the one that is dead, only the living confirm it. */
+/* 1 if all workers of a set except joining ones have reported in this search, and know of every loss that is
+ * known here. A vote for a dead worker binds the voter to that worker, since the epoch could have begun. So
+ * if two workers have lost each other, and either may be dead, the live ones must confirm the loss first. */
 static int ddp__all_spoke(const ddp__engine *e, uint64_t set)
 {
     const ddp__elastic *el = e->member_data;
@@ -136,8 +138,8 @@ static int ddp__all_spoke(const ddp__engine *e, uint64_t set)
     return 1;
 }
 
-/* The newcomers that all who have spoken are ready for: who has an operation before that ends it without
- * them. */
+/* The joining workers that all reporting workers are ready for. A worker that has an earlier operation to
+ * complete ends the search without them. */
 static uint64_t ddp__expected(const ddp__engine *e)
 {
     const ddp__elastic *el = e->member_data;
@@ -148,8 +150,8 @@ static uint64_t ddp__expected(const ddp__engine *e)
     return joining;
 }
 
-/* Who is lost here, but could not go on by its last word, has given in for those it had lost: it is no cause
- * of its own. */
+/* A lost worker that could not continue, by its last report, has failed because of the workers that it lost:
+ * it is not a separate cause. */
 static void ddp__given_in(ddp__engine *e)
 {
     ddp__elastic *el = e->member_data;
@@ -167,7 +169,7 @@ static void ddp__given_in(ddp__engine *e)
     }
 }
 
-/* Thinks again with all that is known: joins the search, votes, decides. */
+/* Re-evaluates everything that is known: joins the search, votes, decides. */
 static void ddp__epoch_search(ddp__engine *e, double now)
 {
     ddp__elastic *el = e->member_data;
@@ -192,7 +194,7 @@ static void ddp__epoch_search(ddp__engine *e, double now)
         el->round_at = now;
     }
     if (!own->vote && (el->set >> e->rank & 1) && ddp__all_spoke(e, el->set)) {
-        /* without the newcomer: majorities of sets that differ by one always meet */
+        /* without the joining worker: quorums of sets that differ by one worker always intersect */
         const ddp__view attempt = {round, el->set & (~own->joining | own->base.live)};
         own->vote = el->set;
         ddp__attempt_add(e, own, &attempt);
@@ -210,7 +212,7 @@ static void ddp__epoch_search(ddp__engine *e, double now)
     ddp__decide(e, now);
 }
 
-/* Takes over what a peer knows; 1 if any of it was new. */
+/* Merges a peer's knowledge; returns 1 if any of it was new. */
 static int ddp__merge(ddp__engine *e, const ddp__word *w)
 {
     ddp__word *own = &e->member_data->own, before = *own;
@@ -233,7 +235,8 @@ static void ddp__evicted(ddp__engine *e, uint32_t ballot)
                e->cfg.servers ? "it cannot rejoin a run with servers" : "start it again to rejoin");
 }
 
-/* Outside of a search: who is ready for which newcomer, or has lost it while others admit it. */
+/* Outside of a search: records which joining worker a peer is ready to admit, or has lost while others admit
+ * it. */
 static void ddp__ready_read(ddp__engine *e, int peer, const ddp__word *w)
 {
     ddp__elastic *el = e->member_data;
@@ -248,7 +251,7 @@ static void ddp__ready_read(ddp__engine *e, int peer, const ddp__word *w)
     el->look = 1;
 }
 
-/* A worker need not be waited for with the newcomer: it has left, or is ready as well. */
+/* 1 if the admission need not wait for a worker: it has left, or is ready as well. */
 static int ddp__is_ready(const ddp__engine *e, int r)
 {
     const ddp__elastic_peer *ep = &e->member_data->peer[r];
@@ -289,7 +292,8 @@ void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const d
     if (view->ballot <= el->view.ballot) return;
     if (!in && !e->newcomer) ddp__evicted(e, view->ballot);
     if (!in) return;
-    /* who has voted in a later round has told others what it completed: it must not go on */
+    /* a worker that voted in a later round has reported its completed operations: it must not install this
+     * epoch */
     if (!e->newcomer && view->ballot < el->own.round) {
         ddp__base_rises(&el->own, view);
         el->look = 1;
@@ -298,9 +302,9 @@ void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const d
     ddp__epoch_install(e, view, table, now);
 }
 
-/* ---- what begins a search ---- */
+/* ---- events that begin a search ---- */
 
-/* The engine of another worker takes the place of one that is lost. */
+/* Attaches the engine of a worker that takes the place of a lost one. */
 static void ddp__epoch_attach(ddp__engine *e, int id, double now)
 {
     ddp__peer *p = &e->peers[id];
@@ -342,24 +346,24 @@ void ddp__epoch_run(ddp__engine *e, double now)
         else
             ddp__tell_state(e);
     }
-    /* a search for a newcomer begins when all are ready: it stops operations, for which a worker may still
-     * wait */
+    /* the search for a joining worker begins once all are ready: it stops operations, which a worker may
+     * still wait for */
     ready = el->own.joining && !e->frozen;
     for (int i = 0; i < e->members && ready; i++) ready = ddp__is_ready(e, e->member[i]);
     if (ready) el->look = 1;
     for (int r = 0; r < e->world; r++)
         if (e->peers[r].left && !e->peers[r].out_of_world) left |= ddp__bit(r) & el->own.base.live;
-    if (left) ddp__shadow_release(e); /* none of them takes a result any more */
-    /* a search waits for nobody who has left, whether or not an operation needs it */
+    if (left) ddp__shadow_release(e); /* none of them needs a result any more */
+    /* a search does not wait for a worker that has left, whether or not an operation needs it */
     if (e->frozen && (left & ~el->own.left)) el->look = 1;
     if (!el->look) return;
     el->own.left |= left;
     ddp__epoch_search(e, now);
 }
 
-/* ---- time limits ---- */
+/* ---- time-outs ---- */
 
-/* Those whose vote is missing, or the one who has all and does not decide, are lost. */
+/* Marks workers whose vote is missing as lost, or the worker that has all votes and does not decide. */
 static void ddp__search_stuck(ddp__engine *e)
 {
     ddp__elastic *el = e->member_data;
@@ -392,8 +396,9 @@ static void ddp__admit_late(ddp__engine *e, double now)
                e->member_data->admit_id, now - e->member_data->admit_at, who);
 }
 
-/* Without those who have given in since; who may go on here names those whom only others have noticed yet: of
- * two who have lost each other the one who says nothing of it, not the one who has given in for it. */
+/* The workers to name as the cause, without those that failed because of others. A worker that may itself
+ * continue names losses that only others have noticed: of two workers that have lost each other, the one that
+ * reported nothing, not the one that failed because of it. */
 static uint64_t ddp__lost_then(const ddp__engine *e)
 {
     const ddp__elastic *el = e->member_data;
@@ -422,8 +427,8 @@ static void ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
                                      ddp__epoch_why(e, r));
 }
 
-/* The rank that relayed the connections of this worker, if it was lost and with it every other rank; else -1.
- * Behind a NAT this worker cannot know whether the others can reach each other. */
+/* The rank that relayed the connections of this worker, if it was lost together with every other rank; else
+ * -1. Behind a NAT this worker cannot know whether the others can reach each other. */
 static int ddp__lost_relay(const ddp__engine *e, uint64_t before)
 {
     const ddp__elastic *el = e->member_data;
@@ -479,9 +484,9 @@ static void ddp__give_in(ddp__engine *e)
     ddp__fault(e, DDP_PEER_LOST, "%s%s; %s: %s", who, when, rest, then);
 }
 
-/* How long to wait, where a set without hope may yet become another one: for a word from somebody of that set
- * as long as anybody may be silent, for one from others a moment, where nobody is left that could say it not
- * at all. */
+/* The time to wait, in seconds, while a set that may not continue could still change: the time-out, if a
+ * report from a worker of that set can arrive; a moment, if only others can report; 0, if no worker is left
+ * that could report. */
 static double ddp__grace(const ddp__engine *e, double limit)
 {
     const ddp__elastic *el = e->member_data;
@@ -489,7 +494,7 @@ static double ddp__grace(const ddp__engine *e, double limit)
     const uint64_t all = w->base.live & ~w->left, own = ddp__bit(e->rank);
     uint64_t near = own, before = 0;
 
-    while (near != before) { /* those that a word from here can reach, by way of others too */
+    while (near != before) { /* workers that can be reached from here, also through others */
         before = near;
         for (int r = 0; r < e->world; r++)
             if (before >> r & 1) near |= all & ~w->edge[r];
@@ -526,7 +531,7 @@ void ddp__epoch_check(ddp__engine *e, double now, double *again)
         due = el->hopeless_at + ddp__grace(e, limit);
         if (now >= due) ddp__give_in(e);
     } else if (!ddp__one_process(e)) {
-        /* the one who decides looks first at who is late */
+        /* the worker that decides checks first for late workers */
         uint64_t old = el->set & el->own.base.live;
         due = el->round_at + limit + (ddp__lowest(old) == e->rank ? 0 : limit / 2);
         if (now >= due) {

@@ -1,20 +1,20 @@
-/* Members of a run that newcomers may enter: clones, entries, and a service: a thread for each who asks at
- * the door. None of them touches the training; they leave wishes for its thread and wait. */
+/* The members' side of joining: makes clones, admits workers, and serves connections with one thread each.
+ * These threads do not touch the training; they leave requests for its thread and wait. */
 #include "member/elastic.h"
 #include "member/join.h"
 
 typedef struct ddp__visit {
     ddp__join *j;
-    int fd, place; /* and where it is in join.fd */
-    int only;      /* the id that its certificate names; -1: any will do */
-    int id;        /* that it was given, or -1, */
-    long turn;     /* of join.turn, with it */
-    ddp__tls *tls; /* its session */
+    int fd, place; /* place: index in join.fd */
+    int only;      /* the id that its certificate names; -1: any */
+    int id;        /* the id that it was given, or -1, */
+    long turn;     /* and the value of join.turn at that time */
+    ddp__tls *tls; /* its own session */
     unsigned char request[DDP__JOIN_REQUEST];
 } ddp__visit;
 
-/* Waits for bytes: 0, or -1 when the newcomer is gone, silent for as long as an operation may take, or the
- * run ends. */
+/* Receives bytes: returns 0, or -1 if the joining worker is lost, silent for as long as an operation may
+ * take, or the run ends. */
 static int ddp__visit_recv(ddp__visit *v, void *buf, size_t bytes)
 {
     double until = ddp_now() + v->j->c.op_timeout_s;
@@ -26,7 +26,7 @@ static int ddp__visit_recv(ddp__visit *v, void *buf, size_t bytes)
 
 /* ---- ENTER ---- */
 
-/* Under the lock: an id for the newcomer, or why there is none. */
+/* Chooses an id for the joining worker, or the code that says why there is none. Under the lock. */
 static int ddp__place_choose(ddp__visit *v, uint64_t live)
 {
     int r, world = v->j->c.world, wanted = (int)ddp__hello_get(v->request + 4, 4) - 1, only = v->only;
@@ -73,7 +73,7 @@ static int ddp__place_answer(ddp__visit *v)
     return code;
 }
 
-/* The numbers of the program, in the order in which it registered them. */
+/* Compares the program's values (ddp_same), in the order in which it registered them. */
 static void ddp__sames_compare(const ddp__join_says *own, ddp__join_says *in, char *why)
 {
     for (int i = 0; i < DDP__JOIN_SAMES && !why[0]; i++) {
@@ -89,7 +89,7 @@ static void ddp__sames_compare(const ddp__join_says *own, ddp__join_says *in, ch
     }
 }
 
-/* Compares what the newcomer says with this run's: OK, or NEVER and why. */
+/* Compares the joining worker's settings with this run's: returns OK, or NEVER and the reason. */
 static int ddp__layout_compare(const ddp__join_layout *l, ddp__join_says *in, char *why)
 {
     const ddp__join_says *own = &l->says;
@@ -141,7 +141,8 @@ static int ddp__layout_answer(ddp__visit *v)
     return code;
 }
 
-/* 1 while this is the newcomer that is served; then it is ready, or forgotten. */
+/* Returns 1 while this is the joining worker that is being served. Then ready = 1 marks it ready, and ready = 0
+ * forgets it. */
 static int ddp__visit_stands(ddp__visit *v, int ready)
 {
     ddp__join *j = v->j;
@@ -155,15 +156,15 @@ static int ddp__visit_stands(ddp__visit *v, int ready)
     return stands && !ddp__atomic_load(&j->stop);
 }
 
-/* Its connection is the newcomer's sign of life: when it ends before the entry, it is forgotten.
- * And ours to it: when the entry failed it is closed, and the newcomer begins again. */
+/* The connection shows that the joining worker lives: if it ends before the entry, the worker is forgotten.
+ * In the other direction, if the entry failed this member closes it, and the joining worker retries. */
 static void ddp__serve_enter(ddp__visit *v)
 {
     unsigned char word = '.';
 
     if (ddp__place_answer(v) == DDP__JOIN_OK && ddp__layout_answer(v) == DDP__JOIN_OK)
         while (word == '.' && ddp__visit_recv(v, &word, 1) == 0) {
-        } /* it takes its clone */
+        } /* it is receiving its clone */
     while (word == 'R' && ddp__visit_stands(v, 1) && !ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1)) {
     }
     (void)ddp__visit_stands(v, 0);
@@ -171,7 +172,7 @@ static void ddp__serve_enter(ddp__visit *v)
 
 /* ---- TAKE ---- */
 
-/* A clone, the one that was asked for if it is still here; its number, 0 = none. */
+/* Reserves a clone: the requested one if it is still here. Returns its number, 0 = none. */
 static uint64_t ddp__clone_hold(ddp__join *j, uint64_t number)
 {
     uint64_t old;
@@ -209,10 +210,10 @@ static void ddp__serve_clone(ddp__visit *v)
         at += n;
     }
     if (!bad && at == bytes) {
-        ddp__sha256(j->snap, bytes, digest); /* as the newcomer does meanwhile */
+        ddp__sha256(j->snap, bytes, digest); /* the joining worker computes the hash at the same time */
         bad = ddp__stream_send_all(v->tls, v->fd, digest, sizeof digest, ddp_now() + 10);
     }
-    if (!bad) (void)ddp__visit_recv(v, b, 1); /* returns when it closes: its bytes are through */
+    if (!bad) (void)ddp__visit_recv(v, b, 1); /* returns when the peer closes: it has received the bytes */
     pthread_mutex_lock(&j->lock);
     j->snap_users--;
     pthread_mutex_unlock(&j->lock);
@@ -272,7 +273,7 @@ static int ddp__visit_begin(void *user, ddp__tls *tls, int fd, int only)
         j->visitors += begun;
     }
     pthread_mutex_unlock(&j->lock);
-    if (!begun) DDP_FREE(v); /* it comes again */
+    if (!begun) DDP_FREE(v); /* the joining worker retries */
     return begun;
 }
 
@@ -295,7 +296,7 @@ ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join 
     for (int i = 0; i < DDP__JOIN_VISITORS; i++) j->fd[i] = -1;
     for (int r = 0; r < c->world; r++)
         if (!ddp__wire_tcp_where(wire, r, &j->door[r])) j->door[r].size = 0;
-    *out = j; /* also where it cannot serve: words and entries concern all */
+    *out = j; /* even if it cannot serve: words and entries concern all members */
     if (!j->door[c->rank].size) return DDP_OK;
     ddp__wire_tcp_visits(wire, ddp__visit_begin, j);
     ddp__log(&c->log, DDP_LOG_INFO, "rank %d: newcomers may come to %s", c->rank,
@@ -337,7 +338,7 @@ void ddp__join_disown(ddp__join *j)
     for (int i = 0; j && i < DDP__JOIN_VISITORS; i++) ddp__fd_close(&j->fd[i]);
 }
 
-/* ---- at a period's end ---- */
+/* ---- at the end of a period ---- */
 
 int ddp__join_wants(ddp__join *j)
 {
@@ -356,8 +357,8 @@ ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err)
     ddp_status code;
     size_t n = 0;
 
-    code = ddp__worker_pack(s, &bytes, &n, &local); /* the copy is all that the training pays */
-    if (code == DDP_MEMORY) {                       /* no reason to end it */
+    code = ddp__worker_pack(s, &bytes, &n, &local); /* the copy is the only cost for the training */
+    if (code == DDP_MEMORY) {                       /* not a reason to end the run */
         ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d: %s", s->rank, local.msg);
         return DDP_OK;
     }
@@ -366,7 +367,8 @@ ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err)
         return code;
     }
     pthread_mutex_lock(&j->lock);
-    if (!j->snap_users) { /* else the one before is on its way again: at the next period's end */
+    if (!j->snap_users) { /* else the previous clone is still being sent: retry at the end of the next
+                             period */
         if (j->snap) DDP_FREE(j->snap);
         j->snap = bytes;
         j->snap_bytes = n;

@@ -1,15 +1,15 @@
-/* A newcomer: finds the run, gets an id, takes a clone, connects to all, waits for its entry; again if one
- * dies. */
+/* A joining worker: finds the run, gets an id, receives a clone, connects to all members, waits for its
+ * entry; retries if a member is lost. */
 #include "member/elastic.h"
 #include "member/join.h"
 
-static const double ddp__reach_limit = 10; /* seconds to connect to a member, */
-static const double ddp__direct_limit = 3; /* of them for its answer to a direct connection */
+static const double ddp__reach_limit = 10; /* maximum time to connect to a member, in seconds, */
+static const double ddp__direct_limit = 3; /* and the part of it for the reply to a direct connection */
 
 /* ---- connections ---- */
 
-/* A connection past its handshake, or -1; *why if the other end has another key, or is none of a run's
- * workers. */
+/* Connects and completes the handshake; returns the socket or -1. *why is set if the other end has another
+ * key, or is not a worker of the run. */
 static int ddp__joiner_dial(const ddp__joiner *j, const ddp__addr *to, double until, char *why)
 {
     ddp__tls *tls = j->c.tls;
@@ -32,17 +32,17 @@ static int ddp__joiner_dial(const ddp__joiner *j, const ddp__addr *to, double un
     return -1;
 }
 
-/* Tells the coordinator once a second that this newcomer lives. */
+/* Notifies the coordinator once a second that this worker lives. */
 static void ddp__joiner_beat(ddp__joiner *j)
 {
     double now = ddp_now();
 
     if (j->fd < 0 || now < j->beat_at) return;
     j->beat_at = now + 1;
-    (void)ddp__stream_send_all(j->tls, j->fd, ".", 1, now); /* one that is lost is found later */
+    (void)ddp__stream_send_all(j->tls, j->fd, ".", 1, now); /* a lost coordinator is detected later */
 }
 
-/* Why a door said no, for good; got: bytes of its answer. */
+/* Sets *why to the reason of a permanent rejection by a member; got: bytes of its reply. */
 static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, const unsigned char *b,
                                 size_t got, char *why)
 {
@@ -71,7 +71,7 @@ static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, con
     }
 }
 
-/* Asks at a member's door: a connection on which the n bytes of the answer have come, or -1. */
+/* Sends a request to a member. Returns a connection on which the n bytes of the reply have arrived, or -1. */
 static int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_verb verb, int wanted,
                                unsigned char *b, size_t n, double until, char *why)
 {
@@ -119,7 +119,7 @@ static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
         p->code = DDP__JOIN_LATER; /* malformed: retry */
 }
 
-/* Asks the member behind a door for a place, and whom it names as coordinator. */
+/* Asks a member for an id, and then the coordinator that it names. */
 static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, double until, char *why)
 {
     unsigned char b[DDP__JOIN_PLACE];
@@ -132,9 +132,9 @@ static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, do
         ddp__place_read(b, &j->place);
         if (j->place.code == DDP__JOIN_OK && ddp__stream_part(j->c.tls, fd, &j->tls) == 0) {
             j->fd = fd;
-            j->place.door[j->place.coordinator] = at; /* behind NAT it does not know at which address it is
-                                                         reached */
-            for (int r = 0; r < j->place.world; r++)  /* asked first, should this be lost */
+            j->place.door[j->place.coordinator] = at; /* behind a NAT the coordinator does not know its public
+                                                         address */
+            for (int r = 0; r < j->place.world; r++)  /* members to ask first, if the coordinator is lost */
                 if (j->place.live >> r & 1 && j->place.door[r].size && j->doors < DDP__JOIN_WORLD)
                     j->at[j->doors++] = j->place.door[r];
             return DDP__JOIN_OK;
@@ -147,8 +147,8 @@ static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, do
     return DDP__JOIN_LATER;
 }
 
-/* Resolves the addresses of --addr, separated by commas, that have not been resolved before: a name may
- * appear later. unresolved: why the last of those that have no address has none, or "". */
+/* Resolves the addresses of --addr, separated by commas, that have not been resolved: a name may appear
+ * later. unresolved: the error of the last one that failed, or "". */
 static ddp_status ddp__joiner_doors(ddp__joiner *j, char *unresolved, ddp_error *err)
 {
     const char *s = j->c.addr ? j->c.addr : "127.0.0.1";
@@ -187,7 +187,7 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
     int code = DDP__JOIN_LATER, doors, connected = 0;
 
     for (;;) {
-        /* a look-up may block for seconds: not while another address leads to a member */
+        /* a look-up may block for seconds: skip it while another address leads to a member */
         if (!connected) DDP__TRY(ddp__joiner_doors(j, unresolved, err));
         doors = j->doors;
         connected = 0;
@@ -266,7 +266,7 @@ void ddp__joiner_disown(ddp__joiner *j)
 
 /* ---- the clone ---- */
 
-/* Sends the layout, gets a donor and who lives. */
+/* Sends the layout; receives a donor and the set of live members. */
 static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, ddp_error *err)
 {
     unsigned char b[DDP__JOIN_VERDICT];
@@ -287,8 +287,8 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
     return DDP_OK;
 }
 
-/* Room for what the donor offers, unless it goes on. most: of this model; what arrives decides no
- * allocation. */
+/* Allocates memory for the donor's clone, unless the transfer resumes. most: maximum bytes for this model;
+ * the received size never decides an allocation. */
 static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t most, ddp_error *err)
 {
     uint64_t number = ddp__hello_get(b, 8), bytes = ddp__hello_get(b + 8, 8),
@@ -339,8 +339,8 @@ static ddp_status ddp__clone_read(ddp__joiner *j, int fd)
     return DDP_OK;
 }
 
-/* b: the answer to TAKE, behind which come bytes from where the last one ended, if that clone is still
- * there. */
+/* Receives a clone. b: the reply to TAKE; after it come the bytes, from where the last transfer ended if the
+ * donor still has that clone. */
 static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char *b, size_t most,
                                     ddp_error *err)
 {
@@ -349,7 +349,7 @@ static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char 
     DDP__TRY(ddp__clone_room(j, b, most, err));
     DDP__TRY(ddp__clone_read(j, fd));
     ddp__sha256(j->clone, j->bytes, digest[1]);
-    /* the donor makes it at the same time, on cores that train */
+    /* the donor computes the hash at the same time, on cores that train */
     if (ddp__stream_recv_all(j->c.tls, fd, digest[0], sizeof digest[0], NULL, ddp_now() + 60) < 0)
         return DDP_PEER_LOST;
     if (!memcmp(digest[0], digest[1], sizeof digest[0])) return DDP_OK;
@@ -362,7 +362,7 @@ static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char 
 
 static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until, ddp_error *err)
 {
-    uint64_t left = j->place.live; /* members to ask: any of them can give a clone */
+    uint64_t left = j->place.live; /* members to ask: any of them can send a clone */
     unsigned char b[DDP__JOIN_CLONE];
     ddp_status code = DDP_PEER_LOST;
     char why[DDP__JOIN_TEXT] = "";
@@ -402,7 +402,8 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
 
 /* ---- the entry ---- */
 
-/* The hello of the entry on a connected socket, and the answer: 0, or -1 if that is not rank r. */
+/* Sends the hello of the entry on a connected socket and reads the reply: returns 0, or -1 if the other end
+ * is not rank r. */
 static int ddp__entry_greet(const ddp__joiner *j, const ddp__hello *self, int fd, int r, double until)
 {
     unsigned char b[DDP__HELLO_BYTES];
@@ -415,7 +416,7 @@ static int ddp__entry_greet(const ddp__joiner *j, const ddp__hello *self, int fd
     return h.kind == DDP__JOIN_MESH && h.rank == (uint32_t)r && h.run_id == self->run_id ? 0 : -1;
 }
 
-/* A connection to rank r by way of the coordinator, which r connects to as well; or -1. */
+/* A connection to rank r through the coordinator, to which r also connects; or -1. */
 static int ddp__joiner_relay(ddp__joiner *j, const ddp__hello *self, int r, double until)
 {
     const int relay = j->place.coordinator;
@@ -446,7 +447,7 @@ static int ddp__joiner_reach(ddp__joiner *j, const ddp__hello *self, int r, doub
     int fd = -1;
 
     if (door->size && !(j->unreached >> r & 1)) fd = ddp__joiner_dial(j, door, until, why);
-    /* behind two NATs of the same private network another program may answer there */
+    /* behind two NATs with the same private addresses another program may reply */
     if (fd >= 0 && ddp__entry_greet(j, self, fd, r, fmin(until, ddp_now() + ddp__direct_limit)) == 0)
         return fd;
     ddp__stream_close(j->c.tls, fd);
@@ -464,8 +465,8 @@ static int ddp__joiner_reach(ddp__joiner *j, const ddp__hello *self, int r, doub
     return -1;
 }
 
-/* Connects to all members; their connections in fds, which of them are relayed, the own door in
- * c->listen_fd. */
+/* Connects to all members: the connections in fds, which of them are relayed, and this worker's listening
+ * socket in c->listen_fd. */
 static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds, unsigned char *relayed,
                                    ddp_error *err)
 {

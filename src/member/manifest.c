@@ -1,12 +1,13 @@
-/* The manifest of a checkpoint, as JSON: what all ranks' files are of, which of them there are, and a
+/* The manifest of a checkpoint, in JSON: properties common to all ranks' files, the list of files, and a
  * checksum. */
 #include "member/manifest.h"
 
-/* The end of a manifest. The 32 digits between the two are the hash of all that is before the first. */
+/* The end of a manifest. The 32 digits between the two strings are the hash of everything before the
+ * first. */
 #define DDP__MANIFEST_SEAL ",\n \"checksum\": \""
 #define DDP__MANIFEST_END  "\"}\n"
 
-/* 1: ranks with the same part of the model hold the same values. */
+/* 1 if ranks with the same part of the model hold the same values. */
 static int ddp__said_equal(const ddp__said *said, int world)
 {
     for (int i = 0; i < world; i++)
@@ -34,7 +35,7 @@ static void ddp__manifest_ranks(ddp__text *t, const char *name, const ddp__said 
     ddp__text_addf(t, "]");
 }
 
-/* Behind all but the end of a manifest. */
+/* Appends the checksum to a manifest that is complete except for its end. */
 static void ddp__manifest_seal(ddp__text *t)
 {
     char sum[DDP__DIGEST_TEXT];
@@ -44,7 +45,7 @@ static void ddp__manifest_seal(ddp__text *t)
     ddp__text_addf(t, DDP__MANIFEST_SEAL "%s" DDP__MANIFEST_END, sum);
 }
 
-/* 1 if a manifest has a checksum, which is verified then; 0: none is there. */
+/* Verifies the checksum of a manifest; *sealed = 0 if it has none. */
 static ddp_status ddp__manifest_sealed(const char *path, const ddp__text *t, int *sealed, ddp_error *err)
 {
     const size_t end = sizeof DDP__MANIFEST_SEAL - 1 + (DDP__DIGEST_TEXT - 1) + sizeof DDP__MANIFEST_END - 1;
@@ -95,7 +96,7 @@ ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp
     return code;
 }
 
-/* The first n digits of a text, n at most 16. */
+/* The value of the first n hexadecimal digits of a text, n at most 16. */
 static uint64_t ddp__manifest_digits(const char *text, int n)
 {
     char part[17];
@@ -109,7 +110,7 @@ static const char *ddp__string_or_none(const ddp__json *v)
     return v->kind == DDP__JSON_STRING ? v->string : "";
 }
 
-/* What hash and cut say of a rank; both are null where it was lost. */
+/* Reads hash and cut of a rank; both are null if it was lost. */
 static ddp_status ddp__manifest_rank(const char *path, int rank, const ddp__manifest *m,
                                      const ddp__json *hash, const ddp__json *cut, ddp__said *out,
                                      ddp_error *err)
@@ -131,7 +132,7 @@ static ddp_status ddp__manifest_rank(const char *path, int rank, const ddp__mani
     return DDP_OK;
 }
 
-/* What each rank said. */
+/* Reads the entry of each rank. */
 static ddp_status ddp__manifest_said(const char *path, ddp__manifest *m, ddp_error *err)
 {
     static const char *const name[3] = {"hash", "cut", "copy"};
@@ -158,14 +159,14 @@ static ddp_status ddp__manifest_said(const char *path, ddp__manifest *m, ddp_err
     return DDP_OK;
 }
 
-/* The JSON of a manifest whose checksum is right; *sealed 0: it has none. */
+/* Parses a manifest whose checksum is valid; *sealed = 0 if it has none. */
 static ddp_status ddp__manifest_open(const char *path, ddp__json **root, int *sealed, ddp_error *err)
 {
     ddp__text t = DDP__ZEROS;
     struct stat st;
     ddp_status code;
 
-    /* some hundred bytes for each rank and layer */
+    /* some hundred bytes per rank and layer */
     if (stat(path, &st) == 0 && st.st_size > DDP__MANIFEST_MOST)
         return ddp__fail(err, DDP_FORMAT,
                          "%.200s has %lld bytes, and no manifest has more than %d: it is damaged; remove its "

@@ -1,5 +1,5 @@
-/* From one epoch to the next: what was half done begins again from its inputs, or a survivor gives the
- * result. */
+/* The change from one epoch to the next: incomplete operations restart from their saved inputs, unless a
+ * survivor forwards the result. */
 #include "member/elastic.h"
 
 /* ---- losses ---- */
@@ -29,7 +29,7 @@ const char *ddp__epoch_why(const ddp__engine *e, int peer)
     return el->peer[peer].why[0] ? el->peer[peer].why : "others say so";
 }
 
-/* ---- letting go ---- */
+/* ---- dropping incomplete work ---- */
 
 static int ddp__is_collective(const ddp__frame *f) { return f->type < DDP__FRAME_CREDIT && !f->p2p; }
 
@@ -39,9 +39,9 @@ int ddp__of_epoch(const ddp__frame *f)
            f->type == DDP__FRAME_WANT;
 }
 
-/* Frames that have not begun are forgotten, of messages between two where the peer is lost. One that has must
- * go on to its last byte: from a copy, since its memory will be written, and given back, before the peer has
- * taken it all. */
+/* Drops frames that have not begun; of messages between two ranks, only if the peer is lost. A frame that has
+ * begun must be sent to its last byte: from a copy, since its memory will be written, and released, before
+ * the peer has received everything. */
 static void ddp__out_drop(ddp__engine *e, int peer, int lost)
 {
     ddp__peer *p = &e->peers[peer];
@@ -52,7 +52,7 @@ static void ddp__out_drop(ddp__engine *e, int peer, int lost)
     if (p->out_state == DDP__OUT_SERIALISING || p->out_sent == 0) {
         p->out_state = DDP__OUT_IDLE;
     } else if (p->out.coding && p->out.coding != (int)DDP__AS_BYTES) {
-        /* the rounded copy stays until the next frame */
+        /* the rounded copy stays valid until the next frame */
     } else if (p->out_slot >= 0) {
         memcpy(ep->tail, e->slot[p->out_slot].data, p->out.length);
     } else if (p->out_op) {
@@ -85,7 +85,7 @@ static void ddp__in_drop(ddp__engine *e, int peer, int lost)
     p->discard = 1;
 }
 
-/* Keeps of a list of slots those of send/recv. */
+/* Removes all slots from a list except those of messages between two ranks. */
 static void ddp__chain_drop(ddp__engine *e, ddp__chain *c)
 {
     for (int next, s = c->first; s >= 0; s = next) {
@@ -114,8 +114,8 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
         ddp__in_drop(e, r, 0);
         ddp__chain_drop(e, &e->peers[r].pending);
     }
-    for (int r = 0; r < e->world; r++) { /* what was dropped is not given back: all begin with all their
-                                            credits */
+    for (int r = 0; r < e->world; r++) { /* credits of dropped chunks are not returned: all ranks restart with
+                                            all their credits */
         ddp__peer *p = &e->peers[r];
         int n = 0;
         for (int i = 0; i < p->owed_count; i++)
@@ -129,7 +129,7 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
     e->control_count = controls;
 }
 
-/* ---- beginning again ---- */
+/* ---- restart ---- */
 
 static void ddp__say_epoch(ddp__engine *e, uint64_t before, double took)
 {
@@ -146,7 +146,7 @@ static void ddp__say_epoch(ddp__engine *e, uint64_t before, double took)
              (unsigned long)v->ballot, e->members, took, who);
 }
 
-/* Who is out of the epoch is told once, and not heard any more. */
+/* Notifies workers that are not in the epoch once, and ignores their frames from now on. */
 static void ddp__peers_renew(ddp__engine *e)
 {
     ddp__elastic *el = e->member_data;
@@ -163,7 +163,7 @@ static void ddp__peers_renew(ddp__engine *e)
         ep->want_done = !p->out_of_world && r != e->rank;
         if (!p->out_of_world || !was) continue;
         ddp__out_drop(e, r, 1);
-        ddp__in_drop(e, r, 1); /* straight into its memory */
+        ddp__in_drop(e, r, 1); /* it was being read directly into the operation's memory */
         for (int i = 0; i < DDP__PAIRED; i++) {
             char text[128];
             if (!p->paired[i] || ddp__op_void(e, p->paired[i])) continue;
@@ -174,7 +174,7 @@ static void ddp__peers_renew(ddp__engine *e)
     }
 }
 
-/* A newcomer that is in, or that was lost meanwhile, waits no longer. */
+/* Ends the wait of ddp__engine_admit if the joining worker is in, or was lost meanwhile. */
 static void ddp__admitted(ddp__engine *e, double now)
 {
     ddp__elastic *el = e->member_data;
@@ -182,7 +182,7 @@ static void ddp__admitted(ddp__engine *e, double now)
     uint64_t bit = ddp__bit(id);
 
     if (!(el->own.joining & bit)) return;
-    if (!(el->view.live & bit) && !el->own.edge[id]) { /* not all were ready for it */
+    if (!(el->view.live & bit) && !el->own.edge[id]) { /* not all members were ready for it */
         el->admit_at = now;
         return;
     }
@@ -217,9 +217,7 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
     for (int i = 0; i < DDP__WINDOW; i++)
         if (e->window[i]) ddp__shadow_restore(e, e->window[i]);
     pthread_mutex_lock(&e->lock);
-    if (view->live & ~before)
-        ddp__ring_reset(e); /* a joining worker does not know the order that was
-                                                     measured */
+    if (view->live & ~before) ddp__ring_reset(e); /* a joining worker does not know the measured order */
     ddp__members_set(e, view->live);
     for (long t = e->first; t < e->submitted; t++) {
         ddp__op *op = &e->ops[t % e->cfg.queue];
@@ -244,7 +242,7 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
     if (el->seen < view->ballot) el->seen = view->ballot;
     lost = el->own.edge[e->rank] & view->live;
     memset(el->own.edge, 0, sizeof el->own.edge);
-    for (int r = 0; r < e->world; r++) /* lost since the vote, which nobody knows yet */
+    for (int r = 0; r < e->world; r++) /* lost since the vote; no peer knows of it yet */
         if (lost >> r & 1) ddp__epoch_lost(e, r, el->peer[r].why);
     for (int r = 0; r < e->world && el->own.joining; r++) el->peer[r].want_state = r != e->rank;
     e->last_move = now;

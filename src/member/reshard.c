@@ -1,5 +1,6 @@
-/* A checkpoint of a model that was cut otherwise: each worker takes the values of its layers from the files
- * that have them, by the layers' names, and what the optimizer and the strategy keep of each value. */
+/* Loads a checkpoint of a model that was cut differently: each worker reads the values of its layers, found
+ * by the layers' names, from the files that have them, and the state of the optimizer and the strategy for
+ * each value. */
 #include "member/state.h"
 
 enum { DDP__RESHARD_PART = 65536 }; /* values copied at a time */
@@ -7,17 +8,17 @@ enum { DDP__RESHARD_PART = 65536 }; /* values copied at a time */
 typedef struct ddp__shard {
     char *path;
     ddp__listed listed;
-    ddp_safetensors *f; /* NULL: it is not there */
+    ddp_safetensors *f; /* NULL: the file is missing */
     ddp__share *share;  /* [shares] */
     int shares, layers;
-    int used; /* this worker takes something from it */
+    int used; /* 1: this worker reads something from it */
 } ddp__shard;
 
 struct ddp__shards {
     ddp__worker *s;
     ddp__shard *shard; /* [files] */
     int files;
-    const ddp__share *own; /* [owns] of the worker */
+    const ddp__share *own; /* [owns] shares of the worker */
     int owns;
     float *part; /* [DDP__RESHARD_PART] */
 };
@@ -48,7 +49,7 @@ static ddp_status ddp__shard_read(ddp__shard *x, const ddp__worker *s, ddp_error
     return DDP_OK;
 }
 
-/* The file's share that has value `at` of own share h, NULL: it has not. */
+/* The file's share that contains value `at` of own share h; NULL: none. */
 static const ddp__share *ddp__shard_has(const ddp__shard *x, const ddp__share *h, int64_t at)
 {
     for (int i = 0; x->f && i < x->shares; i++) {
@@ -59,7 +60,7 @@ static const ddp__share *ddp__shard_has(const ddp__shard *x, const ddp__share *h
     return NULL;
 }
 
-/* The same of all files; *in: which; *n: so many values follow that both shares have. */
+/* The same over all files. *in: the file; *n: number of consecutive values that both shares have. */
 static const ddp__share *ddp__shards_have(const ddp__shards *x, const ddp__share *h, int64_t at,
                                           ddp__shard **in, int64_t *n)
 {
@@ -74,7 +75,7 @@ static const ddp__share *ddp__shards_have(const ddp__shards *x, const ddp__share
     return o;
 }
 
-/* Parameters of a layer of the model in a list of shares. */
+/* The number of parameters of a layer of the model in a list of shares. */
 static long long ddp__reshard_count(const ddp__share *h, int n, int whole)
 {
     long long sum = 0;
@@ -84,8 +85,8 @@ static long long ddp__reshard_count(const ddp__share *h, int n, int whole)
     return sum;
 }
 
-/* Where every worker has the whole model: its layers have the sizes of those in the files, all of which are
- * here. */
+/* For workers that have the whole model: verifies that its layers have the sizes of those in the files, all
+ * of which are here. */
 static ddp_status ddp__shards_sizes(const ddp__shards *x, ddp_error *err)
 {
     for (int l = 0; l < x->s->wholes && x->s->copies == x->s->world; l++) {
@@ -102,7 +103,7 @@ static ddp_status ddp__shards_sizes(const ddp__shards *x, ddp_error *err)
     return DDP_OK;
 }
 
-/* Every value of this worker is in a file. */
+/* Verifies that every value of this worker is in a file. */
 ddp_status ddp__shards_cover(ddp__shards *x, ddp_error *err)
 {
     const char *missing = "";
@@ -183,8 +184,8 @@ void ddp__shards_close(ddp__shards *x)
 
 /* ---- one tensor ---- */
 
-/* n values of a file's tensor from number `from` on, into t from number `at` on; dry: only whether they are
- * there. */
+/* Copies n values of a file's tensor, from number `from` on, into t from number `at` on; dry: only checks
+ * that they exist. */
 static ddp_status ddp__shard_copy(const ddp__shards *x, const ddp__shard *in, const char *name, int64_t from,
                                   const ddp__tensor *t, int64_t at, int64_t n, int dry, ddp_error *err)
 {
@@ -208,7 +209,7 @@ static ddp_status ddp__shard_copy(const ddp__shards *x, const ddp__shard *in, co
     return DDP_OK;
 }
 
-/* What t is called where layer `layer` has that number. */
+/* The name of t on a worker where its layer has number `layer`. */
 static void ddp__shard_name(const ddp__tensor *t, int layer, int block, char *name, size_t room)
 {
     const int base = (int)strcspn(t->name, ".");
@@ -219,7 +220,7 @@ static void ddp__shard_name(const ddp__tensor *t, int layer, int block, char *na
         snprintf(name, room, "%.*s.%d.%d", base, t->name, layer, block);
 }
 
-/* The values of own share h from `at` on, n of them, where o has them. */
+/* Copies n values of own share h, from `at` on, from the file's share o. */
 static ddp_status ddp__tensor_run(const ddp__shards *x, const ddp__shard *in, const ddp__share *o,
                                   const ddp__share *h, const ddp__tensor *t, int64_t at, int64_t n, int dry,
                                   ddp_error *err)
@@ -237,7 +238,7 @@ static ddp_status ddp__tensor_run(const ddp__shards *x, const ddp__shard *in, co
     return DDP_OK;
 }
 
-/* A tensor with a value, or the optimizer's, for each of the layer's. */
+/* Copies a tensor with one value, or the optimizer's state, for each of the layer's values. */
 static ddp_status ddp__tensor_reshard(const ddp__shards *x, const ddp__tensor *t, int dry, ddp_error *err)
 {
     const ddp__share *o;
@@ -254,9 +255,9 @@ static ddp_status ddp__tensor_reshard(const ddp__shards *x, const ddp__tensor *t
     return DDP_OK;
 }
 
-/* ---- what a strategy keeps ---- */
+/* ---- state of the strategy ---- */
 
-/* The file that has just this layer, *layer there; NULL: it was cut otherwise. */
+/* The file that has exactly this layer, with number *layer there; NULL: it was cut differently. */
 static const ddp__shard *ddp__shard_same(const ddp__shards *x, int l, int *layer)
 {
     for (int i = 0; i < x->files; i++) {
@@ -277,7 +278,7 @@ static const ddp__shard *ddp__shard_same(const ddp__shards *x, int l, int *layer
     return NULL;
 }
 
-/* Values with gradients of a layer here. */
+/* The number of values with gradients of a layer on this worker. */
 static int64_t ddp__layer_trained(const ddp__shards *x, int l)
 {
     int64_t n = 0;
@@ -287,7 +288,8 @@ static int64_t ddp__layer_trained(const ddp__shards *x, int l)
     return n;
 }
 
-/* 1: nothing but zeros, in all files that have such a tensor of no layer or of this model's layer `whole`. */
+/* *rests = 1 if the tensor is all zero in every file that has it, with no layer or with this model's layer
+ * `whole`. */
 static ddp_status ddp__kept_rests(const ddp__shards *x, const ddp__tensor *t, int whole, int *rests,
                                   ddp_error *err)
 {
@@ -312,8 +314,8 @@ static ddp_status ddp__kept_rests(const ddp__shards *x, const ddp__tensor *t, in
     return DDP_OK;
 }
 
-/* What is not a value for each of the layer's: of a layer that lies on one rank before and after it is what
- * it was; else it can only begin anew, where nothing is in it. */
+/* Loads a tensor that does not have one value for each of the layer's. If the layer is on one rank before and
+ * after, its values are copied. Otherwise it can only start at zero, if it is zero in the files. */
 static ddp_status ddp__kept_reshard(const ddp__shards *x, const ddp__tensor *t, int own, int dry,
                                     ddp_error *err)
 {
@@ -339,15 +341,15 @@ static ddp_status ddp__kept_reshard(const ddp__shards *x, const ddp__tensor *t, 
     return DDP_OK;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole load ---- */
 
 static int ddp__is_of_cut(const char *name)
 {
     return !strncmp(name, DDP__EDGE_RESIDUAL ".", sizeof DDP__EDGE_RESIDUAL);
 }
 
-/* A file that has what this run does not keep is another strategy's. A state of the program is one
- * stage's. */
+/* Fails if a file has a tensor that this run does not have: it belongs to another strategy. A state of the
+ * program belongs to one stage. */
 static ddp_status ddp__shard_known(const ddp__shards *x, const ddp__shard *f, ddp_error *err)
 {
     for (int i = 0; f->used && i < ddp_safetensors_count(f->f); i++) {
@@ -385,7 +387,7 @@ static ddp_status ddp__shards_tensors(const ddp__shards *x, int own, int dry, dd
     return DDP_OK;
 }
 
-/* The step, the passes and the rate are those of all files; updates are each layer's. */
+/* Step, passes and learning rate must be equal in all files; the number of updates is per layer. */
 static ddp_status ddp__shards_numbers(ddp__shards *x, ddp_error *err)
 {
     static const char *const name[3] = {"numbers", "random", "lr"};

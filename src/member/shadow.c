@@ -1,6 +1,5 @@
-/* The memory of an elastic world: what an operation began with, until it is complete, and what came of it,
- * until all live workers have that. First in, first out. With a residual the input has two parts: its values
- * and that. */
+/* The memory of an elastic world: the input of each operation until it is complete, then its result until all
+ * live workers have it. A FIFO ring. With a residual the input has two parts: the values and the residual. */
 #include "member/elastic.h"
 
 #define DDP__SHADOW_LEAST ((size_t)1 << 20)
@@ -11,7 +10,7 @@ int ddp__bit_count(uint64_t bits) { return __builtin_popcountll(bits); }
 
 static size_t ddp__shadow_part(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/* Of an operation or message of n values. */
+/* Bytes for an operation or message of n values. */
 static size_t ddp__shadow_bytes(const ddp_message *m, size_t n)
 {
     return ddp__shadow_part(n * (m->bytes ? 1 : sizeof(float))) * (m->residual ? 2 : 1);
@@ -50,7 +49,7 @@ ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err)
     return DDP_OK;
 }
 
-/* The ring may change only while the comm thread keeps nothing in it. */
+/* The ring may be replaced only while the comm thread retains nothing in it. */
 ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
 {
     ddp__elastic *el = e->member_data;
@@ -75,14 +74,14 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
     if (bytes > el->room) {
         while (e->error.code == DDP_OK && el->released < el->collectives)
             pthread_cond_wait(&e->changed, &e->lock);
-        if (e->error.code != DDP_OK) return DDP_OK; /* the caller finds it */
+        if (e->error.code != DDP_OK) return DDP_OK; /* the caller detects it */
         DDP__TRY(ddp__shadow_room(e, 2 * bytes > DDP__SHADOW_LEAST ? 2 * bytes : DDP__SHADOW_LEAST, err));
     }
-    el->collectives++; /* nothing but an error keeps it from being queued now */
+    el->collectives++; /* from here on only an error prevents it from being queued */
     return DDP_OK;
 }
 
-/* Where so many bytes lie next: in one piece. */
+/* The position of the next `bytes` contiguous bytes in the ring. */
 static size_t ddp__shadow_place(const ddp__elastic *el, size_t bytes)
 {
     const size_t at = el->head % el->room;
@@ -134,8 +133,8 @@ static void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
 
     memset(k, 0, sizeof *k);
     ddp__describe(&k->frame, op, DDP__FRAME_RESULT, 0, 0);
-    k->frame.coding = op->unit == 1 ? (int)DDP__AS_BYTES : (int)DDP_AS_FLOAT; /* the result, not what
-                                                                                 travelled */
+    k->frame.coding = op->unit == 1 ? (int)DDP__AS_BYTES : (int)DDP_AS_FLOAT; /* the format of the result, not
+                                                                                 of what was sent */
     k->unit = op->unit;
     k->at = bytes ? ddp__shadow_place(el, bytes) : el->head;
     k->end = el->head = k->at + bytes;
@@ -164,7 +163,7 @@ void ddp__shadow_release(ddp__engine *e)
 
     while (el->oldest != e->next_seq) {
         const ddp__kept *k = ddp__kept_of(el, el->oldest);
-        /* who serves has no part in what came behind ddp__engine_retire */
+        /* servers take no part in operations after ddp__engine_retire */
         const int takers = (int32_t)(el->oldest - e->retired_at) < 0 ? e->world : e->blocks;
         int all = k->result;
         for (int r = 0; r < takers && all; r++)
@@ -189,10 +188,10 @@ int ddp__shadow_busy(const ddp__engine *e)
     return 0;
 }
 
-/* The worker that hands over the result of an operation in this epoch, or -1: nobody had it. */
+/* The worker that forwards the result of an operation in this epoch; -1: none had it. */
 static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
 {
-    /* numbers wrap: those beyond the table must not look as if they were before it */
+    /* numbers wrap: those beyond the table must not appear to be before it */
     if ((int32_t)(seq - e->member_data->table_until) >= 0) e->member_data->table_used = 0;
     if (!e->member_data->table_used) return -1;
     for (int r = 0; r < e->world; r++)
@@ -200,7 +199,7 @@ static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
     return -1;
 }
 
-/* ---- the way of an operation that another worker has completed ---- */
+/* ---- the algorithm for an operation that another worker has completed ---- */
 
 static size_t ddp__handed_part(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from,
                                size_t *to)
@@ -216,7 +215,7 @@ static void ddp__handed_begin(ddp__engine *e, ddp__op *op)
 {
     (void)e;
     op->left = op->n;
-    op->sums = NULL; /* its chunks are cut otherwise */
+    op->sums = NULL; /* its chunks are divided differently */
 }
 
 static int ddp__handed_over(ddp__engine *e, const ddp__op *op, int peer)
@@ -284,7 +283,7 @@ int ddp__handed_wanted(ddp__engine *e, int peer, ddp__frame *f)
     return 0;
 }
 
-/* ---- for those who ask ---- */
+/* ---- requests for results ---- */
 
 void ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq)
 {

@@ -1,4 +1,4 @@
-/* A worker's state as a list, as a file, and as bytes. */
+/* A worker's state as a list of arrays; writes it to a file or to memory, and reads it from a file. */
 #include "member/state.h"
 
 enum { DDP__WORKER_PART = 65536 }; /* values copied and hashed at a time */
@@ -77,7 +77,7 @@ static size_t ddp__tensor_bytes(const ddp__tensor *t)
 
 /* ---- to a file, and to memory ---- */
 
-/* notes: as of ddp__safetensors_head. */
+/* notes: as in ddp__safetensors_head. */
 static ddp_status ddp__worker_head(const ddp__worker *s, const char *path, const char *const *notes,
                                    ddp__text *head, ddp_error *err)
 {
@@ -98,7 +98,7 @@ static ddp_status ddp__worker_head(const ddp__worker *s, const char *path, const
 
 /* ---- the identity of a file ---- */
 
-/* What the file states of itself, and pointers to it. */
+/* The metadata of a file, and pointers to it. */
 enum { DDP__STATED = 5 };
 
 typedef struct ddp__stated {
@@ -122,8 +122,8 @@ static void ddp__stated_fill(ddp__stated *n, uint64_t run, long step, int rank, 
     n->pair[2 * DDP__STATED] = NULL;
 }
 
-/* The hash of a file: of each array its name, type, length and digest of values, in the order of the file. So
- * one pass over the values serves two hashes. */
+/* Adds an array to the hash of a file: its name, type, length and digest of values, in the order of the file.
+ * So one pass over the values serves two hashes. */
 static void ddp__array_hash(ddp__digester *of, const char *name, ddp_safetensors_type type, uint64_t count,
                             ddp__digest values)
 {
@@ -137,8 +137,8 @@ static void ddp__array_hash(ddp__digester *of, const char *name, ddp_safetensors
 
 /* ---- writing ---- */
 
-/* Goes into a file or behind a text, which has room for it. What lies on a device comes and goes by way of
- * part, [DDP__WORKER_PART] of the widest type; values may be NULL. */
+/* Writes a tensor to a file, or appends it to a text, which has room for it. Values in device memory are
+ * copied through part, [DDP__WORKER_PART] of the widest type; values may be NULL. */
 static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__file *f, ddp__text *text,
                                   double *part, ddp__digester *values, ddp_error *err)
 {
@@ -243,15 +243,15 @@ ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
         const ddp__tensor *t = &s->tensor[i];
         *bytes += ddp__tensor_bytes(t);
         if (t->flags & DDP__WORKER_BLOB) *bytes += t->most - t->count;
-        *bytes += 64; /* numbers of the head with more digits */
+        *bytes += 64; /* longer numbers in the header */
     }
     return DDP_OK;
 }
 
 /* ---- from a file ---- */
 
-/* How many of its arrays are states of the program. The run continues without those that only one of the two
- * has. */
+/* The number of arrays that are states of the program. Logs and skips states that
+ * only the file or only this run has. */
 static int ddp__programs_in(const ddp__worker *s, const ddp_safetensors *f, const char *path)
 {
     const size_t prefix = sizeof DDP__PROGRAM - 1;
@@ -278,7 +278,7 @@ static int ddp__programs_in(const ddp__worker *s, const ddp_safetensors *f, cons
 
 ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err)
 {
-    int arrays = 0, found; /* but for states of the program */
+    int arrays = 0, found; /* excluding states of the program */
 
     for (int i = 0; i < s->tensors; i++) {
         const ddp__tensor *x = &s->tensor[i];
@@ -301,7 +301,7 @@ ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char
                      found, arrays);
 }
 
-/* The 64-bit hash of checkpoints of format 4, over the values alone. */
+/* The 64-bit hash of checkpoints of format 4, over the values only. */
 static uint64_t ddp__older_hash(uint64_t h, ddp_safetensors_type type, const void *p, size_t n)
 {
     if (type == DDP_ST_F32) return ddp_hash_floats(h, (const float *)p, n);
@@ -370,7 +370,7 @@ ddp_status ddp__damaged(ddp_status s, ddp_error *err)
 ddp_status ddp__worker_listed(ddp_safetensors *f, const ddp__listed *x, const char *path, ddp_error *err)
 {
     char found[DDP__DIGEST_TEXT], listed[DDP__DIGEST_TEXT];
-    const int skip = x->older ? 16 : 0; /* digits that an older hash does not have */
+    const int skip = x->older ? 16 : 0; /* digits that an older hash lacks */
     ddp__digest hash;
 
     if (!x->older) DDP__TRY(ddp__damaged(ddp__file_states(f, x, path, err), err));
@@ -385,7 +385,7 @@ ddp_status ddp__worker_listed(ddp_safetensors *f, const ddp__listed *x, const ch
     return ddp__damaged(DDP_FORMAT, err);
 }
 
-/* part: [DDP__WORKER_PART], for memory of the device; small values need none. */
+/* part: [DDP__WORKER_PART], for device memory; not needed for small values. */
 static ddp_status ddp__tensor_load(const ddp__worker *s, ddp__tensor *x, ddp_safetensors *f, float *part,
                                    ddp_error *err)
 {
