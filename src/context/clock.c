@@ -1,5 +1,5 @@
-/* The clock of a step: which phase the time between two hooks belongs to, on this machine or, from marks in
- * the order of its work, on a device. */
+/* Assigns the time between two hooks to a phase of the step: by the host's clock or, on a device, from marks
+ * in the order of its work. */
 #include "context/clock.h"
 #include "context/context.h"
 
@@ -20,15 +20,15 @@ void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double
                        layer, end - begin);
 }
 
-/* Charges the time since the last hook returned to whatever ran in it. entering is the phase
- * that the hook of layer opens. */
+/* Charges the time since the last hook returned to the phase that ran. entering: the phase that the hook of
+ * `layer` opens. */
 static void ddp__clock_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
 {
     const ddp__phase ran = d->times.at.phase;
     const int backward = entering == DDP__IN_BACKWARD || entering == DDP__AFTER_BACKWARD;
 
     if ((ran == DDP__OUTSIDE || ran == DDP__AFTER_BACKWARD) && !backward) return;
-    /* without a forward hook the forward pass and the first layer's backward look like one */
+    /* without a forward hook, the forward pass and the first layer's backward pass cannot be distinguished */
     if (ran == DDP__OUTSIDE)
         layer = -1;
     else if (ran != DDP__AFTER_BACKWARD)
@@ -43,15 +43,15 @@ typedef struct ddp__moment {
     ddp__phase phase;
 } ddp__moment;
 
-/* Moments first..next-1 are to come; moment i has the device's mark i % room. */
+/* Moments first..next-1 are pending. Moment i uses the device's mark i % room. */
 typedef struct ddp__clock {
     ddp__moment *moment; /* [room] */
     int room;
     long first, next, step;
-    ddp__at at; /* where the accounts stand, behind the hooks */
+    ddp__at at; /* position of the accounting, which is later than the hooks */
 } ddp__clock;
 
-/* A host may be so many steps ahead of its device. */
+/* Capacity for 4 steps: the host may be that far ahead of its device. */
 int ddp__clock_room(const ddp_ctx *d) { return 4 * (12 * d->layers * d->cfg.micro_batches + 8); }
 
 int ddp__clock_spans_of_step(const ddp_ctx *d) { return 8 * d->layers * d->cfg.micro_batches + 64; }
@@ -81,13 +81,15 @@ ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
     c->step = d->step;
     c->at.mark = ddp_now();
     if (c->moment && d->host.backend->marks(d->host.device, c->room)) return DDP_OK;
-    DDP__TRY(d->host.backend->check(d->host.device, err)); /* it may have failed by itself */
+    DDP__TRY(d->host.backend->check(d->host.device, err)); /* returns the device's own failure, if there is
+                                                              one */
     return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
 }
 
 void ddp__clock_start(ddp_ctx *d) { d->times.at.mark = ddp_now(); }
 
-/* Each step has at least three moments, so that the list has room for those that are not accounted yet. */
+/* Ends a step. A step has at least three moments, so the list has space for the steps that are not accounted
+ * for yet. */
 static void ddp__clock_step(ddp_ctx *d, double now)
 {
     const ddp__ended e = {now, d->times.wait_this_step};
@@ -97,7 +99,7 @@ static void ddp__clock_step(ddp_ctx *d, double now)
     d->times.wait_this_step = 0;
 }
 
-/* What came at a time, on a device or here. */
+/* Accounts for a moment at time `now`, on a device or on the host. */
 static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now)
 {
     switch (m->kind) {
@@ -114,7 +116,8 @@ static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now)
         break;
     case DDP__M_HELD:
         d->times.wait_this_step += now - d->times.at.begun;
-        d->times.at.mark += now - d->times.at.begun; /* between two hooks, it is no computing of theirs */
+        d->times.at.mark += now - d->times.at.begun; /* a wait between two hooks does not count as their
+                                                        compute */
         ddp__record(d, DDP_SPAN_WAIT, m->layer, d->times.at.begun, now);
         break;
     case DDP__M_UPDATED:
@@ -159,7 +162,8 @@ void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase ph
     }
     if (c->next == c->first && kind == DDP__M_ENTER) c->step = d->step;
     ddp__clock_collect(d);
-    while (c->next - c->first >= c->room - 1) { /* the last mark read is what others count from */
+    while (c->next - c->first >= c->room - 1) { /* one mark stays free: other marks are measured relative
+                                                   to the last one read */
         ddp__sleep_until(ddp_now() + 1e-4);
         ddp__clock_collect(d);
         if (d->host.backend->check(d->host.device, NULL)) return;

@@ -1,5 +1,5 @@
-/* What a context knows of itself: its error, who is there, which link and which group, what a layer's average
- * takes. */
+/* Implements queries of a context: its error, the live ranks, links and groups, and the size of a layer's
+ * average. */
 #include "comm/frame.h"
 #include "compress/compress.h"
 #include "context/context.h"
@@ -24,8 +24,8 @@ void ddp__explain(ddp_ctx *d, const char *text)
     if (e->code) snprintf(e->msg + n, sizeof e->msg - n, "%s", text);
 }
 
-/* Ranks that sent different things made different calls, often because one of them took another number of
- * steps. */
+/* Adds the call and the step to an error about different messages: the ranks made different calls, often
+ * because one of them took another number of steps. */
 static void ddp__say_where(ddp_ctx *d)
 {
     char text[160];
@@ -45,10 +45,10 @@ int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
     }
     ddp__say_where(d);
     if (d->ops.failed) d->ops.failed(d, d->self);
-    /* a no-op when the failure came from the engine; else the other ranks learn of it */
+    /* does nothing if the failure came from the engine; otherwise reports it to the other ranks */
     if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
     if (d->second) ddp__engine_abort(d->second, err->code, d->host.error.msg);
-    /* who is told of a failure may free what was registered */
+    /* the program may free registered memory when it sees the failure */
     if (d->engine) ddp__engine_settle(d->engine);
     if (d->second) ddp__engine_settle(d->second);
     ddp__dump_failure(d);
@@ -88,7 +88,7 @@ int ddp__hook_in_event(ddp_ctx *d)
                           d->ops.name, ddp__event_name(d->event));
 }
 
-/* ---- who is there ---- */
+/* ---- ranks ---- */
 
 int ddp_rank(const ddp_ctx *d) { return d ? d->rank : 0; }
 int ddp_world(const ddp_ctx *d) { return d ? d->world : 1; }
@@ -186,7 +186,7 @@ void ddp_abort(ddp_ctx *d, const char *why)
 {
     if (!d || ddp__host_forked(&d->host)) return;
     if (!why) why = "aborted by request";
-    /* any thread: only the engine, or one atomic, is touched; the hooks find the error there */
+    /* Any thread may call this: it uses only the engine or one atomic. The hooks find the error there. */
     if (d->second) ddp__engine_abort(d->second, DDP_ABORTED, why);
     ddp__engine_hold(d);
     if (d->engine) {
@@ -263,7 +263,7 @@ int ddp__team_rank(const ddp_ctx *d, int i)
 
 ddp_coding ddp__wire_coding(ddp_wire wire)
 {
-    /* in one order; topk is the strategy's own, sent as bytes */
+    /* the enums have the same order; topk is sent by the strategy as bytes */
     return wire > DDP_WIRE_F32 && wire < DDP_WIRE_TOPK ? (ddp_coding)(wire - DDP_WIRE_F32) : DDP_AS_FLOAT;
 }
 
@@ -272,7 +272,7 @@ int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i)
     return u->shape[i].rows ? d->optimizer.matrix_state : d->optimizer.state_per_param;
 }
 
-/* Floats of optimizer state in an average of the layer, the mean over periods. */
+/* Returns the floats of optimizer state in an average of the layer, as a mean over periods. */
 static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
 {
     double n = 0;
@@ -283,8 +283,8 @@ static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
     return (size_t)n;
 }
 
-/* Of an all-reduce that takes as long as what topk gathers of n floats: each rank sends its block to W - 1
- * others, where of B bytes that are reduced it sends 2 (W - 1) / W. */
+/* Returns the size in bytes of an all-reduce that takes as long as the topk all-gather of n floats. In the
+ * gather each rank sends its block to W - 1 others; in an all-reduce of B bytes it sends 2 (W - 1) / W B. */
 static size_t ddp__topk_bytes(const ddp_ctx *d, int group, size_t n)
 {
 #ifndef DDP_NO_PLANNERS
@@ -333,7 +333,7 @@ int ddp__plan_rows(const ddp_ctx *d)
     return rows;
 }
 
-/* ---- what all ranks must have the same ---- */
+/* ---- values that must be equal on all ranks ---- */
 
 uint64_t ddp__unit_hash(const ddp__unit *u)
 {

@@ -1,4 +1,5 @@
-/* The private state of a ddp_ctx. */
+/* Defines the private state of a ddp_ctx, and the functions through which other modules read and change
+ * it. */
 #pragma once
 
 #include "config/settings.h"
@@ -12,7 +13,7 @@
 #include "profile/timer.h"
 #include "profile/trace.h"
 
-/* The events of a strategy, by their names in ddp_strategy_ops. */
+/* The events of a strategy, with the names of the members of ddp_strategy_ops. */
 #define DDP__EVENTS(X) \
     X(start)           \
     X(forward_begin)   \
@@ -41,109 +42,113 @@ typedef enum ddp__strategy_event {
 } ddp__strategy_event;
 /* clang-format on */
 
-/* What the time since the last hook was spent on. */
+/* Phase that the time since the last hook belongs to. */
 typedef enum ddp__phase {
     DDP__OUTSIDE,       /* between steps: data loading, reports */
     DDP__IN_FORWARD,    /* after forward_begin(layer) */
     DDP__IN_BACKWARD,   /* after backward_begin(layer) */
-    DDP__AFTER_BACKWARD /* after backward_end: the next layer's backward, if no hook says otherwise */
+    DDP__AFTER_BACKWARD /* after backward_end: the next layer's backward pass, unless a hook opens another
+                           phase */
 } ddp__phase;
 
-/* Where the accounts of a step stand. */
+/* Position of the time accounting within a step. */
 typedef struct ddp__at {
     ddp__phase phase;
-    int layer;    /* of the phase */
-    double mark;  /* when the last hook returned */
-    double begun; /* the wait or the update that is under way */
+    int layer;    /* layer of the phase */
+    double mark;  /* time at which the last hook returned */
+    double begun; /* start time of the current wait or update */
 } ddp__at;
 
-/* When a step was over, and how long it waited. */
+/* End time of a step, and how long the step waited, in seconds. */
 typedef struct ddp__ended {
     double at, wait_s;
 } ddp__ended;
 
-/* Where a worker that joins a run stands. */
+/* Progress of a worker that joins a run. */
 typedef enum ddp__joining {
     DDP__JOINS_NOT,
-    DDP__JOINS,      /* it is not in yet */
-    DDP__HAS_ENTERED /* it is in, and has not called a hook of a layer yet */
+    DDP__JOINS,      /* has not entered the run yet */
+    DDP__HAS_ENTERED /* has entered, and has not called a hook of a layer yet */
 } ddp__joining;
 
 /* The clock of a context (clock.c). */
 typedef struct ddp__times {
     ddp__at at;
     ddp__timer timer;
-    ddp_span *span; /* [spans] ring of compute and waits */
+    ddp_span *span; /* [spans] ring buffer of compute and waits */
     int spans;
     long span_count; /* spans ever recorded */
     double compute_this_step, wait_this_step;
-    ddp__ended *ended; /* [ended_room] ring of steps that are over; those below ended_first are accounted */
+    ddp__ended *ended; /* [ended_room] ring buffer of completed steps; those below ended_first are
+                          accounted for */
     int ended_room;
     long ended_first, ended_next;
-    struct ddp__clock *clock; /* of a device's times; NULL = hooks are punctual */
+    struct ddp__clock *clock; /* clock of a device; NULL: none, a hook's time is the time of the call */
 } ddp__times;
 
-/* A registered layer: made by context/layers.c at its registration and at the start, read by all. */
+/* A registered layer. context/layers.c fills it at registration and at the start; all modules read it. */
 typedef struct ddp__unit {
     char *name;
     ddp_block *block;   /* a list */
     ddp_matrix *matrix; /* [matrices] */
     int matrices;
     double flops;
-    int group, link;             /* that averages it, 0: all; that its messages take, of a bucket its last
-                                     layer's */
-    size_t count;                /* floats that averaging moves, optimizer state left out */
-    float *state;                /* [state_count] of the optimizer */
-    size_t state_count, trained; /* the latter: floats with gradients */
-    ddp_piece *average;          /* [averages] what averaging the layer moves */
+    int group, link;             /* group that averages it, 0: all ranks; link of its messages (a bucket
+                                    uses the link of its last layer) */
+    size_t count;                /* floats that averaging transfers, without optimizer state */
+    float *state;                /* [state_count] state of the optimizer */
+    size_t state_count, trained; /* trained: floats with gradients */
+    ddp_piece *average;          /* [averages] arrays that averaging the layer transfers */
     ddp_piece *gradient,
-        *trains;       /* [gradients] gradients, and what they are of, as the optimizer takes them */
-    ddp_matrix *shape; /* [gradients] rows 0: no matrix */
-    ddp_piece *other;  /* [others] what else averaging moves: buffers, optimizer state */
+        *trains;       /* [gradients] gradients, and their parameters, divided as the optimizer takes them */
+    ddp_matrix *shape; /* [gradients] shapes; rows 0: not a matrix */
+    ddp_piece *other;  /* [others] further arrays that averaging transfers: buffers, optimizer state */
     int averages, gradients, others;
 } ddp__unit;
 
 struct ddp_ctx {
-    ddp__host host;       /* first: src/graph reads the context as a host */
+    ddp__host host;       /* must be first: src/graph reads the context as a host */
     ddp_config cfg;       /* resolved; strings owned by the context */
-    int rank, world, met; /* id, how many ids there are, and how many from the start */
-    ddp__links links[2];  /* of cfg.net and cfg.net_script, and of cfg.net2; no paths: they are not
-                             set */
+    int rank, world, met; /* id; number of ids; number of ranks at the start */
+    ddp__links links[2];  /* emulated links of cfg.net and cfg.net_script, and of cfg.net2; without paths
+                             if these are not set */
     ddp_strategy_ops ops;
     void *self;                   /* the strategy's memory */
-    ddp__strategy_event event;    /* that the strategy is in */
-    const char *call;             /* the program's last call: "ddp_step_end" */
-    int said_where;               /* the error says in which call and step this rank was */
-    ddp__engine *engine, *second; /* NULL with one worker; of link 1, NULL without */
+    ddp__strategy_event event;    /* event that the strategy is handling */
+    const char *call;             /* last call of the program, such as "ddp_step_end" */
+    int said_where;               /* the error text names the call and the step of this rank */
+    ddp__engine *engine, *second; /* engine of link 0, NULL with one worker; engine of link 1, NULL if
+                                     there is none */
     ddp__unit *unit;              /* [layers], grows until the session starts */
-    int layers;                   /* of the list unit */
+    int layers;                   /* length of the list unit */
     ddp_optimizer optimizer;
     float lr;
-    int team;                             /* group of the ranks that this one plans with; 0 = all ranks; */
-    int team_size, team_place, team_root; /* their number, this rank's place, the first */
+    int team;                             /* group of the ranks that this rank plans with; 0: all ranks */
+    int team_size, team_place, team_root; /* their number, this rank's index among them, the first of them */
     int started;                          /* the layers are frozen */
-    const char *in_program; /* "save" or "load": such a function of ddp_add_state runs; NULL = none */
-    ddp__joining joining;   /* this worker joins a run */
-    int aborts, aborted;    /* atomic; ddp_abort with one worker: how often, and abort_text is there */
+    const char *in_program; /* "save" or "load": that function of ddp_add_state is running; NULL: none */
+    ddp__joining joining;   /* progress, if this worker joins a run */
+    int aborts, aborted;    /* atomic; ddp_abort with one worker: number of calls, and whether abort_text
+                               is set */
     char abort_text[DDP_ERROR_TEXT];
-    int engine_held;     /* atomic: a thread uses `engine`, which must not close meanwhile */
-    int dumping, dumped; /* somebody writes a dump, atomic; cfg.dump_path was written, or could not be */
+    int engine_held;     /* atomic: a thread uses `engine`, which must not be closed meanwhile */
+    int dumping, dumped; /* atomic: a thread writes a dump; cfg.dump_path was written, or writing it failed */
     long step;
     int64_t taken; /* micro-batches of all ranks together */
     ddp_stats stats;
-    ddp__scratch lists; /* all of fixed length */
+    ddp__scratch lists; /* arrays of fixed length, freed by ddp_close */
     ddp__times times;
 
-    /* The parts of other modules, each of which only that module reads and writes. */
+    /* The parts of other modules. Each is read and written by its own module only. */
     struct ddp__exchanging *exchange;
     struct ddp__gpu *gpu;
     struct ddp__measure *measure;
     struct ddp__session *session;
-    struct ddp__keeper *keeper; /* of a pipeline that others go on without; NULL */
+    struct ddp__keeper *keeper; /* of a pipeline that continues after a loss; else NULL */
 };
 
-/* First line of every hook: a forked child's error, the sticky error; events of strategies and functions of
- * ddp_add_state do not call hooks. */
+/* First line of every hook. Returns the error of a forked child, or the context's first error. Fails if an
+ * event of a strategy or a function of ddp_add_state calls a hook. */
 #define DDP__ENTER(d)                                                                        \
     do {                                                                                     \
         if (!(d)) return DDP_ARG;                                                            \
@@ -154,52 +159,53 @@ struct ddp_ctx {
     } while (0)
 DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
 DDP_LIB ddp__strategy_event ddp__event_set(ddp_ctx *d,
-                                           ddp__strategy_event event); /* returns the one before */
+                                           ddp__strategy_event event); /* returns the previous one */
 DDP_LIB ddp__strategy_event ddp__event_of(const ddp_ctx *d);
 DDP_LIB const char *ddp__event_name(ddp__strategy_event event); /* "backward_end" */
 
-/* ---- facts.c: what other modules may know of a context ----
+/* ---- facts.c: read access for other modules ----
  *
- * Only src/context reads and writes the members of a ddp_ctx that are its own. ddp_rank, ddp_world and
- * ddp_step are in reading.h. */
+ * Only src/context reads and writes its own members of a ddp_ctx. ddp_rank, ddp_world and ddp_step are in
+ * reading.h. */
 DDP_LIB const ddp_config *ddp__cfg(const ddp_ctx *d);       /* as resolved */
-DDP_LIB const ddp_strategy_ops *ddp__ops(const ddp_ctx *d); /* of the strategy that runs */
+DDP_LIB const ddp_strategy_ops *ddp__ops(const ddp_ctx *d); /* of the running strategy */
 DDP_LIB void *ddp__self(const ddp_ctx *d);                  /* the strategy's memory */
 DDP_LIB ddp_error *ddp__error(ddp_ctx *d);                  /* the first error of the context; sticky */
 DDP_LIB const ddp_logger *ddp__log_of(const ddp_ctx *d);
-DDP_LIB ddp__host *ddp__host_of(ddp_ctx *d); /* what graphs may know */
+DDP_LIB ddp__host *ddp__host_of(ddp_ctx *d); /* the part that graphs use */
 DDP_LIB const ddp__host *ddp__host_seen(const ddp_ctx *d);
 DDP_LIB const ddp_allocator *ddp__allocator_of(const ddp_ctx *d);
 DDP_LIB ddp__pool *ddp__pool_of(const ddp_ctx *d);
-DDP_LIB const ddp_backend *ddp__backend_of(const ddp_ctx *d); /* where the layers are; NULL: here */
+DDP_LIB const ddp_backend *ddp__backend_of(const ddp_ctx *d); /* device of the layers; NULL: host memory */
 DDP_LIB void *ddp__device_of(const ddp_ctx *d);
 DDP_LIB ddp__scratch *ddp__lists_of(ddp_ctx *d); /* memory that ddp_close frees */
 DDP_LIB ddp_stats *ddp__stats(ddp_ctx *d);
-DDP_LIB ddp__engine *ddp__second_of(const ddp_ctx *d);               /* of link 1; NULL without */
-DDP_LIB const ddp__links *ddp__links_of(const ddp_ctx *d, int link); /* emulated ones */
+DDP_LIB ddp__engine *ddp__second_of(const ddp_ctx *d);               /* engine of link 1, or NULL */
+DDP_LIB const ddp__links *ddp__links_of(const ddp_ctx *d, int link); /* emulated links */
 DDP_LIB int ddp__is_on_paper(const ddp_ctx *d); /* 1: no value of a layer is read or written (src/sim) */
 DDP_LIB int ddp__layers(const ddp_ctx *d);
 DDP_LIB int ddp__started(const ddp_ctx *d); /* the layers are frozen */
 DDP_LIB const ddp_optimizer *ddp__optimizer(const ddp_ctx *d);
 DDP_LIB float ddp__lr(const ddp_ctx *d);
-/* Ranks that plan and measure together: their group (0: all ranks), their number, this rank's place. */
+/* The team: the ranks that plan and measure together. Their group (0: all ranks), their number, this rank's
+ * index. */
 DDP_LIB int ddp__team_group(const ddp_ctx *d);
 DDP_LIB int ddp__team_size(const ddp_ctx *d);
 DDP_LIB int ddp__team_place(const ddp_ctx *d);
 
-DDP_LIB int ddp__team_root(const ddp_ctx *d); /* the first of them */
+DDP_LIB int ddp__team_root(const ddp_ctx *d); /* first rank of the team */
 DDP_LIB ddp__joining ddp__joining_of(const ddp_ctx *d);
-DDP_LIB int ddp__met(const ddp_ctx *d); /* ranks from the start, where others may join */
+DDP_LIB int ddp__met(const ddp_ctx *d); /* ranks at the start, if others may join */
 
 /* ---- layers.c: the registered layers ----
  *
- *   layer        one of them
- *   add          registers one, which is checked; add_block: another block of layer l
- *   named        the number of a layer, or -1
- *   describe     when all are registered: weights that two layers share become the first one's, and the lists
- *                that messages and updates take are made
- *   state        memory for the optimizer
- *   link_set     which link its messages take */
+ *   unit_of         returns layer l
+ *   unit_add        checks and registers a layer; unit_add_block: another block of layer l
+ *   unit_named      returns the number of a layer, or -1
+ *   units_describe  runs when all layers are registered: assigns shared weights to the first of their layers,
+ *                   and makes the lists for messages and updates
+ *   units_state     allocates the state of the optimizer
+ *   unit_link_set   sets the link of the layer's messages */
 DDP_LIB const ddp__unit *ddp__unit_of(const ddp_ctx *d, int l);
 DDP_LIB ddp_status ddp__unit_add(ddp_ctx *d, const ddp_layer *layer, ddp_error *err);
 DDP_LIB int ddp__unit_add_block(ddp_ctx *d, int l, const ddp_block *block); /* 0: out of memory */
@@ -209,16 +215,18 @@ DDP_LIB ddp_status ddp__units_state(ddp_ctx *d, ddp_error *err);
 DDP_LIB void ddp__unit_link_set(ddp_ctx *d, int l, int link);
 DDP_LIB void ddp__units_free(ddp_ctx *d);
 
-/* ---- open.c: a context from its configuration, its end, and what changes of it ----
+/* ---- open.c: creation, end and changes of a context ----
  *
- *   new           also links and operator threads; NULL: *err says why
- *   graphs_free, strategy_close, free   in this order, with the other modules' parts between them
- *   links_second  opens the emulated links of link 1
- *   joins         of a joining worker: its place in the run, and the links of that world
- *   optimizer_set an own update has average_first
- *   step_over     a step is over, in which all ranks took so many micro-batches
- *   profile_for   profiling goes on for so many steps more
- *   call_is       the program's call, for errors */
+ *   context_new    creates a context from its configuration, with links and operator threads; NULL: the
+ *                  reason is in *err
+ *   graphs_free    the first step of the end, before strategy_close and context_free; other modules free
+ *                  their parts in between
+ *   links_second   opens the emulated links of link 1
+ *   context_joins  sets the place of a joining worker in the run, and the links of that world
+ *   optimizer_set  sets the optimizer; with an update by the program, also average_first
+ *   step_over      ends a step in which all ranks together took `taken` micro-batches
+ *   profile_for    extends profiling by `more` steps
+ *   call_is        records the program's call, for errors */
 DDP_LIB ddp_ctx *ddp__context_new(const ddp_config *cfg, const ddp__strategies *list, const ddp__hooks *hooks,
                                   ddp_error *err);
 DDP_LIB void ddp__graphs_free(ddp_ctx *d);
@@ -237,76 +245,80 @@ DDP_LIB void ddp__step_over(ddp_ctx *d, int64_t taken);
 DDP_LIB void ddp__step_set(ddp_ctx *d, long step, int64_t taken);
 DDP_LIB void ddp__profile_for(ddp_ctx *d, long more);
 DDP_LIB void ddp__call_is(ddp_ctx *d, const char *name);
-/* A function of ddp_add_state runs: "save" or "load"; NULL: it is over. Returns what ran before. */
+/* Records that a function of ddp_add_state runs, "save" or "load"; NULL: it has returned. Returns the
+ * previous value. */
 DDP_LIB const char *ddp__program_runs(ddp_ctx *d, const char *function);
 DDP_LIB void ddp__joining_set(ddp_ctx *d, ddp__joining state);
 
-/* ---- context.c: what it knows of itself ---- */
+/* ---- context.c: errors, ranks, links, groups and sizes ---- */
 
-/* Makes err the context's sticky error (the first one stays) and tells the other ranks. */
+/* Stores err as the context's first error, unless there is one already, and reports it to the other ranks. */
 DDP_LIB int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err);
 DDP_LIB int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
-/* Adds what is known of the error to its text; without an error does nothing. */
+/* Appends text to the message of the current error. Does nothing without an error. */
 DDP_LIB void ddp__explain(ddp_ctx *d, const char *text);
-/* Live workers; whether this rank is the lowest of them, which does what is done once; whether it is
- * the first of those who share its layers. */
+/* live: bit mask of the live workers. is_first: whether this rank is the lowest of them, which performs what
+ * is done once. leads: whether this rank is the first of its team. */
 DDP_LIB uint64_t ddp__live(const ddp_ctx *d);
 DDP_LIB int ddp__is_first(const ddp_ctx *d);
 DDP_LIB int ddp__leads(const ddp_ctx *d);
-DDP_LIB int ddp__is_server(const ddp_ctx *d); /* this rank serves in place of the steps */
-/* The rank by which words of all go (ddp__gather_by): the first server of an elastic world; 0: by
- * collectives. */
+DDP_LIB int ddp__is_server(const ddp_ctx *d); /* this rank only serves */
+/* Returns the rank that relays control messages of all ranks (ddp__gather_by): in an elastic world with
+ * servers the first server; 0: none, collectives are used. */
 DDP_LIB int ddp__hub_of(const ddp_ctx *d);
 DDP_LIB int ddp__two_links(const ddp_config *c);
 DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
-/* First check of the program's collectives: fails on a joining worker that has not begun a step, of which the
- * members expect none. Only this worker ends. */
+/* First check in collectives that the program calls: returns an error on a joining worker that has not begun
+ * a step, because the members expect no collective from it. Only this worker fails. */
 DDP_LIB ddp_status ddp__is_in_step(ddp_ctx *d, const char *call);
-/* DDP_ABORTED after ddp_abort of a context without an engine, which would report it. */
+/* Returns DDP_ABORTED after ddp_abort on a context without an engine. With an engine, the engine reports
+ * it. */
 DDP_LIB ddp_status ddp__abort_check(const ddp_ctx *d, ddp_error *err);
-/* engine_slot.c: other threads dump and abort while a joining worker opens and closes its engine. Between
- * hold and release `engine` does not change; set waits for the release. */
+/* Access to `engine` (engine_slot.c). Other threads dump and abort while a joining worker opens and closes
+ * its engine. `engine` does not change between hold and release; set waits for the release. */
 DDP_LIB void ddp__engine_hold(ddp_ctx *d);
 DDP_LIB void ddp__engine_release(ddp_ctx *d);
 DDP_LIB void ddp__engine_set(ddp_ctx *d, ddp__engine *e);
-/* context.c: sizes, ranks and hashes that other files need */
-DDP_LIB int ddp__has_engine(const ddp_ctx *d);       /* 0: one worker, or a forked child, where nothing may
-                                                           lock it */
-DDP_LIB int ddp__team_rank(const ddp_ctx *d, int i); /* number i of its team */
-DDP_LIB int ddp__group_size(const ddp_ctx *d, int group); /* its live workers; 0: all that compute */
-DDP_LIB int ddp__group_root(const ddp_ctx *d, int group); /* the first rank of a group */
+/* Sizes, ranks and hashes for other files (context.c). */
+DDP_LIB int ddp__has_engine(const ddp_ctx *d);            /* 0: one worker, or a forked child, which must not
+                                                        lock the engine */
+DDP_LIB int ddp__team_rank(const ddp_ctx *d, int i);      /* rank number i of the team */
+DDP_LIB int ddp__group_size(const ddp_ctx *d, int group); /* live workers of a group; group 0: all workers
+                                                             that compute */
+DDP_LIB int ddp__group_root(const ddp_ctx *d, int group); /* first rank of a group */
 DDP_LIB ddp_coding ddp__wire_coding(ddp_wire wire);
-/* Floats of state of a parameter of trains[i]; array k of it lies k counts behind the first. */
+/* Optimizer state per parameter of trains[i], in floats; array k of it starts k counts after the first. */
 DDP_LIB int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
-DDP_LIB int ddp__plan_rows(const ddp_ctx *d);                 /* parts of all layers */
-DDP_LIB int ddp__parts_for(const ddp_ctx *d, size_t trained); /* of a layer with `trained` floats
-                                                                          that have gradients */
-DDP_LIB size_t ddp__layer_bytes(const ddp_ctx *d, int layer); /* that averaging it moves */
-/* Bytes of a layer's average over a group: floats with gradients, and others. */
+DDP_LIB int ddp__plan_rows(const ddp_ctx *d);                 /* number of parts of all layers */
+DDP_LIB int ddp__parts_for(const ddp_ctx *d, size_t trained); /* number of parts of a layer with `trained`
+                                                                 floats that have gradients */
+DDP_LIB size_t ddp__layer_bytes(const ddp_ctx *d, int layer); /* bytes that averaging the layer transfers */
+/* Bytes of a layer's average over a group: `trained` floats with gradients, and `others` without. */
 DDP_LIB size_t ddp__average_bytes(const ddp_ctx *d, int group, size_t trained, size_t others);
 DDP_LIB size_t ddp__layer_others(const ddp_ctx *d, int layer);
-/* Fingerprints of layers and optimizer, and of the operators. */
+/* Hashes: of one layer, of layers and optimizer, and of the operators. */
 DDP_LIB uint64_t ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t ddp__model_hash(const ddp_ctx *d);
-/* Bytes of this machine's memory that the graphs take. */
+/* Host memory that the graphs use, in bytes. */
 DDP_LIB double ddp__graphs_bytes(const ddp_ctx *d);
-/* The numbers that the random masks of the built graphs depend on, one per graph, newest graph first: their
+/* The numbers that determine the random masks of the built graphs, one per graph, newest graph first: their
  * count, a copy of them, and new values. */
 DDP_LIB size_t ddp__passes_count(const ddp_ctx *d);
 DDP_LIB void ddp__passes_get(const ddp_ctx *d, int64_t *out);
 DDP_LIB void ddp__passes_set(ddp_ctx *d, const int64_t *passes);
-DDP_LIB uint64_t ddp__dropout_hash(const ddp_ctx *d); /* where dropout is in the graphs, and how much */
-DDP_LIB double ddp__dropout(const ddp_ctx *d);        /* its largest probability in the graphs; 0: there is
-                                                            none */
+DDP_LIB uint64_t ddp__dropout_hash(const ddp_ctx *d); /* positions and probabilities of dropout in the
+                                                         graphs */
+DDP_LIB double ddp__dropout(const ddp_ctx *d);        /* largest dropout probability in the graphs; 0: no
+                                                         dropout */
 
-/* context.c: pieces of a layer's longest message: an average of all its parts, with each array of optimizer
- * state as a part. */
+/* Pieces of a layer's longest message: an average of all its parts, with each array of optimizer state as a
+ * part (context.c). */
 DDP_LIB size_t ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u);
-/* Makes room in the engines for a message of all layers, such as a push to a server. No message is in
- * flight. */
+/* Allocates space in the engines for a message of all layers, such as a push to a server. No message may be
+ * in flight. */
 DDP_LIB ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err);
 
-/* dump.c: writes cfg.dump_path, and into the context's error where that is. */
+/* Writes the dump to cfg.dump_path, and appends the file name to the context's error (dump.c). */
 DDP_LIB double ddp__wall(void); /* seconds since 1970 */
 DDP_LIB void ddp__dump_failure(ddp_ctx *d);

@@ -1,4 +1,4 @@
-/* The post-mortem of one rank: JSON lines, the run first, then the last operations. */
+/* Writes the dump of one rank as JSON lines: the run first, then its last operations. */
 #include "comm/state.h"
 #include "context/context.h"
 
@@ -23,7 +23,7 @@ static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *lo
     int listed = 0;
 
     ddp__text_addf(t, ",\"peers\":[");
-    for (int r = 0; log->peer && r < d->world; r++) { /* a joining worker has a world before it has an
+    for (int r = 0; log->peer && r < d->world; r++) { /* a joining worker knows the world before it has an
                                                          engine */
         const ddp__peer_record *p = &log->peer[r];
         if (r == d->rank || !p->name[0]) continue;
@@ -88,7 +88,7 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
     ddp__text_addf(t, "]}\n");
 }
 
-/* The path with %r replaced; NULL when memory is short; the caller's. */
+/* Returns the path with %r replaced by the rank, owned by the caller; NULL if memory is short. */
 static char *ddp__rank_path(const char *path, int rank)
 {
     ddp__text t = DDP__ZEROS;
@@ -153,7 +153,7 @@ void ddp__dump_failure(ddp_ctx *d)
     size_t n = strlen(e->msg);
     char *own;
 
-    /* who ends a run by request knows why, and wants no file */
+    /* no dump if the run was ended on request */
     if (!d->cfg.debug.dump_path || d->dumped || e->code == DDP_ABORTED) return;
     d->dumped = 1;
     own = ddp__rank_path(d->cfg.debug.dump_path, d->rank);

@@ -1,4 +1,4 @@
-/* The engine of a context. Other threads read it while a joining worker replaces it. */
+/* Guards the engine of a context, which other threads read while a joining worker replaces it. */
 #include "context/context.h"
 
 void ddp__engine_hold(ddp_ctx *d)

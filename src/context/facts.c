@@ -1,4 +1,4 @@
-/* What other modules may know of a context. */
+/* Implements the read access of other modules to a context. */
 #include "context/context.h"
 
 const ddp_config *ddp__cfg(const ddp_ctx *d) { return &d->cfg; }

@@ -1,4 +1,4 @@
-/* The registered layers: checked, described by lists of their arrays, given memory for the optimizer. */
+/* Registers the layers: checks them, lists their arrays, and allocates the state of the optimizer. */
 #include "context/context.h"
 
 /* ---- arrays in two layers: identical arrays are a tied weight, any other overlap is an error ---- */
@@ -17,7 +17,7 @@ static int ddp__array_order(const void *a, const void *b)
     return x->layer != y->layer ? x->layer - y->layer : x->block - y->block;
 }
 
-/* All arrays of all layers, by address; how many. */
+/* Lists all arrays of all layers, sorted by address. Returns their number. */
 static int ddp__arrays(const ddp_ctx *d, ddp__array *out)
 {
     int n = 0;
@@ -34,7 +34,7 @@ static int ddp__arrays(const ddp_ctx *d, ddp__array *out)
     return n;
 }
 
-/* A tied weight belongs to the layer that is first in the forward, and so last in the backward. */
+/* Assigns a tied weight to the layer that is first in the forward pass and last in the backward pass. */
 static void ddp__arrays_tie(ddp_ctx *d, const ddp__array *x, int n)
 {
     for (int i = 1, kept = 0; i < n; i++) {
@@ -57,7 +57,7 @@ static void ddp__arrays_tie(ddp_ctx *d, const ddp__array *x, int n)
 
 static ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
 {
-    const ddp__array *far; /* that which reaches furthest so far */
+    const ddp__array *far; /* the array with the highest end so far */
     ddp__array *all;
     int n = 0;
 
@@ -88,7 +88,8 @@ static ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
 
 /* ---- memory of the layers ---- */
 
-/* The first matrix of a block at or behind `at`; NULL: none, or the rule takes all alike. */
+/* Returns the first matrix of a block at or after `at`; NULL: none, or the rule treats all arrays the
+ * same. */
 static const ddp_matrix *ddp__next_matrix(const ddp_ctx *d, const ddp__unit *u, const ddp_block *k, size_t at)
 {
     const ddp_matrix *next = NULL, *x = u->matrix;
@@ -100,7 +101,7 @@ static const ddp_matrix *ddp__next_matrix(const ddp_ctx *d, const ddp__unit *u, 
     return next;
 }
 
-/* A block as the optimizer takes it: each of its matrices, and what lies around them. */
+/* Divides a block as the optimizer takes it: its matrices, and the values around them. */
 static void ddp__unit_trains(const ddp_ctx *d, ddp__unit *u, const ddp_block *k)
 {
     size_t at = 0, n;
@@ -120,7 +121,7 @@ static void ddp__unit_trains(const ddp_ctx *d, ddp__unit *u, const ddp_block *k)
     u->trained += k->count;
 }
 
-/* Room for the lists, and another where what averaging moves does not always go whole. */
+/* Allocates the lists, and another list if averaging does not always transfer the whole layer. */
 static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
     const size_t room = (size_t)(ddp__count(u->block) + 2 * u->matrices + 1);
@@ -135,7 +136,7 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     for (int b = 0; b < ddp__count(u->block); b++) {
         const ddp_block *k = &u->block[b];
         const ddp_piece values = {{k->params}, k->count};
-        if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal from the start on */
+        if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal on all ranks from the start */
         u->average[u->averages++] = values;
         u->count += k->count;
         if (k->kind == DDP_PARAMS)
@@ -180,7 +181,7 @@ static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp
     return DDP_OK;
 }
 
-/* Matrix i lies in one block and in no other matrix. */
+/* Checks that matrix i is within one block and overlaps no other matrix. */
 static ddp_status ddp__check_matrix(const ddp_ctx *d, const ddp__unit *u, int i, ddp_error *err)
 {
     const ddp_matrix *x = &u->matrix[i];

@@ -1,8 +1,8 @@
-/* A context from its configuration, and its end. */
+/* Creates a context from its configuration, and frees it. */
 #include "config/settings.h"
 #include "context/context.h"
 
-/* What follows from the configuration alone. */
+/* Fills the fields that depend on the configuration only. */
 static ddp_status ddp__context_fill(ddp_ctx *d, ddp_error *err)
 {
     d->host.allocator = d->cfg.allocator;
@@ -78,7 +78,7 @@ ddp_status ddp__context_joins(ddp_ctx *d, int rank, int world, int min_world, dd
     d->rank = d->cfg.rank = rank;
     d->world = d->cfg.world = world;
     d->cfg.elastic.min_world = min_world;
-    ddp__links_free(&d->links[0]); /* they were those of another world */
+    ddp__links_free(&d->links[0]); /* they belonged to another world */
     return ddp__links_open(&d->cfg, 0, &d->links[0], err);
 }
 

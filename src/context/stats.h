@@ -1,4 +1,4 @@
-/* Statistics of a run, the current plan, notes and traces. */
+/* Declares the statistics of a run, the current plan, notes and traces. */
 #pragma once
 
 #include "config/config.h"
@@ -8,94 +8,107 @@ struct ddp_plan;
 struct ddp_profile;
 struct ddp_span;
 
-/* Numbers since the profile steps ended, whatever the strategy, or since ddp_plan_adopt.
- * Shares and times are of this rank. */
+/* Statistics since the profile steps ended (with any strategy), or since ddp_plan_adopt, unless a field says
+ * otherwise. Shares and times are those of this rank. */
 typedef struct ddp_stats {
-    const char *strategy;                /* its name */
-    long steps;                          /* finished steps in all */
-    long counted_steps;                  /* steps the figures below are about */
-    double step_s;                       /* mean time of a step */
-    double wait_s;                       /* mean time a step waited for communication */
-    double comm_s;                       /* total communication, union of operations */
-    double exposed_s;                    /* of it, outside compute */
+    const char *strategy;                /* name of the strategy */
+    long steps;                          /* completed steps of the run */
+    long counted_steps;                  /* steps that the figures below cover */
+    double step_s;                       /* mean time of a step, in seconds */
+    double wait_s;                       /* mean time that a step waited for communication */
+    double comm_s;                       /* total time in which at least one operation was in flight */
+    double exposed_s;                    /* part of comm_s that does not overlap with compute */
     double hidden_pct;                   /* 100 x (1 - exposed / comm); 100 without communication */
-    double peer_wait_s;                  /* waiting for a slower peer, counted apart */
-    int64_t bytes_sent;                  /* all bytes of the whole run, headers included */
-    int64_t bytes_as[DDP_WIRE_TOPK + 1]; /* of them, without headers, by ddp_wire: how they travelled; TOPK:
-                                            all bytes that
-                                 a strategy packed itself, and edges of topk and adatopk; DEFAULT: the
-                                 library's own words, probes, newcomers' state */
-    double comm_cpu_s;                   /* processor time of the comm threads in the whole run, without what
-                                 blocking calls moved themselves; 0: the system does not tell */
-    double predicted_step_s;             /* by the plan's model, forward included; 0 = no plan */
+    double peer_wait_s;                  /* time spent waiting for slower peers, not part of comm_s */
+    int64_t bytes_sent;                  /* bytes sent in the whole run, headers included */
+    int64_t bytes_as[DDP_WIRE_TOPK + 1]; /* part of bytes_sent by number format (ddp_wire), without
+                                            headers. TOPK: bytes that a strategy packed itself, and edges
+                                            of topk and adatopk. DEFAULT: the library's control messages,
+                                            probes, and the state of joining workers */
+    double comm_cpu_s;                   /* CPU time of the comm threads in the whole run, without
+                                            transfers that blocking calls made on the caller's thread; 0:
+                                            not available on this system */
+    double predicted_step_s;             /* step time that the plan predicts, forward included; 0: no plan */
     double predicted_hidden_pct;
-    double divergence;   /* Gamma of DreamDDP section 2.4, this rank's share: sum over layers of
-                          |average - own|^2 at their last averaging; mean over ranks = Gamma */
-    ddp_link link;       /* measured: averaging n bytes takes alpha_s + beta_s n */
-    long replans;        /* how often the link had moved by a fifth and a new plan was made */
+    double divergence;   /* this rank's share of Gamma, DreamDDP section 2.4: sum over layers of |average -
+                            own|^2 at their last averaging; the mean over ranks is Gamma */
+    ddp_link link;       /* measured: averaging n bytes takes alpha_s + beta_s n seconds */
+    long replans;        /* number of new plans because the link had changed by more than 20 %, or because
+                            the strategy asked for one */
     double staleness;    /* servers: mean number of updates between a pull and the next push, */
-    long staleness_most; /* and the most */
-    double deferred_pct; /* osp: of the gradients' bytes, those that were sent late */
-    long updates;        /* deft: of merged gradients, which may be fewer than steps */
-    /* Every few periods, over the steps since: forward, backward and update, waits left out. */
-    double compute_s;        /* mean of a step on this rank */
-    double median_compute_s; /* the median rank's; of two ranks the faster one's */
-    int slowest_rank;        /* whose steps are longest ... */
-    double slow_ratio;       /* ... against the median; 0 = not known yet */
-    size_t optimizer_bytes;  /* its state on this rank, and what muon works in */
-    long not_finite;         /* gradients of a layer in a step that had a NaN or an infinite value on this
-                                 rank */
+    long staleness_most; /* and the largest number */
+    double deferred_pct; /* osp: percentage of the gradient bytes that were sent late */
+    long updates;        /* deft: updates with merged gradients, which may be fewer than steps */
+    /* Recomputed every few periods, over the steps since: forward, backward and update, without waits. */
+    double compute_s;        /* mean compute time of a step on this rank */
+    double median_compute_s; /* the same of the median rank; with two ranks, of the faster one */
+    int slowest_rank;        /* the rank with the longest compute time ... */
+    double slow_ratio;       /* ... and its compute time / median; 0: not known yet */
+    size_t optimizer_bytes;  /* bytes of optimizer state on this rank, with the workspace of muon */
+    long not_finite;         /* number of layer gradients with a NaN or an infinite value on this rank, one
+                                per layer and step */
 } ddp_stats;
 
-/* ddp_get_stats - those numbers, now. ddp_divergence - this rank's share of Gamma at the last averaging of
- * that layer. ddp_last_algorithm - how the last all-reduce travelled: "full" (exchange), "direct", "ring";
- * "none": no one did. */
+/* ddp_get_stats - stores the current statistics in *out. */
 DDP_API void ddp_get_stats(ddp_ctx *d, ddp_stats *out);
+
+/* ddp_divergence - returns this rank's share of Gamma at the last averaging of that layer. */
 DDP_API double ddp_divergence(const ddp_ctx *d, int layer);
+
+/* ddp_last_algorithm - returns the algorithm of the last all-reduce: "full" (all-to-all exchange), "direct"
+ * or "ring"; "none": there was no all-reduce. */
 DDP_API const char *ddp_last_algorithm(const ddp_ctx *d);
 
-/* The plan and the profile in force, borrowed until the next ddp_step_end; NULL before there is
- * one. ddp_plan_adopt - takes a plan (copied) at once instead of planning; collective, same plan
- * on all ranks. ddp_plan_read - reads the JSON of `plan partial` for a model of layers layers. */
+/* ddp_plan_get, ddp_profile_get - return the current plan and profile, borrowed until the next ddp_step_end;
+ * NULL if there is none yet. */
 DDP_API const struct ddp_plan *ddp_plan_get(const ddp_ctx *d);
 DDP_API const struct ddp_profile *ddp_profile_get(const ddp_ctx *d);
+
+/* ddp_plan_adopt - uses a plan (copied) from now on, instead of planning. Collective, with the same plan on
+ * all ranks. Returns 0 or the context's first error. */
 DDP_API int ddp_plan_adopt(ddp_ctx *d, const struct ddp_plan *plan);
+
+/* ddp_plan_read - reads the JSON that `plan partial` prints, for a model of `layers` layers. The caller frees
+ * *out with ddp_plan_free. */
 DDP_API ddp_status ddp_plan_read(const char *path, int layers, struct ddp_plan *out, ddp_error *err);
 
-/* ddp_trace_copy - copies the newest spans (compute of this rank and its communication), oldest first;
- * returns how many. ddp_dump - writes what this rank knows of its last 2,000 operations to path (%r becomes
- * the rank) as JSON lines: the run and its error, then one line per operation, the newest last; those in
- * flight name the ranks that have not begun them. Any thread, also while others wait and after a failure, not
- * during ddp_add_layer or ddp_close. The file appears whole or not at all. Errors: DDP_ARG, DDP_IO,
- * DDP_MEMORY; the context's own error is left as it is. */
+/* ddp_trace_copy - copies the newest `room` spans (compute of this rank and its communication) into out,
+ * oldest first. Returns their number. */
 DDP_API int ddp_trace_copy(ddp_ctx *d, struct ddp_span *out, int room);
+
+/* ddp_dump - writes a record of this rank's last 2,000 operations to path (%r is replaced by the rank) as
+ * JSON lines: first the run and its error, then one line per operation, the newest last. Operations in flight
+ * list the ranks that have not started them. Any thread may call it, also while others wait and after a
+ * failure, but not during ddp_add_layer or ddp_close. The file is written completely or not at all. Errors:
+ * DDP_ARG, DDP_IO, DDP_MEMORY; the context's own error does not change. */
 DDP_API ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err);
 
-/* What changed while a run went on: who is slow, when the plan followed the link, who came and went. */
+/* Kinds of notes: events of a run such as stragglers, new plans and changes of the members. */
 typedef enum ddp_note_kind {
-    DDP_NOTE_SLOW,   /* rank computes `now` seconds a step, the median rank `before` */
-    DDP_NOTE_EVEN,   /* the rank that was slow is slow no more */
-    DDP_NOTE_REPLAN, /* the link drifted: averaging a mean layer took `before` seconds when the plan
-                        was made and takes `now`; a new plan was made */
-    DDP_NOTE_LOST,   /* rank is no longer a worker */
-    DDP_NOTE_JOINED  /* rank is a worker again */
+    DDP_NOTE_SLOW,   /* a straggler: the rank computes `now` seconds per step, the median rank `before` */
+    DDP_NOTE_EVEN,   /* the rank is no longer a straggler */
+    DDP_NOTE_REPLAN, /* the link changed: averaging a layer of mean size took `before` seconds when the
+                        plan was made, and now takes `now`; a new plan was made */
+    DDP_NOTE_LOST,   /* the rank was lost */
+    DDP_NOTE_JOINED  /* a worker joined as this rank */
 } ddp_note_kind;
 
 typedef struct ddp_note {
     ddp_note_kind kind;
-    long step;          /* so many steps were done */
+    long step;          /* completed steps at that time */
     double time_s;      /* ddp_now() */
-    int rank;           /* -1 where it is about no rank */
-    int workers;        /* live, from then on */
-    double before, now; /* seconds; 0 where the kind has none */
+    int rank;           /* -1 if the note is not about a rank */
+    int workers;        /* number of live workers from then on */
+    double before, now; /* seconds; 0 if the kind has no such value */
 } ddp_note;
 
-/* ddp_notes - the notes of this context, the newest `room` of the last 64, oldest first; returns
- * how many were copied. Slow ranks are noted as they are logged: from 1.25 times the median on, and
- * again when that changes by a fifth. On the context's thread, between hooks.
- *
- * ddp_note_name - "slow", "even", "replan", "lost" or "joined"; "?" for anything else.
- * ddp_note_text - the note as one sentence without a full stop, cut where out has no more room. */
+/* ddp_notes - copies the newest `room` of the last 64 notes of this context into out, oldest first. Returns
+ * the number copied. A straggler is noted when it is logged: from 1.25 times the median on, and again when
+ * that ratio changes by a fifth. Call it on the context's thread, between hooks. */
 DDP_API int ddp_notes(const ddp_ctx *d, ddp_note *out, int room);
+
+/* ddp_note_name - returns "slow", "even", "replan", "lost" or "joined"; "?" for any other value. */
 DDP_API const char *ddp_note_name(ddp_note_kind kind);
+
+/* ddp_note_text - writes the note as one sentence without a full stop into out, truncated to `room` bytes. */
 DDP_API void ddp_note_text(const ddp_note *note, char *out, size_t room);

@@ -3,13 +3,15 @@
 
 #include "context/context.h"
 
-/* join.c, for members: serves newcomers from now on; the wire is one that resumes. */
+/* Serves joining workers from now on. The wire must be one that can resume. For members (join.c). */
 DDP_LIB ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err);
-DDP_LIB void ddp__admission_ready(ddp_ctx *d); /* engine and layers are there */
-/* Before the first step of a period: clones, words, entries. Collective. */
+DDP_LIB void ddp__admission_ready(ddp_ctx *d); /* the engine and the layers exist */
+/* Runs before the first step of a period: gives a joining worker its state (clone), exchanges the
+ * coordinator's next control message, and admits a worker. Collective. */
 DDP_LIB ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err);
 
-/* Newcomers: finds the run and an id in it, sets rank and world; takes a clone and enters. */
+/* Joining worker: open finds the run and reserves an id in it, and sets rank and world; enter receives the
+ * state of a member and enters the run. */
 DDP_LIB ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err);
 DDP_LIB void ddp__arrival_close(ddp_ctx *d);

@@ -1,5 +1,5 @@
-/* The comparison of the ranks when a session starts: a difference in a setting, the model or the optimizer is
- * an error that names it. */
+/* Compares the ranks when a session starts. A difference in a setting, the model or the optimizer is an error
+ * that names it. */
 #include "config/settings.h"
 #include "session/part.h"
 #include "context/context.h"
@@ -41,11 +41,11 @@ static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
 
 enum { DDP__HYPERS = sizeof((ddp_optimizer *)0)->hyper / sizeof(float) };
 
-/* What each rank says of itself; all 0: it is lost. */
+/* Description that each rank sends; all 0: the rank is lost. */
 typedef struct ddp__fingerprint {
     int32_t version, layers, micro_batches, team, mixed, site;
     char strategy[32], optimizer[32];
-    float hyper[DDP__HYPERS]; /* of a rule of the library */
+    float hyper[DDP__HYPERS]; /* parameters of an update rule of the library */
     uint64_t layout;          /* layers and optimizer */
     uint64_t model, dropout;  /* the graph's operators */
     double setting[DDP__SETTINGS];
@@ -53,7 +53,7 @@ typedef struct ddp__fingerprint {
     char states[DDP__PROGRAM_NAMES];
 } ddp__fingerprint;
 
-/* The names of an optimizer's hyper; NULL: the rule is the program's. */
+/* Returns the names of an optimizer's hyper values; NULL: the program has its own rule. */
 static const char *const *ddp__optimizer_names(const ddp_optimizer *o)
 {
     static const char *const sgd[DDP__HYPERS] = {
@@ -108,7 +108,7 @@ static int ddp__in_team(const ddp_ctx *d, int rank)
     return 0;
 }
 
-/* Two values of a setting, with as many digits as tell them apart. */
+/* Reports two different values of a setting, with enough digits to distinguish them. */
 static ddp_status ddp__setting_differs(const ddp__setting *s, int r, double value, int first, double there,
                                        ddp_error *err)
 {
@@ -131,7 +131,7 @@ static const ddp__same *ddp__same_named(const ddp__fingerprint *f, const char *n
     return NULL;
 }
 
-/* The first number of ddp_same that f has and o lacks, or NULL. */
+/* Returns the first ddp_same number that f has and o lacks, or NULL. */
 static const ddp__same *ddp__same_only(const ddp__fingerprint *f, const ddp__fingerprint *o)
 {
     for (int i = 0; i < DDP_SAME && f->same[i].name[0]; i++)
@@ -139,7 +139,7 @@ static const ddp__same *ddp__same_only(const ddp__fingerprint *f, const ddp__fin
     return NULL;
 }
 
-/* The numbers of ddp_same. */
+/* Compares the numbers of ddp_same. */
 static ddp_status ddp__compare_sames(int r, const ddp__fingerprint *f, int first,
                                      const ddp__fingerprint *zero, ddp_error *err)
 {
@@ -158,7 +158,7 @@ static ddp_status ddp__compare_sames(int r, const ddp__fingerprint *f, int first
                      y ? (long long)y->value : 0);
 }
 
-/* Rank r against the first one that lives. */
+/* Compares rank r with the first live rank. */
 static ddp_status ddp__compare_settings(const ddp_ctx *d, int r, const ddp__fingerprint *f, int first,
                                         const ddp__fingerprint *zero, ddp_error *err)
 {
@@ -191,7 +191,7 @@ static ddp_status ddp__compare_settings(const ddp_ctx *d, int r, const ddp__fing
                      r, f->states, first, zero->states);
 }
 
-/* Rank r against the first rank of its team, which has the same model. */
+/* Compares rank r with the first rank of its team, which has the same model. */
 static ddp_status ddp__compare_optimizers(const ddp_ctx *d, int r, const ddp__fingerprint *f, int first,
                                           const ddp__fingerprint *team, ddp_error *err)
 {
@@ -214,7 +214,7 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *a
     const ddp__fingerprint *zero = all, *team;
     int first, root;
 
-    while (zero->version == 0) zero++; /* a lost worker's */
+    while (zero->version == 0) zero++; /* skips lost workers */
     first = (int)(zero - all);
     root = ddp__team_group(d) ? ddp__team_root(d) : first;
     team = all + root;
@@ -233,7 +233,7 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *a
     return DDP_OK;
 }
 
-/* Whether the ranks of this one's team see it the same. */
+/* Checks that the ranks of this rank's team agree on the team. */
 static ddp_status ddp__team_agree(ddp_ctx *d, const ddp__fingerprint *all, ddp_error *err)
 {
     for (int i = 0; i < ddp__team_size(d); i++) {
@@ -250,7 +250,7 @@ static ddp_status ddp__team_agree(ddp_ctx *d, const ddp__fingerprint *all, ddp_e
     return DDP_OK;
 }
 
-/* A layer as a rank describes it to the others when models differ. */
+/* Description of a layer that the ranks compare when their models differ. */
 typedef struct ddp__shape_word {
     uint64_t hash, count;
     int32_t blocks;
@@ -269,7 +269,7 @@ static ddp__shape_word ddp__shape_of(const ddp__unit *u)
     return w;
 }
 
-/* Same number of layers, other contents: the layers of the first rank show which one differs. */
+/* Finds the layer that differs if the number of layers is equal, from the layers of the first rank. */
 static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
 {
     const size_t bytes = (size_t)ddp__layers(d) * sizeof(ddp__shape_word);
@@ -295,20 +295,21 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
     return s;
 }
 
-/* Some rank of the team registered something else: which layer, or the operators between the layers. */
+/* A rank of the team registered another model: finds the layer that differs, or reports that the operators
+ * between the layers do. */
 static ddp_status ddp__compare_models(ddp_ctx *d, int other, const char *what, ddp_error *err)
 {
     DDP__TRY(ddp__compare_layers(d, err));
     DDP__TRY(ddp__all_come(d, ddp__team_group(d),
-                           err)); /* it agrees with the first; wait for the abort of the one that
-                                                 does not */
+                           err)); /* this rank agrees with the first one; it waits for the abort of the
+                                     rank that does not */
     return ddp__fail(err, DDP_MISMATCH,
                      "the models of rank %d and rank %d have equal layers and different %s: start every "
                      "rank with the same model",
                      ddp_rank(d), other, what);
 }
 
-/* One warning for all numbers of ddp_usually_same that differ from the first live rank's. */
+/* Writes one warning for all numbers of ddp_usually_same that differ from those of the first live rank. */
 static void ddp__find_unlike(ddp_ctx *d, const ddp__fingerprint *all)
 {
     const ddp__fingerprint *first = all;
@@ -347,8 +348,8 @@ ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     ddp_status s;
 
     if (ddp__is_on_paper(d) && ddp_world(d) > DDP__LARGE_WORLD)
-        return DDP_OK; /* one program made them all, and each
-                                                                        would hold a word of each */
+        return DDP_OK; /* simulated ranks are one program, and each would store a control message of each
+                          rank */
     all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all + sizeof(int));
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", ddp_world(d));
     own = all + ddp_rank(d);
@@ -374,7 +375,7 @@ ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     return s == DDP_OK && other >= 0 ? ddp__compare_models(d, other, what, err) : s;
 }
 
-/* Adds a number to the list of a verb. */
+/* Adds a number to the list of a call. */
 static int ddp__same_add(ddp_ctx *d, const char *verb, ddp__same *list, int *count, const char *name,
                          int64_t value)
 {

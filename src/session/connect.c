@@ -1,4 +1,5 @@
-/* How a context meets the others: the wire, the engine over it, and the second link's meeting place. */
+/* Connects a context to the other ranks: the wire, the engine over it, and the rendezvous address of the
+ * second link. */
 #include "config/settings.h"
 #include "session/part.h"
 #include "context/context.h"
@@ -49,13 +50,13 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     r.wire.log = *ddp__log_of(d);
     if (ddp__cfg(d)->transport == DDP_SOCKETS) {
         r.wire.fds = ddp__cfg(d)->sockets;
-        ddp__sockets_taken(d); /* borrowed until here */
+        ddp__sockets_taken(d); /* were borrowed until now */
         return ddp__rendezvous_given(&r, wire, err);
     }
     r.addr = addr;
     r.wire.listen_fd = listen_fd;
     if (addr == ddp__cfg(d)->addr)
-        r.ifname = ddp__cfg(d)->network.socket_ifname; /* the second link has another */
+        r.ifname = ddp__cfg(d)->network.socket_ifname; /* the second link uses another interface */
     r.insecure = ddp__cfg(d)->security.insecure;
     DDP__TRY(ddp__session_tls(d, err));
     r.wire.tls = d->session->tls;
@@ -85,7 +86,7 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     if (ddp__cfg(d)->algorithm == DDP_FULL)
         e.full_bytes = SIZE_MAX;
     else if (ddp__cfg(d)->algorithm != DDP_ALGORITHM_DEFAULT)
-        e.full_bytes = 1; /* none */
+        e.full_bytes = 1; /* no message uses the all-to-all exchange */
     if (ddp__cfg(d)->algorithm == DDP_RING)
         e.ring_bytes = 1;
     else if (ddp__cfg(d)->algorithm != DDP_ALGORITHM_DEFAULT)
@@ -98,7 +99,8 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     e.kept_bytes = ddp__cfg(d)->elastic.bytes;
     e.joining = joining;
     e.live = live;
-    e.queue = 512; /* more layers than that in one step wait at the door, which costs nothing */
+    e.queue = 512; /* with more messages than that in one step, the next call waits until a slot is free,
+                      which costs no time */
     e.allocator = ddp__cfg(d)->allocator;
     e.log = *ddp__log_of(d);
     e.layer_name = ddp__name_of_layer;
@@ -108,8 +110,8 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     return s;
 }
 
-/* The address of the first link again: its name has been resolved before, so a failure now is a transient
- * one. */
+/* Resolves the address of the first link again. The name was resolved before, so a failure now is transient
+ * and is retried. */
 static ddp_status ddp__first_address(const ddp_ctx *d, const char *first, ddp__addr *a, ddp_error *err)
 {
     const double until = ddp_now() + ddp__cfg(d)->timeout.connect_s;
@@ -131,8 +133,7 @@ static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *li
     int32_t port = 0;
     ddp_status s = DDP_OK;
     int beside = ddp__cfg(d)->transport == DDP_TCP &&
-                 !ddp__cfg(d)->network.addr2; /* on another port of the first link's
-                                                                  address */
+                 !ddp__cfg(d)->network.addr2; /* use another port of the first link's address */
     char text[DDP__ADDR_TEXT];
 
     *listen_fd = -1;
@@ -152,7 +153,7 @@ static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *li
                              "DREAMDDP_ADDR2 to HOST:PORT of rank 0",
                              first);
     }
-    /* also where nothing is to be told: a rank without a second link is found here */
+    /* always broadcast, also without a port: this detects a rank that has no second link */
     s = ddp__tell(d, 0, &port, sizeof port, err);
     if (s != DDP_OK && *listen_fd >= 0) close(*listen_fd);
     if (s == DDP_OK && beside) {

@@ -1,31 +1,33 @@
-/* How a model is cut into stages, of which there may be several copies: src/pipe makes it. */
+/* Describes how a model is cut into stages, and how many copies of it exist. src/pipe makes this
+ * description. */
 #pragma once
 
 #include "context/context.h"
 
-/* The layers of this rank are a part of a model, of which there are several copies. */
+/* A range of values of one layer on this rank, and its place in the whole layer of the model. */
 typedef struct ddp__cut_span {
-    int unit, buffers;      /* a layer here; 1: its buffers, 0: its parameters */
-    size_t from, at, count; /* in the whole layer; here */
+    int unit, buffers;      /* number of the layer on this rank; 1: its buffers, 0: its parameters */
+    size_t from, at, count; /* offset in the whole layer; offset here; number of values */
 } ddp__cut_span;
 
 typedef struct ddp__cut {
     int copies, copy;
-    int stages, stage; /* that one copy is cut into; this rank's */
-    int group;         /* of the ranks of its copy; 0 where stages is 1 */
-    const char **name; /* [layers] of the model */
+    int stages, stage; /* number of stages per copy; the stage of this rank */
+    int group;         /* process group of the ranks of its copy; 0 if stages is 1 */
+    const char **name; /* [layers] names of the model's layers */
     int layers;
-    int *whole;          /* [units] the number of each in the model, rising */
-    int units;           /* layers of the model that are here */
+    int *whole;          /* [units] number of each layer in the model, increasing */
+    int units;           /* layers of the model that this rank has */
     ddp__cut_span *span; /* [spans] */
     int spans;
-    float *residual; /* [residuals] what its edges have cut off (ddp_edge_wire.feedback), in this
-                                machine's memory */
+    float *residual; /* [residuals] quantisation residuals of its edges (ddp_edge_wire.feedback), in host
+                        memory */
     size_t residuals;
 } ddp__cut;
 
-/* The layers of this context are that part of a model; NULL: they are the whole model again. Borrowed. */
+/* Declares that the layers of this context are a part of a model, as `cut` describes; NULL: they are the
+ * whole model. `cut` is borrowed. */
 DDP_LIB void ddp__cut_set(ddp_ctx *d, const ddp__cut *cut);
 DDP_LIB const ddp__cut *ddp__cut_of(const ddp_ctx *d);
-/* Messages of a pipeline that may be under way at a time, and their bytes. */
+/* Sets how many messages of a pipeline may be in flight at a time, and their size in bytes. */
 DDP_LIB void ddp__edges_set(ddp_ctx *d, int messages, size_t bytes);

@@ -1,4 +1,4 @@
-/* The hooks of a step (docs/step.md). */
+/* Implements the hooks of a step (docs/step.md) and ddp_wait, ddp_sync_all, ddp_share and ddp_serve. */
 #include "context/clock.h"
 #include "context/context.h"
 #include "device/device.h"
@@ -18,7 +18,7 @@
 #include "session/session.h"
 #include "session/start.h"
 
-/* Leaves a hook: the time from here on belongs to phase of layer. */
+/* Leaves a hook. The time from now on belongs to `phase` of `layer`. */
 static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
 {
     if (s != DDP_OK) return ddp__ctx_fail(d, ddp__error(d));
@@ -33,8 +33,8 @@ static ddp_status ddp__members_changed(ddp_ctx *d)
     return DDP__EVENT(d, members_changed, (d, ddp__self(d)));
 }
 
-/* Joining workers enter at the first hook of a step. Collectives of the program between two steps, such as a
- * checkpoint, run among the members of the step before. */
+/* Admits joining workers at the first hook of a step. Collectives of the program between two steps, such as a
+ * checkpoint, therefore run among the members of the previous step. */
 static ddp_status ddp__let_in(ddp_ctx *d)
 {
     d->session->admission_due = 0;
@@ -45,7 +45,7 @@ static ddp_status ddp__let_in(ddp_ctx *d)
     return DDP_OK;
 }
 
-/* Enters a hook of layer: checks it, starts the session at the first one, closes the interval. */
+/* Enters a hook of a layer: checks it, starts the session at the first hook, ends the interval before it. */
 static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp__phase entering)
 {
     if (layer < 0 || layer >= ddp__layers(d))
@@ -82,14 +82,15 @@ int ddp_backward_begin(ddp_ctx *d, int layer)
                       layer);
 }
 
-/* skips: this micro-batch had none. */
+/* Counts a micro-batch of the layer, and passes the gradient to the strategy after the last one. skips 1:
+ * this micro-batch had no gradient. */
 static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
 {
     const ddp__unit *u = ddp__unit_of(d, layer);
     ddp__passes *turn = &d->session->turn[layer];
 
     if (skips && turn->skipped == turn->passes)
-        ddp__gradients_none(d, u); /* they hold nothing of this step */
+        ddp__gradients_none(d, u); /* they contain no value of this step */
     turn->skipped += skips;
     if (++turn->passes > ddp__cfg(d)->micro_batches)
         return ddp__fail(ddp__error(d), DDP_USAGE,
@@ -173,7 +174,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
 {
     int forward;
 
-    /* a layer that was skipped in the first micro-batches alone is skipped in all */
+    /* a layer that was skipped in each micro-batch so far counts as skipped in the remaining ones */
     for (int l = ddp__layers(d) - 1; l >= 0; l--)
         while (d->session->turn[l].skipped && d->session->turn[l].skipped == d->session->turn[l].passes &&
                d->session->turn[l].passes < ddp__cfg(d)->micro_batches)
@@ -196,7 +197,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     if (ddp__cfg(d)->average.first) forward = 0;
     ddp__forward_hooks(d, forward);
     DDP__TRY(DDP__EVENT(d, step_end, (d, ddp__self(d), forward)));
-    /* programs without forward_begin find parameters whole when ddp_step_end returns */
+    /* programs without forward hooks need complete parameters when ddp_step_end returns */
     if (!forward) DDP__TRY(ddp__posted_none(d, 1, "in step_end, and the program has no forward hooks"));
     for (int l = 0; l < ddp__layers(d); l++) d->session->turn[l].passes = d->session->turn[l].skipped = 0;
     if (ddp__engine_of(d, 0)) DDP__TRY(ddp__engine_error(ddp__engine_of(d, 0), ddp__error(d)));
@@ -205,8 +206,9 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     return ddp__abort_check(d, ddp__error(d));
 }
 
-/* The first step loads and warms up, which takes one rank longer than another: behind it those that share a
- * machine or a device begin together, so that they are timed sharing it, as they will run. */
+/* Synchronises the ranks after the first step. That step loads and warms up, which takes longer on one rank
+ * than on another. From then on, ranks that share a machine or a device run at the same time, so that their
+ * times are measured under the load of the run. */
 static ddp_status ddp__timed_together(ddp_ctx *d)
 {
     if (!ddp__engine_of(d, 0) || d->session->plan_final || ddp_step(d) != d->session->timed_from + 1 ||
@@ -228,7 +230,7 @@ int ddp_step_end(ddp_ctx *d)
         s = ddp__finish_step(d);
     }
     if (s == DDP_OK) {
-        const double loss = d->session->info->loss; /* stays until another is told */
+        const double loss = d->session->info->loss; /* kept until another loss is reported */
         ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
         ddp__account_steps(d);
         ddp__step_over(d,
@@ -259,7 +261,8 @@ int ddp_wait(ddp_ctx *d)
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
 }
 
-/* Where gradients are averaged, parameters are equal, and buffers differ. */
+/* Averages the buffers of a layer. Strategies that average gradients keep parameters equal, but not
+ * buffers. */
 static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
 {
     for (int b = 0; b < ddp__count(u->block); b++) {

@@ -1,4 +1,5 @@
-/* What a step, and a newcomer's start, have to do for those who come while a run goes on. */
+/* Admits joining workers during a run: the work of the members in a step, and the start of the joining
+ * worker. */
 #include "config/settings.h"
 #include "context/context.h"
 #include "device/device.h"
@@ -74,10 +75,10 @@ void ddp__admission_ready(ddp_ctx *d)
     ddp__join_ready(d->session->join, ddp__engine_of(d, 0), &l);
 }
 
-/* The coordinator's next word; members and newcomers. */
+/* Posts the coordinator's next control message; on members and joining workers. */
 static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
 {
-    ddp_piece p; /* from rank 0, or the lowest that lives */
+    ddp_piece p; /* sent by rank 0, or by the lowest live rank */
     const ddp_message m =
         ddp__own_word(d, &p, DDP_BROADCAST, 0, &d->session->join_word, sizeof d->session->join_word);
 
@@ -85,7 +86,8 @@ static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
     return ddp__post(d, &m, 0, &d->session->join_ticket, err);
 }
 
-/* The first operations of an epoch with a newcomer. */
+/* Runs the first operations of an epoch with a joining worker: it receives the state, and the plan is
+ * recomputed. */
 static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
 {
     ddp__worker s;
@@ -111,9 +113,9 @@ static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
     double begin = ddp_now();
     int in = 0;
 
-    DDP__TRY(ddp__strategy_drain(d, err)); /* what the members put off is nothing that a newcomer could
-                                              have */
-    /* the newcomer does not know of these words */
+    DDP__TRY(ddp__strategy_drain(d, err)); /* a joining worker cannot receive the work that the members
+                                              have deferred */
+    /* the joining worker does not take part in these messages */
     if (ddp__follows(d) && d->session->drift_ticket >= 0)
         DDP__TRY(ddp__post_wait(d, 0, d->session->drift_ticket, err));
     if (ddp__follows(d)) d->session->drift_ticket = -1;
@@ -128,7 +130,7 @@ static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
     return DDP_OK;
 }
 
-/* What a newcomer gets, at a moment when nothing is in flight. */
+/* Gives a joining worker the state of this member. No message is in flight. */
 static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
 {
     ddp__worker s;
@@ -155,7 +157,7 @@ ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
     return ddp__admission_ask(d, err);
 }
 
-/* ---- newcomers ---- */
+/* ---- joining workers ---- */
 
 ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
 {
@@ -192,7 +194,7 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     if (s == DDP_OK) s = ddp__worker_apply(d, &state, 1, err);
     ddp__worker_free(&state);
     DDP__TRY(s);
-    ddp__coded_start(d, 0); /* what the donor has still to send it sends itself */
+    ddp__coded_start(d, 0); /* the donor itself sends its remaining residuals */
     s = ddp__admission_open(d, wire, err);
     if (s != DDP_OK) wire->table->close(wire);
     if (s == DDP_OK)
@@ -232,7 +234,7 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
     ddp__arrival_close(d);
     if (s != DDP_OK) {
         if (ddp__engine_of(d, 0)) ddp__engine_hush(ddp__engine_of(d, 0));
-        if (err && local.code) *err = local; /* else the context has it */
+        if (err && local.code) *err = local; /* else the context already has the error */
         return s;
     }
     ddp__joining_set(d, DDP__HAS_ENTERED);

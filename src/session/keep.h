@@ -3,18 +3,22 @@
 
 #include "context/context.h"
 
-/* ---- state.c, program.c, join.c: what checkpoints and newcomers hold ---- */
+/* ---- state.c, program.c, join.c: the contents of checkpoints and of a joining worker's state ---- */
 
-/* With the values of now; to be freed by ddp__worker_free also after an error. apply: the small values become
- * the context's (arrays were written where they are); keep_plan 0: another world plans for itself. follow:
- * the times that the run's plan came from, for a newcomer: it goes on following the link. */
+/* list: fills s with the current values. The caller frees it with ddp__worker_free, also after an error.
+ * apply: copies the small values into the context; arrays are already in place. keep_plan 0: the context
+ * makes its own plan, because the world is another one.
+ * follow: takes over the measured times that the run's plan was made from, so that a joining worker follows
+ * the link as the members do. */
 DDP_LIB ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
 
-/* program.c: states of the program. names: [DDP__PROGRAM_NAMES] of all, with commas. list: adds those that
- * have bytes to a list, without bytes; save: with those of now, which release gives back; load: gives the
- * program what was found. */
+/* States of the program (program.c).
+ *   names    writes all names, separated by commas, into out [DDP__PROGRAM_NAMES]
+ *   list     adds every state that has functions to a list, without bytes
+ *   save     fills the list with the current bytes; release returns them to the program
+ *   load     passes the stored bytes to the program */
 DDP_LIB void ddp__program_names(const ddp_ctx *d, char *out);
 DDP_LIB ddp_status ddp__programs_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
 DDP_LIB ddp_status ddp__programs_save(ddp__worker *s, ddp_error *err);

@@ -1,5 +1,5 @@
-/* Workers of one machine as processes: started on a free port, watched, ended when one of them has failed; as
- * threads; and ddp_launch, which gives each a context. */
+/* Runs the ranks of one machine as processes (started on a free port, supervised, ended when one of them
+ * fails) or as threads. ddp_launch gives each of them a context. */
 #include "config/settings.h"
 #include "session/part.h"
 #include "context/context.h"
@@ -14,13 +14,13 @@
 
 #define DDP__MAX_LOCAL 1024
 
-/* What a rank leaves behind in memory shared with the supervisor. */
+/* Result of a rank, in memory shared with the supervisor. */
 typedef struct ddp__verdict {
-    int order; /* 1 for the first that failed, 0 while there is nothing */
+    int order; /* 1 for the first rank that failed, 2 for the second, ...; 0: no failure */
     ddp_error err;
 } ddp__verdict;
 
-/* How a rank ended: its process, and the signal or code; rank -1: none did. */
+/* How a rank ended: its process, and the signal or exit code. rank -1: none did. */
 typedef struct ddp__end {
     int rank, by;
     long pid;
@@ -28,20 +28,21 @@ typedef struct ddp__end {
 
 typedef struct ddp__family {
     int world, alive;
-    int min_world, lost;   /* elastic: ranks whose end does not concern the others */
-    int good;              /* ended with DDP_OK */
-    int *failures;         /* shared: how many have failed */
+    int min_world, lost;   /* elastic: ended ranks that the others can do without */
+    int good;              /* ranks that ended with DDP_OK */
+    int *failures;         /* shared: number of failed ranks */
     ddp__verdict *verdict; /* shared: [world] */
     size_t shared_bytes;
     void *shared;
     pid_t *pid;           /* [world], 0 = ended */
-    ddp__end killed, odd; /* the first by a signal that we did not send, or with a code but no verdict */
-    int rung;             /* next step of the ladder below, -1 = all is well */
-    double rung_at;       /* when it is due */
-    int sent;             /* a signal was sent to all */
+    ddp__end killed, odd; /* the first rank that ended by a signal which the supervisor did not send, and
+                             with a code but no verdict */
+    int rung;             /* next step of the ladder below; -1: no failure */
+    double rung_at;       /* time at which that step is due */
+    int sent;             /* a signal was sent to all ranks */
 } ddp__family;
 
-/* Signals of increasing force and the seconds that each is given. */
+/* Signals of increasing force, and the seconds to wait after each. */
 typedef struct ddp__rung {
     int signal;
     double wait_s;
@@ -49,7 +50,7 @@ typedef struct ddp__rung {
 static const ddp__rung ddp__ladder[] = {{SIGINT, 3}, {SIGTERM, 2}, {SIGKILL, 1}};
 enum { DDP__RUNG_CANCEL = 0, DDP__RUNG_FAILED = 1, DDP__RUNG_LAST = 2 };
 
-/* The life of a forked rank. */
+/* Runs a forked rank, and ends its process. */
 static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const char *addr, ddp__rank_fn fn,
                           void *user)
 {
@@ -57,8 +58,9 @@ static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const 
     ddp_status s;
 
 #ifdef __linux__
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* others would wait for as long as this process is stopped */
-    if (getppid() != parent) _exit(DDP_ABORTED); /* it died before the line above */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* if the supervisor dies, the rank ends: a stopped rank would make
+                                         the others wait */
+    if (getppid() != parent) _exit(DDP_ABORTED); /* the parent died before the line above */
 #else
     (void)parent;
 #endif
@@ -81,10 +83,10 @@ static void ddp__family_signal(ddp__family *f, int signal_number)
         if (f->pid[r] > 0) kill(f->pid[r], signal_number);
 }
 
-/* Of an error that a rank ended with: it was lost, or left. */
+/* Returns 1 if a rank that ended with this error was lost or aborted. */
 static int ddp__is_gone(ddp_status code) { return code == DDP_PEER_LOST || code == DDP_ABORTED; }
 
-/* The others may go on without a rank that ended like that. */
+/* Returns 1 if the other ranks may continue without a rank that ended like this. */
 static int ddp__is_lost(const ddp__family *f, int rank, int code)
 {
     const ddp__verdict *v = &f->verdict[rank];
@@ -93,7 +95,7 @@ static int ddp__is_lost(const ddp__family *f, int rank, int code)
     return WIFSIGNALED(code) || (ddp__atomic_load(&v->order) && ddp__is_gone(v->err.code));
 }
 
-/* Notes how a rank ended. */
+/* Records how a rank ended. */
 static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
 {
     const int signaled = WIFSIGNALED(code), by = signaled ? WTERMSIG(code) : WEXITSTATUS(code);
@@ -118,7 +120,7 @@ static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
     }
 }
 
-/* Waits for all, urging those that do not end. 1 if it was cancelled. */
+/* Waits for all ranks, and sends signals to those that do not end. Returns 1 if the run was cancelled. */
 static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double grace_s)
 {
     double pause = 0.001;
@@ -128,7 +130,9 @@ static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double 
         for (int r = 0; r < f->world; r++) {
             pid_t got = f->pid[r] > 0 ? waitpid(f->pid[r], &code, WNOHANG) : 0;
             if (got < 0 && errno == EINTR) continue;
-            if (got < 0) code = 0; /* reaped behind our back (SIGCHLD ignored): its verdict must do */
+            if (got < 0)
+                code = 0; /* another part of the program reaped the process (SIGCHLD ignored): use
+                                      its verdict */
             if (got) ddp__rank_ended(f, r, code, grace_s);
         }
         if (cancel && !cancelled && ddp__atomic_load(cancel)) {
@@ -157,7 +161,7 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
         order = ddp__atomic_load(&f->verdict[r].order);
         if (!order || order >= least) continue;
         if (f->min_world && f->good >= f->min_world && ddp__is_gone(f->verdict[r].err.code))
-            continue; /* one of those that the others did without */
+            continue; /* the other ranks continued without it */
         least = order;
         first = r;
     }
@@ -180,7 +184,7 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
     return DDP_OK;
 }
 
-/* A free port of the loopback interface. */
+/* Listens on a free port of the loopback interface. */
 static ddp_status ddp__listen_here(ddp__addr *at, int *fd, ddp_error *err)
 {
     int count;
@@ -189,7 +193,7 @@ static ddp_status ddp__listen_here(ddp__addr *at, int *fd, ddp_error *err)
     return ddp__tcp_listen(at, fd, at, err);
 }
 
-/* Forks all ranks; on failure ends those that were. */
+/* Forks all ranks. On failure ends those that were forked. */
 static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp__rank_fn fn, void *user,
                                    ddp_error *err)
 {
@@ -255,8 +259,8 @@ ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, doub
 typedef struct ddp__team {
     pthread_mutex_t lock;
     pthread_cond_t gate;
-    int open;  /* 1: go, -1: not all could be started */
-    int ranks; /* that were drawn */
+    int open;  /* 1: run; -1: not all threads could be started */
+    int ranks; /* ranks assigned so far */
     ddp__rank_fn fn;
     void *user;
     ddp_error first;
@@ -336,7 +340,7 @@ static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, vo
     if (*addr) cfg.addr = addr;
     d = ddp__open(&cfg, L->list, L->hub, listen_fd, err);
     if (!d) {
-        if (L->hub) ddp__hub_leave(L->hub, rank); /* or the others would wait for its first byte */
+        if (L->hub) ddp__hub_leave(L->hub, rank); /* else the others would wait for its first byte */
         return err->code;
     }
     code = L->fn(d, L->user);
@@ -367,10 +371,12 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list, int (*
     if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
     if (!given->no_env) DDP__DO(ddp__env_read(&env, err));
     cfg = *given;
-    if (env.launcher) cfg.rank = cfg.world = 0; /* it made the ranks: this is one of them */
+    if (env.launcher)
+        cfg.rank = cfg.world = 0; /* the launcher started the ranks; this process is one of
+                                                   them */
     /* one worker, or one rank of a world whose other ranks are started elsewhere */
     if (cfg.world <= 1 || cfg.addr) return (int)ddp__launch_rank(cfg.rank, -1, "", &L, err);
-    /* every rank would fail in the same way: once is enough */
+    /* check the configuration once, because every rank would fail in the same way */
     DDP__DO(ddp__config_resolve(given, list, &cfg, &ops, err));
     if (cfg.transport == DDP_MPI) {
         s = ddp__fail(err, DDP_USAGE,

@@ -1,4 +1,4 @@
-/* The part of a context that belongs to this module. */
+/* Allocates the part of a context that belongs to src/session. */
 #include "session/part.h"
 
 int ddp__session_open(ddp_ctx *d)

@@ -1,4 +1,4 @@
-/* The part of a context that belongs to src/session. */
+/* Defines the part of a context that belongs to src/session. */
 #pragma once
 
 #include "context/context.h"
@@ -6,39 +6,40 @@
 #include "session/cut.h"
 #include "session/session.h"
 
-/* Where a layer is in a step. */
+/* Progress of a layer in the current step. */
 typedef struct ddp__passes {
-    int passes;  /* backward_end calls in this step */
+    int passes;  /* backward_end and skip calls in this step */
     int skipped; /* micro-batches of this step without a gradient (ddp_skip) */
 } ddp__passes;
 
 struct ddp__session {
-    ddp__passes *turn;      /* [layers], from the start on */
+    ddp__passes *turn;      /* [layers], exists once the session has started */
     const ddp__cut *cut;    /* NULL: each rank has the whole model; borrowed */
-    ddp__layer_cost *model; /* [cut->layers] where all stages follow one plan; NULL: each rank plans its own
+    ddp__layer_cost *model; /* [cut->layers] if all stages follow one plan; NULL: each rank plans its own
                                layers */
-    int edge_messages;      /* of a pipeline, which may be under way at a time, and their bytes */
+    int edge_messages;      /* pipeline: messages that may be in flight at a time, and their size in bytes */
     size_t edge_bytes;
-    ddp__tls *tls;              /* NULL = plain */
-    struct ddp__join *join;     /* serves newcomers; NULL where none can come */
-    long join_ticket;           /* the coordinator's word on newcomers on the way, or -1 */
-    int32_t join_word;          /* id to admit, or -1 */
-    struct ddp__joiner *joiner; /* this worker is one, not yet in; else NULL */
-    int admission_due;          /* a period is over: the next hook of a layer lets joining workers in */
+    ddp__tls *tls;              /* NULL: connections without TLS */
+    struct ddp__join *join;     /* serves joining workers; NULL if none can join */
+    long join_ticket;           /* ticket of the coordinator's message about the next joining worker, or -1 */
+    int32_t join_word;          /* its content: id to admit, or -1 */
+    struct ddp__joiner *joiner; /* this worker is joining and has not entered yet; else NULL */
+    int admission_due;          /* a period has ended: the next hook of a layer admits joining workers */
     uint64_t saves_as;          /* run identity in its checkpoints; 0: none yet */
-    struct ddp__desk *desk;     /* of a rank that serves; NULL */
-    ddp_step_info *info;        /* what was reported of this step, and the last loss */
-    int mixed;                  /* layers belong to unlike groups */
-    ddp_blob plan;              /* in force; no bytes = none */
+    struct ddp__desk *desk;     /* server thread of a rank that serves, or NULL */
+    ddp_step_info *info;        /* values reported for this step, and the last loss */
+    int mixed;                  /* layers belong to different groups */
+    ddp_blob plan;              /* current plan; no bytes: none */
     ddp_profile profile;        /* profile.layers 0 = none yet */
-    int plan_steps;             /* of a period of what the strategy sends */
-    long drift_ticket;          /* the first rank's word on planning again, or -1 */
+    int plan_steps;             /* steps in a period of the strategy's messages */
+    long drift_ticket;          /* ticket of the first rank's message about a new plan, or -1 */
     struct {
         int again;
         ddp_link link[2];
     } drift_word;
-    long timed_from;          /* the first step of those that are timed for the plan */
-    int measured, plan_final; /* it came from clocks: it follows the link; no measured one will replace it */
+    long timed_from;          /* first step of those that are measured for the plan */
+    int measured, plan_final; /* the plan comes from measured times: it follows the link; no measured plan
+                                 will replace it */
     ddp__same same[DDP__JOIN_SAMES];  /* ddp_same */
     ddp__same usual[DDP__JOIN_SAMES]; /* ddp_usually_same */
     int sames, usuals;
@@ -47,5 +48,5 @@ struct ddp__session {
     char unlike[400]; /* ddp_unlike */
 };
 
-/* part.c. open: 0: out of memory. */
+/* Allocates the part (part.c). Returns 0 if memory is short. */
 DDP_LIB int ddp__session_open(ddp_ctx *d);

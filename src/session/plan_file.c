@@ -1,10 +1,11 @@
-/* Plans from files: the JSON object that `plan partial` prints. */
+/* Reads plans from files: the JSON object that `plan partial` prints. */
 #include "context/context.h"
 #include "session/part.h"
 #include "plan/partial/partial.h"
 #include "session/planning.h"
 
-/* Marks the layers of one list; assign: as averaged in the step, else as filling it. */
+/* Adds the layers of one list to a step of the plan. assign 1: the layers are averaged in that step; 0: they
+ * are extra averages that fill idle time in it. */
 static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int step, int layers, int assign,
                                  ddp_plan *plan, ddp_error *err)
 {
@@ -56,8 +57,8 @@ static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int l
     return DDP_OK;
 }
 
-/* The number of layers of a plan: its member `layers`, else the highest number in its sets and 1; 0:
- * neither. */
+/* Returns the number of layers of a plan: its member `layers`, else the highest number in its sets plus 1; 0:
+ * neither exists. */
 static double ddp__plan_count(const ddp__json *root)
 {
     const ddp__json *layers = ddp__json_get(root, "layers"), *sets = ddp__json_get(root, "sets"), *set, *v;
@@ -95,7 +96,7 @@ ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error 
 
 /* ---- the plan of a run ---- */
 
-/* A plan for another number of rows: of another model, or of one stage alone. */
+/* Reports a plan with another number of rows: it is for another model, or for one stage only. */
 static ddp_status ddp__plan_counts(const ddp_ctx *d, const ddp__json *root, ddp_error *err)
 {
     const int rows = ddp__stages_rows(d),
@@ -118,7 +119,7 @@ static ddp_status ddp__plan_counts(const ddp_ctx *d, const ddp__json *root, ddp_
                      ddp__cfg(d)->plan_path, count, layers, parts, d->session->cut->stage, ddp__layers(d));
 }
 
-/* Its names, where it has any, are the model's. */
+/* Checks that the layer names in the plan, if any, are those of the model. */
 static ddp_status ddp__plan_names(const ddp_ctx *d, const ddp__json *root, ddp_error *err)
 {
     const ddp__json *names = ddp__json_get(root, "names"), *v;

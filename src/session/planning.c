@@ -1,5 +1,6 @@
-/* Profile -> plan: the first rank of a team has its strategy plan, everyone takes that plan, and plans
- * again when the link has moved by a fifth. What a plan says only the strategy knows: here it is bytes. */
+/* Makes a plan from a profile. The first rank of a team lets its strategy plan, all ranks use that plan, and
+ * it is recomputed when the link has changed by more than 20 %. Only the strategy interprets a plan; this
+ * file treats it as bytes. */
 #include "context/context.h"
 #include "device/device.h"
 #include "exchange/events.h"
@@ -15,13 +16,21 @@
 #include "session/part.h"
 #include "session/planning.h"
 
-enum { DDP__DRIFT_PERIODS = 4 };                   /* how often rank 0 says whether to plan again */
-enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 }; /* and why: LINK_MOVED + the link that did */
+enum {
+    DDP__DRIFT_PERIODS = 4
+}; /* periods between two messages of the team's first rank
+                                                      about a new plan */
+enum {
+    DDP__PLAN_STALE = 1,
+    DDP__LINK_MOVED = 2
+}; /* reason for a new plan; LINK_MOVED + number of the
+                                                      link that changed */
 static const double ddp__drift_limit = 0.2;
 
 /* ---- what the strategy sends in a period ---- */
 
-/* *steps of it; NULL with *n 0 where the strategy does not tell. A list of the caller's. */
+/* Lists the messages of a period of *steps steps; the caller frees *list. *list is NULL and *n is 0 if the
+ * strategy does not list its messages. */
 static ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err)
 {
     int room = ddp__layers(d);
@@ -29,7 +38,7 @@ static ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *s
     *list = NULL;
     *n = 0;
     *steps = 1;
-    for (; ddp__ops(d)->transfers; room *= 2) { /* as many as fit: there may be more */
+    for (; ddp__ops(d)->transfers; room *= 2) { /* the list was full, so there may be more messages */
         if (!ddp__reserve(*list, room)) {
             ddp__array_free(*list);
             return ddp__fail(err, DDP_MEMORY, "out of memory for %d transfers", room);
@@ -40,7 +49,7 @@ static ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *s
     return DDP_OK;
 }
 
-/* When a message may begin, from the start of its step's backward. */
+/* Returns the earliest start of a message, in seconds from the start of its step's backward pass. */
 static double ddp__transfer_ready(const ddp_profile *p, const ddp_transfer *t)
 {
     double ready = 0;
@@ -49,10 +58,10 @@ static double ddp__transfer_ready(const ddp_profile *p, const ddp_transfer *t)
     return ready;
 }
 
-/* ---- two links: the bits do not depend on which, since sums go in rank order over either ---- */
+/* ---- two links: results are bit-identical over either link, because sums run in rank order ---- */
 
-/* A message takes the link that would finish it first, behind what was given to that link before: the
- * rule of a list scheduler. */
+/* Assigns a message to the link that would complete it first, after the messages already assigned to that
+ * link (list scheduling). */
 static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, const ddp_link *link,
                                double *free_at)
 {
@@ -124,7 +133,8 @@ ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
 
 /* ---- prediction ---- */
 
-/* Seconds of a period's transfers in all, and outside of its backward passes. */
+/* Returns the exposed seconds of a period's transfers, outside of its backward passes; *comm: seconds in
+ * all. */
 static double ddp__transfers_exposed(ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, int n,
                                      double backward, double *comm)
 {
@@ -164,7 +174,7 @@ static void ddp__plan_tell(ddp_ctx *d, const ddp_transfer *t, int n, int steps)
              1e3 * ddp__stats(d)->predicted_step_s, ddp__stats(d)->predicted_hidden_pct);
 }
 
-/* What a step should take, into the statistics. */
+/* Stores the predicted step time in the statistics. */
 static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
 {
     const ddp_profile *p = &d->session->profile;
@@ -179,7 +189,7 @@ static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
     }
     if (ddp__team_size(d) > 1) exposed = ddp__transfers_exposed(d, p, t, n, backward, &comm);
     d->session->plan_steps = steps;
-    if (ddp__ops(d)->transfers) { /* else nobody knows */
+    if (ddp__ops(d)->transfers) { /* without a list of messages there is no prediction */
         ddp__stats(d)->predicted_step_s = forward + p->between_s + backward + exposed / steps;
         ddp__stats(d)->predicted_hidden_pct = !(comm > 0)      ? 100
                                               : exposed < comm ? 100 * (1 - exposed / comm)
@@ -192,7 +202,7 @@ static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
 
 /* ---- one plan for all ---- */
 
-/* What of it reaches all before the plan does. */
+/* Header that all ranks receive before the plan. */
 typedef struct ddp__plan_head {
     uint64_t size, hash;
 } ddp__plan_head;
@@ -201,8 +211,8 @@ enum { DDP__PLAN_MOST = 1 << 28 }; /* bytes */
 
 static uint64_t ddp__plan_hash(const ddp_blob *b) { return ddp__hash(DDP__HASH_START, b->bytes, b->size); }
 
-/* The first rank's plan in place of *b. In an elastic world the first one may be lost between its two
- * words; then the next one begins again. */
+/* Replaces *b by the plan of the first rank. In an elastic world the first rank may be lost between its two
+ * messages; then the next rank sends both again. */
 static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
 {
     uint64_t live;
@@ -266,14 +276,14 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
     ddp_blob plan = {NULL, 0};
 
     if (!ddp__ops(d)->plan_make) return DDP_OK;
-    /* who leads may be lost before it has shared its plan */
+    /* the first rank may be lost before it has sent its plan */
     if (ddp__team_place(d) == 0 || ddp__cfg(d)->elastic.min_world)
         DDP__TRY(DDP__EVENT(d, plan_make, (d, ddp__self(d), p, 1, &plan)));
     return ddp__plan_set(d, &plan, p, err);
 }
 
-/* The strategy takes this plan; of the whole model, the stage's rows of it. Freed here. p: the rank's own
- * times. */
+/* Passes a plan to the strategy; of a plan of the whole model, this stage's rows. Frees the plan. p: the
+ * rank's own times. */
 static ddp_status ddp__plan_adopt(ddp_ctx *d, ddp_plan *plan, const ddp_profile *p, ddp_error *err)
 {
     ddp_blob blob = {NULL, 0};
@@ -294,7 +304,7 @@ static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_erro
     return ddp__plan_adopt(d, &plan, p, err);
 }
 
-/* One plan for all stages: the first rank of each team makes it, of the same numbers. */
+/* Makes one plan for all stages: the first rank of each team computes it from the same numbers. */
 static ddp_status ddp__plan_of_model(ddp_ctx *d, const ddp_profile *model, const ddp_profile *p,
                                      ddp_error *err)
 {
@@ -306,7 +316,7 @@ static ddp_status ddp__plan_of_model(ddp_ctx *d, const ddp_profile *model, const
     return ddp__plan_adopt(d, &plan, p, err);
 }
 
-/* A profile has a row for each layer of the model. */
+/* Reads the profile, which has a row for each layer of the model. */
 static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
     const int layers = d->session->cut ? d->session->cut->layers : ddp__layers(d);
@@ -328,8 +338,8 @@ static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *
     return DDP_OK;
 }
 
-/* Without measuring: *model of all layers, where the plan needs one (else no layers), *p of this rank's.
- * Freed by the caller also after an error. */
+/* Makes the profiles that need no measurement: *model of all layers if the plan needs it (else without
+ * layers), *p of this rank's layers. The caller frees both, also after an error. */
 static ddp_status ddp__profile_first(ddp_ctx *d, ddp_profile *model, ddp_profile *p, ddp_error *err)
 {
     if (ddp__cfg(d)->profile_path && !d->session->cut) return ddp__profile_from_file(d, p, err);
@@ -344,14 +354,14 @@ static ddp_status ddp__profile_first(ddp_ctx *d, ddp_profile *model, ddp_profile
                : DDP_OK;
 }
 
-/* What follows from a profile that will stay. */
+/* Assigns links and predicts the step time from a profile that will not change. */
 static ddp_status ddp__plan_settled(ddp_ctx *d, ddp_error *err)
 {
     DDP__TRY(ddp__balance_links(d, &d->session->profile, err));
     return ddp__predict(d, err);
 }
 
-/* The plan before anything is measured. */
+/* Makes the plan without measured times. */
 static ddp_status ddp__plan_unmeasured(ddp_ctx *d, const ddp_profile *model, const ddp_profile *p,
                                        ddp_error *err)
 {
@@ -361,7 +371,7 @@ static ddp_status ddp__plan_unmeasured(ddp_ctx *d, const ddp_profile *model, con
     if (ddp__cfg(d)->plan_path) return ddp__plan_from_file(d, p, err);
     if (d->session->model) return ddp__plan_of_model(d, model, p, err);
     if (d->session->plan_final) return ddp__plan_make(d, p, err);
-    /* the same on all ranks by itself */
+    /* all ranks compute the same plan, so it needs no broadcast */
     s = DDP__EVENT(d, plan_make, (d, ddp__self(d), p, 0, &plan));
     if (s == DDP_OK) s = ddp__plan_take(d, &plan, p, err);
     ddp_blob_free(&plan);
@@ -415,9 +425,9 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
     return ddp__plan_settled(d, err);
 }
 
-/* ---- again ---- */
+/* ---- drift ---- */
 
-/* The first rank's word travels unhurried, during the period after it was given. */
+/* Posts the first rank's message about a new plan at normal priority; it is read one plan length later. */
 static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 {
     double most = ddp__drift_limit;

@@ -1,4 +1,4 @@
-/* States of the program (ddp_add_state), and their way into checkpoints and to joining workers. */
+/* Registers the states of the program (ddp_add_state), and passes them to checkpoints and joining workers. */
 #include "context/context.h"
 #include "session/part.h"
 #include "session/keep.h"
@@ -8,8 +8,8 @@
 typedef struct ddp__program {
     ddp_program_state of;
     char name[32];
-    void *bytes; /* that save gave, until release */
-    int lent;    /* there are such bytes, which may be NULL */
+    void *bytes; /* bytes from save, until release */
+    int lent;    /* 1: save has returned bytes, which may be NULL */
 } ddp__program;
 
 DDP_STATIC_ASSERT((int)DDP__PROGRAMS == (int)DDP_PROGRAM_STATES,
@@ -17,7 +17,7 @@ DDP_STATIC_ASSERT((int)DDP__PROGRAMS == (int)DDP_PROGRAM_STATES,
 DDP_STATIC_ASSERT(sizeof DDP__PROGRAM - 1 + sizeof((ddp__program *)0)->name <= sizeof((ddp__tensor *)0)->name,
                   "a file has room for the name of a state");
 
-/* A name is part of a list with commas, and of a file. */
+/* Checks a name, which becomes part of a list with commas and of a file. */
 static int ddp__program_name_fits(const char *name)
 {
     const size_t n = name ? strlen(name) : 0;
@@ -83,8 +83,8 @@ void ddp__program_names(const ddp_ctx *d, char *out)
 
 /* ---- the calls ---- */
 
-/* What a function of the program did: it may have called the context, which is an error, or told why it
- * failed. */
+/* Evaluates the return of a function of the program: it may have called the context, which is an error, or
+ * have failed with a reason. */
 static ddp_status ddp__program_over(ddp_ctx *d, const ddp__program *p, int code, ddp_error *why,
                                     ddp_error *err)
 {
@@ -124,7 +124,7 @@ static ddp_status ddp__program_lend(const ddp__worker *s, ddp__tensor *t, ddp_er
     return DDP_OK;
 }
 
-/* ---- what the state of a worker has of them ---- */
+/* ---- program states in the state of a worker ---- */
 
 ddp_status ddp__programs_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
 {

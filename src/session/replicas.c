@@ -7,9 +7,10 @@
 #include "session/part.h"
 #include "session/start.h"
 
-enum { DDP__HASHED_FLOATS = 1 << 16 }; /* of a device, at a time */
+enum { DDP__HASHED_FLOATS = 1 << 16 }; /* floats copied from a device at a time */
 
-/* Never 0, which is a lost rank's. room: [DDP__HASHED_FLOATS], where the layers are on a device. */
+/* Hashes a block. The hash is never 0, because 0 marks a lost rank. room: [DDP__HASHED_FLOATS] if the layers
+ * are on a device, else NULL. */
 static ddp_status ddp__block_hash(ddp_ctx *d, const ddp_block *k, float *room, uint64_t *out, ddp_error *err)
 {
     uint64_t hash = DDP__HASH_START;
@@ -41,7 +42,7 @@ static int ddp__in_group(const ddp_ctx *d, int group, int rank)
     return !ranks;
 }
 
-/* Whether number `at` of the hashes of a rank of this group is not this rank's. */
+/* Returns 1 if hash number `at` of any rank in this group differs from this rank's. */
 static int ddp__hashes_differ(const ddp_ctx *d, const uint64_t *all, size_t each, size_t at, int group)
 {
     const uint64_t own = all[(size_t)ddp__team_place(d) * each + at];

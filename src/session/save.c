@@ -1,4 +1,4 @@
-/* Saving and loading a context. */
+/* Saves and loads the state of a context: ddp_checkpoint_save and ddp_checkpoint_load. */
 #include "context/clock.h"
 #include "context/context.h"
 #include "session/part.h"
@@ -26,14 +26,14 @@ static ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, 
     return code;
 }
 
-/* What the workers tell before a checkpoint: where, and how far they are. */
+/* Control message that the workers send to servers before a checkpoint: folder, step and micro-batches. */
 typedef struct ddp__save_word {
     int64_t step, taken;
     int32_t keep, unused;
     char folder[1000];
 } ddp__save_word;
 
-/* Of the lowest worker that lives, to all. */
+/* Broadcasts the message of the lowest live worker to all ranks. */
 static ddp_status ddp__save_told(ddp_ctx *d, ddp__save_word *w, ddp_error *err)
 {
     ddp__save_word *all;
@@ -106,7 +106,8 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
     return ddp__save(d, folder, keep, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
 
-/* Of other stages or replicas, or of another run's averages. */
+/* Clears the residuals of the edges, which belong to other stages or replicas, or to the averages of another
+ * run. */
 static void ddp__residuals_clear(ddp_ctx *d, const char *folder)
 {
     if (!d->session->cut || !d->session->cut->residuals) return;

@@ -1,5 +1,5 @@
-/* A strategy's serve: on a thread of its own beside the worker's, what it may call, and the ranks beside it
- * that compute. */
+/* Runs a strategy's serve function on its own thread next to a worker, implements the calls that serve may
+ * make, and sets up the ranks that compute. */
 #include "context/clock.h"
 #include "context/context.h"
 #include "exchange/events.h"
@@ -9,14 +9,14 @@
 #include "session/part.h"
 #include "session/serve.h"
 
-/* Where that thread and the worker's meet. */
+/* State shared by the server thread and the worker's thread. */
 struct ddp__desk {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
-    int running, over; /* the thread is there; serve has returned, under lock */
+    int running, over; /* the thread was started; serve has returned, under lock */
     int wake;          /* atomic */
-    ddp_status status; /* of serve; under lock */
+    ddp_status status; /* result of serve; under lock */
 };
 
 ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
@@ -27,7 +27,7 @@ ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
                 : DDP_OK;
 }
 
-/* ---- beside a worker ---- */
+/* ---- server thread of a worker ---- */
 
 static void *ddp__desk_run(void *arg)
 {
@@ -37,7 +37,7 @@ static void *ddp__desk_run(void *arg)
     ddp_status s;
     int code;
 
-    do code = ddp__ops(d)->serve(d, ddp__self(d)); /* its share is in the worker's own checkpoint */
+    do code = ddp__ops(d)->serve(d, ddp__self(d)); /* the worker's own checkpoint includes this share */
     while (code == (int)DDP_SERVE_SAVE);
     s = ddp__serve_status(d, code, &err);
     if (s != DDP_OK) ddp__engine_abort(ddp__engine_of(d, 0), s, err.msg);
@@ -125,7 +125,7 @@ int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...)
     if (ddp__engine_of(d, 0))
         ddp__engine_abort(ddp__engine_of(d, 0), code, text);
     else
-        ddp__fail(ddp__error(d), code, "%s", text); /* no other thread is there */
+        ddp__fail(ddp__error(d), code, "%s", text); /* there is no other thread */
     return (int)code;
 }
 
@@ -138,7 +138,7 @@ void ddp_server_set(ddp_ctx *d, int *flag, int value)
     pthread_mutex_unlock(&d->session->desk->lock);
 }
 
-/* A failure ends serve, and with it the wait. */
+/* A failure ends serve, which also ends this wait. */
 int ddp_server_await(ddp_ctx *d, const int *flag)
 {
     struct ddp__desk *k = d->session->desk;
@@ -184,7 +184,8 @@ ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
     return s;
 }
 
-/* Who plans and measures together: the ranks that compute, in an elastic world a group that may shrink. */
+/* Makes the computing ranks the team that plans and measures together; in an elastic world they are a group
+ * that may shrink. */
 void ddp__computing_team(ddp_ctx *d)
 {
     if (!ddp_servers(d)) return;

@@ -1,4 +1,5 @@
-/* Opening and closing a context, and what can be asked of it. */
+/* Opens and closes a context, registers its layers and optimizer, and answers queries about its plan and
+ * links. */
 #include "config/settings.h"
 #include "context/context.h"
 #include "device/device.h"
@@ -65,7 +66,7 @@ ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub 
     return d;
 }
 
-/* What it came to, for the log: ddprun reads these lines. */
+/* Logs a summary of the run. ddprun parses these lines. */
 static void ddp__closing_tell(ddp_ctx *d)
 {
     ddp_stats s;
@@ -81,8 +82,8 @@ static void ddp__closing_tell(ddp_ctx *d)
                  1e-6 * (double)s.bytes_sent);
 }
 
-/* In a forked child: the peers must not take its end for the parent's. Locks, threads and memory stay as they
- * are. */
+/* Closes the descriptors in a forked child, so that the peers do not take its end for the parent's. Locks,
+ * threads and memory are not touched. */
 static void ddp__disown(ddp_ctx *d)
 {
     ddp__joiner_disown(d->session->joiner);
@@ -105,7 +106,7 @@ void ddp_close(ddp_ctx *d)
     ddp__device_stop(d);
     if (ddp__second_of(d)) ddp__engine_close(ddp__second_of(d));
     if (ddp__engine_of(d, 0)) ddp__engine_close(ddp__engine_of(d, 0));
-    ddp__join_close(d->session->join); /* the coordinator's word may have been on its way until then */
+    ddp__join_close(d->session->join); /* until now the coordinator's message may have been in flight */
     ddp__tls_free(d->session->tls);
     ddp__graphs_free(d);
     ddp__strategy_close(d);
@@ -152,7 +153,7 @@ int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, si
             "values it has are needed",
             layer ? layer : "", count, (void *)params);
     l = ddp_layer_named(d, layer);
-    if (l < 0 || ddp__started(d)) { /* too late: ddp_add_layer says so */
+    if (l < 0 || ddp__started(d)) { /* if it is too late, ddp_add_layer returns the error */
         memset(&first, 0, sizeof first);
         first.name = layer;
         first.params = params;

@@ -1,9 +1,9 @@
-/* One plan for a model that is cut into stages, of which each stage takes the rows of its own layers. All
- * replicas then average each layer in the step in which unpipelined workers average it.
+/* Makes one plan for a model that is cut into stages; each stage takes the rows of its own layers. All
+ * replicas then average each layer in the step in which workers without a pipeline average it.
  *
- * A measured plan is made by each stage for itself instead: the averages of a stage overlap with its own
- * backward pass, over its own link, and a plan for one worker's backward would give all its layers to few
- * steps. */
+ * A measured plan, in contrast, is made by each stage for itself: the averages of a stage overlap with its
+ * own backward pass, over its own link. A plan for the backward pass of one worker would assign all layers of
+ * a stage to few steps. */
 #include "context/context.h"
 #include "session/part.h"
 #include "exchange/events.h"
@@ -12,9 +12,9 @@
 #include "plan/partial/partial.h"
 #include "session/planning.h"
 
-/* ---- what is known of the layers of other stages ---- */
+/* ---- figures of the layers of other stages ---- */
 
-/* Each stage's part of each layer into own [layers]. */
+/* Stores this stage's part of each layer in own [layers]. */
 static void ddp__stages_fill(const ddp_ctx *d, ddp__layer_cost *own)
 {
     for (int l = 0; l < ddp__layers(d); l++) {
@@ -28,7 +28,8 @@ static void ddp__stages_fill(const ddp_ctx *d, ddp__layer_cost *own)
     }
 }
 
-/* A stage averages the parts of the values that it has, which are not the parts of the whole layer. */
+/* Rejects split_params for a layer on several stages: a stage divides the values that it has, which does not
+ * give the parts of the whole layer. */
 static ddp_status ddp__stages_parts(const ddp_ctx *d, ddp_error *err)
 {
     for (int k = 0; k < d->session->cut->layers; k++) {
@@ -117,8 +118,8 @@ ddp_status ddp__stages_take(const ddp_ctx *d, const ddp_plan *whole, ddp_plan *o
     own->cost = whole->cost;
     for (int k = 0, from = 0; k < d->session->cut->layers; k++, from += parts) {
         parts = ddp__parts_for(d, (size_t)d->session->model[k].trained);
-        if (l == ddp__layers(d) || d->session->cut->whole[l] != k) continue; /* another stage's */
-        /* the last part has the buffers too: of a stage that has nothing else it is the only one */
+        if (l == ddp__layers(d) || d->session->cut->whole[l] != k) continue; /* layer of another stage */
+        /* The last part includes the buffers. It is the only part of a stage that has only buffers. */
         for (int i = parts - ddp_parts_of(d, l); i < parts; i++, row++) {
             own->step_of[row] = whole->step_of[from + i];
             for (int h = 0; whole->fill && h < whole->period; h++)

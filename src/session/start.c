@@ -1,4 +1,4 @@
-/* The start of a session: layers are frozen, compared across ranks and made equal. */
+/* Starts a session: freezes the layers, compares them across ranks and makes them equal. */
 #include "config/settings.h"
 #include "context/clock.h"
 #include "context/context.h"
@@ -16,7 +16,8 @@
 #include "session/serve.h"
 #include "session/start.h"
 
-/* A system that promises more memory than it has would end the process later, without a word. */
+/* Checks the memory that the optimizer state needs. A system that overcommits memory would later kill the
+ * process without an error. */
 static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
 {
     const double total = ddp__memory_total();
@@ -51,8 +52,8 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 
 /* ---- teams ---- */
 
-/* A team are the ranks that register the same layers, and plan and measure together: those of the group of
- * all of a rank's layers; all ranks where layers belong to none or to several. */
+/* Determines the team: the ranks that register the same layers, and plan and measure together. It is the
+ * group of all of a rank's layers, or all ranks if the layers belong to no group or to several. */
 static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 {
     ddp_config checked = *ddp__cfg(d);
@@ -72,7 +73,7 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
         if (group) groups = 1;
         if (group != ddp__unit_of(d, 0)->group) d->session->mixed = 1;
     }
-    if (ddp__norm_is_shared(d)) checked.clip_norm = 0; /* which a pipeline knows */
+    if (ddp__norm_is_shared(d)) checked.clip_norm = 0; /* a pipeline shares the norm */
     DDP__TRY(ddp__goes_check(&checked, ddp__ops(d), groups, err));
     if (d->session->mixed) team = 0;
     ddp__team_set(d, team, team ? ddp__engine_group_size(ddp__engine_of(d, 0), team) : ddp_world(d),
@@ -83,8 +84,8 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* Everybody starts from the parameters of rank 0, or of the first rank of a layer's group, buffers
- * and frozen layers included. */
+/* Distributes the parameters of rank 0, or of the first rank of a layer's group, to all ranks, with buffers
+ * and frozen layers. */
 ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 {
     for (int l = 0; l < ddp__layers(d); l++)
@@ -100,7 +101,7 @@ ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* The longest message of a session is all its layers at once. */
+/* Sets the limit of check_writes: the longest message of a session contains all layers. */
 static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
 {
     size_t count = 0;
@@ -112,7 +113,7 @@ static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
     return ddp__engine_guard(ddp__engine_of(d, 0), count, err);
 }
 
-/* Without this, ranks whose program forgot to give the gradients would part in silence. */
+/* Checks that the program has registered gradients. Otherwise ranks would diverge without an error. */
 static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
 {
     int frozen = 0;
@@ -129,8 +130,8 @@ static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
                      ddp__ops(d)->name, ddp__layers(d));
 }
 
-/* A joining worker whose optimizer began at zero would take other steps than the members, without an
- * error. */
+/* Checks that the program has registered the state of its own optimizer. A joining worker whose optimizer
+ * began at zero would take different steps than the members, without an error. */
 static ddp_status ddp__own_state_given(const ddp_ctx *d, ddp_error *err)
 {
     if (ddp__optimizer(d)->update || d->session->programs ||
@@ -171,7 +172,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     }
     DDP__TRY(DDP__EVENT(d, start, (d, ddp__self(d))));
     if (ddp__engine_of(d, 0)) ddp__admission_ready(d);
-    if (joins) { /* from here on it has an engine, and the members' state */
+    if (joins) { /* from now on the joining worker has an engine and the members' state */
         DDP__TRY(ddp__arrival_enter(d, err));
         DDP__TRY(ddp__device_start(d, d->session->edge_messages, d->session->edge_bytes, err));
     }

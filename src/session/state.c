@@ -1,4 +1,4 @@
-/* What a context is made of, as a list for checkpoints and newcomers. */
+/* Lists the state of a context for checkpoints and joining workers. */
 #include "context/context.h"
 #include "exchange/average.h"
 #include "exchange/events.h"
@@ -12,17 +12,17 @@
 
 enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 7 };
 
-/* ---- which values of which layers of the model a worker has ---- */
+/* ---- values of the model's layers that a worker has ---- */
 
-/* Where the list of a layer's shares stands. */
+/* Position in the list of a layer's shares. */
 typedef struct ddp__share_walk {
-    size_t at[2]; /* values of its parameters, of its buffers so far */
-    int piece;    /* that the optimizer takes as one */
+    size_t at[2]; /* values of its parameters and of its buffers so far */
+    int piece;    /* piece that the optimizer updates as one */
     size_t in_piece, trained, state;
 } ddp__share_walk;
 
-/* Where value `at` of unit l's parameters or buffers lies in its whole layer; at most *n follow it there
- * too. */
+/* Returns the offset, within the whole layer, of value `at` of unit l's parameters or buffers. Reduces *n to
+ * the number of values that are contiguous there too. */
 static size_t ddp__share_from(const ddp_ctx *d, int l, int buffers, size_t at, size_t *n)
 {
     const ddp__cut *c = d->session->cut;
@@ -36,7 +36,7 @@ static size_t ddp__share_from(const ddp_ctx *d, int l, int buffers, size_t at, s
     return at;
 }
 
-/* The shares of a block, into out unless it is NULL; how many. */
+/* Stores the shares of a block in out, unless it is NULL. Returns their number. */
 static int ddp__shares_block(const ddp_ctx *d, int l, int b, ddp__share_walk *w, ddp__share *out)
 {
     const ddp__unit *u = ddp__unit_of(d, l);
@@ -73,7 +73,7 @@ static int ddp__shares_block(const ddp_ctx *d, int l, int b, ddp__share_walk *w,
     return count;
 }
 
-/* The shares of a started session, into out unless it is NULL; how many. */
+/* Stores the shares of a started session in out, unless it is NULL. Returns their number. */
 static int ddp__shares(const ddp_ctx *d, ddp__share *out)
 {
     int count = 0;
@@ -89,10 +89,11 @@ static int ddp__shares(const ddp_ctx *d, ddp__share *out)
 
 /* ---- the list ---- */
 
-/* A profile as numbers: each layer's forward and backward, then the link's alpha, beta and gap. */
+/* Size of a profile as numbers: each layer's forward and backward times, then the link's alpha, beta and
+ * gap. */
 static size_t ddp__profile_numbers(int layers) { return 2 * (size_t)layers + 3; }
 
-/* A plan that the strategy would refuse is refused while the parameters are still as they were. */
+/* Checks a plan before the parameters are changed, so that a rejected plan leaves them unchanged. */
 static ddp_status ddp__plan_is_sane(ddp_ctx *d, const ddp__worker *s)
 {
     const ddp__tensor *plan = ddp__worker_find(s, "plan");
@@ -118,7 +119,8 @@ static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const cha
     return s->takes_plan ? ddp__plan_is_sane((ddp_ctx *)s->owner, s) : DDP_OK;
 }
 
-/* told: parameters and optimizer state are the same on all workers, between steps. */
+/* Adds the arrays of a layer to the list. told: flag for parameters and optimizer state that are equal on all
+ * workers between steps. */
 static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
 {
     const int there = ddp__backend_of(d) ? DDP__WORKER_THERE : 0;
@@ -128,7 +130,7 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
         ddp__worker_add(s, "layer", l, b, u->block[b].params, u->block[b].count,
                         told | there | (u->block[b].kind == DDP_BUFFERS ? DDP__WORKER_OWN : 0));
     if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
-    /* the layer's last average, which was another when a newcomer's clone was taken */
+    /* the layer's last average; it may have changed since a joining worker's clone was taken */
     if (ddp__base_of(d, l))
         ddp__worker_add(s, "base", l, -1, ddp__base_of(d, l), u->trained, there | DDP__WORKER_TOLD);
     if (ddp__residual_memory(d, l) && u->trained)
@@ -136,7 +138,7 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
                         DDP__WORKER_OWN | (ddp__coded_on_device(d) ? there : 0));
 }
 
-/* More than any plan takes: nothing that arrives decides about an allocation. */
+/* Upper bound of the size of a plan, so that received data never determine the size of an allocation. */
 static size_t ddp__plan_most(const ddp_ctx *d)
 {
     return 65536 + 16 * (size_t)ddp__layers(d) * ((size_t)ddp__cfg(d)->period + 16);
@@ -204,7 +206,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->check = ddp__worker_is_sane;
     s->owner = d;
     s->part =
-        (size_t)(ddp__cfg(d)->elastic.bytes / 64 * 64); /* in memory that is allocated in units of that */
+        (size_t)(ddp__cfg(d)->elastic.bytes / 64 * 64); /* rounded to 64 bytes, the unit of allocation */
     s->takes_plan = 1;
     s->whole = d->session->cut ? d->session->cut->name : s->layer;
     s->wholes = d->session->cut ? d->session->cut->layers : ddp__layers(d);
@@ -242,7 +244,7 @@ ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, dd
     ddp__passes_set(d, random);
     if (keep_plan && number[DDP__N_FINAL]) d->session->plan_final = 1;
     d->session->timed_from = ddp_step(d);
-    if (!d->session->plan_final) ddp__profile_for(d, ddp_step(d)); /* it has still to measure */
+    if (!d->session->plan_final) ddp__profile_for(d, ddp_step(d)); /* the plan has still to be measured */
     if (!keep_plan || !plan->count) return DDP_OK;
     blob.bytes = (unsigned char *)plan->data;
     blob.size = plan->count;
