@@ -130,9 +130,7 @@ static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double 
         for (int r = 0; r < f->world; r++) {
             pid_t got = f->pid[r] > 0 ? waitpid(f->pid[r], &code, WNOHANG) : 0;
             if (got < 0 && errno == EINTR) continue;
-            if (got < 0)
-                code = 0; /* another part of the program reaped the process (SIGCHLD ignored): use
-                                      its verdict */
+            if (got < 0) code = 0; /* reaped elsewhere (SIGCHLD ignored): use its verdict */
             if (got) ddp__rank_ended(f, r, code, grace_s);
         }
         if (cancel && !cancelled && ddp__atomic_load(cancel)) {
@@ -371,9 +369,7 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list, int (*
     if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
     if (!given->no_env) DDP__DO(ddp__env_read(&env, err));
     cfg = *given;
-    if (env.launcher)
-        cfg.rank = cfg.world = 0; /* the launcher started the ranks; this process is one of
-                                                   them */
+    if (env.launcher) cfg.rank = cfg.world = 0; /* a launcher made the ranks: this is one of them */
     /* one worker, or one rank of a world whose other ranks are started elsewhere */
     if (cfg.world <= 1 || cfg.addr) return (int)ddp__launch_rank(cfg.rank, -1, "", &L, err);
     /* check the configuration once, because every rank would fail in the same way */

@@ -16,15 +16,10 @@
 #include "session/part.h"
 #include "session/planning.h"
 
-enum {
-    DDP__DRIFT_PERIODS = 4
-}; /* periods between two messages of the team's first rank
-                                                      about a new plan */
-enum {
-    DDP__PLAN_STALE = 1,
-    DDP__LINK_MOVED = 2
-}; /* reason for a new plan; LINK_MOVED + number of the
-                                                      link that changed */
+/* Periods between two messages of the team's first rank about a new plan; the reason for a new plan:
+ * DDP__LINK_MOVED + number of the link that changed. */
+enum { DDP__DRIFT_PERIODS = 4 };
+enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 };
 static const double ddp__drift_limit = 0.2;
 
 /* ---- what the strategy sends in a period ---- */
